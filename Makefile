@@ -1,0 +1,44 @@
+# Two commands: `make demo` and `make test`. Each makes its own environment in .venv first, and again only
+# when pyproject.toml has changed or the environment no longer runs.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+JOBS ?= 2
+
+.PHONY: demo test lint types pytest clean outdated
+
+demo: $(READY)
+	@$(BIN)/python -m tiledsl demo
+
+test: lint types pytest
+
+lint: $(READY)
+	@echo "==> ruff"
+	@$(BIN)/ruff check .
+
+types: $(READY)
+	@echo "==> pyright (strict)"
+	@$(BIN)/pyright
+
+pytest: $(READY)
+	@echo "==> pytest"
+	@$(BIN)/python -m pytest -n $(JOBS)
+
+# An environment whose Python is gone or too old is made again.
+ifneq ($(shell $(BIN)/python -c 'import sys; print(sys.version_info >= (3, 11))' 2>/dev/null),True)
+$(READY): outdated
+endif
+
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "tiledsl needs Python 3.11 or newer, got: $$($(PYTHON) --version). Name another: make PYTHON=python3.12"; exit 1; }
+	@echo "==> environment in $(VENV)"
+	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || $(PYTHON) -m venv --clear $(VENV)
+	@echo "==> installing tiledsl and its tools (once; some 300 MB of wheels)"
+	@$(BIN)/python -m pip install --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

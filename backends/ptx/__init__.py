@@ -1,0 +1,49 @@
+"""The PTX backend: thread-level IR to LLVM IR to PTX to a cubin. llvmlite is imported by `build` only."""
+
+from __future__ import annotations
+
+from tiledsl.backends.protocol import Binary, Resources
+from tiledsl.backends.ptx.targets import TARGETS, Target
+from tiledsl.ir.core import Kernel
+
+__all__ = ["TARGETS", "Target", "build", "disassemble"]
+
+
+def build(kernel: Kernel, target: Target) -> Binary:
+    """Compile a thread-level kernel for `target`. No GPU is needed.
+
+    Raises AssemblerError, at the Python line, if ptxas refuses the code or makes a remark on its
+    performance, or if the kernel has a stack frame; ToolNotFoundError without ptxas.
+    """
+    from tiledsl.backends.ptx.assemble import assemble
+    from tiledsl.backends.ptx.codegen import emit_ptx
+
+    llvm, ptx = emit_ptx(kernel, target)
+    assembled = assemble(ptx, target, name=kernel.name, may_have_stack=_may_have_stack(kernel))
+    use = assembled.usage
+    held = target.occupancy(registers=use.registers, shared=kernel.shared_bytes, threads=kernel.thread_count)
+    resources = Resources(
+        registers=use.registers,
+        spill_stores=use.spill_stores,
+        spill_loads=use.spill_loads,
+        stack=use.stack,
+        shared=kernel.shared_bytes,
+        threads=kernel.thread_count,
+        blocks_per_sm=held.blocks_per_sm,
+        limiter=held.limiter,
+        occupancy=held.occupancy,
+    )
+    return Binary(kernel.name, target.name, llvm, assembled.ptx, assembled.cubin, resources)
+
+
+def _may_have_stack(kernel: Kernel) -> bool:
+    from tiledsl.backends.ptx.debug_rules import NEEDS_STACK
+
+    return any(isinstance(op, NEEDS_STACK) for op in kernel.walk())
+
+
+def disassemble(cubin: bytes) -> str:
+    """The SASS of a cubin as text, by nvdisasm. Raises ToolNotFoundError without it."""
+    from tiledsl.backends.ptx.disassemble import sass_text
+
+    return sass_text(cubin)

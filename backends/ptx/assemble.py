@@ -1,0 +1,139 @@
+"""PTX to a cubin by ptxas, with what it says about the kernel: resources, errors, remarks.
+
+ptxas runs as a subprocess: nvJitLink always compiles relocatable code, where setmaxnreg is ignored and
+registers spill that ptxas keeps.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from tiledsl.backends.ptx.ptx_lines import PtxLines
+from tiledsl.backends.ptx.targets import Target
+from tiledsl.backends.ptx.tools import PTXAS, tool_versions
+from tiledsl.errors import UNKNOWN_LOC, AssemblerError, Loc
+
+__all__ = ["Assembled", "Usage", "assemble", "parse_usage", "tool_versions"]
+
+ERROR = re.compile(r"^ptxas [^\n]*?, line (\d+); (?:error|fatal)\s*: (.*)$", re.MULTILINE)
+FATAL = re.compile(r"^ptxas (?:fatal|error)\s*: (.*)$", re.MULTILINE)
+NEWER_PTX = re.compile(r"requires PTX ISA \.version (\d+)\.(\d+) or later")
+REMARK = re.compile(r"^.*(?:Potential Performance Loss|injected by compiler).*$", re.MULTILINE | re.IGNORECASE)
+LINE = re.compile(r", line (\d+)")
+VERSION = re.compile(r"^\.version (\d+)\.(\d+)", re.MULTILINE)
+TIMEOUT = 300
+"""Seconds. A kernel takes a fraction of one; nothing is waited for longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What ``ptxas -v`` says of one entry: registers, and bytes of stack and spills of a thread."""
+
+    registers: int
+    stack: int
+    spill_stores: int
+    spill_loads: int
+
+
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """`ptx` is what was assembled: its version is raised where inline PTX asked for that."""
+
+    cubin: bytes
+    ptx: str
+    usage: Usage
+
+
+def assemble(ptx: str, target: Target, *, name: str, may_have_stack: bool = False) -> Assembled:
+    """Assemble the one entry `name`. Raises AssemblerError at the Python line, or ToolNotFoundError."""
+    code, output, cubin = _run(ptx, target)
+    newer = [(int(major), int(minor)) for major, minor in NEWER_PTX.findall(output)]
+    if code and newer:  # inline PTX beyond what the compiler emits by itself: the lowest version with all of it
+        major, minor = max(newer)
+        ptx = VERSION.sub(f".version {major}.{minor}", ptx, count=1)
+        code, output, cubin = _run(ptx, target)
+    lines = PtxLines(ptx)
+    if code:
+        raise _refusal(output, lines, target)
+    remark = REMARK.search(output)
+    if remark:
+        text = remark.group(0).strip()
+        raise AssemblerError(
+            f"ptxas made a remark that means a slow or altered kernel: {text}",
+            _location(text, lines),
+            "see the remark; wgmma accumulators must stay untouched between fence and wait",
+        )
+    usage = parse_usage(output, name)
+    if usage.stack and not usage.spill_stores and not may_have_stack:  # spills have their own place in Resources
+        raise AssemblerError(
+            f"kernel {name} has a stack frame of {usage.stack} bytes a thread",
+            lines.first(),
+            "index fragments with compile-time values only, and keep inline PTX free of local memory",
+        )
+    return Assembled(cubin, ptx, usage)
+
+
+def parse_usage(output: str, name: str) -> Usage:
+    """Read the resources of entry `name` from the output of ``ptxas -v``."""
+    at = output.find(f"Function properties for {name}\n")
+    part = output[at:] if at >= 0 else output
+
+    def number(pattern: str) -> int:
+        found = re.search(pattern, part)
+        return int(found.group(1)) if found else 0
+
+    registers = number(r"Used (\d+) registers")
+    assert registers, f"ptxas -v said nothing of registers:\n{output}"
+    return Usage(
+        registers,
+        number(r"(\d+) bytes stack frame"),
+        number(r"(\d+) bytes spill stores"),
+        number(r"(\d+) bytes spill loads"),
+    )
+
+
+def _run(ptx: str, target: Target) -> tuple[int, str, bytes]:
+    """(exit status, output, cubin)."""
+    ptxas = PTXAS.path()
+    with tempfile.TemporaryDirectory(prefix="tiledsl-") as folder:
+        source, result = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
+        source.write_text(ptx)
+        # --fmad=false: fma is written as such, so ptxas must not fuse anything else.
+        options = [f"--gpu-name={target.name}", "--verbose", "--generate-line-info", "--fmad=false"]
+        try:
+            done = subprocess.run(
+                [str(ptxas), *options, f"--output-file={result}", str(source)],
+                capture_output=True,
+                text=True,
+                timeout=TIMEOUT,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return 1, f"ptxas fatal   : gave no result within {TIMEOUT} s", b""
+        cubin = result.read_bytes() if result.exists() else b""
+    return done.returncode, done.stdout + done.stderr, cubin
+
+
+def _refusal(output: str, lines: PtxLines, target: Target) -> AssemblerError:
+    """The first error of ptxas, with the PTX line it is about, at the Python line of that."""
+    found = ERROR.search(output)
+    if found is None:
+        fatal = FATAL.search(output)
+        message = fatal.group(1) if fatal else output.strip()
+        return AssemblerError(f"ptxas refused the kernel for {target.name}: {message}", UNKNOWN_LOC)
+    number, message = int(found.group(1)), found.group(2).strip()
+    loc, text = lines.location(number), lines.text(number)
+    return AssemblerError(
+        f"ptxas refused {text!r} for {target.name}: {message}",
+        loc,
+        "correct the inline PTX on this line, or compile for a target that has the instruction",
+    )
+
+
+def _location(text: str, lines: PtxLines) -> Loc:
+    found = LINE.search(text)
+    return lines.location(int(found.group(1))) if found else lines.first()

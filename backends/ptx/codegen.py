@@ -1,0 +1,60 @@
+"""LLVM IR to PTX: parse, optimise with the target machine in the pass builder, emit."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+from tiledsl.backends.ptx.debuginfo import restore_locations
+from tiledsl.backends.ptx.llvm import binding
+from tiledsl.backends.ptx.lower import TRIPLE, lower_kernel
+from tiledsl.backends.ptx.targets import Target
+from tiledsl.ir.core import Kernel
+
+__all__ = ["emit_ptx", "ptx_version_for"]
+
+INLINED_AT = 72
+"""PTX 7.2 brought ``.loc ... inlined_at``, which every kernel may use."""
+
+CALL_NUMBER = re.compile(r" // callseq \d+(?:, \d+)?")
+"""A comment with a count over the life of the process: the same kernel must give the same text."""
+
+
+def ptx_version_for(target: Target) -> int:
+    """The lowest PTX version (major * 10 + minor) that knows the target and what code for it uses."""
+    return max(target.ptx, INLINED_AT)
+
+
+@cache
+def _initialize() -> None:
+    binding.initialize_all_targets()
+    binding.initialize_all_asmprinters()
+    # Shared addresses fit 32 bits: half the registers, and constant offsets that cannot overflow.
+    binding.set_option("tiledsl", "-nvptx-short-ptr")
+
+
+@cache
+def _machine(target: Target) -> Any:
+    _initialize()
+    features = f"+ptx{ptx_version_for(target)}"
+    return binding.Target.from_triple(TRIPLE).create_target_machine(cpu=target.name, features=features, opt=3)
+
+
+def emit_ptx(kernel: Kernel, target: Target) -> tuple[str, str]:
+    """(LLVM IR before optimisation, PTX) of a thread-level kernel."""
+    machine = _machine(target)
+    lowered, locations = lower_kernel(kernel, target, str(machine.target_data))
+    text = str(lowered)
+    module = binding.parse_assembly(text)
+    module.verify()
+    _optimize(module, machine)
+    ptx = CALL_NUMBER.sub("", machine.emit_assembly(module))
+    return text, restore_locations(ptx, locations)
+
+
+def _optimize(module: Any, machine: Any) -> None:
+    options = binding.create_pipeline_tuning_options(speed_level=3)
+    options.loop_vectorization = options.slp_vectorization = False
+    builder = binding.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)

@@ -1,0 +1,96 @@
+"""What every lowering rule works with: the LLVM builder, the values so far, and the table of rules."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Sequence, TypeVar
+
+from tiledsl.backends.ptx.debuginfo import DebugInfo
+from tiledsl.backends.ptx.llvm import ir
+from tiledsl.backends.ptx.targets import Target
+from tiledsl.backends.ptx.types import overload
+from tiledsl.ir.core import Block, Kernel, Op, Value
+
+__all__ = ["Lowering", "RULES", "lowers"]
+
+Rule = Callable[["Lowering", Any], Sequence[Any]]
+RuleT = TypeVar("RuleT", bound=Callable[..., Sequence[Any]])
+
+RULES: dict[type[Op], Rule] = {}
+"""One rule an op class: it emits code and returns the LLVM values of the op's results, in order."""
+
+
+def lowers(*classes: type[Op]) -> Callable[[RuleT], RuleT]:
+    """Registers a function as the rule of these op classes."""
+
+    def register(rule: RuleT) -> RuleT:
+        for cls in classes:
+            assert cls not in RULES, f"{cls.name} has two lowering rules"
+            RULES[cls] = rule
+        return rule
+
+    return register
+
+
+class Lowering:
+    """One kernel on its way to LLVM IR. `b` is the llvmlite builder; rules emit through it.
+
+    `shared`: the dynamic array that is all of the block's shared memory. `strings`: constant texts.
+    """
+
+    def __init__(self, kernel: Kernel, target: Target, module: Any, function: Any, shared: Any) -> None:
+        self.kernel, self.target = kernel, target
+        self.module, self.function, self.shared = module, function, shared
+        self.b = ir.IRBuilder(function.append_basic_block("entry"))
+        self.values: dict[Value, Any] = {}
+        self.strings: dict[bytes, Any] = {}
+        self.debug = DebugInfo(kernel, module, function)
+
+    def value(self, value: Value) -> Any:
+        """The LLVM value of an IR value that has been lowered."""
+        return self.values[value]
+
+    def operands(self, values: Sequence[Value]) -> list[Any]:
+        return [self.values[v] for v in values]
+
+    def lower_block(self, block: Block) -> Op:
+        """Emit all ops of `block` but its terminator, which is returned for the caller to act on."""
+        for op in block.ops[:-1]:
+            self.at(op)
+            rule = RULES.get(type(op))
+            assert rule is not None, f"{op.name} has no lowering rule"
+            results = rule(self, op)
+            for result, value in zip(op.results, results, strict=True):
+                self.values[result] = value
+        self.at(block.terminator)
+        return block.terminator
+
+    def at(self, op: Op) -> None:
+        """Give the location of `op` to the instructions that follow."""
+        self.b.debug_metadata = self.debug.location(op.loc)
+
+    def new_block(self, name: str) -> Any:
+        """A basic block after the last one; the builder stays where it is."""
+        return self.function.append_basic_block(name)
+
+    def intrinsic(self, name: str, result: Any, *args: Any, types: Sequence[Any] = ()) -> Any:
+        """Call an LLVM intrinsic; `types` are the types that its name is overloaded on."""
+        full = ".".join([name, *(overload(t) for t in types)])
+        callee = self.module.globals.get(full)
+        if callee is None:
+            callee = ir.Function(self.module, ir.FunctionType(result, [a.type for a in args]), full)
+        return self.b.call(callee, args)
+
+    def asm(
+        self,
+        text: str,
+        constraints: str,
+        result: Any,
+        *args: Any,
+        side_effect: bool = False,
+        convergent: bool = False,
+    ) -> Any:
+        """Inline PTX. Without a side effect equal ones may be merged and unused ones dropped."""
+        escaped = "".join(c if c.isprintable() and c not in '"\\' else f"\\{ord(c):02X}" for c in text)
+        function = ir.FunctionType(result, [a.type for a in args])
+        call = ir.InlineAsm(function, escaped, constraints, side_effect)
+        return self.b.call(call, args, attrs=("convergent",) if convergent else ())

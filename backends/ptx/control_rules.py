@@ -1,0 +1,106 @@
+"""Structured control flow as branches and phis: blocks first, then phis from block arguments."""
+
+from __future__ import annotations
+
+from typing import Any, Sequence
+
+from tiledsl.backends.ptx.context import Lowering, lowers
+from tiledsl.backends.ptx.types import llvm_type
+from tiledsl.ir.core import Value
+from tiledsl.ir.ops import arith, control
+
+__all__ = ["lower_for", "lower_if", "lower_while"]
+
+
+def _phis(lw: Lowering, values: Sequence[Value], *incoming: tuple[Sequence[Any], Any]) -> list[Any]:
+    """One phi for each of `values`, fed from (LLVM values, block) pairs."""
+    phis: list[Any] = []
+    for position, value in enumerate(values):
+        phi = lw.b.phi(llvm_type(value.type))
+        for sources, block in incoming:
+            phi.add_incoming(sources[position], block)
+        phis.append(phi)
+    return phis
+
+
+@lowers(control.If)
+def lower_if(lw: Lowering, op: control.If) -> Sequence[Any]:
+    then, orelse, merge = (lw.new_block(name) for name in ("then", "else", "endif"))
+    lw.b.cbranch(lw.value(op.condition), then, orelse)
+    incoming: list[tuple[Sequence[Any], Any]] = []
+    for block, region in ((then, op.then), (orelse, op.orelse)):
+        lw.b.position_at_end(block)
+        yielded = lw.operands(lw.lower_block(region).operands)
+        incoming.append((yielded, lw.b.block))
+        lw.b.branch(merge)
+    lw.b.position_at_end(merge)
+    return _phis(lw, op.results, *incoming)
+
+
+@lowers(control.For)
+def lower_for(lw: Lowering, op: control.For) -> Sequence[Any]:
+    """A loop that tests at its end: ``if lo < hi: do {...} while (i < hi - step, i += step)``.
+
+    Comparing with ``hi - step``, which saturates, keeps the induction variable from overflowing near
+    the end of its range, so its addition is `nsw` whatever the bounds: LLVM then strength-reduces
+    addresses as it does for C's signed loops.
+    """
+    b = lw.b
+    lo, hi, step, *inits = lw.operands(op.operands)
+    down = _constant(op.step) is not None and _constant(op.step) < 0  # type: ignore[operator]
+    body, done = lw.new_block("for"), lw.new_block("endfor")
+    last = _last(lw, op, hi, step)
+    entry = b.block
+    b.cbranch(b.icmp_signed(">" if down else "<", lo, hi), body, done)
+
+    b.position_at_end(body)
+    phis = _phis(lw, op.body.args, ([lo, *inits], entry))
+    lw.values.update(zip(op.body.args, phis, strict=True))
+    yielded = lw.operands(lw.lower_block(op.body).operands)
+    index, latch = phis[0], b.block
+    following = b.add(index, step, flags=("nsw",))
+    for phi, value in zip(phis, [following, *yielded], strict=True):
+        phi.add_incoming(value, latch)
+    b.cbranch(b.icmp_signed(">" if down else "<", index, last), body, done)
+
+    b.position_at_end(done)
+    return _phis(lw, op.results, (inits, entry), (yielded, latch))
+
+
+def _constant(value: Value) -> int | None:
+    return value.op.value if isinstance(value.op, arith.Constant) else None
+
+
+def _last(lw: Lowering, op: control.For, hi: Any, step: Any) -> Any:
+    """``hi - step``: an iteration at or past it is the last one."""
+    lo, by = _constant(op.lo), _constant(op.step)
+    if by == 1 or (lo is not None and lo >= 0 and by is not None and by > 0):
+        return lw.b.sub(hi, step, flags=("nsw",))  # the loop is entered only if hi > lo
+    name = "llvm.ssub.sat"
+    return lw.intrinsic(name, hi.type, hi, step, types=[hi.type])
+
+
+@lowers(control.While)
+def lower_while(lw: Lowering, op: control.While) -> Sequence[Any]:
+    b = lw.b
+    test, body, done = (lw.new_block(name) for name in ("while", "do", "endwhile"))
+    inits, entry = lw.operands(op.operands), b.block
+    b.branch(test)
+
+    b.position_at_end(test)
+    phis = _phis(lw, op.before.args, (inits, entry))
+    lw.values.update(zip(op.before.args, phis, strict=True))
+    go_on, *passed = lw.operands(lw.lower_block(op.before).operands)
+    b.cbranch(go_on, body, done)
+
+    b.position_at_end(body)
+    lw.values.update(zip(op.after.args, passed, strict=True))
+    yielded = lw.operands(lw.lower_block(op.after).operands)
+    for phi, value in zip(phis, yielded, strict=True):
+        phi.add_incoming(value, b.block)
+    b.branch(test)
+
+    b.position_at_end(done)
+    return passed
+
+

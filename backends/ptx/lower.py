@@ -1,0 +1,112 @@
+"""A thread-level kernel as an LLVM module: parameters, launch bounds, shared memory, then the rules."""
+
+from __future__ import annotations
+
+from typing import Any, Sequence
+
+from tiledsl.backends.ptx import (  # noqa: F401 - importing a rule file registers its rules
+    cast_rules,
+    control_rules,
+    debug_rules,
+    gpu_rules,
+    inline_rules,
+    memory_rules,
+    scalar_rules,
+)
+from tiledsl.backends.ptx.context import Lowering
+from tiledsl.backends.ptx.llvm import ir
+from tiledsl.backends.ptx.targets import Target
+from tiledsl.backends.ptx.types import I8, VOID, global_variable, memory_type, pointer_to
+from tiledsl.errors import Loc
+from tiledsl.ir.core import Kernel, Op, Value
+from tiledsl.ir.ops import mem
+from tiledsl.ir.types import BOOL, DType, PtrType, Type
+
+__all__ = ["TRIPLE", "lower_kernel", "read_only_pointers"]
+
+TRIPLE = "nvptx64-nvidia-cuda"
+SHARED_ALIGN = 1024
+"""Of the dynamic shared array: what the widest swizzle of TMA and wgmma needs."""
+
+
+def lower_kernel(kernel: Kernel, target: Target, data_layout: str) -> tuple[Any, Sequence[Loc]]:
+    """The llvmlite module of `kernel`, and its locations by number (see `debuginfo`).
+
+    `data_layout` is the target machine's.
+    """
+    assert kernel.level == "thread", f"{kernel.name} is at {kernel.level} level; run the passes first"
+    module = ir.Module(name=kernel.name)
+    module.triple, module.data_layout = TRIPLE, data_layout
+    function = _declare(kernel, module)
+    lw = Lowering(kernel, target, module, function, _shared_array(module))
+    for value, argument in zip(kernel.body.args, function.args, strict=True):
+        is_bool = value.type == BOOL
+        lw.values[value] = lw.b.icmp_unsigned("!=", argument, ir.Constant(I8, 0)) if is_bool else argument
+    lw.lower_block(kernel.body)
+    lw.b.ret_void()
+    return module, lw.debug.locations
+
+
+def _declare(kernel: Kernel, module: Any) -> Any:
+    """The entry, with `.reqntid`: the launch always has exactly `kernel.threads`, and ptxas needs a
+    bound on threads (for setmaxnreg, and to spend registers)."""
+    types = [_parameter_type(a.type) for a in kernel.body.args]
+    function = ir.Function(module, ir.FunctionType(VOID, types), kernel.name)
+    function.calling_convention = "ptx_kernel"
+    threads = ",".join(str(n) for n in (*kernel.threads, 1, 1)[:3])
+    set.add(function.attributes, "nounwind")
+    set.add(function.attributes, f'"nvvm.reqntid"="{threads}"')
+    read_only = read_only_pointers(kernel)
+    for value, argument in zip(kernel.body.args, function.args, strict=True):
+        if value.name:
+            argument.name = value.name
+        if isinstance(value.type, PtrType):
+            argument.attributes.align = value.type.dtype.bytes
+        if value in read_only:
+            argument.attributes.add("noalias")
+            set.add(argument.attributes, "readonly")
+    return function
+
+
+def _parameter_type(type_: Type) -> Any:
+    if isinstance(type_, PtrType):
+        return pointer_to(type_.space)
+    assert isinstance(type_, DType)
+    return memory_type(type_)
+
+
+def _shared_array(module: Any) -> Any:
+    """All shared memory: one array whose size the launch gives, so that tiles may exceed 48 KiB."""
+    array = global_variable(module, ir.ArrayType(I8, 0), "shared_memory", "shared")
+    array.linkage, array.align = "external", SHARED_ALIGN
+    return array
+
+
+def read_only_pointers(kernel: Kernel) -> set[Value]:
+    """Pointer parameters through which the kernel never writes.
+
+    They are marked ``noalias readonly``, so that loads become ``ld.global.nc`` and may move across
+    barriers and stores. That is sound because a kernel's outputs must not overlap its inputs (the rule
+    of BLAS): the runtime must refuse a launch where the memory of a tensor that is written overlaps
+    another tensor's. Tensors that are only read may overlap each other.
+    """
+    pointers = [a for a in kernel.body.args if isinstance(a.type, PtrType)]
+    writes = [op for op in kernel.walk() if isinstance(op, (mem.Store, mem.AtomicAdd))]
+    written = [_root(op.operands[0]) for op in writes]
+    inline = any(op.effects == frozenset() and not op.is_pure and _takes_pointer(op) for op in kernel.walk())
+    if inline or any(root is None for root in written):
+        return set()
+    return {p for p in pointers if p not in written}
+
+
+def _root(pointer: Value) -> Value | None:
+    """The parameter or shared tile that an address was computed from; None if control flow chose it."""
+    while isinstance(pointer.op, mem.Offset):
+        pointer = pointer.op.base
+    if pointer.op is not None:
+        return pointer if isinstance(pointer.op, mem.SharedBase) else None
+    return pointer if getattr(pointer.owner, "parent", None).__class__ is Kernel else None
+
+
+def _takes_pointer(op: Op) -> bool:
+    return any(isinstance(v.type, PtrType) for v in op.operands)

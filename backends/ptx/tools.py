@@ -1,0 +1,81 @@
+"""Finding ptxas and nvdisasm, and naming their versions cheaply for the cache key."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+from tiledsl.errors import ToolNotFoundError
+
+__all__ = ["NVDISASM", "PTXAS", "Tool", "tool_versions"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A program of the CUDA toolkit. `env` names the variable that overrides the search; `wheel` is
+    the distribution that brings it."""
+
+    name: str
+    env: str
+    wheel: str
+
+    def path(self) -> Path:
+        """Where it is: the environment variable, then the wheel, then PATH. ToolNotFoundError if nowhere."""
+        override = os.environ.get(self.env)
+        if override:
+            if not _is_program(Path(override)):
+                raise ToolNotFoundError(f"{self.env}={override!r} is not an executable file; unset it or correct it")
+            return Path(override)
+        found = _in_wheel(self.wheel, self.name) or shutil.which(self.name)
+        if not found:
+            raise ToolNotFoundError(
+                f"{self.name} was not found: neither the wheel {self.wheel} is installed nor is it on PATH. "
+                f"Run 'pip install {self.wheel}', or set {self.env} to its path"
+            )
+        return Path(found)
+
+    def version(self) -> str:
+        """What distinguishes this build from another: path, size and time of change. Starts no process."""
+        path = self.path()
+        stat = path.stat()
+        return f"{path}:{stat.st_size}:{stat.st_mtime_ns}"
+
+
+PTXAS = Tool("ptxas", "TILEDSL_PTXAS", "nvidia-cuda-nvcc")
+NVDISASM = Tool("nvdisasm", "TILEDSL_NVDISASM", "nvidia-cuda-nvdisasm")
+
+
+def tool_versions() -> tuple[tuple[str, str], ...]:
+    """What the result of `build` depends on besides the compiler's own sources: the cache hashes this.
+
+    Well under a millisecond after the first call; raises ToolNotFoundError without ptxas.
+    """
+    return (("ptxas", PTXAS.version()), ("llvmlite", _llvmlite_version()))
+
+
+@cache
+def _llvmlite_version() -> str:
+    return metadata.version("llvmlite")
+
+
+@cache
+def _in_wheel(wheel: str, program: str) -> Path | None:
+    """The program among the files of an installed distribution."""
+    try:
+        files = metadata.files(wheel) or []
+    except metadata.PackageNotFoundError:
+        return None
+    for file in files:
+        if file.name == program:
+            path = Path(str(file.locate()))
+            if _is_program(path):
+                return path
+    return None
+
+
+def _is_program(path: Path) -> bool:
+    return path.is_file() and os.access(path, os.X_OK)

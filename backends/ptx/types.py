@@ -1,0 +1,107 @@
+"""Dtypes and constants as LLVM types and values."""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import Any
+
+from tiledsl.backends.ptx.llvm import ir
+from tiledsl.ir.types import BF16, BOOL, F16, F32, F64, DType, PtrType, Type
+
+__all__ = [
+    "ADDRESS_SPACES",
+    "I1",
+    "I32",
+    "I64",
+    "I8",
+    "VOID",
+    "constant",
+    "float_bits",
+    "global_variable",
+    "integer",
+    "llvm_type",
+    "memory_type",
+    "overload",
+    "pointer_to",
+]
+
+
+class _BFloat(ir.types._BaseFloatType):  # noqa: SLF001  # llvmlite has no bfloat of its own
+    null = "0.0"
+    intrinsic_name = "bf16"
+
+    def __str__(self) -> str:
+        return "bfloat"
+
+
+_BFloat._create_instance()  # noqa: SLF001
+
+I1, I8, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 32, 64))
+VOID = ir.VoidType()
+ADDRESS_SPACES = {"generic": 0, "global": 1, "shared": 3}
+
+_FLOATS: dict[DType, Any] = {F64: ir.DoubleType(), F32: ir.FloatType(), F16: ir.HalfType(), BF16: _BFloat()}
+_POINTERS: dict[str, Any] = {space: ir.PointerType(addrspace=number) for space, number in ADDRESS_SPACES.items()}
+_CANONICAL_NAN = {F64: (1 << 63) - 1, F32: (1 << 31) - 1, F16: 0x7FFF, BF16: 0x7FFF}
+
+
+def pointer_to(space: str) -> Any:
+    """The type of an address in "global", "shared" or "generic" memory."""
+    return _POINTERS[space]
+
+
+def llvm_type(type_: Type) -> Any:
+    """The LLVM type of a value: a bool is an i1, signed and unsigned integers are the same."""
+    if isinstance(type_, PtrType):
+        return _POINTERS[type_.space]
+    assert isinstance(type_, DType), f"{type_} does not exist at thread level"
+    if type_ == BOOL:
+        return I1
+    return _FLOATS[type_] if type_.is_float else ir.IntType(type_.bits)
+
+
+def memory_type(dtype: DType) -> Any:
+    """The LLVM type of an element in memory: as the value, but a bool is a byte of 0 or 1."""
+    return I8 if dtype == BOOL else llvm_type(dtype)
+
+
+def overload(type_: Any) -> str:
+    """How an intrinsic's name spells an LLVM type: f32, i64, bf16."""
+    return type_.intrinsic_name if hasattr(type_, "intrinsic_name") else f"i{type_.width}"
+
+
+def float_bits(value: float, dtype: DType) -> int:
+    """The bit pattern of `value`, which `dtype` represents exactly; the canonical one for a NaN."""
+    if math.isnan(value):
+        return _CANONICAL_NAN[dtype]
+    if dtype == BF16:
+        return int.from_bytes(struct.pack(">f", value), "big") >> 16
+    return int.from_bytes(struct.pack({F64: ">d", F32: ">f", F16: ">e"}[dtype], value), "big")
+
+
+def constant(value: int | float | bool, dtype: DType) -> Any:
+    """A literal of `dtype`. Floats are written as bit patterns, so that nothing is lost in decimals."""
+    if not dtype.is_float:
+        return ir.Constant(llvm_type(dtype), int(value))
+    bits = float_bits(float(value), dtype)
+    if dtype == F32:  # LLVM spells a float as the double of the same value
+        sign, exponent, mantissa = bits >> 31, bits >> 23 & 0xFF, bits & 0x7FFFFF
+        if exponent == 0xFF:
+            bits = sign << 63 | 0x7FF << 52 | mantissa << 29
+        else:
+            bits = int.from_bytes(struct.pack(">d", value), "big")
+    prefix, digits = {F64: ("0x", 16), F32: ("0x", 16), F16: ("0xH", 4), BF16: ("0xR", 4)}[dtype]
+    return ir.FormattedConstant(llvm_type(dtype), f"{prefix}{bits:0{digits}X}")
+
+
+def global_variable(module: Any, type_: Any, name: str, space: str) -> Any:
+    """A module-level variable, as an opaque pointer like every other one (llvmlite would type it)."""
+    variable = ir.GlobalVariable(module, type_, name, addrspace=ADDRESS_SPACES[space])
+    variable.type = pointer_to(space)
+    return variable
+
+
+def integer(value: int, like: Any) -> Any:
+    """An integer literal of the type of `like` (an LLVM value or integer type)."""
+    return ir.Constant(getattr(like, "type", like), value)

@@ -1,0 +1,59 @@
+"""Every benchmark in one command, the tables last; on one GPU some four minutes.
+
+    python -m benchmarks.all            all
+    python -m benchmarks.all --quick    fewer rounds and smaller sizes
+    python -m benchmarks.all --cpu      those that need no GPU
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from benchmarks.report import RESULTS
+
+__all__ = ["main"]
+
+ROOT = Path(__file__).parent.parent
+
+CPU = {
+    "compile_time": (["--repeats", "7"], ["--repeats", "3"]),
+    "emulator_speed": (["--repeats", "3"], ["--repeats", "1"]),
+}
+GPU = {
+    "against_nvcc": (["--rounds", "15"], ["--rounds", "5", "--size", "2048"]),
+    "launch_overhead": (["--rounds", "40"], ["--rounds", "10"]),
+    "gemm": (
+        ["--rounds", "11", "--sizes", "1024", "2048", "4096", "8192", "4096x2112x7168", "1000", "4095"],
+        ["--rounds", "5", "--sizes", "1024", "777x1003x519"],
+    ),
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--cpu", action="store_true", help="only what needs no GPU")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    args = parser.parse_args(argv)
+    outputs: list[str] = []
+    failed: list[str] = []
+    for name, variants in (CPU if args.cpu else {**GPU, **CPU}).items():
+        start = time.perf_counter()
+        command = [sys.executable, "-m", f"benchmarks.{name}", *variants[args.quick], "--out", str(args.out)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        print(f"{name}: {'failed' if done.returncode else 'done'} in {time.perf_counter() - start:.0f} s", flush=True)
+        outputs.append(done.stdout + (done.stderr if done.returncode else ""))
+        if done.returncode:
+            failed.append(name)
+    print("\n" + "\n".join(outputs))
+    if failed:
+        print(f"failed: {', '.join(failed)}")
+    return bool(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,84 @@
+"""How long a user waits: `import tiledsl`, a cold compile, and one from the disk cache. Needs no GPU.
+
+    python -m benchmarks.compile_time --repeats 7
+
+Compile times are from the call of `compile` to the cubin, in a process that has compiled another kernel
+before, so that the libraries are imported; each repeat is a new process with a cache folder of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks.report import RESULTS, table, write
+
+__all__ = ["main"]
+
+ROOT = Path(__file__).parent.parent
+
+IMPORT = "import time; t = time.perf_counter(); import tiledsl; print(time.perf_counter() - t)"
+
+COMPILE = """
+import json, time
+from benchmarks.gallery import gallery_kernels
+kernels = gallery_kernels()
+def seconds(label):
+    kernel, consts = kernels[label]
+    start = time.perf_counter()
+    size = len(kernel.compile(arch="sm_90a", **consts).cubin)
+    return time.perf_counter() - start
+first = seconds("naive")
+print(json.dumps({"T=16": seconds("shared_tiled T=16"), "T=32": seconds("shared_tiled T=32"), "first": first}))
+"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    args = parser.parse_args(argv)
+
+    figures: dict[str, list[float]] = {"import tiledsl": [], "import numpy, for comparison": []}
+    for _ in range(args.repeats):
+        figures["import tiledsl"].append(float(_python(IMPORT)))
+        figures["import numpy, for comparison"].append(float(_python(IMPORT.replace("tiledsl", "numpy"))))
+    for _ in range(args.repeats):
+        with tempfile.TemporaryDirectory() as cache:
+            for state in ("cold compile", "from disk cache"):
+                for what, seconds in json.loads(_python(COMPILE, cache)).items():
+                    kernel = "first compile of a process (naive)" if what == "first" else f"shared_tiled {what}"
+                    label = f"{kernel}, {state}"
+                    figures.setdefault(label, []).append(seconds)
+
+    limits = {"import tiledsl": 200, "cold compile": 250, "from disk cache": 10}
+    rows: list[tuple[str, str, str, str, str]] = []
+    for label, seconds in figures.items():
+        goal = next((f"<= {ms}" for end, ms in limits.items() if label.endswith(end) and "first" not in label), "")
+        ms = [1e3 * s for s in seconds]
+        rows.append((label, f"{statistics.median(ms):.1f}", f"{min(ms):.1f}", f"{max(ms):.1f}", goal))
+    text = table(("ms", "median", "least", "most", "goal"), rows)
+    data = {"seconds": {label: [round(s, 6) for s in values] for label, values in figures.items()}}
+    write("compile_time", "Import and compile times", text, data, args.out)
+    return 0
+
+
+def _python(script: str, cache: str = "") -> str:
+    """What a new interpreter prints for `script`, with its last line only."""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    if cache:
+        env["TILEDSL_CACHE_DIR"] = cache
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, env=env)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    return done.stdout.strip().splitlines()[-1]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,104 @@
+"""What a measurement was made on: GPU, driver, versions, commit; and what the clocks did meanwhile."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import threading
+import time
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Clocks", "describe"]
+
+ROOT = Path(__file__).parent.parent
+
+PACKAGES = ("numpy", "llvmlite", "cuda-bindings", "nvidia-cuda-nvcc", "torch", "cupy-cuda13x")
+
+
+def describe() -> dict[str, Any]:
+    """Everything that a figure depends on besides the code it measures."""
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": _commit(),
+        "gpu": _nvidia_smi("name"),
+        "driver": _nvidia_smi("driver_version"),
+        "power_limit": _nvidia_smi("power.limit"),
+        "cpu": f"{_cpu_name()}, {os.cpu_count()} cores",
+        "python": platform.python_version(),
+        "versions": {name: version for name in PACKAGES if (version := _version(name))},
+    }
+
+
+def _commit() -> str:
+    """The commit of this checkout, with a mark if files differ from it. GIT_COMMIT stands in for a bare copy."""
+    if "GIT_COMMIT" in os.environ:
+        return os.environ["GIT_COMMIT"]
+    done = subprocess.run(
+        ["git", "describe", "--always", "--dirty", "--abbrev=12"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip() or "unknown"
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _cpu_name() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def _nvidia_smi(field: str) -> str:
+    if shutil.which("nvidia-smi") is None:
+        return ""
+    command = ["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.partition("\n")[0].strip()
+
+
+class Clocks:
+    """SM clock in MHz and power in W, sampled by nvidia-smi five times a second while the `with` lasts."""
+
+    FIELDS = "clocks.sm,power.draw,temperature.gpu"
+
+    def __init__(self) -> None:
+        self._samples: list[tuple[float, float, float, float]] = []
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Clocks:
+        if shutil.which("nvidia-smi"):
+            command = ["nvidia-smi", f"--query-gpu={self.FIELDS}", "--format=csv,noheader,nounits", "-lms", "200"]
+            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+            threading.Thread(target=self._read, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait()
+
+    def _read(self) -> None:
+        assert self._process is not None and self._process.stdout is not None
+        for line in self._process.stdout:
+            try:
+                clock, power, temperature = (float(x) for x in line.split(","))
+            except ValueError:  # "[N/A]", or half a line at the end
+                continue
+            self._samples.append((time.perf_counter(), clock, power, temperature))
+
+    def since(self, start: float) -> dict[str, float]:
+        """Medians of the samples after `start` (of time.perf_counter); empty if there are none."""
+        recent = [s[1:] for s in self._samples if s[0] >= start]
+        if not recent:
+            return {}
+        clock, power, temperature = (statistics.median(column) for column in zip(*recent, strict=True))
+        return {"sm_mhz": clock, "watts": power, "celsius": temperature}

@@ -1,0 +1,114 @@
+"""The list of kernels in this folder, in the order to read them, and what runs and checks one of them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from reference import random_problem, worst_error
+
+from tiledsl.inspect.loading import load_kernel
+from tiledsl.kernel import TileKernel
+from tiledsl.runtime.driver import available
+
+__all__ = ["GALLERY", "Entry", "Outcome", "load", "main", "run"]
+
+FOLDER = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One kernel of the gallery.
+
+    `file` in this folder holds `kernel`. `variants`: the consts worth showing, each a row of the demo.
+    `idea`: what this step adds, in one line.
+    """
+
+    file: str
+    kernel: str
+    idea: str
+    variants: tuple[dict[str, int], ...] = field(default_factory=lambda: ({},))
+
+
+GALLERY = (
+    Entry("naive.py", "naive", "one thread, one element of C"),
+    Entry(
+        "shared_tiled.py",
+        "shared_tiled",
+        "tiles of A and B in shared memory, each element read T times",
+        ({"T": 16}, {"T": 32}),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One run, checked. `where`: the GPU's name or "emulator".
+
+    `error`, `bound`: of the element that uses most of its bound, against float64.
+    `seconds`: on a GPU of the kernel alone, on the emulator of the call. Sizes in bytes.
+    """
+
+    kernel: str
+    size: tuple[int, int, int]
+    arch: str
+    where: str
+    error: float
+    bound: float
+    registers: int
+    shared: int
+    spills: int
+    seconds: float
+
+    @property
+    def right(self) -> bool:
+        return self.error <= self.bound
+
+
+def load(entry: Entry) -> TileKernel:
+    """The kernel of `entry`, from its file."""
+    return load_kernel(FOLDER / entry.file, entry.kernel)
+
+
+def run(
+    kernel: TileKernel, m: int, n: int, k: int, consts: dict[str, Any], *, arch: str = "sm_90a", seed: int = 0
+) -> Outcome:
+    """Compile `kernel`, run it on random data where possible, and compare every element with float64."""
+    gpu, where = available(), "emulator"
+    if gpu:
+        ordinal = gpu.current_device()
+        arch, where = gpu.target_of(ordinal), gpu.devices[ordinal].name
+    compiled = kernel.compile(arch=arch, **consts)
+    A, B, C = random_problem(m, n, k, seed)
+    start = time.perf_counter()
+    kernel(A, B, C, **consts)
+    seconds = time.perf_counter() - start
+    if gpu:
+        seconds = kernel.time(A, B, C, **consts).median
+    error, bound = worst_error(C, A, B)
+    used = compiled.resources
+    spills = used.spill_stores + used.spill_loads
+    label = " ".join([kernel.name, *(f"{name}={value}" for name, value in consts.items())])
+    return Outcome(label, (m, n, k), arch, where, error, bound, used.registers, used.shared, spills, seconds)
+
+
+def main(kernel: TileKernel, argv: list[str] | None = None) -> None:
+    """The command line of a kernel's file: sizes and consts, one line of result, exit 1 if it is wrong."""
+    parser = argparse.ArgumentParser(description=f"Run {kernel.name} on random fp32 data and check it.")
+    for name, size, meaning in (("m", 333, "rows of A and C"), ("n", 217, "columns of B and C"), ("k", 129, "depth")):
+        parser.add_argument(f"--{name}", type=int, default=size, help=f"{meaning} (default {size})")
+    for const in kernel.signature.consts:
+        parser.add_argument(f"--{const.name}", type=const.type, default=None, help=f"const (default {const.default})")
+    args = parser.parse_args(argv)
+    consts = {c.name: getattr(args, c.name) for c in kernel.signature.consts if getattr(args, c.name) is not None}
+    got = run(kernel, args.m, args.n, args.k, consts)
+    print(
+        f"{got.kernel}: {args.m} x {args.n} x {args.k} on {got.where}: error {got.error:.1e}, "
+        f"bound {got.bound:.1e}, {got.registers} registers, {got.shared} bytes shared, "
+        f"{got.seconds * 1e3:.3g} ms: {'right' if got.right else 'WRONG'}"
+    )
+    sys.exit(not got.right)

@@ -1,0 +1,50 @@
+"""Shared by all tests: hypothesis profiles, golden files and the command-line options."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# CI must give the same answer twice: examples are derived from the test, not from the clock.
+settings.register_profile("ci", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# For a long hunt by hand: pytest --hypothesis-profile=explore
+settings.register_profile("explore", max_examples=2000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("ci")
+
+GOLDEN = Path(__file__).parent / "golden"
+
+Golden = Callable[[str, str], None]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden instead of comparing")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keep the tests away from the user's on-disk cache."""
+    os.environ["TILEDSL_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Golden:
+    """``golden("naive.ptx", text)``: equal to the committed file, which --update-golden writes."""
+    update: bool = request.config.getoption("--update-golden")
+
+    def check(name: str, text: str) -> None:
+        path = GOLDEN / name
+        if update:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+            return
+        expected = path.read_text() if path.exists() else ""
+        if text != expected:
+            diff = difflib.unified_diff(expected.splitlines(), text.splitlines(), f"golden/{name}", "got", lineterm="")
+            pytest.fail("\n".join(diff) + "\nIf the change is meant: pytest --update-golden", pytrace=False)
+
+    return check

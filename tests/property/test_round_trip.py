@@ -1,0 +1,37 @@
+"""Printing and parsing are inverse, at both levels, with and without source locations."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+
+from tests.property.random_kernels import Case, cases
+from tiledsl.ir.core import Kernel
+from tiledsl.ir.parser import parse_kernel
+from tiledsl.ir.printer import print_kernel
+from tiledsl.ir.verifier import verify
+from tiledsl.passes.expand import Expand
+from tiledsl.passes.pipeline import run_pipeline
+
+
+def check(kernel: Kernel, *, locs: bool) -> None:
+    verify(kernel)
+    text = print_kernel(kernel, locs=locs)
+    again = parse_kernel(text)
+    verify(again)
+    assert print_kernel(again, locs=locs) == text
+    for old, new in zip(kernel.walk(), again.walk(), strict=True):
+        assert repr(old.attrs) == repr(new.attrs) and [type(old)] == [type(new)]
+        assert [r.type for r in old.results] == [r.type for r in new.results]
+        assert not locs or old.loc == new.loc
+
+
+@pytest.mark.parametrize("locs", [False, True], ids=["plain", "locs"])
+@settings(max_examples=60)
+@given(case=cases())
+def test_round_trip(case: Case, locs: bool) -> None:
+    check(case.kernel, locs=locs)
+    kernel = case.kernel.clone()
+    Expand().run(kernel)
+    check(kernel, locs=locs)
+    check(run_pipeline(case.kernel), locs=locs)

@@ -1,0 +1,138 @@
+"""``python -m tiledsl``: every stage of a kernel with its Python lines, clear errors, the cache."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tiledsl.__main__ import main
+from tiledsl.inspect.show import highlight
+from tiledsl.inspect.source_lines import Line, Source, read_ir, read_llvm, read_ptx, read_sass
+
+ROOT = Path(__file__).parent.parent
+TILED = f"{ROOT}/examples/gemm/shared_tiled.py"
+FMA_LINE = "acc += As[ty, k] * Bs[k, tx]"
+
+
+def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["show", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("stage", "expected"),
+    [("ir", "arith.fma"), ("llvm", 'call float @"llvm.fma.f32"'), ("ptx", "fma.rn.f32"), ("sass", "FFMA")],
+)
+def test_the_fma_stands_beside_its_python_line(capsys: pytest.CaptureFixture[str], stage: str, expected: str) -> None:
+    lines = shown(capsys, f"{TILED}:shared_tiled", "--stage", stage, "--const", "T=8").splitlines()
+    beside = ""
+    seen: set[str] = set()
+    for line in lines:
+        margin, _, text = line.partition("│")
+        beside = margin.strip() or beside
+        if expected in text:
+            seen.add(beside)
+    assert any(FMA_LINE in line for line in seen), "\n".join(lines)
+
+
+def test_a_stage_may_be_asked_for_again(capsys: pytest.CaptureFixture[str]) -> None:
+    once = shown(capsys, f"{TILED}:shared_tiled", "--stage", "sass")
+    assert once == shown(capsys, f"{TILED}:shared_tiled", "--stage", "sass")
+
+
+def test_after_a_pass(capsys: pytest.CaptureFixture[str]) -> None:
+    tile = shown(capsys, f"{TILED}:shared_tiled", "--no-source")
+    thread = shown(capsys, f"{TILED}:shared_tiled", "--no-source", "--after", "expand")
+    assert "level(tile)" in tile
+    assert "level(thread)" in thread
+    assert "│" not in tile
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere.py:naive"], "no such file: nowhere.py"),
+        ([f"{TILED}:nothing"], "It defines: shared_tiled"),
+        ([__file__], "defines no kernel"),
+        ([f"{TILED}:shared_tiled", "--const", "Q=3"], "no const 'Q'. It has: T"),
+        ([f"{TILED}:shared_tiled", "--const", "T"], "expected NAME=VALUE"),
+        ([f"{TILED}:shared_tiled", "--const", "T=wide"], "expected an int, got 'wide'"),
+        ([f"{TILED}:shared_tiled", "--stage", "ptx", "--after", "expand"], "goes with --stage ir"),
+        ([f"{TILED}:shared_tiled", "--after", "nothing"], "nothing"),
+        ([f"{TILED}:shared_tiled", "--arch", "sm_1"], "sm_1"),
+        ([f"{TILED}:shared_tiled", "--dtype", "A=f16"], "A"),
+        ([f"{TILED}:shared_tiled", "--dtype", "A"], "expected NAME=DTYPE"),
+    ],
+)
+def test_errors(capsys: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:
+    assert main(["show", *arguments]) == 1
+    printed = capsys.readouterr()
+    assert message in printed.err
+    assert "Traceback" not in printed.err
+
+
+def test_colors_change_no_line() -> None:
+    """Escape codes apart, the same text: also for what the lexers take for an error."""
+    for stage in ("ir", "llvm", "ptx", "sass"):
+        lines = ["", "%x = arith.add %a, %b : f32 ¤", "\tfma.rn.f32 %f1, %f2;", "  /*0010*/ FFMA R1, R2 ;", ""]
+        plain = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in highlight(lines, stage)]
+        assert plain == lines
+
+
+def test_the_cache_is_shown_and_cleared(capsys: pytest.CaptureFixture[str]) -> None:
+    shown(capsys, f"{TILED}:shared_tiled", "--const", "T=4")
+    assert main(["cache", "info"]) == 0
+    assert " kernels, " in capsys.readouterr().out
+    assert main(["cache", "clear"]) == 0
+    assert "removed" in capsys.readouterr().out
+    assert main(["cache", "info"]) == 0
+    assert " 0 kernels, 0.0 of" in capsys.readouterr().out
+
+
+def test_ir_locations() -> None:
+    text = (
+        '  %v = arith.add %a, %b : f32 @ "a \\"b\\".py":7:3-9 in "f" from "c.py":9:1\n'
+        '  control.for %x @ "c.py":8:1 (%k: f32) {'
+    )
+    assert list(read_ir(text)) == [
+        Line("  %v = arith.add %a, %b : f32", Source('a "b".py', 7)),
+        Line("  control.for %x (%k: f32) {", Source("c.py", 8)),
+    ]
+
+
+def test_ptx_locations() -> None:
+    text = (
+        '.entry f()\n{\n\t.file\t1 "/k.py"\n\t.loc\t1 12 5\n\tadd.f32 %f1, %f2, %f3;\n\tret;\n}\n'
+        "\t.section .debug_str\n\tx\n"
+    )
+    assert list(read_ptx(text)) == [
+        Line(".entry f()"),
+        Line("{"),
+        Line("\tadd.f32 %f1, %f2, %f3;", Source("/k.py", 12)),
+        Line("\tret;", Source("/k.py", 12)),
+        Line("}"),
+    ]
+
+
+def test_sass_locations_take_the_innermost_of_a_chain() -> None:
+    text = (
+        '\t//## File "/math.py", line 3 inlined at "/k.py", line 8\n'
+        '\t//## File "/k.py", line 8\n'
+        "        /*0010*/ FADD R1, R2, R3 ;\n"
+        '\t//## File "/k.py", line 9\n'
+        "        /*0020*/ EXIT ;"
+    )
+    assert [line.source for line in read_sass(text)] == [Source("/math.py", 3), Source("/k.py", 9)]
+
+
+def test_llvm_locations_follow_the_scopes() -> None:
+    text = (
+        "  %x = add i32 %a, %b, !dbg !4\n"
+        '!1 = !DIFile(filename: "k.py", directory: "/d")\n'
+        '!2 = distinct !DISubprogram(name: "k", file: !1, line: 3)\n'
+        "!3 = !DILexicalBlock(scope: !2, file: !1, line: 4)\n"
+        "!4 = !DILocation(line: 5, column: 2, scope: !3)"
+    )
+    assert list(read_llvm(text)) == [Line("  %x = add i32 %a, %b", Source("/d/k.py", 5))]

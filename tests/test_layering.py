@@ -1,0 +1,99 @@
+"""Modules import downward only, in the order of LAYERS."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent / "tiledsl"
+
+# Lowest first. A module may import from its own layer and from those before it. What is not a folder is a file.
+LAYERS: tuple[tuple[str, ...], ...] = (
+    ("errors",),
+    ("layout",),
+    ("ir",),
+    ("passes",),
+    ("lang", "dims", "source", "function", "annotations", "signature", "specialize"),
+    ("frontend",),
+    ("backends",),
+    ("runtime", "compiled", "compiler", "kernel", "measure"),
+    ("inspect",),
+    ("", "__main__"),  # tiledsl/__init__.py re-exports the language; __main__ is the command line
+)
+RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}
+
+# The middle of the compiler knows no target.
+TARGET_FREE = tuple(part for layer in LAYERS[: LAYERS.index(("frontend",)) + 1] for part in layer)
+TARGET_MODULES = ("llvmlite", "cuda")
+
+
+def _files() -> list[Path]:
+    return sorted(p for p in ROOT.rglob("*.py") if "__pycache__" not in p.parts)
+
+
+def _module(path: Path) -> tuple[str, ...]:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return parts[:-1] if parts[-1] == "__init__" else parts
+
+
+def _imports(path: Path) -> list[tuple[str, int]]:
+    """Every module that `path` imports, also inside functions and under TYPE_CHECKING, as (name, line)."""
+    found: list[tuple[str, int]] = []
+    package = ("tiledsl", *path.relative_to(ROOT).parent.parts)
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found += [(alias.name, node.lineno) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                base = ".".join([*package[: len(package) - node.level + 1], *filter(None, [base])])
+            if base == "tiledsl":
+                found += [(f"tiledsl.{alias.name}", node.lineno) for alias in node.names]
+            else:
+                found.append((base, node.lineno))
+    return found
+
+
+def _part(module: str) -> str:
+    """The part of tiledsl that a module name belongs to; names re-exported by tiledsl count as the top."""
+    name = module.split(".")[1] if "." in module else ""
+    return name if name in RANK else ""
+
+
+@pytest.mark.parametrize("path", _files(), ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_point_downward(path: Path) -> None:
+    module = _module(path)
+    part = module[0] if module else ""
+    assert part in RANK, f"{path.relative_to(ROOT)}: give this part of tiledsl its place in LAYERS"
+    if part in ("", "__main__"):
+        return
+    upward = [
+        f"{path.relative_to(ROOT)}:{line} imports {name}"
+        for name, line in _imports(path)
+        if name.split(".")[0] == "tiledsl" and RANK[_part(name)] > RANK[part]
+    ]
+    assert not upward, "\n".join(upward)
+
+
+@pytest.mark.parametrize("part", TARGET_FREE)
+def test_the_middle_knows_no_target(part: str) -> None:
+    target = [
+        f"{path.relative_to(ROOT)}:{line} imports {name}"
+        for path in _files()
+        if (_module(path) or ("",))[0] == part
+        for name, line in _imports(path)
+        if name.split(".")[0] in TARGET_MODULES
+    ]
+    assert not target, "\n".join(target)
+
+
+def test_import_tiledsl_is_light() -> None:
+    """`import tiledsl` loads none of the heavy libraries: they wait until a kernel needs them."""
+    heavy = ("numpy", "llvmlite", "cuda.bindings", "cuda.pathfinder", "rich", "pygments", "ml_dtypes")
+    script = f"import sys, tiledsl; print([m for m in {heavy!r} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT.parent)
+    assert done.stdout.strip() == "[]"

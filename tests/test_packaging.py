@@ -1,0 +1,59 @@
+"""The wheel holds everything, backends/ptx included, and works away from the checkout."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def _run(*command: str, cwd: Path) -> str:
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_link_is_relative_and_points_into_the_checkout() -> None:
+    link = ROOT / "tiledsl" / "backends" / "ptx"
+    assert link.is_symlink(), "tiledsl/backends/ptx must be a symbolic link (did the checkout drop it?)"
+    assert str(link.readlink()) == "../../backends/ptx"
+    assert not (ROOT / "backends" / "__init__.py").exists(), "`import backends` would load a second copy"
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from a copy of what belongs to the package, through an sdist as a release would be."""
+    folder = tmp_path_factory.mktemp("dist")
+    source = tmp_path_factory.mktemp("source")
+    for name in ("pyproject.toml", "README.md", "LICENSE", "tiledsl", "backends"):
+        _run("cp", "-a", str(ROOT / name), str(source), cwd=ROOT)
+    _run(sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(source), cwd=folder)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+def test_every_module_is_in_the_wheel(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    expected = {"tiledsl/py.typed"}
+    for folder, package in ((ROOT / "tiledsl", "tiledsl"), (ROOT / "backends/ptx", "tiledsl/backends/ptx")):
+        expected |= {f"{package}/{path.relative_to(folder)}" for path in folder.rglob("*.py")}
+    assert "tiledsl/backends/ptx/targets.py" in expected
+    assert not expected - names
+
+
+def test_the_wheel_works_elsewhere(wheel: Path, tmp_path: Path) -> None:
+    """Unpacked into an empty folder, with the checkout out of sight."""
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "site")
+    script = "import tiledsl, tiledsl.backends.ptx.targets as t; print(tiledsl.__file__, t.__file__, *t.TARGETS)"
+    # -P: the working directory stays off sys.path; the unpacked wheel stands before an editable install.
+    path = f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r}); {script}"
+    printed = _run(sys.executable, "-P", "-c", path, cwd=tmp_path)
+    assert printed.count(str(tmp_path / "site")) == 2
+    assert "sm_90a" in printed

@@ -1,0 +1,198 @@
+# pyright: strict, reportUnnecessaryTypeIgnoreComment=true
+"""Kernels for type checkers: pyright must accept all of it, infer what `assert_type` says, and see an
+error wherever an ignore comment stands. tests/unit/test_lang_typing.py also compiles them."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeVar, assert_type
+
+from tiledsl import (
+    Const,
+    Float,
+    Fragment,
+    Global,
+    SharedTile,
+    TileFunction,
+    barrier,
+    boolean,
+    cdiv,
+    const,
+    f16,
+    f32,
+    f64,
+    fma,
+    fragment,
+    gelu,
+    grid,
+    i32,
+    index,
+    lane_id,
+    maximum,
+    minimum,
+    ptx,
+    relu,
+    shared,
+    shuffle_xor,
+    threads,
+    tile_function,
+    tile_kernel,
+    u32,
+    unroll,
+    vote_all,
+    where,
+)
+from tiledsl.dims import Dim, K, M, N
+
+D = TypeVar("D", bound=Float)
+
+
+class Points(Dim):
+    """Rows of a point cloud."""
+
+
+@tile_kernel
+def naive(A: Global[f32, M, K], B: Global[f32, K, N], C: Global[f32, M, N]):
+    bx, by = grid(cdiv(N, 16), cdiv(M, 16))
+    tx, ty = threads(16, 16)
+    row, col = by * 16 + ty, bx * 16 + tx
+    if row < M and col < N:
+        acc = f32(0)
+        for k in range(K):
+            acc += A[row, k] * B[k, col]
+        C[row, col] = acc
+
+
+@tile_kernel
+def tiled(A: Global[f32, M, K], B: Global[f32, K, N], C: Global[f32, M, N], *, T: const = 16):
+    bx, by = grid(cdiv(N, T), cdiv(M, T))
+    tx, ty = threads(T, T)
+    row, col = by * T + ty, bx * T + tx
+    As, Bs = shared((T, T), f32), shared((T, T), f32)
+    acc = f32(0)
+    for k0 in range(0, K, T):
+        As[ty, tx] = A.get(row, k0 + tx, other=0)
+        Bs[ty, tx] = B.get(k0 + ty, col, other=0)
+        barrier()
+        for k in unroll(T):
+            acc += As[ty, k] * Bs[k, tx]
+        barrier()
+    C.put(row, col, acc)
+
+
+@tile_function
+def dot(a: Fragment[D], b: Fragment[D], acc: f32) -> f32:
+    for i in unroll(a.shape[0]):
+        acc = fma(a[i].to(f32), b[i].to(f32), acc)
+    return acc
+
+
+@tile_kernel
+def epilogues(
+    A: Global[D, M, K],
+    B: Global[D, N, K],
+    C: Global[D, M, N],
+    bias: Global[f32, N] | None,
+    alpha: f32,
+    *,
+    BM: const = 4,
+    activation: Const[TileFunction[[f32], f32]] = relu,
+):
+    bx, by = grid(cdiv(N, 32), cdiv(M, BM))
+    col = bx * 32 + threads(32)
+    acc = fragment((BM,), f32)
+    width = max(A.dtype.ir.bytes, 4)
+    step = width // A.dtype.ir.bytes
+    for k in range(0, K, step):
+        b = B.get(col, k, vec=width)
+        for i in unroll(BM):
+            a = A.get(by * BM + i, k, vec=width)
+            acc[i] = dot(a, b, acc[i])
+    scaled = acc * alpha
+    for i in unroll(BM):
+        value = scaled[i]
+        if bias is not None:
+            value += bias.get(col)
+        value = activation(value)
+        C.put(by * BM + i, col, value.to(C.dtype))
+
+
+@tile_kernel
+def norms(X: Global[f32, Points, Literal[4]], out: Global[f64, Points], big: Global[i32, Points], n: i32):
+    row = grid(cdiv(Points, 64)) * 64 + threads(64)
+    inside = row < Points
+    if inside:
+        xyzw = X.load(row, 0, vec=4)
+        total = f64(0)
+        for i in unroll(1):
+            total += xyzw[i].to(f64) * xyzw[i].to(f64)
+        out[row] = total
+        big.atomic_add(row, where(total > 1, n, 0))
+
+
+@tile_function
+def types(x: f32, h: f16, i: i32, p: boolean, S: SharedTile[f32], F: Fragment[f32], A: Global[D, M, K]) -> f32:
+    """Every line is about its types only."""
+    assert_type(lane_id() * 16 + 3, index)
+    assert_type(F * x, Fragment[f32])
+    assert_type(2 * F.to(f16) + h, Fragment[f16])
+    assert_type(A[0, 1].to(A.dtype), D)
+    assert_type(A.dtype(0) * A[0, 1] + 1, D)
+    assert_type(A.load(0, 0), Fragment[D])
+    assert_type(A.atomic_add(0, 0, 1), D)
+    assert_type(A.shape[0], index)
+    assert_type(i.bitcast(u32) >> 3, u32)
+    assert_type(i // 2 % 3 & 1, i32)
+    assert_type(2 * x - 1, f32)
+    assert_type(-abs(x) / 3, f32)
+    assert_type(1 / x, f32)
+    assert_type(x < 1.5, boolean)
+    assert_type(x == x, boolean)
+    assert_type((x < 1) & p | (i != 0), boolean)
+    assert_type(~p, boolean)
+    assert_type(index(i) + 3, index)
+    assert_type(M * 2 + lane_id(), index)
+    assert_type(2 * M % 4, index)
+    assert_type(lane_id() * K - N, index)
+    assert_type(lane_id() < M, boolean)
+    assert_type(cdiv(M, 8), index)
+    assert_type(cdiv(9, 8), int)
+    assert_type(minimum(lane_id() + 4, M), index)
+    assert_type(minimum(x, 1.0), f32)
+    assert_type(maximum(0, i), i32)
+    assert_type(where(p, h, 0), f16)
+    assert_type(shuffle_xor(x, 16), f32)
+    assert_type(vote_all(p), boolean)
+    assert_type(gelu(x), f32)
+    assert_type(S.get(0, lane_id(), vec=8), Fragment[f32])
+    assert_type(S.get(0, lane_id()), f32)
+    assert_type(S.shape, tuple[int, ...])
+    assert_type(ptx.inline("abs.f32 $0, $1;", f32, x), f32)
+    assert_type(ptx.inline("mov.b32 $0, $2; mov.b32 $1, $2;", (u32, f32), x), tuple[u32, f32])
+    return x
+
+
+@tile_function
+def refused(x: f32, h: f16, i: i32, p: boolean, S: SharedTile[f32], F: Fragment[f32]) -> None:
+    """Every line is an error for a type checker, as it is for the compiler."""
+    x + h  # pyright: ignore[reportOperatorIssue, reportUnusedExpression]
+    x * i  # pyright: ignore[reportOperatorIssue, reportUnusedExpression]
+    lane_id() + i  # pyright: ignore[reportOperatorIssue, reportUnusedExpression]
+    i / 2  # pyright: ignore[reportOperatorIssue, reportUnusedExpression]
+    x // 2  # pyright: ignore[reportOperatorIssue, reportUnusedExpression]
+    x & 1  # pyright: ignore[reportOperatorIssue, reportUnusedExpression]
+    p + 1  # pyright: ignore[reportOperatorIssue, reportUnusedExpression]
+    assert x < h  # pyright: ignore[reportOperatorIssue]
+    assert x == h  # pyright: ignore[reportOperatorIssue]
+    F[lane_id()]  # pyright: ignore[reportArgumentType]
+    gelu(h)  # pyright: ignore[reportArgumentType]
+    shared((lane_id(), 4), f32)  # pyright: ignore[reportArgumentType]
+    S[0, 0] = h  # pyright: ignore[reportArgumentType]
+    S.put(0, lane_id(), h)  # pyright: ignore[reportArgumentType]
+    unroll(lane_id())  # pyright: ignore[reportArgumentType]
+
+
+def host(a: Any, c: object) -> None:
+    """On the host a kernel takes arrays of any library."""
+    naive(a, a, c)
+    tiled(a, a, c, T=32)
+    epilogues(a, a, c, None, 1.0, BM=8, activation=gelu)

@@ -1,0 +1,538 @@
+"""Every refused construct: one error, at the line that carries ``# error: <text of the message>``.
+
+A kernel below may hold several such lines: then exactly these errors are reported, in this order.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tiledsl.annotations import read_signature
+from tiledsl.dims import K, M, N
+from tiledsl.errors import CompileErrors
+from tiledsl.frontend import build
+from tiledsl.function import tile_function
+from tiledsl.ir.types import BF16, F32
+from tiledsl.lang import (
+    Dim,
+    Global,
+    assert_,
+    barrier,
+    cdiv,
+    const,
+    f16,
+    f32,
+    fragment,
+    grid,
+    i32,
+    index,
+    shared,
+    shuffle,
+    threads,
+    unroll,
+)
+from tiledsl.signature import GlobalParam, GlobalSpec, Specialization
+
+BAD: list[Callable[..., Any]] = []
+
+
+def bad(fn: Callable[..., Any]) -> Callable[..., Any]:
+    BAD.append(fn)
+    return fn
+
+
+def specialization(fn: Callable[..., Any], **dtypes: Any) -> tuple[Any, Specialization]:
+    signature = read_signature(fn)
+    tensors = tuple(
+        (p.name, GlobalSpec(dtypes.get(p.name, p.dtype), len(p.dims) - 1, 16))
+        for p in signature.params
+        if isinstance(p, GlobalParam)
+    )
+    return signature, Specialization(tensors, tuple(signature.const_defaults().items()))
+
+
+def expected_errors(fn: Callable[..., Any]) -> list[tuple[int, str]]:
+    lines, first = inspect.getsourcelines(fn)
+    found = [(first + i, re.search(r"# error: (.*)$", line)) for i, line in enumerate(lines)]
+    return [(number, match.group(1).strip()) for number, match in found if match]
+
+
+class Elsewhere(Dim):
+    """A dimension that no kernel below has."""
+
+
+@bad
+def unbound_name(A: Global[f32, M]):
+    grid(1)
+    threads(32)
+    A[0] = nowhere  # error: the name nowhere is not defined  # noqa: F821
+
+
+@bad
+def used_before_assignment(A: Global[f32, M]):
+    grid(1)
+    threads(32)
+    A[0] = x  # error: x is used before it is bound  # noqa: F821
+    x = f32(1)  # noqa: F841
+
+
+@bad
+def bound_in_one_branch(A: Global[f32, M]):
+    grid(1)
+    tx = threads(32)
+    if tx < 4:
+        x = f32(1)
+    A[tx] = x  # error: x may be unbound: only one branch assigns it
+
+
+@bad
+def bound_in_loop_only(A: Global[f32, M]):
+    grid(1)
+    threads(32)
+    for i in range(M):
+        x = A[i]
+    A[0] = x  # error: x may be unbound: only the body of a loop assigns it
+
+
+@bad
+def loop_variable_after_loop(A: Global[f32, M]):
+    grid(1)
+    threads(32)
+    for i in range(M):
+        A[i] = 0
+    A[i] = 1  # error: i may be unbound: it is the variable of a loop that may run zero times
+
+
+@bad
+def mixed_dtypes(A: Global[f32, M], B: Global[f16, M]):
+    grid(1)
+    tx = threads(32)
+    A[tx] = A[tx] + B[tx]  # error: + mixes f32 and f16
+
+
+@bad
+def mixed_dtypes_fma(A: Global[f32, M], B: Global[f16, M]):
+    grid(1)
+    tx = threads(32)
+    acc = f32(0)
+    acc += B[tx] * B[tx]  # error: fma (from a * b + c) mixes f16 and f32
+    A[tx] = acc
+
+
+@bad
+def index_with_i32(A: Global[i32, M]):
+    grid(1)
+    tx = threads(32)
+    A[tx] = A[tx] + tx  # error: + mixes i32 and index
+
+
+@bad
+def inexact_literal(A: Global[f32, M]):
+    grid(1)
+    tx = threads(32)
+    A[tx] = A[tx] * 0.1  # error: 0.1 is not exact in f32
+
+
+@bad
+def inexact_integer_literal(A: Global[f16, M]):
+    grid(1)
+    tx = threads(32)
+    A[tx] = A[tx] + 4097  # error: 4097 is not exact in f16
+
+
+@bad
+def float_literal_for_integer(A: Global[i32, M]):
+    grid(1)
+    tx = threads(32)
+    A[tx] = A[tx] + 1.5  # error: 1.5 where i32 is expected
+
+
+@bad
+def integer_division(A: Global[i32, M]):
+    grid(1)
+    tx = threads(32)
+    A[tx] = A[tx] / 2  # error: / is not defined for i32
+
+
+@bad
+def stored_dtype(A: Global[f16, M], B: Global[f32, M]):
+    grid(1)
+    tx = threads(32)
+    A[tx] = B[tx]  # error: the value stored to A must be f16, it is f32
+
+
+@bad
+def condition_is_a_number(A: Global[i32, M]):
+    grid(1)
+    tx = threads(32)
+    if A[tx]:  # error: a condition must be a bool, it is i32
+        A[tx] = 0
+
+
+@bad
+def run_time_value_where_const_is_needed(A: Global[f32, M]):
+    grid(1)
+    threads(32)
+    for i in unroll(M):  # error: unroll() needs compile-time ints, got index
+        A[i] = 0
+
+
+@bad
+def run_time_shape(A: Global[f32, M]):
+    grid(1)
+    tx = threads(32)
+    S = shared((M, 4), f32)  # error: a shape is made of positive compile-time ints, got index
+    A[tx] = S[0, 0]
+
+
+@bad
+def run_time_fragment_index(A: Global[f32, M]):
+    grid(1)
+    tx = threads(32)
+    acc = fragment((4,), f32)
+    for i in range(4):
+        A[tx] = acc[i]  # error: a fragment lives in registers and takes compile-time indices
+
+
+@bad
+def fragment_bound(A: Global[f32, M]):
+    grid(1)
+    tx = threads(32)
+    acc = fragment((4, 2), f32)
+    A[tx] = acc[4, 0]  # error: index 4 is outside a fragment of shape (4, 2)
+
+
+@bad
+def index_beyond_static_bound(A: Global[f32, M]):
+    grid(1)
+    tx = threads(32)
+    S = shared((8, 32), f32)
+    S[8, tx] = 0  # error: index 8 is outside axis 0 of S, whose extent is 8
+    A[-1] = 0  # error: index -1 is outside axis 0 of A
+
+
+@bad
+def wrong_rank(A: Global[f32, M, N]):
+    grid(1)
+    tx = threads(32)
+    A[tx] = 0  # error: A has 2 axes, got 1 indices
+
+
+@bad
+def too_many_threads(A: Global[f32, M]):
+    grid(1)
+    tx, ty = threads(64, 32)  # error: threads(64, 32): 2048 threads; at most 1024
+    A[tx + ty] = 0
+
+
+@bad
+def run_time_threads(A: Global[f32, M]):
+    grid(1)
+    tx = threads(M)  # error: threads() takes positive compile-time ints, got index
+    A[tx] = 0
+
+
+@bad
+def no_grid(A: Global[f32, M]):  # error: the kernel no_grid does not call grid()
+    tx = threads(32)
+    A[tx] = 0
+
+
+@bad
+def grid_twice(A: Global[f32, M]):
+    grid(1)
+    grid(2)  # error: grid() is called twice
+    tx = threads(32)
+    A[tx] = 0
+
+
+@bad
+def grid_from_memory(A: Global[i32, M]):
+    grid(A[0])  # error: a grid extent depends on something that the host does not know
+    tx = threads(32)
+    A[tx] = 0
+
+
+@bad
+def shared_in_a_loop(A: Global[f32, M]):
+    grid(1)
+    tx = threads(32)
+    for i in range(M):
+        S = shared((32,), f32)  # error: shared() under a run-time condition or loop
+        S[tx] = A[i]
+
+
+@bad
+def unknown_dimension(A: Global[f32, M]):
+    grid(1)
+    tx = threads(32)
+    if tx < Elsewhere:  # error: Elsewhere is not a dimension of this kernel's tensors
+        A[tx] = 0
+
+
+@bad
+def loop_changes_dtype(A: Global[f32, M], B: Global[f16, M]):
+    grid(1)
+    tx = threads(32)
+    x = A[tx]
+    for i in range(M):  # error: x is f32 before the loop and f16 at the end of its body
+        A[i] = x.to(f32)
+        x = B[i]
+
+
+@bad
+def loop_starts_with_a_bare_float(A: Global[f32, M]):
+    grid(1)
+    threads(32)
+    acc = 0.0
+    for i in range(M):  # error: acc changes in a run-time loop but starts as the literal 0.0
+        acc += A[i]
+    A[0] = acc
+
+
+@bad
+def branches_disagree(A: Global[f32, M], B: Global[f16, M]):
+    grid(1)
+    tx = threads(32)
+    if tx < 4:
+        x = A[tx]
+    else:
+        x = B[tx]
+    A[tx] = x  # error: x is f32 on one path and f16 on the other
+
+
+@bad
+def tile_chosen_at_run_time(A: Global[f32, M], B: Global[f32, M]):
+    grid(1)
+    tx = threads(32)
+    if tx < 4:
+        t = A
+    else:
+        t = B
+    t[tx] = 0  # error: t is the tile A
+
+
+@bad
+def unsupported_python(A: Global[f32, M]):
+    grid(1)
+    tx = threads(32)
+    try:  # error: try is not part of the kernel language  # noqa: SIM105
+        A[tx] = 0
+    except ValueError:
+        pass
+    with open("x"):  # error: with is not part of the kernel language
+        pass
+    f = lambda x: x  # error: lambda is not part of the kernel language  # noqa: E731, F841
+    import math  # error: import is not part of the kernel language  # noqa: F401
+    raise ValueError  # error: raise is not part of the kernel language
+
+
+@bad
+def power(A: Global[f32, M]):
+    grid(1)
+    tx = threads(32)
+    A[tx] = A[tx] ** 2  # error: ** is not part of the kernel language
+
+
+@bad
+def returns_a_value(A: Global[f32, M]):
+    grid(1)
+    tx = threads(32)
+    A[tx] = 0
+    return A[tx]  # error: a kernel returns nothing
+
+
+def python_helper(x: Any) -> Any:
+    return x + 1
+
+
+@bad
+def python_function_on_run_time_value(A: Global[f32, M]):
+    grid(1)
+    tx = threads(32)
+    A[tx] = python_helper(A[tx])  # error: the Python function python_helper() is called with a run-time value
+
+
+@tile_function
+def recursive(x: f32) -> f32:
+    return recursive(x)  # error: recursive() calls itself
+
+
+def calls_recursive(A: Global[f32, M]):
+    grid(1)
+    tx = threads(32)
+    A[tx] = recursive(A[tx])
+
+
+@tile_function
+def sometimes(x: f32) -> f32:
+    if x > 0:
+        return x
+
+
+@bad
+def function_without_value(A: Global[f32, M]):
+    grid(1)
+    tx = threads(32)
+    A[tx] = sometimes(A[tx])  # error: sometimes() may end without returning a value
+
+
+@bad
+def wrong_arguments(A: Global[f32, M]):
+    grid(1)
+    threads(32)
+    barrier(1)  # error: too many positional arguments
+    A[cdiv(1)] = 0  # error: missing a required argument: 'b'
+
+
+@bad
+def atomic_on_i16(A: Global[f32, M]):
+    grid(1)
+    tx = threads(32)
+    S = shared((4,), bool)
+    S.atomic_add(0, True)  # error: atomic_add() is not defined for bool
+    A[tx] = 0
+
+
+@bad
+def vector_width(A: Global[f32, M]):
+    grid(1)
+    threads(32)
+    A.load(0, vec=3)  # error: vec=3 on elements of 4 bytes
+    A.load(0, vec=2)  # error: vec=2 on elements of 4 bytes
+
+
+@bad
+def shuffle_of_index(A: Global[i32, M]):
+    grid(1)
+    tx = threads(32)
+    A[tx] = i32(shuffle(tx, 0))  # error: shuffles a run-time scalar, got index
+
+
+@bad
+def no_effect(A: Global[f32, M]):
+    grid(1)
+    tx = threads(32)
+    A[tx] + 1  # error: this expression has no effect
+
+
+@bad
+def static_assertion(A: Global[f32, M], *, T: const = 3):
+    grid(1)
+    tx = threads(32)
+    assert T % 2 == 0, "T must be even"  # error: assertion failed at compile time: T must be even
+    A[tx] = 0
+
+
+@bad
+def assertion_of_run_time_value(A: Global[f32, M]):
+    grid(1)
+    tx = threads(32)
+    assert A[tx] > 0  # error: assert of a run-time value
+    assert_(A[tx] > 0, 3)  # error: the message of assert_() is a string
+
+
+@bad
+def no_follow_up_noise(A: Global[f32, M]):
+    grid(1)
+    tx = threads(32)
+    x = A[tx] * 0.1  # error: 0.1 is not exact in f32
+    y = x + 1
+    for i in range(M):
+        y = y + x
+        A[i] = y
+    A[tx] = y + nothing  # noqa: F821
+
+
+@bad
+def unrolled_errors_once(A: Global[f32, M]):
+    grid(1)
+    threads(32)
+    for i in unroll(8):
+        A[i] = A[i] * 0.1  # error: 0.1 is not exact in f32
+
+
+@bad
+def python_error_at_compile_time(A: Global[f32, M], *, T: const = 0):
+    grid(1)
+    tx = threads(32)
+    A[tx + 1 // T] = 0  # error: ZeroDivisionError at compile time
+
+
+def return_value_in_a_run_time_loop(A: Global[f32, M]):
+    grid(1)
+    tx = threads(32)
+    A[tx] = f32(first_positive(A))
+
+
+@tile_function
+def first_positive(A: Global[f32, M]) -> index:
+    for i in range(M):  # error: `return` with a value inside a run-time loop
+        if A[i] > 0:
+            return i
+    return index(0)
+
+
+def errors_of(fn: Callable[..., Any]) -> CompileErrors:
+    signature, spec = specialization(fn)
+    with pytest.raises(CompileErrors) as caught:
+        build(signature, spec, "sm_90a")
+    return caught.value
+
+
+@pytest.mark.parametrize("fn", BAD, ids=lambda f: f.__name__)
+def test_error_at_its_line(fn: Callable[..., Any]) -> None:
+    found = [(e.loc.line, e.message) for e in errors_of(fn).errors]
+    wanted = expected_errors(fn)
+    assert len(found) == len(wanted), found
+    for (line, message), (wanted_line, text) in zip(found, wanted, strict=True):
+        assert line == wanted_line, message
+        assert text.split("  # noqa")[0] in message
+
+
+@pytest.mark.parametrize(
+    ("fn", "inner"),
+    [(calls_recursive, recursive.fn), (return_value_in_a_run_time_loop, first_positive.fn)],
+    ids=["recursion", "return in a loop"],
+)
+def test_error_inside_a_tile_function_names_the_caller(fn: Callable[..., Any], inner: Callable[..., Any]) -> None:
+    (error,) = errors_of(fn).errors
+    [(line, text)] = expected_errors(inner)
+    assert (error.loc.line, error.loc.function) == (line, inner.__name__)
+    assert text in error.message
+    assert error.loc.caller is not None and error.loc.caller.function == fn.__name__
+    assert "called here" in str(error)
+
+
+def test_at_most_twenty_errors() -> None:
+    def many(A: Global[f32, M], B: Global[f16, M], C: Global[f32, K, N]):
+        grid(1)
+        threads(1)
+        A[0] = B[0]; A[1] = B[0]; A[2] = B[0]; A[3] = B[0]; A[4] = B[0]; A[5] = B[0]  # noqa: E702
+        A[0] = B[0]; A[1] = B[0]; A[2] = B[0]; A[3] = B[0]; A[4] = B[0]; A[5] = B[0]  # noqa: E702
+        A[0] = B[0]; A[1] = B[0]; A[2] = B[0]; A[3] = B[0]; A[4] = B[0]; A[5] = B[0]  # noqa: E702
+        A[0] = B[0]; A[1] = B[0]; A[2] = B[0]; A[3] = B[0]; A[4] = B[0]; A[5] = B[0]  # noqa: E702
+
+    assert len(errors_of(many).errors) == 20
+
+
+def test_the_caret_marks_the_expression() -> None:
+    text = str(errors_of(mixed_dtypes))
+    source, caret = text.splitlines()[1:3]
+    start = caret.index("^")
+    assert source[start : start + caret.count("^")] == "A[tx] + B[tx]"
+    assert "fix: convert one side: f32(...) or f16(...)" in text
+
+
+def test_dtype_generic_errors_depend_on_the_specialisation() -> None:
+    signature, spec = specialization(inexact_literal, A=F32)
+    with pytest.raises(CompileErrors, match="not exact in f32"):
+        build(signature, spec, "sm_90a")
+    tensors = (("A", GlobalSpec(BF16, 0, 16)),)
+    with pytest.raises(CompileErrors, match="not exact in bf16"):
+        build(signature, Specialization(tensors, ()), "sm_90a")

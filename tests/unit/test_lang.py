@@ -1,0 +1,185 @@
+"""The names of the language as plain Python sees them: classes, annotations, signatures, refusals."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from typing import Any, Callable, Literal, TypeVar, get_args, get_origin
+
+import pytest
+
+import tiledsl
+from tiledsl import dims, lang
+from tiledsl.errors import TileError
+from tiledsl.ir import types as ir
+from tiledsl.lang import math
+from tiledsl.lang.const import CONST
+
+DTYPES: dict[str, Any] = {name: getattr(lang, "boolean" if name == "bool" else name) for name in ir.DTYPES}
+
+# Every function that a kernel calls, as the frontend binds its arguments.
+SIGNATURES = {
+    "assert_": "(condition, message='')",
+    "ballot": "(predicate)",
+    "barrier": "()",
+    "cdiv": "(a, b)",
+    "fence": "(reach='gpu')",
+    "fma": "(a, b, c)",
+    "fragment": "(shape, dtype, init=0)",
+    "grid": "(*extents)",
+    "lane_id": "()",
+    "maximum": "(a, b)",
+    "minimum": "(a, b)",
+    "ptx.inline": "(text, outputs, *operands, volatile=False, convergent=False, emulate=None)",
+    "shared": "(shape, dtype, over=None)",
+    "shuffle": "(value, lane, width=32)",
+    "shuffle_down": "(value, distance, width=32)",
+    "shuffle_up": "(value, distance, width=32)",
+    "shuffle_xor": "(value, mask, width=32)",
+    "syncwarp": "()",
+    "threads": "(*extents)",
+    "unroll": "(*bounds)",
+    "vote_all": "(predicate)",
+    "vote_any": "(predicate)",
+    "warp_id": "()",
+    "where": "(condition, a, b)",
+    "Memory.get": "(self, *index, other=0, vec=0)",
+    "Memory.put": "(self, *index_and_value)",
+    "Memory.load": "(self, *index, vec=16)",
+    "Memory.store": "(self, *index_and_fragment)",
+    "Memory.atomic_add": "(self, *index_and_value)",
+    "Scalar.to": "(self, dtype, /)",
+    "Scalar.bitcast": "(self, dtype, /)",
+}
+
+
+def find(path: str) -> Any:
+    found: Any = lang
+    for part in path.split("."):
+        found = getattr(found, part)
+    return found
+
+
+@pytest.mark.parametrize(("path", "expected"), SIGNATURES.items(), ids=list(SIGNATURES))
+def test_signature(path: str, expected: str) -> None:
+    signature = inspect.signature(find(path))
+    bare = [p.replace(annotation=inspect.Parameter.empty) for p in signature.parameters.values()]
+    assert str(inspect.Signature(bare)) == expected
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_each_ir_dtype_has_its_class(name: str) -> None:
+    cls = DTYPES[name]
+    assert cls.ir is ir.DTYPES[name]
+    assert lang.ir_dtype(cls) is cls.ir
+    assert issubclass(cls, lang.Float) == cls.ir.is_float
+    assert issubclass(cls, lang.Integer) == cls.ir.is_integer
+
+
+@pytest.mark.parametrize("obj", [int, float, None, 3, "f32", lang.Scalar, lang.Float, dims.M, ir.F32])
+def test_other_objects_are_no_dtype(obj: object) -> None:
+    assert lang.ir_dtype(obj) is None
+
+
+def test_bool_is_the_dtype_boolean() -> None:
+    assert lang.ir_dtype(bool) is ir.BOOL
+
+
+def test_all_names_are_exported() -> None:
+    assert {*lang.__all__, "tile_function", "dims"} <= set(tiledsl.__all__)
+    assert all(getattr(tiledsl, name) is getattr(lang, name) for name in lang.__all__)
+    assert set(math.__all__) <= set(lang.__all__)
+    with pytest.raises(AttributeError, match="nothing_of_the_kind"):
+        _ = tiledsl.nothing_of_the_kind  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_public_functions_are_documented() -> None:
+    undocumented = [name for name in lang.__all__ if not inspect.getdoc(getattr(lang, name))]
+    assert not undocumented
+
+
+# -- annotations -----------------------------------------------------------------------------------
+
+D = TypeVar("D", bound=lang.Float)
+
+
+def test_global_is_readable_at_run_time() -> None:
+    annotation = lang.Global[lang.f32, dims.M, Literal[3]]
+    assert get_origin(annotation) is lang.Global
+    assert get_args(annotation) == (lang.f32, dims.M, Literal[3])
+
+
+def test_global_takes_a_type_variable() -> None:
+    assert get_args(lang.Global[D, dims.M, dims.K]) == (D, dims.M, dims.K)
+
+
+def test_global_can_be_optional() -> None:
+    annotation = lang.Global[lang.f32, dims.N] | None
+    assert set(get_args(annotation)) == {lang.Global[lang.f32, dims.N], type(None)}
+
+
+def test_annotations_survive_as_strings() -> None:
+    def kernel(A: lang.Global[lang.f32, dims.M] | None, alpha: lang.f32, *, T: lang.const = 16) -> None: ...
+
+    hints = typing.get_type_hints(kernel, include_extras=True)
+    assert hints["A"] == lang.Global[lang.f32, dims.M] | None
+    assert hints["alpha"] is lang.f32
+    assert hints["T"] == lang.const
+
+
+def test_const_is_annotated() -> None:
+    assert get_args(lang.const) == (int, CONST)
+    assert get_args(lang.Const[bool]) == (bool, CONST)
+    assert get_args(lang.Const[Callable[[int], int]])[0] == Callable[[int], int]
+
+
+def test_dimensions_show_their_name() -> None:
+    class Rows(dims.Dim):
+        """Mine."""
+
+    assert (str(dims.M), repr(Rows)) == ("M", "Rows")
+    assert {dims.M: 1, Rows: 2}[Rows] == 2
+    assert all(issubclass(getattr(dims, name), dims.Dim) for name in dims.__all__)
+
+
+# -- outside kernels -------------------------------------------------------------------------------
+
+OUTSIDE: dict[str, Callable[[], Any]] = {
+    "f32(...)": lambda: lang.f32(0),
+    "index(...)": lambda: lang.index(0),
+    "barrier()": lang.barrier,
+    "grid()": lambda: lang.grid(1),
+    "shared()": lambda: lang.shared((4,), lang.f32),
+    "unroll()": lambda: lang.unroll(3),
+    "cdiv() of run-time values": lambda: lang.cdiv(dims.M, 2),
+    "arithmetic on the dimension M": lambda: dims.M * 2,
+    "the dimension K as a Python int": lambda: range(dims.K),
+    "ptx.inline()": lambda: lang.ptx.inline("nanosleep.u32 1;", None),
+    "relu()": lambda: lang.relu(object.__new__(lang.f32)),
+    "the operator *": lambda: object.__new__(lang.f32) * 2,
+    "the operator ==": lambda: object.__new__(lang.i32) == 2,
+    "a kernel's boolean as a Python bool": lambda: bool(object.__new__(lang.boolean)),
+    ".to()": lambda: object.__new__(lang.f32).to(lang.f16),
+    ".get()": lambda: lang.Memory[lang.f32]().get(0),
+    "a fragment": lambda: lang.Fragment[lang.f32]()[0],
+}
+
+
+@pytest.mark.parametrize(("what", "use"), OUTSIDE.items(), ids=list(OUTSIDE))
+def test_plain_python_is_refused(what: str, use: Callable[[], Any]) -> None:
+    with pytest.raises(TileError) as error:
+        use()
+    text = str(error.value)
+    assert what in text
+    assert "kernel" in text
+    assert "fix: " in text
+
+
+def test_dimensions_are_not_called() -> None:
+    with pytest.raises(TileError, match=r"M\(\) has no value"):
+        dims.M()
+
+
+@pytest.mark.parametrize(("a", "b", "expected"), [(0, 4, 0), (1, 4, 1), (4, 4, 1), (5, 4, 2)])
+def test_cdiv_of_ints_works_in_plain_python(a: int, b: int, expected: int) -> None:
+    assert lang.cdiv(a, b) == expected

@@ -1,0 +1,109 @@
+"""The command line: ``python -m tiledsl show | demo | bench | cache``."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from tiledsl.errors import TileError
+
+__all__ = ["main"]
+
+ROOT = Path(__file__).parent.parent
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; errors that tiledsl raises on purpose are printed without a traceback."""
+    arguments, rest = _parser().parse_known_args(argv)
+    if rest and arguments.command not in ("demo", "bench"):
+        _parser().error(f"unrecognized arguments: {' '.join(rest)}")
+    try:
+        return arguments.run(arguments, rest)
+    except TileError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # `show ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="tiledsl", description="Tiled GEMM kernels: look at them, run them.")
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    show = commands.add_parser("show", help="print one stage of a kernel, the Python line beside each line")
+    show.add_argument("kernel", metavar="FILE:KERNEL", help="for example examples/gemm/naive.py:naive")
+    show.add_argument("--stage", choices=["ir", "llvm", "ptx", "sass"], default="ir")
+    show.add_argument("--after", metavar="PASS", help="with --stage ir: the IR after this pass, not the first")
+    show.add_argument("--arch", default="sm_90a", help="target, sm_90a unless given")
+    show.add_argument("--const", action="append", default=[], metavar="T=32", help="a const parameter")
+    show.add_argument("--dtype", action="append", default=[], metavar="A=f16", help="dtype of a generic tensor")
+    show.add_argument("--no-color", action="store_true", help="plain text on a terminal, too")
+    show.add_argument("--no-source", action="store_true", help="without the Python lines")
+    show.set_defaults(run=_show)
+
+    demo = commands.add_parser("demo", help="compile, run and check the gallery", add_help=False)
+    demo.set_defaults(run=_demo)
+    bench = commands.add_parser("bench", help="time kernels against cuBLAS on a GPU", add_help=False)
+    bench.set_defaults(run=_bench)
+
+    cache = commands.add_parser("cache", help="the on-disk cache of compiled kernels")
+    cache.add_argument("action", choices=["info", "clear"])
+    cache.set_defaults(run=_cache)
+    return parser
+
+
+def _show(arguments: argparse.Namespace, rest: list[str]) -> int:
+    from tiledsl.inspect.loading import load_kernel, parse_consts, parse_dtypes
+    from tiledsl.inspect.show import render, stage_text
+
+    if arguments.after and arguments.stage != "ir":
+        raise TileError(f"--after {arguments.after} goes with --stage ir, not with --stage {arguments.stage}")
+    file, _, name = arguments.kernel.partition(":")
+    kernel = load_kernel(Path(file), name)
+    consts = parse_consts(kernel, arguments.const)
+    compiled = kernel.compile(arch=arguments.arch, **consts, **parse_dtypes(arguments.dtype))
+    text = stage_text(compiled, arguments.stage, arguments.after)
+    color = sys.stdout.isatty() and not arguments.no_color and "NO_COLOR" not in os.environ
+    for line in render(text, arguments.stage, color=color, source=not arguments.no_source):
+        print(line)
+    return 0
+
+
+def _demo(arguments: argparse.Namespace, rest: list[str]) -> int:
+    return _from_checkout("demo", "examples/gemm")(rest)
+
+
+def _bench(arguments: argparse.Namespace, rest: list[str]) -> int:
+    return _from_checkout("benchmarks.gemm", ".")(rest)
+
+
+def _from_checkout(module: str, folder: str) -> Callable[[list[str]], int]:
+    """The `main` of a module that belongs to the repository, not to the installed package."""
+    if not (ROOT / folder / f"{module.replace('.', '/')}.py").is_file():
+        raise TileError(f"{module} is part of the repository and not of the installed package: run this in a checkout")
+    sys.path.insert(0, str(ROOT / folder))
+    return importlib.import_module(module).main
+
+
+def _cache(arguments: argparse.Namespace, rest: list[str]) -> int:
+    from tiledsl.runtime.cache import disk_cache
+
+    cache = disk_cache()
+    if cache is None:
+        print("the disk cache is switched off (TILEDSL_CACHE=0)")
+    elif arguments.action == "clear":
+        print(f"{cache.clear()} kernels removed from {cache.folder}")
+    else:
+        info = cache.info()
+        size = f"{info.bytes / 2**20:.1f} of at most {info.limit / 2**20:.0f} MiB"
+        print(f"{info.folder}: {info.entries} kernels, {size}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

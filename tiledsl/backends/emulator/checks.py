@@ -1,0 +1,255 @@
+"""Checks of shared memory that run as hooks: races between barriers, and reads of what nobody wrote.
+
+Both keep shadow memory, one cell for each granule (the narrowest element that the kernel accesses in shared
+memory), as NumPy arrays [blocks of the chunk, granules].
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tiledsl.backends.emulator.options import Access, Hook, LaunchInfo
+from tiledsl.errors import HazardError
+from tiledsl.ir.core import Op
+
+__all__ = ["RaceCheck", "UninitialisedCheck"]
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """The blocks that a shadow covers."""
+
+    first: int
+    count: int
+
+
+class _ShadowHook(Hook):
+    """Common to both: which shadow an access belongs to, and its cells."""
+
+    launch: LaunchInfo
+
+    def __init__(self, make: Callable[[int, int], Any]) -> None:
+        self.make = make
+        self.shadows: dict[_Range, Any] = {}
+
+    def on_launch(self, launch: LaunchInfo) -> None:
+        self.launch = launch
+        self.shadows.clear()
+
+    def on_blocks_begin(self, first: int, count: int) -> None:
+        granules = -(-self.launch.shared_bytes // self.launch.granule)
+        self.shadows[_Range(first, count)] = self.make(count, max(granules, 1))
+
+    def on_blocks_end(self, first: int, count: int) -> None:
+        del self.shadows[_Range(first, count)]
+
+    def shadow_of(self, blocks: Ints) -> tuple[Any, int]:
+        """The shadow that holds these blocks (all of one chunk) and its first block."""
+        for covered, shadow in self.shadows.items():
+            if covered.first <= blocks[0] < covered.first + covered.count:
+                return shadow, covered.first
+        raise AssertionError("an access by a block that has not begun")
+
+    def cells(self, access: Access, first: int) -> tuple[Ints, Ints]:
+        """For every granule that every lane touches: the cell's index into a flat shadow, and the lane."""
+        granule = self.launch.granule
+        count = access.width // granule
+        granules = -(-self.launch.shared_bytes // granule)
+        start = (access.blocks - first) * granules + access.addresses // granule
+        lanes = np.arange(len(start))
+        return (start[:, None] + np.arange(count)).ravel(), np.repeat(lanes, count)
+
+    def where(self, access: Access, lane: int, cell: int) -> tuple[str, str]:
+        """Names of the byte and of the block, for messages."""
+        granules = -(-self.launch.shared_bytes // self.launch.granule)
+        byte = cell % granules * self.launch.granule - access.base
+        return f"byte {byte} of {access.label}", f"block {self.launch.block_index(int(access.blocks[lane]))}"
+
+
+class UninitialisedCheck(_ShadowHook):
+    """Raises HazardError when a thread reads shared memory that no thread of its block has written."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda count, granules: np.zeros(count * granules, np.bool_))
+
+    def on_access(self, access: Access) -> None:
+        if access.space != "shared" or not len(access.blocks):
+            return
+        written, first = self.shadow_of(access.blocks)
+        cells, lanes = self.cells(access, first)
+        if access.kind != "write":
+            unwritten = ~written[cells]
+            if unwritten.any():
+                at = int(np.argmax(unwritten))
+                byte, block = self.where(access, int(lanes[at]), int(cells[at]))
+                thread = self.launch.thread_index(int(access.threads[lanes[at]]))
+                raise HazardError(
+                    f"uninitialised read: thread {thread} of {block} reads {byte}, which no thread has written",
+                    access.loc,
+                    "write the tile before it is read; shared memory does not start as zero on a GPU",
+                )
+        if access.kind != "read":
+            written[cells] = True
+
+
+class _Readers:
+    """One remembered reader of each cell: the last `thread` of one warp, whether `many` lanes of that warp
+    read in the same epoch, the `epoch` and the `op`."""
+
+    def __init__(self, size: int) -> None:
+        self.thread = np.full(size, -1, np.int32)
+        self.many = np.zeros(size, np.bool_)
+        self.epoch = np.zeros(size, np.int32)
+        self.op = np.zeros(size, np.int32)
+
+
+class _Shadow:
+    """Cells of a chunk, flat. `epochs` [blocks, warps] counts the `sync_warp`s since the start.
+
+    Two readers from different warps are enough: a writer conflicts with any reader of another warp, and if
+    a third warp's reader is forgotten one of the two is still of another warp than the writer's.
+    """
+
+    def __init__(self, count: int, granules: int) -> None:
+        size = count * granules
+        self.granules = granules
+        self.writer = np.full(size, -1, np.int32)
+        self.atomic = np.zeros(size, np.bool_)
+        self.shared_writer = np.zeros(size, np.bool_)
+        self.writer_epoch = np.zeros(size, np.int32)
+        self.writer_op = np.zeros(size, np.int32)
+        self.readers = (_Readers(size), _Readers(size))
+        self.epochs = np.zeros((count, 32), np.int32)
+
+    def forget(self, rows: Ints) -> None:
+        """The blocks of these rows have passed a barrier."""
+        for owner in (self.writer, self.readers[0].thread, self.readers[1].thread):
+            owner.reshape(-1, self.granules)[rows] = -1
+
+
+@dataclass(frozen=True, slots=True)
+class _WarpAccess:
+    """The part of an access that one warp index makes, in all blocks; one entry a lane and granule."""
+
+    access: Access
+    cells: Ints
+    lanes: Ints
+    threads: Ints
+    epochs: Ints
+    op: int
+
+
+class RaceCheck(_ShadowHook):
+    """Raises HazardError when two threads of a block touch the same bytes of shared memory between two
+    barriers, at least one of them writing and not both atomically. `sync_warp` orders the lanes of a warp."""
+
+    def __init__(self) -> None:
+        super().__init__(_Shadow)
+        self.ops: list[Op] = []
+        self.numbers: dict[Op, int] = {}
+
+    def on_barrier(self, op: Op, blocks: Ints) -> None:
+        shadow, first = self.shadow_of(blocks)
+        shadow.forget(blocks - first)
+
+    def on_sync_warp(self, op: Op, blocks: Ints, warps: Ints) -> None:
+        shadow, first = self.shadow_of(blocks)
+        shadow.epochs[blocks - first, warps] += 1
+
+    def on_access(self, access: Access) -> None:
+        if access.space != "shared" or not len(access.blocks):
+            return
+        shadow, first = self.shadow_of(access.blocks)
+        number = self.numbers.setdefault(access.op, len(self.ops))
+        if number == len(self.ops):
+            self.ops.append(access.op)
+        cells, lanes = self.cells(access, first)
+        threads = access.threads[lanes]
+        epochs = shadow.epochs[access.blocks[lanes] - first, threads // 32]
+        # Lanes of one warp access together; the warps of a block one after the other.
+        for warp in np.unique(threads // 32):
+            of = threads // 32 == warp
+            part = _WarpAccess(access, cells[of], lanes[of], threads[of], epochs[of], number)
+            self.against_writers(shadow, part)
+            if access.kind == "read":
+                self.remember_readers(shadow, part, int(warp))
+            else:
+                self.against_readers(shadow, part)
+                self.remember_writers(shadow, part)
+
+    # -- conflicts -----------------------------------------------------------------------------
+
+    def against_writers(self, shadow: _Shadow, part: _WarpAccess) -> None:
+        writer = shadow.writer[part.cells]
+        other = (writer >= 0) & ((writer != part.threads) | shadow.shared_writer[part.cells])
+        ordered = (writer // 32 == part.threads // 32) & (shadow.writer_epoch[part.cells] < part.epochs)
+        conflict = other & ~ordered
+        if part.access.kind == "atomic":
+            conflict &= ~shadow.atomic[part.cells]
+        if conflict.any():
+            at = int(np.argmax(conflict))
+            self.fail(part, at, int(writer[at]), int(shadow.writer_op[part.cells[at]]), "wrote")
+
+    def against_readers(self, shadow: _Shadow, part: _WarpAccess) -> None:
+        for readers in shadow.readers:
+            reader = readers.thread[part.cells]
+            same_warp = reader // 32 == part.threads // 32
+            ordered = same_warp & (readers.epoch[part.cells] < part.epochs)
+            conflict = (reader >= 0) & ((reader != part.threads) | readers.many[part.cells]) & ~ordered
+            if conflict.any():
+                at = int(np.argmax(conflict))
+                self.fail(part, at, int(reader[at]), int(readers.op[part.cells[at]]), "read")
+
+    def fail(self, part: _WarpAccess, at: int, other: int, other_op: int, did: str) -> None:
+        access = part.access
+        lane = int(part.lanes[at])
+        byte, block = self.where(access, lane, int(part.cells[at]))
+        thread = int(part.threads[at])
+        does = {"read": "reads", "write": "writes", "atomic": "atomically updates"}[access.kind]
+        who = self.launch.thread_index(other) if other != thread else "another thread"
+        raise HazardError(
+            f"race: thread {self.launch.thread_index(thread)} of {block} {does} {byte} at {access.loc}, which "
+            f"{f'thread {who}' if other != thread else who} {did} at {self.ops[other_op].loc} with no barrier between",
+            access.loc,
+            "put a barrier() between the two",
+        )
+
+    # -- what is remembered --------------------------------------------------------------------
+
+    def remember_writers(self, shadow: _Shadow, part: _WarpAccess) -> None:
+        cells, is_atomic = part.cells, part.access.kind == "atomic"
+        before = shadow.writer[cells]
+        shadow.writer[cells] = part.threads
+        # Two lanes at one cell: the one that does not find itself there has lost.
+        lost = shadow.writer[cells] != part.threads
+        if lost.any() and not is_atomic:
+            at = int(np.argmax(lost))
+            self.fail(part, at, int(shadow.writer[cells[at]]), part.op, "writes too,")
+        shared = ((before >= 0) & (before != part.threads)) | shadow.shared_writer[cells] & (before >= 0)
+        shadow.shared_writer[cells] = shared if is_atomic else False
+        shadow.shared_writer[cells[lost]] = True
+        shadow.atomic[cells] = is_atomic
+        shadow.writer_epoch[cells] = part.epochs
+        shadow.writer_op[cells] = part.op
+
+    def remember_readers(self, shadow: _Shadow, part: _WarpAccess, warp: int) -> None:
+        primary, secondary = shadow.readers
+        owner = primary.thread[part.cells]
+        in_primary = (owner < 0) | (owner // 32 == warp)
+        for readers, chosen in ((primary, in_primary), (secondary, ~in_primary)):
+            cells, threads, epochs = part.cells[chosen], part.threads[chosen], part.epochs[chosen]
+            before = readers.thread[cells]
+            same = (before >= 0) & (before // 32 == warp) & (readers.epoch[cells] == epochs)
+            many = same & (readers.many[cells] | (before != threads))
+            readers.thread[cells] = threads
+            readers.many[cells] = many
+            readers.many[cells[readers.thread[cells] != threads]] = True
+            readers.epoch[cells] = epochs
+            readers.op[cells] = part.op

@@ -1,0 +1,236 @@
+"""The unit of execution: many (block, warp) pairs at one program point.
+
+A value of a cohort is a scalar (0-d) or an array [groups, warps, 32] any of whose axes may be 1 where
+the value does not vary along it. That is what makes wide emulation cheap: a thread index is a pattern
+[1, warps, 32], a block index [groups, 1, 1], and arithmetic on them stays that small. Every group
+belongs to one block. In a *regular* cohort all groups hold the same warps; any other set of pairs
+is held as one pair a group. A fragment is a tuple of such values.
+
+Masks are values of bools; None stands for all lanes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from tiledsl.backends.emulator.machine import Chunk
+
+__all__ = ["Cohort", "Mask", "blend", "merge"]
+
+Mask = NDArray[np.bool_] | None
+Ints = NDArray[np.int64]
+
+
+class Cohort:
+    """`blocks` [groups]: linear block indices. `warps` [1 or groups, warps]: which warps of the block.
+
+    `pc`, `regs` and `mask` are the whole state: values, loop counters and the masks of enclosing regions
+    live in `regs`. `exists` is None or False for the lanes of a last warp that the block does not have.
+    `parked`: it gave way at a point where it may merge with others at the same `pc`.
+    """
+
+    __slots__ = ("blocks", "chunk", "exists", "mask", "parked", "pc", "regs", "warps")
+
+    def __init__(
+        self, chunk: Chunk, blocks: Ints, warps: Ints, regs: list[Any], mask: Mask, exists: Mask, pc: int = 0
+    ) -> None:
+        self.chunk, self.blocks, self.warps = chunk, blocks, warps
+        self.regs, self.mask, self.exists, self.pc = regs, mask, exists, pc
+        self.parked = False
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return len(self.blocks), self.warps.shape[1], 32
+
+    @property
+    def is_regular(self) -> bool:
+        return self.warps.shape[0] == 1
+
+    def spread(self, value: Any) -> NDArray[Any]:
+        """The value with one entry a lane, [groups, warps, 32] (read only)."""
+        return np.broadcast_to(value, self.shape)
+
+    def active(self) -> NDArray[np.bool_]:
+        """Which lanes are active, [groups, warps, 32]."""
+        return self.spread(True if self.mask is None else self.mask)
+
+    def is_whole(self) -> bool:
+        """True if every lane that exists is active."""
+        if self.mask is None or self.mask is self.exists:
+            return True
+        return bool(np.all(self.mask == (True if self.exists is None else self.exists)))
+
+    def partial_warps(self) -> NDArray[np.bool_]:
+        """Which warps have some, but not all, of their lanes active: [groups, warps]."""
+        active = self.active()
+        existing = self.spread(True if self.exists is None else self.exists)
+        return active.any(axis=2) & (active != existing).any(axis=2)
+
+    def lanes_of(self, lanes: NDArray[np.bool_]) -> tuple[Ints, Ints]:
+        """Linear block and thread index of every lane that is set in `lanes` [groups, warps, 32]."""
+        blocks = np.broadcast_to(self.blocks[:, None, None], self.shape)[lanes]
+        threads = self.spread(self.warps[:, :, None] * 32 + np.arange(32))[lanes]
+        return blocks, threads
+
+    def select(self, keep: NDArray[np.bool_]) -> Cohort:
+        """A cohort of the pairs that are set in `keep` [groups, warps]; arrays are copied, scalars shared."""
+        groups, columns = keep.any(axis=1), keep.any(axis=0)
+        if np.array_equal(keep, groups[:, None] & columns):
+            taker = _Product(np.flatnonzero(groups), np.flatnonzero(columns))
+        else:
+            taker = _Pairs(*np.nonzero(keep))
+        blocks, warps = taker.rows(self.blocks, self.warps)
+        regs = [taker.take(v) for v in self.regs]
+        return Cohort(self.chunk, blocks, warps, regs, taker.take(self.mask), taker.take(self.exists), self.pc)
+
+
+class _Product:
+    """Keeps the pairs of some groups and some columns."""
+
+    def __init__(self, groups: Ints, columns: Ints) -> None:
+        self.groups, self.columns = groups, columns
+
+    def rows(self, blocks: Ints, warps: Ints) -> tuple[Ints, Ints]:
+        kept = warps[:, self.columns]
+        return blocks[self.groups], kept if kept.shape[0] == 1 else kept[self.groups]
+
+    def take(self, value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(self.take(v) for v in value)  # pyright: ignore[reportUnknownVariableType]
+        if not isinstance(value, np.ndarray) or value.ndim == 0:
+            return value
+        if value.shape[0] > 1 and len(self.groups) < value.shape[0]:
+            value = value[self.groups]
+        if value.shape[1] > 1 and len(self.columns) < value.shape[1]:
+            value = np.ascontiguousarray(value[:, self.columns])
+        return value
+
+
+class _Pairs:
+    """Keeps single pairs, one a group of the result."""
+
+    def __init__(self, groups: Ints, columns: Ints) -> None:
+        self.groups, self.columns = groups, columns
+
+    def rows(self, blocks: Ints, warps: Ints) -> tuple[Ints, Ints]:
+        spread = np.broadcast_to(warps, (len(blocks), warps.shape[1]))
+        return blocks[self.groups], spread[self.groups, self.columns][:, None]
+
+    def take(self, value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(self.take(v) for v in value)  # pyright: ignore[reportUnknownVariableType]
+        if not isinstance(value, np.ndarray) or value.ndim == 0 or value.shape[:2] == (1, 1):
+            return value
+        groups = self.groups if value.shape[0] > 1 else 0
+        columns = self.columns if value.shape[1] > 1 else 0
+        return np.ascontiguousarray(value[groups, columns][:, None, :])
+
+
+def blend(mask: Mask, new: Any, old: Any) -> Any:
+    """`new` where `mask` is set, `old` elsewhere; `old` may be None (nothing yet)."""
+    if old is None or mask is None or new is old:
+        return new
+    if isinstance(new, tuple):
+        return tuple(blend(mask, a, b) for a, b in zip(new, old, strict=True))
+    return np.where(mask, new, old)
+
+
+def merge(cohorts: Sequence[Cohort], fills: dict[int, bool]) -> Cohort:
+    """One cohort of all the pairs of `cohorts`, which stand at one `pc`.
+
+    `fills`: for registers that hold masks, what an absent one (None) means in each lane.
+    """
+    first = cohorts[0]
+    if len(cohorts) == 1:
+        return first
+    if all(c.is_regular and np.array_equal(c.blocks, first.blocks) for c in cohorts):
+        joiner: _Columns | _Rows = _Columns(cohorts)
+    else:
+        joiner = _Rows(cohorts)
+    regs = [joiner.join(values, fills.get(i)) for i, values in enumerate(zip(*(c.regs for c in cohorts), strict=True))]
+    mask = joiner.join([c.mask for c in cohorts], True)
+    exists = joiner.join([c.exists for c in cohorts], True)
+    return Cohort(first.chunk, joiner.blocks, joiner.warps, regs, mask, exists, first.pc)
+
+
+def _shared_value(values: Sequence[Any]) -> bool:
+    """True if the values are one, the same in all lanes of all cohorts."""
+    first = values[0]
+    if all(v is first for v in values):
+        return not isinstance(first, np.ndarray) or first.ndim == 0 or first.shape[:2] == (1, 1)
+    if any(v is None or isinstance(v, tuple) or np.ndim(v) for v in values):
+        return False
+    return all(np.asarray(v).tobytes() == np.asarray(first).tobytes() for v in values)
+
+
+class _Joiner:
+    """How the registers of several cohorts become those of one."""
+
+    cohorts: Sequence[Cohort]
+
+    def join(self, values: Sequence[Any], fill: bool | None) -> Any:
+        if _shared_value(values):
+            return values[0]
+        present = next(v for v in values if v is not None)
+        if isinstance(present, tuple):
+            width = len(present)  # pyright: ignore[reportUnknownArgumentType]
+            parts = [(None,) * width if v is None else v for v in values]
+            return tuple(self.join(column, fill) for column in zip(*parts, strict=True))
+        # A None that is no mask is a register that is dead in that cohort.
+        absent = np.zeros((), np.asarray(present).dtype) if fill is None else np.asarray(fill)
+        return self.concatenate([absent if v is None else np.asarray(v) for v in values])
+
+    def concatenate(self, values: list[NDArray[Any]]) -> NDArray[Any]:
+        raise NotImplementedError
+
+
+def _lanes(values: Sequence[NDArray[Any]]) -> int:
+    return max(v.shape[2] if v.ndim else 1 for v in values)
+
+
+class _Columns(_Joiner):
+    """Cohorts of the same blocks: their warps side by side, so that what no block varies stays small."""
+
+    def __init__(self, cohorts: Sequence[Cohort]) -> None:
+        self.cohorts = cohorts
+        warps = np.concatenate([c.warps for c in cohorts], axis=1)
+        self.order = np.argsort(warps[0], kind="stable")
+        self.blocks, self.warps = cohorts[0].blocks, warps[:, self.order]
+
+    def concatenate(self, values: list[NDArray[Any]]) -> NDArray[Any]:
+        groups = max(v.shape[0] if v.ndim else 1 for v in values)
+        lanes = _lanes(values)
+        spread = [
+            np.broadcast_to(v, (groups, c.warps.shape[1], lanes)) for v, c in zip(values, self.cohorts, strict=True)
+        ]
+        return np.ascontiguousarray(np.concatenate(spread, axis=1)[:, self.order])
+
+
+class _Rows(_Joiner):
+    """Any cohorts: pair by pair, sorted, and regular again if every block has the same warps."""
+
+    def __init__(self, cohorts: Sequence[Cohort]) -> None:
+        self.cohorts = cohorts
+        blocks = np.concatenate([np.repeat(c.blocks, c.warps.shape[1]) for c in cohorts])
+        warps = np.concatenate([np.broadcast_to(c.warps, c.shape[:2]).ravel() for c in cohorts])
+        self.order = np.lexsort((warps, blocks))
+        blocks, warps = blocks[self.order], warps[self.order]
+        distinct, counts = np.unique(blocks, return_counts=True)
+        width = int(counts[0])
+        table = warps.reshape(-1, width) if (counts == width).all() else None
+        if table is not None and (table == table[0]).all():
+            self.blocks, self.warps = distinct, table[:1]
+        else:
+            self.blocks, self.warps = blocks, warps[:, None]
+
+    def concatenate(self, values: list[NDArray[Any]]) -> NDArray[Any]:
+        lanes = _lanes(values)
+        rows = [
+            np.broadcast_to(v, (*c.shape[:2], lanes)).reshape(-1, lanes)
+            for v, c in zip(values, self.cohorts, strict=True)
+        ]
+        return np.concatenate(rows)[self.order].reshape(len(self.blocks), self.warps.shape[1], lanes)

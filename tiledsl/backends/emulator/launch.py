@@ -1,0 +1,169 @@
+"""Running a kernel: arguments to registers, the grid, shared memory at tile level, checkers."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Mapping
+
+import numpy as np
+
+from tiledsl.backends.emulator import (
+    rules_arith,
+    rules_debug,
+    rules_gpu,
+    rules_memory,
+    rules_ptx,
+    rules_tile,
+    rules_warp,
+)
+from tiledsl.backends.emulator.machine import Machine
+from tiledsl.backends.emulator.memory import GlobalBuffer, SharedTile
+from tiledsl.backends.emulator.options import Hook, LaunchInfo, Options, RunResult
+from tiledsl.backends.emulator.program import flatten
+from tiledsl.backends.emulator.trace import tracing
+from tiledsl.errors import KernelArgumentError
+from tiledsl.ir.abi import AbiArg, abi_of
+from tiledsl.ir.core import Kernel, Op, Value
+from tiledsl.ir.expr import evaluate
+from tiledsl.ir.ops import tile
+from tiledsl.ir.semantics import numpy_dtype
+from tiledsl.ir.types import DType, GlobalType, PtrType, SharedType
+
+__all__ = ["run"]
+
+FAMILIES = (rules_arith, rules_debug, rules_gpu, rules_memory, rules_ptx, rules_tile, rules_warp)
+"""Importing a family registers its rules."""
+
+
+def run(kernel: Kernel, arguments: Mapping[str, object], *, options: Options = Options()) -> RunResult:
+    """Run a kernel of either level on NumPy arrays (by parameter name; written in place) and scalars.
+
+    Run-time extents come from the arrays' shapes; at thread level an extent that no pointer of the abi
+    names may be given as an argument of its own. Raises KernelArgumentError for arguments that do not
+    fit, EmulatorError or HazardError for what the kernel does wrong.
+    """
+    bound = _Arguments(kernel, arguments)
+    grid = [evaluate(extent, bound.extents) for extent in kernel.grid]
+    if any(extent <= 0 for extent in grid):
+        return RunResult()
+    tiles, tile_bytes = _lay_out(kernel)
+    launch = LaunchInfo(kernel.name, _three(grid), _three(kernel.threads), max(kernel.shared_bytes, tile_bytes), _granule(kernel))
+    result = RunResult()
+    program = flatten(kernel)
+    registers = list(program.initial)
+    for register, value in zip(program.arguments, bound.values(), strict=True):
+        registers[register] = value
+    machine = Machine(kernel, program, registers, launch, _hooks(options), options, options.stdout or sys.stdout)
+    machine.buffers, machine.tiles = bound.buffers, tiles
+    if options.trace is not None:
+        tracing(program, launch, options.trace, result)
+    with np.errstate(all="ignore"):
+        machine.run()
+    return result
+
+
+def _hooks(options: Options) -> tuple[Hook, ...]:
+    if not options.checks:
+        return options.hooks
+    from tiledsl.backends.emulator.checks import RaceCheck, UninitialisedCheck
+
+    return (UninitialisedCheck(), RaceCheck(), *options.hooks)
+
+
+def _three(extents: list[int] | tuple[int, ...]) -> tuple[int, int, int]:
+    x, y, z = [*extents, 1, 1][:3]
+    return x, y, z
+
+
+def _granule(kernel: Kernel) -> int:
+    types = [op.operands[0].type for op in kernel.walk() if op.operands and {"read", "write"} & op.effects]
+    shared = [t for t in types if isinstance(t, SharedType) or (isinstance(t, PtrType) and t.space == "shared")]
+    return min((t.dtype.bytes for t in shared), default=1)
+
+
+def _lay_out(kernel: Kernel) -> tuple[dict[Op, SharedTile], int]:
+    """At tile level every allocation has memory of its own, also one that is `over` another."""
+    tiles: dict[Op, SharedTile] = {}
+    used = 0
+    for op in kernel.walk():
+        if isinstance(op, tile.SharedAlloc):
+            label = op.result.name or f"shared tile {len(tiles)}"
+            tiles[op] = SharedTile(label, op.type.dtype, used, op.type.bytes, op.type.dims)
+            used += -(-op.type.bytes // 16) * 16
+    return tiles, used
+
+
+class _Arguments:
+    """Checked arguments. `extents`: what grid expressions may name. `buffers`: by body argument."""
+
+    def __init__(self, kernel: Kernel, arguments: Mapping[str, object]) -> None:
+        self.kernel, self.given = kernel, arguments
+        self.extents: dict[str, int] = {}
+        self.buffers: dict[Value, GlobalBuffer] = {}
+        self.scalars: dict[str, Any] = {}
+        args = kernel.body.args
+        self.abi = kernel.abi if kernel.level == "thread" else abi_of([(a.name, a.type) for a in args], 64)
+        self.tensors = {a.name: self.tensor(a, number) for number, a in enumerate(self.abi) if a.kind == "pointer"}
+        for arg in self.abi:
+            if arg.kind == "scalar":
+                self.scalars[arg.name] = self.scalar(arg.name, arg.dtype)
+                if arg.dtype.is_integer:
+                    self.extents[arg.name] = int(self.scalars[arg.name])
+            elif arg.kind == "extent" and arg.name not in self.extents:
+                self.extents[arg.name] = int(self.scalar(arg.name, arg.dtype))
+        known = {*self.tensors, *self.scalars, *self.extents}
+        unknown = [name for name, value in arguments.items() if name not in known and value is not None]
+        if unknown:
+            raise KernelArgumentError(f"{kernel.name} has no parameter {', '.join(unknown)}; it has {', '.join(known)}")
+
+    def take(self, name: str) -> object:
+        if name not in self.given:
+            raise KernelArgumentError(f"{self.kernel.name}: argument {name} is missing; got {', '.join(self.given)}")
+        return self.given[name]
+
+    def tensor(self, arg: AbiArg, number: int) -> GlobalBuffer:
+        array = self.take(arg.name)
+        wanted = numpy_dtype(arg.dtype)
+        if not isinstance(array, np.ndarray):
+            raise KernelArgumentError(f"{arg.name}: expected a NumPy array of {arg.dtype}, got {type(array).__name__}")
+        if array.dtype != wanted:
+            raise KernelArgumentError(f"{arg.name}: expected dtype {wanted} ({arg.dtype}), got {array.dtype}")
+        if arg.dims and array.ndim != len(arg.dims):
+            raise KernelArgumentError(f"{arg.name}: expected {len(arg.dims)} dimensions, got {array.ndim}")
+        for axis, extent in enumerate(arg.dims):
+            wanted_extent = extent if isinstance(extent, int) else self.extents.setdefault(extent, array.shape[axis])
+            if array.shape[axis] != wanted_extent:
+                raise KernelArgumentError(
+                    f"{arg.name}: axis {axis} ({extent}) has extent {array.shape[axis]}, expected {wanted_extent}"
+                )
+        return GlobalBuffer(arg.name, array, number, arg.dtype)
+
+    def scalar(self, name: str, dtype: DType) -> Any:
+        value: Any = self.take(name)
+        try:
+            return np.asarray(value).astype(numpy_dtype(dtype)).reshape(())
+        except (TypeError, ValueError) as error:
+            raise KernelArgumentError(f"{name}: expected a {dtype}, got {value!r}") from error
+
+    def values(self) -> list[Any]:
+        """What the registers of the body's arguments start with."""
+        if self.kernel.level == "tile":
+            return [self.tile_value(a) for a in self.kernel.body.args]
+        return [self.thread_value(a, arg) for a, arg in zip(self.kernel.body.args, self.abi, strict=True)]
+
+    def tile_value(self, argument: Value) -> Any:
+        if not isinstance(argument.type, GlobalType):
+            return self.scalars[argument.name]
+        return self.tensors[argument.name]
+
+    def thread_value(self, argument: Value, arg: AbiArg) -> Any:
+        match arg.kind:
+            case "pointer":
+                self.buffers[argument] = self.tensors[arg.name]
+                return np.array(self.tensors[arg.name].pointer, np.int64)
+            case "extent":
+                return np.array(self.extents[arg.name], numpy_dtype(arg.dtype))
+            case "stride":
+                return np.array(self.tensors[arg.name].strides[arg.axis], numpy_dtype(arg.dtype))
+            case "scalar":
+                return self.scalars[arg.name]

@@ -1,0 +1,130 @@
+"""What a caller may ask of one run, what a hook sees of it, and what comes back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, TextIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tiledsl.errors import Loc
+from tiledsl.ir.core import Op
+from tiledsl.ir.types import Space
+
+__all__ = ["Access", "Hook", "LaunchInfo", "Options", "RunResult", "TraceRow"]
+
+AccessKind = Literal["read", "write", "atomic"]
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchInfo:
+    """The shape of a launch: blocks and threads along x, y, z, and shared memory of a block in bytes.
+
+    `granule`: bytes of the narrowest element that the kernel accesses in shared memory.
+    """
+
+    kernel: str
+    grid: tuple[int, int, int]
+    threads: tuple[int, int, int]
+    shared_bytes: int
+    granule: int = 1
+
+    def block_index(self, block: int) -> tuple[int, ...]:
+        """Coordinates (x, y, z) of a linear block index; x is fastest."""
+        return _coordinates(block, self.grid)
+
+    def thread_index(self, thread: int) -> tuple[int, ...]:
+        return _coordinates(thread, self.threads)
+
+
+def _coordinates(linear: int, extents: tuple[int, int, int]) -> tuple[int, ...]:
+    x, y, _ = extents
+    return linear % x, linear // x % y, linear // (x * y)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One memory operation as the active lanes of a cohort made it; the arrays have one entry a lane,
+    in block, warp and lane order.
+
+    `addresses`: bytes; from the start of the block's shared memory, or a virtual global address
+    (tensor `label` starts at `base`). `width`: bytes that each lane accesses. `blocks`, `threads`: linear indices.
+    """
+
+    op: Op
+    kind: AccessKind
+    space: Space
+    label: str
+    base: int
+    addresses: NDArray[np.int64]
+    width: int
+    blocks: NDArray[np.int64]
+    threads: NDArray[np.int64]
+
+    @property
+    def loc(self) -> Loc:
+        return self.op.loc
+
+
+class Hook:
+    """Base of clients that watch a run. Override what is needed; an error raised here stops the launch.
+
+    Blocks run in chunks of neighbours; between `on_blocks_begin` and `on_blocks_end` for the same
+    range come all events of these blocks. Several ranges may be open at once.
+    """
+
+    def on_launch(self, launch: LaunchInfo) -> None:
+        """Before anything runs."""
+
+    def on_blocks_begin(self, first: int, count: int) -> None:
+        """Blocks `first` ... `first + count - 1` start."""
+
+    def on_blocks_end(self, first: int, count: int) -> None:
+        """These blocks have finished."""
+
+    def on_access(self, access: Access) -> None:
+        """Before the access takes place, but after its bounds and alignment were checked."""
+
+    def on_barrier(self, op: Op, blocks: NDArray[np.int64]) -> None:
+        """All threads of `blocks` (linear indices) have reached a barrier."""
+
+    def on_sync_warp(self, op: Op, blocks: NDArray[np.int64], warps: NDArray[np.int64]) -> None:
+        """The warps `warps` of `blocks` (pairs) have reached a `sync_warp`."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to run.
+
+    checks: report races on shared memory and reads of shared bytes that nobody wrote.
+    hooks: clients that see every access and barrier.
+    stdout: where `print` writes; None is `sys.stdout`.
+    trace: (block, thread), each a linear index or coordinates, whose every result is recorded.
+    max_steps: iterations of `while` loops, without any loop ending meanwhile, after which the kernel
+        is said to spin for ever.
+    chunk_threads: how many threads are emulated at once (it sets the size of the arrays).
+    """
+
+    checks: bool = False
+    hooks: tuple[Hook, ...] = ()
+    stdout: TextIO | None = None
+    trace: tuple[int | tuple[int, ...], int | tuple[int, ...]] | None = None
+    max_steps: int = 1_000_000
+    chunk_threads: int = 65536
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRow:
+    """One op as one thread executed it: `values` are its results, NumPy scalars."""
+
+    loc: Loc
+    name: str
+    values: tuple[Any, ...]
+
+
+@dataclass
+class RunResult:
+    """`trace`: the rows of the thread that `Options.trace` names, in program order."""
+
+    trace: list[TraceRow] = field(default_factory=list[TraceRow])

@@ -1,0 +1,49 @@
+"""Where threads are: block and thread indices as the smallest arrays that hold them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tiledsl.backends.emulator.cohort import Cohort, Mask
+from tiledsl.backends.emulator.options import LaunchInfo
+
+__all__ = ["Positions"]
+
+
+class Positions:
+    """Tables over the threads of a block. `warps`: how many; `exists`: None, or which lanes there are."""
+
+    def __init__(self, launch: LaunchInfo) -> None:
+        self.launch = launch
+        x, y, z = launch.threads
+        count = x * y * z
+        self.warps = -(-count // 32)
+        linear = np.arange(self.warps * 32).reshape(self.warps, 32)
+        self.exists: Mask = (linear < count)[None] if count % 32 else None
+        self.tables = [_smallest(linear % x), _smallest(linear // x % y), _smallest(linear // (x * y) % z)]
+
+    def thread(self, cohort: Cohort, axis: int, dtype: np.dtype[Any]) -> Any:
+        table = self.tables[axis]
+        if table.shape[0] > 1:
+            return table[cohort.warps].astype(dtype)
+        return table[None].astype(dtype) if table.size > 1 else table[0, 0].astype(dtype)
+
+    def block(self, cohort: Cohort, axis: int, dtype: np.dtype[Any]) -> Any:
+        x, y, z = self.launch.grid
+        extent = (x, y, z)[axis]
+        if extent == 1:
+            return np.zeros((), dtype)
+        below = (1, x, x * y)[axis]
+        return (cohort.blocks // below % extent).astype(dtype)[:, None, None]
+
+
+def _smallest(table: NDArray[Any]) -> NDArray[Any]:
+    """Drop the axes, [warps, lanes], along which the table does not vary."""
+    if (table == table[:1]).all():
+        table = table[:1]
+    if (table == table[:, :1]).all():
+        table = table[:, :1]
+    return table

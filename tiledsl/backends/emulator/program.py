@@ -1,0 +1,197 @@
+"""From a structured kernel to linear code with registers, which is what cohorts execute.
+
+Every SSA value gets a register of its own, freed after its last use so that the working set of arrays
+stays in cache. A region is *blocking* if a warp may have to wait inside it: it holds a barrier, or a
+`while` loop that reads memory and so may wait for another warp's write.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Sequence
+
+import numpy as np
+
+from tiledsl.backends.emulator.control import (
+    BarrierInstr,
+    ForBegin,
+    ForNext,
+    ForTest,
+    IfBegin,
+    IfElse,
+    IfEnd,
+    Instr,
+    Join,
+    OpInstr,
+    ReturnInstr,
+    WhileBegin,
+    WhileNext,
+    WhileTest,
+)
+from tiledsl.backends.emulator.rules import rule_of
+from tiledsl.errors import EmulatorError
+from tiledsl.ir.core import Block, Kernel, Op, Value
+from tiledsl.ir.ops import arith, control, gpu
+from tiledsl.ir.semantics import canonical, numpy_dtype
+
+__all__ = ["Program", "flatten"]
+
+
+@dataclass(frozen=True)
+class Program:
+    """`initial`: registers at the start, with constants in place; `arguments`: those of the body's arguments.
+
+    `fills`: for registers that hold masks, what None means in each lane when cohorts merge.
+    """
+
+    code: list[Instr]
+    initial: list[Any]
+    arguments: tuple[int, ...]
+    fills: dict[int, bool]
+
+
+def flatten(kernel: Kernel) -> Program:
+    """Raises EmulatorError for an op that has no rule."""
+    flat = _Flattener()
+    arguments = flat.define(kernel.body.args)
+    flat.block_ops(kernel.body)
+    flat.code.append(ReturnInstr(kernel.body.terminator))
+    return Program(flat.code, flat.initial, arguments, flat.fills)
+
+
+def _reads_memory(block: Block) -> bool:
+    return any("read" in op.effects for op in block.walk())
+
+
+def _spins(op: Op) -> bool:
+    return isinstance(op, control.While) and any(_reads_memory(b) for b in op.blocks)
+
+
+def _is_blocking(op: Op) -> bool:
+    return any(isinstance(inner, gpu.Barrier) or _spins(inner) for inner in op.walk())
+
+
+def _last_use(value: Value, block: Block) -> Op | None:
+    """The op of `block` in which, or inside which, `value` is used last; None without uses."""
+    users: set[Op] = set()
+    for user, _ in value.uses:
+        while user.parent is not block:
+            owner = user.parent.parent if user.parent is not None else None
+            assert isinstance(owner, Op), "a value is used outside the block that defines it"
+            user = owner
+        users.add(user)
+    return next((op for op in reversed(block.ops) if op in users), None) if users else None
+
+
+class _Flattener:
+    def __init__(self) -> None:
+        self.code: list[Instr] = []
+        self.initial: list[Any] = []
+        self.registers: dict[Value, int] = {}
+        self.fills: dict[int, bool] = {}
+
+    def scratch(self, fill: bool | None = None) -> int:
+        self.initial.append(None)
+        register = len(self.initial) - 1
+        if fill is not None:
+            self.fills[register] = fill
+        return register
+
+    def define(self, values: Sequence[Value]) -> tuple[int, ...]:
+        for value in values:
+            self.registers[value] = self.scratch()
+        return self.read(values)
+
+    def read(self, values: Sequence[Value]) -> tuple[int, ...]:
+        return tuple(self.registers[v] for v in values)
+
+    def append(self, instr: Instr) -> Instr:
+        self.code.append(instr)
+        return instr
+
+    def block_ops(self, block: Block) -> list[int]:
+        """Code for all ops but the terminator. Returns the registers to free at the terminator."""
+        dying: dict[Op, list[int]] = {}
+        for op in block.ops[:-1]:
+            if isinstance(op, arith.Constant):
+                self.constant(op)
+                continue
+            last = self.emit(op)
+            for result in op.results:
+                dying.setdefault(_last_use(result, block) or op, []).append(self.registers[result])
+            last.free += dying.get(op, [])
+        return dying.get(block.ops[-1], [])
+
+    def constant(self, op: arith.Constant) -> None:
+        (register,) = self.define(op.results)
+        value = np.array(op.value, numpy_dtype(op.dtype))
+        self.initial[register] = canonical(value, op.dtype) if op.dtype.is_float else value
+
+    def emit(self, op: Op) -> Instr:
+        """Code for one op; returns the instruction after which its operands may be freed."""
+        match op:
+            case control.If():
+                return self.emit_if(op)
+            case control.For():
+                return self.emit_for(op)
+            case control.While():
+                return self.emit_while(op)
+            case gpu.Barrier():
+                return self.append(BarrierInstr(op))
+            case _:
+                if op.blocks:
+                    raise EmulatorError(f"the emulator cannot run {op.name}", op.loc)
+                return self.append(OpInstr(op, rule_of(op), self.read(op.operands), self.define(op.results)))
+
+    def emit_if(self, op: control.If) -> Instr:
+        blocking = _is_blocking(op)
+        saved, pending, from_then = self.scratch(True), self.scratch(False), self.scratch(False)
+        begin = IfBegin(op, self.registers[op.condition], saved, pending, from_then, blocking)
+        self.code.append(begin)
+        results = self.define(op.results)
+        free = self.block_ops(op.then)
+        yields = self.read(op.then.terminator.operands)
+        middle = IfElse(op, yields, results, pending, from_then, free=free)
+        self.code.append(middle)
+        begin.else_pc = len(self.code)
+        free = self.block_ops(op.orelse)
+        self.code.append(IfEnd(op, self.read(op.orelse.terminator.operands), results, from_then, free=free))
+        middle.join_pc = len(self.code)
+        return self.append(Join(op, saved, (saved, pending, from_then), blocking))
+
+    def emit_for(self, op: control.For) -> Instr:
+        blocking = _is_blocking(op)
+        saved, count, trips = self.scratch(True), self.scratch(), self.scratch()
+        lo, hi, step = self.read(op.operands[:3])
+        inits = self.read(op.inits)
+        induction, *rest = self.define(op.body.args)
+        carried = tuple(rest)
+        results = self.define(op.results)
+        self.code.append(ForBegin(op, (lo, hi, step), inits, induction, carried, saved, count, trips))
+        test = ForTest(op, carried, results, count, trips, blocking)
+        test_pc = len(self.code)
+        self.code.append(test)
+        free = self.block_ops(op.body)
+        yields = self.read(op.body.terminator.operands)
+        self.code.append(ForNext(op, yields, carried, induction, step, saved, count, test_pc, free=free))
+        test.exit_pc = len(self.code)
+        return self.append(Join(op, saved, (saved, count, trips, induction, *carried), blocking))
+
+    def emit_while(self, op: control.While) -> Instr:
+        blocking = _is_blocking(op)
+        saved = self.scratch(True)
+        inits = self.read(op.operands)
+        before = self.define(op.before.args)
+        results = self.define(op.results)
+        self.code.append(WhileBegin(op, inits, before, results, saved))
+        head_pc = len(self.code)
+        free = self.block_ops(op.before)
+        condition, *passed = self.read(op.before.terminator.operands)
+        after = self.define(op.after.args)
+        test = WhileTest(op, condition, tuple(passed), after, results, blocking, free=free)
+        self.code.append(test)
+        free = self.block_ops(op.after)
+        yields = self.read(op.after.terminator.operands)
+        self.code.append(WhileNext(op, yields, before, saved, head_pc, _spins(op), free=free))
+        test.exit_pc = len(self.code)
+        return self.append(Join(op, saved, (saved, *before, *after), blocking))

@@ -1,0 +1,93 @@
+"""Thread level memory: pointers, loads, stores and atomics at explicit addresses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tiledsl.backends.emulator.atomics import atomic_add
+from tiledsl.backends.emulator.cohort import Cohort
+from tiledsl.backends.emulator.memory import ADDRESS_BITS, SharedTile, Span, load, name_threads, store
+from tiledsl.backends.emulator.rules import rule
+from tiledsl.errors import EmulatorError
+from tiledsl.ir.core import Block, Op, Value
+from tiledsl.ir.ops import mem
+from tiledsl.ir.semantics import numpy_dtype
+from tiledsl.ir.types import PtrType
+
+__all__: list[str] = []
+
+
+@rule(mem.SharedBase)
+def shared_base(c: Cohort, op: mem.SharedBase) -> Any:
+    return np.array(op.offset, np.int64)
+
+
+@rule(mem.Offset)
+def offset(c: Cohort, op: mem.Offset, base: Any, index: Any) -> Any:
+    pointee = op.base.type
+    assert isinstance(pointee, PtrType)
+    return np.add(base, np.multiply(index, pointee.dtype.bytes, dtype=np.int64))
+
+
+@rule(mem.Load)
+def load_elements(c: Cohort, op: mem.Load, address: Any) -> Any:
+    values = load(c, op, span_of(c, op, address), address, op.vec)
+    return values if op.vec > 1 else values[0]
+
+
+@rule(mem.Store)
+def store_elements(c: Cohort, op: mem.Store, address: Any, *values: Any) -> None:
+    store(c, op, span_of(c, op, address), address, values)
+
+
+@rule(mem.AtomicAdd)
+def add_atomically(c: Cohort, op: mem.AtomicAdd, address: Any, value: Any) -> Any:
+    return atomic_add(c, op, span_of(c, op, address), op.value.dtype, address, value)
+
+
+def span_of(c: Cohort, op: Op, address: Any) -> Span:
+    """What an access may touch: the tile or tensor that its pointer was derived from."""
+    pointer = op.operands[0]
+    type_ = pointer.type
+    assert isinstance(type_, PtrType)
+    dtype = numpy_dtype(type_.dtype)
+    if type_.space == "shared":
+        root = _root(pointer)
+        shared_bytes = c.chunk.machine.launch.shared_bytes
+        if isinstance(root.owner, mem.SharedBase):
+            base = root.owner
+            tile = SharedTile(base.label or "shared memory", type_.dtype, base.offset, base.bytes)
+        else:
+            tile = SharedTile("shared memory", type_.dtype, 0, shared_bytes)
+        return tile.span(c, dtype)
+    return _global_span(c, op, np.asarray(address), dtype)
+
+
+def _root(pointer: Value) -> Value:
+    """The pointer that offsets were added to; a block argument or a selection ends the search."""
+    while isinstance(pointer.owner, mem.Offset):
+        pointer = pointer.owner.base
+    return pointer
+
+
+def _global_span(c: Cohort, op: Op, address: NDArray[Any], dtype: np.dtype[Any]) -> Span:
+    """Found by address, since a pointer may have come through a selection; all lanes use one tensor."""
+    buffers = c.chunk.machine.buffers
+    root = _root(op.operands[0])
+    if isinstance(root.owner, Block) and root in buffers:
+        return buffers[root].span
+    lanes = c.active()
+    numbers = np.unique(c.spread(address)[lanes] >> ADDRESS_BITS)
+    spans = [b.span for b in buffers.values() if b.pointer >> ADDRESS_BITS in numbers]
+    if len(numbers) == 1 and len(spans) == 1 and spans[0].elements.dtype == dtype:
+        return spans[0]
+    raise EmulatorError(
+        f"{op.name} through a pointer into "
+        + (" and ".join(s.label for s in spans) if len(spans) > 1 else "no tensor of its dtype")
+        + f"; {name_threads(c, lanes)}",
+        op.loc,
+        "derive the pointer from one tensor in every lane",
+    )

@@ -1,0 +1,63 @@
+"""What one thread computed, op by op."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tiledsl.backends.emulator.cohort import Cohort
+from tiledsl.backends.emulator.control import OpInstr
+from tiledsl.backends.emulator.options import LaunchInfo, RunResult, TraceRow
+from tiledsl.backends.emulator.program import Program
+from tiledsl.errors import KernelArgumentError
+from tiledsl.ir.core import Op
+
+__all__ = ["tracing"]
+
+Index = int | tuple[int, ...]
+
+
+def tracing(program: Program, launch: LaunchInfo, where: tuple[Index, Index], result: RunResult) -> None:
+    """Make the program's ops append to `result.trace` whenever the thread executes them."""
+    block = _linear("block", where[0], launch.grid)
+    thread = _linear("thread", where[1], launch.threads)
+    for instr in program.code:
+        if isinstance(instr, OpInstr):
+            instr.rule = _Tracer(instr.rule, block, thread, result)
+
+
+def _linear(what: str, index: Index, extents: tuple[int, int, int]) -> int:
+    coordinates = index if isinstance(index, tuple) else (index,)
+    if isinstance(index, tuple):
+        coordinates = (*index, 0, 0, 0)[:3]
+        x, y, z = coordinates
+        index = x + extents[0] * (y + extents[1] * z)
+        inside = all(0 <= i < n for i, n in zip(coordinates, extents, strict=True))
+    else:
+        inside = 0 <= index < extents[0] * extents[1] * extents[2]
+    if not inside:
+        raise KernelArgumentError(f"trace: {what} {coordinates} is outside the launch's {extents}")
+    return index
+
+
+class _Tracer:
+    def __init__(self, rule: Any, block: int, thread: int, result: RunResult) -> None:
+        self.rule, self.block, self.thread, self.result = rule, block, thread, result
+
+    def __call__(self, c: Cohort, op: Op, *operands: Any) -> Any:
+        value = self.rule(c, op, *operands)
+        at = np.argwhere((c.blocks[:, None] == self.block) & (c.warps == self.thread // 32))
+        if len(at):
+            group, column = at[0]
+            lane = (group, column, self.thread % 32)
+            if c.active()[lane]:
+                values = value if len(op.results) > 1 else (value,) if op.results else ()
+                self.result.trace.append(TraceRow(op.loc, op.name, tuple(_of_lane(c, v, lane) for v in values)))
+        return value
+
+
+def _of_lane(c: Cohort, value: Any, lane: tuple[int, ...]) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_of_lane(c, v, lane) for v in value)  # pyright: ignore[reportUnknownVariableType]
+    return c.spread(value)[lane] if isinstance(value, (np.ndarray, np.generic)) else value

@@ -1,0 +1,199 @@
+"""`Compiled`: one specialisation of a kernel built for one target, and what can be asked of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from tiledsl.backends.protocol import Resources
+from tiledsl.errors import TileError
+from tiledsl.ir.abi import AbiArg
+from tiledsl.ir.expr import Expr, parse_expr
+from tiledsl.ir.types import DTYPES
+from tiledsl.runtime.cache import Entry
+from tiledsl.signature import Signature, Specialization
+
+if TYPE_CHECKING:
+    from tiledsl.ir.core import Kernel
+
+__all__ = ["Compiled", "Image"]
+
+
+@dataclass(frozen=True)
+class Image:
+    """What a launch and the disk cache need of a built kernel.
+
+    `written`: the tensors that it may write. `timings`: seconds by stage, of the run that built it.
+    """
+
+    name: str
+    arch: str
+    abi: tuple[AbiArg, ...]
+    grid: tuple[Expr, ...]
+    threads: tuple[int, ...]
+    shared_bytes: int
+    written: frozenset[str]
+    resources: Resources
+    llvm: str
+    ptx: str
+    cubin: bytes
+    timings: dict[str, float]
+
+    @property
+    def block(self) -> tuple[int, int, int]:
+        """Threads of a block along x, y, z."""
+        x, y, z = (*self.threads, 1, 1)[:3]
+        return x, y, z
+
+    def to_entry(self) -> Entry:
+        header = {
+            "name": self.name,
+            "arch": self.arch,
+            "abi": [[a.kind, a.name, a.dtype.name, a.axis] for a in self.abi],
+            "grid": [str(e) for e in self.grid],
+            "threads": list(self.threads),
+            "shared_bytes": self.shared_bytes,
+            "written": sorted(self.written),
+            "resources": self.resources.to_dict(),
+            "timings": self.timings,
+        }
+        return Entry(header, {"llvm": self.llvm.encode(), "ptx": self.ptx.encode(), "cubin": self.cubin})
+
+    @classmethod
+    def from_entry(cls, entry: Entry) -> Image:
+        header, parts = entry.header, entry.parts
+        return cls(
+            name=header["name"],
+            arch=header["arch"],
+            abi=tuple(AbiArg(kind, name, DTYPES[dtype], axis) for kind, name, dtype, axis in header["abi"]),
+            grid=tuple(parse_expr(text) for text in header["grid"]),
+            threads=tuple(header["threads"]),
+            shared_bytes=header["shared_bytes"],
+            written=frozenset(header["written"]),
+            resources=Resources(**header["resources"]),
+            llvm=parts["llvm"].decode(),
+            ptx=parts["ptx"].decode(),
+            cubin=parts["cubin"],
+            timings=header["timings"],
+        )
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What `k.compile(...)` gives. `cached`: it came from the disk cache."""
+
+    signature: Signature
+    spec: Specialization
+    image: Image
+    cached: bool = False
+    _stages: dict[str, str] = field(default_factory=dict[str, str], repr=False)
+
+    @property
+    def name(self) -> str:
+        return self.image.name
+
+    @property
+    def arch(self) -> str:
+        return self.image.arch
+
+    @property
+    def llvm(self) -> str:
+        """The LLVM IR, as given to LLVM."""
+        return self.image.llvm
+
+    @property
+    def ptx(self) -> str:
+        return self.image.ptx
+
+    @property
+    def cubin(self) -> bytes:
+        """The image that the driver loads."""
+        return self.image.cubin
+
+    @cached_property
+    def sass(self) -> str:
+        """The machine code, by nvdisasm. Raises ToolNotFoundError without it."""
+        from tiledsl.backends.ptx import disassemble
+
+        return disassemble(self.cubin)
+
+    @property
+    def resources(self) -> Resources:
+        """Registers, spills, shared memory, occupancy and what limits it."""
+        return self.image.resources
+
+    @property
+    def grid(self) -> tuple[str, ...]:
+        """Blocks along x, y, z, as expressions of extents and scalars: ``ceildiv(N, 16)`` and the like."""
+        return tuple(str(e) for e in self.image.grid)
+
+    @property
+    def threads(self) -> tuple[int, ...]:
+        """Threads of a block along x, y, z."""
+        return self.image.threads
+
+    @property
+    def written(self) -> frozenset[str]:
+        """Names of the tensors that the kernel may write."""
+        return self.image.written
+
+    @property
+    def timings(self) -> dict[str, float]:
+        """Seconds that each stage took when this was built."""
+        return dict(self.image.timings)
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """The names that `ir` takes, in order: "tile", "after:<pass>" for each pass, "thread"."""
+        return tuple(self._ir())
+
+    def ir(self, stage: str = "tile", *, locs: bool = False) -> str:
+        """The IR: "tile" (from the frontend), "after:<pass>", or "thread" (what the backends get).
+
+        `locs`: with the Python line of each op. Raises TileError for an unknown stage.
+        """
+        texts = self._ir(locs)
+        if stage not in texts:
+            raise TileError(f"no stage {stage!r} of {self.name}; there are: {', '.join(texts)}")
+        return texts[stage]
+
+    def _ir(self, locs: bool = False) -> dict[str, str]:
+        # The cache keeps no IR: these texts come from running the compiler's middle once more.
+        from tiledsl.compiler import lower
+        from tiledsl.ir.printer import print_kernel
+
+        prefix = "locs " if locs else ""
+        if prefix + "tile" not in self._stages:
+
+            def observe(name: str, kernel: Kernel) -> None:
+                self._stages[prefix + name] = print_kernel(kernel, locs=locs)
+
+            lower(self.signature, self.spec, self.arch, observe=observe)
+        return {k.removeprefix(prefix): v for k, v in self._stages.items() if k.startswith("locs ") == locs}
+
+    def __repr__(self) -> str:
+        r = self.resources
+        consts = ", ".join(f"{n}={_shown(v)}" for n, v in self.spec.consts)
+        head = f"{self.name}({consts}) for {self.arch}"
+        tensors = ", ".join(
+            f"{name}: {'absent' if s is None else f'{s.dtype} unit={s.unit} align={s.align}'}"
+            for name, s in self.spec.tensors
+        )
+        return "\n".join(
+            (
+                f"<Compiled {head}",
+                f"  tensors    {tensors}; {self.spec.index_bits}-bit indices; writes {', '.join(sorted(self.written))}",
+                f"  launch     grid ({', '.join(self.grid)}), block {self.image.block}",
+                f"  resources  {r.registers} registers, {r.shared} bytes shared, {r.spill_stores + r.spill_loads} bytes "
+                f"spilled, {r.blocks_per_sm} blocks per SM ({r.occupancy:.0%} occupancy, limited by {r.limiter})",
+                f"  built in   {self._times()}{' (from the disk cache)' if self.cached else ''}>",
+            )
+        )
+
+    def _times(self) -> str:
+        return ", ".join(f"{stage} {seconds * 1e3:.0f} ms" for stage, seconds in self.timings.items())
+
+
+def _shown(value: Any) -> str:
+    return getattr(value, "__name__", repr(value))

@@ -1,0 +1,132 @@
+"""From a signature and a specialisation to a built kernel: cache, frontend, passes, backend."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Callable
+
+from tiledsl.compiled import Compiled, Image
+from tiledsl.ir.types import GlobalType
+from tiledsl.runtime.cache import disk_cache
+from tiledsl.signature import Signature, Specialization
+
+if TYPE_CHECKING:
+    from tiledsl.ir.core import Kernel
+
+__all__ = ["Program", "compile_kernel", "lower", "written_tensors"]
+
+Observer = Callable[[str, "Kernel"], None]
+
+
+class Program:
+    """One kernel function and all that was built of it in this process. Safe to use from several threads."""
+
+    def __init__(self, signature: Signature) -> None:
+        self.signature = signature
+        self._compiled: dict[tuple[Specialization, str], Compiled] = {}
+        self._lowered: dict[tuple[Specialization, str], tuple[Kernel, frozenset[str]]] = {}
+        self._lock = threading.RLock()
+
+    def compiled(self, spec: Specialization, arch: str) -> Compiled:
+        """Built for `arch`: from memory, else from disk, else compiled."""
+        key = spec, arch
+        with self._lock:
+            if key not in self._compiled:
+                self._compiled[key] = compile_kernel(self.signature, spec, arch)
+            return self._compiled[key]
+
+    def lowered(self, spec: Specialization, arch: str) -> tuple[Kernel, frozenset[str]]:
+        """The thread-level kernel that the emulator runs, and the tensors that it may write."""
+        key = spec, arch
+        with self._lock:
+            if key not in self._lowered:
+                self._lowered[key] = lower(self.signature, spec, arch)
+            return self._lowered[key]
+
+
+def compile_kernel(signature: Signature, spec: Specialization, arch: str) -> Compiled:
+    """Build one specialisation for `arch`, or take it from the disk cache.
+
+    Raises CompileErrors for what is wrong in the kernel, AssemblerError, ToolNotFoundError, CacheError.
+    """
+    from tiledsl.backends.ptx.targets import target_named
+
+    target_named(arch)
+    cache = disk_cache()
+    key = _key(signature, spec, arch) if cache is not None else ""
+    if cache is not None and key:
+        entry = cache.load(key)
+        if entry is not None:
+            return Compiled(signature, spec, Image.from_entry(entry), cached=True)
+    image = _build(signature, spec, arch)
+    if cache is not None and key:
+        cache.store(key, image.to_entry())
+    return Compiled(signature, spec, image)
+
+
+def _key(signature: Signature, spec: Specialization, arch: str) -> str:
+    """The key in the disk cache; "" for a kernel that uses a value without a readable content."""
+    import hashlib
+
+    from tiledsl.runtime import fingerprint
+
+    try:
+        parts = fingerprint.kernel_key(signature), fingerprint.specialization_key(spec, arch)
+    except fingerprint.Unhashable:
+        return ""
+    return hashlib.sha256(b"".join((*parts, fingerprint.compiler_key()))).hexdigest()
+
+
+def _build(signature: Signature, spec: Specialization, arch: str) -> Image:
+    from tiledsl.backends import ptx
+
+    started = time.perf_counter()
+    kernel, written, timings = _lower(signature, spec, arch, None)
+    lowered = time.perf_counter()
+    binary = ptx.build(kernel, ptx.TARGETS[arch])
+    timings |= {"backend": time.perf_counter() - lowered, "total": time.perf_counter() - started}
+    return Image(
+        kernel.name, arch, kernel.abi, kernel.grid, kernel.threads, kernel.shared_bytes, written,
+        binary.resources, binary.llvm, binary.ptx, binary.cubin, timings,
+    )  # fmt: skip
+
+
+def lower(
+    signature: Signature, spec: Specialization, arch: str, *, observe: Observer | None = None
+) -> tuple[Kernel, frozenset[str]]:
+    """The thread-level kernel and the tensors it writes. `observe` gets the IR at each stage, by name."""
+    kernel, written, _ = _lower(signature, spec, arch, observe)
+    return kernel, written
+
+
+def _lower(
+    signature: Signature, spec: Specialization, arch: str, observe: Observer | None
+) -> tuple[Kernel, frozenset[str], dict[str, float]]:
+    from tiledsl import frontend
+    from tiledsl.passes.pipeline import run_pipeline
+
+    started = time.perf_counter()
+    kernel = frontend.build(signature, spec, arch)
+    built = time.perf_counter()
+    written = written_tensors(kernel)
+    if observe is None:
+        kernel = run_pipeline(kernel)
+    else:
+        show = observe
+        show("tile", kernel)
+        kernel = run_pipeline(kernel, observe=lambda name, k: show(f"after:{name}", k))
+        show("thread", kernel)
+    return kernel, written, {"frontend": built - started, "passes": time.perf_counter() - built}
+
+
+def written_tensors(kernel: Kernel) -> frozenset[str]:
+    """Names of the tensors that a tile-level kernel may write: operands of ops whose effect is "write"."""
+    tensors = {arg: arg.name for arg in kernel.body.args if isinstance(arg.type, GlobalType)}
+    return frozenset(
+        tensors[value]
+        for op in kernel.walk()
+        if "write" in op.effects
+        for value in op.operands
+        if value in tensors
+    )

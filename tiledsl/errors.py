@@ -1,0 +1,130 @@
+"""Source locations, the error tree, and how an error is shown: message, the user's line, a caret.
+
+Every error that tiledsl raises on purpose derives from `TileError`. A message says what was asked,
+what was expected, what was got, and how to fix it.
+"""
+
+from __future__ import annotations
+
+import linecache
+from dataclasses import dataclass
+from typing import Sequence
+
+__all__ = [
+    "UNKNOWN_LOC",
+    "AssemblerError",
+    "CacheError",
+    "CompileError",
+    "CompileErrors",
+    "DeviceError",
+    "EmulatorError",
+    "HazardError",
+    "KernelArgumentError",
+    "Loc",
+    "TileError",
+    "ToolNotFoundError",
+    "VerifyError",
+    "render_at",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Loc:
+    """A span of the user's source. Lines and columns count from 1; `end_col` is exclusive.
+
+    `caller` is the call site when the op came out of an inlined `@tile_function`.
+    """
+
+    file: str
+    line: int
+    col: int = 1
+    end_col: int = 0
+    function: str = ""
+    caller: Loc | None = None
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.col}"
+
+
+UNKNOWN_LOC = Loc("<unknown>", 0)
+
+
+def render_at(loc: Loc, message: str) -> str:
+    """Format `message` with the source line of `loc`, a caret below it, and the chain of callers."""
+    lines = [f"{loc}: {message}" if loc.line else message]
+    source = linecache.getline(loc.file, loc.line).rstrip("\n") if loc.line else ""
+    if source:
+        width = max(1, min(loc.end_col, len(source) + 1) - loc.col)
+        gutter = f"{loc.line:5d} | "
+        lines += [gutter + source, " " * (len(gutter) - 2) + "| " + " " * (loc.col - 1) + "^" * width]
+    if loc.caller is not None:
+        lines.append(render_at(loc.caller, f"in {loc.function}(), called here"))
+    return "\n".join(lines)
+
+
+class TileError(Exception):
+    """Base of every error that tiledsl raises on purpose."""
+
+
+class CompileError(TileError):
+    """One error in a kernel's source, at a location. `fix` says what to write instead."""
+
+    def __init__(self, message: str, loc: Loc = UNKNOWN_LOC, fix: str = "") -> None:
+        self.message, self.loc, self.fix = message, loc, fix
+        super().__init__(message)
+
+    def __str__(self) -> str:
+        text = render_at(self.loc, f"error: {self.message}")
+        return f"{text}\n  fix: {self.fix}" if self.fix else text
+
+
+class CompileErrors(CompileError):  # noqa: N818 - it is several errors
+    """All errors of one compilation (up to 20), in source order. `errors` holds each one."""
+
+    def __init__(self, errors: Sequence[CompileError]) -> None:
+        self.errors = tuple(errors)
+        first = self.errors[0]
+        super().__init__(first.message, first.loc, first.fix)
+
+    def __str__(self) -> str:
+        shown = "\n\n".join(str(e) for e in self.errors)
+        return shown if len(self.errors) == 1 else f"{shown}\n\n{len(self.errors)} errors"
+
+
+class VerifyError(TileError):
+    """The IR broke one of its invariants: a compiler bug, or hand-written IR that is wrong."""
+
+    def __init__(self, message: str, loc: Loc = UNKNOWN_LOC) -> None:
+        self.message, self.loc = message, loc
+        super().__init__(message)
+
+    def __str__(self) -> str:
+        return render_at(self.loc, f"invalid IR: {self.message}")
+
+
+class AssemblerError(CompileError):
+    """ptxas refused the PTX, or made a remark that the design treats as an error."""
+
+
+class KernelArgumentError(TileError):
+    """A launch argument has the wrong dtype, rank, size, device, or is missing or unknown."""
+
+
+class DeviceError(TileError):
+    """The CUDA driver or the device failed: no driver, out of memory, illegal address, ..."""
+
+
+class ToolNotFoundError(TileError):
+    """ptxas or nvdisasm was not found; the message says which wheel brings it."""
+
+
+class CacheError(TileError):
+    """The on-disk cache cannot be used as asked (for example, its folder cannot be written)."""
+
+
+class EmulatorError(CompileError):
+    """A kernel did something illegal on the emulator: out of bounds, a failed assertion, ..."""
+
+
+class HazardError(EmulatorError):
+    """The emulator's checker found a race, an uninitialised read or a deadlock."""

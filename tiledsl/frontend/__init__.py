@@ -1,0 +1,89 @@
+"""The frontend: from a `@tile_kernel` function to tile-level IR, specialised for one launch.
+
+`build` executes the function's AST: compile-time values are plain Python objects, run-time ones are
+IR values. Every op carries the line it came from, through inlined tile functions.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tiledsl.errors import CompileErrors
+from tiledsl.frontend import assign, calls, expressions, intrinsics, loops, products, statements
+from tiledsl.frontend.attributes import lang_dtype
+from tiledsl.frontend.control import run_statements
+from tiledsl.frontend.frame import Env, Frame, Unit
+from tiledsl.frontend.source import source_of
+from tiledsl.ir.builder import Builder
+from tiledsl.ir.core import Block, Kernel, Value
+from tiledsl.ir.ops import control
+from tiledsl.ir.types import GlobalType, Type
+from tiledsl.signature import GlobalParam, Signature, Specialization
+
+__all__ = ["build"]
+
+# These register the cases of `evaluate` and `execute` and the handlers of the language's functions.
+_CASES = (assign, calls, expressions, intrinsics, loops, products, statements)
+
+
+def build(signature: Signature, spec: Specialization, arch: str) -> Kernel:
+    """The tile-level kernel of one specialisation. Raises CompileErrors with up to 20 errors.
+
+    The body's arguments are the present tensors and the scalars, in the order of the signature.
+    """
+    source = source_of(signature.fn)
+    params = _run_time_params(signature, spec)
+    body = Block([type_ for _, type_ in params], [name for name, _ in params])
+    unit = Unit(signature, spec, arch, body, Builder(body, signature.loc))
+    unit.extents = _extents(body.args)
+    unit.typevars = {
+        p.dtype: lang_dtype(s.dtype)
+        for p in signature.params
+        if isinstance(p, GlobalParam) and isinstance(p.dtype, str) and (s := dict(spec.tensors)[p.name]) is not None
+    }
+    frame = Frame(unit, source, _environment(signature, spec, body.args))
+    run_statements(frame, source.node.body)
+    unit.raise_errors()
+    for what, declared in (("grid", unit.grid), ("threads", unit.threads)):
+        if declared is None:
+            example = "bx, by = grid(cdiv(N, T), cdiv(M, T))" if what == "grid" else "tx, ty = threads(T, T)"
+            message = f"the kernel {signature.name} does not call {what}()"
+            raise CompileErrors([frame.error(source.node, message, f"begin with `{example}`")])
+    unit.builder.add(control.Return())
+    assert unit.grid is not None and unit.threads is not None
+    return Kernel(
+        signature.name,
+        body,
+        unit.grid,
+        unit.threads,
+        index_bits=spec.index_bits,
+        loc=signature.loc,
+        externals=unit.externals,
+    )
+
+
+def _run_time_params(signature: Signature, spec: Specialization) -> list[tuple[str, Type]]:
+    found: list[tuple[str, Type]] = []
+    for param in signature.params:
+        type_ = spec.global_type(param) if isinstance(param, GlobalParam) else param.dtype
+        if type_ is not None:
+            found.append((param.name, type_))
+    return found
+
+
+def _extents(args: list[Value]) -> dict[str, tuple[Value, int]]:
+    """Where the extent of each named dimension can be read: the first tensor that has it."""
+    found: dict[str, tuple[Value, int]] = {}
+    for arg in args:
+        if isinstance(arg.type, GlobalType):
+            for axis, dim in enumerate(arg.type.dims):
+                if isinstance(dim, str):
+                    found.setdefault(dim, (arg, axis))
+    return found
+
+
+def _environment(signature: Signature, spec: Specialization, args: list[Value]) -> Env:
+    env: dict[str, Any] = {param.name: None for param in signature.params}
+    env.update({arg.name: arg for arg in args})
+    env.update(spec.consts)
+    return env

@@ -1,0 +1,302 @@
+"""Arithmetic on bindings: literals take the other side's dtype, nothing else mixes; fragments work
+element by element; compile-time operands are computed by Python."""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+from typing import Any, Callable
+
+from tiledsl.errors import CompileError, Loc
+from tiledsl.frontend.bindings import describe, is_register
+from tiledsl.frontend.frame import Frame
+from tiledsl.ir.core import Value
+from tiledsl.ir.ops import tile
+from tiledsl.ir.scalar import SCALAR
+from tiledsl.ir.types import BOOL, F64, INDEX, DType, FragmentType
+
+__all__ = [
+    "apply",
+    "as_condition",
+    "as_value",
+    "at_compile_time",
+    "binary",
+    "common_dtype",
+    "compare",
+    "convert",
+    "elements",
+    "literal",
+    "negate",
+    "rounded",
+    "unify",
+]
+
+_python: Any = operator  # its stubs are only partly typed
+
+BINARY: dict[type[ast.operator], tuple[str, str, Callable[[Any, Any], Any]]] = {
+    ast.Add: ("add", "+", _python.add),
+    ast.Sub: ("sub", "-", _python.sub),
+    ast.Mult: ("mul", "*", _python.mul),
+    ast.Div: ("div", "/", _python.truediv),
+    ast.FloorDiv: ("floordiv", "//", _python.floordiv),
+    ast.Mod: ("mod", "%", _python.mod),
+    ast.LShift: ("shl", "<<", _python.lshift),
+    ast.RShift: ("shr", ">>", _python.rshift),
+    ast.BitAnd: ("and", "&", _python.and_),
+    ast.BitOr: ("or", "|", _python.or_),
+    ast.BitXor: ("xor", "^", _python.xor),
+    ast.Pow: ("", "**", _python.pow),
+    ast.MatMult: ("", "@", _python.matmul),
+}
+
+COMPARE: dict[type[ast.cmpop], tuple[str, str, Callable[[Any, Any], Any]]] = {
+    ast.Eq: ("eq", "==", _python.eq),
+    ast.NotEq: ("ne", "!=", _python.ne),
+    ast.Lt: ("lt", "<", _python.lt),
+    ast.LtE: ("le", "<=", _python.le),
+    ast.Gt: ("gt", ">", _python.gt),
+    ast.GtE: ("ge", ">=", _python.ge),
+}
+
+_PRECISION = {"f64": (53, -1074, 1024), "f32": (24, -149, 128), "f16": (11, -24, 16), "bf16": (8, -133, 128)}
+"""Significand bits, exponent of the smallest subnormal, exponent bound of the largest number."""
+
+
+def rounded(value: float, dtype: DType) -> float:
+    """`value` rounded once to the nearest number of a float dtype, ties to even."""
+    if math.isnan(value) or math.isinf(value) or value == 0.0:
+        return value
+    bits, least, bound = _PRECISION[dtype.name]
+    _, exponent = math.frexp(value)
+    ulp = max(exponent - bits, least)
+    result = math.ldexp(round(math.ldexp(value, -ulp)), ulp) if ulp > -1074 else value
+    overflows = dtype != F64 and abs(result) >= math.ldexp(1.0, bound)
+    return math.copysign(math.inf, value) if overflows else result
+
+
+def literal(value: bool | int | float, dtype: DType, loc: Loc) -> bool | int | float:
+    """The compile-time number as a constant of `dtype`, or an error if that would change it."""
+    if dtype.is_float:
+        if isinstance(value, bool):
+            raise CompileError(f"{value} is a bool where {dtype} is expected", loc, f"write {dtype}({int(value)})")
+        exact = _as_float(value)
+        if exact is None or (rounded(exact, dtype) != exact and not math.isnan(exact)):
+            raise CompileError(
+                f"{value!r} is not exact in {dtype}", loc, f"write {dtype}({value!r}) to round it on purpose"
+            )
+        return exact
+    if dtype == BOOL:
+        if not isinstance(value, bool):
+            raise CompileError(f"{value!r} where a bool is expected", loc, "write True, False or a comparison")
+        return value
+    if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
+        raise CompileError(f"{value!r} where {dtype} is expected", loc, f"write {dtype}(...) to convert it")
+    if isinstance(value, float):
+        raise CompileError(f"the float {value!r} where {dtype} is expected", loc, f"write {int(value)}")
+    low, high = _integer_range(dtype)
+    if not low <= value <= high:
+        raise CompileError(f"{value} does not fit {dtype} ({low} to {high})", loc, "use a wider dtype")
+    return value
+
+
+def _as_float(value: int | float) -> float | None:
+    try:
+        exact = float(value)
+    except OverflowError:
+        return None
+    return exact if isinstance(value, float) or int(exact) == value else None
+
+
+def _integer_range(dtype: DType) -> tuple[int, int]:
+    if dtype.kind == "uint":
+        return 0, (1 << dtype.bits) - 1
+    # An index may be 32 bits wide: literals must fit either way.
+    bits = 32 if dtype == INDEX else dtype.bits
+    return -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+
+
+def as_value(binding: Any, dtype: DType, frame: Frame, node: ast.AST, what: str = "value") -> Value:
+    """A run-time scalar of exactly `dtype`: a value of it, or a literal that is exact in it."""
+    if isinstance(binding, Value) and binding.type == dtype:
+        return binding
+    if isinstance(binding, (bool, int, float)):
+        return frame.builder.constant(literal(binding, dtype, frame.loc(node)), dtype)
+    fix = f"convert it: {dtype}(...)" if is_register(binding) else ""
+    raise frame.error(node, f"the {what} must be {dtype}, it is {describe(binding)}", fix)
+
+
+def as_condition(binding: Any, frame: Frame, node: ast.AST) -> Value | bool:
+    """The truth of a condition: a compile-time bool, or a run-time value of dtype bool."""
+    if not isinstance(binding, Value):
+        return bool(binding)
+    if binding.type == BOOL:
+        return binding
+    fix = "compare it: write `x != 0`" if isinstance(binding.type, DType) else ""
+    raise frame.error(node, f"a condition must be a bool, it is {describe(binding)}", fix)
+
+
+def elements(value: Value, frame: Frame) -> list[Value]:
+    """The scalars of a fragment, row-major; a scalar is its own only element."""
+    if not isinstance(value.type, FragmentType):
+        return [value]
+    return [frame.builder.value(tile.Extract(value, at=at)) for at in positions(value.type.dims)]
+
+
+def positions(dims: tuple[int, ...]) -> list[tuple[int, ...]]:
+    places: list[tuple[int, ...]] = [()]
+    for extent in dims:
+        places = [(*place, i) for place in places for i in range(extent)]
+    return places
+
+
+def common_dtype(bindings: list[Any], frame: Frame, node: ast.AST, what: str) -> DType | None:
+    """The one dtype of all run-time operands; None if all are compile-time."""
+    found: DType | None = None
+    for binding in bindings:
+        if isinstance(binding, (bool, int, float)):
+            continue
+        if not is_register(binding):
+            raise frame.error(node, f"{what} is not defined for {describe(binding)}", _operand_fix(binding))
+        dtype = binding.type.dtype if isinstance(binding.type, FragmentType) else binding.type
+        if found is not None and dtype != found:
+            raise frame.error(
+                node,
+                f"{what} mixes {found} and {dtype}; operands must have one dtype",
+                f"convert one side: {found}(...) or {dtype}(...)",
+            )
+        found = dtype
+    return found
+
+
+def _operand_fix(binding: Any) -> str:
+    return "read an element of it: t[i, j]" if isinstance(binding, Value) else ""
+
+
+def unify(bindings: list[Any], dtype: DType, frame: Frame, node: ast.AST) -> list[Value]:
+    """All operands as run-time values; compile-time ones become constants of `dtype`."""
+    return [b if isinstance(b, Value) else as_value(b, dtype, frame, node) for b in bindings]
+
+
+def apply(fn: str, bindings: list[Any], frame: Frame, node: ast.AST, shown: str = "") -> Any:
+    """A function of the scalar table on run-time operands (at least one), element by element."""
+    shown = shown or fn
+    dtype = common_dtype(bindings, frame, node, shown)
+    assert dtype is not None, "compile-time operands are the caller's"
+    if not SCALAR[fn].accepts(dtype):
+        raise frame.error(node, f"{shown} is not defined for {dtype}", _instead(fn, dtype))
+    return elementwise(
+        unify(bindings, dtype, frame, node), frame, node, shown, lambda *scalars: frame.builder.scalar(fn, *scalars)
+    )
+
+
+def _instead(fn: str, dtype: DType) -> str:
+    if fn == "div":
+        return "use // for a floor division, or convert to a float dtype"
+    if fn in ("floordiv", "mod"):
+        return "use / and floor()" if fn == "floordiv" else "compute a - floor(a / b) * b"
+    if dtype == BOOL:
+        return "use and, or, not; or convert: i32(x)"
+    wanted = SCALAR[fn].only or SCALAR[fn].kinds
+    return f"it takes {', '.join(sorted(wanted))}"
+
+
+def elementwise(
+    values: list[Value], frame: Frame, node: ast.AST, shown: str, emit: Callable[..., Value]
+) -> Value:
+    """Apply `emit` to scalars, or to the elements of fragments of one shape (scalars are repeated)."""
+    shapes = {v.type.dims for v in values if isinstance(v.type, FragmentType)}
+    if not shapes:
+        return emit(*values)
+    if len(shapes) > 1:
+        raise frame.error(node, f"{shown} of fragments of different shapes: {' and '.join(map(str, sorted(shapes)))}")
+    dims = shapes.pop()
+    count = math.prod(dims)
+    columns = [elements(v, frame) if isinstance(v.type, FragmentType) else [v] * count for v in values]
+    results = [emit(*row) for row in zip(*columns, strict=True)]
+    return frame.builder.value(tile.Pack(*results, type=FragmentType(results[0].dtype, dims)))
+
+
+def binary(op: ast.operator, a: Any, b: Any, frame: Frame, node: ast.AST) -> Any:
+    """``a <op> b``."""
+    fn, sign, compute = BINARY[type(op)]
+    if not isinstance(a, Value) and not isinstance(b, Value):
+        return at_compile_time(lambda: compute(a, b), frame, node)
+    if not fn:
+        fix = "multiply, or use exp2(log2(x) * y)" if sign == "**" else "use a loop of fma, or mma"
+        raise frame.error(node, f"{sign} is not part of the kernel language", fix)
+    return apply(fn, [a, b], frame, node, sign)
+
+
+def compare(op: ast.cmpop, a: Any, b: Any, frame: Frame, node: ast.AST) -> Any:
+    """``a <op> b``: a compile-time bool, or a run-time one."""
+    if isinstance(op, (ast.Is, ast.IsNot)):
+        return (a is b) == isinstance(op, ast.Is)
+    if isinstance(op, (ast.In, ast.NotIn)):
+        if isinstance(a, Value) or isinstance(b, Value):
+            raise frame.error(node, "`in` needs compile-time values", "compare with == and or")
+        return at_compile_time(lambda: (a in b) == isinstance(op, ast.In), frame, node)
+    fn, sign, compute = COMPARE[type(op)]
+    if not isinstance(a, Value) and not isinstance(b, Value):
+        return at_compile_time(lambda: compute(a, b), frame, node)
+    return apply(fn, [a, b], frame, node, sign)
+
+
+def negate(value: Value, frame: Frame, node: ast.AST) -> Value:
+    return apply("neg", [value], frame, node, "-")
+
+
+def at_compile_time(compute: Callable[[], Any], frame: Frame, node: ast.AST) -> Any:
+    """Run Python on compile-time values; what it raises becomes an error at the user's line."""
+    try:
+        return compute()
+    except CompileError:
+        raise
+    except Exception as error:
+        raise frame.error(node, f"{type(error).__name__} at compile time: {error}") from error
+
+
+def convert(binding: Any, dtype: DType, frame: Frame, node: ast.AST) -> Value:
+    """``f32(x)``, ``x.to(f32)``: cast a run-time value, or round a compile-time number."""
+    if isinstance(binding, (bool, int, float)):
+        return frame.builder.constant(converted(binding, dtype, frame, node), dtype)
+    if not is_register(binding):
+        raise frame.error(node, f"cannot convert {describe(binding)} to {dtype}", _operand_fix(binding))
+
+    def cast(scalar: Value) -> Value:
+        return frame.builder.cast(scalar, dtype)
+
+    return elementwise([binding], frame, node, "conversion", cast)
+
+
+def converted(value: bool | int | float, dtype: DType, frame: Frame, node: ast.AST) -> bool | int | float:
+    """An explicit conversion of a number: floats are rounded, integers must fit."""
+    if dtype.is_float:
+        as_float = at_compile_time(lambda: float(value), frame, node)
+        if isinstance(value, int) and int(as_float) != value:
+            raise frame.error(node, f"{value} is not exact in f64, so {dtype} would round it twice")
+        return rounded(as_float, dtype)
+    if dtype == BOOL:
+        return bool(value)
+    if isinstance(value, float):
+        if not value.is_integer():
+            fix = f"write {dtype}({int(value)})" if math.isfinite(value) else ""
+            raise frame.error(node, f"{value!r} is not an integer", fix)
+        value = int(value)
+    return literal(int(value), dtype, frame.loc(node))
+
+
+def select(condition: Value, a: Any, b: Any, frame: Frame, node: ast.AST) -> Any:
+    """``where(condition, a, b)`` on run-time operands."""
+    dtype = common_dtype([a, b], frame, node, "where()")
+    if dtype is None:
+        if isinstance(a, bool) and isinstance(b, bool):
+            dtype = BOOL
+        elif isinstance(a, int) and isinstance(b, int):
+            dtype = INDEX
+        else:
+            raise frame.error(node, f"the dtype of {a!r} and {b!r} is not known", "write f32(...) around one of them")
+    values = unify([a, b], dtype, frame, node)
+    return elementwise([condition, *values], frame, node, "where()", frame.builder.select)
+
+

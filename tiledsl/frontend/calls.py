@@ -1,0 +1,198 @@
+"""Calls: intrinsics of the language, conversions, tile functions (inlined), Python on compile-time
+values. What a called object means is found by identity in `INTRINSICS`."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from typing import Any, Callable
+
+from tiledsl.errors import CompileError, Loc
+from tiledsl.frontend.arithmetic import at_compile_time, convert
+from tiledsl.frontend.assign import assign
+from tiledsl.frontend.attributes import BoundMethod
+from tiledsl.frontend.bindings import POISON, UNBOUND, Poisoned, Unusable, contains_value, describe
+from tiledsl.frontend.control import run_statements
+from tiledsl.frontend.frame import Frame, evaluate, execute
+from tiledsl.frontend.source import source_of
+from tiledsl.function import TileFunction
+from tiledsl.lang import ir_dtype
+
+__all__ = ["INTRINSICS", "Call", "intrinsic"]
+
+Arguments = tuple[list[Any], dict[str, Any]]
+
+
+class Call:
+    """One call of an intrinsic: bound arguments by parameter name, and where it stands."""
+
+    def __init__(self, frame: Frame, node: ast.Call, arguments: dict[str, Any]) -> None:
+        self.frame, self.node, self.arguments = frame, node, arguments
+
+    def __getitem__(self, name: str) -> Any:
+        return self.arguments[name]
+
+    @property
+    def builder(self) -> Any:
+        return self.frame.builder
+
+    def error(self, message: str, fix: str = "") -> CompileError:
+        return self.frame.error(self.node, message, fix)
+
+
+Handler = Callable[[Call], Any]
+INTRINSICS: dict[Any, tuple[inspect.Signature, Handler]] = {}
+"""The language's functions, and methods as functions of their class, with what they do."""
+
+
+def intrinsic(*objects: Any, signature: Callable[..., Any] | None = None) -> Callable[[Handler], Handler]:
+    """Register a handler for functions of `tiledsl.lang` or builtins; arguments are bound by their
+    signature, or by that of `signature` where Python does not tell one."""
+
+    def register(handler: Handler) -> Handler:
+        for obj in objects:
+            INTRINSICS[obj] = (inspect.signature(signature or obj), handler)
+        return handler
+
+    return register
+
+
+@evaluate.register
+def _(node: ast.Call, frame: Frame) -> Any:
+    if isinstance(node.func, ast.Attribute) and node.func.attr == "append":
+        return _append(frame, node, node.func)
+    callee = evaluate(node.func, frame)
+    args, kwargs = _arguments(frame, node)
+    frame.builder.loc = frame.loc(node)
+    return call(frame, node, callee, args, kwargs)
+
+
+def call(frame: Frame, node: ast.Call, callee: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Call any object with evaluated arguments."""
+    if isinstance(callee, BoundMethod):
+        args, callee = [callee.receiver, *args], callee.method
+    dtype = ir_dtype(callee)
+    if dtype is not None:
+        if len(args) != 1 or kwargs:
+            raise frame.error(node, f"{dtype}(...) converts one value, got {len(args) + len(kwargs)}")
+        return convert(args[0], dtype, frame, node)
+    entry = INTRINSICS.get(callee) if _hashable(callee) else None
+    if entry is not None and not (callee in PLAIN and not contains_value([args, kwargs])):
+        signature, handler = entry
+        return handler(Call(frame, node, _bind(frame, node, signature, callee, args, kwargs)))
+    if isinstance(callee, TileFunction):
+        return inline(frame, node, callee, args, kwargs)  # pyright: ignore[reportUnknownArgumentType]
+    return _call_python(frame, node, callee, args, kwargs)
+
+
+PLAIN: set[Any] = {min, max, abs, len}
+"""Builtins that are intrinsics on run-time values and plain Python otherwise."""
+
+
+def _hashable(obj: Any) -> bool:
+    return type(obj).__hash__ is not None
+
+
+def _arguments(frame: Frame, node: ast.Call) -> Arguments:
+    args: list[Any] = []
+    for arg in node.args:
+        if isinstance(arg, ast.Starred):
+            sequence = evaluate(arg.value, frame)
+            if not isinstance(sequence, (list, tuple, range)):
+                raise frame.error(arg, f"* of {describe(sequence)}", "unpack a tuple or a list")
+            args += sequence  # pyright: ignore[reportUnknownArgumentType]
+        else:
+            args.append(evaluate(arg, frame))
+    kwargs: dict[str, Any] = {}
+    for keyword in node.keywords:
+        if keyword.arg is None:
+            raise frame.error(node, "** in a call is not part of the kernel language", "write the arguments out")
+        kwargs[keyword.arg] = evaluate(keyword.value, frame)
+    return args, kwargs
+
+
+def _bind(
+    frame: Frame, node: ast.AST, signature: inspect.Signature, callee: Any, args: list[Any], kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError as error:
+        shown = f"{getattr(callee, '__name__', callee)}{signature}"
+        raise frame.error(node, f"{error}", f"call it as {shown}") from None
+    bound.apply_defaults()
+    return dict(bound.arguments)
+
+
+def _append(frame: Frame, node: ast.Call, func: ast.Attribute) -> Any:
+    """``xs.append(x)``: lists are values, so the name is bound to a longer one."""
+    owner = evaluate(func.value, frame)
+    if not isinstance(owner, list) or len(node.args) != 1 or node.keywords:
+        raise frame.error(node, f"append() on {describe(owner)}", "append one element to a list")
+    assign(frame, func.value, [*owner, evaluate(node.args[0], frame)])  # pyright: ignore[reportUnknownArgumentType]
+    return None
+
+
+def _call_python(frame: Frame, node: ast.Call, callee: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Plain Python runs on compile-time values only."""
+    name = getattr(callee, "__name__", repr(callee))
+    if type(callee).__name__ == "TileKernel":
+        raise frame.error(
+            node, f"the kernel {name} is called inside a kernel", "make the shared part a @tile_function and call that"
+        )
+    if not callable(callee):
+        raise frame.error(node, f"{describe(callee)} is not callable")
+    if callee in (int, float) and contains_value(args):
+        raise frame.error(node, f"{name}() of a run-time value", "convert to a dtype: i32(x), f32(x)")
+    structural = callee in (tuple, list, zip, enumerate, reversed)
+    if contains_value([args, kwargs]) and not structural:
+        raise frame.error(
+            node,
+            f"the Python function {name}() is called with a run-time value",
+            "decorate it with @tile_function, so that it is compiled into the kernel",
+        )
+    result = at_compile_time(lambda: callee(*args, **kwargs), frame, node)
+    return list(result) if structural and callee is not tuple else result
+
+
+# -- tile functions --------------------------------------------------------------------------------
+
+
+def inline(
+    frame: Frame, node: ast.Call, function: TileFunction[..., Any], args: list[Any], kwargs: dict[str, Any]
+) -> Any:
+    """Compile the body of a tile function here, for these arguments. Recursion is an error."""
+    chain: Frame | None = frame
+    while chain is not None:
+        if chain.source.fn is function.fn:
+            raise frame.error(node, f"{function.name}() calls itself", "write a loop: kernels have no call stack")
+        chain = chain.caller
+    arguments = _bind(frame, node, inspect.signature(function.fn), function, args, kwargs)
+    inner = Frame(frame.unit, source_of(function.fn), dict(arguments), frame, frame.loc(node))
+    outer_loc: Loc = frame.builder.loc
+    run_statements(inner, inner.source.node.body)
+    frame.builder.loc = outer_loc
+    return _returned(frame, node, inner, function.name)
+
+
+def _returned(frame: Frame, node: ast.Call, inner: Frame, name: str) -> Any:
+    value = inner.env.get("$value", UNBOUND)
+    if value is POISON or (frame.unit.errors and value is UNBOUND):
+        raise Poisoned
+    if isinstance(value, Unusable):
+        raise value.error(frame.loc(node))
+    if value is UNBOUND:
+        return None
+    if inner.env["$return"] is not True:
+        raise frame.error(
+            node, f"{name}() may end without returning a value", "end every path with `return`, or none"
+        )
+    return value
+
+
+@execute.register
+def _(node: ast.Expr, frame: Frame) -> None:
+    if isinstance(node.value, ast.Constant):
+        return  # a docstring
+    if not isinstance(node.value, ast.Call):
+        raise frame.error(node, "this expression has no effect", "assign its value, or remove it")
+    evaluate(node.value, frame)

@@ -1,0 +1,359 @@
+"""Run-time control flow: branches that merge what they bind, loops that carry it, early exits.
+
+`return`, `break` and `continue` have no ops. A branch that surely exits takes the rest of its block
+into the other branch; an exit that may or may not have happened is a bool in the environment
+(``$return``, ...), and what follows runs under its negation.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import Any, Callable, Sequence
+
+from tiledsl.errors import CompileError
+from tiledsl.frontend.analysis import assigned_names, definitely_exits
+from tiledsl.frontend.arithmetic import as_condition, as_value
+from tiledsl.frontend.bindings import (
+    POISON,
+    UNBOUND,
+    Poisoned,
+    Unusable,
+    describe,
+    is_register,
+    rebuild,
+    same_constant,
+)
+from tiledsl.frontend.frame import Frame, evaluate, execute
+from tiledsl.ir.core import Block, Value
+from tiledsl.ir.ops import control, tile
+from tiledsl.ir.types import BOOL, INDEX, DType, FragmentType, Type, is_memory
+
+__all__ = ["exit_flag", "poison", "run_statements", "runtime_if"]
+
+EXITS = ("$return", "$break", "$continue")
+
+
+# -- sequences -------------------------------------------------------------------------------------
+
+
+def run_statements(frame: Frame, statements: Sequence[ast.stmt]) -> None:
+    """Carry out statements in order; a failed one is reported and its targets are poisoned."""
+    for position, statement in enumerate(statements):
+        rest = statements[position + 1 :]
+        if isinstance(statement, ast.If):
+            if _run_if(frame, statement, rest):
+                return
+        else:
+            _guarded(frame, statement, lambda node=statement: execute(node, frame))
+        go_on = (lambda after=rest: run_statements(frame, after)) if rest else None
+        if continue_unless_exited(frame, statement, go_on):
+            return
+
+
+def _guarded(frame: Frame, statement: ast.stmt, run: Callable[[], None]) -> None:
+    frame.builder.loc = frame.loc(statement)
+    try:
+        run()
+    except CompileError as error:
+        poison(frame, [statement])
+        frame.unit.report(error)
+    except Poisoned:
+        poison(frame, [statement])
+
+
+def poison(frame: Frame, statements: Sequence[ast.stmt]) -> None:
+    """Make every use of what the statements would have bound silent. Tiles stay what they are."""
+    for name in assigned_names(statements):
+        binding = frame.env.get(name, UNBOUND)
+        if not (isinstance(binding, Value) and is_memory(binding.type)):
+            frame.env[name] = POISON
+
+
+def exit_flag(frame: Frame) -> bool | Value:
+    """Has control left the current sequence? True, False, or a run-time bool."""
+    flags = [frame.env.get(name, False) for name in EXITS]
+    if True in [f for f in flags if isinstance(f, bool)]:
+        return True
+    values = [f for f in flags if isinstance(f, Value)]
+    if not values:
+        return False
+    flag = values[0]
+    for other in values[1:]:
+        flag = frame.builder.scalar("or", flag, other)
+    return flag
+
+
+def continue_unless_exited(frame: Frame, node: ast.AST, rest: Callable[[], None] | None) -> bool:
+    """True if what follows is dealt with: control has left, or `rest` was put under a condition."""
+    exited = exit_flag(frame)
+    if isinstance(exited, bool):
+        return exited
+    if rest is not None:
+        go_on = frame.builder.scalar("not", exited)
+        only_return = all(frame.env.get(name, False) is False for name in EXITS[1:])
+
+        def left() -> None:
+            if only_return:
+                frame.env["$return"] = True
+
+        def stay() -> None:
+            frame.env.update(dict.fromkeys(EXITS, False))
+            rest()
+
+        runtime_if(frame, go_on, stay, left, node)
+    return True
+
+
+def _run_if(frame: Frame, node: ast.If, rest: Sequence[ast.stmt]) -> bool:
+    """Carry out an `if`. True if it took `rest`, what follows it in its block, into a branch."""
+    frame.builder.loc = frame.loc(node)
+    try:
+        condition = as_condition(evaluate(node.test, frame), frame, node.test)
+    except CompileError as error:
+        poison(frame, [node])
+        frame.unit.report(error)
+        return False
+    except Poisoned:
+        poison(frame, [node])
+        return False
+    if isinstance(condition, bool):
+        run_statements(frame, node.body if condition else node.orelse)
+        return False
+    then, orelse = list(node.body), list(node.orelse)
+    takes_rest = definitely_exits(then) or definitely_exits(orelse)
+    if takes_rest:
+        if not definitely_exits(then):
+            then += rest
+        elif not definitely_exits(orelse):
+            orelse += rest
+    _guarded(
+        frame,
+        node,
+        lambda: runtime_if(
+            frame, condition, lambda: run_statements(frame, then), lambda: run_statements(frame, orelse), node
+        ),
+    )
+    return takes_rest
+
+
+# -- branches --------------------------------------------------------------------------------------
+
+
+class _Slot:
+    """A place in a merged tree that result `position` of the branch fills."""
+
+    def __init__(self, position: int) -> None:
+        self.position = position
+
+
+class _Merge:
+    """Pairs what two branches bind. `pairs` collects leaves that need a result of the `If`."""
+
+    def __init__(self, condition: Value, negated: Callable[[], Value]) -> None:
+        self.condition, self.negated = condition, negated
+        self.pairs: list[tuple[Any, Any, Type, str]] = []
+
+    def join(self, name: str, a: Any, b: Any) -> Any:
+        if a is b or same_constant(a, b):
+            return a
+        if a is POISON or b is POISON:
+            return POISON
+        if name == "$value" and (a is UNBOUND or b is UNBOUND):
+            # The path without a value goes on to bind one; until then any value will do.
+            return self._dummy(b if a is UNBOUND else a, a is UNBOUND)
+        if a is UNBOUND or b is UNBOUND:
+            return Unusable(f"{name} may be unbound: only one branch assigns it", f"assign {name} before the `if`")
+        if isinstance(a, Unusable) or isinstance(b, Unusable):
+            return a if isinstance(a, Unusable) else b
+        if isinstance(a, (list, tuple)) and type(a) is type(b) and len(a) == len(b):  # pyright: ignore
+            joined = [self.join(name, x, y) for x, y in zip(a, b, strict=True)]  # pyright: ignore
+            return joined if isinstance(a, list) else tuple(joined)
+        return self._leaf(name, a, b)
+
+    def _leaf(self, name: str, a: Any, b: Any) -> Any:
+        type_ = _joined_type(a, b)
+        if type_ is None:
+            return Unusable(
+                f"{name} is {describe(a)} on one path and {describe(b)} on the other",
+                f"give both the same dtype, as in {name} = f32(...)",
+            )
+        if a is True and b is False:
+            return self.condition
+        if a is False and b is True:
+            return self.negated()
+        self.pairs.append((a, b, type_, name))
+        return _Slot(len(self.pairs) - 1)
+
+    def _dummy(self, tree: Any, first: bool) -> Any:
+        def leaf(value: Any) -> Any:
+            if not is_register(value):
+                return value
+            self.pairs.append((UNBOUND, value, value.type, "") if first else (value, UNBOUND, value.type, ""))
+            return _Slot(len(self.pairs) - 1)
+
+        return rebuild(tree, leaf)
+
+
+def _joined_type(a: Any, b: Any) -> Type | None:
+    """The type under which two leaves merge, or None if they cannot."""
+    types = [x.type for x in (a, b) if is_register(x)]
+    if len(types) == 2:
+        return types[0] if types[0] == types[1] else None
+    other = b if types and is_register(a) else a
+    if types:
+        return types[0] if isinstance(other, (bool, int, float)) and isinstance(types[0], DType) else None
+    if isinstance(a, bool) and isinstance(b, bool):
+        return BOOL
+    integers = isinstance(a, int) and isinstance(b, int) and not isinstance(a, bool) and not isinstance(b, bool)
+    return INDEX if integers else None
+
+
+def materialize(frame: Frame, leaf: Any, type_: Type, node: ast.AST) -> Value:
+    """The run-time value of a leaf: itself, a constant, or zero where nothing is bound."""
+    if isinstance(leaf, Value):
+        return leaf
+    dtype = type_.dtype if isinstance(type_, FragmentType) else type_
+    assert isinstance(dtype, DType)
+    if leaf is UNBOUND:
+        zero = frame.builder.constant(_zero(dtype), dtype)
+        return frame.builder.value(tile.Pack(zero, type=type_)) if isinstance(type_, FragmentType) else zero
+    return as_value(leaf, dtype, frame, node)
+
+
+def _zero(dtype: DType) -> bool | int | float:
+    return 0.0 if dtype.is_float else False if dtype == BOOL else 0
+
+
+def runtime_if(
+    frame: Frame, condition: Value, then: Callable[[], None], orelse: Callable[[], None], node: ast.AST
+) -> None:
+    """Run both branches into blocks of a `control.if` and bind what they merge to."""
+    builder = frame.builder
+    loc = frame.loc(node)
+    blocks: list[Block] = []
+    envs: list[dict[str, Any]] = []
+    for run in (then, orelse):
+        with frame.into(Block()) as block:
+            run()
+            blocks.append(block)
+            envs.append(frame.env)
+    builder.loc = loc
+    merge = _Merge(condition, lambda: builder.scalar("not", condition))
+    joined = {
+        name: merge.join(name, envs[0].get(name, UNBOUND), envs[1].get(name, UNBOUND))
+        for name in {**envs[0], **envs[1]}
+    }
+    for side, block in enumerate(blocks):
+        with frame.into(block):
+            values = [materialize(frame, pair[side], pair[2], node) for pair in merge.pairs]
+            builder.add(control.Yield(*values))
+    branch = builder.add(control.If(condition, blocks=blocks))
+    for result, pair in zip(branch.results, merge.pairs, strict=True):
+        result.name = pair[3]
+    frame.env.update(
+        {n: rebuild(t, lambda x: branch.results[x.position] if isinstance(x, _Slot) else x) for n, t in joined.items()}
+    )
+
+
+# -- what loops carry ------------------------------------------------------------------------------
+
+
+class Carried:
+    """The names that a loop's body binds, as loop-carried values; compile-time ints and bools among
+    them become run-time ones.
+
+    exposed: names whose value at the start of an iteration is surely meant to be read. For these a
+    change of type is an error at the loop; the others only become unusable after it.
+    """
+
+    def __init__(self, frame: Frame, names: set[str], exposed: set[str], node: ast.AST) -> None:
+        self.frame, self.node, self.exposed = frame, node, exposed
+        self.before: dict[str, Any] = {}
+        self.after: dict[str, Any] = {}
+        self.inits: list[Value] = []
+        self.names: list[str] = []
+        for name in sorted(names):
+            binding = frame.env.get(name, UNBOUND)
+            unusable = binding is UNBOUND or binding is POISON or isinstance(binding, Unusable)
+            self.before[name] = binding if unusable else rebuild(binding, lambda x, n=name: self._enter(n, x))
+
+    def _enter(self, name: str, leaf: Any) -> Any:
+        """The leaf as it enters the loop: a slot if it is carried."""
+        if isinstance(leaf, float):
+            if name not in self.exposed:
+                return UNBOUND
+            raise self.frame.error(
+                self.node,
+                f"{name} changes in a run-time loop but starts as the literal {leaf!r}, which has no dtype",
+                f"start with {name} = f32({leaf!r})",
+            )
+        if isinstance(leaf, (bool, int)):
+            leaf = as_value(leaf, BOOL if isinstance(leaf, bool) else INDEX, self.frame, self.node)
+        elif not is_register(leaf):
+            return leaf
+        self.inits.append(leaf)
+        self.names.append(name.removeprefix("$"))
+        return _Slot(len(self.inits) - 1)
+
+    @property
+    def types(self) -> list[Type]:
+        return [v.type for v in self.inits]
+
+    def bind(self, args: Sequence[Value]) -> None:
+        """Set the environment at the start of an iteration."""
+        for name, tree in self.before.items():
+            self.frame.env[name] = _filled(tree, args)
+
+    def collect(self, args: Sequence[Value]) -> list[Value]:
+        """What the iteration passes on, and the verdict on each name for `finish`."""
+        values = list(args)
+        for name, before in self.before.items():
+            end = self.frame.env.get(name, UNBOUND)
+            self.after[name] = self._leave(name, before, end, values)
+        return values
+
+    def _leave(self, name: str, before: Any, end: Any, values: list[Value]) -> Any:
+        """Compare a tree with what the body made of it; gives the binding after the loop."""
+        if before is POISON or end is POISON:
+            return POISON
+        if before is UNBOUND or isinstance(before, Unusable):
+            return Unusable(
+                f"{name} may be unbound: only the body of a loop assigns it, and that may run zero times",
+                f"assign {name} before the loop",
+            )
+        if end is UNBOUND or isinstance(end, Unusable):
+            return end if isinstance(end, Unusable) else before
+        if isinstance(before, (list, tuple)):
+            if type(before) is not type(end) or len(before) != len(end):  # pyright: ignore
+                return self._changed(name, before, end)
+            items = [self._leave(name, x, y, values) for x, y in zip(before, end, strict=True)]  # pyright: ignore
+            bad = next((x for x in items if x is POISON or isinstance(x, Unusable)), None)
+            return bad or (items if isinstance(before, list) else tuple(items))
+        if not isinstance(before, _Slot):
+            return before if same_constant(before, end) else self._changed(name, before, end)
+        carried = self.inits[before.position]
+        if isinstance(end, Value) and end.type == carried.type:
+            values[before.position] = end
+        elif isinstance(end, (bool, int, float)) and isinstance(carried.type, DType):
+            values[before.position] = as_value(end, carried.type, self.frame, self.node, f"value of {name}")
+        else:
+            return self._changed(name, carried, end)
+        return before
+
+    def _changed(self, name: str, before: Any, end: Any) -> Unusable:
+        message = f"{name} is {describe(before)} before the loop and {describe(end)} at the end of its body"
+        fix = "use another name in the body, or convert to one dtype"
+        if name in self.exposed:
+            raise self.frame.error(self.node, message, fix)
+        return Unusable(message, fix)
+
+    def finish(self, results: Sequence[Value]) -> None:
+        """Bind the names after the loop."""
+        for result, name in zip(results, self.names, strict=True):
+            result.name = name
+        for name, tree in self.after.items():
+            self.frame.env[name] = _filled(tree, results)
+
+
+def _filled(tree: Any, values: Sequence[Value]) -> Any:
+    return rebuild(tree, lambda x: values[x.position] if isinstance(x, _Slot) else x)

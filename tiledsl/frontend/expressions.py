@@ -1,0 +1,271 @@
+"""Expressions, but for sums (`products`) and calls (`calls`)."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any, Callable, TypeVar
+
+from tiledsl.frontend.arithmetic import apply, as_condition, at_compile_time, compare, select
+from tiledsl.frontend.assign import assign
+from tiledsl.frontend.attributes import attribute_of
+from tiledsl.frontend.bindings import contains_value, describe, is_register
+from tiledsl.frontend.control import runtime_if
+from tiledsl.frontend.frame import Frame, evaluate
+from tiledsl.frontend.memory import extent, read_element
+from tiledsl.ir.core import Block, Value
+from tiledsl.ir.types import BOOL
+from tiledsl.lang import Dim
+
+__all__: list[str] = []
+
+
+@evaluate.register
+def _(node: ast.Constant, frame: Frame) -> Any:
+    if isinstance(node.value, (complex, bytes)) or node.value is Ellipsis:
+        raise frame.error(node, f"{node.value!r} is not part of the kernel language")
+    return node.value
+
+
+@evaluate.register
+def _(node: ast.Name, frame: Frame) -> Any:
+    binding: Any = frame.lookup(node)
+    if isinstance(binding, TypeVar):
+        name: str = binding.__name__
+        found = frame.unit.typevars.get(name)
+        if found is None:
+            raise frame.error(node, f"no parameter has the dtype variable {name}")
+        return found
+    if isinstance(binding, type) and issubclass(binding, Dim):
+        return named_extent(frame, node, str(binding))
+    return binding  # pyright: ignore[reportUnknownVariableType]
+
+
+def named_extent(frame: Frame, node: ast.AST, name: str) -> Value | int:
+    """The extent that a dimension's name stands for in this kernel."""
+    if name not in frame.unit.extents:
+        known = ", ".join(frame.unit.extents) or "none"
+        raise frame.error(
+            node, f"{name} is not a dimension of this kernel's tensors (they have: {known})", "use one of them"
+        )
+    tensor, axis = frame.unit.extents[name]
+    return extent(frame, tensor, axis)
+
+
+@evaluate.register
+def _(node: ast.Attribute, frame: Frame) -> Any:
+    return attribute_of(frame, node, evaluate(node.value, frame), node.attr)
+
+
+@evaluate.register
+def _(node: ast.Subscript, frame: Frame) -> Any:
+    return read_element(frame, node, evaluate(node.value, frame), evaluate(node.slice, frame))
+
+
+@evaluate.register
+def _(node: ast.Slice, frame: Frame) -> Any:
+    parts = [None if part is None else evaluate(part, frame) for part in (node.lower, node.upper, node.step)]
+    if any(isinstance(part, Value) for part in parts):
+        raise frame.error(node, "a slice with run-time bounds", "access elements or vectors")
+    return slice(*parts)
+
+
+@evaluate.register
+def _(node: ast.Tuple, frame: Frame) -> Any:
+    return tuple(evaluate(item, frame) for item in node.elts)
+
+
+@evaluate.register
+def _(node: ast.List, frame: Frame) -> Any:
+    return [evaluate(item, frame) for item in node.elts]
+
+
+@evaluate.register
+def _(node: ast.Dict, frame: Frame) -> Any:
+    if any(key is None for key in node.keys):
+        raise frame.error(node, "** in a dict is not part of the kernel language", "write the entries out")
+    return {
+        evaluate(key, frame): evaluate(value, frame)
+        for key, value in zip(node.keys, node.values, strict=True)
+        if key is not None
+    }
+
+
+@evaluate.register
+def _(node: ast.JoinedStr, frame: Frame) -> Any:
+    return "".join(str(evaluate(part, frame)) for part in node.values)
+
+
+@evaluate.register
+def _(node: ast.FormattedValue, frame: Frame) -> Any:
+    value = evaluate(node.value, frame)
+    if contains_value(value):
+        raise frame.error(node, "a run-time value in an f-string", "pass it to print() as an argument of its own")
+    spec = evaluate(node.format_spec, frame) if node.format_spec is not None else ""
+    return at_compile_time(lambda: format(value, spec), frame, node)
+
+
+@evaluate.register
+def _(node: ast.UnaryOp, frame: Frame) -> Any:
+    operand = evaluate(node.operand, frame)
+    if isinstance(node.op, ast.Not):
+        condition = as_condition(operand, frame, node.operand)
+        return not condition if isinstance(condition, bool) else frame.builder.scalar("not", condition)
+    functions: dict[type[ast.unaryop], tuple[str, Callable[[Any], Any]]] = {
+        ast.USub: ("neg", lambda x: -x),
+        ast.Invert: ("not", lambda x: ~x),
+        ast.UAdd: ("", lambda x: +x),
+    }
+    fn, compute = functions[type(node.op)]
+    if not isinstance(operand, Value):
+        return at_compile_time(lambda: compute(operand), frame, node)
+    if fn:
+        return apply(fn, [operand], frame, node, "-" if fn == "neg" else "~")
+    if is_register(operand):
+        return operand
+    raise frame.error(node, f"+ is not defined for {describe(operand)}")
+
+
+@evaluate.register
+def _(node: ast.Compare, frame: Frame) -> Any:
+    """``a < b < c`` is ``a < b and b < c`` with b evaluated once; all operands are evaluated."""
+    operands = [evaluate(item, frame) for item in (node.left, *node.comparators)]
+    parts = [
+        compare(op, a, b, frame, node) for op, a, b in zip(node.ops, operands[:-1], operands[1:], strict=True)
+    ]
+    result = parts[0]
+    for part in parts[1:]:
+        result = _both(frame, result, part)
+    return result
+
+
+def _both(frame: Frame, a: Any, b: Any) -> Any:
+    if not isinstance(a, Value):
+        return b if a else a
+    if not isinstance(b, Value):
+        return a if b else b
+    return frame.builder.scalar("and", a, b)
+
+
+@evaluate.register
+def _(node: ast.BoolOp, frame: Frame) -> Any:
+    return _short_circuit(frame, node, isinstance(node.op, ast.And), node.values)
+
+
+def _short_circuit(frame: Frame, node: ast.BoolOp, conjunction: bool, parts: list[ast.expr]) -> Any:
+    """``a and b`` evaluates b only where a is true: under a branch unless b is free of effects."""
+    first = evaluate(parts[0], frame)
+    if len(parts) == 1:
+        return first
+    if not isinstance(first, Value):
+        return _short_circuit(frame, node, conjunction, parts[1:]) if bool(first) == conjunction else first
+    condition = as_condition(first, frame, parts[0])
+    fn = "and" if conjunction else "or"
+
+    def rest() -> Any:
+        value = as_condition(_short_circuit(frame, node, conjunction, parts[1:]), frame, parts[1])
+        return frame.builder.constant(value, BOOL) if isinstance(value, bool) else value
+
+    assert isinstance(condition, Value)
+    return _choose(
+        frame,
+        node,
+        condition if conjunction else frame.builder.scalar("not", condition),
+        rest,
+        lambda: frame.builder.constant(not conjunction, BOOL),
+        lambda a, _: frame.builder.scalar(fn, condition, a),
+    )
+
+
+@evaluate.register
+def _(node: ast.IfExp, frame: Frame) -> Any:
+    condition = as_condition(evaluate(node.test, frame), frame, node.test)
+    if isinstance(condition, bool):
+        return evaluate(node.body if condition else node.orelse, frame)
+    return _choose(
+        frame,
+        node,
+        condition,
+        lambda: evaluate(node.body, frame),
+        lambda: evaluate(node.orelse, frame),
+        lambda a, b: select(condition, a, b, frame, node),
+    )
+
+
+def _choose(
+    frame: Frame,
+    node: ast.AST,
+    condition: Value,
+    then: Callable[[], Any],
+    orelse: Callable[[], Any],
+    pure: Callable[[Any, Any], Any],
+) -> Any:
+    """The value of one of two expressions: `pure` joins them if neither has effects, else a branch."""
+    trial: list[Any] = []
+    blocks: list[Block] = []
+    for side in (then, orelse):
+        with frame.into(Block()) as block:
+            trial.append(side())
+            blocks.append(block)
+    if all(op.is_pure for block in blocks for op in block.ops):
+        for block in blocks:
+            for op in block.ops:
+                frame.builder.block.append(op)
+        return pure(*trial)
+    if not all(is_register(t) or isinstance(t, (bool, int, float)) for t in trial):
+        raise frame.error(node, f"a choice at run time between {describe(trial[0])} and {describe(trial[1])}")
+    for block in blocks:
+        for op in block.ops:
+            op.drop_operands()
+
+    def bind(side: Callable[[], Any]) -> Callable[[], None]:
+        def run() -> None:
+            frame.env["$choice"] = side()
+
+        return run
+
+    runtime_if(frame, condition, bind(then), bind(orelse), node)
+    result = frame.lookup(ast.copy_location(ast.Name("$choice", ast.Load()), node))
+    del frame.env["$choice"]
+    return result
+
+
+@evaluate.register
+def _(node: ast.ListComp, frame: Frame) -> Any:
+    return _comprehension(frame, node.generators, lambda: [evaluate(node.elt, frame)])
+
+
+@evaluate.register
+def _(node: ast.GeneratorExp, frame: Frame) -> Any:
+    return _comprehension(frame, node.generators, lambda: [evaluate(node.elt, frame)])
+
+
+@evaluate.register
+def _(node: ast.DictComp, frame: Frame) -> Any:
+    pairs = _comprehension(
+        frame, node.generators, lambda: [(evaluate(node.key, frame), evaluate(node.value, frame))]
+    )
+    return dict(pairs)
+
+
+def _comprehension(frame: Frame, generators: list[ast.comprehension], item: Callable[[], list[Any]]) -> list[Any]:
+    """A comprehension over compile-time sequences; its elements may be run-time values."""
+    if not generators:
+        return item()
+    first, rest = generators[0], generators[1:]
+    source = evaluate(first.iter, frame)
+    if isinstance(source, Value) or not hasattr(source, "__iter__"):
+        raise frame.error(first.iter, f"a comprehension over {describe(source)}", "iterate over compile-time values")
+    outer = frame.env
+    frame.env = dict(outer)
+    result: list[Any] = []
+    try:
+        for element in list(source):
+            assign(frame, first.target, element)
+            conditions = [as_condition(evaluate(test, frame), frame, test) for test in first.ifs]
+            if any(isinstance(c, Value) for c in conditions):
+                raise frame.error(first.ifs[0], "a run-time condition in a comprehension", "use where(condition, a, b)")
+            if all(conditions):
+                result += _comprehension(frame, rest, item)
+    finally:
+        frame.env = outer
+    return result

@@ -1,0 +1,155 @@
+"""The state of one compilation (`Unit`) and of one function being inlined in it (`Frame`).
+
+`evaluate` and `execute` dispatch on the AST node's class; the modules of this package register the
+cases. A frame's environment maps names to bindings; names that start with ``$`` are the frontend's
+own: ``$return``, ``$break``, ``$continue`` (has control left?) and ``$value`` (what was returned).
+"""
+
+from __future__ import annotations
+
+import ast
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import singledispatch
+from typing import Any, Callable, Generator, Mapping
+
+from tiledsl.errors import CompileError, CompileErrors, Loc
+from tiledsl.frontend.bindings import POISON, UNBOUND, Poisoned, Unusable
+from tiledsl.frontend.source import Source, lookup_free
+from tiledsl.ir.builder import Builder
+from tiledsl.ir.core import Block, Value
+from tiledsl.ir.expr import Expr
+from tiledsl.signature import Signature, Specialization
+
+__all__ = ["Env", "Frame", "Unit", "evaluate", "execute"]
+
+MAX_ERRORS = 20
+Env = dict[str, Any]
+
+
+@dataclass
+class Unit:
+    """One kernel being built. `extents`: run-time dimension names to (tensor value, axis)."""
+
+    signature: Signature
+    spec: Specialization
+    arch: str
+    body: Block
+    builder: Builder
+    extents: dict[str, tuple[Value, int]] = field(default_factory=dict[str, tuple[Value, int]])
+    typevars: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    grid: tuple[Expr, ...] | None = None
+    threads: tuple[int, ...] | None = None
+    externals: dict[str, Callable[..., Any]] = field(default_factory=dict[str, Callable[..., Any]])
+    errors: dict[tuple[str, Loc], CompileError] = field(default_factory=dict[tuple[str, Loc], CompileError])
+    tile_count: int = 0
+
+    def report(self, error: CompileError) -> None:
+        """Record an error; the same one again (an unrolled statement) counts once."""
+        for single in error.errors if isinstance(error, CompileErrors) else (error,):
+            self.errors.setdefault((single.message, single.loc), single)
+        if len(self.errors) >= MAX_ERRORS:
+            self.raise_errors()
+
+    def raise_errors(self) -> None:
+        if self.errors:
+            found = sorted(self.errors.values(), key=lambda e: (e.loc.file, e.loc.line, e.loc.col))
+            raise CompileErrors(found)
+
+
+class Frame:
+    """One function: its source, its environment, and the frame that called it."""
+
+    def __init__(
+        self, unit: Unit, source: Source, env: Env, caller: Frame | None = None, call: Loc | None = None
+    ) -> None:
+        self.unit, self.source, self.env, self.caller, self.call = unit, source, env, caller, call
+        env.setdefault("$return", False)
+
+    @property
+    def builder(self) -> Builder:
+        return self.unit.builder
+
+    @property
+    def at_top_level(self) -> bool:
+        """True where ops go straight into the kernel's body, outside run-time control flow."""
+        return self.builder.block is self.unit.body
+
+    def loc(self, node: ast.AST) -> Loc:
+        return self.source.loc(node, self.call)
+
+    def error(self, node: ast.AST, message: str, fix: str = "") -> CompileError:
+        return CompileError(message, self.loc(node), fix)
+
+    def lookup(self, node: ast.Name) -> Any:
+        """The binding of a name. Unbound, ambiguous and poisoned ones raise."""
+        name = node.id
+        if name in self.env or name in self.source.locals:
+            binding = self.env.get(name, UNBOUND)
+        else:
+            found, binding = lookup_free(self.source.fn, name)
+            if not found:
+                raise self.error(node, f"the name {name} is not defined", "define it before the kernel, or import it")
+        if binding is POISON:
+            raise Poisoned
+        if binding is UNBOUND:
+            raise self.error(node, f"{name} is used before it is bound", f"assign {name} first")
+        if isinstance(binding, Unusable):
+            raise binding.error(self.loc(node))
+        return binding
+
+    @contextmanager
+    def into(self, block: Block) -> Generator[Block, None, None]:
+        """Send ops to `block` for a while, with a copy of the environment that is then dropped."""
+        builder, outer_block, outer_env = self.builder, self.builder.block, self.env
+        builder.block, self.env = block, dict(outer_env)
+        try:
+            yield block
+        finally:
+            builder.block, self.env = outer_block, outer_env
+
+
+@singledispatch
+def evaluate(node: ast.AST, frame: Frame) -> Any:
+    """The binding that an expression stands for; emits the ops it needs."""
+    raise frame.error(node, f"{_named(node)} is not part of the kernel language", _instead(node))
+
+
+@singledispatch
+def execute(node: ast.AST, frame: Frame) -> None:
+    """Carry out a statement that holds no other statements' control flow."""
+    raise frame.error(node, f"{_named(node)} is not part of the kernel language", _instead(node))
+
+
+_UNSUPPORTED: dict[type[ast.AST], tuple[str, str]] = {
+    ast.Try: ("try", "guard with `if`, or check with assert_(condition, message)"),
+    ast.Raise: ("raise", "check with assert_(condition, message)"),
+    ast.With: ("with", "write the statements without it"),
+    ast.Import: ("import", "import at the top of the file"),
+    ast.ImportFrom: ("import", "import at the top of the file"),
+    ast.FunctionDef: ("a nested function", "write a @tile_function at module level"),
+    ast.AsyncFunctionDef: ("an async function", "write a @tile_function at module level"),
+    ast.ClassDef: ("a class", "define it outside the kernel and use its compile-time values"),
+    ast.Lambda: ("lambda", "write a @tile_function at module level"),
+    ast.Global: ("global", "pass the value as a const parameter"),
+    ast.Nonlocal: ("nonlocal", "pass the value as a const parameter"),
+    ast.Delete: ("del", "leave the name; registers are freed by the compiler"),
+    ast.Match: ("match", "use if / elif"),
+    ast.NamedExpr: (":=", "assign in a statement of its own"),
+    ast.Yield: ("yield", "return a value, or take a tile function as an argument"),
+    ast.YieldFrom: ("yield from", "return a value, or take a tile function as an argument"),
+    ast.Await: ("await", "kernels have no coroutines"),
+    ast.Starred: ("* in this place", "write the elements out"),
+    ast.Set: ("a set", "use a tuple"),
+    ast.SetComp: ("a set comprehension", "use a list comprehension"),
+    ast.AsyncFor: ("async for", "use for"),
+    ast.AsyncWith: ("async with", "write the statements without it"),
+}
+
+
+def _named(node: ast.AST) -> str:
+    return _UNSUPPORTED.get(type(node), (type(node).__name__, ""))[0]
+
+
+def _instead(node: ast.AST) -> str:
+    return _UNSUPPORTED.get(type(node), ("", ""))[1]

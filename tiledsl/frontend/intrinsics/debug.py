@@ -1,0 +1,104 @@
+"""print, assert_, breakpoint, and raw PTX."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tiledsl import lang
+from tiledsl.frontend.arithmetic import as_value
+from tiledsl.frontend.bindings import contains_value, describe, is_register
+from tiledsl.frontend.calls import Call, intrinsic
+from tiledsl.ir.core import Value
+from tiledsl.ir.ops import debug, ptx
+from tiledsl.ir.types import BOOL, INDEX, DType
+from tiledsl.lang import ir_dtype
+
+__all__: list[str] = []
+
+
+def _print_signature(*values: Any, sep: str = " ") -> None:
+    """The arguments of print() that a kernel may use."""
+
+
+@intrinsic(print, signature=_print_signature)
+def _print(call: Call) -> Any:
+    parts: list[str] = []
+    operands: list[Value] = []
+    for value in call["values"]:
+        if isinstance(value, Value):
+            if not isinstance(value.type, DType):
+                raise call.error(f"print() of {describe(value)}", "print its elements")
+            parts.append("{}")
+            operands.append(value)
+        elif contains_value(value):
+            raise call.error("print() of a list with run-time values", "print its elements")
+        else:
+            parts.append(str(value).replace("{}", "{ }"))
+    call.builder.add(debug.Print(*operands, format=str(call["sep"]).join(parts)))
+
+
+@intrinsic(lang.assert_)
+def _assert(call: Call) -> Any:
+    message = call["message"]
+    if not isinstance(message, str):
+        raise call.error(f"the message of assert_() is a string, got {describe(message)}")
+    condition = as_value(call["condition"], BOOL, call.frame, call.node, "condition")
+    call.builder.add(debug.Assert(condition, message=message))
+
+
+def _no_arguments() -> None:
+    """breakpoint() takes no arguments in a kernel."""
+
+
+@intrinsic(breakpoint, signature=_no_arguments)
+def _breakpoint(call: Call) -> Any:
+    shown = {
+        name: value
+        for name, value in call.frame.env.items()
+        if not name.startswith("$") and is_register(value) and isinstance(value.type, DType)
+    }
+    call.builder.add(debug.Breakpoint(*shown.values(), names=tuple(shown)))
+
+
+@intrinsic(lang.ptx.inline)
+def _inline(call: Call) -> Any:
+    text, outputs = call["text"], call["outputs"]
+    if not isinstance(text, str):
+        raise call.error(f"the text of ptx.inline() is a string, got {describe(text)}")
+    given: tuple[Any, ...] = () if outputs is None else outputs if isinstance(outputs, tuple) else (outputs,)  # pyright: ignore
+    dtypes = [ir_dtype(output) for output in given]
+    if None in dtypes or INDEX in dtypes:
+        raise call.error("outputs of ptx.inline() are dtypes with a size", "pass u32, f32, ... or a tuple of them")
+    for operand in call["operands"]:
+        if not is_register(operand) or not isinstance(operand.type, DType) or operand.type == INDEX:
+            raise call.error(
+                f"operands of ptx.inline() are run-time scalars with a size, got {describe(operand)}",
+                "write i32(x) for an index or a literal",
+            )
+    op = ptx.Inline(
+        *call["operands"],
+        text=text,
+        outputs=tuple(d for d in dtypes if d is not None),
+        volatile=bool(call["volatile"]) or not given,
+        convergent=bool(call["convergent"]),
+        emulate=_emulation(call),
+    )
+    call.builder.add(op)
+    if isinstance(outputs, tuple):
+        return tuple(op.results)
+    return op.results[0] if op.results else None
+
+
+def _emulation(call: Call) -> str:
+    function = call["emulate"]
+    if function is None:
+        return ""
+    if not callable(function):
+        raise call.error(f"emulate= takes a function, got {describe(function)}")
+    externals = call.frame.unit.externals
+    for key, known in externals.items():
+        if known is function:
+            return key
+    key = f"{getattr(function, '__name__', 'emulate')}_{len(externals)}"
+    externals[key] = function
+    return key

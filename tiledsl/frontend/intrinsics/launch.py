@@ -1,0 +1,129 @@
+"""grid, threads and positions; loops' `unroll`; cdiv."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from tiledsl import lang
+from tiledsl.frontend.arithmetic import binary
+from tiledsl.frontend.bindings import contains_value, describe
+from tiledsl.frontend.calls import Call, intrinsic
+from tiledsl.ir.core import Value
+from tiledsl.ir.expr import FUNCTIONS, BinExpr, ConstExpr, Expr, NameExpr
+from tiledsl.ir.ops import arith, gpu, tile
+from tiledsl.ir.types import DType, GlobalType
+
+__all__: list[str] = []
+
+MAX_THREADS = 1024
+MAX_THREADS_Z = 64
+
+
+def _once(call: Call, what: str, declared: Any) -> tuple[Any, ...]:
+    """The extents of grid() or threads(): one to three, declared once, at the top level."""
+    extents: tuple[Any, ...] = call["extents"]
+    if not 1 <= len(extents) <= 3:
+        raise call.error(f"{what}() takes 1 to 3 extents, got {len(extents)}")
+    if declared is not None:
+        raise call.error(f"{what}() is called twice", "declare the launch once")
+    if not call.frame.at_top_level:
+        raise call.error(f"{what}() under a run-time condition or loop", "declare the launch at the kernel's top level")
+    return extents
+
+
+def _positions(call: Call, op: type[gpu.ThreadId] | type[gpu.BlockId], count: int) -> Any:
+    values = tuple(call.builder.value(op(axis=axis)) for axis in range(count))
+    return values[0] if count == 1 else values
+
+
+@intrinsic(lang.grid)
+def _grid(call: Call) -> Any:
+    extents = _once(call, "grid", call.frame.unit.grid)
+    call.frame.unit.grid = tuple(_host_expression(call, extent) for extent in extents)
+    return _positions(call, gpu.BlockId, len(extents))
+
+
+@intrinsic(lang.threads)
+def _threads(call: Call) -> Any:
+    extents = _once(call, "threads", call.frame.unit.threads)
+    for extent in extents:
+        if not isinstance(extent, int) or isinstance(extent, bool) or extent < 1:
+            raise call.error(
+                f"threads() takes positive compile-time ints, got {describe(extent)}", "use a const parameter"
+            )
+    count = 1
+    for extent in extents:
+        count *= extent
+    if count > MAX_THREADS or (len(extents) == 3 and extents[2] > MAX_THREADS_Z):
+        limit = f"at most {MAX_THREADS} threads fit in a block, {MAX_THREADS_Z} along z"
+        shown = ", ".join(str(extent) for extent in extents)
+        raise call.error(f"threads({shown}): {count} threads; {limit}", "use fewer threads, each doing more")
+    call.frame.unit.threads = extents
+    return _positions(call, gpu.ThreadId, len(extents))
+
+
+def _host_expression(call: Call, extent: Any) -> Expr:
+    """A grid extent as an expression that the launch evaluates, read off the ops that compute it."""
+    if isinstance(extent, int) and not isinstance(extent, bool):
+        return ConstExpr(extent)
+    if not isinstance(extent, Value):
+        raise call.error(f"a grid extent is an integer, got {describe(extent)}")
+    owner = extent.owner
+    if owner is call.frame.unit.body and isinstance(extent.type, DType) and extent.type.is_integer:
+        return NameExpr(extent.name)
+    match owner:
+        case arith.Constant() if owner.dtype.is_integer:
+            return ConstExpr(owner.value)
+        case tile.Dim() if type(owner) is tile.Dim:
+            tensor = owner.tensor.type
+            assert isinstance(tensor, GlobalType)
+            size = tensor.dims[owner.axis]
+            return ConstExpr(size) if isinstance(size, int) else NameExpr(size)
+        case arith.Cast() if isinstance(extent.type, DType) and extent.type.is_integer:
+            return _host_expression(call, owner.src)
+        case arith.Scalar() if owner.fn.name in FUNCTIONS:
+            a, b = owner.operands
+            return BinExpr(owner.fn.name, _host_expression(call, a), _host_expression(call, b))
+        case _:
+            raise call.error(
+                "a grid extent depends on something that the host does not know before the launch",
+                "compute it from dimensions, consts and integer scalars with + - * // %, cdiv, min and max",
+            )
+
+
+@intrinsic(lang.warp_id)
+def _warp_id(call: Call) -> Any:
+    return call.builder.value(gpu.WarpId())
+
+
+@intrinsic(lang.lane_id)
+def _lane_id(call: Call) -> Any:
+    return call.builder.value(gpu.LaneId())
+
+
+@intrinsic(lang.unroll)
+def _unroll(call: Call) -> Any:
+    bounds: tuple[Any, ...] = call["bounds"]
+    if not 1 <= len(bounds) <= 3:
+        raise call.error(f"unroll() takes 1 to 3 bounds, got {len(bounds)}")
+    for bound in bounds:
+        if not isinstance(bound, int) or isinstance(bound, bool):
+            raise call.error(
+                f"unroll() needs compile-time ints, got {describe(bound)}", "use range() for a loop at run time"
+            )
+    if len(bounds) == 3 and bounds[2] == 0:
+        raise call.error("unroll() with step 0 never ends")
+    return range(*bounds)
+
+
+@intrinsic(lang.cdiv)
+def _cdiv(call: Call) -> Any:
+    a, b = call["a"], call["b"]
+    if not contains_value([a, b]):
+        if b == 0:
+            raise call.error("cdiv() by zero")
+        return -(-a // b)
+    frame, node = call.frame, call.node
+    less_one = binary(ast.Sub(), b, 1, frame, node)
+    return binary(ast.FloorDiv(), binary(ast.Add(), a, less_one, frame, node), b, frame, node)

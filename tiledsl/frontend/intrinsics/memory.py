@@ -1,0 +1,175 @@
+"""shared, fragment, and the methods of tensors and tiles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tiledsl import lang
+from tiledsl.frontend.arithmetic import as_value, convert
+from tiledsl.frontend.bindings import describe
+from tiledsl.frontend.calls import Call, intrinsic
+from tiledsl.frontend.memory import element_index, is_vector, memory_type, vector_length
+from tiledsl.ir.core import Value
+from tiledsl.ir.ops import tile
+from tiledsl.ir.ops.arith import Bitcast
+from tiledsl.ir.types import BOOL, INDEX, DType, FragmentType, SharedType
+from tiledsl.lang import ir_dtype
+
+scalar_class: Any = lang.Scalar
+fragment_class: Any = lang.Fragment
+memory_class: Any = lang.Memory  # generic, so that its methods are partly unknown to type checkers
+
+__all__: list[str] = []
+
+MAX_FRAGMENT = 1024
+
+
+def _shape(call: Call) -> tuple[int, ...]:
+    shape: Any = call["shape"]
+    dims: tuple[Any, ...] = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)  # pyright: ignore
+    for extent in dims:
+        if not isinstance(extent, int) or isinstance(extent, bool) or extent < 1:
+            raise call.error(
+                f"a shape is made of positive compile-time ints, got {describe(extent)}",
+                "use const parameters; run-time extents belong to Global tensors",
+            )
+    if not dims:
+        raise call.error("a shape needs at least one extent")
+    return dims
+
+
+def _dtype(call: Call) -> DType:
+    dtype = ir_dtype(call["dtype"])
+    if dtype is None or dtype == INDEX:
+        fix = "index has no size in memory: use i32 or i64" if dtype == INDEX else "pass f32, f16, ..."
+        raise call.error(f"dtype must be a dtype of the language, got {describe(call['dtype'])}", fix)
+    return dtype
+
+
+@intrinsic(lang.shared)
+def _shared(call: Call) -> Any:
+    if not call.frame.at_top_level:
+        raise call.error(
+            "shared() under a run-time condition or loop", "allocate at the top level, and pass the tile to functions"
+        )
+    type_ = SharedType(_dtype(call), _shape(call))
+    over: Any = call["over"]
+    tiles: list[Any] = list(over) if isinstance(over, (tuple, list)) else [] if over is None else [over]  # pyright: ignore
+    for other in tiles:
+        if not isinstance(other, Value) or not isinstance(other.type, SharedType):
+            raise call.error(f"over= takes shared tiles, got {describe(other)}")
+    value = call.builder.value(tile.SharedAlloc(*tiles, type=type_))
+    call.frame.unit.tile_count += 1
+    return value
+
+
+@intrinsic(lang.fragment)
+def _fragment(call: Call) -> Any:
+    type_ = FragmentType(_dtype(call), _shape(call))
+    if type_.size > MAX_FRAGMENT:
+        raise call.error(
+            f"a fragment of {type_.size} elements; a thread has 255 registers", "spread it over more threads"
+        )
+    init = as_value(call["init"], type_.dtype, call.frame, call.node, "init")
+    return call.builder.value(tile.Pack(init, type=type_))
+
+
+@intrinsic(memory_class.get)
+def _get(call: Call) -> Any:
+    memory, vec = call["self"], call["vec"]
+    dtype = memory_type(memory).dtype
+    count = vector_length(call.frame, call.node, memory, vec) if vec != 0 else 1
+    at = element_index(call.frame, call.node, memory, call["index"])
+    other: Any = call["other"]
+    if count > 1 and not is_vector(other):
+        scalar = as_value(other, dtype, call.frame, call.node, "other")
+        other = call.builder.value(tile.Pack(scalar, type=FragmentType(dtype, (count,))))
+    elif count == 1:
+        other = as_value(other, dtype, call.frame, call.node, "other")
+    value = call.builder.value(tile.Get(memory, *at, other, vec=count))
+    return _as_vector(call, value, vec)
+
+
+def _as_vector(call: Call, value: Value, vec: int) -> Value:
+    """An access that asked for a vector gives a fragment, also if that is one element."""
+    if vec == 0 or isinstance(value.type, FragmentType):
+        return value
+    return call.builder.value(tile.Pack(value, type=FragmentType(value.dtype, (1,))))
+
+
+@intrinsic(memory_class.load)
+def _load(call: Call) -> Any:
+    memory = call["self"]
+    count = vector_length(call.frame, call.node, memory, call["vec"])
+    at = element_index(call.frame, call.node, memory, call["index"])
+    return _as_vector(call, call.builder.value(tile.Load(memory, *at, vec=count)), call["vec"])
+
+
+def _split(call: Call, name: str, what: str) -> tuple[Value, list[Value], Any]:
+    """The memory, the indices and the last argument of put, store and atomic_add."""
+    memory, arguments = call["self"], call[name]
+    if len(arguments) != memory_type(memory).rank + 1:
+        raise call.error(
+            f"{what}() on a tile of {memory_type(memory).rank} axes takes as many indices and a value, "
+            f"got {len(arguments)} arguments"
+        )
+    return memory, element_index(call.frame, call.node, memory, arguments[:-1]), arguments[-1]
+
+
+def _store(call: Call, op: type[tile.Store], name: str, what: str) -> None:
+    memory, at, value = _split(call, name, what)
+    dtype = memory_type(memory).dtype
+    if not is_vector(value):
+        call.builder.add(op(memory, *at, as_value(value, dtype, call.frame, call.node, "value")))
+        return
+    if value.type.dtype != dtype:
+        raise call.error(f"a fragment of {value.type.dtype} stored to {dtype}", f"convert it: {dtype}(...)")
+    count = value.type.size
+    vector_length(call.frame, call.node, memory, count * dtype.bytes)
+    if count == 1:
+        value = call.builder.value(tile.Extract(value, at=(0,)))
+    call.builder.add(op(memory, *at, value, vec=count))
+
+
+@intrinsic(memory_class.put)
+def _put(call: Call) -> None:
+    _store(call, tile.Put, "index_and_value", "put")
+
+
+@intrinsic(memory_class.store)
+def _vector_store(call: Call) -> None:
+    if not is_vector(call["index_and_fragment"][-1] if call["index_and_fragment"] else None):
+        raise call.error("store() writes a 1-D fragment", "write one element with t[i, j] = x")
+    _store(call, tile.Store, "index_and_fragment", "store")
+
+
+@intrinsic(memory_class.atomic_add)
+def _atomic_add(call: Call) -> Any:
+    memory, at, value = _split(call, "index_and_value", "atomic_add")
+    dtype = memory_type(memory).dtype
+    if dtype.name not in tile.AtomicAdd.dtypes:
+        known = ", ".join(sorted(tile.AtomicAdd.dtypes))
+        raise call.error(f"atomic_add() is not defined for {dtype}", f"it takes {known}")
+    element = as_value(value, dtype, call.frame, call.node, "value")
+    return call.builder.value(tile.AtomicAdd(memory, *at, element))
+
+
+@intrinsic(scalar_class.to, fragment_class.to)
+def _to(call: Call) -> Any:
+    return convert(call["self"], _dtype_or_index(call), call.frame, call.node)
+
+
+def _dtype_or_index(call: Call) -> DType:
+    dtype = ir_dtype(call["dtype"])
+    if dtype is None:
+        raise call.error(f"expected a dtype, got {describe(call['dtype'])}", "pass f32, f16, ...")
+    return dtype
+
+
+@intrinsic(scalar_class.bitcast)
+def _bitcast(call: Call) -> Any:
+    value, dtype = call["self"], _dtype_or_index(call)
+    source = value.dtype
+    if source.bits != dtype.bits or {source, dtype} & {BOOL, INDEX}:
+        raise call.error(f"bitcast from {source} to {dtype}", "both sides must have the same width; not bool or index")
+    return call.builder.value(Bitcast(value, to=dtype))

@@ -1,0 +1,163 @@
+"""Functions on scalars and fragments, and exchange between lanes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tiledsl import lang
+from tiledsl.frontend.arithmetic import apply, as_condition, as_value, select
+from tiledsl.frontend.bindings import contains_value, describe, is_register
+from tiledsl.frontend.calls import Call, intrinsic
+from tiledsl.ir.core import Value
+from tiledsl.ir.ops import warp
+from tiledsl.ir.types import BOOL, I32, INDEX, FragmentType
+
+__all__: list[str] = []
+
+_TABLE = {
+    lang.fma: "fma",
+    lang.sqrt: "sqrt",
+    lang.floor: "floor",
+    lang.ceil: "ceil",
+    lang.trunc: "trunc",
+    lang.rint: "rint",
+    lang.popc: "popc",
+    lang.clz: "clz",
+    lang.minimum: "min",
+    lang.maximum: "max",
+    lang.rcp_approx: "rcp_approx",
+    lang.rsqrt_approx: "rsqrt_approx",
+    lang.exp2_approx: "exp2_approx",
+    lang.log2_approx: "log2_approx",
+    lang.tanh_approx: "tanh_approx",
+    lang.sin_approx: "sin_approx",
+    lang.cos_approx: "cos_approx",
+}
+"""Functions of the language that are a row of the scalar table."""
+
+
+def _register(function: Any, row: str) -> None:
+    @intrinsic(function)
+    def _(call: Call) -> Any:
+        operands = list(call.arguments.values())
+        if not contains_value(operands):
+            if row in ("min", "max"):
+                return (min if row == "min" else max)(operands)
+            raise call.error(
+                f"{function.__name__}() of compile-time numbers only: their dtype is not known",
+                "write f32(...) around one of them",
+            )
+        return apply(row, operands, call.frame, call.node, f"{function.__name__}()")
+
+
+for _function, _row in _TABLE.items():
+    _register(_function, _row)
+
+
+def _variadic(*values: Any) -> None:
+    """The signature of min() and max() as kernels may call them."""
+
+
+@intrinsic(min, signature=_variadic)
+def _min(call: Call) -> Any:
+    return _fold(call, "min")
+
+
+@intrinsic(max, signature=_variadic)
+def _max(call: Call) -> Any:
+    return _fold(call, "max")
+
+
+def _fold(call: Call, row: str) -> Any:
+    values: Any = call["values"]
+    if len(values) == 1:
+        values = values[0]
+    if isinstance(values, Value) or len(values) < 2:
+        raise call.error(f"{row}() takes at least two values", f"{row}(a, b)")
+    result = values[0]
+    for value in values[1:]:
+        plain = not contains_value([result, value])
+        result = min(result, value) if plain and row == "min" else max(result, value) if plain else apply(
+            row, [result, value], call.frame, call.node, f"{row}()"
+        )
+    return result
+
+
+@intrinsic(abs)
+def _abs(call: Call) -> Any:
+    return apply("abs", [call["x"]], call.frame, call.node, "abs()")
+
+
+@intrinsic(len)
+def _len(call: Call) -> Any:
+    obj = call["obj"]
+    if isinstance(obj, (list, tuple)):
+        return len(obj)  # pyright: ignore[reportUnknownArgumentType]
+    raise call.error(f"len() of {describe(obj)}", "use .shape")
+
+
+@intrinsic(lang.where)
+def _where(call: Call) -> Any:
+    condition = as_condition(call["condition"], call.frame, call.node)
+    if isinstance(condition, bool):
+        return call["a"] if condition else call["b"]
+    return select(condition, call["a"], call["b"], call.frame, call.node)
+
+
+# -- warps -----------------------------------------------------------------------------------------
+
+
+def _shuffle(call: Call, mode: str, lane: Any) -> Any:
+    width = call["width"]
+    if width not in (1, 2, 4, 8, 16, 32):
+        raise call.error(f"width must be a power of two up to 32, got {describe(width)}")
+    value = call["value"]
+    if not is_register(value) or isinstance(value.type, FragmentType) or value.type == INDEX:
+        fix = "convert it: i32(x)" if isinstance(value, Value) and value.type == INDEX else ""
+        raise call.error(f"shuffles a run-time scalar, got {describe(value)}", fix)
+    if isinstance(lane, Value) and lane.type == INDEX:
+        lane = call.builder.cast(lane, I32)
+    distance = as_value(lane, I32, call.frame, call.node, "lane")
+    return call.builder.value(warp.Shuffle(value, distance, mode=mode, width=width))
+
+
+@intrinsic(lang.shuffle)
+def _idx(call: Call) -> Any:
+    return _shuffle(call, "idx", call["lane"])
+
+
+@intrinsic(lang.shuffle_up)
+def _up(call: Call) -> Any:
+    return _shuffle(call, "up", call["distance"])
+
+
+@intrinsic(lang.shuffle_down)
+def _down(call: Call) -> Any:
+    return _shuffle(call, "down", call["distance"])
+
+
+@intrinsic(lang.shuffle_xor)
+def _xor(call: Call) -> Any:
+    return _shuffle(call, "xor", call["mask"])
+
+
+def _vote(call: Call, mode: str) -> Any:
+    predicate = as_value(call["predicate"], BOOL, call.frame, call.node, "predicate")
+    return call.builder.value(warp.Vote(predicate, mode=mode))
+
+
+@intrinsic(lang.vote_any)
+def _any(call: Call) -> Any:
+    return _vote(call, "any")
+
+
+@intrinsic(lang.vote_all)
+def _all(call: Call) -> Any:
+    return _vote(call, "all")
+
+
+@intrinsic(lang.ballot)
+def _ballot(call: Call) -> Any:
+    return _vote(call, "ballot")
+
+

@@ -1,0 +1,28 @@
+"""Barriers and fences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tiledsl import lang
+from tiledsl.frontend.calls import Call, intrinsic
+from tiledsl.ir.ops import gpu
+
+__all__: list[str] = []
+
+
+@intrinsic(lang.barrier)
+def _barrier(call: Call) -> Any:
+    call.builder.add(gpu.Barrier())
+
+
+@intrinsic(lang.syncwarp)
+def _syncwarp(call: Call) -> Any:
+    call.builder.add(gpu.SyncWarp())
+
+
+@intrinsic(lang.fence)
+def _fence(call: Call) -> Any:
+    if call["reach"] not in ("cta", "gpu", "sys"):
+        raise call.error(f"fence() reaches 'cta', 'gpu' or 'sys', got {call['reach']!r}")
+    call.builder.add(gpu.Fence(reach=call["reach"]))

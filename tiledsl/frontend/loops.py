@@ -1,0 +1,219 @@
+"""`for` and `while`: compile-time loops are unrolled here, run-time ones become ops."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any, Callable, Iterable
+
+from tiledsl.frontend.analysis import assigned_names, loop_exits, read_first
+from tiledsl.frontend.arithmetic import as_condition, common_dtype, unify
+from tiledsl.frontend.assign import assign
+from tiledsl.frontend.bindings import UNBOUND, Unusable, describe
+from tiledsl.frontend.control import Carried, continue_unless_exited, exit_flag, run_statements, runtime_if
+from tiledsl.frontend.frame import Frame, evaluate, execute
+from tiledsl.ir.core import Block, Value
+from tiledsl.ir.ops import control
+from tiledsl.ir.ops.arith import Constant
+from tiledsl.ir.types import BOOL, INDEX
+
+__all__ = ["Bounds"]
+
+MAX_UNROLL = 4096
+
+
+@execute.register
+def _(node: ast.For, frame: Frame) -> None:
+    if node.orelse:
+        raise frame.error(node, "`else` on a loop is not part of the kernel language", "set a bool before `break`")
+    call = node.iter
+    if isinstance(call, ast.Call) and evaluate(call.func, frame) is range:
+        _run_time_for(frame, node, Bounds(frame, call))
+        return
+    items = evaluate(call, frame)
+    if isinstance(items, Value) or not isinstance(items, Iterable):
+        raise frame.error(
+            call, f"cannot loop over {describe(items)}", "loop over range(...), unroll(...) or a compile-time sequence"
+        )
+    _unrolled(frame, node, list(items))  # pyright: ignore[reportUnknownArgumentType]
+
+
+@execute.register
+def _(node: ast.While, frame: Frame) -> None:
+    if node.orelse:
+        raise frame.error(node, "`else` on a loop is not part of the kernel language", "set a bool before `break`")
+    tested = {n.id for n in ast.walk(node.test) if isinstance(n, ast.Name)}
+    _while(
+        frame,
+        node,
+        assigned_names(node.body),
+        read_first(node.body) | tested,
+        lambda: as_condition(evaluate(node.test, frame), frame, node.test),
+        lambda: run_statements(frame, node.body),
+    )
+
+
+# -- compile time ----------------------------------------------------------------------------------
+
+
+def _unrolled(frame: Frame, node: ast.For, items: list[Any]) -> None:
+    if len(items) > MAX_UNROLL:
+        raise frame.error(
+            node.iter,
+            f"this would unroll {len(items)} iterations (at most {MAX_UNROLL})",
+            "use range() for a loop at run time",
+        )
+    outer = frame.env.get("$break", False), frame.env.get("$continue", False)
+    frame.env["$break"] = False
+    _iterations(frame, node, items)
+    frame.env["$break"], frame.env["$continue"] = outer
+
+
+def _iterations(frame: Frame, node: ast.For, items: list[Any]) -> None:
+    for position, item in enumerate(items):
+        errors = len(frame.unit.errors)
+        frame.env["$continue"] = False
+        assign(frame, node.target, item)
+        run_statements(frame, node.body)
+        frame.env["$continue"] = False
+        if len(frame.unit.errors) > errors:
+            return  # the next iterations would only repeat them
+        rest = items[position + 1 :]
+        if continue_unless_exited(frame, node, (lambda after=rest: _iterations(frame, node, after)) if rest else None):
+            return
+
+
+# -- run time --------------------------------------------------------------------------------------
+
+
+class Bounds:
+    """The arguments of ``range(...)`` as three values of one dtype: index, or what was given."""
+
+    def __init__(self, frame: Frame, call: ast.Call) -> None:
+        if call.keywords or not 1 <= len(call.args) <= 3:
+            raise frame.error(call, f"range() takes 1 to 3 positional arguments, got {len(call.args)}")
+        given = [evaluate(arg, frame) for arg in call.args]
+        ends = [0, *given] if len(given) == 1 else given
+        lo, hi, step = ends if len(ends) == 3 else (*ends, 1)
+        dtype = common_dtype([lo, hi, step], frame, call, "range()") or INDEX
+        if dtype.kind not in ("int", "index"):
+            raise frame.error(call, f"range() over {dtype}", "convert the bounds: i32(...) or index(...)")
+        if step == 0 and not isinstance(step, Value):
+            raise frame.error(call, "range() with step 0 never ends")
+        self.lo, self.hi, self.step = unify([lo, hi, step], dtype, frame, call)
+        op = self.step.op
+        self.down = isinstance(op, Constant) and op.value < 0
+
+
+def _run_time_for(frame: Frame, node: ast.For, bounds: Bounds) -> None:
+    if not isinstance(node.target, ast.Name):
+        raise frame.error(node.target, "the variable of a run-time loop is a name", "write `for i in range(...)`")
+    name = node.target.id
+    names = assigned_names(node.body) - {name}
+    exits = loop_exits(node.body)
+    if exits & {ast.Break, ast.Return}:
+        _for_as_while(frame, node, name, bounds)
+        return
+    builder, loc = frame.builder, frame.loc(node)
+    carried = Carried(frame, names, read_first(node.body), node)
+    body = Block([bounds.lo.type, *carried.types], [name, *carried.names])
+    with frame.into(body):
+        carried.bind(body.args[1:])
+        frame.env.update({name: body.args[0], "$break": False, "$continue": False})
+        run_statements(frame, node.body)
+        builder.loc = loc
+        builder.add(control.Yield(*carried.collect(body.args[1:])))
+    builder.loc = loc
+    loop = builder.add(control.For(bounds.lo, bounds.hi, bounds.step, *carried.inits, blocks=[body]))
+    carried.finish(loop.results)
+    _unbind_target(frame, name)
+
+
+def _unbind_target(frame: Frame, name: str) -> None:
+    frame.env[name] = Unusable(
+        f"{name} may be unbound: it is the variable of a loop that may run zero times",
+        f"copy {name} to a variable that is assigned before the loop",
+    )
+
+
+def _for_as_while(frame: Frame, node: ast.For, name: str, bounds: Bounds) -> None:
+    """A `for` that `break` or `return` may leave: a `while` with its own counter."""
+    counter = f"$for{node.lineno}_{node.col_offset}"
+    frame.env[counter] = bounds.lo
+    builder = frame.builder
+
+    def body() -> None:
+        frame.env[name] = frame.env[counter]
+        run_statements(frame, node.body)
+        builder.loc = frame.loc(node)
+        frame.env[counter] = builder.scalar("add", frame.env[counter], bounds.step)
+
+    _while(
+        frame,
+        node,
+        (assigned_names(node.body) - {name}) | {counter},
+        read_first(node.body) | {counter},
+        lambda: builder.scalar("gt" if bounds.down else "lt", frame.env[counter], bounds.hi),
+        body,
+    )
+    del frame.env[counter]
+    _unbind_target(frame, name)
+
+
+def _while(
+    frame: Frame,
+    node: ast.For | ast.While,
+    names: set[str],
+    exposed: set[str],
+    test: Callable[[], Value | bool],
+    body: Callable[[], None],
+) -> None:
+    builder, loc = frame.builder, frame.loc(node)
+    exits = loop_exits(node.body)
+    if ast.Return in exits and any(isinstance(n, ast.Return) and n.value is not None for n in ast.walk(node)):
+        raise frame.error(
+            node, "`return` with a value inside a run-time loop", "assign the value to a variable, `break`, return it"
+        )
+    flags = {f for f, kind in (("$break", ast.Break), ("$return", ast.Return)) if kind in exits}
+    outer = frame.env.get("$break", False), frame.env.get("$continue", False)
+    frame.env["$break"] = frame.env["$continue"] = False
+    carried = Carried(frame, names | flags, exposed | flags, node)
+    before, after = (Block(carried.types, carried.names) for _ in range(2))
+    with frame.into(before):
+        carried.bind(before.args)
+        go_on = _tested(frame, node, test)
+        builder.add(control.Condition(go_on, *before.args))
+    with frame.into(after):
+        carried.bind(after.args)
+        # The loop was entered, so nothing has exited yet.
+        frame.env.update({"$break": False, "$continue": False, "$return": False})
+        body()
+        frame.env["$continue"] = False
+        builder.loc = loc
+        builder.add(control.Yield(*carried.collect(after.args)))
+    builder.loc = loc
+    loop = builder.add(control.While(*carried.inits, blocks=[before, after]))
+    carried.finish(loop.results)
+    frame.env["$break"], frame.env["$continue"] = outer
+
+
+def _tested(frame: Frame, node: ast.AST, test: Callable[[], Value | bool]) -> Value:
+    """The loop's condition, which is not evaluated once control has left the loop."""
+    frame.env["$go"] = UNBOUND
+
+    def run() -> None:
+        frame.env["$go"] = test()
+
+    exited = exit_flag(frame)
+    if isinstance(exited, Value):
+        frame.env["$go"] = False
+
+        def stop() -> None:
+            frame.env["$go"] = False
+
+        runtime_if(frame, frame.builder.scalar("not", exited), run, stop, node)
+    else:
+        run()
+    result = frame.env.pop("$go")
+    if isinstance(result, bool):
+        return frame.builder.constant(result, BOOL)
+    return result

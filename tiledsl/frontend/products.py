@@ -1,0 +1,82 @@
+"""Contraction: within one statement ``a * b + c``, ``a * b - c``, ``c - a * b`` and ``c += a * b`` on
+floats are one fma. Nothing else contracts. Of ``a * b + c * d`` the left product is the fused one."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from typing import Any
+
+from tiledsl.frontend.arithmetic import apply, binary, common_dtype, negate, unify
+from tiledsl.frontend.bindings import is_register
+from tiledsl.frontend.frame import Frame, evaluate
+from tiledsl.ir.core import Value
+
+__all__ = ["add_product"]
+
+
+@dataclass(frozen=True)
+class _Product:
+    """An unevaluated ``a * b`` of floats, at least one of them a run-time value."""
+
+    a: Any
+    b: Any
+    node: ast.AST
+
+
+def _operand(node: ast.expr, frame: Frame) -> Any:
+    """The operand's binding, or a `_Product` if it is written as one that may be fused."""
+    if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)):
+        return evaluate(node, frame)
+    a, b = evaluate(node.left, frame), evaluate(node.right, frame)
+    if (is_register(a) or is_register(b)) and _is_float(a, b, frame, node):
+        return _Product(a, b, node)
+    return binary(ast.Mult(), a, b, frame, node)
+
+
+def _is_float(a: Any, b: Any, frame: Frame, node: ast.AST) -> bool:
+    dtype = common_dtype([a, b], frame, node, "*")
+    return dtype is not None and dtype.is_float
+
+
+def _value(operand: Any, frame: Frame) -> Any:
+    return apply("mul", [operand.a, operand.b], frame, operand.node, "*") if isinstance(operand, _Product) else operand
+
+
+def _fma(product: _Product, addend: Any, frame: Frame, node: ast.AST, *, negative: bool = False) -> Any:
+    """``a * b + addend``, or with the product negated: exact, since negation is."""
+    dtype = common_dtype([product.a, product.b, addend], frame, node, "fma (from a * b + c)")
+    assert dtype is not None
+    a, b, c = unify([product.a, product.b, addend], dtype, frame, node)
+    return apply("fma", [negate(a, frame, node) if negative else a, b, c], frame, node, "fma (from a * b + c)")
+
+
+def _sum(op: ast.operator, left: Any, right: Any, frame: Frame, node: ast.AST) -> Any:
+    """``left <op> right`` for + and -, either of which may be a `_Product`."""
+    minus = isinstance(op, ast.Sub)
+    if isinstance(left, _Product):
+        addend = _value(right, frame)
+        if minus and isinstance(addend, Value):
+            addend = negate(addend, frame, node)
+        elif minus and isinstance(addend, (int, float)) and not isinstance(addend, bool):
+            # -0 for the integer 0 as well: x - 0 and x + 0 differ for x = -0.
+            addend = -float(addend)
+        return _fma(left, addend, frame, node)
+    if isinstance(right, _Product):
+        return _fma(right, left, frame, node, negative=minus)
+    return binary(op, left, right, frame, node)
+
+
+@evaluate.register
+def _(node: ast.BinOp, frame: Frame) -> Any:
+    if not isinstance(node.op, (ast.Add, ast.Sub)):
+        return binary(node.op, evaluate(node.left, frame), evaluate(node.right, frame), frame, node)
+    left = _operand(node.left, frame)
+    return _sum(node.op, left, _operand(node.right, frame), frame, node)
+
+
+def add_product(op: ast.operator, old: Any, value: ast.expr, frame: Frame, node: ast.AST) -> Any:
+    """``old <op>= value``."""
+    if not isinstance(op, (ast.Add, ast.Sub)) or not is_register(old):
+        return binary(op, old, evaluate(value, frame), frame, node)
+    return _sum(op, old, _operand(value, frame), frame, node)

@@ -1,0 +1,1 @@
+"""Looking at any stage of a kernel. Reads what the compiler made; changes nothing."""

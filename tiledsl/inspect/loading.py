@@ -1,0 +1,89 @@
+"""Find a kernel in a file, and read its const parameters and dtypes from texts."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from tiledsl.errors import TileError
+from tiledsl.ir.types import DTYPES
+from tiledsl.kernel import TileKernel
+
+__all__ = ["load_kernel", "load_module", "parse_consts", "parse_dtypes"]
+
+
+def load_module(path: Path) -> ModuleType:
+    """Run the Python file at `path` as a module, with its folder importable as when it is run by itself."""
+    folder = str(path.parent.resolve())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    spec = importlib.util.spec_from_file_location(path.stem, path.resolve())
+    if spec is None or spec.loader is None:
+        raise TileError(f"cannot load {path}: expected a Python file (.py)")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def load_kernel(path: Path, name: str = "") -> TileKernel:
+    """The kernel `name` of the file at `path`; no name is needed where the file defines just one.
+
+    Raises TileError for a missing file or kernel; the message lists the kernels that are there.
+    """
+    if not path.is_file():
+        raise TileError(f"no such file: {path}. Expected FILE:KERNEL, for example examples/gemm/naive.py:naive")
+    module = load_module(path)
+    kernels = {n: k for n, k in vars(module).items() if isinstance(k, TileKernel)}
+    if not kernels:
+        raise TileError(f"{path} defines no kernel: expected a function under @tile_kernel")
+    listed = ", ".join(kernels)
+    if not name:
+        if len(kernels) > 1:
+            raise TileError(f"{path} defines several kernels: say which, {path}:KERNEL with one of {listed}")
+        return next(iter(kernels.values()))
+    if name not in kernels:
+        raise TileError(f"no kernel {name!r} in {path}. It defines: {listed}")
+    return kernels[name]
+
+
+def parse_consts(kernel: TileKernel, settings: list[str]) -> dict[str, Any]:
+    """``["T=32"]`` as ``{"T": 32}``, each value of the type that the kernel declares."""
+    declared = {c.name: c for c in kernel.signature.consts}
+    consts: dict[str, Any] = {}
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not equals:
+            raise TileError(f"--const {setting}: expected NAME=VALUE, for example --const T=32")
+        if name not in declared:
+            known = ", ".join(declared) or "none"
+            raise TileError(f"--const {setting}: {kernel.signature.name} has no const {name!r}. It has: {known}")
+        consts[name] = _const_value(setting, declared[name].type, text)
+    return consts
+
+
+def parse_dtypes(settings: list[str]) -> dict[str, str]:
+    """``["A=f16"]`` as ``{"A": "f16"}``, by tensor or by dtype variable; `compile` knows which are open."""
+    dtypes: dict[str, str] = {}
+    for setting in settings:
+        name, equals, dtype = setting.partition("=")
+        if not equals or dtype not in DTYPES:
+            raise TileError(f"--dtype {setting}: expected NAME=DTYPE with one of {', '.join(DTYPES)}")
+        dtypes[name] = dtype
+    return dtypes
+
+
+def _const_value(setting: str, type_: Any, text: str) -> Any:
+    if type_ is bool:
+        if text not in ("True", "False"):
+            raise TileError(f"--const {setting}: expected True or False, got {text!r}")
+        return text == "True"
+    if type_ in (int, float, str):
+        try:
+            return type_(text)
+        except ValueError:
+            raise TileError(f"--const {setting}: expected an {type_.__name__}, got {text!r}") from None
+    raise TileError(f"--const {setting}: a const of type {type_!r} cannot be given on the command line")

@@ -1,0 +1,129 @@
+"""Which line of the user's Python each line of a stage came from.
+
+Each reader takes the text of one stage and gives its lines, without the debug information that was only
+there to say where they came from.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+__all__ = ["READERS", "Line", "Source"]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A line of a Python file, counted from 1."""
+
+    file: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a stage and the Python line it came from, if that is known."""
+
+    text: str
+    source: Source | None = None
+
+
+_IR_PLACE = r'"(?:[^"\\]|\\.)*":\d+:\d+(?:-\d+)?(?: in "[^"]*")?'
+_IR_LOC = re.compile(rf" @ (?P<innermost>{_IR_PLACE})(?: from {_IR_PLACE})*")
+
+
+def read_ir(text: str) -> Iterator[Line]:
+    """The IR printed with locations: ``@ "file":line:col`` stands behind an op, callers after ``from``."""
+    for line in text.splitlines():
+        found = _IR_LOC.search(line)
+        if found is None:
+            yield Line(line)
+            continue
+        file, end = json.JSONDecoder().raw_decode(found["innermost"])
+        number = found["innermost"][end + 1 :].partition(":")[0]
+        yield Line(line[: found.start()] + line[found.end() :], Source(file, int(number)))
+
+
+_PTX_FILE = re.compile(r'\s*\.file\s+(\d+)\s+"([^"]*)"')
+_PTX_LOC = re.compile(r"\s*\.loc\s+(\d+)\s+(\d+)\s+\d+")
+
+
+def read_ptx(text: str) -> Iterator[Line]:
+    """PTX: ``.loc`` holds for the instructions after it, ``.file`` gives numbers their names.
+
+    The debug sections that follow the code are left out.
+    """
+    lines = text.splitlines()
+    files = {found[1]: found[2] for line in lines if (found := _PTX_FILE.match(line))}
+    here: Source | None = None
+    for line in lines:
+        if line.lstrip().startswith(".section"):
+            return
+        if found := _PTX_LOC.match(line):
+            here = Source(files[found[1]], int(found[2])) if found[2] != "0" else None
+        elif not _PTX_FILE.match(line):
+            code = line.startswith("\t") and not line.lstrip().startswith(("//", "."))
+            yield Line(line, here if code else None)
+
+
+_SASS_FILE = re.compile(r'\s*//## File "(?P<file>[^"]*)", line (?P<line>\d+)(?P<inlined> inlined at)?')
+
+
+def read_sass(text: str) -> Iterator[Line]:
+    """SASS of nvdisasm with line information: a ``//## File`` comment holds for the instructions after it.
+
+    Of a chain "inlined at" the first one counts: the innermost, where the code was written.
+    """
+    here: Source | None = None
+    inside_chain = False
+    for line in text.splitlines():
+        found = _SASS_FILE.match(line)
+        if found is None:
+            inside_chain = False
+            yield Line(line, here if "/*" in line else None)
+            continue
+        if not inside_chain:
+            here = Source(found["file"], int(found["line"]))
+        inside_chain = found["inlined"] is not None
+
+
+_LLVM_USE = re.compile(r",? !dbg !(\d+)")
+_LLVM_NODE = re.compile(r"!(\d+) = (?:distinct )?!(\w+)\((.*)\)$")
+
+
+def read_llvm(text: str) -> Iterator[Line]:
+    """LLVM IR: ``!dbg`` names a DILocation, whose scope leads to its file. Metadata is left out."""
+    nodes = {found[1]: (found[2], found[3]) for line in text.splitlines() if (found := _LLVM_NODE.match(line))}
+    for line in text.splitlines():
+        if line.startswith("!"):
+            continue
+        found = _LLVM_USE.search(line)
+        if found is None or line.startswith("define"):
+            yield Line(_LLVM_USE.sub("", line))
+        else:
+            yield Line(line[: found.start()] + line[found.end() :], _llvm_source(nodes, found[1]))
+
+
+def _llvm_source(nodes: dict[str, tuple[str, str]], location: str) -> Source | None:
+    kind, body = nodes.get(location, ("", ""))
+    line = re.search(r"line: (\d+)", body)
+    if kind != "DILocation" or line is None or line[1] == "0":
+        return None
+    while kind != "DIFile":
+        up = re.search(r"file: !(\d+)", body) or re.search(r"scope: !(\d+)", body)
+        if up is None:
+            return None
+        kind, body = nodes.get(up[1], ("DIFile", ""))
+    names = dict(re.findall(r'(filename|directory): "([^"]*)"', body))
+    name, folder = names.get("filename", ""), names.get("directory", "")
+    return Source(f"{folder}/{name}" if folder and not name.startswith("/") else name, int(line[1]))
+
+
+READERS: dict[str, Callable[[str], Iterator[Line]]] = {
+    "ir": read_ir,
+    "llvm": read_llvm,
+    "ptx": read_ptx,
+    "sass": read_sass,
+}

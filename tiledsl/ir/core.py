@@ -1,0 +1,332 @@
+"""The IR's data structures: values, ops, blocks and kernels.
+
+The IR is SSA with structured control flow. A region is exactly one `Block`; loop-carried values are
+block arguments, never phis. Ops are mutable and know the users of their results, so a pass edits in
+place. An op's *meaning* lives in the backends, one rule an op class; here are only its shape,
+its `verify` and its memory effects.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Callable, ClassVar, Generic, Iterator, Literal, Mapping, Sequence, TypeVar, overload
+
+from tiledsl.errors import UNKNOWN_LOC, Loc, VerifyError
+from tiledsl.ir.abi import AbiArg
+from tiledsl.ir.expr import Expr
+from tiledsl.ir.types import DType, Type
+
+__all__ = [
+    "OPS",
+    "Attr",
+    "Block",
+    "Effect",
+    "Kernel",
+    "Level",
+    "Op",
+    "Scope",
+    "Value",
+    "attribute",
+    "operand",
+]
+
+Attr = int | float | bool | str | Type | tuple[Any, ...]
+Effect = Literal["read", "write", "sync", "io"]
+Level = Literal["tile", "thread", "both"]
+Scope = Literal["thread", "warp", "cta"]
+"""Who must execute an op together: a collective op under a less uniform condition is an error."""
+
+OPS: dict[str, type[Op]] = {}
+"""Every op class by IR name. Classes register themselves when they are defined."""
+
+T = TypeVar("T")
+
+
+class Value:
+    """An SSA value: a result of an op or an argument of a block. `name` is a hint for printing."""
+
+    __slots__ = ("index", "name", "owner", "type", "uses")
+
+    def __init__(self, type_: Type, owner: Op | Block, index: int, name: str = "") -> None:
+        self.type = type_
+        self.owner = owner
+        self.index = index
+        self.name = name
+        self.uses: dict[tuple[Op, int], None] = {}
+
+    @property
+    def dtype(self) -> DType:
+        """The dtype of a scalar value."""
+        assert isinstance(self.type, DType), f"{self.type} is not a scalar"
+        return self.type
+
+    @property
+    def op(self) -> Op | None:
+        """The op that defines this value, or None for a block argument."""
+        return self.owner if isinstance(self.owner, Op) else None
+
+    def replace_all_uses_with(self, other: Value) -> None:
+        for user, position in list(self.uses):
+            user.set_operand(position, other)
+
+    def __repr__(self) -> str:
+        return f"<Value {self.name or hex(id(self))}: {self.type}>"
+
+
+class operand:  # noqa: N801 - used like a keyword in op classes
+    """Declares that operand `position` of an op class has this name."""
+
+    def __init__(self, position: int) -> None:
+        self.position = position
+
+    def __get__(self, op: Op, owner: type[Op] | None = None) -> Value:
+        return op.operands[self.position]
+
+
+class attribute(Generic[T]):  # noqa: N801 - used like a keyword in op classes
+    """Declares an attribute of an op class; without a default it must be given."""
+
+    name: str
+
+    def __init__(self, type_: type[T], default: T | None = None) -> None:
+        self.type, self.default = type_, default
+
+    def __set_name__(self, owner: type[Op], name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, op: None, owner: type[Op]) -> attribute[T]: ...
+    @overload
+    def __get__(self, op: Op, owner: type[Op]) -> T: ...
+    def __get__(self, op: Op | None, owner: type[Op]) -> attribute[T] | T:
+        return self if op is None else op.attrs[self.name]
+
+
+class Op:
+    """Base of all ops. Construct as ``Add(a, b, attr=..., loc=loc)``; result types are inferred.
+
+    Class attributes that a subclass states:
+      `name`     IR name, ``family.snake``; unique.
+      `level`    the levels at which the op is legal.
+      `effects`  what it does to memory or the world; an op without effects may be removed or merged.
+      `scope`    who must reach it together.
+      `terminator`  True for the op that ends a block.
+    """
+
+    name: ClassVar[str] = ""
+    level: ClassVar[Level] = "both"
+    effects: ClassVar[frozenset[Effect]] = frozenset()
+    scope: ClassVar[Scope] = "thread"
+    terminator: ClassVar[bool] = False
+    attributes: ClassVar[Mapping[str, attribute[Any]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        cls.attributes = {
+            **cls.attributes,
+            **{k: v for k, v in vars(cls).items() if isinstance(v, attribute)},
+        }
+        if cls.name:
+            assert cls.name not in OPS, f"op {cls.name} is defined twice"
+            OPS[cls.name] = cls
+
+    def __init__(
+        self,
+        *operands: Value,
+        blocks: Sequence[Block] = (),
+        types: Sequence[Type] | None = None,
+        loc: Loc = UNKNOWN_LOC,
+        **attrs: Attr,
+    ) -> None:
+        self.operands: list[Value] = []
+        self.loc = loc
+        self.parent: Block | None = None
+        self.blocks: list[Block] = list(blocks)
+        for block in self.blocks:
+            block.parent = self
+        unknown = attrs.keys() - self.attributes.keys()
+        assert not unknown, f"{self.name} has no attribute {', '.join(sorted(unknown))}"
+        self.attrs: dict[str, Any] = {}
+        for name, declared in self.attributes.items():
+            value = attrs.get(name, declared.default)
+            if value is None:
+                raise VerifyError(f"{self.name} needs attribute {name}", loc)
+            self.attrs[name] = value
+        for position, value in enumerate(operands):
+            self.operands.append(value)
+            value.uses[self, position] = None
+        inferred = self.infer() if types is None else types
+        self.results: list[Value] = [Value(t, self, i) for i, t in enumerate(inferred)]
+
+    # -- what a subclass defines ---------------------------------------------------------------
+
+    def infer(self) -> Sequence[Type]:
+        """Result types from operands, attributes and blocks. No results unless overridden."""
+        return ()
+
+    def verify(self) -> None:
+        """Check what is special to this op; call `self.require`. Generic checks: `ir.verifier`."""
+
+    # -- shared machinery ----------------------------------------------------------------------
+
+    @property
+    def result(self) -> Value:
+        """The only result."""
+        assert len(self.results) == 1, f"{self.name} has {len(self.results)} results"
+        return self.results[0]
+
+    @property
+    def is_pure(self) -> bool:
+        """True if the op, with all that it contains, has no effect but its results."""
+        return (
+            not self.effects
+            and not self.terminator
+            and all(op.is_pure or op.terminator for block in self.blocks for op in block.ops)
+        )
+
+    def require(self, condition: bool, message: str) -> None:
+        if not condition:
+            raise VerifyError(f"{self.name}: {message}", self.loc)
+
+    def set_operand(self, position: int, value: Value) -> None:
+        del self.operands[position].uses[self, position]
+        self.operands[position] = value
+        value.uses[self, position] = None
+
+    def set_operands(self, values: Sequence[Value]) -> None:
+        """Replace the whole operand list."""
+        for position, old in enumerate(self.operands):
+            del old.uses[self, position]
+        self.operands = list(values)
+        for position, value in enumerate(self.operands):
+            value.uses[self, position] = None
+
+    def erase(self) -> None:
+        """Remove this op, with all that it contains, from its block. Its results must be unused."""
+        assert not any(r.uses for r in self.results), f"{self.name} still has users"
+        self.drop_operands()
+        if self.parent is not None:
+            self.parent.ops.remove(self)
+            self.parent = None
+
+    def drop_operands(self) -> None:
+        """Forget all operands, also of the ops inside (they go with this one)."""
+        self.set_operands(())
+        for block in self.blocks:
+            for op in block.ops:
+                op.drop_operands()
+
+    def walk(self) -> Iterator[Op]:
+        """This op and all that it contains, in program order."""
+        yield self
+        for block in self.blocks:
+            yield from block.walk()
+
+    def clone(self, mapping: dict[Value, Value]) -> Op:
+        """A deep copy whose operands go through `mapping`, which gains this op's results."""
+        blocks = [block.clone(mapping) for block in self.blocks]
+        copy = type(self)(
+            *(mapping.get(v, v) for v in self.operands),
+            blocks=blocks,
+            types=[r.type for r in self.results],
+            loc=self.loc,
+            **self.attrs,
+        )
+        for old, new in zip(self.results, copy.results, strict=True):
+            new.name = old.name
+            mapping[old] = new
+        return copy
+
+    def __repr__(self) -> str:
+        return f"<{self.name} at {self.loc}>"
+
+
+class Block:
+    """A list of ops that ends in a terminator, with typed arguments."""
+
+    __slots__ = ("args", "ops", "parent")
+
+    def __init__(self, arg_types: Sequence[Type] = (), names: Sequence[str] = ()) -> None:
+        self.parent: Op | Kernel | None = None
+        self.ops: list[Op] = []
+        hints = [*names, *[""] * (len(arg_types) - len(names))]
+        self.args: list[Value] = [Value(t, self, i, hints[i]) for i, t in enumerate(arg_types)]
+
+    def append(self, op: Op) -> Op:
+        op.parent = self
+        self.ops.append(op)
+        return op
+
+    def insert_before(self, anchor: Op, op: Op) -> Op:
+        op.parent = self
+        self.ops.insert(self.ops.index(anchor), op)
+        return op
+
+    @property
+    def terminator(self) -> Op:
+        return self.ops[-1]
+
+    def walk(self) -> Iterator[Op]:
+        for op in list(self.ops):
+            yield from op.walk()
+
+    def clone(self, mapping: dict[Value, Value]) -> Block:
+        copy = Block([a.type for a in self.args], [a.name for a in self.args])
+        mapping.update(zip(self.args, copy.args, strict=True))
+        for op in self.ops:
+            copy.append(op.clone(mapping))
+        return copy
+
+
+@dataclass(eq=False)
+class Kernel:
+    """One specialised kernel: what the frontend makes, passes rewrite and backends consume.
+
+    body:    its arguments are the kernel's parameters. At tile level one per present `Global`
+             (`GlobalType`) and scalar, in the order of the signature. At thread level what
+             `ir.abi` lists: pointers, then sizes, strides and scalars.
+    grid:    1 to 3 host expressions over the names of run-time dimensions and scalars.
+    threads: threads of a block along x, y, z (trailing ones may be left out).
+    level:   "tile" until `expand`, then "thread".
+    index_bits: width that `index` gets in `expand`: 32 or 64.
+    shared_bytes: shared memory of a block in bytes (0 until `expand` has laid it out).
+    abi: what each body argument is, at thread level; empty at tile level.
+    externals: Python callables that `ptx.inline` names as its emulation.
+    """
+
+    name: str
+    body: Block
+    grid: tuple[Expr, ...]
+    threads: tuple[int, ...]
+    level: Literal["tile", "thread"] = "tile"
+    index_bits: int = 32
+    shared_bytes: int = 0
+    abi: tuple[AbiArg, ...] = ()
+    loc: Loc = UNKNOWN_LOC
+    externals: dict[str, Callable[..., Any]] = field(default_factory=dict[str, Callable[..., Any]])
+
+    def __post_init__(self) -> None:
+        self.body.parent = self
+
+    @property
+    def thread_count(self) -> int:
+        count = 1
+        for extent in self.threads:
+            count *= extent
+        return count
+
+    def walk(self) -> Iterator[Op]:
+        yield from self.body.walk()
+
+    def clone(self) -> Kernel:
+        return Kernel(
+            self.name,
+            self.body.clone({}),
+            self.grid,
+            self.threads,
+            self.level,
+            self.index_bits,
+            self.shared_bytes,
+            self.abi,
+            self.loc,
+            dict(self.externals),
+        )

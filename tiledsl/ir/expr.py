@@ -1,0 +1,88 @@
+"""Host expressions: the small arithmetic that a launch evaluates, such as ``ceildiv(N, 16)``.
+
+They are the grid of a kernel. Text form is Python syntax, so that they print, parse and are stored.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from typing import Callable, Mapping
+
+__all__ = ["BinExpr", "ConstExpr", "Expr", "NameExpr", "evaluate", "parse_expr"]
+
+
+@dataclass(frozen=True, slots=True)
+class ConstExpr:
+    value: int
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class NameExpr:
+    """A run-time dimension or an integer scalar argument, by name."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class BinExpr:
+    """`fn` is one of add, sub, mul, floordiv, mod, min, max."""
+
+    fn: str
+    a: Expr
+    b: Expr
+
+    def __str__(self) -> str:
+        return f"{self.fn}({self.a}, {self.b})"
+
+
+Expr = ConstExpr | NameExpr | BinExpr
+
+FUNCTIONS: dict[str, Callable[[int, int], int]] = {
+    "add": int.__add__,
+    "sub": int.__sub__,
+    "mul": int.__mul__,
+    "floordiv": int.__floordiv__,
+    "mod": int.__mod__,
+    "min": lambda a, b: min(a, b),
+    "max": lambda a, b: max(a, b),
+}
+
+
+def evaluate(expr: Expr, values: Mapping[str, int]) -> int:
+    """The value of `expr` in exact integers; raises KeyError for a name that is not in `values`."""
+    match expr:
+        case ConstExpr(value):
+            return value
+        case NameExpr(name):
+            return values[name]
+        case BinExpr(fn, a, b):
+            return FUNCTIONS[fn](evaluate(a, values), evaluate(b, values))
+
+
+def parse_expr(text: str) -> Expr:
+    """Read what `str(expr)` wrote. Raises ValueError for anything else."""
+    try:
+        return _from_ast(ast.parse(text, mode="eval").body)
+    except SyntaxError as error:
+        raise ValueError(f"not a host expression: {text!r}") from error
+
+
+def _from_ast(node: ast.expr) -> Expr:
+    match node:
+        case ast.Constant(value=int(value)):
+            return ConstExpr(value)
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int(value))):
+            return ConstExpr(-value)
+        case ast.Name(id=name):
+            return NameExpr(name)
+        case ast.Call(func=ast.Name(id=fn), args=[a, b]) if fn in FUNCTIONS:
+            return BinExpr(fn, _from_ast(a), _from_ast(b))
+        case _:
+            raise ValueError(f"not a host expression: {ast.unparse(node)!r}")

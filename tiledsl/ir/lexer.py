@@ -1,0 +1,117 @@
+"""Tokens of the textual IR, and a reader over them that reports errors at their place."""
+
+from __future__ import annotations
+
+import linecache
+import re
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import NoReturn
+
+from tiledsl.errors import CompileError, Loc
+
+__all__ = ["Token", "TokenReader", "number"]
+
+_TOKEN = re.compile(
+    r"""(?P<skip>(?:[ \t\r\n]+|;[^\n]*)+)
+      | (?P<value>%\w+)
+      | (?P<string>"(?:[^"\\\n]|\\.)*")
+      | (?P<number>-?(?:0x[0-9a-fA-F]+(?:\.[0-9a-fA-F]*)?(?:p[+-]?\d+)?
+                      |\d+\.\d*(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+|\d+|inf\b|nan\b))
+      | (?P<word>[^\W\d]\w*(?:\.[^\W\d]\w*)*)
+      | (?P<punct>[(){}\[\]<>=,:@-])""",
+    re.VERBOSE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    kind: str
+    text: str
+    start: int
+
+
+class TokenReader:
+    """A position in the tokens of `text`; `file` is what errors name."""
+
+    def __init__(self, text: str, file: str) -> None:
+        self.text, self.file = text, file
+        self.line_starts = [0, *(m.end() for m in re.finditer("\n", text))]
+        self.tokens = self.tokenize()
+        self.at = 0
+
+    # -- tokens --------------------------------------------------------------------------------
+
+    def tokenize(self) -> list[Token]:
+        tokens: list[Token] = []
+        position = 0
+        while position < len(self.text):
+            match = _TOKEN.match(self.text, position)
+            if match is None:
+                self.fail_at(position, f"unexpected character {self.text[position]!r}")
+            kind = match.lastgroup
+            if kind != "skip" and kind is not None:
+                tokens.append(Token(kind, match.group(), position))
+            position = match.end()
+        tokens.append(Token("end", "", len(self.text)))
+        return tokens
+
+    def loc_at(self, start: int, length: int = 1) -> Loc:
+        line = bisect_right(self.line_starts, start)
+        col = start - self.line_starts[line - 1] + 1
+        return Loc(self.file, line, col, col + length)
+
+    def fail_at(self, start: int, message: str, length: int = 1) -> NoReturn:
+        if self.file.startswith("<"):  # no file to show the line from
+            linecache.cache[self.file] = len(self.text), None, self.text.splitlines(keepends=True), self.file
+        raise CompileError(message, self.loc_at(start, length))
+
+    def fail(self, message: str, token: Token | None = None) -> NoReturn:
+        token = token or self.tokens[self.at]
+        self.fail_at(token.start, message, max(1, len(token.text)))
+
+    @property
+    def token(self) -> Token:
+        return self.tokens[self.at]
+
+    def take(self) -> Token:
+        token = self.tokens[self.at]
+        self.at += 1
+        return token
+
+    def accept(self, text: str) -> bool:
+        token = self.tokens[self.at]
+        if token.text == text and token.kind in ("punct", "word"):
+            self.at += 1
+            return True
+        return False
+
+    def expect(self, text: str) -> Token:
+        if not self.accept(text):
+            self.fail(f"expected {text!r}, found {self.token.text or 'the end'!r}")
+        return self.tokens[self.at - 1]
+
+    def expect_kind(self, kind: str, what: str) -> Token:
+        if self.token.kind != kind:
+            self.fail(f"expected {what}, found {self.token.text or 'the end'!r}")
+        return self.take()
+
+    def integer(self) -> int:
+        token = self.expect_kind("number", "an integer")
+        value = number(token.text)
+        if not isinstance(value, int):
+            self.fail(f"expected an integer, found {token.text}", token)
+        return value
+
+    def word(self, what: str) -> str:
+        return self.expect_kind("word", what).text
+
+
+def number(text: str) -> int | float:
+    """The value of a number token: an int, or a float if it has a point, an exponent or a name."""
+    if "0x" in text:
+        return float.fromhex(text) if "." in text or "p" in text else int(text, 16)
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)

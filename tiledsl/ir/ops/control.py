@@ -1,0 +1,129 @@
+"""Structured control flow. `return`, `break` and `continue` are lowered to these by the frontend."""
+
+from __future__ import annotations
+
+from typing import Sequence
+
+from tiledsl.ir.core import Block, Op, Value, attribute, operand
+from tiledsl.ir.types import BOOL, DType, Type
+
+__all__ = ["Condition", "For", "If", "Return", "While", "Yield"]
+
+
+def _types(values: Sequence[Value]) -> tuple[Type, ...]:
+    return tuple(v.type for v in values)
+
+
+class Yield(Op):
+    """Ends the block of a `For` or `If` and the second block of a `While`, with the block's results."""
+
+    name = "control.yield"
+    terminator = True
+
+
+class Return(Op):
+    """Ends the kernel's body."""
+
+    name = "control.return"
+    terminator = True
+
+
+class Condition(Op):
+    """Ends the first block of a `While`: operand 0 (bool) says whether to go on; the rest are passed
+    to the second block, or are the loop's results."""
+
+    name = "control.condition"
+    terminator = True
+    go_on = operand(0)
+
+    def verify(self) -> None:
+        self.require(self.go_on.type == BOOL, "the condition is not a bool")
+
+
+class If(Op):
+    """``%r = control.if %condition {then} {else}``. Both blocks end in a `Yield` of the same types."""
+
+    name = "control.if"
+    condition = operand(0)
+
+    @property
+    def then(self) -> Block:
+        return self.blocks[0]
+
+    @property
+    def orelse(self) -> Block:
+        return self.blocks[1]
+
+    def infer(self) -> Sequence[Type]:
+        return _types(self.then.terminator.operands)
+
+    def verify(self) -> None:
+        self.require(self.condition.type == BOOL, "the condition is not a bool")
+        self.require(len(self.blocks) == 2 and not any(b.args for b in self.blocks), "two blocks without arguments")
+        for block in self.blocks:
+            self.require(isinstance(block.terminator, Yield), "blocks end in control.yield")
+            self.require(_types(block.terminator.operands) == _types(self.results), "yielded types differ")
+
+
+class For(Op):
+    """``for i in range(lo, hi, step)`` with loop-carried values.
+
+    Operands: lo, hi, step (one integer dtype; signed or index), then the initial values. The block's
+    arguments: the induction variable, then the carried values; it yields their next values. `step`
+    is not 0; the sign of a constant step decides the direction, a run-time step is positive.
+    `unroll`: 1 is a plain loop; n > 1 asks the unroll pass for n copies of the body an iteration;
+    0 asks for full unrolling, which needs a constant trip count.
+    """
+
+    name = "control.for"
+    unroll = attribute(int, 1)
+    lo, hi, step = operand(0), operand(1), operand(2)
+
+    @property
+    def inits(self) -> list[Value]:
+        return self.operands[3:]
+
+    @property
+    def body(self) -> Block:
+        return self.blocks[0]
+
+    def infer(self) -> Sequence[Type]:
+        return _types(self.inits)
+
+    def verify(self) -> None:
+        dtype = self.lo.type
+        self.require(isinstance(dtype, DType) and dtype.kind in ("int", "index"), f"no loop over {dtype}")
+        self.require(self.hi.type == dtype and self.step.type == dtype, "bounds and step differ in dtype")
+        self.require(_types(self.body.args) == (dtype, *_types(self.inits)), "block arguments do not match")
+        self.require(isinstance(self.body.terminator, Yield), "the block ends in control.yield")
+        self.require(_types(self.body.terminator.operands) == _types(self.inits), "yielded types differ")
+        self.require(_types(self.results) == _types(self.inits), "result types differ")
+        self.require(self.unroll >= 0, "unroll is negative")
+
+
+class While(Op):
+    """A loop that tests first. Operands: initial values, passed to block 0, which ends in
+    `Condition`; block 1 gets the condition's other operands and yields the next arguments of block 0."""
+
+    name = "control.while"
+
+    @property
+    def before(self) -> Block:
+        return self.blocks[0]
+
+    @property
+    def after(self) -> Block:
+        return self.blocks[1]
+
+    def infer(self) -> Sequence[Type]:
+        return _types(self.before.terminator.operands[1:])
+
+    def verify(self) -> None:
+        self.require(len(self.blocks) == 2, "two blocks")
+        self.require(isinstance(self.before.terminator, Condition), "block 0 ends in control.condition")
+        self.require(isinstance(self.after.terminator, Yield), "block 1 ends in control.yield")
+        self.require(_types(self.before.args) == _types(self.operands), "arguments of block 0 do not match")
+        passed = _types(self.before.terminator.operands[1:])
+        self.require(_types(self.after.args) == passed, "arguments of block 1 do not match")
+        self.require(_types(self.results) == passed, "result types differ")
+        self.require(_types(self.after.terminator.operands) == _types(self.operands), "yielded types differ")

@@ -1,0 +1,89 @@
+"""Where a thread is, and synchronisation. (PTX ISA: special registers; bar; bar.warp; membar.)"""
+
+from __future__ import annotations
+
+from typing import Sequence
+
+from tiledsl.ir.core import Kernel, Op, attribute
+from tiledsl.ir.types import I32, INDEX, DType, Type
+
+__all__ = ["Barrier", "BlockId", "Fence", "LaneId", "Position", "SyncWarp", "ThreadId", "WarpId"]
+
+
+class Position(Op):
+    """Base of the ops that say where a thread is. The result is index at tile level, i32 below."""
+
+    dtype = attribute(DType, INDEX)
+
+    def infer(self) -> Sequence[Type]:
+        return (self.dtype,)
+
+    def verify(self) -> None:
+        self.require(self.dtype in (INDEX, I32), f"a position is an index or an i32, not {self.dtype}")
+
+
+class ThreadId(Position):
+    """Index of the thread in its block along `axis` (0 = x, 1 = y, 2 = z)."""
+
+    name = "gpu.thread_id"
+    axis = attribute(int)
+
+
+class BlockId(Position):
+    """Index of the block in the grid along `axis`."""
+
+    name = "gpu.block_id"
+    axis = attribute(int)
+
+
+class WarpId(Position):
+    """Linear thread index (x fastest) divided by 32. The same for all threads of a warp."""
+
+    name = "gpu.warp_id"
+
+
+class LaneId(Position):
+    """Linear thread index (x fastest) modulo 32."""
+
+    name = "gpu.lane_id"
+
+
+class Barrier(Op):
+    """All threads of the block wait for each other; their memory accesses before it are visible after.
+
+    PTX ``barrier.sync 0`` / ``bar.sync 0``.
+    """
+
+    name = "gpu.barrier"
+    effects = frozenset({"sync"})
+    scope = "cta"
+
+
+class SyncWarp(Op):
+    """The threads of the warp wait for each other, with memory ordering (``bar.warp.sync``)."""
+
+    name = "gpu.sync_warp"
+    effects = frozenset({"sync"})
+    scope = "warp"
+
+
+class Fence(Op):
+    """This thread's writes become visible before its later ones: ``fence.acq_rel`` at `reach`."""
+
+    name = "gpu.fence"
+    effects = frozenset({"sync"})
+    reach = attribute(str, "gpu")
+
+    def verify(self) -> None:
+        self.require(self.reach in ("cta", "gpu", "sys"), f"no such reach: {self.reach}")
+
+
+def kernel_of(op: Op) -> Kernel:
+    """The kernel that contains `op`."""
+    block = op.parent
+    while block is not None:
+        owner = block.parent
+        if isinstance(owner, Kernel):
+            return owner
+        block = owner.parent if owner is not None else None
+    raise AssertionError(f"{op.name} is in no kernel")

@@ -1,0 +1,247 @@
+"""Tile level: tensors and shared tiles accessed by index, and per-thread fragments.
+
+`expand` turns all of these into the `mem` family, the only place where addresses are computed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Sequence
+
+from tiledsl.ir.core import Op, Value, attribute, operand
+from tiledsl.ir.types import (
+    INDEX,
+    DType,
+    FragmentType,
+    GlobalType,
+    MemoryType,
+    SharedType,
+    Type,
+    is_memory,
+)
+
+__all__ = [
+    "Access",
+    "AtomicAdd",
+    "Dim",
+    "Extract",
+    "Get",
+    "Insert",
+    "Load",
+    "Pack",
+    "Put",
+    "SharedAlloc",
+    "Store",
+    "Stride",
+]
+
+VECTOR_BYTES = (2, 4, 8, 16)
+
+
+class Dim(Op):
+    """Extent of a global tensor along `axis`, an index."""
+
+    name = "tile.dim"
+    level = "tile"
+    axis = attribute(int)
+    tensor = operand(0)
+
+    def infer(self) -> Sequence[Type]:
+        return (INDEX,)
+
+    def verify(self) -> None:
+        type_ = self.tensor.type
+        self.require(isinstance(type_, GlobalType), f"no extents on {type_}")
+        assert isinstance(type_, GlobalType)
+        self.require(0 <= self.axis < type_.rank, f"no axis {self.axis}")
+
+
+class Stride(Dim):
+    """Distance in elements between neighbours of a global tensor along `axis`, an index."""
+
+    name = "tile.stride"
+
+
+class SharedAlloc(Op):
+    """A tile in shared memory. Operands: earlier allocations whose bytes it may reuse (`over=`).
+
+    Allocations without `over` are disjoint. The tile starts at a multiple of 16 bytes.
+    """
+
+    name = "tile.shared_alloc"
+    level = "tile"
+    effects = frozenset({"sync"})  # an allocation is an identity: never merged, duplicated or hoisted
+    type = attribute(SharedType)
+
+    def infer(self) -> Sequence[Type]:
+        return (self.type,)
+
+    def verify(self) -> None:
+        self.require(all(isinstance(v.type, SharedType) for v in self.operands), "over= takes shared tiles")
+        self.require(all(d > 0 for d in self.type.dims), "extents are positive")
+
+
+class Access(Op):
+    """Base of loads and stores. Operands: the memory, its indices, then what the subclass adds.
+
+    `vec` elements are accessed from the indices on, along the unit-stride axis (the last one of a
+    shared tile): 1, or as many as make 2, 4, 8 or 16 bytes, which must be aligned.
+    """
+
+    level = "tile"
+    vec = attribute(int, 1)
+    memory = operand(0)
+    extra = 0
+    """How many operands follow the indices."""
+
+    @property
+    def memory_type(self) -> MemoryType:
+        type_ = self.memory.type
+        assert isinstance(type_, (GlobalType, SharedType))
+        return type_
+
+    @property
+    def indices(self) -> list[Value]:
+        return self.operands[1 : 1 + self.memory_type.rank]
+
+    @property
+    def value_type(self) -> Type:
+        """dtype of one element, or a fragment of `vec` of them."""
+        dtype = self.memory_type.dtype
+        return dtype if self.vec == 1 else FragmentType(dtype, (self.vec,))
+
+    def verify(self) -> None:
+        self.require(is_memory(self.memory.type), f"cannot access {self.memory.type}")
+        rank = self.memory_type.rank
+        self.require(len(self.operands) == 1 + rank + self.extra, f"takes {rank} indices")
+        self.require(all(v.type == INDEX for v in self.indices), "indices are of type index")
+        if self.vec != 1:
+            size = self.vec * self.memory_type.dtype.bytes
+            self.require(size in VECTOR_BYTES, f"a vector of {size} bytes; 2, 4, 8 or 16 are possible")
+        for value in self.operands[1 + rank :]:
+            self.require(value.type == self.value_type, f"{value.type} where {self.value_type} is accessed")
+
+
+class Load(Access):
+    """``A[i, j]``. Out of bounds is an error of the kernel (found on the emulator)."""
+
+    name = "tile.load"
+    effects = frozenset({"read"})
+
+    def infer(self) -> Sequence[Type]:
+        return (self.value_type,)
+
+
+class Get(Access):
+    """``A.get(i, j, other=x)``: like `Load`, but elements out of bounds are `other`'s, unread."""
+
+    name = "tile.get"
+    effects = frozenset({"read"})
+    extra = 1
+
+    @property
+    def other(self) -> Value:
+        return self.operands[-1]
+
+    def infer(self) -> Sequence[Type]:
+        return (self.value_type,)
+
+
+class Store(Access):
+    """``A[i, j] = v``."""
+
+    name = "tile.store"
+    effects = frozenset({"write"})
+    extra = 1
+
+    @property
+    def value(self) -> Value:
+        return self.operands[-1]
+
+
+class Put(Store):
+    """``A.put(i, j, v)``: like `Store`, but elements out of bounds are not written."""
+
+    name = "tile.put"
+
+
+class AtomicAdd(Access):
+    """``A.atomic_add(i, j, v)``: adds as one indivisible step; the result is the old element.
+
+    dtypes: f64, f32, f16, bf16, i32, u32, i64, u64. Relaxed, device scope. The order in which
+    threads add is not defined, so float sums may differ between runs.
+    """
+
+    name = "tile.atomic_add"
+    effects = frozenset({"read", "write"})
+    extra = 1
+    dtypes = frozenset({"f64", "f32", "f16", "bf16", "i32", "u32", "i64", "u64"})
+
+    @property
+    def value(self) -> Value:
+        return self.operands[-1]
+
+    def infer(self) -> Sequence[Type]:
+        return (self.memory_type.dtype,)
+
+    def verify(self) -> None:
+        super().verify()
+        self.require(self.vec == 1, "adds one element")
+        self.require(self.memory_type.dtype.name in self.dtypes, f"not defined for {self.memory_type.dtype}")
+
+
+# -- per-thread fragments --------------------------------------------------------------------------
+
+
+class Pack(Op):
+    """A fragment from all its elements, in row-major order; or from one, in every place."""
+
+    name = "tile.pack"
+    level = "tile"
+    type = attribute(FragmentType)
+
+    def infer(self) -> Sequence[Type]:
+        return (self.type,)
+
+    def verify(self) -> None:
+        self.require(len(self.operands) in (1, self.type.size), f"takes 1 or {self.type.size} elements")
+        self.require(all(v.type == self.type.dtype for v in self.operands), "elements differ in dtype")
+
+
+def _check_position(op: Op, type_: Any, at: tuple[int, ...]) -> None:
+    op.require(isinstance(type_, FragmentType), f"{type_} is not a fragment")
+    op.require(len(at) == len(type_.dims), f"takes {len(type_.dims)} indices")
+    op.require(all(0 <= i < n for i, n in zip(at, type_.dims, strict=True)), f"{at} outside {type_}")
+
+
+class Extract(Op):
+    """One element of a fragment. `at` is static: registers cannot be indexed at run time."""
+
+    name = "tile.extract"
+    level = "tile"
+    at = attribute[tuple[int, ...]](tuple)
+    fragment = operand(0)
+
+    def infer(self) -> Sequence[Type]:
+        type_ = self.operands[0].type
+        return (type_.dtype if isinstance(type_, FragmentType) else type_,)
+
+    def verify(self) -> None:
+        _check_position(self, self.fragment.type, self.at)
+
+
+class Insert(Op):
+    """The fragment with one element replaced."""
+
+    name = "tile.insert"
+    level = "tile"
+    at = attribute[tuple[int, ...]](tuple)
+    fragment, element = operand(0), operand(1)
+
+    def infer(self) -> Sequence[Type]:
+        return (self.operands[0].type,)
+
+    def verify(self) -> None:
+        type_ = self.fragment.type
+        _check_position(self, type_, self.at)
+        assert isinstance(type_, FragmentType)
+        self.require(isinstance(self.element.type, DType) and self.element.type == type_.dtype, "dtype differs")

@@ -1,0 +1,54 @@
+"""Exchange between the lanes of a warp. (PTX ISA: shfl.sync, vote.sync; all 32 lanes take part.)"""
+
+from __future__ import annotations
+
+from typing import Sequence
+
+from tiledsl.ir.core import Op, attribute, operand
+from tiledsl.ir.types import BOOL, I32, U32, DType, Type
+
+__all__ = ["Shuffle", "Vote"]
+
+
+class Shuffle(Op):
+    """The value of another lane. `lane` (i32): the source lane for mode "idx", the distance for
+    "up" and "down", the mask for "xor". `width` (a power of two up to 32) splits the warp into
+    groups; a source outside the group gives the lane's own value; "idx" takes `lane` modulo width.
+    Any dtype of 1 to 8 bytes.
+    """
+
+    name = "warp.shuffle"
+    effects = frozenset({"sync"})
+    scope = "warp"
+    mode = attribute(str)
+    width = attribute(int, 32)
+    value, lane = operand(0), operand(1)
+
+    def infer(self) -> Sequence[Type]:
+        return (self.operands[0].type,)
+
+    def verify(self) -> None:
+        self.require(self.mode in ("idx", "up", "down", "xor"), f"no such mode: {self.mode}")
+        self.require(self.width in (1, 2, 4, 8, 16, 32), f"width {self.width} is not a power of two up to 32")
+        self.require(isinstance(self.value.type, DType), "shuffles a scalar")
+        self.require(self.lane.type == I32, "the lane is an i32")
+
+
+class Vote(Op):
+    """Over the predicates of all 32 lanes: "any" and "all" give a bool, "ballot" a u32 of one bit a lane.
+
+    Lanes that have left the kernel, or that the block does not have, count as false (true for "all").
+    """
+
+    name = "warp.vote"
+    effects = frozenset({"sync"})
+    scope = "warp"
+    mode = attribute(str)
+    predicate = operand(0)
+
+    def infer(self) -> Sequence[Type]:
+        return (U32 if self.mode == "ballot" else BOOL,)
+
+    def verify(self) -> None:
+        self.require(self.mode in ("any", "all", "ballot"), f"no such mode: {self.mode}")
+        self.require(self.predicate.type == BOOL, "the predicate is not a bool")

@@ -1,0 +1,211 @@
+"""Checks that a kernel is well formed. The invariants:
+
+1.  Every block ends in exactly one terminator, of the class that its owner asks for, and has none before.
+    A kernel's body ends in `control.return`.
+2.  Parents are consistent: an op knows its block, a block its op or kernel, and no op or block
+    appears twice.
+3.  A value is used only where it is visible: after its op, in the same block or in blocks inside it;
+    a block's arguments in that block and inside it. (Structured control flow, so this is dominance.)
+4.  Use lists are exact: a value's `uses` are the (op, position) pairs of the kernel that name it.
+5.  An op is registered, legal at the kernel's level, and has all its attributes with the declared type.
+6.  Result types are those that the op infers; then the op's own `verify` holds.
+7.  Tile level: no pointers; body arguments are tensors and scalars with distinct names.
+    Blocks inside have no tensors or tiles as arguments, control ops none as results.
+    Thread level: no index, tensor, tile or fragment anywhere; body arguments are those of `abi`.
+8.  1 to 3 positive thread extents and 1 to 3 grid extents, whose names the parameters provide;
+    `index_bits` is 32 or 64; positions have an axis of 0 to 2; constants are in range.
+
+A breach is a `VerifyError` at the op: a compiler bug, or hand-written IR that is wrong.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Iterable
+
+from tiledsl.errors import Loc, VerifyError
+from tiledsl.ir.core import OPS, Block, Kernel, Op, Value
+from tiledsl.ir.expr import BinExpr, ConstExpr, Expr, NameExpr
+from tiledsl.ir.ops import control, gpu
+from tiledsl.ir.types import INDEX, DType, FragmentType, GlobalType, PtrType, SharedType, Type, is_memory
+
+__all__ = ["verify"]
+
+_TERMINATORS: dict[str, tuple[type[Op], ...]] = {
+    "control.if": (control.Yield, control.Yield),
+    "control.for": (control.Yield,),
+    "control.while": (control.Condition, control.Yield),
+}
+_THREAD_BANNED = (GlobalType, SharedType, FragmentType)
+
+
+def verify(kernel: Kernel) -> None:
+    """Raise VerifyError at the first broken invariant of `kernel`."""
+    _kernel(kernel)
+    walker = _Walker(kernel)
+    walker.block(kernel.body, kernel, (control.Return,), 0)
+    walker.check_uses()
+
+
+def _fail(message: str, loc: Loc) -> None:
+    raise VerifyError(message, loc)
+
+
+def _kernel(kernel: Kernel) -> None:
+    loc = kernel.loc
+    if kernel.level not in ("tile", "thread") or kernel.index_bits not in (32, 64):
+        _fail(f"kernel of level {kernel.level} with {kernel.index_bits} index bits", loc)
+    if not 1 <= len(kernel.threads) <= 3 or any(n < 1 for n in kernel.threads):
+        _fail(f"threads{kernel.threads}: 1 to 3 positive extents are needed", loc)
+    if not 1 <= len(kernel.grid) <= 3:
+        _fail(f"a grid of {len(kernel.grid)} extents: 1 to 3 are needed", loc)
+    if kernel.level == "thread":
+        wanted = tuple(a.type for a in kernel.abi)
+        if tuple(a.type for a in kernel.body.args) != wanted:
+            _fail(f"the body's arguments are not the abi's: {', '.join(map(str, wanted))}", loc)
+        known = {a.name for a in kernel.abi if a.kind in ("extent", "scalar")}
+    else:
+        known = _tile_params(kernel)
+    for name in _names(kernel.grid):
+        if name not in known:
+            _fail(f"the grid needs {name}, which no parameter gives", loc)
+
+
+def _tile_params(kernel: Kernel) -> set[str]:
+    """Check the tile level's parameters; the names that grid expressions may use."""
+    if kernel.abi or kernel.shared_bytes:
+        _fail("abi and shared_bytes belong to the thread level", kernel.loc)
+    known: set[str] = set()
+    names: set[str] = set()
+    for arg in kernel.body.args:
+        if not isinstance(arg.type, (GlobalType, DType)):
+            _fail(f"a parameter of type {arg.type}", kernel.loc)
+        if not arg.name or arg.name in names:
+            _fail(f"parameters need distinct names, not {arg.name!r}", kernel.loc)
+        names.add(arg.name)
+        if isinstance(arg.type, GlobalType):
+            known.update(d for d in arg.type.dims if isinstance(d, str))
+        elif arg.dtype.is_integer:
+            known.add(arg.name)
+    return known
+
+
+def _names(exprs: Iterable[Expr]) -> set[str]:
+    names: set[str] = set()
+    for expr in exprs:
+        match expr:
+            case NameExpr(name):
+                names.add(name)
+            case BinExpr(_, a, b):
+                names |= _names((a, b))
+            case ConstExpr():
+                pass
+    return names
+
+
+class _Walker:
+    """One walk in program order. `visible`: values that the op at hand may use."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.visible: set[Value] = set()
+        self.seen: set[Op | Block] = set()
+        self.values: list[Value] = []
+        self.uses = 0
+
+    def block(self, block: Block, parent: Op | Kernel, ends: tuple[type[Op], ...], position: int) -> None:
+        loc = parent.loc
+        if block in self.seen:
+            _fail("a block appears twice", loc)
+        self.seen.add(block)
+        if block.parent is not parent:
+            _fail("a block does not know its owner", loc)
+        if not block.ops or not block.ops[-1].terminator:
+            _fail("a block does not end in a terminator", block.ops[-1].loc if block.ops else loc)
+        local: list[Value] = []
+        for index, arg in enumerate(block.args):
+            self.define(arg, block, index, loc, local)
+        for op in block.ops:
+            self.op(op, block, local)
+            if op.terminator:
+                if op is not block.ops[-1]:
+                    _fail(f"{op.name} in the middle of a block", op.loc)
+                if not isinstance(op, ends[position]):
+                    _fail(f"the block ends in {op.name}; {ends[position].name} is needed", op.loc)
+        self.visible.difference_update(local)
+
+    def define(self, value: Value, owner: Op | Block, index: int, loc: Loc, local: list[Value]) -> None:
+        if value.owner is not owner or value.index != index:
+            _fail(f"{value!r} does not know its owner", loc)
+        self.type(value.type, loc)
+        self.visible.add(value)
+        self.values.append(value)
+        local.append(value)
+
+    def type(self, type_: Type, loc: Loc) -> None:
+        if self.kernel.level == "tile":
+            if isinstance(type_, PtrType):
+                _fail(f"{type_} at tile level", loc)
+        elif isinstance(type_, _THREAD_BANNED) or type_ is INDEX:
+            _fail(f"{type_} at thread level", loc)
+
+    def op(self, op: Op, block: Block, local: list[Value]) -> None:
+        if op in self.seen:
+            _fail(f"{op.name} appears twice", op.loc)
+        self.seen.add(op)
+        if op.parent is not block:
+            _fail(f"{op.name} does not know its block", op.loc)
+        if OPS.get(op.name) is not type(op):
+            _fail(f"{op.name} is not a registered op", op.loc)
+        if op.level not in ("both", self.kernel.level):
+            _fail(f"{op.name} is not legal at {self.kernel.level} level", op.loc)
+        for position, value in enumerate(op.operands):
+            self.operand(op, position, value)
+        self.attributes(op)
+        ends = _TERMINATORS.get(op.name, ())
+        if len(op.blocks) != len(ends):
+            _fail(f"{op.name} has {len(op.blocks)} blocks, not {len(ends)}", op.loc)
+        for position, inner in enumerate(op.blocks):
+            self.block(inner, op, ends, position)
+        self.signature(op)
+        carried = [*op.results, *(a for b in op.blocks for a in b.args)] if op.blocks else []
+        if any(is_memory(v.type) for v in carried):
+            _fail(f"{op.name} carries a tensor or a tile", op.loc)
+        for index, result in enumerate(op.results):
+            self.define(result, op, index, op.loc, local)
+
+    def operand(self, op: Op, position: int, value: Value) -> None:
+        self.uses += 1
+        if value not in self.visible:
+            _fail(f"{op.name} uses {value!r} (operand {position}) where it is not visible", op.loc)
+        if (op, position) not in value.uses:
+            _fail(f"{value!r} does not know that {op.name} uses it", op.loc)
+
+    def attributes(self, op: Op) -> None:
+        for name, declared in op.attributes.items():
+            value: Any = op.attrs.get(name)
+            wanted: type[Any] = declared.type
+            exact = wanted in (int, bool, str, tuple)
+            if (type(value) is not wanted) if exact else not isinstance(value, wanted):
+                _fail(f"{op.name}: attribute {name} is {value!r}, not of type {wanted.__name__}", op.loc)
+        if op.attrs.keys() != op.attributes.keys():
+            _fail(f"{op.name} has attributes that its class does not declare", op.loc)
+        axis = op.attrs.get("axis", 0)
+        if isinstance(op, gpu.Position) and not 0 <= axis <= 2:
+            _fail(f"{op.name}: no axis {axis}", op.loc)
+
+    def signature(self, op: Op) -> None:
+        op.verify()
+        try:
+            inferred = tuple(op.infer())
+        except (IndexError, AttributeError, AssertionError):
+            raise VerifyError(f"{op.name} has too few operands", op.loc) from None
+        if inferred != tuple(r.type for r in op.results):
+            _fail(f"{op.name} gives {', '.join(map(str, inferred)) or 'nothing'}, not what its results say", op.loc)
+
+    def check_uses(self) -> None:
+        if sum(len(v.uses) for v in self.values) == self.uses:
+            return
+        for value in self.values:
+            for user, position in value.uses:
+                if user not in self.seen or position >= len(user.operands) or user.operands[position] is not value:
+                    _fail(f"{value!r} lists a use by {user.name} that does not exist", user.loc)

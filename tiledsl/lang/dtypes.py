@@ -1,0 +1,315 @@
+"""Scalar dtypes: the classes f64, f32, f16, bf16, i8..i64, u8..u64, boolean and index.
+
+They are annotations (``alpha: f32``), arguments (``shared((16, 16), f32)``) and, in a kernel,
+conversions (``f32(x)``) and the types of values. Operators take two operands of the same dtype, or
+one and a Python number, which takes that dtype and must be exact in it. There is no implicit mixing:
+write ``f32(x)`` or ``x.to(f32)``.
+
+Nothing here computes: a kernel's body is compiled, so the operators below only carry types and
+documentation. Outside a kernel they raise `TileError`. `ir.scalar` states what each one means.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Self, SupportsIndex, TypeVar
+
+from tiledsl.ir import types as ir
+from tiledsl.ir.types import DType
+from tiledsl.lang.misuse import only_in_kernel
+
+__all__ = [
+    "Float",
+    "Integer",
+    "Number",
+    "Scalar",
+    "bf16",
+    "boolean",
+    "f16",
+    "f32",
+    "f64",
+    "i8",
+    "i16",
+    "i32",
+    "i64",
+    "index",
+    "ir_dtype",
+    "u8",
+    "u16",
+    "u32",
+    "u64",
+]
+
+S = TypeVar("S", bound="Scalar")
+
+
+def _operator(symbol: str, value: Scalar) -> Exception:
+    return only_in_kernel(f"the operator {symbol} on {type(value).__name__}")
+
+
+class Scalar:
+    """Base of all dtypes. `ir` is the dtype in the IR."""
+
+    ir: ClassVar[DType]
+
+    def __init__(self, value: Scalar | SupportsIndex | float) -> None:
+        """Convert `value`, or make a constant of this dtype, rounding a Python float to it.
+
+        To a float: nearest even, overflow gives infinity. Float to integer: towards zero, saturated,
+        NaN gives 0. Between integers: low bits, or extended by the source's sign. To boolean: ``x != 0``.
+        """
+        raise only_in_kernel(f"{type(self).__name__}(...)")
+
+    def to(self, dtype: type[S], /) -> S:
+        """This value converted to `dtype`, by the rules of ``dtype(value)``. (PTX ISA: cvt.)"""
+        raise only_in_kernel(".to()")
+
+    def bitcast(self, dtype: type[S], /) -> S:
+        """The same bits read as `dtype`, of the same width; not for boolean and index. (PTX ISA: mov.b*.)"""
+        raise only_in_kernel(".bitcast()")
+
+    def __eq__(self, other: Self | float | type) -> boolean:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Equal; false if one is NaN."""
+        raise _operator("==", self)
+
+    def __ne__(self, other: Self | float | type) -> boolean:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Not equal; true if one is NaN."""
+        raise _operator("!=", self)
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+
+class Number(Scalar):
+    """Base of the dtypes with arithmetic: all but boolean."""
+
+    def __add__(self, other: Self | float) -> Self:
+        raise _operator("+", self)
+
+    def __radd__(self, other: float) -> Self:
+        raise _operator("+", self)
+
+    def __sub__(self, other: Self | float) -> Self:
+        raise _operator("-", self)
+
+    def __rsub__(self, other: float) -> Self:
+        raise _operator("-", self)
+
+    def __mul__(self, other: Self | float) -> Self:
+        raise _operator("*", self)
+
+    def __rmul__(self, other: float) -> Self:
+        raise _operator("*", self)
+
+    def __neg__(self) -> Self:
+        raise _operator("-", self)
+
+    def __pos__(self) -> Self:
+        raise _operator("+", self)
+
+    def __abs__(self) -> Self:
+        raise only_in_kernel(f"abs() of {type(self).__name__}")
+
+    def __lt__(self, other: Self | float) -> boolean:
+        raise _operator("<", self)
+
+    def __le__(self, other: Self | float) -> boolean:
+        raise _operator("<=", self)
+
+    def __gt__(self, other: Self | float) -> boolean:
+        raise _operator(">", self)
+
+    def __ge__(self, other: Self | float) -> boolean:
+        raise _operator(">=", self)
+
+
+class Float(Number):
+    """Base of the floating-point dtypes: IEEE 754, nearest even, subnormals kept."""
+
+    def __truediv__(self, other: Self | float) -> Self:
+        """Quotient, correctly rounded."""
+        raise _operator("/", self)
+
+    def __rtruediv__(self, other: float) -> Self:
+        raise _operator("/", self)
+
+
+class Integer(Number):
+    """Base of the integer dtypes: two's complement, arithmetic wraps.
+
+    A float literal is refused by the compiler (and by type checkers where they can tell).
+    """
+
+    def __floordiv__(self, other: Self | int) -> Self:
+        """Quotient rounded towards minus infinity; ``x // 0`` is 0."""
+        raise _operator("//", self)
+
+    def __rfloordiv__(self, other: int) -> Self:
+        raise _operator("//", self)
+
+    def __mod__(self, other: Self | int) -> Self:
+        """``x - (x // y) * y``, which has the sign of y; ``x % 0`` is x."""
+        raise _operator("%", self)
+
+    def __rmod__(self, other: int) -> Self:
+        raise _operator("%", self)
+
+    def __and__(self, other: Self | int) -> Self:
+        raise _operator("&", self)
+
+    def __rand__(self, other: int) -> Self:
+        raise _operator("&", self)
+
+    def __or__(self, other: Self | int) -> Self:
+        raise _operator("|", self)
+
+    def __ror__(self, other: int) -> Self:
+        raise _operator("|", self)
+
+    def __xor__(self, other: Self | int) -> Self:
+        raise _operator("^", self)
+
+    def __rxor__(self, other: int) -> Self:
+        raise _operator("^", self)
+
+    def __invert__(self) -> Self:
+        raise _operator("~", self)
+
+    def __lshift__(self, other: Self | int) -> Self:
+        """Shift left; by the width or more gives 0."""
+        raise _operator("<<", self)
+
+    def __rlshift__(self, other: int) -> Self:
+        raise _operator("<<", self)
+
+    def __rshift__(self, other: Self | int) -> Self:
+        """Shift right, arithmetic for signed dtypes; by the width or more gives 0, or the sign."""
+        raise _operator(">>", self)
+
+    def __rrshift__(self, other: int) -> Self:
+        raise _operator(">>", self)
+
+    def __index__(self) -> int:
+        """Lets type checkers accept ``range(n)``; a kernel's loop variable has the bounds' dtype."""
+        raise only_in_kernel(f"{type(self).__name__} as a Python int")
+
+
+class f64(Float):
+    """IEEE binary64."""
+
+    ir = ir.F64
+
+
+class f32(Float):
+    """IEEE binary32."""
+
+    ir = ir.F32
+
+
+class f16(Float):
+    """IEEE binary16."""
+
+    ir = ir.F16
+
+
+class bf16(Float):
+    """bfloat16: 8 exponent bits, 7 fraction bits."""
+
+    ir = ir.BF16
+
+
+class i8(Integer):
+    """Signed, 8 bits."""
+
+    ir = ir.I8
+
+
+class i16(Integer):
+    """Signed, 16 bits."""
+
+    ir = ir.I16
+
+
+class i32(Integer):
+    """Signed, 32 bits."""
+
+    ir = ir.I32
+
+
+class i64(Integer):
+    """Signed, 64 bits."""
+
+    ir = ir.I64
+
+
+class u8(Integer):
+    """Unsigned, 8 bits."""
+
+    ir = ir.U8
+
+
+class u16(Integer):
+    """Unsigned, 16 bits."""
+
+    ir = ir.U16
+
+
+class u32(Integer):
+    """Unsigned, 32 bits."""
+
+    ir = ir.U32
+
+
+class u64(Integer):
+    """Unsigned, 64 bits."""
+
+    ir = ir.U64
+
+
+class index(Integer):
+    """Sizes, strides, and block, thread and loop indices: signed, as wide as the launch needs.
+
+    It is 32 bits where the specialisation proves that safe and 64 otherwise, so it has no bit
+    pattern and is no memory dtype: write ``i32(x)`` to store one.
+    """
+
+    ir = ir.INDEX
+
+
+class boolean(Scalar):
+    """True or false; one byte in memory. Python's ``bool`` means the same in annotations."""
+
+    ir = ir.BOOL
+
+    def __and__(self, other: boolean | bool) -> boolean:
+        raise _operator("&", self)
+
+    def __rand__(self, other: bool) -> boolean:
+        raise _operator("&", self)
+
+    def __or__(self, other: boolean | bool) -> boolean:
+        raise _operator("|", self)
+
+    def __ror__(self, other: bool) -> boolean:
+        raise _operator("|", self)
+
+    def __xor__(self, other: boolean | bool) -> boolean:
+        raise _operator("^", self)
+
+    def __rxor__(self, other: bool) -> boolean:
+        raise _operator("^", self)
+
+    def __invert__(self) -> boolean:
+        """Logical not."""
+        raise _operator("~", self)
+
+    def __bool__(self) -> bool:
+        """Lets type checkers accept ``if``, ``while``, ``and``, ``or``, ``not`` on a condition."""
+        raise only_in_kernel("a kernel's boolean as a Python bool")
+
+
+def ir_dtype(obj: object) -> DType | None:
+    """The IR dtype that `obj` names: a dtype class, or Python's ``bool``. None for anything else."""
+    if obj is bool:
+        return ir.BOOL
+    if isinstance(obj, type) and issubclass(obj, Scalar):
+        return getattr(obj, "ir", None)
+    return None

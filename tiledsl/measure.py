@@ -1,0 +1,246 @@
+"""`k.verify` and `k.time`: is the result right, element by element, and how long does the kernel take."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Callable, Mapping
+
+from tiledsl.errors import KernelArgumentError
+from tiledsl.ir.types import DType
+
+if TYPE_CHECKING:
+    from tiledsl.kernel import TileKernel
+    from tiledsl.runtime.dispatch import Arguments
+
+__all__ = ["Mismatch", "Timing", "Verification", "gemm_bound", "time_kernel", "verify"]
+
+UNIT_ROUNDOFF = {"f64": 2.0**-53, "f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8}
+SMALLEST_SUBNORMAL = {"f64": 2.0**-1074, "f32": 2.0**-149, "f16": 2.0**-24, "bf16": 2.0**-133}
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of one run: the median, the least and the most of `runs`. `where`: "gpu" or "emulator"."""
+
+    median: float
+    min: float
+    max: float
+    runs: int
+    where: str
+
+    def __str__(self) -> str:
+        return f"{_time(self.median)} ({_time(self.min)} to {_time(self.max)}, {self.runs} runs, {self.where})"
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """The worst element of an output: where, what it is and should be, and its error in units of its bound."""
+
+    tensor: str
+    index: tuple[int, ...]
+    got: float
+    expected: float
+    error: float
+    share: float
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The outcome of `k.verify`: true if `wrong` is 0. `elements` were compared; `worst` is the worst one."""
+
+    kernel: str
+    elements: int
+    wrong: int
+    worst: Mismatch | None
+
+    @property
+    def ok(self) -> bool:
+        return self.wrong == 0
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def __str__(self) -> str:
+        verdict = "right" if self.ok else f"{self.wrong} WRONG"
+        text = f"{self.kernel}(): {self.elements} elements, {verdict}"
+        if self.worst is None:
+            return text
+        w = self.worst
+        where = f"{w.tensor}[{', '.join(map(str, w.index))}]"
+        share = f"{w.share:.3g} of its bound" if math.isfinite(w.share) else "outside any bound"
+        return f"{text}; worst is {where}: got {w.got:.9g}, expected {w.expected:.9g}, error {w.error:.3g}, {share}"
+
+    __repr__ = __str__
+
+
+def gemm_bound(A: Any, B: Any, *, terms: int | None = None) -> Any:
+    """The largest error of ``A @ B`` in fp32 fma chains, in any order, for each element (without the final rounding).
+
+    E(K) |A||B| with E(K) = K u / (1 - K u), u = 2^-24 (Higham, Accuracy and Stability of Numerical
+    Algorithms, section 3.1). `terms`: K, by default the columns of A.
+    """
+    import numpy
+
+    k = A.shape[-1] if terms is None else terms
+    u = UNIT_ROUNDOFF["f32"]
+    return k * u / (1 - k * u) * (numpy.abs(A).astype(numpy.float64) @ numpy.abs(B).astype(numpy.float64))
+
+
+# -- verify ----------------------------------------------------------------------------------------------
+
+
+def verify(
+    kernel: TileKernel,
+    reference: Callable[..., Any],
+    values: Mapping[str, Any],
+    *,
+    bound: Any,
+    exact: bool,
+    device: str | None,
+) -> Verification:
+    """Compare `kernel` with `reference` on copies of `values`. See `TileKernel.verify`."""
+    tensors = [p.name for p in kernel.signature.tensors]
+    mine, theirs = (
+        {n: _copy(v) if n in tensors and v is not None else v for n, v in values.items()} for _ in range(2)
+    )
+    kernel.dispatcher.run(mine, device)
+    arguments = kernel.dispatcher.arguments(mine)
+    written = kernel.dispatcher.written(arguments, device)
+    outputs = [n for n in tensors if n in written and mine[n] is not None]
+    expected = _expected(kernel, reference(*(theirs[p.name] for p in kernel.signature.params)), theirs, outputs)
+    dtypes = {n: info.dtype for n, info in arguments.present.items()}
+    found = [_compare(n, _host(mine[n]), _host(expected[n]), dtypes[n], bound, exact) for n in outputs]
+    worst = max((w for _, _, w in found if w is not None), key=lambda w: w.share, default=None)
+    return Verification(kernel.name, sum(n for n, _, _ in found), sum(w for _, w, _ in found), worst)
+
+
+def _expected(kernel: TileKernel, returned: Any, arrays: Mapping[str, Any], outputs: list[str]) -> dict[str, Any]:
+    if returned is None:
+        return {n: arrays[n] for n in outputs}
+    results = list(returned) if isinstance(returned, tuple) else [returned]
+    if len(results) != len(outputs):
+        raise KernelArgumentError(
+            f"{kernel.name}(): the reference returned {len(results)} arrays; the kernel writes {', '.join(outputs)}\n"
+            "  fix: return one array for each of them, or write into the arguments and return nothing"
+        )
+    return dict(zip(outputs, results, strict=True))
+
+
+def _copy(array: Any) -> Any:
+    """A copy in memory of the same kind, with the order of its axes kept."""
+    if hasattr(array, "clone"):  # torch
+        return array.detach().clone()
+    if type(array).__module__.split(".")[0] == "numpy":
+        return array.copy(order="K")
+    if hasattr(array, "copy"):
+        return array.copy()
+    raise KernelArgumentError(
+        f"verify() cannot copy a {type(array).__name__}\n  fix: pass NumPy, torch or CuPy arrays"
+    )
+
+
+def _host(array: Any) -> Any:
+    """`array` as a NumPy array."""
+    import numpy
+
+    if hasattr(array, "detach"):  # torch; NumPy has no bf16, so that goes by way of f32, exactly
+        on_host = array.detach().cpu()
+        return (on_host.float() if str(on_host.dtype) == "torch.bfloat16" else on_host).numpy()
+    return array.get() if type(array).__module__.split(".")[0] == "cupy" else numpy.asarray(array)
+
+
+def _compare(
+    name: str, got: Any, expected: Any, dtype: DType, bound: Any, exact: bool
+) -> tuple[int, int, Mismatch | None]:
+    """(elements, wrong ones, the worst). NaN is right where NaN is expected, infinity where that infinity is."""
+    import numpy
+
+    if got.shape != expected.shape:
+        raise KernelArgumentError(
+            f"the reference gives {name} the shape {expected.shape}; the kernel's is {got.shape}\n"
+            "  fix: let the reference return an array of that shape"
+        )
+    if not got.size:
+        return 0, 0, None
+    with numpy.errstate(all="ignore"):
+        same = _same(got, expected)
+        left, right = got.astype(numpy.float64), expected.astype(numpy.float64)
+        error = numpy.where(same, 0.0, numpy.abs(left - right))
+        limit = numpy.zeros_like(error)
+        if not exact:
+            limit = UNIT_ROUNDOFF.get(dtype.name, 0.0) * numpy.abs(right) + numpy.asarray(bound, numpy.float64)
+            limit = limit + SMALLEST_SUBNORMAL.get(dtype.name, 0.0)
+        right_ones = same | (numpy.isfinite(right) & (error <= limit))
+        share = numpy.where(right_ones & (limit == 0), 0.0, error / limit)
+        share = numpy.where(right_ones, share, numpy.where(numpy.isnan(share), numpy.inf, numpy.maximum(share, 1.0)))
+    index = numpy.unravel_index(int(numpy.argmax(share)), share.shape)
+    worst = Mismatch(
+        name, tuple(int(i) for i in index), float(left[index]), float(right[index]), float(error[index]), float(share[index])
+    )
+    return got.size, int(got.size - numpy.count_nonzero(right_ones)), worst
+
+
+def _same(got: Any, expected: Any) -> Any:
+    """Where both are the same value: the same bits, for dtypes that are the same, or both NaN."""
+    import numpy
+
+    both_nan = (got != got) & (expected != expected)
+    equal = got == expected
+    if got.dtype == expected.dtype and got.dtype.kind == "f":
+        equal = equal & (numpy.signbit(got) == numpy.signbit(expected))
+    return equal | both_nan
+
+
+# -- time ------------------------------------------------------------------------------------------------
+
+
+def time_kernel(kernel: TileKernel, values: Mapping[str, Any], *, repeat: int, device: str | None) -> Timing:
+    """Time runs of `kernel` on `values`. See `TileKernel.time`."""
+    if repeat < 1:
+        raise KernelArgumentError(f"time(): repeat is {repeat}\n  fix: pass 1 or more")
+    dispatcher = kernel.dispatcher
+    arguments = dispatcher.arguments(values)
+    if dispatcher.place(arguments, device) == "emulator":
+        return _summary(_by_clock(lambda: dispatcher.emulate(arguments), repeat), "emulator")
+    if arguments.device < 0:
+        with dispatcher.on_gpu(arguments) as prepared:
+            return _summary(_by_events(prepared, repeat), "gpu")
+    return _summary(_by_events(dispatcher.prepare(arguments), repeat), "gpu")
+
+
+def _by_clock(run: Callable[[], Any], repeat: int) -> list[float]:
+    run()
+    seconds: list[float] = []
+    for _ in range(repeat):
+        start = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - start)
+    return seconds
+
+
+def _by_events(prepared: Any, repeat: int) -> list[float]:
+    gpu, stream = prepared.plan.driver, prepared.stream
+    with gpu.active(prepared.plan.device):
+        prepared.run()
+        gpu.synchronize(stream, "the warm-up run")
+        marks = [gpu.event() for _ in range(2 * repeat)]
+        for start, end in zip(marks[::2], marks[1::2], strict=True):
+            gpu.record(start, stream)
+            prepared.run()
+            gpu.record(end, stream)
+        gpu.synchronize(stream, "the timed runs")
+        seconds = [gpu.elapsed(start, end) for start, end in zip(marks[::2], marks[1::2], strict=True)]
+        for mark in marks:
+            gpu.destroy(mark)
+    return seconds
+
+
+def _summary(seconds: list[float], where: str) -> Timing:
+    return Timing(statistics.median(seconds), min(seconds), max(seconds), len(seconds), where)
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"

@@ -1,0 +1,142 @@
+"""From indices to addresses and bounds: the arithmetic that `expand` emits for one memory access.
+
+An address is the base, plus one variable offset (the sum of index * stride in elements), plus one
+constant offset. Constants are peeled off the indices, so that ``As[ty, k]`` for k = 0 .. 15 becomes
+one shared base and sixteen immediates once common subexpressions are merged.
+
+A bound is one unsigned comparison an axis: a negative index is a huge unsigned number, so that
+0 <= i < extent costs one compare, and stays right where 32-bit index arithmetic wrapped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Sequence
+
+from tiledsl.ir.builder import Builder
+from tiledsl.ir.core import Value
+from tiledsl.ir.ops import arith, mem
+from tiledsl.ir.types import BOOL, I32, I64, U32, U64, DType
+from tiledsl.passes.constants import integer
+
+__all__ = ["Memory", "below", "both", "bounds", "element", "pointer_to", "row_major", "unsigned_extent"]
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """A tensor or tile at thread level. Extents and strides, in elements, are constants or values.
+
+    `unit` is the axis of stride 1, or -1.
+    """
+
+    base: Value
+    extents: tuple[Value | int, ...]
+    strides: tuple[Value | int, ...]
+    unit: int
+
+
+def row_major(dims: Sequence[int]) -> tuple[int, ...]:
+    """Strides, in elements, of a dense array."""
+    strides = [1] * len(dims)
+    for axis in range(len(dims) - 2, -1, -1):
+        strides[axis] = strides[axis + 1] * dims[axis + 1]
+    return tuple(strides)
+
+
+def pointer_to(b: Builder, memory: Memory, indices: Sequence[Value]) -> Value:
+    """The address of the element at `indices`."""
+    constant = 0
+    variable: Value | None = None
+    for index, stride in zip(indices, memory.strides, strict=True):
+        term, peeled = _term(b, index, stride)
+        constant += peeled
+        if term is not None:
+            variable = term if variable is None else b.scalar("add", variable, term)
+    pointer = memory.base
+    if variable is not None:
+        pointer = b.value(mem.Offset(pointer, variable))
+    return element(b, pointer, constant)
+
+
+def element(b: Builder, pointer: Value, distance: int) -> Value:
+    """The address `distance` elements after `pointer`."""
+    if distance == 0:
+        return pointer
+    dtype = I32 if -(1 << 31) <= distance < 1 << 31 else I64
+    return b.value(mem.Offset(pointer, b.constant(distance, dtype)))
+
+
+def _term(b: Builder, index: Value, stride: Value | int) -> tuple[Value | None, int]:
+    """index * stride as a value and a constant; the constant is 0 where the stride is not known."""
+    if isinstance(stride, Value):
+        return (None, 0) if integer(index) == 0 else (b.scalar("mul", index, stride), 0)
+    variable, constant = _peel(b, index)
+    if variable is None or stride == 1:
+        return variable, constant * stride
+    return b.scalar("mul", variable, b.constant(stride, variable.dtype)), constant * stride
+
+
+def _peel(b: Builder, value: Value) -> tuple[Value | None, int]:
+    """Split `value` into a variable part (None for 0) and a constant."""
+    known = integer(value)
+    if known is not None:
+        return None, known
+    op = value.op
+    if not isinstance(op, arith.Scalar) or op.fn.name not in ("add", "sub", "mul"):
+        return value, 0
+    name, (left, right) = op.fn.name, op.operands
+    if name == "mul":
+        return _peel_product(b, value, left, right)
+    a, ca = _peel(b, left)
+    c, cc = _peel(b, right)
+    if name == "sub":
+        cc = -cc
+    if ca == cc == 0:
+        return value, 0
+    if c is None:
+        return a, ca + cc
+    if a is None:
+        return (b.scalar("neg", c) if name == "sub" else c), ca + cc
+    return b.scalar(name, a, c), ca + cc
+
+
+def _peel_product(b: Builder, value: Value, left: Value, right: Value) -> tuple[Value | None, int]:
+    """``(x + c) * factor`` for a constant factor."""
+    factor = integer(right)
+    if factor is None:
+        return value, 0
+    variable, constant = _peel(b, left)
+    if constant == 0 or variable is None:
+        return value, 0
+    return b.scalar("mul", variable, right), constant * factor
+
+
+def bounds(b: Builder, memory: Memory, indices: Sequence[Value], *, skip: int = -1) -> Value | None:
+    """True where every index but that of axis `skip` lies in its extent; None if none is left."""
+    condition: Value | None = None
+    for axis, (index, extent) in enumerate(zip(indices, memory.extents, strict=True)):
+        if axis != skip:
+            condition = both(b, condition, below(b, index, unsigned_extent(b, extent, index.dtype)))
+    return condition
+
+
+def both(b: Builder, left: Value | None, right: Value) -> Value:
+    return right if left is None else b.scalar("and", left, right)
+
+
+def below(b: Builder, index: Value, limit: Value) -> Value:
+    """0 <= index < limit, as one unsigned comparison; `limit` is unsigned already."""
+    condition = b.scalar("lt", b.cast(index, limit.dtype), limit)
+    assert condition.type is BOOL
+    return condition
+
+
+def unsigned_extent(b: Builder, extent: Value | int, index: DType, multiple_of: int = 1) -> Value:
+    """An extent as the unsigned twin of the index dtype, rounded down to `multiple_of` (a power of two)."""
+    unsigned = U32 if index is I32 else U64
+    if isinstance(extent, int):
+        return b.constant(extent & -multiple_of, unsigned)
+    value = b.cast(extent, unsigned)
+    if multiple_of == 1:
+        return value
+    return b.scalar("and", value, b.constant((1 << unsigned.bits) - multiple_of, unsigned))

@@ -1,0 +1,116 @@
+"""Check that ops which threads must reach together are reached together.
+
+A barrier needs all threads of the block, a shuffle or vote all lanes of the warp. Every condition and
+loop around such an op must be at least as uniform as that; otherwise some threads wait for ever.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tiledsl.errors import CompileError, CompileErrors, Loc
+from tiledsl.ir.core import Block, Kernel, Op, Value
+from tiledsl.ir.ops import control, gpu, mem, ptx, tile, warp
+from tiledsl.passes.uniformity import LEVELS, Level, Uniformity, least_uniform
+
+__all__ = ["CheckCollectives"]
+
+_WHO = {"cta": "all threads of the block", "warp": "all 32 lanes of the warp"}
+_VARIES = {"cta": "block to block", "warp": "warp to warp", "thread": "thread to thread"}
+_CALLED = {
+    "gpu.barrier": "barrier()",
+    "gpu.sync_warp": "syncwarp()",
+    "warp.shuffle": "a shuffle",
+    "warp.vote": "a vote",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Condition:
+    """What decides whether an op is reached: an `if`, or a loop's bounds, with the value to blame."""
+
+    what: str
+    loc: Loc
+    level: Level
+    value: Value
+
+
+@dataclass(frozen=True)
+class CheckCollectives:
+    name: ClassVar[str] = "check-collectives"
+
+    def run(self, kernel: Kernel) -> None:
+        if not any(op.scope != "thread" for op in kernel.walk()):
+            return
+        checker = _Checker(Uniformity(kernel))
+        checker.block(kernel.body, ())
+        if checker.errors:
+            raise CompileErrors(checker.errors[:20])
+
+
+class _Checker:
+    def __init__(self, uniformity: Uniformity) -> None:
+        self.uniformity = uniformity
+        self.errors: list[CompileError] = []
+
+    def block(self, block: Block, around: tuple[_Condition, ...]) -> None:
+        for op in block.ops:
+            if op.scope != "thread":
+                self.collective(op, around)
+            match op:
+                case control.If():
+                    inside = (*around, self.condition("condition", op.loc, op.condition))
+                case control.For():
+                    inside = (*around, self.condition("loop bounds", op.loc, *op.operands[:3]))
+                case control.While():
+                    inside = (*around, self.condition("loop condition", op.loc, op.before.terminator.operands[0]))
+                case _:
+                    continue
+            for inner in op.blocks:
+                self.block(inner, inside)
+
+    def condition(self, what: str, loc: Loc, *values: Value) -> _Condition:
+        worst = max(values, key=lambda v: LEVELS.index(self.uniformity.of(v)))
+        return _Condition(what, loc, self.uniformity.of(worst), worst)
+
+    def collective(self, op: Op, around: tuple[_Condition, ...]) -> None:
+        scope: Level = "warp" if op.scope == "warp" else "cta"
+        for condition in around:
+            if least_uniform(condition.level, scope) != scope:
+                self.errors.append(self.error(op, condition))
+                return
+
+    def error(self, op: Op, condition: _Condition) -> CompileError:
+        called = _CALLED.get(op.name, op.name)
+        cause = self.uniformity.cause(condition.value)
+        origin = "" if cause is None else f": it depends on {_described(cause)}"
+        where = f"line {condition.loc.line}" if condition.loc.line else "around it"
+        return CompileError(
+            f"{called} must be reached by {_WHO[op.scope]}, but the {condition.what} in {where} "
+            f"may differ from {_VARIES[condition.level]}{origin}",
+            op.loc,
+            fix=f"move {called} out of the {'loop' if 'loop' in condition.what else 'if'}, "
+            f"or use a condition that {_WHO[op.scope]} agree on",
+        )
+
+
+def _described(cause: Op) -> str:
+    at = f" (line {cause.loc.line})" if cause.loc.line else ""
+    match cause:
+        case gpu.ThreadId(axis=axis):
+            return f"the thread index along {'xyz'[axis]}{at}"
+        case gpu.LaneId():
+            return f"the lane{at}"
+        case gpu.WarpId():
+            return f"the warp's index{at}"
+        case gpu.BlockId(axis=axis):
+            return f"the block index along {'xyz'[axis]}{at}"
+        case tile.AtomicAdd() | mem.AtomicAdd():
+            return f"the old value that an atomic add returns{at}"
+        case ptx.Inline():
+            return f"the result of inline PTX{at}"
+        case warp.Vote():
+            return f"a vote of the warp{at}"
+        case _:
+            return f"{cause.name}{at}"

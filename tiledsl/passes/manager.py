@@ -1,0 +1,74 @@
+"""Runs passes in order: verifies, times and shows the kernel after each, where asked to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Callable, ClassVar, Protocol, Sequence
+
+from tiledsl.errors import VerifyError
+from tiledsl.ir.core import Kernel
+from tiledsl.ir.verifier import verify
+
+__all__ = ["Pass", "PassManager", "Timing"]
+
+
+class Pass(Protocol):
+    """A frozen dataclass whose fields are the pass's options. `run` edits the kernel in place."""
+
+    name: ClassVar[str]
+
+    def run(self, kernel: Kernel) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds that one run of a pass took, and the ops that it left."""
+
+    stage: str
+    seconds: float
+    ops: int
+
+
+@dataclass
+class PassManager:
+    """`passes` run in order; a name that comes up again is numbered: "cse", "cse.2".
+
+    verify_each: check the IR's invariants before the first pass and after each.
+    observe: called with the stage's name and the kernel after each pass; for printing and for tools.
+    timings: filled by `run`, one entry a pass.
+    """
+
+    passes: Sequence[Pass]
+    verify_each: bool = False
+    observe: Callable[[str, Kernel], None] | None = None
+    timings: list[Timing] = field(default_factory=list[Timing])
+
+    @property
+    def stages(self) -> list[str]:
+        """Names of the passes in order, each unique."""
+        names: list[str] = []
+        for item in self.passes:
+            count = sum(1 for n in names if n.split(".")[0] == item.name) + 1
+            names.append(item.name if count == 1 else f"{item.name}.{count}")
+        return names
+
+    def run(self, kernel: Kernel) -> Kernel:
+        if self.verify_each:
+            verify(kernel)
+        for stage, item in zip(self.stages, self.passes, strict=True):
+            start = perf_counter()
+            item.run(kernel)
+            seconds = perf_counter() - start
+            self.timings.append(Timing(stage, seconds, sum(1 for _ in kernel.walk())))
+            if self.verify_each:
+                self.verify(stage, kernel)
+            if self.observe is not None:
+                self.observe(stage, kernel)
+        return kernel
+
+    def verify(self, stage: str, kernel: Kernel) -> None:
+        try:
+            verify(kernel)
+        except VerifyError as error:
+            raise VerifyError(f"after {stage}: {error.message}", error.loc) from error

@@ -1,0 +1,71 @@
+"""The order of the passes, and why: from a tile-level kernel to the thread level that backends take."""
+
+from __future__ import annotations
+
+from typing import Callable
+
+from tiledsl.ir.core import Kernel
+from tiledsl.passes.canonicalize import Canonicalize
+from tiledsl.passes.check_accesses import CheckAccesses
+from tiledsl.passes.check_collectives import CheckCollectives
+from tiledsl.passes.check_launch import CheckLaunch
+from tiledsl.passes.cse import CommonSubexpressions
+from tiledsl.passes.dce import DeadCode
+from tiledsl.passes.expand import Expand
+from tiledsl.passes.licm import LoopInvariants
+from tiledsl.passes.manager import Pass, PassManager
+from tiledsl.passes.shared_layout import CheckSharedMemory
+from tiledsl.passes.unroll import Unroll
+
+__all__ = ["pipeline", "run_pipeline", "stages"]
+
+
+def pipeline(*, shared_limit: int | None = None, target: str = "") -> list[Pass]:
+    """All passes in order. `shared_limit`: the most bytes of shared memory that `target` gives a block."""
+    checks: list[Pass] = [CheckSharedMemory(shared_limit, target)] if shared_limit is not None else []
+    return [
+        # Tile level. Needs nothing but the header, and speaks of the user's own threads(...).
+        CheckLaunch(),
+        # Conditions and bounds that are constant vanish before anything judges or copies them.
+        Canonicalize(),
+        # On the user's own control flow: later, expand adds branches and unroll copies.
+        CheckCollectives(),
+        # Makes indices constant: the next check and the immediates of expand live on that.
+        Unroll(),
+        # Proves what expand relies on; last moment at which tensors, tiles and indices are still known.
+        CheckAccesses(),
+        *checks,
+        # Thread level from here on.
+        Expand(),
+        # Folds the extents, strides and casts that expand has spelled out.
+        Canonicalize(),
+        # First, so that equal invariants of a loop are moved once.
+        CommonSubexpressions(),
+        LoopInvariants(),
+        # Again: what left different loops now meets in one block.
+        CommonSubexpressions(),
+        # Last: everything above leaves unused ops behind.
+        DeadCode(),
+    ]
+
+
+def stages() -> list[str]:
+    """Names of the stages: ``Compiled.ir("after:cse")`` is the kernel after the pass of that name."""
+    return PassManager(pipeline(shared_limit=0)).stages
+
+
+def run_pipeline(
+    kernel: Kernel,
+    *,
+    shared_limit: int | None = None,
+    target: str = "",
+    verify_each: bool = False,
+    observe: Callable[[str, Kernel], None] | None = None,
+) -> Kernel:
+    """Take `kernel` from tile level to thread level, in place; returns it.
+
+    shared_limit, target: see `pipeline`; without a limit, any amount of shared memory passes.
+    verify_each: check the IR's invariants after each pass. observe: called with (stage, kernel) after each.
+    Raises CompileError where the kernel asks for what cannot be had.
+    """
+    return PassManager(pipeline(shared_limit=shared_limit, target=target), verify_each, observe).run(kernel)

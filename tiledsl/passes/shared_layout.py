@@ -1,0 +1,123 @@
+"""Where each shared tile lies in a block's shared memory, and whether they fit.
+
+Tiles are disjoint and start at multiples of 16 bytes, except that a tile allocated `over` others
+may lie on their bytes. First fit in program order, so the layout is predictable.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tiledsl.errors import CompileError
+from tiledsl.ir.core import Kernel, Op
+from tiledsl.ir.ops import tile
+
+__all__ = ["ALIGNMENT", "CheckSharedMemory", "SharedLayout", "Slot", "lay_out_shared"]
+
+ALIGNMENT = 16
+"""Bytes: the widest vector access."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """The bytes [offset, offset + bytes) of one tile."""
+
+    op: tile.SharedAlloc
+    offset: int
+    bytes: int
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.bytes
+
+    @property
+    def label(self) -> str:
+        return self.op.result.name or "a tile"
+
+
+@dataclass(frozen=True, slots=True)
+class SharedLayout:
+    """`slots` by allocation, in program order; `bytes`: what a block needs in all."""
+
+    slots: dict[Op, Slot]
+    bytes: int
+
+
+def lay_out_shared(kernel: Kernel) -> SharedLayout:
+    """Place every shared tile of a tile-level kernel."""
+    slots: dict[Op, Slot] = {}
+    for op in kernel.walk():
+        if isinstance(op, tile.SharedAlloc):
+            slots[op] = Slot(op, _first_fit(op, slots), op.type.bytes)
+    return SharedLayout(slots, max((s.end for s in slots.values()), default=0))
+
+
+def _first_fit(op: tile.SharedAlloc, slots: dict[Op, Slot]) -> int:
+    """The lowest aligned offset whose bytes are free or belong to a tile that `op` lies over."""
+    over = {v.op for v in op.operands}
+    shared = [s for s in slots.values() if s.op in over]
+    taken = [part for s in slots.values() if s.op not in over for part in _without(s, shared)]
+    starts = sorted({0, *(_aligned(s.offset) for s in shared), *(_aligned(end) for _, end in taken)})
+    size = op.type.bytes
+    for start in starts:
+        if all(start + size <= lo or hi <= start for lo, hi in taken):
+            return start
+    raise AssertionError("the end of all tiles is always free")
+
+
+def _without(slot: Slot, holes: list[Slot]) -> list[tuple[int, int]]:
+    """The byte ranges of `slot` that lie in none of `holes`."""
+    parts = [(slot.offset, slot.end)]
+    for hole in holes:
+        parts = [
+            piece
+            for lo, hi in parts
+            for piece in ((lo, min(hi, hole.offset)), (max(lo, hole.end), hi))
+            if piece[0] < piece[1]
+        ]
+    return parts
+
+
+def _aligned(offset: int) -> int:
+    return -(-offset // ALIGNMENT) * ALIGNMENT
+
+
+@dataclass(frozen=True)
+class CheckSharedMemory:
+    """Error if a block's shared tiles need more than `limit` bytes (what `target` grants on request).
+
+    Runs at tile level, where every tile still has its name and its line.
+    """
+
+    limit: int
+    target: str = ""
+    name: ClassVar[str] = "check-shared-memory"
+
+    def run(self, kernel: Kernel) -> None:
+        layout = lay_out_shared(kernel)
+        if layout.bytes <= self.limit:
+            return
+        first = next(s for s in layout.slots.values() if s.end > self.limit)
+        tiles = ", ".join(_described(s) for s in layout.slots.values())
+        on = f" on {self.target}" if self.target else ""
+        raise CompileError(
+            f"the block's shared tiles need {layout.bytes} bytes, {self.limit} are possible{on}: {tiles}",
+            first.op.loc,
+            fix=f"make them {layout.bytes - self.limit} bytes smaller{_what_fits(first, self.limit)}, "
+            "or let a tile reuse the bytes of one that is no longer needed: shared(..., over=tile)",
+        )
+
+
+def _described(slot: Slot) -> str:
+    over = [v.name or "a tile" for v in slot.op.operands]
+    note = f", over {' and '.join(over)}" if over else ""
+    dims = " x ".join(map(str, slot.op.type.dims))
+    return f"{slot.label} {slot.bytes} bytes ({dims} {slot.op.type.dtype}{note})"
+
+
+def _what_fits(slot: Slot, limit: int) -> str:
+    """How long the first axis of the tile that does not fit may be."""
+    type_ = slot.op.type
+    rows = max(0, limit - slot.offset) // max(1, type_.bytes // type_.dims[0])
+    return f" ({rows} of the {type_.dims[0]} rows of {slot.label} fit)" if rows else ""

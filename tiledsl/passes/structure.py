@@ -1,0 +1,94 @@
+"""Edits of structured control flow that several passes share: trip counts, inlining, dropping results."""
+
+from __future__ import annotations
+
+from typing import Sequence
+
+from tiledsl.ir.core import Block, Op, Value
+from tiledsl.ir.ops import control
+from tiledsl.passes.constants import integer
+
+__all__ = [
+    "drop_carried",
+    "drop_results",
+    "drop_while_inputs",
+    "drop_while_outputs",
+    "replace_op",
+    "take_block",
+    "trip_count",
+]
+
+
+def trip_count(op: control.For) -> int | None:
+    """How often the loop's body runs, where lo, hi and step are constants."""
+    lo, hi, step = integer(op.lo), integer(op.hi), integer(op.step)
+    if lo is None or hi is None or not step:
+        return None
+    return len(range(lo, hi, step))
+
+
+def replace_op(op: Op, values: Sequence[Value]) -> None:
+    """Let `values` stand for the results of `op`, which forgets its operands. The caller unlinks it."""
+    for result, value in zip(op.results, values, strict=True):
+        if result.name and not value.name:
+            value.name = result.name
+        result.replace_all_uses_with(value)
+    op.drop_operands()
+    op.parent = None
+
+
+def take_block(block: Block, arguments: Sequence[Value]) -> tuple[list[Op], Op]:
+    """The ops of `block`, its arguments replaced by `arguments`, and its terminator; the block is empty then.
+
+    The caller places the ops elsewhere and, once it has read the terminator's operands, drops them.
+    """
+    for arg, value in zip(block.args, arguments, strict=True):
+        arg.replace_all_uses_with(value)
+    ops, end = block.ops[:-1], block.terminator
+    block.ops = []
+    return ops, end
+
+
+def drop_results(op: control.If, keep: Sequence[bool]) -> None:
+    """Keep only the flagged results of an `if`; the others are unused."""
+    _keep_results(op, keep)
+    for block in op.blocks:
+        end = block.terminator
+        end.set_operands([v for v, k in zip(end.operands, keep, strict=True) if k])
+
+
+def drop_carried(op: control.For, keep: Sequence[bool]) -> None:
+    """Keep only the flagged carried values of a loop; arguments and results of the others are unused."""
+    _keep_results(op, keep)
+    op.set_operands([*op.operands[:3], *(v for v, k in zip(op.inits, keep, strict=True) if k)])
+    end = op.body.terminator
+    end.set_operands([v for v, k in zip(end.operands, keep, strict=True) if k])
+    _keep_args(op.body, [True, *keep])
+
+
+def drop_while_inputs(op: control.While, keep: Sequence[bool]) -> None:
+    """Keep only the flagged arguments of a while loop's first block; the others are unused."""
+    op.set_operands([v for v, k in zip(op.operands, keep, strict=True) if k])
+    end = op.after.terminator
+    end.set_operands([v for v, k in zip(end.operands, keep, strict=True) if k])
+    _keep_args(op.before, keep)
+
+
+def drop_while_outputs(op: control.While, keep: Sequence[bool]) -> None:
+    """Keep only the flagged values that a while loop's condition passes on; the others are unused."""
+    _keep_results(op, keep)
+    end = op.before.terminator
+    end.set_operands([end.operands[0], *(v for v, k in zip(end.operands[1:], keep, strict=True) if k)])
+    _keep_args(op.after, keep)
+
+
+def _keep_args(block: Block, keep: Sequence[bool]) -> None:
+    block.args = [a for a, k in zip(block.args, keep, strict=True) if k]
+    for index, arg in enumerate(block.args):
+        arg.index = index
+
+
+def _keep_results(op: Op, keep: Sequence[bool]) -> None:
+    op.results = [r for r, k in zip(op.results, keep, strict=True) if k]
+    for index, result in enumerate(op.results):
+        result.index = index

@@ -1,0 +1,13 @@
+"""The CUDA driver, launches, arrays and the on-disk cache. Nothing here is loaded before a kernel needs it."""
+
+from __future__ import annotations
+
+__all__ = ["gpu_arch"]
+
+
+def gpu_arch() -> str:
+    """The target of the GPU that a NumPy call would run on, such as "sm_90a"; "" without driver or GPU."""
+    from tiledsl.runtime.driver import available
+
+    found = available()
+    return "" if found is None else found.target_of(found.current_device())

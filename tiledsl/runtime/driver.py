@@ -1,0 +1,302 @@
+"""The CUDA driver through cuda.bindings: contexts, modules, memory, events, and what its errors mean.
+
+`driver()` gives the one instance and raises DeviceError where there is no driver or no GPU;
+`available()` gives None there. Every failed call becomes a DeviceError that says what was tried.
+After an error that the driver cannot recover from (an illegal address and the like) every further
+call is refused with the reason, since the context is dead.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Iterator
+
+from tiledsl.errors import DeviceError
+
+__all__ = ["Device", "Driver", "available", "driver"]
+
+OUT_OF_MEMORY, NO_DEVICE, NO_BINARY = 2, 100, 209
+WRONG_CONTEXT = frozenset({201, 400, 709})
+"""INVALID_CONTEXT, INVALID_HANDLE, CONTEXT_IS_DESTROYED: what a launch gives if another context is current."""
+
+STICKY = {
+    700: "accessed an illegal address",
+    702: "ran longer than this GPU allows",
+    710: "failed an assertion",
+    714: "overflowed its stack",
+    715: "met an illegal instruction or a trap",
+    716: "accessed a misaligned address",
+    717: "used an address of the wrong space",
+    718: "jumped to an invalid address",
+    719: "failed while it ran",
+}
+"""CUresult values after which the context is lost (CUDA driver API, "Data types used by CUDA driver")."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """One GPU. `capability`: major, minor. `shared_optin`: bytes of shared memory that a block may ask for."""
+
+    ordinal: int
+    handle: Any
+    name: str
+    capability: tuple[int, int]
+    shared_optin: int
+
+
+class Driver:
+    def __init__(self) -> None:
+        self.cu = _load_bindings()
+        self.devices = self._find_devices()
+        self.launch = self.cu.cuLaunchKernel
+        self.last_kernel = ""
+        """Name of the kernel launched last: what a late error is most likely about."""
+        self.lost = ""
+        """Why the context is dead, or ""."""
+        self._functions: dict[tuple[int, bytes], Any] = {}
+        self._primary: dict[int, Any] = {}
+        self._lock = threading.Lock()
+
+    # -- errors ------------------------------------------------------------------------------------------
+
+    def check(self, result: tuple[Any, ...], action: str) -> Any:
+        """The value of a driver call's result tuple. Raises DeviceError with `action` if the call failed."""
+        code = int(result[0])
+        if code:
+            raise self.error(code, action)
+        return result[1] if len(result) == 2 else result[1:]
+
+    def error(self, code: int, action: str) -> DeviceError:
+        if code in STICKY:
+            return self._lose(code)
+        name, text = self._describe(code)
+        return DeviceError(f"{action}: the CUDA driver reports {name}: {text}")
+
+    def _describe(self, code: int) -> tuple[str, str]:
+        try:
+            result = self.cu.CUresult(code)
+        except ValueError:  # a code newer than the bindings
+            return f"error {code}", "unknown to this version of cuda.bindings"
+        name, text = (call(result)[1] for call in (self.cu.cuGetErrorName, self.cu.cuGetErrorString))
+        return name.decode(), text.decode()
+
+    def _lose(self, code: int) -> DeviceError:
+        first = not self.lost
+        if first:
+            kernel = f"kernel {self.last_kernel}()" if self.last_kernel else "a kernel"
+            self.lost = f"{kernel} {STICKY[code]}"
+        text = self.lost if first else f"the GPU cannot be used any more by this process: {self.lost}"
+        fix = "start a new process; run the kernel with device=\"emulator\" to find the line"
+        note = "" if first else " (launches are asynchronous: it is the kernel launched last before the error was seen)"
+        return DeviceError(f"{text}{note}\n  fix: {fix}")
+
+    def refuse_if_lost(self) -> None:
+        if self.lost:
+            raise self._lose(719)
+
+    # -- devices and contexts ----------------------------------------------------------------------------
+
+    def _find_devices(self) -> tuple[Device, ...]:
+        count = self.check(self.cu.cuDeviceGetCount(), "counting the GPUs")
+        if not count:
+            raise _no_gpu()
+        return tuple(self._device(ordinal) for ordinal in range(count))
+
+    def _device(self, ordinal: int) -> Device:
+        cu, action = self.cu, f"reading the properties of GPU {ordinal}"
+        handle = self.check(cu.cuDeviceGet(ordinal), action)
+        attribute = cu.CUdevice_attribute
+
+        def read(which: Any) -> int:
+            return self.check(cu.cuDeviceGetAttribute(which, handle), action)
+
+        major = read(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)
+        minor = read(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
+        optin = read(attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
+        name = self.check(cu.cuDeviceGetName(100, handle), action).decode().rstrip("\0")
+        return Device(ordinal, handle, name, (major, minor), optin)
+
+    def current_device(self) -> int:
+        """The device of the caller's current context, or 0 without one."""
+        if not int(self.check(self.cu.cuCtxGetCurrent(), "reading the current context")):
+            return 0
+        current = int(self.check(self.cu.cuCtxGetDevice(), "reading the current device"))
+        return next(d.ordinal for d in self.devices if int(d.handle) == current)
+
+    def target_of(self, ordinal: int) -> str:
+        """The best target of the compiler for device `ordinal`. DeviceError if none runs there."""
+        from tiledsl.backends.ptx.targets import TARGETS
+
+        device = self.devices[ordinal]
+        fitting = [t for t in TARGETS.values() if t.runs_on(device.capability)]
+        if not fitting:
+            major, minor = device.capability
+            message = f"GPU {ordinal}, {device.name}, has compute capability {major}.{minor}"
+            raise DeviceError(f"{message}; the compiler has no target for it, only {', '.join(TARGETS)}")
+        return max(fitting, key=lambda t: (t.exact, t.capability)).name
+
+    def require_target(self, kernel: str, arch: str, ordinal: int) -> None:
+        """Raise DeviceError unless device `ordinal` runs code built for `arch`."""
+        from tiledsl.backends.ptx.targets import target_named
+
+        device = self.devices[ordinal]
+        if not target_named(arch).runs_on(device.capability):
+            has = "sm_{}{}".format(*device.capability)
+            message = f"{kernel}() is built for {arch}; GPU {ordinal}, {device.name}, is {has} and cannot run it"
+            raise DeviceError(f"{message}\n  fix: build it for this GPU, or run it with device=\"emulator\"")
+
+    @contextmanager
+    def active(self, ordinal: int) -> Iterator[int]:
+        """Make a context of device `ordinal` current: the caller's if it is on that device, else the primary one.
+
+        Gives the context's handle as an int. The caller's context is restored at the end.
+        """
+        self.refuse_if_lost()
+        cu = self.cu
+        current = self.check(cu.cuCtxGetCurrent(), "reading the current context")
+        if int(current) and self.current_device() == ordinal:
+            yield int(current)
+            return
+        context = self._primary_context(ordinal)
+        self.check(cu.cuCtxPushCurrent(context), f"using GPU {ordinal}")
+        try:
+            yield int(context)
+        finally:
+            cu.cuCtxPopCurrent()
+
+    def _primary_context(self, ordinal: int) -> Any:
+        with self._lock:
+            if ordinal not in self._primary:
+                action = f"opening GPU {ordinal} ({self.devices[ordinal].name})"
+                self._primary[ordinal] = self.check(self.cu.cuDevicePrimaryCtxRetain(self.devices[ordinal].handle), action)
+            return self._primary[ordinal]
+
+    def pointer_device(self, pointer: int) -> int:
+        """The device whose memory `pointer` is in. DeviceError if it is no CUDA memory."""
+        kind = self.cu.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+        return int(self.check(self.cu.cuPointerGetAttribute(kind, pointer), f"looking up the address {pointer:#x}"))
+
+    # -- code --------------------------------------------------------------------------------------------
+
+    def function(self, context: int, cubin: bytes, name: str, arch: str, shared: int, ordinal: int) -> Any:
+        """The loaded kernel in `context` (active), with `shared` bytes of shared memory allowed."""
+        key = (context, cubin)
+        with self._lock:
+            if key not in self._functions:
+                self._functions[key] = self._load(cubin, name, arch, shared, ordinal)
+            return self._functions[key]
+
+    def _load(self, cubin: bytes, name: str, arch: str, shared: int, ordinal: int) -> Any:
+        cu = self.cu
+        self.require_target(name, arch, ordinal)
+        result = cu.cuModuleLoadData(cubin)
+        if int(result[0]) == NO_BINARY:
+            device = self.devices[ordinal]
+            message = f"{name}(): the driver refuses the code for {arch} on GPU {ordinal}, {device.name}"
+            raise DeviceError(f"{message}\n  fix: update the NVIDIA driver, or compile for another target")
+        module = self.check(result, f"loading {name}()")
+        function = self.check(cu.cuModuleGetFunction(module, name.encode()), f"finding {name} in its code")
+        limit = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        if shared > 48 * 1024:  # what a block gets without asking (CUDA C programming guide, shared memory)
+            self.check(cu.cuFuncSetAttribute(function, limit, shared), f"giving {name}() {shared} bytes of shared memory")
+        return function
+
+    # -- memory and time ---------------------------------------------------------------------------------
+
+    def allocate(self, size: int, what: str) -> int:
+        """Address of `size` bytes of device memory, aligned to 256. `what` names them in the error."""
+        result = self.cu.cuMemAlloc(max(size, 1))
+        if int(result[0]) == OUT_OF_MEMORY:
+            free, total = self.check(self.cu.cuMemGetInfo(), "reading the free memory")
+            text = f"{what} needs {_bytes(size)} of GPU memory; {_bytes(free)} of {_bytes(total)} are free"
+            raise DeviceError(f"{text}\n  fix: free other arrays, use smaller ones, or pass CUDA arrays in place")
+        return int(self.check(result, f"allocating {_bytes(size)} for {what}"))
+
+    def free(self, pointer: int) -> None:
+        self.cu.cuMemFree(pointer)  # after a lost context this fails too, and says nothing new
+
+    def upload(self, pointer: int, host: int, size: int, what: str) -> None:
+        if size:
+            self.check(self.cu.cuMemcpyHtoD(pointer, host, size), f"copying {what} to the GPU")
+
+    def download(self, host: int, pointer: int, size: int, what: str) -> None:
+        if size:
+            self.check(self.cu.cuMemcpyDtoH(host, pointer, size), f"copying {what} from the GPU")
+
+    def synchronize(self, stream: int, what: str) -> None:
+        self.check(self.cu.cuStreamSynchronize(stream), f"waiting for {what}")
+
+    def event(self) -> Any:
+        return self.check(self.cu.cuEventCreate(0), "creating an event")
+
+    def record(self, event: Any, stream: int) -> None:
+        self.check(self.cu.cuEventRecord(event, stream), "recording an event")
+
+    def elapsed(self, start: Any, end: Any) -> float:
+        """Seconds between two recorded events, both reached."""
+        return self.check(self.cu.cuEventElapsedTime(start, end), "reading the time between two events") / 1e3
+
+    def destroy(self, event: Any) -> None:
+        self.cu.cuEventDestroy(event)
+
+    def wait_for(self, stream: int, other: int) -> None:
+        """Let `stream` wait for what is in `other` now."""
+        event = self.check(self.cu.cuEventCreate(2), "creating an event")  # 2: without timing
+        self.record(event, other)
+        self.check(self.cu.cuStreamWaitEvent(stream, event, 0), "waiting for another stream")
+        self.destroy(event)
+
+
+def _bytes(size: int) -> str:
+    return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB" if size >= 2**20 else f"{size} bytes"
+
+
+def _no_gpu() -> DeviceError:
+    return DeviceError(
+        "there is no NVIDIA GPU that this process can use (the driver is there)\n"
+        "  fix: check CUDA_VISIBLE_DEVICES, or run the kernel with device=\"emulator\""
+    )
+
+
+def _load_bindings() -> Any:
+    try:
+        from cuda.bindings import driver as cu
+    except ImportError as error:
+        message = "the Python package cuda.bindings is missing, so the GPU cannot be used"
+        raise DeviceError(f"{message}\n  fix: pip install cuda-python, or run the kernel with device=\"emulator\"") from error
+    try:
+        code = int(cu.cuInit(0)[0])
+    except RuntimeError as error:  # DynamicLibNotFoundError: there is no libcuda
+        message = "there is no NVIDIA driver on this machine (libcuda was not found)"
+        fix = "install the driver, or run the kernel with device=\"emulator\" and NumPy arrays"
+        raise DeviceError(f"{message}\n  fix: {fix}") from error
+    if code == NO_DEVICE:
+        raise _no_gpu()
+    if code:
+        raise DeviceError(f"the NVIDIA driver does not start: cuInit gives {cu.CUresult(code).name}")
+    return cu
+
+
+@lru_cache(maxsize=1)
+def _open() -> Driver | DeviceError:
+    try:
+        return Driver()
+    except DeviceError as error:
+        return error
+
+
+def driver() -> Driver:
+    """The driver. Raises DeviceError, each time, if there is no driver or no GPU."""
+    found = _open()
+    if isinstance(found, DeviceError):
+        raise DeviceError(str(found))
+    return found
+
+
+def available() -> Driver | None:
+    """The driver, or None if there is no driver or no GPU."""
+    found = _open()
+    return None if isinstance(found, DeviceError) else found

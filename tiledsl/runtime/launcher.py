@@ -1,0 +1,161 @@
+"""Writes the function that a call of a kernel runs: torch CUDA tensors of known shapes launch within a few microseconds.
+
+The function is generated for each kernel, so that Python binds the arguments by itself and no loop runs
+over parameters. It looks up the launch plan by everything of the arguments that the plan depends on.
+What it does not know (another library, a new shape, a wrong argument) it hands to `slow`, which checks
+every argument with an error for each fault, and adds the plan.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Callable, Mapping
+
+from tiledsl.ir.types import BF16
+from tiledsl.runtime.launch import LaunchPlan
+from tiledsl.signature import REQUIRED, ConstParam, GlobalParam, ScalarParam, Signature
+from tiledsl.specialize import bf16_bits
+
+__all__ = ["MISSING", "Launcher", "key_text", "launcher_source"]
+
+MISSING: Any = type("Missing", (), {"__repr__": lambda self: "<missing>"})()
+"""Stands for an argument that was not given, so that the error can name it."""
+
+TEMPLATE = '''\
+def launch({parameters}):
+    try:
+{addresses}
+        _plan = _plans[{key}]
+    except Exception:
+        _plan = None
+    if _plan is None:
+        return _slow({values})
+    _pointers = {pointers}
+    for _i, _j, _low, _high in _plan.windows:
+        if _low < _pointers[_j] - _pointers[_i] < _high:
+            return _slow({values})
+    try:
+        _frame = _plan.frames.pop()
+    except IndexError:
+        _frame = _plan.arguments.new_frame()
+    try:
+        _plan.arguments.pack(_frame.buffer, 0, *_pointers{scalars})
+    except (OverflowError, _struct_error):
+        _frame = None
+    if _frame is None:
+        return _slow({values})
+    _code = _plan.launch(_raw_stream(_plan.device), _frame.address, 0)[0]
+    if _code:
+        _plan.failed(int(_code), _raw_stream(_plan.device), _frame)
+    _plan.driver.last_kernel = _plan.kernel
+    _plan.frames.append(_frame)
+'''
+# Parameters of a kernel do not begin with an underscore, so they cannot hide the names above.
+
+
+class Launcher:
+    """The generated function of one kernel, and its plans.
+
+    `keyed`: integer scalars on whose value the grid depends, so that it is part of the key.
+    """
+
+    LIMIT = 4096
+    """Plans are dropped beyond this many: shapes that vary without end must not fill the memory."""
+
+    def __init__(self, signature: Signature, slow: Callable[..., None]) -> None:
+        self.signature, self._slow = signature, slow
+        self.plans: dict[Any, LaunchPlan] = {}
+        self.keyed: frozenset[str] = frozenset()
+        self._build()
+
+    def _build(self) -> None:
+        names: dict[str, Any] = {
+            "_plans": self.plans,
+            "_slow": self._slow,
+            "_struct_error": struct.error,
+            "_bf16_bits": bf16_bits,
+        }
+        for param in (*self.signature.params, *self.signature.consts):
+            names[f"_default_{param.name}"] = MISSING if param.default is REQUIRED else param.default
+        self._names = names
+        exec(launcher_source(self.signature, self.keyed), names)  # noqa: S102 - readable template code, see above
+        self.launch: Callable[..., None] = names["launch"]
+        exec(f"def key({_parameters(self.signature)}): return {key_text(self.signature, self.keyed)}", names)  # noqa: S102
+        self._key: Callable[..., Any] = names["key"]
+
+    def with_defaults(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """All arguments and consts by name: `given`, else the default, else MISSING."""
+        every = (*self.signature.params, *self.signature.consts)
+        return {p.name: given[p.name] if p.name in given else self._names[f"_default_{p.name}"] for p in every}
+
+    def add(self, values: dict[str, Any], plan: LaunchPlan, raw_stream: Callable[[int], int]) -> None:
+        """Remember `plan` for torch arguments like `values`."""
+        if len(self.plans) >= self.LIMIT:
+            self.plans.clear()
+        self._names["_raw_stream"] = raw_stream
+        self.plans[self._key(**values)] = plan
+
+    def key_by_value(self, scalars: frozenset[str]) -> None:
+        """From now on the grid depends on the value of `scalars`, too."""
+        if not scalars <= self.keyed:
+            self.keyed |= scalars
+            self.plans.clear()
+            self._build()
+
+
+def launcher_source(signature: Signature, keyed: frozenset[str]) -> str:
+    """The text of the launcher of `signature`."""
+    tensors = signature.tensors
+    addresses = [f"{_address(p)} = {_if_given(p, f'{p.name}.data_ptr()')}" for p in tensors]
+    pointers = "".join(f"{_address(p)}, " for p in tensors)
+    if any(p.optional for p in tensors):
+        pointers = f"*(_p for _p in ({pointers}) if _p is not None),"
+    packed = [f"_bf16_bits({p.name})" if p.dtype == BF16 else p.name for p in signature.scalars]
+    every = (*signature.params, *signature.consts)
+    return TEMPLATE.format(
+        parameters=_parameters(signature),
+        addresses="\n".join(f"        {line}" for line in addresses) or "        pass",
+        key=_key(signature, keyed, _address),
+        values=", ".join([*(f"{p.name}={p.name}" for p in every), "device=device"]),
+        pointers=f"({pointers})",
+        scalars="".join(f", {text}" for text in packed),
+    )
+
+
+def key_text(signature: Signature, keyed: frozenset[str]) -> str:
+    """The key of a plan as an expression of the arguments alone."""
+    return _key(signature, keyed, lambda p: f"{p.name}.data_ptr()")
+
+
+def _key(signature: Signature, keyed: frozenset[str], address: Callable[[GlobalParam], str]) -> str:
+    parts: list[str] = []
+    for param in signature.params:
+        name = param.name
+        if isinstance(param, ScalarParam):
+            parts += [f"type({name})", *([name] if name in keyed else [])]
+        elif param.optional:
+            tensor = f"{name}.dtype, {name}.shape, {name}.stride(), {address(param)} & 15, {name}.get_device()"
+            parts.append(f"None if {name} is None else ({tensor})")
+        else:
+            parts += [f"{name}.dtype", f"{name}.shape", f"{name}.stride()", f"{address(param)} & 15", f"{name}.get_device()"]
+    parts += [c.name for c in signature.consts] + ["device"]
+    return f"({', '.join(parts)},)"
+
+
+def _address(param: GlobalParam) -> str:
+    return f"_address_of_{param.name}"
+
+
+def _if_given(param: GlobalParam, text: str) -> str:
+    return f"None if {param.name} is None else {text}" if param.optional else text
+
+
+def _parameters(signature: Signature) -> str:
+    """The parameter list. Every one has a default, so that a missing argument reaches `slow` as MISSING."""
+
+    def declared(param: GlobalParam | ScalarParam | ConstParam) -> str:
+        return f"{param.name}=_default_{param.name}"
+
+    ordinary = [declared(p) for p in signature.params if not p.keyword]
+    named = [declared(p) for p in signature.params if p.keyword] + [declared(c) for c in signature.consts]
+    return ", ".join([*ordinary, "*", *named, "device=None"])
