@@ -30,7 +30,7 @@ def read_signature(fn: Callable[..., Any], arch: str = "", namespace: Mapping[st
     reader = _Reader(fn, source, node, dict(namespace or {}))
     found: list[Param] = []
     errors: list[CompileError] = []
-    for parameter in inspect.signature(fn).parameters.values():
+    for parameter in _parameters(fn, source).values():
         try:
             found.append(reader.read(parameter))
         except CompileError as error:
@@ -42,6 +42,16 @@ def read_signature(fn: Callable[..., Any], arch: str = "", namespace: Mapping[st
     _check_names(params, consts, reader)
     def_line = Loc(source.file, node.lineno, node.col_offset + 1, function=fn.__name__)
     return Signature(fn.__name__, fn, params, consts, def_line, arch)
+
+
+def _parameters(fn: Callable[..., Any], source: FunctionSource) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(fn).parameters
+    except NameError as error:  # Python 3.14 evaluates annotations only now
+        loc = Loc(source.file, source.line, function=fn.__name__)
+        raise CompileErrors(
+            [CompileError(f"an annotation cannot be evaluated: {error}", loc, "import or define the names in it")]
+        ) from error
 
 
 def _check_names(
@@ -124,7 +134,7 @@ class _Reader:
         if not isinstance(annotation, str):
             return annotation
         try:
-            return eval(annotation, self.namespace)  # noqa: S307 - the user's own source, as Python would evaluate it
+            return eval(annotation, self.namespace)
         except Exception as error:
             message = f"the annotation {annotation} cannot be evaluated: {error}"
             raise CompileError(message, self.loc(parameter.name), "import or define the names in it") from error

@@ -50,7 +50,7 @@ class Image:
         header = {
             "name": self.name,
             "arch": self.arch,
-            "abi": [[a.kind, a.name, a.dtype.name, a.axis] for a in self.abi],
+            "abi": [[a.kind, a.name, a.dtype.name, a.axis, list(a.dims)] for a in self.abi],
             "grid": [str(e) for e in self.grid],
             "threads": list(self.threads),
             "shared_bytes": self.shared_bytes,
@@ -66,7 +66,9 @@ class Image:
         return cls(
             name=header["name"],
             arch=header["arch"],
-            abi=tuple(AbiArg(kind, name, DTYPES[dtype], axis) for kind, name, dtype, axis in header["abi"]),
+            abi=tuple(
+                AbiArg(k, name, DTYPES[dtype], axis, tuple(dims)) for k, name, dtype, axis, dims in header["abi"]
+            ),
             grid=tuple(parse_expr(text) for text in header["grid"]),
             threads=tuple(header["threads"]),
             shared_bytes=header["shared_bytes"],
@@ -180,13 +182,14 @@ class Compiled:
             f"{name}: {'absent' if s is None else f'{s.dtype} unit={s.unit} align={s.align}'}"
             for name, s in self.spec.tensors
         )
+        spilled = r.spill_stores + r.spill_loads
         return "\n".join(
             (
                 f"<Compiled {head}",
                 f"  tensors    {tensors}; {self.spec.index_bits}-bit indices; writes {', '.join(sorted(self.written))}",
                 f"  launch     grid ({', '.join(self.grid)}), block {self.image.block}",
-                f"  resources  {r.registers} registers, {r.shared} bytes shared, {r.spill_stores + r.spill_loads} bytes "
-                f"spilled, {r.blocks_per_sm} blocks per SM ({r.occupancy:.0%} occupancy, limited by {r.limiter})",
+                f"  resources  {r.registers} registers, {r.shared} bytes shared, {spilled} spilled, "
+                f"{r.blocks_per_sm} blocks per SM ({r.occupancy:.0%} occupancy, limited by {r.limiter})",
                 f"  built in   {self._times()}{' (from the disk cache)' if self.cached else ''}>",
             )
         )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Callable
+from typing import TYPE_CHECKING, Any, Callable
 
 from tiledsl.compiled import Compiled, Image
 from tiledsl.ir.types import GlobalType
 from tiledsl.runtime.cache import disk_cache
 from tiledsl.signature import Signature, Specialization
+from tiledsl.specialize import const_identity
 
 if TYPE_CHECKING:
     from tiledsl.ir.core import Kernel
@@ -24,13 +25,13 @@ class Program:
 
     def __init__(self, signature: Signature) -> None:
         self.signature = signature
-        self._compiled: dict[tuple[Specialization, str], Compiled] = {}
-        self._lowered: dict[tuple[Specialization, str], tuple[Kernel, frozenset[str]]] = {}
+        self._compiled: dict[Any, Compiled] = {}
+        self._lowered: dict[Any, tuple[Kernel, frozenset[str]]] = {}
         self._lock = threading.RLock()
 
     def compiled(self, spec: Specialization, arch: str) -> Compiled:
         """Built for `arch`: from memory, else from disk, else compiled."""
-        key = spec, arch
+        key = _identity(spec, arch)
         with self._lock:
             if key not in self._compiled:
                 self._compiled[key] = compile_kernel(self.signature, spec, arch)
@@ -38,11 +39,15 @@ class Program:
 
     def lowered(self, spec: Specialization, arch: str) -> tuple[Kernel, frozenset[str]]:
         """The thread-level kernel that the emulator runs, and the tensors that it may write."""
-        key = spec, arch
+        key = _identity(spec, arch)
         with self._lock:
             if key not in self._lowered:
                 self._lowered[key] = lower(self.signature, spec, arch)
             return self._lowered[key]
+
+
+def _identity(spec: Specialization, arch: str) -> Any:
+    return spec, arch, tuple(const_identity(value) for _, value in spec.consts)
 
 
 def compile_kernel(signature: Signature, spec: Specialization, arch: str) -> Compiled:
@@ -124,9 +129,5 @@ def written_tensors(kernel: Kernel) -> frozenset[str]:
     """Names of the tensors that a tile-level kernel may write: operands of ops whose effect is "write"."""
     tensors = {arg: arg.name for arg in kernel.body.args if isinstance(arg.type, GlobalType)}
     return frozenset(
-        tensors[value]
-        for op in kernel.walk()
-        if "write" in op.effects
-        for value in op.operands
-        if value in tensors
+        tensors[value] for op in kernel.walk() if "write" in op.effects for value in op.operands if value in tensors
     )

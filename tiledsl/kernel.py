@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
-from typing import Any, Callable, Mapping, overload
+from typing import Any, Callable, Mapping, cast, overload
 
 from tiledsl.annotations import read_signature
 from tiledsl.compiled import Compiled
@@ -126,7 +125,8 @@ class TileKernel:
         The reference writes into its arrays or returns what the written tensors should hold (in the
         order of the signature). An element is right if ``|out - ref| <= u |ref| + bound + tiny``: u is
         half an ulp of 1 in the output's dtype, tiny its smallest subnormal, `bound` a number or an array
-        (`measure.gemm_bound` gives that of a product). `exact`: bit for bit instead.
+        (`measure.gemm_bound` gives that of a product). `exact`: equal to the reference rounded to the
+        output's dtype instead.
         """
         from tiledsl.measure import verify
 
@@ -167,20 +167,27 @@ def tile_kernel(fn: Callable[..., Any] | None = None, /, *, arch: str = "") -> A
 
     The annotations are read here: CompileErrors for what they get wrong, at the parameter's line.
     """
-    frame = sys._getframe(1)  # names of an enclosing function, which annotations kept as text may use
-    names = dict(frame.f_locals) if frame.f_locals is not frame.f_globals else {}
+    # The names of an enclosing function, which annotations kept as text may use.
+    here = inspect.currentframe()
+    caller = here.f_back if here is not None else None
+    names = dict(caller.f_locals) if caller is not None and caller.f_locals is not caller.f_globals else {}
     if fn is not None:
         return _make(fn, "", names)
     if arch:
         from tiledsl.backends.ptx.targets import target_named
 
         target_named(arch)
-    return lambda function: _make(function, arch, names)
+
+    def decorate(function: Callable[..., Any]) -> TileKernel:
+        return _make(function, arch, names)
+
+    return decorate
 
 
-def _make(fn: Callable[..., Any], arch: str, names: Mapping[str, Any]) -> TileKernel:
+def _make(fn: Any, arch: str, names: Mapping[str, Any]) -> TileKernel:
     if isinstance(fn, (TileFunction, TileKernel)):
-        raise TileError(f"{fn.name} is already a {type(fn).__name__}\n  fix: decorate a function once")
+        name = cast(TileKernel, fn).name
+        raise TileError(f"{name} is already a {type(cast(object, fn)).__name__}\n  fix: decorate a function once")
     if not inspect.isfunction(fn):
         raise TileError(f"@tile_kernel takes a function, got a {type(fn).__name__}\n  fix: put it above a def")
     return TileKernel(read_signature(fn, arch, names))

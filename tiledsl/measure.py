@@ -13,7 +13,6 @@ from tiledsl.ir.types import DType
 
 if TYPE_CHECKING:
     from tiledsl.kernel import TileKernel
-    from tiledsl.runtime.dispatch import Arguments
 
 __all__ = ["Mismatch", "Timing", "Verification", "gemm_bound", "time_kernel", "verify"]
 
@@ -103,9 +102,7 @@ def verify(
 ) -> Verification:
     """Compare `kernel` with `reference` on copies of `values`. See `TileKernel.verify`."""
     tensors = [p.name for p in kernel.signature.tensors]
-    mine, theirs = (
-        {n: _copy(v) if n in tensors and v is not None else v for n, v in values.items()} for _ in range(2)
-    )
+    mine, theirs = ({n: _copy(v) if n in tensors and v is not None else v for n, v in values.items()} for _ in range(2))
     kernel.dispatcher.run(mine, device)
     arguments = kernel.dispatcher.arguments(mine)
     written = kernel.dispatcher.written(arguments, device)
@@ -120,7 +117,7 @@ def verify(
 def _expected(kernel: TileKernel, returned: Any, arrays: Mapping[str, Any], outputs: list[str]) -> dict[str, Any]:
     if returned is None:
         return {n: arrays[n] for n in outputs}
-    results = list(returned) if isinstance(returned, tuple) else [returned]
+    results: list[Any] = [*returned] if isinstance(returned, tuple) else [returned]
     if len(results) != len(outputs):
         raise KernelArgumentError(
             f"{kernel.name}(): the reference returned {len(results)} arrays; the kernel writes {', '.join(outputs)}\n"
@@ -137,9 +134,7 @@ def _copy(array: Any) -> Any:
         return array.copy(order="K")
     if hasattr(array, "copy"):
         return array.copy()
-    raise KernelArgumentError(
-        f"verify() cannot copy a {type(array).__name__}\n  fix: pass NumPy, torch or CuPy arrays"
-    )
+    raise KernelArgumentError(f"verify() cannot copy a {type(array).__name__}\n  fix: pass NumPy, torch or CuPy arrays")
 
 
 def _host(array: Any) -> Any:
@@ -166,6 +161,8 @@ def _compare(
     if not got.size:
         return 0, 0, None
     with numpy.errstate(all="ignore"):
+        if exact:
+            expected = expected.astype(got.dtype)
         same = _same(got, expected)
         left, right = got.astype(numpy.float64), expected.astype(numpy.float64)
         error = numpy.where(same, 0.0, numpy.abs(left - right))
@@ -173,12 +170,17 @@ def _compare(
         if not exact:
             limit = UNIT_ROUNDOFF.get(dtype.name, 0.0) * numpy.abs(right) + numpy.asarray(bound, numpy.float64)
             limit = limit + SMALLEST_SUBNORMAL.get(dtype.name, 0.0)
-        right_ones = same | (numpy.isfinite(right) & (error <= limit))
+        right_ones = same if exact else same | (numpy.isfinite(right) & (error <= limit))
         share = numpy.where(right_ones & (limit == 0), 0.0, error / limit)
         share = numpy.where(right_ones, share, numpy.where(numpy.isnan(share), numpy.inf, numpy.maximum(share, 1.0)))
     index = numpy.unravel_index(int(numpy.argmax(share)), share.shape)
     worst = Mismatch(
-        name, tuple(int(i) for i in index), float(left[index]), float(right[index]), float(error[index]), float(share[index])
+        name,
+        tuple(int(i) for i in index),
+        float(left[index]),
+        float(right[index]),
+        float(error[index]),
+        float(share[index]),
     )
     return got.size, int(got.size - numpy.count_nonzero(right_ones)), worst
 
@@ -243,4 +245,10 @@ def _summary(seconds: list[float], where: str) -> Timing:
 
 
 def _time(seconds: float) -> str:
-    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
+    return (
+        f"{seconds:.3g} s"
+        if seconds >= 1
+        else f"{seconds * 1e3:.3g} ms"
+        if seconds >= 1e-3
+        else f"{seconds * 1e6:.3g} us"
+    )

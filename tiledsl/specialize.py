@@ -21,6 +21,7 @@ __all__ = [
     "bf16_bits",
     "check_consts",
     "check_scalar",
+    "const_identity",
     "specialize",
 ]
 
@@ -97,9 +98,7 @@ def argument_error(signature: Signature, message: str, fix: str = "") -> KernelA
     return KernelArgumentError(f"{text}\n  fix: {fix}" if fix else text)
 
 
-def specialize(
-    signature: Signature, arrays: Mapping[str, ArrayInfo | None], consts: Mapping[str, Any]
-) -> Problem:
+def specialize(signature: Signature, arrays: Mapping[str, ArrayInfo | None], consts: Mapping[str, Any]) -> Problem:
     """Check `arrays` (by parameter name; None for an absent one) against the signature and describe them."""
     extents: dict[str, tuple[int, str]] = {}
     variables: dict[str, tuple[DType, str]] = {}
@@ -179,7 +178,7 @@ def _check_const(signature: Signature, const: ConstParam, value: Any) -> Any:
     if value is REQUIRED:
         message = f"const {const.name} is missing: it has no default"
         raise argument_error(signature, message, f"call it as {signature.usage}")
-    if const.type is int and not isinstance(value, (bool, float)) and hasattr(type(value), "__index__"):
+    if const.type is int and not isinstance(value, (bool, float)) and hasattr(value, "__index__"):
         value = operator.index(value)
     if const.type is float and type(value) is int:
         value = float(value)
@@ -193,6 +192,14 @@ def _check_const(signature: Signature, const: ConstParam, value: Any) -> Any:
         message = f"const {const.name} is a {type(value).__name__}, which is mutable"
         raise argument_error(signature, message, "pass a number, string, tuple, dtype or function") from None
     return value
+
+
+def const_identity(value: Any) -> Any:
+    """What tells apart two consts that Python calls equal, but the compiler does not: 1, 1.0 and True, 0.0 and -0.0."""
+    if isinstance(value, tuple):
+        items: list[Any] = [*value]
+        return tuple(const_identity(item) for item in items)
+    return type(value), repr(value) if isinstance(value, float) else value
 
 
 def check_scalar(signature: Signature, param: ScalarParam, value: Any) -> int | float | bool:
@@ -213,8 +220,10 @@ def check_scalar(signature: Signature, param: ScalarParam, value: Any) -> int | 
 
 def _is_numpy_scalar(value: Any) -> bool:
     """True for np.float32(1) and the like, also of ml_dtypes; an array of no dimensions is no scalar."""
-    return type(value).__module__.split(".")[0] in ("numpy", "ml_dtypes") and getattr(value, "shape", None) == () and (
-        type(value).__name__ != "ndarray"
+    return (
+        type(value).__module__.split(".")[0] in ("numpy", "ml_dtypes")
+        and getattr(value, "shape", None) == ()
+        and (type(value).__name__ != "ndarray")
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tiledsl.backends.protocol import Binary, Resources
+from tiledsl.backends.ptx.disassemble import sass_text  # here: a later import would rebind `disassemble` below
 from tiledsl.backends.ptx.targets import TARGETS, Target
 from tiledsl.ir.core import Kernel
 
@@ -44,6 +45,4 @@ def _may_have_stack(kernel: Kernel) -> bool:
 
 def disassemble(cubin: bytes) -> str:
     """The SASS of a cubin as text, by nvdisasm. Raises ToolNotFoundError without it."""
-    from tiledsl.backends.ptx.disassemble import sass_text
-
     return sass_text(cubin)

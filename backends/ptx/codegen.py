@@ -42,7 +42,10 @@ def _machine(target: Target) -> Any:
 
 
 def emit_ptx(kernel: Kernel, target: Target) -> tuple[str, str]:
-    """(LLVM IR before optimisation, PTX) of a thread-level kernel."""
+    """(LLVM IR before optimisation, PTX) of a thread-level kernel.
+
+    In the LLVM IR the columns of locations are numbers, see `debuginfo`.
+    """
     machine = _machine(target)
     lowered, locations = lower_kernel(kernel, target, str(machine.target_data))
     text = str(lowered)
@@ -54,6 +57,12 @@ def emit_ptx(kernel: Kernel, target: Target) -> tuple[str, str]:
 
 
 def _optimize(module: Any, machine: Any) -> None:
+    """O3 without the vectorizers, which would regroup scalar arithmetic whose order is deliberate.
+
+    Loop unrolling stays on: LLVM's limits for NVPTX are those of nvcc, which unrolls small loops by four
+    (a run-time loop with a barrier inside never). Neighbouring loads and stores still become vectors
+    where their alignment is known.
+    """
     options = binding.create_pipeline_tuning_options(speed_level=3)
     options.loop_vectorization = options.slp_vectorization = False
     builder = binding.create_pass_builder(machine, options)

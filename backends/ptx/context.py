@@ -10,7 +10,7 @@ from tiledsl.backends.ptx.targets import Target
 from tiledsl.backends.ptx.types import overload
 from tiledsl.ir.core import Block, Kernel, Op, Value
 
-__all__ = ["Lowering", "RULES", "lowers"]
+__all__ = ["RULES", "Lowering", "lowers"]
 
 Rule = Callable[["Lowering", Any], Sequence[Any]]
 RuleT = TypeVar("RuleT", bound=Callable[..., Sequence[Any]])
@@ -90,7 +90,8 @@ class Lowering:
         convergent: bool = False,
     ) -> Any:
         """Inline PTX. Without a side effect equal ones may be merged and unused ones dropped."""
-        escaped = "".join(c if c.isprintable() and c not in '"\\' else f"\\{ord(c):02X}" for c in text)
+        plain = bytes(range(0x20, 0x7F)).translate(None, b'"\\')
+        escaped = "".join(chr(c) if c in plain else f"\\{c:02X}" for c in text.encode())
         function = ir.FunctionType(result, [a.type for a in args])
         call = ir.InlineAsm(function, escaped, constraints, side_effect)
         return self.b.call(call, args, attrs=("convergent",) if convergent else ())

@@ -39,7 +39,7 @@ def lower_if(lw: Lowering, op: control.If) -> Sequence[Any]:
 
 @lowers(control.For)
 def lower_for(lw: Lowering, op: control.For) -> Sequence[Any]:
-    """A loop that tests at its end: ``if lo < hi: do {...} while (i < hi - step, i += step)``.
+    """A loop that tests at its end: ``if lo < hi: do {...} while (i < hi - step; i += step)``.
 
     Comparing with ``hi - step``, which saturates, keeps the induction variable from overflowing near
     the end of its range, so its addition is `nsw` whatever the bounds: LLVM then strength-reduces
@@ -47,11 +47,11 @@ def lower_for(lw: Lowering, op: control.For) -> Sequence[Any]:
     """
     b = lw.b
     lo, hi, step, *inits = lw.operands(op.operands)
-    down = _constant(op.step) is not None and _constant(op.step) < 0  # type: ignore[operator]
+    goes_on = ">" if (_constant(op.step) or 1) < 0 else "<"
     body, done = lw.new_block("for"), lw.new_block("endfor")
     last = _last(lw, op, hi, step)
     entry = b.block
-    b.cbranch(b.icmp_signed(">" if down else "<", lo, hi), body, done)
+    b.cbranch(b.icmp_signed(goes_on, lo, hi), body, done)
 
     b.position_at_end(body)
     phis = _phis(lw, op.body.args, ([lo, *inits], entry))
@@ -61,7 +61,7 @@ def lower_for(lw: Lowering, op: control.For) -> Sequence[Any]:
     following = b.add(index, step, flags=("nsw",))
     for phi, value in zip(phis, [following, *yielded], strict=True):
         phi.add_incoming(value, latch)
-    b.cbranch(b.icmp_signed(">" if down else "<", index, last), body, done)
+    b.cbranch(b.icmp_signed(goes_on, index, last), body, done)
 
     b.position_at_end(done)
     return _phis(lw, op.results, (inits, entry), (yielded, latch))
@@ -76,8 +76,7 @@ def _last(lw: Lowering, op: control.For, hi: Any, step: Any) -> Any:
     lo, by = _constant(op.lo), _constant(op.step)
     if by == 1 or (lo is not None and lo >= 0 and by is not None and by > 0):
         return lw.b.sub(hi, step, flags=("nsw",))  # the loop is entered only if hi > lo
-    name = "llvm.ssub.sat"
-    return lw.intrinsic(name, hi.type, hi, step, types=[hi.type])
+    return lw.intrinsic("llvm.ssub.sat", hi.type, hi, step, types=[hi.type])
 
 
 @lowers(control.While)
@@ -102,5 +101,3 @@ def lower_while(lw: Lowering, op: control.While) -> Sequence[Any]:
 
     b.position_at_end(done)
     return passed
-
-

@@ -9,7 +9,7 @@ from typing import Any, Sequence
 
 from tiledsl.backends.ptx.context import Lowering, lowers
 from tiledsl.backends.ptx.llvm import ir
-from tiledsl.backends.ptx.types import I32, I64, I8, VOID, global_variable, integer, pointer_to
+from tiledsl.backends.ptx.types import I8, I32, I64, VOID, global_variable, integer, pointer_to
 from tiledsl.errors import Loc
 from tiledsl.ir.ops import debug
 from tiledsl.ir.types import BOOL, F64, DType
@@ -30,7 +30,7 @@ def _string(lw: Lowering, text: str) -> Any:
     data = text.encode() + b"\0"
     if data not in lw.strings:
         type_ = ir.ArrayType(I8, len(data))
-        array = global_variable(lw.module, type_, f"text{len(lw.strings)}", "global")
+        array = global_variable(lw.module, type_, f"$text{len(lw.strings)}", "global")
         array.initializer = ir.Constant(type_, bytearray(data))
         array.global_constant = True
         array.linkage = "private"

@@ -11,6 +11,7 @@ import re
 from typing import Any, Sequence
 
 from tiledsl.backends.ptx.llvm import ir
+from tiledsl.backends.ptx.ptx_lines import encode_path
 from tiledsl.errors import Loc
 from tiledsl.ir.core import Kernel
 
@@ -109,7 +110,7 @@ def restore_locations(ptx: str, locations: Sequence[Loc]) -> str:
     `locations` is `DebugInfo.locations`. An inlined location is written after those of its callers, and
     names its function by a label of the ``.debug_str`` section. (PTX ISA: .loc)
     """
-    files = {path: int(number) for number, path in FILE.findall(ptx)}
+    files = {_unescaped(path): int(number) for number, path in FILE.findall(ptx)}
     labels: dict[str, str] = {}
 
     def position(loc: Loc) -> str:
@@ -128,7 +129,19 @@ def restore_locations(ptx: str, locations: Sequence[Loc]) -> str:
             return f"\t.loc\t{file} {line} 0"
         return "\n".join(directives(locations[int(number) - 1]))
 
-    return LOC.sub(restore, ptx) + _debug_strings(labels)
+    with_files = FILE.sub(lambda m: f'\t.file\t{m.group(1)} "{encode_path(_unescaped(m.group(2)))}"', ptx)
+    return LOC.sub(restore, with_files) + _debug_strings(labels)
+
+
+def _unescaped(path: str) -> str:
+    """The path behind LLVM's octal and backslash escapes."""
+    raw = re.sub(rb"\\([0-7]{3}|.)", _escaped_byte, path.encode())
+    return raw.decode(errors="replace")
+
+
+def _escaped_byte(match: re.Match[bytes]) -> bytes:
+    text = match.group(1)
+    return bytes([int(text, 8)]) if len(text) == 3 else text
 
 
 def _debug_strings(labels: dict[str, str]) -> str:

@@ -8,6 +8,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from tiledsl.backends.ptx.ptx_lines import decode_path
 from tiledsl.backends.ptx.tools import NVDISASM
 from tiledsl.errors import AssemblerError, Loc
 
@@ -125,7 +126,7 @@ class _Reader:
         if file == PTX_FILE:
             self.ptx_line = line
         else:
-            self.group.append((file, line))
+            self.group.append((decode_path(file), line))
 
     def _instruction(self, match: re.Match[str], following: str) -> None:
         if self.group:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Sequence
 
-from tiledsl.backends.ptx import (  # noqa: F401 - importing a rule file registers its rules
+from tiledsl.backends.ptx import (
     cast_rules,
     control_rules,
     debug_rules,
@@ -17,12 +18,18 @@ from tiledsl.backends.ptx.context import Lowering
 from tiledsl.backends.ptx.llvm import ir
 from tiledsl.backends.ptx.targets import Target
 from tiledsl.backends.ptx.types import I8, VOID, global_variable, memory_type, pointer_to
-from tiledsl.errors import Loc
-from tiledsl.ir.core import Kernel, Op, Value
+from tiledsl.errors import CompileError, Loc
+from tiledsl.ir.core import Kernel, Value
 from tiledsl.ir.ops import mem
 from tiledsl.ir.types import BOOL, DType, PtrType, Type
 
 __all__ = ["TRIPLE", "lower_kernel", "read_only_pointers"]
+
+RULE_FILES = (scalar_rules, cast_rules, control_rules, memory_rules, gpu_rules, inline_rules, debug_rules)
+"""Importing these has registered every rule."""
+
+NAME = re.compile(r"(?!WARP_SZ$)(?:[A-Za-z]|_[A-Za-z0-9_])[A-Za-z0-9_]*")
+"""Python names that PTX takes for an entry (PTX ISA: Identifiers; `WARP_SZ` is a constant)."""
 
 TRIPLE = "nvptx64-nvidia-cuda"
 SHARED_ALIGN = 1024
@@ -35,6 +42,10 @@ def lower_kernel(kernel: Kernel, target: Target, data_layout: str) -> tuple[Any,
     `data_layout` is the target machine's.
     """
     assert kernel.level == "thread", f"{kernel.name} is at {kernel.level} level; run the passes first"
+    if not NAME.fullmatch(kernel.name):
+        raise CompileError(
+            f"PTX cannot have a kernel called {kernel.name!r}", kernel.loc, "use ASCII letters, digits and underscores"
+        )
     module = ir.Module(name=kernel.name)
     module.triple, module.data_layout = TRIPLE, data_layout
     function = _declare(kernel, module)
@@ -54,8 +65,8 @@ def _declare(kernel: Kernel, module: Any) -> Any:
     function = ir.Function(module, ir.FunctionType(VOID, types), kernel.name)
     function.calling_convention = "ptx_kernel"
     threads = ",".join(str(n) for n in (*kernel.threads, 1, 1)[:3])
-    set.add(function.attributes, "nounwind")
-    set.add(function.attributes, f'"nvvm.reqntid"="{threads}"')
+    _attribute(function, "nounwind")
+    _attribute(function, f'"nvvm.reqntid"="{threads}"')
     read_only = read_only_pointers(kernel)
     for value, argument in zip(kernel.body.args, function.args, strict=True):
         if value.name:
@@ -63,9 +74,14 @@ def _declare(kernel: Kernel, module: Any) -> Any:
         if isinstance(value.type, PtrType):
             argument.attributes.align = value.type.dtype.bytes
         if value in read_only:
-            argument.attributes.add("noalias")
-            set.add(argument.attributes, "readonly")
+            _attribute(argument, "noalias")
+            _attribute(argument, "readonly")
     return function
+
+
+def _attribute(holder: Any, text: str) -> None:
+    """Add an attribute as LLVM spells it; llvmlite's own `add` knows a short list only."""
+    set[str].add(holder.attributes, text)
 
 
 def _parameter_type(type_: Type) -> Any:
@@ -77,7 +93,7 @@ def _parameter_type(type_: Type) -> Any:
 
 def _shared_array(module: Any) -> Any:
     """All shared memory: one array whose size the launch gives, so that tiles may exceed 48 KiB."""
-    array = global_variable(module, ir.ArrayType(I8, 0), "shared_memory", "shared")
+    array = global_variable(module, ir.ArrayType(I8, 0), "$shared", "shared")
     array.linkage, array.align = "external", SHARED_ALIGN
     return array
 
@@ -93,8 +109,7 @@ def read_only_pointers(kernel: Kernel) -> set[Value]:
     pointers = [a for a in kernel.body.args if isinstance(a.type, PtrType)]
     writes = [op for op in kernel.walk() if isinstance(op, (mem.Store, mem.AtomicAdd))]
     written = [_root(op.operands[0]) for op in writes]
-    inline = any(op.effects == frozenset() and not op.is_pure and _takes_pointer(op) for op in kernel.walk())
-    if inline or any(root is None for root in written):
+    if any(root is None for root in written):
         return set()
     return {p for p in pointers if p not in written}
 
@@ -106,7 +121,3 @@ def _root(pointer: Value) -> Value | None:
     if pointer.op is not None:
         return pointer if isinstance(pointer.op, mem.SharedBase) else None
     return pointer if getattr(pointer.owner, "parent", None).__class__ is Kernel else None
-
-
-def _takes_pointer(op: Op) -> bool:
-    return any(isinstance(v.type, PtrType) for v in op.operands)

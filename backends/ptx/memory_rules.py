@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Sequence
 
 from tiledsl.backends.ptx.context import Lowering, lowers
-from tiledsl.backends.ptx.types import I32, I8, integer, memory_type
 from tiledsl.backends.ptx.llvm import ir
+from tiledsl.backends.ptx.types import I8, I32, integer, memory_type
 from tiledsl.ir.core import Value
 from tiledsl.ir.ops import mem
 from tiledsl.ir.types import BF16, BOOL, DType, PtrType
@@ -104,5 +104,3 @@ def _bf16_cas_loop(atom: str, space: str) -> str:
         f"{atom}.cas.b16 $0, [$1], seen, sum; "
         "setp.ne.b16 again, $0, seen; mov.b16 seen, $0; @again bra ADD${:uid}; }"
     )
-
-

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from functools import cached_property
+from urllib.parse import quote, unquote
 
 from tiledsl.errors import UNKNOWN_LOC, Loc
 
-__all__ = ["PtxLines"]
+__all__ = ["PtxLines", "decode_path", "encode_path"]
 
 FILE = re.compile(r'^\s*\.file\s+(\d+)\s+"([^"]*)"', re.MULTILINE)
 LOC = re.compile(
@@ -17,12 +18,24 @@ LOC = re.compile(
 )
 
 
+SAFE = "".join(chr(c) for c in range(0x20, 0x7F) if chr(c) not in '%"\\\\')
+
+
+def encode_path(path: str) -> str:
+    """A path as ptxas takes it between quotes: ASCII without escapes, anything else as %XX."""
+    return quote(path, safe=SAFE)
+
+
+def decode_path(path: str) -> str:
+    return unquote(path)
+
+
 class PtxLines:
     """Line numbers count from 1, as in ptxas's messages."""
 
     def __init__(self, ptx: str) -> None:
         self.lines = ptx.splitlines()
-        self.files = {int(number): path for number, path in FILE.findall(ptx)}
+        self.files = {int(number): decode_path(path) for number, path in FILE.findall(ptx)}
 
     @cached_property
     def marks(self) -> list[tuple[int, Loc]]:

@@ -12,9 +12,9 @@ from tiledsl.ir.types import BF16, BOOL, F16, F32, F64, DType, PtrType, Type
 __all__ = [
     "ADDRESS_SPACES",
     "I1",
+    "I8",
     "I32",
     "I64",
-    "I8",
     "VOID",
     "constant",
     "float_bits",
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 
-class _BFloat(ir.types._BaseFloatType):  # noqa: SLF001  # llvmlite has no bfloat of its own
+class _BFloat(ir.types._BaseFloatType):  # llvmlite has no bfloat of its own
     null = "0.0"
     intrinsic_name = "bf16"
 
@@ -35,7 +35,7 @@ class _BFloat(ir.types._BaseFloatType):  # noqa: SLF001  # llvmlite has no bfloa
         return "bfloat"
 
 
-_BFloat._create_instance()  # noqa: SLF001
+_BFloat._create_instance()
 
 I1, I8, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 32, 64))
 VOID = ir.VoidType()

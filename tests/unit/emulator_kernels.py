@@ -27,7 +27,9 @@ def matrices(dtype: DType = F32) -> list[tuple[str, Type]]:
     return [(name, GlobalType(dtype, extents, 1, 16)) for name, extents in dims]
 
 
-def loop(b: Builder, lo: Value, hi: Value, step: Value, inits: list[Value], body: Callable[..., list[Value]]) -> list[Value]:
+def loop(
+    b: Builder, lo: Value, hi: Value, step: Value, inits: list[Value], body: Callable[..., list[Value]]
+) -> list[Value]:
     block = Block([lo.type, *(v.type for v in inits)])
     inner = Builder(block, b.loc)
     inner.op(control.Yield, *body(inner, *block.args))

@@ -65,6 +65,25 @@ def test_occupancy(target: str, registers: int, shared: int, threads: int, block
     assert held.occupancy == blocks * (threads // 32) / TARGETS[target].max_warps_per_sm
 
 
+@pytest.mark.parametrize("name", ["_", "WARP_SZ", "noyau_\u00e9l\u00e9mentaire"])
+def test_a_name_that_ptx_does_not_take(name: str) -> None:
+    made = naive()
+    made.name = name
+    with pytest.raises(CompileError, match="PTX cannot have a kernel called"):
+        build(made, TARGETS["sm_90a"])
+
+
+def test_a_name_and_a_file_that_look_special() -> None:
+    """Kernels in notebook cells have made-up file names; PTX opcodes are good Python names."""
+    made, b = kernel("add", [("a", PtrType("global", F32))])
+    file = '/tmp/\u00fcber "all"/100% <cell> 1.py'
+    b.loc = at(5, file=file)
+    store(b, made.body.args[0], b.constant(0, I32), b.constant(1.0, F32))
+    b.op(control.Return)
+    (listing,) = sass_listing(build(made, TARGETS["sm_90a"]).cubin)
+    assert (file, 5) in {(i.loc.file, i.loc.line) for i in listing.instructions if i.loc is not None}
+
+
 def test_an_unknown_target_names_the_known_ones() -> None:
     with pytest.raises(CompileError, match="no target 'sm_75'") as caught:
         target_named("sm_75")
@@ -103,8 +122,29 @@ def test_bad_inline_ptx_is_reported_at_its_line() -> None:
     assert "frobnicate" in caught.value.message and "sm_90a" in caught.value.message
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("mov.b32 $0, $2;", "uses \\$2, but it has 2 results and operands, \\$0 to \\$1"),
+        ("mov.b32 $0, $x;", "dollar sign that names nothing"),
+        ("mov.b32 $0, ${1:x};", "dollar sign that names nothing"),
+        ("mov.b32 $0, $1; $", "dollar sign that names nothing"),
+    ],
+)
+def test_inline_ptx_that_names_no_operand(text: str, message: str) -> None:
+    with pytest.raises(CompileError, match=message) as caught:
+        build(with_inline(text), TARGETS["sm_90a"])
+    assert caught.value.loc.line == 41
+
+
+def test_inline_ptx_may_hold_any_characters() -> None:
+    text = 'mov.b32 $0, ${1}; // "quoted" \\ {a|b} $$ Gr\u00fc\u00dfe\n// and a second line'
+    assert "second line" in build(with_inline(text), TARGETS["sm_90a"]).ptx
+
+
 def test_a_stack_frame_is_an_error() -> None:
-    text = "{ .local .b32 a[8]; .reg .b64 p; mov.b64 p, a; st.volatile.local.f32 [p], $1; ld.volatile.local.f32 $0, [p]; }"
+    access = "st.volatile.local.f32 [p], $1; ld.volatile.local.f32 $0, [p];"
+    text = "{ .local .b32 a[8]; .reg .b64 p; mov.b64 p, a; " + access + " }"
     with pytest.raises(AssemblerError, match="stack frame of 32 bytes"):
         build(with_inline(text), TARGETS["sm_90a"])
 
@@ -142,11 +182,9 @@ def test_a_missing_tool_names_its_wheel(tool: object, wheel: str, monkeypatch: p
     monkeypatch.delenv("TILEDSL_NVDISASM", raising=False)
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr("tiledsl.backends.ptx.tools._in_wheel", lambda wheel, name: None)
+    use = (lambda: build(naive(), TARGETS["sm_90a"])) if tool is PTXAS else (lambda: disassemble(b""))
     with pytest.raises(ToolNotFoundError, match=f"pip install {wheel}"):
-        if tool is PTXAS:
-            build(naive(), TARGETS["sm_90a"])
-        else:
-            disassemble(b"")
+        use()
 
 
 def test_a_wrong_override_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from tiledsl.backends.ptx import TARGETS, build
 from tiledsl.backends.ptx.lower import read_only_pointers
 from tiledsl.errors import AssemblerError
 from tiledsl.ir.builder import Builder
-from tiledsl.ir.core import Block, Kernel, Value
+from tiledsl.ir.core import Block, Kernel
 from tiledsl.ir.ops import control, debug, gpu, mem, ptx, warp
 from tiledsl.ir.types import BOOL, DTYPES, F16, F32, F64, I8, I32, I64, INDEX, U32, DType, PtrType
 
@@ -46,7 +46,7 @@ def test_vector_widths(dtype: DType) -> None:
 def test_shared_addresses_are_base_plus_immediate() -> None:
     text = build(shared_tiled(16), TARGETS["sm_90a"]).ptx
     assert re.findall(r"ld\.shared\.v4\.b32 .*\[%r\d+\+48\]", text)
-    assert ".extern .shared .align 1024 .b8 shared_memory[]" in text
+    assert ".extern .shared .align 1024 .b8 $shared[]" in text
     assert "cvta" not in text
 
 
@@ -172,7 +172,7 @@ def test_print_and_assert() -> None:
     b.op(control.Return)
     binary = build(made, TARGETS["sm_90a"])
     assert "vprintf" in binary.ptx and "__assertfail" in binary.ptx
-    assert '100%% of %.17g, %.9g' in binary.llvm
+    assert "100%% of %.17g, %.9g" in binary.llvm
     assert binary.resources.stack > 0
     again = build(made, TARGETS["sm_90a"])
     assert again.ptx == binary.ptx

@@ -59,7 +59,13 @@ def gemm_type(dims: tuple[int | str, ...], unit: int = 1) -> GlobalType:
 
 
 ABI = abi_of(
-    [("A", gemm_type(("M", "K"))), ("B", gemm_type(("K", 8))), ("C", gemm_type(("M", "N"), -1)), ("alpha", F32), ("beta", BF16)],
+    [
+        ("A", gemm_type(("M", "K"))),
+        ("B", gemm_type(("K", 8))),
+        ("C", gemm_type(("M", "N"), -1)),
+        ("alpha", F32),
+        ("beta", BF16),
+    ],
     32,
 )
 
@@ -77,7 +83,9 @@ def test_arguments_are_packed_in_the_order_of_the_abi() -> None:
     assert fixed == (99, 2, 3, 1, 16, 16, 1, 512)
     assert stream == 7
     values = [
-        struct.unpack("<Q" if a.kind == "pointer" else {"f32": "<f4x", "bf16": "<H6x"}.get(a.dtype.name, "<i4x"), slot)[0]
+        struct.unpack("<Q" if a.kind == "pointer" else {"f32": "<f4x", "bf16": "<H6x"}.get(a.dtype.name, "<i4x"), slot)[
+            0
+        ]
         for a, slot in zip(ABI, slots, strict=True)
     ]
     assert values == [0x1000, 0x2000, 2**63 + 5, 3, 5, 20, 5, 8, -40, 2, 1.5, 0x3F80]
@@ -145,7 +153,9 @@ def test_a_lost_context_names_the_kernel_and_refuses_what_follows() -> None:
     other = LaunchPlan.make(recorder, "innocent", 0, 1, 9, (1, 1, 1), (1, 1, 1), 0, ArgumentBuffer((), {}, {}), ())
     with pytest.raises(DeviceError, match=r"kernel culprit\(\) accessed an illegal address"):
         other.run(0, (), ())
-    with pytest.raises(DeviceError, match=r"cannot be used any more by this process: kernel culprit\(\) accessed an illegal"):
+    with pytest.raises(
+        DeviceError, match=r"cannot be used any more by this process: kernel culprit\(\) accessed an illegal"
+    ):
         recorder.refuse_if_lost()
 
 
@@ -176,7 +186,7 @@ def test_overlap_windows_are_those_of_the_byte_ranges(seed: int) -> None:
     arrays = {
         name: info(tuple(random.integers(1, 4, 2).tolist()), tuple(random.integers(-5, 6, 2).tolist())) for name in "AB"
     }
-    (i, j, low, high), = overlap_windows("AB", arrays, frozenset("B"))
+    ((i, j, low, high),) = overlap_windows("AB", arrays, frozenset("B"))
     assert (i, j) == (0, 1)
     for distance in range(-200, 200, 4):
         a, b = arrays["A"].span(), arrays["B"].span()
@@ -210,7 +220,15 @@ class Tensor:
         return self.device_index
 
 
-def kernel(A: Global[f32, M, K], C: Global[f32, M, N], bias: Global[f32, N] | None = None, alpha: f32 = 1.0, n: i32 = 3, *, T: const = 16): ...
+def kernel(
+    A: Global[f32, M, K],
+    C: Global[f32, M, N],
+    bias: Global[f32, N] | None = None,
+    alpha: f32 = 1.0,
+    n: i32 = 3,
+    *,
+    T: const = 16,
+): ...
 
 
 SIGNATURE = read_signature(kernel)
@@ -230,7 +248,8 @@ class Harness:
         if not all(isinstance(t, Tensor) for t in tensors.values()):
             return
         params: list[tuple[str, Any]] = [
-            (n, gemm_type({"A": ("M", "K"), "C": ("M", "N"), "bias": ("N",)}[n], len(t.shape) - 1)) for n, t in tensors.items()
+            (n, gemm_type({"A": ("M", "K"), "C": ("M", "N"), "bias": ("N",)}[n], len(t.shape) - 1))
+            for n, t in tensors.items()
         ]
         abi = abi_of([*params, ("alpha", F32), ("n", SIGNATURE.scalars[1].dtype)], 32)
         extents = {"M": tensors["A"].shape[0], "K": tensors["A"].shape[1], "N": tensors["C"].shape[1]}

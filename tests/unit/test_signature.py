@@ -80,7 +80,7 @@ def python_float(alpha: float): ...
 def python_int(n: int): ...
 def an_index(n: index): ...
 def unknown_name(A: Global[f32, Unknown]): ...  # type: ignore[name-defined]  # noqa: F821
-def text_dimension(A: Global[f32, "M"]): ...  # type: ignore[type-arg]  # noqa: F821
+def text_dimension(A: Global[f32, "M"]): ...  # type: ignore[type-arg]  # noqa: UP037
 def no_dtype(A: Global[M, K]): ...  # type: ignore[type-var]
 def too_many(A: Global[f32, M, N, K, M, N]): ...
 def rank_zero(A: Global[f32]): ...
@@ -150,7 +150,7 @@ def test_a_notebook_cell_has_a_source() -> None:
     name = "<ipython-input-7-0123456789ab>"
     linecache.cache[name] = (len(text), None, text.splitlines(True), name)
     names: dict[str, Any] = {"__name__": "__main__"}
-    exec(compile(text, name, "exec"), names)  # noqa: S102
+    exec(compile(text, name, "exec"), names)
     assert names["cell_kernel"].signature.loc.line == 5
 
 

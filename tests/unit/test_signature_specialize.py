@@ -21,7 +21,9 @@ from tiledsl.specialize import ArrayInfo, Problem, assumed, bf16_bits, check_con
 T = TypeVar("T", f16, bf16)
 
 
-def gemm(A: Global[T, M, K], B: Global[T, K, N], C: Global[f32, M, N], bias: Global[f32, N] | None, *, BM: const = 16): ...
+def gemm(
+    A: Global[T, M, K], B: Global[T, K, N], C: Global[f32, M, N], bias: Global[f32, N] | None, *, BM: const = 16
+): ...
 def vector(A: Global[f32, Literal[3], N]): ...
 def scalars(a: f32, n: i32, u: u32, c: i8, h: f16, b: bf16, flag: boolean): ...
 def consts(A: Global[f32, M], *, BM: const, name: Const[str] = "x", scale: Const[float] = 1.0): ...
@@ -30,7 +32,9 @@ def consts(A: Global[f32, M], *, BM: const, name: Const[str] = "x", scale: Const
 SIGNATURE = read_signature(gemm)
 
 
-def info(shape: tuple[int, ...], strides: tuple[int, ...] | None = None, pointer: int = 4096, dtype: Any = F32) -> ArrayInfo:
+def info(
+    shape: tuple[int, ...], strides: tuple[int, ...] | None = None, pointer: int = 4096, dtype: Any = F32
+) -> ArrayInfo:
     if strides is None:
         strides = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
     return ArrayInfo(dtype, shape, strides, pointer, 0, True, None)

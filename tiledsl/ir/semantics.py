@@ -109,10 +109,11 @@ def function(fn: str, dtype: DType) -> Function:
         on_floats = _ON_FLOATS[fn]
         return lambda *a: canonical(on_floats(*a), dtype)
     if fn == "fma":
-        return lambda a, b, c: canonical(_FMA[dtype.name](a, b, c), dtype)
+        fma = _FMA[dtype.name]
+        return lambda *a: canonical(fma(*a), dtype)
     if fn in _APPROXIMATE:
         approximate = _APPROXIMATE[fn]
-        return lambda a: canonical(approximate(np.asarray(a, np.float64)).astype(np.float32), dtype)
+        return lambda *a: canonical(approximate(np.asarray(a[0], np.float64)).astype(np.float32), dtype)
     return _arithmetic(_IEEE[fn], dtype)
 
 
@@ -143,10 +144,16 @@ _COMPARE: dict[str, Function] = {
     "gt": np.greater,
     "ge": np.greater_equal,
 }
+
+
+def _rsqrt(a: Array) -> Array:
+    return np.reciprocal(np.sqrt(a))
+
+
 # Evaluated in f64 and rounded to f32: closer to the true value than the hardware's approximation.
 _APPROXIMATE: dict[str, Function] = {
     "rcp_approx": np.reciprocal,
-    "rsqrt_approx": lambda a: np.reciprocal(np.sqrt(a)),
+    "rsqrt_approx": _rsqrt,
     "exp2_approx": np.exp2,
     "log2_approx": np.log2,
     "tanh_approx": np.tanh,
@@ -167,7 +174,7 @@ def _float_extremum(pick: Function, merge_zeros: Function) -> Function:
 
     def extremum(a: Any, b: Any) -> Array:
         a, b = np.asarray(a), np.asarray(b)
-        best = np.where(np.isnan(a) | (pick(b, a) & ~np.isnan(b)), b, a)
+        best = type_cast(Array, np.where(np.isnan(a) | (pick(b, a) & ~np.isnan(b)), b, a))
         ties = merge_zeros(_bits(a), _bits(b)).view(a.dtype)
         return np.where(a == b, ties, best)
 
@@ -247,10 +254,10 @@ def _fma_f64_one(a: float, b: float, c: float) -> float:
 _fma_f64 = type_cast(Function, np.frompyfunc(_fma_f64_one, 3, 1))
 
 _FMA: dict[str, Function] = {
-    "f64": lambda a, b, c: np.asarray(_fma_f64(np.asarray(a), np.asarray(b), np.asarray(c)), np.float64),
-    "f32": lambda a, b, c: _fma_in_f64(a, b, c).astype(np.float32),
-    "f16": lambda a, b, c: _narrow(_fma_in_f64(a, b, c), F16),
-    "bf16": lambda a, b, c: _narrow(_fma_in_f64(a, b, c), BF16),
+    "f64": lambda *a: np.asarray(_fma_f64(*(np.asarray(x) for x in a)), np.float64),
+    "f32": lambda *a: _fma_in_f64(*a).astype(np.float32),
+    "f16": lambda *a: _narrow(_fma_in_f64(*a), F16),
+    "bf16": lambda *a: _narrow(_fma_in_f64(*a), BF16),
 }
 
 
@@ -307,7 +314,7 @@ def _clz(a: Any) -> Array:
 
 def _int_abs(a: Any) -> Array:
     a = np.asarray(a)
-    return np.where(a < 0, np.negative(a), a) if a.dtype.kind == "i" else a
+    return type_cast(Array, np.abs(a)) if a.dtype.kind == "i" else a
 
 
 _INTEGER: dict[str, Function] = {

@@ -10,12 +10,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, Callable, ClassVar, Sequence
 
 from tiledsl.ir.abi import abi_of
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Kernel, Op, Value
-from tiledsl.ir.ops import arith, control, gpu, mem, tile
+from tiledsl.ir.ops import arith, control, debug, gpu, mem, tile
 from tiledsl.ir.types import I32, I64, INDEX, FragmentType, GlobalType, Type
 from tiledsl.passes.addresses import (
     Memory,
@@ -77,6 +78,7 @@ class _Expander:
             tile.Pack: self.pack,
             tile.Extract: self.extract,
             tile.Insert: self.insert,
+            debug.Breakpoint: self.breakpoint,
         }
 
     def run(self) -> None:
@@ -208,6 +210,18 @@ class _Expander:
         elements = list(self.mapping[op.fragment])
         elements[_place(op.fragment.type, op.at)] = self.one(op.element)
         self.mapping[op.result] = elements
+
+    def breakpoint(self, op: debug.Breakpoint) -> None:
+        """Shows a fragment as its elements, `acc[0, 1]`; tensors and tiles have no value to show."""
+        names: list[str] = []
+        values: list[Value] = []
+        for name, value in zip(op.names, op.operands, strict=True):
+            new = self.mapping.get(value, [])
+            type_ = value.type
+            places = list(product(*map(range, type_.dims))) if isinstance(type_, FragmentType) else []
+            names += [f"{name}[{', '.join(map(str, at))}]" for at in places] or [name] * len(new)
+            values += new
+        self.b.add(debug.Breakpoint(*values, names=tuple(names)))
 
     # -- memory accesses -----------------------------------------------------------------------
 

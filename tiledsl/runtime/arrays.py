@@ -79,7 +79,9 @@ def _is_ndarray(value: Any) -> bool:
 def _describe_numpy(signature: Signature, name: str, array: Any) -> ArrayInfo:
     dtype = _dtype(signature, name, array.dtype.name)
     if not array.dtype.isnative:
-        raise argument_error(signature, f"{name} has foreign byte order", "pass array.astype(array.dtype.newbyteorder())")
+        raise argument_error(
+            signature, f"{name} has foreign byte order", "pass array.astype(array.dtype.newbyteorder())"
+        )
     strides = _elements(signature, name, array.strides, dtype)
     return ArrayInfo(dtype, array.shape, strides, array.ctypes.data, -1, bool(array.flags.writeable), array)
 
@@ -190,9 +192,10 @@ def same_bytes(a: ArrayInfo, b: ArrayInfo) -> bool:
         return False
     import numpy
 
-    arrays = [numpy.asarray(_Address(info)) for info in (a, b)]
+    first_view, second_view = (numpy.asarray(_Address(info)) for info in (a, b))
+    shares_memory: Any = numpy.shares_memory  # its stub knows no max_work between "ranges only" and "without end"
     try:
-        return bool(numpy.shares_memory(arrays[0], arrays[1], max_work=100_000))
+        return bool(shares_memory(first_view, second_view, max_work=100_000))
     except numpy.exceptions.TooHardError:
         return True
 

@@ -8,6 +8,7 @@ one that belongs to someone else is refused. A file is published by a rename: a 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -79,13 +80,14 @@ class DiskCache:
             raise CacheError(f"cannot read the cache entry {path}: {error.strerror}\n  fix: {FIX}") from error
         entry = _decode(data)
         if entry is None:
-            warnings.warn(f"the cache entry {path} is damaged; the kernel is compiled again", RuntimeWarning, stacklevel=2)
+            warnings.warn(
+                f"the cache entry {path} is damaged; the kernel is compiled again", RuntimeWarning, stacklevel=2
+            )
             path.unlink(missing_ok=True)
             return None
-        try:
+        # Evicted by another process meanwhile, or a read-only file system: the entry itself is good.
+        with contextlib.suppress(OSError):
             os.utime(path)  # the date of last use, for eviction
-        except OSError:
-            pass  # evicted by another process meanwhile, or a read-only folder: the entry itself is good
         return entry
 
     def store(self, key: str, entry: Entry) -> None:
@@ -138,7 +140,9 @@ class DiskCache:
         except OSError as error:
             raise self._unwritable(error) from error
         self.clear()
-        warnings.warn(f"the cache folder {self.folder} was open to other users; it was closed and emptied", stacklevel=2)
+        warnings.warn(
+            f"the cache folder {self.folder} was open to other users; it was closed and emptied", stacklevel=2
+        )
 
     def _prepare(self) -> None:
         try:

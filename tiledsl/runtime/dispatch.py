@@ -10,14 +10,14 @@ import sys
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Generator, Mapping
 
 from tiledsl.runtime.arrays import describe, host_array, same_bytes, self_overlapping
 from tiledsl.runtime.driver import Driver, available, driver
 from tiledsl.runtime.launch import ArgumentBuffer, LaunchPlan, checked_grid, overlap_windows, packed_scalar, uses_names
 from tiledsl.runtime.launcher import MISSING, Launcher
 from tiledsl.signature import REQUIRED, Signature, Specialization
-from tiledsl.specialize import ArrayInfo, argument_error, check_consts, check_scalar, specialize
+from tiledsl.specialize import ArrayInfo, argument_error, check_consts, check_scalar, const_identity, specialize
 
 if TYPE_CHECKING:
     from tiledsl.compiler import Program
@@ -104,9 +104,13 @@ class Dispatcher:
         for name in (n for n in arrays if n in written):
             info = arrays[name]
             if not info.writable:
-                raise argument_error(signature, f"{name} is written by the kernel, but read-only", "pass a writable array")
+                raise argument_error(
+                    signature, f"{name} is written by the kernel, but read-only", "pass a writable array"
+                )
             if not info.empty and self_overlapping(info):
-                message = f"{name} is written by the kernel, but several of its elements are one (strides {info.strides})"
+                message = (
+                    f"{name} is written by the kernel, but several of its elements are one (strides {info.strides})"
+                )
                 raise argument_error(signature, message, "pass a copy, not a broadcast view")
             for other in arrays:
                 if other != name and same_bytes(info, arrays[other]):
@@ -139,9 +143,9 @@ class Dispatcher:
         self._remember(values, arguments, prepared, device)
 
     def place(self, arguments: Arguments, device: str | None) -> str:
-        """"emulator" or "gpu": where a call with `device=` runs. Raises KernelArgumentError or DeviceError."""
+        """ "emulator" or "gpu": where a call with `device=` runs. Raises KernelArgumentError or DeviceError."""
         if device not in (None, "emulator", "gpu"):
-            fix = "pass \"emulator\", \"gpu\", or leave it out"
+            fix = 'pass "emulator", "gpu", or leave it out'
             raise argument_error(self.signature, f"device is {device!r}", fix)
         if device == "emulator" and arguments.device >= 0:
             name = next(iter(arguments.present))
@@ -175,7 +179,7 @@ class Dispatcher:
         return emulator.run(kernel, inputs, options=options or emulator.Options())
 
     @contextmanager
-    def on_gpu(self, arguments: Arguments) -> Iterator[Prepared]:
+    def on_gpu(self, arguments: Arguments) -> Generator[Prepared, None, None]:
         """Copy host arrays to the GPU for the time of the block, and what the kernel writes back at its end."""
         gpu = driver()
         device = gpu.current_device()
@@ -221,7 +225,7 @@ class Dispatcher:
         arrays = arguments.arrays
         key = (
             *(a and (a.dtype, a.shape, a.strides, a.pointer & 15, a.device) for a in arrays.values()),
-            *arguments.consts.values(),
+            *map(const_identity, arguments.consts.values()),
             *(v for n, v in arguments.scalars.items() if n in self.launcher.keyed),
         )
         gpu = driver()
@@ -257,7 +261,9 @@ class Dispatcher:
             self.launcher.key_by_value(used)
             self._plans.clear()
 
-    def _remember(self, values: Mapping[str, Any], arguments: Arguments, prepared: Prepared, device: str | None) -> None:
+    def _remember(
+        self, values: Mapping[str, Any], arguments: Arguments, prepared: Prepared, device: str | None
+    ) -> None:
         """Give the plan to the launcher if all arrays are torch tensors that it can tell apart cheaply."""
         torch = sys.modules.get("torch")
         arrays = arguments.present.values()
@@ -296,10 +302,7 @@ def _passed_strides(arrays: Mapping[str, ArrayInfo], spec: Specialization) -> di
     """Strides as the kernel gets them. One along an axis of extent 1 is never used and may not fit: it becomes 0."""
     if spec.index_bits == 64:
         return {name: info.strides for name, info in arrays.items()}
-    return {
-        name: tuple(s if abs(s) < 2**31 else 0 for s in info.strides)
-        for name, info in arrays.items()
-    }
+    return {name: tuple(s if abs(s) < 2**31 else 0 for s in info.strides) for name, info in arrays.items()}
 
 
 def _launch_stream(arrays: Mapping[str, ArrayInfo]) -> int:

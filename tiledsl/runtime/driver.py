@@ -8,11 +8,12 @@ call is refused with the reason, since the context is dead.
 
 from __future__ import annotations
 
+import importlib
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Iterator
+from typing import Any, Generator
 
 from tiledsl.errors import DeviceError
 
@@ -89,7 +90,7 @@ class Driver:
             kernel = f"kernel {self.last_kernel}()" if self.last_kernel else "a kernel"
             self.lost = f"{kernel} {STICKY[code]}"
         text = self.lost if first else f"the GPU cannot be used any more by this process: {self.lost}"
-        fix = "start a new process; run the kernel with device=\"emulator\" to find the line"
+        fix = 'start a new process; run the kernel with device="emulator" to find the line'
         note = "" if first else " (launches are asynchronous: it is the kernel launched last before the error was seen)"
         return DeviceError(f"{text}{note}\n  fix: {fix}")
 
@@ -146,10 +147,10 @@ class Driver:
         if not target_named(arch).runs_on(device.capability):
             has = "sm_{}{}".format(*device.capability)
             message = f"{kernel}() is built for {arch}; GPU {ordinal}, {device.name}, is {has} and cannot run it"
-            raise DeviceError(f"{message}\n  fix: build it for this GPU, or run it with device=\"emulator\"")
+            raise DeviceError(f'{message}\n  fix: build it for this GPU, or run it with device="emulator"')
 
     @contextmanager
-    def active(self, ordinal: int) -> Iterator[int]:
+    def active(self, ordinal: int) -> Generator[int, None, None]:
         """Make a context of device `ordinal` current: the caller's if it is on that device, else the primary one.
 
         Gives the context's handle as an int. The caller's context is restored at the end.
@@ -171,7 +172,9 @@ class Driver:
         with self._lock:
             if ordinal not in self._primary:
                 action = f"opening GPU {ordinal} ({self.devices[ordinal].name})"
-                self._primary[ordinal] = self.check(self.cu.cuDevicePrimaryCtxRetain(self.devices[ordinal].handle), action)
+                self._primary[ordinal] = self.check(
+                    self.cu.cuDevicePrimaryCtxRetain(self.devices[ordinal].handle), action
+                )
             return self._primary[ordinal]
 
     def pointer_device(self, pointer: int) -> int:
@@ -201,7 +204,9 @@ class Driver:
         function = self.check(cu.cuModuleGetFunction(module, name.encode()), f"finding {name} in its code")
         limit = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         if shared > 48 * 1024:  # what a block gets without asking (CUDA C programming guide, shared memory)
-            self.check(cu.cuFuncSetAttribute(function, limit, shared), f"giving {name}() {shared} bytes of shared memory")
+            self.check(
+                cu.cuFuncSetAttribute(function, limit, shared), f"giving {name}() {shared} bytes of shared memory"
+            )
         return function
 
     # -- memory and time ---------------------------------------------------------------------------------
@@ -251,27 +256,32 @@ class Driver:
 
 
 def _bytes(size: int) -> str:
-    return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB" if size >= 2**20 else f"{size} bytes"
+    return (
+        f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB" if size >= 2**20 else f"{size} bytes"
+    )
 
 
 def _no_gpu() -> DeviceError:
     return DeviceError(
         "there is no NVIDIA GPU that this process can use (the driver is there)\n"
-        "  fix: check CUDA_VISIBLE_DEVICES, or run the kernel with device=\"emulator\""
+        '  fix: check CUDA_VISIBLE_DEVICES, or run the kernel with device="emulator"'
     )
 
 
 def _load_bindings() -> Any:
     try:
-        from cuda.bindings import driver as cu
+        # Not an import statement: the package has no type stubs.
+        cu: Any = importlib.import_module("cuda.bindings.driver")
     except ImportError as error:
         message = "the Python package cuda.bindings is missing, so the GPU cannot be used"
-        raise DeviceError(f"{message}\n  fix: pip install cuda-python, or run the kernel with device=\"emulator\"") from error
+        raise DeviceError(
+            f'{message}\n  fix: pip install cuda-python, or run the kernel with device="emulator"'
+        ) from error
     try:
         code = int(cu.cuInit(0)[0])
     except RuntimeError as error:  # DynamicLibNotFoundError: there is no libcuda
         message = "there is no NVIDIA driver on this machine (libcuda was not found)"
-        fix = "install the driver, or run the kernel with device=\"emulator\" and NumPy arrays"
+        fix = 'install the driver, or run the kernel with device="emulator" and NumPy arrays'
         raise DeviceError(f"{message}\n  fix: {fix}") from error
     if code == NO_DEVICE:
         raise _no_gpu()

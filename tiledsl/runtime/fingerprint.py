@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import hashlib
 import sys
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any, Iterator, TypeVar
@@ -93,11 +93,11 @@ class _Walk:
             return
         try:
             source = function_source(fn)
+            self.add("source", f"{source.file}:{source.line}\n{source.text}")
         except CompileError:
-            raise Unhashable(fn.__qualname__) from None
-        self.add("source", f"{source.file}:{source.line}\n{source.text}")
-        # Two lambdas of one line have one source; their code tells them apart.
-        self.add("code", f"{fn.__code__.co_code.hex()} {[c for c in fn.__code__.co_consts if isinstance(c, PLAIN)]}")
+            self.add("generated", fn.__qualname__)  # a method of a dataclass, say: its code stands for it
+        # Also where there is a source: two lambdas on one line share it.
+        self._code(fn.__code__)
         self.visit(fn.__defaults__)
         self.visit(fn.__kwdefaults__)
         for name, value in sorted(closure_values(fn).items()):
@@ -108,6 +108,11 @@ class _Walk:
             if name in fn.__globals__:
                 self.add("global", name)
                 self._global(fn.__globals__[name], used)
+
+    def _code(self, code: CodeType) -> None:
+        self.add("code", f"{code.co_code.hex()} {code.co_names}")
+        for const in code.co_consts:
+            self._code(const) if isinstance(const, CodeType) else self.visit(const)
 
     def _global(self, value: Any, names: list[str]) -> None:
         """A module-level value. What is read from a module of the user's counts by its value."""
@@ -122,13 +127,15 @@ class _Walk:
 
     def _container(self, value: Any) -> None:
         self.add(type(value).__name__, str(len(value)))
+        items: list[Any] = list(value)
         if isinstance(value, (set, frozenset)):
             # The order of a set differs between runs; the hashes of its elements do not.
-            self.add("elements", " ".join(sorted(_digest(item) for item in value)))
+            self.add("elements", " ".join(sorted(_digest(item) for item in items)))
             return
-        for item in value.items() if isinstance(value, dict) else value:
-            for part in item if isinstance(value, dict) else (item,):
-                self.visit(part)
+        for item in items:
+            self.visit(item)
+            if isinstance(value, dict):
+                self.visit(value[item])
 
     def _class(self, cls: type) -> None:
         self.add("class", f"{cls.__module__}.{cls.__qualname__}")
@@ -138,7 +145,7 @@ class _Walk:
             self._members(vars(cls))
 
     def _object(self, value: Any) -> None:
-        kind = type(value)
+        kind: type = value.__class__
         self.add("object", f"{kind.__module__}.{kind.__qualname__}")
         if isinstance(value, TypeVar):
             self.add("type variable", value.__name__)
@@ -156,7 +163,9 @@ class _Walk:
             if name.startswith("__") and name.endswith("__") and not isinstance(member, FunctionType):
                 continue
             inner = getattr(member, "__func__", getattr(member, "fget", member))
-            if isinstance(inner, (*PLAIN, TileFunction, FunctionType, tuple, list, dict, set, frozenset, type, enum.Enum)):
+            if isinstance(
+                inner, (*PLAIN, TileFunction, FunctionType, tuple, list, dict, set, frozenset, type, enum.Enum)
+            ):
                 self.add("member", name)
                 self.visit(inner)
 
@@ -184,13 +193,13 @@ def _names(code: CodeType) -> Iterator[str]:
 # -- what is not the user's ------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=None)
+@cache
 def _is_external(module: str | None) -> bool:
     """True for the standard library, installed packages and tiledsl itself: versions stand for their content."""
     if not module:
         return False
     top = module.split(".")[0]
-    if top in sys.stdlib_module_names and top != "__main__" or top in ("tiledsl", "builtins"):
+    if (top in sys.stdlib_module_names and top != "__main__") or top in ("tiledsl", "builtins"):
         return True
     file = getattr(sys.modules.get(module), "__file__", None) or ""
     return any(part in ("site-packages", "dist-packages") for part in Path(file).parts)

@@ -1,4 +1,4 @@
-"""Writes the function that a call of a kernel runs: torch CUDA tensors of known shapes launch within a few microseconds.
+"""Writes the function that a call of a kernel runs: torch tensors of known shapes launch in a few microseconds.
 
 The function is generated for each kernel, so that Python binds the arguments by itself and no loop runs
 over parameters. It looks up the launch plan by everything of the arguments that the plan depends on.
@@ -14,14 +14,20 @@ from typing import Any, Callable, Mapping
 from tiledsl.ir.types import BF16
 from tiledsl.runtime.launch import LaunchPlan
 from tiledsl.signature import REQUIRED, ConstParam, GlobalParam, ScalarParam, Signature
-from tiledsl.specialize import bf16_bits
+from tiledsl.specialize import bf16_bits, const_identity
 
 __all__ = ["MISSING", "Launcher", "key_text", "launcher_source"]
 
-MISSING: Any = type("Missing", (), {"__repr__": lambda self: "<missing>"})()
+
+class _Missing:
+    def __repr__(self) -> str:
+        return "<missing>"
+
+
+MISSING: Any = _Missing()
 """Stands for an argument that was not given, so that the error can name it."""
 
-TEMPLATE = '''\
+TEMPLATE = """\
 def launch({parameters}):
     try:
 {addresses}
@@ -49,7 +55,7 @@ def launch({parameters}):
         _plan.failed(int(_code), _raw_stream(_plan.device), _frame)
     _plan.driver.last_kernel = _plan.kernel
     _plan.frames.append(_frame)
-'''
+"""
 # Parameters of a kernel do not begin with an underscore, so they cannot hide the names above.
 
 
@@ -74,13 +80,14 @@ class Launcher:
             "_slow": self._slow,
             "_struct_error": struct.error,
             "_bf16_bits": bf16_bits,
+            "_const_identity": const_identity,
         }
         for param in (*self.signature.params, *self.signature.consts):
             names[f"_default_{param.name}"] = MISSING if param.default is REQUIRED else param.default
         self._names = names
-        exec(launcher_source(self.signature, self.keyed), names)  # noqa: S102 - readable template code, see above
+        exec(launcher_source(self.signature, self.keyed), names)
         self.launch: Callable[..., None] = names["launch"]
-        exec(f"def key({_parameters(self.signature)}): return {key_text(self.signature, self.keyed)}", names)  # noqa: S102
+        exec(f"def key({_parameters(self.signature)}): return {key_text(self.signature, self.keyed)}", names)
         self._key: Callable[..., Any] = names["key"]
 
     def with_defaults(self, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -137,8 +144,15 @@ def _key(signature: Signature, keyed: frozenset[str], address: Callable[[GlobalP
             tensor = f"{name}.dtype, {name}.shape, {name}.stride(), {address(param)} & 15, {name}.get_device()"
             parts.append(f"None if {name} is None else ({tensor})")
         else:
-            parts += [f"{name}.dtype", f"{name}.shape", f"{name}.stride()", f"{address(param)} & 15", f"{name}.get_device()"]
-    parts += [c.name for c in signature.consts] + ["device"]
+            parts += [
+                f"{name}.dtype",
+                f"{name}.shape",
+                f"{name}.stride()",
+                f"{address(param)} & 15",
+                f"{name}.get_device()",
+            ]
+    parts += [c.name if c.type in (int, str, bool) else f"_const_identity({c.name})" for c in signature.consts]
+    parts.append("device")
     return f"({', '.join(parts)},)"
 
 

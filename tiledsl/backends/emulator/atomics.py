@@ -25,7 +25,7 @@ def atomic_add(c: Cohort, op: Op, span: Span, dtype: DType, address: Any, value:
     order = np.argsort(where, kind="stable")
     ordered = where[order]
     starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
-    turn = np.arange(len(ordered)) - np.repeat(starts, np.diff([*starts, len(ordered)]))
+    turn = np.arange(len(ordered)) - np.repeat(starts, np.diff(np.append(starts, len(ordered))))
     by_turn = order[np.argsort(turn, kind="stable")]
     rounds = np.split(by_turn, np.cumsum(np.bincount(turn))[:-1]) if len(turn) else []
     for members in rounds:

@@ -11,7 +11,7 @@ Masks are values of bools; None stands for all lanes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Sequence
+from typing import TYPE_CHECKING, Any, Sequence, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +19,19 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from tiledsl.backends.emulator.machine import Chunk
 
-__all__ = ["Cohort", "Mask", "blend", "merge"]
+__all__ = ["Cohort", "Mask", "blend", "is_array", "is_fragment", "merge"]
 
 Mask = NDArray[np.bool_] | None
 Ints = NDArray[np.int64]
+
+
+def is_array(value: Any) -> TypeGuard[NDArray[Any]]:
+    """True for a value that varies: an array [groups, warps, lanes]."""
+    return isinstance(value, np.ndarray) and value.ndim > 0
+
+
+def is_fragment(value: Any) -> TypeGuard[tuple[Any, ...]]:
+    return isinstance(value, tuple)
 
 
 class Cohort:
@@ -78,9 +87,10 @@ class Cohort:
 
     def select(self, keep: NDArray[np.bool_]) -> Cohort:
         """A cohort of the pairs that are set in `keep` [groups, warps]; arrays are copied, scalars shared."""
-        groups, columns = keep.any(axis=1), keep.any(axis=0)
+        groups: NDArray[np.bool_] = np.any(keep, axis=1)
+        columns: NDArray[np.bool_] = np.any(keep, axis=0)
         if np.array_equal(keep, groups[:, None] & columns):
-            taker = _Product(np.flatnonzero(groups), np.flatnonzero(columns))
+            taker: _Product | _Pairs = _Product(np.flatnonzero(groups), np.flatnonzero(columns))
         else:
             taker = _Pairs(*np.nonzero(keep))
         blocks, warps = taker.rows(self.blocks, self.warps)
@@ -99,9 +109,9 @@ class _Product:
         return blocks[self.groups], kept if kept.shape[0] == 1 else kept[self.groups]
 
     def take(self, value: Any) -> Any:
-        if isinstance(value, tuple):
-            return tuple(self.take(v) for v in value)  # pyright: ignore[reportUnknownVariableType]
-        if not isinstance(value, np.ndarray) or value.ndim == 0:
+        if is_fragment(value):
+            return tuple(self.take(v) for v in value)
+        if not is_array(value):
             return value
         if value.shape[0] > 1 and len(self.groups) < value.shape[0]:
             value = value[self.groups]
@@ -121,9 +131,9 @@ class _Pairs:
         return blocks[self.groups], spread[self.groups, self.columns][:, None]
 
     def take(self, value: Any) -> Any:
-        if isinstance(value, tuple):
-            return tuple(self.take(v) for v in value)  # pyright: ignore[reportUnknownVariableType]
-        if not isinstance(value, np.ndarray) or value.ndim == 0 or value.shape[:2] == (1, 1):
+        if is_fragment(value):
+            return tuple(self.take(v) for v in value)
+        if not is_array(value) or value.shape[:2] == (1, 1):
             return value
         groups = self.groups if value.shape[0] > 1 else 0
         columns = self.columns if value.shape[1] > 1 else 0
@@ -134,9 +144,9 @@ def blend(mask: Mask, new: Any, old: Any) -> Any:
     """`new` where `mask` is set, `old` elsewhere; `old` may be None (nothing yet)."""
     if old is None or mask is None or new is old:
         return new
-    if isinstance(new, tuple):
+    if is_fragment(new):
         return tuple(blend(mask, a, b) for a, b in zip(new, old, strict=True))
-    return np.where(mask, new, old)
+    return np.where(mask, np.asarray(new), np.asarray(old))
 
 
 def merge(cohorts: Sequence[Cohort], fills: dict[int, bool]) -> Cohort:
@@ -161,8 +171,8 @@ def _shared_value(values: Sequence[Any]) -> bool:
     """True if the values are one, the same in all lanes of all cohorts."""
     first = values[0]
     if all(v is first for v in values):
-        return not isinstance(first, np.ndarray) or first.ndim == 0 or first.shape[:2] == (1, 1)
-    if any(v is None or isinstance(v, tuple) or np.ndim(v) for v in values):
+        return not is_array(first) or first.shape[:2] == (1, 1)
+    if any(v is None or is_fragment(v) or is_array(v) for v in values):
         return False
     return all(np.asarray(v).tobytes() == np.asarray(first).tobytes() for v in values)
 
@@ -176,8 +186,8 @@ class _Joiner:
         if _shared_value(values):
             return values[0]
         present = next(v for v in values if v is not None)
-        if isinstance(present, tuple):
-            width = len(present)  # pyright: ignore[reportUnknownArgumentType]
+        if is_fragment(present):
+            width = len(present)
             parts = [(None,) * width if v is None else v for v in values]
             return tuple(self.join(column, fill) for column in zip(*parts, strict=True))
         # A None that is no mask is a register that is dead in that cohort.

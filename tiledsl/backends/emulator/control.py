@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tiledsl.backends.emulator.cohort import Cohort, Mask, blend
 from tiledsl.backends.emulator.rules import Rule
@@ -34,6 +35,8 @@ __all__ = [
     "WhileNext",
     "WhileTest",
 ]
+
+Rows = NDArray[np.bool_]
 
 ALL: Final = "all"
 NONE: Final = "none"
@@ -113,8 +116,9 @@ def _decide(c: Cohort, condition: Any, blocking: bool) -> str | tuple[Any, Any]:
         if not no.any():
             return ALL
     if blocking:
-        some_yes, some_no = c.spread(yes).any(axis=2), c.spread(no).any(axis=2)
-        classes = [some_yes & ~some_no, ~some_yes, some_yes & some_no]
+        some_yes: Rows = np.any(c.spread(yes), axis=2)
+        some_no: Rows = np.any(c.spread(no), axis=2)
+        classes: list[Rows] = [some_yes & ~some_no, ~some_yes, some_yes & some_no]
         parts = [c.select(rows) for rows in classes if rows.any()]
         if len(parts) > 1:
             c.chunk.replace(parts)
@@ -149,7 +153,7 @@ class IfBegin(Instr):
         if decision is NONE:
             c.pc = self.else_pc
             return True
-        if decision is not ALL:
+        if isinstance(decision, tuple):
             c.mask, regs[self.pending] = decision
         c.pc += 1
         return True
@@ -222,7 +226,7 @@ def _trip_count(lo: Any, hi: Any, step: Any) -> Any:
     if np.ndim(lo) == 0 and np.ndim(hi) == 0 and np.ndim(step) == 0:
         return len(range(int(lo), int(hi), int(step)))
     lo, hi, step = (np.asarray(v, np.int64) for v in (lo, hi, step))
-    span = np.where(step > 0, hi - lo, lo - hi)
+    span = np.asarray(np.where(step > 0, hi - lo, lo - hi), np.int64)
     return np.maximum(0, -(-span // np.abs(step)))
 
 
@@ -240,7 +244,7 @@ class ForBegin(Instr):
 
     def step(self, c: Cohort) -> bool:
         lo, hi, step = _read(c, self.bounds)
-        if not np.all(step):
+        if not np.all(step) and (c.active() & (step == 0)).any():
             raise EmulatorError("the step of a loop is 0", self.op.loc, "give a step that is not 0")
         inits = _read(c, self.inits)
         regs = c.regs
@@ -271,7 +275,7 @@ class ForTest(Instr):
             _write(c, self.results, _read(c, self.carried))
             c.pc = self.exit_pc
             return True
-        if decision is not ALL:
+        if isinstance(decision, tuple):
             c.mask = decision[0]
         c.pc += 1
         return True
@@ -336,14 +340,14 @@ class WhileTest(Instr):
         if decision is SPLIT:
             return False
         values = _read(c, self.passed)
-        if decision is ALL:
-            _write(c, self.arguments, values)
-        elif decision is NONE:
+        if decision is NONE:
             _blend_into(c, c.mask, self.results, values)
             c.chunk.machine.idle = 0
-        else:
+        elif isinstance(decision, tuple):
             c.mask, leaving = decision
             _blend_into(c, leaving, self.results, values)
+            _write(c, self.arguments, values)
+        else:
             _write(c, self.arguments, values)
         self.release(c)
         c.pc = self.exit_pc if decision is NONE else c.pc + 1

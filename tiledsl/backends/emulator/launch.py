@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Mapping
+from typing import Any, Mapping, TypeGuard
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tiledsl.backends.emulator import (
     rules_arith,
@@ -35,7 +36,10 @@ FAMILIES = (rules_arith, rules_debug, rules_gpu, rules_memory, rules_ptx, rules_
 """Importing a family registers its rules."""
 
 
-def run(kernel: Kernel, arguments: Mapping[str, object], *, options: Options = Options()) -> RunResult:
+_DEFAULT = Options()
+
+
+def run(kernel: Kernel, arguments: Mapping[str, object], *, options: Options = _DEFAULT) -> RunResult:
     """Run a kernel of either level on NumPy arrays (by parameter name; written in place) and scalars.
 
     Run-time extents come from the arrays' shapes; at thread level an extent that no pointer of the abi
@@ -47,7 +51,8 @@ def run(kernel: Kernel, arguments: Mapping[str, object], *, options: Options = O
     if any(extent <= 0 for extent in grid):
         return RunResult()
     tiles, tile_bytes = _lay_out(kernel)
-    launch = LaunchInfo(kernel.name, _three(grid), _three(kernel.threads), max(kernel.shared_bytes, tile_bytes), _granule(kernel))
+    shared_bytes = max(kernel.shared_bytes, tile_bytes)
+    launch = LaunchInfo(kernel.name, _three(grid), _three(kernel.threads), shared_bytes, _granule(kernel))
     result = RunResult()
     program = flatten(kernel)
     registers = list(program.initial)
@@ -93,6 +98,10 @@ def _lay_out(kernel: Kernel) -> tuple[dict[Op, SharedTile], int]:
     return tiles, used
 
 
+def _is_ndarray(value: Any) -> TypeGuard[NDArray[Any]]:
+    return isinstance(value, np.ndarray)
+
+
 class _Arguments:
     """Checked arguments. `extents`: what grid expressions may name. `buffers`: by body argument."""
 
@@ -122,9 +131,9 @@ class _Arguments:
         return self.given[name]
 
     def tensor(self, arg: AbiArg, number: int) -> GlobalBuffer:
-        array = self.take(arg.name)
+        array: Any = self.take(arg.name)
         wanted = numpy_dtype(arg.dtype)
-        if not isinstance(array, np.ndarray):
+        if not _is_ndarray(array):
             raise KernelArgumentError(f"{arg.name}: expected a NumPy array of {arg.dtype}, got {type(array).__name__}")
         if array.dtype != wanted:
             raise KernelArgumentError(f"{arg.name}: expected dtype {wanted} ({arg.dtype}), got {array.dtype}")

@@ -21,7 +21,17 @@ from tiledsl.errors import EmulatorError, KernelArgumentError
 from tiledsl.ir.core import Op
 from tiledsl.ir.types import DType, Space
 
-__all__ = ["ADDRESS_BITS", "GlobalBuffer", "SharedTile", "Span", "access_index", "load", "name_threads", "notify", "store"]
+__all__ = [
+    "ADDRESS_BITS",
+    "GlobalBuffer",
+    "SharedTile",
+    "Span",
+    "access_index",
+    "load",
+    "name_threads",
+    "notify",
+    "store",
+]
 
 ADDRESS_BITS = 40
 Ints = NDArray[np.int64]
@@ -59,7 +69,9 @@ class GlobalBuffer:
     def __init__(self, name: str, array: NDArray[Any], number: int, dtype: DType) -> None:
         size = array.itemsize
         if any(s % size for s in array.strides):
-            raise KernelArgumentError(f"{name}: strides {array.strides} bytes are not multiples of {size}, its item size")
+            raise KernelArgumentError(
+                f"{name}: strides of {array.strides} bytes are not multiples of its item size, {size}; pass a copy"
+            )
         self.name, self.array, self.dtype = name, array, dtype
         self.shape = array.shape
         self.strides = tuple(s // size for s in array.strides)
@@ -195,9 +207,7 @@ def notify(c: Cohort, op: Op, kind: AccessKind, span: Span, address: Ints, width
     """Tell the hooks of an access by the active lanes."""
     lanes = c.active()
     blocks, threads = c.lanes_of(lanes)
-    access = Access(
-        op, kind, span.space, span.label, span.base, c.spread(address)[lanes], width, blocks, threads
-    )
+    access = Access(op, kind, span.space, span.label, span.base, c.spread(address)[lanes], width, blocks, threads)
     for hook in c.chunk.machine.hooks:
         hook.on_access(access)
 

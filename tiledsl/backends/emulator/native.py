@@ -21,18 +21,19 @@ if TYPE_CHECKING:
     from tiledsl.backends.emulator.cohort import Mask
     from tiledsl.backends.emulator.memory import Span
 
-__all__ = ["elementwise", "gather", "scatter"]
+__all__ = ["SMALL", "elementwise", "gather", "scatter"]
 
 _ROWS = {"add": 2, "sub": 2, "mul": 2, "div": 2, "fma": 3}
-_SMALL = 256
+SMALL = 256
 """Fewer elements than this are left to NumPy."""
 
 
 @cache
 def _compile(source: str, arguments: int) -> Callable[..., int]:
     """The function `run` of an LLVM IR module; all its parameters are pointers or i64."""
-    import llvmlite.binding as llvm
+    import llvmlite.binding
 
+    llvm: Any = llvmlite.binding  # untyped
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     features = llvm.get_host_cpu_features().flatten()
@@ -48,6 +49,7 @@ def _compile(source: str, arguments: int) -> Callable[..., int]:
 
 _ENGINES: list[Any] = []
 """Keeps compiled code alive."""
+
 
 def _operand(array: NDArray[Any]) -> tuple[str, int, int, int]:
     """Mode, address, and the strides in elements along groups and warps."""
@@ -80,9 +82,10 @@ def elementwise(fn: str, dtype: DType, plain: Callable[..., Any]) -> Callable[..
     def evaluate(*operands: Any) -> Any:
         arrays = [np.asarray(x) for x in operands]
         shape = np.broadcast_shapes(*[a.shape for a in arrays])
-        if len(shape) != 3 or shape[2] != 32 or shape[0] * shape[1] * 32 < _SMALL:
+        if len(shape) != 3 or shape[2] != 32 or shape[0] * shape[1] * 32 < SMALL:
             return plain(*operands)
-        modes, parameters = "", []
+        modes = ""
+        parameters: list[int] = []
         for array in arrays:
             mode, *where = _operand(array)
             if not mode:
@@ -127,7 +130,7 @@ def gather(span: Span, address: NDArray[np.int64], vec: int, mask: Mask) -> tupl
     if address.ndim != 3 or address.shape[2] != 32 or (bounds := _bounds(span, vec)) is None:
         return None
     shape = address.shape if span.rows is None else np.broadcast_shapes(address.shape, span.rows.shape)
-    if shape[0] * shape[1] * 32 < _SMALL:
+    if shape[0] * shape[1] * 32 < SMALL:
         return None
     found = _gather_all(span, address, vec, None, shape, bounds)
     if found is not None or mask is None:
@@ -176,7 +179,7 @@ def scatter(span: Span, address: NDArray[np.int64], values: tuple[Any, ...], mas
     shapes = [a.shape for a in arrays] + [address.shape]
     shapes += [m.shape for m in (mask, span.rows) if m is not None]
     shape = np.broadcast_shapes(*shapes)
-    if bounds is None or len(shape) != 3 or shape[2] != 32 or shape[0] * shape[1] * 32 < _SMALL:
+    if bounds is None or len(shape) != 3 or shape[2] != 32 or shape[0] * shape[1] * 32 < SMALL:
         return False
     mode, *where = _operand(address)
     masked, *mask_where = ("n", 0, 0, 0) if mask is None else _operand(mask)

@@ -48,23 +48,28 @@ def gather_ir(bits: int, mode: str, mask: str) -> str:
     ``(a - low) <= room`` (unsigned) and ``a & misaligned`` is 0. `memory` has the origin taken off.
     """
     element = f"i{bits}"
+    vector = f"<32 x {element}>"
+    gather = f"@llvm.masked.gather.v32{element}.v32p0"
+    places = f"<32 x ptr> align {bits // 8} %places, <32 x i1> %take"
     body = f"""{_place(bits, mode, mask)}
-  %got = call <32 x {element}> @llvm.masked.gather.v32{element}.v32p0(<32 x ptr> align {bits // 8} %places, <32 x i1> %take, <32 x {element}> zeroinitializer)
+  %got = call {vector} {gather}({places}, {vector} zeroinitializer)
   %to = getelementptr <32 x {element}>, ptr %out, i64 %row
   store <32 x {element}> %got, ptr %to, align {bits // 8}
 """
-    declare = f"declare <32 x {element}> @llvm.masked.gather.v32{element}.v32p0(<32 x ptr>, <32 x i1>, <32 x {element}>)\n"
+    declare = f"declare {vector} {gather}(<32 x ptr>, <32 x i1>, {vector})\n"
     return _REDUCE + declare + _loops(f"ptr noalias %out, {_PLACE_PARAMETERS}", body, checked=True)
 
 
 def scatter_ir(bits: int, mode: str, mask: str, value: str) -> str:
     """``run(value, ..., groups, warps, memory, ...)``: like `gather_ir`. Lanes are written in order."""
     element = f"i{bits}"
+    vector = f"<32 x {element}>"
+    scatter = f"@llvm.masked.scatter.v32{element}.v32p0"
     body = f"""{_read("x", element, value)}
 {_place(bits, mode, mask)}
-  call void @llvm.masked.scatter.v32{element}.v32p0(<32 x {element}> %x, <32 x ptr> align {bits // 8} %places, <32 x i1> %take)
+  call void {scatter}({vector} %x, <32 x ptr> align {bits // 8} %places, <32 x i1> %take)
 """
-    declare = f"declare void @llvm.masked.scatter.v32{element}.v32p0(<32 x {element}>, <32 x ptr>, <32 x i1>)\n"
+    declare = f"declare void {scatter}({vector}, <32 x ptr>, <32 x i1>)\n"
     return _REDUCE + declare + _loops(f"ptr %xp, i64 %xg, i64 %xw, {_PLACE_PARAMETERS}", body, checked=True)
 
 
@@ -95,7 +100,8 @@ def _read(name: str, type_: str, mode: str) -> str:
   %{name}.from = getelementptr {type_}, ptr %{name}p, i64 %{name}.at"""
     if mode == "v":
         return f"{where}\n  %{name} = load <32 x {type_}>, ptr %{name}.from, align {_bytes(type_)}"
-    return f"{where}\n  %{name}.value = load {type_}, ptr %{name}.from, align {_bytes(type_)}\n{_splat(name, type_, f'%{name}.value')}"
+    one = f"  %{name}.value = load {type_}, ptr %{name}.from, align {_bytes(type_)}"
+    return "\n".join((where, one, _splat(name, type_, f"%{name}.value")))
 
 
 def _place(bits: int, mode: str, mask: str) -> str:

@@ -7,8 +7,9 @@ import sys
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tiledsl.backends.emulator.cohort import Cohort
+from tiledsl.backends.emulator.cohort import Cohort, is_fragment
 from tiledsl.backends.emulator.memory import name_threads
 from tiledsl.backends.emulator.rules import rule
 from tiledsl.errors import EmulatorError
@@ -50,7 +51,7 @@ def stop(c: Cohort, op: debug.Breakpoint, *values: Any) -> None:
         "thread": np.array([launch.thread_index(int(t)) for t in threads]),
     }
     for name, value in zip(op.names, values, strict=True):
-        visible[name] = tuple(c.spread(v)[lanes] for v in value) if isinstance(value, tuple) else c.spread(value)[lanes]
+        visible[name] = _of_lanes(c, value, lanes)
     call = ast.Expr(ast.Call(ast.Name("__breakpointhook__", ast.Load()), [], []))
     module = ast.Module([call], [])
     for node in ast.walk(call):
@@ -59,3 +60,9 @@ def stop(c: Cohort, op: debug.Breakpoint, *values: Any) -> None:
             node.end_lineno, node.end_col_offset = node.lineno, 0
     code = compile(module, op.loc.file, "exec")
     exec(code, {"__breakpointhook__": sys.breakpointhook}, visible)
+
+
+def _of_lanes(c: Cohort, value: Any, lanes: NDArray[np.bool_]) -> Any:
+    if is_fragment(value):
+        return tuple(_of_lanes(c, v, lanes) for v in value)
+    return c.spread(value)[lanes]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Sequence, cast
 
 import numpy as np
 
@@ -27,15 +27,17 @@ def inline(c: Cohort, op: ptx.Inline, *operands: Any) -> Any:
             "pass emulate=f, a function from NumPy arrays to the result arrays",
         )
     rows = c.shape[0] * c.shape[1]
-    returned = function(*(c.spread(v).reshape(rows, 32) for v in operands))
-    results = returned if isinstance(returned, (tuple, list)) else (returned,) if op.outputs else ()
-    if len(results) != len(op.outputs):  # pyright: ignore[reportUnknownArgumentType]
+    returned: Any = function(*(c.spread(v).reshape(rows, 32) for v in operands))
+    results: Sequence[Any] = [returned] if op.outputs else []
+    if isinstance(returned, (tuple, list)):
+        results = cast(Sequence[Any], returned)
+    if len(results) != len(op.outputs):
         raise EmulatorError(
-            f"emulate= of {op.text!r} returned {len(results)} values, but it has {len(op.outputs)} outputs",  # pyright: ignore[reportUnknownArgumentType]
+            f"emulate= of {op.text!r} returned {len(results)} values, but it has {len(op.outputs)} outputs",
             op.loc,
             "return one array an output",
         )
-    arrays = tuple(_result(c, r, numpy_dtype(d)) for r, d in zip(results, op.outputs, strict=True))  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    arrays = tuple(_result(c, r, numpy_dtype(d)) for r, d in zip(results, op.outputs, strict=True))
     return arrays[0] if len(arrays) == 1 else arrays
 
 

@@ -13,8 +13,10 @@ from tiledsl.backends.emulator.cohort import Cohort, blend
 from tiledsl.backends.emulator.memory import GlobalBuffer, SharedTile, Span, load, name_threads, store
 from tiledsl.backends.emulator.rules import rule
 from tiledsl.errors import EmulatorError
+from tiledsl.ir.core import Value
 from tiledsl.ir.ops import tile
 from tiledsl.ir.semantics import numpy_dtype
+from tiledsl.ir.types import FragmentType
 
 __all__: list[str] = []
 
@@ -186,19 +188,22 @@ def pack(c: Cohort, op: tile.Pack, *elements: Any) -> tuple[Any, ...]:
     return elements if len(elements) == op.type.size else elements * op.type.size
 
 
-def _position(at: tuple[int, ...], dims: tuple[int, ...]) -> int:
+def _position(at: tuple[int, ...], fragment: Value) -> int:
+    """Where an element is in the tuple: row-major order."""
+    type_ = fragment.type
+    assert isinstance(type_, FragmentType)
     linear = 0
-    for index, extent in zip(at, dims, strict=True):
+    for index, extent in zip(at, type_.dims, strict=True):
         linear = linear * extent + index
     return linear
 
 
 @rule(tile.Extract)
 def extract(c: Cohort, op: tile.Extract, fragment: tuple[Any, ...]) -> Any:
-    return fragment[_position(op.at, op.fragment.type.dims)]  # pyright: ignore[reportAttributeAccessIssue]
+    return fragment[_position(op.at, op.fragment)]
 
 
 @rule(tile.Insert)
 def insert(c: Cohort, op: tile.Insert, fragment: tuple[Any, ...], element: Any) -> tuple[Any, ...]:
-    at = _position(op.at, op.fragment.type.dims)  # pyright: ignore[reportAttributeAccessIssue]
+    at = _position(op.at, op.fragment)
     return (*fragment[:at], element, *fragment[at + 1 :])

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tiledsl.backends.emulator.cohort import Cohort
+from tiledsl.backends.emulator.cohort import Cohort, is_fragment
 from tiledsl.backends.emulator.control import OpInstr
 from tiledsl.backends.emulator.options import LaunchInfo, RunResult, TraceRow
 from tiledsl.backends.emulator.program import Program
@@ -58,6 +58,6 @@ class _Tracer:
 
 
 def _of_lane(c: Cohort, value: Any, lane: tuple[int, ...]) -> Any:
-    if isinstance(value, tuple):
-        return tuple(_of_lane(c, v, lane) for v in value)  # pyright: ignore[reportUnknownVariableType]
+    if is_fragment(value):
+        return tuple(_of_lane(c, v, lane) for v in value)
     return c.spread(value)[lane] if isinstance(value, (np.ndarray, np.generic)) else value

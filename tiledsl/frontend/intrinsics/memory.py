@@ -81,6 +81,8 @@ def _get(call: Call) -> Any:
     count = vector_length(call.frame, call.node, memory, vec) if vec != 0 else 1
     at = element_index(call.frame, call.node, memory, call["index"])
     other: Any = call["other"]
+    if dtype == BOOL and not isinstance(other, (Value, bool)) and other == 0:
+        other = False  # the default, 0, in the only dtype that has no 0
     if count > 1 and not is_vector(other):
         scalar = as_value(other, dtype, call.frame, call.node, "other")
         other = call.builder.value(tile.Pack(scalar, type=FragmentType(dtype, (count,))))
