@@ -44,7 +44,7 @@ __all__ = ["Argument", "FileTest", "Run", "read_filetests"]
 Array = NDArray[Any]
 
 _ARGUMENT = re.compile(r"(\w+): (\w+)(?: \[([\d, ]+)\])?(?: within (\d+) ulp)? =(.*)", re.DOTALL)
-_DIRECTIVE = re.compile(r"; (run|in|out|printed|emulate|pass|check|check-not)\b:? ?(.*)")
+_DIRECTIVE = re.compile(r"; (run|in|out|printed|emulate|pass|check-not|check)\b:? ?(.*)")
 _EXPECTED = re.compile(r".*; (error|stops): (.*)")
 _SOURCE = re.compile(r"(\w+)\(([^)]*)\)")
 
@@ -246,6 +246,8 @@ def _bits(array: Array) -> Array:
 def _ulps(want: Array, got: Array) -> Array:
     """Distance in units of the last place; 0 between NaNs, and for equal values of any sign."""
     with np.errstate(all="ignore"):
-        distance = np.abs(want.astype(np.float64) - got.astype(np.float64)) / np.spacing(np.abs(want)).astype(np.float64)
+        distance = np.abs(want.astype(np.float64) - got.astype(np.float64)) / np.spacing(np.abs(want)).astype(
+            np.float64
+        )
     same = (want == got) | (np.isnan(want) & np.isnan(got))
     return np.where(same, 0, np.nan_to_num(distance, nan=np.inf))

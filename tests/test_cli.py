@@ -62,7 +62,7 @@ def test_after_a_pass(capsys: pytest.CaptureFixture[str]) -> None:
         ([f"{TILED}:shared_tiled", "--stage", "ptx", "--after", "expand"], "goes with --stage ir"),
         ([f"{TILED}:shared_tiled", "--after", "nothing"], "nothing"),
         ([f"{TILED}:shared_tiled", "--arch", "sm_1"], "sm_1"),
-        ([f"{TILED}:shared_tiled", "--dtype", "A=f16"], "A"),
+        ([f"{TILED}:shared_tiled", "--dtype", "A=f16"], "no dtype of shared_tiled is open under that name. Open: none"),
         ([f"{TILED}:shared_tiled", "--dtype", "A"], "expected NAME=DTYPE"),
     ],
 )
@@ -71,6 +71,35 @@ def test_errors(capsys: pytest.CaptureFixture[str], arguments: list[str], messag
     printed = capsys.readouterr()
     assert message in printed.err
     assert "Traceback" not in printed.err
+
+
+GENERIC = """\
+from typing import TypeVar
+from tiledsl import Global, const, grid, threads, tile_kernel
+from tiledsl.dims import N
+D = TypeVar("D")
+
+@tile_kernel
+def copied(X: Global[D, N], Y: Global[D, N], *, T: const):
+    i = grid(N) * T + threads(T)
+    Y.put(i, X.get(i))
+"""
+
+
+def test_what_is_open_is_asked_for_in_the_terms_of_the_command_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "generic.py"
+    file.write_text(GENERIC)
+    for arguments, message in (
+        ([], "const T of copied has no default\n  fix: give --const T=..."),
+        (["--const", "T=32"], "the dtype variable D of copied is open\n  fix: give --dtype D=f32"),
+        (["--const", "T=32", "--dtype", "Z=f16"], "is open under that name. Open: D, X, Y"),
+    ):
+        assert main(["show", str(file), *arguments]) == 1
+        assert message in capsys.readouterr().err
+    for name in ("D", "Y"):
+        assert "global<bf16" in shown(capsys, str(file), "--const", "T=32", "--dtype", f"{name}=bf16")
 
 
 def test_colors_change_no_line() -> None:

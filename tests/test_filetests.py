@@ -78,11 +78,9 @@ def check_text(test: FileTest, kernel: Kernel) -> None:
 
 
 def expect_errors(test: FileTest, wanted: list[tuple[str, int, str]]) -> None:
+    passes = [PASSES[name] for name in test.passes] or pipeline(shared_limit=SHARED_LIMIT, target="sm_90a")
     with pytest.raises(TileError) as caught:
-        kernel = test.kernel()
-        verify(kernel)
-        passes = [PASSES[name] for name in test.passes] or pipeline(shared_limit=SHARED_LIMIT, target="sm_90a")
-        PassManager(passes).run(kernel)
+        PassManager(passes, verify_each=True).run(test.kernel())
     expect_at(caught.value, wanted)
 
 

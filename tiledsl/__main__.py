@@ -66,7 +66,7 @@ def _show(arguments: argparse.Namespace, rest: list[str]) -> int:
     file, _, name = arguments.kernel.partition(":")
     kernel = load_kernel(Path(file), name)
     consts = parse_consts(kernel, arguments.const)
-    compiled = kernel.compile(arch=arguments.arch, **consts, **parse_dtypes(arguments.dtype))
+    compiled = kernel.compile(arch=arguments.arch, **consts, **parse_dtypes(kernel, arguments.dtype))
     text = stage_text(compiled, arguments.stage, arguments.after)
     color = sys.stdout.isatty() and not arguments.no_color and "NO_COLOR" not in os.environ
     for line in render(text, arguments.stage, color=color, source=not arguments.no_source):

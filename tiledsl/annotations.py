@@ -51,7 +51,7 @@ def _parameters(fn: Callable[..., Any], source: FunctionSource) -> Mapping[str, 
         loc = Loc(source.file, source.line, function=fn.__name__)
         raise CompileErrors(
             [CompileError(f"an annotation cannot be evaluated: {error}", loc, "import or define the names in it")]
-        ) from error
+        ) from None
 
 
 def _check_names(
@@ -137,7 +137,7 @@ class _Reader:
             return eval(annotation, self.namespace)
         except Exception as error:
             message = f"the annotation {annotation} cannot be evaluated: {error}"
-            raise CompileError(message, self.loc(parameter.name), "import or define the names in it") from error
+            raise CompileError(message, self.loc(parameter.name), "import or define the names in it") from None
 
     def read_global(self, name: str, annotation: Any, loc: Loc) -> tuple[DType | str, tuple[int | str, ...]]:
         args = _global_args(annotation)

@@ -151,11 +151,13 @@ class Compiled:
         return tuple(self._ir())
 
     def ir(self, stage: str = "tile", *, locs: bool = False) -> str:
-        """The IR: "tile" (from the frontend), "after:<pass>", or "thread" (what the backends get).
+        """The IR: "tile" (from the frontend), a pass's name (or "after:<pass>"), or "thread" (for the backends).
 
         `locs`: with the Python line of each op. Raises TileError for an unknown stage.
         """
         texts = self._ir(locs)
+        if stage not in texts and f"after:{stage}" in texts:
+            stage = f"after:{stage}"
         if stage not in texts:
             raise TileError(f"no stage {stage!r} of {self.name}; there are: {', '.join(texts)}")
         return texts[stage]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Callable
 
 from tiledsl.compiled import Compiled, Image
@@ -109,18 +110,20 @@ def _lower(
     signature: Signature, spec: Specialization, arch: str, observe: Observer | None
 ) -> tuple[Kernel, frozenset[str], dict[str, float]]:
     from tiledsl import frontend
+    from tiledsl.backends.ptx.targets import target_named
     from tiledsl.passes.pipeline import run_pipeline
 
     started = time.perf_counter()
+    run = partial(run_pipeline, shared_limit=target_named(arch).shared_per_block, target=arch)
     kernel = frontend.build(signature, spec, arch)
     built = time.perf_counter()
     written = written_tensors(kernel)
     if observe is None:
-        kernel = run_pipeline(kernel)
+        kernel = run(kernel)
     else:
         show = observe
         show("tile", kernel)
-        kernel = run_pipeline(kernel, observe=lambda name, k: show(f"after:{name}", k))
+        kernel = run(kernel, observe=lambda name, k: show(f"after:{name}", k))
         show("thread", kernel)
     return kernel, written, {"frontend": built - started, "passes": time.perf_counter() - built}
 

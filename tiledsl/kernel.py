@@ -13,7 +13,7 @@ from typing import Any, Callable, Mapping, cast, overload
 from tiledsl.annotations import read_signature
 from tiledsl.compiled import Compiled
 from tiledsl.compiler import Program
-from tiledsl.errors import TileError
+from tiledsl.errors import KernelArgumentError, TileError
 from tiledsl.function import TileFunction, tile_function
 from tiledsl.ir.types import DTYPES, INDEX, DType
 from tiledsl.measure import Timing, Verification
@@ -52,7 +52,11 @@ class TileKernel:
         try:
             self.dispatcher.launcher.launch(*args, **kwargs)
         except TypeError:
-            self._bind(args, kwargs)  # says what is wrong with the call, if that is what it was
+            given = {name: value for name, value in kwargs.items() if name != "device"}
+            try:
+                self._bind(args, given)  # says what is wrong with the call, if that is what it was
+            except KernelArgumentError as wrong:
+                raise wrong from None
             raise
 
     def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -101,6 +101,7 @@ def verify(
     device: str | None,
 ) -> Verification:
     """Compare `kernel` with `reference` on copies of `values`. See `TileKernel.verify`."""
+    kernel.dispatcher.arguments(values)  # says what is wrong with the call before anything is copied
     tensors = [p.name for p in kernel.signature.tensors]
     mine, theirs = ({n: _copy(v) if n in tensors and v is not None else v for n, v in values.items()} for _ in range(2))
     kernel.dispatcher.run(mine, device)

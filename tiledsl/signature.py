@@ -92,10 +92,12 @@ class Signature:
     @property
     def usage(self) -> str:
         """How to call the kernel, for messages: ``gemm(A, B, C, *, T=16)``."""
-        ordinary = [p.name for p in self.params if not p.keyword]
-        named = [p.name for p in self.params if p.keyword] + [
-            c.name if c.default is REQUIRED else f"{c.name}={c.default!r}" for c in self.consts
-        ]
+
+        def shown(param: GlobalParam | ScalarParam | ConstParam) -> str:
+            return param.name if param.default is REQUIRED else f"{param.name}={param.default!r}"
+
+        ordinary = [shown(p) for p in self.params if not p.keyword]
+        named = [*(shown(p) for p in self.params if p.keyword), *map(shown, self.consts)]
         return f"{self.name}({', '.join([*ordinary, *(['*', *named] if named else [])])})"
 
 

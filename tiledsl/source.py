@@ -36,6 +36,9 @@ class FunctionSource:
         for node in ast.walk(module):
             if isinstance(node, ast.FunctionDef) and node.name == self.name:
                 return node
+            if isinstance(node, ast.AsyncFunctionDef) and node.name == self.name:
+                loc = Loc(self.file, node.lineno, node.col_offset + 1, node.col_offset + 10, self.name)
+                raise CompileError("async is not part of the kernel language", loc, "write it with def alone")
         loc = Loc(self.file, self.line, function=self.name)
         raise CompileError(f"no function {self.name} in its source", loc, "define it with def, not lambda")
 

@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 from tiledsl.backends.ptx.debuginfo import restore_locations
+from tiledsl.backends.ptx.f64_nan import settle_f64_nans
 from tiledsl.backends.ptx.llvm import binding
 from tiledsl.backends.ptx.lower import TRIPLE, lower_kernel
 from tiledsl.backends.ptx.targets import Target
@@ -32,6 +33,9 @@ def _initialize() -> None:
     binding.initialize_all_asmprinters()
     # Shared addresses fit 32 bits: half the registers, and constant offsets that cannot overflow.
     binding.set_option("tiledsl", "-nvptx-short-ptr")
+    # It takes vector loads apart; the last element is then merged with the guarded path's scalar load of it,
+    # and a vector access is two instructions.
+    binding.set_option("tiledsl", "-disable-vector-combine")
 
 
 @cache
@@ -47,7 +51,7 @@ def emit_ptx(kernel: Kernel, target: Target) -> tuple[str, str]:
     In the LLVM IR the columns of locations are numbers, see `debuginfo`.
     """
     machine = _machine(target)
-    lowered, locations = lower_kernel(kernel, target, str(machine.target_data))
+    lowered, locations = lower_kernel(settle_f64_nans(kernel), target, str(machine.target_data))
     text = str(lowered)
     module = binding.parse_assembly(text)
     module.verify()

@@ -58,6 +58,8 @@ def lower_select(lw: Lowering, op: arith.Select) -> Sequence[Any]:
 
 @lowers(*(OPS[f"arith.{row}"] for row in SCALAR))
 def lower_scalar(lw: Lowering, op: arith.Scalar) -> Sequence[Any]:
+    if op.nowrap:
+        return [getattr(lw.b, op.fn.name)(*lw.operands(op.operands), flags=("nsw",))]
     return [ROWS[op.fn.name](lw, op.operands[0].dtype, op.operands)]
 
 
@@ -151,6 +153,9 @@ def _shift(name: str) -> RowRule:
         if arithmetic:  # a shift by the width or more gives the sign, as one by width - 1 does
             return shift(value, lw.intrinsic("llvm.umin", amount.type, amount, top, types=[amount.type]))
         fits = b.icmp_unsigned("<=", amount, top)
+        if dtype.bits == 64:
+            # LLVM's NVPTX turns the plain form into one shl.b64, whose amount has 32 bits: 2^32 would be 0.
+            amount = lw.intrinsic("llvm.umin", amount.type, amount, top, types=[amount.type])
         return b.select(fits, shift(value, amount), integer(0, value))
 
     return lower

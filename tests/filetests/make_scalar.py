@@ -92,7 +92,19 @@ def _cast_inputs(src: DType) -> list[int]:
     extra: list[float] = []
     if src.is_float:
         ends = [float(s * 2**b) for b in (7, 8, 15, 16, 31, 32, 63, 64) for s in (1, -1)]
-        ties = [0.49999, 2.5, 3.5, 2049.0, 2051.0, 257.0, 259.0, 65519.0, 65520.0, 1.0 + 2.0**-9, 1.0 + 2.0**-12 + 2.0**-30]
+        ties = [
+            0.49999,
+            2.5,
+            3.5,
+            2049.0,
+            2051.0,
+            257.0,
+            259.0,
+            65519.0,
+            65520.0,
+            1.0 + 2.0**-9,
+            1.0 + 2.0**-12 + 2.0**-30,
+        ]
         extra = [*ends, *(e - 1 for e in ends), *ties, 2.0**-25, 2.0**-25 * 1.0001, 2.0**-134, 5e-324]
     values = [cast_bits(struct.unpack("<Q", struct.pack("<d", x))[0], DTYPES["f64"], src) for x in extra]
     if src.is_integer and src.bits == 64:

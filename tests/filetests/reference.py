@@ -190,7 +190,6 @@ _COMPARE: dict[str, Callable[[int | None], bool]] = {
 }
 
 
-
 def _number(bits: int, dtype: DType) -> int:
     negative = dtype.kind == "int" and bits >> (dtype.bits - 1)
     return bits - (1 << dtype.bits) if negative else bits

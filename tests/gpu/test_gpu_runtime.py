@@ -1,20 +1,18 @@
-"""The runtime on a real GPU. Each program has a process and a time limit: a hang or a lost context ends only itself."""
+"""The runtime on a real GPU: one test for each program of programs.py."""
 
 from __future__ import annotations
 
 import ast
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.gpu.process import run_program
 
 pytestmark = pytest.mark.gpu
 
 PROGRAMS = Path(__file__).with_name("programs.py")
 HELPERS = {"raises", "problem", "emulated", "same_bits", "parity"}
-SECONDS = 180
 
 
 def _names() -> list[str]:
@@ -25,13 +23,4 @@ def _names() -> list[str]:
 
 @pytest.mark.parametrize("name", _names())
 def test_program(name: str) -> None:
-    root = PROGRAMS.parents[2]
-    done = subprocess.run(
-        [sys.executable, str(PROGRAMS), name],
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])},
-    )
-    assert done.returncode == 0 and done.stdout.endswith("done\n"), done.stdout[-2000:] + done.stderr[-6000:]
+    run_program("programs.py", name)

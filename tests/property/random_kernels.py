@@ -32,6 +32,7 @@ from tiledsl.ir.types import (
     F32,
     F64,
     I32,
+    I64,
     INDEX,
     U32,
     DType,
@@ -46,6 +47,7 @@ __all__ = ["Case", "cases", "random_case", "same_bits"]
 Array = NDArray[Any]
 
 BLOCKS = 2
+COLUMNS = 24
 SHAPES: tuple[tuple[int, ...], ...] = ((32,), (64,), (8, 4), (33,), (5, 3, 2), (1,))
 NUMBERS: tuple[DType, ...] = tuple(t for t in DTYPES.values() if t not in (BOOL, INDEX))
 FLOATS = (0.0, -0.0, 1.0, -1.0, 0.5, 3.0, 2.0**-14, 2.0**-24, 65504.0, float("inf"), float("nan"))
@@ -63,9 +65,9 @@ class Case:
 
 
 @st.composite
-def cases(draw: Any, most: int = 24) -> Case:
-    """Cases for hypothesis; shrinking makes them shorter."""
-    return random_case(draw(st.integers(0, 2**32 - 1)), draw(st.integers(1, most)))
+def cases(draw: Any, most: int = 40) -> Case:
+    """Cases for hypothesis; shrinking makes them shorter. Few are short from the start."""
+    return random_case(draw(st.integers(0, 2**32 - 1)), most - draw(st.integers(0, most - 1)))
 
 
 def same_bits(a: Array, b: Array) -> bool:
@@ -115,6 +117,7 @@ class _Maker:
             "OV": GlobalType(F32, ("T", 4), 1, 16),
             "OW": GlobalType(F32, ("T", "R"), 1, 4),
             "COUNT": GlobalType(U32, (4,), 0, 4),
+            "BITS": GlobalType(I64, ("T", COLUMNS), 1, 8),
         }
         self.scalars: dict[str, DType] = {"s": F32, "n": I32, "x": self.other}
         self.body = Block(
@@ -159,29 +162,34 @@ class _Maker:
         self.pool.add(b.value(tile.Load(self.param["B"], self.in_bounds(self.param["B"], 0))))
 
     def epilogue(self) -> None:
+        """Store values of the outermost block as they are, the latest first: nothing may hide a difference."""
         for name, dtype in (("OF", F32), ("OI", I32), ("OX", self.other)):
-            for value in self.random.sample(values := self.pool.values.get(dtype, []), min(3, len(values))):
-                self.accumulate(name, value)
             self.b.op(tile.Store, self.param[name], self.gid, self.pick(dtype))
         self.b.op(tile.Put, self.param["OG"], self.gid, self.pick(F32))
+        values = [v for known in self.pool.values.values() for v in known[-8:]] + [v for v, _ in self.pool.index[-8:]]
+        for column, value in enumerate(self.random.sample(values, min(COLUMNS, len(values)))):
+            self.b.op(tile.Store, self.param["BITS"], self.gid, self.b.constant(column, INDEX), self.bits(value))
         self.b.block.append(control.Return())
 
-    def accumulate(self, name: str, value: Value) -> None:
-        """Fold `value` into a running one, so that the stored result depends on much."""
-        fn = self.random.choice(["max", "add", "sub"])
-        self.pool.add(self.b.scalar(fn, self.pick(value.dtype), value))
+    def bits(self, value: Value) -> Value:
+        """A scalar, or the first element of a fragment, as an i64."""
+        if isinstance(value.type, FragmentType):
+            value = self.b.value(tile.Extract(value, at=(0,) * len(value.type.dims)))
+        if value.dtype.is_float:
+            value = self.b.value(arith.Bitcast(value, to=DTYPES[f"i{value.dtype.bits}"]))
+        return self.b.cast(value, I64)
 
     def arguments_factory(self) -> Callable[[], dict[str, Any]]:
         seed, tables, outputs, total = self.seed, self.tables, self.outputs, self.count * BLOCKS
         other = self.other
-        sizes = {"M": 5, "K": 7, "L": 16, "N": 9, "T": total, "G": max(1, total - 3), "R": 6}
+        sizes = {"M": 5, "K": 7, "L": 14, "N": 9, "T": total, "G": max(1, total - 3), "R": 6}
 
         def make() -> dict[str, Any]:
             rng = np.random.default_rng(seed)
             given: dict[str, Any] = {}
             for name, type_ in tables.items():
                 shape = tuple(d if isinstance(d, int) else sizes[d] for d in type_.dims)
-                given[name] = _strided(_random_array(rng, type_.dtype, shape), type_.unit)
+                given[name] = _strided(_random_array(rng, type_.dtype, shape), type_)
             for name, type_ in outputs.items():
                 shape = tuple(d if isinstance(d, int) else sizes[d] for d in type_.dims)
                 given[name] = np.zeros(shape, _numpy(type_.dtype))
@@ -252,7 +260,13 @@ class _Maker:
             row, dtype = self.random.choice(rows), self.random.choice((F32, I32, self.other, BOOL, *NUMBERS))
             if row.accepts(dtype):
                 break
-        self.pool.add(self.b.scalar(row.name, *(self.pick(dtype) for _ in range(row.arity))))
+        operands = [self.pick(dtype) for _ in range(row.arity)]
+        if row.arity > 1 and self.random.random() < 0.4:  # constants are what passes look for
+            operands[self.random.randrange(row.arity)] = self.pool.add(self.constant(dtype))
+        self.pool.add(self.b.scalar(row.name, *operands))
+        if self.random.random() < 0.3:  # nearly the same again
+            self.random.shuffle(operands)
+            self.pool.add(self.b.scalar(row.name, *operands))
 
     def compare(self) -> None:
         fn = self.random.choice(["eq", "ne", "lt", "le", "gt", "ge"])
@@ -282,13 +296,14 @@ class _Maker:
             self.pool.index.append((value, bound))
 
     def cast(self) -> None:
-        to = self.random.choice((F32, I32, self.other, BOOL))
+        to = self.random.choice((F32, I32, self.other, BOOL, *NUMBERS))
         if self.random.random() < 0.2:
             self.pool.add(self.b.cast(self.index()[0], to))
             return
         src = self.random.choice(list(self.pool.values))
         if isinstance(src, DType):
-            self.pool.add(self.b.cast(self.pick(src), to))
+            value = self.pool.add(self.b.cast(self.pick(src), to))
+            self.pool.add(self.b.cast(value, self.random.choice(NUMBERS)))
 
     def bitcast(self) -> None:
         """Floats to bits only: bits to a float could make a NaN whose payload arithmetic may drop."""
@@ -381,11 +396,22 @@ class _Maker:
         self.depth -= 1
         self.b.block, self.pool, self.uniform = outer
 
+    def condition(self) -> Value:
+        condition = self.pick(BOOL)
+        return self.b.scalar("not", condition) if self.random.random() < 0.4 else condition
+
+    def next_of(self, arg: Value) -> Value:
+        """What a loop carries on: something of the type, or the old value and a bit more."""
+        if isinstance(arg.type, DType) and arg.dtype.is_integer and self.random.random() < 0.6:
+            odd = self.b.scalar("mul", arg, self.b.constant(3, arg.dtype))
+            return self.b.scalar("add", odd, self.pick(arg.type))
+        return self.pick(arg.type)
+
     def carried_types(self) -> list[Type]:
-        return self.random.choices(list(self.pool.values), k=self.random.randrange(4))
+        return self.random.choices([I32, *self.pool.values], k=self.random.randrange(4))
 
     def if_(self) -> None:
-        condition, types = self.pick(BOOL), self.carried_types()
+        condition, types = self.condition(), self.carried_types()
         blocks = [Block(), Block()]
 
         def emit() -> None:
@@ -402,7 +428,7 @@ class _Maker:
         inits = [self.pick(t) for t in types]
         block = Block([INDEX, *types], ["i"])
         lo, step = self.random.randrange(-2, 4), self.random.choice([1, 2, 3, -1, -2])
-        trips = self.random.randrange(6)
+        trips = self.random.randrange(8)
         constant = self.random.random() < 0.6
         hi = self.b.constant(lo + trips * step, INDEX)
         if not constant:  # at most 8 trips, known at run time only; not the same for all threads
@@ -414,7 +440,7 @@ class _Maker:
             for arg in block.args[1:]:
                 self.pool.add(arg)
             self.statements(self.random.randrange(3))
-            self.b.op(control.Yield, *(self.pick(t) for t in types))
+            self.b.op(control.Yield, *(self.next_of(a) for a in block.args[1:]))
 
         self.nested(block, emit, uniform=constant)
         bounds = self.b.constant(lo, INDEX), hi, self.b.constant(step, INDEX)
@@ -442,7 +468,7 @@ class _Maker:
                 self.pool.add(arg)
             self.statements(self.random.randrange(3))
             fewer = self.b.scalar("sub", after.args[0], self.b.constant(1, I32))
-            self.b.op(control.Yield, fewer, *(self.pick(t) for t in types))
+            self.b.op(control.Yield, fewer, *(self.next_of(a) for a in after.args[1:]))
 
         self.nested(before, emit_before, uniform=False)
         self.nested(after, emit_after, uniform=False)
@@ -469,14 +495,17 @@ def _random_array(rng: np.random.Generator, dtype: DType, shape: tuple[int, ...]
     return np.where(rng.random(shape) < 0.6, rng.integers(0, 20, shape).astype(wide.dtype), wide)
 
 
-def _strided(array: Array, unit: int) -> Array:
-    """The same values with stride 1 along axis `unit`, or along none for -1."""
-    if array.ndim != 2 or unit == 1:
+def _strided(array: Array, type_: GlobalType) -> Array:
+    """The same values laid out as `type_` promises: its unit axis, or none; rows padded to its alignment."""
+    if array.ndim != 2:
         return array
-    if unit == 0:
+    if type_.unit == 0:
         return np.asfortranarray(array)
-    wide = np.zeros((array.shape[0], array.shape[1] * 2), array.dtype)
-    wide[:, ::2] = array
-    return wide[:, ::2]
-
-
+    step = 1 if type_.unit == 1 else 2
+    columns = array.shape[1] * step
+    if type_.align == 16:
+        columns = -(-columns // 16) * 16
+    wide = np.zeros((array.shape[0], columns), array.dtype)
+    place = wide[:, : array.shape[1] * step : step]
+    place[...] = array
+    return place

@@ -126,7 +126,7 @@ def test_breakpoint_shows_the_names(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def hook() -> None:
         frame = sys._getframe(1)
-        seen.update(frame.f_locals, line=frame.f_lineno, file=frame.f_code.co_filename)
+        seen.update(frame.f_locals, line=frame.f_lineno, file=frame.f_code.co_filename, name=frame.f_code.co_name)
 
     monkeypatch.setattr(sys, "breakpointhook", hook)
     k = kernel('%d = arith.add %ti, %ti : i32\ndebug.breakpoint %d, %t {names = ("double", "t")}', "4")
@@ -135,6 +135,7 @@ def test_breakpoint_shows_the_names(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen["double"].tolist() == [0, 2, 4, 6]
     assert seen["thread"].tolist() == [[t, 0, 0] for t in range(4)]
     assert (seen["line"], seen["file"]) == (max(line.line, 1), line.file)
+    assert seen["name"] == (line.function or "<kernel>")
 
 
 def test_trace_of_one_thread() -> None:
@@ -145,6 +146,8 @@ def test_trace_of_one_thread() -> None:
     assert sums == np.cumsum(a[2] * a[1]).tolist()
     assert [r.loc.line for r in rows if r.name == "arith.fma"] == [5] * 4
     assert rows[-1].name == "tile.put"
+    assert str(rows[-1]) == f"line {rows[-1].loc.line}: tile.put"
+    assert str(next(r for r in rows if r.name == "arith.fma")) == f"line 5: arith.fma {sums[0]}"
     with pytest.raises(KernelArgumentError, match="trace: block"):
         run(naive_tile(), {"A": a, "B": a.T.copy(), "C": np.zeros((3, 3), np.float32)}, options=Options(trace=(1, 0)))
 
@@ -163,6 +166,25 @@ def test_inline_ptx_runs_its_emulation() -> None:
     k.externals["f"] = lambda a, b: (a, b)
     with pytest.raises(EmulatorError, match="returned 2 values, but it has 1 outputs"):
         run(k, {"x": x})
+    for wrong in (
+        lambda a, b: a + 0.5,
+        lambda a, b: np.zeros((3, 5), np.int32),
+        lambda a, b: np.zeros((1, 1, 1, 1), int),
+    ):
+        k.externals["f"] = wrong
+        with pytest.raises(EmulatorError, match=r"returned \w+\[.*\] for an output that is i32; expected \[2, 32\]"):
+            run(k, {"x": x})
+
+
+def test_an_emulation_that_raises_names_the_kernels_line() -> None:
+    def broken(a: Any, b: Any) -> Any:
+        raise ValueError("of its own")
+
+    k = kernel(LOP3.format(', emulate = "f"') + "\ntile.store %x, %t, %r")
+    k.externals["f"] = broken
+    with pytest.raises(ValueError, match="of its own") as caught:
+        run(k, {"x": np.zeros(64, np.int32)})
+    assert "in emulate= of 'add.s32 $0, $1, $2;', run by the emulator" in caught.value.__notes__[0]
 
 
 def test_inline_ptx_without_emulation_is_an_error() -> None:

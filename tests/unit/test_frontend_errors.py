@@ -14,7 +14,7 @@ import pytest
 
 from tiledsl.annotations import read_signature
 from tiledsl.dims import K, M, N
-from tiledsl.errors import CompileErrors
+from tiledsl.errors import CompileError, CompileErrors
 from tiledsl.frontend import build
 from tiledsl.function import tile_function
 from tiledsl.ir.types import BF16, F32
@@ -35,6 +35,7 @@ from tiledsl.lang import (
     shuffle,
     threads,
     unroll,
+    where,
 )
 from tiledsl.signature import GlobalParam, GlobalSpec, Specialization
 
@@ -238,6 +239,21 @@ def run_time_threads(A: Global[f32, M]):
 
 
 @bad
+def no_threads(A: Global[f32, M], *, T: const = 0):
+    grid(1)
+    tx = threads(T)  # error: threads() takes positive compile-time ints, got the compile-time value 0
+    A[tx] = 0
+
+
+@bad
+def empty_tile(A: Global[f32, M], *, T: const = 0):
+    grid(1)
+    tx = threads(32)
+    S = shared((T,), f32)  # error: a shape is made of positive compile-time ints, got the compile-time value 0
+    A[tx] = S[0]
+
+
+@bad
 def no_grid(A: Global[f32, M]):  # error: the kernel no_grid does not call grid()
     tx = threads(32)
     A[tx] = 0
@@ -286,6 +302,16 @@ def loop_changes_dtype(A: Global[f32, M], B: Global[f16, M]):
 
 
 @bad
+def loop_makes_a_list_longer(A: Global[f32, M]):
+    grid(1)
+    tx = threads(32)
+    found = []
+    for i in range(M):  # error: found is a list of length 0 before the loop and a list of length 1 at the end
+        found.append(A[i])
+    A[tx] = 0
+
+
+@bad
 def loop_starts_with_a_bare_float(A: Global[f32, M]):
     grid(1)
     threads(32)
@@ -329,7 +355,52 @@ def unsupported_python(A: Global[f32, M]):
         pass
     f = lambda x: x  # error: lambda is not part of the kernel language  # noqa: E731, F841
     import math  # error: import is not part of the kernel language  # noqa: F401
+
     raise ValueError  # error: raise is not part of the kernel language
+
+
+@bad
+def unsupported_statements(A: Global[f32, M]):
+    grid(1)
+    tx = threads(32)
+    def inner(x: Any) -> Any:  # error: a nested function is not part of the kernel language
+        return x
+    class Inner:  # error: a class is not part of the kernel language
+        pass
+    match A.rank:  # error: match is not part of the kernel language
+        case 1:
+            pass
+    A[tx] = (x := 3)  # error: := is not part of the kernel language
+    x = 1
+    del x  # error: del is not part of the kernel language
+    for _ in range(M):  # error: `else` on a loop is not part of the kernel language
+        pass
+    else:
+        A[tx] = 0
+    A[tx] = A[tx] @ A[tx]  # error: @ is not part of the kernel language
+    A[0:2] = 0  # error: a slice of a tile is not an element
+    print(f"{A[tx]}")  # error: a run-time value in an f-string
+    a, *b = (1, 2, 3)  # error: a starred name is not part of the kernel language  # noqa: F841
+    A.T  # error: no attribute T  # noqa: B018
+
+
+@bad
+def unsupported_global(A: Global[f32, M]):
+    global K  # error: global is not part of the kernel language
+    grid(1)
+    A[threads(32)] = 0
+
+
+@bad
+def unsupported_yield(A: Global[f32, M]):
+    grid(1)
+    tx = threads(32)
+    yield A[tx]  # error: yield is not part of the kernel language
+
+
+async def unsupported_async(A: Global[f32, M]):
+    grid(1)
+    A[threads(32)] = 0
 
 
 @bad
@@ -356,6 +427,30 @@ def python_function_on_run_time_value(A: Global[f32, M]):
     grid(1)
     tx = threads(32)
     A[tx] = python_helper(A[tx])  # error: the Python function python_helper() is called with a run-time value
+
+
+@bad
+def python_builtin_on_run_time_values(A: Global[f32, M]):
+    grid(1)
+    tx = threads(32)
+    A[tx] = sum([A[tx], A[tx]])  # error: the Python function sum() is called with a run-time value
+
+
+@bad
+def condition_is_a_fragment(A: Global[f32, M]):
+    grid(1)
+    tx = threads(32)
+    acc = fragment((4,), f32)
+    if acc > 0:  # error: a condition must be a bool, it is fragment<bool, [4]>
+        A[tx] = 0
+
+
+@bad
+def select_by_a_fragment_of_numbers(A: Global[f32, M]):
+    grid(1)
+    tx = threads(32)
+    acc = fragment((4,), f32)
+    A[tx] = where(acc, 1, A[tx])  # error: a condition must be a bool, it is fragment<f32, [4]>
 
 
 @tile_function
@@ -397,6 +492,14 @@ def atomic_on_i16(A: Global[f32, M]):
     S = shared((4,), bool)
     S.atomic_add(0, True)  # error: atomic_add() is not defined for bool
     A[tx] = 0
+
+
+@bad
+def padding_of_another_length(A: Global[f32, M]):
+    grid(1)
+    threads(32)
+    A.put(0, A.get(0, vec=16, other=fragment((2,), f32)))  # error: other= is fragment<f32, [2]>
+    A.put(0, A.get(0, vec=8, other=fragment((2,), f16)))  # error: the vector has 2 elements of f32
 
 
 @bad
@@ -509,6 +612,15 @@ def test_error_inside_a_tile_function_names_the_caller(fn: Callable[..., Any], i
     assert "called here" in str(error)
 
 
+def test_an_async_function_is_no_kernel() -> None:
+    with pytest.raises(CompileError, match="error: async is not part of the kernel language") as caught:
+        read_signature(unsupported_async)
+    assert "fix: write it with def alone" in str(caught.value)
+    source, caret = str(caught.value).splitlines()[1:3]
+    start = caret.index("^")
+    assert source[start : start + caret.count("^")] == "async def"
+
+
 def test_at_most_twenty_errors() -> None:
     def many(A: Global[f32, M], B: Global[f16, M], C: Global[f32, K, N]):
         grid(1)
@@ -527,6 +639,16 @@ def test_the_caret_marks_the_expression() -> None:
     start = caret.index("^")
     assert source[start : start + caret.count("^")] == "A[tx] + B[tx]"
     assert "fix: convert one side: f32(...) or f16(...)" in text
+
+
+def test_advice_that_can_be_followed() -> None:
+    assert "decorate it with @tile_function" in str(errors_of(python_function_on_run_time_value))
+    assert "fix: write it out: a loop over unroll(...)" in str(errors_of(python_builtin_on_run_time_values))
+    assert "fix: pass 1 or more" in str(errors_of(no_threads))
+    assert "fix: use a const parameter" in str(errors_of(run_time_threads))
+    assert "fix: pass 1 or more" in str(errors_of(empty_tile))
+    assert "fix: use const parameters; run-time extents belong to" in str(errors_of(run_time_shape))
+    assert "fix: multiply, or use exp2(y * log(x) * f32(1.4426950408889634))" in str(errors_of(power))
 
 
 def test_dtype_generic_errors_depend_on_the_specialisation() -> None:

@@ -280,12 +280,27 @@ def test_the_image_survives_the_disk() -> None:
     assert Image.from_entry(image.to_entry()) == image
 
 
+@tile_kernel
+def vectors(X: Global[T, N], Y: Global[T, N], *, bytes_: const = 16):
+    i = (grid(cdiv(N, 32)) * 32 + threads(32)) * 16
+    Y.put(i, X.get(i, vec=bytes_))
+
+
+@pytest.mark.parametrize(("dtype", "width"), [(f32, 8), (f32, 16), (f64, 16)])
+def test_a_guarded_vector_that_fits_is_one_access(dtype: Any, width: int) -> None:
+    text = vectors.compile("sm_90a", T=dtype, bytes_=width).ptx
+    [loaded] = re.findall(r"ld\.global\.nc\.v\d\.\w+ *\t*\{(.*?)\}", text)
+    for register in loaded.split(", "):  # an element that is loaded a second time leaves its register unused
+        assert len(re.findall(rf"{re.escape(register)}\b", text)) > 1, text
+
+
 def test_stages_of_the_ir() -> None:
     compiled = matmul.compile("sm_90a")
     assert compiled.stages[0] == "tile" and compiled.stages[-1] == "thread"
     assert "after:expand" in compiled.stages
     assert "tile.get" in compiled.ir()
     assert "tile.get" not in compiled.ir("thread")
+    assert compiled.ir("expand") == compiled.ir("after:expand")
     assert "test_kernel.py" in compiled.ir("tile", locs=True)
     with pytest.raises(TileError, match="no stage 'sass' of matmul; there are: tile, after:"):
         compiled.ir("sass")

@@ -30,6 +30,21 @@ def run(name: str, x: F32) -> F32:
     return y
 
 
+@tile_kernel
+def apply_to_fragments(X: Global[f32, N], Y: Global[f32, N], *, function: Const[Callable[[Any], Any]]):
+    i = (grid(cdiv(N, 256)) * 64 + threads(64)) * 4
+    Y.put(i, function(X.get(i, vec=16)))
+
+
+@pytest.mark.parametrize("name", ["exp", "exp2", "log", "tanh", "erf", "sigmoid", "silu", "relu", "gelu", "gelu_tanh"])
+def test_functions_go_element_by_element_over_fragments(name: str) -> None:
+    special = np.array([0, -0.0, INF, -INF, NAN, TINY, 1, -1], np.float32)
+    x = np.concatenate([np.random.default_rng(3).standard_normal(120, np.float32) * 10, special])
+    y = np.zeros_like(x)
+    apply_to_fragments(x, y, function=getattr(lang_math, name), device="emulator")
+    assert (y.view(np.uint32) == run(name, x).view(np.uint32)).all()
+
+
 def each(function: Callable[[float], float]) -> Callable[[F64], F64]:
     return np.vectorize(function, otypes=[np.float64])
 

@@ -26,6 +26,7 @@ __all__ = [
     "compare",
     "convert",
     "elements",
+    "elementwise",
     "literal",
     "negate",
     "rounded",
@@ -201,9 +202,7 @@ def _instead(fn: str, dtype: DType) -> str:
     return f"it takes {', '.join(sorted(wanted))}"
 
 
-def elementwise(
-    values: list[Value], frame: Frame, node: ast.AST, shown: str, emit: Callable[..., Value]
-) -> Value:
+def elementwise(values: list[Value], frame: Frame, node: ast.AST, shown: str, emit: Callable[..., Value]) -> Value:
     """Apply `emit` to scalars, or to the elements of fragments of one shape (scalars are repeated)."""
     shapes = {v.type.dims for v in values if isinstance(v.type, FragmentType)}
     if not shapes:
@@ -223,7 +222,11 @@ def binary(op: ast.operator, a: Any, b: Any, frame: Frame, node: ast.AST) -> Any
     if not isinstance(a, Value) and not isinstance(b, Value):
         return at_compile_time(lambda: compute(a, b), frame, node)
     if not fn:
-        fix = "multiply, or use exp2(log2(x) * y)" if sign == "**" else "use a loop of fma, or mma"
+        fix = (
+            "multiply, or use exp2(y * log(x) * f32(1.4426950408889634))"
+            if sign == "**"
+            else "use a loop of fma"
+        )
         raise frame.error(node, f"{sign} is not part of the kernel language", fix)
     return apply(fn, [a, b], frame, node, sign)
 
@@ -298,5 +301,3 @@ def select(condition: Value, a: Any, b: Any, frame: Frame, node: ast.AST) -> Any
             raise frame.error(node, f"the dtype of {a!r} and {b!r} is not known", "write f32(...) around one of them")
     values = unify([a, b], dtype, frame, node)
     return elementwise([condition, *values], frame, node, "where()", frame.builder.select)
-
-

@@ -9,7 +9,7 @@ from tiledsl.errors import CompileError
 from tiledsl.frontend.arithmetic import as_value
 from tiledsl.frontend.bindings import describe
 from tiledsl.frontend.frame import Frame, evaluate, execute
-from tiledsl.frontend.memory import fragment_position, read_element, write_element
+from tiledsl.frontend.memory import absent, fragment_position, read_element, write_element
 from tiledsl.frontend.products import add_product
 from tiledsl.ir.core import Value
 from tiledsl.ir.ops import tile
@@ -41,6 +41,10 @@ def _not_a_target(frame: Frame, target: ast.expr) -> CompileError:
 def _unpack(frame: Frame, target: ast.expr, elts: list[ast.expr], binding: Any) -> None:
     if isinstance(binding, Value) or not isinstance(binding, (tuple, list, range)):
         raise frame.error(target, f"cannot unpack {describe(binding)} into {len(elts)} names")
+    for element in elts:
+        if isinstance(element, ast.Starred):
+            fix = "use slices: b = values[1:]"
+            raise frame.error(element, "a starred name is not part of the kernel language", fix)
     items: list[Any] = list(binding)  # pyright: ignore[reportUnknownArgumentType]
     if len(items) != len(elts):
         raise frame.error(target, f"cannot unpack {len(items)} values into {len(elts)} names")
@@ -59,6 +63,8 @@ def _assign_element(frame: Frame, target: ast.Subscript, binding: Any) -> None:
 
 def _replaced(frame: Frame, node: ast.Subscript, container: Any, at: Any, binding: Any) -> Any:
     """A fragment or list with one element replaced: both are values, so the name is bound anew."""
+    if container is None:
+        raise absent(frame, node, "assigned to")
     if isinstance(container, Value) and isinstance(container.type, FragmentType):
         place = fragment_position(frame, node, container.type, at)
         element = as_value(binding, container.type.dtype, frame, node, "element")
@@ -108,5 +114,3 @@ def _(node: ast.AugAssign, frame: Frame) -> None:
         write_element(frame, target, container, at, new)
     else:
         assign(frame, target.value, _replaced(frame, target, container, at, new))
-
-

@@ -10,7 +10,7 @@ from tiledsl import lang
 from tiledsl.frontend.arithmetic import at_compile_time
 from tiledsl.frontend.bindings import contains_value, describe
 from tiledsl.frontend.frame import Frame
-from tiledsl.frontend.memory import extent, memory_type, stride
+from tiledsl.frontend.memory import absent, extent, memory_type, stride
 from tiledsl.ir.core import Value
 from tiledsl.ir.types import BOOL, DTYPES, DType, FragmentType, GlobalType, is_memory
 
@@ -47,6 +47,8 @@ def lang_class(binding: Value) -> type[Any]:
 def attribute_of(frame: Frame, node: ast.AST, owner: Any, name: str) -> Any:
     """``owner.name``."""
     if not isinstance(owner, Value):
+        if owner is None:
+            raise absent(frame, node, f"asked for .{name}")
         if contains_value(owner):
             raise frame.error(node, f".{name} on a list with run-time values", "index it, or use len()")
         return at_compile_time(lambda: getattr(owner, name), frame, node)

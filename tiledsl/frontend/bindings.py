@@ -103,4 +103,6 @@ def describe(binding: Any) -> str:
         return f"the type {binding.__name__}"
     if binding is None or isinstance(binding, (bool, int, float, str)):
         return f"the compile-time value {binding!r}"
+    if isinstance(binding, (tuple, list)):
+        return f"a {type(binding).__name__} of length {len(binding)}"  # pyright: ignore[reportUnknownArgumentType]
     return f"a compile-time {type(binding).__name__}"

@@ -145,11 +145,10 @@ def _call_python(frame: Frame, node: ast.Call, callee: Any, args: list[Any], kwa
         raise frame.error(node, f"{name}() of a run-time value", "convert to a dtype: i32(x), f32(x)")
     structural = callee in (tuple, list, zip, enumerate, reversed)
     if contains_value([args, kwargs]) and not structural:
-        raise frame.error(
-            node,
-            f"the Python function {name}() is called with a run-time value",
-            "decorate it with @tile_function, so that it is compiled into the kernel",
-        )
+        fix = "decorate it with @tile_function, so that it is compiled into the kernel"
+        if not inspect.isfunction(callee):  # nothing that can be decorated: sum, math.sqrt, a class
+            fix = "write it out: a loop over unroll(...), or functions of tiledsl, such as sqrt and exp"
+        raise frame.error(node, f"the Python function {name}() is called with a run-time value", fix)
     result = at_compile_time(lambda: callee(*args, **kwargs), frame, node)
     return list(result) if structural and callee is not tuple else result
 
@@ -183,9 +182,7 @@ def _returned(frame: Frame, node: ast.Call, inner: Frame, name: str) -> Any:
     if value is UNBOUND:
         return None
     if inner.env["$return"] is not True:
-        raise frame.error(
-            node, f"{name}() may end without returning a value", "end every path with `return`, or none"
-        )
+        raise frame.error(node, f"{name}() may end without returning a value", "end every path with `return`, or none")
     return value
 
 
@@ -193,6 +190,6 @@ def _returned(frame: Frame, node: ast.Call, inner: Frame, name: str) -> Any:
 def _(node: ast.Expr, frame: Frame) -> None:
     if isinstance(node.value, ast.Constant):
         return  # a docstring
+    evaluate(node.value, frame)  # first: what is wrong inside says more
     if not isinstance(node.value, ast.Call):
         raise frame.error(node, "this expression has no effect", "assign its value, or remove it")
-    evaluate(node.value, frame)

@@ -343,6 +343,8 @@ class Carried:
     def _changed(self, name: str, before: Any, end: Any) -> Unusable:
         message = f"{name} is {describe(before)} before the loop and {describe(end)} at the end of its body"
         fix = "use another name in the body, or convert to one dtype"
+        if isinstance(before, list) and isinstance(end, list):
+            fix = "give the list its length before the loop, or loop with unroll"
         if name in self.exposed:
             raise self.frame.error(self.node, message, fix)
         return Unusable(message, fix)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from typing import Any
 
+from tiledsl.errors import CompileError
 from tiledsl.frontend.arithmetic import as_value, at_compile_time
 from tiledsl.frontend.bindings import describe, is_register
 from tiledsl.frontend.frame import Frame
@@ -14,6 +15,7 @@ from tiledsl.ir.ops.arith import Constant
 from tiledsl.ir.types import INDEX, FragmentType, GlobalType, MemoryType, SharedType, is_memory
 
 __all__ = [
+    "absent",
     "element_index",
     "extent",
     "fragment_position",
@@ -72,6 +74,13 @@ def fragment_position(frame: Frame, node: ast.AST, type_: FragmentType, at: Any)
     return place
 
 
+def absent(frame: Frame, node: ast.AST, action: str) -> CompileError:
+    """The error for the use of an optional tensor that this call does not give."""
+    name = ast.unparse(node.value) if isinstance(node, (ast.Subscript, ast.Attribute)) else "it"
+    fix = f"guard it: `if {name} is not None:`"
+    return frame.error(node, f"{name} is None in this call and cannot be {action}", fix)
+
+
 def read_element(frame: Frame, node: ast.AST, container: Any, at: Any) -> Any:
     """``container[at]``."""
     if isinstance(container, Value) and is_memory(container.type):
@@ -79,6 +88,8 @@ def read_element(frame: Frame, node: ast.AST, container: Any, at: Any) -> Any:
     if isinstance(container, Value) and isinstance(container.type, FragmentType):
         place = fragment_position(frame, node, container.type, at)
         return frame.builder.value(tile.Extract(container, at=place))
+    if container is None:
+        raise absent(frame, node, "indexed")
     if isinstance(container, Value) or isinstance(at, Value):
         what = describe(container)
         fix = "use unroll() so that the index is known at compile time" if isinstance(at, Value) else ""

@@ -11,6 +11,7 @@ from typing import Any
 from tiledsl.errors import TileError
 from tiledsl.ir.types import DTYPES
 from tiledsl.kernel import TileKernel
+from tiledsl.signature import REQUIRED
 
 __all__ = ["load_kernel", "load_module", "parse_consts", "parse_dtypes"]
 
@@ -62,17 +63,34 @@ def parse_consts(kernel: TileKernel, settings: list[str]) -> dict[str, Any]:
             known = ", ".join(declared) or "none"
             raise TileError(f"--const {setting}: {kernel.signature.name} has no const {name!r}. It has: {known}")
         consts[name] = _const_value(setting, declared[name].type, text)
+    missing = [name for name, const in declared.items() if const.default is REQUIRED and name not in consts]
+    if missing:
+        raise TileError(
+            f"const {missing[0]} of {kernel.signature.name} has no default\n  fix: give --const {missing[0]}=..."
+        )
     return consts
 
 
-def parse_dtypes(settings: list[str]) -> dict[str, str]:
-    """``["A=f16"]`` as ``{"A": "f16"}``, by tensor or by dtype variable; `compile` knows which are open."""
+def parse_dtypes(kernel: TileKernel, settings: list[str]) -> dict[str, str]:
+    """``["A=f16"]`` as ``{"A": "f16"}``, by tensor or by dtype variable. None may stay open."""
+    signature = kernel.signature
+    variables = {v: v for v in signature.dtype_variables}
+    variables |= {p.name: p.dtype for p in signature.tensors if isinstance(p.dtype, str)}
     dtypes: dict[str, str] = {}
     for setting in settings:
         name, equals, dtype = setting.partition("=")
         if not equals or dtype not in DTYPES:
             raise TileError(f"--dtype {setting}: expected NAME=DTYPE with one of {', '.join(DTYPES)}")
+        if name not in variables:
+            known = ", ".join(variables) or "none"
+            raise TileError(f"--dtype {setting}: no dtype of {signature.name} is open under that name. Open: {known}")
         dtypes[name] = dtype
+    given = {variables[name] for name in dtypes}
+    for variable in signature.dtype_variables:
+        if variable not in given:
+            raise TileError(
+                f"the dtype variable {variable} of {signature.name} is open\n  fix: give --dtype {variable}=f32"
+            )
     return dtypes
 
 

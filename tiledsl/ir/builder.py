@@ -35,9 +35,9 @@ class Builder:
     def constant(self, value: int | float | bool, dtype: DType) -> Value:
         return self.value(arith.Constant(value=value, dtype=dtype))
 
-    def scalar(self, fn: str, *operands: Value) -> Value:
+    def scalar(self, fn: str, *operands: Value, nowrap: bool = False) -> Value:
         """The op of a row of the scalar table."""
-        return self.value(arith.scalar(fn, *operands))
+        return self.value(arith.scalar(fn, *operands, nowrap=nowrap))
 
     def cast(self, value: Value, to: DType) -> Value:
         return value if value.type == to else self.value(arith.Cast(value, to=to))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from json import JSONDecodeError, loads
 from typing import Any, cast
 
-from tiledsl.errors import UNKNOWN_LOC, Loc, VerifyError
+from tiledsl.errors import Loc, VerifyError
 from tiledsl.ir import ops as _ops
 from tiledsl.ir.abi import AbiArg
 from tiledsl.ir.core import OPS, Block, Kernel, Op, Value
@@ -27,7 +27,7 @@ def parse_kernel(text: str, file: str = "<ir>") -> Kernel:
     """The kernel that `text` describes; `file` is what errors name.
 
     Raises CompileError, with line and column in `text`, for anything that is not the textual form.
-    Ops without a printed location get their line of `text` as location.
+    What has no printed location gets its line of `text` as location.
     """
     return _Parser(text, file).kernel()
 
@@ -40,11 +40,11 @@ class _Parser(TokenReader):
     # -- the kernel ----------------------------------------------------------------------------
 
     def kernel(self) -> Kernel:
-        self.expect("kernel")
+        start = self.expect("kernel").start
         name = self.word("the kernel's name")
         scope = _Scope()
         body = self.block_args(scope)
-        loc = self.location() or UNKNOWN_LOC
+        loc = self.location() or self.loc_at(start, len("kernel"))
         fields = self.header()
         self.block_ops(body, scope)
         if self.token.kind != "end":

@@ -42,6 +42,10 @@ class Fragment(Generic[D]):
         """Every element converted, as by `Scalar.to`."""
         raise only_in_kernel("a fragment")
 
+    def bitcast(self, dtype: type[E], /) -> Fragment[E]:
+        """The bits of every element read as `dtype`, as by `Scalar.bitcast`."""
+        raise only_in_kernel("a fragment")
+
     def __add__(self, other: Fragment[D] | D | float) -> Fragment[D]:
         raise only_in_kernel("a fragment")
 

@@ -2,7 +2,9 @@
 
 An address is the base, plus one variable offset (the sum of index * stride in elements), plus one
 constant offset. Constants are peeled off the indices, so that ``As[ty, k]`` for k = 0 .. 15 becomes
-one shared base and sixteen immediates once common subexpressions are merged.
+one shared base and sixteen immediates once common subexpressions are merged. The sum does not wrap
+(`nowrap`): the specialisation's index width holds every offset inside a tensor, and an offset outside is
+never used.
 
 A bound is one unsigned comparison an axis: a negative index is a huge unsigned number, so that
 0 <= i < extent costs one compare, and stays right where 32-bit index arithmetic wrapped.
@@ -51,7 +53,7 @@ def pointer_to(b: Builder, memory: Memory, indices: Sequence[Value]) -> Value:
         term, peeled = _term(b, index, stride)
         constant += peeled
         if term is not None:
-            variable = term if variable is None else b.scalar("add", variable, term)
+            variable = term if variable is None else b.scalar("add", variable, term, nowrap=True)
     pointer = memory.base
     if variable is not None:
         pointer = b.value(mem.Offset(pointer, variable))
@@ -69,7 +71,7 @@ def element(b: Builder, pointer: Value, distance: int) -> Value:
 def _term(b: Builder, index: Value, stride: Value | int) -> tuple[Value | None, int]:
     """index * stride as a value and a constant; the constant is 0 where the stride is not known."""
     if isinstance(stride, Value):
-        return (None, 0) if integer(index) == 0 else (b.scalar("mul", index, stride), 0)
+        return (None, 0) if integer(index) == 0 else (b.scalar("mul", index, stride, nowrap=True), 0)
     variable, constant = _peel(b, index)
     if variable is None or stride == 1:
         return variable, constant * stride

@@ -35,13 +35,26 @@ class Canonicalize:
                 return
 
 
+class _Simplifier(Builder):
+    """Makes scalar ops that are simplified at once: what a rule makes may have a simpler form itself."""
+
+    def scalar(self, fn: str, *operands: Value, nowrap: bool = False) -> Value:
+        op = arith.scalar(fn, *operands, nowrap=nowrap)
+        assert isinstance(op, arith.Scalar)
+        value = simplify_scalar(self, op)
+        if value is None:
+            return self.value(op)
+        op.drop_operands()
+        return value
+
+
 class _Walker:
     """Rebuilds blocks; `out` is the list that the current block grows."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.again = False
-        self.b = Builder(kernel.body)
+        self.b = _Simplifier(kernel.body)
         self.simple: dict[type[Op], Callable[[Any], Value | None]] = {
             arith.Cast: lambda op: simplify_cast(self.b, op),
             arith.Bitcast: lambda op: simplify_bitcast(self.b, op),

@@ -46,10 +46,18 @@ class _Scope:
                 added.append(key)
                 kept.append(op)
             else:
+                _weaken(known, op)
                 replace_op(op, known)
         block.ops = kept
         for key in added:
             del self.known[key]
+
+
+def _weaken(known: list[Value], op: Op) -> None:
+    """The op that stays may promise only what both did."""
+    kept = known[0].op if known else None
+    if isinstance(kept, arith.Scalar) and not op.attrs["nowrap"]:
+        kept.attrs["nowrap"] = False
 
 
 def _key(op: Op) -> Hashable:
@@ -59,7 +67,7 @@ def _key(op: Op) -> Hashable:
         value = op.attrs["value"]
         return cls, op.attrs["dtype"].name, repr(value) if isinstance(value, float) else value  # -0.0 == 0.0
     operands = [id(v) for v in op.operands]
-    if isinstance(op, arith.Scalar):
+    if isinstance(op, arith.Scalar):  # `nowrap` makes no difference: see `_weaken`
         if op.fn.commutative:
             operands.sort()
         return cls, *operands

@@ -198,6 +198,7 @@ def _reassociate(b: Builder, op: arith.Scalar, dtype: DType, value: Number) -> N
         known = constant(inner.operands[1])
         if known is not None:
             op.set_operands([inner.operands[0], b.constant(fold(op.fn.name, dtype, known, value), dtype)])
+            op.attrs["nowrap"] = False  # said of the old sum, whose inner one may have wrapped
 
 
 def _bits(b: Builder, op: arith.Scalar, dtype: DType) -> Value | None:

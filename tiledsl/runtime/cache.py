@@ -77,7 +77,7 @@ class DiskCache:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise CacheError(f"cannot read the cache entry {path}: {error.strerror}\n  fix: {FIX}") from error
+            raise CacheError(f"cannot read the cache entry {path}: {error.strerror}\n  fix: {FIX}") from None
         entry = _decode(data)
         if entry is None:
             warnings.warn(
@@ -102,7 +102,7 @@ class DiskCache:
             os.replace(draft, path)
         except OSError as error:
             draft.unlink(missing_ok=True)
-            raise self._unwritable(error) from error
+            raise self._unwritable(error) from None
         self._evict(keep=path)
 
     def clear(self) -> int:
@@ -123,7 +123,7 @@ class DiskCache:
         except FileNotFoundError:
             return False
         except OSError as error:
-            raise self._unwritable(error) from error
+            raise self._unwritable(error) from None
         if not stat.S_ISDIR(status.st_mode):
             raise CacheError(f"the cache folder {self.folder} is not a folder\n  fix: {FIX}")
         if status.st_uid != os.getuid():
@@ -138,7 +138,7 @@ class DiskCache:
         try:
             os.chmod(self.folder, 0o700)
         except OSError as error:
-            raise self._unwritable(error) from error
+            raise self._unwritable(error) from None
         self.clear()
         warnings.warn(
             f"the cache folder {self.folder} was open to other users; it was closed and emptied", stacklevel=2
@@ -149,7 +149,7 @@ class DiskCache:
             self.folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.folder.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
-            raise self._unwritable(error) from error
+            raise self._unwritable(error) from None
         self._is_safe()
 
     def _unwritable(self, error: OSError) -> CacheError:

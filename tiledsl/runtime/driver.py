@@ -136,7 +136,8 @@ class Driver:
         if not fitting:
             major, minor = device.capability
             message = f"GPU {ordinal}, {device.name}, has compute capability {major}.{minor}"
-            raise DeviceError(f"{message}; the compiler has no target for it, only {', '.join(TARGETS)}")
+            message += f"; the compiler has no target for it, only {', '.join(TARGETS)}"
+            raise DeviceError(f'{message}\n  fix: run the kernel with device="emulator", or on another GPU')
         return max(fitting, key=lambda t: (t.exact, t.capability)).name
 
     def require_target(self, kernel: str, arch: str, ordinal: int) -> None:
@@ -272,17 +273,17 @@ def _load_bindings() -> Any:
     try:
         # Not an import statement: the package has no type stubs.
         cu: Any = importlib.import_module("cuda.bindings.driver")
-    except ImportError as error:
+    except ImportError:
         message = "the Python package cuda.bindings is missing, so the GPU cannot be used"
         raise DeviceError(
             f'{message}\n  fix: pip install cuda-python, or run the kernel with device="emulator"'
-        ) from error
+        ) from None
     try:
         code = int(cu.cuInit(0)[0])
-    except RuntimeError as error:  # DynamicLibNotFoundError: there is no libcuda
+    except RuntimeError:  # DynamicLibNotFoundError: there is no libcuda
         message = "there is no NVIDIA driver on this machine (libcuda was not found)"
         fix = 'install the driver, or run the kernel with device="emulator" and NumPy arrays'
-        raise DeviceError(f"{message}\n  fix: {fix}") from error
+        raise DeviceError(f"{message}\n  fix: {fix}") from None
     if code == NO_DEVICE:
         raise _no_gpu()
     if code:

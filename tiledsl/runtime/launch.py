@@ -137,9 +137,10 @@ def checked_grid(kernel: str, exprs: Sequence[Expr], names: Mapping[str, int]) -
         if not 0 <= value <= limit:
             expr = exprs["xyz".index(axis)]
             message = f"{kernel}(): the grid is too large: {axis} = {expr} = {value} blocks; at most {limit}"
+            fix = "use larger tiles, or put the long dimension on x, the first of grid(...)"
             if value < 0:
                 message = f"{kernel}(): the grid is negative: {axis} = {expr} = {value} blocks"
-            fix = "use larger tiles, or put the long dimension on x, the first of grid(...)"
+                fix = "give grid(...) extents that are 0 or more for these arguments"
             raise KernelArgumentError(f"{message}\n  fix: {fix}")
     x, y, z = (*values, 1, 1)[:3]
     return x, y, z

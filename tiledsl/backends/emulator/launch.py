@@ -151,8 +151,8 @@ class _Arguments:
         value: Any = self.take(name)
         try:
             return np.asarray(value).astype(numpy_dtype(dtype)).reshape(())
-        except (TypeError, ValueError) as error:
-            raise KernelArgumentError(f"{name}: expected a {dtype}, got {value!r}") from error
+        except (TypeError, ValueError):
+            raise KernelArgumentError(f"{name}: expected a {dtype}, got {value!r}") from None
 
     def values(self) -> list[Any]:
         """What the registers of the body's arguments start with."""

@@ -116,11 +116,14 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class TraceRow:
-    """One op as one thread executed it: `values` are its results, NumPy scalars."""
+    """One op as one thread executed it: `values` are its results, NumPy scalars. `str` gives line, op, results."""
 
     loc: Loc
     name: str
     values: tuple[Any, ...]
+
+    def __str__(self) -> str:
+        return f"line {self.loc.line}: {self.name} {', '.join(map(str, self.values))}".rstrip()
 
 
 @dataclass

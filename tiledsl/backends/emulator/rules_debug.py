@@ -24,8 +24,12 @@ def print_line(c: Cohort, op: debug.Print, *values: Any) -> None:
     lanes = c.active()
     columns = [c.spread(v)[lanes] for v in values]
     blocks, threads = c.lanes_of(lanes)
+    first, *rest = op.format.split("{}")
     for lane in np.lexsort((threads, blocks)):
-        print(op.format.format(*(str(column[lane]) for column in columns)), file=c.chunk.machine.stdout)
+        # Not str.format: braces of the user's own text stay as they are.
+        values_of_lane = (str(column[lane]) for column in columns)
+        text = first + "".join(value + part for value, part in zip(values_of_lane, rest, strict=True))
+        print(text, file=c.chunk.machine.stdout)
 
 
 @rule(debug.Assert)
@@ -58,7 +62,7 @@ def stop(c: Cohort, op: debug.Breakpoint, *values: Any) -> None:
         if isinstance(node, (ast.expr, ast.stmt)):
             node.lineno, node.col_offset = max(op.loc.line, 1), 0
             node.end_lineno, node.end_col_offset = node.lineno, 0
-    code = compile(module, op.loc.file, "exec")
+    code = compile(module, op.loc.file, "exec").replace(co_name=op.loc.function or "<kernel>")
     exec(code, {"__breakpointhook__": sys.breakpointhook}, visible)
 
 

@@ -22,19 +22,25 @@ def _print_signature(*values: Any, sep: str = " ") -> None:
 
 @intrinsic(print, signature=_print_signature)
 def _print(call: Call) -> Any:
-    parts: list[str] = []
+    text, literal = "", ""
     operands: list[Value] = []
-    for value in call["values"]:
+    for number, value in enumerate(call["values"]):
+        literal += str(call["sep"]) if number else ""
         if isinstance(value, Value):
             if not isinstance(value.type, DType):
                 raise call.error(f"print() of {describe(value)}", "print its elements")
-            parts.append("{}")
+            text, literal = f"{text}{_not_a_place(literal)}{{}}", ""
             operands.append(value)
         elif contains_value(value):
             raise call.error("print() of a list with run-time values", "print its elements")
         else:
-            parts.append(str(value).replace("{}", "{ }"))
-    call.builder.add(debug.Print(*operands, format=str(call["sep"]).join(parts)))
+            literal += str(value)
+    call.builder.add(debug.Print(*operands, format=text + _not_a_place(literal)))
+
+
+def _not_a_place(literal: str) -> str:
+    """The user's text without ``{}``, which stands for an operand in `debug.Print.format`."""
+    return literal.replace("{}", "{ }")
 
 
 @intrinsic(lang.assert_)

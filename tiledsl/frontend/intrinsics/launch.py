@@ -49,9 +49,8 @@ def _threads(call: Call) -> Any:
     extents = _once(call, "threads", call.frame.unit.threads)
     for extent in extents:
         if not isinstance(extent, int) or isinstance(extent, bool) or extent < 1:
-            raise call.error(
-                f"threads() takes positive compile-time ints, got {describe(extent)}", "use a const parameter"
-            )
+            fix = "pass 1 or more" if isinstance(extent, int) else "use a const parameter"
+            raise call.error(f"threads() takes positive compile-time ints, got {describe(extent)}", fix)
     count = 1
     for extent in extents:
         count *= extent

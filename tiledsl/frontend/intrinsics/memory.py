@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tiledsl import lang
-from tiledsl.frontend.arithmetic import as_value, convert
+from tiledsl.frontend.arithmetic import as_value, convert, elementwise
 from tiledsl.frontend.bindings import describe
 from tiledsl.frontend.calls import Call, intrinsic
 from tiledsl.frontend.memory import element_index, is_vector, memory_type, vector_length
@@ -29,10 +29,10 @@ def _shape(call: Call) -> tuple[int, ...]:
     dims: tuple[Any, ...] = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)  # pyright: ignore
     for extent in dims:
         if not isinstance(extent, int) or isinstance(extent, bool) or extent < 1:
-            raise call.error(
-                f"a shape is made of positive compile-time ints, got {describe(extent)}",
-                "use const parameters; run-time extents belong to Global tensors",
-            )
+            fix = "use const parameters; run-time extents belong to Global tensors"
+            if isinstance(extent, int):
+                fix = "pass 1 or more"
+            raise call.error(f"a shape is made of positive compile-time ints, got {describe(extent)}", fix)
     if not dims:
         raise call.error("a shape needs at least one extent")
     return dims
@@ -80,16 +80,22 @@ def _get(call: Call) -> Any:
     dtype = memory_type(memory).dtype
     count = vector_length(call.frame, call.node, memory, vec) if vec != 0 else 1
     at = element_index(call.frame, call.node, memory, call["index"])
-    other: Any = call["other"]
-    if dtype == BOOL and not isinstance(other, (Value, bool)) and other == 0:
-        other = False  # the default, 0, in the only dtype that has no 0
-    if count > 1 and not is_vector(other):
-        scalar = as_value(other, dtype, call.frame, call.node, "other")
-        other = call.builder.value(tile.Pack(scalar, type=FragmentType(dtype, (count,))))
-    elif count == 1:
-        other = as_value(other, dtype, call.frame, call.node, "other")
-    value = call.builder.value(tile.Get(memory, *at, other, vec=count))
+    value = call.builder.value(tile.Get(memory, *at, _padding(call, dtype, count), vec=count))
     return _as_vector(call, value, vec)
+
+
+def _padding(call: Call, dtype: DType, count: int) -> Value:
+    """``other=``: what stands past the edge, for a vector of `count` elements."""
+    other: Any = call["other"]
+    if not is_vector(other) or count == 1:
+        # The default, 0, in the only dtype that has no 0.
+        number = False if dtype == BOOL and not isinstance(other, (Value, bool)) and other == 0 else other
+        scalar = as_value(number, dtype, call.frame, call.node, "other")
+        return scalar if count == 1 else call.builder.value(tile.Pack(scalar, type=FragmentType(dtype, (count,))))
+    if other.type != FragmentType(dtype, (count,)):
+        fix = f"pass a number, or a fragment of {count} {dtype}"
+        raise call.error(f"other= is {describe(other)}, and the vector has {count} elements of {dtype}", fix)
+    return other
 
 
 def _as_vector(call: Call, value: Value, vec: int) -> Value:
@@ -168,10 +174,14 @@ def _dtype_or_index(call: Call) -> DType:
     return dtype
 
 
-@intrinsic(scalar_class.bitcast)
+@intrinsic(scalar_class.bitcast, fragment_class.bitcast)
 def _bitcast(call: Call) -> Any:
     value, dtype = call["self"], _dtype_or_index(call)
-    source = value.dtype
+    source: DType = value.type.dtype if isinstance(value.type, FragmentType) else value.type
     if source.bits != dtype.bits or {source, dtype} & {BOOL, INDEX}:
         raise call.error(f"bitcast from {source} to {dtype}", "both sides must have the same width; not bool or index")
-    return call.builder.value(Bitcast(value, to=dtype))
+
+    def cast(scalar: Value) -> Value:
+        return call.builder.value(Bitcast(scalar, to=dtype))
+
+    return elementwise([value], call.frame, call.node, "bitcast()", cast)

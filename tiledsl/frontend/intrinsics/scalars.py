@@ -77,8 +77,12 @@ def _fold(call: Call, row: str) -> Any:
     result = values[0]
     for value in values[1:]:
         plain = not contains_value([result, value])
-        result = min(result, value) if plain and row == "min" else max(result, value) if plain else apply(
-            row, [result, value], call.frame, call.node, f"{row}()"
+        result = (
+            min(result, value)
+            if plain and row == "min"
+            else max(result, value)
+            if plain
+            else apply(row, [result, value], call.frame, call.node, f"{row}()")
         )
     return result
 
@@ -98,7 +102,9 @@ def _len(call: Call) -> Any:
 
 @intrinsic(lang.where)
 def _where(call: Call) -> Any:
-    condition = as_condition(call["condition"], call.frame, call.node)
+    condition = call["condition"]
+    if not (is_register(condition) and isinstance(condition.type, FragmentType) and condition.type.dtype == BOOL):
+        condition = as_condition(condition, call.frame, call.node)
     if isinstance(condition, bool):
         return call["a"] if condition else call["b"]
     return select(condition, call["a"], call["b"], call.frame, call.node)
@@ -159,5 +165,3 @@ def _all(call: Call) -> Any:
 @intrinsic(lang.ballot)
 def _ballot(call: Call) -> Any:
     return _vote(call, "ballot")
-
-

@@ -6,7 +6,7 @@ from typing import Any, Sequence
 
 from tiledsl.ir.core import OPS, Op, Value, attribute, operand
 from tiledsl.ir.scalar import SCALAR, ScalarFn
-from tiledsl.ir.types import BOOL, DType, FragmentType, Type
+from tiledsl.ir.types import BOOL, I32, I64, DType, FragmentType, Type
 
 __all__ = ["Bitcast", "Cast", "Constant", "Scalar", "Select", "scalar"]
 
@@ -36,9 +36,14 @@ class Constant(Op):
 
 
 class Scalar(Op):
-    """Base of the ops that the scalar table generates: one class a row, named ``arith.<row>``."""
+    """Base of the ops that the scalar table generates: one class a row, named ``arith.<row>``.
+
+    nowrap: an integer add, sub or mul whose result is used only where it fits: LLVM may then turn a
+    product in a loop into a running sum. `expand` says so of addresses, whose range a launch proves.
+    """
 
     fn: ScalarFn
+    nowrap = attribute(bool, False)
 
     def infer(self) -> Sequence[Type]:
         return (BOOL if self.fn.to_bool else self.operands[0].type,)
@@ -48,6 +53,9 @@ class Scalar(Op):
         first = self.operands[0].type
         self.require(isinstance(first, DType) and self.fn.accepts(first), f"not defined for {first}")
         self.require(all(v.type == first for v in self.operands), "operands differ in dtype")
+        if self.nowrap:
+            plain = self.fn.name in ("add", "sub", "mul") and first in (I32, I64)
+            self.require(plain, "nowrap is for add, sub and mul of i32 and i64")
 
 
 for _row in SCALAR.values():

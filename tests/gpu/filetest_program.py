@@ -1,0 +1,38 @@
+"""Runs the filetests of one folder on the GPU: ``PYTHONPATH=. python tests/gpu/filetest_program.py scalar``.
+
+Prints a line for each kernel whose bits differ from the committed ones, then "done".
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import raw_launch
+
+from tests.filetest import read_filetests
+from tiledsl.passes.pipeline import run_pipeline
+
+FILETESTS = Path(__file__).parents[1] / "filetests"
+
+
+def main(folder: str) -> int:
+    wrong = 0
+    for path in sorted((FILETESTS / folder).glob("*.tir")):
+        for test in read_filetests(path):
+            if test.expected:
+                continue  # what the emulator stops at, a GPU may survive
+            for run in test.runs:
+                kernel = test.kernel()
+                arguments = run.arguments(kernel)
+                raw_launch.run(kernel if kernel.level == "thread" else run_pipeline(kernel), arguments)
+                differences = run.differences(arguments)
+                wrong += bool(differences)
+                for line in differences:
+                    print(f"{test.name}, {run.name}: {line}")
+    print("done")
+    return wrong
+
+
+if __name__ == "__main__":
+    sys.exit(min(main(sys.argv[1]), 100))

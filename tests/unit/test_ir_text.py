@@ -1,0 +1,98 @@
+"""The textual IR: what prints how, and errors of the parser at their line and column."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from tiledsl.errors import CompileError, Loc
+from tiledsl.ir.core import Block, Kernel
+from tiledsl.ir.expr import parse_expr
+from tiledsl.ir.ops import arith, control, debug, gpu
+from tiledsl.ir.parser import parse_kernel
+from tiledsl.ir.printer import print_kernel, print_op
+from tiledsl.ir.types import F32, I32, INDEX
+
+HEADER = "kernel k(%x: i32)\n  grid(1) threads(32) {\n"
+
+
+def made(*ops: object) -> Kernel:
+    block = Block([I32], ["x"])
+    for op in (*ops, control.Return()):
+        block.append(op)  # type: ignore[arg-type]
+    return Kernel("k", block, (parse_expr("1"),), (32,))
+
+
+def body(kernel: Kernel) -> list[str]:
+    return [line.strip() for line in print_kernel(kernel).splitlines()[2:-2]]
+
+
+@pytest.mark.parametrize("value", [0.0, -0.0, 0.1, 1e300, 5e-324, math.inf, -math.inf, math.nan])
+def test_floats_are_exact(value: float) -> None:
+    kernel = parse_kernel(print_kernel(made(arith.Constant(value=value, dtype=F32))))
+    assert repr(kernel.body.ops[0].attrs["value"]) == repr(value)
+
+
+def test_attributes_of_all_kinds() -> None:
+    text = print_op(debug.Breakpoint(names=()))
+    assert text == "debug.breakpoint"
+    quoted = debug.Print(format='a "quoted" \\ line\nwith ünïcode')
+    assert parse_kernel(print_kernel(made(quoted))).body.ops[0].attrs == quoted.attrs
+    assert print_op(gpu.ThreadId(axis=1)) == "%0 = gpu.thread_id {axis = 1} : index"
+    assert print_op(gpu.ThreadId(axis=1, dtype=I32)) == "%0 = gpu.thread_id {axis = 1} : i32"
+    assert print_op(arith.Constant(value=True, dtype=INDEX)) == "%0 = arith.constant true : index"
+
+
+def test_names_are_unique_hints() -> None:
+    constants = [arith.Constant(value=n, dtype=I32) for n in range(5)]
+    for op, name in zip(constants, ("x", "x", "x_1", "1 odd", ""), strict=True):
+        op.result.name = name
+    assert [line.split()[0] for line in body(made(*constants))] == ["%x_1", "%x_2", "%x_1_1", "%0", "%1"]
+
+
+def test_locations() -> None:
+    caller = Loc("main.py", 9, 2)
+    op = arith.Constant(value=1, dtype=I32, loc=Loc('a "b".py', 3, 5, 9, "helper", caller))
+    text = print_kernel(made(op), locs=True)
+    assert '@ "a \\"b\\".py":3:5-9 in "helper" from "main.py":9:2' in text
+    assert parse_kernel(text).body.ops[0].loc == op.loc
+    assert parse_kernel(print_kernel(made(op)), "text.tir").body.ops[0].loc == Loc("text.tir", 3, 8, 22)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "col", "message"),
+    [
+        ("kernel k() grid(1) threads(32) {\n  ? }", 2, 3, "unexpected character '?'"),
+        ("kernel k() grid(1) {\n}", 1, 20, "the kernel has no threads(...)"),
+        ("kernel k() grid(sin(N, 1)) threads(1) {\n}", 1, 17, "no such function of extents: sin"),
+        ("kernel k() grid(1) threads(1) level(warp) {\n}", 1, 37, "a kernel's level is tile or thread"),
+        ("kernel k() grid(1) threads(1) size(1) {\n}", 1, 31, "a kernel has no 'size'"),
+        ("kernel k() grid(1) threads(1) {\n} more", 2, 3, "unexpected 'more' after the kernel"),
+        (HEADER + "  %y = arith.plus %x, %x : i32\n}", 3, 8, "no such op: arith.plus"),
+        (HEADER + "  %y = arith.add %x, %z : i32\n}", 3, 22, "%z is not defined here"),
+        (HEADER + "  %x = arith.neg %x : i32\n}", 3, 3, "%x is defined twice"),
+        (HEADER + "  %y, %z = arith.neg %x : i32\n}", 3, 12, "arith.neg has 1 results, 2 are named"),
+        (HEADER + "  %y = arith.neg %x : f31\n}", 3, 23, "no such dtype: f31"),
+        (HEADER + "  gpu.fence {range = 1}\n}", 3, 14, "gpu.fence has no attribute range"),
+        (HEADER + "  %y = gpu.thread_id : index\n}", 3, 8, "gpu.thread_id needs attribute axis"),
+        (HEADER + "  gpu.fence {reach = }\n}", 3, 22, "expected an attribute's value, found '}'"),
+        (HEADER + "  %y = arith.add\n}", 3, 8, "cannot infer its result"),
+        (HEADER + "  %y = tile.shared_alloc : shared<f32, [N]>\n}", 3, 28, "extents of a shared type are integers"),
+        (HEADER + "  gpu.barrier\n", 4, 1, "'}' is missing"),
+        (HEADER + "  gpu.barrier @ 3\n}", 3, 17, "expected a string, found '3'"),
+        (HEADER + "  control.if %x\n  {\n  } else gpu.barrier\n}", 5, 10, "expected a block, found 'gpu.barrier'"),
+    ],
+)
+def test_errors(text: str, line: int, col: int, message: str) -> None:
+    with pytest.raises(CompileError) as caught:
+        parse_kernel(text, "bad.tir")
+    assert message in caught.value.message
+    assert (caught.value.loc.file, caught.value.loc.line, caught.value.loc.col) == ("bad.tir", line, col)
+
+
+def test_an_error_shows_the_line_of_a_text_without_a_file() -> None:
+    with pytest.raises(CompileError) as caught:
+        parse_kernel(HEADER + "  %y = arith.plus %x, %x : i32\n}")
+    assert "%y = arith.plus %x, %x : i32" in str(caught.value)
+    assert "^^^^^^^^^^" in str(caught.value)

@@ -1,0 +1,171 @@
+"""Uniformity, divisibility and the layout of shared memory, value by value on small kernels."""
+
+from __future__ import annotations
+
+import pytest
+
+from tiledsl.ir.core import Kernel, Value
+from tiledsl.ir.parser import parse_kernel
+from tiledsl.passes.divisibility import LIMIT, Divisibility
+from tiledsl.passes.shared_layout import lay_out_shared
+from tiledsl.passes.uniformity import LEVELS, Uniformity, least_uniform
+
+HEADER = "kernel k(%A: global<f32, [M, N], unit=1, align=16>, %n: i32)\n  grid(M) threads({}) {{\n"
+
+
+def kernel(body: str, threads: str = "64") -> tuple[Kernel, dict[str, Value]]:
+    """A kernel with this body, and all of its values by name."""
+    made = parse_kernel(HEADER.format(threads) + body + "\n  control.return\n}")
+    values = {v.name: v for op in made.walk() for v in [*op.results, *(a for b in op.blocks for a in b.args)]}
+    return made, values | {a.name: a for a in made.body.args}
+
+
+POSITIONS = """
+  %tx = gpu.thread_id {axis = 0} : index
+  %ty = gpu.thread_id {axis = 1} : index
+  %b = gpu.block_id {axis = 0} : index
+  %w = gpu.warp_id : index
+  %l = gpu.lane_id : index
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %c3 = arith.constant 3 : index
+  %c4 = arith.constant 4 : index
+  %c5 = arith.constant 5 : index
+  %c32 = arith.constant 32 : index
+"""
+
+
+SOME = "%p = arith.lt %tx, %c5\n"
+
+
+def branch(then: str, orelse: str) -> str:
+    """%r is one or the other, by a condition that differs from thread to thread."""
+    return SOME + f"%r = control.if %p : index {{\n control.yield {then}\n }} else {{\n control.yield {orelse}\n }}"
+
+
+def loop(bounds: str, carried: str, *ops: str, result: str = "%r", induction: str = "%i") -> str:
+    """%s is carried; it becomes `carried` after `ops`."""
+    head = f"{result} = control.for {bounds} : index ({induction}: index, %s: index) {{"
+    return "\n".join([head, *ops, f"control.yield {carried}", "}"])
+
+
+@pytest.mark.parametrize(
+    ("threads", "expected"),
+    [
+        ("64", {"tx": "thread", "ty": "grid", "w": "warp", "l": "thread", "b": "cta", "c1": "grid", "n": "grid"}),
+        ("16, 4", {"tx": "thread", "ty": "thread", "w": "warp"}),
+        ("32, 4", {"tx": "thread", "ty": "warp"}),
+        ("1, 64", {"tx": "grid", "ty": "thread"}),
+        ("8, 4", {"ty": "thread", "w": "grid"}),
+        ("1", {"tx": "grid", "w": "grid", "l": "grid"}),
+    ],
+)
+def test_uniformity_of_positions(threads: str, expected: dict[str, str]) -> None:
+    made, values = kernel(POSITIONS, threads)
+    uniformity = Uniformity(made)
+    assert {name: uniformity.of(values[name]) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("%r = arith.add %b, %c1", "cta"),
+        ("%r = arith.add %b, %w", "warp"),
+        ("%r = arith.floordiv %tx, %c32", "warp"),
+        ("%r = arith.shr %tx, %c5", "warp"),
+        ("%r = arith.shr %tx, %c3", "thread"),
+        ("%r = arith.floordiv %tx, %c5", "thread"),
+        ("%r = arith.lt %tx, %c32", "warp"),
+        ("%r = arith.lt %tx, %c5", "thread"),
+        ("%r = arith.gt %tx, %c32", "thread"),
+        ("%r = tile.dim %A {axis = 0}", "grid"),
+        ("%r = tile.load %A, %b, %c1 : f32", "cta"),
+        ("%r = tile.load %A, %b, %tx : f32", "thread"),
+        (SOME + '%r = warp.vote %p {mode = "all"} : bool', "warp"),
+        ('%p = arith.lt %b, %c5\n %r = warp.vote %p {mode = "any"} : bool', "cta"),
+        ('%p = arith.lt %b, %c5\n %r = warp.vote %p {mode = "ballot"} : u32', "warp"),
+        ('%r = ptx.inline {text = "mov.u32 $0, %laneid;", outputs = (u32,)} : u32', "thread"),
+        (branch("%c1", "%c3"), "thread"),
+        (branch("%b", "%b"), "cta"),
+        (loop("%c0, %tx, %c1, %c0", "%s"), "thread"),
+        (loop("%c0, %b, %c1, %c0", "%i"), "cta"),
+        (loop("%c0, %c4, %c1, %c0", "%x", "%x = arith.add %s, %w"), "warp"),
+    ],
+)
+def test_uniformity_rules(text: str, expected: str) -> None:
+    made, values = kernel(POSITIONS + text)
+    uniformity = Uniformity(made)
+    assert uniformity.of(values["r"]) == expected
+    assert (uniformity.cause(values["r"]) is None) == (expected == "grid")
+
+
+def test_uniformity_reaches_its_fixpoint() -> None:
+    """What is uniform in the first round of a loop may not be in the second."""
+    made, values = kernel(
+        POSITIONS
+        + """
+  %x, %y, %z = control.for %c0, %c4, %c1, %c0, %c0, %c0 : index, index, index
+      (%i: index, %p: index, %q: index, %r: index) {
+    %next = arith.add %tx, %c1
+    control.yield %q, %r, %next
+  }"""
+    )
+    uniformity = Uniformity(made)
+    assert [uniformity.of(values[name]) for name in ("i", "p", "q", "r", "x")] == ["grid", *["thread"] * 4]
+
+
+def test_join() -> None:
+    assert least_uniform() == "grid"
+    assert [least_uniform("cta", level) for level in LEVELS] == ["cta", "cta", "warp", "thread"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("%r = arith.mul %tx, %c4", 4),
+        ("%r = arith.shl %tx, %c3", 8),
+        ("%r = arith.mul %c32, %c32", LIMIT),
+        ("%x = arith.mul %tx, %c4\n %r = arith.add %x, %c3", 1),
+        ("%x = arith.mul %tx, %c4\n %r = arith.sub %c32, %x", 4),
+        ("%x = arith.mul %tx, %c32\n %y = arith.mul %b, %c4\n %r = arith.mod %x, %y", 4),
+        ("%x = arith.mul %tx, %c32\n %r = arith.floordiv %x, %c4", 8),
+        ("%x = arith.mul %tx, %c32\n %r = arith.floordiv %x, %c3", 1),
+        ("%x = arith.mul %tx, %c32\n %r = arith.shr %x, %c3", 4),
+        ("%x = arith.mul %tx, %c32\n %r = arith.and %x, %b", 32),
+        ("%x = arith.mul %tx, %c32\n %y = arith.cast %x : i32\n %r = arith.neg %y", 32),
+        ("%x = arith.mul %tx, %c32\n %r = arith.max %x, %c4", 4),
+        ("%r = tile.stride %A {axis = 0}", 4),
+        ("%r = tile.stride %A {axis = 1}", 1),
+        ("%r = tile.dim %A {axis = 1}", 1),
+        (SOME + "%r = arith.select %p, %c4, %c32", 4),
+        (branch("%c4", "%c0"), 4),
+        (loop("%c0, %b, %c4, %c0", "%s", result="%q", induction="%r"), 4),
+        (loop("%c0, %b, %c1, %c32", "%t", "%t = arith.add %s, %c4"), 4),
+        (loop("%c0, %b, %c1, %c32", "%t", "%t = arith.add %s, %c32"), 32),
+        (
+            "%r = control.while %c32 : index (%s: index) {\n %g = arith.lt %s, %b\n control.condition %g, %s\n } "
+            "do (%m: index) {\n %t = arith.add %m, %c4\n control.yield %t\n }",
+            4,
+        ),
+    ],
+)
+def test_divisibility(text: str, expected: int) -> None:
+    made, values = kernel(POSITIONS + text)
+    assert Divisibility(made).of(values["r"]) == expected
+
+
+def test_shared_layout() -> None:
+    """Disjoint and aligned, unless over another; a tile over one tile still avoids the others."""
+    made, values = kernel("""
+  %a = tile.shared_alloc : shared<i8, [20]>
+  %b = tile.shared_alloc : shared<f32, [8]>
+  %c = tile.shared_alloc : shared<f32, [4]>
+  %over_b = tile.shared_alloc %b : shared<f32, [2]>
+  %too_long = tile.shared_alloc %b : shared<f32, [9]>
+  %over_ab = tile.shared_alloc %a, %b : shared<f32, [16]>
+  %again = tile.shared_alloc %over_b : shared<f32, [2]>""")
+    layout = lay_out_shared(made)
+    offsets = {slot.label: slot.offset for slot in layout.slots.values()}
+    assert offsets == {"a": 0, "b": 32, "c": 64, "over_b": 32, "too_long": 80, "over_ab": 0, "again": 32}
+    assert layout.bytes == 80 + 36
+    assert values["a"].op in layout.slots

@@ -1,0 +1,179 @@
+"""Each invariant of the verifier, broken once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tiledsl.errors import VerifyError
+from tiledsl.ir.core import Block, Kernel, Op, Value
+from tiledsl.ir.ops import arith, control
+from tiledsl.ir.parser import parse_kernel
+from tiledsl.ir.types import F32, I32, I64, GlobalType
+from tiledsl.ir.verifier import verify
+
+TILE = """
+kernel k(%A: global<f32, [N], unit=0, align=4>, %n: i32, %p: bool)
+  grid(floordiv(N, 32)) threads(32) level(tile) index_bits(32) {
+  %i = gpu.thread_id {axis = 0} : index
+  %x = tile.load %A, %i : f32
+  %r = control.if %p : f32 {
+    %y = arith.add %x, %x : f32
+    control.yield %y
+  } else {
+    control.yield %x
+  }
+  tile.store %A, %i, %r
+  control.return
+}
+"""
+THREAD = """
+kernel k(%A: ptr<global, f32>, %N: i32)
+  grid(N) threads(32) level(thread) index_bits(32) abi(pointer A f32, extent N i32) {
+  %x = mem.load %A : f32
+  mem.store %A, %x
+  control.return
+}
+"""
+
+
+def texts(*changes: tuple[str, str, str]) -> list[tuple[str, str]]:
+    return [(TILE.replace(old, new), message) for old, new, message in changes]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        *texts(
+            ("  control.return\n", "", "a block does not end in a terminator"),
+            ("    control.yield %y\n", "    control.yield %y\n    control.yield %y\n", "in the middle of a block"),
+            ("    control.yield %x\n", "    control.return\n", "ends in control.return; control.yield is needed"),
+            ("    control.yield %x\n", "    control.yield %p\n", "yielded types differ"),
+            ("} else {\n    control.yield %x\n  }", "}", "control.if has 1 blocks, not 2"),
+            ("control.if %p : f32", "control.if %n : f32", "the condition is not a bool"),
+            ("arith.add %x, %x", "arith.add %x, %n", "operands differ in dtype"),
+            ("arith.add %x, %x", "arith.popc %x", "not defined for f32"),
+            ("arith.add %x, %x", "arith.fma %x, %x", "takes 3 operands"),
+            ("arith.add %x, %x : f32", "arith.lt %x, %x : f32", "arith.lt gives bool, not what its results say"),
+            ("threads(32)", "threads(32, 0)", "1 to 3 positive extents are needed"),
+            ("grid(floordiv(N, 32))", "grid(1, 1, 1, 1)", "a grid of 4 extents"),
+            ("grid(floordiv(N, 32))", "grid(floordiv(K, 32))", "the grid needs K, which no parameter gives"),
+            ("{axis = 0}", "{axis = 3}", "no axis 3"),
+            ("{axis = 0}", "{axis = true}", "attribute axis is True, not of type int"),
+            ("index_bits(32)", "index_bits(16)", "16 index bits"),
+            ("index_bits(32)", "index_bits(32) shared_bytes(16)", "belong to the thread level"),
+            ("%n: i32", "%n: ptr<global, f32>", "a parameter of type ptr<global, f32>"),
+            ("  tile.store %A, %i, %r\n", "  mem.store %A, %r\n", "mem.store is not legal at tile level"),
+            ("  %x = tile.load", "  %c = arith.constant 300 : i8\n  %x = tile.load", "300 does not fit i8"),
+            ("  %x = tile.load", "  %c = arith.constant 1 : f32\n  %x = tile.load", "a f32 constant holds a float"),
+        ),
+        (THREAD.replace("%N: i32", "%N: i64"), "the body's arguments are not the abi's"),
+        (THREAD.replace("mem.load %A : f32", "tile.load %A : f32"), "tile.load is not legal at thread level"),
+        (THREAD.replace("  %x", "  %i = gpu.thread_id {axis = 0} : index\n  %x"), "index at thread level"),
+        (THREAD.replace("  %x", "  %i = arith.constant 0 : index\n  %x"), "index at thread level"),
+        (THREAD.replace("grid(N)", "grid(M)"), "the grid needs M"),
+    ],
+)
+def test_text(text: str, message: str) -> None:
+    with pytest.raises(VerifyError) as caught:
+        verify(parse_kernel(text))
+    assert message in caught.value.message
+
+
+def first(kernel: Kernel, cls: type[Op]) -> Op:
+    return next(op for op in kernel.walk() if isinstance(op, cls))
+
+
+def use_before_definition(kernel: Kernel) -> None:
+    ops = kernel.body.ops
+    ops.insert(0, ops.pop(1))
+
+
+def use_of_a_branch_outside(kernel: Kernel) -> None:
+    branch = first(kernel, control.If)
+    kernel.body.ops[-2].set_operand(2, branch.blocks[0].ops[0].results[0])
+
+
+def wrong_parent(kernel: Kernel) -> None:
+    kernel.body.ops[0].parent = Block()
+
+
+def wrong_block_parent(kernel: Kernel) -> None:
+    first(kernel, control.If).blocks[0].parent = kernel
+
+
+def twice(kernel: Kernel) -> None:
+    kernel.body.ops.insert(2, kernel.body.ops[1])
+
+
+def forgotten_use(kernel: Kernel) -> None:
+    kernel.body.ops[0].results[0].uses.clear()
+
+
+def invented_use(kernel: Kernel) -> None:
+    stray = arith.Constant(value=1, dtype=I32)
+    kernel.body.ops[0].results[0].uses[stray, 0] = None
+
+
+def carried_tensor(kernel: Kernel) -> None:
+    tensor = kernel.body.args[0]
+    blocks = [Block(), Block()]
+    for block in blocks:
+        block.append(control.Yield(tensor))
+    kernel.body.insert_before(kernel.body.ops[-1], control.If(kernel.body.args[2], blocks=blocks))
+
+
+def wrong_result_type(kernel: Kernel) -> None:
+    kernel.body.ops[1].results[0].type = I64
+
+
+def unknown_attribute(kernel: Kernel) -> None:
+    kernel.body.ops[0].attrs["colour"] = 1
+
+
+def same_names(kernel: Kernel) -> None:
+    kernel.body.args[1].name = "A"
+
+
+def foreign_result(kernel: Kernel) -> None:
+    op = kernel.body.ops[1]
+    op.results = [Value(F32, kernel.body, 0)]
+
+
+def foreign_class(kernel: Kernel) -> None:
+    kernel.body.ops[0].__class__ = type("Other", (Op,), {"level": "both"})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (use_before_definition, "where it is not visible"),
+        (use_of_a_branch_outside, "where it is not visible"),
+        (wrong_parent, "gpu.thread_id does not know its block"),
+        (wrong_block_parent, "a block does not know its owner"),
+        (twice, "appears twice"),
+        (forgotten_use, "does not know that tile.load uses it"),
+        (invented_use, "lists a use by arith.constant that does not exist"),
+        (carried_tensor, "carries a tensor or a tile"),
+        (wrong_result_type, "not what its results say"),
+        (unknown_attribute, "does not declare"),
+        (same_names, "parameters need distinct names"),
+        (foreign_result, "does not know its owner"),
+        (foreign_class, "is not a registered op"),
+    ],
+)
+def test_edit(change: Callable[[Kernel], None], message: str) -> None:
+    kernel = parse_kernel(TILE)
+    verify(kernel)
+    change(kernel)
+    with pytest.raises(VerifyError) as caught:
+        verify(kernel)
+    assert message in caught.value.message
+
+
+def test_tile_parameters() -> None:
+    kernel = parse_kernel(TILE)
+    assert isinstance(kernel.body.args[0].type, GlobalType)
+    verify(kernel.clone())
+    verify(parse_kernel(THREAD))
