@@ -158,6 +158,17 @@ class TileKernel:
 
         return run
 
+    def check(self, *args: Any, **kwargs: Any) -> None:
+        """Run on the emulator with its checks: a race or a read of what was never written is a HazardError.
+
+        A GPU hides these bugs, and so does a plain run on the emulator. Results are written as by a call.
+        """
+        from tiledsl.backends.emulator import Options
+
+        arguments = self.dispatcher.arguments(self._bind(args, kwargs))
+        self.dispatcher.place(arguments, "emulator")
+        self.dispatcher.emulate(arguments, Options(checks=True))
+
     def __repr__(self) -> str:
         return f"<tile_kernel {self.signature.usage} at {self.signature.loc.file}:{self.signature.loc.line}>"
 

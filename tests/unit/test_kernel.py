@@ -23,12 +23,13 @@ from tiledsl import (
     f64,
     grid,
     i32,
+    shared,
     threads,
     tile_function,
     tile_kernel,
 )
 from tiledsl.dims import K, M, N
-from tiledsl.errors import CompileError, DeviceError, KernelArgumentError, TileError
+from tiledsl.errors import CompileError, DeviceError, HazardError, KernelArgumentError, TileError
 from tiledsl.measure import gemm_bound
 from tiledsl.runtime.driver import available
 
@@ -375,3 +376,17 @@ def test_the_function_is_still_there() -> None:
     assert matmul.name == "matmul"
     assert matmul.__doc__ == matmul.fn.__doc__
     assert repr(matmul).startswith("<tile_kernel matmul(A, B, C, *, T=8) at ")
+
+
+@tile_kernel
+def reversed_without_a_barrier(X: Global[f32, N]):
+    grid(1)
+    t = threads(64)
+    S = shared((64,), f32)
+    S[t] = X[t]
+    X[t] = S[63 - t]
+
+
+def test_check_finds_a_missing_barrier() -> None:
+    with pytest.raises(HazardError, match=r"S\[63 - t\]"):
+        reversed_without_a_barrier.check(np.arange(64, dtype=np.float32))
