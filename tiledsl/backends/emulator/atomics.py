@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from tiledsl.backends.emulator.cohort import Cohort
 from tiledsl.backends.emulator.memory import Span, access_index
 from tiledsl.ir import semantics
 from tiledsl.ir.core import Op
-from tiledsl.ir.types import DType
+from tiledsl.ir.types import F32, DType, GlobalType, PtrType
 
 __all__ = ["atomic_add"]
 
@@ -19,6 +20,7 @@ def atomic_add(c: Cohort, op: Op, span: Span, dtype: DType, address: Any, value:
     """Each active lane adds; the result is what it found, [groups, warps, 32]."""
     index = c.spread(access_index(c, op, span, np.asarray(address, np.int64), "atomic"))
     lanes = c.active()
+    add = _global_f32 if dtype == F32 and _is_global(op) else partial(semantics.apply, "add", dtype)
     where, added = index[lanes], c.spread(value)[lanes]
     old = np.zeros(len(where), span.elements.dtype)
     # The n-th lane that comes to an address adds in round n.
@@ -30,7 +32,22 @@ def atomic_add(c: Cohort, op: Op, span: Span, dtype: DType, address: Any, value:
     rounds = np.split(by_turn, np.cumsum(np.bincount(turn))[:-1]) if len(turn) else []
     for members in rounds:
         old[members] = span.elements[where[members]]
-        span.elements[where[members]] = semantics.apply("add", dtype, old[members], added[members])
+        span.elements[where[members]] = add(old[members], added[members])
     result = np.zeros(c.shape, span.elements.dtype)
     result[lanes] = old
     return result
+
+
+def _is_global(op: Op) -> bool:
+    memory = op.operands[0].type
+    return isinstance(memory, GlobalType) or (isinstance(memory, PtrType) and memory.space == "global")
+
+
+def _global_f32(old: Any, added: Any) -> Any:
+    """atom.add.f32 on global memory takes subnormals as zeros of their sign, and gives such zeros
+    (PTX ISA: atom). On shared memory it keeps them, as all other arithmetic does."""
+    return _flushed(semantics.apply("add", F32, _flushed(old), _flushed(added)))
+
+
+def _flushed(x: Any) -> Any:
+    return np.where(np.abs(x) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), x), x)

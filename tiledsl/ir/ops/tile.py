@@ -168,7 +168,8 @@ class AtomicAdd(Access):
     """``A.atomic_add(i, j, v)``: adds as one indivisible step; the result is the old element.
 
     dtypes: f64, f32, f16, bf16, i32, u32, i64, u64. Relaxed, device scope. The order in which
-    threads add is not defined, so float sums may differ between runs.
+    threads add is not defined, so float sums may differ between runs. f32 in global memory: subnormal
+    operands and results become zeros of their sign (PTX ISA: atom); all others keep them.
     """
 
     name = "tile.atomic_add"
