@@ -20,7 +20,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("lang", "dims", "source", "function", "annotations", "signature", "specialize"),
     ("frontend",),
     ("backends",),
-    ("runtime", "compiled", "compiler", "kernel", "measure"),
+    ("runtime", "compiled", "compiler", "explain", "kernel", "measure"),
     ("inspect",),
     ("", "__main__"),  # tiledsl/__init__.py re-exports the language; __main__ is the command line
 )
