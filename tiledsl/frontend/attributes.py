@@ -77,6 +77,8 @@ def _data(frame: Frame, owner: Value, name: str) -> Any:
         return tuple(stride(frame, owner, axis) for axis in range(rank))
     if name == "rank":
         return rank
+    if name == "unit":
+        return type_.unit if isinstance(type_, GlobalType) else memory_type(owner).rank - 1
     if name == "align":
         # A shared tile starts at a multiple of 16 bytes; its rows are a multiple of their length.
         return type_.align if isinstance(type_, GlobalType) else _tile_alignment(owner)

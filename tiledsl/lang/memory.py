@@ -178,6 +178,11 @@ class Memory(Generic[D]):
         raise only_in_kernel(".dtype")
 
     @property
+    def unit(self) -> int:
+        """The axis of stride 1, along which vectors go, or -1: a compile-time int."""
+        raise only_in_kernel(".unit")
+
+    @property
     def align(self) -> int:
         """Largest of 16, 8, 4, 2, 1 bytes that divides the address and every stride but the unit
         one, a compile-time int: a kernel can choose its vector width by it."""
