@@ -27,18 +27,6 @@ def test_import_loads_nothing_heavy() -> None:
     assert run(code, PACKAGE.parent).stdout.strip() == "[]"
 
 
-def test_import_is_fast() -> None:
-    """At most 0.2 s, in the best of five fresh interpreters: other load on the machine is not the subject."""
-    code = """
-        import time
-        start = time.perf_counter()
-        import tiledsl
-        tiledsl.tile_kernel
-        print(time.perf_counter() - start)
-    """
-    assert min(float(run(code, PACKAGE.parent).stdout) for _ in range(5)) <= 0.2
-
-
 def checkout(folder: Path) -> Path:
     """A copy of the package whose `backends/ptx` is still to be made."""
     ignore = shutil.ignore_patterns("__pycache__", "ptx")

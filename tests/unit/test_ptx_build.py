@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -193,11 +192,9 @@ def test_a_wrong_override_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         assemble("", TARGETS["sm_90a"], name="k")
 
 
-def test_tool_versions_are_cheap_and_stable() -> None:
+def test_tool_versions_are_stable() -> None:
     first = tool_versions()
-    start = time.perf_counter()
     assert tool_versions() == first
-    assert time.perf_counter() - start < 0.01
     assert {name for name, _ in first} >= {"ptxas", "llvmlite"}
 
 
@@ -223,19 +220,6 @@ def test_main_loop_of_shared_tiled_is_what_nvcc_makes() -> None:
     inner = [s.opcode for s in listing.instructions[barriers[0] + 1 : barriers[1]]]
     assert sorted(set(inner)) == ["FFMA", "LDS", "LDS.128"]
     assert [inner.count(op) for op in ("FFMA", "LDS", "LDS.128")] == [32, 32, 8]
-
-
-def test_llvm_part_is_fast() -> None:
-    emit_ptx(shared_tiled(16), TARGETS["sm_90a"])
-    best = min(_seconds(lambda: emit_ptx(shared_tiled(16), TARGETS["sm_90a"])) for _ in range(5))
-    assert best < 0.08  # 0.02 on an idle machine
-
-
-def _seconds(act: object) -> float:
-    assert callable(act)
-    start = time.perf_counter()
-    act()
-    return time.perf_counter() - start
 
 
 def test_llvmlite_is_imported_by_building_only() -> None:

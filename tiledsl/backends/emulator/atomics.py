@@ -50,4 +50,6 @@ def _global_f32(old: Any, added: Any) -> Any:
 
 
 def _flushed(x: Any) -> Any:
-    return np.where(np.abs(x) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), x), x)
+    flushed: Any = np.array(x)
+    flushed[np.abs(flushed) < np.finfo(np.float32).tiny] *= 0  # a zero of the same sign
+    return flushed
