@@ -26,10 +26,8 @@ CPU = {
 GPU = {
     "against_nvcc": (["--rounds", "15"], ["--rounds", "5", "--size", "2048"]),
     "launch_overhead": (["--rounds", "40"], ["--rounds", "10"]),
-    "gemm": (
-        ["--rounds", "11", "--sizes", "1024", "2048", "4096", "8192", "4096x2112x7168", "1000", "4095"],
-        ["--rounds", "5", "--sizes", "1024", "777x1003x519"],
-    ),
+    "ffma_orders": (["--time"], ["--time", "--only", "shared 16x8", "--rounds", "5"]),
+    "gemm": (["--rounds", "7"], ["--rounds", "5", "--sizes", "1024", "777x1003x519"]),
 }
 
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-__all__ = ["gallery_kernels", "gallery_module"]
+__all__ = ["chosen_consts", "gallery_kernels", "gallery_module", "kernel_label"]
 
 GEMM = Path(__file__).parent.parent / "examples" / "gemm"
 
@@ -19,13 +19,24 @@ def gallery_module() -> Any:
     return importlib.import_module("gallery")
 
 
-def gallery_kernels() -> dict[str, tuple[Any, dict[str, int]]]:
+def kernel_label(name: str, consts: dict[str, Any]) -> str:
+    """``shared_tiled T=32``."""
+    return " ".join([name, *(f"{const}={value}" for const, value in consts.items())])
+
+
+def gallery_kernels() -> dict[str, tuple[Any, dict[str, Any]]]:
     """Every kernel with the consts of each variant, by a label such as ``shared_tiled T=32``."""
     gallery = gallery_module()
-    found: dict[str, tuple[Any, dict[str, int]]] = {}
+    found: dict[str, tuple[Any, dict[str, Any]]] = {}
     for entry in gallery.GALLERY:
         kernel = gallery.load(entry)
         for consts in entry.variants:
-            label = " ".join([entry.kernel, *(f"{name}={value}" for name, value in consts.items())])
-            found[label] = (kernel, consts)
+            found[kernel_label(entry.kernel, consts)] = (kernel, consts)
     return found
+
+
+def chosen_consts(name: str, consts: dict[str, Any], size: tuple[int, int, int]) -> dict[str, Any]:
+    """`consts`, or where there are none what the kernel called `name` chooses for a size, if it does so."""
+    gallery = gallery_module()
+    entry = next(entry for entry in gallery.GALLERY if entry.kernel == name)
+    return gallery.chosen(entry, consts, *size)

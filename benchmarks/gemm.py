@@ -1,22 +1,26 @@
 """Gallery kernels against cuBLAS in fp32: interleaved, checked, cold or hot.
 
+    python -m benchmarks.gemm
     python -m benchmarks.gemm --sizes 2048 4096 777x1003x519 --rounds 15
+    python -m benchmarks.gemm --sizes 4096 --variants fastest BM=64,128 BN=128,256 ORDER=rows,serpentine
 
 Ratios are of speed: 1.05 means 5% faster than cuBLAS. `cold` goes round more operands than fit in L2,
-`hot` uses the same ones again.
+`hot` uses the same ones again. --variants times one kernel under every combination of the consts given, the
+fastest first.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.device import Device, open_device
-from benchmarks.gallery import gallery_kernels
+from benchmarks.gallery import chosen_consts, gallery_kernels, kernel_label
 from benchmarks.interleave import Timing, buffer_sets, interleave, quartiles
 from benchmarks.machine import Clocks
 from benchmarks.report import RESULTS, table, write
@@ -24,6 +28,9 @@ from benchmarks.report import RESULTS, table, write
 __all__ = ["main"]
 
 Size = tuple[int, int, int]
+Kernels = dict[str, tuple[Any, dict[str, Any]]]
+
+SIZES: list[Size] = [(n, n, n) for n in (1000, 2048, 4095, 4096, 8192)] + [(4096, 2112, 7168)]
 
 
 def parse_size(text: str) -> Size:
@@ -36,32 +43,75 @@ def parse_size(text: str) -> Size:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", nargs="+", type=parse_size, default=[(2048,) * 3, (4096,) * 3], metavar="MxNxK")
-    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--sizes", nargs="+", type=parse_size, default=SIZES, metavar="MxNxK")
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=0.05, help="of one contender in one round")
     parser.add_argument("--hot", action="store_true", help="the same operands again and again")
     parser.add_argument("--only", nargs="+", help="labels of kernels, such as naive or 'shared_tiled T=32'")
+    parser.add_argument("--variants", nargs="+", metavar=("KERNEL", "CONST=VALUE,..."), help="of one kernel; see above")
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args(argv)
 
+    kernels = gallery_kernels()
+    if args.variants:
+        kernels = variants(kernels, args.variants[0], args.variants[1:])
+    kernels = {k: v for k, v in kernels.items() if args.only is None or k in args.only}
     device = open_device()
-    kernels = {k: v for k, v in gallery_kernels().items() if args.only is None or k in args.only}
     cases: list[dict[str, Any]] = []
+    chosen: dict[str, dict[str, Any]] = {}
     with Clocks() as clocks:
         for size in args.sizes:
+            consts = {label: chosen_consts(kernel.name, given, size) for label, (kernel, given) in kernels.items()}
+            chosen["x".join(map(str, size))] = {k: v for k, v in consts.items() if v != kernels[k][1]}
             contenders, sets = prepare(device, kernels, size, cold=not args.hot)
             start = time.perf_counter()
             timing = interleave(device, contenders, rounds=args.rounds, seconds=args.seconds)
             cases += summarize(timing, size, "cuBLAS", {"sets": sets, **clocks.since(start)})
             print(f"  {'x'.join(map(str, size))} timed in {time.perf_counter() - start:.1f} s", flush=True)
     kind = "hot" if args.hot else "cold"
-    data = {"cublas_through": device.name, "cache": kind, "rounds": args.rounds, "cases": cases}
-    write(f"gemm_{kind}", f"fp32 GEMM against cuBLAS, {kind}", as_table(cases), data, args.out)
+    data = {"cublas_through": device.name, "cache": kind, "rounds": args.rounds, "chosen": chosen, "cases": cases}
+    if args.variants:
+        cases.sort(key=lambda case: (case["size"], -case["ratio"]))
+        name, title = f"variants_{args.variants[0]}_{kind}", f"variants of {args.variants[0]} against cuBLAS, {kind}"
+    else:
+        name, title = f"gemm_{kind}", f"fp32 GEMM against cuBLAS, {kind}"
+    write(name, title, as_table(cases), data, args.out)
     return 0
 
 
+def variants(kernels: Kernels, name: str, settings: Sequence[str]) -> Kernels:
+    """The kernel called `name` under every combination of ``BM=64,128`` and the like. Those that ptxas or the
+    compiler refuses are reported and left out."""
+    from tiledsl.errors import CompileError, CompileErrors
+    from tiledsl.inspect.loading import parse_consts
+
+    known = {kernel.name: kernel for kernel, _ in kernels.values()}
+    if name not in known:
+        raise SystemExit(f"no kernel {name!r} in the gallery; there are {', '.join(known)}")
+    choices = [[f"{const}={value}" for value in values.split(",")] for const, _, values in map(_split, settings)]
+    found: Kernels = {}
+    for combination in itertools.product(*choices):
+        consts = parse_consts(known[name], list(combination))
+        try:
+            used = known[name].compile(**consts).resources
+        except (AssertionError, CompileError, CompileErrors) as error:
+            print(f"  {' '.join(combination)}: left out: {str(error).splitlines()[0]}", flush=True)
+            continue
+        found[kernel_label(name, consts)] = (known[name], consts)
+        spilled = used.spill_stores + used.spill_loads
+        print(f"  {' '.join(combination)}: {used.registers} registers, {spilled} bytes spilled", flush=True)
+    return found
+
+
+def _split(setting: str) -> tuple[str, str, str]:
+    const, equals, values = setting.partition("=")
+    if not equals:
+        raise SystemExit(f"--variants: {setting!r} is no CONST=VALUE,...")
+    return const, equals, values
+
+
 def prepare(
-    device: Device, kernels: dict[str, tuple[Any, dict[str, int]]], size: Size, *, cold: bool
+    device: Device, kernels: Kernels, size: Size, *, cold: bool
 ) -> tuple[dict[str, Callable[[int], None]], int]:
     """Operands, and a launcher for cuBLAS and each kernel, whose results have been checked."""
     m, n, k = size
@@ -74,14 +124,16 @@ def prepare(
         i = number % sets
         device.matmul(a[i], b[i], c[i])
 
-    def of(kernel: Any, consts: dict[str, int]) -> Callable[[int], None]:
+    def of(kernel: Any, consts: dict[str, Any]) -> Callable[[int], None]:
         def launch(number: int) -> None:
             i = number % sets
             kernel(a[i], b[i], c[i], **consts)
 
         return launch
 
-    contenders = {"cuBLAS": cublas, **{label: of(*kernel) for label, kernel in kernels.items()}}
+    contenders = {"cuBLAS": cublas}
+    for label, (kernel, consts) in kernels.items():
+        contenders[label] = of(kernel, chosen_consts(kernel.name, consts, size))
     for label, launch in contenders.items():
         c[0][...] = float("nan")
         launch(0)

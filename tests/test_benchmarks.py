@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gemm import as_table, parse_size, summarize
+from benchmarks.gallery import chosen_consts, gallery_kernels
+from benchmarks.gemm import SIZES, as_table, parse_size, summarize, variants
 from benchmarks.interleave import L2_BYTES, Timing, buffer_sets, interleave, quartiles
 from benchmarks.report import write
 
@@ -81,3 +82,20 @@ def test_a_result_can_be_judged_and_repeated(tmp_path: Path, capsys: pytest.Capt
     assert {"date", "commit", "gpu", "driver", "python", "versions"} <= result["machine"].keys()
     assert "| ours   | 1000x1000x1000 |" in (tmp_path / "made_up.md").read_text()
     assert "A title" in capsys.readouterr().out
+
+
+def test_variants_of_one_kernel(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every combination of the consts given; what does not compile is reported and left out."""
+    found = variants(gallery_kernels(), "fastest", ["BM=64,100", "BN=64", "BK=8", "ORDER=rows,spiral"])
+    assert list(found) == [f"fastest BM=64 BN=64 BK=8 ORDER={order}" for order in ("rows", "spiral")]
+    assert "BM=100 BN=64 BK=8 ORDER=rows: left out" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="no kernel 'slowest'"):
+        variants(gallery_kernels(), "slowest", [])
+
+
+def test_what_the_fastest_kernel_chooses() -> None:
+    """The consts depend on the size; a variant that names its own keeps them."""
+    chosen = {size: chosen_consts("fastest", {}, size) for size in SIZES}
+    assert chosen[4096, 4096, 4096]["BN"] == 256 and chosen[1000, 1000, 1000]["SLICES"] > 1
+    assert chosen_consts("fastest", {"BK": 8}, SIZES[0]) == {"BK": 8}
+    assert chosen_consts("naive", {}, SIZES[0]) == {}

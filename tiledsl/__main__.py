@@ -1,4 +1,4 @@
-"""The command line: ``python -m tiledsl show | demo | bench | cache``."""
+"""The command line: ``python -m tiledsl show | explain | demo | bench | cache``."""
 
 from __future__ import annotations
 
@@ -8,8 +8,13 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tiledsl.errors import TileError
+from tiledsl.explain import EXPLAIN
+
+if TYPE_CHECKING:
+    from tiledsl.compiled import Compiled
 
 __all__ = ["main"]
 
@@ -39,12 +44,16 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument("kernel", metavar="FILE:KERNEL", help="for example examples/gemm/naive.py:naive")
     show.add_argument("--stage", choices=["ir", "llvm", "ptx", "sass"], default="ir")
     show.add_argument("--after", metavar="PASS", help="with --stage ir: the IR after this pass, not the first")
-    show.add_argument("--arch", default="sm_90a", help="target, sm_90a unless given")
-    show.add_argument("--const", action="append", default=[], metavar="T=32", help="a const parameter")
-    show.add_argument("--dtype", action="append", default=[], metavar="A=f16", help="dtype of a generic tensor")
+    _add_settings(show)
     show.add_argument("--no-color", action="store_true", help="plain text on a terminal, too")
     show.add_argument("--no-source", action="store_true", help="without the Python lines")
     show.set_defaults(run=_show)
+
+    explain = commands.add_parser("explain", help="print what was decided for a kernel, and what became of it")
+    explain.add_argument("kernel", metavar="FILE:KERNEL", help="for example examples/gemm/shared_tiled.py")
+    explain.add_argument("what", choices=sorted(EXPLAIN))
+    _add_settings(explain)
+    explain.set_defaults(run=_explain)
 
     demo = commands.add_parser("demo", help="compile, run and check the gallery", add_help=False)
     demo.set_defaults(run=_demo)
@@ -57,17 +66,32 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _show(arguments: argparse.Namespace, rest: list[str]) -> int:
+def _add_settings(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--arch", default="sm_90a", help="target, sm_90a unless given")
+    command.add_argument("--const", action="append", default=[], metavar="T=32", help="a const parameter")
+    command.add_argument("--dtype", action="append", default=[], metavar="A=f16", help="dtype of a generic tensor")
+
+
+def _compiled(arguments: argparse.Namespace) -> Compiled:
     from tiledsl.inspect.loading import load_kernel, parse_consts, parse_dtypes
+
+    file, _, name = arguments.kernel.partition(":")
+    kernel = load_kernel(Path(file), name)
+    consts = parse_consts(kernel, arguments.const)
+    return kernel.compile(arch=arguments.arch, **consts, **parse_dtypes(kernel, arguments.dtype))
+
+
+def _explain(arguments: argparse.Namespace, rest: list[str]) -> int:
+    print(_compiled(arguments).explain(arguments.what))
+    return 0
+
+
+def _show(arguments: argparse.Namespace, rest: list[str]) -> int:
     from tiledsl.inspect.show import render, stage_text
 
     if arguments.after and arguments.stage != "ir":
         raise TileError(f"--after {arguments.after} goes with --stage ir, not with --stage {arguments.stage}")
-    file, _, name = arguments.kernel.partition(":")
-    kernel = load_kernel(Path(file), name)
-    consts = parse_consts(kernel, arguments.const)
-    compiled = kernel.compile(arch=arguments.arch, **consts, **parse_dtypes(kernel, arguments.dtype))
-    text = stage_text(compiled, arguments.stage, arguments.after)
+    text = stage_text(_compiled(arguments), arguments.stage, arguments.after)
     color = sys.stdout.isatty() and not arguments.no_color and "NO_COLOR" not in os.environ
     for line in render(text, arguments.stage, color=color, source=not arguments.no_source):
         print(line)

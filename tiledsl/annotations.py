@@ -117,7 +117,7 @@ class _Reader:
             if not keyword:
                 raise CompileError(f"const {name} is positional", loc, "move it behind `*,`: consts are keyword only")
             return ConstParam(name, const, default)
-        dtype = _dtype(annotation)
+        dtype = _dtype(_strip_number(annotation))
         if dtype is not None and dtype != INDEX:
             return ScalarParam(name, dtype, default, keyword)
         raise CompileError(
@@ -167,6 +167,14 @@ def _strip_none(annotation: Any) -> tuple[bool, Any]:
         if len(rest) == 1:
             return True, rest[0]
     return False, annotation
+
+
+def _strip_number(annotation: Any) -> Any:
+    """f32 for ``f32 | float``: a type checker accepts ``alpha: f32 | float = 1.0``, but not ``alpha: f32 = 1.0``."""
+    if typing.get_origin(annotation) not in (typing.Union, types.UnionType):
+        return annotation
+    rest = [a for a in typing.get_args(annotation) if a not in (int, float, bool)]
+    return rest[0] if len(rest) == 1 else annotation
 
 
 def _is_global(annotation: Any) -> bool:

@@ -15,6 +15,7 @@ from tiledsl.runtime.cache import Entry
 from tiledsl.signature import Signature, Specialization
 
 if TYPE_CHECKING:
+    from tiledsl.explain import Report
     from tiledsl.ir.core import Kernel
 
 __all__ = ["Compiled", "Image"]
@@ -176,10 +177,24 @@ class Compiled:
             lower(self.signature, self.spec, self.arch, observe=observe)
         return {k.removeprefix(prefix): v for k, v in self._stages.items() if k.startswith("locs ") == locs}
 
+    def explain(self, what: str) -> Report:
+        """What was decided and what became of it, as data whose `str` is a table.
+
+        "banks": each access to shared memory with its wavefronts in row order and as laid out, and each tile's
+        layout. Raises TileError for a name that `explain.EXPLAIN` does not have.
+        """
+        from tiledsl.explain import explain
+
+        return explain(self, what)
+
+    @property
+    def label(self) -> str:
+        """Name and consts: ``shared_tiled(T=16)``."""
+        return f"{self.name}({', '.join(f'{n}={_shown(v)}' for n, v in self.spec.consts)})"
+
     def __repr__(self) -> str:
         r = self.resources
-        consts = ", ".join(f"{n}={_shown(v)}" for n, v in self.spec.consts)
-        head = f"{self.name}({consts}) for {self.arch}"
+        head = f"{self.label} for {self.arch}"
         tensors = ", ".join(
             f"{name}: {'absent' if s is None else f'{s.dtype} unit={s.unit} align={s.align}'}"
             for name, s in self.spec.tensors

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import Any, Callable, Mapping, cast, overload
+from typing import TYPE_CHECKING, Any, Callable, Mapping, cast, overload
 
 from tiledsl.annotations import read_signature
 from tiledsl.compiled import Compiled
@@ -20,6 +20,9 @@ from tiledsl.measure import Timing, Verification
 from tiledsl.runtime.dispatch import EMULATED_ARCH, Dispatcher
 from tiledsl.signature import GlobalParam, Signature
 from tiledsl.specialize import argument_error, assumed, check_consts
+
+if TYPE_CHECKING:
+    from tiledsl.explain import Report
 
 __all__ = ["TileFunction", "TileKernel", "tile_function", "tile_kernel"]
 
@@ -89,6 +92,10 @@ class TileKernel:
         consts = check_consts(self.signature, settings)
         spec = assumed(self.signature, self._variables(dtypes), consts)
         return self.program.compiled(spec, arch or self.signature.arch or self._gpu_arch() or EMULATED_ARCH)
+
+    def explain(self, what: str, arch: str | None = None, **settings: Any) -> Report:
+        """``compile(arch, **settings).explain(what)``: "banks" for shared memory, ...; print it."""
+        return self.compile(arch, **settings).explain(what)
 
     def _gpu_arch(self) -> str:
         from tiledsl.runtime import gpu_arch

@@ -14,6 +14,7 @@ from tiledsl.errors import AssemblerError, Loc
 
 __all__ = ["Instruction", "Listing", "sass_listing", "sass_text"]
 
+TARGET = re.compile(r"^\s*\.target\s+(\S+)")
 FUNCTION = re.compile(r"^\.text\.(\S+):$")
 SUBROUTINE = re.compile(r"^(\$\S+):")
 LABEL = re.compile(r"^(\.L\S+):")
@@ -51,9 +52,11 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """One function: its instructions in order, and the address that each label stands for."""
+    """One function: its instructions in order, and the address that each label stands for. target: such as
+    "sm_90a"."""
 
     function: str
+    target: str
     instructions: tuple[Instruction, ...]
     labels: dict[str, int]
 
@@ -98,7 +101,7 @@ class _Reader:
         self.group: list[tuple[str, int]] = []
         self.loc: Loc | None = None
         self.ptx_line = 0
-        self.function = ""
+        self.function = self.target = ""
 
     def read(self, text: str) -> tuple[Listing, ...]:
         lines = text.splitlines()
@@ -109,7 +112,9 @@ class _Reader:
         return tuple(self.listings)
 
     def _line(self, line: str, following: str) -> None:
-        if match := FUNCTION.match(line):
+        if match := TARGET.match(line):
+            self.target = match.group(1)
+        elif match := FUNCTION.match(line):
             self._finish()
             self.function = match.group(1)
         elif match := SUBROUTINE.match(line):  # what ptxas adds, such as the slow path of a division
@@ -143,6 +148,6 @@ class _Reader:
 
     def _finish(self) -> None:
         if self.function:
-            self.listings.append(Listing(self.function, tuple(self.instructions), self.labels))
+            self.listings.append(Listing(self.function, self.target, tuple(self.instructions), self.labels))
         self.instructions, self.labels, self.pending, self.group = [], {}, [], []
         self.loc, self.ptx_line = None, 0

@@ -67,6 +67,8 @@ def _declare(kernel: Kernel, module: Any) -> Any:
     threads = ",".join(str(n) for n in (*kernel.threads, 1, 1)[:3])
     _attribute(function, "nounwind")
     _attribute(function, f'"nvvm.reqntid"="{threads}"')
+    if kernel.blocks_per_sm:
+        _attribute(function, f'"nvvm.minctasm"="{kernel.blocks_per_sm}"')
     read_only = read_only_pointers(kernel)
     for value, argument in zip(kernel.body.args, function.args, strict=True):
         if value.name:

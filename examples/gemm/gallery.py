@@ -11,11 +11,11 @@ from typing import Any
 
 from reference import random_problem, worst_error
 
-from tiledsl.inspect.loading import load_kernel
+from tiledsl.inspect.loading import load_kernel, load_module, parse_consts
 from tiledsl.kernel import TileKernel
 from tiledsl.runtime.driver import available
 
-__all__ = ["GALLERY", "Entry", "Outcome", "load", "main", "run"]
+__all__ = ["GALLERY", "Entry", "Outcome", "chosen", "load", "main", "run"]
 
 FOLDER = Path(__file__).parent
 
@@ -25,13 +25,20 @@ class Entry:
     """One kernel of the gallery.
 
     `file` in this folder holds `kernel`. `variants`: the consts worth showing, each a row of the demo.
-    `idea`: what this step adds, in one line.
+    `idea`: what this step adds, in one line. `choose`: the name of a function in the file that gives the
+    consts for a product of m x n x k, where none are asked for.
     """
 
     file: str
     kernel: str
     idea: str
-    variants: tuple[dict[str, int], ...] = field(default_factory=lambda: ({},))
+    variants: tuple[dict[str, Any], ...] = field(default_factory=lambda: ({},))
+    choose: str = ""
+
+    @property
+    def scaled(self) -> bool:
+        """Whether it computes C = alpha A B + beta C, and not just C = A B."""
+        return self.kernel not in ("naive", "shared_tiled")
 
 
 GALLERY = (
@@ -41,6 +48,26 @@ GALLERY = (
         "shared_tiled",
         "tiles of A and B in shared memory, each element read T times",
         ({"T": 16}, {"T": 32}),
+    ),
+    Entry("coarsen_1d.py", "coarsen_1d", "a thread computes 8 elements of a column of C"),
+    Entry("coarsen_2d.py", "coarsen_2d", "a thread computes 8 x 8 elements, each read serves 8 of them"),
+    Entry("vectorized.py", "vectorized", "16 bytes an instruction, A stored transposed"),
+    Entry("maxas_64.py", "maxas_64", "64 threads; a thread's elements are four blocks of 4 x 4"),
+    Entry("maxas_256.py", "maxas_256", "256 threads, and no bank conflict left"),
+    Entry("double_buffered.py", "double_buffered", "the next tile is on its way while this one is multiplied"),
+    Entry("staged_epilogue.py", "staged_epilogue", "the result through shared memory, so that stores are rows"),
+    Entry(
+        "ffma_order.py",
+        "ffma_order",
+        "the order of the FFMAs, for the operand reuse cache",
+        ({"ORDER": "rows"}, {"ORDER": "serpentine"}, {"ORDER": "spiral"}),
+    ),
+    Entry(
+        "fastest.py",
+        "fastest",
+        "16 x 8 elements a thread, accumulators in the right register bank",
+        ({}, {"BM": 64, "BN": 64, "BK": 32, "SLICES": 4}),
+        choose="choose",
     ),
 )
 
@@ -74,6 +101,13 @@ def load(entry: Entry) -> TileKernel:
     return load_kernel(FOLDER / entry.file, entry.kernel)
 
 
+def chosen(entry: Entry, consts: dict[str, Any], m: int, n: int, k: int) -> dict[str, Any]:
+    """`consts`, or what the kernel's own choice for m x n x k is where there are none."""
+    if consts or not entry.choose:
+        return consts
+    return getattr(load_module(FOLDER / entry.file), entry.choose)(m, n, k)
+
+
 def run(
     kernel: TileKernel, m: int, n: int, k: int, consts: dict[str, Any], *, arch: str = "sm_90a", seed: int = 0
 ) -> Outcome:
@@ -102,9 +136,10 @@ def main(kernel: TileKernel, argv: list[str] | None = None) -> None:
     for name, size, meaning in (("m", 333, "rows of A and C"), ("n", 217, "columns of B and C"), ("k", 129, "depth")):
         parser.add_argument(f"--{name}", type=int, default=size, help=f"{meaning} (default {size})")
     for const in kernel.signature.consts:
-        parser.add_argument(f"--{const.name}", type=const.type, default=None, help=f"const (default {const.default})")
+        parser.add_argument(f"--{const.name}", default=None, help=f"const (default {const.default})")
     args = parser.parse_args(argv)
-    consts = {c.name: getattr(args, c.name) for c in kernel.signature.consts if getattr(args, c.name) is not None}
+    given = [c.name for c in kernel.signature.consts if getattr(args, c.name) is not None]
+    consts = parse_consts(kernel, [f"{name}={getattr(args, name)}" for name in given])
     got = run(kernel, args.m, args.n, args.k, consts)
     print(
         f"{got.kernel}: {args.m} x {args.n} x {args.k} on {got.where}: error {got.error:.1e}, "

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Array", "fp32_bound", "matmul_float64", "matmul_loops", "random_problem", "worst_error"]
+__all__ = ["Array", "fp32_bound", "matmul_float64", "matmul_loops", "random_problem", "scaled_float64", "worst_error"]
 
 Array = NDArray[Any]
 
@@ -32,28 +32,46 @@ def matmul_float64(A: Array, B: Array) -> NDArray[np.float64]:
     return A.astype(np.float64) @ B.astype(np.float64)
 
 
-def fp32_bound(A: Array, B: Array, exact: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The largest error, per element, of a chain of K fp32 multiply-adds, in any order.
+def fp32_bound(
+    A: Array,
+    B: Array,
+    exact: NDArray[np.float64],
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    old: Array | None = None,
+) -> NDArray[np.float64]:
+    """The largest error, per element, of a chain of K fp32 multiply-adds, in any order, scaled and added to.
 
-    u |ref| + E(K) |A||B| + the smallest subnormal, with E(K) = K u / (1 - K u) (Higham, Accuracy and
-    Stability of Numerical Algorithms, section 3.1). It is a bound on each element, not on a norm: a
-    wrong corner of a large matrix cannot hide in it.
+    u |ref| + E(n) (|alpha||A||B| + |beta||old|) + the smallest subnormal, with E(n) = n u / (1 - n u) (Higham,
+    Accuracy and Stability of Numerical Algorithms, section 3.1); n = K, and one more for each of alpha and
+    beta. It is a bound on each element, not on a norm: a wrong corner of a large matrix cannot hide in it.
     """
-    K = A.shape[1]
-    chain = K * U32 / (1 - K * U32)
-    terms = np.abs(A).astype(np.float64) @ np.abs(B).astype(np.float64)
+    n = A.shape[1] + (alpha != 1) + (beta != 0)
+    chain = n * U32 / (1 - n * U32)
+    terms = scaled_float64(np.abs(A), np.abs(B), abs(alpha), abs(beta), None if old is None else np.abs(old))
     return U32 * np.abs(exact) + chain * terms + float(np.finfo(np.float32).smallest_subnormal)
 
 
-def worst_error(C: Array, A: Array, B: Array) -> tuple[float, float]:
+def scaled_float64(
+    A: Array, B: Array, alpha: float = 1.0, beta: float = 0.0, old: Array | None = None
+) -> NDArray[np.float64]:
+    """alpha A B + beta old by the rules of BLAS: what a zero multiplies is not read, so that a NaN there is lost."""
+    exact = alpha * matmul_float64(A, B) if alpha else np.zeros((A.shape[0], B.shape[1]))
+    return exact if old is None or not beta else exact + beta * old.astype(np.float64)
+
+
+def worst_error(
+    C: Array, A: Array, B: Array, alpha: float = 1.0, beta: float = 0.0, old: Array | None = None
+) -> tuple[float, float]:
     """The error of the element of C that uses most of its bound, and that bound: right if error <= bound.
 
-    A NaN or infinity counts as an infinite error.
+    C should be alpha A B + beta old, alpha and beta being fp32 numbers. A NaN or infinity counts as an
+    infinite error.
     """
     if not C.size:
         return 0.0, 0.0
-    exact = matmul_float64(A, B)
-    bound = fp32_bound(A, B, exact)
+    exact = scaled_float64(A, B, alpha, beta, old)
+    bound = fp32_bound(A, B, exact, alpha, beta, old)
     error = np.nan_to_num(np.abs(C.astype(np.float64) - exact), nan=np.inf)
     worst = np.unravel_index(np.argmax(error / bound), C.shape)
     return float(error[worst]), float(bound[worst])

@@ -111,8 +111,11 @@ def gallery_parity() -> None:
     for entry in GALLERY:
         kernel = load(entry)
         for consts in entry.variants:
-            for size in ((33, 17, 45), (64, 96, 32), (1, 1, 1), (5, 3, 0)):
+            for size in ((33, 17, 45), (64, 96, 32), (1, 1, 1), (5, 3, 0), (133, 260, 52)):
                 parity(kernel, *problem(*size), **consts)
+                if entry.scaled:
+                    A, B, C = problem(*size)
+                    parity(kernel, A, B, np.ones_like(C), 0.3, -1.7, **consts)
 
 
 # -- arrays in place -----------------------------------------------------------------------------------------

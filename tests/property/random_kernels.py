@@ -3,7 +3,7 @@
 ``random_case(seed, size)`` gives a tile-level kernel and arguments for it. It uses every op family but
 the approximate scalar rows and debugging: arithmetic on all dtypes, ifs, for and while loops with
 carried values, fragments, guarded and vector accesses, shared tiles between barriers, votes, shuffles,
-integer atomics. Each thread writes only elements of its own, so any schedule gives the same result.
+whole-block copies, integer atomics. Each thread writes only elements of its own, so any schedule gives the same result.
 """
 
 from __future__ import annotations
@@ -116,6 +116,7 @@ class _Maker:
             "OG": GlobalType(F32, ("G",), 0, 4),
             "OV": GlobalType(F32, ("T", 4), 1, 16),
             "OW": GlobalType(F32, ("T", "R"), 1, 4),
+            "OC": GlobalType(F32, ("G", 4), 1, 16),
             "COUNT": GlobalType(U32, (4,), 0, 4),
             "BITS": GlobalType(I64, ("T", COLUMNS), 1, 8),
         }
@@ -148,7 +149,7 @@ class _Maker:
         linear = ids[-1]
         for axis in range(len(self.threads) - 2, -1, -1):
             linear = b.scalar("add", b.scalar("mul", linear, b.constant(self.threads[axis], INDEX)), ids[axis])
-        block = b.value(gpu.BlockId(axis=0))
+        self.block_id = block = b.value(gpu.BlockId(axis=0))
         self.tid = linear
         self.gid = b.scalar("add", b.scalar("mul", block, b.constant(self.count, INDEX)), linear)
         self.gid.name = "gid"
@@ -249,7 +250,7 @@ class _Maker:
         plain = [self.scalar] * 5 + [self.index_value] * 3 + [self.cast, self.select, self.bitcast, self.compare]
         plain += [self.load, self.get, self.vector_load, self.fragment, self.fragment, self.atomic]
         nested = [self.if_, self.for_, self.while_] if self.depth < 3 else []
-        together = [self.exchange, self.warp] if self.uniform else []
+        together = [self.exchange, self.warp, self.copy] if self.uniform else []
         for _ in range(count):
             self.next_line()
             self.random.choice(plain + nested * 2 + together + ([self.guarded_store] if self.depth == 0 else []))()
@@ -374,6 +375,23 @@ class _Maker:
         self.b.op(gpu.Barrier)
         self.pool.add(self.b.value(tile.Load(made, self.in_bounds(made, 0))))
         self.pool.add(self.b.value(tile.Get(made, self.index()[0], self.pick(dtype))))
+        self.b.op(gpu.Barrier)
+
+    def copy(self) -> None:
+        """The block copies a part of a table that may lie across its edge, each thread reads an element, and the tile
+        leaves to rows that only this block writes, some of them past the edge."""
+        width = self.random.choice([1, 2, 4])
+        made = self.b.value(tile.SharedAlloc(type=SharedType(F32, (self.count, 4))))
+        zero = self.b.constant(0, INDEX)
+        begin = [self.b.constant(self.random.randrange(-2, 6), INDEX) for _ in range(2)]
+        axes = self.random.choice([(0, 1), (1, 0)])
+        source: dict[str, Any] = {"shape": (self.count, 4), "src_axes": axes, "dst_axes": (0, 1), "vec": 4}
+        self.b.op(tile.Copy, self.param["A"], *begin, made, zero, zero, **source)
+        self.b.op(gpu.Barrier)
+        self.pool.add(self.b.value(tile.Load(made, self.in_bounds(made, 0), self.in_bounds(made, 1))))
+        row = self.b.scalar("mul", self.block_id, self.b.constant(self.count, INDEX))
+        kept: dict[str, Any] = {"shape": (self.count, 4), "src_axes": (0, 1), "dst_axes": (0, 1), "vec": 4 * width}
+        self.b.op(tile.Copy, made, zero, zero, self.param["OC"], row, zero, **kept)
         self.b.op(gpu.Barrier)
 
     def warp(self) -> None:

@@ -17,6 +17,7 @@ from tiledsl.ir.verifier import verify
 from tiledsl.passes.canonicalize import Canonicalize
 from tiledsl.passes.cse import CommonSubexpressions
 from tiledsl.passes.dce import DeadCode
+from tiledsl.passes.distribute import Distribute
 from tiledsl.passes.expand import Expand
 from tiledsl.passes.licm import LoopInvariants
 from tiledsl.passes.manager import Pass
@@ -53,6 +54,7 @@ def test_any_order(level: str, case: Case, order: list[Pass]) -> None:
     kernel = case.kernel
     expected = result_of(kernel.clone(), case)
     if level == "thread":
+        Distribute().run(kernel)
         Expand().run(kernel)
     for item in order:
         item.run(kernel)

@@ -10,6 +10,7 @@ from tiledsl.ir.core import Kernel
 from tiledsl.ir.parser import parse_kernel
 from tiledsl.ir.printer import print_kernel
 from tiledsl.ir.verifier import verify
+from tiledsl.passes.distribute import Distribute
 from tiledsl.passes.expand import Expand
 from tiledsl.passes.pipeline import run_pipeline
 
@@ -32,6 +33,7 @@ def check(kernel: Kernel, *, locs: bool) -> None:
 def test_round_trip(case: Case, locs: bool) -> None:
     check(case.kernel, locs=locs)
     kernel = case.kernel.clone()
+    Distribute().run(kernel)
     Expand().run(kernel)
     check(kernel, locs=locs)
     check(run_pipeline(case.kernel), locs=locs)

@@ -11,12 +11,18 @@ from tiledsl import (
     Float,
     Fragment,
     Global,
+    Layout,
+    Memory,
+    Range,
     SharedTile,
     TileFunction,
+    View,
     barrier,
     boolean,
     cdiv,
     const,
+    copy,
+    exp,
     f16,
     f32,
     f64,
@@ -29,13 +35,20 @@ from tiledsl import (
     lane_id,
     maximum,
     minimum,
+    outer_fma,
+    padded,
     ptx,
+    rcp_approx,
     relu,
     shared,
     shuffle_xor,
+    sqrt,
+    swizzled,
     threads,
+    tile,
     tile_function,
     tile_kernel,
+    tiles,
     u32,
     unroll,
     vote_all,
@@ -130,10 +143,81 @@ def norms(X: Global[f32, Points, Literal[4]], out: Global[f64, Points], big: Glo
 
 
 @tile_function
+def accumulate(As: View[D], Bs: Memory[D], acc: Fragment[D], tx: index, ty: index) -> Fragment[D]:
+    """acc + the product of one stage; As and Bs are K-major views."""
+    a, b = fragment((8,), As.dtype), fragment((8,), Bs.dtype)
+    for k in unroll(As.shape[0]):
+        for half in unroll(tiles(8, 4)):
+            a[half] = As.load(k, 8 * ty + half.start)
+            b[0:4] = Bs.load(k, 8 * tx, vec=16)
+            b[4:] = Bs.load(k, 8 * tx + 4, vec=16)
+        acc = outer_fma(acc, a, b, "serpentine")
+    return acc
+
+
+@tile_kernel
+def staged(
+    A: Global[f32, M, K],
+    B: Global[f32, K, N],
+    C: Global[f32, M, N],
+    *,
+    BM: const = 64,
+    BN: const = 64,
+    layout: Const[Layout | None] = None,
+):
+    bx, by = grid(cdiv(N, BN), cdiv(M, BM))
+    tx, ty = threads(BN // 8, BM // 8)
+    m, n = tile(by, BM), tile(bx, BN)
+    As, Bs = shared((2, 8, BM), f32, layout=layout), shared((2, 8, BN), f32)
+    acc = fragment((8, 8), f32)
+    stage = index(0)
+    copy(A[m, 0:8], As[0, :, :].T, vec=min(A.align, 16))
+    copy(B[0:8, n], Bs[0, :, :], vec=min(B.align, 16))
+    for k in unroll(tiles(K, 8), by=2):
+        barrier()
+        copy(A[m, k + 8], As[1 - stage, :, :].T)
+        copy(B[k + 8, n], Bs[1 - stage, :, :])
+        acc = accumulate(As[stage, :, :], Bs[stage, :, :], acc, tx, ty)
+        stage = 1 - stage
+    rest = exp(acc * 0.5) + where(acc > 0, acc, 0)
+    for i in unroll(8):
+        C[m, n].put(8 * ty + i, 8 * tx, rest[i, 0:4])
+
+
+@tile_function
 def types(x: f32, h: f16, i: i32, p: boolean, S: SharedTile[f32], F: Fragment[f32], A: Global[D, M, K]) -> f32:
     """Every line is about its types only."""
     assert_type(lane_id() * 16 + 3, index)
     assert_type(F * x, Fragment[f32])
+    assert_type(F[0], f32)
+    assert_type(F[0, 1], f32)
+    assert_type(F[0:4], Fragment[f32])
+    assert_type(F[0:4, 2], Fragment[f32])
+    assert_type(F > 0, Fragment[boolean])
+    assert_type(F == F, Fragment[boolean])
+    assert_type(abs(F), Fragment[f32])
+    assert_type(exp(F), Fragment[f32])
+    assert_type(exp(x), f32)
+    assert_type(sqrt(F), Fragment[f32])
+    assert_type(rcp_approx(F), Fragment[f32])
+    assert_type(fma(F, x, 1.0), Fragment[f32])
+    assert_type(fma(2.0, x, F), Fragment[f32])
+    assert_type(fma(x, x, 1.0), f32)
+    assert_type(maximum(F, 0.0), Fragment[f32])
+    assert_type(minimum(x, F), Fragment[f32])
+    assert_type(where(F > 0, F, 0), Fragment[f32])
+    assert_type(where(p, 0.0, F), Fragment[f32])
+    assert_type(where((F > 0) & (F < 1), x, 0), Fragment[f32])
+    assert_type(F.to(i32) // 2 % 3 << 1, Fragment[i32])
+    assert_type(outer_fma(F, F, F, order="spiral"), Fragment[f32])
+    assert_type(tile(lane_id(), 16), Range)
+    assert_type(tile(0, 16).start, index)
+    assert_type(tile(0, 16) + M, Range)
+    assert_type(S[tile(0, 16), :], View[f32])
+    assert_type(A[0, 2:6], View[D])
+    assert_type(A[tile(0, 4), 2:6].T[0, 1], D)
+    assert_type(S.T.load(0, 0), Fragment[f32])
+    assert_type(A[0, :].get(lane_id()), D)
     assert_type(2 * F.to(f16) + h, Fragment[f16])
     assert_type(A[0, 1].to(A.dtype), D)
     assert_type(A.dtype(0) * A[0, 1] + 1, D)
@@ -183,12 +267,18 @@ def refused(x: f32, h: f16, i: i32, p: boolean, S: SharedTile[f32], F: Fragment[
     p + 1  # pyright: ignore[reportOperatorIssue, reportUnusedExpression]
     assert x < h  # pyright: ignore[reportOperatorIssue]
     assert x == h  # pyright: ignore[reportOperatorIssue]
-    F[lane_id()]  # pyright: ignore[reportArgumentType]
-    gelu(h)  # pyright: ignore[reportArgumentType]
+    F[lane_id()]  # pyright: ignore[reportArgumentType, reportCallIssue]
+    gelu(h)  # pyright: ignore[reportArgumentType, reportCallIssue]
+    sqrt(i)  # pyright: ignore[reportArgumentType, reportCallIssue]
+    copy(S, F)  # pyright: ignore[reportArgumentType]
+    tile(0, lane_id())  # pyright: ignore[reportArgumentType]
+    outer_fma(F, F, F, "diagonal")  # pyright: ignore[reportArgumentType]
+    S[0:4, 0] = x  # pyright: ignore[reportArgumentType]
     shared((lane_id(), 4), f32)  # pyright: ignore[reportArgumentType]
     S[0, 0] = h  # pyright: ignore[reportArgumentType]
     S.put(0, lane_id(), h)  # pyright: ignore[reportArgumentType]
-    unroll(lane_id())  # pyright: ignore[reportArgumentType]
+    shared((4, 4), f32, layout="row")  # pyright: ignore[reportArgumentType]
+    unroll(lane_id())  # pyright: ignore[reportArgumentType, reportCallIssue]
 
 
 def host(a: Any, c: object) -> None:
@@ -196,3 +286,5 @@ def host(a: Any, c: object) -> None:
     naive(a, a, c)
     tiled(a, a, c, T=32)
     epilogues(a, a, c, None, 1.0, BM=8, activation=gelu)
+    staged(a, a, c, layout=padded(68))
+    staged(a, a, c, layout=swizzled(4, 8))

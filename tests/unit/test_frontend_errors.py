@@ -378,10 +378,10 @@ def unsupported_statements(A: Global[f32, M]):
     else:
         A[tx] = 0
     A[tx] = A[tx] @ A[tx]  # error: @ is not part of the kernel language
-    A[0:2] = 0  # error: a slice of a tile is not an element
+    A[0:2] = 0  # error: a part of A is not an element
     print(f"{A[tx]}")  # error: a run-time value in an f-string
     a, *b = (1, 2, 3)  # error: a starred name is not part of the kernel language  # noqa: F841
-    A.T  # error: no attribute T  # noqa: B018
+    A.H  # error: no attribute H  # noqa: B018
 
 
 @bad

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tiledsl import bf16, f16, f32, gelu
+from tiledsl import bf16, f16, f32, gelu, padded
 
 SOURCE = Path(__file__).parents[1] / "typing" / "kernels.py"
 
@@ -25,6 +25,8 @@ SOURCE = Path(__file__).parents[1] / "typing" / "kernels.py"
         ("epilogues", {"D": f16, "BM": 2, "activation": gelu}),
         ("epilogues", {"D": bf16}),
         ("norms", {}),
+        ("staged", {}),
+        ("staged", {"BM": 128, "layout": padded(132)}),
     ],
 )
 def test_kernel_compiles(name: str, settings: dict[str, Any]) -> None:

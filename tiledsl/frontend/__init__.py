@@ -59,6 +59,7 @@ def build(signature: Signature, spec: Specialization, arch: str) -> Kernel:
         index_bits=spec.index_bits,
         loc=signature.loc,
         externals=unit.externals,
+        blocks_per_sm=unit.blocks_per_sm,
     )
 
 

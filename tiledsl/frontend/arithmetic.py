@@ -9,7 +9,7 @@ import operator
 from typing import Any, Callable
 
 from tiledsl.errors import CompileError, Loc
-from tiledsl.frontend.bindings import describe, is_register
+from tiledsl.frontend.bindings import Range, describe, has_operators, is_place, is_register
 from tiledsl.frontend.frame import Frame
 from tiledsl.ir.core import Value
 from tiledsl.ir.ops import tile
@@ -129,11 +129,11 @@ def as_value(binding: Any, dtype: DType, frame: Frame, node: ast.AST, what: str 
 
 def as_condition(binding: Any, frame: Frame, node: ast.AST) -> Value | bool:
     """The truth of a condition: a compile-time bool, or a run-time value of dtype bool."""
-    if not isinstance(binding, Value):
+    if not has_operators(binding):
         return bool(binding)
-    if binding.type == BOOL:
+    if isinstance(binding, Value) and binding.type == BOOL:
         return binding
-    fix = "compare it: write `x != 0`" if isinstance(binding.type, DType) else ""
+    fix = "compare it: write `x != 0`" if is_register(binding) and isinstance(binding.type, DType) else ""
     raise frame.error(node, f"a condition must be a bool, it is {describe(binding)}", fix)
 
 
@@ -171,7 +171,9 @@ def common_dtype(bindings: list[Any], frame: Frame, node: ast.AST, what: str) ->
 
 
 def _operand_fix(binding: Any) -> str:
-    return "read an element of it: t[i, j]" if isinstance(binding, Value) else ""
+    if isinstance(binding, Range):
+        return "use its start: r.start; `r + n` and `r - n` move it by n elements"
+    return "read an element of it: t[i, j]" if is_place(binding) else ""
 
 
 def unify(bindings: list[Any], dtype: DType, frame: Frame, node: ast.AST) -> list[Value]:
@@ -219,7 +221,9 @@ def elementwise(values: list[Value], frame: Frame, node: ast.AST, shown: str, em
 def binary(op: ast.operator, a: Any, b: Any, frame: Frame, node: ast.AST) -> Any:
     """``a <op> b``."""
     fn, sign, compute = BINARY[type(op)]
-    if not isinstance(a, Value) and not isinstance(b, Value):
+    if isinstance(a, Range) and isinstance(op, (ast.Add, ast.Sub)):
+        return _moved(a, fn, b, frame, node)
+    if not has_operators(a) and not has_operators(b):
         return at_compile_time(lambda: compute(a, b), frame, node)
     if not fn:
         fix = (
@@ -231,16 +235,26 @@ def binary(op: ast.operator, a: Any, b: Any, frame: Frame, node: ast.AST) -> Any
     return apply(fn, [a, b], frame, node, sign)
 
 
+def _moved(range_: Range, fn: str, distance: Any, frame: Frame, node: ast.AST) -> Range:
+    """``r + n``, ``r - n``."""
+    start = range_.start
+    if isinstance(start, int) and isinstance(distance, int) and not isinstance(distance, bool):
+        return Range(start + distance if fn == "add" else start - distance, range_.size)
+    first = as_value(start, INDEX, frame, node)
+    by = as_value(distance, INDEX, frame, node, "distance that a range is moved by")
+    return Range(frame.builder.scalar(fn, first, by), range_.size)
+
+
 def compare(op: ast.cmpop, a: Any, b: Any, frame: Frame, node: ast.AST) -> Any:
     """``a <op> b``: a compile-time bool, or a run-time one."""
     if isinstance(op, (ast.Is, ast.IsNot)):
         return (a is b) == isinstance(op, ast.Is)
     if isinstance(op, (ast.In, ast.NotIn)):
-        if isinstance(a, Value) or isinstance(b, Value):
+        if has_operators(a) or has_operators(b):
             raise frame.error(node, "`in` needs compile-time values", "compare with == and or")
         return at_compile_time(lambda: (a in b) == isinstance(op, ast.In), frame, node)
     fn, sign, compute = COMPARE[type(op)]
-    if not isinstance(a, Value) and not isinstance(b, Value):
+    if not has_operators(a) and not has_operators(b):
         return at_compile_time(lambda: compute(a, b), frame, node)
     return apply(fn, [a, b], frame, node, sign)
 

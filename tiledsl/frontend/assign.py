@@ -7,13 +7,12 @@ from typing import Any
 
 from tiledsl.errors import CompileError
 from tiledsl.frontend.arithmetic import as_value
-from tiledsl.frontend.bindings import describe
+from tiledsl.frontend.bindings import describe, is_place
 from tiledsl.frontend.frame import Frame, evaluate, execute
-from tiledsl.frontend.memory import absent, fragment_position, read_element, write_element
+from tiledsl.frontend.memory import absent, read_element, replaced_in_fragment, write_element
 from tiledsl.frontend.products import add_product
 from tiledsl.ir.core import Value
-from tiledsl.ir.ops import tile
-from tiledsl.ir.types import FragmentType, is_memory
+from tiledsl.ir.types import FragmentType
 from tiledsl.lang import ir_dtype
 
 __all__ = ["assign"]
@@ -55,7 +54,7 @@ def _unpack(frame: Frame, target: ast.expr, elts: list[ast.expr], binding: Any) 
 def _assign_element(frame: Frame, target: ast.Subscript, binding: Any) -> None:
     container = evaluate(target.value, frame)
     at = evaluate(target.slice, frame)
-    if isinstance(container, Value) and is_memory(container.type):
+    if is_place(container):
         write_element(frame, target, container, at, binding)
     else:
         assign(frame, target.value, _replaced(frame, target, container, at, binding))
@@ -66,9 +65,7 @@ def _replaced(frame: Frame, node: ast.Subscript, container: Any, at: Any, bindin
     if container is None:
         raise absent(frame, node, "assigned to")
     if isinstance(container, Value) and isinstance(container.type, FragmentType):
-        place = fragment_position(frame, node, container.type, at)
-        element = as_value(binding, container.type.dtype, frame, node, "element")
-        return frame.builder.value(tile.Insert(container, element, at=place))
+        return replaced_in_fragment(frame, node, container, at, binding)
     if isinstance(container, list) and isinstance(at, int):
         items: list[Any] = list(container)  # pyright: ignore[reportUnknownArgumentType]
         if not -len(items) <= at < len(items):
@@ -110,7 +107,7 @@ def _(node: ast.AugAssign, frame: Frame) -> None:
     container = evaluate(target.value, frame)
     at = evaluate(target.slice, frame)
     new = add_product(node.op, read_element(frame, target, container, at), node.value, frame, node)
-    if isinstance(container, Value) and is_memory(container.type):
+    if is_place(container):
         write_element(frame, target, container, at, new)
     else:
         assign(frame, target.value, _replaced(frame, target, container, at, new))

@@ -8,10 +8,12 @@ from typing import Any
 
 from tiledsl import lang
 from tiledsl.frontend.arithmetic import at_compile_time
-from tiledsl.frontend.bindings import contains_value, describe
+from tiledsl.frontend.bindings import Range, View, contains_value, describe, is_place
 from tiledsl.frontend.frame import Frame
-from tiledsl.frontend.memory import absent, extent, memory_type, stride
+from tiledsl.frontend.memory import absent
+from tiledsl.frontend.views import as_view, extent, memory_type, stride, transposed, unit_axis
 from tiledsl.ir.core import Value
+from tiledsl.ir.ops import tile
 from tiledsl.ir.types import BOOL, DTYPES, DType, FragmentType, GlobalType, is_memory
 
 __all__ = ["BoundMethod", "attribute_of", "lang_class", "lang_dtype"]
@@ -32,8 +34,10 @@ def lang_dtype(dtype: DType) -> Any:
     return _CLASSES[dtype.name]
 
 
-def lang_class(binding: Value) -> type[Any]:
-    """The class of `tiledsl.lang` that describes a run-time value."""
+def lang_class(binding: Value | View) -> type[Any]:
+    """The class of `tiledsl.lang` that describes a run-time value or a view."""
+    if isinstance(binding, View):
+        return lang.View
     if isinstance(binding.type, GlobalType):
         return lang.Global
     if is_memory(binding.type):
@@ -46,13 +50,17 @@ def lang_class(binding: Value) -> type[Any]:
 
 def attribute_of(frame: Frame, node: ast.AST, owner: Any, name: str) -> Any:
     """``owner.name``."""
-    if not isinstance(owner, Value):
+    if isinstance(owner, Range) and name in ("start", "size"):
+        return getattr(owner, name)
+    if not isinstance(owner, (Value, View)):
         if owner is None:
             raise absent(frame, node, f"asked for .{name}")
+        if isinstance(owner, Range):
+            raise frame.error(node, f"{describe(owner)} has no attribute {name}", "it has .start and .size")
         if contains_value(owner):
             raise frame.error(node, f".{name} on a list with run-time values", "index it, or use len()")
         return at_compile_time(lambda: getattr(owner, name), frame, node)
-    found = _data(frame, owner, name)
+    found = _data(frame, node, owner, name)
     if found is not None:
         return found
     method: Any = getattr(lang_class(owner), name, None)
@@ -62,30 +70,46 @@ def attribute_of(frame: Frame, node: ast.AST, owner: Any, name: str) -> Any:
     raise frame.error(node, f"{describe(owner)} has no attribute {name}", fix)
 
 
-def _data(frame: Frame, owner: Value, name: str) -> Any:
+def _data(frame: Frame, node: ast.AST, owner: Value | View, name: str) -> Any:
+    if is_place(owner):
+        return _memory_data(frame, node, owner, name)
+    assert isinstance(owner, Value)
     type_ = owner.type
     if name == "dtype":
         return lang_dtype(type_ if isinstance(type_, DType) else type_.dtype)
     if isinstance(type_, FragmentType):
         return {"shape": type_.dims, "rank": len(type_.dims)}.get(name)
-    if not is_memory(type_):
-        return None
-    rank = memory_type(owner).rank
-    if name == "shape":
-        return tuple(extent(frame, owner, axis) for axis in range(rank))
-    if name == "strides":
-        return tuple(stride(frame, owner, axis) for axis in range(rank))
-    if name == "rank":
-        return rank
-    if name == "unit":
-        return type_.unit if isinstance(type_, GlobalType) else memory_type(owner).rank - 1
-    if name == "align":
-        # A shared tile starts at a multiple of 16 bytes; its rows are a multiple of their length.
-        return type_.align if isinstance(type_, GlobalType) else _tile_alignment(owner)
     return None
 
 
-def _tile_alignment(tile: Value) -> int:
-    type_ = memory_type(tile)
-    row = type_.dims[-1] * type_.dtype.bytes if type_.rank > 1 and isinstance(type_.dims[-1], int) else 16
-    return min(16, row & -row)
+def _memory_data(frame: Frame, node: ast.AST, memory: Value | View, name: str) -> Any:
+    type_, rank = memory_type(memory), as_view(memory).rank
+    match name:
+        case "dtype":
+            return lang_dtype(type_.dtype)
+        case "shape":
+            return tuple(extent(frame, memory, axis) for axis in range(rank))
+        case "strides":
+            return tuple(stride(frame, memory, axis) for axis in range(rank))
+        case "rank":
+            return rank
+        case "unit":
+            axis = unit_axis(as_view(memory))
+            return -1 if axis is None else axis
+        case "T":
+            return transposed(memory)
+        case "align" if isinstance(memory, View):
+            fix = "ask the tensor or tile itself; whether an access is aligned depends on where the view begins"
+            raise frame.error(node, f".align of {describe(memory)}", fix)
+        case "align":
+            assert isinstance(memory, Value)
+            return type_.align if isinstance(type_, GlobalType) else _tile_alignment(memory)
+        case _:
+            return None
+
+
+def _tile_alignment(memory: Value) -> int:
+    """A shared tile starts at a multiple of 16 bytes; the rest is its layout's."""
+    alloc = memory.op
+    assert isinstance(alloc, tile.SharedAlloc)
+    return alloc.placement.vector_bytes(alloc.type.dims, alloc.type.dtype.bytes)

@@ -1,8 +1,9 @@
 """What a name in a kernel can be bound to, and the trees that such bindings form.
 
-A binding is an `ir.Value` (run time), a plain Python object (compile time), or a list or tuple of
-bindings. Lists are values: an item assignment makes a new list, so that branches cannot see each
-other's changes.
+A binding is an `ir.Value` (run time), a plain Python object (compile time), a list or tuple of bindings,
+or one of the classes below, which are compile-time objects that hold values: a `View` of memory, a
+`Range`, the `Ranges` of a loop. Lists are values: an item assignment makes a new list, so that branches
+cannot see each other's changes.
 """
 
 from __future__ import annotations
@@ -18,9 +19,14 @@ __all__ = [
     "POISON",
     "UNBOUND",
     "Poisoned",
+    "Range",
+    "Ranges",
     "Unusable",
+    "View",
     "contains_value",
     "describe",
+    "has_operators",
+    "is_place",
     "is_register",
     "leaves",
     "rebuild",
@@ -55,6 +61,50 @@ class Unusable:
         return CompileError(self.message, loc, self.fix)
 
 
+@dataclass(frozen=True)
+class Range:
+    """`size` elements from `start` on, an index."""
+
+    start: Value | int
+    size: int
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """``tiles(extent, size)``: what a loop goes through, from 0 up to `extent`."""
+
+    extent: Value | int
+    size: int
+
+
+@dataclass(frozen=True)
+class View:
+    """A part of `base`, a tensor or tile: axis i runs along axis `axes[i]` of it, over `dims[i]` elements.
+
+    origin: where the view begins, one index an axis of `base`; axes of `base` that are not in `axes` stay
+    there. A str in `dims` stands for the whole of a run-time extent. So every access goes to `base`.
+    """
+
+    base: Value
+    origin: tuple[Value | int, ...]
+    axes: tuple[int, ...]
+    dims: tuple[int | str, ...]
+
+    @property
+    def rank(self) -> int:
+        return len(self.axes)
+
+
+def is_place(binding: Any) -> bool:
+    """True for what has elements in memory: a tensor, a shared tile, a view."""
+    return isinstance(binding, View) or (isinstance(binding, Value) and is_memory(binding.type))
+
+
+def has_operators(binding: Any) -> bool:
+    """True if operators on it are the language's own; on anything else they are Python's."""
+    return isinstance(binding, (Value, View, Range, Ranges))
+
+
 def is_register(binding: Any) -> bool:
     """True for run-time scalars and fragments: what control flow can carry."""
     return isinstance(binding, Value) and isinstance(binding.type, (DType, FragmentType))
@@ -80,7 +130,7 @@ def contains_value(binding: Any) -> bool:
     """True if anything in the tree is only known at run time."""
     if isinstance(binding, dict):
         return any(contains_value(item) for item in binding.values())  # pyright: ignore[reportUnknownVariableType]
-    return any(isinstance(leaf, Value) for leaf in leaves(binding))
+    return any(has_operators(leaf) for leaf in leaves(binding))
 
 
 def same_constant(a: Any, b: Any) -> bool:
@@ -99,6 +149,14 @@ def describe(binding: Any) -> str:
         if is_memory(binding.type):
             return f"the tile {binding.name or ''} ({binding.type})".replace("  ", " ")
         return f"{binding.type}"
+    if isinstance(binding, View):
+        shape = " x ".join(map(str, binding.dims))
+        return f"a view of {shape} elements of {binding.base.name or 'a tile'} ({binding.base.type})"
+    if isinstance(binding, Range):
+        at = f"from {binding.start} on" if isinstance(binding.start, int) else "at a run-time position"
+        return f"a range of {binding.size} elements {at}"
+    if isinstance(binding, Ranges):
+        return f"the ranges of tiles(..., {binding.size})"
     if isinstance(binding, type):
         return f"the type {binding.__name__}"
     if binding is None or isinstance(binding, (bool, int, float, str)):

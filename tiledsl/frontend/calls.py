@@ -16,6 +16,8 @@ from tiledsl.frontend.control import run_statements
 from tiledsl.frontend.frame import Frame, evaluate, execute
 from tiledsl.frontend.source import source_of
 from tiledsl.function import TileFunction
+from tiledsl.ir.core import Value
+from tiledsl.ir.types import FragmentType
 from tiledsl.lang import ir_dtype
 
 __all__ = ["INTRINSICS", "Call", "intrinsic"]
@@ -190,6 +192,9 @@ def _returned(frame: Frame, node: ast.Call, inner: Frame, name: str) -> Any:
 def _(node: ast.Expr, frame: Frame) -> None:
     if isinstance(node.value, ast.Constant):
         return  # a docstring
-    evaluate(node.value, frame)  # first: what is wrong inside says more
+    value = evaluate(node.value, frame)  # first: what is wrong inside says more
     if not isinstance(node.value, ast.Call):
         raise frame.error(node, "this expression has no effect", "assign its value, or remove it")
+    if isinstance(value, Value) and isinstance(value.type, FragmentType):
+        name = ast.unparse(node.value.func)
+        raise frame.error(node, f"{name}() gives a new fragment, which is dropped here", f"assign it: x = {name}(...)")

@@ -19,6 +19,8 @@ from tiledsl.frontend.bindings import (
     Poisoned,
     Unusable,
     describe,
+    has_operators,
+    is_place,
     is_register,
     rebuild,
     same_constant,
@@ -26,7 +28,7 @@ from tiledsl.frontend.bindings import (
 from tiledsl.frontend.frame import Frame, evaluate, execute
 from tiledsl.ir.core import Block, Value
 from tiledsl.ir.ops import control, tile
-from tiledsl.ir.types import BOOL, INDEX, DType, FragmentType, Type, is_memory
+from tiledsl.ir.types import BOOL, INDEX, DType, FragmentType, Type
 
 __all__ = ["exit_flag", "poison", "run_statements", "runtime_if"]
 
@@ -65,7 +67,7 @@ def poison(frame: Frame, statements: Sequence[ast.stmt]) -> None:
     """Make every use of what the statements would have bound silent. Tiles stay what they are."""
     for name in assigned_names(statements):
         binding = frame.env.get(name, UNBOUND)
-        if not (isinstance(binding, Value) and is_memory(binding.type)):
+        if not is_place(binding):
             frame.env[name] = POISON
 
 
@@ -175,7 +177,7 @@ class _Merge:
         if type_ is None:
             return Unusable(
                 f"{name} is {describe(a)} on one path and {describe(b)} on the other",
-                f"give both the same dtype, as in {name} = f32(...)",
+                _merge_fix(name, a, b),
             )
         if a is True and b is False:
             return self.condition
@@ -206,6 +208,14 @@ def _joined_type(a: Any, b: Any) -> Type | None:
         return BOOL
     integers = isinstance(a, int) and isinstance(b, int) and not isinstance(a, bool) and not isinstance(b, bool)
     return INDEX if integers else None
+
+
+def _merge_fix(name: str, a: Any, b: Any) -> str:
+    if is_place(a) or is_place(b):
+        return "a condition at run time cannot choose memory: choose an index of one tile with it, as in S[stage, i]"
+    if has_operators(a) and not is_register(a):
+        return "choose its start instead: a range is made of an index and a compile-time size"
+    return f"give both the same dtype, as in {name} = f32(...)"
 
 
 def materialize(frame: Frame, leaf: Any, type_: Type, node: ast.AST) -> Value:
@@ -345,6 +355,8 @@ class Carried:
         fix = "use another name in the body, or convert to one dtype"
         if isinstance(before, list) and isinstance(end, list):
             fix = "give the list its length before the loop, or loop with unroll"
+        if is_place(before) or is_place(end):
+            fix = "a loop cannot carry memory: carry an index of one tile, as in S[stage, i]"
         if name in self.exposed:
             raise self.frame.error(self.node, message, fix)
         return Unusable(message, fix)

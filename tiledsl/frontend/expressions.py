@@ -8,10 +8,11 @@ from typing import Any, Callable, TypeVar
 from tiledsl.frontend.arithmetic import apply, as_condition, at_compile_time, compare, select
 from tiledsl.frontend.assign import assign
 from tiledsl.frontend.attributes import attribute_of
-from tiledsl.frontend.bindings import contains_value, describe, is_register
+from tiledsl.frontend.bindings import contains_value, describe, has_operators, is_register
 from tiledsl.frontend.control import runtime_if
 from tiledsl.frontend.frame import Frame, evaluate
-from tiledsl.frontend.memory import extent, read_element
+from tiledsl.frontend.memory import read_element
+from tiledsl.frontend.views import extent
 from tiledsl.ir.core import Block, Value
 from tiledsl.ir.types import BOOL
 from tiledsl.lang import Dim
@@ -65,7 +66,8 @@ def _(node: ast.Subscript, frame: Frame) -> Any:
 def _(node: ast.Slice, frame: Frame) -> Any:
     parts = [None if part is None else evaluate(part, frame) for part in (node.lower, node.upper, node.step)]
     if any(isinstance(part, Value) for part in parts):
-        raise frame.error(node, "a slice with run-time bounds", "access elements or vectors")
+        fix = "a slice has compile-time bounds; tile(i, B) is a range of B elements that may begin anywhere"
+        raise frame.error(node, "a slice with run-time bounds: its length is not known", fix)
     return slice(*parts)
 
 
@@ -116,7 +118,7 @@ def _(node: ast.UnaryOp, frame: Frame) -> Any:
         ast.UAdd: ("", lambda x: +x),
     }
     fn, compute = functions[type(node.op)]
-    if not isinstance(operand, Value):
+    if not has_operators(operand):
         return at_compile_time(lambda: compute(operand), frame, node)
     if fn:
         return apply(fn, [operand], frame, node, "-" if fn == "neg" else "~")
@@ -253,7 +255,7 @@ def _comprehension(frame: Frame, generators: list[ast.comprehension], item: Call
         return item()
     first, rest = generators[0], generators[1:]
     source = evaluate(first.iter, frame)
-    if isinstance(source, Value) or not hasattr(source, "__iter__"):
+    if has_operators(source) or not hasattr(source, "__iter__"):
         raise frame.error(first.iter, f"a comprehension over {describe(source)}", "iterate over compile-time values")
     outer = frame.env
     frame.env = dict(outer)

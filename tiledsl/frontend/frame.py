@@ -40,6 +40,7 @@ class Unit:
     typevars: Mapping[str, Any] = field(default_factory=dict[str, Any])
     grid: tuple[Expr, ...] | None = None
     threads: tuple[int, ...] | None = None
+    blocks_per_sm: int = 0
     externals: dict[str, Callable[..., Any]] = field(default_factory=dict[str, Callable[..., Any]])
     errors: dict[tuple[str, Loc], CompileError] = field(default_factory=dict[tuple[str, Loc], CompileError])
     tile_count: int = 0

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 from typing import Any, Callable, Iterable
 
+from tiledsl import lang
 from tiledsl.frontend.analysis import assigned_names, loop_exits, read_first
 from tiledsl.frontend.arithmetic import as_condition, common_dtype, unify
 from tiledsl.frontend.assign import assign
-from tiledsl.frontend.bindings import UNBOUND, Unusable, describe
+from tiledsl.frontend.bindings import UNBOUND, Range, Ranges, Unusable, describe, has_operators
 from tiledsl.frontend.control import Carried, continue_unless_exited, exit_flag, run_statements, runtime_if
 from tiledsl.frontend.frame import Frame, evaluate, execute
 from tiledsl.ir.core import Block, Value
@@ -26,11 +27,16 @@ def _(node: ast.For, frame: Frame) -> None:
     if node.orelse:
         raise frame.error(node, "`else` on a loop is not part of the kernel language", "set a bool before `break`")
     call = node.iter
-    if isinstance(call, ast.Call) and evaluate(call.func, frame) is range:
-        _run_time_for(frame, node, Bounds(frame, call))
-        return
+    if isinstance(call, ast.Call):
+        bounds = _run_time_bounds(frame, call)
+        if bounds is not None:
+            _run_time_for(frame, node, bounds)
+            return
     items = evaluate(call, frame)
-    if isinstance(items, Value) or not isinstance(items, Iterable):
+    if isinstance(items, Ranges):
+        _run_time_for(frame, node, Bounds(frame, call, 0, items.extent, items.size, size=items.size))
+        return
+    if has_operators(items) or not isinstance(items, Iterable):
         raise frame.error(
             call, f"cannot loop over {describe(items)}", "loop over range(...), unroll(...) or a compile-time sequence"
         )
@@ -86,22 +92,66 @@ def _iterations(frame: Frame, node: ast.For, items: list[Any]) -> None:
 
 
 class Bounds:
-    """The arguments of ``range(...)`` as three values of one dtype: index, or what was given."""
+    """A run-time loop's bounds as three values of one dtype: index, or what was given.
 
-    def __init__(self, frame: Frame, call: ast.Call) -> None:
-        if call.keywords or not 1 <= len(call.args) <= 3:
-            raise frame.error(call, f"range() takes 1 to 3 positional arguments, got {len(call.args)}")
-        given = [evaluate(arg, frame) for arg in call.args]
-        ends = [0, *given] if len(given) == 1 else given
-        lo, hi, step = ends if len(ends) == 3 else (*ends, 1)
-        dtype = common_dtype([lo, hi, step], frame, call, "range()") or INDEX
+    size: 0, or the variable is a `Range` of so many elements. unroll: copies of the body an iteration.
+    """
+
+    def __init__(self, frame: Frame, node: ast.AST, lo: Any, hi: Any, step: Any, *, size: int = 0) -> None:
+        dtype = common_dtype([lo, hi, step], frame, node, "range()") or INDEX
         if dtype.kind not in ("int", "index"):
-            raise frame.error(call, f"range() over {dtype}", "convert the bounds: i32(...) or index(...)")
+            raise frame.error(node, f"range() over {dtype}", "convert the bounds: i32(...) or index(...)")
         if step == 0 and not isinstance(step, Value):
-            raise frame.error(call, "range() with step 0 never ends")
-        self.lo, self.hi, self.step = unify([lo, hi, step], dtype, frame, call)
+            raise frame.error(node, "range() with step 0 never ends")
+        self.lo, self.hi, self.step = unify([lo, hi, step], dtype, frame, node)
         op = self.step.op
         self.down = isinstance(op, Constant) and op.value < 0
+        self.size, self.unroll = size, 1
+
+    def variable(self, value: Value) -> Any:
+        """What the loop's name is bound to."""
+        return Range(value, self.size) if self.size else value
+
+
+def _run_time_bounds(frame: Frame, call: ast.Call) -> Bounds | None:
+    """The bounds of ``range(...)``, and of ``unroll(range(...) or tiles(...), by=n)``; None for other calls."""
+    callee = evaluate(call.func, frame)
+    if callee is range:
+        return _range(frame, call)
+    if callee is not lang.unroll:
+        return None
+    given = {keyword.arg: keyword.value for keyword in call.keywords}
+    inner = call.args[0] if len(call.args) == 1 else None
+    over_range = isinstance(inner, ast.Call) and evaluate(inner.func, frame) is range
+    if "by" not in given and not over_range:
+        return None
+    example = "write `for k in unroll(range(n), by=4)`; unroll(n) alone repeats the body for each value"
+    if inner is None or given.keys() != {"by"}:
+        raise frame.error(call, "a partly unrolled loop takes one range(...) or tiles(...), and by=", example)
+    by = evaluate(given["by"], frame)
+    if not isinstance(by, int) or isinstance(by, bool) or by < 1:
+        raise frame.error(call, f"by= is a compile-time int of 1 or more, got {describe(by)}", example)
+    if over_range:
+        assert isinstance(inner, ast.Call)
+        bounds = _range(frame, inner)
+    else:
+        ranges = evaluate(inner, frame)
+        if not isinstance(ranges, Ranges):
+            raise frame.error(call, f"by= on {describe(ranges)}", example)
+        bounds = Bounds(frame, inner, 0, ranges.extent, ranges.size, size=ranges.size)
+    if by > 1 and not isinstance(bounds.step.op, Constant):
+        raise frame.error(call, "by= needs a step that is known at compile time", "give the range a constant step")
+    bounds.unroll = by
+    return bounds
+
+
+def _range(frame: Frame, call: ast.Call) -> Bounds:
+    if call.keywords or not 1 <= len(call.args) <= 3:
+        raise frame.error(call, f"range() takes 1 to 3 positional arguments, got {len(call.args)}")
+    given = [evaluate(arg, frame) for arg in call.args]
+    ends = [0, *given] if len(given) == 1 else given
+    lo, hi, step = ends if len(ends) == 3 else (*ends, 1)
+    return Bounds(frame, call, lo, hi, step)
 
 
 def _run_time_for(frame: Frame, node: ast.For, bounds: Bounds) -> None:
@@ -111,6 +161,8 @@ def _run_time_for(frame: Frame, node: ast.For, bounds: Bounds) -> None:
     names = assigned_names(node.body) - {name}
     exits = loop_exits(node.body)
     if exits & {ast.Break, ast.Return}:
+        if bounds.unroll > 1:
+            raise frame.error(node.iter, "by= on a loop that `break` or `return` may leave", "leave unroll() out")
         _for_as_while(frame, node, name, bounds)
         return
     builder, loc = frame.builder, frame.loc(node)
@@ -118,12 +170,13 @@ def _run_time_for(frame: Frame, node: ast.For, bounds: Bounds) -> None:
     body = Block([bounds.lo.type, *carried.types], [name, *carried.names])
     with frame.into(body):
         carried.bind(body.args[1:])
-        frame.env.update({name: body.args[0], "$break": False, "$continue": False})
+        frame.env.update({name: bounds.variable(body.args[0]), "$break": False, "$continue": False})
         run_statements(frame, node.body)
         builder.loc = loc
         builder.add(control.Yield(*carried.collect(body.args[1:])))
     builder.loc = loc
-    loop = builder.add(control.For(bounds.lo, bounds.hi, bounds.step, *carried.inits, blocks=[body]))
+    ends = bounds.lo, bounds.hi, bounds.step
+    loop = builder.add(control.For(*ends, *carried.inits, blocks=[body], unroll=bounds.unroll))
     carried.finish(loop.results)
     _unbind_target(frame, name)
 
@@ -142,7 +195,7 @@ def _for_as_while(frame: Frame, node: ast.For, name: str, bounds: Bounds) -> Non
     builder = frame.builder
 
     def body() -> None:
-        frame.env[name] = frame.env[counter]
+        frame.env[name] = bounds.variable(frame.env[counter])
         run_statements(frame, node.body)
         builder.loc = frame.loc(node)
         frame.env[counter] = builder.scalar("add", frame.env[counter], bounds.step)

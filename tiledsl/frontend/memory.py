@@ -1,77 +1,107 @@
-"""Element and vector access to tensors, shared tiles and fragments; their attributes and methods."""
+"""Element and vector access to tensors, shared tiles, views and fragments; slices of fragments."""
 
 from __future__ import annotations
 
 import ast
+from itertools import product
 from typing import Any
 
 from tiledsl.errors import CompileError
 from tiledsl.frontend.arithmetic import as_value, at_compile_time
-from tiledsl.frontend.bindings import describe, is_register
+from tiledsl.frontend.bindings import Range, View, describe, has_operators, is_place, is_register
 from tiledsl.frontend.frame import Frame
+from tiledsl.frontend.views import (
+    as_view,
+    is_slice,
+    located,
+    memory_name,
+    memory_type,
+    places,
+    slice_parts,
+    subview,
+    unit_axis,
+)
 from tiledsl.ir.core import Value
 from tiledsl.ir.ops import tile
-from tiledsl.ir.ops.arith import Constant
-from tiledsl.ir.types import INDEX, FragmentType, GlobalType, MemoryType, SharedType, is_memory
+from tiledsl.ir.types import FragmentType, GlobalType
 
-__all__ = [
-    "absent",
-    "element_index",
-    "extent",
-    "fragment_position",
-    "memory_type",
-    "read_element",
-    "stride",
-    "vector_length",
-    "write_element",
-]
+__all__ = ["absent", "is_vector", "read_element", "replaced_in_fragment", "vector_length", "write_element"]
 
 
-def memory_type(memory: Value) -> MemoryType:
-    assert isinstance(memory.type, (GlobalType, SharedType))
-    return memory.type
+def _selected(frame: Frame, node: ast.AST, type_: FragmentType, at: Any) -> tuple[list[range], tuple[int, ...]]:
+    """The compile-time places along each axis of a fragment that an index names, and the shape of the result,
+    which has an axis for each slice."""
+    items = places(at)
+    if len(items) != len(type_.dims):
+        raise frame.error(node, f"a fragment of shape {type_.dims} takes {len(type_.dims)} indices, got {len(items)}")
+    chosen: list[range] = []
+    shape: list[int] = []
+    for item, limit in zip(items, type_.dims, strict=True):
+        found = _along(frame, node, item, limit)
+        if not found or not 0 <= found[0] < limit or not 0 <= found[-1] < limit:
+            shown = f"index {item}" if not is_slice(item) else f"the slice {found.start}:{found.stop}"
+            raise frame.error(node, f"{shown} is outside a fragment of shape {type_.dims}", _INSIDE)
+        chosen.append(found)
+        if is_slice(item):
+            shape.append(len(found))
+    return chosen, tuple(shape)
 
 
-def element_index(frame: Frame, node: ast.AST, memory: Value, at: Any) -> list[Value]:
-    """The indices of one element as index values; static ones are checked against static extents."""
-    type_ = memory_type(memory)
-    places: list[Any] = list(at) if isinstance(at, (tuple, list)) else [at]  # pyright: ignore
-    if len(places) != type_.rank:
-        raise frame.error(node, f"{memory.name or 'the tile'} has {type_.rank} axes, got {len(places)} indices")
-    return [_one_index(frame, node, memory, axis, place) for axis, place in enumerate(places)]
+_INSIDE = "slices are not empty and not clipped; there are no negative indices"
 
 
-def _one_index(frame: Frame, node: ast.AST, memory: Value, axis: int, place: Any) -> Value:
-    if isinstance(place, slice):
-        raise frame.error(node, "a slice of a tile is not an element", "index each axis with a number")
-    value = as_value(place, INDEX, frame, node, f"index of axis {axis}")
-    limit = memory_type(memory).dims[axis]
-    if isinstance(value.op, Constant):
-        at = value.op.value
-        if at < 0 or (isinstance(limit, int) and at >= limit):
+def _along(frame: Frame, node: ast.AST, item: Any, limit: int) -> range:
+    """One index of a fragment as the places that it names along its axis."""
+    start: Any
+    stop: Any
+    if isinstance(item, Range):
+        start, step = item.start, 1
+        stop = start + item.size if isinstance(start, int) else start
+    elif isinstance(item, slice):
+        start, stop, step = slice_parts(item)
+        start, stop, step = 0 if start is None else start, limit if stop is None else stop, 1 if step is None else step
+    else:
+        start, stop, step = item, item + 1 if isinstance(item, int) else item, 1
+    for bound in (start, stop, step):
+        if not isinstance(bound, int) or isinstance(bound, bool):
             raise frame.error(
                 node,
-                f"index {at} is outside axis {axis} of {memory.name or 'the tile'}, whose extent is {limit}",
-                "indices go from 0 to the extent - 1; there are no negative ones",
-            )
-    return value
-
-
-def fragment_position(frame: Frame, node: ast.AST, type_: FragmentType, at: Any) -> tuple[int, ...]:
-    """A compile-time position in a fragment."""
-    place: tuple[Any, ...] = tuple(at) if isinstance(at, (tuple, list)) else (at,)  # pyright: ignore
-    if len(place) != len(type_.dims):
-        raise frame.error(node, f"a fragment of shape {type_.dims} takes {len(type_.dims)} indices, got {len(place)}")
-    for index, limit in zip(place, type_.dims, strict=True):
-        if not isinstance(index, int):
-            raise frame.error(
-                node,
-                f"a fragment lives in registers and takes compile-time indices, got {describe(index)}",
+                f"a fragment lives in registers and takes compile-time indices, got {describe(bound)}",
                 "loop with unroll() instead of range()",
             )
-        if not 0 <= index < limit:
-            raise frame.error(node, f"index {index} is outside a fragment of shape {type_.dims}")
-    return place
+    if step < 1:
+        raise frame.error(node, f"a slice with step {step}", "a step is positive")
+    return range(start, stop, step)
+
+
+def _read_fragment(frame: Frame, node: ast.AST, fragment: Value, at: Any) -> Value:
+    """``f[i, j]`` and ``f[0:4, j]``."""
+    assert isinstance(fragment.type, FragmentType)
+    chosen, shape = _selected(frame, node, fragment.type, at)
+    elements = [frame.builder.value(tile.Extract(fragment, at=place)) for place in product(*chosen)]
+    if not shape:
+        return elements[0]
+    return frame.builder.value(tile.Pack(*elements, type=FragmentType(fragment.type.dtype, shape)))
+
+
+def replaced_in_fragment(frame: Frame, node: ast.AST, fragment: Value, at: Any, binding: Any) -> Value:
+    """The fragment with one element, or those of a slice, replaced: by a number, or a fragment of that shape."""
+    assert isinstance(fragment.type, FragmentType)
+    dtype = fragment.type.dtype
+    chosen, shape = _selected(frame, node, fragment.type, at)
+    if not (is_register(binding) and isinstance(binding.type, FragmentType)):
+        element = as_value(binding, dtype, frame, node, "element")
+        sources = [element for _ in product(*chosen)]
+    elif binding.type != FragmentType(dtype, shape):
+        wanted = f"a slice of shape {shape}" if shape else "one element"
+        fix = "both sides of an assignment have one shape and dtype"
+        raise frame.error(node, f"{describe(binding)} assigned to {wanted} of {dtype}", fix)
+    else:
+        inner = product(*map(range, shape))
+        sources = [frame.builder.value(tile.Extract(binding, at=place)) for place in inner]
+    for place, element in zip(product(*chosen), sources, strict=True):
+        fragment = frame.builder.value(tile.Insert(fragment, element, at=place))
+    return fragment
 
 
 def absent(frame: Frame, node: ast.AST, action: str) -> CompileError:
@@ -82,54 +112,54 @@ def absent(frame: Frame, node: ast.AST, action: str) -> CompileError:
 
 
 def read_element(frame: Frame, node: ast.AST, container: Any, at: Any) -> Any:
-    """``container[at]``."""
-    if isinstance(container, Value) and is_memory(container.type):
-        return frame.builder.value(tile.Load(container, *element_index(frame, node, container, at)))
+    """``container[at]``: an element, a view of memory, or a slice of a fragment."""
+    if is_place(container):
+        if any(is_slice(item) for item in places(at)):
+            return subview(frame, node, container, at)
+        memory, indices = located(frame, node, container, at)
+        return frame.builder.value(tile.Load(memory, *indices))
     if isinstance(container, Value) and isinstance(container.type, FragmentType):
-        place = fragment_position(frame, node, container.type, at)
-        return frame.builder.value(tile.Extract(container, at=place))
+        return _read_fragment(frame, node, container, at)
     if container is None:
         raise absent(frame, node, "indexed")
-    if isinstance(container, Value) or isinstance(at, Value):
+    if has_operators(container) or has_operators(at):
         what = describe(container)
-        fix = "use unroll() so that the index is known at compile time" if isinstance(at, Value) else ""
+        fix = "use unroll() so that the index is known at compile time" if has_operators(at) else ""
         raise frame.error(node, f"{what} cannot be indexed with {describe(at)}", fix)
-    return at_compile_time(lambda: container[at], frame, node)
+    plain: Any = container
+    return at_compile_time(lambda: plain[at], frame, node)
 
 
-def write_element(frame: Frame, node: ast.AST, memory: Value, at: Any, binding: Any) -> None:
+def write_element(frame: Frame, node: ast.AST, container: Value | View, at: Any, binding: Any) -> None:
     """``memory[at] = binding``."""
-    value = as_value(binding, memory_type(memory).dtype, frame, node, f"value stored to {memory.name or 'the tile'}")
-    frame.builder.add(tile.Store(memory, *element_index(frame, node, memory, at), value))
+    if any(is_slice(item) for item in places(at)):
+        fix = "assign elements, store a vector with .store(), or copy(src, dst) a whole view"
+        raise frame.error(node, f"a part of {memory_name(container)} is not an element", fix)
+    memory, indices = located(frame, node, container, at)
+    dtype = memory_type(memory).dtype
+    value = as_value(binding, dtype, frame, node, f"value stored to {memory_name(memory)}")
+    frame.builder.add(tile.Store(memory, *indices, value))
 
 
-def vector_length(frame: Frame, node: ast.AST, memory: Value, vec: Any) -> int:
+def vector_length(frame: Frame, node: ast.AST, memory: Value | View, vec: Any) -> int:
     """How many elements `vec` bytes are."""
-    size = memory_type(memory).dtype.bytes
+    type_ = memory_type(memory)
+    size = type_.dtype.bytes
     if not isinstance(vec, int) or vec not in tile.VECTOR_BYTES or vec % size:
         raise frame.error(
             node,
             f"vec={vec if isinstance(vec, int) else describe(vec)} on elements of {size} bytes",
             "vec counts bytes: 2, 4, 8 or 16, and at least one element",
         )
-    return vec // size
-
-
-def extent(frame: Frame, memory: Value, axis: int) -> Value | int:
-    """The extent along `axis`: a compile-time int if it is static."""
-    size = memory_type(memory).dims[axis]
-    return size if isinstance(size, int) else frame.builder.value(tile.Dim(memory, axis=axis))
-
-
-def stride(frame: Frame, memory: Value, axis: int) -> Value | int:
-    """Elements between neighbours along `axis`: a compile-time int where it is known."""
-    type_ = memory_type(memory)
-    if isinstance(type_, GlobalType):
-        return 1 if axis == type_.unit else frame.builder.value(tile.Stride(memory, axis=axis))
-    step = 1
-    for size in type_.dims[axis + 1 :]:
-        step *= size
-    return step
+    count = vec // size
+    view = as_view(memory)
+    if count > 1 and unit_axis(view) is None and not (isinstance(type_, GlobalType) and type_.unit < 0):
+        raise frame.error(
+            node,
+            f"{vec} bytes at once along the axis of stride 1 of {memory_name(memory)}, which this view has dropped",
+            "take a view that keeps that axis, or access single elements",
+        )
+    return count
 
 
 def is_vector(binding: Any) -> bool:

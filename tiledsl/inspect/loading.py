@@ -6,7 +6,7 @@ import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 from tiledsl.errors import TileError
 from tiledsl.ir.types import DTYPES
@@ -104,4 +104,9 @@ def _const_value(setting: str, type_: Any, text: str) -> Any:
             return type_(text)
         except ValueError:
             raise TileError(f"--const {setting}: expected an {type_.__name__}, got {text!r}") from None
+    if get_origin(type_) is Literal:
+        named = {str(value): value for value in get_args(type_)}
+        if text not in named:
+            raise TileError(f"--const {setting}: expected one of {', '.join(named)}, got {text!r}")
+        return named[text]
     raise TileError(f"--const {setting}: a const of type {type_!r} cannot be given on the command line")

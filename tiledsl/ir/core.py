@@ -287,6 +287,7 @@ class Kernel:
     grid:    1 to 3 host expressions over the names of run-time dimensions and scalars.
     threads: threads of a block along x, y, z (trailing ones may be left out).
     level:   "tile" until `expand`, then "thread".
+    blocks_per_sm: how many blocks shall fit on an SM at a time, as far as registers go; 0: as it comes.
     index_bits: width that `index` gets in `expand`: 32 or 64.
     shared_bytes: shared memory of a block in bytes (0 until `expand` has laid it out).
     abi: what each body argument is, at thread level; empty at tile level.
@@ -303,6 +304,7 @@ class Kernel:
     abi: tuple[AbiArg, ...] = ()
     loc: Loc = UNKNOWN_LOC
     externals: dict[str, Callable[..., Any]] = field(default_factory=dict[str, Callable[..., Any]])
+    blocks_per_sm: int = 0
 
     def __post_init__(self) -> None:
         self.body.parent = self
@@ -329,4 +331,5 @@ class Kernel:
             self.abi,
             self.loc,
             dict(self.externals),
+            self.blocks_per_sm,
         )

@@ -54,7 +54,8 @@ class _Parser(TokenReader):
     def header(self) -> dict[str, Any]:
         fields: dict[str, Any] = {}
         while self.token.text != "{":
-            token = self.expect_kind("word", "grid, threads, level, index_bits, shared_bytes, abi or '{'")
+            fields_known = "grid, threads, level, index_bits, blocks_per_sm, shared_bytes, abi"
+            token = self.expect_kind("word", f"{fields_known} or '{{'")
             self.expect("(")
             match token.text:
                 case "grid":
@@ -63,7 +64,7 @@ class _Parser(TokenReader):
                     fields["threads"] = self.listed(self.integer)
                 case "abi":
                     fields["abi"] = self.listed(self.abi_arg)
-                case "index_bits" | "shared_bytes":
+                case "index_bits" | "shared_bytes" | "blocks_per_sm":
                     fields[token.text] = self.integer()
                 case "level":
                     fields["level"] = self.word("tile or thread")

@@ -98,6 +98,8 @@ class _Printer:
             f"level({kernel.level})",
             f"index_bits({kernel.index_bits})",
         ]
+        if kernel.blocks_per_sm:
+            fields.append(f"blocks_per_sm({kernel.blocks_per_sm})")
         if kernel.shared_bytes:
             fields.append(f"shared_bytes({kernel.shared_bytes})")
         if kernel.abi:

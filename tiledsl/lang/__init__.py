@@ -27,10 +27,14 @@ from tiledsl.lang.dtypes import (
     u32,
     u64,
 )
+from tiledsl.lang.fragments import Fragment, fragment, outer_fma
 from tiledsl.lang.launch import cdiv, grid, lane_id, threads, warp_id
+from tiledsl.lang.layouts import Layout, padded, row_major, swizzled
 from tiledsl.lang.loops import unroll
 from tiledsl.lang.math import erf, exp, exp2, gelu, gelu_tanh, log, relu, sigmoid, silu, tanh
-from tiledsl.lang.memory import Extent, Fragment, Global, Memory, SharedTile, fragment, shared
+from tiledsl.lang.memory import Extent, Global, Memory, SharedTile, View, shared
+from tiledsl.lang.movement import copy
+from tiledsl.lang.ranges import Range, tile, tiles
 from tiledsl.lang.scalar import (
     ceil,
     clz,
@@ -62,10 +66,13 @@ __all__ = [
     "Fragment",
     "Global",
     "Integer",
+    "Layout",
     "Memory",
     "Number",
+    "Range",
     "Scalar",
     "SharedTile",
+    "View",
     "assert_",
     "ballot",
     "barrier",
@@ -75,6 +82,7 @@ __all__ = [
     "ceil",
     "clz",
     "const",
+    "copy",
     "cos_approx",
     "erf",
     "exp",
@@ -101,11 +109,14 @@ __all__ = [
     "log2_approx",
     "maximum",
     "minimum",
+    "outer_fma",
+    "padded",
     "popc",
     "ptx",
     "rcp_approx",
     "relu",
     "rint",
+    "row_major",
     "rsqrt_approx",
     "shared",
     "shuffle",
@@ -116,10 +127,13 @@ __all__ = [
     "silu",
     "sin_approx",
     "sqrt",
+    "swizzled",
     "syncwarp",
     "tanh",
     "tanh_approx",
     "threads",
+    "tile",
+    "tiles",
     "trunc",
     "u8",
     "u16",

@@ -30,14 +30,19 @@ def grid(*extents: HostExtent) -> Any:
 
 
 @overload
-def threads(x: int, /) -> index: ...
+def threads(x: int, /, *, blocks: int = 0) -> index: ...
 @overload
-def threads(x: int, y: int, /) -> tuple[index, index]: ...
+def threads(x: int, y: int, /, *, blocks: int = 0) -> tuple[index, index]: ...
 @overload
-def threads(x: int, y: int, z: int, /) -> tuple[index, index, index]: ...
-def threads(*extents: int) -> Any:
+def threads(x: int, y: int, z: int, /, *, blocks: int = 0) -> tuple[index, index, index]: ...
+def threads(*extents: int, blocks: int = 0) -> Any:
     """Use this many threads a block along x, y, z (compile-time, at most 1024 together), and give
-    this thread's indices: one, or a tuple. Once, at the kernel's top level. (PTX ISA: %tid.)"""
+    this thread's indices: one, or a tuple. Once, at the kernel's top level. (PTX ISA: %tid.)
+
+    blocks: so many blocks shall fit on an SM at a time, as far as registers go: the assembler then keeps
+    to 65536 / (threads * blocks) of them, and spills where that is too few; `resources` says so. 0: its
+    own choice. (PTX ISA: .minnctapersm.)
+    """
     raise only_in_kernel("threads()")
 
 

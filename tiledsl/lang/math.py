@@ -10,11 +10,30 @@ measured against float64, in ULP of the result (tests/unit/test_lang_math.py sam
 
 from __future__ import annotations
 
-from tiledsl.function import tile_function
+from typing import Any, Callable, cast, overload
+
+from tiledsl.function import TileFunction, tile_function
 from tiledsl.lang.dtypes import f32, i32
+from tiledsl.lang.fragments import Fragment
 from tiledsl.lang.scalar import fma, maximum, minimum, rint, where
 
 __all__ = ["erf", "exp", "exp2", "gelu", "gelu_tanh", "log", "relu", "sigmoid", "silu", "tanh"]
+
+
+class _Elementwise(TileFunction[[f32], f32]):
+    """What type checkers see of a function below: a tile function of an f32 that takes fragments as well."""
+
+    @overload
+    def __call__(self, x: f32) -> f32: ...
+    @overload
+    def __call__(self, x: Fragment[f32]) -> Fragment[f32]: ...
+    def __call__(self, x: Any) -> Any:
+        self._refuse()
+
+
+def _elementwise(fn: Callable[[f32], f32]) -> _Elementwise:
+    return cast(_Elementwise, tile_function(fn))
+
 
 # 1 / ln 2, and ln 2 as a float32 with 9 trailing zero bits (so that n * LN2_HI is exact) and its rest.
 _LOG2E = 1.4426950216293335
@@ -120,13 +139,13 @@ def _exp_scaled(x: f32, factor: f32) -> f32:
     return p * factor * _power_of_two(half) * _power_of_two(k - half)
 
 
-@tile_function
+@_elementwise
 def exp(x: f32) -> f32:
     """e to the power `x`, within 1.03 ULP (all arguments tried)."""
     return _exp_scaled(x, f32(1))
 
 
-@tile_function
+@_elementwise
 def exp2(x: f32) -> f32:
     """2 to the power `x`, within 0.87 ULP (all arguments tried); exact for integers."""
     x = where(x > 160.0, 160.0, where(x < -200.0, -200.0, x))
@@ -138,7 +157,7 @@ def exp2(x: f32) -> f32:
     return fma(r, q, f32(1)) * _power_of_two(half) * _power_of_two(k - half)
 
 
-@tile_function
+@_elementwise
 def log(x: f32) -> f32:
     """Natural logarithm, within 0.91 ULP (all of 1/8 to 8 tried); -inf for zero, NaN below."""
     subnormal = x < _MIN_NORMAL
@@ -157,14 +176,14 @@ def log(x: f32) -> f32:
     return where((x > 0.0) & (x < _INFINITY), finite, special)
 
 
-@tile_function
+@_elementwise
 def sigmoid(x: f32) -> f32:
     """``1 / (1 + exp(-x))``, within 2.5 ULP."""
     t = exp(-abs(x))
     return where(x < 0.0, t, f32(1)) / (t + 1.0)
 
 
-@tile_function
+@_elementwise
 def silu(x: f32) -> f32:
     """``x * sigmoid(x)``, within 3.5 ULP."""
     magnitude = abs(x)
@@ -173,7 +192,7 @@ def silu(x: f32) -> f32:
     return where(x < 0.0, negative, x) / (t + 1.0)
 
 
-@tile_function
+@_elementwise
 def tanh(x: f32) -> f32:
     """Hyperbolic tangent, within 1.4 ULP (all arguments tried)."""
     magnitude = abs(x)
@@ -184,7 +203,7 @@ def tanh(x: f32) -> f32:
     return where(magnitude < _TANH_SMALL, small, where(x < 0.0, -large, large))
 
 
-@tile_function
+@_elementwise
 def erf(x: f32) -> f32:
     """Error function, within 1.1 ULP (all arguments tried)."""
     s = x * x
@@ -197,13 +216,13 @@ def erf(x: f32) -> f32:
     return where(t < 1.0, small, where(x < 0.0, -large, large))
 
 
-@tile_function
+@_elementwise
 def relu(x: f32) -> f32:
     """``max(x, 0)``, exact; a NaN stays as it is."""
     return where(x < 0.0, 0.0, x)
 
 
-@tile_function
+@_elementwise
 def gelu(x: f32) -> f32:
     """``x * (1 + erf(x / sqrt(2))) / 2``, within 5.5 ULP also where it is tiny."""
     # x Phi(x) = x - x Phi(-x), so the side where Phi is small serves both, with no cancellation.
@@ -222,7 +241,7 @@ def gelu(x: f32) -> f32:
     return where(x < 0.0, -tail, x - tail)
 
 
-@tile_function
+@_elementwise
 def gelu_tanh(x: f32) -> f32:
     """``x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) / 2``.
 

@@ -1,4 +1,4 @@
-"""Memory in a kernel: tensors in global memory, tiles in shared memory, fragments in registers.
+"""Memory in a kernel: tensors in global memory, tiles in shared memory, and views of both.
 
 Vector widths are in bytes. An access of 2, 4, 8 or 16 bytes must be provably aligned: for a tensor
 from its specialisation (`Global.align`) and the indices, else compiling fails and says why.
@@ -6,98 +6,43 @@ from its specialisation (`Global.align`) and the indices, else compiling fails a
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeAlias, TypeVar, TypeVarTuple, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, TypeVarTuple, overload
 
 from tiledsl.lang.dim import Dim
 from tiledsl.lang.dtypes import Scalar, index
+from tiledsl.lang.fragments import Fragment
 from tiledsl.lang.misuse import only_in_kernel
+from tiledsl.layout.shared import Layout
 
-__all__ = ["Extent", "Fragment", "Global", "Memory", "SharedTile", "fragment", "shared"]
+if TYPE_CHECKING:
+    from tiledsl.lang.fragments import Slice
+
+__all__ = ["Extent", "Global", "Memory", "SharedTile", "View", "shared"]
 
 D = TypeVar("D", bound=Scalar)
-E = TypeVar("E", bound=Scalar)
 Dims = TypeVarTuple("Dims")
 
 Extent: TypeAlias = index | int | type[Dim]
 """What an index, a size or a grid extent may be: an index, a Python int, or a dimension's name."""
 
 
-class Fragment(Generic[D]):
-    """Registers of one thread, as a small array. Made by `fragment` and by vector loads.
-
-    Elements are read and written with compile-time indices only, since registers cannot be indexed
-    at run time: loop over them with `unroll`. A fragment is a value: changing one changes no other.
-    Arithmetic goes element by element, on fragments of one shape and dtype, or with a scalar.
-    """
-
-    def __getitem__(self, index: int | tuple[int, ...]) -> D:
-        """One element."""
-        raise only_in_kernel("a fragment")
-
-    def __setitem__(self, index: int | tuple[int, ...], value: D | float) -> None:
-        """Replace one element."""
-        raise only_in_kernel("a fragment")
-
-    def to(self, dtype: type[E], /) -> Fragment[E]:
-        """Every element converted, as by `Scalar.to`."""
-        raise only_in_kernel("a fragment")
-
-    def bitcast(self, dtype: type[E], /) -> Fragment[E]:
-        """The bits of every element read as `dtype`, as by `Scalar.bitcast`."""
-        raise only_in_kernel("a fragment")
-
-    def __add__(self, other: Fragment[D] | D | float) -> Fragment[D]:
-        raise only_in_kernel("a fragment")
-
-    def __radd__(self, other: D | float) -> Fragment[D]:
-        raise only_in_kernel("a fragment")
-
-    def __sub__(self, other: Fragment[D] | D | float) -> Fragment[D]:
-        raise only_in_kernel("a fragment")
-
-    def __rsub__(self, other: D | float) -> Fragment[D]:
-        raise only_in_kernel("a fragment")
-
-    def __mul__(self, other: Fragment[D] | D | float) -> Fragment[D]:
-        raise only_in_kernel("a fragment")
-
-    def __rmul__(self, other: D | float) -> Fragment[D]:
-        raise only_in_kernel("a fragment")
-
-    def __truediv__(self, other: Fragment[D] | D | float) -> Fragment[D]:
-        raise only_in_kernel("a fragment")
-
-    def __rtruediv__(self, other: D | float) -> Fragment[D]:
-        raise only_in_kernel("a fragment")
-
-    def __neg__(self) -> Fragment[D]:
-        raise only_in_kernel("a fragment")
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Extents, compile-time ints."""
-        raise only_in_kernel("a fragment")
-
-    @property
-    def rank(self) -> int:
-        """How many extents there are."""
-        raise only_in_kernel("a fragment")
-
-    @property
-    def dtype(self) -> type[D]:
-        """dtype of an element."""
-        raise only_in_kernel("a fragment")
-
-
 class Memory(Generic[D]):
-    """What `Global` tensors and shared tiles have in common.
+    """What `Global` tensors, shared tiles and views of them have in common.
 
     Indices are `index` values, ints or dimensions, one an axis. There are no negative indices.
     """
 
-    def __getitem__(self, index: Extent | tuple[Extent, ...]) -> D:
+    @overload
+    def __getitem__(self, index: Extent | tuple[Extent, ...]) -> D: ...  # pyright: ignore[reportOverlappingOverload]
+    @overload
+    def __getitem__(self, index: Slice | tuple[Extent | Slice, ...]) -> View[D]: ...
+    def __getitem__(self, index: Any) -> Any:
         """The element at `index`. Out of bounds is an error of the kernel: the emulator reports it,
-        a static one is a compile error, a GPU reads what is there. (PTX ISA: ld.)"""
+        a static one is a compile error, a GPU reads what is there. (PTX ISA: ld.)
+
+        With a `Range` or a slice (``:``, ``2:6``) along some axes, the view of these elements; axes with a
+        number are dropped. A slice that leaves a static extent is an error.
+        """
         raise only_in_kernel("an element access")
 
     def __setitem__(self, index: Extent | tuple[Extent, ...], value: D | float) -> None:
@@ -168,6 +113,11 @@ class Memory(Generic[D]):
         raise only_in_kernel(".atomic_add()")
 
     @property
+    def T(self) -> View[D]:  # noqa: N802 - as in NumPy
+        """A view with the axes in reverse order."""
+        raise only_in_kernel(".T")
+
+    @property
     def rank(self) -> int:
         """How many axes there are, a compile-time int."""
         raise only_in_kernel(".rank")
@@ -185,12 +135,31 @@ class Memory(Generic[D]):
     @property
     def align(self) -> int:
         """Largest of 16, 8, 4, 2, 1 bytes that divides the address and every stride but the unit
-        one, a compile-time int: a kernel can choose its vector width by it."""
+        one, a compile-time int: a kernel can choose its vector width by it. Not of a view."""
         raise only_in_kernel(".align")
 
 
+class View(Memory[D]):
+    """A part of a tensor or tile, or one with its axes in another order: ``A[rows, columns]``, ``As.T``.
+
+    It holds no elements of its own: reading and writing it reads and writes what it is a view of.
+    Guards are at the edges of that tensor, not at those of the view. It is known at compile time, so it
+    can be passed to tile functions, but an `if` at run time cannot choose between two views.
+    """
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Extents in elements: compile-time ints, but for whole axes of a tensor."""
+        raise only_in_kernel(".shape")
+
+    @property
+    def strides(self) -> tuple[index, ...]:
+        """Distance in elements between neighbours along each axis; compile-time ints where known."""
+        raise only_in_kernel(".strides")
+
+
 class SharedTile(Memory[D]):
-    """A tile in the block's shared memory, row-major. Made by `shared`."""
+    """A tile in the block's shared memory. Made by `shared`."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -199,7 +168,8 @@ class SharedTile(Memory[D]):
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """Distance in elements between neighbours along each axis, compile-time ints."""
+        """Distance in elements between neighbours along each axis in row order, which a layout may change:
+        compile-time ints."""
         raise only_in_kernel(".strides")
 
 
@@ -227,16 +197,13 @@ def shared(
     shape: int | tuple[int, ...],
     dtype: type[D],
     over: SharedTile[Any] | tuple[SharedTile[Any], ...] | None = None,
+    layout: Layout | None = None,
 ) -> SharedTile[D]:
     """Allocate a tile in the block's shared memory; its contents are undefined.
 
     shape: compile-time extents in elements. dtype: any but `index`. over: earlier tiles whose bytes
-    this one may reuse; without it tiles are disjoint. Call it at the kernel's top level. The tile starts
-    at a multiple of 16 bytes. Needing more than the target has is an error that lists every tile.
+    this one may reuse; without it tiles are disjoint. layout: `row_major`, `padded` or `swizzled`; None lets
+    the compiler choose the one with the fewest bank conflicts. Call it at the kernel's top level. The tile
+    starts at a multiple of 16 bytes. Needing more than the target has is an error that lists every tile.
     """
     raise only_in_kernel("shared()")
-
-
-def fragment(shape: int | tuple[int, ...], dtype: type[D], init: D | float = 0) -> Fragment[D]:
-    """Registers of this thread as an array of compile-time `shape`, every element `init`."""
-    raise only_in_kernel("fragment()")

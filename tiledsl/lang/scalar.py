@@ -1,4 +1,4 @@
-"""Functions on scalars. `ir.scalar` states what each one means, bit by bit.
+"""Functions on scalars, and element by element on fragments. `ir.scalar` states what each one means, bit by bit.
 
 Literals take the dtype of the other operands. Python's ``abs``, ``min`` and ``max`` work in kernels
 too, the latter two as `minimum` and `maximum` (which type checkers like better).
@@ -10,6 +10,7 @@ from typing import Any, TypeVar, overload
 
 from tiledsl.lang.dim import Dim
 from tiledsl.lang.dtypes import Float, Number, Scalar, boolean, f32, f64, i32, i64, index, u32, u64
+from tiledsl.lang.fragments import Fragment
 from tiledsl.lang.misuse import only_in_kernel
 
 __all__ = [
@@ -40,7 +41,15 @@ F32F64 = TypeVar("F32F64", f32, f64)
 Bits = TypeVar("Bits", i32, u32, i64, u64)
 
 
-def fma(a: F | float, b: F | float, c: F | float) -> F:
+@overload
+def fma(a: F | float, b: F | float, c: F | float) -> F: ...
+@overload
+def fma(a: Fragment[F], b: Fragment[F] | F | float, c: Fragment[F] | F | float) -> Fragment[F]: ...
+@overload
+def fma(a: F | float, b: Fragment[F], c: Fragment[F] | F | float) -> Fragment[F]: ...
+@overload
+def fma(a: F | float, b: F | float, c: Fragment[F]) -> Fragment[F]: ...
+def fma(a: Any, b: Any, c: Any) -> Any:
     """``a * b + c`` rounded once. (PTX ISA: fma.rn.)"""
     raise only_in_kernel("fma()")
 
@@ -53,6 +62,10 @@ def minimum(a: float, b: N) -> N: ...
 def minimum(a: index | type[Dim], b: index | int | type[Dim]) -> index: ...
 @overload
 def minimum(a: int, b: type[Dim]) -> index: ...
+@overload
+def minimum(a: Fragment[N], b: Fragment[N] | N | float) -> Fragment[N]: ...
+@overload
+def minimum(a: N | float, b: Fragment[N]) -> Fragment[N]: ...
 def minimum(a: Any, b: Any) -> Any:
     """The smaller; if one is NaN the other one; -0 is less than +0. (PTX ISA: min.)"""
     raise only_in_kernel("minimum()")
@@ -66,6 +79,10 @@ def maximum(a: float, b: N) -> N: ...
 def maximum(a: index | type[Dim], b: index | int | type[Dim]) -> index: ...
 @overload
 def maximum(a: int, b: type[Dim]) -> index: ...
+@overload
+def maximum(a: Fragment[N], b: Fragment[N] | N | float) -> Fragment[N]: ...
+@overload
+def maximum(a: N | float, b: Fragment[N]) -> Fragment[N]: ...
 def maximum(a: Any, b: Any) -> Any:
     """The larger; if one is NaN the other one; -0 is less than +0. (PTX ISA: max.)"""
     raise only_in_kernel("maximum()")
@@ -79,42 +96,78 @@ def where(condition: boolean | bool, a: float, b: S) -> S: ...
 def where(condition: boolean | bool, a: bool, b: bool) -> boolean: ...  # pyright: ignore[reportOverlappingOverload]
 @overload
 def where(condition: boolean | bool, a: int, b: int) -> index: ...
-def where(condition: boolean | bool, a: Any, b: Any) -> Any:
+@overload
+def where(condition: boolean | bool, a: Fragment[S], b: Fragment[S] | S | float) -> Fragment[S]: ...
+@overload
+def where(condition: boolean | bool, a: S | float, b: Fragment[S]) -> Fragment[S]: ...
+@overload
+def where(condition: Fragment[boolean], a: Fragment[S] | S, b: Fragment[S] | S | float) -> Fragment[S]: ...
+@overload
+def where(condition: Fragment[boolean], a: float, b: Fragment[S] | S) -> Fragment[S]: ...
+def where(condition: Any, a: Any, b: Any) -> Any:
     """`a` if `condition` else `b`; both are evaluated. Two ints make an `index`. (PTX ISA: selp.)"""
     raise only_in_kernel("where()")
 
 
-def sqrt(x: F32F64) -> F32F64:
+@overload
+def sqrt(x: F32F64) -> F32F64: ...
+@overload
+def sqrt(x: Fragment[F32F64]) -> Fragment[F32F64]: ...
+def sqrt(x: Any) -> Any:
     """Square root, correctly rounded; NaN below zero. (PTX ISA: sqrt.rn.)"""
     raise only_in_kernel("sqrt()")
 
 
-def floor(x: F32F64) -> F32F64:
+@overload
+def floor(x: F32F64) -> F32F64: ...
+@overload
+def floor(x: Fragment[F32F64]) -> Fragment[F32F64]: ...
+def floor(x: Any) -> Any:
     """Rounded towards minus infinity. (PTX ISA: cvt.rmi.)"""
     raise only_in_kernel("floor()")
 
 
-def ceil(x: F32F64) -> F32F64:
+@overload
+def ceil(x: F32F64) -> F32F64: ...
+@overload
+def ceil(x: Fragment[F32F64]) -> Fragment[F32F64]: ...
+def ceil(x: Any) -> Any:
     """Rounded towards plus infinity. (PTX ISA: cvt.rpi.)"""
     raise only_in_kernel("ceil()")
 
 
-def trunc(x: F32F64) -> F32F64:
+@overload
+def trunc(x: F32F64) -> F32F64: ...
+@overload
+def trunc(x: Fragment[F32F64]) -> Fragment[F32F64]: ...
+def trunc(x: Any) -> Any:
     """Rounded towards zero. (PTX ISA: cvt.rzi.)"""
     raise only_in_kernel("trunc()")
 
 
-def rint(x: F32F64) -> F32F64:
+@overload
+def rint(x: F32F64) -> F32F64: ...
+@overload
+def rint(x: Fragment[F32F64]) -> Fragment[F32F64]: ...
+def rint(x: Any) -> Any:
     """The nearest integer, ties to even. (PTX ISA: cvt.rni.)"""
     raise only_in_kernel("rint()")
 
 
-def popc(x: Bits) -> Bits:
+@overload
+def popc(x: Bits) -> Bits: ...
+@overload
+def popc(x: Fragment[Bits]) -> Fragment[Bits]: ...
+def popc(x: Any) -> Any:
     """Number of set bits, in the dtype of `x`. (PTX ISA: popc.)"""
     raise only_in_kernel("popc()")
 
 
-def clz(x: Bits) -> Bits:
+@overload
+def clz(x: Bits) -> Bits: ...
+@overload
+def clz(x: Fragment[Bits]) -> Fragment[Bits]: ...
+def clz(x: Any) -> Any:
     """Number of leading zero bits, in the dtype of `x`; the width for 0. (PTX ISA: clz.)"""
     raise only_in_kernel("clz()")
 
@@ -122,36 +175,64 @@ def clz(x: Bits) -> Bits:
 # The approximate ones are single instructions, outside the promise that emulator and GPU agree.
 
 
-def rcp_approx(x: f32) -> f32:
+@overload
+def rcp_approx(x: f32) -> f32: ...
+@overload
+def rcp_approx(x: Fragment[f32]) -> Fragment[f32]: ...
+def rcp_approx(x: Any) -> Any:
     """``1 / x`` within 1 ULP. (PTX ISA: rcp.approx.f32.)"""
     raise only_in_kernel("rcp_approx()")
 
 
-def rsqrt_approx(x: f32) -> f32:
+@overload
+def rsqrt_approx(x: f32) -> f32: ...
+@overload
+def rsqrt_approx(x: Fragment[f32]) -> Fragment[f32]: ...
+def rsqrt_approx(x: Any) -> Any:
     """``1 / sqrt(x)``, relative error 2^-22.9. (PTX ISA: rsqrt.approx.f32.)"""
     raise only_in_kernel("rsqrt_approx()")
 
 
-def exp2_approx(x: f32) -> f32:
+@overload
+def exp2_approx(x: f32) -> f32: ...
+@overload
+def exp2_approx(x: Fragment[f32]) -> Fragment[f32]: ...
+def exp2_approx(x: Any) -> Any:
     """``2 ** x`` within 2 ULP. (PTX ISA: ex2.approx.f32.)"""
     raise only_in_kernel("exp2_approx()")
 
 
-def log2_approx(x: f32) -> f32:
+@overload
+def log2_approx(x: f32) -> f32: ...
+@overload
+def log2_approx(x: Fragment[f32]) -> Fragment[f32]: ...
+def log2_approx(x: Any) -> Any:
     """Logarithm to base 2, absolute error 2^-22 near 1. (PTX ISA: lg2.approx.f32.)"""
     raise only_in_kernel("log2_approx()")
 
 
-def tanh_approx(x: f32) -> f32:
+@overload
+def tanh_approx(x: f32) -> f32: ...
+@overload
+def tanh_approx(x: Fragment[f32]) -> Fragment[f32]: ...
+def tanh_approx(x: Any) -> Any:
     """Hyperbolic tangent, relative error 2^-10.987. (PTX ISA: tanh.approx.f32.)"""
     raise only_in_kernel("tanh_approx()")
 
 
-def sin_approx(x: f32) -> f32:
+@overload
+def sin_approx(x: f32) -> f32: ...
+@overload
+def sin_approx(x: Fragment[f32]) -> Fragment[f32]: ...
+def sin_approx(x: Any) -> Any:
     """Sine, absolute error 2^-20.5 in [-pi, pi]. (PTX ISA: sin.approx.f32.)"""
     raise only_in_kernel("sin_approx()")
 
 
-def cos_approx(x: f32) -> f32:
+@overload
+def cos_approx(x: f32) -> f32: ...
+@overload
+def cos_approx(x: Fragment[f32]) -> Fragment[f32]: ...
+def cos_approx(x: Any) -> Any:
     """Cosine, absolute error 2^-20.5 in [-pi, pi]. (PTX ISA: cos.approx.f32.)"""
     raise only_in_kernel("cos_approx()")

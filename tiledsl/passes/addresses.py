@@ -6,6 +6,9 @@ one shared base and sixteen immediates once common subexpressions are merged. Th
 (`nowrap`): the specialisation's index width holds every offset inside a tensor, and an offset outside is
 never used.
 
+In a swizzled tile the last index is first XORed with a few bits of the panel's number. Where that is a constant so
+is what the index is XORed with; constants that the XOR does not touch are peeled as before.
+
 A bound is one unsigned comparison an axis: a negative index is a huge unsigned number, so that
 0 <= i < extent costs one compare, and stays right where 32-bit index arithmetic wrapped.
 """
@@ -19,34 +22,33 @@ from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Value
 from tiledsl.ir.ops import arith, mem
 from tiledsl.ir.types import BOOL, I32, I64, U32, U64, DType
+from tiledsl.layout.shared import Swizzled
 from tiledsl.passes.constants import integer
 
-__all__ = ["Memory", "below", "both", "bounds", "element", "pointer_to", "row_major", "unsigned_extent"]
+__all__ = ["Memory", "below", "both", "bounds", "element", "pointer_to", "unsigned_extent"]
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
     """A tensor or tile at thread level. Extents and strides, in elements, are constants or values.
 
-    `unit` is the axis of stride 1, or -1.
+    `unit` is the axis of stride 1, or -1. `swizzle`: how a shared tile is permuted, if it is; `row_strides` then
+    says how many rows one step along each axis but the last is, and `panels` how many panels a row has.
     """
 
     base: Value
     extents: tuple[Value | int, ...]
     strides: tuple[Value | int, ...]
     unit: int
-
-
-def row_major(dims: Sequence[int]) -> tuple[int, ...]:
-    """Strides, in elements, of a dense array."""
-    strides = [1] * len(dims)
-    for axis in range(len(dims) - 2, -1, -1):
-        strides[axis] = strides[axis + 1] * dims[axis + 1]
-    return tuple(strides)
+    swizzle: Swizzled | None = None
+    row_strides: tuple[int, ...] = ()
+    panels: int = 1
 
 
 def pointer_to(b: Builder, memory: Memory, indices: Sequence[Value]) -> Value:
     """The address of the element at `indices`."""
+    if memory.swizzle is not None:
+        indices = [*indices[:-1], _swizzled(b, memory, memory.swizzle, indices)]
     constant = 0
     variable: Value | None = None
     for index, stride in zip(indices, memory.strides, strict=True):
@@ -66,6 +68,90 @@ def element(b: Builder, pointer: Value, distance: int) -> Value:
         return pointer
     dtype = I32 if -(1 << 31) <= distance < 1 << 31 else I64
     return b.value(mem.Offset(pointer, b.constant(distance, dtype)))
+
+
+def _swizzled(b: Builder, memory: Memory, swizzle: Swizzled, indices: Sequence[Value]) -> Value:
+    """Where in its row the element lies, as an index."""
+    column = indices[-1]
+    bits = _xored_bits(b, memory, swizzle, indices)
+    if bits == 0:
+        return column
+    dtype = column.dtype
+    variable, constant = _peel(b, column)
+    # What the XOR does not touch may be added after it: whole panels, and the place inside a unit.
+    inside = constant % swizzle.panel
+    if variable is None or multiple_of(variable) >= swizzle.unit:
+        inside -= inside % swizzle.unit
+    if variable is None:
+        if isinstance(bits, int):
+            return b.constant(constant - inside + (inside ^ bits), dtype)
+        moved = b.scalar("xor", bits, b.constant(inside, dtype)) if inside else bits
+    else:
+        within = b.scalar("add", variable, b.constant(inside, dtype)) if inside else variable
+        moved = b.scalar("xor", within, b.constant(bits, dtype) if isinstance(bits, int) else bits)
+    return b.scalar("add", moved, b.constant(constant - inside, dtype)) if constant != inside else moved
+
+
+def _xored_bits(b: Builder, memory: Memory, swizzle: Swizzled, indices: Sequence[Value]) -> Value | int:
+    """``panel // every % span * unit``. What moves the panel's number by whole periods does not matter."""
+    panel: Value | None = None
+    constant = 0
+    terms = [(index, rows * memory.panels) for index, rows in zip(indices[:-1], memory.row_strides, strict=True)]
+    parts = [_term(b, index, stride) for index, stride in terms if stride % swizzle.period]
+    if swizzle.every % memory.panels:
+        parts.append(_panel_in_row(b, swizzle, indices[-1]))
+    for term, peeled in parts:
+        constant += peeled
+        if term is not None:
+            panel = term if panel is None else b.scalar("add", panel, term)
+    constant %= swizzle.period
+    if panel is None:
+        return constant // swizzle.every % swizzle.span * swizzle.unit
+    dtype = panel.dtype
+    if constant:
+        panel = b.scalar("add", panel, b.constant(constant, dtype))
+    shift = swizzle.unit.bit_length() - swizzle.every.bit_length()
+    if shift:
+        panel = b.scalar("shl" if shift > 0 else "shr", panel, b.constant(abs(shift), dtype))
+    return b.scalar("and", panel, b.constant((swizzle.span - 1) * swizzle.unit, dtype))
+
+
+def _panel_in_row(b: Builder, swizzle: Swizzled, column: Value) -> tuple[Value | None, int]:
+    """column // panel, as a value and a constant."""
+    variable, constant = _peel(b, column)
+    whole = constant // swizzle.panel
+    if variable is None:
+        return None, whole
+    dtype = column.dtype
+    rest = constant % swizzle.panel
+    if rest >= multiple_of(variable):  # else it cannot carry into the panel's number
+        variable = b.scalar("add", variable, b.constant(rest, dtype))
+    return b.scalar("shr", variable, b.constant(swizzle.panel.bit_length() - 1, dtype)), whole
+
+
+def multiple_of(value: Value) -> int:
+    """A power of two that divides `value`, read off the ops that made it."""
+    known = integer(value)
+    op = value.op
+    if known is not None:
+        return known & -known if known else 1 << 16
+    if isinstance(op, arith.Cast) and op.to.bits >= 32:
+        return multiple_of(op.src) if op.src.dtype.is_integer else 1
+    if not isinstance(op, arith.Scalar):
+        return 1
+    left, right = op.operands[0], op.operands[-1]
+    match op.fn.name:
+        case "mul":
+            return min(1 << 16, multiple_of(left) * multiple_of(right))
+        case "shl":
+            by = integer(right)
+            return multiple_of(left) << min(by, 16) if by is not None and by >= 0 else 1
+        case "and":
+            return max(multiple_of(left), multiple_of(right))
+        case "add" | "sub" | "or" | "xor":
+            return min(multiple_of(left), multiple_of(right))
+        case _:
+            return 1
 
 
 def _term(b: Builder, index: Value, stride: Value | int) -> tuple[Value | None, int]:

@@ -1,4 +1,4 @@
-"""Check every tile-level access: vectors are aligned, constant indices lie inside static extents.
+"""Check every tile-level access: vectors are aligned, constant indices lie inside static extents, layouts fit.
 
 An access of n elements at once needs an address that is a multiple of its bytes, whatever the
 arguments of a launch are within its specialisation. What cannot be proven is an error.
@@ -14,7 +14,7 @@ from tiledsl.errors import CompileError, CompileErrors
 from tiledsl.ir.core import Kernel
 from tiledsl.ir.ops import tile
 from tiledsl.ir.types import GlobalType, SharedType
-from tiledsl.passes.addresses import row_major
+from tiledsl.layout.shared import Layout, Swizzled
 from tiledsl.passes.constants import integer
 from tiledsl.passes.divisibility import Divisibility, power_of_two_in
 
@@ -32,7 +32,9 @@ class CheckAccesses:
     def run(self, kernel: Kernel) -> None:
         checker = _Checker(kernel)
         for op in kernel.walk():
-            if isinstance(op, tile.Access):
+            if isinstance(op, tile.SharedAlloc):
+                checker.layout(op)
+            elif isinstance(op, tile.Access):
                 checker.access(op)
         if checker.errors:
             raise CompileErrors(list(checker.errors.values())[:MOST_ERRORS])
@@ -48,6 +50,11 @@ class _Checker:
     @cached_property
     def divisibility(self) -> Divisibility:
         return Divisibility(self.kernel)
+
+    def layout(self, op: tile.SharedAlloc) -> None:
+        problem = op.placement.problem(op.type.dims)
+        if problem is not None:
+            self.errors.setdefault(op.loc, CompileError(problem.message, op.loc, problem.fix))
 
     def access(self, op: tile.Access) -> None:
         if op.vec > 1:
@@ -111,21 +118,41 @@ class _Checker:
     def shared_vector(self, op: tile.Access, type_: SharedType) -> None:
         size = op.vec * type_.dtype.bytes
         unit = type_.rank - 1
-        for axis, (index, stride) in enumerate(zip(op.indices, row_major(type_.dims), strict=True)):
+        alloc = op.memory.op
+        assert isinstance(alloc, tile.SharedAlloc)
+        layout = alloc.placement
+        if isinstance(layout, Swizzled) and layout.unit < op.vec:
+            self.error(
+                op,
+                f"{size} bytes at once from {_name(op)}, whose layout {layout} moves every "
+                f"{layout.unit * type_.dtype.bytes} bytes to a place of their own",
+                f"give {_name(op)} a swizzle of unit={op.vec} or more, or leave its layout to the compiler",
+            )
+            return
+        for axis, (index, stride) in enumerate(zip(op.indices, layout.strides(type_.dims), strict=True)):
             known = self.divisibility.of(index) * power_of_two_in(stride)
             if known >= op.vec:
                 continue
             if axis == unit:
                 self.unit_index(op, unit, size)
             else:
-                row = stride * type_.dtype.bytes
-                self.error(
-                    op,
-                    f"{size} bytes at once from {_name(op)}, but a step along axis {axis} is {row} bytes, "
-                    f"not a multiple of {size}",
-                    f"make the last extent of {_name(op)} a multiple of {op.vec}",
-                )
+                self.row_step(op, axis, stride * type_.dtype.bytes, layout)
             return
+
+    def row_step(self, op: tile.Access, axis: int, step: int, layout: Layout) -> None:
+        """A vector that some rows misalign."""
+        size = op.vec * op.memory_type.dtype.bytes
+        multiple = f"a multiple of {op.vec}"
+        by = f"with its layout {layout} " if str(layout) != "row" else ""
+        fix = f"make the last extent of {_name(op)} {multiple}"
+        if by:
+            fix = f"pad {_name(op)} to {multiple}, or leave its layout to the compiler"
+        self.error(
+            op,
+            f"{size} bytes at once from {_name(op)}, but {by}a step along axis {axis} is {step} bytes, "
+            f"not a multiple of {size}",
+            fix,
+        )
 
 
 def _name(op: tile.Access) -> str:

@@ -21,6 +21,7 @@ _VARIES = {"cta": "block to block", "warp": "warp to warp", "thread": "thread to
 _CALLED = {
     "gpu.barrier": "barrier()",
     "gpu.sync_warp": "syncwarp()",
+    "tile.copy": "copy()",
     "warp.shuffle": "a shuffle",
     "warp.vote": "a vote",
 }
@@ -80,6 +81,26 @@ class _Checker:
             if least_uniform(condition.level, scope) != scope:
                 self.errors.append(self.error(op, condition))
                 return
+        if isinstance(op, tile.Copy):
+            self.common_place(op)
+
+    def common_place(self, op: tile.Copy) -> None:
+        """A copy by all threads has one source and one destination, the same for all of them."""
+        for value in (*op.src.origin, *op.dst.origin):
+            level = self.uniformity.of(value)
+            if least_uniform(level, "cta") == "cta":
+                continue
+            cause = self.uniformity.cause(value)
+            origin = "" if cause is None else f": it depends on {_described(cause)}"
+            self.errors.append(
+                CompileError(
+                    "copy() moves one view by all threads of the block, but where this one begins may differ from "
+                    f"{_VARIES[level]}{origin}",
+                    op.loc,
+                    fix="begin it where the block's tile begins; one thread's elements move with get() and put()",
+                )
+            )
+            return
 
     def error(self, op: Op, condition: _Condition) -> CompileError:
         called = _CALLED.get(op.name, op.name)

@@ -18,6 +18,7 @@ from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import arith, control, debug, gpu, mem, tile
 from tiledsl.ir.types import I32, I64, INDEX, FragmentType, GlobalType, Type
+from tiledsl.layout.shared import Swizzled, row_major
 from tiledsl.passes.addresses import (
     Memory,
     below,
@@ -25,7 +26,6 @@ from tiledsl.passes.addresses import (
     bounds,
     element,
     pointer_to,
-    row_major,
     unsigned_extent,
 )
 from tiledsl.passes.shared_layout import lay_out_shared
@@ -196,8 +196,11 @@ class _Expander:
         base = mem.SharedBase(dtype=op.type.dtype, offset=slot.offset, bytes=slot.bytes, label=op.result.name)
         pointer = self.b.value(base)
         pointer.name = op.result.name
-        dims = op.type.dims
-        self.memories[op.result] = Memory(pointer, dims, row_major(dims), len(dims) - 1)
+        dims, layout = op.type.dims, op.placement
+        swizzle = layout if isinstance(layout, Swizzled) else None
+        rows, panels = layout.row_strides(dims), swizzle.panels(dims) if swizzle is not None else 1
+        strides = layout.strides(dims)
+        self.memories[op.result] = Memory(pointer, dims, strides, len(dims) - 1, swizzle, rows, panels)
 
     def pack(self, op: tile.Pack) -> None:
         elements = self.all(op.operands)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Callable
 
 from tiledsl.ir.core import Kernel
+from tiledsl.passes.bank_conflicts import BankConflicts
 from tiledsl.passes.canonicalize import Canonicalize
 from tiledsl.passes.check_accesses import CheckAccesses
 from tiledsl.passes.check_collectives import CheckCollectives
 from tiledsl.passes.check_launch import CheckLaunch
 from tiledsl.passes.cse import CommonSubexpressions
 from tiledsl.passes.dce import DeadCode
+from tiledsl.passes.distribute import Distribute
 from tiledsl.passes.expand import Expand
 from tiledsl.passes.licm import LoopInvariants
 from tiledsl.passes.manager import Pass, PassManager
@@ -32,8 +34,13 @@ def pipeline(*, shared_limit: int | None = None, target: str = "") -> list[Pass]
         CheckCollectives(),
         # Makes indices constant: the next check and the immediates of expand live on that.
         Unroll(),
+        # Copies become accesses by then, at the latest: layouts are chosen and alignment is proven for those.
+        Distribute(),
         # Proves what expand relies on; last moment at which tensors, tiles and indices are still known.
         CheckAccesses(),
+        # Sees every access to shared memory as it will be, with its width proven; what it chooses, expand addresses.
+        BankConflicts(shared_limit),
+        # Of the bytes that the layouts take.
         *checks,
         # Thread level from here on.
         Expand(),

@@ -6,12 +6,14 @@ may lie on their bytes. First fit in program order, so the layout is predictable
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from tiledsl.errors import CompileError
 from tiledsl.ir.core import Kernel, Op
 from tiledsl.ir.ops import tile
+from tiledsl.layout.shared import ROW, Layout
 
 __all__ = ["ALIGNMENT", "CheckSharedMemory", "SharedLayout", "Slot", "lay_out_shared"]
 
@@ -44,22 +46,24 @@ class SharedLayout:
     bytes: int
 
 
-def lay_out_shared(kernel: Kernel) -> SharedLayout:
-    """Place every shared tile of a tile-level kernel."""
+def lay_out_shared(kernel: Kernel, layouts: Mapping[Op, Layout] | None = None) -> SharedLayout:
+    """Place every shared tile of a tile-level kernel. `layouts`: by allocation, instead of what it says itself."""
     slots: dict[Op, Slot] = {}
     for op in kernel.walk():
         if isinstance(op, tile.SharedAlloc):
-            slots[op] = Slot(op, _first_fit(op, slots), op.type.bytes)
+            size = op.bytes
+            if layouts is not None and op in layouts:
+                size = layouts[op].footprint(op.type.dims) * op.type.dtype.bytes
+            slots[op] = Slot(op, _first_fit(op, size, slots), size)
     return SharedLayout(slots, max((s.end for s in slots.values()), default=0))
 
 
-def _first_fit(op: tile.SharedAlloc, slots: dict[Op, Slot]) -> int:
-    """The lowest aligned offset whose bytes are free or belong to a tile that `op` lies over."""
+def _first_fit(op: tile.SharedAlloc, size: int, slots: dict[Op, Slot]) -> int:
+    """The lowest aligned offset with `size` bytes that are free or belong to a tile that `op` lies over."""
     over = {v.op for v in op.operands}
     shared = [s for s in slots.values() if s.op in over]
     taken = [part for s in slots.values() if s.op not in over for part in _without(s, shared)]
     starts = sorted({0, *(_aligned(s.offset) for s in shared), *(_aligned(end) for _, end in taken)})
-    size = op.type.bytes
     for start in starts:
         if all(start + size <= lo or hi <= start for lo, hi in taken):
             return start
@@ -105,19 +109,33 @@ class CheckSharedMemory:
             f"the block's shared tiles need {layout.bytes} bytes, {self.limit} are possible{on}: {tiles}",
             first.op.loc,
             fix=f"make them {layout.bytes - self.limit} bytes smaller{_what_fits(first, self.limit)}, "
+            f"{self.without_padding(kernel)}"
             "or let a tile reuse the bytes of one that is no longer needed: shared(..., over=tile)",
         )
 
+    def without_padding(self, kernel: Kernel) -> str:
+        """A word on row order, where that would fit."""
+        rows: dict[Op, Layout] = {op: ROW for op in kernel.walk() if isinstance(op, tile.SharedAlloc)}
+        needed = lay_out_shared(kernel, rows).bytes
+        return f"leave out the padding (row order needs {needed}), " if needed <= self.limit else ""
+
 
 def _described(slot: Slot) -> str:
-    over = [v.name or "a tile" for v in slot.op.operands]
-    note = f", over {' and '.join(over)}" if over else ""
-    dims = " x ".join(map(str, slot.op.type.dims))
-    return f"{slot.label} {slot.bytes} bytes ({dims} {slot.op.type.dtype}{note})"
+    op = slot.op
+    over = [v.name or "a tile" for v in op.operands]
+    notes = [f"over {' and '.join(over)}"] if over else []
+    if str(op.placement) != "row":
+        notes.insert(0, str(op.placement))
+    dims = " x ".join(map(str, op.type.dims))
+    return f"{slot.label} {slot.bytes} bytes ({', '.join([f'{dims} {op.type.dtype}', *notes])})"
 
 
 def _what_fits(slot: Slot, limit: int) -> str:
     """How long the first axis of the tile that does not fit may be."""
-    type_ = slot.op.type
-    rows = max(0, limit - slot.offset) // max(1, type_.bytes // type_.dims[0])
-    return f" ({rows} of the {type_.dims[0]} rows of {slot.label} fit)" if rows else ""
+    op, extent = slot.op, slot.op.type.dims[0]
+    step = op.placement.strides(op.type.dims)[0] * op.type.dtype.bytes
+    # The last step of a padded tile is shorter than the others.
+    last = slot.bytes - (extent - 1) * step
+    room = limit - slot.offset
+    rows = (room - last) // max(1, step) + 1 if room >= last else 0
+    return f" ({rows} of the {extent} rows of {slot.label} fit)" if rows else ""

@@ -150,21 +150,19 @@ def _loop(
 
 
 def _middle(b: Builder, op: control.For, step: int) -> Value:
-    """Where the main loop ends: lo + (trips // n) * n * step, with trips counted in 64 bits.
+    """Where the main loop ends: lo + (steps // n) * n * step, for the steps that fit between lo and hi, in 64 bits.
 
-    That may lie past hi by less than a step, and so outside the dtype; hi itself serves as well then.
+    That never passes hi, so it is a value of the dtype, and the rest begins at a multiple of the step from lo: what
+    is known of the alignment of the loop's variable holds in both loops.
     """
     dtype = op.lo.dtype
     wide = dtype if dtype is INDEX else I64
     lo, hi = b.cast(op.lo, wide), b.cast(op.hi, wide)
-    down = step < 0
-    distance = b.scalar("sub", lo, hi) if down else b.scalar("sub", hi, lo)
+    distance = b.scalar("sub", lo, hi) if step < 0 else b.scalar("sub", hi, lo)
     size, zero, count = b.constant(abs(step), wide), b.constant(0, wide), b.constant(op.unroll, wide)
-    rounded = b.scalar("add", distance, b.constant(abs(step) - 1, wide))
-    trips = b.scalar("max", b.scalar("floordiv", rounded, size), zero)
-    whole = b.scalar("mul", b.scalar("floordiv", trips, count), count)
-    end = b.scalar("add", lo, b.scalar("mul", whole, b.constant(step, wide)))
-    return b.cast(b.scalar("max" if down else "min", end, hi), dtype)
+    steps = b.scalar("max", b.scalar("floordiv", distance, size), zero)
+    whole = b.scalar("mul", b.scalar("floordiv", steps, count), count)
+    return b.cast(b.scalar("add", lo, b.scalar("mul", whole, b.constant(step, wide))), dtype)
 
 
 def _wide_step_fits(op: control.For) -> bool:

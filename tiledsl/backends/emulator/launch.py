@@ -81,7 +81,7 @@ def _three(extents: list[int] | tuple[int, ...]) -> tuple[int, int, int]:
 
 
 def _granule(kernel: Kernel) -> int:
-    types = [op.operands[0].type for op in kernel.walk() if op.operands and {"read", "write"} & op.effects]
+    types = [v.type for op in kernel.walk() if {"read", "write"} & op.effects for v in op.operands]
     shared = [t for t in types if isinstance(t, SharedType) or (isinstance(t, PtrType) and t.space == "shared")]
     return min((t.dtype.bytes for t in shared), default=1)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from tiledsl import lang
 from tiledsl.frontend.arithmetic import as_value
-from tiledsl.frontend.bindings import contains_value, describe, is_register
+from tiledsl.frontend.bindings import contains_value, describe, has_operators, is_register
 from tiledsl.frontend.calls import Call, intrinsic
 from tiledsl.ir.core import Value
 from tiledsl.ir.ops import debug, ptx
@@ -31,6 +31,8 @@ def _print(call: Call) -> Any:
                 raise call.error(f"print() of {describe(value)}", "print its elements")
             text, literal = f"{text}{_not_a_place(literal)}{{}}", ""
             operands.append(value)
+        elif has_operators(value):
+            raise call.error(f"print() of {describe(value)}", "print its elements, or the start of a range")
         elif contains_value(value):
             raise call.error("print() of a list with run-time values", "print its elements")
         else:

@@ -7,7 +7,7 @@ from typing import Any
 
 from tiledsl import lang
 from tiledsl.frontend.arithmetic import binary
-from tiledsl.frontend.bindings import contains_value, describe
+from tiledsl.frontend.bindings import Range, Ranges, contains_value, describe
 from tiledsl.frontend.calls import Call, intrinsic
 from tiledsl.ir.core import Value
 from tiledsl.ir.expr import FUNCTIONS, BinExpr, ConstExpr, Expr, NameExpr
@@ -18,6 +18,7 @@ __all__: list[str] = []
 
 MAX_THREADS = 1024
 MAX_THREADS_Z = 64
+MAX_BLOCKS = 32
 
 
 def _once(call: Call, what: str, declared: Any) -> tuple[Any, ...]:
@@ -58,7 +59,10 @@ def _threads(call: Call) -> Any:
         limit = f"at most {MAX_THREADS} threads fit in a block, {MAX_THREADS_Z} along z"
         shown = ", ".join(str(extent) for extent in extents)
         raise call.error(f"threads({shown}): {count} threads; {limit}", "use fewer threads, each doing more")
-    call.frame.unit.threads = extents
+    blocks: Any = call["blocks"]
+    if not isinstance(blocks, int) or isinstance(blocks, bool) or not 0 <= blocks <= MAX_BLOCKS:
+        raise call.error(f"blocks= is a compile-time int from 0 to {MAX_BLOCKS}, got {describe(blocks)}")
+    call.frame.unit.threads, call.frame.unit.blocks_per_sm = extents, blocks
     return _positions(call, gpu.ThreadId, len(extents))
 
 
@@ -103,9 +107,14 @@ def _lane_id(call: Call) -> Any:
 
 @intrinsic(lang.unroll)
 def _unroll(call: Call) -> Any:
+    """The compile-time sequence; with ``by=`` the loop itself is at run time, and `loops` makes it."""
     bounds: tuple[Any, ...] = call["bounds"]
+    if call["by"] != 0:
+        raise call.error("unroll(..., by=n) stands in a `for`", "write `for k in unroll(range(n), by=4)`")
     if not 1 <= len(bounds) <= 3:
         raise call.error(f"unroll() takes 1 to 3 bounds, got {len(bounds)}")
+    if len(bounds) == 1 and isinstance(bounds[0], Ranges):
+        return _compile_time_ranges(call, bounds[0])
     for bound in bounds:
         if not isinstance(bound, int) or isinstance(bound, bool):
             raise call.error(
@@ -114,6 +123,15 @@ def _unroll(call: Call) -> Any:
     if len(bounds) == 3 and bounds[2] == 0:
         raise call.error("unroll() with step 0 never ends")
     return range(*bounds)
+
+
+def _compile_time_ranges(call: Call, ranges: Ranges) -> list[Range]:
+    if not isinstance(ranges.extent, int):
+        raise call.error(
+            "unroll() of tiles() over an extent that is only known at run time",
+            "leave unroll() out, or repeat the body a few times an iteration: unroll(tiles(K, BK), by=2)",
+        )
+    return [Range(start, ranges.size) for start in range(0, ranges.extent, ranges.size)]
 
 
 @intrinsic(lang.cdiv)

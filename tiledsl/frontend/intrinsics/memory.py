@@ -8,12 +8,14 @@ from tiledsl import lang
 from tiledsl.frontend.arithmetic import as_value, convert, elementwise
 from tiledsl.frontend.bindings import describe
 from tiledsl.frontend.calls import Call, intrinsic
-from tiledsl.frontend.memory import element_index, is_vector, memory_type, vector_length
+from tiledsl.frontend.memory import is_vector, vector_length
+from tiledsl.frontend.views import as_view, located, memory_type
 from tiledsl.ir.core import Value
 from tiledsl.ir.ops import tile
 from tiledsl.ir.ops.arith import Bitcast
 from tiledsl.ir.types import BOOL, INDEX, DType, FragmentType, SharedType
 from tiledsl.lang import ir_dtype
+from tiledsl.layout.shared import AUTO, Layout
 
 scalar_class: Any = lang.Scalar
 fragment_class: Any = lang.Fragment
@@ -58,9 +60,23 @@ def _shared(call: Call) -> Any:
     for other in tiles:
         if not isinstance(other, Value) or not isinstance(other.type, SharedType):
             raise call.error(f"over= takes shared tiles, got {describe(other)}")
-    value = call.builder.value(tile.SharedAlloc(*tiles, type=type_))
+    value = call.builder.value(tile.SharedAlloc(*tiles, type=type_, layout=_layout(call, type_)))
     call.frame.unit.tile_count += 1
     return value
+
+
+def _layout(call: Call, type_: SharedType) -> str:
+    """``layout=`` as the text that stands in the IR."""
+    layout = call["layout"]
+    if layout is None:
+        return AUTO
+    if not isinstance(layout, Layout):
+        fix = "pass row_major, padded(n), swizzled(...), or None to let the compiler choose"
+        raise call.error(f"layout= takes a layout, got {describe(layout)}", fix)
+    problem = layout.problem(type_.dims)
+    if problem is not None:
+        raise call.error(problem.message, problem.fix)
+    return str(layout)
 
 
 @intrinsic(lang.fragment)
@@ -79,8 +95,8 @@ def _get(call: Call) -> Any:
     memory, vec = call["self"], call["vec"]
     dtype = memory_type(memory).dtype
     count = vector_length(call.frame, call.node, memory, vec) if vec != 0 else 1
-    at = element_index(call.frame, call.node, memory, call["index"])
-    value = call.builder.value(tile.Get(memory, *at, _padding(call, dtype, count), vec=count))
+    base, at = located(call.frame, call.node, memory, call["index"])
+    value = call.builder.value(tile.Get(base, *at, _padding(call, dtype, count), vec=count))
     return _as_vector(call, value, vec)
 
 
@@ -109,19 +125,19 @@ def _as_vector(call: Call, value: Value, vec: int) -> Value:
 def _load(call: Call) -> Any:
     memory = call["self"]
     count = vector_length(call.frame, call.node, memory, call["vec"])
-    at = element_index(call.frame, call.node, memory, call["index"])
-    return _as_vector(call, call.builder.value(tile.Load(memory, *at, vec=count)), call["vec"])
+    base, at = located(call.frame, call.node, memory, call["index"])
+    return _as_vector(call, call.builder.value(tile.Load(base, *at, vec=count)), call["vec"])
 
 
 def _split(call: Call, name: str, what: str) -> tuple[Value, list[Value], Any]:
-    """The memory, the indices and the last argument of put, store and atomic_add."""
+    """The memory, the indices there and the last argument of put, store and atomic_add."""
     memory, arguments = call["self"], call[name]
-    if len(arguments) != memory_type(memory).rank + 1:
+    rank = as_view(memory).rank
+    if len(arguments) != rank + 1:
         raise call.error(
-            f"{what}() on a tile of {memory_type(memory).rank} axes takes as many indices and a value, "
-            f"got {len(arguments)} arguments"
+            f"{what}() on a tile of {rank} axes takes as many indices and a value, got {len(arguments)} arguments"
         )
-    return memory, element_index(call.frame, call.node, memory, arguments[:-1]), arguments[-1]
+    return *located(call.frame, call.node, memory, arguments[:-1]), arguments[-1]
 
 
 def _store(call: Call, op: type[tile.Store], name: str, what: str) -> None:
@@ -133,7 +149,7 @@ def _store(call: Call, op: type[tile.Store], name: str, what: str) -> None:
     if value.type.dtype != dtype:
         raise call.error(f"a fragment of {value.type.dtype} stored to {dtype}", f"convert it: {dtype}(...)")
     count = value.type.size
-    vector_length(call.frame, call.node, memory, count * dtype.bytes)
+    vector_length(call.frame, call.node, call["self"], count * dtype.bytes)
     if count == 1:
         value = call.builder.value(tile.Extract(value, at=(0,)))
     call.builder.add(op(memory, *at, value, vec=count))

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Sequence
 
 from tiledsl.ir.core import Op, Value, attribute, operand
@@ -18,10 +19,12 @@ from tiledsl.ir.types import (
     Type,
     is_memory,
 )
+from tiledsl.layout.shared import AUTO, ROW, Layout, parse_layout
 
 __all__ = [
     "Access",
     "AtomicAdd",
+    "Copy",
     "Dim",
     "Extract",
     "Get",
@@ -30,6 +33,7 @@ __all__ = [
     "Pack",
     "Put",
     "SharedAlloc",
+    "Side",
     "Store",
     "Stride",
 ]
@@ -65,12 +69,26 @@ class SharedAlloc(Op):
     """A tile in shared memory. Operands: earlier allocations whose bytes it may reuse (`over=`).
 
     Allocations without `over` are disjoint. The tile starts at a multiple of 16 bytes.
+
+    layout: the text form of a `layout.shared.Layout`, or "auto": the pass `bank-conflict` chooses. At this level
+    it means nothing; `expand` computes addresses by it, and takes an "auto" that nobody chose for row order.
     """
 
     name = "tile.shared_alloc"
     level = "tile"
     effects = frozenset({"sync"})  # an allocation is an identity: never merged, duplicated or hoisted
     type = attribute(SharedType)
+    layout = attribute(str, AUTO)
+
+    @property
+    def placement(self) -> Layout:
+        """The layout; row order where none is chosen."""
+        return ROW if self.layout == AUTO else parse_layout(self.layout)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes from the tile's first element to its last, as it is laid out."""
+        return self.placement.footprint(self.type.dims) * self.type.dtype.bytes
 
     def infer(self) -> Sequence[Type]:
         return (self.type,)
@@ -78,6 +96,10 @@ class SharedAlloc(Op):
     def verify(self) -> None:
         self.require(all(isinstance(v.type, SharedType) for v in self.operands), "over= takes shared tiles")
         self.require(all(d > 0 for d in self.type.dims), "extents are positive")
+        try:
+            _ = self.placement
+        except ValueError as error:
+            self.require(False, str(error))
 
 
 class Access(Op):
@@ -188,6 +210,91 @@ class AtomicAdd(Access):
         super().verify()
         self.require(self.vec == 1, "adds one element")
         self.require(self.memory_type.dtype.name in self.dtypes, f"not defined for {self.memory_type.dtype}")
+
+
+# -- whole-block copies ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One side of a copy: the elements of `memory` from `origin` on, where `axes[i]` is the axis of
+    `memory` along which axis i of the copied shape runs."""
+
+    memory: Value
+    origin: tuple[Value, ...]
+    axes: tuple[int, ...]
+
+    @property
+    def type(self) -> MemoryType:
+        assert isinstance(self.memory.type, (GlobalType, SharedType))
+        return self.memory.type
+
+    @property
+    def unit(self) -> int | None:
+        """The axis of the copied shape along which neighbours lie side by side, if there is one."""
+        type_ = self.type
+        axis = type_.unit if isinstance(type_, GlobalType) else type_.rank - 1
+        return self.axes.index(axis) if axis in self.axes else None
+
+
+class Copy(Op):
+    """``copy(src, dst)`` by all threads of the block: `shape` elements; no barrier is implied.
+
+    Operands: the source, its origin (an index an axis), the destination, its origin. Axis i of `shape` runs
+    along axis `src_axes[i]` of the source and `dst_axes[i]` of the destination; the other axes stay at
+    their origin. What lies past the edge of a global tensor reads as zero and is not written. `vec`: bytes
+    of one access, on the sides whose unit-stride axis is that of the vectors (see `passes.thread_map`).
+    """
+
+    name = "tile.copy"
+    level = "tile"
+    effects = frozenset({"read", "write"})
+    scope = "cta"
+    shape = attribute[tuple[int, ...]](tuple)
+    src_axes = attribute[tuple[int, ...]](tuple)
+    dst_axes = attribute[tuple[int, ...]](tuple)
+    vec = attribute(int, 16)
+
+    @property
+    def src(self) -> Side:
+        return Side(self.operands[0], tuple(self.operands[1 : self._split]), self.src_axes)
+
+    @property
+    def dst(self) -> Side:
+        return Side(self.operands[self._split], tuple(self.operands[self._split + 1 :]), self.dst_axes)
+
+    @property
+    def _split(self) -> int:
+        """Position of the destination among the operands."""
+        type_ = self.operands[0].type
+        self.require(isinstance(type_, (GlobalType, SharedType)), f"cannot copy {type_}")
+        assert isinstance(type_, (GlobalType, SharedType))
+        self.require(len(self.operands) > 1 + type_.rank, f"takes {type_.rank} indices of the source")
+        return 1 + type_.rank
+
+    @property
+    def dtype(self) -> DType:
+        return self.src.type.dtype
+
+    def verify(self) -> None:
+        self.require(len(self.operands) > 0 and len(self.shape) > 0, "has no operands or no shape")
+        self.require(all(type(n) is int and n > 0 for n in self.shape), "extents are positive")
+        self.require(is_memory(self.operands[self._split].type), "the destination is no memory")
+        for what, side in (("source", self.src), ("destination", self.dst)):
+            type_ = side.type
+            self.require(len(side.origin) == type_.rank, f"takes {type_.rank} indices of the {what}")
+            self.require(all(v.type == INDEX for v in side.origin), "indices are of type index")
+            self.require(
+                len(side.axes) == len(self.shape) == len(set(side.axes)) and set(side.axes) <= set(range(type_.rank)),
+                f"axes {side.axes} of the {what} are not one of {type_.rank} for each of {len(self.shape)}",
+            )
+            for axis, size in zip(side.axes, self.shape, strict=True):
+                extent = type_.dims[axis]
+                self.require(not isinstance(extent, int) or size <= extent, f"{size} elements of {extent} ({what})")
+        size = self.dtype.bytes
+        self.require(self.dst.type.dtype == self.dtype, "source and destination differ in dtype")
+        wide = self.vec in VECTOR_BYTES and self.vec % size == 0
+        self.require(wide or self.vec == size, f"accesses of {self.vec} bytes on elements of {size}")
 
 
 # -- per-thread fragments --------------------------------------------------------------------------

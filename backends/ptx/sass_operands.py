@@ -1,0 +1,370 @@
+"""Operands of SASS instructions: which registers each one reads and writes, and how many at each place.
+
+nvdisasm's text names the first register of a vector; how many follow is in the opcode: ``LDS.128 R4`` writes
+R4 to R7, ``DFMA`` reads pairs, ``HMMA.16816.F32`` takes 4, 2 and 4. The tables below were checked against the
+life ranges that ``nvdisasm --print-life-ranges`` prints, over the kernels of the tests.
+
+An opcode that no table knows is decoded as far as its text goes, and marked.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Callable, NamedTuple
+
+__all__ = ["Operand", "Operands", "Register", "decode_operands", "opcode_of"]
+
+
+class Register(NamedTuple):
+    """One 32-bit register or predicate. file: "R" general, "UR" uniform, "P" or "UP" their predicates."""
+
+    file: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.file}{self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """text: as nvdisasm writes it. registers: all that it stands for, in order. written: it is a result.
+    reuse: its value stays in the operand cache."""
+
+    text: str
+    registers: tuple[Register, ...]
+    written: bool = False
+    reuse: bool = False
+
+
+@dataclass(frozen=True)
+class Operands:
+    """The operands of one instruction.
+
+    predicate: what guards it, or None. known: every register is accounted for; if not, `reads` and
+    `writes` may miss some. conditional: it may not run, so that what it writes may keep its old value.
+    """
+
+    opcode: str
+    operands: tuple[Operand, ...]
+    predicate: Register | None
+    conditional: bool
+    known: bool
+
+    @cached_property
+    def reads(self) -> frozenset[Register]:
+        guard = () if self.predicate is None else (self.predicate,)
+        return frozenset((*guard, *(r for o in self.operands if not o.written for r in o.registers)))
+
+    @cached_property
+    def writes(self) -> frozenset[Register]:
+        return frozenset(r for o in self.operands if o.written for r in o.registers)
+
+    @property
+    def sources(self) -> tuple[Operand, ...]:
+        """Everything that is not a result, in order: constants and immediates, too."""
+        return tuple(o for o in self.operands if not o.written)
+
+
+class Widths(NamedTuple):
+    """Registers of the result, and of each source by its place (the last entry goes for the rest)."""
+
+    result: int = 1
+    sources: tuple[int, ...] = (1,)
+
+
+Mods = tuple[str, ...]
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+GUARD = re.compile(r"@(!?)(U?P)(\d|T)\s+")
+BARE = re.compile(r"[-~!|]*(UR|UP|R|P)(\d+|Z|T)(?![\w\[])")
+TOKEN = re.compile(r"(?<![\w.$])(UR|UP|R|P)(\d+|Z|T)(\.64|\.U32)?(?!\w)")
+SHAPE = re.compile(r"(\d+)x(\d+)x(\d+)")
+
+PREDICATE_RESULTS = {"FCHK": 1}
+"""How many leading predicates are results where no register is one; 2 for every other one of `TESTS`."""
+TESTS = ("SETP", "SETP2", "PLOP3", "FCHK")
+CARRY_OUT = frozenset({"IADD", "IADD3", "UIADD3", "IMAD", "UIMAD", "LEA", "ULEA", "LOP3", "ULOP3", "VOTE"})
+"""Opcodes with predicate results behind the register result."""
+
+NO_RESULT = _names(
+    """
+    ACQBULK ARRIVES BAR BPT BRA BREAK BRX BSSY BSYNC CALL CCTL CCTLL CGAERRBAR DEPBAR ERRBAR EXIT FENCE JMP KILL
+    LDGDEPBAR LDGSTS MEMBAR NANOSLEEP NOP PMTRIG PREEXIT RED REDG REDS RET ST STG STL STS STSM
+    UCGABAR_ARV UCGABAR_WAIT USETMAXREG UTMACCTL UTMACMDFLUSH UTMALDG UTMASTG WARPGROUP WARPSYNC YIELD
+    """
+)
+ONE_WORD = _names(
+    """
+    B2R BMOV BMSK ELECT F2FP FADD FCHK FFMA FLO FMNMX FMNMX3 FMUL FSEL FSET FSETP FSWZADD HADD2 HFMA2 HMNMX2 HMUL2
+    HSET2 HSETP2 I2FP I2I IABS IADD IADD3 IDP IMAD IMMA IMNMX IMUL ISCADD ISETP LEA LOP3 MATCH MOV MUFU P2R P2UR PLOP3
+    POPC PRMT PSETP QSPC R2P R2UR REDUX S2R S2UR SEL SGXT SHF SHFL UBMSK UBREV UFLO UIADD3 UIMAD UIMNMX UISETP ULEA
+    ULOP3 UMOV UP2UR UPLOP3 UPOPC UPRMT UPSETP UR2UP USEL USETP USGXT USHF UVIADD UVIMNMX VABSDIFF VABSDIFF4 VIADD
+    VIADDMNMX VIMNMX VIMNMX3 VOTE VOTEU BREV
+    """
+)
+"""Opcodes whose operands have one word each, unless a rule of `RULES` says otherwise."""
+
+GLOBAL = frozenset({"ATOM", "ATOMG", "CCTL", "LD", "LDG", "LDGSTS", "RED", "REDG", "ST", "STG"})
+"""Opcodes with 64-bit addresses."""
+
+
+def _data(mods: Mods) -> int:
+    """Words of what a memory access moves."""
+    return 4 if "128" in mods else 2 if "64" in mods or "F64" in mods else 1
+
+
+def _memory(mods: Mods) -> Widths:
+    return Widths(_data(mods), (_data(mods),))
+
+
+def _atomic(mods: Mods) -> Widths:
+    return Widths(_data(mods), (_data(mods),))
+
+
+def _matrix_move(mods: Mods) -> Widths:
+    words = 4 if mods[-1] == "4" else 2 if mods[-1] == "2" else 1
+    return Widths(words, (words,))
+
+
+def _pairs(mods: Mods) -> Widths:
+    return Widths(2, (2,))
+
+
+def _integer(mods: Mods) -> Widths:
+    """From sm_100 on, integer instructions have 64-bit forms."""
+    return _pairs(mods) if {"64", "U64", "S64"} & set(mods) else Widths()
+
+
+def _multiply(mods: Mods) -> Widths:
+    if "HI" in mods:
+        return Widths(1, (1, 1, 2))
+    return Widths(2, (1, 1, 2)) if "WIDE" in mods else Widths()
+
+
+def _convert(result: frozenset[str], source: frozenset[str]) -> Callable[[Mods], Widths]:
+    def rule(mods: Mods) -> Widths:
+        return Widths(1 + bool(result & set(mods)), (1 + bool(source & set(mods)),))
+
+    return rule
+
+
+def _float_to_float(mods: Mods) -> Widths:
+    """The types stand as result, source."""
+    types = [m for m in mods if m in ("F64", "F32", "F16", "BF16", "TF32")]
+    wide = [1 + (t == "F64") for t in [*types, "F32", "F32"][:2]]
+    return Widths(wide[0], (wide[1],))
+
+
+def _round(mods: Mods) -> Widths:
+    return _pairs(mods) if "F64" in mods else Widths()
+
+
+def _counter(mods: Mods) -> Widths:
+    return Widths() if "32" in mods else Widths(2)
+
+
+def _mma(bits: int, accumulator: int) -> Callable[[Mods], Widths]:
+    """A warp-wide product of m x n x k elements of `bits`; the mantissa of `accumulator` is in bits."""
+
+    def rule(mods: Mods) -> Widths:
+        m, n, k = _mma_shape(mods[0])
+        width = 32 if "TF32" in mods else 4 if {"S4", "U4"} & set(mods) else bits
+        held = 16 if accumulator == 32 and mods[1] == "F16" else accumulator
+
+        def words(count: int, size: int) -> int:
+            return max(1, count * size // 32 // 32)
+
+        return Widths(words(m * n, held), (words(m * k, width), words(n * k, width), words(m * n, held)))
+
+    return rule
+
+
+def _mma_shape(text: str) -> tuple[int, int, int]:
+    """``16816`` is 16 x 8 x 16, ``884`` is 8 x 8 x 4, and newer opcodes write ``16x8x16``."""
+    if found := SHAPE.fullmatch(text):
+        return int(found[1]), int(found[2]), int(found[3])
+    m = 16 if text.startswith("16") else 8
+    return m, 8, int(text[len(str(m)) + 1 :])
+
+
+def _wgmma(mods: Mods) -> Widths:
+    """The accumulator of a warpgroup. A source A in registers, 64 rows of 32 bytes, has 4 words; where A is in
+    shared memory, too, one descriptor operand stands for both, and the accumulator comes second."""
+    found = SHAPE.fullmatch(mods[0])
+    assert found is not None
+    words = int(found[2]) // (4 if mods[1] == "F16" else 2)
+    return Widths(words, (4, words))
+
+
+def _jump(mods: Mods) -> Widths:
+    """Code addresses have 64 bits."""
+    return Widths(2, (2,))
+
+
+F64, I64 = frozenset({"F64"}), frozenset({"S64", "U64"})
+RULES: dict[str, Callable[[Mods], Widths]] = {
+    **dict.fromkeys(("LDG", "LDS", "LDL", "LD", "LDC", "LDCU", "ULDC", "STG", "STS", "STL", "ST"), _memory),
+    **dict.fromkeys(("ATOM", "ATOMG", "ATOMS", "RED", "REDG", "REDS", "SYNCS"), _atomic),
+    **dict.fromkeys(("LDSM", "STSM", "MOVM"), _matrix_move),
+    **dict.fromkeys(("DADD", "DMUL", "DFMA", "DSETP", "DMNMX", "FADD2", "FMUL2", "FFMA2"), _pairs),
+    **dict.fromkeys(("IADD", "IADD3", "ISETP", "IMNMX", "VIMNMX", "SEL", "MOV"), _integer),
+    **dict.fromkeys(("UIADD3", "UISETP", "UIMNMX", "UVIMNMX", "USEL", "UMOV"), _integer),
+    **dict.fromkeys(("IMAD", "UIMAD"), _multiply),
+    **dict.fromkeys(("RET", "BRX", "CALL", "LEPC", "JMX", "UTMACCTL"), _jump),
+    "F2F": _float_to_float,
+    "F2I": _convert(I64, F64),
+    "I2F": _convert(F64, I64),
+    "FRND": _round,
+    "CS2R": _counter,
+    "HMMA": _mma(16, 32),
+    "QMMA": _mma(8, 32),
+    "IMMA": _mma(8, 32),
+    "BMMA": _mma(1, 32),
+    "DMMA": _mma(64, 64),
+    "HGMMA": _wgmma,
+    "IGMMA": _wgmma,
+    "QGMMA": _wgmma,
+}
+"""Widths by opcode, from its modifiers."""
+
+UNKNOWN_MODS = frozenset({"SP", "256", "ENL2"})
+"""Sparse products and 32-byte accesses have operands that are not described here."""
+
+BULK = {"UTMALDG": 2, "UTMASTG": 1}
+"""Shared addresses (of the data, of the barrier) in a tensor copy's first operand; a coordinate a dimension follows.
+The second operand is the address of the tensor map."""
+
+
+def opcode_of(text: str) -> str:
+    """``LDS.128`` of ``@P0 LDS.128 R4, [R2] ;``."""
+    body = GUARD.sub("", text, count=1)
+    return body.split(None, 1)[0].rstrip(";")
+
+
+def decode_operands(text: str, encoding: int = 0, *, capability: int = 90) -> Operands:
+    """Decode what nvdisasm wrote. `encoding` and `capability` give the descriptor of a global access that the
+    text of sm_8x does not show."""
+    guard = GUARD.match(text)
+    body = GUARD.sub("", text, count=1).rstrip("; \t")
+    opcode, _, rest = body.partition(" ")
+    base, *modifiers = opcode.split(".")
+    mods = tuple(modifiers)
+    parts = _split(rest)
+    results = _results(base, parts)
+    widths = _widths(base, mods)
+    operands: list[Operand] = []
+    for number, part in enumerate(parts):
+        written = number in results
+        place = min(number - len(results), len(widths.sources) - 1)
+        width = widths.result if written else widths.sources[place]
+        operands.append(_operand(part, base, mods, width, written, first=not number))
+    if hidden := _hidden_descriptor(base, rest, encoding, capability):
+        operands.append(hidden)
+    if base in ("P2R", "R2P", "UP2UR"):
+        operands = _predicate_file(base, operands)
+    never = guard is not None and guard[1] == "!" and guard[3] == "T"  # @!PT: a slot that must be filled
+    predicate = Register(guard[2], int(guard[3])) if guard is not None and guard[3] != "T" else None
+    if never:
+        operands = []
+    known = (base in ONE_WORD or base in RULES or base in NO_RESULT) and not UNKNOWN_MODS & set(mods)
+    return Operands(opcode, tuple(operands), predicate, never or predicate is not None, known)
+
+
+def _split(text: str) -> list[str]:
+    """The operands of an instruction: split at commas outside of brackets."""
+    parts: list[str] = []
+    depth, start = 0, 0
+    for at, sign in enumerate(text):
+        depth += (sign in "[({") - (sign in "])}")
+        if sign == "," and not depth:
+            parts.append(text[start:at].strip())
+            start = at + 1
+    return [p for p in (*parts, text[start:].strip()) if p]
+
+
+def _results(base: str, parts: list[str]) -> set[int]:
+    """Which operands are results, by their place."""
+    if base in NO_RESULT:
+        return set()
+    if base in ("VOTE", "VOTEU"):
+        return set(range(len(parts) - 1))
+    if base.endswith(TESTS):
+        return set(range(PREDICATE_RESULTS.get(base, 2)))
+    count = 0
+    while count < len(parts) and _is_predicate(parts[count]):
+        count += 1
+    if count < len(parts) and (_is_register(parts[count]) or parts[count] == "PR"):
+        count += 1
+        while base in CARRY_OUT and count < len(parts) and _is_predicate(parts[count]):
+            count += 1
+    return set(range(count))
+
+
+def _widths(base: str, mods: Mods) -> Widths:
+    rule = RULES.get(base)
+    return rule(mods) if rule is not None and not UNKNOWN_MODS & set(mods) else Widths()
+
+
+def _is_register(part: str) -> bool:
+    found = BARE.match(part)
+    return found is not None and found[1] in ("R", "UR")
+
+
+def _is_predicate(part: str) -> bool:
+    found = BARE.match(part)
+    return found is not None and found[1] in ("P", "UP")
+
+
+def _operand(part: str, base: str, mods: Mods, width: int, written: bool, *, first: bool) -> Operand:
+    registers: list[Register] = []
+    in_memory = "[" in part and not part.startswith(("c[", "cx["))
+    for found in TOKEN.finditer(part):
+        file, number = found[1], found[2]
+        if number in ("Z", "T"):
+            continue
+        count = 1
+        if in_memory:
+            count = _address_words(part, base, mods, found, first)
+        elif file in ("R", "UR"):
+            count = width if not part.startswith(("c[", "cx[")) else 1
+        registers += (Register(file, int(number) + i) for i in range(count))
+    return Operand(part, tuple(registers), written, ".reuse" in part)
+
+
+def _address_words(part: str, base: str, mods: Mods, found: re.Match[str], first: bool) -> int:
+    """Words that a register inside of brackets stands for."""
+    file, suffix = found[1], found[3]
+    if part.startswith("gdesc["):
+        return 4  # the descriptors of A and of B
+    if base in BULK:
+        return BULK[base] + int(mods[0][0]) if first else 2
+    if part.startswith("desc[") and found.start() < part.index("]"):
+        return 2
+    if base == "UTMACCTL" or (file == "UR" and base in GLOBAL):
+        return 2
+    if suffix is not None:
+        return 2 if suffix == ".64" else 1
+    to_shared = base == "LDGSTS" and first
+    return 2 if file == "R" and base in GLOBAL and "E" in mods and not to_shared else 1
+
+
+def _hidden_descriptor(base: str, rest: str, encoding: int, capability: int) -> Operand | None:
+    """On sm_8x, ``[R2.64]`` goes with a descriptor in a uniform pair that only the encoding names: where a load
+    has its second source, or a store its third."""
+    if capability >= 90 or base not in GLOBAL or ".64" not in rest or "UR" in rest or not encoding:
+        return None
+    first = encoding >> (32 if base in ("LDG", "LD", "CCTL") else 64) & 63
+    return Operand(f"desc[UR{first}]", (Register("UR", first), Register("UR", first + 1)))
+
+
+def _predicate_file(base: str, operands: list[Operand]) -> list[Operand]:
+    """``PR`` is the whole predicate file."""
+    file = "UP" if base.startswith("U") else "P"
+    registers = tuple(Register(file, i) for i in range(7))
+    return [Operand(o.text, registers, base == "R2P") if o.text in ("PR", "UPR") else o for o in operands]

@@ -1,0 +1,143 @@
+"""Two counts of the wavefronts that a launch takes: the static one times executions, and the emulator's.
+
+The static count says what one access of each warp takes; how often a warp makes it depends on sizes, and comes
+from a run of the tile level on the emulator, which knows no layouts. The other count is of the real addresses
+of the thread level.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from tiledsl.backends import emulator
+from tiledsl.backends.emulator.wavefronts import Ints, WavefrontCount
+from tiledsl.compiler import lower
+from tiledsl.ir.core import Kernel, Op
+from tiledsl.kernel import TileKernel
+from tiledsl.layout.banks import Kind
+from tiledsl.layout.shared import ROW
+from tiledsl.passes.bank_conflicts import BankConflicts
+from tiledsl.passes.lanes import Lanes
+from tiledsl.passes.shared_accesses import SharedAccess, WavefrontCounter, shared_accesses
+from tiledsl.runtime.arrays import host_array
+from tiledsl.runtime.dispatch import EMULATED_ARCH
+from tiledsl.specialize import specialize
+
+__all__ = ["BothCounts", "Bounds", "Key", "count_both", "emulated_counts", "executions", "static_counts"]
+
+
+class Key(NamedTuple):
+    """Accesses that both levels can tell apart. place: file and line."""
+
+    place: str
+    kind: Kind
+    bytes: int
+
+    @classmethod
+    def of(cls, op: Op, kind: Kind, width: int) -> Key:
+        return cls(f"{Path(op.loc.file).name}:{op.loc.line}", kind, width)
+
+
+Bounds = tuple[int, int]
+Executions = Mapping[tuple[Op, int], Ints]
+
+
+@dataclass(frozen=True)
+class BothCounts:
+    """Wavefronts of one launch by access: static ones as least and most, None where they are not known.
+
+    `accesses`: how many a launch makes, of a warp each.
+    """
+
+    static: dict[Key, Bounds | None]
+    emulated: Counter[Key]
+    accesses: Counter[Key]
+
+    @property
+    def differences(self) -> list[str]:
+        """Accesses whose static count is known and is not the emulator's, or that it does not have."""
+        found = [f"{key}: static none, emulated {self.emulated[key]}" for key in self.emulated.keys() - self.static]
+        for key, bounds in self.static.items():
+            if bounds is not None and not bounds[0] <= self.emulated[key] <= bounds[1]:
+                found.append(f"{key}: static {bounds}, emulated {self.emulated[key]}")
+        return found
+
+    def of_kind(self, kind: Kind) -> tuple[int | None, int]:
+        """Static and emulated wavefronts of all loads, stores or atomics; None if one of them is not exact."""
+        bounds = [b for key, b in self.static.items() if key.kind == kind]
+        exact = [b[0] for b in bounds if b is not None and b[0] == b[1]]
+        emulated = sum(n for key, n in self.emulated.items() if key.kind == kind)
+        return sum(exact) if len(exact) == len(bounds) else None, emulated
+
+
+def count_both(kernel: TileKernel, *args: Any, **kwargs: Any) -> BothCounts:
+    """Both counts of one call, on the emulator; the arguments are written as by a call."""
+    dispatcher = kernel.dispatcher
+    names = [p.name for p in kernel.signature.params]
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    arguments = dispatcher.arguments(dispatcher.launcher.with_defaults(given))
+    problem = specialize(kernel.signature, arguments.arrays, arguments.consts)
+    at_tile_level: list[Kernel] = []
+
+    def observe(stage: str, at_stage: Kernel) -> None:
+        if stage == f"after:{BankConflicts.name}":
+            at_tile_level.append(at_stage.clone())
+
+    arch = kernel.signature.arch or EMULATED_ARCH
+    threads, _ = lower(kernel.signature, problem.spec, arch, observe=observe)
+    (tiles,) = at_tile_level
+    inputs = {**{name: host_array(info) for name, info in arguments.present.items()}, **arguments.scalars}
+    counting, counted = WavefrontCount(), WavefrontCount()
+    saved = {name: array.copy() for name, array in inputs.items() if hasattr(array, "copy")}
+    emulator.run(tiles, {**inputs, **saved}, options=emulator.Options(hooks=(counting,)))
+    emulator.run(threads, inputs, options=emulator.Options(hooks=(counted,)))
+    accesses: Counter[Key] = Counter()
+    for (op, _), count in counted.counts.items():
+        accesses[Key.of(op, count.kind, count.bytes)] += count.accesses
+    return BothCounts(static_counts(tiles, "chosen", executions(counting)), emulated_counts(counted), accesses)
+
+
+def executions(hook: WavefrontCount) -> Executions:
+    """Of a run at tile level: how often each warp made each access."""
+    return {key: count.by_warp for key, count in hook.counts.items()}
+
+
+def emulated_counts(hook: WavefrontCount) -> Counter[Key]:
+    found: Counter[Key] = Counter()
+    for (op, _), count in hook.counts.items():
+        found[Key.of(op, count.kind, count.bytes)] += count.wavefronts
+    return found
+
+
+def static_counts(kernel: Kernel, layout: Literal["row", "chosen"], made: Executions) -> dict[Key, Bounds | None]:
+    """Least and most wavefronts of all that a tile-level kernel did on a line; None where they are not known."""
+    lanes = Lanes(kernel)
+    counter = WavefrontCounter(lanes)
+    found: dict[Key, Bounds | None] = {}
+    for access in shared_accesses(kernel, lanes):
+        key = Key.of(access.op, access.kind, access.width)
+        bounds = _bounds(access, counter, layout, made)
+        before = found.get(key, (0, 0))
+        found[key] = None if bounds is None or before is None else (before[0] + bounds[0], before[1] + bounds[1])
+    return found
+
+
+def _bounds(access: SharedAccess, counter: WavefrontCounter, layout: str, made: Executions) -> Bounds | None:
+    count = counter.count(access, ROW if layout == "row" else access.alloc.placement)
+    times = made.get((access.op, access.width))
+    if times is None:
+        return 0, 0
+    if count is None or access.mask.unknown or access.guarded:
+        return None
+    if not count.is_exact:
+        return count.least * int(times.sum()), count.most * int(times.sum())
+    assert not times[len(count.mean) :].any(), "more warps than the block has"
+    known = [(int(n), mean) for n, mean in zip(times, count.mean, strict=False) if n]
+    if any(mean is None for _, mean in known):
+        return 0, 0  # a warp that should take no part did: differs from any count
+    total = sum(n * mean for n, mean in known if mean is not None)
+    return int(total), int(total)

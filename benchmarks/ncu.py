@@ -1,0 +1,100 @@
+"""Hardware counters of launches, by Nsight Compute: one row of counters for each kernel launch of a program."""
+
+from __future__ import annotations
+
+import csv
+import io
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["COUNTERS", "Launch", "find_ncu", "parse", "profile"]
+
+COUNTERS: Mapping[str, str] = {
+    "load wavefronts": "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",
+    "store wavefronts": "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum",
+    "load conflicts": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum",
+    "store conflicts": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum",
+    "all wavefronts": "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum",
+    "load instructions": "smsp__inst_executed_op_shared_ld.sum",
+    "store instructions": "smsp__inst_executed_op_shared_st.sum",
+    "atomic instructions": "smsp__inst_executed_op_shared_atom.sum",
+}
+"""What is counted, and under which name. Those that a version of ncu does not have are left out."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel launch. `counters`: values by the names of COUNTERS, those that ncu gave."""
+
+    kernel: str
+    counters: dict[str, int]
+
+
+def find_ncu() -> str:
+    """ncu on the PATH or in a CUDA toolkit. Raises SystemExit that says where to get it."""
+    found = shutil.which("ncu")
+    toolkits = sorted(Path("/usr/local").glob("cuda*/bin/ncu"), reverse=True)
+    if found is None and not toolkits:
+        raise SystemExit("this needs ncu (Nsight Compute, part of the CUDA toolkit) on the PATH")
+    return found or str(toolkits[0])
+
+
+def profile(command: Sequence[str], folder: Path) -> list[Launch]:
+    """Run `command` in `folder` under ncu; its kernel launches in order.
+
+    Raises SystemExit with ncu's own words where it fails, for instance where counters are not permitted.
+    """
+    ncu = find_ncu()
+    metrics = _available(ncu)
+    # To a file: the program's own output and ncu's remarks do not mix with the rows.
+    with tempfile.TemporaryDirectory() as temporary:
+        log = Path(temporary) / "ncu.csv"
+        options = ["--csv", "--clock-control", "none", "--cache-control", "none", "--log-file", str(log)]
+        done = subprocess.run(
+            [ncu, *options, "--metrics", ",".join(metrics), *command],
+            cwd=folder, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        text = log.read_text() if log.exists() else ""
+    if done.returncode or "==ERROR==" in text:
+        raise SystemExit(f"ncu failed ({done.returncode}):\n{text[-2000:]}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return parse(text)
+
+
+def _available(ncu: str) -> list[str]:
+    """The counters that this ncu knows; asking for another one would make it stop."""
+    listed = subprocess.run([ncu, "--query-metrics"], capture_output=True, text=True, check=False).stdout
+    names = {line.split()[0] for line in listed.splitlines() if line.strip()}
+    known = [counter for counter in COUNTERS.values() if counter.removesuffix(".sum") in names]
+    return known or list(COUNTERS.values())
+
+
+def parse(text: str) -> list[Launch]:
+    """Launches from what ``ncu --csv --metrics`` prints: one row for each launch and metric.
+
+    Lines before the header, ``==PROF==`` remarks among them, are skipped. Raises ValueError for text without rows,
+    and for a counter without a number.
+    """
+    lines = text.splitlines()
+    start = next((n for n, line in enumerate(lines) if line.startswith('"ID"')), None)
+    if start is None:
+        raise ValueError(f"no table of ncu in this text: {text[:200]!r}")
+    rows = [line for line in lines[start:] if line.startswith('"')]
+    names = {counter: name for name, counter in COUNTERS.items()}
+    launches: dict[str, Launch] = {}
+    for row in csv.DictReader(io.StringIO("\n".join(rows))):
+        launch = launches.setdefault(row["ID"], Launch(row["Kernel Name"], {}))
+        name = names.get(row["Metric Name"])
+        if name is not None:
+            launch.counters[name] = _number(row["Metric Name"], row["Metric Value"])
+    return [launches[number] for number in sorted(launches, key=int)]
+
+
+def _number(metric: str, text: str) -> int:
+    try:
+        return round(float(text.replace(",", "")))
+    except ValueError:
+        raise ValueError(f"{metric} has no value: {text!r}") from None

@@ -1,0 +1,156 @@
+"""Double buffers: the next tile is on its way while this one is multiplied, and one barrier a step is enough.
+
+Registers hold the next tile between its load from global memory and its store to the other half of shared
+memory, and two sets of fragments alternate: k + 1 is read from shared memory while k is multiplied. Tiles that
+lie inside the operands are read without a guard; what is left of K has a loop of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from tiles import fetch, inside, read, reading, stash, store
+
+from tiledsl import (
+    Fragment,
+    Global,
+    SharedTile,
+    View,
+    barrier,
+    cdiv,
+    f32,
+    fragment,
+    grid,
+    index,
+    maximum,
+    minimum,
+    outer_fma,
+    padded,
+    shared,
+    threads,
+    tile_function,
+    tile_kernel,
+    unroll,
+)
+from tiledsl.dims import K, M, N
+
+__all__ = ["MAXAS", "Order", "Tiling", "multiply"]
+
+Order = Literal["rows", "serpentine", "spiral"]
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """The work of a block of `threads`: bm x bn elements of C, bk at a time.
+
+    A thread's rows come in fours that begin at `m_runs`, its columns at `n_runs`, counted from its first ones.
+    `slices` warps share the work on one place of C, each with its part of bk. `a_first`: which fragment is
+    read first, which changes nothing but what the assembler makes of it.
+    """
+
+    bm: int
+    bn: int
+    bk: int
+    threads: int
+    m_runs: Sequence[int]
+    n_runs: Sequence[int]
+    slices: int = 1
+    a_first: bool = False
+
+    @property
+    def steps(self) -> int:
+        return self.bk // self.slices
+
+
+MAXAS = Tiling(128, 128, 8, 256, (0, 64), (0, 64))
+
+
+@tile_function
+def multiply(
+    A: Global[f32, M, K],
+    B: Global[f32, K, N],
+    As: SharedTile[f32],
+    Bs: SharedTile[f32],
+    row: index,
+    column: index,
+    m: index,
+    n: index,
+    t: index,
+    part: index | int,
+    tiling: Tiling,
+    order: Order,
+    acc: Fragment[f32],
+) -> Fragment[f32]:
+    """`acc` and this thread's part of the product: its elements at (m, n) of the block at (row, column) of C."""
+    bk, steps = tiling.bk, tiling.steps
+    of_a = reading(A.T.unit, A.align, bk, tiling.bm, tiling.threads)
+    of_b = reading(B.unit, B.align, bk, tiling.bn, tiling.threads)
+    rows, depth, columns = A.shape[0], A.shape[1], B.shape[1]
+    stash(As[0, :, :], of_a, t, fetch(A.T, of_a, 0, row, rows, t, True))
+    stash(Bs[0, :, :], of_b, t, fetch(B, of_b, 0, column, columns, t, True))
+    barrier()
+    now, skip = index(0), part * steps
+    a, b = both(As[now, :, :], Bs[now, :, :], skip, m, n, tiling)
+    full = depth // bk * bk if inside(of_a, row, rows) and inside(of_b, column, columns) else index(0)
+    for k0 in range(bk, full, bk):
+        next_a = fetch(A.T, of_a, k0, row, rows, t, False)
+        next_b = fetch(B, of_b, k0, column, columns, t, False)
+        for k in unroll(steps):
+            if k == steps - 1:
+                now = 1 - now
+                stash(As[now, :, :], of_a, t, next_a)
+                stash(Bs[now, :, :], of_b, t, next_b)
+                barrier()
+            after_a, after_b = both(As[now, :, :], Bs[now, :, :], skip + (k + 1) % steps, m, n, tiling)
+            acc = outer_fma(acc, a, b, order)
+            a, b = after_a, after_b
+    for k0 in range(maximum(full, bk), depth + bk, bk):
+        next_a = fetch(A.T, of_a, k0, row, rows, t, True)
+        next_b = fetch(B, of_b, k0, column, columns, t, True)
+        for k in range(skip, minimum(skip + steps, depth + bk - k0)):
+            a, b = both(As[now, :, :], Bs[now, :, :], k, m, n, tiling)
+            acc = outer_fma(acc, a, b, order)
+        now = 1 - now
+        stash(As[now, :, :], of_a, t, next_a)
+        stash(Bs[now, :, :], of_b, t, next_b)
+        barrier()
+    return acc
+
+
+@tile_function
+def both(
+    As: View[f32], Bs: View[f32], k: index | int, m: index, n: index, tiling: Tiling
+) -> tuple[Fragment[f32], Fragment[f32]]:
+    """The fragments of A and B for one k."""
+    if tiling.a_first:
+        a, b = read(As, k, m, tiling.m_runs), read(Bs, k, n, tiling.n_runs)
+    else:
+        b, a = read(Bs, k, n, tiling.n_runs), read(As, k, m, tiling.m_runs)
+    return a, b
+
+
+@tile_kernel
+def double_buffered(
+    A: Global[f32, M, K],
+    B: Global[f32, K, N],
+    C: Global[f32, M, N],
+    alpha: f32 | float = 1.0,
+    beta: f32 | float = 0.0,
+):
+    bx, by = grid(cdiv(N, 128), cdiv(M, 128))
+    t = threads(256, blocks=2)
+    m = (t >> 4 & 8 | t >> 1 & 7) * 4
+    n = (t >> 3 & 14 | t & 1) * 4
+    As, Bs = shared((2, 8, 128), f32, layout=padded(128 + 4)), shared((2, 8, 128), f32)
+    acc = fragment((8, 8), f32)
+    if alpha != 0:
+        acc = multiply(A, B, As, Bs, by * 128, bx * 128, m, n, t, 0, replace(MAXAS, a_first=True), "rows", acc)
+    store(C, by * 128 + m, bx * 128 + n, acc, (0, 1, 2, 3, 64, 65, 66, 67), (0, 64), alpha, beta)
+
+
+if __name__ == "__main__":
+    from gallery import main
+
+    main(double_buffered)

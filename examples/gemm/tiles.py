@@ -1,0 +1,149 @@
+"""What the later steps share: a tile by way of registers into shared memory, fragments of it, and the result.
+
+`copy` moves a tile in one go. A double buffer needs the two halves apart, `fetch` and `stash`, with the tile in
+registers between them. An operand is seen as k x w, as `A.T` and `B` are, and is read along the axis of stride 1,
+in vectors of 16 bytes where its alignment permits, else element by element. In shared memory w is always the inner
+axis: an operand that is read along k is transposed on its way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tiledsl import Fragment, Memory, boolean, f32, fragment, index, minimum, tile_function, unroll
+
+__all__ = ["Reading", "fetch", "inside", "read", "reading", "stash", "store"]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How `threads` threads read a tile, k x w = `depth` x `width`, as vectors of `vec` elements.
+
+    Neighbouring threads follow each other along w, or, if `along_k`, through 8 k and then along w: 8 rows that are
+    4 words longer than a multiple of 32 lie in 8 different places of the banks, and a 9th would meet the first.
+    """
+
+    along_k: bool
+    vec: int
+    depth: int
+    width: int
+    threads: int
+
+    @property
+    def steps(self) -> int:
+        """Vectors of one thread."""
+        return self.depth * self.width // (self.vec * self.threads)
+
+    @property
+    def line(self) -> int:
+        """Threads that follow each other along the axis of reading."""
+        return (8 if self.along_k else self.width) // self.vec
+
+
+def reading(unit: int, align: int, depth: int, width: int, threads: int) -> Reading:
+    """The way to read a tile of an operand, seen as k x w, with that axis of stride 1 and that alignment."""
+    plan = Reading(unit == 0, 4 if unit >= 0 and align >= 16 else 1, depth, width, threads)
+    across = width if plan.along_k else depth
+    even = [max(a, b) % min(a, b) == 0 for a, b in ((plan.line, threads), (across * plan.line, threads))]
+    assert depth % 8 == 0 and all(even), f"{threads} threads cannot share {depth} x {width} evenly"
+    return plan
+
+
+@tile_function
+def place(plan: Reading, t: index, step: int) -> tuple[index, index]:
+    """(k, w) of the first element of thread t's vector number `step`."""
+    along, across = t % plan.line * plan.vec, t // plan.line
+    lines = plan.threads // plan.line
+    if plan.along_k and lines >= plan.width:
+        return along + across // plan.width * 8 + step * (lines // plan.width) * 8, across % plan.width
+    if plan.along_k:
+        parts = plan.width // lines
+        return along + step // parts * 8, across + step % parts * lines
+    if lines:
+        return across + step * lines, along
+    parts = plan.line // plan.threads
+    return index(step // parts), (t + step % parts * plan.threads) * plan.vec
+
+
+@tile_function
+def fetch(X: Memory[f32], plan: Reading, k0: index | int, w0: index, end: index, t: index, guarded: bool):
+    """This thread's share of the tile of X at (k0, w0), in registers. `end`: X's extent along w.
+
+    guarded: zeros past the edges. Otherwise the tile lies inside along k, and past the edge along w the last
+    elements are read again: their results are never stored, and a clamped index costs less than a branch.
+    """
+    got = fragment((plan.vec * plan.steps,), f32)
+    for step in unroll(plan.steps):
+        dk, dw = place(plan, t, step)
+        k, w = k0 + dk, w0 + dw
+        if not guarded:
+            w = minimum(w, end - 1) if plan.along_k or plan.vec == 1 else minimum(w, end // 4 * 4 - 4)
+        if plan.vec == 1:
+            got[step] = X.get(k, w) if guarded else X[k, w]
+        else:
+            got[4 * step : 4 * step + 4] = X.get(k, w, vec=16) if guarded else X.load(k, w, vec=16)
+    return got
+
+
+@tile_function
+def inside(plan: Reading, w0: index, end: index) -> boolean | bool:
+    """Whether an unguarded `fetch` at w0 is allowed: no vector may lie across the edge."""
+    if plan.along_k or plan.vec == 1:
+        return True
+    return end % 4 == 0 or w0 + plan.width <= end
+
+
+@tile_function
+def stash(S: Memory[f32], plan: Reading, t: index, got: Fragment[f32]) -> None:
+    """Put what `fetch` got into S[k, w]."""
+    for step in unroll(plan.steps):
+        k, w = place(plan, t, step)
+        if plan.along_k or plan.vec == 1:
+            for i in unroll(plan.vec):
+                S[k + i, w] = got[plan.vec * step + i]
+        else:
+            S.store(k, w, got[4 * step : 4 * step + 4])
+
+
+@tile_function
+def read(S: Memory[f32], k: index | int, first: index, runs: Sequence[int]) -> Fragment[f32]:
+    """S[k, first + run] to S[k, first + run + 3] for each of `runs`: one load of 16 bytes each."""
+    got = fragment((4 * len(runs),), f32)
+    for n, run in enumerate(runs):
+        got[4 * n : 4 * n + 4] = S.load(k, first + run, vec=16)
+    return got
+
+
+@tile_function
+def store(
+    C: Memory[f32],
+    row: index,
+    column: index,
+    acc: Fragment[f32],
+    rows: Sequence[int],
+    runs: Sequence[int],
+    alpha: f32 | float,
+    beta: f32 | float,
+) -> None:
+    """C = alpha * acc + beta * C; with beta == 0 nothing of C is read.
+
+    acc[i, :] belongs to row + rows[i]. Its elements are cut into as many runs as `runs` says, each of
+    neighbouring columns that begin at column + run; they are stored in vectors where C permits.
+    """
+    length = acc.shape[1] // len(runs)
+    vec = 4 if length % 4 == 0 and C.unit == 1 and C.align >= 16 else 1
+    columns = [run + x for run in runs for x in range(0, length, vec)]
+    for i, down in enumerate(rows):
+        for n, right in enumerate(columns):
+            r, c = row + down, column + right
+            if vec == 1:
+                value = alpha * acc[i, n]
+                if beta != 0:
+                    value += beta * C.get(r, c)
+                C.put(r, c, value)
+            else:
+                four = alpha * acc[i, 4 * n : 4 * n + 4]
+                if beta != 0:
+                    four += beta * C.get(r, c, vec=16)
+                C.put(r, c, four)

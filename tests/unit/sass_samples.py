@@ -1,0 +1,143 @@
+"""PTX whose SASS has every kind of operand, and nvdisasm's own view of registers to compare with."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from functools import cache
+
+from ptx_kernels import naive, shared_tiled
+
+from tiledsl.backends.ptx import TARGETS, build
+from tiledsl.backends.ptx.assemble import assemble
+from tiledsl.backends.ptx.disassemble import sass_listing
+from tiledsl.backends.ptx.sass_operands import Register
+from tiledsl.backends.ptx.sass_program import SassProgram, decode_listing
+from tiledsl.backends.ptx.tools import NVDISASM
+
+HEAD = """.version {version}
+.target {target}
+.address_size 64
+.extern .shared .align 1024 .b8 tiles[];
+.visible .entry k(.param .u64 p, .param .u32 n)
+.reqntid 128
+{{
+ .reg .u64 %p<8>; .reg .u32 %u<16>; .reg .pred %q<4>; .reg .b32 %a<16>; .reg .f32 %f<16>; .reg .f64 %d<8>;
+ .reg .f32 %c<64>; .reg .b64 %e<4>;
+ ld.param.u64 %p0, [p]; cvta.to.global.u64 %p0, %p0; mov.u32 %u0, %tid.x; mul.wide.u32 %p1, %u0, 256;
+ add.u64 %p1, %p0, %p1; mov.u32 %u1, tiles; shl.b32 %u2, %u0, 4; add.u32 %u2, %u2, %u1;
+"""
+
+MOVES = """
+ ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%a0}, [%u2];
+ ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%a1, %a2}, [%u2+512];
+ ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%a3, %a4, %a5, %a6}, [%u2+1024];
+ cp.async.ca.shared.global [%u2], [%p1], 4; cp.async.cg.shared.global [%u2+16], [%p1+16], 16;
+ cp.async.commit_group; cp.async.wait_group 0; bar.sync 1, 64;
+ st.global.v2.b32 [%p1], {%a0, %a1}; st.global.v4.b32 [%p1+16], {%a3, %a4, %a5, %a6}; st.global.b32 [%p1+32], %a2;
+ ld.global.v4.b32 {%a0, %a1, %a2, %a3}, [%p1+64]; st.shared.v4.b32 [%u2], {%a0, %a1, %a2, %a3};
+ ld.shared.v2.b32 {%a4, %a5}, [%u2+64]; st.shared.b32 [%u2+128], %a4; st.shared.v2.b32 [%u2+136], {%a5, %a4};
+ atom.global.add.u32 %a6, [%p1+8], %a4; atom.shared.add.u32 %a7, [%u2], %a6; red.global.add.u32 [%p1+64], %a7;
+ atom.shared.cas.b32 %a8, [%u2], %a6, %a7; shfl.sync.bfly.b32 %a9|%q1, %a8, 3, 31, -1;
+ @%q1 st.global.b32 [%p1+128], %a9; vote.sync.ballot.b32 %a10, %q1, -1; st.global.b32 [%p1+132], %a10;
+"""
+
+WIDE = """
+ ld.global.f64 %d0, [%p1]; ld.global.f64 %d1, [%p1+8]; fma.rn.f64 %d2, %d0, %d1, %d1; add.f64 %d3, %d2, %d0;
+ setp.lt.f64 %q0, %d3, %d1; selp.f64 %d4, %d3, %d1, %q0; st.global.f64 [%p1+16], %d4;
+ cvt.rn.f32.f64 %f0, %d4; cvt.f64.f32 %d5, %f0; st.global.f64 [%p1+24], %d5;
+ cvt.rzi.s64.f64 %p2, %d3; cvt.rn.f64.s64 %d6, %p2; st.global.f64 [%p1+32], %d6; st.global.b64 [%p1+40], %p2;
+ mul.hi.u64 %p3, %p2, %p1; st.global.b64 [%p1+48], %p3; setp.lt.u64 %q1, %p3, %p2;
+ selp.b64 %p4, %p3, %p2, %q1; st.global.b64 [%p1+56], %p4; cvt.rn.f32.u64 %f1, %p4; st.global.f32 [%p1+64], %f1;
+"""
+
+MMA = """
+ ld.global.v4.b32 {%a0, %a1, %a2, %a3}, [%p1]; ld.global.v2.b32 {%a4, %a5}, [%p1+16];
+ ld.global.v4.f32 {%f0, %f1, %f2, %f3}, [%p1+32]; mov.u32 %u3, 0;
+loop:
+ mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%f0, %f1, %f2, %f3}, {%a0, %a1, %a2, %a3}, {%a4, %a5},
+   {%f0, %f1, %f2, %f3};
+ mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%f0, %f1, %f2, %f3}, {%a0, %a1, %a2, %a3}, {%a4, %a5},
+   {%f0, %f1, %f2, %f3};
+ mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16 {%a6, %a7}, {%a0, %a1, %a2, %a3}, {%a4, %a5}, {%a4, %a5};
+ st.global.v2.b32 [%p1+48], {%a6, %a7};
+ add.u32 %u3, %u3, 1; ld.param.u32 %u4, [n]; setp.lt.u32 %q2, %u3, %u4; @%q2 bra loop;
+ st.global.v4.f32 [%p1+64], {%f0, %f1, %f2, %f3};
+"""
+
+
+def _wgmma() -> str:
+    held = "{" + ", ".join(f"%c{i}" for i in range(32)) + "}"
+    start = " ".join(f"mov.f32 %c{i}, 0f00000000;" for i in range(32))
+    end = " ".join(f"st.global.f32 [%p1+{4 * i}], %c{i};" for i in range(32))
+    shape = "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16"
+    wait = "wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;"
+    return f"""
+ mov.b64 %e0, 0x4000004000010000; mov.b64 %e1, 0x4000004000010400; setp.eq.u32 %q0, %u0, %u0; {start}
+ wgmma.fence.sync.aligned; {shape} {held}, %e0, %e1, %q0, 1, 1, 0, 0; {wait}
+ ld.global.v4.b32 {{%a0, %a1, %a2, %a3}}, [%p1];
+ wgmma.fence.sync.aligned; {shape} {held}, {{%a0, %a1, %a2, %a3}}, %e1, %q0, 1, 1, 0; {wait}
+ {end}
+"""
+
+
+BODIES = {"moves": MOVES, "wide": WIDE, "mma": MMA, "wgmma": _wgmma()}
+VERSIONS = {"sm_100a": "8.6", "sm_120a": "8.7"}
+
+
+def samples(target: str) -> list[str]:
+    """Names for `cubin`."""
+    return [
+        "naive",
+        "shared_tiled",
+        "moves",
+        "wide",
+        "mma",
+        *(["wgmma"] if target == "sm_90a" else []),
+    ]
+
+
+@cache
+def cubin(name: str, target: str) -> bytes:
+    if name in ("naive", "shared_tiled"):
+        return build(naive() if name == "naive" else shared_tiled(16), TARGETS[target]).cubin
+    ptx = HEAD.format(version=VERSIONS.get(target, "8.0"), target=target) + BODIES[name] + " ret;\n}\n"
+    return assemble(ptx, TARGETS[target], name="k").cubin
+
+
+@cache
+def program(name: str, target: str) -> SassProgram:
+    (listing,) = sass_listing(cubin(name, target))
+    return decode_listing(listing)
+
+
+FILES = {"GPR": "R", "PRED": "P", "UGPR": "UR", "UPRED": "UP"}
+INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/")
+
+
+@cache
+def life_ranges(image: bytes) -> dict[int, dict[Register, str]]:
+    """What `nvdisasm --print-life-ranges` says at each address: "v" read, "^" written, "x" both, ":" only alive."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(image)
+        file.flush()
+        options = ("--print-code", "--print-life-ranges", "--life-range-mode", "narrow")
+        command = [str(NVDISASM.path()), *options, file.name]
+        lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    found: dict[int, dict[Register, str]] = {}
+    names: list[str] = []
+    columns: list[tuple[int, int]] = []
+    for line in lines:
+        tail = line[line.index("// |") :] if "// |" in line else ""
+        if "GPR" in tail:
+            names = [part.strip() for part in tail.split("|")[1:-1]]
+        elif tail and "#" in tail:
+            bars = [m.start() for m in re.finditer(r"\|", tail)]
+            columns = list(zip([m.start() + 2 for m in re.finditer("#", tail)], bars[1:], strict=True))
+        elif tail and (match := INSTRUCTION.match(line)):
+            marks: dict[Register, str] = {}
+            for name, (first, end) in zip(names, columns, strict=True):
+                marks |= {Register(FILES[name], i): c for i, c in enumerate(tail[first:end]) if c != " "}
+            found[int(match[1], 16)] = marks
+    return found

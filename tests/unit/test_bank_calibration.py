@@ -1,0 +1,126 @@
+"""The calibration without a GPU: what it predicts, what it makes of ncu's table, and what it concludes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks import bank_calibration
+from benchmarks.bank_calibration import Case, cases, compare, fitting, gallery_table, micro_table
+from benchmarks.micro_kernels import micro_kernels
+from benchmarks.ncu import COUNTERS, Launch, parse
+from tiledsl.backends.emulator import Options
+from tiledsl.backends.emulator.wavefronts import WavefrontCount
+from tiledsl.layout.banks import PHASES, Phases
+
+# The form of `ncu --csv --metrics ...`, written by hand after the Nsight Compute CLI's documentation.
+HEAD = (
+    '"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size","Grid Size",'
+    '"Device","CC","Section Name","Metric Name","Metric Unit","Metric Value"'
+)
+
+
+def row(number: int, kernel: str, counter: str, value: str) -> str:
+    return (
+        f'"{number}","4711","python3.11","127.0.0.1","{kernel}","1","7","(32, 1, 1)","(1, 1, 1)","0","9.0",'
+        f'"Command line profiler metrics","{COUNTERS[counter]}","","{value}"'
+    )
+
+
+CAPTURED = "\n".join(
+    [
+        "==PROF== Connected to process 4711 (/usr/bin/python3.11)",
+        '==PROF== Profiling "shared_load" - 0: 0%....50%....100% - 1 pass',
+        HEAD,
+        row(0, "shared_load", "load conflicts", "0"),
+        row(0, "shared_load", "load wavefronts", "1"),
+        row(1, "shared_store", "store wavefronts", "1,024"),
+        row(1, "shared_store", "load wavefronts", "0"),
+        row(10, "shared_load", "load wavefronts", "4"),
+        row(2, "shared_load", "load wavefronts", "2"),
+        "==PROF== Disconnected from process 4711",
+    ]
+)
+
+
+def test_rows_become_launches_in_order() -> None:
+    launches = parse(CAPTURED)
+    assert [launch.kernel for launch in launches] == ["shared_load", "shared_store", "shared_load", "shared_load"]
+    assert launches[0].counters == {"load conflicts": 0, "load wavefronts": 1}
+    assert launches[1].counters["store wavefronts"] == 1024
+    assert [launch.counters["load wavefronts"] for launch in launches[2:]] == [2, 4]
+
+
+def test_a_text_without_a_table_is_refused() -> None:
+    with pytest.raises(ValueError, match="no table of ncu"):
+        parse("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission")
+    with pytest.raises(ValueError, match="has no value: 'n/a'"):
+        parse("\n".join([HEAD, row(0, "k", "load wavefronts", "n/a")]))
+
+
+def test_every_case_is_one_access_whose_addresses_the_emulator_sees() -> None:
+    """The micro kernels do what the predictions are about: one access of one warp at these offsets."""
+    for case in cases():
+        kernel, consts = micro_kernels(case.kind, case.width)
+        dispatcher = kernel.dispatcher
+        given = {"OFFSET": np.array(case.offsets, np.int32), "OUT": np.zeros(32, np.float32), **consts}
+        hook = WavefrontCount()
+        dispatcher.emulate(dispatcher.arguments(dispatcher.launcher.with_defaults(given)), Options(hooks=(hook,)))
+        ((_, width), count), *others = hook.counts.items()
+        assert not others
+        assert (count.kind, width, count.accesses) == (case.kind, case.width, 1)
+        assert count.wavefronts == case.wavefronts(), case.label
+
+
+@pytest.mark.parametrize(
+    ("pattern", "width", "wavefronts"),
+    [
+        ("stride 1", 4, 1), ("stride 2", 4, 2), ("stride 3", 4, 1), ("stride 32", 4, 32), ("stride 33", 4, 1),
+        ("all lanes at one place", 4, 1), ("all lanes at one place", 16, 4), ("stride 1", 8, 2), ("stride 1", 16, 4),
+        ("stride 2", 16, 8), ("first eight", 16, 1), ("one lane", 8, 1), ("maxas A", 16, 4), ("maxas B", 16, 4),
+    ],
+)  # fmt: skip
+def test_predictions_of_the_table(pattern: str, width: int, wavefronts: int) -> None:
+    (case,) = [c for c in cases() if (c.kind, c.width, c.pattern) == ("load", width, pattern)]
+    assert case.wavefronts() == wavefronts
+
+
+def hardware(tried: list[Case], rule: Phases) -> list[Launch]:
+    """Launches of a machine that follows `rule` for 16-byte loads, and the table otherwise."""
+    counts = [c.wavefronts(rule if (c.kind, c.width) == ("load", 16) else None) for c in tried]
+    names = [f"{c.kind} wavefronts" if c.kind != "atomic" else "all wavefronts" for c in tried]
+    return [Launch("micro", {name: count}) for name, count in zip(names, counts, strict=True)]
+
+
+def test_the_rule_that_fits_is_found() -> None:
+    tried = cases()
+    merging = Phases(8, merge=(1,))
+    records = compare(tried, hardware(tried, merging))
+    fits = fitting(tried, records)
+    assert fits["load", 16] == ["phases of 8, merging pairs at 1"]
+    assert fits["store", 16][0] == "the table"
+    assert all(r["predicted"] == r["measured"] for r in records if (r["kind"], r["width"]) != ("load", 16))
+    text = micro_table(records, fits)
+    assert "DIFFERS" in text
+    assert "phases of 8, merging pairs at 1" in text
+
+
+def test_the_rules_to_choose_from_differ_in_what_they_predict() -> None:
+    tried = [c for c in cases() if (c.kind, c.width) in (("load", 8), ("load", 16))]
+    for width in (8, 16):
+        named = {n: r for n, r in bank_calibration.rules("load", width).items() if n != "the table"}
+        predicted = {n: tuple(c.wavefronts(r) for c in tried if c.width == width) for n, r in named.items()}
+        assert len(set(predicted.values())) == len(predicted), width
+
+
+def test_launches_that_are_missing_are_noticed() -> None:
+    tried = cases()
+    with pytest.raises(SystemExit, match=f"{len(tried)} kernels were launched, but ncu has rows for 1"):
+        compare(tried, hardware(tried, PHASES["load", 16])[:1])
+
+
+def test_the_gallery_table_shows_a_difference() -> None:
+    record = {"kernel": "k", "kind": "load", "static": 8, "emulated": 8, "ncu": 8, "conflicts": 0}
+    assert "DIFFERS" not in gallery_table([record])
+    assert "DIFFERS" in gallery_table([{**record, "ncu": 9}])
+    assert "DIFFERS" in gallery_table([{**record, "static": None}])

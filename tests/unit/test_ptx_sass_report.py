@@ -1,0 +1,122 @@
+"""The report on a kernel's SASS: numbers of a known kernel, spills, and what the tables look like."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ptx_kernels import shared_tiled
+from sass_samples import HEAD, cubin
+
+import tiledsl.backends.ptx.sass_report as module
+from benchmarks.ffma_orders import Variant, examine
+from examples.gemm.shared_tiled import shared_tiled as gallery_shared_tiled
+from tiledsl.backends.ptx import TARGETS, build
+from tiledsl.backends.ptx.assemble import assemble
+from tiledsl.backends.ptx.sass_classes import CLASSES
+from tiledsl.backends.ptx.sass_report import SassReport, sass_report
+from tiledsl.errors import TileError
+
+
+@pytest.fixture(scope="module")
+def report() -> SassReport:
+    binary = build(shared_tiled(16), TARGETS["sm_90a"])
+    return sass_report(binary.cubin, binary.ptx)
+
+
+@pytest.fixture(scope="module")
+def gemm() -> SassReport:
+    return examine(Variant("shared", 8, 8, "serpentine"))[0]
+
+
+def test_the_hottest_loop(report: SassReport) -> None:
+    """Of `shared_tiled(16)`: 16 FFMA, 16 scalar LDS of B and 4 wide ones of A, 2 stores, 2 loads, 2 barriers."""
+    assert report.hottest is not None and report.hottest.depth == 1
+    counts = report.histogram
+    assert (counts["FFMA"], counts["LDS"], counts["LDS.128"], counts["STS"], counts["LDG"]) == (16, 16, 4, 2, 2)
+    assert set(counts) <= set(CLASSES)
+    assert sum(counts.values()) == len(report.hottest.body)
+    assert report.fma_share == 16 / len(report.hottest.body)
+
+
+def test_python_lines(report: SassReport) -> None:
+    """Lines 10 and 11 load, 12 and 15 are barriers, 14 multiplies (see ptx_kernels.shared_tiled)."""
+    by_line = {c.loc.line: c for c in report.lines if c.loc is not None}
+    assert by_line[14].fmas == 16
+    assert {10, 11, 12, 14, 15} <= set(by_line)
+    assert report.lines[0].loc is not None and report.lines[0].loc.line == 14
+
+
+def test_live_registers_fit_what_was_given(report: SassReport) -> None:
+    most, where = report.max_live
+    assert 16 < most <= build(shared_tiled(16), TARGETS["sm_90a"]).resources.registers
+    assert report.live.count(where) == most
+    assert not report.unknown and not report.spills
+
+
+def test_an_fp32_product_stands_beside_the_published_loops(gemm: SassReport) -> None:
+    text = str(gemm)
+    assert gemm.fma_share > 0.9 and gemm.histogram["LDS.128"] == 32
+    assert "per 512 FFMA  maxas  CUDA, Volta" in text
+    assert "LDS.128              32    5.8%          32.0     32           32" in text
+    assert "no spills" in text
+    assert all(len(line) <= 105 for line in text.splitlines())
+
+
+def test_a_kernel_with_few_ffmas_has_no_such_columns(report: SassReport) -> None:
+    assert "maxas" not in str(report)
+
+
+def test_the_listing_has_every_instruction(report: SassReport) -> None:
+    lines = report.listing(report.hottest).splitlines()
+    instructions = [line for line in lines[1:] if not line.endswith(":")]
+    assert report.hottest is not None and len(instructions) == len(report.hottest.body)
+    (barrier, *_) = [line for line in instructions if "BAR.SYNC" in line]
+    assert barrier.startswith("kernel.py:12 ") and ":S0" in barrier
+
+
+def test_a_kernel_without_a_loop() -> None:
+    made = sass_report(cubin("wide", "sm_90a"), "")
+    assert made.hottest is None
+    assert str(made).count("no loop") == 2
+    assert sum(made.histogram.values()) == sum(s.base != "NOP" for s in made.program.instructions)
+
+
+def test_matrix_instructions_make_a_loop_hot() -> None:
+    made = sass_report(cubin("mma", "sm_90a"), "")
+    assert made.hottest is not None and made.histogram["MMA"] in (3, 6, 9, 12)  # ptxas may unroll
+    assert made.banks.fmas == 0 and "FFMA operands" not in str(made)
+
+
+def test_spills_by_line() -> None:
+    """32 values that live across a barrier do not fit in 24 registers."""
+    loads = "\n".join(f" ld.volatile.global.f32 %c{i}, [%p1+{4 * i}];" for i in range(32))
+    stores = "\n".join(f" st.global.f32 [%p1+{4 * i}], %c{31 - i};" for i in range(32))
+    head = HEAD.format(version="8.0", target="sm_90a").replace(".reqntid 128", ".reqntid 128\n.maxnreg 24")
+    lines = [
+        head,
+        ".loc 1 7 1\n" + loads,
+        " .loc 1 8 1\n bar.sync 0;",
+        " .loc 1 9 1\n" + stores,
+        ' ret;\n}\n.file 1 "kernel.py"\n',
+    ]
+    assembled = assemble("\n".join(lines), TARGETS["sm_90a"], name="k", may_have_stack=True)
+    made = sass_report(assembled.cubin, assembled.ptx)
+    assert assembled.usage.spill_stores == 4 * sum(s.stores for s in made.spills) > 0
+    assert assembled.usage.spill_loads == 4 * sum(s.loads for s in made.spills) > 0
+    assert {Path(s.loc.file).name for s in made.spills if s.loc is not None} == {"kernel.py"}
+    assert {s.loc.line for s in made.spills if s.loc is not None} <= {7, 8, 9}
+    assert "local memory  stores  loads" in str(made)
+
+
+def test_a_function_that_is_not_there() -> None:
+    with pytest.raises(TileError, match="no function 'other' in the cubin; there is: k"):
+        sass_report(cubin("wide", "sm_90a"), "", function="other")
+
+
+def test_explain_gives_the_report() -> None:
+    compiled = gallery_shared_tiled.compile(arch="sm_90a", T=16)
+    made = compiled.explain("sass")
+    assert isinstance(made, module.SassReport)
+    assert made.histogram["FFMA"] == 16
+    assert "shared_tiled.py:" in str(made)

@@ -1,0 +1,105 @@
+"""Counts the wavefronts of every shared access from the addresses that it really has.
+
+The counterpart of the static count of `passes.shared_accesses`, with which it shares no code but the phase
+table of `layout.banks`. At thread level the addresses are those of the chosen layouts, at tile level
+those of row order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tiledsl.backends.emulator.options import Access, AccessKind, Hook
+from tiledsl.ir.core import Op
+from tiledsl.layout.banks import BANKS, PHASES, WORD, Kind, Phases
+
+__all__ = ["OpCount", "WavefrontCount"]
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+KINDS: Mapping[AccessKind, Kind] = {"read": "load", "write": "store", "atomic": "atomic"}
+MOST_WARPS = 32
+ABSENT = np.int64(-1)
+
+
+@dataclass
+class OpCount:
+    """What one op did to shared memory. `by_warp`: how often each warp of the blocks made the access."""
+
+    kind: Kind
+    bytes: int
+    accesses: int = 0
+    wavefronts: int = 0
+    by_warp: Ints = field(default_factory=lambda: np.zeros(MOST_WARPS, np.int64))
+
+
+class WavefrontCount(Hook):
+    """`counts`: by op and bytes a lane, summed over the launches that it has watched.
+
+    An access is one of a warp: lanes that diverged make it in several. An op may access with several
+    widths: a guarded vector goes element by element at the edge.
+    """
+
+    def __init__(self) -> None:
+        self.counts: dict[tuple[Op, int], OpCount] = {}
+
+    @property
+    def wavefronts(self) -> int:
+        return sum(count.wavefronts for count in self.counts.values())
+
+    def of_kind(self, kind: Kind) -> int:
+        """Wavefronts of all loads, stores or atomics."""
+        return sum(count.wavefronts for count in self.counts.values() if count.kind == kind)
+
+    def on_access(self, access: Access) -> None:
+        if access.space != "shared" or not len(access.threads):
+            return
+        kind = KINDS[access.kind]
+        groups, warps, lanes = _by_warp(access)
+        key = access.op, access.width
+        count = self.counts.setdefault(key, OpCount(kind, access.width))
+        count.accesses += len(lanes)
+        count.wavefronts += _wavefronts(lanes, access.width, PHASES[kind, access.width])
+        count.by_warp += np.bincount(warps[groups], minlength=MOST_WARPS)
+
+
+def _by_warp(access: Access) -> tuple[Ints, Ints, Ints]:
+    """For each warp access: where it starts in the arrays; the warp of every entry; addresses [accesses, 32]."""
+    warps = access.threads // 32
+    starts = np.flatnonzero(np.diff(access.blocks * MOST_WARPS + warps, prepend=-1))
+    row = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(warps))))
+    addresses = np.full((len(starts), 32), ABSENT)
+    addresses[row, access.threads % 32] = access.addresses
+    return starts, warps, addresses
+
+
+def _wavefronts(addresses: Ints, width: int, rule: Phases) -> int:
+    """Of all rows of `addresses` [accesses, 32]; absent lanes are -1."""
+    phases = addresses.reshape(-1, rule.lanes)
+    if rule.merge:
+        pairs = addresses.reshape(-1, 2 * rule.lanes)
+        merging = np.zeros(len(pairs), np.bool_)
+        for distance in rule.merge:
+            partner = pairs[:, np.arange(2 * rule.lanes) ^ distance]
+            merging |= np.all((pairs == partner) | (pairs == ABSENT) | (partner == ABSENT), axis=1)
+        apart = pairs[~merging].reshape(-1, rule.lanes)
+        return _busiest_banks(apart, width, rule.shared) + _busiest_banks(pairs[merging], width, rule.shared)
+    return _busiest_banks(phases, width, rule.shared)
+
+
+def _busiest_banks(phases: Ints, width: int, shared: bool) -> int:
+    """The sum over phases, [phases, lanes], of the largest number of words in one bank."""
+    there = phases != ABSENT
+    first = phases[there] // WORD
+    phase = np.nonzero(there)[0]
+    each = np.arange(max(1, width // WORD))
+    words, phase = (first[:, None] + each).ravel(), np.repeat(phase, len(each))
+    if shared:
+        phase, words = np.unique(np.stack([phase, words]), axis=1)
+    load = np.bincount(phase * BANKS + words % BANKS, minlength=len(phases) * BANKS)
+    return int(load.reshape(-1, BANKS).max(axis=1, initial=0).sum())

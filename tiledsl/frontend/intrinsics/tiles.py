@@ -1,0 +1,139 @@
+"""Ranges, copies by the whole block, and the outer product of fragments."""
+
+from __future__ import annotations
+
+from tiledsl import lang
+from tiledsl.frontend.arithmetic import as_value, elements
+from tiledsl.frontend.bindings import Range, Ranges, describe, is_place, is_register
+from tiledsl.frontend.calls import Call, intrinsic
+from tiledsl.frontend.views import as_view, base_origin, memory_name, memory_type
+from tiledsl.ir.core import Value
+from tiledsl.ir.ops import tile
+from tiledsl.ir.types import INDEX, FragmentType
+
+__all__: list[str] = []
+
+
+def _size(call: Call, what: str) -> int:
+    size = call["size"]
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        fix = "pass 1 or more" if isinstance(size, int) else "use a const parameter for it"
+        raise call.error(f"{what}: a range of a run-time length; the size is {describe(size)}", fix)
+    return size
+
+
+def _index(call: Call, name: str) -> Value | int:
+    """An argument that counts elements or tiles: a compile-time int or an index."""
+    value = call[name]
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    return as_value(value, INDEX, call.frame, call.node, f"{name} of the range")
+
+
+@intrinsic(lang.tile)
+def _tile(call: Call) -> Range:
+    size, i = _size(call, "tile()"), _index(call, "i")
+    if isinstance(i, int):
+        return Range(i * size, size)
+    return Range(call.builder.scalar("mul", i, call.builder.constant(size, INDEX)), size)
+
+
+@intrinsic(lang.tiles)
+def _tiles(call: Call) -> Ranges:
+    return Ranges(_index(call, "extent"), _size(call, "tiles()"))
+
+
+# -- copy ------------------------------------------------------------------------------------------
+
+
+@intrinsic(lang.copy)
+def _copy(call: Call) -> None:
+    for name in ("src", "dst"):
+        if not is_place(call[name]):
+            fix = "pass a Global, a shared tile, or a view of one; fragments move with .load() and .store()"
+            raise call.error(f"copy() takes memory, {name} is {describe(call[name])}", fix)
+    src, dst = as_view(call["src"]), as_view(call["dst"])
+    for view in (src, dst):
+        if any(isinstance(extent, str) for extent in view.dims):
+            shape = " x ".join(map(str, view.dims))
+            fix = "take a part of compile-time shape: A[tile(by, BM), k] with k from tiles(K, BK)"
+            raise call.error(f"copy() of {memory_name(view)}, whose shape {shape} is only known at run time", fix)
+    _check_shapes(call, src.dims, dst.dims)
+    dtype, other = memory_type(src).dtype, memory_type(dst).dtype
+    if dtype != other:
+        fix = f"convert elements one by one: dst.put(i, j, src.get(i, j).to({other}))"
+        raise call.error(f"copy() from {dtype} to {other}: it moves elements as they are", fix)
+    vec = call["vec"]
+    if not isinstance(vec, int) or not (vec == dtype.bytes or (vec in tile.VECTOR_BYTES and vec % dtype.bytes == 0)):
+        widths = ", ".join(str(v) for v in sorted({dtype.bytes, *tile.VECTOR_BYTES}) if v % dtype.bytes == 0)
+        raise call.error(f"copy() with vec={vec!r} on elements of {dtype.bytes} bytes", f"vec counts bytes: {widths}")
+    operands = [src.base, *base_origin(call.frame, src), dst.base, *base_origin(call.frame, dst)]
+    call.builder.add(tile.Copy(*operands, shape=src.dims, src_axes=src.axes, dst_axes=dst.axes, vec=vec))
+
+
+def _check_shapes(call: Call, src: tuple[int | str, ...], dst: tuple[int | str, ...]) -> None:
+    if src == dst:
+        return
+    fix = "both sides have one shape"
+    if src == dst[::-1]:
+        fix = "transpose one side: copy(src, dst.T)"
+    elif len(src) != len(dst):
+        fix = "an axis indexed with a number is dropped: S[stage, :, :]"
+    shapes = " and ".join(" x ".join(map(str, dims)) or "one element" for dims in (src, dst))
+    raise call.error(f"copy() between different shapes: {shapes}", fix)
+
+
+# -- outer product ---------------------------------------------------------------------------------
+
+Order = list[tuple[int, int]]
+
+
+def _rows(m: int, n: int) -> Order:
+    return [(i, j) for i in range(m) for j in range(n)]
+
+
+def _serpentine(m: int, n: int) -> Order:
+    return [(i, j if i % 2 == 0 else n - 1 - j) for i in range(m) for j in range(n)]
+
+
+def _spiral(m: int, n: int) -> Order:
+    """maxas's order in each block of 8 x 8 (NervanaSystems/maxas, sgemm64.sass): around the four elements of rows
+    (i, i + 2) and columns (j, j + 1), in a serpentine through the rows' pairs, column pair by column pair."""
+    order: Order = []
+    for top in range(0, m, 8):
+        for left in range(0, n, 8):
+            pairs = [0, 1, 4, 5]
+            for j in range(0, 8, 2):
+                for i in pairs:
+                    order += [(top + i + di, left + j + dj) for di, dj in ((2, 0), (2, 1), (0, 1), (0, 0))]
+                pairs.reverse()
+    return order
+
+
+ORDERS = {"rows": _rows, "serpentine": _serpentine, "spiral": _spiral}
+
+
+@intrinsic(lang.outer_fma)
+def _outer_fma(call: Call) -> Value:
+    acc, a, b, order = call["acc"], call["a"], call["b"], call["order"]
+    for name, rank in (("acc", 2), ("a", 1), ("b", 1)):
+        value = call[name]
+        if not (is_register(value) and isinstance(value.type, FragmentType) and len(value.type.dims) == rank):
+            raise call.error(f"outer_fma() takes a fragment of {rank} axes as {name}, got {describe(value)}")
+    (m, n), dtype = acc.type.dims, acc.type.dtype
+    if (a.type, b.type) != (FragmentType(dtype, (m,)), FragmentType(dtype, (n,))):
+        raise call.error(
+            f"outer_fma() on acc {acc.type} with a {a.type} and b {b.type}",
+            f"for this acc, a is a fragment of {m} and b one of {n} {dtype}",
+        )
+    if not dtype.is_float:
+        raise call.error(f"outer_fma() is not defined for {dtype}", "it takes floats")
+    if order not in ORDERS:
+        raise call.error(f"no such order: {order!r}", f"use one of {', '.join(ORDERS)}")
+    if order == "spiral" and (m % 8 or n % 8):
+        fix = "make both extents multiples of 8, or use order='serpentine'"
+        raise call.error(f"the spiral goes through blocks of 8 x 8, and acc is {m} x {n}", fix)
+    rows, columns, sums = elements(a, call.frame), elements(b, call.frame), elements(acc, call.frame)
+    for i, j in ORDERS[order](m, n):
+        sums[i * n + j] = call.builder.scalar("fma", rows[i], columns[j], sums[i * n + j])
+    return call.builder.value(tile.Pack(*sums, type=acc.type))

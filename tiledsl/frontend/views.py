@@ -1,0 +1,229 @@
+"""Views of tensors and shared tiles: slicing, transposing, and the way back to the memory they are of.
+
+A view is a binding of the frontend alone. Accesses add its origin to their indices and go to its base, so
+that the IR knows tensors and tiles only.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import Any, Sequence
+
+from tiledsl.frontend.arithmetic import as_value
+from tiledsl.frontend.bindings import Range, View, describe
+from tiledsl.frontend.frame import Frame
+from tiledsl.ir.core import Value
+from tiledsl.ir.ops import tile
+from tiledsl.ir.ops.arith import Constant
+from tiledsl.ir.types import INDEX, GlobalType, MemoryType, SharedType
+
+__all__ = [
+    "as_view",
+    "base_origin",
+    "extent",
+    "is_slice",
+    "located",
+    "memory_name",
+    "memory_type",
+    "places",
+    "slice_parts",
+    "stride",
+    "subview",
+    "transposed",
+    "unit_axis",
+]
+
+
+def as_view(memory: Value | View) -> View:
+    """The whole of a tensor or tile as a view; a view as it is."""
+    if isinstance(memory, View):
+        return memory
+    dims = memory_type(memory).dims
+    return View(memory, (0,) * len(dims), tuple(range(len(dims))), dims)
+
+
+def memory_type(memory: Value | View) -> MemoryType:
+    """The type of a tensor or tile, or of what a view is of."""
+    base = memory.base if isinstance(memory, View) else memory
+    assert isinstance(base.type, (GlobalType, SharedType))
+    return base.type
+
+
+def memory_name(memory: Value | View) -> str:
+    base = memory.base if isinstance(memory, View) else memory
+    return base.name or "the tile"
+
+
+def unit_axis(view: View) -> int | None:
+    """The view's axis along which neighbours lie side by side; None if it has none."""
+    type_ = memory_type(view)
+    axis = type_.unit if isinstance(type_, GlobalType) else type_.rank - 1
+    return view.axes.index(axis) if axis in view.axes else None
+
+
+def extent(frame: Frame, memory: Value | View, axis: int) -> Value | int:
+    """The extent along `axis`: a compile-time int if it is static."""
+    view = as_view(memory)
+    size = view.dims[axis]
+    return size if isinstance(size, int) else frame.builder.value(tile.Dim(view.base, axis=view.axes[axis]))
+
+
+def stride(frame: Frame, memory: Value | View, axis: int) -> Value | int:
+    """Elements between neighbours along `axis`: a compile-time int where it is known."""
+    view = as_view(memory)
+    type_, axis = memory_type(view), view.axes[axis]
+    if isinstance(type_, GlobalType):
+        return 1 if axis == type_.unit else frame.builder.value(tile.Stride(view.base, axis=axis))
+    step = 1
+    for size in type_.dims[axis + 1 :]:
+        step *= size
+    return step
+
+
+# -- indices ---------------------------------------------------------------------------------------
+
+
+def places(at: Any) -> list[Any]:
+    """What stands between the brackets, one item an axis."""
+    return list(at) if isinstance(at, (tuple, list)) else [at]  # pyright: ignore[reportUnknownArgumentType]
+
+
+def is_slice(item: Any) -> bool:
+    return isinstance(item, (slice, Range))
+
+
+def slice_parts(item: Any) -> tuple[Any, Any, Any]:
+    """Start, stop and step as they stand in a slice; None for what is left out."""
+    return item.start, item.stop, item.step
+
+
+def located(frame: Frame, node: ast.AST, memory: Value | View, at: Any) -> tuple[Value, list[Value]]:
+    """The tensor or tile of one element, and its indices there; static ones are checked against static extents."""
+    view = as_view(memory)
+    items = _one_an_axis(frame, node, view, places(at))
+    indices: list[Value | int] = list(view.origin)
+    for position, (axis, item) in enumerate(zip(view.axes, items, strict=True)):
+        if is_slice(item):
+            fix = "index each axis with a number; a view t[m, k] is made by itself"
+            raise frame.error(node, f"{describe(item)} is not the index of an element", fix)
+        indices[axis] = _sum(frame, view.origin[axis], _number(frame, node, view, position, item))
+    return view.base, [_materialized(frame, i) for i in indices]
+
+
+def base_origin(frame: Frame, view: View) -> list[Value]:
+    """Where a view begins, as indices into its base."""
+    return [_materialized(frame, i) for i in view.origin]
+
+
+def _one_an_axis(frame: Frame, node: ast.AST, view: View, items: Sequence[Any]) -> Sequence[Any]:
+    if len(items) != view.rank:
+        what = memory_name(view) if view == as_view(view.base) else f"this view of {memory_name(view)}"
+        raise frame.error(node, f"{what} has {view.rank} axes, got {len(items)} indices")
+    return items
+
+
+def _number(frame: Frame, node: ast.AST, view: View, position: int, item: Any) -> Value:
+    value = as_value(item, INDEX, frame, node, f"index of axis {position}")
+    limit = view.dims[position]
+    if isinstance(value.op, Constant):
+        at = value.op.value
+        if at < 0 or (isinstance(limit, int) and at >= limit):
+            raise frame.error(
+                node,
+                f"index {at} is outside axis {position} of {memory_name(view)}, whose extent is {limit}",
+                "indices go from 0 to the extent - 1; there are no negative ones",
+            )
+    return value
+
+
+def _sum(frame: Frame, a: Value | int, b: Value | int) -> Value | int:
+    """a + b, constants folded, so that static indices stay checkable."""
+    left, right = _known(a), _known(b)
+    if left == 0:
+        return b
+    if right == 0:
+        return a
+    if left is not None and right is not None:
+        return left + right
+    return frame.builder.scalar("add", _materialized(frame, a), _materialized(frame, b))
+
+
+def _known(index: Value | int) -> int | None:
+    if isinstance(index, int):
+        return index
+    return index.op.value if isinstance(index.op, Constant) else None
+
+
+def _materialized(frame: Frame, index: Value | int) -> Value:
+    return frame.builder.constant(index, INDEX) if isinstance(index, int) else index
+
+
+# -- views -----------------------------------------------------------------------------------------
+
+
+def transposed(memory: Value | View) -> View:
+    """``t.T``: the axes in reverse order."""
+    view = as_view(memory)
+    return View(view.base, view.origin, view.axes[::-1], view.dims[::-1])
+
+
+def subview(frame: Frame, node: ast.AST, memory: Value | View, at: Any) -> View:
+    """``t[m, k]`` with a slice or range among the indices; axes with a number are dropped."""
+    view = as_view(memory)
+    items = _one_an_axis(frame, node, view, places(at))
+    origin: list[Value | int] = list(view.origin)
+    axes: list[int] = []
+    dims: list[int | str] = []
+    for position, (axis, item) in enumerate(zip(view.axes, items, strict=True)):
+        if is_slice(item):
+            start, size = _part(frame, node, view, position, item)
+            axes.append(axis)
+            dims.append(size)
+        else:
+            start = _number(frame, node, view, position, item)
+        origin[axis] = _sum(frame, view.origin[axis], start)
+    return View(view.base, tuple(origin), tuple(axes), tuple(dims))
+
+
+def _part(frame: Frame, node: ast.AST, view: View, position: int, item: Any) -> tuple[Value | int, int | str]:
+    """Where a slice or range begins along an axis, and its length."""
+    limit = view.dims[position]
+    if isinstance(item, Range):
+        start, size = item.start, item.size
+    elif slice_parts(item) == (None, None, None):
+        return 0, limit
+    else:
+        start, size = _bounds(frame, node, limit, item)
+    first = _known(start)
+    last = size if first is None else first + size
+    if (first is not None and first < 0) or (isinstance(limit, int) and last > limit):
+        shown = f"elements {first} to {last}" if first is not None else f"{size} elements"
+        raise frame.error(
+            node,
+            f"{shown} are outside axis {position} of {memory_name(view)}, whose extent is {limit}",
+            "a slice lies inside a static extent; it is not clipped, and there are no negative indices",
+        )
+    return start, size
+
+
+def _bounds(frame: Frame, node: ast.AST, limit: int | str, item: Any) -> tuple[int, int]:
+    """Start and length of ``a:b`` on an axis of extent `limit`."""
+    start, stop, step = slice_parts(item)
+    if step not in (None, 1):
+        raise frame.error(node, f"a slice with step {step!r}", "a view takes neighbouring elements: leave the step out")
+    if stop is None and isinstance(limit, str):
+        raise frame.error(
+            node,
+            f"a slice up to {limit}, which is only known at run time: a view has a compile-time shape",
+            "give it an end, take the whole axis with `:`, or a range tile(i, B)",
+        )
+    first: Any = 0 if start is None else start
+    end: Any = limit if stop is None else stop
+    for bound in (first, end):
+        if not isinstance(bound, int) or isinstance(bound, bool):
+            raise frame.error(node, f"a slice is made of compile-time ints, got {describe(bound)}", "write a:b")
+    if first < 0 or end < 0:
+        raise frame.error(node, f"the slice {first}:{end}", "there are no negative indices: count from the start")
+    if end <= first:
+        raise frame.error(node, f"the slice {first}:{end} is empty", "write a:b with a < b")
+    return first, end - first

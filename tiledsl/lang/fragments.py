@@ -1,0 +1,182 @@
+"""Fragments: arrays in the registers of one thread."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, overload
+
+from tiledsl.lang.dtypes import Float, Scalar, boolean
+from tiledsl.lang.misuse import only_in_kernel
+from tiledsl.lang.ranges import Range
+
+if TYPE_CHECKING:
+    Slice: TypeAlias = slice[Any, Any, Any] | Range
+
+__all__ = ["Fragment", "fragment", "outer_fma"]
+
+D = TypeVar("D", bound=Scalar)
+E = TypeVar("E", bound=Scalar)
+F = TypeVar("F", bound=Float)
+
+
+def _misuse() -> Exception:
+    return only_in_kernel("a fragment")
+
+
+class Fragment(Generic[D]):
+    """Registers of one thread, as a small array. Made by `fragment` and by vector loads.
+
+    Elements and slices are read and written with compile-time indices only, since registers cannot be
+    indexed at run time: loop over them with `unroll`. A fragment is a value: changing one changes no other.
+    Arithmetic, comparison and functions go element by element, on fragments of one shape, or with a scalar.
+    """
+
+    @overload
+    def __getitem__(self, index: int | tuple[int, ...]) -> D: ...  # pyright: ignore[reportOverlappingOverload]
+    @overload
+    def __getitem__(self, index: Slice | tuple[int | Slice, ...]) -> Fragment[D]: ...
+    def __getitem__(self, index: Any) -> Any:
+        """One element, or a slice: ``acc[0:4, 2]`` is a fragment of 4. Slices are not clipped."""
+        raise _misuse()
+
+    def __setitem__(self, index: int | Slice | tuple[int | Slice, ...], value: D | float | Fragment[D]) -> None:
+        """Replace one element, or those of a slice, by a number or a fragment of the slice's shape."""
+        raise _misuse()
+
+    def to(self, dtype: type[E], /) -> Fragment[E]:
+        """Every element converted, as by `Scalar.to`."""
+        raise _misuse()
+
+    def bitcast(self, dtype: type[E], /) -> Fragment[E]:
+        """The bits of every element read as `dtype`, as by `Scalar.bitcast`."""
+        raise _misuse()
+
+    def __add__(self, other: Fragment[D] | D | float) -> Fragment[D]:
+        raise _misuse()
+
+    def __radd__(self, other: D | float) -> Fragment[D]:
+        raise _misuse()
+
+    def __sub__(self, other: Fragment[D] | D | float) -> Fragment[D]:
+        raise _misuse()
+
+    def __rsub__(self, other: D | float) -> Fragment[D]:
+        raise _misuse()
+
+    def __mul__(self, other: Fragment[D] | D | float) -> Fragment[D]:
+        raise _misuse()
+
+    def __rmul__(self, other: D | float) -> Fragment[D]:
+        raise _misuse()
+
+    def __truediv__(self, other: Fragment[D] | D | float) -> Fragment[D]:
+        raise _misuse()
+
+    def __rtruediv__(self, other: D | float) -> Fragment[D]:
+        raise _misuse()
+
+    def __floordiv__(self, other: Fragment[D] | D | int) -> Fragment[D]:
+        raise _misuse()
+
+    def __rfloordiv__(self, other: D | int) -> Fragment[D]:
+        raise _misuse()
+
+    def __mod__(self, other: Fragment[D] | D | int) -> Fragment[D]:
+        raise _misuse()
+
+    def __rmod__(self, other: D | int) -> Fragment[D]:
+        raise _misuse()
+
+    def __and__(self, other: Fragment[D] | D | int) -> Fragment[D]:
+        raise _misuse()
+
+    def __rand__(self, other: D | int) -> Fragment[D]:
+        raise _misuse()
+
+    def __or__(self, other: Fragment[D] | D | int) -> Fragment[D]:
+        raise _misuse()
+
+    def __ror__(self, other: D | int) -> Fragment[D]:
+        raise _misuse()
+
+    def __xor__(self, other: Fragment[D] | D | int) -> Fragment[D]:
+        raise _misuse()
+
+    def __rxor__(self, other: D | int) -> Fragment[D]:
+        raise _misuse()
+
+    def __lshift__(self, other: Fragment[D] | D | int) -> Fragment[D]:
+        raise _misuse()
+
+    def __rlshift__(self, other: D | int) -> Fragment[D]:
+        raise _misuse()
+
+    def __rshift__(self, other: Fragment[D] | D | int) -> Fragment[D]:
+        raise _misuse()
+
+    def __rrshift__(self, other: D | int) -> Fragment[D]:
+        raise _misuse()
+
+    def __neg__(self) -> Fragment[D]:
+        raise _misuse()
+
+    def __pos__(self) -> Fragment[D]:
+        raise _misuse()
+
+    def __invert__(self) -> Fragment[D]:
+        raise _misuse()
+
+    def __abs__(self) -> Fragment[D]:
+        raise _misuse()
+
+    def __lt__(self, other: Fragment[D] | D | float) -> Fragment[boolean]:
+        raise _misuse()
+
+    def __le__(self, other: Fragment[D] | D | float) -> Fragment[boolean]:
+        raise _misuse()
+
+    def __gt__(self, other: Fragment[D] | D | float) -> Fragment[boolean]:
+        raise _misuse()
+
+    def __ge__(self, other: Fragment[D] | D | float) -> Fragment[boolean]:
+        raise _misuse()
+
+    def __eq__(self, other: Fragment[D] | D | float) -> Fragment[boolean]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        raise _misuse()
+
+    def __ne__(self, other: Fragment[D] | D | float) -> Fragment[boolean]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        raise _misuse()
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Extents, compile-time ints."""
+        raise _misuse()
+
+    @property
+    def rank(self) -> int:
+        """How many extents there are."""
+        raise _misuse()
+
+    @property
+    def dtype(self) -> type[D]:
+        """dtype of an element."""
+        raise _misuse()
+
+
+def fragment(shape: int | tuple[int, ...], dtype: type[D], init: D | float = 0) -> Fragment[D]:
+    """Registers of this thread as an array of compile-time `shape`, every element `init`."""
+    raise only_in_kernel("fragment()")
+
+
+def outer_fma(
+    acc: Fragment[F], a: Fragment[F], b: Fragment[F], order: Literal["rows", "serpentine", "spiral"] = "rows"
+) -> Fragment[F]:
+    """``acc = outer_fma(acc, a, b)``: `acc` with ``acc[i, j] + a[i] * b[j]`` in every place, one fma each.
+
+    acc: of shape (m, n); a: (m,); b: (n,). order: in which order the m * n instructions are issued, which
+    decides how often a register operand can be reused, and nothing else. "rows": row after row.
+    "serpentine": every other row backwards. "spiral": maxas's, which goes around 2 x 2 elements; m and n
+    are multiples of 8.
+    """
+    raise only_in_kernel("outer_fma()")

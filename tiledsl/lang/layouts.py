@@ -1,0 +1,29 @@
+"""Layouts of shared tiles, for ``shared(..., layout=)``. Without one the bank-conflict pass chooses.
+
+A layout says where elements lie, never what a kernel computes: indices mean the same under each of them.
+`tiledsl.layout.shared` is the mathematics; ``k.explain("banks")`` tells what each one costs.
+"""
+
+from __future__ import annotations
+
+from tiledsl.layout.shared import ROW, Layout, Padded, Swizzled
+
+__all__ = ["Layout", "padded", "row_major", "swizzled"]
+
+row_major: Layout = ROW
+"""Rows one after the other."""
+
+
+def padded(length: int) -> Layout:
+    """A row every `length` elements, of which a row of the tile uses as many as it has."""
+    return Padded(length)
+
+
+def swizzled(unit: int, span: int, every: int = 1) -> Layout:
+    """Row order, cut into panels of `span` units of `unit` elements, each permuted: in panel number p of the tile,
+    unit c lies at place ``c ^ (p // every % span)``.
+
+    All three are powers of two; a row is a whole number of panels. A vector access of up to `unit` elements
+    stays one access.
+    """
+    return Swizzled(unit, span, every)

@@ -1,0 +1,54 @@
+"""Ranges of elements: what a view takes along one axis, and what a loop over a long axis steps through."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Iterator
+
+from tiledsl.lang.dim import Dim
+from tiledsl.lang.dtypes import index
+from tiledsl.lang.misuse import only_in_kernel
+
+if TYPE_CHECKING:
+    from tiledsl.lang.memory import Extent
+
+__all__ = ["Range", "tile", "tiles"]
+
+
+class Range:
+    """`size` elements from `start` on. Made by `tile` and `tiles`; ``A[rows, columns]`` is a view of A.
+
+    ``r + n`` and ``r - n`` are the range moved by n elements.
+    """
+
+    @property
+    def start(self) -> index:
+        """The first element: a compile-time int in an `unroll` loop, else an `index`."""
+        raise only_in_kernel("a range")
+
+    @property
+    def size(self) -> int:
+        """How many elements, a compile-time int."""
+        raise only_in_kernel("a range")
+
+    def __add__(self, distance: Extent) -> Range:
+        raise only_in_kernel("a range")
+
+    def __sub__(self, distance: Extent) -> Range:
+        raise only_in_kernel("a range")
+
+
+def tile(i: index | int | type[Dim], size: int) -> Range:
+    """The `i`-th tile of `size` elements along an axis: ``i * size`` to ``(i + 1) * size``.
+
+    size: compile-time. The last tile of an axis may reach past its edge: see `copy`.
+    """
+    raise only_in_kernel("tile()")
+
+
+def tiles(extent: index | int | type[Dim], size: int) -> Iterator[Range]:
+    """``for k in tiles(K, BK)``: a loop over the tiles that cover `extent` elements, at run time.
+
+    ``unroll(tiles(BK, 16))`` is one at compile time. Every range has `size` elements, the last one too,
+    which may reach past the edge.
+    """
+    raise only_in_kernel("tiles()")

@@ -1,0 +1,142 @@
+"""The bank model of shared memory, as data: how many wavefronts one access of a warp takes.
+
+Bank of a byte address: ``address // 4 % 32``. A warp's access runs in phases of neighbouring lanes; lanes of a
+phase that touch the same 32-bit word share it. A phase takes as many wavefronts as the bank with the most
+distinct words in it; a phase without active lanes takes none. The access takes the sum over its phases.
+
+`PHASES` is the only place that holds numbers, and the only code that this static count and the emulator's
+count from real addresses have in common. `benchmarks/bank_calibration.py` compares every entry with the
+hardware counters; what it finds changes this table and nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, NamedTuple, Sequence
+
+__all__ = ["BANKS", "PHASES", "WARP", "WORD", "Basis", "Cost", "Kind", "Phases", "cost", "wavefronts"]
+
+BANKS = 32
+WORD = 4
+"""Bytes of a word: a bank delivers one a wavefront."""
+
+WARP = 32
+
+Kind = Literal["load", "store", "atomic"]
+Basis = Literal["documented", "measured", "open"]
+"""documented: in NVIDIA's guides. measured: against hardware counters, the result is committed under
+benchmarks/results. open: the simplest rule that fits what is published; to be calibrated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Phases:
+    """How an access of `width` bytes a lane runs.
+
+    lanes: how many neighbouring lanes a phase has.
+    merge: two neighbouring phases 2p and 2p + 1 run as one where, for one of these distances d, every active lane
+           i of them has the address of lane i ^ d, or that lane is inactive. Empty: never.
+    shared: lanes that touch the same word share it; otherwise each takes a turn.
+    basis: where the entry comes from; `question` says what is to be measured.
+    """
+
+    lanes: int
+    merge: tuple[int, ...] = ()
+    shared: bool = True
+    basis: Basis = "documented"
+    question: str = ""
+
+
+_PAIRS = "do phases merge where pairs of lanes share an address?"
+_HALF = "are the phases half warps?"
+_ATOMIC = "what does an addition cost whose lanes meet in a word?"
+_LOOP = "the machine has no such addition: how many turns does its loop of a load and a compare-and-swap take?"
+
+PHASES: dict[tuple[Kind, int], Phases] = {
+    ("load", 1): Phases(32),
+    ("load", 2): Phases(32),
+    ("load", 4): Phases(32),
+    ("load", 8): Phases(16, basis="open", question=f"{_HALF} {_PAIRS}"),
+    ("load", 16): Phases(8, basis="open", question=_PAIRS),
+    ("store", 1): Phases(32),
+    ("store", 2): Phases(32),
+    ("store", 4): Phases(32),
+    ("store", 8): Phases(16, basis="open", question=f"{_HALF} {_PAIRS}"),
+    ("store", 16): Phases(8, basis="open", question=_PAIRS),
+    ("atomic", 2): Phases(32, shared=False, basis="open", question=_LOOP),
+    ("atomic", 4): Phases(32, shared=False, basis="open", question=_ATOMIC),
+    ("atomic", 8): Phases(16, shared=False, basis="open", question=_LOOP),
+}
+"""By kind of access and bytes a lane. An f32 adds in a loop as well; its entry is that of 4 bytes."""
+
+
+class Cost(NamedTuple):
+    """What one access takes, and what it would take if no two words of a phase met in a bank, in any layout."""
+
+    wavefronts: int
+    ideal: int
+
+    @property
+    def conflicts(self) -> int:
+        return self.wavefronts - self.ideal
+
+
+def wavefronts(addresses: Sequence[int], width: int, active: Sequence[bool] | None = None, kind: Kind = "load") -> int:
+    """Wavefronts of one access: `addresses` in bytes, one for each of the 32 lanes, multiples of `width`.
+
+    Lanes that are not `active` take no part; their addresses do not count.
+    """
+    return cost(addresses, width, active, kind).wavefronts
+
+
+def cost(
+    addresses: Sequence[int],
+    width: int,
+    active: Sequence[bool] | None = None,
+    kind: Kind = "load",
+    rule: Phases | None = None,
+) -> Cost:
+    """Wavefronts of one access, as `wavefronts` counts them, and the ideal. `rule`: instead of the table's."""
+    assert len(addresses) == WARP, "one address a lane"
+    lanes = [a if on else None for a, on in zip(addresses, active or [True] * WARP, strict=True)]
+    start = min((a for a in lanes if a is not None), default=0) // WORD * WORD
+    # A translation by whole words rotates the banks and changes nothing else: one entry serves all of them.
+    return _count(tuple(None if a is None else a - start for a in lanes), width, rule or PHASES[kind, width])
+
+
+@lru_cache(maxsize=1 << 15)
+def _count(lanes: tuple[int | None, ...], width: int, rule: Phases) -> Cost:
+    """None stands for an inactive lane."""
+    count = ideal = 0
+    for phase in _phases(lanes, rule):
+        addresses = [a for a in phase if a is not None]
+        if not addresses:
+            continue
+        words = [word for a in addresses for word in range(a // WORD, (a + width - 1) // WORD + 1)]
+        count += _busiest(set(words) if rule.shared else words)
+        # Lanes that take turns at one word do so in every layout.
+        ideal += 1 if rule.shared else max(words.count(word) for word in words)
+    return Cost(count, ideal)
+
+
+def _phases(lanes: tuple[int | None, ...], rule: Phases) -> list[tuple[int | None, ...]]:
+    """The lanes of each phase, after neighbours have merged."""
+    phases = [lanes[start : start + rule.lanes] for start in range(0, WARP, rule.lanes)]
+    merged: list[tuple[int | None, ...]] = []
+    for first, second in zip(phases[::2], phases[1::2], strict=False):
+        both = first + second
+        merged += [both] if any(_paired(both, distance) for distance in rule.merge) else [first, second]
+    return merged or phases
+
+
+def _paired(lanes: tuple[int | None, ...], distance: int) -> bool:
+    partners = (lanes[lane ^ distance] for lane in range(len(lanes)))
+    return all(a is None or b is None or a == b for a, b in zip(lanes, partners, strict=True))
+
+
+def _busiest(words: Sequence[int] | set[int]) -> int:
+    """The largest number of words in one bank."""
+    load = [0] * BANKS
+    for word in words:
+        load[word % BANKS] += 1
+    return max(load)

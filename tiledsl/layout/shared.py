@@ -1,0 +1,207 @@
+"""Layouts of a shared tile: where the element at given indices lies, as pure maths.
+
+A tile is a stack of rows: its last axis runs along a row, all other axes together number the rows. Three
+layouts, with the text form that stands in the IR:
+
+    row                              rows one after the other
+    padded(36)                       a row every 36 elements, whatever its length
+    swizzled(unit=4, span=8)         row order, with the units of each row permuted by XOR
+    swizzled(unit=4, span=8, every=2)
+
+A swizzle cuts memory into panels of `span` units of `unit` elements. In panel number p, counted through the tile,
+unit c lies at place ``c ^ (p // every % span)``. All three are powers of two, so that this is one XOR on the index;
+a row is any whole number of panels long (144 = 9 panels of 16), and so nothing ever leaves it. Where `every` is the
+number of panels in a row, or a multiple of it, rows differ from each other; below it, parts of a row do. With
+units of 16 bytes, spans of 8, 4 and 2 and `every` as many panels as 128 bytes hold these are the 128-, 64- and 32-byte
+swizzles of TMA and wgmma.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Sequence
+
+__all__ = ["AUTO", "ROW", "Layout", "Padded", "Problem", "Row", "Swizzled", "parse_layout", "row_major"]
+
+AUTO = "auto"
+"""The text of a layout that is still to be chosen."""
+
+VECTOR_BYTES = (16, 8, 4, 2, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a layout does not fit a tile, and what would."""
+
+    message: str
+    fix: str
+
+
+def row_major(dims: Sequence[int]) -> tuple[int, ...]:
+    """Strides, in elements, of a dense array."""
+    strides = [1] * len(dims)
+    for axis in range(len(dims) - 2, -1, -1):
+        strides[axis] = strides[axis + 1] * dims[axis + 1]
+    return tuple(strides)
+
+
+def power_of_two_in(number: int) -> int:
+    """The largest power of two that divides `number` > 0."""
+    return number & -number
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Base, and row order. `dims` are extents in elements; indices may be ints or arrays."""
+
+    def pitch(self, dims: Sequence[int]) -> int:
+        """Distance from a row to the next, in elements."""
+        return dims[-1]
+
+    def strides(self, dims: Sequence[int]) -> tuple[int, ...]:
+        """Distance between neighbours along each axis, in elements (of a swizzle: before it permutes)."""
+        return row_major((*dims[:-1], self.pitch(dims)))
+
+    def row_strides(self, dims: Sequence[int]) -> tuple[int, ...]:
+        """How many rows one step along each axis but the last is."""
+        return row_major(dims[:-1])
+
+    def place(self, row: Any, column: Any, dims: Sequence[int]) -> Any:
+        """Where in its row the element lies that the tile has at `column` of row number `row`."""
+        return column
+
+    def offset(self, indices: Sequence[Any], dims: Sequence[int]) -> Any:
+        """Distance of an element from the start of the tile, in elements."""
+        row = sum((i * s for i, s in zip(indices[:-1], self.row_strides(dims), strict=True)), 0)
+        return row * self.pitch(dims) + self.place(row, indices[-1], dims)
+
+    def footprint(self, dims: Sequence[int]) -> int:
+        """Elements from the first to the last one; nothing stands behind the last row."""
+        return (prod(dims[:-1]) - 1) * self.pitch(dims) + dims[-1]
+
+    def vector_bytes(self, dims: Sequence[int], element: int) -> int:
+        """The widest vector, in bytes, that stays together and aligned wherever its index is a multiple of it."""
+        return self._aligned(dims, element, self.pitch(dims) if len(dims) > 1 else 0)
+
+    def _aligned(self, dims: Sequence[int], element: int, *distances: int) -> int:
+        return next(b for b in VECTOR_BYTES if all(d * element % b == 0 for d in distances))
+
+    def problem(self, dims: Sequence[int]) -> Problem | None:
+        """What keeps this layout from a tile of these extents; None if nothing does."""
+        return None
+
+    def __str__(self) -> str:
+        return "row"
+
+
+class Row(Layout):
+    """Rows one after the other."""
+
+    __slots__ = ()
+
+
+ROW = Row()
+
+
+@dataclass(frozen=True, slots=True)
+class Padded(Layout):
+    """A row every `length` elements."""
+
+    length: int
+
+    def pitch(self, dims: Sequence[int]) -> int:
+        return self.length if len(dims) > 1 else dims[-1]
+
+    def problem(self, dims: Sequence[int]) -> Problem | None:
+        if len(dims) < 2:
+            return Problem(f"{self} on a tile of one axis, which has no rows to pad", "leave layout= out")
+        if self.length < dims[-1]:
+            return Problem(
+                f"{self} makes rows of {self.length} elements, but a row of the tile has {dims[-1]}",
+                f"pass {dims[-1]} or more; padded(n) counts the elements of a whole row",
+            )
+        return None
+
+    def __str__(self) -> str:
+        return f"padded({self.length})"
+
+
+@dataclass(frozen=True, slots=True)
+class Swizzled(Layout):
+    """Unit c of panel p lies at place ``c ^ (p // every % span)`` of the panel."""
+
+    unit: int
+    span: int
+    every: int = 1
+
+    @property
+    def panel(self) -> int:
+        """Elements of one panel."""
+        return self.unit * self.span
+
+    @property
+    def period(self) -> int:
+        """After so many panels the permutation comes again."""
+        return self.every * self.span
+
+    def panels(self, dims: Sequence[int]) -> int:
+        """How many panels a row has."""
+        return dims[-1] // self.panel
+
+    def by_rows_only(self, dims: Sequence[int]) -> bool:
+        """True if all panels of a row are permuted alike."""
+        return self.every % self.panels(dims) == 0
+
+    def place(self, row: Any, column: Any, dims: Sequence[int]) -> Any:
+        panel = row * self.panels(dims) + column // self.panel
+        return column ^ (panel // self.every % self.span * self.unit)
+
+    def vector_bytes(self, dims: Sequence[int], element: int) -> int:
+        return self._aligned(dims, element, self.pitch(dims), self.unit)
+
+    def problem(self, dims: Sequence[int]) -> Problem | None:
+        for name, value in (("unit", self.unit), ("span", self.span), ("every", self.every)):
+            if value < 1 or value & (value - 1):
+                return Problem(f"{self}: {name} is {value}", f"make {name} a power of two")
+        if len(dims) < 2:
+            return Problem(f"{self} on a tile of one axis, which has no rows to permute", "leave layout= out")
+        width, row = self.panel, dims[-1]
+        if width <= row and row % width == 0:
+            return None
+        fits = power_of_two_in(row) // self.unit
+        fix = f"with units of {self.unit}, span={fits} fits this row" if fits > 1 else _other_row(row, width)
+        if width > row:
+            return Problem(
+                f"{self} is {self.span} x {self.unit} = {width} elements wide, wider than a row of {row}", fix
+            )
+        return Problem(f"{self} has panels of {width} elements, and a row of {row} is no whole number of them", fix)
+
+    def __str__(self) -> str:
+        every = f", every={self.every}" if self.every != 1 else ""
+        return f"swizzled(unit={self.unit}, span={self.span}{every})"
+
+
+def _other_row(row: int, width: int) -> str:
+    return f"make the row a multiple of {width} elements ({-(-row // width) * width}), or use padded({row + 1})"
+
+
+_TEXT = re.compile(r"(row|padded|swizzled)(?:\((.*)\))?")
+
+
+def parse_layout(text: str) -> Layout:
+    """Read what `str(layout)` wrote. Raises ValueError for anything else."""
+    match = _TEXT.fullmatch(text)
+    name, rest = match.groups() if match else ("", None)
+    try:
+        if name == "row" and rest is None:
+            return ROW
+        if name == "padded" and rest is not None:
+            return Padded(int(rest))
+        if name == "swizzled" and rest is not None:
+            given = {key.strip(): int(value) for key, value in (part.split("=") for part in rest.split(","))}
+            return Swizzled(**given)
+    except (ValueError, TypeError):
+        pass
+    raise ValueError(f"not a layout: {text!r}; expected row, padded(n) or swizzled(unit=, span=, every=)")

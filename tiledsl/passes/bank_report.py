@@ -1,0 +1,162 @@
+"""What the bank-conflict pass found and chose, as data and as a table to read."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import Literal
+
+from tiledsl.errors import Loc
+from tiledsl.layout.banks import PHASES, Kind
+
+__all__ = ["AccessReport", "BankReport", "TileReport", "table"]
+
+By = Literal["row order is best", "fewest wavefronts", "given", "used whole", "nothing known"]
+"""Why a tile has its layout. used whole: something but an access by index needs the tile, so it was left alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class TileReport:
+    """One shared tile. bytes: as laid out, and in row order. wavefronts: weighted sums over its known accesses.
+
+    None where a layout that was given leaves too many cases to count.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    layout: str
+    by: By
+    bytes: int
+    row_bytes: int
+    wavefronts: Fraction | int | None
+    row_wavefronts: Fraction | int
+    ideal: int
+    unknown: int
+    loc: Loc
+
+
+@dataclass(frozen=True, slots=True)
+class AccessReport:
+    """One access in the source, which unrolling may have made `copies` of.
+
+    bytes: of a lane. row_order, chosen, ideal: wavefronts per access of a warp, the mean over warps and copies;
+    None where the lanes are not known. least, most: the range, with the chosen layout. weight: how often a warp
+    makes each copy (a loop of unknown length counts as `shared_accesses.UNKNOWN_TRIPS`). notes: what was taken
+    for granted.
+    """
+
+    loc: Loc
+    tile: str
+    kind: Kind
+    bytes: int
+    copies: int
+    warps: int
+    row_order: Fraction | None
+    chosen: Fraction | None
+    ideal: Fraction | None
+    least: int
+    most: int
+    weight: int
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_known(self) -> bool:
+        return self.chosen is not None
+
+
+@dataclass(frozen=True, slots=True)
+class BankReport:
+    """All shared tiles of one kernel and all accesses to them. `str` gives the tables."""
+
+    kernel: str
+    threads: tuple[int, ...]
+    tiles: tuple[TileReport, ...]
+    accesses: tuple[AccessReport, ...]
+    limit: int | None = None
+    used: int = 0
+    title: str = field(default="")
+
+    @property
+    def conflicts(self) -> Fraction:
+        """Weighted wavefronts beyond the ideal, over all known accesses."""
+        return Fraction(sum(t.wavefronts - t.ideal for t in self.tiles if t.wavefronts is not None))
+
+    @property
+    def unknown(self) -> tuple[AccessReport, ...]:
+        return tuple(a for a in self.accesses if not a.is_known)
+
+    def __str__(self) -> str:
+        shape = " x ".join(map(str, self.threads))
+        head = f"shared memory of {self.title or self.kernel}, blocks of {shape} threads"
+        if not self.tiles:
+            return f"{head}: no tiles"
+        room = f" of {self.limit} bytes" if self.limit is not None else " bytes"
+        parts = [f"{head}: {self.used}{room}", _tiles(self.tiles), _accesses(self.accesses), self._legend()]
+        return "\n\n".join(part for part in parts if part)
+
+    def _legend(self) -> str:
+        lines = [
+            "accesses: wavefronts of one access of a warp, the mean over the warps; row: in row order; "
+            "ideal: without bank conflicts",
+            "tiles: the same, times the weight, summed over all accesses and warps of a block",
+        ]
+        if any(a.weight > 1 for a in self.accesses):
+            lines.append("weight: how often a warp makes each copy; a loop of unknown length counts as 64")
+        used = {(a.kind, a.bytes) for a in self.accesses}
+        for (kind, width), phases in PHASES.items():
+            if (kind, width) in used and phases.basis == "open":
+                lines.append(f"not yet calibrated, {kind}s of {width} bytes: {phases.question}")
+        return "\n".join(lines)
+
+
+def _tiles(tiles: Sequence[TileReport]) -> str:
+    rows: list[list[str]] = []
+    for t in tiles:
+        shape = " x ".join(map(str, t.shape))
+        counts = [_number(t.row_wavefronts), _number(t.wavefronts), str(t.ideal)]
+        rows.append([t.name, f"{shape} {t.dtype}", t.layout, t.by, str(t.row_bytes), str(t.bytes), *counts])
+    header = ["tile", "shape", "layout", "why", "bytes: row", "now", "wavefronts: row", "now", "ideal"]
+    return table(header, rows, left=4)
+
+
+def _accesses(accesses: Sequence[AccessReport]) -> str:
+    rows: list[list[str]] = []
+    main = accesses[0].loc.file if accesses else ""
+    for a in accesses:
+        place = str(a.loc.line) if a.loc.file == main else f"{Path(a.loc.file).name}:{a.loc.line}"
+        source = linecache.getline(a.loc.file, a.loc.line).strip()
+        what = [place, source if len(source) <= 44 else source[:43] + "…", a.tile, a.kind, str(a.bytes)]
+        copies = f"x{a.copies}" if a.copies > 1 else ""
+        if a.row_order is None or a.chosen is None or a.ideal is None:
+            counts = [_number(a.row_order), _number(a.chosen), ""]
+        else:
+            spread = f" ({a.least}..{a.most})" if a.least != a.most else ""
+            counts = [_number(a.row_order), _number(a.chosen) + spread, _number(a.ideal)]
+        rows.append([*what, copies, *counts, str(a.weight), "; ".join(a.notes)])
+    header = ["line", "source", "tile", "access", "bytes", "copies", "row", "now", "ideal", "weight", ""]
+    return table(header, rows, left=4) if rows else "no accesses"
+
+
+def _number(value: Fraction | int | None) -> str:
+    if value is None:
+        return "unknown"
+    return str(value) if value.denominator == 1 else f"{float(value):.2f}"
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> str:
+    """Columns two blanks apart: the first `left` ones and the last one to the left, the others to the right."""
+    cells = [list(header), *map(list, rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
+    lines: list[str] = []
+    for row in cells:
+        padded = [
+            cell.ljust(width) if i < left or i + 1 == len(row) else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(padded).rstrip())
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join(lines)
