@@ -47,44 +47,24 @@ from tiledsl import (
 from tiledsl.backends.ptx.sass_report import SassReport, sass_report
 from tiledsl.backends.ptx.tools import PTXAS
 from tiledsl.dims import K, M, N
+from tiledsl.layout.orders import ORDERS as OUTER_FMA
+from tiledsl.layout.orders import Order, serpentine
 
 __all__ = ["ORDERS", "VARIANTS", "Variant", "kept_order", "main"]
 
-Order = tuple[tuple[int, int], ...]
 THREADS, DEPTH, COPIES = 256, 8, 4
 
 
 # -- orders ----------------------------------------------------------------------------------------
 
 
-def rows_first(m: int, n: int) -> Order:
-    return tuple((i, j) for i in range(m) for j in range(n))
-
-
 def columns_first(m: int, n: int) -> Order:
     return tuple((i, j) for j in range(n) for i in range(m))
-
-
-def serpentine(m: int, n: int) -> Order:
-    """Row after row, every other one backwards."""
-    return tuple((i, j if i % 2 == 0 else n - 1 - j) for i in range(m) for j in range(n))
 
 
 def serpentine_columns(m: int, n: int) -> Order:
     """Column after column, every other one backwards."""
     return tuple((i, j) for j, i in serpentine(n, m))
-
-
-def spiral(m: int, n: int) -> Order:
-    """maxas's: in blocks of 8 x 8 around 2 x 2 elements, whose rows are 2 apart."""
-    order: list[tuple[int, int]] = []
-    for top in range(0, m, 8):
-        for left in range(0, n, 8):
-            tops = [0, 1, 4, 5]
-            for j in range(0, 8, 2):
-                order += [(top + i + di, left + j + dj) for i in tops for di, dj in ((2, 0), (2, 1), (0, 1), (0, 0))]
-                tops.reverse()
-    return tuple(order)
 
 
 def pairs(m: int, n: int) -> Order:
@@ -98,12 +78,12 @@ def pairs(m: int, n: int) -> Order:
 
 
 ORDERS: dict[str, Callable[[int, int], Order]] = {
-    "rows": rows_first,
+    "rows": OUTER_FMA["rows"],
     "columns": columns_first,
     "serpentine": serpentine,
     "serpentine columns": serpentine_columns,
     "pairs": pairs,
-    "spiral": spiral,
+    "spiral": OUTER_FMA["spiral"],
 }
 """Places (row, column) of an m x n outer product, by the name of their order."""
 

@@ -157,11 +157,7 @@ class TileKernel:
         """``k.trace(block=(0, 0), thread=(3, 1))(A, B, C)``: run on the emulator and give that thread's trace."""
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            from tiledsl.backends.emulator import Options
-
-            arguments = self.dispatcher.arguments(self._bind(args, kwargs))
-            self.dispatcher.place(arguments, "emulator")
-            return self.dispatcher.emulate(arguments, Options(trace=(block, thread))).trace
+            return self._emulated(args, kwargs, trace=(block, thread)).trace
 
         return run
 
@@ -170,11 +166,15 @@ class TileKernel:
 
         A GPU hides these bugs, and so does a plain run on the emulator. Results are written as by a call.
         """
+        self._emulated(args, kwargs, checks=True)
+
+    def _emulated(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], **options: Any) -> Any:
+        """Run on the emulator under these of its `Options`; its RunResult."""
         from tiledsl.backends.emulator import Options
 
         arguments = self.dispatcher.arguments(self._bind(args, kwargs))
         self.dispatcher.place(arguments, "emulator")
-        self.dispatcher.emulate(arguments, Options(checks=True))
+        return self.dispatcher.emulate(arguments, Options(**options))
 
     def __repr__(self) -> str:
         return f"<tile_kernel {self.signature.usage} at {self.signature.loc.file}:{self.signature.loc.line}>"

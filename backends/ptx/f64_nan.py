@@ -17,7 +17,6 @@ __all__ = ["settle_f64_nans"]
 
 SETTLE = "{.reg .pred p; setp.nan.f64 p, $1, $1; selp.f64 $0, 0d7FFFFFFFFFFFFFFF, $1, p;}"
 SEEN_BY = (mem.Store, warp.Shuffle, arith.Bitcast, debug.Print, Inline)
-MERGES = (control.If, control.For, control.While, arith.Select)
 
 
 def settle_f64_nans(kernel: Kernel) -> Kernel:

@@ -310,7 +310,7 @@ def test_arrays_on_different_devices(monkeypatch: pytest.MonkeyPatch) -> None:
 def driver_of(capability: tuple[int, int]) -> Driver:
     """A driver of one GPU that has no memory left and takes no code."""
     driver = Driver.__new__(Driver)
-    driver.devices = (Device(0, 0, "Some GPU", capability, 0),)
+    driver.devices = (Device(0, 0, "Some GPU", capability),)
     driver.cu = SimpleNamespace(
         cuMemAlloc=lambda size: (2,),  # pyright: ignore[reportUnknownLambdaType]
         cuMemGetInfo=lambda: (0, 1 << 20, 3 << 30),

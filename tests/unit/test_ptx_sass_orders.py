@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.ffma_orders import DEPTH, ORDERS, THREADS, VARIANTS, Variant, check_result, examine, kept_order, main
-from tiledsl.frontend.intrinsics.tiles import ORDERS as OUTER_FMA_ORDERS
+from tiledsl.layout.orders import ORDERS as OUTER_FMA_ORDERS
 
 
 @pytest.mark.parametrize("name", ORDERS)

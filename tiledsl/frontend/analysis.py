@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import Iterator, Sequence
 
-__all__ = ["assigned_names", "contains", "definitely_exits", "loop_exits", "read_first"]
+__all__ = ["assigned_names", "definitely_exits", "loop_exits", "read_first"]
 
 _LOOPS = (ast.For, ast.While)
 _EXITS = (ast.Return, ast.Break, ast.Continue)
@@ -52,10 +52,6 @@ def assigned_names(statements: Sequence[ast.stmt]) -> set[str]:
             for target in _targets(node):
                 names.update(_names_of(target))
     return names
-
-
-def contains(statements: Sequence[ast.stmt], *kinds: type[ast.AST]) -> bool:
-    return any(isinstance(node, kinds) for s in statements for node in ast.walk(s))
 
 
 def loop_exits(statements: Sequence[ast.stmt]) -> set[type[ast.stmt]]:

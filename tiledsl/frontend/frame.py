@@ -43,7 +43,6 @@ class Unit:
     blocks_per_sm: int = 0
     externals: dict[str, Callable[..., Any]] = field(default_factory=dict[str, Callable[..., Any]])
     errors: dict[tuple[str, Loc], CompileError] = field(default_factory=dict[tuple[str, Loc], CompileError])
-    tile_count: int = 0
 
     def report(self, error: CompileError) -> None:
         """Record an error; the same one again (an unrolled statement) counts once."""

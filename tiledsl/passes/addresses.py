@@ -24,6 +24,7 @@ from tiledsl.ir.ops import arith, mem
 from tiledsl.ir.types import BOOL, I32, I64, U32, U64, DType
 from tiledsl.layout.shared import Swizzled
 from tiledsl.passes.constants import integer
+from tiledsl.passes.divisibility import divisor_of, power_of_two_in
 
 __all__ = ["Memory", "below", "both", "bounds", "element", "pointer_to", "unsigned_extent"]
 
@@ -134,24 +135,12 @@ def multiple_of(value: Value) -> int:
     known = integer(value)
     op = value.op
     if known is not None:
-        return known & -known if known else 1 << 16
+        return power_of_two_in(known)
     if isinstance(op, arith.Cast) and op.to.bits >= 32:
         return multiple_of(op.src) if op.src.dtype.is_integer else 1
-    if not isinstance(op, arith.Scalar):
-        return 1
-    left, right = op.operands[0], op.operands[-1]
-    match op.fn.name:
-        case "mul":
-            return min(1 << 16, multiple_of(left) * multiple_of(right))
-        case "shl":
-            by = integer(right)
-            return multiple_of(left) << min(by, 16) if by is not None and by >= 0 else 1
-        case "and":
-            return max(multiple_of(left), multiple_of(right))
-        case "add" | "sub" | "or" | "xor":
-            return min(multiple_of(left), multiple_of(right))
-        case _:
-            return 1
+    if isinstance(op, arith.Scalar) and op.operands[0].dtype.is_integer:
+        return divisor_of(op, [multiple_of(v) for v in op.operands])
+    return 1
 
 
 def _term(b: Builder, index: Value, stride: Value | int) -> tuple[Value | None, int]:

@@ -7,12 +7,14 @@ Loop-carried values start at the top and sink until nothing changes.
 
 from __future__ import annotations
 
+from typing import Sequence
+
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import arith, control, tile
 from tiledsl.ir.types import DType, GlobalType
 from tiledsl.passes.constants import integer
 
-__all__ = ["LIMIT", "Divisibility", "power_of_two_in"]
+__all__ = ["LIMIT", "Divisibility", "divisor_of", "power_of_two_in"]
 
 LIMIT = 128
 """Enough for every alignment; i8 wraps at 256, so it is a true divisor in each dtype."""
@@ -94,7 +96,7 @@ class Divisibility:
             case arith.Constant(value=int(value)):
                 return power_of_two_in(value)
             case arith.Scalar():
-                return self._scalar(op)
+                return divisor_of(op, [self.of(v) for v in op.operands])
             case arith.Cast() if isinstance(op.src.type, DType) and op.src.type.is_integer:
                 return self.of(op.src)
             case arith.Select():
@@ -112,30 +114,32 @@ class Divisibility:
         extent = type_.dims[op.axis]
         return power_of_two_in(extent) if isinstance(extent, int) else 1
 
-    def _scalar(self, op: arith.Scalar) -> int:
-        d = [self.of(v) for v in op.operands]
-        match op.fn.name:
-            case "add" | "sub" | "min" | "max" | "or" | "xor" | "mod":
-                return min(d)
-            case "and":
-                return max(d)
-            case "mul":
-                return min(LIMIT, d[0] * d[1])
-            case "neg" | "abs":
-                return d[0]
-            case "shl" | "shr" | "floordiv":
-                return self._scaled(op, d[0])
-            case _:
-                return 1
 
-    def _scaled(self, op: arith.Scalar, divisor: int) -> int:
-        """Shifts and division by a constant; otherwise a left shift keeps the divisor, the rest nothing."""
-        by = integer(op.operands[1])
-        name = op.fn.name
-        if by is None or by < 0:
-            return divisor if name == "shl" else 1
-        if name == "shl":
-            return min(LIMIT, divisor << min(by, 16))
-        if name == "shr":
-            return max(1, divisor >> min(by, 16))
-        return max(1, divisor // by) if by and by & (by - 1) == 0 else 1
+def divisor_of(op: arith.Scalar, d: Sequence[int]) -> int:
+    """A power of two that divides the result, from those (`d`) that divide the operands."""
+    match op.fn.name:
+        case "add" | "sub" | "min" | "max" | "or" | "xor" | "mod":
+            return min(d)
+        case "and":
+            return max(d)
+        case "mul":
+            return min(LIMIT, d[0] * d[1])
+        case "neg" | "abs":
+            return d[0]
+        case "shl" | "shr" | "floordiv":
+            return _scaled(op, d[0])
+        case _:
+            return 1
+
+
+def _scaled(op: arith.Scalar, divisor: int) -> int:
+    """Shifts and division by a constant; otherwise a left shift keeps the divisor, the rest nothing."""
+    by = integer(op.operands[1])
+    name = op.fn.name
+    if by is None or by < 0:
+        return divisor if name == "shl" else 1
+    if name == "shl":
+        return min(LIMIT, divisor << min(by, 16))
+    if name == "shr":
+        return max(1, divisor >> min(by, 16))
+    return max(1, divisor // by) if by and by & (by - 1) == 0 else 1

@@ -39,13 +39,12 @@ STICKY = {
 
 @dataclass(frozen=True)
 class Device:
-    """One GPU. `capability`: major, minor. `shared_optin`: bytes of shared memory that a block may ask for."""
+    """One GPU. `capability`: major, minor."""
 
     ordinal: int
     handle: Any
     name: str
     capability: tuple[int, int]
-    shared_optin: int
 
 
 class Driver:
@@ -116,9 +115,8 @@ class Driver:
 
         major = read(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)
         minor = read(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
-        optin = read(attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
         name = self.check(cu.cuDeviceGetName(100, handle), action).decode().rstrip("\0")
-        return Device(ordinal, handle, name, (major, minor), optin)
+        return Device(ordinal, handle, name, (major, minor))
 
     def current_device(self) -> int:
         """The device of the caller's current context, or 0 without one."""

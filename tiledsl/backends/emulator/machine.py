@@ -71,9 +71,9 @@ class Machine:
             if pending and (not self.queue or self.idle > _PATIENCE):
                 Chunk(self, *pending.popleft()).start()
                 self.idle = 0
-            self.turn(bool(pending))
+            self.turn()
 
-    def turn(self, more_chunks: bool) -> None:
+    def turn(self) -> None:
         """Let the cohort at the head of the queue run until it gives way."""
         cohort = self.queue.popleft()
         chunk = cohort.chunk

@@ -61,7 +61,6 @@ def _shared(call: Call) -> Any:
         if not isinstance(other, Value) or not isinstance(other.type, SharedType):
             raise call.error(f"over= takes shared tiles, got {describe(other)}")
     value = call.builder.value(tile.SharedAlloc(*tiles, type=type_, layout=_layout(call, type_)))
-    call.frame.unit.tile_count += 1
     return value
 
 

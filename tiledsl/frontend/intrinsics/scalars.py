@@ -74,16 +74,13 @@ def _fold(call: Call, row: str) -> Any:
         values = values[0]
     if isinstance(values, Value) or len(values) < 2:
         raise call.error(f"{row}() takes at least two values", f"{row}(a, b)")
+    python = min if row == "min" else max
     result = values[0]
     for value in values[1:]:
-        plain = not contains_value([result, value])
-        result = (
-            min(result, value)
-            if plain and row == "min"
-            else max(result, value)
-            if plain
-            else apply(row, [result, value], call.frame, call.node, f"{row}()")
-        )
+        if contains_value([result, value]):
+            result = apply(row, [result, value], call.frame, call.node, f"{row}()")
+        else:
+            result = python(result, value)
     return result
 
 

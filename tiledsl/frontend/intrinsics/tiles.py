@@ -10,6 +10,7 @@ from tiledsl.frontend.views import as_view, base_origin, memory_name, memory_typ
 from tiledsl.ir.core import Value
 from tiledsl.ir.ops import tile
 from tiledsl.ir.types import INDEX, FragmentType
+from tiledsl.layout.orders import ORDERS
 
 __all__: list[str] = []
 
@@ -84,34 +85,6 @@ def _check_shapes(call: Call, src: tuple[int | str, ...], dst: tuple[int | str, 
 
 
 # -- outer product ---------------------------------------------------------------------------------
-
-Order = list[tuple[int, int]]
-
-
-def _rows(m: int, n: int) -> Order:
-    return [(i, j) for i in range(m) for j in range(n)]
-
-
-def _serpentine(m: int, n: int) -> Order:
-    return [(i, j if i % 2 == 0 else n - 1 - j) for i in range(m) for j in range(n)]
-
-
-def _spiral(m: int, n: int) -> Order:
-    """maxas's order in each block of 8 x 8 (NervanaSystems/maxas, sgemm64.sass): around the four elements of rows
-    (i, i + 2) and columns (j, j + 1), in a serpentine through the rows' pairs, column pair by column pair."""
-    order: Order = []
-    for top in range(0, m, 8):
-        for left in range(0, n, 8):
-            pairs = [0, 1, 4, 5]
-            for j in range(0, 8, 2):
-                for i in pairs:
-                    order += [(top + i + di, left + j + dj) for di, dj in ((2, 0), (2, 1), (0, 1), (0, 0))]
-                pairs.reverse()
-    return order
-
-
-ORDERS = {"rows": _rows, "serpentine": _serpentine, "spiral": _spiral}
-
 
 @intrinsic(lang.outer_fma)
 def _outer_fma(call: Call) -> Value:
