@@ -16,7 +16,8 @@ from tiledsl.ir.core import OPS, Block, Kernel, Op, Value
 from tiledsl.ir.expr import FUNCTIONS, BinExpr, ConstExpr, Expr, NameExpr
 from tiledsl.ir.lexer import Token, TokenReader, number
 from tiledsl.ir.printer import BLOCK_WORDS, type_attribute
-from tiledsl.ir.types import DTYPES, DType, FragmentType, GlobalType, PtrType, SharedType, Type
+from tiledsl.ir.types import DTYPES, DType, FragmentType, GlobalType, PtrType, SharedType, TokenType, Type
+from tiledsl.layout.fragments import FragmentLayout, parse_fragment_layout
 
 __all__ = ["parse_kernel"]
 
@@ -284,6 +285,9 @@ class _Parser(TokenReader):
 
     def type(self) -> Type:
         token = self.token
+        if token.text == "token":
+            self.take()
+            return TokenType()
         if token.text not in ("global", "shared", "fragment", "ptr"):
             return self.dtype()
         self.take()
@@ -309,7 +313,19 @@ class _Parser(TokenReader):
         sizes = tuple(d for d in dims if isinstance(d, int))
         if len(sizes) != len(dims):
             self.fail(f"extents of a {token.text} type are integers", token)
-        return SharedType(dtype, sizes) if token.text == "shared" else FragmentType(dtype, sizes)
+        if token.text == "shared":
+            return SharedType(dtype, sizes)
+        return FragmentType(dtype, sizes, self.fragment_layout() if self.accept(",") else None)
+
+    def fragment_layout(self) -> FragmentLayout:
+        token = self.expect_kind("word", "a layout of a fragment")
+        self.expect("(")
+        warps = self.listed(self.integer)
+        self.expect(")")
+        try:
+            return parse_fragment_layout(f"{token.text}({', '.join(map(str, warps))})")
+        except ValueError as error:
+            self.fail(str(error), token)
 
     def dims(self) -> tuple[int | str, ...]:
         self.expect("[")

@@ -5,6 +5,8 @@
 
 - Floats are IEEE 754, round to nearest even, subnormals kept. A NaN that arithmetic produces is the
   canonical one (f64 0x7fffffffffffffff, f32 0x7fffffff, f16 0x7fff, bf16 0x7fff).
+- The formats of matrix operands (tf32, e4m3, e5m2) are of no row's kind: they are moved, converted and bit cast.
+  The NaN that conversions make is tf32 0x7fffe000, e4m3 0x7f, e5m2 0x7f.
 - Integers wrap. A shift by the width or more gives 0, or the sign for `shr` of a signed value;
   the shift amount has the operand's dtype and is read as unsigned.
 - Integer division by zero: ``x floordiv 0 = 0`` and ``x mod 0 = x``. ``MIN floordiv -1 = MIN``.
@@ -16,7 +18,7 @@ from dataclasses import dataclass
 
 from tiledsl.ir.types import DType
 
-__all__ = ["SCALAR", "ScalarFn"]
+__all__ = ["SCALAR", "ScalarFn", "converts"]
 
 _FLOAT = frozenset({"float"})
 _INT = frozenset({"int", "uint", "index"})
@@ -93,3 +95,8 @@ _ROWS = (
 
 SCALAR: dict[str, ScalarFn] = {row.name: row for row in _ROWS}
 """Rows by name. Casts, bit casts and `select` are ops of their own in `ir.ops.arith`."""
+
+
+def converts(src: DType, dst: DType) -> bool:
+    """Is there a cast? The formats of matrix operands convert to and from floats and each other only."""
+    return not (src.is_matrix or dst.is_matrix) or src.python is dst.python

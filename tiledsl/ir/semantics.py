@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiledsl.ir.scalar import SCALAR
-from tiledsl.ir.types import BF16, F16, F32, F64, DType
+from tiledsl.ir.types import BF16, F16, F32, F64, TF32, DType
 
 __all__ = ["apply", "bitcast", "canonical", "cast", "fold", "fold_bitcast", "fold_cast", "function", "numpy_dtype"]
 
@@ -32,14 +32,19 @@ _NUMPY: dict[str, np.dtype[Any]] = {
     "f32": np.dtype(np.float32),
     "f16": np.dtype(np.float16),
     "bf16": np.dtype(ml_dtypes.bfloat16),
+    "tf32": np.dtype(np.float32),
+    "e4m3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "e5m2": np.dtype(ml_dtypes.float8_e5m2),
     "bool": np.dtype(np.bool_),
     "index": np.dtype(np.int64),
     **{f"{sign}{bits}": np.dtype(f"{sign}{bits // 8}") for sign in "iu" for bits in (8, 16, 32, 64)},
 }
-_CANONICAL = {
-    name: np.array(bits, f"u{_NUMPY[name].itemsize}").view(_NUMPY[name])
-    for name, bits in (("f64", 0x7FFFFFFFFFFFFFFF), ("f32", 0x7FFFFFFF), ("f16", 0x7FFF), ("bf16", 0x7FFF))
-}
+_NAN_BITS = {
+    "f64": 0x7FFFFFFFFFFFFFFF, "f32": 0x7FFFFFFF, "f16": 0x7FFF, "bf16": 0x7FFF,
+    "tf32": 0x7FFFE000, "e4m3": 0x7F, "e5m2": 0x7F,
+}  # fmt: skip
+_CANONICAL = {name: np.array(bits, f"u{_NUMPY[name].itemsize}").view(_NUMPY[name]) for name, bits in _NAN_BITS.items()}
+_LARGEST = {"e4m3": 448.0, "e5m2": 57344.0}
 
 
 def numpy_dtype(dtype: DType) -> np.dtype[Any]:
@@ -89,7 +94,7 @@ def canonical(array: Any, dtype: DType) -> Array:
 
 def _python(array: Array) -> Any:
     value = np.asarray(array)
-    return float(value) if value.dtype == _NUMPY["bf16"] else value.item()
+    return value.item() if value.dtype.isbuiltin == 1 else float(value)
 
 
 # -- dispatch --------------------------------------------------------------------------------------
@@ -217,13 +222,18 @@ def _narrow(wide: Any, dtype: DType) -> Array:
     wide = np.asarray(wide, np.float64)
     if dtype == F32:
         return wide.astype(np.float32)
+    return _single_to_odd(wide).astype(numpy_dtype(dtype))
+
+
+def _single_to_odd(wide: Array) -> Array:
+    """An f64 array as f32, rounded to odd: rounding that again to 22 bits or fewer is rounding once."""
     single = wide.astype(np.float32)
     back = single.astype(np.float64)
     bits = _bits(single)
     # To odd: truncate towards zero (an overflow to infinity becomes the largest float), then set the last bit.
     odd = (bits - (np.abs(back) > np.abs(wide)).astype(bits.dtype)) | np.array(1, bits.dtype)
     keep = (back == wide) | np.isnan(wide)
-    return np.where(keep, bits, odd).view(np.float32).astype(numpy_dtype(dtype))
+    return np.where(keep, bits, odd).view(np.float32)
 
 
 def _fma_in_f64(a: Any, b: Any, c: Any) -> Array:
@@ -353,8 +363,14 @@ _BOOL: dict[str, Function] = {
 def _cast(array: Array, src: DType, dst: DType) -> Array:
     if src == dst:
         return array
+    if src.is_matrix:
+        return _cast(array if src == TF32 else canonical(array.astype(np.float32), F32), F32, dst)
+    if dst.is_matrix:
+        return _to_matrix(array, src, dst)
     if dst.kind == "bool":
         return array != 0
+    if (src, dst) == (BF16, F32):
+        return _upper_half(array)
     if dst.is_float:
         wide = array if src.is_float else _int_to_float(array, src, dst)
         narrow = _narrow(wide, dst) if wide.dtype == np.float64 else _from_single(wide, dst)
@@ -362,6 +378,22 @@ def _cast(array: Array, src: DType, dst: DType) -> Array:
     if src.is_float:
         return _float_to_int(array.astype(np.float64), dst)
     return array.astype(numpy_dtype(dst))
+
+
+def _to_matrix(array: Array, src: DType, dst: DType) -> Array:
+    """A float array in a format of matrix operands, rounded once; by way of f32."""
+    single = canonical(_single_to_odd(array), F32) if src == F64 else _cast(array, src, F32)
+    if dst == TF32:
+        bits = _bits(single)
+        rounded = np.where(np.isfinite(single), bits + np.uint32(0x1000), bits)
+        return np.bitwise_and(rounded, np.uint32(0xFFFFE000)).view(np.float32)
+    limit = np.float32(_LARGEST[dst.name])
+    return canonical(np.clip(single, -limit, limit).astype(numpy_dtype(dst)), dst)
+
+
+def _upper_half(array: Array) -> Array:
+    """The f32 whose upper 16 bits are a bf16, which is its value; a move, so that a NaN keeps its payload."""
+    return np.asarray(_bits(array).astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
 def _from_single(array: Array, dst: DType) -> Array:

@@ -1,7 +1,7 @@
 """Types of the IR: scalar dtypes, memory (global tensors, shared tiles, pointers) and fragments.
 
 Text forms: ``f32``; ``global<f32, [M, K], unit=1, align=16>``; ``shared<f32, [16, 16]>``;
-``ptr<global, f32>``; ``fragment<f32, [8, 8]>``.
+``ptr<global, f32>``; ``fragment<f32, [8, 8]>``; ``fragment<f32, [64, 64], mma.m16n8k16.acc(2, 2)>``; ``token``.
 """
 
 from __future__ import annotations
@@ -10,10 +10,14 @@ from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
+from tiledsl.layout.fragments import FragmentLayout
+
 __all__ = [
     "BF16",
     "BOOL",
     "DTYPES",
+    "E4M3",
+    "E5M2",
     "F16",
     "F32",
     "F64",
@@ -22,6 +26,7 @@ __all__ = [
     "I32",
     "I64",
     "INDEX",
+    "TF32",
     "U8",
     "U16",
     "U32",
@@ -32,12 +37,15 @@ __all__ = [
     "PtrType",
     "SharedType",
     "Space",
+    "TokenType",
     "Type",
     "is_memory",
 ]
 
-Kind = Literal["float", "int", "uint", "bool", "index"]
+Kind = Literal["float", "matrix", "int", "uint", "bool", "index"]
 Space = Literal["global", "shared"]
+
+_PYTHON: dict[str, type[float] | type[bool]] = {"float": float, "matrix": float, "bool": bool}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +54,9 @@ class DType:
 
     `index` is the type of sizes, strides and block/thread/loop indices. It exists above `expand`
     only, which turns it into i32 where the specialisation proves that safe and i64 otherwise.
+
+    The kind "matrix" has the formats of matrix operands: floats without arithmetic, which are moved, converted and
+    bit cast only. tf32 is an f32 whose low 13 bits the tensor cores ignore; they are kept wherever it is moved.
     """
 
     name: str
@@ -59,6 +70,16 @@ class DType:
     @property
     def is_float(self) -> bool:
         return self.kind == "float"
+
+    @property
+    def is_matrix(self) -> bool:
+        """A format of matrix operands: no arithmetic, comparison or atomics."""
+        return self.kind == "matrix"
+
+    @property
+    def python(self) -> type[float] | type[int] | type[bool]:
+        """The Python type of its constants; ``dtype.python(0)`` is its zero."""
+        return _PYTHON.get(self.kind, int)
 
     @property
     def is_integer(self) -> bool:
@@ -79,13 +100,16 @@ F64 = DType("f64", "float", 64)
 F32 = DType("f32", "float", 32)
 F16 = DType("f16", "float", 16)
 BF16 = DType("bf16", "float", 16)
+TF32 = DType("tf32", "matrix", 32)
+E4M3 = DType("e4m3", "matrix", 8)
+E5M2 = DType("e5m2", "matrix", 8)
 I8, I16, I32, I64 = (DType(f"i{b}", "int", b) for b in (8, 16, 32, 64))
 U8, U16, U32, U64 = (DType(f"u{b}", "uint", b) for b in (8, 16, 32, 64))
 BOOL = DType("bool", "bool", 8)
 INDEX = DType("index", "index", 64)
 
 DTYPES: dict[str, DType] = {
-    t.name: t for t in (F64, F32, F16, BF16, I8, I16, I32, I64, U8, U16, U32, U64, BOOL, INDEX)
+    t.name: t for t in (F64, F32, F16, BF16, TF32, E4M3, E5M2, I8, I16, I32, I64, U8, U16, U32, U64, BOOL, INDEX)
 }
 
 
@@ -137,17 +161,52 @@ class SharedType:
 
 @dataclass(frozen=True, slots=True)
 class FragmentType:
-    """A register tile private to each thread: an immutable SSA value of prod(dims) scalars."""
+    """A register tile: an immutable SSA value.
+
+    Without a layout it is private to each thread, prod(dims) scalars. With one, the threads of the block hold `dims`
+    elements together (`layout.fragments`), and each holds `size` of them, in the layout's order.
+    """
 
     dtype: DType
     dims: tuple[int, ...]
+    layout: FragmentLayout | None = None
 
     @property
     def size(self) -> int:
-        return prod(self.dims)
+        """Elements that one thread holds."""
+        return prod(self.dims) if self.layout is None else self.layout.size(self.dims)
+
+    @property
+    def local(self) -> tuple[int, ...]:
+        """Extents of what one thread holds, which `tile.extract` and the like index."""
+        return self.dims if self.layout is None else (self.size,)
+
+    @property
+    def per_register(self) -> int:
+        """Elements in one thread-level value: with a layout, narrow ones share the u32 that instructions take, where a
+        lane holds whole words of them. Booleans, which no instruction takes, never do."""
+        if self.layout is None or self.dtype == BOOL:
+            return 1
+        count = max(1, 32 // self.dtype.bits)
+        return count if self.layout.tile_size % count == 0 else 1
+
+    @property
+    def registers(self) -> tuple[DType, ...]:
+        """Types of the thread-level values that hold it (an index stands for i32 or i64)."""
+        shared = self.per_register
+        return (self.dtype if shared == 1 else U32,) * (self.size // shared)
 
     def __str__(self) -> str:
-        return f"fragment<{self.dtype}, {_dims(self.dims)}>"
+        layout = "" if self.layout is None else f", {self.layout}"
+        return f"fragment<{self.dtype}, {_dims(self.dims)}{layout}>"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenType:
+    """Asynchronous copies that are on their way (tile level only): made by ``copy_async``, taken by a wait."""
+
+    def __str__(self) -> str:
+        return "token"
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +220,7 @@ class PtrType:
         return f"ptr<{self.space}, {self.dtype}>"
 
 
-Type = DType | GlobalType | SharedType | FragmentType | PtrType
+Type = DType | GlobalType | SharedType | FragmentType | PtrType | TokenType
 MemoryType = GlobalType | SharedType
 
 

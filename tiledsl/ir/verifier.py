@@ -11,7 +11,8 @@
 6.  Result types are those that the op infers; then the op's own `verify` holds.
 7.  Tile level: no pointers; body arguments are tensors and scalars with distinct names.
     Blocks inside have no tensors or tiles as arguments, control ops none as results.
-    Thread level: no index, tensor, tile or fragment anywhere; body arguments are those of `abi`.
+    Fragments with a layout fit it, and the block has as many threads as hold them.
+    Thread level: no index, tensor, tile, fragment or token anywhere; body arguments are those of `abi`.
 8.  1 to 3 positive thread extents and 1 to 3 grid extents, whose names the parameters provide;
     `index_bits` is 32 or 64; positions have an axis of 0 to 2; constants are in range.
 
@@ -26,7 +27,8 @@ from tiledsl.errors import Loc, VerifyError
 from tiledsl.ir.core import OPS, Block, Kernel, Op, Value
 from tiledsl.ir.expr import BinExpr, ConstExpr, Expr, NameExpr
 from tiledsl.ir.ops import control, gpu
-from tiledsl.ir.types import INDEX, DType, FragmentType, GlobalType, PtrType, SharedType, Type, is_memory
+from tiledsl.ir.types import INDEX, DType, FragmentType, GlobalType, PtrType, SharedType, TokenType, Type, is_memory
+from tiledsl.layout.fragments import FragmentLayout
 
 __all__ = ["verify"]
 
@@ -35,7 +37,7 @@ _TERMINATORS: dict[str, tuple[type[Op], ...]] = {
     "control.for": (control.Yield,),
     "control.while": (control.Condition, control.Yield),
 }
-_THREAD_BANNED = (GlobalType, SharedType, FragmentType)
+_THREAD_BANNED = (GlobalType, SharedType, FragmentType, TokenType)
 
 
 def verify(kernel: Kernel) -> None:
@@ -145,8 +147,17 @@ class _Walker:
         if self.kernel.level == "tile":
             if isinstance(type_, PtrType):
                 _fail(f"{type_} at tile level", loc)
+            if isinstance(type_, FragmentType) and type_.layout is not None:
+                self.fragment(type_, type_.layout, loc)
         elif isinstance(type_, _THREAD_BANNED) or type_ is INDEX:
             _fail(f"{type_} at thread level", loc)
+
+    def fragment(self, type_: FragmentType, layout: FragmentLayout, loc: Loc) -> None:
+        problem = layout.problem(type_.dims)
+        if problem is not None:
+            _fail(problem.message, loc)
+        if layout.threads != self.kernel.thread_count:
+            _fail(f"{type_} is held by {layout.threads} threads, the block has {self.kernel.thread_count}", loc)
 
     def op(self, op: Op, block: Block, local: list[Value]) -> None:
         if op in self.seen:

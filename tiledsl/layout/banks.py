@@ -23,7 +23,9 @@ WORD = 4
 
 WARP = 32
 
-Kind = Literal["load", "store", "atomic"]
+Kind = Literal["load", "store", "atomic", "ldmatrix", "stmatrix", "cp_async"]
+"""cp_async: what an asynchronous copy writes to shared memory."""
+
 Basis = Literal["documented", "measured", "open"]
 """documented: in NVIDIA's guides. measured: against hardware counters, the result is committed under
 benchmarks/results. open: the simplest rule that fits what is published; to be calibrated."""
@@ -50,6 +52,8 @@ class Phases:
 _PAIRS = "do phases merge where pairs of lanes share an address?"
 _HALF = "are the phases half warps?"
 _ATOMIC = "what does an addition cost whose lanes meet in a word?"
+_MATRICES = "is each matrix a phase of its own, also where two of them have rows in common?"
+_ARRIVING = "do they arrive as stores of that width go, zeros past the edge included?"
 _LOOP = "the machine has no such addition: how many turns does its loop of a load and a compare-and-swap take?"
 
 PHASES: dict[tuple[Kind, int], Phases] = {
@@ -66,8 +70,14 @@ PHASES: dict[tuple[Kind, int], Phases] = {
     ("atomic", 2): Phases(32, shared=False, basis="open", question=_LOOP),
     ("atomic", 4): Phases(32, shared=False, basis="open", question=_ATOMIC),
     ("atomic", 8): Phases(16, shared=False, basis="open", question=_LOOP),
+    ("ldmatrix", 16): Phases(8, basis="open", question=_MATRICES),
+    ("stmatrix", 16): Phases(8, basis="open", question=_MATRICES),
+    ("cp_async", 4): Phases(32, basis="open", question=_ARRIVING),
+    ("cp_async", 8): Phases(16, basis="open", question=_ARRIVING),
+    ("cp_async", 16): Phases(8, basis="open", question=_ARRIVING),
 }
-"""By kind of access and bytes a lane. An f32 adds in a loop as well; its entry is that of 4 bytes."""
+"""By kind of access and bytes a lane. An f32 adds in a loop as well; its entry is that of 4 bytes. Of ldmatrix and
+stmatrix the lanes are those that give a row's address: the first 8, 16 or 32 of a warp for 1, 2 or 4 matrices."""
 
 
 class Cost(NamedTuple):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, Sequence
 
 from tiledsl.ir.core import OPS, Op, Value, attribute, operand
-from tiledsl.ir.scalar import SCALAR, ScalarFn
-from tiledsl.ir.types import BOOL, I32, I64, DType, FragmentType, Type
+from tiledsl.ir.scalar import SCALAR, ScalarFn, converts
+from tiledsl.ir.types import BOOL, I32, I64, U32, DType, FragmentType, Type
 
-__all__ = ["Bitcast", "Cast", "Constant", "Scalar", "Select", "scalar"]
+__all__ = ["Bitcast", "Cast", "Constant", "PackWord", "Scalar", "Select", "UnpackWord", "scalar"]
 
 
 class Constant(Op):
@@ -26,7 +26,7 @@ class Constant(Op):
 
     def verify(self) -> None:
         kind = self.dtype.kind
-        wanted = {"float": float, "bool": bool}.get(kind, int)
+        wanted = self.dtype.python
         self.require(type(self.value) is wanted, f"a {self.dtype} constant holds a {wanted.__name__}")
         if kind in ("int", "index"):
             half = 1 << (self.dtype.bits - 1)
@@ -71,9 +71,21 @@ class Cast(Op):
     """Convert between dtypes.
 
     To a float: rounded to nearest even (an f64 to f16 or bf16 in one rounding); overflow gives
-    infinity. From float to integer: truncated towards zero, saturated, NaN gives 0. Between
-    integers: the low bits, or sign/zero extended by the source's signedness. To bool: ``x != 0``.
-    From bool: 0 or 1.
+    infinity. A NaN gives the canonical one, but bf16 to f32 is a move: the bits become the upper half,
+    so that the canonical 0x7fff becomes 0x7fff0000. From float to integer: truncated towards zero,
+    saturated, NaN gives 0. Between integers: the low bits, or sign/zero extended by the source's
+    signedness. To bool: ``x != 0``. From bool: 0 or 1.
+
+    The formats of matrix operands convert to and from floats and each other only, rounded once:
+
+    - To tf32: to nearest, ties away from zero, to 11 significant bits (subnormals: to multiples of 2^-136); overflow
+      gives infinity. An f32 NaN keeps its sign and upper 19 bits, so that the canonical one becomes 0x7fffe000, and
+      one with a payload in the low 13 bits alone becomes infinity. The PTX ISA leaves the layout of tf32 open; this is
+      what ptxas makes of cvt.rna.tf32.f32 on every target: integer instructions. Other floats become an f32 first.
+    - From tf32: to f32 the bits as they are, the low 13 and a NaN's payload included; to others from that f32.
+    - To e4m3 and e5m2: to nearest even; what is larger than the largest number (448, 57344), infinity included,
+      gives that number with its sign; a NaN gives 0x7f. (PTX ISA: cvt.rn.satfinite.)
+    - From e4m3 and e5m2: exact, and a NaN gives the canonical one.
     """
 
     name = "arith.cast"
@@ -84,7 +96,10 @@ class Cast(Op):
         return (self.to,)
 
     def verify(self) -> None:
-        self.require(isinstance(self.src.type, DType), "casts a scalar")
+        src = self.src.type
+        self.require(isinstance(src, DType), "casts a scalar")
+        assert isinstance(src, DType)
+        self.require(converts(src, self.to), f"no conversion from {src} to {self.to}")
 
 
 class Bitcast(Op):
@@ -117,3 +132,40 @@ class Select(Op):
         self.require(self.condition.type == BOOL, "the condition is not a bool")
         self.require(isinstance(self.a.type, (DType, FragmentType)), "selects scalars or fragments")
         self.require(self.a.type == self.b.type, f"{self.a.type} against {self.b.type}")
+
+
+class PackWord(Op):
+    """A u32 of 2 or 4 scalars of 16 or 8 bits (not bool), the first one lowest."""
+
+    name = "arith.pack_word"
+    level = "thread"
+
+    def infer(self) -> Sequence[Type]:
+        return (U32,)
+
+    def verify(self) -> None:
+        types = {v.type for v in self.operands}
+        self.require(len(types) == 1, "elements differ in dtype")
+        _check_word(self, self.operands[0].type, len(self.operands))
+
+
+class UnpackWord(Op):
+    """The 2 or 4 scalars of dtype `to` that a u32 holds, the lowest one first."""
+
+    name = "arith.unpack_word"
+    level = "thread"
+    to = attribute(DType)
+    word = operand(0)
+
+    def infer(self) -> Sequence[Type]:
+        return (self.to,) * (U32.bits // self.to.bits)
+
+    def verify(self) -> None:
+        self.require(self.word.type == U32, f"unpacks a u32, not {self.word.type}")
+        _check_word(self, self.to, len(self.results))
+
+
+def _check_word(op: Op, type_: Type, count: int) -> None:
+    op.require(isinstance(type_, DType) and type_ != BOOL and type_.bits in (8, 16), f"{type_} does not fill a word")
+    assert isinstance(type_, DType)
+    op.require(count * type_.bits == U32.bits, f"{count} elements of {type_.bits} bits are not a word")

@@ -41,9 +41,13 @@ class Condition(Op):
 
 
 class If(Op):
-    """``%r = control.if %condition {then} {else}``. Both blocks end in a `Yield` of the same types."""
+    """``%r = control.if %condition {then} {else}``. Both blocks end in a `Yield` of the same types.
+
+    likely: the condition nearly always holds; what the second block costs decides nothing.
+    """
 
     name = "control.if"
+    likely = attribute(bool, False)
     condition = operand(0)
 
     @property
@@ -73,10 +77,15 @@ class For(Op):
     is not 0; the sign of a constant step decides the direction, a run-time step is positive.
     `unroll`: 1 is a plain loop; n > 1 asks the unroll pass for n copies of the body an iteration;
     0 asks for full unrolling, which needs a constant trip count.
+    `stages`: 0 is a plain loop; n asks the pipeline pass to have the copies of n iterations in shared memory.
+    `fragments`: of how many inner steps such a loop shall hold the matrix operands in registers, 1 or 2; 0 leaves it to
+    the pass, which takes 2 where the body allows it.
     """
 
     name = "control.for"
     unroll = attribute(int, 1)
+    stages = attribute(int, 0)
+    fragments = attribute(int, 0)
     lo, hi, step = operand(0), operand(1), operand(2)
 
     @property
@@ -99,6 +108,9 @@ class For(Op):
         self.require(_types(self.body.terminator.operands) == _types(self.inits), "yielded types differ")
         self.require(_types(self.results) == _types(self.inits), "result types differ")
         self.require(self.unroll >= 0, "unroll is negative")
+        self.require(self.stages >= 0, "stages is negative")
+        self.require(self.stages == 0 or self.unroll == 1, "a pipelined loop is not unrolled")
+        self.require(self.fragments in (0, 1, 2), f"{self.fragments} steps of fragments")
 
 
 class While(Op):

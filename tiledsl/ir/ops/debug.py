@@ -17,7 +17,8 @@ class Print(Op):
 
     def verify(self) -> None:
         self.require(self.format.count("{}") == len(self.operands), "one {} an operand")
-        self.require(all(isinstance(v.type, DType) for v in self.operands), "prints scalars")
+        plain = all(isinstance(v.type, DType) and not v.type.is_matrix for v in self.operands)
+        self.require(plain, "prints scalars that need no conversion")
 
 
 class Assert(Op):

@@ -7,9 +7,9 @@ from typing import Sequence
 from tiledsl.ir.core import Op, Value, attribute, operand
 from tiledsl.ir.ops.tile import VECTOR_BYTES
 from tiledsl.ir.ops.tile import AtomicAdd as TileAtomicAdd
-from tiledsl.ir.types import I32, I64, DType, PtrType, Type
+from tiledsl.ir.types import I32, I64, U32, DType, PtrType, Type
 
-__all__ = ["AtomicAdd", "Load", "Offset", "SharedBase", "Store"]
+__all__ = ["AtomicAdd", "CpAsync", "LdMatrix", "Load", "Offset", "SharedBase", "StMatrix", "Store"]
 
 
 def _pointee(op: Op) -> DType:
@@ -101,3 +101,73 @@ class AtomicAdd(Op):
         dtype = _pointee(self)
         self.require(self.value.type == dtype, "the value differs in dtype")
         self.require(dtype.name in TileAtomicAdd.dtypes, f"not defined for {dtype}")
+
+
+class LdMatrix(Op):
+    """`num` matrices of 8 rows x 16 bytes, as `num` u32: see `matrix.ldmatrix`. `ptr`: this lane's row."""
+
+    name = "mem.ldmatrix"
+    level = "thread"
+    effects = frozenset({"read"})
+    scope = "warp"
+    num = attribute(int, 4)
+    trans = attribute(bool, False)
+    ptr = operand(0)
+
+    def infer(self) -> Sequence[Type]:
+        return (U32,) * self.num
+
+    def verify(self) -> None:
+        _shared(self, 0)
+        self.require(self.num in (1, 2, 4), f"{self.num} matrices")
+
+
+class StMatrix(Op):
+    """Writes `num` matrices: see `matrix.stmatrix`. Operands: the address of this lane's row, then `num` u32."""
+
+    name = "mem.stmatrix"
+    level = "thread"
+    effects = frozenset({"write"})
+    scope = "warp"
+    num = attribute(int, 4)
+    trans = attribute(bool, False)
+    ptr = operand(0)
+
+    @property
+    def words(self) -> list[Value]:
+        return self.operands[1:]
+
+    def verify(self) -> None:
+        _shared(self, 0)
+        self.require(self.num in (1, 2, 4), f"{self.num} matrices")
+        self.require([v.type for v in self.words] == [U32] * self.num, f"takes {self.num} u32")
+
+
+class CpAsync(Op):
+    """Begins a copy of `bytes` from global memory, operand 1, to shared memory, operand 0. Operand 2, if given, is an
+    i32: how many of the bytes to read; the others arrive as zeros. (PTX ISA: cp.async, src-size.)"""
+
+    name = "mem.cp_async"
+    level = "thread"
+    effects = frozenset({"read", "write"})
+    bytes = attribute(int)
+    dst, src = operand(0), operand(1)
+
+    @property
+    def src_bytes(self) -> Value | None:
+        return self.operands[2] if len(self.operands) > 2 else None
+
+    def verify(self) -> None:
+        self.require(len(self.operands) in (2, 3), "takes two addresses, and how many bytes to read")
+        _shared(self, 0)
+        type_ = self.src.type
+        self.require(isinstance(type_, PtrType) and type_.space == "global", f"{type_} is not in global memory")
+        self.require(self.bytes in (4, 8, 16), f"copies {self.bytes} bytes")
+        whole = all(isinstance(v.type, PtrType) and self.bytes % v.type.dtype.bytes == 0 for v in (self.dst, self.src))
+        self.require(whole, "copies a part of an element")
+        self.require(self.src_bytes is None or self.src_bytes.type == I32, "the number of bytes is an i32")
+
+
+def _shared(op: Op, position: int) -> None:
+    type_ = op.operands[position].type
+    op.require(isinstance(type_, PtrType) and type_.space == "shared", f"{type_} is not in shared memory")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Sequence
 
-from tiledsl.ir.core import Op, attribute
-from tiledsl.ir.types import DType, Type
+from tiledsl.ir.core import Op, Value, attribute
+from tiledsl.ir.types import U32, DType, Type
+from tiledsl.layout.mma import SHAPES, MmaRow, find_row
 
-__all__ = ["Inline"]
+__all__ = ["Inline", "MmaSync"]
 
 
 class Inline(Op):
@@ -36,3 +37,48 @@ class Inline(Op):
 
     def verify(self) -> None:
         self.require(all(isinstance(v.type, DType) for v in self.operands), "operands are scalars")
+
+
+class MmaSync(Op):
+    """``mma.sync``: one product of a warp. Operands: this lane's registers of A, of B and of C; results: those of D.
+
+    Elements narrower than 32 bits share u32 registers, the first one lowest; wider ones have one each. `layout.mma`
+    lists the products, `layout.fragments` says which lane holds what. (PTX ISA: mma.)
+    """
+
+    name = "ptx.mma_sync"
+    scope = "warp"
+    shape = attribute(str)
+    a, b, acc = attribute(DType), attribute(DType), attribute(DType)
+
+    @property
+    def row(self) -> MmaRow:
+        """The kind of product."""
+        shape = SHAPES.get(self.shape)
+        row = find_row(shape, self.a.name, self.b.name, self.acc.name) if shape is not None else None
+        self.require(row is not None, f"no product {self.shape} of {self.a} and {self.b} into {self.acc}")
+        assert row is not None
+        return row
+
+    def registers(self) -> tuple[list[DType], list[DType], list[DType]]:
+        """Register types of A, B and C."""
+        shape = self.row.shape
+        sizes = (self.a, shape.m * shape.k), (self.b, shape.k * shape.n), (self.acc, shape.m * shape.n)
+        a, b, acc = (
+            [U32] * (size * dtype.bits // (32 * 32)) if dtype.bits < 32 else [dtype] * (size // 32)
+            for dtype, size in sizes
+        )
+        return a, b, acc
+
+    def split(self) -> tuple[list[Value], list[Value], list[Value]]:
+        """The registers of A, of B and of C."""
+        a, b, _ = (len(types) for types in self.registers())
+        return self.operands[:a], self.operands[a : a + b], self.operands[a + b :]
+
+    def infer(self) -> Sequence[Type]:
+        return tuple(self.registers()[2])
+
+    def verify(self) -> None:
+        a, b, acc = self.registers()
+        wanted = [*a, *b, *acc]
+        self.require([v.type for v in self.operands] == wanted, f"takes {', '.join(map(str, wanted))}")

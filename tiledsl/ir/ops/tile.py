@@ -72,6 +72,7 @@ class SharedAlloc(Op):
 
     layout: the text form of a `layout.shared.Layout`, or "auto": the pass `bank-conflict` chooses. At this level
     it means nothing; `expand` computes addresses by it, and takes an "auto" that nobody chose for row order.
+    stages: of a tile that a pipelined loop fills, the extent of axis 0, which is one tile each; 1 for any other.
     """
 
     name = "tile.shared_alloc"
@@ -79,6 +80,7 @@ class SharedAlloc(Op):
     effects = frozenset({"sync"})  # an allocation is an identity: never merged, duplicated or hoisted
     type = attribute(SharedType)
     layout = attribute(str, AUTO)
+    stages = attribute(int, 1)
 
     @property
     def placement(self) -> Layout:
@@ -96,6 +98,7 @@ class SharedAlloc(Op):
     def verify(self) -> None:
         self.require(all(isinstance(v.type, SharedType) for v in self.operands), "over= takes shared tiles")
         self.require(all(d > 0 for d in self.type.dims), "extents are positive")
+        self.require(self.stages in (1, *self.type.dims[:1]), f"{self.stages} stages are not axis 0 of {self.type}")
         try:
             _ = self.placement
         except ValueError as error:
@@ -154,11 +157,15 @@ class Load(Access):
 
 
 class Get(Access):
-    """``A.get(i, j, other=x)``: like `Load`, but elements out of bounds are `other`'s, unread."""
+    """``A.get(i, j, other=x)``: like `Load`, but elements out of bounds are `other`'s, unread.
+
+    whole: the extent is known to be a multiple of `vec`, so that no vector lies across the edge.
+    """
 
     name = "tile.get"
     effects = frozenset({"read"})
     extra = 1
+    whole = attribute(bool, False)
 
     @property
     def other(self) -> Value:
@@ -181,9 +188,10 @@ class Store(Access):
 
 
 class Put(Store):
-    """``A.put(i, j, v)``: like `Store`, but elements out of bounds are not written."""
+    """``A.put(i, j, v)``: like `Store`, but elements out of bounds are not written. whole: as for `Get`."""
 
     name = "tile.put"
+    whole = attribute(bool, False)
 
 
 class AtomicAdd(Access):
@@ -301,7 +309,7 @@ class Copy(Op):
 
 
 class Pack(Op):
-    """A fragment from all its elements, in row-major order; or from one, in every place."""
+    """A fragment from all elements that a thread holds, in order; or from one, in every place."""
 
     name = "tile.pack"
     level = "tile"
@@ -317,8 +325,8 @@ class Pack(Op):
 
 def _check_position(op: Op, type_: Any, at: tuple[int, ...]) -> None:
     op.require(isinstance(type_, FragmentType), f"{type_} is not a fragment")
-    op.require(len(at) == len(type_.dims), f"takes {len(type_.dims)} indices")
-    op.require(all(0 <= i < n for i, n in zip(at, type_.dims, strict=True)), f"{at} outside {type_}")
+    op.require(len(at) == len(type_.local), f"takes {len(type_.local)} indices")
+    op.require(all(0 <= i < n for i, n in zip(at, type_.local, strict=True)), f"{at} outside {type_}")
 
 
 class Extract(Op):

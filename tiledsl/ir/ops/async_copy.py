@@ -1,0 +1,99 @@
+"""Copies from global to shared memory that go on while the threads do. (PTX ISA: cp.async, commit_group, wait_group.)
+
+`async.copy` is the whole block's, with a token that `async.wait` takes; `async-groups` turns tokens into groups and
+`distribute` the copy into one `async.cp` an access.
+"""
+
+from __future__ import annotations
+
+from typing import Sequence
+
+from tiledsl.ir.core import Op, attribute
+from tiledsl.ir.ops import tile
+from tiledsl.ir.types import INDEX, GlobalType, SharedType, TokenType, Type
+
+__all__ = ["CP_BYTES", "CommitGroup", "Copy", "Cp", "Wait", "WaitGroup"]
+
+CP_BYTES = (4, 8, 16)
+"""What one cp.async moves."""
+
+
+class Copy(tile.Copy):
+    """``copy_async(src, dst)``: a `tile.Copy` from a tensor to a shared tile that goes on by itself; gives its token.
+
+    Nothing has arrived before the token was waited for, and other threads see it after a barrier behind that.
+    `grouped`: a pass or the author places its group, and nobody waits for the token.
+    """
+
+    name = "async.copy"
+    grouped = attribute(bool, False)
+
+    def infer(self) -> Sequence[Type]:
+        return (TokenType(),)
+
+    def verify(self) -> None:
+        super().verify()
+        sides = isinstance(self.src.type, GlobalType) and isinstance(self.dst.type, SharedType)
+        self.require(sides, "goes from a tensor to a shared tile")
+        self.require(self.vec in CP_BYTES, f"accesses of {self.vec} bytes; 4, 8 or 16 are possible")
+
+
+class Wait(Op):
+    """Waits until the copies of all its tokens, as far as this thread made them, have arrived."""
+
+    name = "async.wait"
+    level = "tile"
+    effects = frozenset({"sync"})
+
+    def verify(self) -> None:
+        self.require(len(self.operands) > 0, "waits for nothing")
+        self.require(all(isinstance(v.type, TokenType) for v in self.operands), "takes tokens")
+
+
+class Cp(tile.Access):
+    """One access of an asynchronous copy: `vec` elements, 4, 8 or 16 bytes, to a shared tile.
+
+    Operands: the tile, its indices, the tensor, its indices. Elements past the edge of the tensor arrive as zeros
+    and are not read (`guard`; without it all of them lie inside).
+    """
+
+    name = "async.cp"
+    effects = frozenset({"read", "write"})
+    guard = attribute(bool, True)
+
+    @property
+    def source(self) -> tile.Side:
+        """The tensor and the indices there."""
+        memory, *indices = self.operands[1 + self.memory_type.rank :]
+        return tile.Side(memory, tuple(indices), tuple(range(len(indices))))
+
+    def verify(self) -> None:
+        type_ = self.memory.type
+        self.require(isinstance(type_, SharedType), f"{type_} is not in shared memory")
+        assert isinstance(type_, SharedType)
+        self.require(len(self.operands) > 1 + type_.rank, f"takes {type_.rank} indices of the tile, then a tensor")
+        side = self.source
+        self.require(isinstance(side.memory.type, GlobalType), f"{side.memory.type} is not in global memory")
+        self.require(len(side.origin) == side.type.rank, f"takes {side.type.rank} indices of the tensor")
+        self.require(all(v.type == INDEX for v in (*self.indices, *side.origin)), "indices are of type index")
+        self.require(side.type.dtype == type_.dtype, "source and destination differ in dtype")
+        size = self.vec * type_.dtype.bytes
+        self.require(size in CP_BYTES, f"copies {size} bytes; 4, 8 or 16 are possible")
+
+
+class CommitGroup(Op):
+    """The copies that this thread has begun since its last group are a group. (PTX ISA: cp.async.commit_group.)"""
+
+    name = "async.commit_group"
+    effects = frozenset({"sync"})
+
+
+class WaitGroup(Op):
+    """Waits until at most `pending` of this thread's last groups are on their way. (PTX ISA: cp.async.wait_group.)"""
+
+    name = "async.wait_group"
+    effects = frozenset({"sync"})
+    pending = attribute(int)
+
+    def verify(self) -> None:
+        self.require(self.pending >= 0, f"{self.pending} groups")

@@ -1,0 +1,253 @@
+"""Matrix operands: fragments that the warps of a block hold together, and the products of them.
+
+`matrix.load`, `matrix.store` and `matrix.mma` are what a kernel's author writes; `distribute` gives the first two their
+accesses (`matrix.ldmatrix`, `matrix.stmatrix`, or plain loads and stores), `expand` makes the last one `ptx.mma_sync`.
+"""
+
+from __future__ import annotations
+
+from typing import Sequence
+
+from tiledsl.ir.core import Op, Value, attribute, operand
+from tiledsl.ir.ops.tile import VECTOR_BYTES, Access, Side
+from tiledsl.ir.types import INDEX, U32, FragmentType, SharedType, Type, is_memory
+from tiledsl.layout.mma import MmaRow, find_row
+
+__all__ = [
+    "Convert",
+    "Coordinates",
+    "FromWords",
+    "LdMatrix",
+    "Load",
+    "Mma",
+    "StMatrix",
+    "Store",
+    "ToWords",
+]
+
+MATRIX_BYTES = 16
+"""A row of the 8 x 8 matrices of 16-bit elements that ldmatrix and stmatrix move."""
+
+
+def _distributed(op: Op, type_: Type) -> FragmentType:
+    op.require(isinstance(type_, FragmentType) and type_.layout is not None, f"{type_} has no layout among threads")
+    assert isinstance(type_, FragmentType)
+    return type_
+
+
+def _check_side(op: Op, side: Side, type_: FragmentType, vec: int) -> None:
+    op.require(is_memory(side.memory.type), f"cannot access {side.memory.type}")
+    op.require(len(side.origin) == side.type.rank, f"takes {side.type.rank} indices")
+    op.require(all(v.type == INDEX for v in side.origin), "indices are of type index")
+    axes = side.axes
+    op.require(
+        len(axes) == len(set(axes)) == 2 and set(axes) <= set(range(side.type.rank)), f"axes {axes} are not two of it"
+    )
+    op.require(side.type.dtype == type_.dtype, f"{type_.dtype} elements of {side.type}")
+    size = type_.dtype.bytes
+    op.require(vec in (0, size) or (vec in VECTOR_BYTES and vec % size == 0), f"accesses of {vec} bytes")
+    op.require(vec > 0 or isinstance(side.type, SharedType), "matrix instructions read and write shared memory only")
+
+
+class Load(Op):
+    """The fragment `type` from the elements of a tensor or tile that begin at an origin.
+
+    Operands: the memory, then the origin, an index an axis. Rows and columns of the fragment run along `axes` of it.
+    vec: bytes of one access of a lane; 0 stands for ldmatrix, which reads shared memory. What lies past the edge
+    of a global tensor reads as zero.
+    """
+
+    name = "matrix.load"
+    level = "tile"
+    effects = frozenset({"read"})
+    scope = "warp"
+    type = attribute(FragmentType)
+    axes = attribute[tuple[int, ...]](tuple)
+    vec = attribute(int, 0)
+    memory = operand(0)
+
+    @property
+    def side(self) -> Side:
+        return Side(self.operands[0], tuple(self.operands[1:]), self.axes)
+
+    def infer(self) -> Sequence[Type]:
+        return (self.type,)
+
+    def verify(self) -> None:
+        _check_side(self, self.side, _distributed(self, self.type), self.vec)
+
+
+class Store(Op):
+    """Writes a fragment to the elements of a tensor or tile that begin at an origin; no barrier is implied.
+
+    Operands: the fragment, the memory, the origin. `axes`, `vec`: as for `Load`, 0 stands for stmatrix. What lies past
+    the edge of a global tensor is not written.
+    """
+
+    name = "matrix.store"
+    level = "tile"
+    effects = frozenset({"write"})
+    scope = "warp"
+    axes = attribute[tuple[int, ...]](tuple)
+    vec = attribute(int, 0)
+    fragment, memory = operand(0), operand(1)
+
+    @property
+    def side(self) -> Side:
+        return Side(self.operands[1], tuple(self.operands[2:]), self.axes)
+
+    def verify(self) -> None:
+        _check_side(self, self.side, _distributed(self, self.fragment.type), self.vec)
+
+
+class Mma(Op):
+    """``a b + acc`` on tensor cores, as a sequence of `ptx.mma_sync` along k in ascending order.
+
+    The operands' layouts are those of one accumulator layout, and the table of products has their dtypes.
+    """
+
+    name = "matrix.mma"
+    level = "tile"
+    scope = "warp"
+    a, b, acc = operand(0), operand(1), operand(2)
+
+    @property
+    def row(self) -> MmaRow:
+        """The kind of product."""
+        a, b, acc = (_distributed(self, v.type) for v in self.operands)
+        assert acc.layout is not None
+        row = find_row(acc.layout.shape, a.dtype.name, b.dtype.name, acc.dtype.name)
+        self.require(row is not None, f"no product {acc.layout.shape} of {a.dtype} and {b.dtype} into {acc.dtype}")
+        assert row is not None
+        return row
+
+    def infer(self) -> Sequence[Type]:
+        return (self.operands[2].type,)
+
+    def verify(self) -> None:
+        a, b, acc = (_distributed(self, v.type) for v in self.operands)
+        assert acc.layout is not None
+        self.require(acc.layout.operand == "acc", f"accumulates in {acc.layout}")
+        self.require(a.layout == acc.layout.a and b.layout == acc.layout.b, f"{a.layout} x {b.layout} -> {acc.layout}")
+        shapes = (a.dims[0], b.dims[1]), a.dims[1]
+        self.require(shapes == (acc.dims, b.dims[0]), f"{a.dims} x {b.dims} -> {acc.dims}")
+        _ = self.row
+
+
+class Coordinates(Op):
+    """Of every element of an accumulator, its row (axis 0) or column (axis 1) in the block tile: an index fragment."""
+
+    name = "matrix.coordinates"
+    level = "tile"
+    type = attribute(FragmentType)
+    axis = attribute(int)
+
+    def infer(self) -> Sequence[Type]:
+        return (self.type,)
+
+    def verify(self) -> None:
+        type_ = _distributed(self, self.type)
+        assert type_.layout is not None
+        self.require(type_.dtype == INDEX and type_.layout.operand == "acc", "gives indices in an accumulator's layout")
+        self.require(self.axis in (0, 1), f"no axis {self.axis}")
+
+
+class Convert(Op):
+    """The same elements in the layout of `type`, where every thread already holds those that it shall have."""
+
+    name = "matrix.convert"
+    level = "tile"
+    type = attribute(FragmentType)
+    fragment = operand(0)
+
+    def infer(self) -> Sequence[Type]:
+        return (self.type,)
+
+    def verify(self) -> None:
+        src, dst = _distributed(self, self.fragment.type), _distributed(self, self.type)
+        self.require((src.dtype, src.dims) == (dst.dtype, dst.dims), f"{src} and {dst} differ in more than the layout")
+
+
+class FromWords(Op):
+    """A fragment from the u32 registers that hold it, each the next elements of a thread, the first one lowest."""
+
+    name = "matrix.from_words"
+    level = "tile"
+    type = attribute(FragmentType)
+
+    def infer(self) -> Sequence[Type]:
+        return (self.type,)
+
+    def verify(self) -> None:
+        type_ = _distributed(self, self.type)
+        self.require(type_.dtype.bits <= 32, f"{type_.dtype} elements are wider than a register")
+        count = type_.size * type_.dtype.bits // 32
+        self.require([v.type for v in self.operands] == [U32] * count, f"takes {count} u32")
+
+
+class ToWords(Op):
+    """The u32 registers that hold a fragment, as many results: the inverse of `FromWords`."""
+
+    name = "matrix.to_words"
+    level = "tile"
+    fragment = operand(0)
+
+    def infer(self) -> Sequence[Type]:
+        type_ = _distributed(self, self.operands[0].type)
+        return (U32,) * (type_.size * type_.dtype.bits // 32)
+
+    def verify(self) -> None:
+        type_ = _distributed(self, self.fragment.type)
+        self.require(type_.dtype.bits <= 32, f"{type_.dtype} elements are wider than a register")
+
+
+class _Matrices(Access):
+    """`num` matrices of 8 rows x 16 bytes. Lane i gives the indices of row i % 8 of matrix i // 8; those of the lanes
+    from 8 * num on do not matter. `trans`: of 16-bit elements, the transposed matrix is distributed."""
+
+    scope = "warp"
+    num = attribute(int, 4)
+    trans = attribute(bool, False)
+
+    def verify(self) -> None:
+        type_ = self.memory.type
+        self.require(isinstance(type_, SharedType), f"{type_} is not in shared memory")
+        assert isinstance(type_, SharedType)
+        self.require(self.num in (1, 2, 4), f"{self.num} matrices")
+        self.require(self.vec * type_.dtype.bytes == MATRIX_BYTES, f"rows of {self.vec * type_.dtype.bytes} bytes")
+        self.require(not self.trans or type_.dtype.bytes == 2, f"transposes 16-bit elements, not {type_.dtype}")
+        indices = self.operands[1 : 1 + type_.rank]
+        self.require(
+            len(indices) == type_.rank and all(v.type == INDEX for v in indices), f"takes {type_.rank} indices"
+        )
+
+    @property
+    def words(self) -> list[Value]:
+        """What follows the indices."""
+        return self.operands[1 + self.memory_type.rank :]
+
+
+class LdMatrix(_Matrices):
+    """``ldmatrix``: `num` u32 a lane. Of matrix j lane 4g + t gets the t-th 32 bits of row g. (PTX ISA: ldmatrix.)"""
+
+    name = "matrix.ldmatrix"
+    effects = frozenset({"read"})
+
+    def infer(self) -> Sequence[Type]:
+        return (U32,) * self.num
+
+    def verify(self) -> None:
+        super().verify()
+        self.require(not self.words, "takes nothing but indices")
+
+
+class StMatrix(_Matrices):
+    """``stmatrix``: writes `num` u32 of each lane, the last operands, to where `LdMatrix` reads them. (PTX ISA:
+    stmatrix.)"""
+
+    name = "matrix.stmatrix"
+    effects = frozenset({"write"})
+
+    def verify(self) -> None:
+        super().verify()
+        self.require([v.type for v in self.words] == [U32] * self.num, f"takes {self.num} u32")

@@ -1,0 +1,172 @@
+"""Layouts of a fragment that the threads of a block hold together: which thread holds which element.
+
+A block tile is cut into `warps` equal parts, and each warp's part into the operands of one ``mma.sync``, row by row of
+them. Inside one, with g = lane // 4 and t = lane % 4 (PTX ISA: matrix fragments for mma):
+
+- A and B consist of cores of 8 rows (of A; columns of B) by 16 bytes along k, at least 4 elements. A lane holds, of
+  row g, the elements that fill the t-th 32-bit register: 4, 2 or 1 of them; a wider element alone. A's cores come in
+  the order (rows, then k), B's along k.
+- The accumulators: columns 2t and 2t + 1 of row g, then of row g + 8.
+
+This is the one definition that the frontend, `distribute`, both levels of the emulator and the tests' oracle read. Text
+form: ``mma.m16n8k16.acc(2, 2)``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Literal
+
+from tiledsl.layout.mma import SHAPES, MmaShape
+from tiledsl.layout.shared import Problem
+
+__all__ = ["FragmentLayout", "Operand", "parse_fragment_layout"]
+
+Operand = Literal["a", "b", "acc"]
+WARP = 32
+WORD_BITS = 32
+ROWS = 8
+"""Rows of A, or columns of B, of one core: what `ldmatrix` calls a matrix."""
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentLayout:
+    """How an m x k `a`, a k x n `b` or an m x n `acc` lies in the registers of a grid of warps.
+
+    warps: how many there are along m and along n; warp number w is at (w // warps[1], w % warps[1]). Warps along n hold
+    the same part of `a`, those along m the same part of `b`.
+    """
+
+    shape: MmaShape
+    operand: Operand
+    warps: tuple[int, int]
+
+    @property
+    def a(self) -> FragmentLayout:
+        """What the product with this accumulator takes as its left operand."""
+        return replace(self, operand="a")
+
+    @property
+    def b(self) -> FragmentLayout:
+        """What the product with this accumulator takes as its right operand."""
+        return replace(self, operand="b")
+
+    @property
+    def acc(self) -> FragmentLayout:
+        """What the product gives."""
+        return replace(self, operand="acc")
+
+    @property
+    def threads(self) -> int:
+        """How many threads hold it."""
+        return WARP * self.warps[0] * self.warps[1]
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        """Rows and columns of the operand of one instruction."""
+        shape = self.shape
+        return {"a": (shape.m, shape.k), "b": (shape.k, shape.n), "acc": (shape.m, shape.n)}[self.operand]
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Into how many parts, by rows and columns, the warps cut a block tile."""
+        along_m, along_n = self.warps
+        return {"a": (along_m, 1), "b": (1, along_n), "acc": self.warps}[self.operand]
+
+    def tiles(self, dims: tuple[int, ...]) -> tuple[int, int]:
+        """How many operands of one instruction a warp holds, by rows and columns, of a block tile of `dims`."""
+        rows, columns = (n // parts // size for n, parts, size in zip(dims, self.grid, self.tile, strict=True))
+        return rows, columns
+
+    @property
+    def tile_size(self) -> int:
+        """Elements that a lane holds of the operand of one instruction."""
+        rows, columns = self.tile
+        return rows * columns // WARP
+
+    def size(self, dims: tuple[int, ...]) -> int:
+        """Elements that one thread holds."""
+        rows, columns = self.tiles(dims)
+        return rows * columns * self.tile_size
+
+    def within(self, register: int, bits: int) -> tuple[int, int, int, int]:
+        """Where element `register` of lane 0 lies in the operand of one instruction, a row and a column, and how far
+        from there each step of the lane goes along the rows and along the columns."""
+        if self.operand == "acc":
+            return ROWS * (register // 2), register % 2, 1, 2
+        run = max(1, WORD_BITS // bits)  # elements of a lane side by side along k
+        depth = max(4, 128 // bits)  # of one core along k
+        core, inside = divmod(register, run)
+        if self.operand == "a":
+            high = self.shape.m // ROWS
+            return ROWS * (core % high), depth * (core // high) + inside, 1, run
+        return depth * core + inside, 0, run, 1
+
+    def place(self, dims: tuple[int, ...], bits: int, register: int, warp: Any, lane: Any) -> tuple[Any, Any]:
+        """(row, column) in the block tile of element `register` of a lane; `warp` and `lane` may be arrays."""
+        columns = self.tiles(dims)[1]
+        instruction, register = divmod(register, self.tile_size)
+        row, column, per_row, per_column = self.within(register, bits)
+        row += instruction // columns * self.tile[0]
+        column += instruction % columns * self.tile[1]
+        g, t = lane // 4, lane % 4
+        # Along k lanes differ by t, along m and n of A and B by g.
+        down, right = (t, g) if self.operand == "b" else (g, t)
+        first_row, first_column = self.origin(dims, warp)
+        return first_row + row + down * per_row, first_column + column + right * per_column
+
+    def origin(self, dims: tuple[int, ...], warp: Any) -> tuple[Any, Any]:
+        """(row, column) where a warp's part begins."""
+        along_m, along_n = warp // self.warps[1], warp % self.warps[1]
+        height, width = dims[0] // self.grid[0], dims[1] // self.grid[1]
+        return (0 if self.operand == "b" else along_m * height, 0 if self.operand == "a" else along_n * width)
+
+    @property
+    def holders(self) -> int:
+        """How many warps hold the same part."""
+        along_m, along_n = self.warps
+        return {"a": along_n, "b": along_m, "acc": 1}[self.operand]
+
+    def stores(self, warp: Any) -> Any:
+        """True for the warp that writes its part where a fragment is stored: the first of its holders."""
+        along_m, along_n = warp // self.warps[1], warp % self.warps[1]
+        return {"a": along_n == 0, "b": along_m == 0, "acc": warp >= 0}[self.operand]
+
+    def problem(self, dims: tuple[int, ...]) -> Problem | None:
+        """What keeps a block tile of `dims` from lying so; None if nothing does."""
+        if len(dims) != 2:
+            return Problem(f"a fragment of {len(dims)} axes held as {self}", "such a fragment is rows by columns")
+        for axis, (n, parts, size) in enumerate(zip(dims, self.grid, self.tile, strict=True)):
+            unit = parts * size
+            if n % unit:
+                near = -(-n // unit) * unit
+                return Problem(
+                    f"{' x '.join(map(str, dims))} held as {self}: {('rows', 'columns')[axis]} come in multiples of "
+                    f"{unit} = {parts} warps x {size}",
+                    f"use {near}{f' or {near - unit}' if near > unit else ''} there, or another grid of warps",
+                )
+        return None
+
+    def takes(self, bits: int) -> bool:
+        """Can elements of `bits` lie so? An operand of one instruction consists of whole cores."""
+        return self.operand == "acc" or self.shape.k % max(4, 128 // bits) == 0
+
+    def __str__(self) -> str:
+        return f"mma.{self.shape}.{self.operand}({self.warps[0]}, {self.warps[1]})"
+
+    __repr__ = __str__
+
+
+_TEXT = re.compile(r"mma\.(\w+)\.(a|b|acc)\((\d+), (\d+)\)")
+
+
+@lru_cache(maxsize=256)
+def parse_fragment_layout(text: str) -> FragmentLayout:
+    """Read what `str(layout)` wrote. Raises ValueError for anything else."""
+    match = _TEXT.fullmatch(text)
+    if match is None or match[1] not in SHAPES:
+        raise ValueError(f"not a layout of a fragment: {text!r}; expected mma.m16n8k16.acc(2, 2) or the like")
+    operand: Any = match[2]
+    return FragmentLayout(SHAPES[match[1]], operand, (int(match[3]), int(match[4])))
