@@ -118,6 +118,9 @@ class _Reader:
                 raise CompileError(f"const {name} is positional", loc, "move it behind `*,`: consts are keyword only")
             return ConstParam(name, const, default)
         dtype = _dtype(_strip_number(annotation))
+        if dtype is not None and dtype.is_matrix:
+            fix = f"pass f32 and convert it in the kernel: {dtype}({name})"
+            raise CompileError(f"{name} is a scalar of dtype {dtype}, which only tensors have", loc, fix)
         if dtype is not None and dtype != INDEX:
             return ScalarParam(name, dtype, default, keyword)
         raise CompileError(

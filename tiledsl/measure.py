@@ -16,8 +16,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Mismatch", "Timing", "Verification", "gemm_bound", "time_kernel", "verify"]
 
-UNIT_ROUNDOFF = {"f64": 2.0**-53, "f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8}
-SMALLEST_SUBNORMAL = {"f64": 2.0**-1074, "f32": 2.0**-149, "f16": 2.0**-24, "bf16": 2.0**-133}
+UNIT_ROUNDOFF = {
+    "f64": 2.0**-53, "f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8,
+    "tf32": 2.0**-11, "e4m3": 2.0**-4, "e5m2": 2.0**-3,
+}  # fmt: skip
+SMALLEST_SUBNORMAL = {
+    "f64": 2.0**-1074, "f32": 2.0**-149, "f16": 2.0**-24, "bf16": 2.0**-133,
+    "tf32": 2.0**-136, "e4m3": 2.0**-9, "e5m2": 2.0**-16,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -109,7 +115,8 @@ def verify(
     written = kernel.dispatcher.written(arguments, device)
     outputs = [n for n in tensors if n in written and mine[n] is not None]
     expected = _expected(kernel, reference(*(theirs[p.name] for p in kernel.signature.params)), theirs, outputs)
-    dtypes = {n: info.dtype for n, info in arguments.present.items()}
+    declared = {p.name: p.dtype for p in kernel.signature.tensors if isinstance(p.dtype, DType)}
+    dtypes = {n: declared.get(n, info.dtype) for n, info in arguments.present.items()}
     found = [_compare(n, _host(mine[n]), _host(expected[n]), dtypes[n], bound, exact) for n in outputs]
     worst = max((w for _, _, w in found if w is not None), key=lambda w: w.share, default=None)
     return Verification(kernel.name, sum(n for n, _, _ in found), sum(w for _, w, _ in found), worst)
@@ -142,9 +149,10 @@ def _host(array: Any) -> Any:
     """`array` as a NumPy array."""
     import numpy
 
-    if hasattr(array, "detach"):  # torch; NumPy has no bf16, so that goes by way of f32, exactly
+    if hasattr(array, "detach"):  # torch; what NumPy does not have goes by way of f32, exactly
         on_host = array.detach().cpu()
-        return (on_host.float() if str(on_host.dtype) == "torch.bfloat16" else on_host).numpy()
+        foreign = str(on_host.dtype) in ("torch.bfloat16", "torch.float8_e4m3fn", "torch.float8_e5m2")
+        return (on_host.float() if foreign else on_host).numpy()
     return array.get() if type(array).__module__.split(".")[0] == "cupy" else numpy.asarray(array)
 
 

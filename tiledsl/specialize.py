@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Any, Mapping
 
 from tiledsl.errors import KernelArgumentError
-from tiledsl.ir.types import DType
+from tiledsl.ir.types import DTYPES, F32, INDEX, TF32, DType
 from tiledsl.signature import REQUIRED, ConstParam, GlobalParam, GlobalSpec, ScalarParam, Signature, Specialization
 
 __all__ = [
+    "ARRAY_DTYPES",
     "INDEX32_LIMIT",
     "ArrayInfo",
     "Problem",
@@ -27,6 +28,12 @@ __all__ = [
 
 INDEX32_LIMIT = 2**31 - 2**20
 """Extents and offsets below this fit in 31 bits with room for the tiles that reach past an edge."""
+
+HELD_BY = {TF32: F32}
+"""Dtypes that no array library has, and whose arrays hold them. A type variable is bound to the array's own dtype."""
+
+ARRAY_DTYPES = tuple(t.name for t in DTYPES.values() if t != INDEX and t not in HELD_BY)
+"""Names of the dtypes that arrays may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +119,7 @@ def specialize(signature: Signature, arrays: Mapping[str, ArrayInfo | None], con
                 raise argument_error(signature, f"{param.name} is None, but not optional", fix)
             tensors.append((param.name, None))
             continue
-        _check_dtype(signature, param, info, variables)
+        dtype = _checked_dtype(signature, param, info, variables)
         _check_shape(signature, param, info, extents)
         unit = info.unit_axis()
         align = info.alignment(unit)
@@ -120,23 +127,27 @@ def specialize(signature: Signature, arrays: Mapping[str, ArrayInfo | None], con
             message = f"{param.name} starts at an address that is no multiple of its {info.dtype.bytes}-byte elements"
             raise argument_error(signature, message, "pass a copy of it")
         safe = safe and info.fits_32_bits()
-        tensors.append((param.name, GlobalSpec(info.dtype, unit, align)))
+        tensors.append((param.name, GlobalSpec(dtype, unit, align)))
     spec = Specialization(tuple(tensors), tuple(consts.items()), 32 if safe else 64)
     return Problem(spec, {name: extent for name, (extent, _) in extents.items()})
 
 
-def _check_dtype(
+def _checked_dtype(
     signature: Signature, param: GlobalParam, info: ArrayInfo, variables: dict[str, tuple[DType, str]]
-) -> None:
+) -> DType:
+    """The dtype that the kernel sees."""
     if isinstance(param.dtype, DType):
-        if info.dtype != param.dtype:
-            message = f"{param.name} is {info.dtype}; expected {param.dtype}"
-            raise argument_error(signature, message, f"convert the array to {param.dtype}")
-        return
+        wanted = HELD_BY.get(param.dtype, param.dtype)
+        if info.dtype != wanted:
+            held = f", held by {wanted}" if wanted != param.dtype else ""
+            message = f"{param.name} is {info.dtype}; expected {param.dtype}{held}"
+            raise argument_error(signature, message, f"convert the array to {wanted}")
+        return param.dtype
     dtype, first = variables.setdefault(param.dtype, (info.dtype, param.name))
     if dtype != info.dtype:
         message = f"{param.name} is {info.dtype}, but {first} is {dtype}, and both are declared {param.dtype}"
         raise argument_error(signature, message, "convert one of them")
+    return dtype
 
 
 def _check_shape(

@@ -22,6 +22,7 @@ from tiledsl import (
     cdiv,
     const,
     copy,
+    e4m3,
     exp,
     f16,
     f32,
@@ -44,6 +45,7 @@ from tiledsl import (
     shuffle_xor,
     sqrt,
     swizzled,
+    tf32,
     threads,
     tile,
     tile_function,
@@ -130,6 +132,17 @@ def epilogues(
 
 
 @tile_kernel
+def formats(X: Global[f32, N], A: Global[tf32, N], Q: Global[e4m3, N]):
+    i = grid(cdiv(N, 32)) * 32 + threads(32)
+    x = X.get(i)
+    A.put(i, tf32(x))
+    A[i] = x.bitcast(tf32)
+    Q.put(i, (Q.get(i).to(f32) + x).to(e4m3))
+    held = fragment((4,), e4m3)
+    held[0] = e4m3(0.5)
+
+
+@tile_kernel
 def norms(X: Global[f32, Points, Literal[4]], out: Global[f64, Points], big: Global[i32, Points], n: i32):
     row = grid(cdiv(Points, 64)) * 64 + threads(64)
     inside = row < Points
@@ -189,6 +202,9 @@ def types(x: f32, h: f16, i: i32, p: boolean, S: SharedTile[f32], F: Fragment[f3
     """Every line is about its types only."""
     assert_type(lane_id() * 16 + 3, index)
     assert_type(F * x, Fragment[f32])
+    assert_type(F.to(e4m3)[0].to(f16), f16)
+    assert_type(fragment((4,), e4m3), Fragment[e4m3])
+    assert_type(x.bitcast(tf32), tf32)
     assert_type(F[0], f32)
     assert_type(F[0, 1], f32)
     assert_type(F[0:4], Fragment[f32])
@@ -256,7 +272,7 @@ def types(x: f32, h: f16, i: i32, p: boolean, S: SharedTile[f32], F: Fragment[f3
 
 
 @tile_function
-def refused(x: f32, h: f16, i: i32, p: boolean, S: SharedTile[f32], F: Fragment[f32]) -> None:
+def refused(x: f32, h: f16, i: i32, p: boolean, t: tf32, S: SharedTile[f32], F: Fragment[f32]) -> None:
     """Every line is an error for a type checker, as it is for the compiler."""
     x + h  # pyright: ignore[reportOperatorIssue, reportUnusedExpression]
     x * i  # pyright: ignore[reportOperatorIssue, reportUnusedExpression]
@@ -265,6 +281,11 @@ def refused(x: f32, h: f16, i: i32, p: boolean, S: SharedTile[f32], F: Fragment[
     x // 2  # pyright: ignore[reportOperatorIssue, reportUnusedExpression]
     x & 1  # pyright: ignore[reportOperatorIssue, reportUnusedExpression]
     p + 1  # pyright: ignore[reportOperatorIssue, reportUnusedExpression]
+    t + t  # pyright: ignore[reportOperatorIssue, reportUnusedExpression]
+    assert -t  # pyright: ignore[reportOperatorIssue]
+    assert t == h  # pyright: ignore[reportOperatorIssue]
+    assert t < t  # pyright: ignore[reportOperatorIssue]
+    e4m3(i)  # pyright: ignore[reportArgumentType]
     assert x < h  # pyright: ignore[reportOperatorIssue]
     assert x == h  # pyright: ignore[reportOperatorIssue]
     F[lane_id()]  # pyright: ignore[reportArgumentType, reportCallIssue]
@@ -273,9 +294,9 @@ def refused(x: f32, h: f16, i: i32, p: boolean, S: SharedTile[f32], F: Fragment[
     copy(S, F)  # pyright: ignore[reportArgumentType]
     tile(0, lane_id())  # pyright: ignore[reportArgumentType]
     outer_fma(F, F, F, "diagonal")  # pyright: ignore[reportArgumentType]
-    S[0:4, 0] = x  # pyright: ignore[reportArgumentType]
+    S[0:4, 0] = x  # pyright: ignore[reportArgumentType, reportCallIssue]
     shared((lane_id(), 4), f32)  # pyright: ignore[reportArgumentType]
-    S[0, 0] = h  # pyright: ignore[reportArgumentType]
+    S[0, 0] = h  # pyright: ignore[reportArgumentType, reportCallIssue]
     S.put(0, lane_id(), h)  # pyright: ignore[reportArgumentType]
     shared((4, 4), f32, layout="row")  # pyright: ignore[reportArgumentType]
     unroll(lane_id())  # pyright: ignore[reportArgumentType, reportCallIssue]

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tiledsl import mma
 from tiledsl.errors import CacheError
 from tiledsl.ir.types import F32
 from tiledsl.runtime import fingerprint
@@ -313,6 +314,17 @@ def test_specialisation_and_target_count() -> None:
     ]
     keys = {fingerprint.specialization_key(spec, arch) for spec, arch in [(base, "sm_90a"), *others]}
     assert len(keys) == len(others) + 1
+
+
+def test_every_part_of_a_layout_counts() -> None:
+    layouts = [
+        mma.m16n8k16.acc(warps=(2, 2)),
+        mma.m16n8k8.acc(warps=(2, 2)),
+        mma.m16n8k16.acc(warps=(4, 1)),
+        mma.m16n8k16.a(warps=(2, 2)),
+    ]
+    keys = {fingerprint.specialization_key(Specialization((), (("L", layout),)), "sm_90a") for layout in layouts}
+    assert len(keys) == len(layouts)
 
 
 def test_the_compilers_sources_count(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,8 @@ from tiledsl.lang import (
     barrier,
     cdiv,
     const,
+    e4m3,
+    e5m2,
     f16,
     f32,
     fragment,
@@ -33,6 +35,7 @@ from tiledsl.lang import (
     index,
     shared,
     shuffle,
+    tf32,
     threads,
     unroll,
     where,
@@ -363,10 +366,13 @@ def unsupported_python(A: Global[f32, M]):
 def unsupported_statements(A: Global[f32, M]):
     grid(1)
     tx = threads(32)
+
     def inner(x: Any) -> Any:  # error: a nested function is not part of the kernel language
         return x
+
     class Inner:  # error: a class is not part of the kernel language
         pass
+
     match A.rank:  # error: match is not part of the kernel language
         case 1:
             pass
@@ -567,6 +573,30 @@ def python_error_at_compile_time(A: Global[f32, M], *, T: const = 0):
     A[tx + 1 // T] = 0  # error: ZeroDivisionError at compile time
 
 
+@bad
+def formats_of_matrix_operands(A: Global[tf32, M], B: Global[e4m3, M], C: Global[e5m2, M]):
+    grid(1)
+    tx = threads(32)
+    a, b, c = A[tx], B[tx], C[tx]
+    A[tx] = a + a  # error: + is not defined for tf32
+    B[tx] = -b  # error: - is not defined for e4m3
+    if c < 1:  # error: < is not defined for e5m2
+        C[tx] = c
+    C[tx] = max(c, c)  # error: max() is not defined for e5m2
+    assert b == b  # error: == is not defined for e4m3
+    B.atomic_add(tx, b)  # error: atomic_add() is not defined for e4m3
+    A[tx] = tf32(tx)  # error: no conversion from index to tf32
+    A[tx] = tf32(i32(tx))  # error: no conversion from i32 to tf32
+    A[i32(b)] = a  # error: no conversion from e4m3 to i32
+    A[tx] = a if b.to(bool) else 0  # error: no conversion from e4m3 to bool
+    B[tx] = f32(b)  # error: the value stored to B must be e4m3, it is f32
+    B[tx] = 0.3  # error: 0.3 is not exact in e4m3
+    B[tx] = 480  # error: 480 is not exact in e4m3
+    C[tx] = float("inf")  # error: inf is not exact in e5m2
+    A[tx] = 1 + 2.0**-11  # error: is not exact in tf32
+    A[tx] = b.bitcast(tf32)  # error: bitcast from e4m3 to tf32
+
+
 def return_value_in_a_run_time_loop(A: Global[f32, M]):
     grid(1)
     tx = threads(32)
@@ -625,10 +655,30 @@ def test_at_most_twenty_errors() -> None:
     def many(A: Global[f32, M], B: Global[f16, M], C: Global[f32, K, N]):
         grid(1)
         threads(1)
-        A[0] = B[0]; A[1] = B[0]; A[2] = B[0]; A[3] = B[0]; A[4] = B[0]; A[5] = B[0]  # noqa: E702
-        A[0] = B[0]; A[1] = B[0]; A[2] = B[0]; A[3] = B[0]; A[4] = B[0]; A[5] = B[0]  # noqa: E702
-        A[0] = B[0]; A[1] = B[0]; A[2] = B[0]; A[3] = B[0]; A[4] = B[0]; A[5] = B[0]  # noqa: E702
-        A[0] = B[0]; A[1] = B[0]; A[2] = B[0]; A[3] = B[0]; A[4] = B[0]; A[5] = B[0]  # noqa: E702
+        A[0] = B[0]
+        A[1] = B[0]
+        A[2] = B[0]
+        A[3] = B[0]
+        A[4] = B[0]
+        A[5] = B[0]
+        A[0] = B[0]
+        A[1] = B[0]
+        A[2] = B[0]
+        A[3] = B[0]
+        A[4] = B[0]
+        A[5] = B[0]
+        A[0] = B[0]
+        A[1] = B[0]
+        A[2] = B[0]
+        A[3] = B[0]
+        A[4] = B[0]
+        A[5] = B[0]
+        A[0] = B[0]
+        A[1] = B[0]
+        A[2] = B[0]
+        A[3] = B[0]
+        A[4] = B[0]
+        A[5] = B[0]
 
     assert len(errors_of(many).errors) == 20
 

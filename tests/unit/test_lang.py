@@ -14,6 +14,7 @@ from tiledsl.errors import TileError
 from tiledsl.ir import types as ir
 from tiledsl.lang import math
 from tiledsl.lang.const import CONST
+from tiledsl.layout.mma import SHAPES
 
 DTYPES: dict[str, Any] = {name: getattr(lang, "boolean" if name == "bool" else name) for name in ir.DTYPES}
 
@@ -23,21 +24,36 @@ SIGNATURES = {
     "ballot": "(predicate)",
     "barrier": "()",
     "cdiv": "(a, b)",
+    "convert": "(fragment, layout)",
+    "coordinates": "(acc)",
     "copy": "(src, dst, vec=16)",
+    "copy_async": "(src, dst, vec=16)",
     "fence": "(reach='gpu')",
     "fma": "(a, b, c)",
-    "fragment": "(shape, dtype, init=0)",
+    "fragment": "(shape, dtype, layout=None, init=0)",
     "grid": "(*extents)",
     "lane_id": "()",
+    "load_fragment": "(src, layout, vec=0)",
+    "load_matrix": "(src, layout)",
     "maximum": "(a, b)",
     "minimum": "(a, b)",
+    "mma": "(a, b, acc)",
     "outer_fma": "(acc, a, b, order='rows')",
+    "pipelined": "(loop, /, *, stages, fragments=0)",
+    "ptx.commit_group": "()",
+    "ptx.cp_async": "(dst, dst_index, src, src_index, bytes=16)",
     "ptx.inline": "(text, outputs, *operands, volatile=False, convergent=False, emulate=None)",
+    "ptx.ldmatrix": "(src, *index, num=4, trans=False)",
+    "ptx.mma_sync": "(shape, a, b, c, dtypes)",
+    "ptx.stmatrix": "(dst, *index_and_words, trans=False)",
+    "ptx.wait_group": "(pending)",
     "shared": "(shape, dtype, over=None, layout=None)",
     "shuffle": "(value, lane, width=32)",
     "shuffle_down": "(value, distance, width=32)",
     "shuffle_up": "(value, distance, width=32)",
     "shuffle_xor": "(value, mask, width=32)",
+    "store": "(fragment, dst, via=None, vec=0)",
+    "store_matrix": "(fragment, dst)",
     "syncwarp": "()",
     "threads": "(*extents, blocks=0)",
     "tile": "(i, size)",
@@ -45,6 +61,7 @@ SIGNATURES = {
     "unroll": "(*bounds, by=0)",
     "vote_all": "(predicate)",
     "vote_any": "(predicate)",
+    "wait": "(*tokens)",
     "warp_id": "()",
     "where": "(condition, a, b)",
     "Memory.get": "(self, *index, other=0, vec=0)",
@@ -77,6 +94,7 @@ def test_each_ir_dtype_has_its_class(name: str) -> None:
     assert cls.ir is ir.DTYPES[name]
     assert lang.ir_dtype(cls) is cls.ir
     assert issubclass(cls, lang.Float) == cls.ir.is_float
+    assert issubclass(cls, lang.MatrixFormat) == cls.ir.is_matrix
     assert issubclass(cls, lang.Integer) == cls.ir.is_integer
 
 
@@ -148,6 +166,8 @@ def test_dimensions_show_their_name() -> None:
 
 # -- outside kernels -------------------------------------------------------------------------------
 
+FRAGMENT = lang.Fragment[lang.f32]()
+
 OUTSIDE: dict[str, Callable[[], Any]] = {
     "f32(...)": lambda: lang.f32(0),
     "index(...)": lambda: lang.index(0),
@@ -155,6 +175,10 @@ OUTSIDE: dict[str, Callable[[], Any]] = {
     "grid()": lambda: lang.grid(1),
     "shared()": lambda: lang.shared((4,), lang.f32),
     "unroll()": lambda: lang.unroll(3),
+    "mma()": lambda: lang.mma(FRAGMENT, FRAGMENT, FRAGMENT),
+    "copy_async()": lambda: lang.copy_async(lang.Memory[lang.f32](), lang.Memory[lang.f32]()),
+    "pipelined()": lambda: lang.pipelined(range(3), stages=2),
+    "ptx.wait_group()": lambda: lang.ptx.wait_group(0),
     "cdiv() of run-time values": lambda: lang.cdiv(dims.M, 2),
     "arithmetic on the dimension M": lambda: dims.M * 2,
     "the dimension K as a Python int": lambda: range(dims.K),
@@ -162,6 +186,8 @@ OUTSIDE: dict[str, Callable[[], Any]] = {
     "relu()": lambda: lang.relu(object.__new__(lang.f32)),
     "the operator *": lambda: object.__new__(lang.f32) * 2,
     "the operator ==": lambda: object.__new__(lang.i32) == 2,
+    "the operator == on e4m3": lambda: object.__new__(lang.e4m3) == object.__new__(lang.e4m3),
+    "tf32(...)": lambda: lang.tf32(0.5),
     "a kernel's boolean as a Python bool": lambda: bool(object.__new__(lang.boolean)),
     ".to()": lambda: object.__new__(lang.f32).to(lang.f16),
     ".get()": lambda: lang.Memory[lang.f32]().get(0),
@@ -177,6 +203,17 @@ def test_plain_python_is_refused(what: str, use: Callable[[], Any]) -> None:
     assert what in text
     assert "kernel" in text
     assert "fix: " in text
+
+
+def test_layouts_are_made_in_plain_python() -> None:
+    acc = lang.mma.m16n8k16.acc(warps=(4, 2))
+    assert str(acc) == "mma.m16n8k16.acc(4, 2)"
+    assert (acc.threads, acc.a, acc.b) == (256, lang.mma.m16n8k16.a((4, 2)), lang.mma.m16n8k16.b((4, 2)))
+    assert [str(getattr(lang.mma, name).shape) for name in SHAPES] == list(SHAPES)
+    with pytest.raises(ValueError, match="at least one along each axis"):
+        lang.mma.m16n8k16.acc(warps=(0, 4))
+    with pytest.raises(AttributeError, match=r"mma has no m16n16k16; the shapes are m16n8k8, m16n8k16"):
+        _ = lang.mma.m16n16k16  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_dimensions_are_not_called() -> None:

@@ -1,6 +1,6 @@
-"""tests/typing/kernels.py: what type checkers accept, the compiler compiles.
+"""tests/typing: what type checkers accept, the compiler compiles.
 
-That pyright accepts the file, and refuses exactly the lines it says, is checked by `make types`.
+That pyright accepts the files, and refuses exactly the lines they say, is checked by `make types`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tiledsl import bf16, f16, f32, gelu, padded
+from tiledsl import bf16, f16, f32, gelu, mma, padded
 
-SOURCE = Path(__file__).parents[1] / "typing" / "kernels.py"
+FOLDER = Path(__file__).parents[1] / "typing"
 
 
 @pytest.mark.parametrize(
@@ -24,11 +24,16 @@ SOURCE = Path(__file__).parents[1] / "typing" / "kernels.py"
         ("epilogues", {"D": f32}),
         ("epilogues", {"D": f16, "BM": 2, "activation": gelu}),
         ("epilogues", {"D": bf16}),
+        ("formats", {}),
         ("norms", {}),
         ("staged", {}),
         ("staged", {"BM": 128, "layout": padded(132)}),
+        ("multiply", {}),
+        ("multiply", {"BM": 128, "STAGES": 2, "layout": mma.m16n8k16.acc(warps=(4, 2))}),
+        ("with_tokens", {}),
     ],
 )
 def test_kernel_compiles(name: str, settings: dict[str, Any]) -> None:
-    kernel: Any = runpy.run_path(str(SOURCE))[name]
+    files = [runpy.run_path(str(path)) for path in FOLDER.glob("*.py")]
+    kernel: Any = next(names[name] for names in files if name in names)
     assert kernel.compile(arch="sm_90a", **settings).ptx

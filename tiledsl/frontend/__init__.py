@@ -12,7 +12,9 @@ from tiledsl.errors import CompileErrors
 from tiledsl.frontend import assign, calls, expressions, intrinsics, loops, products, statements
 from tiledsl.frontend.attributes import lang_dtype
 from tiledsl.frontend.control import run_statements
+from tiledsl.frontend.fragments import check_threads
 from tiledsl.frontend.frame import Env, Frame, Unit
+from tiledsl.frontend.intrinsics.async_copies import check_tokens
 from tiledsl.frontend.source import source_of
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Kernel, Value
@@ -49,6 +51,9 @@ def build(signature: Signature, spec: Specialization, arch: str) -> Kernel:
             example = "bx, by = grid(cdiv(N, T), cdiv(M, T))" if what == "grid" else "tx, ty = threads(T, T)"
             message = f"the kernel {signature.name} does not call {what}()"
             raise CompileErrors([frame.error(source.node, message, f"begin with `{example}`")])
+    check_threads(unit)
+    check_tokens(unit)
+    unit.raise_errors()
     unit.builder.add(control.Return())
     assert unit.grid is not None and unit.threads is not None
     return Kernel(

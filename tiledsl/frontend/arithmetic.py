@@ -9,12 +9,13 @@ import operator
 from typing import Any, Callable
 
 from tiledsl.errors import CompileError, Loc
-from tiledsl.frontend.bindings import Range, describe, has_operators, is_place, is_register
+from tiledsl.frontend.bindings import Range, describe, has_operators, is_place, is_register, is_token
+from tiledsl.frontend.fragments import joined, relaid
 from tiledsl.frontend.frame import Frame
 from tiledsl.ir.core import Value
 from tiledsl.ir.ops import tile
-from tiledsl.ir.scalar import SCALAR
-from tiledsl.ir.types import BOOL, F64, INDEX, DType, FragmentType
+from tiledsl.ir.scalar import SCALAR, converts
+from tiledsl.ir.types import BOOL, F64, INDEX, TF32, DType, FragmentType
 
 __all__ = [
     "apply",
@@ -60,25 +61,40 @@ COMPARE: dict[type[ast.cmpop], tuple[str, str, Callable[[Any, Any], Any]]] = {
     ast.GtE: ("ge", ">=", _python.ge),
 }
 
-_PRECISION = {"f64": (53, -1074, 1024), "f32": (24, -149, 128), "f16": (11, -24, 16), "bf16": (8, -133, 128)}
+_PRECISION = {
+    "f64": (53, -1074, 1024), "f32": (24, -149, 128), "f16": (11, -24, 16), "bf16": (8, -133, 128),
+    "tf32": (11, -136, 128), "e4m3": (4, -9, 9), "e5m2": (3, -16, 16),
+}  # fmt: skip
 """Significand bits, exponent of the smallest subnormal, exponent bound of the largest number."""
+
+_SATURATED = {"e4m3": 448.0, "e5m2": 57344.0}
+"""The largest numbers of the dtypes whose conversions stop there."""
 
 
 def rounded(value: float, dtype: DType) -> float:
-    """`value` rounded once to the nearest number of a float dtype, ties to even."""
-    if math.isnan(value) or math.isinf(value) or value == 0.0:
+    """`value` rounded once to the nearest number of a dtype of floats: what `arith.Cast` makes of an f64."""
+    if math.isnan(value) or value == 0.0:
         return value
     bits, least, bound = _PRECISION[dtype.name]
+    largest = _SATURATED.get(dtype.name, math.inf)
     _, exponent = math.frexp(value)
+    if math.isinf(value) or exponent > bound:
+        return math.copysign(largest, value)
     ulp = max(exponent - bits, least)
-    result = math.ldexp(round(math.ldexp(value, -ulp)), ulp) if ulp > -1074 else value
-    overflows = dtype != F64 and abs(result) >= math.ldexp(1.0, bound)
-    return math.copysign(math.inf, value) if overflows else result
+    nearest = _ties_away if dtype == TF32 else round
+    result = math.ldexp(nearest(math.ldexp(value, -ulp)), ulp) if ulp > -1074 else value
+    overflows = dtype != F64 and (abs(result) >= math.ldexp(1.0, bound) or abs(result) > largest)
+    return math.copysign(largest if overflows else result, value)
+
+
+def _ties_away(value: float) -> int:
+    whole = math.trunc(value)
+    return whole + (abs(value - whole) >= 0.5) * (1 if value > 0 else -1)
 
 
 def literal(value: bool | int | float, dtype: DType, loc: Loc) -> bool | int | float:
     """The compile-time number as a constant of `dtype`, or an error if that would change it."""
-    if dtype.is_float:
+    if dtype.python is float:
         if isinstance(value, bool):
             raise CompileError(f"{value} is a bool where {dtype} is expected", loc, f"write {dtype}({int(value)})")
         exact = _as_float(value)
@@ -133,15 +149,17 @@ def as_condition(binding: Any, frame: Frame, node: ast.AST) -> Value | bool:
         return bool(binding)
     if isinstance(binding, Value) and binding.type == BOOL:
         return binding
-    fix = "compare it: write `x != 0`" if is_register(binding) and isinstance(binding.type, DType) else ""
+    fix = "compare it: write `x != 0`" if is_register(binding) else ""
+    if is_register(binding) and isinstance(binding.type, FragmentType):
+        fix = "it has many elements: where(condition, a, b) chooses for each, `&` and `|` join conditions"
     raise frame.error(node, f"a condition must be a bool, it is {describe(binding)}", fix)
 
 
 def elements(value: Value, frame: Frame) -> list[Value]:
-    """The scalars of a fragment, row-major; a scalar is its own only element."""
+    """The scalars of a fragment, row-major, or those of it that a thread holds; a scalar is its own only element."""
     if not isinstance(value.type, FragmentType):
         return [value]
-    return [frame.builder.value(tile.Extract(value, at=at)) for at in positions(value.type.dims)]
+    return [frame.builder.value(tile.Extract(value, at=at)) for at in positions(value.type.local)]
 
 
 def positions(dims: tuple[int, ...]) -> list[tuple[int, ...]]:
@@ -173,6 +191,8 @@ def common_dtype(bindings: list[Any], frame: Frame, node: ast.AST, what: str) ->
 def _operand_fix(binding: Any) -> str:
     if isinstance(binding, Range):
         return "use its start: r.start; `r + n` and `r - n` move it by n elements"
+    if is_token(binding):
+        return "wait for it: wait(token)"
     return "read an element of it: t[i, j]" if is_place(binding) else ""
 
 
@@ -194,6 +214,8 @@ def apply(fn: str, bindings: list[Any], frame: Frame, node: ast.AST, shown: str 
 
 
 def _instead(fn: str, dtype: DType) -> str:
+    if dtype.is_matrix:
+        return f"convert it first: x.to(f32); {dtype} is only moved, converted and bit cast"
     if fn == "div":
         return "use // for a floor division, or convert to a float dtype"
     if fn in ("floordiv", "mod"):
@@ -205,17 +227,14 @@ def _instead(fn: str, dtype: DType) -> str:
 
 
 def elementwise(values: list[Value], frame: Frame, node: ast.AST, shown: str, emit: Callable[..., Value]) -> Value:
-    """Apply `emit` to scalars, or to the elements of fragments of one shape (scalars are repeated)."""
-    shapes = {v.type.dims for v in values if isinstance(v.type, FragmentType)}
-    if not shapes:
+    """Apply `emit` to scalars, or to the elements of fragments of one shape and layout (scalars are repeated)."""
+    types = [v.type for v in values if isinstance(v.type, FragmentType)]
+    if not types:
         return emit(*values)
-    if len(shapes) > 1:
-        raise frame.error(node, f"{shown} of fragments of different shapes: {' and '.join(map(str, sorted(shapes)))}")
-    dims = shapes.pop()
-    count = math.prod(dims)
-    columns = [elements(v, frame) if isinstance(v.type, FragmentType) else [v] * count for v in values]
+    type_ = joined(frame, node, types, shown)
+    columns = [elements(v, frame) if isinstance(v.type, FragmentType) else [v] * type_.size for v in values]
     results = [emit(*row) for row in zip(*columns, strict=True)]
-    return frame.builder.value(tile.Pack(*results, type=FragmentType(results[0].dtype, dims)))
+    return frame.builder.value(tile.Pack(*results, type=relaid(frame, node, type_, results[0].dtype, shown)))
 
 
 def binary(op: ast.operator, a: Any, b: Any, frame: Frame, node: ast.AST) -> Any:
@@ -226,11 +245,9 @@ def binary(op: ast.operator, a: Any, b: Any, frame: Frame, node: ast.AST) -> Any
     if not has_operators(a) and not has_operators(b):
         return at_compile_time(lambda: compute(a, b), frame, node)
     if not fn:
-        fix = (
-            "multiply, or use exp2(y * log(x) * f32(1.4426950408889634))"
-            if sign == "**"
-            else "use a loop of fma"
-        )
+        fix = "use mma(a, b, acc) on tensor cores, or a loop of fma"
+        if sign == "**":
+            fix = "multiply, or use exp2(y * log(x) * f32(1.4426950408889634))"
         raise frame.error(node, f"{sign} is not part of the kernel language", fix)
     return apply(fn, [a, b], frame, node, sign)
 
@@ -279,6 +296,10 @@ def convert(binding: Any, dtype: DType, frame: Frame, node: ast.AST) -> Value:
         return frame.builder.constant(converted(binding, dtype, frame, node), dtype)
     if not is_register(binding):
         raise frame.error(node, f"cannot convert {describe(binding)} to {dtype}", _operand_fix(binding))
+    source = binding.type.dtype if isinstance(binding.type, FragmentType) else binding.type
+    assert isinstance(source, DType)
+    if not converts(source, dtype):
+        raise frame.error(node, f"no conversion from {source} to {dtype}", f"go by way of f32: {dtype}(f32(x))")
 
     def cast(scalar: Value) -> Value:
         return frame.builder.cast(scalar, dtype)
@@ -288,7 +309,7 @@ def convert(binding: Any, dtype: DType, frame: Frame, node: ast.AST) -> Value:
 
 def converted(value: bool | int | float, dtype: DType, frame: Frame, node: ast.AST) -> bool | int | float:
     """An explicit conversion of a number: floats are rounded, integers must fit."""
-    if dtype.is_float:
+    if dtype.python is float:
         as_float = at_compile_time(lambda: float(value), frame, node)
         if isinstance(value, int) and int(as_float) != value:
             raise frame.error(node, f"{value} is not exact in f64, so {dtype} would round it twice")

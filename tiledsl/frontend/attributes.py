@@ -8,7 +8,7 @@ from typing import Any
 
 from tiledsl import lang
 from tiledsl.frontend.arithmetic import at_compile_time
-from tiledsl.frontend.bindings import Range, View, contains_value, describe, is_place
+from tiledsl.frontend.bindings import Range, View, contains_value, describe, is_place, is_token
 from tiledsl.frontend.frame import Frame
 from tiledsl.frontend.memory import absent
 from tiledsl.frontend.views import as_view, extent, memory_type, stride, transposed, unit_axis
@@ -44,6 +44,8 @@ def lang_class(binding: Value | View) -> type[Any]:
         return lang.SharedTile
     if isinstance(binding.type, FragmentType):
         return lang.Fragment
+    if is_token(binding):
+        return lang.Token
     assert isinstance(binding.type, DType)
     return lang_dtype(binding.type)
 
@@ -75,11 +77,28 @@ def _data(frame: Frame, node: ast.AST, owner: Value | View, name: str) -> Any:
         return _memory_data(frame, node, owner, name)
     assert isinstance(owner, Value)
     type_ = owner.type
-    if name == "dtype":
-        return lang_dtype(type_ if isinstance(type_, DType) else type_.dtype)
     if isinstance(type_, FragmentType):
-        return {"shape": type_.dims, "rank": len(type_.dims)}.get(name)
-    return None
+        return _fragment_data(frame, node, type_, name)
+    return lang_dtype(type_) if isinstance(type_, DType) and name == "dtype" else None
+
+
+def _fragment_data(frame: Frame, node: ast.AST, type_: FragmentType, name: str) -> Any:
+    match name:
+        case "dtype":
+            return lang_dtype(type_.dtype)
+        case "shape":
+            return type_.dims
+        case "rank":
+            return len(type_.dims)
+        case "layout" | "a" | "b" if type_.layout is None:
+            fix = "make it with one: fragment((BM, BN), f32, mma.m16n8k16.acc(warps=(2, 2)))"
+            raise frame.error(node, f".{name} of {type_}, which is each thread's own and has no layout", fix)
+        case "layout":
+            return type_.layout
+        case "a" | "b":
+            return getattr(type_.layout, name)
+        case _:
+            return None
 
 
 def _memory_data(frame: Frame, node: ast.AST, memory: Value | View, name: str) -> Any:

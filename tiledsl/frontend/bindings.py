@@ -13,7 +13,7 @@ from typing import Any, Callable
 
 from tiledsl.errors import CompileError, Loc
 from tiledsl.ir.core import Value
-from tiledsl.ir.types import DType, FragmentType, is_memory
+from tiledsl.ir.types import DType, FragmentType, TokenType, is_memory
 
 __all__ = [
     "POISON",
@@ -26,8 +26,10 @@ __all__ = [
     "contains_value",
     "describe",
     "has_operators",
+    "is_carried",
     "is_place",
     "is_register",
+    "is_token",
     "leaves",
     "rebuild",
     "same_constant",
@@ -106,8 +108,18 @@ def has_operators(binding: Any) -> bool:
 
 
 def is_register(binding: Any) -> bool:
-    """True for run-time scalars and fragments: what control flow can carry."""
+    """True for run-time scalars and fragments: what has operators."""
     return isinstance(binding, Value) and isinstance(binding.type, (DType, FragmentType))
+
+
+def is_token(binding: Any) -> bool:
+    """True for what `copy_async` gives."""
+    return isinstance(binding, Value) and isinstance(binding.type, TokenType)
+
+
+def is_carried(binding: Any) -> bool:
+    """True for what control flow can carry: registers and tokens."""
+    return is_register(binding) or is_token(binding)
 
 
 def leaves(binding: Any) -> list[Any]:
@@ -148,6 +160,8 @@ def describe(binding: Any) -> str:
     if isinstance(binding, Value):
         if is_memory(binding.type):
             return f"the tile {binding.name or ''} ({binding.type})".replace("  ", " ")
+        if is_token(binding):
+            return "the token of a copy_async()"
         return f"{binding.type}"
     if isinstance(binding, View):
         shape = " x ".join(map(str, binding.dims))

@@ -11,7 +11,16 @@ from tiledsl.errors import CompileError, Loc
 from tiledsl.frontend.arithmetic import at_compile_time, convert
 from tiledsl.frontend.assign import assign
 from tiledsl.frontend.attributes import BoundMethod
-from tiledsl.frontend.bindings import POISON, UNBOUND, Poisoned, Unusable, contains_value, describe
+from tiledsl.frontend.bindings import (
+    POISON,
+    UNBOUND,
+    Poisoned,
+    Unusable,
+    contains_value,
+    describe,
+    is_token,
+    leaves,
+)
 from tiledsl.frontend.control import run_statements
 from tiledsl.frontend.frame import Frame, evaluate, execute
 from tiledsl.frontend.source import source_of
@@ -28,8 +37,8 @@ Arguments = tuple[list[Any], dict[str, Any]]
 class Call:
     """One call of an intrinsic: bound arguments by parameter name, and where it stands."""
 
-    def __init__(self, frame: Frame, node: ast.Call, arguments: dict[str, Any]) -> None:
-        self.frame, self.node, self.arguments = frame, node, arguments
+    def __init__(self, frame: Frame, node: ast.Call, callee: Any, arguments: dict[str, Any]) -> None:
+        self.frame, self.node, self.callee, self.arguments = frame, node, callee, arguments
 
     def __getitem__(self, name: str) -> Any:
         return self.arguments[name]
@@ -73,6 +82,8 @@ def call(frame: Frame, node: ast.Call, callee: Any, args: list[Any], kwargs: dic
     """Call any object with evaluated arguments."""
     if isinstance(callee, BoundMethod):
         args, callee = [callee.receiver, *args], callee.method
+    elif inspect.ismethod(callee) and callee.__func__ in INTRINSICS:
+        args, callee = [callee.__self__, *args], callee.__func__
     dtype = ir_dtype(callee)
     if dtype is not None:
         if len(args) != 1 or kwargs:
@@ -81,7 +92,7 @@ def call(frame: Frame, node: ast.Call, callee: Any, args: list[Any], kwargs: dic
     entry = INTRINSICS.get(callee) if _hashable(callee) else None
     if entry is not None and not (callee in PLAIN and not contains_value([args, kwargs])):
         signature, handler = entry
-        return handler(Call(frame, node, _bind(frame, node, signature, callee, args, kwargs)))
+        return handler(Call(frame, node, callee, _bind(frame, node, signature, callee, args, kwargs)))
     if isinstance(callee, TileFunction):
         return inline(frame, node, callee, args, kwargs)  # pyright: ignore[reportUnknownArgumentType]
     return _call_python(frame, node, callee, args, kwargs)
@@ -195,6 +206,13 @@ def _(node: ast.Expr, frame: Frame) -> None:
     value = evaluate(node.value, frame)  # first: what is wrong inside says more
     if not isinstance(node.value, ast.Call):
         raise frame.error(node, "this expression has no effect", "assign its value, or remove it")
-    if isinstance(value, Value) and isinstance(value.type, FragmentType):
+    frame.unit.dropped += [leaf for leaf in leaves(value) if is_token(leaf)]
+    if isinstance(value, Value) and isinstance(value.type, FragmentType) and not _written(value):
         name = ast.unparse(node.value.func)
         raise frame.error(node, f"{name}() gives a new fragment, which is dropped here", f"assign it: x = {name}(...)")
+
+
+def _written(fragment: Value) -> bool:
+    """Was something written to get it, as by `atomic_add`? Then it may be dropped."""
+    pack = fragment.op
+    return pack is not None and any(v.op is not None and "write" in v.op.effects for v in pack.operands)

@@ -20,8 +20,10 @@ from tiledsl.frontend.bindings import (
     Unusable,
     describe,
     has_operators,
+    is_carried,
     is_place,
     is_register,
+    is_token,
     rebuild,
     same_constant,
 )
@@ -188,6 +190,9 @@ class _Merge:
 
     def _dummy(self, tree: Any, first: bool) -> Any:
         def leaf(value: Any) -> Any:
+            if is_token(value):
+                fix = "return it on every path, or wait for it first"
+                return Unusable("a token is returned on some paths only", fix)
             if not is_register(value):
                 return value
             self.pairs.append((UNBOUND, value, value.type, "") if first else (value, UNBOUND, value.type, ""))
@@ -198,10 +203,10 @@ class _Merge:
 
 def _joined_type(a: Any, b: Any) -> Type | None:
     """The type under which two leaves merge, or None if they cannot."""
-    types = [x.type for x in (a, b) if is_register(x)]
+    types = [x.type for x in (a, b) if is_carried(x)]
     if len(types) == 2:
         return types[0] if types[0] == types[1] else None
-    other = b if types and is_register(a) else a
+    other = b if types and is_carried(a) else a
     if types:
         return types[0] if isinstance(other, (bool, int, float)) and isinstance(types[0], DType) else None
     if isinstance(a, bool) and isinstance(b, bool):
@@ -213,6 +218,8 @@ def _joined_type(a: Any, b: Any) -> Type | None:
 def _merge_fix(name: str, a: Any, b: Any) -> str:
     if is_place(a) or is_place(b):
         return "a condition at run time cannot choose memory: choose an index of one tile with it, as in S[stage, i]"
+    if is_token(a) or is_token(b):
+        return "wait for the copy before the paths part or meet, or begin one on both"
     if has_operators(a) and not is_register(a):
         return "choose its start instead: a range is made of an index and a compile-time size"
     return f"give both the same dtype, as in {name} = f32(...)"
@@ -225,13 +232,9 @@ def materialize(frame: Frame, leaf: Any, type_: Type, node: ast.AST) -> Value:
     dtype = type_.dtype if isinstance(type_, FragmentType) else type_
     assert isinstance(dtype, DType)
     if leaf is UNBOUND:
-        zero = frame.builder.constant(_zero(dtype), dtype)
+        zero = frame.builder.constant(dtype.python(0), dtype)
         return frame.builder.value(tile.Pack(zero, type=type_)) if isinstance(type_, FragmentType) else zero
     return as_value(leaf, dtype, frame, node)
-
-
-def _zero(dtype: DType) -> bool | int | float:
-    return 0.0 if dtype.is_float else False if dtype == BOOL else 0
 
 
 def runtime_if(
@@ -299,7 +302,7 @@ class Carried:
             )
         if isinstance(leaf, (bool, int)):
             leaf = as_value(leaf, BOOL if isinstance(leaf, bool) else INDEX, self.frame, self.node)
-        elif not is_register(leaf):
+        elif not is_carried(leaf):
             return leaf
         self.inits.append(leaf)
         self.names.append(name.removeprefix("$"))
@@ -353,6 +356,8 @@ class Carried:
     def _changed(self, name: str, before: Any, end: Any) -> Unusable:
         message = f"{name} is {describe(before)} before the loop and {describe(end)} at the end of its body"
         fix = "use another name in the body, or convert to one dtype"
+        if is_token(before) or is_token(end):
+            fix = "a token that a loop carries is one on every iteration: wait(t), then t = copy_async(...)"
         if isinstance(before, list) and isinstance(end, list):
             fix = "give the list its length before the loop, or loop with unroll"
         if is_place(before) or is_place(end):

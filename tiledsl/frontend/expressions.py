@@ -8,7 +8,7 @@ from typing import Any, Callable, TypeVar
 from tiledsl.frontend.arithmetic import apply, as_condition, at_compile_time, compare, select
 from tiledsl.frontend.assign import assign
 from tiledsl.frontend.attributes import attribute_of
-from tiledsl.frontend.bindings import contains_value, describe, has_operators, is_register
+from tiledsl.frontend.bindings import contains_value, describe, has_operators, is_carried, is_register
 from tiledsl.frontend.control import runtime_if
 from tiledsl.frontend.frame import Frame, evaluate
 from tiledsl.frontend.memory import read_element
@@ -131,9 +131,7 @@ def _(node: ast.UnaryOp, frame: Frame) -> Any:
 def _(node: ast.Compare, frame: Frame) -> Any:
     """``a < b < c`` is ``a < b and b < c`` with b evaluated once; all operands are evaluated."""
     operands = [evaluate(item, frame) for item in (node.left, *node.comparators)]
-    parts = [
-        compare(op, a, b, frame, node) for op, a, b in zip(node.ops, operands[:-1], operands[1:], strict=True)
-    ]
+    parts = [compare(op, a, b, frame, node) for op, a, b in zip(node.ops, operands[:-1], operands[1:], strict=True)]
     result = parts[0]
     for part in parts[1:]:
         result = _both(frame, result, part)
@@ -213,7 +211,7 @@ def _choose(
             for op in block.ops:
                 frame.builder.block.append(op)
         return pure(*trial)
-    if not all(is_register(t) or isinstance(t, (bool, int, float)) for t in trial):
+    if not all(is_carried(t) or isinstance(t, (bool, int, float)) for t in trial):
         raise frame.error(node, f"a choice at run time between {describe(trial[0])} and {describe(trial[1])}")
     for block in blocks:
         for op in block.ops:
@@ -243,9 +241,7 @@ def _(node: ast.GeneratorExp, frame: Frame) -> Any:
 
 @evaluate.register
 def _(node: ast.DictComp, frame: Frame) -> Any:
-    pairs = _comprehension(
-        frame, node.generators, lambda: [(evaluate(node.key, frame), evaluate(node.value, frame))]
-    )
+    pairs = _comprehension(frame, node.generators, lambda: [(evaluate(node.key, frame), evaluate(node.value, frame))])
     return dict(pairs)
 
 

@@ -19,6 +19,7 @@ from tiledsl.frontend.source import Source, lookup_free
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Value
 from tiledsl.ir.expr import Expr
+from tiledsl.layout.fragments import FragmentLayout
 from tiledsl.signature import Signature, Specialization
 
 __all__ = ["Env", "Frame", "Unit", "evaluate", "execute"]
@@ -29,7 +30,12 @@ Env = dict[str, Any]
 
 @dataclass
 class Unit:
-    """One kernel being built. `extents`: run-time dimension names to (tensor value, axis)."""
+    """One kernel being built.
+
+    extents: run-time dimension names to (tensor value, axis). pipelined: where the `pipelined` loop begins whose body
+    is being built. held: fragments' layouts, each with the line that asked for it, whose threads are still to be
+    counted. dropped: tokens of copies that no name was given. raw_groups: does the author place groups of copies?
+    """
 
     signature: Signature
     spec: Specialization
@@ -41,6 +47,10 @@ class Unit:
     grid: tuple[Expr, ...] | None = None
     threads: tuple[int, ...] | None = None
     blocks_per_sm: int = 0
+    pipelined: Loc | None = None
+    held: list[tuple[FragmentLayout, Loc]] = field(default_factory=list[tuple[FragmentLayout, Loc]])
+    dropped: list[Value] = field(default_factory=list[Value])
+    raw_groups: bool = False
     externals: dict[str, Callable[..., Any]] = field(default_factory=dict[str, Callable[..., Any]])
     errors: dict[tuple[str, Loc], CompileError] = field(default_factory=dict[tuple[str, Loc], CompileError])
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
-from typing import Any, Callable, Iterable
+from contextlib import contextmanager
+from typing import Any, Callable, Generator, Iterable
 
 from tiledsl import lang
+from tiledsl.errors import Loc
 from tiledsl.frontend.analysis import assigned_names, loop_exits, read_first
 from tiledsl.frontend.arithmetic import as_condition, common_dtype, unify
 from tiledsl.frontend.assign import assign
@@ -15,7 +17,7 @@ from tiledsl.frontend.frame import Frame, evaluate, execute
 from tiledsl.ir.core import Block, Value
 from tiledsl.ir.ops import control
 from tiledsl.ir.ops.arith import Constant
-from tiledsl.ir.types import BOOL, INDEX
+from tiledsl.ir.types import BOOL, INDEX, TokenType
 
 __all__ = ["Bounds"]
 
@@ -95,6 +97,7 @@ class Bounds:
     """A run-time loop's bounds as three values of one dtype: index, or what was given.
 
     size: 0, or the variable is a `Range` of so many elements. unroll: copies of the body an iteration.
+    stages, fragments: of a pipelined loop, else 0.
     """
 
     def __init__(self, frame: Frame, node: ast.AST, lo: Any, hi: Any, step: Any, *, size: int = 0) -> None:
@@ -107,6 +110,7 @@ class Bounds:
         op = self.step.op
         self.down = isinstance(op, Constant) and op.value < 0
         self.size, self.unroll = size, 1
+        self.stages = self.fragments = 0
 
     def variable(self, value: Value) -> Any:
         """What the loop's name is bound to."""
@@ -114,12 +118,17 @@ class Bounds:
 
 
 def _run_time_bounds(frame: Frame, call: ast.Call) -> Bounds | None:
-    """The bounds of ``range(...)``, and of ``unroll(range(...) or tiles(...), by=n)``; None for other calls."""
+    """The bounds of ``range(...)``, and of ``unroll(loop, by=n)`` and ``pipelined(loop, stages=n)`` with a `range` or
+    `tiles` as the loop; None for other calls."""
     callee = evaluate(call.func, frame)
     if callee is range:
         return _range(frame, call)
-    if callee is not lang.unroll:
-        return None
+    if callee is lang.pipelined:
+        return _pipelined(frame, call)
+    return _partly_unrolled(frame, call) if callee is lang.unroll else None
+
+
+def _partly_unrolled(frame: Frame, call: ast.Call) -> Bounds | None:
     given = {keyword.arg: keyword.value for keyword in call.keywords}
     inner = call.args[0] if len(call.args) == 1 else None
     over_range = isinstance(inner, ast.Call) and evaluate(inner.func, frame) is range
@@ -131,18 +140,39 @@ def _run_time_bounds(frame: Frame, call: ast.Call) -> Bounds | None:
     by = evaluate(given["by"], frame)
     if not isinstance(by, int) or isinstance(by, bool) or by < 1:
         raise frame.error(call, f"by= is a compile-time int of 1 or more, got {describe(by)}", example)
-    if over_range:
-        assert isinstance(inner, ast.Call)
-        bounds = _range(frame, inner)
-    else:
-        ranges = evaluate(inner, frame)
-        if not isinstance(ranges, Ranges):
-            raise frame.error(call, f"by= on {describe(ranges)}", example)
-        bounds = Bounds(frame, inner, 0, ranges.extent, ranges.size, size=ranges.size)
+    bounds = _inner_bounds(frame, call, inner, "by=", example)
     if by > 1 and not isinstance(bounds.step.op, Constant):
         raise frame.error(call, "by= needs a step that is known at compile time", "give the range a constant step")
     bounds.unroll = by
     return bounds
+
+
+def _pipelined(frame: Frame, call: ast.Call) -> Bounds:
+    given = {keyword.arg or "**": keyword.value for keyword in call.keywords}
+    example = "write `for k in pipelined(tiles(K, BK), stages=3)`"
+    if len(call.args) != 1 or "stages" not in given or given.keys() - {"stages", "fragments"}:
+        message = "a pipelined loop takes one range(...) or tiles(...), stages= and, if wanted, fragments="
+        raise frame.error(call, message, example)
+    numbers = {name: evaluate(value, frame) for name, value in given.items()}
+    stages, fragments = numbers["stages"], numbers.get("fragments", 0)
+    if not isinstance(stages, int) or isinstance(stages, bool) or stages < 1:
+        raise frame.error(call, f"stages= is a compile-time int of 1 or more, got {describe(stages)}", example)
+    if not isinstance(fragments, int) or isinstance(fragments, bool) or fragments not in (0, 1, 2):
+        fix = "1 or 2 steps of fragments in registers; 0, or nothing, leaves it to the compiler"
+        raise frame.error(call, f"fragments= is {describe(fragments)}", fix)
+    bounds = _inner_bounds(frame, call, call.args[0], "pipelined()", example)
+    bounds.stages, bounds.fragments = stages, fragments
+    return bounds
+
+
+def _inner_bounds(frame: Frame, call: ast.Call, inner: ast.expr, what: str, example: str) -> Bounds:
+    """The bounds of the loop that unroll() or pipelined() is given."""
+    if isinstance(inner, ast.Call) and evaluate(inner.func, frame) is range:
+        return _range(frame, inner)
+    ranges = evaluate(inner, frame)
+    if not isinstance(ranges, Ranges):
+        raise frame.error(call, f"{what} on {describe(ranges)}", example)
+    return Bounds(frame, inner, 0, ranges.extent, ranges.size, size=ranges.size)
 
 
 def _range(frame: Frame, call: ast.Call) -> Bounds:
@@ -163,12 +193,17 @@ def _run_time_for(frame: Frame, node: ast.For, bounds: Bounds) -> None:
     if exits & {ast.Break, ast.Return}:
         if bounds.unroll > 1:
             raise frame.error(node.iter, "by= on a loop that `break` or `return` may leave", "leave unroll() out")
+        if bounds.stages:
+            fix = "leave pipelined() out, or shorten the range"
+            raise frame.error(node.iter, "pipelined() on a loop that `break` or `return` may leave", fix)
         _for_as_while(frame, node, name, bounds)
         return
     builder, loc = frame.builder, frame.loc(node)
     carried = Carried(frame, names, read_first(node.body), node)
+    if bounds.stages:
+        _check_pipelined(frame, node, carried)
     body = Block([bounds.lo.type, *carried.types], [name, *carried.names])
-    with frame.into(body):
+    with _in_pipelined(frame, loc if bounds.stages else None), frame.into(body):
         carried.bind(body.args[1:])
         frame.env.update({name: bounds.variable(body.args[0]), "$break": False, "$continue": False})
         run_statements(frame, node.body)
@@ -176,9 +211,32 @@ def _run_time_for(frame: Frame, node: ast.For, bounds: Bounds) -> None:
         builder.add(control.Yield(*carried.collect(body.args[1:])))
     builder.loc = loc
     ends = bounds.lo, bounds.hi, bounds.step
-    loop = builder.add(control.For(*ends, *carried.inits, blocks=[body], unroll=bounds.unroll))
+    how: dict[str, Any] = {"unroll": bounds.unroll, "stages": bounds.stages, "fragments": bounds.fragments}
+    loop = builder.add(control.For(*ends, *carried.inits, blocks=[body], **how))
     carried.finish(loop.results)
     _unbind_target(frame, name)
+
+
+@contextmanager
+def _in_pipelined(frame: Frame, loop: Loc | None) -> Generator[None, None, None]:
+    """What is built meanwhile is the body of a pipelined loop, if `loop` is where one begins."""
+    outer = frame.unit.pipelined
+    frame.unit.pipelined = loop or outer
+    try:
+        yield
+    finally:
+        frame.unit.pipelined = outer
+
+
+def _check_pipelined(frame: Frame, node: ast.For, carried: Carried) -> None:
+    around = frame.unit.pipelined
+    if around is not None:
+        message = f"a pipelined loop inside the one of line {around.line}"
+        raise frame.error(node.iter, message, "pipeline one of them: the inner one, as a rule")
+    tokens = [name for name, type_ in zip(carried.names, carried.types, strict=True) if isinstance(type_, TokenType)]
+    if tokens:
+        message = f"a pipelined loop cannot carry {tokens[0]}, the token of a copy_async()"
+        raise frame.error(node.iter, message, "wait for it before the loop, and take no tokens in its body")
 
 
 def _unbind_target(frame: Frame, name: str) -> None:

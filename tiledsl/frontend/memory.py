@@ -10,6 +10,7 @@ from tiledsl.errors import CompileError
 from tiledsl.frontend.arithmetic import as_value, at_compile_time
 from tiledsl.frontend.bindings import Range, View, describe, has_operators, is_place, is_register
 from tiledsl.frontend.frame import Frame
+from tiledsl.frontend.gather import gather, is_gather
 from tiledsl.frontend.views import (
     as_view,
     is_slice,
@@ -31,6 +32,9 @@ __all__ = ["absent", "is_vector", "read_element", "replaced_in_fragment", "vecto
 def _selected(frame: Frame, node: ast.AST, type_: FragmentType, at: Any) -> tuple[list[range], tuple[int, ...]]:
     """The compile-time places along each axis of a fragment that an index names, and the shape of the result,
     which has an axis for each slice."""
+    if type_.layout is not None:
+        fix = "store it to a tile, or go element by element: rows, columns = coordinates(acc), then where() or t.get()"
+        raise frame.error(node, f"{type_} is held by {type_.layout.threads} threads together and has no indices", fix)
     items = places(at)
     if len(items) != len(type_.dims):
         raise frame.error(node, f"a fragment of shape {type_.dims} takes {len(type_.dims)} indices, got {len(items)}")
@@ -116,6 +120,9 @@ def read_element(frame: Frame, node: ast.AST, container: Any, at: Any) -> Any:
     if is_place(container):
         if any(is_slice(item) for item in places(at)):
             return subview(frame, node, container, at)
+        if is_gather(at):
+            found = gather(frame, node, container, at)
+            return found.fragment([frame.builder.value(tile.Load(found.base, *row)) for row in found.rows])
         memory, indices = located(frame, node, container, at)
         return frame.builder.value(tile.Load(memory, *indices))
     if isinstance(container, Value) and isinstance(container.type, FragmentType):
@@ -135,10 +142,14 @@ def write_element(frame: Frame, node: ast.AST, container: Value | View, at: Any,
     if any(is_slice(item) for item in places(at)):
         fix = "assign elements, store a vector with .store(), or copy(src, dst) a whole view"
         raise frame.error(node, f"a part of {memory_name(container)} is not an element", fix)
+    dtype, what = memory_type(container).dtype, f"value stored to {memory_name(container)}"
+    if is_gather(at):
+        found = gather(frame, node, container, at)
+        for row, element in zip(found.rows, found.values(binding, dtype, what), strict=True):
+            frame.builder.add(tile.Store(found.base, *row, element))
+        return
     memory, indices = located(frame, node, container, at)
-    dtype = memory_type(memory).dtype
-    value = as_value(binding, dtype, frame, node, f"value stored to {memory_name(memory)}")
-    frame.builder.add(tile.Store(memory, *indices, value))
+    frame.builder.add(tile.Store(memory, *indices, as_value(binding, dtype, frame, node, what)))
 
 
 def vector_length(frame: Frame, node: ast.AST, memory: Value | View, vec: Any) -> int:

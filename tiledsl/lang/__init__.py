@@ -9,10 +9,13 @@ from tiledsl.lang.dim import Dim
 from tiledsl.lang.dtypes import (
     Float,
     Integer,
+    MatrixFormat,
     Number,
     Scalar,
     bf16,
     boolean,
+    e4m3,
+    e5m2,
     f16,
     f32,
     f64,
@@ -22,6 +25,7 @@ from tiledsl.lang.dtypes import (
     i64,
     index,
     ir_dtype,
+    tf32,
     u8,
     u16,
     u32,
@@ -30,10 +34,19 @@ from tiledsl.lang.dtypes import (
 from tiledsl.lang.fragments import Fragment, fragment, outer_fma
 from tiledsl.lang.launch import cdiv, grid, lane_id, threads, warp_id
 from tiledsl.lang.layouts import Layout, padded, row_major, swizzled
-from tiledsl.lang.loops import unroll
+from tiledsl.lang.loops import pipelined, unroll
 from tiledsl.lang.math import erf, exp, exp2, gelu, gelu_tanh, log, relu, sigmoid, silu, tanh
+from tiledsl.lang.matrices import (
+    convert,
+    coordinates,
+    load_fragment,
+    load_matrix,
+    mma,
+    store,
+    store_matrix,
+)
 from tiledsl.lang.memory import Extent, Global, Memory, SharedTile, View, shared
-from tiledsl.lang.movement import copy
+from tiledsl.lang.movement import Token, copy, copy_async, wait
 from tiledsl.lang.ranges import Range, tile, tiles
 from tiledsl.lang.scalar import (
     ceil,
@@ -57,6 +70,7 @@ from tiledsl.lang.scalar import (
 )
 from tiledsl.lang.sync import barrier, fence, syncwarp
 from tiledsl.lang.warp import ballot, shuffle, shuffle_down, shuffle_up, shuffle_xor, vote_all, vote_any
+from tiledsl.layout.fragments import FragmentLayout
 
 __all__ = [
     "Const",
@@ -64,14 +78,17 @@ __all__ = [
     "Extent",
     "Float",
     "Fragment",
+    "FragmentLayout",
     "Global",
     "Integer",
     "Layout",
+    "MatrixFormat",
     "Memory",
     "Number",
     "Range",
     "Scalar",
     "SharedTile",
+    "Token",
     "View",
     "assert_",
     "ballot",
@@ -82,8 +99,13 @@ __all__ = [
     "ceil",
     "clz",
     "const",
+    "convert",
+    "coordinates",
     "copy",
+    "copy_async",
     "cos_approx",
+    "e4m3",
+    "e5m2",
     "erf",
     "exp",
     "exp2",
@@ -105,12 +127,16 @@ __all__ = [
     "index",
     "ir_dtype",
     "lane_id",
+    "load_fragment",
+    "load_matrix",
     "log",
     "log2_approx",
     "maximum",
     "minimum",
+    "mma",
     "outer_fma",
     "padded",
+    "pipelined",
     "popc",
     "ptx",
     "rcp_approx",
@@ -127,10 +153,13 @@ __all__ = [
     "silu",
     "sin_approx",
     "sqrt",
+    "store",
+    "store_matrix",
     "swizzled",
     "syncwarp",
     "tanh",
     "tanh_approx",
+    "tf32",
     "threads",
     "tile",
     "tiles",
@@ -142,6 +171,7 @@ __all__ = [
     "unroll",
     "vote_all",
     "vote_any",
+    "wait",
     "warp_id",
     "where",
 ]

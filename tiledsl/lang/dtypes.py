@@ -1,4 +1,4 @@
-"""Scalar dtypes: the classes f64, f32, f16, bf16, i8..i64, u8..u64, boolean and index.
+"""Scalar dtypes: the classes f64, f32, f16, bf16, tf32, e4m3, e5m2, i8..i64, u8..u64, boolean and index.
 
 They are annotations (``alpha: f32``), arguments (``shared((16, 16), f32)``) and, in a kernel,
 conversions (``f32(x)``) and the types of values. Operators take two operands of the same dtype, or
@@ -11,7 +11,7 @@ documentation. Outside a kernel they raise `TileError`. `ir.scalar` states what 
 
 from __future__ import annotations
 
-from typing import ClassVar, Self, SupportsIndex, TypeVar
+from typing import ClassVar, Never, Self, SupportsIndex, TypeVar
 
 from tiledsl.ir import types as ir
 from tiledsl.ir.types import DType
@@ -20,10 +20,13 @@ from tiledsl.lang.misuse import only_in_kernel
 __all__ = [
     "Float",
     "Integer",
+    "MatrixFormat",
     "Number",
     "Scalar",
     "bf16",
     "boolean",
+    "e4m3",
+    "e5m2",
     "f16",
     "f32",
     "f64",
@@ -33,6 +36,7 @@ __all__ = [
     "i64",
     "index",
     "ir_dtype",
+    "tf32",
     "u8",
     "u16",
     "u32",
@@ -47,9 +51,14 @@ def _operator(symbol: str, value: Scalar) -> Exception:
 
 
 class Scalar:
-    """Base of all dtypes. `ir` is the dtype in the IR."""
+    """Base of all dtypes. `ir` is the dtype in the IR, `bytes` the size of an element in memory (not of an index)."""
 
     ir: ClassVar[DType]
+    bytes: ClassVar[int]
+
+    def __init_subclass__(cls) -> None:
+        if "ir" in vars(cls) and cls.ir.kind != "index":
+            cls.bytes = cls.ir.bytes
 
     def __init__(self, value: Scalar | SupportsIndex | float) -> None:
         """Convert `value`, or make a constant of this dtype, rounding a Python float to it.
@@ -78,8 +87,27 @@ class Scalar:
     __hash__ = None  # pyright: ignore[reportAssignmentType]
 
 
+class MatrixFormat(Scalar):
+    """Base of the formats of matrix operands: they are moved, converted to and from floats, and bit cast.
+
+    There is no arithmetic and no comparison on them: convert first, ``x.to(f32)``. Integers and booleans convert by way
+    of f32. A conversion rounds once; each class says how.
+    """
+
+    def __init__(self, value: Float | MatrixFormat | float) -> None:
+        raise only_in_kernel(f"{type(self).__name__}(...)")
+
+    def __eq__(self, other: Never) -> Never:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Refused."""
+        raise _operator("==", self)
+
+    def __ne__(self, other: Never) -> Never:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Refused."""
+        raise _operator("!=", self)
+
+
 class Number(Scalar):
-    """Base of the dtypes with arithmetic: all but boolean."""
+    """Base of the dtypes with arithmetic: all but boolean and the formats of matrix operands."""
 
     def __add__(self, other: Self | float) -> Self:
         raise _operator("+", self)
@@ -214,6 +242,38 @@ class bf16(Float):
     """bfloat16: 8 exponent bits, 7 fraction bits."""
 
     ir = ir.BF16
+
+
+class tf32(MatrixFormat):
+    """An f32 of which tensor cores read the upper 19 bits: 8 exponent bits, 10 fraction bits. 4 bytes in memory.
+
+    ``tf32(x)`` rounds to nearest, ties away from zero; overflow gives infinity, and a NaN keeps its upper 19 bits.
+    ``f32(x)`` of a tf32 is its bits, the low 13 included, and so is ``x.bitcast(tf32)`` of an f32, u32 or i32: tensor
+    cores then truncate. A float32 array is passed where a parameter is declared ``Global[tf32, ...]``.
+    (PTX ISA: cvt.rna.tf32.f32.)
+    """
+
+    ir = ir.TF32
+
+
+class e4m3(MatrixFormat):
+    """8-bit float: 4 exponent bits, 3 fraction bits, no infinity; the largest number is 448, NaN is 0x7f.
+
+    ``e4m3(x)`` rounds to nearest even; what is beyond the largest number, infinity included, gives the largest number.
+    Conversions need sm_89 or later; moving and bit casting do not. (PTX ISA: cvt.rn.satfinite.e4m3x2.f32.)
+    """
+
+    ir = ir.E4M3
+
+
+class e5m2(MatrixFormat):
+    """8-bit float: 5 exponent bits, 2 fraction bits, infinities; the largest number is 57344, NaN is 0x7f.
+
+    ``e5m2(x)`` rounds to nearest even; what is beyond the largest number, infinity included, gives the largest number.
+    Conversions need sm_89 or later; moving and bit casting do not. (PTX ISA: cvt.rn.satfinite.e5m2x2.f32.)
+    """
+
+    ir = ir.E5M2
 
 
 class i8(Integer):

@@ -1,12 +1,14 @@
-"""Fragments: arrays in the registers of one thread."""
+"""Fragments: arrays in the registers of one thread, or of all threads of the block together."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, overload
 
+from tiledsl.lang.dim import Dim
 from tiledsl.lang.dtypes import Float, Scalar, boolean
 from tiledsl.lang.misuse import only_in_kernel
 from tiledsl.lang.ranges import Range
+from tiledsl.layout.fragments import FragmentLayout
 
 if TYPE_CHECKING:
     Slice: TypeAlias = slice[Any, Any, Any] | Range
@@ -23,11 +25,15 @@ def _misuse() -> Exception:
 
 
 class Fragment(Generic[D]):
-    """Registers of one thread, as a small array. Made by `fragment` and by vector loads.
+    """An array in registers, and a value: changing one changes no other.
 
-    Elements and slices are read and written with compile-time indices only, since registers cannot be
-    indexed at run time: loop over them with `unroll`. A fragment is a value: changing one changes no other.
-    Arithmetic, comparison and functions go element by element, on fragments of one shape, or with a scalar.
+    Without a layout it is one thread's own; `fragment` and vector loads make it. Elements and slices are read and
+    written with compile-time indices only, since registers cannot be indexed at run time: loop over them with `unroll`.
+
+    With a layout the threads of the block hold it together, as the matrix instructions want it; `fragment`,
+    `load_matrix`, `load_fragment` and `mma` make it. It is not indexed: no thread has all of it.
+
+    Arithmetic, comparison and functions go element by element, on fragments of one shape and layout, or with a scalar.
     """
 
     @overload
@@ -50,22 +56,22 @@ class Fragment(Generic[D]):
         """The bits of every element read as `dtype`, as by `Scalar.bitcast`."""
         raise _misuse()
 
-    def __add__(self, other: Fragment[D] | D | float) -> Fragment[D]:
+    def __add__(self, other: Fragment[D] | D | float | type[Dim]) -> Fragment[D]:
         raise _misuse()
 
-    def __radd__(self, other: D | float) -> Fragment[D]:
+    def __radd__(self, other: D | float | type[Dim]) -> Fragment[D]:
         raise _misuse()
 
-    def __sub__(self, other: Fragment[D] | D | float) -> Fragment[D]:
+    def __sub__(self, other: Fragment[D] | D | float | type[Dim]) -> Fragment[D]:
         raise _misuse()
 
-    def __rsub__(self, other: D | float) -> Fragment[D]:
+    def __rsub__(self, other: D | float | type[Dim]) -> Fragment[D]:
         raise _misuse()
 
-    def __mul__(self, other: Fragment[D] | D | float) -> Fragment[D]:
+    def __mul__(self, other: Fragment[D] | D | float | type[Dim]) -> Fragment[D]:
         raise _misuse()
 
-    def __rmul__(self, other: D | float) -> Fragment[D]:
+    def __rmul__(self, other: D | float | type[Dim]) -> Fragment[D]:
         raise _misuse()
 
     def __truediv__(self, other: Fragment[D] | D | float) -> Fragment[D]:
@@ -74,16 +80,16 @@ class Fragment(Generic[D]):
     def __rtruediv__(self, other: D | float) -> Fragment[D]:
         raise _misuse()
 
-    def __floordiv__(self, other: Fragment[D] | D | int) -> Fragment[D]:
+    def __floordiv__(self, other: Fragment[D] | D | int | type[Dim]) -> Fragment[D]:
         raise _misuse()
 
-    def __rfloordiv__(self, other: D | int) -> Fragment[D]:
+    def __rfloordiv__(self, other: D | int | type[Dim]) -> Fragment[D]:
         raise _misuse()
 
-    def __mod__(self, other: Fragment[D] | D | int) -> Fragment[D]:
+    def __mod__(self, other: Fragment[D] | D | int | type[Dim]) -> Fragment[D]:
         raise _misuse()
 
-    def __rmod__(self, other: D | int) -> Fragment[D]:
+    def __rmod__(self, other: D | int | type[Dim]) -> Fragment[D]:
         raise _misuse()
 
     def __and__(self, other: Fragment[D] | D | int) -> Fragment[D]:
@@ -128,22 +134,22 @@ class Fragment(Generic[D]):
     def __abs__(self) -> Fragment[D]:
         raise _misuse()
 
-    def __lt__(self, other: Fragment[D] | D | float) -> Fragment[boolean]:
+    def __lt__(self, other: Fragment[D] | D | float | type[Dim]) -> Fragment[boolean]:
         raise _misuse()
 
-    def __le__(self, other: Fragment[D] | D | float) -> Fragment[boolean]:
+    def __le__(self, other: Fragment[D] | D | float | type[Dim]) -> Fragment[boolean]:
         raise _misuse()
 
-    def __gt__(self, other: Fragment[D] | D | float) -> Fragment[boolean]:
+    def __gt__(self, other: Fragment[D] | D | float | type[Dim]) -> Fragment[boolean]:
         raise _misuse()
 
-    def __ge__(self, other: Fragment[D] | D | float) -> Fragment[boolean]:
+    def __ge__(self, other: Fragment[D] | D | float | type[Dim]) -> Fragment[boolean]:
         raise _misuse()
 
-    def __eq__(self, other: Fragment[D] | D | float) -> Fragment[boolean]:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def __eq__(self, other: Fragment[D] | D | float | type[Dim]) -> Fragment[boolean]:  # pyright: ignore[reportIncompatibleMethodOverride]
         raise _misuse()
 
-    def __ne__(self, other: Fragment[D] | D | float) -> Fragment[boolean]:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def __ne__(self, other: Fragment[D] | D | float | type[Dim]) -> Fragment[boolean]:  # pyright: ignore[reportIncompatibleMethodOverride]
         raise _misuse()
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]
@@ -163,9 +169,31 @@ class Fragment(Generic[D]):
         """dtype of an element."""
         raise _misuse()
 
+    @property
+    def layout(self) -> FragmentLayout:
+        """Which thread holds what, a compile-time value; a fragment of one thread has none."""
+        raise _misuse()
 
-def fragment(shape: int | tuple[int, ...], dtype: type[D], init: D | float = 0) -> Fragment[D]:
-    """Registers of this thread as an array of compile-time `shape`, every element `init`."""
+    @property
+    def a(self) -> FragmentLayout:
+        """Of an accumulator, the layout of the left operand of its products: ``load_matrix(As, acc.a)``."""
+        raise _misuse()
+
+    @property
+    def b(self) -> FragmentLayout:
+        """Of an accumulator, the layout of the right operand of its products."""
+        raise _misuse()
+
+
+def fragment(
+    shape: int | tuple[int, ...], dtype: type[D], layout: FragmentLayout | None = None, init: D | float = 0
+) -> Fragment[D]:
+    """Registers as an array of compile-time `shape`, every element `init`.
+
+    Without a layout, `shape` is what each thread has for itself. With one, such as ``mma.m16n8k16.acc(warps=(2, 2))``,
+    it is what the block's threads hold together: rows by columns, multiples of what the layout's warps take, and as
+    many threads as the layout says. A thread has 255 registers.
+    """
     raise only_in_kernel("fragment()")
 
 

@@ -25,17 +25,23 @@ Dims = TypeVarTuple("Dims")
 Extent: TypeAlias = index | int | type[Dim]
 """What an index, a size or a grid extent may be: an index, a Python int, or a dimension's name."""
 
+At: TypeAlias = index | int | type[Dim] | Fragment[index]
+"""One index of an access: a fragment of them names an element for each of its own."""
+
 
 class Memory(Generic[D]):
     """What `Global` tensors, shared tiles and views of them have in common.
 
-    Indices are `index` values, ints or dimensions, one an axis. There are no negative indices.
+    Indices are `index` values, ints or dimensions, one an axis. There are no negative indices. Where some are fragments
+    of indices, of one shape and layout, an access goes element by element, and what it reads is such a fragment.
     """
 
     @overload
     def __getitem__(self, index: Extent | tuple[Extent, ...]) -> D: ...  # pyright: ignore[reportOverlappingOverload]
     @overload
     def __getitem__(self, index: Slice | tuple[Extent | Slice, ...]) -> View[D]: ...
+    @overload
+    def __getitem__(self, index: At | tuple[At, ...]) -> Fragment[D]: ...
     def __getitem__(self, index: Any) -> Any:
         """The element at `index`. Out of bounds is an error of the kernel: the emulator reports it,
         a static one is a compile error, a GPU reads what is there. (PTX ISA: ld.)
@@ -45,15 +51,21 @@ class Memory(Generic[D]):
         """
         raise only_in_kernel("an element access")
 
-    def __setitem__(self, index: Extent | tuple[Extent, ...], value: D | float) -> None:
+    @overload
+    def __setitem__(self, index: Extent | tuple[Extent, ...], value: D | float) -> None: ...
+    @overload
+    def __setitem__(self, index: At | tuple[At, ...], value: D | float | Fragment[D]) -> None: ...
+    def __setitem__(self, index: Any, value: Any) -> None:
         """Write the element at `index`. Out of bounds: as for reading. (PTX ISA: st.)"""
         raise only_in_kernel("an element access")
 
     @overload
-    def get(self, *index: Extent, other: D | float = 0) -> D: ...
+    def get(self, *index: Extent, other: D | float = 0) -> D: ...  # pyright: ignore[reportOverlappingOverload]
     @overload
     def get(self, *index: Extent, other: D | float | Fragment[D] = 0, vec: int) -> Fragment[D]: ...
-    def get(self, *index: Extent, other: Any = 0, vec: int = 0) -> Any:
+    @overload
+    def get(self, *index: At, other: D | float | Fragment[D] = 0) -> Fragment[D]: ...
+    def get(self, *index: At, other: Any = 0, vec: int = 0) -> Any:
         """The element at `index`, or `other` (and memory is not touched) if it is out of bounds.
 
         vec: bytes of a vector along the unit-stride axis, as a 1-D fragment: one access if it lies
@@ -63,18 +75,19 @@ class Memory(Generic[D]):
         raise only_in_kernel(".get()")
 
     @overload
-    def put(self, i: Extent, value: D | float | Fragment[D], /) -> None: ...
+    def put(self, i: At, value: D | float | Fragment[D], /) -> None: ...
     @overload
-    def put(self, i: Extent, j: Extent, value: D | float | Fragment[D], /) -> None: ...
+    def put(self, i: At, j: At, value: D | float | Fragment[D], /) -> None: ...
     @overload
-    def put(self, i: Extent, j: Extent, k: Extent, value: D | float | Fragment[D], /) -> None: ...
+    def put(self, i: At, j: At, k: At, value: D | float | Fragment[D], /) -> None: ...
     @overload
-    def put(self, i: Extent, j: Extent, k: Extent, m: Extent, value: D | float | Fragment[D], /) -> None: ...
+    def put(self, i: At, j: At, k: At, m: At, value: D | float | Fragment[D], /) -> None: ...
     def put(self, *index_and_value: Any) -> None:
         """``C.put(row, col, value)``: write `value` unless `index` is out of bounds.
 
         A 1-D fragment is written as a vector along the unit-stride axis: one access if it lies
-        inside, else element by element, each guarded.
+        inside, else element by element, each guarded. With fragments of indices, `value` is one element for all
+        of them, or a fragment of their shape and layout.
         """
         raise only_in_kernel(".put()")
 
@@ -104,6 +117,14 @@ class Memory(Generic[D]):
     def atomic_add(self, i: Extent, j: Extent, k: Extent, value: D | float, /) -> D: ...
     @overload
     def atomic_add(self, i: Extent, j: Extent, k: Extent, m: Extent, value: D | float, /) -> D: ...
+    @overload
+    def atomic_add(self, i: At, value: Fragment[D], /) -> Fragment[D]: ...
+    @overload
+    def atomic_add(self, i: At, j: At, value: Fragment[D], /) -> Fragment[D]: ...
+    @overload
+    def atomic_add(self, i: At, j: At, k: At, value: Fragment[D], /) -> Fragment[D]: ...
+    @overload
+    def atomic_add(self, i: At, j: At, k: At, m: At, value: Fragment[D], /) -> Fragment[D]: ...
     def atomic_add(self, *index_and_value: Any) -> Any:
         """``C.atomic_add(i, j, value)``: add in one indivisible step; returns the old element.
 

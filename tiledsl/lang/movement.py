@@ -1,11 +1,15 @@
-"""Movement of tiles by the whole block."""
+"""Movement of tiles by the whole block, at once or in the background."""
 
 from __future__ import annotations
 
 from tiledsl.lang.memory import D, Memory
 from tiledsl.lang.misuse import only_in_kernel
 
-__all__ = ["copy"]
+__all__ = ["Token", "copy", "copy_async", "wait"]
+
+
+class Token:
+    """A `copy_async` that is on its way. Loops and branches carry it; `wait` is all that it is for."""
 
 
 def copy(src: Memory[D], dst: Memory[D], vec: int = 16) -> None:
@@ -18,3 +22,22 @@ def copy(src: Memory[D], dst: Memory[D], vec: int = 16) -> None:
     barrier is implied: place one before other threads read `dst`. (PTX ISA: ld, st.)
     """
     raise only_in_kernel("copy()")
+
+
+def copy_async(src: Memory[D], dst: Memory[D], vec: int = 16) -> Token:
+    """``token = copy_async(A[m, k], As)``: like `copy`, from a `Global` to a shared tile, while the threads go on.
+
+    No register holds what is on its way. Nothing may be read from `dst`, or written there, before ``wait(token)`` and a
+    barrier. Past the edge zeros arrive. vec: bytes of one access, 4, 8 or 16, along the axis of stride 1, which is the
+    same one of both sides, so that it cannot transpose. In a `pipelined` loop there is no token: the loop waits. (PTX
+    ISA: cp.async.)
+    """
+    raise only_in_kernel("copy_async()")
+
+
+def wait(*tokens: Token) -> None:
+    """Wait until what this thread copied under `tokens` has arrived; a `barrier` behind it shows the block all of it.
+
+    Every token is waited for, on every path. (PTX ISA: cp.async.wait_group.)
+    """
+    raise only_in_kernel("wait()")

@@ -8,19 +8,20 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from tiledsl.ir.types import BF16, BOOL, DTYPES, DType
+from tiledsl.ir.types import BF16, BOOL, DTYPES, E5M2, DType
 from tiledsl.runtime.dlpack import describe_dlpack
 from tiledsl.signature import Signature
-from tiledsl.specialize import ArrayInfo, argument_error
+from tiledsl.specialize import ARRAY_DTYPES, ArrayInfo, argument_error
 
 __all__ = ["describe", "host_array", "numpy_dtype_of", "same_bytes", "self_overlapping"]
 
 NUMPY_NAMES = {
     "float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16", "bool": "bool",
+    "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2",
     "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64",
     "uint8": "u8", "uint16": "u16", "uint32": "u32", "uint64": "u64",
 }  # fmt: skip
-"""NumPy's, torch's and CuPy's names of our dtypes."""
+"""NumPy's, torch's and CuPy's names of our dtypes. tf32 has none: its arrays are float32 (`specialize`)."""
 
 CAI_KINDS = {"f": "f", "i": "i", "u": "u"}
 
@@ -47,8 +48,7 @@ def _dtype(signature: Signature, name: str, text: str) -> DType:
     found = DTYPES.get(NUMPY_NAMES.get(text, ""))
     if found is None:
         message = f"{name} has the dtype {text}, which the language does not have"
-        fix = f"convert it to one of {', '.join(t for t in DTYPES if t != 'index')}"
-        raise argument_error(signature, message, fix)
+        raise argument_error(signature, message, f"convert it to one of {', '.join(ARRAY_DTYPES)}")
     return found
 
 
@@ -135,6 +135,11 @@ def _interface_dtype(signature: Signature, name: str, typestr: str) -> DType:
     found = DTYPES.get(f"{kind}{size * 8}") if kind in CAI_KINDS else None
     if kind == "V" and size == 2:  # how ml_dtypes.bfloat16 looks through the interface
         return BF16
+    if kind == "f" and size == 1:  # ml_dtypes.float8_e5m2; its other 8-bit floats are V1
+        return E5M2
+    if kind == "V" and size == 1:
+        message = f"{name} has the dtype {typestr}, which does not say which 8-bit format it is"
+        raise argument_error(signature, message, "pass e4m3 as a torch tensor or by DLPack")
     if found is None or order == ">":
         raise argument_error(signature, f"{name} has the dtype {typestr}, which the language does not have")
     return found
@@ -144,14 +149,12 @@ def _interface_dtype(signature: Signature, name: str, typestr: str) -> DType:
 
 
 def numpy_dtype_of(dtype: DType) -> Any:
-    """The NumPy dtype of `dtype`; bf16 is that of ml_dtypes."""
+    """The NumPy dtype of an array of `dtype`; ml_dtypes has those that NumPy does not."""
+    import ml_dtypes
     import numpy
 
-    if dtype == BF16:
-        import ml_dtypes
-
-        return numpy.dtype(ml_dtypes.bfloat16)
-    return numpy.dtype({ours: theirs for theirs, ours in NUMPY_NAMES.items()}[dtype.name])
+    name = {ours: theirs for theirs, ours in NUMPY_NAMES.items()}[dtype.name]
+    return numpy.dtype(getattr(ml_dtypes, name, name))
 
 
 def host_array(info: ArrayInfo) -> Any:

@@ -6,19 +6,21 @@ import ctypes
 import math
 from typing import Any
 
-from tiledsl.ir.types import BF16, BOOL, DTYPES, DType
+from tiledsl.ir.types import BF16, BOOL, DTYPES, E4M3, E5M2, DType
 from tiledsl.signature import Signature
-from tiledsl.specialize import ArrayInfo, argument_error
+from tiledsl.specialize import ARRAY_DTYPES, ArrayInfo, argument_error
 
 __all__ = ["describe_dlpack"]
 
 CPU, CUDA, CUDA_HOST, CUDA_MANAGED = 1, 2, 3, 13
 """DLDeviceType."""
-INT, UINT, FLOAT, BFLOAT, BOOLEAN = 0, 1, 2, 4, 6
+INT, UINT, FLOAT, BFLOAT, BOOLEAN, FLOAT8_E4M3FN, FLOAT8_E5M2 = 0, 1, 2, 4, 6, 10, 12
 """DLDataTypeCode."""
 READ_ONLY = 1
 """DLPACK_FLAG_BITMASK_READ_ONLY."""
 LETTERS = {INT: "i", UINT: "u", FLOAT: "f"}
+NAMED = {BFLOAT: BF16, BOOLEAN: BOOL, FLOAT8_E4M3FN: E4M3, FLOAT8_E5M2: E5M2}
+"""Codes that are one dtype."""
 
 
 class _DLTensor(ctypes.Structure):
@@ -59,7 +61,7 @@ def describe_dlpack(signature: Signature, name: str, value: Any) -> ArrayInfo:
     dtype = _dtype(tensor)
     if dtype is None:
         message = f"{name} has the DLPack dtype code {tensor.code}, {tensor.bits} bits, {tensor.lanes} lanes"
-        raise argument_error(signature, message, f"convert it to one of {', '.join(t for t in DTYPES if t != 'index')}")
+        raise argument_error(signature, message, f"convert it to one of {', '.join(ARRAY_DTYPES)}")
     shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
     if tensor.strides:
         strides = tuple(tensor.strides[i] for i in range(tensor.ndim))
@@ -95,8 +97,7 @@ def _open(capsule: Any) -> tuple[_DLTensor, bool]:
 def _dtype(tensor: _DLTensor) -> DType | None:
     if tensor.lanes != 1:
         return None
-    if tensor.code == BFLOAT:
-        return BF16 if tensor.bits == 16 else None
-    if tensor.code == BOOLEAN:
-        return BOOL if tensor.bits == 8 else None
+    named = NAMED.get(tensor.code)
+    if named is not None:
+        return named if tensor.bits == named.bits else None
     return DTYPES.get(f"{LETTERS.get(tensor.code, '?')}{tensor.bits}")

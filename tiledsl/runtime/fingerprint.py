@@ -154,7 +154,9 @@ class _Walk:
             self.visit(kind)
             state = dict(getattr(value, "__dict__", {}))
             state |= {s: getattr(value, s) for s in _slots(kind) if hasattr(value, s)}
-            self._members(state)
+            for name, member in sorted(state.items()):
+                self.add("state", name)
+                self.visit(member)
             return
         raise Unhashable(f"{kind.__module__}.{kind.__qualname__}")
 

@@ -6,11 +6,12 @@ from typing import Any
 
 from tiledsl import lang
 from tiledsl.frontend.arithmetic import as_value
-from tiledsl.frontend.bindings import contains_value, describe, has_operators, is_register
+from tiledsl.frontend.bindings import contains_value, describe, has_operators, is_register, is_token
 from tiledsl.frontend.calls import Call, intrinsic
+from tiledsl.frontend.fragments import is_distributed
 from tiledsl.ir.core import Value
 from tiledsl.ir.ops import debug, ptx
-from tiledsl.ir.types import BOOL, INDEX, DType
+from tiledsl.ir.types import BOOL, F32, INDEX, DType
 from tiledsl.lang import ir_dtype
 
 __all__: list[str] = []
@@ -28,9 +29,9 @@ def _print(call: Call) -> Any:
         literal += str(call["sep"]) if number else ""
         if isinstance(value, Value):
             if not isinstance(value.type, DType):
-                raise call.error(f"print() of {describe(value)}", "print its elements")
+                raise call.error(f"print() of {describe(value)}", _print_instead(value))
             text, literal = f"{text}{_not_a_place(literal)}{{}}", ""
-            operands.append(value)
+            operands.append(call.builder.cast(value, F32) if value.type.is_matrix else value)
         elif has_operators(value):
             raise call.error(f"print() of {describe(value)}", "print its elements, or the start of a range")
         elif contains_value(value):
@@ -38,6 +39,12 @@ def _print(call: Call) -> Any:
         else:
             literal += str(value)
     call.builder.add(debug.Print(*operands, format=text + _not_a_place(literal)))
+
+
+def _print_instead(value: Value) -> str:
+    if is_token(value):
+        return "wait for it: wait(token)"
+    return "store it, and print what arrived" if is_distributed(value) else "print its elements"
 
 
 def _not_a_place(literal: str) -> str:

@@ -9,6 +9,7 @@ from tiledsl import lang
 from tiledsl.frontend.arithmetic import binary
 from tiledsl.frontend.bindings import Range, Ranges, contains_value, describe
 from tiledsl.frontend.calls import Call, intrinsic
+from tiledsl.frontend.fragments import MAX_THREADS
 from tiledsl.ir.core import Value
 from tiledsl.ir.expr import FUNCTIONS, BinExpr, ConstExpr, Expr, NameExpr
 from tiledsl.ir.ops import arith, gpu, tile
@@ -16,7 +17,6 @@ from tiledsl.ir.types import DType, GlobalType
 
 __all__: list[str] = []
 
-MAX_THREADS = 1024
 MAX_THREADS_Z = 64
 MAX_BLOCKS = 32
 
@@ -123,6 +123,11 @@ def _unroll(call: Call) -> Any:
     if len(bounds) == 3 and bounds[2] == 0:
         raise call.error("unroll() with step 0 never ends")
     return range(*bounds)
+
+
+@intrinsic(lang.pipelined)
+def _pipelined(call: Call) -> Any:
+    raise call.error("pipelined() stands in a `for`", "write `for k in pipelined(tiles(K, BK), stages=3)`")
 
 
 def _compile_time_ranges(call: Call, ranges: Ranges) -> list[Range]:

@@ -8,6 +8,8 @@ from tiledsl import lang
 from tiledsl.frontend.arithmetic import as_value, convert, elementwise
 from tiledsl.frontend.bindings import describe
 from tiledsl.frontend.calls import Call, intrinsic
+from tiledsl.frontend.fragments import MAX_REGISTERS, distributed, is_distributed
+from tiledsl.frontend.gather import Gather, gather, is_gather
 from tiledsl.frontend.memory import is_vector, vector_length
 from tiledsl.frontend.views import as_view, located, memory_type
 from tiledsl.ir.core import Value
@@ -80,11 +82,14 @@ def _layout(call: Call, type_: SharedType) -> str:
 
 @intrinsic(lang.fragment)
 def _fragment(call: Call) -> Any:
-    type_ = FragmentType(_dtype(call), _shape(call))
-    if type_.size > MAX_FRAGMENT:
-        raise call.error(
-            f"a fragment of {type_.size} elements; a thread has 255 registers", "spread it over more threads"
-        )
+    dtype, dims, layout = _dtype(call), _shape(call), call["layout"]
+    if layout is None:
+        type_ = FragmentType(dtype, dims)
+        if type_.size > MAX_FRAGMENT:
+            fix = "spread it over more threads: layout=mma.m16n8k16.acc(...) has the block hold it together"
+            raise call.error(f"a fragment of {type_.size} elements; a thread has {MAX_REGISTERS} registers", fix)
+    else:
+        type_ = distributed(call.frame, call.node, dtype, dims, layout, "fragment()")
     init = as_value(call["init"], type_.dtype, call.frame, call.node, "init")
     return call.builder.value(tile.Pack(init, type=type_))
 
@@ -93,19 +98,34 @@ def _fragment(call: Call) -> Any:
 def _get(call: Call) -> Any:
     memory, vec = call["self"], call["vec"]
     dtype = memory_type(memory).dtype
+    if is_gather(call["index"]):
+        return _gathered_get(call, dtype)
     count = vector_length(call.frame, call.node, memory, vec) if vec != 0 else 1
     base, at = located(call.frame, call.node, memory, call["index"])
     value = call.builder.value(tile.Get(base, *at, _padding(call, dtype, count), vec=count))
     return _as_vector(call, value, vec)
 
 
+def _gathered_get(call: Call, dtype: DType) -> Value:
+    if call["vec"] != 0:
+        fix = "leave vec out: elements that lie side by side are read together where that is proven"
+        raise call.error("get() with vec= and fragments of indices, which name single elements", fix)
+    found = gather(call.frame, call.node, call["self"], call["index"])
+    others = found.values(_zero_of(call["other"], dtype), dtype, "other")
+    pairs = zip(found.rows, others, strict=True)
+    return found.fragment([call.builder.value(tile.Get(found.base, *row, other)) for row, other in pairs])
+
+
+def _zero_of(other: Any, dtype: DType) -> Any:
+    """The default of other=, 0, in the only dtype that has no 0."""
+    return False if dtype == BOOL and not isinstance(other, (Value, bool)) and other == 0 else other
+
+
 def _padding(call: Call, dtype: DType, count: int) -> Value:
     """``other=``: what stands past the edge, for a vector of `count` elements."""
     other: Any = call["other"]
     if not is_vector(other) or count == 1:
-        # The default, 0, in the only dtype that has no 0.
-        number = False if dtype == BOOL and not isinstance(other, (Value, bool)) and other == 0 else other
-        scalar = as_value(number, dtype, call.frame, call.node, "other")
+        scalar = as_value(_zero_of(other, dtype), dtype, call.frame, call.node, "other")
         return scalar if count == 1 else call.builder.value(tile.Pack(scalar, type=FragmentType(dtype, (count,))))
     if other.type != FragmentType(dtype, (count,)):
         fix = f"pass a number, or a fragment of {count} {dtype}"
@@ -130,18 +150,38 @@ def _load(call: Call) -> Any:
 
 def _split(call: Call, name: str, what: str) -> tuple[Value, list[Value], Any]:
     """The memory, the indices there and the last argument of put, store and atomic_add."""
-    memory, arguments = call["self"], call[name]
-    rank = as_view(memory).rank
+    at, value = _index_and_value(call, name, what)
+    return *located(call.frame, call.node, call["self"], at), value
+
+
+def _scattered(call: Call, name: str, what: str, dtype: DType) -> tuple[Gather, list[Value]]:
+    """The same where some of the indices are fragments."""
+    at, value = _index_and_value(call, name, what)
+    found = gather(call.frame, call.node, call["self"], at)
+    return found, found.values(value, dtype, "value")
+
+
+def _index_and_value(call: Call, name: str, what: str) -> tuple[tuple[Any, ...], Any]:
+    arguments: tuple[Any, ...] = call[name]
+    rank = as_view(call["self"]).rank
     if len(arguments) != rank + 1:
         raise call.error(
             f"{what}() on a tile of {rank} axes takes as many indices and a value, got {len(arguments)} arguments"
         )
-    return *located(call.frame, call.node, memory, arguments[:-1]), arguments[-1]
+    return arguments[:-1], arguments[-1]
 
 
 def _store(call: Call, op: type[tile.Store], name: str, what: str) -> None:
+    dtype = memory_type(call["self"]).dtype
+    if is_gather(call[name][:-1]):
+        found, elements = _scattered(call, name, what, dtype)
+        for row, element in zip(found.rows, elements, strict=True):
+            call.builder.add(op(found.base, *row, element))
+        return
     memory, at, value = _split(call, name, what)
-    dtype = memory_type(memory).dtype
+    if is_distributed(value):
+        fix = "store(x, C[m, n]); or name a place for each element: rows, columns = coordinates(x)"
+        raise call.error(f"{what}() at one place of {describe(value)}, which the block holds together", fix)
     if not is_vector(value):
         call.builder.add(op(memory, *at, as_value(value, dtype, call.frame, call.node, "value")))
         return
@@ -161,18 +201,23 @@ def _put(call: Call) -> None:
 
 @intrinsic(memory_class.store)
 def _vector_store(call: Call) -> None:
-    if not is_vector(call["index_and_fragment"][-1] if call["index_and_fragment"] else None):
+    value = call["index_and_fragment"][-1] if call["index_and_fragment"] else None
+    if not is_vector(value) and not is_distributed(value):
         raise call.error("store() writes a 1-D fragment", "write one element with t[i, j] = x")
     _store(call, tile.Store, "index_and_fragment", "store")
 
 
 @intrinsic(memory_class.atomic_add)
 def _atomic_add(call: Call) -> Any:
-    memory, at, value = _split(call, "index_and_value", "atomic_add")
-    dtype = memory_type(memory).dtype
+    dtype = memory_type(call["self"]).dtype
     if dtype.name not in tile.AtomicAdd.dtypes:
         known = ", ".join(sorted(tile.AtomicAdd.dtypes))
         raise call.error(f"atomic_add() is not defined for {dtype}", f"it takes {known}")
+    if is_gather(call["index_and_value"][:-1]):
+        found, elements = _scattered(call, "index_and_value", "atomic_add", dtype)
+        pairs = zip(found.rows, elements, strict=True)
+        return found.fragment([call.builder.value(tile.AtomicAdd(found.base, *row, value)) for row, value in pairs])
+    memory, at, value = _split(call, "index_and_value", "atomic_add")
     element = as_value(value, dtype, call.frame, call.node, "value")
     return call.builder.value(tile.AtomicAdd(memory, *at, element))
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from tiledsl import lang
 from tiledsl.frontend.arithmetic import as_value, elements
-from tiledsl.frontend.bindings import Range, Ranges, describe, is_place, is_register
+from tiledsl.frontend.bindings import Range, Ranges, View, describe, is_place, is_register
 from tiledsl.frontend.calls import Call, intrinsic
+from tiledsl.frontend.fragments import is_distributed
 from tiledsl.frontend.views import as_view, base_origin, memory_name, memory_type
 from tiledsl.ir.core import Value
 from tiledsl.ir.ops import tile
 from tiledsl.ir.types import INDEX, FragmentType
 from tiledsl.layout.orders import ORDERS
 
-__all__: list[str] = []
+__all__ = ["add_copy", "copied_views"]
 
 
 def _size(call: Call, what: str) -> int:
@@ -49,30 +50,45 @@ def _tiles(call: Call) -> Ranges:
 
 @intrinsic(lang.copy)
 def _copy(call: Call) -> None:
+    src, dst = copied_views(call, "copy()")
+    dtype, vec = memory_type(src).dtype, call["vec"]
+    if not isinstance(vec, int) or not (vec == dtype.bytes or (vec in tile.VECTOR_BYTES and vec % dtype.bytes == 0)):
+        widths = ", ".join(str(v) for v in sorted({dtype.bytes, *tile.VECTOR_BYTES}) if v % dtype.bytes == 0)
+        raise call.error(f"copy() with vec={vec!r} on elements of {dtype.bytes} bytes", f"vec counts bytes: {widths}")
+    add_copy(call, tile.Copy, src, dst, vec)
+
+
+def copied_views(call: Call, what: str) -> tuple[View, View]:
+    """Both sides of a copy: memory of one compile-time shape and one dtype."""
     for name in ("src", "dst"):
         if not is_place(call[name]):
             fix = "pass a Global, a shared tile, or a view of one; fragments move with .load() and .store()"
-            raise call.error(f"copy() takes memory, {name} is {describe(call[name])}", fix)
+            if is_distributed(call[name]):
+                fix = "a fragment with a layout moves with load_matrix(), load_fragment() and store()"
+            raise call.error(f"{what} takes memory, {name} is {describe(call[name])}", fix)
     src, dst = as_view(call["src"]), as_view(call["dst"])
     for view in (src, dst):
         if any(isinstance(extent, str) for extent in view.dims):
             shape = " x ".join(map(str, view.dims))
             fix = "take a part of compile-time shape: A[tile(by, BM), k] with k from tiles(K, BK)"
-            raise call.error(f"copy() of {memory_name(view)}, whose shape {shape} is only known at run time", fix)
-    _check_shapes(call, src.dims, dst.dims)
+            raise call.error(f"{what} of {memory_name(view)}, whose shape {shape} is only known at run time", fix)
+    _check_shapes(call, what, src.dims, dst.dims)
     dtype, other = memory_type(src).dtype, memory_type(dst).dtype
     if dtype != other:
         fix = f"convert elements one by one: dst.put(i, j, src.get(i, j).to({other}))"
-        raise call.error(f"copy() from {dtype} to {other}: it moves elements as they are", fix)
-    vec = call["vec"]
-    if not isinstance(vec, int) or not (vec == dtype.bytes or (vec in tile.VECTOR_BYTES and vec % dtype.bytes == 0)):
-        widths = ", ".join(str(v) for v in sorted({dtype.bytes, *tile.VECTOR_BYTES}) if v % dtype.bytes == 0)
-        raise call.error(f"copy() with vec={vec!r} on elements of {dtype.bytes} bytes", f"vec counts bytes: {widths}")
+        raise call.error(f"{what} from {dtype} to {other}: it moves elements as they are", fix)
+    return src, dst
+
+
+def add_copy(call: Call, cls: type[tile.Copy], src: View, dst: View, vec: int) -> tile.Copy:
+    """The op of a whole-block copy between two views."""
     operands = [src.base, *base_origin(call.frame, src), dst.base, *base_origin(call.frame, dst)]
-    call.builder.add(tile.Copy(*operands, shape=src.dims, src_axes=src.axes, dst_axes=dst.axes, vec=vec))
+    op = cls(*operands, shape=src.dims, src_axes=src.axes, dst_axes=dst.axes, vec=vec)
+    call.builder.add(op)
+    return op
 
 
-def _check_shapes(call: Call, src: tuple[int | str, ...], dst: tuple[int | str, ...]) -> None:
+def _check_shapes(call: Call, what: str, src: tuple[int | str, ...], dst: tuple[int | str, ...]) -> None:
     if src == dst:
         return
     fix = "both sides have one shape"
@@ -81,10 +97,11 @@ def _check_shapes(call: Call, src: tuple[int | str, ...], dst: tuple[int | str, 
     elif len(src) != len(dst):
         fix = "an axis indexed with a number is dropped: S[stage, :, :]"
     shapes = " and ".join(" x ".join(map(str, dims)) or "one element" for dims in (src, dst))
-    raise call.error(f"copy() between different shapes: {shapes}", fix)
+    raise call.error(f"{what} between different shapes: {shapes}", fix)
 
 
 # -- outer product ---------------------------------------------------------------------------------
+
 
 @intrinsic(lang.outer_fma)
 def _outer_fma(call: Call) -> Value:
@@ -93,6 +110,9 @@ def _outer_fma(call: Call) -> Value:
         value = call[name]
         if not (is_register(value) and isinstance(value.type, FragmentType) and len(value.type.dims) == rank):
             raise call.error(f"outer_fma() takes a fragment of {rank} axes as {name}, got {describe(value)}")
+        if is_distributed(value):
+            fix = "mma(a, b, acc) is the product of fragments with a layout"
+            raise call.error(f"outer_fma() takes fragments of one thread, {name} is {describe(value)}", fix)
     (m, n), dtype = acc.type.dims, acc.type.dtype
     if (a.type, b.type) != (FragmentType(dtype, (m,)), FragmentType(dtype, (n,))):
         raise call.error(

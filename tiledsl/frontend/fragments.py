@@ -1,0 +1,140 @@
+"""Fragments that the block's threads hold together: their types, and what keeps a layout valid."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from tiledsl.errors import CompileError, Loc
+from tiledsl.frontend.bindings import describe
+from tiledsl.frontend.frame import Frame, Unit
+from tiledsl.ir.core import Value
+from tiledsl.ir.types import DType, FragmentType
+from tiledsl.lang.matrices import Product
+from tiledsl.layout.fragments import FragmentLayout
+from tiledsl.layout.shared import Layout
+
+__all__ = [
+    "EXAMPLE",
+    "MAX_REGISTERS",
+    "MAX_THREADS",
+    "check_threads",
+    "distributed",
+    "is_distributed",
+    "joined",
+    "relaid",
+]
+
+MAX_REGISTERS = 255
+"""Of 32 bits, that a thread has."""
+
+MAX_THREADS = 1024
+"""Of a block."""
+
+EXAMPLE = "mma.m16n8k16.acc(warps=(2, 2))"
+"""A layout as messages show one."""
+
+
+def is_distributed(binding: Any) -> bool:
+    """True for a fragment with a layout."""
+    return isinstance(binding, Value) and isinstance(binding.type, FragmentType) and binding.type.layout is not None
+
+
+def _shown(type_: FragmentType) -> str:
+    """How a message names the layout of a fragment."""
+    return "each thread's own" if type_.layout is None else str(type_.layout)
+
+
+def distributed(frame: Frame, node: Any, dtype: DType, dims: tuple[int, ...], layout: Any, what: str) -> FragmentType:
+    """The type of a fragment of `dims` that the block holds in `layout`; `what` asked for it."""
+    if not isinstance(layout, FragmentLayout):
+        raise frame.error(node, f"{what} takes a layout of a fragment, got {describe(layout)}", _layout_fix(layout))
+    problem = layout.problem(dims)
+    if problem is not None:
+        raise frame.error(node, problem.message, problem.fix)
+    if not layout.takes(dtype.bits):
+        message = f"{dtype} elements held as {layout}: along k they come in 16 bytes, more than {layout.shape} has"
+        raise frame.error(node, message, "take a shape that multiplies this dtype: docs/language.md lists them")
+    type_ = FragmentType(dtype, dims, layout)
+    registers = sum(max(1, t.bits // 32) for t in type_.registers)
+    if registers > MAX_REGISTERS:
+        held = f"{' x '.join(map(str, dims))} {dtype} held as {layout}"
+        message = f"{held} is {registers} registers a thread, of which there are {MAX_REGISTERS}"
+        raise frame.error(node, message, "spread it over more warps, or make it smaller")
+    _hold(frame.unit, layout, frame.loc(node))
+    return type_
+
+
+def _layout_fix(layout: Any) -> str:
+    if isinstance(layout, Product):
+        return f"say which operand, and how many warps share it: {layout}.acc(warps=(2, 2))"
+    if isinstance(layout, Layout):
+        return f"that is a layout of shared tiles; a fragment's is {EXAMPLE}"
+    if is_distributed(layout):
+        return "pass acc.a, acc.b or acc.layout"
+    if isinstance(layout, (int, float, Value)):
+        return f"pass {EXAMPLE}; the value of the elements is init=..."
+    return f"pass {EXAMPLE}, acc.a or acc.b"
+
+
+def _hold(unit: Unit, layout: FragmentLayout, loc: Loc) -> None:
+    """Compare the layout's threads with the block's, now or once threads() has been called."""
+    if unit.threads is None:
+        unit.held.append((layout, loc))
+    elif layout.threads != prod(unit.threads):
+        raise _wrong_threads(unit.threads, layout, loc)
+
+
+def check_threads(unit: Unit) -> None:
+    """Report the fragments that came before threads() and do not fit it."""
+    for layout, loc in unit.held:
+        if unit.threads is not None and layout.threads != prod(unit.threads):
+            unit.report(_wrong_threads(unit.threads, layout, loc))
+
+
+def _wrong_threads(threads: tuple[int, ...], layout: FragmentLayout, loc: Loc) -> CompileError:
+    warps = f"{layout.warps[0]} x {layout.warps[1]} warps"
+    message = f"{layout} is held by {layout.threads} threads ({warps}), the block has {prod(threads)}"
+    fits = layout.threads <= MAX_THREADS
+    fix = f"write threads({layout.threads}), or" if fits else f"a block has at most {MAX_THREADS} threads; take"
+    return CompileError(message, loc, f"{fix} another grid of warps")
+
+
+# -- element by element ----------------------------------------------------------------------------
+
+
+def joined(frame: Frame, node: Any, types: list[FragmentType], what: str) -> FragmentType:
+    """The shape and layout that all the fragments of an operation have; its dtype is the first one's."""
+    first = types[0]
+    for other in types[1:]:
+        if other.dims != first.dims:
+            shapes = " and ".join(str(dims) for dims in sorted({first.dims, other.dims}))
+            raise frame.error(node, f"{what} of fragments of different shapes: {shapes}")
+        if other.layout != first.layout:
+            raise frame.error(
+                node,
+                f"{what} of fragments of different layouts: {_shown(first)} and {_shown(other)}",
+                "convert(x, y.layout) where each thread holds what it needs, else go through a shared tile"
+                if first.layout is not None and other.layout is not None
+                else f"give both one layout: fragment(shape, dtype, {first.layout or other.layout})",
+            )
+        _require_places(frame, node, first, other.dtype, what)
+    return first
+
+
+def relaid(frame: Frame, node: Any, type_: FragmentType, dtype: DType, what: str) -> FragmentType:
+    """The type of the elements of `type_` made `dtype`, each where it was."""
+    _require_places(frame, node, type_, dtype, what)
+    return FragmentType(dtype, type_.dims, type_.layout)
+
+
+def _require_places(frame: Frame, node: Any, type_: FragmentType, dtype: DType, what: str) -> None:
+    """Where an operand's elements lie depends on their width; an accumulator's do not move."""
+    layout = type_.layout
+    if layout is None or layout.operand == "acc" or dtype.bits == type_.dtype.bits:
+        return
+    raise frame.error(
+        node,
+        f"{what} of {type_.dtype} elements held as {layout} gives {dtype}, which has other threads hold them",
+        f"do it where the width does not matter: on the accumulator, or before it is loaded as {layout}",
+    )

@@ -1,0 +1,78 @@
+"""Asynchronous copies and their tokens; `pipelined` itself is a loop (`loops`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tiledsl import lang
+from tiledsl.errors import CompileError
+from tiledsl.frontend.bindings import Unusable, describe, is_token, leaves
+from tiledsl.frontend.calls import Call, intrinsic
+from tiledsl.frontend.frame import Unit
+from tiledsl.frontend.intrinsics.tiles import add_copy, copied_views
+from tiledsl.frontend.views import memory_name, memory_type
+from tiledsl.ir.core import Value
+from tiledsl.ir.ops import async_copy
+from tiledsl.ir.types import GlobalType, SharedType
+
+__all__ = ["check_tokens"]
+
+NO_TOKEN = Unusable(
+    "a copy_async() in a pipelined loop has no token: the loop waits for it",
+    "leave the wait out; or leave pipelined() out, and place waits and barriers yourself",
+)
+
+
+@intrinsic(lang.copy_async)
+def _copy_async(call: Call) -> Value | Unusable:
+    what = "copy_async()"
+    src, dst = copied_views(call, what)
+    if isinstance(memory_type(src), SharedType) or isinstance(memory_type(dst), GlobalType):
+        found = " to ".join(f"{memory_name(view)} ({memory_type(view)})" for view in (src, dst))
+        raise call.error(f"{what} goes from a Global to a shared tile, this one from {found}", "use copy()")
+    dtype, vec = memory_type(src).dtype, call["vec"]
+    if not isinstance(vec, int) or vec not in async_copy.CP_BYTES or vec % dtype.bytes:
+        widths = ", ".join(str(v) for v in async_copy.CP_BYTES if v % dtype.bytes == 0)
+        shown = vec if isinstance(vec, int) else describe(vec)
+        fix = f"vec counts bytes: {widths}; copy() has single elements"
+        raise call.error(f"{what} with vec={shown} on elements of {dtype.bytes} bytes", fix)
+    token = add_copy(call, async_copy.Copy, src, dst, vec).result
+    return token if call.frame.unit.pipelined is None else NO_TOKEN
+
+
+@intrinsic(lang.wait)
+def _wait(call: Call) -> None:
+    given: list[Any] = list(call["tokens"])
+    refuse_in_pipelined(call, "wait()")
+    if not given:
+        fix = "pass its tokens: wait(token); groups of raw copies are waited for with ptx.wait_group(n)"
+        raise call.error("wait() for nothing", fix)
+    for token in given:
+        if not is_token(token):
+            fix = "t = copy_async(...); wait(t)"
+            if isinstance(token, (list, tuple)) and all(is_token(item) for item in leaves(token)):
+                fix = "unpack it: wait(*tokens)"
+            raise call.error(f"wait() takes tokens of copy_async(), got {describe(token)}", fix)
+    call.builder.add(async_copy.Wait(*dict.fromkeys(given)))
+
+
+def refuse_in_pipelined(call: Call, what: str) -> None:
+    """An error in a pipelined loop, which places the groups of copies itself."""
+    if call.frame.unit.pipelined is not None:
+        line = call.frame.unit.pipelined.line
+        fix = "leave it out; or leave pipelined() out, and place groups, waits and barriers yourself"
+        raise call.error(f"{what} in the pipelined loop of line {line}, which waits for its copies by itself", fix)
+
+
+def check_tokens(unit: Unit) -> None:
+    """Copies whose token was dropped: the author's raw groups have them, or nobody does."""
+    for token in unit.dropped:
+        copy = token.op
+        if token.uses:
+            continue
+        if unit.raw_groups and isinstance(copy, async_copy.Copy):
+            copy.attrs["grouped"] = True
+            continue
+        assert copy is not None
+        fix = "t = copy_async(...), and wait(t) and a barrier() before it is read"
+        unit.report(CompileError("this copy_async() is never waited for: its token is dropped", copy.loc, fix))

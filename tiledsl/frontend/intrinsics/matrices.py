@@ -1,0 +1,302 @@
+"""Matrix fragments: their layouts, loads and stores, products, conversions and coordinates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tiledsl import lang
+from tiledsl.errors import CompileError
+from tiledsl.frontend.bindings import View, contains_value, describe, is_place
+from tiledsl.frontend.calls import Call, intrinsic
+from tiledsl.frontend.fragments import EXAMPLE, distributed, is_distributed
+from tiledsl.frontend.intrinsics.tiles import add_copy
+from tiledsl.frontend.views import as_view, base_origin, memory_name, memory_type, unit_axis
+from tiledsl.ir.core import Value
+from tiledsl.ir.ops import gpu, matrix, tile
+from tiledsl.ir.types import BOOL, F32, INDEX, DType, FragmentType, GlobalType, SharedType
+from tiledsl.lang.matrices import Product
+from tiledsl.layout.fragments import FragmentLayout
+from tiledsl.layout.mma import TABLE, MmaRow, find_row, rows_of
+from tiledsl.passes.thread_map import even_widths, plan_copy
+
+__all__: list[str] = []
+
+OPERAND_NAMES = {"a": "left operand", "b": "right operand", "acc": "accumulator"}
+
+
+# -- layouts ---------------------------------------------------------------------------------------
+
+
+@intrinsic(Product.acc, Product.a, Product.b)
+def _layout(call: Call) -> FragmentLayout:
+    warps: Any = call["warps"]
+    pair: tuple[Any, ...] = warps if isinstance(warps, tuple) else ()  # pyright: ignore[reportUnknownVariableType]
+    if len(pair) != 2 or any(not isinstance(n, int) or isinstance(n, bool) or n < 1 for n in pair):
+        shown = describe(warps) if not pair or contains_value(pair) else str(pair)
+        fix = "two positive compile-time ints, the warps along m and along n: warps=(2, 2)"
+        raise call.error(f"warps= is {shown}", fix)
+    method: Any = call.callee
+    return method(call["self"], warps)
+
+
+def _held(call: Call, name: str, what: str) -> tuple[Value, FragmentType, FragmentLayout]:
+    """An argument that is a fragment with a layout: the value, its type and its layout."""
+    value = call[name]
+    if is_distributed(value):
+        return value, value.type, value.type.layout
+    fix = f"make it with one: fragment(shape, f32, {EXAMPLE})"
+    if is_place(value):
+        fix = "load it: load_matrix(As[:, kk], acc.a)"
+    elif isinstance(value, Value) and isinstance(value.type, FragmentType) and what != "mma()":
+        fix = f"{fix}; a thread's own is written with t.store(i, j, x) or t.put(i, j, x)"
+    raise call.error(f"{what} takes a fragment with a layout as {name}, got {describe(value)}", fix)
+
+
+# -- loads and stores ------------------------------------------------------------------------------
+
+
+def _tile_view(call: Call, name: str, what: str) -> View:
+    """An argument that is rows by columns of memory, its shape known at compile time."""
+    memory = call[name]
+    if not is_place(memory):
+        fix = "pass a shared tile, a Global, or a view of one: As[:, kk]"
+        raise call.error(f"{what} takes memory as {name}, got {describe(memory)}", fix)
+    view = as_view(memory)
+    if view.rank != 2:
+        fix = "take a view of two axes: a number drops an axis, as in S[stage, :, :]"
+        raise call.error(f"{what} takes rows and columns, {name} has {view.rank} axes", fix)
+    if any(isinstance(extent, str) for extent in view.dims):
+        shape = " x ".join(map(str, view.dims))
+        fix = "take a part of compile-time shape: A[tile(by, BM), k] with k from tiles(K, BK)"
+        raise call.error(f"{what} of {memory_name(view)}, whose shape {shape} is only known at run time", fix)
+    return view
+
+
+def _dims(view: View) -> tuple[int, ...]:
+    return tuple(n for n in view.dims if isinstance(n, int))
+
+
+def _check_matrix_side(call: Call, view: View, type_: FragmentType, what: str, instead: str) -> None:
+    """Can 8 x 8 matrices be moved between this view and fragments of this type?"""
+    layout, dtype, memory = type_.layout, type_.dtype, memory_type(view)
+    assert layout is not None
+    if not isinstance(memory, SharedType):
+        fix = f"copy it to a shared tile first, or {instead}"
+        raise call.error(f"{what} reaches shared memory only, {memory_name(view)} is {memory}", fix)
+    if dtype == BOOL or dtype.bits > 32 or (layout.operand == "acc" and dtype.bits != 16):
+        which = "accumulators of 16-bit elements" if layout.operand == "acc" else "elements of 8, 16 and 32 bits"
+        raise call.error(f"{what} of {dtype} held as {layout}: the instruction moves {which}", instead)
+    axis = unit_axis(view)
+    if axis is None:
+        message = f"{what} goes along the axis of stride 1 of {memory_name(view)}, which this view has dropped"
+        raise call.error(message, f"take a view that keeps it, or {instead}")
+    wanted = 0 if layout.operand == "b" else 1
+    if axis != wanted and dtype.bits != 16:
+        here, there = (("column", "row")[i] for i in (axis, wanted))
+        raise call.error(
+            f"{what} of {dtype} held as {layout}: in memory the elements of a {there} shall lie side by side, here "
+            f"those of a {here} do, and only 16-bit elements are transposed",
+            f"store the tile the other way round, or {instead}",
+        )
+
+
+def _load(call: Call, vec: int, view: View, type_: FragmentType) -> Value:
+    operands = [view.base, *base_origin(call.frame, view)]
+    return call.builder.value(matrix.Load(*operands, type=type_, axes=view.axes, vec=vec))
+
+
+@intrinsic(lang.load_matrix)
+def _load_matrix(call: Call) -> Value:
+    what = "load_matrix()"
+    view = _tile_view(call, "src", what)
+    type_ = distributed(call.frame, call.node, memory_type(view).dtype, _dims(view), call["layout"], what)
+    _check_matrix_side(call, view, type_, what, "use load_fragment(src, layout), which reads elements")
+    return _load(call, 0, view, type_)
+
+
+@intrinsic(lang.load_fragment)
+def _load_fragment(call: Call) -> Value:
+    what = "load_fragment()"
+    view = _tile_view(call, "src", what)
+    dtype = memory_type(view).dtype
+    type_ = distributed(call.frame, call.node, dtype, _dims(view), call["layout"], what)
+    return _load(call, _width(call, dtype, what), view, type_)
+
+
+def _width(call: Call, dtype: DType, what: str) -> int:
+    """``vec=`` of plain loads and stores, 0 being one element."""
+    vec, size = call["vec"], dtype.bytes
+    if vec == 0:
+        return size
+    if not isinstance(vec, int) or not (vec == size or (vec in tile.VECTOR_BYTES and vec % size == 0)):
+        widths = ", ".join(str(v) for v in sorted({size, *tile.VECTOR_BYTES}) if v % size == 0)
+        shown = vec if isinstance(vec, int) else describe(vec)
+        raise call.error(f"{what} with vec={shown} on elements of {size} bytes", f"vec counts bytes: {widths}")
+    return vec
+
+
+def _destination(call: Call, name: str, what: str, type_: FragmentType) -> View:
+    """Where a fragment goes: a view of its shape and dtype."""
+    view = _tile_view(call, name, what)
+    if view.dims != type_.dims:
+        shapes = " and ".join(" x ".join(map(str, dims)) for dims in (type_.dims, view.dims))
+        fix = f"transpose {name}: {name}.T" if view.dims == type_.dims[::-1] else "both have one shape"
+        raise call.error(f"{what} of a fragment to {name} of another shape: {shapes}", fix)
+    dtype = memory_type(view).dtype
+    if dtype != type_.dtype:
+        fix = f"convert it: x.to({dtype})"
+        if name == "via":
+            fix = f"{name} has the dtype of the fragment; convert the fragment first: x.to({dtype})"
+        raise call.error(f"{what} of {type_.dtype} elements to {name} of {dtype}", fix)
+    return view
+
+
+def _store_to(call: Call, value: Value, view: View, vec: int) -> None:
+    call.builder.add(matrix.Store(value, view.base, *base_origin(call.frame, view), axes=view.axes, vec=vec))
+
+
+@intrinsic(lang.store_matrix)
+def _store_matrix(call: Call) -> None:
+    what = "store_matrix()"
+    value, type_, _ = _held(call, "fragment", what)
+    view = _destination(call, "dst", what, type_)
+    instead = "use store(x, dst), which writes elements"
+    if type_.dtype.bits != 16:
+        raise call.error(f"{what} of {type_.dtype} elements: the instruction moves those of 16 bits", instead)
+    _check_matrix_side(call, view, type_, what, instead)
+    _store_to(call, value, view, 0)
+
+
+@intrinsic(lang.store)
+def _store(call: Call) -> None:
+    what = "store()"
+    value, type_, _ = _held(call, "fragment", what)
+    if call["via"] is not None:
+        _staged_store(call, value, type_)
+        return
+    view = _destination(call, "dst", what, type_)
+    _store_to(call, value, view, _width(call, type_.dtype, what))
+
+
+def _staged_store(call: Call, value: Value, type_: FragmentType) -> None:
+    """``store(x, dst, via=S)``: through a shared tile, from which whole rows are copied."""
+    what = "store()"
+    if not is_place(call["via"]) or not isinstance(memory_type(call["via"]), SharedType):
+        shape = ", ".join(map(str, type_.dims))
+        fix = f"pass via=shared(({shape}), {type_.dtype}), which may lie over= tiles that are done with"
+        raise call.error(f"via= is a shared tile, got {describe(call['via'])}", fix)
+    via, dst = _destination(call, "via", what, type_), _destination(call, "dst", what, type_)
+    via.base.name = via.base.name or "via"
+    vec = 16 if call["vec"] == 0 else _width(call, type_.dtype, what)
+    builder = call.builder
+    # Others may still read what `via` lies over.
+    builder.add(gpu.Barrier())
+    _store_to(call, value, via, _side_by_side(type_, via))
+    builder.add(gpu.Barrier())
+    _check_shares(call, add_copy(call, tile.Copy, via, dst, vec), type_)
+
+
+def _check_shares(call: Call, copy: tile.Copy, type_: FragmentType) -> None:
+    """Can the threads that hold the fragment copy equal parts of the tile?"""
+    assert type_.layout is not None
+    threads, size = type_.layout.threads, type_.dtype.bytes
+    try:
+        plan_copy(copy, threads)
+    except CompileError as error:
+        sides = (copy.dst, copy.src) if isinstance(copy.dst.type, GlobalType) else (copy.src, copy.dst)
+        units = [side.unit for side in sides if side.unit is not None]
+        widths = even_widths(copy, units[0] if units else len(copy.shape) - 1, threads)
+        fix = "store it without via=" if not widths else f"pass vec={' or '.join(map(str, widths))}"
+        name, at = memory_name(call["via"]), f"{copy.vec} bytes" if copy.vec > size else "one element"
+        message = f"store() by way of {name} copies it to {memory_name(call['dst'])}, {at} at once. {error.message}"
+        raise call.error(message, f"{fix}, or take another shape") from None
+
+
+def _side_by_side(type_: FragmentType, view: View) -> int:
+    """Bytes that a lane holds side by side in memory: the widest access that there is."""
+    layout, size = type_.layout, type_.dtype.bytes
+    assert layout is not None
+    if unit_axis(view) != (0 if layout.operand == "b" else 1):
+        return size
+    return 2 * size if layout.operand == "acc" else max(size, 4)
+
+
+# -- products --------------------------------------------------------------------------------------
+
+
+@intrinsic(lang.mma)
+def _mma(call: Call) -> Value:
+    a, a_type, _ = _held(call, "a", "mma()")
+    b, b_type, _ = _held(call, "b", "mma()")
+    acc, type_, layout = _held(call, "acc", "mma()")
+    if layout.operand != "acc":
+        fix = f"make acc with {layout.acc}"
+        raise call.error(
+            f"mma() adds to an accumulator, acc is held as {layout}, a {OPERAND_NAMES[layout.operand]}", fix
+        )
+    _check_product(call, layout, a_type.dtype, b_type.dtype, type_.dtype)
+    for name, operand in (("a", a_type), ("b", b_type)):
+        _check_operand(call, name, operand, layout)
+    (m, k), (k2, n) = a_type.dims, b_type.dims
+    if (m, n) != type_.dims or k != k2:
+        shapes = f"{m} x {k} times {k2} x {n} into {type_.dims[0]} x {type_.dims[1]}"
+        fix = "a has as many columns as b has rows" if k != k2 else "a has the rows of acc, b its columns"
+        raise call.error(f"mma() of {shapes}", fix)
+    return call.builder.value(matrix.Mma(a, b, acc))
+
+
+def _check_operand(call: Call, name: str, operand: FragmentType, acc: FragmentLayout) -> None:
+    """`name` is "a" or "b"."""
+    wanted = acc.a if name == "a" else acc.b
+    if operand.layout == wanted:
+        return
+    assert operand.layout is not None
+    fix = f"load it with acc.{name}: load_matrix(..., acc.{name})"
+    if operand.layout.operand == "acc":
+        fix = f"convert(x, acc.{name}) where each thread holds what it needs, else store it to a shared tile and {fix}"
+    raise call.error(f"mma() with {name} held as {operand.layout}, for this acc it is {wanted}", fix)
+
+
+def _check_product(call: Call, layout: FragmentLayout, a: DType, b: DType, acc: DType) -> None:
+    if find_row(layout.shape, a.name, b.name, acc.name) is not None:
+        return
+    known = rows_of(a.name, b.name)
+    if F32 in (a, b):
+        fix = "multiply as tf32, with m16n8k8: x.to(tf32) rounds, x.bitcast(tf32) leaves off the low bits"
+    elif known:
+        fix = f"{a} x {b} goes {_offer(known)}"
+    else:
+        fix = f"operands are {_operand_dtypes()}"
+    raise call.error(f"there is no product {layout.shape} of {a} x {b} into {acc}", fix)
+
+
+def _offer(rows: list[MmaRow]) -> str:
+    shapes = {row.acc: ", ".join(str(r.shape) for r in rows if r.acc == row.acc) for row in rows}
+    return ", or ".join(f"into {acc} with {names}" for acc, names in shapes.items())
+
+
+def _operand_dtypes() -> str:
+    """All pairs of operands, each once, whatever their order."""
+    pairs = dict.fromkeys(tuple(sorted((row.a, row.b))) for row in TABLE)
+    return ", ".join(f"{a} x {b}" for a, b in pairs)
+
+
+# -- between layouts -------------------------------------------------------------------------------
+
+
+@intrinsic(lang.convert)
+def _convert(call: Call) -> Value:
+    value, type_, layout = _held(call, "fragment", "convert()")
+    to = distributed(call.frame, call.node, type_.dtype, type_.dims, call["layout"], "convert()")
+    return value if to.layout == layout else call.builder.value(matrix.Convert(value, type=to))
+
+
+@intrinsic(lang.coordinates)
+def _coordinates(call: Call) -> tuple[Value, Value]:
+    _, type_, layout = _held(call, "acc", "coordinates()")
+    if layout.operand != "acc":
+        message = f"coordinates() of a fragment held as {layout}, a {OPERAND_NAMES[layout.operand]}"
+        raise call.error(message, "they are those of an accumulator")
+    places = FragmentType(INDEX, type_.dims, layout)
+    rows, columns = (call.builder.value(matrix.Coordinates(type=places, axis=axis)) for axis in (0, 1))
+    return rows, columns
