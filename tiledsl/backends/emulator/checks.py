@@ -1,79 +1,30 @@
 """Checks of shared memory that run as hooks: races between barriers, and reads of what nobody wrote.
 
-Both keep shadow memory, one cell for each granule (the narrowest element that the kernel accesses in shared
-memory), as NumPy arrays [blocks of the chunk, granules].
+An asynchronous copy is a write twice: when it begins and when it has arrived. What may happen in between is the
+subject of `checks_async`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tiledsl.backends.emulator.options import Access, Hook, LaunchInfo
+from tiledsl.backends.emulator.options import Access
+from tiledsl.backends.emulator.shadow import DOES, Ints, Ops, ShadowHook
 from tiledsl.errors import HazardError
 from tiledsl.ir.core import Op
+from tiledsl.ir.ops import matrix, mem
 
 __all__ = ["RaceCheck", "UninitialisedCheck"]
 
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
+
+MatrixOp = matrix.LdMatrix | matrix.StMatrix | mem.LdMatrix | mem.StMatrix
+_MATRIX_OPS = (matrix.LdMatrix, matrix.StMatrix, mem.LdMatrix, mem.StMatrix)
 
 
-@dataclass(frozen=True, slots=True)
-class _Range:
-    """The blocks that a shadow covers."""
-
-    first: int
-    count: int
-
-
-class _ShadowHook(Hook):
-    """Common to both: which shadow an access belongs to, and its cells."""
-
-    launch: LaunchInfo
-
-    def __init__(self, make: Callable[[int, int], Any]) -> None:
-        self.make = make
-        self.shadows: dict[_Range, Any] = {}
-
-    def on_launch(self, launch: LaunchInfo) -> None:
-        self.launch = launch
-        self.shadows.clear()
-
-    def on_blocks_begin(self, first: int, count: int) -> None:
-        granules = -(-self.launch.shared_bytes // self.launch.granule)
-        self.shadows[_Range(first, count)] = self.make(count, max(granules, 1))
-
-    def on_blocks_end(self, first: int, count: int) -> None:
-        del self.shadows[_Range(first, count)]
-
-    def shadow_of(self, blocks: Ints) -> tuple[Any, int]:
-        """The shadow that holds these blocks (all of one chunk) and its first block."""
-        for covered, shadow in self.shadows.items():
-            if covered.first <= blocks[0] < covered.first + covered.count:
-                return shadow, covered.first
-        raise AssertionError("an access by a block that has not begun")
-
-    def cells(self, access: Access, first: int) -> tuple[Ints, Ints]:
-        """For every granule that every lane touches: the cell's index into a flat shadow, and the lane."""
-        granule = self.launch.granule
-        count = access.width // granule
-        granules = -(-self.launch.shared_bytes // granule)
-        start = (access.blocks - first) * granules + access.addresses // granule
-        lanes = np.arange(len(start))
-        return (start[:, None] + np.arange(count)).ravel(), np.repeat(lanes, count)
-
-    def where(self, access: Access, lane: int, cell: int) -> tuple[str, str]:
-        """Names of the byte and of the block, for messages."""
-        granules = -(-self.launch.shared_bytes // self.launch.granule)
-        byte = cell % granules * self.launch.granule - access.base
-        return f"byte {byte} of {access.label}", f"block {self.launch.block_index(int(access.blocks[lane]))}"
-
-
-class UninitialisedCheck(_ShadowHook):
+class UninitialisedCheck(ShadowHook):
     """Raises HazardError when a thread reads shared memory that no thread of its block has written."""
 
     def __init__(self) -> None:
@@ -84,7 +35,7 @@ class UninitialisedCheck(_ShadowHook):
             return
         written, first = self.shadow_of(access.blocks)
         cells, lanes = self.cells(access, first)
-        if access.kind != "write":
+        if access.kind in ("read", "atomic"):
             unwritten = ~written[cells]
             if unwritten.any():
                 at = int(np.argmax(unwritten))
@@ -95,8 +46,12 @@ class UninitialisedCheck(_ShadowHook):
                     access.loc,
                     "write the tile before it is read; shared memory does not start as zero on a GPU",
                 )
-        if access.kind != "read":
+        if access.kind in ("write", "atomic"):
             written[cells] = True
+
+    def on_delivery(self, access: Access) -> None:
+        written, first = self.shadow_of(access.blocks)
+        written[self.cells(access, first)[0]] = True
 
 
 class _Readers:
@@ -146,14 +101,13 @@ class _WarpAccess:
     op: int
 
 
-class RaceCheck(_ShadowHook):
+class RaceCheck(ShadowHook):
     """Raises HazardError when two threads of a block touch the same bytes of shared memory between two
     barriers, at least one of them writing and not both atomically. `sync_warp` orders the lanes of a warp."""
 
     def __init__(self) -> None:
         super().__init__(_Shadow)
-        self.ops: list[Op] = []
-        self.numbers: dict[Op, int] = {}
+        self.ops = Ops()
 
     def on_barrier(self, op: Op, blocks: Ints) -> None:
         shadow, first = self.shadow_of(blocks)
@@ -167,22 +121,38 @@ class RaceCheck(_ShadowHook):
         if access.space != "shared" or not len(access.blocks):
             return
         shadow, first = self.shadow_of(access.blocks)
-        number = self.numbers.setdefault(access.op, len(self.ops))
-        if number == len(self.ops):
-            self.ops.append(access.op)
-        cells, lanes = self.cells(access, first)
-        threads = access.threads[lanes]
-        epochs = shadow.epochs[access.blocks[lanes] - first, threads // 32]
-        # Lanes of one warp access together; the warps of a block one after the other.
-        for warp in np.unique(threads // 32):
-            of = threads // 32 == warp
-            part = _WarpAccess(access, cells[of], lanes[of], threads[of], epochs[of], number)
+        for warp, part in self.by_warp(access, shadow, first):
             self.against_writers(shadow, part)
             if access.kind == "read":
-                self.remember_readers(shadow, part, int(warp))
+                self.remember_readers(shadow, part, warp)
             else:
                 self.against_readers(shadow, part)
                 self.remember_writers(shadow, part)
+
+    def on_delivery(self, access: Access) -> None:
+        """Against whom it might race, it did so when it began, or it met them on its way."""
+        shadow, first = self.shadow_of(access.blocks)
+        for _, part in self.by_warp(access, shadow, first):
+            self.remember_writers(shadow, part)
+
+    def by_warp(self, access: Access, shadow: _Shadow, first: int) -> Iterator[tuple[int, _WarpAccess]]:
+        """Lanes of one warp access together; the warps of a block one after the other."""
+        cells, lanes = self.cells(access, first)
+        threads = access.threads[lanes]
+        if isinstance(access.op, _MATRIX_OPS):
+            threads = threads // 32 * 32 + self.holders(access.op, access.threads, len(cells))
+        epochs = shadow.epochs[access.blocks[lanes] - first, threads // 32].astype(np.int64)
+        number = self.ops.number(access.op)
+        for warp in np.unique(threads // 32).tolist():
+            of = threads // 32 == warp
+            yield warp, _WarpAccess(access, cells[of], lanes[of], threads[of], epochs[of], number)
+
+    def holders(self, op: MatrixOp, threads: Ints, cells: int) -> Ints:
+        """For every cell of the rows that lanes address, the lane whose register it is loaded to or stored from."""
+        row = threads[:, None] % 8
+        byte = np.arange(cells // len(threads)) * self.launch.granule
+        held = 4 * (byte // 2) + row // 2 if op.trans else 4 * row + byte // 4
+        return held.ravel()
 
     # -- conflicts -----------------------------------------------------------------------------
 
@@ -212,11 +182,12 @@ class RaceCheck(_ShadowHook):
         lane = int(part.lanes[at])
         byte, block = self.where(access, lane, int(part.cells[at]))
         thread = int(part.threads[at])
-        does = {"read": "reads", "write": "writes", "atomic": "atomically updates"}[access.kind]
-        who = self.launch.thread_index(other) if other != thread else "another thread"
+        if isinstance(self.ops[other_op], mem.CpAsync) and did == "wrote":
+            did = "copied to"
+        who = f"thread {self.launch.thread_index(other)}" if other != thread else "another thread"
         raise HazardError(
-            f"race: thread {self.launch.thread_index(thread)} of {block} {does} {byte} at {access.loc}, which "
-            f"{f'thread {who}' if other != thread else who} {did} at {self.ops[other_op].loc} with no barrier between",
+            f"race: thread {self.launch.thread_index(thread)} of {block} {DOES[access.kind]} {byte} at {access.loc}, "
+            f"which {who} {did} at {self.ops[other_op].loc} with no barrier between",
             access.loc,
             "put a barrier() between the two",
         )

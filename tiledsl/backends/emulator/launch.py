@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 
 from tiledsl.backends.emulator import (
     rules_arith,
+    rules_async,
     rules_debug,
     rules_gpu,
+    rules_matrix,
     rules_memory,
     rules_ptx,
     rules_tile,
@@ -26,13 +28,23 @@ from tiledsl.errors import KernelArgumentError
 from tiledsl.ir.abi import AbiArg, abi_of
 from tiledsl.ir.core import Kernel, Op, Value
 from tiledsl.ir.expr import evaluate
-from tiledsl.ir.ops import tile
+from tiledsl.ir.ops import mem, tile
 from tiledsl.ir.semantics import numpy_dtype
 from tiledsl.ir.types import DType, GlobalType, PtrType, SharedType
 
 __all__ = ["run"]
 
-FAMILIES = (rules_arith, rules_debug, rules_gpu, rules_memory, rules_ptx, rules_tile, rules_warp)
+FAMILIES = (
+    rules_arith,
+    rules_async,
+    rules_debug,
+    rules_gpu,
+    rules_matrix,
+    rules_memory,
+    rules_ptx,
+    rules_tile,
+    rules_warp,
+)
 """Importing a family registers its rules."""
 
 
@@ -71,8 +83,10 @@ def _hooks(options: Options) -> tuple[Hook, ...]:
     if not options.checks:
         return options.hooks
     from tiledsl.backends.emulator.checks import RaceCheck, UninitialisedCheck
+    from tiledsl.backends.emulator.checks_async import InFlightCheck
 
-    return (UninitialisedCheck(), RaceCheck(), *options.hooks)
+    # In this order: bytes on their way are also uninitialised, and their copy is a write that races.
+    return (InFlightCheck(), UninitialisedCheck(), RaceCheck(), *options.hooks)
 
 
 def _three(extents: list[int] | tuple[int, ...]) -> tuple[int, int, int]:
@@ -83,7 +97,8 @@ def _three(extents: list[int] | tuple[int, ...]) -> tuple[int, int, int]:
 def _granule(kernel: Kernel) -> int:
     types = [v.type for op in kernel.walk() if {"read", "write"} & op.effects for v in op.operands]
     shared = [t for t in types if isinstance(t, SharedType) or (isinstance(t, PtrType) and t.space == "shared")]
-    return min((t.dtype.bytes for t in shared), default=1)
+    widths = [t.dtype.bytes for t in shared] + [op.bytes for op in kernel.walk() if isinstance(op, mem.CpAsync)]
+    return min(widths, default=1)
 
 
 def _lay_out(kernel: Kernel) -> tuple[dict[Op, SharedTile], int]:

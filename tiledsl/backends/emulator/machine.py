@@ -14,6 +14,7 @@ from typing import Any, Sequence, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
+from tiledsl.backends.emulator.async_copies import AsyncCopies
 from tiledsl.backends.emulator.cohort import Cohort, Mask, merge
 from tiledsl.backends.emulator.memory import GlobalBuffer, SharedTile
 from tiledsl.backends.emulator.options import Hook, LaunchInfo, Options
@@ -115,7 +116,7 @@ class Machine:
 
 
 class Chunk:
-    """Blocks `first` ... `first + count - 1`. `shared`: [count, pitch] bytes."""
+    """Blocks `first` ... `first + count - 1`. `shared`: [count, pitch] bytes. `copies`: what is on its way there."""
 
     def __init__(self, machine: Machine, first: int, count: int) -> None:
         self.machine, self.first, self.count = machine, first, count
@@ -123,6 +124,7 @@ class Chunk:
         self.shared = np.zeros((count, self.pitch), np.uint8)
         self.typed: dict[np.dtype[Any], NDArray[Any]] = {}
         self.warps = machine.positions.warps
+        self.copies = AsyncCopies(self.shared, first, self.warps)
         self.ready = 0
         self.finished = 0
         self.waiting: list[_Arrived] = []

@@ -27,6 +27,7 @@ __all__ = [
     "SharedTile",
     "Span",
     "access_index",
+    "assign",
     "load",
     "name_threads",
     "notify",
@@ -77,7 +78,8 @@ class GlobalBuffer:
         self.strides = tuple(s // size for s in array.strides)
         flipped = array[tuple(slice(None, None, -1 if s < 0 else 1) for s in array.strides)]
         count = 1 + sum((n - 1) * abs(s) for n, s in zip(array.shape, self.strides, strict=True)) if array.size else 0
-        elements = np.lib.stride_tricks.as_strided(flipped, (count,), (size,))
+        # As plain words: NumPy's array interface does not know all dtypes of ml_dtypes.
+        elements = np.lib.stride_tricks.as_strided(flipped.view(f"u{size}"), (count,), (size,)).view(array.dtype)
         host = flipped.__array_interface__["data"][0]
         start = (number << ADDRESS_BITS) + (1 << (ADDRESS_BITS - 1)) + host % 4096
         below = sum((n - 1) * -s for n, s in zip(array.shape, self.strides, strict=True) if s < 0)
@@ -163,20 +165,23 @@ def store(c: Cohort, op: Op, span: Span, address: Any, values: tuple[Any, ...]) 
         notify(c, op, "write", span, address, len(values) * span.elements.itemsize)
     index = _index(span, address)
     for e, value in enumerate(values):
-        _assign(span.elements, index + e, value, c.mask)
+        assign(span.elements, index + e, value, c.mask)
 
 
-def access_index(c: Cohort, op: Op, span: Span, address: Ints, kind: AccessKind) -> Ints:
-    """Check one element a lane, tell the hooks, and give the indices into ``span.elements``."""
-    inside = _inside(span, address, 1)
+def access_index(c: Cohort, op: Op, span: Span, address: Ints, kind: AccessKind, vec: int = 1, align: int = 0) -> Ints:
+    """Check `vec` elements a lane, tell the hooks, and give the first one's index into ``span.elements``.
+
+    align: of what the address shall be a multiple, if not of the width.
+    """
+    inside = _inside(span, address, vec, align)
     if not inside.all():
-        _check_lanes(c, op, span, address, inside, 1)
+        _check_lanes(c, op, span, address, inside, vec, align)
     if c.chunk.machine.hooks:
-        notify(c, op, kind, span, address, span.elements.itemsize)
+        notify(c, op, kind, span, address, vec * span.elements.itemsize)
     return _index(span, address)
 
 
-def _assign(elements: NDArray[Any], index: Ints, value: Any, mask: Any) -> None:
+def assign(elements: NDArray[Any], index: Ints, value: Any, mask: Any) -> None:
     value = np.asarray(value, elements.dtype)
     if mask is None:
         shape = np.broadcast_shapes(index.shape, value.shape)
@@ -192,10 +197,10 @@ def _index(span: Span, address: Ints) -> Ints:
     return index if span.rows is None else index + span.rows
 
 
-def _inside(span: Span, address: Ints, vec: int) -> NDArray[np.bool_]:
+def _inside(span: Span, address: Ints, vec: int, align: int = 0) -> NDArray[np.bool_]:
     """Which addresses are aligned and name elements of the span."""
     width = vec * span.elements.itemsize
-    inside = (address >= span.low) & (address <= span.high - width) & (address % width == 0)
+    inside = (address >= span.low) & (address <= span.high - width) & (address % (align or width) == 0)
     if span.valid is not None and inside.any():
         index = _index(span, np.where(inside, address, np.int64(span.low)))
         for e in range(vec):
@@ -215,23 +220,26 @@ def notify(c: Cohort, op: Op, kind: AccessKind, span: Span, address: Ints, width
 # -- errors ----------------------------------------------------------------------------------------
 
 
-def _check_lanes(c: Cohort, op: Op, span: Span, address: Ints, inside: NDArray[np.bool_], vec: int) -> None:
+def _check_lanes(
+    c: Cohort, op: Op, span: Span, address: Ints, inside: NDArray[np.bool_], vec: int, align: int = 0
+) -> None:
     wrong = c.active() & ~inside
     if wrong.any():
-        _report(c, op, span, int(c.spread(address)[wrong][0]), wrong, vec)
+        _report(c, op, span, int(c.spread(address)[wrong][0]), wrong, vec, align)
 
 
-def _report(c: Cohort, op: Op, span: Span, address: int, wrong: NDArray[np.bool_], vec: int) -> None:
+def _report(c: Cohort, op: Op, span: Span, address: int, wrong: NDArray[np.bool_], vec: int, align: int) -> None:
     """Raise EmulatorError for the first lane of `wrong`, whose address this is."""
     size = span.elements.itemsize
     width = vec * size
+    align = align or width
     who = name_threads(c, wrong)
-    if span.low <= address <= span.high - width and address % width:
+    if span.low <= address <= span.high - width and address % align:
         raise EmulatorError(
-            f"misaligned access: {op.name} of {width} bytes at an address that is {address % width} past a multiple "
-            f"of {width}, byte {address - span.base} of {span.label}; {who}",
+            f"misaligned access: {op.name} of {width} bytes at an address that is {address % align} past a multiple "
+            f"of {align}, byte {address - span.base} of {span.label}; {who}",
             op.loc,
-            f"make the address a multiple of {width} bytes, or access fewer elements at once",
+            f"make the address a multiple of {align} bytes, or access fewer elements at once",
         )
     offset = address - span.base
     place = _element(span, offset // size) if offset % size == 0 else ""

@@ -14,7 +14,8 @@ from tiledsl.ir.types import Space
 
 __all__ = ["Access", "Hook", "LaunchInfo", "Options", "RunResult", "TraceRow"]
 
-AccessKind = Literal["read", "write", "atomic"]
+AccessKind = Literal["read", "write", "atomic", "async"]
+"""async: what an asynchronous copy will write to shared memory; it has begun, or is arriving (`Hook.on_delivery`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,9 @@ class Hook:
     def on_access(self, access: Access) -> None:
         """Before the access takes place, but after its bounds and alignment were checked."""
 
+    def on_delivery(self, access: Access) -> None:
+        """Before an asynchronous copy, `access.op`, writes what it has brought for threads that waited for it."""
+
     def on_barrier(self, op: Op, blocks: NDArray[np.int64]) -> None:
         """All threads of `blocks` (linear indices) have reached a barrier."""
 
@@ -97,7 +101,8 @@ class Hook:
 class Options:
     """How to run.
 
-    checks: report races on shared memory and reads of shared bytes that nobody wrote.
+    checks: report races on shared memory, reads of shared bytes that nobody wrote, and asynchronous copies that
+        nobody waited for.
     hooks: clients that see every access and barrier.
     stdout: where `print` writes; None is `sys.stdout`.
     trace: (block, thread), each a linear index or coordinates, whose every result is recorded.

@@ -1,8 +1,8 @@
 """From a structured kernel to linear code with registers, which is what cohorts execute.
 
 Every SSA value gets a register of its own, freed after its last use so that the working set of arrays
-stays in cache. A region is *blocking* if a warp may have to wait inside it: it holds a barrier, or a
-`while` loop that reads memory and so may wait for another warp's write.
+stays in cache. A region is *blocking* if a warp may have to wait inside it: it holds a barrier, a copy that the
+warps meet at, or a `while` loop that reads memory and so may wait for another warp's write.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tiledsl.backends.emulator.control import (
 from tiledsl.backends.emulator.rules import rule_of
 from tiledsl.errors import EmulatorError
 from tiledsl.ir.core import Block, Kernel, Op, Value
-from tiledsl.ir.ops import arith, control, gpu
+from tiledsl.ir.ops import arith, control, gpu, tile
 from tiledsl.ir.semantics import canonical, numpy_dtype
 
 __all__ = ["Program", "flatten"]
@@ -52,11 +52,20 @@ class Program:
 
 def flatten(kernel: Kernel) -> Program:
     """Raises EmulatorError for an op that has no rule."""
-    flat = _Flattener()
+    flat = _Flattener(_joined_copies(kernel))
     arguments = flat.define(kernel.body.args)
     flat.block_ops(kernel.body)
     flat.code.append(ReturnInstr(kernel.body.terminator))
     return Program(flat.code, flat.initial, arguments, flat.fills)
+
+
+def _joined_copies(kernel: Kernel) -> frozenset[Op]:
+    """The copies of pipelined loops, before and after which all warps of a block meet.
+
+    The author writes no barriers there, the pass `pipeline` does: until then the emulator keeps the program's order.
+    """
+    loops = [op for op in kernel.walk() if isinstance(op, control.For) and op.stages > 0]
+    return frozenset(op for loop in loops for op in loop.walk() if isinstance(op, tile.Copy))
 
 
 def _reads_memory(block: Block) -> bool:
@@ -65,10 +74,6 @@ def _reads_memory(block: Block) -> bool:
 
 def _spins(op: Op) -> bool:
     return isinstance(op, control.While) and any(_reads_memory(b) for b in op.blocks)
-
-
-def _is_blocking(op: Op) -> bool:
-    return any(isinstance(inner, gpu.Barrier) or _spins(inner) for inner in op.walk())
 
 
 def _last_use(value: Value, block: Block) -> Op | None:
@@ -84,7 +89,10 @@ def _last_use(value: Value, block: Block) -> Op | None:
 
 
 class _Flattener:
-    def __init__(self) -> None:
+    """`joined`: ops before and after which all warps of a block meet."""
+
+    def __init__(self, joined: frozenset[Op]) -> None:
+        self.joined = joined
         self.code: list[Instr] = []
         self.initial: list[Any] = []
         self.registers: dict[Value, int] = {}
@@ -96,6 +104,9 @@ class _Flattener:
         if fill is not None:
             self.fills[register] = fill
         return register
+
+    def is_blocking(self, op: Op) -> bool:
+        return any(isinstance(i, gpu.Barrier) or i in self.joined or _spins(i) for i in op.walk())
 
     def define(self, values: Sequence[Value]) -> tuple[int, ...]:
         for value in values:
@@ -125,7 +136,7 @@ class _Flattener:
     def constant(self, op: arith.Constant) -> None:
         (register,) = self.define(op.results)
         value = np.array(op.value, numpy_dtype(op.dtype))
-        self.initial[register] = canonical(value, op.dtype) if op.dtype.is_float else value
+        self.initial[register] = canonical(value, op.dtype) if op.dtype.python is float else value
 
     def emit(self, op: Op) -> Instr:
         """Code for one op; returns the instruction after which its operands may be freed."""
@@ -141,10 +152,18 @@ class _Flattener:
             case _:
                 if op.blocks:
                     raise EmulatorError(f"the emulator cannot run {op.name}", op.loc)
-                return self.append(OpInstr(op, rule_of(op), self.read(op.operands), self.define(op.results)))
+                return self.emit_op(op)
+
+    def emit_op(self, op: Op) -> Instr:
+        if op in self.joined:
+            self.append(BarrierInstr(op))
+        instr = self.append(OpInstr(op, rule_of(op), self.read(op.operands), self.define(op.results)))
+        if op in self.joined:
+            self.append(BarrierInstr(op))
+        return instr
 
     def emit_if(self, op: control.If) -> Instr:
-        blocking = _is_blocking(op)
+        blocking = self.is_blocking(op)
         saved, pending, from_then = self.scratch(True), self.scratch(False), self.scratch(False)
         begin = IfBegin(op, self.registers[op.condition], saved, pending, from_then, blocking)
         self.code.append(begin)
@@ -160,7 +179,7 @@ class _Flattener:
         return self.append(Join(op, saved, (saved, pending, from_then), blocking))
 
     def emit_for(self, op: control.For) -> Instr:
-        blocking = _is_blocking(op)
+        blocking = self.is_blocking(op)
         saved, count, trips = self.scratch(True), self.scratch(), self.scratch()
         lo, hi, step = self.read(op.operands[:3])
         inits = self.read(op.inits)
@@ -178,7 +197,7 @@ class _Flattener:
         return self.append(Join(op, saved, (saved, count, trips, induction, *carried), blocking))
 
     def emit_while(self, op: control.While) -> Instr:
-        blocking = _is_blocking(op)
+        blocking = self.is_blocking(op)
         saved = self.scratch(True)
         inits = self.read(op.operands)
         before = self.define(op.before.args)

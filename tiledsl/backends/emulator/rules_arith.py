@@ -10,8 +10,10 @@ import numpy as np
 from tiledsl.backends.emulator import native
 from tiledsl.backends.emulator.cohort import Cohort, blend
 from tiledsl.backends.emulator.rules import rule
+from tiledsl.backends.emulator.words import from_word, to_word
 from tiledsl.ir import semantics
 from tiledsl.ir.ops import arith
+from tiledsl.ir.semantics import numpy_dtype
 from tiledsl.ir.types import DType
 
 __all__: list[str] = []
@@ -36,6 +38,16 @@ def cast(c: Cohort, op: arith.Cast, src: Any) -> Any:
 @rule(arith.Bitcast)
 def bitcast(c: Cohort, op: arith.Bitcast, src: Any) -> Any:
     return semantics.bitcast(src, op.src.dtype, op.to)
+
+
+@rule(arith.PackWord)
+def pack_word(c: Cohort, op: arith.PackWord, *elements: Any) -> Any:
+    return to_word(elements)
+
+
+@rule(arith.UnpackWord)
+def unpack_word(c: Cohort, op: arith.UnpackWord, word: Any) -> tuple[Any, ...]:
+    return from_word(word, numpy_dtype(op.to))
 
 
 @rule(arith.Select)

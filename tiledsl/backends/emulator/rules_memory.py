@@ -17,7 +17,7 @@ from tiledsl.ir.ops import mem
 from tiledsl.ir.semantics import numpy_dtype
 from tiledsl.ir.types import PtrType
 
-__all__: list[str] = []
+__all__ = ["span_of"]
 
 
 @rule(mem.SharedBase)
@@ -48,9 +48,9 @@ def add_atomically(c: Cohort, op: mem.AtomicAdd, address: Any, value: Any) -> An
     return atomic_add(c, op, span_of(c, op, address), op.value.dtype, address, value)
 
 
-def span_of(c: Cohort, op: Op, address: Any) -> Span:
-    """What an access may touch: the tile or tensor that its pointer was derived from."""
-    pointer = op.operands[0]
+def span_of(c: Cohort, op: Op, address: Any, position: int = 0) -> Span:
+    """What an access through the op's operand at `position` may touch: the tile or tensor that it was derived from."""
+    pointer = op.operands[position]
     type_ = pointer.type
     assert isinstance(type_, PtrType)
     dtype = numpy_dtype(type_.dtype)
@@ -63,7 +63,7 @@ def span_of(c: Cohort, op: Op, address: Any) -> Span:
         else:
             tile = SharedTile("shared memory", type_.dtype, 0, shared_bytes)
         return tile.span(c, dtype)
-    return _global_span(c, op, np.asarray(address), dtype)
+    return _global_span(c, op, pointer, np.asarray(address), dtype)
 
 
 def _root(pointer: Value) -> Value:
@@ -73,10 +73,10 @@ def _root(pointer: Value) -> Value:
     return pointer
 
 
-def _global_span(c: Cohort, op: Op, address: NDArray[Any], dtype: np.dtype[Any]) -> Span:
+def _global_span(c: Cohort, op: Op, pointer: Value, address: NDArray[Any], dtype: np.dtype[Any]) -> Span:
     """Found by address, since a pointer may have come through a selection; all lanes use one tensor."""
     buffers = c.chunk.machine.buffers
-    root = _root(op.operands[0])
+    root = _root(pointer)
     if isinstance(root.owner, Block) and root in buffers:
         return buffers[root].span
     lanes = c.active()

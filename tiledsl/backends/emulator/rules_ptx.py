@@ -50,6 +50,8 @@ def inline(c: Cohort, op: ptx.Inline, *operands: Any) -> Any:
 def _result(c: Cohort, op: ptx.Inline, value: Any, dtype: DType) -> Any:
     array, shape = np.asarray(value), (c.shape[0] * c.shape[1], 32)
     exact = array.dtype.kind in "iub" or not (dtype.is_integer or dtype == BOOL)
+    if dtype.is_matrix:  # NumPy's own conversions round differently, or none was meant
+        exact = array.dtype == numpy_dtype(dtype)
     if not exact or not _broadcasts(array.shape, shape):
         raise EmulatorError(
             f"emulate= of {op.text!r} returned {array.dtype}{list(array.shape)} for an output that is {dtype}; "

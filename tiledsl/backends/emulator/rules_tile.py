@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from math import prod
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tiledsl.backends.emulator.atomics import atomic_add
-from tiledsl.backends.emulator.cohort import Cohort, blend
-from tiledsl.backends.emulator.memory import GlobalBuffer, SharedTile, Span, load, name_threads, store
+from tiledsl.backends.emulator.cohort import Cohort
+from tiledsl.backends.emulator.memory import GlobalBuffer, SharedTile, load, store
+from tiledsl.backends.emulator.places import (
+    Memory,
+    Place,
+    is_global,
+    load_inside,
+    read_guarded,
+    store_inside,
+    write_guarded,
+)
 from tiledsl.backends.emulator.rules import rule
-from tiledsl.errors import EmulatorError
-from tiledsl.ir.core import Op, Value
+from tiledsl.ir.core import Value
 from tiledsl.ir.ops import tile
 from tiledsl.ir.semantics import numpy_dtype
-from tiledsl.ir.types import FragmentType, MemoryType
+from tiledsl.ir.types import FragmentType
 from tiledsl.passes.thread_map import Plan, plan_copy
 
 __all__: list[str] = []
-
-Memory = GlobalBuffer | SharedTile
 
 
 # -- tensors ---------------------------------------------------------------------------------------
@@ -71,13 +75,13 @@ def add_atomically(c: Cohort, op: tile.AtomicAdd, memory: Memory, *operands: Any
 @rule(tile.Get)
 def get(c: Cohort, op: tile.Get, memory: Memory, *operands: Any) -> Any:
     *indices, other = operands
-    return _packed(op, _read(_place(c, op, memory, indices), other if op.vec > 1 else (other,)))
+    return _packed(op, read_guarded(_place(c, op, memory, indices), other if op.vec > 1 else (other,)))
 
 
 @rule(tile.Put)
 def put(c: Cohort, op: tile.Put, memory: Memory, *operands: Any) -> None:
     *indices, value = operands
-    _write(_place(c, op, memory, indices), value if op.vec > 1 else (value,))
+    write_guarded(_place(c, op, memory, indices), value if op.vec > 1 else (value,))
 
 
 @rule(tile.Copy)
@@ -92,152 +96,35 @@ def copy(c: Cohort, op: tile.Copy, *operands: Any) -> None:
         values: list[Any] = []
         for place in _places(c, op, op.src, operands[:split], plan, plan.src_vector, start):
             zero = np.zeros((), numpy_dtype(op.dtype))
-            values += _read(place, (zero,) * place.vec) if _is_global(place) else _load(place)
+            values += read_guarded(place, (zero,) * place.vec) if is_global(place) else load_inside(place)
         at = 0
         for place in _places(c, op, op.dst, operands[split:], plan, plan.dst_vector, start):
             part = tuple(values[at : at + place.vec])
             at += place.vec
-            _write(place, part) if _is_global(place) else _store(place, part)
+            write_guarded(place, part) if is_global(place) else store_inside(place, part)
 
 
 def _places(
     c: Cohort, op: tile.Copy, side: tile.Side, given: tuple[Any, ...], plan: Plan, vector: bool, start: list[Any]
-) -> list[_Place]:
+) -> list[Place]:
     """Where one access of a copy goes on one side: one place, or one for each element."""
     memory, *origin = given
     width = plan.map.width
-    places: list[_Place] = []
+    places: list[Place] = []
     for e in range(1 if vector else width):
         indices = [np.asarray(i) for i in origin]
         for axis, coordinate in enumerate(start):
             indices[side.axes[axis]] = indices[side.axes[axis]] + coordinate + (e if axis == plan.map.axis else 0)
-        places.append(_Place(c, op, memory, indices, side.type, width if vector else 1))
+        places.append(Place(c, op, memory, indices, side.type, width if vector else 1))
     return places
-
-
-def _is_global(place: _Place) -> bool:
-    return isinstance(place.memory, GlobalBuffer)
-
-
-def _load(place: _Place) -> tuple[Any, ...]:
-    place.require_inside(place.whole)
-    return load(place.c, place.op, place.span, place.address, place.vec)
-
-
-def _store(place: _Place, values: tuple[Any, ...]) -> None:
-    place.require_inside(place.whole)
-    store(place.c, place.op, place.span, place.address, values)
-
-
-def _read(place: _Place, others: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A vector that is inside as a whole is one access; otherwise its elements are accessed one by one."""
-    c, op = place.c, place.op
-    values = list(others)
-    with _Lanes(c, place.whole) as some:
-        if some:
-            read = load(c, op, place.span, place.address, place.vec)
-            values = [blend(_mask(place.whole), new, old) for new, old in zip(read, others, strict=True)]
-    for e in range(place.vec if place.vec > 1 else 0):
-        rest = place.element(e) & ~place.whole
-        with _Lanes(c, rest) as some:
-            if some:
-                (read,) = load(c, op, place.span, place.address + e * place.size)
-                values[e] = blend(_mask(rest), read, values[e])
-    return tuple(values)
-
-
-def _write(place: _Place, values: tuple[Any, ...]) -> None:
-    c, op = place.c, place.op
-    with _Lanes(c, place.whole) as some:
-        if some:
-            store(c, op, place.span, place.address, values)
-    for e in range(place.vec if place.vec > 1 else 0):
-        with _Lanes(c, place.element(e) & ~place.whole) as some:
-            if some:
-                store(c, op, place.span, place.address + e * place.size, (values[e],))
 
 
 def _packed(op: tile.Access, values: tuple[Any, ...]) -> Any:
     return values if op.vec > 1 else values[0]
 
 
-def _place(c: Cohort, op: tile.Access, memory: Memory, indices: Any) -> _Place:
-    return _Place(c, op, memory, indices, op.memory_type, op.vec)
-
-
-def _mask(lanes: Any) -> Any:
-    """Lanes as `blend` takes them: None for all."""
-    return None if np.all(lanes) else np.asarray(lanes)
-
-
-class _Lanes:
-    """Restricts the cohort's mask inside ``with``, which gives whether any active lane is left."""
-
-    def __init__(self, c: Cohort, lanes: Any) -> None:
-        self.c, self.lanes = c, lanes
-
-    def __enter__(self) -> bool:
-        self.saved = self.c.mask
-        if not np.all(self.lanes):
-            self.c.mask = np.asarray(self.lanes & (True if self.saved is None else self.saved))
-            if self.c.mask.ndim == 0:
-                self.c.mask = self.c.mask.reshape(1, 1, 1)
-            return bool(self.c.mask.any())
-        return True
-
-    def __exit__(self, *error: object) -> None:
-        self.c.mask = self.saved
-
-
-class _Place:
-    """Where an access goes: `address` in bytes, and `whole`: which lanes have all `vec` elements inside."""
-
-    def __init__(self, c: Cohort, op: Op, memory: Memory, indices: Any, type_: MemoryType, vec: int) -> None:
-        self.c, self.op, self.memory, self.vec = c, op, memory, vec
-        self.indices = [np.asarray(i) for i in indices]
-        dtype = type_.dtype
-        self.size = dtype.bytes
-        if isinstance(memory, GlobalBuffer):
-            self.extents, strides, start = memory.shape, memory.strides, memory.pointer
-            self.span: Span = memory.span
-            self.axis = getattr(type_, "unit", -1)
-        else:
-            self.extents, start = memory.dims, memory.offset
-            strides = tuple(prod(memory.dims[a + 1 :]) for a in range(len(memory.dims)))
-            self.span = memory.span(c, numpy_dtype(dtype))
-            self.axis = len(self.extents) - 1
-        offset = np.zeros((), np.int64)
-        for index, step in zip(self.indices, strides, strict=True):
-            offset = offset + index * np.int64(step)
-        self.address: Any = start + offset * self.size
-        self.whole = self.element(0)
-        if vec > 1:
-            self.whole = self.whole & self.element(vec - 1)
-
-    def element(self, e: int) -> Any:
-        """Which lanes have element `e` of the vector inside the memory's extents."""
-        inside: Any = np.True_
-        for axis, (index, extent) in enumerate(zip(self.indices, self.extents, strict=True)):
-            shifted = index + e if axis == self.axis else index
-            inside = inside & (shifted >= 0) & (shifted < extent)
-        return inside
-
-    def require_inside(self, inside: NDArray[np.bool_]) -> None:
-        if np.all(inside):
-            return
-        wrong = self.c.active() & ~inside
-        if not wrong.any():
-            return
-        at = ", ".join(str(int(self.c.spread(i)[wrong][0])) for i in self.indices)
-        vector = f" and the {self.vec - 1} elements after it" if self.vec > 1 else ""
-        extents = " x ".join(map(str, self.extents))
-        name = self.span.label
-        raise EmulatorError(
-            f"out of bounds: {self.op.name} at {name}[{at}]{vector}, but {name} has {extents} elements; "
-            + name_threads(self.c, wrong),
-            self.op.loc,
-            f"guard the access ({name}.get, {name}.put) or correct the index",
-        )
+def _place(c: Cohort, op: tile.Access, memory: Memory, indices: Any) -> Place:
+    return Place(c, op, memory, indices, op.memory_type, op.vec)
 
 
 # -- fragments -------------------------------------------------------------------------------------
@@ -249,11 +136,11 @@ def pack(c: Cohort, op: tile.Pack, *elements: Any) -> tuple[Any, ...]:
 
 
 def _position(at: tuple[int, ...], fragment: Value) -> int:
-    """Where an element is in the tuple: row-major order."""
+    """Where an element is in the tuple: row-major order of what one thread holds."""
     type_ = fragment.type
     assert isinstance(type_, FragmentType)
     linear = 0
-    for index, extent in zip(at, type_.dims, strict=True):
+    for index, extent in zip(at, type_.local, strict=True):
         linear = linear * extent + index
     return linear
 

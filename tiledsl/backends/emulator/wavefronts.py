@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from tiledsl.backends.emulator.options import Access, AccessKind, Hook
+from tiledsl.backends.emulator.options import Access, Hook
 from tiledsl.ir.core import Op
+from tiledsl.ir.ops import async_copy, matrix, mem
 from tiledsl.layout.banks import BANKS, PHASES, WORD, Kind, Phases
 
 __all__ = ["OpCount", "WavefrontCount"]
@@ -22,7 +23,17 @@ __all__ = ["OpCount", "WavefrontCount"]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-KINDS: Mapping[AccessKind, Kind] = {"read": "load", "write": "store", "atomic": "atomic"}
+KINDS: Mapping[str, Kind] = {"read": "load", "write": "store", "atomic": "atomic"}
+OWN_KINDS: Mapping[type[Op], Kind] = {
+    matrix.LdMatrix: "ldmatrix",
+    mem.LdMatrix: "ldmatrix",
+    matrix.StMatrix: "stmatrix",
+    mem.StMatrix: "stmatrix",
+    async_copy.Cp: "cp_async",
+    mem.CpAsync: "cp_async",
+}
+"""Ops whose accesses are of a kind of their own. They take part with the lanes that give an address."""
+
 MOST_WARPS = 32
 ABSENT = np.int64(-1)
 
@@ -53,13 +64,13 @@ class WavefrontCount(Hook):
         return sum(count.wavefronts for count in self.counts.values())
 
     def of_kind(self, kind: Kind) -> int:
-        """Wavefronts of all loads, stores or atomics."""
+        """Wavefronts of all accesses of a kind."""
         return sum(count.wavefronts for count in self.counts.values() if count.kind == kind)
 
     def on_access(self, access: Access) -> None:
         if access.space != "shared" or not len(access.threads):
             return
-        kind = KINDS[access.kind]
+        kind = OWN_KINDS.get(type(access.op)) or KINDS[access.kind]
         groups, warps, lanes = _by_warp(access)
         key = access.op, access.width
         count = self.counts.setdefault(key, OpCount(kind, access.width))
