@@ -1,4 +1,4 @@
-"""What was decided for a kernel, and what became of it: ``k.explain("banks")``, ``k.explain("sass")``."""
+"""What was decided for a kernel, and what became of it: ``k.explain("banks")``, ``("pipeline")``, ``("sass")``."""
 
 from __future__ import annotations
 
@@ -43,6 +43,32 @@ def _banks(compiled: Compiled) -> Report:
     return replace(report, title=f"{compiled.label} for {compiled.arch}")
 
 
+def _pipeline(compiled: Compiled) -> Report:
+    """The schedules of pipelined loops, and other groups of copies: `passes.pipeline_report.PipelineReport`."""
+    from tiledsl.compiler import lower
+    from tiledsl.ir.core import Kernel
+    from tiledsl.passes.async_groups import AsyncGroups
+    from tiledsl.passes.pipeline import stages
+    from tiledsl.passes.pipeline_loops import Pipeline
+    from tiledsl.passes.pipeline_report import LoopReport, PipelineReport, group_reports, loop_reports
+
+    names = stages()
+    before = f"after:{names[names.index(Pipeline.name) - 1]}"
+    loops: list[LoopReport] = []
+    reports: list[PipelineReport] = []
+
+    def observe(stage: str, kernel: Kernel) -> None:
+        if stage == before:
+            loops.extend(loop_reports(kernel))
+        elif stage == f"after:{AsyncGroups.name}":
+            title = f"{compiled.label} for {compiled.arch}"
+            reports.append(PipelineReport(title, tuple(loops), group_reports(kernel, loops)))
+
+    lower(compiled.signature, compiled.spec, compiled.arch, observe=observe)
+    (report,) = reports
+    return report
+
+
 def _sass(compiled: Compiled) -> Report:
     """What ptxas made of it: `backends.ptx.sass_report.SassReport`."""
     from tiledsl.backends.ptx.sass_report import sass_report
@@ -50,7 +76,7 @@ def _sass(compiled: Compiled) -> Report:
     return sass_report(compiled.cubin, compiled.ptx)
 
 
-EXPLAIN: dict[str, Callable[[Compiled], Report]] = {"banks": _banks, "sass": _sass}
+EXPLAIN: dict[str, Callable[[Compiled], Report]] = {"banks": _banks, "pipeline": _pipeline, "sass": _sass}
 """Explanations by name."""
 
 

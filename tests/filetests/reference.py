@@ -2,7 +2,7 @@
 
 Shares nothing with `tiledsl.ir.semantics`: it is the second opinion that the filetests' expected
 results are written from (the third is an H200). A float is (sign, magnitude): the magnitude is a
-Fraction, `INF` or `NAN`.
+Fraction, `INF` or `NAN`. A tf32 is read as an f32; some conversions also act on the bits of NaNs (`_NAN_MOVES`).
 """
 
 from __future__ import annotations
@@ -22,10 +22,17 @@ __all__ = ["approximate", "cast_bits", "row_bits"]
 
 @dataclass(frozen=True)
 class _Format:
-    """IEEE 754 binary interchange format: exponent and fraction bits."""
+    """IEEE 754 binary interchange format: exponent and fraction bits.
+
+    infinite: False where the codes of infinity and NaN are numbers, but for the one with all bits set, which is NaN.
+    saturates: rounding gives the largest number instead of infinity. away: rounding takes ties away from zero.
+    """
 
     exponent: int
     fraction: int
+    infinite: bool = True
+    saturates: bool = False
+    away: bool = False
 
     @property
     def bits(self) -> int:
@@ -35,8 +42,27 @@ class _Format:
     def bias(self) -> int:
         return (1 << (self.exponent - 1)) - 1
 
+    @property
+    def largest(self) -> int:
+        """The code of the largest number."""
+        ones = (1 << (self.bits - 1)) - 1
+        return ones - (1 << self.fraction if self.infinite else 1)
 
-_FORMATS = {"f64": _Format(11, 52), "f32": _Format(8, 23), "f16": _Format(5, 10), "bf16": _Format(8, 7)}
+    def nearest(self, steps: Fraction) -> int:
+        return math.floor(steps + Fraction(1, 2)) if self.away else round(steps)  # Python rounds halves to even
+
+
+_FORMATS = {
+    "f64": _Format(11, 52),
+    "f32": _Format(8, 23),
+    "f16": _Format(5, 10),
+    "bf16": _Format(8, 7),
+    "tf32": _Format(8, 10, away=True),
+    "e4m3": _Format(4, 3, infinite=False, saturates=True),
+    "e5m2": _Format(5, 2, saturates=True),
+}
+_TF32_LOW = 13
+"""Bits of a tf32 below its fraction."""
 
 
 @dataclass(frozen=True)
@@ -65,20 +91,28 @@ _NAN = _Float(False, "nan")
 
 @cache
 def _decode(bits: int, dtype: DType) -> _Float:
-    form = _FORMATS[dtype.name]
+    form = _FORMATS["f32" if dtype.name == "tf32" else dtype.name]
     negative = bool(bits >> (form.bits - 1))
     exponent = bits >> form.fraction & ((1 << form.exponent) - 1)
     fraction = bits & ((1 << form.fraction) - 1)
-    if exponent == (1 << form.exponent) - 1:
+    if form.infinite and exponent == (1 << form.exponent) - 1:
         return _Float(negative, "nan" if fraction else "inf")
+    if bits & ((1 << (form.bits - 1)) - 1) > form.largest:
+        return _Float(negative, "nan")
     scale = Fraction(2) ** (max(exponent, 1) - form.bias - form.fraction)
     return _Float(negative, (fraction + (bool(exponent) << form.fraction)) * scale)
 
 
 def _encode(value: _Float, dtype: DType) -> int:
-    """Round to nearest even."""
+    """Round to nearest."""
     form = _FORMATS[dtype.name]
-    infinity = ((1 << form.exponent) - 1) << form.fraction
+    if dtype.name == "tf32":
+        return _round(value, form) << _TF32_LOW
+    return _round(value, form)
+
+
+def _round(value: _Float, form: _Format) -> int:
+    infinity = form.largest if form.saturates else ((1 << form.exponent) - 1) << form.fraction
     if value.nan:
         return (1 << (form.bits - 1)) - 1
     sign = value.negative << (form.bits - 1)
@@ -88,7 +122,7 @@ def _encode(value: _Float, dtype: DType) -> int:
     top = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
     top -= magnitude < Fraction(2) ** top
     unit = max(top, 1 - form.bias) - form.fraction
-    steps = round(magnitude / Fraction(2) ** unit)  # Python rounds halves to even
+    steps = form.nearest(magnitude / Fraction(2) ** unit)
     # A carry out of the fraction moves into the exponent by itself.
     biased = unit + form.fraction + form.bias
     code = steps if steps < 1 << form.fraction and biased == 1 else ((biased - 1) << form.fraction) + steps
@@ -244,11 +278,23 @@ def row_bits(row: str, dtype: DType, bits: tuple[int, ...]) -> int:
     return _integer_row(row, dtype, bits)
 
 
+_NAN_MOVES: dict[tuple[str, str], Callable[[int], int]] = {
+    ("bf16", "f32"): lambda bits: bits << 16,
+    ("bf16", "tf32"): lambda bits: bits << 16,
+    ("f32", "tf32"): lambda bits: bits >> _TF32_LOW << _TF32_LOW,
+}
+"""Casts that keep bits of a NaN; every other one makes the canonical NaN. (From tf32 to f32 all bits are kept.)"""
+
+
 def cast_bits(bits: int, src: DType, dst: DType) -> int:
     """The bits of the cast of a value with these bits."""
-    if src.is_float:
+    if src.python is float:
         value = _decode(bits, src)
-        if dst.is_float:
+        if value.nan and (src.name, dst.name) in _NAN_MOVES:
+            return _NAN_MOVES[src.name, dst.name](bits)
+        if (src.name, dst.name) == ("tf32", "f32"):
+            return bits
+        if dst.python is float:
             return _encode(value, dst)
         if dst.kind == "bool":
             return int(value.magnitude != 0)
@@ -256,7 +302,7 @@ def cast_bits(bits: int, src: DType, dst: DType) -> int:
     number = _number(bits, src)
     if dst.kind == "bool":
         return int(number != 0)
-    if dst.is_float:
+    if dst.python is float:
         return _encode(_Float(number < 0, Fraction(abs(number))), dst)
     return number % (1 << dst.bits)
 

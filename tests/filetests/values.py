@@ -32,9 +32,15 @@ SPECIAL_BITS: dict[str, tuple[int, ...]] = {
         0, 1 << 15, 0x3F80, 0xBF80, 0x3FC0, 0xC020, 1, (1 << 7) - 1, 1 << 7,
         0x7F7F, 0x1F81, 0x7F80, 0xFF80, 0x7FFF, 0xFFC1,
     ),
+    "tf32": (  # as f32; one whose low 13 bits are set, and NaNs whose payload is in them or above
+        0, 1 << 31, 0x3F800000, 0xBF800000, 0x3FC00000, 0xC0200000, 0x2000, 0x7FE000, 1 << 23,
+        0x7F7FE000, 0x3F801FFF, 0x7F800000, 0xFF800000, 0x7FFFE000, 0xFFC00001, 0x7F800001,
+    ),
+    "e4m3": tuple(range(256)),
+    "e5m2": tuple(range(256)),
     "bool": (0, 1),
 }  # fmt: skip
-"""Bits of the special floats and bools. Integers: see `special_bits`."""
+"""Bits of the special floats and bools; every code of the 8-bit floats. Integers: see `special_bits`."""
 
 
 def special_bits(dtype: DType) -> tuple[int, ...]:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -23,11 +22,13 @@ from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Kernel, Value
 from tiledsl.ir.expr import ConstExpr
 from tiledsl.ir.ops import arith, control, gpu, tile, warp
-from tiledsl.ir.scalar import SCALAR
+from tiledsl.ir.scalar import SCALAR, converts
 from tiledsl.ir.types import (
     BF16,
     BOOL,
     DTYPES,
+    E4M3,
+    E5M2,
     F16,
     F32,
     F64,
@@ -120,7 +121,8 @@ class _Maker:
             "COUNT": GlobalType(U32, (4,), 0, 4),
             "BITS": GlobalType(I64, ("T", COLUMNS), 1, 8),
         }
-        self.scalars: dict[str, DType] = {"s": F32, "n": I32, "x": self.other}
+        # The formats of matrix operands come in tensors only.
+        self.scalars: dict[str, DType] = {"s": F32, "n": I32, "x": F32 if self.other.is_matrix else self.other}
         self.body = Block(
             [*self.tables.values(), *self.outputs.values(), *self.scalars.values()],
             [*self.tables, *self.outputs, *self.scalars],
@@ -176,13 +178,13 @@ class _Maker:
         """A scalar, or the first element of a fragment, as an i64."""
         if isinstance(value.type, FragmentType):
             value = self.b.value(tile.Extract(value, at=(0,) * len(value.type.dims)))
-        if value.dtype.is_float:
+        if value.dtype.python is float:
             value = self.b.value(arith.Bitcast(value, to=DTYPES[f"i{value.dtype.bits}"]))
         return self.b.cast(value, I64)
 
     def arguments_factory(self) -> Callable[[], dict[str, Any]]:
         seed, tables, outputs, total = self.seed, self.tables, self.outputs, self.count * BLOCKS
-        other = self.other
+        scalar = self.scalars["x"]
         sizes = {"M": 5, "K": 7, "L": 14, "N": 9, "T": total, "G": max(1, total - 3), "R": 6}
 
         def make() -> dict[str, Any]:
@@ -194,7 +196,7 @@ class _Maker:
             for name, type_ in outputs.items():
                 shape = tuple(d if isinstance(d, int) else sizes[d] for d in type_.dims)
                 given[name] = np.zeros(shape, _numpy(type_.dtype))
-            x = _random_array(rng, other, (1,))[0]
+            x = _random_array(rng, scalar, (1,))[0]
             return {**given, "s": np.float32(rng.standard_normal()), "n": np.int32(rng.integers(-5, 9)), "x": x}
 
         return make
@@ -219,7 +221,7 @@ class _Maker:
     def constant(self, dtype: DType) -> Value:
         if dtype is BOOL:
             return self.b.constant(self.random.random() < 0.5, BOOL)
-        if dtype.is_float:
+        if dtype.python is float:
             from tiledsl.ir import semantics
 
             return self.b.constant(semantics.fold_cast(self.random.choice(FLOATS), F64, dtype), dtype)
@@ -297,19 +299,23 @@ class _Maker:
             self.pool.index.append((value, bound))
 
     def cast(self) -> None:
-        to = self.random.choice((F32, I32, self.other, BOOL, *NUMBERS))
         if self.random.random() < 0.2:
-            self.pool.add(self.b.cast(self.index()[0], to))
+            self.pool.add(self.b.cast(self.index()[0], self.target(INDEX)))
             return
         src = self.random.choice(list(self.pool.values))
         if isinstance(src, DType):
-            value = self.pool.add(self.b.cast(self.pick(src), to))
-            self.pool.add(self.b.cast(value, self.random.choice(NUMBERS)))
+            value = self.pool.add(self.b.cast(self.pick(src), self.target(src)))
+            self.pool.add(self.b.cast(value, self.target(value.dtype)))
+
+    def target(self, src: DType) -> DType:
+        """What a value of `src` may be converted to."""
+        wanted = (F32, I32, self.other, BOOL, *NUMBERS)
+        return self.random.choice([to for to in wanted if converts(src, to)])
 
     def bitcast(self) -> None:
         """Floats to bits only: bits to a float could make a NaN whose payload arithmetic may drop."""
         src = self.random.choice((F32, I32, self.other))
-        to = [t for t in NUMBERS if t.bits == src.bits and not t.is_float]
+        to = [t for t in NUMBERS if t.bits == src.bits and t.python is int]
         self.pool.add(self.b.value(arith.Bitcast(self.pick(src), to=self.random.choice(to))))
 
     def select(self) -> None:
@@ -502,9 +508,9 @@ def _numpy(dtype: DType) -> np.dtype[Any]:
 
 def _random_array(rng: np.random.Generator, dtype: DType, shape: tuple[int, ...]) -> Array:
     """Ordinary values with some special ones among them. NaNs are the canonical one."""
-    if dtype is BF16:
-        return (rng.standard_normal(shape) * 8).astype(ml_dtypes.bfloat16)
-    if dtype.is_float:
+    if dtype in (BF16, E4M3, E5M2):
+        return (rng.standard_normal(shape) * 8).astype(_numpy(dtype))
+    if dtype.python is float:
         values = (rng.standard_normal(shape) * 8).astype(_numpy(dtype))
         special = np.array([0.0, -0.0, np.inf, -np.inf, 6e-5, 1e-7], values.dtype)
         return np.where(rng.random(shape) < 0.15, rng.choice(special, shape), values)

@@ -7,6 +7,7 @@ Every statement has a line of its own.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from math import prod
 from random import Random
 
@@ -14,12 +15,12 @@ from tiledsl.errors import Loc
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Kernel, Value
 from tiledsl.ir.expr import ConstExpr
-from tiledsl.ir.ops import control, gpu, tile
-from tiledsl.ir.types import F16, F32, F64, I32, I64, INDEX, U8, DType, FragmentType, GlobalType, SharedType
+from tiledsl.ir.ops import async_copy, control, gpu, matrix, tile
+from tiledsl.ir.types import F16, F32, F64, I32, I64, INDEX, U8, U32, DType, FragmentType, GlobalType, SharedType
 from tiledsl.layout.shared import AUTO
 from tiledsl.passes.bank_conflicts import candidates
 
-__all__ = ["BLOCKS", "OUTPUTS", "random_shared_kernel"]
+__all__ = ["BLOCKS", "OUTPUTS", "SOURCES", "random_shared_kernel"]
 
 SHAPES = ((32,), (64,), (16, 16), (8, 8), (33,), (128,), (4, 8, 2))
 ROWS = ((8,), (32,), (5,), (16,), (2, 8), (3, 4))
@@ -27,10 +28,14 @@ LENGTHS = (16, 24, 32, 36, 48, 64, 128)
 DTYPES: tuple[DType, ...] = (F32, F32, F16, F64, I32, U8)
 BLOCKS = 2
 OUTPUTS = 6
+SOURCES = 512
+"""Elements of the tensor that asynchronous copies read."""
+
+Statement = Callable[[], None]
 
 
 def random_shared_kernel(seed: int) -> Kernel:
-    """Parameters: OUT of [threads of the grid, OUTPUTS], and n, an unknown small number."""
+    """Parameters: OUT of [threads of the grid, OUTPUTS], SRC of SOURCES elements, and n, an unknown small number."""
     return _Maker(Random(seed)).kernel()
 
 
@@ -43,7 +48,7 @@ class _Maker:
         self.vectors = [v for v in (1, 2, 4, 8, 16) if v * self.dtype.bytes in (2, 4, 8, 16) or v == 1]
         self.vectors = [v for v in self.vectors if self.dims[-1] % v == 0]
         self.out = GlobalType(I64, ("T", OUTPUTS), 1, 8)
-        self.body = Block([self.out, I32], ["OUT", "n"])
+        self.body = Block([self.out, GlobalType(self.dtype, ("S",), 0, 16), I32], ["OUT", "SRC", "n"])
         self.b = Builder(self.body)
         self.line = 0
         self.column = 0
@@ -58,10 +63,13 @@ class _Maker:
         self.fill()
         self.b.op(gpu.Barrier)
         for _ in range(self.random.randint(1, 4)):
-            self.statement(self.load)
+            self.statement(self.random.choice((self.load, self.load, *self.by_matrices(self.load_matrices))))
         self.b.op(gpu.Barrier)
         for _ in range(self.random.randint(1, 3)):
-            self.statement(self.store)
+            stores = (self.store, *self.copies_into(), *self.by_matrices(self.store_matrices))
+            self.statement(self.random.choice(stores))
+        self.b.op(async_copy.CommitGroup)
+        self.b.op(async_copy.WaitGroup, pending=0)
         self.body.append(control.Return())
         return Kernel("shared", self.body, (ConstExpr(BLOCKS),), self.threads)
 
@@ -72,7 +80,7 @@ class _Maker:
         for axis in range(len(self.threads) - 2, -1, -1):
             linear = b.scalar("add", b.scalar("mul", linear, self.number(self.threads[axis])), ids[axis])
         block = b.value(gpu.BlockId(axis=0))
-        n = b.cast(self.body.args[1], INDEX)
+        n = b.cast(self.body.args[2], INDEX)
         self.linear = linear
         self.gid = b.scalar("add", b.scalar("mul", block, self.number(prod(self.threads))), linear)
         self.varying = [*ids, linear, b.value(gpu.LaneId())]
@@ -138,16 +146,17 @@ class _Maker:
         loop.add(control.Yield())
         b.add(control.For(self.linear, self.number(size), self.number(prod(self.threads)), blocks=[body]))
 
-    def statement(self, access: object) -> None:
-        """The access as it is, under a condition, or in a loop."""
+    def statement(self, access: Statement) -> None:
+        """The access as it is, under a condition, or in a loop. Matrix instructions need whole warps."""
         self.next_line()
-        assert callable(access)
         match self.random.choice(("plain", "plain", "if", "for", "unknown for")):
             case "if":
                 limit = self.number(self.random.randint(1, 40))
                 conditions = [self.b.scalar("lt", self.random.choice(self.varying), limit)]
                 conditions.append(self.b.scalar("lt", self.random.choice(self.uniform), limit))
                 condition = self.random.choice((*conditions, self.b.scalar("and", *conditions)))
+                if access in (self.load_matrices, self.store_matrices):
+                    condition = conditions[1]
                 then, outer = Block(), self.b.block
                 self.b.block = then
                 access()
@@ -181,15 +190,47 @@ class _Maker:
             read = b.value(tile.Get(self.S, *at, other, vec=vec))
         else:
             read = b.value(tile.Load(self.S, *at, vec=vec))
-        total = self.number(0)
-        for e in range(vec):
-            element = read if vec == 1 else b.value(tile.Extract(read, at=(e,)))
-            total = b.scalar("add", b.scalar("mul", total, self.number(3)), b.cast(element, INDEX))
+        self.add_up(read if vec == 1 else b.value(tile.Extract(read, at=(e,))) for e in range(vec))
+
+    def add_up(self, values: Iterable[Value]) -> None:
+        b, total = self.b, self.number(0)
+        for value in values:
+            total = b.scalar("add", b.scalar("mul", total, self.number(3)), b.cast(value, INDEX))
         column = self.number(self.column % OUTPUTS)
         self.column += 1
         place = self.body.args[0], self.gid, column
         old = b.value(tile.Load(*place))
         b.add(tile.Store(*place, b.scalar("add", b.scalar("mul", old, b.constant(5, I64)), b.cast(total, I64))))
+
+    # -- matrix instructions and asynchronous copies -------------------------------------------
+
+    def by_matrices(self, statement: Statement) -> list[Statement]:
+        """The statement, if rows of 16 bytes can be aligned and all warps are whole."""
+        return [statement] if prod(self.threads) % 32 == 0 and 16 // self.dtype.bytes in self.vectors else []
+
+    def some_matrices(self) -> dict[str, int | bool]:
+        trans = self.dtype.bytes == 2 and self.random.random() < 0.5
+        return {"vec": 16 // self.dtype.bytes, "num": self.random.choice((1, 2, 4)), "trans": trans}
+
+    def load_matrices(self) -> None:
+        given, b = self.some_matrices(), self.b
+        words = b.op(matrix.LdMatrix, self.S, *self.indices(given["vec"]), **given).results
+        self.add_up(b.scalar("mod", word, b.constant(1009, U32)) for word in words)  # an index stays below 2**31
+
+    def store_matrices(self) -> None:
+        given = self.some_matrices()
+        words = [self.b.constant(n, U32) for n in range(given["num"])]
+        self.b.op(matrix.StMatrix, self.S, *self.indices(given["vec"]), *words, **given)
+
+    def copies_into(self) -> list[Statement]:
+        return [self.copy_async] if any(v * self.dtype.bytes in async_copy.CP_BYTES for v in self.vectors) else []
+
+    def copy_async(self) -> None:
+        """Of some threads past the edge of the tensor, where zeros arrive."""
+        b = self.b
+        vec = self.random.choice([v for v in self.vectors if v * self.dtype.bytes in async_copy.CP_BYTES])
+        source = b.scalar("mul", b.scalar("mod", self.linear, self.number(SOURCES // vec + 3)), self.number(vec))
+        b.op(async_copy.Cp, self.S, *self.indices(vec), self.body.args[1], source, vec=vec)
 
     def store(self) -> None:
         b, vec = self.b, self.random.choice(self.vectors)

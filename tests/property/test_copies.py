@@ -1,4 +1,7 @@
-"""Copies of any shape, dtype, axes and width move every element once, at both levels, as NumPy would."""
+"""Copies of any shape, dtype, axes and width move every element once, at both levels, as NumPy would.
+
+Asynchronous ones too, as far as they can be, with whole vectors past the edge of a tensor and parts of them.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from tiledsl.backends import emulator
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Kernel
 from tiledsl.ir.expr import ConstExpr
-from tiledsl.ir.ops import control, gpu, tile
+from tiledsl.ir.ops import async_copy, control, gpu, tile
 from tiledsl.ir.parser import parse_kernel
 from tiledsl.ir.printer import print_kernel
 from tiledsl.ir.semantics import numpy_dtype
@@ -68,6 +71,7 @@ class Case:
     vec: int
     extents: tuple[int, ...]
     origin: tuple[int, ...]
+    asynchronous: bool = False  # into the tile
 
     def kernel(self) -> Kernel:
         rank = len(self.shape)
@@ -81,7 +85,13 @@ class Case:
         origin = [b.constant(i, INDEX) for i in self.origin]
         axes = tuple(range(rank))
         whole: dict[str, Any] = {"shape": self.shape, "vec": self.vec}
-        b.add(tile.Copy(a, *origin, s, *[zero] * rank, src_axes=axes, dst_axes=self.order, **whole))
+        if self.asynchronous:
+            sides: Any = {"src_axes": axes, "dst_axes": self.order}
+            b.add(async_copy.Copy(a, *origin, s, *[zero] * rank, grouped=True, **sides, **whole))
+            b.add(async_copy.CommitGroup())
+            b.add(async_copy.WaitGroup(pending=0))
+        else:
+            b.add(tile.Copy(a, *origin, s, *[zero] * rank, src_axes=axes, dst_axes=self.order, **whole))
         b.add(gpu.Barrier())
         b.add(tile.Copy(s, *[zero] * rank, c, *origin, src_axes=self.order, dst_axes=axes, **whole))
         b.add(control.Return())
@@ -102,7 +112,9 @@ def copies(draw: Any) -> Case:
     origin = [draw(st.integers(0, 3)) for _ in shape]
     origin[-1] *= width
     extents = [max(1, o + n + draw(st.integers(-5, 1))) for o, n in zip(origin, shape, strict=True)]
-    return Case(dtype, tuple(shape), tuple(order), threads, vec, tuple(extents), tuple(origin))
+    together = width == 1 or order[-1] == len(shape) - 1
+    asynchronous = vec in async_copy.CP_BYTES and together and draw(st.booleans())
+    return Case(dtype, tuple(shape), tuple(order), threads, vec, tuple(extents), tuple(origin), asynchronous)
 
 
 def arrays(case: Case) -> tuple[Any, Any]:

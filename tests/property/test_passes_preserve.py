@@ -21,10 +21,18 @@ from tiledsl.passes.distribute import Distribute
 from tiledsl.passes.expand import Expand
 from tiledsl.passes.licm import LoopInvariants
 from tiledsl.passes.manager import Pass
+from tiledsl.passes.merge_accesses import MergeAccesses
 from tiledsl.passes.pipeline import run_pipeline
 from tiledsl.passes.unroll import Unroll
 
-BOTH_LEVELS: tuple[Pass, ...] = (Canonicalize(), CommonSubexpressions(), DeadCode(), LoopInvariants(), Unroll())
+BOTH_LEVELS: tuple[Pass, ...] = (
+    Canonicalize(),
+    CommonSubexpressions(),
+    DeadCode(),
+    LoopInvariants(),
+    MergeAccesses(),
+    Unroll(),
+)
 
 
 def result_of(kernel: Kernel, case: Case) -> dict[str, Any]:

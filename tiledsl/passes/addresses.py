@@ -16,6 +16,7 @@ A bound is one unsigned comparison an axis: a negative index is a huge unsigned 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 from typing import Sequence
 
 from tiledsl.ir.builder import Builder
@@ -26,7 +27,7 @@ from tiledsl.layout.shared import Swizzled
 from tiledsl.passes.constants import integer
 from tiledsl.passes.divisibility import divisor_of, power_of_two_in
 
-__all__ = ["Memory", "below", "both", "bounds", "element", "pointer_to", "unsigned_extent"]
+__all__ = ["Memory", "below", "both", "bounds", "element", "inside_from", "pointer_to", "unsigned_extent"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,19 +47,24 @@ class Memory:
     panels: int = 1
 
 
-def pointer_to(b: Builder, memory: Memory, indices: Sequence[Value]) -> Value:
-    """The address of the element at `indices`."""
+def pointer_to(b: Builder, memory: Memory, indices: Sequence[Value], depths: Sequence[int] = ()) -> Value:
+    """The address of the element at `indices`.
+
+    depths: by how many loops each index is changed. What fewer change is added first, so that such a sum leaves a loop
+    whole; without them terms are added in the order of the axes.
+    """
     if memory.swizzle is not None:
         indices = [*indices[:-1], _swizzled(b, memory, memory.swizzle, indices)]
     constant = 0
-    variable: Value | None = None
-    for index, stride in zip(indices, memory.strides, strict=True):
-        term, peeled = _term(b, index, stride)
+    terms: list[Value] = []
+    order = sorted(range(len(indices)), key=lambda axis: depths[axis]) if depths else range(len(indices))
+    for axis in order:
+        term, peeled = _term(b, indices[axis], memory.strides[axis])
         constant += peeled
-        if term is not None:
-            variable = term if variable is None else b.scalar("add", variable, term, nowrap=True)
+        terms += [] if term is None else [term]
     pointer = memory.base
-    if variable is not None:
+    if terms:
+        variable = reduce(lambda left, right: b.scalar("add", left, right, nowrap=True), terms)
         pointer = b.value(mem.Offset(pointer, variable))
     return element(b, pointer, constant)
 
@@ -195,6 +201,17 @@ def bounds(b: Builder, memory: Memory, indices: Sequence[Value], *, skip: int = 
         if axis != skip:
             condition = both(b, condition, below(b, index, unsigned_extent(b, extent, index.dtype)))
     return condition
+
+
+def inside_from(b: Builder, index: Value, extent: Value | int, count: int) -> Value:
+    """Of `count` elements from `index`, a multiple of `count`, how many lie inside: an i32.
+
+    Unsigned, so that a negative index lies far outside: ``min(max(extent, index) - index, count)``.
+    """
+    limit = unsigned_extent(b, extent, index.dtype)
+    first = b.cast(index, limit.dtype)
+    left = b.scalar("sub", b.scalar("max", limit, first), first)
+    return b.cast(b.scalar("min", left, b.constant(count, limit.dtype)), I32)
 
 
 def both(b: Builder, left: Value | None, right: Value) -> Value:

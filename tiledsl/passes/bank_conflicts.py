@@ -13,7 +13,7 @@ and has no say.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import prod
 from typing import TYPE_CHECKING, ClassVar
@@ -26,7 +26,8 @@ from tiledsl.passes.bank_report import AccessReport, BankReport, By, TileReport
 from tiledsl.passes.shared_layout import lay_out_shared
 
 if TYPE_CHECKING:  # they need NumPy, which importing the pipeline must not load
-    from tiledsl.passes.shared_accesses import SharedAccess, WavefrontCounter, Wavefronts
+    from tiledsl.passes.shared_accesses import SharedAccess
+    from tiledsl.passes.wavefront_counter import Number, WavefrontCounter
 
 __all__ = ["BankConflicts", "bank_report", "candidates"]
 
@@ -34,8 +35,6 @@ LINE = BANKS * WORD
 """Bytes after which banks come again: padding by more, or swizzling further, reaches nothing new."""
 
 LARGEST_EVERY = 128
-
-Number = Fraction | int
 
 
 @dataclass(frozen=True)
@@ -49,15 +48,12 @@ class BankConflicts:
     name: ClassVar[str] = "bank-conflict"
 
     def run(self, kernel: Kernel) -> None:
-        if any(isinstance(op, tile.SharedAlloc) for op in kernel.body.walk()):
-            for plan in _Planner(kernel, self.limit).plans:
-                plan.alloc.attrs["layout"] = str(plan.layout)
+        for plan in _Planner(kernel, self.limit).plans:
+            plan.alloc.attrs["layout"] = str(plan.layout)
 
 
 def bank_report(kernel: Kernel, limit: int | None = None) -> BankReport:
     """What the pass does with `kernel`, which stays as it is."""
-    if not any(isinstance(op, tile.SharedAlloc) for op in kernel.body.walk()):
-        return BankReport(kernel.name, kernel.threads, (), (), limit)
     return _Planner(kernel, limit).report()
 
 
@@ -68,18 +64,23 @@ def candidates(dims: tuple[int, ...], element: int, vector: int) -> Iterator[Lay
         return
     row = dims[-1]
     step = max(vector, WORD, element)
-    swizzles = [
-        Swizzled(unit // element, span, every)
-        for span in _powers(2, LINE // step)
-        for unit in reversed(_powers(step, LINE // span))
-        for every in reversed(_powers(1, min(LARGEST_EVERY, prod(dims) * element // (2 * unit * span))))
-        if unit % element == 0
-    ]
-    yield from (s for s in swizzles if s.problem(dims) is None and s.vector_bytes(dims, element) >= vector)
+    for span in _powers(2, LINE // step):
+        for unit in reversed(_powers(step, LINE // span)):
+            if unit % element == 0:
+                yield from _swizzles(dims, element, vector, unit // element, span)
     for extra in range(step, LINE, step):
         padded = Padded(row + extra // element)
         if extra % element == 0 and padded.vector_bytes(dims, element) >= vector:
             yield padded
+
+
+def _swizzles(dims: tuple[int, ...], element: int, vector: int, unit: int, span: int) -> Iterator[Layout]:
+    """First those that permute a row as a whole: then an address has one XOR, which depends on its row alone."""
+    every = _powers(1, min(LARGEST_EVERY, prod(dims) // (2 * unit * span)))
+    swizzles = [Swizzled(unit, span, e) for e in every]
+    fitting = [s for s in swizzles if s.problem(dims) is None and s.vector_bytes(dims, element) >= vector]
+    yield from (s for s in fitting if s.by_rows_only(dims))
+    yield from (s for s in reversed(fitting) if not s.by_rows_only(dims))
 
 
 def _powers(first: int, last: int) -> list[int]:
@@ -90,87 +91,99 @@ def _powers(first: int, last: int) -> list[int]:
     return powers
 
 
+class _Tile:
+    """A tile and the accesses to it. `row`, `ideal`: their weighted wavefronts in row order, and without conflicts."""
+
+    def __init__(self, alloc: tile.SharedAlloc, accesses: list[SharedAccess], counter: WavefrontCounter) -> None:
+        self.alloc, self.accesses, self.counter = alloc, accesses, counter
+        self.merged = counter.merged(accesses)
+        self.ideals: list[int] = []
+        self.row: Number = 0
+        for pattern, places in self.merged.items():
+            counted = counter.weighted(pattern, places, ROW)
+            assert counted is not None, "row order leaves few cases"
+            self.row += counted[0]
+            self.ideals.append(counted[1])
+        self.ideal = sum(self.ideals)
+
+    def total(self, layout: Layout, bound: Number | None = None) -> Number | None:
+        """Weighted wavefronts of the known accesses.
+
+        None if one of them leaves too many cases to count; and as soon as the sum cannot stay below `bound`.
+        """
+        total: Number = 0
+        rest = self.ideal
+        for (pattern, places), ideal in zip(self.merged.items(), self.ideals, strict=True):
+            counted = self.counter.weighted(pattern, places, layout)
+            if counted is None:
+                return None
+            total += counted[0]
+            rest -= ideal
+            if bound is not None and total + rest >= bound:
+                return None
+        return total
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Plan:
-    """One tile: its accesses, and the layout that it gets."""
+    """The layout that a tile gets."""
 
-    alloc: tile.SharedAlloc
-    accesses: list[SharedAccess]
+    tile: _Tile
     layout: Layout
     by: By
+
+    @property
+    def alloc(self) -> tile.SharedAlloc:
+        return self.tile.alloc
 
 
 class _Planner:
     """`plans`: one a tile, in program order."""
 
     def __init__(self, kernel: Kernel, limit: int | None) -> None:
-        from tiledsl.passes.lanes import Lanes
-        from tiledsl.passes.shared_accesses import WavefrontCounter, shared_accesses
-
         self.kernel, self.limit = kernel, limit
+        self.plans: list[_Plan] = []
+        self.accesses: list[SharedAccess] = []
+        ops = list(kernel.walk())
+        allocs = [op for op in ops if isinstance(op, tile.SharedAlloc)]
+        if not allocs:
+            return  # without the imports below
+        from tiledsl.passes.lanes import Lanes
+        from tiledsl.passes.shared_accesses import shared_accesses
+        from tiledsl.passes.wavefront_counter import WavefrontCounter
+
         lanes = Lanes(kernel)
-        self.accesses = shared_accesses(kernel, lanes)
-        self.counter: WavefrontCounter = WavefrontCounter(lanes)
-        allocs = [op for op in kernel.walk() if isinstance(op, tile.SharedAlloc)]
+        self.accesses = shared_accesses(ops, lanes)
+        self.counter = WavefrontCounter(lanes)
         of: dict[Op, list[SharedAccess]] = {alloc: [] for alloc in allocs}
         for access in self.accesses:
             of[access.alloc].append(access)
         self.layouts: dict[Op, Layout] = {alloc: alloc.placement for alloc in allocs}
+        tiles = [_Tile(alloc, of[alloc], self.counter) for alloc in allocs]
         chosen: dict[Op, _Plan] = {}
         # Where bytes are short, the tile that has most to gain comes first.
-        for alloc in sorted(allocs, key=lambda a: -self.excess(self.counter.merged(of[a]))):
-            chosen[alloc] = self.plan(alloc, of[alloc])
-            self.layouts[alloc] = chosen[alloc].layout
+        for here in sorted(tiles, key=lambda t: t.ideal - t.row):
+            chosen[here.alloc] = self.plan(here)
+            self.layouts[here.alloc] = chosen[here.alloc].layout
         self.plans = [chosen[alloc] for alloc in allocs]
 
-    def excess(self, accesses: list[SharedAccess]) -> Number:
-        """Weighted wavefronts in row order beyond the ideal."""
-        return self.in_row_order(accesses) - self.ideal(accesses)
-
-    def in_row_order(self, accesses: list[SharedAccess]) -> Number:
-        total = self.total(accesses, ROW)
-        assert total is not None, "row order leaves few cases"
-        return total
-
-    def count(self, access: SharedAccess, layout: Layout) -> Wavefronts | None:
-        return self.counter.count(access, layout)
-
-    def total(self, accesses: list[SharedAccess], layout: Layout, bound: Number | None = None) -> Number | None:
-        """Weighted wavefronts of the known accesses.
-
-        None if an access leaves too many cases to count; and as soon as the sum is no longer below `bound`.
-        """
-        total: Number = 0
-        for access in accesses:
-            count = self.count(access, layout)
-            if count is None and access.is_known:
-                return None
-            total += access.weight * count.total if count is not None else 0
-            if bound is not None and total >= bound:
-                return None
-        return total
-
-    def ideal(self, accesses: list[SharedAccess]) -> int:
-        counts = [(a.weight, self.count(a, ROW)) for a in accesses]
-        return sum(weight * count.ideal for weight, count in counts if count is not None)
-
-    def plan(self, alloc: tile.SharedAlloc, accesses: list[SharedAccess]) -> _Plan:
+    def plan(self, here: _Tile) -> _Plan:
+        alloc = here.alloc
         if alloc.layout != AUTO:
-            return _Plan(alloc, accesses, alloc.placement, "given")
+            return _Plan(here, alloc.placement, "given")
         if any(not isinstance(op, (tile.Access, tile.SharedAlloc, debug.Breakpoint)) for op, _ in alloc.result.uses):
-            return _Plan(alloc, accesses, ROW, "used whole")
-        known = self.counter.merged(accesses)
-        if not known:
-            return _Plan(alloc, accesses, ROW, "nothing known")
-        best, least, ideal = ROW, self.in_row_order(known), self.ideal(known)
-        vector = max(a.width for a in accesses)
+            return _Plan(here, ROW, "used whole")
+        if not here.merged:
+            return _Plan(here, ROW, "nothing known")
+        best, least = ROW, here.row
+        vector = max(a.width for a in here.accesses)
         for layout in candidates(alloc.type.dims, alloc.type.dtype.bytes, vector):
-            if least <= ideal:
+            if least <= here.ideal:
                 break
-            total = self.total(known, layout, least)
+            total = here.total(layout, least)
             if total is not None and self.fits(alloc, layout):
                 best, least = layout, total
-        return _Plan(alloc, accesses, best, "row order is best" if isinstance(best, Row) else "fewest wavefronts")
+        return _Plan(here, best, "row order is best" if isinstance(best, Row) else "fewest wavefronts")
 
     def fits(self, alloc: tile.SharedAlloc, layout: Layout) -> bool:
         """True if all tiles fit with this one laid out so, and the others as they are by now."""
@@ -191,10 +204,11 @@ class _Planner:
             groups.setdefault(key, []).append(access)
         accesses = [self.group(g, layouts[g[0].alloc], names[g[0].alloc]) for g in groups.values()]
         kernel = self.kernel
-        return BankReport(kernel.name, kernel.threads, tiles, tuple(accesses), self.limit, used)
+        found = BankReport(kernel.name, kernel.threads, tiles, tuple(accesses), self.limit, used)
+        return replace(found, file=kernel.loc.file)
 
     def tile(self, plan: _Plan, name: str) -> TileReport:
-        type_, accesses = plan.alloc.type, plan.accesses
+        here, type_ = plan.tile, plan.alloc.type
         element = type_.dtype.bytes
         return TileReport(
             name=name,
@@ -204,18 +218,18 @@ class _Planner:
             by=plan.by,
             bytes=plan.layout.footprint(type_.dims) * element,
             row_bytes=ROW.footprint(type_.dims) * element,
-            wavefronts=self.total(accesses, plan.layout),
-            row_wavefronts=self.in_row_order(accesses),
-            ideal=self.ideal(accesses),
-            unknown=sum(self.count(a, plan.layout) is None for a in accesses),
+            wavefronts=here.total(plan.layout),
+            row_wavefronts=here.row,
+            ideal=here.ideal,
+            unknown=sum(self.counter.count(a, plan.layout) is None for a in here.accesses),
             loc=plan.alloc.loc,
         )
 
     def group(self, accesses: list[SharedAccess], layout: Layout, name: str) -> AccessReport:
         """Copies of one access as one row."""
         first = accesses[0]
-        before = [c for c in (self.count(a, ROW) for a in accesses) if c is not None]
-        after = [c for c in (self.count(a, layout) for a in accesses) if c is not None]
+        before = [c for c in (self.counter.count(a, ROW) for a in accesses) if c is not None]
+        after = [c for c in (self.counter.count(a, layout) for a in accesses) if c is not None]
         warps = sum(c.warps for c in after)
         known = len(after) == len(before) == len(accesses) and warps > 0
         return AccessReport(
@@ -250,4 +264,6 @@ def _notes(access: SharedAccess) -> tuple[str, ...]:
         notes.append("counted as inside the tile")
     if not access.is_known:
         notes.append("an index is not known by lane")
+    if access.weight == 0:
+        notes.append("hardly ever runs")
     return tuple(notes)

@@ -17,6 +17,15 @@ __all__ = ["AccessReport", "BankReport", "TileReport", "table"]
 By = Literal["row order is best", "fewest wavefronts", "given", "used whole", "nothing known"]
 """Why a tile has its layout. used whole: something but an access by index needs the tile, so it was left alone."""
 
+_CALLED: dict[Kind, str] = {
+    "load": "loads",
+    "store": "stores",
+    "atomic": "atomics",
+    "ldmatrix": "rows of ldmatrix",
+    "stmatrix": "rows of stmatrix",
+    "cp_async": "asynchronous copies",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class TileReport:
@@ -79,6 +88,8 @@ class BankReport:
     limit: int | None = None
     used: int = 0
     title: str = field(default="")
+    file: str = ""
+    """Where the kernel stands: places in other files are shown with the file's name."""
 
     @property
     def conflicts(self) -> Fraction:
@@ -95,7 +106,7 @@ class BankReport:
         if not self.tiles:
             return f"{head}: no tiles"
         room = f" of {self.limit} bytes" if self.limit is not None else " bytes"
-        parts = [f"{head}: {self.used}{room}", _tiles(self.tiles), _accesses(self.accesses), self._legend()]
+        parts = [f"{head}: {self.used}{room}", _tiles(self.tiles), _accesses(self.accesses, self.file), self._legend()]
         return "\n\n".join(part for part in parts if part)
 
     def _legend(self) -> str:
@@ -109,7 +120,7 @@ class BankReport:
         used = {(a.kind, a.bytes) for a in self.accesses}
         for (kind, width), phases in PHASES.items():
             if (kind, width) in used and phases.basis == "open":
-                lines.append(f"not yet calibrated, {kind}s of {width} bytes: {phases.question}")
+                lines.append(f"not yet calibrated, {_CALLED[kind]} of {width} bytes: {phases.question}")
         return "\n".join(lines)
 
 
@@ -123,11 +134,10 @@ def _tiles(tiles: Sequence[TileReport]) -> str:
     return table(header, rows, left=4)
 
 
-def _accesses(accesses: Sequence[AccessReport]) -> str:
+def _accesses(accesses: Sequence[AccessReport], file: str) -> str:
     rows: list[list[str]] = []
-    main = accesses[0].loc.file if accesses else ""
     for a in accesses:
-        place = str(a.loc.line) if a.loc.file == main else f"{Path(a.loc.file).name}:{a.loc.line}"
+        place = str(a.loc.line) if a.loc.file == file else f"{Path(a.loc.file).name}:{a.loc.line}"
         source = linecache.getline(a.loc.file, a.loc.line).strip()
         what = [place, source if len(source) <= 44 else source[:43] + "…", a.tile, a.kind, str(a.bytes)]
         copies = f"x{a.copies}" if a.copies > 1 else ""

@@ -13,7 +13,7 @@ from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.expr import ConstExpr
 from tiledsl.ir.ops import arith, control, debug, gpu, mem
-from tiledsl.ir.types import BOOL
+from tiledsl.ir.types import BOOL, TokenType
 from tiledsl.passes.constants import constant, integer
 from tiledsl.passes.identities import simplify_bitcast, simplify_cast, simplify_scalar, simplify_select
 from tiledsl.passes.structure import drop_carried, drop_results, drop_while_inputs, replace_op, take_block, trip_count
@@ -141,7 +141,8 @@ class _Walker:
         for block in op.blocks:
             self.block(block)
         self.same_results(op)
-        if any(len(block.ops) > 1 for block in op.blocks):
+        tokens = any(isinstance(r.type, TokenType) for r in op.results)
+        if tokens or any(len(block.ops) > 1 for block in op.blocks):
             self.keep(op)
             return
         self.b.loc = op.loc
@@ -199,7 +200,7 @@ class _Walker:
         if trips == 0:
             replace_op(op, op.inits)
             return
-        if trips == 1:
+        if trips == 1 and op.stages == 0:  # a pipelined loop has waits and barriers to get
             self.inline(op, op.body, [op.lo, *op.inits])
             return
         self.constant_carried(op)

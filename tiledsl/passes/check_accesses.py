@@ -11,8 +11,8 @@ from functools import cached_property
 from typing import ClassVar
 
 from tiledsl.errors import CompileError, CompileErrors
-from tiledsl.ir.core import Kernel
-from tiledsl.ir.ops import tile
+from tiledsl.ir.core import Kernel, Value
+from tiledsl.ir.ops import async_copy, matrix, tile
 from tiledsl.ir.types import GlobalType, SharedType
 from tiledsl.layout.shared import Layout, Swizzled
 from tiledsl.passes.constants import integer
@@ -35,9 +35,60 @@ class CheckAccesses:
             if isinstance(op, tile.SharedAlloc):
                 checker.layout(op)
             elif isinstance(op, tile.Access):
-                checker.access(op)
+                for place in _places(op):
+                    checker.access(place)
         if checker.errors:
             raise CompileErrors(list(checker.errors.values())[:MOST_ERRORS])
+
+
+@dataclass(frozen=True)
+class _Place:
+    """What an access touches at once: `vec` elements of `memory` from `indices` on, or, if `guarded`, those inside."""
+
+    op: tile.Access
+    memory: Value
+    indices: tuple[Value, ...]
+    guarded: bool
+
+    @property
+    def vec(self) -> int:
+        return self.op.vec
+
+    @property
+    def type(self) -> GlobalType | SharedType:
+        type_ = self.memory.type
+        assert isinstance(type_, (GlobalType, SharedType))
+        return type_
+
+    @property
+    def name(self) -> str:
+        return self.memory.name or "the tile"
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self.vec * self.type.dtype.bytes
+
+    @property
+    def unaligned(self) -> str:
+        """What a message about alignment begins with."""
+        return "unaligned async copy: " if isinstance(self.op, async_copy.Cp) else ""
+
+    def narrower(self, elements: int) -> str:
+        """What would do where only so many elements are sure to be aligned."""
+        size = elements * self.type.dtype.bytes
+        if isinstance(self.op, (matrix.LdMatrix, matrix.StMatrix)):
+            return "use load_fragment() and store(), which access as many elements as a lane holds side by side"
+        if isinstance(self.op, async_copy.Cp) and size not in async_copy.CP_BYTES:
+            return f"use copy(vec={size}), which goes through registers; copy_async() moves 4 bytes at least"
+        return f"use vec={size}"
+
+
+def _places(op: tile.Access) -> list[_Place]:
+    own = _Place(op, op.memory, tuple(op.indices), isinstance(op, (tile.Get, tile.Put)))
+    if not isinstance(op, async_copy.Cp):
+        return [own]
+    return [own, _Place(op, op.source.memory, op.source.origin, op.guard)]
 
 
 class _Checker:
@@ -56,104 +107,100 @@ class _Checker:
         if problem is not None:
             self.errors.setdefault(op.loc, CompileError(problem.message, op.loc, problem.fix))
 
-    def access(self, op: tile.Access) -> None:
-        if op.vec > 1:
-            self.vector(op)
-        if not isinstance(op, (tile.Get, tile.Put)):
-            self.static_bounds(op)
+    def access(self, place: _Place) -> None:
+        if place.vec > 1:
+            self.vector(place)
+        if not place.guarded:
+            self.static_bounds(place)
 
-    def error(self, op: tile.Access, message: str, fix: str) -> None:
-        self.errors.setdefault(op.loc, CompileError(message, op.loc, fix))
+    def error(self, place: _Place, message: str, fix: str) -> None:
+        loc = place.op.loc
+        self.errors.setdefault(loc, CompileError(message, loc, fix))
 
-    def static_bounds(self, op: tile.Access) -> None:
-        type_ = op.memory_type
+    def static_bounds(self, place: _Place) -> None:
+        type_ = place.type
         unit = type_.unit if isinstance(type_, GlobalType) else type_.rank - 1
-        for axis, (index, extent) in enumerate(zip(op.indices, type_.dims, strict=True)):
+        for axis, (index, extent) in enumerate(zip(place.indices, type_.dims, strict=True)):
             at = integer(index)
             if at is None:
                 continue
-            last = at + (op.vec - 1 if axis == unit else 0)
+            last = at + (place.vec - 1 if axis == unit else 0)
             if at < 0 or (isinstance(extent, int) and last >= extent):
+                wrong = last if at >= 0 else at
                 self.error(
-                    op,
-                    f"index {last if at >= 0 else at} along axis {axis} of {_name(op)}, whose extent there is {extent}",
+                    place,
+                    f"index {wrong} along axis {axis} of {place.name}, whose extent there is {extent}",
                     "indices run from 0 to the extent less 1; get() and put() guard an access",
                 )
 
-    def vector(self, op: tile.Access) -> None:
-        if isinstance(op.memory_type, GlobalType):
-            self.global_vector(op, op.memory_type)
+    def vector(self, place: _Place) -> None:
+        if isinstance(place.type, GlobalType):
+            self.global_vector(place, place.type)
         else:
-            self.shared_vector(op, op.memory_type)
+            self.shared_vector(place, place.type)
 
-    def global_vector(self, op: tile.Access, type_: GlobalType) -> None:
-        size = op.vec * type_.dtype.bytes
+    def global_vector(self, place: _Place, type_: GlobalType) -> None:
+        size = place.size
         if type_.unit < 0:
             self.error(
-                op,
-                f"{size} bytes at once from {_name(op)}, which has no axis of stride 1 in this call",
+                place,
+                f"{place.unaligned}{size} bytes at once from {place.name}, which has no axis of stride 1 in this call",
                 "pass a tensor with a contiguous axis, or access single elements",
             )
         elif type_.align < size:
-            what = f"{_name(op)}'s rows are" if type_.rank > 1 else f"{_name(op)} is"
+            what = f"{place.name}'s rows are" if type_.rank > 1 else f"{place.name} is"
             self.error(
-                op,
-                f"{what} aligned to {type_.align} bytes in this call, {size} needed",
+                place,
+                f"{place.unaligned}{what} aligned to {type_.align} bytes in this call, {size} needed",
                 f"pass a tensor whose address and row length are multiples of {size} bytes, "
-                f"or use vec={max(type_.align, type_.dtype.bytes)}",
+                f"or {place.narrower(max(1, type_.align // type_.dtype.bytes))}",
             )
         else:
-            self.unit_index(op, type_.unit, size)
+            self.unit_index(place, type_.unit)
 
-    def unit_index(self, op: tile.Access, unit: int, size: int) -> None:
-        known = self.divisibility.of(op.indices[unit])
-        if known < op.vec:
+    def unit_index(self, place: _Place, unit: int) -> None:
+        known = self.divisibility.of(place.indices[unit])
+        if known < place.vec:
             self.error(
-                op,
-                f"{size} bytes at once need an index along axis {unit} of {_name(op)} that is a multiple of "
-                f"{op.vec}; this one is only known to be a multiple of {known}",
-                f"write it as {op.vec} * something, or use vec={known * op.memory_type.dtype.bytes}",
+                place,
+                f"{place.unaligned}{place.size} bytes at once need an index along axis {unit} of {place.name} that is "
+                f"a multiple of {place.vec}; this one is only known to be a multiple of {known}",
+                f"write it as {place.vec} * something, or {place.narrower(known)}",
             )
 
-    def shared_vector(self, op: tile.Access, type_: SharedType) -> None:
-        size = op.vec * type_.dtype.bytes
+    def shared_vector(self, place: _Place, type_: SharedType) -> None:
         unit = type_.rank - 1
-        alloc = op.memory.op
+        alloc = place.memory.op
         assert isinstance(alloc, tile.SharedAlloc)
         layout = alloc.placement
-        if isinstance(layout, Swizzled) and layout.unit < op.vec:
+        if isinstance(layout, Swizzled) and layout.unit < place.vec:
             self.error(
-                op,
-                f"{size} bytes at once from {_name(op)}, whose layout {layout} moves every "
+                place,
+                f"{place.unaligned}{place.size} bytes at once from {place.name}, whose layout {layout} moves every "
                 f"{layout.unit * type_.dtype.bytes} bytes to a place of their own",
-                f"give {_name(op)} a swizzle of unit={op.vec} or more, or leave its layout to the compiler",
+                f"give {place.name} a swizzle of unit={place.vec} or more, or leave its layout to the compiler",
             )
             return
-        for axis, (index, stride) in enumerate(zip(op.indices, layout.strides(type_.dims), strict=True)):
+        for axis, (index, stride) in enumerate(zip(place.indices, layout.strides(type_.dims), strict=True)):
             known = self.divisibility.of(index) * power_of_two_in(stride)
-            if known >= op.vec:
+            if known >= place.vec:
                 continue
             if axis == unit:
-                self.unit_index(op, unit, size)
+                self.unit_index(place, unit)
             else:
-                self.row_step(op, axis, stride * type_.dtype.bytes, layout)
+                self.row_step(place, axis, stride * type_.dtype.bytes, layout)
             return
 
-    def row_step(self, op: tile.Access, axis: int, step: int, layout: Layout) -> None:
+    def row_step(self, place: _Place, axis: int, step: int, layout: Layout) -> None:
         """A vector that some rows misalign."""
-        size = op.vec * op.memory_type.dtype.bytes
-        multiple = f"a multiple of {op.vec}"
+        multiple = f"a multiple of {place.vec}"
         by = f"with its layout {layout} " if str(layout) != "row" else ""
-        fix = f"make the last extent of {_name(op)} {multiple}"
+        fix = f"make the last extent of {place.name} {multiple}"
         if by:
-            fix = f"pad {_name(op)} to {multiple}, or leave its layout to the compiler"
+            fix = f"pad {place.name} to {multiple}, or leave its layout to the compiler"
         self.error(
-            op,
-            f"{size} bytes at once from {_name(op)}, but {by}a step along axis {axis} is {step} bytes, "
-            f"not a multiple of {size}",
+            place,
+            f"{place.unaligned}{place.size} bytes at once from {place.name}, but {by}a step along axis {axis} is "
+            f"{step} bytes, not a multiple of {place.size}",
             fix,
         )
-
-
-def _name(op: tile.Access) -> str:
-    return op.memory.name or "the tile"

@@ -6,22 +6,31 @@ loop around such an op must be at least as uniform as that; otherwise some threa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from tiledsl.errors import CompileError, CompileErrors, Loc
 from tiledsl.ir.core import Block, Kernel, Op, Value
-from tiledsl.ir.ops import control, gpu, mem, ptx, tile, warp
-from tiledsl.passes.uniformity import LEVELS, Level, Uniformity, least_uniform
+from tiledsl.ir.ops import control, gpu, matrix, mem, ptx, tile, warp
+from tiledsl.passes.uniformity import LEVELS, WARP, Level, Uniformity, least_uniform
 
 __all__ = ["CheckCollectives"]
 
 _WHO = {"cta": "all threads of the block", "warp": "all 32 lanes of the warp"}
 _VARIES = {"cta": "block to block", "warp": "warp to warp", "thread": "thread to thread"}
+_WHOLE_WARPS = (matrix.LdMatrix, matrix.StMatrix, ptx.MmaSync)
 _CALLED = {
     "gpu.barrier": "barrier()",
     "gpu.sync_warp": "syncwarp()",
     "tile.copy": "copy()",
+    "async.copy": "copy_async()",
+    "matrix.mma": "mma()",
+    "matrix.ldmatrix": "ptx.ldmatrix()",
+    "matrix.stmatrix": "ptx.stmatrix()",
+    "mem.ldmatrix": "ldmatrix",
+    "mem.stmatrix": "stmatrix",
+    "ptx.mma_sync": "ptx.mma_sync()",
     "warp.shuffle": "a shuffle",
     "warp.vote": "a vote",
 }
@@ -44,15 +53,15 @@ class CheckCollectives:
     def run(self, kernel: Kernel) -> None:
         if not any(op.scope != "thread" for op in kernel.walk()):
             return
-        checker = _Checker(Uniformity(kernel))
+        checker = _Checker(Uniformity(kernel), kernel.thread_count)
         checker.block(kernel.body, ())
         if checker.errors:
             raise CompileErrors(checker.errors[:20])
 
 
 class _Checker:
-    def __init__(self, uniformity: Uniformity) -> None:
-        self.uniformity = uniformity
+    def __init__(self, uniformity: Uniformity, threads: int) -> None:
+        self.uniformity, self.threads = uniformity, threads
         self.errors: list[CompileError] = []
 
     def block(self, block: Block, around: tuple[_Condition, ...]) -> None:
@@ -81,12 +90,23 @@ class _Checker:
             if least_uniform(condition.level, scope) != scope:
                 self.errors.append(self.error(op, condition))
                 return
-        if isinstance(op, tile.Copy):
-            self.common_place(op)
+        if isinstance(op, _WHOLE_WARPS) and self.threads % WARP:
+            self.errors.append(
+                CompileError(
+                    f"{_called(op)} needs all {WARP} lanes of each warp, but a block of {self.threads} threads ends "
+                    f"with a warp of {self.threads % WARP}",
+                    op.loc,
+                    fix=f"let threads(...) be a multiple of {WARP}",
+                )
+            )
+        elif isinstance(op, tile.Copy):
+            self.common_place(op, (*op.src.origin, *op.dst.origin))
+        elif isinstance(op, (matrix.Load, matrix.Store)):
+            self.common_place(op, op.side.origin)
 
-    def common_place(self, op: tile.Copy) -> None:
-        """A copy by all threads has one source and one destination, the same for all of them."""
-        for value in (*op.src.origin, *op.dst.origin):
+    def common_place(self, op: Op, origins: Sequence[Value]) -> None:
+        """What all threads move together is one view, the same for all of them."""
+        for value in origins:
             level = self.uniformity.of(value)
             if least_uniform(level, "cta") == "cta":
                 continue
@@ -94,8 +114,8 @@ class _Checker:
             origin = "" if cause is None else f": it depends on {_described(cause)}"
             self.errors.append(
                 CompileError(
-                    "copy() moves one view by all threads of the block, but where this one begins may differ from "
-                    f"{_VARIES[level]}{origin}",
+                    f"{_called(op)} moves one view by all threads of the block, but where this one begins may differ "
+                    f"from {_VARIES[level]}{origin}",
                     op.loc,
                     fix="begin it where the block's tile begins; one thread's elements move with get() and put()",
                 )
@@ -103,7 +123,7 @@ class _Checker:
             return
 
     def error(self, op: Op, condition: _Condition) -> CompileError:
-        called = _CALLED.get(op.name, op.name)
+        called = _called(op)
         cause = self.uniformity.cause(condition.value)
         origin = "" if cause is None else f": it depends on {_described(cause)}"
         where = f"line {condition.loc.line}" if condition.loc.line else "around it"
@@ -114,6 +134,17 @@ class _Checker:
             fix=f"move {called} out of the {'loop' if 'loop' in condition.what else 'if'}, "
             f"or use a condition that {_WHO[op.scope]} agree on",
         )
+
+
+def _called(op: Op) -> str:
+    """What the author calls `op`."""
+    match op:
+        case matrix.Load():
+            return "load_matrix()" if op.vec == 0 else "load_fragment()"
+        case matrix.Store():
+            return "store_matrix()" if op.vec == 0 else "store()"
+        case _:
+            return _CALLED.get(op.name, op.name)
 
 
 def _described(cause: Op) -> str:
@@ -133,5 +164,9 @@ def _described(cause: Op) -> str:
             return f"the result of inline PTX{at}"
         case warp.Vote():
             return f"a vote of the warp{at}"
+        case matrix.Coordinates():
+            return f"the coordinates of an element{at}"
+        case matrix.Load() | matrix.Mma() | matrix.LdMatrix() | mem.LdMatrix() | ptx.MmaSync():
+            return f"what a lane holds of a matrix{at}"
         case _:
             return f"{cause.name}{at}"

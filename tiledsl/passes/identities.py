@@ -14,7 +14,7 @@ from typing import Callable
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Value
 from tiledsl.ir.ops import arith
-from tiledsl.ir.types import BOOL, DType
+from tiledsl.ir.types import BF16, BOOL, F32, TF32, DType
 from tiledsl.passes.constants import Number, constant, fold, fold_bitcast, fold_cast
 
 __all__ = ["simplify_bitcast", "simplify_cast", "simplify_scalar", "simplify_select"]
@@ -49,7 +49,7 @@ def simplify_cast(b: Builder, op: arith.Cast) -> Value | None:
     if src == to:
         return op.src
     value = constant(op.src)
-    if value is not None:
+    if value is not None and not (_keeps_payload(src, to) and value != value):
         return b.constant(fold_cast(value, src, to), to)
     inner = op.src.op
     if isinstance(inner, arith.Cast) and src.is_integer and to.is_integer:
@@ -72,12 +72,20 @@ def simplify_bitcast(b: Builder, op: arith.Bitcast) -> Value | None:
     if src == op.to:
         return op.src
     value = constant(op.src)
-    if value is not None and not (op.to.is_float and _is_payload_nan(value, src, op.to)):
+    if value is not None and not (op.to.python is float and _is_payload_nan(value, src, op.to)):
         return b.constant(fold_bitcast(value, src, op.to), op.to)
     inner = op.src.op
     if isinstance(inner, arith.Bitcast):
         return b.value(arith.Bitcast(inner.src, to=op.to)) if inner.src.type != op.to else inner.src
     return None
+
+
+_MOVES = frozenset({(TF32, F32), (BF16, F32), (BF16, TF32)})
+
+
+def _keeps_payload(src: DType, to: DType) -> bool:
+    """True for a cast that moves bits: not even of the canonical NaN does it make that of `to`."""
+    return (src, to) in _MOVES
 
 
 def _is_payload_nan(value: Number, src: DType, to: DType) -> bool:
@@ -125,7 +133,9 @@ def _typed(value: int, dtype: DType) -> Number:
 def _canonical(value: Value) -> bool:
     """True if a NaN here can only be the canonical one."""
     op = value.op
-    return isinstance(op, (arith.Scalar, arith.Constant)) or (isinstance(op, arith.Cast) and op.src.type != op.to)
+    if isinstance(op, arith.Cast):
+        return op.src.dtype != op.to and not _keeps_payload(op.src.dtype, op.to)
+    return isinstance(op, (arith.Scalar, arith.Constant))
 
 
 def _is_float(value: Value, wanted: float) -> bool:

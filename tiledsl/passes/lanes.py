@@ -12,6 +12,7 @@ range a launch proves. Values without symbols are computed by `ir.semantics`, ex
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from math import gcd
 from typing import Any, Hashable, Mapping
 
@@ -19,13 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiledsl.ir import semantics
-from tiledsl.ir.core import Block, Kernel, Op, Value
+from tiledsl.ir.core import Block, Kernel, Value
 from tiledsl.ir.ops import arith, control, gpu, tile
 from tiledsl.ir.types import BOOL, INDEX, DType, GlobalType
 from tiledsl.passes.structure import trip_count
 from tiledsl.passes.uniformity import Uniformity
 
-__all__ = ["Form", "Lanes", "Mask"]
+__all__ = ["Form", "Lanes"]
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -33,6 +34,9 @@ Bools = NDArray[np.bool_]
 WARP = 32
 EXACT_TERMS = 1 << 31
 """Lane constants of a form stay below this, so that 32-bit arithmetic on them does not wrap."""
+
+PLAIN_DEPTH = 4
+"""How many ops deep one looks before all of the kernel is analysed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,14 +67,6 @@ class Form:
         return Form(self.lanes + sign * other.lanes, {s: c for s, c in terms.items() if c})
 
 
-@dataclass(frozen=True, slots=True)
-class Mask:
-    """Which lanes take part, [warps, 32]. `unknown`: conditions whose lanes are not known; they count as true."""
-
-    lanes: Bools
-    unknown: tuple[Op, ...] = ()
-
-
 class Lanes:
     """Evaluates values of a tile-level kernel on demand.
 
@@ -84,9 +80,14 @@ class Lanes:
         self.exists: Bools = thread < count
         self.thread = thread
         self.threads = (*kernel.threads, 1, 1)[:3]
-        self.uniformity = Uniformity(kernel)
+        self.kernel = kernel
         self.trips: dict[Hashable, int] = {}
         self._known: dict[Value, Form | None] = {}
+
+    @cached_property
+    def uniformity(self) -> Uniformity:
+        """The analysis of the whole kernel: made when something is asked that forms do not tell."""
+        return Uniformity(self.kernel)
 
     def of(self, value: Value) -> Form | None:
         """The form of an integer or bool, or None."""
@@ -107,23 +108,41 @@ class Lanes:
     def constant(self, number: Any) -> Form:
         return Form(np.full((self.warps, WARP), number), {})
 
+    def first(self, count: int) -> Bools:
+        """True for the first `count` lanes of each warp."""
+        return self.thread % WARP < count
+
     def symbol(self, key: Hashable, multiple: int = 1) -> Form:
         """A fresh unknown that is `multiple` times an integer."""
         return Form(np.zeros((self.warps, WARP), np.int64), {key: multiple})
 
     def is_uniform(self, value: Value) -> bool:
-        """True if all lanes of a warp agree on `value`, by form or by analysis."""
-        return self.uniformity.of(value) != "thread"
+        """True if all lanes of a warp agree on `value`: by form, by a look at what it comes from, or by analysis."""
+        form = self.of(value)
+        return (form is not None and form.is_uniform) or self._lanes_agree(value)
+
+    def _lanes_agree(self, value: Value) -> bool:
+        return self._is_plainly_uniform(value, PLAIN_DEPTH) or self.uniformity.of(value) != "thread"
+
+    def _is_plainly_uniform(self, value: Value, depth: int) -> bool:
+        """By the forms of what it is computed from, and by what no lane can change."""
+        op = value.op
+        if value.owner is self.kernel.body or isinstance(op, (gpu.BlockId, tile.Dim, arith.Constant)):
+            return True
+        if depth == 0 or not isinstance(op, (arith.Scalar, arith.Cast, arith.Select)):
+            return False
+        forms = ((v, self._known.get(v)) for v in op.operands)
+        return all(self._is_plainly_uniform(v, depth - 1) if form is None else form.is_uniform for v, form in forms)
 
     def _or_symbol(self, value: Value, form: Form | None) -> Form | None:
         """Where nothing is known of a number but that the lanes agree, it is a symbol of its own."""
         plain = isinstance(value.type, DType) and value.type.is_integer
-        return self.symbol(value) if form is None and plain and self.is_uniform(value) else form
+        return self.symbol(value) if form is None and plain and self._lanes_agree(value) else form
 
     # -- one value -----------------------------------------------------------------------------
 
     def _form(self, value: Value) -> Form | None:
-        if not isinstance(value.type, DType) or value.type.is_float:
+        if not isinstance(value.type, DType) or value.type.python is float:
             return None
         owner = value.owner
         if isinstance(owner, Block):
@@ -193,6 +212,8 @@ class Lanes:
         dtype = op.operands[0].type
         if len(known) < len(forms) or not isinstance(dtype, DType):
             return None
+        if dtype == INDEX and op.fn.name == "add":
+            return known[0].plus(known[1])
         if not any(f.terms for f in known):
             to = BOOL if op.fn.to_bool else dtype
             return self._exact(semantics.apply(op.fn.name, dtype, *[_as(f.lanes, dtype) for f in known]), to)
@@ -315,66 +336,6 @@ class Lanes:
             return None
         way = inside.plus(start, -1)
         return start.plus(self.symbol(value, _common(way))) if way.terms else start
-
-    # -- which lanes reach an op ---------------------------------------------------------------
-
-    def reaching(self, op: Op) -> Mask:
-        """The lanes that execute `op` when their warp does."""
-        mask = Mask(self.exists)
-        block = op.parent
-        while block is not None and isinstance(block.parent, Op):
-            owner = block.parent
-            match owner:
-                case control.If():
-                    mask = _both(mask, self._condition(owner.condition, block is owner.then, owner))
-                case control.For():
-                    mask = _both(mask, self._iterating(owner))
-                case control.While():
-                    mask = _both(mask, self._spinning(owner, block))
-                case _:
-                    mask = _both(mask, Mask(self.exists, (owner,)))
-            block = owner.parent
-        return mask
-
-    def _condition(self, value: Value, wanted: bool, op: Op) -> Mask:
-        form = self.of(value)
-        if form is not None:
-            return Mask(form.lanes == wanted)
-        if self.is_uniform(value):
-            return Mask(self.exists)
-        inner = value.op
-        if isinstance(inner, arith.Scalar):
-            if inner.fn.name == "not":
-                return self._condition(inner.operands[0], not wanted, op)
-            if inner.fn.name == ("and" if wanted else "or"):
-                a, b = (self._condition(v, wanted, op) for v in inner.operands)
-                return _both(a, b)
-        return Mask(self.exists, (op,))
-
-    def _spinning(self, loop: control.While, block: Block) -> Mask:
-        go_on = loop.before.terminator.operands[0]
-        if self.is_uniform(go_on):
-            return Mask(self.exists)
-        return self._condition(go_on, True, loop) if block is loop.after else Mask(self.exists, (loop,))
-
-    def _iterating(self, loop: control.For) -> Mask:
-        if all(self.is_uniform(v) for v in (loop.lo, loop.hi, loop.step)):
-            return Mask(self.exists)
-        lo, hi, step = (self.of(v) for v in (loop.lo, loop.hi, loop.step))
-        if lo is None or hi is None or step is None or not step.constant:
-            return Mask(self.exists, (loop,))
-        distance = hi.plus(lo, -1)
-        if distance.terms:
-            return Mask(self.exists, (loop,))
-        trips = np.maximum(-(-distance.lanes // step.constant), 0)
-        # Lanes that do not iterate at all are off; those that do must stop together.
-        most = trips.max(axis=1, keepdims=True)
-        together = bool(((trips == most) | (trips == 0) | ~self.exists).all())
-        return Mask(trips > 0, () if together else (loop,))
-
-
-def _both(a: Mask, b: Mask) -> Mask:
-    return Mask(a.lanes & b.lanes, a.unknown + b.unknown)
 
 
 def _inputs(value: Value) -> list[Value]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Callable
 
 from tiledsl.ir.core import Kernel
+from tiledsl.passes.async_groups import AsyncGroups
 from tiledsl.passes.bank_conflicts import BankConflicts
 from tiledsl.passes.canonicalize import Canonicalize
 from tiledsl.passes.check_accesses import CheckAccesses
@@ -16,6 +17,8 @@ from tiledsl.passes.distribute import Distribute
 from tiledsl.passes.expand import Expand
 from tiledsl.passes.licm import LoopInvariants
 from tiledsl.passes.manager import Pass, PassManager
+from tiledsl.passes.merge_accesses import MergeAccesses
+from tiledsl.passes.pipeline_loops import Pipeline
 from tiledsl.passes.shared_layout import CheckSharedMemory
 from tiledsl.passes.unroll import Unroll
 
@@ -32,12 +35,20 @@ def pipeline(*, shared_limit: int | None = None, target: str = "") -> list[Pass]
         Canonicalize(),
         # On the user's own control flow: later, expand adds branches and unroll copies.
         CheckCollectives(),
-        # Makes indices constant: the next check and the immediates of expand live on that.
+        # While a loop's body is still as it was written. Before layouts are chosen, so that capacity, alignment and
+        # wavefronts are those of the buffers that there will be.
+        Pipeline(),
+        # Makes indices constant: the checks below and the immediates of expand live on that.
         Unroll(),
+        # Counts groups in every copy of a loop's body that there will be, while copies are still whole.
+        AsyncGroups(),
         # Copies become accesses by then, at the latest: layouts are chosen and alignment is proven for those.
         Distribute(),
         # Proves what expand relies on; last moment at which tensors, tiles and indices are still known.
         CheckAccesses(),
+        # On accesses that are right as the user wrote them, so that no error speaks of a vector nobody asked for; and
+        # before wavefronts are counted, which then are those of the accesses that the machine makes.
+        MergeAccesses(shared_limit),
         # Sees every access to shared memory as it will be, with its width proven; what it chooses, expand addresses.
         BankConflicts(shared_limit),
         # Of the bytes that the layouts take.

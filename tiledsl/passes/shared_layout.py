@@ -46,14 +46,22 @@ class SharedLayout:
     bytes: int
 
 
-def lay_out_shared(kernel: Kernel, layouts: Mapping[Op, Layout] | None = None) -> SharedLayout:
-    """Place every shared tile of a tile-level kernel. `layouts`: by allocation, instead of what it says itself."""
+def lay_out_shared(
+    kernel: Kernel, layouts: Mapping[Op, Layout] | None = None, stages: int | None = None
+) -> SharedLayout:
+    """Place every shared tile of a tile-level kernel.
+
+    layouts: by allocation, instead of what it says itself. stages: the most that the tiles of pipelined loops shall
+    have.
+    """
     slots: dict[Op, Slot] = {}
     for op in kernel.walk():
         if isinstance(op, tile.SharedAlloc):
-            size = op.bytes
-            if layouts is not None and op in layouts:
-                size = layouts[op].footprint(op.type.dims) * op.type.dtype.bytes
+            layout = op.placement if layouts is None else layouts.get(op, op.placement)
+            dims = op.type.dims
+            if stages is not None and op.stages > stages:
+                dims = (stages, *dims[1:])
+            size = layout.footprint(dims) * op.type.dtype.bytes
             slots[op] = Slot(op, _first_fit(op, size, slots), size)
     return SharedLayout(slots, max((s.end for s in slots.values()), default=0))
 
@@ -108,10 +116,20 @@ class CheckSharedMemory:
         raise CompileError(
             f"the block's shared tiles need {layout.bytes} bytes, {self.limit} are possible{on}: {tiles}",
             first.op.loc,
-            fix=f"make them {layout.bytes - self.limit} bytes smaller{_what_fits(first, self.limit)}, "
+            fix=f"{self.fewer_stages(kernel)}"
+            f"make them {layout.bytes - self.limit} bytes smaller{_what_fits(first, self.limit)}, "
             f"{self.without_padding(kernel)}"
             "or let a tile reuse the bytes of one that is no longer needed: shared(..., over=tile)",
         )
+
+    def fewer_stages(self, kernel: Kernel) -> str:
+        """A word on how many stages of pipelined loops fit."""
+        most = max((op.stages for op in kernel.walk() if isinstance(op, tile.SharedAlloc)), default=1)
+        for stages in range(most - 1, 0, -1):
+            needed = lay_out_shared(kernel, stages=stages).bytes
+            if needed <= self.limit:
+                return f"pass stages={stages}, the most that fit ({needed} bytes), "
+        return "not even one stage fits: " if most > 1 else ""
 
     def without_padding(self, kernel: Kernel) -> str:
         """A word on row order, where that would fit."""
@@ -126,12 +144,21 @@ def _described(slot: Slot) -> str:
     notes = [f"over {' and '.join(over)}"] if over else []
     if str(op.placement) != "row":
         notes.insert(0, str(op.placement))
-    dims = " x ".join(map(str, op.type.dims))
+    if op.stages > 1:
+        notes.append(f"{op.stages} stages")
+    dims = " x ".join(map(str, _tile_dims(op)))
     return f"{slot.label} {slot.bytes} bytes ({', '.join([f'{dims} {op.type.dtype}', *notes])})"
+
+
+def _tile_dims(op: tile.SharedAlloc) -> tuple[int, ...]:
+    """The extents that the kernel's author gave."""
+    return op.type.dims[1:] if op.stages > 1 else op.type.dims
 
 
 def _what_fits(slot: Slot, limit: int) -> str:
     """How long the first axis of the tile that does not fit may be."""
+    if slot.op.stages > 1:
+        return ""
     op, extent = slot.op, slot.op.type.dims[0]
     step = op.placement.strides(op.type.dims)[0] * op.type.dtype.bytes
     # The last step of a padded tile is shorter than the others.

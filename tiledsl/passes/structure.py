@@ -13,6 +13,7 @@ __all__ = [
     "drop_results",
     "drop_while_inputs",
     "drop_while_outputs",
+    "loops_around",
     "replace_op",
     "take_block",
     "trip_count",
@@ -25,6 +26,35 @@ def trip_count(op: control.For) -> int | None:
     if lo is None or hi is None or not step:
         return None
     return len(range(lo, hi, step))
+
+
+def loops_around(value: Value) -> int:
+    """How many loops around it change `value`: none for a parameter, or what is computed from parameters alone."""
+    depths: dict[Value, int] = {}
+    pending = [value]
+    while pending:
+        here = pending[-1]
+        op = here.op
+        inputs = op.operands if op is not None and op.is_pure and not op.blocks else []
+        missing = [v for v in inputs if v not in depths]
+        if missing:
+            pending += missing
+            continue
+        pending.pop()
+        own = 0 if op is not None and op.is_pure and not op.blocks else _nesting(here)
+        depths[here] = max((own, *(depths[v] for v in inputs)))
+    return depths[value]
+
+
+def _nesting(value: Value) -> int:
+    """How many loops there are around the place where `value` is made."""
+    owner = value.owner
+    block = owner.parent if isinstance(owner, Op) else owner
+    count = 0
+    while block is not None and isinstance(block.parent, Op):
+        count += isinstance(block.parent, (control.For, control.While))
+        block = block.parent.parent
+    return count
 
 
 def replace_op(op: Op, values: Sequence[Value]) -> None:

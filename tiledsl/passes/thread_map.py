@@ -14,10 +14,10 @@ from math import prod
 from typing import Any
 
 from tiledsl.errors import CompileError
-from tiledsl.ir.ops import tile
+from tiledsl.ir.ops import async_copy, tile
 from tiledsl.ir.types import GlobalType
 
-__all__ = ["Coordinate", "Plan", "ThreadMap", "plan_copy"]
+__all__ = ["Coordinate", "Plan", "ThreadMap", "even_widths", "plan_copy"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +64,16 @@ class ThreadMap:
         """Accesses of one thread."""
         return self.accesses // self.threads
 
+    @property
+    def order(self) -> list[int]:
+        """The axes, the fastest first."""
+        return [self.axis, *(a for a in reversed(range(len(self.shape))) if a != self.axis)]
+
     def place(self, step: int) -> tuple[Coordinate, ...]:
         """Where the access of each thread begins in this step, an axis each."""
-        order = [self.axis, *(a for a in reversed(range(len(self.shape))) if a != self.axis)]
         found: dict[int, Coordinate] = {}
         inner = 1
-        for axis in order:
+        for axis in self.order:
             found[axis] = self._coordinate(step, inner, axis)
             inner *= self.grid[axis]
         return tuple(found[axis] for axis in range(len(self.shape)))
@@ -104,34 +108,63 @@ def plan_copy(op: tile.Copy, threads: int) -> Plan:
     """How a block of `threads` carries out `op`. Raises CompileError where the shape does not allow it.
 
     Vectors run along the unit-stride axis of the global side, else of the source, else of the destination;
-    that follows from the types alone. Whether the accesses are aligned is for `check-accesses`.
+    that follows from the types alone. What an asynchronous copy moves at once has to be side by side on both sides.
+    Whether the accesses are aligned is for `check-accesses`.
     """
+    called = _called(op)
     sides = sorted((op.src, op.dst), key=lambda side: not isinstance(side.type, GlobalType))  # stable
     units = [side.unit for side in sides if side.unit is not None]
     width = op.vec // op.dtype.bytes
     if width > 1 and not units:
         raise CompileError(
-            f"copy() with vec={op.vec}: neither side has its axis of stride 1 among the copied axes",
+            f"{called} with vec={op.vec}: neither side has its axis of stride 1 among the copied axes",
             op.loc,
-            f"use vec={op.dtype.bytes}, one element at once",
+            _one_element(op),
         )
     axis = units[0] if units else len(op.shape) - 1
     if op.shape[axis] % width:
         raise CompileError(
-            f"copy() with vec={op.vec}: rows of {op.shape[axis]} {op.dtype} (axis {axis} of {_by(op.shape)}) are not a "
-            f"multiple of {width} elements",
+            f"{called} with vec={op.vec}: rows of {op.shape[axis]} {op.dtype} (axis {axis} of {_by(op.shape)}) are not "
+            f"a multiple of {width} elements",
             op.loc,
             _advice(op, axis, threads),
         )
     plan = ThreadMap(op.shape, axis, width, threads)
     if plan.accesses % threads:
         raise CompileError(
-            f"copy() of {_by(op.shape)} {op.dtype} is {plan.accesses} accesses of {op.vec} bytes, "
+            f"{called} of {_by(op.shape)} {op.dtype} is {plan.accesses} accesses of {op.vec} bytes, "
             f"which {threads} threads cannot share equally",
             op.loc,
             _advice(op, axis, threads),
         )
-    return Plan(plan, op.src.unit == axis and width > 1, op.dst.unit == axis and width > 1)
+    found = Plan(plan, op.src.unit == axis and width > 1, op.dst.unit == axis and width > 1)
+    if isinstance(op, async_copy.Copy) and width > 1 and not (found.src_vector and found.dst_vector):
+        raise _transposing(op)
+    return found
+
+
+def _called(op: tile.Copy) -> str:
+    return "copy_async()" if isinstance(op, async_copy.Copy) else "copy()"
+
+
+def _one_element(op: tile.Copy) -> str:
+    size = op.dtype.bytes
+    if isinstance(op, async_copy.Copy) and size not in async_copy.CP_BYTES:
+        return f"use copy(), which moves single elements; copy_async() moves 4 bytes at least, a {op.dtype} has {size}"
+    return f"use vec={size}, one element at once"
+
+
+def _transposing(op: tile.Copy) -> CompileError:
+    """An asynchronous copy whose bytes would have to part on their way."""
+    name = op.dst.memory.name or "the tile"
+    source = op.src.memory.name or "the tensor"
+    return CompileError(
+        f"copy_async() with vec={op.vec}: neighbours in {source} are not neighbours in {name}, but what it moves at "
+        "once stays together",
+        op.loc,
+        f"use copy(), which transposes through registers; or copy as it is and read {name} through its view .T"
+        f"{f'; or {_one_element(op)}' if op.dtype.bytes in async_copy.CP_BYTES else ''}",
+    )
 
 
 def _by(shape: tuple[int, ...]) -> str:
@@ -141,8 +174,8 @@ def _by(shape: tuple[int, ...]) -> str:
 def _advice(op: tile.Copy, axis: int, threads: int) -> str:
     """Which widths or numbers of threads would do."""
     size = op.dtype.bytes
-    fitting = [v for v in (1, 2, 4, 8, 16) if v % size == 0 and op.shape[axis] % (v // size) == 0]
-    widths = [v for v in fitting if prod(op.shape) // (v // size) % threads == 0]
+    fitting = _row_widths(op, axis)
+    widths = even_widths(op, axis, threads)
     advice = [f"vec={' or '.join(map(str, widths))}"] if widths else []
     if op.vec in fitting:
         accesses = prod(op.shape) // (op.vec // size)
@@ -152,3 +185,16 @@ def _advice(op: tile.Copy, axis: int, threads: int) -> str:
     if not advice:
         return f"use a shape of which {threads} threads can copy equal parts"
     return f"use {', or '.join(advice)}"
+
+
+def even_widths(op: tile.Copy, axis: int, threads: int) -> list[int]:
+    """Bytes of one access along `axis` with which so many threads share a copy equally."""
+    size = op.dtype.bytes
+    return [v for v in _row_widths(op, axis) if prod(op.shape) // (v // size) % threads == 0]
+
+
+def _row_widths(op: tile.Copy, axis: int) -> list[int]:
+    """Bytes of one access of which a row is a multiple."""
+    size = op.dtype.bytes
+    possible = async_copy.CP_BYTES if isinstance(op, async_copy.Copy) else (1, 2, 4, 8, 16)
+    return [v for v in possible if v % size == 0 and op.shape[axis] % (v // size) == 0]

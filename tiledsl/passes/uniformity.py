@@ -5,8 +5,8 @@ The lattice, from most to least uniform: "grid" (all threads of the launch), "ct
 it depends on: operands, and the conditions that decide which definition of it is reached. Loops run
 to a fixpoint from the optimistic end. A load from a uniform address counts as uniform.
 
-Special rules: positions, by the shape of the block; votes and shuffles of a warp; and the common
-``tx // 32``, ``tx < 32`` on thread indices, which are the same for a whole warp.
+Special rules: positions, by the shape of the block; votes and shuffles of a warp; what lanes hold of a matrix; and the
+common ``tx // 32``, ``tx < 32`` on thread indices, which are the same for a whole warp.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from __future__ import annotations
 from typing import Literal
 
 from tiledsl.ir.core import Block, Kernel, Op, Value
-from tiledsl.ir.ops import arith, control, gpu, mem, ptx, tile, warp
+from tiledsl.ir.ops import arith, control, gpu, matrix, mem, ptx, tile, warp
 from tiledsl.passes.constants import integer
 
-__all__ = ["LEVELS", "Level", "Uniformity", "least_uniform"]
+__all__ = ["LEVELS", "WARP", "Level", "Uniformity", "least_uniform"]
 
 Level = Literal["grid", "cta", "warp", "thread"]
 LEVELS: tuple[Level, ...] = ("grid", "cta", "warp", "thread")
 _RANK: dict[Level, int] = {level: rank for rank, level in enumerate(LEVELS)}
 WARP = 32
+"""Threads of one."""
 
 
 def least_uniform(*levels: Level) -> Level:
@@ -137,6 +138,10 @@ class Uniformity:
             case gpu.Position():
                 return self._position(op)
             case tile.AtomicAdd() | mem.AtomicAdd() | ptx.Inline():
+                return "thread"
+            case matrix.Load() | matrix.LdMatrix() | mem.LdMatrix() | matrix.Coordinates():
+                return "thread"  # each lane holds elements of its own
+            case matrix.Mma() | ptx.MmaSync():
                 return "thread"
             case warp.Vote(mode="ballot"):
                 return "warp"  # warps may differ in how many lanes they have

@@ -1,0 +1,159 @@
+"""What one ``mma.sync`` gives, from exact fractions, bits to bits, one element of the result at a time.
+
+Shares nothing with `tiledsl.ir.tensor_core`, which is tested against it; its docstring says which rules are measured.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+from typing import Literal
+
+from tests.filetests.reference import row_bits
+from tiledsl.ir.types import DTYPES, F32, F64
+from tiledsl.layout.mma import MmaRow
+
+__all__ = ["dot_bits"]
+
+Special = Literal["nan", "inf"]
+
+
+@dataclass(frozen=True)
+class _Format:
+    """A binary format of floats. `infinite`: whether its largest exponent means infinities and NaNs."""
+
+    exponent: int
+    fraction: int
+    infinite: bool = True
+
+    @property
+    def bias(self) -> int:
+        return (1 << (self.exponent - 1)) - 1
+
+    @property
+    def least(self) -> int:
+        """The exponent of subnormals."""
+        return 1 - self.bias
+
+
+_FORMATS = {
+    "f32": _Format(8, 23),
+    "f16": _Format(5, 10),
+    "bf16": _Format(8, 7),
+    "tf32": _Format(8, 10),
+    "e4m3": _Format(4, 3, infinite=False),
+    "e5m2": _Format(5, 2),
+}
+
+
+@dataclass(frozen=True)
+class _Number:
+    """`exponent` is that of the format, of a zero None. `special`: a NaN, or an infinity with the sign of `value`."""
+
+    value: Fraction
+    exponent: int | None
+    special: Special | None = None
+
+
+@cache
+def _decode(bits: int, dtype: str, least: int | None = None) -> _Number:
+    """`least`: the exponent of subnormals, if the number is looked at as one of another format."""
+    form = _FORMATS[dtype]
+    if dtype == "tf32":
+        bits >>= 13  # the instruction ignores the others
+    sign = -1 if bits >> (form.exponent + form.fraction) else 1
+    exponent, fraction = bits >> form.fraction & ((1 << form.exponent) - 1), bits & ((1 << form.fraction) - 1)
+    top = exponent == (1 << form.exponent) - 1
+    if not form.infinite and top and fraction == (1 << form.fraction) - 1:
+        return _Number(Fraction(0), None, "nan")
+    if form.infinite and top:
+        return _Number(Fraction(sign), None, "nan" if fraction else "inf")
+    whole = fraction + (1 << form.fraction if exponent else 0)
+    value = Fraction(whole) * Fraction(2) ** (max(exponent, 1) - form.bias - form.fraction)
+    if value == 0:
+        return _Number(value, None)
+    return _Number(sign * value, max(_log2(value), form.least if least is None else least))
+
+
+def _log2(value: Fraction) -> int:
+    """floor(log2 value) of a positive number."""
+    guess = value.numerator.bit_length() - value.denominator.bit_length()
+    return guess if Fraction(2) ** guess <= value else guess - 1
+
+
+def _encode(value: Fraction, dtype: str) -> int:
+    """f32: truncated; 2^128 and more are infinite. f16: rounded to nearest even. An exact zero is +0."""
+    form = _FORMATS[dtype]
+    infinity = ((1 << form.exponent) - 1) << form.fraction
+    sign = (value < 0) << (form.exponent + form.fraction)
+    if value == 0:
+        return 0
+    magnitude = abs(value)
+    exponent = max(_log2(magnitude), form.least)
+    steps = magnitude / Fraction(2) ** (exponent - form.fraction)
+    whole = math.floor(steps) if dtype == "f32" else round(steps)
+    code = whole + ((exponent - form.least) << form.fraction)
+    return sign | min(code, infinity)
+
+
+_NAN = {"f32": 0x7FFFFFFF, "f16": 0x7FFF}
+_INFINITY = {"f32": 0x7F800000, "f16": 0x7C00}
+
+
+def _special(a: list[_Number], b: list[_Number], c: _Number, acc: str) -> int | None:
+    """Bits of the result if it is no finite number because of an operand."""
+    infinite = [c.value > 0] if c.special == "inf" else []
+    if any(x.special == "nan" for x in (*a, *b, c)):
+        return _NAN[acc]
+    for x, y in zip(a, b, strict=True):
+        if "inf" in (x.special, y.special):
+            if x.value == 0 or y.value == 0:
+                return _NAN[acc]
+            infinite.append(x.value * y.value > 0)
+    if not infinite:
+        return None
+    if len(set(infinite)) == 2:
+        return _NAN[acc]
+    sign = 0 if infinite[0] else 1 << (DTYPES[acc].bits - 1)
+    return sign | _INFINITY[acc]
+
+
+def _step(a: list[_Number], b: list[_Number], c: int, acc: str) -> int:
+    """A step of the products of floats that `tiledsl.ir.tensor_core` describes."""
+    sum_ = _decode(c, acc)
+    special = _special(a, b, sum_, acc)
+    if special is not None:
+        return special
+    terms = [(sum_.value, sum_.exponent)]
+    for x, y in zip(a, b, strict=True):
+        exponent = None if x.exponent is None or y.exponent is None else x.exponent + y.exponent
+        terms.append((x.value * y.value, exponent))
+    largest = max([-133, *(e for _, e in terms if e is not None)])
+    unit = Fraction(2) ** (largest - 25)
+    return _encode(sum(math.trunc(value / unit) for value, _ in terms) * unit, acc)
+
+
+def dot_bits(row: MmaRow, a: list[int], b: list[int], c: int) -> int:
+    """One element of D from a row of A, a column of B and an element of C, all as bits."""
+    if row.a == "f64":
+        for x, y in zip(a, b, strict=True):
+            c = row_bits("fma", F64, (x, y, c))
+        return c
+    if DTYPES[row.a].is_integer:
+        total = _signed(c, "i32") + sum(_signed(x, row.a) * _signed(y, row.b) for x, y in zip(a, b, strict=True))
+        return total % (1 << 32)
+    if row.a in ("e4m3", "e5m2"):
+        left, right = [_decode(x, row.a, -14) for x in a], [_decode(y, row.b, -14) for y in b]
+        total = 0
+        for chosen in ((0, 1), (2, 3)):
+            of = [k for k in range(len(a)) if k % 4 in chosen]
+            total = _step([left[k] for k in of], [right[k] for k in of], total, "f32")
+        return row_bits("add", F32, (total, c))
+    return _step([_decode(x, row.a) for x in a], [_decode(y, row.b) for y in b], c, row.acc)
+
+
+def _signed(bits: int, dtype: str) -> int:
+    type_ = DTYPES[dtype]
+    return bits - (1 << type_.bits) if type_.kind == "int" and bits >> (type_.bits - 1) else bits

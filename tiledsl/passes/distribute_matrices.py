@@ -1,0 +1,303 @@
+"""Distribute: fragments that warps hold together become accesses of one lane.
+
+- `matrix.load` and `matrix.store` of matrix instructions become `matrix.ldmatrix` and `matrix.stmatrix`, four matrices
+  each where possible. Their addresses have one variable part and differ by constants, which end up as immediates.
+- Those of plain accesses become `tile.load` and `tile.store`, guarded where a tensor may end within the fragment.
+- `matrix.coordinates` becomes index arithmetic, `matrix.convert` a permutation of a thread's registers.
+
+Writers give the values that stand for an op's results; CompileError where the layout does not allow what was asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+
+from tiledsl.errors import CompileError
+from tiledsl.ir.builder import Builder
+from tiledsl.ir.core import Block, Op, Value
+from tiledsl.ir.ops import control, gpu, matrix, tile
+from tiledsl.ir.types import INDEX, FragmentType, SharedType
+from tiledsl.layout.fragments import WARP, WORD_BITS, FragmentLayout
+from tiledsl.passes.constants import integer
+from tiledsl.passes.distribute_copies import may_leave
+from tiledsl.passes.matrix_map import LANE_BITS, Field, Matrices, Run, lane_steps, matrices, runs, widths
+
+__all__ = ["write_convert", "write_coordinates", "write_load", "write_store"]
+
+
+def write_load(op: matrix.Load, b: Builder) -> Sequence[Value]:
+    return [_load_matrices(op, b) if op.vec == 0 else _load_elements(op, b)]
+
+
+def write_store(op: matrix.Store, b: Builder) -> Sequence[Value]:
+    """What several warps hold, one of them writes."""
+    type_, write = op.fragment.type, _store_matrices if op.vec == 0 else _store_elements
+    assert isinstance(type_, FragmentType)
+    layout = _layout(type_)
+    if layout.holders == 1:
+        write(op, type_, b)
+        return ()
+    along_n = b.constant(layout.warps[1], INDEX)
+    number = b.scalar("mod" if layout.operand == "a" else "floordiv", b.value(gpu.WarpId(dtype=INDEX)), along_n)
+    then, orelse = Block(), Block()
+    inner = Builder(then, b.loc)
+    write(op, type_, inner)
+    for block in (inner, Builder(orelse, b.loc)):
+        block.add(control.Yield())
+    b.add(control.If(b.scalar("eq", number, b.constant(0, INDEX)), blocks=[then, orelse]))
+    return ()
+
+
+def write_coordinates(op: matrix.Coordinates, b: Builder) -> Sequence[Value]:
+    places = _Places(op.type, b)
+    steps = lane_steps(op.type, op.axis)
+    firsts = [_place(op.type, register)[op.axis] for register in range(op.type.size)]
+    return [b.value(tile.Pack(*(places.index(None, op.axis, steps, first) for first in firsts), type=op.type))]
+
+
+def write_convert(op: matrix.Convert, b: Builder) -> Sequence[Value]:
+    src, dst = op.fragment.type, op.type
+    assert isinstance(src, FragmentType)
+    sources = _sources(src, dst)
+    if sources is None:
+        raise CompileError(
+            f"a thread does not hold all elements of {_layout(dst)} that it needs: they are held as {_layout(src)}",
+            op.loc,
+            "go through shared memory: store() the fragment into a tile, barrier(), load_matrix() it",
+        )
+    return [_permuted(op.fragment, src, dst, sources, b)]
+
+
+def _layout(type_: FragmentType) -> FragmentLayout:
+    assert type_.layout is not None
+    return type_.layout
+
+
+# -- indices ---------------------------------------------------------------------------------------
+
+
+class _Places:
+    """Indices of one thread's part of a fragment. `known`: variable parts, written once each."""
+
+    def __init__(self, type_: FragmentType, b: Builder) -> None:
+        self.type, self.b = type_, b
+        self.layout = _layout(type_)
+        self.known: dict[object, Value] = {}
+
+    def index(self, origin: Value | None, axis: int, steps: list[Field], constant: int) -> Value:
+        """origin + the thread's part + `constant`, which comes last: it becomes an immediate.
+
+        axis: 0 for rows of the fragment, 1 for columns.
+        """
+        known = None if origin is None else integer(origin)
+        constant += known or 0
+        base = self.base(origin if known is None else None, axis, steps)
+        if base is not None and constant == 0:
+            return base
+        if (base, constant) not in self.known:
+            shift = self.b.constant(constant, INDEX)
+            self.known[base, constant] = shift if base is None else self.b.scalar("add", base, shift)
+        return self.known[base, constant]
+
+    def base(self, origin: Value | None, axis: int, steps: list[Field]) -> Value | None:
+        """What of an index is only known at run time, or None. The thread's part on its own: no loop changes it."""
+        thread = self.sum((axis, *steps), self.warp(axis), *map(self.lane, steps))
+        return self.sum((origin, thread), origin, thread)
+
+    def sum(self, key: object, *terms: Value | None) -> Value | None:
+        given = [term for term in terms if term is not None]
+        if len(given) < 2:
+            return given[0] if given else None
+        if key not in self.known:
+            self.known[key] = reduce(lambda a, c: self.b.scalar("add", a, c), given)
+        return self.known[key]
+
+    def warp(self, axis: int) -> Value | None:
+        """Where the warp's part begins."""
+        parts = self.layout.grid[axis]
+        if parts == 1:
+            return None
+        if axis not in self.known:
+            value, along_n = self.position(gpu.WarpId), self.layout.warps[1]
+            if axis == 0 and along_n > 1:
+                value = self.apply("floordiv", value, along_n)
+            elif axis == 1 and self.layout.warps[0] > 1:
+                value = self.apply("mod", value, along_n)
+            self.known[axis] = self.apply("mul", value, self.type.dims[axis] // parts)
+        return self.known[axis]
+
+    def lane(self, field: Field) -> Value:
+        if field not in self.known:
+            value = self.position(gpu.LaneId)
+            if field.low:
+                value = self.apply("floordiv", value, 1 << field.low)
+            if field.low + field.count < LANE_BITS:
+                value = self.apply("mod", value, 1 << field.count)
+            self.known[field] = value if field.weight == 1 else self.apply("mul", value, field.weight)
+        return self.known[field]
+
+    def position(self, cls: type[gpu.Position]) -> Value:
+        if cls not in self.known:
+            self.known[cls] = self.b.value(cls(dtype=INDEX))
+        return self.known[cls]
+
+    def apply(self, fn: str, value: Value, number: int) -> Value:
+        return self.b.scalar(fn, value, self.b.constant(number, INDEX))
+
+
+# -- ldmatrix and stmatrix -------------------------------------------------------------------------
+
+
+def _load_matrices(op: matrix.Load, b: Builder) -> Value:
+    trans = _transposed("load_matrix()", "load_fragment()", op, op.side, op.type)
+    places = _Places(op.type, b)
+    words: list[Value] = []
+    for part in matrices(op.type):
+        at = _row_of(places, op.side, part)
+        words += b.add(matrix.LdMatrix(op.side.memory, *at, vec=_row(op.type), num=part.num, trans=trans)).results
+    return b.value(matrix.FromWords(*words, type=op.type))
+
+
+def _store_matrices(op: matrix.Store, type_: FragmentType, b: Builder) -> None:
+    trans = _transposed("store_matrix()", "store()", op, op.side, type_)
+    places = _Places(type_, b)
+    words = b.add(matrix.ToWords(op.fragment)).results
+    for part in matrices(type_):
+        at, (own, words) = _row_of(places, op.side, part), (words[: part.num], words[part.num :])
+        b.add(matrix.StMatrix(op.side.memory, *at, *own, vec=_row(type_), num=part.num, trans=trans))
+
+
+def _row(type_: FragmentType) -> int:
+    """Elements of a row of a matrix."""
+    return matrix.MATRIX_BYTES // type_.dtype.bytes
+
+
+def _row_of(places: _Places, side: tile.Side, part: Matrices) -> list[Value]:
+    """The indices of the row that a lane addresses. Rows are side by side along the axis that is not the unit one."""
+    assert side.unit is not None
+    at = list(side.origin)
+    for axis, position in enumerate(side.axes):
+        steps = part.fields(axis, along=1 - side.unit)
+        at[position] = places.index(side.origin[position], axis, steps, part.at[axis])
+    return at
+
+
+def _transposed(called: str, plain: str, op: Op, side: tile.Side, type_: FragmentType) -> bool:
+    """Do the matrices lie in memory across the words of a lane? CompileError where the instruction has no such form."""
+    layout, dtype = _layout(type_), type_.dtype
+    use = f"use {plain}, which moves element by element"
+    if dtype.bits > WORD_BITS or (layout.operand == "acc" and dtype.bits != 16):
+        raise CompileError(f"{called} of {dtype} held as {layout}: a lane does not hold words of its rows", op.loc, use)
+    if side.unit is None:
+        raise CompileError(f"{called} from a view without the axis along which the tile's rows run", op.loc, use)
+    trans = side.unit != _along_words(layout)
+    if trans and dtype.bits != 16:
+        raise CompileError(
+            f"{called} of {dtype} would have to transpose, since the tile's rows do not run along "
+            f"{'k' if layout.operand != 'acc' else 'the columns'} of {layout}; it transposes 16-bit elements only",
+            op.loc,
+            f"{use}, or store the tile the other way round",
+        )
+    return trans
+
+
+def _along_words(layout: FragmentLayout) -> int:
+    """The axis of the fragment along which a lane's words run: k of A and B."""
+    return 0 if layout.operand == "b" else 1
+
+
+# -- plain accesses --------------------------------------------------------------------------------
+
+
+def _load_elements(op: matrix.Load, b: Builder) -> Value:
+    type_, side = op.type, op.side
+    parts = _runs("load_fragment()", op, side, type_, op.vec)
+    places, count = _Places(type_, b), op.vec // type_.dtype.bytes
+    guarded = may_leave(side, type_.dims)
+    zero = b.constant(type_.dtype.python(0), type_.dtype) if guarded else None
+    if zero is not None and count > 1:
+        zero = b.value(tile.Pack(zero, type=FragmentType(type_.dtype, (count,))))
+    elements: dict[int, Value] = {}
+    for part in parts:
+        at = _element_of(places, side, part)
+        if zero is None:
+            value = b.value(tile.Load(side.memory, *at, vec=count))
+        else:
+            value = b.value(tile.Get(side.memory, *at, zero, vec=count))
+        for position, register in enumerate(part.registers):
+            elements[register] = value if count == 1 else b.value(tile.Extract(value, at=(position,)))
+    return b.value(tile.Pack(*(elements[r] for r in range(type_.size)), type=type_))
+
+
+def _store_elements(op: matrix.Store, type_: FragmentType, b: Builder) -> None:
+    side = op.side
+    parts = _runs("store()", op, side, type_, op.vec)
+    places, count = _Places(type_, b), op.vec // type_.dtype.bytes
+    access = tile.Put if may_leave(side, type_.dims) else tile.Store
+    for part in parts:
+        values = [b.value(tile.Extract(op.fragment, at=(r,))) for r in part.registers]
+        if count > 1:
+            values = [b.value(tile.Pack(*values, type=FragmentType(type_.dtype, (count,))))]
+        b.add(access(side.memory, *_element_of(places, side, part), *values, vec=count))
+
+
+def _element_of(places: _Places, side: tile.Side, part: Run) -> list[Value]:
+    at = list(side.origin)
+    for axis, position in enumerate(side.axes):
+        steps = lane_steps(places.type, axis)
+        at[position] = places.index(side.origin[position], axis, steps, part.at[axis])
+    return at
+
+
+def _runs(called: str, op: Op, side: tile.Side, type_: FragmentType, vec: int) -> list[Run]:
+    found = runs(type_, side.unit, vec // type_.dtype.bytes)
+    if found is not None:
+        return found
+    possible = widths(type_, side.unit)
+    held = f"{possible[-1] // type_.dtype.bytes} {type_.dtype}" if len(possible) > 1 else "single elements"
+    name = side.memory.name or ("the tile" if isinstance(side.type, SharedType) else "the tensor")
+    raise CompileError(
+        f"{called} with vec={vec}: of {_layout(type_)} a lane holds {held} side by side in {name}",
+        op.loc,
+        f"use vec={' or '.join(map(str, possible))}",
+    )
+
+
+# -- conversion ------------------------------------------------------------------------------------
+
+
+def _sources(src: FragmentType, dst: FragmentType) -> list[int] | None:
+    """For each element of `dst` that a thread holds, which of `src` it is, in all threads alike; None if one is not."""
+    if _parts(src) != _parts(dst):
+        return None
+    register = {_place(src, r): r for r in range(src.size)}
+    found = [register.get(_place(dst, r)) for r in range(dst.size)]
+    known = [r for r in found if r is not None]
+    return known if len(known) == len(found) else None
+
+
+def _parts(type_: FragmentType) -> list[tuple[int, int]]:
+    """How far from the first thread's elements those of each thread lie."""
+    warps = range(_layout(type_).threads // WARP)
+    return [_place(type_, 0, warp, lane) for warp in warps for lane in range(WARP)]
+
+
+def _place(type_: FragmentType, register: int, warp: int = 0, lane: int = 0) -> tuple[int, int]:
+    return _layout(type_).place(type_.dims, type_.dtype.bits, register, warp, lane)
+
+
+def _permuted(value: Value, src: FragmentType, dst: FragmentType, sources: list[int], b: Builder) -> Value:
+    """Whole words where they stay together, else element by element."""
+    per_word = src.per_register
+    firsts = sources[::per_word]
+    together = all(
+        first % per_word == 0 and sources[i * per_word + e] == first + e
+        for i, first in enumerate(firsts)
+        for e in range(per_word)
+    )
+    if together and per_word > 1:
+        words = b.add(matrix.ToWords(value)).results
+        return b.value(matrix.FromWords(*(words[first // per_word] for first in firsts), type=dst))
+    elements = [b.value(tile.Extract(value, at=(r,))) for r in sources]
+    return b.value(tile.Pack(*elements, type=dst))

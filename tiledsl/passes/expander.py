@@ -1,0 +1,181 @@
+"""What the rules of `expand` work with: the new body, and what stands there for each value of the old one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tiledsl.ir.abi import abi_of
+from tiledsl.ir.builder import Builder
+from tiledsl.ir.core import Block, Kernel, Op, Value
+from tiledsl.ir.ops import arith, control
+from tiledsl.ir.types import I32, I64, INDEX, FragmentType, GlobalType, Type
+from tiledsl.passes.addresses import Memory, pointer_to
+from tiledsl.passes.shared_layout import lay_out_shared
+from tiledsl.passes.structure import loops_around
+
+__all__ = ["Expander", "Rule"]
+
+Rule = Callable[["Expander", Any], None]
+"""Writes the thread level of one op and gives what stands for its results."""
+
+
+class Expander:
+    """Writes a new body. `mapping` gives each old value's new ones: a fragment's registers in order.
+
+    `memories`: where tensors and tiles lie. `written`: ops that are done, some with an earlier one. `b`: writes at
+    the current place.
+    """
+
+    def __init__(self, kernel: Kernel, rules: dict[type[Op], Rule]) -> None:
+        self.kernel, self.rules = kernel, rules
+        self.index = I32 if kernel.index_bits == 32 else I64
+        self.layout = lay_out_shared(kernel)
+        self.abi = abi_of([(a.name, a.type) for a in kernel.body.args], kernel.index_bits)
+        self.body = Block([a.type for a in self.abi], [_arg_name(a.kind, a.name, a.axis) for a in self.abi])
+        self.mapping: dict[Value, list[Value]] = {}
+        self.memories: dict[Value, Memory] = {}
+        self.written: set[Op] = set()
+        self.b = Builder(self.body)
+
+    def run(self) -> None:
+        self._parameters()
+        self.ops(self.kernel.body)
+        kernel = self.kernel
+        kernel.body, self.body.parent = self.body, kernel
+        kernel.level, kernel.abi, kernel.shared_bytes = "thread", self.abi, self.layout.bytes
+
+    def _parameters(self) -> None:
+        given = {(a.kind, a.name, a.axis): value for a, value in zip(self.abi, self.body.args, strict=True)}
+        for arg in self.kernel.body.args:
+            type_ = arg.type
+            if not isinstance(type_, GlobalType):
+                self.mapping[arg] = [given["scalar", arg.name, -1]]
+                continue
+            extents = [d if isinstance(d, int) else given["extent", d, -1] for d in type_.dims]
+            strides = [1 if a == type_.unit else given["stride", arg.name, a] for a in range(type_.rank)]
+            base = given["pointer", arg.name, -1]
+            self.memories[arg] = Memory(base, tuple(extents), tuple(strides), type_.unit)
+
+    # -- values --------------------------------------------------------------------------------
+
+    def one(self, value: Value) -> Value:
+        (new,) = self.mapping[value]
+        return new
+
+    def all(self, values: Sequence[Value]) -> list[Value]:
+        return [new for value in values for new in self.mapping[value]]
+
+    def flat(self, type_: Type) -> list[Type]:
+        """The thread-level types of a tile-level one."""
+        if isinstance(type_, FragmentType):
+            return [self.index if register is INDEX else register for register in type_.registers]
+        return [self.index if type_ is INDEX else type_]
+
+    def give(self, old: Value, new: Sequence[Value]) -> None:
+        """`new` stands for `old` from here on, and inherits its name."""
+        self.mapping[old] = list(new)
+        for position, value in enumerate(new):
+            if old.name and not value.name:
+                value.name = old.name if len(new) == 1 else f"{old.name}_{position}"
+
+    def give_each(self, old: Sequence[Value], new: Sequence[Value]) -> None:
+        """The same for several values; `new` are those of all, one after the other."""
+        position = 0
+        for value in old:
+            count = len(self.flat(value.type))
+            self.give(value, new[position : position + count])
+            position += count
+
+    def address(self, memory: Value, indices: Sequence[Value]) -> Value:
+        """A pointer to the element at `indices`, summed up from what the most loops leave as it is."""
+        return pointer_to(self.b, self.memories[memory], self.all(indices), [loops_around(v) for v in indices])
+
+    def elements(self, value: Value) -> list[Value]:
+        """The elements of a scalar or a fragment: what its registers hold."""
+        return [element for register in range(len(self.mapping[value])) for element in self.held_by(value, register)]
+
+    def held_by(self, value: Value, register: int) -> list[Value]:
+        """The elements that share the register of that number."""
+        type_, held = value.type, self.mapping[value][register]
+        if not isinstance(type_, FragmentType) or type_.per_register == 1:
+            return [held]
+        made = held.op
+        if isinstance(made, arith.PackWord) and made.operands[0].type == type_.dtype:
+            return list(made.operands)
+        return list(self.b.add(arith.UnpackWord(held, to=type_.dtype)).results)
+
+    def registers(self, elements: Sequence[Value], type_: FragmentType) -> list[Value]:
+        """The registers that hold a fragment of these elements."""
+        count = type_.per_register
+        if count == 1:
+            return list(elements)
+        return [self._packed(elements[first : first + count]) for first in range(0, len(elements), count)]
+
+    def _packed(self, elements: Sequence[Value]) -> Value:
+        made = elements[0].op
+        if isinstance(made, arith.UnpackWord) and made.results == list(elements):
+            return made.word
+        return self.b.value(arith.PackWord(*elements))
+
+    # -- ops -----------------------------------------------------------------------------------
+
+    def ops(self, block: Block) -> None:
+        for op in block.ops:
+            if op not in self.written:
+                self.write(op)
+
+    def write(self, op: Op) -> None:
+        self.written.add(op)
+        self.b.loc = op.loc
+        rule = self.rules.get(type(op))
+        if rule is not None:
+            rule(self, op)
+        else:
+            self.copy(op)
+
+    def block(self, old: Block) -> Block:
+        new = Block([t for a in old.args for t in self.flat(a.type)])
+        self.give_each(old.args, new.args)
+        outer, self.b.block = self.b.block, new
+        self.ops(old)
+        self.b.block = outer
+        return new
+
+    def copy(self, op: Op) -> None:
+        """An op that exists at both levels: flattened operands, blocks, results and index types."""
+        operands = self.all(op.operands)
+        blocks = [self.block(block) for block in op.blocks]
+        self.b.loc = op.loc
+        types = [t for r in op.results for t in self.flat(r.type)]
+        attrs = {name: self._attr(value) for name, value in op.attrs.items()}
+        new = self.b.add(type(op)(*operands, blocks=blocks, types=types, **attrs))
+        self.give_each(op.results, new.results)
+
+    def _attr(self, value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(self._attr(v) for v in value)  # pyright: ignore[reportUnknownVariableType]
+        return self.index if value is INDEX else value
+
+    def branch(
+        self,
+        condition: Value,
+        then: Callable[[], Sequence[Value]],
+        orelse: Callable[[], Sequence[Value]] | Sequence[Value],
+        *,
+        likely: bool = False,
+    ) -> Sequence[Value]:
+        """A `control.if` whose blocks are what the callables emit; its results."""
+        outer = self.b.block
+        blocks: list[Block] = []
+        for emit in (then, orelse):
+            self.b.block = block = Block()
+            results = emit() if callable(emit) else emit
+            self.b.add(control.Yield(*results))
+            blocks.append(block)
+        self.b.block = outer
+        return self.b.add(control.If(condition, blocks=blocks, likely=likely)).results
+
+
+def _arg_name(kind: str, name: str, axis: int) -> str:
+    return f"{name}_stride{axis}" if kind == "stride" else name

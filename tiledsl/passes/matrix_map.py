@@ -1,0 +1,151 @@
+"""How a lane reaches what it holds of a fragment: by matrices (ldmatrix, stmatrix) or by plain accesses.
+
+Both are read off `layout.fragments`: the matrices of a fragment are where the first lane's words begin, and what a lane
+holds side by side is the same for all lanes. Positions are (row, column) in the block tile, without the warp's part.
+(PTX ISA: ldmatrix, stmatrix.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tiledsl.ir.types import FragmentType
+from tiledsl.layout.fragments import ROWS, WORD_BITS, FragmentLayout
+
+__all__ = ["LANE_BITS", "Field", "Matrices", "Run", "fields", "lane_steps", "matrices", "runs", "widths"]
+
+LANE_BITS = 5
+ROW_BITS = ROWS.bit_length() - 1
+VECTOR_BYTES = (16, 8, 4, 2)
+
+Place = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """``lane // 2**low % 2**count * weight``: a part of a lane's row or column."""
+
+    low: int
+    count: int
+    weight: int
+
+
+@dataclass(frozen=True, slots=True)
+class Matrices:
+    """One ldmatrix or stmatrix. `at`: where the first of its `num` matrices begins; `steps`: how far from there the one
+    begins whose number has bit 0, bit 1 set."""
+
+    num: int
+    at: Place
+    steps: tuple[Place, ...]
+
+    def fields(self, axis: int, along: int) -> list[Field]:
+        """Of the row that a lane addresses, the part along `axis`. `along`: the axis from one row to the next."""
+        weights = [(bit, 1 << bit) for bit in range(ROW_BITS)] if axis == along else []
+        weights += [(ROW_BITS + i, step[axis]) for i, step in enumerate(self.steps)]
+        return fields(weights)
+
+
+def fields(weights: list[tuple[int, int]]) -> list[Field]:
+    """The sum of lane bits times weights, in as few terms as there are; `weights`: (bit, weight), lowest bit first."""
+    found: list[Field] = []
+    for bit, weight in weights:
+        last = found[-1] if found else None
+        if weight == 0:
+            continue
+        if last is not None and bit == last.low + last.count and weight == last.weight << last.count:
+            found[-1] = replace(last, count=last.count + 1)
+        else:
+            found.append(Field(bit, 1, weight))
+    return found
+
+
+def matrices(type_: FragmentType) -> list[Matrices]:
+    """The instructions that move a fragment, four matrices each where possible; their words are a lane's, in order.
+
+    All have the same steps as far as they go, so that their addresses differ by constants.
+    """
+    layout = _layout(type_)
+    bits = type_.dtype.bits
+    per_word = WORD_BITS // bits
+    begins = [layout.place(type_.dims, bits, word * per_word, 0, 0) for word in range(type_.size // per_word)]
+    found: list[Matrices] = []
+    common: tuple[Place, ...] = ()
+    while begins:
+        num = next(n for n in (4, 2, 1) if _fits(begins[:n], n, common))
+        steps = _steps(begins[:num])
+        common = max(common, steps, key=len)
+        found.append(Matrices(num, begins[0], steps))
+        begins = begins[num:]
+    return [replace(m, steps=common) for m in found]
+
+
+def _fits(begins: list[Place], num: int, common: tuple[Place, ...]) -> bool:
+    """Are these `num` matrices, the last one where the steps of the others say, and the steps those of the others?"""
+    if len(begins) < num:
+        return False
+    steps = _steps(begins)
+    regular = num < 4 or _minus(begins[3], begins[2]) == steps[0]
+    return regular and all(a == b for a, b in zip(steps, common, strict=False))
+
+
+def _steps(begins: list[Place]) -> tuple[Place, ...]:
+    return tuple(_minus(begins[1 << bit], begins[0]) for bit in range(len(begins).bit_length() - 1))
+
+
+def _minus(a: Place, b: Place) -> Place:
+    return a[0] - b[0], a[1] - b[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Elements of a lane that lie side by side: `registers` in order, the first of lane 0 at `at`."""
+
+    at: Place
+    registers: tuple[int, ...]
+
+
+def runs(type_: FragmentType, unit: int | None, count: int) -> list[Run] | None:
+    """A fragment as runs of `count` elements along the axis `unit`; None if a lane does not hold them so."""
+    layout = _layout(type_)
+    places = [layout.place(type_.dims, type_.dtype.bits, r, 0, 0) for r in range(type_.size)]
+    if count == 1:
+        return [Run(at, (r,)) for r, at in enumerate(places)]
+    if unit is None:
+        return None
+    register = {at: r for r, at in enumerate(places)}
+    found: list[Run] = []
+    for at in places:
+        if at[unit] % count:
+            continue
+        run = [register.get(_along(at, unit, i)) for i in range(count)]
+        known = tuple(r for r in run if r is not None)
+        if len(known) == count:
+            found.append(Run(at, known))
+    return found if len(found) * count == len(places) else None
+
+
+def _along(at: Place, axis: int, distance: int) -> Place:
+    return (at[0] + distance, at[1]) if axis == 0 else (at[0], at[1] + distance)
+
+
+def widths(type_: FragmentType, unit: int | None) -> list[int]:
+    """Bytes that one access of a lane may have along `unit`, the narrowest first."""
+    size = type_.dtype.bytes
+    wide = [v for v in VECTOR_BYTES if v > size and runs(type_, unit, v // size) is not None]
+    return [size, *reversed(wide)]
+
+
+def lane_steps(type_: FragmentType, axis: int) -> list[Field]:
+    """A lane's part of the row or column of each element that it holds."""
+    layout = _layout(type_)
+    _, _, *steps = layout.within(0, type_.dtype.bits)
+    # With g = lane // 4 and t = lane % 4: rows go by g and columns by t, for B the other way round.
+    by_group = axis == (1 if layout.operand == "b" else 0)
+    low, count = (2, 3) if by_group else (0, 2)
+    return [Field(low, count, steps[axis])]
+
+
+def _layout(type_: FragmentType) -> FragmentLayout:
+    assert type_.layout is not None, f"{type_} has no layout"
+    return type_.layout

@@ -1,0 +1,123 @@
+"""The body of a pipelined loop: who accesses which memory, and what depends on what.
+
+Producers are the copies at the top level of the body that fill shared tiles, with the pure ops that they need.
+Consumers are all other ops with effects or results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from tiledsl.ir.core import Block, Kernel, Op, Value
+from tiledsl.ir.ops import async_copy, control, tile
+from tiledsl.ir.types import SharedType, is_memory
+
+__all__ = ["LoopBody", "accesses", "name_of", "outside_values", "overlap"]
+
+
+class LoopBody:
+    """`ops`: those of the body, without its end; `inside`: with all that is in them, in program order.
+
+    `copies`: the producers; `tiles`: what they fill.
+    """
+
+    def __init__(self, kernel: Kernel, op: control.For) -> None:
+        self.kernel, self.op, self.block = kernel, op, op.body
+        self.ops = op.body.ops[:-1]
+        self.inside = dict.fromkeys(op.body.walk())
+        self.copies = [c for c in self.ops if isinstance(c, tile.Copy) and isinstance(c.dst.type, SharedType)]
+        self.tiles: dict[Value, tile.SharedAlloc] = {}
+        for copy in self.copies:
+            alloc = copy.dst.memory.op
+            assert isinstance(alloc, tile.SharedAlloc)
+            self.tiles[copy.dst.memory] = alloc
+
+    @property
+    def variable(self) -> Value:
+        """What the loop counts."""
+        return self.block.args[0]
+
+    def is_local(self, value: Value) -> bool:
+        """True for arguments of the body and results of its ops."""
+        owner = value.owner
+        return owner is self.block or (isinstance(owner, Op) and owner.parent is self.block)
+
+    def slice(self, values: Iterable[Value]) -> list[Value]:
+        """The local values that `values` depend on, themselves included, looking through pure ops only."""
+        found: dict[Value, None] = {}
+        pending = [v for v in values if self.is_local(v)]
+        while pending:
+            value = pending.pop()
+            if value in found:
+                continue
+            found[value] = None
+            if value.op is not None and value.op.is_pure:
+                pending += outside_values(value.op, self.block)
+        return list(found)
+
+    def blame(self, values: Iterable[Value]) -> Value | Op | None:
+        """A carried value or an op with effects that `values` depend on; None if the variable is all that they need."""
+        for value in self.slice(values):
+            if value.op is None and value is not self.variable:
+                return value
+            if value.op is not None and not value.op.is_pure:
+                return value.op
+        return None
+
+    def needed(self, by: Iterable[Op], but: set[Op]) -> list[Op]:
+        """The ops `by`, the loop's results and what both need, in program order; not `but`, nor what only they need."""
+        found = set(by) - but
+        pending: list[Value] = [v for op in found for v in outside_values(op, self.block)]
+        pending += [v for v in self.block.terminator.operands if self.is_local(v)]
+        while pending:
+            op = pending.pop().op
+            if op is not None and op not in found and op not in but:
+                found.add(op)
+                pending += outside_values(op, self.block)
+        return [op for op in self.ops if op in found]
+
+    def read_by(self, op: Op) -> Value | None:
+        """The produced tile that `op` itself reads."""
+        return next((memory for memory, writes in accesses(op) if memory in self.tiles and not writes), None)
+
+
+def outside_values(op: Op, body: Block) -> Iterator[Value]:
+    """Arguments of `body` and results of its ops that `op`, or an op inside it, uses."""
+    for inner in op.walk():
+        for value in inner.operands:
+            owner = value.owner
+            if owner is body or (isinstance(owner, Op) and owner.parent is body):
+                yield value
+
+
+def accesses(op: Op) -> list[tuple[Value, bool]]:
+    """Memories that `op` itself accesses, each with whether it writes there."""
+    match op:
+        case tile.Copy():
+            return [(op.src.memory, False), (op.dst.memory, True)]
+        case async_copy.Cp():
+            return [(op.source.memory, False), (op.memory, True)]
+        case _:
+            kinds = [kind == "write" for kind in ("read", "write") if kind in op.effects]
+            return [(v, writes) for v in op.operands if is_memory(v.type) for writes in kinds]
+
+
+def name_of(memory: Value) -> str:
+    return memory.name or "the tile"
+
+
+def overlap(a: Value, b: Value) -> bool:
+    """True if two tiles may share bytes: one lies over the other, or both over a third one."""
+    return bool(_under(a) & _under(b))
+
+
+def _under(memory: Value) -> set[Value]:
+    """The tile and all that it lies over; nothing for a tensor."""
+    found: set[Value] = set()
+    pending = [memory]
+    while pending:
+        value = pending.pop()
+        if value not in found and isinstance(value.op, tile.SharedAlloc):
+            found.add(value)
+            pending += value.op.operands
+    return found

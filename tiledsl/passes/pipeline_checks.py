@@ -1,0 +1,157 @@
+"""What keeps a loop from being pipelined, each an error at the line that does it.
+
+Producers run iterations ahead of the consumers. So nothing of an iteration may reach a later one's copies but the
+loop's variable, and each tile is theirs alone: nobody else writes it, and nobody reads it outside the loop or before
+it was copied.
+"""
+
+from __future__ import annotations
+
+from tiledsl.errors import CompileError, CompileErrors
+from tiledsl.ir.core import Op, Value
+from tiledsl.ir.ops import async_copy, control, tile
+from tiledsl.ir.types import SharedType
+from tiledsl.passes.constants import integer
+from tiledsl.passes.pipeline_body import LoopBody, accesses, name_of, overlap
+
+__all__ = ["check_loop"]
+
+MOST_ERRORS = 20
+
+_GROUPS: dict[type[Op], str] = {
+    async_copy.CommitGroup: "ptx.commit_group()",
+    async_copy.WaitGroup: "ptx.wait_group()",
+    async_copy.Wait: "wait()",
+    async_copy.Cp: "ptx.cp_async()",
+}
+
+
+def check_loop(body: LoopBody) -> None:
+    """Raises CompileErrors with all that is wrong."""
+    checker = _Checker(body)
+    checker.check_body()
+    for copy in body.copies:
+        checker.check_copy(copy)
+    checker.check_tiles()
+    if checker.errors:
+        raise CompileErrors(checker.errors[:MOST_ERRORS])
+
+
+def _called(op: tile.Copy) -> str:
+    return "copy_async()" if isinstance(op, async_copy.Copy) else "copy()"
+
+
+class _Checker:
+    def __init__(self, body: LoopBody) -> None:
+        self.body, self.op = body, body.op
+        self.errors: list[CompileError] = []
+
+    def error(self, op: Op, message: str, fix: str) -> None:
+        if all((e.message, e.loc) != (message, op.loc) for e in self.errors):
+            self.errors.append(CompileError(message, op.loc, fix))
+
+    def check_body(self) -> None:
+        """What the body may hold."""
+        for op in self.body.inside:
+            if isinstance(op, control.For) and op.stages:
+                fix = "pipeline the inner one; the outer one stays a plain loop"
+                self.error(op, "a pipelined loop inside a pipelined loop", fix)
+            if type(op) in _GROUPS:
+                message = f"{_GROUPS[type(op)]} inside a pipelined loop, which commits and waits by itself"
+                self.error(op, message, "leave it out; copy_async() is all that the body needs")
+            if isinstance(op, async_copy.Copy) and op.result.uses:
+                message = "the token of copy_async() is used, but inside a pipelined loop the loop itself waits"
+                self.error(op, message, "write copy_async(src, dst) as a statement")
+            if isinstance(op, tile.Copy) and isinstance(op.dst.type, SharedType) and op not in self.body.copies:
+                message = f"{_called(op)} under an if or in an inner loop of a pipelined loop cannot begin ahead"
+                fix = "copy in the loop's own body; past the edge of a tensor it gives zeros without a condition"
+                self.error(op, message, fix)
+        if not self.body.copies:
+            message = "a pipelined loop that copies nothing to a shared tile, so there is nothing to begin ahead"
+            self.error(self.op, message, "copy_async() what an iteration needs to a shared tile, or write a plain for")
+
+    # -- producers -----------------------------------------------------------------------------
+
+    def check_copy(self, copy: tile.Copy) -> None:
+        """What the copy is made of, and what it reads, must be there when earlier iterations have not run."""
+        what = f"a consumer that feeds its producer: {_called(copy)} to {name_of(copy.dst.memory)}"
+        blamed = self.body.blame(copy.operands)
+        fix = "say where to copy from by the loop's variable and by what is known before the loop"
+        if isinstance(blamed, Value):
+            name = f"{blamed.name}, a value" if blamed.name else "a value"
+            self.error(copy, f"{what} depends on {name} that one iteration hands to the next{self.ahead()}", fix)
+        elif blamed is not None:
+            self.error(copy, f"{what} depends on what line {blamed.loc.line} reads in the loop{self.ahead()}", fix)
+        elif self.body.variable in self.body.slice(copy.dst.origin):
+            message = f"where in {name_of(copy.dst.memory)} {_called(copy)} goes changes from one iteration to the next"
+            fix = "copy to the same place in every iteration; stages= keeps the tiles of several iterations apart"
+            self.error(copy, message, fix)
+        source = copy.src.memory
+        writer = next((op for op in self.body.inside if self.writes(op, source)), None)
+        if writer is not None:
+            self.error(
+                copy,
+                f"{what} reads {name_of(source)}, which line {writer.loc.line} of the loop writes{self.ahead()}",
+                "write the result to another tensor, or write a plain for with barriers",
+            )
+
+    def writes(self, op: Op, memory: Value) -> bool:
+        return any(writes and (m is memory or overlap(m, memory)) for m, writes in accesses(op))
+
+    def ahead(self) -> str:
+        count = self.op.stages - 1
+        return f", but copies begin up to {count} iteration{'s' if count > 1 else ''} ahead" if count else ""
+
+    # -- the tiles that they fill --------------------------------------------------------------
+
+    def check_tiles(self) -> None:
+        place = {op: position for position, op in enumerate(self.body.inside)}
+        filled = {m: max(place[c] for c in self.body.copies if c.dst.memory is m) for m in self.body.tiles}
+        for op in self.body.kernel.walk():
+            for memory, writes in accesses(op):
+                if memory not in self.body.tiles:
+                    self.check_neighbour(op, memory)
+                elif op not in self.body.inside:
+                    self.outside(op, memory)
+                elif writes:
+                    self.check_writer(op, memory)
+                elif place[op] < filled[memory]:
+                    message = f"{name_of(memory)} is read before it is copied: this would be the iteration before's"
+                    self.error(op, message, "copy first; a pipelined loop has the tiles of its own iteration only")
+        for position, copy in enumerate(self.body.copies):
+            for other in self.body.copies[:position]:
+                if other.dst.memory is copy.dst.memory and _meet(other, copy):
+                    name, line = name_of(copy.dst.memory), other.loc.line
+                    message = f"{name} is copied to twice in one iteration, first in line {line}"
+                    self.error(copy, message, "let each copy fill a part of its own, or leave one out")
+
+    def check_neighbour(self, op: Op, memory: Value) -> None:
+        partner = next((t for t in self.body.tiles if overlap(t, memory)), None)
+        if partner is not None and op in self.body.inside:
+            name = name_of(memory)
+            message = f"{name} lies on the bytes of {name_of(partner)}, which the pipelined loop is filling"
+            self.error(op, message, f"give {name} bytes of its own in the loop: leave over= out")
+
+    def outside(self, op: Op, memory: Value) -> None:
+        name = name_of(memory)
+        message = f"{name} is used outside the pipelined loop in line {self.op.loc.line} that fills it"
+        self.error(op, message, f"use another tile, which may lie on the same bytes: shared(..., over={name})")
+
+    def check_writer(self, op: Op, memory: Value) -> None:
+        if not isinstance(op, (tile.Copy, async_copy.Cp)):  # they have messages of their own
+            message = f"{name_of(memory)} is written here and by the copies of the pipelined loop"
+            self.error(op, message, "let the copies fill it, and write to another tile")
+
+
+def _meet(a: tile.Copy, b: tile.Copy) -> bool:
+    """True if two copies to one tile are sure to write an element both."""
+    sizes = [dict(zip(op.dst.axes, op.shape, strict=True)) for op in (a, b)]
+    for axis, (x, y) in enumerate(zip(a.dst.origin, b.dst.origin, strict=True)):
+        first, second = integer(x), integer(y)
+        if x is y:
+            continue
+        if first is None or second is None:
+            return False
+        if first + sizes[0].get(axis, 1) <= second or second + sizes[1].get(axis, 1) <= first:
+            return False
+    return True
