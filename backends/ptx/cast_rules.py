@@ -3,6 +3,8 @@
 From float to integer, hardware saturates; a NaN gives 0 only between f32 or f16 and integers of at
 most 32 bits, else the sign bit alone, so that it is selected away here. 8- and 16-bit integers are
 clamped after a conversion to 32 bits.
+
+The 8-bit floats are converted in pairs, to and from f16 and from f32: here one half of the pair is unused.
 """
 
 from __future__ import annotations
@@ -11,11 +13,24 @@ from typing import Any, Sequence
 
 from tiledsl.backends.ptx.context import Lowering, lowers
 from tiledsl.backends.ptx.llvm import ir
-from tiledsl.backends.ptx.types import I32, constant, integer, llvm_type
+from tiledsl.backends.ptx.targets import TARGETS
+from tiledsl.backends.ptx.types import I8, I32, constant, integer, llvm_type
+from tiledsl.errors import CompileError
+from tiledsl.ir.core import Op
 from tiledsl.ir.ops import arith
-from tiledsl.ir.types import BF16, BOOL, F32, F64, DType
+from tiledsl.ir.types import BF16, BOOL, E4M3, E5M2, F16, F32, F64, TF32, DType
 
-__all__ = ["lower_bitcast", "lower_cast"]
+__all__ = ["lower_bitcast", "lower_cast", "needs_ptx"]
+
+I16 = ir.IntType(16)
+PAIRS = {E4M3: "e4m3x2", E5M2: "e5m2x2"}
+PAIRS_CAPABILITY, PAIRS_PTX = (8, 9), 81
+"""Where the 8-bit floats are converted. (PTX ISA: cvt, target notes. sm_90 does it since 7.8, LLVM asks for 8.1.)"""
+
+
+def needs_ptx(op: Op) -> int:
+    """The PTX version (major * 10 + minor) that `op` needs beyond the target's own; 0 for most."""
+    return PAIRS_PTX if isinstance(op, arith.Cast) and {op.src.type, op.to} & PAIRS.keys() else 0
 
 
 @lowers(arith.Bitcast)
@@ -29,6 +44,8 @@ def lower_cast(lw: Lowering, op: arith.Cast) -> Sequence[Any]:
     value, src, to = lw.value(op.src), op.src.dtype, op.to
     if src == to:
         return [value]
+    if src.is_matrix or to.is_matrix:
+        return [_matrix_format(lw, op, value)]
     if to == BOOL:
         return [_to_bool(lw, value, src)]
     if src == BOOL:
@@ -50,9 +67,21 @@ def _to_bool(lw: Lowering, value: Any, src: DType) -> Any:
 
 def _float_to_float(lw: Lowering, value: Any, src: DType, to: DType) -> Any:
     """Widening is exact; narrowing rounds once, f64 to bf16 too (before sm_90 LLVM rounds to odd first)."""
+    if (src, to) == (BF16, F32):
+        return _upper_half(lw, value)
     if src.bits == to.bits:  # f16 and bf16: f32 holds either exactly
         return lw.b.fptrunc(lw.b.fpext(value, llvm_type(F32)), llvm_type(to))
     return lw.b.fpext(value, llvm_type(to)) if to.bits > src.bits else lw.b.fptrunc(value, llvm_type(to))
+
+
+def _upper_half(lw: Lowering, value: Any) -> Any:
+    """A bf16 as f32, by moving its bits: ``mov.b32 {0, x}``.
+
+    ptxas makes a shift of cvt.f32.bf16, but 0x7fffffff of a NaN that it knows; and of the upper half of a
+    register it makes two instructions, of the move one.
+    """
+    pair = ir.Constant(ir.VectorType(llvm_type(BF16), 2), None)
+    return lw.b.bitcast(lw.b.insert_element(pair, value, integer(1, I32)), llvm_type(F32))
 
 
 def _integer_to_integer(lw: Lowering, value: Any, src: DType, to: DType) -> Any:
@@ -106,3 +135,52 @@ def _wide_integer_to_bf16(lw: Lowering, value: Any, src: DType) -> Any:
     sticky = b.zext(b.icmp_unsigned("!=", back, value), I32)
     odd = b.or_(b.bitcast(towards_zero, I32), sticky)
     return b.fptrunc(b.bitcast(odd, llvm_type(F32)), llvm_type(BF16))
+
+
+# -- formats of matrix operands --------------------------------------------------------------------
+
+
+def _matrix_format(lw: Lowering, op: arith.Cast, value: Any) -> Any:
+    """By way of f16 or f32, which hold the source exactly, or as an f64 rounded to odd: rounded once."""
+    src, to = op.src.dtype, op.to
+    if {src, to} & PAIRS.keys():
+        _check_target(lw, op)
+    if src in PAIRS:
+        value, src = _unpacked(lw, value, src), F16
+    elif src == TF32:
+        src = F32
+    if not to.is_matrix:
+        return value if src == to else _float_to_float(lw, value, src, to)
+    if src == F64:
+        value = _to_odd(lw, value)
+    elif src != F32:
+        value = _float_to_float(lw, value, src, F32)
+    if to == TF32:
+        return lw.b.bitcast(lw.intrinsic("llvm.nvvm.f2tf32.rna", I32, value), llvm_type(TF32))
+    pair = lw.intrinsic(f"llvm.nvvm.ff.to.{PAIRS[to]}.rn", I16, constant(0.0, F32), value)
+    return lw.b.trunc(pair, I8)
+
+
+def _check_target(lw: Lowering, op: arith.Cast) -> None:
+    if lw.target.capability >= PAIRS_CAPABILITY:
+        return
+    have = ", ".join(t.name for t in TARGETS.values() if t.capability >= PAIRS_CAPABILITY)
+    narrow = op.to if op.to in PAIRS else op.src.dtype
+    raise CompileError(
+        f"{lw.target.name} has no conversion from {op.src.dtype} to {op.to}",
+        op.loc,
+        f"compile for one of {have}; on {lw.target.name}, {narrow} is only moved and bit cast",
+    )
+
+
+def _unpacked(lw: Lowering, value: Any, src: DType) -> Any:
+    pair = lw.intrinsic(f"llvm.nvvm.{PAIRS[src]}.to.f16x2.rn", ir.VectorType(llvm_type(F16), 2), lw.b.zext(value, I16))
+    return lw.b.extract_element(pair, integer(0, I32))
+
+
+def _to_odd(lw: Lowering, value: Any) -> Any:
+    """An f64 as f32: towards zero, and the last bit set if that lost anything (a NaN loses nothing)."""
+    b = lw.b
+    towards_zero = lw.intrinsic("llvm.nvvm.d2f.rz", llvm_type(F32), value)
+    lost = b.fcmp_ordered("!=", b.fpext(towards_zero, llvm_type(F64)), value)
+    return b.bitcast(b.or_(b.bitcast(towards_zero, I32), b.zext(lost, I32)), llvm_type(F32))

@@ -6,6 +6,7 @@ import re
 from functools import cache
 from typing import Any
 
+from tiledsl.backends.ptx import cast_rules, matrix_rules
 from tiledsl.backends.ptx.debuginfo import restore_locations
 from tiledsl.backends.ptx.f64_nan import settle_f64_nans
 from tiledsl.backends.ptx.llvm import binding
@@ -22,9 +23,10 @@ CALL_NUMBER = re.compile(r" // callseq \d+(?:, \d+)?")
 """A comment with a count over the life of the process: the same kernel must give the same text."""
 
 
-def ptx_version_for(target: Target) -> int:
-    """The lowest PTX version (major * 10 + minor) that knows the target and what code for it uses."""
-    return max(target.ptx, INLINED_AT)
+def ptx_version_for(target: Target, kernel: Kernel) -> int:
+    """The lowest PTX version (major * 10 + minor) that knows the target and what the kernel uses."""
+    needed = (needs(op) for op in kernel.walk() for needs in (cast_rules.needs_ptx, matrix_rules.needs_ptx))
+    return max(target.ptx, INLINED_AT, *needed)
 
 
 @cache
@@ -36,12 +38,14 @@ def _initialize() -> None:
     # It takes vector loads apart; the last element is then merged with the guarded path's scalar load of it,
     # and a vector access is two instructions.
     binding.set_option("tiledsl", "-disable-vector-combine")
+    # The pass merge-accesses has merged what belongs together, and bank conflicts were counted for what it left.
+    binding.set_option("tiledsl", "-disable-nvptx-load-store-vectorizer")
 
 
 @cache
-def _machine(target: Target) -> Any:
+def _machine(target: Target, ptx_version: int) -> Any:
     _initialize()
-    features = f"+ptx{ptx_version_for(target)}"
+    features = f"+ptx{ptx_version}"
     return binding.Target.from_triple(TRIPLE).create_target_machine(cpu=target.name, features=features, opt=3)
 
 
@@ -50,7 +54,7 @@ def emit_ptx(kernel: Kernel, target: Target) -> tuple[str, str]:
 
     In the LLVM IR the columns of locations are numbers, see `debuginfo`.
     """
-    machine = _machine(target)
+    machine = _machine(target, ptx_version_for(target, kernel))
     lowered, locations = lower_kernel(settle_f64_nans(kernel), target, str(machine.target_data))
     text = str(lowered)
     module = binding.parse_assembly(text)
@@ -64,8 +68,7 @@ def _optimize(module: Any, machine: Any) -> None:
     """O3 without the vectorizers, which would regroup scalar arithmetic whose order is deliberate.
 
     Loop unrolling stays on: LLVM's limits for NVPTX are those of nvcc, which unrolls small loops by four
-    (a run-time loop with a barrier inside never). Neighbouring loads and stores still become vectors
-    where their alignment is known.
+    (a run-time loop with a barrier inside never). Each load and store stays what it is.
     """
     options = binding.create_pipeline_tuning_options(speed_level=3)
     options.loop_vectorization = options.slp_vectorization = False

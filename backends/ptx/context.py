@@ -34,7 +34,8 @@ def lowers(*classes: type[Op]) -> Callable[[RuleT], RuleT]:
 class Lowering:
     """One kernel on its way to LLVM IR. `b` is the llvmlite builder; rules emit through it.
 
-    `shared`: the dynamic array that is all of the block's shared memory. `strings`: constant texts.
+    `shared`: the dynamic array that is all of the block's shared memory. `strings`: constant texts. `rare`: whether
+    what is lowered now is rarely run.
     """
 
     def __init__(self, kernel: Kernel, target: Target, module: Any, function: Any, shared: Any) -> None:
@@ -43,6 +44,7 @@ class Lowering:
         self.b = ir.IRBuilder(function.append_basic_block("entry"))
         self.values: dict[Value, Any] = {}
         self.strings: dict[bytes, Any] = {}
+        self.rare = False
         self.debug = DebugInfo(kernel, module, function)
 
     def value(self, value: Value) -> Any:

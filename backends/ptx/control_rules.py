@@ -25,12 +25,15 @@ def _phis(lw: Lowering, values: Sequence[Value], *incoming: tuple[Sequence[Any],
 
 @lowers(control.If)
 def lower_if(lw: Lowering, op: control.If) -> Sequence[Any]:
+    """Loops in a block that is rarely run stay as short as they are written."""
     then, orelse, merge = (lw.new_block(name) for name in ("then", "else", "endif"))
     lw.b.cbranch(lw.value(op.condition), then, orelse)
     incoming: list[tuple[Sequence[Any], Any]] = []
     for block, region in ((then, op.then), (orelse, op.orelse)):
         lw.b.position_at_end(block)
+        outer, lw.rare = lw.rare, lw.rare or (op.likely and region is op.orelse)
         yielded = lw.operands(lw.lower_block(region).operands)
+        lw.rare = outer
         incoming.append((yielded, lw.b.block))
         lw.b.branch(merge)
     lw.b.position_at_end(merge)
@@ -61,10 +64,19 @@ def lower_for(lw: Lowering, op: control.For) -> Sequence[Any]:
     following = b.add(index, step, flags=("nsw",))
     for phi, value in zip(phis, [following, *yielded], strict=True):
         phi.add_incoming(value, latch)
-    b.cbranch(b.icmp_signed(goes_on, index, last), body, done)
+    back = b.cbranch(b.icmp_signed(goes_on, index, last), body, done)
+    if lw.rare:
+        back.set_metadata("llvm.loop", _never_unrolled(lw))
 
     b.position_at_end(done)
     return _phis(lw, op.results, (inits, entry), (yielded, latch))
+
+
+def _never_unrolled(lw: Lowering) -> Any:
+    """Metadata of one loop, which LLVM hands on to ptxas as a pragma. Its first operand is itself."""
+    node = lw.module.add_metadata([lw.module.add_metadata(["llvm.loop.unroll.disable"])])
+    node.operands = (node, *node.operands)
+    return node
 
 
 def _constant(value: Value) -> int | None:

@@ -21,7 +21,7 @@ DOLLAR = re.compile(r"\$(?:(\d+)|\{(\d+)\}|\{:uid\}|\$|(.{0,8}))", re.DOTALL)
 
 
 def _constraint(dtype: DType) -> str:
-    """The register class: a bool is a predicate, 8 and 16 bits share .b16 registers."""
+    """The register class: a bool is a predicate, 8 and 16 bits share .b16 ones, a tf32 has a .b32 one, as in mma."""
     if dtype == BOOL:
         return "b"
     if dtype.is_float and dtype.bits >= 32:

@@ -6,11 +6,13 @@ import re
 from typing import Any, Sequence
 
 from tiledsl.backends.ptx import (
+    async_rules,
     cast_rules,
     control_rules,
     debug_rules,
     gpu_rules,
     inline_rules,
+    matrix_rules,
     memory_rules,
     scalar_rules,
 )
@@ -25,7 +27,17 @@ from tiledsl.ir.types import BOOL, DType, PtrType, Type
 
 __all__ = ["TRIPLE", "lower_kernel", "read_only_pointers"]
 
-RULE_FILES = (scalar_rules, cast_rules, control_rules, memory_rules, gpu_rules, inline_rules, debug_rules)
+RULE_FILES = (
+    scalar_rules,
+    cast_rules,
+    control_rules,
+    memory_rules,
+    async_rules,
+    matrix_rules,
+    gpu_rules,
+    inline_rules,
+    debug_rules,
+)
 """Importing these has registered every rule."""
 
 NAME = re.compile(r"(?!WARP_SZ$)(?:[A-Za-z]|_[A-Za-z0-9_])[A-Za-z0-9_]*")

@@ -7,6 +7,7 @@ from typing import Any, Sequence
 from tiledsl.backends.ptx.context import Lowering, lowers
 from tiledsl.backends.ptx.llvm import ir
 from tiledsl.backends.ptx.types import I8, I32, integer, memory_type
+from tiledsl.backends.ptx.vectors import rounded_pairs, vector_of
 from tiledsl.ir.core import Value
 from tiledsl.ir.ops import mem
 from tiledsl.ir.types import BF16, BOOL, DType, PtrType
@@ -60,13 +61,15 @@ def lower_load(lw: Lowering, op: mem.Load) -> Sequence[Any]:
 @lowers(mem.Store)
 def lower_store(lw: Lowering, op: mem.Store) -> Sequence[Any]:
     dtype = _pointer_type(op.ptr).dtype
-    values = [_to_memory(lw, dtype, v) for v in lw.operands(op.values)]
     if op.vec == 1:
-        lw.b.store(values[0], lw.value(op.ptr), align=dtype.bytes)
+        (value,) = lw.operands(op.values)
+        lw.b.store(_to_memory(lw, dtype, value), lw.value(op.ptr), align=dtype.bytes)
         return []
-    vector = ir.Constant(ir.VectorType(memory_type(dtype), op.vec), ir.Undefined)
-    for position, value in enumerate(values):
-        vector = lw.b.insert_element(vector, value, integer(position, I32))
+    pairs = rounded_pairs(lw, op.values)
+    if pairs is not None:
+        vector = vector_of(lw, pairs, I32)
+    else:
+        vector = vector_of(lw, [_to_memory(lw, dtype, v) for v in lw.operands(op.values)], memory_type(dtype))
     lw.b.store(vector, lw.value(op.ptr), align=dtype.bytes * op.vec)
     return []
 

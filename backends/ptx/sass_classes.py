@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from tiledsl.backends.ptx.sass_operands import mma_shape
 from tiledsl.backends.ptx.sass_program import Sass
 
-__all__ = ["CLASSES", "MATH", "PUBLISHED", "class_of"]
+__all__ = ["CLASSES", "PUBLISHED", "arithmetic_of", "class_of", "products_of"]
 
 CLASSES = (
     "FFMA",
@@ -31,15 +32,13 @@ CLASSES = (
     "move",
     "control, barrier",
     "other",
+    "filler",
 )
 """Names of the classes, in the order of a table."""
 
-MATH = frozenset({"FFMA", "MMA"})
-"""What a loop is there for."""
-
 MEMBERS = {
     "FFMA": "FFMA FFMA2",
-    "MMA": "HMMA IMMA DMMA QMMA BMMA HGMMA IGMMA QGMMA BGMMA UTCHMMA UTCQMMA UTCIMMA",
+    "MMA": "HMMA IMMA DMMA QMMA OMMA BMMA HGMMA IGMMA QGMMA BGMMA UTCHMMA UTCQMMA UTCIMMA",
     "other float": """
         DADD DFMA DMUL DSETP F2F F2FP F2I FADD FADD2 FCHK FMNMX FMNMX3 FMUL FMUL2 FRND FSEL FSET FSETP FSWZADD HADD2
         HFMA2 HMNMX2 HMUL2 HSET2 HSETP2 I2F I2FP MUFU
@@ -56,8 +55,8 @@ MEMBERS = {
         """,
     "move": "CS2R MOV R2UR S2R S2UR UMOV P2R R2P P2UR UP2UR UR2UP MOVM",
     "control, barrier": """
-        ARRIVES BAR BRA BREAK BRX BSSY BSYNC CALL DEPBAR ERRBAR EXIT FENCE JMP LDGDEPBAR MEMBAR NANOSLEEP NOP RET SYNCS
-        UCGABAR_ARV UCGABAR_WAIT USETMAXREG UTMACMDFLUSH WARPGROUP WARPSYNC YIELD
+        ARRIVES BAR BRA BREAK BRX BSSY BSYNC CALL DEPBAR ELECT ENDCOLLECTIVE ERRBAR EXIT FENCE JMP LDGDEPBAR MEMBAR
+        NANOSLEEP NOP RET SYNCS UCGABAR_ARV UCGABAR_WAIT USETMAXREG UTMACCTL UTMACMDFLUSH WARPGROUP WARPSYNC YIELD
         """,
 }
 CLASS = {base: name for name, bases in MEMBERS.items() for base in bases.split()}
@@ -78,13 +77,39 @@ PUBLISHED: tuple[tuple[str, dict[str, int]], ...] = (
 )
 """Published loops, by class, for 512 FFMAs."""
 
+WARP = 32
+WARPGROUP_ROWS = 64
+"""Rows of the product of four warps, of which each one's tensor core makes a quarter."""
+SHAPELESS = (16, 8, 16)
+"""Taken for a matrix instruction whose opcode does not say what it multiplies."""
+
 
 def class_of(sass: Sass) -> str:
-    """The class of an instruction, one of `CLASSES`."""
+    """The class of an instruction, one of `CLASSES`. Filler does not run: ``@!PT LDS`` before asynchronous copies,
+    ``@!UPT UIADD3`` among matrix instructions."""
     base, *mods = sass.opcode.split(".")
+    if sass.operands.never:
+        return "filler"
     if base in BY_WIDTH:
         width = next((m for m in mods if m in ("64", "128")), "")
         return f"{BY_WIDTH[base]}.{width}" if width else BY_WIDTH[base]
     if (base == "IMAD" and "MOV" in mods) or (base == "HFMA2" and "-RZ, RZ" in sass.text):
         return "move"  # of a constant, on a pipe that has nothing else to do
     return CLASS.get(base, "other")
+
+
+def arithmetic_of(sass: Sass) -> str:
+    """What a loop is there for: FFMA or a matrix opcode without modifiers; "" for any other instruction."""
+    kind = class_of(sass)
+    return kind if kind == "FFMA" else sass.base if kind == "MMA" else ""
+
+
+def products_of(sass: Sass) -> int:
+    """Multiply-adds of one warp by an FFMA or a matrix instruction; 0 for others."""
+    arithmetic = arithmetic_of(sass)
+    if not arithmetic:
+        return 0
+    if arithmetic == "FFMA":
+        return WARP * (2 if sass.base == "FFMA2" else 1)
+    m, n, k = mma_shape(sass.opcode.split(".")) or SHAPELESS
+    return (m // 4 if m == WARPGROUP_ROWS else m) * n * k

@@ -1,7 +1,7 @@
 """Operands of SASS instructions: which registers each one reads and writes, and how many at each place.
 
 nvdisasm's text names the first register of a vector; how many follow is in the opcode: ``LDS.128 R4`` writes
-R4 to R7, ``DFMA`` reads pairs, ``HMMA.16816.F32`` takes 4, 2 and 4. The tables below were checked against the
+R4 to R7, ``DFMA`` reads pairs, ``HMMA.16816.F32`` takes 4, 2 and 4. The tables below are checked against the
 life ranges that ``nvdisasm --print-life-ranges`` prints, over the kernels of the tests.
 
 An opcode that no table knows is decoded as far as its text goes, and marked.
@@ -10,11 +10,12 @@ An opcode that no table knows is decoded as far as its text goes, and marked.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Callable, NamedTuple
 
-__all__ = ["Operand", "Operands", "Register", "decode_operands", "opcode_of"]
+__all__ = ["Operand", "Operands", "Register", "decode_operands", "guard_of", "mma_shape", "opcode_of"]
 
 
 class Register(NamedTuple):
@@ -44,6 +45,7 @@ class Operands:
 
     predicate: what guards it, or None. known: every register is accounted for; if not, `reads` and
     `writes` may miss some. conditional: it may not run, so that what it writes may keep its old value.
+    never: it does not run (``@!PT``), and only takes its slot.
     """
 
     opcode: str
@@ -51,6 +53,7 @@ class Operands:
     predicate: Register | None
     conditional: bool
     known: bool
+    never: bool = False
 
     @cached_property
     def reads(self) -> frozenset[Register]:
@@ -85,6 +88,7 @@ GUARD = re.compile(r"@(!?)(U?P)(\d|T)\s+")
 BARE = re.compile(r"[-~!|]*(UR|UP|R|P)(\d+|Z|T)(?![\w\[])")
 TOKEN = re.compile(r"(?<![\w.$])(UR|UP|R|P)(\d+|Z|T)(\.64|\.U32)?(?!\w)")
 SHAPE = re.compile(r"(\d+)x(\d+)x(\d+)")
+SHORT_SHAPE = re.compile(r"(16|8)8(\d+)")
 
 PREDICATE_RESULTS = {"FCHK": 1}
 """How many leading predicates are results where no register is one; 2 for every other one of `TESTS`."""
@@ -94,8 +98,8 @@ CARRY_OUT = frozenset({"IADD", "IADD3", "UIADD3", "IMAD", "UIMAD", "LEA", "ULEA"
 
 NO_RESULT = _names(
     """
-    ACQBULK ARRIVES BAR BPT BRA BREAK BRX BSSY BSYNC CALL CCTL CCTLL CGAERRBAR DEPBAR ERRBAR EXIT FENCE JMP KILL
-    LDGDEPBAR LDGSTS MEMBAR NANOSLEEP NOP PMTRIG PREEXIT RED REDG REDS RET ST STG STL STS STSM
+    ACQBULK ARRIVES BAR BPT BRA BREAK BRX BSSY BSYNC CALL CCTL CCTLL CGAERRBAR DEPBAR ENDCOLLECTIVE ERRBAR EXIT FENCE
+    JMP KILL LDGDEPBAR LDGSTS MEMBAR NANOSLEEP NOP PMTRIG PREEXIT RED REDG REDS RET ST STG STL STS STSM UBLKCP
     UCGABAR_ARV UCGABAR_WAIT USETMAXREG UTMACCTL UTMACMDFLUSH UTMALDG UTMASTG WARPGROUP WARPSYNC YIELD
     """
 )
@@ -125,6 +129,11 @@ def _memory(mods: Mods) -> Widths:
 
 def _atomic(mods: Mods) -> Widths:
     return Widths(_data(mods), (_data(mods),))
+
+
+def _transaction_barrier(mods: Mods) -> Widths:
+    """An arrival gives the state of the barrier, 64 bits, and takes a count."""
+    return Widths(2, (1,)) if "ARRIVE" in mods else _atomic(mods)
 
 
 def _matrix_move(mods: Mods) -> Widths:
@@ -173,7 +182,10 @@ def _mma(bits: int, accumulator: int) -> Callable[[Mods], Widths]:
     """A warp-wide product of m x n x k elements of `bits`; the mantissa of `accumulator` is in bits."""
 
     def rule(mods: Mods) -> Widths:
-        m, n, k = _mma_shape(mods[0])
+        shape = mma_shape(mods)
+        if shape is None:
+            return Widths()
+        m, n, k = shape
         width = 32 if "TF32" in mods else 4 if {"S4", "U4"} & set(mods) else bits
         held = 16 if accumulator == 32 and mods[1] == "F16" else accumulator
 
@@ -185,20 +197,24 @@ def _mma(bits: int, accumulator: int) -> Callable[[Mods], Widths]:
     return rule
 
 
-def _mma_shape(text: str) -> tuple[int, int, int]:
-    """``16816`` is 16 x 8 x 16, ``884`` is 8 x 8 x 4, and newer opcodes write ``16x8x16``."""
-    if found := SHAPE.fullmatch(text):
-        return int(found[1]), int(found[2]), int(found[3])
-    m = 16 if text.startswith("16") else 8
-    return m, 8, int(text[len(str(m)) + 1 :])
+def mma_shape(mods: Iterable[str]) -> tuple[int, int, int] | None:
+    """m, n and k of a matrix instruction: ``16816`` is 16 x 8 x 16, ``884`` is 8 x 8 x 4, and newer opcodes write
+    ``16x8x16``. None if no modifier says it."""
+    for text in mods:
+        if found := SHAPE.fullmatch(text):
+            return int(found[1]), int(found[2]), int(found[3])
+        if found := SHORT_SHAPE.fullmatch(text):
+            return int(found[1]), 8, int(found[2])
+    return None
 
 
 def _wgmma(mods: Mods) -> Widths:
     """The accumulator of a warpgroup. A source A in registers, 64 rows of 32 bytes, has 4 words; where A is in
     shared memory, too, one descriptor operand stands for both, and the accumulator comes second."""
-    found = SHAPE.fullmatch(mods[0])
-    assert found is not None
-    words = int(found[2]) // (4 if mods[1] == "F16" else 2)
+    shape = mma_shape(mods)
+    if shape is None:
+        return Widths()
+    words = shape[1] // (4 if mods[1] == "F16" else 2)
     return Widths(words, (4, words))
 
 
@@ -210,7 +226,7 @@ def _jump(mods: Mods) -> Widths:
 F64, I64 = frozenset({"F64"}), frozenset({"S64", "U64"})
 RULES: dict[str, Callable[[Mods], Widths]] = {
     **dict.fromkeys(("LDG", "LDS", "LDL", "LD", "LDC", "LDCU", "ULDC", "STG", "STS", "STL", "ST"), _memory),
-    **dict.fromkeys(("ATOM", "ATOMG", "ATOMS", "RED", "REDG", "REDS", "SYNCS"), _atomic),
+    **dict.fromkeys(("ATOM", "ATOMG", "ATOMS", "RED", "REDG", "REDS"), _atomic),
     **dict.fromkeys(("LDSM", "STSM", "MOVM"), _matrix_move),
     **dict.fromkeys(("DADD", "DMUL", "DFMA", "DSETP", "DMNMX", "FADD2", "FMUL2", "FFMA2"), _pairs),
     **dict.fromkeys(("IADD", "IADD3", "ISETP", "IMNMX", "VIMNMX", "SEL", "MOV"), _integer),
@@ -222,6 +238,7 @@ RULES: dict[str, Callable[[Mods], Widths]] = {
     "I2F": _convert(F64, I64),
     "FRND": _round,
     "CS2R": _counter,
+    "SYNCS": _transaction_barrier,
     "HMMA": _mma(16, 32),
     "QMMA": _mma(8, 32),
     "IMMA": _mma(8, 32),
@@ -233,18 +250,28 @@ RULES: dict[str, Callable[[Mods], Widths]] = {
 }
 """Widths by opcode, from its modifiers."""
 
-UNKNOWN_MODS = frozenset({"SP", "256", "ENL2"})
-"""Sparse products and 32-byte accesses have operands that are not described here."""
+UNKNOWN_MODS = frozenset({"SP", "SF", "256", "ENL2"})
+"""Sparse and scaled products and 32-byte accesses have operands that are not described here."""
 
 BULK = {"UTMALDG": 2, "UTMASTG": 1}
 """Shared addresses (of the data, of the barrier) in a tensor copy's first operand; a coordinate a dimension follows.
 The second operand is the address of the tensor map."""
+BULK_ROW = {"G": (2, 1), "S": (2, 2)}
+"""Words of the two addresses of UBLKCP, by where it copies to: a global address has two; so have, in shared memory,
+the data and the barrier of a load."""
 
 
 def opcode_of(text: str) -> str:
     """``LDS.128`` of ``@P0 LDS.128 R4, [R2] ;``."""
     body = GUARD.sub("", text, count=1)
     return body.split(None, 1)[0].rstrip(";")
+
+
+def guard_of(text: str) -> tuple[Register, bool] | None:
+    """The predicate that guards an instruction, and whether it runs where that is true; None without a guard, and for
+    one that never runs."""
+    found = GUARD.match(text)
+    return None if found is None or found[3] == "T" else (Register(found[2], int(found[3])), not found[1])
 
 
 def decode_operands(text: str, encoding: int = 0, *, capability: int = 90) -> Operands:
@@ -273,7 +300,7 @@ def decode_operands(text: str, encoding: int = 0, *, capability: int = 90) -> Op
     if never:
         operands = []
     known = (base in ONE_WORD or base in RULES or base in NO_RESULT) and not UNKNOWN_MODS & set(mods)
-    return Operands(opcode, tuple(operands), predicate, never or predicate is not None, known)
+    return Operands(opcode, tuple(operands), predicate, never or predicate is not None, known, never)
 
 
 def _split(text: str) -> list[str]:
@@ -342,6 +369,8 @@ def _address_words(part: str, base: str, mods: Mods, found: re.Match[str], first
     file, suffix = found[1], found[3]
     if part.startswith("gdesc["):
         return 4  # the descriptors of A and of B
+    if base == "UBLKCP":
+        return BULK_ROW[mods[0]][not first]
     if base in BULK:
         return BULK[base] + int(mods[0][0]) if first else 2
     if part.startswith("desc[") and found.start() < part.index("]"):

@@ -159,6 +159,16 @@ class SassProgram:
         outer = {loop.parent.header for loop in self.loops if loop.parent is not None}
         return tuple(loop for loop in self.loops if loop.header not in outer)
 
+    def inside(self, loop: Loop) -> tuple[Loop, ...]:
+        """The loops inside of `loop`, at any depth."""
+        body = set(loop.body)
+        return tuple(other for other in self.loops if other.depth > loop.depth and other.header in body)
+
+    def own(self, loop: Loop) -> tuple[int, ...]:
+        """The places of `loop` that no loop inside has."""
+        inner = {i for other in self.inside(loop) for i in other.body}
+        return tuple(i for i in loop.body if i not in inner)
+
 
 def decode_listing(listing: Listing) -> SassProgram:
     """Decode every instruction. Raises TileError for a target whose encoding is not known."""

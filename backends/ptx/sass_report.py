@@ -1,4 +1,5 @@
-"""What ptxas made of a kernel: loops, the hottest one by class of instruction, operand reuse, live registers, spills.
+"""What ptxas made of a kernel: loops, the hottest one by class of instruction, operand reuse or what feeds the tensor
+cores, live registers, spills.
 
 `str()` of a `SassReport` is the tables; its `listing()` is every instruction with Python line, PTX line and control
 code.
@@ -15,9 +16,11 @@ from pathlib import Path
 from tiledsl.backends.ptx.disassemble import sass_listing
 from tiledsl.backends.ptx.ptx_lines import PtxLines
 from tiledsl.backends.ptx.sass_banks import BankCounts, count_banks, fma_of
-from tiledsl.backends.ptx.sass_classes import CLASSES, MATH, PUBLISHED, class_of
+from tiledsl.backends.ptx.sass_classes import CLASSES, PUBLISHED, arithmetic_of, class_of, products_of
 from tiledsl.backends.ptx.sass_live import Liveness, live_registers
 from tiledsl.backends.ptx.sass_program import Loop, Sass, SassProgram, decode_listing
+from tiledsl.backends.ptx.sass_tensor import TensorLoop, tensor_loop
+from tiledsl.backends.ptx.sass_turn import Turn, full_turn
 from tiledsl.errors import Loc, TileError
 
 __all__ = ["LineCount", "SassReport", "Spill", "sass_report"]
@@ -39,20 +42,23 @@ class Spill:
 
 @dataclass(frozen=True, slots=True)
 class LineCount:
-    """Instructions of one Python line in a loop; `fmas` of them are FFMAs."""
+    """Instructions of one Python line in a loop; `arithmetic` of them are the loop's own."""
 
     loc: Loc | None
     instructions: int
-    fmas: int
+    arithmetic: int
 
 
 @dataclass(frozen=True)
 class SassReport:
     """The data behind the tables; places are indices into `program.instructions`.
 
-    hottest: the innermost loop with most FFMAs or matrix instructions, else the longest one; None without a loop.
+    hottest: the loop with most multiply-adds of its own, else the longest innermost one; None without a loop.
     histogram: its instructions by class (see `sass_classes`), or those of the whole kernel.
+    arithmetic: the opcode that makes most of its multiply-adds: "FFMA", "HMMA" and so on; "" without any.
     banks: its FFMAs against register banks and the operand cache.
+    turn: one turn of it, that of a full tile (see `sass_turn`); without a loop the whole kernel.
+    tensor: the matrix instructions of that turn and what feeds them, if those are the arithmetic; else None.
     stalls: the sum of its stall counts, which is how many clocks a turn takes one warp alone, waits apart.
     """
 
@@ -61,7 +67,10 @@ class SassReport:
     live: Liveness
     hottest: Loop | None
     histogram: dict[str, int]
+    arithmetic: str
     banks: BankCounts
+    turn: Turn
+    tensor: TensorLoop | None
     stalls: int
 
     @property
@@ -74,6 +83,12 @@ class SassReport:
         """FFMAs over all instructions of the hottest loop."""
         total = sum(self.histogram.values())
         return self.histogram.get("FFMA", 0) / total if total else 0.0
+
+    @property
+    def share(self) -> float:
+        """Its arithmetic, FFMAs or matrix instructions, over all instructions of one turn, that of a full tile."""
+        names = [arithmetic_of(self.program.instructions[place]) for place in self.turn.places]
+        return sum(bool(name) and name == self.arithmetic for name in names) / len(names) if names else 0.0
 
     @property
     def max_live(self) -> tuple[int, int]:
@@ -100,13 +115,13 @@ class SassReport:
     def lines(self) -> tuple[LineCount, ...]:
         """The hottest loop by Python line, those with most instructions first."""
         total: Counter[Loc | None] = Counter()
-        fmas: Counter[Loc | None] = Counter()
+        arithmetic: Counter[Loc | None] = Counter()
         for place in self.places:
             sass = self.program.instructions[place]
             total[self.loc(sass)] += 1
-            fmas[self.loc(sass)] += sass.base == "FFMA"
+            arithmetic[self.loc(sass)] += bool(self.arithmetic) and arithmetic_of(sass) == self.arithmetic
         ordered = sorted(total, key=lambda loc: (-total[loc], _line_order(loc)))
-        return tuple(LineCount(loc, total[loc], fmas[loc]) for loc in ordered)
+        return tuple(LineCount(loc, total[loc], arithmetic[loc]) for loc in ordered)
 
     def loc(self, sass: Sass) -> Loc | None:
         """The Python line of an instruction, through its PTX line if the cubin does not say it."""
@@ -177,7 +192,7 @@ class SassReport:
     def _histogram(self) -> str:
         total = sum(self.histogram.values())
         fmas = self.histogram.get("FFMA", 0)
-        compared = fmas / total >= GEMM_SHARE if total else False
+        compared = self.arithmetic == "FFMA" and fmas / total >= GEMM_SHARE
         header = ["hottest loop" if self.hottest else "no loop: all of it", "count", "share"]
         if compared:
             header += ["per 512 FFMA", *(name for name, _ in PUBLISHED)]
@@ -202,6 +217,8 @@ class SassReport:
 
     def _operands(self) -> str:
         banks = self.banks
+        if self.tensor is not None:
+            return self._tensor(self.tensor)
         if not banks.fmas:
             return ""
         rows: list[tuple[str, ...]] = [("FFMA operands", "slot a", "slot b", "slot c", "all")]
@@ -219,9 +236,16 @@ class SassReport:
         )
         return "\n".join((_table(rows, left=(0,)), *lines))
 
+    def _tensor(self, tensor: TensorLoop) -> str:
+        whole = sum(self.histogram.values())
+        places = self.turn.places
+        some = "" if len(places) == whole else f"of these {whole}, a turn of a full tile takes {len(places)}:\n"
+        stalls = sum(self.program.instructions[place].control.stall for place in places)
+        return f"{some}{tensor}\nstall counts of a turn: {stalls} clocks"
+
     def _by_line(self) -> str:
-        rows = [("Python line", "instructions", "FFMA")]
-        rows += [(_short(c.loc) or "(none)", str(c.instructions), str(c.fmas)) for c in self.lines[:LINES]]
+        rows = [("Python line", "instructions", self.arithmetic or "FFMA")]
+        rows += [(_short(c.loc) or "(none)", str(c.instructions), str(c.arithmetic)) for c in self.lines[:LINES]]
         if len(self.lines) > LINES:
             rows.append((f"{len(self.lines) - LINES} more", str(sum(c.instructions for c in self.lines[LINES:])), ""))
         return _table(rows, left=(0,))
@@ -248,27 +272,44 @@ def sass_report(cubin: bytes, ptx: str, *, function: str = "") -> SassReport:
     program = decode_listing(chosen[0])
     live = live_registers(program)
     hottest = hottest_loop(program)
-    places = range(len(program.instructions)) if hottest is None else hottest.body
-    sasses = [program.instructions[i] for i in places if hottest is not None or program.instructions[i].base != "NOP"]
+    everything = tuple(i for i, s in enumerate(program.instructions) if s.base != "NOP")
+    turn = Turn(everything) if hottest is None else full_turn(program, hottest)
+    sasses = [program.instructions[i] for i in (everything if hottest is None else hottest.body)]
+    arithmetic = dominant_arithmetic(sasses)
+    in_loop = hottest is not None
     return SassReport(
         program=program,
         ptx=ptx,
         live=live,
         hottest=hottest,
         histogram=dict(Counter(class_of(s) for s in sasses)),
-        banks=count_banks([fma_of(s) for s in sasses], loop=hottest is not None),
+        arithmetic=arithmetic,
+        banks=count_banks([fma_of(s) for s in sasses], loop=in_loop),
+        turn=turn,
+        tensor=tensor_loop(program, turn, loop=in_loop) if arithmetic not in ("", "FFMA") else None,
         stalls=sum(s.control.stall for s in sasses),
     )
 
 
 def hottest_loop(program: SassProgram) -> Loop | None:
-    """The innermost loop with most FFMAs and matrix instructions; among equals the longest, then the first."""
+    """The loop with most multiply-adds of its own, outside the loops in it; where there are none, an innermost one.
+    Among equals the longest, then the first."""
+    innermost = program.innermost()
 
-    def weight(loop: Loop) -> tuple[int, int, int]:
-        sasses = [program.instructions[i] for i in loop.body]
-        return sum(class_of(s) in MATH for s in sasses), len(sasses), -loop.header
+    def weight(loop: Loop) -> tuple[int, bool, int, int]:
+        own = program.own(loop)
+        products = sum(products_of(program.instructions[i]) for i in own)
+        return products, loop in innermost, len(own), -loop.header
 
-    return max(program.innermost(), key=weight, default=None)
+    return max(program.loops, key=weight, default=None)
+
+
+def dominant_arithmetic(sasses: Iterable[Sass]) -> str:
+    """The opcode, without modifiers, that makes most of the multiply-adds; "" if there are none."""
+    products: Counter[str] = Counter()
+    for sass in sasses:
+        products[arithmetic_of(sass)] += products_of(sass)
+    return max(products, key=lambda name: products[name], default="") if products.total() else ""
 
 
 def _line_order(loc: Loc | None) -> tuple[str, int]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiledsl.errors import CompileError
+from tiledsl.errors import CompileError, Loc
 
-__all__ = ["TARGETS", "Occupancy", "Target", "target_named"]
+__all__ = ["TARGETS", "Occupancy", "Target", "require_capability", "target_named"]
 
 WARP = 32
 PTX_VERSIONS = (70, 71, 72, 73, 74, 75, 76, 77, 78, 80, 81, 82, 83, 84, 85, 86, 87, 88, 90)
@@ -125,3 +125,12 @@ def target_named(name: str) -> Target:
     if name not in TARGETS:
         raise CompileError(f"no target {name!r}", fix=f"one of {', '.join(TARGETS)}")
     return TARGETS[name]
+
+
+def require_capability(target: Target, capability: tuple[int, int], what: str, loc: Loc, instead: str = "") -> None:
+    """CompileError at `loc` if `target` is older than `what`, which names the targets that have it."""
+    if target.capability >= capability:
+        return
+    have = ", ".join(t.name for t in TARGETS.values() if t.capability >= capability)
+    fix = f"compile for one of {have}"
+    raise CompileError(f"{target.name} does not have {what}", loc, f"{fix}; {instead}" if instead else fix)

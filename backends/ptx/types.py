@@ -7,7 +7,7 @@ import struct
 from typing import Any
 
 from tiledsl.backends.ptx.llvm import ir
-from tiledsl.ir.types import BF16, BOOL, F16, F32, F64, DType, PtrType, Type
+from tiledsl.ir.types import BF16, BOOL, E4M3, E5M2, F16, F32, F64, TF32, DType, PtrType, Type
 
 __all__ = [
     "ADDRESS_SPACES",
@@ -41,9 +41,15 @@ I1, I8, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 32, 64))
 VOID = ir.VoidType()
 ADDRESS_SPACES = {"generic": 0, "global": 1, "shared": 3}
 
-_FLOATS: dict[DType, Any] = {F64: ir.DoubleType(), F32: ir.FloatType(), F16: ir.HalfType(), BF16: _BFloat()}
+_FLOATS: dict[DType, Any] = {
+    F64: ir.DoubleType(), F32: ir.FloatType(), F16: ir.HalfType(), BF16: _BFloat(), TF32: ir.FloatType(),
+}  # fmt: skip
 _POINTERS: dict[str, Any] = {space: ir.PointerType(addrspace=number) for space, number in ADDRESS_SPACES.items()}
-_CANONICAL_NAN = {F64: (1 << 63) - 1, F32: (1 << 31) - 1, F16: 0x7FFF, BF16: 0x7FFF}
+_CANONICAL_NAN = {
+    F64: (1 << 63) - 1, F32: (1 << 31) - 1, F16: 0x7FFF, BF16: 0x7FFF, TF32: 0x7FFFE000, E4M3: 0x7F, E5M2: 0x7F,
+}  # fmt: skip
+_BY_F16 = {E4M3: (2.0**-8, 7), E5M2: (1.0, 8)}
+"""The code of an 8-bit float is that of an f16, this factor times its value, without so many of its low bits."""
 
 
 def pointer_to(space: str) -> Any:
@@ -52,13 +58,13 @@ def pointer_to(space: str) -> Any:
 
 
 def llvm_type(type_: Type) -> Any:
-    """The LLVM type of a value: a bool is an i1, signed and unsigned integers are the same."""
+    """The LLVM type of a value: a bool is an i1, an 8-bit float an i8, signed and unsigned integers are the same."""
     if isinstance(type_, PtrType):
         return _POINTERS[type_.space]
     assert isinstance(type_, DType), f"{type_} does not exist at thread level"
     if type_ == BOOL:
         return I1
-    return _FLOATS[type_] if type_.is_float else ir.IntType(type_.bits)
+    return _FLOATS.get(type_) or ir.IntType(type_.bits)
 
 
 def memory_type(dtype: DType) -> Any:
@@ -77,21 +83,27 @@ def float_bits(value: float, dtype: DType) -> int:
         return _CANONICAL_NAN[dtype]
     if dtype == BF16:
         return int.from_bytes(struct.pack(">f", value), "big") >> 16
-    return int.from_bytes(struct.pack({F64: ">d", F32: ">f", F16: ">e"}[dtype], value), "big")
+    if dtype in _BY_F16:
+        factor, dropped = _BY_F16[dtype]
+        bits = float_bits(value * factor, F16)
+        return bits >> 8 & 0x80 | bits >> dropped & 0x7F
+    return int.from_bytes(struct.pack({F64: ">d", F32: ">f", F16: ">e", TF32: ">f"}[dtype], value), "big")
 
 
 def constant(value: int | float | bool, dtype: DType) -> Any:
     """A literal of `dtype`. Floats are written as bit patterns, so that nothing is lost in decimals."""
-    if not dtype.is_float:
+    if dtype.python is not float:
         return ir.Constant(llvm_type(dtype), int(value))
     bits = float_bits(float(value), dtype)
-    if dtype == F32:  # LLVM spells a float as the double of the same value
+    if dtype.bits == 8:
+        return ir.Constant(llvm_type(dtype), bits)
+    if dtype in (F32, TF32):  # LLVM spells a float as the double of the same value
         sign, exponent, mantissa = bits >> 31, bits >> 23 & 0xFF, bits & 0x7FFFFF
         if exponent == 0xFF:
             bits = sign << 63 | 0x7FF << 52 | mantissa << 29
         else:
             bits = int.from_bytes(struct.pack(">d", value), "big")
-    prefix, digits = {F64: ("0x", 16), F32: ("0x", 16), F16: ("0xH", 4), BF16: ("0xR", 4)}[dtype]
+    prefix, digits = {F16: ("0xH", 4), BF16: ("0xR", 4)}.get(dtype, ("0x", 16))
     return ir.FormattedConstant(llvm_type(dtype), f"{prefix}{bits:0{digits}X}")
 
 

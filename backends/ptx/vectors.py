@@ -1,0 +1,42 @@
+"""Several scalars as one LLVM vector."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tiledsl.backends.ptx.context import Lowering
+from tiledsl.backends.ptx.llvm import ir
+from tiledsl.backends.ptx.types import I32, integer, llvm_type
+from tiledsl.ir.core import Value
+from tiledsl.ir.ops import arith
+from tiledsl.ir.types import BF16, F16, F32, DType
+
+__all__ = ["rounded_pairs", "vector_of"]
+
+PAIRS = {F16: "f16x2", BF16: "bf16x2"}
+
+
+def vector_of(lw: Lowering, values: Sequence[Any], element: Any) -> Any:
+    """A vector of LLVM values, which have the type `element`."""
+    vector = ir.Constant(ir.VectorType(element, len(values)), ir.Undefined)
+    for position, value in enumerate(values):
+        vector = lw.b.insert_element(vector, value, integer(position, I32))
+    return vector
+
+
+def rounded_pairs(lw: Lowering, values: Sequence[Value]) -> list[Any] | None:
+    """16-bit floats as 32-bit words of two, if all of them are f32 that are rounded: one instruction a pair.
+
+    (PTX ISA: cvt.rn.f16x2.f32.) LLVM finds such pairs as well, unless it has moved single conversions away from where
+    they meet, into the two sides of a branch.
+    """
+    casts = [op for v in values if isinstance(op := v.op, arith.Cast) and op.src.type == F32]
+    dtype = values[0].type
+    if not isinstance(dtype, DType) or dtype not in PAIRS or len(casts) < len(values) or len(values) % 2:
+        return None
+    pair = ir.VectorType(llvm_type(dtype), 2)
+    name = f"llvm.nvvm.ff2{PAIRS[dtype]}.rn"
+    wide = [lw.value(cast.src) for cast in casts]
+    rounded = [lw.intrinsic(name, pair, high, low) for low, high in zip(wide[::2], wide[1::2], strict=True)]
+    return [lw.b.bitcast(each, I32) for each in rounded]
