@@ -32,6 +32,10 @@ def _load(number: int) -> Any:
     return gallery.load(gallery.GALLERY[number])
 
 
+def _number(gallery: ModuleType, name: str) -> int:
+    return [entry.kernel for entry in gallery.GALLERY].index(name)
+
+
 def _kernels(path: Path) -> list[str]:
     """Names of the `@tile_kernel` functions in a file, without running it."""
     names: list[str] = []
@@ -56,103 +60,119 @@ def test_every_kernel_is_explained(gallery: ModuleType, readme: str) -> None:
     assert not missing, f"{readme} does not mention {', '.join(missing)}"
 
 
-def _variants() -> list[tuple[int, dict[str, Any]]]:
+Case = tuple[int, dict[str, Any], str]
+"""A kernel's number in the gallery, consts, and the format of its operands."""
+
+
+def _cases(*, every_format: bool = False) -> list[Case]:
+    """All variants of all kernels, in the first of their formats, or in all of them with what they choose for it."""
     sys.path.insert(0, str(GEMM))
     import gallery
 
-    return [(number, consts) for number, entry in enumerate(gallery.GALLERY) for consts in entry.variants]
+    cases: list[Case] = []
+    for number, entry in enumerate(gallery.GALLERY):
+        cases += [(number, consts, entry.formats[0]) for consts in entry.variants]
+        for format in entry.formats[1:] if every_format else ():
+            cases.append((number, gallery.chosen(entry, {}, 128, 128, 128, format), format))
+    return cases
 
 
-def _scaled() -> list[tuple[int, dict[str, Any]]]:
+def _scaled(*, every_format: bool = False) -> list[Case]:
+    """Of the kernels that compute alpha A B + beta C."""
     import gallery
 
-    return [(number, consts) for number, consts in _variants() if gallery.GALLERY[number].scaled]
+    return [case for case in _cases(every_format=every_format) if gallery.GALLERY[case[0]].scaled]
 
 
-@pytest.mark.parametrize(("number", "consts"), _variants())
+@pytest.mark.parametrize(("number", "consts", "format"), _cases())
 @pytest.mark.parametrize("size", [(1, 1, 1), (37, 21, 19), (16, 64, 32), (5, 40, 0), (0, 3, 4)])
-def test_right_at_edges(gallery: ModuleType, number: int, consts: dict[str, Any], size: tuple[int, int, int]) -> None:
+def test_right_at_edges(
+    gallery: ModuleType, number: int, consts: dict[str, Any], format: str, size: tuple[int, int, int]
+) -> None:
     """Any M, N, K: also 1, no multiple of the tile, and none at all (K = 0 gives zeros)."""
     from reference import random_problem, worst_error
 
-    A, B, C = random_problem(*size)
+    A, B, C = random_problem(*size, format=format)
     _load(number)(A, B, C, device="emulator", **consts)
-    error, bound = worst_error(C, A, B)
+    error, bound = worst_error(C, A, B, format=format)
     assert error <= bound
 
 
-@pytest.mark.parametrize(("number", "consts"), _scaled())
+@pytest.mark.parametrize(("number", "consts", "format"), _scaled(every_format=True))
 @pytest.mark.parametrize("size", [(130, 260, 40), (133, 139, 35)])
 def test_right_over_several_tiles(
-    gallery: ModuleType, number: int, consts: dict[str, Any], size: tuple[int, int, int]
+    gallery: ModuleType, number: int, consts: dict[str, Any], format: str, size: tuple[int, int, int]
 ) -> None:
     """More than one block in each direction, several steps along K; aligned operands, and others."""
     from reference import random_problem, worst_error
 
-    A, B, C = random_problem(*size)
+    alpha, beta = (0.5, -1.5) if format not in ("i8", "u8") else (2.0, -3.0)
+    A, B, C = random_problem(*size, format=format)
     C[:] = np.arange(C.size).reshape(C.shape) % 13
     old = C.copy()
-    _load(number)(A, B, C, 0.5, -1.5, device="emulator", **consts)
-    error, bound = worst_error(C, A, B, 0.5, -1.5, old)
+    _load(number)(A, B, C, alpha, beta, device="emulator", **consts)
+    error, bound = worst_error(C, A, B, alpha, beta, old, format)
     assert error <= bound
 
 
-@pytest.mark.parametrize(("number", "consts"), _scaled())
+@pytest.mark.parametrize(("number", "consts", "format"), _scaled())
 @pytest.mark.parametrize(("alpha", "beta"), [(-0.5, 0.0), (0.0, 2.0), (0.0, 0.0), (1.0, 1.0)])
 def test_what_a_zero_multiplies_is_not_read(
-    gallery: ModuleType, number: int, consts: dict[str, Any], alpha: float, beta: float
+    gallery: ModuleType, number: int, consts: dict[str, Any], format: str, alpha: float, beta: float
 ) -> None:
     """BLAS: beta = 0 never reads C, alpha = 0 never reads A or B. There they hold NaN, and the result does not."""
     from reference import random_problem, worst_error
 
-    A, B, C = random_problem(35, 37, 18)
+    A, B, C = random_problem(35, 37, 18, format=format)
     if alpha == 0:
         A[:], B[:] = np.nan, np.nan
     if beta != 0:
         C[:] = np.arange(C.size).reshape(C.shape) % 7 - 3
     old = C.copy()
     _load(number)(A, B, C, alpha, beta, device="emulator", **consts)
-    error, bound = worst_error(C, A, B, alpha, beta, old)
+    error, bound = worst_error(C, A, B, alpha, beta, old, format)
     assert error <= bound
 
 
-@pytest.mark.parametrize(("number", "consts"), _variants())
-def test_any_strides(gallery: ModuleType, number: int, consts: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("number", "consts", "format"), _cases(every_format=True))
+def test_any_strides(gallery: ModuleType, number: int, consts: dict[str, Any], format: str) -> None:
     """Column-major, shifted and every-other-element operands give the same bits as packed ones."""
     from reference import random_problem
 
     kernel = _load(number)
-    A, B, C = random_problem(20, 24, 12)
+    A, B, C = random_problem(20, 24, 12, format=format)
+    blank = C[0, 0]
     kernel(A, B, C, device="emulator", **consts)
-    wide = np.full((20, 48), np.nan, np.float32)
+    wide = np.full((20, 48), blank, C.dtype)
     kernel(np.asfortranarray(A), np.repeat(B, 2, axis=0)[::2], wide[:, ::2], device="emulator", **consts)
     assert np.array_equal(wide[:, ::2], C)
-    assert np.isnan(wide[:, 1::2]).all()
+    assert np.array_equal(wide[:, 1::2], np.full((20, 24), blank), equal_nan=True)
     shifted = np.pad(A, ((0, 0), (1, 0)))[:, 1:]
     kernel(shifted, np.asfortranarray(B), wide[:, 24:], device="emulator", **consts)
     assert np.array_equal(wide[:, 24:], C)
 
 
-@pytest.mark.parametrize(("number", "consts"), _variants())
-def test_no_race_and_nothing_undefined(gallery: ModuleType, number: int, consts: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("number", "consts", "format"), _cases())
+def test_no_race_and_nothing_undefined(gallery: ModuleType, number: int, consts: dict[str, Any], format: str) -> None:
     """The emulator's checks: no barrier is missing, and no shared word is read that nothing has written."""
     from reference import random_problem
 
-    _load(number).check(*random_problem(70, 68, 52), **consts)
+    _load(number).check(*random_problem(70, 68, 52, format=format), **consts)
 
 
-@pytest.mark.parametrize(("number", "consts"), _variants())
+@pytest.mark.parametrize(("number", "consts", "format"), _cases())
 @pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_120a"])
-def test_nothing_is_spilled(gallery: ModuleType, number: int, consts: dict[str, Any], arch: str) -> None:
+def test_nothing_is_spilled(gallery: ModuleType, number: int, consts: dict[str, Any], format: str, arch: str) -> None:
     """On no architecture does a kernel need local memory, for spills or for a stack frame."""
-    used = _load(number).compile(arch=arch, **consts).resources
+    kernel = _load(number)
+    used = kernel.compile(arch=arch, **gallery.dtypes(kernel, format), **consts).resources
     assert (used.spill_stores, used.spill_loads, used.stack) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("consts", [{}, {"BK": 8}, {"BM": 256, "BN": 128}])
 def test_the_main_loop_of_the_fastest_kernel_is_ffma(gallery: ModuleType, consts: dict[str, int]) -> None:
     """At least 93% of its instructions, and no load narrower than 16 bytes among the others."""
-    report = _load(len(gallery.GALLERY) - 1).compile(arch="sm_90a", **consts).explain("sass")
+    report = _load(_number(gallery, "fastest")).compile(arch="sm_90a", **consts).explain("sass")
     assert report.fma_share >= 0.93
     assert report.histogram["LDS.128"] == 6 * report.histogram["FFMA"] // 128 and "LDS" not in report.histogram
     assert not report.spills
@@ -161,7 +181,7 @@ def test_the_main_loop_of_the_fastest_kernel_is_ffma(gallery: ModuleType, consts
 @pytest.mark.parametrize("name", ["maxas_256", "double_buffered", "staged_epilogue", "ffma_order", "fastest"])
 def test_no_avoidable_bank_conflict(gallery: ModuleType, name: str) -> None:
     """From `maxas_256` on, every access to shared memory takes as few wavefronts as its bytes allow."""
-    number = [entry.kernel for entry in gallery.GALLERY].index(name)
+    number = _number(gallery, name)
     for consts in gallery.GALLERY[number].variants:
         report = _load(number).compile(arch="sm_90a", **consts).explain("banks")
         assert report.conflicts == 0 and not report.unknown, report
@@ -170,7 +190,7 @@ def test_no_avoidable_bank_conflict(gallery: ModuleType, name: str) -> None:
 @pytest.mark.parametrize("size", [(4096, 4096, 4096), (4096, 2112, 7168), (1000, 1000, 1000), (1, 1, 1)])
 def test_the_choice_is_among_the_tested_ones(gallery: ModuleType, size: tuple[int, int, int]) -> None:
     """What `fastest` chooses for a size are consts that it has, and that compile."""
-    entry = gallery.GALLERY[-1]
+    entry = gallery.GALLERY[_number(gallery, "fastest")]
     consts = gallery.chosen(entry, {}, *size)
     assert consts and gallery.load(entry).compile(arch="sm_90a", **consts).resources.spill_loads == 0
     assert gallery.chosen(entry, {"BK": 8}, *size) == {"BK": 8}

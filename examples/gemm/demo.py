@@ -32,7 +32,8 @@ def main(argv: list[str] | None = None) -> int:
     jobs = [(entry, consts, size) for size in SIZES for entry in GALLERY for consts in entry.variants]
     for number, (entry, consts, size) in enumerate(jobs, 1):
         with console.status(f"{number}/{len(jobs)} {entry.kernel} {_size(size)}"):
-            got = run(load(entry), *size, consts, arch=args.arch, seed=args.seed)
+            kernel = load(entry)
+            got = run(kernel, *size, consts, format=entry.formats[0], arch=args.arch, seed=args.seed)
         console.print(f"{number}/{len(jobs)} {got.kernel}: {_size(size)} on {got.where} in {_time(got.seconds)}")
         outcomes.append(got)
     console.print(_table(outcomes))
@@ -44,7 +45,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _table(outcomes: list[Outcome]) -> Table:
     """One row a run, under a line for each size; it fits in 80 columns."""
-    title = f"fp32 GEMM gallery for {outcomes[0].arch}: error of the worst element against float64"
+    title = f"GEMM gallery for {outcomes[0].arch}: error of the worst element against float64"
     table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
     table.add_column("kernel", overflow="fold")
     table.add_column("ran on", no_wrap=True)

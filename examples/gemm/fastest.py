@@ -57,7 +57,7 @@ CHOICES = (
 """Tiles to choose from, and the share of FFMAs in the main loop of each."""
 
 
-def choose(m: int, n: int, k: int, processors: int = 132) -> dict[str, int]:
+def choose(m: int, n: int, k: int, format: str = "f32", processors: int = 132) -> dict[str, int]:
     """The consts for a product of m x n x k: those under which the busiest SM of `processors` has least to do."""
 
     def work(choice: tuple[dict[str, int], float]) -> float:

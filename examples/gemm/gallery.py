@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from reference import random_problem, worst_error
+from reference import FORMATS, random_problem, worst_error
 
 from tiledsl.inspect.loading import load_kernel, load_module, parse_consts
 from tiledsl.kernel import TileKernel
 from tiledsl.runtime.driver import available
 
-__all__ = ["GALLERY", "Entry", "Outcome", "chosen", "load", "main", "run"]
+__all__ = ["GALLERY", "Entry", "Outcome", "chosen", "dtypes", "load", "main", "run"]
 
 FOLDER = Path(__file__).parent
 
@@ -26,7 +26,8 @@ class Entry:
 
     `file` in this folder holds `kernel`. `variants`: the consts worth showing, each a row of the demo.
     `idea`: what this step adds, in one line. `choose`: the name of a function in the file that gives the
-    consts for a product of m x n x k, where none are asked for.
+    consts for a product of m x n x k, where none are asked for. `formats`: what it multiplies, by the names of
+    `reference.FORMATS`; the demo takes the first.
     """
 
     file: str
@@ -34,12 +35,15 @@ class Entry:
     idea: str
     variants: tuple[dict[str, Any], ...] = field(default_factory=lambda: ({},))
     choose: str = ""
+    formats: tuple[str, ...] = ("f32",)
 
     @property
     def scaled(self) -> bool:
         """Whether it computes C = alpha A B + beta C, and not just C = A B."""
         return self.kernel not in ("naive", "shared_tiled")
 
+
+HALVES = ("bf16", "f16")
 
 GALLERY = (
     Entry("naive.py", "naive", "one thread, one element of C"),
@@ -68,6 +72,18 @@ GALLERY = (
         "16 x 8 elements a thread, accumulators in the right register bank",
         ({}, {"BM": 64, "BN": 64, "BK": 32, "SLICES": 4}),
         choose="choose",
+    ),
+    Entry("mma_blocking.py", "mma_blocking", "tensor cores: ldmatrix and mma.sync", formats=HALVES),
+    Entry("mma_async.py", "mma_async", "cp.async: the next tile arrives while this one is multiplied", formats=HALVES),
+    Entry("mma_in_flight.py", "mma_in_flight", "two copies in flight, operands loaded a step ahead", formats=HALVES),
+    Entry("mma_staged.py", "mma_staged", "the result through shared memory, 16 bytes a lane", formats=HALVES),
+    Entry("mma_pipelined.py", "mma_pipelined", "the same by the pipelining pass, in a few lines", formats=HALVES),
+    Entry(
+        "mma_fastest.py",
+        "mma_fastest",
+        "any dtype and orientation, larger tiles, an epilogue function",
+        choose="choose",
+        formats=(*HALVES, "tf32", "e4m3", "e5m2", "i8", "u8", "f64"),
     ),
 )
 
@@ -101,46 +117,65 @@ def load(entry: Entry) -> TileKernel:
     return load_kernel(FOLDER / entry.file, entry.kernel)
 
 
-def chosen(entry: Entry, consts: dict[str, Any], m: int, n: int, k: int) -> dict[str, Any]:
-    """`consts`, or what the kernel's own choice for m x n x k is where there are none."""
+def dtypes(kernel: TileKernel, format: str) -> dict[str, str]:
+    """What the dtype variables of `kernel` are in `format`: D stands for the operands, E for the result."""
+    kind = FORMATS[format]
+    return {name: {"D": kind.operand, "E": kind.result}[name] for name in kernel.signature.dtype_variables}
+
+
+def chosen(entry: Entry, consts: dict[str, Any], m: int, n: int, k: int, format: str = "") -> dict[str, Any]:
+    """`consts`, or what the kernel's own choice for m x n x k in `format` is where there are none."""
     if consts or not entry.choose:
         return consts
-    return getattr(load_module(FOLDER / entry.file), entry.choose)(m, n, k)
+    return getattr(load_module(FOLDER / entry.file), entry.choose)(m, n, k, format or entry.formats[0])
 
 
 def run(
-    kernel: TileKernel, m: int, n: int, k: int, consts: dict[str, Any], *, arch: str = "sm_90a", seed: int = 0
+    kernel: TileKernel,
+    m: int,
+    n: int,
+    k: int,
+    consts: dict[str, Any],
+    *,
+    format: str = "f32",
+    arch: str = "sm_90a",
+    seed: int = 0,
 ) -> Outcome:
     """Compile `kernel`, run it on random data where possible, and compare every element with float64."""
     gpu, where = available(), "emulator"
     if gpu:
         ordinal = gpu.current_device()
         arch, where = gpu.target_of(ordinal), gpu.devices[ordinal].name
-    compiled = kernel.compile(arch=arch, **consts)
-    A, B, C = random_problem(m, n, k, seed)
+    compiled = kernel.compile(arch=arch, **dtypes(kernel, format), **consts)
+    A, B, C = random_problem(m, n, k, seed, format)
     start = time.perf_counter()
     kernel(A, B, C, **consts)
     seconds = time.perf_counter() - start
     if gpu:
         seconds = kernel.time(A, B, C, **consts).median
-    error, bound = worst_error(C, A, B)
+    error, bound = worst_error(C, A, B, format=format)
     used = compiled.resources
     spills = used.spill_stores + used.spill_loads
-    label = " ".join([kernel.name, *(f"{name}={value}" for name, value in consts.items())])
+    shown = [format] if format != "f32" else []
+    label = " ".join([kernel.name, *shown, *(f"{name}={value}" for name, value in consts.items())])
     return Outcome(label, (m, n, k), arch, where, error, bound, used.registers, used.shared, spills, seconds)
 
 
 def main(kernel: TileKernel, argv: list[str] | None = None) -> None:
     """The command line of a kernel's file: sizes and consts, one line of result, exit 1 if it is wrong."""
-    parser = argparse.ArgumentParser(description=f"Run {kernel.name} on random fp32 data and check it.")
+    entry = next(entry for entry in GALLERY if entry.kernel == kernel.name)
+    formats = entry.formats
+    parser = argparse.ArgumentParser(description=f"Run {kernel.name} on random data and check it.")
     for name, size, meaning in (("m", 333, "rows of A and C"), ("n", 217, "columns of B and C"), ("k", 129, "depth")):
         parser.add_argument(f"--{name}", type=int, default=size, help=f"{meaning} (default {size})")
+    parser.add_argument("--format", default=formats[0], choices=formats, help=f"of the data (default {formats[0]})")
     for const in kernel.signature.consts:
         parser.add_argument(f"--{const.name}", default=None, help=f"const (default {const.default})")
     args = parser.parse_args(argv)
     given = [c.name for c in kernel.signature.consts if getattr(args, c.name) is not None]
     consts = parse_consts(kernel, [f"{name}={getattr(args, name)}" for name in given])
-    got = run(kernel, args.m, args.n, args.k, consts)
+    consts = chosen(entry, consts, args.m, args.n, args.k, args.format)
+    got = run(kernel, args.m, args.n, args.k, consts, format=args.format)
     print(
         f"{got.kernel}: {args.m} x {args.n} x {args.k} on {got.where}: error {got.error:.1e}, "
         f"bound {got.bound:.1e}, {got.registers} registers, {got.shared} bytes shared, "

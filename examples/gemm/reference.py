@@ -2,17 +2,86 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Array", "fp32_bound", "matmul_float64", "matmul_loops", "random_problem", "scaled_float64", "worst_error"]
+__all__ = [
+    "FORMATS",
+    "Array",
+    "Format",
+    "error_bound",
+    "matmul_float64",
+    "matmul_loops",
+    "random_problem",
+    "scaled_float64",
+    "worst_error",
+]
 
 Array = NDArray[Any]
 
 U32 = 2.0**-24
 """Unit roundoff of fp32: half the distance from 1 to the next number."""
+
+
+NUMPY: dict[str, Any] = {
+    "f32": np.float32,
+    "f64": np.float64,
+    "f16": np.float16,
+    "bf16": ml_dtypes.bfloat16,
+    "e4m3": ml_dtypes.float8_e4m3fn,
+    "e5m2": ml_dtypes.float8_e5m2,
+    "i8": np.int8,
+    "u8": np.uint8,
+    "i32": np.int32,
+}
+"""NumPy's names of the dtypes."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """What a product takes and gives, and how well it is summed.
+
+    operand, result: dtypes of A and B and of C. roundoff: the unit roundoff of the result, 0 for integers. chain: what
+    a sum of n products may be off, relative to the sum of their absolute values.
+    """
+
+    operand: str
+    result: str
+    roundoff: float
+    chain: Callable[[int], float]
+
+
+def _rounded_chain(unit: float) -> Callable[[int], float]:
+    """Of n fused multiply-adds, in any order (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1)."""
+    return lambda n: n * unit / (1 - n * unit)
+
+
+def _tensor_core(step: int, error: float, inputs: float = 0.0) -> Callable[[int], float]:
+    """Of tensor cores that add `step` products at once with an error of `error`; `inputs`: of cut operands."""
+    return lambda n: ceil(n / step) * error + inputs
+
+
+_F8 = _tensor_core(32, 34 * 2.0**-13)
+_F16 = _tensor_core(16, 5.25 * 2.0**-23)
+
+FORMATS: dict[str, Format] = {
+    "f32": Format("f32", "f32", U32, _rounded_chain(U32)),
+    "f64": Format("f64", "f64", 2.0**-53, _rounded_chain(2.0**-52)),  # the reference is off as well
+    "f16": Format("f16", "f16", 2.0**-11, _F16),
+    "bf16": Format("bf16", "bf16", 2.0**-8, _F16),
+    "tf32": Format("f32", "f32", U32, _tensor_core(8, 3.25 * 2.0**-23, 2 * 2.0**-10)),
+    "e4m3": Format("e4m3", "bf16", 2.0**-8, _F8),
+    "e5m2": Format("e5m2", "bf16", 2.0**-8, _F8),
+    "i8": Format("i8", "i32", 0.0, lambda n: 0.0),
+    "u8": Format("u8", "i32", 0.0, lambda n: 0.0),
+}
+"""By name, mostly that of the operands' dtype; "tf32" are f32 of which the tensor cores take the upper 19 bits."""
 
 
 def matmul_loops(A: Array, B: Array, C: Array) -> None:
@@ -28,28 +97,34 @@ def matmul_loops(A: Array, B: Array, C: Array) -> None:
 
 
 def matmul_float64(A: Array, B: Array) -> NDArray[np.float64]:
-    """A @ B in float64: for fp32 inputs its error is 2^-29 of the bound below, so it counts as exact."""
+    """A @ B in float64: for narrower inputs its error is 2^-29 of the bound below or less, so it counts as exact."""
     return A.astype(np.float64) @ B.astype(np.float64)
 
 
-def fp32_bound(
+def error_bound(
     A: Array,
     B: Array,
     exact: NDArray[np.float64],
     alpha: float = 1.0,
     beta: float = 0.0,
     old: Array | None = None,
+    format: str = "f32",
 ) -> NDArray[np.float64]:
-    """The largest error, per element, of a chain of K fp32 multiply-adds, in any order, scaled and added to.
+    """The largest error, per element, of a product summed as `format` says, scaled and added to in fp32.
 
-    u |ref| + E(n) (|alpha||A||B| + |beta||old|) + the smallest subnormal, with E(n) = n u / (1 - n u) (Higham,
-    Accuracy and Stability of Numerical Algorithms, section 3.1); n = K, and one more for each of alpha and
-    beta. It is a bound on each element, not on a norm: a wrong corner of a large matrix cannot hide in it.
+    u |ref| + (chain(K) + u32 for each of alpha and beta) (|alpha||A||B| + |beta||old|) + the smallest subnormal. It is
+    a bound on each element, not on a norm: a wrong corner of a large matrix cannot hide in it.
     """
-    n = A.shape[1] + (alpha != 1) + (beta != 0)
-    chain = n * U32 / (1 - n * U32)
-    terms = scaled_float64(np.abs(A), np.abs(B), abs(alpha), abs(beta), None if old is None else np.abs(old))
-    return U32 * np.abs(exact) + chain * terms + float(np.finfo(np.float32).smallest_subnormal)
+    kind = FORMATS[format]
+    relative = kind.chain(A.shape[1]) + ((alpha != 1) + (beta != 0)) * (kind.roundoff and 2 * U32)
+    terms = scaled_float64(_size(A), _size(B), abs(alpha), abs(beta), None if old is None else _size(old))
+    finfo: Any = ml_dtypes.finfo
+    smallest = float(finfo(NUMPY[kind.result]).smallest_subnormal) if kind.roundoff else 0.0
+    return kind.roundoff * np.abs(exact) + relative * terms + smallest
+
+
+def _size(X: Array) -> NDArray[np.float64]:
+    return np.abs(X.astype(np.float64))
 
 
 def scaled_float64(
@@ -61,7 +136,13 @@ def scaled_float64(
 
 
 def worst_error(
-    C: Array, A: Array, B: Array, alpha: float = 1.0, beta: float = 0.0, old: Array | None = None
+    C: Array,
+    A: Array,
+    B: Array,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    old: Array | None = None,
+    format: str = "f32",
 ) -> tuple[float, float]:
     """The error of the element of C that uses most of its bound, and that bound: right if error <= bound.
 
@@ -71,15 +152,23 @@ def worst_error(
     if not C.size:
         return 0.0, 0.0
     exact = scaled_float64(A, B, alpha, beta, old)
-    bound = fp32_bound(A, B, exact, alpha, beta, old)
+    bound = error_bound(A, B, exact, alpha, beta, old, format)
     error = np.nan_to_num(np.abs(C.astype(np.float64) - exact), nan=np.inf)
-    worst = np.unravel_index(np.argmax(error / bound), C.shape)
+    worst = np.unravel_index(np.argmax(error / np.maximum(bound, 2.0**-1074)), C.shape)
     return float(error[worst]), float(bound[worst])
 
 
-def random_problem(m: int, n: int, k: int, seed: int = 0) -> tuple[Array, Array, Array]:
-    """A (m x k) and B (k x n), random normal fp32, and C (m x n) filled with NaN: every element must be written."""
+def random_problem(m: int, n: int, k: int, seed: int = 0, format: str = "f32") -> tuple[Array, Array, Array]:
+    """A (m x k) and B (k x n), random normal (integers: of all values), and C (m x n) filled with NaN, or with -1:
+    every element must be written."""
     random = np.random.default_rng(seed)
-    A = random.standard_normal((m, k), dtype=np.float32)
-    B = random.standard_normal((k, n), dtype=np.float32)
-    return A, B, np.full((m, n), np.nan, np.float32)
+    kind = FORMATS[format]
+    operand, result = NUMPY[kind.operand], NUMPY[kind.result]
+
+    def draw(*shape: int) -> Array:
+        if not kind.roundoff:
+            limits = np.iinfo(operand)
+            return random.integers(limits.min, limits.max, shape, operand, endpoint=True)
+        return random.standard_normal(shape, np.float64 if operand == np.float64 else np.float32).astype(operand)
+
+    return draw(m, k), draw(k, n), np.full((m, n), np.nan if kind.roundoff else -1, result)
