@@ -22,6 +22,8 @@ ROOT = Path(__file__).parent.parent
 CPU = {
     "compile_time": (["--repeats", "7"], ["--repeats", "3"]),
     "emulator_speed": (["--repeats", "3"], ["--repeats", "1"]),
+    "mma_sass": ([], []),
+    "static_report": ([], ["--targets", "sm_90a"]),
 }
 GPU = {
     "against_nvcc": (["--rounds", "15"], ["--rounds", "5", "--size", "2048"]),

@@ -19,10 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from benchmarks.bank_counts import count_both
-from benchmarks.gallery import gallery_kernels
+from benchmarks.bank_counts import count_both, gallery_products
 from benchmarks.micro_kernels import access
 from benchmarks.ncu import Launch, profile
 from benchmarks.report import RESULTS, table, write
@@ -47,6 +44,8 @@ class Case:
     width: int
     pattern: str
     offsets: tuple[int, ...]
+    options: tuple[tuple[str, int], ...] = ()
+    """Consts of the micro kernel."""
 
     def wavefronts(self, rule: Phases | None = None) -> int:
         """As the table, or `rule`, has it."""
@@ -56,7 +55,13 @@ class Case:
 
     @property
     def label(self) -> str:
-        return f"{self.kind} of {self.width} bytes, {self.pattern}"
+        return f"{self.entry}, {self.pattern}"
+
+    @property
+    def entry(self) -> str:
+        """The entry of the table, and the form of the instruction."""
+        form = "".join(f" {name}={int(value)}" for name, value in self.options)
+        return f"{self.kind} of {self.width} bytes{form}"
 
 
 def _patterns() -> dict[str, tuple[int, ...]]:
@@ -86,13 +91,57 @@ def _patterns() -> dict[str, tuple[int, ...]]:
     return found
 
 
+def _destinations(width: int) -> dict[str, tuple[int, ...]]:
+    """Where the lanes of a copy write that goes along rows of 64 bytes: as they lie, padded by 16 bytes, swizzled."""
+    per_row, unit = 64 // width, max(1, 16 // width)
+    rows = [divmod(lane, per_row) for lane in range(32)]
+    swizzled = [(row, column ^ (row // 2 % 4 * unit)) for row, column in rows]
+    return {
+        "rows of 64 bytes": tuple(row * per_row + column for row, column in rows),
+        "rows of 64 bytes, padded": tuple(row * (per_row + unit) + column for row, column in rows),
+        "rows of 64 bytes, swizzled": tuple(row * per_row + column for row, column in swizzled),
+        "rows of 512 bytes, 64 of each": tuple(row * 8 * per_row + column for row, column in rows),
+    }
+
+
+def _matrices(num: int) -> dict[str, tuple[int, ...]]:
+    """Rows of matrices, in units of 16 bytes: lane i gives row i % 8 of matrix i // 8."""
+    lanes, source = range(32), random.Random(num)
+    found: dict[str, list[int]] = {}
+    for s in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16, 17):
+        found[f"rows {16 * s} bytes apart, matrices side by side"] = [lane % 8 * s + lane // 8 for lane in lanes]
+        found[f"rows {16 * s} bytes apart, matrices below each other"] = [lane * s for lane in lanes]
+    found["rows in swizzled lines"] = [lane % 8 * 8 + (lane // 8 ^ lane % 8) for lane in lanes]
+    found["all rows at one place"] = [5] * 32
+    found["matrices alike"] = [lane % 8 * 9 for lane in lanes]
+    found["matrices alike, with conflicts"] = [lane % 8 * 8 for lane in lanes]
+    found["pairs of matrices alike"] = [lane % 8 * 9 + lane // 16 for lane in lanes]
+    found["halves of matrices alike"] = [lane % 4 * 9 + lane // 8 for lane in lanes]
+    for number in range(6):
+        found[f"random {number}"] = [source.randrange(512) for _ in lanes]
+    return {name: tuple(o if lane < 8 * num else OFF for lane, o in enumerate(at)) for name, at in found.items()}
+
+
+def _variants(kind: Kind, width: int) -> list[tuple[dict[str, int], dict[str, tuple[int, ...]]]]:
+    """Forms of the instruction, each with its patterns."""
+    match kind:
+        case "ldmatrix" | "stmatrix":
+            return [({"num": num, "trans": trans}, _matrices(num)) for num in (1, 2, 4) for trans in (False, True)]
+        case "cp_async":
+            return [({}, _patterns() | _destinations(width)), ({"zeros": True}, _destinations(width))]
+        case "atomic" if width != 4:
+            return []  # they become a loop, whose turns no table can know
+        case _:
+            return [({}, _patterns())]
+
+
 def cases() -> list[Case]:
     """Every entry of the table with every pattern."""
     return [
-        Case(kind, width, pattern, offsets)
+        Case(kind, width, pattern, offsets, tuple(options.items()))
         for kind, width in PHASES
-        for pattern, offsets in _patterns().items()
-        if kind != "atomic" or width == 4  # others become a loop, whose turns no table can know
+        for options, patterns in _variants(kind, width)
+        for pattern, offsets in patterns.items()
     ]
 
 
@@ -101,9 +150,11 @@ def rules(kind: Kind, width: int) -> dict[str, Phases]:
     own = PHASES[kind, width]
     named = {"the table": own}
     if width > 4:
+        merges: dict[tuple[int, ...], str] = {(): "", (1,): ", merging pairs at 1", (1, 2): ", merging pairs at 1 or 2"}
+        if kind in ("ldmatrix", "stmatrix"):
+            merges = {(): "", (8,): ", merging matrices that are alike"}
         for lanes in (32, 16, 8):
-            for merge in ((), (1,), (1, 2)):
-                words = f", merging pairs at {' or '.join(map(str, merge))}" if merge else ""
+            for merge, words in merges.items():
                 named[f"phases of {lanes}{words}"] = Phases(lanes, merge, own.shared)
     if kind == "atomic":
         named["words shared"] = replace(own, shared=True)
@@ -116,19 +167,12 @@ def rules(kind: Kind, width: int) -> dict[str, Phases]:
 def launch_micro() -> None:
     """Launch every case once, in order. This process is the one that ncu watches."""
     for case in cases():
-        access(case.kind, case.width, case.offsets, "gpu")
+        access(case.kind, case.width, case.offsets, "gpu", **dict(case.options))
 
 
 def launch_gallery(size: tuple[int, int, int]) -> None:
-    for kernel, consts in gallery_kernels().values():
-        kernel(*problem(size), device="gpu", **consts)
-
-
-def problem(size: tuple[int, int, int]) -> tuple[Any, Any, Any]:
-    source = np.random.default_rng(0)
-    m, n, k = size
-    a, b = (source.standard_normal(shape, dtype=np.float32) for shape in ((m, k), (k, n)))
-    return a, b, np.zeros((m, n), np.float32)
+    for product in gallery_products().values():
+        product.kernel(*product.problem(size), device="gpu", **product.consts)
 
 
 def _watched(arguments: Sequence[str]) -> list[Launch]:
@@ -140,9 +184,9 @@ def _watched(arguments: Sequence[str]) -> list[Launch]:
 
 def measured(case: Case, launch: Launch) -> int | None:
     """Wavefronts of the case's own access; None if ncu has no such counter."""
-    if case.kind != "atomic":
-        return launch.counters.get(f"{case.kind} wavefronts")
-    return launch.counters.get("all wavefronts")  # an atomic kernel makes no other shared access
+    own = launch.counters.get(f"{case.kind} wavefronts")
+    # A micro kernel makes no other shared access; of atomics ncu counts no wavefronts of their own.
+    return own if own is not None else launch.counters.get("all wavefronts")
 
 
 def compare(tried: Sequence[Case], launches: Sequence[Launch]) -> list[dict[str, Any]]:
@@ -153,6 +197,7 @@ def compare(tried: Sequence[Case], launches: Sequence[Launch]) -> list[dict[str,
         {
             "kind": case.kind,
             "width": case.width,
+            "entry": case.entry,
             "pattern": case.pattern,
             "predicted": case.wavefronts(),
             "measured": measured(case, launch),
@@ -184,7 +229,7 @@ def micro_table(records: Sequence[dict[str, Any]], fits: dict[tuple[Kind, int], 
     header = ["entry", "pattern", "predicted", "measured", "conflicts counted", ""]
     rows = [
         [
-            f"{r['kind']} of {r['width']} bytes", r["pattern"], r["predicted"], _shown(r["measured"]),
+            r["entry"], r["pattern"], r["predicted"], _shown(r["measured"]),
             _shown(r["conflicts"]), "" if r["predicted"] == r["measured"] else "DIFFERS",
         ]
         for r in records
@@ -197,14 +242,14 @@ def _shown(count: int | None) -> str:
 
 
 def gallery_records(size: tuple[int, int, int], launches: Sequence[Launch]) -> list[dict[str, Any]]:
-    """Static, emulated and counted wavefronts of each gallery kernel, loads and stores apart."""
-    kernels = gallery_kernels()
-    if len(kernels) != len(launches):
-        raise SystemExit(f"{len(kernels)} kernels were launched, but ncu has rows for {len(launches)}")
+    """Static, emulated and counted wavefronts of each gallery kernel and format, by kinds of accesses."""
+    products = gallery_products()
+    if len(products) != len(launches):
+        raise SystemExit(f"{len(products)} kernels were launched, but ncu has rows for {len(launches)}")
     records: list[dict[str, Any]] = []
-    for (label, (kernel, consts)), launch in zip(kernels.items(), launches, strict=True):
-        both = count_both(kernel, *problem(size), **consts)
-        for kind in ("load", "store"):
+    for (label, product), launch in zip(products.items(), launches, strict=True):
+        both = count_both(product.kernel, *product.problem(size), **product.consts)
+        for kind in both.kinds:
             static, emulated = both.of_kind(kind)
             counted = launch.counters.get(f"{kind} wavefronts")
             found = {"kernel": label, "kind": kind, "static": static, "emulated": emulated, "ncu": counted}
@@ -215,7 +260,7 @@ def gallery_records(size: tuple[int, int, int], launches: Sequence[Launch]) -> l
 def gallery_table(records: Sequence[dict[str, Any]]) -> str:
     rows = [
         [
-            r["kernel"], f"{r['kind']}s", _shown(r["static"]), r["emulated"], _shown(r["ncu"]), _shown(r["conflicts"]),
+            r["kernel"], r["kind"], _shown(r["static"]), r["emulated"], _shown(r["ncu"]), _shown(r["conflicts"]),
             "" if r["static"] == r["emulated"] == r["ncu"] else "DIFFERS",
         ]
         for r in records

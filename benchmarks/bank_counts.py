@@ -13,21 +13,34 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from benchmarks.gallery import chosen_consts, gallery_kernels, reference
 from tiledsl.backends import emulator
 from tiledsl.backends.emulator.wavefronts import Ints, WavefrontCount
 from tiledsl.compiler import lower
 from tiledsl.ir.core import Kernel, Op
 from tiledsl.kernel import TileKernel
-from tiledsl.layout.banks import Kind
+from tiledsl.layout.banks import PHASES, Kind
 from tiledsl.layout.shared import ROW
-from tiledsl.passes.bank_conflicts import BankConflicts
+from tiledsl.passes.bank_conflicts import BankConflicts, bank_report
+from tiledsl.passes.bank_report import BankReport
 from tiledsl.passes.lanes import Lanes
-from tiledsl.passes.shared_accesses import SharedAccess, WavefrontCounter, shared_accesses
+from tiledsl.passes.shared_accesses import SharedAccess, shared_accesses
+from tiledsl.passes.wavefront_counter import WavefrontCounter
 from tiledsl.runtime.arrays import host_array
 from tiledsl.runtime.dispatch import EMULATED_ARCH
 from tiledsl.specialize import specialize
 
-__all__ = ["BothCounts", "Bounds", "Key", "count_both", "emulated_counts", "executions", "static_counts"]
+__all__ = [
+    "BothCounts",
+    "Bounds",
+    "Key",
+    "Product",
+    "count_both",
+    "emulated_counts",
+    "executions",
+    "gallery_products",
+    "static_counts",
+]
 
 
 class Key(NamedTuple):
@@ -42,6 +55,8 @@ class Key(NamedTuple):
         return cls(f"{Path(op.loc.file).name}:{op.loc.line}", kind, width)
 
 
+LARGE = (4096, 4096, 4096)
+
 Bounds = tuple[int, int]
 Executions = Mapping[tuple[Op, int], Ints]
 
@@ -50,12 +65,13 @@ Executions = Mapping[tuple[Op, int], Ints]
 class BothCounts:
     """Wavefronts of one launch by access: static ones as least and most, None where they are not known.
 
-    `accesses`: how many a launch makes, of a warp each.
+    `accesses`: how many a launch makes, of a warp each. `report`: the same kernel's, with the layouts that it has.
     """
 
     static: dict[Key, Bounds | None]
     emulated: Counter[Key]
     accesses: Counter[Key]
+    report: BankReport
 
     @property
     def differences(self) -> list[str]:
@@ -66,12 +82,49 @@ class BothCounts:
                 found.append(f"{key}: static {bounds}, emulated {self.emulated[key]}")
         return found
 
+    @property
+    def kinds(self) -> list[Kind]:
+        """The kinds of accesses that there are, in the order of the phase table."""
+        there = {key.kind for key in (*self.static, *self.emulated)}
+        in_order: dict[Kind, None] = {kind: None for kind, _ in PHASES}
+        return [kind for kind in in_order if kind in there]
+
     def of_kind(self, kind: Kind) -> tuple[int | None, int]:
-        """Static and emulated wavefronts of all loads, stores or atomics; None if one of them is not exact."""
+        """Static and emulated wavefronts of all accesses of a kind; None if one of them is not exact."""
         bounds = [b for key, b in self.static.items() if key.kind == kind]
         exact = [b[0] for b in bounds if b is not None and b[0] == b[1]]
         emulated = sum(n for key, n in self.emulated.items() if key.kind == kind)
         return sum(exact) if len(exact) == len(bounds) else None, emulated
+
+
+@dataclass(frozen=True)
+class Product:
+    """A gallery kernel with the consts of a variant, and what it multiplies: one of `reference.FORMATS`."""
+
+    kernel: TileKernel
+    consts: dict[str, Any]
+    format: str
+
+    def problem(self, size: tuple[int, int, int]) -> tuple[Any, Any, Any]:
+        """A, B and C for M, N, K."""
+        return reference().random_problem(*size, format=self.format)
+
+
+def gallery_products() -> dict[str, Product]:
+    """Every kernel, variant and format of the gallery; labels are like ``shared_tiled T=32`` and ``bf16 mma_async``.
+
+    Where a variant names no consts, those that the kernel chooses for the format of a large product; of f32, where
+    formats make no difference, its defaults.
+    """
+    found: dict[str, Product] = {}
+    for format in reference().FORMATS:
+        for label, (kernel, given) in gallery_kernels(format).items():
+            if format == "f32":
+                found[label] = Product(kernel, given, format)
+            else:
+                consts = chosen_consts(kernel.name, given, LARGE, format)
+                found[f"{format} {label}"] = Product(kernel, consts, format)
+    return found
 
 
 def count_both(kernel: TileKernel, *args: Any, **kwargs: Any) -> BothCounts:
@@ -98,7 +151,8 @@ def count_both(kernel: TileKernel, *args: Any, **kwargs: Any) -> BothCounts:
     accesses: Counter[Key] = Counter()
     for (op, _), count in counted.counts.items():
         accesses[Key.of(op, count.kind, count.bytes)] += count.accesses
-    return BothCounts(static_counts(tiles, "chosen", executions(counting)), emulated_counts(counted), accesses)
+    static = static_counts(tiles, "chosen", executions(counting))
+    return BothCounts(static, emulated_counts(counted), accesses, bank_report(tiles))
 
 
 def executions(hook: WavefrontCount) -> Executions:
@@ -118,7 +172,7 @@ def static_counts(kernel: Kernel, layout: Literal["row", "chosen"], made: Execut
     lanes = Lanes(kernel)
     counter = WavefrontCounter(lanes)
     found: dict[Key, Bounds | None] = {}
-    for access in shared_accesses(kernel, lanes):
+    for access in shared_accesses(kernel.walk(), lanes):
         key = Key.of(access.op, access.kind, access.width)
         bounds = _bounds(access, counter, layout, made)
         before = found.get(key, (0, 0))

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import subprocess
 import sys
 from bisect import bisect_left
 from collections.abc import Callable
@@ -25,7 +24,7 @@ from typing import Any
 
 from benchmarks.device import Device, open_device
 from benchmarks.interleave import Timing, interleave, quartiles
-from benchmarks.machine import Clocks
+from benchmarks.machine import Clocks, ptxas_version
 from benchmarks.report import RESULTS, table, write
 from tiledsl import (
     Const,
@@ -304,12 +303,6 @@ def as_row(case: dict[str, Any]) -> tuple[str, ...]:
     percents = [f"{100 * share:.1f}" for share in shares]
     rest = [f"{100 * share:.1f}" for share in model]
     return case["variant"], *percents, f"{even:.2f}", f"{odd:.2f}", *rest, str(case["registers"])
-
-
-def ptxas_version() -> str:
-    """Such as "13.0.88"."""
-    text = subprocess.run([PTXAS.path(), "--version"], capture_output=True, text=True, check=True).stdout
-    return next((word[1:] for word in text.split() if word.startswith("V") and word[1:2].isdigit()), "unknown")
 
 
 # -- time ------------------------------------------------------------------------------------------

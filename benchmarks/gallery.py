@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-__all__ = ["chosen_consts", "gallery_kernels", "gallery_module", "kernel_label"]
+__all__ = ["chosen_consts", "dtype_settings", "gallery_kernels", "gallery_module", "kernel_label", "reference"]
 
 GEMM = Path(__file__).parent.parent / "examples" / "gemm"
 
@@ -24,19 +24,34 @@ def kernel_label(name: str, consts: dict[str, Any]) -> str:
     return " ".join([name, *(f"{const}={value}" for const, value in consts.items())])
 
 
-def gallery_kernels() -> dict[str, tuple[Any, dict[str, Any]]]:
-    """Every kernel with the consts of each variant, by a label such as ``shared_tiled T=32``."""
+def reference() -> Any:
+    """examples/gemm/reference.py."""
+    gallery_module()
+    return importlib.import_module("reference")
+
+
+def dtype_settings(kernel: Any, format: str) -> dict[str, str]:
+    """What `compile` needs to know of a dtype-generic kernel."""
+    return gallery_module().dtypes(kernel, format)
+
+
+def gallery_kernels(format: str = "f32") -> dict[str, tuple[Any, dict[str, Any]]]:
+    """Every kernel that multiplies `format`, with the consts of each variant; labels are like ``shared_tiled T=32``."""
     gallery = gallery_module()
     found: dict[str, tuple[Any, dict[str, Any]]] = {}
     for entry in gallery.GALLERY:
+        if format not in entry.formats:
+            continue
         kernel = gallery.load(entry)
         for consts in entry.variants:
             found[kernel_label(entry.kernel, consts)] = (kernel, consts)
     return found
 
 
-def chosen_consts(name: str, consts: dict[str, Any], size: tuple[int, int, int]) -> dict[str, Any]:
-    """`consts`, or where there are none what the kernel called `name` chooses for a size, if it does so."""
+def chosen_consts(
+    name: str, consts: dict[str, Any], size: tuple[int, int, int], format: str = ""
+) -> dict[str, Any]:
+    """`consts`, or where there are none what the kernel called `name` chooses for a size and format, if it does so."""
     gallery = gallery_module()
     entry = next(entry for entry in gallery.GALLERY if entry.kernel == name)
-    return gallery.chosen(entry, consts, *size)
+    return gallery.chosen(entry, consts, *size, format)

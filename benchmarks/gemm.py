@@ -1,12 +1,15 @@
-"""Gallery kernels against cuBLAS in fp32: interleaved, checked, cold or hot.
+"""Gallery kernels against cuBLAS: interleaved, checked, cold or hot.
 
     python -m benchmarks.gemm
+    python -m benchmarks.gemm --format bf16
     python -m benchmarks.gemm --sizes 2048 4096 777x1003x519 --rounds 15
     python -m benchmarks.gemm --sizes 4096 --variants fastest BM=64,128 BN=128,256 ORDER=rows,serpentine
 
 Ratios are of speed: 1.05 means 5% faster than cuBLAS. `cold` goes round more operands than fit in L2,
 `hot` uses the same ones again. --variants times one kernel under every combination of the consts given, the
-fastest first.
+fastest first. --format: what is multiplied, by the names of examples/gemm/reference.py; --transposed b: B is a view of
+an array in the other order, as for 8-bit operands, which cuBLAS wants so. "registers only" is a loop of mma.sync that
+does as much arithmetic and nothing else: the ceiling of that instruction.
 """
 
 from __future__ import annotations
@@ -15,14 +18,15 @@ import argparse
 import itertools
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from pathlib import Path
 from typing import Any
 
 from benchmarks.device import Device, open_device
-from benchmarks.gallery import chosen_consts, gallery_kernels, kernel_label
+from benchmarks.gallery import chosen_consts, dtype_settings, gallery_kernels, kernel_label
 from benchmarks.interleave import Timing, buffer_sets, interleave, quartiles
 from benchmarks.machine import Clocks
+from benchmarks.mma_loop import REGISTERS_ONLY, register_loop
 from benchmarks.report import RESULTS, table, write
 
 __all__ = ["main"]
@@ -31,6 +35,13 @@ Size = tuple[int, int, int]
 Kernels = dict[str, tuple[Any, dict[str, Any]]]
 
 SIZES: list[Size] = [(n, n, n) for n in (1000, 2048, 4095, 4096, 8192)] + [(4096, 2112, 7168)]
+LLM: list[Size] = [
+    *((4096, 2112, 7168), (4096, 576, 7168), (4096, 24576, 1536), (4096, 32768, 512)),
+    *((4096, 7168, 16384), (4096, 4096, 7168), (4096, 7168, 2048)),
+]
+"""Products of language models."""
+MATRIX_SIZES: list[Size] = [(n, n, n) for n in (2048, 4096, 8192)]
+"""What the tensor-core kernels are timed at, before `LLM`."""
 
 
 def parse_size(text: str) -> Size:
@@ -43,7 +54,11 @@ def parse_size(text: str) -> Size:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", nargs="+", type=parse_size, default=SIZES, metavar="MxNxK")
+    parser.add_argument("--sizes", nargs="+", type=parse_size, metavar="MxNxK")
+    parser.add_argument("--format", default="f32", help="f32 (default), f16, bf16, tf32, e4m3, e5m2, i8, f64")
+    parser.add_argument(
+        "--transposed", nargs="*", choices=("a", "b"), help="operands that are views of a transposed array"
+    )
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=0.05, help="of one contender in one round")
     parser.add_argument("--hot", action="store_true", help="the same operands again and again")
@@ -52,34 +67,40 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args(argv)
 
-    kernels = gallery_kernels()
+    format = args.format
+    kernels = gallery_kernels(format)
+    sizes = args.sizes or (SIZES if format == "f32" else MATRIX_SIZES + LLM)
+    eight_bits = format in ("e4m3", "e5m2", "i8", "u8")
+    turned = set(args.transposed if args.transposed is not None else ["b"] if eight_bits else [])
     if args.variants:
-        kernels = variants(kernels, args.variants[0], args.variants[1:])
+        kernels = variants(kernels, args.variants[0], args.variants[1:], format)
     kernels = {k: v for k, v in kernels.items() if args.only is None or k in args.only}
-    device = open_device()
+    device = open_device(format)
     cases: list[dict[str, Any]] = []
     chosen: dict[str, dict[str, Any]] = {}
     with Clocks() as clocks:
-        for size in args.sizes:
-            consts = {label: chosen_consts(kernel.name, given, size) for label, (kernel, given) in kernels.items()}
+        for size in sizes:
+            consts = {label: chosen_consts(kernel.name, given, size, format) for label, (kernel, given) in kernels.items()}
             chosen["x".join(map(str, size))] = {k: v for k, v in consts.items() if v != kernels[k][1]}
-            contenders, sets = prepare(device, kernels, size, cold=not args.hot)
+            contenders, sets = prepare(device, kernels, size, cold=not args.hot, turned=turned)
             start = time.perf_counter()
             timing = interleave(device, contenders, rounds=args.rounds, seconds=args.seconds)
             cases += summarize(timing, size, "cuBLAS", {"sets": sets, **clocks.since(start)})
             print(f"  {'x'.join(map(str, size))} timed in {time.perf_counter() - start:.1f} s", flush=True)
     kind = "hot" if args.hot else "cold"
-    data = {"cublas_through": device.name, "cache": kind, "rounds": args.rounds, "chosen": chosen, "cases": cases}
+    data = {"cublas_through": device.name, "format": format, "transposed": sorted(turned), "cache": kind}
+    data |= {"rounds": args.rounds, "chosen": chosen, "cases": cases}
+    suffix = kind if format == "f32" else f"{format}_{kind}"
     if args.variants:
         cases.sort(key=lambda case: (case["size"], -case["ratio"]))
-        name, title = f"variants_{args.variants[0]}_{kind}", f"variants of {args.variants[0]} against cuBLAS, {kind}"
+        name, title = f"variants_{args.variants[0]}_{suffix}", f"variants of {args.variants[0]} against cuBLAS, {kind}"
     else:
-        name, title = f"gemm_{kind}", f"fp32 GEMM against cuBLAS, {kind}"
+        name, title = f"gemm_{suffix}", f"{format} GEMM against cuBLAS, {kind}"
     write(name, title, as_table(cases), data, args.out)
     return 0
 
 
-def variants(kernels: Kernels, name: str, settings: Sequence[str]) -> Kernels:
+def variants(kernels: Kernels, name: str, settings: Sequence[str], format: str = "f32") -> Kernels:
     """The kernel called `name` under every combination of ``BM=64,128`` and the like. Those that ptxas or the
     compiler refuses are reported and left out."""
     from tiledsl.errors import CompileError, CompileErrors
@@ -93,7 +114,7 @@ def variants(kernels: Kernels, name: str, settings: Sequence[str]) -> Kernels:
     for combination in itertools.product(*choices):
         consts = parse_consts(known[name], list(combination))
         try:
-            used = known[name].compile(**consts).resources
+            used = known[name].compile(**dtype_settings(known[name], format), **consts).resources
         except (AssertionError, CompileError, CompileErrors) as error:
             print(f"  {' '.join(combination)}: left out: {str(error).splitlines()[0]}", flush=True)
             continue
@@ -111,13 +132,20 @@ def _split(setting: str) -> tuple[str, str, str]:
 
 
 def prepare(
-    device: Device, kernels: Kernels, size: Size, *, cold: bool
+    device: Device, kernels: Kernels, size: Size, *, cold: bool, turned: Set[str] = frozenset()
 ) -> tuple[dict[str, Callable[[int], None]], int]:
     """Operands, and a launcher for cuBLAS and each kernel, whose results have been checked."""
     m, n, k = size
-    sets = buffer_sets(4 * (m * k + k * n + m * n), cold=cold)
-    a = [device.normal(m, k, seed) for seed in range(sets)]
-    b = [device.normal(k, n, 1000 + seed) for seed in range(sets)]
+
+    def operand(name: str, rows: int, columns: int, seed: int) -> Any:
+        if name in turned:
+            return device.transposed(device.normal(columns, rows, seed))
+        return device.normal(rows, columns, seed)
+
+    operand_bytes, result_bytes = device.itemsizes
+    sets = buffer_sets(operand_bytes * (m * k + k * n) + result_bytes * m * n, cold=cold)
+    a = [operand("a", m, k, seed) for seed in range(sets)]
+    b = [operand("b", k, n, 1000 + seed) for seed in range(sets)]
     c = [device.empty(m, n) for _ in range(sets)]
 
     def cublas(number: int) -> None:
@@ -131,15 +159,17 @@ def prepare(
 
         return launch
 
-    contenders = {"cuBLAS": cublas}
+    contenders: dict[str, Callable[[int], None]] = {"cuBLAS": cublas}
     for label, (kernel, consts) in kernels.items():
-        contenders[label] = of(kernel, chosen_consts(kernel.name, consts, size))
+        contenders[label] = of(kernel, chosen_consts(kernel.name, consts, size, device.format))
     for label, launch in contenders.items():
-        c[0][...] = float("nan")
+        c[0][...] = device.blank
         launch(0)
         share = device.worst_share(c[0], a[0], b[0])
         if not share <= 1:
             raise SystemExit(f"{label} at {m}x{n}x{k} is wrong: {share:.3g} times its error bound")
+    if device.format != "f32":
+        contenders[REGISTERS_ONLY] = register_loop(device, m * n * k)
     return contenders, sets
 
 

@@ -14,7 +14,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Clocks", "describe"]
+from tiledsl.backends.ptx.tools import PTXAS
+
+__all__ = ["Clocks", "describe", "ptxas_version"]
 
 ROOT = Path(__file__).parent.parent
 
@@ -33,6 +35,12 @@ def describe() -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": {name: version for name in PACKAGES if (version := _version(name))},
     }
+
+
+def ptxas_version() -> str:
+    """Such as "13.0.88"."""
+    text = subprocess.run([PTXAS.path(), "--version"], capture_output=True, text=True, check=True).stdout
+    return next((word[1:] for word in text.split() if word.startswith("V") and word[1:2].isdigit()), "unknown")
 
 
 def _commit() -> str:
