@@ -202,7 +202,7 @@ def _argument(text: str) -> Argument:
 def _random(seed: int, dtype: DType, size: int) -> Array:
     """Normal floats; integers over the whole range. The bit generator is the same in all NumPy versions."""
     words = np.random.PCG64(seed).random_raw(size)
-    if dtype.is_float:
+    if dtype.python is float:
         return ((words >> np.uint64(44)).astype(np.float64) / 2**17 - 4).astype(numpy_dtype(dtype))
     if dtype.kind == "bool":
         return (words & np.uint64(1)).astype(np.bool_)

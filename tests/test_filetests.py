@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.filetest import FileTest, Run, read_filetests
-from tests.filetests import make_scalar
+from tests.filetests import make_async, make_fragments, make_matrices, make_mma, make_scalar
 from tiledsl.backends import emulator
 from tiledsl.errors import CompileError, TileError, VerifyError
 from tiledsl.ir.core import OPS, Kernel
@@ -101,6 +102,13 @@ def test_every_op_has_a_filetest() -> None:
 def test_every_pass_has_a_filetest() -> None:
     named = {name for test in TESTS for name in test.passes}
     assert not PASSES.keys() - named, "passes in no filetest"
+
+
+@pytest.mark.parametrize("maker", [make_async, make_fragments, make_matrices, make_mma], ids=lambda m: m.__name__)
+def test_written_files_are_up_to_date(maker: Any) -> None:
+    """As for the scalar files; each of these modules names the files that it writes."""
+    stale = [name for name, text in maker.texts().items() if (FOLDER / name).read_text() != text]
+    assert not stale, f"run python -m {maker.__name__}; differs: {', '.join(stale)}"
 
 
 def test_scalar_files_are_up_to_date() -> None:

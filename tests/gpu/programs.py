@@ -142,6 +142,11 @@ def torch_in_place() -> None:
     out = torch.zeros_like(half)
     k.copy_2d(half, out)
     assert torch.equal(half, out)
+    codes = torch.arange(256, device="cuda", dtype=torch.uint8).reshape(16, 16)
+    for eight_bits in (torch.float8_e4m3fn, torch.float8_e5m2):
+        target = torch.zeros_like(codes)
+        k.copy_2d(codes.view(eight_bits), target.view(eight_bits))
+        assert torch.equal(codes, target)
     raises(KernelArgumentError, lambda: k.gemm(A, B, A[:, :50]), "gemm()")
     raises(KernelArgumentError, lambda: k.copy_2d(half, half), "shares memory with X")
     raises(KernelArgumentError, lambda: k.copy_2d(half, out[:1].expand(64, 64)), "several of its elements are one")

@@ -7,11 +7,12 @@ import subprocess
 import tempfile
 from functools import cache
 
+from mma_samples import matrix_samples
 from ptx_kernels import naive, shared_tiled
 
 from tiledsl.backends.ptx import TARGETS, build
 from tiledsl.backends.ptx.assemble import assemble
-from tiledsl.backends.ptx.disassemble import sass_listing
+from tiledsl.backends.ptx.disassemble import Instruction, Listing, sass_listing
 from tiledsl.backends.ptx.sass_operands import Register
 from tiledsl.backends.ptx.sass_program import SassProgram, decode_listing
 from tiledsl.backends.ptx.tools import NVDISASM
@@ -95,6 +96,7 @@ def samples(target: str) -> list[str]:
         "wide",
         "mma",
         *(["wgmma"] if target == "sm_90a" else []),
+        *matrix_samples(TARGETS[target]),
     ]
 
 
@@ -102,14 +104,21 @@ def samples(target: str) -> list[str]:
 def cubin(name: str, target: str) -> bytes:
     if name in ("naive", "shared_tiled"):
         return build(naive() if name == "naive" else shared_tiled(16), TARGETS[target]).cubin
-    ptx = HEAD.format(version=VERSIONS.get(target, "8.0"), target=target) + BODIES[name] + " ret;\n}\n"
+    body = BODIES[name] if name in BODIES else matrix_samples(TARGETS[target])[name]
+    ptx = HEAD.format(version=VERSIONS.get(target, "8.0"), target=target) + body + " ret;\n}\n"
     return assemble(ptx, TARGETS[target], name="k").cubin
 
 
 @cache
 def program(name: str, target: str) -> SassProgram:
-    (listing,) = sass_listing(cubin(name, target))
-    return decode_listing(listing)
+    (found,) = sass_listing(cubin(name, target))
+    return decode_listing(found)
+
+
+def listing(*texts: str, **labels: int) -> SassProgram:
+    """A made-up function: an instruction every 16 bytes."""
+    instructions = tuple(Instruction(16 * i, text, 0, None, 0) for i, text in enumerate(texts))
+    return decode_listing(Listing("f", "sm_90a", instructions, {f".L_{k}": 16 * v for k, v in labels.items()}))
 
 
 FILES = {"GPR": "R", "PRED": "P", "UGPR": "UR", "UPRED": "UP"}

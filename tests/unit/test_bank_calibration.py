@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
+
 import pytest
 
 from benchmarks import bank_calibration
 from benchmarks.bank_calibration import Case, cases, compare, fitting, gallery_table, micro_table
-from benchmarks.micro_kernels import micro_kernels
+from benchmarks.micro_kernels import arguments, micro_kernels
 from benchmarks.ncu import COUNTERS, Launch, parse
 from tiledsl.backends.emulator import Options
 from tiledsl.backends.emulator.wavefronts import WavefrontCount
-from tiledsl.layout.banks import PHASES, Phases
+from tiledsl.layout.banks import PHASES, Kind, Phases
 
 # The form of `ncu --csv --metrics ...`, written by hand after the Nsight Compute CLI's documentation.
 HEAD = (
@@ -61,9 +62,9 @@ def test_a_text_without_a_table_is_refused() -> None:
 def test_every_case_is_one_access_whose_addresses_the_emulator_sees() -> None:
     """The micro kernels do what the predictions are about: one access of one warp at these offsets."""
     for case in cases():
-        kernel, consts = micro_kernels(case.kind, case.width)
+        kernel, consts = micro_kernels(case.kind, case.width, **dict(case.options))
         dispatcher = kernel.dispatcher
-        given = {"OFFSET": np.array(case.offsets, np.int32), "OUT": np.zeros(32, np.float32), **consts}
+        given = {**arguments(case.kind, case.offsets), **consts}
         hook = WavefrontCount()
         dispatcher.emulate(dispatcher.arguments(dispatcher.launcher.with_defaults(given)), Options(hooks=(hook,)))
         ((_, width), count), *others = hook.counts.items()
@@ -85,10 +86,51 @@ def test_predictions_of_the_table(pattern: str, width: int, wavefronts: int) -> 
     assert case.wavefronts() == wavefronts
 
 
+@pytest.mark.parametrize(
+    ("entry", "pattern", "wavefronts"),
+    [
+        ("ldmatrix of 16 bytes num=4 trans=0", "rows 64 bytes apart, matrices side by side", 16),
+        ("ldmatrix of 16 bytes num=4 trans=1", "rows 80 bytes apart, matrices side by side", 4),
+        ("ldmatrix of 16 bytes num=2 trans=0", "rows 128 bytes apart, matrices below each other", 16),
+        ("ldmatrix of 16 bytes num=1 trans=0", "rows in swizzled lines", 1),
+        ("ldmatrix of 16 bytes num=4 trans=0", "matrices alike", 4),
+        ("stmatrix of 16 bytes num=4 trans=0", "rows 144 bytes apart, matrices below each other", 4),
+        ("cp_async of 16 bytes", "rows of 64 bytes, swizzled", 4),
+        ("cp_async of 16 bytes", "rows of 64 bytes, padded", 8),  # of two rows in a phase, first and last chunk meet
+        ("cp_async of 16 bytes", "rows of 512 bytes, 64 of each", 8),
+        ("cp_async of 8 bytes", "rows of 512 bytes, 64 of each", 4),
+        ("cp_async of 4 bytes zeros=1", "rows of 512 bytes, 64 of each", 2),
+    ],
+)
+def test_predictions_of_matrices_and_copies(entry: str, pattern: str, wavefronts: int) -> None:
+    (case,) = [c for c in cases() if (c.entry, c.pattern) == (entry, pattern)]
+    assert case.wavefronts() == wavefronts
+
+
+@pytest.mark.parametrize(
+    ("kind", "width", "options", "instruction"),
+    [
+        ("ldmatrix", 16, {"num": 1}, "ldmatrix.sync.aligned.m8n8.x1.shared.b16"),
+        ("ldmatrix", 16, {"num": 4, "trans": True}, "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16"),
+        ("stmatrix", 16, {"num": 2}, "stmatrix.sync.aligned.m8n8.x2.shared.b16"),
+        ("cp_async", 4, {}, "cp.async.ca.shared.global"),
+        ("cp_async", 8, {"zeros": True}, "cp.async.ca.shared.global"),
+        ("cp_async", 16, {}, "cp.async.cg.shared.global"),
+    ],
+)
+def test_micro_kernels_have_the_instruction_once(
+    kind: Kind, width: int, options: dict[str, Any], instruction: str
+) -> None:
+    kernel, consts = micro_kernels(kind, width, **options)
+    compiled = kernel.compile(arch="sm_90a", **consts)
+    assert compiled.ptx.count(instruction) == 1
+    assert not any(f"{other}.shared" in compiled.ptx for other in ("ld", "st"))
+
+
 def hardware(tried: list[Case], rule: Phases) -> list[Launch]:
     """Launches of a machine that follows `rule` for 16-byte loads, and the table otherwise."""
     counts = [c.wavefronts(rule if (c.kind, c.width) == ("load", 16) else None) for c in tried]
-    names = [f"{c.kind} wavefronts" if c.kind != "atomic" else "all wavefronts" for c in tried]
+    names = [f"{c.kind} wavefronts" if c.kind in ("load", "store", "ldmatrix") else "all wavefronts" for c in tried]
     return [Launch("micro", {name: count}) for name, count in zip(names, counts, strict=True)]
 
 
@@ -105,12 +147,14 @@ def test_the_rule_that_fits_is_found() -> None:
     assert "phases of 8, merging pairs at 1" in text
 
 
-def test_the_rules_to_choose_from_differ_in_what_they_predict() -> None:
-    tried = [c for c in cases() if (c.kind, c.width) in (("load", 8), ("load", 16))]
-    for width in (8, 16):
-        named = {n: r for n, r in bank_calibration.rules("load", width).items() if n != "the table"}
-        predicted = {n: tuple(c.wavefronts(r) for c in tried if c.width == width) for n, r in named.items()}
-        assert len(set(predicted.values())) == len(predicted), width
+@pytest.mark.parametrize(
+    ("kind", "width"), [("load", 8), ("load", 16), ("ldmatrix", 16), ("cp_async", 8), ("cp_async", 16)]
+)
+def test_the_rules_to_choose_from_differ_in_what_they_predict(kind: Kind, width: int) -> None:
+    tried = [c for c in cases() if (c.kind, c.width) == (kind, width)]
+    named = {n: r for n, r in bank_calibration.rules(kind, width).items() if n != "the table"}
+    predicted = {n: tuple(c.wavefronts(r) for c in tried) for n, r in named.items()}
+    assert len(set(predicted.values())) == len(predicted)
 
 
 def test_launches_that_are_missing_are_noticed() -> None:

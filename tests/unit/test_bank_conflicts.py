@@ -30,6 +30,7 @@ from tiledsl.errors import CompileError, TileError
 from tiledsl.ir.core import Kernel
 from tiledsl.ir.ops import tile
 from tiledsl.ir.parser import parse_kernel
+from tiledsl.passes.active_lanes import ActiveLanes
 from tiledsl.passes.bank_conflicts import BankConflicts, bank_report
 from tiledsl.passes.bank_report import AccessReport, BankReport
 from tiledsl.passes.lanes import Lanes
@@ -252,7 +253,7 @@ def test_lanes_of_thread_indices() -> None:
     assert form is not None
     assert form.lanes.shape == (2, 32)
     assert form.lanes[1, 3] == 35 % 8 + 35 // 8
-    assert lanes.reaching(store).lanes.sum() == 48
+    assert ActiveLanes(lanes).reaching(store).lanes.sum() == 48
 
 
 def test_the_report_is_what_the_pass_does() -> None:

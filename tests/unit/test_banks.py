@@ -10,10 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiledsl.backends.emulator.options import Access
+from tiledsl.backends.emulator.options import Access, AccessKind
 from tiledsl.backends.emulator.wavefronts import WavefrontCount
 from tiledsl.errors import UNKNOWN_LOC
+from tiledsl.ir.builder import Builder
+from tiledsl.ir.core import Block, Op
+from tiledsl.ir.ops import mem
 from tiledsl.ir.ops.gpu import Barrier
+from tiledsl.ir.types import F32, U32, PtrType
 from tiledsl.layout import banks
 from tiledsl.layout.banks import PHASES, Kind, Phases, cost, wavefronts
 
@@ -40,6 +44,26 @@ def test_neighbours_have_no_conflict(width: int, ideal: int) -> None:
 def test_rows_of_16_bytes(row_bytes: int) -> None:
     """Eight rows a phase: 4 * gcd(S / 16, 8) wavefronts for a row stride of S bytes, as for ldmatrix."""
     assert wavefronts([row_bytes * lane for lane in LANES], 16) == 4 * gcd(row_bytes // 16, 8)
+
+
+@pytest.mark.parametrize("num", [1, 2, 4])
+@pytest.mark.parametrize(
+    ("row_bytes", "wavefronts_of_four"), [(16, 4), (32, 8), (64, 16), (80, 4), (128, 32), (144, 4), (48, 4), (96, 8)]
+)
+def test_rows_of_matrices(row_bytes: int, wavefronts_of_four: int, num: int) -> None:
+    """ldmatrix and stmatrix of 1, 2 or 4 matrices: each is a phase, of the rows that eight lanes give."""
+    addresses = [row_bytes * (lane % 8) + 16 * (lane // 8) for lane in LANES]
+    giving = [lane < 8 * num for lane in LANES]
+    expected = wavefronts_of_four * num // 4, num
+    assert cost(addresses, 16, giving, "ldmatrix") == cost(addresses, 16, giving, "stmatrix") == expected
+    assert expected[0] == num * gcd(row_bytes // 16, 8)
+
+
+@pytest.mark.parametrize(("width", "ideal"), [(4, 1), (8, 2), (16, 4)])
+def test_asynchronous_copies_write_as_stores_do(width: int, ideal: int) -> None:
+    assert cost([width * lane for lane in LANES], width, kind="cp_async") == (ideal, ideal)
+    columns = [128 * lane for lane in LANES]
+    assert cost(columns, width, kind="cp_async") == cost(columns, width, kind="store") == (32, ideal)
 
 
 def test_halves_of_a_word_share_it() -> None:
@@ -119,6 +143,31 @@ def emulated(addresses: list[int], width: int, active: list[bool]) -> int:
     blocks = np.zeros(len(threads), np.int64)
     hook.on_access(Access(Barrier(loc=UNKNOWN_LOC), "read", "shared", "S", 0, chosen, width, blocks, threads))
     return hook.wavefronts
+
+
+def accesses() -> list[tuple[Op, Kind, AccessKind, int]]:
+    """An op of every class, its kind, what the emulator calls the access, and bytes a lane."""
+    block = Block([PtrType("shared", F32), PtrType("global", F32)])
+    shared, tensor = block.args
+    word, number = Builder(block).constant(0, U32), Builder(block).constant(0.0, F32)
+    return [
+        (mem.LdMatrix(shared, num=2), "ldmatrix", "read", 16),
+        (mem.StMatrix(shared, word, word, num=2), "stmatrix", "write", 16),
+        (mem.CpAsync(shared, tensor, bytes=8), "cp_async", "async", 8),
+        (mem.Load(shared, vec=4), "load", "read", 16),
+        (mem.Store(shared, number), "store", "write", 4),
+    ]
+
+
+@pytest.mark.parametrize(("op", "kind", "access", "width"), accesses(), ids=str)
+def test_the_emulator_tells_kinds_by_their_ops(op: Op, kind: Kind, access: AccessKind, width: int) -> None:
+    """Of ldmatrix the hook sees the lanes that give an address: here those of two matrices."""
+    hook, lanes = WavefrontCount(), np.arange(16)
+    addresses = lanes % 8 * 144 + lanes // 8 * 16
+    hook.on_access(Access(op, access, "shared", "S", 0, addresses, width, np.zeros(16, np.int64), lanes))
+    (count,) = hook.counts.values()
+    assert (count.kind, count.bytes) == (kind, width)
+    assert count.wavefronts == wavefronts([*addresses.tolist(), *[0] * 16], width, [n < 16 for n in LANES], kind)
 
 
 def test_each_warp_of_each_block_is_an_access() -> None:

@@ -1,4 +1,4 @@
-"""Uniformity, divisibility and the layout of shared memory, value by value on small kernels."""
+"""Uniformity, divisibility, sums and the layout of shared memory, value by value on small kernels."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from tiledsl.ir.core import Kernel, Value
 from tiledsl.ir.parser import parse_kernel
 from tiledsl.passes.divisibility import LIMIT, Divisibility
 from tiledsl.passes.shared_layout import lay_out_shared
+from tiledsl.passes.structure import loops_around
+from tiledsl.passes.sums import Sums
 from tiledsl.passes.uniformity import LEVELS, Uniformity, least_uniform
 
 HEADER = "kernel k(%A: global<f32, [M, N], unit=1, align=16>, %n: i32)\n  grid(M) threads({}) {{\n"
@@ -152,6 +154,86 @@ def test_join() -> None:
 def test_divisibility(text: str, expected: int) -> None:
     made, values = kernel(POSITIONS + text)
     assert Divisibility(made).of(values["r"]) == expected
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "distance"),
+    [
+        ("add %tx, %c4", "add %c1, %tx", 3),
+        ("mul %tx, %c4", "shl %tx, %c1", None),
+        ("shl %p, %c3", "mul %q, %c4", 4),  # (t + 1) * 8 and 4 * (2t + 1)
+        ("sub %p, %tx", "neg %c3", 4),
+        ("floordiv %p, %c3", "floordiv %r, %c3", 0),
+        ("floordiv %p, %c3", "floordiv %tx, %c3", None),
+        ("mul %tx, %b", "mul %b, %tx", None),  # equal, but products of two unknowns are not looked into
+        ("mod %l, %c5", "mod %l, %c4", None),
+    ],
+)
+def test_sums(x: str, y: str, distance: int | None) -> None:
+    """Indices with the same terms have a known distance; how they were computed does not matter."""
+    some = """%p = arith.add %tx, %c1 : index\n %r = arith.add %c1, %tx : index
+%two = arith.add %tx, %tx : index\n %q = arith.add %two, %c1 : index"""
+    made, values = kernel(f"{POSITIONS}{some}\n %x = arith.{x} : index\n %y = arith.{y} : index")
+    sums = Sums(made)
+    a, b = sums.of(values["x"]), sums.of(values["y"])
+    assert (a.constant - b.constant if a.terms == b.terms else None) == distance
+
+
+def test_equal_sums_of_two_dtypes_are_two_values() -> None:
+    """200 + 100 is 44 in u8 and 300 in i32."""
+    made, values = kernel("""
+  %a = arith.constant 200 : u8
+  %b = arith.constant 100 : u8
+  %c = arith.constant 200 : i32
+  %d = arith.constant 100 : i32
+  %ab = arith.add %a, %b : u8
+  %cd = arith.add %c, %d : i32
+  %x = arith.cast %ab : index
+  %y = arith.cast %cd : index""")
+    sums = Sums(made)
+    assert sums.of(values["x"]) != sums.of(values["y"])
+
+
+def test_what_lanes_hold_of_a_matrix_is_their_own() -> None:
+    """From the same address, too: each lane gets other elements. What all elements are filled with is the same."""
+    a = "fragment<f16, [16, 16], mma.m16n8k16.a(1, 1)>"
+    b, acc = (f"fragment<f16, [16, 8], mma.m16n8k16.{operand}(1, 1)>" for operand in ("b", "acc"))
+    made, values = kernel(
+        f"""
+  %c0 = arith.constant 0 : index
+  %zero = arith.constant 0.0 : f16
+  %S = tile.shared_alloc : shared<f16, [16, 16]>
+  %w = matrix.ldmatrix %S, %c0, %c0 {{vec = 8, num = 1}} : u32
+  %a = matrix.load %S, %c0, %c0 {{type = {a}, axes = (0, 1)}} : {a}
+  %b = tile.pack %zero : {b}
+  %acc = tile.pack %zero : {acc}
+  %d = matrix.mma %a, %b, %acc : {acc}
+  %row = matrix.coordinates {{type = {acc.replace("f16", "index")}, axis = 0}} : {acc.replace("f16", "index")}""",
+        "32",
+    )
+    uniformity = Uniformity(made)
+    found = {name: uniformity.of(values[name]) for name in ("w", "a", "b", "acc", "d", "row")}
+    assert found == {"w": "thread", "a": "thread", "b": "grid", "acc": "grid", "d": "thread", "row": "thread"}
+
+
+def test_loops_around_a_value() -> None:
+    """How many change it: a sum of what the outer loop changes has 1, wherever it stands; a load is where it is."""
+    _, values = kernel("""
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %x = arith.cast %n : index
+  control.for %c0, %x, %c1 (%i: index) {
+    %y = arith.add %x, %c1 : index
+    control.for %c0, %x, %c1 (%j: index) {
+      %s = arith.add %i, %y : index
+      %t = arith.mul %s, %j : index
+      %v = tile.load %A, %c0, %c0 : f32
+      control.yield
+    }
+    control.yield
+  }""")
+    depths = {name: loops_around(values[name]) for name in ("n", "x", "i", "y", "j", "s", "t", "v")}
+    assert depths == {"n": 0, "x": 0, "i": 1, "y": 0, "j": 2, "s": 1, "t": 2, "v": 2}
 
 
 def test_shared_layout() -> None:

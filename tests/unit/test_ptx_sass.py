@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 
 import pytest
-from sass_samples import cubin, life_ranges, program, samples
+from sass_samples import cubin, life_ranges, listing, program, samples
 
 from tiledsl.backends.ptx import TARGETS
-from tiledsl.backends.ptx.disassemble import Instruction, Listing
 from tiledsl.backends.ptx.sass_control import check_target, decode_control
 from tiledsl.backends.ptx.sass_live import live_registers
 from tiledsl.backends.ptx.sass_operands import Register, decode_operands
-from tiledsl.backends.ptx.sass_program import Sass, SassProgram, decode_listing
+from tiledsl.backends.ptx.sass_program import Sass, SassProgram
 from tiledsl.errors import TileError
 
 SAMPLES = [(name, target) for target in TARGETS for name in samples(target)]
@@ -97,7 +96,14 @@ def test_reads_and_writes_are_those_of_nvdisasm(name: str, target: str) -> None:
             seen = marks[sass.address]
             assert sass.operands.known, sass.text
             assert sass.operands.reads == {r for r, c in seen.items() if c in "vx"}, sass.text
-            assert sass.operands.writes == {r for r, c in seen.items() if c in "^x"}, sass.text
+            assert sass.operands.writes == {r for r, c in seen.items() if c in "^x"} - _kept(sass), sass.text
+
+
+def _kept(sass: Sass) -> frozenset[Register]:
+    """What nvdisasm marks as written, too, but is only read: the predicate that makes a LDGSTS write zeros. ptxas
+    goes on using it."""
+    predicates = frozenset(r for r in sass.operands.reads if r.file == "P")
+    return predicates if sass.base == "LDGSTS" and not sass.operands.conditional else frozenset()
 
 
 @pytest.mark.parametrize(
@@ -118,6 +124,21 @@ def test_reads_and_writes_are_those_of_nvdisasm(name: str, target: str) -> None:
         ("SHFL.BFLY P0, R13, R10, 0x3, 0x1f ;", "R10", "P0 R13"),
         ("VOTE.ANY R13, PT, P0 ;", "P0", "R13"),
         ("HMMA.16816.F32.BF16 R12, R4, R8, RZ ;", "R4 R5 R6 R7 R8 R9", "R12 R13 R14 R15"),
+        ("HMMA.1688.F16 R8, R4, R6, R10 ;", "R4 R5 R6 R10 R11", "R8 R9"),
+        ("HMMA.1688.F32.TF32 R12, R4, R8, R12 ;", "R4 R5 R6 R7 R8 R9 R12 R13 R14 R15", "R12 R13 R14 R15"),
+        ("HMMA.1684.F32.TF32 R12, R4, R8, RZ ;", "R4 R5 R8", "R12 R13 R14 R15"),
+        ("QMMA.16832.F32.E4M3.E5M2 R12, R4, R8, RZ ;", "R4 R5 R6 R7 R8 R9", "R12 R13 R14 R15"),
+        ("IMMA.16816.S8.U8 R12, R4.ROW, R8.COL, RZ ;", "R4 R5 R8", "R12 R13 R14 R15"),
+        ("DMMA.884 R4, R8, R10, RZ ;", "R8 R9 R10 R11", "R4 R5 R6 R7"),
+        ("DMMA.16x8x4 R16, R4, R8, RZ ;", "R4 R5 R6 R7 R8 R9", "R16 R17 R18 R19 R20 R21 R22 R23"),
+        ("LDSM.16.MT88.4 R4, [R2+UR5+0x10] ;", "R2 UR5", "R4 R5 R6 R7"),
+        ("STSM.16.M88.2 [R2], R4 ;", "R2 R4 R5", ""),
+        ("LDGSTS.E.BYPASS.128 [R3], desc[UR4][R6.64], P0 ;", "R3 UR4 UR5 R6 R7 P0", ""),
+        ("SYNCS.ARRIVE.TRANS64 R6, [UR6], R9 ;", "UR6 R9", "R6 R7"),
+        ("SYNCS.EXCH.64 URZ, [UR6], UR4 ;", "UR4 UR5 UR6", ""),
+        ("SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR6], R0 ;", "UR6 R0", "P0"),
+        ("UBLKCP.S.G [UR10], [UR4], UR9 ;", "UR10 UR11 UR4 UR5 UR9", ""),
+        ("UBLKCP.G.S [UR6], [UR5], UR4 ;", "UR6 UR7 UR5 UR4", ""),
         ("BRA.U !UP0, `(.L_x_0) ;", "UP0", ""),
         ("S2R R0, SR_TID.X ;", "", "R0"),
         ("@!UPT UIADD3 URZ, URZ, URZ, URZ ;", "", ""),
@@ -136,6 +157,7 @@ def test_an_unknown_opcode_is_marked() -> None:
     assert not operands.known
     assert operands.reads == {Register("R", 4)} and operands.writes == {Register("R", 2)}
     assert not decode_operands("HMMA.SP.16832.F32 R4, R8, R12, R4, R2, 0x0 ;").known
+    assert not decode_operands("QMMA.SF.16832.F32.E4M3.E4M3.E8 R4, R8, R12, R4, R2, R3, URZ ;").known
 
 
 # -- live registers
@@ -166,12 +188,6 @@ def test_the_peak_is_the_first_of_the_most() -> None:
 
 
 # -- loops
-
-
-def listing(*texts: str, **labels: int) -> SassProgram:
-    """A made-up function: an instruction every 16 bytes."""
-    instructions = tuple(Instruction(16 * i, text, 0, None, 0) for i, text in enumerate(texts))
-    return decode_listing(Listing("f", "sm_90a", instructions, {f".L_{k}": 16 * v for k, v in labels.items()}))
 
 
 def test_loops_nest() -> None:

@@ -36,13 +36,14 @@ def test_the_hottest_loop(report: SassReport) -> None:
     assert (counts["FFMA"], counts["LDS"], counts["LDS.128"], counts["STS"], counts["LDG"]) == (16, 16, 4, 2, 2)
     assert set(counts) <= set(CLASSES)
     assert sum(counts.values()) == len(report.hottest.body)
-    assert report.fma_share == 16 / len(report.hottest.body)
+    assert report.arithmetic == "FFMA" and report.tensor is None
+    assert report.fma_share == report.share == 16 / len(report.hottest.body)
 
 
 def test_python_lines(report: SassReport) -> None:
     """Lines 10 and 11 load, 12 and 15 are barriers, 14 multiplies (see ptx_kernels.shared_tiled)."""
     by_line = {c.loc.line: c for c in report.lines if c.loc is not None}
-    assert by_line[14].fmas == 16
+    assert by_line[14].arithmetic == 16
     assert {10, 11, 12, 14, 15} <= set(by_line)
     assert report.lines[0].loc is not None and report.lines[0].loc.line == 14
 

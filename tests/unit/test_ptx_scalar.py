@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from ptx_kernels import kernel, load, store
 
@@ -9,8 +11,8 @@ from tiledsl.backends.protocol import Binary
 from tiledsl.backends.ptx import TARGETS, build
 from tiledsl.ir.core import Kernel, Value
 from tiledsl.ir.ops import arith, control, gpu
-from tiledsl.ir.scalar import SCALAR
-from tiledsl.ir.types import BOOL, DTYPES, F32, F64, I8, I16, I32, I64, INDEX, U8, DType, PtrType
+from tiledsl.ir.scalar import SCALAR, converts
+from tiledsl.ir.types import BOOL, DTYPES, E4M3, E5M2, F32, F64, I8, I16, I32, I64, INDEX, U8, DType, PtrType
 
 DTYPE_LIST = [d for d in DTYPES.values() if d != INDEX]
 
@@ -30,13 +32,14 @@ def rows_kernel(dtype: DType) -> Kernel:
     return made
 
 
-def casts_kernel(src: DType) -> Kernel:
-    """The cast of one element to every dtype, and the bit casts that exist."""
+def casts_kernel(src: DType, *without: DType) -> Kernel:
+    """The cast of one element to every dtype that it converts to but `without`, and the bit casts that exist."""
     params = [("a", PtrType("global", src)), *((f"to_{d}", PtrType("global", d)) for d in DTYPE_LIST)]
     made, b = kernel(f"casts_{src}", params)
     value = load(b, made.body.args[0], b.constant(0, I32))
     for out, to in zip(made.body.args[1:], DTYPE_LIST, strict=True):
-        store(b, out, b.constant(0, I32), b.cast(value, to))
+        if converts(src, to) and to not in without:
+            store(b, out, b.constant(0, I32), b.cast(value, to))
         if to.bits == src.bits and BOOL not in (src, to):
             store(b, out, b.constant(1, I32), b.value(arith.Bitcast(value, to=to)))
     b.op(control.Return)
@@ -60,8 +63,8 @@ def test_16_bit_floats_and_wide_integers_on_other_targets(target: str) -> None:
     """sm_80 has no bf16 addition, no bf16 atomics and no conversions between bf16 and integers."""
     for name in ("bf16", "f16"):
         build(rows_kernel(DTYPES[name]), TARGETS[target])
-    for name in ("f64", "i64", "i32", "bf16"):
-        build(casts_kernel(DTYPES[name]), TARGETS[target])
+    for name in ("f64", "i64", "i32", "bf16", "tf32"):
+        build(casts_kernel(DTYPES[name], E4M3, E5M2), TARGETS[target])
 
 
 def emitted(rows: list[tuple[str, tuple[object, ...]]], dtype: DType, target: str = "sm_90a") -> str:
@@ -162,6 +165,17 @@ def test_wide_integers_round_to_bf16_once() -> None:
 def test_f64_narrows_in_one_rounding() -> None:
     assert "cvt.rn.f16.f64" in cast_ptx(F64, DTYPES["f16"])
     assert "cvt.rn.bf16.f64" in cast_ptx(F64, DTYPES["bf16"])
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("to", ["f32", "tf32"])
+def test_bf16_becomes_the_upper_half_of_an_f32(to: str, target: str) -> None:
+    """A move: what ptxas makes of cvt.f32.bf16 depends on whether it knows the NaN."""
+    ptx = cast_ptx(DTYPES["bf16"], DTYPES[to], target)
+    zero, upper = re.findall(r"\{(0x0000|%rs\d+), (%rs\d+)\};", ptx)[0]  # of a mov.b32, or of the store itself
+    assert zero == "0x0000" or re.search(rf"mov\.b16\s+{zero}, 0x0000;", ptx)
+    assert re.search(rf"ld\.global\S*\s+{upper},", ptx)
+    assert "cvt.f32.bf16" not in ptx
 
 
 def test_constants_keep_their_bits() -> None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tiledsl.backends.emulator import native
 from tiledsl.ir import semantics
 from tiledsl.ir.scalar import SCALAR
-from tiledsl.ir.types import BF16, BOOL, DTYPES, F16, F32, F64, I8, I32, I64, INDEX, U8, U32, U64, DType
+from tiledsl.ir.types import BF16, BOOL, DTYPES, F16, F32, F64, I8, I32, I64, INDEX, TF32, U8, U32, U64, DType
 
 FLOATS = (F64, F32, F16, BF16)
 INTS = tuple(t for t in DTYPES.values() if t.is_integer)
@@ -251,6 +251,22 @@ def test_bools() -> None:
 def test_integers_become_floats_in_one_rounding(value: int, dtype: DType) -> None:
     assert semantics.fold_cast(value, I64, dtype) == round_exact(Fraction(value), dtype)
     assert semantics.fold_cast(abs(value), U64, dtype) == round_exact(Fraction(abs(value)), dtype)
+
+
+def test_bf16_to_f32_moves_the_bits() -> None:
+    """Of a NaN too, from which other conversions make the canonical one."""
+    codes = np.arange(1 << 16, dtype=np.uint16)
+    values = codes.view(ml_dtypes.bfloat16)
+    nan = codes & 0x7FFF > 0x7F80
+    moved = codes.astype(np.uint32) << 16
+    assert np.array_equal(semantics.cast(values, BF16, F32).view(np.uint32), moved)
+    assert semantics.cast(values[0x7FFF], BF16, F32).view(np.uint32) == 0x7FFF0000
+    assert np.array_equal(semantics.cast(values, BF16, TF32).view(np.uint32), moved)  # its low 16 bits are zero
+    for dst in (F64, F16):
+        nans = semantics.cast(values[nan], BF16, dst).view(f"u{dst.bytes}")
+        assert set(nans.tolist()) == {QNAN[dst.name]}
+    back = semantics.cast(semantics.cast(values, BF16, F32), F32, BF16).view(np.uint16)
+    assert np.array_equal(back, np.where(nan, QNAN["bf16"], codes))
 
 
 def test_a_tie_broken_by_the_last_bit_of_an_integer() -> None:

@@ -1,0 +1,316 @@
+"""Pipelined loops and groups of copies as their author meets them: errors at lines, and ``k.explain("pipeline")``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from refused import Refused, check
+
+from tiledsl import (
+    Const,
+    Global,
+    barrier,
+    cdiv,
+    const,
+    copy,
+    copy_async,
+    f16,
+    f32,
+    fragment,
+    grid,
+    i32,
+    index,
+    load_matrix,
+    mma,
+    pipelined,
+    shared,
+    store,
+    threads,
+    tile,
+    tile_kernel,
+    tiles,
+    unroll,
+    wait,
+)
+from tiledsl.__main__ import main
+from tiledsl.dims import K, M, N
+from tiledsl.errors import CompileError
+from tiledsl.passes.pipeline_report import PipelineReport
+
+TILED = Path(__file__).parent.parent.parent / "examples" / "gemm" / "shared_tiled.py"
+
+bad = Refused()
+
+
+# -- what cannot be pipelined ----------------------------------------------------------------------
+
+
+@bad("by the loop's variable and by what is known before the loop")
+@tile_kernel
+def chases(A: Global[f32, M, K], links: Global[i32, M], C: Global[f32, M]):
+    grid(1)
+    t = threads(32)
+    S = shared((4, 8), f32)
+    at, total = index(0), f32(0)
+    for _ in pipelined(range(8), stages=3):
+        copy_async(A[tile(0, 4), tile(at, 8)], S, vec=4)  # error: depends on at, a value that one iteration
+        at = index(links[at])
+        total += S[0, t // 4]
+    C[t] = total
+
+
+@bad("by the loop's variable and by what is known before the loop")
+@tile_kernel
+def looks_up(A: Global[f32, M, K], pages: Global[i32, M], C: Global[f32, M]):
+    grid(1)
+    t = threads(32)
+    S = shared((4, 8), f32)
+    total = f32(0)
+    for k in pipelined(range(8), stages=3):
+        page = index(pages[k])
+        copy_async(A[tile(0, 4), tile(page, 8)], S, vec=4)  # error: copy_async() to S depends on what line
+        total += S[0, t // 4]
+    C[t] = total
+
+
+@bad("write the result to another tensor")
+@tile_kernel
+def in_place(A: Global[f32, M, K]):
+    grid(1)
+    t = threads(32)
+    S = shared((4, 8), f32)
+    for k in pipelined(tiles(A.shape[1], 8), stages=2):
+        copy(A[tile(0, 4), k], S, vec=4)  # error: copy() to S reads A, which line
+        A.put(t // 8, k.start + 8 + t % 8, S[t // 8, t % 8])
+
+
+@bad("copy first")
+@tile_kernel
+def too_early(A: Global[f32, M, K], C: Global[f32, M]):
+    grid(1)
+    t = threads(32)
+    S = shared((4, 8), f32)
+    total = f32(0)
+    for k in pipelined(tiles(A.shape[1], 8), stages=2):
+        total += S[t // 8, t % 8]  # error: S is read before it is copied
+        copy_async(A[tile(0, 4), k], S, vec=4)
+    C[t] = total
+
+
+@bad("shared(..., over=S)")
+@tile_kernel
+def before_and_after(A: Global[f32, M, K], C: Global[f32, M]):
+    grid(1)
+    t = threads(32)
+    S = shared((4, 8), f32)
+    S[t // 8, t % 8] = 0  # error: S is used outside the pipelined loop
+    total = f32(0)
+    for k in pipelined(tiles(A.shape[1], 8), stages=2):
+        copy_async(A[tile(0, 4), k], S, vec=4)
+        total += S[t // 8, t % 8]
+    C[t] = total + S[0, 0]  # error: S is used outside the pipelined loop
+
+
+@bad("past the edge of a tensor it gives zeros without a condition")
+@tile_kernel
+def conditional(A: Global[f32, M, K], C: Global[f32, M]):
+    grid(1)
+    t = threads(32)
+    S, T = shared((4, 8), f32), shared((4, 8), f32)
+    total = f32(0)
+    for k in pipelined(tiles(A.shape[1], 8), stages=2):
+        copy_async(A[tile(0, 4), k], S, vec=4)
+        if k.start + 8 <= A.shape[1]:
+            copy_async(A[tile(1, 4), k], T, vec=4)  # error: copy_async() under an if or in an inner loop
+        total += S[t // 8, t % 8] + T[t // 8, t % 8]
+    C[t] = total
+
+
+@bad("or write a plain for")
+@tile_kernel
+def nothing_to_copy(C: Global[f32, M]):
+    grid(1)
+    t = threads(32)
+    total = f32(0)
+    for k in pipelined(range(8), stages=2):  # error: a pipelined loop that copies nothing to a shared tile
+        total += f32(k)
+    C[t] = total
+
+
+@bad("pass fragments=1, or leave it out")
+@tile_kernel
+def no_steps(A: Global[f32, M, K], C: Global[f32, M]):
+    grid(1)
+    t = threads(32)
+    S = shared((4, 8), f32)
+    total = f32(0)
+    for k in pipelined(tiles(A.shape[1], 8), stages=2, fragments=2):  # error: but line
+        copy_async(A[tile(0, 4), k], S, vec=4)
+        for i in range(8):
+            total += S[t % 4, i]
+    C[t] = total
+
+
+@bad("wait for it before the loop, or let the loop carry the token")
+@tile_kernel
+def waits_inside(A: Global[f32, M, K], C: Global[f32, M]):
+    grid(1)
+    t = threads(32)
+    S, T = shared((4, 8), f32), shared((4, 8), f32)
+    first = copy_async(A[0:4, 0:8], S, vec=4)
+    total = f32(0)
+    for k in tiles(A.shape[1], 8):
+        token = copy_async(A[tile(0, 4), k], T, vec=4)
+        wait(first)  # error: how many groups are in flight here differs between iterations
+        wait(token)
+        barrier()
+        total += S[0, 0] + T[t // 8, t % 8]
+        barrier()
+    wait(first)
+    C[t] = total
+
+
+@pytest.mark.parametrize(("kernel", "fix"), bad.cases, ids=bad.names)
+def test_refused(kernel: Any, fix: str) -> None:
+    check(kernel, fix)
+
+
+# -- schedules -------------------------------------------------------------------------------------
+
+
+@tile_kernel
+def product(
+    A: Global[f16, M, K],
+    B: Global[f16, K, N],
+    C: Global[f16, M, N],
+    *,
+    BK: const = 32,
+    STAGES: const = 3,
+    FRAGMENTS: Const[Literal[0, 1, 2]] = 0,
+):
+    bx, by = grid(cdiv(N, 64), cdiv(M, 64))
+    threads(128)
+    m, n = tile(by, 64), tile(bx, 64)
+    As, Bs = shared((64, BK), f16), shared((BK, 64), f16)
+    acc = fragment((64, 64), f32, mma.m16n8k16.acc(warps=(2, 2)))
+    for k in pipelined(tiles(K, BK), stages=STAGES, fragments=FRAGMENTS):
+        copy_async(A[m, k], As, vec=16)
+        copy_async(B[k, n], Bs, vec=16)
+        for kk in unroll(tiles(BK, 16)):
+            acc = mma(load_matrix(As[:, kk], acc.a), load_matrix(Bs[kk, :], acc.b), acc)
+    store(acc.to(f16), C[m, n], via=shared((64, 64), f16, over=(As, Bs)))
+
+
+def explained(kernel: Any, **consts: int) -> PipelineReport:
+    found = kernel.explain("pipeline", arch="sm_90a", **consts)
+    assert isinstance(found, PipelineReport)
+    return found
+
+
+def test_two_steps_of_fragments() -> None:
+    found = explained(product)
+    (loop,) = found.loops
+    assert (loop.stages, loop.fragments, loop.why, loop.trips, loop.is_async, loop.entry) == (3, 2, "", None, True, "")
+    assert [(b.name, b.shape, b.bytes, b.total) for b in loop.buffers] == [
+        ("As", (64, 32), 4096, 12288),
+        ("Bs", (32, 64), 4096, 12288),
+    ]
+    before, first, steady, last = loop.rows[:2], loop.rows[2], loop.rows[3:5], loop.rows[5:]
+    assert [(row.copies, row.commits) for row in before] == [("0 to slot 0", True), ("1 to slot 1", True)]
+    assert (first.pending, first.in_flight, first.loads) == (1, "1", "step 0 of 0")
+    assert [row.copies for row in steady] == ["i+2 to slot (i+2) mod 3", ""]
+    assert [(row.pending, row.in_flight) for row in steady] == [(None, ""), (1, "i+2")]
+    assert [row.loads for row in steady] == ["step 1", "step 0 of i+1"]
+    assert [row.compute for row in (*steady, *last)] == ["1 mma"] * 4
+    assert [row.loads for row in last] == ["step 1", ""]
+    assert not any(row.pending or row.barrier or row.copies for row in last)
+    assert found.groups == ()
+
+
+def test_the_table() -> None:
+    text = str(explained(product))
+    assert "product(BK=32, STAGES=3, FRAGMENTS=0) for sm_90a: 1" in text
+    assert "3 stages, fragments: 2" in text
+    assert "As: 64 x 32 f16, 3 x 4096 = 12288 bytes" in text
+    (steady,) = (line for line in text.splitlines() if line.startswith("each i but the last: step 1"))
+    for part in ("wait_group 1", "i+2", "shows the copies of i+1, frees the slot of i", "step 0 of i+1", "1 mma"):
+        assert part in steady
+
+
+def test_one_step_says_why() -> None:
+    (loop,) = explained(product, FRAGMENTS=1).loops
+    assert (loop.fragments, loop.why) == (1, "asked for")
+    steady = loop.rows[-1]
+    assert (steady.pending, steady.in_flight, steady.copies) == (1, "i+1", "i+2 to slot (i+2) mod 3")
+    assert (steady.barrier, steady.compute) == ("shows the copies of i, frees the slot of i-1", "2 mma")
+    (loop,) = explained(product, STAGES=1).loops
+    assert "fragments: 1, because with one stage nothing of the next iteration is there" in str(loop)
+    assert [row.pending for row in loop.rows] == [None, 0, None]
+
+
+def test_more_stages_than_fit() -> None:
+    with pytest.raises(CompileError) as caught:
+        product.compile(arch="sm_90a", STAGES=40)
+    text = str(caught.value)
+    assert "need 327680 bytes, 232448 are possible on sm_90a: As 163840 bytes (64 x 32 f16, " in text
+    assert "40 stages)" in text
+    assert "pass stages=28, the most that fit (229376 bytes)" in text
+    product.compile(arch="sm_90a", STAGES=28)
+
+
+@tile_kernel
+def by_the_threads(A: Global[f32, M, K], C: Global[f32, M, N]):
+    grid(1)
+    t = threads(32)
+    total = f32(0)
+    S = shared((4, 8), f32)
+    for row in range(4):
+        for k in pipelined(tiles(A.shape[1], 8), stages=2):
+            copy(A[tile(row, 4), k], S, vec=4)
+            for i in range(8):
+                total += S[t % 4, i]
+    C[t, 0] = total
+
+
+def test_copies_by_the_threads_in_an_outer_loop() -> None:
+    (loop,) = explained(by_the_threads).loops
+    assert not loop.is_async
+    assert "reads S by more than a load in the loop's own body" in loop.why
+    assert loop.entry.endswith("may still access the same bytes")
+    assert not any(row.commits or row.pending is not None for row in loop.rows)
+    assert "no groups and no waits, only barriers" in str(loop)
+
+
+@tile_kernel
+def tokens(A: Global[f32, M, K], C: Global[f32, M]):
+    grid(1)
+    t = threads(32)
+    S, T = shared((4, 8), f32), shared((4, 8), f32)
+    a = copy_async(A[0:4, 0:8], S, vec=4)
+    b = copy_async(A[0:4, 8:16], T, vec=4)
+    wait(a)
+    barrier()
+    total = S[t // 8, t % 8]
+    wait(b)
+    barrier()
+    C[t] = total + T[t // 8, t % 8]
+
+
+def test_groups_of_tokens() -> None:
+    found = explained(tokens)
+    first = found.groups[0].loc.line
+    assert [(g.loc.line - first, [name for _, name in g.copies], g.pending) for g in found.groups] == [
+        (0, ["S"], None),
+        (1, ["T"], None),
+        (2, [], 1),
+        (5, [], 0),
+    ]
+    assert f"line {first + 2}: wait_group 1, 1 group may stay in flight" in str(found)
+    assert f"line {first}: commits S (line {first})" in str(found)
+
+
+def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", f"{TILED}:shared_tiled", "pipeline"]) == 0
+    assert "shared_tiled(T=16) for sm_90a: none, and no pipelined loop" in capsys.readouterr().out

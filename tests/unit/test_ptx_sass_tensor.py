@@ -1,0 +1,339 @@
+"""The report on a tensor-core loop: counts by hand, bounds by hand, and real loops of every family of products."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+from mma_samples import FAMILIES, product_loop
+from sass_samples import HEAD, VERSIONS, listing
+
+from tiledsl.backends.ptx import TARGETS
+from tiledsl.backends.ptx.assemble import assemble
+from tiledsl.backends.ptx.sass_classes import class_of, products_of
+from tiledsl.backends.ptx.sass_program import SassProgram
+from tiledsl.backends.ptx.sass_report import SassReport, dominant_arithmetic, hottest_loop, sass_report
+from tiledsl.backends.ptx.sass_tensor import TensorLoop, fold, rate_of, tensor_loop
+from tiledsl.backends.ptx.sass_turn import Turn, access_bytes, full_turn
+from tiledsl.layout.mma import TABLE, MmaRow
+
+HALF = next(row for row in TABLE if str(row) == "m16n8k16 f16 x f16 -> f32")
+
+
+@cache
+def report(row: MmaRow, target: str, tiles: tuple[int, int] = (2, 2)) -> SassReport:
+    """Of one loop with products of one kind."""
+    head = HEAD.format(version=VERSIONS.get(target, "8.0"), target=target)
+    ptx = f"{head}{product_loop([row], TARGETS[target], tiles)} ret;\n}}\n"
+    assembled = assemble(ptx, TARGETS[target], name="k")
+    return sass_report(assembled.cubin, assembled.ptx)
+
+
+def tensor(found: SassReport) -> TensorLoop:
+    assert found.tensor is not None
+    return found.tensor
+
+
+# -- by hand
+
+
+LOOP = (
+    "LDSM.16.M88.4 R4, [R2] ;",  # loop
+    "LDSM.16.MT88.2 R8, [R2+0x400] ;",
+    "HMMA.16816.F32 R12, R4, R8, R12 ;",
+    "@!PT LDS RZ, [RZ] ;",
+    "HMMA.16816.F32 R16, R4, R10, R16 ;",
+    "LDGSTS.E.BYPASS.128 [R3], desc[UR4][R6.64] ;",
+    "HMMA.16816.F32 R20, R4, R8, R20 ;",
+    "LDGDEPBAR ;",
+    "HMMA.16816.F32 R24, R4, R10, R24 ;",
+    "DEPBAR.LE SB0, 0x0 ;",
+    "BAR.SYNC.DEFER_BLOCKING 0x0 ;",
+    "@P0 BRA `(.L_loop) ;",
+    "EXIT ;",
+)
+
+
+def counted(*texts: str) -> TensorLoop:
+    program = listing(*texts, loop=0)
+    (loop,) = program.loops
+    return tensor_loop(program, full_turn(program, loop))
+
+
+def test_a_turn() -> None:
+    found = counted(*LOOP)
+    assert found.products == {"HMMA.16816.F32": 4} and found.issued == 12
+    assert found.others == {"LDSM": 2, "LDGSTS": 1, "LDGDEPBAR": 1, "DEPBAR": 1, "BAR": 1}
+    assert found.order == (
+        *(("LDSM", 2), ("HMMA", 2), ("LDGSTS", 1), ("HMMA", 1), ("LDGDEPBAR", 1), ("HMMA", 1)),
+        *(("DEPBAR", 1), ("BAR", 1)),
+    )
+
+
+def test_its_bounds() -> None:
+    """One wavefront is 128 bytes: 4 for LDSM.4, 2 for LDSM.2, 4 for 16 bytes a lane; four schedulers share them.
+    An HMMA.16816 is 2048 multiply-adds at 64% of 512 a clock."""
+    found = counted(*LOOP)
+    assert found.wavefronts == 4 + 2 + 4
+    assert found.bounds == {"issue slots": 12, "shared memory": 40, "tensor cores": pytest.approx(4 * 6.25)}
+    assert found.peak_share == pytest.approx(25 / 40)
+    assert "assumed" in found.bases[0] and "not measured" in found.bases[0]
+
+
+def test_the_longest_run_goes_round_the_loop() -> None:
+    """Two products before the copy, two behind it; without the loads at the top, those join the next turn's first."""
+    assert counted(*LOOP).longest == 2
+    assert counted(*LOOP[2:]).longest == 4
+    assert counted(*LOOP[2:5], *LOOP[9:]).longest == 2  # no load at all: the products of one turn
+
+
+def test_filler_counts_as_nothing_but_a_slot() -> None:
+    program = listing(*LOOP, loop=0)
+    assert class_of(program.instructions[3]) == "filler"
+    assert class_of(listing("@!UPT UIADD3 URZ, URZ, URZ, URZ ;").instructions[0]) == "filler"
+    assert counted(*LOOP[:3], *LOOP[4:]).wavefronts == counted(*LOOP).wavefronts
+
+
+def test_repeats_are_folded() -> None:
+    order = [("BAR", 1), ("LDSM", 1), ("HMMA", 4), ("LDSM", 1), ("HMMA", 4), ("LDSM", 1), ("HMMA", 4), ("STS", 2)]
+    assert fold(order) == ["BAR", "(LDSM, HMMA x4) x3", "STS x2"]
+    assert fold([("LDSM", 4), ("HMMA", 8)]) == ["LDSM x4", "HMMA x8"]
+
+
+@pytest.mark.parametrize(
+    ("text", "products"),
+    [
+        ("HMMA.16816.F32 R12, R4, R8, R12 ;", 2048),
+        ("HMMA.1684.F32.TF32 R12, R4, R8, R12 ;", 512),
+        ("IMMA.16832.S8.S8 R12, R4.ROW, R8.COL, R12 ;", 4096),
+        ("DMMA.884 R12, R4, R8, R12 ;", 256),
+        ("DMMA.16x8x16 R12, R4, R20, R12 ;", 2048),
+        ("HGMMA.64x256x16.F32.BF16 R24, gdesc[UR4], R24, gsb0 ;", 16 * 256 * 16),
+        ("FFMA R5, R2, R3, R5 ;", 32),
+        ("IADD3 R5, R2, R3, R5 ;", 0),
+    ],
+)
+def test_multiply_adds_of_a_warp(text: str, products: int) -> None:
+    assert products_of(listing(text).instructions[0]) == products
+
+
+@pytest.mark.parametrize(
+    ("text", "capability", "clocks"),
+    [
+        ("HMMA.16816.F32 R12, R4, R8, R12 ;", 80, 8),  # A100: 256 a clock and tensor core
+        ("HMMA.1688.F32.TF32 R12, R4, R8, R12 ;", 80, 8),
+        ("IMMA.16832.S8.S8 R12, R4.ROW, R8.COL, R12 ;", 80, 8),
+        ("HMMA.16816.F32 R12, R4, R8, R12 ;", 90, 6.25),
+        ("HMMA.1688.F32 R12, R4, R8, R12 ;", 90, 6.25 * 4 / 6),  # as ptxas plans 4 clocks against 6
+        ("DMMA.16x8x16 R12, R4, R20, R12 ;", 90, 64),
+        ("DMMA.8x8x4 R12, R4, R8, R12 ;", 90, 16),
+        ("HGMMA.64x256x16.F32.BF16 R24, gdesc[UR4], R24, gsb0 ;", 90, 128),
+    ],
+)
+def test_rates(text: str, capability: int, clocks: float) -> None:
+    sass = listing(text).instructions[0]
+    rate = rate_of(sass, capability)
+    assert rate is not None and products_of(sass) / rate.products == pytest.approx(clocks)
+
+
+def test_a_rate_that_is_not_known() -> None:
+    """Of sm_89 there are GPUs with different rates: no number is made up."""
+    assert rate_of(listing("HMMA.16816.F32 R12, R4, R8, R12 ;").instructions[0], 89) is None
+    found = tensor(report(HALF, "sm_89"))
+    assert found.clocks is None and found.peak_share is None
+    assert set(found.bounds) == {"issue slots", "shared memory"} and "no rate is known" in str(found)
+
+
+# -- which loop, which turn
+
+
+def test_multiply_adds_make_a_loop_hot() -> None:
+    """Two HMMAs are more than sixteen FFMAs."""
+    program = listing(
+        *["FFMA R5, R2, R3, R5 ;"] * 16,  # first
+        "@P0 BRA `(.L_first) ;",
+        *["HMMA.16816.F32 R12, R4, R8, R12 ;"] * 2,  # second
+        "@P0 BRA `(.L_second) ;",
+        "EXIT ;",
+        first=0,
+        second=17,
+    )
+    hottest = hottest_loop(program)
+    assert hottest is not None and hottest.header == 17
+    assert dominant_arithmetic(program.instructions) == "HMMA"
+    assert dominant_arithmetic(program.instructions[:17]) == "FFMA"
+    assert dominant_arithmetic(program.instructions[16:17]) == ""
+
+
+EDGE = listing(
+    "@P0 BRA `(.L_edge) ;",  # loop
+    "LDG.E.128 R4, [R2.64] ;",
+    "BRA `(.L_both) ;",
+    "LDG.E.U16 R4, [R2.64] ;",  # edge
+    "IADD3 R2, R2, 0x2, RZ ;",
+    "@P2 BRA `(.L_edge) ;",
+    "HMMA.16816.F32 R12, R4, R8, R12 ;",  # both
+    "@P1 BRA `(.L_loop) ;",
+    "EXIT ;",
+    loop=0,
+    edge=3,
+    both=6,
+)
+"""A loop that goes element by element, in another loop, where a tile reaches past the edge."""
+
+
+def test_a_loop_inside_that_only_loads_is_not_the_hottest() -> None:
+    outer, inner = EDGE.loops
+    assert inner.parent is outer and EDGE.inside(outer) == (inner,) and EDGE.own(outer) == (0, 1, 2, 6, 7)
+    assert hottest_loop(EDGE) is outer
+    assert full_turn(EDGE, outer) == Turn((0, 1, 2, 6, 7))
+
+
+def turn(program: SassProgram) -> Turn:
+    """Of the one loop of `program`."""
+    (loop,) = program.loops
+    return full_turn(program, loop)
+
+
+def test_a_turn_takes_the_wide_accesses() -> None:
+    program = listing(
+        "@P0 BRA `(.L_edge) ;",  # loop
+        "LDG.E.64 R4, [R2.64] ;",
+        "BRA `(.L_both) ;",
+        *["LDG.E.U16 R4, [R2.64] ;"] * 4,  # edge
+        "HMMA.16816.F32 R12, R4, R8, R12 ;",  # both
+        "@P1 BRA `(.L_loop) ;",
+        "EXIT ;",
+        loop=0,
+        edge=3,
+        both=7,
+    )
+    assert turn(program) == Turn((0, 1, 2, 7, 8))
+
+
+def test_a_turn_skips_no_load() -> None:
+    """A way around a load is shorter, but a full tile loads."""
+    program = listing(
+        "@P0 BRA `(.L_past) ;",  # loop
+        "LDG.E R4, [R2.64] ;",
+        "HMMA.16816.F32 R12, R4, R8, R12 ;",  # past
+        "@P1 BRA `(.L_loop) ;",
+        "EXIT ;",
+        loop=0,
+        past=2,
+    )
+    assert turn(program) == Turn((0, 1, 2, 3))
+
+
+def test_a_guard_that_says_what_the_jump_says() -> None:
+    """ptxas puts a short branch under a guard: its loads run where the jump past the other branch is taken."""
+    program = listing(
+        *["@P0 LDGSTS.E.BYPASS.128 [R3], [R6.64] ;"] * 2,  # loop
+        "@P0 BRA `(.L_both) ;",
+        *["LDGSTS.E.BYPASS.128.ZFILL [R3], [R6.64], P2 ;"] * 2,
+        "HMMA.16816.F32 R12, R4, R8, R12 ;",  # both
+        "@P1 BRA `(.L_loop) ;",
+        "EXIT ;",
+        loop=0,
+        both=5,
+    )
+    found = turn(program)
+    assert found == Turn((0, 1, 2, 5, 6))
+    (loop,) = program.loops
+    assert tensor_loop(program, found).others == {"LDGSTS": 2} and len(loop.body) == 7
+
+
+def test_the_opposite_guard_leaves_a_load_idle() -> None:
+    """It takes its slot and loads nothing."""
+    program = listing(
+        "@!P0 LDG.E.U16 R4, [R2.64] ;",  # loop
+        "@P0 LDG.E.128 R4, [R2.64] ;",
+        "@P0 BRA `(.L_both) ;",
+        "LDG.E.U16 R5, [R2.64+0x2] ;",
+        "HMMA.16816.F32 R12, R4, R8, R12 ;",  # both
+        "@P1 BRA `(.L_loop) ;",
+        "EXIT ;",
+        loop=0,
+        both=4,
+    )
+    assert turn(program) == Turn((0, 1, 2, 4, 5), frozenset({0}))
+    made = tensor_loop(program, turn(program))
+    assert made.others == {"LDG": 1} and made.issued == 5
+
+
+def test_a_predicate_that_changes_decides_nothing() -> None:
+    program = listing(
+        "@P0 LDG.E R4, [R2.64] ;",  # loop
+        "ISETP.GE.AND P0, PT, R8, R9, PT ;",
+        "@P0 BRA `(.L_past) ;",
+        "LDG.E R5, [R2.64] ;",
+        "HMMA.16816.F32 R12, R4, R8, R12 ;",  # past
+        "@P1 BRA `(.L_loop) ;",
+        "EXIT ;",
+        loop=0,
+        past=4,
+    )
+    assert turn(program) == Turn((0, 1, 2, 3, 4, 5))
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("LDSM.16.MT88.4 R4, [R2] ;", 16),
+        ("LDSM.16.M88 R4, [R2] ;", 4),
+        ("LDS.128 R4, [R2] ;", 16),
+        ("LDG.E.U16 R4, [R2.64] ;", 2),
+        ("LDGSTS.E [R3], [R6.64] ;", 4),
+        ("STS.U8 [R2], R4 ;", 1),
+    ],
+)
+def test_bytes_of_an_access(text: str, size: int) -> None:
+    assert access_bytes(listing(text).instructions[0]) == size
+
+
+# -- real loops
+
+
+REAL = [
+    (row, target)
+    for row in (family[0] if name == "f64" else family[-1] for name, family in FAMILIES.items())
+    for target in ("sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120a")
+    if row.capability <= TARGETS[target].capability
+]
+
+
+@pytest.mark.parametrize(("row", "target"), REAL, ids=lambda value: str(value).replace(" ", "_"))
+def test_a_loop_of_each_family(row: MmaRow, target: str) -> None:
+    """2 x 2 tiles: four products (twice as many where a target makes two of one), copies of 16 and of 8 bytes."""
+    found = report(row, target)
+    made = tensor(found)
+    in_halves = row.a == "e5m2" and target in ("sm_90a", "sm_100a")
+    assert made.count == (8 if in_halves else 4) == sum(made.stalls.values())
+    assert found.arithmetic == next(iter(made.products)).partition(".")[0]
+    assert made.others["LDGSTS"] == 2 and made.others["DEPBAR"] == made.others["LDGDEPBAR"] == made.others["BAR"] == 1
+    assert ("LDSM" in made.others) == (row.a != "f64")
+    assert sum(n for name, n in made.order if name == found.arithmetic) == made.count
+    assert found.share == made.count / len(found.turn.places) and not found.unknown
+    assert [line.loc for line in found.lines] == [None]  # PTX by hand has no Python lines
+
+
+def test_the_text() -> None:
+    """The numbers of 4 x 8 tiles: 32 products, A in four LDSM.4 and B in eight LDSM.2."""
+    found = report(HALF, "sm_90a", (4, 8))
+    text = str(found)
+    assert found.arithmetic == "HMMA" and found.histogram["MMA"] == 32 and found.histogram["LDSM"] == 12
+    assert "tensor cores: 32 HMMA.16816.F32" in text
+    assert "for each HMMA: 0.06 LDGSTS, 0.38 LDSM; at most " in text
+    assert (
+        "  tensor cores    200.0  assumed: mma.sync at 64% of wgmma (published: 63 to 65%), not measured here" in text
+    )
+    assert "Python line  instructions  HMMA" in text and "maxas" not in text and "FFMA operands" not in text
+    assert all(len(line) <= 112 for line in text.splitlines())
+
+
+def test_registers_of_the_accumulators_are_alive() -> None:
+    """4 x 8 tiles of 4 registers each; in the loop, operands come on top."""
+    found = report(HALF, "sm_90a", (4, 8))
+    assert found.hottest is not None
+    least = min(found.live.count(place) for place in found.hottest.body)
+    assert 4 * 8 * 4 <= least <= found.max_live[0] < 200
