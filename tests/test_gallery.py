@@ -152,6 +152,36 @@ def test_any_strides(gallery: ModuleType, number: int, consts: dict[str, Any], f
     assert np.array_equal(wide[:, 24:], C)
 
 
+@pytest.mark.parametrize("format", ["bf16", "tf32", "e4m3", "i8", "f64"])
+@pytest.mark.parametrize("orders", ["NN", "NT", "TN", "TT"])
+def test_every_orientation(gallery: ModuleType, format: str, orders: str) -> None:
+    """`mma_fastest` takes operands of either order, aligned for the widest copies, and writes either one."""
+    from reference import random_problem, worst_error
+
+    number = _number(gallery, "mma_fastest")
+    consts = gallery.chosen(gallery.GALLERY[number], {}, 64, 64, 64, format)
+    A, B, C = random_problem(80, 112, 96, format=format)
+    given = [np.asfortranarray(X) if order == "T" else X for X, order in zip((A, B), orders, strict=True)]
+    for out in (C, np.asfortranarray(C)):
+        _load(number)(*given, out, device="emulator", **consts)
+        error, bound = worst_error(out, A, B, format=format)
+        assert error <= bound
+
+
+def test_an_epilogue_function(gallery: ModuleType) -> None:
+    """A bias for each column, and any function of one's own."""
+    from mma_fastest import add_bias
+    from reference import error_bound, random_problem
+
+    number = _number(gallery, "mma_fastest")
+    A, B, C = random_problem(37, 140, 40, format="bf16")
+    bias = np.linspace(-2, 2, 140, dtype=np.float32)
+    _load(number)(A, B, C, 1.0, 0.0, bias, device="emulator", EPILOGUE=add_bias)
+    exact = A.astype(np.float64) @ B.astype(np.float64) + bias
+    bound = error_bound(A, B, exact, format="bf16") + 2.0**-23 * np.abs(exact)
+    assert (np.abs(C.astype(np.float64) - exact) <= bound).all()
+
+
 @pytest.mark.parametrize(("number", "consts", "format"), _cases())
 def test_no_race_and_nothing_undefined(gallery: ModuleType, number: int, consts: dict[str, Any], format: str) -> None:
     """The emulator's checks: no barrier is missing, and no shared word is read that nothing has written."""
@@ -176,6 +206,14 @@ def test_the_main_loop_of_the_fastest_kernel_is_ffma(gallery: ModuleType, consts
     assert report.fma_share >= 0.93
     assert report.histogram["LDS.128"] == 6 * report.histogram["FFMA"] // 128 and "LDS" not in report.histogram
     assert not report.spills
+
+
+@pytest.mark.parametrize("format", ["tf32", "e4m3", "i8", "f64"])
+def test_nothing_is_spilled_in_other_formats(gallery: ModuleType, format: str) -> None:
+    number = _number(gallery, "mma_fastest")
+    kernel, consts = _load(number), gallery.chosen(gallery.GALLERY[number], {}, 4096, 4096, 4096, format)
+    used = kernel.compile(arch="sm_90a", **gallery.dtypes(kernel, format), **consts).resources
+    assert (used.spill_stores, used.spill_loads, used.stack) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("name", ["maxas_256", "double_buffered", "staged_epilogue", "ffma_order", "fastest"])

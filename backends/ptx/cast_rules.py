@@ -13,6 +13,7 @@ from typing import Any, Sequence
 
 from tiledsl.backends.ptx.context import Lowering, lowers
 from tiledsl.backends.ptx.llvm import ir
+from tiledsl.backends.ptx.nan_bits import SETTLE
 from tiledsl.backends.ptx.targets import TARGETS
 from tiledsl.backends.ptx.types import I8, I32, constant, integer, llvm_type
 from tiledsl.errors import CompileError
@@ -35,8 +36,21 @@ def needs_ptx(op: Op) -> int:
 
 @lowers(arith.Bitcast)
 def lower_bitcast(lw: Lowering, op: arith.Bitcast) -> Sequence[Any]:
+    """A float becomes an integer by a move that LLVM does not look into: of ``(x ^ 0x80000000).bitcast(f32)`` it would
+    make -x, whose NaN is the canonical one."""
     value, to = lw.value(op.src), llvm_type(op.to)
-    return [value if value.type == to else lw.b.bitcast(value, to)]
+    if value.type == to:
+        return [value]
+    if op.src.dtype.is_float and isinstance(to, ir.IntType):
+        return [_moved(lw, value, op.to.bits)]
+    return [lw.b.bitcast(value, to)]
+
+
+def _moved(lw: Lowering, value: Any, bits: int) -> Any:
+    """The bits of a float as an integer."""
+    source, result = {16: "hh", 32: "fr", 64: "dl"}[bits]
+    operand = lw.b.bitcast(value, I16) if bits == 16 else value
+    return lw.asm(f"mov.b{bits} $0, $1;", f"={result},{source}", ir.IntType(bits), operand)
 
 
 @lowers(arith.Cast)
@@ -156,6 +170,8 @@ def _matrix_format(lw: Lowering, op: arith.Cast, value: Any) -> Any:
     elif src != F32:
         value = _float_to_float(lw, value, src, F32)
     if to == TF32:
+        if src == F64:  # which of the NaNs a conversion from f64 makes is not known, and tf32 keeps its bits
+            value = lw.asm(SETTLE[F32], "=f,f", llvm_type(F32), value)
         return lw.b.bitcast(lw.intrinsic("llvm.nvvm.f2tf32.rna", I32, value), llvm_type(TF32))
     pair = lw.intrinsic(f"llvm.nvvm.ff.to.{PAIRS[to]}.rn", I16, constant(0.0, F32), value)
     return lw.b.trunc(pair, I8)

@@ -8,9 +8,9 @@ from typing import Any
 
 from tiledsl.backends.ptx import cast_rules, matrix_rules
 from tiledsl.backends.ptx.debuginfo import restore_locations
-from tiledsl.backends.ptx.f64_nan import settle_f64_nans
 from tiledsl.backends.ptx.llvm import binding
 from tiledsl.backends.ptx.lower import TRIPLE, lower_kernel
+from tiledsl.backends.ptx.nan_bits import settle_nans
 from tiledsl.backends.ptx.targets import Target
 from tiledsl.ir.core import Kernel
 
@@ -55,7 +55,7 @@ def emit_ptx(kernel: Kernel, target: Target) -> tuple[str, str]:
     In the LLVM IR the columns of locations are numbers, see `debuginfo`.
     """
     machine = _machine(target, ptx_version_for(target, kernel))
-    lowered, locations = lower_kernel(settle_f64_nans(kernel), target, str(machine.target_data))
+    lowered, locations = lower_kernel(settle_nans(kernel), target, str(machine.target_data))
     text = str(lowered)
     module = binding.parse_assembly(text)
     module.verify()

@@ -12,7 +12,7 @@ from tiledsl.ir.core import Value
 from tiledsl.ir.ops import arith
 from tiledsl.ir.types import BF16, F16, F32, DType
 
-__all__ = ["rounded_pairs", "vector_of"]
+__all__ = ["are_rounded_pairs", "rounded_pairs", "vector_of"]
 
 PAIRS = {F16: "f16x2", BF16: "bf16x2"}
 
@@ -25,18 +25,24 @@ def vector_of(lw: Lowering, values: Sequence[Any], element: Any) -> Any:
     return vector
 
 
+def are_rounded_pairs(values: Sequence[Value]) -> bool:
+    """True if `rounded_pairs` converts these."""
+    dtype = values[0].type
+    casts = [op for v in values if isinstance(op := v.op, arith.Cast) and op.src.type == F32]
+    return isinstance(dtype, DType) and dtype in PAIRS and len(casts) == len(values) and len(values) % 2 == 0
+
+
 def rounded_pairs(lw: Lowering, values: Sequence[Value]) -> list[Any] | None:
     """16-bit floats as 32-bit words of two, if all of them are f32 that are rounded: one instruction a pair.
 
     (PTX ISA: cvt.rn.f16x2.f32.) LLVM finds such pairs as well, unless it has moved single conversions away from where
     they meet, into the two sides of a branch.
     """
-    casts = [op for v in values if isinstance(op := v.op, arith.Cast) and op.src.type == F32]
-    dtype = values[0].type
-    if not isinstance(dtype, DType) or dtype not in PAIRS or len(casts) < len(values) or len(values) % 2:
+    if not are_rounded_pairs(values):
         return None
+    dtype = values[0].dtype
     pair = ir.VectorType(llvm_type(dtype), 2)
     name = f"llvm.nvvm.ff2{PAIRS[dtype]}.rn"
-    wide = [lw.value(cast.src) for cast in casts]
+    wide = [lw.value(op.src) for v in values if isinstance(op := v.op, arith.Cast)]
     rounded = [lw.intrinsic(name, pair, high, low) for low, high in zip(wide[::2], wide[1::2], strict=True)]
     return [lw.b.bitcast(each, I32) for each in rounded]

@@ -50,13 +50,14 @@ E = TypeVar("E", bound=Number)
 
 CHOICES: dict[str, dict[str, Any]] = {
     "tf32": {"BK": 16},
-    "e4m3": {"BK": 64},
-    "e5m2": {"BK": 64},
+    "e4m3": {"BN": 128, "BK": 64},
+    "e5m2": {"BN": 128, "BK": 64},
     "i8": {"BK": 64},
     "u8": {"BK": 64},
-    "f64": {"BM": 128, "BN": 64, "BK": 16, "WARPS": (2, 2), "STAGES": 3},
+    "f64": {"BN": 64, "BK": 16, "WARPS": (4, 2), "STAGES": 3},
 }
-"""Consts by what is multiplied, where they differ from the defaults: 64 bytes of k, and room for the accumulators."""
+"""Consts by what is multiplied, where they differ from the defaults: 64 bytes of k, and registers for the accumulators
+and, on sm_90, for fp8 as the f16 that it is multiplied as."""
 
 Epilogue = Callable[[Fragment[Any], Any, Fragment[index]], Fragment[Any]]
 

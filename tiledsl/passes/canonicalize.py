@@ -162,7 +162,7 @@ class _Walker:
     def flip(self, op: control.If) -> None:
         """``if not c`` with its blocks exchanged."""
         inner = op.condition.op
-        if isinstance(inner, arith.Scalar) and inner.fn.name == "not":
+        if isinstance(inner, arith.Scalar) and inner.fn.name == "not" and not op.likely:
             op.set_operand(0, inner.operands[0])
             op.blocks.reverse()
 
