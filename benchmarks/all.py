@@ -1,4 +1,4 @@
-"""Every benchmark in one command, the tables last; on one GPU some four minutes.
+"""Every benchmark in one command, the tables last; on one GPU some fifteen minutes.
 
     python -m benchmarks.all            all
     python -m benchmarks.all --quick    fewer rounds and smaller sizes
@@ -19,18 +19,24 @@ __all__ = ["main"]
 
 ROOT = Path(__file__).parent.parent
 
-CPU = {
-    "compile_time": (["--repeats", "7"], ["--repeats", "3"]),
-    "emulator_speed": (["--repeats", "3"], ["--repeats", "1"]),
-    "mma_sass": ([], []),
-    "static_report": ([], ["--targets", "sm_90a"]),
-}
-GPU = {
-    "against_nvcc": (["--rounds", "15"], ["--rounds", "5", "--size", "2048"]),
-    "launch_overhead": (["--rounds", "40"], ["--rounds", "10"]),
-    "ffma_orders": (["--time"], ["--time", "--only", "shared 16x8", "--rounds", "5"]),
-    "gemm": (["--rounds", "7"], ["--rounds", "5", "--sizes", "1024", "777x1003x519"]),
-}
+Job = tuple[str, list[str], list[str]]
+"""A module, its arguments, and those of a quick run."""
+
+CPU: list[Job] = [
+    ("compile_time", ["--repeats", "7"], ["--repeats", "3"]),
+    ("emulator_speed", ["--repeats", "3"], ["--repeats", "1"]),
+    ("mma_sass", [], []),
+    ("static_report", [], ["--targets", "sm_90a"]),
+]
+SMALL = ["--rounds", "5", "--sizes", "1024", "777x1003x519"]
+GPU: list[Job] = [
+    ("against_nvcc", ["--rounds", "15"], ["--rounds", "5", "--size", "2048"]),
+    ("launch_overhead", ["--rounds", "40"], ["--rounds", "10"]),
+    ("ffma_orders", ["--time"], ["--time", "--only", "shared 16x8", "--rounds", "5"]),
+    ("tensor_core_probe", [], []),
+    ("gemm", ["--rounds", "7"], SMALL),
+    *(("gemm", ["--format", f], ["--format", f, *SMALL]) for f in ("bf16", "f16", "tf32", "e4m3", "i8", "f64")),
+]
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -41,9 +47,11 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     outputs: list[str] = []
     failed: list[str] = []
-    for name, variants in (CPU if args.cpu else {**GPU, **CPU}).items():
+    for module, full, quick in CPU if args.cpu else GPU + CPU:
         start = time.perf_counter()
-        command = [sys.executable, "-m", f"benchmarks.{name}", *variants[args.quick], "--out", str(args.out)]
+        given = quick if args.quick else full
+        name = " ".join([module, *given])
+        command = [sys.executable, "-m", f"benchmarks.{module}", *given, "--out", str(args.out)]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         print(f"{name}: {'failed' if done.returncode else 'done'} in {time.perf_counter() - start:.0f} s", flush=True)
         outputs.append(done.stdout + (done.stderr if done.returncode else ""))

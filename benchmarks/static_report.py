@@ -90,10 +90,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--targets", nargs="+", default=TARGETS)
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args(argv)
-    chosen = [row for row in labelled_kernels() if args.only is None or row[0].startswith(tuple(args.only))]
+    only: list[str] = args.only or [""]
+    chosen = [row for row in labelled_kernels() if row[0].startswith(tuple(only))]
     if not chosen:
         there = ", ".join(label for label, *_ in labelled_kernels())
-        parser.error(f"no label begins with {' or '.join(args.only)}; there are {there}")
+        parser.error(f"no label begins with {' or '.join(only)}; there are {there}")
     cases = [examine(*row, target) for row in chosen for target in args.targets]
     version = ptxas_version()
     data = {"ptxas": version, "size": list(SIZE), "cases": cases}

@@ -101,7 +101,7 @@ def _run(ptx: str, target: Target) -> tuple[int, str, bytes]:
     ptxas = PTXAS.path()
     with tempfile.TemporaryDirectory(prefix="tiledsl-") as folder:
         source, result = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
-        source.write_text(ptx)
+        source.write_text(ptx.rstrip("\n") + "\n")  # ptxas 13.5 may crash on a last line without an end
         # --fmad=false: fma is written as such, so ptxas must not fuse anything else.
         options = [f"--gpu-name={target.name}", "--verbose", "--generate-line-info", "--fmad=false"]
         try:
