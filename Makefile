@@ -24,7 +24,7 @@ types: $(READY)
 
 pytest: $(READY)
 	@echo "==> pytest"
-	@$(BIN)/python -m pytest -n $(JOBS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 
 # An environment whose Python is gone or too old is made again.
 ifneq ($(shell $(BIN)/python -c 'import sys; print(sys.version_info >= (3, 11))' 2>/dev/null),True)

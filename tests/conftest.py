@@ -27,8 +27,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Keep the tests away from the user's on-disk cache."""
-    os.environ["TILEDSL_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
+    """Keep the tests away from the user's on-disk cache. Processes of one run share theirs: a kernel is built once."""
+    folder = tmp_path_factory.getbasetemp()
+    run = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+    os.environ["TILEDSL_CACHE_DIR"] = str(run / "cache")
 
 
 @pytest.fixture

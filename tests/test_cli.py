@@ -110,7 +110,10 @@ def test_colors_change_no_line() -> None:
         assert plain == lines
 
 
-def test_the_cache_is_shown_and_cleared(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_cache_is_shown_and_cleared(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TILEDSL_CACHE_DIR", str(tmp_path))
     shown(capsys, f"{TILED}:shared_tiled", "--const", "T=4")
     assert main(["cache", "info"]) == 0
     assert " kernels, " in capsys.readouterr().out

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable
 
@@ -19,6 +22,37 @@ if TYPE_CHECKING:
 __all__ = ["Program", "compile_kernel", "lower", "written_tensors"]
 
 Observer = Callable[[str, "Kernel"], None]
+
+
+class _Collector:
+    """Python's garbage collector, and how many compilations want it off.
+
+    The IR is a web of live objects in cycles: looking through it again and again finds nothing, and takes as long as
+    the passes do. It is on again when the last of those that compile at once has ended, if it was on before the first.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._compiling = 0
+        self._was_on = False
+
+    @contextmanager
+    def off(self) -> Generator[None]:
+        with self._lock:
+            if self._compiling == 0:
+                self._was_on = gc.isenabled()
+                gc.disable()
+            self._compiling += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._compiling -= 1
+                if self._compiling == 0 and self._was_on:
+                    gc.enable()
+
+
+_COLLECTOR = _Collector()
 
 
 class Program:
@@ -88,9 +122,10 @@ def _build(signature: Signature, spec: Specialization, arch: str) -> Image:
     from tiledsl.backends import ptx
 
     started = time.perf_counter()
-    kernel, written, timings = _lower(signature, spec, arch, None)
-    lowered = time.perf_counter()
-    binary = ptx.build(kernel, ptx.TARGETS[arch])
+    with _COLLECTOR.off():
+        kernel, written, timings = _lower(signature, spec, arch, None)
+        lowered = time.perf_counter()
+        binary = ptx.build(kernel, ptx.TARGETS[arch])
     timings |= {"backend": time.perf_counter() - lowered, "total": time.perf_counter() - started}
     return Image(
         kernel.name, arch, kernel.abi, kernel.grid, kernel.threads, kernel.shared_bytes, written,
@@ -102,7 +137,8 @@ def lower(
     signature: Signature, spec: Specialization, arch: str, *, observe: Observer | None = None
 ) -> tuple[Kernel, frozenset[str]]:
     """The thread-level kernel and the tensors it writes. `observe` gets the IR at each stage, by name."""
-    kernel, written, _ = _lower(signature, spec, arch, observe)
+    with _COLLECTOR.off():
+        kernel, written, _ = _lower(signature, spec, arch, observe)
     return kernel, written
 
 
@@ -129,8 +165,10 @@ def _lower(
 
 
 def written_tensors(kernel: Kernel) -> frozenset[str]:
-    """Names of the tensors that a tile-level kernel may write: operands of ops whose effect is "write"."""
+    """Names of the tensors that a tile-level kernel may write. What a copy reads is not written."""
+    from tiledsl.passes.pipeline_body import accesses
+
     tensors = {arg: arg.name for arg in kernel.body.args if isinstance(arg.type, GlobalType)}
     return frozenset(
-        tensors[value] for op in kernel.walk() if "write" in op.effects for value in op.operands if value in tensors
+        tensors[memory] for op in kernel.walk() for memory, writes in accesses(op) if writes and memory in tensors
     )

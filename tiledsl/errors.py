@@ -7,8 +7,9 @@ what was expected, what was got, and how to fix it.
 from __future__ import annotations
 
 import linecache
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Sequence
+from typing import ClassVar
 
 __all__ = [
     "UNKNOWN_LOC",
@@ -79,10 +80,12 @@ class CompileError(TileError):
 
 
 class CompileErrors(CompileError):  # noqa: N818 - it is several errors
-    """All errors of one compilation (up to 20), in source order. `errors` holds each one."""
+    """All errors of one compilation, in source order, the first `MOST` of them. `errors` holds each one."""
 
-    def __init__(self, errors: Sequence[CompileError]) -> None:
-        self.errors = tuple(errors)
+    MOST: ClassVar[int] = 20
+
+    def __init__(self, errors: Iterable[CompileError]) -> None:
+        self.errors = tuple(errors)[: self.MOST]
         first = self.errors[0]
         super().__init__(first.message, first.loc, first.fix)
 

@@ -9,21 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable, Mapping
 
 from tiledsl.errors import KernelArgumentError
+from tiledsl.ir.formats import FORMATS
 from tiledsl.ir.types import DType
 
 if TYPE_CHECKING:
     from tiledsl.kernel import TileKernel
 
 __all__ = ["Mismatch", "Timing", "Verification", "gemm_bound", "time_kernel", "verify"]
-
-UNIT_ROUNDOFF = {
-    "f64": 2.0**-53, "f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8,
-    "tf32": 2.0**-11, "e4m3": 2.0**-4, "e5m2": 2.0**-3,
-}  # fmt: skip
-SMALLEST_SUBNORMAL = {
-    "f64": 2.0**-1074, "f32": 2.0**-149, "f16": 2.0**-24, "bf16": 2.0**-133,
-    "tf32": 2.0**-136, "e4m3": 2.0**-9, "e5m2": 2.0**-16,
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -90,7 +82,7 @@ def gemm_bound(A: Any, B: Any, *, terms: int | None = None) -> Any:
     import numpy
 
     k = A.shape[-1] if terms is None else terms
-    u = UNIT_ROUNDOFF["f32"]
+    u = FORMATS["f32"].unit_roundoff
     return k * u / (1 - k * u) * (numpy.abs(A).astype(numpy.float64) @ numpy.abs(B).astype(numpy.float64))
 
 
@@ -156,6 +148,12 @@ def _host(array: Any) -> Any:
     return array.get() if type(array).__module__.split(".")[0] == "cupy" else numpy.asarray(array)
 
 
+def _final_rounding(dtype: DType) -> tuple[float, float]:
+    """The error of rounding a result to `dtype`: relative, and that of a subnormal."""
+    form = FORMATS.get(dtype.name)
+    return (form.unit_roundoff, form.smallest) if form is not None else (0.0, 0.0)
+
+
 def _compare(
     name: str, got: Any, expected: Any, dtype: DType, bound: Any, exact: bool
 ) -> tuple[int, int, Mismatch | None]:
@@ -177,8 +175,8 @@ def _compare(
         error = numpy.where(same, 0.0, numpy.abs(left - right))
         limit = numpy.zeros_like(error)
         if not exact:
-            limit = UNIT_ROUNDOFF.get(dtype.name, 0.0) * numpy.abs(right) + numpy.asarray(bound, numpy.float64)
-            limit = limit + SMALLEST_SUBNORMAL.get(dtype.name, 0.0)
+            relative, least = _final_rounding(dtype)
+            limit = relative * numpy.abs(right) + numpy.asarray(bound, numpy.float64) + least
         right_ones = same if exact else same | (numpy.isfinite(right) & (error <= limit))
         share = numpy.where(right_ones & (limit == 0), 0.0, error / limit)
         share = numpy.where(right_ones, share, numpy.where(numpy.isnan(share), numpy.inf, numpy.maximum(share, 1.0)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, Callable, Sequence, TypeVar
 
 from tiledsl.backends.ptx.debuginfo import DebugInfo
@@ -29,6 +30,13 @@ def lowers(*classes: type[Op]) -> Callable[[RuleT], RuleT]:
         return rule
 
     return register
+
+
+@cache
+def _escaped(text: str) -> str:
+    """Inline PTX as LLVM quotes it. There are few texts, and many instructions of each."""
+    plain = bytes(range(0x20, 0x7F)).translate(None, b'"\\')
+    return "".join(chr(c) if c in plain else f"\\{c:02X}" for c in text.encode())
 
 
 class Lowering:
@@ -92,8 +100,6 @@ class Lowering:
         convergent: bool = False,
     ) -> Any:
         """Inline PTX. Without a side effect equal ones may be merged and unused ones dropped."""
-        plain = bytes(range(0x20, 0x7F)).translate(None, b'"\\')
-        escaped = "".join(chr(c) if c in plain else f"\\{c:02X}" for c in text.encode())
         function = ir.FunctionType(result, [a.type for a in args])
-        call = ir.InlineAsm(function, escaped, constraints, side_effect)
+        call = ir.InlineAsm(function, _escaped(text), constraints, side_effect)
         return self.b.call(call, args, attrs=("convergent",) if convergent else ())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tiledsl.backends.ptx.sass_operands import mma_shape
 from tiledsl.backends.ptx.sass_program import Sass
+from tiledsl.layout.banks import WARP
 
 __all__ = ["CLASSES", "PUBLISHED", "arithmetic_of", "class_of", "products_of"]
 
@@ -77,7 +78,6 @@ PUBLISHED: tuple[tuple[str, dict[str, int]], ...] = (
 )
 """Published loops, by class, for 512 FFMAs."""
 
-WARP = 32
 WARPGROUP_ROWS = 64
 """Rows of the product of four warps, of which each one's tensor core makes a quarter."""
 SHAPELESS = (16, 8, 16)

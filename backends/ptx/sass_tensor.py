@@ -22,11 +22,11 @@ from tiledsl.backends.ptx.sass_classes import arithmetic_of, class_of, products_
 from tiledsl.backends.ptx.sass_control import check_target
 from tiledsl.backends.ptx.sass_program import Sass, SassProgram
 from tiledsl.backends.ptx.sass_turn import Turn, access_bytes
+from tiledsl.layout.banks import WARP
 
 __all__ = ["Rate", "TensorLoop", "fold", "rate_of", "tensor_loop"]
 
 SCHEDULERS = 4
-WARP = 32
 WAVEFRONT = 128
 """Bytes that shared memory moves in a clock."""
 

@@ -21,7 +21,7 @@ __all__ = ["Turn", "access_bytes", "full_turn"]
 
 LOADS = frozenset({"LDG", "LDGSTS", "LDS", "LDSM", "LD", "LDL"})
 BYTES = {"128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1}
-MATRIX_BYTES = 4
+LANE_BYTES = 4
 """A lane's part of a matrix of 8 rows of 16 bytes."""
 
 Weight = tuple[int, int, int]
@@ -39,7 +39,7 @@ def access_bytes(sass: Sass) -> int:
     """Bytes of one lane that a load or store moves."""
     mods = sass.opcode.split(".")[1:]
     if sass.base in ("LDSM", "STSM"):
-        return MATRIX_BYTES * (int(mods[-1]) if mods[-1].isdigit() else 1)
+        return LANE_BYTES * (int(mods[-1]) if mods[-1].isdigit() else 1)
     return next((BYTES[mod] for mod in mods if mod in BYTES), 4)
 
 

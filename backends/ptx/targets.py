@@ -9,12 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tiledsl.errors import CompileError, Loc
+from tiledsl.layout.banks import WARP
 
 __all__ = ["TARGETS", "Occupancy", "Target", "require_capability", "target_named"]
-
-WARP = 32
-PTX_VERSIONS = (70, 71, 72, 73, 74, 75, 76, 77, 78, 80, 81, 82, 83, 84, 85, 86, 87, 88, 90)
-"""PTX versions that exist, as major * 10 + minor."""
 
 
 @dataclass(frozen=True, slots=True)

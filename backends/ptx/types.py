@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import struct
+from functools import cache
 from typing import Any
 
 from tiledsl.backends.ptx.llvm import ir
+from tiledsl.ir.formats import FORMATS
 from tiledsl.ir.types import BF16, BOOL, E4M3, E5M2, F16, F32, F64, TF32, DType, PtrType, Type
 
 __all__ = [
@@ -45,9 +47,6 @@ _FLOATS: dict[DType, Any] = {
     F64: ir.DoubleType(), F32: ir.FloatType(), F16: ir.HalfType(), BF16: _BFloat(), TF32: ir.FloatType(),
 }  # fmt: skip
 _POINTERS: dict[str, Any] = {space: ir.PointerType(addrspace=number) for space, number in ADDRESS_SPACES.items()}
-_CANONICAL_NAN = {
-    F64: (1 << 63) - 1, F32: (1 << 31) - 1, F16: 0x7FFF, BF16: 0x7FFF, TF32: 0x7FFFE000, E4M3: 0x7F, E5M2: 0x7F,
-}  # fmt: skip
 _BY_F16 = {E4M3: (2.0**-8, 7), E5M2: (1.0, 8)}
 """The code of an 8-bit float is that of an f16, this factor times its value, without so many of its low bits."""
 
@@ -57,6 +56,7 @@ def pointer_to(space: str) -> Any:
     return _POINTERS[space]
 
 
+@cache
 def llvm_type(type_: Type) -> Any:
     """The LLVM type of a value: a bool is an i1, an 8-bit float an i8, signed and unsigned integers are the same."""
     if isinstance(type_, PtrType):
@@ -80,7 +80,7 @@ def overload(type_: Any) -> str:
 def float_bits(value: float, dtype: DType) -> int:
     """The bit pattern of `value`, which `dtype` represents exactly; the canonical one for a NaN."""
     if math.isnan(value):
-        return _CANONICAL_NAN[dtype]
+        return FORMATS[dtype.name].nan
     if dtype == BF16:
         return int.from_bytes(struct.pack(">f", value), "big") >> 16
     if dtype in _BY_F16:

@@ -13,7 +13,6 @@ from tiledsl import (
     Float,
     Fragment,
     Global,
-    Memory,
     Range,
     SharedTile,
     barrier,
@@ -68,7 +67,14 @@ def mma_in_flight(
 
 @tile_function
 def multiply(
-    A: Memory[D], B: Memory[D], As: SharedTile[D], Bs: SharedTile[D], m: Range, n: Range, depth: int, acc: Fragment[f32]
+    A: Global[D, M, K],
+    B: Global[D, K, N],
+    As: SharedTile[D],
+    Bs: SharedTile[D],
+    m: Range,
+    n: Range,
+    depth: int,
+    acc: Fragment[f32],
 ) -> Fragment[f32]:
     """acc plus the product of rows m of A and columns n of B, `depth` of k at a time, through three buffers each."""
     va, vb = widest(A), widest(B)

@@ -64,7 +64,7 @@ def store_staged(
             else:
                 for x in unroll(4):
                     line[0, x] = stage[i % 2, at, first + 32 * x]
-            store(C, row + at * 4 + down, column + first, line, (0,), runs, 1.0, beta)
+            store(C, row + at * 4 + down, column + first, line, (0,), runs, None, beta)
 
 
 @tile_kernel

@@ -123,10 +123,10 @@ def store(
     acc: Fragment[f32],
     rows: Sequence[int],
     runs: Sequence[int],
-    alpha: f32 | float,
+    alpha: f32 | float | None,
     beta: f32 | float,
 ) -> None:
-    """C = alpha * acc + beta * C; with beta == 0 nothing of C is read.
+    """C = alpha * acc + beta * C; with beta == 0 nothing of C is read. Without an alpha acc is taken as it is.
 
     acc[i, :] belongs to row + rows[i]. Its elements are cut into as many runs as `runs` says, each of
     neighbouring columns that begin at column + run; they are stored in vectors where C permits.
@@ -138,12 +138,12 @@ def store(
         for n, right in enumerate(columns):
             r, c = row + down, column + right
             if vec == 1:
-                value = alpha * acc[i, n]
+                value = acc[i, n] if alpha is None else alpha * acc[i, n]
                 if beta != 0:
                     value += beta * C.get(r, c)
                 C.put(r, c, value)
             else:
-                four = alpha * acc[i, 4 * n : 4 * n + 4]
+                four = acc[i, 4 * n : 4 * n + 4] if alpha is None else alpha * acc[i, 4 * n : 4 * n + 4]
                 if beta != 0:
                     four += beta * C.get(r, c, vec=16)
                 C.put(r, c, four)

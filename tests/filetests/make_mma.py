@@ -25,9 +25,10 @@ from tests.filetests.fragment_text import (
     size_of,
     tensor_text,
 )
+from tests.filetests.reference import FORMATS
 from tests.filetests.reference_mma import dot_bits
 from tiledsl.ir.semantics import numpy_dtype
-from tiledsl.ir.types import DTYPES, DType
+from tiledsl.ir.types import DTYPES, TF32, DType
 from tiledsl.layout.mma import SHAPES, TABLE, MmaRow, find_row
 
 __all__ = ["main", "texts"]
@@ -116,7 +117,7 @@ def _numbers(rng: np.random.Generator, dtype: DType, size: tuple[int, int], rows
     if not rows:
         return bits
     sign = np.uint64(1 << (dtype.bits - 1))
-    fraction = {"f64": 52, "f16": 10, "bf16": 7, "tf32": 23, "e4m3": 3, "e5m2": 2}[dtype.name]
+    fraction = 23 if dtype == TF32 else FORMATS[dtype.name].fraction
     top = ((1 << (dtype.bits - 1)) - 1) >> fraction << fraction
     bits[9:11] = any_bits[9:11] & ~np.uint64(top)  # subnormals
     bits[11:13] = np.where((any_bits & np.uint64(top)) == top, any_bits & sign, any_bits)[11:13]

@@ -66,6 +66,7 @@ def texts() -> dict[str, str]:
         files[f"cast_{src}.tir"] = _cast_file(src)
     files["bitcast.tir"] = _bitcast_file()
     files["select.tir"] = _select_file()
+    files["seen_nans.tir"] = _seen_nans_file()
     return files
 
 
@@ -175,8 +176,34 @@ def _select_file() -> str:
     return text
 
 
-def _kernel(name: str, inputs: list[str], types: list[DType], out: str, op: str, to: DType) -> str:
-    """``OUT[i] = op(A[i], B[i], ...)``, guarded at the end."""
+def _seen_nans_file() -> str:
+    """What a compiler may turn into moves and bit operations, which leave NaNs as they are."""
+    text = HEADER.format(
+        "A result of arithmetic whose bits are seen: of neg, abs, x * 1 and a choice, every NaN is canonical."
+    )
+    for dtype in (t for t in STORED if t.is_float):
+        bits = [*special_bits(dtype), *_NANS[dtype.name]]
+        other, flags = bits[1:] + bits[:1], [n % 2 for n in range(len(bits))]
+        given = _listed(f"; in A: {dtype} [{len(bits)}] =", dtype, bits)
+        one, word = special_bits(dtype)[2], DTYPES[f"u{dtype.bits}"]
+        for row in ("neg", "abs"):
+            results = [row_bits(row, dtype, (x,)) for x in bits]
+            lines = [f"%m = arith.{row} %x0 : {dtype}", f"%result = arith.bitcast %m : {word}"]
+            text += _kernel(f"{row}_{dtype}_bits", [given], [dtype], _out(word, results), lines, word)
+        results = [row_bits("mul", dtype, (x, one)) for x in bits]
+        lines = [f"%one = arith.constant 1.0 : {dtype}", f"%result = arith.mul %x0, %one : {dtype}"]
+        text += _kernel(f"times_one_{dtype}", [given], [dtype], _out(dtype, results), lines, dtype)
+        given = _listed(f"; in A: bool [{len(bits)}] =", BOOL, flags)
+        inputs = [given, _listed(f"; in B: {dtype} [{len(bits)}] =", dtype, bits)]
+        inputs.append(_listed(f"; in C: {dtype} [{len(bits)}] =", dtype, other))
+        results = [row_bits("neg", dtype, (x,)) if f else y for f, x, y in zip(flags, bits, other, strict=True)]
+        lines = [f"%m = arith.neg %x1 : {dtype}", f"%result = arith.select %x0, %m, %x2 : {dtype}"]
+        text += _kernel(f"neg_{dtype}_or", inputs, [BOOL, dtype, dtype], _out(dtype, results), lines, dtype)
+    return text
+
+
+def _kernel(name: str, inputs: list[str], types: list[DType], out: str, op: str | list[str], to: DType) -> str:
+    """``OUT[i] = op(A[i], B[i], ...)``, guarded at the end. op: or lines that make %result of %x0, %x1, ..."""
     params = [f"%{_name(n)}: global<{t}, [N], unit=0, align={t.bytes}>" for n, t in enumerate(types)]
     params.append(f"%OUT: global<{to}, [N], unit=0, align={to.bytes}>")
     lines = [
@@ -196,7 +223,8 @@ def _kernel(name: str, inputs: list[str], types: list[DType], out: str, op: str,
         lines.append(f"  %other{n} = arith.constant {_zero(dtype)} : {dtype}")
         lines.append(f"  %x{n} = tile.get %{_name(n)}, %i, %other{n} : {dtype}")
     operands = ", ".join(f"%x{n}" for n in range(len(types)))
-    lines += [f"  %result = {op} {operands} : {to}", "  tile.put %OUT, %i, %result", "  control.return", "}", ""]
+    body = [f"%result = {op} {operands} : {to}"] if isinstance(op, str) else op
+    lines += [*(f"  {line}" for line in body), "  tile.put %OUT, %i, %result", "  control.return", "}", ""]
     return "\n".join(lines)
 
 

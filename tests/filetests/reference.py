@@ -17,11 +17,11 @@ import numpy as np
 
 from tiledsl.ir.types import DType
 
-__all__ = ["approximate", "cast_bits", "row_bits"]
+__all__ = ["FORMATS", "Format", "approximate", "cast_bits", "row_bits"]
 
 
 @dataclass(frozen=True)
-class _Format:
+class Format:
     """IEEE 754 binary interchange format: exponent and fraction bits.
 
     infinite: False where the codes of infinity and NaN are numbers, but for the one with all bits set, which is NaN.
@@ -43,6 +43,11 @@ class _Format:
         return (1 << (self.exponent - 1)) - 1
 
     @property
+    def least(self) -> int:
+        """The exponent of subnormals."""
+        return 1 - self.bias
+
+    @property
     def largest(self) -> int:
         """The code of the largest number."""
         ones = (1 << (self.bits - 1)) - 1
@@ -52,14 +57,14 @@ class _Format:
         return math.floor(steps + Fraction(1, 2)) if self.away else round(steps)  # Python rounds halves to even
 
 
-_FORMATS = {
-    "f64": _Format(11, 52),
-    "f32": _Format(8, 23),
-    "f16": _Format(5, 10),
-    "bf16": _Format(8, 7),
-    "tf32": _Format(8, 10, away=True),
-    "e4m3": _Format(4, 3, infinite=False, saturates=True),
-    "e5m2": _Format(5, 2, saturates=True),
+FORMATS = {
+    "f64": Format(11, 52),
+    "f32": Format(8, 23),
+    "f16": Format(5, 10),
+    "bf16": Format(8, 7),
+    "tf32": Format(8, 10, away=True),
+    "e4m3": Format(4, 3, infinite=False, saturates=True),
+    "e5m2": Format(5, 2, saturates=True),
 }
 _TF32_LOW = 13
 """Bits of a tf32 below its fraction."""
@@ -91,7 +96,7 @@ _NAN = _Float(False, "nan")
 
 @cache
 def _decode(bits: int, dtype: DType) -> _Float:
-    form = _FORMATS["f32" if dtype.name == "tf32" else dtype.name]
+    form = FORMATS["f32" if dtype.name == "tf32" else dtype.name]
     negative = bool(bits >> (form.bits - 1))
     exponent = bits >> form.fraction & ((1 << form.exponent) - 1)
     fraction = bits & ((1 << form.fraction) - 1)
@@ -105,13 +110,13 @@ def _decode(bits: int, dtype: DType) -> _Float:
 
 def _encode(value: _Float, dtype: DType) -> int:
     """Round to nearest."""
-    form = _FORMATS[dtype.name]
+    form = FORMATS[dtype.name]
     if dtype.name == "tf32":
         return _round(value, form) << _TF32_LOW
     return _round(value, form)
 
 
-def _round(value: _Float, form: _Format) -> int:
+def _round(value: _Float, form: Format) -> int:
     infinity = form.largest if form.saturates else ((1 << form.exponent) - 1) << form.fraction
     if value.nan:
         return (1 << (form.bits - 1)) - 1

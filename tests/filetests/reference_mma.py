@@ -11,41 +11,13 @@ from fractions import Fraction
 from functools import cache
 from typing import Literal
 
-from tests.filetests.reference import row_bits
+from tests.filetests.reference import FORMATS, row_bits
 from tiledsl.ir.types import DTYPES, F32, F64
 from tiledsl.layout.mma import MmaRow
 
 __all__ = ["dot_bits"]
 
 Special = Literal["nan", "inf"]
-
-
-@dataclass(frozen=True)
-class _Format:
-    """A binary format of floats. `infinite`: whether its largest exponent means infinities and NaNs."""
-
-    exponent: int
-    fraction: int
-    infinite: bool = True
-
-    @property
-    def bias(self) -> int:
-        return (1 << (self.exponent - 1)) - 1
-
-    @property
-    def least(self) -> int:
-        """The exponent of subnormals."""
-        return 1 - self.bias
-
-
-_FORMATS = {
-    "f32": _Format(8, 23),
-    "f16": _Format(5, 10),
-    "bf16": _Format(8, 7),
-    "tf32": _Format(8, 10),
-    "e4m3": _Format(4, 3, infinite=False),
-    "e5m2": _Format(5, 2),
-}
 
 
 @dataclass(frozen=True)
@@ -60,7 +32,7 @@ class _Number:
 @cache
 def _decode(bits: int, dtype: str, least: int | None = None) -> _Number:
     """`least`: the exponent of subnormals, if the number is looked at as one of another format."""
-    form = _FORMATS[dtype]
+    form = FORMATS[dtype]
     if dtype == "tf32":
         bits >>= 13  # the instruction ignores the others
     sign = -1 if bits >> (form.exponent + form.fraction) else 1
@@ -85,7 +57,7 @@ def _log2(value: Fraction) -> int:
 
 def _encode(value: Fraction, dtype: str) -> int:
     """f32: truncated; 2^128 and more are infinite. f16: rounded to nearest even. An exact zero is +0."""
-    form = _FORMATS[dtype]
+    form = FORMATS[dtype]
     infinity = ((1 << form.exponent) - 1) << form.fraction
     sign = (value < 0) << (form.exponent + form.fraction)
     if value == 0:

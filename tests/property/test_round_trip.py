@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given, settings
 
 from tests.property.random_kernels import Case, cases
@@ -15,8 +14,13 @@ from tiledsl.passes.expand import Expand
 from tiledsl.passes.pipeline import run_pipeline
 
 
-def check(kernel: Kernel, *, locs: bool) -> None:
+def check(kernel: Kernel) -> None:
     verify(kernel)
+    for locs in (False, True):
+        check_text(kernel, locs=locs)
+
+
+def check_text(kernel: Kernel, *, locs: bool) -> None:
     text = print_kernel(kernel, locs=locs)
     again = parse_kernel(text)
     verify(again)
@@ -27,13 +31,12 @@ def check(kernel: Kernel, *, locs: bool) -> None:
         assert not locs or old.loc == new.loc
 
 
-@pytest.mark.parametrize("locs", [False, True], ids=["plain", "locs"])
 @settings(max_examples=60)
 @given(case=cases())
-def test_round_trip(case: Case, locs: bool) -> None:
-    check(case.kernel, locs=locs)
+def test_round_trip(case: Case) -> None:
+    check(case.kernel)
     kernel = case.kernel.clone()
     Distribute().run(kernel)
     Expand().run(kernel)
-    check(kernel, locs=locs)
-    check(run_pipeline(case.kernel), locs=locs)
+    check(kernel)
+    check(run_pipeline(case.kernel))

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 
+from benchmarks.bank_counts import count_both
+from tiledsl import Global, barrier, coordinates, f32, fragment, grid, i32, mma, shared, threads, tile_kernel
+from tiledsl.dims import M, N
 from tiledsl.errors import Loc
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Kernel, Value
@@ -236,6 +240,28 @@ def test_a_slot_that_is_not_known() -> None:
     b.op(tile.Pack, *b.op(matrix.LdMatrix, S, n, row, column, vec=8).results, type=FragmentType(U32, (4,)))
     (access,) = bank_report(finished(made, b)).accesses
     assert (access.row_order, access.chosen, access.least, access.most) == (16, 4, 4, 4)
+
+
+@tile_kernel
+def turned(C: Global[f32, M, N]):
+    grid(1)
+    threads(128)
+    rows, columns = coordinates(fragment((64, 32), f32, mma.m16n8k16.acc(warps=WARPS)))
+    S = shared((32, 64), f32)
+    S[columns, rows] = f32(i32(64 * columns + rows))
+    barrier()
+    C[rows, columns] = S[columns, rows]
+
+
+def test_indices_that_are_coordinates_are_known_by_lane() -> None:
+    C = np.zeros((64, 32), np.float32)
+    both = count_both(turned, C)
+    np.testing.assert_array_equal(C, np.add.outer(np.arange(64), 64 * np.arange(32)))
+    assert both.differences == []
+    for kind in both.kinds:
+        static, emulated = both.of_kind(kind)
+        assert static == emulated > 0
+    assert [(a.kind, a.row_order, a.chosen) for a in both.report.accesses] == [("store", 4, 1), ("load", 4, 1)]
 
 
 @pytest.mark.parametrize("dims", [(128, 128), (128, 64), (64, 256), (32, 32)], ids=str)

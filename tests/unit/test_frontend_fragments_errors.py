@@ -12,6 +12,7 @@ from refused import Refused, check
 
 from tiledsl import (
     Global,
+    assert_,
     coordinates,
     copy,
     f16,
@@ -26,6 +27,7 @@ from tiledsl import (
     outer_fma,
     row_major,
     shared,
+    shuffle_xor,
     store,
     tf32,
     threads,
@@ -278,6 +280,34 @@ def changed_type_in_a_loop(C: Global[f32, M, N]):
     for _ in range(4):  # error: acc is fragment<f32, [64, 64], mma.m16n8k16.acc(2, 2)> before the loop
         acc = acc.to(f16)
     store(acc, C[0:64, 0:64])
+
+
+@bad("store it, and check what arrived")
+@tile_kernel
+def many_conditions(C: Global[f32, M, N]):
+    grid(1)
+    threads(128)
+    acc = fragment((64, 64), f32, ACC)
+    assert_(acc > 0)  # error: the condition of assert_() is one bool, got fragment<bool, [64, 64], mma
+    assert_(C.load(0, 0, vec=8) > 0)  # error: the condition of assert_() is one bool, got fragment<bool, [2]>
+
+
+@bad("`&`, `|` and `~` join conditions")
+@tile_kernel
+def a_negated_fragment(C: Global[f32, M, N]):
+    grid(1)
+    threads(128)
+    acc = fragment((64, 64), f32, ACC)
+    acc = where(not (acc > 0), acc, 0)  # error: a condition must be a bool, it is fragment<bool, [64, 64], mma
+
+
+@bad("go through a shared tile: store(x, S)")
+@tile_kernel
+def shuffled(C: Global[f32, M, N]):
+    grid(1)
+    threads(128)
+    acc = fragment((64, 64), f32, ACC)
+    acc += shuffle_xor(acc, 1)  # error: shuffle_xor() shuffles a run-time scalar, got fragment<f32, [64, 64], mma
 
 
 # -- coordinates and indices -----------------------------------------------------------------------

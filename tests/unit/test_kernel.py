@@ -15,18 +15,23 @@ from tiledsl import (
     Float,
     Global,
     TileFunction,
+    barrier,
     bf16,
     cdiv,
     const,
+    copy,
+    copy_async,
     f16,
     f32,
     f64,
     grid,
     i32,
+    ptx,
     shared,
     threads,
     tile_function,
     tile_kernel,
+    wait,
 )
 from tiledsl.dims import K, M, N
 from tiledsl.errors import CompileError, DeviceError, HazardError, KernelArgumentError, TileError
@@ -230,6 +235,28 @@ def test_what_is_written_must_be_writable_and_apart() -> None:
     row = np.lib.stride_tricks.as_strided(np.zeros(8, np.float32), (8, 8), (0, 4))
     refused("several of its elements are one", A, B, row)
     matmul(A, A, C, device="emulator")  # reading one array twice is fine
+
+
+@tile_kernel
+def brought(A: Global[f32, M, N], B: Global[f32, M, N], C: Global[f32, M, N], D: Global[f32, M, N]):
+    grid(1)
+    row, column = threads(4, 8)[::-1]
+    S, T, U = shared((8, 4), f32), shared((8, 4), f32), shared((8, 4), f32)
+    copy(A[0:8, 0:4], S, vec=4)
+    token = copy_async(B[0:8, 0:4], T, vec=4)
+    ptx.cp_async(U, (row, column), C, (row, column), bytes=4)
+    ptx.commit_group()
+    wait(token)
+    ptx.wait_group(0)
+    barrier()
+    D[row, column] = S[row, column] + T[row, column] + U[row, column]
+
+
+def test_what_a_copy_reads_is_not_written() -> None:
+    frozen, D = np.broadcast_to(np.arange(4, dtype=np.float32), (8, 4)), np.zeros((8, 4), np.float32)
+    brought(frozen, frozen, frozen, D, device="emulator")
+    np.testing.assert_array_equal(D, 3 * frozen)
+    assert brought.compile("sm_90a").written == {"D"}
 
 
 def test_no_gpu_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Callable
+from typing import Any, Callable, TypeVar
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tiledsl import Const, Global, TileFunction, cdiv, f32, grid, threads, tile_kernel
+from tiledsl import Const, Global, Number, TileFunction, cdiv, f16, f32, f64, grid, i32, threads, tile_kernel
 from tiledsl.dims import N
+from tiledsl.errors import CompileError
 from tiledsl.lang import math as lang_math
 
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
+T = TypeVar("T", bound=Number)
 INF, NAN, TINY = math.inf, math.nan, 2.0**-149
 
 
@@ -162,6 +164,21 @@ def test_exp_underflows_gradually() -> None:
     y, exact = run("exp", x), np.exp(x.astype(np.float64))
     assert (np.abs(y - exact) <= 0.5 * TINY + exact * 2.0**-23).all()
     assert (np.diff(y.astype(np.float64)) >= 0).all()
+
+
+@tile_kernel
+def of_another_dtype(X: Global[T, N], Y: Global[T, N], *, function: Const[Callable[[Any], Any]]):
+    grid(1)
+    Y[threads(32)] = function(X[threads(32)])
+
+
+@pytest.mark.parametrize("name", sorted(set(lang_math.__all__) - {"relu"}))
+@pytest.mark.parametrize("dtype", [f16, f64, i32], ids=str)
+def test_another_dtype_is_refused_at_the_call(name: str, dtype: Any) -> None:
+    with pytest.raises(CompileError, match=rf"{name}\(\) takes f32, got {dtype.__name__}") as caught:
+        of_another_dtype.compile("sm_90a", T=dtype, function=getattr(lang_math, name))
+    assert f"{name}(x.to(f32))" in str(caught.value)
+    assert "lang/math.py" not in str(caught.value)
 
 
 def test_functions_are_compiled_only() -> None:

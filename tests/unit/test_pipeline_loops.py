@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 from refused import Refused, check
 
@@ -24,6 +25,7 @@ from tiledsl import (
     index,
     load_matrix,
     mma,
+    padded,
     pipelined,
     shared,
     store,
@@ -128,6 +130,41 @@ def conditional(A: Global[f32, M, K], C: Global[f32, M]):
     C[t] = total
 
 
+@bad("copy in the loop's own body")
+@tile_kernel
+def conditional_only(A: Global[f32, M, K], C: Global[f32, M]):
+    grid(1)
+    t = threads(32)
+    S = shared((4, 8), f32)
+    for k in pipelined(tiles(A.shape[1], 8), stages=2):
+        if k.start > 0:
+            copy_async(A[tile(0, 4), k], S, vec=4)  # error: copy_async() under an if or in an inner loop
+        C[t] = S[t // 8, t % 8]
+
+
+@bad("let the copies fill it, and write to another tile")
+@tile_kernel
+def copied_over(A: Global[f32, M, K], C: Global[f32, M]):
+    grid(1)
+    t = threads(32)
+    S, T = shared((4, 8), f32), shared((4, 8), f32)
+    for k in pipelined(tiles(A.shape[1], 8), stages=2):
+        copy_async(A[tile(0, 4), k], S, vec=4)
+        copy(T, S, vec=4)  # error: S is written here and by the copies of the pipelined loop
+        C[t] = S[t // 8, t % 8]
+
+
+@bad("pad S to a multiple of 4")
+@tile_kernel
+def misaligned(A: Global[f32, M, K], C: Global[f32, M]):
+    grid(1)
+    t = threads(32)
+    S = shared((16, 8), f32, layout=padded(9))
+    for k in pipelined(tiles(A.shape[1], 8), stages=3):
+        copy_async(A[tile(0, 16), k], S)  # error: with its layout padded(9) a step along axis 0 is 36 bytes
+        C[t] = S[t // 8, t % 8]
+
+
 @bad("or write a plain for")
 @tile_kernel
 def nothing_to_copy(C: Global[f32, M]):
@@ -175,6 +212,29 @@ def waits_inside(A: Global[f32, M, K], C: Global[f32, M]):
 @pytest.mark.parametrize(("kernel", "fix"), bad.cases, ids=bad.names)
 def test_refused(kernel: Any, fix: str) -> None:
     check(kernel, fix)
+
+
+# -- copies between tiles are for the consumer -----------------------------------------------------
+
+
+@tile_kernel
+def transposed(A: Global[f32, M, K], C: Global[f32, K, M], *, STAGES: const = 3):
+    m = tile(grid(cdiv(M, 16)), 16)
+    threads(32)
+    S, T = shared((16, 8), f32), shared((8, 16), f32)
+    for k in pipelined(tiles(K, 8), stages=STAGES):
+        copy_async(A[m, k], S, vec=4)
+        copy(S, T.T, vec=4)
+        barrier()
+        copy(T, C[k, m], vec=4)
+        barrier()
+
+
+@pytest.mark.parametrize("stages", [1, 2, 4])
+def test_a_tile_is_copied_on_to_another_one(stages: int) -> None:
+    A, C = np.arange(20 * 37, dtype=np.float32).reshape(20, 37), np.zeros((37, 20), np.float32)
+    transposed.check(A, C, STAGES=stages)
+    np.testing.assert_array_equal(C, A.T)
 
 
 # -- schedules -------------------------------------------------------------------------------------

@@ -14,7 +14,14 @@ from tiledsl.backends.ptx.sass_operands import Register, decode_operands
 from tiledsl.backends.ptx.sass_program import Sass, SassProgram
 from tiledsl.errors import TileError
 
-SAMPLES = [(name, target) for target in TARGETS for name in samples(target)]
+TARGET = [pytest.param(target, marks=pytest.mark.xdist_group(f"sass {target}")) for target in TARGETS]
+SAMPLES = [
+    pytest.param(name, target, marks=pytest.mark.xdist_group(f"sass {target}"))
+    for target in TARGETS
+    for name in samples(target)
+]
+"""The tests of one target run in one process, since each sample is compiled once there."""
+
 LOADS = ("LDS", "LDG", "LDSM", "LDC", "S2R", "MUFU", "SHFL", "ATOMG", "ATOMS", "F2F", "F2I", "I2F")
 
 
@@ -36,7 +43,7 @@ def test_reuse_flags_are_where_nvdisasm_shows_them(name: str, target: str) -> No
             assert flags == [k for k, operand in enumerate(sass.operands.sources) if operand.reuse], sass.text
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", TARGET)
 def test_whoever_uses_a_loaded_register_waits_for_its_barrier(target: str) -> None:
     """Of what the barriers are for: a load names one, and the first use of its result waits for that."""
     waited = 0
@@ -78,7 +85,7 @@ def test_a_target_whose_encoding_is_not_known_is_refused(target: str) -> None:
         check_target(target)
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", TARGET)
 def test_every_target_of_the_compiler_is_known(target: str) -> None:
     major, minor = TARGETS[target].capability
     assert check_target(target) == 10 * major + minor

@@ -38,6 +38,7 @@ from tiledsl import (
     tile_kernel,
     tiles,
     unroll,
+    where,
 )
 from tiledsl.dims import B, K, M, N
 from tiledsl.layout.orders import ORDERS
@@ -318,6 +319,20 @@ MAXAS = [
     *(29, 28, 30, 31, 25, 24, 26, 27),
 ]
 """The published order, by number of the accumulator's register."""
+
+
+@tile_kernel
+def between(X: Global[f32, N], Y: Global[f32, N]):
+    i = 4 * threads(32) + grid(1)
+    x = X.load(i, vec=16)
+    Y.store(i, where(-1 < x < X[0], x, 0))
+
+
+def test_chained_comparisons_go_element_by_element() -> None:
+    x, y = floats(128), np.zeros(128, np.float32)
+    x[0] = 0.5
+    run(between, x, y)
+    np.testing.assert_array_equal(y, np.where((x > -1) & (x < 0.5), x, 0))
 
 
 def test_the_spiral_is_that_of_maxas() -> None:

@@ -1,16 +1,14 @@
 """Wrong views, ranges, copies, fragments and loops: one error each, at the line that carries ``# error: <text>``.
 
-Compiled as a whole, since what the threads of a block can share out is known to a pass only. `FIXES` holds what the
-advice must say.
+Compiled as a whole, since what the threads of a block can share out is known to a pass only.
 """
 
 from __future__ import annotations
 
-import inspect
-import re
 from typing import Any, Literal
 
 import pytest
+from refused import Refused, check
 
 from tiledsl import (
     Const,
@@ -37,21 +35,8 @@ from tiledsl import (
     unroll,
 )
 from tiledsl.dims import K, M, N
-from tiledsl.errors import CompileErrors
 
-BAD: list[Any] = []
-FIXES: dict[str, str] = {}
-
-
-def bad(fix: str = "") -> Any:
-    """Decorator: a kernel that is refused, with advice that holds `fix`."""
-
-    def register(kernel: Any) -> Any:
-        BAD.append(kernel)
-        FIXES[kernel.__name__] = fix
-        return kernel
-
-    return register
+bad = Refused()
 
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportOptionalSubscript=false
@@ -414,7 +399,7 @@ def unroll_of_run_time_tiles(A: Global[f32, M, N]):
         A[k.start, 0] = 0
 
 
-@bad("passes its message on")
+@bad("pass 8 or more; padded(n) counts the elements of a whole row")
 @tile_kernel
 def layouts_that_do_not_fit(A: Global[f32, M, N], *, L: Const[Layout] = row_major, T: const = 8):
     grid(1)
@@ -428,9 +413,6 @@ def layouts_that_do_not_fit(A: Global[f32, M, N], *, L: Const[Layout] = row_majo
     barrier()
 
 
-FIXES["layouts_that_do_not_fit"] = "pass 8 or more; padded(n) counts the elements of a whole row"
-
-
 @bad("print its elements, or the start of a range")
 @tile_kernel
 def print_of_a_view(A: Global[f32, M, K]):
@@ -440,15 +422,6 @@ def print_of_a_view(A: Global[f32, M, K]):
     print("at", tile(M, 4))  # error: print() of a range of 4 elements at a run-time position
 
 
-@pytest.mark.parametrize("kernel", BAD, ids=lambda kernel: kernel.__name__)
-def test_error_at_its_line(kernel: Any) -> None:
-    lines, first = inspect.getsourcelines(kernel.__wrapped__)
-    marked = [(first + i, re.search(r"# error: (.*)$", line)) for i, line in enumerate(lines)]
-    wanted = [(number, match.group(1)) for number, match in marked if match]
-    with pytest.raises(CompileErrors) as caught:
-        kernel.compile(arch="sm_90a")
-    found = [(error.loc.line, error.message) for error in caught.value.errors]
-    assert [line for line, _ in found] == [line for line, _ in wanted], found
-    for (_, message), (_, text) in zip(found, wanted, strict=True):
-        assert text in message
-    assert FIXES[kernel.__name__] in str(caught.value)
+@pytest.mark.parametrize(("kernel", "fix"), bad.cases, ids=bad.names)
+def test_error_at_its_line(kernel: Any, fix: str) -> None:
+    check(kernel, fix)

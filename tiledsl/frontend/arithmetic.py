@@ -13,6 +13,7 @@ from tiledsl.frontend.bindings import Range, describe, has_operators, is_place, 
 from tiledsl.frontend.fragments import joined, relaid
 from tiledsl.frontend.frame import Frame
 from tiledsl.ir.core import Value
+from tiledsl.ir.formats import FORMATS
 from tiledsl.ir.ops import tile
 from tiledsl.ir.scalar import SCALAR, converts
 from tiledsl.ir.types import BOOL, F64, INDEX, TF32, DType, FragmentType
@@ -61,30 +62,20 @@ COMPARE: dict[type[ast.cmpop], tuple[str, str, Callable[[Any, Any], Any]]] = {
     ast.GtE: ("ge", ">=", _python.ge),
 }
 
-_PRECISION = {
-    "f64": (53, -1074, 1024), "f32": (24, -149, 128), "f16": (11, -24, 16), "bf16": (8, -133, 128),
-    "tf32": (11, -136, 128), "e4m3": (4, -9, 9), "e5m2": (3, -16, 16),
-}  # fmt: skip
-"""Significand bits, exponent of the smallest subnormal, exponent bound of the largest number."""
-
-_SATURATED = {"e4m3": 448.0, "e5m2": 57344.0}
-"""The largest numbers of the dtypes whose conversions stop there."""
-
 
 def rounded(value: float, dtype: DType) -> float:
     """`value` rounded once to the nearest number of a dtype of floats: what `arith.Cast` makes of an f64."""
     if math.isnan(value) or value == 0.0:
         return value
-    bits, least, bound = _PRECISION[dtype.name]
-    largest = _SATURATED.get(dtype.name, math.inf)
+    form = FORMATS[dtype.name]
     _, exponent = math.frexp(value)
-    if math.isinf(value) or exponent > bound:
-        return math.copysign(largest, value)
-    ulp = max(exponent - bits, least)
+    if math.isinf(value) or exponent > form.bound:
+        return math.copysign(form.largest, value)
+    ulp = max(exponent - form.precision, form.least)
     nearest = _ties_away if dtype == TF32 else round
     result = math.ldexp(nearest(math.ldexp(value, -ulp)), ulp) if ulp > -1074 else value
-    overflows = dtype != F64 and (abs(result) >= math.ldexp(1.0, bound) or abs(result) > largest)
-    return math.copysign(largest if overflows else result, value)
+    overflows = dtype != F64 and (abs(result) >= math.ldexp(1.0, form.bound) or abs(result) > form.largest)
+    return math.copysign(form.largest if overflows else result, value)
 
 
 def _ties_away(value: float) -> int:
@@ -151,7 +142,7 @@ def as_condition(binding: Any, frame: Frame, node: ast.AST) -> Value | bool:
         return binding
     fix = "compare it: write `x != 0`" if is_register(binding) else ""
     if is_register(binding) and isinstance(binding.type, FragmentType):
-        fix = "it has many elements: where(condition, a, b) chooses for each, `&` and `|` join conditions"
+        fix = "it has many elements: where(condition, a, b) chooses for each; `&`, `|` and `~` join conditions"
     raise frame.error(node, f"a condition must be a bool, it is {describe(binding)}", fix)
 
 

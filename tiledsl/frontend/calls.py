@@ -18,6 +18,7 @@ from tiledsl.frontend.bindings import (
     Unusable,
     contains_value,
     describe,
+    is_register,
     is_token,
     leaves,
 )
@@ -26,8 +27,9 @@ from tiledsl.frontend.frame import Frame, evaluate, execute
 from tiledsl.frontend.source import source_of
 from tiledsl.function import TileFunction
 from tiledsl.ir.core import Value
-from tiledsl.ir.types import FragmentType
+from tiledsl.ir.types import F32, FragmentType
 from tiledsl.lang import ir_dtype
+from tiledsl.lang.math import Elementwise
 
 __all__ = ["INTRINSICS", "Call", "intrinsic"]
 
@@ -179,11 +181,22 @@ def inline(
             raise frame.error(node, f"{function.name}() calls itself", "write a loop: kernels have no call stack")
         chain = chain.caller
     arguments = _bind(frame, node, inspect.signature(function.fn), function, args, kwargs)
+    if isinstance(function, Elementwise):
+        _need_f32(frame, node, function.name, arguments["x"])
     inner = Frame(frame.unit, source_of(function.fn), dict(arguments), frame, frame.loc(node))
     outer_loc: Loc = frame.builder.loc
     run_statements(inner, inner.source.node.body)
     frame.builder.loc = outer_loc
     return _returned(frame, node, inner, function.name)
+
+
+def _need_f32(frame: Frame, node: ast.Call, name: str, x: Any) -> None:
+    """The functions of `lang.math` are refused here, at the call, not at the line of theirs that cannot go on."""
+    if not is_register(x):
+        return
+    dtype = x.type.dtype if isinstance(x.type, FragmentType) else x.type
+    if dtype != F32:
+        raise frame.error(node, f"{name}() takes f32, got {describe(x)}", f"convert it: {name}(x.to(f32))")
 
 
 def _returned(frame: Frame, node: ast.Call, inner: Frame, name: str) -> Any:

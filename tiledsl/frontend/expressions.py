@@ -134,16 +134,16 @@ def _(node: ast.Compare, frame: Frame) -> Any:
     parts = [compare(op, a, b, frame, node) for op, a, b in zip(node.ops, operands[:-1], operands[1:], strict=True)]
     result = parts[0]
     for part in parts[1:]:
-        result = _both(frame, result, part)
+        result = _both(frame, node, result, part)
     return result
 
 
-def _both(frame: Frame, a: Any, b: Any) -> Any:
+def _both(frame: Frame, node: ast.AST, a: Any, b: Any) -> Any:
     if not isinstance(a, Value):
         return b if a else a
     if not isinstance(b, Value):
         return a if b else b
-    return frame.builder.scalar("and", a, b)
+    return apply("and", [a, b], frame, node, "and")
 
 
 @evaluate.register

@@ -24,7 +24,6 @@ from tiledsl.signature import Signature, Specialization
 
 __all__ = ["Env", "Frame", "Unit", "evaluate", "execute"]
 
-MAX_ERRORS = 20
 Env = dict[str, Any]
 
 
@@ -58,7 +57,7 @@ class Unit:
         """Record an error; the same one again (an unrolled statement) counts once."""
         for single in error.errors if isinstance(error, CompileErrors) else (error,):
             self.errors.setdefault((single.message, single.loc), single)
-        if len(self.errors) >= MAX_ERRORS:
+        if len(self.errors) >= CompileErrors.MOST:
             self.raise_errors()
 
     def raise_errors(self) -> None:

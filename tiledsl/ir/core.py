@@ -137,22 +137,22 @@ class Op:
         loc: Loc = UNKNOWN_LOC,
         **attrs: Attr,
     ) -> None:
-        self.operands: list[Value] = []
         self.loc = loc
         self.parent: Block | None = None
         self.blocks: list[Block] = list(blocks)
         for block in self.blocks:
             block.parent = self
-        unknown = attrs.keys() - self.attributes.keys()
-        assert not unknown, f"{self.name} has no attribute {', '.join(sorted(unknown))}"
+        if attrs:
+            unknown = attrs.keys() - self.attributes.keys()
+            assert not unknown, f"{self.name} has no attribute {', '.join(sorted(unknown))}"
         self.attrs: dict[str, Any] = {}
         for name, declared in self.attributes.items():
             value = attrs.get(name, declared.default)
             if value is None:
                 raise VerifyError(f"{self.name} needs attribute {name}", loc)
             self.attrs[name] = value
+        self.operands: list[Value] = list(operands)
         for position, value in enumerate(operands):
-            self.operands.append(value)
             value.uses[self, position] = None
         inferred = self.infer() if types is None else types
         self.results: list[Value] = [Value(t, self, i) for i, t in enumerate(inferred)]
@@ -266,8 +266,10 @@ class Block:
         return self.ops[-1]
 
     def walk(self) -> Iterator[Op]:
-        for op in list(self.ops):
-            yield from op.walk()
+        for op in list(self.ops):  # not by `Op.walk`: a generator for each op costs more than all that is done with it
+            yield op
+            for block in op.blocks:
+                yield from block.walk()
 
     def clone(self, mapping: dict[Value, Value]) -> Block:
         copy = Block([a.type for a in self.args], [a.name for a in self.args])
@@ -317,7 +319,7 @@ class Kernel:
         return count
 
     def walk(self) -> Iterator[Op]:
-        yield from self.body.walk()
+        return self.body.walk()
 
     def clone(self) -> Kernel:
         return Kernel(

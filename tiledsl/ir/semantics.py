@@ -19,6 +19,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from tiledsl.ir.formats import FORMATS
 from tiledsl.ir.scalar import SCALAR
 from tiledsl.ir.types import BF16, F16, F32, F64, TF32, DType
 
@@ -39,12 +40,7 @@ _NUMPY: dict[str, np.dtype[Any]] = {
     "index": np.dtype(np.int64),
     **{f"{sign}{bits}": np.dtype(f"{sign}{bits // 8}") for sign in "iu" for bits in (8, 16, 32, 64)},
 }
-_NAN_BITS = {
-    "f64": 0x7FFFFFFFFFFFFFFF, "f32": 0x7FFFFFFF, "f16": 0x7FFF, "bf16": 0x7FFF,
-    "tf32": 0x7FFFE000, "e4m3": 0x7F, "e5m2": 0x7F,
-}  # fmt: skip
-_CANONICAL = {name: np.array(bits, f"u{_NUMPY[name].itemsize}").view(_NUMPY[name]) for name, bits in _NAN_BITS.items()}
-_LARGEST = {"e4m3": 448.0, "e5m2": 57344.0}
+_CANONICAL = {name: np.array(f.nan, f"u{_NUMPY[name].itemsize}").view(_NUMPY[name]) for name, f in FORMATS.items()}
 
 
 def numpy_dtype(dtype: DType) -> np.dtype[Any]:
@@ -387,7 +383,7 @@ def _to_matrix(array: Array, src: DType, dst: DType) -> Array:
         bits = _bits(single)
         rounded = np.where(np.isfinite(single), bits + np.uint32(0x1000), bits)
         return np.bitwise_and(rounded, np.uint32(0xFFFFE000)).view(np.float32)
-    limit = np.float32(_LARGEST[dst.name])
+    limit = np.float32(FORMATS[dst.name].largest)
     return canonical(np.clip(single, -limit, limit).astype(numpy_dtype(dst)), dst)
 
 

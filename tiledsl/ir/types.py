@@ -172,6 +172,12 @@ class FragmentType:
     layout: FragmentLayout | None = None
 
     @property
+    def held_as(self) -> FragmentLayout:
+        """The layout, of a fragment that must have one."""
+        assert self.layout is not None, f"{self} has no layout"
+        return self.layout
+
+    @property
     def size(self) -> int:
         """Elements that one thread holds."""
         return prod(self.dims) if self.layout is None else self.layout.size(self.dims)

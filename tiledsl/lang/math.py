@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, cast, overload
 
-from tiledsl.function import TileFunction, tile_function
+from tiledsl.function import TileFunction, location, tile_function
 from tiledsl.lang.dtypes import f32, i32
 from tiledsl.lang.fragments import Fragment
 from tiledsl.lang.scalar import fma, maximum, minimum, rint, where
@@ -20,8 +20,8 @@ from tiledsl.lang.scalar import fma, maximum, minimum, rint, where
 __all__ = ["erf", "exp", "exp2", "gelu", "gelu_tanh", "log", "relu", "sigmoid", "silu", "tanh"]
 
 
-class _Elementwise(TileFunction[[f32], f32]):
-    """What type checkers see of a function below: a tile function of an f32 that takes fragments as well."""
+class Elementwise(TileFunction[[f32], f32]):
+    """A tile function of an f32, or of a fragment of them: of anything else the call is an error."""
 
     @overload
     def __call__(self, x: f32) -> f32: ...
@@ -31,8 +31,13 @@ class _Elementwise(TileFunction[[f32], f32]):
         self._refuse()
 
 
-def _elementwise(fn: Callable[[f32], f32]) -> _Elementwise:
-    return cast(_Elementwise, tile_function(fn))
+def _elementwise(fn: Callable[[f32], f32]) -> Elementwise:
+    return Elementwise(fn, location(fn))
+
+
+def _of_any_float(fn: Callable[[f32], f32]) -> Elementwise:
+    """For what is right in other dtypes too, though type checkers see f32."""
+    return cast(Elementwise, tile_function(fn))
 
 
 # 1 / ln 2, and ln 2 as a float32 with 9 trailing zero bits (so that n * LN2_HI is exact) and its rest.
@@ -216,7 +221,7 @@ def erf(x: f32) -> f32:
     return where(t < 1.0, small, where(x < 0.0, -large, large))
 
 
-@_elementwise
+@_of_any_float
 def relu(x: f32) -> f32:
     """``max(x, 0)``, exact; a NaN stays as it is."""
     return where(x < 0.0, 0.0, x)

@@ -22,6 +22,7 @@ WORD = 4
 """Bytes of a word: a bank delivers one a wavefront."""
 
 WARP = 32
+"""Lanes of one."""
 
 Kind = Literal["load", "store", "atomic", "ldmatrix", "stmatrix", "cp_async"]
 """cp_async: what an asynchronous copy writes to shared memory."""

@@ -19,13 +19,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
 
+from tiledsl.layout.banks import WARP
 from tiledsl.layout.mma import SHAPES, MmaShape
 from tiledsl.layout.shared import Problem
 
 __all__ = ["FragmentLayout", "Operand", "parse_fragment_layout"]
 
 Operand = Literal["a", "b", "acc"]
-WARP = 32
 WORD_BITS = 32
 ROWS = 8
 """Rows of A, or columns of B, of one core: what `ldmatrix` calls a matrix."""

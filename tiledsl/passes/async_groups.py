@@ -38,8 +38,6 @@ from tiledsl.passes.structure import (
 
 __all__ = ["AsyncGroups"]
 
-MOST_ERRORS = 20
-
 _ENDS = (async_copy.Wait, async_copy.WaitGroup, async_copy.CommitGroup, gpu.Barrier)
 
 
@@ -53,12 +51,12 @@ class AsyncGroups:
         copies = [op for op in kernel.walk() if isinstance(op, async_copy.Copy) and not op.grouped]
         errors = [_forgotten(op) for op in copies if not _is_settled(op.result, set())]
         if errors:
-            raise CompileErrors(errors[:MOST_ERRORS])
+            raise CompileErrors(errors)
         _commit(kernel.body)
         flow = _Flow()
         flow.block(kernel.body, {})
         if flow.errors:
-            raise CompileErrors(flow.errors[:MOST_ERRORS])
+            raise CompileErrors(flow.errors)
         _drop_tokens(kernel.body)
         for op in copies:
             op.attrs["grouped"] = True

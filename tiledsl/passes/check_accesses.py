@@ -15,12 +15,11 @@ from tiledsl.ir.core import Kernel, Value
 from tiledsl.ir.ops import async_copy, matrix, tile
 from tiledsl.ir.types import GlobalType, SharedType
 from tiledsl.layout.shared import Layout, Swizzled
+from tiledsl.passes.called import name_of
 from tiledsl.passes.constants import integer
 from tiledsl.passes.divisibility import Divisibility, power_of_two_in
 
 __all__ = ["CheckAccesses"]
-
-MOST_ERRORS = 20
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class CheckAccesses:
                 for place in _places(op):
                     checker.access(place)
         if checker.errors:
-            raise CompileErrors(list(checker.errors.values())[:MOST_ERRORS])
+            raise CompileErrors(checker.errors.values())
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class _Place:
 
     @property
     def name(self) -> str:
-        return self.memory.name or "the tile"
+        return name_of(self.memory)
 
     @property
     def size(self) -> int:
@@ -73,6 +72,11 @@ class _Place:
     def unaligned(self) -> str:
         """What a message about alignment begins with."""
         return "unaligned async copy: " if isinstance(self.op, async_copy.Cp) else ""
+
+    def axis(self, number: int) -> int:
+        """The number of an axis as the kernel counts them: without the slots of a pipelined tile."""
+        alloc = self.memory.op
+        return number - (isinstance(alloc, tile.SharedAlloc) and alloc.stages > 1)
 
     def narrower(self, elements: int) -> str:
         """What would do where only so many elements are sure to be aligned."""
@@ -129,7 +133,7 @@ class _Checker:
                 wrong = last if at >= 0 else at
                 self.error(
                     place,
-                    f"index {wrong} along axis {axis} of {place.name}, whose extent there is {extent}",
+                    f"index {wrong} along axis {place.axis(axis)} of {place.name}, whose extent there is {extent}",
                     "indices run from 0 to the extent less 1; get() and put() guard an access",
                 )
 
@@ -163,8 +167,8 @@ class _Checker:
         if known < place.vec:
             self.error(
                 place,
-                f"{place.unaligned}{place.size} bytes at once need an index along axis {unit} of {place.name} that is "
-                f"a multiple of {place.vec}; this one is only known to be a multiple of {known}",
+                f"{place.unaligned}{place.size} bytes at once need an index along axis {place.axis(unit)} of {place.name} "
+                f"that is a multiple of {place.vec}; this one is only known to be a multiple of {known}",
                 f"write it as {place.vec} * something, or {place.narrower(known)}",
             )
 
@@ -200,7 +204,7 @@ class _Checker:
             fix = f"pad {place.name} to {multiple}, or leave its layout to the compiler"
         self.error(
             place,
-            f"{place.unaligned}{place.size} bytes at once from {place.name}, but {by}a step along axis {axis} is "
-            f"{step} bytes, not a multiple of {place.size}",
+            f"{place.unaligned}{place.size} bytes at once from {place.name}, but {by}a step along axis "
+            f"{place.axis(axis)} is {step} bytes, not a multiple of {place.size}",
             fix,
         )

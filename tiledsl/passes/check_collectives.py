@@ -13,27 +13,15 @@ from typing import ClassVar
 from tiledsl.errors import CompileError, CompileErrors, Loc
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import control, gpu, matrix, mem, ptx, tile, warp
-from tiledsl.passes.uniformity import LEVELS, WARP, Level, Uniformity, least_uniform
+from tiledsl.layout.banks import WARP
+from tiledsl.passes.called import called
+from tiledsl.passes.uniformity import LEVELS, Level, Uniformity, least_uniform
 
 __all__ = ["CheckCollectives"]
 
 _WHO = {"cta": "all threads of the block", "warp": "all 32 lanes of the warp"}
 _VARIES = {"cta": "block to block", "warp": "warp to warp", "thread": "thread to thread"}
 _WHOLE_WARPS = (matrix.LdMatrix, matrix.StMatrix, ptx.MmaSync)
-_CALLED = {
-    "gpu.barrier": "barrier()",
-    "gpu.sync_warp": "syncwarp()",
-    "tile.copy": "copy()",
-    "async.copy": "copy_async()",
-    "matrix.mma": "mma()",
-    "matrix.ldmatrix": "ptx.ldmatrix()",
-    "matrix.stmatrix": "ptx.stmatrix()",
-    "mem.ldmatrix": "ldmatrix",
-    "mem.stmatrix": "stmatrix",
-    "ptx.mma_sync": "ptx.mma_sync()",
-    "warp.shuffle": "a shuffle",
-    "warp.vote": "a vote",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +44,7 @@ class CheckCollectives:
         checker = _Checker(Uniformity(kernel), kernel.thread_count)
         checker.block(kernel.body, ())
         if checker.errors:
-            raise CompileErrors(checker.errors[:20])
+            raise CompileErrors(checker.errors)
 
 
 class _Checker:
@@ -93,7 +81,7 @@ class _Checker:
         if isinstance(op, _WHOLE_WARPS) and self.threads % WARP:
             self.errors.append(
                 CompileError(
-                    f"{_called(op)} needs all {WARP} lanes of each warp, but a block of {self.threads} threads ends "
+                    f"{called(op)} needs all {WARP} lanes of each warp, but a block of {self.threads} threads ends "
                     f"with a warp of {self.threads % WARP}",
                     op.loc,
                     fix=f"let threads(...) be a multiple of {WARP}",
@@ -114,7 +102,7 @@ class _Checker:
             origin = "" if cause is None else f": it depends on {_described(cause)}"
             self.errors.append(
                 CompileError(
-                    f"{_called(op)} moves one view by all threads of the block, but where this one begins may differ "
+                    f"{called(op)} moves one view by all threads of the block, but where this one begins may differ "
                     f"from {_VARIES[level]}{origin}",
                     op.loc,
                     fix="begin it where the block's tile begins; one thread's elements move with get() and put()",
@@ -123,28 +111,17 @@ class _Checker:
             return
 
     def error(self, op: Op, condition: _Condition) -> CompileError:
-        called = _called(op)
+        asked = called(op)
         cause = self.uniformity.cause(condition.value)
         origin = "" if cause is None else f": it depends on {_described(cause)}"
         where = f"line {condition.loc.line}" if condition.loc.line else "around it"
         return CompileError(
-            f"{called} must be reached by {_WHO[op.scope]}, but the {condition.what} in {where} "
+            f"{asked} must be reached by {_WHO[op.scope]}, but the {condition.what} in {where} "
             f"may differ from {_VARIES[condition.level]}{origin}",
             op.loc,
-            fix=f"move {called} out of the {'loop' if 'loop' in condition.what else 'if'}, "
+            fix=f"move {asked} out of the {'loop' if 'loop' in condition.what else 'if'}, "
             f"or use a condition that {_WHO[op.scope]} agree on",
         )
-
-
-def _called(op: Op) -> str:
-    """What the author calls `op`."""
-    match op:
-        case matrix.Load():
-            return "load_matrix()" if op.vec == 0 else "load_fragment()"
-        case matrix.Store():
-            return "store_matrix()" if op.vec == 0 else "store()"
-        case _:
-            return _CALLED.get(op.name, op.name)
 
 
 def _described(cause: Op) -> str:

@@ -21,8 +21,6 @@ from tiledsl.passes.structure import replace_op
 
 __all__ = ["Distribute"]
 
-MOST_ERRORS = 20
-
 Writer = Callable[[Any, Builder], Sequence[Value]]
 """Writes what an op becomes, and gives the values that stand for its results; CompileError where that cannot be had."""
 
@@ -44,7 +42,7 @@ class Distribute:
         walker = _Walker(kernel)
         walker.block(kernel.body)
         if walker.errors:
-            raise CompileErrors(list(walker.errors.values())[:MOST_ERRORS])
+            raise CompileErrors(walker.errors.values())
 
 
 class _Walker:

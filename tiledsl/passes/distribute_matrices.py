@@ -17,8 +17,10 @@ from tiledsl.errors import CompileError
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Op, Value
 from tiledsl.ir.ops import control, gpu, matrix, tile
-from tiledsl.ir.types import INDEX, FragmentType, SharedType
-from tiledsl.layout.fragments import WARP, WORD_BITS, FragmentLayout
+from tiledsl.ir.types import INDEX, FragmentType
+from tiledsl.layout.banks import WARP
+from tiledsl.layout.fragments import WORD_BITS, FragmentLayout
+from tiledsl.passes.called import called, name_of
 from tiledsl.passes.constants import integer
 from tiledsl.passes.distribute_copies import may_leave
 from tiledsl.passes.matrix_map import LANE_BITS, Field, Matrices, Run, lane_steps, matrices, runs, widths
@@ -34,7 +36,7 @@ def write_store(op: matrix.Store, b: Builder) -> Sequence[Value]:
     """What several warps hold, one of them writes."""
     type_, write = op.fragment.type, _store_matrices if op.vec == 0 else _store_elements
     assert isinstance(type_, FragmentType)
-    layout = _layout(type_)
+    layout = type_.held_as
     if layout.holders == 1:
         write(op, type_, b)
         return ()
@@ -62,16 +64,11 @@ def write_convert(op: matrix.Convert, b: Builder) -> Sequence[Value]:
     sources = _sources(src, dst)
     if sources is None:
         raise CompileError(
-            f"a thread does not hold all elements of {_layout(dst)} that it needs: they are held as {_layout(src)}",
+            f"a thread does not hold all elements of {dst.held_as} that it needs: they are held as {src.held_as}",
             op.loc,
             "go through shared memory: store() the fragment into a tile, barrier(), load_matrix() it",
         )
     return [_permuted(op.fragment, src, dst, sources, b)]
-
-
-def _layout(type_: FragmentType) -> FragmentLayout:
-    assert type_.layout is not None
-    return type_.layout
 
 
 # -- indices ---------------------------------------------------------------------------------------
@@ -82,7 +79,7 @@ class _Places:
 
     def __init__(self, type_: FragmentType, b: Builder) -> None:
         self.type, self.b = type_, b
-        self.layout = _layout(type_)
+        self.layout = type_.held_as
         self.known: dict[object, Value] = {}
 
     def index(self, origin: Value | None, axis: int, steps: list[Field], constant: int) -> Value:
@@ -150,7 +147,7 @@ class _Places:
 
 
 def _load_matrices(op: matrix.Load, b: Builder) -> Value:
-    trans = _transposed("load_matrix()", "load_fragment()", op, op.side, op.type)
+    trans = _transposed("load_fragment()", op, op.side, op.type)
     places = _Places(op.type, b)
     words: list[Value] = []
     for part in matrices(op.type):
@@ -160,7 +157,7 @@ def _load_matrices(op: matrix.Load, b: Builder) -> Value:
 
 
 def _store_matrices(op: matrix.Store, type_: FragmentType, b: Builder) -> None:
-    trans = _transposed("store_matrix()", "store()", op, op.side, type_)
+    trans = _transposed("store()", op, op.side, type_)
     places = _Places(type_, b)
     words = b.add(matrix.ToWords(op.fragment)).results
     for part in matrices(type_):
@@ -183,18 +180,19 @@ def _row_of(places: _Places, side: tile.Side, part: Matrices) -> list[Value]:
     return at
 
 
-def _transposed(called: str, plain: str, op: Op, side: tile.Side, type_: FragmentType) -> bool:
+def _transposed(plain: str, op: Op, side: tile.Side, type_: FragmentType) -> bool:
     """Do the matrices lie in memory across the words of a lane? CompileError where the instruction has no such form."""
-    layout, dtype = _layout(type_), type_.dtype
+    layout, dtype = type_.held_as, type_.dtype
     use = f"use {plain}, which moves element by element"
     if dtype.bits > WORD_BITS or (layout.operand == "acc" and dtype.bits != 16):
-        raise CompileError(f"{called} of {dtype} held as {layout}: a lane does not hold words of its rows", op.loc, use)
+        message = f"{called(op)} of {dtype} held as {layout}: a lane does not hold words of its rows"
+        raise CompileError(message, op.loc, use)
     if side.unit is None:
-        raise CompileError(f"{called} from a view without the axis along which the tile's rows run", op.loc, use)
+        raise CompileError(f"{called(op)} from a view without the axis along which the tile's rows run", op.loc, use)
     trans = side.unit != _along_words(layout)
     if trans and dtype.bits != 16:
         raise CompileError(
-            f"{called} of {dtype} would have to transpose, since the tile's rows do not run along "
+            f"{called(op)} of {dtype} would have to transpose, since the tile's rows do not run along "
             f"{'k' if layout.operand != 'acc' else 'the columns'} of {layout}; it transposes 16-bit elements only",
             op.loc,
             f"{use}, or store the tile the other way round",
@@ -212,7 +210,7 @@ def _along_words(layout: FragmentLayout) -> int:
 
 def _load_elements(op: matrix.Load, b: Builder) -> Value:
     type_, side = op.type, op.side
-    parts = _runs("load_fragment()", op, side, type_, op.vec)
+    parts = _runs(op, side, type_, op.vec)
     places, count = _Places(type_, b), op.vec // type_.dtype.bytes
     guarded = may_leave(side, type_.dims)
     zero = b.constant(type_.dtype.python(0), type_.dtype) if guarded else None
@@ -232,7 +230,7 @@ def _load_elements(op: matrix.Load, b: Builder) -> Value:
 
 def _store_elements(op: matrix.Store, type_: FragmentType, b: Builder) -> None:
     side = op.side
-    parts = _runs("store()", op, side, type_, op.vec)
+    parts = _runs(op, side, type_, op.vec)
     places, count = _Places(type_, b), op.vec // type_.dtype.bytes
     access = tile.Put if may_leave(side, type_.dims) else tile.Store
     for part in parts:
@@ -250,15 +248,14 @@ def _element_of(places: _Places, side: tile.Side, part: Run) -> list[Value]:
     return at
 
 
-def _runs(called: str, op: Op, side: tile.Side, type_: FragmentType, vec: int) -> list[Run]:
+def _runs(op: Op, side: tile.Side, type_: FragmentType, vec: int) -> list[Run]:
     found = runs(type_, side.unit, vec // type_.dtype.bytes)
     if found is not None:
         return found
     possible = widths(type_, side.unit)
     held = f"{possible[-1] // type_.dtype.bytes} {type_.dtype}" if len(possible) > 1 else "single elements"
-    name = side.memory.name or ("the tile" if isinstance(side.type, SharedType) else "the tensor")
     raise CompileError(
-        f"{called} with vec={vec}: of {_layout(type_)} a lane holds {held} side by side in {name}",
+        f"{called(op)} with vec={vec}: of {type_.held_as} a lane holds {held} side by side in {name_of(side.memory)}",
         op.loc,
         f"use vec={' or '.join(map(str, possible))}",
     )
@@ -279,12 +276,12 @@ def _sources(src: FragmentType, dst: FragmentType) -> list[int] | None:
 
 def _parts(type_: FragmentType) -> list[tuple[int, int]]:
     """How far from the first thread's elements those of each thread lie."""
-    warps = range(_layout(type_).threads // WARP)
+    warps = range(type_.held_as.threads // WARP)
     return [_place(type_, 0, warp, lane) for warp in warps for lane in range(WARP)]
 
 
 def _place(type_: FragmentType, register: int, warp: int = 0, lane: int = 0) -> tuple[int, int]:
-    return _layout(type_).place(type_.dims, type_.dtype.bits, register, warp, lane)
+    return type_.held_as.place(type_.dims, type_.dtype.bits, register, warp, lane)
 
 
 def _permuted(value: Value, src: FragmentType, dst: FragmentType, sources: list[int], b: Builder) -> Value:

@@ -45,6 +45,14 @@ def _needs_wide_index(kernel: Kernel) -> bool:
     return any(not -(1 << 31) <= op.value < 1 << 31 for op in constants)
 
 
+def _constant(x: Expander, op: arith.Constant) -> None:
+    x.give(op.result, [x.b.constant(op.value, x.index if op.dtype is INDEX else op.dtype)])
+
+
+def _scalar(x: Expander, op: arith.Scalar) -> None:
+    x.give(op.result, [x.b.scalar(op.fn.name, *x.all(op.operands), nowrap=op.nowrap)])
+
+
 def _position(x: Expander, op: gpu.Position) -> None:
     attrs: dict[str, Any] = {**op.attrs, "dtype": I32}
     value = x.b.value(type(op)(**attrs))
@@ -124,6 +132,8 @@ _RULES: dict[type[Op], Rule] = {
     gpu.BlockId: _position,
     gpu.WarpId: _position,
     gpu.LaneId: _position,
+    arith.Constant: _constant,
+    **dict.fromkeys(arith.Scalar.__subclasses__(), _scalar),
     arith.Select: _select,
     arith.Cast: _cast,
     control.For: _for,

@@ -17,7 +17,6 @@ from tiledsl.ir.ops import arith, async_copy, gpu, mem, tile
 from tiledsl.ir.types import I32
 from tiledsl.passes.addresses import Memory, below, both, bounds, inside_from, unsigned_extent
 from tiledsl.passes.expander import Expander, Rule
-from tiledsl.passes.structure import loops_around
 
 __all__ = ["ASYNC_RULES"]
 
@@ -104,7 +103,7 @@ class _Copy:
         """
         self.x.b.loc = self.op.loc
         b = self.x.b
-        depths = [loops_around(v) for v in self.op.source.origin]
+        depths = [self.x.depth(v) for v in self.op.source.origin]
         last = max(range(len(depths)), key=lambda axis: depths[axis])
         index = self.indices[last]
         limit = unsigned_extent(b, self.memory.extents[last], index.dtype)

@@ -76,8 +76,8 @@ class _Parts:
 
 def _tiles(value: Value) -> tuple[int, int]:
     type_ = value.type
-    assert isinstance(type_, FragmentType) and type_.layout is not None
-    return type_.layout.tiles(type_.dims)
+    assert isinstance(type_, FragmentType)
+    return type_.held_as.tiles(type_.dims)
 
 
 MATRIX_RULES: dict[type[Op], Rule] = {

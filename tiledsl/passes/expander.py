@@ -9,7 +9,7 @@ from tiledsl.ir.abi import abi_of
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import arith, control
-from tiledsl.ir.types import I32, I64, INDEX, FragmentType, GlobalType, Type
+from tiledsl.ir.types import I32, I64, INDEX, DType, FragmentType, GlobalType, Type
 from tiledsl.passes.addresses import Memory, pointer_to
 from tiledsl.passes.shared_layout import lay_out_shared
 from tiledsl.passes.structure import loops_around
@@ -18,6 +18,35 @@ __all__ = ["Expander", "Rule"]
 
 Rule = Callable[["Expander", Any], None]
 """Writes the thread level of one op and gives what stands for its results."""
+
+
+class _Once(Builder):
+    """Writes equal constants, scalar functions and casts once a block.
+
+    Accesses to one memory have most of their arithmetic in common; what is not made need not be merged later.
+    """
+
+    def __init__(self, block: Block) -> None:
+        super().__init__(block)
+        self._known: dict[tuple[object, ...], Value] = {}
+
+    def constant(self, value: int | float | bool, dtype: DType) -> Value:
+        key = self.block, dtype.name, repr(value)  # 0.0 == -0.0
+        if key not in self._known:
+            self._known[key] = super().constant(value, dtype)
+        return self._known[key]
+
+    def scalar(self, fn: str, *operands: Value, nowrap: bool = False) -> Value:
+        key = self.block, fn, nowrap, *operands
+        if key not in self._known:
+            self._known[key] = super().scalar(fn, *operands, nowrap=nowrap)
+        return self._known[key]
+
+    def cast(self, value: Value, to: DType) -> Value:
+        key = self.block, value, to.name
+        if key not in self._known:
+            self._known[key] = super().cast(value, to)
+        return self._known[key]
 
 
 class Expander:
@@ -36,7 +65,8 @@ class Expander:
         self.mapping: dict[Value, list[Value]] = {}
         self.memories: dict[Value, Memory] = {}
         self.written: set[Op] = set()
-        self.b = Builder(self.body)
+        self.b: Builder = _Once(self.body)
+        self._depths: dict[Value, int] = {}
 
     def run(self) -> None:
         self._parameters()
@@ -89,7 +119,11 @@ class Expander:
 
     def address(self, memory: Value, indices: Sequence[Value]) -> Value:
         """A pointer to the element at `indices`, summed up from what the most loops leave as it is."""
-        return pointer_to(self.b, self.memories[memory], self.all(indices), [loops_around(v) for v in indices])
+        return pointer_to(self.b, self.memories[memory], self.all(indices), [self.depth(v) for v in indices])
+
+    def depth(self, value: Value) -> int:
+        """How many loops change a value of the old body."""
+        return loops_around(value, self._depths)
 
     def elements(self, value: Value) -> list[Value]:
         """The elements of a scalar or a fragment: what its registers hold."""

@@ -23,6 +23,7 @@ from tiledsl.ir import semantics
 from tiledsl.ir.core import Block, Kernel, Value
 from tiledsl.ir.ops import arith, control, gpu, tile
 from tiledsl.ir.types import BOOL, INDEX, DType, GlobalType
+from tiledsl.layout.banks import WARP
 from tiledsl.passes.structure import trip_count
 from tiledsl.passes.uniformity import Uniformity
 
@@ -31,7 +32,6 @@ __all__ = ["Form", "Lanes"]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-WARP = 32
 EXACT_TERMS = 1 << 31
 """Lane constants of a form stay below this, so that 32-bit arithmetic on them does not wrap."""
 
@@ -119,7 +119,7 @@ class Lanes:
     def is_uniform(self, value: Value) -> bool:
         """True if all lanes of a warp agree on `value`: by form, by a look at what it comes from, or by analysis."""
         form = self.of(value)
-        return (form is not None and form.is_uniform) or self._lanes_agree(value)
+        return self._lanes_agree(value) if form is None else form.is_uniform
 
     def _lanes_agree(self, value: Value) -> bool:
         return self._is_plainly_uniform(value, PLAIN_DEPTH) or self.uniformity.of(value) != "thread"
@@ -165,6 +165,9 @@ class Lanes:
                 return self._either(value, owner.condition, ends[0], ends[1])
             case control.For():
                 return self._after_loop(value, owner)
+            case tile.Extract():
+                element = _packed(owner)
+                return None if element is None else self.of(element)
             case _:
                 return None
 
@@ -341,7 +344,21 @@ class Lanes:
 def _inputs(value: Value) -> list[Value]:
     """What to evaluate first: plain chains of ops may be longer than Python's stack."""
     op = value.op
+    if isinstance(op, tile.Extract):
+        element = _packed(op)
+        return [] if element is None else [element]
     return op.operands if isinstance(op, (arith.Scalar, arith.Cast, arith.Select)) else []
+
+
+def _packed(op: tile.Extract) -> Value | None:
+    """The value that is taken out of a fragment again, such as one of the coordinates of a matrix fragment."""
+    pack = op.fragment.op
+    if not isinstance(pack, tile.Pack):
+        return None
+    number = 0
+    for i, extent in zip(op.at, pack.type.local, strict=True):
+        number = number * extent + i
+    return pack.operands[number if len(pack.operands) > 1 else 0]
 
 
 def _common(form: Form) -> int:

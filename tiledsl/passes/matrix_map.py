@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from tiledsl.ir.ops.tile import VECTOR_BYTES
 from tiledsl.ir.types import FragmentType
-from tiledsl.layout.fragments import ROWS, WORD_BITS, FragmentLayout
+from tiledsl.layout.fragments import ROWS, WORD_BITS
 
 __all__ = ["LANE_BITS", "Field", "Matrices", "Run", "fields", "lane_steps", "matrices", "runs", "widths"]
 
 LANE_BITS = 5
 ROW_BITS = ROWS.bit_length() - 1
-VECTOR_BYTES = (16, 8, 4, 2)
 
 Place = tuple[int, int]
 
@@ -65,7 +65,7 @@ def matrices(type_: FragmentType) -> list[Matrices]:
 
     All have the same steps as far as they go, so that their addresses differ by constants.
     """
-    layout = _layout(type_)
+    layout = type_.held_as
     bits = type_.dtype.bits
     per_word = WORD_BITS // bits
     begins = [layout.place(type_.dims, bits, word * per_word, 0, 0) for word in range(type_.size // per_word)]
@@ -107,7 +107,7 @@ class Run:
 
 def runs(type_: FragmentType, unit: int | None, count: int) -> list[Run] | None:
     """A fragment as runs of `count` elements along the axis `unit`; None if a lane does not hold them so."""
-    layout = _layout(type_)
+    layout = type_.held_as
     places = [layout.place(type_.dims, type_.dtype.bits, r, 0, 0) for r in range(type_.size)]
     if count == 1:
         return [Run(at, (r,)) for r, at in enumerate(places)]
@@ -132,20 +132,14 @@ def _along(at: Place, axis: int, distance: int) -> Place:
 def widths(type_: FragmentType, unit: int | None) -> list[int]:
     """Bytes that one access of a lane may have along `unit`, the narrowest first."""
     size = type_.dtype.bytes
-    wide = [v for v in VECTOR_BYTES if v > size and runs(type_, unit, v // size) is not None]
-    return [size, *reversed(wide)]
+    return [size, *(v for v in VECTOR_BYTES if v > size and runs(type_, unit, v // size) is not None)]
 
 
 def lane_steps(type_: FragmentType, axis: int) -> list[Field]:
     """A lane's part of the row or column of each element that it holds."""
-    layout = _layout(type_)
+    layout = type_.held_as
     _, _, *steps = layout.within(0, type_.dtype.bits)
     # With g = lane // 4 and t = lane % 4: rows go by g and columns by t, for B the other way round.
     by_group = axis == (1 if layout.operand == "b" else 0)
     low, count = (2, 3) if by_group else (0, 2)
     return [Field(low, count, steps[axis])]
-
-
-def _layout(type_: FragmentType) -> FragmentLayout:
-    assert type_.layout is not None, f"{type_} has no layout"
-    return type_.layout

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import async_copy, control, tile
-from tiledsl.ir.types import SharedType, is_memory
+from tiledsl.ir.types import GlobalType, SharedType, is_memory
 
-__all__ = ["LoopBody", "accesses", "name_of", "outside_values", "overlap"]
+__all__ = ["LoopBody", "accesses", "fills", "outside_values", "overlap"]
 
 
 class LoopBody:
@@ -25,7 +25,7 @@ class LoopBody:
         self.kernel, self.op, self.block = kernel, op, op.body
         self.ops = op.body.ops[:-1]
         self.inside = dict.fromkeys(op.body.walk())
-        self.copies = [c for c in self.ops if isinstance(c, tile.Copy) and isinstance(c.dst.type, SharedType)]
+        self.copies = [c for c in self.ops if isinstance(c, tile.Copy) and fills(c)]
         self.tiles: dict[Value, tile.SharedAlloc] = {}
         for copy in self.copies:
             alloc = copy.dst.memory.op
@@ -81,6 +81,11 @@ class LoopBody:
         return next((memory for memory, writes in accesses(op) if memory in self.tiles and not writes), None)
 
 
+def fills(copy: tile.Copy) -> bool:
+    """True if the copy brings what is in global memory to a shared tile; between tiles it only moves what is there."""
+    return isinstance(copy.src.type, GlobalType) and isinstance(copy.dst.type, SharedType)
+
+
 def outside_values(op: Op, body: Block) -> Iterator[Value]:
     """Arguments of `body` and results of its ops that `op`, or an op inside it, uses."""
     for inner in op.walk():
@@ -100,10 +105,6 @@ def accesses(op: Op) -> list[tuple[Value, bool]]:
         case _:
             kinds = [kind == "write" for kind in ("read", "write") if kind in op.effects]
             return [(v, writes) for v in op.operands if is_memory(v.type) for writes in kinds]
-
-
-def name_of(memory: Value) -> str:
-    return memory.name or "the tile"
 
 
 def overlap(a: Value, b: Value) -> bool:

@@ -10,20 +10,13 @@ from __future__ import annotations
 from tiledsl.errors import CompileError, CompileErrors
 from tiledsl.ir.core import Op, Value
 from tiledsl.ir.ops import async_copy, control, tile
-from tiledsl.ir.types import SharedType
+from tiledsl.passes.called import called, name_of
 from tiledsl.passes.constants import integer
-from tiledsl.passes.pipeline_body import LoopBody, accesses, name_of, overlap
+from tiledsl.passes.pipeline_body import LoopBody, accesses, fills, overlap
 
 __all__ = ["check_loop"]
 
-MOST_ERRORS = 20
-
-_GROUPS: dict[type[Op], str] = {
-    async_copy.CommitGroup: "ptx.commit_group()",
-    async_copy.WaitGroup: "ptx.wait_group()",
-    async_copy.Wait: "wait()",
-    async_copy.Cp: "ptx.cp_async()",
-}
+_GROUPS = (async_copy.CommitGroup, async_copy.WaitGroup, async_copy.Wait, async_copy.Cp)
 
 
 def check_loop(body: LoopBody) -> None:
@@ -34,11 +27,7 @@ def check_loop(body: LoopBody) -> None:
         checker.check_copy(copy)
     checker.check_tiles()
     if checker.errors:
-        raise CompileErrors(checker.errors[:MOST_ERRORS])
-
-
-def _called(op: tile.Copy) -> str:
-    return "copy_async()" if isinstance(op, async_copy.Copy) else "copy()"
+        raise CompileErrors(checker.errors)
 
 
 class _Checker:
@@ -56,17 +45,17 @@ class _Checker:
             if isinstance(op, control.For) and op.stages:
                 fix = "pipeline the inner one; the outer one stays a plain loop"
                 self.error(op, "a pipelined loop inside a pipelined loop", fix)
-            if type(op) in _GROUPS:
-                message = f"{_GROUPS[type(op)]} inside a pipelined loop, which commits and waits by itself"
+            if isinstance(op, _GROUPS):
+                message = f"{called(op)} inside a pipelined loop, which commits and waits by itself"
                 self.error(op, message, "leave it out; copy_async() is all that the body needs")
             if isinstance(op, async_copy.Copy) and op.result.uses:
                 message = "the token of copy_async() is used, but inside a pipelined loop the loop itself waits"
                 self.error(op, message, "write copy_async(src, dst) as a statement")
-            if isinstance(op, tile.Copy) and isinstance(op.dst.type, SharedType) and op not in self.body.copies:
-                message = f"{_called(op)} under an if or in an inner loop of a pipelined loop cannot begin ahead"
+            if isinstance(op, tile.Copy) and fills(op) and op not in self.body.copies:
+                message = f"{called(op)} under an if or in an inner loop of a pipelined loop cannot begin ahead"
                 fix = "copy in the loop's own body; past the edge of a tensor it gives zeros without a condition"
                 self.error(op, message, fix)
-        if not self.body.copies:
+        if not self.body.copies and not self.errors:
             message = "a pipelined loop that copies nothing to a shared tile, so there is nothing to begin ahead"
             self.error(self.op, message, "copy_async() what an iteration needs to a shared tile, or write a plain for")
 
@@ -74,7 +63,7 @@ class _Checker:
 
     def check_copy(self, copy: tile.Copy) -> None:
         """What the copy is made of, and what it reads, must be there when earlier iterations have not run."""
-        what = f"a consumer that feeds its producer: {_called(copy)} to {name_of(copy.dst.memory)}"
+        what = f"a consumer that feeds its producer: {called(copy)} to {name_of(copy.dst.memory)}"
         blamed = self.body.blame(copy.operands)
         fix = "say where to copy from by the loop's variable and by what is known before the loop"
         if isinstance(blamed, Value):
@@ -83,7 +72,7 @@ class _Checker:
         elif blamed is not None:
             self.error(copy, f"{what} depends on what line {blamed.loc.line} reads in the loop{self.ahead()}", fix)
         elif self.body.variable in self.body.slice(copy.dst.origin):
-            message = f"where in {name_of(copy.dst.memory)} {_called(copy)} goes changes from one iteration to the next"
+            message = f"where in {name_of(copy.dst.memory)} {called(copy)} goes changes from one iteration to the next"
             fix = "copy to the same place in every iteration; stages= keeps the tiles of several iterations apart"
             self.error(copy, message, fix)
         source = copy.src.memory
@@ -138,7 +127,8 @@ class _Checker:
         self.error(op, message, f"use another tile, which may lie on the same bytes: shared(..., over={name})")
 
     def check_writer(self, op: Op, memory: Value) -> None:
-        if not isinstance(op, (tile.Copy, async_copy.Cp)):  # they have messages of their own
+        told = fills(op) if isinstance(op, tile.Copy) else isinstance(op, async_copy.Cp)
+        if not told:
             message = f"{name_of(memory)} is written here and by the copies of the pipelined loop"
             self.error(op, message, "let the copies fill it, and write to another tile")
 

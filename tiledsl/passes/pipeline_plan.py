@@ -14,8 +14,10 @@ from tiledsl.errors import CompileError, CompileErrors
 from tiledsl.ir.core import Kernel, Op, Value
 from tiledsl.ir.ops import async_copy, control, gpu, matrix, tile
 from tiledsl.ir.types import SharedType
-from tiledsl.passes.pipeline_body import LoopBody, accesses, name_of, overlap
+from tiledsl.passes.called import name_of
+from tiledsl.passes.pipeline_body import LoopBody, accesses, overlap
 from tiledsl.passes.pipeline_checks import check_loop
+from tiledsl.passes.structure import ops_around
 
 __all__ = ["LoopPlan", "Step", "plan_loop"]
 
@@ -151,10 +153,5 @@ def _after_barrier(loop: Op) -> bool:
 
 def _outermost_loop(op: Op) -> Op | None:
     """The outermost loop around `op`."""
-    found: Op | None = None
-    block = op.parent
-    while block is not None and isinstance(block.parent, Op):
-        if isinstance(block.parent, (control.For, control.While)):
-            found = block.parent
-        block = block.parent.parent
-    return found
+    loops = [around for around, _ in ops_around(op.parent) if isinstance(around, (control.For, control.While))]
+    return loops[-1] if loops else None

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from math import prod
 
-from tiledsl.ir.core import Op
+from tiledsl.ir.core import Block, Op
 from tiledsl.ir.ops import async_copy, control, matrix, tile
 from tiledsl.layout.banks import Kind
 from tiledsl.passes.active_lanes import ActiveLanes, Mask
 from tiledsl.passes.lanes import Form, Lanes
-from tiledsl.passes.structure import trip_count
+from tiledsl.passes.structure import ops_around, trip_count
 
 __all__ = ["UNKNOWN_TRIPS", "SharedAccess", "shared_accesses"]
 
 UNKNOWN_TRIPS = 64
 """What a loop counts in the weight of an access if its trip count is not known at compile time."""
-
-MATRIX_ROWS = 8
-"""Of each matrix that ldmatrix and stmatrix move; so many lanes give its rows."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,7 +75,7 @@ def _of(op: tile.Access, alloc: tile.SharedAlloc, lanes: Lanes, mask: Mask) -> l
     indices = [lanes.of(v) for v in op.indices]
     forms = [i for i in indices if i is not None]
     if isinstance(op, (matrix.LdMatrix, matrix.StMatrix)):
-        mask = replace(mask, lanes=mask.lanes & lanes.first(MATRIX_ROWS * op.num))
+        mask = replace(mask, lanes=mask.lanes & lanes.first(matrix.MATRIX_ROWS * op.num))
     base = SharedAccess(op, alloc, kind, op.vec * element, _weight(op), None, None, mask)
     if len(forms) < len(indices):
         return [base]
@@ -113,16 +111,18 @@ def _guarded(access: SharedAccess, indices: list[Form]) -> list[SharedAccess]:
 
 
 def _weight(op: Op) -> int:
-    weight = 1
-    block = op.parent
-    while block is not None and isinstance(block.parent, Op):
-        owner = block.parent
-        if isinstance(owner, control.For):
+    return prod(_times(owner, block) for owner, block in ops_around(op.parent))
+
+
+def _times(owner: Op, block: Block) -> int:
+    """How often `owner` runs this one of its blocks."""
+    match owner:
+        case control.For():
             trips = trip_count(owner)
-            weight *= UNKNOWN_TRIPS if trips is None else trips
-        elif isinstance(owner, control.While):
-            weight *= UNKNOWN_TRIPS
-        elif isinstance(owner, control.If) and owner.likely and block is owner.orelse:
+            return UNKNOWN_TRIPS if trips is None else trips
+        case control.While():
+            return UNKNOWN_TRIPS
+        case control.If() if owner.likely and block is owner.orelse:
             return 0
-        block = owner.parent
-    return weight
+        case _:
+            return 1

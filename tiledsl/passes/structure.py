@@ -1,8 +1,8 @@
-"""Edits of structured control flow that several passes share: trip counts, inlining, dropping results."""
+"""Structured control flow, as several passes read and edit it: what is around an op, trip counts, inlining, results."""
 
 from __future__ import annotations
 
-from typing import Sequence
+from collections.abc import Iterator, Sequence
 
 from tiledsl.ir.core import Block, Op, Value
 from tiledsl.ir.ops import control
@@ -14,6 +14,7 @@ __all__ = [
     "drop_while_inputs",
     "drop_while_outputs",
     "loops_around",
+    "ops_around",
     "replace_op",
     "take_block",
     "trip_count",
@@ -28,12 +29,18 @@ def trip_count(op: control.For) -> int | None:
     return len(range(lo, hi, step))
 
 
-def loops_around(value: Value) -> int:
-    """How many loops around it change `value`: none for a parameter, or what is computed from parameters alone."""
-    depths: dict[Value, int] = {}
+def loops_around(value: Value, known: dict[Value, int] | None = None) -> int:
+    """How many loops around it change `value`: none for a parameter, or what is computed from parameters alone.
+
+    `known` keeps what was found, for the next question about the same IR.
+    """
+    depths = {} if known is None else known
     pending = [value]
     while pending:
         here = pending[-1]
+        if here in depths:
+            pending.pop()
+            continue
         op = here.op
         inputs = op.operands if op is not None and op.is_pure and not op.blocks else []
         missing = [v for v in inputs if v not in depths]
@@ -50,11 +57,14 @@ def _nesting(value: Value) -> int:
     """How many loops there are around the place where `value` is made."""
     owner = value.owner
     block = owner.parent if isinstance(owner, Op) else owner
-    count = 0
+    return sum(isinstance(op, (control.For, control.While)) for op, _ in ops_around(block))
+
+
+def ops_around(block: Block | None) -> Iterator[tuple[Op, Block]]:
+    """The ops that `block` lies in, the innermost first, each with that one of its blocks."""
     while block is not None and isinstance(block.parent, Op):
-        count += isinstance(block.parent, (control.For, control.While))
+        yield block.parent, block
         block = block.parent.parent
-    return count
 
 
 def replace_op(op: Op, values: Sequence[Value]) -> None:

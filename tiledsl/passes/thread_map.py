@@ -16,6 +16,7 @@ from typing import Any
 from tiledsl.errors import CompileError
 from tiledsl.ir.ops import async_copy, tile
 from tiledsl.ir.types import GlobalType
+from tiledsl.passes.called import called, name_of
 
 __all__ = ["Coordinate", "Plan", "ThreadMap", "even_widths", "plan_copy"]
 
@@ -111,20 +112,20 @@ def plan_copy(op: tile.Copy, threads: int) -> Plan:
     that follows from the types alone. What an asynchronous copy moves at once has to be side by side on both sides.
     Whether the accesses are aligned is for `check-accesses`.
     """
-    called = _called(op)
+    asked = called(op)
     sides = sorted((op.src, op.dst), key=lambda side: not isinstance(side.type, GlobalType))  # stable
     units = [side.unit for side in sides if side.unit is not None]
     width = op.vec // op.dtype.bytes
     if width > 1 and not units:
         raise CompileError(
-            f"{called} with vec={op.vec}: neither side has its axis of stride 1 among the copied axes",
+            f"{asked} with vec={op.vec}: neither side has its axis of stride 1 among the copied axes",
             op.loc,
             _one_element(op),
         )
     axis = units[0] if units else len(op.shape) - 1
     if op.shape[axis] % width:
         raise CompileError(
-            f"{called} with vec={op.vec}: rows of {op.shape[axis]} {op.dtype} (axis {axis} of {_by(op.shape)}) are not "
+            f"{asked} with vec={op.vec}: rows of {op.shape[axis]} {op.dtype} (axis {axis} of {_by(op.shape)}) are not "
             f"a multiple of {width} elements",
             op.loc,
             _advice(op, axis, threads),
@@ -132,7 +133,7 @@ def plan_copy(op: tile.Copy, threads: int) -> Plan:
     plan = ThreadMap(op.shape, axis, width, threads)
     if plan.accesses % threads:
         raise CompileError(
-            f"{called} of {_by(op.shape)} {op.dtype} is {plan.accesses} accesses of {op.vec} bytes, "
+            f"{asked} of {_by(op.shape)} {op.dtype} is {plan.accesses} accesses of {op.vec} bytes, "
             f"which {threads} threads cannot share equally",
             op.loc,
             _advice(op, axis, threads),
@@ -141,10 +142,6 @@ def plan_copy(op: tile.Copy, threads: int) -> Plan:
     if isinstance(op, async_copy.Copy) and width > 1 and not (found.src_vector and found.dst_vector):
         raise _transposing(op)
     return found
-
-
-def _called(op: tile.Copy) -> str:
-    return "copy_async()" if isinstance(op, async_copy.Copy) else "copy()"
 
 
 def _one_element(op: tile.Copy) -> str:
@@ -156,8 +153,7 @@ def _one_element(op: tile.Copy) -> str:
 
 def _transposing(op: tile.Copy) -> CompileError:
     """An asynchronous copy whose bytes would have to part on their way."""
-    name = op.dst.memory.name or "the tile"
-    source = op.src.memory.name or "the tensor"
+    name, source = name_of(op.dst.memory), name_of(op.src.memory)
     return CompileError(
         f"copy_async() with vec={op.vec}: neighbours in {source} are not neighbours in {name}, but what it moves at "
         "once stays together",

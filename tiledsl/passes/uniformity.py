@@ -15,15 +15,14 @@ from typing import Literal
 
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import arith, control, gpu, matrix, mem, ptx, tile, warp
+from tiledsl.layout.banks import WARP
 from tiledsl.passes.constants import integer
 
-__all__ = ["LEVELS", "WARP", "Level", "Uniformity", "least_uniform"]
+__all__ = ["LEVELS", "Level", "Uniformity", "least_uniform"]
 
 Level = Literal["grid", "cta", "warp", "thread"]
 LEVELS: tuple[Level, ...] = ("grid", "cta", "warp", "thread")
 _RANK: dict[Level, int] = {level: rank for rank, level in enumerate(LEVELS)}
-WARP = 32
-"""Threads of one."""
 
 
 def least_uniform(*levels: Level) -> Level:
@@ -195,7 +194,7 @@ class Uniformity:
     def _is_thread_x(self, value: Value) -> bool:
         """The index along x, or a cast of it, in a block whose rows are whole warps (or that is one row)."""
         op = value.op
-        if isinstance(op, arith.Cast) and op.to.bits >= WARP and op.to.is_integer:
+        if isinstance(op, arith.Cast) and op.to.bits >= 32 and op.to.is_integer:
             return self._is_thread_x(op.src)
         rows_are_warps = self._threads[0] % WARP == 0 or all(n == 1 for n in self._threads[1:])
         return isinstance(op, gpu.ThreadId) and op.axis == 0 and rows_are_warps

@@ -27,6 +27,7 @@ from tiledsl.passes.shared_accesses import SharedAccess
 
 __all__ = ["Merged", "Number", "Pattern", "Place", "WavefrontCounter", "Wavefronts"]
 
+LARGEST = np.iinfo(np.int64).max
 MOST_CASES = 256
 """An access with more than so many cases under a layout is not counted under it."""
 
@@ -181,7 +182,7 @@ class WavefrontCounter:
         row = pattern.row + cases[:, 0, None, None]
         place = layout.place(row, pattern.column + cases[:, 1, None, None], dims)
         address = (row * layout.pitch(dims) + place) * element
-        start = np.where(mask, address, np.iinfo(np.int64).max).min(axis=2, keepdims=True) // WORD * WORD
+        start = np.where(mask, address, LARGEST).min(axis=2, keepdims=True) // WORD * WORD
         raw = np.where(mask, address - start, -1).tobytes()
         size = WARP * address.itemsize
         taking_part = [bool(mask[warp].any()) for warp in range(len(mask))] * len(cases)

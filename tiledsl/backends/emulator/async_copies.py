@@ -17,11 +17,11 @@ from tiledsl.backends.emulator.cohort import Cohort
 from tiledsl.backends.emulator.memory import Span
 from tiledsl.backends.emulator.options import Access, Hook
 from tiledsl.ir.core import Op
+from tiledsl.layout.banks import WARP
 
 __all__ = ["AsyncCopies"]
 
 Ints = NDArray[np.int64]
-LANES = 32
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,7 +58,7 @@ class AsyncCopies:
     def __init__(self, shared: NDArray[np.uint8], first: int, warps: int) -> None:
         self.shared, self.first = shared, first
         # [blocks, threads]: how many groups a thread has committed, and how many of them have arrived.
-        self.committed = np.zeros((len(shared), warps * LANES), np.int64)
+        self.committed = np.zeros((len(shared), warps * WARP), np.int64)
         self.arrived = np.zeros_like(self.committed)
         self.pending: list[_Batch] = []
 

@@ -17,6 +17,7 @@ from tiledsl.ir import semantics
 from tiledsl.ir.semantics import numpy_dtype
 from tiledsl.ir.tensor_core import Fma, mma_planes
 from tiledsl.ir.types import DTYPES, F64
+from tiledsl.layout.banks import WARP
 from tiledsl.layout.fragments import FragmentLayout, Operand
 from tiledsl.layout.mma import MmaRow
 
@@ -25,7 +26,6 @@ __all__ = ["coordinates", "permutation", "product"]
 Array = NDArray[Any]
 Ints = NDArray[np.int64]
 Values = Sequence[Any]
-LANES = 32
 
 
 def product(row: MmaRow, a: Values, b: Values, c: Values, tiles: tuple[int, int, int] = (1, 1, 1)) -> tuple[Any, ...]:
@@ -53,8 +53,8 @@ def product(row: MmaRow, a: Values, b: Values, c: Values, tiles: tuple[int, int,
 
 def _shape(values: Values) -> tuple[int, int, int]:
     """The groups and warps along which any of the values varies, and 32 lanes."""
-    groups, warps, _ = np.broadcast_shapes((1, 1, LANES), *(np.shape(v) for v in values))
-    return groups, warps, LANES
+    groups, warps, _ = np.broadcast_shapes((1, 1, WARP), *(np.shape(v) for v in values))
+    return groups, warps, WARP
 
 
 def _planes(row: MmaRow, operand: Operand, values: Values, shape: tuple[int, int, int]) -> Array:
@@ -65,7 +65,7 @@ def _planes(row: MmaRow, operand: Operand, values: Values, shape: tuple[int, int
     dtype = _dtype(row, operand)
     shared = stacked.itemsize // dtype.itemsize
     positions = _positions(FragmentLayout(row.shape, operand, (1, 1)), dtype.itemsize * 8, shared)
-    elements = stacked.view(dtype).reshape(len(values), -1, LANES * shared)
+    elements = stacked.view(dtype).reshape(len(values), -1, WARP * shared)
     by_lane = elements.transpose(0, 2, 1).reshape(-1, positions.size, elements.shape[1])
     return by_lane[:, positions]
 
@@ -75,7 +75,7 @@ def _registers(row: MmaRow, planes: Array, shape: tuple[int, int, int], dtype: n
     shared = dtype.itemsize // planes.itemsize
     positions = _positions(FragmentLayout(row.shape, "acc", (1, 1)), planes.itemsize * 8, shared)
     by_lane = planes.reshape(len(planes), positions.size, -1)[:, np.argsort(positions, axis=None)]
-    elements = by_lane.reshape(-1, LANES * shared, planes.shape[-1]).transpose(0, 2, 1)
+    elements = by_lane.reshape(-1, WARP * shared, planes.shape[-1]).transpose(0, 2, 1)
     return tuple(np.ascontiguousarray(elements).view(dtype).reshape(-1, *shape))
 
 
@@ -89,11 +89,11 @@ def _positions(layout: FragmentLayout, bits: int, shared: int) -> Ints:
 
     Of A by column and row, of the others by row and column.
     """
-    lanes = np.arange(LANES)
+    lanes = np.arange(WARP)
     found = np.empty(layout.tile, np.int64)
     for element in range(layout.tile_size):
         value, within = divmod(element, shared)
-        found[layout.place(layout.tile, bits, element, 0, lanes)] = (value * LANES + lanes) * shared + within
+        found[layout.place(layout.tile, bits, element, 0, lanes)] = (value * WARP + lanes) * shared + within
     return found.T.copy() if layout.operand == "a" else found
 
 
@@ -104,7 +104,7 @@ def _fma() -> Fma:
     compiled = native.elementwise("fma", F64, plain) or plain
 
     def evaluate(a: Array, b: Array, c: Array) -> Array:
-        flat = (np.ascontiguousarray(x).reshape(1, -1, LANES) for x in (a, b, c))
+        flat = (np.ascontiguousarray(x).reshape(1, -1, WARP) for x in (a, b, c))
         return np.asarray(compiled(*flat)).reshape(c.shape)
 
     return evaluate
@@ -116,8 +116,8 @@ def _fma() -> Fma:
 @lru_cache(maxsize=256)
 def coordinates(layout: FragmentLayout, dims: tuple[int, ...], bits: int) -> tuple[Ints, Ints]:
     """Row and column in the block tile of every element that a thread holds: [elements, warps, 32]."""
-    warps, lanes = np.arange(layout.threads // LANES)[:, None], np.arange(LANES)
-    shape = (len(warps), LANES)
+    warps, lanes = np.arange(layout.threads // WARP)[:, None], np.arange(WARP)
+    shape = (len(warps), WARP)
     places = [layout.place(dims, bits, element, warps, lanes) for element in range(layout.size(dims))]
     rows, columns = (np.stack([np.broadcast_to(p[axis], shape) for p in places]) for axis in (0, 1))
     return rows, columns

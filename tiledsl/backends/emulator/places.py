@@ -15,12 +15,12 @@ from tiledsl.ir.core import Op
 from tiledsl.ir.semantics import numpy_dtype
 from tiledsl.ir.types import MemoryType
 
-__all__ = ["Lanes", "Memory", "Place", "is_global", "load_inside", "read_guarded", "store_inside", "write_guarded"]
+__all__ = ["Masked", "Memory", "Place", "is_global", "load_inside", "read_guarded", "store_inside", "write_guarded"]
 
 Memory = GlobalBuffer | SharedTile
 
 
-class Lanes:
+class Masked:
     """Restricts the cohort's mask inside ``with``, which gives whether any active lane is left."""
 
     def __init__(self, c: Cohort, lanes: Any) -> None:
@@ -108,13 +108,13 @@ def read_guarded(place: Place, others: tuple[Any, ...]) -> tuple[Any, ...]:
     """A vector that is inside as a whole is one access; otherwise its elements are accessed one by one."""
     c, op = place.c, place.op
     values = list(others)
-    with Lanes(c, place.whole) as some:
+    with Masked(c, place.whole) as some:
         if some:
             read = load(c, op, place.span, place.address, place.vec)
             values = [blend(_mask(place.whole), new, old) for new, old in zip(read, others, strict=True)]
     for e in range(place.vec if place.vec > 1 else 0):
         rest = place.element(e) & ~place.whole
-        with Lanes(c, rest) as some:
+        with Masked(c, rest) as some:
             if some:
                 (read,) = load(c, op, place.span, place.address + e * place.size)
                 values[e] = blend(_mask(rest), read, values[e])
@@ -123,11 +123,11 @@ def read_guarded(place: Place, others: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def write_guarded(place: Place, values: tuple[Any, ...]) -> None:
     c, op = place.c, place.op
-    with Lanes(c, place.whole) as some:
+    with Masked(c, place.whole) as some:
         if some:
             store(c, op, place.span, place.address, values)
     for e in range(place.vec if place.vec > 1 else 0):
-        with Lanes(c, place.element(e) & ~place.whole) as some:
+        with Masked(c, place.element(e) & ~place.whole) as some:
             if some:
                 store(c, op, place.span, place.address + e * place.size, (values[e],))
 

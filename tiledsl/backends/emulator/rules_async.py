@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tiledsl.backends.emulator.cohort import Cohort
 from tiledsl.backends.emulator.memory import Span, access_index, name_threads
-from tiledsl.backends.emulator.places import Lanes, Memory, Place, load_inside, read_guarded, store_inside
+from tiledsl.backends.emulator.places import Masked, Memory, Place, load_inside, read_guarded, store_inside
 from tiledsl.backends.emulator.rules import rule
 from tiledsl.backends.emulator.rules_memory import span_of
 from tiledsl.backends.emulator.rules_tile import copy
@@ -99,7 +99,7 @@ def _read(c: Cohort, op: mem.CpAsync, span: Span, address: Ints, size: Ints) -> 
     elements = np.zeros((len(sizes), op.bytes // item), span.elements.dtype)
     for count in np.unique(sizes[sizes > 0]).tolist():
         vec = -(-count // item)
-        with Lanes(c, size == count):
+        with Masked(c, size == count):
             index = access_index(c, op, span, address, "read", vec, align=op.bytes)
         which = sizes == count
         first = c.spread(index)[lanes][which]

@@ -14,7 +14,7 @@ from tiledsl.backends.emulator.cohort import Cohort
 from tiledsl.backends.emulator.matrices import coordinates, permutation, product
 from tiledsl.backends.emulator.memory import Span, access_index, assign
 from tiledsl.backends.emulator.places import (
-    Lanes,
+    Masked,
     Memory,
     Place,
     is_global,
@@ -41,8 +41,6 @@ Ints = NDArray[np.int64]
 Fragment = tuple[Any, ...]
 
 _LANES = np.arange(32)
-ROW_BYTES = 16
-"""A row of the matrices that ldmatrix and stmatrix move. (PTX ISA: ldmatrix.)"""
 
 
 # -- products --------------------------------------------------------------------------------------
@@ -77,8 +75,8 @@ def require_full_warps(c: Cohort, op: Op) -> None:
 
 def _layout_of(value: Value) -> tuple[FragmentType, FragmentLayout]:
     type_ = value.type
-    assert isinstance(type_, FragmentType) and type_.layout is not None
-    return type_, type_.layout
+    assert isinstance(type_, FragmentType)
+    return type_, type_.held_as
 
 
 # -- fragments -------------------------------------------------------------------------------------
@@ -86,8 +84,7 @@ def _layout_of(value: Value) -> tuple[FragmentType, FragmentLayout]:
 
 def _coordinates(c: Cohort, type_: FragmentType) -> tuple[Ints, Ints]:
     """Row and column of each element that the lanes hold: [elements, groups or 1, warps, 32]."""
-    assert type_.layout is not None
-    rows, columns = coordinates(type_.layout, type_.dims, type_.dtype.bits)
+    rows, columns = coordinates(type_.held_as, type_.dims, type_.dtype.bits)
     return rows[:, c.warps], columns[:, c.warps]
 
 
@@ -138,7 +135,7 @@ def store_fragment(c: Cohort, op: matrix.Store, fragment: Fragment, memory: Memo
     if op.vec == 0:
         require_full_warps(c, op)
     type_, layout = _layout_of(op.fragment)
-    with Lanes(c, np.asarray(layout.stores(c.warps))[..., None]) as some:
+    with Masked(c, np.asarray(layout.stores(c.warps))[..., None]) as some:
         for place, value in zip(_places(c, op, type_, op.side, memory, origin), fragment, strict=True):
             if some:
                 (write_guarded if is_global(place) else store_inside)(place, (value,))
@@ -187,7 +184,7 @@ def store_matrices_at(c: Cohort, op: mem.StMatrix, address: Any, *words: Any) ->
 
 def _row_place(c: Cohort, op: matrix.LdMatrix | matrix.StMatrix, memory: Memory, indices: tuple[Any, ...]) -> Place:
     place = Place(c, op, memory, indices, op.memory_type, op.vec)
-    with Lanes(c, _LANES[None, None] < 8 * op.num):
+    with Masked(c, _LANES[None, None] < matrix.MATRIX_ROWS * op.num):
         place.require_inside(place.whole)
     return place
 
@@ -199,8 +196,8 @@ Store = matrix.StMatrix | mem.StMatrix
 def _row_bytes(c: Cohort, op: Load | Store, span: Span, address: Any) -> Ints:
     """Where the row of each lane begins in the chunk's shared memory: [groups or 1, warps or 1, 32]."""
     kind = "read" if isinstance(op, Load) else "write"
-    vec = ROW_BYTES // span.elements.itemsize
-    with Lanes(c, _LANES[None, None] < 8 * op.num):
+    vec = matrix.MATRIX_BYTES // span.elements.itemsize
+    with Masked(c, _LANES[None, None] < matrix.MATRIX_ROWS * op.num):
         index = access_index(c, op, span, np.asarray(address, np.int64), kind, vec)
     start = index * span.elements.itemsize
     return np.broadcast_to(start, np.broadcast_shapes(start.shape, (1, 1, 32)))

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["from_word", "to_word"]
+from tiledsl.layout.fragments import WORD_BITS
 
-WORD_BITS = 32
+__all__ = ["from_word", "to_word"]
 
 
 def to_word(elements: Sequence[Any]) -> Any:

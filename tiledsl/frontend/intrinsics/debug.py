@@ -11,7 +11,7 @@ from tiledsl.frontend.calls import Call, intrinsic
 from tiledsl.frontend.fragments import is_distributed
 from tiledsl.ir.core import Value
 from tiledsl.ir.ops import debug, ptx
-from tiledsl.ir.types import BOOL, F32, INDEX, DType
+from tiledsl.ir.types import BOOL, F32, INDEX, DType, FragmentType
 from tiledsl.lang import ir_dtype
 
 __all__: list[str] = []
@@ -57,7 +57,11 @@ def _assert(call: Call) -> Any:
     message = call["message"]
     if not isinstance(message, str):
         raise call.error(f"the message of assert_() is a string, got {describe(message)}")
-    condition = as_value(call["condition"], BOOL, call.frame, call.node, "condition")
+    condition = call["condition"]
+    if is_register(condition) and isinstance(condition.type, FragmentType):
+        fix = "store it, and check what arrived" if is_distributed(condition) else "check its elements"
+        raise call.error(f"the condition of assert_() is one bool, got {describe(condition)}", fix)
+    condition = as_value(condition, BOOL, call.frame, call.node, "condition")
     call.builder.add(debug.Assert(condition, message=message))
 
 

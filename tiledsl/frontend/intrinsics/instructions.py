@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tiledsl import lang
@@ -103,7 +104,7 @@ def _mma_sync(call: Call) -> Value:
     return call.builder.value(tile.Pack(*op.results, type=result))
 
 
-def _registers(call: Call, name: str, wanted: list[DType], what: str) -> list[Value]:
+def _registers(call: Call, name: str, wanted: Sequence[DType], what: str) -> list[Value]:
     """The registers of operand `name`, as the instruction takes them."""
     type_ = _own_fragment(call, name, call[name], what)
     dtype = wanted[0]

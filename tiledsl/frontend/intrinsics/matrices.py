@@ -9,7 +9,7 @@ from tiledsl.errors import CompileError
 from tiledsl.frontend.bindings import View, contains_value, describe, is_place
 from tiledsl.frontend.calls import Call, intrinsic
 from tiledsl.frontend.fragments import EXAMPLE, distributed, is_distributed
-from tiledsl.frontend.intrinsics.tiles import add_copy
+from tiledsl.frontend.intrinsics.tiles import add_copy, bytes_at_once, require_static
 from tiledsl.frontend.views import as_view, base_origin, memory_name, memory_type, unit_axis
 from tiledsl.ir.core import Value
 from tiledsl.ir.ops import gpu, matrix, tile
@@ -65,10 +65,7 @@ def _tile_view(call: Call, name: str, what: str) -> View:
     if view.rank != 2:
         fix = "take a view of two axes: a number drops an axis, as in S[stage, :, :]"
         raise call.error(f"{what} takes rows and columns, {name} has {view.rank} axes", fix)
-    if any(isinstance(extent, str) for extent in view.dims):
-        shape = " x ".join(map(str, view.dims))
-        fix = "take a part of compile-time shape: A[tile(by, BM), k] with k from tiles(K, BK)"
-        raise call.error(f"{what} of {memory_name(view)}, whose shape {shape} is only known at run time", fix)
+    require_static(call, view, what)
     return view
 
 
@@ -78,8 +75,7 @@ def _dims(view: View) -> tuple[int, ...]:
 
 def _check_matrix_side(call: Call, view: View, type_: FragmentType, what: str, instead: str) -> None:
     """Can 8 x 8 matrices be moved between this view and fragments of this type?"""
-    layout, dtype, memory = type_.layout, type_.dtype, memory_type(view)
-    assert layout is not None
+    layout, dtype, memory = type_.held_as, type_.dtype, memory_type(view)
     if not isinstance(memory, SharedType):
         fix = f"copy it to a shared tile first, or {instead}"
         raise call.error(f"{what} reaches shared memory only, {memory_name(view)} is {memory}", fix)
@@ -125,14 +121,7 @@ def _load_fragment(call: Call) -> Value:
 
 def _width(call: Call, dtype: DType, what: str) -> int:
     """``vec=`` of plain loads and stores, 0 being one element."""
-    vec, size = call["vec"], dtype.bytes
-    if vec == 0:
-        return size
-    if not isinstance(vec, int) or not (vec == size or (vec in tile.VECTOR_BYTES and vec % size == 0)):
-        widths = ", ".join(str(v) for v in sorted({size, *tile.VECTOR_BYTES}) if v % size == 0)
-        shown = vec if isinstance(vec, int) else describe(vec)
-        raise call.error(f"{what} with vec={shown} on elements of {size} bytes", f"vec counts bytes: {widths}")
-    return vec
+    return dtype.bytes if call["vec"] == 0 else bytes_at_once(call, dtype, what)
 
 
 def _destination(call: Call, name: str, what: str, type_: FragmentType) -> View:
@@ -198,8 +187,7 @@ def _staged_store(call: Call, value: Value, type_: FragmentType) -> None:
 
 def _check_shares(call: Call, copy: tile.Copy, type_: FragmentType) -> None:
     """Can the threads that hold the fragment copy equal parts of the tile?"""
-    assert type_.layout is not None
-    threads, size = type_.layout.threads, type_.dtype.bytes
+    threads, size = type_.held_as.threads, type_.dtype.bytes
     try:
         plan_copy(copy, threads)
     except CompileError as error:
@@ -214,8 +202,7 @@ def _check_shares(call: Call, copy: tile.Copy, type_: FragmentType) -> None:
 
 def _side_by_side(type_: FragmentType, view: View) -> int:
     """Bytes that a lane holds side by side in memory: the widest access that there is."""
-    layout, size = type_.layout, type_.dtype.bytes
-    assert layout is not None
+    layout, size = type_.held_as, type_.dtype.bytes
     if unit_axis(view) != (0 if layout.operand == "b" else 1):
         return size
     return 2 * size if layout.operand == "acc" else max(size, 4)
@@ -250,9 +237,8 @@ def _check_operand(call: Call, name: str, operand: FragmentType, acc: FragmentLa
     wanted = acc.a if name == "a" else acc.b
     if operand.layout == wanted:
         return
-    assert operand.layout is not None
     fix = f"load it with acc.{name}: load_matrix(..., acc.{name})"
-    if operand.layout.operand == "acc":
+    if operand.held_as.operand == "acc":
         fix = f"convert(x, acc.{name}) where each thread holds what it needs, else store it to a shared tile and {fix}"
     raise call.error(f"mma() with {name} held as {operand.layout}, for this acc it is {wanted}", fix)
 

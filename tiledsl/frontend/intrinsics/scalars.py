@@ -8,6 +8,7 @@ from tiledsl import lang
 from tiledsl.frontend.arithmetic import apply, as_condition, as_value, select
 from tiledsl.frontend.bindings import contains_value, describe, is_register
 from tiledsl.frontend.calls import Call, intrinsic
+from tiledsl.frontend.fragments import is_distributed
 from tiledsl.ir.core import Value
 from tiledsl.ir.ops import warp
 from tiledsl.ir.types import BOOL, I32, INDEX, FragmentType
@@ -110,14 +111,22 @@ def _where(call: Call) -> Any:
 # -- warps -----------------------------------------------------------------------------------------
 
 
+def _shuffle_instead(value: Any) -> str:
+    if not is_register(value):
+        return ""
+    if value.type == INDEX:
+        return "convert it: i32(x)"
+    return "go through a shared tile: store(x, S)" if is_distributed(value) else "shuffle its elements"
+
+
 def _shuffle(call: Call, mode: str, lane: Any) -> Any:
     width = call["width"]
     if width not in (1, 2, 4, 8, 16, 32):
         raise call.error(f"width must be a power of two up to 32, got {describe(width)}")
     value = call["value"]
     if not is_register(value) or isinstance(value.type, FragmentType) or value.type == INDEX:
-        fix = "convert it: i32(x)" if isinstance(value, Value) and value.type == INDEX else ""
-        raise call.error(f"shuffles a run-time scalar, got {describe(value)}", fix)
+        name = "shuffle" if mode == "idx" else f"shuffle_{mode}"
+        raise call.error(f"{name}() shuffles a run-time scalar, got {describe(value)}", _shuffle_instead(value))
     if isinstance(lane, Value) and lane.type == INDEX:
         lane = call.builder.cast(lane, I32)
     distance = as_value(lane, I32, call.frame, call.node, "lane")

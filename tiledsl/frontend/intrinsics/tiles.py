@@ -10,10 +10,10 @@ from tiledsl.frontend.fragments import is_distributed
 from tiledsl.frontend.views import as_view, base_origin, memory_name, memory_type
 from tiledsl.ir.core import Value
 from tiledsl.ir.ops import tile
-from tiledsl.ir.types import INDEX, FragmentType
+from tiledsl.ir.types import INDEX, DType, FragmentType
 from tiledsl.layout.orders import ORDERS
 
-__all__ = ["add_copy", "copied_views"]
+__all__ = ["add_copy", "bytes_at_once", "copied_views", "require_static"]
 
 
 def _size(call: Call, what: str) -> int:
@@ -51,11 +51,25 @@ def _tiles(call: Call) -> Ranges:
 @intrinsic(lang.copy)
 def _copy(call: Call) -> None:
     src, dst = copied_views(call, "copy()")
-    dtype, vec = memory_type(src).dtype, call["vec"]
-    if not isinstance(vec, int) or not (vec == dtype.bytes or (vec in tile.VECTOR_BYTES and vec % dtype.bytes == 0)):
-        widths = ", ".join(str(v) for v in sorted({dtype.bytes, *tile.VECTOR_BYTES}) if v % dtype.bytes == 0)
-        raise call.error(f"copy() with vec={vec!r} on elements of {dtype.bytes} bytes", f"vec counts bytes: {widths}")
-    add_copy(call, tile.Copy, src, dst, vec)
+    add_copy(call, tile.Copy, src, dst, bytes_at_once(call, memory_type(src).dtype, "copy()"))
+
+
+def bytes_at_once(call: Call, dtype: DType, what: str) -> int:
+    """``vec=`` of what the block moves together: the bytes of one element or of a vector."""
+    vec, size = call["vec"], dtype.bytes
+    if not isinstance(vec, int) or not (vec == size or (vec in tile.VECTOR_BYTES and vec % size == 0)):
+        widths = ", ".join(str(v) for v in sorted({size, *tile.VECTOR_BYTES}) if v % size == 0)
+        shown = vec if isinstance(vec, int) else describe(vec)
+        raise call.error(f"{what} with vec={shown} on elements of {size} bytes", f"vec counts bytes: {widths}")
+    return vec
+
+
+def require_static(call: Call, view: View, what: str) -> None:
+    """An error for a view whose shape only a launch knows."""
+    if any(isinstance(extent, str) for extent in view.dims):
+        shape = " x ".join(map(str, view.dims))
+        fix = "take a part of compile-time shape: A[tile(by, BM), k] with k from tiles(K, BK)"
+        raise call.error(f"{what} of {memory_name(view)}, whose shape {shape} is only known at run time", fix)
 
 
 def copied_views(call: Call, what: str) -> tuple[View, View]:
@@ -68,10 +82,7 @@ def copied_views(call: Call, what: str) -> tuple[View, View]:
             raise call.error(f"{what} takes memory, {name} is {describe(call[name])}", fix)
     src, dst = as_view(call["src"]), as_view(call["dst"])
     for view in (src, dst):
-        if any(isinstance(extent, str) for extent in view.dims):
-            shape = " x ".join(map(str, view.dims))
-            fix = "take a part of compile-time shape: A[tile(by, BM), k] with k from tiles(K, BK)"
-            raise call.error(f"{what} of {memory_name(view)}, whose shape {shape} is only known at run time", fix)
+        require_static(call, view, what)
     _check_shapes(call, what, src.dims, dst.dims)
     dtype, other = memory_type(src).dtype, memory_type(dst).dtype
     if dtype != other:

@@ -11,6 +11,7 @@ from typing import Sequence
 from tiledsl.ir.core import Op, Value, attribute, operand
 from tiledsl.ir.ops.tile import VECTOR_BYTES, Access, Side
 from tiledsl.ir.types import INDEX, U32, FragmentType, SharedType, Type, is_memory
+from tiledsl.layout.fragments import ROWS
 from tiledsl.layout.mma import MmaRow, find_row
 
 __all__ = [
@@ -25,8 +26,11 @@ __all__ = [
     "ToWords",
 ]
 
+MATRIX_ROWS = ROWS
+"""Of each matrix that ldmatrix and stmatrix move; so many lanes give the addresses of its rows."""
+
 MATRIX_BYTES = 16
-"""A row of the 8 x 8 matrices of 16-bit elements that ldmatrix and stmatrix move."""
+"""Of each of these rows. (PTX ISA: ldmatrix.)"""
 
 
 def _distributed(op: Op, type_: Type) -> FragmentType:
@@ -115,9 +119,8 @@ class Mma(Op):
     def row(self) -> MmaRow:
         """The kind of product."""
         a, b, acc = (_distributed(self, v.type) for v in self.operands)
-        assert acc.layout is not None
-        row = find_row(acc.layout.shape, a.dtype.name, b.dtype.name, acc.dtype.name)
-        self.require(row is not None, f"no product {acc.layout.shape} of {a.dtype} and {b.dtype} into {acc.dtype}")
+        row = find_row(acc.held_as.shape, a.dtype.name, b.dtype.name, acc.dtype.name)
+        self.require(row is not None, f"no product {acc.held_as.shape} of {a.dtype} and {b.dtype} into {acc.dtype}")
         assert row is not None
         return row
 
@@ -126,9 +129,9 @@ class Mma(Op):
 
     def verify(self) -> None:
         a, b, acc = (_distributed(self, v.type) for v in self.operands)
-        assert acc.layout is not None
-        self.require(acc.layout.operand == "acc", f"accumulates in {acc.layout}")
-        self.require(a.layout == acc.layout.a and b.layout == acc.layout.b, f"{a.layout} x {b.layout} -> {acc.layout}")
+        layout = acc.held_as
+        self.require(layout.operand == "acc", f"accumulates in {layout}")
+        self.require(a.layout == layout.a and b.layout == layout.b, f"{a.layout} x {b.layout} -> {layout}")
         shapes = (a.dims[0], b.dims[1]), a.dims[1]
         self.require(shapes == (acc.dims, b.dims[0]), f"{a.dims} x {b.dims} -> {acc.dims}")
         _ = self.row
@@ -147,8 +150,9 @@ class Coordinates(Op):
 
     def verify(self) -> None:
         type_ = _distributed(self, self.type)
-        assert type_.layout is not None
-        self.require(type_.dtype == INDEX and type_.layout.operand == "acc", "gives indices in an accumulator's layout")
+        self.require(
+            type_.dtype == INDEX and type_.held_as.operand == "acc", "gives indices in an accumulator's layout"
+        )
         self.require(self.axis in (0, 1), f"no axis {self.axis}")
 
 

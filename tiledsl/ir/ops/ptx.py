@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Sequence
 
 from tiledsl.ir.core import Op, Value, attribute
-from tiledsl.ir.types import U32, DType, Type
+from tiledsl.ir.types import DTYPES, DType, FragmentType, Type
+from tiledsl.layout.fragments import FragmentLayout
 from tiledsl.layout.mma import SHAPES, MmaRow, find_row
 
 __all__ = ["Inline", "MmaSync"]
@@ -60,15 +62,9 @@ class MmaSync(Op):
         assert row is not None
         return row
 
-    def registers(self) -> tuple[list[DType], list[DType], list[DType]]:
+    def registers(self) -> _Registers:
         """Register types of A, B and C."""
-        shape = self.row.shape
-        sizes = (self.a, shape.m * shape.k), (self.b, shape.k * shape.n), (self.acc, shape.m * shape.n)
-        a, b, acc = (
-            [U32] * (size * dtype.bits // (32 * 32)) if dtype.bits < 32 else [dtype] * (size // 32)
-            for dtype, size in sizes
-        )
-        return a, b, acc
+        return _registers(self.row)
 
     def split(self) -> tuple[list[Value], list[Value], list[Value]]:
         """The registers of A, of B and of C."""
@@ -76,9 +72,20 @@ class MmaSync(Op):
         return self.operands[:a], self.operands[a : a + b], self.operands[a + b :]
 
     def infer(self) -> Sequence[Type]:
-        return tuple(self.registers()[2])
+        return self.registers()[2]
 
     def verify(self) -> None:
         a, b, acc = self.registers()
         wanted = [*a, *b, *acc]
         self.require([v.type for v in self.operands] == wanted, f"takes {', '.join(map(str, wanted))}")
+
+
+_Registers = tuple[tuple[DType, ...], tuple[DType, ...], tuple[DType, ...]]
+
+
+@cache
+def _registers(row: MmaRow) -> _Registers:
+    acc = FragmentLayout(row.shape, "acc", (1, 1))
+    operands = (acc.a, row.a), (acc.b, row.b), (acc, row.acc)
+    a, b, c = (FragmentType(DTYPES[dtype], layout.tile, layout).registers for layout, dtype in operands)
+    return a, b, c
