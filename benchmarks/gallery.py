@@ -48,9 +48,7 @@ def gallery_kernels(format: str = "f32") -> dict[str, tuple[Any, dict[str, Any]]
     return found
 
 
-def chosen_consts(
-    name: str, consts: dict[str, Any], size: tuple[int, int, int], format: str = ""
-) -> dict[str, Any]:
+def chosen_consts(name: str, consts: dict[str, Any], size: tuple[int, int, int], format: str = "") -> dict[str, Any]:
     """`consts`, or where there are none what the kernel called `name` chooses for a size and format, if it does so."""
     gallery = gallery_module()
     entry = next(entry for entry in gallery.GALLERY if entry.kernel == name)

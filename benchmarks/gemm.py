@@ -80,7 +80,7 @@ def main(argv: list[str] | None = None) -> int:
     chosen: dict[str, dict[str, Any]] = {}
     with Clocks() as clocks:
         for size in sizes:
-            consts = {label: chosen_consts(kernel.name, given, size, format) for label, (kernel, given) in kernels.items()}
+            consts = {label: chosen_consts(each.name, given, size, format) for label, (each, given) in kernels.items()}
             chosen["x".join(map(str, size))] = {k: v for k, v in consts.items() if v != kernels[k][1]}
             contenders, sets = prepare(device, kernels, size, cold=not args.hot, turned=turned)
             start = time.perf_counter()

@@ -167,8 +167,8 @@ class _Checker:
         if known < place.vec:
             self.error(
                 place,
-                f"{place.unaligned}{place.size} bytes at once need an index along axis {place.axis(unit)} of {place.name} "
-                f"that is a multiple of {place.vec}; this one is only known to be a multiple of {known}",
+                f"{place.unaligned}{place.size} bytes at once need an index along axis {place.axis(unit)} of "
+                f"{place.name} that is a multiple of {place.vec}; this one is only known to be a multiple of {known}",
                 f"write it as {place.vec} * something, or {place.narrower(known)}",
             )
 
