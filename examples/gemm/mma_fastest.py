@@ -77,7 +77,7 @@ def add_bias(x: Fragment[Any], bias: Memory[Any] | None, column: Fragment[index]
 @tile_function
 def operand(S: Memory[Any], layout: Any) -> Fragment[Any]:
     """A matrix operand: by ldmatrix, which transposes 16-bit elements only; by elements where that cannot."""
-    along_k = S.unit == (0 if layout.operand == "b" else 1)
+    along_k = S.unit == layout.inner
     if S.dtype.bytes == 2 or (along_k and S.dtype.bytes < 8):
         return load_matrix(S, layout)
     return load_fragment(S, layout)

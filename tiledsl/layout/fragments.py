@@ -75,6 +75,11 @@ class FragmentLayout:
         along_m, along_n = self.warps
         return {"a": (along_m, 1), "b": (1, along_n), "acc": self.warps}[self.operand]
 
+    @property
+    def inner(self) -> int:
+        """The axis along which a lane holds neighbours: along k of A and B, along the columns of an accumulator."""
+        return 0 if self.operand == "b" else 1
+
     def tiles(self, dims: tuple[int, ...]) -> tuple[int, int]:
         """How many operands of one instruction a warp holds, by rows and columns, of a block tile of `dims`."""
         rows, columns = (n // parts // size for n, parts, size in zip(dims, self.grid, self.tile, strict=True))
@@ -97,7 +102,7 @@ class FragmentLayout:
         if self.operand == "acc":
             return ROWS * (register // 2), register % 2, 1, 2
         run = max(1, WORD_BITS // bits)  # elements of a lane side by side along k
-        depth = max(4, 128 // bits)  # of one core along k
+        depth = _core_depth(bits)
         core, inside = divmod(register, run)
         if self.operand == "a":
             high = self.shape.m // ROWS
@@ -113,7 +118,7 @@ class FragmentLayout:
         column += instruction % columns * self.tile[1]
         g, t = lane // 4, lane % 4
         # Along k lanes differ by t, along m and n of A and B by g.
-        down, right = (t, g) if self.operand == "b" else (g, t)
+        down, right = (g, t) if self.inner else (t, g)
         first_row, first_column = self.origin(dims, warp)
         return first_row + row + down * per_row, first_column + column + right * per_column
 
@@ -151,12 +156,17 @@ class FragmentLayout:
 
     def takes(self, bits: int) -> bool:
         """Can elements of `bits` lie so? An operand of one instruction consists of whole cores."""
-        return self.operand == "acc" or self.shape.k % max(4, 128 // bits) == 0
+        return self.operand == "acc" or self.shape.k % _core_depth(bits) == 0
 
     def __str__(self) -> str:
         return f"mma.{self.shape}.{self.operand}({self.warps[0]}, {self.warps[1]})"
 
     __repr__ = __str__
+
+
+def _core_depth(bits: int) -> int:
+    """Elements of one core along k."""
+    return max(4, 128 // bits)
 
 
 _TEXT = re.compile(r"mma\.(\w+)\.(a|b|acc)\((\d+), (\d+)\)")

@@ -132,31 +132,35 @@ class _Writer:
         """As the thread map says. whole: no vector lies across an edge."""
         zero = self.b.constant(self.op.dtype.python(0), self.op.dtype)
         zeros = self.b.value(tile.Pack(zero, type=self.vector)) if self.plan.src_vector else zero
+        vec = self.plan.map.width if self.plan.src_vector else 1
         for first in range(0, len(src), IN_FLIGHT):
             batch = slice(first, first + IN_FLIGHT)
-            loaded = [[self.load(at, zeros, whole) for at in step] for step in src[batch]]
+            loaded = [[self.load(at, zeros, vec, whole) for at in step] for step in src[batch]]
             for values, step in zip(loaded, dst[batch], strict=True):
-                self.store(step, values, whole)
+                self.store_access(step, values, whole)
 
-    def load(self, at: list[Value], zeros: Value, whole: bool) -> Value:
-        memory, vec = self.op.src.memory, self.plan.map.width if self.plan.src_vector else 1
+    def load(self, at: list[Value], zeros: Value, vec: int = 1, whole: bool = False) -> Value:
+        memory = self.op.src.memory
         if self.guard_src:
             return self.b.value(tile.Get(memory, *at, zeros, vec=vec, whole=whole and vec > 1))
         return self.b.value(tile.Load(memory, *at, vec=vec))
 
-    def store(self, places: list[list[Value]], values: list[Value], whole: bool) -> None:
+    def store(self, at: list[Value], value: Value, vec: int = 1, whole: bool = False) -> None:
+        memory = self.op.dst.memory
+        if self.guard_dst:
+            self.b.add(tile.Put(memory, *at, value, vec=vec, whole=whole and vec > 1))
+        else:
+            self.b.add(tile.Store(memory, *at, value, vec=vec))
+
+    def store_access(self, places: list[list[Value]], values: list[Value], whole: bool) -> None:
         """One access of the copy: a fragment or its elements to one place or to one for each element."""
         vector, width = self.plan.dst_vector, self.plan.map.width
         if vector and not self.plan.src_vector:
             values = [self.b.value(tile.Pack(*values, type=self.vector))]
         elif self.plan.src_vector and not vector:
             values = [self.b.value(tile.Extract(values[0], at=(e,))) for e in range(width)]
-        memory, vec = self.op.dst.memory, width if vector else 1
         for at, value in zip(places, values, strict=True):
-            if self.guard_dst:
-                self.b.add(tile.Put(memory, *at, value, vec=vec, whole=whole and vec > 1))
-            else:
-                self.b.add(tile.Store(memory, *at, value, vec=vec))
+            self.store(at, value, width if vector else 1, whole)
 
     def elements(self) -> None:
         """A loop in which neighbouring threads copy neighbouring elements, one by one."""
@@ -177,9 +181,7 @@ class _Writer:
         for side, indices in ((self.op.src, src), (self.op.dst, dst)):
             for position, axis in enumerate(side.axes):
                 indices[axis] = self.b.scalar("add", indices[axis], place[position])
-        read = tile.Get(self.op.src.memory, *src, zero) if self.guard_src else tile.Load(self.op.src.memory, *src)
-        store = tile.Put if self.guard_dst else tile.Store
-        self.b.add(store(self.op.dst.memory, *dst, self.b.value(read)))
+        self.store(dst, self.load(src, zero))
         self.b.add(control.Yield())
         count, threads = (outer.constant(n, INDEX) for n in (inner, plan.threads))
         outer.add(control.For(self.thread, count, threads, blocks=[body]))

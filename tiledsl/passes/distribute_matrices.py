@@ -19,7 +19,7 @@ from tiledsl.ir.core import Block, Op, Value
 from tiledsl.ir.ops import control, gpu, matrix, tile
 from tiledsl.ir.types import INDEX, FragmentType
 from tiledsl.layout.banks import WARP
-from tiledsl.layout.fragments import WORD_BITS, FragmentLayout
+from tiledsl.layout.fragments import WORD_BITS
 from tiledsl.passes.called import called, name_of
 from tiledsl.passes.constants import integer
 from tiledsl.passes.distribute_copies import may_leave
@@ -189,7 +189,7 @@ def _transposed(plain: str, op: Op, side: tile.Side, type_: FragmentType) -> boo
         raise CompileError(message, op.loc, use)
     if side.unit is None:
         raise CompileError(f"{called(op)} from a view without the axis along which the tile's rows run", op.loc, use)
-    trans = side.unit != _along_words(layout)
+    trans = side.unit != layout.inner
     if trans and dtype.bits != 16:
         raise CompileError(
             f"{called(op)} of {dtype} would have to transpose, since the tile's rows do not run along "
@@ -198,11 +198,6 @@ def _transposed(plain: str, op: Op, side: tile.Side, type_: FragmentType) -> boo
             f"{use}, or store the tile the other way round",
         )
     return trans
-
-
-def _along_words(layout: FragmentLayout) -> int:
-    """The axis of the fragment along which a lane's words run: k of A and B."""
-    return 0 if layout.operand == "b" else 1
 
 
 # -- plain accesses --------------------------------------------------------------------------------

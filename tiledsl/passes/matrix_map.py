@@ -139,7 +139,6 @@ def lane_steps(type_: FragmentType, axis: int) -> list[Field]:
     """A lane's part of the row or column of each element that it holds."""
     layout = type_.held_as
     _, _, *steps = layout.within(0, type_.dtype.bits)
-    # With g = lane // 4 and t = lane % 4: rows go by g and columns by t, for B the other way round.
-    by_group = axis == (1 if layout.operand == "b" else 0)
-    low, count = (2, 3) if by_group else (0, 2)
+    # With g = lane // 4 and t = lane % 4: the inner axis goes by t, the other one by g.
+    low, count = (0, 2) if axis == layout.inner else (2, 3)
     return [Field(low, count, steps[axis])]

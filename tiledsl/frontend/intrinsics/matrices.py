@@ -17,6 +17,7 @@ from tiledsl.ir.types import BOOL, F32, INDEX, DType, FragmentType, GlobalType, 
 from tiledsl.lang.matrices import Product
 from tiledsl.layout.fragments import FragmentLayout
 from tiledsl.layout.mma import TABLE, MmaRow, find_row, rows_of
+from tiledsl.passes.matrix_map import widths
 from tiledsl.passes.thread_map import even_widths, plan_copy
 
 __all__: list[str] = []
@@ -86,9 +87,8 @@ def _check_matrix_side(call: Call, view: View, type_: FragmentType, what: str, i
     if axis is None:
         message = f"{what} goes along the axis of stride 1 of {memory_name(view)}, which this view has dropped"
         raise call.error(message, f"take a view that keeps it, or {instead}")
-    wanted = 0 if layout.operand == "b" else 1
-    if axis != wanted and dtype.bits != 16:
-        here, there = (("column", "row")[i] for i in (axis, wanted))
+    if axis != layout.inner and dtype.bits != 16:
+        here, there = (("column", "row")[i] for i in (axis, layout.inner))
         raise call.error(
             f"{what} of {dtype} held as {layout}: in memory the elements of a {there} shall lie side by side, here "
             f"those of a {here} do, and only 16-bit elements are transposed",
@@ -180,7 +180,7 @@ def _staged_store(call: Call, value: Value, type_: FragmentType) -> None:
     builder = call.builder
     # Others may still read what `via` lies over.
     builder.add(gpu.Barrier())
-    _store_to(call, value, via, _side_by_side(type_, via))
+    _store_to(call, value, via, widths(type_, unit_axis(via))[-1])
     builder.add(gpu.Barrier())
     _check_shares(call, add_copy(call, tile.Copy, via, dst, vec), type_)
 
@@ -193,19 +193,11 @@ def _check_shares(call: Call, copy: tile.Copy, type_: FragmentType) -> None:
     except CompileError as error:
         sides = (copy.dst, copy.src) if isinstance(copy.dst.type, GlobalType) else (copy.src, copy.dst)
         units = [side.unit for side in sides if side.unit is not None]
-        widths = even_widths(copy, units[0] if units else len(copy.shape) - 1, threads)
-        fix = "store it without via=" if not widths else f"pass vec={' or '.join(map(str, widths))}"
+        even = even_widths(copy, units[0] if units else len(copy.shape) - 1, threads)
+        fix = "store it without via=" if not even else f"pass vec={' or '.join(map(str, even))}"
         name, at = memory_name(call["via"]), f"{copy.vec} bytes" if copy.vec > size else "one element"
         message = f"store() by way of {name} copies it to {memory_name(call['dst'])}, {at} at once. {error.message}"
         raise call.error(message, f"{fix}, or take another shape") from None
-
-
-def _side_by_side(type_: FragmentType, view: View) -> int:
-    """Bytes that a lane holds side by side in memory: the widest access that there is."""
-    layout, size = type_.held_as, type_.dtype.bytes
-    if unit_axis(view) != (0 if layout.operand == "b" else 1):
-        return size
-    return 2 * size if layout.operand == "acc" else max(size, 4)
 
 
 # -- products --------------------------------------------------------------------------------------
