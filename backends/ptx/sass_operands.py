@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Callable, NamedTuple
 
-__all__ = ["Operand", "Operands", "Register", "decode_operands", "guard_of", "mma_shape", "opcode_of"]
+__all__ = ["Operand", "Operands", "Register", "decode_operands", "guard_of", "mma_shape"]
 
 
 class Register(NamedTuple):
@@ -259,12 +259,6 @@ The second operand is the address of the tensor map."""
 BULK_ROW = {"G": (2, 1), "S": (2, 2)}
 """Words of the two addresses of UBLKCP, by where it copies to: a global address has two; so have, in shared memory,
 the data and the barrier of a load."""
-
-
-def opcode_of(text: str) -> str:
-    """``LDS.128`` of ``@P0 LDS.128 R4, [R2] ;``."""
-    body = GUARD.sub("", text, count=1)
-    return body.split(None, 1)[0].rstrip(";")
 
 
 def guard_of(text: str) -> tuple[Register, bool] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Sequence
 
-from tiledsl.ir.core import Kernel, Op, attribute
+from tiledsl.ir.core import Op, attribute
 from tiledsl.ir.types import I32, INDEX, DType, Type
 
 __all__ = ["Barrier", "BlockId", "Fence", "LaneId", "Position", "SyncWarp", "ThreadId", "WarpId"]
@@ -76,14 +76,3 @@ class Fence(Op):
 
     def verify(self) -> None:
         self.require(self.reach in ("cta", "gpu", "sys"), f"no such reach: {self.reach}")
-
-
-def kernel_of(op: Op) -> Kernel:
-    """The kernel that contains `op`."""
-    block = op.parent
-    while block is not None:
-        owner = block.parent
-        if isinstance(owner, Kernel):
-            return owner
-        block = owner.parent if owner is not None else None
-    raise AssertionError(f"{op.name} is in no kernel")
