@@ -103,29 +103,6 @@ def vectors_parity() -> None:
         parity(k.vectors, X, np.zeros_like(X))
 
 
-def gallery_parity() -> None:
-    folder = Path(__file__).parents[2] / "examples" / "gemm"
-    sys.path.insert(0, str(folder))
-    from gallery import GALLERY, chosen, load  # type: ignore[import-not-found]
-    from reference import random_problem  # type: ignore[import-not-found]
-
-    for entry in GALLERY:
-        kernel = load(entry)
-        cases = [(entry.formats[0], consts) for consts in entry.variants]
-        cases += [(format, chosen(entry, {}, 64, 64, 64, format)) for format in entry.formats[1:]]
-        for format, consts in cases:
-            for size in ((33, 17, 45), (64, 96, 32), (1, 1, 1), (5, 3, 0), (133, 260, 52)):
-                parity(kernel, *random_problem(*size, format=format), **consts)
-                if entry.scaled:
-                    A, B, C = random_problem(*size, format=format)
-                    scale = (3.0, -2.0) if format in ("i8", "u8") else (0.3, -1.7)
-                    parity(kernel, A, B, np.ones_like(C), *scale, **consts)
-            if entry.kernel == "mma_fastest":
-                A, B, C = random_problem(80, 144, 96, format=format)
-                for turned in ((A.T.copy().T, B, C), (A, B.T.copy().T, C), (A.T.copy().T, B.T.copy().T, C.T.copy().T)):
-                    parity(kernel, *turned, **consts)
-
-
 # -- arrays in place -----------------------------------------------------------------------------------------
 
 
