@@ -50,6 +50,16 @@ class Format:
         """The largest exponent field of which all numbers are finite."""
         return (1 << self.exponent) - 2
 
+    @property
+    def highest(self) -> int:
+        """The exponent that goes with `top`."""
+        return self.top - self.bias
+
+    @property
+    def lowest(self) -> int:
+        """The exponent of the least subnormal."""
+        return 1 - self.bias - self.fraction
+
 
 FORMATS: dict[str, Format] = {
     "f64": Format(11, 52),
@@ -111,6 +121,15 @@ class Source:
         """The nearest numbers of the format."""
         with np.errstate(over="ignore"):
             return values.astype(numpy_dtype(DTYPES[self.name])).view(self.format.unsigned)
+
+    def powers(self, least: int, most: int) -> Bits:
+        """Powers of two with random signs and exponents, subnormal ones too, as far as the format has them."""
+        exponent = np.minimum(self.random.integers(least, most + 1, self.shape), self.format.highest)
+        return self.of(np.ldexp(self.random.choice([-1.0, 1.0], self.shape), exponent))
+
+    def largest(self) -> Bits:
+        """The largest number of that exponent, of both signs."""
+        return self.assemble(self.format.top, (1 << self.format.fraction) - 1)
 
     def zeros(self) -> Bits:
         """Of both signs."""
@@ -262,6 +281,34 @@ def _vanishing(d: Draw) -> Batch:
     return a, b, d.c.mixed(0.5, d.c.subnormal(), d.c.zeros())
 
 
+def _least(d: Draw) -> Batch:
+    """Sums about the least result, which keep or lose what lies far below it."""
+    of_b = d.c.format.lowest // 2
+    of_a = d.c.format.lowest - of_b
+    return d.a.between(of_a - 8, of_a + 1), d.b.between(of_b, of_b), d.c.mixed(0.5, d.c.subnormal(), d.c.zeros())
+
+
+def _halfway_subnormal(d: Draw) -> Batch:
+    return _beside(d, d.c.subnormal(), d.c.format.lowest)
+
+
+def _halfway_to_infinity(d: Draw) -> Batch:
+    return _beside(d, d.c.largest(), d.c.format.highest - d.c.format.fraction)
+
+
+def _beside(d: Draw, c: Bits, last: int) -> Batch:
+    """C, whose last bit has the exponent `last`, and that bit or its half, something below that, both, or nothing."""
+    a, b = d.a.zeros(), d.b.zeros()
+    products, first, second = d.places()
+    of_b, below_b = last // 2, last // 2 - 4
+    large = d.a.mixed(0.5, d.a.powers(last - of_b - 1, last - of_b), a)
+    small = d.a.mixed(0.7, d.a.powers(last - below_b - 19, last - below_b - 2), a)
+    a[products, :, first], a[products, :, second] = large[products, :, first], small[products, :, second]
+    b[products, first] = d.b.powers(of_b, of_b)[products, first]
+    b[products, second] = d.b.powers(below_b, below_b)[products, second]
+    return a, b, c
+
+
 def _overflow(d: Draw) -> Batch:
     return d.a.top(), d.b.top(), d.c.top()
 
@@ -314,6 +361,9 @@ _FLOATS: dict[str, Callable[[Draw], Batch]] = {
     "infinity times zero": _infinity_times_zero,
     "NaNs": _nans,
     "any bits": _any,
+    "sums about the least result": _least,
+    "halfway between subnormal results": _halfway_subnormal,
+    "halfway to infinity": _halfway_to_infinity,
 }
 
 

@@ -170,6 +170,8 @@ def rivals(row: MmaRow) -> dict[str, Rule]:
                 other = replace(own, products=steps, bits=bits)
                 if steps <= row.shape.k and other != replace(own, products=min(own.products, row.shape.k)):
                     found[f"{steps} products a step, {bits} bits"] = partial(_with_dot, row, other)
+    if row.a in DOTS and row.acc == "f32":
+        found["what vanishes is +0"] = partial(_vanishing, row)
     if row.acc == "f16":
         found["as into f32, then to nearest"] = partial(_through_f32, row, np.float16)
         found["as into f32, then truncated"] = partial(_through_f32, row, _truncated)
@@ -190,11 +192,17 @@ def _with_dot(row: MmaRow, dot: Dot, a: Bits, b: Bits, c: Bits) -> Bits:
         return mma(row, a, b, c)
 
 
+def _vanishing(row: MmaRow, a: Bits, b: Bits, c: Bits) -> Bits:
+    result = _mma(row, a, b, c)
+    return np.where(result == 0, np.float32(0), result)
+
+
 def _through_f32(row: MmaRow, to_f16: Callable[[Bits], Any], a: Bits, b: Bits, c: Bits) -> Bits:
     wide = find_row(row.shape, row.a, row.b, "f32")
     assert wide is not None
     with np.errstate(all="ignore"):
-        return np.asarray(to_f16(mma(wide, a, b, c.astype(np.float32))), np.float16)
+        result = np.asarray(to_f16(mma(wide, a, b, c.astype(np.float32))), np.float16)
+    return np.where(result == 0, np.float16(0), result)
 
 
 def _truncated(wide: Bits) -> Bits:

@@ -245,17 +245,51 @@ def test_overflow_is_infinite_and_just_below_it_the_largest_number() -> None:
     assert one(row, [(2.0**127, -(2.0**127)), (2.0**127, 2.0**127)], 1.0) == 0.0
 
 
-def test_a_vanishing_sum_keeps_its_sign_and_an_exact_zero_is_positive() -> None:
+def test_what_vanishes_in_f32_keeps_its_sign() -> None:
+    """Open: `tensor_core` says so."""
     row = row_of("m16n8k16", "bf16")
     assert np.signbit(one(row, [(2.0**-75, -(2.0**-75))], 0.0))
-    zeros = mma(
-        row,
-        *(
-            np.full(s, x).astype(numpy_dtype(DTYPES[t]))
-            for s, x, t in zip(shapes(row), (-0.0, 1.0, -0.0), (row.a, row.b, row.acc), strict=True)
-        ),
+    assert one(row, [(2.0**-75, -(2.0**-74))], 0.0) == -(2.0**-149)
+
+
+@pytest.mark.parametrize("shape", ["m16n8k8", "m16n8k16"])
+def test_what_vanishes_in_f16_is_positive(shape: str) -> None:
+    """Up to the tie between zero and the least number, with either sign of c; beyond it the sign is kept."""
+    row = row_of(shape, "f16", "f16")
+    for x in (2.0**-24, 2.0**-13, 2.0**-12):
+        for c in (0.0, -0.0):
+            assert not np.signbit(one(row, [(-x, 2.0**-13)], c))
+    assert one(row, [(-(2.0**-12) * (1 + 2.0**-10), 2.0**-13)], 0.0) == -(2.0**-24)
+
+
+CANCELLED = {
+    "m16n8k8": ("aa58b581b975bd6b3bfe2dcc3b4dbfdb", "35d730c328542e213d1b3809b831350f", "0c99"),
+    "m16n8k16": (
+        "2a51bd443a34c191b14e3438ba7d3e9d37cc3e34b92832a43a4c327e3c9137a9",
+        "b8bf3be4bd6b371f39af3020be69bb73bbee3ed1bafb391231a23b72adeb3f51",
+        "a190",
+    ),
+}
+"""A row of A, a column of B and an element of C, as bits, of which an H200 made 0000. The exact sum is -2^-25, the tie
+between zero and the least f16; in the second one it is -1.5 * 2^-25, and that tie once the terms are truncated."""
+
+
+@pytest.mark.parametrize("shape", CANCELLED)
+def test_what_cancels_in_f16_but_for_a_little(shape: str) -> None:
+    row = row_of(shape, "f16", "f16")
+    a, b, c = (np.frombuffer(bytes.fromhex(text), ">f2").astype(np.float16) for text in CANCELLED[shape])
+    (m, k), (_, n), _ = shapes(row)
+    got = mma(row, np.broadcast_to(a, (m, k)), np.broadcast_to(b[:, None], (k, n)), np.broadcast_to(c, (m, n)))
+    assert set(bits_of(got)) == {0}
+
+
+@pytest.mark.parametrize("row", FLOATS, ids=str)
+def test_a_sum_of_zero_is_positive(row: MmaRow) -> None:
+    a, b, c = (
+        np.full(s, x).astype(numpy_dtype(DTYPES[t]))
+        for s, x, t in zip(shapes(row), (-0.0, 1.0, -0.0), (row.a, row.b, row.acc), strict=True)
     )
-    assert not np.signbit(zeros).any()
+    assert not np.signbit(mma(row, a, b, c)).any()
     assert not np.signbit(one(row, [(1.0, 1.0), (-1.0, 1.0)], -0.0))
 
 
