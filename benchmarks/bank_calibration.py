@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import random
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,11 +27,12 @@ from benchmarks.report import RESULTS, table, write
 from tiledsl.layout import banks
 from tiledsl.layout.banks import PHASES, Kind, Phases
 
-__all__ = ["Case", "cases", "compare", "fitting", "main", "rules"]
+__all__ = ["Case", "cases", "compare", "fitting", "main", "rules", "verdict", "wavefronts_of"]
 
 ROOT = Path(__file__).parent.parent
-SIZE = (200, 136, 40)
-"""M, N, K of the gallery run: edges everywhere, and small enough for the emulator."""
+SIZE = (128, 256, 40)
+"""M, N, K of the gallery run, small enough for the emulator: an edge along k, and whole tiles of C, since at an edge
+LLVM leaves out the load of a staged element that is not stored."""
 
 OFF = -1
 """The offset of a lane that takes no part."""
@@ -91,6 +93,35 @@ def _patterns() -> dict[str, tuple[int, ...]]:
     return found
 
 
+def _halves() -> dict[str, tuple[int, ...]]:
+    """Whose pairs differ between the halves of a warp, or of a half: which lanes must pair for phases to merge?"""
+    lanes = range(32)
+    pairs = [lane // 2 for lane in lanes]
+    fours = [lane // 4 * 2 + lane % 2 for lane in lanes]
+    source = random.Random(1)
+    some = [source.random() < 0.6 for _ in lanes]
+    return {
+        "pairs i, i^1 share in the first half": tuple(pairs[i] if i < 16 else i for i in lanes),
+        "pairs i, i^1 share in the second half": tuple(i if i < 16 else 16 + pairs[i] for i in lanes),
+        "pairs i, i^1 share, then i, i^2": tuple(pairs[i] if i < 16 else fours[i] for i in lanes),
+        "pairs i, i^1 share, then i, i^2, by eights": tuple((fours if i // 8 % 2 else pairs)[i] for i in lanes),
+        "pairs i, i^1 share by eights": tuple(i + 32 if i // 8 % 2 else pairs[i] for i in lanes),
+        "pairs i, i^1 share, lane 1 apart": tuple(40 if i == 1 else pairs[i] for i in lanes),
+        "pairs i, i^1 share, lane 30 apart": tuple(40 if i == 30 else pairs[i] for i in lanes),
+        "pairs i, i^1 share, odd lanes off": tuple(OFF if i % 2 else pairs[i] for i in lanes),
+        "pairs i, i^1 share, some off": tuple(pairs[i] if some[i] else OFF for i in lanes),
+        "pairs i, i^2 share, some off": tuple(fours[i] if some[i] else OFF for i in lanes),
+        "pairs i, i^1 share, rows apart": tuple(pairs[i] + i // 8 * 64 for i in lanes),
+        "first and third eight": tuple(OFF if i // 8 % 2 else i for i in lanes),
+        "even lanes of the first half": tuple(OFF if i < 16 and i % 2 else i for i in lanes),
+    }
+
+
+def _apart(patterns: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """Those that a copy may have: two lanes that write one place would be a race."""
+    return {name: at for name, at in patterns.items() if max(Counter(o for o in at if o != OFF).values()) == 1}
+
+
 def _destinations(width: int) -> dict[str, tuple[int, ...]]:
     """Where the lanes of a copy write that goes along rows of 64 bytes: as they lie, padded by 16 bytes, swizzled."""
     per_row, unit = 64 // width, max(1, 16 // width)
@@ -128,9 +159,13 @@ def _variants(kind: Kind, width: int) -> list[tuple[dict[str, int], dict[str, tu
         case "ldmatrix" | "stmatrix":
             return [({"num": num, "trans": trans}, _matrices(num)) for num in (1, 2, 4) for trans in (False, True)]
         case "cp_async":
-            return [({}, _patterns() | _destinations(width)), ({"zeros": True}, _destinations(width))]
+            patterns = _apart(_patterns()) | _destinations(width)
+            # 16 bytes that are fetched pass no bank: benchmarks/copy_costs.py says what those take.
+            return [({"zeros": zeros}, patterns) for zeros in (False, True) if zeros or width < 16]
         case "atomic" if width != 4:
             return []  # they become a loop, whose turns no table can know
+        case "load" | "store" if width > 4:
+            return [({}, _patterns() | _halves())]
         case _:
             return [({}, _patterns())]
 
@@ -153,6 +188,8 @@ def rules(kind: Kind, width: int) -> dict[str, Phases]:
         merges: dict[tuple[int, ...], str] = {(): "", (1,): ", merging pairs at 1", (1, 2): ", merging pairs at 1 or 2"}
         if kind in ("ldmatrix", "stmatrix"):
             merges = {(): "", (8,): ", merging matrices that are alike"}
+        if kind == "cp_async":
+            merges = {(): ""}  # no two lanes write one place
         for lanes in (32, 16, 8):
             for merge, words in merges.items():
                 named[f"phases of {lanes}{words}"] = Phases(lanes, merge, own.shared)
@@ -182,11 +219,21 @@ def _watched(arguments: Sequence[str]) -> list[Launch]:
 # -- comparing -------------------------------------------------------------------------------------
 
 
+OF_ALL: tuple[Kind, ...] = ("atomic", "cp_async")
+"""What is counted by all wavefronts of a launch, which makes no other access. Atomics have no counter of their own;
+that of asynchronous copies counts lines of their source, too, and what passes no bank."""
+
+OF_A_LAUNCH = 1
+"""Wavefronts that ncu counts in every launch, accesses or none: what all loads and stores left of the sum."""
+
+
 def measured(case: Case, launch: Launch) -> int | None:
     """Wavefronts of the case's own access; None if ncu has no such counter."""
-    own = launch.counters.get(f"{case.kind} wavefronts")
-    # A micro kernel makes no other shared access; of atomics ncu counts no wavefronts of their own.
-    return own if own is not None else launch.counters.get("all wavefronts")
+    if case.kind not in OF_ALL:
+        return launch.counters.get(f"{case.kind} wavefronts")
+    everything = launch.counters.get("all wavefronts")
+    # Loads: ptxas puts three that no lane makes before asynchronous copies. Each passes as one wavefront.
+    return None if everything is None else everything - OF_A_LAUNCH - launch.counters.get("load instructions", 0)
 
 
 def compare(tried: Sequence[Case], launches: Sequence[Launch]) -> list[dict[str, Any]]:
@@ -241,6 +288,13 @@ def _shown(count: int | None) -> str:
     return "-" if count is None else str(count)
 
 
+def wavefronts_of(kind: Kind, launch: Launch) -> int | None:
+    """ncu's count of a kind. That of loads is with those of ldmatrix, and that of stores with those of stmatrix."""
+    within: dict[Kind, str] = {"load": "ldmatrix wavefronts", "store": "stmatrix wavefronts"}
+    counted = launch.counters.get(f"{kind} wavefronts")
+    return None if counted is None else counted - launch.counters.get(within.get(kind, ""), 0)
+
+
 def gallery_records(size: tuple[int, int, int], launches: Sequence[Launch]) -> list[dict[str, Any]]:
     """Static, emulated and counted wavefronts of each gallery kernel and format, by kinds of accesses."""
     products = gallery_products()
@@ -251,17 +305,34 @@ def gallery_records(size: tuple[int, int, int], launches: Sequence[Launch]) -> l
         both = count_both(product.kernel, *product.problem(size), **product.consts)
         for kind in both.kinds:
             static, emulated = both.of_kind(kind)
-            counted = launch.counters.get(f"{kind} wavefronts")
+            counted = wavefronts_of(kind, launch)
             found = {"kernel": label, "kind": kind, "static": static, "emulated": emulated, "ncu": counted}
             records.append({**found, "conflicts": launch.counters.get(f"{kind} conflicts"), "agree": both.differences})
     return records
+
+
+NOISE = 1 / 500
+"""By how much ncu may count more: waits for a bank that something else uses, another number in each launch."""
+
+
+def verdict(record: dict[str, Any]) -> str:
+    """Nothing if all three counts are equal."""
+    static, emulated, counted = record["static"], record["emulated"], record["ncu"]
+    if static != emulated:
+        return "DIFFERS"
+    if record["kind"] == "cp_async":
+        return "not compared"  # see OF_ALL
+    more = 0 if counted is None else counted - emulated
+    if counted is None or not 0 <= more <= NOISE * emulated:
+        return "DIFFERS"
+    return f"{more} more" if more else ""
 
 
 def gallery_table(records: Sequence[dict[str, Any]]) -> str:
     rows = [
         [
             r["kernel"], r["kind"], _shown(r["static"]), r["emulated"], _shown(r["ncu"]), _shown(r["conflicts"]),
-            "" if r["static"] == r["emulated"] == r["ncu"] else "DIFFERS",
+            verdict(r),
         ]
         for r in records
     ]  # fmt: skip
@@ -288,7 +359,7 @@ def main(argv: list[str] | None = None) -> int:
         records = gallery_records((m, n, k), launches)
         title = f"Shared-memory wavefronts of the gallery at {m} x {n} x {k}"
         write("bank_counts", title, gallery_table(records), {"size": [m, n, k], "cases": records}, args.out)
-        return int(any(not r["static"] == r["emulated"] == r["ncu"] for r in records))
+        return int(any(verdict(r) == "DIFFERS" for r in records))
     tried = cases()
     records = compare(tried, _watched(["--launch"]))
     fits = fitting(tried, records)

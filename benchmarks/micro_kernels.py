@@ -38,6 +38,7 @@ PLACES = 1056
 """How many places of the width of an access the tile has."""
 
 Lanes = Literal[32]
+Copied = Literal[128]
 Matrices = Literal[1, 2, 4]
 CopyBytes = Literal[4, 8, 16]
 
@@ -105,16 +106,16 @@ def matrix_store(OFFSET: Global[i32, Lanes], OUT: Global[f32, Lanes], *, num: Co
 
 @tile_kernel
 def asynchronous_copy(
-    OFFSET: Global[i32, Lanes], OUT: Global[f32, Lanes], *, width: Const[CopyBytes], zeros: Const[bool]
+    OFFSET: Global[i32, Lanes], DATA: Global[f32, Copied], *, width: Const[CopyBytes], zeros: Const[bool]
 ):
-    """zeros: nothing is read, since the source lies past the edge."""
+    """Lanes read neighbouring words. zeros: nothing is read, since the source lies past the edge."""
     grid(1)
     t = threads(32)
     vec = width // 4
     S = shared(PLACES * vec, f32)
     at = OFFSET[t]
     if at >= 0:
-        ptx.cp_async(S, index(at) * vec, OUT, t % 8 * vec + (32 if zeros else 0), bytes=width)
+        ptx.cp_async(S, index(at) * vec, DATA, t * vec + (128 if zeros else 0), bytes=width)
     ptx.commit_group()
     ptx.wait_group(0)
 
@@ -150,6 +151,8 @@ def arguments(kind: Kind, offsets: tuple[int, ...]) -> dict[str, Any]:
     offset = np.array(offsets, np.int32)
     if kind in ("ldmatrix", "stmatrix"):
         offset = np.maximum(offset, 0)
+    if kind == "cp_async":
+        return {"OFFSET": offset, "DATA": np.zeros(128, np.float32)}
     return {"OFFSET": offset, "OUT": np.zeros(32, np.float32)}
 
 

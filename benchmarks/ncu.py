@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["COUNTERS", "Launch", "find_ncu", "parse", "profile"]
+__all__ = ["COPY_COUNTERS", "COUNTERS", "Launch", "find_ncu", "parse", "profile"]
 
 COUNTERS: Mapping[str, str] = {
     "load wavefronts": "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",
@@ -31,6 +31,20 @@ COUNTERS: Mapping[str, str] = {
 }
 """What is counted, and under which name. Those that a version of ncu does not have are left out."""
 
+COPY_COUNTERS: Mapping[str, str] = {
+    "cp_async wavefronts": COUNTERS["cp_async wavefronts"],
+    "cp_async conflicts": COUNTERS["cp_async conflicts"],
+    "conflicts in the pipe": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ldgsts.sum",
+    "all shared wavefronts": COUNTERS["all wavefronts"],
+    "all wavefronts of the pipe": "l1tex__data_pipe_lsu_wavefronts.sum",
+    "bank reads": "l1tex__data_bank_reads.sum",
+    "bank writes": "l1tex__data_bank_writes.sum",
+    "tag requests": "sm__sass_l1tex_t_requests_pipe_lsu_mem_global_op_ldgsts.sum",
+    "tag stage": "l1tex__t_set_accesses_pipe_lsu_mem_global_op_ld.sum",
+    "sectors": "l1tex__m_xbar2l1tex_read_sectors_mem_lg_op_ld.sum",
+}
+"""Of a launch whose only access to shared memory is an asynchronous copy: what it moves, and through what."""
+
 
 @dataclass(frozen=True)
 class Launch:
@@ -49,13 +63,13 @@ def find_ncu() -> str:
     return found or str(toolkits[0])
 
 
-def profile(command: Sequence[str], folder: Path) -> list[Launch]:
+def profile(command: Sequence[str], folder: Path, counters: Mapping[str, str] = COUNTERS) -> list[Launch]:
     """Run `command` in `folder` under ncu; its kernel launches in order.
 
     Raises SystemExit with ncu's own words where it fails, for instance where counters are not permitted.
     """
     ncu = find_ncu()
-    metrics = _available(ncu)
+    metrics = _available(ncu, counters)
     # To a file: the program's own output and ncu's remarks do not mix with the rows.
     with tempfile.TemporaryDirectory() as temporary:
         log = Path(temporary) / "ncu.csv"
@@ -67,18 +81,18 @@ def profile(command: Sequence[str], folder: Path) -> list[Launch]:
         text = log.read_text() if log.exists() else ""
     if done.returncode or "==ERROR==" in text:
         raise SystemExit(f"ncu failed ({done.returncode}):\n{text[-2000:]}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-    return parse(text)
+    return parse(text, counters)
 
 
-def _available(ncu: str) -> list[str]:
+def _available(ncu: str, counters: Mapping[str, str]) -> list[str]:
     """The counters that this ncu knows; asking for another one would make it stop."""
     listed = subprocess.run([ncu, "--query-metrics"], capture_output=True, text=True, check=False).stdout
     names = {line.split()[0] for line in listed.splitlines() if line.strip()}
-    known = [counter for counter in COUNTERS.values() if counter.removesuffix(".sum") in names]
-    return known or list(COUNTERS.values())
+    known = [counter for counter in counters.values() if counter.removesuffix(".sum") in names]
+    return known or list(counters.values())
 
 
-def parse(text: str) -> list[Launch]:
+def parse(text: str, counters: Mapping[str, str] = COUNTERS) -> list[Launch]:
     """Launches from what ``ncu --csv --metrics`` prints: one row for each launch and metric.
 
     Lines before the header, ``==PROF==`` remarks among them, are skipped. Raises ValueError for text without rows,
@@ -89,7 +103,7 @@ def parse(text: str) -> list[Launch]:
     if start is None:
         raise ValueError(f"no table of ncu in this text: {text[:200]!r}")
     rows = [line for line in lines[start:] if line.startswith('"')]
-    names = {counter: name for name, counter in COUNTERS.items()}
+    names = {counter: name for name, counter in counters.items()}
     launches: dict[str, Launch] = {}
     for row in csv.DictReader(io.StringIO("\n".join(rows))):
         launch = launches.setdefault(row["ID"], Launch(row["Kernel Name"], {}))

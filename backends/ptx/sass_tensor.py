@@ -4,8 +4,10 @@ Three clocks are compared, of a turn of one warp on each of an SM's four schedul
 
 - issue slots: a scheduler issues one instruction a clock;
 - shared memory: the SM serves one wavefront, 128 bytes, a clock, to all four schedulers. Wavefronts are those of the
-  accesses' bytes: bank conflicts come on top (`explain("banks")` counts them), lanes that share a word may save some,
-  and what wgmma reads there by itself is not counted;
+  accesses' bytes: bank conflicts come on top (`explain("banks")` counts them), and what wgmma reads there by itself is
+  not counted. Lanes that share words take fewer, LDS.64 and LDS.128 half as many where pairs of lanes read at one
+  place; of a product's operands each lane reads its own. An asynchronous copy past L1 is one wavefront, and so is an
+  LDS that no lane makes (docs/bank_conflicts.md);
 - tensor cores: multiply-adds over the rate of `RATES`.
 
 Latencies are not among them: what a warp waits for, another one may use.
@@ -174,7 +176,7 @@ def tensor_loop(program: SassProgram, turn: Turn, *, loop: bool = True) -> Tenso
         longest=_longest([name in LOADS for name in names], [name not in SHOWN for name in names], loop=loop),
         stalls=dict(Counter(s.control.stall for s in matrix)),
         waiting=sum(bool(s.control.waits) for s in matrix),
-        wavefronts=sum(map(_wavefronts, running)),
+        wavefronts=sum(_wavefronts(s) for i, s in sasses.items() if i not in turn.idle),
         clocks=sum(clocks) if len(clocks) == len(matrix) else None,
         bases=tuple(dict.fromkeys(rate.basis for rate in rates if rate is not None)),
     )
@@ -193,8 +195,14 @@ def _longest(is_load: Sequence[bool], is_matrix: Sequence[bool], *, loop: bool) 
 
 
 def _wavefronts(sass: Sass) -> int:
-    """Of a warp's access to shared memory, by its bytes; one at least."""
-    return -(-WARP * access_bytes(sass) // WAVEFRONT) if sass.base in TO_SHARED else 0
+    """Of a warp's access to shared memory, by its bytes; one at least.
+
+    One as well where no bytes pass the banks: filler, `@!PT LDS`, and copies that go past L1.
+    """
+    if sass.base not in TO_SHARED:
+        return 0
+    past = sass.operands.never or (sass.base == "LDGSTS" and "BYPASS" in sass.opcode.split("."))
+    return 1 if past else -(-WARP * access_bytes(sass) // WAVEFRONT)
 
 
 # -- text ------------------------------------------------------------------------------------------

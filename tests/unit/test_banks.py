@@ -60,7 +60,7 @@ def test_rows_of_matrices(row_bytes: int, wavefronts_of_four: int, num: int) -> 
 
 
 @pytest.mark.parametrize(("width", "ideal"), [(4, 1), (8, 2), (16, 4)])
-def test_asynchronous_copies_write_as_stores_do(width: int, ideal: int) -> None:
+def test_asynchronous_copies_count_as_stores_do(width: int, ideal: int) -> None:
     assert cost([width * lane for lane in LANES], width, kind="cp_async") == (ideal, ideal)
     columns = [128 * lane for lane in LANES]
     assert cost(columns, width, kind="cp_async") == cost(columns, width, kind="store") == (32, ideal)
@@ -83,16 +83,31 @@ def test_lanes_that_add_to_one_word_take_turns() -> None:
     assert cost([4 * lane for lane in LANES], 4, kind="atomic") == (1, 1)
 
 
-def test_phases_that_merge() -> None:
-    """What an entry of the table would say if pairs of lanes made phases merge."""
-    merging = Phases(8, merge=(1, 2))
-    pairs = [16 * (lane // 2) for lane in LANES]
-    assert wavefronts(pairs, 16) == 4
-    assert cost(pairs, 16, rule=merging) == (2, 2)
-    assert cost([16 * (lane // 4 * 2 + lane % 2) for lane in LANES], 16, rule=merging) == (2, 2)
-    assert cost([16 * lane for lane in LANES], 16, rule=merging) == (4, 4)
-    one_pair_apart = [16 * (lane // 2) if lane != 1 else 512 + 64 for lane in LANES]
-    assert cost(one_pair_apart, 16, rule=merging) == (3, 3)
+PAIRS = [lane // 2 for lane in LANES]
+FOURS = [lane // 4 * 2 + lane % 2 for lane in LANES]
+
+
+@pytest.mark.parametrize(("width", "phases"), [(8, 2), (16, 4)])
+@pytest.mark.parametrize("places", [PAIRS, FOURS, [0] * 32])
+def test_loads_of_pairs_take_half_as_many(places: list[int], width: int, phases: int) -> None:
+    """Two phases run as one where lanes i and i ^ 1, or all i and i ^ 2, read at one place. Stores never do."""
+    addresses = [width * place for place in places]
+    assert cost(addresses, width) == (phases // 2, phases // 2)
+    assert cost(addresses, width, kind="store") == (phases, phases)
+
+
+def test_which_pairs_count() -> None:
+    """Those of the two phases, all at one distance; a lane that takes no part pairs with any."""
+    assert wavefronts([16 * place for place in range(32)], 16) == 4
+    one_apart = [16 * (36 if lane == 1 else place) for lane, place in enumerate(PAIRS)]
+    assert wavefronts(one_apart, 16) == 3
+    assert wavefronts(one_apart, 16, [lane != 1 for lane in LANES]) == 2
+    both = [16 * (PAIRS if lane // 8 % 2 else FOURS)[lane] for lane in LANES]
+    assert wavefronts(both, 16) == 4
+
+
+def test_merged_phases_have_conflicts_together() -> None:
+    assert cost([64 * place for place in PAIRS], 16) == (8, 2)
 
 
 def test_every_entry_says_where_it_comes_from() -> None:

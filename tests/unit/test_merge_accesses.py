@@ -257,10 +257,10 @@ def test_a_vector_that_costs_no_wavefronts_is_made() -> None:
 
 def test_a_vector_that_costs_wavefronts_is_not_made() -> None:
     """Single elements of a column take one in the best layout, and two or four in one that keeps vectors together."""
-    body = AUTO + COLUMN + loads("%0", "%1", "%2", "%3", row="%3")
+    body = AUTO + COLUMN + loads("%0", "%1", "%2", "%3")
     assert left(body) == ["store 1"] + ["load 1"] * 4
     assert wavefronts(kernel(body)) == 5
-    assert wavefronts(merge(given("padded(36)") + COLUMN + loads("%0", "%1", "%2", "%3", row="%3"))) == 8
+    assert wavefronts(merge(given("padded(36)") + COLUMN + loads("%0", "%1", "%2", "%3"))) == 8
 
 
 def test_the_next_narrower_vector_may_cost_none() -> None:

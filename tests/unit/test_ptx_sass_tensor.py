@@ -71,12 +71,12 @@ def test_a_turn() -> None:
 
 
 def test_its_bounds() -> None:
-    """One wavefront is 128 bytes: 4 for LDSM.4, 2 for LDSM.2, 4 for 16 bytes a lane; four schedulers share them.
-    An HMMA.16816 is 2048 multiply-adds at 64% of 512 a clock."""
+    """A wavefront is 128 bytes: 4 for LDSM.4, 2 for LDSM.2; an LDS of no lane and a copy past L1 are one each. Four
+    schedulers share them. An HMMA.16816 is 2048 multiply-adds at 64% of 512 a clock."""
     found = counted(*LOOP)
-    assert found.wavefronts == 4 + 2 + 4
-    assert found.bounds == {"issue slots": 12, "shared memory": 40, "tensor cores": pytest.approx(4 * 6.25)}
-    assert found.peak_share == pytest.approx(25 / 40)
+    assert found.wavefronts == 4 + 2 + 1 + 1
+    assert found.bounds == {"issue slots": 12, "shared memory": 32, "tensor cores": pytest.approx(4 * 6.25)}
+    assert found.peak_share == pytest.approx(25 / 32)
     assert "assumed" in found.bases[0] and "not measured" in found.bases[0]
 
 
@@ -87,11 +87,31 @@ def test_the_longest_run_goes_round_the_loop() -> None:
     assert counted(*LOOP[2:5], *LOOP[9:]).longest == 2  # no load at all: the products of one turn
 
 
-def test_filler_counts_as_nothing_but_a_slot() -> None:
+@pytest.mark.parametrize(
+    ("text", "wavefronts"),
+    [
+        ("LDGSTS.E.BYPASS.128 [R3], desc[UR4][R6.64] ;", 1),
+        ("LDGSTS.E.BYPASS.LTC128B.128 [R3], desc[UR4][R6.64] ;", 1),
+        ("LDGSTS.E.64 [R3], desc[UR4][R6.64] ;", 2),
+        ("LDGSTS.E [R3], desc[UR4][R6.64] ;", 1),
+        ("LDS.64 R4, [R2] ;", 2),
+        ("STS.128 [R2], R4 ;", 4),
+        ("@!PT LDS RZ, [RZ] ;", 1),
+        ("@!UPT UIADD3 URZ, URZ, URZ, URZ ;", 0),
+    ],
+)
+def test_wavefronts_of_an_instruction(text: str, wavefronts: int) -> None:
+    """4 bytes a lane are one; what goes past L1 passes no bank."""
+    assert counted(text, *LOOP[2:]).wavefronts - counted(*LOOP[2:]).wavefronts == wavefronts
+
+
+def test_filler_counts_as_a_slot_and_a_wavefront() -> None:
     program = listing(*LOOP, loop=0)
     assert class_of(program.instructions[3]) == "filler"
     assert class_of(listing("@!UPT UIADD3 URZ, URZ, URZ, URZ ;").instructions[0]) == "filler"
-    assert counted(*LOOP[:3], *LOOP[4:]).wavefronts == counted(*LOOP).wavefronts
+    without = counted(*LOOP[:3], *LOOP[4:])
+    assert (without.issued, without.wavefronts) == (counted(*LOOP).issued - 1, counted(*LOOP).wavefronts - 1)
+    assert without.others == counted(*LOOP).others
 
 
 def test_repeats_are_folded() -> None:

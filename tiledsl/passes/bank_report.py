@@ -119,8 +119,11 @@ class BankReport:
             lines.append("weight: how often a warp makes each copy; a loop of unknown length counts as 64")
         used = {(a.kind, a.bytes) for a in self.accesses}
         for (kind, width), phases in PHASES.items():
+            called = f"{_CALLED[kind]} of {width} bytes"
             if (kind, width) in used and phases.basis == "open":
-                lines.append(f"not yet calibrated, {_CALLED[kind]} of {width} bytes: {phases.question}")
+                lines.append(f"not yet calibrated, {called}: {phases.question}")
+            if (kind, width) in used and phases.note:
+                lines.append(f"{called}: {phases.note}")
         return "\n".join(lines)
 
 

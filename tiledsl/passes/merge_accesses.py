@@ -5,7 +5,8 @@ to be aligned and may stand at one place (`access_runs`); the widest vectors fir
 does not ask for. LLVM's own vectorizer is off, so that after this what the IR says is what the machine does.
 
 Under a layout that keeps a vector together it takes no more wavefronts than its elements one by one: a phase has some
-of the lanes, and in each bank words that one of the elements finds there too. So what is aligned in a layout
+of the lanes, and in each bank words that one of the elements finds there too; where pairs of lanes share, phases merge
+and it takes half as many. So what is aligned in a layout
 that the user gave is merged. Of a tile whose layout is still to be chosen, vectors rule out layouts: there they are
 made as wide as they can be without more wavefronts in the kernel's best layouts.
 """
