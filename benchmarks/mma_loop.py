@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from benchmarks.device import Device
-from benchmarks.gallery import gallery_module, reference
+from benchmarks.gallery import gallery_module
 from tiledsl import (
     Global,
     Number,
@@ -25,6 +25,7 @@ from tiledsl import (
     tile_kernel,
 )
 from tiledsl.dims import K, M, N
+from tiledsl.measure import PRODUCTS as FORMATS
 
 __all__ = ["REGISTERS_ONLY", "mma_loop", "register_loop"]
 
@@ -34,36 +35,43 @@ D = TypeVar("D", bound=Scalar)
 E = TypeVar("E", bound=Number)
 
 gallery_module()
-PRODUCTS = importlib.import_module("matrix_tiles").PRODUCTS
+_TILES = importlib.import_module("matrix_tiles")
+PRODUCTS, pair = _TILES.PRODUCTS, _TILES.pair
 WARPS = 8
 """Of a block, one block an SM: two for each of its four tensor cores."""
 
 
 @tile_kernel
 def mma_loop(A: Global[D, M, K], B: Global[D, K, N], C: Global[E, M, N], blocks: i32, steps: i32, *, TILE: const = 64):
-    """`steps` products of TILE x TILE a warp, whose instructions do not depend on each other within a step. C gets
-    the sums of one block, so that they are not in vain."""
-    grid(blocks)
+    """`steps` products of TILE x TILE a warp, whose instructions do not depend on each other within a step.
+
+    C gets the sums of the first block, so that they are not in vain. Stores of all blocks to one tile would wait for
+    each other in L2: tens of microseconds, a part of the time of small products that no product takes."""
+    block = grid(blocks)
     threads(32 * WARPS)
     product, kind = PRODUCTS[A.dtype]
     depth = product.shape.k
     acc = fragment((TILE, TILE * WARPS), kind, product.acc(warps=(1, WARPS)))
-    a, b = load_fragment(A[0:TILE, 0:depth], acc.a), load_fragment(B[0:depth, 0 : TILE * WARPS], acc.b)
+    word = max(4, A.dtype.bytes)
+    a = load_fragment(A[0:TILE, 0:depth], acc.a, vec=word)
+    b = load_fragment(B[0:depth, 0 : TILE * WARPS], acc.b, vec=word)
     if A.dtype is f32:
         a, b = a.bitcast(tf32), b.bitcast(tf32)
     for _ in range(steps):
         acc = mma(a, b, acc)
-    store(acc.to(C.dtype), C[0:TILE, 0 : TILE * WARPS])
+    if block == 0:
+        store(acc.to(C.dtype), C[0:TILE, 0 : TILE * WARPS], vec=pair(C))
 
 
 def register_loop(device: Device, products: int, processors: int = 132) -> Callable[[int], None]:
-    """A launcher of about as many multiply-adds as `products`, spread over all SMs."""
+    """A launcher of about as many multiply-adds as `products`, spread over all SMs. A lane's operands lie side by side
+    along k: so do they in memory."""
     import tiledsl
 
-    operand = reference().FORMATS[device.format].operand
+    operand = FORMATS[device.format].operand
     tile, depth = 32 if operand == "f64" else 64, PRODUCTS[getattr(tiledsl, operand)][0].shape.k
     steps = max(1, round(products / (processors * WARPS * tile * tile * depth)))
-    a, b = device.normal(tile, depth, 1), device.normal(depth, tile * WARPS, 2)
+    a, b = device.normal(tile, depth, 1), device.transposed(device.normal(tile * WARPS, depth, 2))
     c = device.empty(tile, tile * WARPS)
 
     def launch(number: int) -> None:

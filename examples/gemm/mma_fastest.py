@@ -41,23 +41,39 @@ from tiledsl import (
     tiles,
     unroll,
 )
+from tiledsl.backends.ptx.targets import target_named
 from tiledsl.dims import K, M, N
+from tiledsl.runtime.driver import available
 
 __all__ = ["add_bias", "choose", "mma_fastest", "plain"]
 
 D = TypeVar("D", bound=Scalar)
 E = TypeVar("E", bound=Number)
 
-CHOICES: dict[str, dict[str, Any]] = {
-    "tf32": {"BK": 16},
-    "e4m3": {"BN": 128, "BK": 64},
-    "e5m2": {"BN": 128, "BK": 64},
-    "i8": {"BK": 64},
-    "u8": {"BK": 64},
-    "f64": {"BN": 64, "BK": 16, "WARPS": (4, 2), "STAGES": 3},
+Choices = tuple[tuple[int, dict[str, Any]], ...]
+"""Consts, the fastest first, each with the kilobytes of shared memory that a block then takes."""
+
+SIXTEEN_BITS: Choices = ((144, {"BK": 64, "STAGES": 3, "GROUP": 16}), (96, {}))
+EIGHT_BITS: Choices = ((64, {"BN": 128, "WARPS": (2, 2), "BK": 64}),)
+FLOATS: Choices = ((64, {"BN": 128, "BK": 64}),)
+SMALL_TF32: Choices = ((128, {"BK": 16}), (64, {"BN": 128, "WARPS": (2, 2), "BK": 16}))
+
+CHOICES: dict[str, Choices] = {
+    "bf16": SIXTEEN_BITS,
+    "f16": SIXTEEN_BITS,
+    "tf32": ((192, {"BK": 32}), *SMALL_TF32),
+    "e4m3": FLOATS,
+    "e5m2": FLOATS,
+    "i8": EIGHT_BITS,
+    "u8": EIGHT_BITS,
+    "f64": ((96, {"BN": 64, "BK": 16, "WARPS": (4, 2)}),),
 }
-"""Consts by what is multiplied, where they differ from the defaults: 64 bytes of k, and registers for the accumulators
-and, on sm_90, for fp8 as the f16 that it is multiplied as."""
+"""By what is multiplied: measured on an H200 at 4096 and 8192 cubed, as far as there are registers for it: fp8 is
+multiplied as f16 on sm_90, and what lies across k goes byte by byte."""
+
+DEEP: Choices = ((96, {"BN": 128, "WARPS": (2, 2), "BK": 128, "STAGES": 3}),)
+ALONG_K: dict[str, Choices] = {"i8": DEEP, "u8": DEEP, "tf32": SMALL_TF32}
+"""The same where both operands lie along k."""
 
 Epilogue = Callable[[Fragment[Any], Any, Fragment[index]], Fragment[Any]]
 
@@ -130,9 +146,15 @@ def mma_fastest(
     store(out.to(C.dtype), C[m, n], via=Cs, vec=widest(C))
 
 
-def choose(m: int, n: int, k: int, format: str = "bf16") -> dict[str, Any]:
-    """The consts for a product of m x n x k in `format`."""
-    return CHOICES.get(format, {})
+def choose(m: int, n: int, k: int, format: str = "bf16", arch: str = "", along_k: bool = False) -> dict[str, Any]:
+    """The consts for a product of m x n x k in `format`: the fastest ones that fit in `arch`'s shared memory.
+
+    arch: by default the GPU that is there, or else an H200. along_k: both operands lie along k.
+    """
+    gpu = available()
+    target = target_named(arch or (gpu.target_of(gpu.current_device()) if gpu else "sm_90a"))
+    choices = ALONG_K.get(format, CHOICES[format]) if along_k else CHOICES[format]
+    return next(consts for kilobytes, consts in choices if kilobytes << 10 <= target.shared_per_block)
 
 
 if __name__ == "__main__":

@@ -88,8 +88,7 @@ def multiply(
     a = load_matrix(slot(As, A, now)[:, 0:DEPTH], acc.a)
     b = load_matrix(slot(Bs, B, now)[0:DEPTH, :], acc.b)
     for k in tiles(A.shape[1], depth):
-        k2 = k + 2 * depth
-        last = fetch(A[m, k2], slot(As, A, free), va) + fetch(B[k2, n], slot(Bs, B, free), vb)
+        k2, last = k + 2 * depth, ()
         for kk in unroll(tiles(depth, DEPTH)):
             source, following = now, kk + DEPTH
             if kk.start == depth - DEPTH:  # the next operands are those of the next tile
@@ -99,6 +98,8 @@ def multiply(
                 source, following = then, tile(0, DEPTH)
             next_a = load_matrix(slot(As, A, source)[:, following], acc.a)
             next_b = load_matrix(slot(Bs, B, source)[following, :], acc.b)
+            if kk.start == 0:  # behind the loads, which are needed sooner
+                last = fetch(A[m, k2], slot(As, A, free), va) + fetch(B[k2, n], slot(Bs, B, free), vb)
             acc = mma(a, b, acc)
             a, b = next_a, next_b
         after = last

@@ -51,6 +51,11 @@ def may_leave(side: tile.Side, shape: tuple[int, ...]) -> bool:
     return False
 
 
+def never_split(memory: Value) -> bool:
+    """True for a tensor whose rows are whole vectors, in any launch that the specialisation is for."""
+    return isinstance(memory.type, GlobalType) and memory.type.whole
+
+
 class _Writer:
     """Writes the ops of one copy in front of it. `bases`: variable parts of indices, written once each."""
 
@@ -116,7 +121,8 @@ class _Writer:
         """
         for side, guard in ((self.op.src, self.guard_src), (self.op.dst, self.guard_dst)):
             axis = side.axes[self.plan.map.axis]
-            if guard and self.plan.map.width > 1 and isinstance(side.type.dims[axis], str):
+            open_end = isinstance(side.type.dims[axis], str) and not never_split(side.memory)
+            if guard and self.plan.map.width > 1 and open_end:
                 return self.b.value(tile.Dim(side.memory, axis=axis))
         return None
 
@@ -142,13 +148,13 @@ class _Writer:
     def load(self, at: list[Value], zeros: Value, vec: int = 1, whole: bool = False) -> Value:
         memory = self.op.src.memory
         if self.guard_src:
-            return self.b.value(tile.Get(memory, *at, zeros, vec=vec, whole=whole and vec > 1))
+            return self.b.value(tile.Get(memory, *at, zeros, vec=vec, whole=vec > 1 and (whole or never_split(memory))))
         return self.b.value(tile.Load(memory, *at, vec=vec))
 
     def store(self, at: list[Value], value: Value, vec: int = 1, whole: bool = False) -> None:
         memory = self.op.dst.memory
         if self.guard_dst:
-            self.b.add(tile.Put(memory, *at, value, vec=vec, whole=whole and vec > 1))
+            self.b.add(tile.Put(memory, *at, value, vec=vec, whole=vec > 1 and (whole or never_split(memory))))
         else:
             self.b.add(tile.Store(memory, *at, value, vec=vec))
 

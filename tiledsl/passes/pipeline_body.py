@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from tiledsl.ir.core import Block, Kernel, Op, Value
-from tiledsl.ir.ops import async_copy, control, tile
+from tiledsl.ir.ops import async_copy, control, tile, tma
 from tiledsl.ir.types import GlobalType, SharedType, is_memory
 
 __all__ = ["LoopBody", "accesses", "fills", "outside_values", "overlap"]
@@ -102,6 +102,10 @@ def accesses(op: Op) -> list[tuple[Value, bool]]:
             return [(op.src.memory, False), (op.dst.memory, True)]
         case async_copy.Cp():
             return [(op.source.memory, False), (op.memory, True)]
+        case tma.Load():
+            return [(op.tensor, False), (op.tile, True), (op.mbarrier[0], True)]
+        case tma.Store():
+            return [(op.tile, False), (op.tensor, True)]
         case _:
             kinds = [kind == "write" for kind in ("read", "write") if kind in op.effects]
             return [(v, writes) for v in op.operands if is_memory(v.type) for writes in kinds]

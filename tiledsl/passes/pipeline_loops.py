@@ -10,8 +10,8 @@ N >= 2, one step of fragments:                      N >= 2, two steps:
     for i in 0 .. trips-1:                              if trips > 0:
         wait_group N-2; barrier                             wait_group N-2; barrier; loads of step 0 of iteration 0
         copies of i+N-1; commit                             for i in 0 .. trips-2:
-        consumers of i                                          copies of i+N-1; commit
-                                                                steps but the last, each after the loads of the next one
+        consumers of i                                          steps but the last, each after the loads of the next one
+                                                                    and a part of the copies of i+N-1; commit
     N = 1:                                                      wait_group N-2; barrier; loads of step 0 of i+1
                                                                 last step of i
     for i in 0 .. trips-1:                                  steps of trips-1, each after the loads of the next one
@@ -27,6 +27,9 @@ Why that is right, N >= 2:
 - Copies of i+N-1 overwrite the slot of i-1. All loads of i-1 stand before the barrier of iteration i (with two
   steps: those of the last step too, since only computing comes after), the copies behind it. The same barrier serves
   both.
+- Among the steps the copies take issue slots that the tensor cores leave; behind the barrier, all at once, they would
+  stand in front of the loads that the next step waits for. They are under the condition that iteration i+N-1 exists,
+  which becomes their predicate (`predicate-copies`).
 - The last wait was for group trips-1, and later groups are empty: after the loop no copy is in flight, and another
   tile may be written `over` the buffers as soon as a barrier stands behind the last reads. That one is the author's.
 - Before the first copies a barrier is needed only where the same bytes may have been accessed since the last one:
@@ -230,15 +233,22 @@ class _Writer:
 
     def copies_if(self, number: Value, slot: Value, limit: Value, by: int = 0) -> None:
         """Where number < limit, the copies of iteration number + by; their group in any case."""
+        self.some_copies_if(self.plan.copies, number, slot, limit, by)
+        self.commit()
+
+    def some_copies_if(self, copies: Sequence[Op], number: Value, slot: Value, limit: Value, by: int) -> None:
         b = self.b
 
-        def copies() -> None:
+        def emit() -> None:
             shifted = b.scalar("add", number, b.constant(by, self.counter)) if by else number
-            self.iteration(shifted, slot).emit(b.block, self.plan.copies)
+            self.iteration(shifted, slot).emit(b.block, copies)
 
-        self.branch(b.scalar("lt", number, limit), copies)
+        if copies:
+            self.branch(b.scalar("lt", number, limit), emit)
+
+    def commit(self) -> None:
         if self.plan.is_async:
-            b.add(async_copy.CommitGroup())
+            self.b.add(async_copy.CommitGroup())
 
     def branch(self, condition: Value, then: Callable[[], None]) -> None:
         b, outer, blocks = self.b, self.b.block, [Block(), Block()]
@@ -247,7 +257,7 @@ class _Writer:
         for b.block in blocks:
             b.add(control.Yield())
         b.block = outer
-        b.add(control.If(condition, blocks=blocks))
+        b.add(control.If(condition, blocks=blocks, predicated=self.plan.is_async))
 
     def arrive(self, pending: int) -> None:
         """All but the last `pending` groups are there, for every thread."""
@@ -342,9 +352,14 @@ class _Writer:
             return iteration
 
         def write(number: Value, fill: Value, slot: Value, values: list[Value]) -> list[Value]:
-            self.copies_if(number, fill, self.ahead, by=self.count - 1)
             iteration = resumed(number, slot, values)
-            _emit_steps(iteration, b.block, self.plan.steps[:-1], self.plan.steps[1:])
+            for copies, step, next_step in zip(self.plan.shares, self.plan.steps, self.plan.steps[1:], strict=False):
+                iteration.emit(b.block, next_step.loads)
+                self.some_copies_if(copies, number, fill, self.ahead, self.count - 1)
+                iteration.emit(b.block, step.compute)
+            if len(self.plan.steps) == 1:
+                self.some_copies_if(self.plan.copies, number, fill, self.ahead, self.count - 1)
+            self.commit()
             following = self.next_slot(slot)
             ahead = load_first(b.scalar("add", number, one), following)
             iteration.emit(b.block, self.plan.steps[-1].compute)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from tiledsl.errors import CompileError, CompileErrors
 from tiledsl.ir.core import Kernel, Op, Value
@@ -54,6 +55,13 @@ class LoopPlan:
     @property
     def fragments(self) -> int:
         return 2 if self.steps else 1
+
+    @property
+    def shares(self) -> list[tuple[tile.Copy, ...]]:
+        """The copies, in equal parts for the steps but the last, which begins with a wait for others of them."""
+        parts = len(self.steps) - 1
+        ends = [len(self.copies) * part // parts for part in range(parts + 1)] if parts > 0 else []
+        return [self.copies[first:end] for first, end in pairwise(ends)]
 
     @property
     def is_async(self) -> bool:

@@ -33,19 +33,19 @@ class BufferReport:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What happens together, in this order: wait, barrier, copies, loads, computing.
+    """What happens together, in this order: wait, barrier, loads, copies, computing.
 
     pending: n of ``wait_group n``, None without a wait. in_flight: the iterations whose copies may still be on their
-    way then. copies: the iteration, and the slot that they fill. loads, compute: what is read and used.
+    way then. loads, compute: what is read and used. copies: the iteration, and the slot that they fill.
     """
 
     when: str
     pending: int | None = None
     in_flight: str = ""
     barrier: str = ""
+    loads: str = ""
     copies: str = ""
     commits: bool = False
-    loads: str = ""
     compute: str = ""
 
 
@@ -88,16 +88,16 @@ class LoopReport:
 
     def schedule(self) -> str:
         """One row for what happens between two synchronisations."""
-        header = ["iteration", "wait", "in flight", "barrier", "copies", "commit", "loads", "compute"]
+        header = ["iteration", "wait", "in flight", "barrier", "loads", "copies", "commit", "compute"]
         rows = [
             [
                 row.when,
                 "" if row.pending is None else f"wait_group {row.pending}",
                 row.in_flight,
                 row.barrier,
+                row.loads,
                 row.copies,
                 "commit" if row.commits else "",
-                row.loads,
                 row.compute,
             ]
             for row in self.rows
@@ -192,6 +192,15 @@ def _copies_ahead(plan: LoopPlan, row: Row) -> Row:
     return replace(row, copies=f"i+{n - 1} to slot (i+{n - 1}) mod {n}", commits=plan.is_async)
 
 
+def _share(plan: LoopPlan, row: Row, step: int) -> Row:
+    """What stands in a step but the last: a part of the copies, and their group behind the last part."""
+    count, last = len(plan.shares[step]), step == len(plan.shares) - 1
+    whole = _copies_ahead(plan, row)
+    if count < len(plan.copies):
+        whole = replace(whole, copies=f"{count} of {len(plan.copies)} of {whole.copies}" if count else "")
+    return replace(whole, commits=plan.is_async and last)
+
+
 def _arrival(plan: LoopPlan, row: Row, of: str, others: Sequence[str], frees: str) -> Row:
     """The wait for the copies of iteration `of`, while those of `others` go on, and the barrier behind it."""
     pending = plan.stages - 2 if plan.is_async else None
@@ -217,7 +226,7 @@ def _two_steps(plan: LoopPlan) -> list[Row]:
         if j == last:
             row = _arrival(plan, row, "i+1", [f"i+{s}" for s in range(2, n)], "i")
             row = replace(row, loads="step 0 of i+1")
-        rows.append(_copies_ahead(plan, row) if j == 0 < last else row)
+        rows.append(_share(plan, row, j) if j < last else row)
     for j, step in enumerate(plan.steps):
         loads = f"step {j + 1}" if j < last else ""
         rows.append(Row(f"the last: step {j}", loads=loads, compute=_compute(step.compute)))

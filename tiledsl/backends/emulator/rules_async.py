@@ -69,10 +69,17 @@ def wait_group(c: Cohort, op: async_copy.WaitGroup) -> None:
 
 
 @rule(mem.CpAsync)
-def issue(c: Cohort, op: mem.CpAsync, address: Any, source: Any, *src_bytes: Any) -> None:
+def issue(c: Cohort, op: mem.CpAsync, address: Any, source: Any, *given: Any) -> None:
+    """Lanes whose condition holds take part."""
+    with Masked(c, True if op.condition is None else given[-1]) as some:
+        if some:
+            _issue(c, op, address, source, op.bytes if op.src_bytes is None else given[0])
+
+
+def _issue(c: Cohort, op: mem.CpAsync, address: Any, source: Any, count: Any) -> None:
     """Reads now. (PTX ISA: cp.async; both addresses are aligned to the bytes that are copied.)"""
     lanes = c.active()
-    size = np.asarray(src_bytes[0] if src_bytes else op.bytes, np.int64)
+    size = np.asarray(count, np.int64)
     _check_size(c, op, size, lanes)
     dst, src = span_of(c, op, address), span_of(c, op, source, 1)
     data = _read(c, op, src, np.asarray(source, np.int64), size)
