@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.device import Device, open_device
-from benchmarks.interleave import Timing, interleave, quartiles
-from benchmarks.machine import Clocks, ptxas_version
+from benchmarks.machine import ptxas_version
 from benchmarks.report import RESULTS, table, write
 from tiledsl import (
     Const,
@@ -46,8 +45,9 @@ from tiledsl import (
 from tiledsl.backends.ptx.sass_report import SassReport, sass_report
 from tiledsl.backends.ptx.tools import PTXAS
 from tiledsl.dims import K, M, N
+from tiledsl.inspect.timing import Clocks, Timing, interleave, quartiles
 from tiledsl.layout.orders import ORDERS as OUTER_FMA
-from tiledsl.layout.orders import Order, serpentine
+from tiledsl.layout.orders import Order, column_pairs, pairs, serpentine
 
 __all__ = ["ORDERS", "VARIANTS", "Variant", "kept_order", "main"]
 
@@ -66,22 +66,13 @@ def serpentine_columns(m: int, n: int) -> Order:
     return tuple((i, j) for j, i in serpentine(n, m))
 
 
-def pairs(m: int, n: int) -> Order:
-    """Two neighbouring rows at a time, around 2 x 2 elements, through the columns and back for the next two."""
-    order: list[tuple[int, int]] = []
-    for top in range(0, m, 2):
-        columns = range(n) if top % 4 == 0 else reversed(range(n))
-        for step, j in enumerate(columns):
-            order += [(top + (i if step % 2 == 0 else 1 - i), j) for i in range(2)]
-    return tuple(order)
-
-
 ORDERS: dict[str, Callable[[int, int], Order]] = {
     "rows": OUTER_FMA["rows"],
     "columns": columns_first,
     "serpentine": serpentine,
     "serpentine columns": serpentine_columns,
     "pairs": pairs,
+    "column_pairs": column_pairs,
     "spiral": OUTER_FMA["spiral"],
 }
 """Places (row, column) of an m x n outer product, by the name of their order."""
@@ -128,13 +119,14 @@ def shared_loop(
     spread: Const[bool] = False,
     vector: Const[bool] = False,
     turn: const = 0,
+    level: const = 3,
 ):
     """Each block: a GEMM of 16 * rows by 16 * columns by depth from shared memory, added up `steps` times.
 
     swap: the factors of each fma change places. spread: loads stand among the FFMAs, not before them.
-    vector: results leave 16 bytes at a time, their elements turned by `turn` places.
+    vector: results leave 16 bytes at a time, their elements turned by `turn` places. level: of the assembler.
     """
-    first, t = grid(cdiv(M, 256)) * 256, threads(256)
+    first, t = grid(cdiv(M, 256)) * 256, threads(256, assembler_level=level)
     lane, warp = t % 32, t // 32
     ty, tx = warp // 2 * 4 + lane // 8, warp % 2 * 8 + lane % 8
     As = shared((depth, 16 * rows), f32, layout=row_major)
@@ -232,10 +224,22 @@ FORMS: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...] = (
 """Of the loop fed from shared memory, in serpentine order."""
 UNROLLED = (1, 2, 8)
 """Copies of the outer product in a step of the loop on registers alone, besides the plain 4."""
+LEVEL: tuple[tuple[str, Any], ...] = (("level", 1),)
+LEVEL_FORMS: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...] = (
+    ("loads spread", (("spread", True),)),
+    ("16-byte stores turned by 1", (("vector", True), ("turn", 1))),
+)
+"""At level 1 of the assembler, which keeps what is written: all orders, and forms of the one made for it."""
 VARIANTS: tuple[Variant, ...] = (
     *(Variant(loop, m, n, order) for loop in ("registers", "shared") for m, n in TILES for order in ORDERS),
     *(Variant("shared", m, n, "serpentine", note, settings) for m, n in TILES for note, settings in FORMS),
     *(Variant("registers", 8, 8, "serpentine", f"{c} a step", (("copies", c),)) for c in UNROLLED),
+    *(Variant("shared", m, n, order, "level 1", LEVEL) for m, n in TILES for order in ORDERS),
+    *(
+        Variant("shared", m, n, "column_pairs", f"level 1, {note}", (*LEVEL, *more))
+        for m, n in TILES
+        for note, more in LEVEL_FORMS
+    ),
 )
 """Every kernel of the tables."""
 

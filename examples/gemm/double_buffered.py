@@ -36,9 +36,9 @@ from tiledsl import (
 )
 from tiledsl.dims import K, M, N
 
-__all__ = ["MAXAS", "Order", "Tiling", "multiply"]
+__all__ = ["MAXAS", "Order", "Tiling", "both", "guarded", "multiply"]
 
-Order = Literal["rows", "serpentine", "spiral"]
+Order = Literal["rows", "serpentine", "spiral", "pairs", "column_pairs"]
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,34 @@ def multiply(
             after_a, after_b = both(As[now, :, :], Bs[now, :, :], skip + (k + 1) % steps, m, n, tiling)
             acc = outer_fma(acc, a, b, order)
             a, b = after_a, after_b
-    for k0 in range(maximum(full, bk), depth + bk, bk):
+    return guarded(A, B, As, Bs, row, column, m, n, t, part, tiling, order, acc, now, maximum(full, bk))
+
+
+@tile_function
+def guarded(
+    A: Global[f32, M, K],
+    B: Global[f32, K, N],
+    As: SharedTile[f32],
+    Bs: SharedTile[f32],
+    row: index,
+    column: index,
+    m: index,
+    n: index,
+    t: index,
+    part: index | int,
+    tiling: Tiling,
+    order: Order,
+    acc: Fragment[f32],
+    now: index,
+    first: index,
+) -> Fragment[f32]:
+    """The end of `multiply`: all tiles from the one before `first` on, which waits in half `now` of As and Bs."""
+    bk, steps = tiling.bk, tiling.steps
+    of_a = reading(A.T.unit, A.align, bk, tiling.bm, tiling.threads)
+    of_b = reading(B.unit, B.align, bk, tiling.bn, tiling.threads)
+    rows, depth, columns = A.shape[0], A.shape[1], B.shape[1]
+    skip = part * steps
+    for k0 in range(first, depth + bk, bk):
         next_a = fetch(A.T, of_a, k0, row, rows, t, True)
         next_b = fetch(B, of_b, k0, column, columns, t, True)
         for k in range(skip, minimum(skip + steps, depth + bk - k0)):

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tiledsl import Global, boolean, f32, grid, i32, threads, tile_kernel
+from tiledsl import Const, Global, boolean, f32, grid, i32, threads, tile_kernel, unroll
 from tiledsl.dims import M, N
-from tiledsl.errors import CompileErrors
+from tiledsl.errors import CompileErrors, VerifyError
 from tiledsl.ir.parser import parse_kernel
 from tiledsl.ir.printer import print_kernel
+from tiledsl.ir.verifier import verify
 from tiledsl.specialize import assumed
 
 
@@ -25,6 +27,15 @@ def two_blocks(X: Global[f32, N]):
 def many_blocks(X: Global[f32, N]):
     i = grid(N) + threads(1, blocks=33)
     X.put(i, f32(0))
+
+
+@tile_kernel
+def sums(X: Global[f32, N], *, LEVEL: Const[Any] = 3):
+    i = grid(N) + threads(1, assembler_level=LEVEL)
+    total = f32(0)
+    for k in unroll(8):
+        total = total + X[i + k]
+    X.put(i, total)
 
 
 @tile_kernel
@@ -57,6 +68,42 @@ def test_blocks_survive_printing_parsing_and_cloning() -> None:
 def test_too_many_blocks_are_refused() -> None:
     with pytest.raises(CompileErrors, match="blocks= is a compile-time int from 0 to 32"):
         many_blocks.compile(arch="sm_90a")
+
+
+def test_the_assembler_level_changes_the_code_and_is_reported() -> None:
+    """A const may decide it; what is built at one level is not taken for another."""
+    default, low = sums.compile(arch="sm_90a"), sums.compile(arch="sm_90a", LEVEL=1)
+    assert default.ptx == low.ptx
+    assert default.cubin != low.cubin
+    assert (default.resources.assembler_level, low.resources.assembler_level) == (3, 1)
+    assert "assembler level 1" in repr(low) and "assembler level" not in repr(default)
+    assert "assembled at level 1" in str(low.explain("sass"))
+    assert "assembled at level" not in str(default.explain("sass"))
+
+
+def test_the_assembler_level_survives_printing_parsing_and_cloning() -> None:
+    spec = assumed(sums.signature, {}, {"LEVEL": 2})
+    kernel, _ = sums.program.lowered(spec, "sm_90a")
+    assert "assembler_level(2)" in print_kernel(kernel)
+    assert parse_kernel(print_kernel(kernel)).assembler_level == kernel.clone().assembler_level == 2
+
+
+@pytest.mark.parametrize("level", [-1, 4, True])
+def test_other_assembler_levels_are_refused(level: int) -> None:
+    with pytest.raises(CompileErrors, match="assembler_level= is a compile-time int from 0 to 3, got") as caught:
+        sums.compile(arch="sm_90a", LEVEL=level)
+    (error,) = caught.value.errors
+    lines = Path(__file__).read_text().splitlines()
+    assert "assembler_level=LEVEL" in lines[error.loc.line - 1]
+
+
+def test_the_assembler_level_of_ir_is_checked() -> None:
+    spec = assumed(sums.signature, {}, {"LEVEL": 2})
+    kernel, _ = sums.program.lowered(spec, "sm_90a")
+    kernel = kernel.clone()
+    kernel.assembler_level = 4
+    with pytest.raises(VerifyError, match=r"assembler_level\(4\): 0 to 3"):
+        verify(kernel)
 
 
 def test_scalars_have_defaults() -> None:

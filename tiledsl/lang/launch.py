@@ -8,40 +8,58 @@ from tiledsl.lang.dim import Dim
 from tiledsl.lang.dtypes import Integer, index
 from tiledsl.lang.misuse import only_in_kernel
 
-__all__ = ["cdiv", "grid", "lane_id", "threads", "warp_id"]
+__all__ = ["cdiv", "grid", "grid_size", "lane_id", "processors", "threads", "warp_id"]
 
 HostExtent = Integer | int | type[Dim]
 
 
+processors: index = index.__new__(index)
+"""How many multiprocessors the GPU has, in the extents of `grid` alone: ``grid(min(tiles, processors))``."""
+
+
 @overload
-def grid(x: HostExtent, /) -> index: ...
+def grid(x: HostExtent, /, *, cluster: tuple[int, ...] = ()) -> index: ...
 @overload
-def grid(x: HostExtent, y: HostExtent, /) -> tuple[index, index]: ...
+def grid(x: HostExtent, y: HostExtent, /, *, cluster: tuple[int, ...] = ()) -> tuple[index, index]: ...
 @overload
-def grid(x: HostExtent, y: HostExtent, z: HostExtent, /) -> tuple[index, index, index]: ...
-def grid(*extents: HostExtent) -> Any:
+def grid(
+    x: HostExtent, y: HostExtent, z: HostExtent, /, *, cluster: tuple[int, ...] = ()
+) -> tuple[index, index, index]: ...
+def grid(*extents: HostExtent, cluster: tuple[int, ...] = ()) -> Any:
     """Launch this many blocks along x, y, z, and give this block's indices: one, or a tuple.
 
-    The extents are evaluated on the host: dimensions, consts, integer scalars, and ``+ - * // %``,
+    The extents are evaluated on the host: dimensions, consts, integer scalars, `processors`, and ``+ - * // %``,
     `cdiv`, `min` and `max` of them. Limits: x 2^31 - 1, y and z 65535. Once, at the kernel's top level.
     (PTX ISA: %ctaid.)
+
+    cluster: so many neighbouring blocks along x, y, z, at most 8 in all, run at the same time and reach each other's
+    shared memory; the grid is a multiple of it. (PTX ISA: cluster.)
     """
     raise only_in_kernel("grid()")
 
 
+def grid_size(axis: int = 0) -> index:
+    """How many blocks the grid has along x (0), y (1) or z (2). (PTX ISA: %nctaid.)"""
+    raise only_in_kernel("grid_size()")
+
+
 @overload
-def threads(x: int, /, *, blocks: int = 0) -> index: ...
+def threads(x: int, /, *, blocks: int = 0, assembler_level: int = 3) -> index: ...
 @overload
-def threads(x: int, y: int, /, *, blocks: int = 0) -> tuple[index, index]: ...
+def threads(x: int, y: int, /, *, blocks: int = 0, assembler_level: int = 3) -> tuple[index, index]: ...
 @overload
-def threads(x: int, y: int, z: int, /, *, blocks: int = 0) -> tuple[index, index, index]: ...
-def threads(*extents: int, blocks: int = 0) -> Any:
+def threads(x: int, y: int, z: int, /, *, blocks: int = 0, assembler_level: int = 3) -> tuple[index, index, index]: ...
+def threads(*extents: int, blocks: int = 0, assembler_level: int = 3) -> Any:
     """Use this many threads a block along x, y, z (compile-time, at most 1024 together), and give
     this thread's indices: one, or a tuple. Once, at the kernel's top level. (PTX ISA: %tid.)
 
     blocks: so many blocks shall fit on an SM at a time, as far as registers go: the assembler then keeps
     to 65536 / (threads * blocks) of them, and spills where that is too few; `resources` says so. 0: its
     own choice. (PTX ISA: .minnctapersm.)
+
+    assembler_level: how much the assembler optimises, 0 to 3 (compile-time). At 1 it keeps nearly the order in which
+    the instructions are written, which pays where that order was chosen with care; at 3 it schedules anew.
+    (ptxas --opt-level.)
     """
     raise only_in_kernel("threads()")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Callable
 
-__all__ = ["ORDERS", "Order", "rows", "serpentine", "spiral"]
+__all__ = ["BLOCKS", "ORDERS", "Order", "column_pairs", "pairs", "rows", "serpentine", "spiral"]
 
 Order = tuple[tuple[int, int], ...]
 
@@ -33,5 +33,42 @@ def spiral(m: int, n: int) -> Order:
     return tuple(order)
 
 
-ORDERS: dict[str, Callable[[int, int], Order]] = {"rows": rows, "serpentine": serpentine, "spiral": spiral}
-"""By the names that `outer_fma` takes. The spiral needs multiples of 8."""
+def pairs(m: int, n: int) -> Order:
+    """Two neighbouring rows at a time, around 2 x 2 elements, through the columns and back for the next two.
+
+    Neighbours share a[i] and b[j] by turns, and the two a[i] come again every second time: where an operand is kept
+    for each bank, both stay at hand.
+    """
+    order: list[tuple[int, int]] = []
+    for top in range(0, m, 2):
+        columns = range(n) if top % 4 == 0 else reversed(range(n))
+        for step, j in enumerate(columns):
+            order += [(top + (i if step % 2 == 0 else 1 - i), j) for i in range(2)]
+    return tuple(order)
+
+
+def column_pairs(m: int, n: int) -> Order:
+    """Two neighbouring columns at a time, down and up through all rows but the last, which comes at the end.
+
+    For the assembler's level 1. That keeps the order as written but for one thing: it draws together the last few
+    uses of a register that is not needed any more. Here the last use of each b[j] is its one FFMA in the last row.
+    """
+    order: list[tuple[int, int]] = []
+    for number, left in enumerate(range(0, n, 2)):
+        down = range(m - 1) if number % 2 == 0 else reversed(range(m - 1))
+        for step, i in enumerate(down):
+            order += [(i, left + (j if step % 2 == 0 else 1 - j)) for j in range(2)]
+    return (*order, *((m - 1, j) for j in reversed(range(n))))
+
+
+ORDERS: dict[str, Callable[[int, int], Order]] = {
+    "rows": rows,
+    "serpentine": serpentine,
+    "spiral": spiral,
+    "pairs": pairs,
+    "column_pairs": column_pairs,
+}
+"""By the names that `outer_fma` takes."""
+
+BLOCKS = {"spiral": (8, 8), "pairs": (2, 1), "column_pairs": (1, 2)}
+"""What m and n have to be multiples of, where that is not 1."""
