@@ -18,10 +18,9 @@ from typing import Any
 from benchmarks.device import open_device
 from benchmarks.gallery import gallery_kernels
 from benchmarks.gemm import as_table, parse_size, summarize
-from benchmarks.interleave import buffer_sets, interleave
-from benchmarks.machine import Clocks
 from benchmarks.nvcc import CudaKernel, nvcc_version
 from benchmarks.report import RESULTS, write
+from tiledsl.inspect.timing import Clocks, buffer_sets, interleave
 
 __all__ = ["main"]
 

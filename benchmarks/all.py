@@ -35,6 +35,7 @@ GPU: list[Job] = [
     ("ffma_orders", ["--time"], ["--time", "--only", "shared 16x8", "--rounds", "5"]),
     ("tensor_core_probe", [], []),
     ("gemm", ["--rounds", "7"], SMALL),
+    ("hopper", [], ["--only", "square", "ladder", "--rounds", "3"]),
     *(("gemm", ["--format", f], ["--format", f, *SMALL]) for f in ("bf16", "f16", "tf32", "e4m3", "i8", "f64")),
 ]
 

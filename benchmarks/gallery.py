@@ -48,8 +48,13 @@ def gallery_kernels(format: str = "f32") -> dict[str, tuple[Any, dict[str, Any]]
     return found
 
 
-def chosen_consts(name: str, consts: dict[str, Any], size: tuple[int, int, int], format: str = "") -> dict[str, Any]:
-    """`consts`, or where there are none what the kernel called `name` chooses for a size and format, if it does so."""
+def chosen_consts(
+    name: str, consts: dict[str, Any], size: tuple[int, int, int], format: str = "", **known: Any
+) -> dict[str, Any]:
+    """`consts`, or where there are none what the kernel called `name` chooses for a size and format, if it does so.
+
+    known: what else the choice may depend on: `arch`, `along_k`.
+    """
     gallery = gallery_module()
     entry = next(entry for entry in gallery.GALLERY if entry.kernel == name)
-    return gallery.chosen(entry, consts, *size, format)
+    return gallery.chosen(entry, consts, *size, format, **known)

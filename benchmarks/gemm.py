@@ -24,12 +24,13 @@ from typing import Any
 
 from benchmarks.device import Device, open_device
 from benchmarks.gallery import chosen_consts, dtype_settings, gallery_kernels, kernel_label
-from benchmarks.interleave import Timing, buffer_sets, interleave, quartiles
-from benchmarks.machine import Clocks
 from benchmarks.mma_loop import REGISTERS_ONLY, register_loop
-from benchmarks.report import RESULTS, table, write
+from benchmarks.report import RESULTS, write
+from tiledsl.inspect import bench
+from tiledsl.inspect.bench import as_table, summarize
+from tiledsl.inspect.timing import Clocks, buffer_sets, interleave
 
-__all__ = ["main"]
+__all__ = ["as_table", "main", "parse_size", "summarize"]
 
 Size = tuple[int, int, int]
 Kernels = dict[str, tuple[Any, dict[str, Any]]]
@@ -46,10 +47,10 @@ MATRIX_SIZES: list[Size] = [(n, n, n) for n in (2048, 4096, 8192)]
 
 def parse_size(text: str) -> Size:
     """``4096`` or ``777x1003x519`` (M x N x K)."""
-    parts = [int(p) for p in text.split("x")]
-    if len(parts) not in (1, 3):
+    parts = bench.parse_size(text)
+    if len(parts) != 3:
         raise argparse.ArgumentTypeError(f"expected N or MxNxK, got {text!r}")
-    return (parts[0],) * 3 if len(parts) == 1 else (parts[0], parts[1], parts[2])
+    return parts[0], parts[1], parts[2]
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -80,7 +81,11 @@ def main(argv: list[str] | None = None) -> int:
     chosen: dict[str, dict[str, Any]] = {}
     with Clocks() as clocks:
         for size in sizes:
-            consts = {label: chosen_consts(each.name, given, size, format) for label, (each, given) in kernels.items()}
+            along_k = turned == {"b"}
+            consts = {
+                label: chosen_consts(each.name, given, size, format, along_k=along_k)
+                for label, (each, given) in kernels.items()
+            }
             chosen["x".join(map(str, size))] = {k: v for k, v in consts.items() if v != kernels[k][1]}
             contenders, sets = prepare(device, kernels, size, cold=not args.hot, turned=turned)
             start = time.perf_counter()
@@ -161,7 +166,8 @@ def prepare(
 
     contenders: dict[str, Callable[[int], None]] = {"cuBLAS": cublas}
     for label, (kernel, consts) in kernels.items():
-        contenders[label] = of(kernel, chosen_consts(kernel.name, consts, size, device.format))
+        along_k = turned == {"b"}
+        contenders[label] = of(kernel, chosen_consts(kernel.name, consts, size, device.format, along_k=along_k))
     for label, launch in contenders.items():
         c[0][...] = device.blank
         launch(0)
@@ -171,47 +177,6 @@ def prepare(
     if device.format != "f32":
         contenders[REGISTERS_ONLY] = register_loop(device, m * n * k)
     return contenders, sets
-
-
-def summarize(timing: Timing, size: Size, base: str, noted: dict[str, Any]) -> list[dict[str, Any]]:
-    """One record for each contender: median time, TFLOP/s, and quartiles of its speed over `base`'s."""
-    m, n, k = size
-    records: list[dict[str, Any]] = []
-    for name in timing.rounds:
-        low, middle, high = quartiles(timing.speed_ratios(name, base))
-        ms = timing.median(name)
-        records.append(
-            {
-                "kernel": name,
-                "size": list(size),
-                "ms": round(ms, 6),
-                "tflops": round(2e-9 * m * n * k / ms, 3),
-                "base": base,
-                "ratio": round(middle, 4),
-                "ratio_quartiles": [round(low, 4), round(high, 4)],
-                **noted,
-            }
-        )
-    return records
-
-
-def as_table(cases: list[dict[str, Any]]) -> str:
-    base = cases[0]["base"]
-    rows = [
-        (
-            case["kernel"],
-            "x".join(map(str, case["size"])),
-            f"{case['ms']:.4g}",
-            f"{case['tflops']:.2f}",
-            f"{case['ratio']:.3f}",
-            "{:.3f}-{:.3f}".format(*case["ratio_quartiles"]),
-            f"{case.get('sm_mhz', 0):.0f}",
-            f"{case.get('watts', 0):.0f}",
-        )
-        for case in cases
-    ]
-    header = ("kernel", "M x N x K", "ms", "TFLOP/s", f"speed / {base}", "quartiles", "SM MHz", "W")
-    return table(header, rows)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,11 @@
-"""What a measurement was made on: GPU, driver, versions, commit; and what the clocks did meanwhile."""
+"""What a measurement was made on: GPU, driver, versions, commit."""
 
 from __future__ import annotations
 
 import os
 import platform
 import shutil
-import statistics
 import subprocess
-import threading
-import time
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -16,7 +13,7 @@ from typing import Any
 
 from tiledsl.backends.ptx.tools import PTXAS
 
-__all__ = ["Clocks", "describe", "ptxas_version"]
+__all__ = ["describe", "ptxas_version"]
 
 ROOT = Path(__file__).parent.parent
 
@@ -71,42 +68,3 @@ def _nvidia_smi(field: str) -> str:
         return ""
     command = ["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader"]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.partition("\n")[0].strip()
-
-
-class Clocks:
-    """SM clock in MHz and power in W, sampled by nvidia-smi five times a second while the `with` lasts."""
-
-    FIELDS = "clocks.sm,power.draw,temperature.gpu"
-
-    def __init__(self) -> None:
-        self._samples: list[tuple[float, float, float, float]] = []
-        self._process: subprocess.Popen[str] | None = None
-
-    def __enter__(self) -> Clocks:
-        if shutil.which("nvidia-smi"):
-            command = ["nvidia-smi", f"--query-gpu={self.FIELDS}", "--format=csv,noheader,nounits", "-lms", "200"]
-            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-            threading.Thread(target=self._read, daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._process is not None:
-            self._process.terminate()
-            self._process.wait()
-
-    def _read(self) -> None:
-        assert self._process is not None and self._process.stdout is not None
-        for line in self._process.stdout:
-            try:
-                clock, power, temperature = (float(x) for x in line.split(","))
-            except ValueError:  # "[N/A]", or half a line at the end
-                continue
-            self._samples.append((time.perf_counter(), clock, power, temperature))
-
-    def since(self, start: float) -> dict[str, float]:
-        """Medians of the samples after `start` (of time.perf_counter); empty if there are none."""
-        recent = [s[1:] for s in self._samples if s[0] >= start]
-        if not recent:
-            return {}
-        clock, power, temperature = (statistics.median(column) for column in zip(*recent, strict=True))
-        return {"sm_mhz": clock, "watts": power, "celsius": temperature}

@@ -4,28 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import describe
+from tiledsl.inspect.plots import table
 
 __all__ = ["RESULTS", "table", "write"]
 
 RESULTS = Path(__file__).parent / "results"
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """A Markdown table with aligned columns; the first one is text, the others are numbers."""
-    cells = [[str(cell) for cell in row] for row in (header, *rows)]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
-    rule = ["-" * widths[0], *("-" * (w - 1) + ":" for w in widths[1:])]
-
-    def line(row: Sequence[str]) -> str:
-        padded = [row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))]
-        return "| " + " | ".join(padded) + " |"
-
-    return "\n".join(line(row) for row in (cells[0], rule, *cells[1:]))
 
 
 def write(name: str, title: str, text: str, data: dict[str, Any], folder: Path = RESULTS) -> None:

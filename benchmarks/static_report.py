@@ -5,7 +5,7 @@
 
 Registers, bytes of shared memory, spills and stack as ptxas says them; instructions of the hottest loop and of one turn
 of it on a full tile, what arithmetic dominates it and its share of the turn, as read from SASS (`explain("sass")`). A
-kernel that chooses consts by size is compiled with those for 4096 x 4096 x 4096.
+kernel that chooses consts by size and target is compiled with those for 4096 x 4096 x 4096.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def labelled_kernels() -> Iterator[tuple[str, str, Any, dict[str, Any]]]:
 
 def examine(label: str, format: str, kernel: Any, consts: dict[str, Any], target: str) -> dict[str, Any]:
     """One row. A kernel that does not compile for `target` has "refused": why."""
-    chosen = chosen_consts(kernel.name, consts, SIZE, format)
+    chosen = chosen_consts(kernel.name, consts, SIZE, format, arch=target)
     case: dict[str, Any] = {"kernel": label, "format": format, "consts": _plain(chosen), "target": target}
     try:
         compiled = kernel.compile(arch=target, **dtype_settings(kernel, format), **chosen)

@@ -11,8 +11,8 @@ import pytest
 
 from benchmarks.gallery import chosen_consts, gallery_kernels
 from benchmarks.gemm import SIZES, as_table, parse_size, summarize, variants
-from benchmarks.interleave import L2_BYTES, Timing, buffer_sets, interleave, quartiles
 from benchmarks.report import write
+from tiledsl.inspect.timing import L2_BYTES, Timing, buffer_sets, interleave, quartiles
 
 
 class FakeDevice:
@@ -54,11 +54,20 @@ def test_a_drifting_clock_hardly_moves_the_ratio() -> None:
     assert 1.97 < low <= middle <= high < 2.03
 
 
-def test_who_goes_first_changes() -> None:
+def orders(seed: int) -> list[str]:
+    """Who ran in each of 30 rounds, in order."""
     device: Any = FakeDevice()
-    contenders = {name: device.launcher(name, 1.0) for name in "ab"}
-    interleave(device, contenders, rounds=4, seconds=0.001)
-    assert "".join(device.log[-8:]) == "abbaabba"
+    contenders = {name: device.launcher(name, 1.0) for name in "abc"}
+    interleave(device, contenders, rounds=30, seconds=0.001, seed=seed)
+    rounds = device.log[-90:]
+    return ["".join(rounds[i : i + 3]) for i in range(0, 90, 3)]
+
+
+def test_nobody_always_follows_the_same_one() -> None:
+    """Each round has all contenders in an order of its own, and the same seed the same orders."""
+    found = orders(0)
+    assert set(found) == {"abc", "acb", "bac", "bca", "cab", "cba"}
+    assert found == orders(0) != orders(1)
 
 
 def test_cold_operands_do_not_fit_in_l2() -> None:
@@ -96,6 +105,7 @@ def test_variants_of_one_kernel(capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_the_fastest_kernel_chooses() -> None:
     """The consts depend on the size; a variant that names its own keeps them."""
     chosen = {size: chosen_consts("fastest", {}, size) for size in SIZES}
-    assert chosen[4096, 4096, 4096]["BN"] == 256 and chosen[1000, 1000, 1000]["SLICES"] > 1
+    assert all(chosen[n, n, n]["BN"] == 128 for n in (2048, 4095, 4096, 8192))
+    assert chosen[4096, 2112, 7168]["BN"] == 64 and chosen[1000, 1000, 1000]["SLICES"] > 1
     assert chosen_consts("fastest", {"BK": 8}, SIZES[0]) == {"BK": 8}
     assert chosen_consts("naive", {}, SIZES[0]) == {}

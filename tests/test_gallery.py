@@ -49,14 +49,15 @@ def _kernels(path: Path) -> list[str]:
 
 def test_every_kernel_is_listed(gallery: ModuleType) -> None:
     in_files = {(path.name, name) for path in GEMM.glob("*.py") for name in _kernels(path)}
-    listed = {(entry.file, entry.kernel) for entry in gallery.GALLERY}
+    listed = {(entry.file, entry.kernel) for entry in (*gallery.GALLERY, *gallery.HOPPER)}
+    listed |= {("hopper_gemm.py", "pad"), ("hopper_gemm.py", "add_up")}  # what is before and after a product
     assert in_files == listed, "examples/gemm/*.py and GALLERY in gallery.py differ"
 
 
 @pytest.mark.parametrize("readme", ["README.md", "examples/gemm/README.md"])
 def test_every_kernel_is_explained(gallery: ModuleType, readme: str) -> None:
     text = (GEMM.parent.parent / readme).read_text()
-    missing = [entry.file for entry in gallery.GALLERY if entry.file not in text]
+    missing = [entry.file for entry in (*gallery.GALLERY, *gallery.HOPPER) if entry.file not in text]
     assert not missing, f"{readme} does not mention {', '.join(missing)}"
 
 
@@ -165,7 +166,7 @@ def test_every_orientation(gallery: ModuleType, format: str, orders: str) -> Non
     from reference import random_problem, worst_error
 
     number = _number(gallery, "mma_fastest")
-    consts = gallery.chosen(gallery.GALLERY[number], {}, 64, 64, 64, format)
+    consts = gallery.chosen(gallery.GALLERY[number], {}, 64, 64, 64, format, along_k=orders == "NT")
     A, B, C = random_problem(80, 112, 96, format=format)
     given = [np.asfortranarray(X) if order == "T" else X for X, order in zip((A, B), orders, strict=True)]
     for out in (C, np.asfortranarray(C)):
@@ -205,21 +206,73 @@ def test_nothing_is_spilled(gallery: ModuleType, number: int, consts: dict[str, 
     assert (used.spill_stores, used.spill_loads, used.stack) == (0, 0, 0)
 
 
-@pytest.mark.parametrize("consts", [{}, {"BK": 8}, {"BM": 256, "BN": 128}])
-def test_the_main_loop_of_the_fastest_kernel_is_ffma(gallery: ModuleType, consts: dict[str, int]) -> None:
-    """At least 93% of its instructions, and no load narrower than 16 bytes among the others."""
+LONG = {"BM": 128, "BN": 256, "BK": 16, "ORDER": "serpentine", "LEVEL": 3}
+
+
+@pytest.mark.parametrize(
+    ("consts", "share"),
+    [({}, 0.92), ({"BN": 256}, 0.925), ({"BM": 256}, 0.925), (LONG, 0.93), ({**LONG, "BK": 8}, 0.93)],
+)
+def test_the_main_loop_of_the_fastest_kernel_is_ffma(gallery: ModuleType, consts: dict[str, Any], share: float) -> None:
+    """No load is narrower than 16 bytes. With BK = 16, or a larger tile, copies and addresses are a smaller part.
+
+    93% of the loop were FFMAs when it was that of LONG. The one of 92% that took its place is faster.
+    """
     report = _load(_number(gallery, "fastest")).compile(arch="sm_90a", **consts).explain("sass")
-    assert report.fma_share >= 0.93
+    assert report.fma_share >= share
     assert report.histogram["LDS.128"] == 6 * report.histogram["FFMA"] // 128 and "LDS" not in report.histogram
     assert not report.spills
 
 
-@pytest.mark.parametrize("format", ["tf32", "e4m3", "i8", "f64"])
-def test_nothing_is_spilled_in_other_formats(gallery: ModuleType, format: str) -> None:
+def test_the_fastest_loop_stays_as_it_is_written(gallery: ModuleType) -> None:
+    """At level 1 most FFMAs keep their order, and more of their operands come from the cache."""
+    from benchmarks.ffma_orders import kept_order
+
+    kernel = _load(_number(gallery, "fastest"))
+    written, anew = (kernel.compile(arch="sm_90a", LEVEL=level).explain("sass") for level in (1, 3))
+    assert kept_order(written) > 0.65 > kept_order(anew)
+    most, least = (max(r.banks.bank_reads) / r.banks.fmas for r in (anew, written))
+    assert least < 0.9 < most
+
+
+def test_copies_of_whole_vectors_wait_once(gallery: ModuleType) -> None:
+    """Rows of whole vectors need no code for a part of one: all loads of a step stand in front of the first store."""
+    kernel = _load(_number(gallery, "mma_blocking"))
+    report = kernel.compile(arch="sm_90a", D="bf16").explain("sass")
+    assert "LDG x8, STS x8" in str(report)
+    assert report.histogram["LDG.128"] == 8 and "LDG" not in report.histogram
+
+
+@pytest.mark.parametrize(
+    ("format", "archs"),
+    [
+        ("bf16", ["sm_80", "sm_86", "sm_90a", "sm_120a"]),
+        ("tf32", ["sm_80", "sm_86", "sm_90a", "sm_120a"]),
+        ("i8", ["sm_80", "sm_86", "sm_90a", "sm_120a"]),
+        ("e4m3", ["sm_89", "sm_90a", "sm_120a"]),
+        ("f64", ["sm_90a", "sm_120a"]),
+    ],
+)
+def test_what_is_chosen_fits_without_spills_and_conflicts(gallery: ModuleType, format: str, archs: list[str]) -> None:
+    """The consts that `mma_fastest` chooses for a target leave it the registers and the shared memory that it needs."""
     number = _number(gallery, "mma_fastest")
-    kernel, consts = _load(number), gallery.chosen(gallery.GALLERY[number], {}, 4096, 4096, 4096, format)
-    used = kernel.compile(arch="sm_90a", **gallery.dtypes(kernel, format), **consts).resources
-    assert (used.spill_stores, used.spill_loads, used.stack) == (0, 0, 0)
+    kernel, entry = _load(number), gallery.GALLERY[number]
+    for arch in archs:
+        consts = gallery.chosen(entry, {}, 4096, 4096, 4096, format, arch=arch)
+        compiled = kernel.compile(arch=arch, **gallery.dtypes(kernel, format), **consts)
+        used, banks = compiled.resources, compiled.explain("banks")
+        assert (used.spill_stores, used.spill_loads, used.stack) == (0, 0, 0), arch
+        assert banks.conflicts == 0 and not banks.unknown, banks
+
+
+def test_the_table_of_choices_says_how_much_shared_memory_they_take(gallery: ModuleType) -> None:
+    import mma_fastest
+
+    kernel = _load(_number(gallery, "mma_fastest"))
+    for format, choices in [*mma_fastest.CHOICES.items(), *mma_fastest.ALONG_K.items()]:
+        for kilobytes, consts in choices:
+            used = kernel.compile(arch="sm_90a", **gallery.dtypes(kernel, format), **consts).resources
+            assert used.shared == kilobytes << 10, (format, consts)
 
 
 @pytest.mark.parametrize("name", ["maxas_256", "double_buffered", "staged_epilogue", "ffma_order", "fastest"])

@@ -6,15 +6,17 @@ import argparse
 import importlib
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tiledsl.errors import TileError
 from tiledsl.explain import EXPLAIN
+from tiledsl.inspect import bench
+from tiledsl.inspect.contenders import Contender, read_roles
 
 if TYPE_CHECKING:
     from tiledsl.compiled import Compiled
+    from tiledsl.kernel import TileKernel
 
 __all__ = ["main"]
 
@@ -24,7 +26,7 @@ ROOT = Path(__file__).parent.parent
 def main(argv: list[str] | None = None) -> int:
     """Run one command; errors that tiledsl raises on purpose are printed without a traceback."""
     arguments, rest = _parser().parse_known_args(argv)
-    if rest and arguments.command not in ("demo", "bench"):
+    if rest and arguments.command != "demo":
         _parser().error(f"unrecognized arguments: {' '.join(rest)}")
     try:
         return arguments.run(arguments, rest)
@@ -57,8 +59,14 @@ def _parser() -> argparse.ArgumentParser:
 
     demo = commands.add_parser("demo", help="compile, run and check the gallery", add_help=False)
     demo.set_defaults(run=_demo)
-    bench = commands.add_parser("bench", help="time kernels against cuBLAS on a GPU", add_help=False)
-    bench.set_defaults(run=_bench)
+    timed = commands.add_parser(
+        "bench",
+        help="time kernels against cuBLAS and each other, on a GPU",
+        description=bench.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    bench.add_arguments(timed)
+    timed.set_defaults(run=_bench)
 
     cache = commands.add_parser("cache", help="the on-disk cache of compiled kernels")
     cache.add_argument("action", choices=["info", "clear"])
@@ -99,19 +107,31 @@ def _show(arguments: argparse.Namespace, rest: list[str]) -> int:
 
 
 def _demo(arguments: argparse.Namespace, rest: list[str]) -> int:
-    return _from_checkout("demo", "examples/gemm")(rest)
+    return _from_checkout("demo", "examples/gemm").main(rest)
 
 
 def _bench(arguments: argparse.Namespace, rest: list[str]) -> int:
-    return _from_checkout("benchmarks.gemm", ".")(rest)
+    return bench.run(arguments, _gallery)
 
 
-def _from_checkout(module: str, folder: str) -> Callable[[list[str]], int]:
-    """The `main` of a module that belongs to the repository, not to the installed package."""
+def _gallery(format: str) -> list[Contender]:
+    """Every variant of the gallery's kernels that multiply `format`."""
+    gallery = _from_checkout("gallery", "examples/gemm")
+    found: list[Contender] = []
+    for entry in (e for e in gallery.here() if format in e.formats):
+        kernel: TileKernel = gallery.load(entry)
+        for consts in entry.variants:
+            label = " ".join([kernel.name, *(f"{name}={value}" for name, value in consts.items())])
+            found.append(Contender(label, kernel, consts, read_roles(kernel)))
+    return found
+
+
+def _from_checkout(module: str, folder: str) -> Any:
+    """A module that belongs to the repository, not to the installed package."""
     if not (ROOT / folder / f"{module.replace('.', '/')}.py").is_file():
         raise TileError(f"{module} is part of the repository and not of the installed package: run this in a checkout")
     sys.path.insert(0, str(ROOT / folder))
-    return importlib.import_module(module).main
+    return importlib.import_module(module)
 
 
 def _cache(arguments: argparse.Namespace, rest: list[str]) -> int:

@@ -10,9 +10,10 @@ from tiledsl.backends.protocol import Resources
 from tiledsl.errors import TileError
 from tiledsl.ir.abi import AbiArg
 from tiledsl.ir.expr import Expr, parse_expr
+from tiledsl.ir.tensor_maps import TensorMap, parse_tensor_map
 from tiledsl.ir.types import DTYPES
 from tiledsl.runtime.cache import Entry
-from tiledsl.signature import Signature, Specialization
+from tiledsl.signature import GlobalSpec, Signature, Specialization
 
 if TYPE_CHECKING:
     from tiledsl.explain import Report
@@ -26,6 +27,8 @@ class Image:
     """What a launch and the disk cache need of a built kernel.
 
     `written`: the tensors that it may write. `timings`: seconds by stage, of the run that built it.
+    `cluster`: blocks of a cluster along x, y, z. `tensor_maps`: passed behind the arguments of `abi`.
+    `dependent`: it waits by itself for the grid before it in its stream.
     """
 
     name: str
@@ -40,6 +43,9 @@ class Image:
     ptx: str
     cubin: bytes
     timings: dict[str, float]
+    cluster: tuple[int, int, int] = (1, 1, 1)
+    tensor_maps: tuple[TensorMap, ...] = ()
+    dependent: bool = False
 
     @property
     def block(self) -> tuple[int, int, int]:
@@ -58,6 +64,9 @@ class Image:
             "written": sorted(self.written),
             "resources": self.resources.to_dict(),
             "timings": self.timings,
+            "cluster": list(self.cluster),
+            "tensor_maps": [str(m) for m in self.tensor_maps],
+            "dependent": self.dependent,
         }
         return Entry(header, {"llvm": self.llvm.encode(), "ptx": self.ptx.encode(), "cubin": self.cubin})
 
@@ -79,6 +88,9 @@ class Image:
             ptx=parts["ptx"].decode(),
             cubin=parts["cubin"],
             timings=header["timings"],
+            cluster=tuple(header["cluster"]),
+            tensor_maps=tuple(parse_tensor_map(text) for text in header["tensor_maps"]),
+            dependent=header["dependent"],
         )
 
 
@@ -195,24 +207,36 @@ class Compiled:
     def __repr__(self) -> str:
         r = self.resources
         head = f"{self.label} for {self.arch}"
-        tensors = ", ".join(
-            f"{name}: {'absent' if s is None else f'{s.dtype} unit={s.unit} align={s.align}'}"
-            for name, s in self.spec.tensors
-        )
+        tensors = ", ".join(f"{name}: {_seen(s)}" for name, s in self.spec.tensors)
         spilled = r.spill_stores + r.spill_loads
         return "\n".join(
             (
                 f"<Compiled {head}",
                 f"  tensors    {tensors}; {self.spec.index_bits}-bit indices; writes {', '.join(sorted(self.written))}",
-                f"  launch     grid ({', '.join(self.grid)}), block {self.image.block}",
+                f"  launch     grid ({', '.join(self.grid)}), block {self.image.block}{self._clusters()}",
                 f"  resources  {r.registers} registers, {r.shared} bytes shared, {spilled} spilled, "
-                f"{r.blocks_per_sm} blocks per SM ({r.occupancy:.0%} occupancy, limited by {r.limiter})",
+                f"{r.blocks_per_sm} blocks per SM ({r.occupancy:.0%} occupancy, limited by {r.limiter}){self._level()}",
                 f"  built in   {self._times()}{' (from the disk cache)' if self.cached else ''}>",
             )
         )
 
+    def _clusters(self) -> str:
+        cluster = self.image.cluster
+        return "" if cluster == (1, 1, 1) else f", cluster {cluster}"
+
+    def _level(self) -> str:
+        level = self.resources.assembler_level
+        return "" if level == 3 else f", assembler level {level}"
+
     def _times(self) -> str:
         return ", ".join(f"{stage} {seconds * 1e3:.0f} ms" for stage, seconds in self.timings.items())
+
+
+def _seen(spec: GlobalSpec | None) -> str:
+    """What the compiler knows of a tensor."""
+    if spec is None:
+        return "absent"
+    return f"{spec.dtype} unit={spec.unit} align={spec.align}{' whole' if spec.whole else ''}"
 
 
 def _shown(value: Any) -> str:

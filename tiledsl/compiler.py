@@ -130,7 +130,15 @@ def _build(signature: Signature, spec: Specialization, arch: str) -> Image:
     return Image(
         kernel.name, arch, kernel.abi, kernel.grid, kernel.threads, kernel.shared_bytes, written,
         binary.resources, binary.llvm, binary.ptx, binary.cubin, timings,
+        kernel.cluster, kernel.tensor_maps, _waits_for_grid(kernel),
     )  # fmt: skip
+
+
+def _waits_for_grid(kernel: Kernel) -> bool:
+    """True if the kernel waits by itself until the grid before it in its stream has ended."""
+    from tiledsl.ir.ops.barriers import GridDependency
+
+    return any(isinstance(op, GridDependency) and op.wait for op in kernel.walk())
 
 
 def lower(

@@ -71,9 +71,11 @@ def _pipeline(compiled: Compiled) -> Report:
 
 def _sass(compiled: Compiled) -> Report:
     """What ptxas made of it: `backends.ptx.sass_report.SassReport`."""
+    from dataclasses import replace
+
     from tiledsl.backends.ptx.sass_report import sass_report
 
-    return sass_report(compiled.cubin, compiled.ptx)
+    return replace(sass_report(compiled.cubin, compiled.ptx), level=compiled.resources.assembler_level)
 
 
 EXPLAIN: dict[str, Callable[[Compiled], Report]] = {"banks": _banks, "pipeline": _pipeline, "sass": _sass}

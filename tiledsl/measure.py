@@ -6,6 +6,7 @@ import math
 import statistics
 import time
 from dataclasses import dataclass
+from math import ceil
 from typing import TYPE_CHECKING, Any, Callable, Mapping
 
 from tiledsl.errors import KernelArgumentError
@@ -15,7 +16,49 @@ from tiledsl.ir.types import DType
 if TYPE_CHECKING:
     from tiledsl.kernel import TileKernel
 
-__all__ = ["Mismatch", "Timing", "Verification", "gemm_bound", "time_kernel", "verify"]
+__all__ = ["PRODUCTS", "Mismatch", "Product", "Timing", "Verification", "gemm_bound", "time_kernel", "verify"]
+
+
+@dataclass(frozen=True)
+class Product:
+    """What a product of matrices takes and gives, and how well it is summed.
+
+    operand, result: dtypes of A and B and of C. roundoff: the unit roundoff of the result, 0 for integers. chain: what
+    a sum of n products may be off, relative to the sum of their absolute values.
+    """
+
+    operand: str
+    result: str
+    roundoff: float
+    chain: Callable[[int], float]
+
+
+def _rounded_chain(unit: float) -> Callable[[int], float]:
+    """Of n fused multiply-adds, in any order (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1)."""
+    return lambda n: n * unit / (1 - n * unit)
+
+
+def _tensor_core(step: int, error: float, inputs: float = 0.0) -> Callable[[int], float]:
+    """Of tensor cores that add `step` products at once with an error of `error`; `inputs`: of cut operands."""
+    return lambda n: ceil(n / step) * error + inputs
+
+
+_U32 = FORMATS["f32"].unit_roundoff
+_F8 = _tensor_core(32, 34 * 2.0**-13)
+_F16 = _tensor_core(16, 5.25 * 2.0**-23)
+
+PRODUCTS: dict[str, Product] = {
+    "f32": Product("f32", "f32", _U32, _rounded_chain(_U32)),
+    "f64": Product("f64", "f64", 2.0**-53, _rounded_chain(2.0**-52)),  # the reference is off as well
+    "f16": Product("f16", "f16", 2.0**-11, _F16),
+    "bf16": Product("bf16", "bf16", 2.0**-8, _F16),
+    "tf32": Product("f32", "f32", _U32, _tensor_core(8, 3.25 * 2.0**-23, 2 * 2.0**-10)),
+    "e4m3": Product("e4m3", "bf16", 2.0**-8, _F8),
+    "e5m2": Product("e5m2", "bf16", 2.0**-8, _F8),
+    "i8": Product("i8", "i32", 0.0, lambda n: 0.0),
+    "u8": Product("u8", "i32", 0.0, lambda n: 0.0),
+}
+"""By name, mostly that of the operands' dtype; "tf32" are f32 of which the tensor cores take the upper 19 bits."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +125,7 @@ def gemm_bound(A: Any, B: Any, *, terms: int | None = None) -> Any:
     import numpy
 
     k = A.shape[-1] if terms is None else terms
-    u = FORMATS["f32"].unit_roundoff
-    return k * u / (1 - k * u) * (numpy.abs(A).astype(numpy.float64) @ numpy.abs(B).astype(numpy.float64))
+    return PRODUCTS["f32"].chain(k) * (numpy.abs(A).astype(numpy.float64) @ numpy.abs(B).astype(numpy.float64))
 
 
 # -- verify ----------------------------------------------------------------------------------------------

@@ -103,12 +103,14 @@ class Signature:
 
 @dataclass(frozen=True, slots=True)
 class GlobalSpec:
-    """What a specialisation knows of one tensor: its dtype, the axis of stride 1 (or -1), and the
-    largest of 16, 8, 4, 2, 1 bytes that divides its address and its other strides in bytes."""
+    """What a specialisation knows of one tensor: its dtype, the axis of stride 1 (or -1), the
+    largest of 16, 8, 4, 2, 1 bytes that divides its address and its other strides in bytes, and
+    whether the extent along the axis of stride 1 is a multiple of those bytes, too."""
 
     dtype: DType
     unit: int
     align: int
+    whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -125,4 +127,4 @@ class Specialization:
 
     def global_type(self, param: GlobalParam) -> GlobalType | None:
         spec = dict(self.tensors)[param.name]
-        return None if spec is None else GlobalType(spec.dtype, param.dims, spec.unit, spec.align)
+        return None if spec is None else GlobalType(spec.dtype, param.dims, spec.unit, spec.align, spec.whole)

@@ -86,6 +86,10 @@ class ArrayInfo:
         steps = [s for axis, s in enumerate(self.strides) if axis != unit and self.shape[axis] > 1]
         return math.gcd(align, *(s * self.dtype.bytes for s in steps))
 
+    def whole(self, unit: int, align: int) -> bool:
+        """True if no vector along `unit` of up to `align` bytes lies across the edge."""
+        return self.empty or (unit >= 0 and self.shape[unit] * self.dtype.bytes % align == 0)
+
     def fits_32_bits(self) -> bool:
         low, high = self.span()
         reach = max(-low, high) // self.dtype.bytes
@@ -127,7 +131,7 @@ def specialize(signature: Signature, arrays: Mapping[str, ArrayInfo | None], con
             message = f"{param.name} starts at an address that is no multiple of its {info.dtype.bytes}-byte elements"
             raise argument_error(signature, message, "pass a copy of it")
         safe = safe and info.fits_32_bits()
-        tensors.append((param.name, GlobalSpec(dtype, unit, align)))
+        tensors.append((param.name, GlobalSpec(dtype, unit, align, info.whole(unit, align))))
     spec = Specialization(tuple(tensors), tuple(consts.items()), 32 if safe else 64)
     return Problem(spec, {name: extent for name, (extent, _) in extents.items()})
 
@@ -271,13 +275,14 @@ def bf16_bits(value: float) -> int:
 
 
 def assumed(signature: Signature, dtypes: Mapping[str, DType], consts: Mapping[str, Any]) -> Specialization:
-    """The specialisation of `compile` without arguments: row-major, 16-byte aligned, 32-bit-safe, nothing absent."""
+    """The specialisation of `compile` without arguments: row-major, 16-byte aligned, rows of whole vectors,
+    32-bit-safe, nothing absent."""
     missing = [v for v in signature.dtype_variables if v not in dtypes]
     if missing:
         message = f"the dtype variable {missing[0]} is open"
         raise argument_error(signature, message, f"call compile({missing[0]}=f32, ...)")
     tensors = tuple(
-        (p.name, GlobalSpec(p.dtype if isinstance(p.dtype, DType) else dtypes[p.dtype], len(p.dims) - 1, 16))
+        (p.name, GlobalSpec(p.dtype if isinstance(p.dtype, DType) else dtypes[p.dtype], len(p.dims) - 1, 16, True))
         for p in signature.tensors
     )
     return Specialization(tensors, tuple(consts.items()), 32)

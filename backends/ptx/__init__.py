@@ -20,7 +20,8 @@ def build(kernel: Kernel, target: Target) -> Binary:
     from tiledsl.backends.ptx.codegen import emit_ptx
 
     llvm, ptx = emit_ptx(kernel, target)
-    assembled = assemble(ptx, target, name=kernel.name, may_have_stack=_may_have_stack(kernel))
+    stack, level = _may_have_stack(kernel), kernel.assembler_level
+    assembled = assemble(ptx, target, name=kernel.name, may_have_stack=stack, level=level)
     use = assembled.usage
     held = target.occupancy(registers=use.registers, shared=kernel.shared_bytes, threads=kernel.thread_count)
     resources = Resources(
@@ -33,6 +34,7 @@ def build(kernel: Kernel, target: Target) -> Binary:
         blocks_per_sm=held.blocks_per_sm,
         limiter=held.limiter,
         occupancy=held.occupancy,
+        assembler_level=level,
     )
     return Binary(kernel.name, target.name, llvm, assembled.ptx, assembled.cubin, resources)
 

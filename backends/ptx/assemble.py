@@ -48,14 +48,15 @@ class Assembled:
     usage: Usage
 
 
-def assemble(ptx: str, target: Target, *, name: str, may_have_stack: bool = False) -> Assembled:
-    """Assemble the one entry `name`. Raises AssemblerError at the Python line, or ToolNotFoundError."""
-    code, output, cubin = _run(ptx, target)
+def assemble(ptx: str, target: Target, *, name: str, may_have_stack: bool = False, level: int = 3) -> Assembled:
+    """Assemble the one entry `name`, optimising as `level` says. Raises AssemblerError at the Python line, or
+    ToolNotFoundError."""
+    code, output, cubin = _run(ptx, target, level)
     newer = [(int(major), int(minor)) for major, minor in NEWER_PTX.findall(output)]
     if code and newer:  # inline PTX beyond what the compiler emits by itself: the lowest version with all of it
         major, minor = max(newer)
         ptx = VERSION.sub(f".version {major}.{minor}", ptx, count=1)
-        code, output, cubin = _run(ptx, target)
+        code, output, cubin = _run(ptx, target, level)
     lines = PtxLines(ptx)
     if code:
         raise _refusal(output, lines, target)
@@ -96,7 +97,7 @@ def parse_usage(output: str, name: str) -> Usage:
     )
 
 
-def _run(ptx: str, target: Target) -> tuple[int, str, bytes]:
+def _run(ptx: str, target: Target, level: int) -> tuple[int, str, bytes]:
     """(exit status, output, cubin)."""
     ptxas = PTXAS.path()
     with tempfile.TemporaryDirectory(prefix="tiledsl-") as folder:
@@ -104,6 +105,7 @@ def _run(ptx: str, target: Target) -> tuple[int, str, bytes]:
         source.write_text(ptx.rstrip("\n") + "\n")  # ptxas 13.5 may crash on a last line without an end
         # --fmad=false: fma is written as such, so ptxas must not fuse anything else.
         options = [f"--gpu-name={target.name}", "--verbose", "--generate-line-info", "--fmad=false"]
+        options.append(f"--opt-level={level}")
         try:
             done = subprocess.run(
                 [str(ptxas), *options, f"--output-file={result}", str(source)],

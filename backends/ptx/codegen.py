@@ -6,7 +6,7 @@ import re
 from functools import cache
 from typing import Any
 
-from tiledsl.backends.ptx import cast_rules, matrix_rules
+from tiledsl.backends.ptx import cast_rules, hopper_rules, matrix_rules
 from tiledsl.backends.ptx.debuginfo import restore_locations
 from tiledsl.backends.ptx.llvm import binding
 from tiledsl.backends.ptx.lower import TRIPLE, lower_kernel
@@ -25,8 +25,8 @@ CALL_NUMBER = re.compile(r" // callseq \d+(?:, \d+)?")
 
 def ptx_version_for(target: Target, kernel: Kernel) -> int:
     """The lowest PTX version (major * 10 + minor) that knows the target and what the kernel uses."""
-    needed = (needs(op) for op in kernel.walk() for needs in (cast_rules.needs_ptx, matrix_rules.needs_ptx))
-    return max(target.ptx, INLINED_AT, *needed)
+    rules = (cast_rules.needs_ptx, matrix_rules.needs_ptx, hopper_rules.needs_ptx)
+    return max(target.ptx, INLINED_AT, *(needs(op) for op in kernel.walk() for needs in rules))
 
 
 @cache

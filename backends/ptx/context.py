@@ -42,8 +42,8 @@ def _escaped(text: str) -> str:
 class Lowering:
     """One kernel on its way to LLVM IR. `b` is the llvmlite builder; rules emit through it.
 
-    `shared`: the dynamic array that is all of the block's shared memory. `strings`: constant texts. `rare`: whether
-    what is lowered now is rarely run.
+    `shared`: the dynamic array that is all of the block's shared memory. `tensor_maps`: pointers to them, by number.
+    `strings`: constant texts. `rare`: whether what is lowered now is rarely run.
     """
 
     def __init__(self, kernel: Kernel, target: Target, module: Any, function: Any, shared: Any) -> None:
@@ -51,6 +51,7 @@ class Lowering:
         self.module, self.function, self.shared = module, function, shared
         self.b = ir.IRBuilder(function.append_basic_block("entry"))
         self.values: dict[Value, Any] = {}
+        self.tensor_maps: list[Any] = []
         self.strings: dict[bytes, Any] = {}
         self.rare = False
         self.debug = DebugInfo(kernel, module, function)

@@ -12,6 +12,10 @@ from tiledsl.ir.ops import arith, control
 __all__ = ["lower_for", "lower_if", "lower_while"]
 
 
+LIKELY = (1 << 20, 1)
+"""Weights of the two blocks of an `if` that is likely."""
+
+
 def _phis(lw: Lowering, values: Sequence[Value], *incoming: tuple[Sequence[Any], Any]) -> list[Any]:
     """One phi for each of `values`, fed from (LLVM values, block) pairs."""
     phis: list[Any] = []
@@ -26,6 +30,8 @@ def _phis(lw: Lowering, values: Sequence[Value], *incoming: tuple[Sequence[Any],
 @lowers(control.If)
 def lower_if(lw: Lowering, op: control.If) -> Sequence[Any]:
     """Loops in a block that is rarely run stay as short as they are written."""
+    if op.likely and len(op.then.ops) == 1:
+        return _rarely(lw, op)
     then, orelse, merge = (lw.new_block(name) for name in ("then", "else", "endif"))
     lw.b.cbranch(lw.value(op.condition), then, orelse)
     incoming: list[tuple[Sequence[Any], Any]] = []
@@ -38,6 +44,22 @@ def lower_if(lw: Lowering, op: control.If) -> Sequence[Any]:
         lw.b.branch(merge)
     lw.b.position_at_end(merge)
     return _phis(lw, op.results, *incoming)
+
+
+def _rarely(lw: Lowering, op: control.If) -> Sequence[Any]:
+    """Nothing is to be done but rarely. Of two blocks that end alike LLVM makes selections between their results, which
+    each would take its time in any case; of one that is told to be rare it makes none."""
+    orelse, merge = lw.new_block("else"), lw.new_block("endif")
+    kept, entry = lw.operands(op.then.terminator.operands), lw.b.block
+    lw.b.cbranch(lw.value(op.condition), merge, orelse).set_weights(LIKELY)
+    lw.b.position_at_end(orelse)
+    outer, lw.rare = lw.rare, True
+    yielded = lw.operands(lw.lower_block(op.orelse).operands)
+    lw.rare = outer
+    last = lw.b.block
+    lw.b.branch(merge)
+    lw.b.position_at_end(merge)
+    return _phis(lw, op.results, (kept, entry), (yielded, last))
 
 
 @lowers(control.For)

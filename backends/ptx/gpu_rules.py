@@ -17,11 +17,14 @@ __all__ = [
     "lower_shuffle",
     "lower_sync_warp",
     "lower_thread_id",
+    "lower_uniform",
     "lower_vote",
     "lower_warp_id",
 ]
 
 FULL_WARP = 0xFFFFFFFF
+REDUX = (8, 0)
+"""The first compute capability that has redux.sync."""
 WARP_BITS = 5
 
 
@@ -48,6 +51,11 @@ def lower_thread_id(lw: Lowering, op: gpu.ThreadId) -> Sequence[Any]:
 @lowers(gpu.BlockId)
 def lower_block_id(lw: Lowering, op: gpu.BlockId) -> Sequence[Any]:
     return [_special_register(lw, f"ctaid.{'xyz'[op.axis]}")]
+
+
+@lowers(gpu.GridSize)
+def lower_grid_size(lw: Lowering, op: gpu.GridSize) -> Sequence[Any]:
+    return [_special_register(lw, f"nctaid.{'xyz'[op.axis]}")]
 
 
 @lowers(gpu.WarpId)
@@ -87,6 +95,14 @@ def lower_vote(lw: Lowering, op: warp.Vote) -> Sequence[Any]:
     result = I32 if op.mode == "ballot" else I1
     mask = integer(FULL_WARP, I32)
     return [lw.intrinsic(f"llvm.nvvm.vote.{op.mode}.sync", result, mask, lw.value(op.predicate))]
+
+
+@lowers(warp.Uniform)
+def lower_uniform(lw: Lowering, op: warp.Uniform) -> Sequence[Any]:
+    """The only instruction of a warp whose result is a uniform register; of equal numbers the least is each of them."""
+    if lw.target.capability < REDUX:
+        return [lw.value(op.value)]
+    return [lw.intrinsic("llvm.nvvm.redux.sync.umin", I32, lw.value(op.value), integer(FULL_WARP, I32))]
 
 
 @lowers(warp.Shuffle)

@@ -11,6 +11,7 @@ from tiledsl.backends.ptx import (
     control_rules,
     debug_rules,
     gpu_rules,
+    hopper_rules,
     inline_rules,
     matrix_rules,
     memory_rules,
@@ -22,7 +23,8 @@ from tiledsl.backends.ptx.targets import Target
 from tiledsl.backends.ptx.types import I8, VOID, global_variable, memory_type, pointer_to
 from tiledsl.errors import CompileError, Loc
 from tiledsl.ir.core import Kernel, Value
-from tiledsl.ir.ops import mem
+from tiledsl.ir.ops import barriers, mem, tma
+from tiledsl.ir.tensor_maps import MAP_BYTES
 from tiledsl.ir.types import BOOL, DType, PtrType, Type
 
 __all__ = ["TRIPLE", "lower_kernel", "read_only_pointers"]
@@ -35,6 +37,7 @@ RULE_FILES = (
     async_rules,
     matrix_rules,
     gpu_rules,
+    hopper_rules,
     inline_rules,
     debug_rules,
 )
@@ -46,6 +49,9 @@ NAME = re.compile(r"(?!WARP_SZ$)(?:[A-Za-z]|_[A-Za-z0-9_])[A-Za-z0-9_]*")
 TRIPLE = "nvptx64-nvidia-cuda"
 SHARED_ALIGN = 1024
 """Of the dynamic shared array: what the widest swizzle of TMA and wgmma needs."""
+
+MAP_ALIGN = 64
+"""Bytes. (CUDA driver API: CUtensorMap.)"""
 
 
 def lower_kernel(kernel: Kernel, target: Target, data_layout: str) -> tuple[Any, Sequence[Loc]]:
@@ -62,7 +68,8 @@ def lower_kernel(kernel: Kernel, target: Target, data_layout: str) -> tuple[Any,
     module.triple, module.data_layout = TRIPLE, data_layout
     function = _declare(kernel, module)
     lw = Lowering(kernel, target, module, function, _shared_array(module))
-    for value, argument in zip(kernel.body.args, function.args, strict=True):
+    arguments, lw.tensor_maps = _split(kernel, function)
+    for value, argument in zip(kernel.body.args, arguments, strict=True):
         is_bool = value.type == BOOL
         lw.values[value] = lw.b.icmp_unsigned("!=", argument, ir.Constant(I8, 0)) if is_bool else argument
     lw.lower_block(kernel.body)
@@ -74,15 +81,26 @@ def _declare(kernel: Kernel, module: Any) -> Any:
     """The entry, with `.reqntid`: the launch always has exactly `kernel.threads`, and ptxas needs a
     bound on threads (for setmaxnreg, and to spend registers)."""
     types = [_parameter_type(a.type) for a in kernel.body.args]
+    types += [pointer_to("generic")] * len(kernel.tensor_maps)
     function = ir.Function(module, ir.FunctionType(VOID, types), kernel.name)
     function.calling_convention = "ptx_kernel"
     threads = ",".join(str(n) for n in (*kernel.threads, 1, 1)[:3])
     _attribute(function, "nounwind")
     _attribute(function, f'"nvvm.reqntid"="{threads}"')
-    if kernel.blocks_per_sm:
-        _attribute(function, f'"nvvm.minctasm"="{kernel.blocks_per_sm}"')
+    # setmaxnreg goes from what the launch gives each thread, which ptxas takes from the threads of an SM.
+    moves = any(isinstance(op, barriers.SetMaxNReg) for op in kernel.walk())
+    if kernel.blocks_per_sm or moves:
+        _attribute(function, f'"nvvm.minctasm"="{max(1, kernel.blocks_per_sm)}"')
+    if kernel.cluster != (1, 1, 1):
+        _attribute(function, f'"nvvm.cluster_dim"="{",".join(map(str, kernel.cluster))}"')
     read_only = read_only_pointers(kernel)
-    for value, argument in zip(kernel.body.args, function.args, strict=True):
+    arguments, maps = _split(kernel, function)
+    for number, argument in enumerate(maps):
+        argument.name = f"tensor_map_{number}"
+        # Without `grid_constant` LLVM copies the map to local memory, where TMA cannot read it.
+        for text in (f"byval([{MAP_BYTES} x i8])", f"align {MAP_ALIGN}", '"nvvm.grid_constant"'):
+            _attribute(argument, text)
+    for value, argument in zip(kernel.body.args, arguments, strict=True):
         if value.name:
             argument.name = value.name
         if isinstance(value.type, PtrType):
@@ -91,6 +109,12 @@ def _declare(kernel: Kernel, module: Any) -> Any:
             _attribute(argument, "noalias")
             _attribute(argument, "readonly")
     return function
+
+
+def _split(kernel: Kernel, function: Any) -> tuple[Sequence[Any], list[Any]]:
+    """The parameters that are arguments of the kernel's body, and its tensor maps."""
+    count = len(kernel.body.args)
+    return function.args[:count], list(function.args[count:])
 
 
 def _attribute(holder: Any, text: str) -> None:
@@ -118,14 +142,19 @@ def read_only_pointers(kernel: Kernel) -> set[Value]:
     They are marked ``noalias readonly``, so that loads become ``ld.global.nc`` and may move across
     barriers and stores. That is sound because a kernel's outputs must not overlap its inputs (the rule
     of BLAS): the runtime must refuse a launch where the memory of a tensor that is written overlaps
-    another tensor's. Tensors that are only read may overlap each other.
+    another tensor's. Tensors that are only read may overlap each other. A kernel that waits for the grid before it
+    (programmatic dependent launch) reads what that one still writes: it has none.
     """
     pointers = [a for a in kernel.body.args if isinstance(a.type, PtrType)]
-    writes = [op for op in kernel.walk() if isinstance(op, (mem.Store, mem.AtomicAdd))]
+    ops = list(kernel.walk())
+    if any(isinstance(op, barriers.GridDependency) and op.wait for op in ops):
+        return set()
+    writes = [op for op in ops if isinstance(op, (mem.Store, mem.AtomicAdd))]
     written = [_root(op.operands[0]) for op in writes]
     if any(root is None for root in written):
         return set()
-    return {p for p in pointers if p not in written}
+    by_map = {kernel.tensor_maps[op.map].tensor for op in ops if isinstance(op, tma.MapStore)}
+    return {p for p in pointers if p not in written and p.name not in by_map}
 
 
 def _root(pointer: Value) -> Value | None:

@@ -60,6 +60,7 @@ class SassReport:
     turn: one turn of it, that of a full tile (see `sass_turn`); without a loop the whole kernel.
     tensor: the matrix instructions of that turn and what feeds them, if those are the arithmetic; else None.
     stalls: the sum of its stall counts, which is how many clocks a turn takes one warp alone, waits apart.
+    level: how much the assembler was to optimise.
     """
 
     program: SassProgram
@@ -72,6 +73,7 @@ class SassReport:
     turn: Turn
     tensor: TensorLoop | None
     stalls: int
+    level: int = 3
 
     @property
     def places(self) -> Sequence[int]:
@@ -165,6 +167,8 @@ class SassReport:
             f"{self.program.name} for {self.program.target}: {self._end} instructions, at most {most} registers alive "
             f"(at {sass.address:04x}, {_short(self.loc(sass)) or 'no Python line'})"
         )
+        if self.level != 3:
+            text += f"\nassembled at level {self.level}"
         if self.unknown:
             text += f"\noperands not known of: {', '.join(self.unknown)}; more registers may be alive"
         return text

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from tiledsl.errors import CompileError, Loc
 from tiledsl.layout.banks import WARP
 
-__all__ = ["TARGETS", "Occupancy", "Target", "require_capability", "target_named"]
+__all__ = ["TARGETS", "Occupancy", "Target", "require_capability", "require_exact", "target_named"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,3 +131,11 @@ def require_capability(target: Target, capability: tuple[int, int], what: str, l
     have = ", ".join(t.name for t in TARGETS.values() if t.capability >= capability)
     fix = f"compile for one of {have}"
     raise CompileError(f"{target.name} does not have {what}", loc, f"{fix}; {instead}" if instead else fix)
+
+
+def require_exact(target: Target, capability: tuple[int, int], what: str, loc: Loc) -> None:
+    """CompileError at `loc` if `target` is not the architecture-specific one of that compute capability."""
+    if target.capability == capability and target.exact:
+        return
+    have = next(t.name for t in TARGETS.values() if t.capability == capability and t.exact)
+    raise CompileError(f"{target.name} does not have {what}", loc, f"compile for {have}, the only target that has it")

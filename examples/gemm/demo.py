@@ -9,7 +9,7 @@ import argparse
 import sys
 import time
 
-from gallery import GALLERY, Outcome, load, run
+from gallery import HOPPER, HOPPER_ARCH, Outcome, here, load, run
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -29,7 +29,8 @@ def main(argv: list[str] | None = None) -> int:
     console = Console()
     began = time.perf_counter()
     outcomes: list[Outcome] = []
-    jobs = [(entry, consts, size) for size in SIZES for entry in GALLERY for consts in entry.variants]
+    entries = [e for e in here() if e not in HOPPER or args.arch == HOPPER_ARCH]
+    jobs = [(entry, consts, entry.sized(*size)) for size in SIZES for entry in entries for consts in entry.variants]
     for number, (entry, consts, size) in enumerate(jobs, 1):
         with console.status(f"{number}/{len(jobs)} {entry.kernel} {_size(size)}"):
             kernel = load(entry)

@@ -6,6 +6,7 @@ import argparse
 import sys
 import time
 from dataclasses import dataclass, field
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,20 @@ from tiledsl.inspect.loading import load_kernel, load_module, parse_consts
 from tiledsl.kernel import TileKernel
 from tiledsl.runtime.driver import available
 
-__all__ = ["GALLERY", "Entry", "Outcome", "chosen", "dtypes", "load", "main", "run"]
+__all__ = [
+    "GALLERY",
+    "HOPPER",
+    "HOPPER_ARCH",
+    "Entry",
+    "Outcome",
+    "as_given",
+    "chosen",
+    "dtypes",
+    "here",
+    "load",
+    "main",
+    "run",
+]
 
 FOLDER = Path(__file__).parent
 
@@ -27,7 +41,7 @@ class Entry:
     `file` in this folder holds `kernel`. `variants`: the consts worth showing, each a row of the demo.
     `idea`: what this step adds, in one line. `choose`: the name of a function in the file that gives the
     consts for a product of m x n x k, where none are asked for. `formats`: what it multiplies, by the names of
-    `reference.FORMATS`; the demo takes the first.
+    `reference.FORMATS`; the demo takes the first. `multiple`: M, N and K are multiples of it.
     """
 
     file: str
@@ -36,6 +50,12 @@ class Entry:
     variants: tuple[dict[str, Any], ...] = field(default_factory=lambda: ({},))
     choose: str = ""
     formats: tuple[str, ...] = ("f32",)
+    multiple: int = 1
+
+    def sized(self, m: int, n: int, k: int) -> tuple[int, int, int]:
+        """The extents, each rounded up to what the kernel takes."""
+        m, n, k = (-(-extent // self.multiple) * self.multiple for extent in (m, n, k))
+        return m, n, k
 
     @property
     def scaled(self) -> bool:
@@ -69,8 +89,12 @@ GALLERY = (
     Entry(
         "fastest.py",
         "fastest",
-        "16 x 8 elements a thread, accumulators in the right register bank",
-        ({}, {"BM": 64, "BN": 64, "BK": 32, "SLICES": 4}),
+        "16 x 8 elements a thread, a loop that the assembler leaves as it is written",
+        (
+            {},
+            {"BM": 128, "BN": 64, "BK": 8, "ORDER": "pairs", "LEVEL": 3},
+            {"BM": 64, "BN": 64, "BK": 32, "SLICES": 4, "ORDER": "pairs", "LEVEL": 3},
+        ),
         choose="choose",
     ),
     Entry("mma_blocking.py", "mma_blocking", "tensor cores: ldmatrix and mma.sync", formats=HALVES),
@@ -86,6 +110,27 @@ GALLERY = (
         formats=(*HALVES, "tf32", "e4m3", "e5m2", "i8", "u8", "f64"),
     ),
 )
+
+
+HOPPER_ARCH = "sm_90a"
+
+
+def _hopper(name: str, idea: str, variants: tuple[dict[str, Any], ...] = ({},), choose: str = "") -> Entry:
+    return Entry(f"{name}.py", name, idea, variants, choose, HALVES, multiple=8)
+
+
+ROLES: tuple[dict[str, Any], ...] = ({"BN": 128, "CONSUMERS": 1}, {"BN": 256, "CONSUMERS": 2})
+
+HOPPER = (
+    _hopper("hopper_tma", "TMA copies tiles, wgmma multiplies them in shared memory"),
+    _hopper("hopper_ring", "a ring of stages: copies run ahead of the products"),
+    _hopper("hopper_roles", "one thread copies, warpgroups multiply: one, then two with a larger tile", ROLES),
+    _hopper("hopper_persistent", "blocks that stay, in grouped order; clusters", ({}, {"CLUSTER": (2, 1)})),
+    _hopper("hopper_store", "the result by TMA, while the next tile is multiplied"),
+    _hopper("hopper_pingpong", "two consumers in turns: one multiplies while the other stores"),
+    _hopper("hopper_fastest", "tiles that fit, batches, any orientation, an epilogue function", choose="choose"),
+)
+"""What needs an sm_90a. TMA takes rows that are multiples of 16 bytes; `hopper_gemm.gemm` takes any."""
 
 
 @dataclass(frozen=True)
@@ -123,11 +168,31 @@ def dtypes(kernel: TileKernel, format: str) -> dict[str, str]:
     return {name: {"D": kind.operand, "E": kind.result}[name] for name in kernel.signature.dtype_variables}
 
 
-def chosen(entry: Entry, consts: dict[str, Any], m: int, n: int, k: int, format: str = "") -> dict[str, Any]:
-    """`consts`, or what the kernel's own choice for m x n x k in `format` is where there are none."""
+def chosen(
+    entry: Entry, consts: dict[str, Any], m: int, n: int, k: int, format: str = "", **known: Any
+) -> dict[str, Any]:
+    """`consts`, or what the kernel's own choice for m x n x k in `format` is where there are none.
+
+    known: what else a choice may depend on, by the names of its parameters, such as `arch`.
+    """
     if consts or not entry.choose:
         return consts
-    return getattr(load_module(FOLDER / entry.file), entry.choose)(m, n, k, format or entry.formats[0])
+    choose = getattr(load_module(FOLDER / entry.file), entry.choose)
+    asked = {name: value for name, value in known.items() if name in signature(choose).parameters}
+    return choose(m, n, k, format or entry.formats[0], **asked)
+
+
+def as_given(kernel: TileKernel, *arrays: Any) -> tuple[Any, ...]:
+    """Matrices as `kernel` takes them: those of a kernel of batches are batches of one."""
+    batched = len(kernel.signature.tensors[0].dims) == 3
+    return tuple(X[None] if batched else X for X in arrays)
+
+
+def here() -> tuple[Entry, ...]:
+    """What this machine can run: everything where there is no GPU, since the emulator can."""
+    gpu = available()
+    hopper = not gpu or gpu.target_of(gpu.current_device()) == HOPPER_ARCH
+    return (*GALLERY, *HOPPER) if hopper else GALLERY
 
 
 def run(
@@ -149,10 +214,11 @@ def run(
     compiled = kernel.compile(arch=arch, **dtypes(kernel, format), **consts)
     A, B, C = random_problem(m, n, k, seed, format)
     start = time.perf_counter()
-    kernel(A, B, C, **consts)
+    given = as_given(kernel, A, B, C)
+    kernel(*given, **consts)
     seconds = time.perf_counter() - start
     if gpu:
-        seconds = kernel.time(A, B, C, **consts).median
+        seconds = kernel.time(*given, **consts).median
     error, bound = worst_error(C, A, B, format=format)
     used = compiled.resources
     spills = used.spill_stores + used.spill_loads
@@ -163,7 +229,7 @@ def run(
 
 def main(kernel: TileKernel, argv: list[str] | None = None) -> None:
     """The command line of a kernel's file: sizes and consts, one line of result, exit 1 if it is wrong."""
-    entry = next(entry for entry in GALLERY if entry.kernel == kernel.name)
+    entry = next(entry for entry in (*GALLERY, *HOPPER) if entry.kernel == kernel.name)
     formats = entry.formats
     parser = argparse.ArgumentParser(description=f"Run {kernel.name} on random data and check it.")
     for name, size, meaning in (("m", 333, "rows of A and C"), ("n", 217, "columns of B and C"), ("k", 129, "depth")):
@@ -174,10 +240,11 @@ def main(kernel: TileKernel, argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     given = [c.name for c in kernel.signature.consts if getattr(args, c.name) is not None]
     consts = parse_consts(kernel, [f"{name}={getattr(args, name)}" for name in given])
-    consts = chosen(entry, consts, args.m, args.n, args.k, args.format)
-    got = run(kernel, args.m, args.n, args.k, consts, format=args.format)
+    size = m, n, k = entry.sized(args.m, args.n, args.k)
+    consts = chosen(entry, consts, *size, args.format)
+    got = run(kernel, *size, consts, format=args.format)
     print(
-        f"{got.kernel}: {args.m} x {args.n} x {args.k} on {got.where}: error {got.error:.1e}, "
+        f"{got.kernel}: {m} x {n} x {k} on {got.where}: error {got.error:.1e}, "
         f"bound {got.bound:.1e}, {got.registers} registers, {got.shared} bytes shared, "
         f"{got.seconds * 1e3:.3g} ms: {'right' if got.right else 'WRONG'}"
     )

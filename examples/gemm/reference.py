@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from math import ceil
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from tiledsl.measure import PRODUCTS as FORMATS
+
 __all__ = [
     "FORMATS",
     "Array",
-    "Format",
     "error_bound",
     "matmul_float64",
     "matmul_loops",
@@ -41,47 +39,6 @@ NUMPY: dict[str, Any] = {
     "i32": np.int32,
 }
 """NumPy's names of the dtypes."""
-
-
-@dataclass(frozen=True)
-class Format:
-    """What a product takes and gives, and how well it is summed.
-
-    operand, result: dtypes of A and B and of C. roundoff: the unit roundoff of the result, 0 for integers. chain: what
-    a sum of n products may be off, relative to the sum of their absolute values.
-    """
-
-    operand: str
-    result: str
-    roundoff: float
-    chain: Callable[[int], float]
-
-
-def _rounded_chain(unit: float) -> Callable[[int], float]:
-    """Of n fused multiply-adds, in any order (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1)."""
-    return lambda n: n * unit / (1 - n * unit)
-
-
-def _tensor_core(step: int, error: float, inputs: float = 0.0) -> Callable[[int], float]:
-    """Of tensor cores that add `step` products at once with an error of `error`; `inputs`: of cut operands."""
-    return lambda n: ceil(n / step) * error + inputs
-
-
-_F8 = _tensor_core(32, 34 * 2.0**-13)
-_F16 = _tensor_core(16, 5.25 * 2.0**-23)
-
-FORMATS: dict[str, Format] = {
-    "f32": Format("f32", "f32", U32, _rounded_chain(U32)),
-    "f64": Format("f64", "f64", 2.0**-53, _rounded_chain(2.0**-52)),  # the reference is off as well
-    "f16": Format("f16", "f16", 2.0**-11, _F16),
-    "bf16": Format("bf16", "bf16", 2.0**-8, _F16),
-    "tf32": Format("f32", "f32", U32, _tensor_core(8, 3.25 * 2.0**-23, 2 * 2.0**-10)),
-    "e4m3": Format("e4m3", "bf16", 2.0**-8, _F8),
-    "e5m2": Format("e5m2", "bf16", 2.0**-8, _F8),
-    "i8": Format("i8", "i32", 0.0, lambda n: 0.0),
-    "u8": Format("u8", "i32", 0.0, lambda n: 0.0),
-}
-"""By name, mostly that of the operands' dtype; "tf32" are f32 of which the tensor cores take the upper 19 bits."""
 
 
 def matmul_loops(A: Array, B: Array, C: Array) -> None:

@@ -165,22 +165,36 @@ def _thread_kernel(name: str, dtype: DType, shared: int, body: list[str]) -> str
     return "\n".join([head, *(f"  {line}" for line in [*body, "control.return"]), "}", ""])
 
 
+PREDICATE = (
+    "%three = arith.constant 3 : i32",
+    "%only = arith.constant 1 : i32",
+    "%third = arith.mod %t, %three : i32",
+    "%on = arith.ne %third, %only : bool",
+)
+
+
 def _cp_file() -> str:
     text = HEADER.format(NAME, "Thread level: mem.cp_async reads some of the bytes, the others arrive as zeros.")
+    text += "; Where its predicate is false, nothing is copied, and what lay there stays.\n"
     for vec in (4, 8, 16):
         for sized in (True, False):
             text += "\n" + _cp_kernel(vec, sized)
+        for sized in (True, False):
+            text += "\n" + _cp_kernel(vec, sized, predicated=True)
     return text
 
 
-def _cp_kernel(vec: int, sized: bool) -> str:
-    """Thread t copies `vec` bytes, of which it reads t modulo (vec + 1), by way of shared memory that held ones."""
+def _cp_kernel(vec: int, sized: bool, predicated: bool = False) -> str:
+    """Thread t copies `vec` bytes, of which it reads t modulo (vec + 1), by way of shared memory that held ones.
+    `predicated`: threads whose t modulo 3 is 1 copy nothing."""
     u8 = DTYPES["u8"]
     size = THREADS * vec
     values = bits_of(Argument("X", u8, (size,), "random(11)").array()).reshape(THREADS, vec)
     expected = values.copy()
     if sized:
         expected[np.arange(vec) >= (np.arange(THREADS) % (vec + 1))[:, None]] = 0
+    if predicated:
+        expected[np.arange(THREADS) % 3 == 1] = 1
     names, types = ", ".join(f"%v{i}" for i in range(vec)), ", ".join(["u8"] * vec)
     body = [
         "%t = gpu.thread_id {axis = 0} : i32",
@@ -195,7 +209,8 @@ def _cp_kernel(vec: int, sized: bool) -> str:
         "%s = mem.offset %S, %at : ptr<shared, u8>",
         f"mem.store %s, {', '.join(['%one'] * vec)} {{vec = {vec}}}",
         "gpu.barrier",
-        f"mem.cp_async %s, %x{', %size' if sized else ''} {{bytes = {vec}}}",
+        *(PREDICATE if predicated else ()),
+        f"mem.cp_async %s, %x{', %size' if sized else ''}{', %on' if predicated else ''} {{bytes = {vec}}}",
         "async.commit_group",
         "async.wait_group {pending = 0}",
         f"{names} = mem.load %s {{vec = {vec}}} : {types}",
@@ -203,12 +218,13 @@ def _cp_kernel(vec: int, sized: bool) -> str:
     ]
     if not sized:
         body = [line for line in body if not line.startswith(("%limit", "%size"))]
+    name = f"cp_{vec}{'_sized' if sized else ''}{'_predicated' if predicated else ''}"
     lines = [
-        f"; run: {f'0 to {vec}' if sized else 'all'} of {vec} bytes",
+        f"; run: {f'0 to {vec}' if sized else 'all'} of {vec} bytes{', of some threads' if predicated else ''}",
         f"; in X: u8 [{size}] = random(11)",
         argument_text("out", "Y", u8, (size,), expected),
     ]
-    return "\n".join(lines) + "\n" + _thread_kernel(f"cp_{vec}{'_sized' if sized else ''}", u8, size, body)
+    return "\n".join(lines) + "\n" + _thread_kernel(name, u8, size, body)
 
 
 # -- words -----------------------------------------------------------------------------------------

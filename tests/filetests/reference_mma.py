@@ -1,4 +1,4 @@
-"""What one ``mma.sync`` gives, from exact fractions, bits to bits, one element of the result at a time.
+"""What one ``mma.sync``, or ``wgmma``, gives, from exact fractions, bits to bits, one element of the result at a time.
 
 Shares nothing with `tiledsl.ir.tensor_core`, which is tested against it; its docstring says which rules are measured.
 """
@@ -14,8 +14,9 @@ from typing import Literal
 from tests.filetests.reference import FORMATS, row_bits
 from tiledsl.ir.types import DTYPES, F32, F64
 from tiledsl.layout.mma import MmaRow
+from tiledsl.layout.wgmma import WgmmaRow
 
-__all__ = ["dot_bits"]
+__all__ = ["dot_bits", "wgmma_bits"]
 
 Special = Literal["nan", "inf"]
 
@@ -94,8 +95,9 @@ def _special(a: list[_Number], b: list[_Number], c: _Number, acc: str) -> int | 
     return sign | _INFINITY[acc]
 
 
-def _step(a: list[_Number], b: list[_Number], c: int, acc: str) -> int:
-    """A step of the products of floats that `tiledsl.ir.tensor_core` describes."""
+def _step(a: list[_Number], b: list[_Number], c: int, acc: str, below: int = 25, kept: int = 0) -> int:
+    """A step of the products of floats that `tiledsl.ir.tensor_core` describes. below: bits of a term that count below
+    the largest exponent. kept: leading bits of the sum; 0: as many as the accumulator has."""
     sum_ = _decode(c, acc)
     special = _special(a, b, sum_, acc)
     if special is not None:
@@ -105,8 +107,12 @@ def _step(a: list[_Number], b: list[_Number], c: int, acc: str) -> int:
         exponent = None if x.exponent is None or y.exponent is None else x.exponent + y.exponent
         terms.append((x.value * y.value, exponent))
     largest = max([-133, *(e for _, e in terms if e is not None)])
-    unit = Fraction(2) ** (largest - 25)
-    return _encode(sum(math.trunc(value / unit) for value, _ in terms) * unit, acc)
+    unit = Fraction(2) ** (largest - below)
+    total = sum(math.trunc(value / unit) for value, _ in terms)
+    if kept:
+        dropped = max(abs(total).bit_length() - kept, 0)
+        total = (abs(total) >> dropped << dropped) * (1 if total >= 0 else -1)
+    return _encode(total * unit, acc)
 
 
 def dot_bits(row: MmaRow, a: list[int], b: list[int], c: int) -> int:
@@ -126,6 +132,15 @@ def dot_bits(row: MmaRow, a: list[int], b: list[int], c: int) -> int:
             total = _step([left[k] for k in of], [right[k] for k in of], total, "f32")
         return row_bits("add", F32, (total, c))
     return _step([_decode(x, row.a) for x in a], [_decode(y, row.b) for y in b], c, row.acc)
+
+
+def wgmma_bits(row: WgmmaRow, a: list[int], b: list[int], c: int) -> int:
+    """The same of one instruction of a warpgroup. 8-bit floats are one step here: 13 bits below, 14 kept."""
+    if DTYPES[row.a].is_integer:
+        total = _signed(c, "i32") + sum(_signed(x, row.a) * _signed(y, row.b) for x, y in zip(a, b, strict=True))
+        return total % (1 << 32)
+    left, right = [_decode(x, row.a) for x in a], [_decode(y, row.b) for y in b]
+    return _step(left, right, c, row.acc, *((13, 14) if row.bits == 8 else ()))
 
 
 def _signed(bits: int, dtype: str) -> int:

@@ -7,33 +7,52 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from programs import parity
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "gemm"))
-from gallery import GALLERY, chosen, load  # type: ignore[import-not-found]
+from gallery import GALLERY, HOPPER, as_given, chosen, load  # type: ignore[import-not-found]
 from reference import random_problem  # type: ignore[import-not-found]
 
 SIZES = ((33, 17, 45), (64, 96, 32), (1, 1, 1), (5, 3, 0), (133, 260, 52))
 
 
 def main(name: str, format: str) -> None:
-    entry = next(entry for entry in GALLERY if entry.kernel == name)
+    entry = next(entry for entry in (*GALLERY, *HOPPER) if entry.kernel == name)
     kernel = load(entry)
     first = format == entry.formats[0]
     for consts in entry.variants if first else (chosen(entry, {}, 64, 64, 64, format),):
         for size in SIZES:
-            parity(kernel, *random_problem(*size, format=format), **consts)
-            if entry.scaled:
+            parity(kernel, *as_given(kernel, *random_problem(*entry.sized(*size), format=format)), **consts)
+            if entry in GALLERY and entry.scaled:
                 A, B, C = random_problem(*size, format=format)
                 scale = (3.0, -2.0) if format in ("i8", "u8") else (0.3, -1.7)
                 parity(kernel, A, B, np.ones_like(C), *scale, **consts)
-        if name == "mma_fastest":
+        if name in ("mma_fastest", "hopper_fastest"):
             A, B, C = random_problem(80, 144, 96, format=format)
             for turned in ((A.T.copy().T, B, C), (A, B.T.copy().T, C), (A.T.copy().T, B.T.copy().T, C.T.copy().T)):
-                parity(kernel, *turned, **consts)
+                parity(kernel, *as_given(kernel, *turned), **consts)
+    if name == "hopper_fastest":
+        tuned(kernel, format)
     print("done")
+
+
+def tuned(kernel: Any, format: str) -> None:
+    """Every choice of `choose`, clusters, batches, an epilogue function; sums scaled and added to."""
+    from hopper_fastest import CHOICES, add_bias  # type: ignore[import-not-found]
+
+    A, B, C = (
+        np.stack(x) for x in zip(*(random_problem(264, 376, 328, seed, format) for seed in range(2)), strict=True)
+    )
+    along_k = B.swapaxes(1, 2).copy().swapaxes(1, 2)
+    for consts in (choice.consts for choice in CHOICES):
+        parity(kernel, A, along_k, C.copy(), **consts)
+    for cluster in ((2, 1), (1, 2), (2, 2)):
+        parity(kernel, A, B, C.copy(), CLUSTER=cluster)
+    bias = np.linspace(-2, 2, 376, dtype=np.float32)
+    parity(kernel, A, B, np.ones_like(C), 0.3, -1.7, bias, ADD_C=True, EPILOGUE=add_bias)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ FAR = 2**31 - 2**21
 """An index far outside any allocation that still fits in 32 bits."""
 
 
-def raises(kind: type[Exception], call: Any, *parts: str) -> str:
+def raises(kind: type[Exception] | tuple[type[Exception], ...], call: Any, *parts: str) -> str:
     """Call and check that each of `parts` is in the error's text."""
     try:
         call()
@@ -32,7 +32,7 @@ def raises(kind: type[Exception], call: Any, *parts: str) -> str:
         text = str(error)
         assert all(p in text for p in parts), f"{parts} not all in: {text}"
         return text
-    raise AssertionError(f"no {kind.__name__}")
+    raise AssertionError(f"no {kind}")
 
 
 def problem(m: int, n: int, depth: int, seed: int = 0) -> tuple[Array, Array, Array]:

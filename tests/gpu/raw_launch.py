@@ -9,10 +9,14 @@ import numpy as np
 
 from tiledsl.backends import ptx
 from tiledsl.backends.ptx.targets import target_named
+from tiledsl.ir.abi import launch_parameters
 from tiledsl.ir.core import Kernel
+from tiledsl.ir.expr import PROCESSORS
+from tiledsl.ir.types import DType
 from tiledsl.runtime.driver import Driver, driver
-from tiledsl.runtime.launch import ArgumentBuffer, LaunchPlan, checked_grid
-from tiledsl.specialize import bf16_bits
+from tiledsl.runtime.launch import ArgumentBuffer, LaunchPlan, Shape, check_cluster, checked_grid
+from tiledsl.runtime.tensor_maps import MapImages, check_maps
+from tiledsl.specialize import ArrayInfo, bf16_bits
 
 __all__ = ["run"]
 
@@ -32,6 +36,10 @@ class _Copy:
     def pointer(self) -> int:
         return self.base + self.array.ctypes.data - self.low if self.array.size else self.base
 
+    def info(self, dtype: DType) -> ArrayInfo:
+        strides = tuple(s // self.array.itemsize for s in self.array.strides)
+        return ArrayInfo(dtype, self.array.shape, strides, self.pointer, 0, True, None)
+
     def bring_back(self) -> None:
         self.gpu.download(self.low, self.base, self.high - self.low, self.name)
         self.gpu.free(self.base)
@@ -46,15 +54,32 @@ def run(kernel: Kernel, arguments: Mapping[str, Any]) -> None:
     with gpu.active(0) as context:
         function = gpu.function(context, binary.cubin, kernel.name, arch, kernel.shared_bytes, 0)
         extents, strides, scalars = _parameters(kernel, arguments)
-        buffer = ArgumentBuffer(kernel.abi, extents, strides)
-        grid = checked_grid(kernel.name, kernel.grid, {**extents, **scalars})
+        buffer = ArgumentBuffer(launch_parameters(kernel.abi, kernel.tensor_maps), extents, strides)
+        names = {PROCESSORS: gpu.devices[0].processors, **extents, **scalars}
+        grid = checked_grid(kernel.name, kernel.grid, names)
+        check_cluster(kernel.name, kernel.cluster, grid)
         block = (*kernel.threads, 1, 1)[:3]
-        plan = LaunchPlan.make(gpu, kernel.name, 0, context, function, grid, block, kernel.shared_bytes, buffer, ())
+        shape = Shape(grid, block, kernel.shared_bytes, kernel.cluster)
         copies = {name: _Copy(gpu, name, arguments[name]) for name in buffer.pointers}
-        plan.run(0, [copies[name].pointer for name in buffer.pointers], _packed(kernel, buffer, arguments))
+        maps = _maps(gpu, context, kernel, buffer, copies)
+        plan = LaunchPlan.make(gpu, kernel.name, 0, context, function, shape, buffer, (), maps)
+        plan.run(0, tuple(copies[name].pointer for name in buffer.pointers), _packed(kernel, buffer, arguments))
         gpu.synchronize(0, kernel.name)
         for copy in copies.values():
             copy.bring_back()
+
+
+def _maps(
+    gpu: Driver, context: int, kernel: Kernel, buffer: ArgumentBuffer, copies: Mapping[str, _Copy]
+) -> MapImages | None:
+    """The tensor maps of the arrays where they are in GPU memory."""
+    if not kernel.tensor_maps:
+        return None
+    dtypes = {a.name: a.dtype for a in kernel.abi if a.kind == "pointer"}
+    infos = {name: copy.info(dtypes[name]) for name, copy in copies.items()}
+    check_maps(kernel.name, kernel.tensor_maps, infos)
+    order = buffer.pointers
+    return MapImages(gpu, 0, context, kernel.name, kernel.tensor_maps, order, infos, frozenset(order))
 
 
 def _parameters(

@@ -10,11 +10,11 @@ import pytest
 from tests.gpu.process import run_program
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "gemm"))
-from gallery import GALLERY  # type: ignore[import-not-found]
+from gallery import GALLERY, HOPPER  # type: ignore[import-not-found]
 
 pytestmark = pytest.mark.gpu
 
-CASES = [(entry.kernel, format) for entry in GALLERY for format in entry.formats]
+CASES = [(entry.kernel, format) for entry in (*GALLERY, *HOPPER) for format in entry.formats]
 
 
 @pytest.mark.parametrize(("kernel", "format"), CASES, ids=lambda x: x)

@@ -307,6 +307,7 @@ def test_specialisation_and_target_count() -> None:
     base = Specialization((("A", GlobalSpec(F32, 1, 16)),), (("T", 16),))
     others = [
         (Specialization((("A", GlobalSpec(F32, 1, 8)),), (("T", 16),)), "sm_90a"),
+        (Specialization((("A", GlobalSpec(F32, 1, 16, whole=True)),), (("T", 16),)), "sm_90a"),
         (Specialization((("A", None),), (("T", 16),)), "sm_90a"),
         (Specialization(base.tensors, (("T", 17),)), "sm_90a"),
         (Specialization(base.tensors, base.consts, 64), "sm_90a"),

@@ -154,6 +154,34 @@ def test_what_is_not_read_may_lie_outside_the_tensor() -> None:
         run(plain, {"X": x, "Y": y})
 
 
+PREDICATE = """
+%z = arith.constant 0.0 : f32
+mem.store %p4, %z, %z, %z, %z {vec = 4}
+%six = arith.constant 6 : i32
+%on = arith.lt %t, %six : bool
+"""
+
+
+def test_where_its_predicate_is_false_a_copy_does_nothing() -> None:
+    """It reads nothing, not even past the end of the tensor, and what lay there stays."""
+    guarded = thread_kernel(WIDE.format(PREDICATE + "mem.cp_async %p4, %x4, %on {bytes = 16}"), elements=(24, 128))
+    x, y = np.arange(1, 25, dtype=np.float32), np.zeros(128, np.float32)
+    run(guarded, {"X": x, "Y": y}, options=CHECKED)
+    assert y.tolist() == [*range(1, 25)] + [0] * 104
+
+
+def test_a_predicate_and_a_number_of_bytes() -> None:
+    sized = PREDICATE + "%eight = arith.constant 8 : i32\nmem.cp_async %p4, %x4, %eight, %on {bytes = 16}"
+    y = result(WIDE.format(sized))[:128].reshape(32, 4)
+    expected = np.arange(1, 129).reshape(32, 4) * (np.arange(4) < 2) * (np.arange(32) < 6)[:, None]
+    np.testing.assert_array_equal(y, expected)
+
+
+def test_a_copy_that_is_off_needs_no_wait_and_races_with_nobody() -> None:
+    off = "%none = arith.constant false : bool\nmem.store %p, %one\nmem.cp_async %p, %x, %none {bytes = 4}\n"
+    assert result("%one = arith.constant 1.0 : f32\n" + off + READ)[:32].tolist() == [1.0] * 32
+
+
 @pytest.mark.parametrize(
     ("copy", "message"),
     [

@@ -12,7 +12,7 @@ from tiledsl.ir.expr import parse_expr
 from tiledsl.ir.ops import arith, control, debug, gpu
 from tiledsl.ir.parser import parse_kernel
 from tiledsl.ir.printer import print_kernel, print_op
-from tiledsl.ir.types import F32, I32, INDEX
+from tiledsl.ir.types import F32, I32, INDEX, GlobalType
 
 HEADER = "kernel k(%x: i32)\n  grid(1) threads(32) {\n"
 
@@ -49,6 +49,16 @@ def test_names_are_unique_hints() -> None:
     for op, name in zip(constants, ("x", "x", "x_1", "1 odd", ""), strict=True):
         op.result.name = name
     assert [line.split()[0] for line in body(made(*constants))] == ["%x_1", "%x_2", "%x_1_1", "%0", "%1"]
+
+
+@pytest.mark.parametrize(
+    "type_", ["global<f32, [M, K], unit=1, align=16>", "global<f32, [M, K], unit=1, align=16, whole>"]
+)
+def test_rows_of_whole_vectors(type_: str) -> None:
+    text = f"kernel k(%A: {type_})\n  grid(1) threads(32) {{\n  control.return\n}}"
+    kernel = parse_kernel(text)
+    assert kernel.body.args[0].type == GlobalType(F32, ("M", "K"), 1, 16, whole=type_.endswith("whole>"))
+    assert f"%A: {type_}" in print_kernel(kernel)
 
 
 def test_locations() -> None:

@@ -298,6 +298,7 @@ def test_compile_assumes_the_usual() -> None:
     assert matmul.compile("sm_80", T=16).threads == (16, 16)
     text = repr(compiled)
     assert "matmul(T=8) for sm_90a" in text and "registers" in text and "limited by" in text
+    assert "A: f32 unit=1 align=16 whole, " in text
 
 
 def test_the_image_survives_the_disk() -> None:

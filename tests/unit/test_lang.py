@@ -31,7 +31,8 @@ SIGNATURES = {
     "fence": "(reach='gpu')",
     "fma": "(a, b, c)",
     "fragment": "(shape, dtype, layout=None, init=0)",
-    "grid": "(*extents)",
+    "grid": "(*extents, cluster=())",
+    "grid_size": "(axis=0)",
     "lane_id": "()",
     "load_fragment": "(src, layout, vec=0)",
     "load_matrix": "(src, layout)",
@@ -64,6 +65,18 @@ SIGNATURES = {
     "wait": "(*tokens)",
     "warp_id": "()",
     "where": "(condition, a, b)",
+    "persistent": "(schedule, cluster=Cluster(m=1, n=1))",
+    "role": "(name, *, warpgroups=1, registers=0, threads=0, instances=1)",
+    "tile_schedule": "(m, n, k, tile, group=8, along='m', batches=1, splits=1)",
+    "tma_load": "(src, dst, multicast='', hint='', mbarrier=None)",
+    "tma_wait": "(pending=0, read=False)",
+    "wgmma": "(a, b, acc)",
+    "wgmma.accumulator": "(shape, dtype)",
+    "Ring": "(stages, **tiles)",
+    "Ring.fill": "(self)",
+    "Ring.use": "(self, in_flight=0)",
+    "Role.turn": "(self, name)",
+    "Pending.wait": "(self)",
     "Memory.get": "(self, *index, other=0, vec=0)",
     "Memory.put": "(self, *index_and_value)",
     "Memory.load": "(self, *index, vec=16)",
@@ -176,6 +189,13 @@ OUTSIDE: dict[str, Callable[[], Any]] = {
     "shared()": lambda: lang.shared((4,), lang.f32),
     "unroll()": lambda: lang.unroll(3),
     "mma()": lambda: lang.mma(FRAGMENT, FRAGMENT, FRAGMENT),
+    "wgmma.accumulator()": lambda: lang.wgmma.accumulator((64, 64), lang.f32),
+    "tma_load()": lambda: lang.tma_load(lang.Memory[lang.f32](), lang.Memory[lang.f32]()),
+    "role()": lambda: lang.role("load"),
+    "Ring()": lambda: lang.Ring(2, a=lang.SharedTile[lang.f32]()),
+    "tile_schedule()": lambda: lang.tile_schedule(dims.M, dims.N, dims.K, tile=(64, 64, 64)),
+    "a schedule": lambda: list(lang.Schedule()),
+    "ptx.mbarrier_wait()": lambda: lang.ptx.mbarrier_wait(lang.Memory[lang.u64](), 0, parity=0),
     "copy_async()": lambda: lang.copy_async(lang.Memory[lang.f32](), lang.Memory[lang.f32]()),
     "pipelined()": lambda: lang.pipelined(range(3), stages=2),
     "ptx.wait_group()": lambda: lang.ptx.wait_group(0),
@@ -214,6 +234,18 @@ def test_layouts_are_made_in_plain_python() -> None:
         lang.mma.m16n8k16.acc(warps=(0, 4))
     with pytest.raises(AttributeError, match=r"mma has no m16n16k16; the shapes are m16n8k8, m16n8k16"):
         _ = lang.mma.m16n16k16  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_clusters_are_made_in_plain_python() -> None:
+    assert lang.Cluster(m=2) == lang.Cluster(2, 1)
+    for m, n in ((0, 1), (True, 1), (4, 4)):
+        with pytest.raises(ValueError, match=r"positive|portable"):
+            lang.Cluster(m, n)
+    assert [str(s) for s in (lang.swizzle_128b, lang.swizzle_64b, lang.swizzle_32b)] == [
+        "swizzle_128b",
+        "swizzle_64b",
+        "swizzle_32b",
+    ]
 
 
 def test_dimensions_are_not_called() -> None:

@@ -31,6 +31,9 @@ FOLDER = Path(__file__).parents[1] / "typing"
         ("multiply", {}),
         ("multiply", {"BM": 128, "STAGES": 2, "layout": mma.m16n8k16.acc(warps=(4, 2))}),
         ("with_tokens", {}),
+        ("with_roles", {}),
+        ("with_roles", {"BN": 256, "CLUSTER": 1}),
+        ("by_hand", {}),
     ],
 )
 def test_kernel_compiles(name: str, settings: dict[str, Any]) -> None:

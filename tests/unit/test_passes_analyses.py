@@ -80,6 +80,14 @@ def test_uniformity_of_positions(threads: str, expected: dict[str, str]) -> None
         ("%r = arith.lt %tx, %c32", "warp"),
         ("%r = arith.lt %tx, %c5", "thread"),
         ("%r = arith.gt %tx, %c32", "thread"),
+        ("%r = arith.eq %w, %c1", "warp"),
+        ("%r = arith.ge %w, %c4", "warpgroup"),
+        ("%x = arith.sub %w, %c4\n %r = arith.floordiv %x, %c4", "warpgroup"),
+        ("%x = arith.sub %w, %c1\n %r = arith.floordiv %x, %c4", "warp"),
+        ("%x = arith.floordiv %tx, %c32\n %r = arith.lt %x, %c4", "warpgroup"),
+        ("%x = arith.cast %w : i32\n %y = arith.constant 2 : i32\n %r = arith.shr %x, %y", "warpgroup"),
+        ("%x = arith.floordiv %w, %c4\n %r = arith.mod %x, %c3", "warpgroup"),
+        ("%r = arith.eq %tx, %c0", "thread"),
         ("%r = tile.dim %A {axis = 0}", "grid"),
         ("%r = tile.load %A, %b, %c1 : f32", "cta"),
         ("%r = tile.load %A, %b, %tx : f32", "thread"),
@@ -118,7 +126,7 @@ def test_uniformity_reaches_its_fixpoint() -> None:
 
 def test_join() -> None:
     assert least_uniform() == "grid"
-    assert [least_uniform("cta", level) for level in LEVELS] == ["cta", "cta", "warp", "thread"]
+    assert [least_uniform("cta", level) for level in LEVELS] == ["cta", "cta", "warpgroup", "warp", "thread"]
 
 
 @pytest.mark.parametrize(

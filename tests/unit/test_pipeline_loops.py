@@ -289,6 +289,14 @@ def test_two_steps_of_fragments() -> None:
     assert found.groups == ()
 
 
+def test_copies_are_spread_over_the_steps_but_the_last() -> None:
+    """The last one begins with a wait: their group has been committed by then."""
+    (loop,) = explained(product, BK=64).loops
+    steady = [row for row in loop.rows if row.when.startswith("each i")]
+    assert [row.copies for row in steady] == ["", *["1 of 2 of i+2 to slot (i+2) mod 3"] * 2, ""]
+    assert [row.commits for row in steady] == [False, False, True, False]
+
+
 def test_the_table() -> None:
     text = str(explained(product))
     assert "product(BK=32, STAGES=3, FRAGMENTS=0) for sm_90a: 1" in text

@@ -36,6 +36,7 @@ from tiledsl.ir.core import Kernel, Value
 from tiledsl.ir.ops import arith, async_copy, control, gpu, mem, ptx
 from tiledsl.ir.types import BF16, BOOL, DTYPES, E4M3, F16, F32, I8, I32, U8, U32, DType, PtrType
 from tiledsl.layout.mma import TABLE, MmaRow
+from tiledsl.signature import GlobalSpec, Specialization
 
 CAPABILITIES = sorted({t.capability for t in TARGETS.values()})
 PTX_NAME = {"i8": "s8", "i32": "s32"}
@@ -192,14 +193,14 @@ def test_rounded_pairs_are_one_conversion(dtype: DType) -> None:
 # -- asynchronous copies ---------------------------------------------------------------------------
 
 
-def copying(size: int, count: str) -> Kernel:
-    """One copy of `size` bytes: all of them, as many as `n` says, or all or none."""
-    made, b = kernel("k", [("a", PtrType("global", F16)), ("n", I32), ("p", BOOL)], threads=(32,))
+def copying(size: int, count: str, predicated: bool = False) -> Kernel:
+    """One copy of `size` bytes: all of them, as many as `n` says, or all or none. `predicated`: only where `q`."""
+    made, b = kernel("k", [("a", PtrType("global", F16)), ("n", I32), ("p", BOOL), ("q", BOOL)], threads=(32,))
     made.shared_bytes = 1024
-    a, n, p = made.body.args
+    a, n, p, q = made.body.args
     tile = b.value(mem.SharedBase(dtype=F16, offset=0, bytes=1024, label="S"))
     counts = {"all": [], "some": [n], "all or none": [b.select(p, b.constant(size, I32), b.constant(0, I32))]}
-    b.op(mem.CpAsync, tile, a, *counts[count], bytes=size)
+    b.op(mem.CpAsync, tile, a, *counts[count], *([q] if predicated else []), bytes=size)
     b.op(async_copy.CommitGroup)
     b.op(async_copy.WaitGroup, pending=3)
     b.op(control.Return)
@@ -218,6 +219,14 @@ def test_copies(size: int, count: str) -> None:
     # Some bytes are moved by another form; all or none is a predicate of the ordinary one.
     assert ("ZFILL" in copy) == (count == "some")
     assert bool(re.search(r", !?P\d ;", copy)) == (count != "all")
+
+
+@pytest.mark.parametrize(("count", "zeros"), [("all", ""), ("some", r", %r\d+"), ("all or none", ", n")])
+@pytest.mark.parametrize("size", [4, 8, 16])
+def test_predicated_copies(size: int, count: str, zeros: str) -> None:
+    """The predicate stands in front of the copy; that of the zero fill beside it."""
+    ptx = build(copying(size, count, predicated=True), TARGETS["sm_80"]).ptx
+    assert re.search(rf"@%p\d+ cp\.async\.c[ag]\.shared\.global \[\S+\], \[\S+\], {size}{zeros};", ptx)
 
 
 def test_the_source_of_a_copy_is_read_only() -> None:
@@ -240,13 +249,16 @@ def pipelined_products(A: Global[f16, M, K], B: Global[f16, K, N], C: Global[f32
     store(acc, C[m, n])
 
 
-def test_copies_in_part_are_behind_one_branch() -> None:
-    """The copies of a step share it, and ptxas does not take it back: it costs a launch nothing that needs no part."""
-    compiled = pipelined_products.compile(arch="sm_90a")
+@pytest.mark.parametrize("whole", [True, False])
+def test_copies_of_a_pipelined_loop_are_predicated(whole: bool) -> None:
+    """No branch around them: ptxas spreads them among the other instructions. Whether the rows of a tensor end inside
+    a vector is known when the kernel is compiled, so that there is one form of each copy."""
+    tensors = (*((name, GlobalSpec(F16, 1, 16, whole)) for name in "AB"), ("C", GlobalSpec(F32, 1, 16)))
+    compiled = pipelined_products.program.compiled(Specialization(tensors, ()), "sm_90a")
     texts = [i.text for i in sass_listing(compiled.cubin)[0].instructions]
     copies = [text for text in texts if "LDGSTS" in text]
-    whole = [text for text in copies if "ZFILL" not in text]
-    # In the prologue and in the loop: a copy of A and one of B, in two ways.
-    assert len(copies) == 8 and len(whole) == 4, copies
-    assert all(text.startswith("LDGSTS") for text in copies), copies
+    # In the prologue and in the loop: a copy of A and one of B.
+    assert len(copies) == 4, copies
+    assert ["ZFILL" in text for text in copies] == [not whole] * 4
+    assert all(re.match(r"@!?P\d LDGSTS", text) for text in copies), copies
     assert not any(text.startswith("PRMT") for text in texts), "words of fragments are taken apart"

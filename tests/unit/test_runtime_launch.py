@@ -23,9 +23,19 @@ from tiledsl.ir.abi import abi_of
 from tiledsl.ir.expr import parse_expr
 from tiledsl.ir.types import BF16, F32, GlobalType
 from tiledsl.runtime.driver import Driver
-from tiledsl.runtime.launch import ArgumentBuffer, LaunchPlan, checked_grid, overlap_windows, packed_scalar, uses_names
+from tiledsl.runtime.launch import (
+    ArgumentBuffer,
+    LaunchPlan,
+    Shape,
+    checked_grid,
+    overlap_windows,
+    packed_scalar,
+    uses_names,
+)
 from tiledsl.runtime.launcher import MISSING, Launcher, launcher_source
 from tiledsl.specialize import ArrayInfo
+
+ONE = Shape((1, 1, 1), (1, 1, 1), 0)
 
 
 class Recorder(Driver):
@@ -77,7 +87,7 @@ def test_arguments_are_packed_in_the_order_of_the_abi() -> None:
     assert buffer.scalars == ("alpha", "beta")
     recorder = Recorder()
     recorder.count = len(ABI)
-    plan = LaunchPlan.make(recorder, "k", 0, 1, 99, (2, 3, 1), (16, 16, 1), 512, buffer, ())
+    plan = LaunchPlan.make(recorder, "k", 0, 1, 99, Shape((2, 3, 1), (16, 16, 1), 512), buffer, ())
     plan.run(7, (0x1000, 0x2000, 2**63 + 5), (1.5, packed_scalar(BF16, 1.0)))
     fixed, stream, slots = recorder.launches[0]
     assert fixed == (99, 2, 3, 1, 16, 16, 1, 512)
@@ -111,7 +121,7 @@ def test_buffers_are_taken_and_given_back() -> None:
     recorder = Recorder()
     recorder.count = len(ABI)
     plan = LaunchPlan.make(
-        recorder, "k", 0, 1, 9, (1, 1, 1), (1, 1, 1), 0,
+        recorder, "k", 0, 1, 9, Shape((1, 1, 1), (1, 1, 1), 0),
         ArgumentBuffer(ABI, {"M": 1, "K": 1, "N": 1}, dict.fromkeys("ABC", (1, 1))), (),
     )  # fmt: skip
 
@@ -133,14 +143,14 @@ def test_buffers_are_taken_and_given_back() -> None:
 
 def test_an_empty_grid_launches_nothing() -> None:
     recorder = Recorder()
-    plan = LaunchPlan.make(recorder, "k", 0, 1, 9, (0, 3, 1), (16, 16, 1), 0, ArgumentBuffer((), {}, {}), ())
+    plan = LaunchPlan.make(recorder, "k", 0, 1, 9, Shape((0, 3, 1), (16, 16, 1), 0), ArgumentBuffer((), {}, {}), ())
     plan.run(0, (), ())
     assert not recorder.launches
 
 
 def test_a_launch_under_another_context_is_repeated_under_its_own() -> None:
     recorder = Recorder(results=[400, 0])
-    plan = LaunchPlan.make(recorder, "k", 3, 1, 9, (1, 1, 1), (1, 1, 1), 0, ArgumentBuffer((), {}, {}), ())
+    plan = LaunchPlan.make(recorder, "k", 3, 1, 9, ONE, ArgumentBuffer((), {}, {}), ())
     plan.run(0, (), ())
     assert recorder.activated == [3]
     assert len(recorder.launches) == 2
@@ -148,9 +158,9 @@ def test_a_launch_under_another_context_is_repeated_under_its_own() -> None:
 
 def test_a_lost_context_names_the_kernel_and_refuses_what_follows() -> None:
     recorder = Recorder(results=[0, 700])
-    plan = LaunchPlan.make(recorder, "culprit", 0, 1, 9, (1, 1, 1), (1, 1, 1), 0, ArgumentBuffer((), {}, {}), ())
+    plan = LaunchPlan.make(recorder, "culprit", 0, 1, 9, ONE, ArgumentBuffer((), {}, {}), ())
     plan.run(0, (), ())
-    other = LaunchPlan.make(recorder, "innocent", 0, 1, 9, (1, 1, 1), (1, 1, 1), 0, ArgumentBuffer((), {}, {}), ())
+    other = LaunchPlan.make(recorder, "innocent", 0, 1, 9, ONE, ArgumentBuffer((), {}, {}), ())
     with pytest.raises(DeviceError, match=r"kernel culprit\(\) accessed an illegal address"):
         other.run(0, (), ())
     with pytest.raises(
@@ -257,7 +267,7 @@ class Harness:
         self.recorder.count = len(abi)
         arrays = {n: info(t.shape, t.strides) for n, t in tensors.items()}
         windows = overlap_windows(buffer.pointers, arrays, frozenset("C"))
-        plan = LaunchPlan.make(self.recorder, "kernel", 0, 1, 5, (1, 1, 1), (1, 1, 1), 0, buffer, windows)
+        plan = LaunchPlan.make(self.recorder, "kernel", 0, 1, 5, ONE, buffer, windows)
         self.launcher.add(values, plan, lambda device: 100 + device)
 
     def call(self, *args: Any, **kwargs: Any) -> int:

@@ -60,8 +60,8 @@ def refused(message: str, signature: Signature = SIGNATURE, **changes: ArrayInfo
 def test_a_contiguous_problem() -> None:
     found = problem()
     assert found.extents == {"M": 8, "K": 4, "N": 16}
-    assert found.spec.tensors[0] == ("A", GlobalSpec(F16, 1, 8))  # rows of 4 f16 are 8 bytes apart
-    assert found.spec.tensors[2] == ("C", GlobalSpec(F32, 1, 16))
+    assert found.spec.tensors[0] == ("A", GlobalSpec(F16, 1, 8, whole=True))  # rows of 4 f16 are 8 bytes apart
+    assert found.spec.tensors[2] == ("C", GlobalSpec(F32, 1, 16, whole=True))
     assert found.spec.index_bits == 32
     assert problem(bias=None).spec.tensors[3] == ("bias", None)
 
@@ -118,6 +118,33 @@ def test_the_address_bounds_the_alignment(pointer: int, align: int) -> None:
     assert array.alignment(1) == align
 
 
+@pytest.mark.parametrize(
+    ("shape", "strides", "whole"),
+    [
+        ((8, 16), (16, 1), True),
+        ((8, 12), (16, 1), True),
+        ((8, 13), (16, 1), False),  # rows of 64 bytes, of which 52 are the matrix: the last vector is a part
+        ((8, 13), (13, 1), True),  # aligned to 4 bytes: single elements never lie across an edge
+        ((8, 14), (14, 1), True),  # to 8 bytes, and rows of 56
+        ((13, 8), (1, 16), False),  # along the axis of stride 1, whichever it is
+        ((12, 9), (1, 16), True),
+        ((8, 16), (32, 2), False),  # no axis of stride 1: nothing is known
+        ((8, 1), (16, 1), False),
+        ((0, 13), (16, 1), True),
+    ],
+)
+def test_rows_of_whole_vectors(shape: tuple[int, ...], strides: tuple[int, ...], whole: bool) -> None:
+    array = info(shape, strides)
+    unit = array.unit_axis()
+    assert array.whole(unit, array.alignment(unit)) == whole
+
+
+def test_rows_that_end_inside_a_vector_are_another_specialisation() -> None:
+    """Of one width of vectors: that of the call decides what the compiler may take for granted."""
+    specs = [problem(C=info((8, 16))), problem(C=info((8, 15), (16, 1)), B=info((4, 15), dtype=F16), bias=None)]
+    assert [dict(p.spec.tensors)["C"] for p in specs] == [GlobalSpec(F32, 1, 16, True), GlobalSpec(F32, 1, 16, False)]
+
+
 def test_index_width_follows_offsets_not_counts() -> None:
     assert problem(C=info((8, 16), (2**27, 1))).spec.index_bits == 32
     assert problem(C=info((8, 16), (2**29, 1))).spec.index_bits == 64
@@ -165,8 +192,8 @@ def test_compile_without_arguments_needs_its_dtypes() -> None:
     with pytest.raises(KernelArgumentError, match=r"the dtype variable T is open\n  fix: call compile\(T=f32"):
         assumed(SIGNATURE, {}, {})
     spec = assumed(SIGNATURE, {"T": BF16}, {"BM": 8})
-    assert spec.tensors[0] == ("A", GlobalSpec(BF16, 1, 16))
-    assert spec.tensors[3] == ("bias", GlobalSpec(F32, 0, 16))
+    assert spec.tensors[0] == ("A", GlobalSpec(BF16, 1, 16, whole=True))
+    assert spec.tensors[3] == ("bias", GlobalSpec(F32, 0, 16, whole=True))
 
 
 # -- scalars ---------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -184,7 +185,7 @@ def product(
     BN: const = 32,
     BK: const = 8,
     STAGES: const = 2,
-    order: Const[Literal["rows", "serpentine", "spiral"]] = "rows",
+    order: Const[Literal["rows", "serpentine", "spiral", "pairs", "column_pairs"]] = "rows",
     layout: Const[Layout | None] = None,
 ):
     """C = A @ X: stages in one tile, A transposed, the next tiles moved while these are multiplied."""
@@ -346,6 +347,23 @@ def test_the_spiral_is_that_of_maxas() -> None:
 @pytest.mark.parametrize("shape", [(8, 8), (16, 8), (8, 24)])
 def test_an_order_is_a_permutation(order: str, shape: tuple[int, int]) -> None:
     assert sorted(ORDERS[order](*shape)) == [(i, j) for i in range(shape[0]) for j in range(shape[1])]
+
+
+@pytest.mark.parametrize(("order", "shape"), [("pairs", (2, 5)), ("column_pairs", (1, 2)), ("column_pairs", (5, 6))])
+def test_pairs_need_an_even_extent_only(order: str, shape: tuple[int, int]) -> None:
+    assert sorted(ORDERS[order](*shape)) == [(i, j) for i in range(shape[0]) for j in range(shape[1])]
+
+
+def test_neighbours_share_a_factor_in_pairs() -> None:
+    for order in ("pairs", "column_pairs"):
+        assert all(x[0] == y[0] or x[1] == y[1] for x, y in pairwise(ORDERS[order](16, 8)))
+
+
+def test_column_pairs_end_with_the_last_row() -> None:
+    """No column is done before that: the last use of each b[j] is one FFMA, not a run of them."""
+    order = ORDERS["column_pairs"](16, 8)
+    assert order[:4] == ((0, 0), (0, 1), (1, 1), (1, 0))
+    assert order[-8:] == tuple((15, j) for j in reversed(range(8)))
 
 
 def first_seen(pairs: list[tuple[Any, Any]]) -> list[tuple[int, int]]:

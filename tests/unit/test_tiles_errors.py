@@ -313,13 +313,33 @@ def slice_of_a_fragment_at_run_time(A: Global[f32, M, N]):
         f[k] = 1  # error: a fragment lives in registers and takes compile-time indices, got index
 
 
-@bad("multiples of 8, or use order='serpentine'")
+@bad("make the extents multiples of 8 and 8, or use order='serpentine'")
 @tile_kernel
 def spiral_that_does_not_fit(A: Global[f32, M, N]):
     grid(1)
     threads(32)
     acc = fragment((8, 4), f32)
     acc = outer_fma(acc, fragment((8,), f32), fragment((4,), f32), "spiral")  # error: blocks of 8 x 8, and acc is 8 x 4
+    A[0, 0] = acc[0, 0]
+
+
+@bad("make the extents multiples of 2 and 1, or use order='serpentine'")
+@tile_kernel
+def pairs_of_an_odd_number_of_rows(A: Global[f32, M, N]):
+    grid(1)
+    threads(32)
+    acc = fragment((7, 4), f32)
+    acc = outer_fma(acc, fragment((7,), f32), fragment((4,), f32), "pairs")  # error: blocks of 2 x 1, and acc is 7 x 4
+    A[0, 0] = acc[0, 0]
+
+
+@bad("make the extents multiples of 1 and 2, or use order='serpentine'")
+@tile_kernel
+def column_pairs_of_an_odd_number_of_columns(A: Global[f32, M, N]):
+    grid(1)
+    threads(32)
+    acc, a, b = fragment((4, 7), f32), fragment((4,), f32), fragment((7,), f32)
+    acc = outer_fma(acc, a, b, "column_pairs")  # error: blocks of 1 x 2, and acc is 4 x 7
     A[0, 0] = acc[0, 0]
 
 
@@ -333,7 +353,7 @@ def outer_product_of_other_shapes(A: Global[f32, M, N]):
     A[0, 0] = acc[0, 0]
 
 
-@bad("use one of rows, serpentine, spiral")
+@bad("use one of rows, serpentine, spiral, pairs, column_pairs")
 @tile_kernel
 def order_unknown(A: Global[f32, M, N]):
     grid(1)

@@ -37,6 +37,25 @@ kernel k(%A: ptr<global, f32>, %N: i32)
 }
 """
 
+COPY = """
+kernel k(%A: ptr<global, f32>, %N: i32, %n: i32, %p: bool)
+  grid(1) threads(32) level(thread) index_bits(32) shared_bytes(16)
+  abi(pointer A f32 [N], extent N i32, scalar n i32, scalar p bool) {{
+  %S = mem.shared_base {{dtype = f32, offset = 0, bytes = 16, label = "S"}} : ptr<shared, f32>
+  mem.cp_async {}
+  control.return
+}}
+"""
+COPIES = [
+    (f"%S, %A{given} {{bytes = 16}}", "takes two addresses, how many bytes to read (an i32) and a condition (a bool)")
+    for given in (", %p, %n", ", %n, %n", ", %p, %p", ", %n, %p, %p", ", %A")
+] + [
+    ("%A, %A, %p {bytes = 16}", "is not in shared memory"),
+    ("%S, %S, %n, %p {bytes = 16}", "is not in global memory"),
+    ("%S, %A, %p {bytes = 12}", "copies 12 bytes"),
+]
+"""What is no copy."""
+
 
 def texts(*changes: tuple[str, str, str]) -> list[tuple[str, str]]:
     return [(TILE.replace(old, new), message) for old, new, message in changes]
@@ -73,6 +92,7 @@ def texts(*changes: tuple[str, str, str]) -> list[tuple[str, str]]:
         (THREAD.replace("  %x", "  %i = gpu.thread_id {axis = 0} : index\n  %x"), "index at thread level"),
         (THREAD.replace("  %x", "  %i = arith.constant 0 : index\n  %x"), "index at thread level"),
         (THREAD.replace("grid(N)", "grid(M)"), "the grid needs M"),
+        *((COPY.format(given), message) for given, message in COPIES),
     ],
 )
 def test_text(text: str, message: str) -> None:

@@ -16,6 +16,7 @@ class Resources:
     shared: a block, as laid out by the compiler. threads: of a block.
     blocks_per_sm: how many blocks an SM holds at once; limiter: what stops another one
     ("registers", "shared memory", "threads" or "blocks"). occupancy: resident warps over possible.
+    assembler_level: how much the assembler was to optimise, 0 to 3.
     """
 
     registers: int
@@ -27,6 +28,7 @@ class Resources:
     blocks_per_sm: int
     limiter: str
     occupancy: float
+    assembler_level: int = 3
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

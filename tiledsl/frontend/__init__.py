@@ -9,12 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 from tiledsl.errors import CompileErrors
-from tiledsl.frontend import assign, calls, expressions, intrinsics, loops, products, statements
+from tiledsl.frontend import assign, calls, expressions, intrinsics, loops, products, regions, statements
 from tiledsl.frontend.attributes import lang_dtype
 from tiledsl.frontend.control import run_statements
+from tiledsl.frontend.finish import finish, settle
 from tiledsl.frontend.fragments import check_threads
 from tiledsl.frontend.frame import Env, Frame, Unit
 from tiledsl.frontend.intrinsics.async_copies import check_tokens
+from tiledsl.frontend.pending import check_pending
 from tiledsl.frontend.source import source_of
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Kernel, Value
@@ -25,7 +27,7 @@ from tiledsl.signature import GlobalParam, Signature, Specialization
 __all__ = ["build"]
 
 # These register the cases of `evaluate` and `execute` and the handlers of the language's functions.
-_CASES = (assign, calls, expressions, intrinsics, loops, products, statements)
+_CASES = (assign, calls, expressions, intrinsics, loops, products, regions, statements)
 
 
 def build(signature: Signature, spec: Specialization, arch: str) -> Kernel:
@@ -46,6 +48,7 @@ def build(signature: Signature, spec: Specialization, arch: str) -> Kernel:
     frame = Frame(unit, source, _environment(signature, spec, body.args))
     run_statements(frame, source.node.body)
     unit.raise_errors()
+    settle(unit)
     for what, declared in (("grid", unit.grid), ("threads", unit.threads)):
         if declared is None:
             example = "bx, by = grid(cdiv(N, T), cdiv(M, T))" if what == "grid" else "tx, ty = threads(T, T)"
@@ -53,6 +56,8 @@ def build(signature: Signature, spec: Specialization, arch: str) -> Kernel:
             raise CompileErrors([frame.error(source.node, message, f"begin with `{example}`")])
     check_threads(unit)
     check_tokens(unit)
+    check_pending(unit)
+    finish(frame)
     unit.raise_errors()
     unit.builder.add(control.Return())
     assert unit.grid is not None and unit.threads is not None
@@ -65,6 +70,8 @@ def build(signature: Signature, spec: Specialization, arch: str) -> Kernel:
         loc=signature.loc,
         externals=unit.externals,
         blocks_per_sm=unit.blocks_per_sm,
+        cluster=unit.cluster,
+        assembler_level=unit.assembler_level,
     )
 
 

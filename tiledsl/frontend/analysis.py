@@ -25,6 +25,8 @@ def _targets(node: ast.AST) -> Iterator[ast.expr]:
             yield target
         case ast.NamedExpr(target=target):
             yield target
+        case ast.With(items=items):
+            yield from (item.optional_vars for item in items if item.optional_vars is not None)
         case ast.Expr(value=ast.Call(func=ast.Attribute(value=value, attr="append"))):
             yield value
         case _:
@@ -113,6 +115,12 @@ def _scan(statements: Sequence[ast.stmt], bound: set[str], exposed: set[str]) ->
             case ast.While(test=test, body=body):
                 _reads(test, bound, exposed)
                 _scan(body, set(bound), exposed)
+            case ast.With(items=items, body=body):
+                for item in items:
+                    _reads(item.context_expr, bound, exposed)
+                    if item.optional_vars is not None:
+                        _bind(item.optional_vars, bound, exposed)
+                _scan(body, bound, exposed)
             case _:
                 _reads(statement, bound, exposed)
 

@@ -9,7 +9,7 @@ import operator
 from typing import Any, Callable
 
 from tiledsl.errors import CompileError, Loc
-from tiledsl.frontend.bindings import Range, describe, has_operators, is_place, is_register, is_token
+from tiledsl.frontend.bindings import LanguageObject, Range, describe, has_operators, is_place, is_register, is_token
 from tiledsl.frontend.fragments import joined, relaid
 from tiledsl.frontend.frame import Frame
 from tiledsl.ir.core import Value
@@ -184,6 +184,8 @@ def _operand_fix(binding: Any) -> str:
         return "use its start: r.start; `r + n` and `r - n` move it by n elements"
     if is_token(binding):
         return "wait for it: wait(token)"
+    if isinstance(binding, LanguageObject):
+        return binding.offers
     return "read an element of it: t[i, j]" if is_place(binding) else ""
 
 

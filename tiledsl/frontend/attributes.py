@@ -8,7 +8,7 @@ from typing import Any
 
 from tiledsl import lang
 from tiledsl.frontend.arithmetic import at_compile_time
-from tiledsl.frontend.bindings import Range, View, contains_value, describe, is_place, is_token
+from tiledsl.frontend.bindings import LanguageObject, Range, View, contains_value, describe, is_place, is_token
 from tiledsl.frontend.frame import Frame
 from tiledsl.frontend.memory import absent
 from tiledsl.frontend.views import as_view, extent, memory_type, stride, transposed, unit_axis
@@ -54,6 +54,8 @@ def attribute_of(frame: Frame, node: ast.AST, owner: Any, name: str) -> Any:
     """``owner.name``."""
     if isinstance(owner, Range) and name in ("start", "size"):
         return getattr(owner, name)
+    if isinstance(owner, LanguageObject):
+        return _of_object(frame, node, owner, name)
     if not isinstance(owner, (Value, View)):
         if owner is None:
             raise absent(frame, node, f"asked for .{name}")
@@ -70,6 +72,16 @@ def attribute_of(frame: Frame, node: ast.AST, owner: Any, name: str) -> Any:
         return BoundMethod(owner, method)
     fix = "convert with .to(dtype)" if name == "astype" else ""
     raise frame.error(node, f"{describe(owner)} has no attribute {name}", fix)
+
+
+def _of_object(frame: Frame, node: ast.AST, owner: LanguageObject, name: str) -> Any:
+    found = owner.data(name)
+    if found is not None:
+        return found
+    method: Any = getattr(owner.described_by, name, None)
+    if callable(method) and not name.startswith("_"):
+        return BoundMethod(owner, method)
+    raise frame.error(node, f"{describe(owner)} has no attribute {name}", owner.offers)
 
 
 def _data(frame: Frame, node: ast.AST, owner: Value | View, name: str) -> Any:

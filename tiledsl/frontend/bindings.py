@@ -2,31 +2,37 @@
 
 A binding is an `ir.Value` (run time), a plain Python object (compile time), a list or tuple of bindings,
 or one of the classes below, which are compile-time objects that hold values: a `View` of memory, a
-`Range`, the `Ranges` of a loop. Lists are values: an item assignment makes a new list, so that branches
-cannot see each other's changes.
+`Range`, the `Ranges` of a loop, a `Composite`, any `LanguageObject`. Lists are values: an item assignment
+makes a new list, so that branches cannot see each other's changes.
 """
 
 from __future__ import annotations
 
+import ast
 from dataclasses import dataclass
-from typing import Any, Callable
+from typing import Any, Callable, ClassVar, Sequence
 
 from tiledsl.errors import CompileError, Loc
 from tiledsl.ir.core import Value
-from tiledsl.ir.types import DType, FragmentType, TokenType, is_memory
+from tiledsl.ir.types import DType, FragmentType, PendingType, TokenType, is_memory
 
 __all__ = [
     "POISON",
     "UNBOUND",
+    "Composite",
+    "LanguageObject",
+    "Pending",
     "Poisoned",
     "Range",
     "Ranges",
+    "Region",
     "Unusable",
     "View",
     "contains_value",
     "describe",
     "has_operators",
     "is_carried",
+    "is_pending",
     "is_place",
     "is_register",
     "is_token",
@@ -73,10 +79,13 @@ class Range:
 
 @dataclass(frozen=True)
 class Ranges:
-    """``tiles(extent, size)``: what a loop goes through, from 0 up to `extent`."""
+    """``tiles(extent, size)``: what a loop goes through, from `start` up to `extent`. of_item: as ``t.k`` of a work
+    item."""
 
     extent: Value | int
     size: int
+    of_item: bool = False
+    start: Value | int = 0
 
 
 @dataclass(frozen=True)
@@ -97,6 +106,70 @@ class View:
         return len(self.axes)
 
 
+class LanguageObject:
+    """A compile-time object that stands for one of a class of `tiledsl.lang`, and has that class's methods.
+
+    described_by: that class. data: what one of its attributes is bound to, None if there is no such attribute.
+    shown: how a message names the object. offers: what its author may ask it for.
+    """
+
+    described_by: ClassVar[Any]
+    shown: str = ""
+    offers: str = ""
+
+    def data(self, name: str) -> Any:
+        return None
+
+
+class Composite(LanguageObject):
+    """An object made of other bindings, which control flow carries and merges one by one."""
+
+    @property
+    def parts(self) -> tuple[Any, ...]:
+        raise NotImplementedError
+
+    def made_of(self, parts: Sequence[Any]) -> Composite:
+        """The same with other parts."""
+        raise NotImplementedError
+
+
+class Region(LanguageObject):
+    """What stands behind ``with``. build: makes the ops around the body, and calls `body` once, with what stands behind
+    ``as``."""
+
+    def build(self, frame: Any, node: ast.With, body: Callable[[Any], None]) -> None:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, eq=False)
+class Pending(Composite):
+    """An accumulator of `wgmma`. value: of a `PendingType`. started: has anything been added to it? If not, its content
+    is undefined, and it stands for 0."""
+
+    value: Any
+    started: Any
+    shown: str = "an accumulator that products are still being added to"
+    offers: str = "wait for it: x = acc.wait()"
+
+    @property
+    def parts(self) -> tuple[Any, ...]:
+        return self.value, self.started
+
+    def made_of(self, parts: Sequence[Any]) -> Pending:
+        return Pending(*parts)
+
+    @property
+    def type(self) -> FragmentType:
+        """What it will be."""
+        type_ = self.value.type
+        assert isinstance(type_, PendingType)
+        return type_.fragment
+
+    def data(self, name: str) -> Any:
+        layout = self.type.held_as
+        return {"layout": layout, "a": layout.a, "shape": self.type.dims}.get(name)
+
+
 def is_place(binding: Any) -> bool:
     """True for what has elements in memory: a tensor, a shared tile, a view."""
     return isinstance(binding, View) or (isinstance(binding, Value) and is_memory(binding.type))
@@ -104,7 +177,7 @@ def is_place(binding: Any) -> bool:
 
 def has_operators(binding: Any) -> bool:
     """True if operators on it are the language's own; on anything else they are Python's."""
-    return isinstance(binding, (Value, View, Range, Ranges))
+    return isinstance(binding, (Value, View, Range, Ranges, LanguageObject))
 
 
 def is_register(binding: Any) -> bool:
@@ -118,12 +191,19 @@ def is_token(binding: Any) -> bool:
 
 
 def is_carried(binding: Any) -> bool:
-    """True for what control flow can carry: registers and tokens."""
-    return is_register(binding) or is_token(binding)
+    """True for what control flow can carry: registers, tokens and accumulators on their way."""
+    return is_register(binding) or is_token(binding) or is_pending(binding)
+
+
+def is_pending(binding: Any) -> bool:
+    """True for the value of a `Pending`."""
+    return isinstance(binding, Value) and isinstance(binding.type, PendingType)
 
 
 def leaves(binding: Any) -> list[Any]:
-    """The leaves of a tree of lists and tuples, left to right."""
+    """The leaves of a tree of lists, tuples and composites, left to right."""
+    if isinstance(binding, Composite):
+        binding = binding.parts
     if isinstance(binding, (list, tuple)):
         return [leaf for item in binding for leaf in leaves(item)]  # pyright: ignore[reportUnknownVariableType]
     return [binding]
@@ -131,6 +211,8 @@ def leaves(binding: Any) -> list[Any]:
 
 def rebuild(binding: Any, leaf: Callable[[Any], Any]) -> Any:
     """The same tree with every leaf replaced by `leaf(old)`, in the order of `leaves`."""
+    if isinstance(binding, Composite):
+        return binding.made_of([rebuild(part, leaf) for part in binding.parts])
     if isinstance(binding, list):
         return [rebuild(item, leaf) for item in binding]  # pyright: ignore[reportUnknownVariableType]
     if isinstance(binding, tuple):
@@ -140,6 +222,8 @@ def rebuild(binding: Any, leaf: Callable[[Any], Any]) -> Any:
 
 def contains_value(binding: Any) -> bool:
     """True if anything in the tree is only known at run time."""
+    if isinstance(binding, LanguageObject):
+        return True
     if isinstance(binding, dict):
         return any(contains_value(item) for item in binding.values())  # pyright: ignore[reportUnknownVariableType]
     return any(has_operators(leaf) for leaf in leaves(binding))
@@ -162,6 +246,8 @@ def describe(binding: Any) -> str:
             return f"the tile {binding.name or ''} ({binding.type})".replace("  ", " ")
         if is_token(binding):
             return "the token of a copy_async()"
+        if is_pending(binding):
+            return Pending.shown
         return f"{binding.type}"
     if isinstance(binding, View):
         shape = " x ".join(map(str, binding.dims))
@@ -169,6 +255,8 @@ def describe(binding: Any) -> str:
     if isinstance(binding, Range):
         at = f"from {binding.start} on" if isinstance(binding.start, int) else "at a run-time position"
         return f"a range of {binding.size} elements {at}"
+    if isinstance(binding, LanguageObject):
+        return binding.shown
     if isinstance(binding, Ranges):
         return f"the ranges of tiles(..., {binding.size})"
     if isinstance(binding, type):

@@ -14,7 +14,10 @@ from tiledsl.frontend.attributes import BoundMethod
 from tiledsl.frontend.bindings import (
     POISON,
     UNBOUND,
+    LanguageObject,
+    Pending,
     Poisoned,
+    Region,
     Unusable,
     contains_value,
     describe,
@@ -183,9 +186,11 @@ def inline(
     arguments = _bind(frame, node, inspect.signature(function.fn), function, args, kwargs)
     if isinstance(function, Elementwise):
         _need_f32(frame, node, function.name, arguments["x"])
-    inner = Frame(frame.unit, source_of(function.fn), dict(arguments), frame, frame.loc(node))
+    state = {name: frame.env[name] for name in frame.unit.hopper.carried}
+    inner = Frame(frame.unit, source_of(function.fn), {**arguments, **state}, frame, frame.loc(node))
     outer_loc: Loc = frame.builder.loc
     run_statements(inner, inner.source.node.body)
+    frame.env |= {name: inner.env[name] for name in state}
     frame.builder.loc = outer_loc
     return _returned(frame, node, inner, function.name)
 
@@ -219,10 +224,19 @@ def _(node: ast.Expr, frame: Frame) -> None:
     value = evaluate(node.value, frame)  # first: what is wrong inside says more
     if not isinstance(node.value, ast.Call):
         raise frame.error(node, "this expression has no effect", "assign its value, or remove it")
+    if isinstance(value, LanguageObject):
+        raise frame.error(node, f"{value.shown} is dropped here", _kept(node, value))
     frame.unit.dropped += [leaf for leaf in leaves(value) if is_token(leaf)]
     if isinstance(value, Value) and isinstance(value.type, FragmentType) and not _written(value):
         name = ast.unparse(node.value.func)
         raise frame.error(node, f"{name}() gives a new fragment, which is dropped here", f"assign it: x = {name}(...)")
+
+
+def _kept(node: ast.Expr, value: LanguageObject) -> str:
+    name = ast.unparse(node.value)
+    if isinstance(value, Pending):
+        return f"a product gives a new accumulator: acc = {name}"
+    return f"it stands in `with {name}:`" if isinstance(value, Region) else f"assign it: x = {name}"
 
 
 def _written(fragment: Value) -> bool:

@@ -16,11 +16,14 @@ from tiledsl.frontend.arithmetic import as_condition, as_value
 from tiledsl.frontend.bindings import (
     POISON,
     UNBOUND,
+    Composite,
+    LanguageObject,
     Poisoned,
     Unusable,
     describe,
     has_operators,
     is_carried,
+    is_pending,
     is_place,
     is_register,
     is_token,
@@ -169,6 +172,10 @@ class _Merge:
             return Unusable(f"{name} may be unbound: only one branch assigns it", f"assign {name} before the `if`")
         if isinstance(a, Unusable) or isinstance(b, Unusable):
             return a if isinstance(a, Unusable) else b
+        if isinstance(a, Composite) and type(a) is type(b):
+            parts = [self.join(name, x, y) for x, y in zip(a.parts, b.parts, strict=True)]
+            bad = next((x for x in parts if x is POISON or isinstance(x, Unusable)), None)
+            return bad or a.made_of(parts)
         if isinstance(a, (list, tuple)) and type(a) is type(b) and len(a) == len(b):  # pyright: ignore
             joined = [self.join(name, x, y) for x, y in zip(a, b, strict=True)]  # pyright: ignore
             return joined if isinstance(a, list) else tuple(joined)
@@ -177,8 +184,9 @@ class _Merge:
     def _leaf(self, name: str, a: Any, b: Any) -> Any:
         type_ = _joined_type(a, b)
         if type_ is None:
+            shown = "what is returned" if name == "$value" else name
             return Unusable(
-                f"{name} is {describe(a)} on one path and {describe(b)} on the other",
+                f"{shown} is {describe(a)} on one path and {describe(b)} on the other",
                 _merge_fix(name, a, b),
             )
         if a is True and b is False:
@@ -193,6 +201,8 @@ class _Merge:
             if is_token(value):
                 fix = "return it on every path, or wait for it first"
                 return Unusable("a token is returned on some paths only", fix)
+            if is_pending(value):
+                return Unusable("an accumulator is returned on some paths only", "return it on every path")
             if not is_register(value):
                 return value
             self.pairs.append((UNBOUND, value, value.type, "") if first else (value, UNBOUND, value.type, ""))
@@ -220,6 +230,8 @@ def _merge_fix(name: str, a: Any, b: Any) -> str:
         return "a condition at run time cannot choose memory: choose an index of one tile with it, as in S[stage, i]"
     if is_token(a) or is_token(b):
         return "wait for the copy before the paths part or meet, or begin one on both"
+    if isinstance(a, LanguageObject) or isinstance(b, LanguageObject):
+        return "a condition at run time chooses between numbers and fragments: do what differs in its branches"
     if has_operators(a) and not is_register(a):
         return "choose its start instead: a range is made of an index and a compile-time size"
     return f"give both the same dtype, as in {name} = f32(...)"
@@ -305,7 +317,7 @@ class Carried:
         elif not is_carried(leaf):
             return leaf
         self.inits.append(leaf)
-        self.names.append(name.removeprefix("$"))
+        self.names.append(name.lstrip("$"))
         return _Slot(len(self.inits) - 1)
 
     @property
@@ -336,6 +348,12 @@ class Carried:
             )
         if end is UNBOUND or isinstance(end, Unusable):
             return end if isinstance(end, Unusable) else before
+        if isinstance(before, Composite):
+            if type(before) is not type(end):
+                return self._changed(name, before, end)
+            parts = [self._leave(name, x, y, values) for x, y in zip(before.parts, end.parts, strict=True)]
+            bad = next((x for x in parts if x is POISON or isinstance(x, Unusable)), None)
+            return bad or before.made_of(parts)
         if isinstance(before, (list, tuple)):
             if type(before) is not type(end) or len(before) != len(end):  # pyright: ignore
                 return self._changed(name, before, end)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import ast
 from typing import Any, Callable, TypeVar
 
+from tiledsl import lang
 from tiledsl.frontend.arithmetic import apply, as_condition, at_compile_time, compare, select
 from tiledsl.frontend.assign import assign
 from tiledsl.frontend.attributes import attribute_of
 from tiledsl.frontend.bindings import contains_value, describe, has_operators, is_carried, is_register
 from tiledsl.frontend.control import runtime_if
 from tiledsl.frontend.frame import Frame, evaluate
+from tiledsl.frontend.hopper import Processors
 from tiledsl.frontend.memory import read_element
 from tiledsl.frontend.views import extent
 from tiledsl.ir.core import Block, Value
@@ -38,6 +40,8 @@ def _(node: ast.Name, frame: Frame) -> Any:
         return found
     if isinstance(binding, type) and issubclass(binding, Dim):
         return named_extent(frame, node, str(binding))
+    if binding is lang.processors:
+        return frame.builder.value(Processors())
     return binding  # pyright: ignore[reportUnknownVariableType]
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from typing import Any
 
 from tiledsl.errors import CompileError, Loc
 from tiledsl.frontend.bindings import describe
 from tiledsl.frontend.frame import Frame, Unit
+from tiledsl.frontend.hopper import RoleObject
 from tiledsl.ir.core import Value
 from tiledsl.ir.types import DType, FragmentType
 from tiledsl.lang.matrices import Product
@@ -49,6 +51,9 @@ def distributed(frame: Frame, node: Any, dtype: DType, dims: tuple[int, ...], la
     """The type of a fragment of `dims` that the block holds in `layout`; `what` asked for it."""
     if not isinstance(layout, FragmentLayout):
         raise frame.error(node, f"{what} takes a layout of a fragment, got {describe(layout)}", _layout_fix(layout))
+    role = frame.unit.hopper.role
+    if role is not None:
+        layout = replace(layout, first=role.first)
     problem = layout.problem(dims)
     if problem is not None:
         raise frame.error(node, problem.message, problem.fix)
@@ -79,10 +84,21 @@ def _layout_fix(layout: Any) -> str:
 
 def _hold(unit: Unit, layout: FragmentLayout, loc: Loc) -> None:
     """Compare the layout's threads with the block's, now or once threads() has been called."""
-    if unit.threads is None:
+    role = unit.hopper.role
+    if role is not None:
+        if role.one_thread or layout.threads != role.threads:
+            raise _wrong_role(role, layout, loc)
+    elif unit.threads is None:
         unit.held.append((layout, loc))
     elif layout.threads != prod(unit.threads):
         raise _wrong_threads(unit.threads, layout, loc)
+
+
+def _wrong_role(role: RoleObject, layout: FragmentLayout, loc: Loc) -> CompileError:
+    warps = f"{layout.warps[0]} x {layout.warps[1]} warps"
+    has = "one thread" if role.one_thread else f"{role.threads}"
+    message = f"{layout} is held by {layout.threads} threads ({warps}), {role.shown} has {has}"
+    return CompileError(message, loc, "take another grid of warps, or give the role more or fewer warpgroups")
 
 
 def check_threads(unit: Unit) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Callable, Generator, Mapping
 
 from tiledsl.errors import CompileError, CompileErrors, Loc
 from tiledsl.frontend.bindings import POISON, UNBOUND, Poisoned, Unusable
+from tiledsl.frontend.hopper import Cooperation
 from tiledsl.frontend.source import Source, lookup_free
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Value
@@ -34,6 +35,7 @@ class Unit:
     extents: run-time dimension names to (tensor value, axis). pipelined: where the `pipelined` loop begins whose body
     is being built. held: fragments' layouts, each with the line that asked for it, whose threads are still to be
     counted. dropped: tokens of copies that no name was given. raw_groups: does the author place groups of copies?
+    hopper: roles, rings and schedules.
     """
 
     signature: Signature
@@ -46,10 +48,13 @@ class Unit:
     grid: tuple[Expr, ...] | None = None
     threads: tuple[int, ...] | None = None
     blocks_per_sm: int = 0
+    assembler_level: int = 3
     pipelined: Loc | None = None
     held: list[tuple[FragmentLayout, Loc]] = field(default_factory=list[tuple[FragmentLayout, Loc]])
     dropped: list[Value] = field(default_factory=list[Value])
     raw_groups: bool = False
+    cluster: tuple[int, int, int] = (1, 1, 1)
+    hopper: Cooperation = field(default_factory=Cooperation)
     externals: dict[str, Callable[..., Any]] = field(default_factory=dict[str, Callable[..., Any]])
     errors: dict[tuple[str, Loc], CompileError] = field(default_factory=dict[tuple[str, Loc], CompileError])
 
@@ -110,12 +115,13 @@ class Frame:
     @contextmanager
     def into(self, block: Block) -> Generator[Block, None, None]:
         """Send ops to `block` for a while, with a copy of the environment that is then dropped."""
-        builder, outer_block, outer_env = self.builder, self.builder.block, self.env
-        builder.block, self.env = block, dict(outer_env)
+        builder, outer_env = self.builder, self.env
+        outer = builder.block, builder.before
+        (builder.block, builder.before), self.env = (block, None), dict(outer_env)
         try:
             yield block
         finally:
-            builder.block, self.env = outer_block, outer_env
+            (builder.block, builder.before), self.env = outer, outer_env
 
 
 @singledispatch
@@ -133,7 +139,6 @@ def execute(node: ast.AST, frame: Frame) -> None:
 _UNSUPPORTED: dict[type[ast.AST], tuple[str, str]] = {
     ast.Try: ("try", "guard with `if`, or check with assert_(condition, message)"),
     ast.Raise: ("raise", "check with assert_(condition, message)"),
-    ast.With: ("with", "write the statements without it"),
     ast.Import: ("import", "import at the top of the file"),
     ast.ImportFrom: ("import", "import at the top of the file"),
     ast.FunctionDef: ("a nested function", "write a @tile_function at module level"),

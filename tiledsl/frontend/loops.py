@@ -14,6 +14,17 @@ from tiledsl.frontend.assign import assign
 from tiledsl.frontend.bindings import UNBOUND, Range, Ranges, Unusable, describe, has_operators
 from tiledsl.frontend.control import Carried, continue_unless_exited, exit_flag, run_statements, runtime_if
 from tiledsl.frontend.frame import Frame, evaluate, execute
+from tiledsl.frontend.hopper import WorkLoop
+from tiledsl.frontend.intrinsics.schedules import (
+    ScheduleObject,
+    along_k,
+    go_past_others,
+    item_at,
+    of_instance,
+    one_item,
+    work_items,
+)
+from tiledsl.frontend.intrinsics.turns import begin_turns, end_turns
 from tiledsl.ir.core import Block, Value
 from tiledsl.ir.ops import control
 from tiledsl.ir.ops.arith import Constant
@@ -36,7 +47,14 @@ def _(node: ast.For, frame: Frame) -> None:
             return
     items = evaluate(call, frame)
     if isinstance(items, Ranges):
-        _run_time_for(frame, node, Bounds(frame, call, 0, items.extent, items.size, size=items.size))
+        _run_time_for(
+            frame,
+            node,
+            Bounds(frame, call, items.start, items.extent, items.size, size=items.size, of_item=items.of_item),
+        )
+        return
+    if isinstance(items, ScheduleObject):
+        _go_through(frame, node, items)
         return
     if has_operators(items) or not isinstance(items, Iterable):
         raise frame.error(
@@ -97,10 +115,12 @@ class Bounds:
     """A run-time loop's bounds as three values of one dtype: index, or what was given.
 
     size: 0, or the variable is a `Range` of so many elements. unroll: copies of the body an iteration.
-    stages, fragments: of a pipelined loop, else 0.
+    stages, fragments: of a pipelined loop, else 0. of_item: does it go along k through a work item?
     """
 
-    def __init__(self, frame: Frame, node: ast.AST, lo: Any, hi: Any, step: Any, *, size: int = 0) -> None:
+    def __init__(
+        self, frame: Frame, node: ast.AST, lo: Any, hi: Any, step: Any, *, size: int = 0, of_item: bool = False
+    ) -> None:
         dtype = common_dtype([lo, hi, step], frame, node, "range()") or INDEX
         if dtype.kind not in ("int", "index"):
             raise frame.error(node, f"range() over {dtype}", "convert the bounds: i32(...) or index(...)")
@@ -111,10 +131,31 @@ class Bounds:
         self.down = isinstance(op, Constant) and op.value < 0
         self.size, self.unroll = size, 1
         self.stages = self.fragments = 0
+        self.of_item = of_item
 
-    def variable(self, value: Value) -> Any:
+    def variable(self, frame: Frame, value: Value) -> Any:
         """What the loop's name is bound to."""
         return Range(value, self.size) if self.size else value
+
+    def end(self, frame: Frame) -> None:
+        """What comes behind the statements of an iteration."""
+
+
+class _WorkBounds(Bounds):
+    """A loop over the work items of a block."""
+
+    def __init__(self, frame: Frame, node: ast.AST, schedule: ScheduleObject, ends: tuple[Value, Value, Value]) -> None:
+        super().__init__(frame, node, *ends)
+        self.schedule = schedule
+        self.work: WorkLoop | None = None
+
+    def variable(self, frame: Frame, value: Value) -> Any:
+        frame.unit.hopper.work = self.work = WorkLoop(frame.builder.block)
+        return item_at(frame, self.schedule, value)
+
+    def end(self, frame: Frame) -> None:
+        go_past_others(frame, self.schedule, first=False)
+        frame.unit.hopper.work = None
 
 
 def _run_time_bounds(frame: Frame, call: ast.Call) -> Bounds | None:
@@ -172,7 +213,7 @@ def _inner_bounds(frame: Frame, call: ast.Call, inner: ast.expr, what: str, exam
     ranges = evaluate(inner, frame)
     if not isinstance(ranges, Ranges):
         raise frame.error(call, f"{what} on {describe(ranges)}", example)
-    return Bounds(frame, inner, 0, ranges.extent, ranges.size, size=ranges.size)
+    return Bounds(frame, inner, ranges.start, ranges.extent, ranges.size, size=ranges.size)
 
 
 def _range(frame: Frame, call: ast.Call) -> Bounds:
@@ -182,6 +223,24 @@ def _range(frame: Frame, call: ast.Call) -> Bounds:
     ends = [0, *given] if len(given) == 1 else given
     lo, hi, step = ends if len(ends) == 3 else (*ends, 1)
     return Bounds(frame, call, lo, hi, step)
+
+
+def _go_through(frame: Frame, node: ast.For, schedule: ScheduleObject) -> None:
+    """``for t in work``: over this block's items, or for the only one."""
+    ends = work_items(frame, node, schedule)
+    if ends is None:
+        _unrolled(frame, node, [one_item(frame, schedule)])
+        return
+    role = frame.unit.hopper.role
+    if role is not None and role.instances > 1 and loop_exits(node.body) & {ast.Break, ast.Return}:
+        fix = "put the statements that it shall skip under an `if`"
+        raise frame.error(node.iter, f"a loop over work items that {role.shown}, which has instances, may leave", fix)
+    go_past_others(frame, schedule, first=True)
+    bounds = _WorkBounds(frame, node.iter, schedule, of_instance(frame, ends))
+    _run_time_for(frame, node, bounds)
+    if bounds.work is not None and bounds.work.turns:
+        begin_turns(frame, bounds.work, frame.builder.block.ops[-1])
+        end_turns(frame, bounds.work, *ends)
 
 
 def _run_time_for(frame: Frame, node: ast.For, bounds: Bounds) -> None:
@@ -199,15 +258,17 @@ def _run_time_for(frame: Frame, node: ast.For, bounds: Bounds) -> None:
         _for_as_while(frame, node, name, bounds)
         return
     builder, loc = frame.builder, frame.loc(node)
-    carried = Carried(frame, names, read_first(node.body), node)
+    state = set(frame.unit.hopper.carried)
+    carried = Carried(frame, names | state, read_first(node.body) | state, node)
     if bounds.stages:
         _check_pipelined(frame, node, carried)
     body = Block([bounds.lo.type, *carried.types], [name, *carried.names])
-    with _in_pipelined(frame, loc if bounds.stages else None), frame.into(body):
+    with _in_pipelined(frame, loc if bounds.stages else None), along_k(frame, body, bounds.of_item), frame.into(body):
         carried.bind(body.args[1:])
-        frame.env.update({name: bounds.variable(body.args[0]), "$break": False, "$continue": False})
+        frame.env.update({name: bounds.variable(frame, body.args[0]), "$break": False, "$continue": False})
         run_statements(frame, node.body)
         builder.loc = loc
+        bounds.end(frame)
         builder.add(control.Yield(*carried.collect(body.args[1:])))
     builder.loc = loc
     ends = bounds.lo, bounds.hi, bounds.step
@@ -253,7 +314,7 @@ def _for_as_while(frame: Frame, node: ast.For, name: str, bounds: Bounds) -> Non
     builder = frame.builder
 
     def body() -> None:
-        frame.env[name] = bounds.variable(frame.env[counter])
+        frame.env[name] = bounds.variable(frame, frame.env[counter])
         run_statements(frame, node.body)
         builder.loc = frame.loc(node)
         frame.env[counter] = builder.scalar("add", frame.env[counter], bounds.step)
@@ -287,6 +348,7 @@ def _while(
     flags = {f for f, kind in (("$break", ast.Break), ("$return", ast.Return)) if kind in exits}
     outer = frame.env.get("$break", False), frame.env.get("$continue", False)
     frame.env["$break"] = frame.env["$continue"] = False
+    flags |= set(frame.unit.hopper.carried)
     carried = Carried(frame, names | flags, exposed | flags, node)
     before, after = (Block(carried.types, carried.names) for _ in range(2))
     with frame.into(before):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, Literal, get_args, get_origin
 
 from tiledsl.errors import TileError
@@ -13,7 +14,7 @@ from tiledsl.ir.types import DTYPES
 from tiledsl.kernel import TileKernel
 from tiledsl.signature import REQUIRED
 
-__all__ = ["load_kernel", "load_module", "parse_consts", "parse_dtypes"]
+__all__ = ["load_function", "load_kernel", "load_module", "parse_consts", "parse_dtypes"]
 
 
 def load_module(path: Path) -> ModuleType:
@@ -49,6 +50,12 @@ def load_kernel(path: Path, name: str = "") -> TileKernel:
     if name not in kernels:
         raise TileError(f"no kernel {name!r} in {path}. It defines: {listed}")
     return kernels[name]
+
+
+def load_function(path: Path, name: str) -> Callable[..., None] | None:
+    """The plain Python function `name` of the file at `path`; None if it has none of that name."""
+    found = vars(load_module(path)).get(name) if path.is_file() else None
+    return found if isinstance(found, FunctionType) else None
 
 
 def parse_consts(kernel: TileKernel, settings: list[str]) -> dict[str, Any]:

@@ -1,7 +1,9 @@
 """The thread-level parameter list of a kernel: what a launch passes, in order.
 
 Pointers come first (signature order), then run-time extents (each name once, in order of first
-appearance), then the strides of every tensor but along its unit axis, then scalar arguments.
+appearance), then the strides of every tensor but along its unit axis, then scalar arguments. Behind
+them stand the tensor maps: ops name those by number, so that they are parameters of the built kernel
+and no arguments of its body.
 """
 
 from __future__ import annotations
@@ -9,9 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, Sequence
 
+from tiledsl.ir.tensor_maps import TensorMap
 from tiledsl.ir.types import I32, I64, DType, GlobalType, PtrType, Type
 
-__all__ = ["AbiArg", "abi_of"]
+__all__ = ["AbiArg", "abi_of", "launch_parameters"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +24,11 @@ class AbiArg:
     kind "pointer": base address of tensor `name`, whose elements are `dtype` and whose extents are
     `dims` (what an emulator needs to know of a tensor beside its address); "extent": the run-time
     dimension `name`; "stride": elements between neighbours of tensor `name` along `axis`;
-    "scalar": the scalar argument `name`. `dtype` is what is passed, except for pointers (8 bytes).
+    "scalar": the scalar argument `name`; "tensor_map": map number `axis` of the kernel, of tensor
+    `name`. `dtype` is what is passed, except for pointers (8 bytes) and tensor maps (128 bytes).
     """
 
-    kind: Literal["pointer", "extent", "stride", "scalar"]
+    kind: Literal["pointer", "extent", "stride", "scalar", "tensor_map"]
     name: str
     dtype: DType
     axis: int = -1
@@ -46,3 +50,9 @@ def abi_of(params: Sequence[tuple[str, Type]], index_bits: int) -> tuple[AbiArg,
         *(AbiArg("stride", name, index, axis) for name, t in tensors for axis in range(t.rank) if axis != t.unit),
         *(AbiArg("scalar", name, t) for name, t in params if isinstance(t, DType)),
     )
+
+
+def launch_parameters(abi: Sequence[AbiArg], maps: Sequence[TensorMap]) -> tuple[AbiArg, ...]:
+    """The parameters of the built kernel: `abi`, those of its body, then one tensor map after the other."""
+    dtypes = {a.name: a.dtype for a in abi if a.kind == "pointer"}
+    return (*abi, *(AbiArg("tensor_map", m.tensor, dtypes[m.tensor], number) for number, m in enumerate(maps)))

@@ -14,6 +14,7 @@ from typing import Any, Callable, ClassVar, Generic, Iterator, Literal, Mapping,
 from tiledsl.errors import UNKNOWN_LOC, Loc, VerifyError
 from tiledsl.ir.abi import AbiArg
 from tiledsl.ir.expr import Expr
+from tiledsl.ir.tensor_maps import TensorMap
 from tiledsl.ir.types import DType, Type
 
 __all__ = [
@@ -33,7 +34,7 @@ __all__ = [
 Attr = int | float | bool | str | Type | tuple[Any, ...]
 Effect = Literal["read", "write", "sync", "io"]
 Level = Literal["tile", "thread", "both"]
-Scope = Literal["thread", "warp", "cta"]
+Scope = Literal["thread", "warp", "warpgroup", "cta"]
 """Who must execute an op together: a collective op under a less uniform condition is an error."""
 
 OPS: dict[str, type[Op]] = {}
@@ -294,6 +295,9 @@ class Kernel:
     shared_bytes: shared memory of a block in bytes (0 until `expand` has laid it out).
     abi: what each body argument is, at thread level; empty at tile level.
     externals: Python callables that `ptx.inline` names as its emulation.
+    cluster: blocks of a cluster along x, y, z; (1, 1, 1): no clusters. The grid counts blocks all the same.
+    tensor_maps: at thread level, those that `mem.tma_load` and the like name by number.
+    assembler_level: how much the assembler optimises, 0 to 3.
     """
 
     name: str
@@ -307,6 +311,9 @@ class Kernel:
     loc: Loc = UNKNOWN_LOC
     externals: dict[str, Callable[..., Any]] = field(default_factory=dict[str, Callable[..., Any]])
     blocks_per_sm: int = 0
+    cluster: tuple[int, int, int] = (1, 1, 1)
+    tensor_maps: tuple[TensorMap, ...] = ()
+    assembler_level: int = 3
 
     def __post_init__(self) -> None:
         self.body.parent = self
@@ -334,4 +341,7 @@ class Kernel:
             self.loc,
             dict(self.externals),
             self.blocks_per_sm,
+            self.cluster,
+            self.tensor_maps,
+            self.assembler_level,
         )

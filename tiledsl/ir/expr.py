@@ -9,7 +9,10 @@ import ast
 from dataclasses import dataclass
 from typing import Callable, Mapping
 
-__all__ = ["BinExpr", "ConstExpr", "Expr", "NameExpr", "evaluate", "parse_expr"]
+__all__ = ["PROCESSORS", "BinExpr", "ConstExpr", "Expr", "NameExpr", "evaluate", "parse_expr"]
+
+PROCESSORS = "processors"
+"""The name that stands for the number of SMs of the GPU that a launch is for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +25,7 @@ class ConstExpr:
 
 @dataclass(frozen=True, slots=True)
 class NameExpr:
-    """A run-time dimension or an integer scalar argument, by name."""
+    """A run-time dimension, an integer scalar argument, or PROCESSORS, by name."""
 
     name: str
 

@@ -16,12 +16,27 @@ from tiledsl.ir.core import OPS, Block, Kernel, Op, Value
 from tiledsl.ir.expr import FUNCTIONS, BinExpr, ConstExpr, Expr, NameExpr
 from tiledsl.ir.lexer import Token, TokenReader, number
 from tiledsl.ir.printer import BLOCK_WORDS, type_attribute
-from tiledsl.ir.types import DTYPES, DType, FragmentType, GlobalType, PtrType, SharedType, TokenType, Type
+from tiledsl.ir.tensor_maps import TensorMap
+from tiledsl.ir.types import (
+    DTYPES,
+    DType,
+    FragmentType,
+    GlobalType,
+    PendingType,
+    PtrType,
+    SharedType,
+    TokenType,
+    Type,
+)
 from tiledsl.layout.fragments import FragmentLayout, parse_fragment_layout
 
 __all__ = ["parse_kernel"]
 
 assert _ops  # importing the package registers the ops
+
+KERNEL_FIELDS = (
+    "grid, threads, level, index_bits, blocks_per_sm, assembler_level, shared_bytes, abi, cluster, tensor_maps"
+)
 
 
 def parse_kernel(text: str, file: str = "<ir>") -> Kernel:
@@ -55,17 +70,20 @@ class _Parser(TokenReader):
     def header(self) -> dict[str, Any]:
         fields: dict[str, Any] = {}
         while self.token.text != "{":
-            fields_known = "grid, threads, level, index_bits, blocks_per_sm, shared_bytes, abi"
-            token = self.expect_kind("word", f"{fields_known} or '{{'")
+            token = self.expect_kind("word", f"{KERNEL_FIELDS} or '{{'")
             self.expect("(")
             match token.text:
                 case "grid":
                     fields["grid"] = self.listed(self.expr)
                 case "threads":
                     fields["threads"] = self.listed(self.integer)
+                case "cluster":
+                    fields["cluster"] = self.cluster()
+                case "tensor_maps":
+                    fields["tensor_maps"] = self.listed(self.tensor_map)
                 case "abi":
                     fields["abi"] = self.listed(self.abi_arg)
-                case "index_bits" | "shared_bytes" | "blocks_per_sm":
+                case "index_bits" | "shared_bytes" | "blocks_per_sm" | "assembler_level":
                     fields[token.text] = self.integer()
                 case "level":
                     fields["level"] = self.word("tile or thread")
@@ -115,6 +133,22 @@ class _Parser(TokenReader):
         dtype = self.dtype()
         dims = self.dims() if kind == "pointer" and self.token.text == "[" else ()
         return AbiArg(cast(Any, kind), name, dtype, axis, dims)
+
+    def cluster(self) -> tuple[int, ...]:
+        extents = self.listed(self.integer)
+        if len(extents) != 3:
+            self.fail(f"a cluster has 3 extents, not {len(extents)}")
+        return extents
+
+    def tensor_map(self) -> TensorMap:
+        """``map(A, axes=[1, 0], box=[64, 128], swizzle=128)``."""
+        self.expect("map")
+        self.expect("(")
+        tensor = self.word("a tensor's name")
+        axes, box = self.named_integers("axes"), self.named_integers("box")
+        swizzle = self.named_integer("swizzle")
+        self.expect(")")
+        return TensorMap(tensor, axes, box, swizzle)
 
     # -- blocks and ops ------------------------------------------------------------------------
 
@@ -288,6 +322,8 @@ class _Parser(TokenReader):
         if token.text == "token":
             self.take()
             return TokenType()
+        if token.text == "pending":
+            return self.pending()
         if token.text not in ("global", "shared", "fragment", "ptr"):
             return self.dtype()
         self.take()
@@ -295,6 +331,15 @@ class _Parser(TokenReader):
         type_ = self.pointer() if token.text == "ptr" else self.tile(token)
         self.expect(">")
         return type_
+
+    def pending(self) -> Type:
+        self.expect("pending")
+        self.expect("<")
+        token, type_ = self.token, self.type()
+        if not isinstance(type_, FragmentType):
+            self.fail("a pending accumulator will be a fragment", token)
+        self.expect(">")
+        return PendingType(type_)
 
     def pointer(self) -> Type:
         space = self.expect_kind("word", "a memory space")
@@ -309,7 +354,7 @@ class _Parser(TokenReader):
         dims = self.dims()
         if token.text == "global":
             unit, align = self.named_integer("unit"), self.named_integer("align")
-            return GlobalType(dtype, dims, unit, align)
+            return GlobalType(dtype, dims, unit, align, self.accept(",") and bool(self.expect("whole")))
         sizes = tuple(d for d in dims if isinstance(d, int))
         if len(sizes) != len(dims):
             self.fail(f"extents of a {token.text} type are integers", token)
@@ -341,6 +386,15 @@ class _Parser(TokenReader):
         self.expect(name)
         self.expect("=")
         return self.integer()
+
+    def named_integers(self, name: str) -> tuple[int, ...]:
+        self.expect(",")
+        self.expect(name)
+        self.expect("=")
+        self.expect("[")
+        numbers = self.listed(self.integer)
+        self.expect("]")
+        return numbers
 
     def location(self) -> Loc | None:
         """``@ "file":line:col-end in "function" from "file":...``, or None where there is no ``@``."""

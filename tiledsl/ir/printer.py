@@ -35,14 +35,14 @@ from tiledsl.errors import Loc
 from tiledsl.ir.abi import AbiArg
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import arith
-from tiledsl.ir.types import DType, FragmentType, GlobalType, PtrType, SharedType
+from tiledsl.ir.types import DType, FragmentType, GlobalType, PendingType, PtrType, SharedType
 
 __all__ = ["BLOCK_WORDS", "TYPE_CLASSES", "print_kernel", "print_op", "type_attribute"]
 
 BLOCK_WORDS = {"control.if": "else", "control.while": "do"}
 """The word between the two blocks of an op."""
 
-TYPE_CLASSES = (DType, GlobalType, SharedType, FragmentType, PtrType)
+TYPE_CLASSES = (DType, GlobalType, SharedType, FragmentType, PtrType, PendingType)
 
 _HINT = re.compile(r"[^\W\d]\w*\Z")
 
@@ -100,10 +100,16 @@ class _Printer:
         ]
         if kernel.blocks_per_sm:
             fields.append(f"blocks_per_sm({kernel.blocks_per_sm})")
+        if kernel.assembler_level != 3:
+            fields.append(f"assembler_level({kernel.assembler_level})")
         if kernel.shared_bytes:
             fields.append(f"shared_bytes({kernel.shared_bytes})")
         if kernel.abi:
             fields.append(f"abi({', '.join(_abi(a) for a in kernel.abi)})")
+        if kernel.cluster != (1, 1, 1):
+            fields.append(f"cluster({', '.join(map(str, kernel.cluster))})")
+        if kernel.tensor_maps:
+            fields.append(f"tensor_maps({', '.join(map(str, kernel.tensor_maps))})")
         self.lines.append(f"kernel {kernel.name}{self.args(kernel.body) or '()'}{self.loc(kernel.loc)}")
         self.lines.append(f"  {' '.join(fields)} {{")
         self.block(kernel.body, "  ")

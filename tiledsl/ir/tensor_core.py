@@ -37,12 +37,15 @@ from numpy.typing import NDArray
 from tiledsl.ir import semantics
 from tiledsl.ir.types import DTYPES, F16, F32, F64, TF32, DType
 from tiledsl.layout.mma import MmaRow
+from tiledsl.layout.wgmma import WgmmaRow
 
-__all__ = ["DOTS", "Dot", "Fma", "mma", "mma_planes"]
+__all__ = ["DOTS", "LEAST_EXPONENT", "Add", "Dot", "Fma", "Terms", "mma", "mma_planes", "wgmma"]
 
 Array = NDArray[Any]
 Planes = Callable[[MmaRow, Array, Array, Array], Array]
 Fma = Callable[[Array, Array, Array], Array]
+Terms = tuple[Array, Array, Array]
+Add = Callable[[int, Terms, Terms], Array]
 
 LEAST_EXPONENT = -133
 """The sum's exponent E is never below it."""
@@ -57,11 +60,14 @@ CHUNK = 96
 @dataclass(frozen=True, slots=True)
 class Dot:
     """How floats of one format are multiplied. products: most of one step. bits: kept below the largest exponent.
-    least: exponent of the format's subnormals."""
+    least: exponent of the format's subnormals; least_b: of B's format, if that is another one. kept: significant bits
+    of the sum; 0: those of the accumulators."""
 
     products: int
     bits: int
     least: int
+    least_b: int | None = None
+    kept: int = 0
 
 
 DOTS: dict[str, Dot] = {"f16": Dot(16, 25, -14), "bf16": Dot(16, 25, -126), "tf32": Dot(8, 25, -126)}
@@ -161,12 +167,12 @@ def _wide(array: Array, dtype: DType) -> Array:
 
 
 def _exponents(values: Array, least: int) -> Array:
-    """floor(log2 |x|), at least `least`; of zeros `ZERO`."""
-    exponents = np.frexp(values)[1].astype(np.int16) - np.int16(1)
-    return np.where(values == 0, ZERO, np.maximum(exponents, np.int16(least)))
+    """floor(log2 |x|), at least `least`; of zeros `ZERO`. No f64 here is subnormal, so that its bits say it."""
+    biased = (values.view(np.int64) >> 52 & 0x7FF).astype(np.int16)
+    return np.where(biased == 0, ZERO, np.maximum(biased - np.int16(1023), np.int16(least)))
 
 
-def _step(dot: Dot, a: Array, b: Array, c: Array, acc: DType) -> Array:
+def _step(dot: Dot, a: Array, b: Array, c: Array, acc: DType, add: Add | None = None) -> Array:
     """One step: a [k, m, warps] and b [k, n, warps] in f64, c [m, n, warps] in `acc`.
 
     No operation on f64 rounds. A product has at most 22 significant bits and lies between 2^-266 (of bf16 subnormals)
@@ -177,23 +183,33 @@ def _step(dot: Dot, a: Array, b: Array, c: Array, acc: DType) -> Array:
     special = _special(a, b, wide)
     if special is not None:
         a, b, wide = (np.where(np.isfinite(x), x, 0.0) for x in (a, b, wide))
-    scale = dot.bits - _largest_exponent(dot, a, b, _exponents(wide, _LEAST_ACC[acc.name]))
-    factor = np.ldexp(1.0, scale)
-    total = np.trunc(wide * factor)
-    term = np.empty_like(total)
-    for x, y in zip(a, b, strict=True):
-        np.multiply(x[:, None], y, out=term)
-        term *= factor
-        total += np.trunc(term, out=term)
-    result = _round(np.ldexp(total, -scale) + 0.0, acc)  # -0 + 0 is +0
+    least_b = dot.least if dot.least_b is None else dot.least_b
+    exponents = _exponents(a, dot.least), _exponents(b, least_b), _exponents(wide, _LEAST_ACC[acc.name])
+    exact = (add or _add)(dot.bits, (a, b, wide), exponents)
+    if dot.kept:
+        exact = _leading(exact, dot.kept)
+    result = _round(exact + 0.0, acc)  # -0 + 0 is +0
     if special is None:
         return result
     return semantics.canonical(np.where(np.isfinite(special), result, special.astype(result.dtype)), acc)
 
 
-def _largest_exponent(dot: Dot, a: Array, b: Array, of_c: Array) -> Array:
+def _add(bits: int, terms: Terms, exponents: Terms) -> Array:
+    """The sum of the truncated terms in f64: of a, b and c, and of their exponents."""
+    a, b, c = terms
+    scale = bits - _largest_exponent(*exponents)
+    factor = np.ldexp(1.0, scale)
+    total = np.trunc(c * factor)
+    term = np.empty_like(total)
+    for x, y in zip(a, b, strict=True):
+        np.multiply(x[:, None], y, out=term)
+        term *= factor
+        total += np.trunc(term, out=term)
+    return np.ldexp(total, -scale)
+
+
+def _largest_exponent(left: Array, right: Array, of_c: Array) -> Array:
     """E for every result, as int32."""
-    left, right = _exponents(a, dot.least), _exponents(b, dot.least)
     largest = np.maximum(of_c, np.int16(LEAST_EXPONENT))
     pair = np.empty_like(largest)
     for x, y in zip(left, right, strict=True):
@@ -221,3 +237,46 @@ def _round(exact: Array, acc: DType) -> Array:
     nearest = exact.astype(np.float32)
     beyond = (np.abs(nearest) > np.abs(exact)) & (np.abs(exact) < 2.0**128)
     return (nearest.view(np.uint32) - beyond).view(np.float32)
+
+
+# -- wgmma -----------------------------------------------------------------------------------------
+
+
+_FP8_LEAST = {"e4m3": -6, "e5m2": -14}
+
+
+def wgmma(row: WgmmaRow, a: Array, b: Array, c: Array, add: Add | None = None) -> Array:
+    """``a b^T + c`` of ``wgmma``: arrays [products, m, k], [products, n, k] and [products, m, n] of the row's dtypes; k
+    is a multiple of the instruction's, whose steps chain through c.
+
+    Floats of 16 and 32 bits follow the rules above. Of fp8 one step is 32 products, keeps 13 bits below the largest
+    exponent and 14 bits of the sum, as measured on an H200 (of products of one format; of two it is taken to be so).
+    `add`: a faster stand-in for `_add`, of a [k, m, 1], b [k, 1, n] and c [m, 1, n].
+    """
+    out = np.empty(c.shape, c.dtype)
+    with np.errstate(all="ignore"):
+        for product in range(len(c)):
+            out[product] = _wgmma_one(row, a[product], b[product], c[product], add)
+    return out
+
+
+def _wgmma_one(row: WgmmaRow, a: Array, b: Array, c: Array, add: Add | None) -> Array:
+    dtype = DTYPES[row.a]
+    if dtype.is_integer:
+        # f64 holds sums of 2^37 products of bytes.
+        exact = a.astype(np.float64) @ b.T.astype(np.float64)
+        return (c.astype(np.int64) + exact.astype(np.int64)).astype(np.int32)
+    # One row of `_step`'s products a row of m, along n.
+    left, right = _wide(a, dtype).T[:, :, None], _wide(b, DTYPES[row.b]).T[:, None, :]
+    dot = DOTS.get(row.a) or Dot(32, 13, _FP8_LEAST[row.a], _FP8_LEAST[row.b], 14)
+    sums = c[:, None, :]
+    for first in range(0, len(left), row.k):
+        part = slice(first, first + row.k)
+        sums = _step(dot, left[part], right[part], sums, DTYPES[row.acc], add)
+    return sums[:, 0]
+
+
+def _leading(total: Array, bits: int) -> Array:
+    """The first significant bits, the rest truncated."""
+    fraction, exponent = np.frexp(total)
+    return np.ldexp(np.trunc(np.ldexp(fraction, bits)), exponent - bits)

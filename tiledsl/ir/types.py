@@ -1,7 +1,8 @@
 """Types of the IR: scalar dtypes, memory (global tensors, shared tiles, pointers) and fragments.
 
 Text forms: ``f32``; ``global<f32, [M, K], unit=1, align=16>``; ``shared<f32, [16, 16]>``;
-``ptr<global, f32>``; ``fragment<f32, [8, 8]>``; ``fragment<f32, [64, 64], mma.m16n8k16.acc(2, 2)>``; ``token``.
+``ptr<global, f32>``; ``fragment<f32, [8, 8]>``; ``fragment<f32, [64, 64], mma.m16n8k16.acc(2, 2)>``; ``token``;
+``pending<fragment<...>>``.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ __all__ = [
     "DType",
     "FragmentType",
     "GlobalType",
+    "PendingType",
     "PtrType",
     "SharedType",
     "Space",
@@ -125,19 +127,22 @@ class GlobalType:
     `unit`: the axis whose stride is 1, or -1 if none is.
     `align`: the largest of 16, 8, 4, 2, 1 bytes that divides the base address and, in bytes, every
     stride but the unit one.
+    `whole`: it divides the extent along the unit axis, too, so that no vector lies across the edge.
     """
 
     dtype: DType
     dims: tuple[int | str, ...]
     unit: int
     align: int
+    whole: bool = False
 
     @property
     def rank(self) -> int:
         return len(self.dims)
 
     def __str__(self) -> str:
-        return f"global<{self.dtype}, {_dims(self.dims)}, unit={self.unit}, align={self.align}>"
+        whole = ", whole" if self.whole else ""
+        return f"global<{self.dtype}, {_dims(self.dims)}, unit={self.unit}, align={self.align}{whole}>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +221,16 @@ class TokenType:
 
 
 @dataclass(frozen=True, slots=True)
+class PendingType:
+    """An accumulator of a warpgroup that products are still being added to (tile level only): see `ops.wgmma`."""
+
+    fragment: FragmentType
+
+    def __str__(self) -> str:
+        return f"pending<{self.fragment}>"
+
+
+@dataclass(frozen=True, slots=True)
 class PtrType:
     """An address of a `dtype` element in one memory space (thread level only)."""
 
@@ -226,7 +241,7 @@ class PtrType:
         return f"ptr<{self.space}, {self.dtype}>"
 
 
-Type = DType | GlobalType | SharedType | FragmentType | PtrType | TokenType
+Type = DType | GlobalType | SharedType | FragmentType | PtrType | TokenType | PendingType
 MemoryType = GlobalType | SharedType
 
 

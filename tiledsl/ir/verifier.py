@@ -11,10 +11,11 @@
 6.  Result types are those that the op infers; then the op's own `verify` holds.
 7.  Tile level: no pointers; body arguments are tensors and scalars with distinct names.
     Blocks inside have no tensors or tiles as arguments, control ops none as results.
-    Fragments with a layout fit it, and the block has as many threads as hold them.
-    Thread level: no index, tensor, tile, fragment or token anywhere; body arguments are those of `abi`.
+    Fragments with a layout fit it, and the block, or the role around them, has the warps that hold them.
+    Thread level: no index, tensor, tile, fragment or token anywhere; body arguments are those of `abi`; tensor maps
+    are of its tensors, and ops name none that is not there.
 8.  1 to 3 positive thread extents and 1 to 3 grid extents, whose names the parameters provide;
-    `index_bits` is 32 or 64; positions have an axis of 0 to 2; constants are in range.
+    `index_bits` is 32 or 64; positions have an axis of 0 to 2; constants are in range. Roles have warps of the block.
 
 A breach is a `VerifyError` at the op: a compiler bug, or hand-written IR that is wrong.
 """
@@ -26,8 +27,20 @@ from typing import Any, Iterable
 from tiledsl.errors import Loc, VerifyError
 from tiledsl.ir.core import OPS, Block, Kernel, Op, Value
 from tiledsl.ir.expr import BinExpr, ConstExpr, Expr, NameExpr
-from tiledsl.ir.ops import control, gpu
-from tiledsl.ir.types import INDEX, DType, FragmentType, GlobalType, PtrType, SharedType, TokenType, Type, is_memory
+from tiledsl.ir.ops import control, gpu, tma
+from tiledsl.ir.types import (
+    INDEX,
+    DType,
+    FragmentType,
+    GlobalType,
+    PendingType,
+    PtrType,
+    SharedType,
+    TokenType,
+    Type,
+    is_memory,
+)
+from tiledsl.layout.banks import WARP
 from tiledsl.layout.fragments import FragmentLayout
 
 __all__ = ["verify"]
@@ -37,7 +50,10 @@ _TERMINATORS: dict[str, tuple[type[Op], ...]] = {
     "control.for": (control.Yield,),
     "control.while": (control.Condition, control.Yield),
 }
-_THREAD_BANNED = (GlobalType, SharedType, FragmentType, TokenType)
+_THREAD_BANNED = (GlobalType, SharedType, FragmentType, TokenType, PendingType)
+
+_HOST_NAMES = {"processors"}
+"""What a grid may depend on beside the parameters."""
 
 
 def verify(kernel: Kernel) -> None:
@@ -60,22 +76,29 @@ def _kernel(kernel: Kernel) -> None:
         _fail(f"threads{kernel.threads}: 1 to 3 positive extents are needed", loc)
     if not 1 <= len(kernel.grid) <= 3:
         _fail(f"a grid of {len(kernel.grid)} extents: 1 to 3 are needed", loc)
+    if not 0 <= kernel.assembler_level <= 3:
+        _fail(f"assembler_level({kernel.assembler_level}): 0 to 3", loc)
+    if len(kernel.cluster) != 3 or any(n < 1 for n in kernel.cluster):
+        _fail(f"cluster{kernel.cluster}: 3 positive extents are needed", loc)
     if kernel.level == "thread":
         wanted = tuple(a.type for a in kernel.abi)
         if tuple(a.type for a in kernel.body.args) != wanted:
             _fail(f"the body's arguments are not the abi's: {', '.join(map(str, wanted))}", loc)
         known = {a.name for a in kernel.abi if a.kind in ("extent", "scalar")}
+        tensors = {a.name for a in kernel.abi if a.kind == "pointer"}
+        if any(m.tensor not in tensors for m in kernel.tensor_maps):
+            _fail("a tensor map of no parameter", loc)
     else:
         known = _tile_params(kernel)
     for name in _names(kernel.grid):
-        if name not in known:
+        if name not in known | _HOST_NAMES:
             _fail(f"the grid needs {name}, which no parameter gives", loc)
 
 
 def _tile_params(kernel: Kernel) -> set[str]:
     """Check the tile level's parameters; the names that grid expressions may use."""
-    if kernel.abi or kernel.shared_bytes:
-        _fail("abi and shared_bytes belong to the thread level", kernel.loc)
+    if kernel.abi or kernel.shared_bytes or kernel.tensor_maps:
+        _fail("abi, shared_bytes and tensor_maps belong to the thread level", kernel.loc)
     known: set[str] = set()
     names: set[str] = set()
     for arg in kernel.body.args:
@@ -105,10 +128,12 @@ def _names(exprs: Iterable[Expr]) -> set[str]:
 
 
 class _Walker:
-    """One walk in program order. `visible`: values that the op at hand may use."""
+    """One walk in program order. `visible`: values that the op at hand may use. `warps`: the first and the number of
+    those that the op at hand is for."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
+        self.warps = 0, -(-kernel.thread_count // WARP)
         self.visible: set[Value] = set()
         self.seen: set[Op | Block] = set()
         self.values: list[Value] = []
@@ -147,6 +172,8 @@ class _Walker:
         if self.kernel.level == "tile":
             if isinstance(type_, PtrType):
                 _fail(f"{type_} at tile level", loc)
+            if isinstance(type_, PendingType):
+                type_ = type_.fragment
             if isinstance(type_, FragmentType) and type_.layout is not None:
                 self.fragment(type_, type_.layout, loc)
         elif isinstance(type_, _THREAD_BANNED) or type_ is INDEX:
@@ -156,8 +183,15 @@ class _Walker:
         problem = layout.problem(type_.dims)
         if problem is not None:
             _fail(problem.message, loc)
-        if layout.threads != self.kernel.thread_count:
-            _fail(f"{type_} is held by {layout.threads} threads, the block has {self.kernel.thread_count}", loc)
+        first, count = self.warps
+        whole = self.kernel.thread_count % WARP == 0
+        # Of a role, or of a block of warpgroups, several groups of warps may hold a fragment each.
+        several = (first, count) != (0, self.kernel.thread_count // WARP) or layout.dealt > 1
+        held = layout.threads // WARP
+        fits = whole and layout.first == first and (count % held == 0 if several else count == held)
+        if not fits:
+            of = f"warps {first} to {first + count - 1}"
+            _fail(f"{type_} is held by {layout.threads} threads from warp {layout.first} on, not by {of}", loc)
 
     def op(self, op: Op, block: Block, local: list[Value]) -> None:
         if op in self.seen:
@@ -175,14 +209,27 @@ class _Walker:
         ends = _TERMINATORS.get(op.name, ())
         if len(op.blocks) != len(ends):
             _fail(f"{op.name} has {len(op.blocks)} blocks, not {len(ends)}", op.loc)
+        outer, role = self.warps, op.role if isinstance(op, control.If) else ()
         for position, inner in enumerate(op.blocks):
+            self.warps = self.role(op, role) if role and position == 0 else outer
             self.block(inner, op, ends, position)
+        self.warps = outer
+        if isinstance(op, (tma.MapLoad, tma.MapStore, tma.MapPrefetch)):
+            count = len(self.kernel.tensor_maps)
+            if not 0 <= op.map < count:
+                _fail(f"{op.name} names tensor map {op.map} of {count}", op.loc)
         self.signature(op)
         carried = [*op.results, *(a for b in op.blocks for a in b.args)] if op.blocks else []
         if any(is_memory(v.type) for v in carried):
             _fail(f"{op.name} carries a tensor or a tile", op.loc)
         for index, result in enumerate(op.results):
             self.define(result, op, index, op.loc, local)
+
+    def role(self, op: Op, role: tuple[int, ...]) -> tuple[int, int]:
+        first, count = role if len(role) == 2 else (-1, 0)
+        if first < 0 or count < 0 or (first + max(count, 1)) * WARP > self.kernel.thread_count:
+            _fail(f"{op.name}: a role {role} of {self.kernel.thread_count} threads", op.loc)
+        return first, max(count, 1)
 
     def operand(self, op: Op, position: int, value: Value) -> None:
         self.uses += 1

@@ -32,8 +32,8 @@ from tiledsl.lang.dtypes import (
     u64,
 )
 from tiledsl.lang.fragments import Fragment, fragment, outer_fma
-from tiledsl.lang.launch import cdiv, grid, lane_id, threads, warp_id
-from tiledsl.lang.layouts import Layout, padded, row_major, swizzled
+from tiledsl.lang.launch import cdiv, grid, grid_size, lane_id, processors, threads, warp_id
+from tiledsl.lang.layouts import Layout, padded, row_major, swizzle_32b, swizzle_64b, swizzle_128b, swizzled
 from tiledsl.lang.loops import pipelined, unroll
 from tiledsl.lang.math import erf, exp, exp2, gelu, gelu_tanh, log, relu, sigmoid, silu, tanh
 from tiledsl.lang.matrices import (
@@ -48,6 +48,7 @@ from tiledsl.lang.matrices import (
 from tiledsl.lang.memory import Extent, Global, Memory, SharedTile, View, shared
 from tiledsl.lang.movement import Token, copy, copy_async, wait
 from tiledsl.lang.ranges import Range, tile, tiles
+from tiledsl.lang.roles import Ring, Role, Slot, role
 from tiledsl.lang.scalar import (
     ceil,
     clz,
@@ -68,11 +69,15 @@ from tiledsl.lang.scalar import (
     trunc,
     where,
 )
+from tiledsl.lang.schedules import Cluster, Schedule, WorkItem, persistent, tile_schedule
 from tiledsl.lang.sync import barrier, fence, syncwarp
+from tiledsl.lang.tma import store_tma, tma_commit, tma_load, tma_prefetch, tma_wait
 from tiledsl.lang.warp import ballot, shuffle, shuffle_down, shuffle_up, shuffle_xor, vote_all, vote_any
+from tiledsl.lang.warpgroups import Pending, wgmma
 from tiledsl.layout.fragments import FragmentLayout
 
 __all__ = [
+    "Cluster",
     "Const",
     "Dim",
     "Extent",
@@ -85,11 +90,17 @@ __all__ = [
     "MatrixFormat",
     "Memory",
     "Number",
+    "Pending",
     "Range",
+    "Ring",
+    "Role",
     "Scalar",
+    "Schedule",
     "SharedTile",
+    "Slot",
     "Token",
     "View",
+    "WorkItem",
     "assert_",
     "ballot",
     "barrier",
@@ -120,6 +131,7 @@ __all__ = [
     "gelu",
     "gelu_tanh",
     "grid",
+    "grid_size",
     "i8",
     "i16",
     "i32",
@@ -136,12 +148,15 @@ __all__ = [
     "mma",
     "outer_fma",
     "padded",
+    "persistent",
     "pipelined",
     "popc",
+    "processors",
     "ptx",
     "rcp_approx",
     "relu",
     "rint",
+    "role",
     "row_major",
     "rsqrt_approx",
     "shared",
@@ -155,6 +170,10 @@ __all__ = [
     "sqrt",
     "store",
     "store_matrix",
+    "store_tma",
+    "swizzle_32b",
+    "swizzle_64b",
+    "swizzle_128b",
     "swizzled",
     "syncwarp",
     "tanh",
@@ -162,7 +181,12 @@ __all__ = [
     "tf32",
     "threads",
     "tile",
+    "tile_schedule",
     "tiles",
+    "tma_commit",
+    "tma_load",
+    "tma_prefetch",
+    "tma_wait",
     "trunc",
     "u8",
     "u16",
@@ -173,5 +197,6 @@ __all__ = [
     "vote_any",
     "wait",
     "warp_id",
+    "wgmma",
     "where",
 ]

@@ -56,6 +56,11 @@ class Fragment(Generic[D]):
         """The bits of every element read as `dtype`, as by `Scalar.bitcast`."""
         raise _misuse()
 
+    def columns(self, first: int, count: int, /) -> Fragment[D]:
+        """Some columns of an accumulator, all of whose columns a warp holds: compile-time multiples of 8. Each thread
+        keeps what it holds, in the same layout."""
+        raise _misuse()
+
     def __add__(self, other: Fragment[D] | D | float | type[Dim]) -> Fragment[D]:
         raise _misuse()
 
@@ -198,13 +203,17 @@ def fragment(
 
 
 def outer_fma(
-    acc: Fragment[F], a: Fragment[F], b: Fragment[F], order: Literal["rows", "serpentine", "spiral"] = "rows"
+    acc: Fragment[F],
+    a: Fragment[F],
+    b: Fragment[F],
+    order: Literal["rows", "serpentine", "spiral", "pairs", "column_pairs"] = "rows",
 ) -> Fragment[F]:
     """``acc = outer_fma(acc, a, b)``: `acc` with ``acc[i, j] + a[i] * b[j]`` in every place, one fma each.
 
     acc: of shape (m, n); a: (m,); b: (n,). order: in which order the m * n instructions are issued, which
     decides how often a register operand can be reused, and nothing else. "rows": row after row.
     "serpentine": every other row backwards. "spiral": maxas's, which goes around 2 x 2 elements; m and n
-    are multiples of 8.
+    are multiples of 8. "pairs": two rows at a time, column by column; m is even. "column_pairs": two columns
+    at a time, and the last row at the end, for ``threads(..., assembler_level=1)``; n is even.
     """
     raise only_in_kernel("outer_fma()")

@@ -6,9 +6,9 @@ A layout says where elements lie, never what a kernel computes: indices mean the
 
 from __future__ import annotations
 
-from tiledsl.layout.shared import ROW, Layout, Padded, Swizzled
+from tiledsl.layout.shared import ROW, Layout, Padded, Paneled, Swizzled
 
-__all__ = ["Layout", "padded", "row_major", "swizzled"]
+__all__ = ["Layout", "padded", "row_major", "swizzle_32b", "swizzle_64b", "swizzle_128b", "swizzled"]
 
 row_major: Layout = ROW
 """Rows one after the other."""
@@ -27,3 +27,12 @@ def swizzled(unit: int, span: int, every: int = 1) -> Layout:
     stays one access.
     """
     return Swizzled(unit, span, every)
+
+
+swizzle_128b: Layout = Paneled(128)
+"""Panels of 128 bytes of a row, as TMA writes them and `wgmma` reads them: all rows of one panel, then of the next.
+Rows are a multiple of 128 bytes long, and a multiple of 8. (PTX ISA: tensor swizzling modes.)"""
+swizzle_64b: Layout = Paneled(64)
+"""The same with panels of 64 bytes."""
+swizzle_32b: Layout = Paneled(32)
+"""The same with panels of 32 bytes."""

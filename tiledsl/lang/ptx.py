@@ -4,12 +4,37 @@ from __future__ import annotations
 
 from typing import Any, Callable, TypeVar, overload
 
-from tiledsl.lang.dtypes import Scalar, u32
+from tiledsl.lang.dtypes import Scalar, boolean, i32, u32, u64
 from tiledsl.lang.fragments import Fragment
 from tiledsl.lang.memory import Extent, Memory
 from tiledsl.lang.misuse import only_in_kernel
 
-__all__ = ["commit_group", "cp_async", "inline", "ldmatrix", "mma_sync", "stmatrix", "wait_group"]
+__all__ = [
+    "cluster_arrive",
+    "cluster_rank",
+    "cluster_wait",
+    "commit_group",
+    "cp_async",
+    "elect",
+    "fence_mbarrier_init",
+    "fence_proxy_async",
+    "griddepcontrol_launch",
+    "griddepcontrol_wait",
+    "inline",
+    "ldmatrix",
+    "mbarrier_arrive",
+    "mbarrier_expect_tx",
+    "mbarrier_init",
+    "mbarrier_wait",
+    "mma_sync",
+    "named_barrier",
+    "setmaxnreg",
+    "stmatrix",
+    "wait_group",
+    "wgmma_commit",
+    "wgmma_fence",
+    "wgmma_wait",
+]
 
 A = TypeVar("A", bound=Scalar)
 B = TypeVar("B", bound=Scalar)
@@ -165,3 +190,128 @@ def wait_group(pending: int) -> None:
     """Wait until at most the last `pending` groups of this thread, a compile-time int, are on their way. What has
     arrived, other threads see after a `barrier`. (PTX ISA: cp.async.wait_group.)"""
     raise only_in_kernel("ptx.wait_group()")
+
+
+# -- barriers in shared memory -----------------------------------------------------------------------
+
+
+def mbarrier_init(barriers: Memory[u64], *index: Extent, count: int) -> None:
+    """``ptx.mbarrier_init(bars, i, count=1)``: element `i` of a shared tile of u64 becomes an mbarrier in phase 0.
+
+    Each of its phases ends after `count` arrivals and all bytes that it expects. One thread does it; the others see it
+    after `fence_mbarrier_init` (or a proxy fence, for TMA) and a barrier. (PTX ISA: mbarrier.init.)
+    """
+    raise only_in_kernel("ptx.mbarrier_init()")
+
+
+def mbarrier_arrive(barriers: Memory[u64], *index: Extent, rank: i32 | int | None = None) -> None:
+    """This thread arrives; what it did to memory before is seen by those that wait for the phase.
+
+    rank: of the block in the cluster whose mbarrier at the same place is meant. (PTX ISA: mbarrier.arrive.)
+    """
+    raise only_in_kernel("ptx.mbarrier_arrive()")
+
+
+def mbarrier_expect_tx(barriers: Memory[u64], *index: Extent, bytes: int) -> None:
+    """This thread arrives, and the phase waits for `bytes`, a compile-time int, more to come by `tma_load`.
+
+    (PTX ISA: mbarrier.arrive.expect_tx.)
+    """
+    raise only_in_kernel("ptx.mbarrier_expect_tx()")
+
+
+def mbarrier_wait(barriers: Memory[u64], *index: Extent, parity: u32 | int) -> None:
+    """Waits until the phase of this parity, 0 or 1, has ended: the current phase, or the one before it.
+
+    (PTX ISA: mbarrier.try_wait.parity, in a loop.)
+    """
+    raise only_in_kernel("ptx.mbarrier_wait()")
+
+
+def fence_mbarrier_init() -> None:
+    """mbarriers that this thread has initialised are seen as such by its cluster. (PTX ISA: fence.mbarrier_init.)"""
+    raise only_in_kernel("ptx.fence_mbarrier_init()")
+
+
+def fence_proxy_async() -> None:
+    """This thread's plain accesses to shared memory come before what TMA and wgmma do there later.
+
+    (PTX ISA: fence.proxy.async.)
+    """
+    raise only_in_kernel("ptx.fence_proxy_async()")
+
+
+# -- warpgroups, blocks and clusters -----------------------------------------------------------------
+
+
+def wgmma_fence() -> None:
+    """Registers that were written before it may be used by the products of `wgmma` behind it.
+
+    (PTX ISA: wgmma.fence.)
+    """
+    raise only_in_kernel("ptx.wgmma_fence()")
+
+
+def wgmma_commit() -> None:
+    """The products that this warpgroup has begun since its last group are a group. (PTX ISA: wgmma.commit_group.)"""
+    raise only_in_kernel("ptx.wgmma_commit()")
+
+
+def wgmma_wait(pending: int) -> None:
+    """Wait until at most the last `pending` groups of this warpgroup, a compile-time int, are on their way.
+
+    Shared tiles that finished products have read may be written again; the accumulators are read by ``acc.wait()``.
+    (PTX ISA: wgmma.wait_group.)
+    """
+    raise only_in_kernel("ptx.wgmma_wait()")
+
+
+def setmaxnreg(registers: int, increase: bool) -> None:
+    """The warps of this warpgroup take (`increase`) or give back registers, so that each thread has `registers`, a
+    multiple of 8 from 24 to 256. `role` does it by itself. (PTX ISA: setmaxnreg.)"""
+    raise only_in_kernel("ptx.setmaxnreg()")
+
+
+def elect() -> boolean:
+    """True in one lane of the warp, false in the others. All lanes of a warp take part. (PTX ISA: elect.sync.)"""
+    raise only_in_kernel("ptx.elect()")
+
+
+def named_barrier(number: int, threads: int, wait: bool = True) -> None:
+    """`threads` threads, whole warps, wait for each other at barrier `number`, 1 to 15. wait=False: they arrive only.
+
+    All are compile-time. Roles have the lowest numbers, in the order in which they stand. (PTX ISA: barrier.cta.sync,
+    barrier.cta.arrive.)
+    """
+    raise only_in_kernel("ptx.named_barrier()")
+
+
+def cluster_arrive() -> None:
+    """This thread arrives at the barrier of its cluster. (PTX ISA: barrier.cluster.arrive.)"""
+    raise only_in_kernel("ptx.cluster_arrive()")
+
+
+def cluster_wait() -> None:
+    """Waits until all threads of the cluster have arrived. (PTX ISA: barrier.cluster.wait.)"""
+    raise only_in_kernel("ptx.cluster_wait()")
+
+
+def cluster_rank() -> i32:
+    """Number of this block in its cluster, x fastest. (PTX ISA: %cluster_ctarank.)"""
+    raise only_in_kernel("ptx.cluster_rank()")
+
+
+# -- launches that overlap ---------------------------------------------------------------------------
+
+
+def griddepcontrol_wait() -> None:
+    """Wait until the grid that this one depends on has ended; its writes are seen then. (PTX ISA: griddepcontrol.)"""
+    raise only_in_kernel("ptx.griddepcontrol_wait()")
+
+
+def griddepcontrol_launch() -> None:
+    """The grid that depends on this one may be launched, once all blocks have said so or ended.
+
+    (PTX ISA: griddepcontrol.launch_dependents.)
+    """
+    raise only_in_kernel("ptx.griddepcontrol_launch()")

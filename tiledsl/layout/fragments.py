@@ -9,7 +9,8 @@ them. Inside one, with g = lane // 4 and t = lane % 4 (PTX ISA: matrix fragments
 - The accumulators: columns 2t and 2t + 1 of row g, then of row g + 8.
 
 This is the one definition that the frontend, `distribute`, both levels of the emulator and the tests' oracle read. Text
-form: ``mma.m16n8k16.acc(2, 2)``.
+form: ``mma.m16n8k16.acc(2, 2)``; ``wgmma.acc(2)`` for two warpgroups that deal their rows. One more number is the first
+warp's: ``mma.m16n8k16.acc(2, 2, 4)``, ``wgmma.acc(2, 4)``.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tiledsl.layout.banks import WARP
 from tiledsl.layout.mma import SHAPES, MmaShape
 from tiledsl.layout.shared import Problem
 
-__all__ = ["FragmentLayout", "Operand", "parse_fragment_layout"]
+__all__ = ["DEALT", "FragmentLayout", "Operand", "of_warpgroups", "parse_fragment_layout"]
 
 Operand = Literal["a", "b", "acc"]
 WORD_BITS = 32
@@ -37,11 +38,18 @@ class FragmentLayout:
 
     warps: how many there are along m and along n; warp number w is at (w // warps[1], w % warps[1]). Warps along n hold
     the same part of `a`, those along m the same part of `b`.
+    dealt: to so many neighbouring warps along m the rows of instructions are dealt in turn; 1: each warp has
+    neighbouring ones. 4 is what ``wgmma`` does: with m16n8k16 the accumulator (and A in registers) of warpgroups, each
+    of which has whole blocks of 64 rows.
+    first: number of the first warp that holds a part, where a role of some warps does; warps count from it, modulo
+    their number.
     """
 
     shape: MmaShape
     operand: Operand
     warps: tuple[int, int]
+    dealt: int = 1
+    first: int = 0
 
     @property
     def a(self) -> FragmentLayout:
@@ -114,7 +122,7 @@ class FragmentLayout:
         columns = self.tiles(dims)[1]
         instruction, register = divmod(register, self.tile_size)
         row, column, per_row, per_column = self.within(register, bits)
-        row += instruction // columns * self.tile[0]
+        row += instruction // columns * self.tile[0] * (1 if self.operand == "b" else self.dealt)
         column += instruction % columns * self.tile[1]
         g, t = lane // 4, lane % 4
         # Along k lanes differ by t, along m and n of A and B by g.
@@ -124,9 +132,17 @@ class FragmentLayout:
 
     def origin(self, dims: tuple[int, ...], warp: Any) -> tuple[Any, Any]:
         """(row, column) where a warp's part begins."""
-        along_m, along_n = warp // self.warps[1], warp % self.warps[1]
+        along_m, along_n = self.local(warp)
         height, width = dims[0] // self.grid[0], dims[1] // self.grid[1]
-        return (0 if self.operand == "b" else along_m * height, 0 if self.operand == "a" else along_n * width)
+        row = along_m // self.dealt * (self.dealt * height) + along_m % self.dealt * self.tile[0]
+        if self.dealt == 1:
+            row = along_m * height
+        return (0 if self.operand == "b" else row, 0 if self.operand == "a" else along_n * width)
+
+    def local(self, warp: Any) -> tuple[Any, Any]:
+        """Where a warp of the block is in the grid of warps, along m and along n."""
+        number = (warp - self.first) % (self.warps[0] * self.warps[1])
+        return number // self.warps[1], number % self.warps[1]
 
     @property
     def holders(self) -> int:
@@ -136,7 +152,7 @@ class FragmentLayout:
 
     def stores(self, warp: Any) -> Any:
         """True for the warp that writes its part where a fragment is stored: the first of its holders."""
-        along_m, along_n = warp // self.warps[1], warp % self.warps[1]
+        along_m, along_n = self.local(warp)
         return {"a": along_n == 0, "b": along_m == 0, "acc": warp >= 0}[self.operand]
 
     def problem(self, dims: tuple[int, ...]) -> Problem | None:
@@ -159,7 +175,12 @@ class FragmentLayout:
         return self.operand == "acc" or self.shape.k % _core_depth(bits) == 0
 
     def __str__(self) -> str:
-        return f"mma.{self.shape}.{self.operand}({self.warps[0]}, {self.warps[1]})"
+        if self.dealt == 1:
+            kind, numbers = f"mma.{self.shape}", list(self.warps)
+        else:
+            kind, numbers = "wgmma", [self.warps[0] // self.dealt]
+        numbers += [self.first] if self.first else []
+        return f"{kind}.{self.operand}({', '.join(map(str, numbers))})"
 
     __repr__ = __str__
 
@@ -169,14 +190,28 @@ def _core_depth(bits: int) -> int:
     return max(4, 128 // bits)
 
 
-_TEXT = re.compile(r"mma\.(\w+)\.(a|b|acc)\((\d+), (\d+)\)")
+DEALT = 4
+"""Warps of a warpgroup: neighbouring ones have neighbouring 16 rows of each 64."""
+
+_TEXT = re.compile(r"mma\.(\w+)\.(a|b|acc)\((\d+), (\d+)(?:, (\d+))?\)")
+_WGMMA = re.compile(r"wgmma\.(a|b|acc)\((\d+)(?:, (\d+))?\)")
+
+
+def of_warpgroups(count: int, first: int = 0) -> FragmentLayout:
+    """The accumulator of so many warpgroups, the first of which begins with warp number `first`. (PTX ISA: wgmma.)"""
+    return FragmentLayout(SHAPES["m16n8k16"], "acc", (DEALT * count, 1), DEALT, first)
 
 
 @lru_cache(maxsize=256)
 def parse_fragment_layout(text: str) -> FragmentLayout:
     """Read what `str(layout)` wrote. Raises ValueError for anything else."""
+    operand: Any
+    match = _WGMMA.fullmatch(text)
+    if match is not None:
+        operand = match[1]
+        return replace(of_warpgroups(int(match[2]), int(match[3] or 0)), operand=operand)
     match = _TEXT.fullmatch(text)
     if match is None or match[1] not in SHAPES:
         raise ValueError(f"not a layout of a fragment: {text!r}; expected mma.m16n8k16.acc(2, 2) or the like")
-    operand: Any = match[2]
-    return FragmentLayout(SHAPES[match[1]], operand, (int(match[3]), int(match[4])))
+    operand = match[2]
+    return FragmentLayout(SHAPES[match[1]], operand, (int(match[3]), int(match[4])), first=int(match[5] or 0))

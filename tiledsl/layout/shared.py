@@ -1,19 +1,21 @@
 """Layouts of a shared tile: where the element at given indices lies, as pure maths.
 
-A tile is a stack of rows: its last axis runs along a row, all other axes together number the rows. Three
+A tile is a stack of rows: its last axis runs along a row, all other axes together number the rows. Four
 layouts, with the text form that stands in the IR:
 
     row                              rows one after the other
     padded(36)                       a row every 36 elements, whatever its length
     swizzled(unit=4, span=8)         row order, with the units of each row permuted by XOR
     swizzled(unit=4, span=8, every=2)
+    swizzle_128b                     panels of 128 bytes (or 64, 32), as TMA writes and wgmma reads them
 
 A swizzle cuts memory into panels of `span` units of `unit` elements. In panel number p, counted through the tile,
 unit c lies at place ``c ^ (p // every % span)``. All three are powers of two, so that this is one XOR on the index;
 a row is any whole number of panels long (144 = 9 panels of 16), and so nothing ever leaves it. Where `every` is the
 number of panels in a row, or a multiple of it, rows differ from each other; below it, parts of a row do. With
 units of 16 bytes, spans of 8, 4 and 2 and `every` as many panels as 128 bytes hold these are the 128-, 64- and 32-byte
-swizzles of TMA and wgmma.
+swizzles of TMA and wgmma, for a tile whose rows are one span long. `swizzle_128b` and its like put such tiles side by
+side for longer rows.
 """
 
 from __future__ import annotations
@@ -23,12 +25,28 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, Sequence
 
-__all__ = ["AUTO", "ROW", "Layout", "Padded", "Problem", "Row", "Swizzled", "parse_layout", "row_major"]
+__all__ = [
+    "ALIGNMENT",
+    "AUTO",
+    "ROW",
+    "SPANS",
+    "Layout",
+    "Padded",
+    "Paneled",
+    "Problem",
+    "Row",
+    "Swizzled",
+    "parse_layout",
+    "row_major",
+]
 
 AUTO = "auto"
 """The text of a layout that is still to be chosen."""
 
 VECTOR_BYTES = (16, 8, 4, 2, 1)
+
+ALIGNMENT = 16
+"""Bytes: where a tile may begin, for the widest vector access."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +73,11 @@ def power_of_two_in(number: int) -> int:
 @dataclass(frozen=True, slots=True)
 class Layout:
     """Base, and row order. `dims` are extents in elements; indices may be ints or arrays."""
+
+    @property
+    def alignment(self) -> int:
+        """A tile begins at a multiple of so many bytes."""
+        return ALIGNMENT
 
     def pitch(self, dims: Sequence[int]) -> int:
         """Distance from a row to the next, in elements."""
@@ -187,21 +210,120 @@ def _other_row(row: int, width: int) -> str:
     return f"make the row a multiple of {width} elements ({-(-row // width) * width}), or use padded({row + 1})"
 
 
-_TEXT = re.compile(r"(row|padded|swizzled)(?:\((.*)\))?")
+SPANS = (128, 64, 32)
+"""Bytes of a row of a panel. (PTX ISA: tensor swizzling modes.)"""
+
+CHUNK = 16
+"""Bytes that a swizzle of TMA moves as one."""
+
+LINE = 128
+"""Bytes after which such a swizzle permutes differently."""
+
+ROWS = 8
+"""Rows after which each of them comes again."""
 
 
-def parse_layout(text: str) -> Layout:
-    """Read what `str(layout)` wrote. Raises ValueError for anything else."""
+@dataclass(frozen=True, slots=True)
+class Paneled(Layout):
+    """The last two axes, rows and columns, cut into panels: all rows of `span` bytes of the columns, one panel after
+    the other, each permuted by the swizzle of that span. (PTX ISA: tensor swizzling modes.)
+
+    The 16-byte chunk of bits 4 to 6 of an address is XORed with bits 7 to 9 (a span of 64 bytes: 4 and 5 with 7 and 8;
+    of 32: 4 with 7). Panels begin where that pattern does.
+    element: bytes of one, 0 in what is not of a tile yet.
+    """
+
+    span: int
+    element: int = 0
+
+    @property
+    def alignment(self) -> int:
+        return ROWS * LINE
+
+    @property
+    def width(self) -> int:
+        """Columns of a panel."""
+        assert self.element, "the layout of no tile"
+        return self.span // self.element
+
+    @property
+    def inner(self) -> Swizzled:
+        """The layout of one panel."""
+        return Swizzled(self.unit, self.span // CHUNK, LINE // self.span)
+
+    @property
+    def unit(self) -> int:
+        """Elements that stay together."""
+        return CHUNK // self.element
+
+    def panels(self, dims: Sequence[int]) -> int:
+        """How many panels the columns make."""
+        return dims[-1] // self.width
+
+    def panel_size(self, dims: Sequence[int]) -> int:
+        """Elements from one panel to the next."""
+        return dims[-2] * self.width
+
+    def unfolded(self, dims: Sequence[int]) -> tuple[int, ...]:
+        """The extents of the same elements in row order: panels, then rows, then columns of a panel."""
+        return (*dims[:-2], self.panels(dims), dims[-2], self.width)
+
+    def pitch(self, dims: Sequence[int]) -> int:
+        return self.width
+
+    def strides(self, dims: Sequence[int]) -> tuple[int, ...]:
+        return (*row_major(dims)[:-2], self.width, 1)
+
+    def place(self, row: Any, column: Any, dims: Sequence[int]) -> Any:
+        """Counted from where the row would begin if there were one panel."""
+        inside = self.inner.place(row % dims[-2], column % self.width, (dims[-2], self.width))
+        passed = column // self.width + row // dims[-2] * (self.panels(dims) - 1)
+        return inside + passed * self.panel_size(dims)
+
+    def footprint(self, dims: Sequence[int]) -> int:
+        return prod(dims)
+
+    def vector_bytes(self, dims: Sequence[int], element: int) -> int:
+        return CHUNK
+
+    def problem(self, dims: Sequence[int]) -> Problem | None:
+        if len(dims) < 2:
+            return Problem(f"{self} on a tile of one axis, which has no rows", "leave layout= out")
+        if dims[-1] % self.width:
+            fits = [f"swizzle_{s}b" for s in SPANS if dims[-1] * self.element % s == 0]
+            near = -(-dims[-1] // self.width) * self.width
+            return Problem(
+                f"{self} has panels of {self.width} columns ({self.span} bytes), and {dims[-1]} is no multiple of that",
+                f"make it {near} columns" + (f", or use {fits[0]}" if fits else ""),
+            )
+        if dims[-2] % ROWS and prod(dims[:-2]) * self.panels(dims) > 1:
+            return Problem(
+                f"{self}: panels of {dims[-2]} rows do not begin where the pattern of {ROWS} rows does",
+                f"make the rows a multiple of {ROWS} ({-(-dims[-2] // ROWS) * ROWS})",
+            )
+        return None
+
+    def __str__(self) -> str:
+        return f"swizzle_{self.span}b"
+
+
+_TEXT = re.compile(r"(row|padded|swizzled|swizzle_(\d+)b)(?:\((.*)\))?")
+
+
+def parse_layout(text: str, element: int = 0) -> Layout:
+    """Read what `str(layout)` wrote, of a tile with elements of so many bytes. Raises ValueError for anything else."""
     match = _TEXT.fullmatch(text)
-    name, rest = match.groups() if match else ("", None)
+    name, span, rest = match.groups() if match else ("", None, None)
     try:
         if name == "row" and rest is None:
             return ROW
         if name == "padded" and rest is not None:
             return Padded(int(rest))
+        if span is not None and int(span) in SPANS and rest is None:
+            return Paneled(int(span), element)
         if name == "swizzled" and rest is not None:
             given = {key.strip(): int(value) for key, value in (part.split("=") for part in rest.split(","))}
             return Swizzled(**given)
     except (ValueError, TypeError):
         pass
-    raise ValueError(f"not a layout: {text!r}; expected row, padded(n) or swizzled(unit=, span=, every=)")
+    raise ValueError(f"not a layout: {text!r}; expected row, padded(n), swizzled(unit=, span=, every=) or swizzle_128b")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import control, tile
 from tiledsl.ir.types import SharedType
-from tiledsl.layout.shared import Swizzled
+from tiledsl.layout.shared import Paneled, Swizzled
 from tiledsl.passes.divisibility import power_of_two_in
 from tiledsl.passes.sums import Sum, Sums
 
@@ -119,7 +119,7 @@ class _Finder:
         """How many elements are aligned together in these rows, at `column` but for its constant."""
         dims, layout = alloc.type.dims, alloc.placement
         known = [MOST_BYTES // alloc.type.dtype.bytes, self.sums.divisor(Sum(column.terms, 0))]
-        if isinstance(layout, Swizzled):
+        if isinstance(layout, (Swizzled, Paneled)):
             known.append(layout.unit)
         strides = layout.strides(dims)[:-1]
         return min(*known, *(self.sums.divisor(r) * power_of_two_in(s) for r, s in zip(rows, strides, strict=True)))

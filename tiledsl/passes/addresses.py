@@ -7,7 +7,8 @@ one shared base and sixteen immediates once common subexpressions are merged. Th
 never used.
 
 In a swizzled tile the last index is first XORed with a few bits of the panel's number. Where that is a constant so
-is what the index is XORed with; constants that the XOR does not touch are peeled as before.
+is what the index is XORed with; constants that the XOR does not touch are peeled as before. In a tile of panels the
+last index is taken apart first, into the panel and the place in it; a constant that cannot carry is peeled off both.
 
 A bound is one unsigned comparison an axis: a negative index is a huge unsigned number, so that
 0 <= i < extent costs one compare, and stays right where 32-bit index arithmetic wrapped.
@@ -26,6 +27,7 @@ from tiledsl.ir.types import BOOL, I32, I64, U32, U64, DType
 from tiledsl.layout.shared import Swizzled
 from tiledsl.passes.constants import integer
 from tiledsl.passes.divisibility import divisor_of, power_of_two_in
+from tiledsl.passes.ranges import most
 
 __all__ = ["Memory", "below", "both", "bounds", "element", "inside_from", "pointer_to", "unsigned_extent"]
 
@@ -34,17 +36,26 @@ __all__ = ["Memory", "below", "both", "bounds", "element", "inside_from", "point
 class Memory:
     """A tensor or tile at thread level. Extents and strides, in elements, are constants or values.
 
-    `unit` is the axis of stride 1, or -1. `swizzle`: how a shared tile is permuted, if it is; `row_strides` then
-    says how many rows one step along each axis but the last is, and `panels` how many panels a row has.
+    `unit` is the axis of stride 1, or -1. `whole`: of a tensor, no vector lies across its edge (`GlobalType.whole`).
+    `swizzle`: how a shared tile is permuted, if it is; `row_strides` then says how many rows one step along each axis
+    but the last is, and `panels` how many panels a row has. `width`: of a tile in panels that follow each other, the
+    columns of one; `strides` and `row_strides` are then those of panels, rows and columns of a panel.
     """
 
     base: Value
     extents: tuple[Value | int, ...]
     strides: tuple[Value | int, ...]
     unit: int
+    whole: bool = False
     swizzle: Swizzled | None = None
     row_strides: tuple[int, ...] = ()
     panels: int = 1
+    width: int = 0
+
+    def never_splits(self, vec: int) -> bool:
+        """True where no vector of `vec` elements lies across the edge along `unit`, in any launch."""
+        extent = self.extents[self.unit]
+        return vec == 1 or self.whole or (isinstance(extent, int) and extent % vec == 0)
 
 
 def pointer_to(b: Builder, memory: Memory, indices: Sequence[Value], depths: Sequence[int] = ()) -> Value:
@@ -53,6 +64,8 @@ def pointer_to(b: Builder, memory: Memory, indices: Sequence[Value], depths: Seq
     depths: by how many loops each index is changed. What fewer change is added first, so that such a sum leaves a loop
     whole; without them terms are added in the order of the axes.
     """
+    if memory.width:
+        indices, depths = _unfolded(b, memory.width, indices, depths)
     if memory.swizzle is not None:
         indices = [*indices[:-1], _swizzled(b, memory, memory.swizzle, indices)]
     constant = 0
@@ -75,6 +88,33 @@ def element(b: Builder, pointer: Value, distance: int) -> Value:
         return pointer
     dtype = I32 if -(1 << 31) <= distance < 1 << 31 else I64
     return b.value(mem.Offset(pointer, b.constant(distance, dtype)))
+
+
+def _unfolded(
+    b: Builder, width: int, indices: Sequence[Value], depths: Sequence[int]
+) -> tuple[Sequence[Value], Sequence[int]]:
+    """The indices with the number of the panel before the row, and the column in its panel."""
+    *lead, row, column = indices
+    panel, inside = _split(b, column, width)
+    moved = [*depths[:-2], depths[-1], depths[-2], depths[-1]] if depths else depths
+    return [*lead, panel, row, inside], moved
+
+
+def _split(b: Builder, column: Value, width: int) -> tuple[Value, Value]:
+    """``(column // width, column % width)``."""
+    dtype = column.dtype
+    variable, constant = _peel(b, column)
+    whole, rest = divmod(constant, width)
+    if variable is None:
+        return b.constant(whole, dtype), b.constant(rest, dtype)
+    moved = b.scalar("add", variable, b.constant(rest, dtype)) if rest else variable
+    largest = most(variable)
+    if largest is not None and largest + rest < width:
+        return b.constant(whole, dtype), moved
+    panel = b.scalar("shr", moved, b.constant(width.bit_length() - 1, dtype))
+    if whole:
+        panel = b.scalar("add", panel, b.constant(whole, dtype))
+    return panel, b.scalar("and", moved, b.constant(width - 1, dtype))
 
 
 def _swizzled(b: Builder, memory: Memory, swizzle: Swizzled, indices: Sequence[Value]) -> Value:

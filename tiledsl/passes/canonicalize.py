@@ -13,7 +13,7 @@ from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.expr import ConstExpr
 from tiledsl.ir.ops import arith, control, debug, gpu, mem
-from tiledsl.ir.types import BOOL, TokenType
+from tiledsl.ir.types import BOOL, PendingType, TokenType
 from tiledsl.passes.constants import constant, integer
 from tiledsl.passes.identities import simplify_bitcast, simplify_cast, simplify_scalar, simplify_select
 from tiledsl.passes.structure import drop_carried, drop_results, drop_while_inputs, replace_op, take_block, trip_count
@@ -141,8 +141,8 @@ class _Walker:
         for block in op.blocks:
             self.block(block)
         self.same_results(op)
-        tokens = any(isinstance(r.type, TokenType) for r in op.results)
-        if tokens or any(len(block.ops) > 1 for block in op.blocks):
+        kept = any(isinstance(r.type, (TokenType, PendingType)) for r in op.results)
+        if kept or any(len(block.ops) > 1 for block in op.blocks):
             self.keep(op)
             return
         self.b.loc = op.loc
@@ -162,7 +162,7 @@ class _Walker:
     def flip(self, op: control.If) -> None:
         """``if not c`` with its blocks exchanged."""
         inner = op.condition.op
-        if isinstance(inner, arith.Scalar) and inner.fn.name == "not" and not op.likely:
+        if isinstance(inner, arith.Scalar) and inner.fn.name == "not" and not (op.likely or op.role or op.predicated):
             op.set_operand(0, inner.operands[0])
             op.blocks.reverse()
 

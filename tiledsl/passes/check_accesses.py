@@ -14,7 +14,7 @@ from tiledsl.errors import CompileError, CompileErrors
 from tiledsl.ir.core import Kernel, Value
 from tiledsl.ir.ops import async_copy, matrix, tile
 from tiledsl.ir.types import GlobalType, SharedType
-from tiledsl.layout.shared import Layout, Swizzled
+from tiledsl.layout.shared import Layout, Paneled, Swizzled
 from tiledsl.passes.called import name_of
 from tiledsl.passes.constants import integer
 from tiledsl.passes.divisibility import Divisibility, power_of_two_in
@@ -177,7 +177,7 @@ class _Checker:
         alloc = place.memory.op
         assert isinstance(alloc, tile.SharedAlloc)
         layout = alloc.placement
-        if isinstance(layout, Swizzled) and layout.unit < place.vec:
+        if isinstance(layout, (Swizzled, Paneled)) and layout.unit < place.vec:
             self.error(
                 place,
                 f"{place.unaligned}{place.size} bytes at once from {place.name}, whose layout {layout} moves every "

@@ -1,7 +1,8 @@
 """Check that ops which threads must reach together are reached together.
 
-A barrier needs all threads of the block, a shuffle or vote all lanes of the warp. Every condition and
-loop around such an op must be at least as uniform as that; otherwise some threads wait for ever.
+A barrier needs all threads of the block, a product of `wgmma` all of the warpgroup, a shuffle or vote all lanes of the
+warp. Every condition and loop around such an op must be at least as uniform as that; otherwise some threads wait for
+ever. The condition of a role counts as well: no op of the whole block stands in one.
 """
 
 from __future__ import annotations
@@ -12,15 +13,27 @@ from typing import ClassVar
 
 from tiledsl.errors import CompileError, CompileErrors, Loc
 from tiledsl.ir.core import Block, Kernel, Op, Value
-from tiledsl.ir.ops import control, gpu, matrix, mem, ptx, tile, warp
+from tiledsl.ir.ops import barriers, control, gpu, matrix, mem, ptx, tile, warp, wgmma
+from tiledsl.ir.types import FragmentType, Type
 from tiledsl.layout.banks import WARP
 from tiledsl.passes.called import called
+from tiledsl.passes.structure import ops_around
 from tiledsl.passes.uniformity import LEVELS, Level, Uniformity, least_uniform
 
 __all__ = ["CheckCollectives"]
 
-_WHO = {"cta": "all threads of the block", "warp": "all 32 lanes of the warp"}
-_VARIES = {"cta": "block to block", "warp": "warp to warp", "thread": "thread to thread"}
+_WHO = {
+    "cta": "all threads of the block",
+    "warpgroup": "all 128 threads of the warpgroup",
+    "warp": "all 32 lanes of the warp",
+}
+_VARIES = {
+    "cta": "block to block",
+    "warpgroup": "warpgroup to warpgroup",
+    "warp": "warp to warp",
+    "thread": "thread to thread",
+}
+_SCOPES: dict[str, Level] = {"cta": "cta", "warpgroup": "warpgroup", "warp": "warp"}
 _WHOLE_WARPS = (matrix.LdMatrix, matrix.StMatrix, ptx.MmaSync)
 
 
@@ -73,7 +86,7 @@ class _Checker:
         return _Condition(what, loc, self.uniformity.of(worst), worst)
 
     def collective(self, op: Op, around: tuple[_Condition, ...]) -> None:
-        scope: Level = "warp" if op.scope == "warp" else "cta"
+        scope = _SCOPES[op.scope]
         for condition in around:
             if least_uniform(condition.level, scope) != scope:
                 self.errors.append(self.error(op, condition))
@@ -90,19 +103,30 @@ class _Checker:
         elif isinstance(op, tile.Copy):
             self.common_place(op, (*op.src.origin, *op.dst.origin))
         elif isinstance(op, (matrix.Load, matrix.Store)):
-            self.common_place(op, op.side.origin)
+            type_ = op.type if isinstance(op, matrix.Load) else op.fragment.type
+            self.common_place(op, op.side.origin, self.holders(op, type_))
+        elif isinstance(op, wgmma.Mma):
+            places = (op.accumulate, *op.a_origin, *op.b_origin)
+            self.common_place(op, places, self.holders(op, op.fragment))
 
-    def common_place(self, op: Op, origins: Sequence[Value]) -> None:
-        """What all threads move together is one view, the same for all of them."""
+    def holders(self, op: Op, type_: Type) -> Level:
+        """Who holds a fragment together: all threads, or a warpgroup or more of a block or role that has several."""
+        assert isinstance(type_, FragmentType)
+        around = next((o.role[1] for o, _ in ops_around(op.parent) if isinstance(o, control.If) and o.role), 0)
+        threads = around * WARP or self.threads
+        return "warpgroup" if type_.held_as.threads < threads else "cta"
+
+    def common_place(self, op: Op, origins: Sequence[Value], together: Level = "cta") -> None:
+        """What threads move together is one view, the same for all of them."""
         for value in origins:
             level = self.uniformity.of(value)
-            if least_uniform(level, "cta") == "cta":
+            if least_uniform(level, together) == together:
                 continue
             cause = self.uniformity.cause(value)
             origin = "" if cause is None else f": it depends on {_described(cause)}"
             self.errors.append(
                 CompileError(
-                    f"{called(op)} moves one view by all threads of the block, but where this one begins may differ "
+                    f"{called(op)} moves one view by {_WHO[together]}, but where this one begins may differ "
                     f"from {_VARIES[level]}{origin}",
                     op.loc,
                     fix="begin it where the block's tile begins; one thread's elements move with get() and put()",
@@ -139,6 +163,10 @@ def _described(cause: Op) -> str:
             return f"the old value that an atomic add returns{at}"
         case ptx.Inline():
             return f"the result of inline PTX{at}"
+        case barriers.ClusterRank():
+            return f"the block's rank in its cluster{at}"
+        case barriers.Elect():
+            return f"an election{at}"
         case warp.Vote():
             return f"a vote of the warp{at}"
         case matrix.Coordinates():

@@ -12,14 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
+from typing import Literal
 
 from tiledsl.errors import CompileError
 from tiledsl.ir.builder import Builder
-from tiledsl.ir.core import Block, Op, Value
+from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import control, gpu, matrix, tile
 from tiledsl.ir.types import INDEX, FragmentType
 from tiledsl.layout.banks import WARP
-from tiledsl.layout.fragments import WORD_BITS
+from tiledsl.layout.fragments import WORD_BITS, FragmentLayout
 from tiledsl.passes.called import called, name_of
 from tiledsl.passes.constants import integer
 from tiledsl.passes.distribute_copies import may_leave
@@ -41,7 +42,7 @@ def write_store(op: matrix.Store, b: Builder) -> Sequence[Value]:
         write(op, type_, b)
         return ()
     along_n = b.constant(layout.warps[1], INDEX)
-    number = b.scalar("mod" if layout.operand == "a" else "floordiv", b.value(gpu.WarpId(dtype=INDEX)), along_n)
+    number = b.scalar("mod" if layout.operand == "a" else "floordiv", _local_warp(op, layout, b), along_n)
     then, orelse = Block(), Block()
     inner = Builder(then, b.loc)
     write(op, type_, inner)
@@ -52,7 +53,7 @@ def write_store(op: matrix.Store, b: Builder) -> Sequence[Value]:
 
 
 def write_coordinates(op: matrix.Coordinates, b: Builder) -> Sequence[Value]:
-    places = _Places(op.type, b)
+    places = _Places(op, op.type, b)
     steps = lane_steps(op.type, op.axis)
     firsts = [_place(op.type, register)[op.axis] for register in range(op.type.size)]
     return [b.value(tile.Pack(*(places.index(None, op.axis, steps, first) for first in firsts), type=op.type))]
@@ -75,12 +76,14 @@ def write_convert(op: matrix.Convert, b: Builder) -> Sequence[Value]:
 
 
 class _Places:
-    """Indices of one thread's part of a fragment. `known`: variable parts, written once each."""
+    """Indices of one thread's part of a fragment that `op` moves. `known`: variable parts, written once each;
+    `begins`: where the warp's part begins along each axis, as a sum."""
 
-    def __init__(self, type_: FragmentType, b: Builder) -> None:
-        self.type, self.b = type_, b
+    def __init__(self, op: Op, type_: FragmentType, b: Builder) -> None:
+        self.op, self.type, self.b = op, type_, b
         self.layout = type_.held_as
         self.known: dict[object, Value] = {}
+        self.begins: dict[int, list[Value]] = {}
 
     def index(self, origin: Value | None, axis: int, steps: list[Field], constant: int) -> Value:
         """origin + the thread's part + `constant`, which comes last: it becomes an immediate.
@@ -99,7 +102,7 @@ class _Places:
 
     def base(self, origin: Value | None, axis: int, steps: list[Field]) -> Value | None:
         """What of an index is only known at run time, or None. The thread's part on its own: no loop changes it."""
-        thread = self.sum((axis, *steps), self.warp(axis), *map(self.lane, steps))
+        thread = self.sum((axis, *steps), *self.warp(axis), *map(self.lane, steps))
         return self.sum((origin, thread), origin, thread)
 
     def sum(self, key: object, *terms: Value | None) -> Value | None:
@@ -110,23 +113,29 @@ class _Places:
             self.known[key] = reduce(lambda a, c: self.b.scalar("add", a, c), given)
         return self.known[key]
 
-    def warp(self, axis: int) -> Value | None:
-        """Where the warp's part begins."""
-        parts = self.layout.grid[axis]
-        if parts == 1:
-            return None
-        if axis not in self.known:
-            value, along_n = self.position(gpu.WarpId), self.layout.warps[1]
-            if axis == 0 and along_n > 1:
-                value = self.apply("floordiv", value, along_n)
-            elif axis == 1 and self.layout.warps[0] > 1:
-                value = self.apply("mod", value, along_n)
-            self.known[axis] = self.apply("mul", value, self.type.dims[axis] // parts)
-        return self.known[axis]
+    def warp(self, axis: int) -> list[Value]:
+        if axis not in self.begins:
+            self.begins[axis] = self._warp(axis) if self.layout.grid[axis] > 1 else []
+        return self.begins[axis]
+
+    def _warp(self, axis: int) -> list[Value]:
+        layout, number = self.layout, self.position("warp")
+        if axis == 0 and layout.warps[1] > 1:
+            number = self.apply("floordiv", number, layout.warps[1])
+        elif axis == 1 and layout.warps[0] > 1:
+            number = self.apply("mod", number, layout.warps[1])
+        parts, dealt = layout.grid[axis], layout.dealt
+        size = self.type.dims[axis] // parts
+        if axis == 1 or dealt == 1:
+            return [self.apply("mul", number, size)]
+        if parts == dealt:
+            return [self.apply("mul", number, layout.tile[0])]
+        within = self.apply("mul", self.apply("mod", number, dealt), layout.tile[0])
+        return [self.apply("mul", self.apply("floordiv", number, dealt), dealt * size), within]
 
     def lane(self, field: Field) -> Value:
         if field not in self.known:
-            value = self.position(gpu.LaneId)
+            value = self.position("lane")
             if field.low:
                 value = self.apply("floordiv", value, 1 << field.low)
             if field.low + field.count < LANE_BITS:
@@ -134,13 +143,33 @@ class _Places:
             self.known[field] = value if field.weight == 1 else self.apply("mul", value, field.weight)
         return self.known[field]
 
-    def position(self, cls: type[gpu.Position]) -> Value:
-        if cls not in self.known:
-            self.known[cls] = self.b.value(cls(dtype=INDEX))
-        return self.known[cls]
+    def position(self, what: Literal["lane", "warp"]) -> Value:
+        """The lane, or the number of the warp among those that hold the fragment."""
+        if what not in self.known:
+            lane = what == "lane"
+            value = self.b.value(gpu.LaneId(dtype=INDEX)) if lane else _local_warp(self.op, self.layout, self.b)
+            self.known[what] = value
+        return self.known[what]
 
     def apply(self, fn: str, value: Value, number: int) -> Value:
         return self.b.scalar(fn, value, self.b.constant(number, INDEX))
+
+
+def _local_warp(op: Op, layout: FragmentLayout, b: Builder) -> Value:
+    """The number of the warp among those that hold a fragment, which may be some of the block's."""
+    warp = b.value(gpu.WarpId(dtype=INDEX))
+    if layout.first:
+        warp = b.scalar("sub", warp, b.constant(layout.first, INDEX))
+    if _kernel_of(op).thread_count == layout.first * WARP + layout.threads:
+        return warp
+    return b.scalar("mod", warp, b.constant(layout.threads // WARP, INDEX))
+
+
+def _kernel_of(op: Op) -> Kernel:
+    assert op.parent is not None
+    owner = op.parent.parent
+    assert owner is not None
+    return owner if isinstance(owner, Kernel) else _kernel_of(owner)
 
 
 # -- ldmatrix and stmatrix -------------------------------------------------------------------------
@@ -148,7 +177,7 @@ class _Places:
 
 def _load_matrices(op: matrix.Load, b: Builder) -> Value:
     trans = _transposed("load_fragment()", op, op.side, op.type)
-    places = _Places(op.type, b)
+    places = _Places(op, op.type, b)
     words: list[Value] = []
     for part in matrices(op.type):
         at = _row_of(places, op.side, part)
@@ -158,7 +187,7 @@ def _load_matrices(op: matrix.Load, b: Builder) -> Value:
 
 def _store_matrices(op: matrix.Store, type_: FragmentType, b: Builder) -> None:
     trans = _transposed("store()", op, op.side, type_)
-    places = _Places(type_, b)
+    places = _Places(op, type_, b)
     words = b.add(matrix.ToWords(op.fragment)).results
     for part in matrices(type_):
         at, (own, words) = _row_of(places, op.side, part), (words[: part.num], words[part.num :])
@@ -206,7 +235,7 @@ def _transposed(plain: str, op: Op, side: tile.Side, type_: FragmentType) -> boo
 def _load_elements(op: matrix.Load, b: Builder) -> Value:
     type_, side = op.type, op.side
     parts = _runs(op, side, type_, op.vec)
-    places, count = _Places(type_, b), op.vec // type_.dtype.bytes
+    places, count = _Places(op, type_, b), op.vec // type_.dtype.bytes
     guarded = may_leave(side, type_.dims)
     zero = b.constant(type_.dtype.python(0), type_.dtype) if guarded else None
     if zero is not None and count > 1:
@@ -226,7 +255,7 @@ def _load_elements(op: matrix.Load, b: Builder) -> Value:
 def _store_elements(op: matrix.Store, type_: FragmentType, b: Builder) -> None:
     side = op.side
     parts = _runs(op, side, type_, op.vec)
-    places, count = _Places(type_, b), op.vec // type_.dtype.bytes
+    places, count = _Places(op, type_, b), op.vec // type_.dtype.bytes
     access = tile.Put if may_leave(side, type_.dims) else tile.Store
     for part in parts:
         values = [b.value(tile.Extract(op.fragment, at=(r,))) for r in part.registers]
@@ -276,7 +305,9 @@ def _parts(type_: FragmentType) -> list[tuple[int, int]]:
 
 
 def _place(type_: FragmentType, register: int, warp: int = 0, lane: int = 0) -> tuple[int, int]:
-    return type_.held_as.place(type_.dims, type_.dtype.bits, register, warp, lane)
+    """warp: counted from the first that holds a part."""
+    layout = type_.held_as
+    return layout.place(type_.dims, type_.dtype.bits, register, layout.first + warp, lane)
 
 
 def _permuted(value: Value, src: FragmentType, dst: FragmentType, sources: list[int], b: Builder) -> Value:

@@ -19,6 +19,7 @@ from tiledsl.ir.ops import arith, control, debug, gpu, tile
 from tiledsl.ir.types import I32, I64, INDEX, FragmentType, Type
 from tiledsl.layout.shared import row_major
 from tiledsl.passes.expand_async import ASYNC_RULES
+from tiledsl.passes.expand_hopper import HOPPER_RULES
 from tiledsl.passes.expand_matrices import MATRIX_RULES
 from tiledsl.passes.expand_memory import MEMORY_RULES
 from tiledsl.passes.expander import Expander, Rule
@@ -128,8 +129,10 @@ _RULES: dict[type[Op], Rule] = {
     **MEMORY_RULES,
     **ASYNC_RULES,
     **MATRIX_RULES,
+    **HOPPER_RULES,
     gpu.ThreadId: _position,
     gpu.BlockId: _position,
+    gpu.GridSize: _position,
     gpu.WarpId: _position,
     gpu.LaneId: _position,
     arith.Constant: _constant,

@@ -35,8 +35,18 @@ def _from_words(x: Expander, op: matrix.FromWords) -> None:
 
 def _to_words(x: Expander, op: matrix.ToWords) -> None:
     registers = x.mapping[op.fragment]
-    words = [r if r.type == U32 else x.b.value(arith.Bitcast(r, to=U32)) for r in registers]
-    x.give_each(op.results, words)
+    x.give_each(op.results, [x.word(r) for r in registers])
+
+
+def _slice(x: Expander, op: matrix.Slice) -> None:
+    """Of each row of instructions, the registers of some of them."""
+    rows, columns = _tiles(op.fragment)
+    parts = _Parts(x, op.fragment)
+    type_ = op.fragment.type
+    assert isinstance(type_, FragmentType)
+    first, count = (n // type_.held_as.tile[1] for n in op.columns)
+    wanted = [row * columns + first + i for row in range(rows) for i in range(count)]
+    x.give(op.result, [register for number in wanted for register in parts.of(number)])
 
 
 def _mma(x: Expander, op: matrix.Mma) -> None:
@@ -85,5 +95,6 @@ MATRIX_RULES: dict[type[Op], Rule] = {
     matrix.StMatrix: _stmatrix,
     matrix.FromWords: _from_words,
     matrix.ToWords: _to_words,
+    matrix.Slice: _slice,
     matrix.Mma: _mma,
 }

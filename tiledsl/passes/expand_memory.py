@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from tiledsl.ir.core import Op, Value
 from tiledsl.ir.ops import mem, tile
-from tiledsl.layout.shared import Swizzled
+from tiledsl.layout.shared import Paneled, Swizzled
 from tiledsl.passes.addresses import Memory, below, both, bounds, element, pointer_to, unsigned_extent
 from tiledsl.passes.expander import Expander, Rule
 
@@ -27,10 +27,17 @@ def _shared_alloc(x: Expander, op: tile.SharedAlloc) -> None:
     pointer = x.b.value(base)
     pointer.name = op.result.name
     dims, layout = op.type.dims, op.placement
+    if isinstance(layout, Paneled):
+        parts = layout.unfolded(dims)
+        rows, strides = layout.inner.row_strides(parts), layout.inner.strides(parts)
+        x.memories[op.result] = Memory(
+            pointer, dims, strides, len(dims) - 1, False, layout.inner, rows, width=layout.width
+        )
+        return
     swizzle = layout if isinstance(layout, Swizzled) else None
     rows, panels = layout.row_strides(dims), swizzle.panels(dims) if swizzle is not None else 1
     strides = layout.strides(dims)
-    x.memories[op.result] = Memory(pointer, dims, strides, len(dims) - 1, swizzle, rows, panels)
+    x.memories[op.result] = Memory(pointer, dims, strides, len(dims) - 1, False, swizzle, rows, panels)
 
 
 # -- plain accesses --------------------------------------------------------------------------------

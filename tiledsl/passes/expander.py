@@ -9,7 +9,8 @@ from tiledsl.ir.abi import abi_of
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import arith, control
-from tiledsl.ir.types import I32, I64, INDEX, DType, FragmentType, GlobalType, Type
+from tiledsl.ir.tensor_maps import TensorMap
+from tiledsl.ir.types import I32, I64, INDEX, U32, DType, FragmentType, GlobalType, PendingType, Type
 from tiledsl.passes.addresses import Memory, pointer_to
 from tiledsl.passes.shared_layout import lay_out_shared
 from tiledsl.passes.structure import loops_around
@@ -52,8 +53,7 @@ class _Once(Builder):
 class Expander:
     """Writes a new body. `mapping` gives each old value's new ones: a fragment's registers in order.
 
-    `memories`: where tensors and tiles lie. `written`: ops that are done, some with an earlier one. `b`: writes at
-    the current place.
+    `memories`: where tensors and tiles lie. `maps`: tensor maps, by number. `b`: writes at the current place.
     """
 
     def __init__(self, kernel: Kernel, rules: dict[type[Op], Rule]) -> None:
@@ -64,7 +64,7 @@ class Expander:
         self.body = Block([a.type for a in self.abi], [_arg_name(a.kind, a.name, a.axis) for a in self.abi])
         self.mapping: dict[Value, list[Value]] = {}
         self.memories: dict[Value, Memory] = {}
-        self.written: set[Op] = set()
+        self.maps: dict[TensorMap, int] = {}
         self.b: Builder = _Once(self.body)
         self._depths: dict[Value, int] = {}
 
@@ -74,6 +74,7 @@ class Expander:
         kernel = self.kernel
         kernel.body, self.body.parent = self.body, kernel
         kernel.level, kernel.abi, kernel.shared_bytes = "thread", self.abi, self.layout.bytes
+        kernel.tensor_maps = tuple(self.maps)
 
     def _parameters(self) -> None:
         given = {(a.kind, a.name, a.axis): value for a, value in zip(self.abi, self.body.args, strict=True)}
@@ -85,7 +86,7 @@ class Expander:
             extents = [d if isinstance(d, int) else given["extent", d, -1] for d in type_.dims]
             strides = [1 if a == type_.unit else given["stride", arg.name, a] for a in range(type_.rank)]
             base = given["pointer", arg.name, -1]
-            self.memories[arg] = Memory(base, tuple(extents), tuple(strides), type_.unit)
+            self.memories[arg] = Memory(base, tuple(extents), tuple(strides), type_.unit, type_.whole)
 
     # -- values --------------------------------------------------------------------------------
 
@@ -98,6 +99,8 @@ class Expander:
 
     def flat(self, type_: Type) -> list[Type]:
         """The thread-level types of a tile-level one."""
+        if isinstance(type_, PendingType):
+            type_ = type_.fragment
         if isinstance(type_, FragmentType):
             return [self.index if register is INDEX else register for register in type_.registers]
         return [self.index if type_ is INDEX else type_]
@@ -121,6 +124,10 @@ class Expander:
         """A pointer to the element at `indices`, summed up from what the most loops leave as it is."""
         return pointer_to(self.b, self.memories[memory], self.all(indices), [self.depth(v) for v in indices])
 
+    def tensor_map(self, described: TensorMap) -> int:
+        """The number of a tensor map; equal ones are one."""
+        return self.maps.setdefault(described, len(self.maps))
+
     def depth(self, value: Value) -> int:
         """How many loops change a value of the old body."""
         return loops_around(value, self._depths)
@@ -139,6 +146,10 @@ class Expander:
             return list(made.operands)
         return list(self.b.add(arith.UnpackWord(held, to=type_.dtype)).results)
 
+    def word(self, register: Value) -> Value:
+        """A register of 32 bits as a u32."""
+        return register if register.type == U32 else self.b.value(arith.Bitcast(register, to=U32))
+
     def registers(self, elements: Sequence[Value], type_: FragmentType) -> list[Value]:
         """The registers that hold a fragment of these elements."""
         count = type_.per_register
@@ -156,17 +167,12 @@ class Expander:
 
     def ops(self, block: Block) -> None:
         for op in block.ops:
-            if op not in self.written:
-                self.write(op)
-
-    def write(self, op: Op) -> None:
-        self.written.add(op)
-        self.b.loc = op.loc
-        rule = self.rules.get(type(op))
-        if rule is not None:
-            rule(self, op)
-        else:
-            self.copy(op)
+            self.b.loc = op.loc
+            rule = self.rules.get(type(op))
+            if rule is not None:
+                rule(self, op)
+            else:
+                self.copy(op)
 
     def block(self, old: Block) -> Block:
         new = Block([t for a in old.args for t in self.flat(a.type)])

@@ -127,7 +127,7 @@ class Lanes:
     def _is_plainly_uniform(self, value: Value, depth: int) -> bool:
         """By the forms of what it is computed from, and by what no lane can change."""
         op = value.op
-        if value.owner is self.kernel.body or isinstance(op, (gpu.BlockId, tile.Dim, arith.Constant)):
+        if value.owner is self.kernel.body or isinstance(op, (gpu.BlockId, gpu.GridSize, tile.Dim, arith.Constant)):
             return True
         if depth == 0 or not isinstance(op, (arith.Scalar, arith.Cast, arith.Select)):
             return False

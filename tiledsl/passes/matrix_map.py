@@ -68,7 +68,8 @@ def matrices(type_: FragmentType) -> list[Matrices]:
     layout = type_.held_as
     bits = type_.dtype.bits
     per_word = WORD_BITS // bits
-    begins = [layout.place(type_.dims, bits, word * per_word, 0, 0) for word in range(type_.size // per_word)]
+    words = range(type_.size // per_word)
+    begins = [layout.place(type_.dims, bits, word * per_word, layout.first, 0) for word in words]
     found: list[Matrices] = []
     common: tuple[Place, ...] = ()
     while begins:
@@ -108,7 +109,7 @@ class Run:
 def runs(type_: FragmentType, unit: int | None, count: int) -> list[Run] | None:
     """A fragment as runs of `count` elements along the axis `unit`; None if a lane does not hold them so."""
     layout = type_.held_as
-    places = [layout.place(type_.dims, type_.dtype.bits, r, 0, 0) for r in range(type_.size)]
+    places = [layout.place(type_.dims, type_.dtype.bits, r, layout.first, 0) for r in range(type_.size)]
     if count == 1:
         return [Run(at, (r,)) for r, at in enumerate(places)]
     if unit is None:

@@ -10,6 +10,7 @@ from tiledsl.passes.bank_conflicts import BankConflicts
 from tiledsl.passes.canonicalize import Canonicalize
 from tiledsl.passes.check_accesses import CheckAccesses
 from tiledsl.passes.check_collectives import CheckCollectives
+from tiledsl.passes.check_hopper import CheckHopper
 from tiledsl.passes.check_launch import CheckLaunch
 from tiledsl.passes.cse import CommonSubexpressions
 from tiledsl.passes.dce import DeadCode
@@ -19,6 +20,7 @@ from tiledsl.passes.licm import LoopInvariants
 from tiledsl.passes.manager import Pass, PassManager
 from tiledsl.passes.merge_accesses import MergeAccesses
 from tiledsl.passes.pipeline_loops import Pipeline
+from tiledsl.passes.predicate_copies import PredicateCopies
 from tiledsl.passes.shared_layout import CheckSharedMemory
 from tiledsl.passes.unroll import Unroll
 
@@ -46,6 +48,8 @@ def pipeline(*, shared_limit: int | None = None, target: str = "") -> list[Pass]
         Distribute(),
         # Proves what expand relies on; last moment at which tensors, tiles and indices are still known.
         CheckAccesses(),
+        # The same for TMA and wgmma, which reach memory by tensor maps and descriptors.
+        CheckHopper(),
         # On accesses that are right as the user wrote them, so that no error speaks of a vector nobody asked for; and
         # before wavefronts are counted, which then are those of the accesses that the machine makes.
         MergeAccesses(shared_limit),
@@ -55,6 +59,8 @@ def pipeline(*, shared_limit: int | None = None, target: str = "") -> list[Pass]
         *checks,
         # Thread level from here on.
         Expand(),
+        # Before what follows looks at blocks: the arithmetic of the copies' addresses then stands with its like.
+        PredicateCopies(),
         # Folds the extents, strides and casts that expand has spelled out.
         Canonicalize(),
         # First, so that equal invariants of a loop are moved once.

@@ -1,7 +1,7 @@
 """Where each shared tile lies in a block's shared memory, and whether they fit.
 
-Tiles are disjoint and start at multiples of 16 bytes, except that a tile allocated `over` others
-may lie on their bytes. First fit in program order, so the layout is predictable.
+Tiles are disjoint and start at multiples of 16 bytes, or of what their layout or TMA asks for, except that a tile
+allocated `over` others may lie on their bytes. First fit in program order, so the layout is predictable.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import ClassVar
 
 from tiledsl.errors import CompileError
 from tiledsl.ir.core import Kernel, Op
-from tiledsl.ir.ops import tile
+from tiledsl.ir.ops import tile, tma
 from tiledsl.layout.shared import ROW, Layout
 
-__all__ = ["ALIGNMENT", "CheckSharedMemory", "SharedLayout", "Slot", "lay_out_shared"]
+__all__ = ["CheckSharedMemory", "SharedLayout", "Slot", "lay_out_shared"]
 
-ALIGNMENT = 16
-"""Bytes: the widest vector access."""
+TMA_ALIGNMENT = 128
+"""Bytes: where what TMA moves begins in shared memory. (PTX ISA: cp.async.bulk.tensor.)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +62,22 @@ def lay_out_shared(
             if stages is not None and op.stages > stages:
                 dims = (stages, *dims[1:])
             size = layout.footprint(dims) * op.type.dtype.bytes
-            slots[op] = Slot(op, _first_fit(op, size, slots), size)
+            slots[op] = Slot(op, _first_fit(op, size, slots, _alignment(op, layout)), size)
     return SharedLayout(slots, max((s.end for s in slots.values()), default=0))
 
 
-def _first_fit(op: tile.SharedAlloc, size: int, slots: dict[Op, Slot]) -> int:
+def _alignment(op: tile.SharedAlloc, layout: Layout) -> int:
+    by_tma = any(isinstance(user, (tma.Load, tma.Store)) for user, _ in op.result.uses)
+    return max(layout.alignment, TMA_ALIGNMENT if by_tma else 0)
+
+
+def _first_fit(op: tile.SharedAlloc, size: int, slots: dict[Op, Slot], alignment: int) -> int:
     """The lowest aligned offset with `size` bytes that are free or belong to a tile that `op` lies over."""
     over = {v.op for v in op.operands}
     shared = [s for s in slots.values() if s.op in over]
     taken = [part for s in slots.values() if s.op not in over for part in _without(s, shared)]
-    starts = sorted({0, *(_aligned(s.offset) for s in shared), *(_aligned(end) for _, end in taken)})
+    places = [*(s.offset for s in shared), *(end for _, end in taken)]
+    starts = sorted({0, *(-(-place // alignment) * alignment for place in places)})
     for start in starts:
         if all(start + size <= lo or hi <= start for lo, hi in taken):
             return start
@@ -89,10 +95,6 @@ def _without(slot: Slot, holes: list[Slot]) -> list[tuple[int, int]]:
             if piece[0] < piece[1]
         ]
     return parts
-
-
-def _aligned(offset: int) -> int:
-    return -(-offset // ALIGNMENT) * ALIGNMENT
 
 
 @dataclass(frozen=True)

@@ -1,27 +1,32 @@
 """Uniformity: for each value, the widest group of threads that is sure to agree on it.
 
-The lattice, from most to least uniform: "grid" (all threads of the launch), "cta" (all of a block),
-"warp" (all of each warp), "thread" (they may differ). A value is as uniform as the least uniform thing
-it depends on: operands, and the conditions that decide which definition of it is reached. Loops run
-to a fixpoint from the optimistic end. A load from a uniform address counts as uniform.
+The lattice, from most to least uniform: "grid" (all threads of the launch), "cta" (all of a block), "warpgroup" (of
+each four warps from a multiple of four on), "warp" (of each warp), "thread" (they may differ). A value is as uniform
+as the least uniform thing it depends on: operands, and the conditions that decide which definition of it is reached.
+Loops run to a fixpoint from the optimistic end. A load from a uniform address counts as uniform.
 
 Special rules: positions, by the shape of the block; votes and shuffles of a warp; what lanes hold of a matrix; and the
-common ``tx // 32``, ``tx < 32`` on thread indices, which are the same for a whole warp.
+common ``tx // 32``, ``tx < 32``, ``warp_id() >= 4`` on numbers of threads and warps, which are the same for a whole
+warp or warpgroup.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from tiledsl.ir.core import Block, Kernel, Op, Value
-from tiledsl.ir.ops import arith, control, gpu, matrix, mem, ptx, tile, warp
+from tiledsl.ir.ops import arith, barriers, control, gpu, matrix, mem, ptx, tile, warp, wgmma
 from tiledsl.layout.banks import WARP
 from tiledsl.passes.constants import integer
 
 __all__ = ["LEVELS", "Level", "Uniformity", "least_uniform"]
 
-Level = Literal["grid", "cta", "warp", "thread"]
-LEVELS: tuple[Level, ...] = ("grid", "cta", "warp", "thread")
+Level = Literal["grid", "cta", "warpgroup", "warp", "thread"]
+LEVELS: tuple[Level, ...] = ("grid", "cta", "warpgroup", "warp", "thread")
+WARPGROUP = 4 * WARP
+"""Threads of one."""
+
 _RANK: dict[Level, int] = {level: rank for rank, level in enumerate(LEVELS)}
 
 
@@ -129,7 +134,7 @@ class Uniformity:
             if own is None:
                 self._join(result, *op.operands)
             else:
-                self._raise(result, own, op)
+                self._raise(result, own, op.operands[0] if isinstance(op, arith.Scalar) else op)
 
     def _own(self, op: Op) -> Level | None:
         """What the op itself says; None where the operands decide."""
@@ -140,14 +145,18 @@ class Uniformity:
                 return "thread"
             case matrix.Load() | matrix.LdMatrix() | mem.LdMatrix() | matrix.Coordinates():
                 return "thread"  # each lane holds elements of its own
-            case matrix.Mma() | ptx.MmaSync():
+            case (
+                matrix.Mma() | ptx.MmaSync() | wgmma.Wait() | wgmma.Instruction() | wgmma.WaitGroup() | barriers.Elect()
+            ):
                 return "thread"
+            case barriers.ClusterRank():
+                return "cta"
             case warp.Vote(mode="ballot"):
                 return "warp"  # warps may differ in how many lanes they have
             case warp.Vote():
                 return "warp" if self.of(op.predicate) == "thread" else None
-            case arith.Scalar() if self._by_warp(op):
-                return "warp"
+            case arith.Scalar():
+                return self._by_threads(op)
             case _:
                 return None
 
@@ -158,6 +167,8 @@ class Uniformity:
         match op:
             case gpu.BlockId():
                 return "cta"
+            case gpu.GridSize():
+                return "grid"
             case gpu.ThreadId(axis=axis):
                 return self._thread_id(axis)
             case gpu.WarpId():
@@ -175,26 +186,67 @@ class Uniformity:
             return "grid"
         return "warp" if below % WARP == 0 else "thread"
 
-    def _by_warp(self, op: arith.Scalar) -> bool:
-        """``tx // 32``, ``tx >> 5``, ``tx < 32`` and their kind, where warps lie along x."""
+    def _by_threads(self, op: arith.Scalar) -> Level | None:
+        """``tx // 32``, ``tx < 32``, ``(warp_id() - 4) // 4 == 1`` and their kind, where warps lie along x: the widest
+        group within which the result cannot change. None where the operands decide."""
         name = op.fn.name
-        if name not in ("floordiv", "shr", "lt", "ge", "gt", "le") or not self._is_thread_x(op.operands[0]):
-            return False
-        number = integer(op.operands[1])
-        if number is None or number < 0:
-            return False
-        match name:
-            case "shr":
-                return number >= 5
-            case "gt" | "le":
-                return (number + 1) % WARP == 0
-            case _:
-                return number % WARP == 0
+        if name in ("floordiv", "shr"):
+            steps = self._steps(op.result)
+            return None if steps is None else steps.group(steps.size, steps.first)
+        number = integer(op.operands[-1])
+        steps = self._steps(op.operands[0]) if name in _CHANGES and number is not None else None
+        if steps is None or number is None:
+            return None
+        return steps.group(*(steps.first + (number + behind) * steps.size for behind in _CHANGES[name]))
 
-    def _is_thread_x(self, value: Value) -> bool:
-        """The index along x, or a cast of it, in a block whose rows are whole warps (or that is one row)."""
+    def _steps(self, value: Value) -> _Steps | None:
+        """How a value goes by the thread's number; None if it does not, or not so."""
         op = value.op
-        if isinstance(op, arith.Cast) and op.to.bits >= 32 and op.to.is_integer:
-            return self._is_thread_x(op.src)
-        rows_are_warps = self._threads[0] % WARP == 0 or all(n == 1 for n in self._threads[1:])
-        return isinstance(op, gpu.ThreadId) and op.axis == 0 and rows_are_warps
+        match op:
+            case arith.Cast() if op.to.bits >= 32 and op.to.is_integer and op.src.dtype.is_integer:
+                return self._steps(op.src)
+            case gpu.ThreadId(axis=0):
+                return self._along_x()
+            case gpu.WarpId():
+                return _Steps(WARP, 0, WARPGROUP)
+            case arith.Scalar() if op.fn.name in ("add", "sub", "floordiv", "shr") and op.operands[0].dtype.is_integer:
+                number, steps = integer(op.operands[1]), self._steps(op.operands[0])
+            case _:
+                return None
+        if number is None or steps is None or (number < 0 and op.fn.name not in ("add", "sub")):
+            return None
+        size, first = steps.size, steps.first
+        match op.fn.name:
+            case "add":
+                return replace(steps, first=first - number * size)
+            case "sub":
+                return replace(steps, first=first + number * size)
+            case "shr":
+                return replace(steps, size=size << min(number, 31))
+            case _:
+                return replace(steps, size=size * number) if number else None
+
+    def _along_x(self) -> _Steps | None:
+        """The index along x: of a thread of a block that is one row, or whose rows are whole warps or warpgroups."""
+        row = 0 if all(n == 1 for n in self._threads[1:]) else self._threads[0]
+        unit = next((unit for unit in (WARPGROUP, WARP) if row % unit == 0), None)
+        return None if unit is None else _Steps(1, 0, unit)
+
+
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """The value ``(thread - first) // size``. unit: threads of the widest group that one row of the block has whole."""
+
+    size: int
+    first: int
+    unit: int
+
+    def group(self, *changes: int) -> Level | None:
+        """The group within which nothing changes that changes at these threads, or at multiples of them, alone."""
+        if any(thread % WARP for thread in changes):
+            return None
+        return "warpgroup" if self.unit == WARPGROUP and all(t % WARPGROUP == 0 for t in changes) else "warp"
+
+
+_CHANGES = {"lt": (0,), "ge": (0,), "le": (1,), "gt": (1,), "eq": (0, 1), "ne": (0, 1)}
+"""Of a comparison with n, how far behind n the first operand is where the result changes."""

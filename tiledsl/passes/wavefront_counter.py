@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from tiledsl.ir.ops import tile
 from tiledsl.layout import banks
 from tiledsl.layout.banks import WARP, WORD, Kind
-from tiledsl.layout.shared import Layout, Swizzled
+from tiledsl.layout.shared import ROWS, Layout, Paneled, Swizzled
 from tiledsl.passes.lanes import Lanes
 from tiledsl.passes.shared_accesses import SharedAccess
 
@@ -215,6 +215,8 @@ def _residues(steps: Steps, period: int, first: int) -> Residues:
 
 def _periods(layout: Layout, dims: tuple[int, ...], element: int) -> tuple[int, int]:
     """How many rows, and how many columns, all lanes may be moved without any other change; powers of two."""
+    if isinstance(layout, Paneled):
+        return ROWS, layout.width
     rows, columns = WORD // gcd(WORD, layout.pitch(dims) * element), WORD // gcd(WORD, element)
     if not isinstance(layout, Swizzled):
         return rows, columns

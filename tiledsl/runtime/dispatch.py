@@ -12,10 +12,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generator, Mapping
 
+from tiledsl.ir.abi import launch_parameters
+from tiledsl.ir.expr import PROCESSORS, Expr
 from tiledsl.runtime.arrays import describe, host_array, same_bytes, self_overlapping
 from tiledsl.runtime.driver import Driver, available, driver
-from tiledsl.runtime.launch import ArgumentBuffer, LaunchPlan, checked_grid, overlap_windows, packed_scalar, uses_names
+from tiledsl.runtime.launch import (
+    ArgumentBuffer,
+    LaunchPlan,
+    Shape,
+    check_cluster,
+    checked_grid,
+    overlap_windows,
+    packed_scalar,
+    uses_names,
+)
 from tiledsl.runtime.launcher import MISSING, Launcher
+from tiledsl.runtime.tensor_maps import MapImages, check_maps
 from tiledsl.signature import REQUIRED, Signature, Specialization
 from tiledsl.specialize import ArrayInfo, argument_error, check_consts, check_scalar, const_identity, specialize
 
@@ -172,11 +184,13 @@ class Dispatcher:
         problem = specialize(self.signature, arguments.arrays, arguments.consts)
         kernel, written = self.program.lowered(problem.spec, self.signature.arch or EMULATED_ARCH)
         self._check_memory(arrays, written)
-        grid = checked_grid(self.signature.name, kernel.grid, {**problem.extents, **_integers(arguments.scalars)})
+        check_maps(self.signature.name, kernel.tensor_maps, arrays)
+        asked = options or emulator.Options()
+        grid = self._grid(kernel.grid, kernel.cluster, asked.processors, problem.extents, arguments)
         if 0 in grid:
             return emulator.RunResult()
         inputs = {**{name: host_array(info) for name, info in arrays.items()}, **arguments.scalars}
-        return emulator.run(kernel, inputs, options=options or emulator.Options())
+        return emulator.run(kernel, inputs, options=asked)
 
     @contextmanager
     def on_gpu(self, arguments: Arguments) -> Generator[Prepared, None, None]:
@@ -241,19 +255,40 @@ class Dispatcher:
 
     def _make_plan(self, gpu: Driver, arguments: Arguments) -> tuple[LaunchPlan, frozenset[str]]:
         device = max(arguments.device, 0)
+        if self.signature.arch:
+            gpu.require_target(self.signature.name, self.signature.arch, device)
         problem = specialize(self.signature, arguments.arrays, arguments.consts)
         image = self.program.compiled(problem.spec, self.signature.arch or gpu.target_of(device)).image
         self._key_grid_scalars(image.grid)
-        grid = checked_grid(image.name, image.grid, {**problem.extents, **_integers(arguments.scalars)})
         arrays = arguments.present
-        buffer = ArgumentBuffer(image.abi, problem.extents, _passed_strides(arrays, problem.spec))
+        check_maps(image.name, image.tensor_maps, arrays)
+        grid = self._grid(image.grid, image.cluster, gpu.devices[device].processors, problem.extents, arguments)
+        shape = Shape(grid, image.block, image.shared_bytes, image.cluster, image.dependent)
+        parameters = launch_parameters(image.abi, image.tensor_maps)
+        buffer = ArgumentBuffer(parameters, problem.extents, _passed_strides(arrays, problem.spec))
+        maps = None
         with gpu.active(device) as context:
             function = gpu.function(context, image.cubin, image.name, image.arch, image.shared_bytes, device)
+            if image.tensor_maps:
+                order, written = buffer.pointers, image.written
+                maps = MapImages(gpu, device, context, image.name, image.tensor_maps, order, arrays, written)
         windows = overlap_windows(buffer.pointers, arrays, image.written)
-        plan = LaunchPlan.make(
-            gpu, image.name, device, context, function, grid, image.block, image.shared_bytes, buffer, windows
-        )
+        plan = LaunchPlan.make(gpu, image.name, device, context, function, shape, buffer, windows, maps)
         return plan, image.written
+
+    def _grid(
+        self,
+        exprs: tuple[Expr, ...],
+        cluster: tuple[int, int, int],
+        processors: int,
+        extents: Mapping[str, int],
+        arguments: Arguments,
+    ) -> tuple[int, int, int]:
+        """Blocks along x, y, z on a GPU of so many SMs. Raises KernelArgumentError for a grid that cannot be."""
+        names = {PROCESSORS: processors, **extents, **_integers(arguments.scalars)}
+        grid = checked_grid(self.signature.name, exprs, names)
+        check_cluster(self.signature.name, cluster, grid)
+        return grid
 
     def _key_grid_scalars(self, grid: tuple[Any, ...]) -> None:
         used = frozenset(p.name for p in self.signature.scalars if uses_names(grid, {p.name}))

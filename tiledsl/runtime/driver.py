@@ -13,9 +13,13 @@ import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Generator
+from typing import TYPE_CHECKING, Any, Generator
 
 from tiledsl.errors import DeviceError
+
+if TYPE_CHECKING:
+    from tiledsl.backends.ptx.targets import Target
+    from tiledsl.runtime.launch import Shape
 
 __all__ = ["Device", "Driver", "available", "driver"]
 
@@ -36,28 +40,33 @@ STICKY = {
 }
 """CUresult values after which the context is lost (CUDA driver API, "Data types used by CUDA driver")."""
 
+GALLERY_ELSEWHERE = "naive.py to mma_fastest.py"
+"""Steps of examples/gemm that run on every target: all but those of Hopper."""
+
 
 @dataclass(frozen=True)
 class Device:
-    """One GPU. `capability`: major, minor."""
+    """One GPU. `capability`: major, minor. `processors`: its SMs."""
 
     ordinal: int
     handle: Any
     name: str
     capability: tuple[int, int]
+    processors: int = 0
 
 
 class Driver:
     def __init__(self) -> None:
         self.cu = _load_bindings()
         self.devices = self._find_devices()
-        self.launch = self.cu.cuLaunchKernel
+        self.launch, self.launch_with = self.cu.cuLaunchKernel, self.cu.cuLaunchKernelEx
         self.last_kernel = ""
         """Name of the kernel launched last: what a late error is most likely about."""
         self.lost = ""
         """Why the context is dead, or ""."""
         self._functions: dict[tuple[int, bytes], Any] = {}
         self._primary: dict[int, Any] = {}
+        self._blanks: dict[int, int] = {}
         self._lock = threading.Lock()
 
     # -- errors ------------------------------------------------------------------------------------------
@@ -116,7 +125,7 @@ class Driver:
         major = read(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)
         minor = read(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
         name = self.check(cu.cuDeviceGetName(100, handle), action).decode().rstrip("\0")
-        return Device(ordinal, handle, name, (major, minor))
+        return Device(ordinal, handle, name, (major, minor), read(attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT))
 
     def current_device(self) -> int:
         """The device of the caller's current context, or 0 without one."""
@@ -130,13 +139,18 @@ class Driver:
         from tiledsl.backends.ptx.targets import TARGETS
 
         device = self.devices[ordinal]
-        fitting = [t for t in TARGETS.values() if t.runs_on(device.capability)]
+        fitting = self._targets(device)
         if not fitting:
             major, minor = device.capability
             message = f"GPU {ordinal}, {device.name}, has compute capability {major}.{minor}"
             message += f"; the compiler has no target for it, only {', '.join(TARGETS)}"
             raise DeviceError(f'{message}\n  fix: run the kernel with device="emulator", or on another GPU')
         return max(fitting, key=lambda t: (t.exact, t.capability)).name
+
+    def _targets(self, device: Device) -> list[Target]:
+        from tiledsl.backends.ptx.targets import TARGETS
+
+        return [t for t in TARGETS.values() if t.runs_on(device.capability)]
 
     def require_target(self, kernel: str, arch: str, ordinal: int) -> None:
         """Raise DeviceError unless device `ordinal` runs code built for `arch`."""
@@ -146,6 +160,8 @@ class Driver:
         if not target_named(arch).runs_on(device.capability):
             has = "sm_{}{}".format(*device.capability)
             message = f"{kernel}() is built for {arch}; GPU {ordinal}, {device.name}, is {has} and cannot run it"
+            if self._targets(device):
+                message += f"; of examples/gemm, {GALLERY_ELSEWHERE} run there"
             raise DeviceError(f'{message}\n  fix: build it for this GPU, or run it with device="emulator"')
 
     @contextmanager
@@ -208,6 +224,27 @@ class Driver:
             )
         return function
 
+    def launch_config(self, stream: int, shape: Shape) -> Any:
+        """What cuLaunchKernelEx is told of a launch besides function and arguments."""
+        cu = self.cu
+        config, attributes = cu.CUlaunchConfig(), list[Any]()
+        config.gridDimX, config.gridDimY, config.gridDimZ = shape.grid
+        config.blockDimX, config.blockDimY, config.blockDimZ = shape.block
+        config.sharedMemBytes, config.hStream = shape.shared, stream
+        if shape.cluster != (1, 1, 1):
+            cluster = cu.CUlaunchAttribute()
+            cluster.id = cu.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+            size = cluster.value.clusterDim
+            size.x, size.y, size.z = shape.cluster
+            attributes.append(cluster)
+        if shape.dependent:
+            early = cu.CUlaunchAttribute()
+            early.id = cu.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            early.value.programmaticStreamSerializationAllowed = 1
+            attributes.append(early)
+        config.attrs, config.numAttrs = attributes, len(attributes)
+        return config
+
     # -- memory and time ---------------------------------------------------------------------------------
 
     def allocate(self, size: int, what: str) -> int:
@@ -218,6 +255,15 @@ class Driver:
             text = f"{what} needs {_bytes(size)} of GPU memory; {_bytes(free)} of {_bytes(total)} are free"
             raise DeviceError(f"{text}\n  fix: free other arrays, use smaller ones, or pass CUDA arrays in place")
         return int(self.check(result, f"allocating {_bytes(size)} for {what}"))
+
+    def blank(self, context: int, writable: bool) -> int:
+        """Address of 128 bytes in `context` (active): zeros that nobody may write, or bytes that anybody may."""
+        with self._lock:
+            if context not in self._blanks:
+                base = self.allocate(256, "what stands for arrays without elements")
+                self.check(self.cu.cuMemsetD8(base, 0, 256), "filling memory with zeros")
+                self._blanks[context] = base
+            return self._blanks[context] + (128 if writable else 0)
 
     def free(self, pointer: int) -> None:
         self.cu.cuMemFree(pointer)  # after a lost context this fails too, and says nothing new

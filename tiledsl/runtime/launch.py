@@ -2,13 +2,14 @@
 
 A plan holds the loaded function, the grid and an argument buffer in which only pointers and scalars
 are rewritten. The buffer is laid out as one 8-byte slot an argument, in the order that packing is
-cheapest: pointers, scalars, then the fixed extents and strides; the driver gets an array of pointers to the
-slots in the order of the kernel's parameter list.
+cheapest: pointers, scalars, then the fixed extents and strides; tensor maps follow, each on 64 bytes. The
+driver gets an array of pointers to the slots in the order of the kernel's parameter list.
 """
 
 from __future__ import annotations
 
 import ctypes
+import math
 import struct
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,13 +18,26 @@ from typing import Any, Callable, Mapping, Sequence
 from tiledsl.errors import KernelArgumentError
 from tiledsl.ir.abi import AbiArg
 from tiledsl.ir.expr import BinExpr, Expr, NameExpr, evaluate
+from tiledsl.ir.tensor_maps import MAP_BYTES
 from tiledsl.ir.types import DType
 from tiledsl.runtime.driver import STICKY, WRONG_CONTEXT, Driver
+from tiledsl.runtime.tensor_maps import MapImages
 from tiledsl.specialize import ArrayInfo, bf16_bits
 
-__all__ = ["ArgumentBuffer", "Frame", "LaunchPlan", "checked_grid", "overlap_windows", "packed_scalar", "uses_names"]
+__all__ = [
+    "ArgumentBuffer",
+    "Frame",
+    "LaunchPlan",
+    "Shape",
+    "check_cluster",
+    "checked_grid",
+    "overlap_windows",
+    "packed_scalar",
+    "uses_names",
+]
 
 SLOT = 8
+MAP_ALIGNMENT = 64
 FORMATS = {
     "f64": "d", "f32": "f4x", "f16": "e6x", "bf16": "H6x", "bool": "?7x",
     "i8": "b7x", "i16": "h6x", "i32": "i4x", "i64": "q", "u8": "B7x", "u16": "H6x", "u32": "I4x", "u64": "Q",
@@ -32,15 +46,43 @@ FORMATS = {
 
 GRID_LIMITS = (2**31 - 1, 65535, 65535)
 """Blocks along x, y, z (CUDA programming guide, technical specifications; the same on all targets)."""
+STREAMS = 64
+"""For how many streams a plan keeps what it tells the driver of a launch."""
+PORTABLE_CLUSTER = 8
+"""Blocks of a cluster that every GPU with clusters can run (CUDA programming guide, thread block clusters)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Blocks of the grid and of a cluster and threads of a block along x, y, z; bytes of shared memory.
+
+    dependent: the kernel waits by itself for the grid before it in its stream, and may be launched before that ends.
+    """
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared: int
+    cluster: tuple[int, int, int] = (1, 1, 1)
+    dependent: bool = False
+
+    @property
+    def plain(self) -> bool:
+        """True if cuLaunchKernel can launch it."""
+        return self.cluster == (1, 1, 1) and not self.dependent
 
 
 @dataclass(slots=True)
 class Frame:
-    """One argument buffer. `address`: of the array of pointers to the slots, which the driver reads."""
+    """One argument buffer. `address`: of the array of pointers to the slots, which the driver reads.
+
+    maps_at: offset of the tensor maps. mapped: addresses of the tensors that those are of; () at first.
+    """
 
     buffer: Any
     pointers: Any
     address: int
+    maps_at: int = 0
+    mapped: tuple[int, ...] = ()
 
 
 class ArgumentBuffer:
@@ -64,13 +106,17 @@ class ArgumentBuffer:
             value = extents[arg.name] if arg.kind == "extent" else strides[arg.name][arg.axis]
             struct.pack_into("<" + FORMATS[arg.dtype.name], image, slots[arg], value)
         self._image = bytes(image)
-        self._offsets = [slots[a] for a in abi]
+        self._offsets = [slots[a] for a in abi if a.kind != "tensor_map"]
+        self._maps = len(abi) - len(self._offsets)
 
     def new_frame(self) -> Frame:
-        buffer = ctypes.create_string_buffer(self._image, len(self._image))
+        room = MAP_BYTES * self._maps + MAP_ALIGNMENT if self._maps else 0
+        buffer = ctypes.create_string_buffer(self._image, len(self._image) + room)
         base = ctypes.addressof(buffer)
-        pointers = (ctypes.c_void_p * max(len(self._offsets), 1))(*(base + offset for offset in self._offsets))
-        return Frame(buffer, pointers, ctypes.addressof(pointers))
+        maps_at = len(self._image) + -(base + len(self._image)) % MAP_ALIGNMENT
+        offsets = [*self._offsets, *(maps_at + MAP_BYTES * number for number in range(self._maps))]
+        pointers = (ctypes.c_void_p * max(len(offsets), 1))(*(base + offset for offset in offsets))
+        return Frame(buffer, pointers, ctypes.addressof(pointers), maps_at)
 
 
 def _launch_nothing(stream: int, params: int, extra: int) -> tuple[int]:
@@ -78,14 +124,31 @@ def _launch_nothing(stream: int, params: int, extra: int) -> tuple[int]:
     return (0,)
 
 
+def _launcher(driver: Driver, function: Any, shape: Shape) -> Callable[..., Any]:
+    """``launch(stream, params, 0)`` of `function`, by the call of the driver that costs least."""
+    if shape.plain:
+        return partial(driver.launch, function, *shape.grid, *shape.block, shape.shared)
+    configs: dict[int, Any] = {}
+
+    def launch(stream: int, params: int, extra: int) -> Any:
+        config = configs.get(stream)
+        if config is None:
+            if len(configs) >= STREAMS:
+                configs.clear()
+            config = configs[stream] = driver.launch_config(stream, shape)
+        return driver.launch_with(config, function, params, extra)
+
+    return launch
+
+
 @dataclass(slots=True)
 class LaunchPlan:
     """One kernel for one set of shapes on one device.
 
     `launch(stream, params, 0)` calls the driver. `windows`: for each pair of pointers (i, j) of which one
-    is written, the open interval of ``p[j] - p[i]`` in which their bytes may overlap.
-    `frames`: argument buffers not in use. Taking and giving one back are single list operations,
-    so that threads never share a buffer and never wait for each other.
+    is written, the open interval of ``p[j] - p[i]`` in which their bytes may overlap. `maps`: the tensor
+    maps of the kernel, if it has any. `frames`: argument buffers not in use. Taking and giving one back
+    are single list operations, so that threads never share a buffer and never wait for each other.
     """
 
     driver: Driver
@@ -95,24 +158,26 @@ class LaunchPlan:
     launch: Callable[..., Any]
     arguments: ArgumentBuffer
     windows: tuple[tuple[int, int, int, int], ...]
+    maps: MapImages | None = None
     frames: list[Frame] = field(default_factory=list[Frame])
 
     @classmethod
     def make(
-        cls, driver: Driver, kernel: str, device: int, context: int, function: Any, grid: tuple[int, int, int],
-        block: tuple[int, int, int], shared: int, arguments: ArgumentBuffer,
-        windows: tuple[tuple[int, int, int, int], ...],
+        cls, driver: Driver, kernel: str, device: int, context: int, function: Any, shape: Shape,
+        arguments: ArgumentBuffer, windows: tuple[tuple[int, int, int, int], ...], maps: MapImages | None = None,
     ) -> LaunchPlan:  # fmt: skip
-        launch = _launch_nothing if 0 in grid else partial(driver.launch, function, *grid, *block, shared)
-        return cls(driver, kernel, device, context, launch, arguments, windows)
+        launch = _launch_nothing if 0 in shape.grid else _launcher(driver, function, shape)
+        return cls(driver, kernel, device, context, launch, arguments, windows, maps)
 
-    def run(self, stream: int, pointers: Sequence[int], scalars: Sequence[Any]) -> None:
+    def run(self, stream: int, pointers: tuple[int, ...], scalars: Sequence[Any]) -> None:
         """Pack the arguments and launch. The generated launcher does the same inline."""
         try:
             frame = self.frames.pop()
         except IndexError:
             frame = self.arguments.new_frame()
         self.arguments.pack(frame.buffer, 0, *pointers, *scalars)
+        if self.maps is not None and frame.mapped != pointers:
+            self.maps.write(frame, pointers)
         code = self.launch(stream, frame.address, 0)[0]
         if code:
             self.failed(int(code), stream, frame)
@@ -144,6 +209,19 @@ def checked_grid(kernel: str, exprs: Sequence[Expr], names: Mapping[str, int]) -
             raise KernelArgumentError(f"{message}\n  fix: {fix}")
     x, y, z = (*values, 1, 1)[:3]
     return x, y, z
+
+
+def check_cluster(kernel: str, cluster: tuple[int, int, int], grid: tuple[int, int, int]) -> None:
+    """Raise KernelArgumentError unless clusters of that many blocks can be launched and make up the grid."""
+    shown, blocks = " x ".join(map(str, cluster)), math.prod(cluster)
+    if blocks > PORTABLE_CLUSTER:
+        message = f"{kernel}(): a cluster of {shown} = {blocks} blocks; at most {PORTABLE_CLUSTER} run on every GPU"
+        raise KernelArgumentError(f"{message}\n  fix: use smaller clusters")
+    for axis, extent, size in zip("xyz", grid, cluster, strict=True):
+        if extent % size:
+            message = f"{kernel}(): the grid has {extent} blocks along {axis}, no multiple of the cluster's {size}"
+            fix = f"round grid(...) up to a multiple of {size} and let the blocks past the edge do nothing"
+            raise KernelArgumentError(f"{message} ({shown})\n  fix: {fix}")
 
 
 def uses_names(exprs: Sequence[Expr], names: set[str]) -> bool:

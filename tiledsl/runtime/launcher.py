@@ -50,6 +50,8 @@ def launch({parameters}):
         _frame = None
     if _frame is None:
         return _slow({values})
+    if _plan.maps is not None and _frame.mapped != _pointers:
+        _plan.maps.write(_frame, _pointers)
     _code = _plan.launch(_raw_stream(_plan.device), _frame.address, 0)[0]
     if _code:
         _plan.failed(int(_code), _raw_stream(_plan.device), _frame)

@@ -12,16 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from tiledsl.backends.emulator.options import Access
-from tiledsl.backends.emulator.shadow import DOES, Ints, Ops, ShadowHook
+from tiledsl.backends.emulator.shadow import DOES, Ints, Ops, ShadowHook, holders
 from tiledsl.errors import HazardError
 from tiledsl.ir.core import Op
-from tiledsl.ir.ops import matrix, mem
+from tiledsl.ir.ops import mem
 
 __all__ = ["RaceCheck", "UninitialisedCheck"]
-
-
-MatrixOp = matrix.LdMatrix | matrix.StMatrix | mem.LdMatrix | mem.StMatrix
-_MATRIX_OPS = (matrix.LdMatrix, matrix.StMatrix, mem.LdMatrix, mem.StMatrix)
 
 
 class UninitialisedCheck(ShadowHook):
@@ -35,7 +31,7 @@ class UninitialisedCheck(ShadowHook):
             return
         written, first = self.shadow_of(access.blocks)
         cells, lanes = self.cells(access, first)
-        if access.kind in ("read", "atomic"):
+        if access.kind in ("read", "atomic", "fetch"):
             unwritten = ~written[cells]
             if unwritten.any():
                 at = int(np.argmax(unwritten))
@@ -139,20 +135,13 @@ class RaceCheck(ShadowHook):
         """Lanes of one warp access together; the warps of a block one after the other."""
         cells, lanes = self.cells(access, first)
         threads = access.threads[lanes]
-        if isinstance(access.op, _MATRIX_OPS):
-            threads = threads // 32 * 32 + self.holders(access.op, access.threads, len(cells))
+        if (held := holders(access.op, access.threads, len(cells), self.launch.granule)) is not None:
+            threads = threads // 32 * 32 + held
         epochs = shadow.epochs[access.blocks[lanes] - first, threads // 32].astype(np.int64)
         number = self.ops.number(access.op)
         for warp in np.unique(threads // 32).tolist():
             of = threads // 32 == warp
             yield warp, _WarpAccess(access, cells[of], lanes[of], threads[of], epochs[of], number)
-
-    def holders(self, op: MatrixOp, threads: Ints, cells: int) -> Ints:
-        """For every cell of the rows that lanes address, the lane whose register it is loaded to or stored from."""
-        row = threads[:, None] % 8
-        byte = np.arange(cells // len(threads)) * self.launch.granule
-        held = 4 * (byte // 2) + row // 2 if op.trans else 4 * row + byte // 4
-        return held.ravel()
 
     # -- conflicts -----------------------------------------------------------------------------
 

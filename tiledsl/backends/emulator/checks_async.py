@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tiledsl.backends.emulator.options import Access
-from tiledsl.backends.emulator.shadow import DOES, Bools, Ints, Ops, ShadowHook
+from tiledsl.backends.emulator.shadow import DOES, PROXY_OPS, Bools, Ints, Ops, ShadowHook
 from tiledsl.errors import HazardError
 
 __all__ = ["InFlightCheck"]
@@ -79,9 +79,12 @@ class InFlightCheck(ShadowHook):
                 access.loc,
                 "wait for the first copy before the next one to the same bytes begins",
             )
+        counted = isinstance(self.ops[int(shadow.op[cell])], PROXY_OPS)
         raise HazardError(
             f"copy in flight: {who} {DOES[access.kind]} {byte} at {access.loc}, which the copy of {owner} at {line} "
             "has not delivered",
             access.loc,
-            "wait for the copy, then put a barrier() before other threads touch its bytes",
+            "wait at the mbarrier that counts its bytes"
+            if counted
+            else "wait for the copy, then put a barrier() before other threads touch its bytes",
         )

@@ -11,14 +11,18 @@ from numpy.typing import NDArray
 from tiledsl.backends.emulator import (
     rules_arith,
     rules_async,
+    rules_barriers,
     rules_debug,
     rules_gpu,
     rules_matrix,
     rules_memory,
     rules_ptx,
     rules_tile,
+    rules_tma,
     rules_warp,
+    rules_wgmma,
 )
+from tiledsl.backends.emulator.checks_order import OrderCheck, needs_order
 from tiledsl.backends.emulator.machine import Machine
 from tiledsl.backends.emulator.memory import GlobalBuffer, SharedTile
 from tiledsl.backends.emulator.options import Hook, LaunchInfo, Options, RunResult
@@ -27,23 +31,27 @@ from tiledsl.backends.emulator.trace import tracing
 from tiledsl.errors import KernelArgumentError
 from tiledsl.ir.abi import AbiArg, abi_of
 from tiledsl.ir.core import Kernel, Op, Value
-from tiledsl.ir.expr import evaluate
+from tiledsl.ir.expr import PROCESSORS, evaluate
 from tiledsl.ir.ops import mem, tile
 from tiledsl.ir.semantics import numpy_dtype
 from tiledsl.ir.types import DType, GlobalType, PtrType, SharedType
+from tiledsl.layout.shared import ALIGNMENT
 
 __all__ = ["run"]
 
 FAMILIES = (
     rules_arith,
     rules_async,
+    rules_barriers,
     rules_debug,
     rules_gpu,
     rules_matrix,
     rules_memory,
     rules_ptx,
     rules_tile,
+    rules_tma,
     rules_warp,
+    rules_wgmma,
 )
 """Importing a family registers its rules."""
 
@@ -59,19 +67,24 @@ def run(kernel: Kernel, arguments: Mapping[str, object], *, options: Options = _
     fit, EmulatorError or HazardError for what the kernel does wrong.
     """
     bound = _Arguments(kernel, arguments)
-    grid = [evaluate(extent, bound.extents) for extent in kernel.grid]
+    grid = [evaluate(extent, {PROCESSORS: options.processors, **bound.extents}) for extent in kernel.grid]
     if any(extent <= 0 for extent in grid):
         return RunResult()
     tiles, tile_bytes = _lay_out(kernel)
     shared_bytes = max(kernel.shared_bytes, tile_bytes)
-    launch = LaunchInfo(kernel.name, _three(grid), _three(kernel.threads), shared_bytes, _granule(kernel))
+    blocks, threads, granule = _three(grid), _three(kernel.threads), _granule(kernel)
+    launch = LaunchInfo(kernel.name, blocks, threads, shared_bytes, granule, kernel.cluster)
+    if any(n % size for n, size in zip(blocks, kernel.cluster, strict=True)):
+        raise KernelArgumentError(f"{kernel.name}: a grid of {blocks} blocks is no whole clusters of {kernel.cluster}")
     result = RunResult()
     program = flatten(kernel)
     registers = list(program.initial)
     for register, value in zip(program.arguments, bound.values(), strict=True):
         registers[register] = value
-    machine = Machine(kernel, program, registers, launch, _hooks(options), options, options.stdout or sys.stdout)
-    machine.buffers, machine.tiles = bound.buffers, tiles
+    machine = Machine(
+        kernel, program, registers, launch, _hooks(kernel, options), options, options.stdout or sys.stdout
+    )
+    machine.buffers, machine.tensors, machine.tiles = bound.buffers, bound.tensors, tiles
     if options.trace is not None:
         tracing(program, launch, options.trace, result)
     with np.errstate(all="ignore"):
@@ -79,13 +92,17 @@ def run(kernel: Kernel, arguments: Mapping[str, object], *, options: Options = _
     return result
 
 
-def _hooks(options: Options) -> tuple[Hook, ...]:
+def _hooks(kernel: Kernel, options: Options) -> tuple[Hook, ...]:
     if not options.checks:
         return options.hooks
     from tiledsl.backends.emulator.checks import RaceCheck, UninitialisedCheck
     from tiledsl.backends.emulator.checks_async import InFlightCheck
+    from tiledsl.backends.emulator.checks_registers import check_registers
 
+    check_registers(kernel)
     # In this order: bytes on their way are also uninitialised, and their copy is a write that races.
+    if needs_order(kernel):
+        return (InFlightCheck(), OrderCheck(), UninitialisedCheck(), *options.hooks)
     return (InFlightCheck(), UninitialisedCheck(), RaceCheck(), *options.hooks)
 
 
@@ -109,7 +126,7 @@ def _lay_out(kernel: Kernel) -> tuple[dict[Op, SharedTile], int]:
         if isinstance(op, tile.SharedAlloc):
             label = op.result.name or f"shared tile {len(tiles)}"
             tiles[op] = SharedTile(label, op.type.dtype, used, op.type.bytes, op.type.dims)
-            used += -(-op.type.bytes // 16) * 16
+            used += -(-op.type.bytes // ALIGNMENT) * ALIGNMENT
     return tiles, used
 
 
@@ -191,3 +208,5 @@ class _Arguments:
                 return np.array(self.tensors[arg.name].strides[arg.axis], numpy_dtype(arg.dtype))
             case "scalar":
                 return self.scalars[arg.name]
+            case "tensor_map":
+                raise AssertionError("tensor maps are no arguments of a body")

@@ -15,18 +15,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiledsl.backends.emulator.async_copies import AsyncCopies
+from tiledsl.backends.emulator.bulk_copies import BulkCopies
+from tiledsl.backends.emulator.checks_order import OrderCheck
+from tiledsl.backends.emulator.clusters import Clusters, whole_clusters
 from tiledsl.backends.emulator.cohort import Cohort, Mask, merge
+from tiledsl.backends.emulator.mbarriers import ClusterBarriers, Mbarriers, NamedBarriers
 from tiledsl.backends.emulator.memory import GlobalBuffer, SharedTile
 from tiledsl.backends.emulator.options import Hook, LaunchInfo, Options
+from tiledsl.backends.emulator.order import Order
 from tiledsl.backends.emulator.positions import Positions
 from tiledsl.backends.emulator.program import Program
+from tiledsl.backends.emulator.waiting import Waiting
 from tiledsl.errors import HazardError, Loc
 from tiledsl.ir.core import Kernel, Op, Value
+from tiledsl.ir.ops import mem
+from tiledsl.ir.types import U8
 
 __all__ = ["Chunk", "Machine"]
 
 _PATIENCE = 64
 """Turns of spinning loops, with nothing else to run, after which another chunk is started."""
+
+
+_SHARED_BYTES, _CHECKED_BYTES = 1 << 26, 1 << 22
+"""Shared memory that is emulated at once; with checks, which remember some hundred bytes of each."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +52,8 @@ class _Arrived:
 class Machine:
     """One launch. `registers` are those that every cohort starts with, arguments included.
 
-    `buffers`: tensors by thread-level pointer argument; `tiles`: tile-level shared allocations.
+    `buffers`: tensors by thread-level pointer argument; `tensors`: all, by name; `tiles`: tile-level shared
+    allocations. `checker`: the hook that knows who has waited for whom, if there is one.
     """
 
     def __init__(
@@ -56,15 +69,26 @@ class Machine:
         self.kernel, self.program, self.registers = kernel, program, registers
         self.launch, self.hooks, self.options, self.stdout = launch, hooks, options, stdout
         self.buffers: dict[Value, GlobalBuffer] = {}
+        self.tensors: dict[str, GlobalBuffer] = {}
+        self.checker = next((h for h in hooks if isinstance(h, OrderCheck)), None)
         self.tiles: dict[Op, SharedTile] = {}
+        bases = [op for op in kernel.walk() if isinstance(op, mem.SharedBase) and op.label]
+        self.bases = [SharedTile(op.label, op.dtype, op.offset, op.bytes) for op in bases]
         self.positions = Positions(launch)
         self.queue: deque[Cohort] = deque()
         self.idle = 0
 
+    def tile_at(self, byte: int) -> SharedTile:
+        """The tile, of those that the kernel at thread level names, that has this byte of a block's shared memory."""
+        found = (b for b in self.bases if b.offset <= byte < b.offset + b.bytes)
+        return next(found, SharedTile("shared memory", U8, 0, self.launch.shared_bytes))
+
     def run(self) -> None:
         x, y, z = self.launch.grid
         blocks = x * y * z
-        size = max(1, self.options.chunk_threads // (self.positions.warps * 32))
+        unit = whole_clusters(self.launch)
+        most = min(self.options.chunk_threads // (self.positions.warps * 32), self.blocks_in_memory())
+        size = max(1, most // unit) * unit
         pending = deque((first, min(size, blocks - first)) for first in range(0, blocks, size))
         for hook in self.hooks:
             hook.on_launch(self.launch)
@@ -73,6 +97,11 @@ class Machine:
                 Chunk(self, *pending.popleft()).start()
                 self.idle = 0
             self.turn()
+
+    def blocks_in_memory(self) -> int:
+        """How many blocks may be emulated at once, so that their shared memory, and its shadow, fit well."""
+        limit = _CHECKED_BYTES if self.options.checks else _SHARED_BYTES
+        return max(1, limit // max(1, self.launch.shared_bytes))
 
     def turn(self) -> None:
         """Let the cohort at the head of the queue run until it gives way."""
@@ -83,6 +112,8 @@ class Machine:
         code = self.program.code
         while code[cohort.pc].step(cohort):
             pass
+        if self.idle > _PATIENCE:
+            chunk.go_on()
         chunk.settle()
 
     def with_neighbours(self, cohort: Cohort) -> Cohort:
@@ -116,7 +147,8 @@ class Machine:
 
 
 class Chunk:
-    """Blocks `first` ... `first + count - 1`. `shared`: [count, pitch] bytes. `copies`: what is on its way there."""
+    """Blocks `first` ... `first + count - 1`, whole clusters. `shared`: [count, pitch] bytes. `copies`, `bulk`: what is
+    on its way there. `ended`: how many warps of each block have. `order`: who waited for whom, if that is checked."""
 
     def __init__(self, machine: Machine, first: int, count: int) -> None:
         self.machine, self.first, self.count = machine, first, count
@@ -128,6 +160,14 @@ class Chunk:
         self.ready = 0
         self.finished = 0
         self.waiting: list[_Arrived] = []
+        self.blocked = Waiting(self)
+        self.ended = np.zeros(count, np.int64)
+        self.clusters = Clusters(machine.launch, first, count)
+        self.mbarriers = Mbarriers(count, self.pitch)
+        self.named_barriers = NamedBarriers(count)
+        self.cluster_barriers = ClusterBarriers(self.clusters.number, self.warps)
+        self.bulk = BulkCopies(self)
+        self.order: Order | None = machine.checker.begin(self) if machine.checker is not None else None
         self.arrived = np.zeros(count, np.int64)
 
     def start(self) -> None:
@@ -154,7 +194,7 @@ class Chunk:
 
     def give_way(self, cohort: Cohort) -> bool:
         """Let others run first; they may join this cohort. False if there is nobody to wait for."""
-        others = self.machine.queue or self.machine.idle > _PATIENCE
+        others = self.machine.queue or self.blocked.entries or self.machine.idle > _PATIENCE
         if not others:
             return False
         cohort.parked = True
@@ -204,16 +244,69 @@ class Chunk:
 
     def finish(self, cohort: Cohort) -> None:
         self.finished += cohort.shape[0] * cohort.shape[1]
+        rows = self.rows_of(cohort)
+        if self.order is not None:
+            self.order.finish(cohort)
+        np.add.at(self.ended, rows, 1)
+        self.cluster_barriers.end(rows)
+        self.end_cluster_rounds()
         self.machine.idle = 0
 
-    # -- when something is wrong ---------------------------------------------------------------
+    def rows_of(self, cohort: Cohort) -> NDArray[np.int64]:
+        """The row of each of the cohort's warps' blocks."""
+        return np.repeat(cohort.blocks - self.first, cohort.shape[1])
+
+    # -- mbarriers and clusters ----------------------------------------------------------------
+
+    def flip(self, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> None:
+        """Phases of these mbarriers may have become complete."""
+        ended = self.mbarriers.flip(rows, columns)
+        if self.order is not None:
+            self.order.end_phases(*ended)
+
+    def count_bytes(self, op: Op, rows: NDArray[np.int64], columns: NDArray[np.int64], arrived: int) -> None:
+        self.mbarriers.expect(op, rows, columns, -arrived)
+        self.flip(rows, columns)
+
+    def end_cluster_rounds(self) -> None:
+        ended = self.cluster_barriers.complete()
+        if self.order is not None:
+            self.order.end_cluster(ended)
+
+    def require_running(self, op: Op, owners: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
+        """Raise HazardError if the shared memory of a block is reached, from another one, that has ended."""
+        gone = (owners != rows) & (self.ended[rows] == self.warps)
+        if gone.any():
+            at = int(np.argmax(gone))
+            index = self.machine.launch.block_index
+            raise HazardError(
+                f"{op.name} in block {index(int(owners[at]) + self.first)} reaches shared memory of block "
+                f"{index(int(rows[at]) + self.first)} of its cluster, which has ended",
+                op.loc,
+                "end the kernel with a barrier of the cluster (cluster_arrive, cluster_wait)",
+            )
+
+    # -- when nothing runs ---------------------------------------------------------------------
+
+    def go_on(self) -> bool:
+        """Let those go on that wait for a condition, if need be by letting asynchronous copies arrive."""
+        if not self.blocked.entries:
+            return False
+        if self.blocked.wake():
+            return True
+        self.blocked.let_arrive()
+        return self.blocked.wake()
 
     def settle(self) -> None:
         """After a turn: the chunk has ended, or waits for ever."""
         if self.finished == self.count * self.warps:
             for hook in self.machine.hooks:
                 hook.on_blocks_end(self.first, self.count)
-        elif not self.ready and self.waiting:
+        elif self.ready or self.go_on():
+            return
+        elif self.blocked.entries:
+            self.blocked.fail(self.describe_waiting())
+        elif self.waiting:
             lines = self.describe_waiting()
             raise HazardError(
                 "deadlock: a barrier that not all threads of the block reach\n  " + "\n  ".join(lines),
@@ -231,11 +324,9 @@ class Chunk:
             cohort = arrived.cohort
             warps = np.broadcast_to(cohort.warps, cohort.shape[:2])[cohort.blocks == block].ravel()
             here.setdefault(arrived.op.loc, []).extend(warps.tolist())
-        running = [c for c in self.machine.queue if c.chunk is self]
-        spinning: list[int] = []
-        for cohort in running:
-            spinning += np.broadcast_to(cohort.warps, cohort.shape[:2])[cohort.blocks == block].ravel().tolist()
-        absent = set(range(self.warps)) - {w for warps in here.values() for w in warps} - set(spinning)
+        spinning = _warps_in(block, [c for c in self.machine.queue if c.chunk is self])
+        blocked = _warps_in(block, [e.cohort for e in self.blocked.entries])
+        absent = set(range(self.warps)) - {w for warps in here.values() for w in warps} - {*spinning, *blocked}
         index = self.machine.launch.block_index(block)
         lines = [f"block {index}: {_name_warps(w)} waits at {loc}" for loc, w in here.items() if w]
         if spinning:
@@ -254,6 +345,12 @@ class Chunk:
             op.loc,
             "move it out of the condition that the lanes do not share",
         )
+
+
+def _warps_in(block: int, cohorts: Sequence[Cohort]) -> list[int]:
+    """The warps of the block that are in these cohorts."""
+    rows = [np.broadcast_to(c.warps, c.shape[:2])[c.blocks == block].ravel().tolist() for c in cohorts]
+    return [warp for row in rows for warp in row]
 
 
 def _name_warps(warps: Sequence[int]) -> str:

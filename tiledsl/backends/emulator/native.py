@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tiledsl.backends.emulator.cohort import Mask
     from tiledsl.backends.emulator.memory import Span
 
-__all__ = ["SMALL", "elementwise", "gather", "scatter"]
+__all__ = ["SMALL", "compiled", "elementwise", "gather", "scatter"]
 
 _ROWS = {"add": 2, "sub": 2, "mul": 2, "div": 2, "fma": 3}
 SMALL = 256
@@ -29,7 +29,7 @@ SMALL = 256
 
 
 @cache
-def _compile(source: str, arguments: int) -> Callable[..., int]:
+def compiled(source: str, arguments: int) -> Callable[..., int]:
     """The function `run` of an LLVM IR module; all its parameters are pointers or i64."""
     import llvmlite.binding
 
@@ -102,7 +102,7 @@ def elementwise(fn: str, dtype: DType, plain: Callable[..., Any]) -> Callable[..
 
 @cache
 def _elementwise(fn: str, dtype: str, modes: str, count: int) -> Callable[..., int]:
-    return _compile(elementwise_ir(fn, dtype, modes), count)
+    return compiled(elementwise_ir(fn, dtype, modes), count)
 
 
 # -- memory ----------------------------------------------------------------------------------------
@@ -110,12 +110,12 @@ def _elementwise(fn: str, dtype: str, modes: str, count: int) -> Callable[..., i
 
 @cache
 def _gather(bits: int, mode: str, mask: str) -> Callable[..., int]:
-    return _compile(gather_ir(bits, mode, mask), 14)
+    return compiled(gather_ir(bits, mode, mask), 14)
 
 
 @cache
 def _scatter(bits: int, mode: str, mask: str, value: str) -> Callable[..., int]:
-    return _compile(scatter_ir(bits, mode, mask, value), 16)
+    return compiled(scatter_ir(bits, mode, mask, value), 16)
 
 
 def _bounds(span: Span, vec: int) -> tuple[int, int, int] | None:

@@ -14,15 +14,16 @@ from tiledsl.ir.types import Space
 
 __all__ = ["Access", "Hook", "LaunchInfo", "Options", "RunResult", "TraceRow"]
 
-AccessKind = Literal["read", "write", "atomic", "async"]
-"""async: what an asynchronous copy will write to shared memory; it has begun, or is arriving (`Hook.on_delivery`)."""
+AccessKind = Literal["read", "write", "atomic", "async", "fetch", "mbarrier"]
+"""async: what an asynchronous copy will write to shared memory; it has begun, or is arriving (`Hook.on_delivery`).
+fetch: what TMA or wgmma begin to read there. mbarrier: an operation on one."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchInfo:
     """The shape of a launch: blocks and threads along x, y, z, and shared memory of a block in bytes.
 
-    `granule`: bytes of the narrowest element that the kernel accesses in shared memory.
+    `granule`: bytes of the narrowest element that the kernel accesses in shared memory. `cluster`: blocks of a cluster.
     """
 
     kernel: str
@@ -30,6 +31,7 @@ class LaunchInfo:
     threads: tuple[int, int, int]
     shared_bytes: int
     granule: int = 1
+    cluster: tuple[int, int, int] = (1, 1, 1)
 
     def block_index(self, block: int) -> tuple[int, ...]:
         """Coordinates (x, y, z) of a linear block index; x is fastest."""
@@ -101,14 +103,15 @@ class Hook:
 class Options:
     """How to run.
 
-    checks: report races on shared memory, reads of shared bytes that nobody wrote, and asynchronous copies that
-        nobody waited for.
+    checks: report races on shared memory, reads of shared bytes that nobody wrote, asynchronous copies that
+        nobody waited for, and what TMA and wgmma must not meet.
     hooks: clients that see every access and barrier.
     stdout: where `print` writes; None is `sys.stdout`.
     trace: (block, thread), each a linear index or coordinates, whose every result is recorded.
     max_steps: iterations of `while` loops, without any loop ending meanwhile, after which the kernel
         is said to spin for ever.
     chunk_threads: how many threads are emulated at once (it sets the size of the arrays).
+    processors: SMs of the GPU that is emulated, for grids that depend on them.
     """
 
     checks: bool = False
@@ -117,6 +120,7 @@ class Options:
     trace: tuple[int | tuple[int, ...], int | tuple[int, ...]] | None = None
     max_steps: int = 1_000_000
     chunk_threads: int = 65536
+    processors: int = 8
 
 
 @dataclass(frozen=True, slots=True)

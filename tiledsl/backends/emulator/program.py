@@ -1,8 +1,8 @@
 """From a structured kernel to linear code with registers, which is what cohorts execute.
 
 Every SSA value gets a register of its own, freed after its last use so that the working set of arrays
-stays in cache. A region is *blocking* if a warp may have to wait inside it: it holds a barrier, a copy that the
-warps meet at, or a `while` loop that reads memory and so may wait for another warp's write.
+stays in cache. A region is *blocking* if a warp may have to wait inside it: it holds a barrier, an op with a condition
+(`waiting`), a copy that the warps meet at, or a `while` loop that reads memory and so may wait for another's write.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from tiledsl.backends.emulator.control import (
     WhileNext,
     WhileTest,
 )
-from tiledsl.backends.emulator.rules import rule_of
+from tiledsl.backends.emulator.rules import RULES, rule_of
+from tiledsl.backends.emulator.waiting import CONDITIONS, Roles, WaitInstr
 from tiledsl.errors import EmulatorError
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import arith, control, gpu, tile
@@ -41,13 +42,15 @@ __all__ = ["Program", "flatten"]
 class Program:
     """`initial`: registers at the start, with constants in place; `arguments`: those of the body's arguments.
 
-    `fills`: for registers that hold masks, what None means in each lane when cohorts merge.
+    `fills`: for registers that hold masks, what None means in each lane when cohorts merge. `roles`: those of the
+    kernel, for messages.
     """
 
     code: list[Instr]
     initial: list[Any]
     arguments: tuple[int, ...]
     fills: dict[int, bool]
+    roles: Roles
 
 
 def flatten(kernel: Kernel) -> Program:
@@ -56,7 +59,8 @@ def flatten(kernel: Kernel) -> Program:
     arguments = flat.define(kernel.body.args)
     flat.block_ops(kernel.body)
     flat.code.append(ReturnInstr(kernel.body.terminator))
-    return Program(flat.code, flat.initial, arguments, flat.fills)
+    roles = {(op.role[0], op.role[1]): op.loc for op in kernel.walk() if isinstance(op, control.If) and op.role}
+    return Program(flat.code, flat.initial, arguments, flat.fills, roles)
 
 
 def _joined_copies(kernel: Kernel) -> frozenset[Op]:
@@ -106,7 +110,9 @@ class _Flattener:
         return register
 
     def is_blocking(self, op: Op) -> bool:
-        return any(isinstance(i, gpu.Barrier) or i in self.joined or _spins(i) for i in op.walk())
+        return any(
+            isinstance(i, gpu.Barrier) or type(i) in CONDITIONS or i in self.joined or _spins(i) for i in op.walk()
+        )
 
     def define(self, values: Sequence[Value]) -> tuple[int, ...]:
         for value in values:
@@ -155,12 +161,26 @@ class _Flattener:
                 return self.emit_op(op)
 
     def emit_op(self, op: Op) -> Instr:
+        if type(op) in CONDITIONS:
+            return self.emit_wait(op)
         if op in self.joined:
             self.append(BarrierInstr(op))
         instr = self.append(OpInstr(op, rule_of(op), self.read(op.operands), self.define(op.results)))
         if op in self.joined:
             self.append(BarrierInstr(op))
         return instr
+
+    def emit_wait(self, op: Op) -> Instr:
+        """An op with a condition: it may have a rule, too."""
+        condition, operands = CONDITIONS[type(op)], self.read(op.operands)
+        if condition.after:
+            ticket = self.scratch()
+            self.append(OpInstr(op, rule_of(op), operands, (ticket,)))
+            return self.append(WaitInstr(op, condition, (ticket, *operands), free=[ticket]))
+        wait = self.append(WaitInstr(op, condition, operands))
+        if type(op) not in RULES:
+            return wait
+        return self.append(OpInstr(op, rule_of(op), operands, self.define(op.results)))
 
     def emit_if(self, op: control.If) -> Instr:
         blocking = self.is_blocking(op)

@@ -28,6 +28,11 @@ def block_id(c: Cohort, op: gpu.BlockId) -> Any:
     return c.chunk.machine.positions.block(c, op.axis, numpy_dtype(op.dtype))
 
 
+@rule(gpu.GridSize)
+def grid_size(c: Cohort, op: gpu.GridSize) -> Any:
+    return np.array(c.chunk.machine.launch.grid[op.axis], numpy_dtype(op.dtype))
+
+
 @rule(gpu.WarpId)
 def warp_id(c: Cohort, op: gpu.WarpId) -> Any:
     return c.warps.astype(numpy_dtype(op.dtype))[:, :, None]

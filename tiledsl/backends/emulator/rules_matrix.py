@@ -85,7 +85,8 @@ def _layout_of(value: Value) -> tuple[FragmentType, FragmentLayout]:
 def _coordinates(c: Cohort, type_: FragmentType) -> tuple[Ints, Ints]:
     """Row and column of each element that the lanes hold: [elements, groups or 1, warps, 32]."""
     rows, columns = coordinates(type_.held_as, type_.dims, type_.dtype.bits)
-    return rows[:, c.warps], columns[:, c.warps]
+    warps = c.warps % rows.shape[1]
+    return rows[:, warps], columns[:, warps]
 
 
 @rule(matrix.Coordinates)
@@ -104,6 +105,16 @@ def convert(c: Cohort, op: matrix.Convert, fragment: Fragment) -> Fragment:
             "go through shared memory",
         )
     return tuple(fragment[source] for source in sources if source is not None)
+
+
+@rule(matrix.Slice)
+def take_columns(c: Cohort, op: matrix.Slice, fragment: Fragment) -> Fragment:
+    type_, layout = _layout_of(op.fragment)
+    rows, columns = layout.tiles(type_.dims)
+    size, width = layout.tile_size, layout.tile[1]
+    first, count = (n // width for n in op.columns)
+    tiles = [row * columns + column for row in range(rows) for column in range(first, first + count)]
+    return tuple(element for tile in tiles for element in fragment[tile * size : (tile + 1) * size])
 
 
 @rule(matrix.FromWords)

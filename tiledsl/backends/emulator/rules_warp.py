@@ -39,6 +39,11 @@ def shuffle(c: Cohort, op: warp.Shuffle, value: Any, lane: Any) -> Any:
     return np.take_along_axis(np.broadcast_to(values, shape), np.broadcast_to(source, shape), axis=2)
 
 
+@rule(warp.Uniform)
+def uniform(c: Cohort, op: warp.Uniform, value: Any) -> Any:
+    return value
+
+
 @rule(warp.Vote)
 def vote(c: Cohort, op: warp.Vote, predicate: Any) -> Any:
     require_whole_warps(c, op)

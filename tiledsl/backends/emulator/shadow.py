@@ -14,14 +14,37 @@ from numpy.typing import NDArray
 
 from tiledsl.backends.emulator.options import Access, Hook, LaunchInfo
 from tiledsl.ir.core import Op
+from tiledsl.ir.ops import matrix, mem, tma, wgmma
 
-__all__ = ["DOES", "Bools", "Ints", "Ops", "ShadowHook"]
+__all__ = ["DOES", "PROXY_OPS", "Bools", "Ints", "Ops", "ShadowHook", "holders"]
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-DOES = {"read": "reads", "write": "writes", "atomic": "atomically updates", "async": "copies to"}
+DOES = {
+    "read": "reads",
+    "write": "writes",
+    "atomic": "atomically updates",
+    "async": "copies to",
+    "fetch": "lets TMA or wgmma read",
+    "mbarrier": "uses an mbarrier at",
+}
 """What a thread does in an access of a kind, for messages."""
+
+MATRIX_OPS = (matrix.LdMatrix, matrix.StMatrix, mem.LdMatrix, mem.StMatrix)
+PROXY_OPS = (tma.Load, tma.MapLoad, tma.Store, tma.MapStore, wgmma.Mma, wgmma.Instruction)
+"""Ops that let others than threads touch shared memory."""
+
+
+def holders(op: Op, threads: Ints, cells: int, granule: int) -> Ints | None:
+    """For every cell of the rows that the lanes of a matrix op address, the lane whose register it is loaded to or
+    stored from; None for other ops, where it is the lane that gives the address."""
+    if not isinstance(op, MATRIX_OPS):
+        return None
+    row = threads[:, None] % 8
+    byte = np.arange(cells // len(threads)) * granule
+    held = 4 * (byte // 2) + row // 2 if op.trans else 4 * row + byte // 4
+    return held.ravel()
 
 
 class Ops:

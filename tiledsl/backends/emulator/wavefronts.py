@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiledsl.backends.emulator.options import Access, Hook
+from tiledsl.backends.emulator.shadow import PROXY_OPS
 from tiledsl.ir.core import Op
 from tiledsl.ir.ops import async_copy, matrix, mem
 from tiledsl.layout.banks import BANKS, PHASES, WORD, Kind, Phases
@@ -68,7 +69,12 @@ class WavefrontCount(Hook):
         return sum(count.wavefronts for count in self.counts.values() if count.kind == kind)
 
     def on_access(self, access: Access) -> None:
-        if access.space != "shared" or not len(access.threads):
+        if (
+            access.space != "shared"
+            or not len(access.threads)
+            or isinstance(access.op, PROXY_OPS)
+            or access.kind == "mbarrier"
+        ):
             return
         kind = OWN_KINDS.get(type(access.op)) or KINDS[access.kind]
         groups, warps, lanes = _by_warp(access)

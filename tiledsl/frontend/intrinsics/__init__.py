@@ -2,14 +2,40 @@
 
 from tiledsl.frontend.intrinsics import (
     async_copies,
+    barriers,
     debug,
     instructions,
     launch,
     matrices,
     memory,
+    rings,
+    roles,
     scalars,
+    schedules,
+    stores,
     sync,
     tiles,
+    tma,
+    turns,
+    warpgroups,
 )
 
-__all__ = ["async_copies", "debug", "instructions", "launch", "matrices", "memory", "scalars", "sync", "tiles"]
+__all__ = [
+    "async_copies",
+    "barriers",
+    "debug",
+    "instructions",
+    "launch",
+    "matrices",
+    "memory",
+    "rings",
+    "roles",
+    "scalars",
+    "schedules",
+    "stores",
+    "sync",
+    "tiles",
+    "tma",
+    "turns",
+    "warpgroups",
+]

@@ -9,7 +9,8 @@ from tiledsl.errors import CompileError
 from tiledsl.frontend.bindings import Unusable, describe, is_token, leaves
 from tiledsl.frontend.calls import Call, intrinsic
 from tiledsl.frontend.frame import Unit
-from tiledsl.frontend.intrinsics.tiles import add_copy, copied_views
+from tiledsl.frontend.intrinsics.roles import refuse_in_role
+from tiledsl.frontend.intrinsics.tiles import IN_ROLES, add_copy, copied_views
 from tiledsl.frontend.views import memory_name, memory_type
 from tiledsl.ir.core import Value
 from tiledsl.ir.ops import async_copy
@@ -26,6 +27,7 @@ NO_TOKEN = Unusable(
 @intrinsic(lang.copy_async)
 def _copy_async(call: Call) -> Value | Unusable:
     what = "copy_async()"
+    refuse_in_role(call, what, IN_ROLES)
     src, dst = copied_views(call, what)
     if isinstance(memory_type(src), SharedType) or isinstance(memory_type(dst), GlobalType):
         found = " to ".join(f"{memory_name(view)} ({memory_type(view)})" for view in (src, dst))

@@ -6,7 +6,7 @@ from typing import Any
 
 from tiledsl import lang
 from tiledsl.frontend.arithmetic import as_value
-from tiledsl.frontend.bindings import contains_value, describe, has_operators, is_register, is_token
+from tiledsl.frontend.bindings import LanguageObject, contains_value, describe, has_operators, is_register, is_token
 from tiledsl.frontend.calls import Call, intrinsic
 from tiledsl.frontend.fragments import is_distributed
 from tiledsl.ir.core import Value
@@ -33,7 +33,8 @@ def _print(call: Call) -> Any:
             text, literal = f"{text}{_not_a_place(literal)}{{}}", ""
             operands.append(call.builder.cast(value, F32) if value.type.is_matrix else value)
         elif has_operators(value):
-            raise call.error(f"print() of {describe(value)}", "print its elements, or the start of a range")
+            fix = value.offers if isinstance(value, LanguageObject) else "print its elements, or the start of a range"
+            raise call.error(f"print() of {describe(value)}", fix)
         elif contains_value(value):
             raise call.error("print() of a list with run-time values", "print its elements")
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from math import prod
 from typing import Any
 
 from tiledsl import lang
@@ -10,15 +11,19 @@ from tiledsl.frontend.arithmetic import binary
 from tiledsl.frontend.bindings import Range, Ranges, contains_value, describe
 from tiledsl.frontend.calls import Call, intrinsic
 from tiledsl.frontend.fragments import MAX_THREADS
+from tiledsl.frontend.hopper import Processors
+from tiledsl.frontend.intrinsics.barriers import needs_hopper
 from tiledsl.ir.core import Value
 from tiledsl.ir.expr import FUNCTIONS, BinExpr, ConstExpr, Expr, NameExpr
 from tiledsl.ir.ops import arith, gpu, tile
 from tiledsl.ir.types import DType, GlobalType
 
-__all__: list[str] = []
+__all__ = ["host_expression"]
 
 MAX_THREADS_Z = 64
 MAX_BLOCKS = 32
+MAX_CLUSTER = 8
+"""Blocks that every GPU with clusters takes. (PTX ISA: .maxnctapersm and the portable cluster size.)"""
 
 
 def _once(call: Call, what: str, declared: Any) -> tuple[Any, ...]:
@@ -41,7 +46,8 @@ def _positions(call: Call, op: type[gpu.ThreadId] | type[gpu.BlockId], count: in
 @intrinsic(lang.grid)
 def _grid(call: Call) -> Any:
     extents = _once(call, "grid", call.frame.unit.grid)
-    call.frame.unit.grid = tuple(_host_expression(call, extent) for extent in extents)
+    call.frame.unit.grid = tuple(host_expression(call, extent) for extent in extents)
+    call.frame.unit.cluster = _cluster(call, call.frame.unit.grid)
     return _positions(call, gpu.BlockId, len(extents))
 
 
@@ -62,11 +68,44 @@ def _threads(call: Call) -> Any:
     blocks: Any = call["blocks"]
     if not isinstance(blocks, int) or isinstance(blocks, bool) or not 0 <= blocks <= MAX_BLOCKS:
         raise call.error(f"blocks= is a compile-time int from 0 to {MAX_BLOCKS}, got {describe(blocks)}")
+    level: Any = call["assembler_level"]
+    if not isinstance(level, int) or isinstance(level, bool) or not 0 <= level <= 3:
+        message = f"assembler_level= is a compile-time int from 0 to 3, got {describe(level)}"
+        raise call.error(message, "leave it out, which is 3")
     call.frame.unit.threads, call.frame.unit.blocks_per_sm = extents, blocks
+    call.frame.unit.assembler_level = level
     return _positions(call, gpu.ThreadId, len(extents))
 
 
-def _host_expression(call: Call, extent: Any) -> Expr:
+def _cluster(call: Call, grid: tuple[Expr, ...]) -> tuple[int, int, int]:
+    """``cluster=`` as three extents."""
+    given: Any = call["cluster"]
+    sizes: tuple[Any, ...] = given if isinstance(given, tuple) else (given,)  # pyright: ignore
+    if len(sizes) > len(grid) or any(not isinstance(n, int) or isinstance(n, bool) or n < 1 for n in sizes):
+        shown = describe(given) if contains_value(given) else str(sizes)
+        raise call.error(
+            f"cluster= is as many positive ints as the grid has axes, at most; got {shown}", "cluster=(2, 1)"
+        )
+    if prod(sizes) > MAX_CLUSTER:
+        raise call.error(f"a cluster of {prod(sizes)} blocks; at most {MAX_CLUSTER} are portable", "use a smaller one")
+    for axis, (blocks, size) in enumerate(zip(grid, sizes, strict=False)):
+        if isinstance(blocks, ConstExpr) and blocks.value % size:
+            message = f"clusters of {size} blocks along {'xyz'[axis]} in a grid of {blocks}, which that does not divide"
+            raise call.error(message, f"round the grid up: cdiv({blocks}, {size}) * {size}")
+    if prod(sizes) > 1:
+        needs_hopper(call, "a cluster")
+    x, y, z = (*sizes, 1, 1, 1)[:3]
+    return x, y, z
+
+
+@intrinsic(lang.grid_size)
+def _grid_size(call: Call) -> Any:
+    if call["axis"] not in (0, 1, 2) or isinstance(call["axis"], bool):
+        raise call.error(f"grid_size() takes an axis, 0 to 2, got {describe(call['axis'])}")
+    return call.builder.value(gpu.GridSize(axis=call["axis"]))
+
+
+def host_expression(call: Call, extent: Any) -> Expr:
     """A grid extent as an expression that the launch evaluates, read off the ops that compute it."""
     if isinstance(extent, int) and not isinstance(extent, bool):
         return ConstExpr(extent)
@@ -78,16 +117,18 @@ def _host_expression(call: Call, extent: Any) -> Expr:
     match owner:
         case arith.Constant() if owner.dtype.is_integer:
             return ConstExpr(owner.value)
+        case Processors():
+            return NameExpr("processors")
         case tile.Dim() if type(owner) is tile.Dim:
             tensor = owner.tensor.type
             assert isinstance(tensor, GlobalType)
             size = tensor.dims[owner.axis]
             return ConstExpr(size) if isinstance(size, int) else NameExpr(size)
         case arith.Cast() if isinstance(extent.type, DType) and extent.type.is_integer:
-            return _host_expression(call, owner.src)
+            return host_expression(call, owner.src)
         case arith.Scalar() if owner.fn.name in FUNCTIONS:
             a, b = owner.operands
-            return BinExpr(owner.fn.name, _host_expression(call, a), _host_expression(call, b))
+            return BinExpr(owner.fn.name, host_expression(call, a), host_expression(call, b))
         case _:
             raise call.error(
                 "a grid extent depends on something that the host does not know before the launch",

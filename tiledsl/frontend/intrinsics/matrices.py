@@ -6,9 +6,10 @@ from typing import Any
 
 from tiledsl import lang
 from tiledsl.errors import CompileError
-from tiledsl.frontend.bindings import View, contains_value, describe, is_place
+from tiledsl.frontend.bindings import LanguageObject, View, contains_value, describe, is_place
 from tiledsl.frontend.calls import Call, intrinsic
 from tiledsl.frontend.fragments import EXAMPLE, distributed, is_distributed
+from tiledsl.frontend.intrinsics.roles import refuse_in_role
 from tiledsl.frontend.intrinsics.tiles import add_copy, bytes_at_once, require_static
 from tiledsl.frontend.views import as_view, base_origin, memory_name, memory_type, unit_axis
 from tiledsl.ir.core import Value
@@ -22,6 +23,7 @@ from tiledsl.passes.thread_map import even_widths, plan_copy
 
 __all__: list[str] = []
 
+_fragment_class: Any = lang.Fragment
 OPERAND_NAMES = {"a": "left operand", "b": "right operand", "acc": "accumulator"}
 
 
@@ -46,7 +48,9 @@ def _held(call: Call, name: str, what: str) -> tuple[Value, FragmentType, Fragme
     if is_distributed(value):
         return value, value.type, value.type.layout
     fix = f"make it with one: fragment(shape, f32, {EXAMPLE})"
-    if is_place(value):
+    if isinstance(value, LanguageObject):
+        fix = value.offers
+    elif is_place(value):
         fix = "load it: load_matrix(As[:, kk], acc.a)"
     elif isinstance(value, Value) and isinstance(value.type, FragmentType) and what != "mma()":
         fix = f"{fix}; a thread's own is written with t.store(i, j, x) or t.put(i, j, x)"
@@ -170,6 +174,7 @@ def _store(call: Call) -> None:
 def _staged_store(call: Call, value: Value, type_: FragmentType) -> None:
     """``store(x, dst, via=S)``: through a shared tile, from which whole rows are copied."""
     what = "store()"
+    refuse_in_role(call, "store() with via=", "store_tma(x, C[m, n], via=...), or store() without via=")
     if not is_place(call["via"]) or not isinstance(memory_type(call["via"]), SharedType):
         shape = ", ".join(map(str, type_.dims))
         fix = f"pass via=shared(({shape}), {type_.dtype}), which may lie over= tiles that are done with"
@@ -260,6 +265,23 @@ def _operand_dtypes() -> str:
 
 
 # -- between layouts -------------------------------------------------------------------------------
+
+
+@intrinsic(_fragment_class.columns)
+def _columns(call: Call) -> Value:
+    what = ".columns()"
+    value, type_, layout = _held(call, "self", what)
+    first, count = call["first"], call["count"]
+    if layout.operand != "acc" or layout.warps[1] != 1:
+        message = f"{what} of a fragment held as {layout}"
+        raise call.error(message, "it takes accumulators whose warps lie along m alone")
+    unit, total = layout.tile[1], type_.dims[1]
+    if any(not isinstance(n, int) or isinstance(n, bool) or n % unit for n in (first, count)):
+        shown = ", ".join(describe(n) if contains_value(n) else str(n) for n in (first, count))
+        raise call.error(f"{what} takes compile-time multiples of {unit}, got {shown}", f"x.columns(0, {unit})")
+    if count <= 0 or not 0 <= first <= total - count:
+        raise call.error(f"columns {first} to {first + count - 1} of a fragment of {total}", "stay within it")
+    return call.builder.value(matrix.Slice(value, columns=(first, count)))
 
 
 @intrinsic(lang.convert)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tiledsl import lang
@@ -17,7 +18,7 @@ from tiledsl.ir.ops import tile
 from tiledsl.ir.ops.arith import Bitcast
 from tiledsl.ir.types import BOOL, INDEX, DType, FragmentType, SharedType
 from tiledsl.lang import ir_dtype
-from tiledsl.layout.shared import AUTO, Layout
+from tiledsl.layout.shared import AUTO, Layout, Paneled
 
 scalar_class: Any = lang.Scalar
 fragment_class: Any = lang.Fragment
@@ -72,8 +73,10 @@ def _layout(call: Call, type_: SharedType) -> str:
     if layout is None:
         return AUTO
     if not isinstance(layout, Layout):
-        fix = "pass row_major, padded(n), swizzled(...), or None to let the compiler choose"
+        fix = "pass row_major, padded(n), swizzled(...), swizzle_128b, or None to let the compiler choose"
         raise call.error(f"layout= takes a layout, got {describe(layout)}", fix)
+    if isinstance(layout, Paneled):
+        layout = replace(layout, element=type_.dtype.bytes)
     problem = layout.problem(type_.dims)
     if problem is not None:
         raise call.error(problem.message, problem.fix)

@@ -6,6 +6,7 @@ from typing import Any
 
 from tiledsl import lang
 from tiledsl.frontend.calls import Call, intrinsic
+from tiledsl.frontend.intrinsics.roles import group_barrier
 from tiledsl.ir.ops import gpu
 
 __all__: list[str] = []
@@ -13,7 +14,7 @@ __all__: list[str] = []
 
 @intrinsic(lang.barrier)
 def _barrier(call: Call) -> Any:
-    call.builder.add(gpu.Barrier())
+    group_barrier(call)
 
 
 @intrinsic(lang.syncwarp)

@@ -7,13 +7,14 @@ from tiledsl.frontend.arithmetic import as_value, elements
 from tiledsl.frontend.bindings import Range, Ranges, View, describe, is_place, is_register
 from tiledsl.frontend.calls import Call, intrinsic
 from tiledsl.frontend.fragments import is_distributed
+from tiledsl.frontend.intrinsics.roles import refuse_in_role
 from tiledsl.frontend.views import as_view, base_origin, memory_name, memory_type
 from tiledsl.ir.core import Value
 from tiledsl.ir.ops import tile
 from tiledsl.ir.types import INDEX, DType, FragmentType
-from tiledsl.layout.orders import ORDERS
+from tiledsl.layout.orders import BLOCKS, ORDERS
 
-__all__ = ["add_copy", "bytes_at_once", "copied_views", "require_static"]
+__all__ = ["IN_ROLES", "add_copy", "bytes_at_once", "copied_views", "require_static"]
 
 
 def _size(call: Call, what: str) -> int:
@@ -45,11 +46,15 @@ def _tiles(call: Call) -> Ranges:
     return Ranges(_index(call, "extent"), _size(call, "tiles()"))
 
 
+IN_ROLES = "tma_load() in a role with threads=1; or elements, with load_fragment() and store()"
+
+
 # -- copy ------------------------------------------------------------------------------------------
 
 
 @intrinsic(lang.copy)
 def _copy(call: Call) -> None:
+    refuse_in_role(call, "copy()", IN_ROLES)
     src, dst = copied_views(call, "copy()")
     add_copy(call, tile.Copy, src, dst, bytes_at_once(call, memory_type(src).dtype, "copy()"))
 
@@ -134,9 +139,10 @@ def _outer_fma(call: Call) -> Value:
         raise call.error(f"outer_fma() is not defined for {dtype}", "it takes floats")
     if order not in ORDERS:
         raise call.error(f"no such order: {order!r}", f"use one of {', '.join(ORDERS)}")
-    if order == "spiral" and (m % 8 or n % 8):
-        fix = "make both extents multiples of 8, or use order='serpentine'"
-        raise call.error(f"the spiral goes through blocks of 8 x 8, and acc is {m} x {n}", fix)
+    down, across = BLOCKS.get(order, (1, 1))
+    if m % down or n % across:
+        fix = f"make the extents multiples of {down} and {across}, or use order='serpentine'"
+        raise call.error(f"{order!r} goes through blocks of {down} x {across}, and acc is {m} x {n}", fix)
     rows, columns, sums = elements(a, call.frame), elements(b, call.frame), elements(acc, call.frame)
     for i, j in ORDERS[order](m, n):
         sums[i * n + j] = call.builder.scalar("fma", rows[i], columns[j], sums[i * n + j])

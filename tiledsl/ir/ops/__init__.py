@@ -1,5 +1,19 @@
 """All ops, one file a family. Importing this package registers every op in `ir.core.OPS`."""
 
-from tiledsl.ir.ops import arith, async_copy, control, debug, gpu, matrix, mem, ptx, tile, warp
+from tiledsl.ir.ops import arith, async_copy, barriers, control, debug, gpu, matrix, mem, ptx, tile, tma, warp, wgmma
 
-__all__ = ["arith", "async_copy", "control", "debug", "gpu", "matrix", "mem", "ptx", "tile", "warp"]
+__all__ = [
+    "arith",
+    "async_copy",
+    "barriers",
+    "control",
+    "debug",
+    "gpu",
+    "matrix",
+    "mem",
+    "ptx",
+    "tile",
+    "tma",
+    "warp",
+    "wgmma",
+]

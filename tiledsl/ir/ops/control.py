@@ -44,10 +44,15 @@ class If(Op):
     """``%r = control.if %condition {then} {else}``. Both blocks end in a `Yield` of the same types.
 
     likely: the condition nearly always holds; what the second block costs decides nothing.
+    predicated: asynchronous copies in the first block shall have the condition as their predicate, without a branch.
+    role: (first, count): the first block is that of exactly these warps, all of them or, where `count` is 0, of one
+    thread of warp `first`: a role of the block. Its `gpu.barrier`s and collective ops are the role's own.
     """
 
     name = "control.if"
     likely = attribute(bool, False)
+    predicated = attribute(bool, False)
+    role = attribute[tuple[int, ...]](tuple, ())
     condition = operand(0)
 
     @property

@@ -7,7 +7,7 @@ from typing import Sequence
 from tiledsl.ir.core import Op, attribute
 from tiledsl.ir.types import I32, INDEX, DType, Type
 
-__all__ = ["Barrier", "BlockId", "Fence", "LaneId", "Position", "SyncWarp", "ThreadId", "WarpId"]
+__all__ = ["Barrier", "BlockId", "Fence", "GridSize", "LaneId", "Position", "SyncWarp", "ThreadId", "WarpId"]
 
 
 class Position(Op):
@@ -33,6 +33,13 @@ class BlockId(Position):
     """Index of the block in the grid along `axis`."""
 
     name = "gpu.block_id"
+    axis = attribute(int)
+
+
+class GridSize(Position):
+    """How many blocks the grid has along `axis`. (PTX ISA: %nctaid.)"""
+
+    name = "gpu.grid_size"
     axis = attribute(int)
 
 

@@ -21,6 +21,7 @@ __all__ = [
     "LdMatrix",
     "Load",
     "Mma",
+    "Slice",
     "StMatrix",
     "Store",
     "ToWords",
@@ -170,6 +171,31 @@ class Convert(Op):
     def verify(self) -> None:
         src, dst = _distributed(self, self.fragment.type), _distributed(self, self.type)
         self.require((src.dtype, src.dims) == (dst.dtype, dst.dims), f"{src} and {dst} differ in more than the layout")
+
+
+class Slice(Op):
+    """Some columns of an accumulator, as one of fewer columns in the same layout: each thread keeps what it holds.
+
+    columns: (first, count), both multiples of the columns of one instruction.
+    """
+
+    name = "matrix.slice"
+    level = "tile"
+    columns = attribute[tuple[int, ...]](tuple)
+    fragment = operand(0)
+
+    def infer(self) -> Sequence[Type]:
+        type_ = _distributed(self, self.operands[0].type)
+        self.require(len(self.columns) == 2, "takes the first column and how many")
+        return (FragmentType(type_.dtype, (type_.dims[0], self.columns[1]), type_.layout),)
+
+    def verify(self) -> None:
+        type_ = _distributed(self, self.fragment.type)
+        layout, (first, count) = type_.held_as, self.columns
+        self.require(layout.operand == "acc" and layout.warps[1] == 1, f"takes columns out of {layout}")
+        width = layout.tile[1]
+        whole = first % width == 0 and count % width == 0
+        self.require(whole and count > 0 and 0 <= first <= type_.dims[1] - count, f"columns {self.columns} of {type_}")
 
 
 class FromWords(Op):

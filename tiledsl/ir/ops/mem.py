@@ -7,7 +7,7 @@ from typing import Sequence
 from tiledsl.ir.core import Op, Value, attribute, operand
 from tiledsl.ir.ops.tile import VECTOR_BYTES
 from tiledsl.ir.ops.tile import AtomicAdd as TileAtomicAdd
-from tiledsl.ir.types import I32, I64, U32, DType, PtrType, Type
+from tiledsl.ir.types import BOOL, I32, I64, U32, DType, PtrType, Type
 
 __all__ = ["AtomicAdd", "CpAsync", "LdMatrix", "Load", "Offset", "SharedBase", "StMatrix", "Store"]
 
@@ -144,8 +144,11 @@ class StMatrix(Op):
 
 
 class CpAsync(Op):
-    """Begins a copy of `bytes` from global memory, operand 1, to shared memory, operand 0. Operand 2, if given, is an
-    i32: how many of the bytes to read; the others arrive as zeros. (PTX ISA: cp.async, src-size.)"""
+    """Begins a copy of `bytes` from global memory, operand 1, to shared memory, operand 0.
+
+    Two more operands may follow. An i32: how many of the bytes to read; the others arrive as zeros (PTX ISA: cp.async,
+    src-size). A bool, the instruction's predicate: where it is false, nothing is copied.
+    """
 
     name = "mem.cp_async"
     level = "thread"
@@ -155,17 +158,22 @@ class CpAsync(Op):
 
     @property
     def src_bytes(self) -> Value | None:
-        return self.operands[2] if len(self.operands) > 2 else None
+        return next((v for v in self.operands[2:] if v.type == I32), None)
+
+    @property
+    def condition(self) -> Value | None:
+        return next((v for v in self.operands[2:] if v.type == BOOL), None)
 
     def verify(self) -> None:
-        self.require(len(self.operands) in (2, 3), "takes two addresses, and how many bytes to read")
+        given = [v.type for v in self.operands[2:]]
+        known = given in ([], [I32], [BOOL], [I32, BOOL])
+        self.require(known, "takes two addresses, how many bytes to read (an i32) and a condition (a bool)")
         _shared(self, 0)
         type_ = self.src.type
         self.require(isinstance(type_, PtrType) and type_.space == "global", f"{type_} is not in global memory")
         self.require(self.bytes in (4, 8, 16), f"copies {self.bytes} bytes")
         whole = all(isinstance(v.type, PtrType) and self.bytes % v.type.dtype.bytes == 0 for v in (self.dst, self.src))
         self.require(whole, "copies a part of an element")
-        self.require(self.src_bytes is None or self.src_bytes.type == I32, "the number of bytes is an i32")
 
 
 def _shared(op: Op, position: int) -> None:

@@ -85,7 +85,7 @@ class SharedAlloc(Op):
     @property
     def placement(self) -> Layout:
         """The layout; row order where none is chosen."""
-        return ROW if self.layout == AUTO else parse_layout(self.layout)
+        return ROW if self.layout == AUTO else parse_layout(self.layout, self.type.dtype.bytes)
 
     @property
     def bytes(self) -> int:

@@ -7,7 +7,7 @@ from typing import Sequence
 from tiledsl.ir.core import Op, attribute, operand
 from tiledsl.ir.types import BOOL, I32, U32, DType, Type
 
-__all__ = ["Shuffle", "Vote"]
+__all__ = ["Shuffle", "Uniform", "Vote"]
 
 
 class Shuffle(Op):
@@ -32,6 +32,21 @@ class Shuffle(Op):
         self.require(self.width in (1, 2, 4, 8, 16, 32), f"width {self.width} is not a power of two up to 32")
         self.require(isinstance(self.value.type, DType), "shuffles a scalar")
         self.require(self.lane.type == I32, "the lane is an i32")
+
+
+class Uniform(Op):
+    """A u32 that all lanes of the warp agree on, as itself: told so, ptxas computes what follows from it once a warp.
+    (PTX ISA: redux.sync.)"""
+
+    name = "warp.uniform"
+    scope = "warp"
+    value = operand(0)
+
+    def infer(self) -> Sequence[Type]:
+        return (U32,)
+
+    def verify(self) -> None:
+        self.require(self.value.type == U32, "the value is a u32")
 
 
 class Vote(Op):

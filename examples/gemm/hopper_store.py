@@ -1,0 +1,63 @@
+"""The result by TMA: from registers to shared memory in matrices, and from there in the background.
+
+A thread's own elements of the result are pairs, scattered over rows: stored directly, they take one access a pair. By
+way of `out` they leave as whole rows, while the next tile is being multiplied.
+"""
+
+from typing import TypeVar
+
+from hopper_tiles import as_stored, chunks, matrix, staging
+
+from tiledsl import (
+    Float,
+    Global,
+    Ring,
+    const,
+    f32,
+    persistent,
+    role,
+    store_tma,
+    tile_kernel,
+    tile_schedule,
+    tma_load,
+    wgmma,
+)
+from tiledsl.dims import K, M, N
+
+D = TypeVar("D", bound=Float)
+
+
+@tile_kernel(arch="sm_90a")
+def hopper_store(
+    A: Global[D, M, K],
+    B: Global[D, K, N],
+    C: Global[D, M, N],
+    *,
+    BM: const = 128,
+    BN: const = 256,
+    BK: const = 64,
+    STAGES: const = 4,
+    GROUP: const = 8,
+):
+    work = persistent(tile_schedule(M, N, K, (BM, BN, BK), GROUP))
+    ring = Ring(STAGES, a=staging(A, BM, BK), b=staging(B, BK, BN))
+    out = chunks(C, 2, BM, BN)
+    with role("load", registers=24, threads=1):
+        for t in work:
+            for k in t.k:
+                with ring.fill() as s:
+                    tma_load(as_stored(A[t.m, k]), s.a)
+                    tma_load(as_stored(B[k, t.n]), s.b)
+    with role("math", warpgroups=2, registers=240):
+        for t in work:
+            acc = wgmma.accumulator((BM, BN), f32)
+            for _ in t.k:
+                with ring.use(in_flight=1) as s:
+                    acc = wgmma(matrix(s.a, A), matrix(s.b, B), acc)
+            store_tma(acc.wait().to(C.dtype), C[t.m, t.n], via=out)
+
+
+if __name__ == "__main__":
+    from gallery import main
+
+    main(hopper_store)

@@ -1,0 +1,44 @@
+"""What the Hopper steps share: operands in shared memory, as they lie in global memory, and seen as matrices.
+
+TMA copies boxes whose rows run along the axis of stride 1. wgmma reads 16-bit operands either way, so an operand keeps
+in shared memory the order that it has in global memory.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from tiledsl import Memory, Scalar, SharedTile, View, shared, swizzle_32b, swizzle_64b, swizzle_128b, tile_function
+
+__all__ = ["as_stored", "chunks", "matrix", "staging"]
+
+D = TypeVar("D", bound=Scalar)
+
+
+@tile_function
+def staging(X: Memory[D], rows: int, columns: int, stages: int = 0) -> SharedTile[D]:
+    """Room for a tile of rows x columns of X, as X lies in memory, or for so many `stages` of it."""
+    turned = X.unit == X.rank - 2
+    dims = (columns, rows) if turned else (rows, columns)
+    return shared((stages, dims[0], dims[1]) if stages else dims, X.dtype, layout=swizzle_128b)
+
+
+@tile_function
+def as_stored(part: View[D]) -> View[D]:
+    """Rows and columns of a part of an operand in the order in which they lie in memory."""
+    return part if part.unit == 1 else part.T
+
+
+@tile_function
+def matrix(tile: Memory[D], X: Memory[D]) -> Memory[D]:
+    """A tile that `staging` made for X, as rows x columns."""
+    return tile.T if X.unit == X.rank - 2 else tile
+
+
+@tile_function
+def chunks(X: Memory[D], buffers: int, rows: int, columns: int) -> SharedTile[D]:
+    """Room for the result: so many buffers of rows x 128 bytes, or of less where that does not divide `columns`."""
+    size = X.dtype.bytes
+    span = 128 if columns * size % 128 == 0 else 64 if columns * size % 64 == 0 else 32
+    layout = swizzle_128b if span == 128 else swizzle_64b if span == 64 else swizzle_32b
+    return shared((buffers, rows, span // size), X.dtype, layout=layout)

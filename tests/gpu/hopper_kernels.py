@@ -1,0 +1,146 @@
+"""Kernels of TMA, wgmma, rings and clusters that the GPU tests run: each small, with one thing to look at."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from tiledsl import (
+    Cluster,
+    Const,
+    Global,
+    Layout,
+    Ring,
+    Scalar,
+    barrier,
+    bf16,
+    cdiv,
+    const,
+    copy,
+    f32,
+    grid,
+    persistent,
+    ptx,
+    role,
+    shared,
+    store_tma,
+    swizzle_128b,
+    threads,
+    tile,
+    tile_kernel,
+    tile_schedule,
+    tma_commit,
+    tma_load,
+    tma_prefetch,
+    tma_wait,
+    u64,
+    wgmma,
+)
+from tiledsl.dims import K, L, M, N, P, Q
+
+D = TypeVar("D", bound=Scalar)
+
+
+@tile_kernel(arch="sm_90a")
+def boxes(
+    A: Global[D, M, N],
+    C: Global[D, M, N],
+    Padded: Global[D, P, Q],
+    *,
+    BM: const = 64,
+    BN: const = 64,
+    BYTES: const = 2,
+    LAYOUT: Const[Layout] = swizzle_128b,
+):
+    """A by TMA to C, and, with what stands past the edge, by plain stores to Padded, whose extents are whole tiles."""
+    bx, by = grid(cdiv(N, BN), cdiv(M, BM))
+    t = threads(128)
+    m, n = tile(by, BM), tile(bx, BN)
+    S = shared((BM, BN), A.dtype, layout=LAYOUT)
+    full = shared((1,), u64)
+    if t == 0:
+        tma_prefetch(A)
+        ptx.mbarrier_init(full, 0, count=1)
+        ptx.fence_mbarrier_init()
+    barrier()
+    if t == 0:
+        ptx.mbarrier_expect_tx(full, 0, bytes=BM * BN * BYTES)
+        tma_load(A[m, n], S, mbarrier=(full, 0))
+    ptx.mbarrier_wait(full, 0, parity=0)
+    if t == 0:
+        store_tma(S, C[m, n])
+        tma_commit()
+    copy(S, Padded[m, n])
+    if t == 0:
+        tma_wait(0)
+
+
+@tile_kernel(arch="sm_90a")
+def batches(A: Global[bf16, L, M, N], C: Global[bf16, L, M, N], *, BM: const = 64, BN: const = 64):
+    """A batch is an axis of its own: an edge tile does not reach into the next matrix."""
+    bx, by, b = grid(cdiv(N, BN), cdiv(M, BM), L)
+    t = threads(128)
+    m, n = tile(by, BM), tile(bx, BN)
+    S = shared((BM, BN), bf16, layout=swizzle_128b)
+    full = shared((1,), u64)
+    if t == 0:
+        ptx.mbarrier_init(full, 0, count=1)
+        ptx.fence_mbarrier_init()
+    barrier()
+    if t == 0:
+        ptx.mbarrier_expect_tx(full, 0, bytes=BM * BN * 2)
+        tma_load(A[b, m, n], S, mbarrier=(full, 0))
+        ptx.mbarrier_wait(full, 0, parity=0)
+        store_tma(S, C[b, m, n])
+        tma_commit()
+        tma_wait(0)
+
+
+@tile_kernel(arch="sm_90a")
+def ring_gemm(
+    A: Global[bf16, M, K],
+    B: Global[bf16, N, K],
+    C: Global[bf16, M, N],
+    *,
+    BM: const = 128,
+    BN: const = 128,
+    BK: const = 64,
+    STAGES: const = 3,
+    GROUP: const = 8,
+    CM: const = 1,
+    CN: const = 1,
+):
+    """Persistent, a producer and two consumers; blocks of a cluster load what they share once."""
+    work = persistent(tile_schedule(M, N, K, tile=(BM, BN, BK), group=GROUP), cluster=Cluster(m=CM, n=CN))
+    ring = Ring(STAGES, a=shared((BM, BK), bf16, layout=swizzle_128b), b=shared((BN, BK), bf16, layout=swizzle_128b))
+    out = shared((BM, 64), bf16, layout=swizzle_128b)
+    with role("load", warpgroups=1, registers=40, threads=1):
+        for t in work:
+            for k in t.k:
+                with ring.fill() as s:
+                    tma_load(A[t.m, k], s.a, multicast="n" if CN > 1 else "")
+                    tma_load(B[t.n, k], s.b, multicast="m" if CM > 1 else "")
+    with role("math", warpgroups=2, registers=232):
+        for t in work:
+            acc = wgmma.accumulator((BM, BN), f32)
+            for _ in t.k:
+                with ring.use(in_flight=1) as s:
+                    acc = wgmma(s.a, s.b.T, acc)
+            store_tma(acc.wait().to(bf16), C[t.m, t.n], via=out)
+
+
+@tile_kernel(arch="sm_90a")
+def produces(X: Global[f32, N], value: f32):
+    """Lets the next grid begin before it has written anything."""
+    b = grid(cdiv(N, 128))
+    t = threads(128)
+    ptx.griddepcontrol_launch()
+    X.put(b * 128 + t, value)
+
+
+@tile_kernel(arch="sm_90a")
+def consumes(X: Global[f32, N], Y: Global[f32, N]):
+    """Begins early, and waits for the grid before it."""
+    b = grid(cdiv(N, 128))
+    t = threads(128)
+    ptx.griddepcontrol_wait()
+    Y.put(b * 128 + t, X.get(b * 128 + t) + 1)

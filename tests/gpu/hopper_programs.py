@@ -1,0 +1,224 @@
+"""TMA, rings, wgmma and clusters on a Hopper GPU: each public function runs in a process of its own.
+
+``PYTHONPATH=. python tests/gpu/hopper_programs.py NAME`` runs one by hand.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent))
+import hopper_kernels as h
+from programs import emulated, parity, raises, same_bits
+
+from tiledsl import row_major, swizzle_32b, swizzle_64b, swizzle_128b
+from tiledsl.errors import CompileErrors, KernelArgumentError
+
+Array = Any
+
+
+def _numbers(shape: tuple[int, ...], dtype: Any, seed: int = 0) -> Array:
+    """Random, of every kind that the dtype has."""
+    return np.random.default_rng(seed).integers(0, 100, shape).astype(dtype)
+
+
+def _boxes(A: Array, C: Array, **consts: Any) -> Array:
+    """Run `boxes` on a GPU; what came with the edge."""
+    bm, bn = consts.get("BM", 64), consts.get("BN", 64)
+    m, n = A.shape
+    padded = np.full((-(-m // bm) * bm, -(-n // bn) * bn), 77).astype(A.dtype)
+    h.boxes(A, C, padded, **consts, device="gpu")
+    return padded
+
+
+def _check_boxes(A: Array, **consts: Any) -> None:
+    """C is A, and what lies past the edge is 0; the emulator says the same."""
+    m, n = A.shape
+    C = np.zeros_like(A)
+    padded = _boxes(A, C, **consts)
+    assert same_bits(C, A), consts
+    assert same_bits(padded[:m, :n], A) and not padded[m:].any() and not padded[:, n:].any(), consts
+    expected = emulated(h.boxes, A, np.zeros_like(A), np.full_like(padded, 77), **consts)
+    assert same_bits(C, expected[1]) and same_bits(padded, expected[2])
+
+
+def _problem(m: int, n: int, depth: int, seed: int = 0) -> tuple[Array, Array, Array]:
+    random = np.random.default_rng(seed)
+    A, B = (random.standard_normal((rows, depth), np.float32).astype(ml_dtypes.bfloat16) for rows in (m, n))
+    return A, B, np.full((m, n), np.nan, ml_dtypes.bfloat16)
+
+
+# -- tensor maps -------------------------------------------------------------------------------------------
+
+
+def boxes_of_every_layout() -> None:
+    for layout in (row_major, swizzle_32b, swizzle_64b, swizzle_128b):
+        for m, n in ((64, 64), (100, 72), (1, 8), (129, 200)):
+            _check_boxes(_numbers((m, n), ml_dtypes.bfloat16, m), LAYOUT=layout)
+            _check_boxes(_numbers((m, n), np.float16, n), LAYOUT=layout, BM=32, BN=128)
+
+
+def boxes_of_every_size_of_element() -> None:
+    dtypes = (np.uint8, ml_dtypes.float8_e4m3fn, np.float16, np.float32, np.int32, np.float64)
+    for dtype in dtypes:
+        size = np.dtype(dtype).itemsize
+        for layout in (row_major, swizzle_128b):
+            _check_boxes(_numbers((70, 208), dtype), LAYOUT=layout, BYTES=size, BN=128)
+
+
+def more_rows_and_columns_than_one_box() -> None:
+    """A box has at most 256 elements an axis, and a swizzle's span along the inner one."""
+    _check_boxes(_numbers((300, 136), ml_dtypes.bfloat16), BM=512, BN=64)
+    _check_boxes(_numbers((300, 520), ml_dtypes.bfloat16), BM=64, BN=320)
+
+
+def leading_dimensions() -> None:
+    """Rows with a gap, every second row, and one row whose stride means nothing."""
+    import torch
+
+    wide = torch.randn(90, 256, device="cuda").bfloat16()
+    odd = torch.randn(1, 999, device="cuda").bfloat16()
+    for A in (wide[:, :200], wide[::2, 8:136], wide[3:4], odd):
+        C = torch.zeros(A.shape[0], 1024, device="cuda", dtype=torch.bfloat16)
+        padded = torch.full([-(-n // 64) * 64 for n in A.shape], 77.0, device="cuda", dtype=torch.bfloat16)
+        h.boxes(A, C[:, 8 : 8 + A.shape[1]], padded)
+        assert torch.equal(C[:, 8 : 8 + A.shape[1]], A)
+        assert not C[:, :8].any() and not C[:, 8 + A.shape[1] :].any()
+        assert torch.equal(padded[: A.shape[0], : A.shape[1]], A)
+        assert not padded[A.shape[0] :].any() and not padded[:, A.shape[1] :].any()
+
+
+def batches_end_where_they_end() -> None:
+    for shape in ((5, 64, 64), (3, 70, 200), (1, 1, 8), (7, 63, 72)):
+        A = _numbers(shape, ml_dtypes.bfloat16)
+        C = np.zeros_like(A)
+        parity(h.batches, A, C)
+        assert same_bits(A, C)
+
+
+def what_tma_cannot_take() -> None:
+    for A in (_numbers((64, 63), ml_dtypes.bfloat16), _numbers((64, 72), ml_dtypes.bfloat16)[:, 4:]):
+        text = raises((CompileErrors, KernelArgumentError), lambda A=A: _boxes(A, np.zeros_like(A)), "16")
+        assert "A" in text and "fix:" in text
+    import torch
+
+    row = torch.ones(1, 1, 64, device="cuda", dtype=torch.bfloat16).expand(1, 64, 64)
+    C = torch.zeros(1, 64, 64, device="cuda", dtype=torch.bfloat16)
+    raises(KernelArgumentError, lambda: h.batches(row, C), "batches()", "A by TMA", "stride of axis 1 is 0 elements")
+
+
+def maps_follow_their_arrays() -> None:
+    """One plan, arrays that move: the maps are those of the arrays of this launch, in every thread."""
+    import torch
+
+    sources = [torch.randn(100, 128, device="cuda").bfloat16() for _ in range(5)]
+    targets = [torch.zeros_like(s) for s in sources]
+    padded = torch.zeros(128, 128, device="cuda", dtype=torch.bfloat16)
+    for _ in range(4):
+        for source in sources:
+            for target in targets:
+                h.boxes(source, target, padded)
+                assert torch.equal(source, target)
+    assert len(h.boxes.dispatcher.launcher.plans) == 1
+    failures: list[int] = []
+
+    def work(seed: int) -> None:
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            own, rest = torch.zeros_like(sources[0]), torch.zeros_like(padded)
+            for i in range(200):
+                h.boxes(sources[(i * seed) % 5], own, rest)
+                if i % 20 == 0 and not torch.equal(own, sources[(i * seed) % 5]):
+                    failures.append(seed)
+
+    torch.cuda.synchronize()
+    workers = [threading.Thread(target=work, args=(n,)) for n in (1, 2, 3, 4)]
+    for w in workers:
+        w.start()
+    for w in workers:
+        w.join()
+    assert not failures
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        h.boxes(sources[0], targets[1], padded)
+    targets[1].zero_()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(sources[0], targets[1])
+
+
+# -- rings, wgmma and clusters -----------------------------------------------------------------------------
+
+
+def products_parity() -> None:
+    """Edges on every side, sums of nothing, more tiles than blocks, and slots that are used many times."""
+    for size in ((128, 128, 64), (1, 8, 8), (200, 136, 72), (256, 384, 1024), (130, 264, 0)):
+        parity(h.ring_gemm, *_problem(*size))
+    parity(h.ring_gemm, *_problem(256, 512, 200), BN=256, STAGES=2)
+    parity(h.ring_gemm, *_problem(256, 512, 200), BN=192)
+
+
+def clusters_parity() -> None:
+    for size in ((256, 256, 128), (130, 520, 328), (1000, 200, 64)):
+        for shape in ({"CM": 2}, {"CN": 2}, {"CM": 4}, {"CM": 2, "CN": 2}):
+            parity(h.ring_gemm, *_problem(*size), **shape)
+
+
+def large_products() -> None:
+    import torch
+
+    for m, n, depth in ((2048, 4096, 1024), (4096, 1000, 2048)):
+        torch.manual_seed(m)
+        A, B = (torch.randn(rows, depth, device="cuda").bfloat16() for rows in (m, n))
+        exact = A.double() @ B.double().T
+        bound = 2.0**-8 * exact.abs() + -(-depth // 16) * 5.25 * 2.0**-23 * (A.double().abs() @ B.double().abs().T)
+        for consts in ({}, {"CM": 2}, {"CM": 2, "BN": 256}):
+            C = torch.full((m, n), float("nan"), device="cuda", dtype=torch.bfloat16)
+            for _ in range(3):
+                C.fill_(float("nan"))
+                h.ring_gemm(A, B, C, **consts)
+            assert bool(((C.double() - exact).abs() <= bound + 1e-40).all()), (m, n, depth, consts)
+
+
+def arrays_without_elements() -> None:
+    import torch
+
+    for m, n, depth in ((0, 8, 8), (8, 0, 8), (128, 128, 0), (0, 0, 0)):
+        A, B = (torch.ones(rows, depth, device="cuda", dtype=torch.bfloat16) for rows in (m, n))
+        C = torch.full((m, n), float("nan"), device="cuda", dtype=torch.bfloat16)
+        for _ in range(2):
+            h.ring_gemm(A, B, C)
+        assert not C.any()
+
+
+def launches_that_overlap() -> None:
+    """A grid that begins early sees everything of the one before it."""
+    import torch
+
+    X, Y = torch.zeros(1 << 22, device="cuda"), torch.zeros(1 << 22, device="cuda")
+    for value in range(100):
+        h.produces(X, float(value))
+        h.consumes(X, Y)
+        if value % 10 == 0:
+            assert bool((value + 1 == Y).all()), value
+    parity(h.consumes, np.arange(1000, dtype=np.float32), np.zeros(1000, np.float32))
+
+
+def bench_command() -> None:
+    """The benchmark of this package runs from end to end."""
+    from tiledsl.__main__ import main
+
+    file = str(Path(__file__).parent / "hopper_kernels.py")
+    small = ["--sizes", "512", "1000x520x264", "--rounds", "3", "--seconds", "0.005"]
+    assert main(["bench", f"{file}:ring_gemm", f"{file}:ring_gemm:CM=2", *small, "--load", "burst", "sustained"]) == 0
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]]()
+    print("done")

@@ -1,0 +1,190 @@
+"""The mbarriers of a chunk, and the barriers of parts of a block and of clusters: counts and phases.
+
+Arrays are [blocks, columns]; a column stands for one mbarrier's place in shared memory, the same in all blocks.
+(PTX ISA: mbarrier; barrier; barrier.cluster.)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tiledsl.errors import HazardError
+from tiledsl.ir.core import Op
+from tiledsl.ir.ops.barriers import MAX_COUNT, NAMED_BARRIERS
+from tiledsl.layout.banks import WARP
+
+__all__ = ["ClusterBarriers", "Mbarriers", "NamedBarriers", "flat"]
+
+Ints = NDArray[np.int64]
+Pairs = tuple[Ints, Ints]
+"""Rows and columns, one entry each."""
+
+ENTRY = 8
+"""Bytes of an mbarrier."""
+
+
+class Mbarriers:
+    """`count`: arrivals of each phase, 0 where no mbarrier is. `pending`: those that the phase still lacks; `bytes`:
+    what it still lacks of them (below 0: more have come than were expected); `phase`: how many have ended.
+
+    `labels`: what to call a column in messages; `users`: which ops arrive there, with their warps.
+    """
+
+    def __init__(self, blocks: int, pitch: int) -> None:
+        self.table = np.full(pitch // ENTRY, -1, np.int16)
+        self.offsets: list[int] = []
+        self.labels: list[str] = []
+        self.users: list[dict[Op, set[int]]] = []
+        none = np.zeros((blocks, 0), np.int64)
+        self.count, self.pending, self.bytes, self.phase = none, none, none, none
+
+    def columns(self, at: Ints) -> Ints:
+        """The column of each place, -1 where no mbarrier was ever."""
+        return self.table[at // ENTRY].astype(np.int64)
+
+    def live(self, rows: Ints, columns: Ints) -> NDArray[np.bool_]:
+        if not self.offsets:
+            return np.zeros(columns.shape, np.bool_)
+        return (columns >= 0) & (self.count[rows, columns] > 0)
+
+    def init(self, rows: Ints, at: Ints, label: str, base: int, count: int) -> Ints:
+        """New mbarriers; gives their columns."""
+        for offset in np.unique(at[self.columns(at) < 0]).tolist():
+            self.table[offset // ENTRY] = len(self.offsets)
+            self.offsets.append(offset)
+            self.labels.append(f"{label}[{(offset - base) // ENTRY}]")
+            self.users.append({})
+            for name in ("count", "pending", "bytes", "phase"):
+                setattr(self, name, np.pad(getattr(self, name), ((0, 0), (0, 1))))
+        columns = self.columns(at)
+        self.count[rows, columns] = self.pending[rows, columns] = count
+        self.bytes[rows, columns] = self.phase[rows, columns] = 0
+        return columns
+
+    def arrive(self, op: Op, rows: Ints, columns: Ints, warps: Ints) -> None:
+        """One arrival an entry."""
+        for column in np.unique(columns).tolist():
+            users = self.users[int(column)]
+            users.setdefault(op, set()).update(warps[columns == column].tolist())
+        np.subtract.at(self.pending, (rows, columns), 1)
+        if self.pending.min(initial=0) < 0:
+            row, column = np.argwhere(self.pending < 0)[0]
+            count, more = self.count[row, column], -self.pending[row, column]
+            raise HazardError(
+                f"{count + more} arrivals at {self.labels[column]}, a phase of which waits for {count}",
+                op.loc,
+                "wait for a phase before arriving for the next one, or let each wait for as many arrivals as there are",
+            )
+
+    def expect(self, op: Op, rows: Ints, columns: Ints, bytes_: int) -> None:
+        """Each phase waits for so many bytes more; `bytes_` may be negative: they have come."""
+        np.add.at(self.bytes, (rows, columns), bytes_)
+        if np.abs(self.bytes[rows, columns]).max(initial=0) > MAX_COUNT:
+            raise HazardError(f"more than {MAX_COUNT} bytes in one phase of an mbarrier", op.loc, "use smaller tiles")
+
+    def flip(self, rows: Ints, columns: Ints) -> Pairs:
+        """End the phases of these that lack nothing. Gives those that ended."""
+        if not len(rows):
+            return rows, columns
+        rows, columns = np.unique(np.stack([rows, columns]), axis=1)
+        over = (self.pending[rows, columns] == 0) & (self.bytes[rows, columns] == 0)
+        rows, columns = rows[over], columns[over]
+        self.phase[rows, columns] += 1
+        self.pending[rows, columns] = self.count[rows, columns]
+        return rows, columns
+
+    def describe(self, row: int, column: int, parity: int) -> str:
+        """What the phase that somebody waits for lacks."""
+        arrivals, bytes_ = int(self.pending[row, column]), int(self.bytes[row, column])
+        phase, count = int(self.phase[row, column]), int(self.count[row, column])
+        lacks = [f"{arrivals} of {count} arrivals"] if arrivals else []
+        if bytes_ > 0:
+            lacks.append(f"{bytes_} bytes that it expects")
+        if bytes_ < 0:
+            lacks.append(f"{-bytes_} bytes have come that nobody expects")
+        users = "".join(
+            f"; arriving at {op.loc}: warp{'s' * (len(warps) > 1)} {', '.join(map(str, sorted(warps)))}"
+            for op, warps in self.users[column].items()
+        )
+        text = " and ".join(lacks)
+        return (
+            f"phase {phase} (parity {parity}) of {self.labels[column]}, which lacks {text}{users or '; nobody arrives'}"
+        )
+
+
+class NamedBarriers:
+    """Barriers 1 to 15 of each block: [blocks, 16]. `arrived`: threads in the current round, of `threads`; `rounds`:
+    how many have ended."""
+
+    def __init__(self, blocks: int) -> None:
+        shape = blocks, NAMED_BARRIERS
+        self.arrived, self.threads, self.rounds = (np.zeros(shape, np.int64) for _ in range(3))
+
+    def arrive(self, op: Op, rows: Ints, numbers: Ints, threads: int) -> Ints:
+        """One warp an entry arrives. Gives the round that it arrives in, which has not ended yet for it."""
+        round_ = self.rounds[rows, numbers].copy()
+        begun = self.arrived[rows, numbers] > 0
+        expected = np.where(begun, self.threads[rows, numbers], threads)
+        if (expected != threads).any():
+            at = int(np.argmax(expected != threads))
+            raise HazardError(
+                f"barrier {numbers[at]} waits for {expected[at]} threads, and here for {threads}",
+                op.loc,
+                "let all that meet at a named barrier give the same number of threads",
+            )
+        self.threads[rows, numbers] = threads
+        np.add.at(self.arrived, (rows, numbers), WARP)
+        arrived = self.arrived[rows, numbers]
+        if (arrived > threads).any():
+            at = int(np.argmax(arrived > threads))
+            raise HazardError(
+                f"{arrived[at]} threads arrive at barrier {numbers[at]}, which waits for {threads}",
+                op.loc,
+                "use another number for other threads, or count them all",
+            )
+        return round_
+
+    def complete(self, rows: Ints, numbers: Ints) -> Pairs:
+        """End the rounds of these that are complete. Gives those that ended."""
+        rows, numbers = np.unique(np.stack([rows, numbers]), axis=1)
+        over = (self.arrived[rows, numbers] > 0) & (self.arrived[rows, numbers] == self.threads[rows, numbers])
+        rows, numbers = rows[over], numbers[over]
+        self.rounds[rows, numbers] += 1
+        self.arrived[rows, numbers] = 0
+        return rows, numbers
+
+
+class ClusterBarriers:
+    """One of each cluster: `arrived` [clusters] warps of the `alive` that have not ended; `rounds` that have ended;
+    `waits` [blocks, warps]: how many of those each warp has waited for."""
+
+    def __init__(self, clusters: Ints, warps: int) -> None:
+        """`clusters`: of each block, the number of its cluster."""
+        self.clusters = clusters
+        count = int(clusters.max()) + 1
+        self.alive = np.bincount(clusters, minlength=count) * warps
+        self.arrived, self.rounds = np.zeros(count, np.int64), np.zeros(count, np.int64)
+        self.waits = np.zeros((len(clusters), warps), np.int64)
+
+    def arrive(self, rows: Ints) -> None:
+        """One warp an entry arrives."""
+        np.add.at(self.arrived, self.clusters[rows], 1)
+
+    def end(self, rows: Ints) -> None:
+        """One warp an entry has finished: nobody waits for it any more."""
+        np.subtract.at(self.alive, self.clusters[rows], 1)
+
+    def complete(self) -> Ints:
+        """The clusters whose warps have all arrived: their round ends."""
+        over = np.flatnonzero((self.arrived > 0) & (self.arrived >= self.alive))
+        self.rounds[over] += 1
+        self.arrived[over] = 0
+        return over
+
+
+def flat(values: Any, shape: tuple[int, ...]) -> Ints:
+    """One entry a warp."""
+    return np.broadcast_to(np.asarray(values, np.int64), shape).ravel()

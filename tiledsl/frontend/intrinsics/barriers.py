@@ -1,0 +1,144 @@
+"""Raw instructions of `tiledsl.lang.ptx`: mbarriers, fences, and what warpgroups, blocks and clusters wait for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tiledsl import lang
+from tiledsl.frontend.arithmetic import as_value
+from tiledsl.frontend.bindings import describe, is_place
+from tiledsl.frontend.calls import Call, intrinsic
+from tiledsl.frontend.views import located, memory_type
+from tiledsl.ir.core import Op, Value
+from tiledsl.ir.ops import barriers, wgmma
+from tiledsl.ir.types import I32, INDEX, U32, U64, SharedType
+
+__all__ = ["compile_time_int", "mbarrier_place", "needs_hopper"]
+
+HOPPER = "sm_90a"
+
+
+def needs_hopper(call: Call, what: str) -> None:
+    """An error where the kernel is compiled for a target without these instructions."""
+    arch = call.frame.unit.arch
+    if arch != HOPPER:
+        fix = f'write @tile_kernel(arch="{HOPPER}"); for other GPUs, copy_async() and mma() do the same work'
+        raise call.error(f"{what} is an instruction of {HOPPER}, and this is compiled for {arch}", fix)
+
+
+def compile_time_int(call: Call, name: str, what: str, low: int, high: int, fix: str = "") -> int:
+    """An argument that is a compile-time int in a range."""
+    value: Any = call[name]
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        shown = str(value) if isinstance(value, int) else describe(value)
+        raise call.error(f"{what}: {name} is a compile-time int from {low} to {high}, got {shown}", fix)
+    return value
+
+
+# -- mbarriers -------------------------------------------------------------------------------------
+
+
+def mbarrier_place(call: Call, memory: Any, at: Any, what: str) -> list[Value]:
+    """An mbarrier: the tile and its indices."""
+    if not is_place(memory) or memory_type(memory) != SharedType(U64, memory_type(memory).dims):  # pyright: ignore
+        fix = "bars = shared((STAGES,), u64), and the index of one: (bars, i)"
+        raise call.error(f"{what}: mbarriers are the elements of a shared tile of u64, got {describe(memory)}", fix)
+    base, indices = located(call.frame, call.node, memory, at)
+    return [base, *indices]
+
+
+def _mbarrier(call: Call, what: str) -> list[Value]:
+    needs_hopper(call, what)
+    return mbarrier_place(call, call["barriers"], call["index"], what)
+
+
+@intrinsic(lang.ptx.mbarrier_init)
+def _init(call: Call) -> None:
+    what = "ptx.mbarrier_init()"
+    count = compile_time_int(call, "count", what, 1, barriers.MAX_COUNT)
+    call.builder.add(barriers.Init(*_mbarrier(call, what), count=count))
+
+
+@intrinsic(lang.ptx.mbarrier_arrive)
+def _arrive(call: Call) -> None:
+    place, rank = _mbarrier(call, "ptx.mbarrier_arrive()"), call["rank"]
+    if rank is None:
+        call.builder.add(barriers.Arrive(*place))
+        return
+    value = as_value(rank, I32, call.frame, call.node, "rank")
+    call.builder.add(barriers.Arrive(*place, value, cluster=True))
+
+
+@intrinsic(lang.ptx.mbarrier_expect_tx)
+def _expect_tx(call: Call) -> None:
+    what = "ptx.mbarrier_expect_tx()"
+    size = compile_time_int(call, "bytes", what, 1, barriers.MAX_COUNT)
+    call.builder.add(barriers.ExpectTx(*_mbarrier(call, what), bytes=size))
+
+
+@intrinsic(lang.ptx.mbarrier_wait)
+def _wait(call: Call) -> None:
+    place, parity = _mbarrier(call, "ptx.mbarrier_wait()"), call["parity"]
+    if isinstance(parity, int) and parity not in (0, 1):
+        raise call.error(f"ptx.mbarrier_wait() with parity={parity}", "a phase has parity 0 or 1, in turns")
+    if isinstance(parity, Value) and parity.type == INDEX:
+        raise call.error("the parity must be u32, it is index", "convert it: parity=u32(i // STAGES % 2)")
+    call.builder.add(barriers.Wait(*place, as_value(parity, U32, call.frame, call.node, "parity")))
+
+
+# -- the others ------------------------------------------------------------------------------------
+
+
+def _plain(function: Any, make: type[Op], **attributes: Any) -> None:
+    """A function without arguments that is one op, and gives its result if it has one."""
+
+    @intrinsic(function)
+    def _(call: Call) -> Value | None:
+        needs_hopper(call, f"ptx.{function.__name__}()")
+        op: Op = call.builder.add(make(**attributes))
+        return op.result if op.results else None
+
+
+_plain(lang.ptx.fence_mbarrier_init, barriers.FenceInit)
+_plain(lang.ptx.fence_proxy_async, barriers.FenceProxy)
+_plain(lang.ptx.wgmma_fence, wgmma.Fence)
+_plain(lang.ptx.wgmma_commit, wgmma.Commit)
+_plain(lang.ptx.elect, barriers.Elect)
+_plain(lang.ptx.cluster_arrive, barriers.ClusterArrive)
+_plain(lang.ptx.cluster_wait, barriers.ClusterWait)
+_plain(lang.ptx.cluster_rank, barriers.ClusterRank)
+_plain(lang.ptx.griddepcontrol_wait, barriers.GridDependency, wait=True)
+_plain(lang.ptx.griddepcontrol_launch, barriers.GridDependency, wait=False)
+
+
+@intrinsic(lang.ptx.wgmma_wait)
+def _wgmma_wait(call: Call) -> None:
+    what = "ptx.wgmma_wait()"
+    needs_hopper(call, what)
+    fix = "how many of the last groups may still be on their way; acc.wait() waits for all, and gives the elements"
+    pending = compile_time_int(call, "pending", what, 0, 7, fix)
+    call.builder.add(wgmma.Wait(pending=pending, finish=False))
+
+
+@intrinsic(lang.ptx.setmaxnreg)
+def _setmaxnreg(call: Call) -> None:
+    what = "ptx.setmaxnreg()"
+    needs_hopper(call, what)
+    registers = compile_time_int(call, "registers", what, 24, 256)
+    if registers % 8:
+        raise call.error(f"{what} of {registers} registers", f"a multiple of 8: {registers // 8 * 8}")
+    if not isinstance(call["increase"], bool):
+        raise call.error(f"increase= is True or False, got {describe(call['increase'])}")
+    call.builder.add(barriers.SetMaxNReg(registers=registers, increase=call["increase"]))
+
+
+@intrinsic(lang.ptx.named_barrier)
+def _named_barrier(call: Call) -> None:
+    what = "ptx.named_barrier()"
+    number = compile_time_int(call, "number", what, 1, barriers.NAMED_BARRIERS - 1, "number 0 is that of barrier()")
+    threads = compile_time_int(call, "threads", what, 32, 1024)
+    if threads % 32:
+        raise call.error(f"{what} of {threads} threads, which are no whole warps", f"pass {-(-threads // 32) * 32}")
+    if not isinstance(call["wait"], bool):
+        raise call.error(f"wait= is True or False, got {describe(call['wait'])}")
+    call.builder.add(barriers.NamedBarrier(number=number, threads=threads, wait=call["wait"]))

@@ -1,0 +1,243 @@
+"""`tma_load`, and the plain forms of what follows a `store_tma`; storing fragments is in `stores`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tiledsl import lang
+from tiledsl.frontend.bindings import View, describe
+from tiledsl.frontend.calls import Call, intrinsic
+from tiledsl.frontend.hopper import ClusterShape
+from tiledsl.frontend.intrinsics.barriers import compile_time_int, mbarrier_place, needs_hopper
+from tiledsl.frontend.intrinsics.tiles import copied_views
+from tiledsl.frontend.views import base_origin, memory_name, memory_type
+from tiledsl.ir.core import Value
+from tiledsl.ir.ops import tile, tma
+from tiledsl.ir.types import I32, INDEX, U16, U32, GlobalType, SharedType
+
+__all__ = ["Box", "box_of", "refuse_many_threads"]
+
+ALIGNMENT = 16
+"""Bytes that divide the address of a tensor and, but for the axis of stride 1, its strides. (PTX ISA: tensors.)"""
+PATTERN_ROWS = 8
+"""Rows after which a swizzle comes again."""
+
+
+class Box:
+    """A part of a tensor and one of a shared tile between which TMA moves.
+
+    tile, place: the tile, and where the box begins there. tensor, origin: the same there. axes: which axes of the
+    tensor run along the tile's rows and columns. rows, columns: how many there are.
+    """
+
+    def __init__(self, call: Call, tensor: View, shared: View) -> None:
+        type_: Any = memory_type(shared)
+        self.tile, self.tensor = shared.base, tensor.base
+        self.place, self.origin = base_origin(call.frame, shared), base_origin(call.frame, tensor)
+        order = [shared.axes.index(axis) for axis in (type_.rank - 2, type_.rank - 1)]
+        self.axes = tuple(tensor.axes[i] for i in order)
+        extents: list[Any] = [shared.dims[i] for i in order]
+        self.rows, self.columns = extents
+
+    @property
+    def box(self) -> tuple[int, ...]:
+        rank = memory_type(self.tensor).rank
+        return tuple({self.axes[0]: self.rows, self.axes[1]: self.columns}.get(axis, 1) for axis in range(rank))
+
+    @property
+    def bytes(self) -> int:
+        return self.rows * self.columns * memory_type(self.tile).dtype.bytes
+
+    @property
+    def operands(self) -> list[Value]:
+        return [self.tile, *self.place, self.tensor, *self.origin]
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        return {"box": self.box, "axes": self.axes}
+
+
+def box_of(call: Call, what: str, tensor: View, shared: View) -> Box:
+    """The box, or an error that says what TMA cannot reach. `copied_views` has compared shapes and dtypes."""
+    if not isinstance(memory_type(tensor), GlobalType) or not isinstance(memory_type(shared), SharedType):
+        found = " and ".join(f"{memory_name(view)} ({memory_type(view)})" for view in (tensor, shared))
+        raise call.error(f"{what} moves between a Global and a shared tile, this one between {found}", "use copy()")
+    type_: Any = memory_type(shared)
+    if shared.rank != 2 or type_.rank < 2 or set(shared.axes) != {type_.rank - 2, type_.rank - 1}:
+        fix = "a number drops an axis: S[stage, :, :] of a tile of stages, A[batch, m, k] of a tensor"
+        raise call.error(f"{what} takes rows and columns, {memory_name(shared)} is {describe(shared)}", fix)
+    box = Box(call, tensor, shared)
+    _check_tensor(call, what, tensor, box)
+    _check_layout(call, what, shared, box)
+    return box
+
+
+def _check_tensor(call: Call, what: str, view: View, box: Box) -> None:
+    type_, name = memory_type(view), memory_name(view)
+    if not isinstance(type_, GlobalType):
+        return
+    if type_.unit != box.axes[1]:
+        if type_.unit == box.axes[0]:
+            message = f"{what}: along the rows of the tile lies axis {box.axes[1]} of {name}, whose stride is not 1"
+            fix = f"load it turned, {name}[...].T to a tile of {box.columns} x {box.rows}, and multiply with S.T"
+            raise call.error(message, fix)
+        fix = "copy it to one that is contiguous along an axis, or use copy()"
+        raise call.error(f"{what}: no axis of {name} that the tile has is known to have stride 1", fix)
+    if type_.align < ALIGNMENT:
+        message = f"{what}: TMA needs an address and strides that are multiples of {ALIGNMENT} bytes; those of {name}"
+        known = f"are known to be multiples of {type_.align}" if type_.align > 1 else "need not even be aligned"
+        fix = "pad its rows (a leading dimension in elements of 16 bytes), or choose another way by A.align == 16"
+        raise call.error(f"{message} {known} in this call", fix)
+
+
+def _check_layout(call: Call, what: str, view: View, box: Box) -> None:
+    alloc = view.base.op
+    assert isinstance(alloc, tile.SharedAlloc)
+    name, size = memory_name(view), memory_type(view).dtype.bytes
+    layout = alloc.layout
+    swizzled = layout.startswith("swizzle_")
+    if not swizzled and layout != "row":
+        shown = "no layout of its own: the compiler chooses one" if layout == "auto" else f"the layout {layout}"
+        fix = "give it one that TMA writes: shared(..., layout=swizzle_128b), swizzle_64b, swizzle_32b or row_major"
+        raise call.error(f"{what}: {name} has {shown}", fix)
+    width = box.columns * size
+    if width % 16:
+        fix = f"make it {-(-width // 16) * 16 // size} columns wide"
+        raise call.error(f"{what}: rows of {width} bytes; TMA moves multiples of 16", fix)
+    if not swizzled and box.columns > 256:
+        fix = "give the tile a swizzled layout, which is moved in panels: layout=swizzle_128b"
+        raise call.error(f"{what}: a row of {box.columns} elements; without a swizzle TMA moves at most 256", fix)
+
+
+def refuse_many_threads(call: Call, what: str) -> None:
+    """An error in a role that is run by more than one thread."""
+    role = call.frame.unit.hopper.role
+    if role is not None and not role.one_thread:
+        fix = f'give the loads a role of their own: role("load", threads=1); or `if` one thread of {role.name} does it'
+        if not _under_condition(call):
+            raise call.error(f"{what} is executed by one thread, and {role.shown} has {role.threads}", fix)
+
+
+def _under_condition(call: Call) -> bool:
+    """Does an `if` of the author's stand between the role and this place?"""
+    block = call.builder.block
+    while block is not None and block.parent is not None and not getattr(block.parent, "role", ()):
+        if type(block.parent).__name__ == "If":
+            return True
+        block = getattr(block.parent, "parent", None)
+    return False
+
+
+@intrinsic(lang.tma_load)
+def _tma_load(call: Call) -> None:
+    what = "tma_load()"
+    needs_hopper(call, what)
+    src, dst = copied_views(call, what)
+    box = box_of(call, what, src, dst)
+    hint = call["hint"]
+    if hint not in tma.HINTS:
+        raise call.error(f"hint={hint!r}", f"the hints are {', '.join(repr(h) for h in tma.HINTS)}")
+    barrier = _barrier(call, what, dst, box)
+    operands, attributes = box.operands, box.attributes
+    multicast = _multicast(call, what, src, box)
+    if multicast is not None:
+        operands, attributes = box.operands, box.attributes
+    attributes |= {"hint": hint, "multicast": multicast is not None}
+    call.builder.add(tma.Load(*operands, *barrier, *([multicast] if multicast is not None else []), **attributes))
+
+
+def _barrier(call: Call, what: str, dst: View, box: Box) -> list[Value]:
+    """The mbarrier at which the bytes count."""
+    region = call.frame.unit.hopper.fill
+    given: Any = call["mbarrier"]
+    parts: tuple[Any, ...] = given if isinstance(given, tuple) else ()  # pyright: ignore[reportUnknownVariableType]
+    if given is None and region is None:
+        fix = "write it in `with ring.fill() as s:`, or pass mbarrier=(bars, i), which expects the bytes"
+        raise call.error(f"{what} needs an mbarrier at which its bytes count", fix)
+    if given is None:
+        return region.counted(call, dst, box)
+    refuse_many_threads(call, what)
+    if len(parts) < 2:
+        raise call.error(f"mbarrier= is a tile of u64 and an index, got {describe(given)}", "mbarrier=(bars, i)")
+    return mbarrier_place(call, parts[0], parts[1:], what)
+
+
+# -- multicast -------------------------------------------------------------------------------------
+
+
+def _multicast(call: Call, what: str, src: View, box: Box) -> Value | None:
+    """The blocks that get the box, a u16; narrows the box to this block's share. None where there is one alone."""
+    axis, state = call["multicast"], call.frame.unit.hopper
+    if axis not in ("", "m", "n"):
+        raise call.error(f"multicast={axis!r}", 'the axes of a cluster are "m" and "n"')
+    if axis == "":
+        return None
+    cluster = state.cluster
+    if cluster is None:
+        fix = f"work = persistent(tile_schedule(...), cluster=Cluster({axis}=2))"
+        raise call.error(f"{what} with multicast={axis!r} in a kernel without clusters", fix)
+    count = cluster.along(axis)
+    if count == 1:
+        return None
+    if any(isinstance(i, Value) and i in state.varies[axis] for i in src.origin):
+        other = "n" if axis == "m" else "m"
+        message = f"{what} with multicast={axis!r} of a part of {memory_name(src)} that differs along {axis}"
+        raise call.error(message, f"blocks along {other} share what depends on {axis} alone: multicast={other!r}")
+    if box.rows % (count * PATTERN_ROWS):
+        message = (
+            f"{what}: {box.rows} rows, of which each of {count} blocks shall load its share, whole {PATTERN_ROWS} rows"
+        )
+        raise call.error(message, f"use a multiple of {count * PATTERN_ROWS} rows, or a smaller cluster")
+    _narrow(call, box, cluster, axis, count)
+    return _mask(call, cluster, axis)
+
+
+def _narrow(call: Call, box: Box, cluster: ClusterShape, axis: str, count: int) -> None:
+    builder, at = call.builder, cluster.at_m if axis == "m" else cluster.at_n
+    assert at is not None
+    box.rows //= count
+    distance = builder.scalar("mul", builder.cast(at, INDEX), builder.constant(box.rows, INDEX))
+    rank: Any = memory_type(box.tile).rank
+    box.place[rank - 2] = builder.scalar("add", box.place[rank - 2], distance)
+    box.origin[box.axes[0]] = builder.scalar("add", box.origin[box.axes[0]], distance)
+
+
+def _mask(call: Call, cluster: ClusterShape, axis: str) -> Value:
+    """Bits of the blocks that are neighbours of this one along `axis`; the number of a block is m + n * cluster.m."""
+    builder = call.builder
+    assert cluster.at_m is not None and cluster.at_n is not None
+    if axis == "m":
+        first = builder.scalar("mul", cluster.at_n, builder.constant(cluster.m, I32))
+        pattern = (1 << cluster.m) - 1
+    else:
+        first = cluster.at_m
+        pattern = sum(1 << (n * cluster.m) for n in range(cluster.n))
+    bits = builder.scalar("shl", builder.constant(pattern, U32), builder.cast(first, U32))
+    return builder.cast(bits, U16)
+
+
+# -- groups of stores ------------------------------------------------------------------------------
+
+
+@intrinsic(lang.tma_commit)
+def _commit(call: Call) -> None:
+    needs_hopper(call, "tma_commit()")
+    call.builder.add(tma.BulkCommit())
+
+
+@intrinsic(lang.tma_wait)
+def _wait(call: Call) -> None:
+    needs_hopper(call, "tma_wait()")
+    pending = compile_time_int(call, "pending", "tma_wait()", 0, 63, "how many of the last groups may be on their way")
+    if not isinstance(call["read"], bool):
+        raise call.error(f"read= is True or False, got {describe(call['read'])}")
+    call.builder.add(tma.BulkWait(pending=pending, read=call["read"]))
+
+
+@intrinsic(lang.tma_prefetch)
+def _prefetch(call: Call) -> None:
+    needs_hopper(call, "tma_prefetch()")
+    tensor = call["tensor"]
+    if not isinstance(tensor, Value) or not isinstance(tensor.type, GlobalType):
+        raise call.error(f"tma_prefetch() takes a Global, got {describe(tensor)}", "pass the tensor itself: A")
+    call.builder.add(tma.Prefetch(tensor))

@@ -1,0 +1,258 @@
+"""``python -m tiledsl bench``: kernels against cuBLAS and each other, on a GPU, taking turns.
+
+    python -m tiledsl bench examples/gemm/fastest.py
+    python -m tiledsl bench FILE:KERNEL FILE:KERNEL:BM=64,BN=128 --sizes 4096 4096x7168x2048
+    python -m tiledsl bench FILE:KERNEL --cache cold hot --load burst sustained --plot roofline.svg
+
+A kernel is any with three tensors A, B, C whose dimensions read as those of a product; what its own arguments leave
+open (a dtype) is given by --format. Ratios are of speed: 1.05 means 5% faster than the base, cuBLAS in its fastest
+layout unless --base names a kernel or --layout fixes it. Each result is checked against float64 before it is timed.
+
+With --graph launches go by CUDA graphs: for products of a few microseconds, which else wait for the host.
+
+cold goes round more operands than fit in L2, hot uses the same ones again; sustained launches back to back, so that
+power may limit the clock, burst rests before each short batch. Without a kernel it is the gallery's of this checkout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tiledsl.errors import DeviceError, TileError
+from tiledsl.inspect.contenders import CUBLAS, LAYOUTS, Contender, Operands, Size, cublas, format_of, read_contender
+from tiledsl.inspect.frameworks import Device, open_device
+from tiledsl.inspect.plots import Point, Roof, ladder, roofline, table, write_svg
+from tiledsl.inspect.timing import Clocks, Timing, buffer_sets, interleave, quartiles
+from tiledsl.runtime.driver import Driver, driver
+
+__all__ = ["LOADS", "add_arguments", "as_table", "parse_size", "run", "summarize"]
+
+LOADS = {"sustained": (0.05, 0.0), "burst": (0.005, 0.15)}
+"""Seconds of a batch, and of the rest before it."""
+
+GRAPHED = 24
+"""Launches in one graph."""
+
+PEAKS = {
+    (9, 0): {"f16": 4096, "bf16": 4096, "tf32": 2048, "e4m3": 8192, "e5m2": 8192, "i8": 8192, "u8": 8192,
+             "f32": 256, "f64": 256},
+    (8, 0): {"f16": 2048, "bf16": 2048, "tf32": 1024, "i8": 4096, "u8": 4096, "f32": 128, "f64": 128},
+}  # fmt: skip
+"""Operations a clock of an SM, two for a multiply-add (NVIDIA's whitepapers of H100 and A100); f64 on tensor cores."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `run`."""
+    parser.add_argument("kernels", nargs="*", metavar="FILE:KERNEL[:CONST=VALUE,...]")
+    parser.add_argument("--sizes", nargs="+", type=parse_size, metavar="[BATCHx]MxNxK", default=[(4096, 4096, 4096)])
+    parser.add_argument("--format", default="", help="f32, f16, bf16, tf32, e4m3, e5m2, i8, u8 or f64")
+    parser.add_argument("--cache", nargs="+", choices=("cold", "hot"), default=["cold"])
+    parser.add_argument("--load", nargs="+", choices=tuple(LOADS), default=["sustained"])
+    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--seconds", type=float, help="of one contender in one round; 0.05, in a burst 0.005")
+    parser.add_argument("--layout", choices=LAYOUTS, help="of cuBLAS's operands; by default the fastest")
+    parser.add_argument("--stored", choices=LAYOUTS, help="how kernels get A and B; by default as they declare them")
+    parser.add_argument("--base", default=CUBLAS, metavar="LABEL", help="what ratios are taken to, by its label")
+    parser.add_argument("--graph", action="store_true", help="launches by CUDA graphs, without the host's part (torch)")
+    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="the roofline as a picture, too (matplotlib)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="all figures, too")
+
+
+def parse_size(text: str) -> tuple[int, ...]:
+    """``4096``, ``777x1003x519`` (M x N x K) or ``16x1024x1024x64`` (a batch of them)."""
+    try:
+        parts = tuple(int(p) for p in text.split("x"))
+    except ValueError:
+        parts = ()
+    if len(parts) not in (1, 3, 4) or min(parts) < 1:
+        raise argparse.ArgumentTypeError(f"expected N, MxNxK or BATCHxMxNxK, got {text!r}")
+    return parts * 3 if len(parts) == 1 else parts
+
+
+def run(arguments: argparse.Namespace, gallery: Callable[[str], Sequence[Contender]]) -> int:
+    """Time and print. `gallery` gives the gallery's kernels of a format, for a call that names none."""
+    gpu = _driver()
+    contenders = [read_contender(text) for text in arguments.kernels] or [*gallery(arguments.format or "bf16")]
+    format = format_of(contenders, arguments.format or ("" if arguments.kernels else "bf16"))
+    if arguments.base not in (CUBLAS, *(c.label for c in contenders)):
+        raise TileError(f"bench: no contender {arguments.base!r}; there are {', '.join(c.label for c in contenders)}")
+    device = open_device(format)
+    cases: list[dict[str, Any]] = []
+    with Clocks() as clocks:
+        for numbers in arguments.sizes:
+            for cache in arguments.cache:
+                cases += _measure(device, contenders, numbers, cache, arguments, clocks)
+    roof = _roof(gpu, device, format)
+    for cache in arguments.cache:
+        for load in arguments.load:
+            chosen = [c for c in cases if (c["cache"], c["load"]) == (cache, load)]
+            print(_report(f"{format}, {cache}, {load}", chosen, roof), flush=True)
+    if arguments.json is not None:
+        data = {"format": format, "roof": {"tflops": roof.peak, "tb_per_s": roof.memory}, "cases": cases}
+        arguments.json.write_text(json.dumps(data, indent=1) + "\n")
+    if arguments.plot is not None:
+        write_svg(arguments.plot, f"{gpu.devices[gpu.current_device()].name}, {format}", roof, _points(cases))
+    return 0
+
+
+def _driver() -> Driver:
+    try:
+        return driver()
+    except DeviceError as error:
+        raise DeviceError(f"bench times kernels on an NVIDIA GPU: {error}") from None
+
+
+# -- measuring -------------------------------------------------------------------------------------------
+
+
+def _measure(
+    device: Device,
+    contenders: Sequence[Contender],
+    numbers: tuple[int, ...],
+    cache: str,
+    arguments: argparse.Namespace,
+    clocks: Clocks,
+) -> list[dict[str, Any]]:
+    """One record for each contender and load at one size."""
+    batch, (m, n, k) = (numbers[0] if len(numbers) == 4 else 0), numbers[-3:]
+    size = Size(m, n, k, batch)
+    fitting = [c for c in contenders if c.takes(size)]
+    if not fitting:
+        raise TileError(f"bench: {contenders[0].label} takes no batch: give MxNxK")
+    operands = Operands(device, size, buffer_sets(size.bytes(device.itemsizes), cold=cache == "cold"))
+    layout, base = cublas(operands, arguments.layout or "")
+    stored = arguments.stored or ""
+    launches = {CUBLAS: base, **_checked(operands, fitting, stored)}
+    operands.keep({layout, *(stored or c.roles.layout for c in fitting)})
+    if arguments.base not in launches:
+        raise TileError(f"bench: the base {arguments.base} cannot run at {size}")
+    found: list[dict[str, Any]] = []
+    many = GRAPHED if arguments.graph else 1
+    if arguments.graph:
+        launches = {name: device.graphed(launch, many) for name, launch in launches.items()}
+    for load in arguments.load:
+        seconds, rest = LOADS[load]
+        start = time.perf_counter()
+        timing = interleave(device, launches, rounds=arguments.rounds, seconds=arguments.seconds or seconds, rest=rest)
+        timing = Timing({name: [ms / many for ms in taken] for name, taken in timing.rounds.items()})
+        noted = {"cache": cache, "load": load, "layout": layout, "sets": operands.sets, **clocks.since(start)}
+        noted["intensity"] = size.operations / size.bytes(device.itemsizes)
+        found += summarize(timing, (m, n, k), arguments.base, noted, batch=batch)
+        print(f"  {size} {cache} {load} timed in {time.perf_counter() - start:.1f} s", flush=True)
+    return found
+
+
+def _checked(operands: Operands, contenders: Sequence[Contender], stored: str) -> dict[str, Callable[[int], None]]:
+    """A launcher for each contender whose result is right; what cannot run at this size is left out, and said."""
+    found: dict[str, Callable[[int], None]] = {}
+    for contender in contenders:
+        launch = contender.launcher(operands, stored)
+        try:
+            launch(0)
+        except DeviceError:
+            raise
+        except TileError as error:
+            print(f"  {contender.label} at {operands.size}: left out: {str(error).splitlines()[0]}", flush=True)
+            continue
+        operands.check(contender.label, launch, contender.roles.c in contender.roles.turned)
+        found[contender.label] = launch
+    return found
+
+
+def summarize(
+    timing: Timing, size: tuple[int, int, int], base: str, noted: dict[str, Any], *, batch: int = 0
+) -> list[dict[str, Any]]:
+    """One record for each contender: median time, TFLOP/s, and quartiles of its speed over `base`'s."""
+    m, n, k = size
+    records: list[dict[str, Any]] = []
+    for name in timing.rounds:
+        low, middle, high = quartiles(timing.speed_ratios(name, base))
+        ms = timing.median(name)
+        records.append(
+            {
+                "kernel": name,
+                "size": [*([batch] if batch else []), *size],
+                "ms": round(ms, 6),
+                "tflops": _digits(2e-9 * max(batch, 1) * m * n * k / ms),
+                "base": base,
+                "ratio": _digits(middle),
+                "ratio_quartiles": [_digits(low), _digits(high)],
+                **noted,
+            }
+        )
+    return records
+
+
+def _digits(value: float) -> float:
+    """What a measurement is worth writing down of."""
+    return float(f"{value:.5g}")
+
+
+def _roof(gpu: Driver, device: Device, format: str) -> Roof:
+    """The memory as a copy finds it just now; the arithmetic by the table and the highest clock."""
+    used = gpu.devices[gpu.current_device()]
+    clock = gpu.cu.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_CLOCK_RATE
+    khz = gpu.check(gpu.cu.cuDeviceGetAttribute(clock, used.handle), "reading the clock of the GPU")
+    peak = PEAKS.get(used.capability, {}).get(format, 0)
+    return Roof(1e-9 * peak * used.processors * khz, device.copy_rate() / 1e12)
+
+
+# -- printing --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Share:
+    """Speed over the base's: geometric mean and worst of the sizes."""
+
+    mean: float
+    worst: float
+
+
+def _report(title: str, cases: Sequence[dict[str, Any]], roof: Roof) -> str:
+    """The table, the mean ratio of each contender, a ladder for each size, the roofline."""
+    base = cases[0]["base"]
+    parts = [f"\n{title}\n", as_table(cases)]
+    sizes = list(dict.fromkeys(tuple(c["size"]) for c in cases))
+    if len(sizes) > 1:
+        shares = {name: _share(cases, name) for name in dict.fromkeys(c["kernel"] for c in cases) if name != base}
+        parts += [f"{name}: geometric mean {s.mean:.3f}, worst {s.worst:.3f} of {base}" for name, s in shares.items()]
+    for size in sizes:
+        own = [c for c in cases if tuple(c["size"]) == size]
+        shown = f"\n{'x'.join(map(str, size))}: TFLOP/s, and the share of {base}; {CUBLAS} has {own[0]['layout']}"
+        parts.append(ladder(shown, {c["kernel"]: c["tflops"] for c in own}, base))
+    return "\n".join([*parts, "", roofline("roofline", roof, _points(cases))])
+
+
+def _share(cases: Sequence[dict[str, Any]], name: str) -> _Share:
+    ratios = [c["ratio"] for c in cases if c["kernel"] == name]
+    return _Share(math.exp(sum(map(math.log, ratios)) / len(ratios)), min(ratios))
+
+
+def _points(cases: Sequence[dict[str, Any]]) -> list[Point]:
+    return [Point(c["kernel"], c["intensity"], c["tflops"]) for c in cases]
+
+
+def as_table(cases: Sequence[dict[str, Any]]) -> str:
+    """The records of `summarize`, one line each."""
+    header = ("kernel", "M x N x K", "ms", "TFLOP/s", f"speed / {cases[0]['base']}", "quartiles", "SM MHz", "W")
+    rows = [
+        (
+            case["kernel"],
+            "x".join(map(str, case["size"])),
+            f"{case['ms']:.4g}",
+            f"{case['tflops']:.2f}",
+            f"{case['ratio']:.3f}",
+            "{:.3f}-{:.3f}".format(*case["ratio_quartiles"]),
+            f"{case.get('sm_mhz', 0):.0f}",
+            f"{case.get('watts', 0):.0f}",
+        )
+        for case in cases
+    ]
+    return table(header, rows)

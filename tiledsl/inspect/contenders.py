@@ -1,0 +1,261 @@
+"""Kernels and cuBLAS on the same operands: what a benchmark compares, each checked before it is timed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tiledsl.errors import TileError
+from tiledsl.inspect.frameworks import Device
+from tiledsl.inspect.loading import load_function, load_kernel, parse_consts
+from tiledsl.inspect.timing import interleave
+from tiledsl.ir.types import DType
+from tiledsl.kernel import TileKernel
+from tiledsl.measure import PRODUCTS
+from tiledsl.signature import REQUIRED, GlobalParam
+
+__all__ = ["CUBLAS", "Contender", "Operands", "Roles", "Size", "cublas", "format_of", "read_contender", "read_roles"]
+
+CUBLAS = "cuBLAS"
+LAYOUTS = ("NN", "NT", "TN", "TT")
+"""How A and B are stored: N in row order as [M, K] and [K, N], T the other way round."""
+
+Launch = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Size:
+    """A product of m x k and k x n matrices; of `batch` such pairs, or of one without an axis for it (0)."""
+
+    m: int
+    n: int
+    k: int
+    batch: int = 0
+
+    @property
+    def operations(self) -> int:
+        return 2 * self.m * self.n * self.k * max(self.batch, 1)
+
+    def bytes(self, itemsizes: tuple[int, int]) -> int:
+        """Of the operands and of the result."""
+        operand, result = itemsizes
+        each = operand * (self.m * self.k + self.k * self.n) + result * self.m * self.n
+        return each * max(self.batch, 1)
+
+    def __str__(self) -> str:
+        text = f"{self.m}x{self.n}x{self.k}"
+        return f"{self.batch}x{text}" if self.batch else text
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Which tensor of a kernel is A, B, C of a product, and which of these have their last two axes the other way
+    round, as [K, M], [N, K], [N, M]."""
+
+    a: str
+    b: str
+    c: str
+    turned: frozenset[str]
+    batched: bool
+
+    @property
+    def layout(self) -> str:
+        """As in LAYOUTS."""
+        return "".join("T" if name in self.turned else "N" for name in (self.a, self.b))
+
+
+def read_roles(kernel: TileKernel) -> Roles:
+    """Read off the names of the dimensions. Raises TileError for a kernel that is no product of two matrices."""
+    tensors = [p for p in kernel.signature.tensors if not p.optional]
+    ranks = {len(p.dims) for p in tensors}
+    if len(tensors) != 3 or ranks not in ({2}, {3}):
+        raise _no_product(kernel)
+    a, b, c = tensors
+    (m, first), (k, second), (n, third) = (_shared(*pair) for pair in ((a, c), (a, b), (b, c)))
+    batches = {p.dims[0] for p in tensors} if ranks == {3} else {0}
+    if not (first and second and third) or len({m, n, k}) != 3 or len(batches) != 1:
+        raise _no_product(kernel)
+    order = {a.name: (m, k), b.name: (k, n), c.name: (m, n)}
+    turned = frozenset(p.name for p in tensors if p.dims[-2:] != order[p.name])
+    for param in kernel.signature.scalars:
+        if param.default is REQUIRED:
+            raise TileError(f"bench: {kernel.name} needs {param.name}\n  fix: give it a default")
+    return Roles(a.name, b.name, c.name, turned, ranks == {3})
+
+
+def _shared(one: GlobalParam, other: GlobalParam) -> tuple[int | str, bool]:
+    """The dimension that the matrices of both have, and whether there is just one."""
+    common = [d for d in one.dims[-2:] if d in other.dims[-2:]]
+    return (common[0], True) if len(common) == 1 else (0, False)
+
+
+def _no_product(kernel: TileKernel) -> TileError:
+    shown = ", ".join(f"{p.name}[{', '.join(map(str, p.dims))}]" for p in kernel.signature.tensors)
+    return TileError(
+        f"bench: {kernel.name}({shown}) is no product that it knows\n"
+        "  fix: name A, B and C in this order, with the dimensions M, K / K, N / M, N, each pair in either order, "
+        "and a batch before all of them or none"
+    )
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One kernel with consts; where there are none, what ``choose(m, n, k, format)`` of its file gives, if it has
+    such a function."""
+
+    label: str
+    kernel: TileKernel | Callable[..., None]
+    consts: dict[str, Any]
+    roles: Roles
+
+    def consts_for(self, size: Size, format: str) -> dict[str, Any]:
+        choose = self.kernel.fn.__globals__.get("choose") if isinstance(self.kernel, TileKernel) else None
+        if self.consts or choose is None:
+            return self.consts
+        return choose(size.m, size.n, size.k, format)
+
+    def takes(self, size: Size) -> bool:
+        """A kernel of batches takes a single product as a batch of one; a function takes both."""
+        return self.roles.batched or not size.batch or not isinstance(self.kernel, TileKernel)
+
+    def launcher(self, operands: Operands, layout: str = "") -> Launch:
+        """``launch(number)`` on the operands of that number; stored as the kernel declares them, or in `layout`."""
+        roles, size = self.roles, operands.size
+        stored = operands.stored(layout or roles.layout)
+        results = operands.results(roles.c in roles.turned)
+        sets: list[dict[str, Any]] = []
+        for a, b, c in zip(*stored, results, strict=True):
+            given = {roles.a: a, roles.b: b, roles.c: c}
+            if roles.batched and not size.batch:
+                given = {n: x[None] for n, x in given.items()}
+            sets.append({n: operands.device.transposed(x) if n in roles.turned else x for n, x in given.items()})
+        fixed = self.consts_for(size, operands.device.format)
+        if isinstance(self.kernel, TileKernel):
+            fixed = {**{p.name: None for p in self.kernel.signature.tensors if p.optional}, **fixed}
+        kernel, count = self.kernel, len(sets)
+        return lambda number: kernel(**sets[number % count], **fixed)
+
+
+def read_contender(text: str) -> Contender:
+    """``FILE:KERNEL``, ``FILE:KERNEL:BM=128,BN=256``, or ``FILE:FUNCTION`` of a Python function of A, B and C."""
+    file, _, rest = text.partition(":")
+    name, _, settings = rest.partition(":")
+    function = load_function(Path(file), name) if name and not settings else None
+    if function is not None:
+        return Contender(name, function, {}, Roles("A", "B", "C", frozenset(), batched=False))
+    kernel = load_kernel(Path(file), name)
+    given = settings.split(",") if settings else []
+    consts = parse_consts(kernel, given)
+    return Contender(" ".join([kernel.name, *given]), kernel, consts, read_roles(kernel))
+
+
+def format_of(contenders: Sequence[Contender], asked: str = "") -> str:
+    """The name in `measure.PRODUCTS` of what all of them multiply. Raises TileError where they do not agree."""
+    found = asked
+    for contender in contenders:
+        if not isinstance(contender.kernel, TileKernel):
+            continue
+        tensors = {p.name: p for p in contender.kernel.signature.tensors}
+        operand, result = (tensors[n].dtype for n in (contender.roles.a, contender.roles.c))
+        if isinstance(operand, DType):
+            found = found or operand.name
+        if not found:
+            continue
+        if found not in PRODUCTS:
+            raise TileError(f"bench: no product of {found}\n  fix: give --format, one of {', '.join(PRODUCTS)}")
+        product = PRODUCTS[found]
+        for dtype, wanted in ((operand, product.operand), (result, product.result)):
+            if isinstance(dtype, DType) and dtype.name not in (wanted, found):
+                fix = "time it on its own, or give --format" if not asked else "give another --format"
+                message = f"bench: {contender.label} has {dtype}, where a product of {found} has {wanted}"
+                raise TileError(f"{message}\n  fix: {fix}")
+    if not found:
+        names = ", ".join(c.label for c in contenders)
+        raise TileError(f"bench: the dtypes of {names} are open\n  fix: give --format, one of {', '.join(PRODUCTS)}")
+    return found
+
+
+@dataclass
+class Operands:
+    """`sets` sets of operands and results of one product, made when they are first asked for."""
+
+    device: Device
+    size: Size
+    sets: int
+    _made: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])
+
+    def stored(self, layout: str) -> tuple[list[Any], list[Any]]:
+        """A as [.., M, K] and B as [.., K, N], stored in `layout`."""
+        size = self.size
+        return self._operand("a", size.m, size.k, layout[0]), self._operand("b", size.k, size.n, layout[1])
+
+    def _operand(self, name: str, rows: int, columns: int, order: str) -> list[Any]:
+        key = f"{name} {order}"
+        if key not in self._made:
+            first = 0 if name == "a" else 1000
+            self._made[key] = [self._one(rows, columns, first + i, order) for i in range(self.sets)]
+        return self._made[key]
+
+    def _one(self, rows: int, columns: int, seed: int, order: str) -> Any:
+        array = self.device.normal(rows, columns, seed, self.size.batch)
+        return self.device.restored(array) if order == "T" else array
+
+    def results(self, turned: bool) -> list[Any]:
+        """C as [.., M, N]; stored as [.., N, M] if turned."""
+        key = f"c {turned}"
+        if key not in self._made:
+            self._made[key] = [self._result(turned) for _ in range(self.sets)]
+        return self._made[key]
+
+    def _result(self, turned: bool) -> Any:
+        m, n, batch = self.size.m, self.size.n, self.size.batch
+        return self.device.transposed(self.device.empty(n, m, batch)) if turned else self.device.empty(m, n, batch)
+
+    def keep(self, layouts: set[str]) -> None:
+        """Give back what no layout of these needs."""
+        needed = {f"{name} {layout[i]}" for layout in layouts for i, name in enumerate("ab")}
+        for key in [k for k in self._made if k[0] in "ab" and k not in needed]:
+            del self._made[key]
+
+    def check(self, label: str, launch: Launch, turned: bool = False) -> None:
+        """Raise TileError unless `launch` gives the product of the first set, within its error bound."""
+        (a, b), c = self.stored("NN"), self.results(turned)
+        c[0][...] = self.device.blank
+        launch(0)
+        share = self.device.worst_share(c[0], a[0], b[0])
+        if not share <= 1:
+            raise TileError(f"bench: {label} at {self.size} is wrong: {share:.3g} times its error bound")
+
+
+def cublas(operands: Operands, layout: str = "") -> tuple[str, Launch]:
+    """cuBLAS with operands stored in `layout`, or in that of `LAYOUTS` in which it is fastest; and that layout."""
+    refused: list[str] = []
+    found: dict[str, Launch] = {}
+    for each in [layout] if layout else LAYOUTS:
+        launch = _cublas(operands, each)
+        try:
+            operands.check(f"{CUBLAS} {each}", launch)
+        except (RuntimeError, ValueError) as error:  # an order that the library does not take
+            refused.append(f"{each}: {str(error).splitlines()[0]}")
+            continue
+        found[each] = launch
+    if not found:
+        raise TileError("bench: cuBLAS takes none of the layouts\n  " + "\n  ".join(refused))
+    if len(found) == 1:
+        return next(iter(found.items()))
+    timing = interleave(operands.device, found, rounds=3, seconds=0.02)
+    best = min(found, key=timing.median)
+    return best, found[best]
+
+
+def _cublas(operands: Operands, layout: str) -> Launch:
+    (a, b), c = operands.stored(layout), operands.results(False)
+    matmul, count = operands.device.matmul, operands.sets
+
+    def launch(number: int) -> None:
+        i = number % count
+        matmul(a[i], b[i], c[i])
+
+    return launch

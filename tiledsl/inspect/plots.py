@@ -1,0 +1,129 @@
+"""Tables and plots as text: a table of results, the ladder of kernels, and the roofline. An SVG of it on request."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tiledsl.errors import TileError
+
+__all__ = ["Point", "Roof", "ladder", "roofline", "table", "write_svg"]
+
+EIGHTHS = " ▏▎▍▌▋▊▉█"
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """A Markdown table with aligned columns; the first one is text, the others are numbers."""
+    cells = [[str(cell) for cell in row] for row in (header, *rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
+    rule = ["-" * widths[0], *("-" * (w - 1) + ":" for w in widths[1:])]
+
+    def line(row: Sequence[str]) -> str:
+        padded = [row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))]
+        return "| " + " | ".join(padded) + " |"
+
+    return "\n".join(line(row) for row in (cells[0], rule, *cells[1:]))
+
+
+def ladder(title: str, rates: dict[str, float], base: str, width: int = 50) -> str:
+    """One bar for each kernel, in the order given, with its TFLOP/s and its share of `base`'s."""
+    most, names = max(rates.values()), max(map(len, rates))
+    lines = [title]
+    for name, rate in rates.items():
+        eighths = round(8 * width * rate / most)
+        bar = "█" * (eighths // 8) + EIGHTHS[eighths % 8].strip()
+        share = f"{rate / rates[base]:6.3f}" if name != base else "  base"
+        lines.append(f"  {name:<{names}}  {bar:<{width}} {rate:8.2f} {share}")
+    return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Roof:
+    """What a GPU can do: `peak` TFLOP/s (0 if it is not known), and `memory` TB/s."""
+
+    peak: float
+    memory: float
+
+    def at(self, intensity: float) -> float:
+        """The most TFLOP/s at so many operations a byte."""
+        limit = self.memory * intensity
+        return min(limit, self.peak) if self.peak else limit
+
+
+@dataclass(frozen=True)
+class Point:
+    """`label` ran at `rate` TFLOP/s a product of `intensity` operations for each byte that must move."""
+
+    label: str
+    intensity: float
+    rate: float
+
+
+def roofline(title: str, roof: Roof, points: Sequence[Point], width: int = 72, height: int = 18) -> str:
+    """The roof and the points on logarithmic axes; a letter stands for a kernel, a ``*`` for several at one place."""
+    labels = list(dict.fromkeys(p.label for p in points))
+    letters = dict(zip(labels, _letters(len(labels)), strict=True))
+    left = min(p.intensity for p in points) / 4
+    right = max(*(p.intensity for p in points), roof.peak / roof.memory) * 4
+    top = max(*(p.rate for p in points), roof.at(right)) * 1.3
+    bottom = min(*(p.rate for p in points), roof.at(left)) / 1.3
+
+    def column(x: float) -> int:
+        return round((width - 1) * math.log(x / left) / math.log(right / left))
+
+    def row(y: float) -> int:
+        return round((height - 1) * math.log(top / y) / math.log(top / bottom))
+
+    grid = [[" "] * width for _ in range(height)]
+    for i in range(width):
+        x = left * (right / left) ** (i / (width - 1))
+        grid[row(roof.at(x))][i] = "_" if roof.peak and roof.at(x) >= roof.peak else "/"
+    for p in points:
+        cell = (row(p.rate), column(p.intensity))
+        old = grid[cell[0]][cell[1]]
+        grid[cell[0]][cell[1]] = letters[p.label] if old in " _/" or old == letters[p.label] else "*"
+    marks = {row(y): f"{y:.4g}" for y in (top, math.sqrt(top * bottom), bottom)}
+    lines = [title, *(f"{marks.get(i, ''):>8} |{''.join(cells).rstrip()}" for i, cells in enumerate(grid))]
+    ends = f"{left:.3g}", f"{math.sqrt(left * right):.3g}", f"{right:.3g}"
+    axis = ends[0] + ends[1].center(width - len(ends[0]) - len(ends[2])) + ends[2]
+    peak = f"{roof.peak:.0f} TFLOP/s and " if roof.peak else ""
+    legend = [f"{letter} {label}" for label, letter in letters.items()]
+    return "\n".join([
+        *lines, f"{'TFLOP/s':>8} +{'-' * width}", f"{'':10}{axis}", f"{'':10}operations a byte; the roof is "
+        f"{peak}{roof.memory:.2f} TB/s", f"{'':10}{', '.join(legend)}",
+    ])  # fmt: skip
+
+
+def _letters(count: int) -> list[str]:
+    every = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+    return [every[i % len(every)] for i in range(count)]
+
+
+def write_svg(path: Path, title: str, roof: Roof, points: Sequence[Point]) -> None:
+    """The roofline as a picture, by matplotlib. Raises TileError where that is not installed."""
+    try:
+        # Not an import statement: matplotlib is no dependency.
+        matplotlib: Any = importlib.import_module("matplotlib")
+        matplotlib.use("svg")
+        pyplot: Any = importlib.import_module("matplotlib.pyplot")
+    except ImportError:
+        raise TileError(
+            f"--plot {path} needs matplotlib, which is not installed\n"
+            "  fix: pip install matplotlib, or leave it out: the plot is printed as text, too"
+        ) from None
+    figure, axes = pyplot.subplots(figsize=(8, 5))
+    xs = [p.intensity for p in points]
+    low, high = min(xs) / 4, max(*xs, roof.peak / roof.memory) * 4
+    line = [low * (high / low) ** (i / 200) for i in range(201)]
+    axes.loglog(line, [roof.at(x) for x in line], color="black", linewidth=1)
+    for label in dict.fromkeys(p.label for p in points):
+        own = [p for p in points if p.label == label]
+        axes.loglog([p.intensity for p in own], [p.rate for p in own], "o", label=label)
+    axes.set(title=title, xlabel="operations a byte", ylabel="TFLOP/s")
+    axes.legend(fontsize="small")
+    figure.savefig(path)
+    pyplot.close(figure)

@@ -1,0 +1,204 @@
+"""Barriers that live in shared memory, barriers of a part of a block, of a cluster, and the fences between them.
+
+An mbarrier is an 8-byte element of a shared tile of u64. (PTX ISA: mbarrier; barrier; barrier.cluster; fence.proxy;
+setmaxnreg; griddepcontrol.)
+"""
+
+from __future__ import annotations
+
+from typing import Sequence
+
+from tiledsl.ir.core import Op, Value, attribute
+from tiledsl.ir.types import BOOL, I32, INDEX, U32, U64, PtrType, SharedType, Type
+
+__all__ = [
+    "Arrive",
+    "ClusterArrive",
+    "ClusterRank",
+    "ClusterWait",
+    "Elect",
+    "ExpectTx",
+    "FenceInit",
+    "FenceProxy",
+    "GridDependency",
+    "Init",
+    "MbarrierOp",
+    "NamedBarrier",
+    "SetMaxNReg",
+    "Wait",
+]
+
+MAX_COUNT = 2**20 - 1
+"""Arrivals that one phase of an mbarrier can wait for."""
+NAMED_BARRIERS = 16
+"""Of a block; number 0 is that of `gpu.barrier`."""
+
+
+class MbarrierOp(Op):
+    """Base: operands are a tile of u64, then its indices, then what the subclass adds. At thread level: the pointer
+    instead of tile and indices."""
+
+    effects = frozenset({"sync"})
+    extra = 0
+
+    @property
+    def place(self) -> list[Value]:
+        """The tile and its indices, or the pointer."""
+        return self.operands[: len(self.operands) - self.extra]
+
+    @property
+    def more(self) -> list[Value]:
+        return self.operands[len(self.operands) - self.extra :]
+
+    def verify(self) -> None:
+        type_ = self.operands[0].type
+        if isinstance(type_, PtrType):
+            self.require(type_ == PtrType("shared", U64) and len(self.place) == 1, f"an mbarrier at {type_}")
+            return
+        self.require(isinstance(type_, SharedType) and type_.dtype == U64, f"{type_} has no mbarriers")
+        assert isinstance(type_, SharedType)
+        self.require(len(self.place) == 1 + type_.rank, f"takes {type_.rank} indices")
+        self.require(all(v.type == INDEX for v in self.place[1:]), "indices are of type index")
+
+
+class Init(MbarrierOp):
+    """A new mbarrier in phase 0, each of whose phases ends after `count` arrivals and all bytes that it expects."""
+
+    name = "mbarrier.init"
+    count = attribute(int)
+
+    def verify(self) -> None:
+        super().verify()
+        self.require(1 <= self.count <= MAX_COUNT, f"{self.count} arrivals")
+
+
+class Arrive(MbarrierOp):
+    """This thread arrives; its earlier memory accesses are visible to those that wait for the phase.
+
+    cluster: the last operand, an i32, is the rank in the cluster of the block whose mbarrier at this place is meant.
+    """
+
+    name = "mbarrier.arrive"
+    cluster = attribute(bool, False)
+
+    @property
+    def extra(self) -> int:  # type: ignore[override]
+        return 1 if self.cluster else 0
+
+    def verify(self) -> None:
+        super().verify()
+        self.require([v.type for v in self.more] == [I32] * self.extra, "takes the rank of a block, an i32")
+
+
+class ExpectTx(MbarrierOp):
+    """This thread arrives, and the phase waits for `bytes` more to come by asynchronous copies."""
+
+    name = "mbarrier.expect_tx"
+    bytes = attribute(int)
+
+    def verify(self) -> None:
+        super().verify()
+        self.require(0 < self.bytes <= MAX_COUNT, f"{self.bytes} bytes")
+
+
+class Wait(MbarrierOp):
+    """Waits until the phase of this parity (the last operand, a u32 of 0 or 1) has ended: the current phase or the one
+    before it."""
+
+    name = "mbarrier.wait"
+    extra = 1
+
+    def verify(self) -> None:
+        super().verify()
+        self.require(self.operands[-1].type == U32, "the parity is a u32")
+
+
+class FenceInit(Op):
+    """mbarriers initialised before it are seen as such by the cluster. (PTX ISA: fence.mbarrier_init.)"""
+
+    name = "fence.mbarrier_init"
+    effects = frozenset({"sync"})
+
+
+class FenceProxy(Op):
+    """This thread's earlier plain accesses to shared memory come before later ones of the asynchronous proxy (TMA,
+    wgmma). (PTX ISA: fence.proxy.async.shared::cta.)"""
+
+    name = "fence.proxy_async"
+    effects = frozenset({"sync"})
+
+
+class NamedBarrier(Op):
+    """`threads` threads wait for each other at barrier `number` (attribute), or at `number` plus the operand, an i32
+    that is the same in a warp. wait False: these threads arrive only. (PTX ISA: barrier.cta.sync, .arrive.)"""
+
+    name = "gpu.named_barrier"
+    effects = frozenset({"sync"})
+    scope = "warp"
+    number = attribute(int)
+    threads = attribute(int)
+    wait = attribute(bool, True)
+
+    def verify(self) -> None:
+        self.require([v.type for v in self.operands] in ([], [I32]), "takes at most one i32")
+        self.require(0 < self.number < NAMED_BARRIERS, f"named barriers are 1 to {NAMED_BARRIERS - 1}")
+        self.require(self.threads > 0 and self.threads % 32 == 0, f"{self.threads} threads are no whole warps")
+
+
+class ClusterArrive(Op):
+    """This thread arrives at the barrier of its cluster. (PTX ISA: barrier.cluster.arrive.release.)"""
+
+    name = "cluster.arrive"
+    effects = frozenset({"sync"})
+    scope = "warp"
+
+
+class ClusterWait(Op):
+    """Waits until all threads of the cluster have arrived. (PTX ISA: barrier.cluster.wait.acquire.)"""
+
+    name = "cluster.wait"
+    effects = frozenset({"sync"})
+    scope = "warp"
+
+
+class ClusterRank(Op):
+    """Number of the block in its cluster, x fastest, an i32. (PTX ISA: %cluster_ctarank.)"""
+
+    name = "cluster.rank"
+
+    def infer(self) -> Sequence[Type]:
+        return (I32,)
+
+
+class Elect(Op):
+    """True in one lane of the warp, false in the others. (PTX ISA: elect.sync.)"""
+
+    name = "warp.elect"
+    effects = frozenset({"sync"})
+    scope = "warp"
+
+    def infer(self) -> Sequence[Type]:
+        return (BOOL,)
+
+
+class SetMaxNReg(Op):
+    """The warps of this warpgroup take (`increase`) or give back registers, so that each thread has `registers`.
+    (PTX ISA: setmaxnreg.)"""
+
+    name = "gpu.setmaxnreg"
+    effects = frozenset({"sync"})
+    scope = "warpgroup"
+    registers = attribute(int)
+    increase = attribute(bool)
+
+    def verify(self) -> None:
+        self.require(24 <= self.registers <= 256 and self.registers % 8 == 0, f"{self.registers} registers")
+
+
+class GridDependency(Op):
+    """Programmatic dependent launch. wait: until the grid that this one depends on has ended and its writes are seen;
+    otherwise: dependents may be launched. (PTX ISA: griddepcontrol.)"""
+
+    name = "gpu.grid_dependency"
+    effects = frozenset({"sync"})
+    wait = attribute(bool)

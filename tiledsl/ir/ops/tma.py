@@ -1,0 +1,210 @@
+"""Tensor memory access: boxes of a tensor to and from shared memory by tensor maps. (PTX ISA: cp.async.bulk.tensor.)
+
+A box is as many elements along each axis of the tensor. It is a tile's last axes, its first elements along all others;
+`TensorMap` says how the tensor is described to the hardware. The box of a tile op may be wider than what one
+instruction moves (`layout.shared.Paneled`): `expand` splits it.
+"""
+
+from __future__ import annotations
+
+from typing import Sequence
+
+from tiledsl.ir.core import Op, Value, attribute, operand
+from tiledsl.ir.ops.tile import Side
+from tiledsl.ir.types import I32, INDEX, U16, U64, GlobalType, PtrType, SharedType
+
+__all__ = ["BulkCommit", "BulkWait", "Load", "MapLoad", "MapPrefetch", "MapStore", "Prefetch", "Store"]
+
+HINTS = ("", "evict_first", "evict_last")
+"""What a load tells the L2 cache; "" nothing."""
+
+
+def _check(op: Load | Store) -> None:
+    tile, tensor = op.tile.type, op.tensor.type
+    op.require(isinstance(tile, SharedType), f"{tile} is not in shared memory")
+    op.require(isinstance(tensor, GlobalType), f"{tensor} is not in global memory")
+    assert isinstance(tile, SharedType) and isinstance(tensor, GlobalType)
+    op.require(tile.dtype == tensor.dtype, "tile and tensor differ in dtype")
+    op.require(len(op.box) == tensor.rank and all(n >= 1 for n in op.box), f"a box {op.box} of {tensor}")
+    op.require(sorted(op.axes) == sorted({*op.axes}) and len(op.axes) == 2, f"axes {op.axes}")
+    op.require(all(0 <= a < tensor.rank for a in op.axes), f"axes {op.axes} of {tensor}")
+    op.require(all(n == 1 for axis, n in enumerate(op.box) if axis not in op.axes), "a box of more than two axes")
+    op.require(all(v.type == INDEX for v in (*op.place, *op.origin)), "indices are of type index")
+
+
+class _Box(Op):
+    """Operands: the tile, its indices (where the box begins there), the tensor, its indices.
+
+    box: extents along the tensor's axes, all but two of them 1. axes: which axis of the tensor runs along the tile's
+    rows (its last but one axis) and which along its columns (its last one).
+    """
+
+    level = "tile"
+    box = attribute[tuple[int, ...]](tuple)
+    axes = attribute[tuple[int, ...]](tuple)
+    tile = operand(0)
+
+    @property
+    def place(self) -> list[Value]:
+        type_ = self.operands[0].type
+        assert isinstance(type_, SharedType)
+        return self.operands[1 : 1 + type_.rank]
+
+    @property
+    def tensor(self) -> Value:
+        return self.operands[1 + len(self.place)]
+
+    @property
+    def origin(self) -> list[Value]:
+        type_ = self.tensor.type
+        assert isinstance(type_, GlobalType)
+        start = 2 + len(self.place)
+        return self.operands[start : start + type_.rank]
+
+    @property
+    def more(self) -> list[Value]:
+        return self.operands[2 + len(self.place) + len(self.origin) :]
+
+    @property
+    def side(self) -> Side:
+        return Side(self.tensor, tuple(self.origin), self.axes)
+
+    @property
+    def bytes(self) -> int:
+        """Of the whole box, elements past the tensor's edge included."""
+        type_ = self.tile.type
+        assert isinstance(type_, SharedType)
+        count = 1
+        for n in self.box:
+            count *= n
+        return count * type_.dtype.bytes
+
+
+class Load(_Box):
+    """Begins to fill a box of a shared tile; its bytes count at the mbarrier that follows the tensor's indices (a tile
+    of u64 and its indices). Elements past the tensor's edge arrive as zeros and count. One thread executes it.
+
+    multicast: the last operand, a u16, has a bit for each block of the cluster that gets the box, at the same place of
+    its shared memory, and whose mbarrier at the same place counts it. hint: see HINTS.
+    """
+
+    name = "tma.load"
+    effects = frozenset({"read", "write", "sync"})
+    multicast = attribute(bool, False)
+    hint = attribute(str, "")
+
+    @property
+    def mbarrier(self) -> list[Value]:
+        """The tile of mbarriers and its indices."""
+        return self.more[: len(self.more) - self.multicast]
+
+    def verify(self) -> None:
+        _check(self)
+        type_ = self.mbarrier[0].type
+        self.require(isinstance(type_, SharedType) and type_.dtype == U64, f"{type_} has no mbarriers")
+        self.require(not self.multicast or self.operands[-1].type == U16, "the blocks are a u16")
+        self.require(self.hint in HINTS, f"no such hint: {self.hint}")
+
+
+class Store(_Box):
+    """Begins to write a box of a shared tile to the tensor; elements past its edge are left out. It belongs to this
+    thread's next bulk group. One thread executes it."""
+
+    name = "tma.store"
+    effects = frozenset({"read", "write", "sync"})
+
+    def verify(self) -> None:
+        _check(self)
+        self.require(not self.more, "takes a tile and a tensor, with their indices")
+
+
+class Prefetch(Op):
+    """The tensor maps of the operand, a tensor, are brought near. (PTX ISA: prefetch.tensormap.)"""
+
+    name = "tma.prefetch"
+    level = "tile"
+    effects = frozenset({"sync"})
+    tensor = operand(0)
+
+    def verify(self) -> None:
+        self.require(isinstance(self.tensor.type, GlobalType), f"{self.tensor.type} is no tensor")
+
+
+class BulkCommit(Op):
+    """The stores that this thread has begun since its last bulk group are a group.
+
+    (PTX ISA: cp.async.bulk.commit_group.)
+    """
+
+    name = "tma.commit_group"
+    effects = frozenset({"sync"})
+
+
+class BulkWait(Op):
+    """Waits until at most `pending` of this thread's bulk groups are unfinished. read: until they have read their
+    source, which may then be written again. (PTX ISA: cp.async.bulk.wait_group.)"""
+
+    name = "tma.wait_group"
+    effects = frozenset({"sync"})
+    pending = attribute(int)
+    read = attribute(bool, False)
+
+    def verify(self) -> None:
+        self.require(self.pending >= 0, f"{self.pending} groups")
+
+
+# -- thread level ----------------------------------------------------------------------------------
+
+
+class _Mapped(Op):
+    """`map`: number of the tensor map in `Kernel.tensor_maps`. Coordinates are i32, the fastest axis first."""
+
+    level = "thread"
+    map = attribute(int)
+
+
+class MapLoad(_Mapped):
+    """One box by one instruction. Operands: destination and mbarrier (shared pointers), the coordinates, then the u16
+    of `multicast`. (PTX ISA: cp.async.bulk.tensor.)"""
+
+    name = "mem.tma_load"
+    effects = frozenset({"read", "write", "sync"})
+    multicast = attribute(bool, False)
+    hint = attribute(str, "")
+    dst, mbarrier = operand(0), operand(1)
+
+    @property
+    def coordinates(self) -> list[Value]:
+        return self.operands[2 : len(self.operands) - self.multicast]
+
+    def verify(self) -> None:
+        _check_coordinates(self, self.coordinates)
+        self.require(self.mbarrier.type == PtrType("shared", U64), "the mbarrier is a shared u64")
+        self.require(not self.multicast or self.operands[-1].type == U16, "the blocks are a u16")
+
+
+class MapStore(_Mapped):
+    """One box by one instruction. Operands: the source (a shared pointer), the coordinates."""
+
+    name = "mem.tma_store"
+    effects = frozenset({"read", "write", "sync"})
+    src = operand(0)
+
+    @property
+    def coordinates(self) -> list[Value]:
+        return self.operands[1:]
+
+    def verify(self) -> None:
+        _check_coordinates(self, self.coordinates)
+
+
+class MapPrefetch(_Mapped):
+    """``prefetch.tensormap``."""
+
+    name = "mem.tma_prefetch"
+    effects = frozenset({"sync"})
+
+
+def _check_coordinates(op: Op, coordinates: Sequence[Value]) -> None:
+    op.require(1 <= len(coordinates) <= 5, f"{len(coordinates)} coordinates")
+    op.require(all(v.type == I32 for v in coordinates), "coordinates are i32")

@@ -1,0 +1,264 @@
+"""Products of a warpgroup, from shared memory and without waiting. (PTX ISA: wgmma.mma_async.)
+
+An accumulator on its way has a `PendingType`: nothing but further products and a wait takes it, so that no value is
+read too early. At thread level accumulators are plain registers, and the order of ops alone says when they may be read.
+"""
+
+from __future__ import annotations
+
+from typing import Sequence
+
+from tiledsl.ir.core import Op, Value, attribute, operand
+from tiledsl.ir.types import (
+    BOOL,
+    DTYPES,
+    I64,
+    INDEX,
+    U32,
+    DType,
+    FragmentType,
+    PendingType,
+    PtrType,
+    SharedType,
+    Type,
+)
+from tiledsl.layout.wgmma import WgmmaRow, find_wgmma
+
+__all__ = ["Begin", "Commit", "Descriptor", "Fence", "Instruction", "Mma", "Registers", "Wait", "WaitGroup"]
+
+
+class Begin(Op):
+    """A pending accumulator of any content: the first product into it does not accumulate."""
+
+    name = "wgmma.begin"
+    level = "tile"
+    type = attribute(PendingType)
+
+    def infer(self) -> Sequence[Type]:
+        return (self.type,)
+
+
+class Fence(Op):
+    """Registers written before it may be used by later products. (PTX ISA: wgmma.fence.)"""
+
+    name = "wgmma.fence"
+    effects = frozenset({"sync"})
+    scope = "warpgroup"
+
+
+class Commit(Op):
+    """The products that this warpgroup has begun since its last group are a group. (PTX ISA: wgmma.commit_group.)"""
+
+    name = "wgmma.commit_group"
+    effects = frozenset({"sync"})
+    scope = "warpgroup"
+
+
+class Mma(Op):
+    """``a b + acc`` (or ``a b`` where `accumulate`, a bool that is the same in the warpgroup, is false) is on its way.
+
+    Operands: acc (pending), accumulate, then a: a shared tile and the indices where its part begins, or a fragment in
+    the layout ``acc.a``; then b: a shared tile and its indices. a_axes, b_axes: which axes of the tile are rows and
+    columns of the operand (m and k of a, k and n of b). The tiles have a layout that the instruction reads.
+    k: of the product, a multiple of the instruction's. a_axes is empty where a is a fragment.
+    """
+
+    name = "wgmma.mma"
+    level = "tile"
+    effects = frozenset({"read", "sync"})
+    scope = "warpgroup"
+    k = attribute(int)
+    a_axes = attribute[tuple[int, ...]](tuple, ())
+    b_axes = attribute[tuple[int, ...]](tuple)
+    acc, accumulate = operand(0), operand(1)
+
+    @property
+    def a(self) -> Value:
+        return self.operands[2]
+
+    @property
+    def a_origin(self) -> list[Value]:
+        type_ = self.a.type
+        return self.operands[3 : 3 + type_.rank] if isinstance(type_, SharedType) else []
+
+    @property
+    def b(self) -> Value:
+        return self.operands[3 + len(self.a_origin)]
+
+    @property
+    def b_origin(self) -> list[Value]:
+        return self.operands[4 + len(self.a_origin) :]
+
+    @property
+    def fragment(self) -> FragmentType:
+        """What the accumulator will be."""
+        type_ = self.operands[0].type
+        self.require(isinstance(type_, PendingType), f"{type_} is no pending accumulator")
+        assert isinstance(type_, PendingType)
+        return type_.fragment
+
+    @property
+    def row(self) -> WgmmaRow:
+        """The kind of product."""
+        acc = self.fragment
+        dtypes = [v.type.dtype for v in (self.a, self.b) if isinstance(v.type, (SharedType, FragmentType))]
+        names = [t.name for t in dtypes]
+        row = find_wgmma(names[0], names[1], acc.dtype.name) if len(names) == 2 else None
+        self.require(row is not None, f"no wgmma of {' x '.join(names)} into {acc.dtype}")
+        assert row is not None
+        return row
+
+    def infer(self) -> Sequence[Type]:
+        return (self.operands[0].type,)
+
+    def verify(self) -> None:
+        acc, row = self.fragment, self.row
+        self.require(self.accumulate.type == BOOL, "accumulate is a bool")
+        self.require(self.k > 0 and self.k % row.k == 0, f"k is {self.k}; a multiple of {row.k}")
+        self.require(acc.dims[1] in row.widths(), f"{acc.dims[1]} columns")
+        self.require(isinstance(self.b.type, SharedType), f"b is {self.b.type}")
+        self.require(len(self.b_axes) == 2 and len(self.a_axes) in (0, 2), "two axes of a tile")
+        self.require(all(v.type == INDEX for v in (*self.a_origin, *self.b_origin)), "indices are of type index")
+
+
+class Wait(Op):
+    """Waits until at most `pending` groups of this warpgroup are on their way. Operands: pending accumulators.
+    finish: they become fragments, which needs pending=0; otherwise they stay pending. (PTX ISA: wgmma.wait_group.)"""
+
+    name = "wgmma.wait"
+    level = "tile"
+    effects = frozenset({"sync"})
+    scope = "warpgroup"
+    pending = attribute(int, 0)
+    finish = attribute(bool, True)
+
+    def infer(self) -> Sequence[Type]:
+        found: list[Type] = []
+        for v in self.operands:
+            assert isinstance(v.type, PendingType)
+            found.append(v.type.fragment if self.finish else v.type)
+        return found
+
+    def verify(self) -> None:
+        self.require(all(isinstance(v.type, PendingType) for v in self.operands), "takes pending accumulators")
+        self.require(self.pending >= 0 and (self.pending == 0 or not self.finish), f"{self.pending} pending groups")
+
+
+# -- thread level ----------------------------------------------------------------------------------
+
+
+class Registers(Op):
+    """So many registers of any content: an accumulator that no product has been added to."""
+
+    name = "ptx.wgmma_registers"
+    level = "thread"
+    dtype = attribute(DType)
+    count = attribute(int)
+
+    def infer(self) -> Sequence[Type]:
+        return (self.dtype,) * self.count
+
+
+class Descriptor(Op):
+    """How a shared operand lies, from the pointer to its first element: an i64. (PTX ISA: matrix descriptor.)
+
+    advance: bytes that the operand begins behind the pointer. leading, stride: the leading and the stride byte offset.
+    swizzle: bytes of the span.
+    """
+
+    name = "ptx.wgmma_descriptor"
+    level = "thread"
+    advance = attribute(int, 0)
+    leading = attribute(int)
+    stride = attribute(int)
+    swizzle = attribute(int)
+    ptr = operand(0)
+
+    @property
+    def bits(self) -> int:
+        """All of it but the address that the pointer has."""
+        mode = {0: 0, 128: 1, 64: 2, 32: 3}[self.swizzle]
+        return self.advance >> 4 | self.leading >> 4 << 16 | self.stride >> 4 << 32 | mode << 62
+
+    def infer(self) -> Sequence[Type]:
+        return (I64,)
+
+    def verify(self) -> None:
+        type_ = self.ptr.type
+        self.require(isinstance(type_, PtrType) and type_.space == "shared", f"{type_} is not in shared memory")
+        self.require(self.swizzle in (0, 32, 64, 128), f"a swizzle of {self.swizzle} bytes")
+        numbers = (self.advance, self.leading, self.stride)
+        self.require(all(0 <= n < 1 << 18 and n % 16 == 0 for n in numbers), f"byte offsets {numbers}")
+
+
+class Instruction(Op):
+    """One ``wgmma.mma_async``: m64 n `n` k `row.k`. Operands: accumulate (bool), a (an i64 descriptor, or 4 u32), the
+    i64 descriptor of b, then the registers of the accumulator; results: those registers.
+
+    turned_a, turned_b: the shared operand has its m (n) axis contiguous, not k; 16-bit elements only.
+    """
+
+    name = "ptx.wgmma"
+    level = "thread"
+    effects = frozenset({"read", "sync"})
+    scope = "warpgroup"
+    n = attribute(int)
+    a, b, acc = attribute(DType), attribute(DType), attribute(DType)
+    turned_a = attribute(bool, False)
+    turned_b = attribute(bool, False)
+
+    @property
+    def row(self) -> WgmmaRow:
+        row = find_wgmma(self.a.name, self.b.name, self.acc.name)
+        self.require(row is not None, f"no wgmma of {self.a} x {self.b} into {self.acc}")
+        assert row is not None
+        return row
+
+    @property
+    def a_registers(self) -> int:
+        """4 where a comes from registers, else 0."""
+        return 4 if self.operands[1].type == U32 else 0
+
+    @property
+    def left(self) -> list[Value]:
+        """The descriptor or the registers of a."""
+        return self.operands[1 : 1 + max(1, self.a_registers)]
+
+    @property
+    def right(self) -> Value:
+        return self.operands[1 + len(self.left)]
+
+    @property
+    def accumulators(self) -> list[Value]:
+        return self.operands[2 + len(self.left) :]
+
+    @property
+    def acc_types(self) -> tuple[DType, ...]:
+        """Types of the accumulator's registers: f32 or i32, or u32 with two f16 each."""
+        count = 64 * self.n // 128
+        return (U32,) * (count // 2) if self.acc.name == "f16" else (DTYPES[self.acc.name],) * count
+
+    def infer(self) -> Sequence[Type]:
+        return self.acc_types
+
+    def verify(self) -> None:
+        row = self.row
+        self.require(self.n in row.widths(), f"n = {self.n}")
+        self.require(self.operands[0].type == BOOL, "accumulate is a bool")
+        self.require([v.type for v in self.left] in ([I64], [U32] * 4), "a is a descriptor or four u32")
+        self.require(self.right.type == I64, "b is a descriptor")
+        self.require([v.type for v in self.accumulators] == list(self.acc_types), "registers of the accumulator")
+        self.require(not (self.turned_a or self.turned_b) or row.bits == 16, "only 16-bit operands are turned")
+
+
+class WaitGroup(Op):
+    """``wgmma.wait_group pending``, tied to the registers of accumulators: operands and results are those."""
+
+    name = "ptx.wgmma_wait"
+    level = "thread"
+    effects = frozenset({"sync"})
+    scope = "warpgroup"
+    pending = attribute(int, 0)
+
+    def infer(self) -> Sequence[Type]:
+        return tuple(v.type for v in self.operands)

@@ -1,0 +1,211 @@
+"""Encoded tensor maps: what a launch tells the tensor memory accelerator of its tensors.
+
+(CUDA driver API: cuTensorMapEncodeTiled, which states every limit that is checked here.)
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, Iterator, Mapping, Sequence
+
+from tiledsl.errors import DeviceError, KernelArgumentError
+from tiledsl.ir.tensor_maps import MAP_BYTES, TensorMap
+from tiledsl.specialize import ArrayInfo
+
+if TYPE_CHECKING:
+    from tiledsl.runtime.driver import Driver
+    from tiledsl.runtime.launch import Frame
+
+__all__ = ["Encoding", "MapImages", "check_maps", "encoding"]
+
+GRAIN = 16
+"""Bytes that divide an address, a stride and the inner extent of a box."""
+MAX_RANK, MAX_EXTENT, MAX_STRIDE, MAX_BOX = 5, 2**32, 2**40, 256
+
+DATA_TYPES = {
+    "u8": 0, "i8": 0, "bool": 0, "e4m3": 0, "e5m2": 0, "u16": 1, "i16": 1, "u32": 2, "i32": 3, "u64": 4, "i64": 5,
+    "f16": 6, "f32": 7, "tf32": 7, "f64": 8, "bf16": 9,
+}  # fmt: skip
+"""CUtensorMapDataType of our dtypes. tf32 is loaded as FLOAT32: TFLOAT32 may round, and a load moves bits only."""
+SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
+"""CUtensorMapSwizzle by bytes of the span."""
+NO_INTERLEAVE, L2_PROMOTION_256B, FILL_WITH_ZEROS = 0, 3, 0
+
+_PROTOTYPE = (
+    ctypes.c_int,  # CUresult
+    ctypes.c_void_p,  # the map, aligned to 64 bytes
+    ctypes.c_int,  # CUtensorMapDataType
+    ctypes.c_uint32,  # rank
+    ctypes.c_void_p,  # address of the tensor
+    ctypes.POINTER(ctypes.c_uint64),  # extents, the fastest axis first
+    ctypes.POINTER(ctypes.c_uint64),  # strides in bytes, but of the fastest axis
+    ctypes.POINTER(ctypes.c_uint32),  # box
+    ctypes.POINTER(ctypes.c_uint32),  # steps in elements
+    *[ctypes.c_int] * 4,  # interleave, swizzle, promotion in L2, fill
+)
+
+COPY = "copy it to a contiguous tensor whose rows begin at multiples of 16 bytes, or use a kernel without TMA"
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """The numbers of one map but for the address. Extents and strides (in bytes) are those of the axes in the
+    map's order; the first axis, of stride 1, has no stride."""
+
+    data_type: int
+    extents: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    swizzle: int
+
+
+def encoding(tensor: TensorMap, info: ArrayInfo) -> Encoding:
+    """How `tensor` is encoded for an array like `info`, which `check_maps` has passed.
+
+    The driver takes no extent of 0: an empty array is described as one element. A stride that is never stepped
+    along may be any, so it becomes one that the driver takes.
+    """
+    extents = tuple(1 if info.empty else info.shape[axis] for axis in tensor.axes)
+    steps = [info.strides[axis] * info.dtype.bytes for axis in tensor.axes]
+    strides = tuple(step if n > 1 else GRAIN for n, step in zip(extents[1:], steps[1:], strict=True))
+    return Encoding(DATA_TYPES[info.dtype.name], extents, strides, tensor.box, SWIZZLES[tensor.swizzle])
+
+
+# -- checks ----------------------------------------------------------------------------------------------
+
+
+def check_maps(kernel: str, maps: Sequence[TensorMap], arrays: Mapping[str, ArrayInfo]) -> None:
+    """Raise KernelArgumentError unless every map can be encoded for its array."""
+    for tensor in maps:
+        for message, fix in _problems(tensor, arrays[tensor.tensor]):
+            head = f"{kernel}() reads or writes {tensor.tensor} by TMA, which cannot describe it"
+            raise KernelArgumentError(f"{head}: {message}\n  fix: {fix}")
+
+
+def _problems(tensor: TensorMap, info: ArrayInfo) -> Iterator[tuple[str, str]]:
+    """(what is wrong, how to fix it) for each limit of the hardware that is passed."""
+    yield from _box_problems(tensor, info.dtype.bytes)
+    if info.empty:
+        return
+    if info.pointer % GRAIN:
+        yield f"its address is {info.pointer:#x}, no multiple of 16 bytes", COPY
+    for place, axis in enumerate(tensor.axes):
+        extent, stride = info.shape[axis], info.strides[axis]
+        if extent > MAX_EXTENT:
+            yield f"axis {axis} has {extent} elements; at most 2^32", "split it"
+        if extent > 1:
+            yield from _stride_problems(axis, stride, info.dtype.bytes, fastest=place == 0)
+
+
+def _stride_problems(axis: int, stride: int, size: int, *, fastest: bool) -> Iterator[tuple[str, str]]:
+    what = f"the stride of axis {axis} is {stride} elements"
+    if fastest:
+        if stride != 1:
+            yield f"{what}; expected 1", COPY
+    elif stride <= 0:
+        yield f"{what}; expected a positive one", COPY
+    elif stride * size % GRAIN:
+        yield f"{what} of {size} bytes, {stride * size} bytes; expected a multiple of 16", COPY
+    elif stride * size >= MAX_STRIDE:
+        yield f"{what}, {stride * size} bytes; expected less than 2^40", COPY
+
+
+def _box_problems(tensor: TensorMap, size: int) -> Iterator[tuple[str, str]]:
+    smaller = "use smaller tiles"
+    if not 1 <= len(tensor.axes) <= MAX_RANK:
+        yield f"it has {len(tensor.axes)} axes; 1 to 5 are possible", "pass a view of fewer axes"
+    if tensor.swizzle not in SWIZZLES:
+        yield f"the swizzle spans {tensor.swizzle} bytes; 32, 64, 128 or none are possible", "use swizzle_128b"
+    for axis, extent in zip(tensor.axes, tensor.box, strict=True):
+        if not 1 <= extent <= MAX_BOX:
+            yield f"a box has {extent} elements along axis {axis}; 1 to 256 are possible", smaller
+    inner = tensor.box[0] * size
+    if inner % GRAIN:
+        yield f"a row of a box has {inner} bytes; expected a multiple of 16", "use tiles with other widths"
+    if tensor.swizzle and inner > tensor.swizzle:
+        yield f"a row of a box has {inner} bytes; the swizzle spans {tensor.swizzle}", smaller
+
+
+# -- encoding --------------------------------------------------------------------------------------------
+
+
+class MapImages:
+    """The encoded maps of one launch plan, by the addresses of its tensors.
+
+    Shapes and strides are the plan's, so that only the address differs between two launches of it.
+    """
+
+    LIMIT = 1024
+    """Of kept images: addresses that vary without end must not fill the memory."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        device: int,
+        context: int,
+        kernel: str,
+        maps: Sequence[TensorMap],
+        order: Sequence[str],
+        arrays: Mapping[str, ArrayInfo],
+        written: frozenset[str],
+    ) -> None:
+        """`order`: names of the tensors as a launch gives their addresses. `written`: those that it may write.
+        `context` (active) is that of the device."""
+        self._driver, self._device, self._kernel = driver, device, kernel
+        self._encodings = [(encoding(m, arrays[m.tensor]), order.index(m.tensor)) for m in maps]
+        mapped = {order.index(m.tensor): m.tensor for m in maps}
+        self._blank = {i: driver.blank(context, n in written) for i, n in mapped.items() if arrays[n].empty}
+        self._images: dict[tuple[int, ...], bytes] = {}
+        self._store = struct.Struct(f"{MAP_BYTES * len(maps)}s").pack_into
+
+    def write(self, frame: Frame, pointers: tuple[int, ...]) -> None:
+        """Put the maps of tensors at `pointers` into `frame`."""
+        image = self._images.get(pointers)
+        if image is None:
+            image = self._encode(pointers)
+            if len(self._images) >= self.LIMIT:
+                self._images.clear()
+            self._images[pointers] = image
+        self._store(frame.buffer, frame.maps_at, image)
+        frame.mapped = pointers
+
+    def _encode(self, pointers: tuple[int, ...]) -> bytes:
+        with self._driver.active(self._device):
+            return b"".join(self._one(e, self._blank.get(i, pointers[i])) for e, i in self._encodings)
+
+    def _one(self, of: Encoding, address: int) -> bytes:
+        memory = ctypes.create_string_buffer(MAP_BYTES + 63)
+        offset = -ctypes.addressof(memory) % 64  # the driver wants 64 bytes; ctypes gives 16
+        rank = len(of.extents)
+        code = encoder(self._driver)(
+            ctypes.addressof(memory) + offset,
+            of.data_type,
+            rank,
+            address,
+            (ctypes.c_uint64 * rank)(*of.extents),
+            (ctypes.c_uint64 * rank)(*of.strides),
+            (ctypes.c_uint32 * rank)(*of.box),
+            (ctypes.c_uint32 * rank)(*[1] * rank),
+            NO_INTERLEAVE,
+            of.swizzle,
+            L2_PROMOTION_256B,
+            FILL_WITH_ZEROS,
+        )
+        if code:
+            raise self._driver.error(code, f"describing a tensor of {self._kernel}() to TMA ({of})")
+        return memory.raw[offset : offset + MAP_BYTES]
+
+
+@cache
+def encoder(driver: Driver) -> Any:
+    """cuTensorMapEncodeTiled as a ctypes function: the wrapper of cuda.bindings has the driver write into memory
+    that is aligned to 16 bytes only, where it asks for 64."""
+    query = driver.cu.cuGetProcAddress(b"cuTensorMapEncodeTiled", 12000, 0)
+    address = int(driver.check(query, "looking up cuTensorMapEncodeTiled")[0] or 0)
+    if not address:
+        message = "this NVIDIA driver has no tensor maps (cuTensorMapEncodeTiled), which kernels with TMA need"
+        raise DeviceError(f"{message}\n  fix: update the driver to one of CUDA 12.0 or later")
+    return ctypes.CFUNCTYPE(*_PROTOTYPE)(address)
