@@ -170,8 +170,6 @@ def rivals(row: MmaRow) -> dict[str, Rule]:
                 other = replace(own, products=steps, bits=bits)
                 if steps <= row.shape.k and other != replace(own, products=min(own.products, row.shape.k)):
                     found[f"{steps} products a step, {bits} bits"] = partial(_with_dot, row, other)
-    if row.a in DOTS and row.acc == "f32":
-        found["what vanishes is +0"] = partial(_vanishing, row)
     if row.acc == "f16":
         found["as into f32, then to nearest"] = partial(_through_f32, row, np.float16)
         found["as into f32, then truncated"] = partial(_through_f32, row, _truncated)
@@ -191,10 +189,6 @@ def _with_dot(row: MmaRow, dot: Dot, a: Bits, b: Bits, c: Bits) -> Bits:
     with _dot(row.a, dot):
         return mma(row, a, b, c)
 
-
-def _vanishing(row: MmaRow, a: Bits, b: Bits, c: Bits) -> Bits:
-    result = _mma(row, a, b, c)
-    return np.where(result == 0, np.float32(0), result)
 
 
 def _through_f32(row: MmaRow, to_f16: Callable[[Bits], Any], a: Bits, b: Bits, c: Bits) -> Bits:

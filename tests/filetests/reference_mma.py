@@ -57,7 +57,7 @@ def _log2(value: Fraction) -> int:
 
 
 def _encode(value: Fraction, dtype: str) -> int:
-    """f32: truncated; 2^128 and more are infinite. f16: rounded to nearest even; what becomes zero is +0."""
+    """f32: truncated; 2^128 and more are infinite. f16: rounded to nearest even. What becomes zero is +0."""
     form = FORMATS[dtype]
     infinity = ((1 << form.exponent) - 1) << form.fraction
     sign = (value < 0) << (form.exponent + form.fraction)
@@ -68,7 +68,7 @@ def _encode(value: Fraction, dtype: str) -> int:
     steps = magnitude / Fraction(2) ** (exponent - form.fraction)
     whole = math.floor(steps) if dtype == "f32" else round(steps)
     code = whole + ((exponent - form.least) << form.fraction)
-    if code == 0 and dtype == "f16":
+    if code == 0:
         return 0
     return sign | min(code, infinity)
 

@@ -290,3 +290,41 @@ def split_along_k(
             whole = t.m.start + BM <= M and t.n.start + BN <= N
             if whole:
                 C.atomic_add(t.m.start + rows, t.n.start + columns, x)
+
+
+@tile_kernel(arch="sm_90a")
+def two_rings(
+    A: Global[f16, M, K],
+    B: Global[f16, N, K],
+    C: Global[f32, M, N],
+    *,
+    IN_FLIGHT: const = 1,
+    EVERY: const = 0,
+) -> None:
+    """Each operand has a ring of its own; EVERY=1: sums of single steps are added up by the threads."""
+    work = persistent(tile_schedule(M, N, K, tile=(64, 32, 64)))
+    left = Ring(3, a=shared((64, 64), f16, layout=swizzle_128b))
+    right = Ring(2, b=shared((32, 64), f16, layout=swizzle_128b))
+    out = shared((64, 32), f32, layout=swizzle_128b)
+    with role("load", threads=1):
+        for t in work:
+            for k in t.k:
+                with left.fill() as s:
+                    tma_load(A[t.m, k], s.a)
+                with right.fill() as s:
+                    tma_load(B[t.n, k], s.b)
+    with role("math"):
+        for t in work:
+            acc = wgmma.accumulator((64, 32), f32)
+            if EVERY:
+                total = acc.wait()
+                for _ in t.k:
+                    with left.use(in_flight=IN_FLIGHT) as x, right.use(in_flight=IN_FLIGHT) as y:
+                        part = wgmma(x.a, y.b.T, wgmma.accumulator((64, 32), f32))
+                        total += part.wait()
+                store_tma(total, C[t.m, t.n], via=out)
+            else:
+                for _ in t.k:
+                    with left.use(in_flight=IN_FLIGHT) as x, right.use(in_flight=IN_FLIGHT) as y:
+                        acc = wgmma(x.a, y.b.T, acc)
+                store_tma(acc.wait(), C[t.m, t.n], via=out)

@@ -97,10 +97,10 @@ def test_loads_of_pairs_take_half_as_many(places: list[int], width: int, phases:
 
 
 def test_which_pairs_count() -> None:
-    """Those of the two phases, all at one distance; a lane that takes no part pairs with any."""
+    """Those of the whole warp, all at one distance; a lane that takes no part pairs with any."""
     assert wavefronts([16 * place for place in range(32)], 16) == 4
     one_apart = [16 * (36 if lane == 1 else place) for lane, place in enumerate(PAIRS)]
-    assert wavefronts(one_apart, 16) == 3
+    assert wavefronts(one_apart, 16) == 4
     assert wavefronts(one_apart, 16, [lane != 1 for lane in LANES]) == 2
     both = [16 * (PAIRS if lane // 8 % 2 else FOURS)[lane] for lane in LANES]
     assert wavefronts(both, 16) == 4

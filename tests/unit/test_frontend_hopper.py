@@ -488,3 +488,33 @@ def test_parts_along_k_add_up(k: int) -> None:
     C = np.zeros((128, 128), np.float32)
     programs.split_along_k.check(A, B, C)
     np.testing.assert_array_equal(C, A.astype(np.float32) @ B.astype(np.float32).T)
+
+
+@pytest.mark.parametrize("in_flight", [0, 1])
+@pytest.mark.parametrize("every", [0, 1])
+@pytest.mark.parametrize("k", [64, 328])
+def test_a_ring_in_another(k: int, every: int, in_flight: int) -> None:
+    rng = np.random.default_rng(k)
+    A, B = (rng.integers(-4, 5, (rows, k)).astype(np.float16) for rows in (136, 40))
+    C = np.full((136, 40), 7, np.float32)
+    programs.two_rings.check(A, B, C, IN_FLIGHT=in_flight, EVERY=every)
+    np.testing.assert_array_equal(C, A.astype(np.float32) @ B.astype(np.float32).T)
+
+
+def test_one_group_is_made_of_regions_in_each_other_and_before_a_wait() -> None:
+    math = roles(ir(programs.two_rings))[4, 4]
+    (inner,) = [op for op in ops(math, control.For) if not ops(op.body, control.For)]
+    assert [name for name in names(inner) if name.startswith("wgmma")] == [
+        "wgmma.fence",
+        "wgmma.mma",
+        "wgmma.commit_group",
+        "wgmma.wait",  # of the inner region
+        "wgmma.wait",  # of the outer one, whose group that was
+    ]
+    math = roles(ir(programs.two_rings, EVERY=1))[4, 4]
+    (inner,) = [op for op in ops(math, control.For) if not ops(op.body, control.For)]
+    assert [name for name in names(inner) if name.startswith("wgmma")][2:5] == [
+        "wgmma.mma",
+        "wgmma.commit_group",
+        "wgmma.wait",
+    ]

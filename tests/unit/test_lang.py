@@ -56,7 +56,7 @@ SIGNATURES = {
     "store": "(fragment, dst, via=None, vec=0)",
     "store_matrix": "(fragment, dst)",
     "syncwarp": "()",
-    "threads": "(*extents, blocks=0)",
+    "threads": "(*extents, blocks=0, assembler_level=3)",
     "tile": "(i, size)",
     "tiles": "(extent, size)",
     "unroll": "(*bounds, by=0)",

@@ -182,7 +182,7 @@ class Cooperation:
     them. templates: tiles given to rings, with where that was. cluster: as `persistent` declared it. varies: of each
     axis of the cluster, where ranges along it begin. ready: the barriers behind which rings are seen to be initialised.
     stores: does the block, outside of roles, store by TMA? barriers: the first named barrier that is free. scheduled:
-    the schedule.
+    the schedule. open_products: has a region begun products that are no group yet?
     """
 
     roles: list[RoleObject] = field(default_factory=list[RoleObject])
@@ -199,6 +199,7 @@ class Cooperation:
     scheduled: Any = None
     k_loop: Any = None
     work: WorkLoop | None = None
+    open_products: bool = False
 
     @property
     def carried(self) -> list[str]:

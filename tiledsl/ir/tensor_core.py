@@ -13,13 +13,11 @@ sum is truncated to an f32, or rounded once to an f16, to nearest even. Besides:
 - f64 is a chain of fused multiply-adds in k order.
 - A NaN, a product of infinity and zero, and infinities of both signs give the canonical NaN; otherwise an infinity
   gives itself. A sum of 2^128 and more (f16: what rounds to 2^16) is an infinity. A sum of zero is +0, and so is one
-  that an f16 rounds to zero.
+  that becomes zero in the format of the result.
 - integers are exact; sums in i32 wrap around.
 
-All of this is measured on an H200, for every product of `layout.mma` (`python -m benchmarks.tensor_core_probe`; the
--133 in 30 earlier runs of 32,768 results). Not measured are the NaNs of f64, which `nan_bits.py` makes canonical where
-their bits can be seen. Two points are open, of bf16 and tf32: a sum just below 2^128 is taken to be truncated like any
-other, and one that is not zero but truncated to zero, which is below 2^-149, to keep its sign.
+All of this is measured on an H200, for every product of `layout.mma` (`python -m benchmarks.tensor_core_probe`). Not
+measured are the NaNs of f64, which `nan_bits.py` makes canonical where their bits can be seen.
 
 Other architectures have other rules: an A100 takes 8 products of 16 bits (4 of tf32) a step and keeps 24 bits.
 """
@@ -236,7 +234,7 @@ def _round(exact: Array, acc: DType) -> Array:
         return nearest
     nearest = exact.astype(np.float32)
     beyond = (np.abs(nearest) > np.abs(exact)) & (np.abs(exact) < 2.0**128)
-    return (nearest.view(np.uint32) - beyond).view(np.float32)
+    return (nearest.view(np.uint32) - beyond).view(np.float32) + np.float32(0)  # what vanishes is +0
 
 
 # -- wgmma -----------------------------------------------------------------------------------------

@@ -37,8 +37,8 @@ class Phases:
     """How an access of `width` bytes a lane runs.
 
     lanes: how many neighbouring lanes a phase has.
-    merge: two neighbouring phases 2p and 2p + 1 run as one where, for one of these distances d, every active lane
-           i of them has the address of lane i ^ d, or that lane is inactive. Empty: never.
+    merge: neighbouring phases 2p and 2p + 1 run as one where, for one of these distances d, every active lane i of the
+           warp has the address of lane i ^ d, or that lane is inactive. Empty: never.
     shared: lanes that touch the same word share it; otherwise each takes a turn.
     basis: where the entry comes from; `question` says what is to be measured, `note` for what it does not stand.
     """
@@ -132,11 +132,9 @@ def _count(lanes: tuple[int | None, ...], width: int, rule: Phases) -> Cost:
 def _phases(lanes: tuple[int | None, ...], rule: Phases) -> list[tuple[int | None, ...]]:
     """The lanes of each phase, after neighbours have merged."""
     phases = [lanes[start : start + rule.lanes] for start in range(0, WARP, rule.lanes)]
-    merged: list[tuple[int | None, ...]] = []
-    for first, second in zip(phases[::2], phases[1::2], strict=False):
-        both = first + second
-        merged += [both] if any(_paired(both, distance) for distance in rule.merge) else [first, second]
-    return merged or phases
+    if not any(_paired(lanes, distance) for distance in rule.merge):
+        return phases
+    return [first + second for first, second in zip(phases[::2], phases[1::2], strict=True)]
 
 
 def _paired(lanes: tuple[int | None, ...], distance: int) -> bool:

@@ -99,13 +99,12 @@ def _wavefronts(addresses: Ints, width: int, rule: Phases) -> int:
     """Of all rows of `addresses` [accesses, 32]; absent lanes are -1."""
     phases = addresses.reshape(-1, rule.lanes)
     if rule.merge:
-        pairs = addresses.reshape(-1, 2 * rule.lanes)
-        merging = np.zeros(len(pairs), np.bool_)
+        merging = np.zeros(len(addresses), np.bool_)
         for distance in rule.merge:
-            partner = pairs[:, np.arange(2 * rule.lanes) ^ distance]
-            merging |= np.all((pairs == partner) | (pairs == ABSENT) | (partner == ABSENT), axis=1)
-        apart = pairs[~merging].reshape(-1, rule.lanes)
-        return _busiest_banks(apart, width, rule.shared) + _busiest_banks(pairs[merging], width, rule.shared)
+            partner = addresses[:, np.arange(addresses.shape[1]) ^ distance]
+            merging |= np.all((addresses == partner) | (addresses == ABSENT) | (partner == ABSENT), axis=1)
+        apart, pairs = addresses[~merging].reshape(-1, rule.lanes), addresses[merging].reshape(-1, 2 * rule.lanes)
+        return _busiest_banks(apart, width, rule.shared) + _busiest_banks(pairs, width, rule.shared)
     return _busiest_banks(phases, width, rule.shared)
 
 

@@ -10,7 +10,7 @@ from tiledsl.frontend.calls import Call, intrinsic
 from tiledsl.frontend.fragments import distributed, is_distributed
 from tiledsl.frontend.hopper import WARPGROUP
 from tiledsl.frontend.intrinsics.barriers import needs_hopper
-from tiledsl.frontend.intrinsics.rings import release_all
+from tiledsl.frontend.intrinsics.ring_regions import commit_products, release_all
 from tiledsl.frontend.views import as_view, base_origin, memory_name, memory_type
 from tiledsl.ir.core import Block, Value
 from tiledsl.ir.ops import control, tile, wgmma
@@ -195,6 +195,7 @@ def _check_axes(call: Call, what: str, name: str, view: View, row: WgmmaRow, alo
 def _wait(call: Call) -> Value:
     acc: Pending = call["self"]
     builder = call.builder
+    commit_products(call)
     fragment = builder.value(wgmma.Wait(acc.value, pending=0, finish=True))
     release_all(call)
     if acc.started is True:
