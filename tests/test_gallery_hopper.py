@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tiledsl.errors import CompileErrors
+from tiledsl.errors import CompileErrors, KernelArgumentError
 
 GEMM = Path(__file__).parent.parent / "examples" / "gemm"
 sys.path.insert(0, str(GEMM))
@@ -161,6 +161,23 @@ def test_gemm_takes_anything(size: tuple[int, int, int], orders: str) -> None:
     gemm(A, B, C, device="emulator")
     error, bound = worst_error(C, A, B, format="bf16")
     assert error <= bound
+
+
+@pytest.mark.parametrize(
+    ("shapes", "dtype", "message"),
+    [
+        (((8,), (8, 8), (8,)), "float16", r"\(1, 2, 1\) axes; expected 2 each, or 3 with a batch"),
+        (((1, 1, 8, 8),) * 3, "float16", r"\(4, 4, 4\) axes"),
+        (((1, 8, 8), (8, 8), (1, 8, 8)), "float16", r"\(3, 2, 3\) axes"),
+        (((8, 8),) * 3, "float32", "A is float32; expected bf16 or f16"),
+    ],
+)
+def test_gemm_refuses(shapes: Any, dtype: str, message: str) -> None:
+    from hopper_gemm import gemm
+
+    A, B, C = (np.ones(shape, dtype) for shape in shapes)
+    with pytest.raises(KernelArgumentError, match=message):
+        gemm(A, B, C, device="emulator")
 
 
 @pytest.mark.parametrize("size", [(133, 217, 129), (128, 128, 4096)])

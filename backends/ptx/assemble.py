@@ -23,6 +23,8 @@ ERROR = re.compile(r"^ptxas [^\n]*?, line (\d+); (?:error|fatal)\s*: (.*)$", re.
 FATAL = re.compile(r"^ptxas (?:fatal|error)\s*: (.*)$", re.MULTILINE)
 NEWER_PTX = re.compile(r"requires PTX ISA \.version (\d+)\.(\d+) or later")
 REMARK = re.compile(r"^.*(?:Potential Performance Loss|injected by compiler).*$", re.MULTILINE | re.IGNORECASE)
+ACCUMULATORS = "see the remark; wgmma accumulators must stay untouched between fence and wait"
+REGISTERS = "give the role that multiplies more registers=, or its accumulator fewer elements a thread"
 LINE = re.compile(r", line (\d+)")
 VERSION = re.compile(r"^\.version (\d+)\.(\d+)", re.MULTILINE)
 TIMEOUT = 300
@@ -66,7 +68,7 @@ def assemble(ptx: str, target: Target, *, name: str, may_have_stack: bool = Fals
         raise AssemblerError(
             f"ptxas made a remark that means a slow or altered kernel: {text}",
             _location(text, lines),
-            "see the remark; wgmma accumulators must stay untouched between fence and wait",
+            REGISTERS if "setmaxnreg" in text else ACCUMULATORS,
         )
     usage = parse_usage(output, name)
     if usage.stack and not usage.spill_stores and not may_have_stack:  # spills have their own place in Resources

@@ -31,6 +31,7 @@ from tiledsl import (
     unroll,
 )
 from tiledsl.dims import J, K, L, M, N
+from tiledsl.errors import KernelArgumentError
 
 __all__ = ["add_up", "gemm", "pad"]
 
@@ -90,6 +91,12 @@ def gemm(
 
     A: [M, K] or [batch, M, K], B: [K, N], C: [M, N] likewise, of any strides; bias: [N] of f32 or None.
     """
+    ranks = tuple(len(X.shape) for X in (A, B, C))
+    if ranks not in ((2, 2, 2), (3, 3, 3)):
+        message = f"gemm(): A, B and C have {ranks} axes; expected 2 each, or 3 with a batch"
+        raise KernelArgumentError(f"{message}\n  fix: pass them as [M, K], [K, N], [M, N]")
+    if not str(A.dtype).endswith("float16"):  # bfloat16 too
+        raise KernelArgumentError(f"gemm(): A is {A.dtype}; expected bf16 or f16\n  fix: convert A and B")
     a, b, c = (A, B, C) if A.ndim == 3 else (A[None], B[None], C[None])
     batch, m, k = a.shape
     n = b.shape[2]

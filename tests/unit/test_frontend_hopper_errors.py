@@ -418,6 +418,22 @@ def rings_without_both_ends(A: Global[bf16, M, K]):
             store(load_fragment(s.a, mma.m16n8k16.acc(warps=(4, 1))), A[0:64, 0:64])
 
 
+@bad("it stands behind `with`, and what has attributes is bound by its `as`: with ring.fill() as s:")
+@tile_kernel(arch="sm_90a")
+def regions_without_with(A: Global[bf16, M, K]):
+    grid(1)
+    ring = Ring(2, a=tile_of())
+    r = role("early").index  # error: a role has no attribute index
+    with role("load", threads=1):
+        with ring.fill() as s:
+            tma_load(A[0:64, 0:64], ring.fill().a)  # error: ring.fill() has no attribute a
+            tma_load(A[0:64, 0:64], s.a)
+    with role("math"):
+        with ring.use() as s:
+            x = load_fragment(ring.use().a, mma.m16n8k16.acc(warps=(4, 1)))  # error: ring.use() has no attribute a
+            store(load_fragment(s.a, mma.m16n8k16.acc(warps=(4, 1))), A[0:64, 0:64])
+
+
 @tile_function
 def tile_of() -> Any:
     return shared((64, 64), bf16, layout=swizzle_128b)
@@ -529,6 +545,7 @@ def arguments_of_schedules(A: Global[bf16, M, K], B: Global[bf16, N, K], n: u32)
     tile_schedule(M, N, K, tile=(64, 64, 0))  # error: tile_schedule(): tile= is three positive compile-time ints, got
     tile_schedule(M, N, K, tile=(64, 64, 64), group=0)  # error: group is a compile-time int from 1
     tile_schedule(M, N, K, tile=(64, 64, 64), along="k")  # error: tile_schedule(): along='k'
+    tile_schedule(M, N, K, tile=(64, 64, 64), splits=0)  # error: tile_schedule(): splits=0
     work = tile_schedule(M, N, K, tile=(64, 64, 64))
     persistent(work, cluster=2)  # error: persistent(): cluster= is the compile-time value 2
     persistent(M)  # error: persistent() takes what tile_schedule() gives, got index

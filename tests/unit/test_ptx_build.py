@@ -156,17 +156,26 @@ def fake_tool(folder: Path, body: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "remark",
+    ("remark", "fix"),
     [
-        "ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized, line 24",
-        "ptxas info    : (C7515) wgmma.wait_group was injected by compiler in function 'naive'",
+        (
+            "ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized, line 24",
+            "accumulators must stay untouched",
+        ),
+        ("ptxas info    : (C7515) wgmma.wait_group was injected by compiler in function 'naive'", "see the remark"),
+        (
+            "ptxas info    : (C7507) Potential Performance Loss: 'setmaxnreg' ignored to maintain minimum register"
+            " requirements.",
+            "more registers=",
+        ),
     ],
 )
-def test_a_remark_is_an_error(remark: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_remark_is_an_error(remark: str, fix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEDSL_PTXAS", fake_tool(tmp_path, f'echo "{remark}" >&2'))
     with pytest.raises(AssemblerError, match="ptxas made a remark") as caught:
         build(naive(), TARGETS["sm_90a"])
     assert caught.value.loc.file == FILE and caught.value.loc.line > 0
+    assert fix in str(caught.value)
 
 
 def test_a_crash_of_ptxas_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

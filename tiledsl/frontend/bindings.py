@@ -135,7 +135,10 @@ class Composite(LanguageObject):
 
 class Region(LanguageObject):
     """What stands behind ``with``. build: makes the ops around the body, and calls `body` once, with what stands behind
-    ``as``."""
+    ``as``. It has no attributes of its own."""
+
+    described_by = None
+    offers = "it stands behind `with`, and what has attributes is bound by its `as`: with ring.fill() as s:"
 
     def build(self, frame: Any, node: ast.With, body: Callable[[Any], None]) -> None:
         raise NotImplementedError

@@ -179,7 +179,7 @@ class Cooperation:
     """Roles and rings of one kernel, and which of them is being built.
 
     role, fill, use: where statements go now; k_loop, work: the loops over tiles along k and over work items around
-    them. templates: tiles given to rings, with where that was. cluster: as `persistent` declared it. varies: of each
+    them. templates: tiles given to rings. cluster: as `persistent` declared it. varies: of each
     axis of the cluster, where ranges along it begin. ready: the barriers behind which rings are seen to be initialised.
     stores: does the block, outside of roles, store by TMA? barriers: the first named barrier that is free. scheduled:
     the schedule. open_products: has a region begun products that are no group yet?
@@ -190,7 +190,7 @@ class Cooperation:
     role: RoleObject | None = None
     fill: Any = None
     use: Any = None
-    templates: dict[Value, Loc] = field(default_factory=dict[Value, Loc])
+    templates: list[Value] = field(default_factory=list[Value])
     cluster: ClusterShape | None = None
     varies: dict[str, set[Value]] = field(default_factory=lambda: {"m": set[Value](), "n": set[Value]()})
     ready: list[Op] = field(default_factory=list[Op])

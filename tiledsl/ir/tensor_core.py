@@ -1,4 +1,4 @@
-"""What tensor cores compute, bit for bit: the one definition of ``mma.sync`` that the emulator runs.
+"""What tensor cores compute, bit for bit: the one definition of ``mma.sync`` and ``wgmma`` that the emulator runs.
 
 A product of floats runs in steps of at most `Dot.products` products along k, which chain through c in k order. In one
 step every exact product has the exponent e_a + e_b, the sum of its operands' (it is not renormalised; a subnormal has
@@ -248,7 +248,7 @@ def wgmma(row: WgmmaRow, a: Array, b: Array, c: Array, add: Add | None = None) -
     is a multiple of the instruction's, whose steps chain through c.
 
     Floats of 16 and 32 bits follow the rules above. Of fp8 one step is 32 products, keeps 13 bits below the largest
-    exponent and 14 bits of the sum, as measured on an H200 (of products of one format; of two it is taken to be so).
+    exponent and 14 bits of the sum, as measured on an H200; the filetests `hopper/wgmma.tir` have the bits.
     `add`: a faster stand-in for `_add`, of a [k, m, 1], b [k, 1, n] and c [m, 1, n].
     """
     out = np.empty(c.shape, c.dtype)

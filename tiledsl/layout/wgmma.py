@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["WGMMA", "WGMMA_ROWS", "WgmmaRow", "find_wgmma"]
+__all__ = ["STEP_BYTES", "WGMMA", "WGMMA_ROWS", "WgmmaRow", "find_wgmma"]
 
 WGMMA_ROWS = 64
 """Rows of one instruction: 16 for each warp of the warpgroup."""
+STEP_BYTES = 32
+"""Of k, in one instruction of any dtype."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from tiledsl.ir.ops import tile, tma, wgmma
 from tiledsl.ir.types import FragmentType, GlobalType, SharedType
 from tiledsl.layout.fragments import DEALT
 from tiledsl.layout.shared import ROWS, SPANS, Layout, Paneled, Row
+from tiledsl.layout.wgmma import STEP_BYTES
 from tiledsl.passes.called import called, name_of
 from tiledsl.passes.constants import integer
 from tiledsl.passes.divisibility import Divisibility, power_of_two_in
@@ -30,9 +31,6 @@ __all__ = ["CheckHopper"]
 
 MAP_ALIGNMENT = 16
 """Bytes: of a tensor's address and its strides. (CUDA driver API: cuTensorMapEncodeTiled.)"""
-
-STEP_BYTES = 32
-"""Of k, in one wgmma."""
 
 
 @dataclass(frozen=True)

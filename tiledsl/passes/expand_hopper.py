@@ -18,16 +18,13 @@ from tiledsl.ir.ops import warp as warp_ops
 from tiledsl.ir.types import BOOL, DTYPES, I32, U32, FragmentType, PendingType, SharedType
 from tiledsl.layout.fragments import DEALT
 from tiledsl.layout.shared import ROWS, Paneled
-from tiledsl.layout.wgmma import WGMMA_ROWS
+from tiledsl.layout.wgmma import STEP_BYTES, WGMMA_ROWS
 from tiledsl.passes.addresses import pointer_to
 from tiledsl.passes.constants import integer
 from tiledsl.passes.expander import Expander, Rule
 from tiledsl.passes.tma_pieces import Piece, pieces
 
 __all__ = ["HOPPER_RULES"]
-
-STEP_BYTES = 32
-"""Of k, in one instruction of any dtype. (PTX ISA: wgmma, shapes.)"""
 
 UNUSED_LEADING = 16
 """The leading byte offset where an operand is one panel along k: the hardware takes it for 1. (PTX ISA: wgmma.)"""
@@ -162,7 +159,7 @@ class _Lying:
         alloc, type_ = memory.op, memory.type
         assert isinstance(alloc, tile.SharedAlloc) and isinstance(type_, SharedType)
         layout, rank = alloc.placement, type_.rank
-        assert isinstance(layout, Paneled), "check-wgmma has approved the layout"
+        assert isinstance(layout, Paneled), "check-hopper has approved the layout"
         self.x, self.layout, self.element = x, layout, type_.dtype.bytes
         self.panel = layout.panel_size(type_.dims) * self.element
         self.turned = across == rank - 1

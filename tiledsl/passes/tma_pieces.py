@@ -25,7 +25,7 @@ class Piece:
 
 
 def pieces(op: tma.Load | tma.Store) -> list[Piece]:
-    """The parts of the box of `op`, panel after panel. `check-tma` has approved it."""
+    """The parts of the box of `op`, panel after panel. `check-hopper` has approved it."""
     row_axis, column_axis = op.axes
     rows, columns = op.box[row_axis], op.box[column_axis]
     layout = _layout(op)

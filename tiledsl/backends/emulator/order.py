@@ -95,7 +95,7 @@ class Order:
 
     # -- mbarriers -----------------------------------------------------------------------------
 
-    def initialised(self, c: Cohort, op: Op, rows: Ints, columns: Ints) -> None:
+    def initialised(self, c: Cohort, rows: Ints, columns: Ints) -> None:
         threads = c.lanes_of(c.active())[1]
         warps = threads // WARP
         at = np.array(self.chunk.mbarriers.offsets)[columns]

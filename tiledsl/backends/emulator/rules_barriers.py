@@ -82,7 +82,7 @@ def init(c: Cohort, op: barriers.Init, *values: Any) -> None:
         )
     columns = mbarriers.init(rows, at, span.label, span.base, op.count)
     if c.chunk.order is not None:
-        c.chunk.order.initialised(c, op, rows, columns)
+        c.chunk.order.initialised(c, rows, columns)
 
 
 @rule(barriers.Arrive)

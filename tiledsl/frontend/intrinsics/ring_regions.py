@@ -72,8 +72,7 @@ class _Fill(Region):
         if call.builder.block is not self.block:
             message = "tma_load() in ring.fill() under a run-time condition or loop: how many bytes come is not known"
             raise call.error(message, "put it directly into the region; past the edge TMA loads zeros")
-        if call["multicast"] and call.frame.unit.hopper.cluster is not None:
-            self._shared_along(call, call["multicast"])
+        self._shared_along(call, call["multicast"])
         self.loaded[name] = self.loaded.get(name, 0) + box.bytes
         assert self.slot is not None
         return [self.ring.full, self.slot]

@@ -56,11 +56,11 @@ def _stages_of(call: Call, name: str, given: Any, stages: int) -> Value:
         fix = f"{name}=shared((BM, BK), bf16, layout=swizzle_128b)"
         raise call.error(f"Ring(): {name} is a new shared tile, got {describe(given)}", fix)
     state = call.frame.unit.hopper
-    if given in state.templates:
+    if alloc.result in state.templates:
         raise call.error(
             f"Ring(): the tile of {name} is that of another ring, or of another name", "allocate one for each"
         )
-    state.templates[given] = call.frame.loc(call.node)
+    state.templates.append(alloc.result)
     type_ = SharedType(alloc.type.dtype, (stages, *alloc.type.dims))
     value = call.builder.value(tile.SharedAlloc(*alloc.operands, type=type_, layout=alloc.layout))
     value.name = name
@@ -133,7 +133,7 @@ def check_rings(unit: Unit) -> None:
         if ring.user is not None and idle:
             message = f"the tile {idle[0]} of this ring is never read in its ring.use()"
             unit.report(CompileError(message, ring.loc, f"read s.{idle[0]}, or leave {idle[0]} out of the ring"))
-    for template, _ in unit.hopper.templates.items():
+    for template in unit.hopper.templates:
         for op, _ in template.uses:
             name = template.name or "the tile"
             fix = "use the tiles of its slots, s.a; or give the ring a tile of its own"
@@ -189,11 +189,11 @@ def _conditional(builder: Builder, condition: Value, op: Op) -> None:
 
 def _ready(unit: Unit) -> None:
     """In a cluster, all its blocks wait until the rings of each are initialised; once is enough for all rings."""
-    for position, op in enumerate(unit.hopper.ready):
-        if position + 1 < len(unit.hopper.ready) or unit.cluster == (1, 1, 1):
-            continue
-        assert op.parent is not None
-        builder = Builder(op.parent, op.loc, before=op)
-        builder.add(barriers.ClusterArrive())
-        builder.add(barriers.ClusterWait())
-        op.erase()
+    if not unit.hopper.ready or unit.cluster == (1, 1, 1):
+        return
+    last = unit.hopper.ready[-1]
+    assert last.parent is not None
+    builder = Builder(last.parent, last.loc, before=last)
+    builder.add(barriers.ClusterArrive())
+    builder.add(barriers.ClusterWait())
+    last.erase()

@@ -161,7 +161,7 @@ def take_barriers(call: Call, count: int, what: str) -> int:
         message = (
             f"{what} needs {count} more named barriers, and {first - 1} of {barriers.NAMED_BARRIERS - 1} are taken"
         )
-        raise call.error(message, "each role takes one for each instance, and each turn of a role one as well")
+        raise call.error(message, "each role takes one for each instance, and each of its turns as many")
     state.barriers += count
     return first
 

@@ -104,6 +104,9 @@ def _tile_schedule(call: Call) -> ScheduleObject:
     for name in ("m", "n", "k", "batches", "splits"):
         extents[name] = as_value(call[name], INDEX, call.frame, call.node, name)
         hosts[name] = host_expression(call, extents[name])
+    parts = extents["splits"].op
+    if isinstance(parts, arith.Constant) and int(parts.value) < 1:
+        raise call.error(f"{what}: splits={int(parts.value)}, no positive number", "splits=1 for all of k at once")
     given: Any = call["tile"]
     sizes: tuple[Any, ...] = given if isinstance(given, tuple) else ()  # pyright: ignore[reportUnknownVariableType]
     if len(sizes) != 3 or any(type(n) is not int or n < 1 for n in sizes):

@@ -12,7 +12,7 @@ from tiledsl.frontend.intrinsics.barriers import compile_time_int, mbarrier_plac
 from tiledsl.frontend.intrinsics.tiles import copied_views
 from tiledsl.frontend.views import base_origin, memory_name, memory_type
 from tiledsl.ir.core import Value
-from tiledsl.ir.ops import tile, tma
+from tiledsl.ir.ops import control, tile, tma
 from tiledsl.ir.types import I32, INDEX, U16, U32, GlobalType, SharedType
 
 __all__ = ["Box", "box_of", "refuse_many_threads"]
@@ -122,7 +122,7 @@ def _under_condition(call: Call) -> bool:
     """Does an `if` of the author's stand between the role and this place?"""
     block = call.builder.block
     while block is not None and block.parent is not None and not getattr(block.parent, "role", ()):
-        if type(block.parent).__name__ == "If":
+        if isinstance(block.parent, control.If):
             return True
         block = getattr(block.parent, "parent", None)
     return False
