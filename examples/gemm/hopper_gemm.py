@@ -89,7 +89,8 @@ def gemm(
 ) -> None:
     """C = epilogue(alpha A B + beta C) for bf16 or f16 arrays of NumPy or torch.
 
-    A: [M, K] or [batch, M, K], B: [K, N], C: [M, N] likewise, of any strides; bias: [N] of f32 or None.
+    A: [M, K] or [batch, M, K], B: [K, N], C: [M, N] likewise, of any strides, those of C positive; bias: [N] of f32 or
+    None.
     """
     ranks = tuple(len(X.shape) for X in (A, B, C))
     if ranks not in ((2, 2, 2), (3, 3, 3)):

@@ -137,7 +137,7 @@ class PipelineReport:
 
     def __str__(self) -> str:
         if not self.loops and not self.groups:
-            return f"asynchronous copies of {self.kernel}: none, and no pipelined loop"
+            return f"asynchronous copies (cp.async) of {self.kernel}: none, and no pipelined loop"
         parts = [f"pipelined loops of {self.kernel}: {len(self.loops)}", *map(str, self.loops)] if self.loops else []
         if self.groups:
             parts.append("\n".join([f"groups of {self.kernel} outside of pipelined loops:", *map(str, self.groups)]))
