@@ -198,9 +198,10 @@ def test_no_race_and_nothing_undefined(gallery: ModuleType, number: int, consts:
 
 
 @pytest.mark.parametrize(("number", "consts", "format"), _cases())
-@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_120a"])
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_120a"])
 def test_nothing_is_spilled(gallery: ModuleType, number: int, consts: dict[str, Any], format: str, arch: str) -> None:
-    """On no architecture does a kernel need local memory, for spills or for a stack frame."""
+    """On no architecture does a kernel need local memory, for spills or for a stack frame. The others, whose code is
+    nearly that of sm_80, stand in the committed report."""
     kernel = _load(number)
     used = kernel.compile(arch=arch, **gallery.dtypes(kernel, format), **consts).resources
     assert (used.spill_stores, used.spill_loads, used.stack) == (0, 0, 0)
