@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -207,13 +208,18 @@ def test_nothing_is_spilled(gallery: ModuleType, number: int, consts: dict[str, 
     assert (used.spill_stores, used.spill_loads, used.stack) == (0, 0, 0)
 
 
+def test_the_committed_report_has_no_spills() -> None:
+    """For five targets: ``python -m benchmarks.static_report``."""
+    report = json.loads((GEMM.parent.parent / "benchmarks" / "results" / "static_report.json").read_text())
+    cases = [case for case in report["cases"] if "refused" not in case]
+    assert {case["target"] for case in cases} == {"sm_80", "sm_86", "sm_89", "sm_90a", "sm_120a"}
+    assert not [c for c in cases if c["spill_stores"] or c["spill_loads"] or c["stack"]]
+
+
 LONG = {"BM": 128, "BN": 256, "BK": 16, "ORDER": "serpentine", "LEVEL": 3}
 
 
-@pytest.mark.parametrize(
-    ("consts", "share"),
-    [({}, 0.92), ({"BN": 256}, 0.925), ({"BM": 256}, 0.925), (LONG, 0.93), ({**LONG, "BK": 8}, 0.93)],
-)
+@pytest.mark.parametrize(("consts", "share"), [({}, 0.92), ({"BM": 256}, 0.925), (LONG, 0.93)])
 def test_the_main_loop_of_the_fastest_kernel_is_ffma(gallery: ModuleType, consts: dict[str, Any], share: float) -> None:
     """No load is narrower than 16 bytes. With BK = 16, or a larger tile, copies and addresses are a smaller part.
 

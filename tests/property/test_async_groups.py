@@ -143,7 +143,7 @@ class Program:
 SEEDS = st.integers(0, 2**32 - 1)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(seed=SEEDS, statements=st.integers(1, 10), n=st.integers(0, 6))
 def test_waits_are_enough(seed: int, statements: int, n: int) -> None:
     program = Program(Random(seed), statements)

@@ -48,7 +48,7 @@ def expect(kernel: Kernel, case: Case, expected: dict[str, Any], after: str) -> 
             pytest.fail(f"{name} changed after {after}:\n{expected[name]}\n{got}\n{print_kernel(kernel)}")
 
 
-@settings(max_examples=60)
+@settings(max_examples=45)
 @given(case=cases())
 def test_pipeline(case: Case) -> None:
     expected = result_of(case.kernel.clone(), case)
