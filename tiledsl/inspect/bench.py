@@ -78,8 +78,9 @@ def parse_size(text: str) -> tuple[int, ...]:
 
 def run(arguments: argparse.Namespace, gallery: Callable[[str], Sequence[Contender]]) -> int:
     """Time and print. `gallery` gives the gallery's kernels of a format, for a call that names none."""
+    contenders = [read_contender(text) for text in arguments.kernels]
     gpu = _driver()
-    contenders = [read_contender(text) for text in arguments.kernels] or [*gallery(arguments.format or "bf16")]
+    contenders = contenders or [*gallery(arguments.format or "bf16")]
     format = format_of(contenders, arguments.format or ("" if arguments.kernels else "bf16"))
     if arguments.base not in (CUBLAS, *(c.label for c in contenders)):
         raise TileError(f"bench: no contender {arguments.base!r}; there are {', '.join(c.label for c in contenders)}")
