@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import subprocess
 import sys
 import tempfile
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report import RESULTS, write
-from tiledsl.inspect.bench import as_table
+from tiledsl.inspect.bench import as_table, share_of
 
 __all__ = ["FAMILIES", "main"]
 
@@ -65,7 +64,8 @@ def main(argv: list[str] | None = None) -> int:
         cases = _run(name, args.rounds, args.seconds)
         found[name] = cases
         kernels = dict.fromkeys(c["kernel"] for c in cases if c["kernel"] != c["base"])
-        means = "; ".join(f"{kernel} {_mean(cases, kernel)}" for kernel in kernels)
+        shares = {kernel: share_of(cases, kernel) for kernel in kernels}
+        means = "; ".join(f"{kernel} {s.mean:.3f} (worst {s.worst:.3f})" for kernel, s in shares.items())
         parts.append(f"### {name} ({FAMILIES[name][1]})\n\nOf cuBLAS: {means}.\n\n{as_table(cases)}")
         print(f"{name}: {means}", flush=True)
     write("hopper", "Hopper kernels against cuBLAS", "\n\n".join(parts), {"families": found}, args.out)
@@ -84,11 +84,6 @@ def _run(name: str, rounds: int, seconds: float) -> list[dict[str, Any]]:
         if done.returncode:
             raise SystemExit(f"{name} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
         return json.loads(file.read_text())["cases"]
-
-
-def _mean(cases: list[dict[str, Any]], kernel: str) -> str:
-    ratios = [c["ratio"] for c in cases if c["kernel"] == kernel]
-    return f"{math.exp(sum(map(math.log, ratios)) / len(ratios)):.3f} (worst {min(ratios):.3f})"
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ from tiledsl.inspect.plots import Point, Roof, ladder, roofline, table, write_sv
 from tiledsl.inspect.timing import Clocks, Timing, buffer_sets, interleave, quartiles
 from tiledsl.runtime.driver import Driver, driver
 
-__all__ = ["LOADS", "add_arguments", "as_table", "parse_size", "run", "summarize"]
+__all__ = ["LOADS", "Share", "add_arguments", "as_table", "parse_size", "run", "share_of", "summarize"]
 
 LOADS = {"sustained": (0.05, 0.0), "burst": (0.005, 0.15)}
 """Seconds of a batch, and of the rest before it."""
@@ -209,7 +209,7 @@ def _roof(gpu: Driver, device: Device, format: str) -> Roof:
 
 
 @dataclass(frozen=True)
-class _Share:
+class Share:
     """Speed over the base's: geometric mean and worst of the sizes."""
 
     mean: float
@@ -222,7 +222,7 @@ def _report(title: str, cases: Sequence[dict[str, Any]], roof: Roof) -> str:
     parts = [f"\n{title}\n", as_table(cases)]
     sizes = list(dict.fromkeys(tuple(c["size"]) for c in cases))
     if len(sizes) > 1:
-        shares = {name: _share(cases, name) for name in dict.fromkeys(c["kernel"] for c in cases) if name != base}
+        shares = {name: share_of(cases, name) for name in dict.fromkeys(c["kernel"] for c in cases) if name != base}
         parts += [f"{name}: geometric mean {s.mean:.3f}, worst {s.worst:.3f} of {base}" for name, s in shares.items()]
     for size in sizes:
         own = [c for c in cases if tuple(c["size"]) == size]
@@ -231,9 +231,9 @@ def _report(title: str, cases: Sequence[dict[str, Any]], roof: Roof) -> str:
     return "\n".join([*parts, "", roofline("roofline", roof, _points(cases))])
 
 
-def _share(cases: Sequence[dict[str, Any]], name: str) -> _Share:
+def share_of(cases: Sequence[dict[str, Any]], name: str) -> Share:
     ratios = [c["ratio"] for c in cases if c["kernel"] == name]
-    return _Share(math.exp(sum(map(math.log, ratios)) / len(ratios)), min(ratios))
+    return Share(math.exp(sum(map(math.log, ratios)) / len(ratios)), min(ratios))
 
 
 def _points(cases: Sequence[dict[str, Any]]) -> list[Point]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from tiledsl.errors import TileError
 from tiledsl.inspect.frameworks import Device
-from tiledsl.inspect.loading import load_function, load_kernel, parse_consts
+from tiledsl.inspect.loading import load_kernel, load_kernel_or_function, parse_consts
 from tiledsl.inspect.timing import interleave
 from tiledsl.ir.types import DType
 from tiledsl.kernel import TileKernel
@@ -142,10 +142,9 @@ def read_contender(text: str) -> Contender:
     """``FILE:KERNEL``, ``FILE:KERNEL:BM=128,BN=256``, or ``FILE:FUNCTION`` of a Python function of A, B and C."""
     file, _, rest = text.partition(":")
     name, _, settings = rest.partition(":")
-    function = load_function(Path(file), name) if name and not settings else None
-    if function is not None:
-        return Contender(name, function, {}, Roles("A", "B", "C", frozenset(), batched=False))
-    kernel = load_kernel(Path(file), name)
+    kernel = load_kernel(Path(file), name) if settings else load_kernel_or_function(Path(file), name)
+    if not isinstance(kernel, TileKernel):
+        return Contender(name, kernel, {}, Roles("A", "B", "C", frozenset(), batched=False))
     given = settings.split(",") if settings else []
     consts = parse_consts(kernel, given)
     return Contender(" ".join([kernel.name, *given]), kernel, consts, read_roles(kernel))

@@ -14,7 +14,7 @@ from tiledsl.ir.types import DTYPES
 from tiledsl.kernel import TileKernel
 from tiledsl.signature import REQUIRED
 
-__all__ = ["load_function", "load_kernel", "load_module", "parse_consts", "parse_dtypes"]
+__all__ = ["load_kernel", "load_kernel_or_function", "load_module", "parse_consts", "parse_dtypes"]
 
 
 def load_module(path: Path) -> ModuleType:
@@ -36,9 +36,16 @@ def load_kernel(path: Path, name: str = "") -> TileKernel:
 
     Raises TileError for a missing file or kernel; the message lists the kernels that are there.
     """
+    return _kernel_of(_module_of(path), path, name)
+
+
+def _module_of(path: Path) -> ModuleType:
     if not path.is_file():
         raise TileError(f"no such file: {path}. Expected FILE:KERNEL, for example examples/gemm/naive.py:naive")
-    module = load_module(path)
+    return load_module(path)
+
+
+def _kernel_of(module: ModuleType, path: Path, name: str) -> TileKernel:
     kernels = {n: k for n, k in vars(module).items() if isinstance(k, TileKernel)}
     if not kernels:
         raise TileError(f"{path} defines no kernel: expected a function under @tile_kernel")
@@ -52,10 +59,11 @@ def load_kernel(path: Path, name: str = "") -> TileKernel:
     return kernels[name]
 
 
-def load_function(path: Path, name: str) -> Callable[..., None] | None:
-    """The plain Python function `name` of the file at `path`; None if it has none of that name."""
-    found = vars(load_module(path)).get(name) if path.is_file() else None
-    return found if isinstance(found, FunctionType) else None
+def load_kernel_or_function(path: Path, name: str) -> TileKernel | Callable[..., None]:
+    """What is called `name` in the file at `path`: a plain Python function, else as `load_kernel`."""
+    module = _module_of(path)
+    found = vars(module).get(name)
+    return found if isinstance(found, FunctionType) else _kernel_of(module, path, name)
 
 
 def parse_consts(kernel: TileKernel, settings: list[str]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 from tiledsl.errors import CompileError, CompileErrors
 from tiledsl.ir.core import Kernel, Op, Value
 from tiledsl.ir.ops import tile, tma, wgmma
+from tiledsl.ir.tensor_maps import GRAIN, MOST_EXTENT
 from tiledsl.ir.types import FragmentType, GlobalType, SharedType
 from tiledsl.layout.fragments import DEALT
 from tiledsl.layout.shared import ROWS, SPANS, Layout, Paneled, Row
@@ -22,15 +23,11 @@ from tiledsl.passes.called import called, name_of
 from tiledsl.passes.constants import integer
 from tiledsl.passes.divisibility import Divisibility, power_of_two_in
 from tiledsl.passes.shared_layout import TMA_ALIGNMENT
-from tiledsl.passes.tma_pieces import MOST_EXTENT
 
 if TYPE_CHECKING:  # it needs NumPy, which importing the pipeline must not load
     from tiledsl.passes.active_lanes import ActiveLanes
 
 __all__ = ["CheckHopper"]
-
-MAP_ALIGNMENT = 16
-"""Bytes: of a tensor's address and its strides. (CUDA driver API: cuTensorMapEncodeTiled.)"""
 
 
 @dataclass(frozen=True)
@@ -109,12 +106,12 @@ class _Checker:
                 if type_.unit < 0
                 else "turn the tile: give it the axes in the tensor's order, and wgmma() its .T",
             )
-        if type_.align < MAP_ALIGNMENT:
+        if type_.align < GRAIN:
             raise CompileError(
-                f"{called(op)} needs rows of {name} that are aligned to {MAP_ALIGNMENT} bytes; in this call they are "
+                f"{called(op)} needs rows of {name} that are aligned to {GRAIN} bytes; in this call they are "
                 f"to {type_.align}",
                 op.loc,
-                f"pass a tensor whose address and row length are multiples of {MAP_ALIGNMENT} bytes, or copy it to one",
+                f"pass a tensor whose address and row length are multiples of {GRAIN} bytes, or copy it to one",
             )
         if type_.rank > 5:
             raise CompileError(f"{called(op)} of a tensor of {type_.rank} axes; 5 are possible", op.loc)
@@ -150,10 +147,10 @@ class _Checker:
                 f"use layout={_swizzle_for(type_)} or row_major",
             )
         size = columns * type_.dtype.bytes
-        if columns != type_.dims[-1] or columns > MOST_EXTENT or size % MAP_ALIGNMENT:
+        if columns != type_.dims[-1] or columns > MOST_EXTENT or size % GRAIN:
             raise CompileError(
                 f"{called(op)} of {columns} columns ({size} bytes) of {name} in row order: it takes all "
-                f"{type_.dims[-1]} of the tile, at most {MOST_EXTENT}, and a multiple of {MAP_ALIGNMENT} bytes",
+                f"{type_.dims[-1]} of the tile, at most {MOST_EXTENT}, and a multiple of {GRAIN} bytes",
                 op.loc,
                 f"use layout={_swizzle_for(type_)}, whose panels it moves one by one",
             )

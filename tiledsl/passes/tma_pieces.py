@@ -5,14 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tiledsl.ir.ops import tile, tma
-from tiledsl.ir.tensor_maps import TensorMap
+from tiledsl.ir.tensor_maps import MOST_EXTENT, TensorMap
 from tiledsl.ir.types import SharedType
 from tiledsl.layout.shared import Paneled
 
-__all__ = ["MOST_EXTENT", "Piece", "pieces"]
-
-MOST_EXTENT = 256
-"""Elements of a box along one axis. (CUDA driver API: cuTensorMapEncodeTiled.)"""
+__all__ = ["Piece", "pieces"]
 
 
 @dataclass(frozen=True, slots=True)

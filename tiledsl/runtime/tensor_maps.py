@@ -12,7 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Iterator, Mapping, Sequence
 
 from tiledsl.errors import DeviceError, KernelArgumentError
-from tiledsl.ir.tensor_maps import MAP_BYTES, TensorMap
+from tiledsl.ir.tensor_maps import GRAIN, MAP_BYTES, MOST_EXTENT, TensorMap
 from tiledsl.specialize import ArrayInfo
 
 if TYPE_CHECKING:
@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Encoding", "MapImages", "check_maps", "encoding"]
 
-GRAIN = 16
-"""Bytes that divide an address, a stride and the inner extent of a box."""
-MAX_RANK, MAX_EXTENT, MAX_STRIDE, MAX_BOX = 5, 2**32, 2**40, 256
+MAX_RANK, MAX_EXTENT, MAX_STRIDE = 5, 2**32, 2**40
 
 DATA_TYPES = {
     "u8": 0, "i8": 0, "bool": 0, "e4m3": 0, "e5m2": 0, "u16": 1, "i16": 1, "u32": 2, "i32": 3, "u64": 4, "i64": 5,
@@ -120,7 +118,7 @@ def _box_problems(tensor: TensorMap, size: int) -> Iterator[tuple[str, str]]:
     if tensor.swizzle not in SWIZZLES:
         yield f"the swizzle spans {tensor.swizzle} bytes; 32, 64, 128 or none are possible", "use swizzle_128b"
     for axis, extent in zip(tensor.axes, tensor.box, strict=True):
-        if not 1 <= extent <= MAX_BOX:
+        if not 1 <= extent <= MOST_EXTENT:
             yield f"a box has {extent} elements along axis {axis}; 1 to 256 are possible", smaller
     inner = tensor.box[0] * size
     if inner % GRAIN:

@@ -13,12 +13,11 @@ from tiledsl.frontend.intrinsics.tiles import copied_views
 from tiledsl.frontend.views import base_origin, memory_name, memory_type
 from tiledsl.ir.core import Value
 from tiledsl.ir.ops import control, tile, tma
+from tiledsl.ir.tensor_maps import GRAIN, MOST_EXTENT
 from tiledsl.ir.types import I32, INDEX, U16, U32, GlobalType, SharedType
 
 __all__ = ["Box", "box_of", "refuse_many_threads"]
 
-ALIGNMENT = 16
-"""Bytes that divide the address of a tensor and, but for the axis of stride 1, its strides. (PTX ISA: tensors.)"""
 PATTERN_ROWS = 8
 """Rows after which a swizzle comes again."""
 
@@ -83,8 +82,8 @@ def _check_tensor(call: Call, what: str, view: View, box: Box) -> None:
             raise call.error(message, fix)
         fix = "copy it to one that is contiguous along an axis, or use copy()"
         raise call.error(f"{what}: no axis of {name} that the tile has is known to have stride 1", fix)
-    if type_.align < ALIGNMENT:
-        message = f"{what}: TMA needs an address and strides that are multiples of {ALIGNMENT} bytes; those of {name}"
+    if type_.align < GRAIN:
+        message = f"{what}: TMA needs an address and strides that are multiples of {GRAIN} bytes; those of {name}"
         known = f"are known to be multiples of {type_.align}" if type_.align > 1 else "need not even be aligned"
         fix = "pad its rows (a leading dimension in elements of 16 bytes), or choose another way by A.align == 16"
         raise call.error(f"{message} {known} in this call", fix)
@@ -104,9 +103,11 @@ def _check_layout(call: Call, what: str, view: View, box: Box) -> None:
     if width % 16:
         fix = f"make it {-(-width // 16) * 16 // size} columns wide"
         raise call.error(f"{what}: rows of {width} bytes; TMA moves multiples of 16", fix)
-    if not swizzled and box.columns > 256:
+    if not swizzled and box.columns > MOST_EXTENT:
         fix = "give the tile a swizzled layout, which is moved in panels: layout=swizzle_128b"
-        raise call.error(f"{what}: a row of {box.columns} elements; without a swizzle TMA moves at most 256", fix)
+        raise call.error(
+            f"{what}: a row of {box.columns} elements; without a swizzle TMA moves at most {MOST_EXTENT}", fix
+        )
 
 
 def refuse_many_threads(call: Call, what: str) -> None:
