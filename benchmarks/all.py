@@ -36,6 +36,7 @@ GPU: list[Job] = [
     ("tensor_core_probe", [], []),
     ("gemm", ["--rounds", "7"], SMALL),
     ("hopper", [], ["--only", "square", "ladder", "--rounds", "3"]),
+    ("hopper_limits", [], ["--sizes", "4096"]),
     *(("gemm", ["--format", f], ["--format", f, *SMALL]) for f in ("bf16", "f16", "tf32", "e4m3", "i8", "f64")),
 ]
 

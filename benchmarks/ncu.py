@@ -63,8 +63,10 @@ def find_ncu() -> str:
     return found or str(toolkits[0])
 
 
-def profile(command: Sequence[str], folder: Path, counters: Mapping[str, str] = COUNTERS) -> list[Launch]:
-    """Run `command` in `folder` under ncu; its kernel launches in order.
+def profile(
+    command: Sequence[str], folder: Path, counters: Mapping[str, str] = COUNTERS, only: str = ""
+) -> list[Launch]:
+    """Run `command` in `folder` under ncu; its launches of kernels whose name contains `only`, in order.
 
     Raises SystemExit with ncu's own words where it fails, for instance where counters are not permitted.
     """
@@ -74,6 +76,7 @@ def profile(command: Sequence[str], folder: Path, counters: Mapping[str, str] = 
     with tempfile.TemporaryDirectory() as temporary:
         log = Path(temporary) / "ncu.csv"
         options = ["--csv", "--clock-control", "none", "--cache-control", "none", "--log-file", str(log)]
+        options += ["--kernel-name", f"regex:{only}"] if only else []
         done = subprocess.run(
             [ncu, *options, "--metrics", ",".join(metrics), *command],
             cwd=folder, capture_output=True, text=True, check=False,
@@ -88,7 +91,7 @@ def _available(ncu: str, counters: Mapping[str, str]) -> list[str]:
     """The counters that this ncu knows; asking for another one would make it stop."""
     listed = subprocess.run([ncu, "--query-metrics"], capture_output=True, text=True, check=False).stdout
     names = {line.split()[0] for line in listed.splitlines() if line.strip()}
-    known = [counter for counter in counters.values() if counter.removesuffix(".sum") in names]
+    known = [counter for counter in counters.values() if counter.split(".")[0] in names]
     return known or list(counters.values())
 
 

@@ -17,6 +17,7 @@ from benchmarks.bank_calibration import (
     verdict,
     wavefronts_of,
 )
+from benchmarks.hopper_limits import UNITS, busiest
 from benchmarks.micro_kernels import arguments, micro_kernels
 from benchmarks.ncu import COUNTERS, Launch, parse
 from tiledsl.backends.emulator import Options
@@ -59,6 +60,15 @@ def test_rows_become_launches_in_order() -> None:
     assert launches[0].counters == {"load conflicts": 0, "load wavefronts": 1}
     assert launches[1].counters["store wavefronts"] == 1024
     assert [launch.counters["load wavefronts"] for launch in launches[2:]] == [2, 4]
+
+
+def test_the_busiest_unit_of_a_launch() -> None:
+    """Shares of a peak have the counters' own names, whatever they are averaged over."""
+    names = {"tensor cores": UNITS["tensor cores"], "L2": UNITS["L2"]}
+    rows = [f'"0","hopper_tma","{names[unit]}","%","{share}"' for unit, share in (("tensor cores", 56.4), ("L2", 66.2))]
+    (launch,) = parse("\n".join(['"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"', *rows]), UNITS)
+    assert launch.counters == {"tensor cores": 56, "L2": 66}
+    assert busiest(launch) == "L2"
 
 
 def test_a_text_without_a_table_is_refused() -> None:
