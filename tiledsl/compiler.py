@@ -51,6 +51,11 @@ class _Collector:
                 if self._compiling == 0 and self._was_on:
                     gc.enable()
 
+    def collect(self) -> None:
+        """Take away what this compilation has left behind, if the collector would do so as soon as it is on again."""
+        if self._was_on:
+            gc.collect(0)
+
 
 _COLLECTOR = _Collector()
 
@@ -125,7 +130,7 @@ def _build(signature: Signature, spec: Specialization, arch: str) -> Image:
     with _COLLECTOR.off():
         kernel, written, timings = _lower(signature, spec, arch, None)
         lowered = time.perf_counter()
-        binary = ptx.build(kernel, ptx.TARGETS[arch])
+        binary = ptx.build(kernel, ptx.TARGETS[arch], meanwhile=_COLLECTOR.collect)
     timings |= {"backend": time.perf_counter() - lowered, "total": time.perf_counter() - started}
     return Image(
         kernel.name, arch, kernel.abi, kernel.grid, kernel.threads, kernel.shared_bytes, written,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Callable
+
 from tiledsl.backends.protocol import Binary, Resources
 from tiledsl.backends.ptx.disassemble import sass_text  # here: a later import would rebind `disassemble` below
 from tiledsl.backends.ptx.targets import TARGETS, Target
@@ -10,9 +12,10 @@ from tiledsl.ir.core import Kernel
 __all__ = ["TARGETS", "Target", "build", "disassemble"]
 
 
-def build(kernel: Kernel, target: Target) -> Binary:
+def build(kernel: Kernel, target: Target, *, meanwhile: Callable[[], None] = lambda: None) -> Binary:
     """Compile a thread-level kernel for `target`. No GPU is needed.
 
+    meanwhile: called once while ptxas runs, which takes about as long as all that comes before it.
     Raises AssemblerError, at the Python line, if ptxas refuses the code or makes a remark on its
     performance, or if the kernel has a stack frame; ToolNotFoundError without ptxas.
     """
@@ -21,7 +24,7 @@ def build(kernel: Kernel, target: Target) -> Binary:
 
     llvm, ptx = emit_ptx(kernel, target)
     stack, level = _may_have_stack(kernel), kernel.assembler_level
-    assembled = assemble(ptx, target, name=kernel.name, may_have_stack=stack, level=level)
+    assembled = assemble(ptx, target, name=kernel.name, may_have_stack=stack, level=level, meanwhile=meanwhile)
     use = assembled.usage
     held = target.occupancy(registers=use.registers, shared=kernel.shared_bytes, threads=kernel.thread_count)
     resources = Resources(

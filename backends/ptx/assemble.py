@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Callable
 
 from tiledsl.backends.ptx.ptx_lines import PtxLines
 from tiledsl.backends.ptx.targets import Target
@@ -50,15 +51,25 @@ class Assembled:
     usage: Usage
 
 
-def assemble(ptx: str, target: Target, *, name: str, may_have_stack: bool = False, level: int = 3) -> Assembled:
-    """Assemble the one entry `name`, optimising as `level` says. Raises AssemblerError at the Python line, or
-    ToolNotFoundError."""
-    code, output, cubin = _run(ptx, target, level)
+def assemble(
+    ptx: str,
+    target: Target,
+    *,
+    name: str,
+    may_have_stack: bool = False,
+    level: int = 3,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> Assembled:
+    """Assemble the one entry `name`, optimising as `level` says. `meanwhile` is called once, while ptxas runs.
+
+    Raises AssemblerError at the Python line, or ToolNotFoundError.
+    """
+    code, output, cubin = _run(ptx, target, level, meanwhile)
     newer = [(int(major), int(minor)) for major, minor in NEWER_PTX.findall(output)]
     if code and newer:  # inline PTX beyond what the compiler emits by itself: the lowest version with all of it
         major, minor = max(newer)
         ptx = VERSION.sub(f".version {major}.{minor}", ptx, count=1)
-        code, output, cubin = _run(ptx, target, level)
+        code, output, cubin = _run(ptx, target, level, lambda: None)
     lines = PtxLines(ptx)
     if code:
         raise _refusal(output, lines, target)
@@ -99,7 +110,7 @@ def parse_usage(output: str, name: str) -> Usage:
     )
 
 
-def _run(ptx: str, target: Target, level: int) -> tuple[int, str, bytes]:
+def _run(ptx: str, target: Target, level: int, meanwhile: Callable[[], None]) -> tuple[int, str, bytes]:
     """(exit status, output, cubin)."""
     ptxas = PTXAS.path()
     with tempfile.TemporaryDirectory(prefix="tiledsl-") as folder:
@@ -108,18 +119,16 @@ def _run(ptx: str, target: Target, level: int) -> tuple[int, str, bytes]:
         # --fmad=false: fma is written as such, so ptxas must not fuse anything else.
         options = [f"--gpu-name={target.name}", "--verbose", "--generate-line-info", "--fmad=false"]
         options.append(f"--opt-level={level}")
-        try:
-            done = subprocess.run(
-                [str(ptxas), *options, f"--output-file={result}", str(source)],
-                capture_output=True,
-                text=True,
-                timeout=TIMEOUT,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            return 1, f"ptxas fatal   : gave no result within {TIMEOUT} s", b""
+        command = [str(ptxas), *options, f"--output-file={result}", str(source)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+            meanwhile()
+            try:
+                output, _ = process.communicate(timeout=TIMEOUT)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                return 1, f"ptxas fatal   : gave no result within {TIMEOUT} s", b""
         cubin = result.read_bytes() if result.exists() else b""
-    return done.returncode, done.stdout + done.stderr, cubin
+    return process.returncode, output, cubin
 
 
 def _refusal(output: str, lines: PtxLines, target: Target) -> AssemblerError:

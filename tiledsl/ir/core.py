@@ -120,12 +120,15 @@ class Op:
     scope: ClassVar[Scope] = "thread"
     terminator: ClassVar[bool] = False
     attributes: ClassVar[Mapping[str, attribute[Any]]] = {}
+    defaults: ClassVar[Mapping[str, Any]] = {}
+    """Of all attributes, in the order of `attributes`; None: it must be given."""
 
     def __init_subclass__(cls) -> None:
         cls.attributes = {
             **cls.attributes,
             **{k: v for k, v in vars(cls).items() if isinstance(v, attribute)},
         }
+        cls.defaults = {name: declared.default for name, declared in cls.attributes.items()}
         if cls.name:
             assert cls.name not in OPS, f"op {cls.name} is defined twice"
             OPS[cls.name] = cls
@@ -143,15 +146,12 @@ class Op:
         self.blocks: list[Block] = list(blocks)
         for block in self.blocks:
             block.parent = self
-        if attrs:
-            unknown = attrs.keys() - self.attributes.keys()
-            assert not unknown, f"{self.name} has no attribute {', '.join(sorted(unknown))}"
-        self.attrs: dict[str, Any] = {}
-        for name, declared in self.attributes.items():
-            value = attrs.get(name, declared.default)
+        self.attrs: dict[str, Any] = {**self.defaults, **attrs}
+        unknown = len(self.attrs) > len(self.defaults)
+        assert not unknown, f"{self.name} has no attribute {', '.join(sorted(attrs.keys() - self.defaults.keys()))}"
+        for name, value in self.attrs.items():
             if value is None:
                 raise VerifyError(f"{self.name} needs attribute {name}", loc)
-            self.attrs[name] = value
         self.operands: list[Value] = list(operands)
         for position, value in enumerate(operands):
             value.uses[self, position] = None
@@ -178,11 +178,9 @@ class Op:
     @property
     def is_pure(self) -> bool:
         """True if the op, with all that it contains, has no effect but its results."""
-        return (
-            not self.effects
-            and not self.terminator
-            and all(op.is_pure or op.terminator for block in self.blocks for op in block.ops)
-        )
+        if self.effects or self.terminator:
+            return False
+        return not self.blocks or all(op.is_pure or op.terminator for block in self.blocks for op in block.ops)
 
     def require(self, condition: bool, message: str) -> None:
         if not condition:
