@@ -1,4 +1,4 @@
-"""What every lowering rule works with: the LLVM builder, the values so far, and the table of rules."""
+"""What every lowering rule works with: the writer of LLVM IR, the values so far, and the table of rules."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from tiledsl.backends.ptx.debuginfo import DebugInfo
 from tiledsl.backends.ptx.llvm import ir
 from tiledsl.backends.ptx.targets import Target
 from tiledsl.backends.ptx.types import overload
+from tiledsl.backends.ptx.writer import Label, Writer
+from tiledsl.errors import UNKNOWN_LOC, Loc
 from tiledsl.ir.core import Block, Kernel, Op, Value
 
 __all__ = ["RULES", "Lowering", "lowers"]
@@ -40,7 +42,7 @@ def _escaped(text: str) -> str:
 
 
 class Lowering:
-    """One kernel on its way to LLVM IR. `b` is the llvmlite builder; rules emit through it.
+    """One kernel on its way to LLVM IR. Rules emit through `b`.
 
     `shared`: the dynamic array that is all of the block's shared memory. `tensor_maps`: pointers to them, by number.
     `strings`: constant texts. `rare`: whether what is lowered now is rarely run.
@@ -49,12 +51,13 @@ class Lowering:
     def __init__(self, kernel: Kernel, target: Target, module: Any, function: Any, shared: Any) -> None:
         self.kernel, self.target = kernel, target
         self.module, self.function, self.shared = module, function, shared
-        self.b = ir.IRBuilder(function.append_basic_block("entry"))
+        self.b = Writer(function)
         self.values: dict[Value, Any] = {}
         self.tensor_maps: list[Any] = []
         self.strings: dict[bytes, Any] = {}
         self.rare = False
         self.debug = DebugInfo(kernel, module, function)
+        self._at: Loc = UNKNOWN_LOC
 
     def value(self, value: Value) -> Any:
         """The LLVM value of an IR value that has been lowered."""
@@ -77,11 +80,13 @@ class Lowering:
 
     def at(self, op: Op) -> None:
         """Give the location of `op` to the instructions that follow."""
-        self.b.debug_metadata = self.debug.location(op.loc)
+        if op.loc is not self._at:  # most have that of their neighbour
+            self._at = op.loc
+            self.b.suffix = self.debug.suffix(op.loc)
 
-    def new_block(self, name: str) -> Any:
-        """A basic block after the last one; the builder stays where it is."""
-        return self.function.append_basic_block(name)
+    def new_block(self, name: str) -> Label:
+        """A basic block after the last one; the writer stays where it is."""
+        return self.b.new_block(name)
 
     def intrinsic(self, name: str, result: Any, *args: Any, types: Sequence[Any] = ()) -> Any:
         """Call an LLVM intrinsic; `types` are the types that its name is overloaded on."""
@@ -101,6 +106,5 @@ class Lowering:
         convergent: bool = False,
     ) -> Any:
         """Inline PTX. Without a side effect equal ones may be merged and unused ones dropped."""
-        function = ir.FunctionType(result, [a.type for a in args])
-        call = ir.InlineAsm(function, _escaped(text), constraints, side_effect)
-        return self.b.call(call, args, attrs=("convergent",) if convergent else ())
+        callee = f'asm {"sideeffect " if side_effect else ""}"{_escaped(text)}", "{constraints}"'
+        return self.b.call_named(callee, result, args, attrs=("convergent",) if convergent else ())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Sequence
 
 from tiledsl.backends.ptx.context import Lowering, lowers
-from tiledsl.backends.ptx.types import llvm_type
+from tiledsl.backends.ptx.types import I32, integer, llvm_type
 from tiledsl.ir.core import Value
 from tiledsl.ir.ops import arith, control
 
@@ -51,7 +51,8 @@ def _rarely(lw: Lowering, op: control.If) -> Sequence[Any]:
     each would take its time in any case; of one that is told to be rare it makes none."""
     orelse, merge = lw.new_block("else"), lw.new_block("endif")
     kept, entry = lw.operands(op.then.terminator.operands), lw.b.block
-    lw.b.cbranch(lw.value(op.condition), merge, orelse).set_weights(LIKELY)
+    weights = lw.module.add_metadata(["branch_weights", *(integer(weight, I32) for weight in LIKELY)])
+    lw.b.cbranch(lw.value(op.condition), merge, orelse, {"prof": weights})
     lw.b.position_at_end(orelse)
     outer, lw.rare = lw.rare, True
     yielded = lw.operands(lw.lower_block(op.orelse).operands)
@@ -86,9 +87,8 @@ def lower_for(lw: Lowering, op: control.For) -> Sequence[Any]:
     following = b.add(index, step, flags=("nsw",))
     for phi, value in zip(phis, [following, *yielded], strict=True):
         phi.add_incoming(value, latch)
-    back = b.cbranch(b.icmp_signed(goes_on, index, last), body, done)
-    if lw.rare:
-        back.set_metadata("llvm.loop", _never_unrolled(lw))
+    unrolling = {"llvm.loop": _never_unrolled(lw)} if lw.rare else None
+    b.cbranch(b.icmp_signed(goes_on, index, last), body, done, unrolling)
 
     b.position_at_end(done)
     return _phis(lw, op.results, (inits, entry), (yielded, latch))

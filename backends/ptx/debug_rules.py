@@ -9,7 +9,7 @@ from typing import Any, Sequence
 
 from tiledsl.backends.ptx.context import Lowering, lowers
 from tiledsl.backends.ptx.llvm import ir
-from tiledsl.backends.ptx.types import I8, I32, I64, VOID, global_variable, integer, pointer_to
+from tiledsl.backends.ptx.types import I8, I32, I64, VOID, global_variable, integer, pointer_to, structure
 from tiledsl.errors import Loc
 from tiledsl.ir.ops import debug
 from tiledsl.ir.types import BOOL, F64, DType
@@ -52,10 +52,8 @@ def lower_print(lw: Lowering, op: debug.Print) -> Sequence[Any]:
     text = parts[0] + "".join(spec + part for (spec, _), part in zip(converted, parts[1:], strict=True))
     arguments = ir.Constant(GENERIC, None)
     if converted:
-        record = ir.LiteralStructType([value.type for _, value in converted])
-        with b.goto_entry_block():
-            arguments = b.alloca(record)
-        arguments.type = GENERIC
+        record = structure(*(value.type for _, value in converted))
+        arguments = b.alloca(record, GENERIC)
         for position, (_, value) in enumerate(converted):
             place = b.gep(arguments, [integer(0, I32), integer(position, I32)], source_etype=record)
             b.store(value, place)

@@ -95,6 +95,11 @@ class DebugInfo:
             self.cache[loc] = self.module.add_debug_info("DILocation", operands)
         return self.cache[loc]
 
+    def suffix(self, loc: Loc) -> str:
+        """What ends an instruction that has the location `loc`."""
+        node = self.location(loc)
+        return "" if node is None else f", !dbg {node.get_reference()}"
+
     def scope(self, loc: Loc) -> Any:
         if loc.caller is not None and loc.caller.line:
             return self.subprogram(loc.function or "<inlined>", loc)

@@ -13,7 +13,7 @@ from typing import Any
 from tiledsl.backends.ptx.context import Lowering, lowers
 from tiledsl.backends.ptx.llvm import ir
 from tiledsl.backends.ptx.targets import require_capability, require_exact
-from tiledsl.backends.ptx.types import I1, I32, I64, VOID, integer, llvm_type
+from tiledsl.backends.ptx.types import I1, I32, I64, VOID, integer, llvm_type, structure
 from tiledsl.ir.core import Op, Value
 from tiledsl.ir.ops import barriers, tma, wgmma
 
@@ -242,7 +242,7 @@ def lower_instruction(lw: Lowering, op: wgmma.Instruction) -> Sequence[Any]:
     register = {"float": "f", "i32": "r"}[str(llvm_type(op.acc_types[0]))]
     kinds = [f"={register}"] * count + ["b"] + (["r"] * op.a_registers or ["l"]) + ["l"]
     kinds += [str(i) for i in range(count)]
-    result = ir.LiteralStructType([llvm_type(t) for t in op.acc_types])
+    result = structure(*(llvm_type(t) for t in op.acc_types))
     value = _emit(lw, text, " ".join(kinds), *lw.operands(op.operands), result=result, convergent=True)
     return [lw.b.extract_value(value, i) for i in range(count)]
 
@@ -276,6 +276,6 @@ def lower_wait_group(lw: Lowering, op: wgmma.WaitGroup) -> Sequence[Any]:
     types = [llvm_type(v.type) for v in op.operands]
     register = ["f" if str(t) == "float" else "r" for t in types]
     kinds = [f"={r}" for r in register] + [str(i) for i in range(count)]
-    result = ir.LiteralStructType(types)
+    result = structure(*types)
     value = _emit(lw, text, " ".join(kinds), *lw.operands(op.operands), result=result, convergent=True)
     return [lw.b.extract_value(value, i) for i in range(count)]

@@ -7,7 +7,7 @@ from typing import Any, Sequence
 
 from tiledsl.backends.ptx.context import Lowering, lowers
 from tiledsl.backends.ptx.llvm import ir
-from tiledsl.backends.ptx.types import VOID, llvm_type
+from tiledsl.backends.ptx.types import VOID, llvm_type, structure
 from tiledsl.errors import CompileError
 from tiledsl.ir.ops import ptx
 from tiledsl.ir.types import BOOL, DType
@@ -39,7 +39,7 @@ def lower_inline(lw: Lowering, op: ptx.Inline) -> Sequence[Any]:
     _check_operands(op)
     arguments = [_to_register(lw, v.dtype, lw.value(v)) for v in op.operands]
     types = [_register_type(dtype) for dtype in op.outputs]
-    result = VOID if not types else types[0] if len(types) == 1 else ir.LiteralStructType(types)
+    result = VOID if not types else types[0] if len(types) == 1 else structure(*types)
     constraints = [f"={_constraint(dtype)}" for dtype in op.outputs]
     constraints += [_constraint(v.dtype) for v in op.operands]
     side_effect = op.volatile or op.convergent or not types

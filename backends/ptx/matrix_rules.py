@@ -13,7 +13,7 @@ from typing import Any
 from tiledsl.backends.ptx.context import Lowering, lowers
 from tiledsl.backends.ptx.llvm import ir
 from tiledsl.backends.ptx.targets import require_capability
-from tiledsl.backends.ptx.types import I32, VOID, integer, llvm_type
+from tiledsl.backends.ptx.types import I32, VOID, integer, llvm_type, structure
 from tiledsl.backends.ptx.vectors import rounded_pairs, vector_of
 from tiledsl.ir.core import Op, Value
 from tiledsl.ir.ops import arith, mem, ptx
@@ -72,7 +72,7 @@ def _matrices(what: str, op: mem.LdMatrix | mem.StMatrix) -> str:
 
 @lowers(mem.LdMatrix)
 def lower_ldmatrix(lw: Lowering, op: mem.LdMatrix) -> Sequence[Any]:
-    result = I32 if op.num == 1 else ir.LiteralStructType([I32] * op.num)
+    result = I32 if op.num == 1 else structure(*[I32] * op.num)
     loaded = lw.intrinsic(_matrices("ldmatrix", op), result, lw.value(op.ptr))
     return [loaded] if op.num == 1 else [lw.b.extract_value(loaded, i) for i in range(op.num)]
 
@@ -97,7 +97,7 @@ def lower_mma_sync(lw: Lowering, op: ptx.MmaSync) -> Sequence[Any]:
     groups = _numbered(len(types), *map(len, op.split()))
     text = f"mma.sync.aligned.{row.shape}.row.col.{names} {groups};"
     constraints = [f"={_CONSTRAINTS[str(t)]}" for t in types] + [_CONSTRAINTS[str(r.type)] for r in registers]
-    result = lw.asm(text, ",".join(constraints), ir.LiteralStructType(types), *registers, convergent=True)
+    result = lw.asm(text, ",".join(constraints), structure(*types), *registers, convergent=True)
     return [lw.b.extract_value(result, i) for i in range(len(types))]
 
 

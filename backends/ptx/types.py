@@ -26,6 +26,7 @@ __all__ = [
     "memory_type",
     "overload",
     "pointer_to",
+    "structure",
 ]
 
 
@@ -105,6 +106,12 @@ def constant(value: int | float | bool, dtype: DType) -> Any:
             bits = int.from_bytes(struct.pack(">d", value), "big")
     prefix, digits = {F16: ("0xH", 4), BF16: ("0xR", 4)}.get(dtype, ("0x", 16))
     return ir.FormattedConstant(llvm_type(dtype), f"{prefix}{bits:0{digits}X}")
+
+
+@cache
+def structure(*elements: Any) -> Any:
+    """What several registers are together: the result of an instruction that gives more than one."""
+    return ir.LiteralStructType(elements)
 
 
 def global_variable(module: Any, type_: Any, name: str, space: str) -> Any:

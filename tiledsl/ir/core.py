@@ -124,11 +124,9 @@ class Op:
     """Of all attributes, in the order of `attributes`; None: it must be given."""
 
     def __init_subclass__(cls) -> None:
-        cls.attributes = {
-            **cls.attributes,
-            **{k: v for k, v in vars(cls).items() if isinstance(v, attribute)},
-        }
-        cls.defaults = {name: declared.default for name, declared in cls.attributes.items()}
+        declared: dict[str, attribute[Any]] = {k: v for k, v in vars(cls).items() if isinstance(v, attribute)}
+        cls.attributes = {**cls.attributes, **declared}
+        cls.defaults = {**cls.defaults, **{name: found.default for name, found in declared.items()}}
         if cls.name:
             assert cls.name not in OPS, f"op {cls.name} is defined twice"
             OPS[cls.name] = cls
