@@ -12,7 +12,7 @@ and has no say.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import prod
@@ -27,7 +27,7 @@ from tiledsl.passes.shared_layout import lay_out_shared
 
 if TYPE_CHECKING:  # they need NumPy, which importing the pipeline must not load
     from tiledsl.passes.shared_accesses import SharedAccess
-    from tiledsl.passes.wavefront_counter import Number, WavefrontCounter
+    from tiledsl.passes.wavefront_counter import Number, Pattern, Place, WavefrontCounter
 
 __all__ = ["BankConflicts", "bank_report", "candidates"]
 
@@ -83,6 +83,13 @@ def _swizzles(dims: tuple[int, ...], element: int, vector: int, unit: int, span:
     yield from (s for s in reversed(fitting) if not s.by_rows_only(dims))
 
 
+def _likely(options: list[Layout], dims: tuple[int, ...], element: int) -> Swizzled | None:
+    """The one that is mostly best: of the widest span, permuting by lines of 128 bytes or by rows. It always fits."""
+    swizzles = [o for o in options if isinstance(o, Swizzled)]
+    usual = [s for s in swizzles if s.every == max(s.panels(dims), LINE // (s.panel * element))]
+    return max(usual, key=lambda s: s.span, default=None)
+
+
 def _powers(first: int, last: int) -> list[int]:
     powers: list[int] = []
     while first <= last:
@@ -97,14 +104,13 @@ class _Tile:
     def __init__(self, alloc: tile.SharedAlloc, accesses: list[SharedAccess], counter: WavefrontCounter) -> None:
         self.alloc, self.accesses, self.counter = alloc, accesses, counter
         self.merged = counter.merged(accesses)
-        self.ideals: list[int] = []
         self.row: Number = 0
+        self.ideal = 0
         for pattern, places in self.merged.items():
             counted = counter.weighted(pattern, places, ROW)
             assert counted is not None, "row order leaves few cases"
             self.row += counted[0]
-            self.ideals.append(counted[1])
-        self.ideal = sum(self.ideals)
+            self.ideal += counted[1]
 
     def total(self, layout: Layout, bound: Number | None = None) -> Number | None:
         """Weighted wavefronts of the known accesses.
@@ -113,15 +119,22 @@ class _Tile:
         """
         total: Number = 0
         rest = self.ideal
-        for (pattern, places), ideal in zip(self.merged.items(), self.ideals, strict=True):
+        for pattern, places in self._parts():
             counted = self.counter.weighted(pattern, places, layout)
             if counted is None:
                 return None
             total += counted[0]
-            rest -= ideal
+            rest -= counted[1]
             if bound is not None and total + rest >= bound:
                 return None
         return total
+
+    def _parts(self) -> Iterator[tuple[Pattern, Mapping[Place, int]]]:
+        """The accesses, one place of each pattern before its others: often that alone is too much."""
+        for pattern, places in self.merged.items():
+            first, *others = places.items()
+            yield pattern, dict([first])
+            yield pattern, dict(others)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -176,11 +189,15 @@ class _Planner:
         if not here.merged:
             return _Plan(here, ROW, "nothing known")
         best, least = ROW, here.row
-        vector = max(a.width for a in here.accesses)
-        for layout in candidates(alloc.type.dims, alloc.type.dtype.bytes, vector):
+        vector, dims, element = max(a.width for a in here.accesses), alloc.type.dims, alloc.type.dtype.bytes
+        options = list(candidates(dims, element, vector)) if least > here.ideal else []
+        likely = _likely(options, dims, element)
+        known = None if likely is None else here.total(likely, least)
+        for layout in options:
             if least <= here.ideal:
                 break
-            total = here.total(layout, least)
+            # What is worse than the likely one need not be counted to the end.
+            total = here.total(layout, least if known is None else min(least, known + 1))
             if total is not None and self.fits(alloc, layout):
                 best, least = layout, total
         return _Plan(here, best, "row order is best" if isinstance(best, Row) else "fewest wavefronts")

@@ -58,6 +58,8 @@ class Form:
         return int(first) if not self.terms and bool((self.lanes == first).all()) else None
 
     def scaled(self, factor: int) -> Form:
+        if factor == 1:
+            return self
         return Form(self.lanes * factor, {s: c * factor for s, c in self.terms.items()} if factor else {})
 
     def plus(self, other: Form, sign: int = 1) -> Form:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import reduce
 from math import prod
 
 from tiledsl.ir.core import Block, Op
@@ -75,15 +76,15 @@ def _of(op: tile.Access, alloc: tile.SharedAlloc, lanes: Lanes, mask: Mask) -> l
     indices = [lanes.of(v) for v in op.indices]
     forms = [i for i in indices if i is not None]
     if isinstance(op, (matrix.LdMatrix, matrix.StMatrix)):
-        mask = replace(mask, lanes=mask.lanes & lanes.first(matrix.MATRIX_ROWS * op.num))
-    base = SharedAccess(op, alloc, kind, op.vec * element, _weight(op), None, None, mask)
+        mask = Mask(mask.lanes & lanes.first(matrix.MATRIX_ROWS * op.num), mask.unknown)
+    width, weight = op.vec * element, _weight(op)
     if len(forms) < len(indices):
-        return [base]
-    row = lanes.constant(0)
-    for form, stride in zip(forms[:-1], alloc.placement.row_strides(alloc.type.dims), strict=True):
-        row = row.plus(form.scaled(stride))
-    base = replace(base, row=row, column=forms[-1])
-    return _guarded(base, forms) if isinstance(op, (tile.Get, tile.Put)) else [base]
+        return [SharedAccess(op, alloc, kind, width, weight, None, None, mask)]
+    strides = alloc.placement.row_strides(alloc.type.dims)
+    rows = [form.scaled(stride) for form, stride in zip(forms[:-1], strides, strict=True)]
+    row = reduce(Form.plus, rows) if rows else lanes.constant(0)
+    access = SharedAccess(op, alloc, kind, width, weight, row, forms[-1], mask)
+    return _guarded(access, forms) if isinstance(op, (tile.Get, tile.Put)) else [access]
 
 
 def _guarded(access: SharedAccess, indices: list[Form]) -> list[SharedAccess]:
