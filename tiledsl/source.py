@@ -6,6 +6,7 @@ import ast
 import inspect
 import linecache
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Callable
 
 from tiledsl.errors import CompileError, Loc
@@ -25,14 +26,15 @@ class FunctionSource:
     def tree(self) -> ast.FunctionDef:
         """The function's AST, with the line numbers of the file and columns as in the file."""
         indent = len(self.text) - len(self.text.lstrip(" \t"))
-        # A wrapper keeps the columns of an indented function, where dedenting would shift them.
-        source = f"if 1:\n{self.text}" if indent else f"\n{self.text}"
+        # Empty lines before it make its line numbers those of the file; a wrapper keeps the columns of an indented
+        # function, where dedenting would shift them.
+        above = self.line - 1
+        source = "\n" * (above - 1) + f"if 1:\n{self.text}" if indent else "\n" * above + self.text
         try:
             module = ast.parse(source)
         except SyntaxError as error:
             loc = Loc(self.file, self.line, function=self.name)
             raise CompileError(f"the source of {self.name} cannot be read: {error.msg}", loc) from None
-        ast.increment_lineno(module, self.line - 2)
         for node in ast.walk(module):
             if isinstance(node, ast.FunctionDef) and node.name == self.name:
                 return node
@@ -49,6 +51,7 @@ class FunctionSource:
         return Loc(self.file, node.lineno, node.col_offset + 1, end, self.name)
 
 
+@cache
 def function_source(fn: Callable[..., Any]) -> FunctionSource:
     """The source of `fn`. Raises CompileError where there is none: at a bare prompt, in `python -c`, in `exec`."""
     code = fn.__code__

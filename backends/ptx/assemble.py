@@ -6,6 +6,7 @@ registers spill that ptxas keeps.
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import tempfile
@@ -28,6 +29,7 @@ ACCUMULATORS = "see the remark; wgmma accumulators must stay untouched between f
 REGISTERS = "give the role that multiplies more registers=, or its accumulator fewer elements a thread"
 LINE = re.compile(r", line (\d+)")
 VERSION = re.compile(r"^\.version (\d+)\.(\d+)", re.MULTILINE)
+LARGE_PAGES = "glibc.malloc.hugetlb=1"
 TIMEOUT = 300
 """Seconds. A kernel takes a fraction of one; nothing is waited for longer."""
 
@@ -120,7 +122,8 @@ def _run(ptx: str, target: Target, level: int, meanwhile: Callable[[], None]) ->
         options = [f"--gpu-name={target.name}", "--verbose", "--generate-line-info", "--fmad=false"]
         options.append(f"--opt-level={level}")
         command = [str(ptxas), *options, f"--output-file={result}", str(source)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        pipe, both = subprocess.PIPE, subprocess.STDOUT
+        with subprocess.Popen(command, stdout=pipe, stderr=both, text=True, env=_environment()) as process:
             meanwhile()
             try:
                 output, _ = process.communicate(timeout=TIMEOUT)
@@ -129,6 +132,15 @@ def _run(ptx: str, target: Target, level: int, meanwhile: Callable[[], None]) ->
                 return 1, f"ptxas fatal   : gave no result within {TIMEOUT} s", b""
         cubin = result.read_bytes() if result.exists() else b""
     return process.returncode, output, cubin
+
+
+def _environment() -> dict[str, str]:
+    """This process's, with large pages for the heap of ptxas: thousands of page faults less, a fifteenth of its time.
+
+    (glibc manual: Memory Allocation Tunables. Other C libraries read no such variable.)
+    """
+    given = os.environ.get("GLIBC_TUNABLES")
+    return {**os.environ, "GLIBC_TUNABLES": LARGE_PAGES + (f":{given}" if given else "")}
 
 
 def _refusal(output: str, lines: PtxLines, target: Target) -> AssemblerError:

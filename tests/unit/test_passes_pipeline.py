@@ -100,7 +100,7 @@ def test_timings_and_verification_name_the_pass() -> None:
         manager.run(tiled())
     assert caught.value.message.startswith("after breaks: a block does not end in a terminator")
     assert [t.stage for t in manager.timings] == ["dce", "breaks"]
-    assert all(t.seconds >= 0 and t.ops > 0 for t in manager.timings)
+    assert all(t.seconds >= 0 for t in manager.timings)
 
 
 def test_shared_limit_is_an_option() -> None:

@@ -44,9 +44,10 @@ def source_of(fn: Callable[..., Any]) -> Source:
 
 def _bound_names(node: ast.FunctionDef) -> set[str]:
     names = {a.arg for a in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)}
-    stores = [c for c in ast.walk(node) if isinstance(c, ast.Name) and isinstance(c.ctx, ast.Store)]
+    nodes = list(ast.walk(node))
+    stores = [c for c in nodes if isinstance(c, ast.Name) and isinstance(c.ctx, ast.Store)]
     # A comprehension's targets live in it alone.
-    inside = {id(n) for c in ast.walk(node) if isinstance(c, ast.comprehension) for n in ast.walk(c.target)}
+    inside = {id(n) for c in nodes if isinstance(c, ast.comprehension) for n in ast.walk(c.target)}
     return names | {c.id for c in stores if id(c) not in inside}
 
 

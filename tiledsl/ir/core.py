@@ -153,8 +153,9 @@ class Op:
         self.operands: list[Value] = list(operands)
         for position, value in enumerate(operands):
             value.uses[self, position] = None
-        inferred = self.infer() if types is None else types
-        self.results: list[Value] = [Value(t, self, i) for i, t in enumerate(inferred)]
+        self.results: list[Value] = []
+        for index, type_ in enumerate(self.infer() if types is None else types):
+            self.results.append(Value(type_, self, index))
 
     # -- what a subclass defines ---------------------------------------------------------------
 

@@ -8,6 +8,7 @@ Text forms: ``f32``; ``global<f32, [M, K], unit=1, align=16>``; ``shared<f32, [1
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Literal
 
@@ -164,7 +165,7 @@ class SharedType:
         return f"shared<{self.dtype}, {_dims(self.dims)}>"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FragmentType:
     """A register tile: an immutable SSA value.
 
@@ -182,17 +183,17 @@ class FragmentType:
         assert self.layout is not None, f"{self} has no layout"
         return self.layout
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Elements that one thread holds."""
         return prod(self.dims) if self.layout is None else self.layout.size(self.dims)
 
-    @property
+    @cached_property
     def local(self) -> tuple[int, ...]:
         """Extents of what one thread holds, which `tile.extract` and the like index."""
         return self.dims if self.layout is None else (self.size,)
 
-    @property
+    @cached_property
     def per_register(self) -> int:
         """Elements in one thread-level value: with a layout, narrow ones share the u32 that instructions take, where a
         lane holds whole words of them. Booleans, which no instruction takes, never do."""
@@ -201,7 +202,7 @@ class FragmentType:
         count = max(1, 32 // self.dtype.bits)
         return count if self.layout.tile_size % count == 0 else 1
 
-    @property
+    @cached_property
     def registers(self) -> tuple[DType, ...]:
         """Types of the thread-level values that hold it (an index stands for i32 or i64)."""
         shared = self.per_register

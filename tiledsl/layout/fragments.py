@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Literal
 
 from tiledsl.layout.banks import WARP
@@ -32,7 +32,7 @@ ROWS = 8
 """Rows of A, or columns of B, of one core: what `ldmatrix` calls a matrix."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FragmentLayout:
     """How an m x k `a`, a k x n `b` or an m x n `acc` lies in the registers of a grid of warps.
 
@@ -71,13 +71,13 @@ class FragmentLayout:
         """How many threads hold it."""
         return WARP * self.warps[0] * self.warps[1]
 
-    @property
+    @cached_property
     def tile(self) -> tuple[int, int]:
         """Rows and columns of the operand of one instruction."""
         shape = self.shape
         return {"a": (shape.m, shape.k), "b": (shape.k, shape.n), "acc": (shape.m, shape.n)}[self.operand]
 
-    @property
+    @cached_property
     def grid(self) -> tuple[int, int]:
         """Into how many parts, by rows and columns, the warps cut a block tile."""
         along_m, along_n = self.warps
@@ -93,7 +93,7 @@ class FragmentLayout:
         rows, columns = (n // parts // size for n, parts, size in zip(dims, self.grid, self.tile, strict=True))
         return rows, columns
 
-    @property
+    @cached_property
     def tile_size(self) -> int:
         """Elements that a lane holds of the operand of one instruction."""
         rows, columns = self.tile

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 
 __all__ = ["SHAPES", "TABLE", "MmaRow", "MmaShape", "find_row", "rows_of"]
 
@@ -72,6 +73,7 @@ SHAPES: dict[str, MmaShape] = {str(row.shape): row.shape for row in TABLE}
 """Shapes by their PTX name."""
 
 
+@cache
 def find_row(shape: MmaShape, a: str, b: str, acc: str) -> MmaRow | None:
     """The row of these dtypes; None if there is no such product."""
     return next((r for r in TABLE if (r.shape, r.a, r.b, r.acc) == (shape, a, b, acc)), None)

@@ -88,7 +88,7 @@ class _Finder:
     def walk(self, block: Block) -> None:
         outer, self.loads, self.stores = (self.loads, self.stores), {}, {}
         for op in block.ops:
-            if not self.join(op, block):
+            if not self.join(op, block) and (op.effects or op.blocks):  # others end no run
                 for inner in op.walk():
                     self.close(inner)
             for inside in op.blocks:

@@ -48,15 +48,14 @@ class Divisibility:
 
     def _block(self, block: Block) -> None:
         for op in block.ops:
-            match op:
-                case control.If():
-                    self._if(op)
-                case control.For() | control.While():
-                    self._loop(op)
-                case _:
-                    for result in op.results:
-                        if isinstance(result.type, DType) and result.type.is_integer:
-                            self._lower(result, self._op(op))
+            if isinstance(op, control.If):
+                self._if(op)
+            elif isinstance(op, (control.For, control.While)):
+                self._loop(op)
+            else:
+                for result in op.results:
+                    if isinstance(result.type, DType) and result.type.is_integer:
+                        self._lower(result, self._op(op))
 
     def _if(self, op: control.If) -> None:
         for block in op.blocks:

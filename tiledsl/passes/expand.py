@@ -122,6 +122,8 @@ def _breakpoint(x: Expander, op: debug.Breakpoint) -> None:
 def _place(type_: Type, at: tuple[int, ...]) -> tuple[int, int]:
     """Which of a thread's registers holds element `at`, and where in it."""
     assert isinstance(type_, FragmentType)
+    if len(at) == 1:
+        return divmod(at[0], type_.per_register)
     return divmod(sum(i * s for i, s in zip(at, row_major(type_.local), strict=True)), type_.per_register)
 
 

@@ -7,7 +7,7 @@ from time import perf_counter
 from typing import Callable, ClassVar, Protocol, Sequence
 
 from tiledsl.errors import VerifyError
-from tiledsl.ir.core import Block, Kernel
+from tiledsl.ir.core import Kernel
 from tiledsl.ir.verifier import verify
 
 __all__ = ["Pass", "PassManager", "Timing"]
@@ -23,11 +23,10 @@ class Pass(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds that one run of a pass took, and the ops that it left."""
+    """Seconds that one run of a pass took."""
 
     stage: str
     seconds: float
-    ops: int
 
 
 @dataclass
@@ -59,8 +58,7 @@ class PassManager:
         for stage, item in zip(self.stages, self.passes, strict=True):
             start = perf_counter()
             item.run(kernel)
-            seconds = perf_counter() - start
-            self.timings.append(Timing(stage, seconds, _size(kernel.body)))
+            self.timings.append(Timing(stage, perf_counter() - start))
             if self.verify_each:
                 self.verify(stage, kernel)
             if self.observe is not None:
@@ -72,8 +70,3 @@ class PassManager:
             verify(kernel)
         except VerifyError as error:
             raise VerifyError(f"after {stage}: {error.message}", error.loc) from error
-
-
-def _size(block: Block) -> int:
-    """The ops in `block`, and inside them. It is asked for after every pass, so it makes no list of them."""
-    return len(block.ops) + sum([_size(inner) for op in block.ops for inner in op.blocks])

@@ -44,7 +44,7 @@ class Sums:
         self._numbers: dict[Hashable, int] = {}
         self._values: list[Value] = []
         for op in kernel.walk():
-            if len(op.results) == 1 and not op.blocks and op.is_pure and _is_integer(op.result):
+            if len(op.results) == 1 and _is_integer(op.results[0]) and not op.blocks and op.is_pure:
                 self._known[op.result] = self._sum(op)
 
     def of(self, value: Value) -> Sum:

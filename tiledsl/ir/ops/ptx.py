@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Sequence
 
+from tiledsl.errors import VerifyError
 from tiledsl.ir.core import Op, Value, attribute
 from tiledsl.ir.types import DTYPES, DType, FragmentType, Type
 from tiledsl.layout.fragments import FragmentLayout
@@ -58,8 +59,9 @@ class MmaSync(Op):
         """The kind of product."""
         shape = SHAPES.get(self.shape)
         row = find_row(shape, self.a.name, self.b.name, self.acc.name) if shape is not None else None
-        self.require(row is not None, f"no product {self.shape} of {self.a} and {self.b} into {self.acc}")
-        assert row is not None
+        if row is None:
+            product = f"{self.shape} of {self.a} and {self.b} into {self.acc}"
+            raise VerifyError(f"{self.name}: no product {product}", self.loc)
         return row
 
     def registers(self) -> _Registers:
