@@ -40,8 +40,9 @@ def _initialize() -> None:
     binding.set_option("tiledsl", "-disable-vector-combine")
     # The pass merge-accesses has merged what belongs together, and bank conflicts were counted for what it left.
     binding.set_option("tiledsl", "-disable-nvptx-load-store-vectorizer")
-    # A kernel has no dead stores; looking for them is an eighth of LLVM's optimisation.
-    binding.set_option("tiledsl", "-opt-disable=dse")
+    # A kernel has no dead stores, function pointers or copies of memory, and gives each access its alignment. To look
+    # for dead stores alone is an eighth of LLVM's optimisation.
+    binding.set_option("tiledsl", "-opt-disable=dse,called-value-propagation,memcpyopt,infer-alignment")
 
 
 @cache

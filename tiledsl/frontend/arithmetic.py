@@ -150,6 +150,9 @@ def elements(value: Value, frame: Frame) -> list[Value]:
     """The scalars of a fragment, row-major, or those of it that a thread holds; a scalar is its own only element."""
     if not isinstance(value.type, FragmentType):
         return [value]
+    made = value.op
+    if isinstance(made, tile.Pack) and len(made.operands) == value.type.size:
+        return list(made.operands)
     return [frame.builder.value(tile.Extract(value, at=at)) for at in positions(value.type.local)]
 
 

@@ -51,9 +51,9 @@ Space = Literal["global", "shared"]
 _PYTHON: dict[str, type[float] | type[bool]] = {"float": float, "matrix": float, "bool": bool}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class DType:
-    """A scalar type. `bits` is its width in memory; a bool takes one byte there.
+    """A scalar type. `bits` is its width in memory; a bool takes one byte there. Those of `DTYPES` are all there are.
 
     `index` is the type of sizes, strides and block/thread/loop indices. It exists above `expand`
     only, which turns it into i32 where the specialisation proves that safe and i64 otherwise.
