@@ -31,7 +31,7 @@ from tiledsl.ir.core import Kernel
 from tiledsl.ir.ops import tile
 from tiledsl.ir.parser import parse_kernel
 from tiledsl.passes.active_lanes import ActiveLanes
-from tiledsl.passes.bank_conflicts import BankConflicts, bank_report
+from tiledsl.passes.bank_conflicts import BankConflicts, bank_report, candidates
 from tiledsl.passes.bank_report import AccessReport, BankReport
 from tiledsl.passes.lanes import Lanes
 
@@ -243,6 +243,36 @@ def test_two_uses_want_different_layouts() -> None:
     (plan,) = found.tiles
     assert plan.layout.startswith("swizzled(unit=4, span=8")
     assert [(a.row_order, a.chosen) for a in found.accesses] == [(4, 4), (32, 4)]
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(32, 32), (64, 64), (16, 128), (12, 48), (32, 36)])
+@pytest.mark.parametrize(("by_quads", "by_columns"), [(1, 1), (8, 1), (1, 0), (0, 4)])
+def test_the_choice_is_the_first_of_the_best(rows: int, columns: int, by_quads: int, by_columns: int) -> None:
+    """Layouts are not counted to the end where a better one is known; that changes nothing of what is chosen."""
+    quads, singles = by_quads > 0, by_columns > 0
+    body = f"""
+      %S = tile.shared_alloc : shared<f32, [{rows}, {columns}]>
+      %row = arith.mod %t, %8 : index
+      %quad = arith.floordiv %t, %8 : index
+      %col = arith.mul %quad, %4 : index
+      %z = tile.pack %v : fragment<f32, [4]>
+      %turn = arith.mod %t, %{max(by_columns, 1)} : index"""
+    body += "\n      tile.store %S, %row, %col, %z {vec = 4}" * by_quads if quads else ""
+    body += "\n      tile.store %S, %row, %turn, %v" if singles else ""
+    (tile_,) = report(body).tiles
+    vector = 16 if quads else 4
+    counted = [(layout, under(body, layout)) for layout in map(str, candidates((rows, columns), 4, vector))]
+    least = min(count for _, count in counted if count is not None)
+    assert tile_.wavefronts == least
+    assert tile_.layout == next(layout for layout, count in counted if count == least)
+
+
+def under(body: str, layout: str) -> Fraction | int | None:
+    """The wavefronts of the only tile, where it is laid out so."""
+    made = kernel(body)
+    alloc = next(op for op in made.walk() if isinstance(op, tile.SharedAlloc))
+    alloc.attrs["layout"] = layout
+    return bank_report(made).tiles[0].wavefronts
 
 
 def test_lanes_of_thread_indices() -> None:

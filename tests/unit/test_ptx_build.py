@@ -39,6 +39,14 @@ def test_ptx_version_is_the_lowest(target: str, version: str) -> None:
     assert f".version {version}\n" in emit_ptx(naive(), TARGETS[target])[1]
 
 
+def test_there_is_time_while_ptxas_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`meanwhile` is called once, and before ptxas ends: this one waits for it."""
+    mark = tmp_path / "mark"
+    wait = f'while [ ! -e {mark} ]; do sleep 0.01; done; exec {PTXAS.path()} "$@"'
+    monkeypatch.setenv("TILEDSL_PTXAS", fake_tool(tmp_path, wait))
+    assert build(naive(), TARGETS["sm_90a"], meanwhile=lambda: mark.touch(exist_ok=False)).cubin
+
+
 def test_where_a_cubin_runs() -> None:
     assert TARGETS["sm_80"].runs_on((8, 0)) and TARGETS["sm_80"].runs_on((8, 9))
     assert not TARGETS["sm_80"].runs_on((9, 0)) and not TARGETS["sm_86"].runs_on((8, 0))
