@@ -88,7 +88,9 @@ class _Finder:
     def walk(self, block: Block) -> None:
         outer, self.loads, self.stores = (self.loads, self.stores), {}, {}
         for op in block.ops:
-            if not self.join(op, block) and (op.effects or op.blocks):  # others end no run
+            if op.is_pure and not op.blocks:
+                continue
+            if not self.join(op, block):
                 for inner in op.walk():
                     self.close(inner)
             for inside in op.blocks:
