@@ -47,7 +47,7 @@ from tiledsl.backends.ptx.tools import PTXAS
 from tiledsl.dims import K, M, N
 from tiledsl.inspect.timing import Clocks, Timing, interleave, quartiles
 from tiledsl.layout.orders import ORDERS as OUTER_FMA
-from tiledsl.layout.orders import Order, column_pairs, pairs, serpentine
+from tiledsl.layout.orders import Order, column_pairs, column_quads, pairs, serpentine
 
 __all__ = ["ORDERS", "VARIANTS", "Variant", "kept_order", "main"]
 
@@ -73,6 +73,7 @@ ORDERS: dict[str, Callable[[int, int], Order]] = {
     "serpentine columns": serpentine_columns,
     "pairs": pairs,
     "column_pairs": column_pairs,
+    "column_quads": column_quads,
     "spiral": OUTER_FMA["spiral"],
 }
 """Places (row, column) of an m x n outer product, by the name of their order."""

@@ -38,7 +38,7 @@ from tiledsl.dims import K, M, N
 
 __all__ = ["MAXAS", "Order", "Tiling", "both", "guarded", "multiply"]
 
-Order = Literal["rows", "serpentine", "spiral", "pairs", "column_pairs"]
+Order = Literal["rows", "serpentine", "spiral", "pairs", "column_pairs", "column_quads"]
 
 
 @dataclass(frozen=True)

@@ -185,7 +185,7 @@ def product(
     BN: const = 32,
     BK: const = 8,
     STAGES: const = 2,
-    order: Const[Literal["rows", "serpentine", "spiral", "pairs", "column_pairs"]] = "rows",
+    order: Const[Literal["rows", "serpentine", "spiral", "pairs", "column_pairs", "column_quads"]] = "rows",
     layout: Const[Layout | None] = None,
 ):
     """C = A @ X: stages in one tile, A transposed, the next tiles moved while these are multiplied."""
@@ -349,13 +349,23 @@ def test_an_order_is_a_permutation(order: str, shape: tuple[int, int]) -> None:
     assert sorted(ORDERS[order](*shape)) == [(i, j) for i in range(shape[0]) for j in range(shape[1])]
 
 
-@pytest.mark.parametrize(("order", "shape"), [("pairs", (2, 5)), ("column_pairs", (1, 2)), ("column_pairs", (5, 6))])
-def test_pairs_need_an_even_extent_only(order: str, shape: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    ("order", "shape"),
+    [
+        ("pairs", (2, 5)),
+        ("column_pairs", (1, 2)),
+        ("column_pairs", (5, 6)),
+        ("column_quads", (1, 4)),
+        ("column_quads", (2, 8)),
+        ("column_quads", (7, 12)),
+    ],
+)
+def test_an_order_needs_multiples_of_its_block_only(order: str, shape: tuple[int, int]) -> None:
     assert sorted(ORDERS[order](*shape)) == [(i, j) for i in range(shape[0]) for j in range(shape[1])]
 
 
 def test_neighbours_share_a_factor_in_pairs() -> None:
-    for order in ("pairs", "column_pairs"):
+    for order in ("serpentine", "pairs", "column_pairs"):
         assert all(x[0] == y[0] or x[1] == y[1] for x, y in pairwise(ORDERS[order](16, 8)))
 
 
@@ -364,6 +374,14 @@ def test_column_pairs_end_with_the_last_row() -> None:
     order = ORDERS["column_pairs"](16, 8)
     assert order[:4] == ((0, 0), (0, 1), (1, 1), (1, 0))
     assert order[-8:] == tuple((15, j) for j in reversed(range(8)))
+
+
+def test_column_quads_end_with_the_last_two_rows() -> None:
+    """And neighbours share a factor everywhere but on the way there."""
+    order = ORDERS["column_quads"](16, 8)
+    assert [n for n, (x, y) in enumerate(pairwise(order), 1) if x[0] != y[0] and x[1] != y[1]] == [112]
+    assert order[:8] == (*((0, j) for j in range(4)), *((1, j) for j in reversed(range(4))))
+    assert order[-16:] == (*((14, j) for j in reversed(range(8))), *((15, j) for j in range(8)))
 
 
 def first_seen(pairs: list[tuple[Any, Any]]) -> list[tuple[int, int]]:

@@ -343,6 +343,16 @@ def column_pairs_of_an_odd_number_of_columns(A: Global[f32, M, N]):
     A[0, 0] = acc[0, 0]
 
 
+@bad("make the extents multiples of 1 and 4, or use order='serpentine'")
+@tile_kernel
+def column_quads_of_six_columns(A: Global[f32, M, N]):
+    grid(1)
+    threads(32)
+    acc, a, b = fragment((4, 6), f32), fragment((4,), f32), fragment((6,), f32)
+    acc = outer_fma(acc, a, b, "column_quads")  # error: blocks of 1 x 4, and acc is 4 x 6
+    A[0, 0] = acc[0, 0]
+
+
 @bad("a is a fragment of 8 and b one of 4 f32")
 @tile_kernel
 def outer_product_of_other_shapes(A: Global[f32, M, N]):
@@ -353,7 +363,7 @@ def outer_product_of_other_shapes(A: Global[f32, M, N]):
     A[0, 0] = acc[0, 0]
 
 
-@bad("use one of rows, serpentine, spiral, pairs, column_pairs")
+@bad("use one of rows, serpentine, spiral, pairs, column_pairs, column_quads")
 @tile_kernel
 def order_unknown(A: Global[f32, M, N]):
     grid(1)

@@ -206,7 +206,7 @@ def outer_fma(
     acc: Fragment[F],
     a: Fragment[F],
     b: Fragment[F],
-    order: Literal["rows", "serpentine", "spiral", "pairs", "column_pairs"] = "rows",
+    order: Literal["rows", "serpentine", "spiral", "pairs", "column_pairs", "column_quads"] = "rows",
 ) -> Fragment[F]:
     """``acc = outer_fma(acc, a, b)``: `acc` with ``acc[i, j] + a[i] * b[j]`` in every place, one fma each.
 
@@ -214,6 +214,7 @@ def outer_fma(
     decides how often a register operand can be reused, and nothing else. "rows": row after row.
     "serpentine": every other row backwards. "spiral": maxas's, which goes around 2 x 2 elements; m and n
     are multiples of 8. "pairs": two rows at a time, column by column; m is even. "column_pairs": two columns
-    at a time, and the last row at the end, for ``threads(..., assembler_level=1)``; n is even.
+    at a time, and the last row at the end; n is even. "column_quads": four columns at a time, and the last two rows
+    at the end; n is a multiple of 4. Both are for ``threads(..., assembler_level=1)``.
     """
     raise only_in_kernel("outer_fma()")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Callable
 
-__all__ = ["BLOCKS", "ORDERS", "Order", "column_pairs", "pairs", "rows", "serpentine", "spiral"]
+__all__ = ["BLOCKS", "ORDERS", "Order", "column_pairs", "column_quads", "pairs", "rows", "serpentine", "spiral"]
 
 Order = tuple[tuple[int, int], ...]
 
@@ -53,12 +53,28 @@ def column_pairs(m: int, n: int) -> Order:
     For the assembler's level 1. That keeps the order as written but for one thing: it draws together the last few
     uses of a register that is not needed any more. Here the last use of each b[j] is its one FFMA in the last row.
     """
+    return _column_groups(m, n, 2, m - 1)
+
+
+def column_quads(m: int, n: int) -> Order:
+    """Four neighbouring columns at a time, down and up through all rows but the last two, which come at the end.
+
+    For the assembler's level 1, as `column_pairs` is: the fours are the vectors in which the columns are loaded.
+    """
+    return _column_groups(m, n, 4, max(m - 2, 0))
+
+
+def _column_groups(m: int, n: int, width: int, top: int) -> Order:
+    """`width` columns at a time, down and up through the first `top` rows; then the others, one after the other."""
     order: list[tuple[int, int]] = []
-    for number, left in enumerate(range(0, n, 2)):
-        down = range(m - 1) if number % 2 == 0 else reversed(range(m - 1))
+    for number, left in enumerate(range(0, n, width)):
+        columns = range(left, left + width)
+        down = range(top) if number % 2 == 0 else reversed(range(top))
         for step, i in enumerate(down):
-            order += [(i, left + (j if step % 2 == 0 else 1 - j)) for j in range(2)]
-    return (*order, *((m - 1, j) for j in reversed(range(n))))
+            order += [(i, j) for j in (columns if step % 2 == 0 else reversed(columns))]
+    for step, i in enumerate(range(top, m)):
+        order += [(i, j) for j in (reversed(range(n)) if step % 2 == 0 else range(n))]
+    return tuple(order)
 
 
 ORDERS: dict[str, Callable[[int, int], Order]] = {
@@ -67,8 +83,9 @@ ORDERS: dict[str, Callable[[int, int], Order]] = {
     "spiral": spiral,
     "pairs": pairs,
     "column_pairs": column_pairs,
+    "column_quads": column_quads,
 }
 """By the names that `outer_fma` takes."""
 
-BLOCKS = {"spiral": (8, 8), "pairs": (2, 1), "column_pairs": (1, 2)}
+BLOCKS = {"spiral": (8, 8), "pairs": (2, 1), "column_pairs": (1, 2), "column_quads": (1, 4)}
 """What m and n have to be multiples of, where that is not 1."""
