@@ -3,7 +3,7 @@
     python -m benchmarks.gemm
     python -m benchmarks.gemm --format bf16
     python -m benchmarks.gemm --sizes 2048 4096 777x1003x519 --rounds 15
-    python -m benchmarks.gemm --sizes 4096 --variants fastest BM=64,128 BN=128,256 ORDER=rows,serpentine
+    python -m benchmarks.gemm --sizes 4096 --variants fastest BM=64,128 BN=64,128 SCHEDULE=written,anew
 
 Ratios are of speed: 1.05 means 5% faster than cuBLAS. `cold` goes round more operands than fit in L2,
 `hot` uses the same ones again. --variants times one kernel under every combination of the consts given, the

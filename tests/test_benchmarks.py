@@ -95,9 +95,9 @@ def test_a_result_can_be_judged_and_repeated(tmp_path: Path, capsys: pytest.Capt
 
 def test_variants_of_one_kernel(capsys: pytest.CaptureFixture[str]) -> None:
     """Every combination of the consts given; what does not compile is reported and left out."""
-    found = variants(gallery_kernels(), "fastest", ["BM=64,100", "BN=64", "BK=8", "ORDER=rows,spiral"])
-    assert list(found) == [f"fastest BM=64 BN=64 BK=8 ORDER={order}" for order in ("rows", "spiral")]
-    assert "BM=100 BN=64 BK=8 ORDER=rows: left out" in capsys.readouterr().out
+    found = variants(gallery_kernels(), "fastest", ["BM=64,100", "BN=64", "BK=8", "SCHEDULE=written,anew"])
+    assert list(found) == [f"fastest BM=64 BN=64 BK=8 SCHEDULE={name}" for name in ("written", "anew")]
+    assert "BM=100 BN=64 BK=8 SCHEDULE=written: left out" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="no kernel 'slowest'"):
         variants(gallery_kernels(), "slowest", [])
 

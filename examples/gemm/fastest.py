@@ -2,12 +2,13 @@
 
 A thread tile twice as large needs 6 loads of 16 bytes for twice the work of 4. At its usual level the assembler
 schedules the loop anew: the order of the FFMAs is lost, and the loads stand close to their use. At level 1 it keeps
-what is written, so that all of that is decided here: `column_pairs`, whose FFMAs read fewest registers, one load after
-every fourth of them, and the next tile stored one k before the last.
+what is written, so that all of that is decided here, by a `Schedule`: the order of the FFMAs, and between which two of
+them every other instruction stands. One schedule is for operands that are read in vectors, one for those that are read
+element by element.
 
-The accumulators leave through shared memory in vectors turned by TURN places, because a vector store wants
-neighbouring registers: turned by an odd number, they are those of the other bank than the fragment of B, which each
-FFMA reads together with them.
+The accumulators leave through shared memory in turned vectors, because a vector store wants neighbouring registers:
+turned by an odd number of places, they are those of the other bank than the fragment of B, which each FFMA reads
+together with them.
 
 BM x BN by BK is the tile of a block, with a warp for each 64 x 64 of it. For small products SLICES warps share
 such a tile: each takes its part of every BK, and their sums are added in the order of the slices.
@@ -16,9 +17,10 @@ such a tile: each takes its part of every BK, and their sums are added in the or
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from double_buffered import Order, Tiling, both, guarded
-from tiles import fetch, inside, reading, stash, store
+from tiles import Reading, fetch, fetch_one, inside, reading, stash, store
 
 from tiledsl import (
     Const,
@@ -26,7 +28,6 @@ from tiledsl import (
     Global,
     Memory,
     SharedTile,
-    View,
     barrier,
     cdiv,
     const,
@@ -60,30 +61,92 @@ ROWS = 4
 
 @dataclass(frozen=True)
 class Schedule:
-    """Where the other instructions of the loop stand among its FFMAs. All of it was found by measuring.
+    """What the assembler may do, and where each instruction of the main loop stands. All of it was found by measuring.
 
-    `a_first`: A's fragments are loaded before B's. `every`: how many FFMAs stand between two loads; 0: all loads
-    come first. `early`: how many k before the last the next tile is stored. `squares`: the lanes that an LDS serves
-    together lie in squares on the warp's tile, not in its columns. `pad`: of a row in the staging area, so that what 8
-    lanes write there lies in different banks.
+    Places are numbers of FFMAs: what is at place 9 stands before FFMA number 9 of its k, at 128 after all of them.
+
+    `level`: of the assembler. `warps`: so many shall fit on an SM, as far as registers go; 0: its own choice.
+    `order`: of the FFMAs of one k. `loads`: of the fragments of the next k, four elements of A or B each; `load_at`:
+    the place of the first, `load_every`: from each to the next. `fetch_at`, `fetch_every`: the same for the next
+    tile's loads from global memory, A's before B's, all in the first k. `stash_at`: that tile is stored so many k
+    before the last, at that place. `barrier_at`: its place in the last k, whose loads follow it. `turn`: of the
+    vectors of the result. `squares`: the lanes that an LDS serves together lie in squares on the warp's tile, not in
+    its columns. `pad`: of a row in the staging area, so that what 8 lanes write there lies in different banks.
     """
 
-    a_first: bool
-    every: int
-    early: int
+    level: int
+    warps: int
+    order: Order
+    loads: tuple[str, ...]
+    load_at: int
+    load_every: int
+    fetch_at: int
+    fetch_every: int
+    stash_at: tuple[int, int]
+    barrier_at: int
+    turn: int
     squares: bool
     pad: int
 
+    @property
+    def a_first(self) -> bool:
+        """Before the main loop and after it, too."""
+        return self.loads[0] == "a0"
 
-AS_WRITTEN = Schedule(a_first=True, every=4, early=1, squares=False, pad=8)
-"""For level 1 of the assembler."""
-ANEW = Schedule(a_first=False, every=0, early=0, squares=True, pad=16)
-"""For the other levels."""
+
+VECTORS = Schedule(
+    level=1,
+    warps=8,
+    order="column_quads",
+    loads=("b0", "b1", "a3", "a0", "a1", "a2"),
+    load_at=9,
+    load_every=4,
+    fetch_at=1,
+    fetch_every=2,
+    stash_at=(1, 12),
+    barrier_at=16,
+    turn=3,
+    squares=False,
+    pad=8,
+)
+"""For operands that are both read in vectors: the loop as it is written."""
+ELEMENTS = Schedule(
+    level=1,
+    warps=8,
+    order="serpentine",
+    loads=("a0", "a1", "a2", "a3", "b0", "b1"),
+    load_at=0,
+    load_every=4,
+    fetch_at=0,
+    fetch_every=1,
+    stash_at=(1, 0),
+    barrier_at=0,
+    turn=1,
+    squares=False,
+    pad=8,
+)
+"""For operands one of which is read element by element: the loop as it is written."""
+ANEW = Schedule(
+    level=3,
+    warps=0,
+    order="pairs",
+    loads=("b0", "b1", "a0", "a1", "a2", "a3"),
+    load_at=0,
+    load_every=0,
+    fetch_at=-1,
+    fetch_every=0,
+    stash_at=(1, WARP * WARP // 32),
+    barrier_at=0,
+    turn=1,
+    squares=True,
+    pad=16,
+)
+"""For a loop that the assembler schedules anew: all loads first, and the next tile stored right before the barrier."""
 
 CHOICES: tuple[tuple[dict[str, int | str], float], ...] = (
-    ({"BM": 128, "BN": 128, "BK": 8, "SLICES": 1, "ORDER": "column_pairs", "LEVEL": 1}, 0.80),
-    ({"BM": 128, "BN": 64, "BK": 8, "SLICES": 1, "ORDER": "pairs", "LEVEL": 3}, 0.755),
-    ({"BM": 64, "BN": 64, "BK": 32, "SLICES": 4, "ORDER": "pairs", "LEVEL": 3}, 0.73),
+    ({"BM": 128, "BN": 128, "BK": 8, "SLICES": 1, "SCHEDULE": "written"}, 0.84),
+    ({"BM": 128, "BN": 64, "BK": 8, "SLICES": 1, "SCHEDULE": "anew"}, 0.755),
+    ({"BM": 64, "BN": 64, "BK": 32, "SLICES": 4, "SCHEDULE": "anew"}, 0.73),
 )
 """Tiles to choose from, and the share of an H200's FFMA peak that each reaches while all SMs are busy: measured at
 4096 x 4096 x 4096, 4096 x 2112 x 7168 and the latter again, with the idle part of the last wave taken out."""
@@ -117,16 +180,16 @@ def fastest(
     BN: const = 128,
     BK: const = 8,
     SLICES: const = 1,
-    TURN: const = 1,
-    ORDER: Const[Order] = "column_pairs",
-    LEVEL: const = 1,
+    SCHEDULE: Const[Literal["written", "anew"]] = "written",
 ):
-    schedule = AS_WRITTEN if LEVEL == 1 else ANEW
     warps = BM // WARP * (BN // WARP)
+    size = 32 * warps * SLICES
+    of_a, of_b = reading(A.T.unit, A.align, BK, BM, size), reading(B.unit, B.align, BK, BN, size)
+    schedule = ANEW if SCHEDULE == "anew" else VECTORS if of_a.vec == of_b.vec == 4 else ELEMENTS
     m_runs, n_runs = range(0, WARP, 4 * ROWS), range(0, WARP, 128 // ROWS)
-    tiling = Tiling(BM, BN, BK, 32 * warps * SLICES, m_runs, n_runs, SLICES, schedule.a_first)
+    tiling = Tiling(BM, BN, BK, size, m_runs, n_runs, SLICES, schedule.a_first)
     bx, by = grid(cdiv(N, BN), cdiv(M, BM))
-    t = threads(tiling.threads, assembler_level=LEVEL)
+    t = threads(size, blocks=schedule.warps * 32 // size, assembler_level=schedule.level)
     warp, part = warp_id() % warps, warp_id() // warps
     m, n = warp % (BM // WARP) * WARP, warp // (BM // WARP) * WARP
     As, Bs = shared((2, BK, BM), f32, layout=padded(BM + 4)), shared((2, BK, BN), f32, layout=row_major)
@@ -136,8 +199,8 @@ def fastest(
     if alpha != 0:
         down, across = lane(schedule)
         m_lane, n_lane = m + down * 4, n + across * 4
-        acc = multiply(A, B, As, Bs, by * BM, bx * BN, m_lane, n_lane, t, part, tiling, ORDER, schedule, acc)
-    write(C, stage, by * BM + m, bx * BN + n, warp, part, SLICES, TURN, schedule, acc, alpha, beta)
+        acc = multiply(A, B, As, Bs, by * BM, bx * BN, m_lane, n_lane, t, part, tiling, of_a, of_b, schedule, acc)
+    write(C, stage, by * BM + m, bx * BN + n, warp, part, SLICES, schedule, acc, alpha, beta)
 
 
 @tile_function
@@ -162,14 +225,13 @@ def multiply(
     t: index,
     part: index,
     tiling: Tiling,
-    order: Order,
+    of_a: Reading,
+    of_b: Reading,
     schedule: Schedule,
     acc: Fragment[f32],
 ) -> Fragment[f32]:
     """`double_buffered.multiply`, with each instruction of the main loop in its place."""
     bk, steps = tiling.bk, tiling.steps
-    of_a = reading(A.T.unit, A.align, bk, tiling.bm, tiling.threads)
-    of_b = reading(B.unit, B.align, bk, tiling.bn, tiling.threads)
     rows, depth, columns = A.shape[0], A.shape[1], B.shape[1]
     stash(As[0, :, :], of_a, t, fetch(A.T, of_a, 0, row, rows, t, True))
     stash(Bs[0, :, :], of_b, t, fetch(B, of_b, 0, column, columns, t, True))
@@ -178,51 +240,55 @@ def multiply(
     a, b = both(As[now, :, :], Bs[now, :, :], skip, m, n, tiling)
     full = depth // bk * bk if inside(of_a, row, rows) and inside(of_b, column, columns) else index(0)
     for k0 in range(bk, full, bk):
-        next_a = fetch(A.T, of_a, k0, row, rows, t, False)
-        next_b = fetch(B, of_b, k0, column, columns, t, False)
+        next_a, next_b = fragment((of_a.vec * of_a.steps,), f32), fragment((of_b.vec * of_b.steps,), f32)
         for k in unroll(steps):
-            if k == steps - 1 - schedule.early:
-                stash(As[1 - now, :, :], of_a, t, next_a)
-                stash(Bs[1 - now, :, :], of_b, t, next_b)
-            if k == steps - 1:
-                now = 1 - now
-                barrier()
-            later = skip + (k + 1) % steps
-            acc, a, b = step(acc, a, b, As[now, :, :], Bs[now, :, :], later, m, n, tiling, order, schedule.every)
-    return guarded(A, B, As, Bs, row, column, m, n, t, part, tiling, order, acc, now, maximum(full, bk))
+            later, later_a, later_b = skip + (k + 1) % steps, fragment(a.shape, f32), fragment(b.shape, f32)
+            for what, i, j in instructions(schedule, tiling, k, of_a.steps, of_b.steps):
+                if what == "fma":
+                    acc[i, j] = fma(a[i], b[j], acc[i, j])
+                elif what == "load a":
+                    later_a[4 * i : 4 * i + 4] = As[now, :, :].load(later, m + tiling.m_runs[i], vec=16)
+                elif what == "load b":
+                    later_b[4 * i : 4 * i + 4] = Bs[now, :, :].load(later, n + tiling.n_runs[i], vec=16)
+                elif what == "fetch a":
+                    next_a = fetch_one(A.T, of_a, k0, row, rows, t, False, i, next_a)
+                elif what == "fetch b":
+                    next_b = fetch_one(B, of_b, k0, column, columns, t, False, i, next_b)
+                elif what == "stash":
+                    stash(As[1 - now, :, :], of_a, t, next_a)
+                    stash(Bs[1 - now, :, :], of_b, t, next_b)
+                else:
+                    now = 1 - now
+                    barrier()
+            a, b = later_a, later_b
+    return guarded(A, B, As, Bs, row, column, m, n, t, part, tiling, schedule.order, acc, now, maximum(full, bk))
 
 
-@tile_function
-def step(
-    acc: Fragment[f32],
-    a: Fragment[f32],
-    b: Fragment[f32],
-    As: View[f32],
-    Bs: View[f32],
-    k: index,
-    m: index,
-    n: index,
-    tiling: Tiling,
-    order: Order,
-    every: int,
-) -> tuple[Fragment[f32], Fragment[f32], Fragment[f32]]:
-    """`outer_fma` of a and b, and the fragments for k, which are loaded meanwhile: one after `every` FFMAs."""
-    next_a, next_b = fragment((acc.shape[0],), f32), fragment((acc.shape[1],), f32)
-    for number, (i, j) in enumerate(ORDERS[order](acc.shape[0], acc.shape[1])):
-        for load, (of_a, at, run) in enumerate(loads(tiling)):
-            if number == load * every and of_a:
-                next_a[at : at + 4] = As.load(k, m + run, vec=16)
-            elif number == load * every:
-                next_b[at : at + 4] = Bs.load(k, n + run, vec=16)
-        acc[i, j] = fma(a[i], b[j], acc[i, j])
-    return acc, next_a, next_b
+Instruction = tuple[str, int, int]
+"""What it is, and its numbers: row and column of an FFMA, the number of a load."""
 
 
-def loads(tiling: Tiling) -> list[tuple[bool, int, int]]:
-    """The loads of both fragments in their order: of A's, where in the fragment, from where."""
-    a = [(True, 4 * number, run) for number, run in enumerate(tiling.m_runs)]
-    b = [(False, 4 * number, run) for number, run in enumerate(tiling.n_runs)]
-    return a + b if tiling.a_first else b + a
+def instructions(schedule: Schedule, tiling: Tiling, k: int, fetches_a: int, fetches_b: int) -> list[Instruction]:
+    """The main loop's k-th outer product as it is written: the FFMAs in order, and all that stands among them.
+
+    Of what has the same place, the barrier comes first, then loads, fetches, stores, and the FFMA.
+    """
+    order = ORDERS[schedule.order](4 * len(tiling.m_runs), 4 * len(tiling.n_runs))
+    last, (early, stash_at) = tiling.steps - 1, schedule.stash_at
+    assert early < last, f"the schedule needs {early + 2} k a step, got {tiling.steps}: fewer SLICES, or a larger BK"
+    found: list[tuple[int, Instruction]] = []
+    if k == last:
+        found.append((schedule.barrier_at, ("barrier", 0, 0)))
+    load_at = max(schedule.load_at, schedule.barrier_at) if k == last else schedule.load_at
+    for n, (of, number) in enumerate(schedule.loads):
+        found.append((load_at + n * schedule.load_every, (f"load {of}", int(number), 0)))
+    fetches = [("fetch a", n, 0) for n in range(fetches_a)] + [("fetch b", n, 0) for n in range(fetches_b)]
+    if k == 0:
+        found += [(schedule.fetch_at + n * schedule.fetch_every, fetch) for n, fetch in enumerate(fetches)]
+    if k == last - early:
+        found.append((stash_at, ("stash", 0, 0)))
+    found += [(n, ("fma", i, j)) for n, (i, j) in enumerate(order)]
+    return [what for _, what in sorted(found, key=lambda placed: placed[0])]
 
 
 @tile_function
@@ -234,7 +300,6 @@ def write(
     warp: index,
     part: index,
     slices: int,
-    turn: int,
     schedule: Schedule,
     acc: Fragment[f32],
     alpha: f32 | float,
@@ -244,7 +309,7 @@ def write(
 
     `slices` rows of each thread at a time: a warp stages its share of all of them and stores one of them.
     """
-    wide = C.unit == 1 and C.align >= 16
+    wide, turn = C.unit == 1 and C.align >= 16, schedule.turn
     first, runs = (lane_id() % 16 * 4, (0,)) if wide else (lane_id(), (0, 32))
     line = fragment((1, 4 if wide else 2), f32)
     barrier()

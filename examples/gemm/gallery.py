@@ -92,8 +92,8 @@ GALLERY = (
         "16 x 8 elements a thread, a loop that the assembler leaves as it is written",
         (
             {},
-            {"BM": 128, "BN": 64, "BK": 8, "ORDER": "pairs", "LEVEL": 3},
-            {"BM": 64, "BN": 64, "BK": 32, "SLICES": 4, "ORDER": "pairs", "LEVEL": 3},
+            {"BM": 128, "BN": 64, "BK": 8, "SCHEDULE": "anew"},
+            {"BM": 64, "BN": 64, "BK": 32, "SLICES": 4, "SCHEDULE": "anew"},
         ),
         choose="choose",
     ),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from tiledsl import Fragment, Memory, boolean, f32, fragment, index, minimum, tile_function, unroll
 
-__all__ = ["Reading", "fetch", "inside", "read", "reading", "stash", "store"]
+__all__ = ["Reading", "fetch", "fetch_one", "inside", "read", "reading", "stash", "store"]
 
 
 @dataclass(frozen=True)
@@ -75,14 +75,31 @@ def fetch(X: Memory[f32], plan: Reading, k0: index | int, w0: index, end: index,
     """
     got = fragment((plan.vec * plan.steps,), f32)
     for step in unroll(plan.steps):
-        dk, dw = place(plan, t, step)
-        k, w = k0 + dk, w0 + dw
-        if not guarded:
-            w = minimum(w, end - 1) if plan.along_k or plan.vec == 1 else minimum(w, end // 4 * 4 - 4)
-        if plan.vec == 1:
-            got[step] = X.get(k, w) if guarded else X[k, w]
-        else:
-            got[4 * step : 4 * step + 4] = X.get(k, w, vec=16) if guarded else X.load(k, w, vec=16)
+        got = fetch_one(X, plan, k0, w0, end, t, guarded, step, got)
+    return got
+
+
+@tile_function
+def fetch_one(
+    X: Memory[f32],
+    plan: Reading,
+    k0: index | int,
+    w0: index,
+    end: index,
+    t: index,
+    guarded: bool,
+    step: int,
+    got: Fragment[f32],
+) -> Fragment[f32]:
+    """`got`, and in it vector number `step` of what `fetch` gets."""
+    dk, dw = place(plan, t, step)
+    k, w = k0 + dk, w0 + dw
+    if not guarded:
+        w = minimum(w, end - 1) if plan.along_k or plan.vec == 1 else minimum(w, end // 4 * 4 - 4)
+    if plan.vec == 1:
+        got[step] = X.get(k, w) if guarded else X[k, w]
+    else:
+        got[4 * step : 4 * step + 4] = X.get(k, w, vec=16) if guarded else X.load(k, w, vec=16)
     return got
 
 
