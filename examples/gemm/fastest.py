@@ -66,17 +66,19 @@ class Schedule:
     Places are numbers of FFMAs: what is at place 9 stands before FFMA number 9 of its k, at 128 after all of them.
 
     `level`: of the assembler. `warps`: so many shall fit on an SM, as far as registers go; 0: its own choice.
-    `order`: of the FFMAs of one k. `loads`: of the fragments of the next k, four elements of A or B each; `load_at`:
-    the place of the first, `load_every`: from each to the next. `fetch_at`, `fetch_every`: the same for the next
-    tile's loads from global memory, A's before B's, all in the first k. `stash_at`: that tile is stored so many k
-    before the last, at that place. `barrier_at`: its place in the last k, whose loads follow it. `turn`: of the
-    vectors of the result. `squares`: the lanes that an LDS serves together lie in squares on the warp's tile, not in
-    its columns. `pad`: of a row in the staging area, so that what 8 lanes write there lies in different banks.
+    `order`: of the FFMAs of one k; `flip`: what their rows and columns are XORed with. `loads`: of the fragments of
+    the next k, four elements of A or B each; `load_at`: the place of the first, `load_every`: from each to the next.
+    `fetch_at`, `fetch_every`: the same for the next tile's loads from global memory, A's before B's, all in the first
+    k. `stash_at`: that tile is stored so many k before the last, at that place. `barrier_at`: its place in the last k,
+    whose loads follow it. `turn`: of the vectors of the result. `squares`: the lanes that an LDS serves together lie
+    in squares on the warp's tile, not in its columns. `pad`: of a row in the staging area, so that what 8 lanes write
+    there lies in different banks.
     """
 
     level: int
     warps: int
     order: Order
+    flip: tuple[int, int]
     loads: tuple[str, ...]
     load_at: int
     load_every: int
@@ -98,13 +100,14 @@ VECTORS = Schedule(
     level=1,
     warps=8,
     order="column_quads",
+    flip=(6, 2),
     loads=("b0", "b1", "a3", "a0", "a1", "a2"),
     load_at=9,
     load_every=4,
     fetch_at=1,
     fetch_every=2,
-    stash_at=(1, 12),
-    barrier_at=16,
+    stash_at=(1, 9),
+    barrier_at=24,
     turn=3,
     squares=False,
     pad=8,
@@ -114,6 +117,7 @@ ELEMENTS = Schedule(
     level=1,
     warps=8,
     order="serpentine",
+    flip=(0, 0),
     loads=("a0", "a1", "a2", "a3", "b0", "b1"),
     load_at=0,
     load_every=4,
@@ -130,6 +134,7 @@ ANEW = Schedule(
     level=3,
     warps=0,
     order="pairs",
+    flip=(0, 0),
     loads=("b0", "b1", "a0", "a1", "a2", "a3"),
     load_at=0,
     load_every=0,
@@ -287,7 +292,7 @@ def instructions(schedule: Schedule, tiling: Tiling, k: int, fetches_a: int, fet
         found += [(schedule.fetch_at + n * schedule.fetch_every, fetch) for n, fetch in enumerate(fetches)]
     if k == last - early:
         found.append((stash_at, ("stash", 0, 0)))
-    found += [(n, ("fma", i, j)) for n, (i, j) in enumerate(order)]
+    found += [(n, ("fma", i ^ schedule.flip[0], j ^ schedule.flip[1])) for n, (i, j) in enumerate(order)]
     return [what for _, what in sorted(found, key=lambda placed: placed[0])]
 
 
