@@ -126,7 +126,7 @@ def hopper_fastest(
                     to = C[t.batch, t.m, n]
                     x = finished(sums.columns(i * wide, wide), to, bias, n, alpha, beta, ADD_C, EPILOGUE).to(C.dtype)
                     if C.unit == 2 and C.align == 16:
-                        store_tma(x, to, via=out[r.index * OUT + i % OUT, :, :], in_flight=OUT - 1)
+                        store_tma(x, to, via=out[r.index * OUT + i % OUT, :, :], in_flight=min(i, OUT - 1))
                     else:
                         store(x, to)
 
