@@ -248,6 +248,24 @@ def test_kernels_against_each_other(device: HostDevice, capsys: pytest.CaptureFi
     assert "naive takes no batch: give MxNxK" in capsys.readouterr().err
 
 
+def test_each_in_its_best_storage(device: HostDevice, tmp_path: Path) -> None:
+    """--stored best is for kernels what cuBLAS has always; otherwise all have what is asked for."""
+    text = """
+import time
+
+def product(A, B, C):
+    C[...] = A @ B
+    time.sleep(0 if (A.flags.c_contiguous, B.flags.c_contiguous) == (False, True) else 0.002)
+"""
+    file, out = write(tmp_path, text, "product.py"), tmp_path / "out.json"
+    fast = ["--rounds", "1", "--seconds", "0.001", "--sizes", "32x16x8", "--format", "f32", "--json", str(out)]
+    for asked, expected in (("best", "TN"), ("NT", "NT")):
+        assert main(["bench", f"{file}:product", *fast, "--stored", asked]) == 0
+        cases = json.loads(out.read_text())["cases"]
+        assert [case["stored"] for case in cases] == [{"product": expected}] * 2
+        assert cases[0]["layout"] == "NT"
+
+
 def test_what_cannot_run_is_left_out(device: HostDevice, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     eight = HEAD + "\n@tile_kernel\ndef eight(A: Global[f32, M, K], B: Global[f32, K, 8], C: Global[f32, M, 8]):"
     file = write(

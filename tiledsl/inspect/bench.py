@@ -26,7 +26,17 @@ from pathlib import Path
 from typing import Any
 
 from tiledsl.errors import DeviceError, TileError
-from tiledsl.inspect.contenders import CUBLAS, LAYOUTS, Contender, Operands, Size, cublas, format_of, read_contender
+from tiledsl.inspect.contenders import (
+    CUBLAS,
+    LAYOUTS,
+    Contender,
+    Launch,
+    Operands,
+    Size,
+    cublas,
+    format_of,
+    read_contender,
+)
 from tiledsl.inspect.frameworks import Device, open_device
 from tiledsl.inspect.plots import Point, Roof, ladder, roofline, table, write_svg
 from tiledsl.inspect.timing import Clocks, Timing, buffer_sets, interleave, quartiles
@@ -39,6 +49,8 @@ LOADS = {"sustained": (0.05, 0.0), "burst": (0.005, 0.15)}
 
 GRAPHED = 24
 """Launches in one graph."""
+
+BEST = "best"
 
 PEAKS = {
     (9, 0): {"f16": 4096, "bf16": 4096, "tf32": 2048, "e4m3": 8192, "e5m2": 8192, "i8": 8192, "u8": 8192,
@@ -58,7 +70,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--seconds", type=float, help="of one contender in one round; 0.05, in a burst 0.005")
     parser.add_argument("--layout", choices=LAYOUTS, help="of cuBLAS's operands; by default the fastest")
-    parser.add_argument("--stored", choices=LAYOUTS, help="how kernels get A and B; by default as they declare them")
+    stored = "how kernels get A and B: by default as they declare them; best: each as it is fastest, like cuBLAS"
+    parser.add_argument("--stored", choices=(*LAYOUTS, BEST), help=stored)
     parser.add_argument("--base", default=CUBLAS, metavar="LABEL", help="what ratios are taken to, by its label")
     parser.add_argument("--graph", action="store_true", help="launches by CUDA graphs, without the host's part (torch)")
     parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="the roofline as a picture, too (matplotlib)")
@@ -129,13 +142,13 @@ def _measure(
         raise TileError(f"bench: {contenders[0].label} takes no batch: give MxNxK")
     operands = Operands(device, size, buffer_sets(size.bytes(device.itemsizes), cold=cache == "cold"))
     layout, base = cublas(operands, arguments.layout or "")
-    stored = arguments.stored or ""
-    launches = {CUBLAS: base, **_checked(operands, fitting, stored)}
-    operands.keep({layout, *(stored or c.roles.layout for c in fitting)})
+    many = GRAPHED if arguments.graph else 1
+    runs = _checked(operands, fitting, arguments.stored or "", many)
+    launches, stored = {CUBLAS: base, **{n: r[1] for n, r in runs.items()}}, {n: r[0] for n, r in runs.items()}
+    operands.keep({layout, *stored.values()})
     if arguments.base not in launches:
         raise TileError(f"bench: the base {arguments.base} cannot run at {size}")
     found: list[dict[str, Any]] = []
-    many = GRAPHED if arguments.graph else 1
     if arguments.graph:
         launches = {name: device.graphed(launch, many) for name, launch in launches.items()}
     for load in arguments.load:
@@ -143,28 +156,50 @@ def _measure(
         start = time.perf_counter()
         timing = interleave(device, launches, rounds=arguments.rounds, seconds=arguments.seconds or seconds, rest=rest)
         timing = Timing({name: [ms / many for ms in taken] for name, taken in timing.rounds.items()})
-        noted = {"cache": cache, "load": load, "layout": layout, "sets": operands.sets, **clocks.since(start)}
+        noted = {
+            "cache": cache,
+            "load": load,
+            "layout": layout,
+            "stored": stored,
+            "sets": operands.sets,
+            **clocks.since(start),
+        }
         noted["intensity"] = size.operations / size.bytes(device.itemsizes)
         found += summarize(timing, (m, n, k), arguments.base, noted, batch=batch)
         print(f"  {size} {cache} {load} timed in {time.perf_counter() - start:.1f} s", flush=True)
     return found
 
 
-def _checked(operands: Operands, contenders: Sequence[Contender], stored: str) -> dict[str, Callable[[int], None]]:
-    """A launcher for each contender whose result is right; what cannot run at this size is left out, and said."""
-    found: dict[str, Callable[[int], None]] = {}
+def _checked(
+    operands: Operands, contenders: Sequence[Contender], stored: str, many: int
+) -> dict[str, tuple[str, Launch]]:
+    """How each contender has its operands, and a launcher, whose result is right; what cannot run at this size is left
+    out, and said. many: launches of a graph, by which the best storage is found; 1: without."""
+    found: dict[str, tuple[str, Launch]] = {}
     for contender in contenders:
-        launch = contender.launcher(operands, stored)
-        try:
-            launch(0)
-        except DeviceError:
-            raise
-        except TileError as error:
-            print(f"  {contender.label} at {operands.size}: left out: {str(error).splitlines()[0]}", flush=True)
-            continue
-        operands.check(contender.label, launch, contender.roles.c in contender.roles.turned)
-        found[contender.label] = launch
+        runs: dict[str, Launch] = {}
+        for layout in LAYOUTS if stored == BEST else (stored or contender.roles.layout,):
+            launch = contender.launcher(operands, layout)
+            try:
+                launch(0)
+            except DeviceError:
+                raise
+            except TileError as error:
+                print(f"  {contender.label} at {operands.size}: left out: {str(error).splitlines()[0]}", flush=True)
+                continue
+            operands.check(contender.label, launch, contender.roles.c in contender.roles.turned)
+            runs[layout] = launch
+        if runs:
+            best = _fastest(operands.device, runs, many)
+            found[contender.label] = best, runs[best]
     return found
+
+
+def _fastest(device: Device, runs: dict[str, Launch], many: int) -> str:
+    if len(runs) == 1:
+        return next(iter(runs))
+    timed = runs if many == 1 else {name: device.graphed(launch, many) for name, launch in runs.items()}
+    return min(runs, key=interleave(device, timed, rounds=3, seconds=0.02).median)
 
 
 def summarize(

@@ -16,7 +16,18 @@ from tiledsl.kernel import TileKernel
 from tiledsl.measure import PRODUCTS
 from tiledsl.signature import REQUIRED, GlobalParam
 
-__all__ = ["CUBLAS", "Contender", "Operands", "Roles", "Size", "cublas", "format_of", "read_contender", "read_roles"]
+__all__ = [
+    "CUBLAS",
+    "Contender",
+    "Launch",
+    "Operands",
+    "Roles",
+    "Size",
+    "cublas",
+    "format_of",
+    "read_contender",
+    "read_roles",
+]
 
 CUBLAS = "cuBLAS"
 LAYOUTS = ("NN", "NT", "TN", "TT")
