@@ -86,12 +86,12 @@ def _batches(count: int, *size: int) -> tuple[Any, Any, Any]:
 
 
 def test_every_choice() -> None:
-    """Tiles of all widths, with B along k as they need it. Two processors have several tiles each, so that the result's
+    """Tiles of all sizes, with B along k as they need it. Two processors have several tiles each, so that the result's
     buffers are used again by the next tile: of as many pieces as there are buffers, and of others."""
-    from hopper_fastest import CHOICES
+    from hopper_fastest import CHOICES, HALF, PAIRS, QUARTER
 
     kernel = _load(FASTEST)
-    for consts in (choice.consts for choice in CHOICES):
+    for consts in (*(choice.consts for choice in CHOICES), HALF, QUARTER, {**PAIRS, "EARLY": True}):
         A, B, C = random_problem(136, 376, 72, format="bf16")
         given = as_given(kernel, A, np.asfortranarray(B), C)
         kernel._emulated(given, consts, checks=True, processors=2)
@@ -111,6 +111,26 @@ def test_no_choice_spills(plain: bool) -> None:
         function = as_it_is if plain else add_bias
         used = kernel.compile(D="bf16", E="bf16", EPILOGUE=function, **consts).resources
         assert (used.spill_stores, used.stack) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("consts", "order"),
+    [
+        ({}, "C"),
+        ({"INSTANCES": 2, "BN": 128}, "F"),
+        ({"BN": 144, "STAGES": 5}, "C"),
+        ({"BM": 64, "BN": 64, "INSTANCES": 2}, "C"),
+    ],
+)
+def test_stores_where_tma_cannot(consts: dict[str, Any], order: str) -> None:
+    """Along rows and along columns, at edges that are multiples of nothing; no access is early."""
+    A, B, _ = random_problem(197, 164, 72, format="bf16")
+    A, B = A[:133], np.asfortranarray(B)[:, :163]
+    C = np.full((133, 163), np.nan, A.dtype, order=order)  # type: ignore[call-overload]
+    kernel = _load(FASTEST)
+    kernel._emulated(as_given(kernel, A, B, C), consts, checks=True, processors=2)
+    error, bound = worst_error(C, A, B, format="bf16")
+    assert error <= bound
 
 
 @pytest.mark.parametrize(
@@ -141,7 +161,7 @@ def test_the_tuned_kernel_is_short() -> None:
     from ast import FunctionDef, get_docstring, parse
 
     count = 0
-    for name, wanted in (("hopper_fastest.py", {"hopper_fastest", "finished"}), ("hopper_tiles.py", None)):
+    for name, wanted in (("hopper_fastest.py", {"hopper_fastest", "store_lines"}), ("hopper_tiles.py", None)):
         source = (GEMM / name).read_text()
         for node in parse(source).body:
             if isinstance(node, FunctionDef) and (wanted is None or node.name in wanted):
@@ -155,17 +175,109 @@ def test_the_tuned_kernel_is_short() -> None:
 # -- any product -----------------------------------------------------------------------------------
 
 
+SIZES = {
+    "pairs of tiles": (264, 296, 200),
+    "three rows of tiles, in pairs": (300, 136, 72),
+    "stored by lines": (133, 217, 129),
+    "narrow": (200, 40, 72),
+    "narrow, by lines": (77, 43, 19),
+    "few tiles in parts": (128, 128, 2048),
+    "more tiles in parts": (270, 70, 2048),
+    "in parts that are not many": (70, 30, 3 * 64 * 11),
+    "nothing": (0, 40, 2048),
+    "a sum of nothing": (40, 43, 0),
+}
+
+
 @pytest.mark.parametrize("orders", ["NNN", "NTN", "TTT"])
-@pytest.mark.parametrize("size", [(133, 217, 129), (264, 296, 200), (128, 128, 4096)])
+@pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
 def test_gemm_takes_anything(size: tuple[int, int, int], orders: str) -> None:
-    """Rows that TMA cannot take are padded; a deep and small product is cut along k."""
+    """Rows that TMA cannot take are padded; a deep and small product is cut along k. What C was does not matter."""
     from hopper_gemm import gemm
 
     problem = random_problem(*size, format="bf16")
     A, B, C = (np.asfortranarray(X) if order == "T" else X for X, order in zip(problem, orders, strict=True))
+    C[...] = np.nan
     gemm(A, B, C, device="emulator")
     error, bound = worst_error(C, A, B, format="bf16")
     assert error <= bound
+
+
+@pytest.mark.parametrize("size", [(40, 60, 72), (40, 60, 2048)])
+def test_gemm_takes_any_strides(size: tuple[int, int, int]) -> None:
+    """Gaps, other steps, backwards; and of C nothing else is written."""
+    from hopper_gemm import gemm
+
+    m, n, k = size
+    A, B, _ = random_problem(m, 2 * n, k, format="bf16")
+    room = np.full((m + 2, 2 * n + 9), 7, A.dtype)
+    for at in (room[1:-1, 8 : 8 + n], room[1:-1, 3 : 3 + n], room[1:-1, 3 : 3 + 2 * n : 2]):
+        room[...] = 7
+        gemm(A[::-1], B[:, ::2], at, device="emulator")
+        error, bound = worst_error(at, A[::-1], B[:, ::2], format="bf16")
+        assert error <= bound
+        at[...] = 7
+        assert (room == 7).all()
+
+
+@pytest.mark.parametrize(
+    ("size", "along_k", "expected"),
+    [
+        ((1, 512, 512, 16384), True, (4, False, {"BN": 64, "STAGES": 8})),
+        ((1, 128, 128, 65536), True, (32, False, {"BM": 64, "BN": 64, "INSTANCES": 2, "STAGES": 10})),
+        ((1, 1000, 1000, 1000), False, (1, True, {"BN": 128, "STAGES": 6, "CLUSTER": (2, 1)})),
+        ((1, 777, 1003, 519), False, (1, True, {"BN": 64, "STAGES": 8})),
+        ((1, 2048, 2047, 2048), False, (1, True, {"BN": 256})),
+        ((1, 4095, 4095, 4095), False, (1, False, {"BN": 256})),
+        ((1, 2048, 2048, 2048), True, (1, True, {"BN": 128, "INSTANCES": 2})),
+        ((1, 4096, 4096, 4096), True, (1, False, {"BN": 176, "INSTANCES": 2})),
+        ((1, 4096, 576, 7168), True, (1, True, {"BN": 144, "STAGES": 5})),
+        ((16, 1024, 64, 1024), False, (1, True, {"BM": 64, "BN": 64, "INSTANCES": 2, "STAGES": 10})),
+        ((256, 128, 128, 128), False, (1, True, {"BN": 128, "INSTANCES": 2})),
+    ],
+)
+def test_plans_are_those_that_were_measured(size: Any, along_k: bool, expected: Any) -> None:
+    """On an H200, against their neighbours: section 24 of the README."""
+    from hopper_gemm import plan
+
+    assert plan(*size, along_k, True, size[2] % 8 == 0) == expected
+
+
+@pytest.mark.parametrize("parts", [2, 3, 8, 9, 32, 66, 132])
+def test_parts_are_added_in_one_order(parts: int) -> None:
+    """Bit for bit: each warp's parts in their order, then the warps'. Nothing of the room between rows is added."""
+    from hopper_gemm import add_up, split
+
+    m, n = 5, 10
+    random = np.random.default_rng(parts)
+    P = np.full((parts, m, 12), np.nan, np.float32)
+    P[:, :, :n] = random.standard_normal((parts, m, n), np.float32) * 100
+    C = np.full((m, n), np.nan, np.float32)
+    shape = split(parts)
+    add_up.check(P, C, **shape)
+    add_up(P, C, device="emulator", **shape)
+    sums = np.zeros((shape["WARPS"], m, n), np.float32)
+    for i in range(parts):
+        sums[i % shape["WARPS"]] += P[i, :, :n]
+    for warp in range(1, shape["WARPS"]):
+        sums[0] += sums[warp]
+    assert C.tobytes() == sums[0].tobytes()
+
+
+@pytest.mark.parametrize("shape", [(1, 9, 19), (3, 17, 300), (2, 1, 1)])
+def test_copies_have_aligned_rows(shape: tuple[int, int, int]) -> None:
+    from hopper_gemm import pad, pad_both
+
+    X, Z = (np.arange(np.prod(s)).reshape(s).astype(np.float16) for s in (shape, (shape[0], 12, 7)))
+    Y, W = (np.full((*x.shape[:2], -(-x.shape[2] // 8) * 8), np.nan, np.float16) for x in (X, Z))
+    for early in (False, True):
+        pad.check(X, Y, EARLY=early)
+        pad_both.check(X, Y, Z, W, EARLY=early)
+        pad(X, Y, device="emulator", EARLY=early)
+        assert (Y[:, :, : X.shape[2]] == X).all() and not Y[:, :, X.shape[2] :].any()
+        Y[...] = np.nan
+        pad_both(X, Y, Z, W, device="emulator", EARLY=early)
+        assert (Y[:, :, : X.shape[2]] == X).all() and (W[:, :, :7] == Z).all() and not W[:, :, 7:].any()
 
 
 @pytest.mark.parametrize(
@@ -185,13 +297,16 @@ def test_gemm_refuses(shapes: Any, dtype: str, message: str) -> None:
         gemm(A, B, C, device="emulator")
 
 
-@pytest.mark.parametrize("size", [(133, 217, 129), (128, 128, 4096)])
+@pytest.mark.parametrize("size", [(133, 217, 129), (130, 130, 72), (128, 130, 2048)])
 def test_gemm_scales_and_adds(size: tuple[int, int, int]) -> None:
+    """By lines, by TMA and of parts; with an epilogue function of its columns, of which the parts know nothing."""
+    from hopper_fastest import add_bias
     from hopper_gemm import gemm
 
     A, B, C = random_problem(*size, format="bf16")
     C[:] = 1
-    gemm(A, B, C, 0.5, 2.0, device="emulator")
-    exact = 0.5 * (A.astype(np.float64) @ B.astype(np.float64)) + 2
-    bound = error_bound(A, B, exact, format="bf16") + 2.0**-22 * (np.abs(exact) + 2)
+    bias = np.linspace(-2, 2, size[1], dtype=np.float32)
+    gemm(A, B, C, 0.5, 2.0, bias, add_bias, device="emulator")
+    exact = 0.5 * (A.astype(np.float64) @ B.astype(np.float64)) + 2 + bias
+    bound = error_bound(A, B, exact, format="bf16") + 2.0**-22 * (np.abs(exact) + 4)
     assert (np.abs(C.astype(np.float64) - exact) <= bound).all()

@@ -3,7 +3,7 @@
 A thread loads, two warpgroups multiply: both halves of one tile, or, with INSTANCES = 2, a tile each in turns, so
 that one stores its result while the other has the tensor cores. Blocks take tiles until none is left, in bands of
 GROUP rows of tiles, whose operands stay in the L2 cache. The result leaves in pieces as wide as `out`, each scaled
-and finished by itself: there are no registers for more.
+and finished by itself: there are no registers for more. Where TMA cannot store C, warps store lines of a piece.
 
 A, B and C are batches of matrices; `hopper_gemm.gemm` takes whatever TMA cannot.
 """
@@ -23,13 +23,16 @@ from tiledsl import (
     Memory,
     Ring,
     View,
+    barrier,
     cdiv,
     const,
     coordinates,
     f32,
     index,
+    lane_id,
     load_fragment,
     persistent,
+    ptx,
     role,
     store,
     store_tma,
@@ -39,12 +42,12 @@ from tiledsl import (
     tile_schedule,
     tma_load,
     unroll,
+    warp_id,
     wgmma,
 )
 from tiledsl.dims import K, L, M, N
-from tiledsl.lang.ranges import Range
 
-__all__ = ["Epilogue", "add_bias", "choose", "finished", "hopper_fastest", "plain"]
+__all__ = ["Epilogue", "add_bias", "choose", "hopper_fastest", "plain"]
 
 D = TypeVar("D", bound=Float)
 E = TypeVar("E", bound=Float)
@@ -64,21 +67,16 @@ def add_bias(x: Fragment[f32], bias: Memory[f32] | None, column: Fragment[index]
 
 
 @tile_function
-def finished(
-    x: Fragment[f32],
-    part: View[E],
-    bias: Memory[f32] | None,
-    columns: Range,
-    alpha: f32 | float,
-    beta: f32 | float,
-    add: bool,
-    epilogue: Epilogue,
-) -> Fragment[f32]:
-    """The epilogue of alpha x + beta C, `part` being that part of C; without `add` it is not read."""
-    x = alpha * x
-    if add:
-        x = beta * load_fragment(part, x.layout).to(f32) + x
-    return epilogue(x, bias, columns.start + coordinates(x)[1])
+def store_lines(x: Fragment[E], to: View[E], via: View[E], warps: int):
+    """Stores x where TMA cannot, by way of shared memory: neighbouring lanes store neighbours."""
+    rows, columns = via.shape
+    barrier()
+    store(x, via)
+    barrier()
+    for i in unroll(rows * columns // (32 * warps)):
+        at = (i * warps + warp_id() % warps) * 32 + lane_id()
+        m, n = (at % rows, at // rows) if to.unit == 0 else (at // columns, at % columns)
+        to.put(m, n, via[m, n])
 
 
 @tile_kernel(arch="sm_90a")
@@ -94,24 +92,26 @@ def hopper_fastest(
     BN: const = 256,
     BK: const = 64,
     STAGES: const = 4,
-    OUT: const = 2,
     GROUP: const = 8,
     CLUSTER: Const[tuple[int, int]] = (1, 1),
     INSTANCES: const = 1,
+    EARLY: Const[bool] = False,
     ADD_C: Const[bool] = False,
     EPILOGUE: Const[Epilogue] = plain,
 ):
-    along_m, along_n = CLUSTER
-    work = persistent(tile_schedule(M, N, K, (BM, BN, BK), GROUP, batches=L), Cluster(along_m, along_n))
+    work = persistent(tile_schedule(M, N, K, (BM, BN, BK), GROUP, batches=L), Cluster(*CLUSTER))
     ring = Ring(STAGES, a=staging(A, BM, BK), b=staging(B, BK, BN))
-    out = chunks(C, OUT * INSTANCES, BM, BN)
+    out = chunks(C, 2 * INSTANCES, BM, BN)
     wide = out.shape[2]
+    if EARLY:
+        ptx.griddepcontrol_launch()
+        ptx.griddepcontrol_wait()
     with role("load", registers=24, threads=1):
         for t in work:
             for k in t.k:
                 with ring.fill() as s:
-                    tma_load(as_stored(A[t.batch, t.m, k]), s.a, multicast="n" if along_n > 1 else "")
-                    tma_load(as_stored(B[t.batch, k, t.n]), s.b, multicast="m" if along_m > 1 else "")
+                    tma_load(as_stored(A[t.batch, t.m, k]), s.a, multicast="n")
+                    tma_load(as_stored(B[t.batch, k, t.n]), s.b, multicast="m")
     with role("math", warpgroups=2 // INSTANCES, registers=240, instances=INSTANCES) as r:
         for t in work:
             acc = wgmma.accumulator((BM, BN), f32)
@@ -123,12 +123,15 @@ def hopper_fastest(
                 sums = acc.wait()
                 for i in unroll(BN // wide):
                     n = tile(t.n.start // wide + i, wide)
-                    to = C[t.batch, t.m, n]
-                    x = finished(sums.columns(i * wide, wide), to, bias, n, alpha, beta, ADD_C, EPILOGUE).to(C.dtype)
+                    to, x = C[t.batch, t.m, n], alpha * sums.columns(i * wide, wide)
+                    if ADD_C:
+                        x = beta * load_fragment(to, x.layout).to(f32) + x
+                    x = EPILOGUE(x, bias, n.start + coordinates(x)[1]).to(C.dtype)
+                    via = out[r.index * 2 + i % 2, :, :]
                     if C.unit == 2 and C.align == 16:
-                        store_tma(x, to, via=out[r.index * OUT + i % OUT, :, :], in_flight=min(i, OUT - 1))
+                        store_tma(x, to, via=via, in_flight=min(i, 1))
                     else:
-                        store(x, to)
+                        store_lines(x, to, via, 8 // INSTANCES)
 
 
 class Choice(NamedTuple):
@@ -144,15 +147,24 @@ class Choice(NamedTuple):
     least: int
 
 
+EXPOSED = 300
 CHOICES = (
     Choice({"BN": 176, "INSTANCES": 2}, 0.985, 0, 280),
     Choice({"BN": 160, "INSTANCES": 2}, 0.975, 0, 208),
     Choice({"BN": 128, "INSTANCES": 2}, 0.95, 0, 224),
-    Choice({"BN": 256}, 0.97, 300, 0),
-    Choice({"BN": 144, "STAGES": 5}, 0.96, 300, 0),
-    Choice({"BN": 128, "STAGES": 6}, 0.95, 300, 0),
+    Choice({"BN": 256}, 0.97, EXPOSED, 0),
+    Choice({"BN": 144, "STAGES": 5}, 0.96, EXPOSED, 0),
+    Choice({"BN": 128, "STAGES": 6}, 0.95, EXPOSED, 0),
 )
 """Measured at 4096 and 8192 cubed, and at 8192 x 8192 with k from 128 to 512."""
+
+HALF: dict[str, Any] = {"BN": 64, "STAGES": 8}
+QUARTER: dict[str, Any] = {"BM": 64, "BN": 64, "INSTANCES": 2, "STAGES": 10}
+PAIRS: dict[str, Any] = {"BN": 128, "STAGES": 6, "CLUSTER": (2, 1)}
+"""For few tiles. Pairs of blocks that share B: as fast as others at k of thousands at best, and ahead at 1000 cubed."""
+
+SHALLOW = 2048
+"""Elements of k; as many and more are cut into parts, where there are few tiles."""
 
 LARGE = 1 << 28
 """Elements of a result, from which on blocks that run at the same time do not find what they share in L2: there the
@@ -161,22 +173,41 @@ widest tile, which loads least, is ahead."""
 
 @cache
 def choose(
-    m: int, n: int, k: int, format: str = "bf16", processors: int = 132, along_k: bool = False, plain: bool = True
+    m: int,
+    n: int,
+    k: int,
+    format: str = "bf16",
+    processors: int = 132,
+    along_k: bool = False,
+    plain: bool = True,
+    batch: int = 1,
+    by_tma: bool = True,
 ) -> dict[str, Any]:
-    """The consts for a product of m x n x k: those under which the busiest SM of `processors` is done first.
+    """The consts for `batch` products of m x n x k: those under which the busiest SM of `processors` is done first.
 
     along_k: B lies along k, so that any multiple of 16 can be the width of a tile; else 64 divides it. plain: without
-    an epilogue function, for which the widest tiles of pingpong have no registers left.
+    an epilogue function, for which the widest tiles of pingpong have no registers left. by_tma: TMA can store C; if
+    not, the stores of one tile are not hidden behind the products of another.
     """
+
+    def tiles(width: int) -> int:
+        return batch * cdiv(m, 128) * cdiv(n, width)
 
     def clocks(choice: Choice) -> float:
         width: int = choice.consts["BN"]
-        waves = cdiv(cdiv(m, 128) * cdiv(n, width), processors)
+        waves = cdiv(tiles(width), processors)
+        exposed = choice.exposed if by_tma else EXPOSED
         alone = 1.4 if waves == 1 and not choice.exposed else 1  # of a pair that takes turns, one has nothing to do
-        return waves * width * (max(k, choice.least) / choice.speed * alone + choice.exposed)
+        return waves * width * (max(k, choice.least) / choice.speed * alone + exposed)
 
-    if m * n >= LARGE:
+    if batch * m * n >= LARGE:
         return {"BN": 256, "GROUP": 16}
+    if n <= QUARTER["BN"]:
+        return QUARTER
+    if 2 * tiles(128) <= processors and not by_tma:
+        return HALF
+    if 2 * tiles(128) <= processors and m > 128 and k < SHALLOW:
+        return PAIRS
     fitting = [c for c in CHOICES if (along_k or c.consts["BN"] % 64 == 0)]
     return min((c for c in fitting if plain or c.exposed or c.consts["BN"] <= 128), key=clocks).consts
 

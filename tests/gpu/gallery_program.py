@@ -40,15 +40,20 @@ def main(name: str, format: str) -> None:
 
 
 def tuned(kernel: Any, format: str) -> None:
-    """Every choice of `choose`, clusters, batches, an epilogue function; sums scaled and added to."""
-    from hopper_fastest import CHOICES, add_bias  # type: ignore[import-not-found]
+    """Every choice of `choose`, results that TMA cannot store, early launches, clusters, batches, an epilogue function;
+    sums scaled and added to."""
+    from hopper_fastest import CHOICES, HALF, PAIRS, QUARTER, add_bias  # type: ignore[import-not-found]
 
     A, B, C = (
         np.stack(x) for x in zip(*(random_problem(264, 376, 328, seed, format) for seed in range(2)), strict=True)
     )
     along_k = B.swapaxes(1, 2).copy().swapaxes(1, 2)
-    for consts in (choice.consts for choice in CHOICES):
+    for consts in (*(choice.consts for choice in CHOICES), HALF, QUARTER, PAIRS):
         parity(kernel, A, along_k, C.copy(), **consts)
+    for consts in ({}, HALF, QUARTER, PAIRS, {"BN": 176, "INSTANCES": 2}):
+        for odd in (np.empty((2, 263, 375), C.dtype), np.empty((2, 375, 263), C.dtype).swapaxes(1, 2)):
+            odd[...] = np.nan
+            parity(kernel, A[:, :263], along_k[:, :, :375], odd, **consts, EARLY=True)
     for cluster in ((2, 1), (1, 2), (2, 2)):
         parity(kernel, A, B, C.copy(), CLUSTER=cluster)
     bias = np.linspace(-2, 2, 376, dtype=np.float32)

@@ -14,6 +14,7 @@ import ml_dtypes
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "gemm"))
 import hopper_kernels as h
 from programs import emulated, parity, raises, same_bits
 
@@ -208,6 +209,89 @@ def launches_that_overlap() -> None:
         if value % 10 == 0:
             assert bool((value + 1 == Y).all()), value
     parity(h.consumes, np.arange(1000, dtype=np.float32), np.zeros(1000, np.float32))
+
+
+# -- any product -------------------------------------------------------------------------------------------
+
+PRODUCTS = {
+    "early, pairs of blocks": (300, 264, 72),
+    "early, by lines, both operands copied": (133, 217, 129),
+    "early, by lines, one operand copied": (300, 391, 200),
+    "narrow": (200, 40, 72),
+    "in parts": (270, 70, 2048),
+    "in many parts": (70, 30, 64 * 130),
+}
+
+
+def any_product() -> None:
+    """`gemm` gives the emulator's bits in all its ways, orders and strides, with what comes behind the product."""
+    from hopper_fastest import add_bias  # type: ignore[import-not-found]
+    from hopper_gemm import gemm  # type: ignore[import-not-found]
+
+    for name, (m, n, depth) in PRODUCTS.items():
+        A, Bt, C = _problem(m, n, depth)
+        bias = np.linspace(-2, 2, n, dtype=np.float32)
+        for a, b, c in ((A, Bt.T, C), (A, Bt.T.copy(), C), (np.asfortranarray(A), Bt.T, np.asfortranarray(C))):
+            for more in ((), (0.5, -1.5, bias, add_bias)):
+                old = np.ones_like(c) if more else c
+                found, expected = old.copy(order="K"), old.copy(order="K")
+                gemm(a, b, found, *more, device="gpu")
+                gemm(a, b, expected, *more, device="emulator")
+                assert same_bits(found, expected), (name, a.strides, b.strides, more[:2])
+
+
+def parts_and_copies_parity() -> None:
+    """`add_up`, `pad` and `pad_both` by themselves, the copies launched early and not."""
+    from hopper_gemm import add_up, pad, pad_both, split  # type: ignore[import-not-found]
+
+    for parts in (2, 3, 8, 9, 32, 66, 132):
+        P = np.random.default_rng(parts).standard_normal((parts, 37, 52), np.float32)
+        for n in (50, 52):
+            parity(add_up, P, np.full((37, n), np.nan, ml_dtypes.bfloat16), **split(parts))
+    X, Z = _numbers((3, 37, 301), np.float16), _numbers((3, 90, 7), np.float16)
+    for early in (False, True):
+        Y, W = np.full((3, 37, 304), np.nan, np.float16), np.full((3, 90, 8), np.nan, np.float16)
+        parity(pad, X, Y.copy(), EARLY=early)
+        parity(pad_both, X, Y, Z, W, EARLY=early)
+
+
+def products_in_a_row() -> None:
+    """Each needs the result of the one before, and workspaces and results are used again: without a pause, with
+    kernels of torch in between, and in a graph it is as one by one."""
+    import torch
+    from hopper_gemm import gemm  # type: ignore[import-not-found]
+
+    def steps(way: str, X: Any, B: Any, Y: Any) -> None:
+        size = len(X)
+        for _ in range(15):
+            for source, target in ((X, Y), (Y, X)) if X.shape == Y.shape else ((X, Y),):
+                gemm(source, B, target, size**-0.5)
+                if way == "with torch":
+                    target.neg_()
+                    target.neg_()
+                if way == "alone":
+                    torch.cuda.synchronize()
+            if X.shape != Y.shape:
+                X[:, :size] = Y
+
+    for size, depth in ((1000, 1000), (777, 777), (1001, 1001), (512, 4096), (128, 8192), (60, 8192)):
+        torch.manual_seed(size)
+        first, B = (torch.randn(*shape, device="cuda").bfloat16() for shape in ((size, depth), (depth, size)))
+        found: dict[str, Any] = {}
+        for way in ("alone", "in a row", "with torch", "in a graph"):
+            X, Y = first.clone(), torch.full((size, size), float("nan"), device="cuda", dtype=torch.bfloat16)
+            if way == "in a graph":
+                graph = torch.cuda.CUDAGraph()
+                torch.cuda.synchronize()
+                with torch.cuda.graph(graph):
+                    steps(way, X, B, Y)
+                graph.replay()
+            else:
+                steps(way, X, B, Y)
+            torch.cuda.synchronize()
+            found[way] = torch.cat([X.flatten(), Y.flatten()])
+        assert bool(found["alone"].isfinite().all()), size
+        assert all(torch.equal(found["alone"], last) for last in found.values()), size
 
 
 def bench_command() -> None:
