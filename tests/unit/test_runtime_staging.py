@@ -1,0 +1,42 @@
+"""How host arrays go to a GPU: as one span of memory, with what their addresses are known to be multiples of."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tiledsl.runtime.arrays import movable, span
+
+WHOLE = np.arange(3 * 5 * 8, dtype=np.int16).reshape(3, 5, 8)
+VIEWS = {
+    "all": WHOLE,
+    "columns first": np.asfortranarray(WHOLE),
+    "padded rows": WHOLE[:, :, :7],
+    "padded matrices": WHOLE[:, :3, :7],
+    "padded columns": WHOLE[:, :, :7].transpose(0, 2, 1),
+    "mostly gaps": WHOLE[:, :, :2],
+    "backwards": WHOLE[::-1],
+    "one row for all": np.broadcast_to(WHOLE[0], (2, 5, 8)),
+    "nothing": WHOLE[:, :0],
+    "one of something": WHOLE[1:2, :, :7],
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_copy_has_the_same_elements_in_one_span(name: str) -> None:
+    view = VIEWS[name]
+    moved = movable(view)
+    assert np.array_equal(moved, view)
+    assert min(moved.strides) > 0 and view.nbytes <= span(moved) <= 2 * view.nbytes
+    memory = np.frombuffer(np.zeros(max(span(moved), 1), np.uint8), np.uint8)
+    assert np.ndarray(moved.shape, moved.dtype, memory, 0, moved.strides).shape == view.shape  # within its span
+
+
+@pytest.mark.parametrize("name", ["padded rows", "padded matrices", "padded columns", "one of something"])
+def test_padded_rows_stay_padded(name: str) -> None:
+    """Or a kernel that was promised rows of a multiple of 16 bytes, as TMA needs them, would get others."""
+    assert movable(VIEWS[name]).strides == VIEWS[name].strides
+
+
+def test_what_is_in_one_span_is_not_copied() -> None:
+    assert movable(VIEWS["all"]) is VIEWS["all"] and movable(VIEWS["columns first"]) is VIEWS["columns first"]
