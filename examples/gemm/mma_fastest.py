@@ -107,6 +107,27 @@ def in_bands(i: index, rows: index, columns: index, height: int) -> tuple[index,
     return band * height + within % here, within // here
 
 
+def within_registers(
+    BM: int, BN: int, BK: int, warps: tuple[int, int], size: int, across: tuple[bool, bool], vec: int, out: int
+) -> tuple[int, int, tuple[int, int]]:
+    """Columns and depth of a block's tile, and its warps: as asked, or less where the registers would not suffice.
+
+    size: bytes of an element of A and B. across: whether A, B lie across k. vec: bytes of their narrowest copy; out:
+    bytes of a copy of C's rows. Found by compiling: a thread of a warp of 64 x 64 keeps 128 sums, and beside them an
+    address for each of its copies of a step. With copies of 8 bytes a step has half the k; with narrower ones, or with
+    those of 4-byte elements, a thread has room for 64 sums only, also where single bytes are gathered for both
+    operands, and for most narrow C. Then more warps share the tile or, where there are eight, it has half the columns.
+    """
+    depth = BK if vec >= 16 else min(BK, 32 if size <= 2 else 16)
+    gathers = size == 1 and all(across)
+    crowded = out < 8 and (across[0] or vec < 16) if size == 2 else out < 16
+    count = warps[0] * warps[1]
+    sums = BM * BN // (32 * count)
+    if sums < 128 or not (vec < (8 if size <= 2 else 16) or gathers or crowded):
+        return BN, depth, warps
+    return (BN, depth, (warps[0], 2 * warps[1])) if count <= 4 else (BN // 2, depth, warps)
+
+
 @tile_kernel
 def mma_fastest(
     A: Global[D, M, K],
@@ -125,25 +146,28 @@ def mma_fastest(
     EPILOGUE: Const[Epilogue] = plain,
 ):
     product, kind = PRODUCTS[A.dtype]
-    rows, columns = cdiv(M, BM), cdiv(N, BN)
-    by, bx = in_bands(grid(cdiv(M, BM) * cdiv(N, BN)), rows, columns, GROUP)
-    threads(32 * WARPS[0] * WARPS[1])
-    m, n = tile(by, BM), tile(bx, BN)
-    At, Bt = staging(A, BM, BK), staging(B, BK, BN)
-    As, Bs, Cs = slot(At, A, 0), slot(Bt, B, 0), slot(staging(C, BM, BN, over=(At, Bt)), C, 0)
-    acc = fragment((BM, BN), kind, product.acc(warps=WARPS))
+    vec, out = min(widest(A), widest(B)), widest(C) if C.unit == 1 else C.dtype.bytes
+    across = (A.unit == 0, B.unit == 1)
+    width, depth, warps = within_registers(BM, BN, BK, WARPS, A.dtype.bytes, across, vec, out)
+    rows, columns = cdiv(M, BM), cdiv(N, width)
+    by, bx = in_bands(grid(cdiv(M, BM) * cdiv(N, width)), rows, columns, GROUP)
+    threads(32 * warps[0] * warps[1])
+    m, n = tile(by, BM), tile(bx, width)
+    At, Bt = staging(A, BM, depth), staging(B, depth, width)
+    As, Bs, Cs = slot(At, A, 0), slot(Bt, B, 0), slot(staging(C, BM, width, over=(At, Bt)), C, 0)
+    acc = fragment((BM, width), kind, product.acc(warps=warps))
     if alpha != 0:
-        for k in pipelined(tiles(K, BK), stages=STAGES):
+        for k in pipelined(tiles(K, depth), stages=STAGES):
             fetch(A[m, k], As, widest(A))
             fetch(B[k, n], Bs, widest(B))
-            for kk in unroll(tiles(BK, product.shape.k)):
+            for kk in unroll(tiles(depth, product.shape.k)):
                 a, b = operand(As[:, kk], acc.a), operand(Bs[kk, :], acc.b)
                 if A.dtype is f32:
                     a, b = a.bitcast(tf32), b.bitcast(tf32)
                 acc = mma(a, b, acc)
-    out = scaled(acc, C[m, n], Cs, widest(C), kind(alpha), kind(beta))
-    out = EPILOGUE(out, bias, n.start + coordinates(acc)[1])
-    store(out.to(C.dtype), C[m, n], via=Cs, vec=widest(C))
+    result = scaled(acc, C[m, n], Cs, widest(C), kind(alpha), kind(beta))
+    result = EPILOGUE(result, bias, n.start + coordinates(acc)[1])
+    store(result.to(C.dtype), C[m, n], via=Cs, vec=widest(C))
 
 
 def choose(m: int, n: int, k: int, format: str = "bf16", arch: str = "", along_k: bool = False) -> dict[str, Any]:
