@@ -326,6 +326,43 @@ def test_what_is_chosen_fits_without_spills_and_conflicts(gallery: ModuleType, f
         assert banks.conflicts == 0 and not banks.unknown, banks
 
 
+NARROW = [
+    ("bf16", "NN", (4, 4, 4), "sm_90a"),
+    ("bf16", "NT", (2, 2, 2), "sm_90a"),
+    ("bf16", "NT", (8, 8, 8), "sm_90a"),
+    ("bf16", "TT", (16, 16, 2), "sm_90a"),
+    ("tf32", "TT", (8, 8, 8), "sm_89"),
+    ("i8", "TN", (16, 16, 16), "sm_90a"),
+    ("i8", "NT", (1, 1, 1), "sm_90a"),
+    ("e4m3", "TT", (4, 4, 4), "sm_89"),
+]
+"""Of those that spilled when all copies went into one and the same tile: the worst ones, each rule of it once."""
+
+
+@pytest.mark.parametrize(("format", "orders", "aligned", "arch"), NARROW)
+def test_narrow_copies_are_not_spilled(
+    gallery: ModuleType, format: str, orders: str, aligned: tuple[int, ...], arch: str
+) -> None:
+    """Each copy of a step keeps an address: where rows are little aligned `mma_fastest` takes less at once."""
+    from tiledsl.ir.types import DTYPES
+    from tiledsl.specialize import GlobalSpec, Specialization, assumed, check_consts
+
+    number = _number(gallery, "mma_fastest")
+    kernel, known = _load(number), {"arch": arch, "along_k": orders == "NT"}
+    consts = gallery.chosen(gallery.GALLERY[number], {}, 4096, 4096, 4096, format, **known)
+    dtypes = {name: DTYPES[dtype] for name, dtype in gallery.dtypes(kernel, format).items()}
+    spec = assumed(kernel.signature, dtypes, check_consts(kernel.signature, consts))
+    units = {"A": "TN".index(orders[0]), "B": "TN".index(orders[1]), "C": 1}
+    given = {name: t.dtype for name, t in spec.tensors if t and name in units}
+    tensors: list[tuple[str, GlobalSpec | None]] = [
+        (name, GlobalSpec(t, units[name], max(align, t.bytes), True))
+        for (name, t), align in zip(given.items(), aligned, strict=True)
+    ]
+    tensors += [("bias", None)]
+    used = kernel.program.compiled(Specialization(tuple(tensors), spec.consts, 32), arch).resources
+    assert (used.spill_stores, used.spill_loads, used.stack) == (0, 0, 0)
+
+
 def test_the_table_of_choices_says_how_much_shared_memory_they_take(gallery: ModuleType) -> None:
     import mma_fastest
 
