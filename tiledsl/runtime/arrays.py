@@ -198,7 +198,7 @@ def movable(array: Any) -> Any:
     if array.transpose(order).flags.c_contiguous:
         return array
     outer = [abs(array.strides[axis]) for axis in order]
-    inner = [*(n * s for n, s in zip((array.shape[axis] for axis in order[1:]), outer[1:], strict=True)), array.itemsize]
+    inner = [*(array.shape[axis] * abs(array.strides[axis]) for axis in order[1:]), array.itemsize]
     nested = all(stride >= within for stride, within in zip(outer, inner, strict=True))
     if nested and min(array.strides) > 0 and span(array) <= 2 * array.nbytes:
         copied = numpy.ndarray(array.shape, array.dtype, numpy.empty(span(array), numpy.uint8), 0, array.strides)
