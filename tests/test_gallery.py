@@ -273,9 +273,11 @@ def test_every_instruction_of_the_fastest_loop_has_one_place(gallery: ModuleType
     schedule = getattr(fastest, name)
     tiling = Tiling(128, 128, steps, 128, range(0, 64, 16), range(0, 64, 32))
     turn = [fastest.instructions(schedule, tiling, k, 8, 2) for k in range(steps)]
+    row, column = schedule.flip
+    order = [(i ^ row, j ^ column) for i, j in ORDERS[schedule.order](16, 8)]
     loads = {*(("load a", n, 0) for n in range(4)), *(("load b", n, 0) for n in range(2))}
     for of_one_k in turn:
-        assert [(i, j) for what, i, j in of_one_k if what == "fma"] == list(ORDERS[schedule.order](16, 8))
+        assert [(i, j) for what, i, j in of_one_k if what == "fma"] == order
         assert sorted(x for x in of_one_k if x[0].startswith("load")) == sorted(loads)
     written = [x for of_one_k in turn for x in of_one_k]
     kinds = [what for what, *_ in written]

@@ -42,7 +42,7 @@ ORDERING = (
 SIZE = {"m": 512, "n": 256, "k": 320}
 CASES: dict[str, dict[str, Any]] = {
     "hopper_persistent": {"BM": 128, "BN": 128, "STAGES": 3},
-    "hopper_fastest": {"BM": 128, "BN": 128, "STAGES": 3, "OUT": 1, "CLUSTER": (2, 1)},
+    "hopper_fastest": {"BM": 128, "BN": 64, "STAGES": 3, "CLUSTER": (2, 1)},
 }
 
 
