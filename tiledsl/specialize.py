@@ -6,7 +6,7 @@ import math
 import operator
 import struct
 from dataclasses import dataclass
-from typing import Any, Mapping
+from typing import Any, Literal, Mapping, get_args, get_origin
 
 from tiledsl.errors import KernelArgumentError
 from tiledsl.ir.types import DTYPES, F32, INDEX, TF32, DType
@@ -197,6 +197,10 @@ def _check_const(signature: Signature, const: ConstParam, value: Any) -> Any:
         value = operator.index(value)
     if const.type is float and type(value) is int:
         value = float(value)
+    choices = get_args(const.type) if get_origin(const.type) is Literal else ()
+    if choices and not any(type(value) is type(choice) and value == choice for choice in choices):
+        message = f"const {const.name} is {value!r}; expected one of {', '.join(map(repr, choices))}"
+        raise argument_error(signature, message, f"call it as {signature.usage}")
     checked = const.type in (int, float, str, bool)  # other types are for type checkers, as in the rest of Python
     if checked and type(value) is not const.type:
         message = f"const {const.name} is {value!r}, a {type(value).__name__}; expected {const.type.__name__}"

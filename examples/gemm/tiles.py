@@ -46,7 +46,7 @@ def reading(unit: int, align: int, depth: int, width: int, threads: int) -> Read
     plan = Reading(unit == 0, 4 if unit >= 0 and align >= 16 else 1, depth, width, threads)
     across = width if plan.along_k else depth
     even = [max(a, b) % min(a, b) == 0 for a, b in ((plan.line, threads), (across * plan.line, threads))]
-    assert depth % 8 == 0 and all(even), f"{threads} threads cannot share {depth} x {width} evenly"
+    assert depth % 8 == 0 and all(even) and plan.steps, f"{threads} threads cannot share {depth} x {width} evenly"
     return plan
 
 

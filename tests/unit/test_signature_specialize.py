@@ -179,6 +179,17 @@ def test_consts() -> None:
         assert message in str(caught.value)
 
 
+def test_a_const_of_a_few_values_has_one_of_them() -> None:
+    def kernel(A: Global[f32, M], *, ORDER: Const[Literal["rows", "columns"]], LEVEL: Const[Literal[0, 1]] = 1): ...
+
+    signature = read_signature(kernel)
+    assert check_consts(signature, {"ORDER": "columns", "LEVEL": 0}) == {"ORDER": "columns", "LEVEL": 0}
+    with pytest.raises(KernelArgumentError, match="const ORDER is 'fast'; expected one of 'rows', 'columns'"):
+        check_consts(signature, {"ORDER": "fast"})
+    with pytest.raises(KernelArgumentError, match="const LEVEL is True; expected one of 0, 1"):
+        check_consts(signature, {"ORDER": "rows", "LEVEL": True})
+
+
 def test_mutable_consts_are_refused() -> None:
     def kernel(A: Global[f32, M], *, sizes: Const[Any]): ...
 
