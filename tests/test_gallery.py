@@ -329,6 +329,8 @@ def test_what_is_chosen_fits_without_spills_and_conflicts(gallery: ModuleType, f
 
 
 NARROW = [
+    ("f32", "TT", (4, 4, 4), "sm_90a"),
+    ("f32", "NT", (4, 4, 16), "sm_90a"),
     ("bf16", "NN", (4, 4, 4), "sm_90a"),
     ("bf16", "NT", (2, 2, 2), "sm_90a"),
     ("bf16", "NT", (8, 8, 8), "sm_90a"),
@@ -345,12 +347,13 @@ NARROW = [
 def test_narrow_copies_are_not_spilled(
     gallery: ModuleType, format: str, orders: str, aligned: tuple[int, ...], arch: str
 ) -> None:
-    """Each copy of a step keeps an address: where rows are little aligned `mma_fastest` takes less at once."""
+    """Each copy of a step keeps an address: where rows are little aligned `mma_fastest` takes less at once, and `fastest`
+    has another schedule."""
     from tiledsl.ir.types import DTYPES
     from tiledsl.specialize import GlobalSpec, Specialization, assumed, check_consts
 
-    number = _number(gallery, "mma_fastest")
-    kernel, known = _load(number), {"arch": arch, "along_k": orders == "NT"}
+    number = _number(gallery, "fastest" if format == "f32" else "mma_fastest")
+    kernel, known = _load(number), {} if format == "f32" else {"arch": arch, "along_k": orders == "NT"}
     consts = gallery.chosen(gallery.GALLERY[number], {}, 4096, 4096, 4096, format, **known)
     dtypes = {name: DTYPES[dtype] for name, dtype in gallery.dtypes(kernel, format).items()}
     spec = assumed(kernel.signature, dtypes, check_consts(kernel.signature, consts))
@@ -360,7 +363,7 @@ def test_narrow_copies_are_not_spilled(
         (name, GlobalSpec(t, units[name], max(align, t.bytes), True))
         for (name, t), align in zip(given.items(), aligned, strict=True)
     ]
-    tensors += [("bias", None)]
+    tensors += [(name, None) for name, _ in spec.tensors if name not in units]
     used = kernel.program.compiled(Specialization(tuple(tensors), spec.consts, 32), arch).resources
     assert (used.spill_stores, used.spill_loads, used.stack) == (0, 0, 0)
 

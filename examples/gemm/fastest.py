@@ -16,7 +16,7 @@ such a tile: each takes its part of every BK, and their sums are added in the or
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from double_buffered import Order, Tiling, both, guarded
@@ -130,6 +130,8 @@ ELEMENTS = Schedule(
     pad=8,
 )
 """For operands one of which is read element by element: the loop as it is written."""
+ALONG_K = replace(ELEMENTS, fetch_every=2, warps=0)
+"""The same where B lies along k and is transposed on its way: that takes more addresses, which must not be spilled."""
 ANEW = Schedule(
     level=3,
     warps=0,
@@ -190,7 +192,8 @@ def fastest(
     warps = BM // WARP * (BN // WARP)
     size = 32 * warps * SLICES
     of_a, of_b = reading(A.T.unit, A.align, BK, BM, size), reading(B.unit, B.align, BK, BN, size)
-    schedule = ANEW if SCHEDULE == "anew" else VECTORS if of_a.vec == of_b.vec == 4 else ELEMENTS
+    written = VECTORS if of_a.vec == of_b.vec == 4 else ALONG_K if of_b.along_k else ELEMENTS
+    schedule = ANEW if SCHEDULE == "anew" else written
     m_runs, n_runs = range(0, WARP, 4 * ROWS), range(0, WARP, 128 // ROWS)
     tiling = Tiling(BM, BN, BK, size, m_runs, n_runs, SLICES, schedule.a_first)
     bx, by = grid(cdiv(N, BN), cdiv(M, BM))
