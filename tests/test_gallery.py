@@ -347,8 +347,8 @@ NARROW = [
 def test_narrow_copies_are_not_spilled(
     gallery: ModuleType, format: str, orders: str, aligned: tuple[int, ...], arch: str
 ) -> None:
-    """Each copy of a step keeps an address: where rows are little aligned `mma_fastest` takes less at once, and `fastest`
-    has another schedule."""
+    """Each copy of a step keeps an address: where rows are little aligned `mma_fastest` takes less at once, and
+    `fastest` has another schedule."""
     from tiledsl.ir.types import DTYPES
     from tiledsl.specialize import GlobalSpec, Specialization, assumed, check_consts
 
