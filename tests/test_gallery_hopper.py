@@ -99,17 +99,17 @@ def test_every_choice() -> None:
         assert error <= bound, consts
 
 
-@pytest.mark.parametrize("plain", [True, False])
-def test_no_choice_spills(plain: bool) -> None:
-    from hopper_fastest import CHOICES, add_bias, choose
-    from hopper_fastest import plain as as_it_is
+@pytest.mark.parametrize("behind", [0, 1, 2])
+def test_no_choice_spills(behind: int) -> None:
+    """Neither alone, nor with an epilogue function, nor with that and C to add."""
+    from hopper_fastest import CHOICES, add_bias, choose, plain
 
     kernel = _load(FASTEST)
     for n in (128, 144, 256, 576, 2112):
-        consts = choose(4096, n, 4096, plain=plain)
+        consts = choose(4096, n, 4096, behind=behind)
         assert any(c.consts == consts for c in CHOICES)
-        function = as_it_is if plain else add_bias
-        used = kernel.compile(D="bf16", E="bf16", EPILOGUE=function, **consts).resources
+        function = add_bias if behind else plain
+        used = kernel.compile(D="bf16", E="bf16", ADD_C=behind == 2, EPILOGUE=function, **consts).resources
         assert (used.spill_stores, used.stack) == (0, 0)
 
 
@@ -240,7 +240,7 @@ def test_plans_are_those_that_were_measured(size: Any, along_k: bool, expected: 
     """On an H200, against their neighbours: section 24 of the README."""
     from hopper_gemm import plan
 
-    assert plan(*size, along_k, True, size[2] % 8 == 0) == expected
+    assert plan(*size, along_k, 0, size[2] % 8 == 0) == expected
 
 
 @pytest.mark.parametrize("parts", [2, 3, 8, 9, 32, 66, 132])

@@ -179,15 +179,16 @@ def choose(
     format: str = "bf16",
     processors: int = 132,
     along_k: bool = False,
-    plain: bool = True,
+    behind: int = 0,
     batch: int = 1,
     by_tma: bool = True,
 ) -> dict[str, Any]:
     """The consts for `batch` products of m x n x k: those under which the busiest SM of `processors` is done first.
 
-    along_k: B lies along k, so that any multiple of 16 can be the width of a tile; else 64 divides it. plain: without
-    an epilogue function, for which the widest tiles of pingpong have no registers left. by_tma: TMA can store C; if
-    not, the stores of one tile are not hidden behind the products of another.
+    along_k: B lies along k, so that any multiple of 16 can be the width of a tile; else 64 divides it. behind: how
+    many of these come behind the product, adding to C and an epilogue function; pingpong has registers for both with
+    small tiles only. by_tma: TMA can store C; if not, the stores of one tile are not hidden behind the products of
+    another.
     """
 
     def tiles(width: int) -> int:
@@ -209,7 +210,8 @@ def choose(
     if 2 * tiles(128) <= processors and m > 128 and k < SHALLOW:
         return PAIRS
     fitting = [c for c in CHOICES if (along_k or c.consts["BN"] % 64 == 0)]
-    return min((c for c in fitting if plain or c.exposed or c.consts["BN"] <= 128), key=clocks).consts
+    widest = (256, 128, 0)[behind]
+    return min((c for c in fitting if c.exposed or c.consts["BN"] <= widest), key=clocks).consts
 
 
 if __name__ == "__main__":

@@ -200,8 +200,8 @@ def gemm(
     a, b, c = (A, B, C) if A.ndim == 3 else (A[None], B[None], C[None])
     batch, m, k = a.shape
     n = b.shape[2]
-    bare = epilogue is plain and bias is None and beta == 0
-    parts, early, consts = plan(batch, m, n, k, _unit(b) == 1, bare, _unit(c) == 2 and _by_tma(c))
+    behind = (beta != 0) + (epilogue is not plain or bias is not None)
+    parts, early, consts = plan(batch, m, n, k, _unit(b) == 1, behind, _unit(c) == 2 and _by_tma(c))
     copies: list[Any] = []
     a, b = _aligned(a, copies), _aligned(b, copies)
     if copies:
@@ -225,7 +225,7 @@ class Plan(NamedTuple):
 
 
 @cache
-def plan(batch: int, m: int, n: int, k: int, along_k: bool = False, plain: bool = True, by_tma: bool = True) -> Plan:
+def plan(batch: int, m: int, n: int, k: int, along_k: bool = False, behind: int = 0, by_tma: bool = True) -> Plan:
     """Where the tiles of one product are for a quarter of the processors at most, and k is deep, k is cut: into equal
     parts, none shallower than 512, as many as there are processors for.
 
@@ -233,7 +233,7 @@ def plan(batch: int, m: int, n: int, k: int, along_k: bool = False, plain: bool 
     Launches of small products are early. Those of large ones and of parts are not: that was slower, or no faster.
     """
     early = batch * m * n * k < EARLY
-    consts = choose(m, n, k, along_k=along_k, plain=plain, batch=batch, by_tma=by_tma)
+    consts = choose(m, n, k, along_k=along_k, behind=behind, batch=batch, by_tma=by_tma)
     tiles, halves = cdiv(m, 128) * cdiv(n, 128), cdiv(m, 128) * cdiv(n, 64)
     if batch != 1 or not 0 < 4 * tiles <= PROCESSORS or k < SHALLOW:
         return Plan(1, early, consts)
