@@ -13,7 +13,7 @@ from tiledsl.runtime.dlpack import describe_dlpack
 from tiledsl.signature import Signature
 from tiledsl.specialize import ARRAY_DTYPES, ArrayInfo, argument_error
 
-__all__ = ["describe", "host_array", "movable", "numpy_dtype_of", "same_bytes", "self_overlapping", "span"]
+__all__ = ["describe", "host_array", "movable", "numpy_dtype_of", "same_bytes", "self_overlapping"]
 
 NUMPY_NAMES = {
     "float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16", "bool": "bool",
@@ -186,32 +186,25 @@ class _HostMemory:
         }
 
 
-def movable(array: Any) -> Any:
-    """`array` if its elements fill one span of memory in some order of axes, else a copy of them that may be moved.
+def movable(info: ArrayInfo) -> Any:
+    """The host array of `info` if its elements fill one span of memory in some order of axes, else a copy that may be
+    moved as one.
 
     Padded rows stay padded, since what a kernel asks of an address holds for them: no more than half of the copy is
     gaps. Otherwise it has none.
     """
     import numpy
 
+    array = host_array(info)
     order = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
     if array.transpose(order).flags.c_contiguous:
         return array
-    outer = [abs(array.strides[axis]) for axis in order]
-    inner = [*(array.shape[axis] * abs(array.strides[axis]) for axis in order[1:]), array.itemsize]
-    nested = all(stride >= within for stride, within in zip(outer, inner, strict=True))
-    if nested and min(array.strides) > 0 and span(array) <= 2 * array.nbytes:
-        copied = numpy.ndarray(array.shape, array.dtype, numpy.empty(span(array), numpy.uint8), 0, array.strides)
+    low, high = info.span()
+    if low == 0 and high <= 2 * array.nbytes and not self_overlapping(info):
+        copied = numpy.ndarray(array.shape, array.dtype, numpy.empty(high, numpy.uint8), 0, array.strides)
         copied[...] = array
         return copied
     return numpy.array(array, order="K", copy=True)
-
-
-def span(array: Any) -> int:
-    """Bytes from the first element to the end of the last, of an array without negative strides."""
-    if not array.size:
-        return 0
-    return array.itemsize + sum((n - 1) * s for n, s in zip(array.shape, array.strides, strict=True))
 
 
 def same_bytes(a: ArrayInfo, b: ArrayInfo) -> bool:

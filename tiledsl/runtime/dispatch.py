@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generator, Mapping
 
 from tiledsl.ir.abi import launch_parameters
 from tiledsl.ir.expr import PROCESSORS, Expr
-from tiledsl.runtime.arrays import describe, host_array, movable, same_bytes, self_overlapping, span
+from tiledsl.runtime.arrays import describe, host_array, movable, same_bytes, self_overlapping
 from tiledsl.runtime.driver import Driver, available, driver
 from tiledsl.runtime.launch import (
     ArgumentBuffer,
@@ -197,24 +197,26 @@ class Dispatcher:
         """Copy host arrays to the GPU for the time of the block, and what the kernel writes back at its end."""
         gpu = driver()
         device = gpu.current_device()
-        staged = {name: movable(host_array(info)) for name, info in arguments.present.items()}
+        staged = {name: movable(info) for name, info in arguments.present.items()}
+        moved = {name: _moved(info, staged[name], device) for name, info in arguments.present.items()}
+        sizes = {name: info.span()[1] for name, info in moved.items()}
         pointers: dict[str, int] = {}
         with gpu.active(device):
             try:
-                for name, array in staged.items():
-                    pointers[name] = gpu.allocate(span(array), f"{self.signature.name}(): {name}")
-                infos = {n: _moved(info, staged[n], pointers[n], device) for n, info in arguments.present.items()}
+                for name, size in sizes.items():
+                    pointers[name] = gpu.allocate(size, f"{self.signature.name}(): {name}")
+                infos = {name: replace(info, pointer=pointers[name]) for name, info in moved.items()}
                 on_device = replace(arguments, arrays={n: infos.get(n) for n in arguments.arrays})
                 plan, written = self._plan(on_device)
                 self._check_memory(arguments.present, written)
                 for name, array in staged.items():
-                    gpu.upload(pointers[name], array.ctypes.data, span(array), name)
+                    gpu.upload(pointers[name], array.ctypes.data, sizes[name], name)
                 order = plan.arguments.pointers
                 yield Prepared(plan, 0, tuple(pointers[n] for n in order), self._packed(arguments, plan))
                 gpu.synchronize(0, f"{self.signature.name}()")
                 for name in written & staged.keys():
                     array, target = staged[name], host_array(arguments.present[name])
-                    gpu.download(array.ctypes.data, pointers[name], span(array), name)
+                    gpu.download(array.ctypes.data, pointers[name], sizes[name], name)
                     if array is not target:
                         target[...] = array
             finally:
@@ -317,10 +319,10 @@ def _integers(scalars: Mapping[str, Any]) -> dict[str, int]:
     return {name: int(value) for name, value in scalars.items() if isinstance(value, int)}
 
 
-def _moved(info: ArrayInfo, array: Any, pointer: int, device: int) -> ArrayInfo:
-    """`info` once the movable `array` of its elements is at `pointer`."""
+def _moved(info: ArrayInfo, array: Any, device: int) -> ArrayInfo:
+    """`info` once the movable `array` of its elements is on `device`, at an address that is yet to be found."""
     strides = tuple(s // array.itemsize for s in array.strides)
-    return replace(info, strides=strides, pointer=pointer, device=device, writable=True, owner=None, stream=None)
+    return replace(info, strides=strides, pointer=0, device=device, writable=True, owner=None, stream=None)
 
 
 def _passed_strides(arrays: Mapping[str, ArrayInfo], spec: Specialization) -> dict[str, tuple[int, ...]]:
