@@ -34,6 +34,7 @@ from tiledsl.inspect.contenders import (
     Operands,
     Size,
     cublas,
+    fastest,
     format_of,
     read_contender,
 )
@@ -190,16 +191,8 @@ def _checked(
             operands.check(contender.label, launch, contender.roles.c in contender.roles.turned)
             runs[layout] = launch
         if runs:
-            best = _fastest(operands.device, runs, many)
-            found[contender.label] = best, runs[best]
+            found[contender.label] = fastest(operands.device, runs, many)
     return found
-
-
-def _fastest(device: Device, runs: dict[str, Launch], many: int) -> str:
-    if len(runs) == 1:
-        return next(iter(runs))
-    timed = runs if many == 1 else {name: device.graphed(launch, many) for name, launch in runs.items()}
-    return min(runs, key=interleave(device, timed, rounds=3, seconds=0.02).median)
 
 
 def summarize(

@@ -24,6 +24,7 @@ __all__ = [
     "Roles",
     "Size",
     "cublas",
+    "fastest",
     "format_of",
     "read_contender",
     "read_roles",
@@ -253,10 +254,16 @@ def cublas(operands: Operands, layout: str = "") -> tuple[str, Launch]:
         found[each] = launch
     if not found:
         raise TileError("bench: cuBLAS takes none of the layouts\n  " + "\n  ".join(refused))
+    return fastest(operands.device, found)
+
+
+def fastest(device: Device, found: dict[str, Launch], many: int = 1) -> tuple[str, Launch]:
+    """The layout whose launches take least, and its launcher. many: launches of a graph, by which they are timed; 1:
+    without."""
     if len(found) == 1:
         return next(iter(found.items()))
-    timing = interleave(operands.device, found, rounds=3, seconds=0.02)
-    best = min(found, key=timing.median)
+    timed = found if many == 1 else {layout: device.graphed(launch, many) for layout, launch in found.items()}
+    best = min(found, key=interleave(device, timed, rounds=3, seconds=0.02).median)
     return best, found[best]
 
 
