@@ -262,7 +262,7 @@ def test_the_fastest_schedule_follows_from_the_alignment(gallery: ModuleType, al
         assert [found.index(x) for x in found] == [wanted.index(x) for x in wanted]
 
 
-@pytest.mark.parametrize("name", ["VECTORS", "ELEMENTS", "ANEW"])
+@pytest.mark.parametrize("name", ["VECTORS", "ELEMENTS", "ALONG_K", "ANEW"])
 @pytest.mark.parametrize("steps", [3, 8])
 def test_every_instruction_of_the_fastest_loop_has_one_place(gallery: ModuleType, name: str, steps: int) -> None:
     """Each k has its FFMAs and the loads of the next one; each tile its fetches, then its stores, then the barrier, and
@@ -340,7 +340,7 @@ NARROW = [
     ("i8", "NT", (1, 1, 1), "sm_90a"),
     ("e4m3", "TT", (4, 4, 4), "sm_89"),
 ]
-"""Of those that spilled when all copies went into one and the same tile: the worst ones, each rule of it once."""
+"""Of those that spilled when all had one and the same tile, and schedule: the worst ones, each rule of it once."""
 
 
 @pytest.mark.parametrize(("format", "orders", "aligned", "arch"), NARROW)

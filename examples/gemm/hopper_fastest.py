@@ -148,6 +148,8 @@ class Choice(NamedTuple):
 
 
 EXPOSED = 300
+"""Elements of k that take as long as an epilogue."""
+
 CHOICES = (
     Choice({"BN": 176, "INSTANCES": 2}, 0.985, 0, 280),
     Choice({"BN": 160, "INSTANCES": 2}, 0.975, 0, 208),
