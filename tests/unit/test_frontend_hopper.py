@@ -296,6 +296,7 @@ def test_threads_that_read_a_slot_themselves_meet_before_it_is_released() -> Non
         "wgmma.mma",
         "wgmma.commit_group",
         "wgmma.wait",
+        "fence.proxy_async",
         "gpu.named_barrier",
         "mbarrier.arrive",
     ]

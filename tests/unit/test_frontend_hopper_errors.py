@@ -25,6 +25,7 @@ from tiledsl import (
     grid,
     i8,
     load_fragment,
+    load_matrix,
     mma,
     padded,
     persistent,
@@ -620,6 +621,36 @@ def instances(A: Global[bf16, M, K], B: Global[bf16, N, K], C: Global[f32, M, N]
                 pass
             with math.turn(""):  # error: the name of a turn is a string
                 pass
+
+
+@bad("each role takes one for each instance, and each of its turns as many")
+@tile_kernel(arch="sm_90a")
+def more_barriers_than_there_are(A: Global[bf16, M, K], B: Global[bf16, N, K]):
+    """What a ring needs is known when all its uses are."""
+    work = persistent(tile_schedule(M, N, K, tile=(128, 64, 64)))
+    ring = Ring(2, a=shared((128, 64), bf16, layout=swizzle_128b))
+    with role("load", threads=1):
+        for t in work:
+            for k in t.k:
+                with ring.fill() as s:
+                    tma_load(A[t.m, k], s.a)
+    with role("math", warpgroups=2, instances=2) as math:
+        for t in work:
+            with math.turn("1"):
+                pass
+            with math.turn("2"):
+                pass
+            with math.turn("3"):
+                pass
+            with math.turn("4"):
+                pass
+            with math.turn("5"):
+                pass
+            acc = wgmma.accumulator((128, 64), f32)
+            for _ in t.k:
+                with ring.use() as s:  # error: a role of several warpgroups needs 4 more named barriers, and 13 of
+                    acc = wgmma(load_matrix(s.a, acc.a), s.a[0:64, :].T, acc)
+            total = acc.wait()
 
 
 # -- stores ----------------------------------------------------------------------------------------

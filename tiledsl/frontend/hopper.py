@@ -86,7 +86,7 @@ class RingObject(LanguageObject):
 
     number: of the ring in the kernel, which names its state. in_flight: as its uses say. multicast: the axes of the
     cluster along which its tiles are shared. inits, releases: ops that `finish` completes. read: tiles that uses ask
-    for. plainly: do threads read them themselves, and not by products alone?
+    for. products: do any read them? waits: for those of other uses, should there be any, by uses without.
     """
 
     number: int
@@ -100,9 +100,10 @@ class RingObject(LanguageObject):
     in_flight: int | None = None
     multicast: set[str] = field(default_factory=set[str])
     inits: list[Op] = field(default_factory=list[Op])
-    releases: list[Op] = field(default_factory=list[Op])
+    releases: list[Any] = field(default_factory=list[Any])
     read: set[str] = field(default_factory=set[str])
-    plainly: bool = False
+    products: bool = False
+    waits: list[Op] = field(default_factory=list[Op])
 
     described_by = lang.Ring
     shown = "a ring"

@@ -12,11 +12,10 @@ from tiledsl.frontend.calls import Call, intrinsic
 from tiledsl.frontend.frame import Frame
 from tiledsl.frontend.hopper import RingObject, RoleObject, SlotObject
 from tiledsl.frontend.intrinsics.barriers import compile_time_int
-from tiledsl.frontend.intrinsics.rings import advanced, slot_before
-from tiledsl.frontend.intrinsics.roles import if_, leads_warpgroup, warpgroup_barrier
+from tiledsl.frontend.intrinsics.ring_releases import HandBack, accesses
+from tiledsl.frontend.intrinsics.rings import advanced
 from tiledsl.frontend.intrinsics.tma import Box
 from tiledsl.frontend.views import memory_name
-from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Value
 from tiledsl.ir.ops import barriers, tma, wgmma
 from tiledsl.ir.types import INDEX, U32
@@ -157,7 +156,7 @@ class _Use(Region):
         ring, builder, state = self.ring, frame.builder, frame.unit.hopper
         role = _claim(self.call, ring, "use")
         self._check_instances(frame, role)
-        loc = builder.loc
+        loc, before = builder.loc, accesses(ring)
         slot, phase, _ = frame.env[ring.using]
         builder.add(barriers.Wait(ring.full, slot, phase))
         self.block, self.outer, state.use = builder.block, state.use, self
@@ -167,25 +166,29 @@ class _Use(Region):
             state.use = self.outer
         builder.loc = loc
         _, _, waiting = frame.env[ring.using]  # fewer, if the body has waited for all products
-        ring.plainly = ring.plainly or not self.products or _is_read_plainly(ring)
-        if self.products:
-            self._commit(frame)
-            builder.add(wgmma.Wait(pending=self.in_flight, finish=False))
-        if ring.plainly:
-            # One thread speaks for the warpgroup: what the others have read must have come before.
-            warpgroup_barrier(self.call)
-        if self.products:
-            waiting = self._release(frame, slot, waiting)
-        else:
-            if_(frame, leads_warpgroup(frame), lambda: _release(builder, ring, slot))
+        ring.products = ring.products or self.products > 0
+        self._end_group(frame)
+        added = accesses(ring) - before
+        if any(not isinstance(op, tma.Store) for op in added):
+            # The asynchronous proxy overwrites what the generic one has read. Neither a barrier nor an arrival orders
+            # the two: without a fence TMA may be ahead of an ldmatrix that was issued before, and on an H200 it was
+            # (docs/hardware.md). All threads of the body have read. (PTX ISA: memory consistency model; async proxy.)
+            builder.add(barriers.FenceProxy())
+        waiting = self._release(frame, slot, waiting, meet=bool(added) or not self.products)
         frame.env[ring.using] = (*advanced(builder, ring.stages, slot, phase), waiting)
 
-    def _commit(self, frame: Frame) -> None:
+    def _end_group(self, frame: Frame) -> None:
         """The body is a group: what it has begun, unless a region inside has made that one already."""
-        state = frame.unit.hopper
-        if state.open_products or self.nested:
-            frame.builder.add(wgmma.Commit())
-        state.open_products = False
+        state, builder = frame.unit.hopper, frame.builder
+        if self.products:
+            if state.open_products or self.nested:
+                builder.add(wgmma.Commit())
+            builder.add(wgmma.Wait(pending=self.in_flight, finish=False))
+            state.open_products = False
+        elif self.in_flight:
+            # Slots become free in order, this one after those of products before it. (Not by an empty group: of that
+            # ptxas may make products that follow each other, C7519.)
+            self.ring.waits.append(builder.add(wgmma.Wait(pending=0, finish=False)))
 
     def product(self, call: Call, from_registers: bool) -> None:
         """A product begins here: a fence comes before the first one, and before those that read registers."""
@@ -201,17 +204,15 @@ class _Use(Region):
             region.products += 1
             region.nested = region.nested or block is not region.block
 
-    def _release(self, frame: Frame, slot: Value, waiting: Value) -> Value:
+    def _release(self, frame: Frame, slot: Value, waiting: Value, meet: bool) -> Value:
         """Free the slot of the group that has just ended; gives how many slots are not free yet."""
         builder, ring, count = frame.builder, self.ring, self.in_flight
         if count == 0:
-            if_(frame, leads_warpgroup(frame), lambda: _release(builder, ring, slot))
+            ring.releases.append(builder.add(HandBack(slot, meet=meet)))
             return waiting
         most = builder.constant(count, INDEX)
         ended = builder.scalar("eq", waiting, most)
-        mine = builder.scalar("and", leads_warpgroup(frame), ended)
-        free = slot_before(builder, ring.stages, slot, count)
-        if_(frame, mine, lambda: _release(builder, ring, free))
+        ring.releases.append(builder.add(HandBack(slot, ended, distance=count, meet=meet)))
         return builder.select(ended, waiting, builder.scalar("add", waiting, builder.constant(1, INDEX)))
 
     def _check_instances(self, frame: Frame, role: RoleObject) -> None:
@@ -230,15 +231,6 @@ class _Use(Region):
         state.k_loop.used.append(self.ring)
 
 
-def _is_read_plainly(ring: RingObject) -> bool:
-    ops = [op for tile_ in ring.tiles.values() for op, _ in tile_.uses]
-    return any(not isinstance(op, (wgmma.Mma, tma.Load)) for op in ops)
-
-
-def _release(builder: Builder, ring: RingObject, slot: Value) -> None:
-    ring.releases.append(builder.add(barriers.Arrive(ring.empty, slot)))
-
-
 def commit_products(call: Call) -> None:
     """What the region around has begun is a group, before it is waited for."""
     state = call.frame.unit.hopper
@@ -253,14 +245,11 @@ def release_all(call: Call) -> None:
     for ring in state.rings:
         if ring.user is not state.role or not ring.in_flight:
             continue
-        if ring.plainly:
-            warpgroup_barrier(call)
         slot, phase, waiting = frame.env[ring.using]
         for distance in range(ring.in_flight, 0, -1):
             enough = builder.scalar("ge", waiting, builder.constant(distance, INDEX))
-            mine = builder.scalar("and", leads_warpgroup(frame), enough)
-            free = slot_before(builder, ring.stages, slot, distance)
-            if_(frame, mine, lambda ring=ring, free=free: _release(builder, ring, free))
+            # Whoever has read more than products do has met the others at the end of that use.
+            ring.releases.append(builder.add(HandBack(slot, enough, distance=distance, use=False)))
         frame.env[ring.using] = (slot, phase, builder.constant(0, INDEX))
 
 

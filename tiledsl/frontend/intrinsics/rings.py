@@ -12,16 +12,17 @@ from tiledsl.errors import CompileError
 from tiledsl.frontend.bindings import describe
 from tiledsl.frontend.calls import Call, intrinsic
 from tiledsl.frontend.frame import Frame, Unit
-from tiledsl.frontend.hopper import WARPGROUP, RingObject
+from tiledsl.frontend.hopper import RingObject
 from tiledsl.frontend.intrinsics.barriers import compile_time_int, needs_hopper
+from tiledsl.frontend.intrinsics.ring_releases import finish_releases
 from tiledsl.frontend.intrinsics.roles import if_, leads
 from tiledsl.ir.builder import Builder
-from tiledsl.ir.core import Block, Op, Value
-from tiledsl.ir.ops import barriers, control, gpu, tile
-from tiledsl.ir.types import I32, INDEX, U32, U64, SharedType
+from tiledsl.ir.core import Value
+from tiledsl.ir.ops import barriers, gpu, tile
+from tiledsl.ir.types import INDEX, U32, U64, SharedType
 from tiledsl.layout.shared import ROW
 
-__all__ = ["advanced", "check_rings", "finish_rings", "skip_slots", "slot_before"]
+__all__ = ["advanced", "check_rings", "finish_rings", "skip_slots"]
 
 MAX_STAGES = 32
 
@@ -94,16 +95,6 @@ def advanced(builder: Builder, stages: int, slot: Value, phase: Value) -> tuple[
     return slot, builder.scalar("xor", phase, builder.cast(wraps, U32))
 
 
-def slot_before(builder: Builder, stages: int, slot: Value, distance: int) -> Value:
-    """The slot `distance` steps before."""
-    distance %= stages
-    if distance == 0:
-        return slot
-    moved = builder.scalar("sub", slot, builder.constant(distance, INDEX))
-    wraps = builder.scalar("lt", slot, builder.constant(distance, INDEX))
-    return builder.select(wraps, builder.scalar("add", moved, builder.constant(stages, INDEX)), moved)
-
-
 def skip_slots(frame: Frame, count: Value) -> None:
     """The slots of `count` uses are another instance's: go past them in every ring."""
     builder = frame.builder
@@ -141,50 +132,17 @@ def check_rings(unit: Unit) -> None:
 
 
 def finish_rings(unit: Unit) -> None:
-    """Complete arrivals: each slot is released by the warpgroups of every block that its tiles were sent to."""
-    cluster = unit.hopper.cluster
+    """Complete arrivals at slots, and forget the tiles that stood for those of a stage."""
     for ring in unit.hopper.rings:
-        assert ring.user is not None
-        groups = ring.user.warps // WARPGROUP
-        shared = sorted(ring.multicast)
-        receivers = 1 if cluster is None else 1 + sum(cluster.along(axis) - 1 for axis in shared)
-        for op in ring.inits:
-            op.attrs["count"] = groups * receivers
-        if receivers > 1:
-            for op in ring.releases:
-                _release_everywhere(unit, op, shared)
+        try:
+            finish_releases(unit, ring)
+        except CompileError as error:
+            unit.report(error)
+            return
     for template in unit.hopper.templates:
         assert template.op is not None
         template.op.erase()
     _ready(unit)
-
-
-def _release_everywhere(unit: Unit, op: Op, axes: list[str]) -> None:
-    """Arrive at the slot in every block that writes to this one's: the neighbours along `axes`, and itself."""
-    cluster = unit.hopper.cluster
-    assert cluster is not None and cluster.at_m is not None and cluster.at_n is not None and op.parent is not None
-    b = Builder(op.parent, op.loc, before=op)
-    row = b.scalar("mul", cluster.at_n, b.constant(cluster.m, I32))
-    if "m" in axes:
-        for m in range(cluster.m):
-            b.add(barriers.Arrive(*op.operands, b.scalar("add", row, b.constant(m, I32)), cluster=True))
-    if "n" in axes:
-        for n in range(cluster.n):
-            place = b.scalar("add", cluster.at_m, b.constant(n * cluster.m, I32))
-            if "m" not in axes:
-                b.add(barriers.Arrive(*op.operands, place, cluster=True))
-                continue
-            other = b.scalar("ne", cluster.at_n, b.constant(n, I32))
-            _conditional(b, other, barriers.Arrive(*op.operands, place, cluster=True))
-    op.erase()
-
-
-def _conditional(builder: Builder, condition: Value, op: Op) -> None:
-    blocks = [Block(), Block()]
-    Builder(blocks[0], builder.loc).add(op)
-    for block in blocks:
-        Builder(block, builder.loc).add(control.Yield())
-    builder.add(control.If(condition, blocks=blocks))
 
 
 def _ready(unit: Unit) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Callable
 
 from tiledsl import lang
-from tiledsl.errors import CompileError
+from tiledsl.errors import CompileError, Loc
 from tiledsl.frontend.analysis import assigned_names
 from tiledsl.frontend.bindings import POISON, Region, Unusable, describe, is_place
 from tiledsl.frontend.calls import Call, intrinsic
@@ -25,6 +25,7 @@ __all__ = [
     "group_barrier",
     "if_",
     "leads",
+    "leads_warp",
     "leads_warpgroup",
     "refuse_in_role",
     "settle_roles",
@@ -133,7 +134,7 @@ def _role(call: Call) -> Region:
     if threads and (groups > 1 or instances > 1):
         raise call.error(f"{what} of one thread with several warpgroups", "leave warpgroups and instances out")
     first = sum(r.all_warps for r in state.roles)
-    barrier = take_barriers(call, instances, what)
+    barrier = take_barriers(call.frame.unit, call.frame.loc(call.node), instances, what)
     role = RoleObject(
         name, call.frame.loc(call.node), first, WARPGROUP * groups, instances, registers, bool(threads), barrier
     )
@@ -153,15 +154,15 @@ def _registers(call: Call, what: str) -> int:
     return value
 
 
-def take_barriers(call: Call, count: int, what: str) -> int:
+def take_barriers(unit: Unit, loc: Loc, count: int, what: str) -> int:
     """Numbers of so many named barriers; gives the first one."""
-    state = call.frame.unit.hopper
+    state = unit.hopper
     first = state.barriers
     if first + count > barriers.NAMED_BARRIERS:
         message = (
             f"{what} needs {count} more named barriers, and {first - 1} of {barriers.NAMED_BARRIERS - 1} are taken"
         )
-        raise call.error(message, "each role takes one for each instance, and each of its turns as many")
+        raise CompileError(message, loc, "each role takes one for each instance, and each of its turns as many")
     state.barriers += count
     return first
 
@@ -178,7 +179,8 @@ def _inside(builder: Builder, role: RoleObject) -> Value:
     return builder.scalar("and", builder.scalar("ge", warp, builder.constant(role.first, INDEX)), below)
 
 
-def _is_lane_0(builder: Builder) -> Value:
+def leads_warp(builder: Builder) -> Value:
+    """Is this thread the first one of its warp?"""
     return builder.scalar("eq", builder.value(gpu.LaneId()), builder.constant(0, INDEX))
 
 
@@ -190,14 +192,13 @@ def leads(frame: Frame) -> Value:
         own = builder.scalar("sub", warp, builder.constant(role.first, INDEX))
         warp, first = builder.scalar("mod", own, builder.constant(role.warps, INDEX)), 0
     is_first = builder.scalar("eq", warp, builder.constant(first, INDEX))
-    return builder.scalar("and", is_first, _is_lane_0(builder))
+    return builder.scalar("and", is_first, leads_warp(builder))
 
 
-def leads_warpgroup(frame: Frame) -> Value:
+def leads_warpgroup(builder: Builder) -> Value:
     """Is this thread the first one of its warpgroup?"""
-    builder = frame.builder
     own = builder.scalar("mod", builder.value(gpu.WarpId()), builder.constant(WARPGROUP, INDEX))
-    return builder.scalar("and", builder.scalar("eq", own, builder.constant(0, INDEX)), _is_lane_0(builder))
+    return builder.scalar("and", builder.scalar("eq", own, builder.constant(0, INDEX)), leads_warp(builder))
 
 
 def if_(frame: Frame, condition: Value, then: Callable[[], Any]) -> control.If:
@@ -218,20 +219,22 @@ def group_barrier(call: Call, what: str = "barrier()") -> None:
         return
     if role.one_thread:
         raise call.error(f"{what} in {role.shown}, whose body one thread runs", "mbarriers are what it waits for")
+    _role_barrier(builder, role)
+
+
+def _role_barrier(builder: Builder, role: RoleObject) -> None:
     instance = [builder.cast(role.index, I32)] if isinstance(role.index, Value) else []
     builder.add(barriers.NamedBarrier(*instance, number=role.barrier, threads=role.threads))
 
 
-def warpgroup_barrier(call: Call) -> None:
+def warpgroup_barrier(unit: Unit, builder: Builder, role: RoleObject) -> None:
     """The barrier of one warpgroup of the role."""
-    builder, role = call.builder, call.frame.unit.hopper.role
-    assert role is not None
     groups = role.all_warps // WARPGROUP
     if groups == 1:
-        group_barrier(call)
+        _role_barrier(builder, role)
         return
     if not role.group_barriers:
-        role.group_barriers = take_barriers(call, groups, "a role of several warpgroups")
+        role.group_barriers = take_barriers(unit, builder.loc, groups, "a role of several warpgroups")
     own = builder.scalar("sub", builder.value(gpu.WarpId()), builder.constant(role.first, INDEX))
     group = builder.scalar("floordiv", own, builder.constant(WARPGROUP, INDEX))
     builder.add(barriers.NamedBarrier(builder.cast(group, I32), number=role.group_barriers, threads=32 * WARPGROUP))

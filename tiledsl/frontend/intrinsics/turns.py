@@ -44,8 +44,10 @@ class _Turn(Region):
             )
         if self.name in role.turns:
             raise self.call.error(f"a second turn {self.name!r}", "each turn has a name of its own")
-        first = role.turns[self.name] = 0 if role.instances == 1 else take_barriers(self.call, role.instances, "a turn")
-        loc = builder.loc
+        first, loc = 0, builder.loc
+        if role.instances > 1:
+            first = take_barriers(frame.unit, frame.loc(self.call.node), role.instances, "a turn")
+        role.turns[self.name] = first
         if first:
             work.turns.append(first)
             _wait(builder, role, first)

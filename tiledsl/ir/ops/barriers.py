@@ -121,8 +121,8 @@ class FenceInit(Op):
 
 
 class FenceProxy(Op):
-    """This thread's earlier plain accesses to shared memory come before later ones of the asynchronous proxy (TMA,
-    wgmma). (PTX ISA: fence.proxy.async.shared::cta.)"""
+    """This thread's earlier plain accesses to shared memory, reads too, come before later ones of the asynchronous
+    proxy (TMA, wgmma). (PTX ISA: fence.proxy.async.shared::cta.)"""
 
     name = "fence.proxy_async"
     effects = frozenset({"sync"})
