@@ -143,7 +143,7 @@ def _tma_file() -> str:
     for dtype, layout, tile, extents in BOXES:
         text += "\n" + _load_kernel(DTYPES[dtype], layout, tile, extents)
         text += "\n" + _store_kernel(DTYPES[dtype], layout, tile, extents)
-    return text + "\n" + _batch_kernel() + "\n" + _multicast_kernel()
+    return text + "\n" + _batch_kernel() + "\n" + _refill_kernel() + "\n" + _multicast_kernel()
 
 
 def _iota(dtype: DType, shape: tuple[int, ...]) -> Bits:
@@ -178,6 +178,38 @@ def _load_kernel(dtype: DType, layout: str, tile: tuple[int, int], extents: tupl
     ]
     tensors = [tensor_text("A", dtype, extents), tensor_text("C", dtype, tile)]
     return "\n".join(lines) + "\n" + kernel_text(f"load_{dtype}_{layout}", tensors, 32, body)
+
+
+def _refill_kernel() -> str:
+    """Two planes through one tile: who has read the first one lets TMA overwrite it behind a proxy fence."""
+    dtype, planes = DTYPES["i32"], (2, 16, 32)
+    lines = [
+        "; run: a tile that is filled again",
+        f"; in A: {dtype} {list(planes)} = iota",
+        argument_text("out", "C", dtype, planes, _iota(dtype, planes)),
+    ]
+    box = "{box = (1, 16, 32), axes = (1, 2)}"
+    copy = "{shape = (16, 32), src_axes = (0, 1), dst_axes = (1, 2), vec = 4}"
+    body = [
+        *CONSTANTS,
+        "%1 = arith.constant 1 : index",
+        "%odd = arith.constant 1 : u32",
+        '%S = tile.shared_alloc {layout = "swizzle_128b"} : shared<i32, [16, 32]>',
+        '%full = tile.shared_alloc {layout = "row"} : shared<u64, [1]>',
+        *_once("mbarrier.init %full, %0 {count = 1}", "fence.mbarrier_init"),
+        "gpu.barrier",
+    ]
+    for plane, phase in (("%0", "%even"), ("%1", "%odd")):
+        load = f"tma.load %S, %0, %0, %A, {plane}, %0, %0, %full, %0 {box}"
+        body += [
+            *_once("mbarrier.expect_tx %full, %0 {bytes = 2048}", load),
+            f"mbarrier.wait %full, %0, {phase}",
+            f"tile.copy %S, %0, %0, %C, {plane}, %0, %0 {copy}",
+            "fence.proxy_async",
+            "gpu.barrier",
+        ]
+    tensors = [tensor_text(name, dtype, planes) for name in "AC"]
+    return "\n".join(lines) + "\n" + kernel_text("refill", tensors, 64, body)
 
 
 def _store_kernel(dtype: DType, layout: str, tile: tuple[int, int], extents: tuple[int, int]) -> str:

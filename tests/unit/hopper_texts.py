@@ -101,7 +101,7 @@ def one_tile(p: Product) -> str:
 
 
 def one_tile_by_registers(p: Product) -> str:
-    """The same, with A loaded from shared memory to registers by ldmatrix."""
+    """The same, with A loaded from shared memory to registers by ldmatrix, before TMA loads the next step there."""
     held = f"fragment<{p.acc}, [{p.m}, {p.n}], wgmma.acc({p.warpgroups})>"
     left = f"fragment<{p.a}, [{p.m}, {p.k}], wgmma.a({p.warpgroups})>"
     return _one_tile(
@@ -109,10 +109,12 @@ def one_tile_by_registers(p: Product) -> str:
         f"%left = matrix.load %a, %zero, %zero {{axes = {p.axes('a')}}} : {left}\n    wgmma.fence\n"
         f"    %next = wgmma.mma %sum, %more, %left, %b, %zero, %zero "
         f"{{k = {p.k}, b_axes = {p.axes('b')}}} : pending<{held}>",
+        read="fence.proxy_async\n    ",
     )
 
 
-def _one_tile(p: Product, product: str) -> str:
+def _one_tile(p: Product, product: str, read: str = "") -> str:
+    """read: what threads do that have read a tile themselves."""
     held = f"fragment<{p.acc}, [{p.m}, {p.n}], wgmma.acc({p.warpgroups})>"
     pending = f"pending<{held}>"
     at_a = "%at, %m" if p.turned_a else "%m, %at"
@@ -146,7 +148,7 @@ def _one_tile(p: Product, product: str) -> str:
     {product}
     wgmma.commit_group
     %waited = wgmma.wait %next {{pending = 0, finish = false}} : {pending}
-    gpu.barrier
+    {read}gpu.barrier
     %flipped = arith.xor %parity, %odd : u32
     control.yield %flipped, %waited, %yes
   }}

@@ -5,7 +5,7 @@ and to count on; to wait there is to take what was left. So one warp's access co
 knows of a count at least as high. Three kinds of *agents* count, in every block of a cluster:
 
 - warps: `warp`;
-- the proxy fences of warps: `warps + warp` knows of the writes that the warp has fenced, those before that count;
+- the proxy fences of warps: `warps + warp` knows of what all lanes of the warp have fenced, all before that count;
 - mbarriers: `2 * warps + column` counts phases that have ended, with the bytes that have arrived in them.
 """
 
@@ -88,7 +88,7 @@ class Clocks:
             self.sync(rows, np.full(len(rows), warp))
 
     def fence(self, rows: Ints, warps: Ints) -> None:
-        """What these warps have written is fenced."""
+        """What these warps have read and written is fenced."""
         self.tick(rows, warps)
         self.known[rows, warps, self.ranks[rows], self.warps + warps] = self.now(rows, warps)
 

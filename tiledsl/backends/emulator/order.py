@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Order"]
 
+NEVER = np.iinfo(np.int32).max
+"""The time of a fence that has not been made."""
+
 
 def _mbarriers(kernel: Kernel) -> int:
     """At most so many mbarriers are there."""
@@ -36,8 +39,9 @@ def _mbarriers(kernel: Kernel) -> int:
 class Order:
     """Of one chunk. `clocks`: who knows of whom; `memory`: who touched what; `products`: of warpgroups, on their way.
 
-    [blocks, mbarriers]: `init_warp` and `init_epoch`: who initialised an mbarrier, and when. [blocks, rank, agents]:
-    `visits`: when each warp of another block arrived last in this one's memory; `ended`: what the block knew at last.
+    [blocks, mbarriers]: `init_warp`, `init_lane` and `init_epoch`: who initialised an mbarrier, and when; `init_fence`:
+    when that thread fenced it. [blocks, rank, agents]: `visits`: when each warp of another block arrived last in this
+    one's memory; `ended`: what the block knew at last.
     """
 
     def __init__(self, chunk: Chunk, launch: LaunchInfo) -> None:
@@ -48,7 +52,8 @@ class Order:
         self.clocks = Clocks(chunk.clusters, chunk.count, chunk.warps, mbarriers)
         self.memory = SharedHistory(chunk, launch, self.clocks)
         self.products = ProductGroups(self.memory, chunk.count)
-        self.init_warp, self.init_epoch = (np.zeros((self.count, mbarriers), np.int32) for _ in range(2))
+        shape = self.count, mbarriers
+        self.init_warp, self.init_lane, self.init_epoch, self.init_fence = (np.zeros(shape, np.int32) for _ in range(4))
         self.visits, self.ended = (np.zeros(self.clocks.known[:, 0].shape, np.int32) for _ in range(2))
 
     # -- accesses ------------------------------------------------------------------------------
@@ -78,9 +83,10 @@ class Order:
         self.memory.against_writers(touch)
         self.memory.against_unfenced(touch)
         if kind == "async":
-            self.memory.against_readers(touch)
+            self.memory.against_unfenced_readers(touch)
+            self.memory.against(self.memory.fetchers, touch)
         else:
-            self.memory.begin_reading(touch)
+            self.memory.begin_reading(touch, transfer.threads[:, None] % WARP)
 
     def written(self, transfer: Transfer, columns: Ints) -> None:
         """Loads have arrived, counted by these mbarriers."""
@@ -100,8 +106,8 @@ class Order:
         warps = threads // WARP
         at = np.array(self.chunk.mbarriers.offsets)[columns]
         self.memory.reserved[self.memory.cells(rows, at[:, None], U64.bytes)] = True
-        self.memory.unfenced[rows, warps, threads % WARP] = True
-        self.init_warp[rows, columns] = warps
+        self.init_warp[rows, columns], self.init_lane[rows, columns] = warps, threads % WARP
+        self.init_fence[rows, columns] = NEVER
         self.init_epoch[rows, columns] = self.clocks.now(rows, warps)
 
     def require_initialised(self, op: Op, owners: Ints, warps: Ints, rows: Ints, columns: Ints, fenced: Bools) -> None:
@@ -109,7 +115,7 @@ class Order:
         by, when = self.init_warp[rows, columns], self.init_epoch[rows, columns]
         known, entries, ranks = self.clocks.known[owners, warps], np.arange(len(rows)), self.ranks[rows]
         late = known[entries, ranks, by] < when
-        unfenced = fenced & (known[entries, ranks, self.warps + by] <= when)
+        unfenced = fenced & (known[entries, ranks, by] < self.init_fence[rows, columns])
         labels = self.chunk.mbarriers.labels
         if late.any():
             at = int(np.argmax(late))
@@ -183,14 +189,23 @@ class Order:
         rows, warps, _ = self.pairs(c)
         self.clocks.take(self.clocks.cluster.kept[self.clocks.clusters[rows]], rows, warps)
 
-    def fence(self, c: Cohort) -> None:
-        """A proxy fence counts for a warp when all of its lanes that have written since the last one have made it."""
+    def fence_proxy(self, c: Cohort) -> None:
         blocks, threads = c.lanes_of(c.active())
-        unfenced = self.memory.unfenced
-        unfenced[blocks - self.first, threads // WARP, threads % WARP] = False
-        rows, warps, _ = self.pairs(c)
-        complete = ~unfenced[rows, warps].any(axis=1)
-        self.clocks.fence(rows[complete], warps[complete])
+        self.memory.fences.make(blocks - self.first, threads // WARP, threads % WARP)
+        self.fence_inits(c)
+
+    def fence_inits(self, c: Cohort) -> None:
+        """What these threads have initialised is fenced; of all else that they did a proxy fence alone says so."""
+        open_ = self.init_fence == NEVER
+        if not open_.any():
+            return
+        blocks, threads = c.lanes_of(c.active())
+        made = np.zeros((self.count, self.warps, WARP), np.bool_)
+        made[blocks - self.first, threads // WARP, threads % WARP] = True
+        rows, columns = np.nonzero(open_)
+        by, lanes = self.init_warp[rows, columns], self.init_lane[rows, columns]
+        rows, columns = (each[made[rows, by, lanes]] for each in (rows, columns))
+        self.init_fence[rows, columns] = self.clocks.now(rows, self.init_warp[rows, columns])
 
     def pairs(self, c: Cohort) -> tuple[Ints, Ints, Bools]:
         """Row and warp of each warp of which a lane is active, and which of the cohort's warps these are."""

@@ -2,7 +2,8 @@
 
 An access that does not come after those that it conflicts with is a hazard, whatever the order in which the emulator
 ran them. What TMA and wgmma read is being read until it was waited for. What threads have written, TMA and wgmma may
-touch after a proxy fence of the writers only. (PTX ISA: memory consistency model; async proxy.)
+touch after a proxy fence of the writers only; what threads have read, TMA may overwrite after one of the readers only.
+(PTX ISA: memory consistency model; async proxy.)
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from tiledsl.backends.emulator.clocks import Clocks, Known
 from tiledsl.backends.emulator.options import Access, AccessKind, LaunchInfo
+from tiledsl.backends.emulator.order_fences import ProxyFences
 from tiledsl.backends.emulator.shadow import DOES, Bools, Ints, Ops, holders
 from tiledsl.errors import HazardError
 from tiledsl.ir.core import Op
@@ -36,6 +38,7 @@ MANY = 32
 
 _UNKNOWN = "with no wait between that lets it know"
 _FENCE = "let the threads that wrote it execute fence_proxy_async() before the barrier"
+_READ_FENCE = "let the threads that read it execute fence_proxy_async() before they arrive where this one waits"
 _WAIT = "let that warp wait for it (wgmma_wait, tma_wait), and let this one know: at an mbarrier or a barrier"
 _MEET = "let the one wait for the other: at an mbarrier, or at a barrier where both are"
 
@@ -63,12 +66,23 @@ class Touch:
         return replace(self, **{name: getattr(self, name)[which] for name in names})
 
 
-class SharedHistory:
-    """Flat arrays over all granules: `writer`, `epoch` (its count), `lane`, `atomic`, `writer_op`; `reads` [granules,
-    warps]: when each warp of the block read last, `read_lane` and `read_op`; `reserved`: by an mbarrier.
+class _Readers:
+    """[granules, warps]: `when` each warp of the block read last, which `lane` of it, by which `op`. `any`: has one?"""
 
-    `unfenced` [blocks, warps, 32]: lanes that have written since their last proxy fence.
-    """
+    def __init__(self, granules: int, warps: int) -> None:
+        self.any = False
+        self.when = np.zeros((granules, warps), np.int32)
+        self.lane = np.zeros((granules, warps), np.int8)
+        self.op = np.zeros((granules, warps), np.int16)
+
+    def forget(self, cells: Ints) -> None:
+        if self.any:
+            self.when[cells] = 0
+
+
+class SharedHistory:
+    """Flat arrays over all granules: `writer`, `epoch` (its count), `lane`, `atomic`, `writer_op`; `reserved`: by an
+    mbarrier. `readers`: warps that read themselves; `fetchers`: those whose TMA or wgmma do. `fences`: of threads."""
 
     def __init__(self, chunk: Chunk, launch: LaunchInfo, clocks: Clocks) -> None:
         self.chunk, self.launch, self.clocks = chunk, launch, clocks
@@ -79,11 +93,9 @@ class SharedHistory:
         self.writer = np.full(size, NOBODY, np.int32)
         self.epoch, self.writer_op = np.zeros(size, np.int32), np.zeros(size, np.int32)
         self.lane, self.atomic = np.zeros(size, np.int8), np.zeros(size, np.bool_)
-        self.reads = np.zeros((size, self.warps), np.int32)
-        self.read_lane = np.zeros((size, self.warps), np.int8)
-        self.read_op = np.zeros((size, self.warps), np.int16)
+        self.readers, self.fetchers = (_Readers(size, self.warps) for _ in range(2))
         self.reserved = np.zeros(size, np.bool_)
-        self.unfenced = np.zeros((chunk.count, self.warps, WARP), np.bool_)
+        self.fences = ProxyFences(clocks, chunk.count, self.warps)
 
     def cells(self, rows: Ints, at: Ints, width: int) -> Ints:
         """Of `width` bytes from each address in `at` [entries, any] on: [entries, cells]."""
@@ -128,25 +140,37 @@ class SharedHistory:
         return own & (self.lane[touch.cells] != touch.lanes) & (self.epoch[touch.cells] >= synced)
 
     def against_readers(self, touch: Touch) -> None:
+        """What threads write, others have read, or TMA or wgmma have."""
+        self.against(self.readers, touch)
+        self.against(self.fetchers, touch)
+
+    def against(self, readers: _Readers, touch: Touch) -> None:
+        if not readers.any:
+            return
         cells = touch.cells
-        reads = self.reads[cells]
-        entries = np.arange(len(cells))
-        seen = touch.known[entries, self.ranks[touch.rows], : self.warps]
-        late = reads > seen[:, None, :]
+        reads = readers.when[cells]
+        late = reads > self.seen(touch, 0)
         if touch.lanes is not None:
             own = np.arange(self.warps) == touch.warps[:, None]
             synced = self.clocks.synced[touch.owners, touch.warps][:, None, None]
-            other = self.read_lane[cells] != touch.lanes[:, :, None]
+            other = readers.lane[cells] != touch.lanes[:, :, None]
             late |= own[:, None, :] & other & (reads >= synced)
         late &= reads > 0
         if not late.any():
             return
         at = np.argwhere(late)[0]
         warp = int(at[2])
-        op = self.ops[int(self.read_op[cells[tuple(at[:2])], warp])]
+        op = self.ops[int(readers.op[cells[tuple(at[:2])], warp])]
         if reads[tuple(at)] == READING:
             self.fail(touch, at[:2], f"which {op.name} of warp {warp} at {op.loc} may still read", _WAIT)
         self.fail(touch, at[:2], f"which warp {warp} has read at {op.loc}, {_UNKNOWN}", _MEET)
+
+    def seen(self, touch: Touch, agents: int) -> Any:
+        """What is known of the warps of the block whose memory it is, [entries, 1, warps]: of so many agents on."""
+        entries = np.arange(len(touch.rows))
+        return touch.known[entries, self.ranks[touch.rows], agents : agents + self.warps][:, None, :]
+
+    # -- proxies -------------------------------------------------------------------------------
 
     def against_unfenced(self, touch: Touch) -> None:
         """TMA or wgmma touch what threads have written."""
@@ -154,13 +178,36 @@ class SharedHistory:
         writer = self.writer[cells]
         ranks, agents = np.divmod(np.maximum(writer, 0), AGENTS)
         by_warp = (writer != NOBODY) & (agents < self.warps)
-        seen = self.clocks.of_agents(touch.known, ranks, np.where(by_warp, self.warps + agents, 0))
-        late = by_warp & (seen <= self.epoch[cells])
+        warps = np.where(by_warp, agents, 0)
+        late = by_warp & (self.clocks.of_agents(touch.known, ranks, self.warps + warps) <= self.epoch[cells])
+        if not late.any():
+            return
+        rows, known = touch.rows[:, None], self.clocks.of_agents(touch.known, ranks, warps)
+        late = self.fences.missing(late, rows, warps, self.lane[cells], self.epoch[cells], known)
         if late.any():
             at = np.argwhere(late)[0]
             op = self.ops[int(self.writer_op[cells[tuple(at)]])]
             who = self.agent(writer[tuple(at)])
             self.fail(touch, at, f"which {who} {_wrote(op)} at {op.loc} with no proxy fence since", _FENCE)
+
+    def against_unfenced_readers(self, touch: Touch) -> None:
+        """TMA overwrites what threads have read. Who knows of a fence knows of what came before it."""
+        if not self.readers.any:
+            return
+        cells = touch.cells
+        reads = self.readers.when[cells]
+        late = (reads >= self.seen(touch, self.warps)) & (reads > 0)
+        if not late.any():
+            return
+        self.against(self.readers, touch)
+        rows, warps, lanes = touch.rows[:, None, None], np.arange(self.warps), self.readers.lane[cells]
+        late = self.fences.missing(late, rows, warps, lanes, reads, self.seen(touch, 0))
+        if late.any():
+            at = np.argwhere(late)[0]
+            warp = int(at[2])
+            op = self.ops[int(self.readers.op[cells[tuple(at[:2])], warp])]
+            text = f"which warp {warp} has read at {op.loc} with no proxy fence since"
+            self.fail(touch, at[:2], text, _READ_FENCE)
 
     # -- what is remembered --------------------------------------------------------------------
 
@@ -171,7 +218,7 @@ class SharedHistory:
         self.epoch[cells] = self.clocks.now(touch.owners, touch.warps)[:, None]
         self.lane[cells] = lanes
         self.atomic[cells] = touch.kind == "atomic"
-        self.unfenced[np.broadcast_to(touch.owners[:, None], cells.shape), touch.warps[:, None], lanes] = True
+        self.fences.accessed(touch.op, touch.owners, touch.warps, lanes[:, 0])
         # Two lanes at one cell: the one that does not find itself there has lost.
         lost = (self.lane[cells] != lanes) | (self.writer[cells] % AGENTS != touch.warps[:, None])
         if lost.any() and touch.kind != "atomic":
@@ -187,31 +234,36 @@ class SharedHistory:
         """Reads come before the write, and so before all that comes after it."""
         self.writer[cells] = agents[:, None]
         self.writer_op[cells] = self.ops.number(op)
-        self.reads[cells] = 0
+        self.readers.forget(cells)
+        self.fetchers.forget(cells)
 
     def remember_reads(self, touch: Touch) -> None:
         assert touch.lanes is not None
+        readers, lanes = self.readers, touch.lanes
         warps = np.broadcast_to(touch.warps[:, None], touch.cells.shape)
         at = touch.cells, warps
-        again = self.reads[at] >= self.clocks.synced[touch.owners, touch.warps][:, None]
-        several = again & (self.read_lane[at] != touch.lanes)
-        # A read that has not ended stays one.
-        self.reads[at] = np.maximum(self.reads[at], self.clocks.now(touch.owners, touch.warps)[:, None])
-        self.read_lane[at] = np.where(several, MANY, touch.lanes)
+        again = readers.when[at] >= self.clocks.synced[touch.owners, touch.warps][:, None]
+        several = again & (readers.lane[at] != lanes)
+        readers.any = True
+        readers.when[at] = self.clocks.now(touch.owners, touch.warps)[:, None]
+        readers.lane[at] = np.where(several, MANY, lanes)
         # Two lanes at one cell: the one that does not find itself there is the other.
-        lost = (self.read_lane[at] != touch.lanes) & ~several
-        self.read_lane[touch.cells[lost], warps[lost]] = MANY
-        self.read_op[at] = self.ops.number(touch.op)
+        lost = (readers.lane[at] != lanes) & ~several
+        readers.lane[touch.cells[lost], warps[lost]] = MANY
+        readers.op[at] = self.ops.number(touch.op)
+        self.fences.accessed(touch.op, touch.owners, touch.warps, lanes[:, 0])
 
-    def begin_reading(self, touch: Touch) -> None:
+    def begin_reading(self, touch: Touch, lanes: Ints | int = 0) -> None:
+        """`lanes`: who will have waited for it."""
         at = touch.cells, touch.warps[:, None]
-        self.reads[at] = READING
-        self.read_op[at] = self.ops.number(touch.op)
+        self.fetchers.any = True
+        self.fetchers.when[at], self.fetchers.lane[at] = READING, lanes
+        self.fetchers.op[at] = self.ops.number(touch.op)
 
     def end_reading(self, cells: Ints, rows: Ints, warps: Ints) -> None:
         """These warps have waited for it."""
-        at = cells, warps[:, None]
-        self.reads[at] = np.where(self.reads[at] == READING, self.clocks.now(rows, warps)[:, None], self.reads[at])
+        at, when = (cells, warps[:, None]), self.fetchers.when
+        when[at] = np.where(when[at] == READING, self.clocks.now(rows, warps)[:, None], when[at])
         self.clocks.tick(*np.unique(np.stack([rows, warps]), axis=1))
 
     # -- names ---------------------------------------------------------------------------------

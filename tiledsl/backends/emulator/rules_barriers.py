@@ -299,11 +299,17 @@ class _ClusterArrived(Condition):
 # -- one warp --------------------------------------------------------------------------------------
 
 
-@rule(barriers.FenceInit, barriers.FenceProxy)
-def fence(c: Cohort, op: Op) -> None:
+@rule(barriers.FenceInit)
+def fence_init(c: Cohort, op: barriers.FenceInit) -> None:
     """Memory is one here; who checks the order wants to know."""
     if c.chunk.order is not None:
-        c.chunk.order.fence(c)
+        c.chunk.order.fence_inits(c)
+
+
+@rule(barriers.FenceProxy)
+def fence_proxy(c: Cohort, op: barriers.FenceProxy) -> None:
+    if c.chunk.order is not None:
+        c.chunk.order.fence_proxy(c)
 
 
 @rule(barriers.Elect)
