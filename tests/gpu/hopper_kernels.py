@@ -17,22 +17,28 @@ from tiledsl import (
     const,
     copy,
     f32,
+    fragment,
     grid,
+    load_matrix,
+    mma,
     persistent,
     ptx,
     role,
     shared,
+    store,
     store_tma,
     swizzle_128b,
     threads,
     tile,
     tile_kernel,
     tile_schedule,
+    tiles,
     tma_commit,
     tma_load,
     tma_prefetch,
     tma_wait,
     u64,
+    unroll,
     wgmma,
 )
 from tiledsl.dims import K, L, M, N, P, Q
@@ -126,6 +132,39 @@ def ring_gemm(
                 with ring.use(in_flight=1) as s:
                     acc = wgmma(s.a, s.b.T, acc)
             store_tma(acc.wait().to(bf16), C[t.m, t.n], via=out)
+
+
+@tile_kernel(arch="sm_90a")
+def ring_mma(
+    A: Global[bf16, M, K],
+    B: Global[bf16, K, N],
+    C: Global[bf16, M, N],
+    *,
+    BM: const = 128,
+    BN: const = 256,
+    BK: const = 64,
+    STAGES: const = 4,
+    GROUP: const = 8,
+    CM: const = 1,
+    CN: const = 1,
+):
+    """The same by ldmatrix and mma.sync: TMA overwrites what threads have read themselves."""
+    work = persistent(tile_schedule(M, N, K, tile=(BM, BN, BK), group=GROUP), cluster=Cluster(m=CM, n=CN))
+    ring = Ring(STAGES, a=shared((BM, BK), bf16, layout=swizzle_128b), b=shared((BK, BN), bf16, layout=swizzle_128b))
+    with role("load", registers=24, threads=1):
+        for t in work:
+            for k in t.k:
+                with ring.fill() as s:
+                    tma_load(A[t.m, k], s.a, multicast="n" if CN > 1 else "")
+                    tma_load(B[k, t.n], s.b, multicast="m" if CM > 1 else "")
+    with role("math", warpgroups=2, registers=240):
+        for t in work:
+            acc = fragment((BM, BN), f32, mma.m16n8k16.acc(warps=(2, 4)))
+            for _ in t.k:
+                with ring.use() as s:
+                    for kk in unroll(tiles(BK, 16)):
+                        acc = mma(load_matrix(s.a[:, kk], acc.a), load_matrix(s.b[kk, :], acc.b), acc)
+            store(acc.to(bf16), C[t.m, t.n], vec=4)
 
 
 @tile_kernel(arch="sm_90a")

@@ -15,7 +15,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "gemm"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 import hopper_kernels as h
+import plain_ring_programs as plain
 from programs import emulated, parity, raises, same_bits
 
 from tiledsl import row_major, swizzle_32b, swizzle_64b, swizzle_128b
@@ -185,6 +187,44 @@ def large_products() -> None:
                 C.fill_(float("nan"))
                 h.ring_gemm(A, B, C, **consts)
             assert bool(((C.double() - exact).abs() <= bound + 1e-40).all()), (m, n, depth, consts)
+
+
+def rings_that_threads_read_parity() -> None:
+    """By ldmatrix, as fragments and element by element; alone, in clusters, and besides products."""
+    for size in ((128, 128, 64), (200, 136, 72), (520, 264, 1024), (1000, 1000, 328)):
+        for consts in ({}, {"CM": 2}, {"CN": 2}, {"CM": 2, "CN": 2}, {"WARPGROUPS": 1, "INSTANCES": 2}):
+            parity(plain.by_mma_sync, *_problem(*size), **consts)
+    A = np.random.default_rng(0).standard_normal((1000, 2048), np.float32)
+    for way in ("fragment", "elements"):
+        parity(plain.sums, A, np.full((1000, 32), np.nan, np.float32), WAY=way)
+    A, B, _ = _problem(512, 64, 2000)
+    for in_flight in (0, 1):
+        C, S = np.full((512, 64), np.nan, np.float32), np.full(512, np.nan, np.float32)
+        parity(plain.read_besides, A, B, C, S, IN_FLIGHT=in_flight)
+        for first in (False, True):
+            parity(plain.mixed_uses, A, B, C, S, IN_FLIGHT=in_flight, FIRST=first, GROUPS=2)
+
+
+def rings_that_threads_read_under_load() -> None:
+    """TMA overtakes no read: every launch gives the same bits. Without the proxy fence that ends a use, 190 of 311
+    launches at 8192 were wrong on an H200, each in a few rows of 64 columns."""
+    import torch
+
+    for size, launches in ((4096, 400), (8192, 200)):
+        torch.manual_seed(size)
+        A, B = (torch.randn(size, size, device="cuda").bfloat16() for _ in range(2))
+        exact, of_absolutes = A.double() @ B.double(), A.double().abs() @ B.double().abs()
+        bound = 2.0**-8 * exact.abs() + size // 16 * 5.25 * 2.0**-23 * of_absolutes + 1e-40
+        for consts in ({}, {"CM": 2}, {"STAGES": 2}):
+            first, C = (torch.full((size, size), float("nan"), device="cuda", dtype=torch.bfloat16) for _ in range(2))
+            h.ring_mma(A, B, first, **consts)
+            assert bool(((first.double() - exact).abs() <= bound).all()), (size, consts)
+            wrong = torch.zeros((), device="cuda", dtype=torch.int64)
+            for _ in range(launches):
+                C.fill_(float("nan"))
+                h.ring_mma(A, B, C, **consts)
+                wrong += torch.ne(C, first).any()
+            assert not int(wrong), f"{int(wrong)} of {launches} launches at {size}, {consts}"
 
 
 def arrays_without_elements() -> None:
