@@ -236,7 +236,8 @@ def fence_mbarrier_init() -> None:
 def fence_proxy_async() -> None:
     """This thread's plain accesses to shared memory come before what TMA and wgmma do there later.
 
-    (PTX ISA: fence.proxy.async.)
+    Each thread that wrote what they touch makes one, and each that read what TMA overwrites; then a barrier or an
+    mbarrier lets the thread know that begins it. (PTX ISA: fence.proxy.async.)
     """
     raise only_in_kernel("ptx.fence_proxy_async()")
 

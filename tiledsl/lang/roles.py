@@ -79,7 +79,9 @@ class Ring(Generic[D]):
         """``with ring.use(in_flight=1) as s:`` waits until the next slot has been filled.
 
         The products of `wgmma` in the body are one group. Behind it, at most `in_flight` groups stay on their way, and
-        the slot of the one that has just ended is free; ``acc.wait()`` frees the others. Without products the slot is
-        free behind the body. (PTX ISA: mbarrier.try_wait, wgmma.commit_group, wgmma.wait_group, mbarrier.arrive.)
+        the slot of the one that has just ended is free; ``acc.wait()`` frees the others. Where threads read tiles
+        themselves, they make a proxy fence at the end of the body; of a ring without products each warp then hands the
+        slot back for itself. (PTX ISA: mbarrier.try_wait, wgmma.commit_group, wgmma.wait_group, fence.proxy.async,
+        mbarrier.arrive.)
         """
         raise only_in_kernel(".use()")

@@ -32,7 +32,8 @@ def tma_load(
 
     One thread executes it. Elements past the edge arrive as 0. In ``with ring.fill()`` the bytes count at the slot's
     barrier; elsewhere at ``mbarrier=(bars, i)``, which must expect them. The tile has the layout `row_major` or one of
-    `swizzle_128b`, `swizzle_64b`, `swizzle_32b`.
+    `swizzle_128b`, `swizzle_64b`, `swizzle_32b`. Outside of rings, threads that have read or written it themselves have
+    made a `ptx.fence_proxy_async` before.
 
     multicast: "m" (or "n"): the blocks of the cluster that are neighbours along m (along n) need the same tile: each
     loads its share of the rows, and all of them get it. hint: what becomes of the lines in the L2 cache.
