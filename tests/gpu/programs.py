@@ -322,7 +322,9 @@ def illegal_address() -> None:
 
 def illegal_address_from_numpy() -> None:
     X = np.zeros(64, np.float32)
-    raises(DeviceError, lambda: k.out_of_bounds(X, FAR, device="gpu"), "kernel out_of_bounds() accessed an illegal")
+    text = raises(DeviceError, lambda: k.out_of_bounds(X, FAR, device="gpu"), "kernel out_of_bounds() ")
+    # 8 GB on from where the driver has put X this time: nothing, or a window of another space.
+    assert "accessed an illegal" in text or "an address of the wrong space" in text, text
     k.fill(X, 2.0, device="emulator")
     assert (X == 2).all()  # the emulator needs no context
 

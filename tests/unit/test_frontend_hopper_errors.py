@@ -22,6 +22,7 @@ from tiledsl import (
     copy_async,
     f16,
     f32,
+    fragment,
     grid,
     i8,
     load_fragment,
@@ -48,6 +49,7 @@ from tiledsl import (
     tma_wait,
     u32,
     u64,
+    warp_id,
     wgmma,
 )
 from tiledsl.dims import K, M, N
@@ -674,6 +676,27 @@ def stores(C: Global[bf16, M, N], D: Global[f32, M, N]):
     store_tma(x, C[0:64, 0:96], via=W)  # error: store_tma() of 96 columns in chunks of 64
     store_tma(x, C[0:64, 0:96], via=S)  # error: store_tma(): S has no layout of its own
     store_tma(S, C[0:64, 0:96], via=W)  # error: store_tma() of a tile goes without via=
+
+
+@bad("as a whole, via=shared((64, 128), bf16, layout=swizzle_128b)")
+@tile_kernel(arch="sm_90a")
+def stores_of_warps_along_n(C: Global[bf16, M, N]):
+    grid(1)
+    threads(128)
+    acc = fragment((64, 128), bf16, mma.m16n8k16.acc(warps=(2, 2)))
+    W = shared((2, 64, 64), bf16, layout=swizzle_128b)
+    store_tma(acc, C[0:64, 0:128], via=W)  # error: a fragment held as mma.m16n8k16.acc(2, 2) in chunks of 64 columns
+
+
+@bad("or `if` one thread of math does it")
+@tile_kernel(arch="sm_90a")
+def loads_of_many_threads(A: Global[bf16, M, K]):
+    grid(1)
+    S, bars = shared((64, 64), bf16, layout=swizzle_128b), shared((1,), u64)
+    with role("math"):
+        if warp_id() == 0:
+            tma_load(A[0:64, 0:64], S, mbarrier=(bars, 0))
+        tma_load(A[0:64, 0:64], S, mbarrier=(bars, 0))  # error: tma_load() is executed by one thread, and the role math
 
 
 # -- targets and tensors ---------------------------------------------------------------------------

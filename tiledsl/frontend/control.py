@@ -258,10 +258,14 @@ def runtime_if(
     blocks: list[Block] = []
     envs: list[dict[str, Any]] = []
     for run in (then, orelse):
-        with frame.into(Block()) as block:
-            run()
-            blocks.append(block)
-            envs.append(frame.env)
+        frame.unit.conditions += 1
+        try:
+            with frame.into(Block()) as block:
+                run()
+                blocks.append(block)
+                envs.append(frame.env)
+        finally:
+            frame.unit.conditions -= 1
     builder.loc = loc
     merge = _Merge(condition, lambda: builder.scalar("not", condition))
     joined = {

@@ -35,7 +35,7 @@ class Unit:
     extents: run-time dimension names to (tensor value, axis). pipelined: where the `pipelined` loop begins whose body
     is being built. held: fragments' layouts, each with the line that asked for it, whose threads are still to be
     counted. dropped: tokens of copies that no name was given. raw_groups: does the author place groups of copies?
-    hopper: roles, rings and schedules.
+    conditions: how many run-time conditions stand around what is being built. hopper: roles, rings and schedules.
     """
 
     signature: Signature
@@ -53,6 +53,7 @@ class Unit:
     held: list[tuple[FragmentLayout, Loc]] = field(default_factory=list[tuple[FragmentLayout, Loc]])
     dropped: list[Value] = field(default_factory=list[Value])
     raw_groups: bool = False
+    conditions: int = 0
     cluster: tuple[int, int, int] = (1, 1, 1)
     hopper: Cooperation = field(default_factory=Cooperation)
     externals: dict[str, Callable[..., Any]] = field(default_factory=dict[str, Callable[..., Any]])

@@ -46,9 +46,10 @@ def store_tma(src: Memory[D] | Fragment[D], dst: Memory[D], via: Memory[D] | Non
     """``store_tma(acc.wait().to(bf16), C[t.m, t.n], via=out)``: a fragment to a view of a `Global`, in the background.
 
     via: a shared tile of rows x W or, as several buffers, n x rows x W, through which the fragment goes, W columns at a
-    time. The threads that hold the fragment wait until the buffers have been read, write their part (stmatrix, where
-    that is possible), and one of them begins the store. Nothing waits for its end: that is done before the role (or the
-    kernel) ends. in_flight: so many of the last calls used other buffers, whose stores need not have read them yet.
+    time; where warps lie along n, all at once: W is the fragment's width. The threads that hold the fragment wait until
+    the buffers have been read, write their part (stmatrix, where that is possible), and one of them, the role's first,
+    begins the store. Nothing waits for its end: that is done before the role (or the kernel) ends. in_flight: so many
+    of the last calls used other buffers, whose stores need not have read them yet.
 
     ``store_tma(S, C[m, n])`` begins to write a shared tile. One thread executes it, after a proxy fence and a barrier;
     it belongs to this thread's next `tma_commit`. Nothing is written past the edge. (PTX ISA: cp.async.bulk.tensor.)

@@ -130,6 +130,10 @@ def _buffers(call: Call, what: str, type_: FragmentType) -> list[View]:
         message = f"{what} of {rows} x {columns} elements by way of {describe(view)}"
         raise call.error(message, f"it has {rows} rows, or buffers of them: {example}")
     width: Any = view.dims[-1]
+    if type_.held_as.warps[1] > 1 and width != columns:
+        message = f"{what} of a fragment held as {type_.layout} in chunks of {width} columns"
+        fix = f"its warps lie along n, too, and have columns of different chunks: as a whole, {_example(type_, 1)}"
+        raise call.error(message, fix)
     if columns % width or width % INSTRUCTION_COLUMNS:
         divisors = [w for w in range(INSTRUCTION_COLUMNS, columns + 1, INSTRUCTION_COLUMNS) if columns % w == 0]
         near = [w for w in divisors if w <= width][-1:] + [w for w in divisors if w > width][:1]
@@ -141,12 +145,13 @@ def _buffers(call: Call, what: str, type_: FragmentType) -> list[View]:
     return [View(view.base, _moved(call, view, 0, number), view.axes[1:], view.dims[1:]) for number in numbers]
 
 
-def _example(type_: FragmentType) -> str:
-    """Two buffers as wide as the widest swizzle that divides the columns."""
+def _example(type_: FragmentType, buffers: int = 2) -> str:
+    """Buffers as wide as the widest swizzle that divides the columns; a single one has them all."""
     (rows, columns), size = type_.dims, type_.dtype.bytes
     span = next((span for span in SPANS if columns * size % span == 0), 0)
-    layout, width = (f"swizzle_{span}b", span // size) if span else ("row_major", columns)
-    return f"via=shared((2, {rows}, {width}), {type_.dtype}, layout={layout})"
+    layout = f"swizzle_{span}b" if span else "row_major"
+    dims = f"{rows}, {columns}" if buffers == 1 else f"{buffers}, {rows}, {span // size if span else columns}"
+    return f"via=shared(({dims}), {type_.dtype}, layout={layout})"
 
 
 def _columns(call: Call, view: View, first: int, count: int) -> View:

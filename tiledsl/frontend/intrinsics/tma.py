@@ -12,7 +12,7 @@ from tiledsl.frontend.intrinsics.barriers import compile_time_int, mbarrier_plac
 from tiledsl.frontend.intrinsics.tiles import copied_views
 from tiledsl.frontend.views import base_origin, memory_name, memory_type
 from tiledsl.ir.core import Value
-from tiledsl.ir.ops import control, tile, tma
+from tiledsl.ir.ops import tile, tma
 from tiledsl.ir.tensor_maps import GRAIN, MOST_EXTENT
 from tiledsl.ir.types import I32, INDEX, U16, U32, GlobalType, SharedType
 
@@ -111,22 +111,12 @@ def _check_layout(call: Call, what: str, view: View, box: Box) -> None:
 
 
 def refuse_many_threads(call: Call, what: str) -> None:
-    """An error in a role that is run by more than one thread."""
-    role = call.frame.unit.hopper.role
-    if role is not None and not role.one_thread:
+    """An error in a role that is run by more than one thread, unless a condition of the author's picks one."""
+    unit = call.frame.unit
+    role = unit.hopper.role
+    if role is not None and not role.one_thread and not unit.conditions:
         fix = f'give the loads a role of their own: role("load", threads=1); or `if` one thread of {role.name} does it'
-        if not _under_condition(call):
-            raise call.error(f"{what} is executed by one thread, and {role.shown} has {role.threads}", fix)
-
-
-def _under_condition(call: Call) -> bool:
-    """Does an `if` of the author's stand between the role and this place?"""
-    block = call.builder.block
-    while block is not None and block.parent is not None and not getattr(block.parent, "role", ()):
-        if isinstance(block.parent, control.If):
-            return True
-        block = getattr(block.parent, "parent", None)
-    return False
+        raise call.error(f"{what} is executed by one thread, and {role.shown} has {role.threads}", fix)
 
 
 @intrinsic(lang.tma_load)
