@@ -181,6 +181,30 @@ def test_every_orientation(gallery: ModuleType, format: str, orders: str) -> Non
         assert error <= bound
 
 
+@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("orders", ["NN", "TT"])
+def test_by_tma_the_bits_are_the_same(gallery: ModuleType, number: int, orders: str) -> None:
+    """`mma_fastest` adds up in one order, whoever copies; by TMA two processors have several tiles each, at edges. No
+    access is early, nothing is spilled."""
+    from mma_fastest import HALVES, add_bias
+    from reference import random_problem
+
+    kernel, consts = _load(_number(gallery, "mma_fastest")), HALVES[number][1]
+    A, B, C = random_problem(136, 776, 200, format="bf16")
+    A, B = (np.asfortranarray(X) if order == "T" else X for X, order in zip((A, B), orders, strict=True))
+    bias = np.linspace(-2, 2, 776, dtype=np.float32)
+    for alpha, beta in ((1.0, 0.0), (0.3, -1.7), (0.0, 2.0)):
+        found = []
+        for given in (consts, {**consts, "TMA": False, "STAGES": 2}):
+            out = np.ones_like(C)
+            given = {**given, "EPILOGUE": add_bias}
+            kernel._emulated((A, B, out, alpha, beta, bias), given, checks=True, processors=2)
+            found.append(out.view(np.uint16))
+        assert np.array_equal(*found)
+    used = kernel.compile(arch="sm_90a", **gallery.dtypes(kernel, "bf16"), **consts).resources
+    assert (used.spill_stores, used.spill_loads, used.stack) == (0, 0, 0)
+
+
 def test_an_epilogue_function(gallery: ModuleType) -> None:
     """A bias for each column, and any function of one's own."""
     from mma_fastest import add_bias

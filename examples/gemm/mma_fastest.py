@@ -4,6 +4,10 @@ Eight warps of 64 x 64 share a tile of 128 x 256: for 16 k a warp's 32 instructi
 with larger block tiles a smaller part of the traffic is copying. Blocks are numbered in bands of GROUP rows of tiles,
 so that those that run at the same time share operands in the L2 cache.
 
+With TMA, where A, B and the rows of C are aligned to 16 bytes, a thread does nothing but copy: no warp spends
+registers or issue slots on it, and none waits for another, as at a barrier. Blocks stay, one an SM: the first copies
+of the next tile are under way while this one's result leaves, and that leaves by itself.
+
 The operands' dtype decides the instruction (`PRODUCTS`). f32 operands are multiplied as tf32: the tensor cores ignore
 their low 13 bits. Results accumulate in f32, integers in i32, f64 in f64.
 """
@@ -11,6 +15,8 @@ their low 13 bits. Results accumulate in f32, integers in i32, f64 in f64.
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from hopper_tiles import as_stored, matrix
+from hopper_tiles import staging as matrix_staging
 from matrix_tiles import PRODUCTS, fetch, scaled, slot, staging, widest
 
 from tiledsl import (
@@ -19,7 +25,10 @@ from tiledsl import (
     Global,
     Memory,
     Number,
+    Ring,
     Scalar,
+    SharedTile,
+    barrier,
     cdiv,
     const,
     coordinates,
@@ -27,19 +36,32 @@ from tiledsl import (
     fragment,
     grid,
     index,
+    lane_id,
     load_fragment,
     load_matrix,
     minimum,
     mma,
+    persistent,
     pipelined,
+    ptx,
+    role,
+    shared,
     store,
+    store_tma,
+    swizzle_128b,
     tf32,
     threads,
     tile,
     tile_function,
     tile_kernel,
+    tile_schedule,
     tiles,
+    tma_load,
+    tma_wait,
+    u32,
+    u64,
     unroll,
+    warp_id,
 )
 from tiledsl.backends.ptx.targets import target_named
 from tiledsl.dims import K, M, N
@@ -75,6 +97,13 @@ DEEP: Choices = ((96, {"BN": 128, "WARPS": (2, 2), "BK": 128, "STAGES": 3}),)
 ALONG_K: dict[str, Choices] = {"i8": DEEP, "u8": DEEP, "tf32": SMALL_TF32}
 """The same where both operands lie along k."""
 
+HALVES: tuple[tuple[float, dict[str, Any]], ...] = (
+    (1.0, {"BK": 64, "STAGES": 3, "GROUP": 16, "TMA": True}),
+    (0.93, {"BN": 192, "BK": 64, "STAGES": 4, "TMA": True}),
+    (0.735, {"BN": 128, "BK": 64, "STAGES": 4, "TMA": True}),
+)
+"""For 16 bits on an H200, by TMA: how fast the loop is, relative to the first, and consts."""
+
 Epilogue = Callable[[Fragment[Any], Any, Fragment[index]], Fragment[Any]]
 
 
@@ -108,24 +137,73 @@ def in_bands(i: index, rows: index, columns: index, height: int) -> tuple[index,
 
 
 def within_registers(
-    BM: int, BN: int, BK: int, warps: tuple[int, int], size: int, across: tuple[bool, bool], vec: int, out: int
+    BM: int,
+    BN: int,
+    BK: int,
+    warps: tuple[int, int],
+    size: int,
+    across: tuple[bool, bool],
+    vec: int,
+    out: int,
+    single: bool,
 ) -> tuple[int, int, tuple[int, int]]:
     """Columns and depth of a block's tile, and its warps: as asked, or less where the registers would not suffice.
 
     size: bytes of an element of A and B. across: whether A, B lie across k. vec: bytes of their narrowest copy; out:
-    bytes of a copy of C's rows. Found by compiling: a thread of a warp of 64 x 64 keeps 128 sums, and beside them an
-    address for each of its copies of a step. With copies of 8 bytes a step has half the k; with narrower ones, or with
-    those of 4-byte elements, a thread has room for 64 sums only, also where single bytes are gathered for both
-    operands, and for most narrow C. Then more warps share the tile or, where there are eight, it has half the columns.
+    bytes of a copy of C's rows; single: C lies along columns, which go one by one. Found by compiling: a thread of a
+    warp of 64 x 64 keeps 128 sums, and beside them an address for each of its copies of a step. With copies of 8 bytes
+    a step has half the k; with narrower ones, or with those of 4-byte elements, a thread has room for 64 sums only,
+    also where single bytes are gathered for both operands, and for most narrow C. Then more warps share the tile or,
+    where there are eight, it has half the columns.
     """
     depth = BK if vec >= 16 else min(BK, 32 if size <= 2 else 16)
     gathers = size == 1 and all(across)
-    crowded = out < 8 and (across[0] or vec < 16) if size == 2 else out < 16
+    crowded = out < 8 and (across[0] or vec < 16 or single) if size == 2 else out < 16
     count = warps[0] * warps[1]
     sums = BM * BN // (32 * count)
     if sums < 128 or not (vec < (8 if size <= 2 else 16) or gathers or crowded):
         return BN, depth, warps
     return (BN, depth, (warps[0], 2 * warps[1])) if count <= 4 else (BN // 2, depth, warps)
+
+
+@tile_function
+def multiply(As: Memory[Any], Bs: Memory[Any], acc: Fragment[Any], depth: int, step: int) -> Fragment[Any]:
+    """acc plus the product of two tiles in shared memory with `depth` of k, `step` of them an instruction."""
+    for kk in unroll(tiles(depth, step)):
+        a, b = operand(As[:, kk], acc.a), operand(Bs[kk, :], acc.b)
+        if As.dtype is f32:
+            a, b = a.bitcast(tf32), b.bitcast(tf32)
+        acc = mma(a, b, acc)
+    return acc
+
+
+@tile_function
+def by_tma(X: Memory[Any]) -> bool:
+    """Can TMA take X? Its rows and its address are multiples of 16 bytes."""
+    return X.unit >= 0 and X.align >= 16
+
+
+@tile_function
+def begin(arrived: SharedTile[u64]):
+    """An mbarrier for one load at a time."""
+    if warp_id() == 0 and lane_id() == 0:
+        ptx.mbarrier_init(arrived, 0, count=1)
+        ptx.fence_mbarrier_init()
+    barrier()
+
+
+LEADER = 4
+"""The first warp of the role that multiplies: its first lane begins what `store_tma` stores."""
+
+
+@tile_function
+def load_by_tma(src: Memory[D], dst: SharedTile[D], arrived: SharedTile[u64], parity: u32):
+    """Fills a tile from which `store_tma` has stored before; all threads of the role wait for it."""
+    if warp_id() == LEADER and lane_id() == 0:
+        tma_wait(0, read=True)
+        ptx.mbarrier_expect_tx(arrived, 0, bytes=dst.shape[0] * dst.shape[1] * dst.dtype.bytes)
+        tma_load(src, dst, mbarrier=(arrived, 0))
+    ptx.mbarrier_wait(arrived, 0, parity=parity)
 
 
 @tile_kernel
@@ -143,40 +221,79 @@ def mma_fastest(
     WARPS: Const[tuple[int, int]] = (2, 4),
     STAGES: const = 4,
     GROUP: const = 8,
+    TMA: Const[bool] = False,
     EPILOGUE: Const[Epilogue] = plain,
 ):
     product, kind = PRODUCTS[A.dtype]
-    vec, out = min(widest(A), widest(B)), widest(C) if C.unit == 1 else C.dtype.bytes
-    across = (A.unit == 0, B.unit == 1)
-    width, depth, warps = within_registers(BM, BN, BK, WARPS, A.dtype.bytes, across, vec, out)
-    rows, columns = cdiv(M, BM), cdiv(N, width)
-    by, bx = in_bands(grid(cdiv(M, BM) * cdiv(N, width)), rows, columns, GROUP)
-    threads(32 * warps[0] * warps[1])
-    m, n = tile(by, BM), tile(bx, width)
-    At, Bt = staging(A, BM, depth), staging(B, depth, width)
-    As, Bs, Cs = slot(At, A, 0), slot(Bt, B, 0), slot(staging(C, BM, width, over=(At, Bt)), C, 0)
-    acc = fragment((BM, width), kind, product.acc(warps=warps))
-    if alpha != 0:
-        for k in pipelined(tiles(K, depth), stages=STAGES):
-            fetch(A[m, k], As, widest(A))
-            fetch(B[k, n], Bs, widest(B))
-            for kk in unroll(tiles(depth, product.shape.k)):
-                a, b = operand(As[:, kk], acc.a), operand(Bs[kk, :], acc.b)
-                if A.dtype is f32:
-                    a, b = a.bitcast(tf32), b.bitcast(tf32)
-                acc = mma(a, b, acc)
-    result = scaled(acc, C[m, n], Cs, widest(C), kind(alpha), kind(beta))
-    result = EPILOGUE(result, bias, n.start + coordinates(acc)[1])
-    store(result.to(C.dtype), C[m, n], via=Cs, vec=widest(C))
+    if TMA and by_tma(A) and by_tma(B) and by_tma(C) and C.unit == 1:
+        work = persistent(tile_schedule(M, N, K, (BM, BN, BK), GROUP))
+        ring = Ring(STAGES, a=matrix_staging(A, BM, BK), b=matrix_staging(B, BK, BN))
+        Cs, arrived = shared((BM, BN), C.dtype, layout=swizzle_128b), shared((1,), u64)
+        begin(arrived)
+        with role("load", registers=24, threads=1):
+            for t in work:
+                if alpha != 0:
+                    for k in t.k:
+                        with ring.fill() as s:
+                            tma_load(as_stored(A[t.m, k]), s.a)
+                            tma_load(as_stored(B[k, t.n]), s.b)
+        with role("math", warpgroups=WARPS[0] * WARPS[1] // 4, registers=240):
+            parity = u32(0)
+            for t in work:
+                acc = fragment((BM, BN), kind, product.acc(warps=WARPS))
+                if alpha != 0:
+                    for _ in t.k:
+                        with ring.use() as s:
+                            acc = multiply(matrix(s.a, A), matrix(s.b, B), acc, BK, product.shape.k)
+                            ptx.fence_proxy_async()
+                result = kind(alpha) * acc
+                if beta != 0:
+                    load_by_tma(C[t.m, t.n], Cs, arrived, parity)
+                    two = 2 * C.dtype.bytes
+                    result = kind(beta) * load_fragment(Cs, acc.layout, vec=two).to(kind) + result
+                    parity = parity ^ 1
+                result = EPILOGUE(result, bias, t.n.start + coordinates(acc)[1])
+                store_tma(result.to(C.dtype), C[t.m, t.n], via=Cs)
+    else:
+        vec, out = min(widest(A), widest(B)), widest(C) if C.unit == 1 else C.dtype.bytes
+        across = (A.unit == 0, B.unit == 1)
+        single = C.unit != 1 and widest(C) == C.dtype.bytes
+        width, depth, warps = within_registers(BM, BN, BK, WARPS, A.dtype.bytes, across, vec, out, single)
+        rows, columns = cdiv(M, BM), cdiv(N, width)
+        by, bx = in_bands(grid(cdiv(M, BM) * cdiv(N, width)), rows, columns, GROUP)
+        threads(32 * warps[0] * warps[1])
+        m, n = tile(by, BM), tile(bx, width)
+        At, Bt = staging(A, BM, depth), staging(B, depth, width)
+        As, Bs, Cs = slot(At, A, 0), slot(Bt, B, 0), slot(staging(C, BM, width, over=(At, Bt)), C, 0)
+        acc = fragment((BM, width), kind, product.acc(warps=warps))
+        if alpha != 0:
+            for k in pipelined(tiles(K, depth), stages=STAGES):
+                fetch(A[m, k], As, widest(A))
+                fetch(B[k, n], Bs, widest(B))
+                acc = multiply(As, Bs, acc, depth, product.shape.k)
+        result = scaled(acc, C[m, n], Cs, widest(C), kind(alpha), kind(beta))
+        result = EPILOGUE(result, bias, n.start + coordinates(acc)[1])
+        store(result.to(C.dtype), C[m, n], via=Cs, vec=widest(C))
 
 
-def choose(m: int, n: int, k: int, format: str = "bf16", arch: str = "", along_k: bool = False) -> dict[str, Any]:
-    """The consts for a product of m x n x k in `format`: the fastest ones that fit in `arch`'s shared memory.
+def choose(
+    m: int, n: int, k: int, format: str = "bf16", arch: str = "", along_k: bool = False, processors: int = 132
+) -> dict[str, Any]:
+    """The consts for a product of m x n x k in `format`: the fastest ones that fit in `arch`'s shared memory; by TMA
+    those with which the busiest of `processors` SMs is done first.
 
     arch: by default the GPU that is there, or else an H200. along_k: both operands lie along k.
     """
     gpu = available()
     target = target_named(arch or (gpu.target_of(gpu.current_device()) if gpu else "sm_90a"))
+    if target.name == "sm_90a" and format in ("bf16", "f16"):
+
+        def clocks(choice: tuple[float, dict[str, Any]]) -> float:
+            speed, consts = choice
+            width: int = consts.get("BN", 256)
+            return cdiv(cdiv(m, 128) * cdiv(n, width), processors) * width / speed
+
+        return min(HALVES, key=clocks)[1]
     choices = ALONG_K.get(format, CHOICES[format]) if along_k else CHOICES[format]
     return next(consts for kilobytes, consts in choices if kilobytes << 10 <= target.shared_per_block)
 

@@ -36,7 +36,20 @@ def main(name: str, format: str) -> None:
                 parity(kernel, *as_given(kernel, *turned), **consts)
     if name == "hopper_fastest":
         tuned(kernel, format)
+    if name == "mma_fastest" and format in ("bf16", "f16"):
+        by_tma(kernel, format)
     print("done")
+
+
+def by_tma(kernel: Any, format: str) -> None:
+    """Every choice of consts with TMA, several tiles a block; scaled, added to, and with an epilogue function."""
+    from mma_fastest import HALVES, add_bias  # type: ignore[import-not-found]
+
+    A, B, C = random_problem(264, 4104, 328, format=format)
+    bias = np.linspace(-2, 2, 4104, dtype=np.float32)
+    for _, consts in HALVES:
+        parity(kernel, A, B, C.copy(), **consts)
+        parity(kernel, A, B, np.ones_like(C), 0.3, -1.7, bias, EPILOGUE=add_bias, **consts)
 
 
 def tuned(kernel: Any, format: str) -> None:
