@@ -245,7 +245,6 @@ def mma_fastest(
                     for _ in t.k:
                         with ring.use() as s:
                             acc = multiply(matrix(s.a, A), matrix(s.b, B), acc, BK, product.shape.k)
-                            ptx.fence_proxy_async()
                 result = kind(alpha) * acc
                 if beta != 0:
                     load_by_tma(C[t.m, t.n], Cs, arrived, parity)
