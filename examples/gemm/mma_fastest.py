@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from hopper_tiles import as_stored, matrix
 from hopper_tiles import staging as matrix_staging
-from matrix_tiles import PRODUCTS, fetch, scaled, slot, staging, widest
+from matrix_tiles import PRODUCTS, fetch, of_tile, scaled, slot, staging, widest
 
 from tiledsl import (
     Const,
@@ -25,6 +25,7 @@ from tiledsl import (
     Global,
     Memory,
     Number,
+    Range,
     Ring,
     Scalar,
     SharedTile,
@@ -167,14 +168,45 @@ def within_registers(
 
 
 @tile_function
-def multiply(As: Memory[Any], Bs: Memory[Any], acc: Fragment[Any], depth: int, step: int) -> Fragment[Any]:
+def operands(S: Memory[Any], T: Memory[Any], k: Range, acc: Fragment[Any]) -> tuple[Fragment[Any], Fragment[Any]]:
+    """The columns k of S and the rows k of T, both in shared memory, as operands of a product that is added to acc."""
+    a, b = operand(S[:, k], acc.a), operand(T[k, :], acc.b)
+    return (a.bitcast(tf32), b.bitcast(tf32)) if S.dtype is f32 else (a, b)
+
+
+@tile_function
+def multiply(S: Memory[Any], T: Memory[Any], acc: Fragment[Any], depth: int, step: int) -> Fragment[Any]:
     """acc plus the product of two tiles in shared memory with `depth` of k, `step` of them an instruction."""
-    for kk in unroll(tiles(depth, step)):
-        a, b = operand(As[:, kk], acc.a), operand(Bs[kk, :], acc.b)
-        if As.dtype is f32:
-            a, b = a.bitcast(tf32), b.bitcast(tf32)
+    for k in unroll(tiles(depth, step)):
+        a, b = operands(S, T, k, acc)
         acc = mma(a, b, acc)
     return acc
+
+
+@tile_function
+def first_operands(ring: Any, slot: index, A: Any, B: Any, acc: Any, step: int) -> tuple[Fragment[Any], Fragment[Any]]:
+    """What the first instructions of a slot multiply."""
+    s = ring.slot(slot)
+    return operands(matrix(s.a, A), matrix(s.b, B), tile(0, step), acc)
+
+
+@tile_function
+def multiply_slot(
+    ring: Any, now: index, A: Any, B: Any, a: Any, b: Any, acc: Any, depth: int, step: int
+) -> tuple[Any, Any, index, Any]:
+    """acc plus the product of slot `now`, whose first operands are a and b; those of the next slot, and its number.
+
+    They are loaded before the last instructions of this one: while a warp waits for them, it has these to issue.
+    """
+    s = ring.slot(now)
+    for k in unroll(tiles(depth - step, step)):
+        next_a, next_b = operands(matrix(s.a, A), matrix(s.b, B), k + step, acc)
+        acc = mma(a, b, acc)
+        a, b = next_a, next_b
+    then = ring.take()
+    next_a, next_b = first_operands(ring, then, A, B, acc, step)
+    ring.free(now)
+    return next_a, next_b, then, mma(a, b, acc)
 
 
 @tile_function
@@ -230,6 +262,7 @@ def mma_fastest(
         ring = Ring(STAGES, a=matrix_staging(A, BM, BK), b=matrix_staging(B, BK, BN))
         Cs, arrived = shared((BM, BN), C.dtype, layout=swizzle_128b), shared((1,), u64)
         begin(arrived)
+        step = product.shape.k
         with role("load", registers=24, threads=1):
             for t in work:
                 if alpha != 0:
@@ -237,19 +270,22 @@ def mma_fastest(
                         with ring.fill() as s:
                             tma_load(as_stored(A[t.m, k]), s.a)
                             tma_load(as_stored(B[k, t.n]), s.b)
+            with ring.fill() as s:  # what is taken ahead at the very end, and not multiplied
+                tma_load(as_stored(A[tile(0, BM), tile(0, BK)]), s.a)
+                tma_load(as_stored(B[tile(0, BK), tile(0, BN)]), s.b)
         with role("math", warpgroups=WARPS[0] * WARPS[1] // 4, registers=240):
+            held, now = product.acc(warps=WARPS), ring.take()
+            a, b = first_operands(ring, now, A, B, held, step)
             parity = u32(0)
             for t in work:
-                acc = fragment((BM, BN), kind, product.acc(warps=WARPS))
+                acc = fragment((BM, BN), kind, held)
                 if alpha != 0:
                     for _ in t.k:
-                        with ring.use() as s:
-                            acc = multiply(matrix(s.a, A), matrix(s.b, B), acc, BK, product.shape.k)
+                        a, b, now, acc = multiply_slot(ring, now, A, B, a, b, acc, BK, step)
                 result = kind(alpha) * acc
                 if beta != 0:
                     load_by_tma(C[t.m, t.n], Cs, arrived, parity)
-                    two = 2 * C.dtype.bytes
-                    result = kind(beta) * load_fragment(Cs, acc.layout, vec=two).to(kind) + result
+                    result = kind(beta) * of_tile(Cs, acc).to(kind) + result
                     parity = parity ^ 1
                 result = EPILOGUE(result, bias, t.n.start + coordinates(acc)[1])
                 store_tma(result.to(C.dtype), C[t.m, t.n], via=Cs)

@@ -182,3 +182,52 @@ def read_besides(
                         total += s.a[row, i].to(f32)
             store_tma(acc.wait(), C[t.m, t.n], via=out)
             S.put(t.m.start + row, total)
+
+
+@tile_kernel(arch="sm_90a")
+def loads_ahead(
+    A: Global[bf16, M, K],
+    B: Global[bf16, N, K],
+    C: Global[bf16, M, N],
+    *,
+    STAGES: const = 2,
+    CM: const = 1,
+    FREES: Const[str] = "last",
+) -> None:
+    """C = A B^T; operands are loaded before the products of those before them, also out of the next slot.
+
+    FREES: "last", each slot when all of it has been read; "next" or "early", wrongly.
+    """
+    work = persistent(tile_schedule(M, N, K, tile=(64, 64, 64)), cluster=Cluster(m=CM))
+    ring = Ring(STAGES, a=shared((64, 64), bf16, layout=swizzle_128b), b=shared((64, 64), bf16, layout=swizzle_128b))
+    with role("load", threads=1):
+        for t in work:
+            for k in t.k:
+                with ring.fill() as s:
+                    tma_load(A[t.m, k], s.a)
+                    tma_load(B[t.n, k], s.b, multicast="m")
+        with ring.fill() as s:
+            tma_load(A[0:64, 0:64], s.a)
+            tma_load(B[0:64, 0:64], s.b, multicast="m")
+    with role("math"):
+        acc = fragment((64, 64), f32, mma.m16n8k16.acc(warps=(2, 2)))
+        now = ring.take()
+        a, b = load_matrix(ring.slot(now).a[:, 0:16], acc.a), load_matrix(ring.slot(now).b.T[0:16, :], acc.b)
+        for t in work:
+            acc = fragment((64, 64), f32, mma.m16n8k16.acc(warps=(2, 2)))
+            for _ in t.k:
+                s = ring.slot(now)
+                if FREES == "early":
+                    ring.free(now)
+                for k in unroll(tiles(48, 16)):
+                    next_a, next_b = load_matrix(s.a[:, k + 16], acc.a), load_matrix(s.b.T[k + 16, :], acc.b)
+                    acc = mma(a, b, acc)
+                    a, b = next_a, next_b
+                then = ring.take()
+                next_a = load_matrix(ring.slot(then).a[:, 0:16], acc.a)
+                next_b = load_matrix(ring.slot(then).b.T[0:16, :], acc.b)
+                if FREES != "early":
+                    ring.free(now if FREES == "last" else then)
+                acc = mma(a, b, acc)
+                now, a, b = then, next_a, next_b
+            store(acc.to(bf16), C[t.m, t.n])

@@ -495,6 +495,59 @@ def tiles_of_rings(A: Global[bf16, M, K], n: u32):
     threads(128)
 
 
+@bad("all uses of a ring have one in_flight")
+@tile_kernel(arch="sm_90a")
+def slots_taken_and_freed(A: Global[bf16, M, K]):
+    grid(1)
+    ring, other = Ring(2, a=tile_of()), Ring(2, a=tile_of())
+    ring.take()  # error: ring.take() outside of a role
+    with role("load", threads=1):
+        with ring.fill() as s:
+            tma_load(A[0:64, 0:64], s.a)
+        with other.fill() as s:
+            tma_load(A[0:64, 0:64], s.a)
+        ring.take()  # error: ring.take() in the role load, whose body one thread runs
+    with role("math"):
+        ring.free(0)  # error: ring.free() of a ring of which no slot was taken before
+        i = ring.take()
+        x = load_fragment(ring.slot(i).a, mma.m16n8k16.acc(warps=(4, 1)))
+        y = ring.slot(i).b  # error: the slot of a ring has no attribute b
+        ring.slot(1)  # error: ring.slot() takes the number of a slot, got the compile-time value 1
+        ring.free(i)
+        with other.use(in_flight=1) as s:
+            x = load_fragment(s.a, mma.m16n8k16.acc(warps=(4, 1)))
+        other.take()  # error: ring.take(), which leaves no products on their way, and elsewhere in_flight=1
+    with role("more"):
+        j = ring.take()  # error: this ring is used by the role math already, and now by the role more
+
+
+@bad("ring.free(i), when slot i has been read")
+@tile_kernel(arch="sm_90a")
+def slots_taken_for_ever(A: Global[bf16, M, K]):
+    grid(1)
+    ring = Ring(2, a=tile_of())
+    with role("load", threads=1):
+        with ring.fill() as s:
+            tma_load(A[0:64, 0:64], s.a)
+    with role("math"):
+        i = ring.take()  # error: slots of this ring are taken here, and never handed back
+        x = load_fragment(ring.slot(i).a, mma.m16n8k16.acc(warps=(4, 1)))
+
+
+@bad("instances go past each other's slots, one use for each tile along k: ring.use()")
+@tile_kernel(arch="sm_90a")
+def slots_taken_by_instances(A: Global[bf16, M, K]):
+    grid(1)
+    ring = Ring(2, a=tile_of())
+    with role("load", threads=1):
+        with ring.fill() as s:
+            tma_load(A[0:64, 0:64], s.a)
+    with role("pair", instances=2):
+        i = ring.take()  # error: ring.take() in the role pair, which has 2 instances
+        x = load_fragment(ring.slot(i).a, mma.m16n8k16.acc(warps=(4, 1)))
+        ring.free(i)
+
+
 @bad("use the tiles of its slots, s.a; or give the ring a tile of its own")
 @tile_kernel(arch="sm_90a")
 def tile_of_a_ring_used_besides(A: Global[bf16, M, K]):

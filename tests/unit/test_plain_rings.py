@@ -152,6 +152,7 @@ def test_slots_of_a_mixed_ring_become_free_in_order() -> None:
         *((programs.read_besides, {"IN_FLIGHT": i}) for i in (0, 1)),
         (hopper_programs.from_registers, {}),
         (programs.by_mma_sync, {"CM": 2}),
+        (programs.loads_ahead, {"STAGES": 3}),
     ],
 )
 def test_ptxas_makes_no_remark(kernel: Any, consts: dict[str, Any]) -> None:
@@ -202,6 +203,23 @@ def test_matrices_out_of_a_ring(consts: dict[str, Any]) -> None:
     np.testing.assert_array_equal(C, product_of(A, B).astype(ml_dtypes.bfloat16))
 
 
+@pytest.mark.parametrize("consts", [{}, {"STAGES": 3}, {"CM": 2}])
+def test_operands_of_the_next_slot(consts: dict[str, Any]) -> None:
+    """A slot is taken while the one before it is still read."""
+    A, B = problem(264, 136, 200)
+    C = np.full((264, 136), 7, ml_dtypes.bfloat16)
+    programs.loads_ahead._emulated((A, B, C), consts, checks=True, processors=2)
+    np.testing.assert_array_equal(C, product_of(A, B).astype(ml_dtypes.bfloat16))
+
+
+@pytest.mark.parametrize(("frees", "found"), [("early", r"which warp [4-7] has read at"), ("next", "deadlock")])
+def test_slots_handed_back_wrongly(frees: str, found: str) -> None:
+    A, B = problem(128, 128, 328)
+    C = np.zeros((128, 128), ml_dtypes.bfloat16)
+    with pytest.raises(HazardError, match=found):
+        programs.loads_ahead._emulated((A, B, C), {"FREES": frees}, checks=True, processors=1)
+
+
 @pytest.mark.parametrize("way", ["fragment", "elements"])
 def test_fragments_and_elements_out_of_a_ring(way: str) -> None:
     A = np.random.default_rng(0).integers(-4, 5, (200, 256)).astype(np.float32)
@@ -238,6 +256,7 @@ TAKEN_OUT: dict[str, tuple[Any, dict[str, Any]]] = {
     "ldmatrix": (programs.by_mma_sync, {}),
     "instances": (programs.by_mma_sync, {"WARPGROUPS": 1, "INSTANCES": 2}),
     "cluster": (programs.by_mma_sync, {"CM": 2}),
+    "ahead": (programs.loads_ahead, {}),
     "fragments": (programs.sums, {"WAY": "fragment"}),
     "elements": (programs.sums, {"WAY": "elements"}),
     "mixed": (programs.mixed_uses, {"GROUPS": 2}),
@@ -249,10 +268,10 @@ ORDERING = (barriers.FenceProxy, barriers.Arrive, barriers.Wait)
 
 def arguments_of(program: Any, consts: dict[str, Any]) -> tuple[Array, ...]:
     """Several tiles for each block, or cluster, of one processor."""
-    A, B = problem(256 if "GROUPS" in consts else 128, 128 if program is programs.by_mma_sync else 64, 328)
+    A, B = problem(256 if "GROUPS" in consts else 128, 64 if consts.keys() & {"GROUPS", "IN_FLIGHT"} else 128, 328)
     if program is programs.sums:
         return A[:, :320].astype(np.float32), np.zeros((len(A), 32), np.float32)
-    if program is programs.by_mma_sync:
+    if program in (programs.by_mma_sync, programs.loads_ahead):
         return A, B, np.zeros((len(A), len(B)), ml_dtypes.bfloat16)
     return A, B, np.zeros((len(A), len(B)), np.float32), np.zeros(len(A), np.float32)
 

@@ -86,7 +86,8 @@ class RingObject(LanguageObject):
 
     number: of the ring in the kernel, which names its state. in_flight: as its uses say. multicast: the axes of the
     cluster along which its tiles are shared. inits, releases: ops that `finish` completes. read: tiles that uses ask
-    for. products: do any read them? waits: for those of other uses, should there be any, by uses without.
+    for. products: do any read them? waits: for those of other uses, should there be any, by uses without. takes: where
+    slots are taken by `take`; frees: is one handed back by `free`?
     """
 
     number: int
@@ -104,10 +105,14 @@ class RingObject(LanguageObject):
     read: set[str] = field(default_factory=set[str])
     products: bool = False
     waits: list[Op] = field(default_factory=list[Op])
+    takes: list[Loc] = field(default_factory=list[Loc])
+    frees: bool = False
 
     described_by = lang.Ring
     shown = "a ring"
-    offers = "it has .fill() and .use(); its tiles are those of the slot: `with ring.fill() as s:` s.a"
+    offers = (
+        "it has .fill(), .use(), .take(), .slot(i), .free(i); its tiles are the slot's: `with ring.fill() as s:` s.a"
+    )
 
     @property
     def filling(self) -> str:

@@ -85,3 +85,23 @@ class Ring(Generic[D]):
         mbarrier.arrive.)
         """
         raise only_in_kernel(".use()")
+
+    def take(self) -> index:
+        """``i = ring.take()`` waits until the next slot has been filled, and gives its number.
+
+        Both ends of a use, where one does not fit into a region: the first operands of the next slot, say, are loaded
+        before the last products of this one. Slots are taken in the order in which they are filled, and handed back by
+        `free`. In a role with one instance. (PTX ISA: mbarrier.try_wait.)
+        """
+        raise only_in_kernel(".take()")
+
+    def slot(self, number: index) -> Slot[D]:
+        """The slot of this number, which was taken and not handed back: ``ring.slot(i).a``."""
+        raise only_in_kernel(".slot()")
+
+    def free(self, number: index) -> None:
+        """``ring.free(i)`` hands a slot back that was taken, after a proxy fence: all threads of the role have read it.
+
+        (PTX ISA: fence.proxy.async, mbarrier.arrive.)
+        """
+        raise only_in_kernel(".free()")

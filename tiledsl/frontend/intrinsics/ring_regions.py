@@ -1,4 +1,7 @@
-"""``with ring.fill()`` and ``with ring.use()``: a slot of a ring is waited for, filled or used, and handed on."""
+"""``with ring.fill()`` and ``with ring.use()``: a slot of a ring is waited for, filled or used, and handed on.
+
+`take` and `free` are both ends of a use by themselves.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable
 
 from tiledsl import lang
-from tiledsl.frontend.bindings import Region, View
+from tiledsl.frontend.bindings import Region, View, describe
 from tiledsl.frontend.calls import Call, intrinsic
 from tiledsl.frontend.frame import Frame
 from tiledsl.frontend.hopper import RingObject, RoleObject, SlotObject
@@ -102,23 +105,23 @@ def _fill(call: Call) -> Region:
 def _claim(call: Call, ring: RingObject, verb: str) -> RoleObject:
     """The role that fills, or uses, the ring: one alone."""
     state = call.frame.unit.hopper
-    role, what = state.role, f"ring.{verb}()"
+    role, what, fills = state.role, f"ring.{verb}()", verb == "fill"
     if role is None:
-        raise call.error(f"{what} outside of a role", f'with role("{"load" if verb == "fill" else "math"}", ...):')
+        raise call.error(f"{what} outside of a role", f'with role("{"load" if fills else "math"}", ...):')
     around: list[Any] = [state.fill] if state.fill is not None else state.use.chain if state.use is not None else []
     if ring in [region.ring for region in around]:
         raise call.error(f"{what} inside a region of the same ring", "a slot is used once at a time")
-    if verb == "fill" and not role.one_thread:
+    if fills and not role.one_thread:
         fix = f'role("{role.name}", threads=1): one thread begins the copies'
         raise call.error(f"{what} in {role.shown}, whose body {role.threads} threads run", fix)
-    if verb == "use" and role.one_thread:
+    if not fills and role.one_thread:
         raise call.error(f"{what} in {role.shown}, whose body one thread runs", "slots are used by whole warpgroups")
-    owner = ring.filler if verb == "fill" else ring.user
+    owner = ring.filler if fills else ring.user
     if owner is not None and owner is not role:
-        did = "filled" if verb == "fill" else "used"
+        did = "filled" if fills else "used"
         fix = "make a ring for each role, or one role of them; instances=2 makes a role twice"
         raise call.error(f"this ring is {did} by {owner.shown} already, and now by {role.shown}", fix)
-    if verb == "fill":
+    if fills:
         ring.filler = role
     else:
         ring.user = role
@@ -261,8 +264,56 @@ def _use(call: Call) -> Region:
     if count >= ring.stages:
         message = f"ring.use(in_flight={count}) of a ring of {ring.stages} stages: no slot would ever be free to fill"
         raise call.error(message, f"use in_flight={ring.stages - 1} at most, or more stages")
-    if ring.in_flight is not None and ring.in_flight != count:
-        message = f"ring.use(in_flight={count}), and elsewhere in_flight={ring.in_flight}"
-        raise call.error(message, "all uses of a ring have one in_flight")
-    ring.in_flight = count
+    _agree(call, f"ring.use(in_flight={count})", ring, count)
     return _Use(call, ring, count)
+
+
+def _agree(call: Call, what: str, ring: RingObject, count: int) -> None:
+    if ring.in_flight is not None and ring.in_flight != count:
+        raise call.error(f"{what}, and elsewhere in_flight={ring.in_flight}", "all uses of a ring have one in_flight")
+    ring.in_flight = count
+
+
+# -- take and free ---------------------------------------------------------------------------------
+
+
+@intrinsic(ring_class.take)
+def _take(call: Call) -> Value:
+    ring: RingObject = call["self"]
+    role = _claim(call, ring, "take")
+    if role.instances > 1:
+        message = f"ring.take() in {role.shown}, which has {role.instances} instances"
+        raise call.error(message, "instances go past each other's slots, one use for each tile along k: ring.use()")
+    _agree(call, "ring.take(), which leaves no products on their way", ring, 0)
+    slot, phase, waiting = call.frame.env[ring.using]
+    call.builder.add(barriers.Wait(ring.full, slot, phase))
+    call.frame.env[ring.using] = (*advanced(call.builder, ring.stages, slot, phase), waiting)
+    ring.takes.append(call.frame.loc(call.node))
+    return slot
+
+
+@intrinsic(ring_class.slot)
+def _slot(call: Call) -> SlotObject:
+    ring, number = _taken(call, "slot")
+    return SlotObject(ring, number, used=True)
+
+
+@intrinsic(ring_class.free)
+def _free(call: Call) -> None:
+    ring, number = _taken(call, "free")
+    call.builder.add(barriers.FenceProxy())  # as behind a use whose body reads tiles
+    ring.releases.append(call.builder.add(HandBack(number, meet=True)))
+    ring.frees = True
+
+
+def _taken(call: Call, verb: str) -> tuple[RingObject, Value]:
+    """The ring, and the number of a slot that was taken."""
+    ring: RingObject = call["self"]
+    number = call["number"]
+    fix = f"i = ring.take(), and ring.{verb}(i)"
+    if not ring.takes:
+        raise call.error(f"ring.{verb}() of a ring of which no slot was taken before", fix)
+    _claim(call, ring, verb)
+    if not isinstance(number, Value) or number.type is not INDEX:
+        raise call.error(f"ring.{verb}() takes the number of a slot, got {describe(number)}", fix)
+    return ring, number

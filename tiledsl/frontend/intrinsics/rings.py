@@ -120,6 +120,9 @@ def check_rings(unit: Unit) -> None:
         ):
             if role is None:
                 unit.report(CompileError(f"this ring is never {did}", ring.loc, f"{fix} in a role, or remove the ring"))
+        if ring.takes and not ring.frees:
+            message = "slots of this ring are taken here, and never handed back: it would be full for ever"
+            unit.report(CompileError(message, ring.takes[0], "ring.free(i), when slot i has been read"))
         idle = [name for name in ring.tiles if name not in ring.read]
         if ring.user is not None and idle:
             message = f"the tile {idle[0]} of this ring is never read in its ring.use()"
