@@ -185,7 +185,7 @@ def test_every_orientation(gallery: ModuleType, format: str, orders: str) -> Non
 @pytest.mark.parametrize("orders", ["NN", "TT"])
 def test_by_tma_the_bits_are_the_same(gallery: ModuleType, number: int, orders: str) -> None:
     """`mma_fastest` adds up in one order, whoever copies; by TMA two processors have several tiles each, at edges. No
-    access is early, nothing is spilled."""
+    access is early."""
     from mma_fastest import HALVES, add_bias
     from reference import random_problem
 
@@ -201,8 +201,49 @@ def test_by_tma_the_bits_are_the_same(gallery: ModuleType, number: int, orders: 
             kernel._emulated((A, B, out, alpha, beta, bias), given, checks=True, processors=2)
             found.append(out.view(np.uint16))
         assert np.array_equal(*found)
-    used = kernel.compile(arch="sm_90a", **gallery.dtypes(kernel, "bf16"), **consts).resources
-    assert (used.spill_stores, used.spill_loads, used.stack) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("bits", [32, 64])
+def test_by_tma_nothing_is_spilled(gallery: ModuleType, bits: int) -> None:
+    """With indices of either width, and an epilogue function."""
+    from mma_fastest import HALVES, add_bias
+
+    from tiledsl.ir.types import DTYPES
+    from tiledsl.specialize import Specialization, assumed, check_consts
+
+    kernel = _load(_number(gallery, "mma_fastest"))
+    dtypes = {name: DTYPES[dtype] for name, dtype in gallery.dtypes(kernel, "bf16").items()}
+    for _, consts in HALVES:
+        given = check_consts(kernel.signature, {**consts, "EPILOGUE": add_bias})
+        spec = assumed(kernel.signature, dtypes, given)
+        used = kernel.program.compiled(Specialization(spec.tensors, spec.consts, bits), "sm_90a").resources
+        assert (used.spill_stores, used.spill_loads, used.stack) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("which", ["reversed", "repeated", "one column", "one row", "one k", "no k", "wide result"])
+def test_what_tma_cannot_take_goes_the_other_way(gallery: ModuleType, which: str) -> None:
+    """With the consts that are chosen for TMA; all but the last two have aligned rows that it cannot describe."""
+    from mma_fastest import HALVES
+    from reference import random_problem, worst_error
+
+    m, n, k = {"one column": (72, 1, 72), "one row": (1, 72, 9), "one k": (72, 72, 1), "no k": (72, 72, 0)}.get(
+        which, (72, 72, 72)
+    )
+    A, B, C = random_problem(m, n, k, format="bf16")
+    if which == "reversed":
+        A, C = A[::-1], C[::-1]
+    if which == "repeated":
+        A = np.broadcast_to(A[:1], A.shape)
+    if which == "one row":
+        A = np.lib.stride_tricks.as_strided(A.copy(), A.shape, (2, 18))
+    if which == "wide result":
+        C = C.astype(np.float32)
+    kernel = _load(_number(gallery, "mma_fastest"))
+    for _, consts in HALVES:
+        C[...] = np.nan
+        kernel._emulated((A, B, C), consts, checks=True)
+        error, bound = worst_error(C.astype(A.dtype), A, B, format="bf16")
+        assert error <= bound
 
 
 def test_an_epilogue_function(gallery: ModuleType) -> None:
@@ -359,6 +400,9 @@ NARROW = [
     ("bf16", "NT", (2, 2, 2), "sm_90a"),
     ("bf16", "NT", (8, 8, 8), "sm_90a"),
     ("bf16", "TT", (16, 16, 2), "sm_90a"),
+    ("bf16 192", "NN", (2, 2, 2), "sm_90a"),
+    ("bf16 192", "NT", (16, 16, 2), "sm_90a"),
+    ("bf16 128", "TT", (4, 4, 4), "sm_90a"),
     ("tf32", "TT", (8, 8, 8), "sm_89"),
     ("i8", "TN", (16, 16, 16), "sm_90a"),
     ("i8", "NT", (1, 1, 1), "sm_90a"),
@@ -378,7 +422,10 @@ def test_narrow_copies_are_not_spilled(
 
     number = _number(gallery, "fastest" if format == "f32" else "mma_fastest")
     kernel, known = _load(number), {} if format == "f32" else {"arch": arch, "along_k": orders == "NT"}
-    consts = gallery.chosen(gallery.GALLERY[number], {}, 4096, 4096, 4096, format, **known)
+    format, _, wide = format.partition(" ")
+    size = {"": (4096, 4096, 4096), "192": (4096, 576, 7168), "128": (1024, 1024, 1024)}[wide]
+    consts = gallery.chosen(gallery.GALLERY[number], {}, *size, format, **known)
+    assert consts.get("BN") == (int(wide) if wide else consts.get("BN"))
     dtypes = {name: DTYPES[dtype] for name, dtype in gallery.dtypes(kernel, format).items()}
     spec = assumed(kernel.signature, dtypes, check_consts(kernel.signature, consts))
     units = {"A": "TN".index(orders[0]), "B": "TN".index(orders[1]), "C": 1}

@@ -77,14 +77,15 @@ class ArrayInfo:
         return units[-1] if units else -1
 
     def alignment(self, unit: int) -> int:
-        """The largest of 16, 8, 4, 2, 1 bytes at which every vector along `unit` may start."""
+        """The largest of 16, 8, 4, 2, 1 bytes at which every vector along `unit` may start.
+
+        16 also says that TMA can describe the array, and so that no stride is negative or 0: then it is 8 at most.
+        """
         if self.empty:
             return 16
-        align = math.gcd(self.pointer, 16)
-        if unit >= 0 and self.shape[unit] == 1:
-            return align  # no vector fits along the unit axis, so the other strides cannot misalign one
         steps = [s for axis, s in enumerate(self.strides) if axis != unit and self.shape[axis] > 1]
-        return math.gcd(align, *(s * self.dtype.bytes for s in steps))
+        most = 16 if all(s > 0 for s in steps) else 8
+        return math.gcd(self.pointer, most, *(s * self.dtype.bytes for s in steps))
 
     def whole(self, unit: int, align: int) -> bool:
         """True if no vector along `unit` of up to `align` bytes lies across the edge."""

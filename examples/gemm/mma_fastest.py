@@ -4,9 +4,11 @@ Eight warps of 64 x 64 share a tile of 128 x 256: for 16 k a warp's 32 instructi
 with larger block tiles a smaller part of the traffic is copying. Blocks are numbered in bands of GROUP rows of tiles,
 so that those that run at the same time share operands in the L2 cache.
 
-With TMA, where A, B and the rows of C are aligned to 16 bytes, a thread does nothing but copy: no warp spends
-registers or issue slots on it, and none waits for another, as at a barrier. Blocks stay, one an SM: the first copies
-of the next tile are under way while this one's result leaves, and that leaves by itself.
+With TMA, where A, B and the rows of C are aligned to 16 bytes, one thread of a role of its own does nothing but copy.
+The warps that multiply spend no registers and no issue slots on it, and none waits for another, as at a barrier.
+Blocks stay, one an SM: the first copies of the next tile are under way while this one's result leaves, and that leaves
+by itself. Tiles are multiples of 128 bytes along the rows of A, B and C as they lie, warps are 4 or 8, and BM, BN, BK
+and STAGES are such that the stages and the result have room side by side.
 
 The operands' dtype decides the instruction (`PRODUCTS`). f32 operands are multiplied as tf32: the tensor cores ignore
 their low 13 bits. Results accumulate in f32, integers in i32, f64 in f64.
@@ -103,7 +105,9 @@ HALVES: tuple[tuple[float, dict[str, Any]], ...] = (
     (0.93, {"BN": 192, "BK": 64, "STAGES": 4, "TMA": True}),
     (0.735, {"BN": 128, "BK": 64, "STAGES": 4, "TMA": True}),
 )
-"""For 16 bits on an H200, by TMA: how fast the loop is, relative to the first, and consts."""
+"""For 16 bits on an H200, by TMA: how fast the loop is, relative to the first, and consts. Measured at 4096 x 2112 x
+7168, by `python -m benchmarks.gemm --format bf16 --variants mma_fastest TMA=True BK=64 STAGES=3 BN=128,192,256`; each
+time over the share of the waves of tiles that is used."""
 
 Epilogue = Callable[[Fragment[Any], Any, Fragment[index]], Fragment[Any]]
 
@@ -155,16 +159,17 @@ def within_registers(
     warp of 64 x 64 keeps 128 sums, and beside them an address for each of its copies of a step. With copies of 8 bytes
     a step has half the k; with narrower ones, or with those of 4-byte elements, a thread has room for 64 sums only,
     also where single bytes are gathered for both operands, and for most narrow C. Then more warps share the tile or,
-    where there are eight, it has half the columns.
+    where there are eight, it has fewer columns.
     """
     depth = BK if vec >= 16 else min(BK, 32 if size <= 2 else 16)
     gathers = size == 1 and all(across)
-    crowded = out < 8 and (across[0] or vec < 16 or single) if size == 2 else out < 16
+    odd = BN & (BN - 1) > 0  # copies do not divide such tiles evenly, and each keeps its address
+    crowded = (out < 8 and (across[0] or vec < 16 or single)) or odd if size == 2 else out < 16
     count = warps[0] * warps[1]
     sums = BM * BN // (32 * count)
-    if sums < 128 or not (vec < (8 if size <= 2 else 16) or gathers or crowded):
+    if sums <= 64 or not (vec < (8 if size <= 2 else 16) or gathers or crowded):
         return BN, depth, warps
-    return (BN, depth, (warps[0], 2 * warps[1])) if count <= 4 else (BN // 2, depth, warps)
+    return (BN, depth, (warps[0], 2 * warps[1])) if count <= 4 else (64 * 32 * count // BM, depth, warps)
 
 
 @tile_function
@@ -184,9 +189,9 @@ def multiply(S: Memory[Any], T: Memory[Any], acc: Fragment[Any], depth: int, ste
 
 
 @tile_function
-def first_operands(ring: Any, slot: index, A: Any, B: Any, acc: Any, step: int) -> tuple[Fragment[Any], Fragment[Any]]:
-    """What the first instructions of a slot multiply."""
-    s = ring.slot(slot)
+def first_operands(ring: Any, number: index, A: Any, B: Any, acc: Any, step: int) -> tuple[Any, Any]:
+    """What the first instructions of a slot multiply. A and B say how its tiles lie."""
+    s = ring.slot(number)
     return operands(matrix(s.a, A), matrix(s.b, B), tile(0, step), acc)
 
 
@@ -211,7 +216,7 @@ def multiply_slot(
 
 @tile_function
 def by_tma(X: Memory[Any]) -> bool:
-    """Can TMA take X? Its rows and its address are multiples of 16 bytes."""
+    """Can TMA take X? One of its strides is 1; the other is positive, and with the address a multiple of 16 bytes."""
     return X.unit >= 0 and X.align >= 16
 
 
@@ -225,7 +230,8 @@ def begin(arrived: SharedTile[u64]):
 
 
 LEADER = 4
-"""The first warp of the role that multiplies: its first lane begins what `store_tma` stores."""
+"""The first warp of the role that multiplies, behind the four of the role that loads: its first lane begins what
+`store_tma` stores."""
 
 
 @tile_function
@@ -257,13 +263,15 @@ def mma_fastest(
     EPILOGUE: Const[Epilogue] = plain,
 ):
     product, kind = PRODUCTS[A.dtype]
-    if TMA and by_tma(A) and by_tma(B) and by_tma(C) and C.unit == 1:
+    narrow = C.dtype.bytes <= A.dtype.bytes  # beside the stages there is no room for more
+    if TMA and narrow and by_tma(A) and by_tma(B) and by_tma(C) and C.unit == 1:
+        assert STAGES > 1, "a slot is taken before the one in front of it is handed back: STAGES is 2 at least"
         work = persistent(tile_schedule(M, N, K, (BM, BN, BK), GROUP))
         ring = Ring(STAGES, a=matrix_staging(A, BM, BK), b=matrix_staging(B, BK, BN))
         Cs, arrived = shared((BM, BN), C.dtype, layout=swizzle_128b), shared((1,), u64)
         begin(arrived)
         step = product.shape.k
-        with role("load", registers=24, threads=1):
+        with role("load", registers=32, threads=1):
             for t in work:
                 if alpha != 0:
                     for k in t.k:
@@ -274,11 +282,11 @@ def mma_fastest(
                 tma_load(as_stored(A[tile(0, BM), tile(0, BK)]), s.a)
                 tma_load(as_stored(B[tile(0, BK), tile(0, BN)]), s.b)
         with role("math", warpgroups=WARPS[0] * WARPS[1] // 4, registers=240):
-            held, now = product.acc(warps=WARPS), ring.take()
-            a, b = first_operands(ring, now, A, B, held, step)
+            layout, now = product.acc(warps=WARPS), ring.take()
+            a, b = first_operands(ring, now, A, B, layout, step)
             parity = u32(0)
             for t in work:
-                acc = fragment((BM, BN), kind, held)
+                acc = fragment((BM, BN), kind, layout)
                 if alpha != 0:
                     for _ in t.k:
                         a, b, now, acc = multiply_slot(ring, now, A, B, a, b, acc, BK, step)

@@ -25,6 +25,8 @@ from tiledsl import (
     fragment,
     grid,
     i8,
+    i32,
+    index,
     load_fragment,
     load_matrix,
     mma,
@@ -508,7 +510,7 @@ def slots_taken_and_freed(A: Global[bf16, M, K]):
             tma_load(A[0:64, 0:64], s.a)
         ring.take()  # error: ring.take() in the role load, whose body one thread runs
     with role("math"):
-        ring.free(0)  # error: ring.free() of a ring of which no slot was taken before
+        ring.free(0)  # error: ring.free() takes the number of a slot, got the compile-time value 0
         i = ring.take()
         x = load_fragment(ring.slot(i).a, mma.m16n8k16.acc(warps=(4, 1)))
         y = ring.slot(i).b  # error: the slot of a ring has no attribute b
@@ -519,6 +521,19 @@ def slots_taken_and_freed(A: Global[bf16, M, K]):
         other.take()  # error: ring.take(), which leaves no products on their way, and elsewhere in_flight=1
     with role("more"):
         j = ring.take()  # error: this ring is used by the role math already, and now by the role more
+
+
+@bad("i = ring.take(), and ring.slot(i), ring.free(i)")
+@tile_kernel(arch="sm_90a")
+def slots_never_taken(A: Global[bf16, M, K], i: i32):
+    grid(1)
+    ring = Ring(2, a=tile_of())
+    with role("load", threads=1):
+        with ring.fill() as s:
+            tma_load(A[0:64, 0:64], s.a)
+    with role("math"):
+        x = load_fragment(ring.slot(index(i)).a, mma.m16n8k16.acc(warps=(4, 1)))  # error: none is ever taken
+        ring.free(index(i))
 
 
 @bad("ring.free(i), when slot i has been read")

@@ -87,7 +87,7 @@ class RingObject(LanguageObject):
     number: of the ring in the kernel, which names its state. in_flight: as its uses say. multicast: the axes of the
     cluster along which its tiles are shared. inits, releases: ops that `finish` completes. read: tiles that uses ask
     for. products: do any read them? waits: for those of other uses, should there be any, by uses without. takes: where
-    slots are taken by `take`; frees: is one handed back by `free`?
+    slots are taken by `take`; named: where `slot` and `free` name one; frees: is one handed back by `free`?
     """
 
     number: int
@@ -106,6 +106,7 @@ class RingObject(LanguageObject):
     products: bool = False
     waits: list[Op] = field(default_factory=list[Op])
     takes: list[Loc] = field(default_factory=list[Loc])
+    named: list[Loc] = field(default_factory=list[Loc])
     frees: bool = False
 
     described_by = lang.Ring

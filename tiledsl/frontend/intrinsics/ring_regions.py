@@ -311,9 +311,8 @@ def _taken(call: Call, verb: str) -> tuple[RingObject, Value]:
     ring: RingObject = call["self"]
     number = call["number"]
     fix = f"i = ring.take(), and ring.{verb}(i)"
-    if not ring.takes:
-        raise call.error(f"ring.{verb}() of a ring of which no slot was taken before", fix)
     _claim(call, ring, verb)
+    ring.named.append(call.frame.loc(call.node))
     if not isinstance(number, Value) or number.type is not INDEX:
         raise call.error(f"ring.{verb}() takes the number of a slot, got {describe(number)}", fix)
     return ring, number

@@ -120,6 +120,9 @@ def check_rings(unit: Unit) -> None:
         ):
             if role is None:
                 unit.report(CompileError(f"this ring is never {did}", ring.loc, f"{fix} in a role, or remove the ring"))
+        if ring.named and not ring.takes:
+            message = "a slot of this ring is named here, and none is ever taken"
+            unit.report(CompileError(message, ring.named[0], "i = ring.take(), and ring.slot(i), ring.free(i)"))
         if ring.takes and not ring.frees:
             message = "slots of this ring are taken here, and never handed back: it would be full for ever"
             unit.report(CompileError(message, ring.takes[0], "ring.free(i), when slot i has been read"))
