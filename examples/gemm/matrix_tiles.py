@@ -28,14 +28,13 @@ from tiledsl import (
     i32,
     index,
     load_fragment,
-    load_matrix,
     mma,
     shared,
     tile_function,
     u8,
 )
 
-__all__ = ["PRODUCTS", "fetch", "of_tile", "pair", "scaled", "slot", "staging", "widest"]
+__all__ = ["PRODUCTS", "fetch", "pair", "scaled", "slot", "staging", "widest"]
 
 D = TypeVar("D", bound=Scalar)
 S = TypeVar("S", bound=Number)
@@ -101,13 +100,6 @@ def scaled(
         barrier()
         copy(C, tile, vec=vec)
         barrier()
-        out = beta * of_tile(tile, acc).to(acc.dtype) + out
+        two = (2 if tile.unit == 1 else 1) * tile.dtype.bytes
+        out = beta * load_fragment(tile, acc.layout, vec=two).to(acc.dtype) + out
     return out
-
-
-@tile_function
-def of_tile(S: Memory[Any], acc: Fragment[Any]) -> Fragment[Any]:
-    """A tile in shared memory, held as acc is: by ldmatrix where elements have 16 bits, otherwise by two at a time."""
-    if S.dtype.bytes == 2:
-        return load_matrix(S, acc.layout)
-    return load_fragment(S, acc.layout, vec=(2 if S.unit == 1 else 1) * S.dtype.bytes)

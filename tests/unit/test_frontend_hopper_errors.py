@@ -288,10 +288,21 @@ def registers_that_do_not_fit(A: Global[f32, M]):
     grid(1)
     with role("load", registers=40, threads=1):
         A[0] = 1
-    with role("math", warpgroups=2, registers=240):  # error: 128 x 40 + 256 x 240 + 128 x 24 = 69632; a block has 65536
+    with role("math", warpgroups=2, registers=240):  # error: 128 x 24 = 69632; the block has 512 x 128 = 65536
         A[1] = 1
     with role("idle", registers=24):
         A[2] = 1
+
+
+@bad("registers=232 fits the role math")
+@tile_kernel(arch="sm_90a")
+def registers_that_the_launch_does_not_deal_out(A: Global[f32, M]):
+    """65536 in all, and of these 384 threads get 168 each."""
+    grid(1)
+    with role("load", registers=32, threads=1):
+        A[0] = 1
+    with role("math", warpgroups=2, registers=240):  # error: 256 x 240 = 65536; the block has 384 x 168 = 64512
+        A[1] = 1
 
 
 @bad("say it for every role, or for none")
@@ -794,7 +805,8 @@ def loads_any_tensor(A: Global[bf16, M, K], *, T: const = 64):
 @pytest.mark.parametrize(
     ("unit", "align", "message"),
     [
-        (1, 8, "strides that are multiples of 16 bytes; those of A are known to be multiples of 8 in this call"),
+        (1, 8, "multiples of 16 bytes; those of A are known to be multiples of 8, or are not all positive, in this call"),
+        (1, 4, "multiples of 16 bytes; those of A are known to be multiples of 4 in this call"),
         (1, 1, "those of A need not even be aligned in this call"),
         (0, 16, "along the rows of the tile lies axis 1 of A, whose stride is not 1"),
         (-1, 16, "no axis of A that the tile has is known to have stride 1"),

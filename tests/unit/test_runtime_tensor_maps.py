@@ -39,7 +39,7 @@ from tiledsl import (
 from tiledsl.annotations import read_signature
 from tiledsl.compiled import Image
 from tiledsl.dims import K, M, N
-from tiledsl.errors import DeviceError, KernelArgumentError
+from tiledsl.errors import CompileError, DeviceError, KernelArgumentError
 from tiledsl.ir.abi import abi_of, launch_parameters
 from tiledsl.ir.expr import parse_expr
 from tiledsl.ir.tensor_maps import MAP_BYTES, TensorMap, parse_tensor_map
@@ -353,10 +353,9 @@ def test_a_kernel_s_maps_are_those_of_its_declarations() -> None:
 def test_the_emulator_refuses_what_a_gpu_would() -> None:
     A, C = np.zeros((8, 64), ml_dtypes.bfloat16), np.zeros((8, 64), ml_dtypes.bfloat16)
     moved(A, C, device="emulator")
-    with pytest.raises(KernelArgumentError, match=r"moved\(\) reads or writes A by TMA[^\n]*axis 0 is 0 elements"):
-        moved(np.broadcast_to(A[:1], (8, 64)), C, device="emulator")
-    with pytest.raises(KernelArgumentError, match="stride of axis 0 is -64 elements; expected a positive one"):
-        moved(A[::-1], C, device="emulator")
+    for given in (np.broadcast_to(A[:1], (8, 64)), A[::-1]):
+        with pytest.raises(CompileError, match="those of A are known to be multiples of 8, or are not all positive,"):
+            moved(given, C, device="emulator")
 
 
 def test_an_emulated_gpu_has_as_many_processors_as_asked_for() -> None:

@@ -41,9 +41,10 @@ def role(
     own.
 
     registers: of each thread, a multiple of 8 from 24 to 240; roles that need fewer give them to others. The sum over
-    all threads is at most 65536, and either every role says it or none does. threads=1: one thread of the role runs the
-    body, as `tma_load` needs it. instances=2: there are two of the role, each with its own warpgroups: `Role.index`
-    tells them apart, each takes every second work item, and rings skip what is the other's. (PTX ISA: setmaxnreg.)
+    all threads is at most what they have at the launch, 65536 dealt out evenly and in eights (168 to each of 384);
+    either every role says it or none does. threads=1: one thread of the role runs the body, as `tma_load` needs it.
+    instances=2: there are two of the role, each with its own warpgroups: `Role.index` tells them apart, each takes
+    every second work item, and rings skip what is the other's. (PTX ISA: setmaxnreg.)
     """
     raise only_in_kernel("role()")
 

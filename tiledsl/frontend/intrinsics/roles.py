@@ -286,17 +286,18 @@ def _check_registers(unit: Unit, threads: int) -> None:
         message = f"{silent.shown} says no registers=, and {asked[0].shown} does"
         unit.report(CompileError(message, silent.loc, "say it for every role, or for none"))
         return
-    limit = REGISTERS // max(1, unit.blocks_per_sm)
+    # What a role gives away, others take; more than the block has got at its launch they wait for, for ever.
+    at_launch = min(REGISTERS // max(1, unit.blocks_per_sm) // threads // 8 * 8, 256)
+    limit = threads * at_launch
     total = sum(32 * r.all_warps * r.registers for r in roles)
     if total > limit:
         parts = " + ".join(f"{32 * r.all_warps} x {r.registers}" for r in roles)
-        message = f"the roles' registers are {parts} = {total}; a block has {limit}"
+        message = f"the roles' registers are {parts} = {total}; the block has {threads} x {at_launch} = {limit}"
         most = max(roles, key=lambda r: r.all_warps * r.registers)
         rest = (limit - (total - 32 * most.all_warps * most.registers)) // (32 * most.all_warps) // 8 * 8
         fix = f"registers={rest} fits {most.shown}" if rest >= 24 else "use fewer warpgroups"
         unit.report(CompileError(message, most.loc, fix))
         return
-    at_launch = min(limit // threads // 8 * 8, 256)
     for role in roles:
         assert role.setmaxnreg is not None
         role.setmaxnreg.attrs["increase"] = role.registers > at_launch

@@ -83,10 +83,11 @@ def _check_tensor(call: Call, what: str, view: View, box: Box) -> None:
         fix = "copy it to one that is contiguous along an axis, or use copy()"
         raise call.error(f"{what}: no axis of {name} that the tile has is known to have stride 1", fix)
     if type_.align < GRAIN:
-        message = f"{what}: TMA needs an address and strides that are multiples of {GRAIN} bytes; those of {name}"
+        wanted = f"TMA needs an address and positive strides that are multiples of {GRAIN} bytes"
         known = f"are known to be multiples of {type_.align}" if type_.align > 1 else "need not even be aligned"
+        known += ", or are not all positive," if type_.align == 8 else ""
         fix = "pad its rows (a leading dimension in elements of 16 bytes), or choose another way by A.align == 16"
-        raise call.error(f"{message} {known} in this call", fix)
+        raise call.error(f"{what}: {wanted}; those of {name} {known} in this call", fix)
 
 
 def _check_layout(call: Call, what: str, view: View, box: Box) -> None:
