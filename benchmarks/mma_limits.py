@@ -28,7 +28,6 @@ from tiledsl import (
     Float,
     Global,
     barrier,
-    const,
     copy,
     f32,
     fragment,
@@ -49,17 +48,17 @@ __all__ = ["main", "shared_loop"]
 
 D = TypeVar("D", bound=Float)
 
-multiply = importlib.import_module("mma_fastest").multiply
+mma_fastest = importlib.import_module("mma_fastest")
+multiply = mma_fastest.multiply
 staging = importlib.import_module("hopper_tiles").staging
 
-ONE_TILE: Size = (12 * 128, 11 * 256, 32768)
-"""Of 128 x 256, one for each of 132 SMs."""
+BM, BN = 128, 256
+ONE_TILE: Size = (12 * BM, 11 * BN, 32768)
+"""One for each of 132 SMs."""
 PRODUCTS: tuple[Size, ...] = ((4096, 4096, 4096), (8192, 8192, 8192))
 STAGES, DEPTH = 4, 64
-WAYS: dict[str, dict[str, Any]] = {
-    "mma_fastest, cp.async": {"BK": DEPTH, "STAGES": 3, "GROUP": 16},
-    "mma_fastest, TMA": {"BK": DEPTH, "STAGES": 3, "GROUP": 16, "TMA": True},
-}
+CHOSEN: dict[str, Any] = mma_fastest.HALVES[0][1]
+WAYS = {"mma_fastest, cp.async": CHOSEN | {"TMA": False}, "mma_fastest, TMA": CHOSEN}
 
 
 @tile_kernel
@@ -70,8 +69,6 @@ def shared_loop(
     blocks: i32,
     steps: i32,
     *,
-    BM: const = 128,
-    BN: const = 256,
     BARRIER: Const[bool] = False,
 ):
     """Each block `steps` times the product of 64 k, by ldmatrix and mma.sync out of one of four tiles in turn. C gets
@@ -96,9 +93,8 @@ def shared_loop(
 
 def loops(device: Device) -> dict[str, Callable[[int], None]]:
     """The loops without copies, of as many multiply-adds as `ONE_TILE`."""
-    rows, columns, depth = 128, 256, STAGES * DEPTH
-    a, b = device.normal(rows, depth, 1), device.normal(depth, columns, 2)
-    c = device.empty(rows, columns)
+    a, b = device.normal(BM, STAGES * DEPTH, 1), device.normal(STAGES * DEPTH, BN, 2)
+    c = device.empty(BM, BN)
 
     def launcher(**consts: Any) -> Callable[[int], None]:
         return lambda number: shared_loop(a, b, c, 132, ONE_TILE[2] // DEPTH, **consts)

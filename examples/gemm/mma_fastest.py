@@ -101,7 +101,7 @@ ALONG_K: dict[str, Choices] = {"i8": DEEP, "u8": DEEP, "tf32": SMALL_TF32}
 """The same where both operands lie along k."""
 
 HALVES: tuple[tuple[float, dict[str, Any]], ...] = (
-    (1.0, {"BK": 64, "STAGES": 3, "GROUP": 16, "TMA": True}),
+    (1.0, {"BN": 256, "BK": 64, "STAGES": 3, "GROUP": 16, "TMA": True}),
     (0.95, {"BN": 192, "BK": 64, "STAGES": 4, "TMA": True}),
     (0.89, {"BN": 128, "BK": 64, "STAGES": 4, "TMA": True}),
 )
@@ -339,7 +339,7 @@ def choose(
 
         def clocks(choice: tuple[float, dict[str, Any]]) -> float:
             speed, consts = choice
-            width: int = consts.get("BN", 256)
+            width: int = consts["BN"]
             return cdiv(cdiv(m, 128) * cdiv(n, width), processors) * width / speed
 
         return min(HALVES, key=clocks)[1]

@@ -268,10 +268,11 @@ ORDERING = (barriers.FenceProxy, barriers.Arrive, barriers.Wait)
 
 def arguments_of(program: Any, consts: dict[str, Any]) -> tuple[Array, ...]:
     """Several tiles for each block, or cluster, of one processor."""
-    A, B = problem(256 if "GROUPS" in consts else 128, 64 if consts.keys() & {"GROUPS", "IN_FLIGHT"} else 128, 328)
+    matrices = program in (programs.by_mma_sync, programs.loads_ahead)
+    A, B = problem(256 if "GROUPS" in consts else 128, 128 if matrices else 64, 328)
     if program is programs.sums:
         return A[:, :320].astype(np.float32), np.zeros((len(A), 32), np.float32)
-    if program in (programs.by_mma_sync, programs.loads_ahead):
+    if matrices:
         return A, B, np.zeros((len(A), len(B)), ml_dtypes.bfloat16)
     return A, B, np.zeros((len(A), len(B)), np.float32), np.zeros(len(A), np.float32)
 

@@ -12,10 +12,10 @@ from typing import Sequence
 
 from tiledsl.frontend.frame import Unit
 from tiledsl.frontend.hopper import WARPGROUP, RingObject
-from tiledsl.frontend.intrinsics.roles import leads_warp, leads_warpgroup, warpgroup_barrier
+from tiledsl.frontend.intrinsics.roles import add_if, leads_warp, leads_warpgroup, warpgroup_barrier
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Op, Value, attribute
-from tiledsl.ir.ops import barriers, control, gpu, tma, wgmma
+from tiledsl.ir.ops import barriers, gpu, tma, wgmma
 from tiledsl.ir.types import I32, INDEX
 
 __all__ = ["HandBack", "accesses", "finish_releases", "slot_before"]
@@ -86,7 +86,7 @@ def _hand_back(unit: Unit, ring: RingObject, op: HandBack, axes: Sequence[str]) 
         _arrive_everywhere(unit, inside, [ring.empty, slot], axes)
     else:
         inside.add(barriers.Arrive(ring.empty, slot))
-    _if(builder, mine, block)
+    add_if(builder, mine, block)
 
 
 def _arrive_everywhere(unit: Unit, b: Builder, place: Sequence[Value], axes: Sequence[str]) -> None:
@@ -106,11 +106,4 @@ def _arrive_everywhere(unit: Unit, b: Builder, place: Sequence[Value], axes: Seq
             continue
         other, block = b.scalar("ne", cluster.at_n, b.constant(n, I32)), Block()
         Builder(block, b.loc).add(barriers.Arrive(*place, rank, cluster=True))
-        _if(b, other, block)
-
-
-def _if(builder: Builder, condition: Value, then: Block) -> None:
-    blocks = [then, Block()]
-    for block in blocks:
-        Builder(block, builder.loc).add(control.Yield())
-    builder.add(control.If(condition, blocks=blocks))
+        add_if(b, other, block)

@@ -20,6 +20,7 @@ from tiledsl.ir.ops import barriers, control, gpu, tma
 from tiledsl.ir.types import I32, INDEX
 
 __all__ = [
+    "add_if",
     "check_roles",
     "end_stores",
     "group_barrier",
@@ -201,14 +202,19 @@ def leads_warpgroup(builder: Builder) -> Value:
     return builder.scalar("and", builder.scalar("eq", own, builder.constant(0, INDEX)), leads_warp(builder))
 
 
-def if_(frame: Frame, condition: Value, then: Callable[[], Any]) -> control.If:
+def if_(frame: Frame, condition: Value, then: Callable[[], Any]) -> None:
     """Ops under a condition that bind nothing."""
     with frame.into(Block()) as block:
         then()
-        frame.builder.add(control.Yield())
-    op = frame.builder.add(control.If(condition, blocks=[block, _empty(frame)]))
-    assert isinstance(op, control.If)
-    return op
+    add_if(frame.builder, condition, block)
+
+
+def add_if(builder: Builder, condition: Value, then: Block) -> None:
+    """The ops of a block, which has no end yet, under a condition."""
+    blocks = [then, Block()]
+    for block in blocks:
+        Builder(block, builder.loc).add(control.Yield())
+    builder.add(control.If(condition, blocks=blocks))
 
 
 def group_barrier(call: Call, what: str = "barrier()") -> None:
