@@ -10,6 +10,7 @@ import hopper_programs as programs
 import ml_dtypes
 import numpy as np
 import pytest
+from hopper_ir import ir, ops
 from numpy.typing import NDArray
 
 from tiledsl import (
@@ -35,31 +36,12 @@ from tiledsl import (
     u64,
 )
 from tiledsl.dims import K, M, N
-from tiledsl.frontend import build
 from tiledsl.ir.core import Block, Kernel, Op
 from tiledsl.ir.expr import evaluate
 from tiledsl.ir.ops import arith, barriers, control, gpu, matrix, tile, tma
 from tiledsl.ir.ops import wgmma as wgmma_ops
-from tiledsl.ir.parser import parse_kernel
-from tiledsl.ir.printer import print_kernel
-from tiledsl.ir.verifier import verify
-from tiledsl.specialize import assumed, check_consts
 
 Array = NDArray[Any]
-
-
-def ir(kernel: Any, **consts: Any) -> Kernel:
-    """The tile-level IR of a kernel: valid, and the same when its text is read back."""
-    signature = kernel.signature
-    built = build(signature, assumed(signature, {}, check_consts(signature, consts)), "sm_90a")
-    verify(built)
-    text = print_kernel(built)
-    assert print_kernel(parse_kernel(text)) == text
-    return built
-
-
-def ops(within: Kernel | Op | Block, *classes: type[Op]) -> list[Any]:
-    return [op for op in within.walk() if type(op) in classes]
 
 
 def names(within: Op | Block) -> list[str]:

@@ -10,28 +10,15 @@ import ml_dtypes
 import numpy as np
 import plain_ring_programs as programs
 import pytest
+from hopper_ir import ir, ops
 from numpy.typing import NDArray
 
 from tiledsl.backends import emulator
 from tiledsl.errors import HazardError
-from tiledsl.frontend import build
 from tiledsl.ir.core import Block, Kernel, Op
 from tiledsl.ir.ops import arith, barriers, control, gpu, wgmma
-from tiledsl.ir.verifier import verify
-from tiledsl.specialize import assumed, check_consts
 
 Array = NDArray[Any]
-
-
-def ir(kernel: Any, **consts: Any) -> Kernel:
-    signature = kernel.signature
-    built = build(signature, assumed(signature, {}, check_consts(signature, consts)), "sm_90a")
-    verify(built)
-    return built
-
-
-def ops(within: Kernel | Op | Block, *classes: type[Op]) -> list[Any]:
-    return [op for op in within.walk() if type(op) in classes]
 
 
 def math_of(kernel: Kernel) -> Op:
