@@ -35,6 +35,7 @@ def coarsen_1d(
     T: const = 64,
     TM: const = 8,
 ):
+    assert TM > 0 and T % TM == 0, f"a thread has TM rows of T: T is a multiple of TM, got T={T}, TM={TM}"
     bx, by = grid(cdiv(N, T), cdiv(M, T))
     tx, ty = threads(T, T // TM)
     As, Bs = shared((T, TM), f32), shared((TM, T), f32)

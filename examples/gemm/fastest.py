@@ -189,6 +189,8 @@ def fastest(
     SLICES: const = 1,
     SCHEDULE: Const[Literal["written", "anew"]] = "written",
 ):
+    assert BM > 0 and BN > 0 and BM % WARP == BN % WARP == 0, f"a warp has {WARP} x {WARP}: BM={BM}, BN={BN} do not fit"
+    assert SLICES > 0 and BK % SLICES == 0, f"the slices share each BK: it is a multiple of them, got {BK} for {SLICES}"
     warps = BM // WARP * (BN // WARP)
     size = 32 * warps * SLICES
     of_a, of_b = reading(A.T.unit, A.align, BK, BM, size), reading(B.unit, B.align, BK, BN, size)

@@ -32,6 +32,7 @@ from tiledsl import (
     Memory,
     Scalar,
     SharedTile,
+    assert_,
     barrier,
     cdiv,
     const,
@@ -147,9 +148,11 @@ def add_up(
     A lane has 4 columns. Each of WARPS warps adds up to DEEP parts, all of which it loads at once, and one of them what
     the others found: an order that depends on the shape alone. A block has PIECES such groups.
     """
+    assert WARPS > 0 and DEEP > 0 and PIECES > 0, "WARPS, DEEP and PIECES are counts: 1 or more"
     block = grid(cdiv(M * J, PIECES * 32 * QUAD))
     # At its highest level, the assembler moves sums in between the loads, whose times then add up, too.
     lane, warp, piece = threads(32, WARPS, PIECES, assembler_level=1)
+    assert_(L <= WARPS * DEEP, "each of WARPS warps adds up DEEP parts, and there are more: take more of either")
     sums = shared((PIECES, WARPS, 32 * QUAD), f32)
     at = (block * PIECES + piece) * 32 + lane
     row, column = at // (J // QUAD), at % (J // QUAD) * QUAD

@@ -49,6 +49,7 @@ def hopper_ring(
     BK: const = 64,
     STAGES: const = 4,
 ):
+    assert STAGES > 1, f"copies run STAGES - 1 steps ahead, at least one: STAGES is 2 or more, got {STAGES}"
     bx, by = grid(cdiv(N, BN), cdiv(M, BM))
     t = threads(128)
     m, n, steps = tile(by, BM), tile(bx, BN), cdiv(K, BK)

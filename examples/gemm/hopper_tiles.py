@@ -39,6 +39,7 @@ def matrix(tile: Memory[D], X: Memory[D]) -> Memory[D]:
 def chunks(X: Memory[D], buffers: int, rows: int, columns: int) -> SharedTile[D]:
     """Room for the result: so many buffers of rows x 128 bytes, or of less where that does not divide `columns`."""
     size = X.dtype.bytes
+    assert columns * size % 32 == 0, f"a result is stored in pieces of 32 bytes or more: {columns} columns do not fit"
     span = 128 if columns * size % 128 == 0 else 64 if columns * size % 64 == 0 else 32
     layout = swizzle_128b if span == 128 else swizzle_64b if span == 64 else swizzle_32b
     return shared((buffers, rows, span // size), X.dtype, layout=layout)

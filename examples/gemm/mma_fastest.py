@@ -268,6 +268,7 @@ def mma_fastest(
     TMA: Const[bool] = False,
     EPILOGUE: Const[Epilogue] = plain,
 ):
+    assert GROUP > 0, f"a band has GROUP rows of tiles: 1 or more, got {GROUP}"
     product, kind = PRODUCTS[A.dtype]
     narrow = C.dtype.bytes <= A.dtype.bytes  # beside the stages there is no room for more
     if TMA and narrow and by_tma(A) and by_tma(B) and by_tma(C) and C.unit == 1:
