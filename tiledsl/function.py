@@ -43,7 +43,8 @@ class ByReference:
         found = named(self)
         if found is not self:
             message = f"{module}.{name} is {_described(found)}, not this {type(self).__name__}"
-            raise TileError(f"{message}, which is pickled by name\n  fix: let the name of its def, at the top level of {module}, stand for it")
+            fix = f"let the name of its def, at the top level of {module}, stand for it"
+            raise TileError(f"{message}, which is pickled by name\n  fix: {fix}")
         return _by_name, (type(self), module, name)
 
 
