@@ -93,7 +93,8 @@ def _identity(spec: Specialization, arch: str) -> Any:
 def compile_kernel(signature: Signature, spec: Specialization, arch: str) -> Compiled:
     """Build one specialisation for `arch`, or take it from the disk cache.
 
-    Raises CompileErrors for what is wrong in the kernel, AssemblerError, ToolNotFoundError, CacheError.
+    Raises CompileErrors for what is wrong in the kernel, AssemblerError, ToolNotFoundError, CacheError
+    for settings of the cache that make no sense. A cache that cannot be used costs a warning.
     """
     from tiledsl.backends.ptx.targets import target_named
 
@@ -102,8 +103,9 @@ def compile_kernel(signature: Signature, spec: Specialization, arch: str) -> Com
     key = _key(signature, spec, arch) if cache is not None else ""
     if cache is not None and key:
         entry = cache.load(key)
-        if entry is not None:
-            return Compiled(signature, spec, Image.from_entry(entry), cached=True)
+        image = Image.from_entry(entry) if entry is not None else None
+        if image is not None and (image.name, image.arch) == (signature.name, arch):
+            return Compiled(signature, spec, image, cached=True)
     image = _build(signature, spec, arch)
     if cache is not None and key:
         cache.store(key, image.to_entry())
