@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -71,8 +72,19 @@ class Image:
         return Entry(header, {"llvm": self.llvm.encode(), "ptx": self.ptx.encode(), "cubin": self.cubin})
 
     @classmethod
-    def from_entry(cls, entry: Entry) -> Image:
-        header, parts = entry.header, entry.parts
+    def from_entry(cls, entry: Entry) -> Image | None:
+        """The image that `to_entry` put into an entry; None if anything in it is not as `to_entry` writes it."""
+        try:
+            image = cls._read(entry.header, entry.parts)
+            whole = json.dumps(image.to_entry().header) == json.dumps(entry.header)
+        except Exception:
+            return None
+        counts = (*image.threads, *image.cluster, image.shared_bytes, image.resources.threads)
+        fits = len(image.cluster) == 3 and all(type(n) is int and n >= 0 for n in counts)
+        return image if whole and fits else None
+
+    @classmethod
+    def _read(cls, header: dict[str, Any], parts: dict[str, bytes]) -> Image:
         return cls(
             name=header["name"],
             arch=header["arch"],

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Callable
 
 from tiledsl.compiled import Compiled, Image
+from tiledsl.forks import in_child, whole
 from tiledsl.ir.types import GlobalType
 from tiledsl.runtime.cache import disk_cache
 from tiledsl.signature import Signature, Specialization
@@ -33,23 +34,39 @@ class _Collector:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._compiling = 0
+        self._compiling: dict[object, int] = {}  # for each compilation, its thread
         self._was_on = False
+        in_child(self)
 
     @contextmanager
     def off(self) -> Generator[None]:
-        with self._lock:
-            if self._compiling == 0:
-                self._was_on = gc.isenabled()
-                gc.disable()
-            self._compiling += 1
+        token = object()
         try:
+            with self._lock:
+                if not self._compiling:
+                    self._was_on = gc.isenabled()
+                self._compiling[token] = threading.get_ident()
+                gc.disable()
             yield
         finally:
-            with self._lock:
-                self._compiling -= 1
-                if self._compiling == 0 and self._was_on:
-                    gc.enable()
+            try:
+                self._end(token)
+            except KeyboardInterrupt:  # in the middle of it
+                self._end(token)
+                raise
+
+    def _end(self, token: object) -> None:
+        with self._lock:
+            self._compiling.pop(token, None)
+            if not self._compiling and self._was_on:
+                gc.enable()
+
+    def renew(self) -> None:
+        """In the child of a fork: other threads compile no more."""
+        self._lock, me = threading.Lock(), threading.get_ident()
+        had, self._compiling = self._compiling, {k: t for k, t in self._compiling.items() if t == me}
+        if had and not self._compiling and self._was_on:
+            gc.enable()
 
     def collect(self) -> None:
         """Take away what this compilation has left behind, if the collector would do so as soon as it is on again."""
@@ -68,11 +85,15 @@ class Program:
         self._compiled: dict[Any, Compiled] = {}
         self._lowered: dict[Any, tuple[Kernel, frozenset[str]]] = {}
         self._lock = threading.RLock()
+        in_child(self)
+
+    def renew(self) -> None:
+        self._lock = threading.RLock()
 
     def compiled(self, spec: Specialization, arch: str) -> Compiled:
         """Built for `arch`: from memory, else from disk, else compiled."""
         key = _identity(spec, arch)
-        with self._lock:
+        with whole(), self._lock:
             if key not in self._compiled:
                 self._compiled[key] = compile_kernel(self.signature, spec, arch)
             return self._compiled[key]
@@ -80,7 +101,7 @@ class Program:
     def lowered(self, spec: Specialization, arch: str) -> tuple[Kernel, frozenset[str]]:
         """The thread-level kernel that the emulator runs, and the tensors that it may write."""
         key = _identity(spec, arch)
-        with self._lock:
+        with whole(), self._lock:
             if key not in self._lowered:
                 self._lowered[key] = lower(self.signature, spec, arch)
             return self._lowered[key]
@@ -93,7 +114,8 @@ def _identity(spec: Specialization, arch: str) -> Any:
 def compile_kernel(signature: Signature, spec: Specialization, arch: str) -> Compiled:
     """Build one specialisation for `arch`, or take it from the disk cache.
 
-    Raises CompileErrors for what is wrong in the kernel, AssemblerError, ToolNotFoundError, CacheError.
+    Raises CompileErrors for what is wrong in the kernel, AssemblerError, ToolNotFoundError, CacheError
+    for settings of the cache that make no sense. A cache that cannot be used costs a warning.
     """
     from tiledsl.backends.ptx.targets import target_named
 
@@ -102,8 +124,9 @@ def compile_kernel(signature: Signature, spec: Specialization, arch: str) -> Com
     key = _key(signature, spec, arch) if cache is not None else ""
     if cache is not None and key:
         entry = cache.load(key)
-        if entry is not None:
-            return Compiled(signature, spec, Image.from_entry(entry), cached=True)
+        image = Image.from_entry(entry) if entry is not None else None
+        if image is not None and (image.name, image.arch) == (signature.name, arch):
+            return Compiled(signature, spec, image, cached=True)
     image = _build(signature, spec, arch)
     if cache is not None and key:
         cache.store(key, image.to_entry())
@@ -150,7 +173,7 @@ def lower(
     signature: Signature, spec: Specialization, arch: str, *, observe: Observer | None = None
 ) -> tuple[Kernel, frozenset[str]]:
     """The thread-level kernel and the tensors it writes. `observe` gets the IR at each stage, by name."""
-    with _COLLECTOR.off():
+    with whole(), _COLLECTOR.off():
         kernel, written, _ = _lower(signature, spec, arch, observe)
     return kernel, written
 

@@ -1,7 +1,13 @@
 """Source locations, the error tree, and how an error is shown: message, the user's line, a caret.
 
-Every error that tiledsl raises on purpose derives from `TileError`. A message says what was asked,
-what was expected, what was got, and how to fix it.
+    TileError                   raised on purpose, whatever it is
+      LocatedError              at a line of the user's source
+        CompileError            a kernel that cannot be compiled: CompileErrors (all of them), AssemblerError
+        VerifyError             IR that breaks an invariant
+        EmulatorError           a kernel that did something illegal on the emulator: HazardError (by its checks)
+      KernelArgumentError, DeviceError, ToolNotFoundError, CacheError
+
+A message says what was asked, what was expected, what was got, and how to fix it.
 """
 
 from __future__ import annotations
@@ -9,7 +15,7 @@ from __future__ import annotations
 import linecache
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 __all__ = [
     "UNKNOWN_LOC",
@@ -22,6 +28,7 @@ __all__ = [
     "HazardError",
     "KernelArgumentError",
     "Loc",
+    "LocatedError",
     "TileError",
     "ToolNotFoundError",
     "VerifyError",
@@ -63,20 +70,36 @@ def render_at(loc: Loc, message: str) -> str:
     return "\n".join(lines)
 
 
+def _restored(kind: type[TileError], args: tuple[Any, ...]) -> TileError:
+    return kind.__new__(kind, *args)
+
+
 class TileError(Exception):
-    """Base of every error that tiledsl raises on purpose."""
+    """Base of every error that tiledsl raises on purpose. All of them can be copied and pickled, fields included."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Not by calling the class with `args`, as exceptions do: `__init__` may take other arguments than those, and
+        # a process pool waits for ever for an error that cannot be unpickled.
+        return _restored, (type(self), self.args), self.__dict__
 
 
-class CompileError(TileError):
-    """One error in a kernel's source, at a location. `fix` says what to write instead."""
+class LocatedError(TileError):
+    """An error at a line of the user's source. `fix` says what to write instead."""
+
+    KIND: ClassVar[str] = "error"
+    """What the message is printed behind."""
 
     def __init__(self, message: str, loc: Loc = UNKNOWN_LOC, fix: str = "") -> None:
         self.message, self.loc, self.fix = message, loc, fix
         super().__init__(message)
 
     def __str__(self) -> str:
-        text = render_at(self.loc, f"error: {self.message}")
+        text = render_at(self.loc, f"{self.KIND}: {self.message}")
         return f"{text}\n  fix: {self.fix}" if self.fix else text
+
+
+class CompileError(LocatedError):
+    """One error in a kernel's source."""
 
 
 class CompileErrors(CompileError):  # noqa: N818 - it is several errors
@@ -94,15 +117,10 @@ class CompileErrors(CompileError):  # noqa: N818 - it is several errors
         return shown if len(self.errors) == 1 else f"{shown}\n\n{len(self.errors)} errors"
 
 
-class VerifyError(TileError):
+class VerifyError(LocatedError):
     """The IR broke one of its invariants: a compiler bug, or hand-written IR that is wrong."""
 
-    def __init__(self, message: str, loc: Loc = UNKNOWN_LOC) -> None:
-        self.message, self.loc = message, loc
-        super().__init__(message)
-
-    def __str__(self) -> str:
-        return render_at(self.loc, f"invalid IR: {self.message}")
+    KIND = "invalid IR"
 
 
 class AssemblerError(CompileError):
@@ -122,10 +140,10 @@ class ToolNotFoundError(TileError):
 
 
 class CacheError(TileError):
-    """The on-disk cache cannot be used as asked (for example, its folder cannot be written)."""
+    """The on-disk cache cannot do what was asked of it by name. A compilation goes on without it, with a warning."""
 
 
-class EmulatorError(CompileError):
+class EmulatorError(LocatedError):
     """A kernel did something illegal on the emulator: out of bounds, a failed assertion, ..."""
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import functools
+import importlib
+import operator
+import sys
 from typing import Any, Callable, Generic, NoReturn, ParamSpec, TypeVar, cast
 
 from tiledsl.errors import Loc, TileError
 
-__all__ = ["TileFunction", "location", "tile_function"]
+__all__ = ["ByReference", "TileFunction", "location", "named", "tile_function"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -19,7 +22,58 @@ def location(fn: Callable[..., Any]) -> Loc:
     return Loc(code.co_filename, code.co_firstlineno, function=fn.__name__)
 
 
-class TileFunction(Generic[P, R]):
+class ByReference:
+    """What stands for a Python function (see `functools.update_wrapper`) is copied and pickled like one: not at all,
+    and by its name."""
+
+    __qualname__: str
+
+    def __copy__(self) -> Any:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        module, name = self.__module__, self.__qualname__
+        if "<locals>" in name:
+            outer, _, inner = name.rpartition(".<locals>.")
+            message = f"{inner} is defined inside {outer}(), where no other process can find it"
+            raise TileError(f"{message}: it is pickled by name\n  fix: define it at the top level of a module")
+        found = named(self)
+        if found is not self:
+            message = f"{module}.{name} is {_described(found)}, not this {type(self).__name__}"
+            fix = f"let the name of its def, at the top level of {module}, stand for it"
+            raise TileError(f"{message}, which is pickled by name\n  fix: {fix}")
+        return _by_name, (type(self), module, name)
+
+
+def named(function: Any) -> Any:
+    """What is found under the name of `function` or of what stands for it; None if nothing is."""
+    try:
+        return operator.attrgetter(function.__qualname__)(sys.modules[function.__module__])
+    except (KeyError, AttributeError):
+        return None
+
+
+def _by_name(kind: type[ByReference], module: str, name: str) -> ByReference:
+    """The other end of `ByReference.__reduce__`, in the process that unpickles."""
+    try:
+        found = operator.attrgetter(name)(importlib.import_module(module))
+        problem = f"is {_described(found)}"
+    except (ImportError, AttributeError) as error:
+        found, problem = None, f"is not there: {error}"
+    if not isinstance(found, kind):
+        message = f"a pickled {kind.__name__} is looked up as {module}.{name}, which {problem}"
+        raise TileError(f"{message}\n  fix: define it in a module (not a script) that both processes import")
+    return found
+
+
+def _described(found: Any) -> str:
+    return "not there" if found is None else f"a {type(found).__name__}"
+
+
+class TileFunction(ByReference, Generic[P, R]):
     """A tile function: `fn` is the Python function, `loc` where it stands.
 
     The frontend inlines it at each call, specialised to the arguments. Outside a kernel a call is a TileError.

@@ -14,7 +14,7 @@ from tiledsl.annotations import read_signature
 from tiledsl.compiled import Compiled
 from tiledsl.compiler import Program
 from tiledsl.errors import KernelArgumentError, TileError
-from tiledsl.function import TileFunction, tile_function
+from tiledsl.function import ByReference, TileFunction, tile_function
 from tiledsl.ir.types import DTYPES, INDEX, DType
 from tiledsl.measure import Timing, Verification
 from tiledsl.runtime.dispatch import EMULATED_ARCH, Dispatcher
@@ -27,12 +27,13 @@ if TYPE_CHECKING:
 __all__ = ["TileFunction", "TileKernel", "tile_function", "tile_kernel"]
 
 
-class TileKernel:
+class TileKernel(ByReference):
     """A kernel. Call it with arrays and scalars, and with consts by keyword.
 
     NumPy arrays run on the GPU if there is one, else on the emulator (``device="emulator"`` asks for
     it); CUDA arrays of any library are used in place, on its current stream. Results are written into
     the arrays. The source, and what it reads from its module, count as they are at the first call.
+    A copy of a kernel is the kernel; it is pickled by its name, as functions are.
     """
 
     def __init__(self, signature: Signature) -> None:

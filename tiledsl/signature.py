@@ -6,10 +6,12 @@ and is all that the compiler sees of the arguments. It never holds sizes.
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from typing import Any, Callable
 
-from tiledsl.errors import Loc
+from tiledsl.errors import Loc, TileError
+from tiledsl.function import named
 from tiledsl.ir.types import DType, GlobalType
 
 __all__ = ["REQUIRED", "ConstParam", "GlobalParam", "GlobalSpec", "ScalarParam", "Signature", "Specialization"]
@@ -72,6 +74,20 @@ class Signature:
     consts: tuple[ConstParam, ...]
     loc: Loc
     arch: str = ""
+
+    def __copy__(self) -> Signature:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Signature:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled as the signature of its kernel, which is pickled by its name."""
+        kernel = named(self.fn)
+        if getattr(kernel, "signature", None) is not self:
+            message = f"{self.name} is not found under its name, {self.fn.__module__}.{self.fn.__qualname__}"
+            raise TileError(f"{message}, by which it is pickled\n  fix: define it at the top level of a module")
+        return operator.attrgetter("signature"), (kernel,)
 
     def const_defaults(self) -> dict[str, Any]:
         return {c.name: c.default for c in self.consts if c.default is not REQUIRED}

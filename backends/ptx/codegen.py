@@ -8,7 +8,7 @@ from typing import Any
 
 from tiledsl.backends.ptx import cast_rules, hopper_rules, matrix_rules
 from tiledsl.backends.ptx.debuginfo import restore_locations
-from tiledsl.backends.ptx.llvm import binding
+from tiledsl.backends.ptx.llvm import binding, options, pass_manager
 from tiledsl.backends.ptx.lower import TRIPLE, lower_kernel
 from tiledsl.backends.ptx.nan_bits import settle_nans
 from tiledsl.backends.ptx.targets import Target
@@ -29,24 +29,27 @@ def ptx_version_for(target: Target, kernel: Kernel) -> int:
     return max(target.ptx, INLINED_AT, *(needs(op) for op in kernel.walk() for needs in rules))
 
 
+# In the order in which they are given; `llvm.options` takes each back afterwards.
+OPTIONS = (
+    # Shared addresses fit 32 bits: half the registers, and constant offsets that cannot overflow.
+    "nvptx-short-ptr",
+    # It takes vector loads apart; the last element is then merged with the guarded path's scalar load of it,
+    # and a vector access is two instructions.
+    "disable-vector-combine",
+    # The pass merge-accesses has merged what belongs together, and bank conflicts were counted for what it left.
+    "disable-nvptx-load-store-vectorizer",
+)
+
+
 @cache
 def _initialize() -> None:
     binding.initialize_all_targets()
     binding.initialize_all_asmprinters()
-    # Shared addresses fit 32 bits: half the registers, and constant offsets that cannot overflow.
-    binding.set_option("tiledsl", "-nvptx-short-ptr")
-    # It takes vector loads apart; the last element is then merged with the guarded path's scalar load of it,
-    # and a vector access is two instructions.
-    binding.set_option("tiledsl", "-disable-vector-combine")
-    # The pass merge-accesses has merged what belongs together, and bank conflicts were counted for what it left.
-    binding.set_option("tiledsl", "-disable-nvptx-load-store-vectorizer")
-    # A kernel has no dead stores, function pointers or copies of memory, and gives each access its alignment. To look
-    # for dead stores alone is an eighth of LLVM's optimisation.
-    binding.set_option("tiledsl", "-opt-disable=dse,called-value-propagation,memcpyopt,infer-alignment")
 
 
 @cache
 def _machine(target: Target, ptx_version: int) -> Any:
+    """A target machine. It keeps the options that are set now."""
     _initialize()
     features = f"+ptx{ptx_version}"
     # At 3 LLVM numbers all values once more, for a fifth of the time of emission. No kernel of the gallery gains by it:
@@ -59,13 +62,15 @@ def emit_ptx(kernel: Kernel, target: Target) -> tuple[str, str]:
 
     In the LLVM IR the columns of locations are numbers, see `debuginfo`.
     """
-    machine = _machine(target, ptx_version_for(target, kernel))
+    with options(OPTIONS):
+        machine = _machine(target, ptx_version_for(target, kernel))
     lowered, locations = lower_kernel(settle_nans(kernel), target, str(machine.target_data))
     text = str(lowered)
-    module = binding.parse_assembly(text)
-    module.verify()
-    _optimize(module, machine)
-    ptx = CALL_NUMBER.sub("", machine.emit_assembly(module))
+    # Types, constants and metadata belong to the context, and would stay in LLVM's global one for ever.
+    with binding.create_context() as context, binding.parse_assembly(text, context) as module, options(OPTIONS):
+        module.verify()
+        _optimize(module, machine)
+        ptx = CALL_NUMBER.sub("", machine.emit_assembly(module))
     return text, restore_locations(ptx, locations)
 
 
@@ -75,7 +80,10 @@ def _optimize(module: Any, machine: Any) -> None:
     Loop unrolling stays on: LLVM's limits for NVPTX are those of nvcc, which unrolls small loops by four
     (a run-time loop with a barrier inside never). Each load and store stays what it is.
     """
-    options = binding.create_pipeline_tuning_options(speed_level=3)
-    options.loop_vectorization = options.slp_vectorization = False
-    builder = binding.create_pass_builder(machine, options)
-    builder.getModulePassManager().run(module, builder)
+    with (
+        binding.create_pipeline_tuning_options(speed_level=3) as tuning,
+        binding.create_pass_builder(machine, tuning) as builder,
+    ):
+        tuning.loop_vectorization = tuning.slp_vectorization = False
+        with pass_manager(builder) as passes:
+            passes.run(module, builder)

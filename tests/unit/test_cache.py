@@ -18,6 +18,7 @@ import pytest
 from tiledsl import mma
 from tiledsl.errors import CacheError
 from tiledsl.ir.types import F32
+from tiledsl.runtime import cache as cache_module
 from tiledsl.runtime import fingerprint
 from tiledsl.runtime.cache import DiskCache, Entry, disk_cache
 from tiledsl.signature import GlobalSpec, Specialization
@@ -39,68 +40,6 @@ def test_what_is_stored_is_loaded(cache: DiskCache) -> None:
     assert cache.info().entries == 1
     assert cache.clear() == 1
     assert cache.load("a") is None
-
-
-def test_the_folder_is_its_owners(cache: DiskCache) -> None:
-    cache.store("a", ENTRY)
-    assert cache.folder.stat().st_mode & 0o777 == 0o700
-    assert all(p.stat().st_mode & 0o077 == 0 for p in cache.folder.iterdir())
-
-
-def test_a_folder_open_to_others_is_closed_and_emptied(cache: DiskCache) -> None:
-    cache.store("a", ENTRY)
-    cache.folder.chmod(0o777)
-    with pytest.warns(UserWarning, match="was open to other users"):
-        assert cache.load("a") is None
-    assert cache.folder.stat().st_mode & 0o777 == 0o700
-
-
-def test_a_folder_of_another_user_is_refused(cache: DiskCache, monkeypatch: pytest.MonkeyPatch) -> None:
-    cache.store("a", ENTRY)
-    monkeypatch.setattr(os, "getuid", lambda: 12345)
-    for use in (lambda: cache.load("a"), lambda: cache.store("b", ENTRY)):
-        with pytest.raises(CacheError, match=r"belongs to user \d+, not to you \(12345\)"):
-            use()
-
-
-def test_an_unwritable_folder_says_what_to_do(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    cache = DiskCache(tmp_path / "file" / "kernels")  # not even root can make a folder below a file
-    with pytest.raises(CacheError) as caught:
-        cache.store("a", ENTRY)
-    assert "cannot be written" in str(caught.value)
-    assert "TILEDSL_CACHE_DIR" in str(caught.value) and "TILEDSL_CACHE=0" in str(caught.value)
-
-
-@pytest.mark.parametrize("position", [0, 20, 60, 100, -1])
-def test_a_damaged_entry_counts_as_absent(cache: DiskCache, position: int) -> None:
-    cache.store("a", ENTRY)
-    path = next(cache.folder.iterdir())
-    data = bytearray(path.read_bytes())
-    data[position] ^= 1
-    path.write_bytes(data)
-    with pytest.warns(RuntimeWarning, match="is damaged; the kernel is compiled again"):
-        assert cache.load("a") is None
-    assert not path.exists()
-
-
-@pytest.mark.parametrize("size", [0, 10, 70])
-def test_a_cut_entry_counts_as_absent(cache: DiskCache, size: int) -> None:
-    cache.store("a", ENTRY)
-    path = next(cache.folder.iterdir())
-    path.write_bytes(path.read_bytes()[:size])
-    with pytest.warns(RuntimeWarning, match="is damaged"):
-        assert cache.load("a") is None
-
-
-def test_an_entry_is_published_whole(cache: DiskCache, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*args: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(CacheError, match="No space left on device"):
-        cache.store("a", ENTRY)
-    assert not list(cache.folder.iterdir())
 
 
 def _write_often(folder: Path, seed: int) -> None:
@@ -147,9 +86,10 @@ def test_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TILEDSL_CACHE_SIZE", "1000")
     found = disk_cache()
     assert found is not None and found.folder == tmp_path / "kernels" and found.limit == 1000
-    monkeypatch.setenv("TILEDSL_CACHE_SIZE", "1G")
-    with pytest.raises(CacheError, match="TILEDSL_CACHE_SIZE is '1G'; expected a number of bytes"):
-        disk_cache()
+    for text in ("1G", "-1", "", "1.0", "²", "9" * 5000):
+        monkeypatch.setenv("TILEDSL_CACHE_SIZE", text)
+        with pytest.raises(CacheError, match=f"TILEDSL_CACHE_SIZE is '{text}'; expected a number of bytes"):
+            disk_cache()
     monkeypatch.setenv("TILEDSL_CACHE", "0")
     assert disk_cache() is None
 
@@ -157,7 +97,7 @@ def test_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_nothing_is_pickled(cache: DiskCache) -> None:
     cache.store("a", ENTRY)
     data = next(cache.folder.iterdir()).read_bytes()
-    start = len(b"tiledsl cache 1\n") + 32
+    start = len(cache_module.MAGIC) + 32
     length = int.from_bytes(data[start : start + 8], "little")
     assert json.loads(data[start + 8 : start + 8 + length])["header"] == ENTRY.header
 
@@ -381,8 +321,10 @@ def test_a_damaged_entry_is_compiled_again(kernels: Path, tmp_path: Path) -> Non
     assert run(kernels, tmp_path / "cache").stdout.startswith("True")
 
 
-def test_an_unwritable_cache_is_an_error_with_a_way_out(kernels: Path, tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_written_costs_a_warning(kernels: Path, tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file where the folder should be")
-    failed = run(kernels, tmp_path / "cache")
-    assert "CacheError" in failed.stderr and "TILEDSL_CACHE=0" in failed.stderr
-    assert run(kernels, tmp_path / "cache", TILEDSL_CACHE="0").stdout.startswith("False")
+    first, second = (run(kernels, tmp_path / "cache") for _ in range(2))
+    for done in (first, second):
+        assert done.returncode == 0 and done.stdout.startswith("False True True")
+        assert "cannot be used: Not a directory" in done.stderr and "TILEDSL_CACHE=0" in done.stderr
+    assert not run(kernels, tmp_path / "cache", TILEDSL_CACHE="0").stderr

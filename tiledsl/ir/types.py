@@ -98,6 +98,9 @@ class DType:
 
     __repr__ = __str__
 
+    def __reduce__(self) -> str:
+        return self.name.upper()  # its name in this module: a copy would be another dtype, since `==` is identity
+
 
 F64 = DType("f64", "float", 64)
 F32 = DType("f32", "float", 32)

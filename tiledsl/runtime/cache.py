@@ -2,34 +2,55 @@
 
 ``TILEDSL_CACHE_DIR`` names the folder (default: ``~/.cache/tiledsl``), ``TILEDSL_CACHE_SIZE`` its bound
 in bytes (default 512 MiB; the entries used longest ago go first), ``TILEDSL_CACHE=0`` switches it off.
-Entries are code that will run on the GPU, so the folder belongs to its owner alone (mode 0700), and
-one that belongs to someone else is refused. A file is published by a rename: a reader sees all or nothing.
+
+A folder that cannot be used (read-only, full, a file in its place, ...) costs the caching and a warning, never the
+compilation: `load` and `store` raise nothing. `clear` and `info` are asked for by name and raise CacheError.
+
+Entries are code that will run on the GPU, so only what the user's own processes wrote is loaded:
+
+- The folder is opened once for each use and reached through its descriptor, so that nobody can exchange it between
+  check and use. It must belong to the user. One that others can read or write is closed to them, then emptied, and
+  only then trusted; the sticky bit marks it in between, for processes that come meanwhile.
+- An entry must be a file of the user with one name, that nobody else can write. Links are not followed.
+- It holds its own key: under another name it is no entry.
+- A file is published by a rename: a reader sees all or nothing.
 """
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import hashlib
 import json
 import os
 import stat
 import time
 import warnings
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Mapping
+from typing import Any, Literal, cast
 
 from tiledsl.errors import CacheError
 
 __all__ = ["CacheInfo", "DiskCache", "Entry", "disk_cache"]
 
-MAGIC = b"tiledsl cache 1\n"
+MAGIC = b"tiledsl cache 2\n"
 DEFAULT_SIZE = 512 * 2**20
-SUFFIX = ".entry"
+SUFFIX, DRAFT = ".entry", ".draft"
 STALE_SECONDS = 3600
 """Age at which another process's unfinished file counts as left behind."""
 
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+ENTRY = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+"""Not blocking: a pipe in the place of an entry has no writer."""
+NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
 FIX = "set TILEDSL_CACHE_DIR to a folder of yours that can be written, or TILEDSL_CACHE=0 to do without"
+WITHOUT = "  until then kernels are compiled, and not kept"
+
+_warned: set[str] = set()
 
 
 @dataclass(frozen=True)
@@ -51,13 +72,21 @@ class CacheInfo:
 
 
 def disk_cache() -> DiskCache | None:
-    """The cache that the environment asks for now; None if it is switched off. Creates nothing."""
+    """The cache that the environment asks for now; None if there is none to have. Creates nothing.
+
+    Raises CacheError for a TILEDSL_CACHE_SIZE that is no size.
+    """
     if os.environ.get("TILEDSL_CACHE", "1") == "0":
         return None
-    base = os.environ.get("TILEDSL_CACHE_DIR") or os.path.expanduser("~/.cache/tiledsl")
     text = os.environ.get("TILEDSL_CACHE_SIZE", str(DEFAULT_SIZE))
-    if not text.isdigit():
-        raise CacheError(f"TILEDSL_CACHE_SIZE is {text!r}; expected a number of bytes, such as {DEFAULT_SIZE}")
+    if not text.isdecimal() or len(text) > 18:
+        message = f"TILEDSL_CACHE_SIZE is {text!r}; expected a number of bytes, such as {DEFAULT_SIZE}"
+        raise CacheError(f"{message}\n  fix: give it in bytes, or leave it out")
+    named = os.environ.get("TILEDSL_CACHE_DIR")
+    base = os.path.expanduser(named or "~/.cache/tiledsl")
+    if base.startswith("~") or not (named or os.path.isabs(base)):
+        _warn(f"no home folder is known, so that no compiled kernel is kept\n  fix: {FIX}")
+        return None
     return DiskCache(Path(base) / "kernels", int(text))
 
 
@@ -68,137 +97,218 @@ class DiskCache:
         self.folder, self.limit = folder, limit
 
     def load(self, key: str) -> Entry | None:
-        """The entry, or None. A damaged one is removed with a warning and counts as absent."""
-        path = self.folder / (key + SUFFIX)
-        if not self._is_safe():
-            return None
+        """The entry, or None. One that is damaged, or not the user's own, is removed with a warning."""
         try:
-            data = path.read_bytes()
-        except FileNotFoundError:
+            with self._opened() as folder:
+                return None if folder is None else self._read(folder, key)
+        except CacheError as error:
+            _warn(f"{error}\n{WITHOUT}")
             return None
-        except OSError as error:
-            raise CacheError(f"cannot read the cache entry {path}: {error.strerror}\n  fix: {FIX}") from None
-        entry = _decode(data)
-        if entry is None:
-            warnings.warn(
-                f"the cache entry {path} is damaged; the kernel is compiled again", RuntimeWarning, stacklevel=2
-            )
-            path.unlink(missing_ok=True)
-            return None
-        # Evicted by another process meanwhile, or a read-only file system: the entry itself is good.
-        with contextlib.suppress(OSError):
-            os.utime(path)  # the date of last use, for eviction
-        return entry
 
     def store(self, key: str, entry: Entry) -> None:
-        """Publish an entry, then evict the oldest ones beyond the limit. Raises CacheError if it cannot be written."""
-        self._prepare()
-        path = self.folder / (key + SUFFIX)
-        # The name is unique to this process and moment, so that two writers of one key never share a file.
-        draft = self.folder / f"{key}.{os.getpid()}.{time.monotonic_ns()}.draft"
+        """Publish an entry, then evict the oldest ones beyond the limit. A warning where it cannot be written."""
         try:
-            with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                file.write(_encode(entry))
-            os.replace(draft, path)
-        except OSError as error:
-            draft.unlink(missing_ok=True)
-            raise self._unwritable(error) from None
-        self._evict(keep=path)
+            with self._opened(create=True) as folder:
+                if folder is not None:
+                    self._publish(folder, key, _encode(key, entry))
+                    self._evict(folder, keep=key + SUFFIX)
+        except CacheError as error:
+            _warn(f"{error}\n{WITHOUT}")
 
     def clear(self) -> int:
-        """Remove all entries; the number of them."""
-        found = self._entries()
-        for path, _ in found:
-            path.unlink(missing_ok=True)
-        return len(found)
+        """Remove all entries; the number of them. Raises CacheError for what cannot be removed."""
+        with self._opened() as folder:
+            if folder is None:
+                return 0
+            removed, left = _empty(folder)
+        if left:
+            raise CacheError(f"cannot remove {self.folder / left[0]} and {len(left) - 1} more files\n  fix: {FIX}")
+        return removed
 
     def info(self) -> CacheInfo:
-        found = self._entries()
+        """Raises CacheError where the folder cannot be read."""
+        with self._opened() as folder:
+            found = [] if folder is None else _files(folder, SUFFIX)
         return CacheInfo(self.folder, len(found), sum(s.st_size for _, s in found), self.limit)
 
-    def _is_safe(self) -> bool:
-        """False if the folder does not exist. Raises CacheError if it is not the user's own."""
+    # -- the folder --------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _opened(self, create: bool = False) -> Generator[int | None]:
+        """The descriptor of the folder, the user's own and closed to others; None if there is no folder.
+
+        Raises CacheError where it cannot be used, and for each failure of the file system inside the block.
+        """
+        folder = None
         try:
-            status = os.lstat(self.folder)
-        except FileNotFoundError:
-            return False
+            if create:
+                self.folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self.folder.mkdir(mode=0o700, exist_ok=True)
+            with suppress(FileNotFoundError):
+                folder = os.open(self.folder, FOLDER)
+            if folder is not None:
+                self._trust(folder)
+            yield folder
         except OSError as error:
-            raise self._unwritable(error) from None
-        if not stat.S_ISDIR(status.st_mode):
-            raise CacheError(f"the cache folder {self.folder} is not a folder\n  fix: {FIX}")
+            message = f"the cache folder {self.folder} cannot be used: {error.strerror or error}"
+            raise CacheError(f"{message}\n  fix: {FIX}") from None
+        finally:
+            if folder is not None:
+                with suppress(OSError):
+                    os.close(folder)
+
+    def _trust(self, folder: int) -> None:
+        """Raise CacheError unless all that can be loaded from the folder is the user's own."""
+        status = os.fstat(folder)
         if status.st_uid != os.getuid():
             message = f"the cache folder {self.folder} belongs to user {status.st_uid}, not to you ({os.getuid()})"
             raise CacheError(f"{message}: its code is not trusted\n  fix: {FIX}")
-        if status.st_mode & 0o077:
-            self._restrict()
-        return True
+        if not status.st_mode & (OTHERS | stat.S_ISVTX):
+            return
+        message = f"the cache folder {self.folder} was open to other users"
+        os.fchmod(folder, stat.S_IRWXU | stat.S_ISVTX)
+        if os.fstat(folder).st_mode & OTHERS:
+            raise CacheError(f"{message}, and cannot be closed to them\n  fix: {FIX}")
+        _, left = _empty(folder)
+        if left:
+            raise CacheError(f"{message}, and {left[0]} in it cannot be removed\n  fix: {FIX}")
+        os.fchmod(folder, stat.S_IRWXU)
+        _warn(f"{message}; it was closed and emptied", UserWarning)
 
-    def _restrict(self) -> None:
-        """Others could write here: close the folder, and drop what they may have left."""
+    # -- entries -----------------------------------------------------------------------------------------
+
+    def _read(self, folder: int, key: str) -> Entry | None:
+        name = key + SUFFIX
+        found = _read_own(folder, name)
+        if found is None:
+            return None
+        entry = _decode(key, found) if isinstance(found, bytes) else None
+        if entry is None:
+            problem = "damaged" if isinstance(found, bytes) else "not a file of yours"
+            _warn(f"the cache entry {self.folder / name} is {problem}; the kernel is compiled again")
+            with suppress(OSError):
+                os.unlink(name, dir_fd=folder)
+        return entry
+
+    def _publish(self, folder: int, key: str, data: bytes) -> None:
+        # The name is unique to this process and moment, so that two writers of one key never share a file.
+        draft = f"{key}.{os.urandom(8).hex()}{DRAFT}"
         try:
-            os.chmod(self.folder, 0o700)
-        except OSError as error:
-            raise self._unwritable(error) from None
-        self.clear()
-        warnings.warn(
-            f"the cache folder {self.folder} was open to other users; it was closed and emptied", stacklevel=2
-        )
+            with open(os.open(draft, NEW, 0o600, dir_fd=folder), "wb") as file:
+                file.write(data)
+            os.replace(draft, key + SUFFIX, src_dir_fd=folder, dst_dir_fd=folder)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(draft, dir_fd=folder)
+            raise
 
-    def _prepare(self) -> None:
-        try:
-            self.folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self.folder.mkdir(mode=0o700, exist_ok=True)
-        except OSError as error:
-            raise self._unwritable(error) from None
-        self._is_safe()
-
-    def _unwritable(self, error: OSError) -> CacheError:
-        return CacheError(f"the cache folder {self.folder} cannot be written: {error.strerror}\n  fix: {FIX}")
-
-    def _entries(self) -> list[tuple[Path, os.stat_result]]:
-        found: list[tuple[Path, os.stat_result]] = []
-        try:
-            for item in os.scandir(self.folder):
-                if item.name.endswith(SUFFIX):
-                    found.append((Path(item.path), item.stat(follow_symlinks=False)))
-        except FileNotFoundError:
-            pass  # no folder yet, or an entry evicted by another process
-        return found
-
-    def _evict(self, keep: Path) -> None:
-        for draft in self.folder.glob("*.draft"):
-            try:
-                if time.time() - draft.stat().st_mtime > STALE_SECONDS:
-                    draft.unlink(missing_ok=True)
-            except FileNotFoundError:
-                continue
-        found = sorted(self._entries(), key=lambda e: e[1].st_mtime_ns)
+    def _evict(self, folder: int, keep: str) -> None:
+        now = time.time()
+        for name, status in _files(folder, DRAFT):
+            if now - status.st_mtime > STALE_SECONDS:
+                with suppress(OSError):
+                    os.unlink(name, dir_fd=folder)
+        found = sorted(_files(folder, SUFFIX), key=lambda file: file[1].st_mtime_ns)
         total = sum(status.st_size for _, status in found)
-        for path, status in found:
+        for name, status in found:
             if total <= self.limit:
                 break
-            if path != keep:
-                path.unlink(missing_ok=True)
+            if name != keep:
+                with suppress(OSError):
+                    os.unlink(name, dir_fd=folder)
                 total -= status.st_size
 
 
-def _encode(entry: Entry) -> bytes:
+def _read_own(folder: int, name: str) -> bytes | Literal["foreign"] | None:
+    """What is in a file of the folder, if it is the user's own; None if there is none."""
+    try:
+        file = os.open(name, ENTRY, dir_fd=folder)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):  # a link, a socket
+            return "foreign"
+        raise
+    try:
+        if not _is_own(os.fstat(file)):
+            return "foreign"
+        with suppress(OSError):  # a read-only file system: the entry itself is good
+            os.utime(file)  # the date of last use, for eviction
+        with open(file, "rb", closefd=False) as content:
+            return content.read()
+    finally:
+        os.close(file)
+
+
+def _is_own(status: os.stat_result) -> bool:
+    """True for a file of the user with one name, which nobody else can write."""
+    plain = stat.S_ISREG(status.st_mode) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return plain and status.st_uid == os.getuid() and status.st_nlink <= 1
+
+
+def _files(folder: int, suffix: str) -> list[tuple[str, os.stat_result]]:
+    """What is in the folder under such names, links among it, but no folders."""
+    found: list[tuple[str, os.stat_result]] = []
+    with os.scandir(folder) as items:
+        names = [item.name for item in items if item.name.endswith(suffix)]
+    for name in names:
+        with suppress(FileNotFoundError):  # evicted by another process
+            status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            if not stat.S_ISDIR(status.st_mode):
+                found.append((name, status))
+    return found
+
+
+def _empty(folder: int) -> tuple[int, list[str]]:
+    """Remove entries and drafts: how many entries there were, and the names of what could not be removed."""
+    removed, left = 0, list[str]()
+    for suffix in (DRAFT, SUFFIX):
+        for name, _ in _files(folder, suffix):
+            try:
+                os.unlink(name, dir_fd=folder)
+                removed += suffix == SUFFIX
+            except FileNotFoundError:
+                continue
+            except OSError:
+                left.append(name)
+    return removed, left
+
+
+def _warn(message: str, category: type[Warning] = RuntimeWarning) -> None:
+    """Once a process for each fault."""
+    if message not in _warned:
+        _warned.add(message)
+        warnings.warn(message, category, stacklevel=2)
+
+
+# -- the bytes of an entry -------------------------------------------------------------------------------
+
+
+def _encode(key: str, entry: Entry) -> bytes:
     sizes = {name: len(part) for name, part in entry.parts.items()}
-    header = json.dumps({"header": entry.header, "parts": sizes}).encode()
+    header = json.dumps({"key": key, "header": entry.header, "parts": sizes}).encode()
     body = len(header).to_bytes(8, "little") + header + b"".join(entry.parts.values())
     return MAGIC + hashlib.sha256(body).digest() + body
 
 
-def _decode(data: bytes) -> Entry | None:
-    """The entry in `data`, or None if a byte of it is wrong."""
+def _decode(key: str, data: bytes) -> Entry | None:
+    """The entry of that key in `data`, or None if a byte of it is wrong."""
     start = len(MAGIC) + 32
     body = data[start:]
     if not data.startswith(MAGIC) or hashlib.sha256(body).digest() != data[len(MAGIC) : start]:
         return None
     end = 8 + int.from_bytes(body[:8], "little")
-    content: Mapping[str, Any] = json.loads(body[8:end])
+    try:
+        content: Any = json.loads(body[8:end])
+        header, sizes = content["header"], content["parts"]
+        if content["key"] != key or not isinstance(header, dict) or not isinstance(sizes, dict):
+            return None
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
     parts: dict[str, bytes] = {}
-    for name, size in content["parts"].items():
+    for name, size in cast("dict[str, Any]", sizes).items():
+        if type(size) is not int or not 0 <= size <= len(body) - end:
+            return None
         parts[name] = body[end : end + size]
         end += size
-    return Entry(content["header"], parts)
+    return Entry(cast("dict[str, Any]", header), parts) if end == len(body) else None

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generator, Mapping
 
+from tiledsl.forks import in_child, whole
 from tiledsl.ir.abi import launch_parameters
 from tiledsl.ir.expr import PROCESSORS, Expr
 from tiledsl.runtime.arrays import describe, host_array, movable, same_bytes, self_overlapping
@@ -81,6 +82,10 @@ class Dispatcher:
         self.signature: Signature = program.signature
         self.launcher = Launcher(self.signature, self._slow)
         self._plans: dict[Any, tuple[LaunchPlan, frozenset[str]]] = {}
+        self._lock = threading.Lock()
+        in_child(self)
+
+    def renew(self) -> None:
         self._lock = threading.Lock()
 
     # -- checking ----------------------------------------------------------------------------------------
@@ -178,7 +183,8 @@ class Dispatcher:
 
     def emulate(self, arguments: Arguments, options: Any = None) -> Any:
         """Run on the emulator; `options`: its Options. Gives its RunResult."""
-        from tiledsl.backends import emulator
+        with whole():
+            from tiledsl.backends import emulator
 
         arrays = arguments.present
         problem = specialize(self.signature, arguments.arrays, arguments.consts)

@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Generator
 
 from tiledsl.errors import DeviceError
+from tiledsl.forks import in_child
 
 if TYPE_CHECKING:
     from tiledsl.backends.ptx.targets import Target
@@ -67,6 +68,10 @@ class Driver:
         self._functions: dict[tuple[int, bytes], Any] = {}
         self._primary: dict[int, Any] = {}
         self._blanks: dict[int, int] = {}
+        self._lock = threading.Lock()
+        in_child(self)
+
+    def renew(self) -> None:
         self._lock = threading.Lock()
 
     # -- errors ------------------------------------------------------------------------------------------

@@ -1,0 +1,88 @@
+"""What a fork of the process must not cut in two.
+
+The child of a fork has one thread, the one that forked. A lock that another thread held stays locked in it for ever
+(ours, Python's of a module that is being imported, LLVM's), and what that thread was changing stays half changed. So a
+fork waits until the other threads have ended what they do `whole`, and the child gets new locks.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakSet
+
+__all__ = ["in_child", "whole"]
+
+MOST_SECONDS = 30.0
+"""A fork waits no longer: another thread may itself wait for what the forking one holds."""
+TICK = 0.002
+"""Seconds between two looks at whether it is over."""
+
+
+class _Work:
+    """Who is in the middle of something: for each piece of work the thread that does it.
+
+    Its lock is a plain one, held for a few instructions: Ctrl-C cannot come between taking it and the block under it.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.threads: dict[object, int] = {}
+        self.forking = False
+
+    def begin(self, token: object) -> bool:
+        """False if another thread is about to fork."""
+        me = threading.get_ident()
+        with self.lock:
+            if self.forking and me not in self.threads.values():
+                return False
+            self.threads[token] = me
+            return True
+
+    def end(self, token: object) -> None:
+        self.threads.pop(token, None)
+
+    def before_fork(self) -> None:
+        me, end = threading.get_ident(), time.monotonic() + MOST_SECONDS
+        with self.lock:
+            self.forking = True
+        while any(thread != me for thread in list(self.threads.values())) and time.monotonic() < end:
+            time.sleep(TICK)
+
+    def after_in_parent(self) -> None:
+        self.forking = False
+
+    def after_in_child(self) -> None:
+        me = threading.get_ident()
+        self.lock, self.forking = threading.Lock(), False
+        self.threads = {work: thread for work, thread in self.threads.items() if thread == me}
+        for owner in list(_owners):
+            owner.renew()
+
+
+_work = _Work()
+_owners: WeakSet[Any] = WeakSet()
+os.register_at_fork(
+    before=_work.before_fork, after_in_parent=_work.after_in_parent, after_in_child=_work.after_in_child
+)
+
+
+@contextmanager
+def whole() -> Generator[None]:
+    """No other thread forks inside the block. One that wants to waits, and keeps new work from beginning."""
+    token = object()
+    try:
+        while not _work.begin(token):
+            time.sleep(TICK)
+        yield
+    finally:
+        _work.end(token)
+
+
+def in_child(owner: Any) -> None:
+    """Call ``owner.renew()`` in each child of a fork, as long as the owner lives: other threads may hold its locks."""
+    _owners.add(owner)
