@@ -17,8 +17,8 @@ from tiledsl.ir.types import DTYPES, I32, U32, DType
 __all__ = ["main", "texts"]
 
 FOLDER = Path(__file__).parent
-HEADER = """; Written by tests/filetests/make_atomics.py: atomic operations on pairs of special values, each thread on an element
-; of its own in global and in shared memory. Updated elements and what was found there, bit for bit.
+HEADER = """; Written by tests/filetests/make_atomics.py: atomic operations on pairs of special values, each thread on
+; an element of its own in global and in shared memory. Updated elements and what was found there, bit for bit.
 """
 SCOPES = ("cta", "gpu", "sys")
 
