@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.filetest import FileTest, Run, read_filetests
-from tests.filetests import make_async, make_fragments, make_hopper, make_matrices, make_mma, make_scalar
+from tests.filetests import make_async, make_atomics, make_fragments, make_hopper, make_matrices, make_mma, make_scalar
 from tiledsl.backends import emulator
 from tiledsl.errors import CompileError, TileError, VerifyError
 from tiledsl.ir.core import OPS, Kernel
@@ -105,7 +105,7 @@ def test_every_pass_has_a_filetest() -> None:
 
 
 @pytest.mark.parametrize(
-    "maker", [make_async, make_fragments, make_hopper, make_matrices, make_mma], ids=lambda m: m.__name__
+    "maker", [make_async, make_atomics, make_fragments, make_hopper, make_matrices, make_mma], ids=lambda m: m.__name__
 )
 def test_written_files_are_up_to_date(maker: Any) -> None:
     """As for the scalar files; each of these modules names the files that it writes."""

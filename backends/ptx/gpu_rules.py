@@ -1,4 +1,4 @@
-"""Positions, synchronisation and exchange within a warp. (PTX ISA: special registers, bar, fence, shfl, vote.)"""
+"""Positions, synchronisation and exchange within a warp. (PTX ISA: special registers, bar, shfl, vote.)"""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from tiledsl.ir.ops import arith, gpu, warp
 __all__ = [
     "lower_barrier",
     "lower_block_id",
-    "lower_fence",
     "lower_lane_id",
     "lower_shuffle",
     "lower_sync_warp",
@@ -81,12 +80,6 @@ def lower_barrier(lw: Lowering, op: gpu.Barrier) -> Sequence[Any]:
 @lowers(gpu.SyncWarp)
 def lower_sync_warp(lw: Lowering, op: gpu.SyncWarp) -> Sequence[Any]:
     lw.intrinsic("llvm.nvvm.bar.warp.sync", VOID, integer(FULL_WARP, I32))
-    return []
-
-
-@lowers(gpu.Fence)
-def lower_fence(lw: Lowering, op: gpu.Fence) -> Sequence[Any]:
-    lw.asm(f"fence.acq_rel.{op.reach};", "~{memory}", VOID, side_effect=True)
     return []
 
 

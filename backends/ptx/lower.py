@@ -7,6 +7,7 @@ from typing import Any, Sequence
 
 from tiledsl.backends.ptx import (
     async_rules,
+    atomic_rules,
     cast_rules,
     control_rules,
     debug_rules,
@@ -22,8 +23,8 @@ from tiledsl.backends.ptx.llvm import ir
 from tiledsl.backends.ptx.targets import Target
 from tiledsl.backends.ptx.types import I8, VOID, global_variable, memory_type, pointer_to
 from tiledsl.errors import CompileError, Loc
-from tiledsl.ir.core import Kernel, Value
-from tiledsl.ir.ops import barriers, mem, tma
+from tiledsl.ir.core import Kernel, Op, Value
+from tiledsl.ir.ops import barriers, gpu, mem, tma
 from tiledsl.ir.tensor_maps import MAP_BYTES
 from tiledsl.ir.types import BOOL, DType, PtrType, Type
 
@@ -34,6 +35,7 @@ RULE_FILES = (
     cast_rules,
     control_rules,
     memory_rules,
+    atomic_rules,
     async_rules,
     matrix_rules,
     gpu_rules,
@@ -137,24 +139,55 @@ def _shared_array(module: Any) -> Any:
 
 
 def read_only_pointers(kernel: Kernel) -> set[Value]:
-    """Pointer parameters through which the kernel never writes.
+    """Pointer parameters through which the kernel makes plain loads, and asynchronous copies from there, alone.
 
     They are marked ``noalias readonly``, so that loads become ``ld.global.nc`` and may move across
-    barriers and stores. That is sound because a kernel's outputs must not overlap its inputs (the rule
+    barriers, fences and stores. That is sound because a kernel's outputs must not overlap its inputs (the rule
     of BLAS): the runtime must refuse a launch where the memory of a tensor that is written overlaps
-    another tensor's. Tensors that are only read may overlap each other. A kernel that waits for the grid before it
-    (programmatic dependent launch) reads what that one still writes: it has none.
+    another tensor's. Tensors that are only read may overlap each other. A kernel that waits for others, which may
+    write what it reads, has none (`_waits_for_others`).
     """
-    pointers = [a for a in kernel.body.args if isinstance(a.type, PtrType)]
     ops = list(kernel.walk())
-    if any(isinstance(op, barriers.GridDependency) and op.wait for op in ops):
+    if _waits_for_others(ops):
         return set()
-    writes = [op for op in ops if isinstance(op, (mem.Store, mem.AtomicAdd))]
-    written = [_root(op.operands[0]) for op in writes]
-    if any(root is None for root in written):
-        return set()
+    pointers = {a for a in kernel.body.args if isinstance(a.type, PtrType)}
+    for op in ops:
+        for pointer in _not_only_read(op):
+            root = _root(pointer)
+            if root is None:
+                return set()
+            pointers.discard(root)
     by_map = {kernel.tensor_maps[op.map].tensor for op in ops if isinstance(op, tma.MapStore)}
-    return {p for p in pointers if p not in written and p.name not in by_map}
+    return {p for p in pointers if p.name not in by_map}
+
+
+def _not_only_read(op: Op) -> Sequence[Value]:
+    """The addresses in global memory that `op` does more to than read them: those of all ops with effects that are not
+    known to make a plain load, or a copy from there."""
+    match op:
+        case mem.Load() | mem.CpAsync():
+            return ()
+        case _:
+            return [v for v in op.operands if op.effects and _is_global(v)]
+
+
+def _is_global(pointer: Value) -> bool:
+    return isinstance(pointer.type, PtrType) and pointer.type.space == "global"
+
+
+def _waits_for_others(ops: Sequence[Op]) -> bool:
+    """Does the kernel wait for other kernels, or for the host, that run at the same time?
+
+    It does by programmatic dependent launch; with scope sys; and if it reads by atomic operations what it never
+    writes, which then others write.
+    """
+    atomics = [op for op in ops if isinstance(op, mem.Atomic)]
+    if any(isinstance(op, barriers.GridDependency) and op.wait for op in ops):
+        return True
+    if any(op.reach == "sys" for op in (*atomics, *(o for o in ops if isinstance(o, gpu.Fence)))):
+        return True
+    written = {_root(v) for op in ops if "write" in op.effects for v in _not_only_read(op)}
+    return any(_root(op.ptr) not in written for op in atomics if _is_global(op.ptr))
 
 
 def _root(pointer: Value) -> Value | None:

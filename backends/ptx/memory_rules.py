@@ -1,4 +1,4 @@
-"""Addresses, loads, stores and atomics. (PTX ISA: ld, st, atom.)"""
+"""Addresses, plain loads and stores. (PTX ISA: ld, st.)"""
 
 from __future__ import annotations
 
@@ -10,23 +10,9 @@ from tiledsl.backends.ptx.types import I8, I32, integer, memory_type
 from tiledsl.backends.ptx.vectors import rounded_pairs, vector_of
 from tiledsl.ir.core import Value
 from tiledsl.ir.ops import mem
-from tiledsl.ir.types import BF16, BOOL, DType, PtrType
+from tiledsl.ir.types import BOOL, DType, PtrType
 
-__all__ = ["lower_atomic_add", "lower_load", "lower_offset", "lower_shared_base", "lower_store"]
-
-ATOM_TYPES = {
-    "f64": ("add.f64", "d"),
-    "f32": ("add.f32", "f"),
-    "f16": ("add.noftz.f16", "h"),
-    "bf16": ("add.noftz.bf16", "h"),
-    "i32": ("add.u32", "r"),
-    "u32": ("add.u32", "r"),
-    "i64": ("add.u64", "l"),
-    "u64": ("add.u64", "l"),
-}
-"""PTX type suffix and register constraint of an atomic addition. Two's complement: signed is unsigned."""
-
-POINTER_CONSTRAINTS = {"global": "l", "shared": "r"}
+__all__ = ["lower_load", "lower_offset", "lower_shared_base", "lower_store"]
 
 
 def _pointer_type(pointer: Value) -> PtrType:
@@ -80,30 +66,3 @@ def _from_memory(lw: Lowering, dtype: DType, value: Any) -> Any:
 
 def _to_memory(lw: Lowering, dtype: DType, value: Any) -> Any:
     return lw.b.zext(value, I8) if dtype == BOOL else value
-
-
-@lowers(mem.AtomicAdd)
-def lower_atomic_add(lw: Lowering, op: mem.AtomicAdd) -> Sequence[Any]:
-    pointer, value = lw.operands(op.operands)
-    type_ = _pointer_type(op.ptr)
-    suffix, register = ATOM_TYPES[type_.dtype.name]
-    atom = f"atom.relaxed.gpu.{type_.space}"
-    text = f"{atom}.{suffix} $0, [$1], $2;"
-    if type_.dtype == BF16 and lw.target.capability < (9, 0):
-        text = _bf16_cas_loop(atom, type_.space)
-    constraints = f"=&{register},{POINTER_CONSTRAINTS[type_.space]},{register},~{{memory}}"
-    narrow = register == "h"
-    operand = lw.b.bitcast(value, ir.IntType(16)) if narrow else value
-    result = lw.asm(text, constraints, operand.type, pointer, operand, side_effect=True)
-    return [lw.b.bitcast(result, value.type) if narrow else result]
-
-
-def _bf16_cas_loop(atom: str, space: str) -> str:
-    """Before sm_90 there is no bf16 atomic: compare and swap 16 bits until nobody came between."""
-    return (
-        "{ .reg .pred again; .reg .b16 seen, sum, one; mov.b16 one, 0x3F80; "
-        f"ld.relaxed.gpu.{space}.b16 seen, [$1]; "
-        "ADD${:uid}: fma.rn.bf16 sum, seen, one, $2; "
-        f"{atom}.cas.b16 $0, [$1], seen, sum; "
-        "setp.ne.b16 again, $0, seen; mov.b16 seen, $0; @again bra ADD${:uid}; }"
-    )

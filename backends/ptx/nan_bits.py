@@ -145,8 +145,10 @@ def _is_blind(op: Op, value: Value) -> bool:
     Pairs that are rounded together are one instruction, which canonicalises and which LLVM leaves alone.
     """
     match op:
-        case MmaSync() | mem.AtomicAdd():
+        case MmaSync():
             return True
+        case mem.Atomic():
+            return op.fn.name == "add"
         case arith.Cast():
             return value.type in SETTLE and op.to != TF32
         case arith.Scalar():

@@ -359,7 +359,7 @@ class _Maker:
     def atomic(self) -> None:
         """The old value depends on the order of threads, so nothing uses it."""
         memory = self.param["COUNT"]
-        self.b.op(tile.AtomicAdd, memory, self.in_bounds(memory, 0), self.pick(U32))
+        self.b.add(tile.atomic("add", memory, self.in_bounds(memory, 0), self.pick(U32)))
 
     def guarded_store(self) -> None:
         """A row that only this thread writes, at columns that may lie outside."""

@@ -135,6 +135,9 @@ def types(S: SharedTile[f16], T: Memory[D], A: Global[f32, M, K], F: Fragment[f3
     assert_type(A.get(rows, columns), Fragment[f32])
     assert_type(A.get(lane_id(), columns, other=F), Fragment[f32])
     assert_type(A.atomic_add(rows, columns, F), Fragment[f32])
+    assert_type(A.atomic_exchange(rows, columns, F, scope="sys"), Fragment[f32])
+    assert_type(A.atomic_load(rows, columns, order="acquire"), Fragment[f32])
+    A.atomic_store(rows, columns, F, order="release")
     A.put(rows, columns, F)
     A[rows, columns] = F
     A[rows, columns] = 0

@@ -29,6 +29,7 @@ from tiledsl.lang import (
     e5m2,
     f16,
     f32,
+    fence,
     fragment,
     grid,
     i32,
@@ -498,6 +499,42 @@ def atomic_on_i16(A: Global[f32, M]):
     S = shared((4,), bool)
     S.atomic_add(0, True)  # error: atomic_add() is not defined for bool
     A[tx] = 0
+
+
+@bad
+def atomic_on_wrong_dtypes(A: Global[f32, M]):
+    grid(1)
+    tx = threads(32)
+    H, T = shared((4,), f16), shared((4,), tf32)
+    A.atomic_max(tx, 1.0)  # error: atomic_max() is not defined for f32
+    H.atomic_exchange(0, 1.0)  # error: atomic_exchange() is not defined for f16
+    T.atomic_load(0)  # error: atomic_load() is not defined for tf32
+
+
+@bad
+def orders_and_scopes(A: Global[i32, M], n: i32):
+    grid(1)
+    threads(32)
+    A.atomic_load(0, order="release")  # error: atomic_load() has no order the compile-time value 'release'
+    A.atomic_store(0, 1, order="acq_rel")  # error: atomic_store() has no order the compile-time value 'acq_rel'
+    A.atomic_add(0, 1, order="volatile")  # error: atomic_add() has no order the compile-time value 'volatile'
+    A.atomic_cas(0, 1, 2, order="seq_cst")  # error: atomic_cas() has no order the compile-time value 'seq_cst'
+    A.atomic_max(0, 1, order=n)  # error: atomic_max() has no order i32
+    A.atomic_min(0, 1, scope="block")  # error: atomic_min() has no scope the compile-time value 'block'
+    A.atomic_load(0, scope=1)  # error: atomic_load() has no scope the compile-time value 1
+    A.atomic_load(0, order="volatile", scope="cta")  # error: a volatile access has scope 'sys', got 'cta'
+    fence("block")  # error: fence() has no reach the compile-time value 'block'
+
+
+@bad
+def atomic_arguments(A: Global[i32, M, N]):
+    grid(1)
+    threads(32)
+    A.atomic_load(0)  # error: atomic_load() on a tile of 2 axes takes 2 indices, got 1 arguments
+    A.atomic_max(0, 0)  # error: takes 2 indices and a value, got 2 arguments
+    A.atomic_cas(0, 0, 1)  # error: takes 2 indices, the value to compare with, and the new one, got 3 arguments
+    A.atomic_store(0, 0, 1.5)  # error: 1.5 where i32 is expected
+    A.atomic_xor(0, 0, 1, 2)  # error: takes 2 indices and a value, got 4 arguments
 
 
 @bad

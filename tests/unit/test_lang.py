@@ -81,7 +81,12 @@ SIGNATURES = {
     "Memory.put": "(self, *index_and_value)",
     "Memory.load": "(self, *index, vec=16)",
     "Memory.store": "(self, *index_and_fragment)",
-    "Memory.atomic_add": "(self, *index_and_value)",
+    "Memory.atomic_load": "(self, *index, order='relaxed', scope='gpu')",
+    "Memory.atomic_store": "(self, *index_and_value, order='relaxed', scope='gpu')",
+    **dict.fromkeys(
+        [f"Memory.atomic_{name}" for name in ("add", "exchange", "cas", "min", "max", "and", "or", "xor")],
+        "(self, *index_and_value, order='relaxed', scope='gpu')",
+    ),
     "Scalar.to": "(self, dtype, /)",
     "Scalar.bitcast": "(self, dtype, /)",
 }

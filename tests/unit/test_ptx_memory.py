@@ -79,9 +79,9 @@ def test_atomics(target: str) -> None:
     made.shared_bytes = 64
     for pointer, name in zip(made.body.args, names, strict=True):
         value = load(b, pointer, b.constant(1, I32))
-        old = b.value(mem.AtomicAdd(pointer, value))
+        old = b.value(mem.atomic("add", pointer, value))
         shared = b.value(mem.SharedBase(dtype=DTYPES[name], offset=0, bytes=8))
-        again = b.value(mem.AtomicAdd(shared, old))
+        again = b.value(mem.atomic("add", shared, old))
         store(b, pointer, b.constant(2, I32), again)
     text = finish(made, b, target)
     assert text.count("atom.relaxed.gpu.global.") == text.count("atom.relaxed.gpu.shared.") == len(names)

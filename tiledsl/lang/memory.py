@@ -6,12 +6,13 @@ from its specialisation (`Global.align`) and the indices, else compiling fails a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, TypeVarTuple, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, TypeVarTuple, overload
 
 from tiledsl.lang.dim import Dim
 from tiledsl.lang.dtypes import Scalar, index
 from tiledsl.lang.fragments import Fragment
 from tiledsl.lang.misuse import only_in_kernel
+from tiledsl.lang.sync import Scope
 from tiledsl.layout.shared import Layout
 
 if TYPE_CHECKING:
@@ -27,6 +28,11 @@ Extent: TypeAlias = index | int | type[Dim]
 
 At: TypeAlias = index | int | type[Dim] | Fragment[index]
 """One index of an access: a fragment of them names an element for each of its own."""
+
+
+LoadOrder: TypeAlias = Literal["relaxed", "acquire", "volatile"]
+StoreOrder: TypeAlias = Literal["relaxed", "release", "volatile"]
+UpdateOrder: TypeAlias = Literal["relaxed", "acquire", "release", "acq_rel"]
 
 
 class Memory(Generic[D]):
@@ -109,29 +115,152 @@ class Memory(Generic[D]):
         unit-stride axis in one access. Unguarded. (PTX ISA: st.v2, st.v4.)"""
         raise only_in_kernel(".store()")
 
+    # -- atomic operations: docs/memory_model.md says what orders and scopes mean --------------------
+
     @overload
-    def atomic_add(self, i: Extent, value: D | float, /) -> D: ...
+    def atomic_load(self, *index: Extent, order: LoadOrder = "relaxed", scope: Scope = "gpu") -> D: ...  # pyright: ignore[reportOverlappingOverload]
     @overload
-    def atomic_add(self, i: Extent, j: Extent, value: D | float, /) -> D: ...
+    def atomic_load(self, *index: At, order: LoadOrder = "relaxed", scope: Scope = "gpu") -> Fragment[D]: ...
+    def atomic_load(self, *index: Any, order: LoadOrder = "relaxed", scope: Scope = "gpu") -> Any:
+        """``flag.atomic_load(i, order="acquire")``: the element, read anew each time. Unguarded.
+
+        The only load that sees what other threads write meanwhile, so that a loop may wait by it. Any dtype but
+        formats of matrix operands. A volatile one has scope "sys". (PTX ISA: ld.relaxed, ld.acquire, ld.volatile.)
+        """
+        raise only_in_kernel(".atomic_load()")
+
+    def atomic_store(
+        self, *index_and_value: At | D | float | Fragment[D], order: StoreOrder = "relaxed", scope: Scope = "gpu"
+    ) -> None:
+        """``flag.atomic_store(i, v, order="release")``: writes the element, for others that wait for it. Unguarded.
+
+        Any dtype but formats of matrix operands. A volatile one has scope "sys".
+        (PTX ISA: st.relaxed, st.release, st.volatile.)
+        """
+        raise only_in_kernel(".atomic_store()")
+
     @overload
-    def atomic_add(self, i: Extent, j: Extent, k: Extent, value: D | float, /) -> D: ...
+    def atomic_add(  # pyright: ignore[reportOverlappingOverload]
+        self, *index_and_value: Extent | D | float, order: UpdateOrder = "relaxed", scope: Scope = "gpu"
+    ) -> D: ...
     @overload
-    def atomic_add(self, i: Extent, j: Extent, k: Extent, m: Extent, value: D | float, /) -> D: ...
-    @overload
-    def atomic_add(self, i: At, value: Fragment[D], /) -> Fragment[D]: ...
-    @overload
-    def atomic_add(self, i: At, j: At, value: Fragment[D], /) -> Fragment[D]: ...
-    @overload
-    def atomic_add(self, i: At, j: At, k: At, value: Fragment[D], /) -> Fragment[D]: ...
-    @overload
-    def atomic_add(self, i: At, j: At, k: At, m: At, value: Fragment[D], /) -> Fragment[D]: ...
-    def atomic_add(self, *index_and_value: Any) -> Any:
+    def atomic_add(
+        self, *index_and_value: At | D | float | Fragment[D], order: UpdateOrder = "relaxed", scope: Scope = "gpu"
+    ) -> Fragment[D]: ...
+    def atomic_add(self, *index_and_value: Any, order: UpdateOrder = "relaxed", scope: Scope = "gpu") -> Any:
         """``C.atomic_add(i, j, value)``: add in one indivisible step; returns the old element.
 
-        f64, f32, f16, bf16, i32, u32, i64, u64. Relaxed, device scope; the order among threads is
-        not defined, so float sums may differ between runs. Unguarded. (PTX ISA: atom.add, red.add.)
+        f64, f32, f16, bf16, i32, u32, i64, u64. The order among threads is not defined, so float sums may
+        differ between runs. Unguarded. (PTX ISA: atom.add, red.add.)
         """
         raise only_in_kernel(".atomic_add()")
+
+    @overload
+    def atomic_exchange(  # pyright: ignore[reportOverlappingOverload]
+        self, *index_and_value: Extent | D | float, order: UpdateOrder = "relaxed", scope: Scope = "gpu"
+    ) -> D: ...
+    @overload
+    def atomic_exchange(
+        self, *index_and_value: At | D | float | Fragment[D], order: UpdateOrder = "relaxed", scope: Scope = "gpu"
+    ) -> Fragment[D]: ...
+    def atomic_exchange(self, *index_and_value: Any, order: UpdateOrder = "relaxed", scope: Scope = "gpu") -> Any:
+        """``C.atomic_exchange(i, j, value)``: write in one indivisible step; returns the old element.
+
+        f64, f32, i32, u32, i64, u64. Unguarded. (PTX ISA: atom.exch.)
+        """
+        raise only_in_kernel(".atomic_exchange()")
+
+    @overload
+    def atomic_cas(  # pyright: ignore[reportOverlappingOverload]
+        self, *index_and_value: Extent | D | float, order: UpdateOrder = "relaxed", scope: Scope = "gpu"
+    ) -> D: ...
+    @overload
+    def atomic_cas(
+        self, *index_and_value: At | D | float | Fragment[D], order: UpdateOrder = "relaxed", scope: Scope = "gpu"
+    ) -> Fragment[D]: ...
+    def atomic_cas(self, *index_and_value: Any, order: UpdateOrder = "relaxed", scope: Scope = "gpu") -> Any:
+        """``C.atomic_cas(i, j, compare, value)``: write `value` if the element is `compare`, in one indivisible step;
+        returns the old element.
+
+        Bits are compared: 0.0 is not -0.0, and a NaN is itself. Numbers of 16, 32 and 64 bits. Unguarded.
+        (PTX ISA: atom.cas.)
+        """
+        raise only_in_kernel(".atomic_cas()")
+
+    @overload
+    def atomic_min(  # pyright: ignore[reportOverlappingOverload]
+        self, *index_and_value: Extent | D | float, order: UpdateOrder = "relaxed", scope: Scope = "gpu"
+    ) -> D: ...
+    @overload
+    def atomic_min(
+        self, *index_and_value: At | D | float | Fragment[D], order: UpdateOrder = "relaxed", scope: Scope = "gpu"
+    ) -> Fragment[D]: ...
+    def atomic_min(self, *index_and_value: Any, order: UpdateOrder = "relaxed", scope: Scope = "gpu") -> Any:
+        """``C.atomic_min(i, j, value)``: the element becomes the lesser of it and `value`; returns the old one.
+
+        i32, u32, i64, u64. Unguarded. (PTX ISA: atom.min.)
+        """
+        raise only_in_kernel(".atomic_min()")
+
+    @overload
+    def atomic_max(  # pyright: ignore[reportOverlappingOverload]
+        self, *index_and_value: Extent | D | float, order: UpdateOrder = "relaxed", scope: Scope = "gpu"
+    ) -> D: ...
+    @overload
+    def atomic_max(
+        self, *index_and_value: At | D | float | Fragment[D], order: UpdateOrder = "relaxed", scope: Scope = "gpu"
+    ) -> Fragment[D]: ...
+    def atomic_max(self, *index_and_value: Any, order: UpdateOrder = "relaxed", scope: Scope = "gpu") -> Any:
+        """``C.atomic_max(i, j, value)``: the element becomes the greater of it and `value`; returns the old one.
+
+        i32, u32, i64, u64. Unguarded. (PTX ISA: atom.max.)
+        """
+        raise only_in_kernel(".atomic_max()")
+
+    @overload
+    def atomic_and(  # pyright: ignore[reportOverlappingOverload]
+        self, *index_and_value: Extent | D | float, order: UpdateOrder = "relaxed", scope: Scope = "gpu"
+    ) -> D: ...
+    @overload
+    def atomic_and(
+        self, *index_and_value: At | D | float | Fragment[D], order: UpdateOrder = "relaxed", scope: Scope = "gpu"
+    ) -> Fragment[D]: ...
+    def atomic_and(self, *index_and_value: Any, order: UpdateOrder = "relaxed", scope: Scope = "gpu") -> Any:
+        """``C.atomic_and(i, j, value)``: the element becomes it ``& value``; returns the old one.
+
+        i32, u32, i64, u64. Unguarded. (PTX ISA: atom.and.)
+        """
+        raise only_in_kernel(".atomic_and()")
+
+    @overload
+    def atomic_or(  # pyright: ignore[reportOverlappingOverload]
+        self, *index_and_value: Extent | D | float, order: UpdateOrder = "relaxed", scope: Scope = "gpu"
+    ) -> D: ...
+    @overload
+    def atomic_or(
+        self, *index_and_value: At | D | float | Fragment[D], order: UpdateOrder = "relaxed", scope: Scope = "gpu"
+    ) -> Fragment[D]: ...
+    def atomic_or(self, *index_and_value: Any, order: UpdateOrder = "relaxed", scope: Scope = "gpu") -> Any:
+        """``C.atomic_or(i, j, value)``: the element becomes it ``| value``; returns the old one.
+
+        i32, u32, i64, u64. Unguarded. (PTX ISA: atom.or.)
+        """
+        raise only_in_kernel(".atomic_or()")
+
+    @overload
+    def atomic_xor(  # pyright: ignore[reportOverlappingOverload]
+        self, *index_and_value: Extent | D | float, order: UpdateOrder = "relaxed", scope: Scope = "gpu"
+    ) -> D: ...
+    @overload
+    def atomic_xor(
+        self, *index_and_value: At | D | float | Fragment[D], order: UpdateOrder = "relaxed", scope: Scope = "gpu"
+    ) -> Fragment[D]: ...
+    def atomic_xor(self, *index_and_value: Any, order: UpdateOrder = "relaxed", scope: Scope = "gpu") -> Any:
+        """``C.atomic_xor(i, j, value)``: the element becomes it ``^ value``; returns the old one.
+
+        i32, u32, i64, u64. Unguarded. (PTX ISA: atom.xor.)
+        """
+        raise only_in_kernel(".atomic_xor()")
 
     @property
     def T(self) -> View[D]:  # noqa: N802 - as in NumPy

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from tiledsl.lang.misuse import only_in_kernel
 
-__all__ = ["barrier", "fence", "syncwarp"]
+__all__ = ["Scope", "barrier", "fence", "syncwarp"]
+
+Scope: TypeAlias = Literal["cta", "cluster", "gpu", "sys"]
+"""Among which threads: those of the block, of its cluster, of the GPU, of all GPUs and the host."""
 
 
 def barrier() -> None:
@@ -23,9 +26,10 @@ def syncwarp() -> None:
     raise only_in_kernel("syncwarp()")
 
 
-def fence(reach: Literal["cta", "gpu", "sys"] = "gpu") -> None:
-    """This thread's writes become visible, to all threads of `reach`, before its later ones.
+def fence(reach: Scope = "gpu") -> None:
+    """This thread's accesses to memory before it come before those after it, for all threads of `reach`.
 
+    With an atomic access behind it, this is a release; with one before it, an acquire: see docs/memory_model.md.
     (PTX ISA: fence.acq_rel.)
     """
     raise only_in_kernel("fence()")

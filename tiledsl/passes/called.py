@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tiledsl.ir.core import Op, Value
-from tiledsl.ir.ops import matrix
+from tiledsl.ir.ops import matrix, tile
 from tiledsl.ir.types import SharedType
 
 __all__ = ["called", "name_of"]
@@ -11,6 +11,7 @@ __all__ = ["called", "name_of"]
 _CALLED = {
     "gpu.barrier": "barrier()",
     "gpu.sync_warp": "syncwarp()",
+    "gpu.fence": "fence()",
     "tile.copy": "copy()",
     "async.copy": "copy_async()",
     "async.wait": "wait()",
@@ -54,6 +55,8 @@ def called(op: Op) -> str:
             return "load_matrix()" if op.vec == 0 else "load_fragment()"
         case matrix.Store():
             return "store_matrix()" if op.vec == 0 else "store()"
+        case tile.Atomic():
+            return f"atomic_{op.fn.name}()"
         case _:
             return _CALLED.get(op.name, op.name)
 

@@ -159,8 +159,13 @@ def _described(cause: Op) -> str:
             return f"the warp's index{at}"
         case gpu.BlockId(axis=axis):
             return f"the block index along {'xyz'[axis]}{at}"
-        case tile.AtomicAdd() | mem.AtomicAdd():
-            return f"the old value that an atomic add returns{at}"
+        case tile.Atomic() | mem.Atomic():
+            name = cause.fn.name
+            return (
+                f"what an atomic load reads{at}"
+                if name == "load"
+                else f"the old value that an atomic {name} returns{at}"
+            )
         case ptx.Inline():
             return f"the result of inline PTX{at}"
         case barriers.ClusterRank():

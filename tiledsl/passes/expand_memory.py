@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tiledsl.ir.core import Op, Value
+from tiledsl.ir.atomics import ATOMICS
+from tiledsl.ir.core import OPS, Op, Value
 from tiledsl.ir.ops import mem, tile
 from tiledsl.layout.shared import Paneled, Swizzled
 from tiledsl.passes.addresses import Memory, below, both, bounds, element, pointer_to, unsigned_extent
@@ -58,8 +59,10 @@ def _store(x: Expander, op: tile.Store) -> None:
     x.b.add(mem.Store(_address(x, op)[2], *values, vec=op.vec))
 
 
-def _atomic_add(x: Expander, op: tile.AtomicAdd) -> None:
-    x.give(op.result, [x.b.value(mem.AtomicAdd(_address(x, op)[2], x.one(op.value)))])
+def _atomic(x: Expander, op: tile.Atomic) -> None:
+    values = [x.one(v) for v in op.values]
+    made = x.b.add(mem.atomic(op.fn.name, _address(x, op)[2], *values, order=op.order, reach=op.reach))
+    x.give_each(op.results, made.results)
 
 
 def _get(x: Expander, op: tile.Get) -> None:
@@ -146,5 +149,5 @@ MEMORY_RULES: dict[type[Op], Rule] = {
     tile.Get: _get,
     tile.Store: _store,
     tile.Put: _put,
-    tile.AtomicAdd: _atomic_add,
+    **dict.fromkeys((OPS[f"tile.atomic_{row}"] for row in ATOMICS), _atomic),
 }

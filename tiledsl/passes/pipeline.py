@@ -12,6 +12,7 @@ from tiledsl.passes.check_accesses import CheckAccesses
 from tiledsl.passes.check_collectives import CheckCollectives
 from tiledsl.passes.check_hopper import CheckHopper
 from tiledsl.passes.check_launch import CheckLaunch
+from tiledsl.passes.check_spins import CheckSpins
 from tiledsl.passes.cse import CommonSubexpressions
 from tiledsl.passes.dce import DeadCode
 from tiledsl.passes.distribute import Distribute
@@ -37,6 +38,8 @@ def pipeline(*, shared_limit: int | None = None, target: str = "") -> list[Pass]
         Canonicalize(),
         # On the user's own control flow: later, expand adds branches and unroll copies.
         CheckCollectives(),
+        # On the loops as they were written, too.
+        CheckSpins(),
         # While a loop's body is still as it was written. Before layouts are chosen, so that capacity, alignment and
         # wavefronts are those of the buffers that there will be.
         Pipeline(),

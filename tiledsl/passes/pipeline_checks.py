@@ -8,8 +8,9 @@ it was copied.
 from __future__ import annotations
 
 from tiledsl.errors import CompileError, CompileErrors
+from tiledsl.ir.atomics import ACQUIRING
 from tiledsl.ir.core import Op, Value
-from tiledsl.ir.ops import async_copy, control, tile
+from tiledsl.ir.ops import async_copy, control, gpu, tile
 from tiledsl.passes.called import called, name_of
 from tiledsl.passes.constants import integer
 from tiledsl.passes.pipeline_body import LoopBody, accesses, fills, overlap
@@ -48,6 +49,10 @@ class _Checker:
             if isinstance(op, _GROUPS):
                 message = f"{called(op)} inside a pipelined loop, which commits and waits by itself"
                 self.error(op, message, "leave it out; copy_async() is all that the body needs")
+            if self.op.stages > 1 and _acquires(op):
+                message = f"{called(op)} inside a pipelined loop, which lets this thread see what others wrote before"
+                fix = "wait in front of the loop, or write a plain for, whose copies stay behind it"
+                self.error(op, message + self.ahead(), fix)
             if isinstance(op, async_copy.Copy) and op.result.uses:
                 message = "the token of copy_async() is used, but inside a pipelined loop the loop itself waits"
                 self.error(op, message, "write copy_async(src, dst) as a statement")
@@ -131,6 +136,12 @@ class _Checker:
         if not told:
             message = f"{name_of(memory)} is written here and by the copies of the pipelined loop"
             self.error(op, message, "let the copies fill it, and write to another tile")
+
+
+def _acquires(op: Op) -> bool:
+    """Do copies behind it read what they must not read before it?"""
+    asks = isinstance(op, tile.Atomic) and (op.order in ACQUIRING or (op.order == "volatile" and op.fn.reads))
+    return asks or isinstance(op, gpu.Fence)
 
 
 def _meet(a: tile.Copy, b: tile.Copy) -> bool:

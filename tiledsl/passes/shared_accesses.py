@@ -62,16 +62,21 @@ _KINDS: tuple[tuple[type[tile.Access], Kind], ...] = (
     (tile.Load, "load"),
     (tile.Get, "load"),
     (tile.Store, "store"),
-    (tile.AtomicAdd, "atomic"),
     (matrix.LdMatrix, "ldmatrix"),
     (matrix.StMatrix, "stmatrix"),
     (async_copy.Cp, "cp_async"),
 )
 
 
+def _kind(op: tile.Access) -> Kind:
+    if isinstance(op, tile.Atomic):
+        return "load" if not op.fn.writes else "atomic" if op.fn.reads else "store"
+    return next(kind for cls, kind in _KINDS if isinstance(op, cls))
+
+
 def _of(op: tile.Access, alloc: tile.SharedAlloc, lanes: Lanes, mask: Mask) -> list[SharedAccess]:
     """The access; for a vector that may lie across the edge of its tile, the single elements there too."""
-    kind: Kind = next(k for cls, k in _KINDS if isinstance(op, cls))
+    kind = _kind(op)
     element = alloc.type.dtype.bytes
     indices = [lanes.of(v) for v in op.indices]
     forms = [i for i in indices if i is not None]

@@ -141,7 +141,7 @@ class Uniformity:
         match op:
             case gpu.Position():
                 return self._position(op)
-            case tile.AtomicAdd() | mem.AtomicAdd() | ptx.Inline():
+            case tile.Atomic() | mem.Atomic() | ptx.Inline():
                 return "thread"
             case matrix.Load() | matrix.LdMatrix() | mem.LdMatrix() | matrix.Coordinates():
                 return "thread"  # each lane holds elements of its own

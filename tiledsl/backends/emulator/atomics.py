@@ -1,29 +1,41 @@
-"""Atomic addition with a defined order: lanes add in block, warp and lane order."""
+"""Atomic operations with a defined order: lanes go in block, warp and lane order.
+
+A run of the emulator is one of those that the memory model allows, with every write seen at once. What an order or a
+scope adds is for the checks: each access has both (`options.Access`).
+"""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tiledsl.backends.emulator.cohort import Cohort
-from tiledsl.backends.emulator.memory import Span, access_index
+from tiledsl.backends.emulator.memory import Span, access_index, load, require_writable, store
 from tiledsl.ir import semantics
-from tiledsl.ir.core import Op
+from tiledsl.ir.ops import mem, tile
 from tiledsl.ir.types import F32, DType, GlobalType, PtrType
 
-__all__ = ["atomic_add"]
+__all__ = ["access_atomically"]
+
+Atomic = tile.Atomic | mem.Atomic
 
 
-def atomic_add(c: Cohort, op: Op, span: Span, dtype: DType, address: Any, value: Any) -> Any:
-    """Each active lane adds; the result is what it found, [groups, warps, 32]."""
+def access_atomically(c: Cohort, op: Atomic, span: Span, dtype: DType, address: Any, *values: Any) -> Any:
+    """What each active lane found, [groups, warps, 32]; None for a store. Lanes at one element go in turn."""
+    if not op.fn.writes:
+        return load(c, op, span, address)[0]
+    if not op.fn.reads:
+        return store(c, op, span, address, values)
+    require_writable(op, span)
     index = c.spread(access_index(c, op, span, np.asarray(address, np.int64), "atomic"))
     lanes = c.active()
-    add = _global_f32 if dtype == F32 and _is_global(op) else partial(semantics.apply, "add", dtype)
-    where, added = index[lanes], c.spread(value)[lanes]
+    update = _update(op, dtype)
+    where, given = index[lanes], [c.spread(v)[lanes] for v in values]
     old = np.zeros(len(where), span.elements.dtype)
-    # The n-th lane that comes to an address adds in round n.
+    # The n-th lane that comes to an address has its turn in round n.
     order = np.argsort(where, kind="stable")
     ordered = where[order]
     starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
@@ -32,13 +44,36 @@ def atomic_add(c: Cohort, op: Op, span: Span, dtype: DType, address: Any, value:
     rounds = np.split(by_turn, np.cumsum(np.bincount(turn))[:-1]) if len(turn) else []
     for members in rounds:
         old[members] = span.elements[where[members]]
-        span.elements[where[members]] = add(old[members], added[members])
+        span.elements[where[members]] = update(old[members], *(v[members] for v in given))
     result = np.zeros(c.shape, span.elements.dtype)
     result[lanes] = old
     return result
 
 
-def _is_global(op: Op) -> bool:
+def _update(op: Atomic, dtype: DType) -> Callable[..., Any]:
+    """What becomes of elements, from the old ones and the values."""
+    match op.fn.name:
+        case "exchange":
+            return _exchange
+        case "cas":
+            return _compare_and_swap
+        case "add" if dtype == F32 and _is_global(op):
+            return _global_f32
+        case name:
+            return partial(semantics.apply, name, dtype)
+
+
+def _exchange(old: Any, value: Any) -> Any:
+    return value
+
+
+def _compare_and_swap(old: NDArray[Any], compare: NDArray[Any], value: NDArray[Any]) -> Any:
+    bits = f"u{old.itemsize}"
+    same = old.view(bits) == np.ascontiguousarray(compare).view(bits)
+    return np.where(same, value, old)
+
+
+def _is_global(op: Atomic) -> bool:
     memory = op.operands[0].type
     return isinstance(memory, GlobalType) or (isinstance(memory, PtrType) and memory.space == "global")
 

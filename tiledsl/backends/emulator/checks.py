@@ -15,9 +15,16 @@ from tiledsl.backends.emulator.options import Access
 from tiledsl.backends.emulator.shadow import DOES, Ints, Ops, ShadowHook, holders
 from tiledsl.errors import HazardError
 from tiledsl.ir.core import Op
-from tiledsl.ir.ops import mem
+from tiledsl.ir.ops import mem, tile
 
 __all__ = ["RaceCheck", "UninitialisedCheck"]
+
+
+_ALL_ATOMIC = ", or make both atomic"
+
+
+def _is_one_atomic(a: Op, b: Op) -> bool:
+    return isinstance(a, (tile.Atomic, mem.Atomic)) != isinstance(b, (tile.Atomic, mem.Atomic))
 
 
 class UninitialisedCheck(ShadowHook):
@@ -62,7 +69,8 @@ class _Readers:
 
 
 class _Shadow:
-    """Cells of a chunk, flat. `epochs` [blocks, warps] counts the `sync_warp`s since the start.
+    """Cells of a chunk, flat. `epochs` [blocks, warps] counts the `sync_warp`s since the start. `atomic`: the writer's
+    access was. `atomic_readers`: those whose was.
 
     Two readers from different warps are enough: a writer conflicts with any reader of another warp, and if
     a third warp's reader is forgotten one of the two is still of another warp than the writer's.
@@ -77,11 +85,12 @@ class _Shadow:
         self.writer_epoch = np.zeros(size, np.int32)
         self.writer_op = np.zeros(size, np.int32)
         self.readers = (_Readers(size), _Readers(size))
+        self.atomic_readers = (_Readers(size), _Readers(size))
         self.epochs = np.zeros((count, 32), np.int32)
 
     def forget(self, rows: Ints) -> None:
         """The blocks of these rows have passed a barrier."""
-        for owner in (self.writer, self.readers[0].thread, self.readers[1].thread):
+        for owner in (self.writer, *(readers.thread for readers in (*self.readers, *self.atomic_readers))):
             owner.reshape(-1, self.granules)[rows] = -1
 
 
@@ -150,14 +159,15 @@ class RaceCheck(ShadowHook):
         other = (writer >= 0) & ((writer != part.threads) | shadow.shared_writer[part.cells])
         ordered = (writer // 32 == part.threads // 32) & (shadow.writer_epoch[part.cells] < part.epochs)
         conflict = other & ~ordered
-        if part.access.kind == "atomic":
+        if part.access.order is not None:
             conflict &= ~shadow.atomic[part.cells]
         if conflict.any():
             at = int(np.argmax(conflict))
             self.fail(part, at, int(writer[at]), int(shadow.writer_op[part.cells[at]]), "wrote")
 
     def against_readers(self, shadow: _Shadow, part: _WarpAccess) -> None:
-        for readers in shadow.readers:
+        plain = part.access.order is None
+        for readers in (*shadow.readers, *(shadow.atomic_readers if plain else ())):
             reader = readers.thread[part.cells]
             same_warp = reader // 32 == part.threads // 32
             ordered = same_warp & (readers.epoch[part.cells] < part.epochs)
@@ -178,13 +188,13 @@ class RaceCheck(ShadowHook):
             f"race: thread {self.launch.thread_index(thread)} of {block} {DOES[access.kind]} {byte} at {access.loc}, "
             f"which {who} {did} at {self.ops[other_op].loc} with no barrier between",
             access.loc,
-            "put a barrier() between the two",
+            "put a barrier() between the two" + (_ALL_ATOMIC if _is_one_atomic(access.op, self.ops[other_op]) else ""),
         )
 
     # -- what is remembered --------------------------------------------------------------------
 
     def remember_writers(self, shadow: _Shadow, part: _WarpAccess) -> None:
-        cells, is_atomic = part.cells, part.access.kind == "atomic"
+        cells, is_atomic = part.cells, part.access.order is not None
         before = shadow.writer[cells]
         shadow.writer[cells] = part.threads
         # Two lanes at one cell: the one that does not find itself there has lost.
@@ -200,7 +210,7 @@ class RaceCheck(ShadowHook):
         shadow.writer_op[cells] = part.op
 
     def remember_readers(self, shadow: _Shadow, part: _WarpAccess, warp: int) -> None:
-        primary, secondary = shadow.readers
+        primary, secondary = shadow.readers if part.access.order is None else shadow.atomic_readers
         owner = primary.thread[part.cells]
         in_primary = (owner < 0) | (owner // 32 == warp)
         for readers, chosen in ((primary, in_primary), (secondary, ~in_primary)):

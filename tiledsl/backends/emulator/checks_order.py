@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from tiledsl.backends.emulator.options import Access, Hook, LaunchInfo
 from tiledsl.backends.emulator.order import Order
+from tiledsl.backends.emulator.order_atomics import orders_others
 from tiledsl.backends.emulator.shadow import PROXY_OPS, Ints
 from tiledsl.ir.core import Kernel, Op
 from tiledsl.ir.ops import barriers
@@ -23,7 +24,7 @@ __all__ = ["OrderCheck", "needs_order"]
 def needs_order(kernel: Kernel) -> bool:
     """Does anything but full barriers order the warps of a block?"""
     kinds = (barriers.MbarrierOp, barriers.NamedBarrier, barriers.ClusterArrive, *PROXY_OPS)
-    return any(isinstance(op, kinds) for op in kernel.walk())
+    return any(isinstance(op, kinds) or orders_others(op) for op in kernel.walk())
 
 
 class OrderCheck(Hook):
@@ -47,8 +48,12 @@ class OrderCheck(Hook):
 
     def on_access(self, access: Access) -> None:
         theirs = isinstance(access.op, PROXY_OPS) or access.kind == "mbarrier"
-        if access.space == "shared" and len(access.blocks) and not theirs:
+        if not len(access.blocks) or theirs:
+            return
+        if access.space == "shared":
             self.order_of(int(access.blocks[0])).access(access)
+        if access.order is not None:
+            self.order_of(int(access.blocks[0])).atomics.access(access)
 
     def on_delivery(self, access: Access) -> None:
         if not isinstance(access.op, PROXY_OPS):

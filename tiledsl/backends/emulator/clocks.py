@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tiledsl.backends.emulator.clusters import Clusters
 from tiledsl.ir.ops.barriers import NAMED_BARRIERS
 
-__all__ = ["Clocks"]
+__all__ = ["Clocks", "Known"]
 
 Ints = NDArray[np.int64]
 Known = NDArray[np.int32]

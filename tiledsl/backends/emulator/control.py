@@ -264,6 +264,7 @@ class ForTest(Instr):
     count: int
     trips: int
     blocking: bool
+    spins: bool
     exit_pc: int = -1
 
     def step(self, c: Cohort) -> bool:
@@ -273,6 +274,8 @@ class ForTest(Instr):
             return False
         if decision is NONE:
             _write(c, self.results, _read(c, self.carried))
+            if self.spins:
+                c.chunk.machine.idle = 0
             c.pc = self.exit_pc
             return True
         if isinstance(decision, tuple):
@@ -283,6 +286,8 @@ class ForTest(Instr):
 
 @dataclass(slots=True, eq=False)
 class ForNext(Instr):
+    """Goes back to the test. `spins`: as for `WhileNext`; such a loop ends by itself, but gives way as often."""
+
     yields: tuple[int, ...]
     carried: tuple[int, ...]
     induction: int
@@ -290,6 +295,7 @@ class ForNext(Instr):
     saved: int
     count: int
     test_pc: int
+    spins: bool
 
     def step(self, c: Cohort) -> bool:
         values = _read(c, self.yields)
@@ -302,7 +308,8 @@ class ForNext(Instr):
         regs[self.induction] = np.add(regs[self.induction], regs[self.increment])
         self.release(c)
         c.pc = self.test_pc
-        return True
+        c.chunk.machine.idle += self.spins
+        return not (self.spins and c.chunk.give_way(c))
 
 
 # -- while -----------------------------------------------------------------------------------------

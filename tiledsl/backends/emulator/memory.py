@@ -31,6 +31,7 @@ __all__ = [
     "load",
     "name_threads",
     "notify",
+    "require_writable",
     "store",
 ]
 
@@ -154,8 +155,7 @@ def store(c: Cohort, op: Op, span: Span, address: Any, values: tuple[Any, ...]) 
     """Each active lane writes neighbouring elements; of lanes with one address the last one stays."""
     address = np.asarray(address, np.int64)
     hooks = c.chunk.machine.hooks
-    if not span.writable:
-        raise EmulatorError(f"{span.label} is read-only, but the kernel writes to it", op.loc, "pass a writable array")
+    require_writable(op, span)
     if not hooks and span.valid is None and native.scatter(span, address, values, c.mask):
         return
     inside = _inside(span, address, len(values))
@@ -166,6 +166,11 @@ def store(c: Cohort, op: Op, span: Span, address: Any, values: tuple[Any, ...]) 
     index = _index(span, address)
     for e, value in enumerate(values):
         assign(span.elements, index + e, value, c.mask)
+
+
+def require_writable(op: Op, span: Span) -> None:
+    if not span.writable:
+        raise EmulatorError(f"{span.label} is read-only, but the kernel writes to it", op.loc, "pass a writable array")
 
 
 def access_index(c: Cohort, op: Op, span: Span, address: Ints, kind: AccessKind, vec: int = 1, align: int = 0) -> Ints:

@@ -10,13 +10,15 @@ from numpy.typing import NDArray
 
 from tiledsl.errors import Loc
 from tiledsl.ir.core import Op
+from tiledsl.ir.ops import mem, tile
 from tiledsl.ir.types import Space
 
 __all__ = ["Access", "Hook", "LaunchInfo", "Options", "RunResult", "TraceRow"]
 
 AccessKind = Literal["read", "write", "atomic", "async", "fetch", "mbarrier"]
 """async: what an asynchronous copy will write to shared memory; it has begun, or is arriving (`Hook.on_delivery`).
-fetch: what TMA or wgmma begin to read there. mbarrier: an operation on one."""
+atomic: an element is read and written in one step. fetch: what TMA or wgmma begin to read there. mbarrier: an operation
+on one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,16 @@ class Access:
     @property
     def loc(self) -> Loc:
         return self.op.loc
+
+    @property
+    def order(self) -> str | None:
+        """Of an atomic operation, which a "read" or "write" may be as well ("relaxed", "acquire", ...); None: plain."""
+        return self.op.order if isinstance(self.op, (tile.Atomic, mem.Atomic)) else None
+
+    @property
+    def reach(self) -> str | None:
+        """Among which threads an atomic operation is one ("cta", "cluster", "gpu", "sys"); None: plain."""
+        return self.op.reach if isinstance(self.op, (tile.Atomic, mem.Atomic)) else None
 
 
 class Hook:

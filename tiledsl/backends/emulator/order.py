@@ -9,6 +9,7 @@ import numpy as np
 from tiledsl.backends.emulator.clocks import Clocks
 from tiledsl.backends.emulator.cohort import Cohort
 from tiledsl.backends.emulator.options import Access, AccessKind, LaunchInfo
+from tiledsl.backends.emulator.order_atomics import AtomicOrder
 from tiledsl.backends.emulator.order_memory import SharedHistory, Touch
 from tiledsl.backends.emulator.order_products import ProductGroups
 from tiledsl.backends.emulator.shadow import Bools, Ints
@@ -37,7 +38,8 @@ def _mbarriers(kernel: Kernel) -> int:
 
 
 class Order:
-    """Of one chunk. `clocks`: who knows of whom; `memory`: who touched what; `products`: of warpgroups, on their way.
+    """Of one chunk. `clocks`: who knows of whom; `memory`: who touched what; `products`: of warpgroups, on their way;
+    `atomics`: what atomic operations and fences let others know.
 
     [blocks, mbarriers]: `init_warp`, `init_lane` and `init_epoch`: who initialised an mbarrier, and when; `init_fence`:
     when that thread fenced it. [blocks, rank, agents]: `visits`: when each warp of another block arrived last in this
@@ -52,6 +54,7 @@ class Order:
         self.clocks = Clocks(chunk.clusters, chunk.count, chunk.warps, mbarriers)
         self.memory = SharedHistory(chunk, launch, self.clocks)
         self.products = ProductGroups(self.memory, chunk.count)
+        self.atomics = AtomicOrder(self.clocks, chunk.first)
         shape = self.count, mbarriers
         self.init_warp, self.init_lane, self.init_epoch, self.init_fence = (np.zeros(shape, np.int32) for _ in range(4))
         self.visits, self.ended = (np.zeros(self.clocks.known[:, 0].shape, np.int32) for _ in range(2))
@@ -188,6 +191,9 @@ class Order:
     def acquire_cluster(self, c: Cohort) -> None:
         rows, warps, _ = self.pairs(c)
         self.clocks.take(self.clocks.cluster.kept[self.clocks.clusters[rows]], rows, warps)
+
+    def fence(self, c: Cohort) -> None:
+        self.atomics.fence(*self.pairs(c)[:2])
 
     def fence_proxy(self, c: Cohort) -> None:
         blocks, threads = c.lanes_of(c.active())

@@ -45,7 +45,8 @@ _MEET = "let the one wait for the other: at an mbarrier, or at a barrier where b
 
 @dataclass(frozen=True, slots=True)
 class Touch:
-    """An access, one entry a lane or copy: whose, at which cells [entries, cells], and what its warp knows.
+    """An access, one entry a lane or copy: whose, at which cells [entries, cells], and what its warp knows. `atomic`:
+    does it not conflict with others that are?
 
     `rows`: of the blocks whose memory it is; `owners`: of those whose warps do it. `lanes`: None, or [entries, cells].
     """
@@ -60,6 +61,7 @@ class Touch:
     cells: Ints
     known: Known
     lanes: Ints | None = None
+    atomic: bool = False
 
     def part(self, which: Bools) -> Touch:
         names = ("owners", "warps", "rows", "cells", "known")
@@ -82,7 +84,8 @@ class _Readers:
 
 class SharedHistory:
     """Flat arrays over all granules: `writer`, `epoch` (its count), `lane`, `atomic`, `writer_op`; `reserved`: by an
-    mbarrier. `readers`: warps that read themselves; `fetchers`: those whose TMA or wgmma do. `fences`: of threads."""
+    mbarrier. `readers`: warps that read themselves, `atomic_readers` by atomic operations; `fetchers`: those whose TMA
+    or wgmma do. `fences`: of threads."""
 
     def __init__(self, chunk: Chunk, launch: LaunchInfo, clocks: Clocks) -> None:
         self.chunk, self.launch, self.clocks = chunk, launch, clocks
@@ -93,7 +96,7 @@ class SharedHistory:
         self.writer = np.full(size, NOBODY, np.int32)
         self.epoch, self.writer_op = np.zeros(size, np.int32), np.zeros(size, np.int32)
         self.lane, self.atomic = np.zeros(size, np.int8), np.zeros(size, np.bool_)
-        self.readers, self.fetchers = (_Readers(size, self.warps) for _ in range(2))
+        self.readers, self.atomic_readers, self.fetchers = (_Readers(size, self.warps) for _ in range(3))
         self.reserved = np.zeros(size, np.bool_)
         self.fences = ProxyFences(clocks, chunk.count, self.warps)
 
@@ -111,7 +114,10 @@ class SharedHistory:
         if (held := holders(access.op, access.threads, cells.size, self.launch.granule)) is not None:
             lanes = held.reshape(cells.shape)
         known = self.clocks.known[rows, warps]
-        return Touch(access.op, access.kind, access.label, access.base, rows, warps, rows, cells, known, lanes)
+        atomic = access.order is not None
+        return Touch(
+            access.op, access.kind, access.label, access.base, rows, warps, rows, cells, known, lanes, atomic
+        )  # fmt: skip
 
     # -- conflicts -----------------------------------------------------------------------------
 
@@ -125,7 +131,7 @@ class SharedHistory:
         late = self.clocks.of_agents(touch.known, ranks, agents) < self.epoch[cells]
         late |= self.within_warp(touch, (ranks == self.ranks[touch.owners][:, None]) & (agents == touch.warps[:, None]))
         late &= writer != NOBODY
-        if touch.kind == "atomic":
+        if touch.atomic:
             late &= ~self.atomic[cells]
         if late.any():
             at = np.argwhere(late)[0]
@@ -143,6 +149,8 @@ class SharedHistory:
         """What threads write, others have read, or TMA or wgmma have."""
         self.against(self.readers, touch)
         self.against(self.fetchers, touch)
+        if not touch.atomic:
+            self.against(self.atomic_readers, touch)
 
     def against(self, readers: _Readers, touch: Touch) -> None:
         if not readers.any:
@@ -217,11 +225,13 @@ class SharedHistory:
         self.set_writer(touch.op, cells, self.ranks[touch.owners] * AGENTS + touch.warps)
         self.epoch[cells] = self.clocks.now(touch.owners, touch.warps)[:, None]
         self.lane[cells] = lanes
-        self.atomic[cells] = touch.kind == "atomic"
+        self.atomic[cells] = touch.atomic
+        if not touch.atomic:
+            self.atomic_readers.forget(cells)
         self.fences.accessed(touch.op, touch.owners, touch.warps, lanes[:, 0])
         # Two lanes at one cell: the one that does not find itself there has lost.
         lost = (self.lane[cells] != lanes) | (self.writer[cells] % AGENTS != touch.warps[:, None])
-        if lost.any() and touch.kind != "atomic":
+        if lost.any() and not touch.atomic:
             self.fail(touch, np.argwhere(lost)[0], f"which another thread writes, too, at {touch.op.loc}", _MEET)
 
     def remember_arrival(self, op: Op, rows: Ints, cells: Ints, columns: Ints) -> None:
@@ -239,7 +249,7 @@ class SharedHistory:
 
     def remember_reads(self, touch: Touch) -> None:
         assert touch.lanes is not None
-        readers, lanes = self.readers, touch.lanes
+        readers, lanes = self.atomic_readers if touch.atomic else self.readers, touch.lanes
         warps = np.broadcast_to(touch.warps[:, None], touch.cells.shape)
         at = touch.cells, warps
         again = readers.when[at] >= self.clocks.synced[touch.owners, touch.warps][:, None]

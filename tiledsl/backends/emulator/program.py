@@ -2,7 +2,7 @@
 
 Every SSA value gets a register of its own, freed after its last use so that the working set of arrays
 stays in cache. A region is *blocking* if a warp may have to wait inside it: it holds a barrier, an op with a condition
-(`waiting`), a copy that the warps meet at, or a `while` loop that reads memory and so may wait for another's write.
+(`waiting`), a copy that the warps meet at, or a loop that may wait for another's write (`_spins`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tiledsl.backends.emulator.rules import RULES, rule_of
 from tiledsl.backends.emulator.waiting import CONDITIONS, Roles, WaitInstr
 from tiledsl.errors import EmulatorError
 from tiledsl.ir.core import Block, Kernel, Op, Value
-from tiledsl.ir.ops import arith, control, gpu, tile
+from tiledsl.ir.ops import arith, control, gpu, mem, tile
 from tiledsl.ir.semantics import canonical, numpy_dtype
 
 __all__ = ["Program", "flatten"]
@@ -77,7 +77,14 @@ def _reads_memory(block: Block) -> bool:
 
 
 def _spins(op: Op) -> bool:
+    """May the loop wait for another warp's write? A `for` that asks by an atomic operation again and again may, too."""
+    if isinstance(op, control.For):
+        return any(isinstance(i, (tile.Atomic, mem.Atomic)) and i.fn.name in _ASKS for i in op.body.walk())
     return isinstance(op, control.While) and any(_reads_memory(b) for b in op.blocks)
+
+
+_ASKS = ("load", "cas", "exchange")
+"""Atomic operations by which one waits; the others count or collect, as a rule."""
 
 
 def _last_use(value: Value, block: Block) -> Op | None:
@@ -207,12 +214,12 @@ class _Flattener:
         carried = tuple(rest)
         results = self.define(op.results)
         self.code.append(ForBegin(op, (lo, hi, step), inits, induction, carried, saved, count, trips))
-        test = ForTest(op, carried, results, count, trips, blocking)
+        test = ForTest(op, carried, results, count, trips, blocking, _spins(op))
         test_pc = len(self.code)
         self.code.append(test)
         free = self.block_ops(op.body)
         yields = self.read(op.body.terminator.operands)
-        self.code.append(ForNext(op, yields, carried, induction, step, saved, count, test_pc, free=free))
+        self.code.append(ForNext(op, yields, carried, induction, step, saved, count, test_pc, _spins(op), free=free))
         test.exit_pc = len(self.code)
         return self.append(Join(op, saved, (saved, count, trips, induction, *carried), blocking))
 

@@ -58,7 +58,9 @@ def sync_warp(c: Cohort, op: gpu.SyncWarp) -> None:
 
 @rule(gpu.Fence)
 def fence(c: Cohort, op: gpu.Fence) -> None:
-    """Every write is visible at once, in program order: nothing is left to order."""
+    """Every write is visible at once, in program order: nothing is left to order, but checkers want to know."""
+    if c.chunk.order is not None:
+        c.chunk.order.fence(c)
 
 
 def require_whole_warps(c: Cohort, op: Op) -> None:

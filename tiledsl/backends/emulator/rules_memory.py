@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tiledsl.backends.emulator.atomics import atomic_add
+from tiledsl.backends.emulator.atomics import access_atomically
 from tiledsl.backends.emulator.cohort import Cohort
 from tiledsl.backends.emulator.memory import ADDRESS_BITS, SharedTile, Span, load, name_threads, store
 from tiledsl.backends.emulator.rules import rule
@@ -43,9 +43,11 @@ def store_elements(c: Cohort, op: mem.Store, address: Any, *values: Any) -> None
     store(c, op, span_of(c, op, address), address, values)
 
 
-@rule(mem.AtomicAdd)
-def add_atomically(c: Cohort, op: mem.AtomicAdd, address: Any, value: Any) -> Any:
-    return atomic_add(c, op, span_of(c, op, address), op.value.dtype, address, value)
+@rule(mem.Atomic)
+def atomic(c: Cohort, op: mem.Atomic, address: Any, *values: Any) -> Any:
+    pointer = op.ptr.type
+    assert isinstance(pointer, PtrType)
+    return access_atomically(c, op, span_of(c, op, address), pointer.dtype, address, *values)
 
 
 def span_of(c: Cohort, op: Op, address: Any, position: int = 0) -> Span:

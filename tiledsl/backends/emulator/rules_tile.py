@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tiledsl.backends.emulator.atomics import atomic_add
+from tiledsl.backends.emulator.atomics import access_atomically
 from tiledsl.backends.emulator.cohort import Cohort
 from tiledsl.backends.emulator.memory import GlobalBuffer, SharedTile, load, store
 from tiledsl.backends.emulator.places import (
@@ -64,12 +64,12 @@ def store_tile(c: Cohort, op: tile.Store, memory: Memory, *operands: Any) -> Non
     store(c, op, place.span, place.address, value if op.vec > 1 else (value,))
 
 
-@rule(tile.AtomicAdd)
-def add_atomically(c: Cohort, op: tile.AtomicAdd, memory: Memory, *operands: Any) -> Any:
-    *indices, value = operands
-    place = _place(c, op, memory, indices)
+@rule(tile.Atomic)
+def atomic(c: Cohort, op: tile.Atomic, memory: Memory, *operands: Any) -> Any:
+    rank = op.memory_type.rank
+    place = _place(c, op, memory, operands[:rank])
     place.require_inside(place.whole)
-    return atomic_add(c, op, place.span, op.value.dtype, place.address, value)
+    return access_atomically(c, op, place.span, op.memory_type.dtype, place.address, *operands[rank:])
 
 
 @rule(tile.Get)

@@ -2,6 +2,7 @@
 
 from tiledsl.frontend.intrinsics import (
     async_copies,
+    atomics,
     barriers,
     debug,
     instructions,
@@ -23,6 +24,7 @@ from tiledsl.frontend.intrinsics import (
 
 __all__ = [
     "async_copies",
+    "atomics",
     "barriers",
     "debug",
     "instructions",

@@ -152,7 +152,7 @@ def _load(call: Call) -> Any:
 
 
 def _split(call: Call, name: str, what: str) -> tuple[Value, list[Value], Any]:
-    """The memory, the indices there and the last argument of put, store and atomic_add."""
+    """The memory, the indices there and the last argument of put and store."""
     at, value = _index_and_value(call, name, what)
     return *located(call.frame, call.node, call["self"], at), value
 
@@ -208,21 +208,6 @@ def _vector_store(call: Call) -> None:
     if not is_vector(value) and not is_distributed(value):
         raise call.error("store() writes a 1-D fragment", "write one element with t[i, j] = x")
     _store(call, tile.Store, "index_and_fragment", "store")
-
-
-@intrinsic(memory_class.atomic_add)
-def _atomic_add(call: Call) -> Any:
-    dtype = memory_type(call["self"]).dtype
-    if dtype.name not in tile.AtomicAdd.dtypes:
-        known = ", ".join(sorted(tile.AtomicAdd.dtypes))
-        raise call.error(f"atomic_add() is not defined for {dtype}", f"it takes {known}")
-    if is_gather(call["index_and_value"][:-1]):
-        found, elements = _scattered(call, "index_and_value", "atomic_add", dtype)
-        pairs = zip(found.rows, elements, strict=True)
-        return found.fragment([call.builder.value(tile.AtomicAdd(found.base, *row, value)) for row, value in pairs])
-    memory, at, value = _split(call, "index_and_value", "atomic_add")
-    element = as_value(value, dtype, call.frame, call.node, "value")
-    return call.builder.value(tile.AtomicAdd(memory, *at, element))
 
 
 @intrinsic(scalar_class.to, fragment_class.to)

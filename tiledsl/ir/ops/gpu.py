@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Sequence
 
+from tiledsl.ir.atomics import SCOPES
 from tiledsl.ir.core import Op, attribute
 from tiledsl.ir.types import I32, INDEX, DType, Type
 
@@ -82,4 +83,4 @@ class Fence(Op):
     reach = attribute(str, "gpu")
 
     def verify(self) -> None:
-        self.require(self.reach in ("cta", "gpu", "sys"), f"no such reach: {self.reach}")
+        self.require(self.reach in SCOPES, f"no such reach: {self.reach}")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Sequence
+from typing import Any, ClassVar, Sequence
 
-from tiledsl.ir.core import Op, Value, attribute, operand
-from tiledsl.ir.ops.tile import VECTOR_BYTES
-from tiledsl.ir.ops.tile import AtomicAdd as TileAtomicAdd
+from tiledsl.ir.atomics import ATOMICS, AtomicFn
+from tiledsl.ir.core import OPS, Op, Value, attribute, operand
+from tiledsl.ir.ops.tile import VECTOR_BYTES, atomic_effects
 from tiledsl.ir.types import BOOL, I32, I64, U32, DType, PtrType, Type
 
-__all__ = ["AtomicAdd", "CpAsync", "LdMatrix", "Load", "Offset", "SharedBase", "StMatrix", "Store"]
+__all__ = ["Atomic", "CpAsync", "LdMatrix", "Load", "Offset", "SharedBase", "StMatrix", "Store", "atomic"]
 
 
 def _pointee(op: Op) -> DType:
@@ -86,21 +86,38 @@ class Store(_Vector):
         self.require(all(v.type == _pointee(self) for v in self.values), "values differ in dtype")
 
 
-class AtomicAdd(Op):
-    """Adds `value` to an element as one indivisible step; the result is the old element."""
+class Atomic(Op):
+    """Base of the ops that the table of atomics generates: ``mem.atomic_<row>``. See `tile.Atomic`."""
 
-    name = "mem.atomic_add"
     level = "thread"
-    effects = frozenset({"read", "write"})
-    ptr, value = operand(0), operand(1)
+    fn: ClassVar[AtomicFn]
+    order = attribute(str, "relaxed")
+    reach = attribute(str, "gpu")
+    ptr = operand(0)
+
+    @property
+    def values(self) -> list[Value]:
+        return self.operands[1:]
 
     def infer(self) -> Sequence[Type]:
-        return (_pointee(self),)
+        return (_pointee(self),) if self.fn.result else ()
 
     def verify(self) -> None:
         dtype = _pointee(self)
-        self.require(self.value.type == dtype, "the value differs in dtype")
-        self.require(dtype.name in TileAtomicAdd.dtypes, f"not defined for {dtype}")
+        self.require(len(self.values) == self.fn.values, f"takes {self.fn.values} values")
+        self.require(all(v.type == dtype for v in self.values), "values differ in dtype")
+        problem = self.fn.problem(dtype, self.order, self.reach)
+        self.require(problem is None, problem or "")
+
+
+for _row in ATOMICS.values():
+    _attributes = {"name": f"mem.atomic_{_row.name}", "fn": _row, "effects": atomic_effects(_row)}
+    type(f"Atomic_{_row.name}", (Atomic,), _attributes)
+
+
+def atomic(fn: str, ptr: Value, *values: Value, **kwargs: Any) -> Op:
+    """The op of a row of the table: ``atomic("max", address, v)``."""
+    return OPS[f"mem.atomic_{fn}"](ptr, *values, **kwargs)
 
 
 class LdMatrix(Op):

@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Sequence
+from typing import Any, ClassVar, Sequence
 
-from tiledsl.ir.core import Op, Value, attribute, operand
+from tiledsl.ir.atomics import ATOMICS, AtomicFn
+from tiledsl.ir.core import OPS, Effect, Op, Value, attribute, operand
 from tiledsl.ir.types import (
     INDEX,
     DType,
@@ -23,7 +24,7 @@ from tiledsl.layout.shared import AUTO, ROW, Layout, parse_layout
 
 __all__ = [
     "Access",
-    "AtomicAdd",
+    "Atomic",
     "Copy",
     "Dim",
     "Extract",
@@ -36,6 +37,8 @@ __all__ = [
     "Side",
     "Store",
     "Stride",
+    "atomic",
+    "atomic_effects",
 ]
 
 VECTOR_BYTES = (2, 4, 8, 16)
@@ -194,30 +197,50 @@ class Put(Store):
     whole = attribute(bool, False)
 
 
-class AtomicAdd(Access):
-    """``A.atomic_add(i, j, v)``: adds as one indivisible step; the result is the old element.
+class Atomic(Access):
+    """Base of the ops that the table of atomics generates: one class a row, named ``tile.atomic_<row>``.
 
-    dtypes: f64, f32, f16, bf16, i32, u32, i64, u64. Relaxed, device scope. The order in which
-    threads add is not defined, so float sums may differ between runs. f32 in global memory: subnormal
-    operands and results become zeros of their sign (PTX ISA: atom); all others keep them.
+    ``A.atomic_max(i, j, v)``: accesses an element in one indivisible step; the result is the old one. Nothing may move,
+    merge, remove or repeat it, whatever its order: "sync" says so to every pass that asks for effects. order, reach:
+    what else it orders, and among whom (`ir.atomics`).
     """
 
-    name = "tile.atomic_add"
-    effects = frozenset({"read", "write"})
-    extra = 1
-    dtypes = frozenset({"f64", "f32", "f16", "bf16", "i32", "u32", "i64", "u64"})
+    fn: ClassVar[AtomicFn]
+    order = attribute(str, "relaxed")
+    reach = attribute(str, "gpu")
 
     @property
-    def value(self) -> Value:
-        return self.operands[-1]
+    def values(self) -> list[Value]:
+        return self.operands[1 + self.memory_type.rank :]
 
     def infer(self) -> Sequence[Type]:
-        return (self.memory_type.dtype,)
+        return (self.memory_type.dtype,) if self.fn.result else ()
 
     def verify(self) -> None:
         super().verify()
-        self.require(self.vec == 1, "adds one element")
-        self.require(self.memory_type.dtype.name in self.dtypes, f"not defined for {self.memory_type.dtype}")
+        self.require(self.vec == 1, "accesses one element")
+        problem = self.fn.problem(self.memory_type.dtype, self.order, self.reach)
+        self.require(problem is None, problem or "")
+
+
+def atomic_effects(fn: AtomicFn) -> frozenset[Effect]:
+    """What an atomic op does: "sync" in any case, so that it is an obstacle to all other accesses."""
+    effects: set[Effect] = {"sync"}
+    if fn.reads:
+        effects.add("read")
+    if fn.writes:
+        effects.add("write")
+    return frozenset(effects)
+
+
+for _row in ATOMICS.values():
+    _attributes = {"name": f"tile.atomic_{_row.name}", "fn": _row, "extra": _row.values}
+    type(f"Atomic_{_row.name}", (Atomic,), {**_attributes, "effects": atomic_effects(_row)})
+
+
+def atomic(fn: str, memory: Value, *operands: Value, **kwargs: Any) -> Op:
+    """The op of a row of the table: ``atomic("max", A, i, j, v)``."""
+    return OPS[f"tile.atomic_{fn}"](memory, *operands, **kwargs)
 
 
 # -- whole-block copies ----------------------------------------------------------------------------

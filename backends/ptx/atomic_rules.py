@@ -1,0 +1,116 @@
+"""Atomic operations and fences: inline PTX. (PTX ISA: ld, st, atom, fence.)
+
+LLVM has these instructions, but for NVPTX it drops the order and the scope of ``atomicrmw`` (LLVM 22), and it may turn
+one operation into another that it holds equal. Inline PTX with a side effect and a clobber of memory is neither moved,
+merged, removed nor repeated, and no plain access moves across it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Sequence
+
+from tiledsl.backends.ptx.context import Lowering, lowers
+from tiledsl.backends.ptx.llvm import ir
+from tiledsl.backends.ptx.targets import require_capability
+from tiledsl.backends.ptx.types import I8, VOID, integer, llvm_type
+from tiledsl.errors import Loc
+from tiledsl.ir.atomics import ATOMICS
+from tiledsl.ir.core import OPS
+from tiledsl.ir.ops import gpu, mem
+from tiledsl.ir.types import BF16, BOOL, DType, PtrType
+
+__all__ = ["lower_atomic", "lower_fence"]
+
+CLUSTER_SCOPE = (9, 0)
+BF16_ATOMICS = (9, 0)
+
+I16 = ir.IntType(16)
+REGISTERS = {8: "h", 16: "h", 32: "r", 64: "l"}
+"""Register constraints of LLVM, by bits; 8 bits travel in 16."""
+POINTERS = {"global": "l", "shared": "r"}
+NAMES = {"load": "ld", "store": "st", "exchange": "exch"}
+"""What PTX calls a row, where it is not the row's name."""
+
+
+@lowers(*(OPS[f"mem.atomic_{row}"] for row in ATOMICS))
+def lower_atomic(lw: Lowering, op: mem.Atomic) -> Sequence[Any]:
+    pointer = op.ptr.type
+    assert isinstance(pointer, PtrType)
+    dtype = pointer.dtype
+    floats = op.fn.name == "add" and dtype.is_float and dtype.bits >= 32
+    register = {32: "f", 64: "d"}[dtype.bits] if floats else REGISTERS[dtype.bits]
+    values = [lw.value(v) if floats else _to_register(lw, dtype, lw.value(v)) for v in op.values]
+    constraints = [f"=&{register}"] * len(op.results) + [POINTERS[pointer.space]] + [register] * len(values)
+    text = _text(lw, op, pointer.space, dtype)
+    result = lw.value(op.values[0]).type if floats else ir.IntType(max(16, dtype.bits)) if op.results else VOID
+    found = lw.asm(text, ",".join([*constraints, "~{memory}"]), result, lw.value(op.ptr), *values, side_effect=True)
+    if not op.results:
+        return []
+    return [found if floats else _from_register(lw, dtype, found)]
+
+
+def _text(lw: Lowering, op: mem.Atomic, space: str, dtype: DType) -> str:
+    how = _how(lw, op.order, op.reach, op.loc)
+    match op.fn.name:
+        case "load":
+            return f"ld.{how}.{space}.b{dtype.bits} $0, [$1];"
+        case "store":
+            return f"st.{how}.{space}.b{dtype.bits} [$0], $1;"
+        case "add" if dtype == BF16 and lw.target.capability < BF16_ATOMICS:
+            return _bf16_cas_loop(f"atom.{how}.{space}", f"ld.relaxed.{op.reach}.{space}")
+        case name:
+            last = ", $3" if op.fn.values == 2 else ""
+            return f"atom.{how}.{space}.{NAMES.get(name, name)}.{_suffix(name, dtype)} $0, [$1], $2{last};"
+
+
+def _how(lw: Lowering, order: str, reach: str, loc: Loc) -> str:
+    """Order and scope. A volatile access is PTX's relaxed one of scope sys, and is not to be merged with others."""
+    if reach == "cluster":
+        require_capability(lw.target, CLUSTER_SCOPE, "scope 'cluster'", loc, "or use scope 'gpu'")
+    return order if order == "volatile" else f"{order}.{reach}"
+
+
+def _suffix(name: str, dtype: DType) -> str:
+    """The type that the instruction names."""
+    match name:
+        case "add" if dtype.is_float:
+            return f"noftz.{dtype}" if dtype.bits == 16 else str(dtype)
+        case "add":
+            return f"u{dtype.bits}"  # two's complement: signed is unsigned
+        case "min" | "max":
+            return f"{'s' if dtype.is_signed else 'u'}{dtype.bits}"
+        case _:
+            return f"b{dtype.bits}"
+
+
+def _to_register(lw: Lowering, dtype: DType, value: Any) -> Any:
+    """A value as the integer that its register holds."""
+    if dtype.bits == 8:  # a bool is one bit in registers
+        return lw.b.zext(value, I16)
+    return value if isinstance(value.type, ir.IntType) else lw.b.bitcast(value, ir.IntType(dtype.bits))
+
+
+def _from_register(lw: Lowering, dtype: DType, bits: Any) -> Any:
+    if dtype == BOOL:
+        return lw.b.icmp_unsigned("!=", bits, integer(0, I16))
+    if dtype.bits == 8:
+        return lw.b.trunc(bits, I8)
+    type_ = llvm_type(dtype)
+    return bits if isinstance(type_, ir.IntType) else lw.b.bitcast(bits, type_)
+
+
+def _bf16_cas_loop(atom: str, load: str) -> str:
+    """Before sm_90 there is no bf16 addition: compare and swap 16 bits until nobody came between."""
+    return (
+        "{ .reg .pred again; .reg .b16 seen, sum, one; mov.b16 one, 0x3F80; "
+        f"{load}.b16 seen, [$1]; "
+        "ADD${:uid}: fma.rn.bf16 sum, seen, one, $2; "
+        f"{atom}.cas.b16 $0, [$1], seen, sum; "
+        "setp.ne.b16 again, $0, seen; mov.b16 seen, $0; @again bra ADD${:uid}; }"
+    )
+
+
+@lowers(gpu.Fence)
+def lower_fence(lw: Lowering, op: gpu.Fence) -> Sequence[Any]:
+    lw.asm(f"fence.{_how(lw, 'acq_rel', op.reach, op.loc)};", "~{memory}", VOID, side_effect=True)
+    return []

@@ -1,0 +1,80 @@
+"""The table of atomic operations, with the orders and scopes that they can have. (PTX ISA: memory consistency model.)
+
+Each row is one op at either level, ``tile.atomic_<row>`` and ``mem.atomic_<row>``, and one method of tensors and tiles.
+What the orders and scopes mean stands in docs/memory_model.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tiledsl.ir.types import DTYPES, INDEX, DType
+
+__all__ = ["ACQUIRING", "ATOMICS", "RELEASING", "SCOPES", "AtomicFn"]
+
+SCOPES = ("cta", "cluster", "gpu", "sys")
+"""The threads that an order speaks of: those of the block, of its cluster, of the GPU, of all GPUs and the host."""
+
+ACQUIRING = frozenset({"acquire", "acq_rel"})
+RELEASING = frozenset({"release", "acq_rel"})
+
+_MOVED = frozenset(t.name for t in DTYPES.values() if not t.is_matrix and t != INDEX)
+_WORDS = frozenset({"i32", "u32", "i64", "u64"})
+_LOAD_ORDERS = ("relaxed", "acquire", "volatile")
+_STORE_ORDERS = ("relaxed", "release", "volatile")
+_UPDATE_ORDERS = ("relaxed", "acquire", "release", "acq_rel")
+
+
+@dataclass(frozen=True, slots=True)
+class AtomicFn:
+    """One row. `dtypes`: names of those that it exists for. `values`: how many follow the place; `result`: does it give
+    the element that it found?"""
+
+    name: str
+    doc: str
+    dtypes: frozenset[str]
+    orders: tuple[str, ...] = _UPDATE_ORDERS
+    values: int = 1
+    result: bool = True
+
+    @property
+    def reads(self) -> bool:
+        return self.result
+
+    @property
+    def writes(self) -> bool:
+        return self.values > 0
+
+    def accepts(self, dtype: DType) -> bool:
+        return dtype.name in self.dtypes
+
+    def problem(self, dtype: DType, order: str, scope: str) -> str | None:
+        """What is wrong with an operation of this kind, if anything is."""
+        if not self.accepts(dtype):
+            return f"not defined for {dtype}"
+        if order not in self.orders:
+            return f"no such order: {order!r}"
+        if scope not in SCOPES:
+            return f"no such scope: {scope!r}"
+        if order == "volatile" and scope != "sys":
+            return "a volatile access has scope 'sys'"
+        return None
+
+
+_ROWS = (
+    AtomicFn("load", "the element", _MOVED, _LOAD_ORDERS, values=0),
+    AtomicFn("store", "writes the element", _MOVED, _STORE_ORDERS, result=False),
+    # f32 in global memory: subnormal operands and results become zeros of their sign; all others keep them.
+    AtomicFn("add", "old + value", _WORDS | {"f64", "f32", "f16", "bf16"}),
+    AtomicFn("exchange", "value", _WORDS | {"f64", "f32"}),
+    # By bits: 0.0 is not -0.0, and a NaN equals itself.
+    AtomicFn("cas", "value if old has the bits of compare, else old", _MOVED - {"i8", "u8", "bool"}, values=2),
+    AtomicFn("min", "the lesser of old and value", _WORDS),
+    AtomicFn("max", "the greater of old and value", _WORDS),
+    AtomicFn("and", "old & value", _WORDS),
+    AtomicFn("or", "old | value", _WORDS),
+    AtomicFn("xor", "old ^ value", _WORDS),
+)
+
+ATOMICS: dict[str, AtomicFn] = {row.name: row for row in _ROWS}
+"""Rows by name. `doc` says what becomes the element."""
