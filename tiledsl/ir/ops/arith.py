@@ -42,6 +42,7 @@ class Scalar(Op):
     product in a loop into a running sum. `expand` says so of addresses, whose range a launch proves.
     """
 
+    variadic = True
     fn: ScalarFn
     nowrap = attribute(bool, False)
 
@@ -139,6 +140,7 @@ class PackWord(Op):
 
     name = "arith.pack_word"
     level = "thread"
+    variadic = True
 
     def infer(self) -> Sequence[Type]:
         return (U32,)

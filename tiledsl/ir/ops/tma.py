@@ -40,6 +40,7 @@ class _Box(Op):
     """
 
     level = "tile"
+    variadic = True
     box = attribute[tuple[int, ...]](tuple)
     axes = attribute[tuple[int, ...]](tuple)
     tile = operand(0)
@@ -169,6 +170,7 @@ class MapLoad(_Mapped):
 
     name = "mem.tma_load"
     effects = frozenset({"read", "write", "sync"})
+    variadic = True
     multicast = attribute(bool, False)
     hint = attribute(str, "")
     dst, mbarrier = operand(0), operand(1)
@@ -188,6 +190,7 @@ class MapStore(_Mapped):
 
     name = "mem.tma_store"
     effects = frozenset({"read", "write", "sync"})
+    variadic = True
     src = operand(0)
 
     @property
