@@ -212,14 +212,14 @@ def random_values(seed: int, dtype: DType, size: int) -> Array:
 def strided(array: Array, type_: GlobalType | None) -> Array:
     """The same values, laid out as `type_` promises: stride 1 along its unit axis, or along none for -1,
     and rows padded to its alignment."""
-    if type_ is None or array.ndim == 0:
+    if type_ is None or array.size == 0 or array.ndim == 0:
         return array
     unit = type_.unit if type_.unit >= 0 else array.ndim - 1
     moved = np.moveaxis(array, unit, -1)
     length = moved.shape[-1] * (1 if type_.unit >= 0 else 2)
     multiple = max(1, type_.align // array.itemsize) if array.ndim > 1 else 1
     memory = np.zeros((*moved.shape[:-1], -(-length // multiple) * multiple), array.dtype)
-    place = memory[..., : length : length // moved.shape[-1]] if moved.size else memory[..., :0]
+    place = memory[..., : length : length // moved.shape[-1]]
     place[...] = moved
     return np.moveaxis(place, -1, unit)
 

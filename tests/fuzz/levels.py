@@ -96,6 +96,8 @@ def _run(kernel: Kernel, arguments: dict[str, Any], **options: Any) -> Any:
     except KernelArgumentError as refused:
         raise _NotRun(str(refused)) from None
     except TileError as stopped:
+        if "cannot run the PTX" in str(stopped):
+            raise _NotRun(str(stopped)) from None
         error = f"{type(stopped).__name__}: {stopped}"
     except Exception as broken:
         if in_program(broken):

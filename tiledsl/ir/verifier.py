@@ -31,7 +31,7 @@ from tiledsl.errors import Loc, VerifyError
 from tiledsl.ir.core import OPS, Block, Kernel, Op, Value
 from tiledsl.ir.expr import BinExpr, ConstExpr, Expr, NameExpr
 from tiledsl.ir.lexer import MOST_NESTING
-from tiledsl.ir.ops import control, gpu, tma
+from tiledsl.ir.ops import control, gpu, mem, tma
 from tiledsl.ir.tensor_maps import MOST_EXTENT, TensorMap
 from tiledsl.ir.types import (
     I32,
@@ -270,6 +270,9 @@ class _Walker:
             given = len(op.coordinates) if isinstance(op, (tma.MapLoad, tma.MapStore)) else 0
             if given not in (0, len(self.kernel.tensor_maps[op.map].axes)):
                 _fail(f"{op.name} has {given} coordinates in {self.kernel.tensor_maps[op.map]}", op.loc)
+        if isinstance(op, mem.SharedBase) and op.offset + op.bytes > self.kernel.shared_bytes:
+            last = op.offset + op.bytes
+            _fail(f"{op.name} reaches byte {last} of {self.kernel.shared_bytes} bytes of shared memory", op.loc)
         self.signature(op)
         carried = [*op.results, *(a for b in op.blocks for a in b.args)] if op.blocks else []
         if any(is_memory(v.type) for v in carried):
