@@ -39,7 +39,7 @@ from tiledsl.ir.parser import parse_kernel
 from tiledsl.ir.semantics import numpy_dtype
 from tiledsl.ir.types import DTYPES, DType, GlobalType
 
-__all__ = ["Argument", "FileTest", "Run", "read_filetests"]
+__all__ = ["Argument", "FileTest", "Run", "random_values", "read_filetests", "strided"]
 
 Array = NDArray[Any]
 
@@ -72,7 +72,7 @@ class Argument:
             case "fill", bits:
                 values = np.repeat(parse_bits(bits, self.dtype), size)
             case "random", seed:
-                values = _random(int(seed), self.dtype, size)
+                values = random_values(int(seed), self.dtype, size)
             case "specials", text:
                 axis, count = (int(part) for part in text.split(" of "))
                 values = special_values(self.dtype, axis, count)
@@ -97,11 +97,11 @@ class Run:
         types = {a.name: a.type for a in kernel.body.args if isinstance(a.type, GlobalType)}
         for name, argument in self.inputs.items():
             array = argument.array()
-            given[name] = array[()] if argument.shape is None else _strided(array, types.get(name))
+            given[name] = array[()] if argument.shape is None else strided(array, types.get(name))
         for name, argument in self.outputs.items():
             if name not in given:
                 zeros = np.zeros(argument.shape or (), numpy_dtype(argument.dtype))
-                given[name] = _strided(zeros, types.get(name))
+                given[name] = strided(zeros, types.get(name))
         return given
 
     def differences(self, arguments: Mapping[str, Any]) -> list[str]:
@@ -199,7 +199,7 @@ def _argument(text: str) -> Argument:
     return Argument(name, DTYPES[dtype], shape, source.strip(), int(ulp or 0))
 
 
-def _random(seed: int, dtype: DType, size: int) -> Array:
+def random_values(seed: int, dtype: DType, size: int) -> Array:
     """Normal floats; integers over the whole range. The bit generator is the same in all NumPy versions."""
     words = np.random.PCG64(seed).random_raw(size)
     if dtype.python is float:
@@ -209,17 +209,17 @@ def _random(seed: int, dtype: DType, size: int) -> Array:
     return words.astype(f"u{dtype.bytes}").view(numpy_dtype(dtype))
 
 
-def _strided(array: Array, type_: GlobalType | None) -> Array:
+def strided(array: Array, type_: GlobalType | None) -> Array:
     """The same values, laid out as `type_` promises: stride 1 along its unit axis, or along none for -1,
     and rows padded to its alignment."""
-    if type_ is None or array.ndim == 0:
+    if type_ is None or array.size == 0 or array.ndim == 0:
         return array
     unit = type_.unit if type_.unit >= 0 else array.ndim - 1
     moved = np.moveaxis(array, unit, -1)
     length = moved.shape[-1] * (1 if type_.unit >= 0 else 2)
     multiple = max(1, type_.align // array.itemsize) if array.ndim > 1 else 1
     memory = np.zeros((*moved.shape[:-1], -(-length // multiple) * multiple), array.dtype)
-    place = memory[..., : length : length // moved.shape[-1]] if moved.size else memory[..., :0]
+    place = memory[..., : length : length // moved.shape[-1]]
     place[...] = moved
     return np.moveaxis(place, -1, unit)
 

@@ -9,10 +9,12 @@ import pytest
 from tiledsl.errors import CompileError, Loc
 from tiledsl.ir.core import Block, Kernel
 from tiledsl.ir.expr import parse_expr
+from tiledsl.ir.lexer import MOST_NESTING
 from tiledsl.ir.ops import arith, control, debug, gpu
 from tiledsl.ir.parser import parse_kernel
 from tiledsl.ir.printer import print_kernel, print_op
 from tiledsl.ir.types import F32, I32, INDEX, GlobalType
+from tiledsl.passes.pipeline import run_pipeline
 
 HEADER = "kernel k(%x: i32)\n  grid(1) threads(32) {\n"
 
@@ -92,6 +94,12 @@ def test_locations() -> None:
         (HEADER + "  gpu.barrier\n", 4, 1, "'}' is missing"),
         (HEADER + "  gpu.barrier @ 3\n}", 3, 17, "expected a string, found '3'"),
         (HEADER + "  control.if %x\n  {\n  } else gpu.barrier\n}", 5, 10, "expected a block, found 'gpu.barrier'"),
+        ("kernel k() grid(0x1p99999) threads(1) {\n}", 1, 17, "not a number"),
+        (f"kernel k() grid({'9' * 5000}) threads(1) {{\n}}", 1, 17, "not a number"),
+        ("kernel k() grid(1) threads(99999999999999999999) {\n}", 1, 28, "an integer of more than 64 bits"),
+        (HEADER + "  %y = mem.ldmatrix %x {num = 1000000000}\n}", 3, 8, "num is 1000000000; 0 to 4 are possible"),
+        (HEADER + "  %y = arith.add %x, %x @ \"k.py\":0:1\n}", 3, 36, "lines and columns count from 1"),
+        (HEADER + "  %y = arith.add %x, %x @ \"k.py\":1:0\n}", 3, 36, "lines and columns count from 1"),
     ],
 )
 def test_errors(text: str, line: int, col: int, message: str) -> None:
@@ -99,6 +107,55 @@ def test_errors(text: str, line: int, col: int, message: str) -> None:
         parse_kernel(text, "bad.tir")
     assert message in caught.value.message
     assert (caught.value.loc.file, caught.value.loc.line, caught.value.loc.col) == ("bad.tir", line, col)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"kernel k() grid({'add(1, ' * 3000}1{')' * 3000}) threads(1) {{ control.return }}",
+        f"kernel k(%p: bool) grid(1) threads(1) {{ {'control.if %p { ' * 3000}",
+        f"kernel k() grid(1) threads(1) {{ gpu.fence {{reach = {'(' * 3000}{')' * 3000}}} }}",
+        f"kernel k(%x: {'pending<' * 3000}f32{'>' * 3000}) grid(1) threads(1) {{ control.return }}",
+        "kernel k() @ \"f\":1:1" + ' in "g" from "f":1:1' * 3000 + " grid(1) threads(1) { control.return }",
+    ],
+    ids=["grid", "blocks", "attribute", "type", "location"],
+)
+def test_what_is_nested_too_deep(text: str) -> None:
+    with pytest.raises(CompileError, match=f"more than {MOST_NESTING} levels inside each other"):
+        parse_kernel(text)
+
+
+def test_blocks_as_deep_as_passes_can_follow() -> None:
+    depth = MOST_NESTING - 1
+    opened = "".join(f"control.if %p {{ %y{n} = arith.add %x, %x : i32\n" for n in range(depth))
+    text = f"kernel k(%x: i32, %p: bool) grid(1) threads(32) {{ {opened}"
+    text += "control.yield } else { control.yield }\n" * depth + "control.return }"
+    kernel = parse_kernel(text)
+    assert print_kernel(parse_kernel(print_kernel(kernel))) == print_kernel(kernel)
+    run_pipeline(kernel.clone(), verify_each=True)
+
+
+@pytest.mark.parametrize(
+    ("type_", "message"),
+    [
+        ("global<f32, [], unit=0, align=4>", "has 0 axes; 1 to 5 are possible"),
+        ("global<f32, [M, -1], unit=1, align=16>", "an extent that is not from 0 to 2147483647"),
+        ("global<f32, [8, 4], unit=64, align=16>", "has no axis 64"),
+        ("global<f32, [8, 4], unit=1, align=3>", "elements of 4 bytes at multiples of 3"),
+        ("global<index, [N], unit=0, align=8>", "an index has no size in memory"),
+        ("shared<f32, [0]>", "an extent that is not from 1 to 2147483647"),
+        ("shared<f32, [65536, 65536]>", "has more than 2147483647 bytes"),
+        ("fragment<f32, [100000]>", "has more than 65536 elements a thread"),
+        ("fragment<f32, [16, 8], mma.m16n8k8.acc(0, 1)>", "a block has 1 to 32 warps"),
+        ("fragment<f32, [16, 9], mma.m16n8k8.acc(1, 1)>", "columns come in multiples of 8"),
+        ("pending<fragment<f32, [64, 64]>>", "is no accumulator of warpgroups"),
+    ],
+)
+def test_types_that_no_kernel_can_have(type_: str, message: str) -> None:
+    """Refused where they are read, and by the verifier where the compiler makes one."""
+    with pytest.raises(CompileError) as caught:
+        parse_kernel(f"kernel k(%x: {type_}) grid(1) threads(32) {{ control.return }}")
+    assert message in caught.value.message
 
 
 def test_an_error_shows_the_line_of_a_text_without_a_file() -> None:

@@ -57,6 +57,23 @@ COPIES = [
 """What is no copy."""
 
 
+MAPS = """
+kernel k(%A: ptr<global, f32>, %M: i32, %N: i32)
+  grid(1) threads(32) level(thread) index_bits(32)
+  abi(pointer A f32 [M, N], extent M i32, extent N i32) tensor_maps({}) {{
+  mem.tma_prefetch {{map = 0}}
+  control.return
+}}
+"""
+TENSOR_MAPS = [
+    ("map(B, axes=[1, 0], box=[8, 8], swizzle=0)", "a tensor map of no parameter"),
+    ("map(A, axes=[1, 1], box=[8, 8], swizzle=0)", "its axes are not those of the tensor"),
+    ("map(A, axes=[1, 0], box=[8], swizzle=0)", "one extent of 1 to 256 an axis"),
+    ("map(A, axes=[1, 0], box=[8, 257], swizzle=0)", "one extent of 1 to 256 an axis"),
+    ("map(A, axes=[1, 0], box=[8, 8], swizzle=48)", "a swizzle of (0, 32, 64, 128) are needed"),
+]
+
+
 def texts(*changes: tuple[str, str, str]) -> list[tuple[str, str]]:
     return [(TILE.replace(old, new), message) for old, new, message in changes]
 
@@ -86,12 +103,29 @@ def texts(*changes: tuple[str, str, str]) -> list[tuple[str, str]]:
             ("  tile.store %A, %i, %r\n", "  mem.store %A, %r\n", "mem.store is not legal at tile level"),
             ("  %x = tile.load", "  %c = arith.constant 300 : i8\n  %x = tile.load", "300 does not fit i8"),
             ("  %x = tile.load", "  %c = arith.constant 1 : f32\n  %x = tile.load", "a f32 constant holds a float"),
+            ("  %x = tile.load", "  %c = arith.constant 0.7 : f32\n  %x = tile.load", "0.7 is no f32"),
+            ("  %x = tile.load", "  %c = arith.constant 449.0 : e4m3\n  %x = tile.load", "449.0 is no e4m3"),
+            ("  %x = tile.load", "  gpu.sync_warp %A\n  %x = tile.load", "gpu.sync_warp takes 0 operands, not 1"),
+            ("  %x = tile.load", "  %d = tile.dim {axis = 0} : index\n  %x = tile.load", "takes 1 operands, not 0"),
+            ("tile.load %A, %i : f32", "tile.load : f32", "tile.load takes at least 1 operands, not 0"),
+            ("tile.load %A, %i : f32", "tile.load %i, %i : f32", "cannot access index"),
+            ("  %x = tile.load", "  mbarrier.arrive\n  %x = tile.load", "these operands and attributes together"),
+            ("{axis = 0}", "{axis = 99999999999}", "0 to 2147483647 are possible"),
+            ("%p : f32 {", "%p {role = (0.5, 1)} : f32 {", "not of items of type int"),
+            ("threads(32)", "threads(32) cluster(8, 8, 8)", "at most 16 blocks"),
+            ("threads(32)", "threads(32) blocks_per_sm(1000)", "1000 blocks an SM"),
         ),
         (THREAD.replace("%N: i32", "%N: i64"), "the body's arguments are not the abi's"),
         (THREAD.replace("mem.load %A : f32", "tile.load %A : f32"), "tile.load is not legal at thread level"),
         (THREAD.replace("  %x", "  %i = gpu.thread_id {axis = 0} : index\n  %x"), "index at thread level"),
         (THREAD.replace("  %x", "  %i = arith.constant 0 : index\n  %x"), "index at thread level"),
         (THREAD.replace("grid(N)", "grid(M)"), "the grid needs M"),
+        (THREAD.replace("threads(32)", "threads(2000)"), "at most 1024 in a block"),
+        (THREAD.replace("threads(32)", "threads(32) shared_bytes(9999999)"), "9999999 bytes of shared memory"),
+        (THREAD.replace("extent N i32", "stride A 1 i32"), "a stride along axis 1 of A, which has no such axis"),
+        (THREAD.replace("extent N i32", "extent N u32").replace("%N: i32", "%N: u32"), "extent N of type u32"),
+        (COPY.format("%S, %A {bytes = 16}").replace("bytes = 16, label", "bytes = 17, label"), "byte 17 of 16 bytes"),
+        *((MAPS.format(given), message) for given, message in TENSOR_MAPS),
         *((COPY.format(given), message) for given, message in COPIES),
     ],
 )

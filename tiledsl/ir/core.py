@@ -75,7 +75,8 @@ class Value:
 
 
 class operand:  # noqa: N801 - used like a keyword in op classes
-    """Declares that operand `position` of an op class has this name."""
+    """Declares that operand `position` of an op class has this name. An op has those operands that its class names,
+    and more only if it is `variadic`."""
 
     def __init__(self, position: int) -> None:
         self.position = position
@@ -84,13 +85,35 @@ class operand:  # noqa: N801 - used like a keyword in op classes
         return op.operands[self.position]
 
 
+MOST_INT = 2**31 - 1
+"""The largest int in an attribute, where its class says nothing else."""
+
+
 class attribute(Generic[T]):  # noqa: N801 - used like a keyword in op classes
-    """Declares an attribute of an op class; without a default it must be given."""
+    """Declares an attribute of an op class; without a default it must be given.
+
+    most: ints are from 0 to `most`; those in tuples, of either sign. of: the type of a tuple's items.
+    """
 
     name: str
 
-    def __init__(self, type_: type[T], default: T | None = None) -> None:
-        self.type, self.default = type_, default
+    def __init__(
+        self, type_: type[T], default: T | None = None, *, of: type[Any] = int, most: int = MOST_INT
+    ) -> None:
+        self.type, self.default, self.of, self.most = type_, default, of, most
+
+    def problem(self, value: Any) -> str:
+        """What keeps `value` from being this attribute's; "" if nothing does."""
+        wanted: Any = self.type
+        exact = wanted in (int, bool, str, tuple)
+        if (type(value) is not wanted) if exact else not isinstance(value, wanted):
+            return f"attribute {self.name} is {_shown(value)}, not of type {wanted.__name__}"
+        if wanted is int and not 0 <= value <= self.most:
+            return f"attribute {self.name} is {_shown(value)}; 0 to {self.most} are possible"
+        for item in value if wanted is tuple else ():
+            if type(item) is not self.of or (self.of is int and abs(item) > self.most):
+                return f"attribute {self.name} is {_shown(value)}, not of items of type {self.of.__name__}"
+        return ""
 
     def __set_name__(self, owner: type[Op], name: str) -> None:
         self.name = name
@@ -103,6 +126,11 @@ class attribute(Generic[T]):  # noqa: N801 - used like a keyword in op classes
         return self if op is None else op.attrs[self.name]
 
 
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:80]}..."
+
+
 class Op:
     """Base of all ops. Construct as ``Add(a, b, attr=..., loc=loc)``; result types are inferred.
 
@@ -112,6 +140,7 @@ class Op:
       `effects`  what it does to memory or the world; an op without effects may be removed or merged.
       `scope`    who must reach it together.
       `terminator`  True for the op that ends a block.
+      `variadic`    True for one with more operands than the class names; its `verify` says which.
     """
 
     name: ClassVar[str] = ""
@@ -119,6 +148,9 @@ class Op:
     effects: ClassVar[frozenset[Effect]] = frozenset()
     scope: ClassVar[Scope] = "thread"
     terminator: ClassVar[bool] = False
+    variadic: ClassVar[bool] = False
+    named_operands: ClassVar[int] = 0
+    """How many operands the class names."""
     attributes: ClassVar[Mapping[str, attribute[Any]]] = {}
     defaults: ClassVar[Mapping[str, Any]] = {}
     """Of all attributes, in the order of `attributes`; None: it must be given."""
@@ -127,6 +159,8 @@ class Op:
         declared: dict[str, attribute[Any]] = {k: v for k, v in vars(cls).items() if isinstance(v, attribute)}
         cls.attributes = {**cls.attributes, **declared}
         cls.defaults = {**cls.defaults, **{name: found.default for name, found in declared.items()}}
+        positions = [v.position for v in vars(cls).values() if isinstance(v, operand)]
+        cls.named_operands = max(cls.named_operands, *(p + 1 for p in positions), 0)
         if cls.name:
             assert cls.name not in OPS, f"op {cls.name} is defined twice"
             OPS[cls.name] = cls

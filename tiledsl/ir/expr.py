@@ -9,6 +9,8 @@ import ast
 from dataclasses import dataclass
 from typing import Callable, Mapping
 
+from tiledsl.errors import KernelArgumentError
+
 __all__ = ["PROCESSORS", "BinExpr", "ConstExpr", "Expr", "NameExpr", "evaluate", "parse_expr"]
 
 PROCESSORS = "processors"
@@ -59,14 +61,19 @@ FUNCTIONS: dict[str, Callable[[int, int], int]] = {
 
 
 def evaluate(expr: Expr, values: Mapping[str, int]) -> int:
-    """The value of `expr` in exact integers; raises KeyError for a name that is not in `values`."""
+    """The value of `expr` in exact integers. Raises KeyError for a name that is not in `values`, and
+    KernelArgumentError for what these values leave undefined."""
     match expr:
         case ConstExpr(value):
             return value
         case NameExpr(name):
             return values[name]
         case BinExpr(fn, a, b):
-            return FUNCTIONS[fn](evaluate(a, values), evaluate(b, values))
+            left, right = evaluate(a, values), evaluate(b, values)
+            if fn in ("floordiv", "mod") and right == 0:
+                message = f"the grid is undefined for these arguments: {expr} divides by zero"
+                raise KernelArgumentError(f"{message}\n  fix: pass extents and scalars for which {b} is not 0")
+            return FUNCTIONS[fn](left, right)
 
 
 def parse_expr(text: str) -> Expr:

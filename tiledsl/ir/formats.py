@@ -32,6 +32,15 @@ class FloatFormat:
         """The smallest subnormal."""
         return math.ldexp(1.0, self.least)
 
+    def holds(self, value: float) -> bool:
+        """True for a number of this format, and for what is none."""
+        if not math.isfinite(value) or not value:
+            return True
+        if abs(value) > self.largest or math.frexp(value)[1] > self.bound:
+            return False
+        unit = max(math.frexp(value)[1] - self.precision, self.least)
+        return math.ldexp(value, -unit).is_integer()
+
 
 FORMATS: dict[str, FloatFormat] = {
     "f64": FloatFormat(53, -1074, 1024, 0x7FFFFFFFFFFFFFFF),

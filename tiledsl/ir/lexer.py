@@ -10,7 +10,12 @@ from typing import NoReturn
 
 from tiledsl.errors import CompileError, Loc
 
-__all__ = ["Token", "TokenReader", "number"]
+__all__ = ["MOST_NESTING", "Token", "TokenReader"]
+
+MOST_NESTING = 200
+"""Levels of blocks and brackets inside each other: passes and printers are recursive, and Python's stack is limited."""
+MOST_BITS = 64
+"""Of an integer."""
 
 _TOKEN = re.compile(
     r"""(?P<skip>(?:[ \t\r\n]+|;[^\n]*)+)
@@ -39,6 +44,7 @@ class TokenReader:
         self.line_starts = [0, *(m.end() for m in re.finditer("\n", text))]
         self.tokens = self.tokenize()
         self.at = 0
+        self.depth = 0
 
     # -- tokens --------------------------------------------------------------------------------
 
@@ -98,20 +104,35 @@ class TokenReader:
 
     def integer(self) -> int:
         token = self.expect_kind("number", "an integer")
-        value = number(token.text)
+        value = self.number(token)
         if not isinstance(value, int):
             self.fail(f"expected an integer, found {token.text}", token)
         return value
+
+    def number(self, token: Token) -> int | float:
+        """The value of a number token: an int, or a float if it has a point, an exponent or a name."""
+        try:
+            value = _number(token.text)
+        except (ValueError, OverflowError):  # too many digits, or no float
+            self.fail("not a number", token)
+        if isinstance(value, int) and not -(1 << (MOST_BITS - 1)) <= value < 1 << MOST_BITS:
+            self.fail(f"an integer of more than {MOST_BITS} bits", token)
+        return value
+
+    def begin_nested(self) -> None:
+        """One level deeper; `end_nested` where it ends."""
+        self.depth += 1
+        if self.depth > MOST_NESTING:
+            self.fail(f"more than {MOST_NESTING} levels inside each other")
+
+    def end_nested(self) -> None:
+        self.depth -= 1
 
     def word(self, what: str) -> str:
         return self.expect_kind("word", what).text
 
 
-def number(text: str) -> int | float:
-    """The value of a number token: an int, or a float if it has a point, an exponent or a name."""
+def _number(text: str) -> int | float:
     if "0x" in text:
         return float.fromhex(text) if "." in text or "p" in text else int(text, 16)
-    try:
-        return int(text)
-    except ValueError:
-        return float(text)
+    return int(text) if text.lstrip("-").isdigit() else float(text)

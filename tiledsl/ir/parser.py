@@ -9,12 +9,12 @@ from __future__ import annotations
 from json import JSONDecodeError, loads
 from typing import Any, cast
 
-from tiledsl.errors import Loc, VerifyError
+from tiledsl.errors import UNKNOWN_LOC, Loc, VerifyError
 from tiledsl.ir import ops as _ops
 from tiledsl.ir.abi import AbiArg
 from tiledsl.ir.core import OPS, Block, Kernel, Op, Value
 from tiledsl.ir.expr import FUNCTIONS, BinExpr, ConstExpr, Expr, NameExpr
-from tiledsl.ir.lexer import Token, TokenReader, number
+from tiledsl.ir.lexer import Token, TokenReader
 from tiledsl.ir.printer import BLOCK_WORDS, type_attribute
 from tiledsl.ir.tensor_maps import TensorMap
 from tiledsl.ir.types import (
@@ -27,6 +27,7 @@ from tiledsl.ir.types import (
     SharedType,
     TokenType,
     Type,
+    problem,
 )
 from tiledsl.layout.fragments import FragmentLayout, parse_fragment_layout
 
@@ -109,7 +110,7 @@ class _Parser(TokenReader):
     def expr(self) -> Expr:
         token = self.take()
         if token.kind == "number":
-            value = number(token.text)
+            value = self.number(token)
             if isinstance(value, int):
                 return ConstExpr(value)
         if token.kind == "word":
@@ -117,10 +118,12 @@ class _Parser(TokenReader):
                 return NameExpr(token.text)
             if token.text not in FUNCTIONS:
                 self.fail(f"no such function of extents: {token.text}", token)
+            self.begin_nested()
             a = self.expr()
             self.expect(",")
             b = self.expr()
             self.expect(")")
+            self.end_nested()
             return BinExpr(token.text, a, b)
         self.fail(f"expected an extent's name, an integer or a function, found {token.text!r}", token)
 
@@ -173,11 +176,13 @@ class _Parser(TokenReader):
         scope[token.text] = value
 
     def block_ops(self, block: Block, scope: _Scope) -> None:
+        self.begin_nested()
         self.expect("{")
         while not self.accept("}"):
             if self.token.kind == "end":
                 self.fail("the text ends inside a block; '}' is missing")
             block.append(self.op(scope))
+        self.end_nested()
 
     def op(self, scope: _Scope) -> Op:
         names: list[Token] = []
@@ -239,11 +244,15 @@ class _Parser(TokenReader):
         attrs: dict[str, Any],
     ) -> Op:
         """Build the op. What its class makes of bad operands while it infers types is an error here."""
+        for name, value in attrs.items() if types is None else ():  # of what a type may be inferred from
+            wrong = cls.attributes[name].problem(value)
+            if wrong:
+                self.fail(f"{cls.name}: {wrong}", token)
         try:
             return cls(*operands, blocks=blocks, types=types, loc=loc, **attrs)
         except VerifyError as error:
             self.fail(error.message, token)
-        except (IndexError, AttributeError, AssertionError) as error:
+        except Exception as error:  # it infers from what it takes for granted, and the verifier would check
             self.fail(f"{cls.name} cannot infer its result from these operands ({error})", token)
 
     def bind(self, names: list[Token], token: Token, op: Op, scope: _Scope) -> None:
@@ -282,7 +291,7 @@ class _Parser(TokenReader):
         token = self.token
         match token.kind:
             case "number":
-                return number(self.take().text)
+                return self.number(self.take())
             case "string":
                 return self.string()
             case "word" if token.text in ("true", "false"):
@@ -292,8 +301,10 @@ class _Parser(TokenReader):
             case "word":
                 return self.type()
             case _ if self.accept("("):
+                self.begin_nested()
                 items = self.listed(self.attr)
                 self.expect(")")
+                self.end_nested()
                 return items
             case _:
                 self.fail(f"expected an attribute's value, found {token.text or 'the end'!r}")
@@ -330,16 +341,24 @@ class _Parser(TokenReader):
         self.expect("<")
         type_ = self.pointer() if token.text == "ptr" else self.tile(token)
         self.expect(">")
+        return self.possible(type_, token)
+
+    def possible(self, type_: Type, token: Token) -> Type:
+        wrong = problem(type_)
+        if wrong:
+            self.fail(wrong, token)
         return type_
 
     def pending(self) -> Type:
         self.expect("pending")
         self.expect("<")
+        self.begin_nested()
         token, type_ = self.token, self.type()
         if not isinstance(type_, FragmentType):
             self.fail("a pending accumulator will be a fragment", token)
+        self.end_nested()
         self.expect(">")
-        return PendingType(type_)
+        return self.possible(PendingType(type_), token)
 
     def pointer(self) -> Type:
         space = self.expect_kind("word", "a memory space")
@@ -410,7 +429,12 @@ class _Parser(TokenReader):
         if self.token.kind == "number" and self.token.text.startswith("-"):  # "5-9" reads as 5, -9
             end = -self.integer()
         function = self.string() if self.accept("in") else ""
+        self.begin_nested()
         caller = self.source_loc() if self.accept("from") else None
+        self.end_nested()
+        known = file != UNKNOWN_LOC.file
+        if line < known or col < 1 or end < 0:
+            self.fail("lines and columns count from 1", self.tokens[self.at - 1])
         return Loc(file, line, col, end, function, caller)
 
 

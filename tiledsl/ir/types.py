@@ -43,6 +43,7 @@ __all__ = [
     "TokenType",
     "Type",
     "is_memory",
+    "problem",
 ]
 
 Kind = Literal["float", "matrix", "int", "uint", "bool", "index"]
@@ -247,6 +248,62 @@ class PtrType:
 
 Type = DType | GlobalType | SharedType | FragmentType | PtrType | TokenType | PendingType
 MemoryType = GlobalType | SharedType
+
+
+MOST_RANK = 5
+"""Axes of a tensor or tile. (CUDA driver API: cuTensorMapEncodeTiled.)"""
+MOST_EXTENT = 2**31 - 1
+"""Of an axis that is known at compile time; also bytes of a shared tile, before a target's limit is known."""
+MOST_HELD = 2**16
+"""Elements of a fragment that one thread holds: more than there are registers, by far."""
+ALIGNMENTS = (1, 2, 4, 8, 16)
+
+
+def problem(type_: Type) -> str:
+    """What is wrong with a type by itself; "" for one that a kernel may have. All passes may rely on it."""
+    match type_:
+        case PtrType(_, dtype) | GlobalType(dtype) | SharedType(dtype) if dtype is INDEX:
+            return f"{type_}: an index has no size in memory"
+        case GlobalType(_, dims, unit, align):
+            return _bad_dims(type_, dims, 0) or _bad_promise(type_, unit, align)
+        case SharedType(_, dims):
+            large = f"{type_} has more than {MOST_EXTENT} bytes"
+            return _bad_dims(type_, dims, 1) or (large if type_.bytes > MOST_EXTENT else "")
+        case FragmentType(_, dims):
+            return _bad_dims(type_, dims, 1) or _bad_holding(type_)
+        case PendingType(fragment):
+            layout = fragment.layout
+            warpgroups = layout is not None and layout.operand == "acc" and layout.dealt > 1
+            return problem(fragment) or ("" if warpgroups else f"{type_} is no accumulator of warpgroups")
+        case _:
+            return ""
+
+
+def _bad_dims(type_: Type, dims: tuple[int | str, ...], least: int) -> str:
+    if not 1 <= len(dims) <= MOST_RANK:
+        return f"{type_} has {len(dims)} axes; 1 to {MOST_RANK} are possible"
+    if not all(isinstance(d, str) or least <= d <= MOST_EXTENT for d in dims):
+        return f"{type_} has an extent that is not from {least} to {MOST_EXTENT}"
+    return ""
+
+
+def _bad_promise(type_: GlobalType, unit: int, align: int) -> str:
+    if not -1 <= unit < type_.rank:
+        return f"{type_} has no axis {unit}"
+    if align not in ALIGNMENTS or align < type_.dtype.bytes:
+        return f"{type_}: elements of {type_.dtype.bytes} bytes at multiples of {align}"
+    return ""
+
+
+def _bad_holding(type_: FragmentType) -> str:
+    layout = type_.layout
+    if layout is not None:
+        bad = layout.problem(type_.dims)
+        if bad is not None:
+            return bad.message
+        if not layout.takes(type_.dtype.bits):
+            return f"{type_}: elements of {type_.dtype.bits} bits do not lie so"
+    return f"{type_} has more than {MOST_HELD} elements a thread" if type_.size > MOST_HELD else ""
 
 
 def is_memory(type_: Type) -> bool:

@@ -7,14 +7,16 @@
 3.  A value is used only where it is visible: after its op, in the same block or in blocks inside it;
     a block's arguments in that block and inside it. (Structured control flow, so this is dominance.)
 4.  Use lists are exact: a value's `uses` are the (op, position) pairs of the kernel that name it.
-5.  An op is registered, legal at the kernel's level, and has all its attributes with the declared type.
-6.  Result types are those that the op infers; then the op's own `verify` holds.
+5.  An op is registered, legal at the kernel's level, has the operands that its class names, and all its attributes,
+    each of the declared type and range.
+6.  Every type is possible by itself (`types.problem`). The op's own `verify` holds; result types are those it infers.
 7.  Tile level: no pointers; body arguments are tensors and scalars with distinct names.
     Blocks inside have no tensors or tiles as arguments, control ops none as results.
     Fragments with a layout fit it, and the block, or the role around them, has the warps that hold them.
-    Thread level: no index, tensor, tile, fragment or token anywhere; body arguments are those of `abi`; tensor maps
-    are of its tensors, and ops name none that is not there.
-8.  1 to 3 positive thread extents and 1 to 3 grid extents, whose names the parameters provide;
+    Thread level: no index, tensor, tile, fragment or token anywhere; body arguments are those of `abi`, which are
+    distinct, with strides of axes that there are; tensor maps are of its tensors, and ops name none that is not there.
+8.  Blocks lie in each other no deeper than passes can follow.
+    1 to 3 positive thread extents and 1 to 3 grid extents, whose names the parameters provide;
     `index_bits` is 32 or 64; positions have an axis of 0 to 2; constants are in range. Roles have warps of the block.
 
 A breach is a `VerifyError` at the op: a compiler bug, or hand-written IR that is wrong.
@@ -22,13 +24,18 @@ A breach is a `VerifyError` at the op: a compiler bug, or hand-written IR that i
 
 from __future__ import annotations
 
-from typing import Any, Iterable
+from math import prod
+from typing import Any, Iterable, Mapping
 
 from tiledsl.errors import Loc, VerifyError
 from tiledsl.ir.core import OPS, Block, Kernel, Op, Value
 from tiledsl.ir.expr import BinExpr, ConstExpr, Expr, NameExpr
-from tiledsl.ir.ops import control, gpu, tma
+from tiledsl.ir.lexer import MOST_NESTING
+from tiledsl.ir.ops import control, gpu, mem, tma
+from tiledsl.ir.tensor_maps import MOST_EXTENT, TensorMap
 from tiledsl.ir.types import (
+    I32,
+    I64,
     INDEX,
     DType,
     FragmentType,
@@ -39,6 +46,7 @@ from tiledsl.ir.types import (
     TokenType,
     Type,
     is_memory,
+    problem,
 )
 from tiledsl.layout.banks import WARP
 from tiledsl.layout.fragments import FragmentLayout
@@ -50,7 +58,12 @@ _TERMINATORS: dict[str, tuple[type[Op], ...]] = {
     "control.for": (control.Yield,),
     "control.while": (control.Condition, control.Yield),
 }
+TYPES = (DType, GlobalType, SharedType, FragmentType, PtrType, TokenType, PendingType)
 _THREAD_BANNED = (GlobalType, SharedType, FragmentType, TokenType, PendingType)
+
+MOST_THREADS, MOST_CLUSTER, MOST_BLOCKS, MOST_SHARED = 1024, 16, 64, 2**20
+"""Threads of a block, blocks of a cluster and of an SM, bytes of shared memory: no target has more."""
+SWIZZLES = (0, 32, 64, 128)
 
 _HOST_NAMES = {"processors"}
 """What a grid may depend on beside the parameters."""
@@ -78,21 +91,52 @@ def _kernel(kernel: Kernel) -> None:
         _fail(f"a grid of {len(kernel.grid)} extents: 1 to 3 are needed", loc)
     if not 0 <= kernel.assembler_level <= 3:
         _fail(f"assembler_level({kernel.assembler_level}): 0 to 3", loc)
-    if len(kernel.cluster) != 3 or any(n < 1 for n in kernel.cluster):
-        _fail(f"cluster{kernel.cluster}: 3 positive extents are needed", loc)
+    if len(kernel.cluster) != 3 or any(n < 1 for n in kernel.cluster) or prod(kernel.cluster) > MOST_CLUSTER:
+        _fail(f"cluster{kernel.cluster}: 3 positive extents are needed, at most {MOST_CLUSTER} blocks", loc)
+    if not 0 <= kernel.blocks_per_sm <= MOST_BLOCKS or not 0 <= kernel.shared_bytes <= MOST_SHARED:
+        _fail(f"{kernel.blocks_per_sm} blocks an SM, of {kernel.shared_bytes} bytes of shared memory", loc)
     if kernel.level == "thread":
-        wanted = tuple(a.type for a in kernel.abi)
-        if tuple(a.type for a in kernel.body.args) != wanted:
-            _fail(f"the body's arguments are not the abi's: {', '.join(map(str, wanted))}", loc)
-        known = {a.name for a in kernel.abi if a.kind in ("extent", "scalar")}
-        tensors = {a.name for a in kernel.abi if a.kind == "pointer"}
-        if any(m.tensor not in tensors for m in kernel.tensor_maps):
-            _fail("a tensor map of no parameter", loc)
+        known = _thread_params(kernel)
     else:
         known = _tile_params(kernel)
     for name in _names(kernel.grid):
         if name not in known | _HOST_NAMES:
             _fail(f"the grid needs {name}, which no parameter gives", loc)
+
+
+def _thread_params(kernel: Kernel) -> set[str]:
+    """Check the thread level's parameters and tensor maps; the names that grid expressions may use."""
+    loc = kernel.loc
+    if kernel.thread_count > MOST_THREADS:
+        _fail(f"threads{kernel.threads}: at most {MOST_THREADS} in a block", loc)
+    wanted = tuple(a.type for a in kernel.abi)
+    if tuple(a.type for a in kernel.body.args) != wanted:
+        _fail(f"the body's arguments are not the abi's: {', '.join(map(str, wanted))}", loc)
+    places = [(a.kind, a.name, a.axis) for a in kernel.abi]
+    if len(set(places)) != len(places):
+        _fail("parameters of the abi need distinct names", loc)
+    ranks = {a.name: len(a.dims) for a in kernel.abi if a.kind == "pointer"}
+    for arg in kernel.abi:
+        wrong = problem(GlobalType(arg.dtype, arg.dims, -1, 16)) if arg.dims else ""
+        if arg.kind in ("extent", "stride") and arg.dtype not in (I32, I64):
+            wrong = f"{arg.kind} {arg.name} of type {arg.dtype}"
+        if arg.kind == "stride" and not 0 <= arg.axis < ranks.get(arg.name, 0):
+            wrong = f"a stride along axis {arg.axis} of {arg.name}, which has no such axis"
+        if wrong:
+            _fail(wrong, loc)
+    for tensor_map in kernel.tensor_maps:
+        _tensor_map(tensor_map, ranks, loc)
+    return {a.name for a in kernel.abi if a.kind in ("extent", "scalar") and a.dtype.is_integer}
+
+
+def _tensor_map(tensor_map: TensorMap, ranks: Mapping[str, int], loc: Loc) -> None:
+    if tensor_map.tensor not in ranks:
+        _fail("a tensor map of no parameter", loc)
+    if sorted(tensor_map.axes) != list(range(ranks[tensor_map.tensor])):
+        _fail(f"{tensor_map}: its axes are not those of the tensor", loc)
+    sized = len(tensor_map.box) == len(tensor_map.axes) and all(1 <= n <= MOST_EXTENT for n in tensor_map.box)
+    if not sized or tensor_map.swizzle not in SWIZZLES:
+        _fail(f"{tensor_map}: one extent of 1 to {MOST_EXTENT} an axis and a swizzle of {SWIZZLES} are needed", loc)
 
 
 def _tile_params(kernel: Kernel) -> set[str]:
@@ -138,11 +182,15 @@ class _Walker:
         self.seen: set[Op | Block] = set()
         self.values: list[Value] = []
         self.uses = 0
+        self.depth = 0
 
     def block(self, block: Block, parent: Op | Kernel, ends: tuple[type[Op], ...], position: int) -> None:
         loc = parent.loc
         if block in self.seen:
             _fail("a block appears twice", loc)
+        self.depth += 1
+        if self.depth > MOST_NESTING:
+            _fail(f"more than {MOST_NESTING} blocks inside each other", loc)
         self.seen.add(block)
         if block.parent is not parent:
             _fail("a block does not know its owner", loc)
@@ -158,6 +206,7 @@ class _Walker:
                     _fail(f"{op.name} in the middle of a block", op.loc)
                 if not isinstance(op, ends[position]):
                     _fail(f"the block ends in {op.name}; {ends[position].name} is needed", op.loc)
+        self.depth -= 1
         self.visible.difference_update(local)
 
     def define(self, value: Value, owner: Op | Block, index: int, loc: Loc, local: list[Value]) -> None:
@@ -169,6 +218,9 @@ class _Walker:
         local.append(value)
 
     def type(self, type_: Type, loc: Loc) -> None:
+        wrong = problem(type_)
+        if wrong:
+            _fail(wrong, loc)
         if self.kernel.level == "tile":
             if isinstance(type_, PtrType):
                 _fail(f"{type_} at tile level", loc)
@@ -180,9 +232,6 @@ class _Walker:
             _fail(f"{type_} at thread level", loc)
 
     def fragment(self, type_: FragmentType, layout: FragmentLayout, loc: Loc) -> None:
-        problem = layout.problem(type_.dims)
-        if problem is not None:
-            _fail(problem.message, loc)
         first, count = self.warps
         whole = self.kernel.thread_count % WARP == 0
         # Of a role, or of a block of warpgroups, several groups of warps may hold a fragment each.
@@ -218,6 +267,12 @@ class _Walker:
             count = len(self.kernel.tensor_maps)
             if not 0 <= op.map < count:
                 _fail(f"{op.name} names tensor map {op.map} of {count}", op.loc)
+            given = len(op.coordinates) if isinstance(op, (tma.MapLoad, tma.MapStore)) else 0
+            if given not in (0, len(self.kernel.tensor_maps[op.map].axes)):
+                _fail(f"{op.name} has {given} coordinates in {self.kernel.tensor_maps[op.map]}", op.loc)
+        if isinstance(op, mem.SharedBase) and op.offset + op.bytes > self.kernel.shared_bytes:
+            last = op.offset + op.bytes
+            _fail(f"{op.name} reaches byte {last} of {self.kernel.shared_bytes} bytes of shared memory", op.loc)
         self.signature(op)
         carried = [*op.results, *(a for b in op.blocks for a in b.args)] if op.blocks else []
         if any(is_memory(v.type) for v in carried):
@@ -241,10 +296,11 @@ class _Walker:
     def attributes(self, op: Op) -> None:
         for name, declared in op.attributes.items():
             value: Any = op.attrs.get(name)
-            wanted: type[Any] = declared.type
-            exact = wanted in (int, bool, str, tuple)
-            if (type(value) is not wanted) if exact else not isinstance(value, wanted):
-                _fail(f"{op.name}: attribute {name} is {value!r}, not of type {wanted.__name__}", op.loc)
+            wrong = declared.problem(value)
+            if wrong:
+                _fail(f"{op.name}: {wrong}", op.loc)
+            if isinstance(value, TYPES):
+                self.type(value, op.loc)
         if op.attrs.keys() != op.attributes.keys():
             _fail(f"{op.name} has attributes that its class does not declare", op.loc)
         axis = op.attrs.get("axis", 0)
@@ -252,11 +308,17 @@ class _Walker:
             _fail(f"{op.name}: no axis {axis}", op.loc)
 
     def signature(self, op: Op) -> None:
-        op.verify()
+        given, named = len(op.operands), op.named_operands
+        if given < named or (given > named and not op.variadic):
+            _fail(f"{op.name} takes {'at least ' if op.variadic else ''}{named} operands, not {given}", op.loc)
         try:
+            op.verify()
             inferred = tuple(op.infer())
-        except (IndexError, AttributeError, AssertionError):
-            raise VerifyError(f"{op.name} has too few operands", op.loc) from None
+        except VerifyError:
+            raise
+        except Exception as error:  # it looks at one operand as another one, or an attribute, says: they disagree
+            text = f"{op.name} cannot have these operands and attributes together ({type(error).__name__}: {error})"
+            raise VerifyError(text, op.loc) from error
         if inferred != tuple(r.type for r in op.results):
             _fail(f"{op.name} gives {', '.join(map(str, inferred)) or 'nothing'}, not what its results say", op.loc)
 

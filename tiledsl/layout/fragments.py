@@ -193,6 +193,9 @@ def _core_depth(bits: int) -> int:
 DEALT = 4
 """Warps of a warpgroup: neighbouring ones have neighbouring 16 rows of each 64."""
 
+BLOCK_WARPS = 32
+"""Of the largest block."""
+
 _TEXT = re.compile(r"mma\.(\w+)\.(a|b|acc)\((\d+), (\d+)(?:, (\d+))?\)")
 _WGMMA = re.compile(r"wgmma\.(a|b|acc)\((\d+)(?:, (\d+))?\)")
 
@@ -209,9 +212,18 @@ def parse_fragment_layout(text: str) -> FragmentLayout:
     match = _WGMMA.fullmatch(text)
     if match is not None:
         operand = match[1]
-        return replace(of_warpgroups(int(match[2]), int(match[3] or 0)), operand=operand)
+        count, first = int(match[2]), int(match[3] or 0)
+        _check_warps(text, DEALT * count, 1, first)
+        return replace(of_warpgroups(count, first), operand=operand)
     match = _TEXT.fullmatch(text)
     if match is None or match[1] not in SHAPES:
         raise ValueError(f"not a layout of a fragment: {text!r}; expected mma.m16n8k16.acc(2, 2) or the like")
     operand = match[2]
-    return FragmentLayout(SHAPES[match[1]], operand, (int(match[3]), int(match[4])), first=int(match[5] or 0))
+    along_m, along_n, first = int(match[3]), int(match[4]), int(match[5] or 0)
+    _check_warps(text, along_m, along_n, first)
+    return FragmentLayout(SHAPES[match[1]], operand, (along_m, along_n), first=first)
+
+
+def _check_warps(text: str, along_m: int, along_n: int, first: int) -> None:
+    if along_m < 1 or along_n < 1 or first + along_m * along_n > BLOCK_WARPS:
+        raise ValueError(f"{text!r}: a block has 1 to {BLOCK_WARPS} warps")

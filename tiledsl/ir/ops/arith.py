@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, Sequence
 
 from tiledsl.ir.core import OPS, Op, Value, attribute, operand
+from tiledsl.ir.formats import FORMATS
 from tiledsl.ir.scalar import SCALAR, ScalarFn, converts
-from tiledsl.ir.types import BOOL, I32, I64, U32, DType, FragmentType, Type
+from tiledsl.ir.types import BOOL, I32, I64, TF32, U32, DType, FragmentType, Type
 
 __all__ = ["Bitcast", "Cast", "Constant", "PackWord", "Scalar", "Select", "UnpackWord", "scalar"]
 
@@ -28,6 +29,9 @@ class Constant(Op):
         kind = self.dtype.kind
         wanted = self.dtype.python
         self.require(type(self.value) is wanted, f"a {self.dtype} constant holds a {wanted.__name__}")
+        if wanted is float:
+            format_ = FORMATS["f32" if self.dtype is TF32 else self.dtype.name]  # the low bits of a tf32 are kept
+            self.require(format_.holds(self.value), f"{self.value!r} is no {self.dtype}")
         if kind in ("int", "index"):
             half = 1 << (self.dtype.bits - 1)
             self.require(-half <= self.value < half, f"{self.value} does not fit {self.dtype}")
@@ -42,6 +46,7 @@ class Scalar(Op):
     product in a loop into a running sum. `expand` says so of addresses, whose range a launch proves.
     """
 
+    variadic = True
     fn: ScalarFn
     nowrap = attribute(bool, False)
 
@@ -139,6 +144,7 @@ class PackWord(Op):
 
     name = "arith.pack_word"
     level = "thread"
+    variadic = True
 
     def infer(self) -> Sequence[Type]:
         return (U32,)

@@ -44,6 +44,7 @@ class Wait(Op):
     name = "async.wait"
     level = "tile"
     effects = frozenset({"sync"})
+    variadic = True
 
     def verify(self) -> None:
         self.require(len(self.operands) > 0, "waits for nothing")

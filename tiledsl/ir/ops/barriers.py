@@ -39,6 +39,7 @@ class MbarrierOp(Op):
     instead of tile and indices."""
 
     effects = frozenset({"sync"})
+    variadic = True
     extra = 0
 
     @property
@@ -135,6 +136,7 @@ class NamedBarrier(Op):
     name = "gpu.named_barrier"
     effects = frozenset({"sync"})
     scope = "warp"
+    variadic = True
     number = attribute(int)
     threads = attribute(int)
     wait = attribute(bool, True)

@@ -19,6 +19,7 @@ class Yield(Op):
 
     name = "control.yield"
     terminator = True
+    variadic = True
 
 
 class Return(Op):
@@ -34,6 +35,7 @@ class Condition(Op):
 
     name = "control.condition"
     terminator = True
+    variadic = True
     go_on = operand(0)
 
     def verify(self) -> None:
@@ -88,6 +90,7 @@ class For(Op):
     """
 
     name = "control.for"
+    variadic = True
     unroll = attribute(int, 1)
     stages = attribute(int, 0)
     fragments = attribute(int, 0)
@@ -123,6 +126,7 @@ class While(Op):
     `Condition`; block 1 gets the condition's other operands and yields the next arguments of block 0."""
 
     name = "control.while"
+    variadic = True
 
     @property
     def before(self) -> Block:

@@ -13,6 +13,7 @@ class Print(Op):
 
     name = "debug.print"
     effects = frozenset({"io"})
+    variadic = True
     format = attribute(str)
 
     def verify(self) -> None:
@@ -38,7 +39,8 @@ class Breakpoint(Op):
 
     name = "debug.breakpoint"
     effects = frozenset({"io"})
-    names = attribute[tuple[str, ...]](tuple, ())
+    variadic = True
+    names = attribute[tuple[str, ...]](tuple, (), of=str)
 
     def verify(self) -> None:
         self.require(len(self.names) == len(self.operands), "one name an operand")

@@ -66,6 +66,7 @@ class Load(Op):
     level = "tile"
     effects = frozenset({"read"})
     scope = "warp"
+    variadic = True
     type = attribute(FragmentType)
     axes = attribute[tuple[int, ...]](tuple)
     vec = attribute(int, 0)
@@ -93,6 +94,7 @@ class Store(Op):
     level = "tile"
     effects = frozenset({"write"})
     scope = "warp"
+    variadic = True
     axes = attribute[tuple[int, ...]](tuple)
     vec = attribute(int, 0)
     fragment, memory = operand(0), operand(1)
@@ -203,6 +205,7 @@ class FromWords(Op):
 
     name = "matrix.from_words"
     level = "tile"
+    variadic = True
     type = attribute(FragmentType)
 
     def infer(self) -> Sequence[Type]:
@@ -236,7 +239,7 @@ class _Matrices(Access):
     from 8 * num on do not matter. `trans`: of 16-bit elements, the transposed matrix is distributed."""
 
     scope = "warp"
-    num = attribute(int, 4)
+    num = attribute(int, 4, most=4)
     trans = attribute(bool, False)
 
     def verify(self) -> None:

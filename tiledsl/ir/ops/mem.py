@@ -51,7 +51,7 @@ class Offset(Op):
 
 class _Vector(Op):
     level = "thread"
-    vec = attribute(int, 1)
+    vec = attribute(int, 1, most=16)
     ptr = operand(0)
 
     def verify(self) -> None:
@@ -75,6 +75,7 @@ class Store(_Vector):
 
     name = "mem.store"
     effects = frozenset({"write"})
+    variadic = True
 
     @property
     def values(self) -> list[Value]:
@@ -127,7 +128,7 @@ class LdMatrix(Op):
     level = "thread"
     effects = frozenset({"read"})
     scope = "warp"
-    num = attribute(int, 4)
+    num = attribute(int, 4, most=4)
     trans = attribute(bool, False)
     ptr = operand(0)
 
@@ -146,7 +147,8 @@ class StMatrix(Op):
     level = "thread"
     effects = frozenset({"write"})
     scope = "warp"
-    num = attribute(int, 4)
+    variadic = True
+    num = attribute(int, 4, most=4)
     trans = attribute(bool, False)
     ptr = operand(0)
 
@@ -170,6 +172,7 @@ class CpAsync(Op):
     name = "mem.cp_async"
     level = "thread"
     effects = frozenset({"read", "write"})
+    variadic = True
     bytes = attribute(int)
     dst, src = operand(0), operand(1)
 

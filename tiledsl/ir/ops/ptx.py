@@ -25,8 +25,9 @@ class Inline(Op):
     """
 
     name = "ptx.inline"
+    variadic = True
     text = attribute(str)
-    outputs = attribute[tuple[DType, ...]](tuple)
+    outputs = attribute[tuple[DType, ...]](tuple, of=DType)
     volatile = attribute(bool, False)
     convergent = attribute(bool, False)
     emulate = attribute(str, "")
@@ -51,6 +52,7 @@ class MmaSync(Op):
 
     name = "ptx.mma_sync"
     scope = "warp"
+    variadic = True
     shape = attribute(str)
     a, b, acc = attribute(DType), attribute(DType), attribute(DType)
 

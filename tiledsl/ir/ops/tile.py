@@ -81,6 +81,7 @@ class SharedAlloc(Op):
     name = "tile.shared_alloc"
     level = "tile"
     effects = frozenset({"sync"})  # an allocation is an identity: never merged, duplicated or hoisted
+    variadic = True
     type = attribute(SharedType)
     layout = attribute(str, AUTO)
     stages = attribute(int, 1)
@@ -116,6 +117,7 @@ class Access(Op):
     """
 
     level = "tile"
+    variadic = True
     vec = attribute(int, 1)
     memory = operand(0)
     extra = 0
@@ -281,6 +283,7 @@ class Copy(Op):
     level = "tile"
     effects = frozenset({"read", "write"})
     scope = "cta"
+    variadic = True
     shape = attribute[tuple[int, ...]](tuple)
     src_axes = attribute[tuple[int, ...]](tuple)
     dst_axes = attribute[tuple[int, ...]](tuple)
@@ -336,6 +339,7 @@ class Pack(Op):
 
     name = "tile.pack"
     level = "tile"
+    variadic = True
     type = attribute(FragmentType)
 
     def infer(self) -> Sequence[Type]:

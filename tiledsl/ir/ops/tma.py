@@ -40,6 +40,7 @@ class _Box(Op):
     """
 
     level = "tile"
+    variadic = True
     box = attribute[tuple[int, ...]](tuple)
     axes = attribute[tuple[int, ...]](tuple)
     tile = operand(0)
@@ -100,8 +101,10 @@ class Load(_Box):
 
     def verify(self) -> None:
         _check(self)
-        type_ = self.mbarrier[0].type
+        type_, *indices = (v.type for v in self.mbarrier)
         self.require(isinstance(type_, SharedType) and type_.dtype == U64, f"{type_} has no mbarriers")
+        assert isinstance(type_, SharedType)
+        self.require(indices == [INDEX] * type_.rank, f"takes {type_.rank} indices of the mbarriers")
         self.require(not self.multicast or self.operands[-1].type == U16, "the blocks are a u16")
         self.require(self.hint in HINTS, f"no such hint: {self.hint}")
 
@@ -169,6 +172,7 @@ class MapLoad(_Mapped):
 
     name = "mem.tma_load"
     effects = frozenset({"read", "write", "sync"})
+    variadic = True
     multicast = attribute(bool, False)
     hint = attribute(str, "")
     dst, mbarrier = operand(0), operand(1)
@@ -179,7 +183,9 @@ class MapLoad(_Mapped):
 
     def verify(self) -> None:
         _check_coordinates(self, self.coordinates)
+        _check_shared(self, self.dst)
         self.require(self.mbarrier.type == PtrType("shared", U64), "the mbarrier is a shared u64")
+        self.require(self.hint in HINTS, f"no such hint: {self.hint}")
         self.require(not self.multicast or self.operands[-1].type == U16, "the blocks are a u16")
 
 
@@ -188,6 +194,7 @@ class MapStore(_Mapped):
 
     name = "mem.tma_store"
     effects = frozenset({"read", "write", "sync"})
+    variadic = True
     src = operand(0)
 
     @property
@@ -196,6 +203,7 @@ class MapStore(_Mapped):
 
     def verify(self) -> None:
         _check_coordinates(self, self.coordinates)
+        _check_shared(self, self.src)
 
 
 class MapPrefetch(_Mapped):
@@ -203,6 +211,11 @@ class MapPrefetch(_Mapped):
 
     name = "mem.tma_prefetch"
     effects = frozenset({"sync"})
+
+
+def _check_shared(op: Op, place: Value) -> None:
+    type_ = place.type
+    op.require(isinstance(type_, PtrType) and type_.space == "shared", f"{type_} is not in shared memory")
 
 
 def _check_coordinates(op: Op, coordinates: Sequence[Value]) -> None:

@@ -67,6 +67,7 @@ class Mma(Op):
     level = "tile"
     effects = frozenset({"read", "sync"})
     scope = "warpgroup"
+    variadic = True
     k = attribute(int)
     a_axes = attribute[tuple[int, ...]](tuple, ())
     b_axes = attribute[tuple[int, ...]](tuple)
@@ -129,6 +130,7 @@ class Wait(Op):
     level = "tile"
     effects = frozenset({"sync"})
     scope = "warpgroup"
+    variadic = True
     pending = attribute(int, 0)
     finish = attribute(bool, True)
 
@@ -153,7 +155,7 @@ class Registers(Op):
     name = "ptx.wgmma_registers"
     level = "thread"
     dtype = attribute(DType)
-    count = attribute(int)
+    count = attribute(int, most=256)
 
     def infer(self) -> Sequence[Type]:
         return (self.dtype,) * self.count
@@ -202,7 +204,8 @@ class Instruction(Op):
     level = "thread"
     effects = frozenset({"read", "sync"})
     scope = "warpgroup"
-    n = attribute(int)
+    variadic = True
+    n = attribute(int, most=256)
     a, b, acc = attribute(DType), attribute(DType), attribute(DType)
     turned_a = attribute(bool, False)
     turned_b = attribute(bool, False)
@@ -258,6 +261,7 @@ class WaitGroup(Op):
     level = "thread"
     effects = frozenset({"sync"})
     scope = "warpgroup"
+    variadic = True
     pending = attribute(int, 0)
 
     def infer(self) -> Sequence[Type]:
