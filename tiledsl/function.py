@@ -6,6 +6,7 @@ import functools
 from typing import Any, Callable, Generic, NoReturn, ParamSpec, TypeVar, cast
 
 from tiledsl.errors import Loc, TileError
+from tiledsl.source import keep_lines
 
 __all__ = ["TileFunction", "location", "tile_function"]
 
@@ -26,6 +27,7 @@ class TileFunction(Generic[P, R]):
     """
 
     def __init__(self, fn: Callable[P, R], loc: Loc) -> None:
+        keep_lines(fn)
         self.fn, self.loc = fn, loc
         functools.update_wrapper(cast(Any, self), fn)
 
