@@ -93,17 +93,16 @@ class Program:
         """What `build` makes of the kernel as it is now, once for each content."""
         with self._lock:
             key = self._key(spec, arch)
-            for _ in range(2):
-                if key in known:
-                    return known[key]
+            if key in known:
+                return known[key]
+            made = build(self.meaning())
+            now = self._key(spec, arch)
+            if now != key and now not in known:
+                # Something that the kernel reads has changed meanwhile. If compiling it does that, as with a helper
+                # that counts its calls, it would never end: the second result stands.
                 made = build(self.meaning())
-                before, key = key, self._key(spec, arch)
-                if key == before:
-                    break
-                # Something that the kernel reads has changed meanwhile. If that is what compiling it does, as with
-                # a helper that counts its calls, the second result stands.
-            known[key] = made
-            return made
+                now = self._key(spec, arch)
+            return known.setdefault(now, made)
 
     def _key(self, spec: Specialization, arch: str) -> Any:
         identities = tuple(const_identity(value) for _, value in spec.consts)

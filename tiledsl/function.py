@@ -30,6 +30,13 @@ class TileFunction(Generic[P, R]):
         keep_lines(fn)
         self.fn, self.loc = fn, loc
         functools.update_wrapper(cast(Any, self), fn)
+        self._complete = True
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # Kernels that were compiled with it could not follow a change.
+        if "_complete" in self.__dict__:
+            raise TileError(f"{self.name}.{name} is set: a tile function does not change\n  fix: make another one")
+        super().__setattr__(name, value)
 
     @property
     def name(self) -> str:

@@ -5,7 +5,6 @@ code object is the proof. Where they do not belong together, since the file was 
 """
 
 from __future__ import annotations
-
 import __future__
 
 import ast
@@ -14,7 +13,7 @@ import linecache
 from dataclasses import dataclass
 from functools import cached_property
 from types import CodeType
-from typing import Any, Callable
+from typing import Any, Callable, Iterator
 from weakref import WeakKeyDictionary
 
 from tiledsl.bytecode import instructions, nested
@@ -107,18 +106,45 @@ def function_source(fn: Callable[..., Any]) -> FunctionSource:
     """The source of `fn`. Raises CompileError where there is none: at a bare prompt, in `python -c`, in `exec`."""
     kept = _kept(fn)
     if kept.source is None:
-        kept.source = _cut(fn, kept.lines)
+        kept.source = _cut(fn, kept.lines, _lines_of)
     return kept.source
 
 
-def _cut(fn: Callable[..., Any], lines: list[str]) -> FunctionSource:
+Block = Callable[[list[str], CodeType], list[str]]
+
+
+def _cut(fn: Callable[..., Any], lines: list[str], block: Block) -> FunctionSource:
     file, first = fn.__code__.co_filename, fn.__code__.co_firstlineno
     if not 0 < first <= len(lines):
         loc = Loc(file, first, function=fn.__name__)
         message = f"the source of {fn.__name__} is not available (it was defined at a prompt, by -c or by exec)"
         raise CompileError(message, loc, "write it in a file or a notebook cell")
-    text = "".join(inspect.getblock(lines[first - 1 :]))
-    return FunctionSource(file, first, text, fn.__name__)
+    return FunctionSource(file, first, "".join(block(lines, fn.__code__)), fn.__name__)
+
+
+def _lines_of(lines: list[str], code: CodeType) -> list[str]:
+    """The lines that the code names, and those below that stand deeper. Reading tokens would take far longer."""
+    first = code.co_firstlineno - 1
+    last = max(line for inner in nested(code) for *_, line in inner.co_lines() if line is not None)
+    margin = _indent(lines[first])
+    end = last
+    for at in range(last, len(lines)):
+        text = lines[at].strip()
+        if text and not text.startswith("#"):
+            if _indent(lines[at]) <= margin:
+                break
+            end = at + 1
+    return lines[first:end]
+
+
+def _indent(line: str) -> int:
+    line = line.expandtabs()
+    return len(line) - len(line.lstrip())
+
+
+def _block_of(lines: list[str], code: CodeType) -> list[str]:
+    """The same by the tokens: where a text of several lines stands less deep than the function."""
+    return inspect.getblock(lines[code.co_firstlineno - 1 :])
 
 
 # -- is it what Python runs? -----------------------------------------------------------------------------
@@ -129,19 +155,24 @@ def checked_source(fn: Callable[..., Any]) -> FunctionSource:
     kept = _kept(fn)
     if kept.checked and kept.source is not None:
         return kept.source
-    source = function_source(fn)
-    if fn.__code__.co_name != "<lambda>" and not _belongs(fn.__code__, source):
-        # Read once more: an edit may leave a file's size and date as they were.
-        linecache.cache.pop(source.file, None)
-        again = linecache.getlines(source.file, fn.__globals__) or kept.lines
-        source = _cut(fn, again) if fn.__code__.co_firstlineno <= len(again) else source
-        if not _belongs(fn.__code__, source):
-            message = f"{source.file} has changed since {fn.__name__} was defined: here is not what Python runs"
-            loc = Loc(source.file, source.line, function=fn.__name__)
-            raise CompileError(message, loc, "import it again (importlib.reload), or start Python again")
-        kept.lines, kept.source = again, source
-    kept.checked = True
-    return source
+    found = function_source(fn)
+    for source in _candidates(fn, kept):
+        if fn.__code__.co_name == "<lambda>" or _belongs(fn.__code__, source):
+            kept.source, kept.checked = source, True
+            return source
+    message = f"{found.file} has changed since {fn.__name__} was defined: this is not what Python runs"
+    loc = Loc(found.file, found.line, function=fn.__name__)
+    raise CompileError(message, loc, "import it again (importlib.reload), or start Python again")
+
+
+def _candidates(fn: Callable[..., Any], kept: _Kept) -> Iterator[FunctionSource]:
+    yield function_source(fn)
+    yield _cut(fn, kept.lines, _block_of)
+    # Read once more: an edit may leave a file's size and date as they were.
+    linecache.cache.pop(fn.__code__.co_filename, None)
+    kept.lines = linecache.getlines(fn.__code__.co_filename, fn.__globals__) or kept.lines
+    if fn.__code__.co_firstlineno <= len(kept.lines):
+        yield _cut(fn, kept.lines, _block_of)
 
 
 FUTURES: int = sum(

@@ -11,6 +11,7 @@ from typing import Any, Literal, Mapping, get_args, get_origin
 from tiledsl.errors import KernelArgumentError
 from tiledsl.ir.types import DTYPES, F32, INDEX, TF32, DType
 from tiledsl.meaning import meaning_of, unreadable
+from tiledsl.meaning.origin import exact_type
 from tiledsl.signature import REQUIRED, ConstParam, GlobalParam, GlobalSpec, ScalarParam, Signature, Specialization
 
 __all__ = [
@@ -226,7 +227,7 @@ def const_identity(value: Any) -> Any:
 
     So 1, 1.0 and True differ, 0.0 and -0.0, and objects that hold them. An object that has changed differs, too.
     """
-    kind = type(value)
+    kind = exact_type(value)
     if kind in _BY_VALUE:
         return kind, value
     if kind is float:

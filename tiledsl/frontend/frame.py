@@ -119,7 +119,7 @@ class Frame:
         """Refuse an object from outside whose content cannot be read: the compiled kernel could not follow it."""
         if unreadable(value):
             message = f"{name} is a {type(value).__name__}: whether its content has changed cannot be told"
-            raise self.error(node, message, "take what is needed out of it before: numbers, a tuple, a frozen dataclass")
+            raise self.error(node, message, "take out what is needed before: numbers, a tuple, a frozen dataclass")
 
     @contextmanager
     def into(self, block: Block) -> Generator[Block, None, None]:

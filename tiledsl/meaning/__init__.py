@@ -36,10 +36,9 @@ class Meaning:
         return self.guards.holds()
 
 
-def _meaning(value: Any, visit: Callable[[Walk], None]) -> Meaning:
-    walk = Walk()
+def _meaning(value: Any, walk: Walk, visit: Callable[[Any], None]) -> Meaning:
     try:
-        visit(walk)
+        visit(value)
     except (Exception, RecursionError) as error:
         walk.unknown(value, f"{type(error).__name__} while it was read: {error}")
     walk.guards.keep(walk.kept)
@@ -48,7 +47,8 @@ def _meaning(value: Any, visit: Callable[[Walk], None]) -> Meaning:
 
 def meaning_of_kernel(fn: FunctionType) -> Meaning:
     """What a kernel's function means now, with all that it reaches."""
-    return _meaning(fn, lambda walk: walk.kernel(fn))
+    walk = Walk(root=fn)
+    return _meaning(fn, walk, walk.kernel)
 
 
 _KNOWN: dict[int, Meaning] = {}
@@ -61,5 +61,6 @@ def meaning_of(value: Any) -> Meaning:
     if known is None or known.of is not value or not known.holds():
         if len(_KNOWN) >= LIMIT:
             _KNOWN.clear()
-        known = _KNOWN[id(value)] = _meaning(value, lambda walk: walk.visit(value))
+        walk = Walk()
+        known = _KNOWN[id(value)] = _meaning(value, walk, walk.visit)
     return known

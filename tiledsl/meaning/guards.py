@@ -1,22 +1,22 @@
 """Guards: whether the names and objects that a walk read are still what they were, in a fraction of a microsecond.
 
-A guard is a generated Python function whose globals are the kernel's own: ``f32 is _0 and helpers.scale is _1 and ...``.
-Python reads a global in a few nanoseconds there, and as the kernel would, builtins included. Nothing is compared
-by `==`, which the objects might define. What can be changed in place is compared item by item.
+The guards of a kernel are one generated Python function whose globals are the kernel's own:
+``return f32 is _0 and helpers.scale is _1 and ...``. Python reads a global there in a few nanoseconds, and as the
+kernel would, builtins included. Objects are not compared by `==`, which they may define as they like. What can be
+changed in place is compared item by item.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from contextlib import contextmanager
 from types import FunctionType
-from typing import Any, Callable
+from typing import Any, Callable, Sequence
 
-__all__ = ["Guards", "Read"]
+__all__ = ["Guards"]
 
-Read = Callable[[Any], Any]
-"""What an object that can be changed in place contains: a list, whose items are compared by identity, or a tuple of
-strings, numbers and bytes."""
+INLINE = 64
+"""Items of one object that the generated function compares by itself; more are compared in a loop."""
 
 
 class Guards:
@@ -24,9 +24,10 @@ class Guards:
 
     def __init__(self) -> None:
         self._names: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}  # by id of the globals: them, name: object
-        self._terms: dict[str, tuple[str, tuple[Any, ...]]] = {}
-        self._contents: dict[int, tuple[Read, Any, Any]] = {}
-        self._kept: list[Any] = []  # keeps the ids of items from being used again
+        self._terms: dict[Any, tuple[str, tuple[Any, ...]]] = {}
+        self._contents: dict[Any, tuple[Sequence[Any], str, tuple[Any, ...]]] = {}
+        self._kept: list[Any] = []
+        self._off = 0
         self._check: Callable[[], bool] | None = None
 
     def keep(self, objects: list[Any]) -> None:
@@ -36,25 +37,26 @@ class Guards:
     @contextmanager
     def off(self) -> Generator[None]:
         """Take no guards meanwhile."""
-        names, terms, contents = (dict(part) for part in (self._names, self._terms, self._contents))
+        self._off += 1
         try:
             yield
         finally:
-            self._names, self._terms, self._contents = names, terms, contents
+            self._off -= 1
 
     def name(self, namespace: dict[str, Any], dotted: str, value: Any) -> None:
         """``dotted``, read as a global of `namespace`, is `value`."""
-        self._names.setdefault(id(namespace), (namespace, {}))[1][dotted] = value
+        if not self._off:
+            self._names.setdefault(id(namespace), (namespace, {}))[1][dotted] = value
 
     def term(self, text: str, *objects: Any) -> None:
-        """`text` is true, where ``{0}``, ``{1}`` ... are `objects`."""
-        self._terms[f"{text} {tuple(map(id, objects))}"] = text, objects
+        """The expression `text` is true, where ``{0}``, ``{1}`` ... are `objects`."""
+        if not self._off:
+            self._terms[text, *map(id, objects)] = text, objects
 
-    def content(self, read: Read, owner: Any) -> None:
-        """What `read` gives of `owner` stays as it is."""
-        found = read(owner)
-        self._kept.append(found)
-        self._contents[id(owner)] = read, owner, found if isinstance(found, tuple) else [*map(id, found)]
+    def items(self, found: Sequence[Any], text: str, *objects: Any) -> None:
+        """The items of what the expression `text` gives, of an object that can be changed in place, are those."""
+        if not self._off:
+            self._contents[text, *map(id, objects)] = found, text, objects
 
     def holds(self) -> bool:
         """True if nothing has changed. Any exception means that something has."""
@@ -71,46 +73,59 @@ class Guards:
         return self._check
 
     def _generate(self) -> Callable[[], bool]:
-        checks = [
-            _function([f"{name} is {{{i}}}" for i, name in enumerate(values)], list(values.values()), namespace)
-            for namespace, values in self._names.values()
-        ]
-        texts: list[str] = []
-        objects: list[Any] = []
-        for text, bound in self._terms.values():
-            texts.append(text.format(*(f"{{{len(objects) + i}}}" for i in range(len(bound)))))
-            objects += bound
-        for read, owner, saved in self._contents.values():
-            at = len(objects)
-            texts.append(f"{{{at}}}({{{at + 1}}}, {{{at + 2}}}, {{{at + 3}}})")
-            objects += [_same_value if isinstance(saved, tuple) else _same_items, read, owner, saved]
-        if texts:
-            checks.append(_function(texts, objects, {"__builtins__": {}}))
-        if not checks:
-            return _always
+        checks: list[Callable[[], bool]] = []
+        for namespace, values in self._names.values():
+            writer = _Writer()
+            writer.terms += [f"{dotted} is {writer.bound(value)}" for dotted, value in values.items()]
+            checks.append(writer.function(namespace))
+        writer = _Writer()
+        for text, objects in self._terms.values():
+            writer.terms.append(text.format(*map(writer.bound, objects)))
+        for found, text, objects in self._contents.values():
+            writer.items(found, text.format(*map(writer.bound, objects)))
+        if writer.terms:
+            checks.append(writer.function({"__builtins__": {}}))
         if len(checks) == 1:
             return checks[0]
-        return _function([f"{{{i}}}()" for i in range(len(checks))], checks, {"__builtins__": {}})
+        writer = _Writer()
+        writer.terms += [f"{writer.bound(check)}()" for check in checks] or ["True"]
+        return writer.function({"__builtins__": {}})
 
 
-def _always() -> bool:
-    return True
+class _Writer:
+    """The text of one function. Objects in it are variables of an enclosing function, with names that nobody has."""
+
+    def __init__(self) -> None:
+        self.terms: list[str] = []
+        self._lines: list[str] = []
+        self._objects: list[Any] = []
+
+    def bound(self, value: Any) -> str:
+        """The name by which the text calls an object."""
+        self._objects.append(value)
+        return f"_tiledsl_{len(self._objects) - 1}_"
+
+    def items(self, found: Sequence[Any], text: str) -> None:
+        if len(found) > INLINE:
+            self.terms.append(f"{self.bound(_same)}([*{text}], {self.bound(found)})")
+            return
+        # To unpack another number of items is an exception.
+        items = [f"item_{i}" for i in range(len(found))]
+        self._lines.append(f"[{', '.join(items)}] = {text}")
+        if found:
+            tests = [f"{item} is {self.bound(value)}" for item, value in zip(items, found, strict=True)]
+            self._lines.append(f"if not ({' and '.join(tests)}): return False")
+
+    def function(self, namespace: dict[str, Any]) -> Callable[[], bool]:
+        """The function, with the globals `namespace`."""
+        names = [f"_tiledsl_{i}_" for i in range(len(self._objects))]
+        lines = [*self._lines, f"return {' and '.join(self.terms) or 'True'}"]
+        text = "\n  ".join([f"def make({', '.join(names)}):\n def check():", *lines]) + "\n return check"
+        made: dict[str, Any] = {}
+        exec(text, made)
+        check: FunctionType = made["make"](*self._objects)
+        return FunctionType(check.__code__, namespace, "check", None, check.__closure__)
 
 
-def _same_items(read: Read, owner: Any, saved: list[int]) -> bool:
-    return [*map(id, read(owner))] == saved
-
-
-def _same_value(read: Read, owner: Any, saved: tuple[Any, ...]) -> bool:
-    return read(owner) == saved
-
-
-def _function(terms: list[str], objects: list[Any], namespace: Mapping[str, Any]) -> Callable[[], bool]:
-    """A function that says whether all `terms` are true, with the globals `namespace`; ``{i}`` is ``objects[i]``."""
-    # The objects are variables of an enclosing function, with names that nobody has.
-    names = [f"_tiledsl_{i}_" for i in range(len(objects))]
-    text = " and ".join(terms).format(*names)
-    made: dict[str, Any] = {}
-    exec(f"def make({', '.join(names)}):\n def check(): return {text}\n return check", made)
-    check: FunctionType = made["make"](*objects)
-    return FunctionType(check.__code__, namespace, "check", None, check.__closure__)  # type: ignore[arg-type]
+def _same(items: list[Any], saved: Sequence[Any]) -> bool:
+    return len(items) == len(saved) and all(a is b for a, b in zip(items, saved, strict=True))

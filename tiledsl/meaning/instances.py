@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import sys
 from functools import WRAPPER_ASSIGNMENTS, partial
+from importlib import import_module
 from types import (
     ClassMethodDescriptorType,
+    FunctionType,
     GetSetDescriptorType,
     MemberDescriptorType,
     MethodDescriptorType,
     ModuleType,
     WrapperDescriptorType,
 )
-from typing import Any, Iterator, TypeVar
+from typing import Any, Callable, TypeVar
 from weakref import WeakKeyDictionary
 
 from tiledsl.function import TileFunction
-from tiledsl.meaning.origin import HEAP_TYPE, home
+from tiledsl.meaning.origin import HEAP_TYPE, exact_type, home
 from tiledsl.meaning.walk import KINDS, PLAIN, Walk
 
 __all__ = ["unreadable", "walk_class", "walk_instance"]
@@ -42,34 +44,37 @@ def walk_class(walk: Walk, cls: type) -> None:
             walk.unknown(cls, f"the class {cls.__module__}.{cls.__qualname__} is not written in Python")
         return
     walk.add("class", f"{cls.__module__}.{cls.__qualname__}")
-    walk.guards.term("{0}.__bases__ is {1}", cls, cls.__bases__)
     walk.visit(type(cls))
     for base in cls.__bases__:
         walk.visit(base)
     for name, member in [*cls.__dict__.items()]:
         if name not in IGNORED:
             walk.add("member", name)
+            if _is_generated(name, member, cls):
+                continue
             if name in DESCRIBING:
                 with walk.guards.off():
                     walk.add("describing", walk.apart(member).hex())
             else:
                 walk.visit(member, f"{cls.__name__}.{name}")
-    walk.guards.content(_class_items, cls)
+    walk.guards.term("{0}.__bases__ is {1}", cls, cls.__bases__)
+    walk.guards.items([*cls.__dict__.values()], "{0}.__dict__.values()", cls)
     _registrations(walk, cls)
 
 
-def _class_items(cls: type) -> list[Any]:
-    own = cls.__dict__
-    return [*own, *own.values()]
+def _is_generated(name: str, member: Any, cls: type) -> bool:
+    """True for a method that @dataclass wrote, from the fields and parameters that it keeps."""
+    if "__dataclass_fields__" not in cls.__dict__ or not isinstance(member, FunctionType):
+        return False
+    wrapped: Any = member.__dict__.get("__wrapped__", member)  # __repr__ is wrapped
+    return wrapped.__code__.co_qualname == f"__create_fn__.<locals>.{name}"
 
 
 def _registrations(walk: Walk, cls: type) -> None:
     """Classes that were registered with an abstract one decide `isinstance`, from wherever they are."""
     if "_abc_impl" in cls.__dict__:
-        from _abc import _get_dump  # type: ignore[import-not-found]
-
-        registered: Any = _get_dump(cls)[0]
-        if registered:
+        abstract: Any = import_module("_abc")
+        if abstract._get_dump(cls)[0]:
             walk.unknown(cls, f"other classes are registered with {cls.__qualname__}")
 
 
@@ -86,27 +91,36 @@ def is_native(cls: type) -> bool:
 
 # -- instances -------------------------------------------------------------------------------------------
 
-CONTENT: dict[type, Any] = {
+
+_dict: Any = dict
+
+
+def _plain(base: Any) -> Callable[[Any], Any]:
+    """What makes a plain `base` of an instance of a class derived from it, whatever that class overrides."""
+    items = _dict.items if base is dict else base.__iter__
+    return lambda value: base(items(value))
+
+
+def _items(base: Any) -> Callable[[Any], list[Any]]:
+    keys = _dict.keys if base is dict else base.__iter__
+    return lambda value: [*keys(value), *(_dict.values(value) if base is dict else ())]
+
+
+CONTENT: dict[type, Callable[[Any], Any]] = {
     int: int.__int__, float: float.__float__, complex: complex.__complex__,
     str: str.__str__, bytes: bytes.__bytes__,
-    tuple: lambda v: tuple(tuple.__iter__(v)),
-    list: lambda v: list(list.__iter__(v)),
-    dict: lambda v: dict(dict.items(v)),
-    set: lambda v: set(set.__iter__(v)),
-    frozenset: lambda v: frozenset(frozenset.__iter__(v)),
+    **{base: _plain(base) for base in (tuple, list, dict, set, frozenset)},
 }  # fmt: skip
 """What an instance of a class derived from a builtin one contains as that: a plain one of it."""
 
-MUTABLE: dict[type, Any] = {
-    list: lambda v: [*list.__iter__(v)],
-    set: lambda v: [*set.__iter__(v)],
-    dict: lambda v: [*dict.keys(v), *dict.values(v)],
-}
+MUTABLE = {base: _items(base) for base in (list, set, dict)}
+"""The items of one that can change in place."""
+
 READABLE_BASES = frozenset({object, *CONTENT})
 
 
 def walk_instance(walk: Walk, value: Any) -> None:
-    cls = type(value)
+    cls = exact_type(value)
     if _of_numpy(walk, value):
         return
     if not _readable_class(cls):
@@ -123,11 +137,11 @@ def walk_instance(walk: Walk, value: Any) -> None:
     for name, member in _state(value):
         walk.add("state", name)
         walk.visit(member, name)
-    walk.guards.content(_reader(cls), value)
+    _guard_state(walk, value)
 
 
 def _own(walk: Walk, value: Any) -> None:
-    """An object of tiledsl. None of them changes, but for what is set on a tile function."""
+    """An object of tiledsl. None of them changes."""
     if isinstance(value, TileFunction):
         _tile_function(walk, value)  # pyright: ignore[reportUnknownArgumentType]
     elif type(value).__name__ == "TileKernel":
@@ -138,7 +152,7 @@ def _own(walk: Walk, value: Any) -> None:
             walk.visit(member, name)
 
 
-TILE_FUNCTION = frozenset({*WRAPPER_ASSIGNMENTS, "fn", "loc", "__wrapped__"})
+TILE_FUNCTION = frozenset({*WRAPPER_ASSIGNMENTS, "fn", "loc", "__wrapped__", "_complete"})
 """The attributes that every tile function has."""
 
 
@@ -147,26 +161,17 @@ def _tile_function(walk: Walk, function: TileFunction[..., Any]) -> None:
     walk.path.append(function.name)
     walk.kernel(fn)
     walk.path.pop()
-    if home(fn) == "tiledsl":
-        return
-    walk.guards.term("{0}.fn is {1}", function, fn)
-    more = {name: value for name, value in vars(function).items() if name not in TILE_FUNCTION}
-    if more:
-        walk.visit(more)
-        walk.guards.content(_dict_items, function)
-    else:
-        walk.guards.term("{0}({1}.__dict__) == {2}", len, function, len(vars(function)))
+    for name, value in vars(function).items():
+        if name not in TILE_FUNCTION:  # was set on `fn` before it was decorated
+            walk.add("attribute", name)
+            walk.visit(value, name)
 
 
 def _state(value: Any) -> list[tuple[str, Any]]:
     """The attributes of an instance, in its dict and its slots."""
-    found = [*_dict_of(value).items()]
-    for name, slot in _slots(type(value)):
-        try:
-            found.append((name, slot.__get__(value)))
-        except AttributeError:
-            continue
-    return found
+    cls = exact_type(value)
+    slots = [(name, _slot(slot, value)) for name, slot in _slots(cls)]
+    return [*_dict_of(value).items(), *(pair for pair in slots if pair[1] is not _EMPTY_SLOT)]
 
 
 def _dict_of(value: Any) -> dict[str, Any]:
@@ -181,32 +186,51 @@ def _slots(cls: type) -> list[tuple[str, Any]]:
     return [(name, slot) for name, slot in slots if isinstance(slot, MemberDescriptorType)]
 
 
-def _reader(cls: type) -> Any:
-    """What reads all content of an instance that may change in place."""
-    slots = [slot for _, slot in _slots(cls)]
-    builtin = [read for base, read in MUTABLE.items() if issubclass(cls, base)]
-    return partial(_all_items, slots, builtin) if slots or builtin else _dict_items
-
-
-def _dict_items(value: Any) -> list[Any]:
-    own = value.__dict__
-    return [type(value), *own, *own.values()]
-
-
-def _all_items(slots: list[Any], builtin: list[Any], value: Any) -> list[Any]:
-    found = [type(value), *(slot.__get__(value, None) if slot_is_set(slot, value) else None for slot in slots)]
-    for read in builtin:
-        found += read(value)
+def _guard_state(walk: Walk, value: Any) -> None:
+    """Guard all content of an instance that may change in place. A frozen dataclass and a NamedTuple do not."""
+    cls = exact_type(value)
+    if _is_frozen(cls):
+        return
+    walk.guards.term("{0}({1}) is {2}", type, value, cls)
+    for base, read in MUTABLE.items():
+        if isinstance(value, base):
+            walk.guards.items(read(value), "{0}({1})", read, value)
     own = _dict_of(value)
-    return [*found, *own, *own.values()]
+    slots = _slots(cls)
+    if slots or cls.__getattribute__ is not object.__getattribute__ or not all(map(str.isidentifier, own)):
+        read = partial(_state_items, slots)
+        walk.guards.items(read(value), "{0}({1})", read, value)
+        return
+    # Python reads an attribute faster than an item of the dict. Those that a descriptor hides cannot be read.
+    for name, member in own.items():
+        if not any(name in base.__dict__ for base in cls.__mro__):
+            walk.guards.term(f"{{0}}.{name} is {{1}}", value, member)
+    if any(name in base.__dict__ for base in cls.__mro__ for name in own):
+        walk.guards.items(_state_items([], value), "{0}([], {1})", _state_items, value)
+    elif own or hasattr(value, "__dict__"):
+        walk.guards.term("{0}({1}.__dict__) == {2}", len, value, len(own))
 
 
-def slot_is_set(slot: Any, value: Any) -> bool:
+def _is_frozen(cls: type) -> bool:
+    parameters: Any = cls.__dict__.get("__dataclass_params__")
+    if parameters is not None:
+        return parameters.frozen
+    return issubclass(cls, tuple) and cls.__dict__.get("__slots__") == () and "_fields" in cls.__dict__
+
+
+def _state_items(slots: list[tuple[str, Any]], value: Any) -> list[Any]:
+    own = _dict_of(value)
+    return [*(_slot(slot, value) for _, slot in slots), *own, *own.values()]
+
+
+_EMPTY_SLOT = object()
+
+
+def _slot(slot: Any, value: Any) -> Any:
     try:
-        slot.__get__(value)
+        return slot.__get__(value)
     except AttributeError:
-        return False
-    return True
+        return _EMPTY_SLOT
 
 
 _READABLE: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
@@ -222,7 +246,7 @@ def _readable_class(cls: type) -> bool:
 
 def unreadable(value: Any) -> bool:
     """True for an object that can change, with content that nobody can read: a generator, a file, a tensor."""
-    kind = type(value)
+    kind = exact_type(value)
     if kind in PLAIN or kind in KINDS or isinstance(value, (type, ModuleType, TypeVar)) or callable(value):
         return False
     return not _readable_class(kind) and _numpy_content(value) is None
@@ -242,7 +266,7 @@ def _of_numpy(walk: Walk, value: Any) -> bool:
     numpy = sys.modules["numpy"]
     walk.add("numpy", repr((numpy.__version__, content)))
     if isinstance(value, numpy.ndarray):
-        walk.guards.content(_numpy_content, value)
+        walk.guards.term("{0}({1}) == {2}", _numpy_content, value, content)
     return True
 
 
@@ -252,7 +276,7 @@ def _numpy_content(value: Any) -> tuple[Any, ...] | None:
         return None
     if isinstance(value, type):
         return ("type", f"{value.__module__}.{value.__name__}") if issubclass(value, numpy.generic) else None
-    kind: type = type(value)
+    kind = exact_type(value)
     if kind is numpy.ndarray:
         plain = not value.dtype.hasobject and value.nbytes <= LARGEST
         return (repr(value.dtype), value.shape, value.strides, value.tobytes()) if plain else None

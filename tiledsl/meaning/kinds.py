@@ -7,8 +7,8 @@ import functools
 import operator
 import re
 import types
-from collections import OrderedDict, defaultdict, deque, namedtuple
-from typing import Any
+from collections import OrderedDict, defaultdict, deque
+from typing import Any, NamedTuple
 
 from tiledsl.meaning.origin import origin
 from tiledsl.meaning.walk import AMBIENT, KINDS, PLAIN, Kind, Walk
@@ -50,18 +50,37 @@ def _dict(walk: Walk, value: Any) -> None:
         walk.visit(item, "" if type(item) in PLAIN else f"[{key!r}]" if type(key) in PLAIN else "[...]")
 
 
-def _changing(kind: Kind, read: Any) -> Kind:
-    """What `kind` walks, and which may change in place: `read` gives its content."""
-
-    def visit(walk: Walk, value: Any) -> None:
-        kind(walk, value)
-        walk.guards.content(read, value)
-
-    return visit
+def _list(walk: Walk, value: Any) -> None:
+    _sequence(walk, value)
+    walk.guards.items([*value], "{0}", value)
 
 
-def _items(value: Any) -> list[Any]:
-    return [*value, *value.values()]
+def _changing_set(walk: Walk, value: Any) -> None:
+    _set(walk, value)
+    walk.guards.items([*value], "{0}", value)
+
+
+def _changing_dict(walk: Walk, value: Any) -> None:
+    _dict(walk, value)
+    walk.guards.items([*value, *value.values()], "(*{0}, *{0}.values())", value)
+
+
+def _default_dict(walk: Walk, value: Any) -> None:
+    _changing_dict(walk, value)
+    walk.visit(value.default_factory, "default_factory")
+    walk.guards.term("{0}.default_factory is {1}", value, value.default_factory)
+
+
+def _namespace(walk: Walk, value: Any) -> None:
+    walk.add("namespace")
+    _changing_dict(walk, vars(value))
+
+
+def _partial(walk: Walk, value: Any) -> None:
+    for name in ("func", "args", "keywords", "__dict__"):
+        walk.visit(getattr(value, name), name)
+    for name in ("func", "args", "keywords"):
+        walk.guards.term(f"{{0}}.{name} is {{1}}", value, getattr(value, name))
 
 
 def _native_function(walk: Walk, value: Any) -> None:
@@ -111,26 +130,25 @@ def _cell(walk: Walk, value: types.CellType) -> None:
         walk.visit(value.cell_contents)
     except ValueError:
         walk.add("empty")
-    walk.guards.content(_cell_items, value)
+        return
+    walk.guards.term("{0}.cell_contents is {1}", value, value.cell_contents)
 
 
-def _cell_items(cell: types.CellType) -> list[Any]:
-    try:
-        return [cell.cell_contents]
-    except ValueError:
-        return []
-
-
-def _array(walk: Walk, value: Any) -> None:
-    walk.add("array", repr((value.typecode, bytes(value))))
+def _bytes(walk: Walk, value: Any) -> None:
+    """An array or a bytearray: all that it is stands in its text."""
+    walk.add(type(value).__name__, repr(value))
+    walk.guards.term("{0}({1}) == {2}", repr, value, repr(value))
 
 
 INERT = frozenset({"_thread.get_ident"})
 """Functions that the code of dataclasses calls, without any effect on what a kernel sees."""
 
-_Pair = namedtuple("_Pair", "a b")
 
-KINDS |= {
+class _Pair(NamedTuple):
+    a: int
+
+
+_UNDERSTOOD: dict[Any, Kind] = {
     types.FunctionType: Walk.function,
     types.CodeType: Walk.code,
     types.BuiltinFunctionType: _native_function,
@@ -144,15 +162,15 @@ KINDS |= {
     types.GenericAlias: _parts("__origin__", "__args__"),
     types.UnionType: _parts("__args__"),
     types.CellType: _cell,
-    types.SimpleNamespace: _changing(lambda w, v: _dict(w, vars(v)), lambda v: _items(vars(v))),
-    types.MappingProxyType: _changing(_dict, _items),
+    types.SimpleNamespace: _namespace,
+    types.MappingProxyType: _changing_dict,
     property: _parts("fget", "fset", "fdel"),
     staticmethod: _parts("__func__"),
     classmethod: _parts("__func__"),
-    functools.partial: _changing(_parts("func", "args", "keywords", "__dict__"), lambda v: [v.func, v.args, v.keywords]),
+    functools.partial: _partial,
     functools.cached_property: _cached_property,
     type(functools.cache(int)): _cached_function,
-    type(_Pair.a): _reduced,  # the fields of a NamedTuple
+    type(vars(_Pair)["a"]): _reduced,  # the fields of a NamedTuple
     operator.itemgetter: _reduced,
     operator.attrgetter: _reduced,
     operator.methodcaller: _reduced,
@@ -161,13 +179,13 @@ KINDS |= {
     slice: _parts("start", "stop", "step"),
     tuple: _sequence,
     frozenset: _set,
-    list: _changing(_sequence, list),
-    set: _changing(_set, list),
-    dict: _changing(_dict, _items),
-    OrderedDict: _changing(_dict, _items),
-    defaultdict: _changing(_dict, lambda v: [v.default_factory, *_items(v)]),
-    deque: _changing(_sequence, list),
-    bytearray: _changing(lambda w, v: w.add("bytearray", repr(bytes(v))), lambda v: (bytes(v),)),
-    array.array: _changing(_array, lambda v: (v.typecode, bytes(v))),
-    type(type.__dict__["__dict__"]): _descriptor,
+    list: _list,
+    set: _changing_set,
+    dict: _changing_dict,
+    OrderedDict: _changing_dict,
+    defaultdict: _default_dict,
+    deque: _list,
+    bytearray: _bytes,
+    array.array: _bytes,
 }
+KINDS.update(_UNDERSTOOD)

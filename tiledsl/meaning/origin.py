@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from types import FunctionType, ModuleType
-from typing import Any, Literal
+from typing import Any, Callable, Literal
 from weakref import WeakKeyDictionary
 
-__all__ = ["Origin", "home", "origin"]
+__all__ = ["Origin", "exact_type", "home", "origin"]
+
+exact_type: Callable[[Any], type[Any]] = type
+"""The class of an object, whatever its `__class__` says."""
 
 Origin = Literal["tiledsl", "pure", "library", "user"]
 """tiledsl: this package, whose sources are part of every key. pure: a module of the standard library whose functions
@@ -21,7 +24,7 @@ PURE = frozenset(
     base64 binascii bisect builtins cmath collections collections.abc colorsys contextlib copy dataclasses difflib enum
     fractions functools graphlib heapq itertools json json.decoder json.encoder keyword logging math numbers operator re
     re._casefix re._compiler re._constants re._parser reprlib statistics string struct textwrap types typing warnings
-    """.split()
+    """.split()  # noqa: SIM905
 )
 """`logging` and `warnings` are here although they have effects: a kernel does not depend on those."""
 

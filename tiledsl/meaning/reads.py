@@ -14,11 +14,13 @@ __all__ = ["Reads", "reads_of_code", "reads_of_tree"]
 
 Chain = tuple[str, ...]
 
-HIDDEN = frozenset(
-    "__globals__ __builtins__ __annotations__ __subclasses__ f_back f_builtins f_globals f_locals gi_frame cr_frame "
-    "tb_frame".split()
-)
+_HIDDEN = """
+    __globals__ __builtins__ __annotations__ __subclasses__ f_back f_builtins f_globals f_locals gi_frame cr_frame
+    tb_frame
+"""
+HIDDEN = frozenset(_HIDDEN.split())
 """Attributes that lead to more than what belongs to their object."""
+
 
 @dataclass(frozen=True)
 class Reads:

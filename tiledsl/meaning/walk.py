@@ -15,12 +15,11 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any, Callable, ClassVar, TypeVar
 
 from tiledsl.errors import CompileError
-from tiledsl.function import TileFunction
 from tiledsl.ir.types import DType
 from tiledsl.meaning.guards import Guards
-from tiledsl.meaning.origin import home, origin
+from tiledsl.meaning.origin import exact_type, home, origin
 from tiledsl.meaning.reads import Chain, Reads, reads_of_code, reads_of_tree
-from tiledsl.source import function_source
+from tiledsl.source import FunctionSource, function_source
 
 __all__ = ["KINDS", "PLAIN", "Walk"]
 
@@ -32,7 +31,7 @@ MOST = 20_000
 
 AMBIENT = frozenset(
     f"builtins.{name}"
-    for name in "eval exec compile globals locals vars dir input __import__ id hash breakpoint".split()
+    for name in "eval exec compile globals locals vars dir input __import__ id hash breakpoint".split()  # noqa: SIM905
 )
 """Builtins whose results depend on more than their arguments."""
 
@@ -42,14 +41,15 @@ KINDS: dict[type, Kind] = {}
 
 
 class Walk:
-    """One walk. `reasons`: what was not understood, and why."""
+    """One walk, of the kernel's function `root` if it is of a kernel. `reasons`: what was not understood, and why."""
 
     fields: ClassVar[tuple[str, ...]] = (
         "co_name", "co_code", "co_names", "co_varnames", "co_freevars", "co_cellvars", "co_flags",
         "co_argcount", "co_posonlyargcount", "co_kwonlyargcount", "co_exceptiontable",
     )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, root: FunctionType | None = None) -> None:
+        self._root = root
         self.guards = Guards()
         self.reasons: list[str] = []
         self.path: list[str] = []
@@ -62,6 +62,7 @@ class Walk:
         return self._hash.digest()
 
     def add(self, kind: str, text: str = "") -> None:
+        """Add a text to the digest."""
         self._hash.update(f"{kind} {len(text)} {text}\n".encode("utf-8", "surrogatepass"))
 
     def unknown(self, value: Any, why: str) -> None:
@@ -73,7 +74,7 @@ class Walk:
 
     def visit(self, value: Any, name: str = "") -> None:
         """Add all that `value` is. `name`: how a message calls the step to it."""
-        kind = type(value)
+        kind = exact_type(value)
         if kind in PLAIN:
             self.add(kind.__name__, value.hex() if kind is float else hex(value) if kind is int else repr(value))
             return
@@ -134,7 +135,7 @@ class Walk:
         place = home(fn)
         if place in ("tiledsl", "pure"):
             self.add("function", f"{fn.__module__}.{fn.__qualname__} {fn.__code__.co_firstlineno}")
-            for held in (*(fn.__closure__ or ()), fn.__dict__):  # a wrapper made by contextlib, say, holds what it wraps
+            for held in (*(fn.__closure__ or ()), fn.__dict__):  # what a wrapper of contextlib wraps
                 if held:
                     self.visit(held, "what it wraps")
             return
@@ -142,23 +143,28 @@ class Walk:
             self.unknown(fn, f"{fn.__module__}.{fn.__qualname__} of the standard library may read files or state")
             return
         reads = reads_of_code(fn.__code__)
-        names = list(reads.names)
-        if compiled:
-            names += self._source(fn).names
+        more = self._source(fn).names if compiled else ()
         self.code(fn.__code__)
         self.guards.term("{0}.__code__ is {1}", fn, fn.__code__)
-        self._parts(fn)
+        if self._root is not fn:  # the parameters of a kernel are read once, where it is defined
+            self._parts(fn, compiled)
         self._imports(reads)
-        for name, chains in names:
+        for name, chains in reads.names:
             if not name.startswith("@"):  # pytest's own, in the assertions that it rewrites
                 self._name(fn, name, chains)
+        for name, chains in more:
+            if name in fn.__globals__ or name in fn.__code__.co_freevars:
+                self._name(fn, name, chains)
 
-    def _parts(self, fn: FunctionType) -> None:
-        """Defaults and what was set on a function."""
-        self.visit(fn.__defaults__, "its defaults")
-        self.guards.term("{0}.__defaults__ is {1}", fn, fn.__defaults__)
-        self.visit(fn.__kwdefaults__, "its defaults")
-        self.guards.term("{0}.__kwdefaults__ is {1}", fn, fn.__kwdefaults__)
+    def _parts(self, fn: FunctionType, compiled: bool) -> None:
+        """Defaults and what was set on a function, which for a compiled one nobody sees."""
+        # Where a function has none, setting some does not change what a call of it means that gives all arguments.
+        for name in ("__defaults__", "__kwdefaults__"):
+            self.visit(getattr(fn, name), name)
+            if getattr(fn, name):
+                self.guards.term(f"{{0}}.{name} is {{1}}", fn, getattr(fn, name))
+        if compiled:
+            return
         if fn.__dict__:
             self.visit(fn.__dict__, "its attributes")
             self.guards.term("{0}.__dict__ is {1}", fn, fn.__dict__)
@@ -170,13 +176,14 @@ class Walk:
         try:
             source = function_source(fn)
             self.add("source", f"{source.file}:{source.line}\n{source.text}")
-            if not sys.flags.optimize and not _annotates_locals(source.text):
+            if not sys.flags.optimize and not _annotates_locals(fn.__code__, source):
                 return Reads(())
             return reads_of_tree(source.tree(), source.bound)
         except CompileError:
             return Reads(())  # the frontend will say what is wrong
 
     def code(self, code: CodeType) -> None:
+        """What Python runs, without its place."""
         self.add("code", " ".join(repr(getattr(code, field)) for field in self.fields))
         for const in code.co_consts:
             self.code(const) if isinstance(const, CodeType) else self.visit(const)
@@ -244,13 +251,13 @@ class Walk:
             self.visit(value, dotted)
 
 
-def _annotates_locals(text: str) -> bool:
-    """False if no line of `text` can be ``name: annotation``."""
-    return any(_may_annotate(line) for line in text.splitlines() if ":" in line)
+def _annotates_locals(code: CodeType, source: FunctionSource) -> bool:
+    """False if no line of the body can be ``name: annotation``, which leaves nothing in the code."""
+    first = source.line
+    body = min((line for *_, line in code.co_lines() if line is not None and line > first), default=first)
+    return any(_may_annotate(line) for line in source.text.splitlines()[body - first :] if ":" in line)
 
 
 def _may_annotate(line: str) -> bool:
     target, _, rest = line.strip().partition(":")
     return bool(rest.strip()) and target.replace(".", "").isidentifier() and target not in ("else", "try", "finally")
-
-
