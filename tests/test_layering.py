@@ -17,7 +17,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("layout",),
     ("ir",),
     ("passes",),
-    ("lang", "dims", "source", "function", "annotations", "signature", "specialize"),
+    ("lang", "dims", "bytecode", "source", "function", "meaning", "annotations", "signature", "specialize"),
     ("frontend",),
     ("backends",),
     ("runtime", "compiled", "compiler", "explain", "kernel", "measure"),

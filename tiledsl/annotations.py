@@ -12,7 +12,7 @@ from typing import Any, Callable, Mapping, TypeVar
 from tiledsl.errors import CompileError, CompileErrors, Loc
 from tiledsl.ir.types import INDEX, DType
 from tiledsl.signature import REQUIRED, ConstParam, GlobalParam, ScalarParam, Signature
-from tiledsl.source import FunctionSource, function_source
+from tiledsl.source import FunctionSource, checked_source
 
 __all__ = ["closure_values", "read_signature"]
 
@@ -25,7 +25,7 @@ def read_signature(fn: Callable[..., Any], arch: str = "", namespace: Mapping[st
 
     Raises CompileErrors with one error for each parameter that cannot be read.
     """
-    source = function_source(fn)
+    source = checked_source(fn)
     node = source.tree()
     reader = _Reader(fn, source, node, dict(namespace or {}))
     found: list[Param] = []

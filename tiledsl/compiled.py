@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable
 
 from tiledsl.backends.protocol import Resources
 from tiledsl.errors import TileError
@@ -108,12 +108,14 @@ class Image:
 
 @dataclass(frozen=True)
 class Compiled:
-    """What `k.compile(...)` gives. `cached`: it came from the disk cache."""
+    """What `k.compile(...)` gives. `cached`: it came from the disk cache. `holds`: does all that it was compiled from
+    still mean the same?"""
 
     signature: Signature
     spec: Specialization
     image: Image
     cached: bool = False
+    holds: Callable[[], bool] = field(default=lambda: True, repr=False, compare=False)
     _stages: dict[str, str] = field(default_factory=dict[str, str], repr=False)
 
     @property
@@ -194,6 +196,9 @@ class Compiled:
 
         prefix = "locs " if locs else ""
         if prefix + "tile" not in self._stages:
+            if not self.holds():
+                message = f"what {self.name} reads has changed since it was compiled: its IR would be another kernel's"
+                raise TileError(f"{message}\n  fix: compile it again")
 
             def observe(name: str, kernel: Kernel) -> None:
                 self._stages[prefix + name] = print_kernel(kernel, locs=locs)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import gc
 import threading
 import time
+import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, TypeVar
+from weakref import WeakSet
 
 from tiledsl.compiled import Compiled, Image
 from tiledsl.forks import in_child, whole
 from tiledsl.ir.types import GlobalType
+from tiledsl.meaning import Meaning, meaning_of_kernel
 from tiledsl.runtime.cache import disk_cache
 from tiledsl.signature import Signature, Specialization
 from tiledsl.specialize import const_identity
@@ -20,8 +23,9 @@ from tiledsl.specialize import const_identity
 if TYPE_CHECKING:
     from tiledsl.ir.core import Kernel
 
-__all__ = ["Program", "compile_kernel", "lower", "written_tensors"]
+__all__ = ["Program", "compile_kernel", "disk_key", "lower", "written_tensors"]
 
+T = TypeVar("T")
 Observer = Callable[[str, "Kernel"], None]
 
 
@@ -84,35 +88,50 @@ class Program:
         self.signature = signature
         self._compiled: dict[Any, Compiled] = {}
         self._lowered: dict[Any, tuple[Kernel, frozenset[str]]] = {}
+        self._meaning: Meaning | None = None
         self._lock = threading.RLock()
         in_child(self)
 
     def renew(self) -> None:
         self._lock = threading.RLock()
 
+    def meaning(self) -> Meaning:
+        """What the kernel's names mean now. What was built of it before counts only for the same content."""
+        with self._lock:
+            if self._meaning is None or not self._meaning.holds():
+                self._meaning = meaning_of_kernel(self.signature.fn)
+            return self._meaning
+
     def compiled(self, spec: Specialization, arch: str) -> Compiled:
         """Built for `arch`: from memory, else from disk, else compiled."""
-        key = _identity(spec, arch)
-        with whole(), self._lock:
-            if key not in self._compiled:
-                self._compiled[key] = compile_kernel(self.signature, spec, arch)
-            return self._compiled[key]
+        return self._built(self._compiled, spec, arch, lambda m: compile_kernel(self.signature, spec, arch, m))
 
     def lowered(self, spec: Specialization, arch: str) -> tuple[Kernel, frozenset[str]]:
         """The thread-level kernel that the emulator runs, and the tensors that it may write."""
-        key = _identity(spec, arch)
+        return self._built(self._lowered, spec, arch, lambda _: lower(self.signature, spec, arch))
+
+    def _built(self, known: dict[Any, T], spec: Specialization, arch: str, build: Callable[[Meaning], T]) -> T:
+        """What `build` makes of the kernel as it is now, once for each content."""
         with whole(), self._lock:
-            if key not in self._lowered:
-                self._lowered[key] = lower(self.signature, spec, arch)
-            return self._lowered[key]
+            key = self._key(spec, arch)
+            if key in known:
+                return known[key]
+            made = build(self.meaning())
+            now = self._key(spec, arch)
+            if now != key and now not in known:
+                # Something that the kernel reads has changed meanwhile. If compiling it does that, as with a helper
+                # that counts its calls, it would never end: the second result stands.
+                made = build(self.meaning())
+                now = self._key(spec, arch)
+            return known.setdefault(now, made)
+
+    def _key(self, spec: Specialization, arch: str) -> Any:
+        identities = tuple(const_identity(value) for _, value in spec.consts)
+        return self.meaning().digest, spec.tensors, spec.index_bits, identities, arch
 
 
-def _identity(spec: Specialization, arch: str) -> Any:
-    return spec, arch, tuple(const_identity(value) for _, value in spec.consts)
-
-
-def compile_kernel(signature: Signature, spec: Specialization, arch: str) -> Compiled:
-    """Build one specialisation for `arch`, or take it from the disk cache.
+def compile_kernel(signature: Signature, spec: Specialization, arch: str, meaning: Meaning) -> Compiled:
+    """Build one specialisation for `arch`, or take it from the disk cache, which has only what is understood.
 
     Raises CompileErrors for what is wrong in the kernel, AssemblerError, ToolNotFoundError, CacheError
     for settings of the cache that make no sense. A cache that cannot be used costs a warning.
@@ -121,29 +140,33 @@ def compile_kernel(signature: Signature, spec: Specialization, arch: str) -> Com
 
     target_named(arch)
     cache = disk_cache()
-    key = _key(signature, spec, arch) if cache is not None else ""
+    key = disk_key(signature, spec, arch, meaning) if cache is not None else ""
     if cache is not None and key:
         entry = cache.load(key)
         image = Image.from_entry(entry) if entry is not None else None
         if image is not None and (image.name, image.arch) == (signature.name, arch):
-            return Compiled(signature, spec, image, cached=True)
+            return Compiled(signature, spec, image, cached=True, holds=meaning.holds)
     image = _build(signature, spec, arch)
-    if cache is not None and key:
+    if cache is not None and key and key == disk_key(signature, spec, arch, meaning) and meaning.holds():
         cache.store(key, image.to_entry())
-    return Compiled(signature, spec, image)
+    return Compiled(signature, spec, image, holds=meaning.holds)
 
 
-def _key(signature: Signature, spec: Specialization, arch: str) -> str:
-    """The key in the disk cache; "" for a kernel that uses a value without a readable content."""
-    import hashlib
+_WARNED: WeakSet[Any] = WeakSet()
 
+
+def disk_key(signature: Signature, spec: Specialization, arch: str, meaning: Meaning) -> str:
+    """The key in the disk cache; "" for a kernel that is not kept there, about which a warning tells once."""
     from tiledsl.runtime import fingerprint
 
     try:
-        parts = fingerprint.kernel_key(signature), fingerprint.specialization_key(spec, arch)
-    except fingerprint.Unhashable:
+        return fingerprint.entry_key(signature, spec, arch, meaning)
+    except fingerprint.NotUnderstood as found:
+        if signature.fn not in _WARNED:
+            _WARNED.add(signature.fn)
+            message = f"{signature.name}() is compiled anew by each process: {found}"
+            warnings.warn_explicit(message, RuntimeWarning, signature.loc.file, signature.loc.line)
         return ""
-    return hashlib.sha256(b"".join((*parts, fingerprint.compiler_key()))).hexdigest()
 
 
 def _build(signature: Signature, spec: Specialization, arch: str) -> Image:

@@ -9,6 +9,7 @@ import sys
 from typing import Any, Callable, Generic, NoReturn, ParamSpec, TypeVar, cast
 
 from tiledsl.errors import Loc, TileError
+from tiledsl.source import keep_lines
 
 __all__ = ["ByReference", "TileFunction", "location", "named", "tile_function"]
 
@@ -80,8 +81,16 @@ class TileFunction(ByReference, Generic[P, R]):
     """
 
     def __init__(self, fn: Callable[P, R], loc: Loc) -> None:
+        keep_lines(fn)
         self.fn, self.loc = fn, loc
         functools.update_wrapper(cast(Any, self), fn)
+        self._complete = True
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # Kernels that were compiled with it could not follow a change.
+        if "_complete" in self.__dict__:
+            raise TileError(f"{self.name}.{name} is set: a tile function does not change\n  fix: make another one")
+        super().__setattr__(name, value)
 
     @property
     def name(self) -> str:

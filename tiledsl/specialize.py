@@ -10,6 +10,8 @@ from typing import Any, Literal, Mapping, get_args, get_origin
 
 from tiledsl.errors import KernelArgumentError
 from tiledsl.ir.types import DTYPES, F32, INDEX, TF32, DType
+from tiledsl.meaning import meaning_of, unreadable
+from tiledsl.meaning.origin import exact_type
 from tiledsl.signature import REQUIRED, ConstParam, GlobalParam, GlobalSpec, ScalarParam, Signature, Specialization
 
 __all__ = [
@@ -211,15 +213,26 @@ def _check_const(signature: Signature, const: ConstParam, value: Any) -> Any:
     except TypeError:
         message = f"const {const.name} is a {type(value).__name__}, which is mutable"
         raise argument_error(signature, message, "pass a number, string, tuple, dtype or function") from None
+    if unreadable(value):
+        message = f"const {const.name} is a {type(value).__name__}, whose content cannot be read"
+        raise argument_error(signature, message, "pass a number, string, tuple, dtype, function or frozen dataclass")
     return value
 
 
+_BY_VALUE = frozenset({int, bool, str, bytes, type(None)})
+
+
 def const_identity(value: Any) -> Any:
-    """What tells apart two consts that Python calls equal, but the compiler does not: 1, 1.0 and True, 0.0 and -0.0."""
-    if isinstance(value, tuple):
-        items: list[Any] = [*value]
-        return tuple(const_identity(item) for item in items)
-    return type(value), repr(value) if isinstance(value, float) else value
+    """What two consts share only if they compile to the same: type and content, never what Python calls equal.
+
+    So 1, 1.0 and True differ, 0.0 and -0.0, and objects that hold them. An object that has changed differs, too.
+    """
+    kind = exact_type(value)
+    if kind in _BY_VALUE:
+        return kind, value
+    if kind is float:
+        return kind, value.hex()
+    return tuple(map(const_identity, value)) if kind is tuple else meaning_of(value).digest
 
 
 def check_scalar(signature: Signature, param: ScalarParam, value: Any) -> int | float | bool:

@@ -250,6 +250,7 @@ class Harness:
     def __init__(self) -> None:
         self.slow_calls: list[dict[str, Any]] = []
         self.recorder = Recorder()
+        self.current: Callable[[], bool] = lambda: True
         self.launcher = Launcher(SIGNATURE, self.slow)
 
     def slow(self, **values: Any) -> None:
@@ -268,7 +269,7 @@ class Harness:
         arrays = {n: info(t.shape, t.strides) for n, t in tensors.items()}
         windows = overlap_windows(buffer.pointers, arrays, frozenset("C"))
         plan = LaunchPlan.make(self.recorder, "kernel", 0, 1, 5, ONE, buffer, windows)
-        self.launcher.add(values, plan, lambda device: 100 + device)
+        self.launcher.add(values, plan, lambda device: 100 + device, self.current)
 
     def call(self, *args: Any, **kwargs: Any) -> int:
         """Slow calls, after this one."""

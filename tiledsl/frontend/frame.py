@@ -21,6 +21,7 @@ from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Value
 from tiledsl.ir.expr import Expr
 from tiledsl.layout.fragments import FragmentLayout
+from tiledsl.meaning import unreadable
 from tiledsl.signature import Signature, Specialization
 
 __all__ = ["Env", "Frame", "Unit", "evaluate", "execute"]
@@ -105,6 +106,7 @@ class Frame:
             found, binding = lookup_free(self.source.fn, name)
             if not found:
                 raise self.error(node, f"the name {name} is not defined", "define it before the kernel, or import it")
+            self.check_readable(node, name, binding)
         if binding is POISON:
             raise Poisoned
         if binding is UNBOUND:
@@ -112,6 +114,12 @@ class Frame:
         if isinstance(binding, Unusable):
             raise binding.error(self.loc(node))
         return binding
+
+    def check_readable(self, node: ast.AST, name: str, value: Any) -> None:
+        """Refuse an object from outside whose content cannot be read: the compiled kernel could not follow it."""
+        if unreadable(value):
+            message = f"{name} is a {type(value).__name__}: whether its content has changed cannot be told"
+            raise self.error(node, message, "take out what is needed before: numbers, a tuple, a frozen dataclass")
 
     @contextmanager
     def into(self, block: Block) -> Generator[Block, None, None]:

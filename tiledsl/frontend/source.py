@@ -5,11 +5,10 @@ from __future__ import annotations
 import ast
 import builtins
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Callable
 
 from tiledsl.errors import Loc
-from tiledsl.source import FunctionSource, function_source
+from tiledsl.source import FunctionSource, checked_source
 
 __all__ = ["Source", "lookup_free", "source_of"]
 
@@ -34,21 +33,10 @@ class Source:
         return Loc(self.text.file, line, col, end, self.fn.__name__, caller)
 
 
-@cache
 def source_of(fn: Callable[..., Any]) -> Source:
-    """Parse the source of `fn`. Raises CompileError where Python keeps none (a bare prompt)."""
-    text = function_source(fn)
-    node = text.tree()
-    return Source(fn, text, node, frozenset(_bound_names(node)))
-
-
-def _bound_names(node: ast.FunctionDef) -> set[str]:
-    names = {a.arg for a in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)}
-    nodes = list(ast.walk(node))
-    stores = [c for c in nodes if isinstance(c, ast.Name) and isinstance(c.ctx, ast.Store)]
-    # A comprehension's targets live in it alone.
-    inside = {id(n) for c in nodes if isinstance(c, ast.comprehension) for n in ast.walk(c.target)}
-    return names | {c.id for c in stores if id(c) not in inside}
+    """The source of `fn`, parsed once. Raises CompileError where there is none, or not that of what Python runs."""
+    text = checked_source(fn)
+    return Source(fn, text, text.tree(), text.bound)
 
 
 def lookup_free(fn: Callable[..., Any], name: str) -> tuple[bool, Any]:

@@ -34,6 +34,7 @@ from tiledsl.specialize import ArrayInfo, argument_error, check_consts, check_sc
 
 if TYPE_CHECKING:
     from tiledsl.compiler import Program
+    from tiledsl.meaning import Meaning
 
 __all__ = ["EMULATED_ARCH", "Arguments", "Dispatcher", "Prepared"]
 
@@ -61,12 +62,13 @@ class Arguments:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A call ready to be launched, again and again."""
+    """A call ready to be launched, again and again. meaning: of the kernel that `plan` launches."""
 
     plan: LaunchPlan
     stream: int
     pointers: tuple[int, ...]
     scalars: tuple[Any, ...]
+    meaning: Meaning
 
     def run(self) -> None:
         self.plan.run(self.stream, self.pointers, self.scalars)
@@ -213,12 +215,12 @@ class Dispatcher:
                     pointers[name] = gpu.allocate(size, f"{self.signature.name}(): {name}")
                 infos = {name: replace(info, pointer=pointers[name]) for name, info in moved.items()}
                 on_device = replace(arguments, arrays={n: infos.get(n) for n in arguments.arrays})
-                plan, written = self._plan(on_device)
+                plan, written, meaning = self._plan(on_device)
                 self._check_memory(arguments.present, written)
                 for name, array in staged.items():
                     gpu.upload(pointers[name], array.ctypes.data, sizes[name], name)
                 order = plan.arguments.pointers
-                yield Prepared(plan, 0, tuple(pointers[n] for n in order), self._packed(arguments, plan))
+                yield Prepared(plan, 0, tuple(pointers[n] for n in order), self._packed(arguments, plan), meaning)
                 gpu.synchronize(0, f"{self.signature.name}()")
                 for name in written & staged.keys():
                     array, target = staged[name], host_array(arguments.present[name])
@@ -231,11 +233,11 @@ class Dispatcher:
 
     def prepare(self, arguments: Arguments) -> Prepared:
         """A launch on CUDA arrays in place, with every check of them."""
-        plan, written = self._plan(arguments)
+        plan, written, meaning = self._plan(arguments)
         arrays = arguments.present
         self._check_memory(arrays, written)
         pointers = tuple(arrays[n].pointer for n in plan.arguments.pointers)
-        return Prepared(plan, _launch_stream(arrays), pointers, self._packed(arguments, plan))
+        return Prepared(plan, _launch_stream(arrays), pointers, self._packed(arguments, plan), meaning)
 
     def _packed(self, arguments: Arguments, plan: LaunchPlan) -> tuple[Any, ...]:
         dtypes = {p.name: p.dtype for p in self.signature.scalars}
@@ -243,9 +245,11 @@ class Dispatcher:
 
     # -- plans -------------------------------------------------------------------------------------------
 
-    def _plan(self, arguments: Arguments) -> tuple[LaunchPlan, frozenset[str]]:
+    def _plan(self, arguments: Arguments) -> tuple[LaunchPlan, frozenset[str], Meaning]:
         arrays = arguments.arrays
+        meaning = self.program.meaning()
         key = (
+            meaning.digest,
             *(a and (a.dtype, a.shape, a.strides, a.pointer & 15, a.device) for a in arrays.values()),
             *map(const_identity, arguments.consts.values()),
             *(v for n, v in arguments.scalars.items() if n in self.launcher.keyed),
@@ -258,8 +262,9 @@ class Dispatcher:
                 found = self._make_plan(gpu, arguments)
                 if len(self._plans) >= self.LIMIT:
                     self._plans.clear()
-                self._plans[key] = found
-            return found
+                if meaning.holds():  # otherwise it was compiled for what the names mean by now
+                    self._plans[key] = found
+            return *found, meaning
 
     def _make_plan(self, gpu: Driver, arguments: Arguments) -> tuple[LaunchPlan, frozenset[str]]:
         device = max(arguments.device, 0)
@@ -314,7 +319,8 @@ class Dispatcher:
             return
         if any(a.unit_axis() < 0 for a in arrays):
             return  # may be a lazily negated view next time (torch.imag of a conjugate): it needs the full check
-        self.launcher.add({**values, "device": device}, prepared.plan, torch._C._cuda_getCurrentRawStream)
+        current = prepared.meaning.guards.check
+        self.launcher.add({**values, "device": device}, prepared.plan, torch._C._cuda_getCurrentRawStream, current)
 
 
 def _place(device: int) -> str:

@@ -31,7 +31,7 @@ TEMPLATE = """\
 def launch({parameters}):
     try:
 {addresses}
-        _plan = _plans[{key}]
+        _plan = _plans[{key}] if _current() else None
     except Exception:
         _plan = None
     if _plan is None:
@@ -61,6 +61,10 @@ def launch({parameters}):
 # Parameters of a kernel do not begin with an underscore, so they cannot hide the names above.
 
 
+def _never() -> bool:
+    return False
+
+
 class Launcher:
     """The generated function of one kernel, and its plans.
 
@@ -74,6 +78,7 @@ class Launcher:
         self.signature, self._slow = signature, slow
         self.plans: dict[Any, LaunchPlan] = {}
         self.keyed: frozenset[str] = frozenset()
+        self._current: Callable[[], bool] = _never
         self._build()
 
     def _build(self) -> None:
@@ -83,6 +88,8 @@ class Launcher:
             "_struct_error": struct.error,
             "_bf16_bits": bf16_bits,
             "_const_identity": const_identity,
+            "_current": self._current,
+            "_type": type,
         }
         for param in (*self.signature.params, *self.signature.consts):
             names[f"_default_{param.name}"] = MISSING if param.default is REQUIRED else param.default
@@ -97,10 +104,13 @@ class Launcher:
         every = (*self.signature.params, *self.signature.consts)
         return {p.name: given[p.name] if p.name in given else self._names[f"_default_{p.name}"] for p in every}
 
-    def add(self, values: dict[str, Any], plan: LaunchPlan, raw_stream: Callable[[int], int]) -> None:
-        """Remember `plan` for torch arguments like `values`."""
-        if len(self.plans) >= self.LIMIT:
+    def add(
+        self, values: dict[str, Any], plan: LaunchPlan, raw_stream: Callable[[int], int], current: Callable[[], bool]
+    ) -> None:
+        """Remember `plan` for torch arguments like `values`, as long as `current` is true: the guards of its kernel."""
+        if len(self.plans) >= self.LIMIT or current is not self._current:
             self.plans.clear()
+        self._current = self._names["_current"] = current
         self._names["_raw_stream"] = raw_stream
         self.plans[self._key(**values)] = plan
 
@@ -141,7 +151,7 @@ def _key(signature: Signature, keyed: frozenset[str], address: Callable[[GlobalP
     for param in signature.params:
         name = param.name
         if isinstance(param, ScalarParam):
-            parts += [f"type({name})", *([name] if name in keyed else [])]
+            parts += [f"_type({name})", *([name] if name in keyed else [])]
         elif param.optional:
             tensor = f"{name}.dtype, {name}.shape, {name}.stride(), {address(param)} & 15, {name}.get_device()"
             parts.append(f"None if {name} is None else ({tensor})")
@@ -153,7 +163,10 @@ def _key(signature: Signature, keyed: frozenset[str], address: Callable[[GlobalP
                 f"{address(param)} & 15",
                 f"{name}.get_device()",
             ]
-    parts += [c.name if c.type in (int, str, bool) else f"_const_identity({c.name})" for c in signature.consts]
+    for const in signature.consts:
+        plain = const.type in (int, str, bool)
+        # The type too: True and 1.0 are equal to 1.
+        parts.append(f"_type({const.name}), {const.name}" if plain else f"_const_identity({const.name})")
     parts.append("device")
     return f"({', '.join(parts)},)"
 

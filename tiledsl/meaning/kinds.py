@@ -1,0 +1,191 @@
+"""The kinds of objects that a walk understands by their exact type."""
+
+from __future__ import annotations
+
+import array
+import functools
+import operator
+import re
+import types
+from collections import OrderedDict, defaultdict, deque
+from typing import Any, NamedTuple
+
+from tiledsl.meaning.origin import origin
+from tiledsl.meaning.walk import AMBIENT, KINDS, PLAIN, Kind, Walk
+
+__all__: list[str] = []
+
+
+def _parts(*names: str) -> Kind:
+    """An object that cannot change, made of these attributes."""
+
+    def visit(walk: Walk, value: Any) -> None:
+        walk.add(type(value).__name__)
+        for name in names:
+            walk.visit(getattr(value, name), name.strip("_"))
+
+    return visit
+
+
+def _shown(walk: Walk, value: Any) -> None:
+    walk.add(type(value).__name__, repr(value))
+
+
+def _sequence(walk: Walk, value: Any) -> None:
+    walk.add(type(value).__name__, str(len(value)))
+    for i, item in enumerate(value):
+        walk.visit(item, "" if type(item) in PLAIN else f"[{i}]")
+
+
+def _set(walk: Walk, value: Any) -> None:
+    # The order of a set differs between processes; the digests of its elements do not.
+    found = [f"{type(item).__name__} {item!r}" if type(item) in PLAIN else walk.apart(item).hex() for item in value]
+    walk.add(type(value).__name__, "\n".join(sorted(found)))
+
+
+def _dict(walk: Walk, value: Any) -> None:
+    walk.add(type(value).__name__, str(len(value)))
+    for key, item in value.items():
+        walk.visit(key)
+        walk.visit(item, "" if type(item) in PLAIN else f"[{key!r}]" if type(key) in PLAIN else "[...]")
+
+
+def _list(walk: Walk, value: Any) -> None:
+    _sequence(walk, value)
+    walk.guards.items([*value], "{0}", value)
+
+
+def _changing_set(walk: Walk, value: Any) -> None:
+    _set(walk, value)
+    walk.guards.items([*value], "{0}", value)
+
+
+def _changing_dict(walk: Walk, value: Any) -> None:
+    _dict(walk, value)
+    walk.guards.items([*value, *value.values()], "(*{0}, *{0}.values())", value)
+
+
+def _default_dict(walk: Walk, value: Any) -> None:
+    _changing_dict(walk, value)
+    walk.visit(value.default_factory, "default_factory")
+    walk.guards.term("{0}.default_factory is {1}", value, value.default_factory)
+
+
+def _namespace(walk: Walk, value: Any) -> None:
+    walk.add("namespace")
+    _changing_dict(walk, vars(value))
+
+
+def _partial(walk: Walk, value: Any) -> None:
+    for name in ("func", "args", "keywords", "__dict__"):
+        walk.visit(getattr(value, name), name)
+    for name in ("func", "args", "keywords"):
+        walk.guards.term(f"{{0}}.{name} is {{1}}", value, getattr(value, name))
+
+
+def _native_function(walk: Walk, value: Any) -> None:
+    """A function written in C, or one of its methods bound to an object."""
+    owner = value.__self__
+    if isinstance(owner, types.ModuleType):
+        name = f"{owner.__name__}.{value.__name__}"
+        if (origin(owner) == "pure" or name in INERT) and name not in AMBIENT:
+            walk.add("native", name)
+        else:
+            walk.unknown(value, f"{name}() may depend on more than its arguments")
+        return
+    if owner is None:
+        walk.unknown(value, f"{value.__name__}() is not written in Python")
+        return
+    walk.add("method", value.__name__)
+    walk.visit(owner, "self")
+
+
+def _descriptor(walk: Walk, value: Any) -> None:
+    walk.add(type(value).__name__, value.__name__)
+    walk.visit(value.__objclass__)
+
+
+def _cached_function(walk: Walk, value: Any) -> None:
+    walk.add("cached function")
+    walk.visit(value.__wrapped__, "the cached function")
+    if value.cache_info().currsize:
+        walk.unknown(value, f"{value.__name__}() remembers results of earlier calls (functools.cache)")
+
+
+def _cached_property(walk: Walk, value: Any) -> None:
+    walk.add("cached property", str(value.attrname))
+    walk.visit(value.func)  # not its lock
+    walk.guards.term("{0}.func is {1}", value, value.func)
+
+
+def _reduced(walk: Walk, value: Any) -> None:
+    """An object that cannot change, and tells how it is made: one of `operator`'s getters."""
+    walk.add(type(value).__name__)
+    walk.visit(value.__reduce__()[1])
+
+
+def _cell(walk: Walk, value: types.CellType) -> None:
+    walk.add("cell")
+    try:
+        walk.visit(value.cell_contents)
+    except ValueError:
+        walk.add("empty")
+        return
+    walk.guards.term("{0}.cell_contents is {1}", value, value.cell_contents)
+
+
+def _bytes(walk: Walk, value: Any) -> None:
+    """An array or a bytearray: all that it is stands in its text."""
+    walk.add(type(value).__name__, repr(value))
+    walk.guards.term("{0}({1}) == {2}", repr, value, repr(value))
+
+
+INERT = frozenset({"_thread.get_ident"})
+"""Functions that the code of dataclasses calls, without any effect on what a kernel sees."""
+
+
+class _Pair(NamedTuple):
+    a: int
+
+
+_UNDERSTOOD: dict[Any, Kind] = {
+    types.FunctionType: Walk.function,
+    types.CodeType: Walk.code,
+    types.BuiltinFunctionType: _native_function,
+    types.MethodType: _parts("__func__", "__self__"),
+    types.MethodWrapperType: _parts("__name__", "__self__"),
+    types.MethodDescriptorType: _descriptor,
+    types.WrapperDescriptorType: _descriptor,
+    types.ClassMethodDescriptorType: _descriptor,
+    types.GetSetDescriptorType: _descriptor,
+    types.MemberDescriptorType: _descriptor,
+    types.GenericAlias: _parts("__origin__", "__args__"),
+    types.UnionType: _parts("__args__"),
+    types.CellType: _cell,
+    types.SimpleNamespace: _namespace,
+    types.MappingProxyType: _changing_dict,
+    property: _parts("fget", "fset", "fdel"),
+    staticmethod: _parts("__func__"),
+    classmethod: _parts("__func__"),
+    functools.partial: _partial,
+    functools.cached_property: _cached_property,
+    type(functools.cache(int)): _cached_function,
+    type(vars(_Pair)["a"]): _reduced,  # the fields of a NamedTuple
+    operator.itemgetter: _reduced,
+    operator.attrgetter: _reduced,
+    operator.methodcaller: _reduced,
+    re.Pattern: _shown,
+    range: _shown,
+    slice: _parts("start", "stop", "step"),
+    tuple: _sequence,
+    frozenset: _set,
+    list: _list,
+    set: _changing_set,
+    dict: _changing_dict,
+    OrderedDict: _changing_dict,
+    defaultdict: _default_dict,
+    deque: _list,
+    bytearray: _bytes,
+    array.array: _bytes,
+}
+KINDS.update(_UNDERSTOOD)
