@@ -7,8 +7,9 @@ what was expected, what was got, and how to fix it.
 from __future__ import annotations
 
 import linecache
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import ClassVar
 
 __all__ = [
@@ -106,7 +107,12 @@ class VerifyError(TileError):
 
 
 class AssemblerError(CompileError):
-    """ptxas refused the PTX, or made a remark that the design treats as an error."""
+    """ptxas refused the PTX, or made a remark that the design treats as an error.
+
+    `stages`: what was made until then, "llvm" and "ptx". The message names a file with the PTX.
+    """
+
+    stages: Mapping[str, str] = MappingProxyType({})
 
 
 class KernelArgumentError(TileError):
