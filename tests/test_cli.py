@@ -16,6 +16,12 @@ TILED = f"{ROOT}/examples/gemm/shared_tiled.py"
 FMA_LINE = "acc += As[ty, k] * Bs[k, tx]"
 
 
+@pytest.fixture(autouse=True)
+def _temporary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Where the PTX of what fails is kept."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+
 def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     assert main(["show", *arguments]) == 0
     return capsys.readouterr().out
@@ -100,6 +106,67 @@ def test_what_is_open_is_asked_for_in_the_terms_of_the_command_line(
         assert message in capsys.readouterr().err
     for name in ("D", "Y"):
         assert "global<bf16" in shown(capsys, str(file), "--const", "T=32", "--dtype", f"{name}=bf16")
+
+
+REFUSED = """\
+from tiledsl import Global, f32, grid, ptx, tile_kernel, threads
+from tiledsl.dims import N
+
+@tile_kernel
+def refused(X: Global[f32, N]):
+    i = grid(1) + threads(32)
+    X[i] = ptx.inline("frobnicate.f32 $0, $1;", f32, X[i])
+
+@tile_kernel
+def misaligned(X: Global[f32, N]):
+    i = grid(1) + threads(32)
+    X.store(i + 1, X.load(i, vec=8))
+
+@tile_kernel
+def unknown(X: Global[f32, N]):
+    X[0] = nothing
+"""
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stage", "expected"),
+    [
+        ("refused", "sass", "frobnicate.f32 %r"),
+        ("refused", "ptx", "frobnicate"),
+        ("refused", "llvm", 'asm "frobnicate'),
+        ("refused", "ir", "level(tile)"),
+        ("misaligned", "ptx", "tile.load"),
+        ("misaligned", "ir", "tile.load"),
+    ],
+)
+def test_what_there_is_of_a_kernel_that_does_not_compile(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, kernel: str, stage: str, expected: str
+) -> None:
+    """The stage asked for, or the last one before it; the error comes behind it."""
+    file = tmp_path / "refused.py"
+    file.write_text(REFUSED)
+    assert main(["show", f"{file}:{kernel}", "--stage", stage, "--no-source"]) == 1
+    printed = capsys.readouterr()
+    assert expected in printed.out
+    assert f"{file}:{7 if kernel == 'refused' else 12}:" in printed.err
+
+
+def test_no_stage_of_what_has_none(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "refused.py"
+    file.write_text(REFUSED)
+    assert main(["show", f"{file}:unknown"]) == 1
+    printed = capsys.readouterr()
+    assert not printed.out and "nothing" in printed.err
+
+
+def test_the_ptx_that_ptxas_refused_is_kept(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "refused.py"
+    file.write_text(REFUSED)
+    assert main(["show", f"{file}:refused"]) == 1
+    found = re.search(r"line (\d+) of the PTX: .*; the PTX is in (\S+)\n", capsys.readouterr().err)
+    assert found
+    kept = Path(found[2])
+    assert "frobnicate" in kept.read_text().splitlines()[int(found[1]) - 1]
 
 
 def test_colors_change_no_line() -> None:

@@ -15,7 +15,6 @@ from tiledsl.inspect import bench
 from tiledsl.inspect.contenders import Contender, read_roles
 
 if TYPE_CHECKING:
-    from tiledsl.compiled import Compiled
     from tiledsl.kernel import TileKernel
 
 __all__ = ["main"]
@@ -80,30 +79,35 @@ def _add_settings(command: argparse.ArgumentParser) -> None:
     command.add_argument("--dtype", action="append", default=[], metavar="A=f16", help="dtype of a generic tensor")
 
 
-def _compiled(arguments: argparse.Namespace) -> Compiled:
+def _asked(arguments: argparse.Namespace) -> tuple[TileKernel, dict[str, Any]]:
+    """The kernel, and what `compile` is told besides the target."""
     from tiledsl.inspect.loading import load_kernel, parse_consts, parse_dtypes
 
     file, _, name = arguments.kernel.partition(":")
     kernel = load_kernel(Path(file), name)
-    consts = parse_consts(kernel, arguments.const)
-    return kernel.compile(arch=arguments.arch, **consts, **parse_dtypes(kernel, arguments.dtype))
+    return kernel, {**parse_consts(kernel, arguments.const), **parse_dtypes(kernel, arguments.dtype)}
 
 
 def _explain(arguments: argparse.Namespace, rest: list[str]) -> int:
-    print(_compiled(arguments).explain(arguments.what))
+    kernel, settings = _asked(arguments)
+    print(kernel.compile(arguments.arch, **settings).explain(arguments.what))
     return 0
 
 
 def _show(arguments: argparse.Namespace, rest: list[str]) -> int:
-    from tiledsl.inspect.show import render, stage_text
+    from tiledsl.inspect.show import read_stage, render
 
     if arguments.after and arguments.stage != "ir":
         raise TileError(f"--after {arguments.after} goes with --stage ir, not with --stage {arguments.stage}")
-    text = stage_text(_compiled(arguments), arguments.stage, arguments.after)
+    kernel, settings = _asked(arguments)
+    stage, text, error = read_stage(kernel, arguments.arch, settings, arguments.stage, arguments.after)
     color = sys.stdout.isatty() and not arguments.no_color and "NO_COLOR" not in os.environ
-    for line in render(text, arguments.stage, color=color, source=not arguments.no_source):
+    for line in render(text, stage, color=color, source=not arguments.no_source):
         print(line)
-    return 0
+    if error is None:
+        return 0
+    print(error, file=sys.stderr)
+    return 1
 
 
 def _demo(arguments: argparse.Namespace, rest: list[str]) -> int:

@@ -13,8 +13,9 @@ A message says what was asked, what was expected, what was got, and how to fix i
 from __future__ import annotations
 
 import linecache
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 __all__ = [
@@ -124,7 +125,12 @@ class VerifyError(LocatedError):
 
 
 class AssemblerError(CompileError):
-    """ptxas refused the PTX, or made a remark that the design treats as an error."""
+    """ptxas refused the PTX, or made a remark that the design treats as an error.
+
+    `stages`: what was made until then, "llvm" and "ptx". The message names a file with the PTX.
+    """
+
+    stages: Mapping[str, str] = MappingProxyType({})
 
 
 class KernelArgumentError(TileError):

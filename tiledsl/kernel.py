@@ -18,7 +18,7 @@ from tiledsl.function import ByReference, TileFunction, tile_function
 from tiledsl.ir.types import DTYPES, INDEX, DType
 from tiledsl.measure import Timing, Verification
 from tiledsl.runtime.dispatch import EMULATED_ARCH, Dispatcher
-from tiledsl.signature import GlobalParam, Signature
+from tiledsl.signature import GlobalParam, Signature, Specialization
 from tiledsl.specialize import argument_error, assumed, check_consts
 
 if TYPE_CHECKING:
@@ -89,10 +89,15 @@ class TileKernel(ByReference):
         arch: a target, by default that of the GPU here, else sm_90a. settings: consts, and the dtypes
         of a generic kernel by type variable (``T=f16``) or by tensor (``A=f16``).
         """
-        dtypes = {name: settings.pop(name) for name in self._dtype_names() & settings.keys()}
-        consts = check_consts(self.signature, settings)
-        spec = assumed(self.signature, self._variables(dtypes), consts)
-        return self.program.compiled(spec, arch or self.signature.arch or self._gpu_arch() or EMULATED_ARCH)
+        return self.program.compiled(*self.specialized(arch, settings))
+
+    def specialized(self, arch: str | None, settings: Mapping[str, Any]) -> tuple[Specialization, str]:
+        """What `compile` builds for these settings, and the target."""
+        names = self._dtype_names()
+        consts = check_consts(self.signature, {name: value for name, value in settings.items() if name not in names})
+        dtypes = self._variables({name: value for name, value in settings.items() if name in names})
+        spec = assumed(self.signature, dtypes, consts)
+        return spec, arch or self.signature.arch or self._gpu_arch() or EMULATED_ARCH
 
     def explain(self, what: str, arch: str | None = None, **settings: Any) -> Report:
         """``compile(arch, **settings).explain(what)``: "banks" for shared memory, ...; print it."""

@@ -7,7 +7,9 @@ from typing import Callable
 from tiledsl.backends.protocol import Binary, Resources
 from tiledsl.backends.ptx.disassemble import sass_text  # here: a later import would rebind `disassemble` below
 from tiledsl.backends.ptx.targets import TARGETS, Target
+from tiledsl.errors import AssemblerError
 from tiledsl.ir.core import Kernel
+from tiledsl.ir.ops import debug
 
 __all__ = ["TARGETS", "Target", "build", "disassemble"]
 
@@ -23,8 +25,13 @@ def build(kernel: Kernel, target: Target, *, meanwhile: Callable[[], None] = lam
     from tiledsl.backends.ptx.codegen import emit_ptx
 
     llvm, ptx = emit_ptx(kernel, target)
-    stack, level = _may_have_stack(kernel), kernel.assembler_level
-    assembled = assemble(ptx, target, name=kernel.name, may_have_stack=stack, level=level, meanwhile=meanwhile)
+    stack = any(isinstance(op, debug.Print) for op in kernel.walk())
+    level = kernel.assembler_level
+    try:
+        assembled = assemble(ptx, target, name=kernel.name, may_have_stack=stack, level=level, meanwhile=meanwhile)
+    except AssemblerError as error:
+        error.stages = {"llvm": llvm, "ptx": ptx}
+        raise
     use = assembled.usage
     held = target.occupancy(registers=use.registers, shared=kernel.shared_bytes, threads=kernel.thread_count)
     resources = Resources(
@@ -40,12 +47,6 @@ def build(kernel: Kernel, target: Target, *, meanwhile: Callable[[], None] = lam
         assembler_level=level,
     )
     return Binary(kernel.name, target.name, llvm, assembled.ptx, assembled.cubin, resources)
-
-
-def _may_have_stack(kernel: Kernel) -> bool:
-    from tiledsl.backends.ptx.debug_rules import NEEDS_STACK
-
-    return any(isinstance(op, NEEDS_STACK) for op in kernel.walk())
 
 
 def disassemble(cubin: bytes) -> str:

@@ -17,7 +17,7 @@ from typing import Callable
 from tiledsl.backends.ptx.ptx_lines import PtxLines
 from tiledsl.backends.ptx.targets import Target
 from tiledsl.backends.ptx.tools import PTXAS, tool_versions
-from tiledsl.errors import UNKNOWN_LOC, AssemblerError, Loc
+from tiledsl.errors import AssemblerError, Loc
 
 __all__ = ["Assembled", "Usage", "assemble", "parse_usage", "tool_versions"]
 
@@ -27,7 +27,8 @@ NEWER_PTX = re.compile(r"requires PTX ISA \.version (\d+)\.(\d+) or later")
 REMARK = re.compile(r"^.*(?:Potential Performance Loss|injected by compiler).*$", re.MULTILINE | re.IGNORECASE)
 ACCUMULATORS = "see the remark; wgmma accumulators must stay untouched between fence and wait"
 REGISTERS = "give the role that multiplies more registers=, or its accumulator fewer elements a thread"
-LINE = re.compile(r", line (\d+)")
+LINE = re.compile(r"(?:,| in) line (\d+)")
+"""A remark names a function and a line of it, or a line alone."""
 VERSION = re.compile(r"^\.version (\d+)\.(\d+)", re.MULTILINE)
 LARGE_PAGES = "glibc.malloc.hugetlb=1"
 TIMEOUT = 300
@@ -64,7 +65,7 @@ def assemble(
 ) -> Assembled:
     """Assemble the one entry `name`, optimising as `level` says. `meanwhile` is called once, while ptxas runs.
 
-    Raises AssemblerError at the Python line, or ToolNotFoundError.
+    Raises AssemblerError at the Python line, with the file that keeps the PTX, or ToolNotFoundError.
     """
     code, output, cubin = _run(ptx, target, level, meanwhile)
     newer = [(int(major), int(minor)) for major, minor in NEWER_PTX.findall(output)]
@@ -74,21 +75,25 @@ def assemble(
         code, output, cubin = _run(ptx, target, level, lambda: None)
     lines = PtxLines(ptx)
     if code:
-        raise _refusal(output, lines, target)
+        raise _refusal(output, lines, target, name)
     remark = REMARK.search(output)
     if remark:
         text = remark.group(0).strip()
-        raise AssemblerError(
+        raise _failed(
             f"ptxas made a remark that means a slow or altered kernel: {text}",
             _location(text, lines),
             REGISTERS if "setmaxnreg" in text else ACCUMULATORS,
+            lines,
+            name,
         )
     usage = parse_usage(output, name)
     if usage.stack and not usage.spill_stores and not may_have_stack:  # spills have their own place in Resources
-        raise AssemblerError(
+        raise _failed(
             f"kernel {name} has a stack frame of {usage.stack} bytes a thread",
             lines.first(),
             "index fragments with compile-time values only, and keep inline PTX free of local memory",
+            lines,
+            name,
         )
     return Assembled(cubin, ptx, usage)
 
@@ -143,20 +148,30 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "GLIBC_TUNABLES": LARGE_PAGES + (f":{given}" if given else "")}
 
 
-def _refusal(output: str, lines: PtxLines, target: Target) -> AssemblerError:
+def _failed(message: str, loc: Loc, fix: str, lines: PtxLines, name: str) -> AssemblerError:
+    """The error, which names the file where the PTX can be read."""
+    try:
+        handle, path = tempfile.mkstemp(prefix=f"tiledsl-{name}-", suffix=".ptx")
+    except OSError:  # no space, or no folder for it: the error itself is what matters
+        return AssemblerError(message, loc, fix)
+    with open(handle, "w") as file:
+        file.write("\n".join([*lines.lines, ""]))
+    return AssemblerError(f"{message}; the PTX is in {path}", loc, fix)
+
+
+def _refusal(output: str, lines: PtxLines, target: Target, name: str) -> AssemblerError:
     """The first error of ptxas, with the PTX line it is about, at the Python line of that."""
     found = ERROR.search(output)
     if found is None:
         fatal = FATAL.search(output)
         message = fatal.group(1) if fatal else output.strip()
-        return AssemblerError(f"ptxas refused the kernel for {target.name}: {message}", UNKNOWN_LOC)
+        fix = "give the kernel less to do, or compile for another target"
+        return _failed(f"ptxas refused the kernel for {target.name}: {message}", lines.first(), fix, lines, name)
     number, message = int(found.group(1)), found.group(2).strip()
     loc, text = lines.location(number), lines.text(number)
-    return AssemblerError(
-        f"ptxas refused {text!r} for {target.name}: {message}",
-        loc,
-        "correct the inline PTX on this line, or compile for a target that has the instruction",
-    )
+    message = f"ptxas refused {text!r} for {target.name}, line {number} of the PTX: {message}"
+    fix = "correct the inline PTX on this line, or compile for a target that has the instruction"
+    return _failed(message, loc, fix, lines, name)
 
 
 def _location(text: str, lines: PtxLines) -> Loc:

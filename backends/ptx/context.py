@@ -12,6 +12,7 @@ from tiledsl.backends.ptx.types import overload
 from tiledsl.backends.ptx.writer import Label, Writer
 from tiledsl.errors import UNKNOWN_LOC, Loc
 from tiledsl.ir.core import Block, Kernel, Op, Value
+from tiledsl.ir.ops import debug
 
 __all__ = ["RULES", "Lowering", "lowers"]
 
@@ -45,7 +46,8 @@ class Lowering:
     """One kernel on its way to LLVM IR. Rules emit through `b`.
 
     `shared`: the dynamic array that is all of the block's shared memory. `tensor_maps`: pointers to them, by number.
-    `strings`: constant texts. `rare`: whether what is lowered now is rarely run.
+    `strings`: constant texts. `assertions`: ops so far, whose number is their place. `rare`: whether what is lowered
+    now is rarely run.
     """
 
     def __init__(self, kernel: Kernel, target: Target, module: Any, function: Any, shared: Any) -> None:
@@ -55,6 +57,7 @@ class Lowering:
         self.values: dict[Value, Any] = {}
         self.tensor_maps: list[Any] = []
         self.strings: dict[bytes, Any] = {}
+        self.assertions: list[debug.Assert] = []
         self.rare = False
         self.debug = DebugInfo(kernel, module, function)
         self._at: Loc = UNKNOWN_LOC

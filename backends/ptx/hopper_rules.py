@@ -6,23 +6,36 @@ Inline PTX throughout: side effects keep the order that the IR has, and what lan
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
-from tiledsl.backends.ptx.context import Lowering, lowers
+from tiledsl.backends.ptx.context import Lowering, Rule, lowers
 from tiledsl.backends.ptx.llvm import ir
-from tiledsl.backends.ptx.targets import require_capability, require_exact
+from tiledsl.backends.ptx.targets import require_feature
 from tiledsl.backends.ptx.types import I1, I32, I64, VOID, integer, llvm_type, structure
 from tiledsl.ir.core import Op, Value
 from tiledsl.ir.ops import barriers, tma, wgmma
 
 __all__ = ["needs_ptx"]
 
-HOPPER = (9, 0)
-
 PTX_NAMES = {"i8": "s8", "i32": "s32"}
 """What wgmma calls dtypes whose name here is another."""
+
+WHAT = {
+    "mbarrier": "mbarriers that count bytes",
+    "tma": "tensor memory access",
+    "cluster": "clusters",
+    "elect": "elect.sync",
+    "griddepcontrol": "programmatic dependent launch",
+    "setmaxnreg": "setmaxnreg",
+    "wgmma": "wgmma",
+}
+"""What messages call the features."""
+
+OWN_PTX = 86
+"""From this PTX version on, TMA loads name the block's own memory. On sm_120a ptxas otherwise asks at run time whether
+it is that of another block, and calls a function for it."""
 
 HINTED_PTX = 74
 """The PTX version that brought createpolicy."""
@@ -31,6 +44,21 @@ HINTED_PTX = 74
 def needs_ptx(op: Op) -> int:
     """The PTX version (major * 10 + minor) that `op` needs beyond the target's own; 0 for all but cache hints."""
     return HINTED_PTX if isinstance(op, tma.MapLoad) and op.hint else 0
+
+
+def _lowers(feature: str, cls: type[Op]) -> Callable[[Rule], Rule]:
+    """As `lowers`, for an op of targets with `feature`: CompileError at its line for the others."""
+
+    def register(rule: Rule) -> Rule:
+        @lowers(cls)
+        def checked(lw: Lowering, op: Any) -> Sequence[Any]:  # pyright: ignore[reportUnusedFunction]
+            what = f"wgmma ({op.row})" if isinstance(op, wgmma.Instruction) else WHAT[feature]
+            require_feature(lw.target, feature, what, op.loc)
+            return rule(lw, op)
+
+        return rule
+
+    return register
 
 
 def _emit(lw: Lowering, text: str, kinds: str = "", *args: Any, result: Any = VOID, convergent: bool = False) -> Any:
@@ -42,14 +70,13 @@ def _emit(lw: Lowering, text: str, kinds: str = "", *args: Any, result: Any = VO
 # -- mbarriers and fences --------------------------------------------------------------------------
 
 
-@lowers(barriers.Init)
+@_lowers("mbarrier", barriers.Init)
 def lower_init(lw: Lowering, op: barriers.Init) -> Sequence[Any]:
-    require_capability(lw.target, HOPPER, "mbarriers that count bytes", op.loc)
     _emit(lw, f"mbarrier.init.shared::cta.b64 [$0], {op.count};", "r", lw.value(op.place[0]))
     return []
 
 
-@lowers(barriers.Arrive)
+@_lowers("mbarrier", barriers.Arrive)
 def lower_arrive(lw: Lowering, op: barriers.Arrive) -> Sequence[Any]:
     pointer = lw.value(op.place[0])
     if not op.cluster:
@@ -62,14 +89,14 @@ def lower_arrive(lw: Lowering, op: barriers.Arrive) -> Sequence[Any]:
     return []
 
 
-@lowers(barriers.ExpectTx)
+@_lowers("mbarrier", barriers.ExpectTx)
 def lower_expect_tx(lw: Lowering, op: barriers.ExpectTx) -> Sequence[Any]:
     text = f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], {op.bytes};"
     _emit(lw, text, "r", lw.value(op.place[0]))
     return []
 
 
-@lowers(barriers.Wait)
+@_lowers("mbarrier", barriers.Wait)
 def lower_wait(lw: Lowering, op: barriers.Wait) -> Sequence[Any]:
     """try_wait sleeps for a while by itself; the loop asks again."""
     text = (
@@ -80,13 +107,13 @@ def lower_wait(lw: Lowering, op: barriers.Wait) -> Sequence[Any]:
     return []
 
 
-@lowers(barriers.FenceInit)
+@_lowers("mbarrier", barriers.FenceInit)
 def lower_fence_init(lw: Lowering, op: barriers.FenceInit) -> Sequence[Any]:
     _emit(lw, "fence.mbarrier_init.release.cluster;")
     return []
 
 
-@lowers(barriers.FenceProxy)
+@_lowers("tma", barriers.FenceProxy)
 def lower_fence_proxy(lw: Lowering, op: barriers.FenceProxy) -> Sequence[Any]:
     _emit(lw, "fence.proxy.async.shared::cta;")
     return []
@@ -105,40 +132,38 @@ def lower_named_barrier(lw: Lowering, op: barriers.NamedBarrier) -> Sequence[Any
     return []
 
 
-@lowers(barriers.ClusterArrive)
+@_lowers("cluster", barriers.ClusterArrive)
 def lower_cluster_arrive(lw: Lowering, op: barriers.ClusterArrive) -> Sequence[Any]:
     _emit(lw, "barrier.cluster.arrive.release.aligned;", convergent=True)
     return []
 
 
-@lowers(barriers.ClusterWait)
+@_lowers("cluster", barriers.ClusterWait)
 def lower_cluster_wait(lw: Lowering, op: barriers.ClusterWait) -> Sequence[Any]:
     _emit(lw, "barrier.cluster.wait.acquire.aligned;", convergent=True)
     return []
 
 
-@lowers(barriers.ClusterRank)
+@_lowers("cluster", barriers.ClusterRank)
 def lower_cluster_rank(lw: Lowering, op: barriers.ClusterRank) -> Sequence[Any]:
     return [lw.intrinsic("llvm.nvvm.read.ptx.sreg.cluster.ctarank", I32)]
 
 
-@lowers(barriers.Elect)
+@_lowers("elect", barriers.Elect)
 def lower_elect(lw: Lowering, op: barriers.Elect) -> Sequence[Any]:
     text = "elect.sync _|$0, 0xffffffff;"
     return [_emit(lw, text, "=b", result=I1, convergent=True)]
 
 
-@lowers(barriers.SetMaxNReg)
+@_lowers("setmaxnreg", barriers.SetMaxNReg)
 def lower_setmaxnreg(lw: Lowering, op: barriers.SetMaxNReg) -> Sequence[Any]:
-    require_exact(lw.target, HOPPER, "setmaxnreg", op.loc)
     what = "inc" if op.increase else "dec"
     _emit(lw, f"setmaxnreg.{what}.sync.aligned.u32 {op.registers};", convergent=True)
     return []
 
 
-@lowers(barriers.GridDependency)
+@_lowers("griddepcontrol", barriers.GridDependency)
 def lower_grid_dependency(lw: Lowering, op: barriers.GridDependency) -> Sequence[Any]:
-    require_capability(lw.target, HOPPER, "programmatic dependent launch", op.loc)
     _emit(lw, "griddepcontrol.wait;" if op.wait else "griddepcontrol.launch_dependents;")
     return []
 
@@ -146,14 +171,16 @@ def lower_grid_dependency(lw: Lowering, op: barriers.GridDependency) -> Sequence
 # -- tensor memory access --------------------------------------------------------------------------
 
 
-@lowers(tma.MapLoad)
+@_lowers("tma", tma.MapLoad)
 def lower_map_load(lw: Lowering, op: tma.MapLoad) -> Sequence[Any]:
-    require_capability(lw.target, HOPPER, "tensor memory access", op.loc)
     kinds, args = ["r", "r", "l"], [*lw.operands([op.dst, op.mbarrier]), lw.tensor_maps[op.map]]
     box = _coordinates(lw, op.coordinates, kinds, args)
-    what = f"cp.async.bulk.tensor.{len(op.coordinates)}d.shared::cluster.global.mbarrier::complete_tx::bytes"
+    own = lw.target.ptx >= OWN_PTX and not op.multicast
+    space = "shared::cta" if own else "shared::cluster"
+    what = f"cp.async.bulk.tensor.{len(op.coordinates)}d.{space}.global.mbarrier::complete_tx::bytes"
     more = ""
     if op.multicast:
+        require_feature(lw.target, "multicast", "loads for several blocks of a cluster", op.loc)
         what, more = f"{what}.multicast::cluster", f", ${len(args)}"
         kinds, args = [*kinds, "h"], [*args, lw.value(op.operands[-1])]
     if op.hint:
@@ -163,9 +190,8 @@ def lower_map_load(lw: Lowering, op: tma.MapLoad) -> Sequence[Any]:
     return []
 
 
-@lowers(tma.MapStore)
+@_lowers("tma", tma.MapStore)
 def lower_map_store(lw: Lowering, op: tma.MapStore) -> Sequence[Any]:
-    require_capability(lw.target, HOPPER, "tensor memory access", op.loc)
     kinds, args = ["r", "l"], [lw.value(op.src), lw.tensor_maps[op.map]]
     box = _coordinates(lw, op.coordinates, kinds, args)
     what = f"cp.async.bulk.tensor.{len(op.coordinates)}d.global.shared::cta.bulk_group"
@@ -186,19 +212,19 @@ def _policy(lw: Lowering, hint: str) -> Any:
     return lw.asm(f"createpolicy.fractional.L2::{hint}.b64 $0, 1.0;", "=l", I64)
 
 
-@lowers(tma.MapPrefetch)
+@_lowers("tma", tma.MapPrefetch)
 def lower_map_prefetch(lw: Lowering, op: tma.MapPrefetch) -> Sequence[Any]:
     _emit(lw, "prefetch.tensormap [$0];", "l", lw.tensor_maps[op.map])
     return []
 
 
-@lowers(tma.BulkCommit)
+@_lowers("tma", tma.BulkCommit)
 def lower_bulk_commit(lw: Lowering, op: tma.BulkCommit) -> Sequence[Any]:
     _emit(lw, "cp.async.bulk.commit_group;")
     return []
 
 
-@lowers(tma.BulkWait)
+@_lowers("tma", tma.BulkWait)
 def lower_bulk_wait(lw: Lowering, op: tma.BulkWait) -> Sequence[Any]:
     _emit(lw, f"cp.async.bulk.wait_group{'.read' if op.read else ''} {op.pending};")
     return []
@@ -234,9 +260,8 @@ def lower_descriptor(lw: Lowering, op: wgmma.Descriptor) -> Sequence[Any]:
     return [b.or_(b.zext(low, I64), integer(bits >> 32 << 32, I64))]
 
 
-@lowers(wgmma.Instruction)
+@_lowers("wgmma", wgmma.Instruction)
 def lower_instruction(lw: Lowering, op: wgmma.Instruction) -> Sequence[Any]:
-    require_exact(lw.target, HOPPER, f"wgmma ({op.row})", op.loc)
     count = len(op.accumulators)
     text = _instruction(op, count)
     register = {"float": "f", "i32": "r"}[str(llvm_type(op.acc_types[0]))]

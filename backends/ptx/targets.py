@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tiledsl.arch import FEATURES
 from tiledsl.errors import CompileError, Loc
 from tiledsl.layout.banks import WARP
 
-__all__ = ["TARGETS", "Occupancy", "Target", "require_capability", "require_exact", "target_named"]
+__all__ = ["TARGETS", "Occupancy", "Target", "require_capability", "require_feature", "target_named"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +134,8 @@ def require_capability(target: Target, capability: tuple[int, int], what: str, l
     raise CompileError(f"{target.name} does not have {what}", loc, f"{fix}; {instead}" if instead else fix)
 
 
-def require_exact(target: Target, capability: tuple[int, int], what: str, loc: Loc) -> None:
-    """CompileError at `loc` if `target` is not the architecture-specific one of that compute capability."""
-    if target.capability == capability and target.exact:
-        return
-    have = next(t.name for t in TARGETS.values() if t.capability == capability and t.exact)
-    raise CompileError(f"{target.name} does not have {what}", loc, f"compile for {have}, the only target that has it")
+def require_feature(target: Target, feature: str, what: str, loc: Loc) -> None:
+    """CompileError at `loc` if `target` lacks `feature`, a row of `FEATURES`, which `what` needs."""
+    have = FEATURES[feature]
+    if target.name not in have:
+        raise CompileError(f"{target.name} does not have {what}", loc, f"compile for {' or '.join(have)}")

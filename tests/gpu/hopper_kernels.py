@@ -11,6 +11,7 @@ from tiledsl import (
     Layout,
     Ring,
     Scalar,
+    assert_,
     barrier,
     bf16,
     cdiv,
@@ -19,6 +20,8 @@ from tiledsl import (
     f32,
     fragment,
     grid,
+    i32,
+    index,
     load_matrix,
     mma,
     persistent,
@@ -183,3 +186,23 @@ def consumes(X: Global[f32, N], Y: Global[f32, N]):
     t = threads(128)
     ptx.griddepcontrol_wait()
     Y.put(b * 128 + t, X.get(b * 128 + t) + 1)
+
+
+@tile_kernel(arch="sm_90a")
+def asserting(A: Global[bf16, M, K], B: Global[bf16, N, K], C: Global[f32, M, N], end: i32):
+    """A product by a ring, whose math role checks each step."""
+    by, bx = grid(cdiv(M, 64), cdiv(N, 64))
+    m, n = tile(by, 64), tile(bx, 64)
+    ring = Ring(2, a=shared((64, 64), bf16, layout=swizzle_128b), b=shared((64, 64), bf16, layout=swizzle_128b))
+    with role("load", threads=1):
+        for k in tiles(K, 64):
+            with ring.fill() as s:
+                tma_load(A[m, k], s.a)
+                tma_load(B[n, k], s.b)
+    with role("math"):
+        acc = wgmma.accumulator((64, 64), f32)
+        for k in tiles(K, 64):
+            assert_(k.start < index(end), "k is below the end")
+            with ring.use(in_flight=1) as s:
+                acc = wgmma(s.a, s.b.T, acc)
+        store(acc.wait(), C[m, n])

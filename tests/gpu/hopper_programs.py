@@ -21,7 +21,7 @@ import plain_ring_programs as plain
 from programs import emulated, parity, raises, same_bits
 
 from tiledsl import row_major, swizzle_32b, swizzle_64b, swizzle_128b
-from tiledsl.errors import CompileErrors, KernelArgumentError
+from tiledsl.errors import CompileErrors, DeviceError, KernelArgumentError
 
 Array = Any
 
@@ -55,6 +55,18 @@ def _problem(m: int, n: int, depth: int, seed: int = 0) -> tuple[Array, Array, A
     random = np.random.default_rng(seed)
     A, B = (random.standard_normal((rows, depth), np.float32).astype(ml_dtypes.bfloat16) for rows in (m, n))
     return A, B, np.full((m, n), np.nan, ml_dtypes.bfloat16)
+
+
+# -- assertions ----------------------------------------------------------------------------------------------
+
+
+def an_assertion_with_wgmma() -> None:
+    """It holds and costs nothing; then it fails, and the error says where."""
+    A, B, _ = _problem(128, 192, 256)
+    C = np.zeros((128, 192), np.float32)
+    parity(h.asserting, A, B, C, 256)
+    text = "assertion failed: k is below the end; thread ("
+    raises(DeviceError, lambda: h.asserting(A, B, C, 192, device="gpu"), text, "assert_(k.start < index(end)")
 
 
 # -- tensor maps -------------------------------------------------------------------------------------------

@@ -331,7 +331,20 @@ def illegal_address_from_numpy() -> None:
 
 def a_failed_assertion() -> None:
     k.asserting(np.ones(32, np.float32), device="gpu")
-    raises(DeviceError, lambda: k.asserting(np.zeros(32, np.float32), device="gpu"), "asserting()")
+    X = np.ones(32, np.float32)
+    X[7] = 0
+    failed = "asserting(): assertion failed: X is positive; thread (7,) of block (0,)"
+    raises(DeviceError, lambda: k.asserting(X, device="gpu"), failed, 'assert_(X[t] > 0, "X is positive")')
+    raises(DeviceError, lambda: k.fill(X, 1.0, device="gpu"), failed)
+
+
+def a_failed_assertion_seen_late() -> None:
+    """A launch on arrays of torch returns at once; the next call into the driver says what happened."""
+    import torch
+
+    k.asserting(torch.zeros(32, device="cuda"))
+    raises(Exception, torch.cuda.synchronize)
+    raises(DeviceError, lambda: k.fill(np.ones(32, np.float32), 1.0, device="gpu"), "X is positive; thread")
 
 
 def out_of_memory() -> None:

@@ -1,4 +1,4 @@
-"""Merging of accesses to shared memory: what becomes one access, and each reason why something does not."""
+"""Merging of accesses to memory: what becomes one access, and each reason why something does not."""
 
 from __future__ import annotations
 
@@ -274,3 +274,88 @@ def test_only_layouts_that_fit_count(limit: int, vec: int) -> None:
     """A word of padding cures columns and rows of single elements; without room for it vectors are better."""
     body = "  %S = tile.shared_alloc : shared<f32, [32, 48]>\n" + COLUMN + loads("%0", "%1", "%2", "%3")
     assert left(body, limit) == ["store 1"] + [f"load {vec}"] * (4 // vec)
+
+
+# -- global memory ---------------------------------------------------------------------------------
+
+TENSORS = """kernel k(%X: global<f32, [M, N], unit=1, align=16>, %Y: global<f32, [M, N], unit=1, align=16>, %n: i32)
+  grid(1) threads(32) level(tile) index_bits(32) {
+  %t = gpu.thread_id {axis = 0} : index
+  %0 = arith.constant 0 : index
+  %1 = arith.constant 1 : index
+  %2 = arith.constant 2 : index
+  %3 = arith.constant 3 : index
+  %4 = arith.constant 4 : index
+  %m = arith.cast %n : index
+  %4t = arith.mul %t, %4 : index
+  %4t1 = arith.add %4t, %1 : index
+  %4t2 = arith.add %4t, %2 : index
+  %4t3 = arith.add %4t, %3 : index
+  %m1 = arith.add %m, %1 : index
+  %v = arith.constant 1.0 : f32
+  %z = arith.constant 0.0 : f32
+  %negative = arith.constant -0.0 : f32
+"""
+GATHERED = ", gathered = true"
+
+
+def of_tensors(body: str, head: str = TENSORS) -> list[str]:
+    made = parse_kernel(f"{head}{body}\n  control.return\n}}\n")
+    verify(made)
+    MergeAccesses(None).run(made)
+    verify(made)
+    return [f"{op.name.removeprefix('tile.')} {op.vec}" for op in made.walk() if isinstance(op, tile.Access)]
+
+
+def get(column: str, row: str = "%t", other: str = "%z", memory: str = "%X", more: str = GATHERED) -> str:
+    name = f"%g{next(NAMES)}_"
+    loaded = f"  {name} = tile.get {memory}, {row}, {column}, {other} {{vec = 1{more}}} : f32\n"
+    return f"{loaded}  {name}u = tile.pack {name} : fragment<f32, [1]>\n"
+
+
+def put(column: str, row: str = "%t", memory: str = "%X", more: str = GATHERED) -> str:
+    return f"  tile.put {memory}, {row}, {column}, %v {{vec = 1{more}}}\n"
+
+
+def test_gathered_elements_of_a_tensor_merge() -> None:
+    assert of_tensors(get("%4t") + get("%4t1") + get("%4t")) == ["get 2"]
+    assert of_tensors(get("%4t") + get("%4t1") + get("%4t2") + get("%4t3")) == ["get 4"]
+    assert of_tensors(put("%4t") + put("%4t1") + put("%4t2")) == ["put 2", "put 1"]
+    assert of_tensors(get("%0", "%m") + get("%1", "%m")) == ["get 2"]
+
+
+def test_only_what_is_proven_to_be_aligned_becomes_a_vector() -> None:
+    assert of_tensors(get("%m") + get("%m1") + get("%m")) == ["get 1", "get 1"]
+    assert of_tensors(get("%4t1") + get("%4t2")) == ["get 1", "get 1"]
+    assert of_tensors(get("%4t") + get("%4t1"), TENSORS.replace("align=16", "align=4")) == ["get 1", "get 1"]
+    assert of_tensors(get("%4t") + get("%4t1"), TENSORS.replace("unit=1", "unit=-1")) == ["get 1", "get 1"]
+    assert of_tensors(get("%4t") + get("%4t1"), TENSORS.replace("unit=1", "unit=0")) == ["get 1", "get 1"]
+
+
+def test_what_the_author_wrote_by_itself_keeps_its_width() -> None:
+    assert of_tensors(get("%4t", more="") + get("%4t1", more="")) == ["get 1", "get 1"]
+    assert of_tensors(put("%4t", more="") + put("%4t1", more="")) == ["put 1", "put 1"]
+    assert of_tensors(get("%4t", more="") + get("%4t", more="")) == ["get 1"]
+
+
+def test_what_stands_past_the_edge_counts() -> None:
+    assert of_tensors(get("%4t") + get("%4t1", other="%v")) == ["get 1", "get 1"]
+    assert of_tensors(get("%4t") + get("%4t", other="%negative")) == ["get 1", "get 1"]
+    assert of_tensors(get("%4t") + "  %zero = arith.constant 0.0 : f32\n" + get("%4t", other="%zero")) == ["get 1"]
+
+
+@pytest.mark.parametrize(
+    "between", [put("%m"), "  gpu.barrier\n", "  tile.store %X, %t, %m, %v\n"], ids=["put", "barrier", "store"]
+)
+def test_loads_of_a_tensor_stay_on_their_side_of_a_write(between: str) -> None:
+    assert [a for a in of_tensors(get("%4t") + between + get("%4t")) if "get" in a] == ["get 1", "get 1"]
+
+
+def test_stores_to_a_tensor_stay_on_their_side_of_a_read() -> None:
+    assert of_tensors(put("%4t") + get("%m") + put("%4t1")) == ["put 1", "get 1", "put 1"]
+    assert of_tensors(put("%4t") + put("%m", memory="%Y") + put("%4t1")) == ["put 1", "put 2"]
+
+
+def test_other_tensors_do_not_matter() -> None:
+    """Those that are written overlap no other."""
+    assert of_tensors(get("%4t") + put("%m", memory="%Y") + get("%4t1")) == ["get 2", "put 1"]

@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Binary", "Resources"]
+from tiledsl.errors import Loc, render_at
+
+if TYPE_CHECKING:
+    from tiledsl.ir.core import Kernel
+    from tiledsl.ir.ops import debug
+
+__all__ = ["ASSERTIONS", "FAILURE", "RECORD_BYTES", "Binary", "Resources", "describe_failure", "encode_assertions"]
+
+FAILURE, ASSERTIONS = "$failure", "$assertions"
+"""Variables of a module whose kernel asserts: the address where a failed assertion leaves its record (0 for nowhere),
+and what the numbers of such records mean."""
+
+RECORD_BYTES = 16
+"""Four words: the assertion's number, from 1 on; x, y, z of the thread, 10 bits each; x of the block; its y and z, 16
+bits each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,3 +60,29 @@ class Binary:
     ptx: str
     cubin: bytes
     resources: Resources
+
+
+def encode_assertions(kernel: Kernel, assertions: Iterable[debug.Assert]) -> bytes:
+    """The content of `ASSERTIONS`."""
+    sites = [[a.message, asdict(a.loc)] for a in assertions]
+    ranks = len(kernel.threads), len(kernel.grid)
+    return json.dumps({"kernel": kernel.name, "ranks": ranks, "sites": sites}).encode()
+
+
+def describe_failure(assertions: bytes, record: bytes) -> str:
+    """What happened, by a record that a failed assertion left; "" for one that none has written."""
+    number, thread, block, upper = (int.from_bytes(record[at : at + 4], "little") for at in range(0, RECORD_BYTES, 4))
+    if number == 0:
+        return ""
+    told = json.loads(assertions)
+    threads, blocks = told["ranks"]
+    text, place = told["sites"][number - 1]
+    at_thread = (thread & 0x3FF, thread >> 10 & 0x3FF, thread >> 20)[:threads]
+    at_block = (block, upper & 0xFFFF, upper >> 16)[:blocks]
+    message = f"assertion failed{f': {text}' if text else ''}; thread {at_thread} of block {at_block}"
+    return render_at(_loc(place), f"kernel {told['kernel']}(): {message}")
+
+
+def _loc(told: dict[str, Any]) -> Loc:
+    caller = told.pop("caller")
+    return Loc(**told, caller=_loc(caller) if caller else None)

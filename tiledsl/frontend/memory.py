@@ -122,7 +122,8 @@ def read_element(frame: Frame, node: ast.AST, container: Any, at: Any) -> Any:
             return subview(frame, node, container, at)
         if is_gather(at):
             found = gather(frame, node, container, at)
-            return found.fragment([frame.builder.value(tile.Load(found.base, *row)) for row in found.rows])
+            loads = [tile.Load(found.base, *row, gathered=True) for row in found.rows]
+            return found.fragment([frame.builder.value(load) for load in loads])
         memory, indices = located(frame, node, container, at)
         return frame.builder.value(tile.Load(memory, *indices))
     if isinstance(container, Value) and isinstance(container.type, FragmentType):
@@ -146,7 +147,7 @@ def write_element(frame: Frame, node: ast.AST, container: Value | View, at: Any,
     if is_gather(at):
         found = gather(frame, node, container, at)
         for row, element in zip(found.rows, found.values(binding, dtype, what), strict=True):
-            frame.builder.add(tile.Store(found.base, *row, element))
+            frame.builder.add(tile.Store(found.base, *row, element, gathered=True))
         return
     memory, indices = located(frame, node, container, at)
     frame.builder.add(tile.Store(memory, *indices, as_value(binding, dtype, frame, node, what)))

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import linecache
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tiledsl.compiled import Compiled
+from tiledsl.errors import AssemblerError, CompileError
 from tiledsl.inspect.source_lines import READERS, Source
 
-__all__ = ["highlight", "render", "stage_text"]
+if TYPE_CHECKING:
+    from tiledsl.ir.core import Kernel
+    from tiledsl.kernel import TileKernel
+
+__all__ = ["highlight", "read_stage", "render", "stage_text"]
 
 _WIDTH = 50
 """Columns for the Python source: two thirds of a kernel's lines fit whole."""
@@ -26,6 +32,41 @@ def stage_text(compiled: Compiled, stage: str, after: str | None = None) -> str:
         return compiled.ir(f"after:{after}" if after else "tile", locs=True)
     texts = {"llvm": lambda: compiled.llvm, "ptx": lambda: compiled.ptx, "sass": lambda: compiled.sass}
     return texts[stage]()
+
+
+def read_stage(
+    kernel: TileKernel, arch: str, settings: Mapping[str, Any], stage: str, after: str | None = None
+) -> tuple[str, str, CompileError | None]:
+    """(name, text, error) of the stage asked for; if `kernel` does not compile, of the last one up to it that there is.
+
+    Raises the error itself where there is none.
+    """
+    try:
+        return stage, stage_text(kernel.compile(arch, **settings), stage, after), None
+    except CompileError as error:
+        if isinstance(error, AssemblerError) and stage != "ir":
+            last = "ptx" if stage == "sass" else stage
+            return last, error.stages[last], error
+        texts = _ir(kernel, arch, settings)
+        if not texts:
+            raise
+        asked = f"after:{after}" if after else "tile" if stage == "ir" else "thread"
+        return "ir", texts.get(asked, [*texts.values()][-1]), error
+
+
+def _ir(kernel: TileKernel, arch: str, settings: Mapping[str, Any]) -> dict[str, str]:
+    """The IR with its lines, by stage, as far as it goes."""
+    from tiledsl.compiler import lower
+    from tiledsl.ir.printer import print_kernel
+
+    texts: dict[str, str] = {}
+
+    def observe(name: str, kernel: Kernel) -> None:
+        texts[name] = print_kernel(kernel, locs=True)
+
+    with suppress(CompileError):
+        lower(kernel.signature, *kernel.specialized(arch, settings), observe=observe)
+    return texts
 
 
 def render(text: str, stage: str, *, color: bool, source: bool = True) -> Iterator[str]:

@@ -9,5 +9,8 @@ __all__ = ["assert_"]
 
 
 def assert_(condition: boolean | bool, message: str = "") -> None:
-    """Stop the launch, with `message` and this line, if a thread finds `condition` false."""
+    """Stop the launch, with `message` and this line, if a thread finds `condition` false.
+
+    On a GPU threads go on behind it until they are stopped; a later call raises the error, and the context is lost.
+    """
     raise only_in_kernel("assert_()")

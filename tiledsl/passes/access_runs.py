@@ -1,8 +1,13 @@
-"""Runs: the loads, or the stores, of shared memory that one thread may as well make at one place.
+"""Runs: the loads, or the stores, of a tile or a tensor that one thread may as well make at one place.
 
-A run is of one block and one tile, to places that differ along the last axis only, by constants. Nothing between its
-first and its last access touches the same bytes in another way or synchronises, and no loop runs there, since it would
-keep in registers what was loaded before it. Loads may then stand where the first one stands, stores where the last.
+A run is of one block and one memory, to places that differ along its axis of stride 1 only, by constants. Nothing
+between its first and its last access touches the same bytes in another way or synchronises, and no loop runs there,
+since it would keep in registers what was loaded before it. Loads may then stand where the first one stands, stores
+where the last.
+
+Of tensors, the accesses of fragments of indices make runs, guarded ones with the same value past the edge. Other
+guarded loads of tensors do so where they read the same element; nothing else makes accesses to tensors wider than the
+author wrote them. Tensors that are written overlap no other one (the rule of BLAS, which the runtime checks).
 """
 
 from __future__ import annotations
@@ -11,8 +16,8 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 
 from tiledsl.ir.core import Block, Kernel, Op, Value
-from tiledsl.ir.ops import control, tile
-from tiledsl.ir.types import SharedType
+from tiledsl.ir.ops import arith, control, tile
+from tiledsl.ir.types import GlobalType, SharedType
 from tiledsl.layout.shared import Paneled, Swizzled
 from tiledsl.passes.divisibility import power_of_two_in
 from tiledsl.passes.sums import Sum, Sums
@@ -36,11 +41,12 @@ class Part:
 class Run:
     """`accesses` in program order, each with its offset in elements, counted from a place that they share.
 
-    aligned: vectors of so many elements are aligned where their offset is a multiple of it.
+    axis: along which they lie. aligned: vectors of so many elements are aligned where their offset is a multiple of it.
     """
 
     block: Block
-    alloc: tile.SharedAlloc
+    memory: Value
+    axis: int
     aligned: int
     accesses: list[tuple[int, tile.Access]] = field(default_factory=list[tuple[int, tile.Access]])
 
@@ -72,11 +78,11 @@ def access_runs(kernel: Kernel) -> list[Run]:
     return _Finder(kernel).runs
 
 
-_Growing = dict[tile.SharedAlloc, dict[Hashable, Run]]
+_Growing = dict[Value, dict[Hashable, Run]]
 
 
 class _Finder:
-    """`loads` and `stores`: the runs that may still grow where the walk is, by tile."""
+    """`loads` and `stores`: the runs that may still grow where the walk is, by tile or tensor."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.runs: list[Run] = []
@@ -99,26 +105,38 @@ class _Finder:
 
     def join(self, op: Op, block: Block) -> bool:
         """Add `op` to a run and close those that it ends, if it is an access that may have neighbours."""
-        alloc = op.memory.op if isinstance(op, tile.Load) or type(op) is tile.Store else None
-        if not isinstance(op, tile.Access) or not isinstance(alloc, tile.SharedAlloc):
+        kind = _kind(op)
+        if kind is None or not isinstance(op, tile.Access):
             return False
-        *rows, column = (self.sums.of(v) for v in op.indices)
-        offset, aligned = column.constant, self.aligned(alloc, rows, column)
-        is_load = isinstance(op, tile.Load)
+        memory, type_ = op.memory, op.memory_type
+        axis = type_.unit if isinstance(type_, GlobalType) and type_.unit >= 0 else type_.rank - 1
+        rows = [self.sums.of(v) for v in op.indices]
+        column = rows.pop(axis)
+        offset, aligned = column.constant, self.aligned(op, rows, column)
+        is_load = isinstance(op, (tile.Load, tile.Get))
         if aligned < op.vec or offset % op.vec or (is_load and not op.result.uses):
             return False
-        growing, key = self.loads if is_load else self.stores, (*rows, column.terms)
-        run = growing.get(alloc, {}).get(key)
+        growing, key = self.loads if is_load else self.stores, (kind, *rows, column.terms)
+        run = growing.get(memory, {}).get(key)
         self.close(op)
         if run is None:
-            run = Run(block, alloc, aligned)
+            run = Run(block, memory, axis, aligned)
             self.runs.append(run)
         run.accesses.append((offset, op))
-        growing.setdefault(alloc, {})[key] = run
+        growing.setdefault(memory, {})[key] = run
         return True
 
-    def aligned(self, alloc: tile.SharedAlloc, rows: list[Sum], column: Sum) -> int:
+    def aligned(self, op: tile.Access, rows: list[Sum], column: Sum) -> int:
         """How many elements are aligned together in these rows, at `column` but for its constant."""
+        type_, alloc = op.memory_type, op.memory.op
+        if isinstance(alloc, tile.SharedAlloc):
+            return self.aligned_in_tile(alloc, rows, column)
+        if not isinstance(type_, GlobalType) or type_.unit < 0 or not op.attrs["gathered"]:
+            return 1
+        known = min(MOST_BYTES, max(type_.align, type_.dtype.bytes)) // type_.dtype.bytes
+        return min(known, self.sums.divisor(Sum(column.terms, 0)))
+
+    def aligned_in_tile(self, alloc: tile.SharedAlloc, rows: list[Sum], column: Sum) -> int:
         dims, layout = alloc.type.dims, alloc.placement
         known = [MOST_BYTES // alloc.type.dtype.bytes, self.sums.divisor(Sum(column.terms, 0))]
         if isinstance(layout, (Swizzled, Paneled)):
@@ -133,15 +151,36 @@ class _Finder:
             self.stores.clear()
         if not op.effects & {"read", "write"}:
             return
-        tiles = [v for v in op.operands if isinstance(v.type, SharedType)]
+        memories = [v for v in op.operands if isinstance(v.type, (SharedType, GlobalType))]
         for growing in (self.loads, self.stores) if "write" in op.effects else (self.stores,):
-            for alloc in [a for a in growing if any(_overlap(a, v) for v in tiles)]:
-                del growing[alloc]
+            for memory in [m for m in growing if any(_overlap(m, v) for v in memories)]:
+                del growing[memory]
 
 
-def _overlap(alloc: tile.SharedAlloc, other: Value) -> bool:
-    """True if the two tiles may have bytes in common: one of them was allocated over others."""
-    return other.op is alloc or other.op is None or bool(alloc.operands or other.op.operands)
+def _kind(op: Op) -> Hashable | None:
+    """What accesses of one run have in common besides their place; None for what is in no run."""
+    if isinstance(op, (tile.Load, tile.Get, tile.Store)) and isinstance(op.memory.type, GlobalType):
+        if op.vec == 1 and (op.gathered or isinstance(op, tile.Get)):
+            return type(op), op.gathered, _past_the_edge(op)
+        return None
+    if isinstance(op, tile.Load) or (isinstance(op, tile.Store) and not isinstance(op, tile.Put)):
+        return type(op) if isinstance(op.memory.op, tile.SharedAlloc) else None
+    return None
+
+
+def _past_the_edge(op: tile.Access) -> Hashable:
+    """What a guarded load gives where it reads nothing, by its bits."""
+    if not isinstance(op, tile.Get):
+        return None
+    other = op.other.op
+    return (repr(other.value), op.other.type) if isinstance(other, arith.Constant) else op.other
+
+
+def _overlap(memory: Value, other: Value) -> bool:
+    """True if the two may have bytes in common: they are one, or tiles of which one was allocated over others."""
+    if memory is other or other.op is None:
+        return memory is other or isinstance(other.type, SharedType)
+    return isinstance(memory.type, SharedType) and bool((memory.op and memory.op.operands) or other.op.operands)
 
 
 def _stops(op: Op) -> bool:

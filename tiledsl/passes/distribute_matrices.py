@@ -23,7 +23,7 @@ from tiledsl.layout.banks import WARP
 from tiledsl.layout.fragments import WORD_BITS, FragmentLayout
 from tiledsl.passes.called import called, name_of
 from tiledsl.passes.constants import integer
-from tiledsl.passes.distribute_copies import may_leave
+from tiledsl.passes.distribute_copies import may_leave, never_split
 from tiledsl.passes.matrix_map import LANE_BITS, Field, Matrices, Run, lane_steps, matrices, runs, widths
 
 __all__ = ["write_convert", "write_coordinates", "write_load", "write_store"]
@@ -246,7 +246,7 @@ def _load_elements(op: matrix.Load, b: Builder) -> Value:
         if zero is None:
             value = b.value(tile.Load(side.memory, *at, vec=count))
         else:
-            value = b.value(tile.Get(side.memory, *at, zero, vec=count))
+            value = b.value(tile.Get(side.memory, *at, zero, vec=count, whole=count > 1 and never_split(side.memory)))
         for position, register in enumerate(part.registers):
             elements[register] = value if count == 1 else b.value(tile.Extract(value, at=(position,)))
     return b.value(tile.Pack(*(elements[r] for r in range(type_.size)), type=type_))
@@ -256,12 +256,16 @@ def _store_elements(op: matrix.Store, type_: FragmentType, b: Builder) -> None:
     side = op.side
     parts = _runs(op, side, type_, op.vec)
     places, count = _Places(op, type_, b), op.vec // type_.dtype.bytes
-    access = tile.Put if may_leave(side, type_.dims) else tile.Store
+    guarded = may_leave(side, type_.dims)
     for part in parts:
         values = [b.value(tile.Extract(op.fragment, at=(r,))) for r in part.registers]
         if count > 1:
             values = [b.value(tile.Pack(*values, type=FragmentType(type_.dtype, (count,))))]
-        b.add(access(side.memory, *_element_of(places, side, part), *values, vec=count))
+        at = _element_of(places, side, part)
+        if guarded:
+            b.add(tile.Put(side.memory, *at, *values, vec=count, whole=count > 1 and never_split(side.memory)))
+        else:
+            b.add(tile.Store(side.memory, *at, *values, vec=count))
 
 
 def _element_of(places: _Places, side: tile.Side, part: Run) -> list[Value]:

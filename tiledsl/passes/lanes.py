@@ -168,8 +168,7 @@ class Lanes:
             case control.For():
                 return self._after_loop(value, owner)
             case tile.Extract():
-                element = _packed(owner)
-                return None if element is None else self.of(element)
+                return None if owner.packed is None else self.of(owner.packed)
             case _:
                 return None
 
@@ -347,20 +346,8 @@ def _inputs(value: Value) -> list[Value]:
     """What to evaluate first: plain chains of ops may be longer than Python's stack."""
     op = value.op
     if isinstance(op, tile.Extract):
-        element = _packed(op)
-        return [] if element is None else [element]
+        return [] if op.packed is None else [op.packed]
     return op.operands if isinstance(op, (arith.Scalar, arith.Cast, arith.Select)) else []
-
-
-def _packed(op: tile.Extract) -> Value | None:
-    """The value that is taken out of a fragment again, such as one of the coordinates of a matrix fragment."""
-    pack = op.fragment.op
-    if not isinstance(pack, tile.Pack):
-        return None
-    number = 0
-    for i, extent in zip(op.at, pack.type.local, strict=True):
-        number = number * extent + i
-    return pack.operands[number if len(pack.operands) > 1 else 0]
 
 
 def _common(form: Form) -> int:

@@ -1,6 +1,7 @@
-"""Merge accesses: neighbouring accesses of a thread to shared memory become vectors, and equal loads one load.
+"""Merge accesses: neighbouring accesses of a thread become vectors, and equal loads one load.
 
-What merges: unguarded loads, or stores, of 2, 4, 8 or 16 neighbouring elements that make at most 16 bytes, are known
+What merges: unguarded loads, or stores, of shared memory, and guarded ones too of the tensors that fragments of indices
+name (see `access_runs`), of 2, 4, 8 or 16 neighbouring elements that make at most 16 bytes, are known
 to be aligned and may stand at one place (`access_runs`); the widest vectors first, and of nothing that the kernel
 does not ask for. LLVM's own vectorizer is off, so that after this what the IR says is what the machine does.
 
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Kernel, Op, Value
@@ -24,6 +25,7 @@ from tiledsl.ir.types import FragmentType
 from tiledsl.layout.shared import AUTO
 from tiledsl.passes.access_runs import MOST_BYTES, Part, Run, access_runs
 from tiledsl.passes.bank_conflicts import bank_report
+from tiledsl.passes.distribute_copies import never_split
 from tiledsl.passes.structure import replace_op
 
 __all__ = ["MergeAccesses"]
@@ -40,7 +42,7 @@ class MergeAccesses:
     name: ClassVar[str] = "merge-accesses"
 
     def run(self, kernel: Kernel) -> None:
-        if any(isinstance(op, tile.SharedAlloc) for op in kernel.walk()):
+        if any(isinstance(op, (tile.Load, tile.Get, tile.Store)) for op in kernel.walk()):
             runs = access_runs(kernel)
             _merge(runs, _Widths(kernel, runs, self.limit).chosen)
 
@@ -53,7 +55,7 @@ class _Widths:
         self.allocs = [op for op in kernel.walk() if isinstance(op, tile.SharedAlloc)]
         self.chosen = {a: _widest(a) for a in self.allocs if a.layout == AUTO}
         for alloc in self.chosen:
-            widths = [part.width for run in runs if run.alloc is alloc for part in run.parts()]
+            widths = [part.width for run in runs if run.memory.op is alloc for part in run.parts()]
             self.widen(alloc, max(widths, default=1))
 
     def widen(self, alloc: tile.SharedAlloc, width: int) -> None:
@@ -83,9 +85,10 @@ def _merge(runs: list[Run], most: Mapping[tile.SharedAlloc, int]) -> None:
     instead: dict[Op, list[Op]] = {}
     changed: dict[Block, None] = {}
     for run in runs:
-        for part in run.parts(most.get(run.alloc, MOST_BYTES)):
-            is_load = isinstance(part.accesses[0][1], tile.Load)
-            instead.update(_load(part) if is_load else _store(part))
+        alloc = run.memory.op
+        for part in run.parts(most.get(alloc, MOST_BYTES) if isinstance(alloc, tile.SharedAlloc) else MOST_BYTES):
+            is_load = isinstance(part.accesses[0][1], (tile.Load, tile.Get))
+            instead.update(_load(part, run.axis) if is_load else _store(part, run.axis))
             changed[run.block] = None
     for block in changed:
         ops, block.ops = block.ops, []
@@ -94,7 +97,7 @@ def _merge(runs: list[Run], most: Mapping[tile.SharedAlloc, int]) -> None:
                 block.append(new)
 
 
-def _load(part: Part) -> dict[Op, list[Op]]:
+def _load(part: Part, axis: int) -> dict[Op, list[Op]]:
     """What stands in place of each load: all at the first one."""
     offset, first = part.accesses[0]
     here = Block()
@@ -104,14 +107,16 @@ def _load(part: Part) -> dict[Op, list[Op]]:
     if first.vec == part.width:
         whole, others = here.append(first).results[0], part.accesses[1:]
     else:
-        whole = b.value(tile.Load(first.memory, *_indices(b, part, offset, first), vec=part.width))
+        others = [_repeated(b, first.other, part.width)] if isinstance(first, tile.Get) else []
+        indices = _indices(b, part, axis, offset, first)
+        whole = b.value(type(first)(first.memory, *indices, *others, **_attributes(first, part)))
         others = part.accesses
     for at, op in others:
         replace_op(op, [_slice(b, whole, at - part.first, op)])
     return instead
 
 
-def _store(part: Part) -> dict[Op, list[Op]]:
+def _store(part: Part, axis: int) -> dict[Op, list[Op]]:
     """What stands in place of each store: all at the last one. Of an element that is written twice the last value."""
     offset, last = part.accesses[-1]
     here = Block()
@@ -124,18 +129,29 @@ def _store(part: Part) -> dict[Op, list[Op]]:
     values = [elements[at] for at in sorted(elements)]
     vector = FragmentType(last.memory_type.dtype, (part.width,))
     whole = values[0] if part.width == 1 else b.value(tile.Pack(*values, type=vector))
-    b.add(tile.Store(last.memory, *_indices(b, part, offset, last), whole, vec=part.width))
+    b.add(type(last)(last.memory, *_indices(b, part, axis, offset, last), whole, **_attributes(last, part)))
     for _, op in part.accesses:
         replace_op(op, [])
     return {**{op: [] for _, op in part.accesses}, last: here.ops}
 
 
-def _indices(b: Builder, part: Part, offset: int, op: tile.Access) -> list[Value]:
-    """Those of the part's first element, from those of `op`, which is at `offset`."""
-    *rows, column = op.indices
+def _repeated(b: Builder, value: Value, width: int) -> Value:
+    return value if width == 1 else b.value(tile.Pack(value, type=FragmentType(value.dtype, (width,))))
+
+
+def _attributes(op: tile.Access, part: Part) -> dict[str, Any]:
+    """Those of `op`, as wide as the part. A guarded vector does not lie across the edge of a tensor of whole ones."""
+    whole = {"whole": part.width > 1 and never_split(op.memory)} if "whole" in op.attrs else {}
+    return {**op.attrs, **whole, "vec": part.width}
+
+
+def _indices(b: Builder, part: Part, axis: int, offset: int, op: tile.Access) -> list[Value]:
+    """Those of the part's first element, from those of `op`, which is at `offset` along `axis`."""
+    indices = list(op.indices)
     if offset != part.first:
-        column = b.scalar("add", column, b.constant(part.first - offset, column.dtype))
-    return [*rows, column]
+        index = indices[axis]
+        indices[axis] = b.scalar("add", index, b.constant(part.first - offset, index.dtype))
+    return indices
 
 
 def _slice(b: Builder, whole: Value, start: int, op: tile.Access) -> Value:

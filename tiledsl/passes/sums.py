@@ -10,7 +10,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from tiledsl.ir.core import Kernel, Op, Value
-from tiledsl.ir.ops import arith
+from tiledsl.ir.ops import arith, tile
 from tiledsl.ir.types import DType
 from tiledsl.passes.divisibility import Divisibility, power_of_two_in
 
@@ -69,6 +69,8 @@ class Sums:
         if isinstance(op, arith.Scalar):
             operands = [self.of(v) for v in op.operands]
             return _linear(op.fn.name, operands) or self._number((type(op), op.result.type, *operands), op.result)
+        if isinstance(op, tile.Extract) and op.packed is not None:
+            return self.of(op.packed)
         # With its type, since equal sums are equal values of one dtype only.
         keys = [(v.type, self.of(v)) if _is_integer(v) else v for v in op.operands]
         return self._number((type(op), *op.attrs.values(), *keys), op.result)

@@ -15,8 +15,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Generator
 
+from tiledsl.backends.protocol import FAILURE
 from tiledsl.errors import DeviceError
 from tiledsl.forks import in_child
+from tiledsl.runtime.assertions import Assertions
 
 if TYPE_CHECKING:
     from tiledsl.backends.ptx.targets import Target
@@ -57,6 +59,9 @@ class Device:
 
 
 class Driver:
+    assertions = Assertions()
+    """Of all modules: memory that a failed one writes to is the process's."""
+
     def __init__(self) -> None:
         self.cu = _load_bindings()
         self.devices = self._find_devices()
@@ -99,6 +104,10 @@ class Driver:
 
     def _lose(self, code: int) -> DeviceError:
         first = not self.lost
+        failed = self.assertions.failed()
+        if failed:
+            self.lost = failed
+            return DeviceError(f"{failed}\n  fix: start a new process: the GPU cannot be used any more by this one")
         if first:
             kernel = f"kernel {self.last_kernel}()" if self.last_kernel else "a kernel"
             self.lost = f"{kernel} {STICKY[code]}"
@@ -222,6 +231,8 @@ class Driver:
             raise DeviceError(f"{message}\n  fix: update the NVIDIA driver, or compile for another target")
         module = self.check(result, f"loading {name}()")
         function = self.check(cu.cuModuleGetFunction(module, name.encode()), f"finding {name} in its code")
+        if FAILURE.encode() in cubin:
+            self.assertions.watch(self, module, name)
         limit = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         if shared > 48 * 1024:  # what a block gets without asking (CUDA C programming guide, shared memory)
             self.check(

@@ -12,7 +12,7 @@ from tiledsl.frontend.bindings import Range, Ranges, contains_value, describe
 from tiledsl.frontend.calls import Call, intrinsic
 from tiledsl.frontend.fragments import MAX_THREADS
 from tiledsl.frontend.hopper import Processors
-from tiledsl.frontend.intrinsics.barriers import needs_hopper
+from tiledsl.frontend.intrinsics.barriers import needs
 from tiledsl.ir.core import Value
 from tiledsl.ir.expr import FUNCTIONS, BinExpr, ConstExpr, Expr, NameExpr
 from tiledsl.ir.ops import arith, gpu, tile
@@ -93,7 +93,7 @@ def _cluster(call: Call, grid: tuple[Expr, ...]) -> tuple[int, int, int]:
             message = f"clusters of {size} blocks along {'xyz'[axis]} in a grid of {blocks}, which that does not divide"
             raise call.error(message, f"round the grid up: cdiv({blocks}, {size}) * {size}")
     if prod(sizes) > 1:
-        needs_hopper(call, "a cluster")
+        needs(call, "cluster", "a cluster")
     x, y, z = (*sizes, 1, 1, 1)[:3]
     return x, y, z
 

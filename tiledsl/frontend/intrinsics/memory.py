@@ -115,8 +115,8 @@ def _gathered_get(call: Call, dtype: DType) -> Value:
         raise call.error("get() with vec= and fragments of indices, which name single elements", fix)
     found = gather(call.frame, call.node, call["self"], call["index"])
     others = found.values(_zero_of(call["other"], dtype), dtype, "other")
-    pairs = zip(found.rows, others, strict=True)
-    return found.fragment([call.builder.value(tile.Get(found.base, *row, other)) for row, other in pairs])
+    loads = [tile.Get(found.base, *row, other, gathered=True) for row, other in zip(found.rows, others, strict=True)]
+    return found.fragment([call.builder.value(load) for load in loads])
 
 
 def _zero_of(other: Any, dtype: DType) -> Any:
@@ -179,7 +179,7 @@ def _store(call: Call, op: type[tile.Store], name: str, what: str) -> None:
     if is_gather(call[name][:-1]):
         found, elements = _scattered(call, name, what, dtype)
         for row, element in zip(found.rows, elements, strict=True):
-            call.builder.add(op(found.base, *row, element))
+            call.builder.add(op(found.base, *row, element, gathered=True))
         return
     memory, at, value = _split(call, name, what)
     if is_distributed(value):

@@ -13,7 +13,7 @@ from tiledsl.frontend.bindings import describe
 from tiledsl.frontend.calls import Call, intrinsic
 from tiledsl.frontend.frame import Frame, Unit
 from tiledsl.frontend.hopper import RingObject
-from tiledsl.frontend.intrinsics.barriers import compile_time_int, needs_hopper
+from tiledsl.frontend.intrinsics.barriers import compile_time_int, needs
 from tiledsl.frontend.intrinsics.ring_releases import finish_releases
 from tiledsl.frontend.intrinsics.roles import if_, leads
 from tiledsl.ir.builder import Builder
@@ -30,7 +30,7 @@ MAX_STAGES = 32
 @intrinsic(lang.Ring)
 def _ring(call: Call) -> RingObject:
     what, builder, state = "Ring()", call.builder, call.frame.unit.hopper
-    needs_hopper(call, what)
+    needs(call, "tma", what)
     if not call.frame.at_top_level:
         raise call.error(f"{what} under a run-time condition, in a loop or in a role", "make it before the roles")
     stages = compile_time_int(call, "stages", what, 1, MAX_STAGES)

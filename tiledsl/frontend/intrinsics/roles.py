@@ -13,7 +13,7 @@ from tiledsl.frontend.bindings import POISON, Region, Unusable, describe, is_pla
 from tiledsl.frontend.calls import Call, intrinsic
 from tiledsl.frontend.frame import Frame, Unit
 from tiledsl.frontend.hopper import WARPGROUP, RoleObject
-from tiledsl.frontend.intrinsics.barriers import compile_time_int, needs_hopper
+from tiledsl.frontend.intrinsics.barriers import compile_time_int, needs
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Value
 from tiledsl.ir.ops import barriers, control, gpu, tma
@@ -124,7 +124,7 @@ def _check_place(call: Call, role: RoleObject) -> None:
 @intrinsic(lang.role)
 def _role(call: Call) -> Region:
     what = "role()"
-    needs_hopper(call, what)
+    needs(call, "mbarrier", what)
     state, name = call.frame.unit.hopper, call["name"]
     if not isinstance(name, str) or not name:
         raise call.error(f"the name of a role is a string, got {describe(name)}", 'role("load", ...)')
@@ -148,6 +148,7 @@ def _registers(call: Call, what: str) -> int:
         return 0
     fix = "a multiple of 8; 24 to 40 for a role that only loads, up to 240 for one that multiplies"
     value = compile_time_int(call, "registers", what, 24, MAX_ROLE_REGISTERS, fix)
+    needs(call, "setmaxnreg", f"{what} with registers=")
     if value % 8:
         raise call.error(
             f"{what}: {value} registers, no multiple of 8", f"pass {value // 8 * 8} or {value // 8 * 8 + 8}"

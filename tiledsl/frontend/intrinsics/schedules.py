@@ -13,7 +13,7 @@ from tiledsl.frontend.bindings import LanguageObject, Range, Ranges, describe
 from tiledsl.frontend.calls import Call, intrinsic
 from tiledsl.frontend.frame import Frame, Unit
 from tiledsl.frontend.hopper import ClusterShape, RingObject
-from tiledsl.frontend.intrinsics.barriers import compile_time_int, needs_hopper
+from tiledsl.frontend.intrinsics.barriers import compile_time_int, needs
 from tiledsl.frontend.intrinsics.launch import host_expression
 from tiledsl.frontend.intrinsics.rings import skip_slots
 from tiledsl.ir.core import Block, Value
@@ -178,7 +178,7 @@ def _persistent(call: Call) -> ScheduleObject:
         raise call.error(f"{what} after Ring()", "write it first: rings are initialised for the whole cluster")
     blocks = shape.m * shape.n
     if blocks > 1:
-        needs_hopper(call, "a cluster")
+        needs(call, "cluster", "a cluster")
     schedule.persistent, schedule.cluster = True, ClusterShape(shape.m, shape.n)
     if blocks > 1:
         rank = builder.value(barriers.ClusterRank())

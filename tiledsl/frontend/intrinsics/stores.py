@@ -9,7 +9,7 @@ from tiledsl import lang
 from tiledsl.frontend.bindings import View, describe, is_place
 from tiledsl.frontend.calls import Call, intrinsic
 from tiledsl.frontend.fragments import is_distributed
-from tiledsl.frontend.intrinsics.barriers import needs_hopper
+from tiledsl.frontend.intrinsics.barriers import needs
 from tiledsl.frontend.intrinsics.roles import group_barrier, if_, leads
 from tiledsl.frontend.intrinsics.tiles import copied_views
 from tiledsl.frontend.intrinsics.tma import Box, box_of, refuse_many_threads
@@ -29,7 +29,7 @@ INSTRUCTION_COLUMNS = 8
 @intrinsic(lang.store_tma)
 def _store_tma(call: Call) -> None:
     what = "store_tma()"
-    needs_hopper(call, what)
+    needs(call, "tma", what)
     src = call["src"]
     if is_distributed(src):
         _in_chunks(call, what, src)

@@ -8,7 +8,7 @@ from tiledsl import lang
 from tiledsl.frontend.bindings import View, describe
 from tiledsl.frontend.calls import Call, intrinsic
 from tiledsl.frontend.hopper import ClusterShape
-from tiledsl.frontend.intrinsics.barriers import compile_time_int, mbarrier_place, needs_hopper
+from tiledsl.frontend.intrinsics.barriers import compile_time_int, mbarrier_place, needs
 from tiledsl.frontend.intrinsics.tiles import copied_views
 from tiledsl.frontend.views import base_origin, memory_name, memory_type
 from tiledsl.ir.core import Value
@@ -123,7 +123,7 @@ def refuse_many_threads(call: Call, what: str) -> None:
 @intrinsic(lang.tma_load)
 def _tma_load(call: Call) -> None:
     what = "tma_load()"
-    needs_hopper(call, what)
+    needs(call, "tma", what)
     src, dst = copied_views(call, what)
     box = box_of(call, what, src, dst)
     hint = call["hint"]
@@ -171,6 +171,7 @@ def _multicast(call: Call, what: str, src: View, box: Box) -> Value | None:
     count = cluster.along(axis)
     if count == 1:
         return None
+    needs(call, "multicast", f"{what} with multicast={axis!r}")
     if any(isinstance(i, Value) and i in state.varies[axis] for i in src.origin):
         other = "n" if axis == "m" else "m"
         message = f"{what} with multicast={axis!r} of a part of {memory_name(src)} that differs along {axis}"
@@ -213,13 +214,13 @@ def _mask(call: Call, cluster: ClusterShape, axis: str) -> Value:
 
 @intrinsic(lang.tma_commit)
 def _commit(call: Call) -> None:
-    needs_hopper(call, "tma_commit()")
+    needs(call, "tma", "tma_commit()")
     call.builder.add(tma.BulkCommit())
 
 
 @intrinsic(lang.tma_wait)
 def _wait(call: Call) -> None:
-    needs_hopper(call, "tma_wait()")
+    needs(call, "tma", "tma_wait()")
     pending = compile_time_int(call, "pending", "tma_wait()", 0, 63, "how many of the last groups may be on their way")
     if not isinstance(call["read"], bool):
         raise call.error(f"read= is True or False, got {describe(call['read'])}")
@@ -228,7 +229,7 @@ def _wait(call: Call) -> None:
 
 @intrinsic(lang.tma_prefetch)
 def _prefetch(call: Call) -> None:
-    needs_hopper(call, "tma_prefetch()")
+    needs(call, "tma", "tma_prefetch()")
     tensor = call["tensor"]
     if not isinstance(tensor, Value) or not isinstance(tensor.type, GlobalType):
         raise call.error(f"tma_prefetch() takes a Global, got {describe(tensor)}", "pass the tensor itself: A")

@@ -9,7 +9,7 @@ from tiledsl.frontend.bindings import Pending, View, describe, is_place
 from tiledsl.frontend.calls import Call, intrinsic
 from tiledsl.frontend.fragments import distributed, is_distributed
 from tiledsl.frontend.hopper import WARPGROUP
-from tiledsl.frontend.intrinsics.barriers import needs_hopper
+from tiledsl.frontend.intrinsics.barriers import needs
 from tiledsl.frontend.intrinsics.ring_regions import commit_products, release_all
 from tiledsl.frontend.views import as_view, base_origin, memory_name, memory_type
 from tiledsl.ir.core import Block, Value
@@ -32,7 +32,7 @@ OPERANDS = ("swizzle_128b", "swizzle_64b", "swizzle_32b")
 @intrinsic(Wgmma.accumulator)
 def _accumulator(call: Call) -> Pending:
     what = "wgmma.accumulator()"
-    needs_hopper(call, what)
+    needs(call, "wgmma", what)
     dtype, shape = ir_dtype(call["dtype"]), call["shape"]
     known = tuple(dict.fromkeys(row.acc for row in WGMMA))
     if dtype is None or dtype.name not in known:
@@ -92,7 +92,7 @@ def _warpgroups(call: Call, what: str) -> int:
 @intrinsic(lang.wgmma)
 def _wgmma(call: Call) -> Pending:
     what = "wgmma()"
-    needs_hopper(call, what)
+    needs(call, "wgmma", what)
     acc: Any = call["acc"]
     if not isinstance(acc, Pending):
         fix = "acc = wgmma.accumulator((BM, BN), f32)"

@@ -152,10 +152,15 @@ class Access(Op):
 
 
 class Load(Access):
-    """``A[i, j]``. Out of bounds is an error of the kernel (found on the emulator)."""
+    """``A[i, j]``. Out of bounds is an error of the kernel (found on the emulator).
+
+    gathered: one of the accesses of fragments of indices, whose neighbours in global memory it may be merged with. For
+    other accesses to global memory, their width is what the author wrote.
+    """
 
     name = "tile.load"
     effects = frozenset({"read"})
+    gathered = attribute(bool, False)
 
     def infer(self) -> Sequence[Type]:
         return (self.value_type,)
@@ -164,13 +169,15 @@ class Load(Access):
 class Get(Access):
     """``A.get(i, j, other=x)``: like `Load`, but elements out of bounds are `other`'s, unread.
 
-    whole: the extent is known to be a multiple of `vec`, so that no vector lies across the edge.
+    whole: the extent is known to be a multiple of `vec`, so that no vector lies across the edge. gathered: as for
+    `Load`.
     """
 
     name = "tile.get"
     effects = frozenset({"read"})
     extra = 1
     whole = attribute(bool, False)
+    gathered = attribute(bool, False)
 
     @property
     def other(self) -> Value:
@@ -181,11 +188,12 @@ class Get(Access):
 
 
 class Store(Access):
-    """``A[i, j] = v``."""
+    """``A[i, j] = v``. gathered: as for `Load`."""
 
     name = "tile.store"
     effects = frozenset({"write"})
     extra = 1
+    gathered = attribute(bool, False)
 
     @property
     def value(self) -> Value:
@@ -363,6 +371,17 @@ class Extract(Op):
     level = "tile"
     at = attribute[tuple[int, ...]](tuple)
     fragment = operand(0)
+
+    @property
+    def packed(self) -> Value | None:
+        """The value that is taken out of a fragment again, such as one of the coordinates of a matrix fragment."""
+        pack = self.fragment.op
+        if not isinstance(pack, Pack):
+            return None
+        number = 0
+        for i, extent in zip(self.at, pack.type.local, strict=True):
+            number = number * extent + i
+        return pack.operands[number if len(pack.operands) > 1 else 0]
 
     def infer(self) -> Sequence[Type]:
         type_ = self.operands[0].type
