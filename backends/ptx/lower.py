@@ -23,9 +23,10 @@ from tiledsl.backends.ptx.targets import Target
 from tiledsl.backends.ptx.types import I8, VOID, global_variable, memory_type, pointer_to
 from tiledsl.errors import CompileError, Loc
 from tiledsl.ir.core import Kernel, Value
-from tiledsl.ir.ops import barriers, mem, tma
+from tiledsl.ir.ops import barriers
 from tiledsl.ir.tensor_maps import MAP_BYTES
 from tiledsl.ir.types import BOOL, DType, PtrType, Type
+from tiledsl.passes.written import WrittenMemory
 
 __all__ = ["TRIPLE", "lower_kernel", "read_only_pointers"]
 
@@ -146,21 +147,7 @@ def read_only_pointers(kernel: Kernel) -> set[Value]:
     (programmatic dependent launch) reads what that one still writes: it has none.
     """
     pointers = [a for a in kernel.body.args if isinstance(a.type, PtrType)]
-    ops = list(kernel.walk())
-    if any(isinstance(op, barriers.GridDependency) and op.wait for op in ops):
+    if any(isinstance(op, barriers.GridDependency) and op.wait for op in kernel.walk()):
         return set()
-    writes = [op for op in ops if isinstance(op, (mem.Store, mem.AtomicAdd))]
-    written = [_root(op.operands[0]) for op in writes]
-    if any(root is None for root in written):
-        return set()
-    by_map = {kernel.tensor_maps[op.map].tensor for op in ops if isinstance(op, tma.MapStore)}
-    return {p for p in pointers if p not in written and p.name not in by_map}
-
-
-def _root(pointer: Value) -> Value | None:
-    """The parameter or shared tile that an address was computed from; None if control flow chose it."""
-    while isinstance(pointer.op, mem.Offset):
-        pointer = pointer.op.base
-    if pointer.op is not None:
-        return pointer if isinstance(pointer.op, mem.SharedBase) else None
-    return pointer if getattr(pointer.owner, "parent", None).__class__ is Kernel else None
+    written = WrittenMemory(kernel)
+    return {p for p in pointers if not written.may_write(p)}
