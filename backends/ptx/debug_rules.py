@@ -11,10 +11,10 @@ from tiledsl.backends.ptx.context import Lowering, lowers
 from tiledsl.backends.ptx.llvm import ir
 from tiledsl.backends.ptx.types import I8, I32, I64, VOID, global_variable, integer, pointer_to, structure
 from tiledsl.errors import Loc
-from tiledsl.ir.ops import debug
+from tiledsl.ir.ops import debug, mem
 from tiledsl.ir.types import BOOL, F64, DType
 
-__all__ = ["NEEDS_STACK", "lower_assert", "lower_breakpoint", "lower_print"]
+__all__ = ["NEEDS_STACK", "lower_assert", "lower_nothing", "lower_print"]
 
 NEEDS_STACK = (debug.Print, debug.Assert)
 """Ops whose calls may bring a stack frame."""
@@ -98,6 +98,7 @@ def _call_assertfail(lw: Lowering, message: str, loc: Loc) -> None:
     lw.b.call(callee, [*arguments, integer(1, I64)], attrs=("noreturn",))
 
 
-@lowers(debug.Breakpoint)
-def lower_breakpoint(lw: Lowering, op: debug.Breakpoint) -> Sequence[Any]:
+@lowers(debug.Breakpoint, mem.Within)
+def lower_nothing(lw: Lowering, op: debug.Breakpoint | mem.Within) -> Sequence[Any]:
+    """What the emulator alone does."""
     return []

@@ -10,12 +10,14 @@ from numpy.typing import NDArray
 from tiledsl.backends.emulator.atomics import atomic_add
 from tiledsl.backends.emulator.cohort import Cohort
 from tiledsl.backends.emulator.memory import ADDRESS_BITS, SharedTile, Span, load, name_threads, store
+from tiledsl.backends.emulator.places import fail_outside
 from tiledsl.backends.emulator.rules import rule
 from tiledsl.errors import EmulatorError
 from tiledsl.ir.core import Block, Op, Value
 from tiledsl.ir.ops import mem
 from tiledsl.ir.semantics import numpy_dtype
 from tiledsl.ir.types import PtrType
+from tiledsl.layout.banks import WARP
 
 __all__ = ["span_of"]
 
@@ -46,6 +48,29 @@ def store_elements(c: Cohort, op: mem.Store, address: Any, *values: Any) -> None
 @rule(mem.AtomicAdd)
 def add_atomically(c: Cohort, op: mem.AtomicAdd, address: Any, value: Any) -> Any:
     return atomic_add(c, op, span_of(c, op, address), op.value.dtype, address, value)
+
+
+@rule(mem.Within)
+def within(c: Cohort, op: mem.Within, *operands: Any) -> None:
+    """Of lanes that a mask turns off indices may be anything."""
+    given = iter(operands[op.rank :])
+    extents = [int(next(given)) if extent < 0 else extent for extent in op.extents]
+    outside: Any = False
+    for axis in op.axes:
+        outside = outside | _beyond(np.asarray(operands[axis]), extents[axis] - op.counts[axis])
+    if not np.any(outside):
+        return
+    lanes = np.arange(WARP) < op.lanes
+    wrong = c.active() & outside & lanes
+    if wrong.any():
+        fail_outside(c, op, op.access, op.label, operands[: op.rank], extents, op.counts, wrong)
+
+
+def _beyond(index: NDArray[Any], last: int) -> Any:
+    """Where an index is not one of 0 ... `last`: as unsigned numbers, negative ones are beyond."""
+    if last < 0:
+        return True
+    return index.view(f"u{index.itemsize}") > last
 
 
 def span_of(c: Cohort, op: Op, address: Any, position: int = 0) -> Span:
