@@ -24,7 +24,7 @@ def _dim(x: Expander, op: tile.Dim) -> None:
 
 def _shared_alloc(x: Expander, op: tile.SharedAlloc) -> None:
     slot = x.layout.slots[op]
-    base = mem.SharedBase(dtype=op.type.dtype, offset=slot.offset, bytes=slot.bytes, label=op.result.name)
+    base = mem.SharedBase(dtype=op.type.dtype, offset=slot.offset, bytes=slot.bytes, label=x.layout.label(op))
     pointer = x.b.value(base)
     pointer.name = op.result.name
     dims, layout = op.type.dims, op.placement

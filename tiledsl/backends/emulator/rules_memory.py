@@ -14,12 +14,12 @@ from tiledsl.backends.emulator.places import fail_outside
 from tiledsl.backends.emulator.rules import rule
 from tiledsl.errors import EmulatorError
 from tiledsl.ir.core import Block, Op, Value
-from tiledsl.ir.ops import mem
+from tiledsl.ir.ops import mem, wgmma
 from tiledsl.ir.semantics import numpy_dtype
 from tiledsl.ir.types import PtrType
 from tiledsl.layout.banks import WARP
 
-__all__ = ["span_of"]
+__all__ = ["shared_bases", "span_of"]
 
 
 @rule(mem.SharedBase)
@@ -89,6 +89,14 @@ def span_of(c: Cohort, op: Op, address: Any, position: int = 0) -> Span:
             tile = SharedTile("shared memory", type_.dtype, 0, shared_bytes)
         return tile.span(c, dtype)
     return _global_span(c, op, pointer, np.asarray(address), dtype)
+
+
+def shared_bases(op: Op) -> list[mem.SharedBase]:
+    """The tiles that an op's pointers, or the descriptors of its operands, were derived from."""
+    makers = (value.op for value in op.operands)
+    pointers = [made.ptr if isinstance(made, wgmma.Descriptor) else made.results[0] for made in makers if made]
+    roots = (_root(pointer).op for pointer in pointers)
+    return [root for root in roots if isinstance(root, mem.SharedBase)]
 
 
 def _root(pointer: Value) -> Value:
