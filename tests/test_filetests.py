@@ -16,6 +16,7 @@ from tiledsl.ir.core import OPS, Kernel
 from tiledsl.ir.parser import parse_kernel
 from tiledsl.ir.printer import print_kernel
 from tiledsl.ir.verifier import verify
+from tiledsl.passes.expand import Expand
 from tiledsl.passes.manager import Pass, PassManager
 from tiledsl.passes.pipeline import pipeline, run_pipeline
 
@@ -25,6 +26,7 @@ SHARED_LIMIT = 232448
 """Bytes a block may have on sm_90a."""
 
 PASSES: dict[str, Pass] = {item.name: item for item in pipeline(shared_limit=SHARED_LIMIT, target="sm_90a")}
+PASSES["expand(bounds)"] = Expand(bounds=True)
 
 
 @pytest.mark.parametrize("test", TESTS, ids=lambda test: test.name)
@@ -41,7 +43,7 @@ def test_file(test: FileTest) -> None:
     for run in test.runs:
         check_run(test, kernel.clone(), run)
         if kernel.level == "tile":
-            check_run(test, run_pipeline(kernel.clone(), verify_each=True), run, tile=kernel)
+            check_run(test, run_pipeline(kernel.clone(), bounds=True, verify_each=True), run, tile=kernel)
     check_text(test, kernel)
 
 

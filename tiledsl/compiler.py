@@ -108,7 +108,7 @@ class Program:
 
     def lowered(self, spec: Specialization, arch: str) -> tuple[Kernel, frozenset[str]]:
         """The thread-level kernel that the emulator runs, and the tensors that it may write."""
-        return self._built(self._lowered, spec, arch, lambda _: lower(self.signature, spec, arch))
+        return self._built(self._lowered, spec, arch, lambda _: lower(self.signature, spec, arch, bounds=True))
 
     def _built(self, known: dict[Any, T], spec: Specialization, arch: str, build: Callable[[Meaning], T]) -> T:
         """What `build` makes of the kernel as it is now, once for each content."""
@@ -193,23 +193,24 @@ def _waits_for_grid(kernel: Kernel) -> bool:
 
 
 def lower(
-    signature: Signature, spec: Specialization, arch: str, *, observe: Observer | None = None
+    signature: Signature, spec: Specialization, arch: str, *, observe: Observer | None = None, bounds: bool = False
 ) -> tuple[Kernel, frozenset[str]]:
-    """The thread-level kernel and the tensors it writes. `observe` gets the IR at each stage, by name."""
+    """The thread-level kernel and the tensors it writes. `observe` gets the IR at each stage, by name. `bounds`: with
+    the checks of accesses that the emulator makes and a GPU does not."""
     with whole(), _COLLECTOR.off():
-        kernel, written, _ = _lower(signature, spec, arch, observe)
+        kernel, written, _ = _lower(signature, spec, arch, observe, bounds)
     return kernel, written
 
 
 def _lower(
-    signature: Signature, spec: Specialization, arch: str, observe: Observer | None
+    signature: Signature, spec: Specialization, arch: str, observe: Observer | None, bounds: bool = False
 ) -> tuple[Kernel, frozenset[str], dict[str, float]]:
     from tiledsl import frontend
     from tiledsl.backends.ptx.targets import target_named
     from tiledsl.passes.pipeline import run_pipeline
 
     started = time.perf_counter()
-    run = partial(run_pipeline, shared_limit=target_named(arch).shared_per_block, target=arch)
+    run = partial(run_pipeline, shared_limit=target_named(arch).shared_per_block, target=arch, bounds=bounds)
     kernel = frontend.build(signature, spec, arch)
     built = time.perf_counter()
     written = written_tensors(kernel)

@@ -16,10 +16,10 @@ from tiledsl.backends.ptx.context import Lowering, lowers
 from tiledsl.backends.ptx.llvm import ir
 from tiledsl.backends.ptx.types import I8, I32, I64, VOID, global_variable, integer, pointer_to, structure
 from tiledsl.errors import CompileError
-from tiledsl.ir.ops import debug, wgmma
+from tiledsl.ir.ops import debug, mem, wgmma
 from tiledsl.ir.types import BOOL, F64, DType
 
-__all__ = ["define_assertions", "lower_assert", "lower_breakpoint", "lower_print"]
+__all__ = ["define_assertions", "lower_assert", "lower_nothing", "lower_print"]
 
 GENERIC = pointer_to("generic")
 
@@ -120,6 +120,7 @@ def define_assertions(lw: Lowering) -> None:
     sites.initializer, sites.global_constant = ir.Constant(type_, bytearray(data)), True
 
 
-@lowers(debug.Breakpoint)
-def lower_breakpoint(lw: Lowering, op: debug.Breakpoint) -> Sequence[Any]:
+@lowers(debug.Breakpoint, mem.Within)
+def lower_nothing(lw: Lowering, op: debug.Breakpoint | mem.Within) -> Sequence[Any]:
+    """What the emulator alone does."""
     return []

@@ -24,9 +24,10 @@ from tiledsl.backends.ptx.targets import Target
 from tiledsl.backends.ptx.types import I8, VOID, global_variable, memory_type, pointer_to
 from tiledsl.errors import CompileError, Loc
 from tiledsl.ir.core import Kernel, Op, Value
-from tiledsl.ir.ops import barriers, gpu, mem, tma
+from tiledsl.ir.ops import barriers, gpu, mem
 from tiledsl.ir.tensor_maps import MAP_BYTES
 from tiledsl.ir.types import BOOL, DType, PtrType, Type
+from tiledsl.passes.written import WrittenMemory, memory_of
 
 __all__ = ["TRIPLE", "lower_kernel", "read_only_pointers"]
 
@@ -148,35 +149,14 @@ def read_only_pointers(kernel: Kernel) -> set[Value]:
     another tensor's. Tensors that are only read may overlap each other. A kernel that waits for others, which may
     write what it reads, has none (`_waits_for_others`).
     """
-    ops = list(kernel.walk())
-    if _waits_for_others(ops):
+    written = WrittenMemory(kernel)
+    if _waits_for_others(list(kernel.walk()), written):
         return set()
-    pointers = {a for a in kernel.body.args if isinstance(a.type, PtrType)}
-    for op in ops:
-        for pointer in _not_only_read(op):
-            root = _root(pointer)
-            if root is None:
-                return set()
-            pointers.discard(root)
-    by_map = {kernel.tensor_maps[op.map].tensor for op in ops if isinstance(op, tma.MapStore)}
-    return {p for p in pointers if p.name not in by_map}
+    pointers = [a for a in kernel.body.args if isinstance(a.type, PtrType)]
+    return {p for p in pointers if not written.may_write(p)}
 
 
-def _not_only_read(op: Op) -> Sequence[Value]:
-    """The addresses in global memory that `op` does more to than read them: those of all ops with effects that are not
-    known to make a plain load, or a copy from there."""
-    match op:
-        case mem.Load() | mem.CpAsync():
-            return ()
-        case _:
-            return [v for v in op.operands if op.effects and _is_global(v)]
-
-
-def _is_global(pointer: Value) -> bool:
-    return isinstance(pointer.type, PtrType) and pointer.type.space == "global"
-
-
-def _waits_for_others(ops: Sequence[Op]) -> bool:
+def _waits_for_others(ops: Sequence[Op], written: WrittenMemory) -> bool:
     """Does the kernel wait for other kernels, or for the host, that run at the same time?
 
     It does by programmatic dependent launch; with scope sys; and if it reads by atomic operations what it never
@@ -187,14 +167,9 @@ def _waits_for_others(ops: Sequence[Op]) -> bool:
         return True
     if any(op.reach == "sys" for op in (*atomics, *(o for o in ops if isinstance(o, gpu.Fence)))):
         return True
-    written = {_root(v) for op in ops if "write" in op.effects for v in _not_only_read(op)}
-    return any(_root(op.ptr) not in written for op in atomics if _is_global(op.ptr))
+    places = [memory_of(op.ptr) for op in atomics if _is_global(op.ptr)]
+    return any(place is None or not written.may_write(place) for place in places)
 
 
-def _root(pointer: Value) -> Value | None:
-    """The parameter or shared tile that an address was computed from; None if control flow chose it."""
-    while isinstance(pointer.op, mem.Offset):
-        pointer = pointer.op.base
-    if pointer.op is not None:
-        return pointer if isinstance(pointer.op, mem.SharedBase) else None
-    return pointer if getattr(pointer.owner, "parent", None).__class__ is Kernel else None
+def _is_global(pointer: Value) -> bool:
+    return isinstance(pointer.type, PtrType) and pointer.type.space == "global"

@@ -207,6 +207,26 @@ def test_a_role_that_keeps_its_registers_takes_none() -> None:
     assert not ops(ir(registers_as_launched), barriers.SetMaxNReg)
 
 
+@tile_kernel(arch="sm_90a")
+def registers_of_two_blocks(A: Global[f32, M], *, MANY: const = 216, BLOCKS: const = 2) -> None:
+    grid(2)
+    t = threads(256, blocks=BLOCKS)
+    with role("few", registers=40):
+        A.put(t, 1)
+    with role("many", registers=MANY):
+        A.put(t, 2)
+
+
+@pytest.mark.parametrize(("blocks", "many"), [(2, 216), (0, 240), (3, 120)])
+def test_the_emulator_counts_registers_as_the_compiler_does(blocks: int, many: int) -> None:
+    """128 a thread where two blocks share an SM, 256 where one has it, 80 of three."""
+    A = np.zeros(256, np.float32)
+    registers_of_two_blocks.check(A, BLOCKS=blocks, MANY=many)
+    assert A.tolist() == [1.0] * 128 + [2.0] * 128
+    registers = [op.increase for op in ops(ir(registers_of_two_blocks, BLOCKS=blocks, MANY=many), barriers.SetMaxNReg)]
+    assert registers == [False, blocks != 0]
+
+
 def test_a_barrier_in_a_role_is_that_of_its_threads() -> None:
     found = ops(ir(programs.producer_consumers), barriers.NamedBarrier)
     assert {(op.number, op.threads, len(op.operands)) for op in found} == {(2, 256, 0)}

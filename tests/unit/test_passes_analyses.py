@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tiledsl.ir.core import Kernel, Value
+from tiledsl.ir.core import Kernel, Op, Value
 from tiledsl.ir.parser import parse_kernel
+from tiledsl.ir.types import I32, Type
 from tiledsl.passes.divisibility import LIMIT, Divisibility
 from tiledsl.passes.shared_layout import lay_out_shared
 from tiledsl.passes.structure import loops_around
@@ -95,6 +96,8 @@ def test_uniformity_of_positions(threads: str, expected: dict[str, str]) -> None
         ('%p = arith.lt %b, %c5\n %r = warp.vote %p {mode = "any"} : bool', "cta"),
         ('%p = arith.lt %b, %c5\n %r = warp.vote %p {mode = "ballot"} : u32', "warp"),
         ('%r = ptx.inline {text = "mov.u32 $0, %laneid;", outputs = (u32,)} : u32', "thread"),
+        ("%r = warp.elect : bool", "thread"),
+        ("%r = cluster.rank : i32", "cta"),
         (branch("%c1", "%c3"), "thread"),
         (branch("%b", "%b"), "cta"),
         (loop("%c0, %tx, %c1, %c0", "%s"), "thread"),
@@ -107,6 +110,82 @@ def test_uniformity_rules(text: str, expected: str) -> None:
     uniformity = Uniformity(made)
     assert uniformity.of(values["r"]) == expected
     assert (uniformity.cause(values["r"]) is None) == (expected == "grid")
+
+
+STORE = "%v = arith.constant 1.0 : f32\n %o = arith.constant 0.0 : f32\n"
+TILES = """
+  %S = tile.shared_alloc : shared<f32, [8]>
+  %T = tile.shared_alloc : shared<f32, [8]>
+  %U = tile.shared_alloc %S : shared<f32, [4]>
+"""
+LOAD, WRITE = "%r = tile.load %S, %c0 : f32", "tile.store %S, %c1, %v"
+MANY = "control.for %c0, %c5, %c1 (%i: index) {\n BODY\n control.yield\n}"
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        "tile.store %A, %tx, %c1, %v",
+        "tile.put %A, %tx, %c1, %v",
+        "%w1 = tile.atomic_add %A, %tx, %c1, %v : f32",
+        "tile.copy %S, %c0, %c0, %A, %c0, %c0 {shape = (8, 4), src_axes = (0, 1), dst_axes = (0, 1), vec = 4}",
+        "tma.store %S, %c0, %c0, %A, %b, %c0 {box = (8, 4), axes = (0, 1)}",
+        'ptx.inline %n {text = "st.global.u32 [a], $0;", outputs = (), volatile = true}',
+    ],
+)
+@pytest.mark.parametrize("load", ["%r = tile.load %A, %b, %c1 : f32", "%r = tile.get %A, %b, %c1, %o : f32"])
+def test_what_the_kernel_writes_anywhere_is_no_uniform_load(write: str, load: str) -> None:
+    """A fast thread may write it before a slow one has read it; a barrier of the block orders no other block."""
+    tile = "%S = tile.shared_alloc : shared<f32, [8, 4]>\n"
+    made, values = kernel(f"{POSITIONS}{STORE}{tile}{load}\n gpu.barrier\n{write}")
+    assert Uniformity(made).of(values["r"]) == "thread"
+    other = write.replace("%A", "%C")
+    made = parse_kernel(
+        HEADER.format(64).replace("%n: i32", "%C: global<f32, [M, N], unit=1, align=16>, %n: i32")
+        + f"{POSITIONS}{STORE}{tile}{load}\n{other}\n control.return\n}}"
+    )
+    (read,) = [op for op in made.walk() if op.name in ("tile.load", "tile.get")]
+    assert Uniformity(made).of(read.result) == ("thread" if "inline" in write else "cta")
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (f"{WRITE}\n gpu.barrier\n {LOAD}", "grid"),
+        (f"{LOAD}\n gpu.barrier\n {WRITE}", "grid"),
+        (f"{WRITE}\n {LOAD}", "thread"),
+        (f"{LOAD}\n {WRITE}", "thread"),
+        (f"{WRITE}\n gpu.sync_warp\n {LOAD}", "warp"),
+        (f"{WRITE}\n gpu.barrier\n {LOAD}\n gpu.sync_warp\n {WRITE}", "warp"),
+        (f"{LOAD}\n gpu.fence\n {WRITE}", "thread"),
+        (f"{WRITE.replace('%S', '%T')}\n {LOAD}", "grid"),
+        (f"{WRITE.replace('%S', '%U')}\n {LOAD}", "thread"),  # %U lies over %S
+        (
+            SOME
+            + f"{WRITE}\n control.if %p {{\n gpu.barrier\n control.yield\n }} else {{\n control.yield\n }}\n {LOAD}",
+            "thread",
+        ),
+        # The next iteration writes what this one reads, and no barrier stands at the end of the body.
+        (MANY.replace("BODY", f"{WRITE}\n gpu.barrier\n {LOAD}"), "thread"),
+        (MANY.replace("BODY", f"{WRITE}\n gpu.barrier\n {LOAD}\n gpu.barrier"), "grid"),
+    ],
+)
+def test_a_load_of_a_shared_tile_is_uniform_where_barriers_keep_writes_away(body: str, expected: str) -> None:
+    made, values = kernel(POSITIONS + STORE + TILES + body)
+    assert Uniformity(made).of(values["r"]) == expected
+
+
+def test_an_op_that_nobody_thought_of_is_not_uniform() -> None:
+    """What has no rule and does not say that it follows its operands may give each thread something else."""
+
+    class Odd(Op):
+        def infer(self) -> list[Type]:
+            return [I32]
+
+    made, _ = kernel("%x = arith.constant 1 : i32")
+    odd = Odd(made.body.ops[0].result)
+    made.body.insert_before(made.body.terminator, odd)
+    assert Uniformity(made).of(odd.result) == "thread"
 
 
 def test_uniformity_reaches_its_fixpoint() -> None:

@@ -12,8 +12,9 @@ from tiledsl.backends.ptx.lower import read_only_pointers
 from tiledsl.errors import AssemblerError
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Kernel
-from tiledsl.ir.ops import control, debug, gpu, mem, ptx, warp
-from tiledsl.ir.types import BOOL, DTYPES, F16, F32, F64, I8, I32, I64, INDEX, U32, DType, PtrType
+from tiledsl.ir.ops import control, debug, gpu, mem, ptx, tma, warp
+from tiledsl.ir.tensor_maps import TensorMap
+from tiledsl.ir.types import BOOL, DTYPES, F16, F32, F64, I8, I32, I64, INDEX, U32, U64, DType, PtrType, Type
 
 DTYPE_LIST = [d for d in DTYPES.values() if d != INDEX]
 
@@ -70,6 +71,27 @@ def test_only_pointers_that_are_never_written_are_read_only() -> None:
     store(build_, chosen, zero, load(build_, source, zero))
     assert read_only_pointers(copy) == set()  # written through an address whose origin is not known
     assert c is not None
+
+
+def test_what_only_a_tensor_map_or_raw_ptx_writes_is_not_read_only() -> None:
+    """Loads of it must not become ld.global.nc. What cp.async and TMA read is still only read."""
+    tensors: list[tuple[str, Type]] = [(name, PtrType("global", F32)) for name in ("a", "c", "d")]
+    made, b = kernel("k", tensors)
+    a, c, d = made.body.args
+    made.shared_bytes = 4096
+    made.tensor_maps = tuple(TensorMap(t, (1, 0), (32, 4)) for t in ("a", "c"))
+    tile = b.value(mem.SharedBase(dtype=F32, offset=0, bytes=4096, label="S"))
+    zero = b.constant(0, I32)
+    b.op(mem.CpAsync, tile, d, bytes=16)
+    bars = b.value(mem.SharedBase(dtype=U64, offset=512, bytes=8))
+    b.op(tma.MapLoad, tile, bars, zero, zero, map=0)
+    assert read_only_pointers(made) == {a, c, d}
+    b.op(tma.MapStore, tile, zero, zero, map=1)
+    assert read_only_pointers(made) == {a, d}
+    b.op(ptx.Inline, zero, text="mov.u32 $0, $1;", outputs=(U32,))
+    assert read_only_pointers(made) == {a, d}
+    b.op(ptx.Inline, zero, text="red.global.add.u32 [x], $0;", outputs=(), volatile=True)
+    assert read_only_pointers(made) == set()
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])

@@ -16,7 +16,7 @@ from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import barriers, control, gpu, matrix, mem, ptx, tile, warp, wgmma
 from tiledsl.ir.types import FragmentType, Type
 from tiledsl.layout.banks import WARP
-from tiledsl.passes.called import called
+from tiledsl.passes.called import called, name_of
 from tiledsl.passes.structure import ops_around
 from tiledsl.passes.uniformity import LEVELS, Level, Uniformity, least_uniform
 
@@ -176,6 +176,8 @@ def _described(cause: Op) -> str:
             return f"a vote of the warp{at}"
         case matrix.Coordinates():
             return f"the coordinates of an element{at}"
+        case tile.Load() | tile.Get():
+            return f"a load of {name_of(cause.memory)}{at}, which the kernel may write meanwhile"
         case matrix.Load() | matrix.Mma() | matrix.LdMatrix() | mem.LdMatrix() | ptx.MmaSync():
             return f"what a lane holds of a matrix{at}"
         case _:

@@ -29,15 +29,19 @@ __all__ = ["Expand"]
 
 @dataclass(frozen=True)
 class Expand:
-    """Rewrites a tile-level kernel, whose accesses `check-accesses` has approved."""
+    """Rewrites a tile-level kernel, whose accesses `check-accesses` has approved.
 
+    bounds: put a `mem.within` before accesses that are not proven to stay inside their memory, for the emulator.
+    """
+
+    bounds: bool = False
     name: ClassVar[str] = "expand"
 
     def run(self, kernel: Kernel) -> None:
         assert kernel.level == "tile", "only tile-level kernels are expanded"
         if _needs_wide_index(kernel):
             kernel.index_bits = 64
-        Expander(kernel, _RULES).run()
+        Expander(kernel, _RULES, self.bounds).run()
 
 
 def _needs_wide_index(kernel: Kernel) -> bool:

@@ -13,14 +13,17 @@ from tiledsl.ir.ops import async_copy, mem
 from tiledsl.ir.types import I32
 from tiledsl.passes.addresses import below, both, bounds, inside_from, unsigned_extent
 from tiledsl.passes.expander import Expander, Rule
+from tiledsl.passes.within import Reach
 
 __all__ = ["ASYNC_RULES"]
 
 
 def _cp(x: Expander, op: async_copy.Cp) -> None:
-    to, at = x.address(op.memory, op.indices), x.address(op.source.memory, op.source.origin)
+    source = op.source
+    to = x.address(op, op.memory, op.indices, Reach.vector(op.memory_type, op.vec))
+    at = x.address(op, source.memory, source.origin, None if op.guard else Reach.vector(source.type, op.vec))
     size = op.vec * op.memory_type.dtype.bytes
-    never_splits = x.memories[op.source.memory].never_splits(op.vec)
+    never_splits = x.memories[source.memory].never_splits(op.vec)
     count = [_all_or_none(x, op, size) if never_splits else _part(x, op)] if op.guard else []
     x.b.add(mem.CpAsync(to, at, *count, bytes=size))
 

@@ -23,6 +23,7 @@ from tiledsl.passes.addresses import pointer_to
 from tiledsl.passes.constants import integer
 from tiledsl.passes.expander import Expander, Rule
 from tiledsl.passes.tma_pieces import Piece, pieces
+from tiledsl.passes.within import Reach
 
 __all__ = ["HOPPER_RULES"]
 
@@ -34,19 +35,20 @@ UNUSED_LEADING = 16
 
 
 def _mbarrier(x: Expander, op: barriers.MbarrierOp) -> None:
-    x.b.add(type(op)(_barrier_at(x, op.place), *x.all(op.more), **op.attrs))
+    x.b.add(type(op)(_barrier_at(x, op, op.place), *x.all(op.more), **op.attrs))
 
 
-def _barrier_at(x: Expander, place: Sequence[Value]) -> Value:
+def _barrier_at(x: Expander, op: Op, place: Sequence[Value]) -> Value:
     memory, *indices = place
-    return x.address(memory, indices)
+    return x.address(op, memory, indices, Reach())
 
 
 # -- tensor memory access --------------------------------------------------------------------------
 
 
 def _tma_load(x: Expander, op: tma.Load) -> None:
-    mbarrier = _barrier_at(x, op.mbarrier)
+    _require_box(x, op)
+    mbarrier = _barrier_at(x, op, op.mbarrier)
     blocks = [x.one(op.operands[-1])] if op.multicast else []
     for piece in pieces(op):
         to, at = _ends(x, op, piece)
@@ -55,9 +57,16 @@ def _tma_load(x: Expander, op: tma.Load) -> None:
 
 
 def _tma_store(x: Expander, op: tma.Store) -> None:
+    _require_box(x, op)
     for piece in pieces(op):
         source, at = _ends(x, op, piece)
         x.b.add(tma.MapStore(source, *at, map=x.tensor_map(piece.map)))
+
+
+def _require_box(x: Expander, op: tma.Load | tma.Store) -> None:
+    """The box lies in its tile; that of the tensor may lie across its edges."""
+    rows, columns = (op.box[axis] for axis in op.axes)
+    x.require_within(op, op.tile, op.place, Reach((*[1] * (len(op.place) - 2), rows, columns)))
 
 
 def _ends(x: Expander, op: tma.Load | tma.Store, piece: Piece) -> tuple[Value, list[Value]]:
@@ -96,6 +105,7 @@ def _mma(x: Expander, op: wgmma.Mma) -> None:
     blocks = acc.dims[0] // (WGMMA_ROWS * _warpgroups(acc))
     registers = list(x.mapping[op.acc])
     each = len(registers) // blocks
+    _require_operands(x, op)
     a = _Held(x, op, blocks) if isinstance(op.a.type, FragmentType) else _left(x, op, blocks)
     b = _Lying(x, op.b, x.all(op.b_origin), op.b_axes[1], op.b_axes[0])
     attrs: dict[str, Any] = {name: DTYPES[getattr(row, name)] for name in ("a", "b", "acc")}
@@ -107,6 +117,15 @@ def _mma(x: Expander, op: wgmma.Mma) -> None:
             operands = (accumulate, *a.of(block, k), *b.of(0, k), *registers[held])
             registers[held] = x.b.add(wgmma.Instruction(*operands, **attrs)).results
     x.give(op.result, registers)
+
+
+def _require_operands(x: Expander, op: wgmma.Mma) -> None:
+    """What the product reads of its tiles lies in them."""
+    (m, n), k = op.fragment.dims, op.k
+    for memory, origin, axes, sizes in ((op.a, op.a_origin, op.a_axes, (m, k)), (op.b, op.b_origin, op.b_axes, (k, n))):
+        if axes:
+            along = dict(zip(axes, sizes, strict=True))
+            x.require_within(op, memory, origin, Reach(tuple(along.get(axis, 1) for axis in range(len(origin)))))
 
 
 def _warpgroups(acc: FragmentType) -> int:

@@ -9,12 +9,14 @@ from tiledsl.ir.core import Op, Value
 from tiledsl.ir.ops import arith, matrix, mem, ptx
 from tiledsl.ir.types import DTYPES, U32, FragmentType
 from tiledsl.passes.expander import Expander, Rule
+from tiledsl.passes.within import Reach
 
 __all__ = ["MATRIX_RULES"]
 
 
 def _pointer(x: Expander, op: matrix.LdMatrix | matrix.StMatrix) -> Value:
-    return x.address(op.memory, op.indices)
+    """Of the row of this lane, if it is one of those that have one."""
+    return x.address(op, op.memory, op.indices, Reach.vector(op.memory_type, op.vec, matrix.MATRIX_ROWS * op.num))
 
 
 def _ldmatrix(x: Expander, op: matrix.LdMatrix) -> None:

@@ -10,6 +10,7 @@ from tiledsl.ir.ops import mem, tile
 from tiledsl.layout.shared import Paneled, Swizzled
 from tiledsl.passes.addresses import Memory, below, both, bounds, element, pointer_to, unsigned_extent
 from tiledsl.passes.expander import Expander, Rule
+from tiledsl.passes.within import Reach
 
 __all__ = ["MEMORY_RULES"]
 
@@ -24,7 +25,7 @@ def _dim(x: Expander, op: tile.Dim) -> None:
 
 def _shared_alloc(x: Expander, op: tile.SharedAlloc) -> None:
     slot = x.layout.slots[op]
-    base = mem.SharedBase(dtype=op.type.dtype, offset=slot.offset, bytes=slot.bytes, label=op.result.name)
+    base = mem.SharedBase(dtype=op.type.dtype, offset=slot.offset, bytes=slot.bytes, label=x.layout.label(op))
     pointer = x.b.value(base)
     pointer.name = op.result.name
     dims, layout = op.type.dims, op.placement
@@ -44,7 +45,9 @@ def _shared_alloc(x: Expander, op: tile.SharedAlloc) -> None:
 # -- plain accesses --------------------------------------------------------------------------------
 
 
-def _address(x: Expander, op: tile.Access) -> tuple[Memory, list[Value], Value]:
+def _address(x: Expander, op: tile.Access, *, guarded: bool = False) -> tuple[Memory, list[Value], Value]:
+    """guarded: the rule compares the indices itself."""
+    x.require_within(op, op.memory, op.indices, None if guarded else Reach.vector(op.memory_type, op.vec))
     memory = x.memories[op.memory]
     indices = x.all(op.indices)
     return memory, indices, pointer_to(x.b, memory, indices)
@@ -67,7 +70,7 @@ def _atomic(x: Expander, op: tile.Atomic) -> None:
 
 def _get(x: Expander, op: tile.Get) -> None:
     others = x.mapping[op.other]
-    memory, indices, pointer = _address(x, op)
+    memory, indices, pointer = _address(x, op, guarded=True)
 
     def element_or_other(position: int) -> Callable[[Value], Sequence[Value]]:
         def read(condition: Value) -> Sequence[Value]:
@@ -84,7 +87,7 @@ def _get(x: Expander, op: tile.Get) -> None:
 
 def _put(x: Expander, op: tile.Put) -> None:
     values = x.mapping[op.value]
-    memory, indices, pointer = _address(x, op)
+    memory, indices, pointer = _address(x, op, guarded=True)
 
     def element_if(position: int) -> Callable[[Value], Sequence[Value]]:
         def write(condition: Value) -> Sequence[Value]:

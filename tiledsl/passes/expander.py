@@ -10,10 +10,11 @@ from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import arith, control
 from tiledsl.ir.tensor_maps import TensorMap
-from tiledsl.ir.types import I32, I64, INDEX, U32, DType, FragmentType, GlobalType, PendingType, Type
+from tiledsl.ir.types import I32, I64, INDEX, U32, DType, FragmentType, GlobalType, PendingType, Type, is_memory
 from tiledsl.passes.addresses import Memory, pointer_to
 from tiledsl.passes.shared_layout import lay_out_shared
 from tiledsl.passes.structure import loops_around
+from tiledsl.passes.within import Bounds, Reach
 
 __all__ = ["Expander", "Rule"]
 
@@ -54,10 +55,12 @@ class Expander:
     """Writes a new body. `mapping` gives each old value's new ones: a fragment's registers in order.
 
     `memories`: where tensors and tiles lie. `maps`: tensor maps, by number. `b`: writes at the current place.
+    `bounds`: writes checks of accesses, for the emulator; None for a GPU.
     """
 
-    def __init__(self, kernel: Kernel, rules: dict[type[Op], Rule]) -> None:
+    def __init__(self, kernel: Kernel, rules: dict[type[Op], Rule], bounds: bool = False) -> None:
         self.kernel, self.rules = kernel, rules
+        self.bounds = Bounds(kernel.threads) if bounds else None
         self.index = I32 if kernel.index_bits == 32 else I64
         self.layout = lay_out_shared(kernel)
         self.abi = abi_of([(a.name, a.type) for a in kernel.body.args], kernel.index_bits)
@@ -67,6 +70,7 @@ class Expander:
         self.maps: dict[TensorMap, int] = {}
         self.b: Builder = _Once(self.body)
         self._depths: dict[Value, int] = {}
+        self._judged = False
 
     def run(self) -> None:
         self._parameters()
@@ -120,9 +124,20 @@ class Expander:
             self.give(value, new[position : position + count])
             position += count
 
-    def address(self, memory: Value, indices: Sequence[Value]) -> Value:
-        """A pointer to the element at `indices`, summed up from what the most loops leave as it is."""
+    def address(self, op: Op, memory: Value, indices: Sequence[Value], reach: Reach | None) -> Value:
+        """A pointer to the element at `indices`, summed up from what the most loops leave as it is.
+
+        reach: what `op` accesses from there on; None if it guards the access itself.
+        """
+        self.require_within(op, memory, indices, reach)
         return pointer_to(self.b, self.memories[memory], self.all(indices), [self.depth(v) for v in indices])
+
+    def require_within(self, op: Op, memory: Value, indices: Sequence[Value], reach: Reach | None) -> None:
+        """On the emulator, an access that leaves an axis of its memory is an error. reach: None if `op` guards it."""
+        self._judged = True
+        if reach is not None and self.bounds is not None:
+            lowered, new = self.memories[memory], self.all(indices)
+            self.bounds.require(self.b, op.name, memory, lowered, indices, new, reach)
 
     def tensor_map(self, described: TensorMap) -> int:
         """The number of a tensor map; equal ones are one."""
@@ -168,17 +183,22 @@ class Expander:
     def ops(self, block: Block) -> None:
         for op in block.ops:
             self.b.loc = op.loc
+            self._judged = False
             rule = self.rules.get(type(op))
             if rule is not None:
                 rule(self, op)
             else:
                 self.copy(op)
+            assert self._judged or not _accesses(op), f"nothing says whether {op.name} stays inside its memory"
 
     def block(self, old: Block) -> Block:
         new = Block([t for a in old.args for t in self.flat(a.type)])
         self.give_each(old.args, new.args)
         outer, self.b.block = self.b.block, new
+        checked = set(self.bounds.known) if self.bounds is not None else set[Any]()
         self.ops(old)
+        if self.bounds is not None:
+            self.bounds.known = checked
         self.b.block = outer
         return new
 
@@ -215,6 +235,10 @@ class Expander:
             blocks.append(block)
         self.b.block = outer
         return self.b.add(control.If(condition, blocks=blocks, likely=likely)).results
+
+
+def _accesses(op: Op) -> bool:
+    return not op.effects.isdisjoint(("read", "write")) and any(is_memory(v.type) for v in op.operands)
 
 
 def _arg_name(kind: str, name: str, axis: int) -> str:

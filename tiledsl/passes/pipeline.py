@@ -28,8 +28,9 @@ from tiledsl.passes.unroll import Unroll
 __all__ = ["pipeline", "run_pipeline", "stages"]
 
 
-def pipeline(*, shared_limit: int | None = None, target: str = "") -> list[Pass]:
-    """All passes in order. `shared_limit`: the most bytes of shared memory that `target` gives a block."""
+def pipeline(*, shared_limit: int | None = None, target: str = "", bounds: bool = False) -> list[Pass]:
+    """All passes in order. `shared_limit`: the most bytes of shared memory that `target` gives a block. `bounds`: for
+    the emulator, with checks of what is not proven to stay inside its memory (`expand`)."""
     checks: list[Pass] = [CheckSharedMemory(shared_limit, target)] if shared_limit is not None else []
     return [
         # Tile level. Needs nothing but the header, and speaks of the user's own threads(...).
@@ -61,7 +62,7 @@ def pipeline(*, shared_limit: int | None = None, target: str = "") -> list[Pass]
         # Of the bytes that the layouts take.
         *checks,
         # Thread level from here on.
-        Expand(),
+        Expand(bounds),
         # Before what follows looks at blocks: the arithmetic of the copies' addresses then stands with its like.
         PredicateCopies(),
         # Folds the extents, strides and casts that expand has spelled out.
@@ -86,13 +87,15 @@ def run_pipeline(
     *,
     shared_limit: int | None = None,
     target: str = "",
+    bounds: bool = False,
     verify_each: bool = False,
     observe: Callable[[str, Kernel], None] | None = None,
 ) -> Kernel:
     """Take `kernel` from tile level to thread level, in place; returns it.
 
-    shared_limit, target: see `pipeline`; without a limit, any amount of shared memory passes.
+    shared_limit, target, bounds: see `pipeline`; without a limit, any amount of shared memory passes.
     verify_each: check the IR's invariants after each pass. observe: called with (stage, kernel) after each.
     Raises CompileError where the kernel asks for what cannot be had.
     """
-    return PassManager(pipeline(shared_limit=shared_limit, target=target), verify_each, observe).run(kernel)
+    passes = pipeline(shared_limit=shared_limit, target=target, bounds=bounds)
+    return PassManager(passes, verify_each, observe).run(kernel)

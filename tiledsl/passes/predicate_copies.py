@@ -3,7 +3,7 @@
 A branch would divide the code: ptxas moves nothing across it, and what follows waits for all that stands in front.
 Predicated, the copies and the arithmetic of their addresses spread among the other instructions. The arithmetic is then
 done in any case; it is pure, and an address that no copy uses harms nobody. Done where the op asks for it
-(`control.If.predicated`), and only if nothing but copies and pure ops is under the condition.
+(`control.If.predicated`), and only if nothing but copies, pure ops and checks of bounds is under the condition.
 """
 
 from __future__ import annotations
@@ -41,16 +41,24 @@ def _block(block: Block) -> None:
 
 def _can_be(op: control.If) -> bool:
     return len(op.orelse.ops) == 1 and all(
-        (isinstance(inner, mem.CpAsync) and inner.condition is None) or inner.is_pure or inner.terminator
+        (isinstance(inner, mem.CpAsync) and inner.condition is None)
+        or inner.is_pure
+        or inner.terminator
+        or isinstance(inner, mem.Within)
         for inner in op.then.ops
     )
 
 
 def _flat(op: control.If) -> list[Op]:
-    """What is under the condition, its copies predicated by it."""
-    ops, op.then.ops = op.then.ops[:-1], []
-    for inner in ops:
-        if isinstance(inner, mem.CpAsync):
-            inner.set_operands([*inner.operands, op.condition])
+    """What is under the condition, its copies predicated by it. What the emulator checks stays under it."""
+    *ops, end = op.then.ops
+    copies = [inner for inner in ops if isinstance(inner, mem.CpAsync)]
+    for copy in copies:
+        copy.set_operands([*copy.operands, op.condition])
+    checks = [inner for inner in ops if isinstance(inner, mem.Within)]
+    op.then.ops = [*checks, end] if checks else []
+    if checks:
+        op.attrs["predicated"] = False
+        return [*(inner for inner in ops if inner.is_pure), op, *copies]
     replace_op(op, [])
     return ops

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from tiledsl.ir.core import Value
-from tiledsl.ir.ops import arith, gpu
+from math import prod
+
+from tiledsl.ir.core import Block, Value
+from tiledsl.ir.ops import arith, control, gpu
 from tiledsl.layout.banks import WARP
 from tiledsl.passes.constants import integer
 
@@ -15,8 +17,11 @@ DEPTH = 12
 MOST_THREADS = 1024
 
 
-def most(value: Value, depth: int = DEPTH) -> int | None:
-    """A number that `value` never exceeds, where it is never negative either; None if that is not known."""
+def most(value: Value, depth: int = DEPTH, threads: tuple[int, ...] = ()) -> int | None:
+    """A number that `value` never exceeds, where it is never negative either; None if that is not known.
+
+    threads: of a block along each axis, where they are known.
+    """
     known = integer(value)
     if known is not None:
         return known if known >= 0 else None
@@ -25,22 +30,36 @@ def most(value: Value, depth: int = DEPTH) -> int | None:
         case gpu.LaneId():
             return WARP - 1
         case gpu.WarpId():
-            return MOST_THREADS // WARP - 1
+            return -(-(prod(threads) if threads else MOST_THREADS) // WARP) - 1
         case gpu.ThreadId():
-            return MOST_THREADS - 1
+            return ((*threads, 1, 1)[op.axis] if threads else MOST_THREADS) - 1
         case arith.Cast() if op.src.dtype.is_integer and op.to.bits >= 32 and depth:
-            return most(op.src, depth - 1)
+            return most(op.src, depth - 1, threads)
         case arith.Scalar() if op.operands[0].dtype.is_integer and depth:
-            return _scalar(op, depth - 1)
+            return _scalar(op, depth - 1, threads)
+        case None if depth:
+            return _induction(value, depth - 1, threads)
         case _:
             return None
 
 
-def _scalar(op: arith.Scalar, depth: int) -> int | None:
+def _induction(value: Value, depth: int, threads: tuple[int, ...]) -> int | None:
+    """The variable of a loop that counts up, from 0 or more."""
+    loop = value.owner.parent if isinstance(value.owner, Block) else None
+    if not isinstance(loop, control.For) or value is not loop.body.args[0]:
+        return None
+    lo, hi, step = most(loop.lo, depth, threads), most(loop.hi, depth, threads), integer(loop.step)
+    if lo is None or hi is None or step is None or step <= 0:
+        return None
+    first = integer(loop.lo)
+    return max(hi - 1, 0) if first is None else max(range(first, hi, step), default=0)
+
+
+def _scalar(op: arith.Scalar, depth: int, threads: tuple[int, ...]) -> int | None:
     number = integer(op.operands[-1])
     if number is not None and number >= 0 and op.fn.name in ("and", "mod"):
         return number if op.fn.name == "and" else number - 1 if number else None
-    known = [most(v, depth) for v in op.operands]
+    known = [most(v, depth, threads) for v in op.operands]
     bounds = [k for k in known if k is not None]
     if len(bounds) < len(known):
         return None

@@ -45,6 +45,16 @@ class SharedLayout:
     slots: dict[Op, Slot]
     bytes: int
 
+    def label(self, op: tile.SharedAlloc) -> str:
+        """The tile's name, with a number where earlier tiles of that name begin at the same byte: else equal ones that
+        lie over each other would be one."""
+        slot, before = self.slots[op], 0
+        for other in self.slots.values():
+            if other.op is op:
+                break
+            before += other.offset == slot.offset and other.op.result.name == op.result.name
+        return f"{op.result.name or 'tile'} ({before + 1})" if before else op.result.name
+
 
 def lay_out_shared(
     kernel: Kernel, layouts: Mapping[Op, Layout] | None = None, stages: int | None = None

@@ -3,7 +3,11 @@
 The lattice, from most to least uniform: "grid" (all threads of the launch), "cta" (all of a block), "warpgroup" (of
 each four warps from a multiple of four on), "warp" (of each warp), "thread" (they may differ). A value is as uniform
 as the least uniform thing it depends on: operands, and the conditions that decide which definition of it is reached.
-Loops run to a fixpoint from the optimistic end. A load from a uniform address counts as uniform.
+Loops run to a fixpoint from the optimistic end. An op without a rule that is not one of `_FOLLOWS` may give each thread
+another result.
+
+A load from a uniform address is uniform where nothing in the kernel may write that memory meanwhile (`written`).
+Otherwise a fast thread may write what a slow one is about to read.
 
 Special rules: positions, by the shape of the block; votes and shuffles of a warp; what lanes hold of a matrix; and the
 common ``tx // 32``, ``tx < 32``, ``warp_id() >= 4`` on numbers of threads and warps, which are the same for a whole
@@ -13,12 +17,14 @@ warp or warpgroup.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 from tiledsl.ir.core import Block, Kernel, Op, Value
-from tiledsl.ir.ops import arith, barriers, control, gpu, matrix, mem, ptx, tile, warp, wgmma
+from tiledsl.ir.ops import arith, barriers, control, gpu, matrix, mem, tile, warp
 from tiledsl.layout.banks import WARP
 from tiledsl.passes.constants import integer
+from tiledsl.passes.written import WrittenMemory
 
 __all__ = ["LEVELS", "Level", "Uniformity", "least_uniform"]
 
@@ -26,6 +32,13 @@ Level = Literal["grid", "cta", "warpgroup", "warp", "thread"]
 LEVELS: tuple[Level, ...] = ("grid", "cta", "warpgroup", "warp", "thread")
 WARPGROUP = 4 * WARP
 """Threads of one."""
+
+_FOLLOWS = (
+    *(arith.Constant, arith.Scalar, arith.Cast, arith.Bitcast, arith.Select, arith.PackWord, arith.UnpackWord),
+    *(tile.Dim, tile.SharedAlloc, tile.Pack, tile.Extract, tile.Insert, mem.SharedBase, mem.Offset),
+    *(matrix.Convert, matrix.Slice, matrix.FromWords, matrix.ToWords, warp.Shuffle, warp.Uniform),
+)
+"""Ops whose results are as uniform as their operands."""
 
 _RANK: dict[Level, int] = {level: rank for rank, level in enumerate(LEVELS)}
 
@@ -42,7 +55,7 @@ class Uniformity:
     """
 
     def __init__(self, kernel: Kernel) -> None:
-        self._threads = kernel.threads
+        self._kernel, self._threads = kernel, kernel.threads
         self._levels: dict[Value, Level] = {}
         self._why: dict[Value, Value | Op] = {}
         self._changed = False
@@ -141,14 +154,11 @@ class Uniformity:
         match op:
             case gpu.Position():
                 return self._position(op)
-            case tile.Atomic() | mem.Atomic() | ptx.Inline():
-                return "thread"
-            case matrix.Load() | matrix.LdMatrix() | mem.LdMatrix() | matrix.Coordinates():
-                return "thread"  # each lane holds elements of its own
-            case (
-                matrix.Mma() | ptx.MmaSync() | wgmma.Wait() | wgmma.Instruction() | wgmma.WaitGroup() | barriers.Elect()
-            ):
-                return "thread"
+            case tile.Load() | tile.Get() | mem.Load():
+                if any(self.of(v) == "thread" for v in op.operands):
+                    return None
+                alike = self._written.read_alike(op)
+                return None if alike == "cta" else alike
             case barriers.ClusterRank():
                 return "cta"
             case warp.Vote(mode="ballot"):
@@ -158,7 +168,11 @@ class Uniformity:
             case arith.Scalar():
                 return self._by_threads(op)
             case _:
-                return None
+                return None if isinstance(op, _FOLLOWS) else "thread"
+
+    @cached_property
+    def _written(self) -> WrittenMemory:
+        return WrittenMemory(self._kernel)
 
     def _position(self, op: gpu.Position) -> Level:
         count = 1

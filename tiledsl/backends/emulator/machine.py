@@ -28,8 +28,6 @@ from tiledsl.backends.emulator.program import Program
 from tiledsl.backends.emulator.waiting import Waiting
 from tiledsl.errors import HazardError, Loc
 from tiledsl.ir.core import Kernel, Op, Value
-from tiledsl.ir.ops import mem
-from tiledsl.ir.types import U8
 
 __all__ = ["Chunk", "Machine"]
 
@@ -72,16 +70,9 @@ class Machine:
         self.tensors: dict[str, GlobalBuffer] = {}
         self.checker = next((h for h in hooks if isinstance(h, OrderCheck)), None)
         self.tiles: dict[Op, SharedTile] = {}
-        bases = [op for op in kernel.walk() if isinstance(op, mem.SharedBase) and op.label]
-        self.bases = [SharedTile(op.label, op.dtype, op.offset, op.bytes) for op in bases]
         self.positions = Positions(launch)
         self.queue: deque[Cohort] = deque()
         self.idle = 0
-
-    def tile_at(self, byte: int) -> SharedTile:
-        """The tile, of those that the kernel at thread level names, that has this byte of a block's shared memory."""
-        found = (b for b in self.bases if b.offset <= byte < b.offset + b.bytes)
-        return next(found, SharedTile("shared memory", U8, 0, self.launch.shared_bytes))
 
     def run(self) -> None:
         x, y, z = self.launch.grid

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -15,7 +16,17 @@ from tiledsl.ir.core import Op
 from tiledsl.ir.semantics import numpy_dtype
 from tiledsl.ir.types import MemoryType
 
-__all__ = ["Masked", "Memory", "Place", "is_global", "load_inside", "read_guarded", "store_inside", "write_guarded"]
+__all__ = [
+    "Masked",
+    "Memory",
+    "Place",
+    "fail_outside",
+    "is_global",
+    "load_inside",
+    "read_guarded",
+    "store_inside",
+    "write_guarded",
+]
 
 Memory = GlobalBuffer | SharedTile
 
@@ -76,18 +87,32 @@ class Place:
         if np.all(inside):
             return
         wrong = self.c.active() & ~inside
-        if not wrong.any():
-            return
-        at = ", ".join(str(int(self.c.spread(i)[wrong][0])) for i in self.indices)
-        vector = f" and the {self.vec - 1} elements after it" if self.vec > 1 else ""
-        extents = " x ".join(map(str, self.extents))
-        name = self.span.label
-        raise EmulatorError(
-            f"out of bounds: {self.op.name} at {name}[{at}]{vector}, but {name} has {extents} elements; "
-            + name_threads(self.c, wrong),
-            self.op.loc,
-            f"guard the access ({name}.get, {name}.put) or correct the index",
-        )
+        if wrong.any():
+            counts = tuple(self.vec if axis == self.axis else 1 for axis in range(len(self.extents)))
+            fail_outside(self.c, self.op, self.op.name, self.span.label, self.indices, self.extents, counts, wrong)
+
+
+def fail_outside(
+    c: Cohort,
+    op: Op,
+    access: str,
+    name: str,
+    indices: Sequence[Any],
+    extents: Sequence[int],
+    counts: Sequence[int],
+    wrong: NDArray[np.bool_],
+) -> None:
+    """Raise EmulatorError: the lanes of `wrong` access `counts` elements from `indices` on, not all of them inside."""
+    at = ", ".join(str(int(c.spread(i)[wrong][0])) for i in indices)
+    several = [n for n in counts if n > 1]
+    more = f" and the {several[0] - 1} elements after it" if len(several) == 1 else ""
+    box = f" of {' x '.join(map(str, several))} elements" if len(several) > 1 else ""
+    raise EmulatorError(
+        f"out of bounds: {access}{box} at {name}[{at}]{more}, but {name} has {' x '.join(map(str, extents))} elements; "
+        + name_threads(c, wrong),
+        op.loc,
+        f"guard the access ({name}.get, {name}.put) or correct the index",
+    )
 
 
 def is_global(place: Place) -> bool:

@@ -324,16 +324,12 @@ def grid_dependency(c: Cohort, op: barriers.GridDependency) -> None:
     """Launches follow each other here."""
 
 
-REGISTERS, UNIT = 65536, 8
-"""Registers of an SM, and by how many a thread gets them."""
-
-
 @rule(barriers.SetMaxNReg)
 def set_registers(c: Cohort, op: barriers.SetMaxNReg) -> None:
     """Only checked. (PTX ISA: setmaxnreg: all warps of a warpgroup execute the same one.)"""
     require_whole_warps(c, op)
-    x, y, z = c.chunk.machine.launch.threads
-    given = REGISTERS // (x * y * z) // UNIT * UNIT
+    kernel = c.chunk.machine.kernel
+    given = barriers.registers_at_launch(kernel.thread_count, kernel.blocks_per_sm)
     if op.increase != (op.registers >= given) and op.registers != given:
         does = "take more" if op.increase else "give some back"
         raise EmulatorError(

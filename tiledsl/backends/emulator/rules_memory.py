@@ -10,14 +10,16 @@ from numpy.typing import NDArray
 from tiledsl.backends.emulator.atomics import access_atomically
 from tiledsl.backends.emulator.cohort import Cohort
 from tiledsl.backends.emulator.memory import ADDRESS_BITS, SharedTile, Span, load, name_threads, store
+from tiledsl.backends.emulator.places import fail_outside
 from tiledsl.backends.emulator.rules import rule
 from tiledsl.errors import EmulatorError
 from tiledsl.ir.core import Block, Op, Value
-from tiledsl.ir.ops import mem
+from tiledsl.ir.ops import mem, wgmma
 from tiledsl.ir.semantics import numpy_dtype
 from tiledsl.ir.types import PtrType
+from tiledsl.layout.banks import WARP
 
-__all__ = ["span_of"]
+__all__ = ["shared_bases", "span_of"]
 
 
 @rule(mem.SharedBase)
@@ -50,6 +52,29 @@ def atomic(c: Cohort, op: mem.Atomic, address: Any, *values: Any) -> Any:
     return access_atomically(c, op, span_of(c, op, address), pointer.dtype, address, *values)
 
 
+@rule(mem.Within)
+def within(c: Cohort, op: mem.Within, *operands: Any) -> None:
+    """Of lanes that a mask turns off indices may be anything."""
+    given = iter(operands[op.rank :])
+    extents = [int(next(given)) if extent < 0 else extent for extent in op.extents]
+    outside: Any = False
+    for axis in op.axes:
+        outside = outside | _beyond(np.asarray(operands[axis]), extents[axis] - op.counts[axis])
+    if not np.any(outside):
+        return
+    lanes = np.arange(WARP) < op.lanes
+    wrong = c.active() & outside & lanes
+    if wrong.any():
+        fail_outside(c, op, op.access, op.label, operands[: op.rank], extents, op.counts, wrong)
+
+
+def _beyond(index: NDArray[Any], last: int) -> Any:
+    """Where an index is not one of 0 ... `last`: as unsigned numbers, negative ones are beyond."""
+    if last < 0:
+        return True
+    return index.view(f"u{index.itemsize}") > last
+
+
 def span_of(c: Cohort, op: Op, address: Any, position: int = 0) -> Span:
     """What an access through the op's operand at `position` may touch: the tile or tensor that it was derived from."""
     pointer = op.operands[position]
@@ -66,6 +91,14 @@ def span_of(c: Cohort, op: Op, address: Any, position: int = 0) -> Span:
             tile = SharedTile("shared memory", type_.dtype, 0, shared_bytes)
         return tile.span(c, dtype)
     return _global_span(c, op, pointer, np.asarray(address), dtype)
+
+
+def shared_bases(op: Op) -> list[mem.SharedBase]:
+    """The tiles that an op's pointers, or the descriptors of its operands, were derived from."""
+    makers = (value.op for value in op.operands)
+    pointers = [made.ptr if isinstance(made, wgmma.Descriptor) else made.results[0] for made in makers if made]
+    roots = (_root(pointer).op for pointer in pointers)
+    return [root for root in roots if isinstance(root, mem.SharedBase)]
 
 
 def _root(pointer: Value) -> Value:

@@ -21,6 +21,7 @@ from tiledsl.backends.emulator.native_dot import add_terms
 from tiledsl.backends.emulator.options import Access
 from tiledsl.backends.emulator.rules import rule
 from tiledsl.backends.emulator.rules_matrix import require_full_warps
+from tiledsl.backends.emulator.rules_memory import shared_bases
 from tiledsl.backends.emulator.waiting import Condition, Rows, condition
 from tiledsl.backends.emulator.wgmma_operands import Descriptor, accumulator, from_accumulator, left_operand
 from tiledsl.errors import EmulatorError
@@ -215,8 +216,10 @@ def _described(
     each = groups.uniform(op, bits, "a descriptor")
     k = op.row.k
     addresses = np.stack([_of_descriptor(op, b, rows, k, dtype.itemsize, turned) for b in each.tolist()])
-    tile = groups.c.chunk.machine.tile_at(int(addresses.min()))
-    return _read(groups, op, tile.label, tile.offset, addresses, dtype)
+    byte = int(addresses.min())
+    under = (base for base in shared_bases(op) if base.offset <= byte < base.offset + base.bytes)
+    label, base = next(((tile.label, tile.offset) for tile in under), ("", 0))
+    return _read(groups, op, label or "shared memory", base, addresses, dtype)
 
 
 def _of_descriptor(op: wgmma.Instruction, bits: int, rows: int, k: int, size: int, turned: bool) -> Ints:

@@ -34,8 +34,6 @@ __all__ = [
     "warpgroup_barrier",
 ]
 
-REGISTERS = 65536
-"""Of 32 bits, that a multiprocessor has, and so the most that a block has."""
 MAX_ROLE_REGISTERS = 240
 MAX_WARPGROUPS = 8
 
@@ -294,7 +292,7 @@ def _check_registers(unit: Unit, threads: int) -> None:
         unit.report(CompileError(message, silent.loc, "say it for every role, or for none"))
         return
     # What a role gives away, others take; more than the block has got at its launch they wait for, for ever.
-    at_launch = min(REGISTERS // max(1, unit.blocks_per_sm) // threads // 8 * 8, 256)
+    at_launch = barriers.registers_at_launch(threads, unit.blocks_per_sm)
     limit = threads * at_launch
     total = sum(32 * r.all_warps * r.registers for r in roles)
     if total > limit:

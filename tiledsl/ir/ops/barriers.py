@@ -26,6 +26,7 @@ __all__ = [
     "NamedBarrier",
     "SetMaxNReg",
     "Wait",
+    "registers_at_launch",
 ]
 
 MAX_COUNT = 2**20 - 1
@@ -195,6 +196,18 @@ class SetMaxNReg(Op):
 
     def verify(self) -> None:
         self.require(24 <= self.registers <= 256 and self.registers % 8 == 0, f"{self.registers} registers")
+
+
+REGISTERS, REGISTER_UNIT, MOST_REGISTERS = 65536, 8, 256
+"""Of 32 bits, that a multiprocessor has and so the most that a block has; by how many a thread gets them; the most that
+it may have."""
+
+
+def registers_at_launch(threads: int, blocks_per_sm: int) -> int:
+    """How many a launch gives each thread of a kernel with `SetMaxNReg`, of which `blocks_per_sm` blocks (0: one) share
+    a multiprocessor. (PTX ISA: setmaxnreg, .minnctapersm.)"""
+    each = REGISTERS // max(1, blocks_per_sm) // threads
+    return min(each // REGISTER_UNIT * REGISTER_UNIT, MOST_REGISTERS)
 
 
 class GridDependency(Op):

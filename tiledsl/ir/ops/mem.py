@@ -8,8 +8,9 @@ from tiledsl.ir.atomics import ATOMICS, AtomicFn
 from tiledsl.ir.core import OPS, Op, Value, attribute, operand
 from tiledsl.ir.ops.tile import VECTOR_BYTES, atomic_effects
 from tiledsl.ir.types import BOOL, I32, I64, U32, DType, PtrType, Type
+from tiledsl.layout.banks import WARP
 
-__all__ = ["Atomic", "CpAsync", "LdMatrix", "Load", "Offset", "SharedBase", "StMatrix", "Store", "atomic"]
+__all__ = ["Atomic", "CpAsync", "LdMatrix", "Load", "Offset", "SharedBase", "StMatrix", "Store", "Within", "atomic"]
 
 
 def _pointee(op: Op) -> DType:
@@ -194,6 +195,39 @@ class CpAsync(Op):
         self.require(self.bytes in (4, 8, 16), f"copies {self.bytes} bytes")
         whole = all(isinstance(v.type, PtrType) and self.bytes % v.type.dtype.bytes == 0 for v in (self.dst, self.src))
         self.require(whole, "copies a part of an element")
+
+
+class Within(Op):
+    """The access that follows stays inside its memory: an error on the emulator where it does not, nothing on a GPU.
+
+    Operands: its indices, one an axis, then those extents that are known at run time. extents: all of them, -1 for
+    those. counts: how many elements are accessed from each index on. axes: which are to be checked, the others being
+    proven. lanes: how many of a warp's, from the first on, have indices. label, access: what to call memory and access.
+    """
+
+    name = "mem.within"
+    level = "thread"
+    effects = frozenset({"io"})  # it stays where it is: in front of its access, under the same conditions
+    extents = attribute[tuple[int, ...]](tuple)
+    counts = attribute[tuple[int, ...]](tuple)
+    axes = attribute[tuple[int, ...]](tuple)
+    lanes = attribute(int, WARP)
+    label = attribute(str, "")
+    access = attribute(str, "")
+
+    @property
+    def rank(self) -> int:
+        return len(self.extents)
+
+    def verify(self) -> None:
+        numbers = (*self.extents, *self.counts, *self.axes)
+        self.require(all(type(n) is int for n in numbers), "extents, counts and axes are numbers")
+        self.require(len(self.counts) == self.rank, f"{len(self.counts)} counts of {self.rank} axes")
+        self.require(all(n >= 1 for n in self.counts) and 1 <= self.lanes <= WARP, "counts and lanes are positive")
+        self.require(all(0 <= axis < self.rank for axis in self.axes), f"axes {self.axes} of {self.rank}")
+        given = self.rank + self.extents.count(-1)
+        self.require(len(self.operands) == given, f"takes {given} operands: indices, then extents that are -1")
+        self.require(all(v.type in (I32, I64) for v in self.operands), "indices and extents are i32 or i64")
 
 
 def _shared(op: Op, position: int) -> None:
