@@ -92,6 +92,7 @@ class Atomic(Op):
     """Base of the ops that the table of atomics generates: ``mem.atomic_<row>``. See `tile.Atomic`."""
 
     level = "thread"
+    variadic = True
     fn: ClassVar[AtomicFn]
     order = attribute(str, "relaxed")
     reach = attribute(str, "gpu")
@@ -208,7 +209,8 @@ class Within(Op):
     name = "mem.within"
     level = "thread"
     effects = frozenset({"io"})  # it stays where it is: in front of its access, under the same conditions
-    extents = attribute[tuple[int, ...]](tuple)
+    variadic = True
+    extents = attribute[tuple[int, ...]](tuple, most=2**63 - 1)
     counts = attribute[tuple[int, ...]](tuple)
     axes = attribute[tuple[int, ...]](tuple)
     lanes = attribute(int, WARP)
