@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent / "tiledsl"
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("layout",),
-    ("ir",),
+    ("ir", "boundary"),
     ("passes",),
     ("lang", "dims", "source", "function", "annotations", "signature", "specialize"),
     ("frontend",),

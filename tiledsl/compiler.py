@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable
 
+from tiledsl.boundary import deep_recursion, stage
 from tiledsl.compiled import Compiled, Image
 from tiledsl.ir.types import GlobalType
 from tiledsl.runtime.cache import disk_cache
@@ -127,10 +128,11 @@ def _build(signature: Signature, spec: Specialization, arch: str) -> Image:
     from tiledsl.backends import ptx
 
     started = time.perf_counter()
-    with _COLLECTOR.off():
+    with _COLLECTOR.off(), deep_recursion():
         kernel, written, timings = _lower(signature, spec, arch, None)
         lowered = time.perf_counter()
-        binary = ptx.build(kernel, ptx.TARGETS[arch], meanwhile=_COLLECTOR.collect)
+        with stage("the PTX backend", signature.name, signature.loc):
+            binary = ptx.build(kernel, ptx.TARGETS[arch], meanwhile=_COLLECTOR.collect)
     timings |= {"backend": time.perf_counter() - lowered, "total": time.perf_counter() - started}
     return Image(
         kernel.name, arch, kernel.abi, kernel.grid, kernel.threads, kernel.shared_bytes, written,
@@ -150,7 +152,7 @@ def lower(
     signature: Signature, spec: Specialization, arch: str, *, observe: Observer | None = None
 ) -> tuple[Kernel, frozenset[str]]:
     """The thread-level kernel and the tensors it writes. `observe` gets the IR at each stage, by name."""
-    with _COLLECTOR.off():
+    with _COLLECTOR.off(), deep_recursion():
         kernel, written, _ = _lower(signature, spec, arch, observe)
     return kernel, written
 
@@ -164,7 +166,8 @@ def _lower(
 
     started = time.perf_counter()
     run = partial(run_pipeline, shared_limit=target_named(arch).shared_per_block, target=arch)
-    kernel = frontend.build(signature, spec, arch)
+    with stage("the frontend", signature.name, signature.loc):
+        kernel = frontend.build(signature, spec, arch)
     built = time.perf_counter()
     written = written_tensors(kernel)
     if observe is None:

@@ -8,6 +8,7 @@ import math
 import operator
 from typing import Any, Callable
 
+from tiledsl.boundary import python_error
 from tiledsl.errors import CompileError, Loc
 from tiledsl.frontend.bindings import LanguageObject, Range, describe, has_operators, is_place, is_register, is_token
 from tiledsl.frontend.fragments import joined, relaid
@@ -130,7 +131,7 @@ def as_value(binding: Any, dtype: DType, frame: Frame, node: ast.AST, what: str 
         return binding
     if isinstance(binding, (bool, int, float)):
         return frame.builder.constant(literal(binding, dtype, frame.loc(node)), dtype)
-    fix = f"convert it: {dtype}(...)" if is_register(binding) else ""
+    fix = f"convert it: {dtype}(...)" if is_register(binding) else f"pass a {dtype} or a number that is exact in it"
     raise frame.error(node, f"the {what} must be {dtype}, it is {describe(binding)}", fix)
 
 
@@ -140,7 +141,7 @@ def as_condition(binding: Any, frame: Frame, node: ast.AST) -> Value | bool:
         return bool(binding)
     if isinstance(binding, Value) and binding.type == BOOL:
         return binding
-    fix = "compare it: write `x != 0`" if is_register(binding) else ""
+    fix = "compare it: write `x != 0`" if is_register(binding) else _operand_fix(binding)
     if is_register(binding) and isinstance(binding.type, FragmentType):
         fix = "it has many elements: where(condition, a, b) chooses for each; `&`, `|` and `~` join conditions"
     raise frame.error(node, f"a condition must be a bool, it is {describe(binding)}", fix)
@@ -189,7 +190,7 @@ def _operand_fix(binding: Any) -> str:
         return "wait for it: wait(token)"
     if isinstance(binding, LanguageObject):
         return binding.offers
-    return "read an element of it: t[i, j]" if is_place(binding) else ""
+    return "read an element of it: t[i, j]" if is_place(binding) else "use numbers, or values of a dtype: f32(...)"
 
 
 def unify(bindings: list[Any], dtype: DType, frame: Frame, node: ast.AST) -> list[Value]:
@@ -283,7 +284,7 @@ def at_compile_time(compute: Callable[[], Any], frame: Frame, node: ast.AST) -> 
     except CompileError:
         raise
     except Exception as error:
-        raise frame.error(node, f"{type(error).__name__} at compile time: {error}") from error
+        raise python_error(error, frame.loc(node)) from error
 
 
 def convert(binding: Any, dtype: DType, frame: Frame, node: ast.AST) -> Value:
@@ -308,13 +309,14 @@ def converted(value: bool | int | float, dtype: DType, frame: Frame, node: ast.A
     if dtype.python is float:
         as_float = at_compile_time(lambda: float(value), frame, node)
         if isinstance(value, int) and int(as_float) != value:
-            raise frame.error(node, f"{value} is not exact in f64, so {dtype} would round it twice")
+            fix = f"write a float that is: {dtype}({as_float!r})"
+            raise frame.error(node, f"{value} is not exact in f64, so {dtype} would round it twice", fix)
         return rounded(as_float, dtype)
     if dtype == BOOL:
         return bool(value)
     if isinstance(value, float):
         if not value.is_integer():
-            fix = f"write {dtype}({int(value)})" if math.isfinite(value) else ""
+            fix = f"write {dtype}({int(value)})" if math.isfinite(value) else f"{dtype} has no such number: use a float"
             raise frame.error(node, f"{value!r} is not an integer", fix)
         value = int(value)
     return literal(int(value), dtype, frame.loc(node))

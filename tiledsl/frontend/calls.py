@@ -8,6 +8,7 @@ import inspect
 from typing import Any, Callable
 
 from tiledsl.errors import CompileError, Loc
+from tiledsl.frontend.argument_types import misfit
 from tiledsl.frontend.arithmetic import at_compile_time, convert
 from tiledsl.frontend.assign import assign
 from tiledsl.frontend.attributes import BoundMethod
@@ -52,7 +53,7 @@ class Call:
     def builder(self) -> Any:
         return self.frame.builder
 
-    def error(self, message: str, fix: str = "") -> CompileError:
+    def error(self, message: str, fix: str) -> CompileError:
         return self.frame.error(self.node, message, fix)
 
 
@@ -85,22 +86,48 @@ def _(node: ast.Call, frame: Frame) -> Any:
 
 def call(frame: Frame, node: ast.Call, callee: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Call any object with evaluated arguments."""
+    unbound = True
     if isinstance(callee, BoundMethod):
-        args, callee = [callee.receiver, *args], callee.method
+        args, callee, unbound = [callee.receiver, *args], callee.method, False
     elif inspect.ismethod(callee) and callee.__func__ in INTRINSICS:
-        args, callee = [callee.__self__, *args], callee.__func__
+        args, callee, unbound = [callee.__self__, *args], callee.__func__, False
     dtype = ir_dtype(callee)
     if dtype is not None:
         if len(args) != 1 or kwargs:
-            raise frame.error(node, f"{dtype}(...) converts one value, got {len(args) + len(kwargs)}")
+            raise frame.error(node, f"{dtype}(...) converts one value, got {len(args) + len(kwargs)}", f"{dtype}(x)")
         return convert(args[0], dtype, frame, node)
     entry = INTRINSICS.get(callee) if _hashable(callee) else None
     if entry is not None and not (callee in PLAIN and not contains_value([args, kwargs])):
-        signature, handler = entry
-        return handler(Call(frame, node, callee, _bind(frame, node, signature, callee, args, kwargs)))
+        if unbound and "self" in entry[0].parameters:
+            name = callee.__qualname__
+            fix = f"call it on what it belongs to: x.{callee.__name__}(...)"
+            raise frame.error(node, f"{name}() is a method, and is called without an object", fix)
+        return _intrinsic(frame, node, callee, entry, _bind(frame, node, entry[0], callee, args, kwargs))
     if isinstance(callee, TileFunction):
         return inline(frame, node, callee, args, kwargs)  # pyright: ignore[reportUnknownArgumentType]
     return _call_python(frame, node, callee, args, kwargs)
+
+
+def _intrinsic(
+    frame: Frame, node: ast.Call, callee: Any, entry: tuple[inspect.Signature, Handler], arguments: dict[str, Any]
+) -> Any:
+    """What a function of the language does. Arguments of other types than it is annotated with are an error."""
+    signature, handler = entry
+    failed: Exception | None = None
+    result = None
+    try:
+        result = handler(Call(frame, node, callee, arguments))
+    except (CompileError, Poisoned):
+        raise
+    except Exception as error:
+        failed = error
+    wrong = misfit(signature, arguments)
+    if wrong is not None:
+        name = getattr(callee, "__name__", type(callee).__name__.lower())
+        raise frame.error(node, f"{name}(): {wrong[0]}", wrong[1]) from failed
+    if failed is not None:
+        raise failed
+    return result
 
 
 PLAIN: set[Any] = {min, max, abs, len}
@@ -158,7 +185,7 @@ def _call_python(frame: Frame, node: ast.Call, callee: Any, args: list[Any], kwa
             node, f"the kernel {name} is called inside a kernel", "make the shared part a @tile_function and call that"
         )
     if not callable(callee):
-        raise frame.error(node, f"{describe(callee)} is not callable")
+        raise frame.error(node, f"{describe(callee)} is not callable", "call a function, a dtype or a method")
     if callee in (int, float) and contains_value(args):
         raise frame.error(node, f"{name}() of a run-time value", "convert to a dtype: i32(x), f32(x)")
     structural = callee in (tuple, list, zip, enumerate, reversed)

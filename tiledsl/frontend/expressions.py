@@ -25,7 +25,7 @@ __all__: list[str] = []
 @evaluate.register
 def _(node: ast.Constant, frame: Frame) -> Any:
     if isinstance(node.value, (complex, bytes)) or node.value is Ellipsis:
-        raise frame.error(node, f"{node.value!r} is not part of the kernel language")
+        raise frame.error(node, f"{node.value!r} is not part of the kernel language", "use numbers, strings, bools")
     return node.value
 
 
@@ -36,7 +36,7 @@ def _(node: ast.Name, frame: Frame) -> Any:
         name: str = binding.__name__
         found = frame.unit.typevars.get(name)
         if found is None:
-            raise frame.error(node, f"no parameter has the dtype variable {name}")
+            raise frame.error(node, f"no parameter has the dtype variable {name}", "annotate a tensor with it")
         return found
     if isinstance(binding, type) and issubclass(binding, Dim):
         return named_extent(frame, node, str(binding))
@@ -128,7 +128,7 @@ def _(node: ast.UnaryOp, frame: Frame) -> Any:
         return apply(fn, [operand], frame, node, "-" if fn == "neg" else "~")
     if is_register(operand):
         return operand
-    raise frame.error(node, f"+ is not defined for {describe(operand)}")
+    raise frame.error(node, f"+ is not defined for {describe(operand)}", "leave it out")
 
 
 @evaluate.register
@@ -216,7 +216,7 @@ def _choose(
                 frame.builder.block.append(op)
         return pure(*trial)
     if not all(is_carried(t) or isinstance(t, (bool, int, float)) for t in trial):
-        raise frame.error(node, f"a choice at run time between {describe(trial[0])} and {describe(trial[1])}")
+        raise frame.error(node, f"a choice at run time between {describe(trial[0])} and {describe(trial[1])}", _CHOICE)
     for block in blocks:
         for op in block.ops:
             op.drop_operands()
@@ -231,6 +231,9 @@ def _choose(
     result = frame.lookup(ast.copy_location(ast.Name("$choice", ast.Load()), node))
     del frame.env["$choice"]
     return result
+
+
+_CHOICE = "a condition at run time chooses between numbers and fragments: do what differs under an `if`"
 
 
 @evaluate.register

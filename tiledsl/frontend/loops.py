@@ -12,7 +12,7 @@ from tiledsl.frontend.analysis import assigned_names, loop_exits, read_first
 from tiledsl.frontend.arithmetic import as_condition, common_dtype, unify
 from tiledsl.frontend.assign import assign
 from tiledsl.frontend.bindings import UNBOUND, Range, Ranges, Unusable, describe, has_operators
-from tiledsl.frontend.control import Carried, continue_unless_exited, exit_flag, run_statements, runtime_if
+from tiledsl.frontend.control import Carried, Steps, drive, exit_flag, run_statements, runtime_if, unless_exited
 from tiledsl.frontend.frame import Frame, evaluate, execute
 from tiledsl.frontend.hopper import WorkLoop
 from tiledsl.frontend.intrinsics.schedules import (
@@ -90,11 +90,11 @@ def _unrolled(frame: Frame, node: ast.For, items: list[Any]) -> None:
         )
     outer = frame.env.get("$break", False), frame.env.get("$continue", False)
     frame.env["$break"] = False
-    _iterations(frame, node, items)
+    drive(_iterations(frame, node, items))
     frame.env["$break"], frame.env["$continue"] = outer
 
 
-def _iterations(frame: Frame, node: ast.For, items: list[Any]) -> None:
+def _iterations(frame: Frame, node: ast.For, items: list[Any]) -> Steps:
     for position, item in enumerate(items):
         errors = len(frame.unit.errors)
         frame.env["$continue"] = False
@@ -104,7 +104,8 @@ def _iterations(frame: Frame, node: ast.For, items: list[Any]) -> None:
         if len(frame.unit.errors) > errors:
             return  # the next iterations would only repeat them
         rest = items[position + 1 :]
-        if continue_unless_exited(frame, node, (lambda after=rest: _iterations(frame, node, after)) if rest else None):
+        go_on = (lambda after=rest: _iterations(frame, node, after)) if rest else None
+        if (yield unless_exited(frame, node, go_on)):
             return
 
 
@@ -125,7 +126,7 @@ class Bounds:
         if dtype.kind not in ("int", "index"):
             raise frame.error(node, f"range() over {dtype}", "convert the bounds: i32(...) or index(...)")
         if step == 0 and not isinstance(step, Value):
-            raise frame.error(node, "range() with step 0 never ends")
+            raise frame.error(node, "range() with step 0 never ends", "use a step of 1 or more, or a negative one")
         self.lo, self.hi, self.step = unify([lo, hi, step], dtype, frame, node)
         op = self.step.op
         self.down = isinstance(op, Constant) and op.value < 0
@@ -218,7 +219,7 @@ def _inner_bounds(frame: Frame, call: ast.Call, inner: ast.expr, what: str, exam
 
 def _range(frame: Frame, call: ast.Call) -> Bounds:
     if call.keywords or not 1 <= len(call.args) <= 3:
-        raise frame.error(call, f"range() takes 1 to 3 positional arguments, got {len(call.args)}")
+        raise frame.error(call, f"range() takes 1 to 3 positional arguments, got {len(call.args)}", "range(n)")
     given = [evaluate(arg, frame) for arg in call.args]
     ends = [0, *given] if len(given) == 1 else given
     lo, hi, step = ends if len(ends) == 3 else (*ends, 1)

@@ -48,4 +48,5 @@ def _(node: ast.Assert, frame: Frame) -> None:
         )
     if not condition:
         message = evaluate(node.msg, frame) if node.msg is not None else ast.unparse(node.test)
-        raise frame.error(node, f"assertion failed at compile time: {message}")
+        fix = f"give the consts or dtypes such values that {ast.unparse(node.test)} holds"
+        raise frame.error(node, f"assertion failed at compile time: {message}", fix)

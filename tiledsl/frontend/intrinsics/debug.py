@@ -57,7 +57,8 @@ def _not_a_place(literal: str) -> str:
 def _assert(call: Call) -> Any:
     message = call["message"]
     if not isinstance(message, str):
-        raise call.error(f"the message of assert_() is a string, got {describe(message)}")
+        fix = "write what is wrong: assert_(condition, 'text')"
+        raise call.error(f"the message of assert_() is a string, got {describe(message)}", fix)
     condition = call["condition"]
     if is_register(condition) and isinstance(condition.type, FragmentType):
         fix = "store it, and check what arrived" if is_distributed(condition) else "check its elements"
@@ -83,8 +84,6 @@ def _breakpoint(call: Call) -> Any:
 @intrinsic(lang.ptx.inline)
 def _inline(call: Call) -> Any:
     text, outputs = call["text"], call["outputs"]
-    if not isinstance(text, str):
-        raise call.error(f"the text of ptx.inline() is a string, got {describe(text)}")
     given: tuple[Any, ...] = () if outputs is None else outputs if isinstance(outputs, tuple) else (outputs,)  # pyright: ignore
     dtypes = [ir_dtype(output) for output in given]
     if None in dtypes or INDEX in dtypes:
@@ -114,7 +113,9 @@ def _emulation(call: Call) -> str:
     if function is None:
         return ""
     if not callable(function):
-        raise call.error(f"emulate= takes a function, got {describe(function)}")
+        raise call.error(
+            f"emulate= takes a function, got {describe(function)}", "pass a function of NumPy arrays that does the same"
+        )
     externals = call.frame.unit.externals
     for key, known in externals.items():
         if known is function:

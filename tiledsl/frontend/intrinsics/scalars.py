@@ -122,7 +122,7 @@ def _shuffle_instead(value: Any) -> str:
 def _shuffle(call: Call, mode: str, lane: Any) -> Any:
     width = call["width"]
     if width not in (1, 2, 4, 8, 16, 32):
-        raise call.error(f"width must be a power of two up to 32, got {describe(width)}")
+        raise call.error(f"width must be a power of two up to 32, got {describe(width)}", "leave it out, which is 32")
     value = call["value"]
     if not is_register(value) or isinstance(value.type, FragmentType) or value.type == INDEX:
         name = "shuffle" if mode == "idx" else f"shuffle_{mode}"

@@ -25,5 +25,5 @@ def _syncwarp(call: Call) -> Any:
 @intrinsic(lang.fence)
 def _fence(call: Call) -> Any:
     if call["reach"] not in ("cta", "gpu", "sys"):
-        raise call.error(f"fence() reaches 'cta', 'gpu' or 'sys', got {call['reach']!r}")
+        raise call.error(f"fence() reaches 'cta', 'gpu' or 'sys', got {call['reach']!r}", "fence('gpu')")
     call.builder.add(gpu.Fence(reach=call["reach"]))
