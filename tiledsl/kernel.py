@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import TYPE_CHECKING, Any, Callable, Mapping, cast, overload
+from typing import TYPE_CHECKING, Any, Callable, Mapping, overload
 
 from tiledsl.annotations import read_signature
 from tiledsl.compiled import Compiled
 from tiledsl.compiler import Program
-from tiledsl.errors import KernelArgumentError, TileError
-from tiledsl.function import TileFunction, tile_function
+from tiledsl.errors import CompileError, KernelArgumentError
+from tiledsl.function import TileFunction, caller_line, require_function, tile_function
 from tiledsl.ir.types import DTYPES, INDEX, DType
 from tiledsl.measure import Timing, Verification
 from tiledsl.runtime.dispatch import EMULATED_ARCH, Dispatcher
@@ -185,7 +185,7 @@ class TileKernel:
 def tile_kernel(fn: Callable[..., Any], /) -> TileKernel: ...
 @overload
 def tile_kernel(*, arch: str = "") -> Callable[[Callable[..., Any]], TileKernel]: ...
-def tile_kernel(fn: Callable[..., Any] | None = None, /, *, arch: str = "") -> Any:
+def tile_kernel(fn: Any = None, /, *, arch: str = "") -> Any:
     """Make a kernel of a function: ``@tile_kernel`` or ``@tile_kernel(arch="sm_90a")``.
 
     The annotations are read here: CompileErrors for what they get wrong, at the parameter's line.
@@ -194,23 +194,17 @@ def tile_kernel(fn: Callable[..., Any] | None = None, /, *, arch: str = "") -> A
     here = inspect.currentframe()
     caller = here.f_back if here is not None else None
     names = dict(caller.f_locals) if caller is not None and caller.f_locals is not caller.f_globals else {}
-    if fn is not None:
-        return _make(fn, "", names)
-    if arch:
+    loc = caller_line()
+    if arch != "":
         from tiledsl.backends.ptx.targets import target_named
 
-        target_named(arch)
+        try:
+            target_named(arch)
+        except CompileError as error:
+            raise CompileError(error.message, loc, error.fix) from None
 
-    def decorate(function: Callable[..., Any]) -> TileKernel:
-        return _make(function, arch, names)
+    def decorate(function: Any) -> TileKernel:
+        require_function(function, "tile_kernel", loc)
+        return TileKernel(read_signature(function, arch, names))
 
-    return decorate
-
-
-def _make(fn: Any, arch: str, names: Mapping[str, Any]) -> TileKernel:
-    if isinstance(fn, (TileFunction, TileKernel)):
-        name = cast(TileKernel, fn).name
-        raise TileError(f"{name} is already a {type(cast(object, fn)).__name__}\n  fix: decorate a function once")
-    if not inspect.isfunction(fn):
-        raise TileError(f"@tile_kernel takes a function, got a {type(fn).__name__}\n  fix: put it above a def")
-    return TileKernel(read_signature(fn, arch, names))
+    return decorate if fn is None else decorate(fn)

@@ -11,6 +11,7 @@ from typing import Any, Callable
 from tiledsl.boundary import python_error
 from tiledsl.errors import CompileError, Loc
 from tiledsl.frontend.bindings import LanguageObject, Range, describe, has_operators, is_place, is_register, is_token
+from tiledsl.frontend.budget import MAX_BITS, MAX_ITEMS, bounded, count_of, too_large
 from tiledsl.frontend.fragments import joined, relaid
 from tiledsl.frontend.frame import Frame
 from tiledsl.ir.core import Value
@@ -30,6 +31,7 @@ __all__ = [
     "convert",
     "elements",
     "elementwise",
+    "items_of",
     "literal",
     "negate",
     "rounded",
@@ -138,7 +140,7 @@ def as_value(binding: Any, dtype: DType, frame: Frame, node: ast.AST, what: str 
 def as_condition(binding: Any, frame: Frame, node: ast.AST) -> Value | bool:
     """The truth of a condition: a compile-time bool, or a run-time value of dtype bool."""
     if not has_operators(binding):
-        return bool(binding)
+        return at_compile_time(lambda: bool(binding), frame, node)
     if isinstance(binding, Value) and binding.type == BOOL:
         return binding
     fix = "compare it: write `x != 0`" if is_register(binding) else _operand_fix(binding)
@@ -239,6 +241,10 @@ def binary(op: ast.operator, a: Any, b: Any, frame: Frame, node: ast.AST) -> Any
     fn, sign, compute = BINARY[type(op)]
     if isinstance(a, Range) and isinstance(op, (ast.Add, ast.Sub)):
         return _moved(a, fn, b, frame, node)
+    huge = too_large(sign, a, b)
+    if huge:
+        fix = f"at most {MAX_BITS} bits and {MAX_ITEMS} items are possible at compile time"
+        raise frame.error(node, f"{sign} makes {huge}", fix)
     if not has_operators(a) and not has_operators(b):
         return at_compile_time(lambda: compute(a, b), frame, node)
     if not fn:
@@ -281,10 +287,19 @@ def at_compile_time(compute: Callable[[], Any], frame: Frame, node: ast.AST) -> 
     """Run Python on compile-time values; what it raises becomes an error at the user's line."""
     try:
         return compute()
-    except CompileError:
-        raise
+    except CompileError as error:
+        raise error if error.loc.line else CompileError(error.message, frame.loc(node), error.fix) from None
     except Exception as error:
         raise python_error(error, frame.loc(node)) from error
+
+
+def items_of(items: Any, frame: Frame, node: ast.AST, most: int, what: str) -> list[Any]:
+    """A compile-time iterable as a list, of which no more is asked for than there may be: `what` says of what."""
+    found = at_compile_time(lambda: bounded(items, most), frame, node)
+    if found is None:
+        fix = "use range() for a loop at run time, or unroll(range(n), by=4) for a few iterations at a time"
+        raise frame.error(node, f"this would {what.format(count_of(items, most))} (at most {most})", fix)
+    return found
 
 
 def convert(binding: Any, dtype: DType, frame: Frame, node: ast.AST) -> Value:

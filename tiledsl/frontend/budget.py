@@ -18,10 +18,13 @@ __all__ = [
     "MAX_CONDITIONS",
     "MAX_ITEMS",
     "MAX_OPS",
+    "MAX_STAGES",
     "MAX_STATEMENTS",
     "MAX_UNROLL",
     "OutOfBudget",
     "bounded",
+    "count_of",
+    "many_items",
     "too_large",
 ]
 
@@ -40,11 +43,14 @@ MAX_CONDITIONS = 1100
 MAX_CALLS = 200
 """Tile functions that call each other."""
 
-MAX_ITEMS = 1 << 20
-"""Items of a list, tuple, str or bytes that is made at compile time."""
+MAX_ITEMS = 1 << 16
+"""Items of a list, tuple, str or bytes that is made at compile time, those of lists inside it included."""
 
 MAX_BITS = 1 << 16
 """Bits of an integer at compile time."""
+
+MAX_STAGES = 64
+"""Of a pipelined loop."""
 
 
 class OutOfBudget(CompileError):  # noqa: N818 - of the kernel, and read as one of its errors
@@ -63,6 +69,13 @@ def bounded(items: Iterable[Any], most: int) -> list[Any] | None:
     return found if len(found) <= most else None
 
 
+def count_of(items: Any, most: int) -> str:
+    """How many items there are, as far as that is known without going through them: there are more than `most`."""
+    if isinstance(items, range):  # its len() may be no machine word
+        return str(-(-abs(items.stop - items.start) // abs(items.step)))
+    return str(len(items)) if hasattr(items, "__len__") else f"more than {most}"
+
+
 def too_large(sign: str, a: Any, b: Any) -> str:
     """What ``a <sign> b`` would be, if that is beyond the limits: "a list of 1000000000 items"; else ""."""
     if type(a) is int and type(b) is int:
@@ -70,10 +83,29 @@ def too_large(sign: str, a: Any, b: Any) -> str:
         return f"an integer of {bits} bits" if bits > MAX_BITS else ""
     if sign == "*" and type(a) is int:
         a, b = b, a
-    if sign == "*" and isinstance(a, (list, tuple, str, bytes)) and type(b) is int:
+    count = 0
+    if sign == "*" and isinstance(a, _SEQUENCES) and type(b) is int:
         count = len(a) * b  # pyright: ignore[reportUnknownArgumentType]
-        return f"a {type(a).__name__} of {count} items" if count > MAX_ITEMS else ""  # pyright: ignore
-    return ""
+    elif sign == "+" and isinstance(a, _SEQUENCES) and isinstance(b, _SEQUENCES):
+        count = len(a) + len(b)  # pyright: ignore[reportUnknownArgumentType]
+    return f"a {type(a).__name__} of {count} items" if count > MAX_ITEMS else ""
+
+
+_SEQUENCES = (list, tuple, str, bytes)
+
+
+def many_items(items: list[Any]) -> bool:
+    """True if lists and tuples inside each other have more than MAX_ITEMS items together; one that is in several counts
+    in each."""
+    count, rest = 0, [items]
+    while rest:
+        for item in rest.pop():
+            count += 1
+            if isinstance(item, (list, tuple)) and item:
+                rest.append(item)  # pyright: ignore[reportUnknownArgumentType]
+        if count + len(rest) > MAX_ITEMS:
+            return True
+    return False
 
 
 def _bits(sign: str, a: int, b: int) -> int:

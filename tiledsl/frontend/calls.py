@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import ast
 import inspect
-from typing import Any, Callable
+from typing import Any, Callable, Iterator
 
 from tiledsl.errors import CompileError, Loc
 from tiledsl.frontend.argument_types import misfit
-from tiledsl.frontend.arithmetic import at_compile_time, convert
+from tiledsl.frontend.arithmetic import at_compile_time, convert, items_of
 from tiledsl.frontend.assign import assign
 from tiledsl.frontend.attributes import BoundMethod
 from tiledsl.frontend.bindings import (
@@ -26,6 +26,7 @@ from tiledsl.frontend.bindings import (
     is_token,
     leaves,
 )
+from tiledsl.frontend.budget import MAX_CALLS, MAX_ITEMS
 from tiledsl.frontend.control import run_statements
 from tiledsl.frontend.frame import Frame, evaluate, execute
 from tiledsl.frontend.source import source_of
@@ -145,7 +146,7 @@ def _arguments(frame: Frame, node: ast.Call) -> Arguments:
             sequence = evaluate(arg.value, frame)
             if not isinstance(sequence, (list, tuple, range)):
                 raise frame.error(arg, f"* of {describe(sequence)}", "unpack a tuple or a list")
-            args += sequence  # pyright: ignore[reportUnknownArgumentType]
+            args += items_of(sequence, frame, arg, MAX_ITEMS, "unpack {} items")
         else:
             args.append(evaluate(arg, frame))
     kwargs: dict[str, Any] = {}
@@ -173,6 +174,8 @@ def _append(frame: Frame, node: ast.Call, func: ast.Attribute) -> Any:
     owner = evaluate(func.value, frame)
     if not isinstance(owner, list) or len(node.args) != 1 or node.keywords:
         raise frame.error(node, f"append() on {describe(owner)}", "append one element to a list")
+    if len(owner) >= MAX_ITEMS:  # pyright: ignore[reportUnknownArgumentType]
+        raise frame.error(node, f"a list of more than {MAX_ITEMS} items", "compute less at compile time")
     assign(frame, func.value, [*owner, evaluate(node.args[0], frame)])  # pyright: ignore[reportUnknownArgumentType]
     return None
 
@@ -194,8 +197,22 @@ def _call_python(frame: Frame, node: ast.Call, callee: Any, args: list[Any], kwa
         if not inspect.isfunction(callee):  # nothing that can be decorated: sum, math.sqrt, a class
             fix = "write it out: a loop over unroll(...), or functions of tiledsl, such as sqrt and exp"
         raise frame.error(node, f"the Python function {name}() is called with a run-time value", fix)
+    args = [_finite(frame, node, callee, arg) for arg in args]
     result = at_compile_time(lambda: callee(*args, **kwargs), frame, node)
-    return list(result) if structural and callee is not tuple else result
+    return items_of(result, frame, node, MAX_ITEMS, "make {} items") if callee in _LAZY else result
+
+
+_LAZY = (zip, enumerate, reversed)
+_EXHAUSTING = (list, tuple, set, frozenset, dict, sorted, sum, any, all, min, max, bytes, bytearray)
+"""Builtins that go through what they are given, for ever if that does not end."""
+
+
+def _finite(frame: Frame, node: ast.AST, callee: Any, arg: Any) -> Any:
+    if callee in (bytes, bytearray) and isinstance(arg, int) and arg > MAX_ITEMS:
+        raise frame.error(node, f"this would make {arg} items (at most {MAX_ITEMS})", "make fewer")
+    if any(callee is each for each in _EXHAUSTING) and isinstance(arg, (range, Iterator)):
+        return items_of(arg, frame, node, MAX_ITEMS, "go through {} items")
+    return arg  # pyright: ignore[reportUnknownVariableType]
 
 
 # -- tile functions --------------------------------------------------------------------------------
@@ -206,10 +223,15 @@ def inline(
 ) -> Any:
     """Compile the body of a tile function here, for these arguments. Recursion is an error."""
     chain: Frame | None = frame
+    depth = 0
     while chain is not None:
+        depth += 1
         if chain.source.fn is function.fn:
             raise frame.error(node, f"{function.name}() calls itself", "write a loop: kernels have no call stack")
         chain = chain.caller
+    if depth > MAX_CALLS:
+        fix = "let the functions below do more in one of them"
+        raise frame.error(node, f"more than {MAX_CALLS} tile functions inside each other", fix)
     arguments = _bind(frame, node, inspect.signature(function.fn), function, args, kwargs)
     if isinstance(function, Elementwise):
         _need_f32(frame, node, function.name, arguments["x"])

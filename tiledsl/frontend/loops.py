@@ -9,9 +9,10 @@ from typing import Any, Callable, Generator, Iterable
 from tiledsl import lang
 from tiledsl.errors import Loc
 from tiledsl.frontend.analysis import assigned_names, loop_exits, read_first
-from tiledsl.frontend.arithmetic import as_condition, common_dtype, unify
+from tiledsl.frontend.arithmetic import as_condition, common_dtype, items_of, unify
 from tiledsl.frontend.assign import assign
 from tiledsl.frontend.bindings import UNBOUND, Range, Ranges, Unusable, describe, has_operators
+from tiledsl.frontend.budget import MAX_STAGES, MAX_UNROLL
 from tiledsl.frontend.control import Carried, Steps, drive, exit_flag, run_statements, runtime_if, unless_exited
 from tiledsl.frontend.frame import Frame, evaluate, execute
 from tiledsl.frontend.hopper import WorkLoop
@@ -31,8 +32,6 @@ from tiledsl.ir.ops.arith import Constant
 from tiledsl.ir.types import BOOL, INDEX, TokenType
 
 __all__ = ["Bounds"]
-
-MAX_UNROLL = 4096
 
 
 @execute.register
@@ -60,7 +59,7 @@ def _(node: ast.For, frame: Frame) -> None:
         raise frame.error(
             call, f"cannot loop over {describe(items)}", "loop over range(...), unroll(...) or a compile-time sequence"
         )
-    _unrolled(frame, node, list(items))  # pyright: ignore[reportUnknownArgumentType]
+    _unrolled(frame, node, items_of(items, frame, call, MAX_UNROLL, "unroll {} iterations"))
 
 
 @execute.register
@@ -82,12 +81,6 @@ def _(node: ast.While, frame: Frame) -> None:
 
 
 def _unrolled(frame: Frame, node: ast.For, items: list[Any]) -> None:
-    if len(items) > MAX_UNROLL:
-        raise frame.error(
-            node.iter,
-            f"this would unroll {len(items)} iterations (at most {MAX_UNROLL})",
-            "use range() for a loop at run time",
-        )
     outer = frame.env.get("$break", False), frame.env.get("$continue", False)
     frame.env["$break"] = False
     drive(_iterations(frame, node, items))
@@ -180,8 +173,9 @@ def _partly_unrolled(frame: Frame, call: ast.Call) -> Bounds | None:
     if inner is None or given.keys() != {"by"}:
         raise frame.error(call, "a partly unrolled loop takes one range(...) or tiles(...), and by=", example)
     by = evaluate(given["by"], frame)
-    if not isinstance(by, int) or isinstance(by, bool) or by < 1:
-        raise frame.error(call, f"by= is a compile-time int of 1 or more, got {describe(by)}", example)
+    if not isinstance(by, int) or isinstance(by, bool) or not 1 <= by <= MAX_UNROLL:
+        message = f"by= is a compile-time int of 1 or more, at most {MAX_UNROLL}, got {describe(by)}"
+        raise frame.error(call, message, example)
     bounds = _inner_bounds(frame, call, inner, "by=", example)
     if by > 1 and not isinstance(bounds.step.op, Constant):
         raise frame.error(call, "by= needs a step that is known at compile time", "give the range a constant step")
@@ -197,8 +191,9 @@ def _pipelined(frame: Frame, call: ast.Call) -> Bounds:
         raise frame.error(call, message, example)
     numbers = {name: evaluate(value, frame) for name, value in given.items()}
     stages, fragments = numbers["stages"], numbers.get("fragments", 0)
-    if not isinstance(stages, int) or isinstance(stages, bool) or stages < 1:
-        raise frame.error(call, f"stages= is a compile-time int of 1 or more, got {describe(stages)}", example)
+    if not isinstance(stages, int) or isinstance(stages, bool) or not 1 <= stages <= MAX_STAGES:
+        message = f"stages= is a compile-time int of 1 or more, at most {MAX_STAGES}, got {describe(stages)}"
+        raise frame.error(call, message, example)
     if not isinstance(fragments, int) or isinstance(fragments, bool) or fragments not in (0, 1, 2):
         fix = "1 or 2 steps of fragments in registers; 0, or nothing, leaves it to the compiler"
         raise frame.error(call, f"fragments= is {describe(fragments)}", fix)

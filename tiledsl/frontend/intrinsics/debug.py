@@ -39,7 +39,19 @@ def _print(call: Call) -> Any:
             raise call.error("print() of a list with run-time values", "print its elements")
         else:
             literal += str(value)
-    call.builder.add(debug.Print(*operands, format=text + _not_a_place(literal)))
+    format_ = _encodable(call, text + _not_a_place(literal))
+    call.builder.add(debug.Print(*operands, format=format_))
+
+
+def _encodable(call: Call, text: str) -> str:
+    """A text that the kernel prints, which is kept as UTF-8 on the device."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        odd = text[error.start : error.end]
+        message = f"the text has {odd!r}, half of a surrogate pair, which UTF-8 cannot hold"
+        raise call.error(message, "leave it out") from None
+    return text
 
 
 def _print_instead(value: Value) -> str:
@@ -64,7 +76,7 @@ def _assert(call: Call) -> Any:
         fix = "store it, and check what arrived" if is_distributed(condition) else "check its elements"
         raise call.error(f"the condition of assert_() is one bool, got {describe(condition)}", fix)
     condition = as_value(condition, BOOL, call.frame, call.node, "condition")
-    call.builder.add(debug.Assert(condition, message=message))
+    call.builder.add(debug.Assert(condition, message=_encodable(call, message)))
 
 
 def _no_arguments() -> None:

@@ -7,8 +7,9 @@ from math import prod
 from typing import Any
 
 from tiledsl import lang
-from tiledsl.frontend.arithmetic import binary
+from tiledsl.frontend.arithmetic import at_compile_time, binary, items_of
 from tiledsl.frontend.bindings import Range, Ranges, contains_value, describe
+from tiledsl.frontend.budget import MAX_UNROLL
 from tiledsl.frontend.calls import Call, intrinsic
 from tiledsl.frontend.fragments import MAX_THREADS
 from tiledsl.frontend.hopper import Processors
@@ -180,7 +181,9 @@ def _compile_time_ranges(call: Call, ranges: Ranges) -> list[Range]:
             "unroll() of tiles() over an extent that is only known at run time",
             "leave unroll() out, or repeat the body a few times an iteration: unroll(tiles(K, BK), by=2)",
         )
-    return [Range(start, ranges.size) for start in range(0, ranges.extent, ranges.size)]
+    starts = range(0, ranges.extent, ranges.size)
+    found = items_of(starts, call.frame, call.node, MAX_UNROLL, "unroll {} iterations")
+    return [Range(start, ranges.size) for start in found]
 
 
 @intrinsic(lang.cdiv)
@@ -189,7 +192,7 @@ def _cdiv(call: Call) -> Any:
     if not contains_value([a, b]):
         if b == 0:
             raise call.error("cdiv() by zero", "divide by a tile's extent, 1 or more")
-        return -(-a // b)
+        return at_compile_time(lambda: -(-a // b), call.frame, call.node)
     frame, node = call.frame, call.node
     less_one = binary(ast.Sub(), b, 1, frame, node)
     return binary(ast.FloorDiv(), binary(ast.Add(), a, less_one, frame, node), b, frame, node)

@@ -18,7 +18,7 @@ from tiledsl.ir.ops import tile
 from tiledsl.ir.ops.arith import Bitcast
 from tiledsl.ir.types import BOOL, INDEX, DType, FragmentType, SharedType
 from tiledsl.lang import ir_dtype
-from tiledsl.layout.shared import AUTO, Layout, Paneled
+from tiledsl.layout.shared import AUTO, MAX_EXTENT, Layout, Paneled
 
 scalar_class: Any = lang.Scalar
 fragment_class: Any = lang.Fragment
@@ -38,6 +38,8 @@ def _shape(call: Call) -> tuple[int, ...]:
             if isinstance(extent, int):
                 fix = "pass 1 or more"
             raise call.error(f"a shape is made of positive compile-time ints, got {describe(extent)}", fix)
+        if extent > MAX_EXTENT:
+            raise call.error(f"an extent of {extent} elements; at most {MAX_EXTENT}", "make the tile smaller")
     if not dims:
         raise call.error("a shape needs at least one extent", "as in shared((64, 32), f32)")
     return dims
