@@ -86,7 +86,7 @@ def _compiled(arguments: argparse.Namespace) -> Compiled:
     file, _, name = arguments.kernel.partition(":")
     kernel = load_kernel(Path(file), name)
     consts = parse_consts(kernel, arguments.const)
-    return kernel.compile(arch=arguments.arch, **consts, **parse_dtypes(kernel, arguments.dtype))
+    return kernel.compile(arguments.arch, **consts, **parse_dtypes(kernel, arguments.dtype))
 
 
 def _explain(arguments: argparse.Namespace, rest: list[str]) -> int:

@@ -50,7 +50,7 @@ class TileKernel:
         """The Python function."""
         return self.signature.fn
 
-    def __call__(self, *args: Any, **kwargs: Any) -> None:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> None:
         """Run the kernel. Raises KernelArgumentError, CompileErrors, DeviceError, EmulatorError."""
         try:
             self.dispatcher.launcher.launch(*args, **kwargs)
@@ -82,20 +82,34 @@ class TileKernel:
 
     # -- asking ------------------------------------------------------------------------------------------
 
-    def compile(self, arch: str | None = None, **settings: Any) -> Compiled:
+    # A kernel may have parameters that are called like an option below: by that name they are the kernel's own. What
+    # may be asked for by position has no name of its own, nor has `self`.
+
+    def compile(self, target: str | None = None, /, **settings: Any) -> Compiled:
         """Build without arguments: row-major, 16-byte aligned, 32-bit-safe sizes, optional tensors present.
 
-        arch: a target, by default that of the GPU here, else sm_90a. settings: consts, and the dtypes
+        target, or ``arch=``: by default that of the GPU here, else sm_90a. settings: consts, and the dtypes
         of a generic kernel by type variable (``T=f16``) or by tensor (``A=f16``).
         """
+        if "arch" not in self._names:
+            target = settings.pop("arch", target)
         dtypes = {name: settings.pop(name) for name in self._dtype_names() & settings.keys()}
         consts = check_consts(self.signature, settings)
         spec = assumed(self.signature, self._variables(dtypes), consts)
-        return self.program.compiled(spec, arch or self.signature.arch or self._gpu_arch() or EMULATED_ARCH)
+        return self.program.compiled(spec, target or self.signature.arch or self._gpu_arch() or EMULATED_ARCH)
 
-    def explain(self, what: str, arch: str | None = None, **settings: Any) -> Report:
-        """``compile(arch, **settings).explain(what)``: "banks" for shared memory, ...; print it."""
-        return self.compile(arch, **settings).explain(what)
+    def explain(self, what: str, target: str | None = None, /, **settings: Any) -> Report:
+        """``compile(target, **settings).explain(what)``: "banks" for shared memory, ...; print it."""
+        return self.compile(target, **settings).explain(what)
+
+    @property
+    def _names(self) -> frozenset[str]:
+        """Those of the parameters."""
+        return frozenset(p.name for p in (*self.signature.params, *self.signature.consts))
+
+    def _options(self, kwargs: dict[str, Any], **defaults: Any) -> list[Any]:
+        """The options of a method out of the keywords of its call, which keep those that are the kernel's arguments."""
+        return [default if name in self._names else kwargs.pop(name, default) for name, default in defaults.items()]
 
     def _gpu_arch(self) -> str:
         from tiledsl.runtime import gpu_arch
@@ -122,16 +136,10 @@ class TileKernel:
                 raise argument_error(self.signature, message, "give each type variable one dtype")
         return found
 
-    def verify(
-        self,
-        reference: Callable[..., Any],
-        *args: Any,
-        bound: Any = 0.0,
-        exact: bool = False,
-        device: str | None = None,
-        **kwargs: Any,
-    ) -> Verification:
+    def verify(self, reference: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Verification:
         """Run the kernel and ``reference(*args)`` on copies of the arguments and compare each element.
+
+        Options by name: ``bound=0.0``, ``exact=False`` and ``device=None``.
 
         The reference writes into its arrays or returns what the written tensors should hold (in the
         order of the signature). An element is right if ``|out - ref| <= u |ref| + bound + tiny``: u is
@@ -141,16 +149,18 @@ class TileKernel:
         """
         from tiledsl.measure import verify
 
+        bound, exact, device = self._options(kwargs, bound=0.0, exact=False, device=None)
         return verify(self, reference, self._bind(args, kwargs), bound=bound, exact=exact, device=device)
 
-    def time(self, *args: Any, repeat: int = 20, device: str | None = None, **kwargs: Any) -> Timing:
-        """Seconds of the kernel alone: median, least and most of `repeat` runs after a first one.
+    def time(self, /, *args: Any, **kwargs: Any) -> Timing:
+        """Seconds of the kernel alone: median, least and most of ``repeat=20`` runs after a first one.
 
         By CUDA events on a GPU, where host arrays are copied there once; by the clock on the emulator.
         The arguments are written to, once a run.
         """
         from tiledsl.measure import time_kernel
 
+        repeat, device = self._options(kwargs, repeat=20, device=None)
         return time_kernel(self, self._bind(args, kwargs), repeat=repeat, device=device)
 
     def trace(self, block: int | tuple[int, ...] = 0, thread: int | tuple[int, ...] = 0) -> Callable[..., Any]:
@@ -161,7 +171,7 @@ class TileKernel:
 
         return run
 
-    def check(self, *args: Any, **kwargs: Any) -> None:
+    def check(self, /, *args: Any, **kwargs: Any) -> None:
         """Run on the emulator with its checks: a race, a read of what was never written or a use of what an
         asynchronous copy has not delivered yet is a HazardError.
 
