@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent / "tiledsl"
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "arch", "forks"),
     ("layout",),
-    ("ir",),
+    ("ir", "boundary"),
     ("passes",),
     ("lang", "dims", "bytecode", "source", "function", "meaning", "annotations", "signature", "specialize"),
     ("frontend",),

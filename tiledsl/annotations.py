@@ -46,7 +46,7 @@ def read_signature(fn: Callable[..., Any], arch: str = "", namespace: Mapping[st
 
 def _parameters(fn: Callable[..., Any], source: FunctionSource) -> Mapping[str, inspect.Parameter]:
     try:
-        return inspect.signature(fn).parameters
+        return inspect.signature(fn, follow_wrapped=False).parameters  # of the function that is compiled
     except NameError as error:  # Python 3.14 evaluates annotations only now
         loc = Loc(source.file, source.line, function=fn.__name__)
         raise CompileErrors(

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, TypeVar
 from weakref import WeakSet
 
+from tiledsl.boundary import deep_recursion, stage
 from tiledsl.compiled import Compiled, Image
 from tiledsl.forks import in_child, whole
 from tiledsl.ir.types import GlobalType
@@ -173,10 +174,11 @@ def _build(signature: Signature, spec: Specialization, arch: str) -> Image:
     from tiledsl.backends import ptx
 
     started = time.perf_counter()
-    with _COLLECTOR.off():
+    with _COLLECTOR.off(), deep_recursion():
         kernel, written, timings = _lower(signature, spec, arch, None)
         lowered = time.perf_counter()
-        binary = ptx.build(kernel, ptx.TARGETS[arch], meanwhile=_COLLECTOR.collect)
+        with stage("the PTX backend", signature.name, signature.loc):
+            binary = ptx.build(kernel, ptx.TARGETS[arch], meanwhile=_COLLECTOR.collect)
     timings |= {"backend": time.perf_counter() - lowered, "total": time.perf_counter() - started}
     return Image(
         kernel.name, arch, kernel.abi, kernel.grid, kernel.threads, kernel.shared_bytes, written,
@@ -197,7 +199,7 @@ def lower(
 ) -> tuple[Kernel, frozenset[str]]:
     """The thread-level kernel and the tensors it writes. `observe` gets the IR at each stage, by name. `bounds`: with
     the checks of accesses that the emulator makes and a GPU does not."""
-    with whole(), _COLLECTOR.off():
+    with whole(), _COLLECTOR.off(), deep_recursion():
         kernel, written, _ = _lower(signature, spec, arch, observe, bounds)
     return kernel, written
 
@@ -211,7 +213,8 @@ def _lower(
 
     started = time.perf_counter()
     run = partial(run_pipeline, shared_limit=target_named(arch).shared_per_block, target=arch, bounds=bounds)
-    kernel = frontend.build(signature, spec, arch)
+    with stage("the frontend", signature.name, signature.loc):
+        kernel = frontend.build(signature, spec, arch)
     built = time.perf_counter()
     written = written_tensors(kernel)
     if observe is None:

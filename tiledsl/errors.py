@@ -27,6 +27,7 @@ __all__ = [
     "DeviceError",
     "EmulatorError",
     "HazardError",
+    "InternalError",
     "KernelArgumentError",
     "Loc",
     "LocatedError",
@@ -116,6 +117,10 @@ class CompileErrors(CompileError):  # noqa: N818 - it is several errors
     def __str__(self) -> str:
         shown = "\n\n".join(str(e) for e in self.errors)
         return shown if len(self.errors) == 1 else f"{shown}\n\n{len(self.errors)} errors"
+
+
+class InternalError(CompileError):
+    """The compiler itself failed on a kernel: a bug of tiledsl. What was raised is its ``__cause__``."""
 
 
 class VerifyError(LocatedError):

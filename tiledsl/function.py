@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import operator
 import sys
 from typing import Any, Callable, Generic, NoReturn, ParamSpec, TypeVar, cast
 
-from tiledsl.errors import Loc, TileError
+from tiledsl.errors import CompileError, Loc, TileError
 from tiledsl.source import keep_lines
 
-__all__ = ["ByReference", "TileFunction", "location", "named", "tile_function"]
+__all__ = [
+    "ByReference",
+    "TileFunction",
+    "caller_line",
+    "location",
+    "named",
+    "require_function",
+    "tile_function",
+]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -21,6 +30,22 @@ def location(fn: Callable[..., Any]) -> Loc:
     """The line on which the source of `fn` begins (its first decorator, if it has any)."""
     code = fn.__code__
     return Loc(code.co_filename, code.co_firstlineno, function=fn.__name__)
+
+
+def caller_line() -> Loc:
+    """The line that called the caller of this function."""
+    frame = sys._getframe(2)
+    return Loc(frame.f_code.co_filename, frame.f_lineno, function=frame.f_code.co_name)
+
+
+def require_function(fn: Any, decorator: str, loc: Loc) -> None:
+    """An error at the line of a decorator that stands above anything but a def."""
+    if inspect.isfunction(fn):
+        return
+    kind = type(fn).__name__
+    if kind in ("TileKernel", "TileFunction"):
+        raise CompileError(f"{fn.name} is already a {kind}", loc, "decorate a function once")
+    raise CompileError(f"@{decorator} takes a function, got a {kind}", loc, "put it right above a def")
 
 
 class ByReference:
@@ -111,4 +136,5 @@ class TileFunction(ByReference, Generic[P, R]):
 
 def tile_function(fn: Callable[P, R]) -> TileFunction[P, R]:
     """Mark `fn` as written in the language: kernels may call it with values, tiles, consts and functions."""
+    require_function(fn, "tile_function", caller_line())
     return TileFunction(fn, location(fn))

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import TYPE_CHECKING, Any, Callable, Mapping, cast, overload
+from typing import TYPE_CHECKING, Any, Callable, Mapping, overload
 
 from tiledsl.annotations import read_signature
 from tiledsl.compiled import Compiled
 from tiledsl.compiler import Program
-from tiledsl.errors import KernelArgumentError, TileError
-from tiledsl.function import ByReference, TileFunction, tile_function
+from tiledsl.errors import CompileError, KernelArgumentError
+from tiledsl.function import ByReference, TileFunction, caller_line, require_function, tile_function
 from tiledsl.ir.types import DTYPES, INDEX, DType
 from tiledsl.measure import Timing, Verification
 from tiledsl.runtime.dispatch import EMULATED_ARCH, Dispatcher
@@ -51,7 +51,7 @@ class TileKernel(ByReference):
         """The Python function."""
         return self.signature.fn
 
-    def __call__(self, *args: Any, **kwargs: Any) -> None:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> None:
         """Run the kernel. Raises KernelArgumentError, CompileErrors, DeviceError, EmulatorError."""
         try:
             self.dispatcher.launcher.launch(*args, **kwargs)
@@ -83,25 +83,39 @@ class TileKernel(ByReference):
 
     # -- asking ------------------------------------------------------------------------------------------
 
-    def compile(self, arch: str | None = None, **settings: Any) -> Compiled:
+    # A kernel may have parameters that are called like an option below: by that name they are the kernel's own. What
+    # may be asked for by position has no name of its own, nor has `self`.
+
+    def compile(self, target: str | None = None, /, **settings: Any) -> Compiled:
         """Build without arguments: row-major, 16-byte aligned, 32-bit-safe sizes, optional tensors present.
 
-        arch: a target, by default that of the GPU here, else sm_90a. settings: consts, and the dtypes
+        target, or ``arch=``: by default that of the GPU here, else sm_90a. settings: consts, and the dtypes
         of a generic kernel by type variable (``T=f16``) or by tensor (``A=f16``).
         """
-        return self.program.compiled(*self.specialized(arch, settings))
+        if "arch" not in self._names:
+            target = settings.pop("arch", target)
+        return self.program.compiled(*self.specialized(target, settings))
 
-    def specialized(self, arch: str | None, settings: Mapping[str, Any]) -> tuple[Specialization, str]:
+    def specialized(self, target: str | None, settings: Mapping[str, Any]) -> tuple[Specialization, str]:
         """What `compile` builds for these settings, and the target."""
         names = self._dtype_names()
         consts = check_consts(self.signature, {name: value for name, value in settings.items() if name not in names})
         dtypes = self._variables({name: value for name, value in settings.items() if name in names})
         spec = assumed(self.signature, dtypes, consts)
-        return spec, arch or self.signature.arch or self._gpu_arch() or EMULATED_ARCH
+        return spec, target or self.signature.arch or self._gpu_arch() or EMULATED_ARCH
 
-    def explain(self, what: str, arch: str | None = None, **settings: Any) -> Report:
-        """``compile(arch, **settings).explain(what)``: "banks" for shared memory, ...; print it."""
-        return self.compile(arch, **settings).explain(what)
+    def explain(self, what: str, target: str | None = None, /, **settings: Any) -> Report:
+        """``compile(target, **settings).explain(what)``: "banks" for shared memory, ...; print it."""
+        return self.compile(target, **settings).explain(what)
+
+    @property
+    def _names(self) -> frozenset[str]:
+        """Those of the parameters."""
+        return frozenset(p.name for p in (*self.signature.params, *self.signature.consts))
+
+    def _options(self, kwargs: dict[str, Any], **defaults: Any) -> list[Any]:
+        """The options of a method out of the keywords of its call, which keep those that are the kernel's arguments."""
+        return [default if name in self._names else kwargs.pop(name, default) for name, default in defaults.items()]
 
     def _gpu_arch(self) -> str:
         from tiledsl.runtime import gpu_arch
@@ -128,16 +142,10 @@ class TileKernel(ByReference):
                 raise argument_error(self.signature, message, "give each type variable one dtype")
         return found
 
-    def verify(
-        self,
-        reference: Callable[..., Any],
-        *args: Any,
-        bound: Any = 0.0,
-        exact: bool = False,
-        device: str | None = None,
-        **kwargs: Any,
-    ) -> Verification:
+    def verify(self, reference: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Verification:
         """Run the kernel and ``reference(*args)`` on copies of the arguments and compare each element.
+
+        Options by name: ``bound=0.0``, ``exact=False`` and ``device=None``.
 
         The reference writes into its arrays or returns what the written tensors should hold (in the
         order of the signature). An element is right if ``|out - ref| <= u |ref| + bound + tiny``: u is
@@ -147,16 +155,18 @@ class TileKernel(ByReference):
         """
         from tiledsl.measure import verify
 
+        bound, exact, device = self._options(kwargs, bound=0.0, exact=False, device=None)
         return verify(self, reference, self._bind(args, kwargs), bound=bound, exact=exact, device=device)
 
-    def time(self, *args: Any, repeat: int = 20, device: str | None = None, **kwargs: Any) -> Timing:
-        """Seconds of the kernel alone: median, least and most of `repeat` runs after a first one.
+    def time(self, /, *args: Any, **kwargs: Any) -> Timing:
+        """Seconds of the kernel alone: median, least and most of ``repeat=20`` runs after a first one.
 
         By CUDA events on a GPU, where host arrays are copied there once; by the clock on the emulator.
         The arguments are written to, once a run.
         """
         from tiledsl.measure import time_kernel
 
+        repeat, device = self._options(kwargs, repeat=20, device=None)
         return time_kernel(self, self._bind(args, kwargs), repeat=repeat, device=device)
 
     def trace(self, block: int | tuple[int, ...] = 0, thread: int | tuple[int, ...] = 0) -> Callable[..., Any]:
@@ -167,7 +177,7 @@ class TileKernel(ByReference):
 
         return run
 
-    def check(self, *args: Any, **kwargs: Any) -> None:
+    def check(self, /, *args: Any, **kwargs: Any) -> None:
         """Run on the emulator with its checks: a race, a read of what was never written or a use of what an
         asynchronous copy has not delivered yet is a HazardError.
 
@@ -191,7 +201,7 @@ class TileKernel(ByReference):
 def tile_kernel(fn: Callable[..., Any], /) -> TileKernel: ...
 @overload
 def tile_kernel(*, arch: str = "") -> Callable[[Callable[..., Any]], TileKernel]: ...
-def tile_kernel(fn: Callable[..., Any] | None = None, /, *, arch: str = "") -> Any:
+def tile_kernel(fn: Any = None, /, *, arch: str = "") -> Any:
     """Make a kernel of a function: ``@tile_kernel`` or ``@tile_kernel(arch="sm_90a")``.
 
     The annotations are read here: CompileErrors for what they get wrong, at the parameter's line.
@@ -200,23 +210,17 @@ def tile_kernel(fn: Callable[..., Any] | None = None, /, *, arch: str = "") -> A
     here = inspect.currentframe()
     caller = here.f_back if here is not None else None
     names = dict(caller.f_locals) if caller is not None and caller.f_locals is not caller.f_globals else {}
-    if fn is not None:
-        return _make(fn, "", names)
-    if arch:
+    loc = caller_line()
+    if arch != "":
         from tiledsl.backends.ptx.targets import target_named
 
-        target_named(arch)
+        try:
+            target_named(arch)
+        except CompileError as error:
+            raise CompileError(error.message, loc, error.fix) from None
 
-    def decorate(function: Callable[..., Any]) -> TileKernel:
-        return _make(function, arch, names)
+    def decorate(function: Any) -> TileKernel:
+        require_function(function, "tile_kernel", loc)
+        return TileKernel(read_signature(function, arch, names))
 
-    return decorate
-
-
-def _make(fn: Any, arch: str, names: Mapping[str, Any]) -> TileKernel:
-    if isinstance(fn, (TileFunction, TileKernel)):
-        name = cast(TileKernel, fn).name
-        raise TileError(f"{name} is already a {type(cast(object, fn)).__name__}\n  fix: decorate a function once")
-    if not inspect.isfunction(fn):
-        raise TileError(f"@tile_kernel takes a function, got a {type(fn).__name__}\n  fix: put it above a def")
-    return TileKernel(read_signature(fn, arch, names))
+    return decorate if fn is None else decorate(fn)

@@ -41,7 +41,8 @@ class FunctionSource:
             module = ast.parse(self.placed())
         except SyntaxError as error:
             loc = Loc(self.file, self.line, function=self.name)
-            raise CompileError(f"the source of {self.name} cannot be read: {error.msg}", loc) from None
+            fix = "save the file as Python runs it, and import it again"
+            raise CompileError(f"the source of {self.name} cannot be read: {error.msg}", loc, fix) from None
         for node in ast.walk(module):
             if isinstance(node, ast.FunctionDef) and node.name == self.name:
                 return node

@@ -7,6 +7,7 @@ from typing import Callable
 from tiledsl.backends.protocol import Binary, Resources
 from tiledsl.backends.ptx.disassemble import sass_text  # here: a later import would rebind `disassemble` below
 from tiledsl.backends.ptx.targets import TARGETS, Target
+from tiledsl.boundary import deep_recursion
 from tiledsl.errors import AssemblerError
 from tiledsl.ir.core import Kernel
 from tiledsl.ir.ops import debug
@@ -14,6 +15,7 @@ from tiledsl.ir.ops import debug
 __all__ = ["TARGETS", "Target", "build", "disassemble"]
 
 
+@deep_recursion()
 def build(kernel: Kernel, target: Target, *, meanwhile: Callable[[], None] = lambda: None) -> Binary:
     """Compile a thread-level kernel for `target`. No GPU is needed.
 

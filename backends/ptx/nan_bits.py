@@ -190,10 +190,15 @@ def _computes(op: Op) -> bool:
 
 def _spread(found: set[Value], sources: Sources) -> set[Value]:
     """`found`, and every merge of it."""
-    size = -1
-    while size != len(found):
-        size = len(found)
-        found |= {v for v, uses in sources.items() if any(op.operands[position] in found for op, position in uses)}
+    merged: dict[Value, list[Value]] = {}
+    for value, uses in sources.items():
+        for op, position in uses:
+            merged.setdefault(op.operands[position], []).append(value)
+    rest = list(found)
+    while rest:
+        reached = [v for v in merged.get(rest.pop(), ()) if v not in found]
+        rest += reached
+        found.update(reached)
     return found
 
 
@@ -211,12 +216,14 @@ class _Loose:
         merges = {v: uses for v, uses in self.sources.items() if not _carries(v.op)}
         self.values: set[Value] = set()
         self.half: set[Value] = set()
+        self.constants = _constants(kernel)
         ops = [op for op in kernel.walk() if isinstance(op, (arith.Scalar, arith.Cast, MmaSync)) and not _carries(op)]
         size = -1
         while size != len(self.values) + len(self.half):
             size = len(self.values) + len(self.half)
-            self.values.update(r for op in ops for r in op.results if self._is_loose(op, r))
-            self.half.update(r for op in ops for r in op.results if self._is_half(op, r))
+            for op in ops:  # in program order, and each sees what was found before it: a long chain takes one pass
+                self.values.update(r for r in op.results if self._is_loose(op, r))
+                self.half.update(r for r in op.results if self._is_half(op, r))
             self.values, self.half = _spread(self.values, merges), _spread(self.half, merges)
 
     def _is_loose(self, op: Op, result: Value) -> bool:
@@ -247,32 +254,38 @@ class _Loose:
             case "neg" | "abs":
                 return True
             case "add":
-                return any(_may_be(v, "0.0", "-0.0") for v in operands)
+                return any(self._may_be(v, "0.0", "-0.0") for v in operands)
             case "sub":
-                return _may_be(operands[0], "-0.0") or _may_be(operands[1], "0.0", "-0.0")
+                return self._may_be(operands[0], "-0.0") or self._may_be(operands[1], "0.0", "-0.0")
             case "mul":
-                return loose or any(_may_be(v, "1.0", "-1.0") for v in operands)
+                return loose or any(self._may_be(v, "1.0", "-1.0") for v in operands)
             case "div":
-                return loose or _may_be(operands[1], "1.0", "-1.0")
+                return loose or self._may_be(operands[1], "1.0", "-1.0")
             case "fma":
-                return _may_be(operands[2], "0.0", "-0.0") and self._is_loose_row("mul", operands[:2])
+                return self._may_be(operands[2], "0.0", "-0.0") and self._is_loose_row("mul", operands[:2])
             case "min" | "max":
-                return loose or operands[0] is operands[1] or any(_may_be(v, "nan") for v in operands)
+                return loose or operands[0] is operands[1] or any(self._may_be(v, "nan") for v in operands)
             case "floor" | "ceil" | "trunc" | "rint":
                 return loose
             case _:
                 return False
 
+    def _may_be(self, value: Value, *wanted: str) -> bool:
+        return not self.constants.get(value, set()).isdisjoint(wanted)
 
-def _may_be(value: Value, *wanted: str) -> bool:
-    """True if `value` is one of these constants, or a choice of which one may be; a loop's initial value is not."""
-    op = value.op
-    match op:
-        case arith.Constant():
-            return repr(op.value) in wanted
-        case arith.Select():
-            return _may_be(op.a, *wanted) or _may_be(op.b, *wanted)
-        case control.If():
-            return any(_may_be(block.terminator.operands[value.index], *wanted) for block in op.blocks)
-        case _:
-            return False
+
+def _constants(kernel: Kernel) -> dict[Value, set[str]]:
+    """Of each value the constants that it is, or that a choice may make it; a loop's initial value is not."""
+    found: dict[Value, set[str]] = {}
+    for op in kernel.walk():
+        match op:
+            case arith.Constant():
+                found[op.result] = {repr(op.value)}
+            case arith.Select():
+                found[op.result] = found.get(op.a, set()) | found.get(op.b, set())
+            case control.Yield() if op.parent is not None and isinstance(op.parent.parent, control.If):
+                for result, value in zip(op.parent.parent.results, op.operands, strict=True):
+                    found.setdefault(result, set()).update(found.get(value, ()))
+            case _:
+                pass
+    return found

@@ -120,7 +120,7 @@ TARGETS: dict[str, Target] = {
 
 def target_named(name: str) -> Target:
     """The target called `name`; CompileError with the possible names for anything else."""
-    if name not in TARGETS:
+    if not isinstance(name, str) or name not in TARGETS:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise CompileError(f"no target {name!r}", fix=f"one of {', '.join(TARGETS)}")
     return TARGETS[name]
 

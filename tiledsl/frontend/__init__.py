@@ -11,6 +11,7 @@ from typing import Any
 from tiledsl.errors import CompileErrors
 from tiledsl.frontend import assign, calls, expressions, intrinsics, loops, products, regions, statements
 from tiledsl.frontend.attributes import lang_dtype
+from tiledsl.frontend.budget import OutOfBudget
 from tiledsl.frontend.control import run_statements
 from tiledsl.frontend.finish import finish, settle
 from tiledsl.frontend.fragments import check_threads
@@ -46,7 +47,10 @@ def build(signature: Signature, spec: Specialization, arch: str) -> Kernel:
         if isinstance(p, GlobalParam) and isinstance(p.dtype, str) and (s := dict(spec.tensors)[p.name]) is not None
     }
     frame = Frame(unit, source, _environment(signature, spec, body.args))
-    run_statements(frame, source.node.body)
+    try:
+        run_statements(frame, source.node.body)
+    except OutOfBudget as error:
+        unit.report(error)
     unit.raise_errors()
     settle(unit)
     for what, declared in (("grid", unit.grid), ("threads", unit.threads)):

@@ -8,8 +8,10 @@ import math
 import operator
 from typing import Any, Callable
 
+from tiledsl.boundary import python_error
 from tiledsl.errors import CompileError, Loc
 from tiledsl.frontend.bindings import LanguageObject, Range, describe, has_operators, is_place, is_register, is_token
+from tiledsl.frontend.budget import MAX_BITS, MAX_ITEMS, bounded, count_of, too_large
 from tiledsl.frontend.fragments import joined, relaid
 from tiledsl.frontend.frame import Frame
 from tiledsl.ir.core import Value
@@ -29,6 +31,7 @@ __all__ = [
     "convert",
     "elements",
     "elementwise",
+    "items_of",
     "literal",
     "negate",
     "rounded",
@@ -130,17 +133,17 @@ def as_value(binding: Any, dtype: DType, frame: Frame, node: ast.AST, what: str 
         return binding
     if isinstance(binding, (bool, int, float)):
         return frame.builder.constant(literal(binding, dtype, frame.loc(node)), dtype)
-    fix = f"convert it: {dtype}(...)" if is_register(binding) else ""
+    fix = f"convert it: {dtype}(...)" if is_register(binding) else f"pass a {dtype} or a number that is exact in it"
     raise frame.error(node, f"the {what} must be {dtype}, it is {describe(binding)}", fix)
 
 
 def as_condition(binding: Any, frame: Frame, node: ast.AST) -> Value | bool:
     """The truth of a condition: a compile-time bool, or a run-time value of dtype bool."""
     if not has_operators(binding):
-        return bool(binding)
+        return at_compile_time(lambda: bool(binding), frame, node)
     if isinstance(binding, Value) and binding.type == BOOL:
         return binding
-    fix = "compare it: write `x != 0`" if is_register(binding) else ""
+    fix = "compare it: write `x != 0`" if is_register(binding) else _operand_fix(binding)
     if is_register(binding) and isinstance(binding.type, FragmentType):
         fix = "it has many elements: where(condition, a, b) chooses for each; `&`, `|` and `~` join conditions"
     raise frame.error(node, f"a condition must be a bool, it is {describe(binding)}", fix)
@@ -189,7 +192,7 @@ def _operand_fix(binding: Any) -> str:
         return "wait for it: wait(token)"
     if isinstance(binding, LanguageObject):
         return binding.offers
-    return "read an element of it: t[i, j]" if is_place(binding) else ""
+    return "read an element of it: t[i, j]" if is_place(binding) else "use numbers, or values of a dtype: f32(...)"
 
 
 def unify(bindings: list[Any], dtype: DType, frame: Frame, node: ast.AST) -> list[Value]:
@@ -238,6 +241,10 @@ def binary(op: ast.operator, a: Any, b: Any, frame: Frame, node: ast.AST) -> Any
     fn, sign, compute = BINARY[type(op)]
     if isinstance(a, Range) and isinstance(op, (ast.Add, ast.Sub)):
         return _moved(a, fn, b, frame, node)
+    huge = too_large(sign, a, b)
+    if huge:
+        fix = f"at most {MAX_BITS} bits and {MAX_ITEMS} items are possible at compile time"
+        raise frame.error(node, f"{sign} makes {huge}", fix)
     if not has_operators(a) and not has_operators(b):
         return at_compile_time(lambda: compute(a, b), frame, node)
     if not fn:
@@ -280,10 +287,19 @@ def at_compile_time(compute: Callable[[], Any], frame: Frame, node: ast.AST) -> 
     """Run Python on compile-time values; what it raises becomes an error at the user's line."""
     try:
         return compute()
-    except CompileError:
-        raise
+    except CompileError as error:
+        raise error if error.loc.line else CompileError(error.message, frame.loc(node), error.fix) from None
     except Exception as error:
-        raise frame.error(node, f"{type(error).__name__} at compile time: {error}") from error
+        raise python_error(error, frame.loc(node)) from error
+
+
+def items_of(items: Any, frame: Frame, node: ast.AST, most: int, what: str) -> list[Any]:
+    """A compile-time iterable as a list, of which no more is asked for than there may be: `what` says of what."""
+    found = at_compile_time(lambda: bounded(items, most), frame, node)
+    if found is None:
+        fix = "use range() for a loop at run time, or unroll(range(n), by=4) for a few iterations at a time"
+        raise frame.error(node, f"this would {what.format(count_of(items, most))} (at most {most})", fix)
+    return found
 
 
 def convert(binding: Any, dtype: DType, frame: Frame, node: ast.AST) -> Value:
@@ -308,13 +324,14 @@ def converted(value: bool | int | float, dtype: DType, frame: Frame, node: ast.A
     if dtype.python is float:
         as_float = at_compile_time(lambda: float(value), frame, node)
         if isinstance(value, int) and int(as_float) != value:
-            raise frame.error(node, f"{value} is not exact in f64, so {dtype} would round it twice")
+            fix = f"write a float that is: {dtype}({as_float!r})"
+            raise frame.error(node, f"{value} is not exact in f64, so {dtype} would round it twice", fix)
         return rounded(as_float, dtype)
     if dtype == BOOL:
         return bool(value)
     if isinstance(value, float):
         if not value.is_integer():
-            fix = f"write {dtype}({int(value)})" if math.isfinite(value) else ""
+            fix = f"write {dtype}({int(value)})" if math.isfinite(value) else f"{dtype} has no such number: use a float"
             raise frame.error(node, f"{value!r} is not an integer", fix)
         value = int(value)
     return literal(int(value), dtype, frame.loc(node))

@@ -39,14 +39,19 @@ def _not_a_target(frame: Frame, target: ast.expr) -> CompileError:
 
 def _unpack(frame: Frame, target: ast.expr, elts: list[ast.expr], binding: Any) -> None:
     if isinstance(binding, Value) or not isinstance(binding, (tuple, list, range)):
-        raise frame.error(target, f"cannot unpack {describe(binding)} into {len(elts)} names")
+        raise frame.error(
+            target,
+            f"cannot unpack {describe(binding)} into {len(elts)} names",
+            "assign it to one name, or take its elements by index",
+        )
     for element in elts:
         if isinstance(element, ast.Starred):
             fix = "use slices: b = values[1:]"
             raise frame.error(element, "a starred name is not part of the kernel language", fix)
     items: list[Any] = list(binding)  # pyright: ignore[reportUnknownArgumentType]
     if len(items) != len(elts):
-        raise frame.error(target, f"cannot unpack {len(items)} values into {len(elts)} names")
+        fix = f"write {len(items)} names"
+        raise frame.error(target, f"cannot unpack {len(items)} values into {len(elts)} names", fix)
     for element, item in zip(elts, items, strict=True):
         assign(frame, element, item)
 
@@ -69,7 +74,7 @@ def _replaced(frame: Frame, node: ast.Subscript, container: Any, at: Any, bindin
     if isinstance(container, list) and isinstance(at, int):
         items: list[Any] = list(container)  # pyright: ignore[reportUnknownArgumentType]
         if not -len(items) <= at < len(items):
-            raise frame.error(node, f"index {at} outside a list of {len(items)}")
+            raise frame.error(node, f"index {at} outside a list of {len(items)}", "xs.append(x) makes it longer")
         items[at] = binding
         return items
     fix = "tiles, fragments and lists have elements that can be assigned"

@@ -72,7 +72,8 @@ def attribute_of(frame: Frame, node: ast.AST, owner: Any, name: str) -> Any:
     method: Any = getattr(lang_class(owner), name, None)
     if callable(method) and not name.startswith("_"):
         return BoundMethod(owner, method)
-    fix = "convert with .to(dtype)" if name == "astype" else ""
+    known = [n for n in dir(lang_class(owner)) if not n.startswith("_")]
+    fix = "convert with .to(dtype)" if name == "astype" else f"it has {', '.join(known)}"
     raise frame.error(node, f"{describe(owner)} has no attribute {name}", fix)
 
 

@@ -63,7 +63,7 @@ class Unusable:
     """A name that exists but has no usable value here; using it is an error with this text."""
 
     message: str
-    fix: str = ""
+    fix: str
 
     def error(self, loc: Loc) -> CompileError:
         return CompileError(self.message, loc, self.fix)

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import ast
 import inspect
-from typing import Any, Callable
+from typing import Any, Callable, Iterator
 
 from tiledsl.errors import CompileError, Loc
-from tiledsl.frontend.arithmetic import at_compile_time, convert
+from tiledsl.frontend.argument_types import misfit
+from tiledsl.frontend.arithmetic import at_compile_time, convert, items_of
 from tiledsl.frontend.assign import assign
 from tiledsl.frontend.attributes import BoundMethod
 from tiledsl.frontend.bindings import (
@@ -25,6 +26,7 @@ from tiledsl.frontend.bindings import (
     is_token,
     leaves,
 )
+from tiledsl.frontend.budget import MAX_CALLS, MAX_ITEMS
 from tiledsl.frontend.control import run_statements
 from tiledsl.frontend.frame import Frame, evaluate, execute
 from tiledsl.frontend.source import source_of
@@ -52,7 +54,7 @@ class Call:
     def builder(self) -> Any:
         return self.frame.builder
 
-    def error(self, message: str, fix: str = "") -> CompileError:
+    def error(self, message: str, fix: str) -> CompileError:
         return self.frame.error(self.node, message, fix)
 
 
@@ -85,22 +87,48 @@ def _(node: ast.Call, frame: Frame) -> Any:
 
 def call(frame: Frame, node: ast.Call, callee: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Call any object with evaluated arguments."""
+    unbound = True
     if isinstance(callee, BoundMethod):
-        args, callee = [callee.receiver, *args], callee.method
+        args, callee, unbound = [callee.receiver, *args], callee.method, False
     elif inspect.ismethod(callee) and callee.__func__ in INTRINSICS:
-        args, callee = [callee.__self__, *args], callee.__func__
+        args, callee, unbound = [callee.__self__, *args], callee.__func__, False
     dtype = ir_dtype(callee)
     if dtype is not None:
         if len(args) != 1 or kwargs:
-            raise frame.error(node, f"{dtype}(...) converts one value, got {len(args) + len(kwargs)}")
+            raise frame.error(node, f"{dtype}(...) converts one value, got {len(args) + len(kwargs)}", f"{dtype}(x)")
         return convert(args[0], dtype, frame, node)
     entry = INTRINSICS.get(callee) if _hashable(callee) else None
     if entry is not None and not (callee in PLAIN and not contains_value([args, kwargs])):
-        signature, handler = entry
-        return handler(Call(frame, node, callee, _bind(frame, node, signature, callee, args, kwargs)))
+        if unbound and "self" in entry[0].parameters:
+            name = callee.__qualname__
+            fix = f"call it on what it belongs to: x.{callee.__name__}(...)"
+            raise frame.error(node, f"{name}() is a method, and is called without an object", fix)
+        return _intrinsic(frame, node, callee, entry, _bind(frame, node, entry[0], callee, args, kwargs))
     if isinstance(callee, TileFunction):
         return inline(frame, node, callee, args, kwargs)  # pyright: ignore[reportUnknownArgumentType]
     return _call_python(frame, node, callee, args, kwargs)
+
+
+def _intrinsic(
+    frame: Frame, node: ast.Call, callee: Any, entry: tuple[inspect.Signature, Handler], arguments: dict[str, Any]
+) -> Any:
+    """What a function of the language does. Arguments of other types than it is annotated with are an error."""
+    signature, handler = entry
+    failed: Exception | None = None
+    result = None
+    try:
+        result = handler(Call(frame, node, callee, arguments))
+    except (CompileError, Poisoned):
+        raise
+    except Exception as error:
+        failed = error
+    wrong = misfit(signature, arguments)
+    if wrong is not None:
+        name = getattr(callee, "__name__", type(callee).__name__.lower())
+        raise frame.error(node, f"{name}(): {wrong[0]}", wrong[1]) from failed
+    if failed is not None:
+        raise failed
+    return result
 
 
 PLAIN: set[Any] = {min, max, abs, len}
@@ -118,7 +146,7 @@ def _arguments(frame: Frame, node: ast.Call) -> Arguments:
             sequence = evaluate(arg.value, frame)
             if not isinstance(sequence, (list, tuple, range)):
                 raise frame.error(arg, f"* of {describe(sequence)}", "unpack a tuple or a list")
-            args += sequence  # pyright: ignore[reportUnknownArgumentType]
+            args += items_of(sequence, frame, arg, MAX_ITEMS, "unpack {} items")
         else:
             args.append(evaluate(arg, frame))
     kwargs: dict[str, Any] = {}
@@ -146,6 +174,8 @@ def _append(frame: Frame, node: ast.Call, func: ast.Attribute) -> Any:
     owner = evaluate(func.value, frame)
     if not isinstance(owner, list) or len(node.args) != 1 or node.keywords:
         raise frame.error(node, f"append() on {describe(owner)}", "append one element to a list")
+    if len(owner) >= MAX_ITEMS:  # pyright: ignore[reportUnknownArgumentType]
+        raise frame.error(node, f"a list of more than {MAX_ITEMS} items", "compute less at compile time")
     assign(frame, func.value, [*owner, evaluate(node.args[0], frame)])  # pyright: ignore[reportUnknownArgumentType]
     return None
 
@@ -158,7 +188,7 @@ def _call_python(frame: Frame, node: ast.Call, callee: Any, args: list[Any], kwa
             node, f"the kernel {name} is called inside a kernel", "make the shared part a @tile_function and call that"
         )
     if not callable(callee):
-        raise frame.error(node, f"{describe(callee)} is not callable")
+        raise frame.error(node, f"{describe(callee)} is not callable", "call a function, a dtype or a method")
     if callee in (int, float) and contains_value(args):
         raise frame.error(node, f"{name}() of a run-time value", "convert to a dtype: i32(x), f32(x)")
     structural = callee in (tuple, list, zip, enumerate, reversed)
@@ -167,8 +197,22 @@ def _call_python(frame: Frame, node: ast.Call, callee: Any, args: list[Any], kwa
         if not inspect.isfunction(callee):  # nothing that can be decorated: sum, math.sqrt, a class
             fix = "write it out: a loop over unroll(...), or functions of tiledsl, such as sqrt and exp"
         raise frame.error(node, f"the Python function {name}() is called with a run-time value", fix)
+    args = [_finite(frame, node, callee, arg) for arg in args]
     result = at_compile_time(lambda: callee(*args, **kwargs), frame, node)
-    return list(result) if structural and callee is not tuple else result
+    return items_of(result, frame, node, MAX_ITEMS, "make {} items") if callee in _LAZY else result
+
+
+_LAZY = (zip, enumerate, reversed)
+_EXHAUSTING = (list, tuple, set, frozenset, dict, sorted, sum, any, all, min, max, bytes, bytearray)
+"""Builtins that go through what they are given, for ever if that does not end."""
+
+
+def _finite(frame: Frame, node: ast.AST, callee: Any, arg: Any) -> Any:
+    if callee in (bytes, bytearray) and isinstance(arg, int) and arg > MAX_ITEMS:
+        raise frame.error(node, f"this would make {arg} items (at most {MAX_ITEMS})", "make fewer")
+    if any(callee is each for each in _EXHAUSTING) and isinstance(arg, (range, Iterator)):
+        return items_of(arg, frame, node, MAX_ITEMS, "go through {} items")
+    return arg  # pyright: ignore[reportUnknownVariableType]
 
 
 # -- tile functions --------------------------------------------------------------------------------
@@ -179,10 +223,15 @@ def inline(
 ) -> Any:
     """Compile the body of a tile function here, for these arguments. Recursion is an error."""
     chain: Frame | None = frame
+    depth = 0
     while chain is not None:
+        depth += 1
         if chain.source.fn is function.fn:
             raise frame.error(node, f"{function.name}() calls itself", "write a loop: kernels have no call stack")
         chain = chain.caller
+    if depth > MAX_CALLS:
+        fix = "let the functions below do more in one of them"
+        raise frame.error(node, f"more than {MAX_CALLS} tile functions inside each other", fix)
     arguments = _bind(frame, node, inspect.signature(function.fn), function, args, kwargs)
     if isinstance(function, Elementwise):
         _need_f32(frame, node, function.name, arguments["x"])

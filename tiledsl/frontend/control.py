@@ -8,8 +8,10 @@ into the other branch; an exit that may or may not have happened is a bool in th
 from __future__ import annotations
 
 import ast
-from typing import Any, Callable, Sequence
+from types import TracebackType
+from typing import Any, Callable, Generator, Sequence
 
+from tiledsl.boundary import as_compile_error
 from tiledsl.errors import CompileError
 from tiledsl.frontend.analysis import assigned_names, definitely_exits
 from tiledsl.frontend.arithmetic import as_condition, as_value
@@ -30,42 +32,97 @@ from tiledsl.frontend.bindings import (
     rebuild,
     same_constant,
 )
+from tiledsl.frontend.budget import MAX_CONDITIONS, OutOfBudget
 from tiledsl.frontend.frame import Frame, evaluate, execute
 from tiledsl.ir.core import Block, Value
 from tiledsl.ir.ops import control, tile
 from tiledsl.ir.types import BOOL, INDEX, DType, FragmentType, Type
 
-__all__ = ["exit_flag", "poison", "run_statements", "runtime_if"]
+__all__ = [
+    "Side",
+    "Steps",
+    "build_side",
+    "drive",
+    "exit_flag",
+    "guarded",
+    "merge_sides",
+    "poison",
+    "run_statements",
+    "runtime_if",
+    "unless_exited",
+]
 
 EXITS = ("$return", "$break", "$continue")
 
 
 # -- sequences -------------------------------------------------------------------------------------
 
+Steps = Generator["Steps", Any, Any]
+"""Something that is built in steps: it yields what is to be built first, and is sent what that returned. So how deep
+exits and chains of `elif` nest is the length of a list in `drive`, and not the depth of Python's stack."""
+
+
+def drive(steps: Steps) -> Any:
+    """Carry out `steps`, with all that they yield; gives what they return."""
+    stack, result = [steps], None
+    error: BaseException | None = None
+    while stack:
+        try:
+            inner = stack[-1].send(result) if error is None else stack[-1].throw(error)
+        except StopIteration as end:
+            stack.pop()
+            result, error = end.value, None
+        except BaseException as raised:
+            stack.pop()
+            result, error = None, raised
+        else:
+            stack.append(inner)
+            result = error = None
+    if error is not None:
+        raise error
+    return result
+
 
 def run_statements(frame: Frame, statements: Sequence[ast.stmt]) -> None:
     """Carry out statements in order; a failed one is reported and its targets are poisoned."""
+    drive(_statements(frame, statements))
+
+
+def _statements(frame: Frame, statements: Sequence[ast.stmt]) -> Steps:
     for position, statement in enumerate(statements):
         rest = statements[position + 1 :]
         if isinstance(statement, ast.If):
-            if _run_if(frame, statement, rest):
+            if (yield _if(frame, statement, rest)):
                 return
         else:
-            _guarded(frame, statement, lambda node=statement: execute(node, frame))
-        go_on = (lambda after=rest: run_statements(frame, after)) if rest else None
-        if continue_unless_exited(frame, statement, go_on):
+            with guarded(frame, statement):
+                execute(statement, frame)
+        go_on = (lambda after=rest: _statements(frame, after)) if rest else None
+        if (yield unless_exited(frame, statement, go_on)):
             return
 
 
-def _guarded(frame: Frame, statement: ast.stmt, run: Callable[[], None]) -> None:
-    frame.builder.loc = frame.loc(statement)
-    try:
-        run()
-    except CompileError as error:
-        poison(frame, [statement])
-        frame.unit.report(error)
-    except Poisoned:
-        poison(frame, [statement])
+class guarded:  # noqa: N801 - used like a keyword
+    """The boundary around one statement: what is raised in it is reported at its line, and its targets are poisoned.
+
+    An exception that is no error of the kernel's is a compiler bug, or was raised by Python code of the user's.
+    """
+
+    def __init__(self, frame: Frame, statement: ast.stmt) -> None:
+        self.frame, self.statement = frame, statement
+
+    def __enter__(self) -> None:
+        unit = self.frame.unit
+        unit.builder.loc = loc = self.frame.loc(self.statement)
+        unit.spend(loc)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> bool:
+        if not isinstance(error, Exception) or isinstance(error, OutOfBudget):
+            return False
+        poison(self.frame, [self.statement])
+        if not isinstance(error, Poisoned):
+            self.frame.unit.report(as_compile_error(error, self.frame.loc(self.statement)))
+        return True
 
 
 def poison(frame: Frame, statements: Sequence[ast.stmt]) -> None:
@@ -90,7 +147,7 @@ def exit_flag(frame: Frame) -> bool | Value:
     return flag
 
 
-def continue_unless_exited(frame: Frame, node: ast.AST, rest: Callable[[], None] | None) -> bool:
+def unless_exited(frame: Frame, node: ast.stmt, rest: Callable[[], Steps] | None) -> Steps:
     """True if what follows is dealt with: control has left, or `rest` was put under a condition."""
     exited = exit_flag(frame)
     if isinstance(exited, bool):
@@ -103,28 +160,23 @@ def continue_unless_exited(frame: Frame, node: ast.AST, rest: Callable[[], None]
             if only_return:
                 frame.env["$return"] = True
 
-        def stay() -> None:
+        def stay() -> Steps:
             frame.env.update(dict.fromkeys(EXITS, False))
-            rest()
+            return rest()
 
-        runtime_if(frame, go_on, stay, left, node)
+        yield _branches(frame, go_on, stay, left, node)
     return True
 
 
-def _run_if(frame: Frame, node: ast.If, rest: Sequence[ast.stmt]) -> bool:
+def _if(frame: Frame, node: ast.If, rest: Sequence[ast.stmt]) -> Steps:
     """Carry out an `if`. True if it took `rest`, what follows it in its block, into a branch."""
-    frame.builder.loc = frame.loc(node)
-    try:
+    condition: Value | bool | None = None
+    with guarded(frame, node):
         condition = as_condition(evaluate(node.test, frame), frame, node.test)
-    except CompileError as error:
-        poison(frame, [node])
-        frame.unit.report(error)
-        return False
-    except Poisoned:
-        poison(frame, [node])
+    if condition is None:
         return False
     if isinstance(condition, bool):
-        run_statements(frame, node.body if condition else node.orelse)
+        yield _statements(frame, node.body if condition else node.orelse)
         return False
     then, orelse = list(node.body), list(node.orelse)
     takes_rest = definitely_exits(then) or definitely_exits(orelse)
@@ -133,13 +185,9 @@ def _run_if(frame: Frame, node: ast.If, rest: Sequence[ast.stmt]) -> bool:
             then += rest
         elif not definitely_exits(orelse):
             orelse += rest
-    _guarded(
-        frame,
-        node,
-        lambda: runtime_if(
-            frame, condition, lambda: run_statements(frame, then), lambda: run_statements(frame, orelse), node
-        ),
-    )
+    with guarded(frame, node):
+        sides = (lambda: _statements(frame, then)), (lambda: _statements(frame, orelse))
+        yield _branches(frame, condition, *sides, node)
     return takes_rest
 
 
@@ -249,34 +297,64 @@ def materialize(frame: Frame, leaf: Any, type_: Type, node: ast.AST) -> Value:
     return as_value(leaf, dtype, frame, node)
 
 
+Side = tuple[Block, dict[str, Any]]
+"""What one branch was built into, and what its names are bound to at its end."""
+
+
 def runtime_if(
     frame: Frame, condition: Value, then: Callable[[], None], orelse: Callable[[], None], node: ast.AST
 ) -> None:
     """Run both branches into blocks of a `control.if` and bind what they merge to."""
+    merge_sides(frame, condition, build_side(frame, then), build_side(frame, orelse), node)
+
+
+def build_side(frame: Frame, run: Callable[[], None]) -> Side:
+    """Run one branch, once, into a block that stands nowhere yet."""
+    return drive(_side(frame, run))
+
+
+def _branches(
+    frame: Frame,
+    condition: Value,
+    then: Callable[[], Steps | None],
+    orelse: Callable[[], Steps | None],
+    node: ast.AST,
+) -> Steps:
+    """`runtime_if` of branches that are built in steps."""
+    first = yield _side(frame, then)
+    second = yield _side(frame, orelse)
+    merge_sides(frame, condition, first, second, node)
+
+
+def _side(frame: Frame, run: Callable[[], Steps | None]) -> Steps:
+    if frame.unit.conditions >= MAX_CONDITIONS:
+        message = f"more than {MAX_CONDITIONS} run-time conditions inside each other"
+        fix = "a `break` or `return` puts all that follows it under one: loop with range(), or leave in fewer places"
+        raise CompileError(message, frame.builder.loc, fix)
+    frame.unit.conditions += 1
+    try:
+        with frame.into(Block()) as block:
+            steps = run()
+            if steps is not None:
+                yield steps
+            return block, frame.env
+    finally:
+        frame.unit.conditions -= 1
+
+
+def merge_sides(frame: Frame, condition: Value, then: Side, orelse: Side, node: ast.AST) -> None:
+    """Make the blocks of two branches a `control.if`, and bind what they merge to."""
     builder = frame.builder
-    loc = frame.loc(node)
-    blocks: list[Block] = []
-    envs: list[dict[str, Any]] = []
-    for run in (then, orelse):
-        frame.unit.conditions += 1
-        try:
-            with frame.into(Block()) as block:
-                run()
-                blocks.append(block)
-                envs.append(frame.env)
-        finally:
-            frame.unit.conditions -= 1
-    builder.loc = loc
+    builder.loc = frame.loc(node)
+    sides = (then, orelse)
     merge = _Merge(condition, lambda: builder.scalar("not", condition))
-    joined = {
-        name: merge.join(name, envs[0].get(name, UNBOUND), envs[1].get(name, UNBOUND))
-        for name in {**envs[0], **envs[1]}
-    }
-    for side, block in enumerate(blocks):
+    names = {**then[1], **orelse[1]}
+    joined = {name: merge.join(name, *(env.get(name, UNBOUND) for _, env in sides)) for name in names}
+    for side, (block, _) in enumerate(sides):
         with frame.into(block):
             values = [materialize(frame, pair[side], pair[2], node) for pair in merge.pairs]
             builder.add(control.Yield(*values))
-    branch = builder.add(control.If(condition, blocks=blocks))
+    branch = builder.add(control.If(condition, blocks=[block for block, _ in sides]))
     for result, pair in zip(branch.results, merge.pairs, strict=True):
         result.name = pair[3]
     frame.env.update(

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import Any, Callable, TypeVar
 
 from tiledsl import lang
-from tiledsl.frontend.arithmetic import apply, as_condition, at_compile_time, compare, select
+from tiledsl.frontend.arithmetic import apply, as_condition, at_compile_time, compare, items_of, select
 from tiledsl.frontend.assign import assign
 from tiledsl.frontend.attributes import attribute_of
 from tiledsl.frontend.bindings import contains_value, describe, has_operators, is_carried, is_register
+from tiledsl.frontend.budget import MAX_ITEMS, many_items
 from tiledsl.frontend.control import runtime_if
 from tiledsl.frontend.frame import Frame, evaluate
 from tiledsl.frontend.hopper import Processors
@@ -25,7 +27,7 @@ __all__: list[str] = []
 @evaluate.register
 def _(node: ast.Constant, frame: Frame) -> Any:
     if isinstance(node.value, (complex, bytes)) or node.value is Ellipsis:
-        raise frame.error(node, f"{node.value!r} is not part of the kernel language")
+        raise frame.error(node, f"{node.value!r} is not part of the kernel language", "use numbers, strings, bools")
     return node.value
 
 
@@ -36,7 +38,7 @@ def _(node: ast.Name, frame: Frame) -> Any:
         name: str = binding.__name__
         found = frame.unit.typevars.get(name)
         if found is None:
-            raise frame.error(node, f"no parameter has the dtype variable {name}")
+            raise frame.error(node, f"no parameter has the dtype variable {name}", "annotate a tensor with it")
         return found
     if isinstance(binding, type) and issubclass(binding, Dim):
         return named_extent(frame, node, str(binding))
@@ -77,23 +79,36 @@ def _(node: ast.Slice, frame: Frame) -> Any:
 
 @evaluate.register
 def _(node: ast.Tuple, frame: Frame) -> Any:
-    return tuple(evaluate(item, frame) for item in node.elts)
+    return tuple(_items(node, frame))
 
 
 @evaluate.register
 def _(node: ast.List, frame: Frame) -> Any:
-    return [evaluate(item, frame) for item in node.elts]
+    return _items(node, frame)
+
+
+def _items(node: ast.Tuple | ast.List, frame: Frame) -> list[Any]:
+    items = [evaluate(item, frame) for item in node.elts]
+    if many_items(items):
+        raise frame.error(node, f"more than {MAX_ITEMS} items, with those of the lists in it", "make it smaller")
+    return items
 
 
 @evaluate.register
 def _(node: ast.Dict, frame: Frame) -> Any:
     if any(key is None for key in node.keys):
         raise frame.error(node, "** in a dict is not part of the kernel language", "write the entries out")
-    return {
-        evaluate(key, frame): evaluate(value, frame)
-        for key, value in zip(node.keys, node.values, strict=True)
-        if key is not None
-    }
+    entries = zip(node.keys, node.values, strict=True)
+    return {_key(frame, key): evaluate(value, frame) for key, value in entries if key is not None}
+
+
+def _key(frame: Frame, node: ast.expr) -> Any:
+    """The key of a dict, which Python hashes."""
+    key = evaluate(node, frame)
+    if contains_value(key):
+        raise frame.error(node, f"a key of a dict that is {describe(key)}", "keys are compile-time values")
+    at_compile_time(lambda: hash(key), frame, node)
+    return key
 
 
 @evaluate.register
@@ -107,6 +122,8 @@ def _(node: ast.FormattedValue, frame: Frame) -> Any:
     if contains_value(value):
         raise frame.error(node, "a run-time value in an f-string", "pass it to print() as an argument of its own")
     spec = evaluate(node.format_spec, frame) if node.format_spec is not None else ""
+    if any(len(digits) > 4 for digits in re.findall(r"\d+", str(spec))):
+        raise frame.error(node, f"a width of more than 9999 characters: {spec}", "use a smaller width")
     return at_compile_time(lambda: format(value, spec), frame, node)
 
 
@@ -128,7 +145,7 @@ def _(node: ast.UnaryOp, frame: Frame) -> Any:
         return apply(fn, [operand], frame, node, "-" if fn == "neg" else "~")
     if is_register(operand):
         return operand
-    raise frame.error(node, f"+ is not defined for {describe(operand)}")
+    raise frame.error(node, f"+ is not defined for {describe(operand)}", "leave it out")
 
 
 @evaluate.register
@@ -161,7 +178,8 @@ def _short_circuit(frame: Frame, node: ast.BoolOp, conjunction: bool, parts: lis
     if len(parts) == 1:
         return first
     if not isinstance(first, Value):
-        return _short_circuit(frame, node, conjunction, parts[1:]) if bool(first) == conjunction else first
+        goes_on = at_compile_time(lambda: bool(first), frame, parts[0]) == conjunction
+        return _short_circuit(frame, node, conjunction, parts[1:]) if goes_on else first
     condition = as_condition(first, frame, parts[0])
     fn = "and" if conjunction else "or"
 
@@ -216,7 +234,7 @@ def _choose(
                 frame.builder.block.append(op)
         return pure(*trial)
     if not all(is_carried(t) or isinstance(t, (bool, int, float)) for t in trial):
-        raise frame.error(node, f"a choice at run time between {describe(trial[0])} and {describe(trial[1])}")
+        raise frame.error(node, f"a choice at run time between {describe(trial[0])} and {describe(trial[1])}", _CHOICE)
     for block in blocks:
         for op in block.ops:
             op.drop_operands()
@@ -233,23 +251,28 @@ def _choose(
     return result
 
 
+_CHOICE = "a condition at run time chooses between numbers and fragments: do what differs under an `if`"
+
+
 @evaluate.register
 def _(node: ast.ListComp, frame: Frame) -> Any:
-    return _comprehension(frame, node.generators, lambda: [evaluate(node.elt, frame)])
+    return _comprehension(frame, node, node.generators, lambda: [evaluate(node.elt, frame)])
 
 
 @evaluate.register
 def _(node: ast.GeneratorExp, frame: Frame) -> Any:
-    return _comprehension(frame, node.generators, lambda: [evaluate(node.elt, frame)])
+    return _comprehension(frame, node, node.generators, lambda: [evaluate(node.elt, frame)])
 
 
 @evaluate.register
 def _(node: ast.DictComp, frame: Frame) -> Any:
-    pairs = _comprehension(frame, node.generators, lambda: [(evaluate(node.key, frame), evaluate(node.value, frame))])
+    pairs = _comprehension(frame, node, node.generators, lambda: [(_key(frame, node.key), evaluate(node.value, frame))])
     return dict(pairs)
 
 
-def _comprehension(frame: Frame, generators: list[ast.comprehension], item: Callable[[], list[Any]]) -> list[Any]:
+def _comprehension(
+    frame: Frame, node: ast.AST, generators: list[ast.comprehension], item: Callable[[], list[Any]]
+) -> list[Any]:
     """A comprehension over compile-time sequences; its elements may be run-time values."""
     if not generators:
         return item()
@@ -261,13 +284,14 @@ def _comprehension(frame: Frame, generators: list[ast.comprehension], item: Call
     frame.env = dict(outer)
     result: list[Any] = []
     try:
-        for element in list(source):
+        for element in items_of(source, frame, first.iter, MAX_ITEMS, "make {} items"):
+            frame.unit.spend(frame.loc(node))
             assign(frame, first.target, element)
             conditions = [as_condition(evaluate(test, frame), frame, test) for test in first.ifs]
             if any(isinstance(c, Value) for c in conditions):
                 raise frame.error(first.ifs[0], "a run-time condition in a comprehension", "use where(condition, a, b)")
             if all(conditions):
-                result += _comprehension(frame, rest, item)
+                result += _comprehension(frame, node, rest, item)
     finally:
         frame.env = outer
     return result

@@ -125,7 +125,7 @@ def joined(frame: Frame, node: Any, types: list[FragmentType], what: str) -> Fra
     for other in types[1:]:
         if other.dims != first.dims:
             shapes = " and ".join(str(dims) for dims in sorted({first.dims, other.dims}))
-            raise frame.error(node, f"{what} of fragments of different shapes: {shapes}")
+            raise frame.error(node, f"{what} of fragments of different shapes: {shapes}", "give both one shape")
         if other.layout != first.layout:
             raise frame.error(
                 node,

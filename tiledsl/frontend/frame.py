@@ -15,6 +15,7 @@ from typing import Any, Callable, Generator, Mapping
 
 from tiledsl.errors import CompileError, CompileErrors, Loc
 from tiledsl.frontend.bindings import POISON, UNBOUND, Poisoned, Unusable
+from tiledsl.frontend.budget import MAX_OPS, MAX_STATEMENTS, OutOfBudget
 from tiledsl.frontend.hopper import Cooperation
 from tiledsl.frontend.source import Source, lookup_free
 from tiledsl.ir.builder import Builder
@@ -36,7 +37,8 @@ class Unit:
     extents: run-time dimension names to (tensor value, axis). pipelined: where the `pipelined` loop begins whose body
     is being built. held: fragments' layouts, each with the line that asked for it, whose threads are still to be
     counted. dropped: tokens of copies that no name was given. raw_groups: does the author place groups of copies?
-    conditions: how many run-time conditions stand around what is being built. hopper: roles, rings and schedules.
+    conditions: how many run-time conditions stand around what is being built. carried_out: statements so far, see
+    `budget`. hopper: roles, rings and schedules.
     """
 
     signature: Signature
@@ -59,6 +61,18 @@ class Unit:
     hopper: Cooperation = field(default_factory=Cooperation)
     externals: dict[str, Callable[..., Any]] = field(default_factory=dict[str, Callable[..., Any]])
     errors: dict[tuple[str, Loc], CompileError] = field(default_factory=dict[tuple[str, Loc], CompileError])
+    carried_out: int = 0
+
+    def spend(self, loc: Loc) -> None:
+        """One statement or item of a comprehension more. Raises OutOfBudget where the kernel has become too much."""
+        self.carried_out += 1
+        if self.builder.made > MAX_OPS:
+            message = f"the kernel has more than {MAX_OPS} ops here: loops that are unrolled, or large fragments"
+        elif self.carried_out > MAX_STATEMENTS:
+            message = f"more than {MAX_STATEMENTS} statements were carried out at compile time"
+        else:
+            return
+        raise OutOfBudget(message, loc, "unroll less: loop with range(), or unroll(range(n), by=4) for a few at a time")
 
     def report(self, error: CompileError) -> None:
         """Record an error; the same one again (an unrolled statement) counts once."""
@@ -94,7 +108,7 @@ class Frame:
     def loc(self, node: ast.AST) -> Loc:
         return self.source.loc(node, self.call)
 
-    def error(self, node: ast.AST, message: str, fix: str = "") -> CompileError:
+    def error(self, node: ast.AST, message: str, fix: str) -> CompileError:
         return CompileError(message, self.loc(node), fix)
 
     def lookup(self, node: ast.Name) -> Any:
@@ -175,4 +189,4 @@ def _named(node: ast.AST) -> str:
 
 
 def _instead(node: ast.AST) -> str:
-    return _UNSUPPORTED.get(type(node), ("", ""))[1]
+    return _UNSUPPORTED.get(type(node), ("", "docs/language.md lists the statements and expressions that are"))[1]

@@ -9,10 +9,11 @@ from typing import Any, Callable, Generator, Iterable
 from tiledsl import lang
 from tiledsl.errors import Loc
 from tiledsl.frontend.analysis import assigned_names, loop_exits, read_first
-from tiledsl.frontend.arithmetic import as_condition, common_dtype, unify
+from tiledsl.frontend.arithmetic import as_condition, common_dtype, items_of, unify
 from tiledsl.frontend.assign import assign
 from tiledsl.frontend.bindings import UNBOUND, Range, Ranges, Unusable, describe, has_operators
-from tiledsl.frontend.control import Carried, continue_unless_exited, exit_flag, run_statements, runtime_if
+from tiledsl.frontend.budget import MAX_STAGES, MAX_UNROLL
+from tiledsl.frontend.control import Carried, Steps, drive, exit_flag, run_statements, runtime_if, unless_exited
 from tiledsl.frontend.frame import Frame, evaluate, execute
 from tiledsl.frontend.hopper import WorkLoop
 from tiledsl.frontend.intrinsics.schedules import (
@@ -31,8 +32,6 @@ from tiledsl.ir.ops.arith import Constant
 from tiledsl.ir.types import BOOL, INDEX, TokenType
 
 __all__ = ["Bounds"]
-
-MAX_UNROLL = 4096
 
 
 @execute.register
@@ -60,7 +59,7 @@ def _(node: ast.For, frame: Frame) -> None:
         raise frame.error(
             call, f"cannot loop over {describe(items)}", "loop over range(...), unroll(...) or a compile-time sequence"
         )
-    _unrolled(frame, node, list(items))  # pyright: ignore[reportUnknownArgumentType]
+    _unrolled(frame, node, items_of(items, frame, call, MAX_UNROLL, "unroll {} iterations"))
 
 
 @execute.register
@@ -82,19 +81,13 @@ def _(node: ast.While, frame: Frame) -> None:
 
 
 def _unrolled(frame: Frame, node: ast.For, items: list[Any]) -> None:
-    if len(items) > MAX_UNROLL:
-        raise frame.error(
-            node.iter,
-            f"this would unroll {len(items)} iterations (at most {MAX_UNROLL})",
-            "use range() for a loop at run time",
-        )
     outer = frame.env.get("$break", False), frame.env.get("$continue", False)
     frame.env["$break"] = False
-    _iterations(frame, node, items)
+    drive(_iterations(frame, node, items))
     frame.env["$break"], frame.env["$continue"] = outer
 
 
-def _iterations(frame: Frame, node: ast.For, items: list[Any]) -> None:
+def _iterations(frame: Frame, node: ast.For, items: list[Any]) -> Steps:
     for position, item in enumerate(items):
         errors = len(frame.unit.errors)
         frame.env["$continue"] = False
@@ -104,7 +97,8 @@ def _iterations(frame: Frame, node: ast.For, items: list[Any]) -> None:
         if len(frame.unit.errors) > errors:
             return  # the next iterations would only repeat them
         rest = items[position + 1 :]
-        if continue_unless_exited(frame, node, (lambda after=rest: _iterations(frame, node, after)) if rest else None):
+        go_on = (lambda after=rest: _iterations(frame, node, after)) if rest else None
+        if (yield unless_exited(frame, node, go_on)):
             return
 
 
@@ -125,7 +119,7 @@ class Bounds:
         if dtype.kind not in ("int", "index"):
             raise frame.error(node, f"range() over {dtype}", "convert the bounds: i32(...) or index(...)")
         if step == 0 and not isinstance(step, Value):
-            raise frame.error(node, "range() with step 0 never ends")
+            raise frame.error(node, "range() with step 0 never ends", "use a step of 1 or more, or a negative one")
         self.lo, self.hi, self.step = unify([lo, hi, step], dtype, frame, node)
         op = self.step.op
         self.down = isinstance(op, Constant) and op.value < 0
@@ -179,8 +173,9 @@ def _partly_unrolled(frame: Frame, call: ast.Call) -> Bounds | None:
     if inner is None or given.keys() != {"by"}:
         raise frame.error(call, "a partly unrolled loop takes one range(...) or tiles(...), and by=", example)
     by = evaluate(given["by"], frame)
-    if not isinstance(by, int) or isinstance(by, bool) or by < 1:
-        raise frame.error(call, f"by= is a compile-time int of 1 or more, got {describe(by)}", example)
+    if not isinstance(by, int) or isinstance(by, bool) or not 1 <= by <= MAX_UNROLL:
+        message = f"by= is a compile-time int of 1 or more, at most {MAX_UNROLL}, got {describe(by)}"
+        raise frame.error(call, message, example)
     bounds = _inner_bounds(frame, call, inner, "by=", example)
     if by > 1 and not isinstance(bounds.step.op, Constant):
         raise frame.error(call, "by= needs a step that is known at compile time", "give the range a constant step")
@@ -196,8 +191,9 @@ def _pipelined(frame: Frame, call: ast.Call) -> Bounds:
         raise frame.error(call, message, example)
     numbers = {name: evaluate(value, frame) for name, value in given.items()}
     stages, fragments = numbers["stages"], numbers.get("fragments", 0)
-    if not isinstance(stages, int) or isinstance(stages, bool) or stages < 1:
-        raise frame.error(call, f"stages= is a compile-time int of 1 or more, got {describe(stages)}", example)
+    if not isinstance(stages, int) or isinstance(stages, bool) or not 1 <= stages <= MAX_STAGES:
+        message = f"stages= is a compile-time int of 1 or more, at most {MAX_STAGES}, got {describe(stages)}"
+        raise frame.error(call, message, example)
     if not isinstance(fragments, int) or isinstance(fragments, bool) or fragments not in (0, 1, 2):
         fix = "1 or 2 steps of fragments in registers; 0, or nothing, leaves it to the compiler"
         raise frame.error(call, f"fragments= is {describe(fragments)}", fix)
@@ -218,7 +214,7 @@ def _inner_bounds(frame: Frame, call: ast.Call, inner: ast.expr, what: str, exam
 
 def _range(frame: Frame, call: ast.Call) -> Bounds:
     if call.keywords or not 1 <= len(call.args) <= 3:
-        raise frame.error(call, f"range() takes 1 to 3 positional arguments, got {len(call.args)}")
+        raise frame.error(call, f"range() takes 1 to 3 positional arguments, got {len(call.args)}", "range(n)")
     given = [evaluate(arg, frame) for arg in call.args]
     ends = [0, *given] if len(given) == 1 else given
     lo, hi, step = ends if len(ends) == 3 else (*ends, 1)

@@ -37,7 +37,9 @@ def _selected(frame: Frame, node: ast.AST, type_: FragmentType, at: Any) -> tupl
         raise frame.error(node, f"{type_} is held by {type_.layout.threads} threads together and has no indices", fix)
     items = places(at)
     if len(items) != len(type_.dims):
-        raise frame.error(node, f"a fragment of shape {type_.dims} takes {len(type_.dims)} indices, got {len(items)}")
+        raise frame.error(
+            node, f"a fragment of shape {type_.dims} takes {len(type_.dims)} indices, got {len(items)}", _INSIDE
+        )
     chosen: list[range] = []
     shape: list[int] = []
     for item, limit in zip(items, type_.dims, strict=True):
@@ -132,7 +134,8 @@ def read_element(frame: Frame, node: ast.AST, container: Any, at: Any) -> Any:
         raise absent(frame, node, "indexed")
     if has_operators(container) or has_operators(at):
         what = describe(container)
-        fix = "use unroll() so that the index is known at compile time" if has_operators(at) else ""
+        fix = "use unroll() so that the index is known at compile time"
+        fix = fix if has_operators(at) else "index tensors, tiles, fragments and compile-time sequences"
         raise frame.error(node, f"{what} cannot be indexed with {describe(at)}", fix)
     plain: Any = container
     return at_compile_time(lambda: plain[at], frame, node)

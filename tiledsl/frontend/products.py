@@ -28,7 +28,11 @@ def _operand(node: ast.expr, frame: Frame) -> Any:
     """The operand's binding, or a `_Product` if it is written as one that may be fused."""
     if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)):
         return evaluate(node, frame)
-    a, b = evaluate(node.left, frame), evaluate(node.right, frame)
+    return _product(evaluate(node.left, frame), evaluate(node.right, frame), frame, node)
+
+
+def _product(a: Any, b: Any, frame: Frame, node: ast.AST) -> Any:
+    """``a * b`` where a sum may take it."""
     if (is_register(a) or is_register(b)) and _is_float(a, b, frame, node):
         return _Product(a, b, node)
     return binary(ast.Mult(), a, b, frame, node)
@@ -69,10 +73,24 @@ def _sum(op: ast.operator, left: Any, right: Any, frame: Frame, node: ast.AST) -
 
 @evaluate.register
 def _(node: ast.BinOp, frame: Frame) -> Any:
-    if not isinstance(node.op, (ast.Add, ast.Sub)):
-        return binary(node.op, evaluate(node.left, frame), evaluate(node.right, frame), frame, node)
-    left = _operand(node.left, frame)
-    return _sum(node.op, left, _operand(node.right, frame), frame, node)
+    """Down the left operands first, and not by recursion: a sum of 1000 terms is 1000 nodes deep."""
+    spine = [node]
+    while isinstance(spine[-1].left, ast.BinOp):
+        spine.append(spine[-1].left)
+    left = evaluate(spine[-1].left, frame)
+    for position in range(len(spine) - 1, -1, -1):
+        here = spine[position]
+        summed = position > 0 and isinstance(spine[position - 1].op, _SUMS)
+        if isinstance(here.op, _SUMS):
+            left = _sum(here.op, left, _operand(here.right, frame), frame, here)
+        elif isinstance(here.op, ast.Mult) and summed:
+            left = _product(left, evaluate(here.right, frame), frame, here)
+        else:
+            left = binary(here.op, left, evaluate(here.right, frame), frame, here)
+    return left
+
+
+_SUMS = (ast.Add, ast.Sub)
 
 
 def add_product(op: ast.operator, old: Any, value: ast.expr, frame: Frame, node: ast.AST) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from tiledsl.frontend.arithmetic import as_condition
 from tiledsl.frontend.bindings import describe
 from tiledsl.frontend.frame import Frame, evaluate, execute
 from tiledsl.ir.core import Value
@@ -46,6 +47,7 @@ def _(node: ast.Assert, frame: Frame) -> None:
         raise frame.error(
             node, f"assert of a run-time value ({describe(condition)})", "write assert_(condition, message)"
         )
-    if not condition:
+    if not as_condition(condition, frame, node.test):
         message = evaluate(node.msg, frame) if node.msg is not None else ast.unparse(node.test)
-        raise frame.error(node, f"assertion failed at compile time: {message}")
+        fix = f"give the consts or dtypes such values that {ast.unparse(node.test)} holds"
+        raise frame.error(node, f"assertion failed at compile time: {message}", fix)

@@ -118,7 +118,7 @@ def base_origin(frame: Frame, view: View) -> list[Value]:
 def _one_an_axis(frame: Frame, node: ast.AST, view: View, items: Sequence[Any]) -> Sequence[Any]:
     if len(items) != view.rank:
         what = memory_name(view) if view == as_view(view.base) else f"this view of {memory_name(view)}"
-        raise frame.error(node, f"{what} has {view.rank} axes, got {len(items)} indices")
+        raise frame.error(node, f"{what} has {view.rank} axes, got {len(items)} indices", "one for each axis")
     return items
 
 

@@ -15,15 +15,17 @@ __all__ = ["Builder"]
 class Builder:
     """`block` is where ops go; `loc` is given to every op. Both may be set at any time.
 
-    With `before`, ops are inserted in front of that op instead of at the block's end.
+    With `before`, ops are inserted in front of that op instead of at the block's end. `made` counts them.
     """
 
     def __init__(self, block: Block, loc: Loc = UNKNOWN_LOC, before: Op | None = None) -> None:
         self.block, self.loc, self.before = block, loc, before
+        self.made = 0
 
     def add(self, op: Op) -> Op:
         """Place `op` here, give it the current location, and return it."""
         op.loc = self.loc
+        self.made += 1
         if self.before is None:
             return self.block.append(op)
         return self.block.insert_before(self.before, op)

@@ -298,10 +298,16 @@ class Block:
         return self.ops[-1]
 
     def walk(self) -> Iterator[Op]:
-        for op in list(self.ops):  # not by `Op.walk`: a generator for each op costs more than all that is done with it
-            yield op
-            for block in op.blocks:
-                yield from block.walk()
+        # Generators inside each other would make each op pass through as many as it lies deep.
+        pending: list[Iterator[Op]] = [iter(list(self.ops))]
+        while pending:
+            for op in pending[-1]:
+                yield op
+                if op.blocks:
+                    pending.append(_ops_inside(op))
+                    break
+            else:
+                pending.pop()
 
     def clone(self, mapping: dict[Value, Value]) -> Block:
         copy = Block([a.type for a in self.args], [a.name for a in self.args])
@@ -309,6 +315,11 @@ class Block:
         for op in self.ops:
             copy.append(op.clone(mapping))
         return copy
+
+
+def _ops_inside(op: Op) -> Iterator[Op]:
+    for block in op.blocks:
+        yield from list(block.ops)
 
 
 @dataclass(eq=False)

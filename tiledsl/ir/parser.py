@@ -9,6 +9,7 @@ from __future__ import annotations
 from json import JSONDecodeError, loads
 from typing import Any, cast
 
+from tiledsl.boundary import deep_recursion, stage
 from tiledsl.errors import UNKNOWN_LOC, Loc, VerifyError
 from tiledsl.ir import ops as _ops
 from tiledsl.ir.abi import AbiArg
@@ -40,13 +41,15 @@ KERNEL_FIELDS = (
 )
 
 
+@deep_recursion()
 def parse_kernel(text: str, file: str = "<ir>") -> Kernel:
     """The kernel that `text` describes; `file` is what errors name.
 
     Raises CompileError, with line and column in `text`, for anything that is not the textual form.
     What has no printed location gets its line of `text` as location.
     """
-    return _Parser(text, file).kernel()
+    with stage("the parser", file, Loc(file, 1)):
+        return _Parser(text, file).kernel()
 
 
 class _Scope(dict[str, Value]):

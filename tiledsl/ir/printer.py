@@ -31,6 +31,7 @@ import re
 from json import dumps
 from typing import Any
 
+from tiledsl.boundary import deep_recursion
 from tiledsl.errors import Loc
 from tiledsl.ir.abi import AbiArg
 from tiledsl.ir.core import Block, Kernel, Op, Value
@@ -47,6 +48,7 @@ TYPE_CLASSES = (DType, GlobalType, SharedType, FragmentType, PtrType, PendingTyp
 _HINT = re.compile(r"[^\W\d]\w*\Z")
 
 
+@deep_recursion()
 def print_kernel(kernel: Kernel, *, locs: bool = False) -> str:
     """The text of `kernel`, ending in a newline. With `locs`, every op carries its source location."""
     return _Printer(locs).kernel(kernel)

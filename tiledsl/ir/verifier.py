@@ -27,6 +27,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any, Iterable, Mapping
 
+from tiledsl.boundary import deep_recursion
 from tiledsl.errors import Loc, VerifyError
 from tiledsl.ir.core import OPS, Block, Kernel, Op, Value
 from tiledsl.ir.expr import BinExpr, ConstExpr, Expr, NameExpr
@@ -69,6 +70,7 @@ _HOST_NAMES = {"processors"}
 """What a grid may depend on beside the parameters."""
 
 
+@deep_recursion()
 def verify(kernel: Kernel) -> None:
     """Raise VerifyError at the first broken invariant of `kernel`."""
     _kernel(kernel)

@@ -6,7 +6,8 @@ A layout says where elements lie, never what a kernel computes: indices mean the
 
 from __future__ import annotations
 
-from tiledsl.layout.shared import ROW, Layout, Padded, Paneled, Swizzled
+from tiledsl.errors import CompileError
+from tiledsl.layout.shared import MAX_EXTENT, ROW, Layout, Padded, Paneled, Swizzled
 
 __all__ = ["Layout", "padded", "row_major", "swizzle_32b", "swizzle_64b", "swizzle_128b", "swizzled"]
 
@@ -16,6 +17,7 @@ row_major: Layout = ROW
 
 def padded(length: int) -> Layout:
     """A row every `length` elements, of which a row of the tile uses as many as it has."""
+    _need_extents("padded", length=length)
     return Padded(length)
 
 
@@ -26,7 +28,15 @@ def swizzled(unit: int, span: int, every: int = 1) -> Layout:
     All three are powers of two; a row is a whole number of panels. A vector access of up to `unit` elements
     stays one access.
     """
+    _need_extents("swizzled", unit=unit, span=span, every=every)
     return Swizzled(unit, span, every)
+
+
+def _need_extents(function: str, **given: int) -> None:
+    for name, value in given.items():
+        if type(value) is not int or abs(value) > MAX_EXTENT:
+            message = f"{function}(): {name} is a compile-time int of at most {MAX_EXTENT}, got {value!r}"
+            raise CompileError(message, fix="count the elements of a row of the tile")
 
 
 swizzle_128b: Layout = Paneled(128)

@@ -28,6 +28,7 @@ from typing import Any, Sequence
 __all__ = [
     "ALIGNMENT",
     "AUTO",
+    "MAX_EXTENT",
     "ROW",
     "SPANS",
     "Layout",
@@ -42,6 +43,10 @@ __all__ = [
 
 AUTO = "auto"
 """The text of a layout that is still to be chosen."""
+
+MAX_EXTENT = 1 << 20
+"""Elements along one axis of a tile or fragment that a kernel may ask for: none of that size fits, and its layout need
+not be computed to say so."""
 
 VECTOR_BYTES = (16, 8, 4, 2, 1)
 

@@ -49,6 +49,8 @@ class AsyncGroups:
 
     def run(self, kernel: Kernel) -> None:
         copies = [op for op in kernel.walk() if isinstance(op, async_copy.Copy) and not op.grouped]
+        if not copies:  # and so no tokens
+            return
         errors = [_forgotten(op) for op in copies if not _is_settled(op.result, set())]
         if errors:
             raise CompileErrors(errors)
@@ -181,31 +183,40 @@ class _Count:
 _NONE = _Count(0)
 
 
-def _commits(block: Block) -> _Count:
-    """How many groups one pass through `block` commits."""
-    total = _NONE
-    for op in block.ops:
-        match op:
-            case async_copy.CommitGroup():
-                total += _Count(1)
-            case control.If():
-                then, orelse = map(_commits, op.blocks)
-                total += _Count(min(then.least, orelse.least), then == orelse and then.exact)
-            case control.For():
-                total += _of_loop(op)
-            case control.While():
-                before, after = map(_commits, op.blocks)
-                total += before + (_NONE if after == before == _NONE else _Count(0, exact=False))
-            case _:
-                pass
-    return total
+class _Commits:
+    """How many groups one pass through a block commits, which is asked for at every level of what is nested."""
 
+    def __init__(self) -> None:
+        self.known: dict[Block, _Count] = {}
 
-def _of_loop(op: control.For) -> _Count:
-    body, trips = _commits(op.body), trip_count(op)
-    if trips is not None:
-        return _Count(body.least * trips, body.exact)
-    return body if body == _NONE else _Count(0, exact=False)
+    def of(self, block: Block) -> _Count:
+        if block not in self.known:
+            self.known[block] = self._count(block)
+        return self.known[block]
+
+    def _count(self, block: Block) -> _Count:
+        total = _NONE
+        for op in block.ops:
+            match op:
+                case async_copy.CommitGroup():
+                    total += _Count(1)
+                case control.If():
+                    then, orelse = map(self.of, op.blocks)
+                    total += _Count(min(then.least, orelse.least), then == orelse and then.exact)
+                case control.For():
+                    total += self.of_loop(op)
+                case control.While():
+                    before, after = map(self.of, op.blocks)
+                    total += before + (_NONE if after == before == _NONE else _Count(0, exact=False))
+                case _:
+                    pass
+        return total
+
+    def of_loop(self, op: control.For) -> _Count:
+        body, trips = self.of(op.body), trip_count(op)
+        if trips is not None:
+            return _Count(body.least * trips, body.exact)
+        return body if body == _NONE else _Count(0, exact=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +243,7 @@ class _Flow:
 
     def __init__(self) -> None:
         self.errors: list[CompileError] = []
+        self.commits = _Commits()
 
     def error(self, op: Op, problem: tuple[str, str]) -> None:
         if all((e.loc, e.message) != (op.loc, problem[0]) for e in self.errors):
@@ -270,7 +282,7 @@ class _Flow:
         sides = [dict(ages), dict(ages)]
         for block, side in zip(op.blocks, sides, strict=True):
             self.block(block, side)
-        counts = [_commits(block) for block in op.blocks]
+        counts = [self.commits.of(block) for block in op.blocks]
         total = _Count(min(c.least for c in counts), counts[0] == counts[1] and counts[0].exact)
         differ = counts[0] != counts[1] and counts[0].exact and counts[1].exact
         for token, age in ages.items():
@@ -293,23 +305,23 @@ class _Flow:
         return first if first.problem else second
 
     def for_(self, op: control.For, ages: _Ages) -> None:
-        each = _commits(op.body)
+        each = self.commits.of(op.body)
         inside = _in_loop(ages, each)
         entry = self.carry(op, op.inits, op.body.args[1:], ages, inside)
         self.block(op.body, inside)
         self.back_edge(op, entry, op.body.terminator.operands, inside)
-        _advance(ages, _of_loop(op))
+        _advance(ages, self.commits.of_loop(op))
         ages.update({op.results[i]: age for i, age in entry.items()})
 
     def while_(self, op: control.While, ages: _Ages) -> None:
-        each = _commits(op.before) + _commits(op.after)
+        each = self.commits.of(op.before) + self.commits.of(op.after)
         inside = _in_loop(ages, each)
         entry = self.carry(op, op.operands, op.before.args, ages, inside)
         self.block(op.before, inside)
         passed = self.carry(op, op.before.terminator.operands[1:], op.after.args, inside, inside)
         self.block(op.after, inside)
         self.back_edge(op, entry, op.after.terminator.operands, inside)
-        _advance(ages, _commits(op.before) + (_NONE if each == _NONE else _Count(0, exact=False)))
+        _advance(ages, self.commits.of(op.before) + (_NONE if each == _NONE else _Count(0, exact=False)))
         ages.update({op.results[i]: age for i, age in passed.items()})
 
     def carry(

@@ -114,7 +114,8 @@ class _Checker:
                 f"pass a tensor whose address and row length are multiples of {GRAIN} bytes, or copy it to one",
             )
         if type_.rank > 5:
-            raise CompileError(f"{called(op)} of a tensor of {type_.rank} axes; 5 are possible", op.loc)
+            message = f"{called(op)} of a tensor of {type_.rank} axes; 5 are possible"
+            raise CompileError(message, op.loc, "merge axes of the tensor before the call, with reshape")
 
     def one_thread(self, op: Op) -> None:
         """A whole warp that executes it would move the box 32 times."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Callable, ClassVar, Protocol, Sequence
 
+from tiledsl import boundary
 from tiledsl.errors import VerifyError
 from tiledsl.ir.core import Kernel
 from tiledsl.ir.verifier import verify
@@ -57,7 +58,8 @@ class PassManager:
             verify(kernel)
         for stage, item in zip(self.stages, self.passes, strict=True):
             start = perf_counter()
-            item.run(kernel)
+            with boundary.stage(f"the pass {stage}", kernel.name, kernel.loc):
+                item.run(kernel)
             self.timings.append(Timing(stage, perf_counter() - start))
             if self.verify_each:
                 self.verify(stage, kernel)

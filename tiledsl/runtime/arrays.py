@@ -141,7 +141,9 @@ def _interface_dtype(signature: Signature, name: str, typestr: str) -> DType:
         message = f"{name} has the dtype {typestr}, which does not say which 8-bit format it is"
         raise argument_error(signature, message, "pass e4m3 as a torch tensor or by DLPack")
     if found is None or order == ">":
-        raise argument_error(signature, f"{name} has the dtype {typestr}, which the language does not have")
+        raise argument_error(
+            signature, f"{name} has the dtype {typestr}, which the language does not have", "convert it: x.astype(...)"
+        )
     return found
 
 

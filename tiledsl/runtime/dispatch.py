@@ -138,7 +138,7 @@ class Dispatcher:
 
     # -- running -----------------------------------------------------------------------------------------
 
-    def _slow(self, device: str | None = None, **values: Any) -> None:
+    def _slow(self, /, device: str | None = None, **values: Any) -> None:
         self.run(values, device)
 
     def run(self, values: Mapping[str, Any], device: str | None = None) -> None:

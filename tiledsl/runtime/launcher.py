@@ -32,7 +32,7 @@ def launch({parameters}):
     try:
 {addresses}
         _plan = _plans[{key}] if _current() else None
-    except Exception:
+    except _Exception:
         _plan = None
     if _plan is None:
         return _slow({values})
@@ -42,11 +42,11 @@ def launch({parameters}):
             return _slow({values})
     try:
         _frame = _plan.frames.pop()
-    except IndexError:
+    except _IndexError:
         _frame = _plan.arguments.new_frame()
     try:
         _plan.arguments.pack(_frame.buffer, 0, *_pointers{scalars})
-    except (OverflowError, _struct_error):
+    except (_OverflowError, _struct_error):
         _frame = None
     if _frame is None:
         return _slow({values})
@@ -54,11 +54,11 @@ def launch({parameters}):
         _plan.maps.write(_frame, _pointers)
     _code = _plan.launch(_raw_stream(_plan.device), _frame.address, 0)[0]
     if _code:
-        _plan.failed(int(_code), _raw_stream(_plan.device), _frame)
+        _plan.failed(_int(_code), _raw_stream(_plan.device), _frame)
     _plan.driver.last_kernel = _plan.kernel
     _plan.frames.append(_frame)
 """
-# Parameters of a kernel do not begin with an underscore, so they cannot hide the names above.
+# Parameters of a kernel do not begin with an underscore, so they cannot hide the names above, nor Python's own.
 
 
 def _never() -> bool:
@@ -90,6 +90,10 @@ class Launcher:
             "_const_identity": const_identity,
             "_current": self._current,
             "_type": type,
+            "_int": int,
+            "_Exception": Exception,
+            "_IndexError": IndexError,
+            "_OverflowError": OverflowError,
         }
         for param in (*self.signature.params, *self.signature.consts):
             names[f"_default_{param.name}"] = MISSING if param.default is REQUIRED else param.default

@@ -28,6 +28,7 @@ from tiledsl.backends.emulator.memory import GlobalBuffer, SharedTile
 from tiledsl.backends.emulator.options import Hook, LaunchInfo, Options, RunResult
 from tiledsl.backends.emulator.program import flatten
 from tiledsl.backends.emulator.trace import tracing
+from tiledsl.boundary import deep_recursion
 from tiledsl.errors import KernelArgumentError
 from tiledsl.ir.abi import AbiArg, abi_of
 from tiledsl.ir.core import Kernel, Op, Value
@@ -59,6 +60,7 @@ FAMILIES = (
 _DEFAULT = Options()
 
 
+@deep_recursion()
 def run(kernel: Kernel, arguments: Mapping[str, object], *, options: Options = _DEFAULT) -> RunResult:
     """Run a kernel of either level on NumPy arrays (by parameter name; written in place) and scalars.
 

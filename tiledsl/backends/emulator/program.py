@@ -55,7 +55,8 @@ class Program:
 
 def flatten(kernel: Kernel) -> Program:
     """Raises EmulatorError for an op that has no rule."""
-    flat = _Flattener(_joined_copies(kernel))
+    joined = _joined_copies(kernel)
+    flat = _Flattener(joined, _blocking(kernel, joined))
     arguments = flat.define(kernel.body.args)
     flat.block_ops(kernel.body)
     flat.code.append(ReturnInstr(kernel.body.terminator))
@@ -99,11 +100,24 @@ def _last_use(value: Value, block: Block) -> Op | None:
     return next((op for op in reversed(block.ops) if op in users), None) if users else None
 
 
-class _Flattener:
-    """`joined`: ops before and after which all warps of a block meet."""
+def _blocking(kernel: Kernel, joined: frozenset[Op]) -> set[Op]:
+    """Ops in which a warp may have to wait for others, and those that they lie in."""
+    found: set[Op] = set()
+    for op in kernel.walk():
+        if not (isinstance(op, gpu.Barrier) or type(op) in CONDITIONS or op in joined or _spins(op)):
+            continue
+        here: Op | Kernel | None = op
+        while isinstance(here, Op) and here not in found:
+            found.add(here)
+            here = here.parent.parent if here.parent is not None else None
+    return found
 
-    def __init__(self, joined: frozenset[Op]) -> None:
-        self.joined = joined
+
+class _Flattener:
+    """`joined`: ops before and after which all warps of a block meet. `blocking`: see `_blocking`."""
+
+    def __init__(self, joined: frozenset[Op], blocking: set[Op]) -> None:
+        self.joined, self.blocking = joined, blocking
         self.code: list[Instr] = []
         self.initial: list[Any] = []
         self.registers: dict[Value, int] = {}
@@ -115,11 +129,6 @@ class _Flattener:
         if fill is not None:
             self.fills[register] = fill
         return register
-
-    def is_blocking(self, op: Op) -> bool:
-        return any(
-            isinstance(i, gpu.Barrier) or type(i) in CONDITIONS or i in self.joined or _spins(i) for i in op.walk()
-        )
 
     def define(self, values: Sequence[Value]) -> tuple[int, ...]:
         for value in values:
@@ -190,7 +199,7 @@ class _Flattener:
         return self.append(OpInstr(op, rule_of(op), operands, self.define(op.results)))
 
     def emit_if(self, op: control.If) -> Instr:
-        blocking = self.is_blocking(op)
+        blocking = op in self.blocking
         saved, pending, from_then = self.scratch(True), self.scratch(False), self.scratch(False)
         begin = IfBegin(op, self.registers[op.condition], saved, pending, from_then, blocking)
         self.code.append(begin)
@@ -206,7 +215,7 @@ class _Flattener:
         return self.append(Join(op, saved, (saved, pending, from_then), blocking))
 
     def emit_for(self, op: control.For) -> Instr:
-        blocking = self.is_blocking(op)
+        blocking = op in self.blocking
         saved, count, trips = self.scratch(True), self.scratch(), self.scratch()
         lo, hi, step = self.read(op.operands[:3])
         inits = self.read(op.inits)
@@ -224,7 +233,7 @@ class _Flattener:
         return self.append(Join(op, saved, (saved, count, trips, induction, *carried), blocking))
 
     def emit_while(self, op: control.While) -> Instr:
-        blocking = self.is_blocking(op)
+        blocking = op in self.blocking
         saved = self.scratch(True)
         inits = self.read(op.operands)
         before = self.define(op.before.args)

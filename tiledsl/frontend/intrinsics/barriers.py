@@ -25,7 +25,7 @@ def needs(call: Call, feature: str, what: str) -> None:
         raise call.error(f"{what} is an instruction of {', '.join(have)}, and this is compiled for {arch}", fix)
 
 
-def compile_time_int(call: Call, name: str, what: str, low: int, high: int, fix: str = "") -> int:
+def compile_time_int(call: Call, name: str, what: str, low: int, high: int, fix: str = "use a const parameter") -> int:
     """An argument that is a compile-time int in a range."""
     value: Any = call[name]
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
@@ -126,8 +126,6 @@ def _setmaxnreg(call: Call) -> None:
     registers = compile_time_int(call, "registers", what, 24, 256)
     if registers % 8:
         raise call.error(f"{what} of {registers} registers", f"a multiple of 8: {registers // 8 * 8}")
-    if not isinstance(call["increase"], bool):
-        raise call.error(f"increase= is True or False, got {describe(call['increase'])}")
     call.builder.add(barriers.SetMaxNReg(registers=registers, increase=call["increase"]))
 
 
@@ -138,6 +136,4 @@ def _named_barrier(call: Call) -> None:
     threads = compile_time_int(call, "threads", what, 32, 1024)
     if threads % 32:
         raise call.error(f"{what} of {threads} threads, which are no whole warps", f"pass {-(-threads // 32) * 32}")
-    if not isinstance(call["wait"], bool):
-        raise call.error(f"wait= is True or False, got {describe(call['wait'])}")
     call.builder.add(barriers.NamedBarrier(number=number, threads=threads, wait=call["wait"]))

@@ -39,7 +39,19 @@ def _print(call: Call) -> Any:
             raise call.error("print() of a list with run-time values", "print its elements")
         else:
             literal += str(value)
-    call.builder.add(debug.Print(*operands, format=text + _not_a_place(literal)))
+    format_ = _encodable(call, text + _not_a_place(literal))
+    call.builder.add(debug.Print(*operands, format=format_))
+
+
+def _encodable(call: Call, text: str) -> str:
+    """A text that the kernel prints, which is kept as UTF-8 on the device."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        odd = text[error.start : error.end]
+        message = f"the text has {odd!r}, half of a surrogate pair, which UTF-8 cannot hold"
+        raise call.error(message, "leave it out") from None
+    return text
 
 
 def _print_instead(value: Value) -> str:
@@ -57,13 +69,14 @@ def _not_a_place(literal: str) -> str:
 def _assert(call: Call) -> Any:
     message = call["message"]
     if not isinstance(message, str):
-        raise call.error(f"the message of assert_() is a string, got {describe(message)}")
+        fix = "write what is wrong: assert_(condition, 'text')"
+        raise call.error(f"the message of assert_() is a string, got {describe(message)}", fix)
     condition = call["condition"]
     if is_register(condition) and isinstance(condition.type, FragmentType):
         fix = "store it, and check what arrived" if is_distributed(condition) else "check its elements"
         raise call.error(f"the condition of assert_() is one bool, got {describe(condition)}", fix)
     condition = as_value(condition, BOOL, call.frame, call.node, "condition")
-    call.builder.add(debug.Assert(condition, message=message))
+    call.builder.add(debug.Assert(condition, message=_encodable(call, message)))
 
 
 def _no_arguments() -> None:
@@ -83,8 +96,6 @@ def _breakpoint(call: Call) -> Any:
 @intrinsic(lang.ptx.inline)
 def _inline(call: Call) -> Any:
     text, outputs = call["text"], call["outputs"]
-    if not isinstance(text, str):
-        raise call.error(f"the text of ptx.inline() is a string, got {describe(text)}")
     given: tuple[Any, ...] = () if outputs is None else outputs if isinstance(outputs, tuple) else (outputs,)  # pyright: ignore
     dtypes = [ir_dtype(output) for output in given]
     if None in dtypes or INDEX in dtypes:
@@ -114,7 +125,9 @@ def _emulation(call: Call) -> str:
     if function is None:
         return ""
     if not callable(function):
-        raise call.error(f"emulate= takes a function, got {describe(function)}")
+        raise call.error(
+            f"emulate= takes a function, got {describe(function)}", "pass a function of NumPy arrays that does the same"
+        )
     externals = call.frame.unit.externals
     for key, known in externals.items():
         if known is function:

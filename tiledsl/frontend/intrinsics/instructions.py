@@ -27,7 +27,8 @@ def _memory(call: Call, name: str, what: str, wanted: type[GlobalType] | type[Sh
     memory = call[name]
     if not is_place(memory) or not isinstance(memory_type(memory), wanted):
         kind = "a shared tile" if wanted is SharedType else "a Global"
-        raise call.error(f"{what} takes {kind}, or a view of one, as {name}, got {describe(memory)}")
+        fix = f"pass {kind} as {name}"
+        raise call.error(f"{what} takes {kind}, or a view of one, as {name}, got {describe(memory)}", fix)
     return memory
 
 
@@ -46,9 +47,8 @@ def _matrix_attributes(call: Call, memory: Any, num: Any, what: str) -> dict[str
     """What ldmatrix and stmatrix share."""
     count, trans = vector_length(call.frame, call.node, memory, matrix.MATRIX_BYTES), call["trans"]
     if num not in (1, 2, 4):
-        raise call.error(f"{what} moves 1, 2 or 4 matrices, got {num if isinstance(num, int) else describe(num)}")
-    if not isinstance(trans, bool):
-        raise call.error(f"trans= is True or False, got {describe(trans)}")
+        shown = num if isinstance(num, int) else describe(num)
+        raise call.error(f"{what} moves 1, 2 or 4 matrices, got {shown}", "move them in several instructions")
     dtype = memory_type(memory).dtype
     if trans and dtype.bits != 16:
         raise call.error(f"{what} with trans=True of {dtype}: only 16-bit elements are transposed", "leave trans out")
@@ -109,7 +109,8 @@ def _registers(call: Call, name: str, wanted: Sequence[DType], what: str) -> lis
     type_ = _own_fragment(call, name, call[name], what)
     dtype = wanted[0]
     if type_.size != len(wanted) or (type_.dtype != dtype and not (type_.dtype == U32 and dtype.bits == 32)):
-        raise call.error(f"{what} takes {len(wanted)} {dtype} as {name} of this product, got {type_}")
+        fix = f"make it fragment(({len(wanted)},), {dtype})"
+        raise call.error(f"{what} takes {len(wanted)} {dtype} as {name} of this product, got {type_}", fix)
     values = elements(call[name], call.frame)
     return values if type_.dtype == dtype else [call.builder.value(Bitcast(v, to=dtype)) for v in values]
 
@@ -124,7 +125,7 @@ def _cp_async(call: Call) -> None:
     dst, src = _memory(call, "dst", what, SharedType), _memory(call, "src", what, GlobalType)
     dtype, other, size = memory_type(dst).dtype, memory_type(src).dtype, call["bytes"]
     if dtype != other:
-        raise call.error(f"{what} from {other} to {dtype}: it moves elements as they are")
+        raise call.error(f"{what} from {other} to {dtype}: it moves elements as they are", f"make the tile of {other}")
     if not isinstance(size, int) or size not in async_copy.CP_BYTES or size % dtype.bytes:
         widths = ", ".join(str(v) for v in async_copy.CP_BYTES if v % dtype.bytes == 0)
         shown = size if isinstance(size, int) else describe(size)

@@ -7,8 +7,9 @@ from math import prod
 from typing import Any
 
 from tiledsl import lang
-from tiledsl.frontend.arithmetic import binary
+from tiledsl.frontend.arithmetic import at_compile_time, binary, items_of
 from tiledsl.frontend.bindings import Range, Ranges, contains_value, describe
+from tiledsl.frontend.budget import MAX_UNROLL
 from tiledsl.frontend.calls import Call, intrinsic
 from tiledsl.frontend.fragments import MAX_THREADS
 from tiledsl.frontend.hopper import Processors
@@ -30,7 +31,9 @@ def _once(call: Call, what: str, declared: Any) -> tuple[Any, ...]:
     """The extents of grid() or threads(): one to three, declared once, at the top level."""
     extents: tuple[Any, ...] = call["extents"]
     if not 1 <= len(extents) <= 3:
-        raise call.error(f"{what}() takes 1 to 3 extents, got {len(extents)}")
+        raise call.error(
+            f"{what}() takes 1 to 3 extents, got {len(extents)}", f"{what}(x), {what}(x, y) or {what}(x, y, z)"
+        )
     if declared is not None:
         raise call.error(f"{what}() is called twice", "declare the launch once")
     if not call.frame.at_top_level:
@@ -67,7 +70,8 @@ def _threads(call: Call) -> Any:
         raise call.error(f"threads({shown}): {count} threads; {limit}", "use fewer threads, each doing more")
     blocks: Any = call["blocks"]
     if not isinstance(blocks, int) or isinstance(blocks, bool) or not 0 <= blocks <= MAX_BLOCKS:
-        raise call.error(f"blocks= is a compile-time int from 0 to {MAX_BLOCKS}, got {describe(blocks)}")
+        fix = "leave it out, or say how many blocks shall fit on an SM"
+        raise call.error(f"blocks= is a compile-time int from 0 to {MAX_BLOCKS}, got {describe(blocks)}", fix)
     level: Any = call["assembler_level"]
     if not isinstance(level, int) or isinstance(level, bool) or not 0 <= level <= 3:
         message = f"assembler_level= is a compile-time int from 0 to 3, got {describe(level)}"
@@ -101,7 +105,7 @@ def _cluster(call: Call, grid: tuple[Expr, ...]) -> tuple[int, int, int]:
 @intrinsic(lang.grid_size)
 def _grid_size(call: Call) -> Any:
     if call["axis"] not in (0, 1, 2) or isinstance(call["axis"], bool):
-        raise call.error(f"grid_size() takes an axis, 0 to 2, got {describe(call['axis'])}")
+        raise call.error(f"grid_size() takes an axis, 0 to 2, got {describe(call['axis'])}", "x is 0, y is 1, z is 2")
     return call.builder.value(gpu.GridSize(axis=call["axis"]))
 
 
@@ -110,7 +114,7 @@ def host_expression(call: Call, extent: Any) -> Expr:
     if isinstance(extent, int) and not isinstance(extent, bool):
         return ConstExpr(extent)
     if not isinstance(extent, Value):
-        raise call.error(f"a grid extent is an integer, got {describe(extent)}")
+        raise call.error(f"a grid extent is an integer, got {describe(extent)}", "as in cdiv(M, 128)")
     owner = extent.owner
     if owner is call.frame.unit.body and isinstance(extent.type, DType) and extent.type.is_integer:
         return NameExpr(extent.name)
@@ -153,7 +157,7 @@ def _unroll(call: Call) -> Any:
     if call["by"] != 0:
         raise call.error("unroll(..., by=n) stands in a `for`", "write `for k in unroll(range(n), by=4)`")
     if not 1 <= len(bounds) <= 3:
-        raise call.error(f"unroll() takes 1 to 3 bounds, got {len(bounds)}")
+        raise call.error(f"unroll() takes 1 to 3 bounds, got {len(bounds)}", "unroll(n)")
     if len(bounds) == 1 and isinstance(bounds[0], Ranges):
         return _compile_time_ranges(call, bounds[0])
     for bound in bounds:
@@ -162,7 +166,7 @@ def _unroll(call: Call) -> Any:
                 f"unroll() needs compile-time ints, got {describe(bound)}", "use range() for a loop at run time"
             )
     if len(bounds) == 3 and bounds[2] == 0:
-        raise call.error("unroll() with step 0 never ends")
+        raise call.error("unroll() with step 0 never ends", "use a step of 1 or more, or a negative one")
     return range(*bounds)
 
 
@@ -177,7 +181,9 @@ def _compile_time_ranges(call: Call, ranges: Ranges) -> list[Range]:
             "unroll() of tiles() over an extent that is only known at run time",
             "leave unroll() out, or repeat the body a few times an iteration: unroll(tiles(K, BK), by=2)",
         )
-    return [Range(start, ranges.size) for start in range(0, ranges.extent, ranges.size)]
+    starts = range(0, ranges.extent, ranges.size)
+    found = items_of(starts, call.frame, call.node, MAX_UNROLL, "unroll {} iterations")
+    return [Range(start, ranges.size) for start in found]
 
 
 @intrinsic(lang.cdiv)
@@ -185,8 +191,8 @@ def _cdiv(call: Call) -> Any:
     a, b = call["a"], call["b"]
     if not contains_value([a, b]):
         if b == 0:
-            raise call.error("cdiv() by zero")
-        return -(-a // b)
+            raise call.error("cdiv() by zero", "divide by a tile's extent, 1 or more")
+        return at_compile_time(lambda: -(-a // b), call.frame, call.node)
     frame, node = call.frame, call.node
     less_one = binary(ast.Sub(), b, 1, frame, node)
     return binary(ast.FloorDiv(), binary(ast.Add(), a, less_one, frame, node), b, frame, node)

@@ -18,7 +18,7 @@ from tiledsl.ir.ops import tile
 from tiledsl.ir.ops.arith import Bitcast
 from tiledsl.ir.types import BOOL, INDEX, DType, FragmentType, SharedType
 from tiledsl.lang import ir_dtype
-from tiledsl.layout.shared import AUTO, Layout, Paneled
+from tiledsl.layout.shared import AUTO, MAX_EXTENT, Layout, Paneled
 
 scalar_class: Any = lang.Scalar
 fragment_class: Any = lang.Fragment
@@ -38,8 +38,10 @@ def _shape(call: Call) -> tuple[int, ...]:
             if isinstance(extent, int):
                 fix = "pass 1 or more"
             raise call.error(f"a shape is made of positive compile-time ints, got {describe(extent)}", fix)
+        if extent > MAX_EXTENT:
+            raise call.error(f"an extent of {extent} elements; at most {MAX_EXTENT}", "make the tile smaller")
     if not dims:
-        raise call.error("a shape needs at least one extent")
+        raise call.error("a shape needs at least one extent", "as in shared((64, 32), f32)")
     return dims
 
 
@@ -62,7 +64,7 @@ def _shared(call: Call) -> Any:
     tiles: list[Any] = list(over) if isinstance(over, (tuple, list)) else [] if over is None else [over]  # pyright: ignore
     for other in tiles:
         if not isinstance(other, Value) or not isinstance(other.type, SharedType):
-            raise call.error(f"over= takes shared tiles, got {describe(other)}")
+            raise call.error(f"over= takes shared tiles, got {describe(other)}", "pass what shared() gave")
     value = call.builder.value(tile.SharedAlloc(*tiles, type=type_, layout=_layout(call, type_)))
     return value
 
@@ -169,7 +171,8 @@ def _index_and_value(call: Call, name: str, what: str) -> tuple[tuple[Any, ...],
     rank = as_view(call["self"]).rank
     if len(arguments) != rank + 1:
         raise call.error(
-            f"{what}() on a tile of {rank} axes takes as many indices and a value, got {len(arguments)} arguments"
+            f"{what}() on a tile of {rank} axes takes as many indices and a value, got {len(arguments)} arguments",
+            f"t.{what}({', '.join('ijkl'[:rank])}, x)",
         )
     return arguments[:-1], arguments[-1]
 

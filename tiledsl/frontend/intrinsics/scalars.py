@@ -42,6 +42,7 @@ def _register(function: Any, row: str) -> None:
     def _(call: Call) -> Any:
         operands = list(call.arguments.values())
         if not contains_value(operands):
+            _need_numbers(call, operands, f"{function.__name__}()")
             if row in ("min", "max"):
                 return (min if row == "min" else max)(operands)
             raise call.error(
@@ -53,6 +54,12 @@ def _register(function: Any, row: str) -> None:
 
 for _function, _row in _TABLE.items():
     _register(_function, _row)
+
+
+def _need_numbers(call: Call, values: list[Any], what: str) -> None:
+    odd = [value for value in values if not isinstance(value, (bool, int, float))]
+    if odd:
+        raise call.error(f"{what} of {describe(odd[0])}", "pass numbers, or values of a dtype: f32(...)")
 
 
 def _variadic(*values: Any) -> None:
@@ -73,6 +80,8 @@ def _fold(call: Call, row: str) -> Any:
     values: Any = call["values"]
     if len(values) == 1:
         values = values[0]
+    if not isinstance(values, (list, tuple, Value)):
+        raise call.error(f"{row}() of {describe(values)}", f"{row}(a, b), of numbers or values of a dtype")
     if isinstance(values, Value) or len(values) < 2:
         raise call.error(f"{row}() takes at least two values", f"{row}(a, b)")
     python = min if row == "min" else max
@@ -122,7 +131,7 @@ def _shuffle_instead(value: Any) -> str:
 def _shuffle(call: Call, mode: str, lane: Any) -> Any:
     width = call["width"]
     if width not in (1, 2, 4, 8, 16, 32):
-        raise call.error(f"width must be a power of two up to 32, got {describe(width)}")
+        raise call.error(f"width must be a power of two up to 32, got {describe(width)}", "leave it out, which is 32")
     value = call["value"]
     if not is_register(value) or isinstance(value.type, FragmentType) or value.type == INDEX:
         name = "shuffle" if mode == "idx" else f"shuffle_{mode}"

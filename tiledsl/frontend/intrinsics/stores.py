@@ -61,7 +61,9 @@ def _in_chunks(call: Call, what: str, value: Value) -> None:
     width: Any = buffers[0].dims[1]
     in_flight = call["in_flight"]
     if not isinstance(in_flight, int) or isinstance(in_flight, bool) or in_flight < 0:
-        raise call.error(f"in_flight= is a compile-time int from 0 on, got {describe(in_flight)}")
+        raise call.error(
+            f"in_flight= is a compile-time int from 0 on, got {describe(in_flight)}", "use a const parameter"
+        )
     builder, state = call.builder, call.frame.unit.hopper
     if state.role is not None:
         state.role.stores = True

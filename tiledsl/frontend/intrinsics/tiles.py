@@ -125,7 +125,10 @@ def _outer_fma(call: Call) -> Value:
     for name, rank in (("acc", 2), ("a", 1), ("b", 1)):
         value = call[name]
         if not (is_register(value) and isinstance(value.type, FragmentType) and len(value.type.dims) == rank):
-            raise call.error(f"outer_fma() takes a fragment of {rank} axes as {name}, got {describe(value)}")
+            raise call.error(
+                f"outer_fma() takes a fragment of {rank} axes as {name}, got {describe(value)}",
+                "acc is m x n, a has m elements, b has n",
+            )
         if is_distributed(value):
             fix = "mma(a, b, acc) is the product of fragments with a layout"
             raise call.error(f"outer_fma() takes fragments of one thread, {name} is {describe(value)}", fix)

@@ -222,8 +222,6 @@ def _commit(call: Call) -> None:
 def _wait(call: Call) -> None:
     needs(call, "tma", "tma_wait()")
     pending = compile_time_int(call, "pending", "tma_wait()", 0, 63, "how many of the last groups may be on their way")
-    if not isinstance(call["read"], bool):
-        raise call.error(f"read= is True or False, got {describe(call['read'])}")
     call.builder.add(tma.BulkWait(pending=pending, read=call["read"]))
 
 

@@ -182,7 +182,8 @@ def _check_axes(call: Call, what: str, name: str, view: View, row: WgmmaRow, alo
     type_ = memory_type(view)
     inner = type_.rank - 1
     if inner not in view.axes:
-        raise call.error(f"{what}: {name} is a view without the axis along which {memory_name(view)} has its rows")
+        message = f"{what}: {name} is a view without the axis along which {memory_name(view)} has its rows"
+        raise call.error(message, "index the other axes only: S[stage, :, :]")
     if view.axes[along] != inner and row.bits != 16:
         message = f"{what} of {type_.dtype}: along the rows of {memory_name(view)} lies {'mn'[name == 'b']}, not k"
         raise call.error(message, "only 16-bit operands are turned: store the tile the other way round")

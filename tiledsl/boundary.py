@@ -1,0 +1,186 @@
+"""The net under the compiler: whatever else is raised while a kernel is compiled becomes an error at its line.
+
+`as_compile_error` says whose mistake an exception is: that of the user's own Python, which runs at compile time (a
+helper, an ``__eq__``, a generator), or ours, an `InternalError`. It is a net and no cure: what a user may get
+wrong has an error of its own where it is found.
+"""
+
+from __future__ import annotations
+
+import linecache
+import sys
+import sysconfig
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType, TracebackType
+
+from tiledsl.errors import CompileError, InternalError, Loc, TileError, VerifyError
+from tiledsl.ir.core import Op
+
+__all__ = ["as_compile_error", "deep_recursion", "python_error", "stage"]
+
+_PACKAGE = Path(__file__).resolve().parent
+_OURS = (f"{_PACKAGE}/", f"{_PACKAGE.parent}/backends/")
+_STANDARD = tuple(f"{Path(sysconfig.get_path(name)).resolve()}/" for name in ("stdlib", "platstdlib"))
+_INSTALLED = ("/site-packages/", "/dist-packages/")
+
+_FRAMES = 5500
+"""Python frames that a compilation may take: 95 nested tile functions need 1400, 1024 nested conditions 3200. Of C's
+stack, of which the main thread has 8 MB, a frame needs at most 1 KB (Python 3.11, where a C function calls back)."""
+
+
+def as_compile_error(error: Exception, loc: Loc, doing: str = "") -> CompileError:
+    """`error` as an error of a kernel at `loc`, with the cause in words and the exception as its `__cause__`.
+
+    doing: the stage of the compiler, where it is not the kernel's own statement that is being read.
+    """
+    if isinstance(error, CompileError):
+        return error
+    last = _innermost(error.__traceback__)
+    found = _of_ours(error, last, loc, doing) if last is None or _is_ours(last.tb_frame) else _of_user(error, last, loc)
+    found.__cause__ = error
+    return found
+
+
+def python_error(error: Exception, loc: Loc) -> CompileError:
+    """What Python raised where it worked on the compile-time values of a kernel, or called a function of the user's."""
+    last = _innermost(error.__traceback__)
+    if last is not None and not _is_ours(last.tb_frame):
+        return _of_user(error, last, loc)
+    fix = next((fix for kind, fix in _FIXES.items() if isinstance(error, kind)), "use values that Python takes there")
+    return CompileError(f"{type(error).__name__} at compile time: {error}", loc, fix)
+
+
+_FIXES: dict[type[Exception], str] = {
+    ZeroDivisionError: "give the divisor another value than 0",
+    LookupError: "use an index or key that is there",
+    AttributeError: "use an attribute that it has",
+    OverflowError: "use a smaller number",
+    MemoryError: "use fewer or smaller values",
+    RecursionError: "take it apart: assign parts to names",
+}
+
+
+def _of_user(error: Exception, last: TracebackType, loc: Loc) -> CompileError:
+    code = last.tb_frame.f_code
+    file, line, function = code.co_filename, last.tb_lineno, code.co_name
+    message = f"{function}() raised {_named(error)} at {file}:{line} while the kernel was compiled"
+    source = linecache.getline(file, line).strip()
+    shown = f" (it reads: {source})" if source else ""
+    return CompileError(message, loc, f"correct {function}() in that line{shown}, or call it with other arguments")
+
+
+def _of_ours(error: Exception, last: TracebackType | None, loc: Loc, doing: str) -> CompileError:
+    if isinstance(error, RecursionError):
+        message = f"this is nested too deep for the compiler{doing and f', in {doing}'}"
+        return CompileError(message, loc, "take it apart: assign parts to names, or move them to a @tile_function")
+    if isinstance(error, MemoryError):
+        message = f"the compiler ran out of memory here{doing and f', in {doing}'}"
+        return CompileError(message, loc, "unroll less, or make the compile-time values smaller")
+    at = f" at {_short(last.tb_frame.f_code.co_filename)}:{last.tb_lineno}" if last is not None else ""
+    text = error.message if isinstance(error, VerifyError) else str(error)
+    message = f"the compiler failed here{doing and f', in {doing}'}: {type(error).__name__}: {text}{at}"
+    return InternalError(message, loc, "this is a bug of tiledsl: please report it, with the kernel and this message")
+
+
+def _named(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _short(file: str) -> str:
+    return file.removeprefix(f"{_PACKAGE.parent}/")
+
+
+def _innermost(trace: TracebackType | None) -> TracebackType | None:
+    """The last frame that is not Python's own, such as one of `functools` between two functions of ours."""
+    found: TracebackType | None = None
+    while trace is not None:
+        if _is_ours(trace.tb_frame) or not _is_standard(trace.tb_frame.f_code.co_filename):
+            found = trace
+        trace = trace.tb_next
+    return found
+
+
+def _is_ours(frame: FrameType) -> bool:
+    file = frame.f_code.co_filename
+    generated = file.startswith("<") and str(frame.f_globals.get("__name__")).split(".")[0] == "tiledsl"
+    return file.startswith(_OURS) or generated
+
+
+def _is_standard(file: str) -> bool:
+    if file.startswith("<frozen "):
+        return True
+    return file.startswith(_STANDARD) and not any(part in file for part in _INSTALLED)
+
+
+# -- stages ------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def stage(name: str, kernel: str, loc: Loc) -> Generator[None]:
+    """What is raised in here belongs to this stage of compiling `kernel`, whose header is at `loc`.
+
+    An error of the kernel goes on as it is. Anything else names the stage, and the line of the op that was being
+    worked on, if one was.
+    """
+    try:
+        yield
+    except VerifyError as error:
+        raise as_compile_error(error, error.loc if error.loc.line else loc, f"{name} of {kernel}") from error
+    except TileError:
+        raise
+    except Exception as error:
+        raise as_compile_error(error, _op_line(error) or loc, f"{name} of {kernel}") from error
+
+
+def _op_line(error: Exception) -> Loc | None:
+    """The line of the op that the innermost function with one was working on."""
+    found: Loc | None = None
+    trace = error.__traceback__
+    while trace is not None:
+        if _is_ours(trace.tb_frame):
+            names = trace.tb_frame.f_locals
+            ops = [value for value in (names.get("op"), *names.values()) if isinstance(value, Op) and value.loc.line]
+            found = ops[0].loc if ops else found
+        trace = trace.tb_next
+    return found
+
+
+# -- recursion ---------------------------------------------------------------------------------------
+
+
+class _Depth:
+    """Python's limit of recursion, which is one for the process, while anything is compiled."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._compiling = 0
+        self._before = 0
+
+    def enter(self) -> None:
+        with self._lock:
+            self._compiling += 1
+            if self._compiling == 1:
+                self._before = sys.getrecursionlimit()
+                sys.setrecursionlimit(max(self._before, _FRAMES))
+
+    def leave(self) -> None:
+        with self._lock:
+            self._compiling -= 1
+            if self._compiling == 0 and sys.getrecursionlimit() == max(self._before, _FRAMES):
+                sys.setrecursionlimit(self._before)
+
+
+_DEPTH = _Depth()
+
+
+@contextmanager
+def deep_recursion() -> Generator[None]:
+    """Kernels nest deeper than most Python: the passes walk it by recursion."""
+    _DEPTH.enter()
+    try:
+        yield
+    finally:
+        _DEPTH.leave()

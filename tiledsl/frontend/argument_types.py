@@ -1,0 +1,110 @@
+"""Do the arguments of a function of the language fit its annotations? One check for all of them.
+
+It comes after the function's own rule, whose errors say more: for what that let through, or failed on with an
+exception. An annotation that this file does not know fits anything.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from functools import cache
+from typing import Any, Callable, Mapping
+
+from tiledsl.frontend.bindings import describe, is_place, is_register
+from tiledsl.ir.core import Value
+from tiledsl.ir.types import FragmentType
+from tiledsl.lang import ir_dtype
+from tiledsl.layout.fragments import FragmentLayout
+from tiledsl.layout.shared import Layout
+
+__all__ = ["misfit"]
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_fragment(value: Any) -> bool:
+    return is_register(value) and isinstance(value.type, FragmentType)
+
+
+_Kind = tuple[Callable[[Any], bool], str]
+"""A test, and what it is a test for."""
+
+_KINDS: dict[str, _Kind] = {
+    "int": (_is_int, "a compile-time int"),
+    "bool": (lambda value: isinstance(value, bool), "True or False"),
+    "str": (lambda value: isinstance(value, str), "a string"),
+    "float": (lambda value: isinstance(value, (int, float)), "a number"),
+    "None": (lambda value: value is None, "None"),
+    "boolean": (lambda value: isinstance(value, Value), "a run-time bool"),
+    "Layout": (lambda value: isinstance(value, Layout), "a layout"),
+    "FragmentLayout": (lambda value: isinstance(value, FragmentLayout), "a layout of fragments"),
+    "Memory": (is_place, "a tensor, a shared tile or a view of one"),
+    "Global": (is_place, "a tensor"),
+    "SharedTile": (is_place, "a shared tile"),
+    "Fragment": (_is_fragment, "a fragment"),
+    "type": (lambda value: ir_dtype(value) is not None, "a dtype"),
+}
+"""By the name that an annotation begins with."""
+
+
+def misfit(signature: inspect.Signature, arguments: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The first argument that is not what its annotation says, as a message and a fix; None if all are."""
+    for name, parameter in signature.parameters.items():
+        annotation = parameter.annotation
+        if not isinstance(annotation, str) or arguments[name] is parameter.default:
+            continue
+        values: Any = (arguments[name],)
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            (values,) = values
+        elif parameter.kind is parameter.VAR_KEYWORD:
+            values = arguments[name].values()
+        for value in values:
+            wanted = _wanted(annotation, value)
+            if wanted:
+                return f"{name}= is {wanted}, got {describe(value)}", f"pass {wanted}"
+    return None
+
+
+def _wanted(annotation: str, value: Any) -> str:
+    """What `value` should be and is not; "" if it fits."""
+    kinds = _kinds(annotation)
+    return "" if any(fits(value) for fits, _ in kinds) else " or ".join(what for _, what in kinds)
+
+
+@cache
+def _kinds(annotation: str) -> tuple[_Kind, ...]:
+    return tuple(_kind(part) for part in _parts(ast.parse(annotation, mode="eval").body))
+
+
+def _parts(node: ast.expr) -> list[ast.expr]:
+    """``A | B | C`` as a list."""
+    if isinstance(node, ast.BinOp):
+        return [*_parts(node.left), *_parts(node.right)]
+    return [node]
+
+
+def _kind(node: ast.expr) -> _Kind:
+    head = ast.unparse(node.value if isinstance(node, ast.Subscript) else node)
+    if head == "Literal" and isinstance(node, ast.Subscript):
+        choices = ast.literal_eval(node.slice)
+        choices = choices if isinstance(choices, tuple) else (choices,)
+        return (lambda value: isinstance(value, str) and value in choices), f"one of {', '.join(map(repr, choices))}"
+    if head == "tuple" and isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Tuple):
+        return _tuple(node.slice.elts)
+    return _KINDS.get(head, (lambda value: True, ""))
+
+
+def _tuple(elements: list[ast.expr]) -> _Kind:
+    kinds = [_kind(element) for element in elements]
+    if any(isinstance(element, ast.Constant) for element in elements):  # tuple[int, ...]
+        fits = kinds[0][0]
+        return (lambda value: isinstance(value, tuple) and all(map(fits, value))), "a tuple"  # pyright: ignore
+
+    def matches(value: Any) -> bool:
+        same = isinstance(value, tuple) and len(value) == len(kinds)  # pyright: ignore[reportUnknownArgumentType]
+        return same and all(fits(item) for (fits, _), item in zip(kinds, value, strict=True))
+
+    return matches, f"a tuple of {len(kinds)}: ({', '.join(what for _, what in kinds)})"
