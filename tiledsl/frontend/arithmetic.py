@@ -6,10 +6,19 @@ from __future__ import annotations
 import ast
 import math
 import operator
-from typing import Any, Callable
+from typing import Any, Callable, Sequence
 
 from tiledsl.errors import CompileError, Loc
-from tiledsl.frontend.bindings import LanguageObject, Range, describe, has_operators, is_place, is_register, is_token
+from tiledsl.frontend.bindings import (
+    LanguageObject,
+    Range,
+    contains_value,
+    describe,
+    has_operators,
+    is_place,
+    is_register,
+    is_token,
+)
 from tiledsl.frontend.fragments import joined, relaid
 from tiledsl.frontend.frame import Frame
 from tiledsl.ir.core import Value
@@ -25,7 +34,6 @@ __all__ = [
     "at_compile_time",
     "binary",
     "common_dtype",
-    "compare",
     "convert",
     "elements",
     "elementwise",
@@ -51,15 +59,6 @@ BINARY: dict[type[ast.operator], tuple[str, str, Callable[[Any, Any], Any]]] = {
     ast.BitXor: ("xor", "^", _python.xor),
     ast.Pow: ("", "**", _python.pow),
     ast.MatMult: ("", "@", _python.matmul),
-}
-
-COMPARE: dict[type[ast.cmpop], tuple[str, str, Callable[[Any, Any], Any]]] = {
-    ast.Eq: ("eq", "==", _python.eq),
-    ast.NotEq: ("ne", "!=", _python.ne),
-    ast.Lt: ("lt", "<", _python.lt),
-    ast.LtE: ("le", "<=", _python.le),
-    ast.Gt: ("gt", ">", _python.gt),
-    ast.GtE: ("ge", ">=", _python.ge),
 }
 
 
@@ -239,7 +238,8 @@ def binary(op: ast.operator, a: Any, b: Any, frame: Frame, node: ast.AST) -> Any
     if isinstance(a, Range) and isinstance(op, (ast.Add, ast.Sub)):
         return _moved(a, fn, b, frame, node)
     if not has_operators(a) and not has_operators(b):
-        return at_compile_time(lambda: compute(a, b), frame, node)
+        joins = isinstance(op, (ast.Add, ast.Mult)) and all(isinstance(x, (list, tuple, int)) for x in (a, b))
+        return at_compile_time(compute, [a, b], frame, node, structure=joins)
     if not fn:
         fix = "use mma(a, b, acc) on tensor cores, or a loop of fma"
         if sign == "**":
@@ -258,28 +258,25 @@ def _moved(range_: Range, fn: str, distance: Any, frame: Frame, node: ast.AST) -
     return Range(frame.builder.scalar(fn, first, by), range_.size)
 
 
-def compare(op: ast.cmpop, a: Any, b: Any, frame: Frame, node: ast.AST) -> Any:
-    """``a <op> b``: a compile-time bool, or a run-time one."""
-    if isinstance(op, (ast.Is, ast.IsNot)):
-        return (a is b) == isinstance(op, ast.Is)
-    if isinstance(op, (ast.In, ast.NotIn)):
-        if has_operators(a) or has_operators(b):
-            raise frame.error(node, "`in` needs compile-time values", "compare with == and or")
-        return at_compile_time(lambda: (a in b) == isinstance(op, ast.In), frame, node)
-    fn, sign, compute = COMPARE[type(op)]
-    if not has_operators(a) and not has_operators(b):
-        return at_compile_time(lambda: compute(a, b), frame, node)
-    return apply(fn, [a, b], frame, node, sign)
-
-
 def negate(value: Value, frame: Frame, node: ast.AST) -> Value:
     return apply("neg", [value], frame, node, "-")
 
 
-def at_compile_time(compute: Callable[[], Any], frame: Frame, node: ast.AST) -> Any:
-    """Run Python on compile-time values; what it raises becomes an error at the user's line."""
+def at_compile_time(
+    compute: Callable[..., Any], operands: Sequence[Any], frame: Frame, node: ast.AST, *, structure: bool = False
+) -> Any:
+    """`compute` of compile-time operands; what it raises becomes an error at the user's line.
+
+    The only way from a kernel to Python's own operators, methods and functions. These would compare, hash and test by
+    identity what is only known at run time, so they are not given it. `structure`: what moves the elements of a
+    sequence and looks at none.
+    """
+    found = next((operand for operand in operands if contains_value(operand)), None)
+    if found is not None and not structure:
+        fix = "take its elements one by one: what they are is only known at run time"
+        raise frame.error(node, f"Python cannot work on {describe(found)} with run-time values in it", fix)
     try:
-        return compute()
+        return compute(*operands)
     except CompileError:
         raise
     except Exception as error:
@@ -306,7 +303,7 @@ def convert(binding: Any, dtype: DType, frame: Frame, node: ast.AST) -> Value:
 def converted(value: bool | int | float, dtype: DType, frame: Frame, node: ast.AST) -> bool | int | float:
     """An explicit conversion of a number: floats are rounded, integers must fit."""
     if dtype.python is float:
-        as_float = at_compile_time(lambda: float(value), frame, node)
+        as_float = at_compile_time(float, [value], frame, node)
         if isinstance(value, int) and int(as_float) != value:
             raise frame.error(node, f"{value} is not exact in f64, so {dtype} would round it twice")
         return rounded(as_float, dtype)

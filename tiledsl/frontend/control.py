@@ -35,7 +35,7 @@ from tiledsl.ir.core import Block, Value
 from tiledsl.ir.ops import control, tile
 from tiledsl.ir.types import BOOL, INDEX, DType, FragmentType, Type
 
-__all__ = ["exit_flag", "poison", "run_statements", "runtime_if"]
+__all__ = ["Side", "build_side", "exit_flag", "merge_sides", "poison", "run_statements", "runtime_if"]
 
 EXITS = ("$return", "$break", "$continue")
 
@@ -249,34 +249,41 @@ def materialize(frame: Frame, leaf: Any, type_: Type, node: ast.AST) -> Value:
     return as_value(leaf, dtype, frame, node)
 
 
+Side = tuple[Block, dict[str, Any]]
+"""What one branch was built into, and what its names are bound to at its end."""
+
+
 def runtime_if(
     frame: Frame, condition: Value, then: Callable[[], None], orelse: Callable[[], None], node: ast.AST
 ) -> None:
     """Run both branches into blocks of a `control.if` and bind what they merge to."""
+    merge_sides(frame, condition, build_side(frame, then), build_side(frame, orelse), node)
+
+
+def build_side(frame: Frame, run: Callable[[], None]) -> Side:
+    """Run one branch, once, into a block that stands nowhere yet."""
+    frame.unit.conditions += 1
+    try:
+        with frame.into(Block()) as block:
+            run()
+            return block, frame.env
+    finally:
+        frame.unit.conditions -= 1
+
+
+def merge_sides(frame: Frame, condition: Value, then: Side, orelse: Side, node: ast.AST) -> None:
+    """Make the blocks of two branches a `control.if`, and bind what they merge to."""
     builder = frame.builder
-    loc = frame.loc(node)
-    blocks: list[Block] = []
-    envs: list[dict[str, Any]] = []
-    for run in (then, orelse):
-        frame.unit.conditions += 1
-        try:
-            with frame.into(Block()) as block:
-                run()
-                blocks.append(block)
-                envs.append(frame.env)
-        finally:
-            frame.unit.conditions -= 1
-    builder.loc = loc
+    builder.loc = frame.loc(node)
+    sides = (then, orelse)
     merge = _Merge(condition, lambda: builder.scalar("not", condition))
-    joined = {
-        name: merge.join(name, envs[0].get(name, UNBOUND), envs[1].get(name, UNBOUND))
-        for name in {**envs[0], **envs[1]}
-    }
-    for side, block in enumerate(blocks):
+    names = {**then[1], **orelse[1]}
+    joined = {name: merge.join(name, *(env.get(name, UNBOUND) for _, env in sides)) for name in names}
+    for side, (block, _) in enumerate(sides):
         with frame.into(block):
             values = [materialize(frame, pair[side], pair[2], node) for pair in merge.pairs]
             builder.add(control.Yield(*values))
-    branch = builder.add(control.If(condition, blocks=blocks))
+    branch = builder.add(control.If(condition, blocks=[block for block, _ in sides]))
     for result, pair in zip(branch.results, merge.pairs, strict=True):
         result.name = pair[3]
     frame.env.update(
