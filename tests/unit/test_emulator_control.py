@@ -10,7 +10,7 @@ from emulator_kernels import naive_tile, shared_tiled_thread, shared_tiled_tile
 from numpy.typing import NDArray
 
 from tiledsl.backends.emulator import Options, run
-from tiledsl.errors import EmulatorError, HazardError, KernelArgumentError
+from tiledsl.errors import HazardError, KernelArgumentError
 from tiledsl.ir import semantics
 from tiledsl.ir.parser import parse_kernel
 from tiledsl.ir.types import F32

@@ -41,7 +41,7 @@ def compare(op: ast.cmpop, a: Any, b: Any, frame: Frame, node: ast.AST) -> Any:
     fn, sign, compute = COMPARE[type(op)]
     if has_operators(a) or has_operators(b):
         return apply(fn, [a, b], frame, node, sign)
-    if not run_time:
+    if not run_time or not (_is_sequence(a) and _is_sequence(b)):
         return at_compile_time(compute, [a, b], frame, node)
     if not isinstance(op, (ast.Eq, ast.NotEq)):
         fix = "compare the elements: i < m and j < n, or i < m or (i == m and j < n)"
