@@ -229,13 +229,18 @@ class Compiled:
         return "\n".join(
             (
                 f"<Compiled {head}",
-                f"  tensors    {tensors}; {self.spec.index_bits}-bit indices; writes {', '.join(sorted(self.written))}",
+                f"  tensors    {tensors}; {self._index_bits()}-bit indices; writes {', '.join(sorted(self.written))}",
                 f"  launch     grid ({', '.join(self.grid)}), block {self.image.block}{self._clusters()}",
                 f"  resources  {r.registers} registers, {r.shared} bytes shared, {spilled} spilled, "
                 f"{r.blocks_per_sm} blocks per SM ({r.occupancy:.0%} occupancy, limited by {r.limiter}){self._level()}",
                 f"  built in   {self._times()}{' (from the disk cache)' if self.cached else ''}>",
             )
         )
+
+    def _index_bits(self) -> int:
+        """As a launch proves it, or more, where the kernel's own arithmetic needs it (`passes/index_width.py`)."""
+        sizes = [arg.dtype.bits for arg in self.image.abi if arg.kind in ("extent", "stride")]
+        return max(sizes, default=self.spec.index_bits)
 
     def _clusters(self) -> str:
         cluster = self.image.cluster

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Mapping, get_args, get_origin
 
 from tiledsl.errors import KernelArgumentError
+from tiledsl.ir.abi import INDEX32_LIMIT
 from tiledsl.ir.types import DTYPES, F32, INDEX, TF32, DType
 from tiledsl.meaning import meaning_of, unreadable
 from tiledsl.meaning.origin import exact_type
@@ -16,7 +17,6 @@ from tiledsl.signature import REQUIRED, ConstParam, GlobalParam, GlobalSpec, Sca
 
 __all__ = [
     "ARRAY_DTYPES",
-    "INDEX32_LIMIT",
     "ArrayInfo",
     "Problem",
     "argument_error",
@@ -27,9 +27,6 @@ __all__ = [
     "const_identity",
     "specialize",
 ]
-
-INDEX32_LIMIT = 2**31 - 2**20
-"""Extents and offsets below this fit in 31 bits with room for the tiles that reach past an edge."""
 
 HELD_BY = {TF32: F32}
 """Dtypes that no array library has, and whose arrays hold them. A type variable is bound to the array's own dtype."""

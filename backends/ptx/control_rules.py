@@ -8,6 +8,7 @@ from tiledsl.backends.ptx.context import Lowering, lowers
 from tiledsl.backends.ptx.types import I32, integer, llvm_type
 from tiledsl.ir.core import Value
 from tiledsl.ir.ops import arith, control
+from tiledsl.passes.intervals import Intervals
 
 __all__ = ["lower_for", "lower_if", "lower_while"]
 
@@ -67,17 +68,23 @@ def _rarely(lw: Lowering, op: control.If) -> Sequence[Any]:
 def lower_for(lw: Lowering, op: control.For) -> Sequence[Any]:
     """A loop that tests at its end: ``if lo < hi: do {...} while (i < hi - step; i += step)``.
 
+    With ``>`` where the step is negative, and with the one or the other where that is only known at run time.
+
     Comparing with ``hi - step``, which saturates, keeps the induction variable from overflowing near
     the end of its range, so its addition is `nsw` whatever the bounds: LLVM then strength-reduces
     addresses as it does for C's signed loops.
     """
     b = lw.b
     lo, hi, step, *inits = lw.operands(op.operands)
-    goes_on = ">" if (_constant(op.step) or 1) < 0 else "<"
+    direction = _direction(lw, op)
     body, done = lw.new_block("for"), lw.new_block("endfor")
     last = _last(lw, op, hi, step)
     entry = b.block
-    b.cbranch(b.icmp_signed(goes_on, lo, hi), body, done)
+    up = b.icmp_signed(">", step, integer(0, step.type)) if direction == 0 else None
+    enters = _before(lw, lo, hi, direction, up)
+    if up is not None:
+        enters = b.and_(enters, b.icmp_signed("!=", step, integer(0, step.type)))
+    b.cbranch(enters, body, done)
 
     b.position_at_end(body)
     phis = _phis(lw, op.body.args, ([lo, *inits], entry))
@@ -88,10 +95,23 @@ def lower_for(lw: Lowering, op: control.For) -> Sequence[Any]:
     for phi, value in zip(phis, [following, *yielded], strict=True):
         phi.add_incoming(value, latch)
     unrolling = {"llvm.loop": _never_unrolled(lw)} if lw.rare else None
-    b.cbranch(b.icmp_signed(goes_on, index, last), body, done, unrolling)
+    b.cbranch(_before(lw, index, last, direction, up), body, done, unrolling)
 
     b.position_at_end(done)
     return _phis(lw, op.results, (inits, entry), (yielded, latch))
+
+
+def _direction(lw: Lowering, op: control.For) -> int:
+    """1 upwards, -1 downwards, 0 as the step is at run time."""
+    least, most = Intervals(lw.kernel).of(op.step)
+    return 1 if least > 0 else -1 if most < 0 else 0
+
+
+def _before(lw: Lowering, index: Any, end: Any, direction: int, up: Any) -> Any:
+    """Does `index` come before `end`? up: where the direction is not known, the bool that it goes upwards."""
+    if direction:
+        return lw.b.icmp_signed("<" if direction > 0 else ">", index, end)
+    return lw.b.select(up, lw.b.icmp_signed("<", index, end), lw.b.icmp_signed(">", index, end))
 
 
 def _never_unrolled(lw: Lowering) -> Any:

@@ -444,6 +444,57 @@ def python_builtin_on_run_time_values(A: Global[f32, M]):
 
 
 @bad
+def python_cannot_compare_run_time_values(A: Global[i32, M]):
+    grid(1)
+    t = threads(32)
+    pair, small = (t, 1), fragment((4,), i32)
+    x = {t: 1}  # error: a key of a dict that is index
+    x = {pair: 1}  # error: a key of a dict that is a tuple of length 2
+    x = {(k, t): k for k in (1, 2)}  # error: a key of a dict that is a tuple of length 2
+    x = {(0, 1): 1}[pair]  # error: cannot be indexed with a tuple of length 2
+    x = pair in [(0, 1)]  # error: `in` needs compile-time values
+    x = 1 not in pair  # error: `in` needs compile-time values
+    x = pair < (1, 2)  # error: < between a tuple of length 2 and a tuple of length 2 with run-time values
+    x = t is M  # error: `is` between index and index
+    x = pair is A  # error: `is` between a tuple of length 2 and the tile A
+    x = [t].index(t)  # error: .index on a list with run-time values
+    x = [1, 2].count(t)  # error: the Python function count() is called with a run-time value
+    x = sorted([t, 1])  # error: the Python function sorted() is called with a run-time value
+    x = set(pair)  # error: the Python function set() is called with a run-time value
+    x = pair - pair  # error: Python cannot work on a tuple of length 2 with run-time values in it
+    x = (small, 1) == (small, 1)  # error: == of sequences that hold fragment<i32, [4]>
+    x = (A, 1) == (A, 1)  # error: == is not defined for the tile A
+    x = {1: t} == {1: t}  # error: Python cannot work on a compile-time dict with run-time values in it
+    assert A, "always true"  # error: assert of a run-time value
+    A[t] = x
+
+
+@bad
+def truths_that_are_no_bools(A: Global[i32, M]):
+    grid(1)
+    t = threads(32)
+    x = A[t] > 0 and 5  # error: `and` of a run-time bool and the compile-time value 5
+    x = A[t] > 0 or []  # error: `or` of a run-time bool and a list of length 0
+    x = A[0:4] and A[t] > 0  # error: a condition must be a bool, it is a view
+    A[t] = x
+
+
+COUNTS = {"a": 1}
+
+
+@bad
+def lists_and_dicts_are_values(A: Global[i32, M]):
+    grid(1)
+    t = threads(32)
+    xs = [3, 1, 2]
+    xs.sort()  # error: sort() changes a list of length 3 in place
+    if A[t] > 0:
+        xs.pop()  # error: pop() changes a list of length 3 in place
+    COUNTS.update(b=2)  # error: update() changes a compile-time dict in place
+    A[t] = xs[0]
+
+
+@bad
 def condition_is_a_fragment(A: Global[f32, M]):
     grid(1)
     tx = threads(32)

@@ -6,11 +6,20 @@ from __future__ import annotations
 import ast
 import math
 import operator
-from typing import Any, Callable
+from typing import Any, Callable, Sequence
 
 from tiledsl.boundary import python_error
 from tiledsl.errors import CompileError, Loc
-from tiledsl.frontend.bindings import LanguageObject, Range, describe, has_operators, is_place, is_register, is_token
+from tiledsl.frontend.bindings import (
+    LanguageObject,
+    Range,
+    contains_value,
+    describe,
+    has_operators,
+    is_place,
+    is_register,
+    is_token,
+)
 from tiledsl.frontend.budget import MAX_BITS, MAX_ITEMS, bounded, count_of, too_large
 from tiledsl.frontend.fragments import joined, relaid
 from tiledsl.frontend.frame import Frame
@@ -27,7 +36,6 @@ __all__ = [
     "at_compile_time",
     "binary",
     "common_dtype",
-    "compare",
     "convert",
     "elements",
     "elementwise",
@@ -54,15 +62,6 @@ BINARY: dict[type[ast.operator], tuple[str, str, Callable[[Any, Any], Any]]] = {
     ast.BitXor: ("xor", "^", _python.xor),
     ast.Pow: ("", "**", _python.pow),
     ast.MatMult: ("", "@", _python.matmul),
-}
-
-COMPARE: dict[type[ast.cmpop], tuple[str, str, Callable[[Any, Any], Any]]] = {
-    ast.Eq: ("eq", "==", _python.eq),
-    ast.NotEq: ("ne", "!=", _python.ne),
-    ast.Lt: ("lt", "<", _python.lt),
-    ast.LtE: ("le", "<=", _python.le),
-    ast.Gt: ("gt", ">", _python.gt),
-    ast.GtE: ("ge", ">=", _python.ge),
 }
 
 
@@ -140,7 +139,7 @@ def as_value(binding: Any, dtype: DType, frame: Frame, node: ast.AST, what: str 
 def as_condition(binding: Any, frame: Frame, node: ast.AST) -> Value | bool:
     """The truth of a condition: a compile-time bool, or a run-time value of dtype bool."""
     if not has_operators(binding):
-        return at_compile_time(lambda: bool(binding), frame, node)
+        return at_compile_time(bool, [binding], frame, node, structure=True)
     if isinstance(binding, Value) and binding.type == BOOL:
         return binding
     fix = "compare it: write `x != 0`" if is_register(binding) else _operand_fix(binding)
@@ -246,7 +245,8 @@ def binary(op: ast.operator, a: Any, b: Any, frame: Frame, node: ast.AST) -> Any
         fix = f"at most {MAX_BITS} bits and {MAX_ITEMS} items are possible at compile time"
         raise frame.error(node, f"{sign} makes {huge}", fix)
     if not has_operators(a) and not has_operators(b):
-        return at_compile_time(lambda: compute(a, b), frame, node)
+        joins = isinstance(op, (ast.Add, ast.Mult)) and all(isinstance(x, (list, tuple, int)) for x in (a, b))
+        return at_compile_time(compute, [a, b], frame, node, structure=joins)
     if not fn:
         fix = "use mma(a, b, acc) on tensor cores, or a loop of fma"
         if sign == "**":
@@ -265,28 +265,25 @@ def _moved(range_: Range, fn: str, distance: Any, frame: Frame, node: ast.AST) -
     return Range(frame.builder.scalar(fn, first, by), range_.size)
 
 
-def compare(op: ast.cmpop, a: Any, b: Any, frame: Frame, node: ast.AST) -> Any:
-    """``a <op> b``: a compile-time bool, or a run-time one."""
-    if isinstance(op, (ast.Is, ast.IsNot)):
-        return (a is b) == isinstance(op, ast.Is)
-    if isinstance(op, (ast.In, ast.NotIn)):
-        if has_operators(a) or has_operators(b):
-            raise frame.error(node, "`in` needs compile-time values", "compare with == and or")
-        return at_compile_time(lambda: (a in b) == isinstance(op, ast.In), frame, node)
-    fn, sign, compute = COMPARE[type(op)]
-    if not has_operators(a) and not has_operators(b):
-        return at_compile_time(lambda: compute(a, b), frame, node)
-    return apply(fn, [a, b], frame, node, sign)
-
-
 def negate(value: Value, frame: Frame, node: ast.AST) -> Value:
     return apply("neg", [value], frame, node, "-")
 
 
-def at_compile_time(compute: Callable[[], Any], frame: Frame, node: ast.AST) -> Any:
-    """Run Python on compile-time values; what it raises becomes an error at the user's line."""
+def at_compile_time(
+    compute: Callable[..., Any], operands: Sequence[Any], frame: Frame, node: ast.AST, *, structure: bool = False
+) -> Any:
+    """`compute` of compile-time operands; what it raises becomes an error at the user's line.
+
+    The only way from a kernel to Python's own operators, methods and functions. These would compare, hash and test by
+    identity what is only known at run time, so they are not given it. `structure`: what moves the elements of a
+    sequence and looks at none.
+    """
+    found = next((operand for operand in operands if contains_value(operand)), None)
+    if found is not None and not structure:
+        fix = "take its elements one by one: what they are is only known at run time"
+        raise frame.error(node, f"Python cannot work on {describe(found)} with run-time values in it", fix)
     try:
-        return compute()
+        return compute(*operands)
     except CompileError as error:
         raise error if error.loc.line else CompileError(error.message, frame.loc(node), error.fix) from None
     except Exception as error:
@@ -295,7 +292,7 @@ def at_compile_time(compute: Callable[[], Any], frame: Frame, node: ast.AST) -> 
 
 def items_of(items: Any, frame: Frame, node: ast.AST, most: int, what: str) -> list[Any]:
     """A compile-time iterable as a list, of which no more is asked for than there may be: `what` says of what."""
-    found = at_compile_time(lambda: bounded(items, most), frame, node)
+    found = at_compile_time(bounded, [items, most], frame, node, structure=True)
     if found is None:
         fix = "use range() for a loop at run time, or unroll(range(n), by=4) for a few iterations at a time"
         raise frame.error(node, f"this would {what.format(count_of(items, most))} (at most {most})", fix)
@@ -322,7 +319,7 @@ def convert(binding: Any, dtype: DType, frame: Frame, node: ast.AST) -> Value:
 def converted(value: bool | int | float, dtype: DType, frame: Frame, node: ast.AST) -> bool | int | float:
     """An explicit conversion of a number: floats are rounded, integers must fit."""
     if dtype.python is float:
-        as_float = at_compile_time(lambda: float(value), frame, node)
+        as_float = at_compile_time(float, [value], frame, node)
         if isinstance(value, int) and int(as_float) != value:
             fix = f"write a float that is: {dtype}({as_float!r})"
             raise frame.error(node, f"{value} is not exact in f64, so {dtype} would round it twice", fix)

@@ -63,7 +63,7 @@ def attribute_of(frame: Frame, node: ast.AST, owner: Any, name: str) -> Any:
             raise frame.error(node, f"{describe(owner)} has no attribute {name}", "it has .start and .size")
         if contains_value(owner):
             raise frame.error(node, f".{name} on a list with run-time values", "index it, or use len()")
-        value = at_compile_time(lambda: getattr(owner, name), frame, node)
+        value = at_compile_time(getattr, [owner, name], frame, node)
         frame.check_readable(node, f".{name}", value)
         return value
     found = _data(frame, node, owner, name)

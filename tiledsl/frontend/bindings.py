@@ -9,7 +9,9 @@ makes a new list, so that branches cannot see each other's changes.
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
+import struct
+from dataclasses import dataclass, fields
+from types import MethodType
 from typing import Any, Callable, ClassVar, Sequence
 
 from tiledsl.errors import CompileError, Loc
@@ -229,17 +231,45 @@ def contains_value(binding: Any) -> bool:
         return True
     if isinstance(binding, dict):
         return any(contains_value(item) for item in binding.values())  # pyright: ignore[reportUnknownVariableType]
-    return any(has_operators(leaf) for leaf in leaves(binding))
+    if isinstance(binding, (list, tuple)):
+        return any(contains_value(item) for item in binding)  # pyright: ignore[reportUnknownVariableType]
+    return has_operators(binding)
 
 
 def same_constant(a: Any, b: Any) -> bool:
-    """True if two compile-time values are interchangeable (1 and 1.0 and True are not)."""
+    """True if two compile-time values are interchangeable: of one type, with numbers that are equal bit by bit.
+
+    Not what ``==`` says: 1, 1.0 and True differ, 0.0 and -0.0 do, NaNs of the same bits do not. What has parts is
+    compared part by part; objects of other classes are the same only if they are one object.
+    """
     if a is b:
         return True
-    try:
-        return type(a) is type(b) and bool(a == b)
-    except Exception:
+    if type(a) is not type(b):
         return False
+    if isinstance(a, float):
+        return struct.pack("<d", a) == struct.pack("<d", b)
+    if type(a) in (bool, int, str, bytes):
+        return a == b
+    parts, others = _constant_parts(a, type(a)), _constant_parts(b, type(b))
+    if parts is None or others is None or len(parts) != len(others):
+        return False
+    return all(same_constant(x, y) for x, y in zip(parts, others, strict=True))
+
+
+def _constant_parts(value: Any, kind: Any) -> list[Any] | None:
+    """What makes up a compile-time value of class `kind` that is nothing but its parts; None for any other."""
+    if kind in (tuple, list) or (tuple in kind.__mro__ and hasattr(kind, "_fields")):  # the latter: a NamedTuple
+        return list(value)
+    if kind is dict:
+        return [part for item in value.items() for part in item]
+    if kind in (slice, range):
+        return [value.start, value.stop, value.step]
+    if kind is MethodType:
+        return [value.__self__, value.__func__]
+    params = getattr(kind, "__dataclass_params__", None)
+    if params is None or not params.frozen or not params.eq:
+        return None
+    return [getattr(value, field.name) for field in fields(kind)]
 
 
 def describe(binding: Any) -> str:

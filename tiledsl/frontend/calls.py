@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import ast
 import inspect
+from functools import partial
+from types import BuiltinMethodType
 from typing import Any, Callable, Iterator
 
 from tiledsl.errors import CompileError, Loc
@@ -180,6 +182,27 @@ def _append(frame: Frame, node: ast.Call, func: ast.Attribute) -> Any:
     return None
 
 
+_CHANGES = {
+    getattr(kind, name)
+    for kind in (list, dict, set, bytearray)
+    for name in (
+        "extend",
+        "insert",
+        "pop",
+        "popitem",
+        "remove",
+        "clear",
+        "sort",
+        "reverse",
+        "update",
+        "setdefault",
+        "add",
+    )
+    if hasattr(kind, name)
+}
+"""Methods that change what they belong to. Both branches of a run-time `if` would see it, and every pass of a loop."""
+
+
 def _call_python(frame: Frame, node: ast.Call, callee: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Plain Python runs on compile-time values only."""
     name = getattr(callee, "__name__", repr(callee))
@@ -191,6 +214,9 @@ def _call_python(frame: Frame, node: ast.Call, callee: Any, args: list[Any], kwa
         raise frame.error(node, f"{describe(callee)} is not callable", "call a function, a dtype or a method")
     if callee in (int, float) and contains_value(args):
         raise frame.error(node, f"{name}() of a run-time value", "convert to a dtype: i32(x), f32(x)")
+    if isinstance(callee, BuiltinMethodType) and getattr(type(callee.__self__), name, None) in _CHANGES:
+        fix = f"make a new one and assign it, as xs = xs + [x] or xs = sorted(xs), in the place of .{name}()"
+        raise frame.error(node, f"{name}() changes {describe(callee.__self__)} in place; here it is a value", fix)
     structural = callee in (tuple, list, zip, enumerate, reversed)
     if contains_value([args, kwargs]) and not structural:
         fix = "decorate it with @tile_function, so that it is compiled into the kernel"
@@ -198,7 +224,7 @@ def _call_python(frame: Frame, node: ast.Call, callee: Any, args: list[Any], kwa
             fix = "write it out: a loop over unroll(...), or functions of tiledsl, such as sqrt and exp"
         raise frame.error(node, f"the Python function {name}() is called with a run-time value", fix)
     args = [_finite(frame, node, callee, arg) for arg in args]
-    result = at_compile_time(lambda: callee(*args, **kwargs), frame, node)
+    result = at_compile_time(partial(callee, **kwargs), args, frame, node, structure=structural)
     return items_of(result, frame, node, MAX_ITEMS, "make {} items") if callee in _LAZY else result
 
 

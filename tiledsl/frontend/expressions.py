@@ -7,17 +7,18 @@ import re
 from typing import Any, Callable, TypeVar
 
 from tiledsl import lang
-from tiledsl.frontend.arithmetic import apply, as_condition, at_compile_time, compare, items_of, select
+from tiledsl.frontend.arithmetic import apply, as_condition, at_compile_time, items_of, select
 from tiledsl.frontend.assign import assign
 from tiledsl.frontend.attributes import attribute_of
-from tiledsl.frontend.bindings import contains_value, describe, has_operators, is_carried, is_register
+from tiledsl.frontend.bindings import UNBOUND, contains_value, describe, has_operators, is_carried, is_register
 from tiledsl.frontend.budget import MAX_ITEMS, many_items
-from tiledsl.frontend.control import runtime_if
+from tiledsl.frontend.comparisons import both, compare
+from tiledsl.frontend.control import Side, build_side, merge_sides
 from tiledsl.frontend.frame import Frame, evaluate
 from tiledsl.frontend.hopper import Processors
 from tiledsl.frontend.memory import read_element
 from tiledsl.frontend.views import extent
-from tiledsl.ir.core import Block, Value
+from tiledsl.ir.core import Value
 from tiledsl.ir.types import BOOL
 from tiledsl.lang import Dim
 
@@ -107,7 +108,7 @@ def _key(frame: Frame, node: ast.expr) -> Any:
     key = evaluate(node, frame)
     if contains_value(key):
         raise frame.error(node, f"a key of a dict that is {describe(key)}", "keys are compile-time values")
-    at_compile_time(lambda: hash(key), frame, node)
+    at_compile_time(hash, [key], frame, node)
     return key
 
 
@@ -124,7 +125,10 @@ def _(node: ast.FormattedValue, frame: Frame) -> Any:
     spec = evaluate(node.format_spec, frame) if node.format_spec is not None else ""
     if any(len(digits) > 4 for digits in re.findall(r"\d+", str(spec))):
         raise frame.error(node, f"a width of more than 9999 characters: {spec}", "use a smaller width")
-    return at_compile_time(lambda: format(value, spec), frame, node)
+    shown: dict[int, Callable[[Any], str]] = {ord("r"): repr, ord("s"): str, ord("a"): ascii}
+    if node.conversion in shown:
+        value = at_compile_time(shown[node.conversion], [value], frame, node)
+    return at_compile_time(format, [value, spec], frame, node)
 
 
 @evaluate.register
@@ -140,7 +144,7 @@ def _(node: ast.UnaryOp, frame: Frame) -> Any:
     }
     fn, compute = functions[type(node.op)]
     if not has_operators(operand):
-        return at_compile_time(lambda: compute(operand), frame, node)
+        return at_compile_time(compute, [operand], frame, node)
     if fn:
         return apply(fn, [operand], frame, node, "-" if fn == "neg" else "~")
     if is_register(operand):
@@ -150,21 +154,24 @@ def _(node: ast.UnaryOp, frame: Frame) -> Any:
 
 @evaluate.register
 def _(node: ast.Compare, frame: Frame) -> Any:
-    """``a < b < c`` is ``a < b and b < c`` with b evaluated once; all operands are evaluated."""
-    operands = [evaluate(item, frame) for item in (node.left, *node.comparators)]
-    parts = [compare(op, a, b, frame, node) for op, a, b in zip(node.ops, operands[:-1], operands[1:], strict=True)]
-    result = parts[0]
-    for part in parts[1:]:
-        result = _both(frame, node, result, part)
-    return result
+    """``a < b < c`` is ``a < b and b < c`` with b evaluated once, and c only where ``a < b``."""
+    return _chained(frame, node, evaluate(node.left, frame), 0)
 
 
-def _both(frame: Frame, node: ast.AST, a: Any, b: Any) -> Any:
-    if not isinstance(a, Value):
-        return b if a else a
-    if not isinstance(b, Value):
-        return a if b else b
-    return apply("and", [a, b], frame, node, "and")
+def _chained(frame: Frame, node: ast.Compare, left: Any, position: int) -> Any:
+    right = evaluate(node.comparators[position], frame)
+    found = compare(node.ops[position], left, right, frame, node)
+    if position + 1 == len(node.ops):
+        return found
+    if not isinstance(found, Value):
+        return _chained(frame, node, right, position + 1) if found else found
+
+    def rest() -> Any:
+        return _chained(frame, node, right, position + 1)
+
+    if found.type != BOOL:  # fragments, element by element
+        return both(frame, node, found, rest())
+    return _choose(frame, node, found, rest, lambda: False, lambda a, _: both(frame, node, found, a))
 
 
 @evaluate.register
@@ -177,14 +184,18 @@ def _short_circuit(frame: Frame, node: ast.BoolOp, conjunction: bool, parts: lis
     first = evaluate(parts[0], frame)
     if len(parts) == 1:
         return first
-    if not isinstance(first, Value):
-        goes_on = at_compile_time(lambda: bool(first), frame, parts[0]) == conjunction
+    if not has_operators(first):
+        goes_on = at_compile_time(bool, [first], frame, parts[0], structure=True) == conjunction
         return _short_circuit(frame, node, conjunction, parts[1:]) if goes_on else first
     condition = as_condition(first, frame, parts[0])
     fn = "and" if conjunction else "or"
 
     def rest() -> Any:
-        value = as_condition(_short_circuit(frame, node, conjunction, parts[1:]), frame, parts[1])
+        value = _short_circuit(frame, node, conjunction, parts[1:])
+        if not has_operators(value) and not isinstance(value, bool):
+            fix = "write a comparison, or bool(...) for its truth"
+            raise frame.error(parts[1], f"`{fn}` of a run-time bool and {describe(value)}", fix)
+        value = as_condition(value, frame, parts[1])
         return frame.builder.constant(value, BOOL) if isinstance(value, bool) else value
 
     assert isinstance(condition, Value)
@@ -221,37 +232,40 @@ def _choose(
     orelse: Callable[[], Any],
     pure: Callable[[Any, Any], Any],
 ) -> Any:
-    """The value of one of two expressions: `pure` joins them if neither has effects, else a branch."""
-    trial: list[Any] = []
-    blocks: list[Block] = []
-    for side in (then, orelse):
-        with frame.into(Block()) as block:
-            trial.append(side())
-            blocks.append(block)
-    if all(op.is_pure for block in blocks for op in block.ops):
-        for block in blocks:
+    """The value of one of two expressions, each evaluated once, into a block of its own. If neither has effects, their
+    ops go where the expression stands, and `pure` joins them; else the blocks are those of a branch."""
+    first, second = _evaluated(frame, then), _evaluated(frame, orelse)
+    values = [env["$choice"] for _, env in (first, second)]
+    if _is_free(frame, first) and _is_free(frame, second):
+        for block, _ in (first, second):
             for op in block.ops:
                 frame.builder.block.append(op)
-        return pure(*trial)
-    if not all(is_carried(t) or isinstance(t, (bool, int, float)) for t in trial):
-        raise frame.error(node, f"a choice at run time between {describe(trial[0])} and {describe(trial[1])}", _CHOICE)
-    for block in blocks:
-        for op in block.ops:
-            op.drop_operands()
-
-    def bind(side: Callable[[], Any]) -> Callable[[], None]:
-        def run() -> None:
-            frame.env["$choice"] = side()
-
-        return run
-
-    runtime_if(frame, condition, bind(then), bind(orelse), node)
+        return pure(*values)
+    if not all(is_carried(value) or isinstance(value, (bool, int, float)) for value in values):
+        message = f"a choice at run time between {describe(values[0])} and {describe(values[1])}"
+        raise frame.error(node, message, _CHOICE)
+    merge_sides(frame, condition, first, second, node)
     result = frame.lookup(ast.copy_location(ast.Name("$choice", ast.Load()), node))
     del frame.env["$choice"]
     return result
 
 
 _CHOICE = "a condition at run time chooses between numbers and fragments: do what differs under an `if`"
+
+
+def _evaluated(frame: Frame, side: Callable[[], Any]) -> Side:
+    def run() -> None:
+        frame.env["$choice"] = side()
+
+    return build_side(frame, run)
+
+
+def _is_free(frame: Frame, side: Side) -> bool:
+    """Has a side no effect but its value: no op that has one, and no name bound anew?"""
+    block, env = side
+    return all(op.is_pure for op in block.ops) and all(
+        name == "$choice" or frame.env.get(name, UNBOUND) is binding for name, binding in env.items()
+    )
 
 
 @evaluate.register

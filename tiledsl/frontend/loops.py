@@ -26,6 +26,7 @@ from tiledsl.frontend.intrinsics.schedules import (
     work_items,
 )
 from tiledsl.frontend.intrinsics.turns import begin_turns, end_turns
+from tiledsl.frontend.steps import goes_on, has_room
 from tiledsl.ir.core import Block, Value
 from tiledsl.ir.ops import control
 from tiledsl.ir.ops.arith import Constant
@@ -110,6 +111,7 @@ class Bounds:
 
     size: 0, or the variable is a `Range` of so many elements. unroll: copies of the body an iteration.
     stages, fragments: of a pipelined loop, else 0. of_item: does it go along k through a work item?
+    known: the step, where it is a constant, else 0.
     """
 
     def __init__(
@@ -122,7 +124,7 @@ class Bounds:
             raise frame.error(node, "range() with step 0 never ends", "use a step of 1 or more, or a negative one")
         self.lo, self.hi, self.step = unify([lo, hi, step], dtype, frame, node)
         op = self.step.op
-        self.down = isinstance(op, Constant) and op.value < 0
+        self.known = int(op.value) if isinstance(op, Constant) else 0
         self.size, self.unroll = size, 1
         self.stages = self.fragments = 0
         self.of_item = of_item
@@ -140,6 +142,7 @@ class _WorkBounds(Bounds):
 
     def __init__(self, frame: Frame, node: ast.AST, schedule: ScheduleObject, ends: tuple[Value, Value, Value]) -> None:
         super().__init__(frame, node, *ends)
+        self.known = self.known or 1  # upwards, in steps that are all one here
         self.schedule = schedule
         self.work: WorkLoop | None = None
 
@@ -304,26 +307,38 @@ def _unbind_target(frame: Frame, name: str) -> None:
 
 
 def _for_as_while(frame: Frame, node: ast.For, name: str, bounds: Bounds) -> None:
-    """A `for` that `break` or `return` may leave: a `while` with its own counter."""
-    counter = f"$for{node.lineno}_{node.col_offset}"
-    frame.env[counter] = bounds.lo
+    """A `for` that `break` or `return` may leave: a `while` with its own counter.
+
+    Where the counter could wrap behind the last iteration, the loop carries whether there is another one.
+    """
+    counter, more = (f"${what}{node.lineno}_{node.col_offset}" for what in ("for", "more"))
     builder = frame.builder
+    ends = bounds.hi, bounds.step, bounds.known
+    carries_more = bounds.step.type != INDEX and bounds.known not in (1, -1)
+    frame.env[counter] = bounds.lo
+    own = {counter}
+    if carries_more:
+        frame.env[more] = goes_on(builder, bounds.lo, *ends)
+        own.add(more)
 
     def body() -> None:
         frame.env[name] = bounds.variable(frame, frame.env[counter])
         run_statements(frame, node.body)
         builder.loc = frame.loc(node)
+        if carries_more:
+            frame.env[more] = has_room(builder, frame.env[counter], *ends)
         frame.env[counter] = builder.scalar("add", frame.env[counter], bounds.step)
 
     _while(
         frame,
         node,
-        (assigned_names(node.body) - {name}) | {counter},
-        read_first(node.body) | {counter},
-        lambda: builder.scalar("gt" if bounds.down else "lt", frame.env[counter], bounds.hi),
+        (assigned_names(node.body) - {name}) | own,
+        read_first(node.body) | own,
+        lambda: frame.env[more] if carries_more else goes_on(builder, frame.env[counter], *ends),
         body,
     )
-    del frame.env[counter]
+    for flag in own:
+        del frame.env[flag]
     _unbind_target(frame, name)
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import operator
 from itertools import product
 from typing import Any
 
 from tiledsl.errors import CompileError
 from tiledsl.frontend.arithmetic import as_value, at_compile_time
-from tiledsl.frontend.bindings import Range, View, describe, has_operators, is_place, is_register
+from tiledsl.frontend.bindings import Range, View, contains_value, describe, has_operators, is_place, is_register
 from tiledsl.frontend.frame import Frame
 from tiledsl.frontend.gather import gather, is_gather
 from tiledsl.frontend.views import (
@@ -132,13 +133,12 @@ def read_element(frame: Frame, node: ast.AST, container: Any, at: Any) -> Any:
         return _read_fragment(frame, node, container, at)
     if container is None:
         raise absent(frame, node, "indexed")
-    if has_operators(container) or has_operators(at):
+    if has_operators(container) or contains_value(at):
         what = describe(container)
         fix = "use unroll() so that the index is known at compile time"
-        fix = fix if has_operators(at) else "index tensors, tiles, fragments and compile-time sequences"
+        fix = fix if contains_value(at) else "index tensors, tiles, fragments and compile-time sequences"
         raise frame.error(node, f"{what} cannot be indexed with {describe(at)}", fix)
-    plain: Any = container
-    return at_compile_time(lambda: plain[at], frame, node)
+    return at_compile_time(operator.getitem, [container, at], frame, node, structure=True)
 
 
 def write_element(frame: Frame, node: ast.AST, container: Value | View, at: Any, binding: Any) -> None:

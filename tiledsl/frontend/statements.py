@@ -5,9 +5,8 @@ from __future__ import annotations
 import ast
 
 from tiledsl.frontend.arithmetic import as_condition
-from tiledsl.frontend.bindings import describe
+from tiledsl.frontend.bindings import describe, has_operators
 from tiledsl.frontend.frame import Frame, evaluate, execute
-from tiledsl.ir.core import Value
 
 __all__: list[str] = []
 
@@ -43,7 +42,7 @@ def _(node: ast.Continue, frame: Frame) -> None:
 def _(node: ast.Assert, frame: Frame) -> None:
     """``assert`` is for compile time; `assert_` checks at run time."""
     condition = evaluate(node.test, frame)
-    if isinstance(condition, Value):
+    if has_operators(condition):
         raise frame.error(
             node, f"assert of a run-time value ({describe(condition)})", "write assert_(condition, message)"
         )

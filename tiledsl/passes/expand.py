@@ -39,15 +39,7 @@ class Expand:
 
     def run(self, kernel: Kernel) -> None:
         assert kernel.level == "tile", "only tile-level kernels are expanded"
-        if _needs_wide_index(kernel):
-            kernel.index_bits = 64
         Expander(kernel, _RULES, self.bounds).run()
-
-
-def _needs_wide_index(kernel: Kernel) -> bool:
-    """A constant that i32 cannot hold: then no index is narrowed, whatever the sizes in the call."""
-    constants = (op for op in kernel.walk() if isinstance(op, arith.Constant) and op.dtype is INDEX)
-    return any(not -(1 << 31) <= op.value < 1 << 31 for op in constants)
 
 
 def _constant(x: Expander, op: arith.Constant) -> None:
@@ -55,7 +47,9 @@ def _constant(x: Expander, op: arith.Constant) -> None:
 
 
 def _scalar(x: Expander, op: arith.Scalar) -> None:
-    x.give(op.result, [x.b.scalar(op.fn.name, *x.all(op.operands), nowrap=op.nowrap)])
+    x.give(
+        op.result, [x.b.scalar(op.fn.name, *x.all(op.operands), nowrap=op.nowrap and op.operands[0].type is not INDEX)]
+    )
 
 
 def _position(x: Expander, op: gpu.Position) -> None:

@@ -17,6 +17,7 @@ from tiledsl.passes.cse import CommonSubexpressions
 from tiledsl.passes.dce import DeadCode
 from tiledsl.passes.distribute import Distribute
 from tiledsl.passes.expand import Expand
+from tiledsl.passes.index_width import IndexWidth
 from tiledsl.passes.licm import LoopInvariants
 from tiledsl.passes.manager import Pass, PassManager
 from tiledsl.passes.merge_accesses import MergeAccesses
@@ -61,6 +62,8 @@ def pipeline(*, shared_limit: int | None = None, target: str = "", bounds: bool 
         BankConflicts(shared_limit),
         # Of the bytes that the layouts take.
         *checks,
+        # Last thing at tile level, on every index that there is: what it leaves, expand may give 32 bits.
+        IndexWidth(),
         # Thread level from here on.
         Expand(bounds),
         # Before what follows looks at blocks: the arithmetic of the copies' addresses then stands with its like.

@@ -215,11 +215,15 @@ class _Writer:
             return self.b.constant(known, self.counter)
         b, step = self.b, integer(self.op.step)
         first, last, size = (b.cast(v, self.counter) for v in self.op.operands[:3])
+        one, zero = b.constant(1, self.counter), b.constant(0, self.counter)
         if step is not None and step < 0:
             first, last, size = last, first, b.constant(-step, self.counter)
-        one = b.constant(1, self.counter)
+        if step is None:
+            up = b.scalar("gt", size, zero)
+            first, last, size = b.select(up, first, last), b.select(up, last, first), b.scalar("abs", size)
         whole = b.scalar("floordiv", b.scalar("sub", b.scalar("sub", last, first), one), size)
-        return b.scalar("max", b.scalar("add", whole, one), b.constant(0, self.counter))
+        trips = b.scalar("max", b.scalar("add", whole, one), zero)
+        return trips if step is not None else b.select(b.scalar("eq", size, zero), zero, trips)
 
     def iteration(self, number: Value, slot: Value, carried: Sequence[Value] = ()) -> _Iteration:
         """Iteration `number`, written where the builder is. Without `carried` only what needs no carried value."""

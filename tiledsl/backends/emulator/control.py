@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from tiledsl.backends.emulator.cohort import Cohort, Mask, blend
 from tiledsl.backends.emulator.rules import Rule
-from tiledsl.errors import EmulatorError
 from tiledsl.ir.core import Op
 
 __all__ = [
@@ -222,12 +221,16 @@ class Join(Instr):
 
 
 def _trip_count(lo: Any, hi: Any, step: Any) -> Any:
-    """How often ``range(lo, hi, step)`` iterates: a Python int if the same for all lanes, else an array."""
+    """How often ``range(lo, hi, step)`` iterates, 0 for a step of 0: a Python int if the same for all lanes, else an
+    array."""
     if np.ndim(lo) == 0 and np.ndim(hi) == 0 and np.ndim(step) == 0:
-        return len(range(int(lo), int(hi), int(step)))
+        return len(range(int(lo), int(hi), int(step))) if step else 0
     lo, hi, step = (np.asarray(v, np.int64) for v in (lo, hi, step))
-    span = np.asarray(np.where(step > 0, hi - lo, lo - hi), np.int64)
-    return np.maximum(0, -(-span // np.abs(step)))
+    up = step > 0
+    span: Any = np.asarray(np.where(up, hi - lo, lo - hi)).astype(np.uint64)  # right where there are iterations
+    size: Any = np.asarray(np.where(step == 0, 1, np.abs(step))).astype(np.uint64)
+    trips = (span - np.uint64(1)) // size + np.uint64(1)
+    return np.where(np.where(up, lo < hi, (lo > hi) & (step < 0)), trips, np.uint64(0))
 
 
 @dataclass(slots=True, eq=False)
@@ -244,8 +247,6 @@ class ForBegin(Instr):
 
     def step(self, c: Cohort) -> bool:
         lo, hi, step = _read(c, self.bounds)
-        if not np.all(step) and (c.active() & (step == 0)).any():
-            raise EmulatorError("the step of a loop is 0", self.op.loc, "give a step that is not 0")
         inits = _read(c, self.inits)
         regs = c.regs
         regs[self.trips] = _trip_count(lo, hi, step)

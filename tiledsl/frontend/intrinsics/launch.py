@@ -192,7 +192,7 @@ def _cdiv(call: Call) -> Any:
     if not contains_value([a, b]):
         if b == 0:
             raise call.error("cdiv() by zero", "divide by a tile's extent, 1 or more")
-        return at_compile_time(lambda: -(-a // b), call.frame, call.node)
+        return at_compile_time(lambda a, b: -(-a // b), [a, b], call.frame, call.node)
     frame, node = call.frame, call.node
     less_one = binary(ast.Sub(), b, 1, frame, node)
     return binary(ast.FloorDiv(), binary(ast.Add(), a, less_one, frame, node), b, frame, node)

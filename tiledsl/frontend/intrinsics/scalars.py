@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any
 
 from tiledsl import lang
-from tiledsl.frontend.arithmetic import apply, as_condition, as_value, select
+from tiledsl.frontend.arithmetic import apply, as_condition, as_value, common_dtype, select, unify
 from tiledsl.frontend.bindings import contains_value, describe, is_register
 from tiledsl.frontend.calls import Call, intrinsic
 from tiledsl.frontend.fragments import is_distributed
 from tiledsl.ir.core import Value
 from tiledsl.ir.ops import warp
-from tiledsl.ir.types import BOOL, I32, INDEX, FragmentType
+from tiledsl.ir.types import BOOL, F64, I32, INDEX, FragmentType
+from tiledsl.passes.constants import fold
 
 __all__: list[str] = []
 
@@ -44,7 +46,7 @@ def _register(function: Any, row: str) -> None:
         if not contains_value(operands):
             _need_numbers(call, operands, f"{function.__name__}()")
             if row in ("min", "max"):
-                return (min if row == "min" else max)(operands)
+                return _extremum(row, operands)
             raise call.error(
                 f"{function.__name__}() of compile-time numbers only: their dtype is not known",
                 "write f32(...) around one of them",
@@ -66,6 +68,13 @@ def _variadic(*values: Any) -> None:
     """The signature of min() and max() as kernels may call them."""
 
 
+def _extremum(row: str, numbers: list[Any]) -> Any:
+    """Of two compile-time numbers, as of run-time ones: NaN loses, and -0.0 is less than 0.0."""
+    if all(isinstance(number, float) for number in numbers):
+        return fold(row, F64, *numbers)
+    return (min if row == "min" else max)(numbers)
+
+
 @intrinsic(min, signature=_variadic)
 def _min(call: Call) -> Any:
     return _fold(call, "min")
@@ -84,14 +93,10 @@ def _fold(call: Call, row: str) -> Any:
         raise call.error(f"{row}() of {describe(values)}", f"{row}(a, b), of numbers or values of a dtype")
     if isinstance(values, Value) or len(values) < 2:
         raise call.error(f"{row}() takes at least two values", f"{row}(a, b)")
-    python = min if row == "min" else max
-    result = values[0]
-    for value in values[1:]:
-        if contains_value([result, value]):
-            result = apply(row, [result, value], call.frame, call.node, f"{row}()")
-        else:
-            result = python(result, value)
-    return result
+    frame, node, shown = call.frame, call.node, f"{row}()"
+    dtype = common_dtype(list(values), frame, node, shown)
+    assert dtype is not None, "Python's own on compile-time values"
+    return reduce(lambda a, b: apply(row, [a, b], frame, node, shown), unify(list(values), dtype, frame, node))
 
 
 @intrinsic(abs)

@@ -135,10 +135,11 @@ def _count(schedule: ScheduleObject) -> None:
 
     schedule.rows = tiles("m", schedule.tile[0] * cluster.m)
     schedule.columns = tiles("n", schedule.tile[1] * cluster.n)
-    schedule.count = builder.scalar("mul", schedule.rows, schedule.columns)
+    # 2^31 tiles have a result that no launch could hold.
+    schedule.count = builder.scalar("mul", schedule.rows, schedule.columns, nowrap=True)
     for times in (schedule.batches, schedule.splits):
         if times is not None:
-            schedule.count = builder.scalar("mul", schedule.count, times)
+            schedule.count = builder.scalar("mul", schedule.count, times, nowrap=True)
 
 
 def _is_one(value: Value) -> bool:
@@ -240,12 +241,14 @@ def item_at(frame: Frame, schedule: ScheduleObject, index: Value) -> WorkItemObj
     builder, cluster = frame.builder, schedule.cluster
 
     def scalar(fn: str, a: Value, b: Value | int) -> Value:
-        return builder.scalar(fn, a, builder.constant(b, INDEX) if isinstance(b, int) else b)
+        # Places in a problem whose tiles can be counted.
+        nowrap = fn in ("add", "sub", "mul")
+        return builder.scalar(fn, a, builder.constant(b, INDEX) if isinstance(b, int) else b, nowrap=nowrap)
 
     along_m = schedule.along == "m"
     banded, across = (schedule.rows, schedule.columns) if along_m else (schedule.columns, schedule.rows)
     group = max(1, schedule.group // (cluster.m if along_m else cluster.n))
-    place, each = index, builder.scalar("mul", schedule.rows, schedule.columns)
+    place, each = index, scalar("mul", schedule.rows, schedule.columns)
     batch: Any = 0
     split: Any = 0
     if schedule.batches is not None:
@@ -281,8 +284,8 @@ def _along_k(frame: Frame, schedule: ScheduleObject, split: Any) -> Ranges:
     def divided(a: Value, b: Value) -> Value:
         return builder.scalar("floordiv", builder.scalar("add", a, builder.scalar("sub", b, one)), b)
 
-    part = builder.scalar("mul", divided(divided(end, step), schedule.splits), step)
-    start = builder.scalar("mul", split, part)
+    part = builder.scalar("mul", divided(divided(end, step), schedule.splits), step, nowrap=True)
+    start = builder.scalar("mul", split, part, nowrap=True)
     return Ranges(builder.scalar("min", end, builder.scalar("add", start, part)), size, of_item=True, start=start)
 
 

@@ -7,7 +7,7 @@ from typing import Any, Sequence
 from tiledsl.ir.core import OPS, Op, Value, attribute, operand
 from tiledsl.ir.formats import FORMATS
 from tiledsl.ir.scalar import SCALAR, ScalarFn, converts
-from tiledsl.ir.types import BOOL, I32, I64, TF32, U32, DType, FragmentType, Type
+from tiledsl.ir.types import BOOL, I32, I64, INDEX, TF32, U32, DType, FragmentType, Type
 
 __all__ = ["Bitcast", "Cast", "Constant", "PackWord", "Scalar", "Select", "UnpackWord", "scalar"]
 
@@ -43,7 +43,8 @@ class Scalar(Op):
     """Base of the ops that the scalar table generates: one class a row, named ``arith.<row>``.
 
     nowrap: an integer add, sub or mul whose result is used only where it fits: LLVM may then turn a
-    product in a loop into a running sum. `expand` says so of addresses, whose range a launch proves.
+    product in a loop into a running sum. `expand` says so of addresses, whose range a launch proves. Of an index: it
+    is as small as an extent in every launch of a 32-bit specialisation, which `passes/intervals.py` then believes.
     """
 
     variadic = True
@@ -59,8 +60,8 @@ class Scalar(Op):
         self.require(isinstance(first, DType) and self.fn.accepts(first), f"not defined for {first}")
         self.require(all(v.type == first for v in self.operands), "operands differ in dtype")
         if self.nowrap:
-            plain = self.fn.name in ("add", "sub", "mul") and first in (I32, I64)
-            self.require(plain, "nowrap is for add, sub and mul of i32 and i64")
+            plain = self.fn.name in ("add", "sub", "mul") and first in (I32, I64, INDEX)
+            self.require(plain, "nowrap is for add, sub and mul of i32, i64 and index")
 
 
 for _row in SCALAR.values():

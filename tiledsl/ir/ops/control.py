@@ -80,8 +80,9 @@ class For(Op):
     """``for i in range(lo, hi, step)`` with loop-carried values.
 
     Operands: lo, hi, step (one integer dtype; signed or index), then the initial values. The block's
-    arguments: the induction variable, then the carried values; it yields their next values. `step`
-    is not 0; the sign of a constant step decides the direction, a run-time step is positive.
+    arguments: the induction variable, then the carried values; it yields their next values. Python's range: the
+    sign of `step` decides the direction, also at run time, and nothing wraps behind the last iteration. A `step` of 0
+    makes no iterations.
     `unroll`: 1 is a plain loop; n > 1 asks the unroll pass for n copies of the body an iteration;
     0 asks for full unrolling, which needs a constant trip count.
     `stages`: 0 is a plain loop; n asks the pipeline pass to have the copies of n iterations in shared memory.
