@@ -147,7 +147,7 @@ def read_only_pointers(kernel: Kernel) -> set[Value]:
     another tensor's. Tensors that are only read may overlap each other. A kernel that waits for others, which may
     write what it reads, has none (`_waits_for_others`).
     """
-    ops = list(kernel.walk())
+    ops = [op for op in kernel.walk() if op.effects]
     if _waits_for_others(ops):
         return set()
     pointers = {a for a in kernel.body.args if isinstance(a.type, PtrType)}
@@ -162,13 +162,13 @@ def read_only_pointers(kernel: Kernel) -> set[Value]:
 
 
 def _not_only_read(op: Op) -> Sequence[Value]:
-    """The addresses in global memory that `op` does more to than read them: those of all ops with effects that are not
-    known to make a plain load, or a copy from there."""
+    """The addresses in global memory to which `op`, which has effects, does more than read there: those of all ops that
+    are not known to make a plain load, or a copy from there."""
     match op:
         case mem.Load() | mem.CpAsync():
             return ()
         case _:
-            return [v for v in op.operands if op.effects and _is_global(v)]
+            return [v for v in op.operands if _is_global(v)]
 
 
 def _is_global(pointer: Value) -> bool:
