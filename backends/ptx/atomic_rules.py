@@ -26,10 +26,8 @@ BF16_ATOMICS = (9, 0)
 
 I16 = ir.IntType(16)
 REGISTERS = {8: "h", 16: "h", 32: "r", 64: "l"}
-"""Register constraints of LLVM, by bits; 8 bits travel in 16."""
+"""Register constraints of LLVM, by bits: floats travel as their bits, which PTX allows, and 8 bits in 16."""
 POINTERS = {"global": "l", "shared": "r"}
-NAMES = {"load": "ld", "store": "st", "exchange": "exch"}
-"""What PTX calls a row, where it is not the row's name."""
 
 
 @lowers(*(OPS[f"mem.atomic_{row}"] for row in ATOMICS))
@@ -37,16 +35,13 @@ def lower_atomic(lw: Lowering, op: mem.Atomic) -> Sequence[Any]:
     pointer = op.ptr.type
     assert isinstance(pointer, PtrType)
     dtype = pointer.dtype
-    floats = op.fn.name == "add" and dtype.is_float and dtype.bits >= 32
-    register = {32: "f", 64: "d"}[dtype.bits] if floats else REGISTERS[dtype.bits]
-    values = [lw.value(v) if floats else _to_register(lw, dtype, lw.value(v)) for v in op.values]
+    register, held = REGISTERS[dtype.bits], ir.IntType(max(16, dtype.bits))
+    values = [_to_register(lw, dtype, lw.value(v)) for v in op.values]
     constraints = [f"=&{register}"] * len(op.results) + [POINTERS[pointer.space]] + [register] * len(values)
-    text = _text(lw, op, pointer.space, dtype)
-    result = lw.value(op.values[0]).type if floats else ir.IntType(max(16, dtype.bits)) if op.results else VOID
-    found = lw.asm(text, ",".join([*constraints, "~{memory}"]), result, lw.value(op.ptr), *values, side_effect=True)
-    if not op.results:
-        return []
-    return [found if floats else _from_register(lw, dtype, found)]
+    constraints.append("~{memory}")
+    result, text = held if op.results else VOID, _text(lw, op, pointer.space, dtype)
+    found = lw.asm(text, ",".join(constraints), result, lw.value(op.ptr), *values, side_effect=True)
+    return [_from_register(lw, dtype, found)] if op.results else []
 
 
 def _text(lw: Lowering, op: mem.Atomic, space: str, dtype: DType) -> str:
@@ -60,7 +55,7 @@ def _text(lw: Lowering, op: mem.Atomic, space: str, dtype: DType) -> str:
             return _bf16_cas_loop(f"atom.{how}.{space}", f"ld.relaxed.{op.reach}.{space}")
         case name:
             last = ", $3" if op.fn.values == 2 else ""
-            return f"atom.{how}.{space}.{NAMES.get(name, name)}.{_suffix(name, dtype)} $0, [$1], $2{last};"
+            return f"atom.{how}.{space}.{_suffix(name, dtype)} $0, [$1], $2{last};"
 
 
 def _how(lw: Lowering, order: str, reach: str, loc: Loc) -> str:
@@ -71,16 +66,16 @@ def _how(lw: Lowering, order: str, reach: str, loc: Loc) -> str:
 
 
 def _suffix(name: str, dtype: DType) -> str:
-    """The type that the instruction names."""
+    """The operation and the type that the instruction names."""
     match name:
         case "add" if dtype.is_float:
-            return f"noftz.{dtype}" if dtype.bits == 16 else str(dtype)
+            return f"add.noftz.{dtype}" if dtype.bits == 16 else f"add.{dtype}"
         case "add":
-            return f"u{dtype.bits}"  # two's complement: signed is unsigned
+            return f"add.u{dtype.bits}"  # two's complement: signed is unsigned
         case "min" | "max":
-            return f"{'s' if dtype.is_signed else 'u'}{dtype.bits}"
+            return f"{name}.{'s' if dtype.is_signed else 'u'}{dtype.bits}"
         case _:
-            return f"b{dtype.bits}"
+            return f"{'exch' if name == 'exchange' else name}.b{dtype.bits}"
 
 
 def _to_register(lw: Lowering, dtype: DType, value: Any) -> Any:

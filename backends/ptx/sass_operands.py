@@ -118,9 +118,12 @@ GLOBAL = frozenset({"ATOM", "ATOMG", "CCTL", "LD", "LDG", "LDGSTS", "RED", "REDG
 """Opcodes with 64-bit addresses."""
 
 
+_TWO_WORDS = frozenset({"64", "F64", "S64", "U64"})
+
+
 def _data(mods: Mods) -> int:
     """Words of what a memory access moves."""
-    return 4 if "128" in mods else 2 if "64" in mods or "F64" in mods else 1
+    return 4 if "128" in mods else 2 if _TWO_WORDS.intersection(mods) else 1
 
 
 def _memory(mods: Mods) -> Widths:

@@ -153,7 +153,7 @@ def messages(data: Global[i32, B, N], flag: Global[i32, M, Literal[32]], out: Gl
                 flag.atomic_store(b, 0, round_, order="release", scope="sys")
     else:
         p = b - B
-        for j in range(t, N, 128):  # old values may be in the cache
+        for j in range(t, N, 128):  # a race, whose values nobody uses: old ones come to the cache
             out[p, j] = data[p, j]
         if t == 0:
             failed[0] = 1

@@ -3,7 +3,8 @@
 ``random_case(seed, size)`` gives a tile-level kernel and arguments for it. It uses every op family but
 the approximate scalar rows and debugging: arithmetic on all dtypes, ifs, for and while loops with
 carried values, fragments, guarded and vector accesses, shared tiles between barriers, votes, shuffles,
-whole-block copies, integer atomics. Each thread writes only elements of its own, so any schedule gives the same result.
+whole-block copies, integer atomics of all orders. Each thread writes only elements of its own, so any schedule gives
+the same result.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tiledsl.errors import Loc
+from tiledsl.ir.atomics import ATOMICS
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Kernel, Value
 from tiledsl.ir.expr import ConstExpr
@@ -94,6 +96,11 @@ class _Pool:
     def add(self, value: Value) -> Value:
         self.values.setdefault(value.type, []).append(value)
         return value
+
+
+UPDATES = ("add", "min", "max", "and", "or", "xor")
+ORDERS = ATOMICS["add"].orders
+"""Of atomic operations, by the seed."""
 
 
 class _Maker:
@@ -357,9 +364,10 @@ class _Maker:
             self.pool.add(self.b.value(tile.Insert(fragment, self.pick(type_.dtype), at=at)))
 
     def atomic(self) -> None:
-        """The old value depends on the order of threads, so nothing uses it."""
+        """The old value depends on the order of threads, so nothing uses it; all of a kernel are one function."""
         memory = self.param["COUNT"]
-        self.b.add(tile.atomic("add", memory, self.in_bounds(memory, 0), self.pick(U32)))
+        fn, order = UPDATES[self.seed % len(UPDATES)], ORDERS[self.seed // len(UPDATES) % len(ORDERS)]
+        self.b.add(tile.atomic(fn, memory, self.in_bounds(memory, 0), self.pick(U32), order=order))
 
     def guarded_store(self) -> None:
         """A row that only this thread writes, at columns that may lie outside."""

@@ -44,6 +44,18 @@ MOVES = """
  @%q1 st.global.b32 [%p1+128], %a9; vote.sync.ballot.b32 %a10, %q1, -1; st.global.b32 [%p1+132], %a10;
 """
 
+ATOMICS = """
+ ld.acquire.gpu.global.b64 %p2, [%p1]; ld.relaxed.sys.global.b32 %a0, [%p1+8]; ld.volatile.global.b64 %p3, [%p1+16];
+ st.release.gpu.global.b64 [%p1+24], %p2; st.relaxed.cta.shared.b64 [%u2], %p3; fence.acq_rel.gpu; fence.acq_rel.cta;
+ atom.acq_rel.gpu.global.min.s64 %p4, [%p1+32], %p3; atom.relaxed.gpu.global.max.u64 %p5, [%p1+40], %p4;
+ atom.relaxed.gpu.global.cas.b64 %p6, [%p1+48], %p5, %p4; atom.acquire.sys.global.exch.b64 %p7, [%p1+56], %p6;
+ atom.relaxed.gpu.global.and.b64 %p2, [%p1+64], %p7; atom.relaxed.gpu.global.add.f64 %d0, [%p1+72], 0d3FF0000000000000;
+ atom.relaxed.cta.shared.cas.b64 %p3, [%u2+8], %p2, %p7; atom.relaxed.cta.shared.exch.b64 %p4, [%u2+16], %p3;
+ atom.relaxed.cta.shared.max.s64 %p5, [%u2+24], %p4; atom.relaxed.cta.shared.min.s32 %a1, [%u2+32], %a0;
+ atom.relaxed.gpu.global.cas.b32 %a2, [%p1+80], %a1, %a0; atom.relaxed.gpu.global.max.s32 %a3, [%p1+84], %a2;
+ st.global.b64 [%p1+88], %p5; st.global.f64 [%p1+96], %d0; st.global.b32 [%p1+104], %a3;
+"""
+
 WIDE = """
  ld.global.f64 %d0, [%p1]; ld.global.f64 %d1, [%p1+8]; fma.rn.f64 %d2, %d0, %d1, %d1; add.f64 %d3, %d2, %d0;
  setp.lt.f64 %q0, %d3, %d1; selp.f64 %d4, %d3, %d1, %q0; st.global.f64 [%p1+16], %d4;
@@ -83,7 +95,7 @@ def _wgmma() -> str:
 """
 
 
-BODIES = {"moves": MOVES, "wide": WIDE, "mma": MMA, "wgmma": _wgmma()}
+BODIES = {"moves": MOVES, "atomics": ATOMICS, "wide": WIDE, "mma": MMA, "wgmma": _wgmma()}
 VERSIONS = {"sm_100a": "8.6", "sm_120a": "8.7"}
 
 
@@ -93,6 +105,7 @@ def samples(target: str) -> list[str]:
         "naive",
         "shared_tiled",
         "moves",
+        "atomics",
         "wide",
         "mma",
         *(["wgmma"] if target == "sm_90a" else []),

@@ -46,10 +46,17 @@ class CheckSpins:
     name: ClassVar[str] = "check-spins"
 
     def run(self, kernel: Kernel) -> None:
-        loops = (op for op in kernel.walk() if isinstance(op, control.While))
-        found = {load: None for loop in loops if (load := _Loop(loop).awaited()) is not None}
+        found = {load: None for loop in _loops(kernel.body) if (load := _Loop(loop).awaited()) is not None}
         if found:
             raise CompileErrors([_error(load) for load in found])
+
+
+def _loops(block: Block) -> Iterator[control.While]:
+    for op in block.ops:
+        if isinstance(op, control.While):
+            yield op
+        for inner in op.blocks:
+            yield from _loops(inner)
 
 
 def _error(load: tile.Access) -> CompileError:

@@ -54,7 +54,7 @@ class Order:
         self.clocks = Clocks(chunk.clusters, chunk.count, chunk.warps, mbarriers)
         self.memory = SharedHistory(chunk, launch, self.clocks)
         self.products = ProductGroups(self.memory, chunk.count)
-        self.atomics = AtomicOrder(self.clocks, chunk.first)
+        self.atomics = AtomicOrder(chunk.machine.kernel, self.clocks, chunk.first)
         shape = self.count, mbarriers
         self.init_warp, self.init_lane, self.init_epoch, self.init_fence = (np.zeros(shape, np.int32) for _ in range(4))
         self.visits, self.ended = (np.zeros(self.clocks.known[:, 0].shape, np.int32) for _ in range(2))

@@ -17,7 +17,7 @@ from tiledsl.backends.emulator.clocks import Clocks, Known
 from tiledsl.backends.emulator.options import Access
 from tiledsl.backends.emulator.shadow import Ints
 from tiledsl.ir.atomics import ACQUIRING, RELEASING
-from tiledsl.ir.core import Op
+from tiledsl.ir.core import Kernel, Op
 from tiledsl.ir.ops import gpu, mem, tile
 from tiledsl.layout.banks import WARP
 
@@ -35,15 +35,18 @@ def orders_others(op: Op) -> bool:
 
 class AtomicOrder:
     """`published`: at each place. [blocks, warps, rank, agents]: `fenced`: what each warp knew at its last fence;
-    `seen`: what its relaxed reads have found, which the next fence lets it know."""
+    `seen`: what its relaxed reads have found, which the next fence lets it know. `used`: can anybody learn anything?"""
 
-    def __init__(self, clocks: Clocks, first: int) -> None:
+    def __init__(self, kernel: Kernel, clocks: Clocks, first: int) -> None:
         self.clocks, self.first = clocks, first
+        self.used = any(orders_others(op) for op in kernel.walk())
         self.published: dict[_Place, Known] = {}
         self.fenced, self.seen = np.zeros_like(clocks.known), np.zeros_like(clocks.known)
 
     def access(self, access: Access) -> None:
         """Warps make it one after the other, in the order of the lanes."""
+        if not self.used:
+            return
         rows, warps = access.blocks - self.first, access.threads // WARP
         each = np.stack([rows, warps, access.addresses])
         _, at = np.unique(each, axis=1, return_index=True)
