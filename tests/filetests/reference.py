@@ -330,7 +330,7 @@ def approximate(row: str, value: float) -> float:
             {
                 "rcp_approx": lambda: 1 / x,
                 "rsqrt_approx": lambda: 1 / np.sqrt(x),
-                "exp2_approx": lambda: np.exp2(x),
+                "exp2_approx": lambda: np.where(np.exp2(x) < 2.0**-126, 0.0, np.exp2(x)),
                 "log2_approx": lambda: np.log2(x),
                 "tanh_approx": lambda: np.tanh(x),
                 "sin_approx": lambda: np.sin(x),

@@ -105,9 +105,14 @@ def test_multiplication_and_addition_stay_apart_and_fma_is_one() -> None:
 
 
 def test_rounding_is_to_nearest_and_nothing_flushes_subnormals() -> None:
-    ptx = emitted([("div", ("0", "1")), ("sqrt", ("0",)), ("exp2_approx", ("1",))], F32)
-    assert "div.rn.f32" in ptx and "sqrt.rn.f32" in ptx and "ex2.approx.f32" in ptx
+    ptx = emitted([("div", ("0", "1")), ("sqrt", ("0",)), ("rcp_approx", ("1",))], F32)
+    assert "div.rn.f32" in ptx and "sqrt.rn.f32" in ptx and "rcp.approx.f32" in ptx
     assert ".ftz" not in ptx
+
+
+def test_exp2_approx_is_one_instruction() -> None:
+    """Without scaling before and behind it: what would be subnormal is 0."""
+    assert "ex2.approx.ftz.f32" in emitted([("exp2_approx", ("0",))], F32)
 
 
 @pytest.mark.parametrize(("row", "instruction"), [("floordiv", "shr.s32"), ("mod", "and.b32")])

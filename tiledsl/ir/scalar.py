@@ -86,7 +86,7 @@ _ROWS = (
     ScalarFn("clz", 1, _INT, "number of leading zero bits", only=_WORDS),
     ScalarFn("rcp_approx", 1, _FLOAT, "1 / a (rcp.approx.f32)", only=_F32, ulp=1),
     ScalarFn("rsqrt_approx", 1, _FLOAT, "1 / sqrt(a) (rsqrt.approx.f32)", only=_F32, ulp=2),
-    ScalarFn("exp2_approx", 1, _FLOAT, "2 ** a (ex2.approx.f32)", only=_F32, ulp=2),
+    ScalarFn("exp2_approx", 1, _FLOAT, "2 ** a, 0 for what is subnormal (ex2.approx.ftz.f32)", only=_F32, ulp=2),
     ScalarFn("log2_approx", 1, _FLOAT, "log2(a) (lg2.approx.f32)", only=_F32, ulp=4),
     ScalarFn("tanh_approx", 1, _FLOAT, "tanh(a), relative error 2^-10.987", only=_F32, ulp=8192),
     ScalarFn("sin_approx", 1, _FLOAT, "sin(a), absolute error 2^-20.5 in [-pi, pi]", only=_F32, ulp=8192),

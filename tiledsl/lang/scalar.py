@@ -198,7 +198,7 @@ def exp2_approx(x: f32) -> f32: ...
 @overload
 def exp2_approx(x: Fragment[f32]) -> Fragment[f32]: ...
 def exp2_approx(x: Any) -> Any:
-    """``2 ** x`` within 2 ULP. (PTX ISA: ex2.approx.f32.)"""
+    """``2 ** x`` within 2 ULP; 0 where that is below 2^-126. (PTX ISA: ex2.approx.ftz.f32.)"""
     raise only_in_kernel("exp2_approx()")
 
 

@@ -15,7 +15,7 @@ from tiledsl.ir.expr import ConstExpr
 from tiledsl.ir.ops import arith, control, debug, gpu, mem
 from tiledsl.ir.types import BOOL, PendingType, TokenType
 from tiledsl.passes.constants import constant, integer
-from tiledsl.passes.identities import simplify_bitcast, simplify_cast, simplify_scalar, simplify_select
+from tiledsl.passes.identities import packed_word, simplify_bitcast, simplify_cast, simplify_scalar, simplify_select
 from tiledsl.passes.structure import drop_carried, drop_results, drop_while_inputs, replace_op, take_block, trip_count
 
 __all__ = ["Canonicalize"]
@@ -86,6 +86,8 @@ class _Walker:
             self.b.loc = op.loc
             if isinstance(op, arith.Scalar):
                 value = simplify_scalar(self.b, op)
+                word = packed_word(op) if value is None and self.kernel.level == "thread" else None
+                value = value if word is None else self.b.value(word)
             else:
                 rule = self.simple.get(type(op))
                 value = None if rule is None else rule(op)

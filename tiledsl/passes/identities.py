@@ -12,12 +12,12 @@ from math import copysign
 from typing import Callable
 
 from tiledsl.ir.builder import Builder
-from tiledsl.ir.core import Value
+from tiledsl.ir.core import Op, Value
 from tiledsl.ir.ops import arith
-from tiledsl.ir.types import BF16, BOOL, F32, TF32, DType
+from tiledsl.ir.types import BF16, BOOL, F32, TF32, U16, U32, DType
 from tiledsl.passes.constants import Number, constant, fold, fold_bitcast, fold_cast
 
-__all__ = ["simplify_bitcast", "simplify_cast", "simplify_scalar", "simplify_select"]
+__all__ = ["packed_word", "simplify_bitcast", "simplify_cast", "simplify_scalar", "simplify_select"]
 
 Rule = Callable[[Builder, arith.Scalar, DType], "Value | None"]
 
@@ -42,6 +42,32 @@ def simplify_scalar(b: Builder, op: arith.Scalar) -> Value | None:
         return _same_operands(b, op, dtype)
     rule = (_FLOAT_RULES if dtype.is_float else _EXACT_RULES).get(row.name)
     return None if rule is None else rule(b, op, dtype)
+
+
+def packed_word(op: arith.Scalar) -> Op | None:
+    """``low.bitcast(u16).to(u32) | high.bitcast(u16).to(u32) << 16``: the word of two 16-bit values of one dtype.
+
+    As one op it takes what is rounded for it in one instruction. (PTX ISA: cvt.rn.bf16x2.f32.)
+    """
+    if op.fn.name not in ("or", "add") or op.result.dtype != U32:
+        return None
+    for low, high in (op.operands, op.operands[::-1]):
+        shift = high.op
+        if not isinstance(shift, arith.Scalar) or shift.fn.name != "shl" or constant(shift.operands[1]) != 16:
+            continue
+        first, second = _half(low), _half(shift.operands[0])
+        if first is not None and second is not None and first.type == second.type:
+            return arith.PackWord(first, second, loc=op.loc)
+    return None
+
+
+def _half(value: Value) -> Value | None:
+    """The 16-bit float whose bits are the lower half of the u32 `value`, the rest 0."""
+    cast = value.op
+    if not isinstance(cast, arith.Cast) or cast.src.type != U16:
+        return None
+    moved = cast.src.op
+    return moved.src if isinstance(moved, arith.Bitcast) and moved.src.dtype.is_float else None
 
 
 def simplify_cast(b: Builder, op: arith.Cast) -> Value | None:

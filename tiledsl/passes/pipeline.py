@@ -21,6 +21,7 @@ from tiledsl.passes.index_width import IndexWidth
 from tiledsl.passes.licm import LoopInvariants
 from tiledsl.passes.manager import Pass, PassManager
 from tiledsl.passes.merge_accesses import MergeAccesses
+from tiledsl.passes.order_chains import OrderChains
 from tiledsl.passes.pipeline_loops import Pipeline
 from tiledsl.passes.predicate_copies import PredicateCopies
 from tiledsl.passes.shared_layout import CheckSharedMemory
@@ -75,8 +76,10 @@ def pipeline(*, shared_limit: int | None = None, target: str = "", bounds: bool 
         LoopInvariants(),
         # Again: what left different loops now meets in one block.
         CommonSubexpressions(),
-        # Last: everything above leaves unused ops behind.
+        # Everything above leaves unused ops behind.
         DeadCode(),
+        # Last, since every other pass may move ops.
+        OrderChains(),
     ]
 
 

@@ -1,0 +1,98 @@
+"""Order chains: what is computed for one element stands together, where that keeps fewer values alive.
+
+A function of a fragment makes each of its steps for all elements before the next one, so that the intermediate results
+of all elements are alive together. ptxas finds a better order of a long row of arithmetic in part only, and none at all
+where a correctly rounded division or root has a slow path, a branch over which it moves nothing. So each value that
+leaves a row of pure ops is computed by itself, with all that only it needs, if so many fewer values are alive in the
+row at once that it matters. Other rows keep the order in which they were written, which may be deliberate: products of
+matrices have as many values alive in any order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tiledsl.ir.core import Block, Kernel, Op, Value
+from tiledsl.ir.ops import arith
+
+__all__ = ["OrderChains"]
+
+FEWER = 32
+"""How many values fewer must be alive: an eighth of a thread's registers."""
+
+
+@dataclass(frozen=True)
+class OrderChains:
+    """At thread level, at the end: nothing else is moved after it."""
+
+    name: ClassVar[str] = "order-chains"
+
+    def run(self, kernel: Kernel) -> None:
+        _block(kernel.body)
+
+
+def _block(block: Block) -> None:
+    ordered: list[Op] = []
+    row: list[Op] = []
+    for op in block.ops:
+        if op.is_pure and not op.blocks and not op.terminator:
+            row.append(op)
+            continue
+        ordered += _ordered(row)
+        ordered.append(op)
+        row = []
+        for inner in op.blocks:
+            _block(inner)
+    block.ops = ordered
+
+
+def _ordered(row: list[Op]) -> list[Op]:
+    if len(row) <= 2 * FEWER:
+        return row
+    chains = _by_chains(row)
+    return chains if _most_alive(chains) + FEWER <= _most_alive(row) else row
+
+
+def _by_chains(row: list[Op]) -> list[Op]:
+    left = set(row)
+    ordered: list[Op] = []
+    for op in [op for op in row if any(user not in left for result in op.results for user, _ in result.uses)]:
+        _emit(op, left, ordered)
+    return [*ordered, *(op for op in row if op in left)]
+
+
+def _emit(op: Op, left: set[Op], ordered: list[Op]) -> None:
+    """Move `op` from `left` to `ordered`, behind what it needs. Chains may be longer than Python's stack."""
+    pending = [op]
+    while pending:
+        here = pending[-1]
+        needed = [made for v in here.operands if (made := v.op) is not None and made in left]
+        if here in left and needed:
+            pending += reversed(needed)
+            continue
+        pending.pop()
+        if here in left:
+            left.remove(here)
+            ordered.append(here)
+
+
+def _most_alive(row: list[Op]) -> int:
+    """How many values are alive at once at most, of those that the row makes or uses up; constants are none."""
+    inside = set(row)
+    uses: dict[Value, int] = {}
+    for op in row:
+        for value in op.operands:
+            uses[value] = uses.get(value, 0) + 1
+    kept = {value for value in uses if any(user not in inside for user, _ in value.uses)}
+    alive = most = sum(value.op not in inside for value in uses)
+    for op in row:
+        if isinstance(op, arith.Constant):
+            continue
+        alive += len(op.results)
+        most = max(most, alive)
+        for value in op.operands:
+            uses[value] -= 1
+            if uses[value] == 0 and value not in kept and not isinstance(value.op, arith.Constant):
+                alive -= 1
+    return most
