@@ -17,7 +17,7 @@ from types import FrameType
 
 from tiledsl.errors import AssemblerError, CompileError, CompileErrors, Loc, TileError, VerifyError
 
-__all__ = ["FINDINGS", "ROOT", "OutOfTime", "Outcome", "in_program", "judge", "limit", "place_of"]
+__all__ = ["BUG", "FINDINGS", "ROOT", "OutOfTime", "Outcome", "in_program", "judge", "limit", "place_of"]
 
 ROOT = Path(__file__).parent.parent.parent
 INSIDE = (f"{ROOT}/tiledsl/", f"{ROOT}/backends/")
@@ -39,7 +39,8 @@ FINDINGS = {
 PROGRAMS = ("case.py", "calls.py")
 """Files of what the compiler is given."""
 
-BUG = re.compile(r"compiler bug|bug in (the compiler|tiledsl)|internal error", re.IGNORECASE)
+BUG = re.compile(r"compiler bug|bug (in|of) (the compiler|tiledsl)|internal error", re.IGNORECASE)
+"""In the text of an error that the compiler makes of its own failures."""
 ADDRESS = re.compile(r"0x[0-9a-f]{6,}|\d+")
 
 
