@@ -17,7 +17,7 @@ from types import FrameType
 
 from tiledsl.errors import AssemblerError, CompileError, CompileErrors, Loc, TileError, VerifyError
 
-__all__ = ["BUG", "FINDINGS", "ROOT", "OutOfTime", "Outcome", "in_program", "judge", "limit", "place_of"]
+__all__ = ["BUG", "FINDINGS", "ROOT", "OutOfTime", "Outcome", "in_program", "judge", "limit", "place_of", "raised_in"]
 
 ROOT = Path(__file__).parent.parent.parent
 INSIDE = (f"{ROOT}/tiledsl/", f"{ROOT}/backends/")
@@ -75,6 +75,12 @@ def limit(seconds: float) -> Generator[None]:
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, before)
+
+
+def raised_in(error: BaseException, folder: str) -> bool:
+    """True if it was raised in this folder of tiledsl."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and frames[-1].filename.startswith(f"{ROOT}/tiledsl/{folder}/")
 
 
 def judge(error: BaseException, file: str = "") -> Outcome:
