@@ -6,12 +6,13 @@ It shows that the fuzzer works, and finds what is broken broadly; the long runs 
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tests.fuzz.corpus import programs, texts
-from tests.fuzz.outcome import Outcome
+from tests.fuzz.outcome import Outcome, OutOfTime, judge, limit
 from tests.fuzz.runner import State, run_cases, single, summary
 
 SEED = 7
@@ -42,6 +43,25 @@ def test_a_run_goes_on_where_it_ended(tmp_path: Path) -> None:
     assert ran == [1, 2]
     assert (tmp_path / f"texts-{SEED}-0.tir").exists()
     assert "hang: somewhere  (case 0)" in summary(State(tmp_path, "texts", SEED).read())
+
+
+def test_a_process_that_ends_is_a_finding_and_the_run_goes_on(tmp_path: Path) -> None:
+    state = State(tmp_path, "tests.unit.fuzz_cases", SEED).read()
+    outcomes = dict(run_cases(state, count=3, jobs=1))
+    assert outcomes == {0: Outcome("died", "exit code 3"), 1: Outcome("ok"), 2: Outcome("ok")}
+
+
+def spin() -> None:
+    while True:
+        with suppress(Exception):
+            pass
+
+
+def test_what_takes_too_long_is_stopped_where_it_is() -> None:
+    """Also if something catches every exception."""
+    with pytest.raises(OutOfTime) as caught, limit(0.2):
+        spin()
+    assert judge(caught.value).kind == "hang"
 
 
 def test_there_is_enough_to_mutate() -> None:

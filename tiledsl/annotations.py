@@ -10,7 +10,7 @@ import typing
 from typing import Any, Callable, Mapping, TypeVar
 
 from tiledsl.errors import CompileError, CompileErrors, Loc
-from tiledsl.ir.types import INDEX, DType
+from tiledsl.ir.types import INDEX, MOST_EXTENT, DType
 from tiledsl.signature import REQUIRED, ConstParam, GlobalParam, ScalarParam, Signature
 from tiledsl.source import FunctionSource, checked_source
 
@@ -144,15 +144,16 @@ class _Reader:
 
     def read_global(self, name: str, annotation: Any, loc: Loc) -> tuple[DType | str, tuple[int | str, ...]]:
         args = _global_args(annotation)
-        dtype = args[0].__name__ if args and isinstance(args[0], TypeVar) else _dtype(args[0]) if args else None
+        dtype = _name_or_dtype(args[0]) if args else None
         if dtype is None or dtype == INDEX:
-            got = _shown(args[0]) if args else "nothing"
+            # A type variable that is named by anything but a string has no repr.
+            got = "nothing" if not args else "a type variable" if isinstance(args[0], TypeVar) else _shown(args[0])
             fix = "write a dtype or a type variable, as in Global[f32, M, K]"
             raise CompileError(f"Global of {name} begins with {got}; expected a dtype", loc, fix)
         dims = tuple(_dim(arg) for arg in args[1:])
         for arg, dim in zip(args[1:], dims, strict=True):
-            if dim is None or (isinstance(dim, int) and dim < 0):
-                fix = "use a dimension of tiledsl.dims, or Literal[3] for a fixed extent"
+            if dim is None or (isinstance(dim, int) and not 0 <= dim <= MOST_EXTENT):
+                fix = f"use a dimension of tiledsl.dims, or Literal[3] for a fixed extent, at most {MOST_EXTENT}"
                 raise CompileError(f"{_shown(arg)} is no dimension of {name}", loc, fix)
         if not 1 <= len(dims) <= MAX_RANK:
             fix = "pass a scalar by its dtype, `alpha: f32`" if not dims else "merge dimensions with reshape"
@@ -161,6 +162,14 @@ class _Reader:
 
 
 # -- what the objects of tiledsl.lang look like: the only place that knows ------------------------------
+
+
+def _name_or_dtype(annotation: Any) -> DType | str | None:
+    """A dtype, or the name of a type variable that stands for one; Python lets that name be any object."""
+    if not isinstance(annotation, TypeVar):
+        return _dtype(annotation)
+    name: Any = annotation.__name__
+    return name if isinstance(name, str) else None
 
 
 def _strip_none(annotation: Any) -> tuple[bool, Any]:

@@ -252,4 +252,4 @@ def _called(kernel: TileKernel, args: list[Any], kwargs: dict[str, Any]) -> Outc
 
 
 def _snapshot(value: Any) -> Any:
-    return np.array(value) if isinstance(value, np.ndarray) and type(value) is np.ndarray else value
+    return np.array(value) if isinstance(value, np.ndarray) else value

@@ -14,7 +14,7 @@ from tiledsl.backends import emulator
 from tiledsl.errors import HazardError, KernelArgumentError, TileError
 from tiledsl.ir.abi import abi_of
 from tiledsl.ir.core import Kernel
-from tiledsl.ir.ops import debug, mem, tile
+from tiledsl.ir.ops import debug
 from tiledsl.ir.semantics import numpy_dtype
 from tiledsl.ir.types import DType, GlobalType
 
@@ -165,8 +165,7 @@ class _Sharing(emulator.Hook):
 
 def _races(kernel: Kernel, seed: int, like: Kernel | None = None) -> bool:
     """True if the order in which threads run may decide what this kernel computes."""
-    ops = list(kernel.walk())
-    if any(isinstance(op, (tile.AtomicAdd, mem.AtomicAdd)) for op in ops):
+    if any(".atomic_" in op.name for op in kernel.walk()):
         return True
     sharing = _Sharing()
     outcome = _run(kernel, _arguments(like or kernel, seed), checks=True, hooks=(sharing,))

@@ -17,7 +17,7 @@ from types import FrameType
 
 from tiledsl.errors import AssemblerError, CompileError, CompileErrors, Loc, TileError, VerifyError
 
-__all__ = ["FINDINGS", "ROOT", "OutOfTime", "Outcome", "in_program", "judge", "limit", "place_of"]
+__all__ = ["BUG", "FINDINGS", "ROOT", "OutOfTime", "Outcome", "in_program", "judge", "limit", "place_of", "raised_in"]
 
 ROOT = Path(__file__).parent.parent.parent
 INSIDE = (f"{ROOT}/tiledsl/", f"{ROOT}/backends/")
@@ -39,7 +39,8 @@ FINDINGS = {
 PROGRAMS = ("case.py", "calls.py")
 """Files of what the compiler is given."""
 
-BUG = re.compile(r"compiler bug|bug in (the compiler|tiledsl)|internal error", re.IGNORECASE)
+BUG = re.compile(r"compiler bug|bug (in|of) (the compiler|tiledsl)|internal error", re.IGNORECASE)
+"""In the text of an error that the compiler makes of its own failures."""
 ADDRESS = re.compile(r"0x[0-9a-f]{6,}|\d+")
 
 
@@ -74,6 +75,12 @@ def limit(seconds: float) -> Generator[None]:
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, before)
+
+
+def raised_in(error: BaseException, folder: str) -> bool:
+    """True if it was raised in this folder of tiledsl."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and frames[-1].filename.startswith(f"{ROOT}/tiledsl/{folder}/")
 
 
 def judge(error: BaseException, file: str = "") -> Outcome:

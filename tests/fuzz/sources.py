@@ -12,7 +12,7 @@ from random import Random
 from tests.fuzz.corpus import draw, programs
 from tests.fuzz.levels import compare
 from tests.fuzz.mutate_source import mutate_source
-from tests.fuzz.outcome import ROOT, Outcome, judge, limit
+from tests.fuzz.outcome import ROOT, Outcome, judge, limit, raised_in
 from tiledsl.backends import ptx
 from tiledsl.compiler import lower
 from tiledsl.errors import AssemblerError, TileError
@@ -56,11 +56,11 @@ def _outcome(text: str, path: Path, random: Random, case: int) -> Outcome:
             module = _load(text, path)
             kernels = [v for v in vars(module).values() if isinstance(v, TileKernel)]
             kernels = [k for k in kernels if k.signature.loc.file == str(path)]
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        if not isinstance(error.__traceback__, types.TracebackType) or "_load" in _innermost(error):
-            return Outcome("no program", type(error).__name__)
-        return judge(error, str(path))
     except BaseException as error:
+        if _innermost(error) == "_load":  # Python itself refuses it
+            return Outcome("no program", type(error).__name__)
+        if isinstance(error, (TypeError, ValueError, AttributeError)) and raised_in(error, "lang"):
+            return Outcome("python", type(error).__name__)  # outside of kernels, the language is plain Python
         return judge(error, str(path))
     if not kernels:
         return Outcome("no kernel")

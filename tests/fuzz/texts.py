@@ -7,7 +7,7 @@ from random import Random
 from tests.fuzz.corpus import draw, texts
 from tests.fuzz.levels import compare, run_alone
 from tests.fuzz.mutate_text import mutate_text
-from tests.fuzz.outcome import Outcome, judge, limit
+from tests.fuzz.outcome import BUG, Outcome, judge, limit
 from tiledsl.backends import ptx
 from tiledsl.errors import AssemblerError, CompileError, CompileErrors, VerifyError
 from tiledsl.ir.core import Kernel
@@ -83,6 +83,8 @@ def _refused(error: CompileError | VerifyError) -> Outcome:
     """A text needs no advice, but a line."""
     errors = error.errors if isinstance(error, CompileErrors) else (error,)
     for found in errors:
+        if BUG.search(str(found)):
+            return judge(found)
         if found.loc.line < 1:
             return Outcome("no line", found.message[:80], str(found))
     return Outcome("refused", type(error).__name__, str(error))

@@ -261,3 +261,9 @@ def test_dimensions_are_not_called() -> None:
 @pytest.mark.parametrize(("a", "b", "expected"), [(0, 4, 0), (1, 4, 1), (4, 4, 1), (5, 4, 2)])
 def test_cdiv_of_ints_works_in_plain_python(a: int, b: int, expected: int) -> None:
     assert lang.cdiv(a, b) == expected
+
+
+@pytest.mark.parametrize("warps", [(0, 1), (2, -1), (1.5, 2), (True, 1), ("2", 2)])
+def test_a_layout_needs_whole_warps(warps: Any) -> None:
+    with pytest.raises(ValueError, match="an int each, at least one along each axis"):
+        lang.mma.m16n8k16.acc(warps=warps)

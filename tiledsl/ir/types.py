@@ -28,6 +28,7 @@ __all__ = [
     "I32",
     "I64",
     "INDEX",
+    "MOST_EXTENT",
     "TF32",
     "U8",
     "U16",

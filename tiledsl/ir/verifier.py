@@ -15,8 +15,7 @@
     Fragments with a layout fit it, and the block, or the role around them, has the warps that hold them.
     Thread level: no index, tensor, tile, fragment or token anywhere; body arguments are those of `abi`, which are
     distinct, with strides of axes that there are; tensor maps are of its tensors, and ops name none that is not there.
-8.  Blocks lie in each other no deeper than passes can follow.
-    1 to 3 positive thread extents and 1 to 3 grid extents, whose names the parameters provide;
+8.  1 to 3 positive thread extents and 1 to 3 grid extents, whose names the parameters provide;
     `index_bits` is 32 or 64; positions have an axis of 0 to 2; constants are in range. Roles have warps of the block.
 
 A breach is a `VerifyError` at the op: a compiler bug, or hand-written IR that is wrong.
@@ -31,7 +30,6 @@ from tiledsl.boundary import deep_recursion
 from tiledsl.errors import Loc, VerifyError
 from tiledsl.ir.core import OPS, Block, Kernel, Op, Value
 from tiledsl.ir.expr import BinExpr, ConstExpr, Expr, NameExpr
-from tiledsl.ir.lexer import MOST_NESTING
 from tiledsl.ir.ops import control, gpu, mem, tma
 from tiledsl.ir.tensor_maps import MOST_EXTENT, TensorMap
 from tiledsl.ir.types import (
@@ -184,15 +182,11 @@ class _Walker:
         self.seen: set[Op | Block] = set()
         self.values: list[Value] = []
         self.uses = 0
-        self.depth = 0
 
     def block(self, block: Block, parent: Op | Kernel, ends: tuple[type[Op], ...], position: int) -> None:
         loc = parent.loc
         if block in self.seen:
             _fail("a block appears twice", loc)
-        self.depth += 1
-        if self.depth > MOST_NESTING:
-            _fail(f"more than {MOST_NESTING} blocks inside each other", loc)
         self.seen.add(block)
         if block.parent is not parent:
             _fail("a block does not know its owner", loc)
@@ -208,7 +202,6 @@ class _Walker:
                     _fail(f"{op.name} in the middle of a block", op.loc)
                 if not isinstance(op, ends[position]):
                     _fail(f"the block ends in {op.name}; {ends[position].name} is needed", op.loc)
-        self.depth -= 1
         self.visible.difference_update(local)
 
     def define(self, value: Value, owner: Op | Block, index: int, loc: Loc, local: list[Value]) -> None:

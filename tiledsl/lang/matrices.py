@@ -45,8 +45,8 @@ class Product:
     def acc(self, warps: tuple[int, int]) -> FragmentLayout:
         """The layout of an accumulator; ``.a`` and ``.b`` of it, or of the fragment, are those of its operands."""
         along_m, along_n = warps
-        if min(along_m, along_n) < 1:
-            raise ValueError(f"warps={warps}: there is at least one along each axis")
+        if not all(type(count) is int and count >= 1 for count in warps):
+            raise ValueError(f"warps={warps}: an int each, at least one along each axis")
         return FragmentLayout(self.shape, "acc", (along_m, along_n))
 
     def a(self, warps: tuple[int, int]) -> FragmentLayout:
