@@ -15,6 +15,9 @@ from tiledsl.ir.core import Op
 
 __all__ = ["tracing"]
 
+_ROW_STEPS = 4
+"""Iterations of a loop that a row of the trace counts as."""
+
 Index = int | tuple[int, ...]
 
 
@@ -52,6 +55,7 @@ class _Tracer:
             group, column = at[0]
             lane = (group, column, self.thread % 32)
             if c.active()[lane]:
+                c.chunk.machine.spend(op.loc, _ROW_STEPS)
                 values = value if len(op.results) > 1 else (value,) if op.results else ()
                 self.result.trace.append(TraceRow(op.loc, op.name, tuple(_of_lane(c, v, lane) for v in values)))
         return value
