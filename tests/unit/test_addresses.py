@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from tiledsl.backends.emulator import run
 from tiledsl.ir.parser import parse_kernel
 from tiledsl.ir.semantics import numpy_dtype
 from tiledsl.ir.types import BF16
 from tiledsl.passes.pipeline import run_pipeline
+
+Ints = NDArray[np.int64]
 
 LAYOUTS = [
     "row",
@@ -27,6 +30,7 @@ KERNEL = """
 kernel edges(%At: global<i32, [N], unit=0, align=4>, %Y: global<bf16, [16, 128], unit=1, align=16>, %one: i32)
   grid(1) threads(32) {{
   %t = gpu.thread_id {{axis = 0}} : index
+  %l = gpu.lane_id : index
   %S = tile.shared_alloc {{layout = "{layout}"}} : shared<bf16, [16, 128]>
   %0 = arith.constant 0 : index
   %1 = arith.constant 1 : index
@@ -67,19 +71,19 @@ kernel edges(%At: global<i32, [N], unit=0, align=4>, %Y: global<bf16, [16, 128],
 """
 """Each thread writes where `index` says; all is read by columns of which nothing is known."""
 
-INDICES: dict[str, Any] = {
-    # most(t * 2) + rest is 62 + 2 = 64: exactly one more than the last column of a panel of 128 bytes.
-    "%two = arith.mul %t, %2 : index\n%col = arith.add %two, %2 : index": lambda t: 2 * t + 2,
-    "%two = arith.mul %t, %2 : index\n%col = arith.add %two, %1 : index": lambda t: 2 * t + 1,
-    "%col = arith.add %t, %66 : index": lambda t: t + 66,
-    "%col = arith.add %t, %32 : index": lambda t: t + 32,
-    "%col = arith.add %t, %33 : index": lambda t: t + 33,
-    "%col = arith.sub %66, %t : index": lambda t: 66 - t,
-    "%m = arith.sub %t, %66 : index\n%col = arith.add %m, %128 : index": lambda t: t + 62,
-    "%p = arith.add %t, %1 : index\n%q = arith.mul %p, %2 : index\n%col = arith.add %q, %1 : index": lambda t: (
+INDICES: dict[str, Callable[[Ints], Ints]] = {
+    # A lane is at most 31: 62 + 2 is one more than the last column of a panel of 128 bytes.
+    "%two = arith.mul %l, %2 : index\n%col = arith.add %two, %2 : index": lambda t: 2 * t + 2,
+    "%two = arith.mul %l, %2 : index\n%col = arith.add %two, %1 : index": lambda t: 2 * t + 1,
+    "%col = arith.add %l, %66 : index": lambda t: t + 66,
+    "%col = arith.add %l, %32 : index": lambda t: t + 32,
+    "%col = arith.add %l, %33 : index": lambda t: t + 33,
+    "%col = arith.sub %66, %l : index": lambda t: 66 - t,
+    "%m = arith.sub %l, %66 : index\n%col = arith.add %m, %128 : index": lambda t: t + 62,
+    "%p = arith.add %l, %1 : index\n%q = arith.mul %p, %2 : index\n%col = arith.add %q, %1 : index": lambda t: (
         2 * t + 3
     ),
-    "%e = arith.mul %t, %8 : index\n%f = arith.and %e, %127 : index\n%g = arith.floordiv %t, %16 : index\n"
+    "%e = arith.mul %l, %8 : index\n%f = arith.and %e, %127 : index\n%g = arith.floordiv %l, %16 : index\n"
     "%h = arith.add %f, %g : index\n%col = arith.add %h, %2 : index": lambda t: (8 * t & 127) + t // 16 + 2,
 }
 NUMBERS = "".join(f"%{n} = arith.constant {n} : index\n" for n in (2, 8, 33, 66, 127))

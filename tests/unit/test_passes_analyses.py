@@ -52,6 +52,13 @@ def loop(bounds: str, carried: str, *ops: str, result: str = "%r", induction: st
     return "\n".join([head, *ops, f"control.yield {carried}", "}"])
 
 
+def while_below(limit: str) -> str:
+    return (
+        f"%r = control.while %c0 : index (%s: index) {{\n %g = arith.lt %s, {limit}\n control.condition %g, %s\n }} "
+        "do (%m: index) {\n %x = arith.add %m, %c1\n control.yield %x\n }"
+    )
+
+
 @pytest.mark.parametrize(
     ("threads", "expected"),
     [
@@ -103,6 +110,9 @@ def test_uniformity_of_positions(threads: str, expected: dict[str, str]) -> None
         (loop("%c0, %tx, %c1, %c0", "%s"), "thread"),
         (loop("%c0, %b, %c1, %c0", "%i"), "cta"),
         (loop("%c0, %c4, %c1, %c0", "%x", "%x = arith.add %s, %w"), "warp"),
+        (while_below("%tx"), "thread"),  # all count alike, but leave after trips of their own
+        (while_below("%b"), "cta"),
+        (while_below("%w"), "warp"),
     ],
 )
 def test_uniformity_rules(text: str, expected: str) -> None:
