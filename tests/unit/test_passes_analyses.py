@@ -85,6 +85,7 @@ def test_uniformity_of_positions(threads: str, expected: dict[str, str]) -> None
         ("%r = arith.shr %tx, %c5", "warp"),
         ("%r = arith.shr %tx, %c3", "thread"),
         ("%r = arith.floordiv %tx, %c5", "thread"),
+        ("%x = arith.constant -32 : index\n %r = arith.floordiv %tx, %x", "thread"),  # changes behind 0, 32, ...
         ("%r = arith.lt %tx, %c32", "warp"),
         ("%r = arith.lt %tx, %c5", "thread"),
         ("%r = arith.gt %tx, %c32", "thread"),
@@ -110,6 +111,7 @@ def test_uniformity_of_positions(threads: str, expected: dict[str, str]) -> None
         (loop("%c0, %tx, %c1, %c0", "%s"), "thread"),
         (loop("%c0, %b, %c1, %c0", "%i"), "cta"),
         (loop("%c0, %c4, %c1, %c0", "%x", "%x = arith.add %s, %w"), "warp"),
+        (loop("%c0, %c32, %w, %c0", "%s", result="%q", induction="%r"), "warp"),
         (while_below("%tx"), "thread"),  # all count alike, but leave after trips of their own
         (while_below("%b"), "cta"),
         (while_below("%w"), "warp"),
@@ -120,6 +122,13 @@ def test_uniformity_rules(text: str, expected: str) -> None:
     uniformity = Uniformity(made)
     assert uniformity.of(values["r"]) == expected
     assert (uniformity.cause(values["r"]) is None) == (expected == "grid")
+
+
+@pytest.mark.parametrize(("threads", "expected"), [("48, 2", "thread"), ("64, 2", "warp"), ("48", "warp")])
+def test_a_row_that_ends_inside_a_warp_divides_it(threads: str, expected: str) -> None:
+    """Of 48 x 2 threads, warp 1 has the last 16 of row 0 and the first 16 of row 1."""
+    made, values = kernel(POSITIONS + "%r = arith.lt %tx, %c32", threads)
+    assert Uniformity(made).of(values["r"]) == expected
 
 
 STORE = "%v = arith.constant 1.0 : f32\n %o = arith.constant 0.0 : f32\n"

@@ -12,6 +12,7 @@ from tiledsl.backends.emulator.options import LaunchInfo, RunResult, TraceRow
 from tiledsl.backends.emulator.program import Program
 from tiledsl.errors import KernelArgumentError
 from tiledsl.ir.core import Op
+from tiledsl.ir.ops import mem
 
 __all__ = ["tracing"]
 
@@ -22,11 +23,11 @@ Index = int | tuple[int, ...]
 
 
 def tracing(program: Program, launch: LaunchInfo, where: tuple[Index, Index], result: RunResult) -> None:
-    """Make the program's ops append to `result.trace` whenever the thread executes them."""
+    """Make the program's ops, but not its checks, append to `result.trace` whenever the thread executes them."""
     block = _linear("block", where[0], launch.grid)
     thread = _linear("thread", where[1], launch.threads)
     for instr in program.code:
-        if isinstance(instr, OpInstr):
+        if isinstance(instr, OpInstr) and not isinstance(instr.op, mem.Within):
             instr.rule = _Tracer(instr.rule, block, thread, result)
 
 
