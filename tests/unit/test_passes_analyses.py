@@ -138,6 +138,7 @@ TILES = """
   %U = tile.shared_alloc %S : shared<f32, [4]>
 """
 LOAD, WRITE = "%r = tile.load %S, %c0 : f32", "tile.store %S, %c1, %v"
+SIDES = SOME + "%q = control.if %p : f32 {{\n {} }} else {{\n {} }}"
 MANY = "control.for %c0, %c5, %c1 (%i: index) {\n BODY\n control.yield\n}"
 
 
@@ -184,6 +185,11 @@ def test_what_the_kernel_writes_anywhere_is_no_uniform_load(write: str, load: st
             + f"{WRITE}\n control.if %p {{\n gpu.barrier\n control.yield\n }} else {{\n control.yield\n }}\n {LOAD}",
             "thread",
         ),
+        # Some threads may write on one side while others read on the other.
+        (SIDES.format(f"{LOAD}\n control.yield %r", f"{WRITE}\n control.yield %v"), "thread"),
+        (SIDES.format(f"{WRITE}\n control.yield %v", f"{LOAD}\n control.yield %r"), "thread"),
+        (SIDES.format(f"{WRITE}\n control.yield %v", f"gpu.barrier\n {LOAD}\n control.yield %r"), "grid"),
+        (SIDES.format(f"{WRITE}\n gpu.barrier\n control.yield %v", f"{LOAD}\n control.yield %r"), "grid"),
         # The next iteration writes what this one reads, and no barrier stands at the end of the body.
         (MANY.replace("BODY", f"{WRITE}\n gpu.barrier\n {LOAD}"), "thread"),
         (MANY.replace("BODY", f"{WRITE}\n gpu.barrier\n {LOAD}\n gpu.barrier"), "grid"),
