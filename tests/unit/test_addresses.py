@@ -83,10 +83,12 @@ INDICES: dict[str, Callable[[Ints], Ints]] = {
     "%p = arith.add %l, %1 : index\n%q = arith.mul %p, %2 : index\n%col = arith.add %q, %1 : index": lambda t: (
         2 * t + 3
     ),
+    "%p = arith.mul %l, %3 : index\n%q = arith.add %p, %20 : index\n%r2 = arith.mul %l, %2 : index\n"
+    "%s = arith.add %r2, %3 : index\n%col = arith.sub %q, %s : index": lambda t: t + 17,
     "%e = arith.mul %l, %8 : index\n%f = arith.and %e, %127 : index\n%g = arith.floordiv %l, %16 : index\n"
     "%h = arith.add %f, %g : index\n%col = arith.add %h, %2 : index": lambda t: (8 * t & 127) + t // 16 + 2,
 }
-NUMBERS = "".join(f"%{n} = arith.constant {n} : index\n" for n in (2, 8, 33, 66, 127))
+NUMBERS = "".join(f"%{n} = arith.constant {n} : index\n" for n in (2, 3, 8, 20, 33, 66, 127))
 
 
 @pytest.mark.parametrize("index", INDICES, ids=lambda text: text.replace("\n", "; "))

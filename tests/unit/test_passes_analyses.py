@@ -200,6 +200,22 @@ def test_a_load_of_a_shared_tile_is_uniform_where_barriers_keep_writes_away(body
     assert Uniformity(made).of(values["r"]) == expected
 
 
+@pytest.mark.parametrize(("offset", "expected"), [(0, "thread"), (60, "thread"), (64, "grid"), (128, "grid")])
+def test_at_thread_level_tiles_overlap_by_their_bytes(offset: int, expected: str) -> None:
+    """The load reads 64 bytes from `offset` on, the store writes bytes 0 to 63, and no barrier is between."""
+    made = parse_kernel(f"""kernel k(%n: i32) grid(1) threads(64) level(thread) shared_bytes(192) abi(scalar n i32) {{
+  %S = mem.shared_base {{dtype = i32, offset = 0, bytes = 64, label = "S"}} : ptr<shared, i32>
+  %T = mem.shared_base {{dtype = i32, offset = {offset}, bytes = 64, label = "T"}} : ptr<shared, i32>
+  %s = mem.offset %S, %n : ptr<shared, i32>
+  mem.store %s, %n
+  %t = mem.offset %T, %n : ptr<shared, i32>
+  %r = mem.load %t : i32
+  control.return
+}}""")
+    (load,) = [op for op in made.walk() if op.name == "mem.load"]
+    assert Uniformity(made).of(load.result) == expected
+
+
 def test_an_op_that_nobody_thought_of_is_not_uniform() -> None:
     """What has no rule and does not say that it follows its operands may give each thread something else."""
 
