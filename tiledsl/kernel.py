@@ -178,8 +178,8 @@ class TileKernel(ByReference):
         return run
 
     def check(self, /, *args: Any, **kwargs: Any) -> None:
-        """Run on the emulator with its checks: a race, a read of what was never written or a use of what an
-        asynchronous copy has not delivered yet is a HazardError.
+        """Run on the emulator with its checks: a race, a read of what was never written, or through another tile last,
+        or a use of what an asynchronous copy has not delivered yet is a HazardError.
 
         A GPU hides these bugs, and so does a plain run on the emulator. Results are written as by a call.
         """

@@ -52,6 +52,13 @@ def loop(bounds: str, carried: str, *ops: str, result: str = "%r", induction: st
     return "\n".join([head, *ops, f"control.yield {carried}", "}"])
 
 
+def while_below(limit: str) -> str:
+    return (
+        f"%r = control.while %c0 : index (%s: index) {{\n %g = arith.lt %s, {limit}\n control.condition %g, %s\n }} "
+        "do (%m: index) {\n %x = arith.add %m, %c1\n control.yield %x\n }"
+    )
+
+
 @pytest.mark.parametrize(
     ("threads", "expected"),
     [
@@ -78,6 +85,7 @@ def test_uniformity_of_positions(threads: str, expected: dict[str, str]) -> None
         ("%r = arith.shr %tx, %c5", "warp"),
         ("%r = arith.shr %tx, %c3", "thread"),
         ("%r = arith.floordiv %tx, %c5", "thread"),
+        ("%x = arith.constant -32 : index\n %r = arith.floordiv %tx, %x", "thread"),  # changes behind 0, 32, ...
         ("%r = arith.lt %tx, %c32", "warp"),
         ("%r = arith.lt %tx, %c5", "thread"),
         ("%r = arith.gt %tx, %c32", "thread"),
@@ -103,6 +111,10 @@ def test_uniformity_of_positions(threads: str, expected: dict[str, str]) -> None
         (loop("%c0, %tx, %c1, %c0", "%s"), "thread"),
         (loop("%c0, %b, %c1, %c0", "%i"), "cta"),
         (loop("%c0, %c4, %c1, %c0", "%x", "%x = arith.add %s, %w"), "warp"),
+        (loop("%c0, %c32, %w, %c0", "%s", result="%q", induction="%r"), "warp"),
+        (while_below("%tx"), "thread"),  # all count alike, but leave after trips of their own
+        (while_below("%b"), "cta"),
+        (while_below("%w"), "warp"),
     ],
 )
 def test_uniformity_rules(text: str, expected: str) -> None:
@@ -112,6 +124,13 @@ def test_uniformity_rules(text: str, expected: str) -> None:
     assert (uniformity.cause(values["r"]) is None) == (expected == "grid")
 
 
+@pytest.mark.parametrize(("threads", "expected"), [("48, 2", "thread"), ("64, 2", "warp"), ("48", "warp")])
+def test_a_row_that_ends_inside_a_warp_divides_it(threads: str, expected: str) -> None:
+    """Of 48 x 2 threads, warp 1 has the last 16 of row 0 and the first 16 of row 1."""
+    made, values = kernel(POSITIONS + "%r = arith.lt %tx, %c32", threads)
+    assert Uniformity(made).of(values["r"]) == expected
+
+
 STORE = "%v = arith.constant 1.0 : f32\n %o = arith.constant 0.0 : f32\n"
 TILES = """
   %S = tile.shared_alloc : shared<f32, [8]>
@@ -119,6 +138,7 @@ TILES = """
   %U = tile.shared_alloc %S : shared<f32, [4]>
 """
 LOAD, WRITE = "%r = tile.load %S, %c0 : f32", "tile.store %S, %c1, %v"
+SIDES = SOME + "%q = control.if %p : f32 {{\n {} }} else {{\n {} }}"
 MANY = "control.for %c0, %c5, %c1 (%i: index) {\n BODY\n control.yield\n}"
 
 
@@ -165,6 +185,11 @@ def test_what_the_kernel_writes_anywhere_is_no_uniform_load(write: str, load: st
             + f"{WRITE}\n control.if %p {{\n gpu.barrier\n control.yield\n }} else {{\n control.yield\n }}\n {LOAD}",
             "thread",
         ),
+        # Some threads may write on one side while others read on the other.
+        (SIDES.format(f"{LOAD}\n control.yield %r", f"{WRITE}\n control.yield %v"), "thread"),
+        (SIDES.format(f"{WRITE}\n control.yield %v", f"{LOAD}\n control.yield %r"), "thread"),
+        (SIDES.format(f"{WRITE}\n control.yield %v", f"gpu.barrier\n {LOAD}\n control.yield %r"), "grid"),
+        (SIDES.format(f"{WRITE}\n gpu.barrier\n control.yield %v", f"{LOAD}\n control.yield %r"), "grid"),
         # The next iteration writes what this one reads, and no barrier stands at the end of the body.
         (MANY.replace("BODY", f"{WRITE}\n gpu.barrier\n {LOAD}"), "thread"),
         (MANY.replace("BODY", f"{WRITE}\n gpu.barrier\n {LOAD}\n gpu.barrier"), "grid"),
@@ -173,6 +198,22 @@ def test_what_the_kernel_writes_anywhere_is_no_uniform_load(write: str, load: st
 def test_a_load_of_a_shared_tile_is_uniform_where_barriers_keep_writes_away(body: str, expected: str) -> None:
     made, values = kernel(POSITIONS + STORE + TILES + body)
     assert Uniformity(made).of(values["r"]) == expected
+
+
+@pytest.mark.parametrize(("offset", "expected"), [(0, "thread"), (60, "thread"), (64, "grid"), (128, "grid")])
+def test_at_thread_level_tiles_overlap_by_their_bytes(offset: int, expected: str) -> None:
+    """The load reads 64 bytes from `offset` on, the store writes bytes 0 to 63, and no barrier is between."""
+    made = parse_kernel(f"""kernel k(%n: i32) grid(1) threads(64) level(thread) shared_bytes(192) abi(scalar n i32) {{
+  %S = mem.shared_base {{dtype = i32, offset = 0, bytes = 64, label = "S"}} : ptr<shared, i32>
+  %T = mem.shared_base {{dtype = i32, offset = {offset}, bytes = 64, label = "T"}} : ptr<shared, i32>
+  %s = mem.offset %S, %n : ptr<shared, i32>
+  mem.store %s, %n
+  %t = mem.offset %T, %n : ptr<shared, i32>
+  %r = mem.load %t : i32
+  control.return
+}}""")
+    (load,) = [op for op in made.walk() if op.name == "mem.load"]
+    assert Uniformity(made).of(load.result) == expected
 
 
 def test_an_op_that_nobody_thought_of_is_not_uniform() -> None:

@@ -12,7 +12,7 @@ from tiledsl.backends.ptx.lower import read_only_pointers
 from tiledsl.errors import AssemblerError
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Kernel
-from tiledsl.ir.ops import control, debug, gpu, mem, ptx, tma, warp
+from tiledsl.ir.ops import barriers, control, debug, gpu, mem, ptx, tma, warp
 from tiledsl.ir.tensor_maps import TensorMap
 from tiledsl.ir.types import BOOL, DTYPES, F16, F32, F64, I8, I32, I64, INDEX, U32, U64, DType, PtrType, Type
 
@@ -92,6 +92,28 @@ def test_what_only_a_tensor_map_or_raw_ptx_writes_is_not_read_only() -> None:
     assert read_only_pointers(made) == {a, d}
     b.op(ptx.Inline, zero, text="red.global.add.u32 [x], $0;", outputs=(), volatile=True)
     assert read_only_pointers(made) == set()
+
+
+@pytest.mark.parametrize(("wait", "read_only"), [(True, set[str]()), (False, {"a"})])
+def test_what_the_grid_before_may_still_write_is_not_read_only(wait: bool, read_only: set[str]) -> None:
+    """A kernel that waits for it reads what it writes; one that only lets its own dependents begin does not."""
+    made, b = kernel("k", [("a", PtrType("global", F32)), ("c", PtrType("global", F32))])
+    a, c = made.body.args
+    b.op(barriers.GridDependency, wait=wait)
+    store(b, c, b.constant(0, I32), load(b, a, b.constant(0, I32)))
+    assert {pointer.name for pointer in read_only_pointers(made)} == read_only
+
+
+@pytest.mark.parametrize(("blocks", "wanted"), [(0, ".minnctapersm 1"), (2, ".minnctapersm 2")])
+def test_registers_that_move_between_warps_are_those_of_so_many_blocks(blocks: int, wanted: str) -> None:
+    """ptxas takes what setmaxnreg starts from from `.minnctapersm`; without setmaxnreg and blocks it is left out."""
+    made, b = kernel("k", [("c", PtrType("global", F32))])
+    made.blocks_per_sm = blocks
+    assert (".minnctapersm" in finish(made, b)) == bool(blocks)
+    moving, b = kernel("k", [("c", PtrType("global", F32))])
+    moving.blocks_per_sm = blocks
+    b.op(barriers.SetMaxNReg, registers=40, increase=False)
+    assert wanted in finish(moving, b)
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])

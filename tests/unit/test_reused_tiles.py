@@ -74,7 +74,7 @@ def of_the_same_name(Y: Global[f32, N]):
     S = shared((32,), f32)
     first = S
     S[t] = 1
-    S = shared((32,), f32, over=S)
+    S = shared((32,), f32, over=S)  # pyright: ignore[reportConstantRedefinition]
     barrier()
     S[t] = 2
     barrier()

@@ -40,6 +40,9 @@ _FOLLOWS = (
 )
 """Ops whose results are as uniform as their operands."""
 
+_LOADS = (tile.Load, tile.Get, mem.Load)
+"""Plain ones: what is derived from them may ask for what others write meanwhile."""
+
 _RANK: dict[Level, int] = {level: rank for rank, level in enumerate(LEVELS)}
 
 
@@ -154,7 +157,7 @@ class Uniformity:
         match op:
             case gpu.Position():
                 return self._position(op)
-            case tile.Load() | tile.Get() | mem.Load():
+            case _ if type(op) in _LOADS:
                 if any(self.of(v) == "thread" for v in op.operands):
                     return None
                 alike = self._written.read_alike(op)

@@ -143,8 +143,8 @@ class _Unordered:
     """Finds the reads of shared memory that a write of the same tile may come before or after with none of `meets`
     between: a walk in program order that keeps what happened since the last of them.
 
-    One side of an `if` that meets does not order the other; a loop's body is walked twice, for what one iteration does
-    to the next.
+    One side of an `if` that meets does not order what is behind; a loop's body is walked twice, for what one iteration
+    does to the next.
     """
 
     def __init__(self, memory: WrittenMemory, meets: tuple[type[Op], ...]) -> None:
@@ -163,9 +163,12 @@ class _Unordered:
         return since
 
     def either(self, op: Op, since: _Since) -> _Since:
-        then, orelse = (self.block(inner, since.copy()) for inner in op.blocks)
-        then.join(orelse)
-        return then
+        """Some threads may be on one side while others are on the other: neither comes first."""
+        then, orelse = op.blocks
+        after = self.block(then, since.copy())
+        since.join(after)
+        after.join(self.block(orelse, since))
+        return after
 
     def loop(self, op: Op, since: _Since) -> _Since:
         pipelined = isinstance(op, control.For) and op.stages > 0

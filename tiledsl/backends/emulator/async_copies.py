@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from tiledsl.backends.emulator.cohort import Cohort
 from tiledsl.backends.emulator.memory import Span
 from tiledsl.backends.emulator.options import Access, Hook
+from tiledsl.errors import HazardError
 from tiledsl.ir.core import Op
 from tiledsl.layout.banks import WARP
 
-__all__ = ["AsyncCopies"]
+__all__ = ["AsyncCopies", "require_few"]
 
 Ints = NDArray[np.int64]
 
@@ -52,6 +53,17 @@ class _Batch:
         )
 
 
+MOST_PENDING = 1 << 15
+"""Copies of cohorts that a chunk may have on their way."""
+
+
+def require_few(op: Op, pending: int) -> None:
+    """Raises HazardError if copies begin again and again that nothing waits for."""
+    if pending >= MOST_PENDING:
+        message = f"{pending} executions of {op.name} are on their way, and nothing has waited for them"
+        raise HazardError(message, op.loc, "wait for the copies inside the loop that begins them")
+
+
 class AsyncCopies:
     """Those of a chunk: `shared` is its memory, [blocks, pitch] bytes; `first` its first block."""
 
@@ -69,6 +81,7 @@ class AsyncCopies:
         blocks = blocks - self.first
         at = c.spread(address)[lanes]
         groups = self.committed[blocks, threads]
+        require_few(op, len(self.pending))
         self.pending.append(_Batch(op, span.label, span.base, blocks, threads, groups, at, data))
 
     def commit(self, c: Cohort) -> None:

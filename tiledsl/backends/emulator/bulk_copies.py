@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tiledsl.backends.emulator.async_copies import require_few
 from tiledsl.backends.emulator.cohort import Cohort
 from tiledsl.backends.emulator.options import Access, AccessKind
 from tiledsl.ir.core import Op
@@ -84,6 +85,7 @@ class BulkCopies:
         if self.chunk.order is not None:
             self.chunk.order.counted(transfer, columns)
         self.tell("async", transfer)
+        require_few(transfer.op, len(self.arriving))
         self.arriving.append(_Arrival(transfer, data, columns))
 
     def deliver(self, rows: Ints, columns: Ints) -> None:
@@ -114,6 +116,7 @@ class BulkCopies:
 
     def store(self, transfer: Transfer) -> None:
         self.tell("fetch", transfer)
+        require_few(transfer.op, len(self.reading))
         self.reading.append(_Reading(transfer, self.committed[transfer.owners, transfer.threads]))
 
     def commit(self, c: Cohort) -> None:

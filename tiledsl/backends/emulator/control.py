@@ -308,6 +308,7 @@ class ForNext(Instr):
         regs[self.count] = regs[self.count] + 1
         regs[self.induction] = np.add(regs[self.induction], regs[self.increment])
         self.release(c)
+        c.chunk.machine.iterate(self.op)
         c.pc = self.test_pc
         c.chunk.machine.idle += self.spins
         return not (self.spins and c.chunk.give_way(c))
@@ -380,7 +381,7 @@ class WhileNext(Instr):
             _blend_into(c, c.mask, self.arguments, values)
         self.release(c)
         c.pc = self.head_pc
-        c.chunk.machine.count_idle(self.op)
+        c.chunk.machine.iterate(self.op, idle=True)
         return not (self.spins and c.chunk.give_way(c))
 
 

@@ -22,6 +22,7 @@ from tiledsl.backends.emulator import (
     rules_warp,
     rules_wgmma,
 )
+from tiledsl.backends.emulator.boundary import internal_error
 from tiledsl.backends.emulator.checks_order import OrderCheck, needs_order
 from tiledsl.backends.emulator.machine import Machine
 from tiledsl.backends.emulator.memory import GlobalBuffer, SharedTile
@@ -29,7 +30,7 @@ from tiledsl.backends.emulator.options import Hook, LaunchInfo, Options, RunResu
 from tiledsl.backends.emulator.program import flatten
 from tiledsl.backends.emulator.trace import tracing
 from tiledsl.boundary import deep_recursion
-from tiledsl.errors import KernelArgumentError
+from tiledsl.errors import EmulatorError, KernelArgumentError
 from tiledsl.ir.abi import AbiArg, abi_of
 from tiledsl.ir.core import Kernel, Op, Value
 from tiledsl.ir.expr import PROCESSORS, evaluate
@@ -56,24 +57,37 @@ FAMILIES = (
 )
 """Importing a family registers its rules."""
 
-
-_DEFAULT = Options()
+MOST_SHARED = 1 << 20
+"""Bytes of a block: more than any GPU has, since tiles over each other have bytes of their own at tile level."""
 
 
 @deep_recursion()
-def run(kernel: Kernel, arguments: Mapping[str, object], *, options: Options = _DEFAULT) -> RunResult:
-    """Run a kernel of either level on NumPy arrays (by parameter name; written in place) and scalars.
+def run(kernel: Kernel, arguments: Mapping[str, object], *, options: Options | None = None) -> RunResult:
+    """Run a kernel of either level, which the verifier has passed, on NumPy arrays (by parameter name; written in
+    place) and scalars.
 
     Run-time extents come from the arrays' shapes; at thread level an extent that no pointer of the abi
     names may be given as an argument of its own. Raises KernelArgumentError for arguments that do not
-    fit, EmulatorError or HazardError for what the kernel does wrong.
+    fit, EmulatorError or HazardError for what the kernel does wrong; never anything else, but what the caller's own
+    code raises that the run calls.
     """
+    try:
+        return _run(kernel, arguments, options or Options())
+    except Exception as failure:
+        error = internal_error(failure, kernel.name, kernel.loc)
+        if error is None:
+            raise
+        raise error from failure
+
+
+def _run(kernel: Kernel, arguments: Mapping[str, object], options: Options) -> RunResult:
     bound = _Arguments(kernel, arguments)
     grid = [evaluate(extent, {PROCESSORS: options.processors, **bound.extents}) for extent in kernel.grid]
     if any(extent <= 0 for extent in grid):
         return RunResult()
     tiles, tile_bytes = _lay_out(kernel)
     shared_bytes = max(kernel.shared_bytes, tile_bytes)
+    _require_little(kernel, tiles, shared_bytes)
     blocks, threads, granule = _three(grid), _three(kernel.threads), _granule(kernel)
     launch = LaunchInfo(kernel.name, blocks, threads, shared_bytes, granule, kernel.cluster)
     if any(n % size for n, size in zip(blocks, kernel.cluster, strict=True)):
@@ -130,6 +144,16 @@ def _lay_out(kernel: Kernel) -> tuple[dict[Op, SharedTile], int]:
             tiles[op] = SharedTile(label, op.type.dtype, used, op.type.bytes, op.type.dims)
             used += -(-op.type.bytes // ALIGNMENT) * ALIGNMENT
     return tiles, used
+
+
+def _require_little(kernel: Kernel, tiles: Mapping[Op, SharedTile], shared_bytes: int) -> None:
+    if shared_bytes > MOST_SHARED:
+        largest = max(tiles, key=lambda op: tiles[op].bytes, default=None)
+        raise EmulatorError(
+            f"a block of {kernel.name} has {shared_bytes} bytes of shared memory; the emulator gives it {MOST_SHARED}",
+            kernel.loc if largest is None else largest.loc,
+            "use smaller tiles; no GPU gives a block more than 227 KiB",
+        )
 
 
 def _is_ndarray(value: Any) -> TypeGuard[NDArray[Any]]:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiledsl.backends.emulator.async_copies import AsyncCopies
+from tiledsl.backends.emulator.boundary import internal_error
 from tiledsl.backends.emulator.bulk_copies import BulkCopies
 from tiledsl.backends.emulator.checks_order import OrderCheck
 from tiledsl.backends.emulator.clusters import Clusters, whole_clusters
@@ -34,6 +35,9 @@ __all__ = ["Chunk", "Machine"]
 _PATIENCE = 64
 """Turns of spinning loops, with nothing else to run, after which another chunk is started."""
 
+
+_CHUNK_STEPS = 64
+"""Iterations of a loop that a chunk counts as."""
 
 _SHARED_BYTES, _CHECKED_BYTES = 1 << 26, 1 << 22
 """Shared memory that is emulated at once; with checks, which remember some hundred bytes of each."""
@@ -72,7 +76,7 @@ class Machine:
         self.tiles: dict[Op, SharedTile] = {}
         self.positions = Positions(launch)
         self.queue: deque[Cohort] = deque()
-        self.idle = 0
+        self.idle = self.steps = 0
 
     def run(self) -> None:
         x, y, z = self.launch.grid
@@ -80,13 +84,15 @@ class Machine:
         unit = whole_clusters(self.launch)
         most = min(self.options.chunk_threads // (self.positions.warps * 32), self.blocks_in_memory())
         size = max(1, most // unit) * unit
-        pending = deque((first, min(size, blocks - first)) for first in range(0, blocks, size))
+        starts = iter(range(0, blocks, size))
+        first = next(starts, None)
         for hook in self.hooks:
             hook.on_launch(self.launch)
-        while self.queue or pending:
-            if pending and (not self.queue or self.idle > _PATIENCE):
-                Chunk(self, *pending.popleft()).start()
-                self.idle = 0
+        while self.queue or first is not None:
+            if first is not None and (not self.queue or self.idle > _PATIENCE):
+                self.spend(self.kernel.loc, _CHUNK_STEPS)
+                Chunk(self, first, min(size, blocks - first)).start()
+                self.idle, first = 0, next(starts, None)
             self.turn()
 
     def blocks_in_memory(self) -> int:
@@ -101,8 +107,15 @@ class Machine:
         chunk.ready -= 1
         cohort = self.with_neighbours(cohort)
         code = self.program.code
-        while code[cohort.pc].step(cohort):
-            pass
+        try:
+            while code[cohort.pc].step(cohort):
+                pass
+        except Exception as failure:
+            op = code[cohort.pc].op
+            error = internal_error(failure, op.name, op.loc)
+            if error is None:
+                raise
+            raise error from failure
         if self.idle > _PATIENCE:
             chunk.go_on()
         chunk.settle()
@@ -123,17 +136,25 @@ class Machine:
         self.queue.append(cohort)
         cohort.chunk.ready += 1
 
-    def count_idle(self, op: Op) -> None:
-        """One more iteration of a `while` loop. Raises HazardError after `max_steps` with no loop ending."""
-        self.idle += 1
-        if self.idle <= self.options.max_steps:
+    def iterate(self, op: Op, idle: bool = False) -> None:
+        """One more iteration of a loop. idle: of a `while` loop, and no loop has ended since."""
+        self.idle += idle
+        self.spend(op.loc)
+
+    def spend(self, loc: Loc, steps: int = 1) -> None:
+        """Raises HazardError when the run has had more than `Options.max_steps`."""
+        self.steps += steps
+        if self.steps <= self.options.max_steps:
             return
+        fix = "if it is only long, set TILEDSL_MAX_STEPS, or pass Options(max_steps=...)"
+        if self.idle <= self.steps // 2:
+            raise HazardError(f"the run does not end: {self.options.max_steps} iterations of loops", loc, fix)
         waiting = {id(o.chunk): o.chunk for o in self.queue}.values()
         at_barriers = "".join("\n  " + line for chunk in waiting for line in chunk.describe_waiting())
         raise HazardError(
             f"this loop spins for ever: {self.options.max_steps} iterations and no loop has ended{at_barriers}",
-            op.loc,
-            "check that what the loop waits for is written; Options(max_steps=...) raises the limit",
+            loc,
+            f"check that what the loop waits for is written; {fix}",
         )
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from typing import Any, Literal, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tiledsl.errors import Loc
+from tiledsl.errors import KernelArgumentError, Loc
 from tiledsl.ir.core import Op
 from tiledsl.ir.ops import mem, tile
 from tiledsl.ir.types import Space
@@ -111,6 +112,15 @@ class Hook:
         """The warps `warps` of `blocks` (pairs) have reached a `sync_warp`."""
 
 
+def _default_steps() -> int:
+    text = os.environ.get("TILEDSL_MAX_STEPS", "2000000")
+    if not text.isdecimal() or int(text) < 1:
+        raise KernelArgumentError(
+            f"TILEDSL_MAX_STEPS is {text!r}\n  fix: set it to a number of iterations, or unset it"
+        )
+    return int(text)
+
+
 @dataclass(frozen=True)
 class Options:
     """How to run.
@@ -120,8 +130,8 @@ class Options:
     hooks: clients that see every access and barrier.
     stdout: where `print` writes; None is `sys.stdout`.
     trace: (block, thread), each a linear index or coordinates, whose every result is recorded.
-    max_steps: iterations of `while` loops, without any loop ending meanwhile, after which the kernel
-        is said to spin for ever.
+    max_steps: iterations of loops, of whatever kind, that the run may have in all; a cohort's iteration is one, a
+        chunk and a row of a trace are some. A run that has more is said not to end. TILEDSL_MAX_STEPS sets the default.
     chunk_threads: how many threads are emulated at once (it sets the size of the arrays).
     processors: SMs of the GPU that is emulated, for grids that depend on them.
     """
@@ -130,7 +140,7 @@ class Options:
     hooks: tuple[Hook, ...] = ()
     stdout: TextIO | None = None
     trace: tuple[int | tuple[int, ...], int | tuple[int, ...]] | None = None
-    max_steps: int = 1_000_000
+    max_steps: int = field(default_factory=_default_steps)
     chunk_threads: int = 65536
     processors: int = 8
 

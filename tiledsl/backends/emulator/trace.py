@@ -12,18 +12,22 @@ from tiledsl.backends.emulator.options import LaunchInfo, RunResult, TraceRow
 from tiledsl.backends.emulator.program import Program
 from tiledsl.errors import KernelArgumentError
 from tiledsl.ir.core import Op
+from tiledsl.ir.ops import mem
 
 __all__ = ["tracing"]
+
+_ROW_STEPS = 4
+"""Iterations of a loop that a row of the trace counts as."""
 
 Index = int | tuple[int, ...]
 
 
 def tracing(program: Program, launch: LaunchInfo, where: tuple[Index, Index], result: RunResult) -> None:
-    """Make the program's ops append to `result.trace` whenever the thread executes them."""
+    """Make the program's ops, but not its checks, append to `result.trace` whenever the thread executes them."""
     block = _linear("block", where[0], launch.grid)
     thread = _linear("thread", where[1], launch.threads)
     for instr in program.code:
-        if isinstance(instr, OpInstr):
+        if isinstance(instr, OpInstr) and not isinstance(instr.op, mem.Within):
             instr.rule = _Tracer(instr.rule, block, thread, result)
 
 
@@ -52,6 +56,7 @@ class _Tracer:
             group, column = at[0]
             lane = (group, column, self.thread % 32)
             if c.active()[lane]:
+                c.chunk.machine.spend(op.loc, _ROW_STEPS)
                 values = value if len(op.results) > 1 else (value,) if op.results else ()
                 self.result.trace.append(TraceRow(op.loc, op.name, tuple(_of_lane(c, v, lane) for v in values)))
         return value

@@ -225,6 +225,7 @@ class Within(Op):
         numbers = (*self.extents, *self.counts, *self.axes)
         self.require(all(type(n) is int for n in numbers), "extents, counts and axes are numbers")
         self.require(len(self.counts) == self.rank, f"{len(self.counts)} counts of {self.rank} axes")
+        self.require(all(n >= -1 for n in self.extents), f"extents {self.extents}")
         self.require(all(n >= 1 for n in self.counts) and 1 <= self.lanes <= WARP, "counts and lanes are positive")
         self.require(all(0 <= axis < self.rank for axis in self.axes), f"axes {self.axes} of {self.rank}")
         given = self.rank + self.extents.count(-1)

@@ -1,0 +1,53 @@
+"""The boundary of a run: what goes wrong inside the emulator is an EmulatorError at the op that it was executing.
+
+Errors that tiledsl raises on purpose pass, and so do those of the user's own code that a run calls: functions given as
+``emulate=``, hooks, a debugger, a stream that cannot be written.
+"""
+
+from __future__ import annotations
+
+import sysconfig
+from importlib import import_module
+from pathlib import Path
+from types import TracebackType
+
+from tiledsl.errors import EmulatorError, Loc, TileError
+
+__all__ = ["internal_error"]
+
+_LIBRARIES = ("numpy", "ml_dtypes", "llvmlite")
+"""What the emulator computes with."""
+
+
+def internal_error(failure: Exception, what: str, loc: Loc) -> EmulatorError | None:
+    """What to raise in place of `failure`, which came out of `what` at `loc`; None where `failure` itself is right."""
+    if isinstance(failure, (TileError, OSError)) or _is_foreign(failure.__traceback__):
+        return None
+    if isinstance(failure, MemoryError):
+        fix = "emulate a smaller problem, or fewer threads at once: Options(chunk_threads=...)"
+        return EmulatorError(f"{what} needs more memory than there is to be emulated: {failure}", loc, fix)
+    if isinstance(failure, RecursionError):
+        return EmulatorError(f"{what} is nested too deeply for the emulator", loc, "nest fewer regions")
+    message = f"the emulator fails in {what}: {type(failure).__name__}: {failure}"
+    return EmulatorError(
+        message, loc, "report this with the kernel; IR that is written by hand may break a rule of the op"
+    )
+
+
+def _is_foreign(traceback: TracebackType | None) -> bool:
+    """Does the failure come through code that is not the emulator's?"""
+    own = [Path(__file__).parents[2], *(_folder(name) for name in _LIBRARIES)]
+    standard = Path(sysconfig.get_paths()["stdlib"])
+    while traceback is not None:
+        name = traceback.tb_frame.f_code.co_filename
+        traceback = traceback.tb_next
+        if name.startswith("<") or any(Path(name).is_relative_to(folder) for folder in own):
+            continue
+        packages = {"site-packages", "dist-packages"}.intersection(Path(name).parts)
+        if packages or not Path(name).is_relative_to(standard) or Path(name).name == "bdb.py":
+            return True
+    return False
+
+
+def _folder(name: str) -> Path:
+    return Path(str(import_module(name).__file__)).parent
