@@ -33,7 +33,8 @@ class TileKernel(ByReference):
     NumPy arrays run on the GPU if there is one, else on the emulator (``device="emulator"`` asks for
     it); CUDA arrays of any library are used in place, on its current stream. Results are written into
     the arrays. The source, and what it reads from its module, count as they are at the first call.
-    A copy of a kernel is the kernel; it is pickled by its name, as functions are.
+    To torch a call is a write in place that has no gradient: versions of written tensors count up, and one that requires
+    a gradient is refused unless gradients are off. A copy of a kernel is the kernel; it is pickled by its name, as functions are.
     """
 
     def __init__(self, signature: Signature) -> None:
@@ -51,7 +52,7 @@ class TileKernel(ByReference):
         """The Python function."""
         return self.signature.fn
 
-    def __call__(self, *args: Any, **kwargs: Any) -> None:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> None:
         """Run the kernel. Raises KernelArgumentError, CompileErrors, DeviceError, EmulatorError."""
         try:
             self.dispatcher.launcher.launch(*args, **kwargs)
@@ -83,20 +84,24 @@ class TileKernel(ByReference):
 
     # -- asking ------------------------------------------------------------------------------------------
 
-    def compile(self, arch: str | None = None, **settings: Any) -> Compiled:
+    def compile(self, target: str | None = None, /, **settings: Any) -> Compiled:
         """Build without arguments: row-major, 16-byte aligned, 32-bit-safe sizes, optional tensors present.
 
-        arch: a target, by default that of the GPU here, else sm_90a. settings: consts, and the dtypes
-        of a generic kernel by type variable (``T=f16``) or by tensor (``A=f16``).
+        target: also by name, as ``arch=``, unless that is a const of the kernel; by default that of the GPU here, else
+        sm_90a. settings: consts, and the dtypes of a generic kernel by type variable (``T=f16``) or by tensor
+        (``A=f16``).
         """
+        arch = target
+        if target is None and "arch" not in {c.name for c in self.signature.consts}:
+            arch = settings.pop("arch", None)
         dtypes = {name: settings.pop(name) for name in self._dtype_names() & settings.keys()}
         consts = check_consts(self.signature, settings)
         spec = assumed(self.signature, self._variables(dtypes), consts)
         return self.program.compiled(spec, arch or self.signature.arch or self._gpu_arch() or EMULATED_ARCH)
 
-    def explain(self, what: str, arch: str | None = None, **settings: Any) -> Report:
-        """``compile(arch, **settings).explain(what)``: "banks" for shared memory, ...; print it."""
-        return self.compile(arch, **settings).explain(what)
+    def explain(self, what: str, target: str | None = None, /, **settings: Any) -> Report:
+        """``compile(target, **settings).explain(what)``: "banks" for shared memory, ...; print it."""
+        return self.compile(target, **settings).explain(what)
 
     def _gpu_arch(self) -> str:
         from tiledsl.runtime import gpu_arch
@@ -126,6 +131,7 @@ class TileKernel(ByReference):
     def verify(
         self,
         reference: Callable[..., Any],
+        /,
         *args: Any,
         bound: Any = 0.0,
         exact: bool = False,
@@ -144,7 +150,7 @@ class TileKernel(ByReference):
 
         return verify(self, reference, self._bind(args, kwargs), bound=bound, exact=exact, device=device)
 
-    def time(self, *args: Any, repeat: int = 20, device: str | None = None, **kwargs: Any) -> Timing:
+    def time(self, /, *args: Any, repeat: int = 20, device: str | None = None, **kwargs: Any) -> Timing:
         """Seconds of the kernel alone: median, least and most of `repeat` runs after a first one.
 
         By CUDA events on a GPU, where host arrays are copied there once; by the clock on the emulator.
@@ -162,7 +168,7 @@ class TileKernel(ByReference):
 
         return run
 
-    def check(self, *args: Any, **kwargs: Any) -> None:
+    def check(self, /, *args: Any, **kwargs: Any) -> None:
         """Run on the emulator with its checks: a race, a read of what was never written or a use of what an
         asynchronous copy has not delivered yet is a HazardError.
 

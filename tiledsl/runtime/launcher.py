@@ -9,7 +9,7 @@ every argument with an error for each fault, and adds the plan.
 from __future__ import annotations
 
 import struct
-from typing import Any, Callable, Mapping
+from typing import Any, Callable, Iterable, Mapping
 
 from tiledsl.ir.types import BF16
 from tiledsl.runtime.launch import LaunchPlan
@@ -32,9 +32,12 @@ def launch({parameters}):
     try:
 {addresses}
         _plan = _plans[{key}]
-    except Exception:
+    except _Exception:
         _plan = None
     if _plan is None:
+        return _slow({values})
+{written}
+    if {gradient}:
         return _slow({values})
     _pointers = {pointers}
     for _i, _j, _low, _high in _plan.windows:
@@ -42,11 +45,11 @@ def launch({parameters}):
             return _slow({values})
     try:
         _frame = _plan.frames.pop()
-    except IndexError:
+    except _IndexError:
         _frame = _plan.arguments.new_frame()
     try:
         _plan.arguments.pack(_frame.buffer, 0, *_pointers{scalars})
-    except (OverflowError, _struct_error):
+    except (_OverflowError, _struct_error):
         _frame = None
     if _frame is None:
         return _slow({values})
@@ -54,17 +57,27 @@ def launch({parameters}):
         _plan.maps.write(_frame, _pointers)
     _code = _plan.launch(_raw_stream(_plan.device), _frame.address, 0)[0]
     if _code:
-        _plan.failed(int(_code), _raw_stream(_plan.device), _frame)
+        _plan.failed(_code, _raw_stream(_plan.device), _frame)
+    _bump_versions({changed})
     _plan.driver.last_kernel = _plan.kernel
     _plan.frames.append(_frame)
 """
-# Parameters of a kernel do not begin with an underscore, so they cannot hide the names above.
+# Parameters of a kernel do not begin with an underscore, so they cannot hide the names above: builtins have one, too.
+
+
+def _no_grad() -> bool:
+    return False
+
+
+def _no_versions(tensors: tuple[Any, ...]) -> None:
+    """Stands in for torch where the arrays are not torch's."""
 
 
 class Launcher:
     """The generated function of one kernel, and its plans.
 
-    `keyed`: integer scalars on whose value the grid depends, so that it is part of the key.
+    `keyed`: integer scalars on whose value the grid depends, so that it is part of the key. `written`: the tensors
+    that all plans write; None where they differ, so that each plan says which.
     """
 
     LIMIT = 4096
@@ -74,6 +87,7 @@ class Launcher:
         self.signature, self._slow = signature, slow
         self.plans: dict[Any, LaunchPlan] = {}
         self.keyed: frozenset[str] = frozenset()
+        self.written: tuple[str, ...] | None = ()
         self._build()
 
     def _build(self) -> None:
@@ -83,11 +97,14 @@ class Launcher:
             "_struct_error": struct.error,
             "_bf16_bits": bf16_bits,
             "_const_identity": const_identity,
+            "_grad_enabled": _no_grad,
+            "_bump_versions": _no_versions,
+            **{f"_{builtin.__name__}": builtin for builtin in (Exception, IndexError, OverflowError, any, type)},
         }
         for param in (*self.signature.params, *self.signature.consts):
             names[f"_default_{param.name}"] = MISSING if param.default is REQUIRED else param.default
         self._names = names
-        exec(launcher_source(self.signature, self.keyed), names)
+        exec(launcher_source(self.signature, self.keyed, self.written), names)
         self.launch: Callable[..., None] = names["launch"]
         exec(f"def key({_parameters(self.signature)}): return {key_text(self.signature, self.keyed)}", names)
         self._key: Callable[..., Any] = names["key"]
@@ -97,11 +114,22 @@ class Launcher:
         every = (*self.signature.params, *self.signature.consts)
         return {p.name: given[p.name] if p.name in given else self._names[f"_default_{p.name}"] for p in every}
 
-    def add(self, values: dict[str, Any], plan: LaunchPlan, raw_stream: Callable[[int], int]) -> None:
-        """Remember `plan` for torch arguments like `values`."""
+    def add(
+        self,
+        values: dict[str, Any],
+        plan: LaunchPlan,
+        raw_stream: Callable[[int], int],
+        grad_enabled: Callable[[], bool] = _no_grad,
+        bump_versions: Callable[[tuple[Any, ...]], None] = _no_versions,
+    ) -> None:
+        """Remember `plan` for torch arguments like `values`. The functions are torch's."""
         if len(self.plans) >= self.LIMIT:
             self.plans.clear()
-        self._names["_raw_stream"] = raw_stream
+        written = tuple(self.signature.tensors[position].name for position in plan.written)
+        if written != self.written and self.written is not None:
+            self.written = None if self.plans else written
+            self._build()
+        self._names.update(_raw_stream=raw_stream, _grad_enabled=grad_enabled, _bump_versions=bump_versions)
         self.plans[self._key(**values)] = plan
 
     def key_by_value(self, scalars: frozenset[str]) -> None:
@@ -112,8 +140,8 @@ class Launcher:
             self._build()
 
 
-def launcher_source(signature: Signature, keyed: frozenset[str]) -> str:
-    """The text of the launcher of `signature`."""
+def launcher_source(signature: Signature, keyed: frozenset[str], written: tuple[str, ...] | None) -> str:
+    """The text of the launcher of `signature`. `written`: see `Launcher`."""
     tensors = signature.tensors
     addresses = [f"{_address(p)} = {_if_given(p, f'{p.name}.data_ptr()')}" for p in tensors]
     pointers = "".join(f"{_address(p)}, " for p in tensors)
@@ -121,14 +149,27 @@ def launcher_source(signature: Signature, keyed: frozenset[str]) -> str:
         pointers = f"*(_p for _p in ({pointers}) if _p is not None),"
     packed = [f"_bf16_bits({p.name})" if p.dtype == BF16 else p.name for p in signature.scalars]
     every = (*signature.params, *signature.consts)
+    if written is None:
+        chosen, changed = f"    _written = _plan.take({_tuple(p.name for p in tensors)})", "_written"
+        gradient = "_any(_tensor.requires_grad for _tensor in _written) and _grad_enabled()"
+    else:
+        chosen, changed = "", _tuple(written)
+        gradient = f"({' or '.join(f'{name}.requires_grad' for name in written) or False}) and _grad_enabled()"
     return TEMPLATE.format(
         parameters=_parameters(signature),
         addresses="\n".join(f"        {line}" for line in addresses) or "        pass",
         key=_key(signature, keyed, _address),
-        values=", ".join([*(f"{p.name}={p.name}" for p in every), "device=device"]),
+        values=", ".join(["device", *(f"{p.name}={p.name}" for p in every)]),
+        written=chosen,
+        gradient=gradient,
+        changed=changed,
         pointers=f"({pointers})",
         scalars="".join(f", {text}" for text in packed),
     )
+
+
+def _tuple(names: Iterable[str]) -> str:
+    return f"({''.join(f'{name}, ' for name in names)})"
 
 
 def key_text(signature: Signature, keyed: frozenset[str]) -> str:
@@ -141,7 +182,7 @@ def _key(signature: Signature, keyed: frozenset[str], address: Callable[[GlobalP
     for param in signature.params:
         name = param.name
         if isinstance(param, ScalarParam):
-            parts += [f"type({name})", *([name] if name in keyed else [])]
+            parts += [f"_type({name})", *([name] if name in keyed else [])]
         elif param.optional:
             tensor = f"{name}.dtype, {name}.shape, {name}.stride(), {address(param)} & 15, {name}.get_device()"
             parts.append(f"None if {name} is None else ({tensor})")
