@@ -11,7 +11,7 @@ import pytest
 from tests.filetest import FileTest, Run, read_filetests
 from tests.filetests import make_async, make_fragments, make_hopper, make_matrices, make_mma, make_scalar
 from tiledsl.backends import emulator
-from tiledsl.errors import CompileError, TileError, VerifyError
+from tiledsl.errors import LocatedError, TileError
 from tiledsl.ir.core import OPS, Kernel
 from tiledsl.ir.parser import parse_kernel
 from tiledsl.ir.printer import print_kernel
@@ -87,7 +87,7 @@ def expect_errors(test: FileTest, wanted: list[tuple[str, int, str]]) -> None:
 
 def expect_at(error: TileError, wanted: list[tuple[str, int, str]]) -> None:
     """Every wanted message at its line; `errors` of a CompileErrors are all that there are."""
-    found = [e for e in getattr(error, "errors", [error]) if isinstance(e, (CompileError, VerifyError))]
+    found = [e for e in getattr(error, "errors", [error]) if isinstance(e, LocatedError)]
     shown = "\n".join(f"line {e.loc.line}: {e.message}" for e in found)
     for _, line, message in wanted:
         assert any(e.loc.line == line and message in e.message for e in found), f"line {line}: {message}\ngot {shown}"
