@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -175,6 +179,110 @@ def test_colors_change_no_line() -> None:
         lines = ["", "%x = arith.add %a, %b : f32 ¤", "\tfma.rn.f32 %f1, %f2;", "  /*0010*/ FFMA R1, R2 ;", ""]
         plain = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in highlight(lines, stage)]
         assert plain == lines
+
+
+# -- as a program: folders, files and terminals as they come ----------------------------------------------
+
+
+def run_cli(folder: Path, command: str, stdout: str = "", **env: str) -> subprocess.CompletedProcess[str]:
+    """``python -m tiledsl COMMAND`` in `folder`, whose output goes to the shell's redirection `stdout`."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TILEDSL_CACHE_DIR": str(folder / "cache"), **env}
+    line = f"{shlex.quote(sys.executable)} -m tiledsl {command} {stdout}"
+    return subprocess.run(line, shell=True, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+
+
+KERNEL = """\
+import numpy
+from tiledsl import Global, f32, grid, threads, tile_kernel
+from tiledsl.dims import N
+from beside import SIZE
+
+@tile_kernel
+def one(X: Global[f32, N]):
+    X.put(grid(N) * SIZE + threads(SIZE), f32(1))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A kernel, a module beside it that it imports, and files with the names of libraries."""
+    (tmp_path / "beside.py").write_text("SIZE = 32\n")
+    for name in ("kernel", "json", "numpy", "struct", "with space-é"):
+        (tmp_path / f"{name}.py").write_text(KERNEL)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["kernel", "json", "numpy", "struct", "with space-é"])
+def test_a_file_may_be_called_as_a_library(folder: Path, name: str) -> None:
+    done = run_cli(folder, f"show '{name}.py' --stage ptx")
+    assert (done.returncode, done.stderr) == (0, "") and ".entry one" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("def f(:\n", "user.py:1: invalid syntax"),
+        ("\n  x = 1\n", "user.py:2: unexpected indent"),
+        ("x = 1\nx = '\0'\n", "null bytes"),
+        ("import sys\nsys.exit(3)\n", "user.py:2: the file ends the program (sys.exit) when it is imported"),
+        ("\nraise ValueError('two\\nlines')\n", "user.py:2: ValueError: two lines"),
+        ("import no_such_module\n", "user.py:1: ModuleNotFoundError: No module named 'no_such_module'"),
+        ("def f(): return f()\nf()\n", "RecursionError"),
+        ("raise BaseException\n", "user.py:1: BaseException"),
+        ("x = 1\n", "user.py defines no kernel"),
+        (None, "no such file: user.py"),
+        ("", "user.py defines no kernel"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_one_message(tmp_path: Path, text: str | None, message: str) -> None:
+    if text is not None:
+        (tmp_path / "user.py").write_text(text)
+    done = run_cli(tmp_path, "show user.py")
+    first, *rest = done.stderr.splitlines()
+    assert done.returncode == 1 and not done.stdout
+    assert message in first and len(rest) == 1 and rest[0].startswith("  fix: "), done.stderr
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    done = run_cli(tmp_path, "show .")
+    assert done.returncode == 1 and done.stderr.startswith(". is a folder; expected a Python file\n  fix: ")
+
+
+def test_ctrl_c_is_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "user.py").write_text("raise KeyboardInterrupt\n")
+    done = run_cli(tmp_path, "show user.py")
+    assert (done.returncode, done.stderr) == (130, "interrupted\n")
+
+
+@pytest.mark.parametrize("command", ["show kernel.py --stage ptx", "explain kernel.py banks", "cache info"])
+def test_an_output_that_cannot_be_written(folder: Path, command: str) -> None:
+    full = run_cli(folder, command, "> /dev/full")
+    assert full.returncode == 1
+    assert full.stderr == "cannot write the output: No space left on device\n  fix: send it where there is room\n"
+    closed = run_cli(folder, command, ">&-")
+    assert closed.returncode == 1 and closed.stderr.startswith("the output is closed\n  fix: ")
+    assert run_cli(folder, command, "2>&- >&-").returncode == 1
+    assert run_cli(folder, command, "| head -c 1").stderr == ""
+
+
+def test_a_terminal_with_ascii_alone(folder: Path) -> None:
+    for env in ({"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}):
+        done = run_cli(folder, "show kernel.py", **env)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.isascii() and " | " in done.stdout
+
+
+@pytest.mark.parametrize("columns", ["0", "1", "5", "20", "x"])
+def test_a_narrow_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    for command in ("", "show", "explain", "bench", "cache"):
+        with pytest.raises(SystemExit) as ended:
+            main([*command.split(), "--help"])
+        assert ended.value.code == 0
+    with pytest.raises(SystemExit) as ended:
+        main(["show", "kernel.py", "--stage", "x"])
+    assert ended.value.code == 2
+    assert main(["explain", f"{ROOT}/examples/gemm/shared_tiled.py", "banks"]) == 0
 
 
 def test_the_cache_is_shown_and_cleared(

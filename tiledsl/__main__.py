@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+
+if __name__ == "__main__" and sys.path[:1] != [""] and not sys.flags.safe_path:
+    # `python -m` puts the current folder first: a json.py in it would stand in for the library's. The rest stays found.
+    sys.path.append(sys.path.pop(0))
+
 import argparse
+import codecs
 import importlib
 import os
-import sys
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,21 +27,57 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 ROOT = Path(__file__).parent.parent
+ASCII = {"│": "|", "…": "~", "×": "x", "─": "-", "–": "-", "≤": "<=", "µ": "u"}
+"""What stands for a character where the terminal does not have it."""
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command; errors that tiledsl raises on purpose are printed without a traceback."""
+    """Run one command. What goes wrong is one message and the exit code 1 (2 for arguments), without a traceback."""
+    if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison] - it was closed before Python began
+        return _fail("the output is closed\n  fix: leave stdout open, or send it to /dev/null")
+    codecs.register_error("tiledsl", _in_ascii)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="tiledsl")
+    try:
+        try:
+            return _run(argv)
+        finally:
+            sys.stdout.flush()  # here, where a full disk can still be told
+    except TileError as error:
+        return _fail(str(error))
+    except KeyboardInterrupt:
+        return _fail("interrupted", 130)
+    except BrokenPipeError:  # `show ... | head`
+        _drop_output()
+        return 0
+    except OSError as error:
+        _drop_output()
+        return _fail(f"cannot write the output: {error.strerror or error}\n  fix: send it where there is room")
+
+
+def _run(argv: list[str] | None) -> int:
     arguments, rest = _parser().parse_known_args(argv)
     if rest and arguments.command != "demo":
         _parser().error(f"unrecognized arguments: {' '.join(rest)}")
-    try:
-        return arguments.run(arguments, rest)
-    except TileError as error:
-        print(error, file=sys.stderr)
-        return 1
-    except BrokenPipeError:  # `show ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    return arguments.run(arguments, rest)
+
+
+def _fail(message: str, code: int = 1) -> int:
+    if sys.stderr is not None:  # pyright: ignore[reportUnnecessaryComparison]
+        print(message, file=sys.stderr)
+    return code
+
+
+def _drop_output() -> None:
+    """What is still to be written goes nowhere: Python would fail at it once more when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _in_ascii(error: UnicodeError) -> tuple[str, int]:
+    """Characters that the terminal does not have."""
+    assert isinstance(error, UnicodeEncodeError)
+    return "".join(ASCII.get(c, "?") for c in error.object[error.start : error.end]), error.end
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -143,7 +186,7 @@ def _cache(arguments: argparse.Namespace, rest: list[str]) -> int:
 
     cache = disk_cache()
     if cache is None:
-        print("the disk cache is switched off (TILEDSL_CACHE=0)")
+        print("there is no disk cache: TILEDSL_CACHE=0 switches it off, or no home folder is known")
     elif arguments.action == "clear":
         print(f"{cache.clear()} kernels removed from {cache.folder}")
     else:

@@ -186,7 +186,8 @@ class Compiled:
         if stage not in texts and f"after:{stage}" in texts:
             stage = f"after:{stage}"
         if stage not in texts:
-            raise TileError(f"no stage {stage!r} of {self.name}; there are: {', '.join(texts)}")
+            message = f"no stage {stage!r} of {self.name}; there are: {', '.join(texts)}"
+            raise TileError(f"{message}\n  fix: ask for one of them, or for a pass without its after:")
         return texts[stage]
 
     def _ir(self, locs: bool = False) -> dict[str, str]:

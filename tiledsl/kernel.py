@@ -33,7 +33,9 @@ class TileKernel(ByReference):
     NumPy arrays run on the GPU if there is one, else on the emulator (``device="emulator"`` asks for
     it); CUDA arrays of any library are used in place, on its current stream. Results are written into
     the arrays. The source, and what it reads from its module, count as they are at the first call.
-    A copy of a kernel is the kernel; it is pickled by its name, as functions are.
+    To torch a call is a write in place without a gradient: versions of written tensors count up, and one that
+    requires a gradient is refused unless gradients are off. A copy of a kernel is the kernel; it is pickled by its
+    name, as functions are.
     """
 
     def __init__(self, signature: Signature) -> None:

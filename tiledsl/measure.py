@@ -141,6 +141,9 @@ def verify(
     device: str | None,
 ) -> Verification:
     """Compare `kernel` with `reference` on copies of `values`. See `TileKernel.verify`."""
+    if not callable(reference):
+        message = f"verify(): the reference is {reference!r}; expected a function of the kernel's arguments"
+        raise KernelArgumentError(f"{message}\n  fix: {kernel.name}.verify(reference, ...), the reference first")
     kernel.dispatcher.arguments(values)  # says what is wrong with the call before anything is copied
     tensors = [p.name for p in kernel.signature.tensors]
     mine, theirs = ({n: _copy(v) if n in tensors and v is not None else v for n, v in values.items()} for _ in range(2))
@@ -196,6 +199,19 @@ def _final_rounding(dtype: DType) -> tuple[float, float]:
     return (form.unit_roundoff, form.smallest) if form is not None else (0.0, 0.0)
 
 
+def _checked_bound(bound: Any, name: str, shape: tuple[int, ...]) -> Any:
+    import numpy
+
+    fix = "pass a number, or an array of one for each element (gemm_bound gives that of a product)"
+    try:
+        found = numpy.asarray(bound, numpy.float64)
+        numpy.broadcast_to(found, shape)
+    except (TypeError, ValueError) as error:
+        message = f"verify(): bound does not fit {name}, of shape {shape}: {error}"
+        raise KernelArgumentError(f"{message}\n  fix: {fix}") from None
+    return found
+
+
 def _compare(
     name: str, got: Any, expected: Any, dtype: DType, bound: Any, exact: bool
 ) -> tuple[int, int, Mismatch | None]:
@@ -218,7 +234,7 @@ def _compare(
         limit = numpy.zeros_like(error)
         if not exact:
             relative, least = _final_rounding(dtype)
-            limit = relative * numpy.abs(right) + numpy.asarray(bound, numpy.float64) + least
+            limit = relative * numpy.abs(right) + _checked_bound(bound, name, got.shape) + least
         right_ones = same if exact else same | (numpy.isfinite(right) & (error <= limit))
         share = numpy.where(right_ones & (limit == 0), 0.0, error / limit)
         share = numpy.where(right_ones, share, numpy.where(numpy.isnan(share), numpy.inf, numpy.maximum(share, 1.0)))
@@ -250,8 +266,8 @@ def _same(got: Any, expected: Any) -> Any:
 
 def time_kernel(kernel: TileKernel, values: Mapping[str, Any], *, repeat: int, device: str | None) -> Timing:
     """Time runs of `kernel` on `values`. See `TileKernel.time`."""
-    if repeat < 1:
-        raise KernelArgumentError(f"time(): repeat is {repeat}\n  fix: pass 1 or more")
+    if type(repeat) is not int or repeat < 1:
+        raise KernelArgumentError(f"time(): repeat is {repeat!r}; expected a number of runs\n  fix: pass 1 or more")
     dispatcher = kernel.dispatcher
     arguments = dispatcher.arguments(values)
     if dispatcher.place(arguments, device) == "emulator":

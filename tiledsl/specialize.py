@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import operator
 import struct
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, Mapping, get_args, get_origin
 
-from tiledsl.errors import KernelArgumentError
+from tiledsl.errors import KernelArgumentError, TileError
 from tiledsl.ir.abi import INDEX32_LIMIT
 from tiledsl.ir.types import DTYPES, F32, INDEX, TF32, DType
 from tiledsl.meaning import meaning_of, unreadable
@@ -25,6 +27,7 @@ __all__ = [
     "check_consts",
     "check_scalar",
     "const_identity",
+    "looking_at",
     "specialize",
 ]
 
@@ -109,6 +112,22 @@ def argument_error(signature: Signature, message: str, fix: str = "") -> KernelA
     return KernelArgumentError(f"{text}\n  fix: {fix}" if fix else text)
 
 
+@contextmanager
+def looking_at(signature: Signature, name: str, value: Any, expected: str, fix: str) -> Generator[None]:
+    """Whatever an object of the caller's raises while it is looked at is an error of that argument."""
+    try:
+        yield
+    except TileError:
+        raise
+    except Exception as error:
+        message = f"{name} is {_article(type(value).__name__)}, which cannot be read as {expected}"
+        raise argument_error(signature, f"{message}: {type(error).__name__}: {error}", fix) from error
+
+
+def _article(noun: str) -> str:
+    return f"an {noun}" if noun[:1].lower() in "aeiou" else f"a {noun}"
+
+
 def specialize(signature: Signature, arrays: Mapping[str, ArrayInfo | None], consts: Mapping[str, Any]) -> Problem:
     """Check `arrays` (by parameter name; None for an absent one) against the signature and describe them."""
     extents: dict[str, tuple[int, str]] = {}
@@ -186,7 +205,14 @@ def check_consts(signature: Signature, given: Mapping[str, Any]) -> dict[str, An
         if name not in known:
             message = f"unknown const {name}; it has {', '.join(known) or 'none'}"
             raise argument_error(signature, message, f"call it as {signature.usage}")
-    return {name: _check_const(signature, const, given.get(name, const.default)) for name, const in known.items()}
+    checked: dict[str, Any] = {}
+    for name, const in known.items():
+        value = given.get(name, const.default)
+        with looking_at(
+            signature, f"const {name}", value, "a const", "pass a number, string, tuple, dtype or function"
+        ):
+            checked[name] = _check_const(signature, const, value)
+    return checked
 
 
 def _check_const(signature: Signature, const: ConstParam, value: Any) -> Any:
@@ -234,12 +260,17 @@ def const_identity(value: Any) -> Any:
 
 def check_scalar(signature: Signature, param: ScalarParam, value: Any) -> int | float | bool:
     """`value` as the kernel will see it: an int in range, a float already rounded to the dtype, or a bool."""
+    fix = "pass True or False" if param.dtype.kind == "bool" else "convert it with int() or float()"
+    with looking_at(signature, param.name, value, f"a scalar of {param.dtype}", fix):
+        return _check_scalar(signature, param, value, fix)
+
+
+def _check_scalar(signature: Signature, param: ScalarParam, value: Any, fix: str) -> int | float | bool:
     kind = param.dtype.kind
     number = value.item() if _is_numpy_scalar(value) else value
     expected = {"float": (int, float), "bool": (bool,)}.get(kind, (int,))
     if not isinstance(number, expected) or (isinstance(number, bool) and kind != "bool"):
         message = f"{param.name} is a {type(value).__name__}; expected a Python or NumPy number for {param.dtype}"
-        fix = "convert it with int() or float()" if kind != "bool" else "pass True or False"
         raise argument_error(signature, message, fix)
     try:
         return _round_float(param.dtype, float(number)) if kind == "float" else _check_range(param.dtype, number)

@@ -307,7 +307,33 @@ def large_shared_memory() -> None:
         assert X[0] == words
 
 
+def writes_count_versions_of_torch_tensors() -> None:
+    """On the way of the launcher, too; a gradient that needs what was overwritten is torch's error."""
+    import torch
+
+    X = torch.zeros(64, device="cuda")
+    for _ in range(4):
+        before = X._version
+        k.fill(X, 2.0)
+        assert X._version == before + 1
+    a = torch.ones(64, device="cuda", requires_grad=True)
+    b = a * 2
+    c = b.pow(2)  # saves b
+    raises(KernelArgumentError, lambda: k.fill(b, 1.0), "requires a gradient", "no_grad")
+    k.fill(b.detach(), 1.0)
+    raises(RuntimeError, lambda: c.sum().backward(), "modified by an inplace operation")
+    with torch.no_grad():
+        k.fill(a, 3.0)
+    with torch.inference_mode():
+        k.fill(torch.zeros(64, device="cuda"), 3.0)
+    assert (a == 3).all()
+
+
 # -- failures ----------------------------------------------------------------------------------------------------
+
+
+FAR_FAULTS = ("accessed an illegal address", "used an address of the wrong space")
+"""What is 8 GB on from where the driver has put X this time: nothing, or a window of another space."""
 
 
 def illegal_address() -> None:
@@ -315,7 +341,8 @@ def illegal_address() -> None:
 
     X = torch.zeros(64, device="cuda")
     k.out_of_bounds(X, FAR)
-    raises(DeviceError, lambda: k.gemm(*problem(8, 8, 8), device="gpu"), "out_of_bounds()", "illegal address")
+    text = raises(DeviceError, lambda: k.gemm(*problem(8, 8, 8), device="gpu"), "kernel out_of_bounds() ")
+    assert any(fault in text for fault in FAR_FAULTS), text
     raises(DeviceError, lambda: k.gemm(*problem(8, 8, 8), device="gpu"), "cannot be used any more by this process")
     raises(DeviceError, lambda: k.fill(X, 1.0), "out_of_bounds()")
 
@@ -323,8 +350,7 @@ def illegal_address() -> None:
 def illegal_address_from_numpy() -> None:
     X = np.zeros(64, np.float32)
     text = raises(DeviceError, lambda: k.out_of_bounds(X, FAR, device="gpu"), "kernel out_of_bounds() ")
-    # 8 GB on from where the driver has put X this time: nothing, or a window of another space.
-    assert "accessed an illegal" in text or "an address of the wrong space" in text, text
+    assert any(fault in text for fault in FAR_FAULTS), text
     k.fill(X, 2.0, device="emulator")
     assert (X == 2).all()  # the emulator needs no context
 

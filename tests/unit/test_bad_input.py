@@ -16,7 +16,15 @@ import numpy as np
 import pytest
 
 from tiledsl.dims import K, M, N
-from tiledsl.errors import CompileError, CompileErrors, DeviceError, EmulatorError, KernelArgumentError, TileError
+from tiledsl.errors import (
+    CompileError,
+    CompileErrors,
+    DeviceError,
+    EmulatorError,
+    KernelArgumentError,
+    LocatedError,
+    TileError,
+)
 from tiledsl.kernel import TileKernel, tile_kernel
 from tiledsl.lang import (
     Global,
@@ -189,7 +197,7 @@ def unchained(error: BaseException) -> str:
 
 @pytest.mark.parametrize(("kernel", "array"), BAD, ids=[k.name for k, _ in BAD])
 def test_one_error_at_its_line(kernel: TileKernel, array: Any) -> None:
-    with pytest.raises(CompileError) as caught:
+    with pytest.raises(LocatedError) as caught:
         kernel(array, device="emulator")
     text = unchained(caught.value)
     lines, first = inspect.getsourcelines(kernel.fn)

@@ -198,10 +198,10 @@ def test_overlap_windows_are_those_of_the_byte_ranges(seed: int) -> None:
     }
     ((i, j, low, high),) = overlap_windows("AB", arrays, frozenset("B"))
     assert (i, j) == (0, 1)
-    for distance in range(-200, 200, 4):
-        a, b = arrays["A"].span(), arrays["B"].span()
-        meet = a[0] < distance + b[1] and distance + b[0] < a[1]
-        assert (low < distance < high) == meet
+    a = range(*arrays["A"].span())
+    for distance in range(-200, 200):  # to the byte: arguments may touch
+        b = range(distance + arrays["B"].span()[0], distance + arrays["B"].span()[1])
+        assert (low < distance < high) == bool(set(a) & set(b)), distance
 
 
 def test_only_pairs_with_a_written_tensor_are_watched() -> None:
@@ -219,6 +219,7 @@ class Tensor:
     def __init__(self, shape: tuple[int, ...], pointer: int, dtype: str = "float32", device: int = 0) -> None:
         self.shape, self.dtype, self.pointer, self.device_index = shape, dtype, pointer, device
         self.strides = tuple(int(np.prod(shape[i + 1 :])) for i in range(len(shape)))
+        self.requires_grad, self.version = False, 0
 
     def stride(self) -> tuple[int, ...]:
         return self.strides
@@ -249,11 +250,12 @@ class Harness:
 
     def __init__(self) -> None:
         self.slow_calls: list[dict[str, Any]] = []
+        self.grad, self.written = True, (1,)
         self.recorder = Recorder()
         self.current: Callable[[], bool] = lambda: True
         self.launcher = Launcher(SIGNATURE, self.slow)
 
-    def slow(self, **values: Any) -> None:
+    def slow(self, device: str | None, /, **values: Any) -> None:
         self.slow_calls.append(values)
         tensors = {n: values[n] for n in ("A", "C", "bias") if values[n] is not None}
         if not all(isinstance(t, Tensor) for t in tensors.values()):
@@ -268,8 +270,13 @@ class Harness:
         self.recorder.count = len(abi)
         arrays = {n: info(t.shape, t.strides) for n, t in tensors.items()}
         windows = overlap_windows(buffer.pointers, arrays, frozenset("C"))
-        plan = LaunchPlan.make(self.recorder, "kernel", 0, 1, 5, ONE, buffer, windows)
-        self.launcher.add(values, plan, lambda device: 100 + device, self.current)
+        plan = LaunchPlan.make(self.recorder, "kernel", 0, 1, 5, ONE, buffer, windows, written=self.written)
+        given = {**values, "device": device}
+        self.launcher.add(given, plan, lambda device: 100 + device, self.current, lambda: self.grad, self.bump)
+
+    def bump(self, tensors: tuple[Tensor, ...]) -> None:
+        for tensor in tensors:
+            tensor.version += 1
 
     def call(self, *args: Any, **kwargs: Any) -> int:
         """Slow calls, after this one."""
@@ -308,6 +315,55 @@ def test_overlapping_arguments_go_to_the_slow_path() -> None:
     assert h.call(A, Tensor((4, 16), 0x10000 + 4 * 8 * 4 - 16)) == 2
 
 
+def test_the_launcher_takes_arguments_that_touch() -> None:
+    """In front of A and behind it, with not one byte between: no slow path. 16 bytes further in, there is."""
+    h = Harness()
+    A, size = Tensor((4, 8), 0x10000), 4 * 16 * 4
+    h.call(A, Tensor((4, 16), 0x20000))
+    assert h.call(A, Tensor((4, 16), 0x10000 - size)) == 1
+    assert h.call(A, Tensor((4, 16), 0x10000 + 4 * 8 * 4)) == 1
+    assert h.call(A, Tensor((4, 16), 0x10000 - size + 16)) == 2
+    assert h.call(A, Tensor((4, 16), 0x10000 + 4 * 8 * 4 - 16)) == 3
+
+
+def test_each_launch_counts_a_version_of_what_it_writes() -> None:
+    h = Harness()
+    A, C = Tensor((4, 8), 0x10000), Tensor((4, 16), 0x20000)
+    for _ in range(4):
+        h.call(A, C)
+    assert len(h.slow_calls) == 1
+    assert (A.version, C.version) == (0, 3)  # the slow path has one of its own
+    A.requires_grad = True
+    assert h.call(A, C) == 1
+
+
+def test_each_plan_says_what_it_writes() -> None:
+    """Another specialisation may write another tensor."""
+    h = Harness()
+    A, C = Tensor((4, 8), 0x10000), Tensor((4, 16), 0x20000)
+    h.call(A, C)
+    h.written = (0, 1)
+    h.call(A, C, T=32)
+    for _ in range(3):
+        h.call(A, C, T=32)
+    assert (A.version, C.version) == (3, 3)
+    h.call(A, C)
+    assert (A.version, C.version, len(h.slow_calls)) == (3, 4, 2)
+    A.requires_grad = True
+    assert h.call(A, C) == 2
+    assert h.call(A, C, T=32) == 3
+
+
+def test_a_written_tensor_that_requires_a_gradient_goes_to_the_slow_path() -> None:
+    h = Harness()
+    A, C = Tensor((4, 8), 0x10000), Tensor((4, 16), 0x20000)
+    h.call(A, C)
+    C.requires_grad = True
+    assert h.call(A, C) == 2
+    h.grad = False  # torch.no_grad()
+    assert h.call(A, C) == 2
+
+
 def test_missing_arguments_reach_the_slow_path_by_name() -> None:
     h = Harness()
     h.call(Tensor((4, 8), 0))
@@ -336,7 +392,7 @@ def test_plans_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_source_of_a_launcher_reads_well() -> None:
-    source = launcher_source(SIGNATURE, frozenset())
+    source = launcher_source(SIGNATURE, frozenset(), ("C",))
     assert source.startswith("def launch(A=_default_A, C=_default_C, bias=_default_bias, alpha=_default_alpha")
     assert "_address_of_bias = None if bias is None else bias.data_ptr()" in source
 

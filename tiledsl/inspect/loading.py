@@ -6,6 +6,7 @@ import importlib.util
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from traceback import extract_tb
 from types import FunctionType, ModuleType
 from typing import Any, Literal, get_args, get_origin
 
@@ -18,17 +19,53 @@ __all__ = ["load_kernel", "load_kernel_or_function", "load_module", "parse_const
 
 
 def load_module(path: Path) -> ModuleType:
-    """Run the Python file at `path` as a module, with its folder importable as when it is run by itself."""
+    """Run the Python file at `path` as a module, with its folder importable.
+
+    The folder comes last: a file called json.py must not stand in for the library of that name, neither for us nor for
+    the libraries that we import. What the file raises becomes a TileError at its line.
+    """
     folder = str(path.parent.resolve())
     if folder not in sys.path:
-        sys.path.insert(0, folder)
-    spec = importlib.util.spec_from_file_location(path.stem, path.resolve())
+        sys.path.append(folder)
+    spec = importlib.util.spec_from_file_location(_free_name(path), path.resolve())
     if spec is None or spec.loader is None:
-        raise TileError(f"cannot load {path}: expected a Python file (.py)")
+        raise TileError(
+            f"cannot load {path}: expected a Python file (.py)\n  fix: name the file that defines the kernel"
+        )
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException as error:
+        sys.modules.pop(spec.name, None)
+        if isinstance(error, (TileError, KeyboardInterrupt)):
+            raise
+        raise _failed(path, error) from error
     return module
+
+
+def _free_name(path: Path) -> str:
+    """The file's own name, unless a library has it."""
+    name = path.stem
+    try:
+        found = importlib.util.find_spec(name) if name.isidentifier() else None
+        taken = found is not None and found.origin != str(path.resolve())
+    except (ImportError, ValueError):
+        taken = True
+    return f"_file_{name}" if taken or name in sys.stdlib_module_names or not name.isidentifier() else name
+
+
+def _failed(path: Path, error: BaseException) -> TileError:
+    """What the user's file did when it was run, in one line and at its line."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return TileError(f"{error.filename}:{error.lineno or 1}: {error.msg}\n  fix: correct the syntax there")
+    inside = [frame for frame in extract_tb(error.__traceback__) if frame.filename == str(path.resolve())]
+    place = f"{path}:{inside[-1].lineno}" if inside else str(path)
+    if isinstance(error, SystemExit):
+        fix = 'put what runs as a program under `if __name__ == "__main__":`'
+        return TileError(f"{place}: the file ends the program (sys.exit) when it is imported\n  fix: {fix}")
+    what = " ".join(f"{type(error).__name__}: {error}".split())
+    return TileError(f"{place}: {what}\n  fix: make `python {path}` run without an error first")
 
 
 def load_kernel(path: Path, name: str = "") -> TileKernel:
@@ -40,22 +77,29 @@ def load_kernel(path: Path, name: str = "") -> TileKernel:
 
 
 def _module_of(path: Path) -> ModuleType:
+    fix = "give FILE:KERNEL, for example examples/gemm/naive.py:naive"
+    if path.is_dir():
+        raise TileError(f"{path} is a folder; expected a Python file\n  fix: {fix}")
     if not path.is_file():
-        raise TileError(f"no such file: {path}. Expected FILE:KERNEL, for example examples/gemm/naive.py:naive")
+        raise TileError(f"no such file: {path}\n  fix: {fix}")
     return load_module(path)
 
 
 def _kernel_of(module: ModuleType, path: Path, name: str) -> TileKernel:
     kernels = {n: k for n, k in vars(module).items() if isinstance(k, TileKernel)}
     if not kernels:
-        raise TileError(f"{path} defines no kernel: expected a function under @tile_kernel")
+        raise TileError(
+            f"{path} defines no kernel\n  fix: put @tile_kernel above a function in it, or name another file"
+        )
     listed = ", ".join(kernels)
     if not name:
         if len(kernels) > 1:
-            raise TileError(f"{path} defines several kernels: say which, {path}:KERNEL with one of {listed}")
+            raise TileError(
+                f"{path} defines several kernels: {listed}\n  fix: say which, as {path}:{next(iter(kernels))}"
+            )
         return next(iter(kernels.values()))
     if name not in kernels:
-        raise TileError(f"no kernel {name!r} in {path}. It defines: {listed}")
+        raise TileError(f"no kernel {name!r} in {path}. It defines: {listed}\n  fix: give one of these after the colon")
     return kernels[name]
 
 

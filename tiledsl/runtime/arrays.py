@@ -11,7 +11,7 @@ from typing import Any
 from tiledsl.ir.types import BF16, BOOL, DTYPES, E5M2, DType
 from tiledsl.runtime.dlpack import describe_dlpack
 from tiledsl.signature import Signature
-from tiledsl.specialize import ARRAY_DTYPES, ArrayInfo, argument_error
+from tiledsl.specialize import ARRAY_DTYPES, ArrayInfo, argument_error, looking_at
 
 __all__ = ["describe", "host_array", "movable", "numpy_dtype_of", "same_bytes", "self_overlapping"]
 
@@ -23,12 +23,24 @@ NUMPY_NAMES = {
 }  # fmt: skip
 """NumPy's, torch's and CuPy's names of our dtypes. tf32 has none: its arrays are float32 (`specialize`)."""
 
+ARRAYS = "pass a NumPy, torch or CuPy array, or one with __cuda_array_interface__ or DLPack"
+
 CAI_KINDS = {"f": "f", "i": "i", "u": "u"}
 
 
 def describe(signature: Signature, name: str, value: Any) -> ArrayInfo:
     """What the array `value`, argument `name`, is. Raises KernelArgumentError if it is no usable array."""
+    with looking_at(signature, name, value, "an array", ARRAYS):
+        info = _describe(signature, name, value)
+        if any(extent < 0 for extent in info.shape):
+            raise argument_error(signature, f"{name} has the shape {info.shape}", ARRAYS)
+        return info
+
+
+def _describe(signature: Signature, name: str, value: Any) -> ArrayInfo:
     module = type(value).__module__.split(".")[0]
+    if isinstance(value, type):
+        raise argument_error(signature, f"{name} is the class {value.__name__}; expected an array", ARRAYS)
     if "torch" in sys.modules and isinstance(value, sys.modules["torch"].Tensor):
         return _describe_torch(signature, name, value)
     if _is_ndarray(value):
@@ -40,8 +52,7 @@ def describe(signature: Signature, name: str, value: Any) -> ArrayInfo:
     if hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__"):
         return describe_dlpack(signature, name, value)
     message = f"{name} is a {type(value).__name__}; expected an array"
-    fix = "pass a NumPy, torch or CuPy array, or one with __cuda_array_interface__ or DLPack"
-    raise argument_error(signature, message, fix)
+    raise argument_error(signature, message, ARRAYS)
 
 
 def _dtype(signature: Signature, name: str, text: str) -> DType:
@@ -77,6 +88,14 @@ def _is_ndarray(value: Any) -> bool:
 
 
 def _describe_numpy(signature: Signature, name: str, array: Any) -> ArrayInfo:
+    numpy: Any = sys.modules["numpy"]
+    kind: Any = array.__class__
+    if isinstance(array, numpy.ma.MaskedArray):
+        fix = f"pass {name}.filled(value), or {name}.data for its elements whatever the mask says"
+        raise argument_error(signature, f"{name} is a masked array, and a kernel knows no masks", fix)
+    if kind.__array_ufunc__ is not numpy.ndarray.__array_ufunc__:  # a unit, a mask: what arithmetic means is its own
+        message = f"{name} is a {kind.__module__}.{kind.__name__}, whose arithmetic is not that of its elements"
+        raise argument_error(signature, message, f"pass np.asarray({name}) if the elements alone are meant")
     dtype = _dtype(signature, name, array.dtype.name)
     if not array.dtype.isnative:
         raise argument_error(
@@ -87,7 +106,13 @@ def _describe_numpy(signature: Signature, name: str, array: Any) -> ArrayInfo:
 
 
 def _describe_torch(signature: Signature, name: str, tensor: Any) -> ArrayInfo:
-    torch = sys.modules["torch"]
+    torch: Any = sys.modules["torch"]
+    kind: Any = tensor.__class__
+    if tensor.is_nested:
+        raise argument_error(signature, f"{name} is a nested tensor", "pass one dense tensor, padded")
+    if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:  # fake, functional, distributed, ...
+        message = f"{name} is a {kind.__name__}, which stands for a tensor and need not have its memory"
+        raise argument_error(signature, message, "pass the plain tensor that it stands for")
     if tensor.layout is not torch.strided:
         raise argument_error(signature, f"{name} is a {tensor.layout} tensor", "pass a dense one: tensor.to_dense()")
     if tensor.is_neg():
@@ -116,6 +141,10 @@ def _describe_interface(signature: Signature, name: str, value: Any) -> ArrayInf
     from tiledsl.runtime.driver import driver
 
     interface = value.__cuda_array_interface__
+    missing = [field for field in ("typestr", "shape", "data") if interface.get(field) is None]
+    if missing:
+        message = f"{name} has a __cuda_array_interface__ without {' and '.join(missing)}"
+        raise argument_error(signature, message, ARRAYS)
     if interface.get("mask") is not None:
         raise argument_error(signature, f"{name} is a masked array", "pass its data without the mask")
     dtype = _interface_dtype(signature, name, interface["typestr"])
@@ -141,9 +170,8 @@ def _interface_dtype(signature: Signature, name: str, typestr: str) -> DType:
         message = f"{name} has the dtype {typestr}, which does not say which 8-bit format it is"
         raise argument_error(signature, message, "pass e4m3 as a torch tensor or by DLPack")
     if found is None or order == ">":
-        raise argument_error(
-            signature, f"{name} has the dtype {typestr}, which the language does not have", "convert it: x.astype(...)"
-        )
+        message = f"{name} has the dtype {typestr}, which the language does not have"
+        raise argument_error(signature, message, f"convert it to one of {', '.join(ARRAY_DTYPES)}")
     return found
 
 

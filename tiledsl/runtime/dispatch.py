@@ -118,7 +118,10 @@ class Dispatcher:
                 raise argument_error(self.signature, message, "move all arrays to one device")
 
     def _check_memory(self, arrays: Mapping[str, ArrayInfo], written: frozenset[str]) -> None:
-        """Written tensors must be writable, and share no byte with another argument or with themselves."""
+        """Written tensors must be writable, and share no byte with another argument or with themselves.
+
+        Those of torch may need no gradient, and count a version more: what autograd saved of them holds no longer.
+        """
         signature = self.signature
         for name in (n for n in arrays if n in written):
             info = arrays[name]
@@ -135,10 +138,23 @@ class Dispatcher:
                 if other != name and same_bytes(info, arrays[other]):
                     message = f"{name} is written by the kernel, and shares memory with {other}"
                     raise argument_error(signature, message, f"pass a copy as {other}")
+        self._tell_torch({name: info.owner for name, info in arrays.items() if name in written})
+
+    def _tell_torch(self, owners: Mapping[str, Any]) -> None:
+        torch = sys.modules.get("torch")
+        tensors = {n: owner for n, owner in owners.items() if torch is not None and isinstance(owner, torch.Tensor)}
+        if torch is None or not tensors:
+            return
+        for name, tensor in tensors.items():
+            if tensor.requires_grad and torch.is_grad_enabled():
+                message = f"{name} is written by the kernel, and requires a gradient, which a kernel does not have"
+                fix = f"pass {name}.detach(), call it under torch.no_grad(), or from a torch.autograd.Function"
+                raise argument_error(self.signature, message, fix)
+        torch.autograd.graph.increment_version(tensors.values())
 
     # -- running -----------------------------------------------------------------------------------------
 
-    def _slow(self, /, device: str | None = None, **values: Any) -> None:
+    def _slow(self, device: str | None, /, **values: Any) -> None:
         self.run(values, device)
 
     def run(self, values: Mapping[str, Any], device: str | None = None) -> None:
@@ -286,7 +302,8 @@ class Dispatcher:
                 order, written = buffer.pointers, image.written
                 maps = MapImages(gpu, device, context, image.name, image.tensor_maps, order, arrays, written)
         windows = overlap_windows(buffer.pointers, arrays, image.written)
-        plan = LaunchPlan.make(gpu, image.name, device, context, function, shape, buffer, windows, maps)
+        positions = [i for i, p in enumerate(self.signature.tensors) if p.name in image.written and p.name in arrays]
+        plan = LaunchPlan.make(gpu, image.name, device, context, function, shape, buffer, windows, maps, positions)
         return plan, image.written
 
     def _grid(
@@ -319,8 +336,10 @@ class Dispatcher:
             return
         if any(a.unit_axis() < 0 for a in arrays):
             return  # may be a lazily negated view next time (torch.imag of a conjugate): it needs the full check
+        raw_stream, bump_versions = torch._C._cuda_getCurrentRawStream, torch._C._increment_version
+        given = {**values, "device": device}
         current = prepared.meaning.guards.check
-        self.launcher.add({**values, "device": device}, prepared.plan, torch._C._cuda_getCurrentRawStream, current)
+        self.launcher.add(given, prepared.plan, raw_stream, current, torch.is_grad_enabled, bump_versions)
 
 
 def _place(device: int) -> str:

@@ -147,8 +147,9 @@ class LaunchPlan:
 
     `launch(stream, params, 0)` calls the driver. `windows`: for each pair of pointers (i, j) of which one
     is written, the open interval of ``p[j] - p[i]`` in which their bytes may overlap. `maps`: the tensor
-    maps of the kernel, if it has any. `frames`: argument buffers not in use. Taking and giving one back
-    are single list operations, so that threads never share a buffer and never wait for each other.
+    maps of the kernel, if it has any. `written`: which of the signature's tensors it may write; `take` takes
+    those out of a tuple of all. `frames`: argument buffers not in use. Taking and giving one back are single
+    list operations, so that threads never share a buffer and never wait for each other.
     """
 
     driver: Driver
@@ -159,15 +160,20 @@ class LaunchPlan:
     arguments: ArgumentBuffer
     windows: tuple[tuple[int, int, int, int], ...]
     maps: MapImages | None = None
+    written: tuple[int, ...] = ()
     frames: list[Frame] = field(default_factory=list[Frame])
 
     @classmethod
     def make(
         cls, driver: Driver, kernel: str, device: int, context: int, function: Any, shape: Shape,
         arguments: ArgumentBuffer, windows: tuple[tuple[int, int, int, int], ...], maps: MapImages | None = None,
+        written: Sequence[int] = (),
     ) -> LaunchPlan:  # fmt: skip
         launch = _launch_nothing if 0 in shape.grid else _launcher(driver, function, shape)
-        return cls(driver, kernel, device, context, launch, arguments, windows, maps)
+        return cls(driver, kernel, device, context, launch, arguments, windows, maps, tuple(written))
+
+    def take(self, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(tensors[position] for position in self.written)
 
     def run(self, stream: int, pointers: tuple[int, ...], scalars: Sequence[Any]) -> None:
         """Pack the arguments and launch. The generated launcher does the same inline."""
@@ -180,12 +186,13 @@ class LaunchPlan:
             self.maps.write(frame, pointers)
         code = self.launch(stream, frame.address, 0)[0]
         if code:
-            self.failed(int(code), stream, frame)
+            self.failed(code, stream, frame)
         self.driver.last_kernel = self.kernel
         self.frames.append(frame)
 
     def failed(self, code: int, stream: int, frame: Frame) -> None:
         """Launch again where the fault was that another context was current; raise DeviceError for any other."""
+        code = int(code)
         if code in WRONG_CONTEXT:
             with self.driver.active(self.device):
                 code = int(self.launch(stream, frame.address, 0)[0])
@@ -197,7 +204,12 @@ class LaunchPlan:
 
 def checked_grid(kernel: str, exprs: Sequence[Expr], names: Mapping[str, int]) -> tuple[int, int, int]:
     """Blocks along x, y, z. Raises KernelArgumentError if there are more than a GPU takes."""
-    values = [evaluate(e, names) for e in exprs]
+    try:
+        values = [evaluate(e, names) for e in exprs]
+    except ZeroDivisionError:
+        used = ", ".join(f"{name} = {value}" for name, value in names.items() if uses_names(exprs, {name}))
+        message = f"{kernel}(): the grid ({', '.join(map(str, exprs))}) divides by zero for {used}"
+        raise KernelArgumentError(f"{message}\n  fix: pass arguments for which no divisor in grid(...) is 0") from None
     for axis, value, limit in zip("xyz", values, GRID_LIMITS, strict=False):
         if not 0 <= value <= limit:
             expr = exprs["xyz".index(axis)]

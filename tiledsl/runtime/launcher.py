@@ -9,7 +9,7 @@ every argument with an error for each fault, and adds the plan.
 from __future__ import annotations
 
 import struct
-from typing import Any, Callable, Mapping
+from typing import Any, Callable, Iterable, Mapping
 
 from tiledsl.ir.types import BF16
 from tiledsl.runtime.launch import LaunchPlan
@@ -36,6 +36,9 @@ def launch({parameters}):
         _plan = None
     if _plan is None:
         return _slow({values})
+{written}
+    if {gradient}:
+        return _slow({values})
     _pointers = {pointers}
     for _i, _j, _low, _high in _plan.windows:
         if _low < _pointers[_j] - _pointers[_i] < _high:
@@ -54,21 +57,31 @@ def launch({parameters}):
         _plan.maps.write(_frame, _pointers)
     _code = _plan.launch(_raw_stream(_plan.device), _frame.address, 0)[0]
     if _code:
-        _plan.failed(_int(_code), _raw_stream(_plan.device), _frame)
+        _plan.failed(_code, _raw_stream(_plan.device), _frame)
+    _bump_versions({changed})
     _plan.driver.last_kernel = _plan.kernel
     _plan.frames.append(_frame)
 """
-# Parameters of a kernel do not begin with an underscore, so they cannot hide the names above, nor Python's own.
+# Parameters of a kernel do not begin with an underscore, so they cannot hide the names above: builtins have one, too.
 
 
 def _never() -> bool:
     return False
 
 
+def _no_grad() -> bool:
+    return False
+
+
+def _no_versions(tensors: tuple[Any, ...]) -> None:
+    """Stands in for torch where the arrays are not torch's."""
+
+
 class Launcher:
     """The generated function of one kernel, and its plans.
 
-    `keyed`: integer scalars on whose value the grid depends, so that it is part of the key.
+    `keyed`: integer scalars on whose value the grid depends, so that it is part of the key. `written`: the tensors
+    that all plans write; None where they differ, so that each plan says which.
     """
 
     LIMIT = 4096
@@ -78,6 +91,7 @@ class Launcher:
         self.signature, self._slow = signature, slow
         self.plans: dict[Any, LaunchPlan] = {}
         self.keyed: frozenset[str] = frozenset()
+        self.written: tuple[str, ...] | None = ()
         self._current: Callable[[], bool] = _never
         self._build()
 
@@ -89,16 +103,14 @@ class Launcher:
             "_bf16_bits": bf16_bits,
             "_const_identity": const_identity,
             "_current": self._current,
-            "_type": type,
-            "_int": int,
-            "_Exception": Exception,
-            "_IndexError": IndexError,
-            "_OverflowError": OverflowError,
+            "_grad_enabled": _no_grad,
+            "_bump_versions": _no_versions,
+            **{f"_{builtin.__name__}": builtin for builtin in (Exception, IndexError, OverflowError, any, type)},
         }
         for param in (*self.signature.params, *self.signature.consts):
             names[f"_default_{param.name}"] = MISSING if param.default is REQUIRED else param.default
         self._names = names
-        exec(launcher_source(self.signature, self.keyed), names)
+        exec(launcher_source(self.signature, self.keyed, self.written), names)
         self.launch: Callable[..., None] = names["launch"]
         exec(f"def key({_parameters(self.signature)}): return {key_text(self.signature, self.keyed)}", names)
         self._key: Callable[..., Any] = names["key"]
@@ -109,13 +121,25 @@ class Launcher:
         return {p.name: given[p.name] if p.name in given else self._names[f"_default_{p.name}"] for p in every}
 
     def add(
-        self, values: dict[str, Any], plan: LaunchPlan, raw_stream: Callable[[int], int], current: Callable[[], bool]
+        self,
+        values: dict[str, Any],
+        plan: LaunchPlan,
+        raw_stream: Callable[[int], int],
+        current: Callable[[], bool],
+        grad_enabled: Callable[[], bool] = _no_grad,
+        bump_versions: Callable[[tuple[Any, ...]], None] = _no_versions,
     ) -> None:
-        """Remember `plan` for torch arguments like `values`, as long as `current` is true: the guards of its kernel."""
+        """Remember `plan` for torch arguments like `values`, as long as `current` is true: the guards of its kernel.
+        The other functions are torch's."""
         if len(self.plans) >= self.LIMIT or current is not self._current:
             self.plans.clear()
-        self._current = self._names["_current"] = current
-        self._names["_raw_stream"] = raw_stream
+        self._current = current
+        written = tuple(self.signature.tensors[position].name for position in plan.written)
+        if written != self.written and self.written is not None:
+            self.written = None if self.plans else written
+            self._build()
+        self._names.update(_raw_stream=raw_stream, _grad_enabled=grad_enabled, _bump_versions=bump_versions)
+        self._names["_current"] = current
         self.plans[self._key(**values)] = plan
 
     def key_by_value(self, scalars: frozenset[str]) -> None:
@@ -126,8 +150,8 @@ class Launcher:
             self._build()
 
 
-def launcher_source(signature: Signature, keyed: frozenset[str]) -> str:
-    """The text of the launcher of `signature`."""
+def launcher_source(signature: Signature, keyed: frozenset[str], written: tuple[str, ...] | None) -> str:
+    """The text of the launcher of `signature`. `written`: see `Launcher`."""
     tensors = signature.tensors
     addresses = [f"{_address(p)} = {_if_given(p, f'{p.name}.data_ptr()')}" for p in tensors]
     pointers = "".join(f"{_address(p)}, " for p in tensors)
@@ -135,14 +159,27 @@ def launcher_source(signature: Signature, keyed: frozenset[str]) -> str:
         pointers = f"*(_p for _p in ({pointers}) if _p is not None),"
     packed = [f"_bf16_bits({p.name})" if p.dtype == BF16 else p.name for p in signature.scalars]
     every = (*signature.params, *signature.consts)
+    if written is None:
+        chosen, changed = f"    _written = _plan.take({_tuple(p.name for p in tensors)})", "_written"
+        gradient = "_any(_tensor.requires_grad for _tensor in _written) and _grad_enabled()"
+    else:
+        chosen, changed = "", _tuple(written)
+        gradient = f"({' or '.join(f'{name}.requires_grad' for name in written) or False}) and _grad_enabled()"
     return TEMPLATE.format(
         parameters=_parameters(signature),
         addresses="\n".join(f"        {line}" for line in addresses) or "        pass",
         key=_key(signature, keyed, _address),
-        values=", ".join([*(f"{p.name}={p.name}" for p in every), "device=device"]),
+        values=", ".join(["device", *(f"{p.name}={p.name}" for p in every)]),
+        written=chosen,
+        gradient=gradient,
+        changed=changed,
         pointers=f"({pointers})",
         scalars="".join(f", {text}" for text in packed),
     )
+
+
+def _tuple(names: Iterable[str]) -> str:
+    return f"({''.join(f'{name}, ' for name in names)})"
 
 
 def key_text(signature: Signature, keyed: frozenset[str]) -> str:
