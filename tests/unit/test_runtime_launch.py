@@ -10,7 +10,7 @@ import struct
 import sys
 import threading
 import types
-from typing import Any
+from typing import Any, Callable
 
 import numpy as np
 import pytest

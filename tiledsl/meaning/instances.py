@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+import typing
 from functools import WRAPPER_ASSIGNMENTS, partial
 from importlib import import_module
+from keyword import iskeyword
 from types import (
     ClassMethodDescriptorType,
     FunctionType,
@@ -98,12 +100,20 @@ _dict: Any = dict
 def _plain(base: Any) -> Callable[[Any], Any]:
     """What makes a plain `base` of an instance of a class derived from it, whatever that class overrides."""
     items = _dict.items if base is dict else base.__iter__
-    return lambda value: base(items(value))
+
+    def plain(value: Any) -> Any:
+        return base(items(value))
+
+    return plain
 
 
 def _items(base: Any) -> Callable[[Any], list[Any]]:
-    keys = _dict.keys if base is dict else base.__iter__
-    return lambda value: [*keys(value), *(_dict.values(value) if base is dict else ())]
+    parts = (_dict.keys, _dict.values) if base is dict else (base.__iter__,)
+
+    def items(value: Any) -> list[Any]:
+        return [item for part in parts for item in part(value)]
+
+    return items
 
 
 CONTENT: dict[type, Callable[[Any], Any]] = {
@@ -122,6 +132,9 @@ READABLE_BASES = frozenset({object, *CONTENT})
 def walk_instance(walk: Walk, value: Any) -> None:
     cls = exact_type(value)
     if _of_numpy(walk, value):
+        return
+    if cls.__module__ == "typing" and vars(typing).get(getattr(value, "_name", "")) is value:
+        walk.add("typing", value._name)  # Literal, Optional ..., which keep caches
         return
     if not _readable_class(cls):
         walk.unknown(value, f"a {cls.__module__}.{cls.__qualname__} has no content that can be read")
@@ -197,18 +210,22 @@ def _guard_state(walk: Walk, value: Any) -> None:
             walk.guards.items(read(value), "{0}({1})", read, value)
     own = _dict_of(value)
     slots = _slots(cls)
-    if slots or cls.__getattribute__ is not object.__getattribute__ or not all(map(str.isidentifier, own)):
+    plain = cls.__getattribute__ is object.__getattribute__ and not slots
+    if not plain or not all(_is_only_here(name, cls) for name in own):
         read = partial(_state_items, slots)
         walk.guards.items(read(value), "{0}({1})", read, value)
         return
-    # Python reads an attribute faster than an item of the dict. Those that a descriptor hides cannot be read.
+    # Python reads an attribute faster than an item of the dict.
     for name, member in own.items():
-        if not any(name in base.__dict__ for base in cls.__mro__):
-            walk.guards.term(f"{{0}}.{name} is {{1}}", value, member)
-    if any(name in base.__dict__ for base in cls.__mro__ for name in own):
-        walk.guards.items(_state_items([], value), "{0}([], {1})", _state_items, value)
-    elif own or hasattr(value, "__dict__"):
+        walk.guards.term(f"{{0}}.{name} is {{1}}", value, member)
+    if own or hasattr(value, "__dict__"):
         walk.guards.term("{0}({1}.__dict__) == {2}", len, value, len(own))
+
+
+def _is_only_here(name: str, cls: type) -> bool:
+    """True if ``value.name`` gives what is in the dict of an instance: no class of it has such an attribute."""
+    written = name.isidentifier() and not iskeyword(name)
+    return written and not any(name in base.__dict__ for base in cls.__mro__)
 
 
 def _is_frozen(cls: type) -> bool:
@@ -284,4 +301,5 @@ def _numpy_content(value: Any) -> tuple[Any, ...] | None:
         return (repr(value.dtype), value.tobytes()) if not value.dtype.hasobject else None
     if isinstance(value, numpy.dtype):
         return ("dtype", repr(value)) if not value.hasobject else None
-    return ("ufunc", value.__name__) if kind is numpy.ufunc else None
+    # Those made by frompyfunc call what they like.
+    return ("ufunc", value.__name__) if kind is numpy.ufunc and value is vars(numpy).get(value.__name__) else None

@@ -71,6 +71,11 @@ def _default_dict(walk: Walk, value: Any) -> None:
     walk.guards.term("{0}.default_factory is {1}", value, value.default_factory)
 
 
+def _deque(walk: Walk, value: Any) -> None:
+    _list(walk, value)
+    walk.visit(value.maxlen)
+
+
 def _namespace(walk: Walk, value: Any) -> None:
     walk.add("namespace")
     _changing_dict(walk, vars(value))
@@ -184,7 +189,7 @@ _UNDERSTOOD: dict[Any, Kind] = {
     dict: _changing_dict,
     OrderedDict: _changing_dict,
     defaultdict: _default_dict,
-    deque: _list,
+    deque: _deque,
     bytearray: _bytes,
     array.array: _bytes,
 }
