@@ -39,6 +39,7 @@ class TileKernel:
         self.signature = signature
         self.program = Program(signature)
         self.dispatcher = Dispatcher(self.program)
+        self._launcher = self.dispatcher.launcher
         functools.update_wrapper(self, signature.fn)
 
     @property
@@ -53,7 +54,7 @@ class TileKernel:
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         """Run the kernel. Raises KernelArgumentError, CompileErrors, DeviceError, EmulatorError."""
         try:
-            self.dispatcher.launcher.launch(*args, **kwargs)
+            self._launcher.launch(*args, **kwargs)
         except TypeError:
             given = {name: value for name, value in kwargs.items() if name != "device"}
             try:

@@ -160,6 +160,10 @@ class LaunchPlan:
     windows: tuple[tuple[int, int, int, int], ...]
     maps: MapImages | None = None
     frames: list[Frame] = field(default_factory=list[Frame])
+    pack: Callable[..., None] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.pack = self.arguments.pack
 
     @classmethod
     def make(
