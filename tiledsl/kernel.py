@@ -32,7 +32,8 @@ class TileKernel:
 
     NumPy arrays run on the GPU if there is one, else on the emulator (``device="emulator"`` asks for
     it); CUDA arrays of any library are used in place, on its current stream. Results are written into
-    the arrays. The source, and what it reads from its module, count as they are at the first call.
+    the arrays. A kernel sees what its names mean now, like a Python function: what has changed since it was
+    compiled is compiled anew (docs/caching.md).
     """
 
     def __init__(self, signature: Signature) -> None:
