@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["Program", "compile_kernel", "disk_key", "lower", "written_tensors"]
 
 T = TypeVar("T")
+LIMIT = 512
+"""Builds of one kernel that a process keeps: a global that changes without end must not fill the memory."""
 Observer = Callable[[str, "Kernel"], None]
 
 
@@ -102,6 +104,8 @@ class Program:
                 # that counts its calls, it would never end: the second result stands.
                 made = build(self.meaning())
                 now = self._key(spec, arch)
+            if len(known) >= LIMIT:
+                del known[next(iter(known))]
             return known.setdefault(now, made)
 
     def _key(self, spec: Specialization, arch: str) -> Any:

@@ -178,6 +178,20 @@ CHANGES: dict[str, tuple[str, str, str]] = {
     "a field of a dataclass": (
         "@dataclass\nclass C:\n    s: float\nc = C(1.5)", "c.s", "c.s = 2.5",
     ),
+    "the end of a long chain of functions": (
+        "G = 1.5\ndef h0(): return G\n" + "\n".join(f"def h{i}(): return h{i - 1}()" for i in range(1, 300)),
+        "h299()", "G = 2.5",
+    ),
+    "a list in a frozen dataclass": (
+        "@dataclass(frozen=True)\nclass P:\n    l: Any\np = P([1.5])", "p.l[0]", "p.l[0] = 2.5",
+    ),
+    "what hasattr() finds": ("N = SimpleNamespace()", "2.5 if hasattr(N, 'x') else 1.5", "N.x = 1"),
+    "an attribute that a module gets": (
+        "def h():\n    try: return helpers.late\n    except AttributeError: return 1.5", "h()", "helpers.late = 2.5",
+    ),
+    "an operand's operator": (
+        "class V:\n    def __add__(self, o): return G + o\nG = 1.5\nv = V()", "v + 0.0", "G = 2.5",
+    ),
     "a method of a metaclass": (
         "class M_(type):\n    def s(cls): return 1.5\nclass C(metaclass=M_): pass", "C.s()", "M_.s = lambda cls: 2.5",
     ),

@@ -95,31 +95,22 @@ def is_native(cls: type) -> bool:
 
 
 _dict: Any = dict
+_PARTS: dict[Any, list[Any]] = {dict: [_dict.keys, _dict.values]}
 
 
 def _plain(base: Any) -> Callable[[Any], Any]:
     """What makes a plain `base` of an instance of a class derived from it, whatever that class overrides."""
-    items = _dict.items if base is dict else base.__iter__
-
-    def plain(value: Any) -> Any:
-        return base(items(value))
-
-    return plain
+    return lambda value: base(base.__iter__(value))
 
 
 def _items(base: Any) -> Callable[[Any], list[Any]]:
-    parts = (_dict.keys, _dict.values) if base is dict else (base.__iter__,)
-
-    def items(value: Any) -> list[Any]:
-        return [item for part in parts for item in part(value)]
-
-    return items
+    return lambda value: [item for part in _PARTS.get(base, [base.__iter__]) for item in part(value)]
 
 
 CONTENT: dict[type, Callable[[Any], Any]] = {
     int: int.__int__, float: float.__float__, complex: complex.__complex__,
     str: str.__str__, bytes: bytes.__bytes__,
-    **{base: _plain(base) for base in (tuple, list, dict, set, frozenset)},
+    **{base: _plain(base) for base in (tuple, list, set, frozenset)}, dict: lambda value: _dict(_dict.items(value)),
 }  # fmt: skip
 """What an instance of a class derived from a builtin one contains as that: a plain one of it."""
 
@@ -135,6 +126,11 @@ def walk_instance(walk: Walk, value: Any) -> None:
         return
     if cls.__module__ == "typing" and vars(typing).get(getattr(value, "_name", "")) is value:
         walk.add("typing", value._name)  # Literal, Optional ..., which keep caches
+        return
+    if _is_record(cls):
+        walk.add("record")
+        walk.visit(cls)
+        walk.visit(tuple(value))
         return
     if not _readable_class(cls):
         walk.unknown(value, f"a {cls.__module__}.{cls.__qualname__} has no content that can be read")
@@ -171,9 +167,7 @@ TILE_FUNCTION = frozenset({*WRAPPER_ASSIGNMENTS, "fn", "loc", "__wrapped__", "_c
 
 def _tile_function(walk: Walk, function: TileFunction[..., Any]) -> None:
     fn: Any = function.fn
-    walk.path.append(function.name)
     walk.kernel(fn)
-    walk.path.pop()
     for name, value in vars(function).items():
         if name not in TILE_FUNCTION:  # was set on `fn` before it was decorated
             walk.add("attribute", name)
@@ -218,7 +212,7 @@ def _guard_state(walk: Walk, value: Any) -> None:
     # Python reads an attribute faster than an item of the dict.
     for name, member in own.items():
         walk.guards.term(f"{{0}}.{name} is {{1}}", value, member)
-    if own or hasattr(value, "__dict__"):
+    if own or cls.__dictoffset__:
         walk.guards.term("{0}({1}.__dict__) == {2}", len, value, len(own))
 
 
@@ -232,7 +226,7 @@ def _is_frozen(cls: type) -> bool:
     parameters: Any = cls.__dict__.get("__dataclass_params__")
     if parameters is not None:
         return parameters.frozen
-    return issubclass(cls, tuple) and cls.__dict__.get("__slots__") == () and "_fields" in cls.__dict__
+    return tuple in cls.__mro__ and cls.__dict__.get("__slots__") == () and "_fields" in cls.__dict__
 
 
 def _state_items(slots: list[tuple[str, Any]], value: Any) -> list[Any]:
@@ -261,12 +255,20 @@ def _readable_class(cls: type) -> bool:
     return known
 
 
+def _is_record(cls: type) -> bool:
+    """True for a tuple with names that is made in C: sys.version_info, the shape of a tensor."""
+    return cls.__mro__[1:] == (tuple, object) and is_native(cls)
+
+
 def unreadable(value: Any) -> bool:
     """True for an object that can change, with content that nobody can read: a generator, a file, a tensor."""
-    kind = exact_type(value)
-    if kind in PLAIN or kind in KINDS or isinstance(value, (type, ModuleType, TypeVar)) or callable(value):
-        return False
-    return not _readable_class(kind) and _numpy_content(value) is None
+    try:
+        kind = exact_type(value)
+        if kind in PLAIN or kind in KINDS or isinstance(value, (type, ModuleType, TypeVar)) or callable(value):
+            return False
+        return not _readable_class(kind) and not _is_record(kind) and _numpy_content(value) is None
+    except Exception:  # of a metaclass, say
+        return True
 
 
 # -- NumPy -----------------------------------------------------------------------------------------------
