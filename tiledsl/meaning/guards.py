@@ -43,6 +43,11 @@ class Guards:
         finally:
             self._off -= 1
 
+    @property
+    def taken(self) -> bool:
+        """Are guards taken now?"""
+        return not self._off
+
     def name(self, namespace: dict[str, Any], dotted: str, value: Any) -> None:
         """``dotted``, read as a global of `namespace`, is `value`."""
         if not self._off:

@@ -196,7 +196,7 @@ def _slots(cls: type) -> list[tuple[str, Any]]:
 def _guard_state(walk: Walk, value: Any) -> None:
     """Guard all content of an instance that may change in place. A frozen dataclass and a NamedTuple do not."""
     cls = exact_type(value)
-    if _is_frozen(cls):
+    if _is_frozen(cls) or not walk.guards.taken:
         return
     walk.guards.term("{0}({1}) is {2}", type, value, cls)
     for base, read in MUTABLE.items():
