@@ -22,6 +22,7 @@ from tests.unit.test_runtime_launch import Harness, Tensor
 from tiledsl import frontend
 from tiledsl.errors import CompileError, KernelArgumentError, TileError
 from tiledsl.ir.printer import print_kernel
+from tiledsl.meaning import meaning_of
 from tiledsl.runtime import fingerprint
 from tiledsl.specialize import assumed, check_consts
 
@@ -320,6 +321,17 @@ def test_an_object_without_readable_content_is_no_const(make_consts: Callable[[s
     with pytest.raises(KernelArgumentError, match="const p is a list_iterator, whose content cannot be read") as caught:
         stored(make_consts("1.5").k, p=iter([1]))
     assert "fix: pass a number" in str(caught.value)
+
+
+def test_the_guards_of_a_value_see_all_of_it() -> None:
+    """Alone, without the names and functions that a kernel has."""
+    items: list[Any] = [1.5, [2.5]]
+    for change in (lambda: items.append(1), lambda: items[1].clear(), lambda: items.__setitem__(0, 1.5 + len(items))):
+        meaning = meaning_of(items)
+        assert meaning.holds()
+        change()
+        assert not meaning.holds()
+        assert meaning_of(items).digest != meaning.digest
 
 
 # -- what cannot be followed -----------------------------------------------------------------------------

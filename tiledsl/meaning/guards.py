@@ -88,7 +88,7 @@ class Guards:
             writer.terms.append(text.format(*map(writer.bound, objects)))
         for found, text, objects in self._contents.values():
             writer.items(found, text.format(*map(writer.bound, objects)))
-        if writer.terms:
+        if writer.terms or self._contents:
             checks.append(writer.function({"__builtins__": {}}))
         if len(checks) == 1:
             return checks[0]

@@ -60,7 +60,8 @@ def walk_class(walk: Walk, cls: type) -> None:
             else:
                 walk.visit(member, f"{cls.__name__}.{name}")
     walk.guards.term("{0}.__bases__ is {1}", cls, cls.__bases__)
-    walk.guards.items([*cls.__dict__.values()], "{0}.__dict__.values()", cls)
+    values = cls.__dict__.values()  # a view, which follows the class
+    walk.guards.items([*values], "{0}", values)
     _registrations(walk, cls)
 
 

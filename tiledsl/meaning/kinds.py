@@ -62,7 +62,9 @@ def _changing_set(walk: Walk, value: Any) -> None:
 
 def _changing_dict(walk: Walk, value: Any) -> None:
     _dict(walk, value)
-    walk.guards.items([*value, *value.values()], "(*{0}, *{0}.values())", value)
+    values = value.values()  # a view, which follows the dict
+    walk.guards.items([*value], "{0}", value)
+    walk.guards.items([*values], "{0}", values)
 
 
 def _default_dict(walk: Walk, value: Any) -> None:
