@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["Program", "compile_kernel", "disk_key", "lower", "written_tensors"]
 
 T = TypeVar("T")
+LIMIT = 512
+"""Builds of one kernel that a process keeps: a global that changes without end must not fill the memory."""
 Observer = Callable[[str, "Kernel"], None]
 
 
@@ -114,21 +116,34 @@ class Program:
     def _built(self, known: dict[Any, T], spec: Specialization, arch: str, build: Callable[[Meaning], T]) -> T:
         """What `build` makes of the kernel as it is now, once for each content."""
         with whole(), self._lock:
-            key = self._key(spec, arch)
+            meaning = self.meaning()
+            key = _key(meaning, spec, arch)
             if key in known:
                 return known[key]
-            made = build(self.meaning())
-            now = self._key(spec, arch)
-            if now != key and now not in known:
-                # Something that the kernel reads has changed meanwhile. If compiling it does that, as with a helper
-                # that counts its calls, it would never end: the second result stands.
-                made = build(self.meaning())
-                now = self._key(spec, arch)
-            return known.setdefault(now, made)
+            made = build(meaning)
+            if not (isinstance(made, Compiled) and made.cached):  # then nothing has run that could change anything
+                key, made = self._settled(key, made, spec, arch, build)
+            if len(known) >= LIMIT:
+                del known[next(iter(known))]
+            return known.setdefault(key, made)
 
-    def _key(self, spec: Specialization, arch: str) -> Any:
-        identities = tuple(const_identity(value) for _, value in spec.consts)
-        return self.meaning().digest, spec.tensors, spec.index_bits, identities, arch
+    def _settled(
+        self, key: Any, made: T, spec: Specialization, arch: str, build: Callable[[Meaning], T]
+    ) -> tuple[Any, T]:
+        """The build and its key, once more if something that the kernel reads has changed meanwhile.
+
+        If compiling it does that, as with a helper that counts its calls, it would never end: the second one stands.
+        """
+        now = _key(self.meaning(), spec, arch)
+        if now == key:
+            return key, made
+        made = build(self.meaning())
+        return _key(self.meaning(), spec, arch), made
+
+
+def _key(meaning: Meaning, spec: Specialization, arch: str) -> Any:
+    identities = tuple(const_identity(value) for _, value in spec.consts)
+    return meaning.digest, spec.tensors, spec.index_bits, identities, arch
 
 
 def compile_kernel(signature: Signature, spec: Specialization, arch: str, meaning: Meaning) -> Compiled:

@@ -32,16 +32,17 @@ class TileKernel(ByReference):
 
     NumPy arrays run on the GPU if there is one, else on the emulator (``device="emulator"`` asks for
     it); CUDA arrays of any library are used in place, on its current stream. Results are written into
-    the arrays. The source, and what it reads from its module, count as they are at the first call.
-    To torch a call is a write in place without a gradient: versions of written tensors count up, and one that
-    requires a gradient is refused unless gradients are off. A copy of a kernel is the kernel; it is pickled by its
-    name, as functions are.
+    the arrays. A kernel sees what its names mean now, like a Python function: what has changed since it was
+    compiled is compiled anew (docs/caching.md). To torch a call is a write in place without a gradient: versions of
+    written tensors count up, and one that requires a gradient is refused unless gradients are off. A copy of a kernel
+    is the kernel; it is pickled by its name, as functions are.
     """
 
     def __init__(self, signature: Signature) -> None:
         self.signature = signature
         self.program = Program(signature)
         self.dispatcher = Dispatcher(self.program)
+        self._launcher = self.dispatcher.launcher
         functools.update_wrapper(self, signature.fn)
 
     @property
@@ -56,7 +57,7 @@ class TileKernel(ByReference):
     def __call__(self, /, *args: Any, **kwargs: Any) -> None:
         """Run the kernel. Raises KernelArgumentError, CompileErrors, DeviceError, EmulatorError."""
         try:
-            self.dispatcher.launcher.launch(*args, **kwargs)
+            self._launcher.launch(*args, **kwargs)
         except TypeError:
             given = {name: value for name, value in kwargs.items() if name != "device"}
             try:

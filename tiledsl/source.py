@@ -120,7 +120,7 @@ def _cut(fn: Callable[..., Any], lines: list[str], block: Block) -> FunctionSour
         loc = Loc(file, first, function=fn.__name__)
         message = f"the source of {fn.__name__} is not available (it was defined at a prompt, by -c or by exec)"
         raise CompileError(message, loc, "write it in a file or a notebook cell")
-    return FunctionSource(file, first, "".join(block(lines, fn.__code__)), fn.__name__)
+    return FunctionSource(file, first, "".join(block(lines, fn.__code__)), fn.__code__.co_name)
 
 
 def _lines_of(lines: list[str], code: CodeType) -> list[str]:

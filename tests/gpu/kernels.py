@@ -155,3 +155,16 @@ def vectors(X: Global[f32, M, N], Y: Global[f32, M, N]):
     for j in unroll(4):
         v[j] = v[j] * 2 + 1
     Y.put(by, bx * 128 + t * 4, v)
+
+
+FACTORS = [2.0]
+
+
+def factor() -> float:
+    return FACTORS[0]
+
+
+@tile_kernel
+def scaled(X: Global[f32, N], Y: Global[f32, N]):
+    i = grid(cdiv(N, 64)) * 64 + threads(64)
+    Y.put(i, X.get(i) * factor())

@@ -106,6 +106,29 @@ def vectors_parity() -> None:
 # -- arrays in place -----------------------------------------------------------------------------------------
 
 
+def torch_launches_follow_names() -> None:
+    """A launch that is known is forgotten when a helper, or what it reads, has changed."""
+    import torch
+
+    X = torch.arange(100, device="cuda", dtype=torch.float32)
+    Y = torch.zeros_like(X)
+    plans = k.scaled.dispatcher.launcher.plans
+
+    def gives(value: float) -> bool:
+        for _ in range(3):
+            Y.zero_()
+            k.scaled(X, Y)
+            assert torch.equal(Y, X * value)
+        return len(plans) == 1
+
+    assert gives(2.0)
+    k.FACTORS[0] = 3.0
+    assert gives(3.0)
+    k.factor = lambda: 4.0
+    assert gives(4.0)
+    assert len(k.scaled.program._compiled) == 3
+
+
 def torch_in_place() -> None:
     import torch
 

@@ -226,7 +226,7 @@ lazy = make(open)
 def test_a_value_without_content_keeps_a_kernel_off_the_disk(tmp_path: Path) -> None:
     module = load(tmp_path, SOURCE)
     module.TABLE = iter([1, 2])
-    with pytest.raises(fingerprint.NotUnderstood, match="TABLE: a builtins.list_iterator has no content"):
+    with pytest.raises(fingerprint.NotUnderstood, match=r"TABLE: a builtins\.list_iterator has no content"):
         kernel_key(module.k)
 
 

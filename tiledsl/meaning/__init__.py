@@ -37,10 +37,8 @@ class Meaning:
 
 
 def _meaning(value: Any, walk: Walk, visit: Callable[[Any], None]) -> Meaning:
-    try:
-        visit(value)
-    except (Exception, RecursionError) as error:
-        walk.unknown(value, f"{type(error).__name__} while it was read: {error}")
+    visit(value)
+    walk.finish()
     walk.guards.keep(walk.kept)
     return Meaning(walk.digest, tuple(walk.reasons), walk.guards, value)
 

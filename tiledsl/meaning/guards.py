@@ -43,6 +43,11 @@ class Guards:
         finally:
             self._off -= 1
 
+    @property
+    def taken(self) -> bool:
+        """Are guards taken now?"""
+        return not self._off
+
     def name(self, namespace: dict[str, Any], dotted: str, value: Any) -> None:
         """``dotted``, read as a global of `namespace`, is `value`."""
         if not self._off:
@@ -83,7 +88,7 @@ class Guards:
             writer.terms.append(text.format(*map(writer.bound, objects)))
         for found, text, objects in self._contents.values():
             writer.items(found, text.format(*map(writer.bound, objects)))
-        if writer.terms:
+        if writer.terms or self._contents:
             checks.append(writer.function({"__builtins__": {}}))
         if len(checks) == 1:
             return checks[0]

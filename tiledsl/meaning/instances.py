@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+import typing
 from functools import WRAPPER_ASSIGNMENTS, partial
 from importlib import import_module
+from keyword import iskeyword
 from types import (
     ClassMethodDescriptorType,
     FunctionType,
@@ -58,7 +60,8 @@ def walk_class(walk: Walk, cls: type) -> None:
             else:
                 walk.visit(member, f"{cls.__name__}.{name}")
     walk.guards.term("{0}.__bases__ is {1}", cls, cls.__bases__)
-    walk.guards.items([*cls.__dict__.values()], "{0}.__dict__.values()", cls)
+    values = cls.__dict__.values()  # a view, which follows the class
+    walk.guards.items([*values], "{0}", values)
     _registrations(walk, cls)
 
 
@@ -93,23 +96,22 @@ def is_native(cls: type) -> bool:
 
 
 _dict: Any = dict
+_PARTS: dict[Any, list[Any]] = {dict: [_dict.keys, _dict.values]}
 
 
 def _plain(base: Any) -> Callable[[Any], Any]:
     """What makes a plain `base` of an instance of a class derived from it, whatever that class overrides."""
-    items = _dict.items if base is dict else base.__iter__
-    return lambda value: base(items(value))
+    return lambda value: base(base.__iter__(value))
 
 
 def _items(base: Any) -> Callable[[Any], list[Any]]:
-    keys = _dict.keys if base is dict else base.__iter__
-    return lambda value: [*keys(value), *(_dict.values(value) if base is dict else ())]
+    return lambda value: [item for part in _PARTS.get(base, [base.__iter__]) for item in part(value)]
 
 
 CONTENT: dict[type, Callable[[Any], Any]] = {
     int: int.__int__, float: float.__float__, complex: complex.__complex__,
     str: str.__str__, bytes: bytes.__bytes__,
-    **{base: _plain(base) for base in (tuple, list, dict, set, frozenset)},
+    **{base: _plain(base) for base in (tuple, list, set, frozenset)}, dict: lambda value: _dict(_dict.items(value)),
 }  # fmt: skip
 """What an instance of a class derived from a builtin one contains as that: a plain one of it."""
 
@@ -122,6 +124,14 @@ READABLE_BASES = frozenset({object, *CONTENT})
 def walk_instance(walk: Walk, value: Any) -> None:
     cls = exact_type(value)
     if _of_numpy(walk, value):
+        return
+    if cls.__module__ == "typing" and vars(typing).get(getattr(value, "_name", "")) is value:
+        walk.add("typing", value._name)  # Literal, Optional ..., which keep caches
+        return
+    if _is_record(cls):
+        walk.add("record")
+        walk.visit(cls)
+        walk.visit(tuple(value))
         return
     if not _readable_class(cls):
         walk.unknown(value, f"a {cls.__module__}.{cls.__qualname__} has no content that can be read")
@@ -158,9 +168,7 @@ TILE_FUNCTION = frozenset({*WRAPPER_ASSIGNMENTS, "fn", "loc", "__wrapped__", "_c
 
 def _tile_function(walk: Walk, function: TileFunction[..., Any]) -> None:
     fn: Any = function.fn
-    walk.path.append(function.name)
     walk.kernel(fn)
-    walk.path.pop()
     for name, value in vars(function).items():
         if name not in TILE_FUNCTION:  # was set on `fn` before it was decorated
             walk.add("attribute", name)
@@ -189,7 +197,7 @@ def _slots(cls: type) -> list[tuple[str, Any]]:
 def _guard_state(walk: Walk, value: Any) -> None:
     """Guard all content of an instance that may change in place. A frozen dataclass and a NamedTuple do not."""
     cls = exact_type(value)
-    if _is_frozen(cls):
+    if _is_frozen(cls) or not walk.guards.taken:
         return
     walk.guards.term("{0}({1}) is {2}", type, value, cls)
     for base, read in MUTABLE.items():
@@ -197,25 +205,29 @@ def _guard_state(walk: Walk, value: Any) -> None:
             walk.guards.items(read(value), "{0}({1})", read, value)
     own = _dict_of(value)
     slots = _slots(cls)
-    if slots or cls.__getattribute__ is not object.__getattribute__ or not all(map(str.isidentifier, own)):
+    plain = cls.__getattribute__ is object.__getattribute__ and not slots
+    if not plain or not all(_is_only_here(name, cls) for name in own):
         read = partial(_state_items, slots)
         walk.guards.items(read(value), "{0}({1})", read, value)
         return
-    # Python reads an attribute faster than an item of the dict. Those that a descriptor hides cannot be read.
+    # Python reads an attribute faster than an item of the dict.
     for name, member in own.items():
-        if not any(name in base.__dict__ for base in cls.__mro__):
-            walk.guards.term(f"{{0}}.{name} is {{1}}", value, member)
-    if any(name in base.__dict__ for base in cls.__mro__ for name in own):
-        walk.guards.items(_state_items([], value), "{0}([], {1})", _state_items, value)
-    elif own or hasattr(value, "__dict__"):
+        walk.guards.term(f"{{0}}.{name} is {{1}}", value, member)
+    if own or cls.__dictoffset__:
         walk.guards.term("{0}({1}.__dict__) == {2}", len, value, len(own))
+
+
+def _is_only_here(name: str, cls: type) -> bool:
+    """True if ``value.name`` gives what is in the dict of an instance: no class of it has such an attribute."""
+    written = name.isidentifier() and not iskeyword(name)
+    return written and not any(name in base.__dict__ for base in cls.__mro__)
 
 
 def _is_frozen(cls: type) -> bool:
     parameters: Any = cls.__dict__.get("__dataclass_params__")
     if parameters is not None:
         return parameters.frozen
-    return issubclass(cls, tuple) and cls.__dict__.get("__slots__") == () and "_fields" in cls.__dict__
+    return tuple in cls.__mro__ and cls.__dict__.get("__slots__") == () and "_fields" in cls.__dict__
 
 
 def _state_items(slots: list[tuple[str, Any]], value: Any) -> list[Any]:
@@ -244,12 +256,20 @@ def _readable_class(cls: type) -> bool:
     return known
 
 
+def _is_record(cls: type) -> bool:
+    """True for a tuple with names that is made in C: sys.version_info, the shape of a tensor."""
+    return cls.__mro__[1:] == (tuple, object) and is_native(cls)
+
+
 def unreadable(value: Any) -> bool:
     """True for an object that can change, with content that nobody can read: a generator, a file, a tensor."""
-    kind = exact_type(value)
-    if kind in PLAIN or kind in KINDS or isinstance(value, (type, ModuleType, TypeVar)) or callable(value):
-        return False
-    return not _readable_class(kind) and _numpy_content(value) is None
+    try:
+        kind = exact_type(value)
+        if kind in PLAIN or kind in KINDS or isinstance(value, (type, ModuleType, TypeVar)) or callable(value):
+            return False
+        return not _readable_class(kind) and not _is_record(kind) and _numpy_content(value) is None
+    except Exception:  # of a metaclass, say
+        return True
 
 
 # -- NumPy -----------------------------------------------------------------------------------------------
@@ -284,4 +304,5 @@ def _numpy_content(value: Any) -> tuple[Any, ...] | None:
         return (repr(value.dtype), value.tobytes()) if not value.dtype.hasobject else None
     if isinstance(value, numpy.dtype):
         return ("dtype", repr(value)) if not value.hasobject else None
-    return ("ufunc", value.__name__) if kind is numpy.ufunc else None
+    # Those made by frompyfunc call what they like.
+    return ("ufunc", value.__name__) if kind is numpy.ufunc and value is vars(numpy).get(value.__name__) else None

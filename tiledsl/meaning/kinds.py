@@ -62,13 +62,20 @@ def _changing_set(walk: Walk, value: Any) -> None:
 
 def _changing_dict(walk: Walk, value: Any) -> None:
     _dict(walk, value)
-    walk.guards.items([*value, *value.values()], "(*{0}, *{0}.values())", value)
+    values = value.values()  # a view, which follows the dict
+    walk.guards.items([*value], "{0}", value)
+    walk.guards.items([*values], "{0}", values)
 
 
 def _default_dict(walk: Walk, value: Any) -> None:
     _changing_dict(walk, value)
     walk.visit(value.default_factory, "default_factory")
     walk.guards.term("{0}.default_factory is {1}", value, value.default_factory)
+
+
+def _deque(walk: Walk, value: Any) -> None:
+    _list(walk, value)
+    walk.visit(value.maxlen)
 
 
 def _namespace(walk: Walk, value: Any) -> None:
@@ -184,7 +191,7 @@ _UNDERSTOOD: dict[Any, Kind] = {
     dict: _changing_dict,
     OrderedDict: _changing_dict,
     defaultdict: _default_dict,
-    deque: _list,
+    deque: _deque,
     bytearray: _bytes,
     array.array: _bytes,
 }

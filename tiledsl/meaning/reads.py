@@ -15,8 +15,8 @@ __all__ = ["Reads", "reads_of_code", "reads_of_tree"]
 Chain = tuple[str, ...]
 
 _HIDDEN = """
-    __globals__ __builtins__ __annotations__ __subclasses__ f_back f_builtins f_globals f_locals gi_frame cr_frame
-    tb_frame
+    __globals__ __builtins__ __annotations__ __code__ __subclasses__ __traceback__ f_back f_builtins f_globals f_locals
+    gi_frame cr_frame tb_frame tb_lineno
 """
 HIDDEN = frozenset(_HIDDEN.split())
 """Attributes that lead to more than what belongs to their object."""

@@ -11,6 +11,8 @@ import builtins
 import hashlib
 import os
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, Callable, ClassVar, TypeVar
 
@@ -28,6 +30,9 @@ PLAIN = frozenset({int, float, complex, str, bytes, bool, type(None), type(...),
 
 MOST = 20_000
 """Objects of one walk; a kernel that reaches more is not understood."""
+
+DEEPEST = 25
+"""Steps from object to object before the rest waits: each takes up to a dozen frames of Python's stack."""
 
 AMBIENT = frozenset(
     f"builtins.{name}"
@@ -55,6 +60,8 @@ class Walk:
         self.path: list[str] = []
         self._hash = hashlib.sha256()
         self._seen: dict[int, int] = {}
+        self._depth = 0
+        self._later: list[tuple[Any, list[str]]] = []
         self.kept: list[Any] = []  # keeps the ids from being used again
 
     @property
@@ -74,24 +81,52 @@ class Walk:
 
     def visit(self, value: Any, name: str = "") -> None:
         """Add all that `value` is. `name`: how a message calls the step to it."""
+        try:
+            self._visit(value, name)
+        except Exception as error:  # of a metaclass, say
+            self.unknown(value, f"{type(error).__name__} while {name or 'it'} was read: {error}")
+
+    def _visit(self, value: Any, name: str) -> None:
         kind = exact_type(value)
         if kind in PLAIN:
             self.add(kind.__name__, value.hex() if kind is float else hex(value) if kind is int else repr(value))
             return
+        if kind is tuple and all(exact_type(item) in PLAIN for item in value):
+            self.add("tuple", repr([(exact_type(item).__name__, repr(item)) for item in value]))
+            return  # whether two are one object may depend on how Python loaded the code
         if id(value) in self._seen:
             self.add("seen", str(self._seen[id(value)]))
             return
         if len(self._seen) >= MOST:
             self.unknown(value, f"the kernel reaches more than {MOST} objects")
             return
+        if self._depth >= DEEPEST:
+            self.add("later")
+            self._later.append((value, [*self.path, name]))
+            return
         self._seen[id(value)] = len(self._seen)
         self.kept.append(value)
+        with self._inside(name):
+            known = KINDS.get(kind)
+            known(self, value) if known is not None else self._other(value)
+
+    @contextmanager
+    def _inside(self, name: str) -> Generator[None]:
+        outer = len(self.path)
         if name:
             self.path.append(name)
-        known = KINDS.get(kind)
-        known(self, value) if known is not None else self._other(value)
-        if name:
-            self.path.pop()
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+            del self.path[outer:]
+
+    def finish(self) -> None:
+        """Visit what stood too deep for Python's stack: a long chain of functions, of objects."""
+        while self._later:
+            value, self.path = self._later.pop(0)
+            self.visit(value)
 
     def apart(self, value: Any) -> bytes:
         """The digest of `value` alone, for what has no order; guards and reasons are shared."""

@@ -162,6 +162,10 @@ class LaunchPlan:
     maps: MapImages | None = None
     written: tuple[int, ...] = ()
     frames: list[Frame] = field(default_factory=list[Frame])
+    pack: Callable[..., None] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.pack = self.arguments.pack
 
     @classmethod
     def make(

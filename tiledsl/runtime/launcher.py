@@ -48,7 +48,7 @@ def launch({parameters}):
     except _IndexError:
         _frame = _plan.arguments.new_frame()
     try:
-        _plan.arguments.pack(_frame.buffer, 0, *_pointers{scalars})
+        _plan.pack(_frame.buffer, 0, {packed})
     except (_OverflowError, _struct_error):
         _frame = None
     if _frame is None:
@@ -155,8 +155,10 @@ def launcher_source(signature: Signature, keyed: frozenset[str], written: tuple[
     tensors = signature.tensors
     addresses = [f"{_address(p)} = {_if_given(p, f'{p.name}.data_ptr()')}" for p in tensors]
     pointers = "".join(f"{_address(p)}, " for p in tensors)
+    passed = [_address(p) for p in tensors]
     if any(p.optional for p in tensors):
         pointers = f"*(_p for _p in ({pointers}) if _p is not None),"
+        passed = ["*_pointers"]  # to unpack costs more
     packed = [f"_bf16_bits({p.name})" if p.dtype == BF16 else p.name for p in signature.scalars]
     every = (*signature.params, *signature.consts)
     if written is None:
@@ -174,7 +176,7 @@ def launcher_source(signature: Signature, keyed: frozenset[str], written: tuple[
         gradient=gradient,
         changed=changed,
         pointers=f"({pointers})",
-        scalars="".join(f", {text}" for text in packed),
+        packed=", ".join([*passed, *packed]),
     )
 
 
