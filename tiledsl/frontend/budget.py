@@ -31,10 +31,10 @@ __all__ = [
 MAX_UNROLL = 4096
 """Iterations of one loop that is unrolled at compile time."""
 
-MAX_OPS = 150_000
+MAX_OPS = 50_000
 """Ops that the frontend makes for one kernel."""
 
-MAX_STATEMENTS = 500_000
+MAX_STATEMENTS = 200_000
 """Statements of one kernel that are carried out at compile time, and items of its comprehensions."""
 
 MAX_CONDITIONS = 1100
