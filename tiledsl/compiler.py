@@ -91,6 +91,7 @@ def _identity(spec: Specialization, arch: str) -> Any:
     return spec, arch, tuple(const_identity(value) for _, value in spec.consts)
 
 
+@deep_recursion()
 def compile_kernel(signature: Signature, spec: Specialization, arch: str) -> Compiled:
     """Build one specialisation for `arch`, or take it from the disk cache.
 
@@ -128,7 +129,7 @@ def _build(signature: Signature, spec: Specialization, arch: str) -> Image:
     from tiledsl.backends import ptx
 
     started = time.perf_counter()
-    with _COLLECTOR.off(), deep_recursion():
+    with _COLLECTOR.off():
         kernel, written, timings = _lower(signature, spec, arch, None)
         lowered = time.perf_counter()
         with stage("the PTX backend", signature.name, signature.loc):

@@ -58,7 +58,7 @@ def launch({parameters}):
     _plan.driver.last_kernel = _plan.kernel
     _plan.frames.append(_frame)
 """
-# Parameters of a kernel do not begin with an underscore, so they cannot hide the names above; Python's own have one, too.
+# Parameters of a kernel do not begin with an underscore, so they cannot hide the names above, of which each has one.
 
 
 class Launcher:
