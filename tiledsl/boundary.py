@@ -39,8 +39,10 @@ def as_compile_error(error: Exception, loc: Loc, doing: str = "") -> CompileErro
     if isinstance(error, CompileError):
         return error
     last = _innermost(error.__traceback__)
-    ours = doing or last is None or _is_ours(last.tb_frame)
-    found = _of_ours(error, last, loc, doing) if ours else _of_user(error, last, loc)
+    if doing or last is None or _is_ours(last.tb_frame):
+        found = _of_ours(error, last, loc, doing)
+    else:
+        found = _of_user(error, last, loc)
     found.__cause__ = error
     return found
 

@@ -88,7 +88,8 @@ def too_large(sign: str, a: Any, b: Any) -> str:
         count = len(a) * b  # pyright: ignore[reportUnknownArgumentType]
     elif sign == "+" and isinstance(a, _SEQUENCES) and isinstance(b, _SEQUENCES):
         count = len(a) + len(b)  # pyright: ignore[reportUnknownArgumentType]
-    return f"a {type(a).__name__} of {count} items" if count > MAX_ITEMS else ""
+    kind: type[Any] = type(a)
+    return f"a {kind.__name__} of {count} items" if count > MAX_ITEMS else ""
 
 
 _SEQUENCES = (list, tuple, str, bytes)
@@ -101,8 +102,8 @@ def many_items(items: list[Any]) -> bool:
     while rest:
         for item in rest.pop():
             count += 1
-            if isinstance(item, (list, tuple)) and item:
-                rest.append(item)  # pyright: ignore[reportUnknownArgumentType]
+            if type(item) in (list, tuple) and item:
+                rest.append(item)
         if count + len(rest) > MAX_ITEMS:
             return True
     return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Callable, Generator, Iterable
 
 from tiledsl import lang
@@ -97,8 +98,7 @@ def _iterations(frame: Frame, node: ast.For, items: list[Any]) -> Steps:
         if len(frame.unit.errors) > errors:
             return  # the next iterations would only repeat them
         rest = items[position + 1 :]
-        go_on = (lambda after=rest: _iterations(frame, node, after)) if rest else None
-        if (yield unless_exited(frame, node, go_on)):
+        if (yield unless_exited(frame, node, partial(_iterations, frame, node, rest) if rest else None)):
             return
 
 
