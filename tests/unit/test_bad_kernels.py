@@ -65,7 +65,7 @@ def k(A: Global[f32, M, K], C: Global[f32, M]):
     t = threads(32)
     S = shared((32, 8), f32)
     total = f32(0)
-    for q in pipelined(tiles(K, 8), stages=10**6):  # error: stages= is a compile-time int of 1 or more, at most 64
+    for q in pipelined(tiles(K, 8), stages=10**6):  # error: stages= is a compile-time int of 1 or more, got
         copy_async(A[m, q], S)
         for j in unroll(8):
             total += S[t, j]

@@ -88,8 +88,7 @@ def too_large(sign: str, a: Any, b: Any) -> str:
         count = len(a) * b  # pyright: ignore[reportUnknownArgumentType]
     elif sign == "+" and isinstance(a, _SEQUENCES) and isinstance(b, _SEQUENCES):
         count = len(a) + len(b)  # pyright: ignore[reportUnknownArgumentType]
-    kind: type[Any] = type(a)
-    return f"a {kind.__name__} of {count} items" if count > MAX_ITEMS else ""
+    return f"a {type(a).__name__} of {count} items" if count > MAX_ITEMS else ""  # pyright: ignore
 
 
 _SEQUENCES = (list, tuple, str, bytes)

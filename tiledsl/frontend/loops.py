@@ -174,7 +174,7 @@ def _partly_unrolled(frame: Frame, call: ast.Call) -> Bounds | None:
         raise frame.error(call, "a partly unrolled loop takes one range(...) or tiles(...), and by=", example)
     by = evaluate(given["by"], frame)
     if not isinstance(by, int) or isinstance(by, bool) or not 1 <= by <= MAX_UNROLL:
-        message = f"by= is a compile-time int of 1 or more, at most {MAX_UNROLL}, got {describe(by)}"
+        message = f"by= is a compile-time int of 1 or more, got {describe(by)}; at most {MAX_UNROLL}"
         raise frame.error(call, message, example)
     bounds = _inner_bounds(frame, call, inner, "by=", example)
     if by > 1 and not isinstance(bounds.step.op, Constant):
@@ -192,7 +192,7 @@ def _pipelined(frame: Frame, call: ast.Call) -> Bounds:
     numbers = {name: evaluate(value, frame) for name, value in given.items()}
     stages, fragments = numbers["stages"], numbers.get("fragments", 0)
     if not isinstance(stages, int) or isinstance(stages, bool) or not 1 <= stages <= MAX_STAGES:
-        message = f"stages= is a compile-time int of 1 or more, at most {MAX_STAGES}, got {describe(stages)}"
+        message = f"stages= is a compile-time int of 1 or more, got {describe(stages)}; at most {MAX_STAGES}"
         raise frame.error(call, message, example)
     if not isinstance(fragments, int) or isinstance(fragments, bool) or fragments not in (0, 1, 2):
         fix = "1 or 2 steps of fragments in registers; 0, or nothing, leaves it to the compiler"
