@@ -39,7 +39,10 @@ def as_compile_error(error: Exception, loc: Loc, doing: str = "") -> CompileErro
     if isinstance(error, CompileError):
         return error
     last = _innermost(error.__traceback__)
-    found = _of_ours(error, last, loc, doing) if last is None or _is_ours(last.tb_frame) else _of_user(error, last, loc)
+    if doing or last is None or _is_ours(last.tb_frame):
+        found = _of_ours(error, last, loc, doing)
+    else:
+        found = _of_user(error, last, loc)
     found.__cause__ = error
     return found
 
@@ -140,10 +143,9 @@ def _op_line(error: Exception) -> Loc | None:
     found: Loc | None = None
     trace = error.__traceback__
     while trace is not None:
-        if _is_ours(trace.tb_frame):
-            names = trace.tb_frame.f_locals
-            ops = [value for value in (names.get("op"), *names.values()) if isinstance(value, Op) and value.loc.line]
-            found = ops[0].loc if ops else found
+        names = trace.tb_frame.f_locals
+        ops = [value for value in (names.get("op"), *names.values()) if isinstance(value, Op) and value.loc.line]
+        found = ops[0].loc if ops else found
         trace = trace.tb_next
     return found
 

@@ -146,6 +146,7 @@ def _key(meaning: Meaning, spec: Specialization, arch: str) -> Any:
     return meaning.digest, spec.tensors, spec.index_bits, identities, arch
 
 
+@deep_recursion()
 def compile_kernel(signature: Signature, spec: Specialization, arch: str, meaning: Meaning) -> Compiled:
     """Build one specialisation for `arch`, or take it from the disk cache, which has only what is understood.
 
@@ -189,7 +190,7 @@ def _build(signature: Signature, spec: Specialization, arch: str) -> Image:
     from tiledsl.backends import ptx
 
     started = time.perf_counter()
-    with _COLLECTOR.off(), deep_recursion():
+    with _COLLECTOR.off():
         kernel, written, timings = _lower(signature, spec, arch, None)
         lowered = time.perf_counter()
         with stage("the PTX backend", signature.name, signature.loc):

@@ -34,7 +34,7 @@ def location(fn: Callable[..., Any]) -> Loc:
 
 def caller_line() -> Loc:
     """The line that called the caller of this function."""
-    frame = sys._getframe(2)
+    frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
     return Loc(frame.f_code.co_filename, frame.f_lineno, function=frame.f_code.co_name)
 
 

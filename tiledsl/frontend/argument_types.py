@@ -89,8 +89,8 @@ def _parts(node: ast.expr) -> list[ast.expr]:
 def _kind(node: ast.expr) -> _Kind:
     head = ast.unparse(node.value if isinstance(node, ast.Subscript) else node)
     if head == "Literal" and isinstance(node, ast.Subscript):
-        choices = ast.literal_eval(node.slice)
-        choices = choices if isinstance(choices, tuple) else (choices,)
+        given: Any = ast.literal_eval(node.slice)
+        choices: tuple[Any, ...] = given if isinstance(given, tuple) else (given,)  # pyright: ignore
         return (lambda value: isinstance(value, str) and value in choices), f"one of {', '.join(map(repr, choices))}"
     if head == "tuple" and isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Tuple):
         return _tuple(node.slice.elts)
@@ -104,7 +104,7 @@ def _tuple(elements: list[ast.expr]) -> _Kind:
         return (lambda value: isinstance(value, tuple) and all(map(fits, value))), "a tuple"  # pyright: ignore
 
     def matches(value: Any) -> bool:
-        same = isinstance(value, tuple) and len(value) == len(kinds)  # pyright: ignore[reportUnknownArgumentType]
-        return same and all(fits(item) for (fits, _), item in zip(kinds, value, strict=True))
+        items: list[Any] = [*value] if isinstance(value, tuple) else []
+        return len(items) == len(kinds) and all(fits(item) for (fits, _), item in zip(kinds, items, strict=True))
 
     return matches, f"a tuple of {len(kinds)}: ({', '.join(what for _, what in kinds)})"

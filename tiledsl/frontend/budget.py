@@ -31,10 +31,10 @@ __all__ = [
 MAX_UNROLL = 4096
 """Iterations of one loop that is unrolled at compile time."""
 
-MAX_OPS = 150_000
+MAX_OPS = 50_000
 """Ops that the frontend makes for one kernel."""
 
-MAX_STATEMENTS = 500_000
+MAX_STATEMENTS = 200_000
 """Statements of one kernel that are carried out at compile time, and items of its comprehensions."""
 
 MAX_CONDITIONS = 1100
@@ -88,7 +88,7 @@ def too_large(sign: str, a: Any, b: Any) -> str:
         count = len(a) * b  # pyright: ignore[reportUnknownArgumentType]
     elif sign == "+" and isinstance(a, _SEQUENCES) and isinstance(b, _SEQUENCES):
         count = len(a) + len(b)  # pyright: ignore[reportUnknownArgumentType]
-    return f"a {type(a).__name__} of {count} items" if count > MAX_ITEMS else ""
+    return f"a {type(a).__name__} of {count} items" if count > MAX_ITEMS else ""  # pyright: ignore
 
 
 _SEQUENCES = (list, tuple, str, bytes)
@@ -101,8 +101,8 @@ def many_items(items: list[Any]) -> bool:
     while rest:
         for item in rest.pop():
             count += 1
-            if isinstance(item, (list, tuple)) and item:
-                rest.append(item)  # pyright: ignore[reportUnknownArgumentType]
+            if type(item) in (list, tuple) and item:
+                rest.append(item)
         if count + len(rest) > MAX_ITEMS:
             return True
     return False

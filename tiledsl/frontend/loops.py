@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Callable, Generator, Iterable
 
 from tiledsl import lang
@@ -98,8 +99,7 @@ def _iterations(frame: Frame, node: ast.For, items: list[Any]) -> Steps:
         if len(frame.unit.errors) > errors:
             return  # the next iterations would only repeat them
         rest = items[position + 1 :]
-        go_on = (lambda after=rest: _iterations(frame, node, after)) if rest else None
-        if (yield unless_exited(frame, node, go_on)):
+        if (yield unless_exited(frame, node, partial(_iterations, frame, node, rest) if rest else None)):
             return
 
 
@@ -177,7 +177,7 @@ def _partly_unrolled(frame: Frame, call: ast.Call) -> Bounds | None:
         raise frame.error(call, "a partly unrolled loop takes one range(...) or tiles(...), and by=", example)
     by = evaluate(given["by"], frame)
     if not isinstance(by, int) or isinstance(by, bool) or not 1 <= by <= MAX_UNROLL:
-        message = f"by= is a compile-time int of 1 or more, at most {MAX_UNROLL}, got {describe(by)}"
+        message = f"by= is a compile-time int of 1 or more, got {describe(by)}; at most {MAX_UNROLL}"
         raise frame.error(call, message, example)
     bounds = _inner_bounds(frame, call, inner, "by=", example)
     if by > 1 and not isinstance(bounds.step.op, Constant):
@@ -195,7 +195,7 @@ def _pipelined(frame: Frame, call: ast.Call) -> Bounds:
     numbers = {name: evaluate(value, frame) for name, value in given.items()}
     stages, fragments = numbers["stages"], numbers.get("fragments", 0)
     if not isinstance(stages, int) or isinstance(stages, bool) or not 1 <= stages <= MAX_STAGES:
-        message = f"stages= is a compile-time int of 1 or more, at most {MAX_STAGES}, got {describe(stages)}"
+        message = f"stages= is a compile-time int of 1 or more, got {describe(stages)}; at most {MAX_STAGES}"
         raise frame.error(call, message, example)
     if not isinstance(fragments, int) or isinstance(fragments, bool) or fragments not in (0, 1, 2):
         fix = "1 or 2 steps of fragments in registers; 0, or nothing, leaves it to the compiler"

@@ -25,14 +25,15 @@ __all__ = ["Unroll"]
 
 @dataclass(frozen=True)
 class Unroll:
-    """`max_ops`: the most ops that one loop may become."""
+    """`max_ops`: the most ops that the loops of a kernel may become together."""
 
     max_ops: int = 100_000
     name: ClassVar[str] = "unroll"
 
     def run(self, kernel: Kernel) -> None:
+        sweep = _Unroller(self.max_ops)
         while asking := _asking(kernel):
-            sweep = _Unroller(self.max_ops)
+            sweep.progress = False
             sweep.block(kernel.body)
             if not sweep.progress:
                 raise CompileError(
@@ -48,10 +49,10 @@ def _asking(kernel: Kernel) -> list[control.For]:
 
 
 class _Unroller:
-    """One sweep: every asking loop whose bounds allow it; loops inside it wait for the next sweep."""
+    """Every asking loop whose bounds allow it; loops inside it wait for the next sweep. `made`: ops so far."""
 
     def __init__(self, max_ops: int) -> None:
-        self.max_ops = max_ops
+        self.max_ops, self.made = max_ops, 0
         self.progress = False
 
     def block(self, block: Block) -> None:
@@ -85,9 +86,11 @@ class _Unroller:
 
     def check_size(self, op: control.For, copies: int) -> None:
         size = sum(1 for _ in op.body.walk())
-        if size * copies > self.max_ops:
+        before, self.made = self.made, self.made + size * copies
+        if self.made > self.max_ops:
+            others = f", and other loops became {before}" if before else ""
             raise CompileError(
-                f"unrolling makes {copies} copies of {size} ops; at most {self.max_ops} ops are possible",
+                f"unrolling makes {copies} copies of {size} ops{others}; at most {self.max_ops} ops are possible",
                 op.loc,
                 fix="unroll partially (unroll=4), or not at all",
             )

@@ -89,7 +89,7 @@ def _fold(call: Call, row: str) -> Any:
     values: Any = call["values"]
     if len(values) == 1:
         values = values[0]
-    if not isinstance(values, (list, tuple, Value)):
+    if type(values) not in (list, tuple) and not isinstance(values, Value):
         raise call.error(f"{row}() of {describe(values)}", f"{row}(a, b), of numbers or values of a dtype")
     if isinstance(values, Value) or len(values) < 2:
         raise call.error(f"{row}() takes at least two values", f"{row}(a, b)")
