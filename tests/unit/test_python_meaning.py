@@ -21,7 +21,7 @@ from tiledsl.function import tile_function
 from tiledsl.ir.core import Kernel
 from tiledsl.ir.ops import control, tile
 from tiledsl.ir.types import I64
-from tiledsl.lang import Global, cdiv, f32, grid, i8, i32, i64, index, threads, unroll
+from tiledsl.lang import Global, cdiv, f32, grid, i8, i32, i64, index, threads, u32, unroll
 from tiledsl.passes.pipeline import run_pipeline
 from tiledsl.signature import GlobalParam, GlobalSpec, Specialization
 
@@ -153,6 +153,12 @@ if A[0] > 2:
 A[3] = 4""",
     "None is a value": "x = None\nif x is None: A[0] = 1\nif A is not None: A[1] = 2",
     "a name per branch": "if A[0] > 0:\n    x = A[1]\nelif A[2] > 0:\n    x = A[3]\nelse:\n    x = i32(0)\nA[7] = x",
+    "dicts": """
+d = {1: A[0], 2: A[1], "x": 5}
+n = i32(0)
+for k in (1, 2, "x"):
+    n = n * 10 + d[k]
+A[0] = n""",
     "formats": "name = 'x'\nfor i, c in enumerate(f'{name!r:>4}|{3.5:.2f}'): A[i % 8] = i32(len(c) * i)",
 }
 COUNTER = itertools.count()
@@ -313,6 +319,21 @@ def test_where_a_loop_carries_more_the_kernel_gets_indices_of_64_bits() -> None:
     for found in results(kernel, **arguments()):
         assert found["out"][0] == 3 * 70000**2
     assert kernel.index_bits == 64
+
+
+def pieces(A: Global[i32, M], x: i32, y: u32):
+    grid(1)
+    threads(1)
+    A[0] = cdiv(x, 2)
+    A[1] = i32(cdiv(y, 2) - 2**31)
+    A[2] = cdiv(-x, 4) + cdiv(x - x, 4)
+    A[3] = cdiv(7, x - 2147483644) + i32(cdiv(y - y, 3))
+
+
+def test_cdiv_of_numbers_at_the_end_of_their_dtype() -> None:
+    last = 2**31 - 1
+    for found in results(built(pieces), A=np.zeros(4, np.int32), x=last, y=2**32 - 1):
+        assert found["A"].tolist() == [2**30, 0, -(last // 4), 3]
 
 
 def positions(A: Global[f32, M, N], n: i32):

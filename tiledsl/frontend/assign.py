@@ -15,7 +15,7 @@ from tiledsl.ir.core import Value
 from tiledsl.ir.types import FragmentType
 from tiledsl.lang import ir_dtype
 
-__all__ = ["assign"]
+__all__ = ["assign", "refuse_shared"]
 
 
 def assign(frame: Frame, target: ast.expr, binding: Any) -> None:
@@ -51,6 +51,36 @@ def _unpack(frame: Frame, target: ast.expr, elts: list[ast.expr], binding: Any) 
         assign(frame, element, item)
 
 
+def refuse_shared(frame: Frame, target: ast.expr, changed: list[Any]) -> None:
+    """Refuse to change a list that has another name, too: in Python that would be a name of the new one."""
+    root = target
+    while isinstance(root, ast.Subscript):
+        root = root.value
+    own = root.id if isinstance(root, ast.Name) else ""
+    if own and own not in frame.env:
+        raise frame.error(
+            target, f"{own} is a list from outside, which this would change", f"copy it: {own} = list(...)"
+        )
+    here: Frame | None = frame
+    while here is not None:
+        for name, binding in here.env.items():
+            if _occurs(binding, changed) > (here is frame and name == own):
+                fix = f"copy it where it gets its second name: {name} = list(...)"
+                raise frame.error(target, f"{own} is a list that {name} holds, too, and this would change both", fix)
+        here = here.caller
+
+
+def _occurs(binding: Any, wanted: list[Any]) -> int:
+    """How often a list is in a tree of lists, tuples and dicts."""
+    if binding is wanted:
+        return 1
+    if isinstance(binding, dict):
+        binding = list(binding.values())  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    if not isinstance(binding, (list, tuple)):
+        return 0
+    return sum(_occurs(item, wanted) for item in binding)  # pyright: ignore[reportUnknownVariableType]
+
+
 def _assign_element(frame: Frame, target: ast.Subscript, binding: Any) -> None:
     container = evaluate(target.value, frame)
     at = evaluate(target.slice, frame)
@@ -67,6 +97,7 @@ def _replaced(frame: Frame, node: ast.Subscript, container: Any, at: Any, bindin
     if isinstance(container, Value) and isinstance(container.type, FragmentType):
         return replaced_in_fragment(frame, node, container, at, binding)
     if isinstance(container, list) and isinstance(at, int):
+        refuse_shared(frame, node.value, container)  # pyright: ignore[reportUnknownArgumentType]
         items: list[Any] = list(container)  # pyright: ignore[reportUnknownArgumentType]
         if not -len(items) <= at < len(items):
             raise frame.error(node, f"index {at} outside a list of {len(items)}")
@@ -102,7 +133,10 @@ def _(node: ast.AugAssign, frame: Frame) -> None:
     if not isinstance(target, ast.Subscript):
         if not isinstance(target, ast.Name):
             raise _not_a_target(frame, target)
-        assign(frame, target, add_product(node.op, frame.lookup(target), node.value, frame, node))
+        old = frame.lookup(target)
+        if isinstance(old, list):
+            refuse_shared(frame, target, old)  # pyright: ignore[reportUnknownArgumentType]
+        assign(frame, target, add_product(node.op, old, node.value, frame, node))
         return
     container = evaluate(target.value, frame)
     at = evaluate(target.slice, frame)

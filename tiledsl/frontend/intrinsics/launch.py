@@ -7,7 +7,7 @@ from math import prod
 from typing import Any
 
 from tiledsl import lang
-from tiledsl.frontend.arithmetic import binary
+from tiledsl.frontend.arithmetic import apply, binary, common_dtype
 from tiledsl.frontend.bindings import Range, Ranges, contains_value, describe
 from tiledsl.frontend.calls import Call, intrinsic
 from tiledsl.frontend.fragments import MAX_THREADS
@@ -16,7 +16,7 @@ from tiledsl.frontend.intrinsics.barriers import needs_hopper
 from tiledsl.ir.core import Value
 from tiledsl.ir.expr import FUNCTIONS, BinExpr, ConstExpr, Expr, NameExpr
 from tiledsl.ir.ops import arith, gpu, tile
-from tiledsl.ir.types import DType, GlobalType
+from tiledsl.ir.types import INDEX, DType, GlobalType
 
 __all__ = ["host_expression"]
 
@@ -188,5 +188,10 @@ def _cdiv(call: Call) -> Any:
             raise call.error("cdiv() by zero")
         return -(-a // b)
     frame, node = call.frame, call.node
+    dtype = common_dtype([a, b], frame, node, "cdiv()")
+    if dtype is not None and dtype != INDEX:  # a + b - 1 may wrap; a - 1 does so for an unsigned 0
+        one = min(1, a) if isinstance(a, int) else 1 if dtype.kind == "int" else apply("min", [a, 1], frame, node)
+        pieces = binary(ast.FloorDiv(), binary(ast.Sub(), a, one, frame, node), b, frame, node)
+        return binary(ast.Add(), pieces, one, frame, node)
     less_one = binary(ast.Sub(), b, 1, frame, node)
     return binary(ast.FloorDiv(), binary(ast.Add(), a, less_one, frame, node), b, frame, node)
