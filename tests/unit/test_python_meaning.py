@@ -428,3 +428,20 @@ def test_minima_of_numbers_are_those_of_values() -> None:
     start = np.array([0, 0, 0, 7, 0, -1, 0, 0], np.float32)
     for found in results(built(minima), F=start):
         assert found["F"][[0, 1, 2, 4]].tolist() == [1, -np.inf, 1, np.inf]
+
+
+def counted_targets(A: Global[i32, M]):
+    grid(1)
+    threads(1)
+    rows = [[A[0], 1], [A[1], 2]]
+    rows[counted(1)][0] = A[2]
+    rows[counted(0)].append(A[3])
+    rows[counted(-1)][counted(-2)] += 4
+    for i in [range(3), range(4)][counted(0)]:
+        A[i] = rows[1][0]
+
+
+def test_places_that_are_assigned_are_evaluated_once() -> None:
+    CALLS.clear()
+    built(counted_targets)
+    assert CALLS == [1, 0, -1, -2, 0]

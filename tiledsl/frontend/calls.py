@@ -11,7 +11,7 @@ from typing import Any, Callable
 
 from tiledsl.errors import CompileError, Loc
 from tiledsl.frontend.arithmetic import at_compile_time, convert
-from tiledsl.frontend.assign import assign, refuse_shared
+from tiledsl.frontend.assign import append
 from tiledsl.frontend.attributes import BoundMethod
 from tiledsl.frontend.bindings import (
     POISON,
@@ -143,14 +143,13 @@ def _bind(
     return dict(bound.arguments)
 
 
-def _append(frame: Frame, node: ast.Call, func: ast.Attribute) -> Any:
-    """``xs.append(x)``: lists are values, so the name is bound to a longer one."""
-    owner = evaluate(func.value, frame)
-    if not isinstance(owner, list) or len(node.args) != 1 or node.keywords:
-        raise frame.error(node, f"append() on {describe(owner)}", "append one element to a list")
-    refuse_shared(frame, func.value, owner)  # pyright: ignore[reportUnknownArgumentType]
-    assign(frame, func.value, [*owner, evaluate(node.args[0], frame)])  # pyright: ignore[reportUnknownArgumentType]
-    return None
+def _append(frame: Frame, node: ast.Call, func: ast.Attribute) -> None:
+    """``xs.append(x)``."""
+    if len(node.args) != 1 or node.keywords:
+        raise frame.error(
+            node, f"append() takes one element, got {len(node.args) + len(node.keywords)}", "xs.append(x)"
+        )
+    append(frame, func.value, lambda: evaluate(node.args[0], frame))
 
 
 _CHANGES = {
