@@ -16,8 +16,8 @@ class Counter:
     """Goes from `lo` to `hi` by `step`, in the frame's environment, so that a loop carries it under its `names`.
 
     known: the step where that is a constant, any number of its sign where only the direction is known, else 0.
-    Where the counter could wrap behind the last iteration, the loop carries whether there is another one. An index cannot:
-    it has the bits that it needs.
+    Where the counter could wrap behind the last iteration, the loop carries whether there is another one. An index
+    cannot: it has the bits that it needs.
     """
 
     def __init__(self, frame: Frame, node: ast.For, lo: Value, hi: Value, step: Value, known: int) -> None:

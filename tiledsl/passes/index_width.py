@@ -40,6 +40,8 @@ class IndexWidth:
 
 def _counted(op: Op) -> Sequence[Value]:
     """The operands of `op` of which the number counts, not just the low 32 bits."""
+    if op.effects & {"read", "write"}:
+        return ()
     match op:
         case arith.Scalar():
             if op.fn.name in _LOW_BITS:
@@ -54,7 +56,7 @@ def _counted(op: Op) -> Sequence[Value]:
         case tile.Pack() | tile.Extract() | tile.Insert():
             return ()
         case _:
-            return () if op.effects & {"read", "write"} else op.operands
+            return op.operands
 
 
 class _Exact:
