@@ -480,6 +480,39 @@ def truths_that_are_no_bools(A: Global[i32, M]):
 
 
 COUNTS = {"a": 1}
+OUTSIDE = [1, 2]
+
+
+@tile_function
+def appended(xs: Any, x: i32) -> Any:
+    xs.append(x)  # error: xs is a list that ys holds, too, and this would change both
+    return xs
+
+
+def appends_in_a_function(A: Global[i32, M]):
+    grid(1)
+    t = threads(32)
+    ys = [A[t]]
+    zs = appended(ys, A[t])
+    A[t] = zs[0]
+
+
+@bad
+def lists_of_several_names(A: Global[i32, M]):
+    grid(1)
+    t = threads(32)
+    xs = [A[t], 2]
+    ys = xs
+    xs[0] = A[t]  # error: xs is a list that ys holds, too, and this would change both
+    ys = [A[t]]
+    pair = (ys, 1)
+    ys.append(A[t])  # error: ys is a list that pair holds, too
+    vs = ws = [1]
+    vs += [2]  # error: vs is a list that ws holds, too
+    rows = [[0]] * 2
+    rows[0].append(1)  # error: rows is a list that rows holds, too
+    OUTSIDE.append(3)  # error: OUTSIDE is a list from outside, which this would change
+    A[t] = pair[1] + ws[0] + vs[0]
 
 
 @bad
@@ -718,8 +751,12 @@ def test_error_at_its_line(fn: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize(
     ("fn", "inner"),
-    [(calls_recursive, recursive.fn), (return_value_in_a_run_time_loop, first_positive.fn)],
-    ids=["recursion", "return in a loop"],
+    [
+        (calls_recursive, recursive.fn),
+        (return_value_in_a_run_time_loop, first_positive.fn),
+        (appends_in_a_function, appended.fn),
+    ],
+    ids=["recursion", "return in a loop", "the caller's list"],
 )
 def test_error_inside_a_tile_function_names_the_caller(fn: Callable[..., Any], inner: Callable[..., Any]) -> None:
     (error,) = errors_of(fn).errors

@@ -21,7 +21,7 @@ from tiledsl.function import tile_function
 from tiledsl.ir.core import Kernel
 from tiledsl.ir.ops import control, tile
 from tiledsl.ir.types import I64
-from tiledsl.lang import Global, cdiv, f32, grid, i8, i32, i64, index, threads, unroll
+from tiledsl.lang import Global, cdiv, f32, grid, i8, i32, i64, index, threads, u32, unroll
 from tiledsl.passes.pipeline import run_pipeline
 from tiledsl.signature import GlobalParam, GlobalSpec, Specialization
 
@@ -153,6 +153,12 @@ if A[0] > 2:
 A[3] = 4""",
     "None is a value": "x = None\nif x is None: A[0] = 1\nif A is not None: A[1] = 2",
     "a name per branch": "if A[0] > 0:\n    x = A[1]\nelif A[2] > 0:\n    x = A[3]\nelse:\n    x = i32(0)\nA[7] = x",
+    "dicts": """
+d = {1: A[0], 2: A[1], "x": 5}
+n = i32(0)
+for k in (1, 2, "x"):
+    n = n * 10 + d[k]
+A[0] = n""",
     "formats": "name = 'x'\nfor i, c in enumerate(f'{name!r:>4}|{3.5:.2f}'): A[i % 8] = i32(len(c) * i)",
 }
 COUNTER = itertools.count()
@@ -315,6 +321,21 @@ def test_where_a_loop_carries_more_the_kernel_gets_indices_of_64_bits() -> None:
     assert kernel.index_bits == 64
 
 
+def pieces(A: Global[i32, M], x: i32, y: u32):
+    grid(1)
+    threads(1)
+    A[0] = cdiv(x, 2)
+    A[1] = i32(cdiv(y, 2) - 2**31)
+    A[2] = cdiv(-x, 4) + cdiv(x - x, 4)
+    A[3] = cdiv(7, x - 2147483644) + i32(cdiv(y - y, 3))
+
+
+def test_cdiv_of_numbers_at_the_end_of_their_dtype() -> None:
+    last = 2**31 - 1
+    for found in results(built(pieces), A=np.zeros(4, np.int32), x=last, y=2**32 - 1):
+        assert found["A"].tolist() == [2**30, 0, -(last // 4), 3]
+
+
 def positions(A: Global[f32, M, N], n: i32):
     bx, by = grid(cdiv(N, 128), cdiv(M, 8))
     t = threads(128)
@@ -407,3 +428,20 @@ def test_minima_of_numbers_are_those_of_values() -> None:
     start = np.array([0, 0, 0, 7, 0, -1, 0, 0], np.float32)
     for found in results(built(minima), F=start):
         assert found["F"][[0, 1, 2, 4]].tolist() == [1, -np.inf, 1, np.inf]
+
+
+def counted_targets(A: Global[i32, M]):
+    grid(1)
+    threads(1)
+    rows = [[A[0], 1], [A[1], 2]]
+    rows[counted(1)][0] = A[2]
+    rows[counted(0)].append(A[3])
+    rows[counted(-1)][counted(-2)] += 4
+    for i in [range(3), range(4)][counted(0)]:
+        A[i] = rows[1][0]
+
+
+def test_places_that_are_assigned_are_evaluated_once() -> None:
+    CALLS.clear()
+    built(counted_targets)
+    assert CALLS == [1, 0, -1, -2, 0]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
-from typing import Any
+from typing import Any, Callable
 
 from tiledsl.errors import CompileError
 from tiledsl.frontend.arithmetic import as_value
 from tiledsl.frontend.bindings import describe, is_place
+from tiledsl.frontend.budget import MAX_ITEMS
 from tiledsl.frontend.frame import Frame, evaluate, execute
 from tiledsl.frontend.memory import absent, read_element, replaced_in_fragment, write_element
 from tiledsl.frontend.products import add_product
@@ -15,7 +16,7 @@ from tiledsl.ir.core import Value
 from tiledsl.ir.types import FragmentType
 from tiledsl.lang import ir_dtype
 
-__all__ = ["assign"]
+__all__ = ["append", "assign"]
 
 
 def assign(frame: Frame, target: ast.expr, binding: Any) -> None:
@@ -28,7 +29,7 @@ def assign(frame: Frame, target: ast.expr, binding: Any) -> None:
         case ast.Tuple(elts=elts) | ast.List(elts=elts):
             _unpack(frame, target, elts, binding)
         case ast.Subscript():
-            _assign_element(frame, target, binding)
+            Element(frame, target).write(binding)
         case _:
             raise _not_a_target(frame, target)
 
@@ -56,13 +57,75 @@ def _unpack(frame: Frame, target: ast.expr, elts: list[ast.expr], binding: Any) 
         assign(frame, element, item)
 
 
-def _assign_element(frame: Frame, target: ast.Subscript, binding: Any) -> None:
-    container = evaluate(target.value, frame)
-    at = evaluate(target.slice, frame)
-    if is_place(container):
-        write_element(frame, target, container, at, binding)
+def _refuse_shared(frame: Frame, target: ast.expr, changed: list[Any]) -> None:
+    """Refuse to change a list that has another name, too: in Python that would be a name of the new one."""
+    root = target
+    while isinstance(root, ast.Subscript):
+        root = root.value
+    own = root.id if isinstance(root, ast.Name) else ""
+    if own and own not in frame.env:
+        raise frame.error(
+            target, f"{own} is a list from outside, which this would change", f"copy it: {own} = list(...)"
+        )
+    here: Frame | None = frame
+    while here is not None:
+        for name, binding in here.env.items():
+            if _occurs(binding, changed) > (here is frame and name == own):
+                fix = f"copy it where it gets its second name: {name} = list(...)"
+                raise frame.error(target, f"{own} is a list that {name} holds, too, and this would change both", fix)
+        here = here.caller
+
+
+def _occurs(binding: Any, wanted: list[Any]) -> int:
+    """How often a list is in a tree of lists, tuples and dicts."""
+    if binding is wanted:
+        return 1
+    if isinstance(binding, dict):
+        binding = list(binding.values())  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    if not isinstance(binding, (list, tuple)):
+        return 0
+    return sum(_occurs(item, wanted) for item in binding)  # pyright: ignore[reportUnknownVariableType]
+
+
+class Element:
+    """``t[i, j]`` as a target: where it is, evaluated once, through lists of lists."""
+
+    def __init__(self, frame: Frame, target: ast.Subscript) -> None:
+        self.frame, self.target = frame, target
+        inner = target.value
+        self.outer = Element(frame, inner) if isinstance(inner, ast.Subscript) else None
+        self.container = evaluate(inner, frame) if self.outer is None else self.outer.read()
+        self.at = evaluate(target.slice, frame)
+
+    def read(self) -> Any:
+        return read_element(self.frame, self.target, self.container, self.at)
+
+    def write(self, binding: Any) -> None:
+        """Write to memory, or bind the name that all of it begins with to a new value."""
+        if is_place(self.container):
+            write_element(self.frame, self.target, self.container, self.at, binding)
+            return
+        whole = _replaced(self.frame, self.target, self.container, self.at, binding)
+        if self.outer is None:
+            assign(self.frame, self.target.value, whole)
+        else:
+            self.outer.write(whole)
+
+
+def append(frame: Frame, target: ast.expr, item: Callable[[], Any]) -> None:
+    """``target.append(item)``: lists are values, so the name is bound to a longer one."""
+    element = Element(frame, target) if isinstance(target, ast.Subscript) else None
+    owner: Any = evaluate(target, frame) if element is None else element.read()
+    if not isinstance(owner, list):
+        raise frame.error(target, f"append() on {describe(owner)}", "append one element to a list")
+    _refuse_shared(frame, target, owner)  # pyright: ignore[reportUnknownArgumentType]
+    if len(owner) >= MAX_ITEMS:  # pyright: ignore[reportUnknownArgumentType]
+        raise frame.error(target, f"a list of more than {MAX_ITEMS} items", "compute less at compile time")
+    longer: list[Any] = [*owner, item()]
+    if element is None:
+        assign(frame, target, longer)
     else:
-        assign(frame, target.value, _replaced(frame, target, container, at, binding))
+        element.write(longer)
 
 
 def _replaced(frame: Frame, node: ast.Subscript, container: Any, at: Any, binding: Any) -> Any:
@@ -72,6 +135,7 @@ def _replaced(frame: Frame, node: ast.Subscript, container: Any, at: Any, bindin
     if isinstance(container, Value) and isinstance(container.type, FragmentType):
         return replaced_in_fragment(frame, node, container, at, binding)
     if isinstance(container, list) and isinstance(at, int):
+        _refuse_shared(frame, node.value, container)  # pyright: ignore[reportUnknownArgumentType]
         items: list[Any] = list(container)  # pyright: ignore[reportUnknownArgumentType]
         if not -len(items) <= at < len(items):
             raise frame.error(node, f"index {at} outside a list of {len(items)}", "xs.append(x) makes it longer")
@@ -107,12 +171,10 @@ def _(node: ast.AugAssign, frame: Frame) -> None:
     if not isinstance(target, ast.Subscript):
         if not isinstance(target, ast.Name):
             raise _not_a_target(frame, target)
-        assign(frame, target, add_product(node.op, frame.lookup(target), node.value, frame, node))
+        old = frame.lookup(target)
+        if isinstance(old, list):
+            _refuse_shared(frame, target, old)  # pyright: ignore[reportUnknownArgumentType]
+        assign(frame, target, add_product(node.op, old, node.value, frame, node))
         return
-    container = evaluate(target.value, frame)
-    at = evaluate(target.slice, frame)
-    new = add_product(node.op, read_element(frame, target, container, at), node.value, frame, node)
-    if is_place(container):
-        write_element(frame, target, container, at, new)
-    else:
-        assign(frame, target.value, _replaced(frame, target, container, at, new))
+    element = Element(frame, target)
+    element.write(add_product(node.op, element.read(), node.value, frame, node))

@@ -12,7 +12,7 @@ from typing import Any, Callable, Iterator
 from tiledsl.errors import CompileError, Loc
 from tiledsl.frontend.argument_types import misfit
 from tiledsl.frontend.arithmetic import at_compile_time, convert, items_of
-from tiledsl.frontend.assign import assign
+from tiledsl.frontend.assign import append
 from tiledsl.frontend.attributes import BoundMethod
 from tiledsl.frontend.bindings import (
     POISON,
@@ -171,15 +171,13 @@ def _bind(
     return dict(bound.arguments)
 
 
-def _append(frame: Frame, node: ast.Call, func: ast.Attribute) -> Any:
-    """``xs.append(x)``: lists are values, so the name is bound to a longer one."""
-    owner = evaluate(func.value, frame)
-    if not isinstance(owner, list) or len(node.args) != 1 or node.keywords:
-        raise frame.error(node, f"append() on {describe(owner)}", "append one element to a list")
-    if len(owner) >= MAX_ITEMS:  # pyright: ignore[reportUnknownArgumentType]
-        raise frame.error(node, f"a list of more than {MAX_ITEMS} items", "compute less at compile time")
-    assign(frame, func.value, [*owner, evaluate(node.args[0], frame)])  # pyright: ignore[reportUnknownArgumentType]
-    return None
+def _append(frame: Frame, node: ast.Call, func: ast.Attribute) -> None:
+    """``xs.append(x)``."""
+    if len(node.args) != 1 or node.keywords:
+        raise frame.error(
+            node, f"append() takes one element, got {len(node.args) + len(node.keywords)}", "xs.append(x)"
+        )
+    append(frame, func.value, lambda: evaluate(node.args[0], frame))
 
 
 _CHANGES = {

@@ -30,7 +30,7 @@ def compare(op: ast.cmpop, a: Any, b: Any, frame: Frame, node: ast.AST) -> Any:
     """``a <op> b``: a compile-time bool, or a run-time one."""
     run_time = contains_value(a) or contains_value(b)
     if isinstance(op, (ast.Is, ast.IsNot)):
-        if run_time and a is not None and b is not None:
+        if run_time and a is not b and a is not None and b is not None:  # two values may still be equal
             fix = "compare what they are with ==; `is None` asks whether an optional argument is there"
             raise frame.error(node, f"`is` between {describe(a)} and {describe(b)}", fix)
         return (a is b) == isinstance(op, ast.Is)

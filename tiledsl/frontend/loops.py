@@ -27,7 +27,7 @@ from tiledsl.frontend.intrinsics.schedules import (
     work_items,
 )
 from tiledsl.frontend.intrinsics.turns import begin_turns, end_turns
-from tiledsl.frontend.steps import goes_on, has_room
+from tiledsl.frontend.steps import Counter
 from tiledsl.ir.core import Block, Value
 from tiledsl.ir.ops import control
 from tiledsl.ir.ops.arith import Constant
@@ -158,7 +158,7 @@ class _WorkBounds(Bounds):
 def _run_time_bounds(frame: Frame, call: ast.Call) -> Bounds | None:
     """The bounds of ``range(...)``, and of ``unroll(loop, by=n)`` and ``pipelined(loop, stages=n)`` with a `range` or
     `tiles` as the loop; None for other calls."""
-    callee = evaluate(call.func, frame)
+    callee = _named(frame, call)
     if callee is range:
         return _range(frame, call)
     if callee is lang.pipelined:
@@ -166,10 +166,18 @@ def _run_time_bounds(frame: Frame, call: ast.Call) -> Bounds | None:
     return _partly_unrolled(frame, call) if callee is lang.unroll else None
 
 
+def _named(frame: Frame, call: ast.Call) -> Any:
+    """What is called, where a name says so: looking that up does nothing else, so that one may ask before the call."""
+    node = call.func
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return evaluate(call.func, frame) if isinstance(node, ast.Name) else None
+
+
 def _partly_unrolled(frame: Frame, call: ast.Call) -> Bounds | None:
     given = {keyword.arg: keyword.value for keyword in call.keywords}
     inner = call.args[0] if len(call.args) == 1 else None
-    over_range = isinstance(inner, ast.Call) and evaluate(inner.func, frame) is range
+    over_range = isinstance(inner, ast.Call) and _named(frame, inner) is range
     if "by" not in given and not over_range:
         return None
     example = "write `for k in unroll(range(n), by=4)`; unroll(n) alone repeats the body for each value"
@@ -207,7 +215,7 @@ def _pipelined(frame: Frame, call: ast.Call) -> Bounds:
 
 def _inner_bounds(frame: Frame, call: ast.Call, inner: ast.expr, what: str, example: str) -> Bounds:
     """The bounds of the loop that unroll() or pipelined() is given."""
-    if isinstance(inner, ast.Call) and evaluate(inner.func, frame) is range:
+    if isinstance(inner, ast.Call) and _named(frame, inner) is range:
         return _range(frame, inner)
     ranges = evaluate(inner, frame)
     if not isinstance(ranges, Ranges):
@@ -307,38 +315,18 @@ def _unbind_target(frame: Frame, name: str) -> None:
 
 
 def _for_as_while(frame: Frame, node: ast.For, name: str, bounds: Bounds) -> None:
-    """A `for` that `break` or `return` may leave: a `while` with its own counter.
-
-    Where the counter could wrap behind the last iteration, the loop carries whether there is another one.
-    """
-    counter, more = (f"${what}{node.lineno}_{node.col_offset}" for what in ("for", "more"))
-    builder = frame.builder
-    ends = bounds.hi, bounds.step, bounds.known
-    carries_more = bounds.step.type != INDEX and bounds.known not in (1, -1)
-    frame.env[counter] = bounds.lo
-    own = {counter}
-    if carries_more:
-        frame.env[more] = goes_on(builder, bounds.lo, *ends)
-        own.add(more)
+    """A `for` that `break` or `return` may leave: a `while` with its own counter."""
+    counter = Counter(frame, node, bounds.lo, bounds.hi, bounds.step, bounds.known)
 
     def body() -> None:
-        frame.env[name] = bounds.variable(frame, frame.env[counter])
+        frame.env[name] = bounds.variable(frame, counter.value)
         run_statements(frame, node.body)
-        builder.loc = frame.loc(node)
-        if carries_more:
-            frame.env[more] = has_room(builder, frame.env[counter], *ends)
-        frame.env[counter] = builder.scalar("add", frame.env[counter], bounds.step)
+        frame.builder.loc = frame.loc(node)
+        counter.advance()
 
-    _while(
-        frame,
-        node,
-        (assigned_names(node.body) - {name}) | own,
-        read_first(node.body) | own,
-        lambda: frame.env[more] if carries_more else goes_on(builder, frame.env[counter], *ends),
-        body,
-    )
-    for flag in own:
-        del frame.env[flag]
+    own = set(counter.names)
+    _while(frame, node, (assigned_names(node.body) - {name}) | own, read_first(node.body) | own, counter.goes_on, body)
+    counter.forget()
     _unbind_target(frame, name)
 
 

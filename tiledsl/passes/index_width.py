@@ -29,6 +29,9 @@ _LOW_BITS = frozenset({"add", "sub", "mul", "neg", "and", "or", "xor", "not"})
 """Functions whose low bits depend on the low bits of their operands alone."""
 
 
+_MEMORY = frozenset({"read", "write"})
+
+
 @dataclass(frozen=True)
 class IndexWidth:
     name: ClassVar[str] = "index-width"
@@ -40,6 +43,8 @@ class IndexWidth:
 
 def _counted(op: Op) -> Sequence[Value]:
     """The operands of `op` of which the number counts, not just the low 32 bits."""
+    if not _MEMORY.isdisjoint(op.effects):
+        return ()
     match op:
         case arith.Scalar():
             if op.fn.name in _LOW_BITS:
@@ -54,7 +59,7 @@ def _counted(op: Op) -> Sequence[Value]:
         case tile.Pack() | tile.Extract() | tile.Insert():
             return ()
         case _:
-            return () if op.effects & {"read", "write"} else op.operands
+            return op.operands
 
 
 class _Exact:
@@ -70,13 +75,18 @@ class _Exact:
 
     def block(self, block: Block) -> bool:
         for op in list(block.ops):
-            counts = any(map(_is_index, op.operands)) and any(_is_index(v) and not self.fits(v) for v in _counted(op))
-            if counts and not self.exactly(op):
+            if not self.is_exact(op) and not self.exactly(op):
                 return False
             if isinstance(op, arith.Constant) and op.dtype is INDEX and not self.fits(op.result):
                 return False
             if op.blocks and not all(map(self.block, op.blocks)):
                 return False
+        return True
+
+    def is_exact(self, op: Op) -> bool:
+        for value in op.operands:
+            if _is_index(value):  # most ops have none: nothing else is asked of them
+                return all(self.fits(v) for v in _counted(op) if _is_index(v))
         return True
 
     def exactly(self, op: Op) -> bool:
@@ -125,4 +135,4 @@ class _Exact:
 
 def _is_index(value: Value) -> bool:
     type_ = value.type
-    return type_ is INDEX or (isinstance(type_, FragmentType) and type_.dtype is INDEX)
+    return type_ is INDEX or (type(type_) is FragmentType and type_.dtype is INDEX)
