@@ -225,12 +225,11 @@ def _trip_count(lo: Any, hi: Any, step: Any) -> Any:
     array."""
     if np.ndim(lo) == 0 and np.ndim(hi) == 0 and np.ndim(step) == 0:
         return len(range(int(lo), int(hi), int(step))) if step else 0
-    lo, hi, step = (np.asarray(v, np.int64) for v in (lo, hi, step))
-    up = step > 0
-    span: Any = np.asarray(np.where(up, hi - lo, lo - hi)).astype(np.uint64)  # right where there are iterations
-    size: Any = np.asarray(np.where(step == 0, 1, np.abs(step))).astype(np.uint64)
-    trips = (span - np.uint64(1)) // size + np.uint64(1)
-    return np.where(np.where(up, lo < hi, (lo > hi) & (step < 0)), trips, np.uint64(0))
+    start, end, by = (np.asarray(v, np.int64) for v in (lo, hi, step))
+    up, size = by > 0, np.maximum(np.abs(by).astype(np.uint64), np.uint64(1))
+    span: Any = np.where(up, end - start, start - end).astype(np.uint64)  # right where there are iterations
+    some: Any = np.where(up, start < end, (start > end) & (by < 0))
+    return np.where(some, (span - np.uint64(1)) // size + np.uint64(1), np.uint64(0))
 
 
 @dataclass(slots=True, eq=False)
