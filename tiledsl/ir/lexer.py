@@ -70,7 +70,7 @@ class TokenReader:
     def fail_at(self, start: int, message: str, length: int = 1) -> NoReturn:
         if self.file.startswith("<"):  # no file to show the line from
             linecache.cache[self.file] = len(self.text), None, self.text.splitlines(keepends=True), self.file
-        raise CompileError(message, self.loc_at(start, length), "docs/ir.md has the syntax; print_kernel() writes it")
+        raise CompileError(message, self.loc_at(start, length), "write it as print_kernel() does")
 
     def fail(self, message: str, token: Token | None = None) -> NoReturn:
         token = token or self.tokens[self.at]
