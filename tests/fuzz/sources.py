@@ -100,14 +100,14 @@ def _compiled(kernel: TileKernel, path: Path, random: Random, case: int) -> Outc
         with limit(SECONDS):
             dtype = DTYPES["bf16"] if arch == "sm_90a" or "mma" in signature.name else DTYPES["f32"]
             spec = assumed(signature, dict.fromkeys(signature.dtype_variables, dtype), check_consts(signature, {}))
-            lowered, _ = lower(signature, spec, arch, observe=observe)
+            lowered, _ = lower(signature, spec, arch, observe=observe, bounds=True)
             verify(lowered)
     except BaseException as error:
         return judge(error, str(path))
     if case % PTX_EVERY == 0:
         try:
             with limit(SECONDS):
-                ptx.build(lowered, ptx.TARGETS[arch])
+                ptx.build(lower(signature, spec, arch)[0], ptx.TARGETS[arch])
         except AssemblerError as error:
             if not any(remark in error.message for remark in REMARKS):
                 return judge(error, str(path))

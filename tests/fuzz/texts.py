@@ -57,7 +57,7 @@ def _lowered(kernel: Kernel, random: Random, case: int) -> Outcome:
     limit_bytes = ptx.TARGETS[TARGET].shared_per_block
     try:
         with limit(SECONDS):
-            run_pipeline(kernel, shared_limit=limit_bytes, target=TARGET, verify_each=True)
+            run_pipeline(kernel, shared_limit=limit_bytes, target=TARGET, verify_each=True, bounds=True)
     except CompileError as error:
         return _refused(error)
     except BaseException as error:
