@@ -8,7 +8,7 @@ from typing import Iterator
 
 __all__ = ["ATTRIBUTE", "CELL", "GLOBAL", "IMPORT", "instructions", "nested"]
 
-_CODES = dis.opmap
+_CODES = {name: code for name, code in dis.opmap.items() if code < 256}  # beyond are names that no code object has
 
 ATTRIBUTE = _CODES["LOAD_ATTR"]
 IMPORT = _CODES["IMPORT_NAME"]

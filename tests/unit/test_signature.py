@@ -75,9 +75,6 @@ def test_annotations_may_use_names_of_an_enclosing_function() -> None:
     assert kernel.signature.tensors[0].dims == ("Depth",)
 
 
-NAMELESS: Any = TypeVar(0)  # type: ignore[misc,arg-type]
-
-
 def no_annotation(A): ...  # type: ignore[no-untyped-def]
 def python_float(alpha: float): ...
 def python_int(n: int): ...
@@ -85,7 +82,6 @@ def an_index(n: index): ...
 def unknown_name(A: Global[f32, Unknown]): ...  # type: ignore[name-defined]  # noqa: F821
 def text_dimension(A: Global[f32, "M"]): ...  # type: ignore[type-arg]  # noqa: UP037
 def no_dtype(A: Global[M, K]): ...  # type: ignore[type-var]
-def nameless_dtype(A: Global[NAMELESS, M]): ...
 def huge_extent(A: Global[f32, Literal[4294967296]]): ...
 def too_many(A: Global[f32, M, N, K, M, N]): ...
 def rank_zero(A: Global[f32]): ...
@@ -107,7 +103,6 @@ def clash(A: Global[f32, M], M: i32): ...  # type: ignore[valid-type]
         (unknown_name, "cannot be evaluated: name 'Unknown' is not defined", "import or define"),
         (text_dimension, "is no dimension of A", "tiledsl.dims"),
         (no_dtype, "Global of A begins with M; expected a dtype", "a dtype or a type variable"),
-        (nameless_dtype, "Global of A begins with a type variable", "a dtype or a type variable"),
         (huge_extent, "is no dimension of A", "at most 2147483647"),
         (too_many, "A has 5 dimensions; 1 to 4 are possible", "merge dimensions"),
         (rank_zero, "A has 0 dimensions", "alpha: f32"),
