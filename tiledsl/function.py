@@ -9,7 +9,7 @@ import operator
 import sys
 from typing import Any, Callable, Generic, NoReturn, ParamSpec, TypeVar, cast
 
-from tiledsl.errors import CompileError, Loc, TileError
+from tiledsl.errors import UNKNOWN_LOC, CompileError, Loc, TileError
 from tiledsl.source import keep_lines
 
 __all__ = [
@@ -33,8 +33,10 @@ def location(fn: Callable[..., Any]) -> Loc:
 
 
 def caller_line() -> Loc:
-    """The line that called the caller of this function."""
+    """The line that called the caller of this function; unknown where that is a kernel, which the frontend is reading."""
     frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
+    if frame.f_globals.get("__name__", "").startswith("tiledsl.frontend."):
+        return UNKNOWN_LOC
     return Loc(frame.f_code.co_filename, frame.f_lineno, function=frame.f_code.co_name)
 
 

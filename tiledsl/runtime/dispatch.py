@@ -179,7 +179,7 @@ class Dispatcher:
 
     def place(self, arguments: Arguments, device: str | None) -> str:
         """ "emulator" or "gpu": where a call with `device=` runs. Raises KernelArgumentError or DeviceError."""
-        if device not in (None, "emulator", "gpu"):
+        if not (device is None or (isinstance(device, str) and device in ("emulator", "gpu"))):
             fix = 'pass "emulator", "gpu", or leave it out'
             raise argument_error(self.signature, f"device is {device!r}", fix)
         if device == "emulator" and arguments.device >= 0:
