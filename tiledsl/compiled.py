@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any
 
 from tiledsl.backends.protocol import Resources
 from tiledsl.errors import TileError
@@ -13,6 +13,7 @@ from tiledsl.ir.abi import AbiArg
 from tiledsl.ir.expr import Expr, parse_expr
 from tiledsl.ir.tensor_maps import TensorMap, parse_tensor_map
 from tiledsl.ir.types import DTYPES
+from tiledsl.meaning import Meaning, meaning_of_kernel
 from tiledsl.runtime.cache import Entry
 from tiledsl.signature import GlobalSpec, Signature, Specialization
 
@@ -108,15 +109,24 @@ class Image:
 
 @dataclass(frozen=True)
 class Compiled:
-    """What `k.compile(...)` gives. `cached`: it came from the disk cache. `holds`: does all that it was compiled from
-    still mean the same?"""
+    """What `k.compile(...)` gives. `cached`: it came from the disk cache. `meaning`: what it was compiled from; a copy has
+    the digest alone, since guards are of one process."""
 
     signature: Signature
     spec: Specialization
     image: Image
     cached: bool = False
-    holds: Callable[[], bool] = field(default=lambda: True, repr=False, compare=False)
+    meaning: Meaning | bytes | None = field(default=None, repr=False, compare=False)
     _stages: dict[str, str] = field(default_factory=dict[str, str], repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "meaning": self.meaning.digest if isinstance(self.meaning, Meaning) else self.meaning}
+
+    def _holds(self) -> bool:
+        """Does the kernel still mean what it was compiled from?"""
+        if isinstance(self.meaning, bytes):
+            return meaning_of_kernel(self.signature.fn).digest == self.meaning
+        return self.meaning is None or self.meaning.holds()
 
     @property
     def name(self) -> str:
@@ -197,7 +207,7 @@ class Compiled:
 
         prefix = "locs " if locs else ""
         if prefix + "tile" not in self._stages:
-            if not self.holds():
+            if not self._holds():
                 message = f"what {self.name} reads has changed since it was compiled: its IR would be another kernel's"
                 raise TileError(f"{message}\n  fix: compile it again")
 

@@ -162,11 +162,11 @@ def compile_kernel(signature: Signature, spec: Specialization, arch: str, meanin
         entry = cache.load(key)
         image = Image.from_entry(entry) if entry is not None else None
         if image is not None and (image.name, image.arch) == (signature.name, arch):
-            return Compiled(signature, spec, image, cached=True, holds=meaning.holds)
+            return Compiled(signature, spec, image, cached=True, meaning=meaning)
     image = _build(signature, spec, arch)
     if cache is not None and key and key == disk_key(signature, spec, arch, meaning) and meaning.holds():
         cache.store(key, image.to_entry())
-    return Compiled(signature, spec, image, holds=meaning.holds)
+    return Compiled(signature, spec, image, meaning=meaning)
 
 
 _WARNED: WeakSet[Any] = WeakSet()

@@ -33,7 +33,7 @@ def location(fn: Callable[..., Any]) -> Loc:
 
 
 def caller_line() -> Loc:
-    """The line that called the caller of this function; unknown where that is a kernel, which the frontend is reading."""
+    """The line that called the caller of this function; unknown where the frontend called it, for a kernel."""
     frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
     if frame.f_globals.get("__name__", "").startswith("tiledsl.frontend."):
         return UNKNOWN_LOC

@@ -20,7 +20,10 @@ from tiledsl.ir.types import DTYPES
 HERE = pickled_kernels.__name__
 
 
-@pytest.mark.parametrize("value", [doubled, doubled.signature, twice, gelu, f32, *DTYPES.values()], ids=lambda v: f"{type(v).__name__} {getattr(v, 'name', v)}")
+COPIED: tuple[Any, ...] = (doubled, doubled.signature, twice, gelu, f32, *DTYPES.values())
+
+
+@pytest.mark.parametrize("value", COPIED, ids=lambda value: f"{type(value).__name__}-{getattr(value, 'name', value)}")
 def test_a_copy_is_the_thing_itself(value: Any) -> None:
     assert copy.copy(value) is value
     assert copy.deepcopy([value])[0] is value

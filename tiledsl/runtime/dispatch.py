@@ -177,7 +177,7 @@ class Dispatcher:
             gpu.wait_for(other, prepared.stream)
         self._remember(values, arguments, prepared, device)
 
-    def place(self, arguments: Arguments, device: str | None) -> str:
+    def place(self, arguments: Arguments, device: Any) -> str:
         """ "emulator" or "gpu": where a call with `device=` runs. Raises KernelArgumentError or DeviceError."""
         if not (device is None or (isinstance(device, str) and device in ("emulator", "gpu"))):
             fix = 'pass "emulator", "gpu", or leave it out'
