@@ -10,13 +10,13 @@ from __future__ import annotations
 import linecache
 import sys
 import sysconfig
-import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
 
 from tiledsl.errors import CompileError, InternalError, Loc, TileError, VerifyError
+from tiledsl.forks import WhileBusy
 from tiledsl.ir.core import Op
 
 __all__ = ["as_compile_error", "deep_recursion", "python_error", "stage"]
@@ -153,36 +153,17 @@ def _op_line(error: Exception) -> Loc | None:
 # -- recursion ---------------------------------------------------------------------------------------
 
 
-class _Depth:
-    """Python's limit of recursion, which is one for the process, while anything is compiled."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._compiling = 0
-        self._before = 0
-
-    def enter(self) -> None:
-        with self._lock:
-            self._compiling += 1
-            if self._compiling == 1:
-                self._before = sys.getrecursionlimit()
-                sys.setrecursionlimit(max(self._before, _FRAMES))
-
-    def leave(self) -> None:
-        with self._lock:
-            self._compiling -= 1
-            if self._compiling == 0 and sys.getrecursionlimit() == max(self._before, _FRAMES):
-                sys.setrecursionlimit(self._before)
+def _deeper() -> int:
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(before, _FRAMES))
+    return before
 
 
-_DEPTH = _Depth()
+def _as_before(before: int) -> None:
+    if sys.getrecursionlimit() == max(before, _FRAMES):  # else somebody has set it meanwhile
+        sys.setrecursionlimit(before)
 
 
-@contextmanager
-def deep_recursion() -> Generator[None]:
-    """Kernels nest deeper than most Python: the passes walk it by recursion."""
-    _DEPTH.enter()
-    try:
-        yield
-    finally:
-        _DEPTH.leave()
+deep_recursion = WhileBusy(_deeper, _as_before).inside
+"""Python's limit of recursion, which is one for the process, is higher inside this block, or the function that this
+decorates: kernels nest deeper than most Python, and the passes walk them by recursion."""

@@ -109,8 +109,8 @@ class Image:
 
 @dataclass(frozen=True)
 class Compiled:
-    """What `k.compile(...)` gives. `cached`: it came from the disk cache. `meaning`: what it was compiled from; a copy has
-    the digest alone, since guards are of one process."""
+    """What `k.compile(...)` gives. `cached`: it came from the disk cache. `meaning`: what it was compiled from; of it
+    a copy has the digest alone, as guards are of one process."""
 
     signature: Signature
     spec: Specialization

@@ -6,15 +6,13 @@ import gc
 import threading
 import time
 import warnings
-from collections.abc import Generator
-from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, TypeVar
 from weakref import WeakSet
 
 from tiledsl.boundary import deep_recursion, stage
 from tiledsl.compiled import Compiled, Image
-from tiledsl.forks import in_child, whole
+from tiledsl.forks import WhileBusy, in_child, whole
 from tiledsl.ir.types import GlobalType
 from tiledsl.meaning import Meaning, meaning_of_kernel
 from tiledsl.runtime.cache import disk_cache
@@ -32,56 +30,26 @@ LIMIT = 512
 Observer = Callable[[str, "Kernel"], None]
 
 
-class _Collector:
-    """Python's garbage collector, and how many compilations want it off.
-
-    The IR is a web of live objects in cycles: looking through it again and again finds nothing, and takes as long as
-    the passes do. It is on again when the last of those that compile at once has ended, if it was on before the first.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._compiling: dict[object, int] = {}  # for each compilation, its thread
-        self._was_on = False
-        in_child(self)
-
-    @contextmanager
-    def off(self) -> Generator[None]:
-        token = object()
-        try:
-            with self._lock:
-                if not self._compiling:
-                    self._was_on = gc.isenabled()
-                self._compiling[token] = threading.get_ident()
-                gc.disable()
-            yield
-        finally:
-            try:
-                self._end(token)
-            except KeyboardInterrupt:  # in the middle of it
-                self._end(token)
-                raise
-
-    def _end(self, token: object) -> None:
-        with self._lock:
-            self._compiling.pop(token, None)
-            if not self._compiling and self._was_on:
-                gc.enable()
-
-    def renew(self) -> None:
-        """In the child of a fork: other threads compile no more."""
-        self._lock, me = threading.Lock(), threading.get_ident()
-        had, self._compiling = self._compiling, {k: t for k, t in self._compiling.items() if t == me}
-        if had and not self._compiling and self._was_on:
-            gc.enable()
-
-    def collect(self) -> None:
-        """Take away what this compilation has left behind, if the collector would do so as soon as it is on again."""
-        if self._was_on:
-            gc.collect(0)
+def _stop_collecting() -> bool:
+    was_on = gc.isenabled()
+    gc.disable()
+    return was_on
 
 
-_COLLECTOR = _Collector()
+def _collect_again(was_on: int) -> None:
+    if was_on:
+        gc.enable()
+
+
+_WITHOUT_COLLECTOR = WhileBusy(_stop_collecting, _collect_again)
+"""Python's garbage collector is off while anything is compiled. The IR is a web of live objects in cycles: looking
+through it again and again finds nothing, and takes as long as the passes do."""
+
+
+def _collect() -> None:
+    """Take away what this compilation has left behind, if the collector would do so as soon as it is on again."""
+    if _WITHOUT_COLLECTOR.before:
+        gc.collect(0)
 
 
 class Program:
@@ -190,11 +158,11 @@ def _build(signature: Signature, spec: Specialization, arch: str) -> Image:
     from tiledsl.backends import ptx
 
     started = time.perf_counter()
-    with _COLLECTOR.off():
+    with _WITHOUT_COLLECTOR.inside():
         kernel, written, timings = _lower(signature, spec, arch, None)
         lowered = time.perf_counter()
         with stage("the PTX backend", signature.name, signature.loc):
-            binary = ptx.build(kernel, ptx.TARGETS[arch], meanwhile=_COLLECTOR.collect)
+            binary = ptx.build(kernel, ptx.TARGETS[arch], meanwhile=_collect)
     timings |= {"backend": time.perf_counter() - lowered, "total": time.perf_counter() - started}
     return Image(
         kernel.name, arch, kernel.abi, kernel.grid, kernel.threads, kernel.shared_bytes, written,
@@ -215,7 +183,7 @@ def lower(
 ) -> tuple[Kernel, frozenset[str]]:
     """The thread-level kernel and the tensors it writes. `observe` gets the IR at each stage, by name. `bounds`: with
     the checks of accesses that the emulator makes and a GPU does not."""
-    with whole(), _COLLECTOR.off(), deep_recursion():
+    with whole(), _WITHOUT_COLLECTOR.inside(), deep_recursion():
         kernel, written, _ = _lower(signature, spec, arch, observe, bounds)
     return kernel, written
 

@@ -12,10 +12,10 @@ import threading
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Callable
 from weakref import WeakSet
 
-__all__ = ["in_child", "whole"]
+__all__ = ["WhileBusy", "in_child", "whole"]
 
 MOST_SECONDS = 30.0
 """A fork waits no longer: another thread may itself wait for what the forking one holds."""
@@ -86,3 +86,45 @@ def whole() -> Generator[None]:
 def in_child(owner: Any) -> None:
     """Call ``owner.renew()`` in each child of a fork, as long as the owner lives: other threads may hold its locks."""
     _owners.add(owner)
+
+
+class WhileBusy:
+    """A setting of the whole process that is another one while any thread is inside the block.
+
+    The first one in calls `change`, which gives what was `before`; the last one out calls `restore` with it.
+    """
+
+    def __init__(self, change: Callable[[], int], restore: Callable[[int], None]) -> None:
+        self._change, self._restore = change, restore
+        self._lock = threading.Lock()
+        self._busy: dict[object, int] = {}  # for each one that is inside, its thread
+        self.before = 0
+        in_child(self)
+
+    @contextmanager
+    def inside(self) -> Generator[None]:
+        token = object()
+        try:
+            with self._lock:
+                if not self._busy:
+                    self.before = self._change()
+                self._busy[token] = threading.get_ident()
+            yield
+        finally:
+            try:
+                self._end(token)
+            except KeyboardInterrupt:  # in the middle of it
+                self._end(token)
+                raise
+
+    def _end(self, token: object) -> None:
+        with self._lock:
+            if self._busy.pop(token, None) is not None and not self._busy:
+                self._restore(self.before)
+
+    def renew(self) -> None:
+        """In the child of a fork: other threads are inside no more."""
+        self._lock, me = threading.Lock(), threading.get_ident()
+        had, self._busy = self._busy, {k: t for k, t in self._busy.items() if t == me}
+        if had and not self._busy:
+            self._restore(self.before)

@@ -132,7 +132,7 @@ def test_blocks_as_deep_as_passes_can_follow() -> None:
     text += "control.yield } else { control.yield }\n" * depth + "control.return }"
     kernel = parse_kernel(text)
     assert print_kernel(parse_kernel(print_kernel(kernel))) == print_kernel(kernel)
-    run_pipeline(kernel.clone(), verify_each=True)
+    run_pipeline(kernel, verify_each=True)
 
 
 @pytest.mark.parametrize(

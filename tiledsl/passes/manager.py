@@ -53,6 +53,7 @@ class PassManager:
             names.append(item.name if count == 1 else f"{item.name}.{count}")
         return names
 
+    @boundary.deep_recursion()
     def run(self, kernel: Kernel) -> Kernel:
         if self.verify_each:
             verify(kernel)
