@@ -94,9 +94,9 @@ class _Finder:
     def walk(self, block: Block) -> None:
         outer, self.loads, self.stores = (self.loads, self.stores), {}, {}
         for op in block.ops:
-            if op.is_pure and not op.blocks:
+            if not op.blocks and op.is_pure:
                 continue
-            if not self.join(op, block):
+            if not self.join(op, block) and (self.loads or self.stores):
                 for inner in op.walk():
                     self.close(inner)
             for inside in op.blocks:
