@@ -99,7 +99,6 @@ def hopper_fastest(
     ADD_C: Const[bool] = False,
     EPILOGUE: Const[Epilogue] = plain,
 ):
-    assert INSTANCES in (1, 2), f"two warpgroups share a tile or have one each: INSTANCES is 1 or 2, not {INSTANCES}"
     work = persistent(tile_schedule(M, N, K, (BM, BN, BK), GROUP, batches=L), Cluster(*CLUSTER))
     ring = Ring(STAGES, a=staging(A, BM, BK), b=staging(B, BK, BN))
     out = chunks(C, 2 * INSTANCES, BM, BN)

@@ -18,8 +18,7 @@ D = TypeVar("D", bound=Scalar)
 @tile_function
 def staging(X: Memory[D], rows: int, columns: int, stages: int = 0) -> SharedTile[D]:
     """Room for a tile of rows x columns of X, as X lies in memory, or for so many `stages` of it."""
-    turned = X.unit == X.rank - 2
-    dims = (columns, rows) if turned else (rows, columns)
+    dims = (columns, rows) if X.unit == X.rank - 2 else (rows, columns)
     return shared((stages, dims[0], dims[1]) if stages else dims, X.dtype, layout=swizzle_128b)
 
 

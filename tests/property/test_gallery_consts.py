@@ -80,7 +80,6 @@ def test_right_or_an_error_of_the_kernel(name: str, data: st.DataObject) -> None
     [
         ("hopper_fastest", {"BN": 8}, True),
         ("hopper_fastest", {"BN": 24}, True),
-        ("hopper_fastest", {"INSTANCES": 3}, False),
         ("hopper_ring", {"STAGES": 1}, False),
         ("mma_fastest", {"GROUP": 0}, False),
         ("fastest", {"BM": 96}, False),

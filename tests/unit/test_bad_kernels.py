@@ -116,7 +116,7 @@ BODIES: dict[str, tuple[str, ...]] = {
     "a padding that is a text": ("S = shared((4, 4), f32, layout=padded('x'))  # error: length is a compile", STORE),
     "a swizzle of None": ("S = shared((4, 4), f32, layout=swizzled(None, 2))  # error: unit is a compile-time", STORE),
     "a layout that is a number": ("S = shared((4,), f32, layout=5)  # error: layout= takes a layout", STORE),
-    "a fence to the moon": ("fence(reach='moon')  # error: fence() reaches", STORE),
+    "a fence to the moon": ("fence(reach='moon')  # error: fence() has no reach", STORE),
     "a shuffle of width None": ("A[i] = shuffle(A[i], 0, width=None)  # error: width must be",),
     "a dtype of two values": ("A[i] = f32(1, 2)  # error: converts one value",),
     "a call of a text": ("M(1)  # error: is not callable", STORE),

@@ -339,7 +339,8 @@ def test_the_cuda_array_interface_tells_only_e5m2(monkeypatch: pytest.MonkeyPatc
 class TorchTensor:
     """What `describe` asks of a torch tensor in host memory."""
 
-    layout, is_cuda, device = "strided", False, SimpleNamespace(type="cpu")
+    layout, is_cuda, is_nested, device = "strided", False, False, SimpleNamespace(type="cpu")
+    __torch_dispatch__ = None
 
     def __init__(self, array: Any, dtype: str) -> None:
         self.array, self.dtype, self.shape = array, f"torch.{dtype}", array.shape
