@@ -13,6 +13,7 @@ import raw_launch
 
 from tests.property.random_kernels import random_case, same_bits
 from tiledsl.backends import emulator
+from tiledsl.errors import CompileErrors
 from tiledsl.ir.printer import print_kernel
 from tiledsl.passes.pipeline import run_pipeline
 
@@ -22,7 +23,11 @@ def main(first: int, count: int) -> int:
     for seed in range(first, first + count):
         case = random_case(seed, 10 + seed % 30)
         tile_level = print_kernel(case.kernel)
-        kernel = run_pipeline(case.kernel)
+        try:
+            kernel = run_pipeline(case.kernel)
+        except CompileErrors as refused:  # by chance, a loop that polls
+            assert "the loop waits for another thread" in str(refused), refused
+            continue
         expected, got = case.arguments(), case.arguments()
         emulator.run(kernel.clone(), expected, options=emulator.Options(checks=True))
         raw_launch.run(kernel, got)
