@@ -17,6 +17,8 @@ __all__ = ["Guards"]
 
 INLINE = 64
 """Items of one object that the generated function compares by itself; more are compared in a loop."""
+FEW = 8
+"""Objects for which a function of their own costs more than it saves."""
 
 
 class Guards:
@@ -78,37 +80,44 @@ class Guards:
         return self._check
 
     def _generate(self) -> Callable[[], bool]:
-        checks: list[Callable[[], bool]] = []
-        for namespace, values in self._names.values():
-            writer = _Writer()
-            writer.terms += [f"{dotted} is {writer.bound(value)}" for dotted, value in values.items()]
-            checks.append(writer.function(namespace))
-        writer = _Writer()
+        """One function for each module whose names are read. The first also looks at the rest, and calls the others."""
+        rest = _Writer()
         for text, objects in self._terms.values():
-            writer.terms.append(text.format(*map(writer.bound, objects)))
+            rest.terms.append(text.format(*map(rest.bound, objects)))
         for found, text, objects in self._contents.values():
-            writer.items(found, text.format(*map(writer.bound, objects)))
-        if writer.terms or self._contents:
-            checks.append(writer.function({"__builtins__": {}}))
-        if len(checks) == 1:
-            return checks[0]
-        writer = _Writer()
-        writer.terms += [f"{writer.bound(check)}()" for check in checks] or ["True"]
-        return writer.function({"__builtins__": {}})
+            rest.items(found, text.format(*map(rest.bound, objects)))
+        few = len(rest.objects) <= FEW
+        entry = rest if few else _Writer()
+        if not few:
+            entry.terms.append(f"{entry.bound(rest.function())}()")
+        spaces = list(self._names.values())
+        for namespace, values in spaces[1:]:
+            other = _Writer()
+            other.names(values)
+            entry.terms.append(f"{entry.bound(other.function(namespace))}()")
+        if not spaces:
+            return entry.function()
+        namespace, values = spaces[0]
+        entry.names(values)
+        return entry.function(namespace)
 
 
 class _Writer:
-    """The text of one function. Objects in it are variables of an enclosing function, with names that nobody has."""
+    """The text of one function. `objects` are its globals, or variables of an enclosing function where its globals are
+    those of a module; they have names that nobody has. (As constants of its code they would never be collected.)"""
 
     def __init__(self) -> None:
         self.terms: list[str] = []
+        self.objects: list[Any] = []
         self._lines: list[str] = []
-        self._objects: list[Any] = []
 
     def bound(self, value: Any) -> str:
         """The name by which the text calls an object."""
-        self._objects.append(value)
-        return f"_tiledsl_{len(self._objects) - 1}_"
+        self.objects.append(value)
+        return f"_tiledsl_{len(self.objects) - 1}_"
+
+    def names(self, values: dict[str, Any]) -> None:
+        self.terms += [f"{dotted} is {self.bound(value)}" for dotted, value in values.items()]
 
     def items(self, found: Sequence[Any], text: str) -> None:
         if len(found) > INLINE:
@@ -121,14 +130,18 @@ class _Writer:
             tests = [f"{item} is {self.bound(value)}" for item, value in zip(items, found, strict=True)]
             self._lines.append(f"if not ({' and '.join(tests)}): return False")
 
-    def function(self, namespace: dict[str, Any]) -> Callable[[], bool]:
-        """The function, with the globals `namespace`."""
-        names = [f"_tiledsl_{i}_" for i in range(len(self._objects))]
+    def function(self, namespace: dict[str, Any] | None = None) -> Callable[[], bool]:
+        """The function, with the globals `namespace`. Without one it has less to do at each call."""
+        names = [f"_tiledsl_{i}_" for i in range(len(self.objects))]
         lines = [*self._lines, f"return {' and '.join(self.terms) or 'True'}"]
-        text = "\n  ".join([f"def make({', '.join(names)}):\n def check():", *lines]) + "\n return check"
+        outer = ", ".join(names) if namespace is not None else ""
+        text = "\n  ".join([f"def make({outer}):\n def check():", *lines]) + "\n return check"
         made: dict[str, Any] = {}
         exec(text, made)
-        check: FunctionType = made["make"](*self._objects)
+        if namespace is None:
+            own = {"__builtins__": {}, **dict(zip(names, self.objects, strict=True))}
+            return FunctionType(made["make"]().__code__, own, "check")
+        check: FunctionType = made["make"](*self.objects)
         return FunctionType(check.__code__, namespace, "check", None, check.__closure__)
 
 
