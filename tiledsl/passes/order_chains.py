@@ -36,7 +36,7 @@ def _block(block: Block) -> None:
     ordered: list[Op] = []
     row: list[Op] = []
     for op in block.ops:
-        if op.is_pure and not op.blocks and not op.terminator:
+        if not op.blocks and not op.terminator and op.is_pure:
             row.append(op)
             continue
         ordered += _ordered(row)
