@@ -115,7 +115,8 @@ def kernel_of(case: Case, move: Any) -> Kernel:
     layout, dtype = case.type.layout, case.type.dtype
     assert layout is not None
     memory = GlobalType(dtype, ("X", "Y"), 1, 16)
-    body = Block([memory, GlobalType(dtype, (layout.threads, case.type.size), 1, dtype.bytes), memory], ["a", "out", "c"])
+    held = GlobalType(dtype, (layout.threads, case.type.size), 1, dtype.bytes)
+    body = Block([memory, held, memory], ["a", "out", "c"])
     b = Builder(body)
     thread = b.value(gpu.ThreadId(axis=0, dtype=INDEX))
     move(b, thread, *body.args)

@@ -94,11 +94,10 @@ class _Finder:
     def walk(self, block: Block) -> None:
         outer, self.loads, self.stores = (self.loads, self.stores), {}, {}
         for op in block.ops:
-            if not op.blocks and op.is_pure:
+            if not op.blocks and op.is_pure:  # the blocks of an op are walked below, once
                 continue
-            if not self.join(op, block) and (self.loads or self.stores):
-                for inner in op.walk():
-                    self.close(inner)
+            if not self.join(op, block):
+                self.close_all(op)
             for inside in op.blocks:
                 self.walk(inside)
         self.loads, self.stores = outer
@@ -143,6 +142,13 @@ class _Finder:
             known.append(layout.unit)
         strides = layout.strides(dims)[:-1]
         return min(*known, *(self.sums.divisor(r) * power_of_two_in(s) for r, s in zip(rows, strides, strict=True)))
+
+    def close_all(self, op: Op) -> None:
+        """End the runs that may not go on behind `op` and what it contains."""
+        for inner in op.walk():
+            if not self.loads and not self.stores:
+                return
+            self.close(inner)
 
     def close(self, op: Op) -> None:
         """End the runs that may not go on behind `op`."""
