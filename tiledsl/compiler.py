@@ -83,14 +83,14 @@ class Program:
 
     def _built(self, known: dict[Any, T], spec: Specialization, arch: str, build: Callable[[Meaning], T]) -> T:
         """What `build` makes of the kernel as it is now, once for each content."""
-        with whole(), self._lock, _COLLECTOR.off():
+        with whole(), self._lock, _WITHOUT_COLLECTOR.inside():
             meaning = self.meaning()
             key = _key(meaning, spec, arch)
             if key in known:
                 return known[key]
             made = build(meaning)
             if isinstance(made, Compiled) and made.cached:  # then nothing has run that could change anything
-                _COLLECTOR.collect()  # what it leaves lives on: no reason to look through the whole process
+                _collect()  # what it leaves lives on: no reason to look through the whole process
             else:
                 key, made = self._settled(key, made, spec, arch, build)
             if len(known) >= LIMIT:

@@ -118,7 +118,7 @@ CONTENT: dict[type, Callable[[Any], Any]] = {
 MUTABLE = {base: _items(base) for base in (list, set, dict)}
 """The items of one that can change in place."""
 
-READABLE_BASES = frozenset({object, *CONTENT})
+READABLE_BASES = frozenset({object, typing.Generic, *CONTENT})  # Generic is made in C from Python 3.12 on
 
 
 def walk_instance(walk: Walk, value: Any) -> None:
