@@ -306,7 +306,8 @@ def test_the_generated_launcher_keeps_maps_up_to_date() -> None:
     slow: list[dict[str, Any]] = []
     launcher = Launcher(read_signature(kernel), lambda **values: slow.append(values))
     here, there = (Tensor(BASE + 4096 * i) for i in range(2))
-    launcher.add({"A": here, "device": None}, plan_of(driver, {"A": info((256, 64))}, (MAP,)), lambda device: 5)
+    plan = plan_of(driver, {"A": info((256, 64))}, (MAP,))
+    launcher.add({"A": here, "device": None}, plan, lambda device: 5, lambda: True)
     for tensor in (here, there, here):
         launcher.launch(tensor)
     assert not slow
