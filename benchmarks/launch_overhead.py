@@ -1,5 +1,6 @@
 """Host time of one launch with three torch tensors, beside a bare cuLaunchKernel and torch.mm. The kernel with tensor
-maps, which are made at its first launch, is also launched as a cluster.
+maps, which are made at its first launch, is also launched as a cluster. That with many names shows what it costs to see
+whether they still mean what they did.
 
     python -m benchmarks.launch_overhead --rounds 40
 
@@ -82,12 +83,14 @@ def main(argv: list[str] | None = None) -> int:
 
     device = Torch()
     a, b, c = device.normal(SIZE, SIZE, 0), device.normal(SIZE, SIZE, 1), device.empty(SIZE, SIZE)
-    kernel, _ = gallery_kernels()["naive"]
+    kernels = gallery_kernels()
+    (kernel, _), (many, consts) = kernels["naive"], kernels["fastest"]
     bare = CudaKernel.load("naive", 16)
     packed = bare.arguments(*map(device.pointer, (a, b, c)), SIZE, SIZE, SIZE)
     contenders: dict[str, Callable[[], object]] = {
         "tiledsl, three torch tensors": lambda: kernel(a, b, c),
         "tiledsl, three tensor maps, cluster of 2": lambda: three_maps(a, b, c),
+        "tiledsl, three torch tensors, 67 names": lambda: many(a, b, c, **consts),
         "bare cuLaunchKernel, packed arguments": bare.launcher(packed, SIZE, SIZE, device.stream()),
         "torch.mm(a, b, out=c)": lambda: torch.mm(a, b, out=c),
     }

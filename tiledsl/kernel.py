@@ -42,7 +42,7 @@ class TileKernel(ByReference):
         self.signature = signature
         self.program = Program(signature)
         self.dispatcher = Dispatcher(self.program)
-        self._launcher = self.dispatcher.launcher
+        self._launch = self.dispatcher.launcher.launch
         functools.update_wrapper(self, signature.fn)
 
     @property
@@ -57,7 +57,7 @@ class TileKernel(ByReference):
     def __call__(self, /, *args: Any, **kwargs: Any) -> None:
         """Run the kernel. Raises KernelArgumentError, CompileErrors, DeviceError, EmulatorError."""
         try:
-            self._launcher.launch(*args, **kwargs)
+            self._launch(*args, **kwargs)
         except TypeError:
             given = {name: value for name, value in kwargs.items() if name != "device"}
             try:

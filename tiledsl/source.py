@@ -126,7 +126,7 @@ def _cut(fn: Callable[..., Any], lines: list[str], block: Block) -> FunctionSour
 def _lines_of(lines: list[str], code: CodeType) -> list[str]:
     """The lines that the code names, and those below that stand deeper. Reading tokens would take far longer."""
     first = code.co_firstlineno - 1
-    last = max(line for inner in nested(code) for *_, line in inner.co_lines() if line is not None)
+    last = max(line for inner in nested(code) for _, _, line in inner.co_lines() if line is not None)
     margin = _indent(lines[first])
     end = last
     for at in range(last, len(lines)):

@@ -364,6 +364,40 @@ def test_a_written_tensor_that_requires_a_gradient_goes_to_the_slow_path() -> No
     assert h.call(A, C) == 2
 
 
+def copy(A: Global[f32, M], C: Global[f32, M]): ...
+
+
+def test_addresses_are_checked_and_packed_where_they_are_others_than_the_last_time() -> None:
+    slow: list[dict[str, Any]] = []
+
+    def record(device: str | None, /, **values: Any) -> None:
+        slow.append(values)
+
+    launcher = Launcher(read_signature(copy), record)
+    arrays = {name: info((16,), (1,)) for name in "AC"}
+    abi = abi_of([(name, gemm_type(("M",))) for name in "AC"], 32)
+    buffer = ArgumentBuffer(abi, {"M": 16}, dict.fromkeys("AC", (1,)))
+    recorder = Recorder()
+    recorder.count = len(abi)
+    windows = overlap_windows(buffer.pointers, arrays, frozenset("C"))
+    plan = LaunchPlan.make(recorder, "copy", 0, 1, 9, ONE, buffer, windows)
+    here, there, inside = (Tensor((16,), pointer) for pointer in (0x1000, 0x2000, 0x1010))
+    launcher.add({"A": here, "C": there, "device": None}, plan, lambda device: 5, lambda: True)
+    for a, c in ((here, there), (here, there), (there, here)):
+        launcher.launch(a, c)
+    plan.run(5, (0x4000, 0x5000), ())  # the slow path takes the same buffers
+    launcher.launch(there, here)
+    passed = [tuple(int.from_bytes(slot, "little") for slot in slots[:2]) for _, _, slots in recorder.launches]
+    assert passed == [
+        (0x1000, 0x2000), (0x1000, 0x2000), (0x2000, 0x1000), (0x4000, 0x5000), (0x2000, 0x1000),
+    ]  # fmt: skip
+    assert len(plan.frames) == 1
+    launcher.launch(here, there)
+    launcher.launch(here, inside)
+    assert slow == [{"A": here, "C": inside}]
+    assert len(recorder.launches) == 6
+
+
 def test_missing_arguments_reach_the_slow_path_by_name() -> None:
     h = Harness()
     h.call(Tensor((4, 8), 0))

@@ -139,7 +139,7 @@ class _Writer:
         made: dict[str, Any] = {}
         exec(text, made)
         if namespace is None:
-            own = {"__builtins__": {}, **dict(zip(names, self.objects, strict=True))}
+            own: dict[str, Any] = {"__builtins__": {}, **dict(zip(names, self.objects, strict=True))}
             return FunctionType(made["make"]().__code__, own, "check")
         check: FunctionType = made["make"](*self.objects)
         return FunctionType(check.__code__, namespace, "check", None, check.__closure__)

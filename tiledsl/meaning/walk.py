@@ -11,8 +11,6 @@ import builtins
 import hashlib
 import os
 import sys
-from collections.abc import Generator
-from contextlib import contextmanager
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, Callable, ClassVar, TypeVar
 
@@ -106,18 +104,13 @@ class Walk:
             return
         self._seen[id(value)] = len(self._seen)
         self.kept.append(value)
-        with self._inside(name):
-            known = KINDS.get(kind)
-            known(self, value) if known is not None else self._other(value)
-
-    @contextmanager
-    def _inside(self, name: str) -> Generator[None]:
         outer = len(self.path)
         if name:
             self.path.append(name)
         self._depth += 1
         try:
-            yield
+            known = KINDS.get(kind)
+            known(self, value) if known is not None else self._other(value)
         finally:
             self._depth -= 1
             del self.path[outer:]
@@ -289,7 +282,8 @@ class Walk:
 def _annotates_locals(code: CodeType, source: FunctionSource) -> bool:
     """False if no line of the body can be ``name: annotation``, which leaves nothing in the code."""
     first = source.line
-    body = min((line for *_, line in code.co_lines() if line is not None and line > first), default=first)
+    lines = {line for _, _, line in code.co_lines()}
+    body = min((line for line in lines if line is not None and line > first), default=first)
     return any(_may_annotate(line) for line in source.text.splitlines()[body - first :] if ":" in line)
 
 

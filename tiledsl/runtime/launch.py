@@ -75,14 +75,15 @@ class Shape:
 class Frame:
     """One argument buffer. `address`: of the array of pointers to the slots, which the driver reads.
 
-    maps_at: offset of the tensor maps. mapped: addresses of the tensors that those are of; () at first.
+    maps_at: offset of the tensor maps. packed: addresses of the tensors, in the buffer and in those; () at first. That
+    their memory may be used so together was checked.
     """
 
     buffer: Any
     pointers: Any
     address: int
     maps_at: int = 0
-    mapped: tuple[int, ...] = ()
+    packed: tuple[int, ...] = ()
 
 
 class ArgumentBuffer:
@@ -186,8 +187,9 @@ class LaunchPlan:
         except IndexError:
             frame = self.arguments.new_frame()
         self.arguments.pack(frame.buffer, 0, *pointers, *scalars)
-        if self.maps is not None and frame.mapped != pointers:
+        if self.maps is not None and frame.packed != pointers:
             self.maps.write(frame, pointers)
+        frame.packed = pointers
         code = self.launch(stream, frame.address, 0)[0]
         if code:
             self.failed(code, stream, frame)

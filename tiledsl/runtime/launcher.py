@@ -40,21 +40,19 @@ def launch({parameters}):
     if {gradient}:
         return _slow({values})
     _pointers = {pointers}
-    for _i, _j, _low, _high in _plan.windows:
-        if _low < _pointers[_j] - _pointers[_i] < _high:
-            return _slow({values})
     try:
         _frame = _plan.frames.pop()
     except _IndexError:
         _frame = _plan.arguments.new_frame()
-    try:
-        _plan.pack(_frame.buffer, 0, {packed})
-    except (_OverflowError, _struct_error):
-        _frame = None
-    if _frame is None:
-        return _slow({values})
-    if _plan.maps is not None and _frame.mapped != _pointers:
-        _plan.maps.write(_frame, _pointers)
+    if _frame.packed != _pointers:
+        for _i, _j, _low, _high in _plan.windows:
+            if _low < _pointers[_j] - _pointers[_i] < _high:
+                return _slow({values})
+{pack_pointers}
+        if _plan.maps is not None:
+            _plan.maps.write(_frame, _pointers)
+        _frame.packed = _pointers
+{pack_scalars}
     _code = _plan.launch(_raw_stream(_plan.device), _frame.address, 0)[0]
     if _code:
         _plan.failed(_code, _raw_stream(_plan.device), _frame)
@@ -62,6 +60,14 @@ def launch({parameters}):
     _plan.driver.last_kernel = _plan.kernel
     _plan.frames.append(_frame)
 """
+PACK_SCALARS = """\
+    try:
+        _plan.pack(_frame.buffer, 0, {packed})
+    except (_OverflowError, _struct_error):
+        _frame = None
+    if _frame is None:
+        return _slow({values})"""
+"""Scalars are packed at each launch; addresses alone, where they are others than the last time."""
 # Parameters of a kernel do not begin with an underscore, so they cannot hide the names above: builtins have one, too.
 
 
@@ -93,10 +99,13 @@ class Launcher:
         self.keyed: frozenset[str] = frozenset()
         self.written: tuple[str, ...] | None = ()
         self._current: Callable[[], bool] = _never
+        self._names: dict[str, Any] = {}
+        self.launch: Any = None
         self._build()
 
     def _build(self) -> None:
-        names: dict[str, Any] = {
+        names = self._names
+        names |= {
             "_plans": self.plans,
             "_slow": self._slow,
             "_struct_error": struct.error,
@@ -109,9 +118,10 @@ class Launcher:
         }
         for param in (*self.signature.params, *self.signature.consts):
             names[f"_default_{param.name}"] = MISSING if param.default is REQUIRED else param.default
-        self._names = names
         exec(launcher_source(self.signature, self.keyed, self.written), names)
-        self.launch: Callable[..., None] = names["launch"]
+        if self.launch is None:
+            self.launch = names["launch"]
+        self.launch.__code__ = names["launch"].__code__  # the kernel holds the function, so that it finds it at once
         exec(f"def key({_parameters(self.signature)}): return {key_text(self.signature, self.keyed)}", names)
         self._key: Callable[..., Any] = names["key"]
 
@@ -161,6 +171,10 @@ def launcher_source(signature: Signature, keyed: frozenset[str], written: tuple[
         passed = ["*_pointers"]  # to unpack costs more
     packed = [f"_bf16_bits({p.name})" if p.dtype == BF16 else p.name for p in signature.scalars]
     every = (*signature.params, *signature.consts)
+    values = ", ".join(["device", *(f"{p.name}={p.name}" for p in every)])
+    together = ", ".join([*passed, *packed])
+    pack = "" if packed else f"        _plan.pack(_frame.buffer, 0, {together})"
+    pack_scalars = PACK_SCALARS.format(packed=together, values=values) if packed else ""
     if written is None:
         chosen, changed = f"    _written = _plan.take({_tuple(p.name for p in tensors)})", "_written"
         gradient = "_any(_tensor.requires_grad for _tensor in _written) and _grad_enabled()"
@@ -171,12 +185,13 @@ def launcher_source(signature: Signature, keyed: frozenset[str], written: tuple[
         parameters=_parameters(signature),
         addresses="\n".join(f"        {line}" for line in addresses) or "        pass",
         key=_key(signature, keyed, _address),
-        values=", ".join(["device", *(f"{p.name}={p.name}" for p in every)]),
+        values=values,
         written=chosen,
         gradient=gradient,
         changed=changed,
         pointers=f"({pointers})",
-        packed=", ".join([*passed, *packed]),
+        pack_pointers=pack,
+        pack_scalars=pack_scalars,
     )
 
 

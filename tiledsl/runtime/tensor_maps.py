@@ -168,7 +168,6 @@ class MapImages:
                 self._images.clear()
             self._images[pointers] = image
         self._store(frame.buffer, frame.maps_at, image)
-        frame.mapped = pointers
 
     def _encode(self, pointers: tuple[int, ...]) -> bytes:
         with self._driver.active(self._device):
