@@ -101,6 +101,9 @@ class TileKernel(ByReference):
 
     def specialized(self, target: str | None, settings: Mapping[str, Any]) -> tuple[Specialization, str]:
         """What `compile` builds for these settings, and the target."""
+        if target is not None and not isinstance(target, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            message = f"the target is a {type(target).__name__}; expected its name, as 'sm_90a'"
+            raise argument_error(self.signature, message, "pass arch='sm_90a', or leave it out")
         names = self._dtype_names()
         consts = check_consts(self.signature, {name: value for name, value in settings.items() if name not in names})
         dtypes = self._variables({name: value for name, value in settings.items() if name in names})

@@ -17,6 +17,7 @@ from tiledsl.ir.core import Kernel
 from tiledsl.ir.ops import debug
 from tiledsl.ir.semantics import numpy_dtype
 from tiledsl.ir.types import DType, GlobalType
+from tiledsl.passes.dce import DeadCode
 
 __all__ = ["compare", "run_alone"]
 
@@ -35,6 +36,8 @@ def compare(tile_level: Kernel, thread_level: Kernel, random: Random) -> Outcome
     """Run both on equal arguments. Kernels that race are left out: levels may order accesses as they like."""
     try:
         seed = random.getrandbits(32)
+        tile_level = tile_level.clone()
+        DeadCode().run(tile_level)  # what nobody uses is not read at thread level
         runs = [_run(kernel, _arguments(tile_level, seed)) for kernel in (tile_level, thread_level)]
         outcome = next((r for r in runs if isinstance(r, Outcome)), None)
         if outcome is not None:

@@ -94,7 +94,7 @@ def judge(error: BaseException, file: str = "") -> Outcome:
         return Outcome("internal", place, detail) if place else Outcome("python", type(error).__name__, detail)
     if isinstance(error, VerifyError):
         return Outcome("verify", _shape(error.message), detail)
-    if isinstance(error, AssemblerError):
+    if isinstance(error, AssemblerError) and "correct the inline PTX" not in error.fix:
         return Outcome("assembler", _shape(error.message), detail)
     errors: tuple[TileError, ...] = error.errors if isinstance(error, CompileErrors) else (error,)
     for found in errors:

@@ -12,7 +12,7 @@ from random import Random
 from tests.fuzz.corpus import draw, programs
 from tests.fuzz.levels import compare
 from tests.fuzz.mutate_source import mutate_source
-from tests.fuzz.outcome import ROOT, Outcome, judge, limit, raised_in
+from tests.fuzz.outcome import ROOT, OutOfTime, Outcome, judge, limit, raised_in
 from tiledsl.backends import ptx
 from tiledsl.compiler import lower
 from tiledsl.errors import AssemblerError, TileError
@@ -59,6 +59,8 @@ def _outcome(text: str, path: Path, random: Random, case: int) -> Outcome:
     except BaseException as error:
         if _innermost(error) == "_load":  # Python itself refuses it
             return Outcome("no program", type(error).__name__)
+        if isinstance(error, OutOfTime) and not raised_in(error, ""):  # it never ends by itself
+            return Outcome("python", "no end")
         if isinstance(error, (TypeError, ValueError, AttributeError)) and raised_in(error, "lang"):
             return Outcome("python", type(error).__name__)  # outside of kernels, the language is plain Python
         return judge(error, str(path))

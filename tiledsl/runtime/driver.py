@@ -347,7 +347,9 @@ def _load_bindings() -> Any:
     if code == NO_DEVICE:
         raise _no_gpu()
     if code:
-        raise DeviceError(f"the NVIDIA driver does not start: cuInit gives {cu.CUresult(code).name}")
+        message = f"the NVIDIA driver does not start: cuInit gives {cu.CUresult(code).name}"
+        fix = 'see whether nvidia-smi works and memory is left, or run the kernel with device="emulator"'
+        raise DeviceError(f"{message}\n  fix: {fix}")
     return cu
 
 
