@@ -31,6 +31,8 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.getbasetemp()
     run = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
     os.environ["TILEDSL_CACHE_DIR"] = str(run / "cache")
+    # Where no bytecode may be kept, each process that a test starts would compile all of tiledsl anew.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 @pytest.fixture

@@ -42,7 +42,6 @@ def result_of(kernel: Kernel, case: Case) -> dict[str, Any]:
 
 
 def expect(kernel: Kernel, case: Case, expected: dict[str, Any], after: str) -> None:
-    verify(kernel)
     for name, got in result_of(kernel.clone(), case).items():
         if isinstance(got, np.ndarray) and not same_bits(got, expected[name]):
             pytest.fail(f"{name} changed after {after}:\n{expected[name]}\n{got}\n{print_kernel(kernel)}")
@@ -76,4 +75,5 @@ def test_any_order(level: str, case: Case, order: list[Pass]) -> None:
         Expand().run(kernel)
     for item in order:
         item.run(kernel)
+        verify(kernel)
         expect(kernel, case, expected, item.name)
