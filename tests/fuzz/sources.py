@@ -12,7 +12,7 @@ from random import Random
 from tests.fuzz.corpus import draw, programs
 from tests.fuzz.levels import compare
 from tests.fuzz.mutate_source import mutate_source
-from tests.fuzz.outcome import ROOT, OutOfTime, Outcome, judge, limit, raised_in
+from tests.fuzz.outcome import ROOT, Outcome, OutOfTime, judge, limit, raised_in
 from tiledsl.backends import ptx
 from tiledsl.compiler import lower
 from tiledsl.errors import AssemblerError, TileError
