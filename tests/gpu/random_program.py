@@ -25,9 +25,10 @@ def main(first: int, count: int) -> int:
         tile_level = print_kernel(case.kernel)
         try:
             kernel = run_pipeline(case.kernel)
-        except CompileErrors as refused:  # by chance, a loop that polls
-            assert "the loop waits for another thread" in str(refused), refused
-            continue
+        except CompileErrors as refused:
+            if "the loop waits for another thread" not in str(refused):
+                raise
+            continue  # by chance, a loop that polls
         expected, got = case.arguments(), case.arguments()
         emulator.run(kernel.clone(), expected, options=emulator.Options(checks=True))
         raw_launch.run(kernel, got)
