@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent / "tiledsl"
 
 # Lowest first. A module may import from its own layer and from those before it. What is not a folder is a file.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "arch", "forks"),
+    ("errors", "arch", "forks", "recursion"),
     ("layout",),
     ("ir", "boundary"),
     ("passes",),

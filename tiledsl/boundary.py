@@ -8,7 +8,6 @@ wrong has an error of its own where it is found.
 from __future__ import annotations
 
 import linecache
-import sys
 import sysconfig
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -16,19 +15,14 @@ from pathlib import Path
 from types import FrameType, TracebackType
 
 from tiledsl.errors import CompileError, InternalError, Loc, TileError, VerifyError
-from tiledsl.forks import WhileBusy
 from tiledsl.ir.core import Op
 
-__all__ = ["as_compile_error", "deep_recursion", "python_error", "stage"]
+__all__ = ["as_compile_error", "python_error", "stage"]
 
 _PACKAGE = Path(__file__).resolve().parent
 _OURS = (f"{_PACKAGE}/", f"{_PACKAGE.parent}/backends/")
 _STANDARD = tuple(f"{Path(sysconfig.get_path(name)).resolve()}/" for name in ("stdlib", "platstdlib"))
 _INSTALLED = ("/site-packages/", "/dist-packages/")
-
-_FRAMES = 5500
-"""Python frames that a compilation may take: 95 nested tile functions need 1400, 1024 nested conditions 3200. Of C's
-stack, of which the main thread has 8 MB, a frame needs at most 1 KB (Python 3.11, where a C function calls back)."""
 
 
 def as_compile_error(error: Exception, loc: Loc, doing: str = "") -> CompileError:
@@ -148,22 +142,3 @@ def _op_line(error: Exception) -> Loc | None:
         found = ops[0].loc if ops else found
         trace = trace.tb_next
     return found
-
-
-# -- recursion ---------------------------------------------------------------------------------------
-
-
-def _deeper() -> int:
-    before = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(before, _FRAMES))
-    return before
-
-
-def _as_before(before: int) -> None:
-    if sys.getrecursionlimit() == max(before, _FRAMES):  # else somebody has set it meanwhile
-        sys.setrecursionlimit(before)
-
-
-deep_recursion = WhileBusy(_deeper, _as_before).inside
-"""Python's limit of recursion, which is one for the process, is higher inside this block, or the function that this
-decorates: kernels nest deeper than most Python, and the passes walk them by recursion."""

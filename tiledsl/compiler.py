@@ -10,11 +10,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, TypeVar
 from weakref import WeakSet
 
-from tiledsl.boundary import deep_recursion, stage
+from tiledsl.boundary import stage
 from tiledsl.compiled import Compiled, Image
 from tiledsl.forks import WhileBusy, in_child, whole
 from tiledsl.ir.types import GlobalType
 from tiledsl.meaning import Meaning, meaning_of_kernel
+from tiledsl.recursion import deep_recursion
 from tiledsl.runtime.cache import disk_cache
 from tiledsl.signature import Signature, Specialization
 from tiledsl.specialize import const_identity

@@ -7,10 +7,10 @@ from typing import Callable
 from tiledsl.backends.protocol import Binary, Resources
 from tiledsl.backends.ptx.disassemble import sass_text  # here: a later import would rebind `disassemble` below
 from tiledsl.backends.ptx.targets import TARGETS, Target
-from tiledsl.boundary import deep_recursion
 from tiledsl.errors import AssemblerError
 from tiledsl.ir.core import Kernel
 from tiledsl.ir.ops import debug
+from tiledsl.recursion import deep_recursion
 
 __all__ = ["TARGETS", "Target", "build", "disassemble"]
 

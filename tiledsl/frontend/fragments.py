@@ -61,7 +61,7 @@ def distributed(frame: Frame, node: Any, dtype: DType, dims: tuple[int, ...], la
         message = f"{dtype} elements held as {layout}: along k they come in 16 bytes, more than {layout.shape} has"
         raise frame.error(node, message, "take a shape that multiplies this dtype: docs/language.md lists them")
     type_ = FragmentType(dtype, dims, layout)
-    registers = sum(max(1, t.bits // 32) for t in type_.registers)
+    registers = type_.size // type_.per_register * max(1, dtype.bits // 32)
     if registers > MAX_REGISTERS:
         held = f"{' x '.join(map(str, dims))} {dtype} held as {layout}"
         message = f"{held} is {registers} registers a thread, of which there are {MAX_REGISTERS}"

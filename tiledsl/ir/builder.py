@@ -7,7 +7,7 @@ from typing import Any
 from tiledsl.errors import UNKNOWN_LOC, Loc
 from tiledsl.ir.core import Block, Op, Value
 from tiledsl.ir.ops import arith
-from tiledsl.ir.types import DType
+from tiledsl.ir.types import INDEX, DType
 
 __all__ = ["Builder"]
 
@@ -35,6 +35,9 @@ class Builder:
         return self.add(op).result
 
     def constant(self, value: int | float | bool, dtype: DType) -> Value:
+        """A constant of any dtype. What passes compute of indices wraps at 64 bits, as their sums at run time do."""
+        if dtype == INDEX:
+            value = (int(value) + (1 << 63)) % (1 << 64) - (1 << 63)
         return self.value(arith.Constant(value=value, dtype=dtype))
 
     def scalar(self, fn: str, *operands: Value, nowrap: bool = False) -> Value:

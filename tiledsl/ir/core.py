@@ -16,6 +16,7 @@ from tiledsl.ir.abi import AbiArg
 from tiledsl.ir.expr import Expr
 from tiledsl.ir.tensor_maps import TensorMap
 from tiledsl.ir.types import DType, Type
+from tiledsl.recursion import deep_recursion
 
 __all__ = [
     "OPS",
@@ -370,6 +371,7 @@ class Kernel:
     def walk(self) -> Iterator[Op]:
         return self.body.walk()
 
+    @deep_recursion()
     def clone(self) -> Kernel:
         return Kernel(
             self.name,

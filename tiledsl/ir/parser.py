@@ -9,7 +9,7 @@ from __future__ import annotations
 from json import JSONDecodeError, loads
 from typing import Any, cast
 
-from tiledsl.boundary import deep_recursion, stage
+from tiledsl.boundary import stage
 from tiledsl.errors import UNKNOWN_LOC, Loc, VerifyError
 from tiledsl.ir import ops as _ops
 from tiledsl.ir.abi import AbiArg
@@ -31,6 +31,7 @@ from tiledsl.ir.types import (
     problem,
 )
 from tiledsl.layout.fragments import FragmentLayout, parse_fragment_layout
+from tiledsl.recursion import deep_recursion
 
 __all__ = ["parse_kernel"]
 

@@ -31,12 +31,12 @@ import re
 from json import dumps
 from typing import Any
 
-from tiledsl.boundary import deep_recursion
 from tiledsl.errors import Loc
 from tiledsl.ir.abi import AbiArg
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import arith
 from tiledsl.ir.types import DType, FragmentType, GlobalType, PendingType, PtrType, SharedType
+from tiledsl.recursion import deep_recursion
 
 __all__ = ["BLOCK_WORDS", "TYPE_CLASSES", "print_kernel", "print_op", "type_attribute"]
 

@@ -26,7 +26,6 @@ from __future__ import annotations
 from math import prod
 from typing import Any, Iterable, Mapping
 
-from tiledsl.boundary import deep_recursion
 from tiledsl.errors import Loc, VerifyError
 from tiledsl.ir.core import OPS, Block, Kernel, Op, Value
 from tiledsl.ir.expr import BinExpr, ConstExpr, Expr, NameExpr
@@ -49,6 +48,7 @@ from tiledsl.ir.types import (
 )
 from tiledsl.layout.banks import WARP
 from tiledsl.layout.fragments import FragmentLayout
+from tiledsl.recursion import deep_recursion
 
 __all__ = ["verify"]
 

@@ -10,6 +10,7 @@ from tiledsl import boundary
 from tiledsl.errors import VerifyError
 from tiledsl.ir.core import Kernel
 from tiledsl.ir.verifier import verify
+from tiledsl.recursion import deep_recursion
 
 __all__ = ["Pass", "PassManager", "Timing"]
 
@@ -53,7 +54,7 @@ class PassManager:
             names.append(item.name if count == 1 else f"{item.name}.{count}")
         return names
 
-    @boundary.deep_recursion()
+    @deep_recursion()
     def run(self, kernel: Kernel) -> Kernel:
         if self.verify_each:
             verify(kernel)

@@ -29,7 +29,6 @@ from tiledsl.backends.emulator.memory import GlobalBuffer, SharedTile
 from tiledsl.backends.emulator.options import Hook, LaunchInfo, Options, RunResult
 from tiledsl.backends.emulator.program import flatten
 from tiledsl.backends.emulator.trace import tracing
-from tiledsl.boundary import deep_recursion
 from tiledsl.errors import EmulatorError, KernelArgumentError
 from tiledsl.ir.abi import AbiArg, abi_of
 from tiledsl.ir.core import Kernel, Op, Value
@@ -38,6 +37,7 @@ from tiledsl.ir.ops import mem, tile
 from tiledsl.ir.semantics import numpy_dtype
 from tiledsl.ir.types import DType, GlobalType, PtrType, SharedType
 from tiledsl.layout.shared import ALIGNMENT
+from tiledsl.recursion import deep_recursion
 
 __all__ = ["run"]
 
