@@ -177,17 +177,23 @@ def test_ctrl_c_leaves_everything_whole() -> None:
 
     before = signal.signal(signal.SIGALRM, interrupt)
     caught = 0
+
+    def work() -> None:
+        try:
+            doubled.program.__init__(doubled.signature)
+            doubled.program.lowered(_spec(), "sm_90a")
+            _build(doubled.signature, _spec(), "sm_90a")
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
     try:
         for step in range(40):
             try:
                 signal.setitimer(signal.ITIMER_REAL, 0.001 + 0.002 * step)
-                doubled.program.__init__(doubled.signature)
-                doubled.program.lowered(_spec(), "sm_90a")
-                _build(doubled.signature, _spec(), "sm_90a")
-            except KeyboardInterrupt:
-                caught += 1
-            finally:
+                work()
+            except KeyboardInterrupt:  # also right before the timer is off
                 signal.setitimer(signal.ITIMER_REAL, 0)
+                caught += 1
             assert gc.isenabled()
             assert not forks._work.threads
             x = np.ones(3, np.float32)

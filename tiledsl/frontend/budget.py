@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Any
 
 from tiledsl.errors import CompileError
+from tiledsl.ir.core import MOST_STAGES
 
 __all__ = [
     "MAX_BITS",
@@ -49,7 +50,7 @@ MAX_ITEMS = 1 << 16
 MAX_BITS = 1 << 16
 """Bits of an integer at compile time."""
 
-MAX_STAGES = 64
+MAX_STAGES = MOST_STAGES
 """Of a pipelined loop."""
 
 

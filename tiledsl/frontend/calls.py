@@ -138,7 +138,11 @@ PLAIN: set[Any] = {min, max, abs, len}
 
 
 def _hashable(obj: Any) -> bool:
-    return type(obj).__hash__ is not None
+    try:
+        hash(obj)
+    except Exception:  # a list, what contains one, or what the user's own __hash__ raises
+        return False
+    return True
 
 
 def _arguments(frame: Frame, node: ast.Call) -> Arguments:

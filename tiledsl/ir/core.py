@@ -86,6 +86,8 @@ class operand:  # noqa: N801 - used like a keyword in op classes
         return op.operands[self.position]
 
 
+MOST_STAGES = 64
+"""Of a pipelined loop and of its tiles."""
 MOST_INT = 2**31 - 1
 """The largest int in an attribute, where its class says nothing else."""
 

@@ -31,6 +31,9 @@ _LOW_BITS = frozenset({"add", "sub", "mul", "neg", "and", "or", "xor", "not"})
 
 _MEMORY = frozenset({"read", "write"})
 
+FAR = 16
+"""Bits of a shift from which on it is no step of a tile."""
+
 
 @dataclass(frozen=True)
 class IndexWidth:
@@ -77,11 +80,20 @@ class _Exact:
         for op in list(block.ops):
             if not self.is_exact(op) and not self.exactly(op):
                 return False
-            if isinstance(op, arith.Constant) and op.dtype is INDEX and not self.fits(op.result):
+            if self.is_beyond(op):
                 return False
             if op.blocks and not all(map(self.block, op.blocks)):
                 return False
         return True
+
+    def is_beyond(self, op: Op) -> bool:
+        """Does the op make an index that no launch has measured, wherever it leads: a constant that needs 64 bits, or a
+        shift that far?"""
+        if not op.results or op.results[0].type is not INDEX or self.fits(op.results[0]):
+            return False
+        if isinstance(op, arith.Scalar) and op.fn.name == "shl":
+            return self.intervals.of(op.operands[1])[1] >= FAR
+        return isinstance(op, arith.Constant)
 
     def is_exact(self, op: Op) -> bool:
         for value in op.operands:

@@ -127,7 +127,7 @@ def _where(call: Call) -> Any:
 
 def _shuffle_instead(value: Any) -> str:
     if not is_register(value):
-        return ""
+        return "shuffle what each lane has computed, as in shuffle(x, 0)"
     if value.type == INDEX:
         return "convert it: i32(x)"
     return "go through a shared tile: store(x, S)" if is_distributed(value) else "shuffle its elements"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Sequence
 
-from tiledsl.ir.core import Block, Op, Value, attribute, operand
+from tiledsl.ir.core import MOST_STAGES, Block, Op, Value, attribute, operand
 from tiledsl.ir.types import BOOL, DType, Type
 
 __all__ = ["Condition", "For", "If", "Return", "While", "Yield"]
@@ -93,7 +93,7 @@ class For(Op):
     name = "control.for"
     variadic = True
     unroll = attribute(int, 1)
-    stages = attribute(int, 0)
+    stages = attribute(int, 0, most=MOST_STAGES)
     fragments = attribute(int, 0)
     lo, hi, step = operand(0), operand(1), operand(2)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Sequence
 
 from tiledsl.ir.atomics import ATOMICS, AtomicFn
-from tiledsl.ir.core import OPS, Effect, Op, Value, attribute, operand
+from tiledsl.ir.core import MOST_STAGES, OPS, Effect, Op, Value, attribute, operand
 from tiledsl.ir.types import (
     INDEX,
     DType,
@@ -84,7 +84,7 @@ class SharedAlloc(Op):
     variadic = True
     type = attribute(SharedType)
     layout = attribute(str, AUTO)
-    stages = attribute(int, 1)
+    stages = attribute(int, 1, most=MOST_STAGES)
 
     @property
     def placement(self) -> Layout:
