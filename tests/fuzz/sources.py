@@ -15,7 +15,7 @@ from tests.fuzz.mutate_source import mutate_source
 from tests.fuzz.outcome import ROOT, Outcome, OutOfTime, judge, limit, raised_in
 from tiledsl.backends import ptx
 from tiledsl.compiler import lower
-from tiledsl.errors import AssemblerError, TileError
+from tiledsl.errors import AssemblerError, CompileError, TileError
 from tiledsl.ir.core import Kernel
 from tiledsl.ir.types import DTYPES
 from tiledsl.ir.verifier import verify
@@ -61,7 +61,8 @@ def _outcome(text: str, path: Path, random: Random, case: int) -> Outcome:
             return Outcome("no program", type(error).__name__)
         if isinstance(error, OutOfTime) and not raised_in(error, ""):  # it never ends by itself
             return Outcome("python", "no end")
-        if isinstance(error, (TypeError, ValueError, AttributeError)) and raised_in(error, "lang"):
+        plain = isinstance(error, CompileError) and not error.loc.line and bool(error.fix)
+        if plain or (isinstance(error, (TypeError, ValueError, AttributeError)) and raised_in(error, "lang")):
             return Outcome("python", type(error).__name__)  # outside of kernels, the language is plain Python
         return judge(error, str(path))
     if not kernels:

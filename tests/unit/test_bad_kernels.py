@@ -119,6 +119,8 @@ BODIES: dict[str, tuple[str, ...]] = {
     "a fence to the moon": ("fence(reach='moon')  # error: fence() has no reach", STORE),
     "a shuffle of width None": ("A[i] = shuffle(A[i], 0, width=None)  # error: width must be",),
     "a dtype of two values": ("A[i] = f32(1, 2)  # error: converts one value",),
+    "a call of a tuple with a list": ("([1], 2)(1)  # error: is not callable", STORE),
+    "a shuffle of a function": ("A[i] = shuffle(barrier, 0)  # error: shuffles a run-time scalar",),
     "a call of a text": ("M(1)  # error: is not callable", STORE),
     # more than may be done at compile time
     "unroll(2**31)": ("for j in unroll(2**31):  # error: this would unroll 2147483648 iterations", "    A[i] = 1.0"),

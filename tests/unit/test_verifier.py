@@ -100,6 +100,7 @@ def texts(*changes: tuple[str, str, str]) -> list[tuple[str, str]]:
             ("index_bits(32)", "index_bits(16)", "16 index bits"),
             ("index_bits(32)", "index_bits(32) shared_bytes(16)", "belong to the thread level"),
             ("%n: i32", "%n: ptr<global, f32>", "a parameter of type ptr<global, f32>"),
+            ("%n: i32", "%n: index", "a parameter of type index"),
             ("  tile.store %A, %i, %r\n", "  mem.store %A, %r\n", "mem.store is not legal at tile level"),
             ("  %x = tile.load", "  %c = arith.constant 300 : i8\n  %x = tile.load", "300 does not fit i8"),
             ("  %x = tile.load", "  %c = arith.constant 1 : f32\n  %x = tile.load", "a f32 constant holds a float"),

@@ -146,7 +146,7 @@ def _tile_params(kernel: Kernel) -> set[str]:
     known: set[str] = set()
     names: set[str] = set()
     for arg in kernel.body.args:
-        if not isinstance(arg.type, (GlobalType, DType)):
+        if not isinstance(arg.type, (GlobalType, DType)) or arg.type == INDEX:
             _fail(f"a parameter of type {arg.type}", kernel.loc)
         if not arg.name or arg.name in names:
             _fail(f"parameters need distinct names, not {arg.name!r}", kernel.loc)

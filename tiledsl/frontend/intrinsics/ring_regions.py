@@ -62,7 +62,11 @@ class _Fill(Region):
         frame.env[ring.filling] = advanced(builder, ring.stages, slot, phase)
         if len(frame.unit.errors) == errors:
             self._check_loaded()
-            expect.attrs["bytes"] = sum(self.loaded.values())
+            size = sum(self.loaded.values())
+            if size > barriers.MAX_COUNT:
+                message = f"a slot of this ring takes {size} bytes; an mbarrier counts {barriers.MAX_COUNT} at most"
+                raise frame.error(node, message, "make its tiles smaller")
+            expect.attrs["bytes"] = size
 
     def counted(self, call: Call, dst: View, box: Box) -> list[Value]:
         """The mbarrier of a load in this region, whose bytes are counted."""
