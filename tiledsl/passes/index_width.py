@@ -92,7 +92,8 @@ class _Exact:
         if not op.results or op.results[0].type is not INDEX or self.fits(op.results[0]):
             return False
         if isinstance(op, arith.Scalar) and op.fn.name == "shl":
-            return self.intervals.of(op.operands[1])[1] >= FAR
+            converted = all(isinstance(user, arith.Cast) for user, _ in op.results[0].uses)  # and computed in i64 there
+            return not converted and self.intervals.of(op.operands[1])[1] >= FAR
         return isinstance(op, arith.Constant)
 
     def is_exact(self, op: Op) -> bool:
