@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.fuzz.corpus import programs, texts
-from tests.fuzz.outcome import Outcome, OutOfTime, judge, limit
+from tests.fuzz.outcome import ROOT, Outcome, OutOfTime, judge, limit
 from tests.fuzz.runner import State, run_cases, single, summary
 
 SEED = 7
@@ -62,6 +63,27 @@ def test_what_takes_too_long_is_stopped_where_it_is() -> None:
     with pytest.raises(OutOfTime) as caught, limit(0.2):
         spin()
     assert judge(caught.value).kind == "hang"
+
+
+def test_what_a_function_of_the_program_called_is_the_programs(tmp_path: Path) -> None:
+    """typing, which the program's own function calls, raises here."""
+    program = tmp_path / "case.py"
+    program.write_text("from typing import Any\ndef of_the_user(*_):\n    return Any(1)\n")
+    names: dict[str, Any] = {}
+    exec(compile(program.read_text(), program, "exec"), names)
+    with pytest.raises(TypeError) as caught:
+        call_of_tiledsl(names["of_the_user"])
+    assert judge(caught.value).kind == "python"
+    with pytest.raises(TypeError) as caught:
+        call_of_tiledsl(Any)
+    assert judge(caught.value).kind == "internal"
+
+
+def call_of_tiledsl(function: Any) -> None:
+    """Through a frame that stands in tiledsl."""
+    names: dict[str, Any] = {}
+    exec(compile("def call(function): function()", f"{ROOT}/tiledsl/somewhere.py", "exec"), names)
+    names["call"](function)
 
 
 def test_there_is_enough_to_mutate() -> None:

@@ -90,7 +90,7 @@ def judge(error: BaseException, file: str = "") -> Outcome:
     if isinstance(error, OutOfTime):
         return Outcome("python" if in_program(error) else "hang", place_of(error), detail)
     if not isinstance(error, TileError):
-        place = place_of(error)
+        place = "" if in_program(error) else place_of(error)
         return Outcome("internal", place, detail) if place else Outcome("python", type(error).__name__, detail)
     if isinstance(error, VerifyError):
         return Outcome("verify", _shape(error.message), detail)
@@ -135,9 +135,10 @@ def place_of(error: BaseException) -> str:
 
 
 def in_program(error: BaseException) -> bool:
-    """True if it was raised by the Python of a program, or of an argument, itself."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return bool(frames) and Path(frames[-1].filename).name in PROGRAMS
+    """True if the Python of a program, or of an argument, raised it, or what that called outside of tiledsl."""
+    names = (f.filename for f in reversed(traceback.extract_tb(error.__traceback__)))
+    last = next((n for n in names if n.startswith(INSIDE) or Path(n).name in PROGRAMS), "")
+    return bool(last) and not last.startswith(INSIDE)
 
 
 def _message(error: TileError) -> str:

@@ -347,6 +347,9 @@ def tile_chosen_at_run_time(A: Global[f32, M], B: Global[f32, M]):
     t[tx] = 0  # error: t is the tile A
 
 
+UNHASHABLE: Any = [open]
+
+
 @bad
 def unsupported_python(A: Global[f32, M]):
     grid(1)
@@ -356,6 +359,8 @@ def unsupported_python(A: Global[f32, M]):
     except ValueError:
         pass
     with open("x"):  # error: with is not part of the kernel language
+        pass
+    with UNHASHABLE("x"):  # error: with is not part of the kernel language on
         pass
     f = lambda x: x  # error: lambda is not part of the kernel language  # noqa: E731, F841
     import math  # error: import is not part of the kernel language  # noqa: F401

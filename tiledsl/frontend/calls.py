@@ -38,7 +38,7 @@ from tiledsl.ir.types import F32, FragmentType
 from tiledsl.lang import ir_dtype
 from tiledsl.lang.math import Elementwise
 
-__all__ = ["INTRINSICS", "Call", "intrinsic"]
+__all__ = ["INTRINSICS", "Call", "intrinsic", "intrinsic_of"]
 
 Arguments = tuple[list[Any], dict[str, Any]]
 
@@ -77,6 +77,14 @@ def intrinsic(*objects: Any, signature: Callable[..., Any] | None = None) -> Cal
     return register
 
 
+def intrinsic_of(callee: Any) -> tuple[inspect.Signature, Handler] | None:
+    """How the language binds and runs `callee`; None for what is not its own, whatever that is."""
+    try:
+        return INTRINSICS.get(callee)
+    except Exception:  # a list, what contains one, or what the user's own __hash__ raises
+        return None
+
+
 @evaluate.register
 def _(node: ast.Call, frame: Frame) -> Any:
     if isinstance(node.func, ast.Attribute) and node.func.attr == "append":
@@ -92,14 +100,14 @@ def call(frame: Frame, node: ast.Call, callee: Any, args: list[Any], kwargs: dic
     unbound = True
     if isinstance(callee, BoundMethod):
         args, callee, unbound = [callee.receiver, *args], callee.method, False
-    elif inspect.ismethod(callee) and callee.__func__ in INTRINSICS:
+    elif inspect.ismethod(callee) and intrinsic_of(callee.__func__):
         args, callee, unbound = [callee.__self__, *args], callee.__func__, False
     dtype = ir_dtype(callee)
     if dtype is not None:
         if len(args) != 1 or kwargs:
             raise frame.error(node, f"{dtype}(...) converts one value, got {len(args) + len(kwargs)}", f"{dtype}(x)")
         return convert(args[0], dtype, frame, node)
-    entry = INTRINSICS.get(callee) if _hashable(callee) else None
+    entry = intrinsic_of(callee)
     if entry is not None and not (callee in PLAIN and not contains_value([args, kwargs])):
         if unbound and "self" in entry[0].parameters:
             name = callee.__qualname__
@@ -135,14 +143,6 @@ def _intrinsic(
 
 PLAIN: set[Any] = {min, max, abs, len}
 """Builtins that are intrinsics on run-time values and plain Python otherwise."""
-
-
-def _hashable(obj: Any) -> bool:
-    try:
-        hash(obj)
-    except Exception:  # a list, what contains one, or what the user's own __hash__ raises
-        return False
-    return True
 
 
 def _arguments(frame: Frame, node: ast.Call) -> Arguments:

@@ -9,7 +9,7 @@ from tiledsl.frontend.analysis import loop_exits
 from tiledsl.frontend.assign import assign
 from tiledsl.frontend.attributes import BoundMethod
 from tiledsl.frontend.bindings import Region, describe
-from tiledsl.frontend.calls import INTRINSICS
+from tiledsl.frontend.calls import intrinsic_of
 from tiledsl.frontend.control import run_statements
 from tiledsl.frontend.frame import Frame, evaluate, execute
 
@@ -44,7 +44,7 @@ def _enter(frame: Frame, node: ast.With, items: list[ast.withitem]) -> None:
 def _region(frame: Frame, node: ast.expr) -> Region:
     """What stands behind ``with``. Nothing else is called: it might do something."""
     call = evaluate(node.func, frame) if isinstance(node, ast.Call) else None
-    of_the_language = call is None or isinstance(call, BoundMethod) or call in INTRINSICS
+    of_the_language = call is None or isinstance(call, BoundMethod) or intrinsic_of(call)
     region = evaluate(node, frame) if of_the_language else call
     if isinstance(region, Region):
         return region
