@@ -257,4 +257,6 @@ def _called(kernel: TileKernel, args: list[Any], kwargs: dict[str, Any]) -> Outc
 
 
 def _snapshot(value: Any) -> Any:
+    if isinstance(value, Wrapped):
+        return copy.deepcopy(value)
     return np.array(value) if isinstance(value, np.ndarray) else value

@@ -22,9 +22,11 @@ __all__ = [
 
 
 def trip_count(op: control.For) -> int | None:
-    """How often the loop's body runs, where lo, hi and step are constants."""
+    """How often the loop's body runs, where lo, hi and step are constants; never by a step of 0."""
     lo, hi, step = integer(op.lo), integer(op.hi), integer(op.step)
-    if lo is None or hi is None or not step:
+    if step == 0:
+        return 0
+    if lo is None or hi is None or step is None:
         return None
     return len(range(lo, hi, step))
 
