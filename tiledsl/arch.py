@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-__all__ = ["FEATURES"]
+__all__ = ["FEATURES", "FEATURE_NAMES"]
+
+FEATURE_NAMES = {
+    "mbarrier": "mbarriers that count bytes",
+    "tma": "tensor memory access",
+    "cluster": "clusters",
+    "multicast": "loads for several blocks of a cluster",
+    "elect": "elect.sync",
+    "griddepcontrol": "programmatic dependent launch",
+    "setmaxnreg": "setmaxnreg",
+    "wgmma": "wgmma",
+}
+"""What messages call the features."""
 
 _FROM_HOPPER_ON = ("sm_90", "sm_90a", "sm_100a", "sm_120a")
 

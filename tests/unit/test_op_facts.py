@@ -7,8 +7,13 @@ from typing import Any
 import pytest
 
 from tiledsl.arch import FEATURES
-from tiledsl.ir.core import OPS, Op, Pure
+from tiledsl.backends.ptx import TARGETS, build
+from tiledsl.errors import UNKNOWN_LOC, CompileError
+from tiledsl.frontend.targets import TargetBuilder
+from tiledsl.ir.core import OPS, Block, Op, Pure
 from tiledsl.ir.facts import NOTHING, Sync, reads, writes
+from tiledsl.ir.ops import barriers, tma, wgmma
+from tiledsl.ir.parser import parse_kernel
 from tiledsl.ir.types import I32
 from tiledsl.passes import check_hopper
 
@@ -96,3 +101,23 @@ def test_what_others_than_threads_reach_is_checked() -> None:
     """Each op of tile level that lets TMA or wgmma reach a tile has a rule in the pass that checks where it lies."""
     theirs = {op for op in OPS.values() if op.level == "tile" and any(t.proxy == "async" for t in op.touches)}
     assert theirs == check_hopper.RULES.keys()
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        barriers.SetMaxNReg(registers=40, increase=False),
+        barriers.ClusterRank(),
+        tma.BulkCommit(),
+        wgmma.Fence(),
+    ],
+    ids=lambda op: op.name,
+)
+def test_what_an_op_needs_is_asked_by_what_it_declares(made: Op) -> None:
+    """Where the frontend makes it, and where it becomes PTX; no rule asks by itself."""
+    with pytest.raises(CompileError, match=r"is an instruction of sm_90.* and this is compiled for sm_80"):
+        TargetBuilder(Block(), "sm_80", UNKNOWN_LOC).add(made)
+    kernel = parse_kernel("kernel k() grid(1) threads(128) level(thread) {\n  control.return\n}")
+    kernel.body.insert_before(kernel.body.terminator, made)
+    with pytest.raises(CompileError, match="sm_80 does not have"):
+        build(kernel, TARGETS["sm_80"])
