@@ -178,6 +178,9 @@ def test_what_the_kernel_writes_anywhere_is_no_uniform_load(write: str, load: st
         (f"{WRITE}\n gpu.sync_warp\n {LOAD}", "warp"),
         (f"{WRITE}\n gpu.barrier\n {LOAD}\n gpu.sync_warp\n {WRITE}", "warp"),
         (f"{LOAD}\n gpu.fence\n {WRITE}", "thread"),
+        (f"{WRITE}\n gpu.named_barrier {{number = 1, threads = 64}}\n {LOAD}", "grid"),
+        # Who only arrives there has not waited for the others.
+        (f"{WRITE}\n gpu.named_barrier {{number = 1, threads = 64, wait = false}}\n {LOAD}", "thread"),
         (f"{WRITE.replace('%S', '%T')}\n {LOAD}", "grid"),
         (f"{WRITE.replace('%S', '%U')}\n {LOAD}", "thread"),  # %U lies over %S
         (
