@@ -243,6 +243,10 @@ def test_a_full_ring_says_how_many_lines_were_lost(watching: Watching, capsys: p
     assert (captured.out, captured.err) == ("other -1\n", "")
 
 
+def test_the_docs_say_how_many_lines_the_ring_holds() -> None:
+    assert f"There is room for {CAPACITY} unread lines a kernel" in (ROOT / "docs" / "language.md").read_text()
+
+
 def test_lines_of_several_kernels_are_in_the_order_of_the_clock(
     watching: Watching, capsys: pytest.CaptureFixture[str]
 ) -> None:

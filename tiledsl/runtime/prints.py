@@ -86,15 +86,15 @@ class Prints:
     """
 
     def __init__(self) -> None:
-        self.renew()
-        in_child(self)
-
-    def renew(self) -> None:
-        """In the child of a fork: the rings are the parent's, whose pinned memory a child does not have."""
         self._rings: list[_Ring] = []
         self._lock = threading.RLock()  # sys.stdout may be the user's, whose write() waits for the GPU
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+        in_child(self)
+
+    def renew(self) -> None:
+        """In the child of a fork: the rings are the parent's, whose pinned memory a child does not have."""
+        self._rings, self._lock, self._stop, self._thread = [], threading.RLock(), threading.Event(), None
 
     def watch(self, driver: Driver, module: Any, name: str) -> None:
         """Give `module`, the code of kernel `name`, a ring of its own; its context is active."""
