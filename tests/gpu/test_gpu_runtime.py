@@ -12,7 +12,7 @@ from tests.gpu.process import run_program
 pytestmark = pytest.mark.gpu
 
 PROGRAMS = Path(__file__).with_name("programs.py")
-HELPERS = {"raises", "problem", "emulated", "same_bits", "parity", "printed", "lost", "ends_after_printing"}
+HELPERS = {"raises", "problem", "emulated", "same_bits", "parity"}
 
 
 def _names() -> list[str]:

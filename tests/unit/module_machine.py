@@ -1,20 +1,28 @@
-"""A module on a GPU as the runtime sees it: variables, and pinned memory, which here both are the process's."""
+"""A module on a GPU as the runtime sees it: variables, and pinned memory, which here both are the process's.
+
+Of its code the print()s run, instruction by instruction as the PTX has them.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import re
 import struct
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
-from tiledsl.backends.print_records import CAPACITY, LINES, LOST, OPERANDS, RECORDS
 from tiledsl.runtime.assertions import Assertions
 from tiledsl.runtime.driver import Driver
 from tiledsl.runtime.prints import Prints
 
 __all__ = ["Machine", "driver_of"]
 
+MASK = (1 << 64) - 1
+Statement = tuple[str, str, list[str]]
+"""Of PTX: the predicate or "", the instruction, and its arguments."""
+STATEMENT = re.compile(r"(?:@(\w+) )?([\w.]+) (.*)")
+ARGUMENT = re.compile(r"\[[^\]]*\]|[^\s,{}]+")
 VARIABLE = re.compile(r"\.(b8|u64) (\$\w+)(?:\[(\d+)\])?(?: = \{(.*)\})?;")
 
 
@@ -26,6 +34,7 @@ class Machine:
         for kind, name, size, content in VARIABLE.findall(ptx):
             given = bytes(int(byte) for byte in content.split(",") if byte)
             self.variables[name] = ctypes.create_string_buffer(given, 8 if kind == "u64" else int(size))
+        self.sites = _sites(ptx)
         self.pinned: dict[int, Any] = {}
         self.cu: Any = SimpleNamespace(
             cuModuleGetGlobal=lambda module, name: (0, ctypes.addressof(self[name]), len(self[name])),  # pyright: ignore
@@ -51,29 +60,84 @@ class Machine:
         x, y, z = thread
         ctypes.memmove(at, struct.pack("<4I", number, x | y << 10 | z << 20, block[0], block[1] | block[2] << 16), 16)
 
-    def reserve(self) -> int | None:
-        """The ticket that a thread gets which prints; None if the ring is full."""
-        ring, size, reserved, drawn = struct.unpack("<4Q", self[LINES].raw)
-        read = ctypes.c_uint64.from_address(ring)
-        if reserved - read.value >= CAPACITY:
-            ctypes.c_uint64.from_address(ring + LOST).value += 1
-            return None
-        ctypes.memmove(self[LINES], struct.pack("<4Q", ring, size, reserved + 1, drawn + 1), 32)
-        return drawn
-
-    def publish(self, ticket: int, site: int, *operands: bytes, time: int = 0) -> None:
-        ring, size = struct.unpack("<2Q", self[LINES].raw[:16])
-        words = b"".join(operand.ljust(8, b"\0") for operand in operands)
-        assert OPERANDS + len(words) <= size
-        place = ring + RECORDS + ticket % CAPACITY * size
-        assert ctypes.c_uint64.from_address(place).value <= max(0, ticket + 1 - CAPACITY)
-        ctypes.memmove(place + 8, struct.pack("<2Q", site, time) + words, 16 + len(words))
-        ctypes.c_uint64.from_address(place).value = ticket + 1
+    def begin(self, site: int, *operands: bytes, time: int = 0) -> Iterator[None]:
+        """What is left of a print() once its thread has drawn its ticket."""
+        before, steps = self["$lines"].raw[24:], self.steps(site, *operands, time=time)
+        while self["$lines"].raw[24:] == before:
+            next(steps)
+        return steps
 
     def print(self, site: int, *operands: bytes, time: int = 0) -> None:
-        ticket = self.reserve()
-        if ticket is not None:
-            self.publish(ticket, site, *operands, time=time)
+        for _ in self.steps(site, *operands, time=time):
+            pass
+
+    def steps(self, site: int, *operands: bytes, time: int = 0) -> Iterator[None]:
+        """One thread runs a print(), and stops before each access to memory, where others may run."""
+        statements, inputs = self.sites[site]
+        registers = {name: int.from_bytes(given, "little") for name, given in zip(inputs, operands, strict=True)}
+        registers["%globaltimer"] = time
+        for predicate, op, arguments in statements:
+            if predicate and not registers[predicate]:
+                continue
+            if "[" in "".join(arguments):
+                yield
+            self._execute(op, registers, arguments)
+
+    def _execute(self, op: str, registers: dict[str, int], arguments: list[str]) -> None:
+        def value(text: str) -> int:
+            if text.startswith("$"):
+                return ctypes.addressof(self[text])
+            return registers[text] if text in registers else int(text) & MASK
+
+        def word(text: str) -> Any:
+            return ctypes.c_uint64.from_address(sum(value(part) for part in text.strip("[]").split("+")))
+
+        def signed(text: str) -> int:
+            return (value(text) + (1 << 63) & MASK) - (1 << 63)
+
+        to, *rest = arguments
+        match op.split("."):
+            case ["ld", "global", "v2", "b64"]:
+                at = word(rest[1])
+                registers[to] = at.value
+                registers[rest[0]] = ctypes.c_uint64.from_address(ctypes.addressof(at) + 8).value
+            case ["ld", *_]:
+                registers[to] = word(rest[0]).value
+            case ["st", *_]:
+                word(to).value = value(rest[0])
+            case ["atom", _, _, _, "add", "u64"]:
+                at = word(rest[0])
+                registers[to], at.value = at.value, at.value + value(rest[1]) & MASK
+            case ["red", _, _, _, "add", "u64"]:
+                at = word(to)
+                at.value = at.value + value(rest[0]) & MASK
+            case ["setp", "ne", "b64"]:
+                registers[to] = value(rest[0]) != value(rest[1])
+            case ["setp", "lt" | "ge" as how, "and", "s64"]:
+                less = signed(rest[0]) < signed(rest[1])
+                registers[to] = less == (how == "lt") and bool(registers[rest[2]])
+            case ["mov", *_]:
+                registers[to] = value(rest[0])
+            case ["add", "u64"]:
+                registers[to] = value(rest[0]) + value(rest[1]) & MASK
+            case ["and", "b64"]:
+                registers[to] = value(rest[0]) & value(rest[1])
+            case ["mad", "lo", "u64"]:
+                registers[to] = value(rest[0]) * value(rest[1]) + value(rest[2]) & MASK
+            case _:
+                raise AssertionError(f"{op} {arguments}")
+
+
+def _sites(ptx: str) -> dict[int, tuple[list[Statement], list[str]]]:
+    """For each print() by its number: the statements that the backend makes of it, and its operands' registers."""
+    found: dict[int, tuple[list[Statement], list[str]]] = {}
+    for line in ptx.splitlines():
+        if "[$lines]" in line:
+            parsed = [STATEMENT.fullmatch(text.strip()) for text in line.strip()[1:-1].split(";") if text.strip()]
+            statements = [(m[1] or "", m[2], ARGUMENT.findall(m[3])) for m in parsed if m and m[2] != ".reg"]
+            (number,) = (int(a[1]) for _, op, a in statements if op == "mov.u64" and a[1].isdigit())
+            found[number] = statements, re.findall(r"%rd\d+", line)
+    return found
 
 
 def driver_of(machine: Machine) -> Driver:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import os
+import random
+import re
 import struct
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -149,14 +151,22 @@ Watching = Callable[..., tuple[Driver, list[Machine]]]
 
 @pytest.fixture
 def watching(monkeypatch: pytest.MonkeyPatch) -> Generator[Watching]:
-    """A driver that has loaded these kernels, and their modules. `thread`: whether it looks by itself."""
+    """A driver that has loaded these kernels, and their modules.
+
+    `thread`: whether it looks by itself. `small`: whether a ring holds 8 lines.
+    """
     monkeypatch.setattr("atexit.register", id)  # the memory here is gone at the end of the process
     drivers: list[Driver] = []
 
-    def watch(*kernels: Any, thread: bool = False) -> tuple[Driver, list[Machine]]:
+    def watch(*kernels: Any, thread: bool = False, small: bool = False) -> tuple[Driver, list[Machine]]:
         if not thread:
             monkeypatch.setattr("tiledsl.runtime.prints.SECONDS", 3600)
-        machines = [Machine(kernel.compile("sm_90a").ptx) for kernel in kernels]
+        texts = [kernel.compile("sm_90a").ptx for kernel in kernels]
+        if small:
+            monkeypatch.setattr("tiledsl.runtime.prints.CAPACITY", 8)
+            monkeypatch.setattr("tiledsl.backends.print_records.CAPACITY", 8)
+            texts = [text.replace(str(CAPACITY), "8").replace(str(CAPACITY - 1), "7") for text in texts]
+        machines = [Machine(text) for text in texts]
         driver = driver_of(machines[0])
         drivers.append(driver)
         for kernel, machine in zip(kernels, machines, strict=True):
@@ -197,10 +207,10 @@ def test_lines_come_before_the_error_of_their_kernel(watching: Watching, capsys:
     """A thread that was stopped between drawing a ticket and its record holds up nobody behind it then."""
     driver, (gpu,) = watching(two_sites)
     gpu.print(0, word(1))
-    stopped = gpu.reserve()
+    gpu.begin(0, word(-1))
     gpu.print(0, word(2))
     driver.prints.show()
-    assert stopped == 1 and capsys.readouterr().out == "i = 1\n"
+    assert capsys.readouterr().out == "i = 1\n"
     driver.cu.cuStreamSynchronize = lambda stream: (719,)  # pyright: ignore
     with pytest.raises(DeviceError, match="failed while it ran"):
         driver.synchronize(0, "the kernel")
@@ -209,18 +219,17 @@ def test_lines_come_before_the_error_of_their_kernel(watching: Watching, capsys:
 
 def test_lines_are_in_the_order_of_their_tickets(watching: Watching, capsys: pytest.CaptureFixture[str]) -> None:
     driver, (gpu,) = watching(two_sites)
-    tickets = [gpu.reserve() for _ in range(3)]
-    for ticket in (2, 0, 1):
-        assert ticket in tickets
-        gpu.publish(ticket, 0, word(ticket), time=10 - ticket)
+    begun = [gpu.begin(0, word(i), time=10 - i) for i in range(3)]
+    for i in (2, 0, 1):
+        assert list(begun[i])
         driver.prints.show()
     assert capsys.readouterr().out == "i = 0\ni = 1\ni = 2\n"
 
 
 def test_the_ring_is_used_again_and_again(watching: Watching, capsys: pytest.CaptureFixture[str]) -> None:
-    driver, (gpu,) = watching(other)
+    driver, (gpu,) = watching(other, small=True)
     count = 0
-    for several in (CAPACITY - 3, 5, CAPACITY, 1):
+    for several in (5, 5, 8, 1, 8, 3):
         for number in range(count, count + several):
             gpu.print(0, word(number))
         count += several
@@ -230,17 +239,49 @@ def test_the_ring_is_used_again_and_again(watching: Watching, capsys: pytest.Cap
 
 
 def test_a_full_ring_says_how_many_lines_were_lost(watching: Watching, capsys: pytest.CaptureFixture[str]) -> None:
-    driver, (gpu,) = watching(other)
-    for number in range(CAPACITY + 5):
-        gpu.print(0, word(number))
+    driver, (gpu,) = watching(other, small=True)
+    for begin, lost in ((0, 22), (100, 22), (200, 0)):
+        for number in range(begin, begin + 8 + lost):
+            gpu.print(0, word(number))
+        driver.prints.show()
+        captured = capsys.readouterr()
+        assert captured.out == "".join(f"other {number}\n" for number in range(begin, begin + 8))
+        said = f"kernel other(): {lost} lines of print() were lost: the ring holds 8\n"
+        assert captured.err == (said if lost else "")
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_threads_and_host_at_the_same_time(seed: int, watching: Watching, capsys: pytest.CaptureFixture[str]) -> None:
+    """In any order of their accesses to memory, each line is shown once or counted, and a thread's in their order."""
+    driver, (gpu,) = watching(two_sites, small=True)
+    choose = random.Random(seed)
+
+    def thread(number: int) -> Iterator[None]:
+        for line in range(6):
+            yield from gpu.steps(0, word(10 * number + line))
+
+    running = {number: thread(number) for number in range(30)}
+    while running:
+        number = choose.choice(list(running)[: choose.choice((2, 10, 30))])
+        if next(running[number], "ended") == "ended":
+            del running[number]
+        if choose.random() < 0.03:
+            driver.prints.show()
     driver.prints.show()
-    captured = capsys.readouterr()
-    assert captured.out == "".join(f"other {number}\n" for number in range(CAPACITY))
-    assert captured.err == f"kernel other(): 5 lines of print() were lost: the ring holds {CAPACITY}\n"
-    gpu.print(0, word(-1))
-    driver.prints.show()
-    captured = capsys.readouterr()
-    assert (captured.out, captured.err) == ("other -1\n", "")
+    out, err = capsys.readouterr()
+    lines = out.splitlines()
+    lost = sum(int(n) for n in re.findall(r"(\d+) lines of print", err))
+    assert lost > 0 and len(lines) + lost == 180 and len(set(lines)) == len(lines) > 8
+    shown = [int(line.removeprefix("i = ")) for line in lines]
+    assert sorted(shown, key=lambda i: i // 10) == sorted(shown)
+
+
+def test_a_module_that_nobody_gave_a_ring_writes_nothing() -> None:
+    """As where another program loads the code."""
+    gpu = Machine(two_sites.compile("sm_90a").ptx)
+    before = gpu["$lines"].raw
+    gpu.print(0, word(7))
+    assert gpu["$lines"].raw == before
 
 
 def test_the_docs_say_how_many_lines_the_ring_holds() -> None:
@@ -353,7 +394,7 @@ driver = driver_of(gpu)
 driver.prints.watch(driver, None, "other")
 for number in range(5000):
     gpu.print(0, word(number))
-gpu.reserve()
+gpu.begin(0, word(-1))
 gpu.print(0, word(5000))
 """
 
