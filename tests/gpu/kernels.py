@@ -108,7 +108,7 @@ def printing(X: Global[T, N]):
     i = grid(cdiv(N, 128)) * 128 + threads(128)
     if i < N:
         print("first", i, X[i])
-        print("second", i, "of", N, X[i] > X[0])
+        print("second", i, "of", N, X[i] == X[0])
 
 
 @tile_kernel
