@@ -75,6 +75,10 @@ class _Ring:
         return f"kernel {self.records.kernel}(): {few}"
 
 
+def _when(line: Line) -> int:
+    return line[0]
+
+
 def _time(record: bytes) -> int:
     return int.from_bytes(record[TIME:OPERANDS], "little")
 
@@ -128,7 +132,7 @@ class Prints:
             if last:
                 self._rings = []
             if any(lines):
-                print(*(text for _, text in heapq.merge(*lines, key=lambda line: line[0])), sep="\n", flush=True)
+                print("\n".join(text for _, text in heapq.merge(*lines, key=_when)), flush=True)
             for text in filter(None, (ring.lost() for ring in rings)):
                 print(text, file=sys.stderr)
 
