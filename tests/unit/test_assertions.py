@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -131,3 +132,15 @@ def test_what_nobody_has_asked_for_is_told_at_the_end(capsys: pytest.CaptureFixt
     driver.assertions.tell()
     driver.assertions.tell()
     assert capsys.readouterr().err.count("inside of X; thread (1, 0)") == 1
+
+
+def test_a_child_of_a_fork_does_not_look_at_its_parents_records() -> None:
+    """It does not have the pinned memory."""
+    machine = Machine(asserting.compile(arch="sm_90a").ptx)
+    driver = watching(machine)
+    machine.fail(3, (1, 0, 0), (0, 0, 0))
+    child = os.fork()
+    if not child:
+        os._exit(bool(driver.assertions.failed()))
+    assert os.waitpid(child, 0)[1] == 0
+    assert driver.assertions.failed()
