@@ -65,7 +65,7 @@ PUBLISH = f"@room st.release.sys.global.u64 [at+{RECORDS}], ticket; }}"
 
 @lowers(debug.Print)
 def lower_print(lw: Lowering, op: debug.Print) -> Sequence[Any]:
-    """A record in the ring, or one line more that is lost. No branch: threads that print together stay together."""
+    """A record in the ring, or one line more that is lost: predicated code, so that no branch divides the block."""
     bits = [_word(lw, v.dtype, lw.value(v)) for v in op.operands]
     stores = "".join(f"@room st.global.b64 [at+{RECORDS + record_bytes(i)}], ${i + 1}; " for i in range(len(bits)))
     number = integer(len(lw.prints), I32)
