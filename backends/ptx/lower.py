@@ -77,7 +77,7 @@ def lower_kernel(kernel: Kernel, target: Target, data_layout: str) -> tuple[Any,
         lw.values[value] = lw.b.icmp_unsigned("!=", argument, ir.Constant(I8, 0)) if is_bool else argument
     lw.lower_block(kernel.body)
     lw.b.ret_void()
-    debug_rules.define_assertions(lw)
+    debug_rules.define_variables(lw)
     return module, lw.debug.locations
 
 
