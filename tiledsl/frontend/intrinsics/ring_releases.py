@@ -15,7 +15,7 @@ from tiledsl.frontend.hopper import WARPGROUP, RingObject
 from tiledsl.frontend.intrinsics.roles import add_if, leads_warp, leads_warpgroup, warpgroup_barrier
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Op, Value, attribute
-from tiledsl.ir.ops import barriers, gpu, tma, wgmma
+from tiledsl.ir.ops import barriers, gpu
 from tiledsl.ir.types import I32, INDEX
 
 __all__ = ["HandBack", "accesses", "finish_releases", "slot_before"]
@@ -43,9 +43,13 @@ def slot_before(builder: Builder, stages: int, slot: Value, distance: int) -> Va
 
 
 def accesses(ring: RingObject) -> set[Op]:
-    """What single threads do with its tiles so far, and products do not."""
-    theirs = (wgmma.Mma, tma.Load)
-    return {op for tile in ring.tiles.values() for op, _ in tile.uses if not isinstance(op, theirs)}
+    """What single threads do with its tiles so far: not what goes on by itself until the ring's own waits."""
+    return {
+        op
+        for tile in ring.tiles.values()
+        for op, _ in tile.uses
+        if not any(access.memory is tile and access.done in ("mbarrier", "wgmma") for access in op.accesses())
+    }
 
 
 def finish_releases(unit: Unit, ring: RingObject) -> None:
