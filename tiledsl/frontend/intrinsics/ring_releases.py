@@ -1,9 +1,9 @@
 """How the user of a ring hands its slots back: who arrives there, after what, and at the slots of which blocks.
 
-Where products read tiles, one thread of each warpgroup does it: its warps end their products together, and meet at the
-end of a use in which they have done more than that. The slots of a ring that no product reads are handed back by each
-warp for itself, so that none waits for another. Which of both a ring is, is known when all of its uses are: until then
-`HandBack` stands for it.
+Where products read tiles, one thread of each warpgroup does it: its warps end their products together (measured:
+`benchmarks/wgmma_wait.py`), and meet at the end of a use in which they have done more than that. The slots of a ring
+that no product reads are handed back by each warp for itself, so that none waits for another. Which of both a ring is,
+is known when all of its uses are: until then `HandBack` stands for it.
 """
 
 from __future__ import annotations
