@@ -20,16 +20,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from tiledsl.arch import PARTITIONS, WARP
 from tiledsl.backends.ptx.sass_classes import arithmetic_of, class_of, products_of
 from tiledsl.backends.ptx.sass_control import check_target
 from tiledsl.backends.ptx.sass_program import Sass, SassProgram
 from tiledsl.backends.ptx.sass_turn import Turn, access_bytes
-from tiledsl.layout.banks import WARP
+from tiledsl.layout.banks import BANKS, WORD
 
 __all__ = ["Rate", "TensorLoop", "fold", "rate_of", "tensor_loop"]
 
-SCHEDULERS = 4
-WAVEFRONT = 128
+WAVEFRONT = BANKS * WORD
 """Bytes that shared memory moves in a clock."""
 
 LOADS = ("LDSM", "LDS", "LDG", "LDGSTS", "UTMALDG", "UBLKCP")
@@ -125,7 +125,7 @@ class TensorLoop:
     def bounds(self) -> dict[str, float]:
         """Clocks of a turn of one warp a scheduler, by what sets them; the tensor cores' only if known."""
         known = {} if self.clocks is None else {"tensor cores": self.clocks}
-        return {"issue slots": self.issued, "shared memory": SCHEDULERS * self.wavefronts, **known}
+        return {"issue slots": self.issued, "shared memory": PARTITIONS * self.wavefronts, **known}
 
     @property
     def peak_share(self) -> float | None:
@@ -150,7 +150,7 @@ class TensorLoop:
     def _clocks(self) -> list[str]:
         notes = {
             "issue slots": "one instruction a clock",
-            "shared memory": f"{SCHEDULERS} x {self.wavefronts} wavefronts without conflicts",
+            "shared memory": f"{PARTITIONS} x {self.wavefronts} wavefronts without conflicts",
             "tensor cores": "; ".join(self.bases),
         }
         rows = [f"  {name:<13} {clocks:7.1f}  {notes[name]}" for name, clocks in self.bounds.items()]

@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import Literal
 
+from tiledsl.arch import WARP
 from tiledsl.errors import CompileError
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import control, gpu, matrix, tile
 from tiledsl.ir.types import INDEX, FragmentType
-from tiledsl.layout.banks import WARP
 from tiledsl.layout.fragments import WORD_BITS, FragmentLayout
 from tiledsl.passes.called import called, name_of
 from tiledsl.passes.constants import integer

@@ -10,15 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from tiledsl.arch import TMA_ALIGNMENT
 from tiledsl.errors import CompileError
 from tiledsl.ir.core import Kernel, Op
 from tiledsl.ir.ops import tile, tma
 from tiledsl.layout.shared import ROW, Layout
 
 __all__ = ["CheckSharedMemory", "SharedLayout", "Slot", "lay_out_shared"]
-
-TMA_ALIGNMENT = 128
-"""Bytes: where what TMA moves begins in shared memory. (PTX ISA: cp.async.bulk.tensor.)"""
 
 
 @dataclass(frozen=True, slots=True)

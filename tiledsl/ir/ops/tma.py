@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Sequence
 
+from tiledsl.arch import TMA_MOST_RANK
 from tiledsl.ir.core import Op, Value, attribute, operand
 from tiledsl.ir.ops.tile import Side
 from tiledsl.ir.types import I32, INDEX, U16, U64, GlobalType, PtrType, SharedType
@@ -219,5 +220,5 @@ def _check_shared(op: Op, place: Value) -> None:
 
 
 def _check_coordinates(op: Op, coordinates: Sequence[Value]) -> None:
-    op.require(1 <= len(coordinates) <= 5, f"{len(coordinates)} coordinates")
+    op.require(1 <= len(coordinates) <= TMA_MOST_RANK, f"{len(coordinates)} coordinates")
     op.require(all(v.type == I32 for v in coordinates), "coordinates are i32")
