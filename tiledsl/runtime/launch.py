@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Callable, Mapping, Sequence
 
-from tiledsl.arch import MAP_ALIGNMENT, MAP_BYTES, MOST_GRID
+from tiledsl.arch import MAP_ALIGNMENT, MAP_BYTES, MOST_GRID, PORTABLE_CLUSTER
 from tiledsl.errors import KernelArgumentError
 from tiledsl.ir.abi import AbiArg
 from tiledsl.ir.expr import BinExpr, Expr, NameExpr, evaluate
@@ -45,8 +45,6 @@ FORMATS = {
 
 STREAMS = 64
 """For how many streams a plan keeps what it tells the driver of a launch."""
-PORTABLE_CLUSTER = 8
-"""Blocks of a cluster that every GPU with clusters can run (CUDA programming guide, thread block clusters)."""
 
 
 @dataclass(frozen=True, slots=True)
