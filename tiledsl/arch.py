@@ -32,6 +32,7 @@ __all__ = [
     "MOST_THREADS",
     "MOST_THREADS_ALONG",
     "MOST_WARPS",
+    "MULTIPLY_ADDS",
     "NAMED_BARRIERS",
     "PARTITIONS",
     "PORTABLE_CLUSTER",
@@ -251,6 +252,15 @@ FEATURES: dict[str, tuple[str, ...]] = {
 MOST_BLOCKS_PER_SM = max(t.max_blocks_per_sm for t in TARGETS.values())
 MOST_SHARED = max(t.shared_per_block for t in TARGETS.values())
 """Of a block of any target."""
+
+
+MULTIPLY_ADDS: dict[tuple[int, int], dict[str, int]] = {
+    (8, 0): {"f16": 1024, "bf16": 1024, "tf32": 512, "i8": 2048, "u8": 2048, "f32": 64, "f64": 64},
+    (9, 0): {"f16": 2048, "bf16": 2048, "tf32": 1024, "e4m3": 4096, "e5m2": 4096, "i8": 4096, "u8": 4096,
+             "f32": 128, "f64": 128},
+}  # fmt: skip
+"""Of an SM in a clock, by compute capability and operands; on tensor cores but for f32. (NVIDIA's whitepapers of A100
+and H100.) The other capabilities stand for GPUs with different rates, or none is known here."""
 
 
 def target_named(name: str) -> Target:

@@ -102,8 +102,6 @@ NUMBERS = ("255", "1024", "65535", "65536")
 OTHER = {
     "tiledsl/backends/emulator/options.py": {"65536"},  # threads that run together
     "tiledsl/frontend/intrinsics/memory.py": {"1024"},  # elements of a fragment
-    "tiledsl/inspect/bench.py": {"1024"},  # rates
-    "backends/ptx/sass_tensor.py": {"1024"},
     "tiledsl/ir/formats.py": {"1024"},  # an exponent
     "backends/ptx/debuginfo.py": {"65535"},  # columns
     "tiledsl/backends/emulator/wgmma_operands.py": {"32"},  # bits of a descriptor
