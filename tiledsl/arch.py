@@ -17,6 +17,7 @@ from tiledsl.errors import CompileError, Loc
 __all__ = [
     "FEATURES",
     "FEATURE_NAMES",
+    "LANE_BITS",
     "LEAST_SETMAXNREG",
     "MAP_ALIGNMENT",
     "MAP_BYTES",
@@ -63,6 +64,8 @@ __all__ = [
 
 WARP = 32
 """Lanes of one. (Guide, table: warp size.)"""
+LANE_BITS = WARP.bit_length() - 1
+"""Of a lane's number."""
 WARPGROUP_WARPS = 4
 """Warps of a warpgroup; the first one's number is a multiple of it. (PTX: wgmma, warpgroup.)"""
 WARPGROUP = WARPGROUP_WARPS * WARP
@@ -130,8 +133,8 @@ MAP_BYTES, MAP_ALIGNMENT = 128, 64
 # -- targets ---------------------------------------------------------------------------------------
 
 FEATURE_NAMES = {
-    "narrow": "conversions of e4m3 and e5m2",  # cvt.rn.satfinite.e4m3x2
-    "wide_bf16": "conversions of integers to bf16",  # cvt.rn.bf16.s32; older ones take 16 bits, by way of f32
+    "fp8": "conversions of e4m3 and e5m2",  # cvt.rn.satfinite.e4m3x2
+    "bf16_of_int": "conversions of integers to bf16",  # cvt.rn.bf16.s32; older ones take 16 bits, by way of f32
     "bf16_atomics": "atomic additions of bf16",  # atom.add.noftz.bf16
     "stmatrix": "stmatrix",
     "mbarrier": "mbarriers that count bytes",  # and their try_wait
@@ -146,9 +149,9 @@ FEATURE_NAMES = {
 }
 """What some targets have and others do not, and what messages call it. (PTX: target notes of the instructions.)"""
 
-_ADA = frozenset({"narrow"})
+_ADA = frozenset({"fp8"})
 _HOPPER = _ADA | {
-    "wide_bf16", "bf16_atomics", "stmatrix", "mbarrier", "tma", "cluster", "elect", "griddepcontrol",
+    "bf16_of_int", "bf16_atomics", "stmatrix", "mbarrier", "tma", "cluster", "elect", "griddepcontrol",
 }  # fmt: skip
 
 
@@ -252,7 +255,6 @@ FEATURES: dict[str, tuple[str, ...]] = {
 MOST_BLOCKS_PER_SM = max(t.max_blocks_per_sm for t in TARGETS.values())
 MOST_SHARED = max(t.shared_per_block for t in TARGETS.values())
 """Of a block of any target."""
-
 
 MULTIPLY_ADDS: dict[tuple[int, int], dict[str, int]] = {
     (8, 0): {"f16": 1024, "bf16": 1024, "tf32": 512, "i8": 2048, "u8": 2048, "f32": 64, "f64": 64},

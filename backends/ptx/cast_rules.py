@@ -131,7 +131,7 @@ def _clamped(lw: Lowering, value: Any, to: DType) -> Any:
 
 
 def _integer_to_float(lw: Lowering, value: Any, src: DType, to: DType) -> Any:
-    if to == BF16 and "wide_bf16" not in lw.target.features and src.bits > 16:
+    if to == BF16 and "bf16_of_int" not in lw.target.features and src.bits > 16:
         return _wide_integer_to_bf16(lw, value, src)
     convert = lw.b.sitofp if src.is_signed else lw.b.uitofp
     return convert(value, llvm_type(to))
@@ -178,9 +178,9 @@ def _matrix_format(lw: Lowering, op: arith.Cast, value: Any) -> Any:
 
 
 def _check_target(lw: Lowering, op: arith.Cast) -> None:
-    if "narrow" in lw.target.features:
+    if "fp8" in lw.target.features:
         return
-    have = ", ".join(FEATURES["narrow"])
+    have = ", ".join(FEATURES["fp8"])
     narrow = op.to if op.to in PAIRS else op.src.dtype
     raise CompileError(
         f"{lw.target.name} has no conversion from {op.src.dtype} to {op.to}",

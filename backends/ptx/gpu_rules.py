@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Sequence
 
-from tiledsl.arch import WARP
+from tiledsl.arch import LANE_BITS, WARP
 from tiledsl.backends.ptx.context import Lowering, lowers
 from tiledsl.backends.ptx.llvm import ir
 from tiledsl.backends.ptx.types import I1, I32, I64, VOID, integer
@@ -23,7 +23,6 @@ __all__ = [
 ]
 
 FULL_WARP = (1 << WARP) - 1
-WARP_BITS = WARP.bit_length() - 1
 
 
 def _special_register(lw: Lowering, name: str) -> Any:
@@ -58,7 +57,7 @@ def lower_grid_size(lw: Lowering, op: gpu.GridSize) -> Sequence[Any]:
 
 @lowers(gpu.WarpId)
 def lower_warp_id(lw: Lowering, op: gpu.WarpId) -> Sequence[Any]:
-    return [lw.b.lshr(_linear_thread(lw), integer(WARP_BITS, I32))]
+    return [lw.b.lshr(_linear_thread(lw), integer(LANE_BITS, I32))]
 
 
 @lowers(gpu.LaneId)
