@@ -15,11 +15,9 @@ from tiledsl.frontend.views import base_origin, memory_name, memory_type
 from tiledsl.ir.core import Value
 from tiledsl.ir.ops import tile, tma
 from tiledsl.ir.types import I32, INDEX, U16, U32, GlobalType, SharedType
+from tiledsl.layout.shared import ROWS
 
 __all__ = ["Box", "box_of", "refuse_many_threads"]
-
-PATTERN_ROWS = 8
-"""Rows after which a swizzle comes again."""
 
 
 class Box:
@@ -176,11 +174,9 @@ def _multicast(call: Call, what: str, src: View, box: Box) -> Value | None:
         other = "n" if axis == "m" else "m"
         message = f"{what} with multicast={axis!r} of a part of {memory_name(src)} that differs along {axis}"
         raise call.error(message, f"blocks along {other} share what depends on {axis} alone: multicast={other!r}")
-    if box.rows % (count * PATTERN_ROWS):
-        message = (
-            f"{what}: {box.rows} rows, of which each of {count} blocks shall load its share, whole {PATTERN_ROWS} rows"
-        )
-        raise call.error(message, f"use a multiple of {count * PATTERN_ROWS} rows, or a smaller cluster")
+    if box.rows % (count * ROWS):
+        message = f"{what}: {box.rows} rows, of which each of {count} blocks shall load its share, whole {ROWS} rows"
+        raise call.error(message, f"use a multiple of {count * ROWS} rows, or a smaller cluster")
     _narrow(call, box, cluster, axis, count)
     return _mask(call, cluster, axis)
 
