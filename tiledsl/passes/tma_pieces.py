@@ -46,7 +46,7 @@ def _layout(op: tma.Load | tma.Store) -> object:
 
 
 def _shares(rows: int) -> list[tuple[int, int]]:
-    """Where each part of so many rows begins, and how many it has: equal ones, whole patterns of a swizzle, where possible."""
+    """Where each part of so many rows begins, and how many it has: equal ones, whole swizzle patterns, if possible."""
     parts = -(-rows // TMA_MOST_BOX)
     size = rows // parts if rows % (ROWS * parts) == 0 else min(rows, TMA_MOST_BOX)
     return [(first, min(size, rows - first)) for first in range(0, rows, size)]
