@@ -10,12 +10,12 @@ import re
 from functools import cache
 from typing import Any
 
+from tiledsl.arch import Target
 from tiledsl.backends.ptx import cast_rules, hopper_rules, matrix_rules
 from tiledsl.backends.ptx.debuginfo import restore_locations
 from tiledsl.backends.ptx.llvm import binding, options, pass_manager
 from tiledsl.backends.ptx.lower import TRIPLE, lower_kernel
 from tiledsl.backends.ptx.nan_bits import settle_nans
-from tiledsl.backends.ptx.targets import Target
 from tiledsl.ir.core import Kernel
 
 __all__ = ["emit_ptx", "ptx_version_for"]

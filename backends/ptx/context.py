@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, Callable, Sequence, TypeVar
 
+from tiledsl.arch import Target
 from tiledsl.backends.ptx.debuginfo import DebugInfo
 from tiledsl.backends.ptx.llvm import ir
-from tiledsl.backends.ptx.targets import Target
 from tiledsl.backends.ptx.types import overload
 from tiledsl.backends.ptx.writer import Label, Writer
 from tiledsl.errors import UNKNOWN_LOC, Loc

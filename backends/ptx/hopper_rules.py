@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
+from tiledsl.arch import FEATURE_NAMES, require_feature
 from tiledsl.backends.ptx.context import Lowering, Rule, lowers
 from tiledsl.backends.ptx.llvm import ir
-from tiledsl.backends.ptx.targets import require_feature
 from tiledsl.backends.ptx.types import I1, I32, I64, VOID, integer, llvm_type, structure
 from tiledsl.ir.core import Op, Value
 from tiledsl.ir.ops import barriers, tma, wgmma
@@ -21,17 +21,6 @@ __all__ = ["needs_ptx"]
 
 PTX_NAMES = {"i8": "s8", "i32": "s32"}
 """What wgmma calls dtypes whose name here is another."""
-
-WHAT = {
-    "mbarrier": "mbarriers that count bytes",
-    "tma": "tensor memory access",
-    "cluster": "clusters",
-    "elect": "elect.sync",
-    "griddepcontrol": "programmatic dependent launch",
-    "setmaxnreg": "setmaxnreg",
-    "wgmma": "wgmma",
-}
-"""What messages call the features."""
 
 OWN_PTX = 86
 """From this PTX version on, TMA loads name the block's own memory. On sm_120a ptxas otherwise asks at run time whether
@@ -52,7 +41,7 @@ def _lowers(feature: str, cls: type[Op]) -> Callable[[Rule], Rule]:
     def register(rule: Rule) -> Rule:
         @lowers(cls)
         def checked(lw: Lowering, op: Any) -> Sequence[Any]:  # pyright: ignore[reportUnusedFunction]
-            what = f"wgmma ({op.row})" if isinstance(op, wgmma.Instruction) else WHAT[feature]
+            what = f"wgmma ({op.row})" if isinstance(op, wgmma.Instruction) else FEATURE_NAMES[feature]
             require_feature(lw.target, feature, what, op.loc)
             return rule(lw, op)
 
@@ -180,7 +169,7 @@ def lower_map_load(lw: Lowering, op: tma.MapLoad) -> Sequence[Any]:
     what = f"cp.async.bulk.tensor.{len(op.coordinates)}d.{space}.global.mbarrier::complete_tx::bytes"
     more = ""
     if op.multicast:
-        require_feature(lw.target, "multicast", "loads for several blocks of a cluster", op.loc)
+        require_feature(lw.target, "multicast", FEATURE_NAMES["multicast"], op.loc)
         what, more = f"{what}.multicast::cluster", f", ${len(args)}"
         kinds, args = [*kinds, "h"], [*args, lw.value(op.operands[-1])]
     if op.hint:
