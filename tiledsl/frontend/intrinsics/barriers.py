@@ -6,7 +6,6 @@ from typing import Any
 
 from tiledsl import lang
 from tiledsl.arch import (
-    FEATURES,
     LEAST_SETMAXNREG,
     MOST_ARRIVALS,
     MOST_SETMAXNREG,
@@ -18,6 +17,7 @@ from tiledsl.arch import (
 from tiledsl.frontend.arithmetic import as_value
 from tiledsl.frontend.bindings import describe, is_place
 from tiledsl.frontend.calls import Call, intrinsic
+from tiledsl.frontend.targets import require_feature
 from tiledsl.frontend.views import located, memory_type
 from tiledsl.ir.core import Op, Value
 from tiledsl.ir.ops import barriers, wgmma
@@ -27,12 +27,8 @@ __all__ = ["compile_time_int", "mbarrier_place", "needs"]
 
 
 def needs(call: Call, feature: str, what: str) -> None:
-    """An error where the kernel is compiled for a target without `feature`, a row of `FEATURES`."""
-    arch, have = call.frame.unit.arch, FEATURES[feature]
-    if arch not in have:
-        best = "sm_90a" if "sm_90a" in have else have[0]
-        fix = f'write @tile_kernel(arch="{best}"); for other GPUs, copy_async() and mma() do the same work'
-        raise call.error(f"{what} is an instruction of {', '.join(have)}, and this is compiled for {arch}", fix)
+    """As `require_feature`, before the arguments of a function are looked at. The builder asks it of each op."""
+    require_feature(call.frame.unit.arch, feature, what, call.frame.loc(call.node))
 
 
 def compile_time_int(call: Call, name: str, what: str, low: int, high: int, fix: str = "use a const parameter") -> int:
@@ -57,7 +53,6 @@ def mbarrier_place(call: Call, memory: Any, at: Any, what: str) -> list[Value]:
 
 
 def _mbarrier(call: Call, what: str) -> list[Value]:
-    needs(call, "mbarrier", what)
     return mbarrier_place(call, call["barriers"], call["index"], what)
 
 
@@ -98,32 +93,30 @@ def _wait(call: Call) -> None:
 # -- the others ------------------------------------------------------------------------------------
 
 
-def _plain(function: Any, feature: str, make: type[Op], **attributes: Any) -> None:
-    """A function without arguments that is one op of targets with `feature`, and gives its result if it has one."""
+def _plain(function: Any, make: type[Op], **attributes: Any) -> None:
+    """A function without arguments that is one op, and gives its result if it has one."""
 
     @intrinsic(function)
     def _(call: Call) -> Value | None:
-        needs(call, feature, f"ptx.{function.__name__}()")
         op: Op = call.builder.add(make(**attributes))
         return op.result if op.results else None
 
 
-_plain(lang.ptx.fence_mbarrier_init, "mbarrier", barriers.FenceInit)
-_plain(lang.ptx.fence_proxy_async, "tma", barriers.FenceProxy)
-_plain(lang.ptx.wgmma_fence, "wgmma", wgmma.Fence)
-_plain(lang.ptx.wgmma_commit, "wgmma", wgmma.Commit)
-_plain(lang.ptx.elect, "elect", barriers.Elect)
-_plain(lang.ptx.cluster_arrive, "cluster", barriers.ClusterArrive)
-_plain(lang.ptx.cluster_wait, "cluster", barriers.ClusterWait)
-_plain(lang.ptx.cluster_rank, "cluster", barriers.ClusterRank)
-_plain(lang.ptx.griddepcontrol_wait, "griddepcontrol", barriers.GridDependency, wait=True)
-_plain(lang.ptx.griddepcontrol_launch, "griddepcontrol", barriers.GridDependency, wait=False)
+_plain(lang.ptx.fence_mbarrier_init, barriers.FenceInit)
+_plain(lang.ptx.fence_proxy_async, barriers.FenceProxy)
+_plain(lang.ptx.wgmma_fence, wgmma.Fence)
+_plain(lang.ptx.wgmma_commit, wgmma.Commit)
+_plain(lang.ptx.elect, barriers.Elect)
+_plain(lang.ptx.cluster_arrive, barriers.ClusterArrive)
+_plain(lang.ptx.cluster_wait, barriers.ClusterWait)
+_plain(lang.ptx.cluster_rank, barriers.ClusterRank)
+_plain(lang.ptx.griddepcontrol_wait, barriers.GridDependency, wait=True)
+_plain(lang.ptx.griddepcontrol_launch, barriers.GridDependency, wait=False)
 
 
 @intrinsic(lang.ptx.wgmma_wait)
 def _wgmma_wait(call: Call) -> None:
     what = "ptx.wgmma_wait()"
-    needs(call, "wgmma", what)
     fix = "how many of the last groups may still be on their way; acc.wait() waits for all, and gives the elements"
     pending = compile_time_int(call, "pending", what, 0, 7, fix)
     call.builder.add(wgmma.Wait(pending=pending, finish=False))
@@ -132,7 +125,6 @@ def _wgmma_wait(call: Call) -> None:
 @intrinsic(lang.ptx.setmaxnreg)
 def _setmaxnreg(call: Call) -> None:
     what = "ptx.setmaxnreg()"
-    needs(call, "setmaxnreg", what)
     registers = compile_time_int(call, "registers", what, LEAST_SETMAXNREG, MOST_SETMAXNREG)
     if registers % REGISTER_UNIT:
         fix = f"a multiple of {REGISTER_UNIT}: {registers // REGISTER_UNIT * REGISTER_UNIT}"

@@ -13,31 +13,15 @@ from tiledsl.frontend.calls import Call, intrinsic
 from tiledsl.frontend.fragments import is_distributed
 from tiledsl.ir.core import Value
 from tiledsl.ir.ops import warp
+from tiledsl.ir.scalar import SCALAR
 from tiledsl.ir.types import BOOL, F64, I32, INDEX, FragmentType
+from tiledsl.lang import scalar as lang_scalar
 from tiledsl.passes.constants import fold
 
 __all__: list[str] = []
 
-_TABLE = {
-    lang.fma: "fma",
-    lang.sqrt: "sqrt",
-    lang.floor: "floor",
-    lang.ceil: "ceil",
-    lang.trunc: "trunc",
-    lang.rint: "rint",
-    lang.popc: "popc",
-    lang.clz: "clz",
-    lang.minimum: "min",
-    lang.maximum: "max",
-    lang.rcp_approx: "rcp_approx",
-    lang.rsqrt_approx: "rsqrt_approx",
-    lang.exp2_approx: "exp2_approx",
-    lang.log2_approx: "log2_approx",
-    lang.tanh_approx: "tanh_approx",
-    lang.sin_approx: "sin_approx",
-    lang.cos_approx: "cos_approx",
-}
-"""Functions of the language that are a row of the scalar table."""
+_TABLE = {name: name for name in lang_scalar.__all__ if name in SCALAR} | {"minimum": "min", "maximum": "max"}
+"""Functions of the language that are a row of the scalar table, which has most under the same name."""
 
 
 def _register(function: Any, row: str) -> None:
@@ -55,8 +39,8 @@ def _register(function: Any, row: str) -> None:
         return apply(row, operands, call.frame, call.node, f"{function.__name__}()")
 
 
-for _function, _row in _TABLE.items():
-    _register(_function, _row)
+for _name, _row in _TABLE.items():
+    _register(getattr(lang_scalar, _name), _row)
 
 
 def _need_numbers(call: Call, values: list[Any], what: str) -> None:

@@ -210,20 +210,17 @@ def _mask(call: Call, cluster: ClusterShape, axis: str) -> Value:
 
 @intrinsic(lang.tma_commit)
 def _commit(call: Call) -> None:
-    needs(call, "tma", "tma_commit()")
     call.builder.add(tma.BulkCommit())
 
 
 @intrinsic(lang.tma_wait)
 def _wait(call: Call) -> None:
-    needs(call, "tma", "tma_wait()")
     pending = compile_time_int(call, "pending", "tma_wait()", 0, 63, "how many of the last groups may be on their way")
     call.builder.add(tma.BulkWait(pending=pending, read=call["read"]))
 
 
 @intrinsic(lang.tma_prefetch)
 def _prefetch(call: Call) -> None:
-    needs(call, "tma", "tma_prefetch()")
     tensor = call["tensor"]
     if not isinstance(tensor, Value) or not isinstance(tensor.type, GlobalType):
         raise call.error(f"tma_prefetch() takes a Global, got {describe(tensor)}", "pass the tensor itself: A")

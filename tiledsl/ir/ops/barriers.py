@@ -205,6 +205,7 @@ class ClusterRank(Pure):
     features = ("cluster",)
     varies = "cta"
     cause = "the block's rank in its cluster"
+    called = "ptx.cluster_rank()"
     nan = "computes"
 
     def infer(self) -> Sequence[Type]:

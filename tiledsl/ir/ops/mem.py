@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, ClassVar, Sequence
 
 from tiledsl.arch import WARP
@@ -126,7 +125,7 @@ class Atomic(_Memory):
         return self.operands[1:]
 
     def accesses(self) -> list[Access]:
-        return [replace(access, atomic=self.reach) for access in super().accesses()]
+        return [access._replace(atomic=self.reach) for access in super().accesses()]
 
     def infer(self) -> Sequence[Type]:
         return (_pointee(self),) if self.fn.result else ()

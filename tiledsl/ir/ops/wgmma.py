@@ -10,7 +10,7 @@ from typing import Sequence
 
 from tiledsl.arch import WARPGROUP
 from tiledsl.ir.core import Op, Pure, Value, attribute, operand
-from tiledsl.ir.facts import NOTHING, Access, Sync, reads
+from tiledsl.ir.facts import NOTHING, Access, Sync, by, reads
 from tiledsl.ir.ops.matrix import HELD
 from tiledsl.ir.types import (
     BOOL,
@@ -163,7 +163,7 @@ class Wait(_Group):
     sync = Sync(completes="wgmma")
     varies, nan = "thread", "sees"
     cause = HELD
-    called = "wait()"
+    called = by(lambda op: "wait()" if op.operands else "ptx.wgmma_wait()")
     variadic = True
     parts = ("operands",)
     pending = attribute(int, 0)
