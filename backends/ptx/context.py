@@ -5,10 +5,9 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, Callable, Sequence, TypeVar
 
-from tiledsl.arch import FEATURE_NAMES
+from tiledsl.arch import FEATURE_NAMES, Target, require_feature
 from tiledsl.backends.ptx.debuginfo import DebugInfo
 from tiledsl.backends.ptx.llvm import ir
-from tiledsl.backends.ptx.targets import Target, require_feature
 from tiledsl.backends.ptx.types import overload
 from tiledsl.backends.ptx.writer import Label, Writer
 from tiledsl.errors import UNKNOWN_LOC, Loc
@@ -47,8 +46,7 @@ class Lowering:
     """One kernel on its way to LLVM IR. Rules emit through `b`.
 
     `shared`: the dynamic array that is all of the block's shared memory. `tensor_maps`: pointers to them, by number.
-    `strings`: constant texts. `assertions`: ops so far, whose number is their place. `rare`: whether what is lowered
-    now is rarely run.
+    `assertions`, `prints`: ops so far, whose number is their place. `rare`: whether what is lowered now is rarely run.
     """
 
     def __init__(self, kernel: Kernel, target: Target, module: Any, function: Any, shared: Any) -> None:
@@ -57,8 +55,8 @@ class Lowering:
         self.b = Writer(function)
         self.values: dict[Value, Any] = {}
         self.tensor_maps: list[Any] = []
-        self.strings: dict[bytes, Any] = {}
         self.assertions: list[debug.Assert] = []
+        self.prints: list[debug.Print] = []
         self.rare = False
         self.debug = DebugInfo(kernel, module, function)
         self._at: Loc = UNKNOWN_LOC

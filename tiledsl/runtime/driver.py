@@ -15,13 +15,16 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Generator
 
+from tiledsl.arch import STATIC_SHARED, TARGETS, Target, target_named
+from tiledsl.backends.print_records import LINES
 from tiledsl.backends.protocol import FAILURE
 from tiledsl.errors import DeviceError
 from tiledsl.forks import in_child
 from tiledsl.runtime.assertions import Assertions
+from tiledsl.runtime.module_memory import has_variable
+from tiledsl.runtime.prints import Prints
 
 if TYPE_CHECKING:
-    from tiledsl.backends.ptx.targets import Target
     from tiledsl.runtime.launch import Shape
 
 __all__ = ["Device", "Driver", "available", "driver"]
@@ -59,8 +62,8 @@ class Device:
 
 
 class Driver:
-    assertions = Assertions()
-    """Of all modules: memory that a failed one writes to is the process's."""
+    assertions, prints = Assertions(), Prints()
+    """Of all modules: memory that their kernels write these to is the process's."""
 
     def __init__(self) -> None:
         self.cu = _load_bindings()
@@ -104,6 +107,7 @@ class Driver:
 
     def _lose(self, code: int) -> DeviceError:
         first = not self.lost
+        self.prints.show(last=True)
         failed = self.assertions.failed()
         if failed:
             self.lost = failed
@@ -150,8 +154,6 @@ class Driver:
 
     def target_of(self, ordinal: int) -> str:
         """The best target of the compiler for device `ordinal`. DeviceError if none runs there."""
-        from tiledsl.backends.ptx.targets import TARGETS
-
         device = self.devices[ordinal]
         fitting = self._targets(device)
         if not fitting:
@@ -162,14 +164,10 @@ class Driver:
         return max(fitting, key=lambda t: (t.exact, t.capability)).name
 
     def _targets(self, device: Device) -> list[Target]:
-        from tiledsl.backends.ptx.targets import TARGETS
-
         return [t for t in TARGETS.values() if t.runs_on(device.capability)]
 
     def require_target(self, kernel: str, arch: str, ordinal: int) -> None:
         """Raise DeviceError unless device `ordinal` runs code built for `arch`."""
-        from tiledsl.backends.ptx.targets import target_named
-
         device = self.devices[ordinal]
         if not target_named(arch).runs_on(device.capability):
             has = "sm_{}{}".format(*device.capability)
@@ -231,10 +229,12 @@ class Driver:
             raise DeviceError(f"{message}\n  fix: update the NVIDIA driver, or compile for another target")
         module = self.check(result, f"loading {name}()")
         function = self.check(cu.cuModuleGetFunction(module, name.encode()), f"finding {name} in its code")
-        if FAILURE.encode() in cubin:
+        if has_variable(cubin, FAILURE):
             self.assertions.watch(self, module, name)
+        if has_variable(cubin, LINES):
+            self.prints.watch(self, module, name)
         limit = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        if shared > 48 * 1024:  # what a block gets without asking (CUDA C programming guide, shared memory)
+        if shared > STATIC_SHARED:
             self.check(
                 cu.cuFuncSetAttribute(function, limit, shared), f"giving {name}() {shared} bytes of shared memory"
             )
@@ -294,6 +294,7 @@ class Driver:
 
     def synchronize(self, stream: int, what: str) -> None:
         self.check(self.cu.cuStreamSynchronize(stream), f"waiting for {what}")
+        self.prints.show()
 
     def event(self) -> Any:
         return self.check(self.cu.cuEventCreate(0), "creating an event")

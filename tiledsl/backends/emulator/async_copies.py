@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tiledsl.arch import WARP
 from tiledsl.backends.emulator.cohort import Cohort
 from tiledsl.backends.emulator.memory import Span
 from tiledsl.backends.emulator.options import Access, Hook
 from tiledsl.errors import HazardError
 from tiledsl.ir.core import Op
-from tiledsl.layout.banks import WARP
 
 __all__ = ["AsyncCopies", "require_few"]
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tiledsl.arch import WARP
 from tiledsl.backends.emulator.async_copies import require_few
 from tiledsl.backends.emulator.cohort import Cohort
 from tiledsl.backends.emulator.options import Access, AccessKind
 from tiledsl.ir.core import Op
-from tiledsl.layout.banks import WARP
 from tiledsl.layout.shared import CHUNK
 
 if TYPE_CHECKING:

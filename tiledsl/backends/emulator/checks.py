@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tiledsl.arch import WARP
 from tiledsl.backends.emulator.options import Access
 from tiledsl.backends.emulator.rules_memory import shared_bases
 from tiledsl.backends.emulator.shadow import DOES, Ints, Ops, ShadowHook, holders
@@ -133,7 +134,7 @@ class _Shadow:
         self.writer_op = np.zeros(size, np.int32)
         self.readers = (_Readers(size), _Readers(size))
         self.atomic_readers = (_Readers(size), _Readers(size))
-        self.epochs = np.zeros((count, 32), np.int32)
+        self.epochs = np.zeros((count, WARP), np.int32)
 
     def forget(self, rows: Ints) -> None:
         """The blocks of these rows have passed a barrier."""
@@ -192,11 +193,11 @@ class RaceCheck(ShadowHook):
         cells, lanes = self.cells(access, first)
         threads = access.threads[lanes]
         if (held := holders(access.op, access.threads, len(cells), self.launch.granule)) is not None:
-            threads = threads // 32 * 32 + held
-        epochs = shadow.epochs[access.blocks[lanes] - first, threads // 32].astype(np.int64)
+            threads = threads // WARP * WARP + held
+        epochs = shadow.epochs[access.blocks[lanes] - first, threads // WARP].astype(np.int64)
         number = self.ops.number(access.op)
-        for warp in np.unique(threads // 32).tolist():
-            of = threads // 32 == warp
+        for warp in np.unique(threads // WARP).tolist():
+            of = threads // WARP == warp
             yield warp, _WarpAccess(access, cells[of], lanes[of], threads[of], epochs[of], number)
 
     # -- conflicts -----------------------------------------------------------------------------
@@ -204,7 +205,7 @@ class RaceCheck(ShadowHook):
     def against_writers(self, shadow: _Shadow, part: _WarpAccess) -> None:
         writer = shadow.writer[part.cells]
         other = (writer >= 0) & ((writer != part.threads) | shadow.shared_writer[part.cells])
-        ordered = (writer // 32 == part.threads // 32) & (shadow.writer_epoch[part.cells] < part.epochs)
+        ordered = (writer // WARP == part.threads // WARP) & (shadow.writer_epoch[part.cells] < part.epochs)
         conflict = other & ~ordered
         if part.access.order is not None:
             conflict &= ~shadow.atomic[part.cells]
@@ -216,7 +217,7 @@ class RaceCheck(ShadowHook):
         plain = part.access.order is None
         for readers in (*shadow.readers, *(shadow.atomic_readers if plain else ())):
             reader = readers.thread[part.cells]
-            same_warp = reader // 32 == part.threads // 32
+            same_warp = reader // WARP == part.threads // WARP
             ordered = same_warp & (readers.epoch[part.cells] < part.epochs)
             conflict = (reader >= 0) & ((reader != part.threads) | readers.many[part.cells]) & ~ordered
             if conflict.any():
@@ -259,11 +260,11 @@ class RaceCheck(ShadowHook):
     def remember_readers(self, shadow: _Shadow, part: _WarpAccess, warp: int) -> None:
         primary, secondary = shadow.readers if part.access.order is None else shadow.atomic_readers
         owner = primary.thread[part.cells]
-        in_primary = (owner < 0) | (owner // 32 == warp)
+        in_primary = (owner < 0) | (owner // WARP == warp)
         for readers, chosen in ((primary, in_primary), (secondary, ~in_primary)):
             cells, threads, epochs = part.cells[chosen], part.threads[chosen], part.epochs[chosen]
             before = readers.thread[cells]
-            same = (before >= 0) & (before // 32 == warp) & (readers.epoch[cells] == epochs)
+            same = (before >= 0) & (before // WARP == warp) & (readers.epoch[cells] == epochs)
             many = same & (readers.many[cells] | (before != threads))
             readers.thread[cells] = threads
             readers.many[cells] = many

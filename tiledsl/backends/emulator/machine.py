@@ -14,6 +14,7 @@ from typing import Any, Sequence, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
+from tiledsl.arch import WARP
 from tiledsl.backends.emulator.async_copies import AsyncCopies
 from tiledsl.backends.emulator.boundary import internal_error
 from tiledsl.backends.emulator.bulk_copies import BulkCopies
@@ -82,7 +83,7 @@ class Machine:
         x, y, z = self.launch.grid
         blocks = x * y * z
         unit = whole_clusters(self.launch)
-        most = min(self.options.chunk_threads // (self.positions.warps * 32), self.blocks_in_memory())
+        most = min(self.options.chunk_threads // (self.positions.warps * WARP), self.blocks_in_memory())
         size = max(1, most // unit) * unit
         starts = iter(range(0, blocks, size))
         first = next(starts, None)

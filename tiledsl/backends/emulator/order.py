@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tiledsl.arch import WARP
 from tiledsl.backends.emulator.clocks import Clocks
 from tiledsl.backends.emulator.cohort import Cohort
 from tiledsl.backends.emulator.options import Access, AccessKind, LaunchInfo
@@ -17,7 +18,6 @@ from tiledsl.errors import HazardError
 from tiledsl.ir.core import Kernel, Op
 from tiledsl.ir.ops import mem, tile
 from tiledsl.ir.types import U64
-from tiledsl.layout.banks import WARP
 from tiledsl.layout.shared import CHUNK
 
 if TYPE_CHECKING:

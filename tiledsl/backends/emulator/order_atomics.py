@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from tiledsl.arch import WARP
 from tiledsl.backends.emulator.clocks import Clocks, Known
 from tiledsl.backends.emulator.options import Access
 from tiledsl.backends.emulator.shadow import Ints
 from tiledsl.ir.atomics import ACQUIRING, RELEASING
 from tiledsl.ir.core import Kernel, Op
 from tiledsl.ir.ops import gpu, mem, tile
-from tiledsl.layout.banks import WARP
 
 __all__ = ["AtomicOrder", "orders_others"]
 

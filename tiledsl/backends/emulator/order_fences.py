@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tiledsl.arch import WARP
 from tiledsl.backends.emulator.clocks import Clocks
 from tiledsl.backends.emulator.shadow import MATRIX_OPS, Bools, Ints
 from tiledsl.ir.core import Op
-from tiledsl.layout.banks import WARP
 
 __all__ = ["ProxyFences"]
 

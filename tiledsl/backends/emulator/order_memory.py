@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tiledsl.arch import WARP
 from tiledsl.backends.emulator.clocks import Clocks, Known
 from tiledsl.backends.emulator.options import Access, AccessKind, LaunchInfo
 from tiledsl.backends.emulator.order_fences import ProxyFences
@@ -21,7 +22,6 @@ from tiledsl.backends.emulator.shadow import DOES, Bools, Ints, Ops, holders
 from tiledsl.errors import HazardError
 from tiledsl.ir.core import Op
 from tiledsl.ir.ops import mem, tma
-from tiledsl.layout.banks import WARP
 
 if TYPE_CHECKING:
     from tiledsl.backends.emulator.machine import Chunk
@@ -33,7 +33,7 @@ AGENTS = 1 << 12
 """More than a block has; a writer is ``rank * AGENTS + agent``."""
 READING = np.iinfo(np.int32).max
 """The time of a read that has not ended."""
-MANY = 32
+MANY = WARP
 """In the place of a lane: several."""
 
 _UNKNOWN = "with no wait between that lets it know"

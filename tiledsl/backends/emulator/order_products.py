@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tiledsl.arch import WARPGROUP_WARPS
 from tiledsl.backends.emulator.order_memory import SharedHistory, Touch
 from tiledsl.backends.emulator.shadow import Bools, Ints
 from tiledsl.errors import HazardError
 from tiledsl.ir.core import Op
-from tiledsl.layout.fragments import DEALT
 from tiledsl.layout.shared import CHUNK
 
 __all__ = ["ProductGroups"]
@@ -42,7 +42,7 @@ class ProductGroups:
 
     def issue(self, op: Op, label: str, base: int, rows: Ints, leaders: Ints, at: Ints) -> None:
         """Warpgroups begin to read the chunks of 16 bytes at `at` [warpgroups, chunks]."""
-        warps = leaders[:, None] + np.arange(DEALT)
+        warps = leaders[:, None] + np.arange(WARPGROUP_WARPS)
         self.require_ready(op, rows, leaders, np.asarray(self.ready[rows[:, None], warps].all(axis=1)))
         # What all of its warps know.
         known = self.clocks.known[rows[:, None], warps].min(axis=1)
@@ -106,7 +106,7 @@ class ProductGroups:
         self.memory.end_reading(products.touch.cells, rows, leaders)
         ranks = self.memory.ranks[rows]
         when = self.clocks.known[rows, leaders, ranks, leaders] - 1
-        for warp in range(1, DEALT):
+        for warp in range(1, WARPGROUP_WARPS):
             at = rows, leaders + warp, ranks, leaders
             self.clocks.known[at] = np.maximum(self.clocks.known[at], when)
 

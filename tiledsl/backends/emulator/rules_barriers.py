@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tiledsl.arch import WARP
 from tiledsl.backends.emulator.cohort import Cohort
 from tiledsl.backends.emulator.mbarriers import flat
 from tiledsl.backends.emulator.memory import SharedTile, Span, access_index, name_threads
@@ -20,7 +21,6 @@ from tiledsl.errors import EmulatorError, HazardError
 from tiledsl.ir.core import Op
 from tiledsl.ir.ops import barriers
 from tiledsl.ir.types import SharedType
-from tiledsl.layout.banks import WARP
 
 __all__ = ["columns_of", "mbarrier_place"]
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tiledsl.arch import WARP
 from tiledsl.backends.emulator.cohort import Cohort
 from tiledsl.backends.emulator.matrices import coordinates, permutation, product
 from tiledsl.backends.emulator.memory import Span, access_index, assign
@@ -40,7 +41,7 @@ __all__: list[str] = []
 Ints = NDArray[np.int64]
 Fragment = tuple[Any, ...]
 
-_LANES = np.arange(32)
+_LANES = np.arange(WARP)
 
 
 # -- products --------------------------------------------------------------------------------------
@@ -211,7 +212,7 @@ def _row_bytes(c: Cohort, op: Load | Store, span: Span, address: Any) -> Ints:
     with Masked(c, _LANES[None, None] < matrix.MATRIX_ROWS * op.num):
         index = access_index(c, op, span, np.asarray(address, np.int64), kind, vec)
     start = index * span.elements.itemsize
-    return np.broadcast_to(start, np.broadcast_shapes(start.shape, (1, 1, 32)))
+    return np.broadcast_to(start, np.broadcast_shapes(start.shape, (1, 1, WARP)))
 
 
 def _load_matrices(c: Cohort, op: Load, span: Span, address: Any) -> Any:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from tiledsl.arch import MOST_WARPS, WARP
 from tiledsl.backends.emulator.options import Access, Hook
 from tiledsl.backends.emulator.shadow import PROXY_OPS
 from tiledsl.ir.core import Op
@@ -35,7 +36,6 @@ OWN_KINDS: Mapping[type[Op], Kind] = {
 }
 """Ops whose accesses are of a kind of their own. They take part with the lanes that give an address."""
 
-MOST_WARPS = 32
 ABSENT = np.int64(-1)
 
 
@@ -87,11 +87,11 @@ class WavefrontCount(Hook):
 
 def _by_warp(access: Access) -> tuple[Ints, Ints, Ints]:
     """For each warp access: where it starts in the arrays; the warp of every entry; addresses [accesses, 32]."""
-    warps = access.threads // 32
+    warps = access.threads // WARP
     starts = np.flatnonzero(np.diff(access.blocks * MOST_WARPS + warps, prepend=-1))
     row = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(warps))))
-    addresses = np.full((len(starts), 32), ABSENT)
-    addresses[row, access.threads % 32] = access.addresses
+    addresses = np.full((len(starts), WARP), ABSENT)
+    addresses[row, access.threads % WARP] = access.addresses
     return starts, warps, addresses
 
 

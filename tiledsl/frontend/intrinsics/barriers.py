@@ -5,6 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from tiledsl import lang
+from tiledsl.arch import (
+    LEAST_SETMAXNREG,
+    MOST_ARRIVALS,
+    MOST_SETMAXNREG,
+    MOST_THREADS,
+    NAMED_BARRIERS,
+    REGISTER_UNIT,
+    WARP,
+)
 from tiledsl.frontend.arithmetic import as_value
 from tiledsl.frontend.bindings import describe, is_place
 from tiledsl.frontend.calls import Call, intrinsic
@@ -50,7 +59,7 @@ def _mbarrier(call: Call, what: str) -> list[Value]:
 @intrinsic(lang.ptx.mbarrier_init)
 def _init(call: Call) -> None:
     what = "ptx.mbarrier_init()"
-    count = compile_time_int(call, "count", what, 1, barriers.MAX_COUNT)
+    count = compile_time_int(call, "count", what, 1, MOST_ARRIVALS)
     call.builder.add(barriers.Init(*_mbarrier(call, what), count=count))
 
 
@@ -67,7 +76,7 @@ def _arrive(call: Call) -> None:
 @intrinsic(lang.ptx.mbarrier_expect_tx)
 def _expect_tx(call: Call) -> None:
     what = "ptx.mbarrier_expect_tx()"
-    size = compile_time_int(call, "bytes", what, 1, barriers.MAX_COUNT)
+    size = compile_time_int(call, "bytes", what, 1, MOST_ARRIVALS)
     call.builder.add(barriers.ExpectTx(*_mbarrier(call, what), bytes=size))
 
 
@@ -116,17 +125,18 @@ def _wgmma_wait(call: Call) -> None:
 @intrinsic(lang.ptx.setmaxnreg)
 def _setmaxnreg(call: Call) -> None:
     what = "ptx.setmaxnreg()"
-    registers = compile_time_int(call, "registers", what, 24, 256)
-    if registers % 8:
-        raise call.error(f"{what} of {registers} registers", f"a multiple of 8: {registers // 8 * 8}")
+    registers = compile_time_int(call, "registers", what, LEAST_SETMAXNREG, MOST_SETMAXNREG)
+    if registers % REGISTER_UNIT:
+        fix = f"a multiple of {REGISTER_UNIT}: {registers // REGISTER_UNIT * REGISTER_UNIT}"
+        raise call.error(f"{what} of {registers} registers", fix)
     call.builder.add(barriers.SetMaxNReg(registers=registers, increase=call["increase"]))
 
 
 @intrinsic(lang.ptx.named_barrier)
 def _named_barrier(call: Call) -> None:
     what = "ptx.named_barrier()"
-    number = compile_time_int(call, "number", what, 1, barriers.NAMED_BARRIERS - 1, "number 0 is that of barrier()")
-    threads = compile_time_int(call, "threads", what, 32, 1024)
-    if threads % 32:
-        raise call.error(f"{what} of {threads} threads, which are no whole warps", f"pass {-(-threads // 32) * 32}")
+    number = compile_time_int(call, "number", what, 1, NAMED_BARRIERS - 1, "number 0 is that of barrier()")
+    threads = compile_time_int(call, "threads", what, WARP, MOST_THREADS)
+    if threads % WARP:
+        raise call.error(f"{what} of {threads} threads, which are no whole warps", f"pass {-(-threads // WARP) * WARP}")
     call.builder.add(barriers.NamedBarrier(number=number, threads=threads, wait=call["wait"]))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable
 
 from tiledsl import lang
+from tiledsl.arch import MOST_ARRIVALS
 from tiledsl.frontend.bindings import Region, View, describe
 from tiledsl.frontend.calls import Call, intrinsic
 from tiledsl.frontend.frame import Frame
@@ -63,8 +64,8 @@ class _Fill(Region):
         if len(frame.unit.errors) == errors:
             self._check_loaded()
             size = sum(self.loaded.values())
-            if size > barriers.MAX_COUNT:
-                message = f"a slot of this ring takes {size} bytes; an mbarrier counts {barriers.MAX_COUNT} at most"
+            if size > MOST_ARRIVALS:
+                message = f"a slot of this ring takes {size} bytes; an mbarrier counts {MOST_ARRIVALS} at most"
                 raise frame.error(node, message, "make its tiles smaller")
             expect.attrs["bytes"] = size
 

@@ -1,17 +1,18 @@
 """How the user of a ring hands its slots back: who arrives there, after what, and at the slots of which blocks.
 
-Where products read tiles, one thread of each warpgroup does it: its warps end their products together, and meet at the
-end of a use in which they have done more than that. The slots of a ring that no product reads are handed back by each
-warp for itself, so that none waits for another. Which of both a ring is, is known when all of its uses are: until then
-`HandBack` stands for it.
+Where products read tiles, one thread of each warpgroup does it: its warps end their products together (measured:
+`benchmarks/wgmma_wait.py`), and meet at the end of a use in which they have done more than that. The slots of a ring
+that no product reads are handed back by each warp for itself, so that none waits for another. Which of both a ring is,
+is known when all of its uses are: until then `HandBack` stands for it.
 """
 
 from __future__ import annotations
 
 from typing import Sequence
 
+from tiledsl.arch import WARPGROUP_WARPS
 from tiledsl.frontend.frame import Unit
-from tiledsl.frontend.hopper import WARPGROUP, RingObject
+from tiledsl.frontend.hopper import RingObject
 from tiledsl.frontend.intrinsics.roles import add_if, leads_warp, leads_warpgroup, warpgroup_barrier
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Op, Value, attribute
@@ -59,7 +60,7 @@ def finish_releases(unit: Unit, ring: RingObject) -> None:
     axes = sorted(ring.multicast)
     receivers = 1 if cluster is None else 1 + sum(cluster.along(axis) - 1 for axis in axes)
     for op in ring.inits:
-        op.attrs["count"] = receivers * (role.warps // WARPGROUP if ring.products else role.warps)
+        op.attrs["count"] = receivers * (role.warps // WARPGROUP_WARPS if ring.products else role.warps)
     for op in ring.releases:
         if ring.products or op.use:
             _hand_back(unit, ring, op, axes if receivers > 1 else ())

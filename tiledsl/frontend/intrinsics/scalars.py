@@ -6,6 +6,7 @@ from functools import reduce
 from typing import Any
 
 from tiledsl import lang
+from tiledsl.arch import WARP
 from tiledsl.frontend.arithmetic import apply, as_condition, as_value, common_dtype, select, unify
 from tiledsl.frontend.bindings import contains_value, describe, is_register
 from tiledsl.frontend.calls import Call, intrinsic
@@ -119,8 +120,10 @@ def _shuffle_instead(value: Any) -> str:
 
 def _shuffle(call: Call, mode: str, lane: Any) -> Any:
     width = call["width"]
-    if width not in (1, 2, 4, 8, 16, 32):
-        raise call.error(f"width must be a power of two up to 32, got {describe(width)}", "leave it out, which is 32")
+    if width not in (1, 2, 4, 8, 16, WARP):
+        raise call.error(
+            f"width must be a power of two up to {WARP}, got {describe(width)}", f"leave it out, which is {WARP}"
+        )
     value = call["value"]
     if not is_register(value) or isinstance(value.type, FragmentType) or value.type == INDEX:
         name = "shuffle" if mode == "idx" else f"shuffle_{mode}"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Sequence
 
+from tiledsl.arch import WARP
 from tiledsl.ir.atomics import ATOMICS, AtomicFn
 from tiledsl.ir.core import OPS, Kernel, Op, Pure, Value, attribute, operand
 from tiledsl.ir.facts import NOTHING, Access, by, reads, writes
 from tiledsl.ir.ops.tile import VECTOR_BYTES, atomic_facts, atomic_sync
 from tiledsl.ir.types import BOOL, I32, I64, U32, DType, PtrType, Type
-from tiledsl.layout.banks import WARP
 
 __all__ = ["Atomic", "CpAsync", "LdMatrix", "Load", "Offset", "SharedBase", "StMatrix", "Store", "Within", "atomic"]
 

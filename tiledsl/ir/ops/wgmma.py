@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Sequence
 
+from tiledsl.arch import WARPGROUP
 from tiledsl.ir.core import Op, Pure, Value, attribute, operand
 from tiledsl.ir.facts import NOTHING, Access, Sync, by, reads
 from tiledsl.ir.ops.matrix import HELD
@@ -282,7 +283,7 @@ class Instruction(_Group):
     @property
     def acc_types(self) -> tuple[DType, ...]:
         """Types of the accumulator's registers: f32 or i32, or u32 with two f16 each."""
-        count = 64 * self.n // 128
+        count = 64 * self.n // WARPGROUP
         return (U32,) * (count // 2) if self.acc.name == "f16" else (DTYPES[self.acc.name],) * count
 
     def infer(self) -> Sequence[Type]:
