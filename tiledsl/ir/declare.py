@@ -1,0 +1,69 @@
+"""How an op class declares its operands and attributes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+
+if TYPE_CHECKING:
+    from tiledsl.ir.core import Op, Value
+
+__all__ = ["MOST_INT", "MOST_STAGES", "attribute", "operand"]
+
+T = TypeVar("T")
+
+
+class operand:  # noqa: N801 - used like a keyword in op classes
+    """Declares that operand `position` of an op class has this name. An op has those operands that its class names,
+    and more only if it is `variadic`."""
+
+    def __init__(self, position: int) -> None:
+        self.position = position
+
+    def __get__(self, op: Op, owner: type[Op] | None = None) -> Value:
+        return op.operands[self.position]
+
+
+MOST_STAGES = 64
+"""Of a pipelined loop and of its tiles."""
+MOST_INT = 2**31 - 1
+"""The largest int in an attribute, where its class says nothing else."""
+
+
+class attribute(Generic[T]):  # noqa: N801 - used like a keyword in op classes
+    """Declares an attribute of an op class; without a default it must be given.
+
+    most: ints are from 0 to `most`; those in tuples, of either sign. of: the type of a tuple's items.
+    """
+
+    name: str
+
+    def __init__(self, type_: type[T], default: T | None = None, *, of: type[Any] = int, most: int = MOST_INT) -> None:
+        self.type, self.default, self.of, self.most = type_, default, of, most
+
+    def problem(self, value: Any) -> str:
+        """What keeps `value` from being this attribute's; "" if nothing does."""
+        wanted: Any = self.type
+        exact = wanted in (int, bool, str, tuple)
+        if (type(value) is not wanted) if exact else not isinstance(value, wanted):
+            return f"attribute {self.name} is {_shown(value)}, not of type {wanted.__name__}"
+        if wanted is int and not 0 <= value <= self.most:
+            return f"attribute {self.name} is {_shown(value)}; 0 to {self.most} are possible"
+        for item in value if wanted is tuple else ():
+            if type(item) is not self.of or (self.of is int and abs(item) > self.most):
+                return f"attribute {self.name} is {_shown(value)}, not of items of type {self.of.__name__}"
+        return ""
+
+    def __set_name__(self, owner: type[Op], name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, op: None, owner: type[Op]) -> attribute[T]: ...
+    @overload
+    def __get__(self, op: Op, owner: type[Op]) -> T: ...
+    def __get__(self, op: Op | None, owner: type[Op]) -> attribute[T] | T:
+        return self if op is None else op.attrs[self.name]
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:80]}..."
