@@ -78,6 +78,16 @@ class Accesses(Hook):
             (touch.part, touch.writes) == (each.part, each.writes) for each in fitting
         ))  # fmt: skip
 
+    def on_barrier(self, op: Op, blocks: Any) -> None:
+        self.met(op, "cta")
+
+    def on_sync_warp(self, op: Op, blocks: Any, warps: Any) -> None:
+        self.met(op, "warp")
+
+    def met(self, op: Op, reach: str) -> None:
+        if op.sync.meets != reach:
+            self.undeclared.append(f"{op.name} does not declare: meets {reach}")
+
 
 def fits(seen: Access, declared: facts.Access) -> bool:
     """Is it what the op declares? Copies by groups or tokens may as well be complete at once."""
@@ -234,6 +244,12 @@ def test_a_wrong_access_is_found(op: type[Op], touches: Any, monkeypatch: pytest
 
 def undeclared_in(test: FileTest, op: type[Op]) -> list[str]:
     return undeclared(test) if any(isinstance(each, op) for kernel in levels(test) for each in kernel.walk()) else []
+
+
+@pytest.mark.parametrize("op", [gpu.Barrier, gpu.SyncWarp], ids=str)
+def test_a_barrier_that_is_none_is_found(op: type[Op], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(op, "sync", facts.NOTHING)
+    assert any(op.name in text for test in RUNNING for text in undeclared_in(test, op))
 
 
 @pytest.mark.parametrize(

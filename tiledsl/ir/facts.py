@@ -6,7 +6,7 @@ A class says these, itself or by a base of its family, where they apply to it:
   `touches`   the memory that it accesses: (`Access`, ...).
   `sync`      what it does for synchronisation: a `Sync`.
   `stays`     what else keeps it where it is: see `Stays`.
-  `scope`     who must reach it together; `alike`, of collective ops: the parts that must be the same for all of these.
+  `scope`     who must reach it together; `alike`, of collective ops: the parts that are checked to be the same for all.
   `features`  the rows of `arch.FEATURES` that it needs.
   `parts`     its operands by group, in order; "operands" are all. Those of a fixed number are what descriptors name.
   `varies`    how its results vary, and `nan`, what it does with the bits of a NaN: of ops with results.

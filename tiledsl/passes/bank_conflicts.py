@@ -19,7 +19,7 @@ from math import prod
 from typing import TYPE_CHECKING, ClassVar
 
 from tiledsl.ir.core import Kernel, Op
-from tiledsl.ir.ops import debug, tile
+from tiledsl.ir.ops import tile
 from tiledsl.layout.banks import BANKS, WORD
 from tiledsl.layout.shared import AUTO, ROW, Layout, Padded, Row, Swizzled
 from tiledsl.passes.bank_report import AccessReport, BankReport, By, TileReport
@@ -184,7 +184,7 @@ class _Planner:
         alloc = here.alloc
         if alloc.layout != AUTO:
             return _Plan(here, alloc.placement, "given")
-        if any(not isinstance(op, (tile.Access, tile.SharedAlloc, debug.Breakpoint)) for op, _ in alloc.result.uses):
+        if any(op.touches and not isinstance(op, tile.Access) for op, _ in alloc.result.uses):
             return _Plan(here, ROW, "used whole")
         if not here.merged:
             return _Plan(here, ROW, "nothing known")
