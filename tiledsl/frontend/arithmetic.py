@@ -27,7 +27,7 @@ from tiledsl.ir.core import Value
 from tiledsl.ir.formats import FORMATS
 from tiledsl.ir.ops import tile
 from tiledsl.ir.scalar import SCALAR, converts
-from tiledsl.ir.types import BOOL, F64, INDEX, TF32, DType, FragmentType
+from tiledsl.ir.types import BOOL, DTYPES, F64, INDEX, TF32, DType, FragmentType
 
 __all__ = [
     "apply",
@@ -43,6 +43,7 @@ __all__ = [
     "literal",
     "negate",
     "rounded",
+    "taken_by",
     "unify",
 ]
 
@@ -220,8 +221,12 @@ def _instead(fn: str, dtype: DType) -> str:
         return "use / and floor()" if fn == "floordiv" else "compute a - floor(a / b) * b"
     if dtype == BOOL:
         return "use and, or, not; or convert: i32(x)"
-    wanted = SCALAR[fn].only or SCALAR[fn].kinds
-    return f"it takes {', '.join(sorted(wanted))}"
+    return f"it takes {', '.join(taken_by(fn))}"
+
+
+def taken_by(fn: str) -> list[str]:
+    """The dtypes that a row takes, by name."""
+    return [name for name, dtype in DTYPES.items() if SCALAR[fn].accepts(dtype)]
 
 
 def elementwise(values: list[Value], frame: Frame, node: ast.AST, shown: str, emit: Callable[..., Value]) -> Value:

@@ -7,7 +7,7 @@ from typing import Any
 
 from tiledsl import lang
 from tiledsl.arch import WARP
-from tiledsl.frontend.arithmetic import apply, as_condition, as_value, common_dtype, select, unify
+from tiledsl.frontend.arithmetic import apply, as_condition, as_value, common_dtype, select, taken_by, unify
 from tiledsl.frontend.bindings import contains_value, describe, is_register
 from tiledsl.frontend.calls import Call, intrinsic
 from tiledsl.frontend.fragments import is_distributed
@@ -32,10 +32,9 @@ def _register(function: Any, row: str) -> None:
             _need_numbers(call, operands, f"{function.__name__}()")
             if row in ("min", "max"):
                 return _extremum(row, operands)
-            raise call.error(
-                f"{function.__name__}() of compile-time numbers only: their dtype is not known",
-                "write f32(...) around one of them",
-            )
+            message = f"{function.__name__}() of compile-time numbers only: their dtype is not known"
+            names = taken_by(row)
+            raise call.error(message, f"write {'f32' if 'f32' in names else names[0]}(...) around one of them")
         return apply(row, operands, call.frame, call.node, f"{function.__name__}()")
 
 
