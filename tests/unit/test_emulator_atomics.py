@@ -9,8 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tiledsl import Const, Global, barrier, f32, fence, grid, i32, shared, syncwarp, threads, tile_kernel
-from tiledsl.backends.emulator import Options, run
-from tiledsl.backends.emulator.options import Access, Hook
+from tiledsl.backends.emulator import Access, Hook, Options, run
 from tiledsl.dims import K, M, N
 from tiledsl.errors import EmulatorError, HazardError
 from tiledsl.ir.parser import parse_kernel

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiledsl.backends.emulator.cohort import Cohort
-from tiledsl.backends.emulator.memory import Span, access_index, load, require_writable, store
+from tiledsl.backends.emulator.memory import access_index, load, require_writable, store
+from tiledsl.backends.emulator.spans import Span
 from tiledsl.ir import semantics
 from tiledsl.ir.ops import mem, tile
 from tiledsl.ir.types import F32, DType, GlobalType, PtrType

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from tiledsl.backends.emulator.options import Access
-from tiledsl.backends.emulator.shadow import DOES, PROXY_OPS, Bools, Ints, Ops, ShadowHook
+from tiledsl.backends.emulator.hooks import Access
+from tiledsl.backends.emulator.shadow import DOES, Bools, Ints, Ops, ShadowHook
 from tiledsl.errors import HazardError
+from tiledsl.ir.core import Op
 
 __all__ = ["InFlightCheck"]
 
 
 class _InFlight:
-    """Cells of a chunk, flat. `thread`: whose copy is on its way there, -1 for none; `op`: its number."""
+    """Cells of a chunk, flat. `thread`: whose copy is on its way there, -1 for none; `op`: its number. `any`: has there
+    ever been one?"""
 
     def __init__(self, count: int, granules: int) -> None:
-        self.thread = np.full(count * granules, -1, np.int32)
+        self.thread, self.any = np.full(count * granules, -1, np.int32), False
         self.op = np.zeros(count * granules, np.int32)
         self.granules = granules
 
@@ -25,20 +27,26 @@ class InFlightCheck(ShadowHook):
     when two copies are on their way to the same bytes, and when a block ends before its copies have arrived.
 
     Nobody may touch them, the thread that copies included, until that thread has waited for the copy's group. Who may
-    afterwards is `RaceCheck`'s concern.
+    afterwards is `HazardCheck`'s concern.
     """
 
     def __init__(self) -> None:
         super().__init__(_InFlight)
         self.ops = Ops()
+        self.counted: set[Op] = set()
 
     def on_access(self, access: Access) -> None:
         if access.space != "shared" or not len(access.blocks):
             return
         shadow, first = self.shadow_of(access.blocks)
+        if not shadow.any and access.kind != "async":
+            return
         cells, lanes = self.cells(access, first)
         self.require_arrived(shadow, access, cells, lanes, shadow.thread[cells] >= 0)
         if access.kind == "async":
+            shadow.any = True
+            if access.until == "mbarrier":
+                self.counted.add(access.op)
             threads = access.threads[lanes]
             shadow.thread[cells], shadow.op[cells] = threads, self.ops.number(access.op)
             # Two lanes at one cell: the one that does not find itself there has lost.
@@ -79,7 +87,7 @@ class InFlightCheck(ShadowHook):
                 access.loc,
                 "wait for the first copy before the next one to the same bytes begins",
             )
-        counted = isinstance(self.ops[int(shadow.op[cell])], PROXY_OPS)
+        counted = self.ops[int(shadow.op[cell])] in self.counted
         raise HazardError(
             f"copy in flight: {who} {DOES[access.kind]} {byte} at {access.loc}, which the copy of {owner} at {line} "
             "has not delivered",

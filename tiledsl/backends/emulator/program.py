@@ -12,6 +12,7 @@ from typing import Any, Sequence
 
 import numpy as np
 
+from tiledsl.backends.emulator.conditions import CONDITIONS
 from tiledsl.backends.emulator.control import (
     BarrierInstr,
     ForBegin,
@@ -24,12 +25,13 @@ from tiledsl.backends.emulator.control import (
     Join,
     OpInstr,
     ReturnInstr,
+    WaitInstr,
     WhileBegin,
     WhileNext,
     WhileTest,
 )
 from tiledsl.backends.emulator.rules import RULES, rule_of
-from tiledsl.backends.emulator.waiting import CONDITIONS, Roles, WaitInstr
+from tiledsl.backends.emulator.waiting import Roles, Wait
 from tiledsl.errors import EmulatorError
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import arith, control, gpu, mem, tile
@@ -192,8 +194,8 @@ class _Flattener:
         if condition.after:
             ticket = self.scratch()
             self.append(OpInstr(op, rule_of(op), operands, (ticket,)))
-            return self.append(WaitInstr(op, condition, (ticket, *operands), free=[ticket]))
-        wait = self.append(WaitInstr(op, condition, operands))
+            return self.append(WaitInstr(op, Wait(op, condition, (ticket, *operands)), free=[ticket]))
+        wait = self.append(WaitInstr(op, Wait(op, condition, operands)))
         if type(op) not in RULES:
             return wait
         return self.append(OpInstr(op, rule_of(op), operands, self.define(op.results)))

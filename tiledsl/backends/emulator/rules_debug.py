@@ -29,7 +29,7 @@ def print_line(c: Cohort, op: debug.Print, *values: Any) -> None:
         # Not str.format: braces of the user's own text stay as they are.
         values_of_lane = (str(column[lane]) for column in columns)
         text = first + "".join(value + part for value, part in zip(values_of_lane, rest, strict=True))
-        print(text, file=c.chunk.machine.stdout)
+        print(text, file=c.chunk.run.stdout)
 
 
 @rule(debug.Assert)
@@ -48,7 +48,7 @@ def stop(c: Cohort, op: debug.Breakpoint, *values: Any) -> None:
     arrays of these threads' coordinates.
     """
     lanes = c.active()
-    launch = c.chunk.machine.launch
+    launch = c.chunk.run.launch
     blocks, threads = c.lanes_of(lanes)
     visible: dict[str, Any] = {
         "block": np.array([launch.block_index(int(b)) for b in blocks]),

@@ -12,11 +12,10 @@ from typing import Any, Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from tiledsl.backends.emulator.options import Access, Hook, LaunchInfo
+from tiledsl.backends.emulator.hooks import Access, Hook, LaunchInfo
 from tiledsl.ir.core import Op
-from tiledsl.ir.ops import matrix, mem, tma, wgmma
 
-__all__ = ["DOES", "PROXY_OPS", "Bools", "Ints", "Ops", "ShadowHook", "holders"]
+__all__ = ["DOES", "Bools", "Ints", "Ops", "ShadowHook", "held_by"]
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -31,20 +30,15 @@ DOES = {
 }
 """What a thread does in an access of a kind, for messages."""
 
-MATRIX_OPS = (matrix.LdMatrix, matrix.StMatrix, mem.LdMatrix, mem.StMatrix)
-PROXY_OPS = (tma.Load, tma.MapLoad, tma.Store, tma.MapStore, wgmma.Mma, wgmma.Instruction)
-"""Ops that let others than threads touch shared memory."""
 
-
-def holders(op: Op, threads: Ints, cells: int, granule: int) -> Ints | None:
-    """For every cell of the rows that the lanes of a matrix op address, the lane whose register it is loaded to or
-    stored from; None for other ops, where it is the lane that gives the address."""
-    if not isinstance(op, MATRIX_OPS):
+def held_by(access: Access, cells: int, granule: int) -> Ints | None:
+    """For each of the `cells` of the rows that the lanes of a matrix op address, the lane whose register it is loaded
+    to or stored from, [lanes, cells]; None for other ops, where it is the lane that gives the address."""
+    if not access.held:
         return None
-    row = threads[:, None] % 8
-    byte = np.arange(cells // len(threads)) * granule
-    held = 4 * (byte // 2) + row // 2 if op.trans else 4 * row + byte // 4
-    return held.ravel()
+    row = access.threads[:, None] % 8
+    byte = np.arange(cells) * granule
+    return 4 * (byte // 2) + row // 2 if access.held == "columns" else 4 * row + byte // 4
 
 
 class Ops:

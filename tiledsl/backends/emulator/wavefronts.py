@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from tiledsl.backends.emulator.options import Access, Hook
-from tiledsl.backends.emulator.shadow import PROXY_OPS
+from tiledsl.backends.emulator.hooks import Access, Hook
 from tiledsl.ir.core import Op
 from tiledsl.ir.ops import async_copy, matrix, mem
 from tiledsl.layout.banks import BANKS, PHASES, WORD, Kind, Phases
@@ -72,7 +71,7 @@ class WavefrontCount(Hook):
         if (
             access.space != "shared"
             or not len(access.threads)
-            or isinstance(access.op, PROXY_OPS)
+            or access.owners is not None
             or access.kind == "mbarrier"
         ):
             return
