@@ -259,8 +259,9 @@ class SharedHistory:
         # Two lanes at one cell: the one that does not find itself there has lost.
         lost = (self.lane.take(cells) != lanes) | (self.writer.take(cells) != mine)
         if lost.any():
-            text = f"which another thread writes, too, at {touch.op.loc}"
-            self.fail(touch, np.argwhere(lost)[0], text, self.words.meet())
+            at = np.argwhere(lost)[0]
+            who = self.words.thread(self.clocks.agent(self.writer[cells[tuple(at)]]), int(self.lane[cells[tuple(at)]]))
+            self.fail(touch, at, f"which {who} writes, too, at {touch.op.loc}{self.words.unknown}", self.words.meet())
 
     def remember_arrival(self, op: Op, rows: Ints, cells: Ints, columns: Ints, phases: Ints) -> None:
         """A load has arrived: whoever waits for the phase that its mbarrier is in knows."""

@@ -34,9 +34,12 @@ class Words:
         """Who did the earlier access, of which `own_warp` and `own_lane` do the later one."""
         if not self.simple:
             return f"warp {warp}"
-        thread = warp * WARP + lane % WARP
-        same = thread == own_warp * WARP + own_lane
-        return "another thread" if same else f"thread {self.launch.thread_index(thread)}"
+        same = (warp, lane % WARP) == (own_warp, own_lane)
+        return "another thread" if same else self.thread(warp, lane)
+
+    def thread(self, warp: int, lane: int) -> str:
+        """lane: maybe with a flag above the bits of a lane."""
+        return f"thread {self.launch.thread_index(warp * WARP + lane % WARP)}"
 
     def warp(self, row: int, warp: int) -> str:
         return f"warp {int(warp)} of block {self.launch.block_index(int(row) + self.first)}"
@@ -46,5 +49,5 @@ class Words:
         who = self.warp(block - self.first, warp)
         if self.simple and lane >= 0:
             index = self.launch.block_index(block)
-            who = f"thread {self.launch.thread_index(warp * WARP + lane % WARP)} of block {index}"
+            who = f"{self.thread(warp, lane)} of block {index}"
         raise HazardError(f"race: {who} {DOES[kind]} {byte} at {op.loc}, {text}", op.loc, fix)
