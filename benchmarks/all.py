@@ -34,6 +34,7 @@ GPU: list[Job] = [
     ("launch_overhead", ["--rounds", "40"], ["--rounds", "10"]),
     ("ffma_orders", ["--time"], ["--time", "--only", "shared 16x8", "--rounds", "5"]),
     ("tensor_core_probe", [], []),
+    ("wgmma_wait", [], ["--launches", "50"]),
     ("mma_limits", [], ["--rounds", "3"]),
     ("gemm", ["--rounds", "7"], SMALL),
     ("hopper", [], ["--only", "square", "ladder", "--rounds", "3"]),

@@ -229,9 +229,9 @@ def _lower(
 
 def written_tensors(kernel: Kernel) -> frozenset[str]:
     """Names of the tensors that a tile-level kernel may write. What a copy reads is not written."""
-    from tiledsl.passes.pipeline_body import accesses
+    from tiledsl.passes.pipeline_body import memories
 
     tensors = {arg: arg.name for arg in kernel.body.args if isinstance(arg.type, GlobalType)}
     return frozenset(
-        tensors[memory] for op in kernel.walk() for memory, writes in accesses(op) if writes and memory in tensors
+        tensors[memory] for op in kernel.walk() for memory, writes in memories(op) if writes and memory in tensors
     )

@@ -9,7 +9,6 @@ from tiledsl.backends.ptx.disassemble import sass_text  # here: a later import w
 from tiledsl.backends.ptx.targets import TARGETS, Target
 from tiledsl.errors import AssemblerError
 from tiledsl.ir.core import Kernel
-from tiledsl.ir.ops import debug
 from tiledsl.recursion import deep_recursion
 
 __all__ = ["TARGETS", "Target", "build", "disassemble"]
@@ -27,10 +26,9 @@ def build(kernel: Kernel, target: Target, *, meanwhile: Callable[[], None] = lam
     from tiledsl.backends.ptx.codegen import emit_ptx
 
     llvm, ptx = emit_ptx(kernel, target)
-    stack = any(isinstance(op, debug.Print) for op in kernel.walk())
     level = kernel.assembler_level
     try:
-        assembled = assemble(ptx, target, name=kernel.name, may_have_stack=stack, level=level, meanwhile=meanwhile)
+        assembled = assemble(ptx, target, name=kernel.name, level=level, meanwhile=meanwhile)
     except AssemblerError as error:
         error.stages = {"llvm": llvm, "ptx": ptx}
         raise

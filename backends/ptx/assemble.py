@@ -59,7 +59,6 @@ def assemble(
     target: Target,
     *,
     name: str,
-    may_have_stack: bool = False,
     level: int = 3,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> Assembled:
@@ -87,7 +86,7 @@ def assemble(
             name,
         )
     usage = parse_usage(output, name)
-    if usage.stack and not usage.spill_stores and not may_have_stack:  # spills have their own place in Resources
+    if usage.stack and not usage.spill_stores:  # spills have their own place in Resources
         raise _failed(
             f"kernel {name} has a stack frame of {usage.stack} bytes a thread",
             lines.first(),

@@ -46,8 +46,7 @@ class Lowering:
     """One kernel on its way to LLVM IR. Rules emit through `b`.
 
     `shared`: the dynamic array that is all of the block's shared memory. `tensor_maps`: pointers to them, by number.
-    `strings`: constant texts. `assertions`: ops so far, whose number is their place. `rare`: whether what is lowered
-    now is rarely run.
+    `assertions`, `prints`: ops so far, whose number is their place. `rare`: whether what is lowered now is rarely run.
     """
 
     def __init__(self, kernel: Kernel, target: Target, module: Any, function: Any, shared: Any) -> None:
@@ -56,8 +55,8 @@ class Lowering:
         self.b = Writer(function)
         self.values: dict[Value, Any] = {}
         self.tensor_maps: list[Any] = []
-        self.strings: dict[bytes, Any] = {}
         self.assertions: list[debug.Assert] = []
+        self.prints: list[debug.Print] = []
         self.rare = False
         self.debug = DebugInfo(kernel, module, function)
         self._at: Loc = UNKNOWN_LOC

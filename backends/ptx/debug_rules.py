@@ -1,43 +1,36 @@
-"""print through the CUDA runtime's vprintf, assert by a record that the host reads.
+"""print and assert leave records in memory, which the host reads.
 
 A call of a device function makes ptxas wait after every wgmma (remark C7510), wherever in the kernel it stands; so do
-trap and exit where products are in flight (C7518). So a failed assertion is two stores and goes on: one writes which
-assertion it is, thread and block to memory of the host, the other one goes to address 0 and ends the kernel. A kernel
-with wgmma cannot print. Only print may bring a stack frame: vprintf reads its arguments from memory. (CUDA guide:
-formatted output.)
+trap and exit where products are in flight (C7518). So neither is a call. A failed assertion is two stores and goes on:
+one writes which assertion it is, thread and block to memory of the host, the other one goes to address 0 and ends the
+kernel. print writes its operands into a ring that the host empties (`print_records.py`). Where nobody has given the
+module memory for them, nothing is written.
 """
 
 from __future__ import annotations
 
 from typing import Any, Sequence
 
+from tiledsl.backends.print_records import (
+    CAPACITY,
+    LINES,
+    LOST,
+    PRINTS,
+    RECORDS,
+    SITE,
+    TIME,
+    WORD,
+    encode_prints,
+    record_bytes,
+)
 from tiledsl.backends.protocol import ASSERTIONS, FAILURE, encode_assertions
 from tiledsl.backends.ptx.context import Lowering, lowers
 from tiledsl.backends.ptx.llvm import ir
-from tiledsl.backends.ptx.types import I8, I32, I64, VOID, global_variable, integer, pointer_to, structure
-from tiledsl.errors import CompileError
-from tiledsl.ir.ops import debug, mem, wgmma
-from tiledsl.ir.types import BOOL, F64, DType
+from tiledsl.backends.ptx.types import I8, I32, I64, VOID, global_variable, integer
+from tiledsl.ir.ops import debug, mem
+from tiledsl.ir.types import DType
 
-__all__ = ["define_assertions", "lower_assert", "lower_nothing", "lower_print"]
-
-GENERIC = pointer_to("generic")
-
-DIGITS = {64: 17, 32: 9, 16: 5}
-"""Decimal digits that tell all floats of a width apart."""
-
-
-def _string(lw: Lowering, text: str) -> Any:
-    """A generic pointer to a zero-terminated constant; equal texts are stored once."""
-    data = text.encode() + b"\0"
-    if data not in lw.strings:
-        type_ = ir.ArrayType(I8, len(data))
-        array = global_variable(lw.module, type_, f"$text{len(lw.strings)}", "global")
-        array.initializer = ir.Constant(type_, bytearray(data))
-        array.global_constant = True
-        array.linkage = "private"
-        lw.strings[data] = array
-    return lw.b.addrspacecast(lw.strings[data], GENERIC)
+__all__ = ["define_variables", "lower_assert", "lower_nothing", "lower_print"]
 
 
 FAIL = (
@@ -51,48 +44,42 @@ FAIL = (
 """One store of 16 bytes, so that of several threads that fail one's record is whole; there before the illegal one."""
 
 
+RESERVE = (
+    "{ .reg .b64 ring, size, ticket, read, at; .reg .pred there, room, full; "
+    f"ld.global.v2.b64 {{ring, size}}, [${LINES}]; setp.ne.b64 there, ring, 0; mov.b64 ticket, 0; mov.b64 read, 0; "
+    f"@there atom.relaxed.gpu.global.add.u64 ticket, [${LINES}+{2 * WORD}], 1; "
+    f"@there ld.acquire.sys.global.u64 read, [ring]; add.u64 read, read, {CAPACITY}; "
+    "setp.lt.and.s64 room, ticket, read, there; setp.ge.and.s64 full, ticket, read, there; "
+    f"@full red.relaxed.gpu.global.add.u64 [${LINES}+{2 * WORD}], -1; "
+    f"@full red.relaxed.gpu.global.add.u64 [ring+{LOST}], 1; "
+    f"@room atom.acq_rel.gpu.global.add.u64 ticket, [${LINES}+{3 * WORD}], 1; "
+    f"and.b64 at, ticket, {CAPACITY - 1}; mad.lo.u64 at, at, size, ring; add.u64 ticket, ticket, 1; mov.u64 read, $0; "
+    f"@room st.global.b64 [at+{RECORDS + SITE}], read; mov.u64 read, %globaltimer; "
+    f"@room st.global.b64 [at+{RECORDS + TIME}], read; "
+)
+"""The counter at `LOST` is in memory of the host, which only reads it: atomic for this GPU is enough, and needs no
+atomic operations across PCIe. What the host read is acquired by who draws a ticket for that room (acq_rel)."""
+
+PUBLISH = f"@room st.release.sys.global.u64 [at+{RECORDS}], ticket; }}"
+
+
 @lowers(debug.Print)
 def lower_print(lw: Lowering, op: debug.Print) -> Sequence[Any]:
-    """One vprintf of the whole line. Floats print with the digits that identify them."""
-    if any(isinstance(other, wgmma.Instruction) for other in lw.kernel.walk()):
-        raise CompileError(
-            "print() in a kernel with wgmma is for the emulator: on a GPU it is a call, behind which ptxas "
-            "would wait for every wgmma",
-            op.loc,
-            'run the kernel with device="emulator", check with assert_(condition, message), which is no call, '
-            "or store the values to a tensor",
-        )
-    b = lw.b
-    parts = [part.replace("%", "%%") for part in op.format.split("{}")]
-    converted = [_printable(lw, v.dtype, lw.value(v)) for v in op.operands]
-    text = parts[0] + "".join(spec + part for (spec, _), part in zip(converted, parts[1:], strict=True))
-    arguments = ir.Constant(GENERIC, None)
-    if converted:
-        record = structure(*(value.type for _, value in converted))
-        arguments = b.alloca(record, GENERIC)
-        for position, (_, value) in enumerate(converted):
-            place = b.gep(arguments, [integer(0, I32), integer(position, I32)], source_etype=record)
-            b.store(value, place)
-    vprintf = lw.module.globals.get("vprintf")
-    vprintf = vprintf or ir.Function(lw.module, ir.FunctionType(I32, [GENERIC, GENERIC]), "vprintf")
-    b.call(vprintf, [_string(lw, text + "\n"), arguments])
+    """A record in the ring, or one line more that is lost: predicated code, so that no branch divides the block."""
+    bits = [_word(lw, v.dtype, lw.value(v)) for v in op.operands]
+    stores = "".join(f"@room st.global.b64 [at+{RECORDS + record_bytes(i)}], ${i + 1}; " for i in range(len(bits)))
+    number = integer(len(lw.prints), I32)
+    lw.prints.append(op)
+    constraints = ",".join(["n", *["l"] * len(bits), "~{memory}"])
+    lw.asm(RESERVE + stores + PUBLISH, constraints, VOID, number, *bits, side_effect=True)
     return []
 
 
-def _printable(lw: Lowering, dtype: DType, value: Any) -> tuple[str, Any]:
-    """A printf directive and the value as C's variadic calls pass it."""
-    b = lw.b
-    if dtype == BOOL:
-        return "%s", b.select(value, _string(lw, "True"), _string(lw, "False"))
-    if dtype.is_float:
-        double = value if dtype == F64 else b.fpext(value, ir.DoubleType())
-        return f"%.{DIGITS[dtype.bits]}g", double
-    letter = "d" if dtype.is_signed else "u"
-    if dtype.bits == 64:
-        return f"%ll{letter}", value
-    if dtype.bits < 32:
-        value = b.sext(value, I32) if dtype.is_signed else b.zext(value, I32)
-    return f"%{letter}", value
+def _word(lw: Lowering, dtype: DType, value: Any) -> Any:
+    """The bits of a value in 64; of an integer, the value."""
+    if not isinstance(value.type, ir.IntType):
+        return lw.b.zext(lw.b.bitcast(value, ir.IntType(dtype.bits)), I64)
+    return lw.b.sext(value, I64) if dtype.is_signed else lw.b.zext(value, I64)
 
 
 @lowers(debug.Assert)
@@ -108,16 +95,27 @@ def lower_assert(lw: Lowering, op: debug.Assert) -> Sequence[Any]:
     return []
 
 
-def define_assertions(lw: Lowering) -> None:
-    """What the host finds in the module: where it puts the address of the record, and what each number means."""
-    if not lw.assertions:
-        return
-    address = global_variable(lw.module, I64, FAILURE, "global")
-    address.initializer = ir.Constant(I64, 0)
-    data = encode_assertions(lw.kernel, lw.assertions)
-    type_ = ir.ArrayType(I8, len(data))
-    sites = global_variable(lw.module, type_, ASSERTIONS, "global")
-    sites.initializer, sites.global_constant = ir.Constant(type_, bytearray(data)), True
+def define_variables(lw: Lowering) -> None:
+    """What the host finds in the module: where it puts addresses of its memory, and what is written there means."""
+    if lw.assertions:
+        _variable(lw, FAILURE, ir.Constant(I64, 0))
+        _table(lw, ASSERTIONS, encode_assertions(lw.kernel, lw.assertions))
+    if lw.prints:
+        size = record_bytes(max(len(op.operands) for op in lw.prints))
+        words = _variable(lw, LINES, ir.Constant(ir.ArrayType(I64, 4), [0, size, 0, 0]))
+        words.align = 2 * WORD
+        _table(lw, PRINTS, encode_prints(lw.kernel, lw.prints))
+
+
+def _variable(lw: Lowering, name: str, initial: Any) -> Any:
+    variable = global_variable(lw.module, initial.type, name, "global")
+    variable.initializer = initial
+    return variable
+
+
+def _table(lw: Lowering, name: str, data: bytes) -> None:
+    table = _variable(lw, name, ir.Constant(ir.ArrayType(I8, len(data)), bytearray(data)))
+    table.global_constant = True
 
 
 @lowers(debug.Breakpoint, mem.Within)

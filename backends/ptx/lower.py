@@ -24,7 +24,7 @@ from tiledsl.backends.ptx.targets import Target
 from tiledsl.backends.ptx.types import I8, VOID, global_variable, memory_type, pointer_to
 from tiledsl.errors import CompileError, Loc
 from tiledsl.ir.core import Kernel, Op, Value
-from tiledsl.ir.ops import barriers, gpu, mem
+from tiledsl.ir.ops import barriers
 from tiledsl.ir.tensor_maps import MAP_BYTES
 from tiledsl.ir.types import BOOL, DType, PtrType, Type
 from tiledsl.passes.written import WrittenMemory, memory_of
@@ -77,7 +77,7 @@ def lower_kernel(kernel: Kernel, target: Target, data_layout: str) -> tuple[Any,
         lw.values[value] = lw.b.icmp_unsigned("!=", argument, ir.Constant(I8, 0)) if is_bool else argument
     lw.lower_block(kernel.body)
     lw.b.ret_void()
-    debug_rules.define_assertions(lw)
+    debug_rules.define_variables(lw)
     return module, lw.debug.locations
 
 
@@ -162,12 +162,12 @@ def _waits_for_others(ops: Sequence[Op], written: WrittenMemory) -> bool:
     It does by programmatic dependent launch; with scope sys; and if it reads by atomic operations what it never
     writes, which then others write.
     """
-    atomics = [op for op in ops if isinstance(op, mem.Atomic)]
-    if any(isinstance(op, barriers.GridDependency) and op.wait for op in ops):
+    if any(op.sync.kernels == "wait" or "sys" in (op.sync.releases, op.sync.acquires) for op in ops):
         return True
-    if any(op.reach == "sys" for op in (*atomics, *(o for o in ops if isinstance(o, gpu.Fence)))):
+    atomics = [access for op in ops for access in op.accesses() if access.atomic]
+    if any(access.atomic == "sys" for access in atomics):
         return True
-    places = [memory_of(op.ptr) for op in atomics if _is_global(op.ptr)]
+    places = [memory_of(a.memory) for a in atomics if isinstance(a.memory, Value) and _is_global(a.memory)]
     return any(place is None or not written.may_write(place) for place in places)
 
 

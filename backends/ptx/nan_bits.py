@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from tiledsl.backends.ptx.vectors import are_rounded_pairs
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import arith, control, mem
-from tiledsl.ir.ops.ptx import Inline, MmaSync
-from tiledsl.ir.types import BF16, F16, F32, F64, TF32, DType
+from tiledsl.ir.ops.ptx import Inline
+from tiledsl.ir.types import BF16, F16, F32, F64, DType
 
 __all__ = ["SETTLE", "settle_nans"]
 
@@ -41,9 +41,6 @@ SIGNED: dict[tuple[str, DType], str] = {
     ),
 }
 """neg and abs with the addition in one text: of a neg before it LLVM would make an instruction of its own."""
-
-CARRIERS = frozenset({(BF16, F32), (TF32, F32)})
-"""Casts that move bits; what a NaN becomes is seen if the result's is."""
 
 Use = tuple[Op, int]
 Sources = dict[Value, list[Use]]
@@ -119,16 +116,11 @@ def _sources(kernel: Kernel) -> Sources:
                     note(passed, op.before.terminator, 1)
             case arith.PackWord() if not are_rounded_pairs(op.operands):
                 found[op.result] = [(op, position) for position in range(len(op.operands))]
-            case arith.Cast() if _carries(op):
+            case arith.Cast() if op.nan == "carries":
                 note(op.results, op, 0)
             case _:
                 pass
     return found
-
-
-def _carries(op: Op | None) -> bool:
-    """True for what moves the bits of its operands into its result."""
-    return isinstance(op, arith.PackWord) or (isinstance(op, arith.Cast) and (op.src.type, op.to) in CARRIERS)
 
 
 def _flows(sources: Sources) -> dict[Use, list[Value]]:
@@ -140,25 +132,17 @@ def _flows(sources: Sources) -> dict[Use, list[Value]]:
 
 
 def _is_blind(op: Op, value: Value) -> bool:
-    """True if `op` cannot tell NaNs in its operand apart. A cast to tf32 can: it drops the low bits of a payload.
+    """True if `op` cannot tell NaNs in its operand apart.
 
     Pairs that are rounded together are one instruction, which canonicalises and which LLVM leaves alone.
     """
     match op:
-        case MmaSync():
-            return True
-        case mem.Atomic():
-            return op.fn.name == "add"
-        case arith.Cast():
-            return value.type in SETTLE and op.to != TF32
-        case arith.Scalar():
-            return value.type in SETTLE
         case mem.Store():
             return op.vec > 1 and are_rounded_pairs(op.values)
         case arith.PackWord():
             return are_rounded_pairs(op.operands)
         case _:
-            return False
+            return op.nan == "packed" or (op.nan in ("computes", "absorbs") and value.type in SETTLE)
 
 
 def _seen(kernel: Kernel, sources: Sources) -> set[Value]:
@@ -180,12 +164,13 @@ def _seen(kernel: Kernel, sources: Sources) -> set[Value]:
 
 def _with_payload(kernel: Kernel, sources: Sources) -> set[Value]:
     """Values that may be a NaN whose payload is to be kept: not results of arithmetic and constants on every path."""
-    results = {r for op in kernel.walk() for r in op.results if _carries(op) or not (r in sources or _computes(op))}
-    return _spread(results.union(kernel.body.args), sources)
+    moved = {r for op in kernel.walk() if op.nan == "carries" for r in op.results}
+    others = {r for op in kernel.walk() if not _computes(op) for r in op.results if r not in sources}
+    return _spread(moved | others | {*kernel.body.args}, sources)
 
 
 def _computes(op: Op) -> bool:
-    return isinstance(op, (arith.Scalar, arith.Cast, arith.Constant, MmaSync))
+    return op.nan in ("computes", "packed")
 
 
 def _spread(found: set[Value], sources: Sources) -> set[Value]:
@@ -213,11 +198,11 @@ class _Loose:
 
     def __init__(self, kernel: Kernel) -> None:
         self.sources = _sources(kernel)
-        merges = {v: uses for v, uses in self.sources.items() if not _carries(v.op)}
+        merges = {v: uses for v, uses in self.sources.items() if v.op is None or v.op.nan != "carries"}
         self.values: set[Value] = set()
         self.half: set[Value] = set()
         self.constants = _constants(kernel)
-        ops = [op for op in kernel.walk() if isinstance(op, (arith.Scalar, arith.Cast, MmaSync)) and not _carries(op)]
+        ops = [op for op in kernel.walk() if _computes(op) and op.operands]  # a constant is canonical as it is
         size = -1
         while size != len(self.values) + len(self.half):
             size = len(self.values) + len(self.half)

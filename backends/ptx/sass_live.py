@@ -2,8 +2,7 @@
 
 An instruction's own results count at it, as in ``nvdisasm --print-life-ranges``: it is where both are held.
 A result written under a predicate ends no earlier life, since the old value may stay. R1, the stack pointer, is
-kept to the end. Calls go through the
-subroutines that ptxas adds; what code outside of the cubin (printf) needs is not known.
+kept to the end. Calls go through the subroutines that ptxas adds.
 """
 
 from __future__ import annotations

@@ -46,19 +46,18 @@ class Phi(Register):
 
 
 class Label:
-    """A basic block, in the list of blocks of an llvmlite function. `stack`: allocas, which come first."""
+    """A basic block, in the list of blocks of an llvmlite function."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.reference = f'%"{name}"'
-        self.stack: list[str] = []
         self.phis: list[Phi] = []
         self.lines: list[str] = []
 
     def descr(self, parts: list[str]) -> None:
         """What llvmlite calls to print a block."""
         parts.append(f'"{self.name}":\n')
-        parts += [f"  {line}\n" for line in (*self.stack, *self.phis, *self.lines)]
+        parts += [f"  {line}\n" for line in (*self.phis, *self.lines)]
 
 
 def _typed(value: Any) -> str:
@@ -75,7 +74,7 @@ class Writer:
         self.function = function
         self.suffix = ""
         self._values = 0
-        self.block = self.entry = self.new_block("entry")
+        self.block = self.new_block("entry")
 
     def new_block(self, name: str) -> Label:
         """A block after the last one; one goes on writing where one is."""
@@ -229,12 +228,6 @@ class Writer:
         return self._value(whole.type.elements[at], f"extractvalue {_typed(whole)}, {at}")
 
     # -- memory --------------------------------------------------------------------------------
-
-    def alloca(self, type_: Any, pointer: Any) -> Register:
-        """Space in the stack frame, for the whole of the kernel; `pointer` is the type of its address."""
-        name = self._name()
-        self.entry.stack.append(f"{name} = alloca {type_}")
-        return Register(pointer, name)
 
     def gep(self, pointer: Any, indices: Sequence[Any], source_etype: Any) -> Register:
         places = ", ".join([_typed(i) for i in indices])

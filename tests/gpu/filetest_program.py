@@ -1,11 +1,13 @@
 """Runs the filetests of one folder on the GPU: ``PYTHONPATH=. python tests/gpu/filetest_program.py scalar``.
 
-Prints a line for each kernel whose bits differ from the committed ones, then "done".
+Prints a line for each kernel whose bits or printed lines differ from the committed ones, then "done".
 """
 
 from __future__ import annotations
 
+import io
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import raw_launch
@@ -25,8 +27,12 @@ def main(folder: str) -> int:
             for run in test.runs:
                 kernel = test.kernel()
                 arguments = run.arguments(kernel)
-                raw_launch.run(kernel if kernel.level == "thread" else run_pipeline(kernel), arguments)
+                printed = io.StringIO()
+                with redirect_stdout(printed):
+                    raw_launch.run(kernel if kernel.level == "thread" else run_pipeline(kernel), arguments)
                 differences = run.differences(arguments)
+                lines = sorted(printed.getvalue().splitlines())
+                differences += [] if lines == sorted(run.printed) else [f"printed {lines}"]
                 wrong += bool(differences)
                 for line in differences:
                     print(f"{test.name}, {run.name}: {line}")

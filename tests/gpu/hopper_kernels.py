@@ -22,6 +22,7 @@ from tiledsl import (
     grid,
     i32,
     index,
+    lane_id,
     load_matrix,
     mma,
     persistent,
@@ -206,3 +207,27 @@ def asserting(A: Global[bf16, M, K], B: Global[bf16, N, K], C: Global[f32, M, N]
             with ring.use(in_flight=1) as s:
                 acc = wgmma(s.a, s.b.T, acc)
         store(acc.wait(), C[m, n])
+
+
+@tile_kernel(arch="sm_90a")
+def printing(A: Global[bf16, M, K], B: Global[bf16, N, K], C: Global[f32, M, N]):
+    """A product by a ring, with a print() wherever one may stand."""
+    by, bx = grid(cdiv(M, 64), cdiv(N, 64))
+    print("block", by, bx)
+    m, n = tile(by, 64), tile(bx, 64)
+    ring = Ring(2, a=shared((64, 64), bf16, layout=swizzle_128b), b=shared((64, 64), bf16, layout=swizzle_128b))
+    with role("load", threads=1):
+        for k in tiles(K, 64):
+            with ring.fill() as s:
+                print("block", by, bx, "loads", k.start)
+                tma_load(A[m, k], s.a)
+                tma_load(B[n, k], s.b)
+    with role("math"):
+        acc = wgmma.accumulator((64, 64), f32)
+        for k in tiles(K, 64):
+            with ring.use(in_flight=1) as s:
+                acc = wgmma(s.a, s.b.T, acc)
+                print("block", by, bx, "multiplies", k.start, f32(k.start) / 3, lane_id() > 3)
+        x = acc.wait()
+        print("block", by, bx, "is done", lane_id())
+        store(x, C[m, n])

@@ -104,6 +104,44 @@ def asserting(X: Global[f32, N]):
 
 
 @tile_kernel
+def printing(X: Global[T, N]):
+    i = grid(cdiv(N, 128)) * 128 + threads(128)
+    if i < N:
+        print("first", i, X[i])
+        print("second", i, "of", N, X[i] == X[0])
+
+
+@tile_kernel
+def one_line_each(X: Global[f32, N], step: i32):
+    i = grid(cdiv(N, 128)) * 128 + threads(128)
+    if i < N:
+        print("line", i, "of step", step)
+
+
+@tile_kernel
+def another_line_each(X: Global[f32, N], step: i32):
+    i = grid(cdiv(N, 128)) * 128 + threads(128)
+    if i < N:
+        print("another line", i, "of step", step)
+
+
+@tile_kernel
+def printing_then_waiting(flag: Global[i32, N]):
+    t = grid(1) + threads(1)
+    print("waits", t)
+    while flag.atomic_load(0, order="acquire", scope="sys") == 0:
+        pass
+    print("goes on", t)
+
+
+@tile_kernel
+def printing_then_asserting(X: Global[f32, N]):
+    t = grid(1) + threads(32)
+    print("looks at", X[t])
+    assert_(X[t] > 0, "X is positive")
+
+
+@tile_kernel
 def big_shared(X: Global[f32, N], *, S: const = 16384):
     grid(1)
     t = threads(256)

@@ -1,14 +1,13 @@
-"""assert_ and print on a GPU: in kernels with wgmma, too, and with message and line in the error that is raised."""
+"""assert_ on a GPU: in kernels with wgmma, too, and with message and line in the error that is raised."""
 
 from __future__ import annotations
 
-import ctypes
-import struct
-from types import SimpleNamespace
+import os
 from typing import Any
 
 import pytest
 
+from tests.unit.module_machine import Machine, driver_of
 from tiledsl import (
     Const,
     Global,
@@ -32,9 +31,8 @@ from tiledsl import (
     tma_load,
     wgmma,
 )
-from tiledsl.backends.protocol import FAILURE
 from tiledsl.dims import K, M, N
-from tiledsl.errors import CompileError, DeviceError
+from tiledsl.errors import DeviceError
 from tiledsl.runtime.driver import Driver
 
 
@@ -64,8 +62,6 @@ def product(A: Global[bf16, M, K], B: Global[bf16, N, K], C: Global[f32, M, N], 
         x = acc.wait()
         if WHERE == "end":
             assert_(by + lane_id() >= 0)
-        if WHERE == "print":
-            print("the block", by)
         store(x, C[m, n])
 
 
@@ -75,12 +71,6 @@ def test_an_assertion_leaves_wgmma_alone(where: str) -> None:
     compiled = product.compile(WHERE=where)
     assert "[$failure]" in compiled.ptx and "call" not in compiled.ptx
     assert compiled.resources.stack == 0
-
-
-def test_print_with_wgmma_is_an_error_at_its_line() -> None:
-    with pytest.raises(CompileError, match="in a kernel with wgmma is for the emulator") as caught:
-        product.compile(WHERE="print")
-    assert "the block" in str(caught.value) and 'device="emulator"' in caught.value.fix
 
 
 @tile_function
@@ -103,39 +93,8 @@ def _no_exit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("atexit.register", id)
 
 
-class Machine:
-    """What the driver keeps of a module with assertions: two variables, and memory of the host."""
-
-    def __init__(self, ptx: str) -> None:
-        text = next(line for line in ptx.splitlines() if ".b8 $assertions" in line)
-        self.told = bytes(int(byte) for byte in text.partition("{")[2].rstrip("};").split(","))
-        self.variables = {"$assertions": ctypes.create_string_buffer(self.told, len(self.told))}
-        self.variables[FAILURE] = ctypes.create_string_buffer(8)
-        self.pinned = ctypes.create_string_buffer(b"\xff" * 16, 16)
-        self.cu: Any = SimpleNamespace(
-            cuModuleGetGlobal=lambda module, name: (0, self._address(name.decode()), self._size(name.decode())),  # pyright: ignore
-            cuMemHostAlloc=lambda size, flags: (0, ctypes.addressof(self.pinned)),  # pyright: ignore
-            cuMemcpyDtoH=lambda host, device, size: (ctypes.memmove(host, device, size), (0,))[1],  # pyright: ignore
-            cuMemcpyHtoD=lambda device, host, size: (ctypes.memmove(device, host, size), (0,))[1],  # pyright: ignore
-        )
-
-    def _address(self, name: str) -> int:
-        return ctypes.addressof(self.variables[name])
-
-    def _size(self, name: str) -> int:
-        return len(self.variables[name])
-
-    def fail(self, number: int, thread: tuple[int, int, int], block: tuple[int, int, int]) -> None:
-        """What `FAIL` of the PTX backend stores, where the module says."""
-        (at,) = struct.unpack("<Q", self.variables[FAILURE].raw)
-        x, y, z = thread
-        ctypes.memmove(at, struct.pack("<4I", number, x | y << 10 | z << 20, block[0], block[1] | block[2] << 16), 16)
-
-
 def watching(machine: Machine) -> Driver:
-    driver = Driver.__new__(Driver)
-    driver.cu, driver.lost, driver.last_kernel = machine.cu, "", "another"
-    driver.assertions = type(Driver.assertions)()
+    driver = driver_of(machine)
     driver.assertions.watch(driver, None, "asserting")
     return driver
 
@@ -173,3 +132,15 @@ def test_what_nobody_has_asked_for_is_told_at_the_end(capsys: pytest.CaptureFixt
     driver.assertions.tell()
     driver.assertions.tell()
     assert capsys.readouterr().err.count("inside of X; thread (1, 0)") == 1
+
+
+def test_a_child_of_a_fork_does_not_look_at_its_parents_records() -> None:
+    """It does not have the pinned memory."""
+    machine = Machine(asserting.compile(arch="sm_90a").ptx)
+    driver = watching(machine)
+    machine.fail(3, (1, 0, 0), (0, 0, 0))
+    child = os.fork()
+    if not child:
+        os._exit(bool(driver.assertions.failed()))
+    assert os.waitpid(child, 0)[1] == 0
+    assert driver.assertions.failed()

@@ -7,6 +7,7 @@ Other tests look at each part by itself; here everything runs, decorator to emul
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import traceback
 from types import SimpleNamespace
@@ -15,6 +16,8 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
+from tests.unit.module_machine import Machine
+from tiledsl.backends.print_records import PRINTS
 from tiledsl.dims import K, M, N
 from tiledsl.errors import (
     CompileError,
@@ -399,4 +402,5 @@ def braces(X: Global[f32, M]):
 def test_braces_in_printed_text(capsys: pytest.CaptureFixture[str]) -> None:
     braces(np.ones(1, np.float32), device="emulator")
     assert capsys.readouterr().out == "{x} 100% { 0 } { }\n{ }1.0}\n"
-    assert "{x} 100%% { %d } { }" in braces.compile("sm_90a").llvm
+    sites = json.loads(Machine(braces.compile("sm_90a").ptx)[PRINTS].raw)["sites"]
+    assert [text for text, _ in sites] == ["{x} 100% { {} } { }", "{ }{}}"]

@@ -3,17 +3,18 @@
 The IR is SSA with structured control flow. A region is exactly one `Block`; loop-carried values are
 block arguments, never phis. Ops are mutable and know the users of their results, so a pass edits in
 place. An op's *meaning* lives in the backends, one rule an op class; here are only its shape,
-its `verify` and its memory effects.
+its `verify` and the facts that it declares (`ir/facts.py`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Callable, ClassVar, Generic, Iterator, Literal, Mapping, Sequence, TypeVar, overload
 
 from tiledsl.errors import UNKNOWN_LOC, Loc, VerifyError
 from tiledsl.ir.abi import AbiArg
 from tiledsl.ir.expr import Expr
+from tiledsl.ir.facts import NOTHING, Access, Effect, NanBits, Scope, Stays, Sync, Varies, check_declared, effects_of
 from tiledsl.ir.tensor_maps import TensorMap
 from tiledsl.ir.types import DType, Type
 from tiledsl.recursion import deep_recursion
@@ -26,6 +27,7 @@ __all__ = [
     "Kernel",
     "Level",
     "Op",
+    "Pure",
     "Scope",
     "Value",
     "attribute",
@@ -33,10 +35,7 @@ __all__ = [
 ]
 
 Attr = int | float | bool | str | Type | tuple[Any, ...]
-Effect = Literal["read", "write", "sync", "io"]
 Level = Literal["tile", "thread", "both"]
-Scope = Literal["thread", "warp", "warpgroup", "cta"]
-"""Who must execute an op together: a collective op under a less uniform condition is an error."""
 
 OPS: dict[str, type[Op]] = {}
 """Every op class by IR name. Classes register themselves when they are defined."""
@@ -100,9 +99,7 @@ class attribute(Generic[T]):  # noqa: N801 - used like a keyword in op classes
 
     name: str
 
-    def __init__(
-        self, type_: type[T], default: T | None = None, *, of: type[Any] = int, most: int = MOST_INT
-    ) -> None:
+    def __init__(self, type_: type[T], default: T | None = None, *, of: type[Any] = int, most: int = MOST_INT) -> None:
         self.type, self.default, self.of, self.most = type_, default, of, most
 
     def problem(self, value: Any) -> str:
@@ -140,17 +137,30 @@ class Op:
     Class attributes that a subclass states:
       `name`     IR name, ``family.snake``; unique.
       `level`    the levels at which the op is legal.
-      `effects`  what it does to memory or the world; an op without effects may be removed or merged.
-      `scope`    who must reach it together.
       `terminator`  True for the op that ends a block.
+      `ends`        the class of the terminator of each of its blocks.
       `variadic`    True for one with more operands than the class names; its `verify` says which.
+    And what `ir/facts.py` lists: what it accesses, orders and needs, and how its results vary. What is here stands for
+    no class that registers itself.
     """
 
     name: ClassVar[str] = ""
     level: ClassVar[Level] = "both"
-    effects: ClassVar[frozenset[Effect]] = frozenset()
-    scope: ClassVar[Scope] = "thread"
+    touches: tuple[Access, ...] = ()
+    sync: Sync = NOTHING
+    stays: Stays = ""
+    scope: Scope = "thread"
+    alike: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()
+    varies: Varies = "thread"
+    cause: str = ""
+    nan: NanBits = "sees"
+    called: str = ""
+    effects: frozenset[Effect] = frozenset()
+    """What it does to memory or the world; an op without effects may be removed or merged."""
     terminator: ClassVar[bool] = False
+    ends: ClassVar[tuple[type[Op], ...]] = ()
     variadic: ClassVar[bool] = False
     named_operands: ClassVar[int] = 0
     """How many operands the class names."""
@@ -162,9 +172,14 @@ class Op:
         declared: dict[str, attribute[Any]] = {k: v for k, v in vars(cls).items() if isinstance(v, attribute)}
         cls.attributes = {**cls.attributes, **declared}
         cls.defaults = {**cls.defaults, **{name: found.default for name, found in declared.items()}}
-        positions = [v.position for v in vars(cls).values() if isinstance(v, operand)]
-        cls.named_operands = max(cls.named_operands, *(p + 1 for p in positions), 0)
+        names = {k: v.position for k, v in vars(cls).items() if isinstance(v, operand)}
+        cls.named_operands = max(cls.named_operands, *(p + 1 for p in names.values()), 0)
+        if names and "parts" not in vars(cls) and not cls.variadic:
+            cls.parts = tuple(sorted(names, key=names.__getitem__))
+        if "effects" not in vars(cls):
+            cls.effects = effects_of(cls)
         if cls.name:
+            check_declared(cls, Op)
             assert cls.name not in OPS, f"op {cls.name} is defined twice"
             OPS[cls.name] = cls
 
@@ -203,6 +218,9 @@ class Op:
     def verify(self) -> None:
         """Check what is special to this op; call `self.require`. Generic checks: `ir.verifier`."""
 
+    def verify_in(self, kernel: Kernel) -> None:
+        """Check what the kernel around it decides."""
+
     # -- shared machinery ----------------------------------------------------------------------
 
     @property
@@ -210,6 +228,25 @@ class Op:
         """The only result."""
         assert len(self.results) == 1, f"{self.name} has {len(self.results)} results"
         return self.results[0]
+
+    @property
+    def groups(self) -> dict[str, tuple[Value, ...]]:
+        """The operands by the names of the groups that they form, in order."""
+        found = {name: getattr(self, name) for name in self.parts}
+        return {name: (part,) if isinstance(part, Value) else tuple(part) for name, part in found.items()}
+
+    @property
+    def held(self) -> Type | None:
+        """The fragment that those who must reach the op together hold, if it moves one."""
+        return None
+
+    def accesses(self) -> list[Access]:
+        """What the op itself reads and writes, not what ops inside it do."""
+        return [replace(touch, memory=self._memory(touch.part)) for touch in self.touches]
+
+    def _memory(self, part: str) -> Value | int | None:
+        found = getattr(self, part) if part else None
+        return found if found is None or isinstance(found, (Value, int)) else next(iter(found))
 
     @property
     def is_pure(self) -> bool:
@@ -273,6 +310,16 @@ class Op:
 
     def __repr__(self) -> str:
         return f"<{self.name} at {self.loc}>"
+
+
+class Pure(Op):
+    """Base of ops that compute their results and do nothing else."""
+
+    touches = ()
+    sync = NOTHING
+    stays = ""
+    scope = "thread"
+    features = ()
 
 
 class Block:

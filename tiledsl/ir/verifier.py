@@ -29,7 +29,7 @@ from typing import Any, Iterable, Mapping
 from tiledsl.errors import Loc, VerifyError
 from tiledsl.ir.core import OPS, Block, Kernel, Op, Value
 from tiledsl.ir.expr import BinExpr, ConstExpr, Expr, NameExpr
-from tiledsl.ir.ops import control, gpu, mem, tma
+from tiledsl.ir.ops import control
 from tiledsl.ir.tensor_maps import MOST_EXTENT, TensorMap
 from tiledsl.ir.types import (
     I32,
@@ -52,11 +52,6 @@ from tiledsl.recursion import deep_recursion
 
 __all__ = ["verify"]
 
-_TERMINATORS: dict[str, tuple[type[Op], ...]] = {
-    "control.if": (control.Yield, control.Yield),
-    "control.for": (control.Yield,),
-    "control.while": (control.Condition, control.Yield),
-}
 TYPES = (DType, GlobalType, SharedType, FragmentType, PtrType, TokenType, PendingType)
 _THREAD_BANNED = (GlobalType, SharedType, FragmentType, TokenType, PendingType)
 
@@ -250,7 +245,7 @@ class _Walker:
         for position, value in enumerate(op.operands):
             self.operand(op, position, value)
         self.attributes(op)
-        ends = _TERMINATORS.get(op.name, ())
+        ends = op.ends
         if len(op.blocks) != len(ends):
             _fail(f"{op.name} has {len(op.blocks)} blocks, not {len(ends)}", op.loc)
         outer, role = self.warps, op.role if isinstance(op, control.If) else ()
@@ -258,16 +253,7 @@ class _Walker:
             self.warps = self.role(op, role) if role and position == 0 else outer
             self.block(inner, op, ends, position)
         self.warps = outer
-        if isinstance(op, (tma.MapLoad, tma.MapStore, tma.MapPrefetch)):
-            count = len(self.kernel.tensor_maps)
-            if not 0 <= op.map < count:
-                _fail(f"{op.name} names tensor map {op.map} of {count}", op.loc)
-            given = len(op.coordinates) if isinstance(op, (tma.MapLoad, tma.MapStore)) else 0
-            if given not in (0, len(self.kernel.tensor_maps[op.map].axes)):
-                _fail(f"{op.name} has {given} coordinates in {self.kernel.tensor_maps[op.map]}", op.loc)
-        if isinstance(op, mem.SharedBase) and op.offset + op.bytes > self.kernel.shared_bytes:
-            last = op.offset + op.bytes
-            _fail(f"{op.name} reaches byte {last} of {self.kernel.shared_bytes} bytes of shared memory", op.loc)
+        op.verify_in(self.kernel)
         self.signature(op)
         carried = [*op.results, *(a for b in op.blocks for a in b.args)] if op.blocks else []
         if any(is_memory(v.type) for v in carried):
@@ -298,9 +284,6 @@ class _Walker:
                 self.type(value, op.loc)
         if op.attrs.keys() != op.attributes.keys():
             _fail(f"{op.name} has attributes that its class does not declare", op.loc)
-        axis = op.attrs.get("axis", 0)
-        if isinstance(op, gpu.Position) and not 0 <= axis <= 2:
-            _fail(f"{op.name}: no axis {axis}", op.loc)
 
     def signature(self, op: Op) -> None:
         given, named = len(op.operands), op.named_operands

@@ -20,6 +20,7 @@ from tiledsl.ir.ops import arith, control, tile
 from tiledsl.ir.types import GlobalType, SharedType
 from tiledsl.layout.shared import Paneled, Swizzled
 from tiledsl.passes.divisibility import power_of_two_in
+from tiledsl.passes.pipeline_body import memories
 from tiledsl.passes.sums import Sum, Sums
 
 __all__ = ["MOST_BYTES", "Part", "Run", "access_runs"]
@@ -112,7 +113,7 @@ class _Finder:
         rows = [self.sums.of(v) for v in op.indices]
         column = rows.pop(axis)
         offset, aligned = column.constant, self.aligned(op, rows, column)
-        is_load = isinstance(op, (tile.Load, tile.Get))
+        is_load = op.varies == "memory"
         if aligned < op.vec or offset % op.vec or (is_load and not op.result.uses):
             return False
         growing, key = self.loads if is_load else self.stores, (kind, *rows, column.terms)
@@ -155,12 +156,10 @@ class _Finder:
         if _stops(op):
             self.loads.clear()
             self.stores.clear()
-        if not op.effects & {"read", "write"}:
-            return
-        memories = [v for v in op.operands if isinstance(v.type, (SharedType, GlobalType))]
-        for growing in (self.loads, self.stores) if "write" in op.effects else (self.stores,):
-            for memory in [m for m in growing if any(_overlap(m, v) for v in memories)]:
-                del growing[memory]
+        for touched, writes in memories(op):
+            for growing in (self.loads, self.stores) if writes else (self.stores,):
+                for memory in [m for m in growing if _overlap(m, touched)]:
+                    del growing[memory]
 
 
 def _kind(op: Op) -> Hashable | None:
@@ -191,8 +190,4 @@ def _overlap(memory: Value, other: Value) -> bool:
 
 def _stops(op: Op) -> bool:
     """True for what no access moves past: synchronisation, input and output, raw PTX, loops."""
-    if op.effects:
-        return not (op.effects <= {"read", "write"} or isinstance(op, tile.SharedAlloc))
-    if op.blocks:
-        return isinstance(op, (control.For, control.While))
-    return not (op.is_pure or op.terminator)
+    return isinstance(op, (control.For, control.While)) or bool(op.effects - {"read", "write", "identity"})

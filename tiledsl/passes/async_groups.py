@@ -26,7 +26,7 @@ from typing import ClassVar
 from tiledsl.errors import CompileError, CompileErrors
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Kernel, Op, Value
-from tiledsl.ir.ops import async_copy, control, gpu
+from tiledsl.ir.ops import async_copy, control
 from tiledsl.ir.types import TokenType
 from tiledsl.passes.structure import (
     drop_carried,
@@ -37,8 +37,6 @@ from tiledsl.passes.structure import (
 )
 
 __all__ = ["AsyncGroups"]
-
-_ENDS = (async_copy.Wait, async_copy.WaitGroup, async_copy.CommitGroup, gpu.Barrier)
 
 
 @dataclass(frozen=True)
@@ -146,7 +144,7 @@ def _commit(block: Block) -> None:
 
     for op in ops:
         is_copy = isinstance(op, async_copy.Copy) and not op.grouped
-        if op.blocks or op.terminator or isinstance(op, _ENDS) or (is_copy and group and not _together(group[-1], op)):
+        if op.blocks or op.terminator or _ends(op) or (is_copy and group and not _together(group[-1], op)):
             end()
         block.append(op)
         if is_copy:
@@ -155,6 +153,12 @@ def _commit(block: Block) -> None:
             last = len(block.ops) - 1
         for inner in op.blocks:
             _commit(inner)
+
+
+def _ends(op: Op) -> bool:
+    """Does a group end in front of it?"""
+    waits = op.sync.completes in ("token", "cp_async") or op.sync.meets == "cta"
+    return waits or op.sync.commits == "cp_async"
 
 
 def _together(a: Op, b: Op) -> bool:

@@ -89,7 +89,8 @@ class _Place:
 
 
 def _places(op: tile.Access) -> list[_Place]:
-    own = _Place(op, op.memory, tuple(op.indices), isinstance(op, (tile.Get, tile.Put)))
+    touched = next(access for access in op.accesses() if access.memory is op.memory)
+    own = _Place(op, op.memory, tuple(op.indices), touched.guarded)
     if not isinstance(op, async_copy.Cp):
         return [own]
     return [own, _Place(op, op.source.memory, op.source.origin, op.guard)]

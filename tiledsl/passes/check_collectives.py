@@ -13,8 +13,8 @@ from typing import ClassVar
 
 from tiledsl.errors import CompileError, CompileErrors, Loc
 from tiledsl.ir.core import Block, Kernel, Op, Value
-from tiledsl.ir.ops import barriers, control, gpu, matrix, mem, ptx, tile, warp, wgmma
-from tiledsl.ir.types import FragmentType, Type
+from tiledsl.ir.ops import control
+from tiledsl.ir.types import FragmentType
 from tiledsl.layout.banks import WARP
 from tiledsl.passes.called import called, name_of
 from tiledsl.passes.structure import ops_around
@@ -26,6 +26,7 @@ _WHO = {
     "cta": "all threads of the block",
     "warpgroup": "all 128 threads of the warpgroup",
     "warp": "all 32 lanes of the warp",
+    "whole warp": "all 32 lanes of the warp",
 }
 _VARIES = {
     "cta": "block to block",
@@ -33,8 +34,7 @@ _VARIES = {
     "warp": "warp to warp",
     "thread": "thread to thread",
 }
-_SCOPES: dict[str, Level] = {"cta": "cta", "warpgroup": "warpgroup", "warp": "warp"}
-_WHOLE_WARPS = (matrix.LdMatrix, matrix.StMatrix, ptx.MmaSync)
+_SCOPES: dict[str, Level] = {"cta": "cta", "warpgroup": "warpgroup", "warp": "warp", "whole warp": "warp"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class _Checker:
             if least_uniform(condition.level, scope) != scope:
                 self.errors.append(self.error(op, condition))
                 return
-        if isinstance(op, _WHOLE_WARPS) and self.threads % WARP:
+        if op.scope == "whole warp" and self.threads % WARP:
             self.errors.append(
                 CompileError(
                     f"{called(op)} needs all {WARP} lanes of each warp, but a block of {self.threads} threads ends "
@@ -100,18 +100,16 @@ class _Checker:
                     fix=f"let threads(...) be a multiple of {WARP}",
                 )
             )
-        elif isinstance(op, tile.Copy):
-            self.common_place(op, (*op.src.origin, *op.dst.origin))
-        elif isinstance(op, (matrix.Load, matrix.Store)):
-            type_ = op.type if isinstance(op, matrix.Load) else op.fragment.type
-            self.common_place(op, op.side.origin, self.holders(op, type_))
-        elif isinstance(op, wgmma.Mma):
-            places = (op.accumulate, *op.a_origin, *op.b_origin)
-            self.common_place(op, places, self.holders(op, op.fragment))
+        elif op.alike:
+            groups = op.groups
+            self.common_place(op, [v for name in op.alike for v in groups[name]], self.holders(op))
 
-    def holders(self, op: Op, type_: Type) -> Level:
-        """Who holds a fragment together: all threads, or a warpgroup or more of a block or role that has several."""
-        assert isinstance(type_, FragmentType)
+    def holders(self, op: Op) -> Level:
+        """Who moves a view together: all threads, or those that hold its fragment, a warpgroup or more of a block or
+        role that has several."""
+        type_ = op.held
+        if not isinstance(type_, FragmentType):
+            return "cta"
         around = next((o.role[1] for o, _ in ops_around(op.parent) if isinstance(o, control.If) and o.role), 0)
         threads = around * WARP or self.threads
         return "warpgroup" if type_.held_as.threads < threads else "cta"
@@ -150,35 +148,8 @@ class _Checker:
 
 def _described(cause: Op) -> str:
     at = f" (line {cause.loc.line})" if cause.loc.line else ""
-    match cause:
-        case gpu.ThreadId(axis=axis):
-            return f"the thread index along {'xyz'[axis]}{at}"
-        case gpu.LaneId():
-            return f"the lane{at}"
-        case gpu.WarpId():
-            return f"the warp's index{at}"
-        case gpu.BlockId(axis=axis):
-            return f"the block index along {'xyz'[axis]}{at}"
-        case tile.Atomic() | mem.Atomic():
-            name = cause.fn.name
-            return (
-                f"what an atomic load reads{at}"
-                if name == "load"
-                else f"the old value that an atomic {name} returns{at}"
-            )
-        case ptx.Inline():
-            return f"the result of inline PTX{at}"
-        case barriers.ClusterRank():
-            return f"the block's rank in its cluster{at}"
-        case barriers.Elect():
-            return f"an election{at}"
-        case warp.Vote():
-            return f"a vote of the warp{at}"
-        case matrix.Coordinates():
-            return f"the coordinates of an element{at}"
-        case tile.Load() | tile.Get():
-            return f"a load of {name_of(cause.memory)}{at}, which the kernel may write meanwhile"
-        case matrix.Load() | matrix.Mma() | matrix.LdMatrix() | mem.LdMatrix() | ptx.MmaSync():
-            return f"what a lane holds of a matrix{at}"
-        case _:
-            return f"{cause.name}{at}"
+    if cause.varies == "memory":
+        memory = cause.accesses()[0].memory
+        assert isinstance(memory, Value)
+        return f"a load of {name_of(memory)}{at}, which the kernel may write meanwhile"
+    return f"{cause.cause or cause.name}{at}"

@@ -7,9 +7,10 @@ cuTensorMapEncodeTiled.)
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tiledsl.errors import CompileError, CompileErrors
 from tiledsl.ir.core import Kernel, Op, Value
@@ -22,12 +23,11 @@ from tiledsl.layout.wgmma import STEP_BYTES
 from tiledsl.passes.called import called, name_of
 from tiledsl.passes.constants import integer
 from tiledsl.passes.divisibility import Divisibility, power_of_two_in
-from tiledsl.passes.shared_layout import TMA_ALIGNMENT
 
 if TYPE_CHECKING:  # it needs NumPy, which importing the pipeline must not load
     from tiledsl.passes.active_lanes import ActiveLanes
 
-__all__ = ["CheckHopper"]
+__all__ = ["RULES", "CheckHopper"]
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class CheckHopper:
     def run(self, kernel: Kernel) -> None:
         checker = _Checker(kernel)
         for op in kernel.walk():
-            if isinstance(op, (tma.Load, tma.Store, wgmma.Mma)):
+            if type(op) in RULES:
                 checker.op(op)
         if checker.errors:
             raise CompileErrors(checker.errors.values())
@@ -63,12 +63,9 @@ class _Checker:
 
         return ActiveLanes(Lanes(self.kernel))
 
-    def op(self, op: tma.Load | tma.Store | wgmma.Mma) -> None:
+    def op(self, op: Op) -> None:
         try:
-            if isinstance(op, wgmma.Mma):
-                self.product(op)
-            else:
-                self.box(op)
+            RULES[type(op)](self, op)
         except CompileError as error:
             self.errors.setdefault(op.loc, error)
 
@@ -158,10 +155,10 @@ class _Checker:
         strides = layout.strides(type_.dims)
         for index, stride in zip(op.place, strides, strict=True):
             known = self.divisibility.of(index) * power_of_two_in(stride * type_.dtype.bytes)
-            if known < TMA_ALIGNMENT:
+            if known < tma.TMA_ALIGNMENT:
                 raise CompileError(
                     f"{called(op)} begins at a place of {name} that is only known to be a multiple of {known} bytes; "
-                    f"{TMA_ALIGNMENT} are needed",
+                    f"{tma.TMA_ALIGNMENT} are needed",
                     op.loc,
                     "begin where the tile does, or at a multiple of more rows",
                 )
@@ -265,6 +262,14 @@ class _Checker:
                     op.loc,
                     f"begin at {unit} * something",
                 )
+
+
+RULES: dict[type[Op], Callable[[_Checker, Any], None]] = {
+    tma.Load: _Checker.box,
+    tma.Store: _Checker.box,
+    wgmma.Mma: _Checker.product,
+}
+"""Of the ops by which others than threads reach shared tiles, what each asks for."""
 
 
 def _is_waited_for(op: wgmma.Mma) -> bool:

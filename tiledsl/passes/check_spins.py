@@ -21,20 +21,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypeGuard
 
 from tiledsl.errors import CompileError, CompileErrors
 from tiledsl.ir.core import Block, Kernel, Op, Value
-from tiledsl.ir.ops import arith, barriers, control, debug, ptx, tile, warp
+from tiledsl.ir.ops import arith, control, tile
 from tiledsl.ir.types import BOOL
 from tiledsl.passes.called import name_of
 from tiledsl.passes.constants import integer
-from tiledsl.passes.pipeline_body import accesses, overlap
+from tiledsl.passes.pipeline_body import memories, overlap
 
 __all__ = ["CheckSpins"]
-
-_SHOWS_NOTHING = (tile.SharedAlloc, warp.Shuffle, warp.Vote, barriers.Elect, debug.Assert)
-"""Ops with the effects "sync" and "io" behind which memory may still be taken to be as it was."""
 
 _JOINS = ("and", "or", "xor", "not")
 
@@ -79,7 +76,7 @@ class _Loop:
     def __init__(self, op: control.While) -> None:
         self.op = op
         self.ops = [inner for block in op.blocks for inner in block.walk()]
-        self.written = [memory for inner in self.ops for memory, writes in accesses(inner) if writes]
+        self.written = [memory for inner in self.ops for memory, writes in memories(inner) if writes]
         self.steady = self.args_without_cycles()
         self.changing = self.all_changing()
 
@@ -97,7 +94,7 @@ class _Loop:
 
     def only_asks(self) -> bool:
         """True if the loop has no effects, and all that it reads is settled."""
-        does = [op for op in self.ops if op.effects and not isinstance(op, _SHOWS_NOTHING)]
+        does = [op for op in self.ops if op.effects - {"pinned", "identity", "guard"}]
         return all(op.effects <= {"read"} and all(self.is_settled(r) for r in op.results) for op in does)
 
     # -- what changes ----------------------------------------------------------------------------
@@ -120,11 +117,9 @@ class _Loop:
         op = value.op
         if op is None:
             return value not in self.steady
-        if isinstance(op, (tile.Load, tile.Get)):
+        if _is_plain_load(op):
             return any(m is op.memory or overlap(m, op.memory) for m in self.written)
-        if isinstance(op, (control.If, warp.Shuffle, warp.Vote)):
-            return False
-        return bool(op.blocks) or not op.is_pure
+        return not isinstance(op, control.If) and bool(op.blocks or op.effects - {"pinned", "identity"})
 
     def args_without_cycles(self) -> set[Value]:
         """The loop's arguments that do not depend on themselves, other than by staying as they are."""
@@ -212,7 +207,7 @@ class _Loop:
             if here in seen:
                 continue
             seen.add(here)
-            if isinstance(here.op, (tile.Load, tile.Get)) and self.is_inside(here):
+            if _is_plain_load(here.op) and self.is_inside(here):
                 return here.op
             pending += self.sources(here)
         return None
@@ -227,8 +222,10 @@ def _values(block: Block) -> Iterator[Value]:
             yield from _values(inner)
 
 
+def _is_plain_load(op: Op | None) -> TypeGuard[tile.Access]:
+    return isinstance(op, tile.Access) and op.varies == "memory"
+
+
 def _shows_writes(op: Op) -> bool:
     """May others' writes be seen behind it?"""
-    if isinstance(op, ptx.Inline):
-        return not op.is_pure
-    return bool(op.effects & {"sync", "io"}) and not isinstance(op, _SHOWS_NOTHING)
+    return not op.effects.isdisjoint(("sync", "io"))

@@ -34,7 +34,7 @@ class _Scope:
         added: list[Hashable] = []
         kept: list[Op] = []
         for op in block.ops:
-            if op.blocks or op.terminator or op.effects or not op.is_pure:
+            if op.blocks or not op.is_pure:
                 for inner in op.blocks:
                     self.block(inner)
                 kept.append(op)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tiledsl.ir.core import Block, Kernel, Op, Value
-from tiledsl.ir.ops import control, ptx
+from tiledsl.ir.ops import control
 from tiledsl.passes.structure import drop_carried, drop_results, drop_while_inputs, drop_while_outputs
 
 __all__ = ["DeadCode"]
@@ -64,7 +64,7 @@ class _Marker:
             if op.blocks:
                 for inner in op.blocks:
                     self.roots(inner)
-            elif op.effects - {"read"} or (isinstance(op, ptx.Inline) and not op.is_pure):
+            elif op.effects - {"read"}:
                 self.op(op)
 
     def flow(self) -> None:

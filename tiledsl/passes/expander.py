@@ -238,7 +238,7 @@ class Expander:
 
 
 def _accesses(op: Op) -> bool:
-    return not op.effects.isdisjoint(("read", "write")) and any(is_memory(v.type) for v in op.operands)
+    return any(isinstance(a.memory, Value) and is_memory(a.memory.type) for a in op.accesses())
 
 
 def _arg_name(kind: str, name: str, axis: int) -> str:

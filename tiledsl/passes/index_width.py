@@ -29,8 +29,6 @@ _LOW_BITS = frozenset({"add", "sub", "mul", "neg", "and", "or", "xor", "not"})
 """Functions whose low bits depend on the low bits of their operands alone."""
 
 
-_MEMORY = frozenset({"read", "write"})
-
 FAR = 16
 """Bits of a shift from which on it is no step of a tile."""
 
@@ -46,7 +44,7 @@ class IndexWidth:
 
 def _counted(op: Op) -> Sequence[Value]:
     """The operands of `op` of which the number counts, not just the low 32 bits."""
-    if not _MEMORY.isdisjoint(op.effects):
+    if op.touches:
         return ()
     match op:
         case arith.Scalar():

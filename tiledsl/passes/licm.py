@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tiledsl.ir.core import Block, Kernel, Op, Value
-from tiledsl.ir.ops import control, mem, ptx
+from tiledsl.ir.ops import control, mem
 from tiledsl.passes.constants import integer
 
 __all__ = ["LoopInvariants"]
@@ -69,6 +69,6 @@ class _Mover:
 
 
 def _movable(op: Op) -> bool:
-    if op.blocks or op.terminator or op.effects or (isinstance(op, ptx.Inline) and not op.is_pure):
+    if op.blocks or op.terminator or op.effects:
         return False
     return not isinstance(op, mem.Offset) or integer(op.index) is None

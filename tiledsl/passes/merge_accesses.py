@@ -87,7 +87,7 @@ def _merge(runs: list[Run], most: Mapping[tile.SharedAlloc, int]) -> None:
     for run in runs:
         alloc = run.memory.op
         for part in run.parts(most.get(alloc, MOST_BYTES) if isinstance(alloc, tile.SharedAlloc) else MOST_BYTES):
-            is_load = isinstance(part.accesses[0][1], (tile.Load, tile.Get))
+            is_load = part.accesses[0][1].varies == "memory"
             instead.update(_load(part, run.axis) if is_load else _store(part, run.axis))
             changed[run.block] = None
     for block in changed:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from tiledsl.ir.core import Block, Kernel, Op, Value
-from tiledsl.ir.ops import async_copy, control, tile, tma
-from tiledsl.ir.types import GlobalType, SharedType, is_memory
+from tiledsl.ir.ops import control, tile
+from tiledsl.ir.types import GlobalType, SharedType
 
-__all__ = ["LoopBody", "accesses", "fills", "outside_values", "overlap"]
+__all__ = ["LoopBody", "fills", "memories", "outside_values", "overlap"]
 
 
 class LoopBody:
@@ -78,7 +78,7 @@ class LoopBody:
 
     def read_by(self, op: Op) -> Value | None:
         """The produced tile that `op` itself reads."""
-        return next((memory for memory, writes in accesses(op) if memory in self.tiles and not writes), None)
+        return next((memory for memory, writes in memories(op) if memory in self.tiles and not writes), None)
 
 
 def fills(copy: tile.Copy) -> bool:
@@ -95,20 +95,9 @@ def outside_values(op: Op, body: Block) -> Iterator[Value]:
                 yield value
 
 
-def accesses(op: Op) -> list[tuple[Value, bool]]:
-    """Memories that `op` itself accesses, each with whether it writes there."""
-    match op:
-        case tile.Copy():
-            return [(op.src.memory, False), (op.dst.memory, True)]
-        case async_copy.Cp():
-            return [(op.source.memory, False), (op.memory, True)]
-        case tma.Load():
-            return [(op.tensor, False), (op.tile, True), (op.mbarrier[0], True)]
-        case tma.Store():
-            return [(op.tile, False), (op.tensor, True)]
-        case _:
-            kinds = [kind == "write" for kind in ("read", "write") if kind in op.effects]
-            return [(v, writes) for v in op.operands if is_memory(v.type) for writes in kinds]
+def memories(op: Op) -> list[tuple[Value, bool]]:
+    """Tensors and tiles that `op` itself accesses, each with whether it writes there."""
+    return [(access.memory, access.writes) for access in op.accesses() if isinstance(access.memory, Value)]
 
 
 def overlap(a: Value, b: Value) -> bool:

@@ -8,16 +8,13 @@ it was copied.
 from __future__ import annotations
 
 from tiledsl.errors import CompileError, CompileErrors
-from tiledsl.ir.atomics import ACQUIRING
 from tiledsl.ir.core import Op, Value
-from tiledsl.ir.ops import async_copy, control, gpu, tile
+from tiledsl.ir.ops import async_copy, control, tile
 from tiledsl.passes.called import called, name_of
 from tiledsl.passes.constants import integer
-from tiledsl.passes.pipeline_body import LoopBody, accesses, fills, overlap
+from tiledsl.passes.pipeline_body import LoopBody, fills, memories, overlap
 
 __all__ = ["check_loop"]
-
-_GROUPS = (async_copy.CommitGroup, async_copy.WaitGroup, async_copy.Wait, async_copy.Cp)
 
 
 def check_loop(body: LoopBody) -> None:
@@ -46,7 +43,7 @@ class _Checker:
             if isinstance(op, control.For) and op.stages:
                 fix = "pipeline the inner one; the outer one stays a plain loop"
                 self.error(op, "a pipelined loop inside a pipelined loop", fix)
-            if isinstance(op, _GROUPS):
+            if _handles_groups(op):
                 message = f"{called(op)} inside a pipelined loop, which commits and waits by itself"
                 self.error(op, message, "leave it out; copy_async() is all that the body needs")
             if self.op.stages > 1 and _acquires(op):
@@ -90,7 +87,7 @@ class _Checker:
             )
 
     def writes(self, op: Op, memory: Value) -> bool:
-        return any(writes and (m is memory or overlap(m, memory)) for m, writes in accesses(op))
+        return any(writes and (m is memory or overlap(m, memory)) for m, writes in memories(op))
 
     def ahead(self) -> str:
         count = self.op.stages - 1
@@ -102,7 +99,7 @@ class _Checker:
         place = {op: position for position, op in enumerate(self.body.inside)}
         filled = {m: max(place[c] for c in self.body.copies if c.dst.memory is m) for m in self.body.tiles}
         for op in self.body.kernel.walk():
-            for memory, writes in accesses(op):
+            for memory, writes in memories(op):
                 if memory not in self.body.tiles:
                     self.check_neighbour(op, memory)
                 elif op not in self.body.inside:
@@ -138,10 +135,15 @@ class _Checker:
             self.error(op, message, "let the copies fill it, and write to another tile")
 
 
+def _handles_groups(op: Op) -> bool:
+    """Does it begin copies of a group, commit them or wait for them by itself?"""
+    begins = any(access.done == "cp_async" for access in op.accesses())
+    return begins or op.sync.commits == "cp_async" or op.sync.completes in ("cp_async", "token")
+
+
 def _acquires(op: Op) -> bool:
     """Do copies behind it read what they must not read before it?"""
-    asks = isinstance(op, tile.Atomic) and (op.order in ACQUIRING or (op.order == "volatile" and op.fn.reads))
-    return asks or isinstance(op, gpu.Fence)
+    return bool(op.sync.acquires)
 
 
 def _meet(a: tile.Copy, b: tile.Copy) -> bool:

@@ -16,7 +16,7 @@ from tiledsl.ir.core import Kernel, Op, Value
 from tiledsl.ir.ops import async_copy, control, gpu, matrix, tile
 from tiledsl.ir.types import SharedType
 from tiledsl.passes.called import name_of
-from tiledsl.passes.pipeline_body import LoopBody, accesses, overlap
+from tiledsl.passes.pipeline_body import LoopBody, memories, overlap
 from tiledsl.passes.pipeline_checks import check_loop
 from tiledsl.passes.structure import ops_around
 
@@ -142,7 +142,7 @@ def _shares_with(body: LoopBody) -> Op | None:
             return None
         if op in body.inside and body.op.stages == 1:
             continue  # each of its iterations ends in a barrier
-        if any(overlap(memory, t) for memory, _ in accesses(op) for t in body.tiles):
+        if any(overlap(memory, t) for memory, _ in memories(op) for t in body.tiles):
             return op
     return None
 
@@ -154,7 +154,7 @@ def _after_barrier(loop: Op) -> bool:
     for op in reversed(block.ops[: block.ops.index(loop)]):
         if isinstance(op, gpu.Barrier):
             return True
-        if op.blocks or any(isinstance(memory.type, SharedType) for memory, _ in accesses(op)):
+        if op.blocks or any(isinstance(memory.type, SharedType) for memory, _ in memories(op)):
             return False
     return False
 

@@ -8,7 +8,8 @@ from functools import reduce
 from math import prod
 
 from tiledsl.ir.core import Block, Op
-from tiledsl.ir.ops import async_copy, control, matrix, tile
+from tiledsl.ir.facts import Access
+from tiledsl.ir.ops import control, matrix, tile
 from tiledsl.layout.banks import Kind
 from tiledsl.passes.active_lanes import ActiveLanes, Mask
 from tiledsl.passes.lanes import Form, Lanes
@@ -52,31 +53,25 @@ def shared_accesses(ops: Iterable[Op], lanes: Lanes) -> list[SharedAccess]:
     for op in ops:
         if not isinstance(op, tile.Access) or not isinstance(op.memory.op, tile.SharedAlloc):
             continue
-        if isinstance(op, (tile.Load, tile.Get, matrix.LdMatrix)) and not any(r.uses for r in op.results):
+        if op.effects <= {"read"} and not any(r.uses for r in op.results):
             continue
         found += _of(op, op.memory.op, lanes, active.reaching(op))
     return found
 
 
-_KINDS: tuple[tuple[type[tile.Access], Kind], ...] = (
-    (tile.Load, "load"),
-    (tile.Get, "load"),
-    (tile.Store, "store"),
-    (matrix.LdMatrix, "ldmatrix"),
-    (matrix.StMatrix, "stmatrix"),
-    (async_copy.Cp, "cp_async"),
-)
-
-
-def _kind(op: tile.Access) -> Kind:
-    if isinstance(op, tile.Atomic):
-        return "load" if not op.fn.writes else "atomic" if op.fn.reads else "store"
-    return next(kind for cls, kind in _KINDS if isinstance(op, cls))
+def _kind(access: Access, op: tile.Access) -> Kind:
+    """A row of the bank model."""
+    if access.matrix:
+        return "stmatrix" if access.writes else "ldmatrix"
+    if access.done == "cp_async":
+        return "cp_async"
+    return "atomic" if access.atomic and op.effects >= {"read", "write"} else "store" if access.writes else "load"
 
 
 def _of(op: tile.Access, alloc: tile.SharedAlloc, lanes: Lanes, mask: Mask) -> list[SharedAccess]:
     """The access; for a vector that may lie across the edge of its tile, the single elements there too."""
-    kind = _kind(op)
+    touched = next(access for access in op.accesses() if access.memory is op.memory)
+    kind = _kind(touched, op)
     element = alloc.type.dtype.bytes
     indices = [lanes.of(v) for v in op.indices]
     forms = [i for i in indices if i is not None]
@@ -89,7 +84,7 @@ def _of(op: tile.Access, alloc: tile.SharedAlloc, lanes: Lanes, mask: Mask) -> l
     rows = [form.scaled(stride) for form, stride in zip(forms[:-1], strides, strict=True)]
     row = reduce(Form.plus, rows) if rows else lanes.constant(0)
     access = SharedAccess(op, alloc, kind, width, weight, row, forms[-1], mask)
-    return _guarded(access, forms) if isinstance(op, (tile.Get, tile.Put)) else [access]
+    return _guarded(access, forms) if touched.guarded else [access]
 
 
 def _guarded(access: SharedAccess, indices: list[Form]) -> list[SharedAccess]:

@@ -12,13 +12,10 @@ from typing import ClassVar
 
 from tiledsl.errors import CompileError
 from tiledsl.ir.core import Kernel, Op
-from tiledsl.ir.ops import tile, tma
+from tiledsl.ir.ops import tile
 from tiledsl.layout.shared import ROW, Layout
 
 __all__ = ["CheckSharedMemory", "SharedLayout", "Slot", "lay_out_shared"]
-
-TMA_ALIGNMENT = 128
-"""Bytes: where what TMA moves begins in shared memory. (PTX ISA: cp.async.bulk.tensor.)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +74,8 @@ def lay_out_shared(
 
 
 def _alignment(op: tile.SharedAlloc, layout: Layout) -> int:
-    by_tma = any(isinstance(user, (tma.Load, tma.Store)) for user, _ in op.result.uses)
-    return max(layout.alignment, TMA_ALIGNMENT if by_tma else 0)
+    touched = (access for user, _ in op.result.uses for access in user.accesses() if access.memory is op.result)
+    return max(layout.alignment, *(access.align for access in touched), 1)
 
 
 def _first_fit(op: tile.SharedAlloc, size: int, slots: dict[Op, Slot], alignment: int) -> int:

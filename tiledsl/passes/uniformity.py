@@ -3,8 +3,8 @@
 The lattice, from most to least uniform: "grid" (all threads of the launch), "cta" (all of a block), "warpgroup" (of
 each four warps from a multiple of four on), "warp" (of each warp), "thread" (they may differ). A value is as uniform
 as the least uniform thing it depends on: operands, and the conditions that decide which definition of it is reached.
-Loops run to a fixpoint from the optimistic end. An op without a rule that is not one of `_FOLLOWS` may give each thread
-another result.
+Loops run to a fixpoint from the optimistic end. How an op's results depend on its operands it declares itself
+(`ir.facts.Varies`).
 
 A load from a uniform address is uniform where nothing in the kernel may write that memory meanwhile (`written`).
 Otherwise a fast thread may write what a slow one is about to read.
@@ -21,7 +21,7 @@ from functools import cached_property
 from typing import Literal
 
 from tiledsl.ir.core import Block, Kernel, Op, Value
-from tiledsl.ir.ops import arith, barriers, control, gpu, matrix, mem, tile, warp
+from tiledsl.ir.ops import arith, control, gpu
 from tiledsl.layout.banks import WARP
 from tiledsl.passes.constants import integer
 from tiledsl.passes.written import WrittenMemory
@@ -32,16 +32,6 @@ Level = Literal["grid", "cta", "warpgroup", "warp", "thread"]
 LEVELS: tuple[Level, ...] = ("grid", "cta", "warpgroup", "warp", "thread")
 WARPGROUP = 4 * WARP
 """Threads of one."""
-
-_FOLLOWS = (
-    *(arith.Constant, arith.Scalar, arith.Cast, arith.Bitcast, arith.Select, arith.PackWord, arith.UnpackWord),
-    *(tile.Dim, tile.SharedAlloc, tile.Pack, tile.Extract, tile.Insert, mem.SharedBase, mem.Offset),
-    *(matrix.Convert, matrix.Slice, matrix.FromWords, matrix.ToWords, warp.Shuffle, warp.Uniform),
-)
-"""Ops whose results are as uniform as their operands."""
-
-_LOADS = (tile.Load, tile.Get, mem.Load)
-"""Plain ones: what is derived from them may ask for what others write meanwhile."""
 
 _RANK: dict[Level, int] = {level: rank for rank, level in enumerate(LEVELS)}
 
@@ -145,47 +135,46 @@ class Uniformity:
     # -- ops -----------------------------------------------------------------------------------
 
     def _op(self, op: Op) -> None:
-        own = self._own(op)
+        own = self._own(op) if op.results else None
         for result in op.results:
             if own is None:
                 self._join(result, *op.operands)
             else:
-                self._raise(result, own, op.operands[0] if isinstance(op, arith.Scalar) else op)
+                self._raise(result, own, op.operands[0] if op.varies == "numbers" else op)
 
     def _own(self, op: Op) -> Level | None:
         """What the op itself says; None where the operands decide."""
-        match op:
-            case gpu.Position():
-                return self._position(op)
-            case _ if type(op) in _LOADS:
-                if any(self.of(v) == "thread" for v in op.operands):
-                    return None
-                alike = self._written.read_alike(op)
-                return None if alike == "cta" else alike
-            case barriers.ClusterRank():
-                return "cta"
-            case warp.Vote(mode="ballot"):
-                return "warp"  # warps may differ in how many lanes they have
-            case warp.Vote():
-                return "warp" if self.of(op.predicate) == "thread" else None
-            case arith.Scalar():
+        match op.varies:
+            case "operands":
+                return None
+            case "numbers":
                 return self._by_threads(op)
-            case _:
-                return None if isinstance(op, _FOLLOWS) else "thread"
+            case "memory":
+                return self._read(op)
+            case "position":
+                return self._position(op)
+            case "vote":
+                return "warp" if any(self.of(v) == "thread" for v in op.operands) else None
+            case "control":
+                raise AssertionError(f"uniformity knows no {op.name}")
+            case level:
+                return level
+
+    def _read(self, op: Op) -> Level | None:
+        if any(self.of(v) == "thread" for v in op.operands):
+            return None
+        alike = self._written.read_alike(op)
+        return None if alike == "cta" else alike
 
     @cached_property
     def _written(self) -> WrittenMemory:
         return WrittenMemory(self._kernel)
 
-    def _position(self, op: gpu.Position) -> Level:
+    def _position(self, op: Op) -> Level:
         count = 1
         for extent in self._threads:
             count *= extent
         match op:
-            case gpu.BlockId():
-                return "cta"
-            case gpu.GridSize():
-                return "grid"
             case gpu.ThreadId(axis=axis):
                 return self._thread_id(axis)
             case gpu.WarpId():
@@ -203,9 +192,10 @@ class Uniformity:
             return "grid"
         return "warp" if below % WARP == 0 else "thread"
 
-    def _by_threads(self, op: arith.Scalar) -> Level | None:
+    def _by_threads(self, op: Op) -> Level | None:
         """``tx // 32``, ``tx < 32``, ``(warp_id() - 4) // 4 == 1`` and their kind, where warps lie along x: the widest
         group within which the result cannot change. None where the operands decide."""
+        assert isinstance(op, arith.Scalar)
         name = op.fn.name
         if name in ("floordiv", "shr"):
             steps = self._steps(op.result)

@@ -1,8 +1,7 @@
 """Which memory a kernel may write, and which reads of shared tiles a write may meet between two synchronisations.
 
-What an op writes follows from its `effects`: one that says "write" is taken to write all memory among its operands, and
-one with no memory among them to write anything, so that an op which nobody thought of here makes the answer weaker,
-never wrong.
+What an op accesses it declares (`Op.accesses`); raw PTX that may write, and pointers that control flow chose, are any
+memory.
 """
 
 from __future__ import annotations
@@ -13,25 +12,26 @@ from functools import cached_property
 from typing import Literal
 
 from tiledsl.ir.core import Block, Kernel, Op, Value
-from tiledsl.ir.ops import barriers, control, gpu, mem, ptx, tile, tma
-from tiledsl.ir.types import GlobalType, PtrType, SharedType, is_memory
-from tiledsl.passes.pipeline_body import accesses, fills, overlap
+from tiledsl.ir.facts import Reach
+from tiledsl.ir.ops import control, mem, tile, wgmma
+from tiledsl.ir.types import GlobalType, PtrType, SharedType
+from tiledsl.passes.pipeline_body import fills, overlap
 
 __all__ = ["WrittenMemory", "memory_of"]
 
 Touched = tuple[Value | None, bool]
 """A memory (None: any), and whether it is written."""
 
-_OF_BLOCK = (gpu.Barrier, barriers.Wait, barriers.NamedBarrier, barriers.ClusterWait)
-"""After these a thread sees what others wrote before, and others may write what it has read before."""
-_OF_WARP = (*_OF_BLOCK, gpu.SyncWarp)
+_BLOCK: tuple[Reach, ...] = ("cta", "cluster")
+"""Meeting these (`Sync.meets`) a thread sees what others of its block wrote before."""
+_WARP: tuple[Reach, ...] = (*_BLOCK, "warp")
 
 
 def memory_of(address: Value) -> Value | None:
     """The tensor or tile that an operand names or points into, at thread level the pointer parameter or
     `mem.shared_base`; None if control flow chose the pointer."""
-    while isinstance(address.op, mem.Offset):
-        address = address.op.base
+    while isinstance(address.op, (mem.Offset, wgmma.Descriptor)):
+        address = address.op.operands[0]
     if address.op is None:
         return address if isinstance(getattr(address.owner, "parent", None), Kernel) else None
     return address if isinstance(address.op, (tile.SharedAlloc, mem.SharedBase)) else None
@@ -66,43 +66,22 @@ class WrittenMemory:
 
     def touched(self, op: Op) -> Iterator[Touched]:
         """What the op itself reads and writes."""
-        match op:
-            case mem.CpAsync():
-                yield memory_of(op.src), False
-                yield memory_of(op.dst), True
-            case tma.MapLoad():
-                yield self._tensors.get(self.kernel.tensor_maps[op.map].tensor), False
-                yield memory_of(op.dst), True
-            case tma.MapStore():
-                yield memory_of(op.src), False
-                yield self._tensors.get(self.kernel.tensor_maps[op.map].tensor), True
-            case ptx.Inline():
-                # PTX writes an operand in memory in brackets; where the address came from is not known here.
-                if "[" in op.text:
-                    yield None, True
-            case _:
-                yield from self._by_effects(op)
-
-    def _by_effects(self, op: Op) -> Iterator[Touched]:
-        if op.blocks or not op.effects & {"read", "write"}:
-            return
-        if any(is_memory(v.type) for v in op.operands):
-            yield from accesses(op)
-            return
-        pointers = [memory_of(v) for v in op.operands if isinstance(v.type, PtrType)] or [None]
-        for kind in ("read", "write"):
-            if kind in op.effects:
-                yield from ((pointer, kind == "write") for pointer in pointers)
+        for access in op.accesses():
+            memory = access.memory
+            if isinstance(memory, int):
+                yield self._tensors.get(self.kernel.tensor_maps[memory].tensor), access.writes
+            else:
+                yield None if memory is None else memory_of(memory), access.writes
 
     @cached_property
     def _between_barriers(self) -> set[Op]:
-        return self._unordered(_OF_BLOCK)
+        return self._unordered(_BLOCK)
 
     @cached_property
     def _between_syncs(self) -> set[Op]:
-        return self._unordered(_OF_WARP)
+        return self._unordered(_WARP)
 
-    def _unordered(self, meets: tuple[type[Op], ...]) -> set[Op]:
+    def _unordered(self, meets: tuple[Reach, ...]) -> set[Op]:
         walk = _Unordered(self, meets)
         walk.block(self.kernel.body, _Since())
         return walk.found
@@ -147,14 +126,14 @@ class _Unordered:
     does to the next.
     """
 
-    def __init__(self, memory: WrittenMemory, meets: tuple[type[Op], ...]) -> None:
+    def __init__(self, memory: WrittenMemory, meets: tuple[Reach, ...]) -> None:
         self.memory, self.meets = memory, meets
         self.found: set[Op] = set()
 
     def block(self, block: Block, since: _Since, pipelined: bool = False) -> _Since:
         for op in block.ops:
             # Around the copies of a pipelined loop the pass `pipeline` puts the barriers.
-            if isinstance(op, self.meets) or (pipelined and isinstance(op, tile.Copy) and fills(op)):
+            if op.sync.meets in self.meets or (pipelined and isinstance(op, tile.Copy) and fills(op)):
                 since = _Since()
             elif op.blocks:
                 since = self.either(op, since) if isinstance(op, control.If) else self.loop(op, since)

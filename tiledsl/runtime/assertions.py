@@ -8,15 +8,13 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from tiledsl.backends.protocol import ASSERTIONS, FAILURE, RECORD_BYTES, describe_failure
+from tiledsl.forks import in_child
+from tiledsl.runtime.module_memory import give_memory, read_variable
 
 if TYPE_CHECKING:
     from tiledsl.runtime.driver import Driver
 
 __all__ = ["Assertions"]
-
-PORTABLE, MAPPED = 1, 2
-"""Of cuMemHostAlloc: pinned for every context, and in the address space of the GPU, where unified addresses are the
-same as here. (CUDA driver API: memory management.)"""
 
 
 class Assertions:
@@ -25,21 +23,20 @@ class Assertions:
     def __init__(self) -> None:
         self._records: list[tuple[int, bytes]] = []
         self._told = False
+        in_child(self)
+
+    def renew(self) -> None:
+        """In the child of a fork: the records are the parent's, whose pinned memory a child does not have."""
+        self._records = []
 
     def watch(self, driver: Driver, module: Any, name: str) -> None:
         """Give `module`, the code of kernel `name`, a record of its own; its context is active."""
-        cu, what = driver.cu, f"the assertions of {name}()"
-        sites, size = driver.check(cu.cuModuleGetGlobal(module, ASSERTIONS.encode()), f"finding {what}")
-        told = ctypes.create_string_buffer(int(size))
-        driver.download(ctypes.addressof(told), int(sites), int(size), what)
-        made = driver.check(cu.cuMemHostAlloc(RECORD_BYTES, PORTABLE | MAPPED), f"allocating a record for {what}")
-        ctypes.memset(int(made), 0, RECORD_BYTES)
-        place, _ = driver.check(cu.cuModuleGetGlobal(module, FAILURE.encode()), f"finding {what}")
-        address = ctypes.c_uint64(int(made))
-        driver.upload(int(place), ctypes.addressof(address), 8, f"the address of the record for {what}")
+        what = f"the assertions of {name}()"
+        sites = read_variable(driver, module, ASSERTIONS, what)
+        made = give_memory(driver, module, FAILURE, RECORD_BYTES, what)
         if not self._records:
             atexit.register(self.tell)
-        self._records.append((int(made), told.raw))
+        self._records.append((made, sites))
 
     def failed(self) -> str:
         """What failed, and where; "" if nothing did."""

@@ -15,10 +15,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Generator
 
+from tiledsl.backends.print_records import LINES
 from tiledsl.backends.protocol import FAILURE
 from tiledsl.errors import DeviceError
 from tiledsl.forks import in_child
 from tiledsl.runtime.assertions import Assertions
+from tiledsl.runtime.module_memory import has_variable
+from tiledsl.runtime.prints import Prints
 
 if TYPE_CHECKING:
     from tiledsl.backends.ptx.targets import Target
@@ -59,8 +62,8 @@ class Device:
 
 
 class Driver:
-    assertions = Assertions()
-    """Of all modules: memory that a failed one writes to is the process's."""
+    assertions, prints = Assertions(), Prints()
+    """Of all modules: memory that their kernels write these to is the process's."""
 
     def __init__(self) -> None:
         self.cu = _load_bindings()
@@ -104,6 +107,7 @@ class Driver:
 
     def _lose(self, code: int) -> DeviceError:
         first = not self.lost
+        self.prints.show(last=True)
         failed = self.assertions.failed()
         if failed:
             self.lost = failed
@@ -231,8 +235,10 @@ class Driver:
             raise DeviceError(f"{message}\n  fix: update the NVIDIA driver, or compile for another target")
         module = self.check(result, f"loading {name}()")
         function = self.check(cu.cuModuleGetFunction(module, name.encode()), f"finding {name} in its code")
-        if FAILURE.encode() in cubin:
+        if has_variable(cubin, FAILURE):
             self.assertions.watch(self, module, name)
+        if has_variable(cubin, LINES):
+            self.prints.watch(self, module, name)
         limit = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         if shared > 48 * 1024:  # what a block gets without asking (CUDA C programming guide, shared memory)
             self.check(
@@ -294,6 +300,7 @@ class Driver:
 
     def synchronize(self, stream: int, what: str) -> None:
         self.check(self.cu.cuStreamSynchronize(stream), f"waiting for {what}")
+        self.prints.show()
 
     def event(self) -> Any:
         return self.check(self.cu.cuEventCreate(0), "creating an event")

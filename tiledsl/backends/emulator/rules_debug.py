@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from tiledsl.backends.emulator.cohort import Cohort, is_fragment
 from tiledsl.backends.emulator.memory import name_threads
 from tiledsl.backends.emulator.rules import rule
+from tiledsl.backends.print_records import line_text
 from tiledsl.errors import EmulatorError
 from tiledsl.ir.ops import debug
 
@@ -24,12 +25,8 @@ def print_line(c: Cohort, op: debug.Print, *values: Any) -> None:
     lanes = c.active()
     columns = [c.spread(v)[lanes] for v in values]
     blocks, threads = c.lanes_of(lanes)
-    first, *rest = op.format.split("{}")
     for lane in np.lexsort((threads, blocks)):
-        # Not str.format: braces of the user's own text stay as they are.
-        values_of_lane = (str(column[lane]) for column in columns)
-        text = first + "".join(value + part for value, part in zip(values_of_lane, rest, strict=True))
-        print(text, file=c.chunk.run.stdout)
+        print(line_text(op.format, (column[lane] for column in columns)), file=c.chunk.run.stdout)
 
 
 @rule(debug.Assert)

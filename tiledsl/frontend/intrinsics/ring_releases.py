@@ -1,9 +1,9 @@
 """How the user of a ring hands its slots back: who arrives there, after what, and at the slots of which blocks.
 
-Where products read tiles, one thread of each warpgroup does it: its warps end their products together, and meet at the
-end of a use in which they have done more than that. The slots of a ring that no product reads are handed back by each
-warp for itself, so that none waits for another. Which of both a ring is, is known when all of its uses are: until then
-`HandBack` stands for it.
+Where products read tiles, one thread of each warpgroup does it: its warps end their products together (measured:
+`benchmarks/wgmma_wait.py`), and meet at the end of a use in which they have done more than that. The slots of a ring
+that no product reads are handed back by each warp for itself, so that none waits for another. Which of both a ring is,
+is known when all of its uses are: until then `HandBack` stands for it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tiledsl.frontend.hopper import WARPGROUP, RingObject
 from tiledsl.frontend.intrinsics.roles import add_if, leads_warp, leads_warpgroup, warpgroup_barrier
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Op, Value, attribute
-from tiledsl.ir.ops import barriers, gpu, tma, wgmma
+from tiledsl.ir.ops import barriers, gpu
 from tiledsl.ir.types import I32, INDEX
 
 __all__ = ["HandBack", "accesses", "finish_releases", "slot_before"]
@@ -43,9 +43,13 @@ def slot_before(builder: Builder, stages: int, slot: Value, distance: int) -> Va
 
 
 def accesses(ring: RingObject) -> set[Op]:
-    """What single threads do with its tiles so far, and products do not."""
-    theirs = (wgmma.Mma, tma.Load)
-    return {op for tile in ring.tiles.values() for op, _ in tile.uses if not isinstance(op, theirs)}
+    """What single threads do with its tiles so far: not what goes on by itself until the ring's own waits."""
+    return {
+        op
+        for tile in ring.tiles.values()
+        for op, _ in tile.uses
+        if not any(access.memory is tile and access.done in ("mbarrier", "wgmma") for access in op.accesses())
+    }
 
 
 def finish_releases(unit: Unit, ring: RingObject) -> None:

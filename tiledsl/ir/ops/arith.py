@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from typing import Any, Sequence
 
-from tiledsl.ir.core import OPS, Op, Value, attribute, operand
+from tiledsl.ir.core import OPS, Op, Pure, Value, attribute, operand
+from tiledsl.ir.facts import NanBits, by
 from tiledsl.ir.formats import FORMATS
 from tiledsl.ir.scalar import SCALAR, ScalarFn, converts
-from tiledsl.ir.types import BOOL, I32, I64, INDEX, TF32, U32, DType, FragmentType, Type
+from tiledsl.ir.types import BF16, BOOL, F32, I32, I64, INDEX, TF32, U32, DType, FragmentType, Type
 
 __all__ = ["Bitcast", "Cast", "Constant", "PackWord", "Scalar", "Select", "UnpackWord", "scalar"]
 
 
-class Constant(Op):
+class _Arithmetic(Pure):
+    varies = "operands"
+    nan = "computes"
+
+
+class Constant(_Arithmetic):
     """A literal of `dtype`. `value` is an int, bool or float that the dtype represents exactly.
 
     A NaN, whatever its payload, stands for the canonical one.
@@ -39,7 +45,7 @@ class Constant(Op):
             self.require(0 <= self.value < 1 << self.dtype.bits, f"{self.value} does not fit {self.dtype}")
 
 
-class Scalar(Op):
+class Scalar(_Arithmetic):
     """Base of the ops that the scalar table generates: one class a row, named ``arith.<row>``.
 
     nowrap: an integer add, sub or mul whose result is used only where it fits: LLVM may then turn a
@@ -48,6 +54,8 @@ class Scalar(Op):
     """
 
     variadic = True
+    parts = ("operands",)
+    varies = "numbers"
     fn: ScalarFn
     nowrap = attribute(bool, False)
 
@@ -73,7 +81,16 @@ def scalar(fn: str, *operands: Value, **kwargs: Any) -> Op:
     return OPS[f"arith.{fn}"](*operands, **kwargs)
 
 
-class Cast(Op):
+CARRIERS = frozenset({(BF16, F32), (TF32, F32)})
+"""Casts that move bits; what a NaN becomes is seen if the result's is."""
+
+
+def _cast_nan(op: Any) -> NanBits:
+    """A cast to tf32 tells NaNs apart: it drops the low bits of a payload."""
+    return "carries" if (op.src.type, op.to) in CARRIERS else "sees" if op.to == TF32 else "computes"
+
+
+class Cast(_Arithmetic):
     """Convert between dtypes.
 
     To a float: rounded to nearest even (an f64 to f16 or bf16 in one rounding); overflow gives
@@ -95,6 +112,7 @@ class Cast(Op):
     """
 
     name = "arith.cast"
+    nan = by(_cast_nan)
     to = attribute(DType)
     src = operand(0)
 
@@ -108,10 +126,11 @@ class Cast(Op):
         self.require(converts(src, self.to), f"no conversion from {src} to {self.to}")
 
 
-class Bitcast(Op):
+class Bitcast(_Arithmetic):
     """Reinterpret the bits as another dtype of the same width (not to or from bool and index)."""
 
     name = "arith.bitcast"
+    nan = "sees"
     to = attribute(DType)
     src = operand(0)
 
@@ -125,10 +144,11 @@ class Bitcast(Op):
         self.require(not {src.kind, self.to.kind} & {"bool", "index"}, "bool and index have no bit pattern")
 
 
-class Select(Op):
+class Select(_Arithmetic):
     """``condition ? a : b`` on scalars; both are evaluated."""
 
     name = "arith.select"
+    nan = "chooses"
     condition, a, b = operand(0), operand(1), operand(2)
 
     def infer(self) -> Sequence[Type]:
@@ -140,12 +160,14 @@ class Select(Op):
         self.require(self.a.type == self.b.type, f"{self.a.type} against {self.b.type}")
 
 
-class PackWord(Op):
+class PackWord(_Arithmetic):
     """A u32 of 2 or 4 scalars of 16 or 8 bits (not bool), the first one lowest."""
 
     name = "arith.pack_word"
     level = "thread"
     variadic = True
+    parts = ("operands",)
+    nan = "carries"
 
     def infer(self) -> Sequence[Type]:
         return (U32,)
@@ -156,11 +178,12 @@ class PackWord(Op):
         _check_word(self, self.operands[0].type, len(self.operands))
 
 
-class UnpackWord(Op):
+class UnpackWord(_Arithmetic):
     """The 2 or 4 scalars of dtype `to` that a u32 holds, the lowest one first."""
 
     name = "arith.unpack_word"
     level = "thread"
+    nan = "sees"
     to = attribute(DType)
     word = operand(0)
 

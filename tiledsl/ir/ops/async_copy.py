@@ -6,9 +6,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Sequence
 
 from tiledsl.ir.core import Op, attribute
+from tiledsl.ir.facts import Access, Sync, reads, writes
 from tiledsl.ir.ops import tile
 from tiledsl.ir.types import INDEX, GlobalType, SharedType, TokenType, Type
 
@@ -26,6 +28,10 @@ class Copy(tile.Copy):
     """
 
     name = "async.copy"
+    touches = (reads("src", guarded=True), writes("dst", guarded=True, done="token"))
+    varies, nan = "thread", "sees"
+    cause = "the token of a copy"
+    called = "copy_async()"
     grouped = attribute(bool, False)
 
     def infer(self) -> Sequence[Type]:
@@ -38,13 +44,19 @@ class Copy(tile.Copy):
         self.require(self.vec in CP_BYTES, f"accesses of {self.vec} bytes; 4, 8 or 16 are possible")
 
 
-class Wait(Op):
+class _Orders(Op):
+    touches, stays, scope, features = (), "", "thread", ()
+
+
+class Wait(_Orders):
     """Waits until the copies of all its tokens, as far as this thread made them, have arrived."""
 
     name = "async.wait"
     level = "tile"
-    effects = frozenset({"sync"})
+    sync = Sync(completes="token")
+    called = "wait()"
     variadic = True
+    parts = ("operands",)
 
     def verify(self) -> None:
         self.require(len(self.operands) > 0, "waits for nothing")
@@ -59,8 +71,13 @@ class Cp(tile.Access):
     """
 
     name = "async.cp"
-    effects = frozenset({"read", "write"})
+    touches = (reads("source"), writes("memory", done="cp_async"))
+    called = "ptx.cp_async()"
+    parts = ("memory", "indices", "source")
     guard = attribute(bool, True)
+
+    def accesses(self) -> list[Access]:
+        return [replace(access, guarded=self.guard and not access.writes) for access in super().accesses()]
 
     @property
     def source(self) -> tile.Side:
@@ -82,18 +99,20 @@ class Cp(tile.Access):
         self.require(size in CP_BYTES, f"copies {size} bytes; 4, 8 or 16 are possible")
 
 
-class CommitGroup(Op):
+class CommitGroup(_Orders):
     """The copies that this thread has begun since its last group are a group. (PTX ISA: cp.async.commit_group.)"""
 
     name = "async.commit_group"
-    effects = frozenset({"sync"})
+    sync = Sync(commits="cp_async")
+    called = "ptx.commit_group()"
 
 
-class WaitGroup(Op):
+class WaitGroup(_Orders):
     """Waits until at most `pending` of this thread's last groups are on their way. (PTX ISA: cp.async.wait_group.)"""
 
     name = "async.wait_group"
-    effects = frozenset({"sync"})
+    sync = Sync(completes="cp_async")
+    called = "ptx.wait_group()"
     pending = attribute(int)
 
     def verify(self) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Sequence
 
-from tiledsl.ir.core import Op, Value, attribute
+from tiledsl.ir.core import Op, Pure, Value, attribute
+from tiledsl.ir.facts import NOTHING, Sync, by, writes
 from tiledsl.ir.types import BOOL, I32, INDEX, U32, U64, PtrType, SharedType, Type
 
 __all__ = [
@@ -35,12 +36,22 @@ NAMED_BARRIERS = 16
 """Of a block; number 0 is that of `gpu.barrier`."""
 
 
-class MbarrierOp(Op):
+class _Orders(Op):
+    touches, stays, scope = (), "", "thread"
+
+
+class _Stays(Op):
+    touches, sync = (), NOTHING
+
+
+class MbarrierOp(_Orders):
     """Base: operands are a tile of u64, then its indices, then what the subclass adds. At thread level: the pointer
     instead of tile and indices."""
 
-    effects = frozenset({"sync"})
+    touches = (writes("place", atomic="cluster"),)
+    features = ("mbarrier",)
     variadic = True
+    parts = ("place", "more")
     extra = 0
 
     @property
@@ -67,6 +78,8 @@ class Init(MbarrierOp):
     """A new mbarrier in phase 0, each of whose phases ends after `count` arrivals and all bytes that it expects."""
 
     name = "mbarrier.init"
+    sync = NOTHING
+    called = "ptx.mbarrier_init()"
     count = attribute(int)
 
     def verify(self) -> None:
@@ -81,6 +94,8 @@ class Arrive(MbarrierOp):
     """
 
     name = "mbarrier.arrive"
+    sync = by(lambda op: Sync(releases="cluster" if op.cluster else "cta"))
+    called = "ptx.mbarrier_arrive()"
     cluster = attribute(bool, False)
 
     @property
@@ -96,6 +111,8 @@ class ExpectTx(MbarrierOp):
     """This thread arrives, and the phase waits for `bytes` more to come by asynchronous copies."""
 
     name = "mbarrier.expect_tx"
+    sync = Sync(releases="cta")
+    called = "ptx.mbarrier_expect_tx()"
     bytes = attribute(int)
 
     def verify(self) -> None:
@@ -108,6 +125,8 @@ class Wait(MbarrierOp):
     before it."""
 
     name = "mbarrier.wait"
+    sync = Sync(meets="cta", completes="mbarrier")
+    called = "ptx.mbarrier_wait()"
     extra = 1
 
     def verify(self) -> None:
@@ -115,29 +134,36 @@ class Wait(MbarrierOp):
         self.require(self.operands[-1].type == U32, "the parity is a u32")
 
 
-class FenceInit(Op):
+class FenceInit(_Orders):
     """mbarriers initialised before it are seen as such by the cluster. (PTX ISA: fence.mbarrier_init.)"""
 
     name = "fence.mbarrier_init"
-    effects = frozenset({"sync"})
+    sync = Sync(releases="cluster")
+    features = ("mbarrier",)
+    called = "ptx.fence_mbarrier_init()"
 
 
-class FenceProxy(Op):
+class FenceProxy(_Orders):
     """This thread's earlier plain accesses to shared memory, reads too, come before later ones of the asynchronous
     proxy (TMA, wgmma). (PTX ISA: fence.proxy.async.shared::cta.)"""
 
     name = "fence.proxy_async"
-    effects = frozenset({"sync"})
+    sync = Sync(orders="proxy")
+    features = ("tma",)
+    called = "ptx.fence_proxy_async()"
 
 
-class NamedBarrier(Op):
+class NamedBarrier(_Orders):
     """`threads` threads wait for each other at barrier `number` (attribute), or at `number` plus the operand, an i32
     that is the same in a warp. wait False: these threads arrive only. (PTX ISA: barrier.cta.sync, .arrive.)"""
 
     name = "gpu.named_barrier"
-    effects = frozenset({"sync"})
-    scope = "warp"
+    sync = by(lambda op: Sync(meets="cta") if op.wait else Sync(releases="cta"))
+    scope, alike = "warp", ()
+    features = ()
+    called = "a barrier of some warps"
     variadic = True
+    parts = ("operands",)
     number = attribute(int)
     threads = attribute(int)
     wait = attribute(bool, True)
@@ -148,49 +174,64 @@ class NamedBarrier(Op):
         self.require(self.threads > 0 and self.threads % 32 == 0, f"{self.threads} threads are no whole warps")
 
 
-class ClusterArrive(Op):
+class ClusterArrive(_Orders):
     """This thread arrives at the barrier of its cluster. (PTX ISA: barrier.cluster.arrive.release.)"""
 
     name = "cluster.arrive"
-    effects = frozenset({"sync"})
-    scope = "warp"
+    sync = Sync(releases="cluster")
+    scope, alike = "warp", ()
+    features = ("cluster",)
+    called = "ptx.cluster_arrive()"
 
 
-class ClusterWait(Op):
+class ClusterWait(_Orders):
     """Waits until all threads of the cluster have arrived. (PTX ISA: barrier.cluster.wait.acquire.)"""
 
     name = "cluster.wait"
-    effects = frozenset({"sync"})
-    scope = "warp"
+    sync = Sync(meets="cluster")
+    scope, alike = "warp", ()
+    features = ("cluster",)
+    called = "ptx.cluster_wait()"
 
 
-class ClusterRank(Op):
+class ClusterRank(Pure):
     """Number of the block in its cluster, x fastest, an i32. (PTX ISA: %cluster_ctarank.)"""
 
     name = "cluster.rank"
+    features = ("cluster",)
+    varies = "cta"
+    cause = "the block's rank in its cluster"
+    nan = "computes"
 
     def infer(self) -> Sequence[Type]:
         return (I32,)
 
 
-class Elect(Op):
+class Elect(_Stays):
     """True in one lane of the warp, false in the others. (PTX ISA: elect.sync.)"""
 
     name = "warp.elect"
-    effects = frozenset({"sync"})
-    scope = "warp"
+    stays = "pinned"
+    scope, alike = "warp", ()
+    features = ("elect",)
+    varies = "thread"
+    cause = "an election"
+    nan = "computes"
+    called = "ptx.elect()"
 
     def infer(self) -> Sequence[Type]:
         return (BOOL,)
 
 
-class SetMaxNReg(Op):
+class SetMaxNReg(_Stays):
     """The warps of this warpgroup take (`increase`) or give back registers, so that each thread has `registers`.
     (PTX ISA: setmaxnreg.)"""
 
     name = "gpu.setmaxnreg"
-    effects = frozenset({"sync"})
-    scope = "warpgroup"
+    stays = "io"
+    scope, alike = "warpgroup", ()
+    features = ("setmaxnreg",)
+    called = "ptx.setmaxnreg()"
     registers = attribute(int)
     increase = attribute(bool)
 
@@ -210,10 +251,12 @@ def registers_at_launch(threads: int, blocks_per_sm: int) -> int:
     return min(each // REGISTER_UNIT * REGISTER_UNIT, MOST_REGISTERS)
 
 
-class GridDependency(Op):
+class GridDependency(_Orders):
     """Programmatic dependent launch. wait: until the grid that this one depends on has ended and its writes are seen;
     otherwise: dependents may be launched. (PTX ISA: griddepcontrol.)"""
 
     name = "gpu.grid_dependency"
-    effects = frozenset({"sync"})
+    sync = by(lambda op: Sync(kernels="wait" if op.wait else "launch"))
+    features = ("griddepcontrol",)
+    called = by(lambda op: f"ptx.griddepcontrol_{'wait' if op.wait else 'launch'}()")
     wait = attribute(bool)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Sequence
 
-from tiledsl.ir.core import MOST_STAGES, Block, Op, Value, attribute, operand
+from tiledsl.ir.core import MOST_STAGES, Block, Pure, Value, attribute, operand
 from tiledsl.ir.types import BOOL, DType, Type
 
 __all__ = ["Condition", "For", "If", "Return", "While", "Yield"]
@@ -14,35 +14,46 @@ def _types(values: Sequence[Value]) -> tuple[Type, ...]:
     return tuple(v.type for v in values)
 
 
-class Yield(Op):
+class _Control(Pure):
+    varies = "control"
+    nan = "chooses"
+
+
+class Yield(_Control):
     """Ends the block of a `For` or `If` and the second block of a `While`, with the block's results."""
 
     name = "control.yield"
     terminator = True
     variadic = True
+    parts = ("operands",)
 
 
-class Return(Op):
+class Return(_Control):
     """Ends the kernel's body."""
 
     name = "control.return"
     terminator = True
 
 
-class Condition(Op):
+class Condition(_Control):
     """Ends the first block of a `While`: operand 0 (bool) says whether to go on; the rest are passed
     to the second block, or are the loop's results."""
 
     name = "control.condition"
     terminator = True
     variadic = True
+    parts = ("go_on", "passed")
     go_on = operand(0)
+
+    @property
+    def passed(self) -> list[Value]:
+        return self.operands[1:]
 
     def verify(self) -> None:
         self.require(self.go_on.type == BOOL, "the condition is not a bool")
 
 
-class If(Op):
+class If(_Control):
     """``%r = control.if %condition {then} {else}``. Both blocks end in a `Yield` of the same types.
 
     likely: the condition nearly always holds; what the second block costs decides nothing.
@@ -52,6 +63,7 @@ class If(Op):
     """
 
     name = "control.if"
+    ends = (Yield, Yield)
     likely = attribute(bool, False)
     predicated = attribute(bool, False)
     role = attribute[tuple[int, ...]](tuple, ())
@@ -76,7 +88,7 @@ class If(Op):
             self.require(_types(block.terminator.operands) == _types(self.results), "yielded types differ")
 
 
-class For(Op):
+class For(_Control):
     """``for i in range(lo, hi, step)`` with loop-carried values.
 
     Operands: lo, hi, step (one integer dtype; signed or index), then the initial values. The block's
@@ -91,7 +103,9 @@ class For(Op):
     """
 
     name = "control.for"
+    ends = (Yield,)
     variadic = True
+    parts = ("lo", "hi", "step", "inits")
     unroll = attribute(int, 1)
     stages = attribute(int, 0, most=MOST_STAGES)
     fragments = attribute(int, 0)
@@ -122,12 +136,14 @@ class For(Op):
         self.require(self.fragments in (0, 1, 2), f"{self.fragments} steps of fragments")
 
 
-class While(Op):
+class While(_Control):
     """A loop that tests first. Operands: initial values, passed to block 0, which ends in
     `Condition`; block 1 gets the condition's other operands and yields the next arguments of block 0."""
 
     name = "control.while"
+    ends = (Condition, Yield)
     variadic = True
+    parts = ("operands",)
 
     @property
     def before(self) -> Block:

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from tiledsl.ir.core import Op, attribute, operand
+from tiledsl.ir.facts import NOTHING
 from tiledsl.ir.types import BOOL, DType
 
 __all__ = ["Assert", "Breakpoint", "Print"]
 
 
-class Print(Op):
+class _Debug(Op):
+    touches, sync, scope, features = (), NOTHING, "thread", ()
+
+
+class Print(_Debug):
     """``print("x =", x)``: `format` has one ``{}`` an operand; a line a thread, in no fixed order."""
 
     name = "debug.print"
-    effects = frozenset({"io"})
+    stays = "io"
+    called = "print()"
     variadic = True
+    parts = ("operands",)
     format = attribute(str)
 
     def verify(self) -> None:
@@ -22,11 +29,12 @@ class Print(Op):
         self.require(plain, "prints scalars that need no conversion")
 
 
-class Assert(Op):
+class Assert(_Debug):
     """``assert_(condition, message)``: stops the launch with `message` if a thread finds it false."""
 
     name = "debug.assert"
-    effects = frozenset({"io"})
+    stays = "guard"
+    called = "assert_()"
     message = attribute(str, "")
     condition = operand(0)
 
@@ -34,12 +42,14 @@ class Assert(Op):
         self.require(self.condition.type == BOOL, "the condition is not a bool")
 
 
-class Breakpoint(Op):
+class Breakpoint(_Debug):
     """Opens a debugger on the emulator, with the operands shown under `names`. No code on a GPU."""
 
     name = "debug.breakpoint"
-    effects = frozenset({"io"})
+    stays = "io"
+    called = "breakpoint()"
     variadic = True
+    parts = ("operands",)
     names = attribute[tuple[str, ...]](tuple, (), of=str)
 
     def verify(self) -> None:

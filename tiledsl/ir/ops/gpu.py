@@ -5,21 +5,26 @@ from __future__ import annotations
 from typing import Sequence
 
 from tiledsl.ir.atomics import SCOPES
-from tiledsl.ir.core import Op, attribute
+from tiledsl.ir.core import Op, Pure, attribute
+from tiledsl.ir.facts import Sync, by
 from tiledsl.ir.types import I32, INDEX, DType, Type
 
 __all__ = ["Barrier", "BlockId", "Fence", "GridSize", "LaneId", "Position", "SyncWarp", "ThreadId", "WarpId"]
 
 
-class Position(Op):
+class Position(Pure):
     """Base of the ops that say where a thread is. The result is index at tile level, i32 below."""
 
+    varies = "position"
+    nan = "computes"
     dtype = attribute(DType, INDEX)
 
     def infer(self) -> Sequence[Type]:
         return (self.dtype,)
 
     def verify(self) -> None:
+        axis = self.attrs.get("axis", 0)
+        self.require(0 <= axis <= 2, f"no axis {axis}")
         self.require(self.dtype in (INDEX, I32), f"a position is an index or an i32, not {self.dtype}")
 
 
@@ -27,6 +32,7 @@ class ThreadId(Position):
     """Index of the thread in its block along `axis` (0 = x, 1 = y, 2 = z)."""
 
     name = "gpu.thread_id"
+    cause = by(lambda op: f"the thread index along {'xyz'[op.axis]}")
     axis = attribute(int)
 
 
@@ -34,6 +40,8 @@ class BlockId(Position):
     """Index of the block in the grid along `axis`."""
 
     name = "gpu.block_id"
+    varies = "cta"
+    cause = by(lambda op: f"the block index along {'xyz'[op.axis]}")
     axis = attribute(int)
 
 
@@ -41,6 +49,7 @@ class GridSize(Position):
     """How many blocks the grid has along `axis`. (PTX ISA: %nctaid.)"""
 
     name = "gpu.grid_size"
+    varies = "grid"
     axis = attribute(int)
 
 
@@ -48,38 +57,48 @@ class WarpId(Position):
     """Linear thread index (x fastest) divided by 32. The same for all threads of a warp."""
 
     name = "gpu.warp_id"
+    cause = "the warp's index"
 
 
 class LaneId(Position):
     """Linear thread index (x fastest) modulo 32."""
 
     name = "gpu.lane_id"
+    cause = "the lane"
 
 
-class Barrier(Op):
+class _Orders(Op):
+    touches, stays, features = (), "", ()
+
+
+class Barrier(_Orders):
     """All threads of the block wait for each other; their memory accesses before it are visible after.
 
     PTX ``barrier.sync 0`` / ``bar.sync 0``.
     """
 
     name = "gpu.barrier"
-    effects = frozenset({"sync"})
-    scope = "cta"
+    sync = Sync(meets="cta")
+    scope, alike = "cta", ()
+    called = "barrier()"
 
 
-class SyncWarp(Op):
+class SyncWarp(_Orders):
     """The threads of the warp wait for each other, with memory ordering (``bar.warp.sync``)."""
 
     name = "gpu.sync_warp"
-    effects = frozenset({"sync"})
-    scope = "warp"
+    sync = Sync(meets="warp")
+    scope, alike = "warp", ()
+    called = "syncwarp()"
 
 
-class Fence(Op):
+class Fence(_Orders):
     """This thread's writes become visible before its later ones: ``fence.acq_rel`` at `reach`."""
 
     name = "gpu.fence"
-    effects = frozenset({"sync"})
+    sync = by(lambda op: Sync(releases=op.reach, acquires=op.reach))
+    scope = "thread"
+    called = "fence()"
     reach = attribute(str, "gpu")
 
     def verify(self) -> None:

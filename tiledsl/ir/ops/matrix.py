@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Sequence
 
-from tiledsl.ir.core import Op, Value, attribute, operand
+from tiledsl.ir.core import Op, Pure, Value, attribute, operand
+from tiledsl.ir.facts import NOTHING, by, reads, writes
 from tiledsl.ir.ops.tile import VECTOR_BYTES, Access, Side
 from tiledsl.ir.types import INDEX, U32, FragmentType, SharedType, Type, is_memory
 from tiledsl.layout.fragments import ROWS
@@ -54,7 +55,18 @@ def _check_side(op: Op, side: Side, type_: FragmentType, vec: int) -> None:
     op.require(vec > 0 or isinstance(side.type, SharedType), "matrix instructions read and write shared memory only")
 
 
-class Load(Op):
+HELD = "what a lane holds of a matrix"
+
+
+class _Moves(Op):
+    """`held`: the fragment that the threads which move it hold together."""
+
+    sync, stays, features = NOTHING, "", ()
+    scope, alike = "warp", ("memory", "origin")
+    level = "tile"
+
+
+class Load(_Moves):
     """The fragment `type` from the elements of a tensor or tile that begin at an origin.
 
     Operands: the memory, then the origin, an index an axis. Rows and columns of the fragment run along `axes` of it.
@@ -63,10 +75,12 @@ class Load(Op):
     """
 
     name = "matrix.load"
-    level = "tile"
-    effects = frozenset({"read"})
-    scope = "warp"
+    touches = (reads("memory", guarded=True),)
+    varies, nan = "thread", "sees"
+    cause = HELD
+    called = by(lambda op: "load_matrix()" if op.vec == 0 else "load_fragment()")
     variadic = True
+    parts = ("memory", "origin")
     type = attribute(FragmentType)
     axes = attribute[tuple[int, ...]](tuple)
     vec = attribute(int, 0)
@@ -74,7 +88,15 @@ class Load(Op):
 
     @property
     def side(self) -> Side:
-        return Side(self.operands[0], tuple(self.operands[1:]), self.axes)
+        return Side(self.memory, tuple(self.origin), self.axes)
+
+    @property
+    def origin(self) -> list[Value]:
+        return self.operands[1:]
+
+    @property
+    def held(self) -> Type:
+        return self.type
 
     def infer(self) -> Sequence[Type]:
         return (self.type,)
@@ -83,7 +105,7 @@ class Load(Op):
         _check_side(self, self.side, _distributed(self, self.type), self.vec)
 
 
-class Store(Op):
+class Store(_Moves):
     """Writes a fragment to the elements of a tensor or tile that begin at an origin; no barrier is implied.
 
     Operands: the fragment, the memory, the origin. `axes`, `vec`: as for `Load`, 0 stands for stmatrix. What lies past
@@ -91,31 +113,45 @@ class Store(Op):
     """
 
     name = "matrix.store"
-    level = "tile"
-    effects = frozenset({"write"})
-    scope = "warp"
+    touches = (writes("memory", guarded=True),)
+    called = by(lambda op: "store_matrix()" if op.vec == 0 else "store()")
     variadic = True
+    parts = ("fragment", "memory", "origin")
     axes = attribute[tuple[int, ...]](tuple)
     vec = attribute(int, 0)
     fragment, memory = operand(0), operand(1)
 
     @property
     def side(self) -> Side:
-        return Side(self.operands[1], tuple(self.operands[2:]), self.axes)
+        return Side(self.memory, tuple(self.origin), self.axes)
+
+    @property
+    def origin(self) -> list[Value]:
+        return self.operands[2:]
+
+    @property
+    def held(self) -> Type:
+        return self.fragment.type
 
     def verify(self) -> None:
         _check_side(self, self.side, _distributed(self, self.fragment.type), self.vec)
 
 
-class Mma(Op):
+class _Held(Pure):
+    varies, nan = "thread", "sees"
+    cause = HELD
+    level = "tile"
+
+
+class Mma(_Held):
     """``a b + acc`` on tensor cores, as a sequence of `ptx.mma_sync` along k in ascending order.
 
     The operands' layouts are those of one accumulator layout, and the table of products has their dtypes.
     """
 
     name = "matrix.mma"
-    level = "tile"
-    scope = "warp"
+    scope, alike = "warp", ()
+    called = "mma()"
     a, b, acc = operand(0), operand(1), operand(2)
 
     @property
@@ -140,11 +176,11 @@ class Mma(Op):
         _ = self.row
 
 
-class Coordinates(Op):
+class Coordinates(_Held):
     """Of every element of an accumulator, its row (axis 0) or column (axis 1) in the block tile: an index fragment."""
 
     name = "matrix.coordinates"
-    level = "tile"
+    cause = "the coordinates of an element"
     type = attribute(FragmentType)
     axis = attribute(int)
 
@@ -159,11 +195,15 @@ class Coordinates(Op):
         self.require(self.axis in (0, 1), f"no axis {self.axis}")
 
 
-class Convert(Op):
+class _Follows(Pure):
+    varies, nan = "operands", "sees"
+    level = "tile"
+
+
+class Convert(_Follows):
     """The same elements in the layout of `type`, where every thread already holds those that it shall have."""
 
     name = "matrix.convert"
-    level = "tile"
     type = attribute(FragmentType)
     fragment = operand(0)
 
@@ -175,14 +215,13 @@ class Convert(Op):
         self.require((src.dtype, src.dims) == (dst.dtype, dst.dims), f"{src} and {dst} differ in more than the layout")
 
 
-class Slice(Op):
+class Slice(_Follows):
     """Some columns of an accumulator, as one of fewer columns in the same layout: each thread keeps what it holds.
 
     columns: (first, count), both multiples of the columns of one instruction.
     """
 
     name = "matrix.slice"
-    level = "tile"
     columns = attribute[tuple[int, ...]](tuple)
     fragment = operand(0)
 
@@ -200,12 +239,12 @@ class Slice(Op):
         self.require(whole and count > 0 and 0 <= first <= type_.dims[1] - count, f"columns {self.columns} of {type_}")
 
 
-class FromWords(Op):
+class FromWords(_Follows):
     """A fragment from the u32 registers that hold it, each the next elements of a thread, the first one lowest."""
 
     name = "matrix.from_words"
-    level = "tile"
     variadic = True
+    parts = ("operands",)
     type = attribute(FragmentType)
 
     def infer(self) -> Sequence[Type]:
@@ -218,11 +257,10 @@ class FromWords(Op):
         self.require([v.type for v in self.operands] == [U32] * count, f"takes {count} u32")
 
 
-class ToWords(Op):
+class ToWords(_Follows):
     """The u32 registers that hold a fragment, as many results: the inverse of `FromWords`."""
 
     name = "matrix.to_words"
-    level = "tile"
     fragment = operand(0)
 
     def infer(self) -> Sequence[Type]:
@@ -238,7 +276,7 @@ class _Matrices(Access):
     """`num` matrices of 8 rows x 16 bytes. Lane i gives the indices of row i % 8 of matrix i // 8; those of the lanes
     from 8 * num on do not matter. `trans`: of 16-bit elements, the transposed matrix is distributed."""
 
-    scope = "warp"
+    scope, alike = "whole warp", ()
     num = attribute(int, 4, most=4)
     trans = attribute(bool, False)
 
@@ -264,7 +302,10 @@ class LdMatrix(_Matrices):
     """``ldmatrix``: `num` u32 a lane. Of matrix j lane 4g + t gets the t-th 32 bits of row g. (PTX ISA: ldmatrix.)"""
 
     name = "matrix.ldmatrix"
-    effects = frozenset({"read"})
+    touches = (reads("memory", matrix=True),)
+    varies, cause = "thread", HELD
+    called = "ptx.ldmatrix()"
+    parts = ("memory", "indices")
 
     def infer(self) -> Sequence[Type]:
         return (U32,) * self.num
@@ -279,7 +320,9 @@ class StMatrix(_Matrices):
     stmatrix.)"""
 
     name = "matrix.stmatrix"
-    effects = frozenset({"write"})
+    touches = (writes("memory", matrix=True),)
+    called = "ptx.stmatrix()"
+    parts = ("memory", "indices", "words")
 
     def verify(self) -> None:
         super().verify()

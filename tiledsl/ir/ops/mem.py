@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar, Sequence
 
 from tiledsl.ir.atomics import ATOMICS, AtomicFn
-from tiledsl.ir.core import OPS, Op, Value, attribute, operand
-from tiledsl.ir.ops.tile import VECTOR_BYTES, atomic_effects
+from tiledsl.ir.core import OPS, Kernel, Op, Pure, Value, attribute, operand
+from tiledsl.ir.facts import NOTHING, Access, by, reads, writes
+from tiledsl.ir.ops.tile import VECTOR_BYTES, atomic_facts, atomic_sync
 from tiledsl.ir.types import BOOL, I32, I64, U32, DType, PtrType, Type
 from tiledsl.layout.banks import WARP
 
@@ -20,12 +22,25 @@ def _pointee(op: Op) -> DType:
     return type_.dtype
 
 
-class SharedBase(Op):
+class _Address(Pure):
+    varies = "operands"
+    nan = "sees"
+    level = "thread"
+
+
+class _Memory(Op):
+    """Of one thread."""
+
+    sync, stays, scope, features = NOTHING, "", "thread", ()
+    nan = "sees"
+    level = "thread"
+
+
+class SharedBase(_Address):
     """The address `offset` bytes into the block's shared memory. `bytes`, `label`: extent and name
     of the tile there, for bounds checks and messages."""
 
     name = "mem.shared_base"
-    level = "thread"
     dtype = attribute(DType)
     offset = attribute(int)
     bytes = attribute(int)
@@ -34,12 +49,15 @@ class SharedBase(Op):
     def infer(self) -> Sequence[Type]:
         return (PtrType("shared", self.dtype),)
 
+    def verify_in(self, kernel: Kernel) -> None:
+        last, size = self.offset + self.bytes, kernel.shared_bytes
+        self.require(last <= size, f"reaches byte {last} of {size} bytes of shared memory")
 
-class Offset(Op):
+
+class Offset(_Address):
     """An address `index` elements (i32 or i64, signed) further."""
 
     name = "mem.offset"
-    level = "thread"
     base, index = operand(0), operand(1)
 
     def infer(self) -> Sequence[Type]:
@@ -50,8 +68,7 @@ class Offset(Op):
         self.require(self.index.type in (I32, I64), f"offset of type {self.index.type}")
 
 
-class _Vector(Op):
-    level = "thread"
+class _Vector(_Memory):
     vec = attribute(int, 1, most=16)
     ptr = operand(0)
 
@@ -65,7 +82,9 @@ class Load(_Vector):
     """`vec` neighbouring elements, as that many results, in one access aligned to its width."""
 
     name = "mem.load"
-    effects = frozenset({"read"})
+    touches = (reads("ptr"),)
+    varies = "memory"
+    called = "load()"
 
     def infer(self) -> Sequence[Type]:
         return (_pointee(self),) * self.vec
@@ -75,8 +94,10 @@ class Store(_Vector):
     """Writes operands 1.. to neighbouring elements in one access aligned to its width."""
 
     name = "mem.store"
-    effects = frozenset({"write"})
+    touches = (writes("ptr"),)
+    called = "store()"
     variadic = True
+    parts = ("ptr", "values")
 
     @property
     def values(self) -> list[Value]:
@@ -88,11 +109,13 @@ class Store(_Vector):
         self.require(all(v.type == _pointee(self) for v in self.values), "values differ in dtype")
 
 
-class Atomic(Op):
+class Atomic(_Memory):
     """Base of the ops that the table of atomics generates: ``mem.atomic_<row>``. See `tile.Atomic`."""
 
-    level = "thread"
+    sync = by(atomic_sync)
+    called = by(lambda op: f"atomic_{op.fn.name}()")
     variadic = True
+    parts = ("ptr", "values")
     fn: ClassVar[AtomicFn]
     order = attribute(str, "relaxed")
     reach = attribute(str, "gpu")
@@ -101,6 +124,9 @@ class Atomic(Op):
     @property
     def values(self) -> list[Value]:
         return self.operands[1:]
+
+    def accesses(self) -> list[Access]:
+        return [replace(access, atomic=self.reach) for access in super().accesses()]
 
     def infer(self) -> Sequence[Type]:
         return (_pointee(self),) if self.fn.result else ()
@@ -114,8 +140,7 @@ class Atomic(Op):
 
 
 for _row in ATOMICS.values():
-    _attributes = {"name": f"mem.atomic_{_row.name}", "fn": _row, "effects": atomic_effects(_row)}
-    type(f"Atomic_{_row.name}", (Atomic,), _attributes)
+    type(f"Atomic_{_row.name}", (Atomic,), {"name": f"mem.atomic_{_row.name}", **atomic_facts(_row, "ptr")})
 
 
 def atomic(fn: str, ptr: Value, *values: Value, **kwargs: Any) -> Op:
@@ -123,13 +148,20 @@ def atomic(fn: str, ptr: Value, *values: Value, **kwargs: Any) -> Op:
     return OPS[f"mem.atomic_{fn}"](ptr, *values, **kwargs)
 
 
-class LdMatrix(Op):
+class _Matrices(Op):
+    sync, stays, features = NOTHING, "", ()
+    scope, alike = "whole warp", ()
+    level = "thread"
+
+
+class LdMatrix(_Matrices):
     """`num` matrices of 8 rows x 16 bytes, as `num` u32: see `matrix.ldmatrix`. `ptr`: this lane's row."""
 
     name = "mem.ldmatrix"
-    level = "thread"
-    effects = frozenset({"read"})
-    scope = "warp"
+    touches = (reads("ptr", matrix=True),)
+    varies, nan = "thread", "sees"
+    cause = "what a lane holds of a matrix"
+    called = "ldmatrix"
     num = attribute(int, 4, most=4)
     trans = attribute(bool, False)
     ptr = operand(0)
@@ -142,14 +174,14 @@ class LdMatrix(Op):
         self.require(self.num in (1, 2, 4), f"{self.num} matrices")
 
 
-class StMatrix(Op):
+class StMatrix(_Matrices):
     """Writes `num` matrices: see `matrix.stmatrix`. Operands: the address of this lane's row, then `num` u32."""
 
     name = "mem.stmatrix"
-    level = "thread"
-    effects = frozenset({"write"})
-    scope = "warp"
+    touches = (writes("ptr", matrix=True),)
+    called = "stmatrix"
     variadic = True
+    parts = ("ptr", "words")
     num = attribute(int, 4, most=4)
     trans = attribute(bool, False)
     ptr = operand(0)
@@ -164,7 +196,7 @@ class StMatrix(Op):
         self.require([v.type for v in self.words] == [U32] * self.num, f"takes {self.num} u32")
 
 
-class CpAsync(Op):
+class CpAsync(_Memory):
     """Begins a copy of `bytes` from global memory, operand 1, to shared memory, operand 0.
 
     Two more operands may follow. An i32: how many of the bytes to read; the others arrive as zeros (PTX ISA: cp.async,
@@ -172,11 +204,16 @@ class CpAsync(Op):
     """
 
     name = "mem.cp_async"
-    level = "thread"
-    effects = frozenset({"read", "write"})
+    touches = (reads("src"), writes("dst", done="cp_async"))
+    called = "ptx.cp_async()"
     variadic = True
+    parts = ("dst", "src", "more")
     bytes = attribute(int)
     dst, src = operand(0), operand(1)
+
+    @property
+    def more(self) -> list[Value]:
+        return self.operands[2:]
 
     @property
     def src_bytes(self) -> Value | None:
@@ -198,7 +235,7 @@ class CpAsync(Op):
         self.require(whole, "copies a part of an element")
 
 
-class Within(Op):
+class Within(_Memory):
     """The access that follows stays inside its memory: an error on the emulator where it does not, nothing on a GPU.
 
     Operands: its indices, one an axis, then those extents that are known at run time. extents: all of them, -1 for
@@ -207,9 +244,11 @@ class Within(Op):
     """
 
     name = "mem.within"
-    level = "thread"
-    effects = frozenset({"io"})  # it stays where it is: in front of its access, under the same conditions
+    touches = ()
+    stays = "guard"  # in front of its access, under the same conditions
+    called = "a check of bounds"
     variadic = True
+    parts = ("operands",)
     extents = attribute[tuple[int, ...]](tuple, most=2**63 - 1)
     counts = attribute[tuple[int, ...]](tuple)
     axes = attribute[tuple[int, ...]](tuple)

@@ -6,7 +6,9 @@ from functools import cache
 from typing import Sequence
 
 from tiledsl.errors import VerifyError
-from tiledsl.ir.core import Op, Value, attribute
+from tiledsl.ir.core import Op, Pure, Value, attribute
+from tiledsl.ir.facts import NOTHING, Access, by
+from tiledsl.ir.ops.matrix import HELD
 from tiledsl.ir.types import DTYPES, DType, FragmentType, Type
 from tiledsl.layout.fragments import FragmentLayout
 from tiledsl.layout.mma import SHAPES, MmaRow, find_row
@@ -25,7 +27,13 @@ class Inline(Op):
     """
 
     name = "ptx.inline"
+    touches, sync, stays, scope, features = (), NOTHING, "", "thread", ()
+    effects = by(lambda op: frozenset({"sync"} if op.volatile or op.convergent else ()))
+    varies, nan = "thread", "sees"
+    cause = "the result of inline PTX"
+    called = "ptx.inline()"
     variadic = True
+    parts = ("operands",)
     text = attribute(str)
     outputs = attribute[tuple[DType, ...]](tuple, of=DType)
     volatile = attribute(bool, False)
@@ -35,15 +43,15 @@ class Inline(Op):
     def infer(self) -> Sequence[Type]:
         return self.outputs
 
-    @property
-    def is_pure(self) -> bool:
-        return not (self.volatile or self.convergent)
+    def accesses(self) -> list[Access]:
+        """PTX writes an operand in memory in brackets; where the address came from is not known here."""
+        return [Access("", writes) for writes in (False, True)] if "[" in self.text else []
 
     def verify(self) -> None:
         self.require(all(isinstance(v.type, DType) for v in self.operands), "operands are scalars")
 
 
-class MmaSync(Op):
+class MmaSync(Pure):
     """``mma.sync``: one product of a warp. Operands: this lane's registers of A, of B and of C; results: those of D.
 
     Elements narrower than 32 bits share u32 registers, the first one lowest; wider ones have one each. `layout.mma`
@@ -51,8 +59,12 @@ class MmaSync(Op):
     """
 
     name = "ptx.mma_sync"
-    scope = "warp"
+    scope, alike = "whole warp", ()
+    varies, nan = "thread", "packed"
+    cause = HELD
+    called = "ptx.mma_sync()"
     variadic = True
+    parts = ("left", "right", "accumulators")
     shape = attribute(str)
     a, b, acc = attribute(DType), attribute(DType), attribute(DType)
 
@@ -74,6 +86,18 @@ class MmaSync(Op):
         """The registers of A, of B and of C."""
         a, b, _ = (len(types) for types in self.registers())
         return self.operands[:a], self.operands[a : a + b], self.operands[a + b :]
+
+    @property
+    def left(self) -> list[Value]:
+        return self.split()[0]
+
+    @property
+    def right(self) -> list[Value]:
+        return self.split()[1]
+
+    @property
+    def accumulators(self) -> list[Value]:
+        return self.split()[2]
 
     def infer(self) -> Sequence[Type]:
         return self.registers()[2]

@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Iterator, Sequence
 
-from tiledsl.ir.atomics import ATOMICS, AtomicFn
-from tiledsl.ir.core import MOST_STAGES, OPS, Effect, Op, Value, attribute, operand
+from tiledsl.ir.atomics import ACQUIRING, ATOMICS, RELEASING, AtomicFn
+from tiledsl.ir.core import MOST_STAGES, OPS, Op, Pure, Value, attribute, operand
+from tiledsl.ir.facts import NOTHING, Sync, by, reads, writes
+from tiledsl.ir.facts import Access as Touch
 from tiledsl.ir.types import (
     INDEX,
     DType,
@@ -38,13 +40,19 @@ __all__ = [
     "Store",
     "Stride",
     "atomic",
-    "atomic_effects",
+    "atomic_facts",
+    "atomic_sync",
 ]
 
 VECTOR_BYTES = (2, 4, 8, 16)
 
 
-class Dim(Op):
+class _Follows(Pure):
+    varies = "operands"
+    nan = "sees"
+
+
+class Dim(_Follows):
     """Extent of a global tensor along `axis`, an index."""
 
     name = "tile.dim"
@@ -80,8 +88,12 @@ class SharedAlloc(Op):
 
     name = "tile.shared_alloc"
     level = "tile"
-    effects = frozenset({"sync"})  # an allocation is an identity: never merged, duplicated or hoisted
+    touches, sync, scope, features = (), NOTHING, "thread", ()
+    stays = "identity"
+    varies, nan = "operands", "sees"
+    called = "shared()"
     variadic = True
+    parts = ("operands",)
     type = attribute(SharedType)
     layout = attribute(str, AUTO)
     stages = attribute(int, 1, most=MOST_STAGES)
@@ -116,6 +128,8 @@ class Access(Op):
     shared tile): 1, or as many as make 2, 4, 8 or 16 bytes, which must be aligned.
     """
 
+    sync, stays, scope, features = NOTHING, "", "thread", ()
+    nan = "sees"
     level = "tile"
     variadic = True
     vec = attribute(int, 1)
@@ -159,7 +173,10 @@ class Load(Access):
     """
 
     name = "tile.load"
-    effects = frozenset({"read"})
+    touches = (reads("memory"),)
+    varies = "memory"
+    called = "load()"
+    parts = ("memory", "indices")
     gathered = attribute(bool, False)
 
     def infer(self) -> Sequence[Type]:
@@ -174,7 +191,10 @@ class Get(Access):
     """
 
     name = "tile.get"
-    effects = frozenset({"read"})
+    touches = (reads("memory", guarded=True),)
+    varies = "memory"
+    called = "get()"
+    parts = ("memory", "indices", "other")
     extra = 1
     whole = attribute(bool, False)
     gathered = attribute(bool, False)
@@ -191,7 +211,9 @@ class Store(Access):
     """``A[i, j] = v``. gathered: as for `Load`."""
 
     name = "tile.store"
-    effects = frozenset({"write"})
+    touches = (writes("memory"),)
+    called = "store()"
+    parts = ("memory", "indices", "value")
     extra = 1
     gathered = attribute(bool, False)
 
@@ -204,6 +226,8 @@ class Put(Store):
     """``A.put(i, j, v)``: like `Store`, but elements out of bounds are not written. whole: as for `Get`."""
 
     name = "tile.put"
+    touches = (writes("memory", guarded=True),)
+    called = "put()"
     whole = attribute(bool, False)
 
 
@@ -211,17 +235,22 @@ class Atomic(Access):
     """Base of the ops that the table of atomics generates: one class a row, named ``tile.atomic_<row>``.
 
     ``A.atomic_max(i, j, v)``: accesses an element in one indivisible step; the result is the old one. Nothing may move,
-    merge, remove or repeat it, whatever its order: "sync" says so to every pass that asks for effects. order, reach:
-    what else it orders, and among whom (`ir.atomics`).
+    merge, remove or repeat it, whatever its order. order, reach: what else it orders, and among whom (`ir.atomics`).
     """
 
     fn: ClassVar[AtomicFn]
+    sync = by(lambda op: atomic_sync(op))
+    called = by(lambda op: f"atomic_{op.fn.name}()")
+    parts = ("memory", "indices", "values")
     order = attribute(str, "relaxed")
     reach = attribute(str, "gpu")
 
     @property
     def values(self) -> list[Value]:
         return self.operands[1 + self.memory_type.rank :]
+
+    def accesses(self) -> list[Touch]:
+        return [replace(access, atomic=self.reach) for access in super().accesses()]
 
     def infer(self) -> Sequence[Type]:
         return (self.memory_type.dtype,) if self.fn.result else ()
@@ -233,19 +262,25 @@ class Atomic(Access):
         self.require(problem is None, problem or "")
 
 
-def atomic_effects(fn: AtomicFn) -> frozenset[Effect]:
-    """What an atomic op does: "sync" in any case, so that it is an obstacle to all other accesses."""
-    effects: set[Effect] = {"sync"}
-    if fn.reads:
-        effects.add("read")
-    if fn.writes:
-        effects.add("write")
-    return frozenset(effects)
+def atomic_facts(fn: AtomicFn, part: str) -> dict[str, Any]:
+    """What the class of a row declares; `part`: its memory. The old value may be another one for each thread."""
+    touches = [reads(part, atomic="gpu")] * fn.reads + [writes(part, atomic="gpu")] * fn.writes
+    cause = "what an atomic load reads" if fn.name == "load" else f"the old value that an atomic {fn.name} returns"
+    nan = "absorbs" if fn.name == "add" else "sees"
+    return {"touches": tuple(touches), "varies": "thread", "cause": cause, "nan": nan, "fn": fn}
+
+
+def atomic_sync(op: Any) -> Sync:
+    """A volatile load is one of acquire order, and a volatile store one of release order, for all that passes do."""
+    volatile = op.order == "volatile"
+    releases = op.order in RELEASING or (volatile and op.fn.writes)
+    acquires = op.order in ACQUIRING or (volatile and op.fn.reads)
+    return Sync(releases=op.reach if releases else "", acquires=op.reach if acquires else "")
 
 
 for _row in ATOMICS.values():
-    _attributes = {"name": f"tile.atomic_{_row.name}", "fn": _row, "extra": _row.values}
-    type(f"Atomic_{_row.name}", (Atomic,), {**_attributes, "effects": atomic_effects(_row)})
+    _attributes = {"name": f"tile.atomic_{_row.name}", "extra": _row.values}
+    type(f"Atomic_{_row.name}", (Atomic,), {**_attributes, **atomic_facts(_row, "memory")})
 
 
 def atomic(fn: str, memory: Value, *operands: Value, **kwargs: Any) -> Op:
@@ -264,6 +299,10 @@ class Side:
     memory: Value
     origin: tuple[Value, ...]
     axes: tuple[int, ...]
+
+    def __iter__(self) -> Iterator[Value]:
+        """As operands: the memory and the origin."""
+        yield from (self.memory, *self.origin)
 
     @property
     def type(self) -> MemoryType:
@@ -289,9 +328,12 @@ class Copy(Op):
 
     name = "tile.copy"
     level = "tile"
-    effects = frozenset({"read", "write"})
-    scope = "cta"
+    touches = (reads("src", guarded=True), writes("dst", guarded=True))
+    sync, stays, features = NOTHING, "", ()
+    scope, alike = "cta", ("src", "dst")
+    called = "copy()"
     variadic = True
+    parts = ("src", "dst")
     shape = attribute[tuple[int, ...]](tuple)
     src_axes = attribute[tuple[int, ...]](tuple)
     dst_axes = attribute[tuple[int, ...]](tuple)
@@ -342,12 +384,13 @@ class Copy(Op):
 # -- per-thread fragments --------------------------------------------------------------------------
 
 
-class Pack(Op):
+class Pack(_Follows):
     """A fragment from all elements that a thread holds, in order; or from one, in every place."""
 
     name = "tile.pack"
     level = "tile"
     variadic = True
+    parts = ("operands",)
     type = attribute(FragmentType)
 
     def infer(self) -> Sequence[Type]:
@@ -364,7 +407,7 @@ def _check_position(op: Op, type_: Any, at: tuple[int, ...]) -> None:
     op.require(all(0 <= i < n for i, n in zip(at, type_.local, strict=True)), f"{at} outside {type_}")
 
 
-class Extract(Op):
+class Extract(_Follows):
     """One element of a fragment. `at` is static: registers cannot be indexed at run time."""
 
     name = "tile.extract"
@@ -391,7 +434,7 @@ class Extract(Op):
         _check_position(self, self.fragment.type, self.at)
 
 
-class Insert(Op):
+class Insert(_Follows):
     """The fragment with one element replaced."""
 
     name = "tile.insert"

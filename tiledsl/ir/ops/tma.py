@@ -7,16 +7,35 @@ instruction moves (`layout.shared.Paneled`): `expand` splits it.
 
 from __future__ import annotations
 
-from typing import Sequence
+from typing import Any, Sequence
 
-from tiledsl.ir.core import Op, Value, attribute, operand
+from tiledsl.ir.core import Kernel, Op, Value, attribute, operand
+from tiledsl.ir.facts import NOTHING, Sync, by, reads, writes
 from tiledsl.ir.ops.tile import Side
 from tiledsl.ir.types import I32, INDEX, U16, U64, GlobalType, PtrType, SharedType
 
-__all__ = ["BulkCommit", "BulkWait", "Load", "MapLoad", "MapPrefetch", "MapStore", "Prefetch", "Store"]
+__all__ = [
+    "TMA_ALIGNMENT",
+    "BulkCommit",
+    "BulkWait",
+    "Load",
+    "MapLoad",
+    "MapPrefetch",
+    "MapStore",
+    "Prefetch",
+    "Store",
+]
 
 HINTS = ("", "evict_first", "evict_last")
 """What a load tells the L2 cache; "" nothing."""
+
+
+TMA_ALIGNMENT = 128
+"""Bytes: where what TMA moves begins in shared memory. (PTX ISA: cp.async.bulk.tensor.)"""
+
+
+def _load_features(op: Any) -> tuple[str, ...]:
+    return ("tma", "multicast") if op.multicast else ("tma",)
 
 
 def _check(op: Load | Store) -> None:
@@ -32,7 +51,11 @@ def _check(op: Load | Store) -> None:
     op.require(all(v.type == INDEX for v in (*op.place, *op.origin)), "indices are of type index")
 
 
-class _Box(Op):
+class _Tma(Op):
+    sync, stays, scope, features = NOTHING, "", "thread", ("tma",)
+
+
+class _Box(_Tma):
     """Operands: the tile, its indices (where the box begins there), the tensor, its indices.
 
     box: extents along the tensor's axes, all but two of them 1. axes: which axis of the tensor runs along the tile's
@@ -90,7 +113,14 @@ class Load(_Box):
     """
 
     name = "tma.load"
-    effects = frozenset({"read", "write", "sync"})
+    touches = (
+        reads("tensor", proxy="async", done="mbarrier", guarded=True),
+        writes("tile", proxy="async", done="mbarrier", align=TMA_ALIGNMENT),
+        writes("mbarrier", atomic="cluster"),
+    )
+    features = by(_load_features)
+    called = "tma_load()"
+    parts = ("tile", "place", "tensor", "origin", "mbarrier", "receivers")
     multicast = attribute(bool, False)
     hint = attribute(str, "")
 
@@ -98,6 +128,10 @@ class Load(_Box):
     def mbarrier(self) -> list[Value]:
         """The tile of mbarriers and its indices."""
         return self.more[: len(self.more) - self.multicast]
+
+    @property
+    def receivers(self) -> list[Value]:
+        return self.more[len(self.more) - self.multicast :]
 
     def verify(self) -> None:
         _check(self)
@@ -114,41 +148,52 @@ class Store(_Box):
     thread's next bulk group. One thread executes it."""
 
     name = "tma.store"
-    effects = frozenset({"read", "write", "sync"})
+    touches = (
+        reads("tile", proxy="async", done="bulk", align=TMA_ALIGNMENT),
+        writes("tensor", proxy="async", done="bulk", guarded=True),
+    )
+    called = "store_tma()"
+    parts = ("tile", "place", "tensor", "origin")
 
     def verify(self) -> None:
         _check(self)
         self.require(not self.more, "takes a tile and a tensor, with their indices")
 
 
-class Prefetch(Op):
+class Prefetch(_Tma):
     """The tensor maps of the operand, a tensor, are brought near. (PTX ISA: prefetch.tensormap.)"""
 
     name = "tma.prefetch"
     level = "tile"
-    effects = frozenset({"sync"})
+    touches = ()
+    stays = "pinned"
+    called = "tma_prefetch()"
     tensor = operand(0)
 
     def verify(self) -> None:
         self.require(isinstance(self.tensor.type, GlobalType), f"{self.tensor.type} is no tensor")
 
 
-class BulkCommit(Op):
+class BulkCommit(_Tma):
     """The stores that this thread has begun since its last bulk group are a group.
 
     (PTX ISA: cp.async.bulk.commit_group.)
     """
 
     name = "tma.commit_group"
-    effects = frozenset({"sync"})
+    touches = ()
+    sync = Sync(commits="bulk")
+    called = "tma_commit()"
 
 
-class BulkWait(Op):
+class BulkWait(_Tma):
     """Waits until at most `pending` of this thread's bulk groups are unfinished. read: until they have read their
     source, which may then be written again. (PTX ISA: cp.async.bulk.wait_group.)"""
 
     name = "tma.wait_group"
-    effects = frozenset({"sync"})
+    touches = ()
+    sync = Sync(completes="bulk")
+    called = "tma_wait()"
     pending = attribute(int)
     read = attribute(bool, False)
 
@@ -159,11 +204,21 @@ class BulkWait(Op):
 # -- thread level ----------------------------------------------------------------------------------
 
 
-class _Mapped(Op):
+class _Mapped(_Tma):
     """`map`: number of the tensor map in `Kernel.tensor_maps`. Coordinates are i32, the fastest axis first."""
 
     level = "thread"
     map = attribute(int)
+
+    @property
+    def coordinates(self) -> list[Value]:
+        return []
+
+    def verify_in(self, kernel: Kernel) -> None:
+        count = len(kernel.tensor_maps)
+        self.require(self.map < count, f"names tensor map {self.map} of {count}")
+        given, map_ = len(self.coordinates), kernel.tensor_maps[self.map]
+        self.require(given in (0, len(map_.axes)), f"has {given} coordinates in {map_}")
 
 
 class MapLoad(_Mapped):
@@ -171,8 +226,15 @@ class MapLoad(_Mapped):
     of `multicast`. (PTX ISA: cp.async.bulk.tensor.)"""
 
     name = "mem.tma_load"
-    effects = frozenset({"read", "write", "sync"})
+    touches = (
+        reads("map", proxy="async", done="mbarrier", guarded=True),
+        writes("dst", proxy="async", done="mbarrier", align=TMA_ALIGNMENT),
+        writes("mbarrier", atomic="cluster"),
+    )
+    features = by(_load_features)
+    called = "tma_load()"
     variadic = True
+    parts = ("dst", "mbarrier", "coordinates", "receivers")
     multicast = attribute(bool, False)
     hint = attribute(str, "")
     dst, mbarrier = operand(0), operand(1)
@@ -180,6 +242,10 @@ class MapLoad(_Mapped):
     @property
     def coordinates(self) -> list[Value]:
         return self.operands[2 : len(self.operands) - self.multicast]
+
+    @property
+    def receivers(self) -> list[Value]:
+        return self.operands[len(self.operands) - self.multicast :]
 
     def verify(self) -> None:
         _check_coordinates(self, self.coordinates)
@@ -193,8 +259,13 @@ class MapStore(_Mapped):
     """One box by one instruction. Operands: the source (a shared pointer), the coordinates."""
 
     name = "mem.tma_store"
-    effects = frozenset({"read", "write", "sync"})
+    touches = (
+        reads("src", proxy="async", done="bulk", align=TMA_ALIGNMENT),
+        writes("map", proxy="async", done="bulk", guarded=True),
+    )
+    called = "store_tma()"
     variadic = True
+    parts = ("src", "coordinates")
     src = operand(0)
 
     @property
@@ -210,7 +281,9 @@ class MapPrefetch(_Mapped):
     """``prefetch.tensormap``."""
 
     name = "mem.tma_prefetch"
-    effects = frozenset({"sync"})
+    touches = ()
+    stays = "pinned"
+    called = "tma_prefetch()"
 
 
 def _check_shared(op: Op, place: Value) -> None:

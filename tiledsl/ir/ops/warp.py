@@ -5,12 +5,19 @@ from __future__ import annotations
 from typing import Sequence
 
 from tiledsl.ir.core import Op, attribute, operand
+from tiledsl.ir.facts import NOTHING, by
 from tiledsl.ir.types import BOOL, I32, U32, DType, Type
 
 __all__ = ["Shuffle", "Uniform", "Vote"]
 
 
-class Shuffle(Op):
+class _Exchange(Op):
+    touches, sync, features = (), NOTHING, ()
+    scope, alike = "warp", ()
+    nan = "sees"
+
+
+class Shuffle(_Exchange):
     """The value of another lane. `lane` (i32): the source lane for mode "idx", the distance for
     "up" and "down", the mask for "xor". `width` (a power of two up to 32) splits the warp into
     groups; a source outside the group gives the lane's own value; "idx" takes `lane` modulo width.
@@ -18,8 +25,9 @@ class Shuffle(Op):
     """
 
     name = "warp.shuffle"
-    effects = frozenset({"sync"})
-    scope = "warp"
+    stays = "pinned"
+    varies = "operands"
+    called = "a shuffle"
     mode = attribute(str)
     width = attribute(int, 32)
     value, lane = operand(0), operand(1)
@@ -34,12 +42,14 @@ class Shuffle(Op):
         self.require(self.lane.type == I32, "the lane is an i32")
 
 
-class Uniform(Op):
+class Uniform(_Exchange):
     """A u32 that all lanes of the warp agree on, as itself: told so, ptxas computes what follows from it once a warp.
     (PTX ISA: redux.sync.)"""
 
     name = "warp.uniform"
-    scope = "warp"
+    stays = ""
+    varies = "operands"
+    called = "warp.uniform"
     value = operand(0)
 
     def infer(self) -> Sequence[Type]:
@@ -49,15 +59,17 @@ class Uniform(Op):
         self.require(self.value.type == U32, "the value is a u32")
 
 
-class Vote(Op):
+class Vote(_Exchange):
     """Over the predicates of all 32 lanes: "any" and "all" give a bool, "ballot" a u32 of one bit a lane.
 
     Lanes that have left the kernel, or that the block does not have, count as false (true for "all").
     """
 
     name = "warp.vote"
-    effects = frozenset({"sync"})
-    scope = "warp"
+    stays = "pinned"
+    varies = by(lambda op: "warp" if op.mode == "ballot" else "vote")  # warps may differ in how many lanes they have
+    cause = "a vote of the warp"
+    called = "a vote"
     mode = attribute(str)
     predicate = operand(0)
 

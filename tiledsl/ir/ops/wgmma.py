@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import Sequence
 
-from tiledsl.ir.core import Op, Value, attribute, operand
+from tiledsl.ir.core import Op, Pure, Value, attribute, operand
+from tiledsl.ir.facts import NOTHING, Access, Sync, reads
+from tiledsl.ir.ops.matrix import HELD
 from tiledsl.ir.types import (
     BOOL,
     DTYPES,
@@ -27,10 +29,23 @@ from tiledsl.layout.wgmma import WgmmaRow, find_wgmma
 __all__ = ["Begin", "Commit", "Descriptor", "Fence", "Instruction", "Mma", "Registers", "Wait", "WaitGroup"]
 
 
-class Begin(Op):
+class _Registers(Pure):
+    varies, nan = "thread", "sees"
+    cause = HELD
+
+
+class _Group(Op):
+    """Of a whole warpgroup."""
+
+    stays, features = "", ("wgmma",)
+    scope, alike = "warpgroup", ()
+
+
+class Begin(_Registers):
     """A pending accumulator of any content: the first product into it does not accumulate."""
 
     name = "wgmma.begin"
+    features = ("wgmma",)
     level = "tile"
     type = attribute(PendingType)
 
@@ -38,23 +53,25 @@ class Begin(Op):
         return (self.type,)
 
 
-class Fence(Op):
+class Fence(_Group):
     """Registers written before it may be used by later products. (PTX ISA: wgmma.fence.)"""
 
     name = "wgmma.fence"
-    effects = frozenset({"sync"})
-    scope = "warpgroup"
+    touches = ()
+    sync = Sync(orders="registers")
+    called = "ptx.wgmma_fence()"
 
 
-class Commit(Op):
+class Commit(_Group):
     """The products that this warpgroup has begun since its last group are a group. (PTX ISA: wgmma.commit_group.)"""
 
     name = "wgmma.commit_group"
-    effects = frozenset({"sync"})
-    scope = "warpgroup"
+    touches = ()
+    sync = Sync(commits="wgmma")
+    called = "ptx.wgmma_commit()"
 
 
-class Mma(Op):
+class Mma(_Group):
     """``a b + acc`` (or ``a b`` where `accumulate`, a bool that is the same in the warpgroup, is false) is on its way.
 
     Operands: acc (pending), accumulate, then a: a shared tile and the indices where its part begins, or a fragment in
@@ -65,9 +82,14 @@ class Mma(Op):
 
     name = "wgmma.mma"
     level = "tile"
-    effects = frozenset({"read", "sync"})
-    scope = "warpgroup"
+    touches = (reads("a", proxy="async", done="wgmma"), reads("b", proxy="async", done="wgmma"))
+    sync = NOTHING
+    alike = ("accumulate", "a_origin", "b_origin")
+    varies, nan = "thread", "sees"
+    cause = HELD
+    called = "wgmma()"
     variadic = True
+    parts = ("acc", "accumulate", "a", "a_origin", "b", "b_origin")
     k = attribute(int)
     a_axes = attribute[tuple[int, ...]](tuple, ())
     b_axes = attribute[tuple[int, ...]](tuple)
@@ -89,6 +111,14 @@ class Mma(Op):
     @property
     def b_origin(self) -> list[Value]:
         return self.operands[4 + len(self.a_origin) :]
+
+    @property
+    def held(self) -> Type:
+        return self.fragment
+
+    def accesses(self) -> list[Access]:
+        """Its left operand may be in registers."""
+        return [each for each in super().accesses() if each.part == "b" or isinstance(self.a.type, SharedType)]
 
     @property
     def fragment(self) -> FragmentType:
@@ -122,15 +152,19 @@ class Mma(Op):
         self.require(all(v.type == INDEX for v in (*self.a_origin, *self.b_origin)), "indices are of type index")
 
 
-class Wait(Op):
+class Wait(_Group):
     """Waits until at most `pending` groups of this warpgroup are on their way. Operands: pending accumulators.
     finish: they become fragments, which needs pending=0; otherwise they stay pending. (PTX ISA: wgmma.wait_group.)"""
 
     name = "wgmma.wait"
     level = "tile"
-    effects = frozenset({"sync"})
-    scope = "warpgroup"
+    touches = ()
+    sync = Sync(completes="wgmma")
+    varies, nan = "thread", "sees"
+    cause = HELD
+    called = "wait()"
     variadic = True
+    parts = ("operands",)
     pending = attribute(int, 0)
     finish = attribute(bool, True)
 
@@ -149,7 +183,7 @@ class Wait(Op):
 # -- thread level ----------------------------------------------------------------------------------
 
 
-class Registers(Op):
+class Registers(_Registers):
     """So many registers of any content: an accumulator that no product has been added to."""
 
     name = "ptx.wgmma_registers"
@@ -161,7 +195,7 @@ class Registers(Op):
         return (self.dtype,) * self.count
 
 
-class Descriptor(Op):
+class Descriptor(Pure):
     """How a shared operand lies, from the pointer to its first element: an i64. (PTX ISA: matrix descriptor.)
 
     advance: bytes that the operand begins behind the pointer. leading, stride: the leading and the stride byte offset.
@@ -169,6 +203,7 @@ class Descriptor(Op):
     """
 
     name = "ptx.wgmma_descriptor"
+    varies, nan = "operands", "sees"
     level = "thread"
     advance = attribute(int, 0)
     leading = attribute(int)
@@ -193,7 +228,7 @@ class Descriptor(Op):
         self.require(all(0 <= n < 1 << 18 and n % 16 == 0 for n in numbers), f"byte offsets {numbers}")
 
 
-class Instruction(Op):
+class Instruction(_Group):
     """One ``wgmma.mma_async``: m64 n `n` k `row.k`. Operands: accumulate (bool), a (an i64 descriptor, or 4 u32), the
     i64 descriptor of b, then the registers of the accumulator; results: those registers.
 
@@ -202,9 +237,14 @@ class Instruction(Op):
 
     name = "ptx.wgmma"
     level = "thread"
-    effects = frozenset({"read", "sync"})
-    scope = "warpgroup"
+    touches = (reads("left", proxy="async", done="wgmma"), reads("right", proxy="async", done="wgmma"))
+    sync = NOTHING
+    varies, nan = "thread", "sees"
+    cause = HELD
+    called = "wgmma()"
     variadic = True
+    parts = ("accumulate", "left", "right", "accumulators")
+    accumulate = operand(0)
     n = attribute(int, most=256)
     a, b, acc = attribute(DType), attribute(DType), attribute(DType)
     turned_a = attribute(bool, False)
@@ -216,6 +256,10 @@ class Instruction(Op):
         self.require(row is not None, f"no wgmma of {self.a} x {self.b} into {self.acc}")
         assert row is not None
         return row
+
+    def accesses(self) -> list[Access]:
+        """Its left operand may be in registers."""
+        return [each for each in super().accesses() if each.part == "right" or not self.a_registers]
 
     @property
     def a_registers(self) -> int:
@@ -254,14 +298,18 @@ class Instruction(Op):
         self.require(not (self.turned_a or self.turned_b) or row.bits == 16, "only 16-bit operands are turned")
 
 
-class WaitGroup(Op):
+class WaitGroup(_Group):
     """``wgmma.wait_group pending``, tied to the registers of accumulators: operands and results are those."""
 
     name = "ptx.wgmma_wait"
     level = "thread"
-    effects = frozenset({"sync"})
-    scope = "warpgroup"
+    touches = ()
+    sync = Sync(completes="wgmma")
+    varies, nan = "thread", "sees"
+    cause = HELD
+    called = "wait()"
     variadic = True
+    parts = ("operands",)
     pending = attribute(int, 0)
 
     def infer(self) -> Sequence[Type]:

@@ -1,0 +1,41 @@
+"""What a module on a GPU and the host tell each other besides arguments: its variables, and memory of the host."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tiledsl.runtime.driver import Driver
+
+__all__ = ["give_memory", "has_variable", "read_variable"]
+
+PORTABLE, MAPPED = 1, 2
+"""Of cuMemHostAlloc: pinned for every context, and in the address space of the GPU, where unified addresses are the
+same as here. (CUDA driver API: memory management.)"""
+
+
+def has_variable(cubin: bytes, name: str) -> bool:
+    """Does the code have this variable? A name of the ELF file stands between zeros, which no text of a kernel has."""
+    return b"\0%b\0" % name.encode() in cubin
+
+
+def read_variable(driver: Driver, module: Any, name: str, what: str) -> bytes:
+    """The bytes of a variable of `module`, whose context is active; `what` names them in an error."""
+    place, size = driver.check(driver.cu.cuModuleGetGlobal(module, name.encode()), f"finding {what}")
+    content = ctypes.create_string_buffer(int(size))
+    driver.download(ctypes.addressof(content), int(place), int(size), what)
+    return content.raw
+
+
+def give_memory(driver: Driver, module: Any, name: str, size: int, what: str) -> int:
+    """Address of `size` zeros in pinned memory, which the first word of the module's variable has from now on.
+
+    A kernel that failed leaves it readable. It is kept for the life of the process.
+    """
+    made = int(driver.check(driver.cu.cuMemHostAlloc(size, PORTABLE | MAPPED), f"allocating memory for {what}"))
+    ctypes.memset(made, 0, size)
+    place, _ = driver.check(driver.cu.cuModuleGetGlobal(module, name.encode()), f"finding {what}")
+    address = ctypes.c_uint64(made)
+    driver.upload(int(place), ctypes.addressof(address), 8, f"the address of {what}")
+    return made

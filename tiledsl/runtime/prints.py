@@ -1,0 +1,144 @@
+"""What kernels print on a GPU goes to `sys.stdout`: soon, by a thread, and whenever somebody waits for the GPU."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import heapq
+import sys
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tiledsl.backends.print_records import CAPACITY, LINES, LOST, OPERANDS, PRINTS, TIME, Records
+from tiledsl.forks import in_child, whole
+from tiledsl.runtime.module_memory import give_memory, read_variable
+
+if TYPE_CHECKING:
+    from tiledsl.runtime.driver import Driver
+
+__all__ = ["Prints"]
+
+SECONDS = 0.005
+"""Between two looks at what was printed."""
+NEVER = 1 << 64
+
+Line = tuple[int, str]
+"""When it was printed, and its text."""
+
+
+def _word(address: int) -> Any:
+    return ctypes.c_uint64.from_address(address)
+
+
+@dataclass
+class _Ring:
+    """The ring of one module, at an address. `read`: records, `told`: lost lines so far."""
+
+    records: Records
+    address: int
+    read: int = 0
+    told: int = 0
+
+    @property
+    def waiting(self) -> bool:
+        return self._written(self.read) or _word(self.address + LOST).value != self.told
+
+    def _written(self, ticket: int) -> bool:
+        return _word(self.address + self.records.place(ticket)).value == ticket + 1
+
+    def take(self, *, last: bool, until: int = NEVER) -> list[Line]:
+        """Lines written since, up to the first that is still being written or came after `until`; their room is free.
+
+        last: nothing comes any more, so those behind one that was never finished are taken, too.
+        """
+        taken: list[bytes] = []
+        for ticket in range(self.read, self.read + CAPACITY):
+            if not self._written(ticket):
+                if last:
+                    continue
+                break
+            record = ctypes.string_at(self.address + self.records.place(ticket), self.records.size)
+            if _time(record) > until:
+                break
+            taken.append(record)
+            self.read = ticket + 1
+        _word(self.address).value = self.read
+        return [(_time(record), self.records.text(record)) for record in taken]
+
+    def lost(self) -> str:
+        """What there is to say of lines that found no room since the last time, or ""."""
+        before, self.told = self.told, _word(self.address + LOST).value
+        if self.told == before:
+            return ""
+        few = f"{self.told - before} lines of print() were lost: the ring holds {CAPACITY}"
+        return f"kernel {self.records.kernel}(): {few}"
+
+
+def _when(line: Line) -> int:
+    return line[0]
+
+
+def _time(record: bytes) -> int:
+    return int.from_bytes(record[TIME:OPERANDS], "little")
+
+
+class Prints:
+    """The rings of all modules that print.
+
+    Whoever shows lines holds the lock until they are written, so that who waited for a kernel has seen its lines.
+    """
+
+    def __init__(self) -> None:
+        self._rings: list[_Ring] = []
+        self._lock = threading.RLock()  # sys.stdout may be the user's, whose write() waits for the GPU
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        in_child(self)
+
+    def renew(self) -> None:
+        """In the child of a fork: the rings are the parent's, whose pinned memory a child does not have."""
+        self._rings, self._lock, self._stop, self._thread = [], threading.RLock(), threading.Event(), None
+
+    def watch(self, driver: Driver, module: Any, name: str) -> None:
+        """Give `module`, the code of kernel `name`, a ring of its own; its context is active."""
+        what = f"the lines that {name}() prints"
+        records = Records(read_variable(driver, module, PRINTS, what))
+        self._rings.append(_Ring(records, give_memory(driver, module, LINES, records.ring_bytes, what)))
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._poll, name="tiledsl print", daemon=True)
+            self._thread.start()
+            atexit.register(self.finish)
+
+    def _poll(self) -> None:
+        stop = self._stop
+        while not stop.wait(SECONDS):
+            if any(ring.waiting for ring in self._rings):
+                self.show()
+
+    def show(self, *, last: bool = False) -> None:
+        """Write what was printed, in the order of the GPU's clock; a module's lines are in the order of their tickets.
+
+        last: nothing comes any more, since the context is lost or the process ends.
+        """
+        if not self._rings:
+            return
+        with whole(), self._lock:
+            rings = list(self._rings)
+            first = [ring.take(last=last) for ring in rings]
+            # What was printed before these, but in a ring that was read too early.
+            until = max((time for lines in first for time, _ in lines), default=-1)
+            lines = [a + ring.take(last=last, until=until) for a, ring in zip(first, rings, strict=True)]
+            if last:
+                self._rings = []
+            if any(lines):
+                print("\n".join(text for _, text in heapq.merge(*lines, key=_when)), flush=True)
+            for text in filter(None, (ring.lost() for ring in rings)):
+                print(text, file=sys.stderr)
+
+    def finish(self) -> None:
+        """At the end of the process: a thread that still writes then would bring Python down."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        self.show(last=True)
