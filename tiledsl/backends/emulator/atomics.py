@@ -26,12 +26,13 @@ Atomic = tile.Atomic | mem.Atomic
 
 def access_atomically(c: Cohort, op: Atomic, span: Span, dtype: DType, address: Any, *values: Any) -> Any:
     """What each active lane found, [groups, warps, 32]; None for a store. Lanes at one element go in turn."""
+    heard: dict[str, Any] = {"order": op.order, "reach": op.reach}
     if not op.fn.writes:
-        return load(c, op, span, address)[0]
+        return load(c, op, span, address, **heard)[0]
     if not op.fn.reads:
-        return store(c, op, span, address, values)
+        return store(c, op, span, address, values, **heard)
     require_writable(op, span)
-    index = c.spread(access_index(c, op, span, np.asarray(address, np.int64), "atomic"))
+    index = c.spread(access_index(c, op, span, np.asarray(address, np.int64), "atomic", **heard))
     lanes = c.active()
     update = _update(op, dtype)
     where, given = index[lanes], [c.spread(v)[lanes] for v in values]

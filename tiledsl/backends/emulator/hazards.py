@@ -13,7 +13,7 @@ import numpy as np
 
 from tiledsl.backends.emulator.clocks import Clocks
 from tiledsl.backends.emulator.clusters import Clusters
-from tiledsl.backends.emulator.hazards_atomics import AtomicOrder, orders_others
+from tiledsl.backends.emulator.hazards_atomics import AtomicOrder
 from tiledsl.backends.emulator.hazards_mbarriers import MbarrierUse
 from tiledsl.backends.emulator.hazards_memory import SharedHistory
 from tiledsl.backends.emulator.hazards_reads import ProductReads, StoreReads
@@ -22,20 +22,17 @@ from tiledsl.backends.emulator.hooks import Access, FenceKind, Group, Hook, Laun
 from tiledsl.backends.emulator.shadow import Ints
 from tiledsl.errors import Loc
 from tiledsl.ir.core import Kernel, Op
-from tiledsl.ir.ops import barriers, mem, tile, tma, wgmma
+from tiledsl.ir.ops import gpu, mem, tile, wgmma
 from tiledsl.ir.types import U64
 from tiledsl.layout.banks import WARP
 
 __all__ = ["HazardCheck", "Ordering"]
 
-_ROLES = (barriers.MbarrierOp, barriers.NamedBarrier, barriers.ClusterArrive, tma.Load, tma.MapLoad, tma.Store,
-          tma.MapStore, wgmma.Mma, wgmma.Instruction)  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Ordering:
-    """What can order the warps of a kernel. `mbarriers`: at most so many are there. `atomics`: whether anybody learns
-    anything from memory. `simple`: nothing but barriers of whole blocks does."""
+    """What can order the warps of a kernel. `mbarriers`: at most so many are there. `atomics`: whether releases and
+    acquires do. `simple`: whether nothing but barriers of whole blocks does."""
 
     loc: Loc
     mbarriers: int
@@ -45,12 +42,19 @@ class Ordering:
     @staticmethod
     def of(kernel: Kernel) -> Ordering:
         ops = list(kernel.walk())
-        atomics = any(orders_others(op) for op in ops)
+        atomics = any(op.sync.releases or op.sync.acquires for op in ops)
         bases = {(op.offset, op.bytes) for op in ops if isinstance(op, mem.SharedBase) and op.dtype == U64}
         tiles = [op.type.bytes for op in ops if isinstance(op, tile.SharedAlloc) and op.type.dtype == U64]
         mbarriers = (sum(bytes_ for _, bytes_ in bases) + sum(tiles)) // U64.bytes
-        simple = not atomics and not any(isinstance(op, _ROLES) for op in ops)
+        simple = not atomics and not any(_orders_some(op) for op in ops)
         return Ordering(kernel.loc, 0 if simple else mbarriers, atomics, simple)
+
+
+def _orders_some(op: Op) -> bool:
+    """Does it order other threads than those of a warp or of the whole block, or let TMA or wgmma touch memory?"""
+    if "mbarrier" in op.features or any(access.proxy == "async" for access in op.accesses()):
+        return True
+    return op.sync.meets not in ("", "warp") and not isinstance(op, gpu.Barrier)
 
 
 class _Chunk:

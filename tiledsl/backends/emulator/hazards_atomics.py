@@ -17,20 +17,12 @@ from tiledsl.backends.emulator.clocks import Clocks, Known
 from tiledsl.backends.emulator.hooks import Access
 from tiledsl.backends.emulator.shadow import Ints
 from tiledsl.ir.atomics import ACQUIRING, RELEASING
-from tiledsl.ir.core import Op
-from tiledsl.ir.ops import gpu, mem, tile
 from tiledsl.layout.banks import WARP
 
-__all__ = ["AtomicOrder", "orders_others"]
+__all__ = ["AtomicOrder"]
 
 _Place = tuple[str, int, int]
 """The space, whose (of a block, or for global memory of a cluster), and the address."""
-
-
-def orders_others(op: Op) -> bool:
-    """True for fences and for what releases or acquires: without them nobody learns anything from memory."""
-    atomic = isinstance(op, (tile.Atomic, mem.Atomic))
-    return isinstance(op, gpu.Fence) or (atomic and op.order in ACQUIRING | RELEASING)
 
 
 class AtomicOrder:

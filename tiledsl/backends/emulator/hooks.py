@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from tiledsl.errors import Loc
 from tiledsl.ir.core import Op
-from tiledsl.ir.ops import mem, tile
 from tiledsl.ir.types import Space
 
 __all__ = ["Access", "AccessKind", "FenceKind", "Group", "Hook", "LaunchInfo", "Sync", "SyncKind"]
@@ -70,7 +69,9 @@ class Access:
     `until`: what tells that an asynchronous access has ended. Of those that TMA and wgmma make `run` neighbouring
     entries are one, by one thread: `owners` and `mbarriers` have one entry for each of these, the thread's block and
     where the mbarrier is that counts the bytes. `held`: in which lane's registers an element is: of the lane that gives
-    the address, or of the one that has it of a matrix, whose rows or columns the addresses are.
+    the address, or of the one that has it of a matrix, whose rows or columns the addresses are. `order`, `reach`: of an
+    atomic operation, which a "read" or "write" may be as well ("relaxed", "acquire", ...), and among which threads it
+    is one ("cta", "cluster", "gpu", "sys"); None: plain.
     """
 
     op: Op
@@ -87,20 +88,12 @@ class Access:
     owners: Ints | None = None
     mbarriers: Ints | None = None
     held: Literal["", "rows", "columns"] = ""
+    order: str | None = None
+    reach: str | None = None
 
     @property
     def loc(self) -> Loc:
         return self.op.loc
-
-    @property
-    def order(self) -> str | None:
-        """Of an atomic operation, which a "read" or "write" may be as well ("relaxed", "acquire", ...); None: plain."""
-        return self.op.order if isinstance(self.op, (tile.Atomic, mem.Atomic)) else None
-
-    @property
-    def reach(self) -> str | None:
-        """Among which threads an atomic operation is one ("cta", "cluster", "gpu", "sys"); None: plain."""
-        return self.op.reach if isinstance(self.op, (tile.Atomic, mem.Atomic)) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,9 @@ Ints = NDArray[np.int64]
 # -- accesses --------------------------------------------------------------------------------------
 
 
-def load(c: Cohort, op: Op, span: Span, address: Any, vec: int = 1) -> tuple[Any, ...]:
-    """`vec` neighbouring elements from each lane's address. Raises EmulatorError outside the span."""
+def load(c: Cohort, op: Op, span: Span, address: Any, vec: int = 1, **more: Any) -> tuple[Any, ...]:
+    """`vec` neighbouring elements from each lane's address. Raises EmulatorError outside the span. more: of what hooks
+    hear."""
     address = np.asarray(address, np.int64)
     hooks = c.chunk.run.hooks
     if not hooks and span.valid is None and (fast := native.gather(span, address, vec, c.mask)) is not None:
@@ -38,7 +39,7 @@ def load(c: Cohort, op: Op, span: Span, address: Any, vec: int = 1) -> tuple[Any
         _check_lanes(c, op, span, address, inside, vec)
         address = np.where(inside, address, np.int64(span.low))
     if hooks:
-        _notify(c, op, "read", span, address, vec * size)
+        _notify(c, op, "read", span, address, vec * size, **more)
     if span.high - span.low < vec * size:
         empty = np.zeros(address.shape, span.elements.dtype)
         return (empty,) * vec
@@ -46,8 +47,8 @@ def load(c: Cohort, op: Op, span: Span, address: Any, vec: int = 1) -> tuple[Any
     return tuple(span.elements.take(index + e if e else index) for e in range(vec))
 
 
-def store(c: Cohort, op: Op, span: Span, address: Any, values: tuple[Any, ...]) -> None:
-    """Each active lane writes neighbouring elements; of lanes with one address the last one stays."""
+def store(c: Cohort, op: Op, span: Span, address: Any, values: tuple[Any, ...], **more: Any) -> None:
+    """Each active lane writes neighbouring elements; of lanes with one address the last one stays. more: as above."""
     address = np.asarray(address, np.int64)
     hooks = c.chunk.run.hooks
     require_writable(op, span)
@@ -57,7 +58,7 @@ def store(c: Cohort, op: Op, span: Span, address: Any, values: tuple[Any, ...]) 
     if not inside.all():
         _check_lanes(c, op, span, address, inside, len(values))
     if hooks:
-        _notify(c, op, "write", span, address, len(values) * span.elements.itemsize)
+        _notify(c, op, "write", span, address, len(values) * span.elements.itemsize, **more)
     index = _index(span, address)
     for e, value in enumerate(values):
         assign(span.elements, index + e, value, c.mask)

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from tiledsl.backends.emulator.hooks import Access, Hook
 from tiledsl.ir.core import Op
-from tiledsl.ir.ops import async_copy, matrix, mem
 from tiledsl.layout.banks import BANKS, PHASES, WORD, Kind, Phases
 
 __all__ = ["OpCount", "WavefrontCount"]
@@ -24,15 +23,7 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 KINDS: Mapping[str, Kind] = {"read": "load", "write": "store", "atomic": "atomic"}
-OWN_KINDS: Mapping[type[Op], Kind] = {
-    matrix.LdMatrix: "ldmatrix",
-    mem.LdMatrix: "ldmatrix",
-    matrix.StMatrix: "stmatrix",
-    mem.StMatrix: "stmatrix",
-    async_copy.Cp: "cp_async",
-    mem.CpAsync: "cp_async",
-}
-"""Ops whose accesses are of a kind of their own. They take part with the lanes that give an address."""
+MATRIX_KINDS: Mapping[str, Kind] = {"read": "ldmatrix", "write": "stmatrix"}
 
 MOST_WARPS = 32
 ABSENT = np.int64(-1)
@@ -75,13 +66,20 @@ class WavefrontCount(Hook):
             or access.kind == "mbarrier"
         ):
             return
-        kind = OWN_KINDS.get(type(access.op)) or KINDS[access.kind]
+        kind = _kind(access)
         groups, warps, lanes = _by_warp(access)
         key = access.op, access.width
         count = self.counts.setdefault(key, OpCount(kind, access.width))
         count.accesses += len(lanes)
         count.wavefronts += _wavefronts(lanes, access.width, PHASES[kind, access.width])
         count.by_warp += np.bincount(warps[groups], minlength=MOST_WARPS)
+
+
+def _kind(access: Access) -> Kind:
+    touches = access.op.touches
+    if any(touch.matrix for touch in touches):
+        return MATRIX_KINDS[access.kind]
+    return "cp_async" if any(touch.done == "cp_async" for touch in touches) else KINDS[access.kind]
 
 
 def _by_warp(access: Access) -> tuple[Ints, Ints, Ints]:
