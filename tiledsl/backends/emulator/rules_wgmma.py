@@ -1,5 +1,5 @@
 """Products of warpgroups. They are computed when issued; what is wrong with reading too early or writing too early is
-found by the checks (`checks_order`).
+found by the check of hazards.
 
 At tile level operands are read by index, at thread level by descriptors, as the hardware does.
 """
