@@ -8,6 +8,7 @@ what, `hazards_mbarriers`, `hazards_fences`, `hazards_atomics` and `hazards_read
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -18,8 +19,8 @@ from tiledsl.backends.emulator.hazards_mbarriers import MbarrierUse
 from tiledsl.backends.emulator.hazards_memory import SharedHistory
 from tiledsl.backends.emulator.hazards_reads import ProductReads, StoreReads
 from tiledsl.backends.emulator.hazards_words import Words
-from tiledsl.backends.emulator.hooks import Access, FenceKind, Group, Hook, LaunchInfo, Sync, SyncKind
-from tiledsl.backends.emulator.shadow import Ints
+from tiledsl.backends.emulator.hooks import Access, FenceKind, Group, LaunchInfo, Sync, SyncKind
+from tiledsl.backends.emulator.shadow import Ints, ShadowHook
 from tiledsl.errors import Loc
 from tiledsl.ir.core import Kernel, Op
 from tiledsl.ir.ops import gpu, mem, tile, wgmma
@@ -61,7 +62,7 @@ class _Chunk:
     """What is known of the blocks `first` ... `first + count - 1`."""
 
     def __init__(self, ordering: Ordering, launch: LaunchInfo, first: int, count: int) -> None:
-        self.first, self.count = first, count
+        self.ordering, self.first = ordering, first
         x, y, z = launch.threads
         self.clocks = Clocks(Clusters(launch, first, count), count, -(-x * y * z // WARP), ordering.mbarriers)
         self.words = Words(launch, first, ordering.simple)
@@ -109,30 +110,14 @@ class _Chunk:
         self.memory.remember_arrival(access.op, touch.rows, touch.cells, columns, phases)
 
 
-class HazardCheck(Hook):
-    """Raises HazardError for accesses to shared memory that nothing orders; `chunks`: those that live."""
-
-    launch: LaunchInfo
+class HazardCheck(ShadowHook[_Chunk]):
+    """Raises HazardError for accesses to shared memory that nothing orders."""
 
     def __init__(self, ordering: Ordering) -> None:
-        self.ordering = ordering
-        self.chunks: list[_Chunk] = []
+        super().__init__(partial(_Chunk, ordering))
 
-    def on_launch(self, launch: LaunchInfo) -> None:
-        self.launch = launch
-        self.chunks.clear()
-
-    def on_blocks_begin(self, first: int, count: int) -> None:
-        self.chunks.append(_Chunk(self.ordering, self.launch, first, count))
-
-    def on_blocks_end(self, first: int, count: int) -> None:
-        chunk = self.of(np.array([first]))
-        self.chunks.remove(chunk)
-        chunk.mbarriers.end(self.ordering.loc)
-
-    def of(self, blocks: Ints) -> _Chunk:
-        """The chunk of these blocks."""
-        return next(c for c in self.chunks if c.first <= blocks[0] < c.first + c.count)
+    def end(self, shadow: _Chunk) -> None:
+        shadow.mbarriers.end(shadow.ordering.loc)
 
     # -- accesses ------------------------------------------------------------------------------
 

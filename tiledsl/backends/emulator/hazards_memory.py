@@ -18,7 +18,7 @@ from tiledsl.backends.emulator.clocks import Clocks, View
 from tiledsl.backends.emulator.hazards_fences import ProxyFences
 from tiledsl.backends.emulator.hazards_words import Words
 from tiledsl.backends.emulator.hooks import Access, AccessKind
-from tiledsl.backends.emulator.shadow import Bools, Ints, Ops, held_by
+from tiledsl.backends.emulator.shadow import Bools, Cells, Ints, Ops, held_by
 from tiledsl.ir.core import Op
 from tiledsl.layout.banks import WARP
 
@@ -106,35 +106,27 @@ class SharedHistory:
 
     def __init__(self, words: Words, clocks: Clocks, first: int, count: int, simple: bool) -> None:
         self.words, self.clocks, self.first, self.simple = words, clocks, first, simple
-        launch = words.launch
-        self.granule, self.warps = launch.granule, clocks.warps
-        self.granules = max(1, -(-launch.shared_bytes // launch.granule))
+        self.cells, self.warps = Cells(words.launch, first, count), clocks.warps
         self.ops = Ops()
         self.labels: list[str] = []
-        size = count * self.granules
+        size = self.cells.count
         self.writer, self.epoch, self.writer_op = (np.zeros(size, np.int32) for _ in range(3))
         self.lane = np.zeros(size, np.int8)
         self.readers, self.atomic_readers, self.updates, self.fetchers = (_Times(size, self.warps) for _ in range(4))
         self.reserved: Bools | None = None
         self.fences = ProxyFences(clocks, count, self.warps)
 
-    def cells(self, rows: Ints, at: Ints, width: int) -> Ints:
-        """Of `width` bytes from each address in `at` [entries, any] on: [entries, cells]."""
-        first = rows[:, None] * self.granules + at // self.granule
-        count = max(1, width // self.granule)
-        return first if count == 1 else (first[:, :, None] + np.arange(count)).reshape(len(rows), -1)
-
     def reserve(self, rows: Ints, at: Ints, width: int) -> None:
         """For mbarriers."""
         if self.reserved is None:
             self.reserved = np.zeros(len(self.writer), np.bool_)
-        self.reserved[self.cells(rows, at[:, None], width)] = True
+        self.reserved[self.cells.of(rows, at[:, None], width)] = True
 
     def by_lanes(self, access: Access) -> Touch:
         """What threads do themselves."""
         rows, (warps, lane) = access.blocks - self.first, np.divmod(access.threads, WARP)
-        cells = self.cells(rows, access.addresses[:, None], access.width)
-        held = held_by(access, cells.shape[1], self.granule)
+        cells = self.cells.touched(access)
+        held = held_by(access, cells.shape[1], self.cells.granule)
         lanes = np.broadcast_to(lane[:, None], cells.shape) if held is None else held
         known, atomic = self.clocks.view(rows, warps), access.order is not None
         return Touch(
@@ -147,7 +139,7 @@ class SharedHistory:
         assert access.owners is not None
         rows, owners = access.blocks[:: access.run] - self.first, access.owners - self.first
         warps = access.threads[:: access.run] // WARP
-        cells = self.cells(rows, access.addresses.reshape(-1, access.run), access.width)
+        cells = self.cells.of(rows, access.addresses.reshape(-1, access.run), access.width)
         if known is None:
             known = self.clocks.view(owners, warps)
         return Touch(access.op, access.kind, access.label, access.base, owners, warps, rows, cells, known)
@@ -332,7 +324,6 @@ class SharedHistory:
         return int(touch.warps[at[0]]), lane
 
     def fail(self, touch: Touch, at: NDArray[Any], text: str, fix: str) -> None:
-        byte = int(touch.cells[tuple(at[:2])]) % self.granules * self.granule - touch.base
+        where = self.cells.byte(int(touch.cells[tuple(at[:2])]), touch)
         block = int(touch.owners[at[0]]) + self.first
-        where = f"byte {byte} of {touch.label}"
         self.words.fail(touch.op, touch.kind, block, *self.thread(touch, at), where, text, fix)
