@@ -19,11 +19,11 @@ from typing import Any
 
 from benchmarks.machine import ptxas_version
 from benchmarks.report import RESULTS, table, write
+from tiledsl.arch import TARGETS, Target
 from tiledsl.backends.ptx.assemble import assemble
 from tiledsl.backends.ptx.disassemble import sass_listing
 from tiledsl.backends.ptx.sass_classes import class_of
 from tiledsl.backends.ptx.sass_program import Sass, decode_listing
-from tiledsl.backends.ptx.targets import TARGETS, Target
 from tiledsl.ir.types import DTYPES, U32, DType
 from tiledsl.layout.mma import TABLE, MmaRow
 

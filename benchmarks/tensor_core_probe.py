@@ -26,6 +26,7 @@ import tiledsl
 from benchmarks.report import RESULTS, table, write
 from benchmarks.tensor_core_inputs import Batch, Bits, batches
 from tiledsl import Const, Global, Scalar, fragment, grid, ptx, threads, tile_kernel, unroll
+from tiledsl.arch import target_named
 from tiledsl.backends.emulator import native
 from tiledsl.dims import J, K, N, P
 from tiledsl.ir import semantics
@@ -190,7 +191,6 @@ def _with_dot(row: MmaRow, dot: Dot, a: Bits, b: Bits, c: Bits) -> Bits:
         return mma(row, a, b, c)
 
 
-
 def _through_f32(row: MmaRow, to_f16: Callable[[Bits], Any], a: Bits, b: Bits, c: Bits) -> Bits:
     wide = find_row(row.shape, row.a, row.b, "f32")
     assert wide is not None
@@ -300,7 +300,6 @@ def _rows(wanted: str, device: str) -> list[MmaRow]:
     rows = [row for row in TABLE if wanted in str(row)]
     if device == "emulator":
         return rows
-    from tiledsl.backends.ptx.targets import target_named
     from tiledsl.runtime.driver import available
 
     gpu = available()

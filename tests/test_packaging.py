@@ -43,7 +43,7 @@ def test_every_module_is_in_the_wheel(wheel: Path) -> None:
     expected = {"tiledsl/py.typed"}
     for folder, package in ((ROOT / "tiledsl", "tiledsl"), (ROOT / "backends/ptx", "tiledsl/backends/ptx")):
         expected |= {f"{package}/{path.relative_to(folder)}" for path in folder.rglob("*.py")}
-    assert "tiledsl/backends/ptx/targets.py" in expected
+    assert "tiledsl/backends/ptx/lower.py" in expected
     assert not expected - names
 
 
@@ -51,7 +51,7 @@ def test_the_wheel_works_elsewhere(wheel: Path, tmp_path: Path) -> None:
     """Unpacked into an empty folder, with the checkout out of sight."""
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")
-    script = "import tiledsl, tiledsl.backends.ptx.targets as t; print(tiledsl.__file__, t.__file__, *t.TARGETS)"
+    script = "import tiledsl, tiledsl.backends.ptx as t; print(tiledsl.__file__, t.__file__, *t.TARGETS)"
     # -P: the working directory stays off sys.path; the unpacked wheel stands before an editable install.
     path = f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r}); {script}"
     printed = _run(sys.executable, "-P", "-c", path, cwd=tmp_path)

@@ -1,19 +1,290 @@
-"""What some targets have and others do not. (PTX ISA: target notes of the instructions.)"""
+"""What the hardware is, once: constants that all targets share, and a row for each target.
+
+Everybody else reads them here: layout, verifier, passes, frontend, backends and runtime. What differs by target is a
+field of `Target`; what is the same for all that we know is a constant. Sizes are in bytes, registers have 32 bits.
+
+Sources, named at each fact: "guide" is the CUDA C++ Programming Guide, with "table" for its "Technical Specifications
+per Compute Capability"; "PTX" is the PTX ISA, with the instruction or directive; "driver" is the CUDA driver API.
+"""
 
 from __future__ import annotations
 
-__all__ = ["FEATURES"]
+from dataclasses import dataclass
+from typing import Sequence
 
-_FROM_HOPPER_ON = ("sm_90", "sm_90a", "sm_100a", "sm_120a")
+from tiledsl.errors import CompileError, Loc
+
+__all__ = [
+    "FEATURES",
+    "FEATURE_NAMES",
+    "LANE_BITS",
+    "LEAST_SETMAXNREG",
+    "MAP_ALIGNMENT",
+    "MAP_BYTES",
+    "MOST_ACCESS",
+    "MOST_ARRIVALS",
+    "MOST_BLOCKS_PER_SM",
+    "MOST_CLUSTER",
+    "MOST_GRID",
+    "MOST_PROCESSORS",
+    "MOST_REGISTERS",
+    "MOST_SETMAXNREG",
+    "MOST_SHARED",
+    "MOST_THREADS",
+    "MOST_THREADS_ALONG",
+    "MOST_WARPS",
+    "MULTIPLY_ADDS",
+    "NAMED_BARRIERS",
+    "PARTITIONS",
+    "PORTABLE_CLUSTER",
+    "REGISTERS_PER_SM",
+    "REGISTER_UNIT",
+    "SHARED_RESERVED",
+    "SHARED_UNIT",
+    "STATIC_SHARED",
+    "TARGETS",
+    "TMA_ALIGNMENT",
+    "TMA_GRAIN",
+    "TMA_MOST_BOX",
+    "TMA_MOST_EXTENT",
+    "TMA_MOST_RANK",
+    "TMA_MOST_STRIDE",
+    "WARP",
+    "WARPGROUP",
+    "WARPGROUP_WARPS",
+    "Occupancy",
+    "Target",
+    "require",
+    "require_feature",
+    "target_named",
+    "targets_from",
+]
+
+# -- threads ---------------------------------------------------------------------------------------
+
+WARP = 32
+"""Lanes of one. (Guide, table: warp size.)"""
+LANE_BITS = WARP.bit_length() - 1
+"""Of a lane's number."""
+WARPGROUP_WARPS = 4
+"""Warps of a warpgroup; the first one's number is a multiple of it. (PTX: wgmma, warpgroup.)"""
+WARPGROUP = WARPGROUP_WARPS * WARP
+"""Threads of one."""
+
+MOST_THREADS = 1024
+"""Of a block. (Guide, table.)"""
+MOST_THREADS_ALONG = (1024, 1024, 64)
+"""Of a block, along x, y and z. (Guide, table.)"""
+MOST_WARPS = MOST_THREADS // WARP
+"""Of a block."""
+MOST_GRID = (2**31 - 1, 65535, 65535)
+"""Blocks of a grid along x, y and z. (Guide, table.)"""
+PORTABLE_CLUSTER = 8
+"""Blocks of a cluster that every GPU with clusters takes. (PTX: .maxclusterrank; guide: thread block clusters.)"""
+MOST_CLUSTER = 16
+"""Blocks of the largest cluster of any GPU, which a kernel has to ask for. (Guide: thread block clusters.)"""
+PARTITIONS = 4
+"""Of a multiprocessor (SM): each has a scheduler and its share of the registers. (Guide: compute capabilities.)"""
+MOST_PROCESSORS = 1 << 16
+"""No GPU comes near so many multiprocessors."""
+
+# -- registers -------------------------------------------------------------------------------------
+
+REGISTERS_PER_SM = 65536
+"""And so the most of a block. (Guide, table.)"""
+MOST_REGISTERS = 255
+"""Of a thread. (Guide, table.)"""
+REGISTER_UNIT = 8
+"""A thread gets multiples of it, at a launch and by setmaxnreg. (CUDA occupancy calculator; PTX: setmaxnreg.)"""
+LEAST_SETMAXNREG, MOST_SETMAXNREG = 24, 256
+"""Of a thread, that setmaxnreg takes. (PTX: setmaxnreg.)"""
+
+# -- memory ----------------------------------------------------------------------------------------
+
+MOST_ACCESS = 16
+"""Of one access of a lane; it is aligned to its size. (PTX: vectors; ld, st.)"""
+SHARED_RESERVED = 1024
+"""What the system takes of an SM's shared memory for each block. (Guide, table: the most of an SM and of a block.)"""
+SHARED_UNIT = 128
+"""A block gets multiples of it. (CUDA occupancy calculator.)"""
+STATIC_SHARED = 48 * 1024
+"""The most of a block that has not asked for more. (Guide: compute capabilities, shared memory.)"""
+
+# -- barriers --------------------------------------------------------------------------------------
+
+NAMED_BARRIERS = 16
+"""Of a block; number 0 is that of `barrier()`. (PTX: barrier.)"""
+MOST_ARRIVALS = 2**20 - 1
+"""That a phase of an mbarrier waits for, and bytes that it counts. (PTX: mbarrier, contents of the mbarrier object.)"""
+
+# -- the tensor memory accelerator -----------------------------------------------------------------
+
+TMA_ALIGNMENT = 128
+"""Of a box in shared memory. (PTX: cp.async.bulk.tensor; tensors, shared memory alignment.)"""
+TMA_GRAIN = 16
+"""Divides a tensor's address, its strides but that of 1, and a row of a box. (Driver: cuTensorMapEncodeTiled.)"""
+TMA_MOST_BOX = 256
+"""Elements of a box along one axis. (Driver: cuTensorMapEncodeTiled.)"""
+TMA_MOST_RANK, TMA_MOST_EXTENT, TMA_MOST_STRIDE = 5, 2**32, 2**40
+"""Axes of a tensor, elements along one, and what a stride is less than. (Driver: cuTensorMapEncodeTiled.)"""
+MAP_BYTES, MAP_ALIGNMENT = 128, 64
+"""Of an encoded tensor map, a kernel parameter. (Driver: CUtensorMap.)"""
+
+# -- targets ---------------------------------------------------------------------------------------
+
+FEATURE_NAMES = {
+    "fp8": "conversions of e4m3 and e5m2",  # cvt.rn.satfinite.e4m3x2
+    "bf16_of_int": "conversions of integers to bf16",  # cvt.rn.bf16.s32; older ones take 16 bits, by way of f32
+    "bf16_atomics": "atomic additions of bf16",  # atom.add.noftz.bf16
+    "stmatrix": "stmatrix",
+    "mbarrier": "mbarriers that count bytes",  # and their try_wait
+    "tma": "tensor memory access",
+    "cluster": "clusters",
+    "multicast": "loads for several blocks of a cluster",
+    "elect": "elect.sync",
+    "griddepcontrol": "programmatic dependent launch",
+    "setmaxnreg": "setmaxnreg",
+    "wgmma": "wgmma",
+    "tcgen05": "tensor memory, and the tensor core instructions that use it",
+}
+"""What some targets have and others do not, and what messages call it. (PTX: target notes of the instructions.)"""
+
+_ADA = frozenset({"fp8"})
+_HOPPER = _ADA | {
+    "bf16_of_int", "bf16_atomics", "stmatrix", "mbarrier", "tma", "cluster", "elect", "griddepcontrol",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """How many blocks an SM holds, what stops another one, and resident warps over possible ones."""
+
+    blocks_per_sm: int
+    limiter: str
+    occupancy: float
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One architecture.
+
+    capability: major, minor. ptx: lowest PTX version that knows the target, as major * 10 + minor. A driver refuses
+    PTX that is newer than itself, so code is emitted with the lowest version that has what it uses.
+    features: rows of `FEATURE_NAMES`.
+    """
+
+    name: str
+    capability: tuple[int, int]
+    ptx: int
+    shared_per_sm: int
+    max_warps_per_sm: int
+    max_blocks_per_sm: int
+    features: frozenset[str]
+
+    @property
+    def shared_per_block(self) -> int:
+        """The most that a block may ask for (opt-in)."""
+        return self.shared_per_sm - SHARED_RESERVED
+
+    @property
+    def exact(self) -> bool:
+        """True for architecture-specific targets (suffix ``a``), whose code runs nowhere else."""
+        return self.name.endswith("a")
+
+    def runs_on(self, capability: tuple[int, int]) -> bool:
+        """True if a cubin for this target loads on a device of this compute capability.
+
+        A plain cubin runs on later minor versions of the same major one; ``sm_90a`` runs on 9.0 only.
+        """
+        if self.exact:
+            return capability == self.capability
+        return capability[0] == self.capability[0] and capability[1] >= self.capability[1]
+
+    def occupancy(self, *, registers: int, shared: int, threads: int) -> Occupancy:
+        """How many blocks of `threads` threads, each with `registers`, and `shared` bytes fit on an SM.
+
+        Registers are allocated to warps of one partition of the SM, so its share is what must hold whole warps
+        (CUDA occupancy calculator).
+        """
+        warps = -(-threads // WARP)
+        of_warp = max(1, _up(registers, REGISTER_UNIT)) * WARP
+        limits = {
+            "threads": self.max_warps_per_sm // warps,
+            "blocks": self.max_blocks_per_sm,
+            "registers": REGISTERS_PER_SM // PARTITIONS // of_warp * PARTITIONS // warps,
+            "shared memory": self.shared_per_sm // (_up(shared, SHARED_UNIT) + SHARED_RESERVED),
+        }
+        limiter = min(limits, key=lambda name: limits[name])
+        blocks = limits[limiter]
+        return Occupancy(blocks, limiter, blocks * warps / self.max_warps_per_sm)
+
+
+def _up(number: int, unit: int) -> int:
+    """The next multiple of `unit`."""
+    return -(-number // unit) * unit
+
+
+def _target(
+    name: str, capability: tuple[int, int], ptx: int, kib: int, warps: int, blocks: int, features: frozenset[str]
+) -> Target:
+    return Target(name, capability, ptx, kib * 1024, warps, blocks, features)
+
+
+# Shared memory, resident warps and blocks of an SM: guide, table. PTX: the version that brought the target (releases).
+TARGETS: dict[str, Target] = {
+    t.name: t
+    for t in (
+        #       name     capability  PTX  KiB/SM  warps  blocks  features
+        _target("sm_80", (8, 0), 70, 164, 64, 32, frozenset()),
+        _target("sm_86", (8, 6), 71, 100, 48, 16, frozenset()),
+        _target("sm_89", (8, 9), 78, 100, 48, 24, _ADA),
+        _target("sm_90", (9, 0), 78, 228, 64, 32, _HOPPER | {"multicast"}),
+        _target("sm_90a", (9, 0), 80, 228, 64, 32, _HOPPER | {"multicast", "setmaxnreg", "wgmma"}),
+        _target("sm_100a", (10, 0), 86, 228, 64, 32, _HOPPER | {"multicast", "setmaxnreg", "tcgen05"}),
+        # It has multicast, too, but ptxas makes a call of a function of it.
+        _target("sm_120a", (12, 0), 87, 100, 48, 24, _HOPPER | {"setmaxnreg"}),
+    )
+}
+"""Targets by name."""
 
 FEATURES: dict[str, tuple[str, ...]] = {
-    "mbarrier": _FROM_HOPPER_ON,  # one that counts bytes, and its try_wait
-    "tma": _FROM_HOPPER_ON,
-    "cluster": _FROM_HOPPER_ON,
-    "multicast": ("sm_90", "sm_90a", "sm_100a"),  # by sm_120a, too, but as calls of a function
-    "elect": _FROM_HOPPER_ON,
-    "griddepcontrol": _FROM_HOPPER_ON,
-    "setmaxnreg": ("sm_90a", "sm_100a", "sm_120a"),
-    "wgmma": ("sm_90a",),
+    feature: tuple(t.name for t in TARGETS.values() if feature in t.features) for feature in FEATURE_NAMES
 }
-"""The targets that have each of them."""
+"""The names of the targets that have each of them."""
+
+MOST_BLOCKS_PER_SM = max(t.max_blocks_per_sm for t in TARGETS.values())
+MOST_SHARED = max(t.shared_per_block for t in TARGETS.values())
+"""Of a block of any target."""
+
+MULTIPLY_ADDS: dict[tuple[int, int], dict[str, int]] = {
+    (8, 0): {"f16": 1024, "bf16": 1024, "tf32": 512, "i8": 2048, "u8": 2048, "f32": 64, "f64": 64},
+    (9, 0): {"f16": 2048, "bf16": 2048, "tf32": 1024, "e4m3": 4096, "e5m2": 4096, "i8": 4096, "u8": 4096,
+             "f32": 128, "f64": 128},
+}  # fmt: skip
+"""Of an SM in a clock, by compute capability and operands; on tensor cores but for f32. (NVIDIA's whitepapers of A100
+and H100.) The other capabilities stand for GPUs with different rates, or none is known here."""
+
+
+def target_named(name: str) -> Target:
+    """The target called `name`; CompileError with the possible names for anything else."""
+    if not isinstance(name, str) or name not in TARGETS:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise CompileError(f"no target {name!r}", fix=f"one of {', '.join(TARGETS)}")
+    return TARGETS[name]
+
+
+def targets_from(capability: tuple[int, int]) -> tuple[str, ...]:
+    """The names of the targets of this compute capability and later ones."""
+    return tuple(t.name for t in TARGETS.values() if t.capability >= capability)
+
+
+def require(target: Target, have: Sequence[str], what: str, loc: Loc, instead: str = "") -> None:
+    """CompileError at `loc` unless `target` is among those that `have` got `what`. instead: what else would help."""
+    if target.name in have:
+        return
+    fix = f"compile for {'one of ' * (len(have) > 1)}{', '.join(have)}"
+    raise CompileError(f"{target.name} does not have {what}", loc, f"{fix}; {instead}" if instead else fix)
+
+
+def require_feature(target: Target, feature: str, what: str, loc: Loc, instead: str = "") -> None:
+    """CompileError at `loc` if `target` lacks `feature`, a row of `FEATURES`, which `what` needs."""
+    require(target, FEATURES[feature], what, loc, instead)

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, TypeVar
 from weakref import WeakSet
 
+from tiledsl.arch import target_named
 from tiledsl.boundary import stage
 from tiledsl.compiled import Compiled, Image
 from tiledsl.forks import WhileBusy, in_child, whole
@@ -137,8 +138,6 @@ def compile_kernel(signature: Signature, spec: Specialization, arch: str, meanin
     Raises CompileErrors for what is wrong in the kernel, AssemblerError, ToolNotFoundError, CacheError
     for settings of the cache that make no sense. A cache that cannot be used costs a warning.
     """
-    from tiledsl.backends.ptx.targets import target_named
-
     target_named(arch)
     cache = disk_cache()
     key = disk_key(signature, spec, arch, meaning) if cache is not None else ""
@@ -208,7 +207,6 @@ def _lower(
     signature: Signature, spec: Specialization, arch: str, observe: Observer | None, bounds: bool = False
 ) -> tuple[Kernel, frozenset[str], dict[str, float]]:
     from tiledsl import frontend
-    from tiledsl.backends.ptx.targets import target_named
     from tiledsl.passes.pipeline import run_pipeline
 
     started = time.perf_counter()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Callable, Protocol
 
+from tiledsl.arch import target_named
 from tiledsl.errors import TileError
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ def _banks(compiled: Compiled) -> Report:
     """Every shared access with its wavefronts, and the layouts: `passes.bank_report.BankReport`."""
     from dataclasses import replace
 
-    from tiledsl.backends.ptx.targets import target_named
     from tiledsl.compiler import lower
     from tiledsl.ir.core import Kernel
     from tiledsl.passes.bank_conflicts import BankConflicts, bank_report

@@ -11,6 +11,7 @@ import inspect
 from typing import TYPE_CHECKING, Any, Callable, Mapping, overload
 
 from tiledsl.annotations import read_signature
+from tiledsl.arch import target_named
 from tiledsl.compiled import Compiled
 from tiledsl.compiler import Program
 from tiledsl.errors import CompileError, KernelArgumentError
@@ -218,8 +219,6 @@ def tile_kernel(fn: Any = None, /, *, arch: str = "") -> Any:
     names = dict(caller.f_locals) if caller is not None and caller.f_locals is not caller.f_globals else {}
     loc = caller_line()
     if arch != "":
-        from tiledsl.backends.ptx.targets import target_named
-
         try:
             target_named(arch)
         except CompileError as error:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable
 
+from tiledsl.arch import Target
 from tiledsl.backends.ptx.ptx_lines import PtxLines
-from tiledsl.backends.ptx.targets import Target
 from tiledsl.backends.ptx.tools import PTXAS, tool_versions
 from tiledsl.errors import AssemblerError, Loc
 

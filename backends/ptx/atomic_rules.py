@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any, Sequence
 
+from tiledsl.arch import require_feature
 from tiledsl.backends.ptx.context import Lowering, lowers
 from tiledsl.backends.ptx.llvm import ir
-from tiledsl.backends.ptx.targets import require_capability
 from tiledsl.backends.ptx.types import I8, VOID, integer, llvm_type
 from tiledsl.errors import Loc
 from tiledsl.ir.atomics import ATOMICS
@@ -20,9 +20,6 @@ from tiledsl.ir.ops import gpu, mem
 from tiledsl.ir.types import BF16, BOOL, DType, PtrType
 
 __all__ = ["lower_atomic", "lower_fence"]
-
-CLUSTER_SCOPE = (9, 0)
-BF16_ATOMICS = (9, 0)
 
 I16 = ir.IntType(16)
 REGISTERS = {8: "h", 16: "h", 32: "r", 64: "l"}
@@ -51,7 +48,7 @@ def _text(lw: Lowering, op: mem.Atomic, space: str, dtype: DType) -> str:
             return f"ld.{how}.{space}.b{dtype.bits} $0, [$1];"
         case "store":
             return f"st.{how}.{space}.b{dtype.bits} [$0], $1;"
-        case "add" if dtype == BF16 and lw.target.capability < BF16_ATOMICS:
+        case "add" if dtype == BF16 and "bf16_atomics" not in lw.target.features:
             return _bf16_cas_loop(f"atom.{how}.{space}", f"ld.relaxed.{op.reach}.{space}")
         case name:
             last = ", $3" if op.fn.values == 2 else ""
@@ -61,7 +58,7 @@ def _text(lw: Lowering, op: mem.Atomic, space: str, dtype: DType) -> str:
 def _how(lw: Lowering, order: str, reach: str, loc: Loc) -> str:
     """Order and scope. A volatile access is PTX's relaxed one of scope sys, and is not to be merged with others."""
     if reach == "cluster":
-        require_capability(lw.target, CLUSTER_SCOPE, "scope 'cluster'", loc, "or use scope 'gpu'")
+        require_feature(lw.target, "cluster", "scope 'cluster'", loc, "or use scope 'gpu'")
     return order if order == "volatile" else f"{order}.{reach}"
 
 

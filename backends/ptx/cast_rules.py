@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from typing import Any, Sequence
 
+from tiledsl.arch import FEATURES
 from tiledsl.backends.ptx.context import Lowering, lowers
 from tiledsl.backends.ptx.llvm import ir
 from tiledsl.backends.ptx.nan_bits import SETTLE
-from tiledsl.backends.ptx.targets import TARGETS
 from tiledsl.backends.ptx.types import I8, I32, constant, integer, llvm_type
 from tiledsl.errors import CompileError
 from tiledsl.ir.core import Op
@@ -25,8 +25,8 @@ __all__ = ["lower_bitcast", "lower_cast", "needs_ptx"]
 
 I16 = ir.IntType(16)
 PAIRS = {E4M3: "e4m3x2", E5M2: "e5m2x2"}
-PAIRS_CAPABILITY, PAIRS_PTX = (8, 9), 81
-"""Where the 8-bit floats are converted. (PTX ISA: cvt, target notes. sm_90 does it since 7.8, LLVM asks for 8.1.)"""
+PAIRS_PTX = 81
+"""Where the 8-bit floats are converted. (PTX ISA: cvt. sm_90 does it since 7.8, LLVM asks for 8.1.)"""
 
 
 def needs_ptx(op: Op) -> int:
@@ -131,7 +131,7 @@ def _clamped(lw: Lowering, value: Any, to: DType) -> Any:
 
 
 def _integer_to_float(lw: Lowering, value: Any, src: DType, to: DType) -> Any:
-    if to == BF16 and lw.target.capability < (9, 0) and src.bits > 16:
+    if to == BF16 and "bf16_of_int" not in lw.target.features and src.bits > 16:
         return _wide_integer_to_bf16(lw, value, src)
     convert = lw.b.sitofp if src.is_signed else lw.b.uitofp
     return convert(value, llvm_type(to))
@@ -178,9 +178,9 @@ def _matrix_format(lw: Lowering, op: arith.Cast, value: Any) -> Any:
 
 
 def _check_target(lw: Lowering, op: arith.Cast) -> None:
-    if lw.target.capability >= PAIRS_CAPABILITY:
+    if "fp8" in lw.target.features:
         return
-    have = ", ".join(t.name for t in TARGETS.values() if t.capability >= PAIRS_CAPABILITY)
+    have = ", ".join(FEATURES["fp8"])
     narrow = op.to if op.to in PAIRS else op.src.dtype
     raise CompileError(
         f"{lw.target.name} has no conversion from {op.src.dtype} to {op.to}",

@@ -1,4 +1,8 @@
-"""LLVM IR to PTX: parse, optimise with the target machine in the pass builder, emit."""
+"""LLVM IR to PTX: parse, optimise with the target machine in the pass builder, emit.
+
+What llvmlite owns is freed with its last reference, and never by `with` or `close`: Ctrl-C right behind those leaves an
+object that is freed once more with its last reference, or a module whose context is gone, and the process ends.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,12 @@ import re
 from functools import cache
 from typing import Any
 
+from tiledsl.arch import Target
 from tiledsl.backends.ptx import cast_rules, hopper_rules, matrix_rules
 from tiledsl.backends.ptx.debuginfo import restore_locations
 from tiledsl.backends.ptx.llvm import binding, options, pass_manager
 from tiledsl.backends.ptx.lower import TRIPLE, lower_kernel
 from tiledsl.backends.ptx.nan_bits import settle_nans
-from tiledsl.backends.ptx.targets import Target
 from tiledsl.ir.core import Kernel
 
 __all__ = ["emit_ptx", "ptx_version_for"]
@@ -67,7 +71,8 @@ def emit_ptx(kernel: Kernel, target: Target) -> tuple[str, str]:
     lowered, locations = lower_kernel(settle_nans(kernel), target, str(machine.target_data))
     text = str(lowered)
     # Types, constants and metadata belong to the context, and would stay in LLVM's global one for ever.
-    with binding.create_context() as context, binding.parse_assembly(text, context) as module, options(OPTIONS):
+    module = binding.parse_assembly(text, binding.create_context())
+    with options(OPTIONS):
         module.verify()
         _optimize(module, machine)
         ptx = CALL_NUMBER.sub("", machine.emit_assembly(module))
@@ -80,10 +85,8 @@ def _optimize(module: Any, machine: Any) -> None:
     Loop unrolling stays on: LLVM's limits for NVPTX are those of nvcc, which unrolls small loops by four
     (a run-time loop with a barrier inside never). Each load and store stays what it is.
     """
-    with (
-        binding.create_pipeline_tuning_options(speed_level=3) as tuning,
-        binding.create_pass_builder(machine, tuning) as builder,
-    ):
-        tuning.loop_vectorization = tuning.slp_vectorization = False
-        with pass_manager(builder) as passes:
-            passes.run(module, builder)
+    tuning = binding.create_pipeline_tuning_options(speed_level=3)
+    tuning.loop_vectorization = tuning.slp_vectorization = False
+    builder = binding.create_pass_builder(machine, tuning)
+    with pass_manager(builder) as passes:
+        passes.run(module, builder)

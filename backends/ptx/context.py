@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, Callable, Sequence, TypeVar
 
+from tiledsl.arch import FEATURE_NAMES, Target, require_feature
 from tiledsl.backends.ptx.debuginfo import DebugInfo
 from tiledsl.backends.ptx.llvm import ir
-from tiledsl.backends.ptx.targets import Target
 from tiledsl.backends.ptx.types import overload
 from tiledsl.backends.ptx.writer import Label, Writer
 from tiledsl.errors import UNKNOWN_LOC, Loc
@@ -74,6 +74,8 @@ class Lowering:
             self.at(op)
             rule = RULES.get(type(op))
             assert rule is not None, f"{op.name} has no lowering rule"
+            for feature in op.features:
+                require_feature(self.target, feature, FEATURE_NAMES[feature], op.loc)
             results = rule(self, op)
             for result, value in zip(op.results, results, strict=True):
                 self.values[result] = value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Sequence
 
+from tiledsl.arch import LANE_BITS, WARP
 from tiledsl.backends.ptx.context import Lowering, lowers
 from tiledsl.backends.ptx.llvm import ir
 from tiledsl.backends.ptx.types import I1, I32, I64, VOID, integer
@@ -21,10 +22,7 @@ __all__ = [
     "lower_warp_id",
 ]
 
-FULL_WARP = 0xFFFFFFFF
-REDUX = (8, 0)
-"""The first compute capability that has redux.sync."""
-WARP_BITS = 5
+FULL_WARP = (1 << WARP) - 1
 
 
 def _special_register(lw: Lowering, name: str) -> Any:
@@ -59,7 +57,7 @@ def lower_grid_size(lw: Lowering, op: gpu.GridSize) -> Sequence[Any]:
 
 @lowers(gpu.WarpId)
 def lower_warp_id(lw: Lowering, op: gpu.WarpId) -> Sequence[Any]:
-    return [lw.b.lshr(_linear_thread(lw), integer(WARP_BITS, I32))]
+    return [lw.b.lshr(_linear_thread(lw), integer(LANE_BITS, I32))]
 
 
 @lowers(gpu.LaneId)
@@ -68,7 +66,7 @@ def lower_lane_id(lw: Lowering, op: gpu.LaneId) -> Sequence[Any]:
 
 
 def _lane(lw: Lowering) -> Any:
-    return lw.b.and_(_linear_thread(lw), integer(31, I32))
+    return lw.b.and_(_linear_thread(lw), integer(WARP - 1, I32))
 
 
 @lowers(gpu.Barrier)
@@ -93,8 +91,6 @@ def lower_vote(lw: Lowering, op: warp.Vote) -> Sequence[Any]:
 @lowers(warp.Uniform)
 def lower_uniform(lw: Lowering, op: warp.Uniform) -> Sequence[Any]:
     """The only instruction of a warp whose result is a uniform register; of equal numbers the least is each of them."""
-    if lw.target.capability < REDUX:
-        return [lw.value(op.value)]
     return [lw.intrinsic("llvm.nvvm.redux.sync.umin", I32, lw.value(op.value), integer(FULL_WARP, I32))]
 
 
@@ -104,7 +100,7 @@ def lower_shuffle(lw: Lowering, op: warp.Shuffle) -> Sequence[Any]:
     words = _words(lw, value)
     mode, control = _shuffle_control(op)
     if op.mode != "idx" and not _in_range(op):
-        lane, mode, control = _source_lane(lw, op, lane), "idx", 31
+        lane, mode, control = _source_lane(lw, op, lane), "idx", WARP - 1
     name = f"llvm.nvvm.shfl.sync.{mode}.i32"
     moved = [lw.intrinsic(name, I32, integer(FULL_WARP, I32), w, lane, integer(control, I32)) for w in words]
     return [_from_words(lw, moved, value.type)]
@@ -112,8 +108,10 @@ def lower_shuffle(lw: Lowering, op: warp.Shuffle) -> Sequence[Any]:
 
 def _shuffle_control(op: warp.Shuffle) -> tuple[str, int]:
     """The mode and operand c of shfl.sync: segment mask in bits 8-12, clamp in bits 0-4."""
-    segment = (32 - op.width) << 8
-    return {"idx": "idx", "up": "up", "down": "down", "xor": "bfly"}[op.mode], segment | (0 if op.mode == "up" else 31)
+    segment = (WARP - op.width) << 8
+    return {"idx": "idx", "up": "up", "down": "down", "xor": "bfly"}[op.mode], segment | (
+        0 if op.mode == "up" else WARP - 1
+    )
 
 
 def _in_range(op: warp.Shuffle) -> bool:

@@ -6,13 +6,12 @@ Inline PTX throughout: side effects keep the order that the IR has, and what lan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from tiledsl.backends.ptx.context import Lowering, Rule, lowers
+from tiledsl.backends.ptx.context import Lowering, lowers
 from tiledsl.backends.ptx.llvm import ir
-from tiledsl.backends.ptx.targets import require_feature
 from tiledsl.backends.ptx.types import I1, I32, I64, VOID, integer, llvm_type, structure
 from tiledsl.ir.core import Op, Value
 from tiledsl.ir.ops import barriers, tma, wgmma
@@ -21,17 +20,6 @@ __all__ = ["needs_ptx"]
 
 PTX_NAMES = {"i8": "s8", "i32": "s32"}
 """What wgmma calls dtypes whose name here is another."""
-
-WHAT = {
-    "mbarrier": "mbarriers that count bytes",
-    "tma": "tensor memory access",
-    "cluster": "clusters",
-    "elect": "elect.sync",
-    "griddepcontrol": "programmatic dependent launch",
-    "setmaxnreg": "setmaxnreg",
-    "wgmma": "wgmma",
-}
-"""What messages call the features."""
 
 OWN_PTX = 86
 """From this PTX version on, TMA loads name the block's own memory. On sm_120a ptxas otherwise asks at run time whether
@@ -46,21 +34,6 @@ def needs_ptx(op: Op) -> int:
     return HINTED_PTX if isinstance(op, tma.MapLoad) and op.hint else 0
 
 
-def _lowers(feature: str, cls: type[Op]) -> Callable[[Rule], Rule]:
-    """As `lowers`, for an op of targets with `feature`: CompileError at its line for the others."""
-
-    def register(rule: Rule) -> Rule:
-        @lowers(cls)
-        def checked(lw: Lowering, op: Any) -> Sequence[Any]:  # pyright: ignore[reportUnusedFunction]
-            what = f"wgmma ({op.row})" if isinstance(op, wgmma.Instruction) else WHAT[feature]
-            require_feature(lw.target, feature, what, op.loc)
-            return rule(lw, op)
-
-        return rule
-
-    return register
-
-
 def _emit(lw: Lowering, text: str, kinds: str = "", *args: Any, result: Any = VOID, convergent: bool = False) -> Any:
     """Inline PTX that is kept and stays in order."""
     constraints = ",".join([*kinds.split(), "~{memory}"])
@@ -70,13 +43,13 @@ def _emit(lw: Lowering, text: str, kinds: str = "", *args: Any, result: Any = VO
 # -- mbarriers and fences --------------------------------------------------------------------------
 
 
-@_lowers("mbarrier", barriers.Init)
+@lowers(barriers.Init)
 def lower_init(lw: Lowering, op: barriers.Init) -> Sequence[Any]:
     _emit(lw, f"mbarrier.init.shared::cta.b64 [$0], {op.count};", "r", lw.value(op.place[0]))
     return []
 
 
-@_lowers("mbarrier", barriers.Arrive)
+@lowers(barriers.Arrive)
 def lower_arrive(lw: Lowering, op: barriers.Arrive) -> Sequence[Any]:
     pointer = lw.value(op.place[0])
     if not op.cluster:
@@ -89,14 +62,14 @@ def lower_arrive(lw: Lowering, op: barriers.Arrive) -> Sequence[Any]:
     return []
 
 
-@_lowers("mbarrier", barriers.ExpectTx)
+@lowers(barriers.ExpectTx)
 def lower_expect_tx(lw: Lowering, op: barriers.ExpectTx) -> Sequence[Any]:
     text = f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], {op.bytes};"
     _emit(lw, text, "r", lw.value(op.place[0]))
     return []
 
 
-@_lowers("mbarrier", barriers.Wait)
+@lowers(barriers.Wait)
 def lower_wait(lw: Lowering, op: barriers.Wait) -> Sequence[Any]:
     """try_wait sleeps for a while by itself; the loop asks again."""
     text = (
@@ -107,13 +80,13 @@ def lower_wait(lw: Lowering, op: barriers.Wait) -> Sequence[Any]:
     return []
 
 
-@_lowers("mbarrier", barriers.FenceInit)
+@lowers(barriers.FenceInit)
 def lower_fence_init(lw: Lowering, op: barriers.FenceInit) -> Sequence[Any]:
     _emit(lw, "fence.mbarrier_init.release.cluster;")
     return []
 
 
-@_lowers("tma", barriers.FenceProxy)
+@lowers(barriers.FenceProxy)
 def lower_fence_proxy(lw: Lowering, op: barriers.FenceProxy) -> Sequence[Any]:
     _emit(lw, "fence.proxy.async.shared::cta;")
     return []
@@ -132,37 +105,37 @@ def lower_named_barrier(lw: Lowering, op: barriers.NamedBarrier) -> Sequence[Any
     return []
 
 
-@_lowers("cluster", barriers.ClusterArrive)
+@lowers(barriers.ClusterArrive)
 def lower_cluster_arrive(lw: Lowering, op: barriers.ClusterArrive) -> Sequence[Any]:
     _emit(lw, "barrier.cluster.arrive.release.aligned;", convergent=True)
     return []
 
 
-@_lowers("cluster", barriers.ClusterWait)
+@lowers(barriers.ClusterWait)
 def lower_cluster_wait(lw: Lowering, op: barriers.ClusterWait) -> Sequence[Any]:
     _emit(lw, "barrier.cluster.wait.acquire.aligned;", convergent=True)
     return []
 
 
-@_lowers("cluster", barriers.ClusterRank)
+@lowers(barriers.ClusterRank)
 def lower_cluster_rank(lw: Lowering, op: barriers.ClusterRank) -> Sequence[Any]:
     return [lw.intrinsic("llvm.nvvm.read.ptx.sreg.cluster.ctarank", I32)]
 
 
-@_lowers("elect", barriers.Elect)
+@lowers(barriers.Elect)
 def lower_elect(lw: Lowering, op: barriers.Elect) -> Sequence[Any]:
     text = "elect.sync _|$0, 0xffffffff;"
     return [_emit(lw, text, "=b", result=I1, convergent=True)]
 
 
-@_lowers("setmaxnreg", barriers.SetMaxNReg)
+@lowers(barriers.SetMaxNReg)
 def lower_setmaxnreg(lw: Lowering, op: barriers.SetMaxNReg) -> Sequence[Any]:
     what = "inc" if op.increase else "dec"
     _emit(lw, f"setmaxnreg.{what}.sync.aligned.u32 {op.registers};", convergent=True)
     return []
 
 
-@_lowers("griddepcontrol", barriers.GridDependency)
+@lowers(barriers.GridDependency)
 def lower_grid_dependency(lw: Lowering, op: barriers.GridDependency) -> Sequence[Any]:
     _emit(lw, "griddepcontrol.wait;" if op.wait else "griddepcontrol.launch_dependents;")
     return []
@@ -171,7 +144,7 @@ def lower_grid_dependency(lw: Lowering, op: barriers.GridDependency) -> Sequence
 # -- tensor memory access --------------------------------------------------------------------------
 
 
-@_lowers("tma", tma.MapLoad)
+@lowers(tma.MapLoad)
 def lower_map_load(lw: Lowering, op: tma.MapLoad) -> Sequence[Any]:
     kinds, args = ["r", "r", "l"], [*lw.operands([op.dst, op.mbarrier]), lw.tensor_maps[op.map]]
     box = _coordinates(lw, op.coordinates, kinds, args)
@@ -180,7 +153,6 @@ def lower_map_load(lw: Lowering, op: tma.MapLoad) -> Sequence[Any]:
     what = f"cp.async.bulk.tensor.{len(op.coordinates)}d.{space}.global.mbarrier::complete_tx::bytes"
     more = ""
     if op.multicast:
-        require_feature(lw.target, "multicast", "loads for several blocks of a cluster", op.loc)
         what, more = f"{what}.multicast::cluster", f", ${len(args)}"
         kinds, args = [*kinds, "h"], [*args, lw.value(op.operands[-1])]
     if op.hint:
@@ -190,7 +162,7 @@ def lower_map_load(lw: Lowering, op: tma.MapLoad) -> Sequence[Any]:
     return []
 
 
-@_lowers("tma", tma.MapStore)
+@lowers(tma.MapStore)
 def lower_map_store(lw: Lowering, op: tma.MapStore) -> Sequence[Any]:
     kinds, args = ["r", "l"], [lw.value(op.src), lw.tensor_maps[op.map]]
     box = _coordinates(lw, op.coordinates, kinds, args)
@@ -212,19 +184,19 @@ def _policy(lw: Lowering, hint: str) -> Any:
     return lw.asm(f"createpolicy.fractional.L2::{hint}.b64 $0, 1.0;", "=l", I64)
 
 
-@_lowers("tma", tma.MapPrefetch)
+@lowers(tma.MapPrefetch)
 def lower_map_prefetch(lw: Lowering, op: tma.MapPrefetch) -> Sequence[Any]:
     _emit(lw, "prefetch.tensormap [$0];", "l", lw.tensor_maps[op.map])
     return []
 
 
-@_lowers("tma", tma.BulkCommit)
+@lowers(tma.BulkCommit)
 def lower_bulk_commit(lw: Lowering, op: tma.BulkCommit) -> Sequence[Any]:
     _emit(lw, "cp.async.bulk.commit_group;")
     return []
 
 
-@_lowers("tma", tma.BulkWait)
+@lowers(tma.BulkWait)
 def lower_bulk_wait(lw: Lowering, op: tma.BulkWait) -> Sequence[Any]:
     _emit(lw, f"cp.async.bulk.wait_group{'.read' if op.read else ''} {op.pending};")
     return []
@@ -260,7 +232,7 @@ def lower_descriptor(lw: Lowering, op: wgmma.Descriptor) -> Sequence[Any]:
     return [b.or_(b.zext(low, I64), integer(bits >> 32 << 32, I64))]
 
 
-@_lowers("wgmma", wgmma.Instruction)
+@lowers(wgmma.Instruction)
 def lower_instruction(lw: Lowering, op: wgmma.Instruction) -> Sequence[Any]:
     count = len(op.accumulators)
     text = _instruction(op, count)

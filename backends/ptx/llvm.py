@@ -67,5 +67,6 @@ def pass_manager(builder: Any) -> Generator[Any]:
     try:
         yield passes
     finally:
-        _library.LLVMPY_DisposeNewModulePassManger(passes)
-        passes.detach()
+        pointer = passes._ptr
+        passes.detach()  # before it is freed: Ctrl-C may come between the two
+        _library.LLVMPY_DisposeNewModulePassManger(pointer)

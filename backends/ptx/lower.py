@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Sequence
 
+from tiledsl.arch import MAP_ALIGNMENT, MAP_BYTES, Target
 from tiledsl.backends.ptx import (
     async_rules,
     atomic_rules,
@@ -20,13 +21,12 @@ from tiledsl.backends.ptx import (
 )
 from tiledsl.backends.ptx.context import Lowering
 from tiledsl.backends.ptx.llvm import ir
-from tiledsl.backends.ptx.targets import Target
 from tiledsl.backends.ptx.types import I8, VOID, global_variable, memory_type, pointer_to
 from tiledsl.errors import CompileError, Loc
 from tiledsl.ir.core import Kernel, Op, Value
 from tiledsl.ir.ops import barriers
-from tiledsl.ir.tensor_maps import MAP_BYTES
 from tiledsl.ir.types import BOOL, DType, PtrType, Type
+from tiledsl.layout.shared import SPANS, Paneled
 from tiledsl.passes.written import WrittenMemory, memory_of
 
 __all__ = ["TRIPLE", "lower_kernel", "read_only_pointers"]
@@ -50,11 +50,8 @@ NAME = re.compile(r"(?!WARP_SZ$)(?:[A-Za-z]|_[A-Za-z0-9_])[A-Za-z0-9_]*")
 """Python names that PTX takes for an entry (PTX ISA: Identifiers; `WARP_SZ` is a constant)."""
 
 TRIPLE = "nvptx64-nvidia-cuda"
-SHARED_ALIGN = 1024
+SHARED_ALIGN = Paneled(max(SPANS)).alignment
 """Of the dynamic shared array: what the widest swizzle of TMA and wgmma needs."""
-
-MAP_ALIGN = 64
-"""Bytes. (CUDA driver API: CUtensorMap.)"""
 
 
 def lower_kernel(kernel: Kernel, target: Target, data_layout: str) -> tuple[Any, Sequence[Loc]]:
@@ -102,7 +99,7 @@ def _declare(kernel: Kernel, module: Any) -> Any:
     for number, argument in enumerate(maps):
         argument.name = f"tensor_map_{number}"
         # Without `grid_constant` LLVM copies the map to local memory, where TMA cannot read it.
-        for text in (f"byval([{MAP_BYTES} x i8])", f"align {MAP_ALIGN}", '"nvvm.grid_constant"'):
+        for text in (f"byval([{MAP_BYTES} x i8])", f"align {MAP_ALIGNMENT}", '"nvvm.grid_constant"'):
             _attribute(argument, text)
     for value, argument in zip(kernel.body.args, arguments, strict=True):
         if value.name:

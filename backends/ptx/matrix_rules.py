@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
+from tiledsl.arch import require, require_feature, targets_from
 from tiledsl.backends.ptx.context import Lowering, lowers
 from tiledsl.backends.ptx.llvm import ir
-from tiledsl.backends.ptx.targets import require_capability
 from tiledsl.backends.ptx.types import I32, VOID, integer, llvm_type, structure
 from tiledsl.backends.ptx.vectors import rounded_pairs, vector_of
 from tiledsl.ir.core import Op, Value
@@ -31,9 +31,6 @@ __all__ = [
 
 PTX_NAMES = {"i8": "s8", "i32": "s32"}
 """What mma calls dtypes whose name here is another."""
-
-STMATRIX = (9, 0)
-"""The first compute capability that has it."""
 
 EIGHT_BIT_PTX = 84
 """The PTX version that brought products of e4m3 and e5m2; the others are as old as the targets that have them."""
@@ -79,7 +76,7 @@ def lower_ldmatrix(lw: Lowering, op: mem.LdMatrix) -> Sequence[Any]:
 
 @lowers(mem.StMatrix)
 def lower_stmatrix(lw: Lowering, op: mem.StMatrix) -> Sequence[Any]:
-    require_capability(lw.target, STMATRIX, "stmatrix", op.loc, "store() writes a fragment with plain accesses")
+    require_feature(lw.target, "stmatrix", "stmatrix", op.loc, "store() writes a fragment with plain accesses")
     lw.intrinsic(_matrices("stmatrix", op), VOID, lw.value(op.ptr), *lw.operands(op.words))
     return []
 
@@ -90,7 +87,7 @@ def lower_stmatrix(lw: Lowering, op: mem.StMatrix) -> Sequence[Any]:
 @lowers(ptx.MmaSync)
 def lower_mma_sync(lw: Lowering, op: ptx.MmaSync) -> Sequence[Any]:
     row = op.row
-    require_capability(lw.target, row.capability, f"the product {row}", op.loc)
+    require(lw.target, targets_from(row.capability), f"the product {row}", op.loc)
     registers = [_to_register(lw, v) for v in op.operands]
     types = [r.type for r in registers[len(registers) - len(op.results) :]]
     names = ".".join(PTX_NAMES.get(name, name) for name in (row.acc, row.a, row.b, row.acc))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from tiledsl.arch import WARP, WARPGROUP_WARPS
 from tiledsl.backends.ptx.sass_operands import mma_shape
 from tiledsl.backends.ptx.sass_program import Sass
-from tiledsl.layout.banks import WARP
+from tiledsl.layout.wgmma import WGMMA_ROWS
 
 __all__ = ["CLASSES", "PUBLISHED", "arithmetic_of", "class_of", "products_of"]
 
@@ -78,8 +79,6 @@ PUBLISHED: tuple[tuple[str, dict[str, int]], ...] = (
 )
 """Published loops, by class, for 512 FFMAs."""
 
-WARPGROUP_ROWS = 64
-"""Rows of the product of four warps, of which each one's tensor core makes a quarter."""
 SHAPELESS = (16, 8, 16)
 """Taken for a matrix instruction whose opcode does not say what it multiplies."""
 
@@ -112,4 +111,4 @@ def products_of(sass: Sass) -> int:
     if arithmetic == "FFMA":
         return WARP * (2 if sass.base == "FFMA2" else 1)
     m, n, k = mma_shape(sass.opcode.split(".")) or SHAPELESS
-    return (m // 4 if m == WARPGROUP_ROWS else m) * n * k
+    return (m // WARPGROUP_WARPS if m == WGMMA_ROWS else m) * n * k  # a warp's tensor core makes its part

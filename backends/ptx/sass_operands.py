@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Callable, NamedTuple
 
+from tiledsl.arch import WARP
+
 __all__ = ["Operand", "Operands", "Register", "decode_operands", "guard_of", "mma_shape"]
 
 
@@ -193,7 +195,7 @@ def _mma(bits: int, accumulator: int) -> Callable[[Mods], Widths]:
         held = 16 if accumulator == 32 and mods[1] == "F16" else accumulator
 
         def words(count: int, size: int) -> int:
-            return max(1, count * size // 32 // 32)
+            return max(1, count * size // 32 // WARP)
 
         return Widths(words(m * n, held), (words(m * k, width), words(n * k, width), words(m * n, held)))
 

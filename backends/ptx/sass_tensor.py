@@ -20,16 +20,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from tiledsl.arch import MULTIPLY_ADDS, PARTITIONS, WARP
 from tiledsl.backends.ptx.sass_classes import arithmetic_of, class_of, products_of
 from tiledsl.backends.ptx.sass_control import check_target
 from tiledsl.backends.ptx.sass_program import Sass, SassProgram
 from tiledsl.backends.ptx.sass_turn import Turn, access_bytes
-from tiledsl.layout.banks import WARP
+from tiledsl.layout.banks import BANKS, WORD
 
 __all__ = ["Rate", "TensorLoop", "fold", "rate_of", "tensor_loop"]
 
-SCHEDULERS = 4
-WAVEFRONT = 128
+WAVEFRONT = BANKS * WORD
 """Bytes that shared memory moves in a clock."""
 
 LOADS = ("LDSM", "LDS", "LDG", "LDGSTS", "UTMALDG", "UBLKCP")
@@ -52,9 +52,10 @@ class Rate:
     basis: str
 
 
-A100, H100 = "A100 whitepaper", "H100 whitepaper"
-WGMMA = {"HMMA": 512, "HMMA.TF32": 256, "IMMA": 1024}
-"""What wgmma makes of such products on Hopper, and mma.sync a part of."""
+OPERANDS = {"HMMA": "f16", "HMMA.TF32": "tf32", "IMMA": "i8", "QMMA": "e4m3", "DMMA": "f64"}
+"""A dtype that each kind of instruction multiplies."""
+WGMMA = {"HMMA": "HGMMA", "HMMA.TF32": "HGMMA.TF32", "IMMA": "IGMMA", "QMMA": "QGMMA"}
+"""What multiplies the same with wgmma."""
 MMA_SHARE, SHORT_SHARE = 0.64, 0.48
 """That part; for 16 bytes along k, not 32, the second one. ptxas leaves 6 clocks after an HMMA.16816 on sm_90, which
 would be 67%, and 4 after an HMMA.1688, which has half as many products (docs/tensor_cores.md): hence their ratio."""
@@ -62,25 +63,27 @@ FULL = {"HMMA": 16 * 8 * 16, "HMMA.TF32": 16 * 8 * 8, "IMMA": 16 * 8 * 32, "DMMA
 """Products of a 16 x 8 tile with 32 bytes along k; instructions with fewer are "short"."""
 
 
-def _assumed(products: int, share: float) -> Rate:
+def _full(kind: str, capability: tuple[int, int]) -> int:
+    """Of one scheduler, by instructions that leave the tensor core no pause."""
+    return MULTIPLY_ADDS[capability][OPERANDS[kind]] // PARTITIONS
+
+
+def _assumed(kind: str, share: float) -> Rate:
     published = " (published: 63 to 65%)" if share == MMA_SHARE else ""
-    return Rate(share * products, f"assumed: mma.sync at {share:.0%} of wgmma{published}, not measured here")
+    return Rate(share * _full(kind, (9, 0)), f"assumed: mma.sync at {share:.0%} of wgmma{published}, not measured here")
 
 
 RATES: dict[int, dict[str, Rate]] = {
-    80: {"HMMA": Rate(256, A100), "HMMA.TF32": Rate(128, A100), "IMMA": Rate(512, A100), "DMMA": Rate(16, A100)},
+    80: {kind: Rate(_full(kind, (8, 0)), "A100 whitepaper") for kind in ("HMMA", "HMMA.TF32", "IMMA", "DMMA")},
     90: {
-        **{kind: _assumed(products, MMA_SHARE) for kind, products in WGMMA.items()},
-        **{f"{kind}.short": _assumed(products, SHORT_SHARE) for kind, products in WGMMA.items()},
-        "DMMA": Rate(32, H100),
+        **{kind: _assumed(kind, MMA_SHARE) for kind in ("HMMA", "HMMA.TF32", "IMMA")},
+        **{f"{kind}.short": _assumed(kind, SHORT_SHARE) for kind in ("HMMA", "HMMA.TF32", "IMMA")},
+        "DMMA": Rate(_full("DMMA", (9, 0)), "H100 whitepaper"),
         "DMMA.short": Rate(16, "assumed: the 16 clocks that ptxas leaves, twice those of the H100 whitepaper"),
-        "HGMMA": Rate(512, H100),
-        "HGMMA.TF32": Rate(256, H100),
-        "IGMMA": Rate(1024, H100),
-        "QGMMA": Rate(1024, H100),
+        **{wgmma: Rate(_full(kind, (9, 0)), "H100 whitepaper") for kind, wgmma in WGMMA.items()},
     },
 }
-"""By compute capability and kind. The other capabilities stand for GPUs with different rates, or none is known here."""
+"""By compute capability and kind: those of `arch.MULTIPLY_ADDS`."""
 
 
 def rate_of(sass: Sass, capability: int) -> Rate | None:
@@ -125,7 +128,7 @@ class TensorLoop:
     def bounds(self) -> dict[str, float]:
         """Clocks of a turn of one warp a scheduler, by what sets them; the tensor cores' only if known."""
         known = {} if self.clocks is None else {"tensor cores": self.clocks}
-        return {"issue slots": self.issued, "shared memory": SCHEDULERS * self.wavefronts, **known}
+        return {"issue slots": self.issued, "shared memory": PARTITIONS * self.wavefronts, **known}
 
     @property
     def peak_share(self) -> float | None:
@@ -150,7 +153,7 @@ class TensorLoop:
     def _clocks(self) -> list[str]:
         notes = {
             "issue slots": "one instruction a clock",
-            "shared memory": f"{SCHEDULERS} x {self.wavefronts} wavefronts without conflicts",
+            "shared memory": f"{PARTITIONS} x {self.wavefronts} wavefronts without conflicts",
             "tensor cores": "; ".join(self.bases),
         }
         rows = [f"  {name:<13} {clocks:7.1f}  {notes[name]}" for name, clocks in self.bounds.items()]

@@ -66,7 +66,7 @@ from tiledsl import (
     unroll,
     warp_id,
 )
-from tiledsl.backends.ptx.targets import target_named
+from tiledsl.arch import target_named
 from tiledsl.dims import K, M, N
 from tiledsl.runtime.driver import available
 

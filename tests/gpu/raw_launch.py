@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from tiledsl.arch import target_named
 from tiledsl.backends import ptx
-from tiledsl.backends.ptx.targets import target_named
 from tiledsl.ir.abi import launch_parameters
 from tiledsl.ir.core import Kernel
 from tiledsl.ir.expr import PROCESSORS

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from tiledsl.arch import WARP
 from tiledsl.backends import emulator
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Kernel, Value
@@ -18,7 +19,7 @@ from tiledsl.ir.ops import control, gpu, tile
 from tiledsl.ir.printer import print_kernel
 from tiledsl.ir.types import DTYPES, I32, INDEX, U32, FragmentType, GlobalType, SharedType
 from tiledsl.ir.verifier import verify
-from tiledsl.layout.banks import PHASES, WARP, Kind, wavefronts
+from tiledsl.layout.banks import PHASES, Kind, wavefronts
 from tiledsl.layout.shared import AUTO
 from tiledsl.passes.merge_accesses import MergeAccesses
 from tiledsl.passes.pipeline import pipeline, run_pipeline

@@ -110,6 +110,7 @@ BODIES: dict[str, tuple[str, ...]] = {
     "max of a view": ("A[i] = max(A[0:4])  # error: max() of a view",),
     "a method of the class": ("A[i] = Global.get(0, i)  # error: is a method, and is called without an object",),
     "a volatile that is a number": ("ptx.inline('membar.cta;', None, volatile=5)  # error: volatile= is True", STORE),
+    "memory in other words": ("ptx.inline('membar.cta;', None, memory='none')  # error: memory= is one of", STORE),
     "a text that is a number": ("A[i] = ptx.inline(5, f32)  # error: text= is a string",),
     "half a surrogate pair": ("print('\\ud800', i)  # error: half of a surrogate pair", STORE),
     "the same in an assertion": ("assert_(i >= 0, '\\ud800')  # error: half of a surrogate pair", STORE),

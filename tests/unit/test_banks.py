@@ -198,4 +198,4 @@ def test_each_warp_of_each_block_is_an_access() -> None:
 
 def test_the_model_has_one_table() -> None:
     """Neither count knows a number that stands in the table."""
-    assert (banks.BANKS, banks.WORD, banks.WARP) == (32, 4, 32)
+    assert (banks.BANKS, banks.WORD) == (32, 4)

@@ -43,7 +43,8 @@ SIGNATURES = {
     "pipelined": "(loop, /, *, stages, fragments=0)",
     "ptx.commit_group": "()",
     "ptx.cp_async": "(dst, dst_index, src, src_index, bytes=16)",
-    "ptx.inline": "(text, outputs, *operands, volatile=False, convergent=False, emulate=None)",
+    "ptx.inline": "(text, outputs, *operands, volatile=False, convergent=False, memory='unknown', uniform='thread', "
+    "emulate=None)",
     "ptx.ldmatrix": "(src, *index, num=4, trans=False)",
     "ptx.mma_sync": "(shape, a, b, c, dtypes)",
     "ptx.stmatrix": "(dst, *index_and_words, trans=False)",

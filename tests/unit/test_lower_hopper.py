@@ -268,8 +268,8 @@ def test_a_tensor_that_tma_writes_is_not_read_only() -> None:
 @pytest.mark.parametrize(
     ("target", "word", "message"),
     [
-        ("sm_90", "wgmma.mma", "sm_90 does not have wgmma (m64k16 bf16 x bf16 -> f32)"),
-        ("sm_100a", "wgmma.mma", "sm_100a does not have wgmma"),
+        ("sm_90", "wgmma.fence", "sm_90 does not have wgmma"),
+        ("sm_100a", "wgmma.fence", "sm_100a does not have wgmma"),
         ("sm_80", "mbarrier.init", "sm_80 does not have mbarriers that count bytes"),
     ],
 )

@@ -43,7 +43,7 @@ from tiledsl import (
     u32,
     where,
 )
-from tiledsl.backends.ptx.targets import TARGETS
+from tiledsl.arch import TARGETS
 from tiledsl.dims import M, N
 from tiledsl.frontend.arithmetic import rounded
 from tiledsl.ir import semantics

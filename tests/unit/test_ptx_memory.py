@@ -90,6 +90,9 @@ def test_what_only_a_tensor_map_or_raw_ptx_writes_is_not_read_only() -> None:
     assert read_only_pointers(made) == {a, d}
     b.op(ptx.Inline, zero, text="mov.u32 $0, $1;", outputs=(U32,))
     assert read_only_pointers(made) == {a, d}
+    for memory in ("nothing", "reads"):
+        b.op(ptx.Inline, zero, text="ld.global.u32 $0, [$1];", outputs=(U32,), volatile=True, memory=memory)
+        assert read_only_pointers(made) == {a, d}
     b.op(ptx.Inline, zero, text="red.global.add.u32 [x], $0;", outputs=(), volatile=True)
     assert read_only_pointers(made) == set()
 

@@ -17,8 +17,8 @@ import pytest
 from llvmlite import binding
 from ptx_kernels import at, kernel, load, store
 
+from tiledsl.arch import TARGETS
 from tiledsl.backends.ptx.lower import lower_kernel
-from tiledsl.backends.ptx.targets import TARGETS
 from tiledsl.ir import semantics
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Kernel, Value

@@ -37,12 +37,13 @@ from tiledsl import (
     u64,
 )
 from tiledsl.annotations import read_signature
+from tiledsl.arch import MAP_BYTES
 from tiledsl.compiled import Image
 from tiledsl.dims import K, M, N
 from tiledsl.errors import CompileError, DeviceError, KernelArgumentError
 from tiledsl.ir.abi import abi_of, launch_parameters
 from tiledsl.ir.expr import parse_expr
-from tiledsl.ir.tensor_maps import MAP_BYTES, TensorMap, parse_tensor_map
+from tiledsl.ir.tensor_maps import TensorMap, parse_tensor_map
 from tiledsl.ir.types import BF16, E4M3, F32, TF32, DType, GlobalType
 from tiledsl.runtime import tensor_maps
 from tiledsl.runtime.driver import GALLERY_ELSEWHERE, Device, Driver

@@ -32,8 +32,7 @@ from tiledsl import (
     unroll,
     wgmma,
 )
-from tiledsl.arch import FEATURES
-from tiledsl.backends.ptx.targets import TARGETS
+from tiledsl.arch import FEATURES, TARGETS
 from tiledsl.dims import K, M, N
 from tiledsl.errors import CompileError
 

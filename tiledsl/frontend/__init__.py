@@ -19,7 +19,7 @@ from tiledsl.frontend.frame import Env, Frame, Unit
 from tiledsl.frontend.intrinsics.async_copies import check_tokens
 from tiledsl.frontend.pending import check_pending
 from tiledsl.frontend.source import source_of
-from tiledsl.ir.builder import Builder
+from tiledsl.frontend.targets import TargetBuilder
 from tiledsl.ir.core import Block, Kernel, Value
 from tiledsl.ir.ops import control
 from tiledsl.ir.types import GlobalType, Type
@@ -39,7 +39,7 @@ def build(signature: Signature, spec: Specialization, arch: str) -> Kernel:
     source = source_of(signature.fn)
     params = _run_time_params(signature, spec)
     body = Block([type_ for _, type_ in params], [name for name, _ in params])
-    unit = Unit(signature, spec, arch, body, Builder(body, signature.loc))
+    unit = Unit(signature, spec, arch, body, TargetBuilder(body, arch, signature.loc))
     unit.extents = _extents(body.args)
     unit.typevars = {
         p.dtype: lang_dtype(s.dtype)

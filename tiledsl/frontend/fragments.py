@@ -6,6 +6,7 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
+from tiledsl.arch import MOST_REGISTERS, MOST_THREADS
 from tiledsl.errors import CompileError, Loc
 from tiledsl.frontend.bindings import describe
 from tiledsl.frontend.frame import Frame, Unit
@@ -18,20 +19,12 @@ from tiledsl.layout.shared import Layout
 
 __all__ = [
     "EXAMPLE",
-    "MAX_REGISTERS",
-    "MAX_THREADS",
     "check_threads",
     "distributed",
     "is_distributed",
     "joined",
     "relaid",
 ]
-
-MAX_REGISTERS = 255
-"""Of 32 bits, that a thread has."""
-
-MAX_THREADS = 1024
-"""Of a block."""
 
 EXAMPLE = "mma.m16n8k16.acc(warps=(2, 2))"
 """A layout as messages show one."""
@@ -62,9 +55,9 @@ def distributed(frame: Frame, node: Any, dtype: DType, dims: tuple[int, ...], la
         raise frame.error(node, message, "take a shape that multiplies this dtype: docs/language.md lists them")
     type_ = FragmentType(dtype, dims, layout)
     registers = type_.size // type_.per_register * max(1, dtype.bits // 32)
-    if registers > MAX_REGISTERS:
+    if registers > MOST_REGISTERS:
         held = f"{' x '.join(map(str, dims))} {dtype} held as {layout}"
-        message = f"{held} is {registers} registers a thread, of which there are {MAX_REGISTERS}"
+        message = f"{held} is {registers} registers a thread, of which there are {MOST_REGISTERS}"
         raise frame.error(node, message, "spread it over more warps, or make it smaller")
     _hold(frame.unit, layout, frame.loc(node))
     return type_
@@ -111,8 +104,8 @@ def check_threads(unit: Unit) -> None:
 def _wrong_threads(threads: tuple[int, ...], layout: FragmentLayout, loc: Loc) -> CompileError:
     warps = f"{layout.warps[0]} x {layout.warps[1]} warps"
     message = f"{layout} is held by {layout.threads} threads ({warps}), the block has {prod(threads)}"
-    fits = layout.threads <= MAX_THREADS
-    fix = f"write threads({layout.threads}), or" if fits else f"a block has at most {MAX_THREADS} threads; take"
+    fits = layout.threads <= MOST_THREADS
+    fix = f"write threads({layout.threads}), or" if fits else f"a block has at most {MOST_THREADS} threads; take"
     return CompileError(message, loc, f"{fix} another grid of warps")
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Sequence
 
 from tiledsl import lang
+from tiledsl.arch import WARP
 from tiledsl.errors import Loc
 from tiledsl.frontend.bindings import LanguageObject, View
 from tiledsl.ir.core import Block, Op, Value
@@ -17,7 +18,6 @@ from tiledsl.ir.ops import barriers
 from tiledsl.ir.types import INDEX, Type
 
 __all__ = [
-    "WARPGROUP",
     "ClusterShape",
     "Cooperation",
     "Processors",
@@ -26,9 +26,6 @@ __all__ = [
     "SlotObject",
     "WorkLoop",
 ]
-
-WARPGROUP = 4
-"""Warps of a warpgroup."""
 
 
 class Processors(Op):
@@ -70,7 +67,12 @@ class RoleObject(LanguageObject):
     @property
     def threads(self) -> int:
         """Of one instance."""
-        return 32 * self.warps
+        return WARP * self.warps
+
+    @property
+    def all_threads(self) -> int:
+        """Of all instances."""
+        return WARP * self.all_warps
 
     @property
     def shown(self) -> str:  # type: ignore[override]

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tiledsl.arch import MULTIPLY_ADDS
 from tiledsl.errors import DeviceError, TileError
 from tiledsl.inspect.contenders import (
     CUBLAS,
@@ -52,13 +53,6 @@ GRAPHED = 24
 """Launches in one graph."""
 
 BEST = "best"
-
-PEAKS = {
-    (9, 0): {"f16": 4096, "bf16": 4096, "tf32": 2048, "e4m3": 8192, "e5m2": 8192, "i8": 8192, "u8": 8192,
-             "f32": 256, "f64": 256},
-    (8, 0): {"f16": 2048, "bf16": 2048, "tf32": 1024, "i8": 4096, "u8": 4096, "f32": 128, "f64": 128},
-}  # fmt: skip
-"""Operations a clock of an SM, two for a multiply-add (NVIDIA's whitepapers of H100 and A100); f64 on tensor cores."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -229,7 +223,7 @@ def _roof(gpu: Driver, device: Device, format: str) -> Roof:
     used = gpu.devices[gpu.current_device()]
     clock = gpu.cu.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_CLOCK_RATE
     khz = gpu.check(gpu.cu.cuDeviceGetAttribute(clock, used.handle), "reading the clock of the GPU")
-    peak = PEAKS.get(used.capability, {}).get(format, 0)
+    peak = 2 * MULTIPLY_ADDS.get(used.capability, {}).get(format, 0)
     return Roof(1e-9 * peak * used.processors * khz, device.copy_rate() / 1e12)
 
 

@@ -8,7 +8,7 @@ its `verify` and the facts that it declares (`ir/facts.py`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Callable, ClassVar, Generic, Iterator, Literal, Mapping, Sequence, TypeVar, overload
 
 from tiledsl.errors import UNKNOWN_LOC, Loc, VerifyError
@@ -242,7 +242,7 @@ class Op:
 
     def accesses(self) -> list[Access]:
         """What the op itself reads and writes, not what ops inside it do."""
-        return [replace(touch, memory=self._memory(touch.part)) for touch in self.touches]
+        return [touch._replace(memory=self._memory(touch.part)) for touch in self.touches]
 
     def _memory(self, part: str) -> Value | int | None:
         found = getattr(self, part) if part else None

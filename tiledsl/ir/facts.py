@@ -20,7 +20,7 @@ one out is an error at import: no pass has to guess, and no list of classes has 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Callable, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Callable, Literal, NamedTuple, TypeVar, cast
 
 from tiledsl.arch import FEATURES
 
@@ -77,8 +77,7 @@ words, too. absorbs: those of the operands are all one to it, and results may ha
 type. chooses: the result is one of the operands. sees: anything else, as of what stores or exchanges bits."""
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
+class Access(NamedTuple):
     """One memory that an op reads or writes. In `Op.touches` without `memory`, in `Op.accesses()` with it.
 
     part: the operand, or the group of operands that begins with it, that is the memory or points into it; the attribute

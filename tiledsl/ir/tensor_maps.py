@@ -8,14 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = ["GRAIN", "MAP_BYTES", "MOST_EXTENT", "TensorMap", "parse_tensor_map"]
-
-MAP_BYTES = 128
-"""Of an encoded map, a kernel parameter aligned to 64 bytes."""
-GRAIN = 16
-"""Bytes that divide a tensor's address, its strides but that of 1, and a row of a box."""
-MOST_EXTENT = 256
-"""Elements of a box along one axis."""
+__all__ = ["TensorMap", "parse_tensor_map"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,11 +26,12 @@ from __future__ import annotations
 from math import prod
 from typing import Any, Iterable, Mapping
 
+from tiledsl.arch import MOST_BLOCKS_PER_SM, MOST_CLUSTER, MOST_THREADS, TMA_MOST_BOX, WARP
 from tiledsl.errors import Loc, VerifyError
 from tiledsl.ir.core import OPS, Block, Kernel, Op, Value
 from tiledsl.ir.expr import BinExpr, ConstExpr, Expr, NameExpr
 from tiledsl.ir.ops import control
-from tiledsl.ir.tensor_maps import MOST_EXTENT, TensorMap
+from tiledsl.ir.tensor_maps import TensorMap
 from tiledsl.ir.types import (
     I32,
     I64,
@@ -46,8 +47,8 @@ from tiledsl.ir.types import (
     is_memory,
     problem,
 )
-from tiledsl.layout.banks import WARP
 from tiledsl.layout.fragments import FragmentLayout
+from tiledsl.layout.shared import MAX_SHARED, SPANS
 from tiledsl.recursion import deep_recursion
 
 __all__ = ["verify"]
@@ -55,9 +56,7 @@ __all__ = ["verify"]
 TYPES = (DType, GlobalType, SharedType, FragmentType, PtrType, TokenType, PendingType)
 _THREAD_BANNED = (GlobalType, SharedType, FragmentType, TokenType, PendingType)
 
-MOST_THREADS, MOST_CLUSTER, MOST_BLOCKS, MOST_SHARED = 1024, 16, 64, 2**20
-"""Threads of a block, blocks of a cluster and of an SM, bytes of shared memory: no target has more."""
-SWIZZLES = (0, 32, 64, 128)
+SWIZZLES = (0, *sorted(SPANS))
 
 _HOST_NAMES = {"processors"}
 """What a grid may depend on beside the parameters."""
@@ -88,7 +87,7 @@ def _kernel(kernel: Kernel) -> None:
         _fail(f"assembler_level({kernel.assembler_level}): 0 to 3", loc)
     if len(kernel.cluster) != 3 or any(n < 1 for n in kernel.cluster) or prod(kernel.cluster) > MOST_CLUSTER:
         _fail(f"cluster{kernel.cluster}: 3 positive extents are needed, at most {MOST_CLUSTER} blocks", loc)
-    if not 0 <= kernel.blocks_per_sm <= MOST_BLOCKS or not 0 <= kernel.shared_bytes <= MOST_SHARED:
+    if not 0 <= kernel.blocks_per_sm <= MOST_BLOCKS_PER_SM or not 0 <= kernel.shared_bytes <= MAX_SHARED:
         _fail(f"{kernel.blocks_per_sm} blocks an SM, of {kernel.shared_bytes} bytes of shared memory", loc)
     if kernel.level == "thread":
         known = _thread_params(kernel)
@@ -129,9 +128,9 @@ def _tensor_map(tensor_map: TensorMap, ranks: Mapping[str, int], loc: Loc) -> No
         _fail("a tensor map of no parameter", loc)
     if sorted(tensor_map.axes) != list(range(ranks[tensor_map.tensor])):
         _fail(f"{tensor_map}: its axes are not those of the tensor", loc)
-    sized = len(tensor_map.box) == len(tensor_map.axes) and all(1 <= n <= MOST_EXTENT for n in tensor_map.box)
+    sized = len(tensor_map.box) == len(tensor_map.axes) and all(1 <= n <= TMA_MOST_BOX for n in tensor_map.box)
     if not sized or tensor_map.swizzle not in SWIZZLES:
-        _fail(f"{tensor_map}: one extent of 1 to {MOST_EXTENT} an axis and a swizzle of {SWIZZLES} are needed", loc)
+        _fail(f"{tensor_map}: one extent of 1 to {TMA_MOST_BOX} an axis and a swizzle of {SWIZZLES} are needed", loc)
 
 
 def _tile_params(kernel: Kernel) -> set[str]:

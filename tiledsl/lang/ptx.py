@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, TypeVar, overload
+from typing import Any, Callable, Literal, TypeVar, overload
 
 from tiledsl.lang.dtypes import Scalar, boolean, i32, u32, u64
 from tiledsl.lang.fragments import Fragment
@@ -41,6 +41,8 @@ B = TypeVar("B", bound=Scalar)
 C = TypeVar("C", bound=Scalar)
 E = TypeVar("E", bound=Scalar)
 Emulation = Callable[..., Any]
+InlineMemory = Literal["unknown", "nothing", "reads", "writes"]
+InlineUniform = Literal["thread", "warp", "cta", "operands"]
 
 
 @overload
@@ -50,6 +52,8 @@ def inline(
     *operands: Scalar,
     volatile: bool = False,
     convergent: bool = False,
+    memory: InlineMemory = "unknown",
+    uniform: InlineUniform = "thread",
     emulate: Emulation | None = None,
 ) -> None: ...
 @overload
@@ -59,6 +63,8 @@ def inline(
     *operands: Scalar,
     volatile: bool = False,
     convergent: bool = False,
+    memory: InlineMemory = "unknown",
+    uniform: InlineUniform = "thread",
     emulate: Emulation | None = None,
 ) -> A: ...
 @overload
@@ -68,6 +74,8 @@ def inline(
     *operands: Scalar,
     volatile: bool = False,
     convergent: bool = False,
+    memory: InlineMemory = "unknown",
+    uniform: InlineUniform = "thread",
     emulate: Emulation | None = None,
 ) -> tuple[A, B]: ...
 @overload
@@ -77,6 +85,8 @@ def inline(
     *operands: Scalar,
     volatile: bool = False,
     convergent: bool = False,
+    memory: InlineMemory = "unknown",
+    uniform: InlineUniform = "thread",
     emulate: Emulation | None = None,
 ) -> tuple[A, B, C]: ...
 @overload
@@ -86,6 +96,8 @@ def inline(
     *operands: Scalar,
     volatile: bool = False,
     convergent: bool = False,
+    memory: InlineMemory = "unknown",
+    uniform: InlineUniform = "thread",
     emulate: Emulation | None = None,
 ) -> tuple[A, B, C, E]: ...
 @overload
@@ -95,6 +107,8 @@ def inline(
     *operands: Scalar,
     volatile: bool = False,
     convergent: bool = False,
+    memory: InlineMemory = "unknown",
+    uniform: InlineUniform = "thread",
     emulate: Emulation | None = None,
 ) -> tuple[A, ...]: ...
 def inline(
@@ -103,6 +117,8 @@ def inline(
     *operands: Scalar,
     volatile: bool = False,
     convergent: bool = False,
+    memory: Literal["unknown", "nothing", "reads", "writes"] = "unknown",
+    uniform: Literal["thread", "warp", "cta", "operands"] = "thread",
     emulate: Emulation | None = None,
 ) -> Any:
     """PTX instructions: ``ptx.inline("lop3.b32 $0, $1, $2, $3, 0xe8;", u32, a, b, c)``.
@@ -110,6 +126,9 @@ def inline(
     text: names the outputs, then the operands, as $0, $1, ...; ``${:uid}`` makes a label unique.
     outputs: a dtype, a tuple of dtypes, or None. volatile: it does more than compute its outputs, so
     it is kept and stays in order. convergent: control flow around it is not changed.
+    memory: what it does to memory that tensors and tiles have; "writes" stands for both, and either for volatile.
+    "unknown": it may write anything if an operand stands in brackets. uniform: which threads are sure to get the same
+    outputs; with "operands", those that gave it the same operands.
     emulate: a function from NumPy arrays, one an operand, to the output's array or a tuple of them;
     without it the emulator reports an error at this line.
     """

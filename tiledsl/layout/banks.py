@@ -15,14 +15,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, NamedTuple, Sequence
 
-__all__ = ["BANKS", "PHASES", "WARP", "WORD", "Basis", "Cost", "Kind", "Phases", "cost", "wavefronts"]
+from tiledsl.arch import WARP
+
+__all__ = ["BANKS", "PHASES", "WORD", "Basis", "Cost", "Kind", "Phases", "cost", "wavefronts"]
 
 BANKS = 32
 WORD = 4
 """Bytes of a word: a bank delivers one a wavefront."""
-
-WARP = 32
-"""Lanes of one."""
 
 Kind = Literal["load", "store", "atomic", "ldmatrix", "stmatrix", "cp_async"]
 """cp_async: what an asynchronous copy writes to shared memory; for a row of 16 bytes see its note."""

@@ -20,11 +20,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, Literal
 
-from tiledsl.layout.banks import WARP
+from tiledsl.arch import MOST_WARPS, WARP, WARPGROUP_WARPS
 from tiledsl.layout.mma import SHAPES, MmaShape
 from tiledsl.layout.shared import Problem
 
-__all__ = ["DEALT", "FragmentLayout", "Operand", "of_warpgroups", "parse_fragment_layout"]
+__all__ = ["FragmentLayout", "Operand", "of_warpgroups", "parse_fragment_layout"]
 
 Operand = Literal["a", "b", "acc"]
 WORD_BITS = 32
@@ -190,19 +190,13 @@ def _core_depth(bits: int) -> int:
     return max(4, 128 // bits)
 
 
-DEALT = 4
-"""Warps of a warpgroup: neighbouring ones have neighbouring 16 rows of each 64."""
-
-BLOCK_WARPS = 32
-"""Of the largest block."""
-
 _TEXT = re.compile(r"mma\.(\w+)\.(a|b|acc)\((\d+), (\d+)(?:, (\d+))?\)")
 _WGMMA = re.compile(r"wgmma\.(a|b|acc)\((\d+)(?:, (\d+))?\)")
 
 
 def of_warpgroups(count: int, first: int = 0) -> FragmentLayout:
     """The accumulator of so many warpgroups, the first of which begins with warp number `first`. (PTX ISA: wgmma.)"""
-    return FragmentLayout(SHAPES["m16n8k16"], "acc", (DEALT * count, 1), DEALT, first)
+    return FragmentLayout(SHAPES["m16n8k16"], "acc", (WARPGROUP_WARPS * count, 1), WARPGROUP_WARPS, first)
 
 
 @lru_cache(maxsize=256)
@@ -213,7 +207,7 @@ def parse_fragment_layout(text: str) -> FragmentLayout:
     if match is not None:
         operand = match[1]
         count, first = int(match[2]), int(match[3] or 0)
-        _check_warps(text, DEALT * count, 1, first)
+        _check_warps(text, WARPGROUP_WARPS * count, 1, first)
         return replace(of_warpgroups(count, first), operand=operand)
     match = _TEXT.fullmatch(text)
     if match is None or match[1] not in SHAPES:
@@ -225,5 +219,5 @@ def parse_fragment_layout(text: str) -> FragmentLayout:
 
 
 def _check_warps(text: str, along_m: int, along_n: int, first: int) -> None:
-    if along_m < 1 or along_n < 1 or first + along_m * along_n > BLOCK_WARPS:
-        raise ValueError(f"{text!r}: a block has 1 to {BLOCK_WARPS} warps")
+    if along_m < 1 or along_n < 1 or first + along_m * along_n > MOST_WARPS:
+        raise ValueError(f"{text!r}: a block has 1 to {MOST_WARPS} warps")

@@ -25,10 +25,13 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, Sequence
 
+from tiledsl.arch import MOST_ACCESS
+
 __all__ = [
     "ALIGNMENT",
     "AUTO",
     "MAX_EXTENT",
+    "MAX_SHARED",
     "ROW",
     "SPANS",
     "Layout",
@@ -48,9 +51,13 @@ MAX_EXTENT = 1 << 20
 """Elements along one axis of a tile or fragment that a kernel may ask for: none of that size fits, and its layout need
 not be computed to say so."""
 
+MAX_SHARED = 1 << 20
+"""Bytes of shared memory that verifier and emulator give a block: more than any target, whose limit a pass checks. At
+tile level, tiles over each other have bytes of their own."""
+
 VECTOR_BYTES = (16, 8, 4, 2, 1)
 
-ALIGNMENT = 16
+ALIGNMENT = MOST_ACCESS
 """Bytes: where a tile may begin, for the widest vector access."""
 
 

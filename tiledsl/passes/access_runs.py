@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 
+from tiledsl.arch import MOST_ACCESS
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import arith, control, tile
 from tiledsl.ir.types import GlobalType, SharedType
@@ -23,10 +24,7 @@ from tiledsl.passes.divisibility import power_of_two_in
 from tiledsl.passes.pipeline_body import memories
 from tiledsl.passes.sums import Sum, Sums
 
-__all__ = ["MOST_BYTES", "Part", "Run", "access_runs"]
-
-MOST_BYTES = 16
-"""Of one access. (PTX ISA: ld, st.)"""
+__all__ = ["Part", "Run", "access_runs"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,7 +49,7 @@ class Run:
     aligned: int
     accesses: list[tuple[int, tile.Access]] = field(default_factory=list[tuple[int, tile.Access]])
 
-    def parts(self, most: int = MOST_BYTES) -> Iterator[Part]:
+    def parts(self, most: int = MOST_ACCESS) -> Iterator[Part]:
         """What can be one access each: aligned, all of its elements wanted, the widest ones first.
 
         most: elements of one access, unless the kernel itself has a wider one there.
@@ -133,12 +131,12 @@ class _Finder:
             return self.aligned_in_tile(alloc, rows, column)
         if not isinstance(type_, GlobalType) or type_.unit < 0 or not op.attrs["gathered"]:
             return 1
-        known = min(MOST_BYTES, max(type_.align, type_.dtype.bytes)) // type_.dtype.bytes
+        known = min(MOST_ACCESS, max(type_.align, type_.dtype.bytes)) // type_.dtype.bytes
         return min(known, self.sums.divisor(Sum(column.terms, 0)))
 
     def aligned_in_tile(self, alloc: tile.SharedAlloc, rows: list[Sum], column: Sum) -> int:
         dims, layout = alloc.type.dims, alloc.placement
-        known = [MOST_BYTES // alloc.type.dtype.bytes, self.sums.divisor(Sum(column.terms, 0))]
+        known = [MOST_ACCESS // alloc.type.dtype.bytes, self.sums.divisor(Sum(column.terms, 0))]
         if isinstance(layout, (Swizzled, Paneled)):
             known.append(layout.unit)
         strides = layout.strides(dims)[:-1]

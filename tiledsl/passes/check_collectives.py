@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from tiledsl.arch import WARP, WARPGROUP
 from tiledsl.errors import CompileError, CompileErrors, Loc
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import control
 from tiledsl.ir.types import FragmentType
-from tiledsl.layout.banks import WARP
 from tiledsl.passes.called import called, name_of
 from tiledsl.passes.structure import ops_around
 from tiledsl.passes.uniformity import LEVELS, Level, Uniformity, least_uniform
@@ -24,7 +24,7 @@ __all__ = ["CheckCollectives"]
 
 _WHO = {
     "cta": "all threads of the block",
-    "warpgroup": "all 128 threads of the warpgroup",
+    "warpgroup": f"all {WARPGROUP} threads of the warpgroup",
     "warp": "all 32 lanes of the warp",
     "whole warp": "all 32 lanes of the warp",
 }

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from tiledsl.arch import TMA_GRAIN, TMA_MOST_BOX, WARPGROUP_WARPS
 from tiledsl.errors import CompileError, CompileErrors
 from tiledsl.ir.core import Kernel, Op, Value
 from tiledsl.ir.ops import tile, tma, wgmma
-from tiledsl.ir.tensor_maps import GRAIN, MOST_EXTENT
 from tiledsl.ir.types import FragmentType, GlobalType, SharedType
-from tiledsl.layout.fragments import DEALT
 from tiledsl.layout.shared import ROWS, SPANS, Layout, Paneled, Row
 from tiledsl.layout.wgmma import STEP_BYTES
 from tiledsl.passes.called import called, name_of
@@ -103,12 +102,12 @@ class _Checker:
                 if type_.unit < 0
                 else "turn the tile: give it the axes in the tensor's order, and wgmma() its .T",
             )
-        if type_.align < GRAIN:
+        if type_.align < TMA_GRAIN:
             raise CompileError(
-                f"{called(op)} needs rows of {name} that are aligned to {GRAIN} bytes; in this call they are "
+                f"{called(op)} needs rows of {name} that are aligned to {TMA_GRAIN} bytes; in this call they are "
                 f"to {type_.align}",
                 op.loc,
-                f"pass a tensor whose address and row length are multiples of {GRAIN} bytes, or copy it to one",
+                f"pass a tensor whose address and row length are multiples of {TMA_GRAIN} bytes, or copy it to one",
             )
         if type_.rank > 5:
             message = f"{called(op)} of a tensor of {type_.rank} axes; 5 are possible"
@@ -145,10 +144,10 @@ class _Checker:
                 f"use layout={_swizzle_for(type_)} or row_major",
             )
         size = columns * type_.dtype.bytes
-        if columns != type_.dims[-1] or columns > MOST_EXTENT or size % GRAIN:
+        if columns != type_.dims[-1] or columns > TMA_MOST_BOX or size % TMA_GRAIN:
             raise CompileError(
                 f"{called(op)} of {columns} columns ({size} bytes) of {name} in row order: it takes all "
-                f"{type_.dims[-1]} of the tile, at most {MOST_EXTENT}, and a multiple of {GRAIN} bytes",
+                f"{type_.dims[-1]} of the tile, at most {TMA_MOST_BOX}, and a multiple of {TMA_GRAIN} bytes",
                 op.loc,
                 f"use layout={_swizzle_for(type_)}, whose panels it moves one by one",
             )
@@ -168,7 +167,7 @@ class _Checker:
     def product(self, op: wgmma.Mma) -> None:
         acc = op.fragment
         layout = acc.held_as
-        if layout.dealt != DEALT or layout.first % DEALT:
+        if layout.dealt != WARPGROUP_WARPS or layout.first % WARPGROUP_WARPS:
             raise CompileError(
                 f"{called(op)} into {layout}: a warpgroup is warps 0 to 3, 4 to 7 and so on, and deals them its rows",
                 op.loc,

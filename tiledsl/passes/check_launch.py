@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from tiledsl.arch import MOST_THREADS, MOST_THREADS_ALONG
 from tiledsl.errors import CompileError
 from tiledsl.ir.core import Kernel
 
 __all__ = ["CheckLaunch"]
-
-MAX_THREADS = 1024
-MAX_EXTENTS = (1024, 1024, 64)
 
 
 @dataclass(frozen=True)
@@ -20,13 +18,13 @@ class CheckLaunch:
 
     def run(self, kernel: Kernel) -> None:
         shape = " x ".join(map(str, kernel.threads))
-        if kernel.thread_count > MAX_THREADS:
+        if kernel.thread_count > MOST_THREADS:
             raise CompileError(
-                f"a block of {shape} = {kernel.thread_count} threads; at most {MAX_THREADS} are possible",
+                f"a block of {shape} = {kernel.thread_count} threads; at most {MOST_THREADS} are possible",
                 kernel.loc,
                 fix="use fewer threads and give each more elements, or a larger grid",
             )
-        for axis, (extent, limit) in enumerate(zip(kernel.threads, MAX_EXTENTS, strict=False)):
+        for axis, (extent, limit) in enumerate(zip(kernel.threads, MOST_THREADS_ALONG, strict=False)):
             if not 1 <= extent <= limit:
                 raise CompileError(
                     f"a block of {shape} threads; along {'xyz'[axis]} 1 to {limit} are possible",

@@ -14,17 +14,17 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import Literal
 
+from tiledsl.arch import LANE_BITS, WARP
 from tiledsl.errors import CompileError
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import control, gpu, matrix, tile
 from tiledsl.ir.types import INDEX, FragmentType
-from tiledsl.layout.banks import WARP
 from tiledsl.layout.fragments import WORD_BITS, FragmentLayout
 from tiledsl.passes.called import called, name_of
 from tiledsl.passes.constants import integer
 from tiledsl.passes.distribute_copies import may_leave, never_split
-from tiledsl.passes.matrix_map import LANE_BITS, Field, Matrices, Run, lane_steps, matrices, runs, widths
+from tiledsl.passes.matrix_map import Field, Matrices, Run, lane_steps, matrices, runs, widths
 
 __all__ = ["write_convert", "write_coordinates", "write_load", "write_store"]
 

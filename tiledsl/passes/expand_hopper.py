@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from tiledsl.arch import WARPGROUP_WARPS
 from tiledsl.ir.core import Op, Value
 from tiledsl.ir.ops import barriers, gpu, tile, tma, wgmma
 from tiledsl.ir.ops import warp as warp_ops
 from tiledsl.ir.types import BOOL, DTYPES, I32, U32, FragmentType, PendingType, SharedType
-from tiledsl.layout.fragments import DEALT
 from tiledsl.layout.shared import ROWS, Paneled
 from tiledsl.layout.wgmma import STEP_BYTES, WGMMA_ROWS
 from tiledsl.passes.addresses import pointer_to
@@ -129,7 +129,7 @@ def _require_operands(x: Expander, op: wgmma.Mma) -> None:
 
 
 def _warpgroups(acc: FragmentType) -> int:
-    return acc.held_as.warps[0] // DEALT
+    return acc.held_as.warps[0] // WARPGROUP_WARPS
 
 
 def _left(x: Expander, op: wgmma.Mma, blocks: int) -> _Lying:
@@ -148,7 +148,7 @@ def _warpgroup(x: Expander, acc: FragmentType) -> Value:
     warp = b.value(gpu.WarpId(dtype=I32))
     if layout.first:
         warp = b.scalar("sub", warp, b.constant(layout.first, I32))
-    number = b.scalar("floordiv", warp, b.constant(DEALT, I32))
+    number = b.scalar("floordiv", warp, b.constant(WARPGROUP_WARPS, I32))
     if x.kernel.thread_count != layout.threads:
         number = b.scalar("mod", number, b.constant(_warpgroups(acc), I32))
     # Descriptors are in uniform registers: of what each lane computes they would be copied there one by one.

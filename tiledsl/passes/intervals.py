@@ -10,21 +10,17 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 
+from tiledsl.arch import MOST_GRID, MOST_PROCESSORS, WARP
 from tiledsl.ir.abi import INDEX32_LIMIT
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.expr import PROCESSORS, BinExpr, ConstExpr, Expr, NameExpr
 from tiledsl.ir.ops import arith, barriers, control, gpu, matrix, tile
 from tiledsl.ir.types import BOOL, INDEX, DType, FragmentType
-from tiledsl.layout.banks import WARP
 from tiledsl.passes.constants import integer
 from tiledsl.passes.interval_rules import RULES, Interval, every, hull
 
 __all__ = ["Intervals"]
 
-MOST_BLOCKS = ((1 << 31) - 1, 65535, 65535)
-"""Of a grid along x, y, z. (CUDA C++ Programming Guide: technical specifications per compute capability.)"""
-
-MOST_PROCESSORS = 1 << 16
 DEPTH = 200
 """How many ops deep one looks."""
 
@@ -139,7 +135,7 @@ class Intervals:
             return 1, 1
         least, most = self._host(self.kernel.grid[axis])
         least = max(least, self.kernel.cluster[axis], 1)
-        return least, max(least, min(most, MOST_BLOCKS[axis]))
+        return least, max(least, min(most, MOST_GRID[axis]))
 
     def _host(self, expr: Expr) -> Interval:
         match expr:

@@ -19,11 +19,11 @@ from typing import Any, Hashable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from tiledsl.arch import WARP
 from tiledsl.ir import semantics
 from tiledsl.ir.core import Block, Kernel, Value
 from tiledsl.ir.ops import arith, control, gpu, tile
 from tiledsl.ir.types import BOOL, INDEX, DType, GlobalType
-from tiledsl.layout.banks import WARP
 from tiledsl.passes.structure import trip_count
 from tiledsl.passes.uniformity import Uniformity
 

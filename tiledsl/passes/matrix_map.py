@@ -13,9 +13,8 @@ from tiledsl.ir.ops.tile import VECTOR_BYTES
 from tiledsl.ir.types import FragmentType
 from tiledsl.layout.fragments import ROWS, WORD_BITS
 
-__all__ = ["LANE_BITS", "Field", "Matrices", "Run", "fields", "lane_steps", "matrices", "runs", "widths"]
+__all__ = ["Field", "Matrices", "Run", "fields", "lane_steps", "matrices", "runs", "widths"]
 
-LANE_BITS = 5
 ROW_BITS = ROWS.bit_length() - 1
 
 Place = tuple[int, int]

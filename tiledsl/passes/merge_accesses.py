@@ -18,12 +18,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from tiledsl.arch import MOST_ACCESS
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import tile
 from tiledsl.ir.types import FragmentType
 from tiledsl.layout.shared import AUTO
-from tiledsl.passes.access_runs import MOST_BYTES, Part, Run, access_runs
+from tiledsl.passes.access_runs import Part, Run, access_runs
 from tiledsl.passes.bank_conflicts import bank_report
 from tiledsl.passes.distribute_copies import never_split
 from tiledsl.passes.structure import replace_op
@@ -86,7 +87,7 @@ def _merge(runs: list[Run], most: Mapping[tile.SharedAlloc, int]) -> None:
     changed: dict[Block, None] = {}
     for run in runs:
         alloc = run.memory.op
-        for part in run.parts(most.get(alloc, MOST_BYTES) if isinstance(alloc, tile.SharedAlloc) else MOST_BYTES):
+        for part in run.parts(most.get(alloc, MOST_ACCESS) if isinstance(alloc, tile.SharedAlloc) else MOST_ACCESS):
             is_load = part.accesses[0][1].varies == "memory"
             instead.update(_load(part, run.axis) if is_load else _store(part, run.axis))
             changed[run.block] = None

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from math import prod
 
+from tiledsl.arch import MOST_THREADS, WARP
 from tiledsl.ir.core import Block, Value
 from tiledsl.ir.ops import arith, control, gpu
-from tiledsl.layout.banks import WARP
 from tiledsl.passes.constants import integer
 
 __all__ = ["most"]
 
 DEPTH = 12
 """How many ops deep one looks."""
-
-MOST_THREADS = 1024
 
 
 def most(value: Value, depth: int = DEPTH, threads: tuple[int, ...] = ()) -> int | None:

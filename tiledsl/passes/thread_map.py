@@ -13,6 +13,7 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
+from tiledsl.arch import MOST_THREADS, WARP
 from tiledsl.errors import CompileError
 from tiledsl.ir.ops import async_copy, tile
 from tiledsl.ir.types import GlobalType
@@ -175,7 +176,8 @@ def _advice(op: tile.Copy, axis: int, threads: int) -> str:
     advice = [f"vec={' or '.join(map(str, widths))}"] if widths else []
     if op.vec in fitting:
         accesses = prod(op.shape) // (op.vec // size)
-        counts = [n for n in range(32, 1025, 32) if accesses % n == 0] or [n for n in range(1, 32) if accesses % n == 0]
+        warps = [n for n in range(WARP, MOST_THREADS + 1, WARP) if accesses % n == 0]
+        counts = warps or [n for n in range(1, WARP) if accesses % n == 0]
         near = sorted(sorted(counts, key=lambda n: abs(n - threads))[:3])
         advice.append(f"{' or '.join(map(str, near))} threads")
     if not advice:

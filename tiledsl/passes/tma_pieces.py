@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tiledsl.arch import TMA_MOST_BOX
 from tiledsl.ir.ops import tile, tma
-from tiledsl.ir.tensor_maps import MOST_EXTENT, TensorMap
+from tiledsl.ir.tensor_maps import TensorMap
 from tiledsl.ir.types import SharedType
-from tiledsl.layout.shared import Paneled
+from tiledsl.layout.shared import ROWS, Paneled
 
 __all__ = ["Piece", "pieces"]
 
@@ -45,7 +46,7 @@ def _layout(op: tma.Load | tma.Store) -> object:
 
 
 def _shares(rows: int) -> list[tuple[int, int]]:
-    """Where each part of so many rows begins, and how many it has: equal ones, whole patterns of 8, where possible."""
-    parts = -(-rows // MOST_EXTENT)
-    size = rows // parts if rows % (8 * parts) == 0 else min(rows, MOST_EXTENT)
+    """Where each part of so many rows begins, and how many it has: equal ones, whole swizzle patterns, if possible."""
+    parts = -(-rows // TMA_MOST_BOX)
+    size = rows // parts if rows % (ROWS * parts) == 0 else min(rows, TMA_MOST_BOX)
     return [(first, min(size, rows - first)) for first in range(0, rows, size)]

@@ -20,9 +20,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
+from tiledsl.arch import WARP, WARPGROUP
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import arith, control, gpu
-from tiledsl.layout.banks import WARP
 from tiledsl.passes.constants import integer
 from tiledsl.passes.written import WrittenMemory
 
@@ -30,8 +30,6 @@ __all__ = ["LEVELS", "Level", "Uniformity", "least_uniform"]
 
 Level = Literal["grid", "cta", "warpgroup", "warp", "thread"]
 LEVELS: tuple[Level, ...] = ("grid", "cta", "warpgroup", "warp", "thread")
-WARPGROUP = 4 * WARP
-"""Threads of one."""
 
 _RANK: dict[Level, int] = {level: rank for rank, level in enumerate(LEVELS)}
 

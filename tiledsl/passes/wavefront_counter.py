@@ -18,9 +18,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tiledsl.arch import WARP
 from tiledsl.ir.ops import tile
 from tiledsl.layout import banks
-from tiledsl.layout.banks import WARP, WORD, Kind
+from tiledsl.layout.banks import WORD, Kind
 from tiledsl.layout.shared import ROWS, Layout, Paneled, Swizzled
 from tiledsl.passes.lanes import Lanes
 from tiledsl.passes.shared_accesses import SharedAccess

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tiledsl.arch import WARP
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Value
 from tiledsl.ir.ops import control, mem, tile
 from tiledsl.ir.types import GlobalType, MemoryType, SharedType
-from tiledsl.layout.banks import WARP
 from tiledsl.passes.addresses import Memory
 from tiledsl.passes.called import name_of
 from tiledsl.passes.constants import integer

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Generator
 
+from tiledsl.arch import STATIC_SHARED, TARGETS, Target, target_named
 from tiledsl.backends.print_records import LINES
 from tiledsl.backends.protocol import FAILURE
 from tiledsl.errors import DeviceError
@@ -24,7 +25,6 @@ from tiledsl.runtime.module_memory import has_variable
 from tiledsl.runtime.prints import Prints
 
 if TYPE_CHECKING:
-    from tiledsl.backends.ptx.targets import Target
     from tiledsl.runtime.launch import Shape
 
 __all__ = ["Device", "Driver", "available", "driver"]
@@ -154,8 +154,6 @@ class Driver:
 
     def target_of(self, ordinal: int) -> str:
         """The best target of the compiler for device `ordinal`. DeviceError if none runs there."""
-        from tiledsl.backends.ptx.targets import TARGETS
-
         device = self.devices[ordinal]
         fitting = self._targets(device)
         if not fitting:
@@ -166,14 +164,10 @@ class Driver:
         return max(fitting, key=lambda t: (t.exact, t.capability)).name
 
     def _targets(self, device: Device) -> list[Target]:
-        from tiledsl.backends.ptx.targets import TARGETS
-
         return [t for t in TARGETS.values() if t.runs_on(device.capability)]
 
     def require_target(self, kernel: str, arch: str, ordinal: int) -> None:
         """Raise DeviceError unless device `ordinal` runs code built for `arch`."""
-        from tiledsl.backends.ptx.targets import target_named
-
         device = self.devices[ordinal]
         if not target_named(arch).runs_on(device.capability):
             has = "sm_{}{}".format(*device.capability)
@@ -240,7 +234,7 @@ class Driver:
         if has_variable(cubin, LINES):
             self.prints.watch(self, module, name)
         limit = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        if shared > 48 * 1024:  # what a block gets without asking (CUDA C programming guide, shared memory)
+        if shared > STATIC_SHARED:
             self.check(
                 cu.cuFuncSetAttribute(function, limit, shared), f"giving {name}() {shared} bytes of shared memory"
             )

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Callable, Mapping, Sequence
 
+from tiledsl.arch import MAP_ALIGNMENT, MAP_BYTES, MOST_GRID, PORTABLE_CLUSTER
 from tiledsl.errors import KernelArgumentError
 from tiledsl.ir.abi import AbiArg
 from tiledsl.ir.expr import BinExpr, Expr, NameExpr, evaluate
-from tiledsl.ir.tensor_maps import MAP_BYTES
 from tiledsl.ir.types import DType
 from tiledsl.runtime.driver import STICKY, WRONG_CONTEXT, Driver
 from tiledsl.runtime.tensor_maps import MapImages
@@ -37,19 +37,14 @@ __all__ = [
 ]
 
 SLOT = 8
-MAP_ALIGNMENT = 64
 FORMATS = {
     "f64": "d", "f32": "f4x", "f16": "e6x", "bf16": "H6x", "bool": "?7x",
     "i8": "b7x", "i16": "h6x", "i32": "i4x", "i64": "q", "u8": "B7x", "u16": "H6x", "u32": "I4x", "u64": "Q",
 }  # fmt: skip
 """struct codes of a dtype, padded to a slot; a bf16 is packed as its bits."""
 
-GRID_LIMITS = (2**31 - 1, 65535, 65535)
-"""Blocks along x, y, z (CUDA programming guide, technical specifications; the same on all targets)."""
 STREAMS = 64
 """For how many streams a plan keeps what it tells the driver of a launch."""
-PORTABLE_CLUSTER = 8
-"""Blocks of a cluster that every GPU with clusters can run (CUDA programming guide, thread block clusters)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +206,7 @@ class LaunchPlan:
 def checked_grid(kernel: str, exprs: Sequence[Expr], names: Mapping[str, int]) -> tuple[int, int, int]:
     """Blocks along x, y, z. Raises KernelArgumentError if there are more than a GPU takes."""
     values = [evaluate(e, names) for e in exprs]
-    for axis, value, limit in zip("xyz", values, GRID_LIMITS, strict=False):
+    for axis, value, limit in zip("xyz", values, MOST_GRID, strict=False):
         if not 0 <= value <= limit:
             expr = exprs["xyz".index(axis)]
             message = f"{kernel}(): the grid is too large: {axis} = {expr} = {value} blocks; at most {limit}"

@@ -11,8 +11,17 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Iterator, Mapping, Sequence
 
+from tiledsl.arch import (
+    MAP_ALIGNMENT,
+    MAP_BYTES,
+    TMA_GRAIN,
+    TMA_MOST_BOX,
+    TMA_MOST_EXTENT,
+    TMA_MOST_RANK,
+    TMA_MOST_STRIDE,
+)
 from tiledsl.errors import DeviceError, KernelArgumentError
-from tiledsl.ir.tensor_maps import GRAIN, MAP_BYTES, MOST_EXTENT, TensorMap
+from tiledsl.ir.tensor_maps import TensorMap
 from tiledsl.specialize import ArrayInfo
 
 if TYPE_CHECKING:
@@ -20,8 +29,6 @@ if TYPE_CHECKING:
     from tiledsl.runtime.launch import Frame
 
 __all__ = ["Encoding", "MapImages", "check_maps", "encoding"]
-
-MAX_RANK, MAX_EXTENT, MAX_STRIDE = 5, 2**32, 2**40
 
 DATA_TYPES = {
     "u8": 0, "i8": 0, "bool": 0, "e4m3": 0, "e5m2": 0, "u16": 1, "i16": 1, "u32": 2, "i32": 3, "u64": 4, "i64": 5,
@@ -68,7 +75,7 @@ def encoding(tensor: TensorMap, info: ArrayInfo) -> Encoding:
     """
     extents = tuple(1 if info.empty else info.shape[axis] for axis in tensor.axes)
     steps = [info.strides[axis] * info.dtype.bytes for axis in tensor.axes]
-    strides = tuple(step if n > 1 else GRAIN for n, step in zip(extents[1:], steps[1:], strict=True))
+    strides = tuple(step if n > 1 else TMA_GRAIN for n, step in zip(extents[1:], steps[1:], strict=True))
     return Encoding(DATA_TYPES[info.dtype.name], extents, strides, tensor.box, SWIZZLES[tensor.swizzle])
 
 
@@ -88,11 +95,11 @@ def _problems(tensor: TensorMap, info: ArrayInfo) -> Iterator[tuple[str, str]]:
     yield from _box_problems(tensor, info.dtype.bytes)
     if info.empty:
         return
-    if info.pointer % GRAIN:
-        yield f"its address is {info.pointer:#x}, no multiple of 16 bytes", COPY
+    if info.pointer % TMA_GRAIN:
+        yield f"its address is {info.pointer:#x}, no multiple of {TMA_GRAIN} bytes", COPY
     for place, axis in enumerate(tensor.axes):
         extent, stride = info.shape[axis], info.strides[axis]
-        if extent > MAX_EXTENT:
+        if extent > TMA_MOST_EXTENT:
             yield f"axis {axis} has {extent} elements; at most 2^32", "split it"
         if extent > 1:
             yield from _stride_problems(axis, stride, info.dtype.bytes, fastest=place == 0)
@@ -105,24 +112,24 @@ def _stride_problems(axis: int, stride: int, size: int, *, fastest: bool) -> Ite
             yield f"{what}; expected 1", COPY
     elif stride <= 0:
         yield f"{what}; expected a positive one", COPY
-    elif stride * size % GRAIN:
-        yield f"{what} of {size} bytes, {stride * size} bytes; expected a multiple of 16", COPY
-    elif stride * size >= MAX_STRIDE:
+    elif stride * size % TMA_GRAIN:
+        yield f"{what} of {size} bytes, {stride * size} bytes; expected a multiple of {TMA_GRAIN}", COPY
+    elif stride * size >= TMA_MOST_STRIDE:
         yield f"{what}, {stride * size} bytes; expected less than 2^40", COPY
 
 
 def _box_problems(tensor: TensorMap, size: int) -> Iterator[tuple[str, str]]:
     smaller = "use smaller tiles"
-    if not 1 <= len(tensor.axes) <= MAX_RANK:
-        yield f"it has {len(tensor.axes)} axes; 1 to 5 are possible", "pass a view of fewer axes"
+    if not 1 <= len(tensor.axes) <= TMA_MOST_RANK:
+        yield f"it has {len(tensor.axes)} axes; 1 to {TMA_MOST_RANK} are possible", "pass a view of fewer axes"
     if tensor.swizzle not in SWIZZLES:
         yield f"the swizzle spans {tensor.swizzle} bytes; 32, 64, 128 or none are possible", "use swizzle_128b"
     for axis, extent in zip(tensor.axes, tensor.box, strict=True):
-        if not 1 <= extent <= MOST_EXTENT:
-            yield f"a box has {extent} elements along axis {axis}; 1 to 256 are possible", smaller
+        if not 1 <= extent <= TMA_MOST_BOX:
+            yield f"a box has {extent} elements along axis {axis}; 1 to {TMA_MOST_BOX} are possible", smaller
     inner = tensor.box[0] * size
-    if inner % GRAIN:
-        yield f"a row of a box has {inner} bytes; expected a multiple of 16", "use tiles with other widths"
+    if inner % TMA_GRAIN:
+        yield f"a row of a box has {inner} bytes; expected a multiple of {TMA_GRAIN}", "use tiles with other widths"
     if tensor.swizzle and inner > tensor.swizzle:
         yield f"a row of a box has {inner} bytes; the swizzle spans {tensor.swizzle}", smaller
 
@@ -174,8 +181,8 @@ class MapImages:
             return b"".join(self._one(e, self._blank.get(i, pointers[i])) for e, i in self._encodings)
 
     def _one(self, of: Encoding, address: int) -> bytes:
-        memory = ctypes.create_string_buffer(MAP_BYTES + 63)
-        offset = -ctypes.addressof(memory) % 64  # the driver wants 64 bytes; ctypes gives 16
+        memory = ctypes.create_string_buffer(MAP_BYTES + MAP_ALIGNMENT - 1)
+        offset = -ctypes.addressof(memory) % MAP_ALIGNMENT  # ctypes gives 16
         rank = len(of.extents)
         code = encoder(self._driver)(
             ctypes.addressof(memory) + offset,

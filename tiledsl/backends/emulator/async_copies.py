@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from tiledsl.arch import WARP
 from tiledsl.backends.emulator.hooks import Access, Hook
 from tiledsl.backends.emulator.spans import SharedMemory, Span
 from tiledsl.errors import HazardError
 from tiledsl.ir.core import Op
-from tiledsl.layout.banks import WARP
 
 __all__ = ["AsyncCopies", "require_few"]
 

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tiledsl.arch import NAMED_BARRIERS
 from tiledsl.backends.emulator.clusters import Clusters
-from tiledsl.ir.ops.barriers import NAMED_BARRIERS
 
 __all__ = ["Clocks", "Known", "View"]
 

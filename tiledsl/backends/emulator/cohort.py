@@ -16,6 +16,7 @@ from typing import Any, Sequence, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
+from tiledsl.arch import WARP
 from tiledsl.backends.emulator.chunk import Chunk
 
 __all__ = ["Cohort", "Mask", "blend", "is_array", "is_fragment", "merge"]
@@ -52,7 +53,7 @@ class Cohort:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        return len(self.blocks), self.warps.shape[1], 32
+        return len(self.blocks), self.warps.shape[1], WARP
 
     @property
     def is_regular(self) -> bool:
@@ -81,7 +82,7 @@ class Cohort:
     def lanes_of(self, lanes: NDArray[np.bool_]) -> tuple[Ints, Ints]:
         """Linear block and thread index of every lane that is set in `lanes` [groups, warps, 32]."""
         blocks = np.broadcast_to(self.blocks[:, None, None], self.shape)[lanes]
-        threads = self.spread(self.warps[:, :, None] * 32 + np.arange(32))[lanes]
+        threads = self.spread(self.warps[:, :, None] * WARP + np.arange(WARP))[lanes]
         return blocks, threads
 
     def active_warps(self) -> tuple[Ints, Ints, NDArray[np.bool_]]:

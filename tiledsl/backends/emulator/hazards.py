@@ -12,6 +12,7 @@ from functools import partial
 
 import numpy as np
 
+from tiledsl.arch import WARP
 from tiledsl.backends.emulator.clocks import Clocks
 from tiledsl.backends.emulator.clusters import Clusters
 from tiledsl.backends.emulator.hazards_atomics import AtomicOrder
@@ -25,7 +26,6 @@ from tiledsl.errors import Loc
 from tiledsl.ir.core import Kernel, Op
 from tiledsl.ir.ops import gpu, mem, tile, wgmma
 from tiledsl.ir.types import U64
-from tiledsl.layout.banks import WARP
 
 __all__ = ["HazardCheck", "Ordering"]
 

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from tiledsl.arch import WARP
 from tiledsl.backends.emulator.clocks import Clocks, Known
 from tiledsl.backends.emulator.hooks import Access
 from tiledsl.backends.emulator.shadow import Ints
 from tiledsl.ir.atomics import ACQUIRING, RELEASING
-from tiledsl.layout.banks import WARP
 
 __all__ = ["AtomicOrder"]
 

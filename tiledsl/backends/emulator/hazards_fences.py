@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tiledsl.arch import WARP
 from tiledsl.backends.emulator.clocks import Clocks
 from tiledsl.backends.emulator.shadow import Bools, Ints
-from tiledsl.layout.banks import WARP
 
 __all__ = ["ProxyFences"]
 

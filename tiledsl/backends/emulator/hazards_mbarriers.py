@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from tiledsl.arch import WARP
 from tiledsl.backends.emulator.clocks import Clocks
 from tiledsl.backends.emulator.hazards_words import Words
 from tiledsl.backends.emulator.hooks import Sync
@@ -12,7 +13,6 @@ from tiledsl.backends.emulator.shadow import Bools, Ints
 from tiledsl.errors import HazardError, Loc
 from tiledsl.ir.core import Op
 from tiledsl.ir.types import U64
-from tiledsl.layout.banks import WARP
 
 __all__ = ["MbarrierUse"]
 

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tiledsl.arch import WARP
 from tiledsl.backends.emulator.clocks import Clocks, View
 from tiledsl.backends.emulator.hazards_fences import ProxyFences
 from tiledsl.backends.emulator.hazards_words import Words
 from tiledsl.backends.emulator.hooks import Access, AccessKind
 from tiledsl.backends.emulator.shadow import Bools, Cells, Ints, Ops, held_by
 from tiledsl.ir.core import Op
-from tiledsl.layout.banks import WARP
 
 __all__ = ["SharedHistory", "Touch"]
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tiledsl.arch import WARP, WARPGROUP_WARPS
 from tiledsl.backends.emulator.async_copies import require_few
 from tiledsl.backends.emulator.clocks import Clocks
 from tiledsl.backends.emulator.hazards_memory import SharedHistory, Touch
@@ -16,8 +17,6 @@ from tiledsl.backends.emulator.hooks import Access
 from tiledsl.backends.emulator.shadow import Bools, Ints
 from tiledsl.errors import HazardError
 from tiledsl.ir.core import Op
-from tiledsl.layout.banks import WARP
-from tiledsl.layout.fragments import DEALT
 
 __all__ = ["ProductReads", "StoreReads"]
 
@@ -120,7 +119,7 @@ class ProductReads(_GroupReads):
 
     def issue(self, access: Access) -> None:
         rows, leaders = access.blocks[:: access.run] - self.memory.first, access.threads[:: access.run] // WARP
-        warps = leaders[:, None] + np.arange(DEALT)
+        warps = leaders[:, None] + np.arange(WARPGROUP_WARPS)
         self.require_ready(access.op, rows, leaders, np.asarray(self.ready[rows[:, None], warps].all(axis=1)))
         # What all of its warps know.
         known = self.clocks.view_of(self.clocks.known[rows[:, None], warps].min(axis=1))
@@ -162,7 +161,7 @@ class ProductReads(_GroupReads):
         rows, leaders = reads.touch.owners, reads.who
         ranks = self.memory.clocks.ranks[rows]
         when = self.clocks.known[rows, leaders, ranks, leaders] - 1
-        for warp in range(1, DEALT):
+        for warp in range(1, WARPGROUP_WARPS):
             at = rows, leaders + warp, ranks, leaders
             self.clocks.known[at] = np.maximum(self.clocks.known[at], when)
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from tiledsl.arch import WARP
 from tiledsl.backends.emulator.hooks import AccessKind, LaunchInfo
 from tiledsl.backends.emulator.shadow import DOES
 from tiledsl.errors import HazardError
 from tiledsl.ir.core import Op
-from tiledsl.layout.banks import WARP
 
 __all__ = ["Words"]
 

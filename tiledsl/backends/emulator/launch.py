@@ -9,6 +9,7 @@ from typing import Any, Mapping, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
+from tiledsl.arch import MOST_SHARED
 from tiledsl.backends.emulator import (
     rules_arith,
     rules_async,
@@ -44,7 +45,7 @@ from tiledsl.ir.expr import PROCESSORS, evaluate
 from tiledsl.ir.ops import mem, tile
 from tiledsl.ir.semantics import numpy_dtype
 from tiledsl.ir.types import DType, GlobalType, PtrType, SharedType
-from tiledsl.layout.shared import ALIGNMENT
+from tiledsl.layout.shared import ALIGNMENT, MAX_SHARED
 from tiledsl.recursion import deep_recursion
 
 __all__ = ["Prepared", "run"]
@@ -64,9 +65,6 @@ FAMILIES = (
     rules_wgmma,
 )
 """Importing a family registers its rules."""
-
-MOST_SHARED = 1 << 20
-"""Bytes of a block: more than any GPU has, since tiles over each other have bytes of their own at tile level."""
 
 
 class Prepared:
@@ -179,12 +177,12 @@ def _lay_out(kernel: Kernel) -> tuple[dict[Op, SharedTile], int]:
 
 
 def _require_little(kernel: Kernel, tiles: Mapping[Op, SharedTile], shared_bytes: int) -> None:
-    if shared_bytes > MOST_SHARED:
+    if shared_bytes > MAX_SHARED:
         largest = max(tiles, key=lambda op: tiles[op].bytes, default=None)
         raise EmulatorError(
-            f"a block of {kernel.name} has {shared_bytes} bytes of shared memory; the emulator gives it {MOST_SHARED}",
+            f"a block of {kernel.name} has {shared_bytes} bytes of shared memory; the emulator gives it {MAX_SHARED}",
             kernel.loc if largest is None else largest.loc,
-            "use smaller tiles; no GPU gives a block more than 227 KiB",
+            f"use smaller tiles; no GPU gives a block more than {MOST_SHARED >> 10} KiB",
         )
 
 

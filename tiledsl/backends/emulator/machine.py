@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from tiledsl.arch import WARP
 from tiledsl.backends.emulator.boundary import internal_error
 from tiledsl.backends.emulator.chunk import Chunk, Run
 from tiledsl.backends.emulator.clusters import whole_clusters
@@ -39,7 +40,7 @@ class Machine:
         x, y, z = launch.grid
         blocks = x * y * z
         unit = whole_clusters(launch)
-        most = min(self.options.chunk_threads // (self.shared.positions.warps * 32), self.blocks_in_memory())
+        most = min(self.options.chunk_threads // (self.shared.positions.warps * WARP), self.blocks_in_memory())
         size = max(1, most // unit) * unit
         starts = iter(range(0, blocks, size))
         first = next(starts, None)

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tiledsl.arch import WARP
 from tiledsl.backends.emulator import native
 from tiledsl.ir import semantics
 from tiledsl.ir.semantics import numpy_dtype
 from tiledsl.ir.tensor_core import Fma, mma_planes
 from tiledsl.ir.types import DTYPES, F64
-from tiledsl.layout.banks import WARP
 from tiledsl.layout.fragments import FragmentLayout, Operand
 from tiledsl.layout.mma import MmaRow
 

@@ -12,11 +12,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from tiledsl.arch import MOST_ARRIVALS, NAMED_BARRIERS, WARP
 from tiledsl.backends.emulator.hooks import Hook, LaunchInfo, Sync
 from tiledsl.errors import HazardError, Loc
 from tiledsl.ir.core import Op
-from tiledsl.ir.ops.barriers import MAX_COUNT, NAMED_BARRIERS
-from tiledsl.layout.banks import WARP
 
 __all__ = ["ClusterBarriers", "Mbarriers", "NamedBarriers"]
 
@@ -93,8 +92,10 @@ class Mbarriers:
     def expect(self, op: Op, rows: Ints, columns: Ints, bytes_: int) -> None:
         """Each phase waits for so many bytes more; `bytes_` may be negative: they have come."""
         np.add.at(self.bytes, (rows, columns), bytes_)
-        if np.abs(self.bytes[rows, columns]).max(initial=0) > MAX_COUNT:
-            raise HazardError(f"more than {MAX_COUNT} bytes in one phase of an mbarrier", op.loc, "use smaller tiles")
+        if np.abs(self.bytes[rows, columns]).max(initial=0) > MOST_ARRIVALS:
+            raise HazardError(
+                f"more than {MOST_ARRIVALS} bytes in one phase of an mbarrier", op.loc, "use smaller tiles"
+            )
 
     def flip(self, rows: Ints, columns: Ints) -> None:
         """End the phases of these that lack nothing."""

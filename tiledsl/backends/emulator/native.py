@@ -14,6 +14,7 @@ from typing import Any, Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from tiledsl.arch import WARP
 from tiledsl.backends.emulator.native_ir import elementwise_ir, gather_ir, scatter_ir
 from tiledsl.backends.emulator.spans import Span
 from tiledsl.ir.types import F32, F64, DType
@@ -81,7 +82,7 @@ def elementwise(fn: str, dtype: DType, plain: Callable[..., Any]) -> Callable[..
     def evaluate(*operands: Any) -> Any:
         arrays = [np.asarray(x) for x in operands]
         shape = np.broadcast_shapes(*[a.shape for a in arrays])
-        if len(shape) != 3 or shape[2] != 32 or shape[0] * shape[1] * 32 < SMALL:
+        if len(shape) != 3 or shape[2] != WARP or shape[0] * shape[1] * WARP < SMALL:
             return plain(*operands)
         modes = ""
         parameters: list[int] = []
@@ -126,10 +127,10 @@ def _bounds(span: Span, vec: int) -> tuple[int, int, int] | None:
 
 def gather(span: Span, address: NDArray[np.int64], vec: int, mask: Mask) -> tuple[NDArray[Any], ...] | None:
     """What `memory.load` returns, or None for small accesses and if an active lane is outside."""
-    if address.ndim != 3 or address.shape[2] != 32 or (bounds := _bounds(span, vec)) is None:
+    if address.ndim != 3 or address.shape[2] != WARP or (bounds := _bounds(span, vec)) is None:
         return None
     shape = address.shape if span.rows is None else np.broadcast_shapes(address.shape, span.rows.shape)
-    if shape[0] * shape[1] * 32 < SMALL:
+    if shape[0] * shape[1] * WARP < SMALL:
         return None
     found = _gather_all(span, address, vec, None, shape, bounds)
     if found is not None or mask is None:
@@ -178,7 +179,7 @@ def scatter(span: Span, address: NDArray[np.int64], values: tuple[Any, ...], mas
     shapes = [a.shape for a in arrays] + [address.shape]
     shapes += [m.shape for m in (mask, span.rows) if m is not None]
     shape = np.broadcast_shapes(*shapes)
-    if bounds is None or len(shape) != 3 or shape[2] != 32 or shape[0] * shape[1] * 32 < SMALL:
+    if bounds is None or len(shape) != 3 or shape[2] != WARP or shape[0] * shape[1] * WARP < SMALL:
         return False
     mode, *where = _operand(address)
     masked, *mask_where = ("n", 0, 0, 0) if mask is None else _operand(mask)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tiledsl.arch import WARP
 from tiledsl.backends.emulator.hooks import LaunchInfo
 
 __all__ = ["Positions"]
@@ -19,9 +20,9 @@ class Positions:
         self.launch = launch
         x, y, z = launch.threads
         count = x * y * z
-        self.warps = -(-count // 32)
-        linear = np.arange(self.warps * 32).reshape(self.warps, 32)
-        self.exists: NDArray[np.bool_] | None = (linear < count)[None] if count % 32 else None
+        self.warps = -(-count // WARP)
+        linear = np.arange(self.warps * WARP).reshape(self.warps, WARP)
+        self.exists: NDArray[np.bool_] | None = (linear < count)[None] if count % WARP else None
         self.tables = [_smallest(linear % x), _smallest(linear // x % y), _smallest(linear // (x * y) % z)]
 
     def thread(self, warps: NDArray[np.int64], axis: int, dtype: np.dtype[Any]) -> Any:

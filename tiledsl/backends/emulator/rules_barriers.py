@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tiledsl.arch import WARP
 from tiledsl.backends.emulator.cohort import Cohort
 from tiledsl.backends.emulator.conditions import Condition, Rows, condition
 from tiledsl.backends.emulator.events import fences
@@ -22,7 +23,6 @@ from tiledsl.errors import EmulatorError, HazardError
 from tiledsl.ir.core import Op
 from tiledsl.ir.ops import barriers
 from tiledsl.ir.types import SharedType
-from tiledsl.layout.banks import WARP
 
 __all__ = ["columns_of", "mbarrier_place"]
 

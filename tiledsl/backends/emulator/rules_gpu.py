@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from tiledsl.arch import WARP
 from tiledsl.backends.emulator.cohort import Cohort
 from tiledsl.backends.emulator.events import fences
 from tiledsl.backends.emulator.rules import rule
@@ -16,7 +17,7 @@ from tiledsl.ir.semantics import numpy_dtype
 
 __all__ = ["require_whole_warps"]
 
-_LANES = np.arange(32)[None, None]
+_LANES = np.arange(WARP)[None, None]
 
 
 @rule(gpu.ThreadId)
@@ -70,7 +71,7 @@ def require_whole_warps(c: Cohort, op: Op) -> None:
         blocks, threads = c.lanes_of(c.active() & partial[:, :, None])
         launch = c.chunk.run.launch
         raise EmulatorError(
-            f"{op.name} takes part with all 32 lanes of a warp, but only some reach it: thread "
+            f"{op.name} takes part with all {WARP} lanes of a warp, but only some reach it: thread "
             f"{launch.thread_index(int(threads[0]))} of block {launch.block_index(int(blocks[0]))} does",
             op.loc,
             "move it out of the condition that the lanes do not share",

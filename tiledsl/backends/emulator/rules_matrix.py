@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tiledsl.arch import WARP
 from tiledsl.backends.emulator.cohort import Cohort
 from tiledsl.backends.emulator.matrices import coordinates, permutation, product
 from tiledsl.backends.emulator.memory import access_index, assign
@@ -41,7 +42,7 @@ __all__: list[str] = []
 Ints = NDArray[np.int64]
 Fragment = tuple[Any, ...]
 
-_LANES = np.arange(32)
+_LANES = np.arange(WARP)
 
 
 # -- products --------------------------------------------------------------------------------------
@@ -213,7 +214,7 @@ def _row_bytes(c: Cohort, op: Load | Store, span: Span, address: Any) -> Ints:
         held = "columns" if op.trans else "rows"
         index = access_index(c, op, span, np.asarray(address, np.int64), kind, vec, held=held)
     start = index * span.elements.itemsize
-    return np.broadcast_to(start, np.broadcast_shapes(start.shape, (1, 1, 32)))
+    return np.broadcast_to(start, np.broadcast_shapes(start.shape, (1, 1, WARP)))
 
 
 def _load_matrices(c: Cohort, op: Load, span: Span, address: Any) -> Any:

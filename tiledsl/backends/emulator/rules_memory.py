@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tiledsl.arch import WARP
 from tiledsl.backends.emulator.atomics import access_atomically
 from tiledsl.backends.emulator.cohort import Cohort
 from tiledsl.backends.emulator.memory import load, name_threads, store
@@ -18,7 +19,6 @@ from tiledsl.ir.core import Block, Op, Value
 from tiledsl.ir.ops import mem, wgmma
 from tiledsl.ir.semantics import numpy_dtype
 from tiledsl.ir.types import PtrType
-from tiledsl.layout.banks import WARP
 
 __all__ = ["shared_bases", "span_of"]
 

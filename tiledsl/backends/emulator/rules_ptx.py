@@ -6,6 +6,7 @@ from typing import Any, Sequence, cast
 
 import numpy as np
 
+from tiledsl.arch import WARP
 from tiledsl.backends.emulator.cohort import Cohort
 from tiledsl.backends.emulator.rules import rule
 from tiledsl.errors import EmulatorError, render_at
@@ -29,7 +30,7 @@ def inline(c: Cohort, op: ptx.Inline, *operands: Any) -> Any:
         )
     rows = c.shape[0] * c.shape[1]
     try:
-        returned: Any = function(*(c.spread(v).reshape(rows, 32) for v in operands))
+        returned: Any = function(*(c.spread(v).reshape(rows, WARP) for v in operands))
     except Exception as failure:
         # The user's own function: its traceback is of use, but does not say which kernel line called it.
         failure.add_note(render_at(op.loc, f"in emulate= of {op.text!r}, run by the emulator"))
@@ -48,7 +49,7 @@ def inline(c: Cohort, op: ptx.Inline, *operands: Any) -> Any:
 
 
 def _result(c: Cohort, op: ptx.Inline, value: Any, dtype: DType) -> Any:
-    array, shape = np.asarray(value), (c.shape[0] * c.shape[1], 32)
+    array, shape = np.asarray(value), (c.shape[0] * c.shape[1], WARP)
     exact = array.dtype.kind in "iub" or not (dtype.is_integer or dtype == BOOL)
     if dtype.is_matrix:  # NumPy's own conversions round differently, or none was meant
         exact = array.dtype == numpy_dtype(dtype)

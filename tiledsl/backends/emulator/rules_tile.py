@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from tiledsl.arch import WARP
 from tiledsl.backends.emulator.atomics import access_atomically
 from tiledsl.backends.emulator.cohort import Cohort
 from tiledsl.backends.emulator.memory import load, store
@@ -90,7 +91,7 @@ def copy(c: Cohort, op: tile.Copy, *operands: Any) -> None:
     """By the thread map that `distribute` writes out, one access after the other; global tensors are guarded."""
     x, y, z = c.chunk.run.launch.threads
     plan = plan_copy(op, x * y * z)
-    thread = c.warps[:, :, None].astype(np.int64) * 32 + np.arange(32)
+    thread = c.warps[:, :, None].astype(np.int64) * WARP + np.arange(WARP)
     split = 1 + op.src.type.rank
     for step in range(plan.map.steps):
         start = [coordinate.of(thread) for coordinate in plan.map.place(step)]

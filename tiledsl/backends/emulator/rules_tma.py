@@ -13,6 +13,7 @@ from typing import Any, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from tiledsl.arch import TMA_ALIGNMENT
 from tiledsl.backends.emulator.bulk_copies import Transfer
 from tiledsl.backends.emulator.cohort import Cohort
 from tiledsl.backends.emulator.events import commits, waits
@@ -31,7 +32,6 @@ __all__: list[str] = []
 
 Ints = NDArray[np.int64]
 
-DST_ALIGN = 128
 """Of a box in shared memory, in bytes. (PTX ISA: cp.async.bulk.tensor.)"""
 
 
@@ -147,11 +147,11 @@ def _map_side(
     span = span_of(c, op, address)
     first = _lanes_of(c, [address])
     size = prod(described.box) * tensor.dtype.bytes
-    wrong = ((first < span.low) | (first + size > span.high) | (first % DST_ALIGN != 0)).ravel()
+    wrong = ((first < span.low) | (first + size > span.high) | (first % TMA_ALIGNMENT != 0)).ravel()
     if wrong.any():
         raise EmulatorError(
             f"{op.name} of {size} bytes at byte {int(first[np.argmax(wrong), 0]) - span.base} of {span.label}, which "
-            f"has {span.high - span.low}; a box begins at a multiple of {DST_ALIGN}; {name_threads(c, c.active())}",
+            f"has {span.high - span.low}; a box begins at a multiple of {TMA_ALIGNMENT}; {name_threads(c, c.active())}",
             op.loc,
             "make the tile as large as the box, and let it begin at a multiple of 128 bytes",
         )

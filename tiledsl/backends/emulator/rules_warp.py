@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from tiledsl.arch import WARP
 from tiledsl.backends.emulator.cohort import Cohort
 from tiledsl.backends.emulator.rules import rule
 from tiledsl.backends.emulator.rules_gpu import require_whole_warps
@@ -13,7 +14,7 @@ from tiledsl.ir.ops import warp
 
 __all__: list[str] = []
 
-_LANES = np.arange(32)
+_LANES = np.arange(WARP)
 
 
 @rule(warp.Shuffle)

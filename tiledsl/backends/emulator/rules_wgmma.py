@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tiledsl.arch import WARP, WARPGROUP_WARPS
 from tiledsl.backends.emulator.cohort import Cohort
 from tiledsl.backends.emulator.conditions import Condition, Rows, condition
 from tiledsl.backends.emulator.events import commits, fences, waits
@@ -31,8 +32,6 @@ from tiledsl.ir.core import Op, Value
 from tiledsl.ir.ops import wgmma
 from tiledsl.ir.semantics import numpy_dtype
 from tiledsl.ir.types import DTYPES, FragmentType, SharedType
-from tiledsl.layout.banks import WARP
-from tiledsl.layout.fragments import DEALT
 from tiledsl.layout.shared import CHUNK, ROWS
 from tiledsl.layout.wgmma import WGMMA_ROWS
 
@@ -50,9 +49,9 @@ class _WholeWarpgroups(Condition):
 
     def ready(self, c: Cohort, op: Op, *values: Any) -> Rows:
         warps = np.broadcast_to(c.warps, c.shape[:2])
-        group = c.blocks[:, None] * WARP + warps // DEALT
+        group = c.blocks[:, None] * WARP + warps // WARPGROUP_WARPS
         _, which, count = np.unique(group, return_inverse=True, return_counts=True)
-        return (count[which] == DEALT).reshape(warps.shape)
+        return (count[which] == WARPGROUP_WARPS).reshape(warps.shape)
 
     def passed(self, c: Cohort, op: Op, *values: Any) -> None:
         require_full_warps(c, op)
@@ -67,8 +66,8 @@ class _Warpgroups:
     def __init__(self, c: Cohort) -> None:
         self.c = c
         self.shape = c.shape
-        self.rows: Ints = np.repeat(c.blocks - c.chunk.first, c.shape[1])[::DEALT]
-        self.leaders: Ints = np.broadcast_to(c.warps, c.shape[:2]).ravel()[::DEALT].astype(np.int64)
+        self.rows: Ints = np.repeat(c.blocks - c.chunk.first, c.shape[1])[::WARPGROUP_WARPS]
+        self.leaders: Ints = np.broadcast_to(c.warps, c.shape[:2]).ravel()[::WARPGROUP_WARPS].astype(np.int64)
 
     def uniform(self, op: Op, value: Any, what: str) -> Array:
         """One value a warpgroup."""
@@ -97,9 +96,9 @@ def multiply(c: Cohort, op: wgmma.Mma, acc: tuple[Any, ...], accumulate: Any, *v
     """Steps of k ascend; in each, blocks of 64 rows ascend."""
     groups, type_ = _Warpgroups(c), op.fragment
     layout = type_.held_as
-    count = layout.warps[0] // DEALT
+    count = layout.warps[0] // WARPGROUP_WARPS
     blocks = type_.dims[0] // (WGMMA_ROWS * count)
-    first = (groups.leaders - layout.first) // DEALT % count * blocks * WGMMA_ROWS
+    first = (groups.leaders - layout.first) // WARPGROUP_WARPS % count * blocks * WGMMA_ROWS
     at = 1 + len(op.a_origin)
     if op.a_axes:
         rows = first[:, None] + np.arange(blocks * WGMMA_ROWS)
@@ -159,7 +158,7 @@ def _held(groups: _Warpgroups, operand: Value, fragment: tuple[Any, ...], first:
     rows, columns = coordinates(layout, type_.dims, type_.dtype.bits)
     warps = np.broadcast_to(groups.c.warps, groups.shape[:2]) % (layout.threads // WARP)
     count = len(first)
-    height = type_.dims[0] * DEALT * WARP // layout.threads
+    height = type_.dims[0] * WARPGROUP_WARPS * WARP // layout.threads
     matrix = np.empty((count, height, type_.dims[1]), numpy_dtype(type_.dtype))
     entry = np.arange(count)[:, None]
     for element, value in enumerate(fragment):

@@ -8,6 +8,7 @@ from typing import Any, Callable
 
 import numpy as np
 
+from tiledsl.arch import WARP
 from tiledsl.backends.emulator.cohort import Cohort, is_fragment
 from tiledsl.backends.emulator.control import Instr, OpInstr
 from tiledsl.backends.emulator.hooks import LaunchInfo
@@ -64,10 +65,10 @@ class _Tracer:
 
     def __call__(self, c: Cohort, op: Op, *operands: Any) -> Any:
         value = self.rule(c, op, *operands)
-        at = np.argwhere((c.blocks[:, None] == self.block) & (c.warps == self.thread // 32))
+        at = np.argwhere((c.blocks[:, None] == self.block) & (c.warps == self.thread // WARP))
         if len(at):
             group, column = at[0]
-            lane = (group, column, self.thread % 32)
+            lane = (group, column, self.thread % WARP)
             if c.active()[lane]:
                 self.spend(op.loc, _ROW_STEPS)
                 values = value if len(op.results) > 1 else (value,) if op.results else ()

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from tiledsl.arch import MOST_WARPS, WARP
 from tiledsl.backends.emulator.hooks import Access, Hook
 from tiledsl.ir.core import Op
 from tiledsl.layout.banks import BANKS, PHASES, WORD, Kind, Phases
@@ -25,7 +26,6 @@ Bools = NDArray[np.bool_]
 KINDS: Mapping[str, Kind] = {"read": "load", "write": "store", "atomic": "atomic"}
 MATRIX_KINDS: Mapping[str, Kind] = {"read": "ldmatrix", "write": "stmatrix"}
 
-MOST_WARPS = 32
 ABSENT = np.int64(-1)
 
 
@@ -84,11 +84,11 @@ def _kind(access: Access) -> Kind:
 
 def _by_warp(access: Access) -> tuple[Ints, Ints, Ints]:
     """For each warp access: where it starts in the arrays; the warp of every entry; addresses [accesses, 32]."""
-    warps = access.threads // 32
+    warps = access.threads // WARP
     starts = np.flatnonzero(np.diff(access.blocks * MOST_WARPS + warps, prepend=-1))
     row = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(warps))))
-    addresses = np.full((len(starts), 32), ABSENT)
-    addresses[row, access.threads % 32] = access.addresses
+    addresses = np.full((len(starts), WARP), ABSENT)
+    addresses[row, access.threads % WARP] = access.addresses
     return starts, warps, addresses
 
 

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tiledsl.layout.banks import WARP
-from tiledsl.layout.fragments import DEALT
+from tiledsl.arch import WARP, WARPGROUP_WARPS
 from tiledsl.layout.shared import CHUNK, ROWS, Paneled
 
 __all__ = ["Descriptor", "accumulator", "from_accumulator", "left_operand", "swizzled"]
@@ -94,7 +93,7 @@ def _stacked(values: Sequence[Any], shape: tuple[int, ...]) -> Array:
     stacked = np.empty((len(values), *shape), np.asarray(values[0]).dtype)
     for register, value in enumerate(values):
         stacked[register] = value
-    return stacked.reshape(len(values), -1, DEALT, 8, 4)
+    return stacked.reshape(len(values), -1, WARPGROUP_WARPS, 8, 4)
 
 
 def accumulator(values: Sequence[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
@@ -105,16 +104,16 @@ def accumulator(values: Sequence[Any], shape: tuple[int, ...], dtype: np.dtype[A
     stacked = _stacked(values, shape)
     groups = stacked.shape[1]
     if stacked.dtype == dtype:
-        parts = stacked.reshape(-1, 2, 2, groups, DEALT, 8, 4).transpose(3, 4, 1, 5, 0, 6, 2)
+        parts = stacked.reshape(-1, 2, 2, groups, WARPGROUP_WARPS, 8, 4).transpose(3, 4, 1, 5, 0, 6, 2)
     else:
-        parts = stacked.view(dtype).reshape(-1, 2, groups, DEALT, 8, 4, 2).transpose(2, 3, 1, 4, 0, 5, 6)
-    return parts.reshape(groups, 16 * DEALT, -1)
+        parts = stacked.view(dtype).reshape(-1, 2, groups, WARPGROUP_WARPS, 8, 4, 2).transpose(2, 3, 1, 4, 0, 5, 6)
+    return parts.reshape(groups, 16 * WARPGROUP_WARPS, -1)
 
 
 def from_accumulator(matrix: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[Any, ...]:
     """The inverse; `dtype` is that of the registers."""
     groups = len(matrix)
-    parts = matrix.reshape(groups, DEALT, 2, 8, -1, 4, 2)  # group, w, half, g, n / 8, t, element
+    parts = matrix.reshape(groups, WARPGROUP_WARPS, 2, 8, -1, 4, 2)  # group, w, half, g, n / 8, t, element
     if matrix.dtype == dtype:
         return tuple(np.ascontiguousarray(parts.transpose(4, 2, 6, 0, 1, 3, 5)).reshape(-1, *shape))
     words = np.ascontiguousarray(parts.transpose(4, 2, 0, 1, 3, 5, 6)).view(dtype)
@@ -126,5 +125,5 @@ def left_operand(words: Sequence[Any], shape: tuple[int, ...], dtype: np.dtype[A
     the t-th word."""
     stacked = _stacked(words, shape).view(dtype)
     groups, run = stacked.shape[1], WARP // (8 * dtype.itemsize)
-    parts = stacked.reshape(2, 2, groups, DEALT, 8, 4, run).transpose(2, 3, 1, 4, 0, 5, 6)
-    return parts.reshape(groups, 16 * DEALT, -1)
+    parts = stacked.reshape(2, 2, groups, WARPGROUP_WARPS, 8, 4, run).transpose(2, 3, 1, 4, 0, 5, 6)
+    return parts.reshape(groups, 16 * WARPGROUP_WARPS, -1)

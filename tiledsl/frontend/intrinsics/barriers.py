@@ -5,10 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from tiledsl import lang
-from tiledsl.arch import FEATURES
+from tiledsl.arch import (
+    LEAST_SETMAXNREG,
+    MOST_ARRIVALS,
+    MOST_SETMAXNREG,
+    MOST_THREADS,
+    NAMED_BARRIERS,
+    REGISTER_UNIT,
+    WARP,
+)
 from tiledsl.frontend.arithmetic import as_value
 from tiledsl.frontend.bindings import describe, is_place
 from tiledsl.frontend.calls import Call, intrinsic
+from tiledsl.frontend.targets import require_feature
 from tiledsl.frontend.views import located, memory_type
 from tiledsl.ir.core import Op, Value
 from tiledsl.ir.ops import barriers, wgmma
@@ -18,11 +27,8 @@ __all__ = ["compile_time_int", "mbarrier_place", "needs"]
 
 
 def needs(call: Call, feature: str, what: str) -> None:
-    """An error where the kernel is compiled for a target without `feature`, a row of `FEATURES`."""
-    arch, have = call.frame.unit.arch, FEATURES[feature]
-    if arch not in have:
-        fix = 'write @tile_kernel(arch="sm_90a"); for other GPUs, copy_async() and mma() do the same work'
-        raise call.error(f"{what} is an instruction of {', '.join(have)}, and this is compiled for {arch}", fix)
+    """As `require_feature`, before the arguments of a function are looked at. The builder asks it of each op."""
+    require_feature(call.frame.unit.arch, feature, what, call.frame.loc(call.node))
 
 
 def compile_time_int(call: Call, name: str, what: str, low: int, high: int, fix: str = "use a const parameter") -> int:
@@ -47,14 +53,13 @@ def mbarrier_place(call: Call, memory: Any, at: Any, what: str) -> list[Value]:
 
 
 def _mbarrier(call: Call, what: str) -> list[Value]:
-    needs(call, "mbarrier", what)
     return mbarrier_place(call, call["barriers"], call["index"], what)
 
 
 @intrinsic(lang.ptx.mbarrier_init)
 def _init(call: Call) -> None:
     what = "ptx.mbarrier_init()"
-    count = compile_time_int(call, "count", what, 1, barriers.MAX_COUNT)
+    count = compile_time_int(call, "count", what, 1, MOST_ARRIVALS)
     call.builder.add(barriers.Init(*_mbarrier(call, what), count=count))
 
 
@@ -71,7 +76,7 @@ def _arrive(call: Call) -> None:
 @intrinsic(lang.ptx.mbarrier_expect_tx)
 def _expect_tx(call: Call) -> None:
     what = "ptx.mbarrier_expect_tx()"
-    size = compile_time_int(call, "bytes", what, 1, barriers.MAX_COUNT)
+    size = compile_time_int(call, "bytes", what, 1, MOST_ARRIVALS)
     call.builder.add(barriers.ExpectTx(*_mbarrier(call, what), bytes=size))
 
 
@@ -88,32 +93,30 @@ def _wait(call: Call) -> None:
 # -- the others ------------------------------------------------------------------------------------
 
 
-def _plain(function: Any, feature: str, make: type[Op], **attributes: Any) -> None:
-    """A function without arguments that is one op of targets with `feature`, and gives its result if it has one."""
+def _plain(function: Any, make: type[Op], **attributes: Any) -> None:
+    """A function without arguments that is one op, and gives its result if it has one."""
 
     @intrinsic(function)
     def _(call: Call) -> Value | None:
-        needs(call, feature, f"ptx.{function.__name__}()")
         op: Op = call.builder.add(make(**attributes))
         return op.result if op.results else None
 
 
-_plain(lang.ptx.fence_mbarrier_init, "mbarrier", barriers.FenceInit)
-_plain(lang.ptx.fence_proxy_async, "tma", barriers.FenceProxy)
-_plain(lang.ptx.wgmma_fence, "wgmma", wgmma.Fence)
-_plain(lang.ptx.wgmma_commit, "wgmma", wgmma.Commit)
-_plain(lang.ptx.elect, "elect", barriers.Elect)
-_plain(lang.ptx.cluster_arrive, "cluster", barriers.ClusterArrive)
-_plain(lang.ptx.cluster_wait, "cluster", barriers.ClusterWait)
-_plain(lang.ptx.cluster_rank, "cluster", barriers.ClusterRank)
-_plain(lang.ptx.griddepcontrol_wait, "griddepcontrol", barriers.GridDependency, wait=True)
-_plain(lang.ptx.griddepcontrol_launch, "griddepcontrol", barriers.GridDependency, wait=False)
+_plain(lang.ptx.fence_mbarrier_init, barriers.FenceInit)
+_plain(lang.ptx.fence_proxy_async, barriers.FenceProxy)
+_plain(lang.ptx.wgmma_fence, wgmma.Fence)
+_plain(lang.ptx.wgmma_commit, wgmma.Commit)
+_plain(lang.ptx.elect, barriers.Elect)
+_plain(lang.ptx.cluster_arrive, barriers.ClusterArrive)
+_plain(lang.ptx.cluster_wait, barriers.ClusterWait)
+_plain(lang.ptx.cluster_rank, barriers.ClusterRank)
+_plain(lang.ptx.griddepcontrol_wait, barriers.GridDependency, wait=True)
+_plain(lang.ptx.griddepcontrol_launch, barriers.GridDependency, wait=False)
 
 
 @intrinsic(lang.ptx.wgmma_wait)
 def _wgmma_wait(call: Call) -> None:
     what = "ptx.wgmma_wait()"
-    needs(call, "wgmma", what)
     fix = "how many of the last groups may still be on their way; acc.wait() waits for all, and gives the elements"
     pending = compile_time_int(call, "pending", what, 0, 7, fix)
     call.builder.add(wgmma.Wait(pending=pending, finish=False))
@@ -122,18 +125,18 @@ def _wgmma_wait(call: Call) -> None:
 @intrinsic(lang.ptx.setmaxnreg)
 def _setmaxnreg(call: Call) -> None:
     what = "ptx.setmaxnreg()"
-    needs(call, "setmaxnreg", what)
-    registers = compile_time_int(call, "registers", what, 24, 256)
-    if registers % 8:
-        raise call.error(f"{what} of {registers} registers", f"a multiple of 8: {registers // 8 * 8}")
+    registers = compile_time_int(call, "registers", what, LEAST_SETMAXNREG, MOST_SETMAXNREG)
+    if registers % REGISTER_UNIT:
+        fix = f"a multiple of {REGISTER_UNIT}: {registers // REGISTER_UNIT * REGISTER_UNIT}"
+        raise call.error(f"{what} of {registers} registers", fix)
     call.builder.add(barriers.SetMaxNReg(registers=registers, increase=call["increase"]))
 
 
 @intrinsic(lang.ptx.named_barrier)
 def _named_barrier(call: Call) -> None:
     what = "ptx.named_barrier()"
-    number = compile_time_int(call, "number", what, 1, barriers.NAMED_BARRIERS - 1, "number 0 is that of barrier()")
-    threads = compile_time_int(call, "threads", what, 32, 1024)
-    if threads % 32:
-        raise call.error(f"{what} of {threads} threads, which are no whole warps", f"pass {-(-threads // 32) * 32}")
+    number = compile_time_int(call, "number", what, 1, NAMED_BARRIERS - 1, "number 0 is that of barrier()")
+    threads = compile_time_int(call, "threads", what, WARP, MOST_THREADS)
+    if threads % WARP:
+        raise call.error(f"{what} of {threads} threads, which are no whole warps", f"pass {-(-threads // WARP) * WARP}")
     call.builder.add(barriers.NamedBarrier(number=number, threads=threads, wait=call["wait"]))

@@ -110,8 +110,10 @@ def _inline(call: Call) -> Any:
         *call["operands"],
         text=text,
         outputs=tuple(d for d in dtypes if d is not None),
-        volatile=bool(call["volatile"]) or not given,
+        volatile=bool(call["volatile"]) or not given or call["memory"] in ("reads", "writes"),
         convergent=bool(call["convergent"]),
+        memory=call["memory"],
+        uniform=call["uniform"],
         emulate=_emulation(call),
     )
     call.builder.add(op)

@@ -7,11 +7,11 @@ from math import prod
 from typing import Any
 
 from tiledsl import lang
+from tiledsl.arch import MOST_BLOCKS_PER_SM, MOST_THREADS, MOST_THREADS_ALONG, PORTABLE_CLUSTER
 from tiledsl.frontend.arithmetic import apply, at_compile_time, binary, common_dtype, items_of
 from tiledsl.frontend.bindings import Range, Ranges, contains_value, describe
 from tiledsl.frontend.budget import MAX_UNROLL
 from tiledsl.frontend.calls import Call, intrinsic
-from tiledsl.frontend.fragments import MAX_THREADS
 from tiledsl.frontend.hopper import Processors
 from tiledsl.frontend.intrinsics.barriers import needs
 from tiledsl.ir.core import Value
@@ -20,11 +20,6 @@ from tiledsl.ir.ops import arith, gpu, tile
 from tiledsl.ir.types import INDEX, DType, GlobalType
 
 __all__ = ["host_expression"]
-
-MAX_THREADS_Z = 64
-MAX_BLOCKS = 32
-MAX_CLUSTER = 8
-"""Blocks that every GPU with clusters takes. (PTX ISA: .maxnctapersm and the portable cluster size.)"""
 
 
 def _once(call: Call, what: str, declared: Any) -> tuple[Any, ...]:
@@ -64,14 +59,14 @@ def _threads(call: Call) -> Any:
     count = 1
     for extent in extents:
         count *= extent
-    if count > MAX_THREADS or (len(extents) == 3 and extents[2] > MAX_THREADS_Z):
-        limit = f"at most {MAX_THREADS} threads fit in a block, {MAX_THREADS_Z} along z"
+    if count > MOST_THREADS or (len(extents) == 3 and extents[2] > MOST_THREADS_ALONG[2]):
+        limit = f"at most {MOST_THREADS} threads fit in a block, {MOST_THREADS_ALONG[2]} along z"
         shown = ", ".join(str(extent) for extent in extents)
         raise call.error(f"threads({shown}): {count} threads; {limit}", "use fewer threads, each doing more")
     blocks: Any = call["blocks"]
-    if not isinstance(blocks, int) or isinstance(blocks, bool) or not 0 <= blocks <= MAX_BLOCKS:
+    if not isinstance(blocks, int) or isinstance(blocks, bool) or not 0 <= blocks <= MOST_BLOCKS_PER_SM:
         fix = "leave it out, or say how many blocks shall fit on an SM"
-        raise call.error(f"blocks= is a compile-time int from 0 to {MAX_BLOCKS}, got {describe(blocks)}", fix)
+        raise call.error(f"blocks= is a compile-time int from 0 to {MOST_BLOCKS_PER_SM}, got {describe(blocks)}", fix)
     level: Any = call["assembler_level"]
     if not isinstance(level, int) or isinstance(level, bool) or not 0 <= level <= 3:
         message = f"assembler_level= is a compile-time int from 0 to 3, got {describe(level)}"
@@ -90,8 +85,10 @@ def _cluster(call: Call, grid: tuple[Expr, ...]) -> tuple[int, int, int]:
         raise call.error(
             f"cluster= is as many positive ints as the grid has axes, at most; got {shown}", "cluster=(2, 1)"
         )
-    if prod(sizes) > MAX_CLUSTER:
-        raise call.error(f"a cluster of {prod(sizes)} blocks; at most {MAX_CLUSTER} are portable", "use a smaller one")
+    if prod(sizes) > PORTABLE_CLUSTER:
+        raise call.error(
+            f"a cluster of {prod(sizes)} blocks; at most {PORTABLE_CLUSTER} are portable", "use a smaller one"
+        )
     for axis, (blocks, size) in enumerate(zip(grid, sizes, strict=False)):
         if isinstance(blocks, ConstExpr) and blocks.value % size:
             message = f"clusters of {size} blocks along {'xyz'[axis]} in a grid of {blocks}, which that does not divide"

@@ -6,10 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 from tiledsl import lang
+from tiledsl.arch import MOST_REGISTERS
 from tiledsl.frontend.arithmetic import as_value, convert, elementwise
 from tiledsl.frontend.bindings import describe
 from tiledsl.frontend.calls import Call, intrinsic
-from tiledsl.frontend.fragments import MAX_REGISTERS, distributed, is_distributed
+from tiledsl.frontend.fragments import distributed, is_distributed
 from tiledsl.frontend.gather import Gather, gather, is_gather
 from tiledsl.frontend.memory import is_vector, vector_length
 from tiledsl.frontend.views import as_view, located, memory_type
@@ -92,7 +93,7 @@ def _fragment(call: Call) -> Any:
         type_ = FragmentType(dtype, dims)
         if type_.size > MAX_FRAGMENT:
             fix = "spread it over more threads: layout=mma.m16n8k16.acc(...) has the block hold it together"
-            raise call.error(f"a fragment of {type_.size} elements; a thread has {MAX_REGISTERS} registers", fix)
+            raise call.error(f"a fragment of {type_.size} elements; a thread has {MOST_REGISTERS} registers", fix)
     else:
         type_ = distributed(call.frame, call.node, dtype, dims, layout, "fragment()")
     init = as_value(call["init"], type_.dtype, call.frame, call.node, "init")

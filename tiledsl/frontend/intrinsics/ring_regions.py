@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable
 
 from tiledsl import lang
+from tiledsl.arch import MOST_ARRIVALS
 from tiledsl.frontend.bindings import Region, View, describe
 from tiledsl.frontend.calls import Call, intrinsic
 from tiledsl.frontend.frame import Frame
@@ -20,7 +21,7 @@ from tiledsl.frontend.intrinsics.rings import advanced
 from tiledsl.frontend.intrinsics.tma import Box
 from tiledsl.frontend.views import memory_name
 from tiledsl.ir.core import Block, Value
-from tiledsl.ir.ops import barriers, tma, wgmma
+from tiledsl.ir.ops import barriers, wgmma
 from tiledsl.ir.types import INDEX, U32
 
 __all__ = ["commit_products", "release_all"]
@@ -63,8 +64,8 @@ class _Fill(Region):
         if len(frame.unit.errors) == errors:
             self._check_loaded()
             size = sum(self.loaded.values())
-            if size > barriers.MAX_COUNT:
-                message = f"a slot of this ring takes {size} bytes; an mbarrier counts {barriers.MAX_COUNT} at most"
+            if size > MOST_ARRIVALS:
+                message = f"a slot of this ring takes {size} bytes; an mbarrier counts {MOST_ARRIVALS} at most"
                 raise frame.error(node, message, "make its tiles smaller")
             expect.attrs["bytes"] = size
 
@@ -176,7 +177,7 @@ class _Use(Region):
         ring.products = ring.products or self.products > 0
         self._end_group(frame)
         added = accesses(ring) - before
-        if any(not isinstance(op, tma.Store) for op in added):
+        if any(not op.touches or any(touch.proxy == "generic" for touch in op.touches) for op in added):
             # The asynchronous proxy overwrites what the generic one has read. Neither a barrier nor an arrival orders
             # the two: without a fence TMA may be ahead of an ldmatrix that was issued before, and on an H200 it was
             # (docs/hardware.md). All threads of the body have read. (PTX ISA: memory consistency model; async proxy.)

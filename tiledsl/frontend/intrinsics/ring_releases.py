@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from typing import Sequence
 
+from tiledsl.arch import WARPGROUP_WARPS
 from tiledsl.frontend.frame import Unit
-from tiledsl.frontend.hopper import WARPGROUP, RingObject
+from tiledsl.frontend.hopper import RingObject
 from tiledsl.frontend.intrinsics.roles import add_if, leads_warp, leads_warpgroup, warpgroup_barrier
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Op, Value, attribute
@@ -59,7 +60,7 @@ def finish_releases(unit: Unit, ring: RingObject) -> None:
     axes = sorted(ring.multicast)
     receivers = 1 if cluster is None else 1 + sum(cluster.along(axis) - 1 for axis in axes)
     for op in ring.inits:
-        op.attrs["count"] = receivers * (role.warps // WARPGROUP if ring.products else role.warps)
+        op.attrs["count"] = receivers * (role.warps // WARPGROUP_WARPS if ring.products else role.warps)
     for op in ring.releases:
         if ring.products or op.use:
             _hand_back(unit, ring, op, axes if receivers > 1 else ())

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any, Callable
 
 from tiledsl import lang
+from tiledsl.arch import LEAST_SETMAXNREG, MOST_THREADS, NAMED_BARRIERS, REGISTER_UNIT, WARPGROUP, WARPGROUP_WARPS
 from tiledsl.errors import CompileError, Loc
 from tiledsl.frontend.analysis import assigned_names
 from tiledsl.frontend.bindings import POISON, Region, Unusable, describe, is_place
 from tiledsl.frontend.calls import Call, intrinsic
 from tiledsl.frontend.frame import Frame, Unit
-from tiledsl.frontend.hopper import WARPGROUP, RoleObject
+from tiledsl.frontend.hopper import RoleObject
 from tiledsl.frontend.intrinsics.barriers import compile_time_int, needs
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Value
@@ -35,7 +36,7 @@ __all__ = [
 ]
 
 MAX_ROLE_REGISTERS = 240
-MAX_WARPGROUPS = 8
+MAX_WARPGROUPS = MOST_THREADS // WARPGROUP
 
 
 @dataclass(eq=False)
@@ -126,7 +127,7 @@ def _role(call: Call) -> Region:
     state, name = call.frame.unit.hopper, call["name"]
     if not isinstance(name, str) or not name:
         raise call.error(f"the name of a role is a string, got {describe(name)}", 'role("load", ...)')
-    groups = compile_time_int(call, "warpgroups", what, 1, MAX_WARPGROUPS, "each is 128 threads")
+    groups = compile_time_int(call, "warpgroups", what, 1, MAX_WARPGROUPS, f"each is {WARPGROUP} threads")
     instances = compile_time_int(call, "instances", what, 1, 2, "two of them take turns")
     threads = compile_time_int(call, "threads", what, 0, 1, "threads=1: one thread runs the body; else leave it out")
     registers = _registers(call, what)
@@ -135,7 +136,7 @@ def _role(call: Call) -> Region:
     first = sum(r.all_warps for r in state.roles)
     barrier = take_barriers(call.frame.unit, call.frame.loc(call.node), instances, what)
     role = RoleObject(
-        name, call.frame.loc(call.node), first, WARPGROUP * groups, instances, registers, bool(threads), barrier
+        name, call.frame.loc(call.node), first, WARPGROUP_WARPS * groups, instances, registers, bool(threads), barrier
     )
     return _RoleRegion(call, role)
 
@@ -145,12 +146,12 @@ def _registers(call: Call, what: str) -> int:
     if registers == 0:
         return 0
     fix = "a multiple of 8; 24 to 40 for a role that only loads, up to 240 for one that multiplies"
-    value = compile_time_int(call, "registers", what, 24, MAX_ROLE_REGISTERS, fix)
+    value = compile_time_int(call, "registers", what, LEAST_SETMAXNREG, MAX_ROLE_REGISTERS, fix)
     needs(call, "setmaxnreg", f"{what} with registers=")
-    if value % 8:
-        raise call.error(
-            f"{what}: {value} registers, no multiple of 8", f"pass {value // 8 * 8} or {value // 8 * 8 + 8}"
-        )
+    below = value // REGISTER_UNIT * REGISTER_UNIT
+    if value != below:
+        message = f"{what}: {value} registers, no multiple of {REGISTER_UNIT}"
+        raise call.error(message, f"pass {below} or {below + REGISTER_UNIT}")
     return value
 
 
@@ -158,10 +159,8 @@ def take_barriers(unit: Unit, loc: Loc, count: int, what: str) -> int:
     """Numbers of so many named barriers; gives the first one."""
     state = unit.hopper
     first = state.barriers
-    if first + count > barriers.NAMED_BARRIERS:
-        message = (
-            f"{what} needs {count} more named barriers, and {first - 1} of {barriers.NAMED_BARRIERS - 1} are taken"
-        )
+    if first + count > NAMED_BARRIERS:
+        message = f"{what} needs {count} more named barriers, and {first - 1} of {NAMED_BARRIERS - 1} are taken"
         raise CompileError(message, loc, "each role takes one for each instance, and each of its turns as many")
     state.barriers += count
     return first
@@ -197,7 +196,7 @@ def leads(frame: Frame) -> Value:
 
 def leads_warpgroup(builder: Builder) -> Value:
     """Is this thread the first one of its warpgroup?"""
-    own = builder.scalar("mod", builder.value(gpu.WarpId()), builder.constant(WARPGROUP, INDEX))
+    own = builder.scalar("mod", builder.value(gpu.WarpId()), builder.constant(WARPGROUP_WARPS, INDEX))
     return builder.scalar("and", builder.scalar("eq", own, builder.constant(0, INDEX)), leads_warp(builder))
 
 
@@ -234,15 +233,15 @@ def _role_barrier(builder: Builder, role: RoleObject) -> None:
 
 def warpgroup_barrier(unit: Unit, builder: Builder, role: RoleObject) -> None:
     """The barrier of one warpgroup of the role."""
-    groups = role.all_warps // WARPGROUP
+    groups = role.all_warps // WARPGROUP_WARPS
     if groups == 1:
         _role_barrier(builder, role)
         return
     if not role.group_barriers:
         role.group_barriers = take_barriers(unit, builder.loc, groups, "a role of several warpgroups")
     own = builder.scalar("sub", builder.value(gpu.WarpId()), builder.constant(role.first, INDEX))
-    group = builder.scalar("floordiv", own, builder.constant(WARPGROUP, INDEX))
-    builder.add(barriers.NamedBarrier(builder.cast(group, I32), number=role.group_barriers, threads=32 * WARPGROUP))
+    group = builder.scalar("floordiv", own, builder.constant(WARPGROUP_WARPS, INDEX))
+    builder.add(barriers.NamedBarrier(builder.cast(group, I32), number=role.group_barriers, threads=WARPGROUP))
 
 
 def refuse_in_role(call: Call, what: str, fix: str) -> None:
@@ -258,7 +257,7 @@ def refuse_in_role(call: Call, what: str, fix: str) -> None:
 def settle_roles(unit: Unit) -> None:
     """The block's threads are those of its roles, where threads() was not called."""
     if unit.hopper.roles and unit.threads is None:
-        unit.threads = (sum(32 * r.all_warps for r in unit.hopper.roles),)
+        unit.threads = (sum(r.all_threads for r in unit.hopper.roles),)
 
 
 def check_roles(unit: Unit) -> None:
@@ -269,13 +268,13 @@ def check_roles(unit: Unit) -> None:
     threads = 1
     for extent in unit.threads:
         threads *= extent
-    sums = " + ".join(str(32 * r.all_warps) for r in roles)
-    total = sum(32 * r.all_warps for r in roles)
+    sums = " + ".join(str(r.all_threads) for r in roles)
+    total = sum(r.all_threads for r in roles)
     if total != threads:
         message = f"the roles have {sums} = {total} threads, the block has {threads}"
         unit.report(CompileError(message, roles[-1].loc, f"write threads({total}), or leave threads() out"))
-    elif total > 1024:
-        message = f"the roles have {sums} = {total} threads; a block has at most 1024"
+    elif total > MOST_THREADS:
+        message = f"the roles have {sums} = {total} threads; a block has at most {MOST_THREADS}"
         unit.report(CompileError(message, roles[-1].loc, "use fewer warpgroups"))
     else:
         _check_registers(unit, threads)
@@ -294,13 +293,14 @@ def _check_registers(unit: Unit, threads: int) -> None:
     # What a role gives away, others take; more than the block has got at its launch they wait for, for ever.
     at_launch = barriers.registers_at_launch(threads, unit.blocks_per_sm)
     limit = threads * at_launch
-    total = sum(32 * r.all_warps * r.registers for r in roles)
+    total = sum(r.all_threads * r.registers for r in roles)
     if total > limit:
-        parts = " + ".join(f"{32 * r.all_warps} x {r.registers}" for r in roles)
+        parts = " + ".join(f"{r.all_threads} x {r.registers}" for r in roles)
         message = f"the roles' registers are {parts} = {total}; the block has {threads} x {at_launch} = {limit}"
         most = max(roles, key=lambda r: r.all_warps * r.registers)
-        rest = (limit - (total - 32 * most.all_warps * most.registers)) // (32 * most.all_warps) // 8 * 8
-        fix = f"registers={rest} fits {most.shown}" if rest >= 24 else "use fewer warpgroups"
+        rest = (limit - (total - most.all_threads * most.registers)) // most.all_threads
+        rest = rest // REGISTER_UNIT * REGISTER_UNIT
+        fix = f"registers={rest} fits {most.shown}" if rest >= LEAST_SETMAXNREG else "use fewer warpgroups"
         unit.report(CompileError(message, most.loc, fix))
         return
     for role in roles:

@@ -6,37 +6,22 @@ from functools import reduce
 from typing import Any
 
 from tiledsl import lang
+from tiledsl.arch import WARP
 from tiledsl.frontend.arithmetic import apply, as_condition, as_value, common_dtype, select, unify
 from tiledsl.frontend.bindings import contains_value, describe, is_register
 from tiledsl.frontend.calls import Call, intrinsic
 from tiledsl.frontend.fragments import is_distributed
 from tiledsl.ir.core import Value
 from tiledsl.ir.ops import warp
+from tiledsl.ir.scalar import SCALAR
 from tiledsl.ir.types import BOOL, F64, I32, INDEX, FragmentType
+from tiledsl.lang import scalar as lang_scalar
 from tiledsl.passes.constants import fold
 
 __all__: list[str] = []
 
-_TABLE = {
-    lang.fma: "fma",
-    lang.sqrt: "sqrt",
-    lang.floor: "floor",
-    lang.ceil: "ceil",
-    lang.trunc: "trunc",
-    lang.rint: "rint",
-    lang.popc: "popc",
-    lang.clz: "clz",
-    lang.minimum: "min",
-    lang.maximum: "max",
-    lang.rcp_approx: "rcp_approx",
-    lang.rsqrt_approx: "rsqrt_approx",
-    lang.exp2_approx: "exp2_approx",
-    lang.log2_approx: "log2_approx",
-    lang.tanh_approx: "tanh_approx",
-    lang.sin_approx: "sin_approx",
-    lang.cos_approx: "cos_approx",
-}
-"""Functions of the language that are a row of the scalar table."""
+_TABLE = {name: name for name in lang_scalar.__all__ if name in SCALAR} | {"minimum": "min", "maximum": "max"}
+"""Functions of the language that are a row of the scalar table, which has most under the same name."""
 
 
 def _register(function: Any, row: str) -> None:
@@ -54,8 +39,8 @@ def _register(function: Any, row: str) -> None:
         return apply(row, operands, call.frame, call.node, f"{function.__name__}()")
 
 
-for _function, _row in _TABLE.items():
-    _register(_function, _row)
+for _name, _row in _TABLE.items():
+    _register(getattr(lang_scalar, _name), _row)
 
 
 def _need_numbers(call: Call, values: list[Any], what: str) -> None:
@@ -135,8 +120,10 @@ def _shuffle_instead(value: Any) -> str:
 
 def _shuffle(call: Call, mode: str, lane: Any) -> Any:
     width = call["width"]
-    if width not in (1, 2, 4, 8, 16, 32):
-        raise call.error(f"width must be a power of two up to 32, got {describe(width)}", "leave it out, which is 32")
+    if width not in (1, 2, 4, 8, 16, WARP):
+        raise call.error(
+            f"width must be a power of two up to {WARP}, got {describe(width)}", f"leave it out, which is {WARP}"
+        )
     value = call["value"]
     if not is_register(value) or isinstance(value.type, FragmentType) or value.type == INDEX:
         name = "shuffle" if mode == "idx" else f"shuffle_{mode}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tiledsl import lang
+from tiledsl.arch import TMA_GRAIN, TMA_MOST_BOX
 from tiledsl.frontend.bindings import View, describe
 from tiledsl.frontend.calls import Call, intrinsic
 from tiledsl.frontend.hopper import ClusterShape
@@ -13,13 +14,10 @@ from tiledsl.frontend.intrinsics.tiles import copied_views
 from tiledsl.frontend.views import base_origin, memory_name, memory_type
 from tiledsl.ir.core import Value
 from tiledsl.ir.ops import tile, tma
-from tiledsl.ir.tensor_maps import GRAIN, MOST_EXTENT
 from tiledsl.ir.types import I32, INDEX, U16, U32, GlobalType, SharedType
+from tiledsl.layout.shared import ROWS
 
 __all__ = ["Box", "box_of", "refuse_many_threads"]
-
-PATTERN_ROWS = 8
-"""Rows after which a swizzle comes again."""
 
 
 class Box:
@@ -82,8 +80,8 @@ def _check_tensor(call: Call, what: str, view: View, box: Box) -> None:
             raise call.error(message, fix)
         fix = "copy it to one that is contiguous along an axis, or use copy()"
         raise call.error(f"{what}: no axis of {name} that the tile has is known to have stride 1", fix)
-    if type_.align < GRAIN:
-        wanted = f"TMA needs an address and positive strides that are multiples of {GRAIN} bytes"
+    if type_.align < TMA_GRAIN:
+        wanted = f"TMA needs an address and positive strides that are multiples of {TMA_GRAIN} bytes"
         known = f"are known to be multiples of {type_.align}" if type_.align > 1 else "need not even be aligned"
         known += ", or are not all positive," if type_.align == 8 else ""
         fix = "pad its rows (a leading dimension in elements of 16 bytes), or choose another way by A.align == 16"
@@ -104,10 +102,10 @@ def _check_layout(call: Call, what: str, view: View, box: Box) -> None:
     if width % 16:
         fix = f"make it {-(-width // 16) * 16 // size} columns wide"
         raise call.error(f"{what}: rows of {width} bytes; TMA moves multiples of 16", fix)
-    if not swizzled and box.columns > MOST_EXTENT:
+    if not swizzled and box.columns > TMA_MOST_BOX:
         fix = "give the tile a swizzled layout, which is moved in panels: layout=swizzle_128b"
         raise call.error(
-            f"{what}: a row of {box.columns} elements; without a swizzle TMA moves at most {MOST_EXTENT}", fix
+            f"{what}: a row of {box.columns} elements; without a swizzle TMA moves at most {TMA_MOST_BOX}", fix
         )
 
 
@@ -176,11 +174,9 @@ def _multicast(call: Call, what: str, src: View, box: Box) -> Value | None:
         other = "n" if axis == "m" else "m"
         message = f"{what} with multicast={axis!r} of a part of {memory_name(src)} that differs along {axis}"
         raise call.error(message, f"blocks along {other} share what depends on {axis} alone: multicast={other!r}")
-    if box.rows % (count * PATTERN_ROWS):
-        message = (
-            f"{what}: {box.rows} rows, of which each of {count} blocks shall load its share, whole {PATTERN_ROWS} rows"
-        )
-        raise call.error(message, f"use a multiple of {count * PATTERN_ROWS} rows, or a smaller cluster")
+    if box.rows % (count * ROWS):
+        message = f"{what}: {box.rows} rows, of which each of {count} blocks shall load its share, whole {ROWS} rows"
+        raise call.error(message, f"use a multiple of {count * ROWS} rows, or a smaller cluster")
     _narrow(call, box, cluster, axis, count)
     return _mask(call, cluster, axis)
 
@@ -214,20 +210,17 @@ def _mask(call: Call, cluster: ClusterShape, axis: str) -> Value:
 
 @intrinsic(lang.tma_commit)
 def _commit(call: Call) -> None:
-    needs(call, "tma", "tma_commit()")
     call.builder.add(tma.BulkCommit())
 
 
 @intrinsic(lang.tma_wait)
 def _wait(call: Call) -> None:
-    needs(call, "tma", "tma_wait()")
     pending = compile_time_int(call, "pending", "tma_wait()", 0, 63, "how many of the last groups may be on their way")
     call.builder.add(tma.BulkWait(pending=pending, read=call["read"]))
 
 
 @intrinsic(lang.tma_prefetch)
 def _prefetch(call: Call) -> None:
-    needs(call, "tma", "tma_prefetch()")
     tensor = call["tensor"]
     if not isinstance(tensor, Value) or not isinstance(tensor.type, GlobalType):
         raise call.error(f"tma_prefetch() takes a Global, got {describe(tensor)}", "pass the tensor itself: A")

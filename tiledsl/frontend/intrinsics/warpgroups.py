@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from tiledsl import lang
+from tiledsl.arch import WARPGROUP, WARPGROUP_WARPS
 from tiledsl.frontend.bindings import Pending, View, describe, is_place
 from tiledsl.frontend.calls import Call, intrinsic
 from tiledsl.frontend.fragments import distributed, is_distributed
-from tiledsl.frontend.hopper import WARPGROUP
 from tiledsl.frontend.intrinsics.barriers import needs
 from tiledsl.frontend.intrinsics.ring_regions import commit_products, release_all
 from tiledsl.frontend.views import as_view, base_origin, memory_name, memory_type
@@ -72,7 +72,7 @@ def _warpgroups(call: Call, what: str) -> int:
             raise call.error(
                 f"{what} in {role.shown}, whose body one thread runs", "a role without threads=1 multiplies"
             )
-        return role.warps // WARPGROUP
+        return role.warps // WARPGROUP_WARPS
     if unit.threads is None:
         raise call.error(
             f"{what} before threads(): who holds it is not known", "call threads(...) first, or use a role"
@@ -80,10 +80,10 @@ def _warpgroups(call: Call, what: str) -> int:
     count = 1
     for extent in unit.threads:
         count *= extent
-    if count % (32 * WARPGROUP):
-        fix = "use a multiple of 128 threads"
-        raise call.error(f"{what} in a block of {count} threads, which are no whole warpgroups of 128", fix)
-    return count // (32 * WARPGROUP)
+    if count % WARPGROUP:
+        fix = f"use a multiple of {WARPGROUP} threads"
+        raise call.error(f"{what} in a block of {count} threads, which are no whole warpgroups of {WARPGROUP}", fix)
+    return count // WARPGROUP
 
 
 # -- products --------------------------------------------------------------------------------------

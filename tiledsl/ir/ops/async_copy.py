@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Sequence
 
 from tiledsl.ir.core import Op, attribute
@@ -77,7 +76,7 @@ class Cp(tile.Access):
     guard = attribute(bool, True)
 
     def accesses(self) -> list[Access]:
-        return [replace(access, guarded=self.guard and not access.writes) for access in super().accesses()]
+        return [access._replace(guarded=self.guard and not access.writes) for access in super().accesses()]
 
     @property
     def source(self) -> tile.Side:

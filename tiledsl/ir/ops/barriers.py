@@ -8,6 +8,15 @@ from __future__ import annotations
 
 from typing import Sequence
 
+from tiledsl.arch import (
+    LEAST_SETMAXNREG,
+    MOST_ARRIVALS,
+    MOST_SETMAXNREG,
+    NAMED_BARRIERS,
+    REGISTER_UNIT,
+    REGISTERS_PER_SM,
+    WARP,
+)
 from tiledsl.ir.core import Op, Pure, Value, attribute
 from tiledsl.ir.facts import NOTHING, Sync, by, writes
 from tiledsl.ir.types import BOOL, I32, INDEX, U32, U64, PtrType, SharedType, Type
@@ -29,11 +38,6 @@ __all__ = [
     "Wait",
     "registers_at_launch",
 ]
-
-MAX_COUNT = 2**20 - 1
-"""Arrivals that one phase of an mbarrier can wait for."""
-NAMED_BARRIERS = 16
-"""Of a block; number 0 is that of `gpu.barrier`."""
 
 
 class _Orders(Op):
@@ -84,7 +88,7 @@ class Init(MbarrierOp):
 
     def verify(self) -> None:
         super().verify()
-        self.require(1 <= self.count <= MAX_COUNT, f"{self.count} arrivals")
+        self.require(1 <= self.count <= MOST_ARRIVALS, f"{self.count} arrivals")
 
 
 class Arrive(MbarrierOp):
@@ -117,7 +121,7 @@ class ExpectTx(MbarrierOp):
 
     def verify(self) -> None:
         super().verify()
-        self.require(0 < self.bytes <= MAX_COUNT, f"{self.bytes} bytes")
+        self.require(0 < self.bytes <= MOST_ARRIVALS, f"{self.bytes} bytes")
 
 
 class Wait(MbarrierOp):
@@ -171,7 +175,7 @@ class NamedBarrier(_Orders):
     def verify(self) -> None:
         self.require([v.type for v in self.operands] in ([], [I32]), "takes at most one i32")
         self.require(0 < self.number < NAMED_BARRIERS, f"named barriers are 1 to {NAMED_BARRIERS - 1}")
-        self.require(self.threads > 0 and self.threads % 32 == 0, f"{self.threads} threads are no whole warps")
+        self.require(self.threads > 0 and self.threads % WARP == 0, f"{self.threads} threads are no whole warps")
 
 
 class ClusterArrive(_Orders):
@@ -201,6 +205,7 @@ class ClusterRank(Pure):
     features = ("cluster",)
     varies = "cta"
     cause = "the block's rank in its cluster"
+    called = "ptx.cluster_rank()"
     nan = "computes"
 
     def infer(self) -> Sequence[Type]:
@@ -236,19 +241,15 @@ class SetMaxNReg(_Stays):
     increase = attribute(bool)
 
     def verify(self) -> None:
-        self.require(24 <= self.registers <= 256 and self.registers % 8 == 0, f"{self.registers} registers")
-
-
-REGISTERS, REGISTER_UNIT, MOST_REGISTERS = 65536, 8, 256
-"""Of 32 bits, that a multiprocessor has and so the most that a block has; by how many a thread gets them; the most that
-it may have."""
+        fits = LEAST_SETMAXNREG <= self.registers <= MOST_SETMAXNREG and self.registers % REGISTER_UNIT == 0
+        self.require(fits, f"{self.registers} registers")
 
 
 def registers_at_launch(threads: int, blocks_per_sm: int) -> int:
     """How many a launch gives each thread of a kernel with `SetMaxNReg`, of which `blocks_per_sm` blocks (0: one) share
     a multiprocessor. (PTX ISA: setmaxnreg, .minnctapersm.)"""
-    each = REGISTERS // max(1, blocks_per_sm) // threads
-    return min(each // REGISTER_UNIT * REGISTER_UNIT, MOST_REGISTERS)
+    each = REGISTERS_PER_SM // max(1, blocks_per_sm) // threads
+    return min(each // REGISTER_UNIT * REGISTER_UNIT, MOST_SETMAXNREG)
 
 
 class GridDependency(_Orders):

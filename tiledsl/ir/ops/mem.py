@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, ClassVar, Sequence
 
+from tiledsl.arch import WARP
 from tiledsl.ir.atomics import ATOMICS, AtomicFn
 from tiledsl.ir.core import OPS, Kernel, Op, Pure, Value, attribute, operand
 from tiledsl.ir.facts import NOTHING, Access, by, reads, writes
 from tiledsl.ir.ops.tile import VECTOR_BYTES, atomic_facts, atomic_sync
 from tiledsl.ir.types import BOOL, I32, I64, U32, DType, PtrType, Type
-from tiledsl.layout.banks import WARP
 
 __all__ = ["Atomic", "CpAsync", "LdMatrix", "Load", "Offset", "SharedBase", "StMatrix", "Store", "Within", "atomic"]
 
@@ -126,7 +125,7 @@ class Atomic(_Memory):
         return self.operands[1:]
 
     def accesses(self) -> list[Access]:
-        return [replace(access, atomic=self.reach) for access in super().accesses()]
+        return [access._replace(atomic=self.reach) for access in super().accesses()]
 
     def infer(self) -> Sequence[Type]:
         return (_pointee(self),) if self.fn.result else ()

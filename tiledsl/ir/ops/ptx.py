@@ -16,12 +16,18 @@ from tiledsl.layout.mma import SHAPES, MmaRow, find_row
 __all__ = ["Inline", "MmaSync"]
 
 
+INLINE_MEMORY = ("unknown", "nothing", "reads", "writes")
+INLINE_UNIFORM = ("thread", "warp", "cta", "operands")
+
+
 class Inline(Op):
     """PTX text, as ``ptx.inline("lop3.b32 $0, $1, $2, $3, 0xe8;", u32, a, b, c)``.
 
     `text` names results, then operands, as $0, $1, ...; ``${:uid}`` makes a label unique.
     `outputs`: result dtypes. `volatile`: it does more than compute its results, so it is kept and
     stays in order. `convergent`: control flow around it is not changed.
+    `memory`: "nothing", "reads" or "writes" (and reads) any memory; "unknown": it writes if an operand is in brackets.
+    `uniform`: who agrees on the results: "thread", "warp", "cta", or as for the "operands".
     `emulate`: key into `Kernel.externals` of a function from NumPy arrays (one a operand) to the
     result arrays; empty means that the emulator reports an error at this line.
     """
@@ -29,7 +35,7 @@ class Inline(Op):
     name = "ptx.inline"
     touches, sync, stays, scope, features = (), NOTHING, "", "thread", ()
     effects = by(lambda op: frozenset({"sync"} if op.volatile or op.convergent else ()))
-    varies, nan = "thread", "sees"
+    varies, nan = by(lambda op: op.uniform), "sees"
     cause = "the result of inline PTX"
     called = "ptx.inline()"
     variadic = True
@@ -38,6 +44,8 @@ class Inline(Op):
     outputs = attribute[tuple[DType, ...]](tuple, of=DType)
     volatile = attribute(bool, False)
     convergent = attribute(bool, False)
+    memory = attribute(str, "unknown")
+    uniform = attribute(str, "thread")
     emulate = attribute(str, "")
 
     def infer(self) -> Sequence[Type]:
@@ -45,10 +53,14 @@ class Inline(Op):
 
     def accesses(self) -> list[Access]:
         """PTX writes an operand in memory in brackets; where the address came from is not known here."""
-        return [Access("", writes) for writes in (False, True)] if "[" in self.text else []
+        kinds = {"nothing": [], "reads": [False], "writes": [False, True]}
+        return [Access("", kind) for kind in kinds.get(self.memory, [False, True] if "[" in self.text else [])]
 
     def verify(self) -> None:
         self.require(all(isinstance(v.type, DType) for v in self.operands), "operands are scalars")
+        self.require(self.memory in INLINE_MEMORY, f"memory is {self.memory!r}")
+        self.require(self.uniform in INLINE_UNIFORM, f"uniform is {self.uniform!r}")
+        self.require(self.memory not in ("reads", "writes") or self.volatile, f"{self.memory}, but is not volatile")
 
 
 class MmaSync(Pure):

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Iterator, Sequence
 
 from tiledsl.ir.atomics import ACQUIRING, ATOMICS, RELEASING, AtomicFn
@@ -250,7 +250,7 @@ class Atomic(Access):
         return self.operands[1 + self.memory_type.rank :]
 
     def accesses(self) -> list[Touch]:
-        return [replace(access, atomic=self.reach) for access in super().accesses()]
+        return [access._replace(atomic=self.reach) for access in super().accesses()]
 
     def infer(self) -> Sequence[Type]:
         return (self.memory_type.dtype,) if self.fn.result else ()

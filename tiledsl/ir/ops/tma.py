@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Sequence
 
+from tiledsl.arch import TMA_ALIGNMENT, TMA_MOST_RANK
 from tiledsl.ir.core import Kernel, Op, Value, attribute, operand
 from tiledsl.ir.facts import NOTHING, Sync, by, reads, writes
 from tiledsl.ir.ops.tile import Side
@@ -28,10 +29,6 @@ __all__ = [
 
 HINTS = ("", "evict_first", "evict_last")
 """What a load tells the L2 cache; "" nothing."""
-
-
-TMA_ALIGNMENT = 128
-"""Bytes: where what TMA moves begins in shared memory. (PTX ISA: cp.async.bulk.tensor.)"""
 
 
 def _load_features(op: Any) -> tuple[str, ...]:
@@ -292,5 +289,5 @@ def _check_shared(op: Op, place: Value) -> None:
 
 
 def _check_coordinates(op: Op, coordinates: Sequence[Value]) -> None:
-    op.require(1 <= len(coordinates) <= 5, f"{len(coordinates)} coordinates")
+    op.require(1 <= len(coordinates) <= TMA_MOST_RANK, f"{len(coordinates)} coordinates")
     op.require(all(v.type == I32 for v in coordinates), "coordinates are i32")

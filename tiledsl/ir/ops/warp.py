@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Sequence
 
+from tiledsl.arch import WARP
 from tiledsl.ir.core import Op, attribute, operand
 from tiledsl.ir.facts import NOTHING, by
 from tiledsl.ir.types import BOOL, I32, U32, DType, Type
@@ -29,7 +30,7 @@ class Shuffle(_Exchange):
     varies = "operands"
     called = "a shuffle"
     mode = attribute(str)
-    width = attribute(int, 32)
+    width = attribute(int, WARP)
     value, lane = operand(0), operand(1)
 
     def infer(self) -> Sequence[Type]:
@@ -37,7 +38,7 @@ class Shuffle(_Exchange):
 
     def verify(self) -> None:
         self.require(self.mode in ("idx", "up", "down", "xor"), f"no such mode: {self.mode}")
-        self.require(self.width in (1, 2, 4, 8, 16, 32), f"width {self.width} is not a power of two up to 32")
+        self.require(self.width in (1, 2, 4, 8, 16, WARP), f"width {self.width} is not a power of two up to {WARP}")
         self.require(isinstance(self.value.type, DType), "shuffles a scalar")
         self.require(self.lane.type == I32, "the lane is an i32")
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Sequence
 
+from tiledsl.arch import WARPGROUP
 from tiledsl.ir.core import Op, Pure, Value, attribute, operand
-from tiledsl.ir.facts import NOTHING, Access, Sync, reads
+from tiledsl.ir.facts import NOTHING, Access, Sync, by, reads
 from tiledsl.ir.ops.matrix import HELD
 from tiledsl.ir.types import (
     BOOL,
@@ -162,7 +163,7 @@ class Wait(_Group):
     sync = Sync(completes="wgmma")
     varies, nan = "thread", "sees"
     cause = HELD
-    called = "wait()"
+    called = by(lambda op: "wait()" if op.operands else "ptx.wgmma_wait()")
     variadic = True
     parts = ("operands",)
     pending = attribute(int, 0)
@@ -282,7 +283,7 @@ class Instruction(_Group):
     @property
     def acc_types(self) -> tuple[DType, ...]:
         """Types of the accumulator's registers: f32 or i32, or u32 with two f16 each."""
-        count = 64 * self.n // 128
+        count = 64 * self.n // WARPGROUP
         return (U32,) * (count // 2) if self.acc.name == "f16" else (DTYPES[self.acc.name],) * count
 
     def infer(self) -> Sequence[Type]:
