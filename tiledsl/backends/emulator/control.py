@@ -1,4 +1,4 @@
-"""Instructions of the linear code: plain ops, and what structured control flow becomes.
+"""Instructions of the linear code: plain ops, and what structured control flow becomes (`control_waits`: the others).
 
 ``step(cohort)`` executes one instruction and says whether the cohort goes on (True) or has given way to
 the scheduler (False). When the lanes of a condition differ, both sides run under a mask. A *blocking*
@@ -17,11 +17,9 @@ from numpy.typing import NDArray
 from tiledsl.backends.emulator.cohort import Cohort, Mask, blend
 from tiledsl.backends.emulator.rules import Rule
 from tiledsl.backends.emulator.schedule import Schedule
-from tiledsl.backends.emulator.waiting import Wait
 from tiledsl.ir.core import Op
 
 __all__ = [
-    "BarrierInstr",
     "ForBegin",
     "ForNext",
     "ForTest",
@@ -31,8 +29,6 @@ __all__ = [
     "Instr",
     "Join",
     "OpInstr",
-    "ReturnInstr",
-    "WaitInstr",
     "WhileBegin",
     "WhileNext",
     "WhileTest",
@@ -385,33 +381,3 @@ class WhileNext(Instr):
         c.pc = self.head_pc
         s.turns.iterate(self.op, idle=True)
         return not (self.spins and s.give_way(c))
-
-
-# -- the rest --------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True, eq=False)
-class BarrierInstr(Instr):
-    def step(self, c: Cohort, s: Schedule) -> bool:
-        return s.arrive(c, self.op)
-
-
-@dataclass(slots=True, eq=False)
-class WaitInstr(Instr):
-    """Lets those warps go on for which a condition holds."""
-
-    wait: Wait
-
-    def step(self, c: Cohort, s: Schedule) -> bool:
-        if not s.wait(c, self.wait):
-            return False
-        self.release(c)
-        c.pc += 1
-        return True
-
-
-@dataclass(slots=True, eq=False)
-class ReturnInstr(Instr):
-    def step(self, c: Cohort, s: Schedule) -> bool:
-        s.finish(c)
-        return False
