@@ -28,7 +28,7 @@ _UPDATE_ORDERS = ("relaxed", "acquire", "release", "acq_rel")
 @dataclass(frozen=True, slots=True)
 class AtomicFn:
     """One row. `dtypes`: names of those that it exists for. `values`: how many follow the place; `result`: does it give
-    the element that it found? `polls`: does a loop wait for others by it? The other rows count or collect, as a rule."""
+    the element that it found? `polls`: does a loop wait for others by it? The others count or collect, as a rule."""
 
     name: str
     doc: str

@@ -59,13 +59,13 @@ class _GroupReads:
             return
         done = np.full(self.committed.shape, -1)
         done[rows, who] = self.committed[rows, who] - pending
-        waiting, self.open = self.open, []
-        for reads in waiting:
-            over = reads.groups < done[reads.touch.owners, reads.who]
-            if over.any():
-                self.end(reads.part(over))
-            if not over.all():
-                self.open.append(reads.part(~over))
+        over = [reads.groups < done[reads.touch.owners, reads.who] for reads in self.open]
+        ended = [reads.part(which) for reads, which in zip(self.open, over, strict=True) if which.any()]
+        if not ended:
+            return
+        self.open = [reads.part(~which) for reads, which in zip(self.open, over, strict=True) if not which.all()]
+        for reads in ended:
+            self.end(reads)
         for reads in self.open:  # the same bytes may have been read by what has ended
             self.memory.begin_reading(reads.touch, reads.lanes)
 
