@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -97,3 +98,27 @@ def test_import_tiledsl_is_light() -> None:
     script = f"import sys, tiledsl; print([m for m in {heavy!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT.parent)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_emulator_has_no_circle() -> None:
+    """No module of it needs, over others or for a type alone, one that needs it: each can be read after those that it
+    imports."""
+    folder = "tiledsl.backends.emulator."
+    paths = {folder + p.stem: p for p in (ROOT / "backends" / "emulator").glob("*.py") if p.stem != "__init__"}
+    needs = {name: _siblings(path, paths) for name, path in paths.items()}
+    while ready := [name for name, siblings in needs.items() if not siblings & needs.keys()]:
+        for name in ready:
+            del needs[name]
+    circle = [name.removeprefix(folder) for name, siblings in needs.items() if siblings & needs.keys()]
+    assert not circle, f"these import each other in a circle, or what does: {', '.join(sorted(circle))}"
+
+
+def _siblings(path: Path, paths: Mapping[str, Path]) -> set[str]:
+    """The modules of `paths` that `path` imports, also as ``from package import module``."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            found |= {str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found & paths.keys()

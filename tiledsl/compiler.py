@@ -22,6 +22,7 @@ from tiledsl.signature import Signature, Specialization
 from tiledsl.specialize import const_identity
 
 if TYPE_CHECKING:
+    from tiledsl.backends.emulator import Prepared
     from tiledsl.ir.core import Kernel
 
 __all__ = ["Program", "compile_kernel", "disk_key", "lower", "written_tensors"]
@@ -61,6 +62,7 @@ class Program:
         self.signature = signature
         self._compiled: dict[Any, Compiled] = {}
         self._lowered: dict[Any, tuple[Kernel, frozenset[str]]] = {}
+        self._prepared: dict[Kernel, Prepared] = {}
         self._meaning: Meaning | None = None
         self._lock = threading.RLock()
         in_child(self)
@@ -82,6 +84,17 @@ class Program:
     def lowered(self, spec: Specialization, arch: str) -> tuple[Kernel, frozenset[str]]:
         """The thread-level kernel that the emulator runs, and the tensors that it may write."""
         return self._built(self._lowered, spec, arch, lambda _: lower(self.signature, spec, arch, bounds=True))
+
+    def prepared(self, kernel: Kernel) -> Prepared:
+        """A kernel that `lowered` gave, as the emulator runs it again and again."""
+        with self._lock:
+            if kernel not in self._prepared:
+                from tiledsl.backends.emulator import Prepared
+
+                alive = {id(lowered) for lowered, _ in self._lowered.values()}
+                self._prepared = {known: as_run for known, as_run in self._prepared.items() if id(known) in alive}
+                self._prepared[kernel] = Prepared(kernel)
+            return self._prepared[kernel]
 
     def _built(self, known: dict[Any, T], spec: Specialization, arch: str, build: Callable[[Meaning], T]) -> T:
         """What `build` makes of the kernel as it is now, once for each content."""

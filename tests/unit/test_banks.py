@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiledsl.backends.emulator.options import Access, AccessKind
+from tiledsl.backends.emulator.hooks import Access, AccessKind
 from tiledsl.backends.emulator.wavefronts import WavefrontCount
 from tiledsl.errors import UNKNOWN_LOC
 from tiledsl.ir.builder import Builder

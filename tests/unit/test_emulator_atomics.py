@@ -9,8 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tiledsl import Const, Global, barrier, f32, fence, grid, i32, shared, syncwarp, threads, tile_kernel
-from tiledsl.backends.emulator import Options, run
-from tiledsl.backends.emulator.options import Access, Hook
+from tiledsl.backends.emulator import Access, Hook, Options, run
 from tiledsl.dims import K, M, N
 from tiledsl.errors import EmulatorError, HazardError
 from tiledsl.ir.parser import parse_kernel
@@ -476,3 +475,59 @@ def test_hooks_see_kind_order_and_scope() -> None:
         ("read", "volatile", "sys"),
         ("atomic", "acq_rel", "cta"),
     ]
+
+
+# -- several atomic accesses, and a plain one ----------------------------------------------------------
+
+
+@tile_kernel
+def hidden(Z: Global[i32, N], *, plain: Const[str] = "first", orders: Const[bool] = False):
+    """Warp 1 stores plainly and adds, and warp 0 adds; or both add, and warp 0 loads plainly."""
+    grid(1)
+    t = threads(64)
+    S, other = shared((1,), i32), shared((1,), i32)
+    if t == 0:
+        S[0] = 0
+    barrier()
+    if orders:
+        other.atomic_store(0, 0, order="release")
+    if t == 32:
+        if plain == "first":
+            S[0] = 2
+        S.atomic_add(0, 1)
+    if t == 0:
+        S.atomic_add(0, 1)
+        if plain == "last":
+            Z[0] = S[0]
+
+
+@pytest.mark.parametrize("orders", [False, True])
+@pytest.mark.parametrize("plain", ["first", "last"])
+def test_an_atomic_update_hides_no_other_access_to_its_place(plain: str, orders: bool) -> None:
+    """Whichever of several atomic updates came last, a plain access must come after all of them."""
+    with pytest.raises(HazardError, match=r"race: .* byte 0 of S"):
+        hidden.check(zeros(2), plain=plain, orders=orders)
+
+
+@tile_kernel
+def covered(Z: Global[i32, N], *, orders: Const[bool] = False):
+    """Warps 1 and 2 add; the thread that adds last of all reads what both have made."""
+    grid(1)
+    t = threads(96)
+    S, other = shared((1,), i32), shared((1,), i32)
+    if t == 0:
+        S[0] = 0
+    barrier()
+    if orders:
+        other.atomic_store(0, 0, order="release")
+    if t >= 32:
+        S.atomic_add(0, 1)
+    syncwarp()
+    if t == 95:
+        Z[0] = S[0]
+
+
+@pytest.mark.parametrize("orders", [False, True])
+def test_the_last_of_several_updates_is_not_the_only_one(orders: bool) -> None:
+    with pytest.raises(HazardError, match=r"reads byte 0 of S"):
+        covered.check(zeros(2), orders=orders)

@@ -92,6 +92,18 @@ def test_bytes_are_counted(bytes_: int, message: str) -> None:
 # -- mbarriers -------------------------------------------------------------------------------------
 
 
+def test_what_two_stores_read_is_read_until_both_were_waited_for() -> None:
+    """The first has read it, the second may still do so."""
+    store = "      tma.store %out, %c0, %c0, %C, %m0, %n0 {box = (64, 16), axes = (0, 1)}\n      tma.commit_group"
+    wait = "      tma.wait_group {pending = 0, read = true} #read_wait"
+    again = [(f"{store} #store_commit\n{wait}", f"{store}\n{store}\n{wait}")]
+    run_ring(kernel_of(RING, replaced=again))
+    with pytest.raises(
+        HazardError, match=r"writes byte 0 of out at .*, which tma.store of warp 4 at .* may still read"
+    ):
+        run_ring(kernel_of(RING, replaced=[*again, (wait, wait.replace("pending = 0", "pending = 1"))]))
+
+
 def small(body: str, threads: int = 64, level: str = "tile") -> Kernel:
     """An mbarrier %bar of one arrival, initialised, and an f32 tile S of 64, whose element of the thread is X's."""
     return parse_kernel(f"""kernel small(%X: global<f32, [64], unit=0, align=4>) grid(1) threads({threads})

@@ -267,8 +267,12 @@ def arguments_of(program: Any, consts: dict[str, Any]) -> tuple[Array, ...]:
 def called(program: Any, consts: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> tuple[Kernel, dict[str, Any]]:
     """The kernel at thread level that a call emulates, and its arguments."""
     calls: list[tuple[Kernel, dict[str, Any]]] = []
+
+    def keep(prepared: emulator.Prepared, arguments: dict[str, Any], options: Any) -> None:
+        calls.append((prepared.kernel, arguments))
+
     with monkeypatch.context() as patch:
-        patch.setattr(emulator, "run", lambda kernel, arguments, options: calls.append((kernel, arguments)))  # type: ignore[misc]
+        patch.setattr(emulator.Prepared, "run", keep)
         program(*arguments_of(program, consts), device="emulator", **consts)
     return calls[0]
 

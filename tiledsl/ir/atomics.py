@@ -28,7 +28,7 @@ _UPDATE_ORDERS = ("relaxed", "acquire", "release", "acq_rel")
 @dataclass(frozen=True, slots=True)
 class AtomicFn:
     """One row. `dtypes`: names of those that it exists for. `values`: how many follow the place; `result`: does it give
-    the element that it found?"""
+    the element that it found? `polls`: does a loop wait for others by it? The others count or collect, as a rule."""
 
     name: str
     doc: str
@@ -36,6 +36,7 @@ class AtomicFn:
     orders: tuple[str, ...] = _UPDATE_ORDERS
     values: int = 1
     result: bool = True
+    polls: bool = False
 
     @property
     def reads(self) -> bool:
@@ -62,13 +63,15 @@ class AtomicFn:
 
 
 _ROWS = (
-    AtomicFn("load", "the element", _MOVED, _LOAD_ORDERS, values=0),
+    AtomicFn("load", "the element", _MOVED, _LOAD_ORDERS, values=0, polls=True),
     AtomicFn("store", "writes the element", _MOVED, _STORE_ORDERS, result=False),
     # f32 in global memory: subnormal operands and results become zeros of their sign; all others keep them.
     AtomicFn("add", "old + value", _WORDS | {"f64", "f32", "f16", "bf16"}),
-    AtomicFn("exchange", "value", _WORDS | {"f64", "f32"}),
+    AtomicFn("exchange", "value", _WORDS | {"f64", "f32"}, polls=True),
     # By bits: 0.0 is not -0.0, and a NaN equals itself.
-    AtomicFn("cas", "value if old has the bits of compare, else old", _MOVED - {"i8", "u8", "bool"}, values=2),
+    AtomicFn(
+        "cas", "value if old has the bits of compare, else old", _MOVED - {"i8", "u8", "bool"}, values=2, polls=True
+    ),
     AtomicFn("min", "the lesser of old and value", _WORDS),
     AtomicFn("max", "the greater of old and value", _WORDS),
     AtomicFn("and", "old & value", _WORDS),

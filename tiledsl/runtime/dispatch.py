@@ -214,7 +214,7 @@ class Dispatcher:
         if 0 in grid:
             return emulator.RunResult()
         inputs = {**{name: host_array(info) for name, info in arrays.items()}, **arguments.scalars}
-        return emulator.run(kernel, inputs, options=asked)
+        return self.program.prepared(kernel).run(inputs, options=asked)
 
     @contextmanager
     def on_gpu(self, arguments: Arguments) -> Generator[Prepared, None, None]:

@@ -1,10 +1,12 @@
 """A NumPy machine that runs kernels of either level, bit for bit as the GPU does.
 
-`launch.run` is the entry. It flattens the kernel (`program`) into instructions (`control`), which
-`machine` schedules over cohorts of warps (`cohort`); the `rules_*` files say what each op does.
+`launch.run` is the entry. It flattens the kernel (`program`) into instructions (`control`), which `machine` and
+`schedule` give to cohorts of warps (`cohort`) in turn; the `rules_*` files say what each op does to them and to what
+their blocks own (`chunk`). Checks are hooks (`hooks`): `hazards` is the one that knows what orders what.
 """
 
-from tiledsl.backends.emulator.launch import run
-from tiledsl.backends.emulator.options import Access, Hook, LaunchInfo, Options, RunResult, TraceRow
+from tiledsl.backends.emulator.hooks import Access, Hook, LaunchInfo
+from tiledsl.backends.emulator.launch import Prepared, run
+from tiledsl.backends.emulator.options import Options, RunResult, TraceRow
 
-__all__ = ["Access", "Hook", "LaunchInfo", "Options", "RunResult", "TraceRow", "run"]
+__all__ = ["Access", "Hook", "LaunchInfo", "Options", "Prepared", "RunResult", "TraceRow", "run"]

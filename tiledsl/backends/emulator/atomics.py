@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiledsl.backends.emulator.cohort import Cohort
-from tiledsl.backends.emulator.memory import Span, access_index, load, require_writable, store
+from tiledsl.backends.emulator.memory import access_index, load, require_writable, store
+from tiledsl.backends.emulator.spans import Span
 from tiledsl.ir import semantics
 from tiledsl.ir.ops import mem, tile
 from tiledsl.ir.types import F32, DType, GlobalType, PtrType
@@ -25,12 +26,13 @@ Atomic = tile.Atomic | mem.Atomic
 
 def access_atomically(c: Cohort, op: Atomic, span: Span, dtype: DType, address: Any, *values: Any) -> Any:
     """What each active lane found, [groups, warps, 32]; None for a store. Lanes at one element go in turn."""
+    heard: dict[str, Any] = {"order": op.order, "reach": op.reach}
     if not op.fn.writes:
-        return load(c, op, span, address)[0]
+        return load(c, op, span, address, **heard)[0]
     if not op.fn.reads:
-        return store(c, op, span, address, values)
+        return store(c, op, span, address, values, **heard)
     require_writable(op, span)
-    index = c.spread(access_index(c, op, span, np.asarray(address, np.int64), "atomic"))
+    index = c.spread(access_index(c, op, span, np.asarray(address, np.int64), "atomic", **heard))
     lanes = c.active()
     update = _update(op, dtype)
     where, given = index[lanes], [c.spread(v)[lanes] for v in values]

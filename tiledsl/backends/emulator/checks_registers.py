@@ -19,13 +19,17 @@ def check_registers(kernel: Kernel) -> None:
         if isinstance(op, wgmma.Instruction):
             _require_untouched(op)
             _require_fenced(op, op.left if op.a_registers else [])
-            _require_fenced(op, [v for v in op.accumulators if not isinstance(v.op, _MAKERS)])
+            _require_fenced(op, [v for v in op.accumulators if not _is_ready(v)])
         elif isinstance(op, wgmma.Mma) and isinstance(op.a.type, FragmentType):
             _require_fenced(op, [op.a])
 
 
-_MAKERS = (wgmma.Instruction, wgmma.Registers)
-"""What makes an accumulator that needs no fence."""
+def _is_ready(accumulator: Value) -> bool:
+    """Of a product, or not written yet: it needs no fence."""
+    maker = accumulator.op
+    return maker is not None and (
+        isinstance(maker, wgmma.Registers) or any(touch.done == "wgmma" for touch in maker.touches)
+    )
 
 
 # -- accumulators ----------------------------------------------------------------------------------

@@ -7,6 +7,10 @@ knows of a count at least as high. Three kinds of *agents* count, in every block
 - warps: `warp`;
 - the proxy fences of warps: `warps + warp` knows of what all lanes of the warp have fenced, all before that count;
 - mbarriers: `2 * warps + column` counts phases that have ended, with the bytes that have arrived in them.
+
+After a barrier of a whole block all of its warps have one count, above all that they had before. So where nothing but
+such barriers orders warps, one number for each block, `met`, tells what lies behind its last barrier: what does needs
+no look at the clocks.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from numpy.typing import NDArray
 from tiledsl.arch import NAMED_BARRIERS
 from tiledsl.backends.emulator.clusters import Clusters
 
-__all__ = ["Clocks", "Known"]
+__all__ = ["Clocks", "Known", "View"]
 
 Ints = NDArray[np.int64]
 Known = NDArray[np.int32]
@@ -40,39 +44,77 @@ class _Meeting:
         self.left[places] = 0
 
 
+class View:
+    """What some know, one an entry: of the agent `id`, a number that stands for its rank and which it is there, the
+    entry knows ``flat[start + id]``."""
+
+    __slots__ = ("flat", "start")
+
+    def __init__(self, flat: Known, start: Ints) -> None:
+        self.flat, self.start = flat, start
+
+    def of(self, ids: NDArray[Any]) -> Known:
+        """[entries, any], of agents [entries, any]."""
+        return self.flat.take(self.start.reshape(-1, *[1] * (ids.ndim - 1)) + ids)
+
+    def part(self, which: NDArray[np.bool_]) -> View:
+        return View(self.flat, self.start[which])
+
+
 class Clocks:
     """`known` [blocks, warps, rank, agents]: what each warp knows. `synced` [blocks, warps]: its count when all of its
-    lanes met last."""
+    lanes met last. `met` [blocks]: all warps of the block know of what each did up to this count of its own, if nothing
+    but barriers of whole blocks orders them."""
 
     def __init__(self, clusters: Clusters, blocks: int, warps: int, mbarriers: int) -> None:
         self.ranks, self.clusters, self.warps = clusters.rank, clusters.number, warps
-        agents = clusters.size, 2 * warps + mbarriers
-        self.known = np.zeros((blocks, warps, *agents), np.int32)
+        self.agents = 2 * warps + mbarriers
+        shape = clusters.size, self.agents
+        self.known = np.zeros((blocks, warps, *shape), np.int32)
         self.synced = np.ones((blocks, warps), np.int64)
-        self.mbarriers = _Meeting(blocks, max(mbarriers, 1), *agents)
-        self.named = _Meeting(blocks, NAMED_BARRIERS, *agents)
-        self.cluster = _Meeting(int(clusters.number.max()) + 1, *agents)
-        rows = np.repeat(np.arange(blocks), warps)
-        self.tick(rows, np.tile(np.arange(warps), blocks))
+        self.met = np.zeros(blocks, np.int32)
+        self.mbarriers = _Meeting(blocks, max(mbarriers, 1), *shape)
+        self.named = _Meeting(blocks, NAMED_BARRIERS, *shape)
+        self.cluster = _Meeting(int(clusters.number.max()) + 1, *shape)
+        self.meet(np.arange(blocks))
+
+    # -- agents --------------------------------------------------------------------------------
+
+    def ids(self, rows: Ints, agents: Any) -> Ints:
+        """Numbers for these agents of these blocks; those of one block follow each other."""
+        return self.ranks[rows] * self.agents + agents
+
+    def agent(self, id_: Any) -> int:
+        return int(id_) % self.agents
+
+    def view(self, rows: Ints, warps: Ints) -> View:
+        """What these warps know now."""
+        size = self.known[0, 0].size
+        return View(self.known.reshape(-1), (rows * self.warps + warps) * size)
+
+    def view_of(self, known: Known) -> View:
+        """What is in `known` [entries, rank, agents]."""
+        return View(known.reshape(-1), np.arange(len(known)) * known[0].size)
 
     def now(self, rows: Ints, warps: Ints) -> Ints:
         """The counts of these warps."""
         return self.known[rows, warps, self.ranks[rows], warps].astype(np.int64)
+
+    # -- events --------------------------------------------------------------------------------
 
     def tick(self, rows: Ints, warps: Ints) -> None:
         """These warps, each named once, count on."""
         self.known[rows, warps, self.ranks[rows], warps] += 1
 
     def sync(self, rows: Ints, warps: Ints) -> None:
-        """All lanes of these warps meet."""
+        """All lanes of these warps, each named once, meet."""
         self.tick(rows, warps)
         self.synced[rows, warps] = self.now(rows, warps)
 
     def leave(self, meeting: _Meeting, places: tuple[Ints, ...], rows: Ints, warps: Ints) -> None:
         """Warps, one an entry and maybe named twice, arrive at these places."""
         meeting.leave(places, self.known[rows, warps])
-        rows, warps = np.unique(np.stack([rows, warps]), axis=1)
-        self.tick(rows, warps)
+        self.tick(*np.divmod(np.unique(rows * self.warps + warps), self.warps))
 
     def take(self, kept: Known, rows: Ints, warps: Ints) -> None:
         """Warps, each named once, learn what was kept for them, one an entry."""
@@ -82,10 +124,13 @@ class Clocks:
 
     def meet(self, rows: Ints) -> None:
         """All warps of these blocks meet."""
-        everybody = self.known[rows].max(axis=1, keepdims=True)
-        self.known[rows] = everybody
-        for warp in range(self.warps):
-            self.sync(rows, np.full(len(rows), warp))
+        everybody = self.known[rows].max(axis=1)
+        before = everybody[np.arange(len(rows)), self.ranks[rows], : self.warps].max(axis=1)
+        self.known[rows] = everybody[:, None]
+        warps = np.arange(self.warps)
+        self.known[rows[:, None], warps, self.ranks[rows][:, None], warps] = before[:, None] + 1
+        self.synced[rows] = before[:, None] + 1
+        self.met[rows] = before
 
     def fence(self, rows: Ints, warps: Ints) -> None:
         """What these warps have read and written is fenced."""
@@ -96,8 +141,3 @@ class Clocks:
         """These mbarriers have ended so many phases."""
         self.mbarriers.left[rows, columns, self.ranks[rows], 2 * self.warps + columns] = phases
         self.mbarriers.end(rows, columns)
-
-    def of_agents(self, known: Known, ranks: Any, agents: Any) -> Known:
-        """How far those that know `known` [entries, rank, agents] know of these agents [entries, any]."""
-        entries = np.arange(len(known))[:, None]
-        return known[entries, ranks, agents]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tiledsl.backends.emulator.options import LaunchInfo
+from tiledsl.backends.emulator.hooks import LaunchInfo
 
 __all__ = ["Clusters", "whole_clusters"]
 

@@ -11,15 +11,13 @@ Masks are values of bools; None stands for all lanes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Sequence, TypeGuard
+from typing import Any, Sequence, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tiledsl.arch import WARP
-
-if TYPE_CHECKING:
-    from tiledsl.backends.emulator.machine import Chunk
+from tiledsl.backends.emulator.chunk import Chunk
 
 __all__ = ["Cohort", "Mask", "blend", "is_array", "is_fragment", "merge"]
 
@@ -86,6 +84,12 @@ class Cohort:
         blocks = np.broadcast_to(self.blocks[:, None, None], self.shape)[lanes]
         threads = self.spread(self.warps[:, :, None] * WARP + np.arange(WARP))[lanes]
         return blocks, threads
+
+    def active_warps(self) -> tuple[Ints, Ints, NDArray[np.bool_]]:
+        """Block and warp of each warp of which a lane is active, and which of all the cohort's warps these are."""
+        which = self.active().any(axis=2).ravel()
+        blocks = np.repeat(self.blocks, self.shape[1])
+        return blocks[which], np.broadcast_to(self.warps, self.shape[:2]).ravel()[which], which
 
     def select(self, keep: NDArray[np.bool_]) -> Cohort:
         """A cohort of the pairs that are set in `keep` [groups, warps]; arrays are copied, scalars shared."""

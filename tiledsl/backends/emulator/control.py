@@ -1,4 +1,4 @@
-"""Instructions of the linear code: plain ops, and what structured control flow becomes.
+"""Instructions of the linear code: plain ops, and what structured control flow becomes (`control_waits`: the others).
 
 ``step(cohort)`` executes one instruction and says whether the cohort goes on (True) or has given way to
 the scheduler (False). When the lanes of a condition differ, both sides run under a mask. A *blocking*
@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from tiledsl.backends.emulator.cohort import Cohort, Mask, blend
 from tiledsl.backends.emulator.rules import Rule
+from tiledsl.backends.emulator.schedule import Schedule
 from tiledsl.ir.core import Op
 
 __all__ = [
-    "BarrierInstr",
     "ForBegin",
     "ForNext",
     "ForTest",
@@ -29,7 +29,6 @@ __all__ = [
     "Instr",
     "Join",
     "OpInstr",
-    "ReturnInstr",
     "WhileBegin",
     "WhileNext",
     "WhileTest",
@@ -49,7 +48,7 @@ class Instr:
     op: Op
     free: list[int] = field(default_factory=list[int], kw_only=True)
 
-    def step(self, c: Cohort) -> bool:
+    def step(self, c: Cohort, s: Schedule) -> bool:
         raise NotImplementedError
 
     def release(self, c: Cohort) -> None:
@@ -65,7 +64,7 @@ class OpInstr(Instr):
     srcs: tuple[int, ...]
     dsts: tuple[int, ...]
 
-    def step(self, c: Cohort) -> bool:
+    def step(self, c: Cohort, s: Schedule) -> bool:
         regs = c.regs
         result = self.rule(c, self.op, *[regs[s] for s in self.srcs])
         dsts = self.dsts
@@ -94,7 +93,7 @@ def _blend_into(c: Cohort, mask: Mask, registers: Sequence[int], values: Sequenc
         c.regs[register] = blend(mask, value, c.regs[register])
 
 
-def _decide(c: Cohort, condition: Any, blocking: bool) -> str | tuple[Any, Any]:
+def _decide(c: Cohort, s: Schedule, condition: Any, blocking: bool) -> str | tuple[Any, Any]:
     """Whether all or no active lane has the condition; else the masks of those that do and do not.
 
     SPLIT: the warps of a blocking region differed, and cohorts that agree have taken this one's place.
@@ -120,7 +119,7 @@ def _decide(c: Cohort, condition: Any, blocking: bool) -> str | tuple[Any, Any]:
         classes: list[Rows] = [some_yes & ~some_no, ~some_yes, some_yes & some_no]
         parts = [c.select(rows) for rows in classes if rows.any()]
         if len(parts) > 1:
-            c.chunk.replace(parts)
+            s.replace(parts)
             return SPLIT
     return yes, no
 
@@ -142,8 +141,8 @@ class IfBegin(Instr):
     blocking: bool
     else_pc: int = -1
 
-    def step(self, c: Cohort) -> bool:
-        decision = _decide(c, c.regs[self.condition], self.blocking)
+    def step(self, c: Cohort, s: Schedule) -> bool:
+        decision = _decide(c, s, c.regs[self.condition], self.blocking)
         if decision is SPLIT:
             return False
         regs = c.regs
@@ -168,7 +167,7 @@ class IfElse(Instr):
     from_then: int
     join_pc: int = -1
 
-    def step(self, c: Cohort) -> bool:
+    def step(self, c: Cohort, s: Schedule) -> bool:
         _write(c, self.results, _read(c, self.yields))
         self.release(c)
         if c.regs[self.pending] is None:
@@ -188,7 +187,7 @@ class IfEnd(Instr):
     results: tuple[int, ...]
     from_then: int
 
-    def step(self, c: Cohort) -> bool:
+    def step(self, c: Cohort, s: Schedule) -> bool:
         values = _read(c, self.yields)
         from_then = c.regs[self.from_then]
         if from_then is None:
@@ -208,13 +207,13 @@ class Join(Instr):
     scratch: tuple[int, ...]
     blocking: bool
 
-    def step(self, c: Cohort) -> bool:
+    def step(self, c: Cohort, s: Schedule) -> bool:
         c.mask = c.regs[self.saved]
         for register in self.scratch:
             c.regs[register] = None
         self.release(c)
         c.pc += 1
-        return not (self.blocking and c.chunk.give_way(c))
+        return not (self.blocking and s.give_way(c))
 
 
 # -- for -------------------------------------------------------------------------------------------
@@ -244,7 +243,7 @@ class ForBegin(Instr):
     count: int
     trips: int
 
-    def step(self, c: Cohort) -> bool:
+    def step(self, c: Cohort, s: Schedule) -> bool:
         lo, hi, step = _read(c, self.bounds)
         inits = _read(c, self.inits)
         regs = c.regs
@@ -267,15 +266,15 @@ class ForTest(Instr):
     spins: bool
     exit_pc: int = -1
 
-    def step(self, c: Cohort) -> bool:
+    def step(self, c: Cohort, s: Schedule) -> bool:
         more = c.regs[self.count] < c.regs[self.trips]
-        decision = _decide(c, more, self.blocking)
+        decision = _decide(c, s, more, self.blocking)
         if decision is SPLIT:
             return False
         if decision is NONE:
             _write(c, self.results, _read(c, self.carried))
             if self.spins:
-                c.chunk.machine.idle = 0
+                s.turns.idle = 0
             c.pc = self.exit_pc
             return True
         if isinstance(decision, tuple):
@@ -297,7 +296,7 @@ class ForNext(Instr):
     test_pc: int
     spins: bool
 
-    def step(self, c: Cohort) -> bool:
+    def step(self, c: Cohort, s: Schedule) -> bool:
         values = _read(c, self.yields)
         regs = c.regs
         if c.mask is regs[self.saved]:
@@ -307,10 +306,10 @@ class ForNext(Instr):
         regs[self.count] = regs[self.count] + 1
         regs[self.induction] = np.add(regs[self.induction], regs[self.increment])
         self.release(c)
-        c.chunk.machine.iterate(self.op)
+        s.turns.iterate(self.op)
         c.pc = self.test_pc
-        c.chunk.machine.idle += self.spins
-        return not (self.spins and c.chunk.give_way(c))
+        s.turns.idle += self.spins
+        return not (self.spins and s.give_way(c))
 
 
 # -- while -----------------------------------------------------------------------------------------
@@ -323,7 +322,7 @@ class WhileBegin(Instr):
     results: tuple[int, ...]
     saved: int
 
-    def step(self, c: Cohort) -> bool:
+    def step(self, c: Cohort, s: Schedule) -> bool:
         _write(c, self.arguments, _read(c, self.inits))
         for register in self.results:
             c.regs[register] = None
@@ -343,14 +342,14 @@ class WhileTest(Instr):
     blocking: bool
     exit_pc: int = -1
 
-    def step(self, c: Cohort) -> bool:
-        decision = _decide(c, c.regs[self.condition], self.blocking)
+    def step(self, c: Cohort, s: Schedule) -> bool:
+        decision = _decide(c, s, c.regs[self.condition], self.blocking)
         if decision is SPLIT:
             return False
         values = _read(c, self.passed)
         if decision is NONE:
             _blend_into(c, c.mask, self.results, values)
-            c.chunk.machine.idle = 0
+            s.turns.idle = 0
         elif isinstance(decision, tuple):
             c.mask, leaving = decision
             _blend_into(c, leaving, self.results, values)
@@ -372,7 +371,7 @@ class WhileNext(Instr):
     head_pc: int
     spins: bool
 
-    def step(self, c: Cohort) -> bool:
+    def step(self, c: Cohort, s: Schedule) -> bool:
         values = _read(c, self.yields)
         if c.mask is c.regs[self.saved]:
             _write(c, self.arguments, values)
@@ -380,21 +379,5 @@ class WhileNext(Instr):
             _blend_into(c, c.mask, self.arguments, values)
         self.release(c)
         c.pc = self.head_pc
-        c.chunk.machine.iterate(self.op, idle=True)
-        return not (self.spins and c.chunk.give_way(c))
-
-
-# -- the rest --------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True, eq=False)
-class BarrierInstr(Instr):
-    def step(self, c: Cohort) -> bool:
-        return c.chunk.arrive(c, self.op)
-
-
-@dataclass(slots=True, eq=False)
-class ReturnInstr(Instr):
-    def step(self, c: Cohort) -> bool:
-        c.chunk.finish(c)
-        return False
+        s.turns.iterate(self.op, idle=True)
+        return not (self.spins and s.give_way(c))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import cached_property
 from typing import Any, Mapping, TypeGuard
 
 import numpy as np
@@ -24,12 +25,19 @@ from tiledsl.backends.emulator import (
     rules_wgmma,
 )
 from tiledsl.backends.emulator.boundary import internal_error
-from tiledsl.backends.emulator.checks_order import OrderCheck, needs_order
+from tiledsl.backends.emulator.checks import UninitialisedCheck
+from tiledsl.backends.emulator.checks_async import InFlightCheck
+from tiledsl.backends.emulator.checks_registers import check_registers
+from tiledsl.backends.emulator.chunk import Run
+from tiledsl.backends.emulator.hazards import HazardCheck, Ordering
+from tiledsl.backends.emulator.hooks import Hook, LaunchInfo
 from tiledsl.backends.emulator.machine import Machine
-from tiledsl.backends.emulator.memory import GlobalBuffer, SharedTile
-from tiledsl.backends.emulator.options import Hook, LaunchInfo, Options, RunResult
-from tiledsl.backends.emulator.program import flatten
-from tiledsl.backends.emulator.trace import tracing
+from tiledsl.backends.emulator.options import Options, RunResult
+from tiledsl.backends.emulator.positions import Positions
+from tiledsl.backends.emulator.program import Program, flatten
+from tiledsl.backends.emulator.schedule import Turns
+from tiledsl.backends.emulator.spans import GlobalBuffer, SharedTile
+from tiledsl.backends.emulator.trace import traced
 from tiledsl.errors import EmulatorError, KernelArgumentError
 from tiledsl.ir.abi import AbiArg, abi_of
 from tiledsl.ir.core import Kernel, Op, Value
@@ -40,7 +48,7 @@ from tiledsl.ir.types import DType, GlobalType, PtrType, SharedType
 from tiledsl.layout.shared import ALIGNMENT, MAX_SHARED
 from tiledsl.recursion import deep_recursion
 
-__all__ = ["run"]
+__all__ = ["Prepared", "run"]
 
 FAMILIES = (
     rules_arith,
@@ -59,65 +67,89 @@ FAMILIES = (
 """Importing a family registers its rules."""
 
 
-@deep_recursion()
-def run(kernel: Kernel, arguments: Mapping[str, object], *, options: Options | None = None) -> RunResult:
-    """Run a kernel of either level, which the verifier has passed, on NumPy arrays (by parameter name; written in
-    place) and scalars.
+class Prepared:
+    """A kernel of either level, which the verifier has passed and nobody changes any more, ready to be run often.
 
-    Run-time extents come from the arrays' shapes; at thread level an extent that no pointer of the abi
-    names may be given as an argument of its own. Raises KernelArgumentError for arguments that do not
-    fit, EmulatorError or HazardError for what the kernel does wrong; never anything else, but what the caller's own
-    code raises that the run calls.
+    The first run reads it into linear code (`program`) and looks at its registers; later ones find both done.
     """
-    try:
-        return _run(kernel, arguments, options or Options())
-    except Exception as failure:
-        error = internal_error(failure, kernel.name, kernel.loc)
-        if error is None:
-            raise
-        raise error from failure
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+
+    @cached_property
+    def program(self) -> Program:
+        return flatten(self.kernel)
+
+    @cached_property
+    def tiles(self) -> tuple[dict[Op, SharedTile], int]:
+        return _lay_out(self.kernel)
+
+    @cached_property
+    def granule(self) -> int:
+        return _granule(self.kernel)
+
+    @cached_property
+    def ordering(self) -> Ordering:
+        """What the checks know without a run. Raises HazardError for registers that are used too early."""
+        check_registers(self.kernel)
+        return Ordering.of(self.kernel)
+
+    @deep_recursion()
+    def run(self, arguments: Mapping[str, object], *, options: Options | None = None) -> RunResult:
+        """On NumPy arrays (by parameter name; written in place) and scalars.
+
+        Run-time extents come from the arrays' shapes; at thread level an extent that no pointer of the abi
+        names may be given as an argument of its own. Raises KernelArgumentError for arguments that do not
+        fit, EmulatorError or HazardError for what the kernel does wrong; never anything else, but what the caller's
+        own code raises that the run calls.
+        """
+        try:
+            return _run(self, arguments, options or Options())
+        except Exception as failure:
+            error = internal_error(failure, self.kernel.name, self.kernel.loc)
+            if error is None:
+                raise
+            raise error from failure
 
 
-def _run(kernel: Kernel, arguments: Mapping[str, object], options: Options) -> RunResult:
+def run(kernel: Kernel, arguments: Mapping[str, object], *, options: Options | None = None) -> RunResult:
+    """Run a kernel once (`Prepared.run`)."""
+    return Prepared(kernel).run(arguments, options=options)
+
+
+def _run(prepared: Prepared, arguments: Mapping[str, object], options: Options) -> RunResult:
+    kernel = prepared.kernel
     bound = _Arguments(kernel, arguments)
     grid = [evaluate(extent, {PROCESSORS: options.processors, **bound.extents}) for extent in kernel.grid]
     if any(extent <= 0 for extent in grid):
         return RunResult()
-    tiles, tile_bytes = _lay_out(kernel)
+    tiles, tile_bytes = prepared.tiles
     shared_bytes = max(kernel.shared_bytes, tile_bytes)
     _require_little(kernel, tiles, shared_bytes)
-    blocks, threads, granule = _three(grid), _three(kernel.threads), _granule(kernel)
-    launch = LaunchInfo(kernel.name, blocks, threads, shared_bytes, granule, kernel.cluster)
+    blocks, threads = _three(grid), _three(kernel.threads)
+    launch = LaunchInfo(kernel.name, blocks, threads, shared_bytes, prepared.granule, kernel.cluster)
     if any(n % size for n, size in zip(blocks, kernel.cluster, strict=True)):
         raise KernelArgumentError(f"{kernel.name}: a grid of {blocks} blocks is no whole clusters of {kernel.cluster}")
-    result = RunResult()
-    program = flatten(kernel)
+    result, turns, program = RunResult(), Turns(options.max_steps), prepared.program
     registers = list(program.initial)
     for register, value in zip(program.arguments, bound.values(), strict=True):
         registers[register] = value
-    machine = Machine(
-        kernel, program, registers, launch, _hooks(kernel, options), options, options.stdout or sys.stdout
-    )
-    machine.buffers, machine.tensors, machine.tiles = bound.buffers, bound.tensors, tiles
     if options.trace is not None:
-        tracing(program, launch, options.trace, result)
+        program = traced(program, launch, options.trace, result, turns.spend)
+    shared = Run(
+        kernel, launch, _hooks(prepared, options), options.stdout or sys.stdout, Positions(launch), bound.buffers,
+        bound.tensors, tiles,
+    )  # fmt: skip
     with np.errstate(all="ignore"):
-        machine.run()
+        Machine(shared, program, registers, options, turns).run()
     return result
 
 
-def _hooks(kernel: Kernel, options: Options) -> tuple[Hook, ...]:
+def _hooks(prepared: Prepared, options: Options) -> tuple[Hook, ...]:
     if not options.checks:
         return options.hooks
-    from tiledsl.backends.emulator.checks import RaceCheck, UninitialisedCheck
-    from tiledsl.backends.emulator.checks_async import InFlightCheck
-    from tiledsl.backends.emulator.checks_registers import check_registers
-
-    check_registers(kernel)
-    # In this order: bytes on their way are also uninitialised, and their copy is a write that races.
-    if needs_order(kernel):
-        return (InFlightCheck(), OrderCheck(), UninitialisedCheck(), *options.hooks)
-    return (InFlightCheck(), UninitialisedCheck(), RaceCheck(), *options.hooks)
+    # In this order: bytes on their way are also uninitialised, and so are those of mbarriers.
+    return (InFlightCheck(), HazardCheck(prepared.ordering), UninitialisedCheck(), *options.hooks)
 
 
 def _three(extents: list[int] | tuple[int, ...]) -> tuple[int, int, int]:

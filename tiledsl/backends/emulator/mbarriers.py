@@ -1,25 +1,25 @@
-"""The mbarriers of a chunk, and the barriers of parts of a block and of clusters: counts and phases.
+"""The mbarriers of some blocks, and the barriers of parts of a block and of clusters: counts and phases.
 
-Arrays are [blocks, columns]; a column stands for one mbarrier's place in shared memory, the same in all blocks.
+Arrays are [blocks, columns]; a column stands for one mbarrier's place in shared memory, the same in all blocks. Hooks
+hear of arrivals before they count, and of phases and rounds that end.
 (PTX ISA: mbarrier; barrier; barrier.cluster.)
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tiledsl.arch import MOST_ARRIVALS, NAMED_BARRIERS, WARP
-from tiledsl.errors import HazardError
+from tiledsl.backends.emulator.hooks import Hook, LaunchInfo, Sync
+from tiledsl.errors import HazardError, Loc
 from tiledsl.ir.core import Op
 
-__all__ = ["ClusterBarriers", "Mbarriers", "NamedBarriers", "flat"]
+__all__ = ["ClusterBarriers", "Mbarriers", "NamedBarriers"]
 
 Ints = NDArray[np.int64]
-Pairs = tuple[Ints, Ints]
-"""Rows and columns, one entry each."""
 
 ENTRY = 8
 """Bytes of an mbarrier."""
@@ -32,7 +32,8 @@ class Mbarriers:
     `labels`: what to call a column in messages; `users`: which ops arrive there, with their warps.
     """
 
-    def __init__(self, blocks: int, pitch: int) -> None:
+    def __init__(self, first: int, blocks: int, pitch: int, hooks: Sequence[Hook]) -> None:
+        self.first, self.hooks = first, hooks
         self.table = np.full(pitch // ENTRY, -1, np.int16)
         self.offsets: list[int] = []
         self.labels: list[str] = []
@@ -43,6 +44,10 @@ class Mbarriers:
     def columns(self, at: Ints) -> Ints:
         """The column of each place, -1 where no mbarrier was ever."""
         return self.table[at // ENTRY].astype(np.int64)
+
+    def places(self, columns: Ints) -> Ints:
+        """Where these columns' mbarriers are, bytes of a block's shared memory."""
+        return np.array(self.offsets, np.int64)[columns]
 
     def live(self, rows: Ints, columns: Ints) -> NDArray[np.bool_]:
         if not self.offsets:
@@ -63,8 +68,13 @@ class Mbarriers:
         self.bytes[rows, columns] = self.phase[rows, columns] = 0
         return columns
 
-    def arrive(self, op: Op, rows: Ints, columns: Ints, warps: Ints) -> None:
-        """One arrival an entry."""
+    def arrive(self, op: Op, owners: Ints, warps: Ints, rows: Ints, columns: Ints) -> None:
+        """One arrival an entry: of a warp of the block `owners` at an mbarrier of the block `rows`."""
+        if self.hooks:
+            places = self.places(columns)
+            sync = Sync(op, "mbarrier", owners + self.first, warps, rows + self.first, places)
+            for hook in self.hooks:
+                hook.on_arrive(sync)
         for column in np.unique(columns).tolist():
             users = self.users[int(column)]
             users.setdefault(op, set()).update(warps[columns == column].tolist())
@@ -77,6 +87,7 @@ class Mbarriers:
                 op.loc,
                 "wait for a phase before arriving for the next one, or let each wait for as many arrivals as there are",
             )
+        self.flip(rows, columns)
 
     def expect(self, op: Op, rows: Ints, columns: Ints, bytes_: int) -> None:
         """Each phase waits for so many bytes more; `bytes_` may be negative: they have come."""
@@ -86,16 +97,31 @@ class Mbarriers:
                 f"more than {MOST_ARRIVALS} bytes in one phase of an mbarrier", op.loc, "use smaller tiles"
             )
 
-    def flip(self, rows: Ints, columns: Ints) -> Pairs:
-        """End the phases of these that lack nothing. Gives those that ended."""
+    def flip(self, rows: Ints, columns: Ints) -> None:
+        """End the phases of these that lack nothing."""
         if not len(rows):
-            return rows, columns
+            return
         rows, columns = np.unique(np.stack([rows, columns]), axis=1)
         over = (self.pending[rows, columns] == 0) & (self.bytes[rows, columns] == 0)
         rows, columns = rows[over], columns[over]
         self.phase[rows, columns] += 1
         self.pending[rows, columns] = self.count[rows, columns]
-        return rows, columns
+        if len(rows):
+            for hook in self.hooks:
+                hook.on_complete("mbarrier", rows + self.first, self.places(columns))
+
+    def require_complete(self, launch: LaunchInfo, loc: Loc) -> None:
+        """Raise HazardError for a phase with bytes too few or too many, when the blocks have ended."""
+        if not (self.bytes != 0).any():
+            return
+        row, column = (int(i) for i in np.argwhere(self.bytes != 0)[0])
+        lacks, users = int(self.bytes[row, column]), list(self.users[column])
+        raise HazardError(
+            f"{self.labels[column]} of block {launch.block_index(row + self.first)} ends in a phase that "
+            + (f"lacks {lacks} bytes" if lacks > 0 else f"has got {-lacks} bytes which nobody expected"),
+            users[0].loc if users else loc,
+            "let expect_tx say how many bytes the loads of the phase bring",
+        )
 
     def describe(self, row: int, column: int, parity: int) -> str:
         """What the phase that somebody waits for lacks."""
@@ -120,12 +146,17 @@ class NamedBarriers:
     """Barriers 1 to 15 of each block: [blocks, 16]. `arrived`: threads in the current round, of `threads`; `rounds`:
     how many have ended."""
 
-    def __init__(self, blocks: int) -> None:
+    def __init__(self, first: int, blocks: int, hooks: Sequence[Hook]) -> None:
+        self.first, self.hooks = first, hooks
         shape = blocks, NAMED_BARRIERS
         self.arrived, self.threads, self.rounds = (np.zeros(shape, np.int64) for _ in range(3))
 
-    def arrive(self, op: Op, rows: Ints, numbers: Ints, threads: int) -> Ints:
+    def arrive(self, op: Op, rows: Ints, warps: Ints, numbers: Ints, threads: int) -> Ints:
         """One warp an entry arrives. Gives the round that it arrives in, which has not ended yet for it."""
+        if self.hooks:
+            sync = Sync(op, "named", rows + self.first, warps, rows + self.first, numbers)
+            for hook in self.hooks:
+                hook.on_arrive(sync)
         round_ = self.rounds[rows, numbers].copy()
         begun = self.arrived[rows, numbers] > 0
         expected = np.where(begun, self.threads[rows, numbers], threads)
@@ -146,46 +177,54 @@ class NamedBarriers:
                 op.loc,
                 "use another number for other threads, or count them all",
             )
+        self.complete(rows, numbers)
         return round_
 
-    def complete(self, rows: Ints, numbers: Ints) -> Pairs:
-        """End the rounds of these that are complete. Gives those that ended."""
+    def complete(self, rows: Ints, numbers: Ints) -> None:
+        """End the rounds of these that are complete."""
         rows, numbers = np.unique(np.stack([rows, numbers]), axis=1)
         over = (self.arrived[rows, numbers] > 0) & (self.arrived[rows, numbers] == self.threads[rows, numbers])
         rows, numbers = rows[over], numbers[over]
         self.rounds[rows, numbers] += 1
         self.arrived[rows, numbers] = 0
-        return rows, numbers
+        if len(rows):
+            for hook in self.hooks:
+                hook.on_complete("named", rows + self.first, numbers)
 
 
 class ClusterBarriers:
     """One of each cluster: `arrived` [clusters] warps of the `alive` that have not ended; `rounds` that have ended;
     `waits` [blocks, warps]: how many of those each warp has waited for."""
 
-    def __init__(self, clusters: Ints, warps: int) -> None:
+    def __init__(self, first: int, clusters: Ints, warps: int, hooks: Sequence[Hook]) -> None:
         """`clusters`: of each block, the number of its cluster."""
-        self.clusters = clusters
+        self.first, self.clusters, self.hooks = first, clusters, hooks
         count = int(clusters.max()) + 1
         self.alive = np.bincount(clusters, minlength=count) * warps
         self.arrived, self.rounds = np.zeros(count, np.int64), np.zeros(count, np.int64)
         self.waits = np.zeros((len(clusters), warps), np.int64)
 
-    def arrive(self, rows: Ints) -> None:
+    def arrive(self, op: Op, rows: Ints, warps: Ints) -> None:
         """One warp an entry arrives."""
+        if self.hooks:
+            blocks = rows + self.first
+            sync = Sync(op, "cluster", blocks, warps, blocks, np.zeros_like(rows))
+            for hook in self.hooks:
+                hook.on_arrive(sync)
         np.add.at(self.arrived, self.clusters[rows], 1)
+        self.complete()
 
     def end(self, rows: Ints) -> None:
         """One warp an entry has finished: nobody waits for it any more."""
         np.subtract.at(self.alive, self.clusters[rows], 1)
+        self.complete()
 
-    def complete(self) -> Ints:
-        """The clusters whose warps have all arrived: their round ends."""
+    def complete(self) -> None:
+        """End the rounds of the clusters whose warps have all arrived."""
         over = np.flatnonzero((self.arrived > 0) & (self.arrived >= self.alive))
         self.rounds[over] += 1
         self.arrived[over] = 0
-        return over
-
-
-def flat(values: Any, shape: tuple[int, ...]) -> Ints:
-    """One entry a warp."""
-    return np.broadcast_to(np.asarray(values, np.int64), shape).ravel()
+        if len(over):
+            rows = np.flatnonzero(np.isin(self.clusters, over))
+            for hook in self.hooks:
+                hook.on_complete("cluster", rows + self.first, np.zeros_like(rows))

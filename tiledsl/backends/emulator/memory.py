@@ -1,14 +1,11 @@
-"""Global tensors and shared memory as spans of addresses; loads and stores on them.
+"""Loads and stores of cohorts on spans of addresses.
 
-A pointer is an int64: a virtual address for global memory, where each tensor has a range of 2^40 bytes
-to itself so that a stray address is recognised, and a byte offset into the block for shared memory.
 Reads by lanes that a mask turns off are harmless as long as they stay inside the span, so masks cost
 nothing on the fast path.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,125 +13,24 @@ from numpy.typing import NDArray
 
 from tiledsl.backends.emulator import native
 from tiledsl.backends.emulator.cohort import Cohort
-from tiledsl.backends.emulator.options import Access, AccessKind
-from tiledsl.errors import EmulatorError, KernelArgumentError
+from tiledsl.backends.emulator.hooks import Access, AccessKind
+from tiledsl.backends.emulator.spans import Span
+from tiledsl.errors import EmulatorError
 from tiledsl.ir.core import Op
-from tiledsl.ir.types import DType, Space
 
-__all__ = [
-    "ADDRESS_BITS",
-    "GlobalBuffer",
-    "SharedTile",
-    "Span",
-    "access_index",
-    "assign",
-    "load",
-    "name_threads",
-    "notify",
-    "require_writable",
-    "store",
-]
+__all__ = ["access_index", "assign", "load", "name_threads", "require_writable", "store"]
 
-ADDRESS_BITS = 40
 Ints = NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Span:
-    """Memory that an access may touch: the elements at addresses `low` ... `high` (bytes, end exclusive).
-
-    `elements` is flat; the element at address a is ``elements[(a - origin) / itemsize + rows]``, where
-    `rows` [groups, 1, 1] is None or selects the shared memory of each group's block. `valid`: None, or
-    which elements belong to the tensor (a strided tensor has gaps). `extents`: what to call it in messages.
-    """
-
-    space: Space
-    label: str
-    elements: NDArray[Any]
-    origin: int
-    low: int
-    high: int
-    rows: Ints | None = None
-    valid: NDArray[np.bool_] | None = None
-    base: int = 0
-    extents: str = ""
-    strides: tuple[int, ...] = ()
-    writable: bool = True
-
-
-class GlobalBuffer:
-    """A tensor argument: any strides, read and written in place.
-
-    `pointer`: the virtual address of its element [0, ..., 0], with the host address's alignment.
-    """
-
-    def __init__(self, name: str, array: NDArray[Any], number: int, dtype: DType) -> None:
-        size = array.itemsize
-        if any(s % size for s in array.strides):
-            raise KernelArgumentError(
-                f"{name}: strides of {array.strides} bytes are not multiples of its item size, {size}; pass a copy"
-            )
-        self.name, self.array, self.dtype = name, array, dtype
-        self.shape = array.shape
-        self.strides = tuple(s // size for s in array.strides)
-        flipped = array[tuple(slice(None, None, -1 if s < 0 else 1) for s in array.strides)]
-        count = 1 + sum((n - 1) * abs(s) for n, s in zip(array.shape, self.strides, strict=True)) if array.size else 0
-        # As plain words: NumPy's array interface does not know all dtypes of ml_dtypes.
-        elements = np.lib.stride_tricks.as_strided(flipped.view(f"u{size}"), (count,), (size,)).view(array.dtype)
-        host = flipped.__array_interface__["data"][0]
-        start = (number << ADDRESS_BITS) + (1 << (ADDRESS_BITS - 1)) + host % 4096
-        below = sum((n - 1) * -s for n, s in zip(array.shape, self.strides, strict=True) if s < 0)
-        self.pointer = start + max(below, 0) * size
-        self.span = Span(
-            "global",
-            name,
-            elements,
-            start,
-            start,
-            start + count * size,
-            valid=self.gaps(elements, below),
-            base=self.pointer,
-            extents=" x ".join(map(str, array.shape)),
-            strides=self.strides,
-            writable=array.flags.writeable,
-        )
-
-    def gaps(self, elements: NDArray[Any], below: int) -> NDArray[np.bool_] | None:
-        if elements.size <= self.array.size:
-            return None
-        valid = np.zeros(elements.shape, np.bool_)
-        view = np.lib.stride_tricks.as_strided(valid[below:], self.shape, self.strides)
-        view[...] = True
-        return valid
-
-
-@dataclass(frozen=True, slots=True)
-class SharedTile:
-    """A tile in shared memory: `bytes` from `offset` on; `dims` in elements, row-major."""
-
-    label: str
-    dtype: DType
-    offset: int
-    bytes: int
-    dims: tuple[int, ...] = ()
-
-    def span(self, cohort: Cohort, dtype: np.dtype[Any]) -> Span:
-        chunk = cohort.chunk
-        elements = chunk.shared_as(dtype)
-        rows = ((cohort.blocks - chunk.first) * (chunk.pitch // dtype.itemsize))[:, None, None]
-        extents = " x ".join(map(str, self.dims)) or f"{self.bytes // dtype.itemsize}"
-        return Span(
-            "shared", self.label, elements, 0, self.offset, self.offset + self.bytes, rows, None, self.offset, extents
-        )
 
 
 # -- accesses --------------------------------------------------------------------------------------
 
 
-def load(c: Cohort, op: Op, span: Span, address: Any, vec: int = 1) -> tuple[Any, ...]:
-    """`vec` neighbouring elements from each lane's address. Raises EmulatorError outside the span."""
+def load(c: Cohort, op: Op, span: Span, address: Any, vec: int = 1, **more: Any) -> tuple[Any, ...]:
+    """`vec` neighbouring elements from each lane's address. Raises EmulatorError outside the span. more: of what hooks
+    hear."""
     address = np.asarray(address, np.int64)
-    hooks = c.chunk.machine.hooks
+    hooks = c.chunk.run.hooks
     if not hooks and span.valid is None and (fast := native.gather(span, address, vec, c.mask)) is not None:
         return fast
     size = span.elements.itemsize
@@ -143,7 +39,7 @@ def load(c: Cohort, op: Op, span: Span, address: Any, vec: int = 1) -> tuple[Any
         _check_lanes(c, op, span, address, inside, vec)
         address = np.where(inside, address, np.int64(span.low))
     if hooks:
-        notify(c, op, "read", span, address, vec * size)
+        _notify(c, op, "read", span, address, vec * size, **more)
     if span.high - span.low < vec * size:
         empty = np.zeros(address.shape, span.elements.dtype)
         return (empty,) * vec
@@ -151,10 +47,10 @@ def load(c: Cohort, op: Op, span: Span, address: Any, vec: int = 1) -> tuple[Any
     return tuple(span.elements.take(index + e if e else index) for e in range(vec))
 
 
-def store(c: Cohort, op: Op, span: Span, address: Any, values: tuple[Any, ...]) -> None:
-    """Each active lane writes neighbouring elements; of lanes with one address the last one stays."""
+def store(c: Cohort, op: Op, span: Span, address: Any, values: tuple[Any, ...], **more: Any) -> None:
+    """Each active lane writes neighbouring elements; of lanes with one address the last one stays. more: as above."""
     address = np.asarray(address, np.int64)
-    hooks = c.chunk.machine.hooks
+    hooks = c.chunk.run.hooks
     require_writable(op, span)
     if not hooks and span.valid is None and native.scatter(span, address, values, c.mask):
         return
@@ -162,7 +58,7 @@ def store(c: Cohort, op: Op, span: Span, address: Any, values: tuple[Any, ...]) 
     if not inside.all():
         _check_lanes(c, op, span, address, inside, len(values))
     if hooks:
-        notify(c, op, "write", span, address, len(values) * span.elements.itemsize)
+        _notify(c, op, "write", span, address, len(values) * span.elements.itemsize, **more)
     index = _index(span, address)
     for e, value in enumerate(values):
         assign(span.elements, index + e, value, c.mask)
@@ -173,16 +69,18 @@ def require_writable(op: Op, span: Span) -> None:
         raise EmulatorError(f"{span.label} is read-only, but the kernel writes to it", op.loc, "pass a writable array")
 
 
-def access_index(c: Cohort, op: Op, span: Span, address: Ints, kind: AccessKind, vec: int = 1, align: int = 0) -> Ints:
+def access_index(
+    c: Cohort, op: Op, span: Span, address: Ints, kind: AccessKind, vec: int = 1, align: int = 0, **more: Any
+) -> Ints:
     """Check `vec` elements a lane, tell the hooks, and give the first one's index into ``span.elements``.
 
-    align: of what the address shall be a multiple, if not of the width.
+    align: of what the address shall be a multiple, if not of the width. more: of what hooks hear.
     """
     inside = _inside(span, address, vec, align)
     if not inside.all():
         _check_lanes(c, op, span, address, inside, vec, align)
-    if c.chunk.machine.hooks:
-        notify(c, op, kind, span, address, vec * span.elements.itemsize)
+    if c.chunk.run.hooks:
+        _notify(c, op, kind, span, address, vec * span.elements.itemsize, **more)
     return _index(span, address)
 
 
@@ -213,12 +111,13 @@ def _inside(span: Span, address: Ints, vec: int, align: int = 0) -> NDArray[np.b
     return inside
 
 
-def notify(c: Cohort, op: Op, kind: AccessKind, span: Span, address: Ints, width: int) -> None:
+def _notify(c: Cohort, op: Op, kind: AccessKind, span: Span, address: Ints, width: int, **more: Any) -> None:
     """Tell the hooks of an access by the active lanes."""
     lanes = c.active()
     blocks, threads = c.lanes_of(lanes)
-    access = Access(op, kind, span.space, span.label, span.base, c.spread(address)[lanes], width, blocks, threads)
-    for hook in c.chunk.machine.hooks:
+    at = c.spread(address)[lanes]
+    access = Access(op, kind, span.space, span.label, span.base, at, width, blocks, threads, **more)
+    for hook in c.chunk.run.hooks:
         hook.on_access(access)
 
 
@@ -268,7 +167,7 @@ def _element(span: Span, offset: int) -> str:
 
 def name_threads(c: Cohort, lanes: NDArray[np.bool_]) -> str:
     """The first thread of `lanes`, its block, and how many more there are."""
-    launch = c.chunk.machine.launch
+    launch = c.chunk.run.launch
     blocks, threads = c.lanes_of(lanes)
     others = len(threads) - 1
     more = f" and {others} more" if others else ""

@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import ctypes
 from functools import cache
-from typing import TYPE_CHECKING, Any, Callable
+from typing import Any, Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tiledsl.arch import WARP
 from tiledsl.backends.emulator.native_ir import elementwise_ir, gather_ir, scatter_ir
+from tiledsl.backends.emulator.spans import Span
 from tiledsl.ir.types import F32, F64, DType
 
-if TYPE_CHECKING:
-    from tiledsl.backends.emulator.cohort import Mask
-    from tiledsl.backends.emulator.memory import Span
-
 __all__ = ["SMALL", "compiled", "elementwise", "gather", "scatter"]
+
+Mask = NDArray[np.bool_] | None
 
 _ROWS = {"add": 2, "sub": 2, "mul": 2, "div": 2, "fma": 3}
 SMALL = 256

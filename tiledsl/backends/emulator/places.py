@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiledsl.backends.emulator.cohort import Cohort, blend
-from tiledsl.backends.emulator.memory import GlobalBuffer, SharedTile, Span, load, name_threads, store
+from tiledsl.backends.emulator.memory import load, name_threads, store
+from tiledsl.backends.emulator.spans import GlobalBuffer, SharedTile, Span
 from tiledsl.errors import EmulatorError
 from tiledsl.ir.core import Op
 from tiledsl.ir.semantics import numpy_dtype
@@ -65,7 +66,7 @@ class Place:
         else:
             self.extents, start = memory.dims, memory.offset
             strides = tuple(prod(memory.dims[a + 1 :]) for a in range(len(memory.dims)))
-            self.span = memory.span(c, numpy_dtype(dtype))
+            self.span = memory.span(c.chunk.memory, c.blocks, numpy_dtype(dtype))
             self.axis = len(self.extents) - 1
         offset = np.zeros((), np.int64)
         for index, step in zip(self.indices, strides, strict=True):

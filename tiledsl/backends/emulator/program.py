@@ -12,8 +12,8 @@ from typing import Any, Sequence
 
 import numpy as np
 
+from tiledsl.backends.emulator.conditions import CONDITIONS
 from tiledsl.backends.emulator.control import (
-    BarrierInstr,
     ForBegin,
     ForNext,
     ForTest,
@@ -23,13 +23,13 @@ from tiledsl.backends.emulator.control import (
     Instr,
     Join,
     OpInstr,
-    ReturnInstr,
     WhileBegin,
     WhileNext,
     WhileTest,
 )
+from tiledsl.backends.emulator.control_waits import BarrierInstr, ReturnInstr, WaitInstr
 from tiledsl.backends.emulator.rules import RULES, rule_of
-from tiledsl.backends.emulator.waiting import CONDITIONS, Roles, WaitInstr
+from tiledsl.backends.emulator.waiting import Roles, Wait
 from tiledsl.errors import EmulatorError
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import arith, control, gpu, mem, tile
@@ -80,12 +80,8 @@ def _reads_memory(block: Block) -> bool:
 def _spins(op: Op) -> bool:
     """May the loop wait for another warp's write? A `for` that asks by an atomic operation again and again may, too."""
     if isinstance(op, control.For):
-        return any(isinstance(i, (tile.Atomic, mem.Atomic)) and i.fn.name in _ASKS for i in op.body.walk())
+        return any(isinstance(i, (tile.Atomic, mem.Atomic)) and i.fn.polls for i in op.body.walk())
     return isinstance(op, control.While) and any(_reads_memory(b) for b in op.blocks)
-
-
-_ASKS = ("load", "cas", "exchange")
-"""Atomic operations by which one waits; the others count or collect, as a rule."""
 
 
 def _last_use(value: Value, block: Block) -> Op | None:
@@ -192,8 +188,8 @@ class _Flattener:
         if condition.after:
             ticket = self.scratch()
             self.append(OpInstr(op, rule_of(op), operands, (ticket,)))
-            return self.append(WaitInstr(op, condition, (ticket, *operands), free=[ticket]))
-        wait = self.append(WaitInstr(op, condition, operands))
+            return self.append(WaitInstr(op, Wait(op, condition, (ticket, *operands)), free=[ticket]))
+        wait = self.append(WaitInstr(op, Wait(op, condition, operands)))
         if type(op) not in RULES:
             return wait
         return self.append(OpInstr(op, rule_of(op), operands, self.define(op.results)))

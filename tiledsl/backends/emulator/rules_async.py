@@ -8,11 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiledsl.backends.emulator.cohort import Cohort
-from tiledsl.backends.emulator.memory import Span, access_index, name_threads
+from tiledsl.backends.emulator.memory import access_index, name_threads
 from tiledsl.backends.emulator.places import Masked, Memory, Place, load_inside, read_guarded, store_inside
 from tiledsl.backends.emulator.rules import rule
 from tiledsl.backends.emulator.rules_memory import span_of
 from tiledsl.backends.emulator.rules_tile import copy
+from tiledsl.backends.emulator.spans import Span
 from tiledsl.errors import EmulatorError
 from tiledsl.ir.ops import async_copy, mem
 from tiledsl.ir.semantics import numpy_dtype
@@ -55,14 +56,14 @@ def access_at_once(c: Cohort, op: async_copy.Cp, tile: Memory, *operands: Any) -
 
 @rule(async_copy.CommitGroup)
 def commit_group(c: Cohort, op: async_copy.CommitGroup) -> None:
-    if c.chunk.machine.kernel.level == "thread":
-        c.chunk.copies.commit(c)
+    if c.chunk.run.kernel.level == "thread":
+        c.chunk.copies.commit(op, *c.lanes_of(c.active()))
 
 
 @rule(async_copy.WaitGroup)
 def wait_group(c: Cohort, op: async_copy.WaitGroup) -> None:
-    if c.chunk.machine.kernel.level == "thread":
-        c.chunk.copies.wait(c, op.pending, c.chunk.machine.hooks)
+    if c.chunk.run.kernel.level == "thread":
+        c.chunk.copies.wait(op, *c.lanes_of(c.active()), op.pending)
 
 
 # -- thread level ----------------------------------------------------------------------------------
@@ -84,8 +85,8 @@ def _issue(c: Cohort, op: mem.CpAsync, address: Any, source: Any, count: Any) ->
     dst, src = span_of(c, op, address), span_of(c, op, source, 1)
     data = _read(c, op, src, np.asarray(source, np.int64), size)
     address = np.asarray(address, np.int64)
-    access_index(c, op, dst, address, "async", op.bytes // dst.elements.itemsize)
-    c.chunk.copies.issue(c, op, dst, address, data)
+    access_index(c, op, dst, address, "async", op.bytes // dst.elements.itemsize, until="cp_async")
+    c.chunk.copies.issue(op, dst, *c.lanes_of(lanes), c.spread(address)[lanes], data)
 
 
 def _check_size(c: Cohort, op: mem.CpAsync, size: Ints, lanes: NDArray[np.bool_]) -> None:

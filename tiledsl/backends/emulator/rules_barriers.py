@@ -10,13 +10,15 @@ from numpy.typing import NDArray
 
 from tiledsl.arch import WARP
 from tiledsl.backends.emulator.cohort import Cohort
-from tiledsl.backends.emulator.mbarriers import flat
-from tiledsl.backends.emulator.memory import SharedTile, Span, access_index, name_threads
+from tiledsl.backends.emulator.conditions import Condition, Rows, condition
+from tiledsl.backends.emulator.events import fences
+from tiledsl.backends.emulator.hooks import Sync
+from tiledsl.backends.emulator.memory import access_index, name_threads
 from tiledsl.backends.emulator.places import Place
 from tiledsl.backends.emulator.rules import rule
 from tiledsl.backends.emulator.rules_gpu import require_whole_warps
 from tiledsl.backends.emulator.rules_memory import span_of
-from tiledsl.backends.emulator.waiting import Condition, Rows, condition
+from tiledsl.backends.emulator.spans import SharedTile, Span
 from tiledsl.errors import EmulatorError, HazardError
 from tiledsl.ir.core import Op
 from tiledsl.ir.ops import barriers
@@ -58,7 +60,7 @@ def columns_of(c: Cohort, op: Op, span: Span, rows: Ints, at: Ints) -> Ints:
     columns = mbarriers.columns(at)
     if not (live := mbarriers.live(rows, columns)).all():
         where = int(np.argmin(live))
-        block = c.chunk.machine.launch.block_index(int(rows[where]) + c.chunk.first)
+        block = c.chunk.run.launch.block_index(int(rows[where]) + c.chunk.first)
         raise HazardError(
             f"{op.name} at byte {at[where] - span.base} of {span.label}, where block {block} has no mbarrier",
             op.loc,
@@ -80,9 +82,11 @@ def init(c: Cohort, op: barriers.Init, *values: Any) -> None:
             op.loc,
             "let one thread initialise it, once",
         )
-    columns = mbarriers.init(rows, at, span.label, span.base, op.count)
-    if c.chunk.order is not None:
-        c.chunk.order.initialised(c, rows, columns)
+    mbarriers.init(rows, at, span.label, span.base, op.count)
+    if c.chunk.run.hooks:
+        blocks, threads = c.lanes_of(c.active())
+        for hook in c.chunk.run.hooks:
+            hook.on_init(op, span.label, span.base, blocks, threads, at)
 
 
 @rule(barriers.Arrive)
@@ -107,12 +111,8 @@ def _remote(c: Cohort, op: Op, rows: Ints, ranks: Ints) -> Ints:
 
 
 def _arrive(c: Cohort, op: Op, owners: Ints, warps: Ints, rows: Ints, columns: Ints) -> None:
-    chunk = c.chunk
-    chunk.require_running(op, owners, rows)
-    if chunk.order is not None:
-        chunk.order.arrive(op, owners, warps, rows, columns)
-    chunk.mbarriers.arrive(op, rows, columns, warps)
-    chunk.flip(rows, columns)
+    c.chunk.require_running(op, owners, rows)
+    c.chunk.mbarriers.arrive(op, owners, warps, rows, columns)
 
 
 @rule(barriers.ExpectTx)
@@ -132,6 +132,11 @@ def phase_now(c: Cohort, op: barriers.Wait, *values: Any) -> Any:
 
 def _phases(c: Cohort, columns: Ints) -> Ints:
     return c.chunk.mbarriers.phase[c.blocks[:, None, None] - c.chunk.first, columns]
+
+
+def _acquired(c: Cohort, sync: Sync) -> None:
+    for hook in c.chunk.run.hooks:
+        hook.on_acquire(sync)
 
 
 @condition(barriers.Wait)
@@ -176,8 +181,10 @@ class _PhaseEnded(Condition):
                 op.loc,
                 "let no phase end before all have waited for the one before it",
             )
-        if c.chunk.order is not None:
-            c.chunk.order.acquire(c, op, columns)
+        if c.chunk.run.hooks:
+            blocks, threads = c.lanes_of(lanes := c.active())
+            places = c.chunk.mbarriers.places(c.spread(columns)[lanes])
+            _acquired(c, Sync(op, "mbarrier", blocks, threads // WARP, blocks, places))
 
     def lanes(self, c: Cohort, op: Op, values: Sequence[Any]) -> tuple[Ints, Ints, Ints]:
         """Row, column and parity for each active lane."""
@@ -211,21 +218,12 @@ def arrive_at_named(c: Cohort, op: barriers.NamedBarrier, *number: Any) -> Any:
     """Gives the round that each warp arrives in."""
     require_whole_warps(c, op)
     groups, warps, _ = c.shape
-    rows = c.chunk.rows_of(c)
     numbers = _numbers(c, op, number).ravel()
     if (wrong := (numbers < 1) | (numbers > 15)).any():
         raise EmulatorError(f"barrier {numbers[np.argmax(wrong)]}: named barriers are 1 to 15", op.loc, "use another")
-    chunk = c.chunk
-    present = c.active().any(axis=2).ravel()
-    rows, numbers = rows[present], numbers[present]
-    order = chunk.order
-    if order is not None:
-        order.arrive_named(rows, flat(c.warps, (groups, warps))[present], numbers)
+    blocks, each, present = c.active_warps()
     round_ = np.zeros(groups * warps, np.int64)
-    round_[present] = chunk.named_barriers.arrive(op, rows, numbers, op.threads)
-    ended = chunk.named_barriers.complete(rows, numbers)
-    if order is not None:
-        order.end_named(*ended)
+    round_[present] = c.chunk.named_barriers.arrive(op, blocks - c.chunk.first, each, numbers[present], op.threads)
     return round_.reshape(groups, warps, 1)
 
 
@@ -246,8 +244,10 @@ class _RoundEnded(Condition):
 
     def passed(self, c: Cohort, op: Op, *values: Any) -> None:
         assert isinstance(op, barriers.NamedBarrier)
-        if c.chunk.order is not None and op.wait:
-            c.chunk.order.acquire_named(c, _numbers(c, op, values[1:]))
+        if c.chunk.run.hooks and op.wait:
+            blocks, warps, which = c.active_warps()
+            numbers = _numbers(c, op, values[1:]).ravel()[which]
+            _acquired(c, Sync(op, "named", blocks, warps, blocks, numbers))
 
     def missing(self, c: Cohort, op: Op, *values: Any) -> str:
         assert isinstance(op, barriers.NamedBarrier)
@@ -268,13 +268,8 @@ def cluster_rank(c: Cohort, op: barriers.ClusterRank) -> Any:
 @rule(barriers.ClusterArrive)
 def arrive_at_cluster(c: Cohort, op: barriers.ClusterArrive) -> None:
     require_whole_warps(c, op)
-    present = c.active().any(axis=2).ravel()
-    rows = c.chunk.rows_of(c)[present]
-    chunk = c.chunk
-    if chunk.order is not None:
-        chunk.order.arrive_cluster(rows, flat(c.warps, c.shape[:2])[present])
-    chunk.cluster_barriers.arrive(rows)
-    chunk.end_cluster_rounds()
+    blocks, warps, _ = c.active_warps()
+    c.chunk.cluster_barriers.arrive(op, blocks - c.chunk.first, warps)
 
 
 @condition(barriers.ClusterWait)
@@ -287,8 +282,9 @@ class _ClusterArrived(Condition):
         require_whole_warps(c, op)
         rows = c.blocks[:, None] - c.chunk.first
         c.chunk.cluster_barriers.waits[rows, np.broadcast_to(c.warps, c.shape[:2])] += 1
-        if c.chunk.order is not None:
-            c.chunk.order.acquire_cluster(c)
+        if c.chunk.run.hooks:
+            blocks, warps, _ = c.active_warps()
+            _acquired(c, Sync(op, "cluster", blocks, warps, blocks, np.zeros_like(blocks)))
 
     def missing(self, c: Cohort, op: Op, *values: Any) -> str:
         all_ = c.chunk.cluster_barriers
@@ -302,14 +298,12 @@ class _ClusterArrived(Condition):
 @rule(barriers.FenceInit)
 def fence_init(c: Cohort, op: barriers.FenceInit) -> None:
     """Memory is one here; who checks the order wants to know."""
-    if c.chunk.order is not None:
-        c.chunk.order.fence_inits(c)
+    fences(c, op, "init")
 
 
 @rule(barriers.FenceProxy)
 def fence_proxy(c: Cohort, op: barriers.FenceProxy) -> None:
-    if c.chunk.order is not None:
-        c.chunk.order.fence_proxy(c)
+    fences(c, op, "proxy")
 
 
 @rule(barriers.Elect)
@@ -328,7 +322,7 @@ def grid_dependency(c: Cohort, op: barriers.GridDependency) -> None:
 def set_registers(c: Cohort, op: barriers.SetMaxNReg) -> None:
     """Only checked. (PTX ISA: setmaxnreg: all warps of a warpgroup execute the same one.)"""
     require_whole_warps(c, op)
-    kernel = c.chunk.machine.kernel
+    kernel = c.chunk.run.kernel
     given = barriers.registers_at_launch(kernel.thread_count, kernel.blocks_per_sm)
     if op.increase != (op.registers >= given) and op.registers != given:
         does = "take more" if op.increase else "give some back"

@@ -26,7 +26,7 @@ def print_line(c: Cohort, op: debug.Print, *values: Any) -> None:
     columns = [c.spread(v)[lanes] for v in values]
     blocks, threads = c.lanes_of(lanes)
     for lane in np.lexsort((threads, blocks)):
-        print(line_text(op.format, (column[lane] for column in columns)), file=c.chunk.machine.stdout)
+        print(line_text(op.format, (column[lane] for column in columns)), file=c.chunk.run.stdout)
 
 
 @rule(debug.Assert)
@@ -45,7 +45,7 @@ def stop(c: Cohort, op: debug.Breakpoint, *values: Any) -> None:
     arrays of these threads' coordinates.
     """
     lanes = c.active()
-    launch = c.chunk.machine.launch
+    launch = c.chunk.run.launch
     blocks, threads = c.lanes_of(lanes)
     visible: dict[str, Any] = {
         "block": np.array([launch.block_index(int(b)) for b in blocks]),

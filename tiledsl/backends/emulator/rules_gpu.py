@@ -8,6 +8,7 @@ import numpy as np
 
 from tiledsl.arch import WARP
 from tiledsl.backends.emulator.cohort import Cohort
+from tiledsl.backends.emulator.events import fences
 from tiledsl.backends.emulator.rules import rule
 from tiledsl.errors import EmulatorError
 from tiledsl.ir.core import Op
@@ -21,17 +22,17 @@ _LANES = np.arange(WARP)[None, None]
 
 @rule(gpu.ThreadId)
 def thread_id(c: Cohort, op: gpu.ThreadId) -> Any:
-    return c.chunk.machine.positions.thread(c, op.axis, numpy_dtype(op.dtype))
+    return c.chunk.run.positions.thread(c.warps, op.axis, numpy_dtype(op.dtype))
 
 
 @rule(gpu.BlockId)
 def block_id(c: Cohort, op: gpu.BlockId) -> Any:
-    return c.chunk.machine.positions.block(c, op.axis, numpy_dtype(op.dtype))
+    return c.chunk.run.positions.block(c.blocks, op.axis, numpy_dtype(op.dtype))
 
 
 @rule(gpu.GridSize)
 def grid_size(c: Cohort, op: gpu.GridSize) -> Any:
-    return np.array(c.chunk.machine.launch.grid[op.axis], numpy_dtype(op.dtype))
+    return np.array(c.chunk.run.launch.grid[op.axis], numpy_dtype(op.dtype))
 
 
 @rule(gpu.WarpId)
@@ -48,11 +49,9 @@ def lane_id(c: Cohort, op: gpu.LaneId) -> Any:
 def sync_warp(c: Cohort, op: gpu.SyncWarp) -> None:
     """The lanes of a warp run in lock step here, so nobody waits; checkers want to know."""
     require_whole_warps(c, op)
-    hooks = c.chunk.machine.hooks
+    hooks = c.chunk.run.hooks
     if hooks:
-        rows = c.active().any(axis=2)
-        blocks = np.broadcast_to(c.blocks[:, None], rows.shape)[rows]
-        warps = np.broadcast_to(c.warps, rows.shape)[rows]
+        blocks, warps, _ = c.active_warps()
         for hook in hooks:
             hook.on_sync_warp(op, blocks, warps)
 
@@ -60,8 +59,7 @@ def sync_warp(c: Cohort, op: gpu.SyncWarp) -> None:
 @rule(gpu.Fence)
 def fence(c: Cohort, op: gpu.Fence) -> None:
     """Every write is visible at once, in program order: nothing is left to order, but checkers want to know."""
-    if c.chunk.order is not None:
-        c.chunk.order.fence(c)
+    fences(c, op, "memory")
 
 
 def require_whole_warps(c: Cohort, op: Op) -> None:
@@ -71,7 +69,7 @@ def require_whole_warps(c: Cohort, op: Op) -> None:
     partial = c.partial_warps()
     if partial.any():
         blocks, threads = c.lanes_of(c.active() & partial[:, :, None])
-        launch = c.chunk.machine.launch
+        launch = c.chunk.run.launch
         raise EmulatorError(
             f"{op.name} takes part with all {WARP} lanes of a warp, but only some reach it: thread "
             f"{launch.thread_index(int(threads[0]))} of block {launch.block_index(int(blocks[0]))} does",

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tiledsl.arch import WARP
 from tiledsl.backends.emulator.cohort import Cohort
 from tiledsl.backends.emulator.matrices import coordinates, permutation, product
-from tiledsl.backends.emulator.memory import Span, access_index, assign
+from tiledsl.backends.emulator.memory import access_index, assign
 from tiledsl.backends.emulator.places import (
     Masked,
     Memory,
@@ -27,6 +27,7 @@ from tiledsl.backends.emulator.places import (
 from tiledsl.backends.emulator.rules import rule
 from tiledsl.backends.emulator.rules_gpu import require_whole_warps
 from tiledsl.backends.emulator.rules_memory import span_of
+from tiledsl.backends.emulator.spans import Span
 from tiledsl.backends.emulator.words import from_word, to_word
 from tiledsl.errors import EmulatorError
 from tiledsl.ir.core import Op, Value
@@ -210,7 +211,8 @@ def _row_bytes(c: Cohort, op: Load | Store, span: Span, address: Any) -> Ints:
     kind = "read" if isinstance(op, Load) else "write"
     vec = matrix.MATRIX_BYTES // span.elements.itemsize
     with Masked(c, _LANES[None, None] < matrix.MATRIX_ROWS * op.num):
-        index = access_index(c, op, span, np.asarray(address, np.int64), kind, vec)
+        held = "columns" if op.trans else "rows"
+        index = access_index(c, op, span, np.asarray(address, np.int64), kind, vec, held=held)
     start = index * span.elements.itemsize
     return np.broadcast_to(start, np.broadcast_shapes(start.shape, (1, 1, WARP)))
 
@@ -221,11 +223,11 @@ def _load_matrices(c: Cohort, op: Load, span: Span, address: Any) -> Any:
     words: list[Any] = []
     for matrix_number in range(op.num):
         if op.trans:
-            halves = c.chunk.shared_as(np.dtype(np.uint16))
+            halves = c.chunk.memory.typed(np.dtype(np.uint16))
             parts = (halves.take(at, mode="clip") for at in _transposed(rows, matrix_number))
             words.append(to_word(tuple(parts)))
         else:
-            memory = c.chunk.shared_as(np.dtype(np.uint32))
+            memory = c.chunk.memory.typed(np.dtype(np.uint32))
             words.append(memory.take(_straight(rows, matrix_number), mode="clip"))
     return tuple(words) if op.num > 1 else words[0]
 
@@ -235,12 +237,12 @@ def _store_matrices(c: Cohort, op: Store, span: Span, address: Any, words: tuple
     rows = _row_bytes(c, op, span, address)
     for matrix_number, word in enumerate(words):
         if op.trans:
-            halves = c.chunk.shared_as(np.dtype(np.uint16))
+            halves = c.chunk.memory.typed(np.dtype(np.uint16))
             parts = from_word(word, np.dtype(np.uint16))
             for at, part in zip(_transposed(rows, matrix_number), parts, strict=True):
                 assign(halves, at, part, c.mask)
         else:
-            assign(c.chunk.shared_as(np.dtype(np.uint32)), _straight(rows, matrix_number), word, c.mask)
+            assign(c.chunk.memory.typed(np.dtype(np.uint32)), _straight(rows, matrix_number), word, c.mask)
 
 
 def _straight(rows: Ints, number: int) -> Ints:

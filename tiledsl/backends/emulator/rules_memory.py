@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from tiledsl.arch import WARP
 from tiledsl.backends.emulator.atomics import access_atomically
 from tiledsl.backends.emulator.cohort import Cohort
-from tiledsl.backends.emulator.memory import ADDRESS_BITS, SharedTile, Span, load, name_threads, store
+from tiledsl.backends.emulator.memory import load, name_threads, store
 from tiledsl.backends.emulator.places import fail_outside
 from tiledsl.backends.emulator.rules import rule
+from tiledsl.backends.emulator.spans import ADDRESS_BITS, SharedTile, Span
 from tiledsl.errors import EmulatorError
 from tiledsl.ir.core import Block, Op, Value
 from tiledsl.ir.ops import mem, wgmma
@@ -24,7 +25,7 @@ __all__ = ["shared_bases", "span_of"]
 
 @rule(mem.SharedBase)
 def shared_base(c: Cohort, op: mem.SharedBase) -> Any:
-    has = c.chunk.machine.launch.shared_bytes
+    has = c.chunk.run.launch.shared_bytes
     if op.offset < 0 or op.bytes < 0 or op.offset + op.bytes > has or op.offset % op.dtype.bytes:
         raise EmulatorError(
             f"{op.label or 'a tile'} of {op.bytes} bytes of {op.dtype} at byte {op.offset} of shared memory, "
@@ -91,13 +92,13 @@ def span_of(c: Cohort, op: Op, address: Any, position: int = 0) -> Span:
     dtype = numpy_dtype(type_.dtype)
     if type_.space == "shared":
         root = _root(pointer)
-        shared_bytes = c.chunk.machine.launch.shared_bytes
+        shared_bytes = c.chunk.run.launch.shared_bytes
         if isinstance(root.owner, mem.SharedBase):
             base = root.owner
             tile = SharedTile(base.label or "shared memory", type_.dtype, base.offset, base.bytes)
         else:
             tile = SharedTile("shared memory", type_.dtype, 0, shared_bytes)
-        return tile.span(c, dtype)
+        return tile.span(c.chunk.memory, c.blocks, dtype)
     return _global_span(c, op, pointer, np.asarray(address), dtype)
 
 
@@ -118,7 +119,7 @@ def _root(pointer: Value) -> Value:
 
 def _global_span(c: Cohort, op: Op, pointer: Value, address: NDArray[Any], dtype: np.dtype[Any]) -> Span:
     """Found by address, since a pointer may have come through a selection; all lanes use one tensor."""
-    buffers = c.chunk.machine.buffers
+    buffers = c.chunk.run.buffers
     root = _root(pointer)
     if isinstance(root.owner, Block) and root in buffers:
         return buffers[root].span

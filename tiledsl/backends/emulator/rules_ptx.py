@@ -21,7 +21,7 @@ __all__: list[str] = []
 def inline(c: Cohort, op: ptx.Inline, *operands: Any) -> Any:
     """The function gets arrays [warps, 32] (lanes that a mask turns off hold anything) and returns one
     array an output, each of that shape or broadcastable to it; a single output may come bare."""
-    function = c.chunk.machine.kernel.externals.get(op.emulate)
+    function = c.chunk.run.kernel.externals.get(op.emulate)
     if function is None:
         raise EmulatorError(
             f"the emulator cannot run the PTX {op.text!r}",

@@ -9,7 +9,7 @@ import numpy as np
 from tiledsl.arch import WARP
 from tiledsl.backends.emulator.atomics import access_atomically
 from tiledsl.backends.emulator.cohort import Cohort
-from tiledsl.backends.emulator.memory import GlobalBuffer, SharedTile, load, store
+from tiledsl.backends.emulator.memory import load, store
 from tiledsl.backends.emulator.places import (
     Memory,
     Place,
@@ -20,6 +20,7 @@ from tiledsl.backends.emulator.places import (
     write_guarded,
 )
 from tiledsl.backends.emulator.rules import rule
+from tiledsl.backends.emulator.spans import GlobalBuffer, SharedTile
 from tiledsl.ir.core import Value
 from tiledsl.ir.ops import tile
 from tiledsl.ir.semantics import numpy_dtype
@@ -44,7 +45,7 @@ def stride(c: Cohort, op: tile.Stride, tensor: GlobalBuffer) -> Any:
 
 @rule(tile.SharedAlloc)
 def shared_alloc(c: Cohort, op: tile.SharedAlloc, *over: SharedTile) -> SharedTile:
-    return c.chunk.machine.tiles[op]
+    return c.chunk.run.tiles[op]
 
 
 # -- accesses --------------------------------------------------------------------------------------
@@ -88,7 +89,7 @@ def put(c: Cohort, op: tile.Put, memory: Memory, *operands: Any) -> None:
 @rule(tile.Copy)
 def copy(c: Cohort, op: tile.Copy, *operands: Any) -> None:
     """By the thread map that `distribute` writes out, one access after the other; global tensors are guarded."""
-    x, y, z = c.chunk.machine.launch.threads
+    x, y, z = c.chunk.run.launch.threads
     plan = plan_copy(op, x * y * z)
     thread = c.warps[:, :, None].astype(np.int64) * WARP + np.arange(WARP)
     split = 1 + op.src.type.rank

@@ -16,10 +16,12 @@ from numpy.typing import NDArray
 from tiledsl.arch import TMA_ALIGNMENT
 from tiledsl.backends.emulator.bulk_copies import Transfer
 from tiledsl.backends.emulator.cohort import Cohort
-from tiledsl.backends.emulator.memory import GlobalBuffer, SharedTile, name_threads
+from tiledsl.backends.emulator.events import commits, waits
+from tiledsl.backends.emulator.memory import name_threads
 from tiledsl.backends.emulator.rules import rule
 from tiledsl.backends.emulator.rules_barriers import columns_of, mbarrier_place
 from tiledsl.backends.emulator.rules_memory import span_of
+from tiledsl.backends.emulator.spans import GlobalBuffer, SharedTile
 from tiledsl.backends.emulator.wgmma_operands import swizzled
 from tiledsl.errors import EmulatorError
 from tiledsl.ir.core import Op
@@ -137,8 +139,8 @@ def _transfer(c: Cohort, op: Op, label: str, base: int, at: Ints) -> Transfer:
 def _map_side(
     c: Cohort, op: tma.MapLoad | tma.MapStore, address: Any, coordinates: Sequence[Any]
 ) -> tuple[_Box, Transfer]:
-    described = c.chunk.machine.kernel.tensor_maps[op.map]
-    tensor = c.chunk.machine.tensors[described.tensor]
+    described = c.chunk.run.kernel.tensor_maps[op.map]
+    tensor = c.chunk.run.tensors[described.tensor]
     start = np.zeros((int(c.active().sum()), len(tensor.shape)), np.int64)
     start[:, list(described.axes)] = _lanes_of(c, coordinates)
     box = _Box(tensor, described.axes[::-1], described.box[::-1], start)
@@ -220,10 +222,7 @@ def store_mapped(c: Cohort, op: tma.MapStore, address: Any, *coordinates: Any) -
 
 
 def _store(c: Cohort, op: Op, box: _Box, transfer: Transfer) -> None:
-    chunk = c.chunk
-    chunk.bulk.store(transfer)
-    memory = chunk.shared.reshape(-1, CHUNK)
-    box.write(op, memory[(transfer.rows[:, None] * chunk.pitch + transfer.at) // CHUNK])
+    box.write(op, c.chunk.bulk.store(transfer))
 
 
 @rule(tma.Prefetch, tma.MapPrefetch)
@@ -236,9 +235,9 @@ def prefetch(c: Cohort, op: Op, *tensor: Any) -> None:
 
 @rule(tma.BulkCommit)
 def commit(c: Cohort, op: tma.BulkCommit) -> None:
-    c.chunk.bulk.commit(c)
+    commits(c, op, "bulk")
 
 
 @rule(tma.BulkWait)
 def wait(c: Cohort, op: tma.BulkWait) -> None:
-    c.chunk.bulk.wait(c, op.pending)
+    waits(c, op, "bulk", op.pending)

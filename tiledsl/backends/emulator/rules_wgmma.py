@@ -1,5 +1,5 @@
 """Products of warpgroups. They are computed when issued; what is wrong with reading too early or writing too early is
-found by the checks (`checks_order`).
+found by the check of hazards.
 
 At tile level operands are read by index, at thread level by descriptors, as the hardware does.
 """
@@ -16,14 +16,15 @@ from numpy.typing import NDArray
 
 from tiledsl.arch import WARP, WARPGROUP_WARPS
 from tiledsl.backends.emulator.cohort import Cohort
+from tiledsl.backends.emulator.conditions import Condition, Rows, condition
+from tiledsl.backends.emulator.events import commits, fences, waits
+from tiledsl.backends.emulator.hooks import Access
 from tiledsl.backends.emulator.matrices import coordinates
-from tiledsl.backends.emulator.memory import SharedTile
 from tiledsl.backends.emulator.native_dot import add_terms
-from tiledsl.backends.emulator.options import Access
 from tiledsl.backends.emulator.rules import rule
 from tiledsl.backends.emulator.rules_matrix import require_full_warps
 from tiledsl.backends.emulator.rules_memory import shared_bases
-from tiledsl.backends.emulator.waiting import Condition, Rows, condition
+from tiledsl.backends.emulator.spans import SharedTile
 from tiledsl.backends.emulator.wgmma_operands import Descriptor, accumulator, from_accumulator, left_operand
 from tiledsl.errors import EmulatorError
 from tiledsl.ir import tensor_core
@@ -169,7 +170,7 @@ def _held(groups: _Warpgroups, operand: Value, fragment: tuple[Any, ...], first:
 
 @rule(wgmma.Wait)
 def wait(c: Cohort, op: wgmma.Wait, *pending: Any) -> Any:
-    _wait(c, op, op.pending, op.finish)
+    _wait(c, op)
     return pending if len(pending) != 1 else pending[0]
 
 
@@ -239,17 +240,16 @@ def _of_descriptor(op: wgmma.Instruction, bits: int, rows: int, k: int, size: in
 def _read(groups: _Warpgroups, op: Op, label: str, base: int, addresses: Ints, dtype: np.dtype[Any]) -> Array:
     """The elements at these places of the blocks' shared memory: [warpgroups, rows, k]."""
     chunk, rows = groups.c.chunk, groups.rows
-    limit = chunk.machine.launch.shared_bytes - dtype.itemsize
+    limit = chunk.run.launch.shared_bytes - dtype.itemsize
     if addresses.min() < 0 or addresses.max() > limit:
         raise EmulatorError(
             f"{op.name} reads byte {int(addresses.max())} of shared memory, which has {limit + dtype.itemsize}",
             op.loc,
             "correct the descriptor: its start, and the leading and stride byte offsets",
         )
-    if chunk.machine.hooks:
+    if chunk.run.hooks:
         _tell(groups, op, label, base, addresses)
-    pitch = rows[:, None, None] * (chunk.pitch // dtype.itemsize)
-    return chunk.shared_as(dtype).take(addresses // dtype.itemsize + pitch)
+    return chunk.memory.typed(dtype).take(chunk.memory.piece(rows[:, None, None], addresses, dtype.itemsize))
 
 
 def _tell(groups: _Warpgroups, op: Op, label: str, base: int, addresses: Ints) -> None:
@@ -260,11 +260,10 @@ def _tell(groups: _Warpgroups, op: Op, label: str, base: int, addresses: Ints) -
     access = Access(
         op, "fetch", "shared", label, base, at.ravel(), CHUNK,
         np.repeat(rows + chunk.first, count), np.repeat(leaders * WARP, count),
+        until="wgmma", run=count, owners=rows + chunk.first,
     )  # fmt: skip
-    for hook in chunk.machine.hooks:
+    for hook in chunk.run.hooks:
         hook.on_access(access)
-    if chunk.order is not None:
-        chunk.order.products.issue(op, label, base, rows, leaders, at)
 
 
 @lru_cache(maxsize=256)
@@ -272,27 +271,24 @@ def _chunks(addresses: bytes, count: int) -> Ints:
     return np.unique(np.frombuffer(addresses, np.int64, count) // CHUNK) * CHUNK
 
 
-def _wait(c: Cohort, op: Op, pending: int, finish: bool) -> None:
+def _wait(c: Cohort, op: wgmma.Wait | wgmma.WaitGroup) -> None:
     require_full_warps(c, op)
-    if c.chunk.order is not None:
-        c.chunk.order.wait_for_products(c, op, pending, finish)
+    waits(c, op, "wgmma", op.pending)
 
 
 @rule(wgmma.WaitGroup)
 def wait_group(c: Cohort, op: wgmma.WaitGroup, *values: Any) -> Any:
-    _wait(c, op, op.pending, bool(values))
+    _wait(c, op)
     return values if len(values) != 1 else values[0]
 
 
 @rule(wgmma.Fence)
 def fence(c: Cohort, op: wgmma.Fence) -> None:
     require_full_warps(c, op)
-    if c.chunk.order is not None:
-        c.chunk.order.fence_registers(c)
+    fences(c, op, "registers")
 
 
 @rule(wgmma.Commit)
 def commit(c: Cohort, op: wgmma.Commit) -> None:
     require_full_warps(c, op)
-    if c.chunk.order is not None:
-        c.chunk.order.commit_products(c)
+    commits(c, op, "wgmma")

@@ -1,22 +1,19 @@
 """Shadow memory: what checks of shared memory remember of every byte.
 
-A cell stands for each granule (the narrowest element that the kernel accesses in shared memory); a shadow is a set
-of NumPy arrays [blocks of a chunk x granules].
+A cell stands for each granule: the narrowest element that the kernel accesses in shared memory.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Callable
+from typing import Callable, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tiledsl.backends.emulator.options import Access, Hook, LaunchInfo
+from tiledsl.backends.emulator.hooks import Access, Hook, LaunchInfo
 from tiledsl.ir.core import Op
-from tiledsl.ir.ops import matrix, mem, tma, wgmma
 
-__all__ = ["DOES", "PROXY_OPS", "Bools", "Ints", "Ops", "ShadowHook", "holders"]
+__all__ = ["DOES", "Bools", "Cells", "Ints", "Ops", "ShadowHook", "held_by"]
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -31,20 +28,15 @@ DOES = {
 }
 """What a thread does in an access of a kind, for messages."""
 
-MATRIX_OPS = (matrix.LdMatrix, matrix.StMatrix, mem.LdMatrix, mem.StMatrix)
-PROXY_OPS = (tma.Load, tma.MapLoad, tma.Store, tma.MapStore, wgmma.Mma, wgmma.Instruction)
-"""Ops that let others than threads touch shared memory."""
 
-
-def holders(op: Op, threads: Ints, cells: int, granule: int) -> Ints | None:
-    """For every cell of the rows that the lanes of a matrix op address, the lane whose register it is loaded to or
-    stored from; None for other ops, where it is the lane that gives the address."""
-    if not isinstance(op, MATRIX_OPS):
+def held_by(access: Access, cells: int, granule: int) -> Ints | None:
+    """For each of the `cells` of the rows that the lanes of a matrix op address, the lane whose register it is loaded
+    to or stored from, [lanes, cells]; None for other ops, where it is the lane that gives the address."""
+    if not access.held:
         return None
-    row = threads[:, None] % 8
-    byte = np.arange(cells // len(threads)) * granule
-    held = 4 * (byte // 2) + row // 2 if op.trans else 4 * row + byte // 4
-    return held.ravel()
+    row = access.threads[:, None] % 8
+    byte = np.arange(cells) * granule
+    return 4 * (byte // 2) + row // 2 if access.held == "columns" else 4 * row + byte // 4
 
 
 class Ops:
@@ -64,52 +56,64 @@ class Ops:
         return self.listed[number]
 
 
-@dataclass(frozen=True, slots=True)
-class _Range:
-    """The blocks that a shadow covers."""
+class Cells:
+    """The granules of shared memory of some blocks, one block behind the other: a shadow is flat arrays over them."""
 
-    first: int
-    count: int
+    def __init__(self, launch: LaunchInfo, first: int, count: int) -> None:
+        self.launch, self.first, self.granule = launch, first, launch.granule
+        self.each = max(1, -(-launch.shared_bytes // launch.granule))
+        self.count = count * self.each
+
+    def of(self, rows: Ints, at: Ints, width: int) -> Ints:
+        """Of `width` bytes from each address in `at` [entries, any] on: [entries, cells]."""
+        first = rows[:, None] * self.each + at // self.granule
+        count = max(1, width // self.granule)
+        return first if count == 1 else (first[:, :, None] + np.arange(count)).reshape(len(rows), -1)
+
+    def touched(self, access: Access) -> Ints:
+        """By each lane: [lanes, cells]."""
+        return self.of(access.blocks - self.first, access.addresses[:, None], access.width)
+
+    def byte(self, cell: int, access: Touched) -> str:
+        """Its name in messages."""
+        return f"byte {int(cell) % self.each * self.granule - access.base} of {access.label}"
 
 
-class ShadowHook(Hook):
-    """Common to both: which shadow an access belongs to, and its cells."""
+class Touched(Protocol):
+    """What has a name and a place, as an `Access` has."""
+
+    @property
+    def label(self) -> str: ...
+    @property
+    def base(self) -> int: ...
+
+
+T = TypeVar("T")
+
+
+class ShadowHook(Hook, Generic[T]):
+    """A hook that remembers something of all blocks that are emulated together: what `make` gives for a launch, their
+    first and their number."""
 
     launch: LaunchInfo
 
-    def __init__(self, make: Callable[[int, int], Any]) -> None:
+    def __init__(self, make: Callable[[LaunchInfo, int, int], T]) -> None:
         self.make = make
-        self.shadows: dict[_Range, Any] = {}
+        self.shadows: dict[range, T] = {}
 
     def on_launch(self, launch: LaunchInfo) -> None:
         self.launch = launch
         self.shadows.clear()
 
     def on_blocks_begin(self, first: int, count: int) -> None:
-        granules = -(-self.launch.shared_bytes // self.launch.granule)
-        self.shadows[_Range(first, count)] = self.make(count, max(granules, 1))
+        self.shadows[range(first, first + count)] = self.make(self.launch, first, count)
 
     def on_blocks_end(self, first: int, count: int) -> None:
-        del self.shadows[_Range(first, count)]
+        self.end(self.shadows.pop(range(first, first + count)))
 
-    def shadow_of(self, blocks: Ints) -> tuple[Any, int]:
-        """The shadow that holds these blocks (all of one chunk) and its first block."""
-        for covered, shadow in self.shadows.items():
-            if covered.first <= blocks[0] < covered.first + covered.count:
-                return shadow, covered.first
-        raise AssertionError("an access by a block that has not begun")
+    def end(self, shadow: T) -> None:
+        """Its blocks have finished."""
 
-    def cells(self, access: Access, first: int) -> tuple[Ints, Ints]:
-        """For every granule that every lane touches: the cell's index into a flat shadow, and the lane."""
-        granule = self.launch.granule
-        count = access.width // granule
-        granules = -(-self.launch.shared_bytes // granule)
-        start = (access.blocks - first) * granules + access.addresses // granule
-        lanes = np.arange(len(start))
-        return (start[:, None] + np.arange(count)).ravel(), np.repeat(lanes, count)
-
-    def where(self, access: Access, lane: int, cell: int) -> tuple[str, str]:
-        """Names of the byte and of the block, for messages."""
-        granules = -(-self.launch.shared_bytes // self.launch.granule)
-        byte = cell % granules * self.launch.granule - access.base
-        return f"byte {byte} of {access.label}", f"block {self.launch.block_index(int(access.blocks[lane]))}"
+    def of(self, blocks: Ints) -> T:
+        """What is remembered of these blocks, which are emulated together."""
+        return next(shadow for covered, shadow in self.shadows.items() if int(blocks[0]) in covered)

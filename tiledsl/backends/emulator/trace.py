@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
-from typing import Any
+from typing import Any, Callable
 
 import numpy as np
 
 from tiledsl.arch import WARP
 from tiledsl.backends.emulator.cohort import Cohort, is_fragment
-from tiledsl.backends.emulator.control import OpInstr
-from tiledsl.backends.emulator.options import LaunchInfo, RunResult, TraceRow
+from tiledsl.backends.emulator.control import Instr, OpInstr
+from tiledsl.backends.emulator.hooks import LaunchInfo
+from tiledsl.backends.emulator.options import RunResult, TraceRow
 from tiledsl.backends.emulator.program import Program
-from tiledsl.errors import KernelArgumentError
+from tiledsl.errors import KernelArgumentError, Loc
 from tiledsl.ir.core import Op
 from tiledsl.ir.ops import mem
 
-__all__ = ["tracing"]
+__all__ = ["traced"]
 
 _ROW_STEPS = 4
 """Iterations of a loop that a row of the trace counts as."""
@@ -24,13 +26,22 @@ _ROW_STEPS = 4
 Index = int | tuple[int, ...]
 
 
-def tracing(program: Program, launch: LaunchInfo, where: tuple[Index, Index], result: RunResult) -> None:
-    """Make the program's ops, but not its checks, append to `result.trace` whenever the thread executes them."""
+def traced(
+    program: Program,
+    launch: LaunchInfo,
+    where: tuple[Index, Index],
+    result: RunResult,
+    spend: Callable[[Loc, int], None],
+) -> Program:
+    """The program, whose ops, but not its checks, append to `result.trace` whenever the thread executes them."""
     block = _linear("block", where[0], launch.grid)
     thread = _linear("thread", where[1], launch.threads)
+    code: list[Instr] = []
     for instr in program.code:
         if isinstance(instr, OpInstr) and not isinstance(instr.op, mem.Within):
-            instr.rule = _Tracer(instr.rule, block, thread, result)
+            instr = replace(instr, rule=_Tracer(instr.rule, block, thread, result, spend))
+        code.append(instr)
+    return replace(program, code=code)
 
 
 def _linear(what: str, index: Index, extents: tuple[int, int, int]) -> int:
@@ -47,8 +58,10 @@ def _linear(what: str, index: Index, extents: tuple[int, int, int]) -> int:
 
 
 class _Tracer:
-    def __init__(self, rule: Any, block: int, thread: int, result: RunResult) -> None:
-        self.rule, self.block, self.thread, self.result = rule, block, thread, result
+    def __init__(
+        self, rule: Any, block: int, thread: int, result: RunResult, spend: Callable[[Loc, int], None]
+    ) -> None:
+        self.rule, self.block, self.thread, self.result, self.spend = rule, block, thread, result, spend
 
     def __call__(self, c: Cohort, op: Op, *operands: Any) -> Any:
         value = self.rule(c, op, *operands)
@@ -57,7 +70,7 @@ class _Tracer:
             group, column = at[0]
             lane = (group, column, self.thread % WARP)
             if c.active()[lane]:
-                c.chunk.machine.spend(op.loc, _ROW_STEPS)
+                self.spend(op.loc, _ROW_STEPS)
                 values = value if len(op.results) > 1 else (value,) if op.results else ()
                 self.result.trace.append(TraceRow(op.loc, op.name, tuple(_of_lane(c, v, lane) for v in values)))
         return value

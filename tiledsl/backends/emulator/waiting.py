@@ -9,70 +9,27 @@ wide. Asynchronous copies arrive only when that lets nobody go on. When even tha
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Sequence
+from typing import Any, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tiledsl.backends.emulator.cohort import Cohort, merge
-from tiledsl.backends.emulator.control import Instr
+from tiledsl.backends.emulator.conditions import Condition, Rows
+from tiledsl.backends.emulator.hooks import LaunchInfo
 from tiledsl.errors import HazardError, Loc
 from tiledsl.ir.core import Op
 
-if TYPE_CHECKING:
-    from tiledsl.backends.emulator.machine import Chunk
+__all__ = ["Roles", "Wait", "Waiting"]
 
-__all__ = ["CONDITIONS", "Condition", "Roles", "Rows", "WaitInstr", "Waiting", "condition"]
-
-Rows = NDArray[np.bool_]
 Roles = dict[tuple[int, int], Loc]
 """The roles of a kernel: first warp and number of warps; where they are declared."""
 
 
-class Condition:
-    """What the warps that come to an op wait for; one object for each class of ops.
+@dataclass(frozen=True, slots=True, eq=False)
+class Wait:
+    """A wait for `condition` at `op`; `srcs`: registers with what it depends on."""
 
-    `after`: they wait after the op's rule, whose result `ready` gets; otherwise before it, with the op's operands.
-    `gathers`: whether it holds depends on which warps wait at the op together.
-    """
-
-    after: ClassVar[bool] = False
-    gathers: ClassVar[bool] = False
-
-    def ready(self, c: Cohort, op: Op, *values: Any) -> Rows:
-        """For which warps, [groups, warps], it holds."""
-        raise NotImplementedError
-
-    def passed(self, c: Cohort, op: Op, *values: Any) -> None:
-        """The cohort goes on."""
-
-    def missing(self, c: Cohort, op: Op, *values: Any) -> str:
-        """What the cohort's first warp waits for, for messages."""
-        raise NotImplementedError
-
-    def wanted(self, c: Cohort, op: Op, *values: Any) -> None:
-        """Nothing else can run: let arrive what the cohort waits for."""
-
-
-CONDITIONS: dict[type[Op], Condition] = {}
-
-
-def condition(*classes: type[Op]) -> Any:
-    """Registers an object of the decorated class for these op classes."""
-
-    def register(cls: type[Condition]) -> type[Condition]:
-        for op in classes:
-            assert op not in CONDITIONS, f"{op.name} has two conditions"
-            CONDITIONS[op] = cls()
-        return cls
-
-    return register
-
-
-@dataclass(slots=True, eq=False)
-class WaitInstr(Instr):
-    """Lets those warps go on for which the condition holds; `srcs`: registers with what it depends on."""
-
+    op: Op
     condition: Condition
     srcs: tuple[int, ...]
 
@@ -80,74 +37,66 @@ class WaitInstr(Instr):
         return [c.regs[s] for s in self.srcs]
 
     def ready(self, c: Cohort) -> Rows:
-        return self.condition.ready(c, self.op, *self.values(c))
+        """For which warps it holds, [groups, warps]."""
+        return np.broadcast_to(self.condition.ready(c, self.op, *self.values(c)), c.shape[:2])
 
-    def step(self, c: Cohort) -> bool:
-        rows = np.broadcast_to(self.ready(c), c.shape[:2])
-        if rows.all():
-            self.condition.passed(c, self.op, *self.values(c))
-            self.release(c)
-            c.pc += 1
-            return True
-        if rows.any():
-            c.chunk.replace([c.select(rows)])
-            c = c.select(~rows)
-        c.chunk.blocked.add(c, self)
-        return False
+    def passed(self, c: Cohort) -> None:
+        self.condition.passed(c, self.op, *self.values(c))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Blocked:
     cohort: Cohort
-    instr: WaitInstr
+    wait: Wait
 
 
 class Waiting:
-    """The cohorts of a chunk that wait for conditions."""
+    """The cohorts of a chunk that wait for conditions. `fills`: as for `merge`; `roles`: for messages."""
 
-    def __init__(self, chunk: Chunk) -> None:
-        self.chunk = chunk
+    def __init__(self, launch: LaunchInfo, fills: dict[int, bool], roles: Roles) -> None:
+        self.launch, self.fills, self.roles = launch, fills, roles
         self.entries: list[_Blocked] = []
 
-    def add(self, cohort: Cohort, instr: WaitInstr) -> None:
-        self.entries.append(_Blocked(cohort, instr))
+    @property
+    def cohorts(self) -> list[Cohort]:
+        return [entry.cohort for entry in self.entries]
 
-    def wake(self) -> bool:
-        """Let go on whoever can. True if anybody does."""
+    def add(self, cohort: Cohort, wait: Wait) -> None:
+        self.entries.append(_Blocked(cohort, wait))
+
+    def wake(self) -> list[Cohort]:
+        """Who can go on now."""
         leaving: dict[int, list[Cohort]] = {}
         entries, self.entries = self.entries, []
         for entry in self.gathered(entries):
-            cohort, instr = entry.cohort, entry.instr
-            rows = np.broadcast_to(instr.ready(cohort), cohort.shape[:2])
+            cohort, wait = entry.cohort, entry.wait
+            rows = wait.ready(cohort)
             if not rows.any():
                 self.entries.append(entry)
                 continue
             if not rows.all():
-                self.add(cohort.select(~rows), instr)
+                self.add(cohort.select(~rows), wait)
                 cohort = cohort.select(rows)
             leaving.setdefault(cohort.pc, []).append(cohort)
-        for cohorts in leaving.values():
-            self.chunk.machine.enqueue(merge(cohorts, self.chunk.machine.program.fills))
-        return bool(leaving)
+        return [merge(cohorts, self.fills) for cohorts in leaving.values()]
 
     def gathered(self, entries: list[_Blocked]) -> list[_Blocked]:
         """Those that wait for each other as one cohort."""
         found: list[_Blocked] = []
         together: dict[int, list[_Blocked]] = {}
         for entry in entries:
-            if entry.instr.condition.gathers:
+            if entry.wait.condition.gathers:
                 together.setdefault(entry.cohort.pc, []).append(entry)
             else:
                 found.append(entry)
         for same in together.values():
-            cohort = merge([e.cohort for e in same], self.chunk.machine.program.fills)
-            found.append(_Blocked(cohort, same[0].instr))
+            found.append(_Blocked(merge([e.cohort for e in same], self.fills), same[0].wait))
         return found
 
     def let_arrive(self) -> None:
         """Nobody can go on: what they wait for arrives, if it is on its way."""
         for entry in self.entries:
-            entry.instr.condition.wanted(entry.cohort, entry.instr.op, *entry.instr.values(entry.cohort))
+            entry.wait.condition.wanted(entry.cohort, entry.wait.op, *entry.wait.values(entry.cohort))
 
     def fail(self, barriers: Sequence[str]) -> None:
         """Raise HazardError: these warps wait for ever. `barriers`: who waits at full barriers."""
@@ -156,23 +105,22 @@ class Waiting:
         lines = [self.line(e, block) for e in self.entries if block in e.cohort.blocks]
         raise HazardError(
             "deadlock: these warps wait for ever\n  " + "\n  ".join([*lines, *barriers]),
-            first.instr.op.loc,
+            first.wait.op.loc,
             "let each of them get what it waits for: count the arrivals and bytes of every phase, and the phases",
         )
 
     def line(self, entry: _Blocked, block: int) -> str:
         """Who of this block waits there, and for what."""
-        cohort = entry.cohort
-        launch = self.chunk.machine.launch
+        cohort, wait = entry.cohort, entry.wait
         mine = cohort.select(np.broadcast_to((cohort.blocks == block)[:, None], cohort.shape[:2]))
         warps = np.broadcast_to(mine.warps, mine.shape[:2]).ravel().tolist()
-        missing = entry.instr.condition.missing(mine, entry.instr.op, *entry.instr.values(mine))
-        who = f"block {launch.block_index(block)}: {_name_warps(warps)}{self.role(warps)}"
-        return f"{who} at {entry.instr.op.loc} for {missing}"
+        missing = wait.condition.missing(mine, wait.op, *wait.values(mine))
+        who = f"block {self.launch.block_index(block)}: {_name_warps(warps)}{self.role(warps)}"
+        return f"{who} at {wait.op.loc} for {missing}"
 
     def role(self, warps: Sequence[int]) -> str:
         """The role that the warps belong to, if the kernel has one of them."""
-        for (first, count), loc in self.chunk.machine.program.roles.items():
+        for (first, count), loc in self.roles.items():
             if first <= min(warps) and max(warps) < first + max(count, 1):
                 return f" (the role at line {loc.line})"
         return ""

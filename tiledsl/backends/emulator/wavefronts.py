@@ -14,10 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiledsl.arch import MOST_WARPS, WARP
-from tiledsl.backends.emulator.options import Access, Hook
-from tiledsl.backends.emulator.shadow import PROXY_OPS
+from tiledsl.backends.emulator.hooks import Access, Hook
 from tiledsl.ir.core import Op
-from tiledsl.ir.ops import async_copy, matrix, mem
 from tiledsl.layout.banks import BANKS, PHASES, WORD, Kind, Phases
 
 __all__ = ["OpCount", "WavefrontCount"]
@@ -26,15 +24,7 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 KINDS: Mapping[str, Kind] = {"read": "load", "write": "store", "atomic": "atomic"}
-OWN_KINDS: Mapping[type[Op], Kind] = {
-    matrix.LdMatrix: "ldmatrix",
-    mem.LdMatrix: "ldmatrix",
-    matrix.StMatrix: "stmatrix",
-    mem.StMatrix: "stmatrix",
-    async_copy.Cp: "cp_async",
-    mem.CpAsync: "cp_async",
-}
-"""Ops whose accesses are of a kind of their own. They take part with the lanes that give an address."""
+MATRIX_KINDS: Mapping[str, Kind] = {"read": "ldmatrix", "write": "stmatrix"}
 
 ABSENT = np.int64(-1)
 
@@ -72,17 +62,24 @@ class WavefrontCount(Hook):
         if (
             access.space != "shared"
             or not len(access.threads)
-            or isinstance(access.op, PROXY_OPS)
+            or access.owners is not None
             or access.kind == "mbarrier"
         ):
             return
-        kind = OWN_KINDS.get(type(access.op)) or KINDS[access.kind]
+        kind = _kind(access)
         groups, warps, lanes = _by_warp(access)
         key = access.op, access.width
         count = self.counts.setdefault(key, OpCount(kind, access.width))
         count.accesses += len(lanes)
         count.wavefronts += _wavefronts(lanes, access.width, PHASES[kind, access.width])
         count.by_warp += np.bincount(warps[groups], minlength=MOST_WARPS)
+
+
+def _kind(access: Access) -> Kind:
+    touches = access.op.touches
+    if any(touch.matrix for touch in touches):
+        return MATRIX_KINDS[access.kind]
+    return "cp_async" if any(touch.done == "cp_async" for touch in touches) else KINDS[access.kind]
 
 
 def _by_warp(access: Access) -> tuple[Ints, Ints, Ints]:

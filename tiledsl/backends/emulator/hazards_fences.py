@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from tiledsl.arch import WARP
 from tiledsl.backends.emulator.clocks import Clocks
-from tiledsl.backends.emulator.shadow import MATRIX_OPS, Bools, Ints
-from tiledsl.ir.core import Op
+from tiledsl.backends.emulator.shadow import Bools, Ints
 
 __all__ = ["ProxyFences"]
 
@@ -32,9 +31,9 @@ class ProxyFences:
         self.unfenced = np.zeros((blocks, warps, WARP), np.bool_)
         self.partial: dict[tuple[int, int], list[tuple[int, Bools]]] = {}
 
-    def accessed(self, op: Op, rows: Ints, warps: Ints, lanes: Ints) -> None:
+    def accessed(self, rows: Ints, warps: Ints, lanes: Ints, matrix: bool) -> None:
         """These lanes read or write; all lanes of a warp move a matrix."""
-        if isinstance(op, MATRIX_OPS):
+        if matrix:
             self.unfenced[rows, warps] = True
         else:
             self.unfenced[rows, warps, lanes] = True

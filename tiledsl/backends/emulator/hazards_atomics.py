@@ -15,38 +15,27 @@ import numpy as np
 
 from tiledsl.arch import WARP
 from tiledsl.backends.emulator.clocks import Clocks, Known
-from tiledsl.backends.emulator.options import Access
+from tiledsl.backends.emulator.hooks import Access
 from tiledsl.backends.emulator.shadow import Ints
 from tiledsl.ir.atomics import ACQUIRING, RELEASING
-from tiledsl.ir.core import Kernel, Op
-from tiledsl.ir.ops import gpu, mem, tile
 
-__all__ = ["AtomicOrder", "orders_others"]
+__all__ = ["AtomicOrder"]
 
 _Place = tuple[str, int, int]
 """The space, whose (of a block, or for global memory of a cluster), and the address."""
 
 
-def orders_others(op: Op) -> bool:
-    """True for fences and for what releases or acquires: without them nobody learns anything from memory."""
-    atomic = isinstance(op, (tile.Atomic, mem.Atomic))
-    return isinstance(op, gpu.Fence) or (atomic and op.order in ACQUIRING | RELEASING)
-
-
 class AtomicOrder:
     """`published`: at each place. [blocks, warps, rank, agents]: `fenced`: what each warp knew at its last fence;
-    `seen`: what its relaxed reads have found, which the next fence lets it know. `used`: can anybody learn anything?"""
+    `seen`: what its relaxed reads have found, which the next fence lets it know."""
 
-    def __init__(self, kernel: Kernel, clocks: Clocks, first: int) -> None:
+    def __init__(self, clocks: Clocks, first: int) -> None:
         self.clocks, self.first = clocks, first
-        self.used = any(orders_others(op) for op in kernel.walk())
         self.published: dict[_Place, Known] = {}
         self.fenced, self.seen = np.zeros_like(clocks.known), np.zeros_like(clocks.known)
 
     def access(self, access: Access) -> None:
         """Warps make it one after the other, in the order of the lanes."""
-        if not self.used:
-            return
         rows, warps = access.blocks - self.first, access.threads // WARP
         each = np.stack([rows, warps, access.addresses])
         _, at = np.unique(each, axis=1, return_index=True)

@@ -1,0 +1,76 @@
+"""What blocks that are emulated together own: shared memory, barriers, copies on their way.
+
+A chunk is a range of neighbouring blocks, whole clusters; it shares nothing with other chunks but global memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TextIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tiledsl.backends.emulator.async_copies import AsyncCopies
+from tiledsl.backends.emulator.bulk_copies import BulkCopies
+from tiledsl.backends.emulator.clusters import Clusters
+from tiledsl.backends.emulator.hooks import Hook, LaunchInfo
+from tiledsl.backends.emulator.mbarriers import ClusterBarriers, Mbarriers, NamedBarriers
+from tiledsl.backends.emulator.positions import Positions
+from tiledsl.backends.emulator.spans import GlobalBuffer, SharedMemory, SharedTile
+from tiledsl.errors import HazardError
+from tiledsl.ir.core import Kernel, Op, Value
+
+__all__ = ["Chunk", "Run"]
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """What all blocks of a launch share. `buffers`: tensors by thread-level pointer argument; `tensors`: all, by name;
+    `tiles`: tile-level shared allocations."""
+
+    kernel: Kernel
+    launch: LaunchInfo
+    hooks: tuple[Hook, ...]
+    stdout: TextIO
+    positions: Positions
+    buffers: dict[Value, GlobalBuffer]
+    tensors: dict[str, GlobalBuffer]
+    tiles: dict[Op, SharedTile]
+
+
+class Chunk:
+    """Blocks `first` ... `first + count - 1`. `copies`, `bulk`: what is on its way to their shared `memory`. `ended`:
+    how many warps of each block have."""
+
+    def __init__(self, run: Run, first: int, count: int) -> None:
+        self.run, self.first, self.count = run, first, count
+        self.warps = run.positions.warps
+        self.ended = np.zeros(count, np.int64)
+        self.memory = SharedMemory(first, count, run.launch.shared_bytes)
+        self.clusters = Clusters(run.launch, first, count)
+        self.mbarriers = Mbarriers(first, count, self.memory.pitch, run.hooks)
+        self.named_barriers = NamedBarriers(first, count, run.hooks)
+        self.cluster_barriers = ClusterBarriers(first, self.clusters.number, self.warps, run.hooks)
+        self.copies = AsyncCopies(self.memory, self.warps, run.hooks)
+        self.bulk = BulkCopies(self.memory, self.mbarriers, run.hooks)
+
+    def end(self, rows: Ints) -> None:
+        """A warp of each of these blocks has ended."""
+        np.add.at(self.ended, rows, 1)
+        self.cluster_barriers.end(rows)
+
+    def require_running(self, op: Op, owners: Ints, rows: Ints) -> None:
+        """Raise HazardError if the shared memory of a block is reached, from another one, that has ended."""
+        gone = (owners != rows) & (self.ended[rows] == self.warps)
+        if gone.any():
+            at = int(np.argmax(gone))
+            index = self.run.launch.block_index
+            raise HazardError(
+                f"{op.name} in block {index(int(owners[at]) + self.first)} reaches shared memory of block "
+                f"{index(int(rows[at]) + self.first)} of its cluster, which has ended",
+                op.loc,
+                "end the kernel with a barrier of the cluster (cluster_arrive, cluster_wait)",
+            )

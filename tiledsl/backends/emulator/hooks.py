@@ -1,0 +1,169 @@
+"""What hooks see of a run: the launch, accesses to memory, and what orders them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tiledsl.errors import Loc
+from tiledsl.ir.core import Op
+from tiledsl.ir.types import Space
+
+__all__ = ["Access", "AccessKind", "FenceKind", "Group", "Hook", "LaunchInfo", "Sync", "SyncKind"]
+
+Ints = NDArray[np.int64]
+
+AccessKind = Literal["read", "write", "atomic", "async", "fetch", "mbarrier"]
+"""async: what an asynchronous copy will write to shared memory; it has begun, or is arriving (`Hook.on_delivery`).
+atomic: an element is read and written in one step. fetch: what TMA or wgmma begin to read there. mbarrier: an operation
+on one."""
+Group = Literal["cp_async", "bulk", "wgmma"]
+"""Asynchronous work whose groups are committed and waited for: by a thread, or in `wgmma` by a warp."""
+Until = Literal["", "mbarrier"] | Group
+"""What an access has to be waited by: nothing, the mbarrier that counts its bytes, or a wait for its group."""
+SyncKind = Literal["mbarrier", "named", "cluster"]
+FenceKind = Literal["memory", "proxy", "init", "registers"]
+"""memory: `membar`. proxy: between plain accesses and those of TMA and wgmma. init: of mbarriers that were made.
+registers: of wgmma."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchInfo:
+    """The shape of a launch: blocks and threads along x, y, z, and shared memory of a block in bytes.
+
+    `granule`: bytes of the narrowest element that the kernel accesses in shared memory. `cluster`: blocks of a cluster.
+    """
+
+    kernel: str
+    grid: tuple[int, int, int]
+    threads: tuple[int, int, int]
+    shared_bytes: int
+    granule: int = 1
+    cluster: tuple[int, int, int] = (1, 1, 1)
+
+    def block_index(self, block: int) -> tuple[int, ...]:
+        """Coordinates (x, y, z) of a linear block index; x is fastest."""
+        return _coordinates(block, self.grid)
+
+    def thread_index(self, thread: int) -> tuple[int, ...]:
+        return _coordinates(thread, self.threads)
+
+
+def _coordinates(linear: int, extents: tuple[int, int, int]) -> tuple[int, ...]:
+    x, y, _ = extents
+    return linear % x, linear // x % y, linear // (x * y)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One memory operation as the active lanes of a cohort made it; the arrays have one entry a lane,
+    in block, warp and lane order.
+
+    `addresses`: bytes; from the start of the block's shared memory, or a virtual global address
+    (tensor `label` starts at `base`). `width`: bytes that each lane accesses. `blocks`, `threads`: linear indices; of
+    an access from another block `blocks` has the one whose memory it is.
+
+    `until`: what tells that an asynchronous access has ended. Of those that TMA and wgmma make `run` neighbouring
+    entries are one, by one thread: `owners` and `mbarriers` have one entry for each of these, the thread's block and
+    where the mbarrier is that counts the bytes. `held`: in which lane's registers an element is: of the lane that gives
+    the address, or of the one that has it of a matrix, whose rows or columns the addresses are. `order`, `reach`: of an
+    atomic operation, which a "read" or "write" may be as well ("relaxed", "acquire", ...), and among which threads it
+    is one ("cta", "cluster", "gpu", "sys"); None: plain.
+    """
+
+    op: Op
+    kind: AccessKind
+    space: Space
+    label: str
+    base: int
+    addresses: Ints
+    width: int
+    blocks: Ints
+    threads: Ints
+    until: Until = ""
+    run: int = 1
+    owners: Ints | None = None
+    mbarriers: Ints | None = None
+    held: Literal["", "rows", "columns"] = ""
+    order: str | None = None
+    reach: str | None = None
+
+    @property
+    def loc(self) -> Loc:
+        return self.op.loc
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """Warps at a barrier of some warps or blocks, one an entry; a warp may be there several times.
+
+    `homes`: the block whose mbarrier or named barrier it is; of a cluster's barrier, the warp's own. `places`: the
+    mbarrier's byte in shared memory, the number of the named barrier, or 0.
+    """
+
+    op: Op
+    kind: SyncKind
+    blocks: Ints
+    warps: Ints
+    homes: Ints
+    places: Ints
+
+
+class Hook:
+    """Base of clients that watch a run. Override what is needed; an error raised here stops the launch.
+
+    Blocks run in chunks of neighbours; between `on_blocks_begin` and `on_blocks_end` for the same
+    range come all events of these blocks. Several ranges may be open at once.
+    """
+
+    def on_launch(self, launch: LaunchInfo) -> None:
+        """Before anything runs."""
+
+    def on_blocks_begin(self, first: int, count: int) -> None:
+        """Blocks `first` ... `first + count - 1` start."""
+
+    def on_blocks_end(self, first: int, count: int) -> None:
+        """These blocks have finished."""
+
+    # -- accesses ------------------------------------------------------------------------------
+
+    def on_access(self, access: Access) -> None:
+        """Before the access takes place, or begins, but after its bounds and alignment were checked."""
+
+    def on_delivery(self, access: Access) -> None:
+        """Before an asynchronous copy, `access.op`, writes what it has brought for threads that waited for it."""
+
+    def on_commit(self, op: Op, group: Group, blocks: Ints, threads: Ints) -> None:
+        """What these threads have begun since their last commit is a group. Of warps one thread stands for all."""
+
+    def on_wait(self, op: Op, group: Group, blocks: Ints, threads: Ints, pending: int) -> None:
+        """These threads have waited for all of their groups but the last `pending`."""
+
+    # -- what orders them ----------------------------------------------------------------------
+
+    def on_barrier(self, op: Op, blocks: Ints) -> None:
+        """All threads of `blocks` (linear indices) have reached a barrier."""
+
+    def on_sync_warp(self, op: Op, blocks: Ints, warps: Ints) -> None:
+        """The warps `warps` of `blocks` (pairs) have reached a `sync_warp`."""
+
+    def on_init(self, op: Op, label: str, base: int, blocks: Ints, threads: Ints, places: Ints) -> None:
+        """Threads make mbarriers at these bytes of their block's shared memory, of the tile `label` at `base`."""
+
+    def on_arrive(self, sync: Sync) -> None:
+        """Warps arrive: who acquires the round that this belongs to comes after what they did before."""
+
+    def on_complete(self, kind: SyncKind, homes: Ints, places: Ints) -> None:
+        """The current rounds, or phases, of these barriers end; of a cluster's barrier each block of it is there."""
+
+    def on_acquire(self, sync: Sync) -> None:
+        """Warps have waited for a round that has ended, or a phase of an mbarrier."""
+
+    def on_fence(self, op: Op, kind: FenceKind, blocks: Ints, threads: Ints) -> None:
+        """These threads execute a fence."""
+
+    def on_exit(self, blocks: Ints, warps: Ints) -> None:
+        """These warps end."""

@@ -1,0 +1,134 @@
+"""What an access may touch: global tensors and tiles of shared memory as spans of addresses.
+
+A pointer is an int64: a virtual address for global memory, where each tensor has a range of 2^40 bytes
+to itself so that a stray address is recognised, and a byte offset into the block for shared memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tiledsl.errors import KernelArgumentError
+from tiledsl.ir.types import DType, Space
+
+__all__ = ["ADDRESS_BITS", "GlobalBuffer", "SharedMemory", "SharedTile", "Span"]
+
+ADDRESS_BITS = 40
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Span:
+    """Memory that an access may touch: the elements at addresses `low` ... `high` (bytes, end exclusive).
+
+    `elements` is flat; the element at address a is ``elements[(a - origin) / itemsize + rows]``, where
+    `rows` [groups, 1, 1] is None or selects the shared memory of each group's block. `valid`: None, or
+    which elements belong to the tensor (a strided tensor has gaps). `extents`: what to call it in messages.
+    """
+
+    space: Space
+    label: str
+    elements: NDArray[Any]
+    origin: int
+    low: int
+    high: int
+    rows: Ints | None = None
+    valid: NDArray[np.bool_] | None = None
+    base: int = 0
+    extents: str = ""
+    strides: tuple[int, ...] = ()
+    writable: bool = True
+
+
+class GlobalBuffer:
+    """A tensor argument: any strides, read and written in place.
+
+    `pointer`: the virtual address of its element [0, ..., 0], with the host address's alignment.
+    """
+
+    def __init__(self, name: str, array: NDArray[Any], number: int, dtype: DType) -> None:
+        size = array.itemsize
+        if any(s % size for s in array.strides):
+            raise KernelArgumentError(
+                f"{name}: strides of {array.strides} bytes are not multiples of its item size, {size}; pass a copy"
+            )
+        self.name, self.array, self.dtype = name, array, dtype
+        self.shape = array.shape
+        self.strides = tuple(s // size for s in array.strides)
+        flipped = array[tuple(slice(None, None, -1 if s < 0 else 1) for s in array.strides)]
+        count = 1 + sum((n - 1) * abs(s) for n, s in zip(array.shape, self.strides, strict=True)) if array.size else 0
+        # As plain words: NumPy's array interface does not know all dtypes of ml_dtypes.
+        elements = np.lib.stride_tricks.as_strided(flipped.view(f"u{size}"), (count,), (size,)).view(array.dtype)
+        host = flipped.__array_interface__["data"][0]
+        start = (number << ADDRESS_BITS) + (1 << (ADDRESS_BITS - 1)) + host % 4096
+        below = sum((n - 1) * -s for n, s in zip(array.shape, self.strides, strict=True) if s < 0)
+        self.pointer = start + max(below, 0) * size
+        self.span = Span(
+            "global",
+            name,
+            elements,
+            start,
+            start,
+            start + count * size,
+            valid=self.gaps(elements, below),
+            base=self.pointer,
+            extents=" x ".join(map(str, array.shape)),
+            strides=self.strides,
+            writable=array.flags.writeable,
+        )
+
+    def gaps(self, elements: NDArray[Any], below: int) -> NDArray[np.bool_] | None:
+        if elements.size <= self.array.size:
+            return None
+        valid = np.zeros(elements.shape, np.bool_)
+        view = np.lib.stride_tricks.as_strided(valid[below:], self.shape, self.strides)
+        view[...] = True
+        return valid
+
+
+class SharedMemory:
+    """That of the blocks `first` ... `first + count - 1`: `bytes_` each, which begin `pitch` bytes apart."""
+
+    def __init__(self, first: int, count: int, bytes_: int) -> None:
+        self.first, self.count, self.bytes = first, count, bytes_
+        self.pitch = -(-max(bytes_, 1) // 16) * 16
+        self._bytes = np.zeros((count, self.pitch), np.uint8)
+        self._typed: dict[np.dtype[Any], NDArray[Any]] = {}
+
+    def typed(self, dtype: np.dtype[Any]) -> NDArray[Any]:
+        """All of it as one flat array of `dtype`."""
+        if dtype not in self._typed:
+            self._typed[dtype] = self._bytes.reshape(-1).view(dtype)
+        return self._typed[dtype]
+
+    def pieces(self, width: int) -> NDArray[np.uint8]:
+        """All of it as an array of aligned pieces of so many bytes."""
+        return self._bytes.reshape(-1, width)
+
+    def piece(self, rows: Ints, at: Ints, width: int) -> Ints:
+        """Which of the pieces begins at byte `at` of these blocks, counted from the first."""
+        return (rows * self.pitch + at) // width
+
+
+@dataclass(frozen=True, slots=True)
+class SharedTile:
+    """A tile in shared memory: `bytes` from `offset` on; `dims` in elements, row-major."""
+
+    label: str
+    dtype: DType
+    offset: int
+    bytes: int
+    dims: tuple[int, ...] = ()
+
+    def span(self, memory: SharedMemory, blocks: Ints, dtype: np.dtype[Any]) -> Span:
+        """`blocks`: of the groups of a cohort."""
+        elements = memory.typed(dtype)
+        rows = ((blocks - memory.first) * (memory.pitch // dtype.itemsize))[:, None, None]
+        extents = " x ".join(map(str, self.dims)) or f"{self.bytes // dtype.itemsize}"
+        return Span(
+            "shared", self.label, elements, 0, self.offset, self.offset + self.bytes, rows, None, self.offset, extents
+        )
