@@ -56,8 +56,12 @@ def called(name: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Kernel, dict[str
     if name == "hopper_fastest":  # it takes batches
         arrays = {n: array[None] for n, array in arrays.items()}
     calls: list[tuple[Kernel, dict[str, Any]]] = []
+
+    def keep(prepared: emulator.Prepared, arguments: dict[str, Any], options: Any) -> None:
+        calls.append((prepared.kernel, arguments))
+
     with monkeypatch.context() as patch:
-        patch.setattr(emulator, "run", lambda kernel, arguments, options: calls.append((kernel, arguments)))  # type: ignore[misc]
+        patch.setattr(emulator.Prepared, "run", keep)
         kernel(**arrays, device="emulator", **CASES[name])
     return calls[0]
 
