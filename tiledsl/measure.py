@@ -144,13 +144,12 @@ def verify(
     if not callable(reference):
         message = f"verify(): the reference is {reference!r}; expected a function of the kernel's arguments"
         raise KernelArgumentError(f"{message}\n  fix: {kernel.name}.verify(reference, ...), the reference first")
-    kernel.dispatcher.arguments(values)  # says what is wrong with the call before anything is copied
+    arguments = kernel.dispatcher.arguments(
+        values, device
+    )  # says what is wrong with the call before anything is copied
     tensors = [p.name for p in kernel.signature.tensors]
     mine, theirs = ({n: _copy(v) if n in tensors and v is not None else v for n, v in values.items()} for _ in range(2))
-    kernel.dispatcher.run(mine, device)
-    arguments = kernel.dispatcher.arguments(mine)
-    written = kernel.dispatcher.written(arguments, device)
-    outputs = [n for n in tensors if n in written and mine[n] is not None]
+    outputs = [*kernel.dispatcher.run(mine, device)]
     expected = _expected(kernel, reference(*(theirs[p.name] for p in kernel.signature.params)), theirs, outputs)
     declared = {p.name: p.dtype for p in kernel.signature.tensors if isinstance(p.dtype, DType)}
     dtypes = {n: declared.get(n, info.dtype) for n, info in arguments.present.items()}
@@ -269,8 +268,8 @@ def time_kernel(kernel: TileKernel, values: Mapping[str, Any], *, repeat: int, d
     if type(repeat) is not int or repeat < 1:
         raise KernelArgumentError(f"time(): repeat is {repeat!r}; expected a number of runs\n  fix: pass 1 or more")
     dispatcher = kernel.dispatcher
-    arguments = dispatcher.arguments(values)
-    if dispatcher.place(arguments, device) == "emulator":
+    arguments = dispatcher.arguments(values, device)
+    if dispatcher.place(arguments) == "emulator":
         return _summary(_by_clock(lambda: dispatcher.emulate(arguments), repeat), "emulator")
     if arguments.device < 0:
         with dispatcher.on_gpu(arguments) as prepared:

@@ -21,6 +21,7 @@ __all__ = [
     "ARRAY_DTYPES",
     "ArrayInfo",
     "Problem",
+    "absent",
     "argument_error",
     "assumed",
     "bf16_bits",
@@ -43,6 +44,7 @@ class ArrayInfo:
     """One array argument. `strides` in elements; `device`: CUDA ordinal, or -1 for host memory.
 
     `stream`: the CUDA stream that last wrote it, if its library says so. `owner` keeps the memory alive.
+    It answers what a torch tensor is asked, so that the key of a launch plan is one expression (`runtime/launcher.py`).
     """
 
     dtype: DType
@@ -53,6 +55,15 @@ class ArrayInfo:
     writable: bool
     owner: Any
     stream: int | None = None
+
+    def stride(self) -> tuple[int, ...]:
+        return self.strides
+
+    def data_ptr(self) -> int:
+        return self.pointer
+
+    def get_device(self) -> int:
+        return self.device
 
     @property
     def empty(self) -> bool:
@@ -137,10 +148,7 @@ def specialize(signature: Signature, arrays: Mapping[str, ArrayInfo | None], con
     for param in signature.tensors:
         info = arrays[param.name]
         if info is None:
-            if not param.optional:
-                fix = f"declare it `{param.name}: Global[...] | None` if it may be absent"
-                raise argument_error(signature, f"{param.name} is None, but not optional", fix)
-            tensors.append((param.name, None))
+            tensors.append((param.name, absent(signature, param)))
             continue
         dtype = _checked_dtype(signature, param, info, variables)
         _check_shape(signature, param, info, extents)
@@ -153,6 +161,13 @@ def specialize(signature: Signature, arrays: Mapping[str, ArrayInfo | None], con
         tensors.append((param.name, GlobalSpec(dtype, unit, align, info.whole(unit, align))))
     spec = Specialization(tuple(tensors), tuple(consts.items()), 32 if safe else 64)
     return Problem(spec, {name: extent for name, (extent, _) in extents.items()})
+
+
+def absent(signature: Signature, param: GlobalParam) -> None:
+    """What stands for a tensor that is not there: None, if it is optional."""
+    if not param.optional:
+        fix = f"declare it `{param.name}: Global[...] | None` if it may be absent"
+        raise argument_error(signature, f"{param.name} is None, but not optional", fix)
 
 
 def _checked_dtype(

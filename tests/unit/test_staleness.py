@@ -18,7 +18,7 @@ import pytest
 
 from tests.unit.stale_inventions import INVENTED
 from tests.unit.stale_scenarios import REPORTED, Scenario
-from tests.unit.test_runtime_launch import Harness, Tensor
+from tests.unit.test_runtime_launch import Harness, Tensor, meant
 from tiledsl import frontend
 from tiledsl.errors import CompileError, KernelArgumentError, TileError
 from tiledsl.ir.printer import print_kernel
@@ -462,7 +462,8 @@ def test_a_known_launch_is_forgotten_when_a_name_changes() -> None:
     harness = Harness()
     A, C = Tensor((4, 8), 0x10000), Tensor((4, 16), 0x20000)
     assert (harness.call(A, C), harness.call(A, C)) == (1, 1)
-    harness.current = harness.launcher._names["_current"] = lambda: False
+    harness.meaning = meant(holds=False)
+    harness.launcher._names["_current"] = harness.meaning.guards.check
     assert (harness.call(A, C), harness.call(A, C)) == (2, 3)
 
 
