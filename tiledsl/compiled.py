@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable
 
 from tiledsl.backends.protocol import Resources
-from tiledsl.errors import TileError
+from tiledsl.errors import Loc, TileError
 from tiledsl.ir.abi import AbiArg
 from tiledsl.ir.expr import Expr, parse_expr
 from tiledsl.ir.tensor_maps import TensorMap, parse_tensor_map
@@ -107,6 +107,15 @@ class Image:
         )
 
 
+@dataclass
+class _Seen:
+    """What the passes have shown when they ran again: `explain`'s reports by name, and the IR at each stage, by its
+    name, with the lines of its ops in the order in which they are printed."""
+
+    reports: dict[str, Report] | None = None
+    stages: dict[str, tuple[str, list[Loc]]] | None = None
+
+
 @dataclass(frozen=True)
 class Compiled:
     """What `k.compile(...)` gives. `cached`: it came from the disk cache. `meaning`: what it was compiled from; of it
@@ -117,7 +126,7 @@ class Compiled:
     image: Image
     cached: bool = False
     meaning: Meaning | bytes | None = field(default=None, repr=False, compare=False)
-    _stages: dict[str, str] = field(default_factory=dict[str, str], repr=False)
+    _seen: _Seen = field(default_factory=lambda: _Seen(), repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "meaning": self.meaning.digest if isinstance(self.meaning, Meaning) else self.meaning}
@@ -192,30 +201,44 @@ class Compiled:
 
         `locs`: with the Python line of each op. Raises TileError for an unknown stage.
         """
-        texts = self._ir(locs)
-        if stage not in texts and f"after:{stage}" in texts:
+        stages = self._ir()
+        if stage not in stages and f"after:{stage}" in stages:
             stage = f"after:{stage}"
-        if stage not in texts:
-            message = f"no stage {stage!r} of {self.name}; there are: {', '.join(texts)}"
+        if stage not in stages:
+            message = f"no stage {stage!r} of {self.name}; there are: {', '.join(stages)}"
             raise TileError(f"{message}\n  fix: ask for one of them, or for a pass without its after:")
-        return texts[stage]
+        text, lines = stages[stage]
+        return _located(text, lines) if locs else text
 
-    def _ir(self, locs: bool = False) -> dict[str, str]:
-        # The cache keeps no IR: these texts come from running the compiler's middle once more.
-        from tiledsl.compiler import lower
-        from tiledsl.ir.printer import print_kernel
+    @property
+    def reports(self) -> dict[str, Report]:
+        """Those of `explain` that need the passes, which run once for them."""
+        if self._seen.reports is None:
+            self._look()
+        assert self._seen.reports is not None
+        return self._seen.reports
 
-        prefix = "locs " if locs else ""
-        if prefix + "tile" not in self._stages:
-            if not self._holds():
-                message = f"what {self.name} reads has changed since it was compiled: its IR would be another kernel's"
-                raise TileError(f"{message}\n  fix: compile it again")
+    def _ir(self) -> dict[str, tuple[str, list[Loc]]]:
+        if self._seen.stages is None:
+            from tiledsl.ir.printer import print_kernel
 
-            def observe(name: str, kernel: Kernel) -> None:
-                self._stages[prefix + name] = print_kernel(kernel, locs=locs)
+            found: dict[str, tuple[str, list[Loc]]] = {}
 
-            lower(self.signature, self.spec, self.arch, observe=observe)
-        return {k.removeprefix(prefix): v for k, v in self._stages.items() if k.startswith("locs ") == locs}
+            def show(name: str, kernel: Kernel) -> None:
+                found[name] = print_kernel(kernel), [kernel.loc, *(op.loc for op in kernel.walk())]
+
+            self._look(show)
+            self._seen.stages = found
+        return self._seen.stages
+
+    def _look(self, show: Callable[[str, Kernel], None] | None = None) -> None:
+        """Run the compiler's middle once more: neither a build nor the disk cache keeps any IR."""
+        from tiledsl.explain import reports_of
+
+        if not self._holds():
+            message = f"what {self.name} reads has changed since it was compiled: its IR would be another kernel's"
+            raise TileError(f"{message}\n  fix: compile it again")
+        self._seen.reports = reports_of(self, show)
 
     def explain(self, what: str) -> Report:
         """What was decided and what became of it, as data whose `str` is a table.
@@ -235,7 +258,7 @@ class Compiled:
     def __repr__(self) -> str:
         r = self.resources
         head = f"{self.label} for {self.arch}"
-        tensors = ", ".join(f"{name}: {_seen(s)}" for name, s in self.spec.tensors)
+        tensors = ", ".join(f"{name}: {_known(s)}" for name, s in self.spec.tensors)
         spilled = r.spill_stores + r.spill_loads
         return "\n".join(
             (
@@ -265,7 +288,18 @@ class Compiled:
         return ", ".join(f"{stage} {seconds * 1e3:.0f} ms" for stage, seconds in self.timings.items())
 
 
-def _seen(spec: GlobalSpec | None) -> str:
+def _located(text: str, locs: list[Loc]) -> str:
+    """The text of a kernel with the lines of its ops."""
+    from tiledsl.ir.parser import parse_kernel
+    from tiledsl.ir.printer import print_kernel
+
+    kernel = parse_kernel(text)
+    for located, loc in zip((kernel, *kernel.walk()), locs, strict=True):
+        located.loc = loc
+    return print_kernel(kernel, locs=True)
+
+
+def _known(spec: GlobalSpec | None) -> str:
     """What the compiler knows of a tensor."""
     if spec is None:
         return "absent"

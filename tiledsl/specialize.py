@@ -246,15 +246,19 @@ def _check_const(signature: Signature, const: ConstParam, value: Any) -> Any:
     if checked and type(value) is not const.type:
         message = f"const {const.name} is {value!r}, a {type(value).__name__}; expected {const.type.__name__}"
         raise argument_error(signature, message, "a const is known at compile time and of the type it is declared with")
-    try:
-        hash(value)
-    except TypeError:
+    if _is_mutable(value):
         message = f"const {const.name} is a {type(value).__name__}, which is mutable"
-        raise argument_error(signature, message, "pass a number, string, tuple, dtype or function") from None
+        raise argument_error(signature, message, "pass a number, string, tuple, dtype or function")
+    hash(value)  # what it raises is about the const
     if unreadable(value):
         message = f"const {const.name} is a {type(value).__name__}, whose content cannot be read"
         raise argument_error(signature, message, "pass a number, string, tuple, dtype, function or frozen dataclass")
     return value
+
+
+def _is_mutable(value: Any) -> bool:
+    """True for an object of a class that has no hash, and for a tuple of such."""
+    return type(value).__hash__ is None or (exact_type(value) is tuple and any(map(_is_mutable, value)))
 
 
 _BY_VALUE = frozenset({int, bool, str, bytes, type(None)})

@@ -34,14 +34,12 @@ BINDING = """\
         {ordinary} = _args + _rest[_len(_args)]
     else:
         _refuse(_args, _kwargs)
+    {device}
     if _kwargs:
-        _pop = _kwargs.pop
 {by_keyword}
-        if _kwargs:
-            _given = _len(_args)
+        for _name in _kwargs:
 {by_name}
-            if _kwargs:
-                _refuse(_args, _kwargs)
+            else: _refuse(_args, _kwargs)
     else:
 {otherwise}
 """
@@ -108,15 +106,16 @@ class Launcher:
             self.launch = names["launch"]
         self.launch.__code__ = names["launch"].__code__  # the kernel holds the function, so that it finds it at once
 
-    def _refuse(self, args: tuple[Any, ...], left: Mapping[str, Any]) -> None:
-        """Say what is wrong with a call: too many arguments, or `left` of those by name."""
+    def _refuse(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Say what is wrong with a call: there are too many arguments, or those that the kernel does not have."""
         signature = self.signature
         fix = f"call it as {signature.usage}"
         ordinary = [p.name for p in signature.params if not p.keyword]
         if len(args) > len(ordinary):
             message = f"{len(args)} arguments by position; it takes {len(ordinary)} ({', '.join(ordinary)})"
             raise argument_error(signature, message, fix)
-        name = next(iter(left))
+        known = {p.name for p in (*signature.params, *signature.consts)}.difference(ordinary[: len(args)])
+        name = min((n for n in kwargs if n not in known), key=lambda n: n == "device")
         if name in ordinary:
             raise argument_error(signature, f"{name} is given twice, by position and by name", fix)
         consts = ", ".join(c.name for c in signature.consts) or "none"
@@ -169,18 +168,17 @@ def launcher_source(signature: Signature, keyed: frozenset[str], written: tuple[
 def _binding(signature: Signature, *, device: bool) -> str:
     ordinary = [p.name for p in signature.params if not p.keyword]
     named = [p.name for p in (*signature.params, *signature.consts) if p.name not in ordinary]
-    by_keyword = [f"{name} = _pop({name!r}, _default_{name})" for name in named]
-    otherwise = [f"{name} = _default_{name}" for name in named]
+    by_name = [f"elif _name == {n!r} and _len(_args) <= {i}: {n} = _kwargs[{n!r}]" for i, n in enumerate(ordinary)]
+    by_name.reverse()  # the last ones are those that calls name
     if device:
-        by_keyword.append("device = _pop('device', None)")
-        otherwise.append("device = None")
-    by_name = [f"if _given <= {i}: {name} = _pop({name!r}, {name})" for i, name in enumerate(ordinary)]
+        by_name.append("elif _name == 'device': device = _kwargs['device']")
     return BINDING.format(
         count=len(ordinary),
         ordinary=f"[{', '.join(ordinary)}]",
-        by_keyword=_lines(8, by_keyword),
-        by_name=_lines(12, by_name),
-        otherwise=_lines(8, otherwise),
+        device="device = None" if device else "",
+        by_keyword=_lines(8, [f"{name} = _kwargs.pop({name!r}, _default_{name})" for name in named]),
+        by_name=_lines(12, ["if False: pass", *by_name]),
+        otherwise=_lines(8, [f"{name} = _default_{name}" for name in named]),
     )
 
 
