@@ -141,7 +141,7 @@ def _names(values: dict[str, Any], namespace: dict[str, Any]) -> FunctionType:
 def _joined(entry: _Writer, apart: list[tuple[dict[str, Any], dict[str, Any]]]) -> FunctionType:
     """The function of `entry`, which looks at the names `apart`, too: those of one module by itself, if it has little
     else to do."""
-    own = len(entry.objects) <= FEW_OBJECTS and apart
+    own = len(entry.objects) <= FEW_OBJECTS and apart and not entry.versions
     for namespace, values in apart[1:] if own else apart:
         entry.terms.append(f"{entry.bound(_names(values, namespace))}()")
     if not own:
@@ -158,7 +158,7 @@ class _Writer:
     def __init__(self) -> None:
         self.terms: list[str] = []
         self.objects: list[Any] = []
-        self._versions: dict[int, str] = {}
+        self.versions: dict[int, str] = {}
         self._first: list[str] = []
         self._lines: list[str] = []
 
@@ -202,11 +202,11 @@ class _Writer:
         version = version_of(held)
         if version is None:
             return None
-        if id(held) not in self._versions:
-            self._versions[id(held)] = name = f"version_{len(self._versions)}"
+        if id(held) not in self.versions:
+            self.versions[id(held)] = name = f"version_{len(self.versions)}"
             self._first.append(f"{name} = {self.bound(version)}.value")
             self.bound(held)  # lives as long as the function
-        return self._versions[id(held)]
+        return self.versions[id(held)]
 
     def function(self, namespace: dict[str, Any] | None = None) -> FunctionType:
         """The function, with the globals `namespace`. Without one it has less to do at each call."""
