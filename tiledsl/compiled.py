@@ -107,15 +107,6 @@ class Image:
         )
 
 
-@dataclass
-class _Seen:
-    """What the passes have shown when they ran again: `explain`'s reports by name, and the IR at each stage, by its
-    name, with the lines of its ops in the order in which they are printed."""
-
-    reports: dict[str, Report] | None = None
-    stages: dict[str, tuple[str, list[Loc]]] | None = None
-
-
 @dataclass(frozen=True)
 class Compiled:
     """What `k.compile(...)` gives. `cached`: it came from the disk cache. `meaning`: what it was compiled from; of it
@@ -126,7 +117,6 @@ class Compiled:
     image: Image
     cached: bool = False
     meaning: Meaning | bytes | None = field(default=None, repr=False, compare=False)
-    _seen: _Seen = field(default_factory=lambda: _Seen(), repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "meaning": self.meaning.digest if isinstance(self.meaning, Meaning) else self.meaning}
@@ -194,14 +184,14 @@ class Compiled:
     @property
     def stages(self) -> tuple[str, ...]:
         """The names that `ir` takes, in order: "tile", "after:<pass>" for each pass, "thread"."""
-        return tuple(self._ir())
+        return tuple(self._stages)
 
     def ir(self, stage: str = "tile", *, locs: bool = False) -> str:
         """The IR: "tile" (from the frontend), a pass's name (or "after:<pass>"), or "thread" (for the backends).
 
         `locs`: with the Python line of each op. Raises TileError for an unknown stage.
         """
-        stages = self._ir()
+        stages = self._stages
         if stage not in stages and f"after:{stage}" in stages:
             stage = f"after:{stage}"
         if stage not in stages:
@@ -210,35 +200,32 @@ class Compiled:
         text, lines = stages[stage]
         return _located(text, lines) if locs else text
 
-    @property
+    @cached_property
     def reports(self) -> dict[str, Report]:
         """Those of `explain` that need the passes, which run once for them."""
-        if self._seen.reports is None:
-            self._look()
-        assert self._seen.reports is not None
-        return self._seen.reports
+        return self._look()
 
-    def _ir(self) -> dict[str, tuple[str, list[Loc]]]:
-        if self._seen.stages is None:
-            from tiledsl.ir.printer import print_kernel
+    @cached_property
+    def _stages(self) -> dict[str, tuple[str, list[Loc]]]:
+        """The IR at each stage, by its name, with the lines of its ops in the order in which they are printed."""
+        from tiledsl.ir.printer import print_kernel
 
-            found: dict[str, tuple[str, list[Loc]]] = {}
+        found: dict[str, tuple[str, list[Loc]]] = {}
 
-            def show(name: str, kernel: Kernel) -> None:
-                found[name] = print_kernel(kernel), [kernel.loc, *(op.loc for op in kernel.walk())]
+        def show(name: str, kernel: Kernel) -> None:
+            found[name] = print_kernel(kernel), [kernel.loc, *(op.loc for op in kernel.walk())]
 
-            self._look(show)
-            self._seen.stages = found
-        return self._seen.stages
+        self.__dict__.setdefault("reports", self._look(show))
+        return found
 
-    def _look(self, show: Callable[[str, Kernel], None] | None = None) -> None:
+    def _look(self, show: Callable[[str, Kernel], None] | None = None) -> dict[str, Report]:
         """Run the compiler's middle once more: neither a build nor the disk cache keeps any IR."""
         from tiledsl.explain import reports_of
 
         if not self._holds():
             message = f"what {self.name} reads has changed since it was compiled: its IR would be another kernel's"
             raise TileError(f"{message}\n  fix: compile it again")
-        self._seen.reports = reports_of(self, show)
+        return reports_of(self, show)
 
     def explain(self, what: str) -> Report:
         """What was decided and what became of it, as data whose `str` is a table.
@@ -258,7 +245,7 @@ class Compiled:
     def __repr__(self) -> str:
         r = self.resources
         head = f"{self.label} for {self.arch}"
-        tensors = ", ".join(f"{name}: {_known(s)}" for name, s in self.spec.tensors)
+        tensors = ", ".join(f"{name}: {_seen(s)}" for name, s in self.spec.tensors)
         spilled = r.spill_stores + r.spill_loads
         return "\n".join(
             (
@@ -299,7 +286,7 @@ def _located(text: str, locs: list[Loc]) -> str:
     return print_kernel(kernel, locs=True)
 
 
-def _known(spec: GlobalSpec | None) -> str:
+def _seen(spec: GlobalSpec | None) -> str:
     """What the compiler knows of a tensor."""
     if spec is None:
         return "absent"

@@ -28,6 +28,7 @@ __all__ = [
     "check_consts",
     "check_scalar",
     "const_identity",
+    "is_numpy_scalar",
     "looking_at",
     "specialize",
 ]
@@ -286,7 +287,7 @@ def check_scalar(signature: Signature, param: ScalarParam, value: Any) -> int | 
 
 def _check_scalar(signature: Signature, param: ScalarParam, value: Any, fix: str) -> int | float | bool:
     kind = param.dtype.kind
-    number = value.item() if _is_numpy_scalar(value) else value
+    number = value.item() if is_numpy_scalar(value) else value
     expected = {"float": (int, float), "bool": (bool,)}.get(kind, (int,))
     if not isinstance(number, expected) or (isinstance(number, bool) and kind != "bool"):
         message = f"{param.name} is a {type(value).__name__}; expected a Python or NumPy number for {param.dtype}"
@@ -298,7 +299,7 @@ def _check_scalar(signature: Signature, param: ScalarParam, value: Any, fix: str
         raise argument_error(signature, message, "pass a smaller value or declare a wider dtype") from None
 
 
-def _is_numpy_scalar(value: Any) -> bool:
+def is_numpy_scalar(value: Any) -> bool:
     """True for np.float32(1) and the like, also of ml_dtypes; an array of no dimensions is no scalar."""
     return (
         type(value).__module__.split(".")[0] in ("numpy", "ml_dtypes")

@@ -62,7 +62,7 @@ def run(kernel: Kernel, arguments: Mapping[str, Any]) -> None:
         shape = Shape(grid, block, kernel.shared_bytes, kernel.cluster)
         copies = {name: _Copy(gpu, name, arguments[name]) for name in buffer.pointers}
         maps = _maps(gpu, context, kernel, buffer, copies)
-        plan = LaunchPlan.make(gpu, kernel.name, 0, function, shape, buffer, (), maps)
+        plan = LaunchPlan(gpu, kernel.name, 0, function, shape, buffer, (), maps)
         pointers = tuple(copies[name].pointer for name in buffer.pointers)
         plan.run(0, pointers, tuple(arguments[name] for name in buffer.scalars))
         gpu.synchronize(0, kernel.name)

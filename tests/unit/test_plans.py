@@ -87,8 +87,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     for name in ("specialize", "check_maps"):
         function = getattr(dispatch, name)
         monkeypatch.setattr(dispatch, name, lambda *args, _f=function, _n=name: (done.append(_n), _f(*args))[1])
-    make = LaunchPlan.make
-    monkeypatch.setattr(LaunchPlan, "make", lambda *args: (done.append("plan"), make(*args))[1])
+    monkeypatch.setattr(dispatch, "LaunchPlan", lambda *args: (done.append("plan"), LaunchPlan(*args))[1])
     return done
 
 
@@ -217,6 +216,33 @@ def test_the_emulator_finds_its_plan_too(planned: list[str]) -> None:
         ask(X, Y, **options)
         assert (Y == 2).all()
     assert planned == ["specialize", "check_maps"] and len(kernel.dispatcher.launcher.plans) == 1
+
+
+class Count:
+    """Stands for a number, another one each time."""
+
+    def __init__(self, *numbers: int) -> None:
+        self.numbers = list(numbers)
+
+    def __index__(self) -> int:
+        return self.numbers.pop(0)
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __hash__(self) -> int:
+        return 1
+
+
+@pytest.mark.usefixtures("libraries")
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_const_counts_by_the_number_that_it_stands_for(library: str, gpu: HostDriver, planned: list[str]) -> None:
+    kernel, of, count = make_kernel(), LIBRARIES[library], Count(32, 16, 32)
+    for _ in range(3):
+        kernel(of(zeros(4, 8)), of(zeros(4, 8)), T=count)
+    for T in (np.int64(32), np.int64(32), 16):
+        kernel(of(zeros(4, 8)), of(zeros(4, 8)), T=T)
+    assert planned.count("plan") == 3 and len(gpu.launches) == 6  # of 32, 16, and NumPy's 32
 
 
 @pytest.mark.usefixtures("libraries")

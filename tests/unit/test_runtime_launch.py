@@ -86,7 +86,7 @@ def test_arguments_are_packed_in_the_order_of_the_abi() -> None:
     assert buffer.scalars == ("alpha", "beta")
     recorder = Recorder()
     recorder.count = len(ABI)
-    plan = LaunchPlan.make(recorder, "k", 0, 99, Shape((2, 3, 1), (16, 16, 1), 512), buffer, ())
+    plan = LaunchPlan(recorder, "k", 0, 99, Shape((2, 3, 1), (16, 16, 1), 512), buffer, ())
     plan.run(7, (0x1000, 0x2000, 2**63 + 5), (1.5, 1.0))
     fixed, stream, slots = recorder.launches[0]
     assert fixed == (99, 2, 3, 1, 16, 16, 1, 512)
@@ -119,7 +119,7 @@ def test_every_scalar_dtype_packs() -> None:
 def test_buffers_are_taken_and_given_back() -> None:
     recorder = Recorder()
     recorder.count = len(ABI)
-    plan = LaunchPlan.make(
+    plan = LaunchPlan(
         recorder, "k", 0, 9, Shape((1, 1, 1), (1, 1, 1), 0),
         ArgumentBuffer(ABI, {"M": 1, "K": 1, "N": 1}, dict.fromkeys("ABC", (1, 1))), (),
     )  # fmt: skip
@@ -142,14 +142,14 @@ def test_buffers_are_taken_and_given_back() -> None:
 
 def test_an_empty_grid_launches_nothing() -> None:
     recorder = Recorder()
-    plan = LaunchPlan.make(recorder, "k", 0, 9, Shape((0, 3, 1), (16, 16, 1), 0), ArgumentBuffer((), {}, {}), ())
+    plan = LaunchPlan(recorder, "k", 0, 9, Shape((0, 3, 1), (16, 16, 1), 0), ArgumentBuffer((), {}, {}), ())
     plan.run(0, (), ())
     assert not recorder.launches
 
 
 def test_a_launch_under_another_context_is_repeated_under_its_own() -> None:
     recorder = Recorder(results=[400, 0])
-    plan = LaunchPlan.make(recorder, "k", 3, 9, ONE, ArgumentBuffer((), {}, {}), ())
+    plan = LaunchPlan(recorder, "k", 3, 9, ONE, ArgumentBuffer((), {}, {}), ())
     plan.run(0, (), ())
     assert recorder.activated == [3]
     assert len(recorder.launches) == 2
@@ -157,9 +157,9 @@ def test_a_launch_under_another_context_is_repeated_under_its_own() -> None:
 
 def test_a_lost_context_names_the_kernel_and_refuses_what_follows() -> None:
     recorder = Recorder(results=[0, 700])
-    plan = LaunchPlan.make(recorder, "culprit", 0, 9, ONE, ArgumentBuffer((), {}, {}), ())
+    plan = LaunchPlan(recorder, "culprit", 0, 9, ONE, ArgumentBuffer((), {}, {}), ())
     plan.run(0, (), ())
-    other = LaunchPlan.make(recorder, "innocent", 0, 9, ONE, ArgumentBuffer((), {}, {}), ())
+    other = LaunchPlan(recorder, "innocent", 0, 9, ONE, ArgumentBuffer((), {}, {}), ())
     with pytest.raises(DeviceError, match=r"kernel culprit\(\) accessed an illegal address"):
         other.run(0, (), ())
     with pytest.raises(
@@ -276,7 +276,7 @@ class Harness:
         self.recorder.count = len(abi)
         arrays = {n: info(t.shape, t.strides) for n, t in tensors.items()}
         windows = overlap_windows(buffer.pointers, arrays, frozenset("C"))
-        plan = LaunchPlan.make(self.recorder, "kernel", 0, 5, ONE, buffer, windows, written=self.written)
+        plan = LaunchPlan(self.recorder, "kernel", 0, 5, ONE, buffer, windows, written=self.written)
         plan.count = self.bump
         self.launcher.add(self.launcher.key({**values, "device": device}), plan, self.meaning)
 
@@ -386,7 +386,7 @@ def test_addresses_are_checked_and_packed_where_they_are_others_than_the_last_ti
     recorder = Recorder()
     recorder.count = len(abi)
     windows = overlap_windows(buffer.pointers, arrays, frozenset("C"))
-    plan = LaunchPlan.make(recorder, "copy", 0, 9, ONE, buffer, windows)
+    plan = LaunchPlan(recorder, "copy", 0, 9, ONE, buffer, windows)
     here, there, inside = (Tensor((16,), pointer) for pointer in (0x1000, 0x2000, 0x1010))
     launcher.take_torch(lambda device: 5, lambda: True)
     launcher.add(launcher.key({"A": here, "C": there, "device": None}), plan, meant())

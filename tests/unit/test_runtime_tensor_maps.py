@@ -223,7 +223,7 @@ def plan_of(
     buffer = ArgumentBuffer(abi, extents, {name: a.strides for name, a in arrays.items()})
     driver.count, driver.maps = len(abi) - len(maps), len(maps)
     images = MapImages(driver, 0, 1, "k", maps, buffer.pointers, arrays, frozenset("C")) if maps else None
-    return LaunchPlan.make(driver, "k", 0, 99, shape, buffer, (), images)
+    return LaunchPlan(driver, "k", 0, 99, shape, buffer, (), images)
 
 
 def test_maps_are_parameters_behind_all_others() -> None:

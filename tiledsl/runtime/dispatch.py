@@ -31,7 +31,15 @@ from tiledsl.runtime.launch import (
 from tiledsl.runtime.launcher import MISSING, Launcher
 from tiledsl.runtime.tensor_maps import MapImages, check_maps
 from tiledsl.signature import REQUIRED, GlobalParam, Signature, Specialization
-from tiledsl.specialize import ArrayInfo, absent, argument_error, check_consts, check_scalar, specialize
+from tiledsl.specialize import (
+    ArrayInfo,
+    absent,
+    argument_error,
+    check_consts,
+    check_scalar,
+    is_numpy_scalar,
+    specialize,
+)
 
 if TYPE_CHECKING:
     from tiledsl.compiler import Program
@@ -165,7 +173,7 @@ class Dispatcher:
         that it may have written."""
         arguments = self.arguments(values, device)
         if self.place(arguments) == "emulator":
-            emulation = self._plan(arguments, EMULATED, self._emulation)
+            emulation = self._plan(arguments, EMULATED, self._emulation, arguments.present)
             self._emulate(emulation, arguments)
             return emulation.written
         if arguments.device < 0:
@@ -193,20 +201,22 @@ class Dispatcher:
             message = f"{name} is in {_place(arguments.device)}, and the emulator runs on host memory"
             raise argument_error(self.signature, message, "pass NumPy arrays")
         if device == "gpu" or arguments.device >= 0:
-            driver()
+            driver().refuse_if_lost()
             return "gpu"
-        return "gpu" if device is None and available() is not None else "emulator"
+        gpu = available() if device is None else None
+        if gpu is not None:
+            gpu.refuse_if_lost()
+        return "emulator" if gpu is None else "gpu"
 
     def emulate(self, arguments: Arguments, options: Any = None) -> Any:
         """Run on the emulator; `options`: its Options. Gives its RunResult."""
-        return self._emulate(self._plan(arguments, EMULATED, self._emulation), arguments, options)
+        return self._emulate(self._plan(arguments, EMULATED, self._emulation, arguments.present), arguments, options)
 
     def _emulate(self, plan: Emulation, arguments: Arguments, options: Any = None) -> Any:
         with whole():
             from tiledsl.backends import emulator
 
         arrays = arguments.present
-        self._check_memory(arrays, plan.written)
         count_versions(_of_torch(arrays, plan.written))
         asked = options or emulator.Options()
         grid = self._grid(plan.kernel.grid, plan.kernel.cluster, asked.processors, plan.extents, arguments)
@@ -230,7 +240,7 @@ class Dispatcher:
                     pointers[name] = gpu.allocate(size, f"{self.signature.name}(): {name}")
                 infos = {name: replace(info, pointer=pointers[name]) for name, info in moved.items()}
                 on_device = replace(arguments, arrays={n: infos.get(n) for n in arguments.arrays})
-                plan = self._launch_plan(on_device, COPIED, arguments.present)
+                plan = self._plan(on_device, COPIED, self._launch_plan, arguments.present)
                 for name, array in staged.items():
                     gpu.upload(pointers[name], array.ctypes.data, sizes[name], name)
                 yield _prepared(plan, 0, pointers, arguments)
@@ -250,26 +260,27 @@ class Dispatcher:
         if all(map(_is_torch, arrays.values())):
             torch = sys.modules["torch"]
             self.launcher.take_torch(torch._C._cuda_getCurrentRawStream, torch.is_grad_enabled)
-        plan = self._launch_plan(arguments, arguments.given["device"], arrays)
+        plan = self._plan(arguments, arguments.given["device"], self._launch_plan, arrays)
         return _prepared(plan, _launch_stream(arrays), {n: info.pointer for n, info in arrays.items()}, arguments)
 
     # -- plans -------------------------------------------------------------------------------------------
 
     def _plan(
-        self, arguments: Arguments, where: Any, make: Callable[[Arguments], P], check: Callable[[P], None] | None = None
+        self, arguments: Arguments, where: Any, make: Callable[[Arguments], P], memory: Mapping[str, ArrayInfo]
     ) -> P:
-        """The plan for arguments like these: the one that is known, else what `make` gives. It is kept once `check` has
-        passed, since the launcher does not ask again. `where`: stands for `device` in the key."""
+        """The plan for arguments like these: the one that is known, else what `make` gives. It is kept once `memory`,
+        the arrays as the caller has them, has been checked: the launcher does not look again. `where`: the key's
+        `device`."""
         meaning = self.program.meaning()
-        keyed = {**arguments.given, **_keyed(arguments), "device": where}
+        keyed = {**arguments.given, **_keyed_consts(arguments), **_keyed_arrays(arguments), "device": where}
         with self._lock:
-            known: P | None = self.launcher.plan(self.launcher.key(keyed), meaning)
-            plan = make(arguments) if known is None else known
-            if check is not None:
-                check(plan)
-            if known is None and meaning.holds():  # otherwise it was compiled for what the names mean by now
+            known: Any = self.launcher.plan(self.launcher.key(keyed), meaning)
+            plan: Any = make(arguments) if known is None else known
+        self._check_memory(memory, plan.written)
+        if known is None and meaning.holds():  # otherwise it was compiled for what the names mean by now
+            with self._lock:
                 self.launcher.add(self.launcher.key(keyed), plan, meaning)
-            return plan
+        return plan
 
     def _emulation(self, arguments: Arguments) -> Emulation:
         problem = specialize(self.signature, arguments.arrays, arguments.consts)
@@ -277,18 +288,15 @@ class Dispatcher:
         check_maps(self.signature.name, kernel.tensor_maps, arguments.present)
         return Emulation(kernel, _in_order(written, arguments), problem.extents)
 
-    def _launch_plan(self, arguments: Arguments, where: Any, memory: Mapping[str, ArrayInfo]) -> LaunchPlan:
-        """The plan of a launch on CUDA arrays, whose contents are in `memory` before and after it."""
-        driver().refuse_if_lost()
-        return self._plan(arguments, where, self._for_gpu, lambda plan: self._check_memory(memory, plan.written))
-
-    def _for_gpu(self, arguments: Arguments) -> LaunchPlan:
+    def _launch_plan(self, arguments: Arguments) -> LaunchPlan:
         gpu, device = driver(), max(arguments.device, 0)
         if self.signature.arch:
             gpu.require_target(self.signature.name, self.signature.arch, device)
         problem = specialize(self.signature, arguments.arrays, arguments.consts)
         image = self.program.compiled(problem.spec, self.signature.arch or gpu.target_of(device)).image
-        self._key_grid_scalars(image.grid)
+        self.launcher.key_by_value(
+            frozenset(p.name for p in self.signature.scalars if uses_names(image.grid, {p.name}))
+        )
         arrays = arguments.present
         check_maps(image.name, image.tensor_maps, arrays)
         grid = self._grid(image.grid, image.cluster, gpu.devices[device].processors, problem.extents, arguments)
@@ -303,7 +311,7 @@ class Dispatcher:
                 maps = MapImages(gpu, device, context, image.name, image.tensor_maps, order, arrays, written)
         windows = overlap_windows(buffer.pointers, arrays, image.written)
         written = _in_order(image.written, arguments)
-        return LaunchPlan.make(gpu, image.name, device, function, shape, buffer, windows, maps, written)
+        return LaunchPlan(gpu, image.name, device, function, shape, buffer, windows, maps, written)
 
     def _grid(
         self,
@@ -319,10 +327,6 @@ class Dispatcher:
         check_cluster(self.signature.name, cluster, grid)
         return grid
 
-    def _key_grid_scalars(self, grid: tuple[Any, ...]) -> None:
-        used = frozenset(p.name for p in self.signature.scalars if uses_names(grid, {p.name}))
-        self.launcher.key_by_value(used)
-
 
 def _place(device: int) -> str:
     return "host memory" if device < 0 else f"the memory of GPU {device}"
@@ -337,7 +341,14 @@ def _in_order(written: frozenset[str], arguments: Arguments) -> tuple[str, ...]:
     return tuple(name for name in arguments.present if name in written)
 
 
-def _keyed(arguments: Arguments) -> Mapping[str, Any]:
+def _keyed_consts(arguments: Arguments) -> dict[str, Any]:
+    """The consts as they were checked: what stands for one by its __index__ may be another number the next time.
+    NumPy's numbers stay as they are, so that the launcher knows them."""
+    given = arguments.given
+    return {n: given[n] if is_numpy_scalar(given[n]) else value for n, value in arguments.consts.items()}
+
+
+def _keyed_arrays(arguments: Arguments) -> Mapping[str, Any]:
     """What the key of a plan asks of the arrays: torch's tensors themselves, where all are, so that the launcher finds
     the plan without describing them.
 

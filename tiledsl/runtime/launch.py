@@ -14,7 +14,7 @@ import ctypes
 import math
 import struct
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Callable, Mapping, Sequence
 
@@ -164,12 +164,6 @@ def count_versions(tensors: Sequence[Any]) -> None:
         sys.modules["torch"].autograd.graph.increment_version(tensors)
 
 
-def _version_counter() -> Callable[[Sequence[Any]], None]:
-    """`count_versions`; the function of torch itself, where torch is loaded already."""
-    torch = sys.modules.get("torch")
-    return count_versions if torch is None else torch._C._increment_version
-
-
 SEQUENCE = """\
     try:
         _frame = _plan.frames.pop()
@@ -202,7 +196,6 @@ PACK = """\
 SEQUENCE_NAMES = {"_IndexError": IndexError, "_int": int, "_unpackable": (OverflowError, struct.error)}
 
 
-@dataclass(slots=True)
 class LaunchPlan:
     """One kernel for one set of shapes on one device.
 
@@ -213,29 +206,17 @@ class LaunchPlan:
     list operations, so that threads never share a buffer and never wait for each other.
     """
 
-    driver: Driver
-    kernel: str
-    device: int
-    launch: Callable[..., Any]
-    arguments: ArgumentBuffer
-    windows: tuple[tuple[int, int, int, int], ...]
-    maps: MapImages | None = None
-    written: tuple[str, ...] = ()
-    frames: list[Frame] = field(default_factory=list[Frame])
-    count: Callable[[Sequence[Any]], None] = field(default_factory=lambda: _version_counter())
-    pack_scalars: Callable[..., None] = field(init=False)
-    scalars_at: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.pack_scalars, self.scalars_at = self.arguments.pack_scalars, self.arguments.scalars_at
-
-    @classmethod
-    def make(
-        cls, driver: Driver, kernel: str, device: int, function: Any, shape: Shape, arguments: ArgumentBuffer,
+    def __init__(
+        self, driver: Driver, kernel: str, device: int, function: Any, shape: Shape, arguments: ArgumentBuffer,
         windows: tuple[tuple[int, int, int, int], ...], maps: MapImages | None = None, written: Sequence[str] = (),
-    ) -> LaunchPlan:  # fmt: skip
-        launch = _launch_nothing if 0 in shape.grid else _launcher(driver, function, shape)
-        return cls(driver, kernel, device, launch, arguments, windows, maps, tuple(written))
+    ) -> None:  # fmt: skip
+        torch = sys.modules.get("torch")
+        self.driver, self.kernel, self.device = driver, kernel, device
+        self.launch = _launch_nothing if 0 in shape.grid else _launcher(driver, function, shape)
+        self.arguments, self.windows, self.maps, self.written = arguments, windows, maps, tuple(written)
+        self.pack_scalars, self.scalars_at = arguments.pack_scalars, arguments.scalars_at
+        self.count: Callable[[Any], None] = count_versions if torch is None else torch._C._increment_version
+        self.frames: list[Frame] = []
 
     def run(
         self, stream: int, pointers: tuple[int, ...], scalars: tuple[Any, ...], tensors: tuple[Any, ...] = ()
