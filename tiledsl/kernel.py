@@ -1,6 +1,6 @@
 """`@tile_kernel`: a Python function becomes a kernel that is called like a function.
 
-A call goes: launcher (a torch launch seen before ends there) -> dispatch (checks, specialisation) ->
+A call goes: launcher (a torch launch seen before ends there) -> dispatch (checks, plans, specialisation) ->
 compiler (cache, frontend, passes, backend) -> driver or emulator.
 """
 
