@@ -16,8 +16,9 @@ __all__ = ["body_of", "version_of"]
 
 
 def version_of(namespace: dict[str, Any]) -> Any:
-    """An object whose `value` is the version of a dict, which must live as long; None if there are no versions."""
-    return _version(namespace) if _COUNTED else None
+    """An object whose `value` is the version of a dict, which must live as long. None if there is no version, or what
+    it shows may be other than the dict's items: for a class derived from dict."""
+    return _version(namespace) if _COUNTED and type(namespace) is dict else None
 
 
 def body_of(cls: type) -> dict[str, Any] | None:
