@@ -130,9 +130,7 @@ def gallery_products() -> dict[str, Product]:
 def count_both(kernel: TileKernel, *args: Any, **kwargs: Any) -> BothCounts:
     """Both counts of one call, on the emulator; the arguments are written as by a call."""
     dispatcher = kernel.dispatcher
-    names = [p.name for p in kernel.signature.params]
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
-    arguments = dispatcher.arguments(dispatcher.launcher.with_defaults(given))
+    arguments = dispatcher.arguments(dispatcher.launcher.bind(args, kwargs))
     problem = specialize(kernel.signature, arguments.arrays, arguments.consts)
     at_tile_level: list[Kernel] = []
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable
 
 from tiledsl.backends.protocol import Resources
-from tiledsl.errors import TileError
+from tiledsl.errors import Loc, TileError
 from tiledsl.ir.abi import AbiArg
 from tiledsl.ir.expr import Expr, parse_expr
 from tiledsl.ir.tensor_maps import TensorMap, parse_tensor_map
@@ -117,7 +117,6 @@ class Compiled:
     image: Image
     cached: bool = False
     meaning: Meaning | bytes | None = field(default=None, repr=False, compare=False)
-    _stages: dict[str, str] = field(default_factory=dict[str, str], repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "meaning": self.meaning.digest if isinstance(self.meaning, Meaning) else self.meaning}
@@ -185,37 +184,48 @@ class Compiled:
     @property
     def stages(self) -> tuple[str, ...]:
         """The names that `ir` takes, in order: "tile", "after:<pass>" for each pass, "thread"."""
-        return tuple(self._ir())
+        return tuple(self._stages)
 
     def ir(self, stage: str = "tile", *, locs: bool = False) -> str:
         """The IR: "tile" (from the frontend), a pass's name (or "after:<pass>"), or "thread" (for the backends).
 
         `locs`: with the Python line of each op. Raises TileError for an unknown stage.
         """
-        texts = self._ir(locs)
-        if stage not in texts and f"after:{stage}" in texts:
+        stages = self._stages
+        if stage not in stages and f"after:{stage}" in stages:
             stage = f"after:{stage}"
-        if stage not in texts:
-            message = f"no stage {stage!r} of {self.name}; there are: {', '.join(texts)}"
+        if stage not in stages:
+            message = f"no stage {stage!r} of {self.name}; there are: {', '.join(stages)}"
             raise TileError(f"{message}\n  fix: ask for one of them, or for a pass without its after:")
-        return texts[stage]
+        text, lines = stages[stage]
+        return _located(text, lines) if locs else text
 
-    def _ir(self, locs: bool = False) -> dict[str, str]:
-        # The cache keeps no IR: these texts come from running the compiler's middle once more.
-        from tiledsl.compiler import lower
+    @cached_property
+    def reports(self) -> dict[str, Report]:
+        """Those of `explain` that need the passes, which run once for them."""
+        return self._look()
+
+    @cached_property
+    def _stages(self) -> dict[str, tuple[str, list[Loc]]]:
+        """The IR at each stage, by its name, with the lines of its ops in the order in which they are printed."""
         from tiledsl.ir.printer import print_kernel
 
-        prefix = "locs " if locs else ""
-        if prefix + "tile" not in self._stages:
-            if not self._holds():
-                message = f"what {self.name} reads has changed since it was compiled: its IR would be another kernel's"
-                raise TileError(f"{message}\n  fix: compile it again")
+        found: dict[str, tuple[str, list[Loc]]] = {}
 
-            def observe(name: str, kernel: Kernel) -> None:
-                self._stages[prefix + name] = print_kernel(kernel, locs=locs)
+        def show(name: str, kernel: Kernel) -> None:
+            found[name] = print_kernel(kernel), [kernel.loc, *(op.loc for op in kernel.walk())]
 
-            lower(self.signature, self.spec, self.arch, observe=observe)
-        return {k.removeprefix(prefix): v for k, v in self._stages.items() if k.startswith("locs ") == locs}
+        self.__dict__.setdefault("reports", self._look(show))
+        return found
+
+    def _look(self, show: Callable[[str, Kernel], None] | None = None) -> dict[str, Report]:
+        """Run the compiler's middle once more: neither a build nor the disk cache keeps any IR."""
+        from tiledsl.explain import reports_of
+
+        if not self._holds():
+            message = f"what {self.name} reads has changed since it was compiled: its IR would be another kernel's"
+            raise TileError(f"{message}\n  fix: compile it again")
+        return reports_of(self, show)
 
     def explain(self, what: str) -> Report:
         """What was decided and what became of it, as data whose `str` is a table.
@@ -263,6 +273,17 @@ class Compiled:
 
     def _times(self) -> str:
         return ", ".join(f"{stage} {seconds * 1e3:.0f} ms" for stage, seconds in self.timings.items())
+
+
+def _located(text: str, locs: list[Loc]) -> str:
+    """The text of a kernel with the lines of its ops."""
+    from tiledsl.ir.parser import parse_kernel
+    from tiledsl.ir.printer import print_kernel
+
+    kernel = parse_kernel(text)
+    for located, loc in zip((kernel, *kernel.walk()), locs, strict=True):
+        located.loc = loc
+    return print_kernel(kernel, locs=True)
 
 
 def _seen(spec: GlobalSpec | None) -> str:

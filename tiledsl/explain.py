@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Callable, Protocol
 
 from tiledsl.arch import target_named
@@ -9,9 +10,9 @@ from tiledsl.errors import TileError
 
 if TYPE_CHECKING:
     from tiledsl.compiled import Compiled
-    from tiledsl.passes.bank_report import BankReport
+    from tiledsl.ir.core import Kernel
 
-__all__ = ["EXPLAIN", "Report", "explain"]
+__all__ = ["EXPLAIN", "Report", "explain", "reports_of"]
 
 
 class Report(Protocol):
@@ -20,65 +21,53 @@ class Report(Protocol):
     def __str__(self) -> str: ...
 
 
-def _banks(compiled: Compiled) -> Report:
-    """Every shared access with its wavefronts, and the layouts: `passes.bank_report.BankReport`."""
-    from dataclasses import replace
+def reports_of(compiled: Compiled, show: Callable[[str, Kernel], None] | None = None) -> dict[str, Report]:
+    """The explanations that need the passes, which run once for all of them. `show` gets the IR at each stage, too.
 
+    "banks": every shared access with its wavefronts, and the layouts, as the pass sees the kernel: what it will choose
+    follows from that alone (`passes.bank_report.BankReport`). "pipeline": the schedules of pipelined loops, and other
+    groups of copies (`passes.pipeline_report.PipelineReport`).
+    """
     from tiledsl.compiler import lower
-    from tiledsl.ir.core import Kernel
-    from tiledsl.passes.bank_conflicts import BankConflicts, bank_report
-    from tiledsl.passes.pipeline import stages
-
-    names = stages()
-    before = f"after:{names[names.index(BankConflicts.name) - 1]}"
-    limit = target_named(compiled.arch).shared_per_block
-    reports: list[BankReport] = []
-
-    def observe(stage: str, kernel: Kernel) -> None:
-        if stage == before:  # what the pass sees; what it will choose follows from that alone
-            reports.append(bank_report(kernel, limit))
-
-    lower(compiled.signature, compiled.spec, compiled.arch, observe=observe)
-    (report,) = reports
-    return replace(report, title=f"{compiled.label} for {compiled.arch}")
-
-
-def _pipeline(compiled: Compiled) -> Report:
-    """The schedules of pipelined loops, and other groups of copies: `passes.pipeline_report.PipelineReport`."""
-    from tiledsl.compiler import lower
-    from tiledsl.ir.core import Kernel
     from tiledsl.passes.async_groups import AsyncGroups
+    from tiledsl.passes.bank_conflicts import BankConflicts, bank_report
     from tiledsl.passes.pipeline import stages
     from tiledsl.passes.pipeline_loops import Pipeline
     from tiledsl.passes.pipeline_report import LoopReport, PipelineReport, group_reports, loop_reports
 
     names = stages()
-    before = f"after:{names[names.index(Pipeline.name) - 1]}"
+    before = {name: f"after:{names[names.index(name) - 1]}" for name in (BankConflicts.name, Pipeline.name)}
+    limit = target_named(compiled.arch).shared_per_block
+    title = f"{compiled.label} for {compiled.arch}"
     loops: list[LoopReport] = []
-    reports: list[PipelineReport] = []
+    found: dict[str, Report] = {}
 
     def observe(stage: str, kernel: Kernel) -> None:
-        if stage == before:
+        if show is not None:
+            show(stage, kernel)
+        if stage == before[Pipeline.name]:
             loops.extend(loop_reports(kernel))
-        elif stage == f"after:{AsyncGroups.name}":
-            title = f"{compiled.label} for {compiled.arch}"
-            reports.append(PipelineReport(title, tuple(loops), group_reports(kernel, loops)))
+        if stage == f"after:{AsyncGroups.name}":
+            found["pipeline"] = PipelineReport(title, tuple(loops), group_reports(kernel, loops))
+        if stage == before[BankConflicts.name]:
+            found["banks"] = replace(bank_report(kernel, limit), title=title)
 
     lower(compiled.signature, compiled.spec, compiled.arch, observe=observe)
-    (report,) = reports
-    return report
+    return found
 
 
 def _sass(compiled: Compiled) -> Report:
     """What ptxas made of it: `backends.ptx.sass_report.SassReport`."""
-    from dataclasses import replace
-
     from tiledsl.backends.ptx.sass_report import sass_report
 
     return replace(sass_report(compiled.cubin, compiled.ptx), level=compiled.resources.assembler_level)
 
 
-EXPLAIN: dict[str, Callable[[Compiled], Report]] = {"banks": _banks, "pipeline": _pipeline, "sass": _sass}
+EXPLAIN: dict[str, Callable[[Compiled], Report]] = {
+    "banks": lambda compiled: compiled.reports["banks"],
+    "pipeline": lambda compiled: compiled.reports["pipeline"],
+    "sass": _sass,
+}
 """Explanations by name."""
 
 

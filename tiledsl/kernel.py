@@ -1,6 +1,6 @@
 """`@tile_kernel`: a Python function becomes a kernel that is called like a function.
 
-A call goes: launcher (a torch launch seen before ends there) -> dispatch (checks, specialisation) ->
+A call goes: launcher (a torch launch seen before ends there) -> dispatch (checks, plans, specialisation) ->
 compiler (cache, frontend, passes, backend) -> driver or emulator.
 """
 
@@ -14,7 +14,7 @@ from tiledsl.annotations import read_signature
 from tiledsl.arch import target_named
 from tiledsl.compiled import Compiled
 from tiledsl.compiler import Program
-from tiledsl.errors import CompileError, KernelArgumentError
+from tiledsl.errors import CompileError
 from tiledsl.function import ByReference, TileFunction, caller_line, require_function, tile_function
 from tiledsl.ir.types import DTYPES, INDEX, DType
 from tiledsl.measure import Timing, Verification
@@ -43,7 +43,7 @@ class TileKernel(ByReference):
         self.signature = signature
         self.program = Program(signature)
         self.dispatcher = Dispatcher(self.program)
-        self._launch = self.dispatcher.launcher.launch
+        self._launch, self._bind = self.dispatcher.launcher.launch, self.dispatcher.launcher.bind
         functools.update_wrapper(self, signature.fn)
 
     @property
@@ -57,33 +57,7 @@ class TileKernel(ByReference):
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> None:
         """Run the kernel. Raises KernelArgumentError, CompileErrors, DeviceError, EmulatorError."""
-        try:
-            self._launch(*args, **kwargs)
-        except TypeError:
-            given = {name: value for name, value in kwargs.items() if name != "device"}
-            try:
-                self._bind(args, given)  # says what is wrong with the call, if that is what it was
-            except KernelArgumentError as wrong:
-                raise wrong from None
-            raise
-
-    def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """All arguments and consts by name, MISSING where none was given. Raises KernelArgumentError."""
-        signature = self.signature
-        fix = f"call it as {signature.usage}"
-        ordinary = [p.name for p in signature.params if not p.keyword]
-        if len(args) > len(ordinary):
-            message = f"{len(args)} arguments by position; it takes {len(ordinary)} ({', '.join(ordinary)})"
-            raise argument_error(signature, message, fix)
-        known = {p.name for p in signature.params} | {c.name for c in signature.consts}
-        for name in kwargs:
-            if name not in known:
-                consts = ", ".join(c.name for c in signature.consts) or "none"
-                raise argument_error(signature, f"unknown argument or const {name}; its consts: {consts}", fix)
-            if name in ordinary[: len(args)]:
-                raise argument_error(signature, f"{name} is given twice, by position and by name", fix)
-        given = {**dict(zip(ordinary, args, strict=False)), **kwargs}
-        return self.dispatcher.launcher.with_defaults(given)
+        self._launch(args, kwargs)
 
     # -- asking ------------------------------------------------------------------------------------------
 
@@ -192,12 +166,12 @@ class TileKernel(ByReference):
         """
         self._emulated(args, kwargs, checks=True)
 
-    def _emulated(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], **options: Any) -> Any:
+    def _emulated(self, args: tuple[Any, ...], kwargs: dict[str, Any], **options: Any) -> Any:
         """Run on the emulator under these of its `Options`; its RunResult."""
         from tiledsl.backends.emulator import Options
 
-        arguments = self.dispatcher.arguments(self._bind(args, kwargs))
-        self.dispatcher.place(arguments, "emulator")
+        arguments = self.dispatcher.arguments(self._bind(args, kwargs), "emulator")
+        self.dispatcher.place(arguments)
         return self.dispatcher.emulate(arguments, Options(**options))
 
     def __repr__(self) -> str:

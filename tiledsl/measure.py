@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Callable, Mapping
 from tiledsl.errors import KernelArgumentError
 from tiledsl.ir.formats import FORMATS
 from tiledsl.ir.types import DType
+from tiledsl.specialize import looking_at
 
 if TYPE_CHECKING:
     from tiledsl.kernel import TileKernel
@@ -128,6 +129,8 @@ def gemm_bound(A: Any, B: Any, *, terms: int | None = None) -> Any:
     return PRODUCTS["f32"].chain(k) * (numpy.abs(A).astype(numpy.float64) @ numpy.abs(B).astype(numpy.float64))
 
 
+BOUNDS = "pass a number, or an array of one for each element (gemm_bound gives that of a product)"
+
 # -- verify ----------------------------------------------------------------------------------------------
 
 
@@ -141,16 +144,18 @@ def verify(
     device: str | None,
 ) -> Verification:
     """Compare `kernel` with `reference` on copies of `values`. See `TileKernel.verify`."""
+    import numpy
+
     if not callable(reference):
         message = f"verify(): the reference is {reference!r}; expected a function of the kernel's arguments"
         raise KernelArgumentError(f"{message}\n  fix: {kernel.name}.verify(reference, ...), the reference first")
-    kernel.dispatcher.arguments(values)  # says what is wrong with the call before anything is copied
+    # What is wrong with the call is said before anything is copied.
+    arguments = kernel.dispatcher.arguments(values, device)
+    with looking_at(kernel.signature, "bound", bound, "numbers", BOUNDS):
+        bound = numpy.asarray(bound, numpy.float64)
     tensors = [p.name for p in kernel.signature.tensors]
     mine, theirs = ({n: _copy(v) if n in tensors and v is not None else v for n, v in values.items()} for _ in range(2))
-    kernel.dispatcher.run(mine, device)
-    arguments = kernel.dispatcher.arguments(mine)
-    written = kernel.dispatcher.written(arguments, device)
-    outputs = [n for n in tensors if n in written and mine[n] is not None]
+    outputs = [*kernel.dispatcher.run(mine, device)]
     expected = _expected(kernel, reference(*(theirs[p.name] for p in kernel.signature.params)), theirs, outputs)
     declared = {p.name: p.dtype for p in kernel.signature.tensors if isinstance(p.dtype, DType)}
     dtypes = {n: declared.get(n, info.dtype) for n, info in arguments.present.items()}
@@ -199,17 +204,11 @@ def _final_rounding(dtype: DType) -> tuple[float, float]:
     return (form.unit_roundoff, form.smallest) if form is not None else (0.0, 0.0)
 
 
-def _checked_bound(bound: Any, name: str, shape: tuple[int, ...]) -> Any:
-    import numpy
-
-    fix = "pass a number, or an array of one for each element (gemm_bound gives that of a product)"
-    try:
-        found = numpy.asarray(bound, numpy.float64)
-        numpy.broadcast_to(found, shape)
-    except (TypeError, ValueError) as error:
-        message = f"verify(): bound does not fit {name}, of shape {shape}: {error}"
-        raise KernelArgumentError(f"{message}\n  fix: {fix}") from None
-    return found
+def _check_fit(bound: Any, name: str, shape: tuple[int, ...]) -> None:
+    fits = bound.ndim <= len(shape) and all(n in (1, m) for n, m in zip(bound.shape[::-1], shape[::-1], strict=False))
+    if not fits:
+        message = f"verify(): bound has the shape {bound.shape}, which does not fit {name}, of shape {shape}"
+        raise KernelArgumentError(f"{message}\n  fix: {BOUNDS}")
 
 
 def _compare(
@@ -234,7 +233,8 @@ def _compare(
         limit = numpy.zeros_like(error)
         if not exact:
             relative, least = _final_rounding(dtype)
-            limit = relative * numpy.abs(right) + _checked_bound(bound, name, got.shape) + least
+            _check_fit(bound, name, got.shape)
+            limit = relative * numpy.abs(right) + bound + least
         right_ones = same if exact else same | (numpy.isfinite(right) & (error <= limit))
         share = numpy.where(right_ones & (limit == 0), 0.0, error / limit)
         share = numpy.where(right_ones, share, numpy.where(numpy.isnan(share), numpy.inf, numpy.maximum(share, 1.0)))
@@ -269,8 +269,8 @@ def time_kernel(kernel: TileKernel, values: Mapping[str, Any], *, repeat: int, d
     if type(repeat) is not int or repeat < 1:
         raise KernelArgumentError(f"time(): repeat is {repeat!r}; expected a number of runs\n  fix: pass 1 or more")
     dispatcher = kernel.dispatcher
-    arguments = dispatcher.arguments(values)
-    if dispatcher.place(arguments, device) == "emulator":
+    arguments = dispatcher.arguments(values, device)
+    if dispatcher.place(arguments) == "emulator":
         return _summary(_by_clock(lambda: dispatcher.emulate(arguments), repeat), "emulator")
     if arguments.device < 0:
         with dispatcher.on_gpu(arguments) as prepared:

@@ -21,12 +21,14 @@ __all__ = [
     "ARRAY_DTYPES",
     "ArrayInfo",
     "Problem",
+    "absent",
     "argument_error",
     "assumed",
     "bf16_bits",
     "check_consts",
     "check_scalar",
     "const_identity",
+    "is_numpy_scalar",
     "looking_at",
     "specialize",
 ]
@@ -43,6 +45,7 @@ class ArrayInfo:
     """One array argument. `strides` in elements; `device`: CUDA ordinal, or -1 for host memory.
 
     `stream`: the CUDA stream that last wrote it, if its library says so. `owner` keeps the memory alive.
+    It answers what a torch tensor is asked, so that the key of a launch plan is one expression (`runtime/launcher.py`).
     """
 
     dtype: DType
@@ -53,6 +56,15 @@ class ArrayInfo:
     writable: bool
     owner: Any
     stream: int | None = None
+
+    def stride(self) -> tuple[int, ...]:
+        return self.strides
+
+    def data_ptr(self) -> int:
+        return self.pointer
+
+    def get_device(self) -> int:
+        return self.device
 
     @property
     def empty(self) -> bool:
@@ -137,10 +149,7 @@ def specialize(signature: Signature, arrays: Mapping[str, ArrayInfo | None], con
     for param in signature.tensors:
         info = arrays[param.name]
         if info is None:
-            if not param.optional:
-                fix = f"declare it `{param.name}: Global[...] | None` if it may be absent"
-                raise argument_error(signature, f"{param.name} is None, but not optional", fix)
-            tensors.append((param.name, None))
+            tensors.append((param.name, absent(signature, param)))
             continue
         dtype = _checked_dtype(signature, param, info, variables)
         _check_shape(signature, param, info, extents)
@@ -153,6 +162,13 @@ def specialize(signature: Signature, arrays: Mapping[str, ArrayInfo | None], con
         tensors.append((param.name, GlobalSpec(dtype, unit, align, info.whole(unit, align))))
     spec = Specialization(tuple(tensors), tuple(consts.items()), 32 if safe else 64)
     return Problem(spec, {name: extent for name, (extent, _) in extents.items()})
+
+
+def absent(signature: Signature, param: GlobalParam) -> None:
+    """What stands for a tensor that is not there: None, if it is optional."""
+    if not param.optional:
+        fix = f"declare it `{param.name}: Global[...] | None` if it may be absent"
+        raise argument_error(signature, f"{param.name} is None, but not optional", fix)
 
 
 def _checked_dtype(
@@ -231,15 +247,19 @@ def _check_const(signature: Signature, const: ConstParam, value: Any) -> Any:
     if checked and type(value) is not const.type:
         message = f"const {const.name} is {value!r}, a {type(value).__name__}; expected {const.type.__name__}"
         raise argument_error(signature, message, "a const is known at compile time and of the type it is declared with")
-    try:
-        hash(value)
-    except TypeError:
+    if _is_mutable(value):
         message = f"const {const.name} is a {type(value).__name__}, which is mutable"
-        raise argument_error(signature, message, "pass a number, string, tuple, dtype or function") from None
+        raise argument_error(signature, message, "pass a number, string, tuple, dtype or function")
+    hash(value)  # what it raises is about the const
     if unreadable(value):
         message = f"const {const.name} is a {type(value).__name__}, whose content cannot be read"
         raise argument_error(signature, message, "pass a number, string, tuple, dtype, function or frozen dataclass")
     return value
+
+
+def _is_mutable(value: Any) -> bool:
+    """True for an object of a class that has no hash, and for a tuple of such."""
+    return type(value).__hash__ is None or (exact_type(value) is tuple and any(map(_is_mutable, value)))
 
 
 _BY_VALUE = frozenset({int, bool, str, bytes, type(None)})
@@ -267,7 +287,7 @@ def check_scalar(signature: Signature, param: ScalarParam, value: Any) -> int | 
 
 def _check_scalar(signature: Signature, param: ScalarParam, value: Any, fix: str) -> int | float | bool:
     kind = param.dtype.kind
-    number = value.item() if _is_numpy_scalar(value) else value
+    number = value.item() if is_numpy_scalar(value) else value
     expected = {"float": (int, float), "bool": (bool,)}.get(kind, (int,))
     if not isinstance(number, expected) or (isinstance(number, bool) and kind != "bool"):
         message = f"{param.name} is a {type(value).__name__}; expected a Python or NumPy number for {param.dtype}"
@@ -279,7 +299,7 @@ def _check_scalar(signature: Signature, param: ScalarParam, value: Any, fix: str
         raise argument_error(signature, message, "pass a smaller value or declare a wider dtype") from None
 
 
-def _is_numpy_scalar(value: Any) -> bool:
+def is_numpy_scalar(value: Any) -> bool:
     """True for np.float32(1) and the like, also of ml_dtypes; an array of no dimensions is no scalar."""
     return (
         type(value).__module__.split(".")[0] in ("numpy", "ml_dtypes")

@@ -129,20 +129,46 @@ def torch_launches_follow_names() -> None:
     assert len(k.scaled.program._compiled) == 3
 
 
+def arrays_of_any_library_find_their_plan() -> None:
+    """The second call of a shape makes none, and gives the same bits; so does time()."""
+    import torch
+
+    class Interface:
+        def __init__(self, tensor: torch.Tensor) -> None:
+            self.tensor, self.__cuda_array_interface__ = tensor, tensor.__cuda_array_interface__
+
+    arrays = problem(100, 70, 50)
+    expected = emulated(k.gemm, *arrays)[2]
+    plans = k.gemm.dispatcher.launcher.plans
+    in_place = lambda x: Interface(torch.from_numpy(x).cuda())  # noqa: E731
+    # The emulator has one; what is copied to the GPU is described alike, whoever has it.
+    for of, known in ((np.asarray, 2), (torch.from_numpy, 2), (in_place, 3)):
+        for _ in range(3):
+            A, B, C = (of(x) for x in arrays)
+            k.gemm(A, B, C, device="gpu")
+        k.gemm.time(A, B, C, repeat=2, device="gpu")
+        assert len(plans) == known
+    A, B, C = (torch.from_numpy(x).cuda() for x in problem(100, 70, 50))
+    for _ in range(3):
+        C.fill_(float("nan"))
+        k.gemm(Interface(A), Interface(B), Interface(C))
+        assert same_bits(C.cpu().numpy(), expected)
+
+
 def torch_in_place() -> None:
     import torch
 
     A, B, C = (torch.from_numpy(x).cuda() for x in problem(100, 70, 50))
-    k.gemm(A, B, C)
     expected = torch.from_numpy(emulated(k.gemm, *problem(100, 70, 50))[2]).cuda()
-    assert torch.equal(C, expected)
     launcher = k.gemm.dispatcher.launcher
-    assert len(launcher.plans) == 1
+    k.gemm(A, B, C)
+    assert torch.equal(C, expected)
+    assert len(launcher.plans) == 2  # the emulator has its own
     for _ in range(3):
         C.fill_(float("nan"))
         k.gemm(A, B, C)
         assert torch.equal(C, expected)
-    assert len(launcher.plans) == 1
+    assert len(launcher.plans) == 2
     wide = torch.zeros(100, 200, device="cuda")
     k.gemm(A.t().contiguous().t(), B, wide[:, 3:73])
     assert torch.equal(wide[:, 3:73], expected) and not wide[:, 73:].any()

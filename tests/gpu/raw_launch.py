@@ -16,7 +16,7 @@ from tiledsl.ir.types import DType
 from tiledsl.runtime.driver import Driver, driver
 from tiledsl.runtime.launch import ArgumentBuffer, LaunchPlan, Shape, check_cluster, checked_grid
 from tiledsl.runtime.tensor_maps import MapImages, check_maps
-from tiledsl.specialize import ArrayInfo, bf16_bits
+from tiledsl.specialize import ArrayInfo
 
 __all__ = ["run"]
 
@@ -62,8 +62,9 @@ def run(kernel: Kernel, arguments: Mapping[str, Any]) -> None:
         shape = Shape(grid, block, kernel.shared_bytes, kernel.cluster)
         copies = {name: _Copy(gpu, name, arguments[name]) for name in buffer.pointers}
         maps = _maps(gpu, context, kernel, buffer, copies)
-        plan = LaunchPlan.make(gpu, kernel.name, 0, context, function, shape, buffer, (), maps)
-        plan.run(0, tuple(copies[name].pointer for name in buffer.pointers), _packed(kernel, buffer, arguments))
+        plan = LaunchPlan(gpu, kernel.name, 0, function, shape, buffer, (), maps)
+        pointers = tuple(copies[name].pointer for name in buffer.pointers)
+        plan.run(0, pointers, tuple(arguments[name] for name in buffer.scalars))
         gpu.synchronize(0, kernel.name)
         for copy in copies.values():
             copy.bring_back()
@@ -99,12 +100,3 @@ def _parameters(
         if arg.kind == "extent" and arg.name not in extents:
             extents[arg.name] = int(arguments[arg.name])
     return extents, strides, scalars
-
-
-def _packed(kernel: Kernel, buffer: ArgumentBuffer, arguments: Mapping[str, Any]) -> list[Any]:
-    dtypes = {a.name: a.dtype for a in kernel.abi if a.kind == "scalar"}
-    values: list[Any] = []
-    for name in buffer.scalars:
-        value = arguments[name]
-        values.append(bf16_bits(float(value)) if dtypes[name].name == "bf16" else value)
-    return values

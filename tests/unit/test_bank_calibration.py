@@ -85,7 +85,7 @@ def test_every_case_is_one_access_whose_addresses_the_emulator_sees() -> None:
         dispatcher = kernel.dispatcher
         given = {**arguments(case.kind, case.offsets), **consts}
         hook = WavefrontCount()
-        dispatcher.emulate(dispatcher.arguments(dispatcher.launcher.with_defaults(given)), Options(hooks=(hook,)))
+        dispatcher.emulate(dispatcher.arguments(dispatcher.launcher.bind((), given)), Options(hooks=(hook,)))
         ((_, width), count), *others = hook.counts.items()
         assert not others
         assert (count.kind, width, count.accesses) == (case.kind, case.width, 1)

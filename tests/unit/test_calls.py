@@ -123,6 +123,65 @@ def test_what_is_no_array(make: Callable[[], Any], message: str) -> None:
     assert text.startswith("scaled(): X ") and message in text
 
 
+class Exporter:
+    """An array by DLPack. `asked`: the keywords of the last export."""
+
+    def __init__(self, array: Any) -> None:
+        self.array, self.asked = array, {}
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+    def export(self, **keywords: Any) -> Any:
+        self.asked = keywords
+        return self.array.__dlpack__(**keywords)
+
+
+class Old(Exporter):
+    """As before version 1."""
+
+    def __dlpack__(self, *, stream: Any = None) -> Any:
+        return self.export()
+
+
+class New(Exporter):
+    def __dlpack__(self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None) -> Any:
+        return self.export(max_version=max_version)
+
+
+class Open(Exporter):
+    def __dlpack__(self, **keywords: Any) -> Any:
+        return self.export(**keywords)
+
+
+class Failing(Exporter):
+    """It takes a version, and fails by itself."""
+
+    def __dlpack__(self, *, max_version: Any = None) -> Any:
+        self.asked = {**self.asked, "times": self.asked.get("times", 0) + 1}
+        raise TypeError("this array has no memory yet")
+
+
+@pytest.mark.parametrize(("kind", "version"), [(Old, None), (New, (1, 0)), (Open, (1, 0))])
+def test_a_producer_of_dlpack_is_asked_for_what_it_takes(kind: type[Exporter], version: Any) -> None:
+    array = kind(ones())
+    scaled(array, 3.0, device="emulator")
+    assert (array.array == 3).all() and array.asked.get("max_version") == version
+
+
+def test_a_producer_that_fails_is_asked_once() -> None:
+    """Its own TypeError is not taken for that of an older one."""
+    array = Failing(ones())
+    assert "TypeError: this array has no memory yet" in refused(lambda: scaled(array, device="emulator"))
+    assert array.asked["times"] == 1
+
+
+@pytest.mark.parametrize("bound", ["x", [[1.0], [1.0, 2.0]], Broken(OSError("gone")), np.ones(3), np.ones((1, 40))])
+def test_what_is_no_bound(bound: Any) -> None:
+    text = refused(lambda: scaled.verify(lambda X, *_: X, ones(), bound=bound, device="emulator"))
+    assert "bound" in text and "gemm_bound" in text
+
+
 @pytest.mark.parametrize("kind", [np.matrix, np.recarray, Plain, np.memmap])
 def test_arrays_that_only_look_different_are_arrays(kind: Any, tmp_path: Any) -> None:
     if kind is np.memmap:

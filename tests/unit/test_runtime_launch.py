@@ -10,7 +10,7 @@ import struct
 import sys
 import threading
 import types
-from typing import Any, Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +29,6 @@ from tiledsl.runtime.launch import (
     Shape,
     checked_grid,
     overlap_windows,
-    packed_scalar,
     uses_names,
 )
 from tiledsl.runtime.launcher import MISSING, Launcher, launcher_source
@@ -87,8 +86,8 @@ def test_arguments_are_packed_in_the_order_of_the_abi() -> None:
     assert buffer.scalars == ("alpha", "beta")
     recorder = Recorder()
     recorder.count = len(ABI)
-    plan = LaunchPlan.make(recorder, "k", 0, 1, 99, Shape((2, 3, 1), (16, 16, 1), 512), buffer, ())
-    plan.run(7, (0x1000, 0x2000, 2**63 + 5), (1.5, packed_scalar(BF16, 1.0)))
+    plan = LaunchPlan(recorder, "k", 0, 99, Shape((2, 3, 1), (16, 16, 1), 512), buffer, ())
+    plan.run(7, (0x1000, 0x2000, 2**63 + 5), (1.5, 1.0))
     fixed, stream, slots = recorder.launches[0]
     assert fixed == (99, 2, 3, 1, 16, 16, 1, 512)
     assert stream == 7
@@ -109,7 +108,7 @@ def test_every_scalar_dtype_packs() -> None:
     abi = abi_of([(p.name, p.dtype) for p in signature.scalars], 64)
     buffer = ArgumentBuffer(abi, {}, {})
     frame = buffer.new_frame()
-    buffer.pack(frame.buffer, 0, 0.1, 0.5, 0.25, packed_scalar(BF16, 2.0), -3, -4, -5)
+    buffer.pack_scalars(frame.buffer, buffer.scalars_at, 0.1, 0.5, 0.25, 2.0, -3, -4, -5)
     expected = [struct.pack("<d", 0.1), struct.pack("<f", 0.5), struct.pack("<e", 0.25), b"\x00\x40", b"\xfd"]
     slots = [bytes(frame.buffer[8 * i : 8 * i + 8]) for i in range(7)]
     for slot, start in zip(slots, expected, strict=False):
@@ -120,14 +119,14 @@ def test_every_scalar_dtype_packs() -> None:
 def test_buffers_are_taken_and_given_back() -> None:
     recorder = Recorder()
     recorder.count = len(ABI)
-    plan = LaunchPlan.make(
-        recorder, "k", 0, 1, 9, Shape((1, 1, 1), (1, 1, 1), 0),
+    plan = LaunchPlan(
+        recorder, "k", 0, 9, Shape((1, 1, 1), (1, 1, 1), 0),
         ArgumentBuffer(ABI, {"M": 1, "K": 1, "N": 1}, dict.fromkeys("ABC", (1, 1))), (),
     )  # fmt: skip
 
     def work(seed: int) -> None:
         for i in range(300):
-            plan.run(0, (seed, i, seed ^ i), (0.0, 0))
+            plan.run(0, (seed, i, seed ^ i), (0.0, 0.0))
 
     workers = [threading.Thread(target=work, args=(1000 + n,)) for n in range(4)]
     for worker in workers:
@@ -143,14 +142,14 @@ def test_buffers_are_taken_and_given_back() -> None:
 
 def test_an_empty_grid_launches_nothing() -> None:
     recorder = Recorder()
-    plan = LaunchPlan.make(recorder, "k", 0, 1, 9, Shape((0, 3, 1), (16, 16, 1), 0), ArgumentBuffer((), {}, {}), ())
+    plan = LaunchPlan(recorder, "k", 0, 9, Shape((0, 3, 1), (16, 16, 1), 0), ArgumentBuffer((), {}, {}), ())
     plan.run(0, (), ())
     assert not recorder.launches
 
 
 def test_a_launch_under_another_context_is_repeated_under_its_own() -> None:
     recorder = Recorder(results=[400, 0])
-    plan = LaunchPlan.make(recorder, "k", 3, 1, 9, ONE, ArgumentBuffer((), {}, {}), ())
+    plan = LaunchPlan(recorder, "k", 3, 9, ONE, ArgumentBuffer((), {}, {}), ())
     plan.run(0, (), ())
     assert recorder.activated == [3]
     assert len(recorder.launches) == 2
@@ -158,9 +157,9 @@ def test_a_launch_under_another_context_is_repeated_under_its_own() -> None:
 
 def test_a_lost_context_names_the_kernel_and_refuses_what_follows() -> None:
     recorder = Recorder(results=[0, 700])
-    plan = LaunchPlan.make(recorder, "culprit", 0, 1, 9, ONE, ArgumentBuffer((), {}, {}), ())
+    plan = LaunchPlan(recorder, "culprit", 0, 9, ONE, ArgumentBuffer((), {}, {}), ())
     plan.run(0, (), ())
-    other = LaunchPlan.make(recorder, "innocent", 0, 1, 9, ONE, ArgumentBuffer((), {}, {}), ())
+    other = LaunchPlan(recorder, "innocent", 0, 9, ONE, ArgumentBuffer((), {}, {}), ())
     with pytest.raises(DeviceError, match=r"kernel culprit\(\) accessed an illegal address"):
         other.run(0, (), ())
     with pytest.raises(
@@ -245,15 +244,22 @@ def kernel(
 SIGNATURE = read_signature(kernel)
 
 
+def meant(holds: bool = True) -> Any:
+    """A meaning of a kernel, which holds or not."""
+    return types.SimpleNamespace(guards=types.SimpleNamespace(check=lambda: holds))
+
+
 class Harness:
     """A launcher whose slow path makes a plan at the first call of each kind and counts its calls."""
 
     def __init__(self) -> None:
         self.slow_calls: list[dict[str, Any]] = []
-        self.grad, self.written = True, (1,)
+        self.grad = True
+        self.written: tuple[str, ...] = ("C",)
         self.recorder = Recorder()
-        self.current: Callable[[], bool] = lambda: True
+        self.meaning: Any = meant()
         self.launcher = Launcher(SIGNATURE, self.slow)
+        self.launcher.take_torch(lambda device: 100 + device, lambda: self.grad)
 
     def slow(self, device: str | None, /, **values: Any) -> None:
         self.slow_calls.append(values)
@@ -270,17 +276,17 @@ class Harness:
         self.recorder.count = len(abi)
         arrays = {n: info(t.shape, t.strides) for n, t in tensors.items()}
         windows = overlap_windows(buffer.pointers, arrays, frozenset("C"))
-        plan = LaunchPlan.make(self.recorder, "kernel", 0, 1, 5, ONE, buffer, windows, written=self.written)
-        given = {**values, "device": device}
-        self.launcher.add(given, plan, lambda device: 100 + device, self.current, lambda: self.grad, self.bump)
+        plan = LaunchPlan(self.recorder, "kernel", 0, 5, ONE, buffer, windows, written=self.written)
+        plan.count = self.bump
+        self.launcher.add(self.launcher.key({**values, "device": device}), plan, self.meaning)
 
-    def bump(self, tensors: tuple[Tensor, ...]) -> None:
+    def bump(self, tensors: Any) -> None:
         for tensor in tensors:
             tensor.version += 1
 
     def call(self, *args: Any, **kwargs: Any) -> int:
         """Slow calls, after this one."""
-        self.launcher.launch(*args, **kwargs)
+        self.launcher.launch(args, kwargs)
         return len(self.slow_calls)
 
 
@@ -342,7 +348,7 @@ def test_each_plan_says_what_it_writes() -> None:
     h = Harness()
     A, C = Tensor((4, 8), 0x10000), Tensor((4, 16), 0x20000)
     h.call(A, C)
-    h.written = (0, 1)
+    h.written = ("A", "C")
     h.call(A, C, T=32)
     for _ in range(3):
         h.call(A, C, T=32)
@@ -380,20 +386,21 @@ def test_addresses_are_checked_and_packed_where_they_are_others_than_the_last_ti
     recorder = Recorder()
     recorder.count = len(abi)
     windows = overlap_windows(buffer.pointers, arrays, frozenset("C"))
-    plan = LaunchPlan.make(recorder, "copy", 0, 1, 9, ONE, buffer, windows)
+    plan = LaunchPlan(recorder, "copy", 0, 9, ONE, buffer, windows)
     here, there, inside = (Tensor((16,), pointer) for pointer in (0x1000, 0x2000, 0x1010))
-    launcher.add({"A": here, "C": there, "device": None}, plan, lambda device: 5, lambda: True)
+    launcher.take_torch(lambda device: 5, lambda: True)
+    launcher.add(launcher.key({"A": here, "C": there, "device": None}), plan, meant())
     for a, c in ((here, there), (here, there), (there, here)):
-        launcher.launch(a, c)
+        launcher.launch((a, c), {})
     plan.run(5, (0x4000, 0x5000), ())  # the slow path takes the same buffers
-    launcher.launch(there, here)
+    launcher.launch((there, here), {})
     passed = [tuple(int.from_bytes(slot, "little") for slot in slots[:2]) for _, _, slots in recorder.launches]
     assert passed == [
         (0x1000, 0x2000), (0x1000, 0x2000), (0x2000, 0x1000), (0x4000, 0x5000), (0x2000, 0x1000),
     ]  # fmt: skip
     assert len(plan.frames) == 1
-    launcher.launch(here, there)
-    launcher.launch(here, inside)
+    launcher.launch((here, there), {})
+    launcher.launch((here, inside), {})
     assert slow == [{"A": here, "C": inside}]
     assert len(recorder.launches) == 6
 
@@ -427,7 +434,7 @@ def test_plans_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_source_of_a_launcher_reads_well() -> None:
     source = launcher_source(SIGNATURE, frozenset(), ("C",))
-    assert source.startswith("def launch(A=_default_A, C=_default_C, bias=_default_bias, alpha=_default_alpha")
+    assert "    if _len(_args) == 5:\n        [A, C, bias, alpha, n] = _args\n" in source
     assert "_address_of_bias = None if bias is None else bias.data_ptr()" in source
 
 

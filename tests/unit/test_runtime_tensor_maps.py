@@ -16,6 +16,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from tests.unit.test_runtime_launch import meant
 from tiledsl import (
     Cluster,
     Global,
@@ -223,7 +224,7 @@ def plan_of(
     buffer = ArgumentBuffer(abi, extents, {name: a.strides for name, a in arrays.items()})
     driver.count, driver.maps = len(abi) - len(maps), len(maps)
     images = MapImages(driver, 0, 1, "k", maps, buffer.pointers, arrays, frozenset("C")) if maps else None
-    return LaunchPlan.make(driver, "k", 0, 1, 99, shape, buffer, (), images)
+    return LaunchPlan(driver, "k", 0, 99, shape, buffer, (), images)
 
 
 def test_maps_are_parameters_behind_all_others() -> None:
@@ -308,9 +309,10 @@ def test_the_generated_launcher_keeps_maps_up_to_date() -> None:
     launcher = Launcher(read_signature(kernel), lambda **values: slow.append(values))
     here, there = (Tensor(BASE + 4096 * i) for i in range(2))
     plan = plan_of(driver, {"A": info((256, 64))}, (MAP,))
-    launcher.add({"A": here, "device": None}, plan, lambda device: 5, lambda: True)
+    launcher.take_torch(lambda device: 5, lambda: True)
+    launcher.add(launcher.key({"A": here, "device": None}), plan, meant())
     for tensor in (here, there, here):
-        launcher.launch(tensor)
+        launcher.launch((tensor,), {})
     assert not slow
     assert [e["address"] for e in driver.encoded] == [BASE, BASE + 4096]
     assert [maps[0][0] for maps in driver.params] == [1, 2, 1]

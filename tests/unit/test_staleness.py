@@ -11,6 +11,7 @@ import sys
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,11 @@ import pytest
 
 from tests.unit.stale_inventions import INVENTED
 from tests.unit.stale_scenarios import REPORTED, Scenario
-from tests.unit.test_runtime_launch import Harness, Tensor
+from tests.unit.test_runtime_launch import Harness, Tensor, meant
 from tiledsl import frontend
 from tiledsl.errors import CompileError, KernelArgumentError, TileError
 from tiledsl.ir.printer import print_kernel
-from tiledsl.meaning import meaning_of
+from tiledsl.meaning import guards, meaning_of, versions
 from tiledsl.runtime import fingerprint
 from tiledsl.specialize import assumed, check_consts
 
@@ -225,14 +226,137 @@ def make_module(fresh_modules: Path, monkeypatch: pytest.MonkeyPatch) -> Callabl
     return make
 
 
+GUARDS: dict[str, tuple[int, bool]] = {
+    # how many names are compared one by one for each dict, and whether Python tells the versions of dicts
+    "as it is": (guards.FEW, versions._COUNTED),
+    "all by versions": (0, versions._COUNTED),
+    "a Python without versions": (guards.FEW, False),
+}
+
+
+@pytest.fixture(params=GUARDS)
+def guarded(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    few, counted = GUARDS[request.param]
+    monkeypatch.setattr(guards, "FEW", few)
+    monkeypatch.setattr(versions, "_COUNTED", counted)
+
+
+@pytest.mark.usefixtures("guarded")
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_kernel_sees_what_its_names_mean_now(make_module: Callable[[str, str], Any], change: str) -> None:
     before, value, then = CHANGES[change]
     module = make_module(before, value)
     assert stored(module.k) == 1.5
+    meaning = module.k.program.meaning()
+    assert stored(module.k) == 1.5 and module.k.program.meaning() is meaning  # nothing is walked again
     exec(then, vars(module))
     assert stored(module.k) == 2.5
     assert stored(module.k, T=2) == 2.5  # another specialisation sees the same
+
+
+MANY = "\n".join(f"G{i} = {i}" for i in range(20))
+ALL = " + ".join(f"G{i}" for i in range(20)) + f" - {sum(range(20))}"
+WAYS: dict[str, tuple[str, str, str]] = {
+    # which of many names changes: as in CHANGES
+    "a global": (MANY + "\nG = 1.5", f"{ALL} + G", "G = 2.5"),
+    "a global, by its dict": (MANY + "\nG = 1.5", f"{ALL} + G", "globals().update(G=2.5)"),
+    "a global, deleted": (MANY + "\ndef max(a, b): return 1.5", f"{ALL} + max(2.5, 1.0)", "del max"),
+    "a builtin, shadowed": (MANY, f"{ALL} + max(1.5, 1.0)", "def max(a, b): return 2.5"),
+    "an attribute of a module": (MANY + "\nimport helpers", f"{ALL} + helpers.scale", "helpers.scale = 2.5"),
+    "a module by another": (
+        MANY + "\nimport helpers, types\nother = types.ModuleType('other')\nother.scale = 2.5",
+        f"{ALL} + helpers.scale", "helpers = other",
+    ),
+    "an attribute of the next module": (
+        MANY + "\nimport helpers, types\nother = types.ModuleType('other')\nother.scale = helpers.scale",
+        f"{ALL} + helpers.scale", "helpers = other\nk.program.meaning()\nother.scale = 2.5",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.usefixtures("guarded")
+@pytest.mark.parametrize("way", WAYS)
+def test_a_change_of_one_of_many_names_is_seen(make_module: Callable[[str, str], Any], way: str) -> None:
+    before, value, then = WAYS[way]
+    module = make_module(before, value)
+    assert [stored(module.k) for _ in range(3)] == [1.5] * 3
+    module.unrelated, meaning = 1, module.k.program.meaning()
+    assert stored(module.k) == 1.5 and module.k.program.meaning() is meaning
+    exec(then, vars(module))
+    assert [stored(module.k) for _ in range(3)] == [2.5] * 3
+
+
+def test_a_builtin_that_a_global_stood_for(make_module: Callable[[str, str], Any]) -> None:
+    """The global goes, the builtin is the same object: nothing has changed. Then the builtin does."""
+    module = make_module(MANY + "\noct = oct", f"{ALL} + (1.5 if oct(8) == '0o10' else 2.5)")
+    assert stored(module.k) == 1.5
+    del module.oct
+    assert stored(module.k) == 1.5
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("builtins.oct", lambda x: "")
+        assert stored(module.k) == 2.5
+    assert stored(module.k) == 1.5
+
+
+DICT_CHANGES: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "an item": lambda d: d.__setitem__("a", 2),
+    "the type of an item": lambda d: d.__setitem__("a", True),
+    "a new item": lambda d: d.__setitem__("new", 1),
+    "an item less": lambda d: d.pop("a"),
+    "the last item": lambda d: d.popitem(),
+    "del": lambda d: d.__delitem__("b"),
+    "update": lambda d: d.update(a=3),
+    "|=": lambda d: d.__ior__({"b": 5}),
+    "setdefault": lambda d: d.setdefault("c", 1),
+    "clear": lambda d: d.clear(),
+    "a global": lambda d: exec("global a\na = 7", d),
+    "an attribute": lambda d: setattr(module_of(d), "a", 9),
+}
+
+
+def module_of(names: dict[str, Any]) -> Any:
+    return names["__module__"]
+
+
+@pytest.mark.parametrize("change", DICT_CHANGES)
+def test_every_change_of_a_dict_is_a_new_version(change: str) -> None:
+    """Where Python counts versions at all. What only reads the dict changes nothing."""
+    module = ModuleType("m")
+    names = vars(module)
+    names.update(a=1, b=2, __module__=module)
+    version = versions.version_of(names)
+    assert (version is not None) == (sys.version_info < (3, 13))
+    if version is None:
+        return
+    before = version.value
+    assert names["a"] == module.a == eval("a", names) and "__builtins__" in names
+    before = version.value
+    assert names["a"] == module.a and [*names.values()] and version.value == before
+    DICT_CHANGES[change](names)
+    assert version.value != before
+
+
+def test_a_class_has_a_dict_behind_its_view() -> None:
+    class C:
+        s = 1
+
+    body = versions.body_of(C)
+    assert body is not None and body == dict(C.__dict__)
+    version = versions.version_of(body)
+    before = version and version.value
+    C.s = 2
+    assert body["s"] == 2 and (version is None or version.value != before)
+
+
+def test_guards_outlive_what_they_look_at(make_module: Callable[[str, str], Any]) -> None:
+    """A launcher may still ask guards of a kernel that means another thing by now: their dicts are kept."""
+    module = make_module("D = {'s': 1.5}", "D['s']")
+    assert stored(module.k) == 1.5
+    check = module.k.program.meaning().guards.check
+    module.D = {"s": 2.5}
+    assert stored(module.k) == 2.5
+    gc.collect()
+    assert not check()
 
 
 def test_what_was_compiled_before_is_not_compiled_again(make_module: Callable[[str, str], Any]) -> None:
@@ -462,7 +586,8 @@ def test_a_known_launch_is_forgotten_when_a_name_changes() -> None:
     harness = Harness()
     A, C = Tensor((4, 8), 0x10000), Tensor((4, 16), 0x20000)
     assert (harness.call(A, C), harness.call(A, C)) == (1, 1)
-    harness.current = harness.launcher._names["_current"] = lambda: False
+    harness.meaning = meant(holds=False)
+    harness.launcher._names["_current"] = harness.meaning.guards.check
     assert (harness.call(A, C), harness.call(A, C)) == (2, 3)
 
 

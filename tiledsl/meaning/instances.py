@@ -21,6 +21,7 @@ from weakref import WeakKeyDictionary
 
 from tiledsl.function import TileFunction
 from tiledsl.meaning.origin import HEAP_TYPE, exact_type, home
+from tiledsl.meaning.versions import body_of
 from tiledsl.meaning.walk import KINDS, PLAIN, Walk
 
 __all__ = ["unreadable", "walk_class", "walk_instance"]
@@ -61,7 +62,7 @@ def walk_class(walk: Walk, cls: type) -> None:
                 walk.visit(member, f"{cls.__name__}.{name}")
     walk.guards.term("{0}.__bases__ is {1}", cls, cls.__bases__)
     values = cls.__dict__.values()  # a view, which follows the class
-    walk.guards.items([*values], "{0}", values)
+    walk.guards.items([*values], "{0}", values, held_by=body_of(cls))
     _registrations(walk, cls)
 
 

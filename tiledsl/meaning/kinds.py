@@ -10,7 +10,7 @@ import types
 from collections import OrderedDict, defaultdict, deque
 from typing import Any, NamedTuple
 
-from tiledsl.meaning.origin import origin
+from tiledsl.meaning.origin import exact_type, origin
 from tiledsl.meaning.walk import AMBIENT, KINDS, PLAIN, Kind, Walk
 
 __all__: list[str] = []
@@ -63,8 +63,10 @@ def _changing_set(walk: Walk, value: Any) -> None:
 def _changing_dict(walk: Walk, value: Any) -> None:
     _dict(walk, value)
     values = value.values()  # a view, which follows the dict
-    walk.guards.items([*value], "{0}", value)
-    walk.guards.items([*values], "{0}", values)
+    # Others may keep an order of their own.
+    held_by: dict[Any, Any] | None = value if exact_type(value) is dict else None
+    walk.guards.items([*value], "{0}", value, held_by=held_by)
+    walk.guards.items([*values], "{0}", values, held_by=held_by)
 
 
 def _default_dict(walk: Walk, value: Any) -> None:

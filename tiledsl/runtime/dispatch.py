@@ -1,7 +1,8 @@
 """One call of a kernel: its arguments checked and described, then run on the emulator, or on a GPU.
 
 Host arrays go to the emulator, or through GPU memory where there is a GPU. CUDA arrays are used in
-place, on the current stream of the library they come from.
+place, on the current stream of the library they come from. What is known of arguments like those of an earlier call
+(the specialisation, what was built of it, the grid, tensor maps) is in the plans of the launcher, for all of them.
 """
 
 from __future__ import annotations
@@ -10,42 +11,55 @@ import sys
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Generator, Mapping
+from typing import TYPE_CHECKING, Any, Callable, Generator, Mapping, TypeVar
 
 from tiledsl.forks import in_child, whole
 from tiledsl.ir.abi import launch_parameters
 from tiledsl.ir.expr import PROCESSORS, Expr
 from tiledsl.runtime.arrays import describe, host_array, movable, same_bytes, self_overlapping
-from tiledsl.runtime.driver import Driver, available, driver
+from tiledsl.runtime.driver import available, driver
 from tiledsl.runtime.launch import (
     ArgumentBuffer,
     LaunchPlan,
     Shape,
     check_cluster,
     checked_grid,
+    count_versions,
     overlap_windows,
-    packed_scalar,
     uses_names,
 )
 from tiledsl.runtime.launcher import MISSING, Launcher
 from tiledsl.runtime.tensor_maps import MapImages, check_maps
-from tiledsl.signature import REQUIRED, Signature, Specialization
-from tiledsl.specialize import ArrayInfo, argument_error, check_consts, check_scalar, const_identity, specialize
+from tiledsl.signature import REQUIRED, GlobalParam, Signature, Specialization
+from tiledsl.specialize import (
+    ArrayInfo,
+    absent,
+    argument_error,
+    check_consts,
+    check_scalar,
+    is_numpy_scalar,
+    specialize,
+)
 
 if TYPE_CHECKING:
     from tiledsl.compiler import Program
-    from tiledsl.meaning import Meaning
+    from tiledsl.ir.core import Kernel
 
 __all__ = ["EMULATED_ARCH", "Arguments", "Dispatcher", "Prepared"]
 
+P = TypeVar("P")
 EMULATED_ARCH = "sm_90a"
 """The target whose limits hold on the emulator for a kernel that names none."""
+EMULATED, COPIED = object(), object()
+"""In the key of a plan, where others have the `device` of the call: nobody can ask for these by a name."""
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """One call, checked. `arrays` by name (None: absent), `scalars` and `consts` by name."""
+    """One call, checked. `given`: everything by name as it was passed, and `device`. `arrays` by name (None: absent),
+    `scalars` and `consts` by name."""
 
+    given: Mapping[str, Any]
     arrays: dict[str, ArrayInfo | None]
     scalars: dict[str, Any]
     consts: dict[str, Any]
@@ -62,37 +76,43 @@ class Arguments:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A call ready to be launched, again and again. meaning: of the kernel that `plan` launches."""
+    """A call ready to be launched, again and again: its memory was checked."""
 
     plan: LaunchPlan
     stream: int
     pointers: tuple[int, ...]
     scalars: tuple[Any, ...]
-    meaning: Meaning
+    tensors: tuple[Any, ...]
 
     def run(self) -> None:
-        self.plan.run(self.stream, self.pointers, self.scalars)
+        self.plan.run(self.stream, self.pointers, self.scalars, self.tensors)
+
+
+@dataclass(frozen=True)
+class Emulation:
+    """The plan of a call on the emulator. `extents`: what the grid is computed from, with the scalars."""
+
+    kernel: Kernel
+    written: tuple[str, ...]
+    extents: dict[str, int]
 
 
 class Dispatcher:
-    """Runs the calls of one kernel. `launcher` is its short cut for torch tensors seen before."""
-
-    LIMIT = Launcher.LIMIT
+    """Runs the calls of one kernel. `launcher` is its short cut for torch tensors seen before, and has all plans."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
         self.signature: Signature = program.signature
         self.launcher = Launcher(self.signature, self._slow)
-        self._plans: dict[Any, tuple[LaunchPlan, frozenset[str]]] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         in_child(self)
 
     def renew(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     # -- checking ----------------------------------------------------------------------------------------
 
-    def arguments(self, values: Mapping[str, Any]) -> Arguments:
+    def arguments(self, values: Mapping[str, Any], device: Any = None) -> Arguments:
         """Check and describe all arguments, given by name. Raises KernelArgumentError."""
         signature = self.signature
         for param in signature.params:
@@ -102,12 +122,14 @@ class Dispatcher:
         given = {c.name: REQUIRED if values[c.name] is MISSING else values[c.name] for c in signature.consts}
         consts = check_consts(signature, given)
         scalars = {p.name: check_scalar(signature, p, values[p.name]) for p in signature.scalars}
-        arrays = {
-            p.name: None if values[p.name] is None else describe(signature, p.name, values[p.name])
-            for p in signature.tensors
-        }
+        arrays = {p.name: self._array(p, values[p.name]) for p in signature.tensors}
         self._check_devices({n: a for n, a in arrays.items() if a is not None})
-        return Arguments(arrays, scalars, consts)
+        return Arguments({**values, "device": device}, arrays, scalars, consts)
+
+    def _array(self, param: GlobalParam, value: Any) -> ArrayInfo | None:
+        if value is None:
+            return absent(self.signature, param)
+        return describe(self.signature, param.name, value)
 
     def _check_devices(self, arrays: Mapping[str, ArrayInfo]) -> None:
         places = {name: info.device for name, info in arrays.items()}
@@ -117,13 +139,11 @@ class Dispatcher:
                 message = f"{first[0]} is in {_place(first[1])}, but {name} in {_place(device)}"
                 raise argument_error(self.signature, message, "move all arrays to one device")
 
-    def _check_memory(self, arrays: Mapping[str, ArrayInfo], written: frozenset[str]) -> None:
-        """Written tensors must be writable, and share no byte with another argument or with themselves.
-
-        Those of torch may need no gradient, and count a version more: what autograd saved of them holds no longer.
-        """
+    def _check_memory(self, arrays: Mapping[str, ArrayInfo], written: tuple[str, ...]) -> None:
+        """Written tensors must be writable, and share no byte with another argument or with themselves. Those of torch
+        may need no gradient."""
         signature = self.signature
-        for name in (n for n in arrays if n in written):
+        for name in written:
             info = arrays[name]
             if not info.writable:
                 raise argument_error(
@@ -138,35 +158,28 @@ class Dispatcher:
                 if other != name and same_bytes(info, arrays[other]):
                     message = f"{name} is written by the kernel, and shares memory with {other}"
                     raise argument_error(signature, message, f"pass a copy as {other}")
-        self._tell_torch({name: info.owner for name, info in arrays.items() if name in written})
-
-    def _tell_torch(self, owners: Mapping[str, Any]) -> None:
-        torch = sys.modules.get("torch")
-        tensors = {n: owner for n, owner in owners.items() if torch is not None and isinstance(owner, torch.Tensor)}
-        if torch is None or not tensors:
-            return
-        for name, tensor in tensors.items():
-            if tensor.requires_grad and torch.is_grad_enabled():
+            if _is_torch(info) and info.owner.requires_grad and sys.modules["torch"].is_grad_enabled():
                 message = f"{name} is written by the kernel, and requires a gradient, which a kernel does not have"
                 fix = f"pass {name}.detach(), call it under torch.no_grad(), or from a torch.autograd.Function"
-                raise argument_error(self.signature, message, fix)
-        torch.autograd.graph.increment_version(tensors.values())
+                raise argument_error(signature, message, fix)
 
     # -- running -----------------------------------------------------------------------------------------
 
-    def _slow(self, device: str | None, /, **values: Any) -> None:
+    def _slow(self, device: Any, /, **values: Any) -> None:
         self.run(values, device)
 
-    def run(self, values: Mapping[str, Any], device: str | None = None) -> None:
-        """A call that the launcher did not know: all checks, and a plan for the next one like it."""
-        arguments = self.arguments(values)
-        if self.place(arguments, device) == "emulator":
-            self.emulate(arguments)
-            return
+    def run(self, values: Mapping[str, Any], device: Any = None) -> tuple[str, ...]:
+        """A call that the launcher did not know: all checks, and a plan for the next one like it. Names of the tensors
+        that it may have written."""
+        arguments = self.arguments(values, device)
+        if self.place(arguments) == "emulator":
+            emulation = self._plan(arguments, EMULATED, self._emulation, arguments.present)
+            self._emulate(emulation, arguments)
+            return emulation.written
         if arguments.device < 0:
             with self.on_gpu(arguments) as prepared:
                 prepared.run()
-            return
+            return prepared.plan.written
         prepared = self.prepare(arguments)
         others = _other_streams(arguments.present, prepared.stream)
         gpu = prepared.plan.driver
@@ -175,10 +188,11 @@ class Dispatcher:
         prepared.run()
         for other in others:
             gpu.wait_for(other, prepared.stream)
-        self._remember(values, arguments, prepared, device)
+        return prepared.plan.written
 
-    def place(self, arguments: Arguments, device: Any) -> str:
-        """ "emulator" or "gpu": where a call with `device=` runs. Raises KernelArgumentError or DeviceError."""
+    def place(self, arguments: Arguments) -> str:
+        """ "emulator" or "gpu": where a call runs. Raises KernelArgumentError or DeviceError."""
+        device = arguments.given["device"]
         if not (device is None or (isinstance(device, str) and device in ("emulator", "gpu"))):
             fix = 'pass "emulator", "gpu", or leave it out'
             raise argument_error(self.signature, f"device is {device!r}", fix)
@@ -187,34 +201,29 @@ class Dispatcher:
             message = f"{name} is in {_place(arguments.device)}, and the emulator runs on host memory"
             raise argument_error(self.signature, message, "pass NumPy arrays")
         if device == "gpu" or arguments.device >= 0:
-            driver()
+            driver().refuse_if_lost()
             return "gpu"
-        return "gpu" if device is None and available() is not None else "emulator"
-
-    def written(self, arguments: Arguments, device: str | None) -> frozenset[str]:
-        """Names of the tensors that a call may write."""
-        spec = specialize(self.signature, arguments.arrays, arguments.consts).spec
-        if self.place(arguments, device) == "emulator":
-            return self.program.lowered(spec, self.signature.arch or EMULATED_ARCH)[1]
-        target = self.signature.arch or driver().target_of(max(arguments.device, 0))
-        return self.program.compiled(spec, target).written
+        gpu = available() if device is None else None
+        if gpu is not None:
+            gpu.refuse_if_lost()
+        return "emulator" if gpu is None else "gpu"
 
     def emulate(self, arguments: Arguments, options: Any = None) -> Any:
         """Run on the emulator; `options`: its Options. Gives its RunResult."""
+        return self._emulate(self._plan(arguments, EMULATED, self._emulation, arguments.present), arguments, options)
+
+    def _emulate(self, plan: Emulation, arguments: Arguments, options: Any = None) -> Any:
         with whole():
             from tiledsl.backends import emulator
 
         arrays = arguments.present
-        problem = specialize(self.signature, arguments.arrays, arguments.consts)
-        kernel, written = self.program.lowered(problem.spec, self.signature.arch or EMULATED_ARCH)
-        self._check_memory(arrays, written)
-        check_maps(self.signature.name, kernel.tensor_maps, arrays)
+        count_versions(_of_torch(arrays, plan.written))
         asked = options or emulator.Options()
-        grid = self._grid(kernel.grid, kernel.cluster, asked.processors, problem.extents, arguments)
+        grid = self._grid(plan.kernel.grid, plan.kernel.cluster, asked.processors, plan.extents, arguments)
         if 0 in grid:
             return emulator.RunResult()
         inputs = {**{name: host_array(info) for name, info in arrays.items()}, **arguments.scalars}
-        return self.program.prepared(kernel).run(inputs, options=asked)
+        return self.program.prepared(plan.kernel).run(inputs, options=asked)
 
     @contextmanager
     def on_gpu(self, arguments: Arguments) -> Generator[Prepared, None, None]:
@@ -231,14 +240,12 @@ class Dispatcher:
                     pointers[name] = gpu.allocate(size, f"{self.signature.name}(): {name}")
                 infos = {name: replace(info, pointer=pointers[name]) for name, info in moved.items()}
                 on_device = replace(arguments, arrays={n: infos.get(n) for n in arguments.arrays})
-                plan, written, meaning = self._plan(on_device)
-                self._check_memory(arguments.present, written)
+                plan = self._plan(on_device, COPIED, self._launch_plan, arguments.present)
                 for name, array in staged.items():
                     gpu.upload(pointers[name], array.ctypes.data, sizes[name], name)
-                order = plan.arguments.pointers
-                yield Prepared(plan, 0, tuple(pointers[n] for n in order), self._packed(arguments, plan), meaning)
+                yield _prepared(plan, 0, pointers, arguments)
                 gpu.synchronize(0, f"{self.signature.name}()")
-                for name in written & staged.keys():
+                for name in plan.written:
                     array, target = staged[name], host_array(arguments.present[name])
                     gpu.download(array.ctypes.data, pointers[name], sizes[name], name)
                     if array is not target:
@@ -249,46 +256,47 @@ class Dispatcher:
 
     def prepare(self, arguments: Arguments) -> Prepared:
         """A launch on CUDA arrays in place, with every check of them."""
-        plan, written, meaning = self._plan(arguments)
         arrays = arguments.present
-        self._check_memory(arrays, written)
-        pointers = tuple(arrays[n].pointer for n in plan.arguments.pointers)
-        return Prepared(plan, _launch_stream(arrays), pointers, self._packed(arguments, plan), meaning)
-
-    def _packed(self, arguments: Arguments, plan: LaunchPlan) -> tuple[Any, ...]:
-        dtypes = {p.name: p.dtype for p in self.signature.scalars}
-        return tuple(packed_scalar(dtypes[n], arguments.scalars[n]) for n in plan.arguments.scalars)
+        if all(map(_is_torch, arrays.values())):
+            torch = sys.modules["torch"]
+            self.launcher.take_torch(torch._C._cuda_getCurrentRawStream, torch.is_grad_enabled)
+        plan = self._plan(arguments, arguments.given["device"], self._launch_plan, arrays)
+        return _prepared(plan, _launch_stream(arrays), {n: info.pointer for n, info in arrays.items()}, arguments)
 
     # -- plans -------------------------------------------------------------------------------------------
 
-    def _plan(self, arguments: Arguments) -> tuple[LaunchPlan, frozenset[str], Meaning]:
-        arrays = arguments.arrays
+    def _plan(
+        self, arguments: Arguments, where: Any, make: Callable[[Arguments], P], memory: Mapping[str, ArrayInfo]
+    ) -> P:
+        """The plan for arguments like these: the one that is known, else what `make` gives. It is kept once `memory`,
+        the arrays as the caller has them, has been checked: the launcher does not look again. `where`: the key's
+        `device`."""
         meaning = self.program.meaning()
-        key = (
-            meaning.digest,
-            *(a and (a.dtype, a.shape, a.strides, a.pointer & 15, a.device) for a in arrays.values()),
-            *map(const_identity, arguments.consts.values()),
-            *(v for n, v in arguments.scalars.items() if n in self.launcher.keyed),
-        )
-        gpu = driver()
-        gpu.refuse_if_lost()
+        keyed = {**arguments.given, **_keyed_consts(arguments), **_keyed_arrays(arguments), "device": where}
         with self._lock:
-            found = self._plans.get(key)
-            if found is None:
-                found = self._make_plan(gpu, arguments)
-                if len(self._plans) >= self.LIMIT:
-                    self._plans.clear()
-                if meaning.holds():  # otherwise it was compiled for what the names mean by now
-                    self._plans[key] = found
-            return *found, meaning
+            known: Any = self.launcher.plan(self.launcher.key(keyed), meaning)
+            plan: Any = make(arguments) if known is None else known
+        self._check_memory(memory, plan.written)
+        if known is None and meaning.holds():  # otherwise it was compiled for what the names mean by now
+            with self._lock:
+                self.launcher.add(self.launcher.key(keyed), plan, meaning)
+        return plan
 
-    def _make_plan(self, gpu: Driver, arguments: Arguments) -> tuple[LaunchPlan, frozenset[str]]:
-        device = max(arguments.device, 0)
+    def _emulation(self, arguments: Arguments) -> Emulation:
+        problem = specialize(self.signature, arguments.arrays, arguments.consts)
+        kernel, written = self.program.lowered(problem.spec, self.signature.arch or EMULATED_ARCH)
+        check_maps(self.signature.name, kernel.tensor_maps, arguments.present)
+        return Emulation(kernel, _in_order(written, arguments), problem.extents)
+
+    def _launch_plan(self, arguments: Arguments) -> LaunchPlan:
+        gpu, device = driver(), max(arguments.device, 0)
         if self.signature.arch:
             gpu.require_target(self.signature.name, self.signature.arch, device)
         problem = specialize(self.signature, arguments.arrays, arguments.consts)
         image = self.program.compiled(problem.spec, self.signature.arch or gpu.target_of(device)).image
-        self._key_grid_scalars(image.grid)
+        self.launcher.key_by_value(
+            frozenset(p.name for p in self.signature.scalars if uses_names(image.grid, {p.name}))
+        )
         arrays = arguments.present
         check_maps(image.name, image.tensor_maps, arrays)
         grid = self._grid(image.grid, image.cluster, gpu.devices[device].processors, problem.extents, arguments)
@@ -302,9 +310,8 @@ class Dispatcher:
                 order, written = buffer.pointers, image.written
                 maps = MapImages(gpu, device, context, image.name, image.tensor_maps, order, arrays, written)
         windows = overlap_windows(buffer.pointers, arrays, image.written)
-        positions = [i for i, p in enumerate(self.signature.tensors) if p.name in image.written and p.name in arrays]
-        plan = LaunchPlan.make(gpu, image.name, device, context, function, shape, buffer, windows, maps, positions)
-        return plan, image.written
+        written = _in_order(image.written, arguments)
+        return LaunchPlan(gpu, image.name, device, function, shape, buffer, windows, maps, written)
 
     def _grid(
         self,
@@ -320,27 +327,6 @@ class Dispatcher:
         check_cluster(self.signature.name, cluster, grid)
         return grid
 
-    def _key_grid_scalars(self, grid: tuple[Any, ...]) -> None:
-        used = frozenset(p.name for p in self.signature.scalars if uses_names(grid, {p.name}))
-        if not used <= self.launcher.keyed:
-            self.launcher.key_by_value(used)
-            self._plans.clear()
-
-    def _remember(
-        self, values: Mapping[str, Any], arguments: Arguments, prepared: Prepared, device: str | None
-    ) -> None:
-        """Give the plan to the launcher if all arrays are torch tensors that it can tell apart cheaply."""
-        torch = sys.modules.get("torch")
-        arrays = arguments.present.values()
-        if torch is None or not all(isinstance(a.owner, torch.Tensor) for a in arrays):
-            return
-        if any(a.unit_axis() < 0 for a in arrays):
-            return  # may be a lazily negated view next time (torch.imag of a conjugate): it needs the full check
-        raw_stream, bump_versions = torch._C._cuda_getCurrentRawStream, torch._C._increment_version
-        given = {**values, "device": device}
-        current = prepared.meaning.guards.check
-        self.launcher.add(given, prepared.plan, raw_stream, current, torch.is_grad_enabled, bump_versions)
-
 
 def _place(device: int) -> str:
     return "host memory" if device < 0 else f"the memory of GPU {device}"
@@ -348,6 +334,45 @@ def _place(device: int) -> str:
 
 def _integers(scalars: Mapping[str, Any]) -> dict[str, int]:
     return {name: int(value) for name, value in scalars.items() if isinstance(value, int)}
+
+
+def _in_order(written: frozenset[str], arguments: Arguments) -> tuple[str, ...]:
+    """Of the tensors that are there, those of `written`, in the order of the signature."""
+    return tuple(name for name in arguments.present if name in written)
+
+
+def _keyed_consts(arguments: Arguments) -> dict[str, Any]:
+    """The consts as they were checked: what stands for one by its __index__ may be another number the next time.
+    NumPy's numbers stay as they are, so that the launcher knows them."""
+    given = arguments.given
+    return {n: given[n] if is_numpy_scalar(given[n]) else value for n, value in arguments.consts.items()}
+
+
+def _keyed_arrays(arguments: Arguments) -> Mapping[str, Any]:
+    """What the key of a plan asks of the arrays: torch's tensors themselves, where all are, so that the launcher finds
+    the plan without describing them.
+
+    It cannot tell a lazily negated view, which is refused. Those are the imaginary part of a conjugate: no stride is 1.
+    """
+    arrays = arguments.present.values()
+    plain = arguments.device >= 0 and all(_is_torch(a) and (a.empty or 1 in a.strides) for a in arrays)
+    return {n: a and a.owner for n, a in arguments.arrays.items()} if plain else arguments.arrays
+
+
+def _is_torch(info: ArrayInfo) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(info.owner, torch.Tensor)
+
+
+def _of_torch(arrays: Mapping[str, ArrayInfo], names: tuple[str, ...]) -> tuple[Any, ...]:
+    """The torch tensors of these names."""
+    return tuple(arrays[name].owner for name in names if _is_torch(arrays[name]))
+
+
+def _prepared(plan: LaunchPlan, stream: int, pointers: Mapping[str, int], arguments: Arguments) -> Prepared:
+    addresses = tuple(pointers[name] for name in plan.arguments.pointers)
+    scalars = tuple(arguments.scalars[name] for name in plan.arguments.scalars)
+    return Prepared(plan, stream, addresses, scalars, _of_torch(arguments.present, plan.written))
 
 
 def _moved(info: ArrayInfo, array: Any, device: int) -> ArrayInfo:

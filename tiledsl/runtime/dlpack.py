@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import inspect
 import math
 from typing import Any
 
@@ -77,10 +78,19 @@ def describe_dlpack(signature: Signature, name: str, value: Any) -> ArrayInfo:
 
 def _export(value: Any, on_gpu: bool) -> Any:
     arguments: dict[str, Any] = {"stream": 1} if on_gpu else {}
+    if _knows_versions(value.__dlpack__):
+        arguments["max_version"] = (1, 0)
+    return value.__dlpack__(**arguments)
+
+
+def _knows_versions(export: Any) -> bool:
+    """Does a producer take `max_version`, as DLPack asks of it from version 1 on? One that does not show what it takes
+    is held to be no older: it says more of an array, whether it may be written."""
     try:
-        return value.__dlpack__(max_version=(1, 0), **arguments)
-    except TypeError:  # a producer older than version 1
-        return value.__dlpack__(**arguments)
+        parameters = inspect.signature(export).parameters
+    except ValueError:  # written in C
+        return True
+    return "max_version" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
 def _open(capsule: Any) -> tuple[_DLTensor, bool]:

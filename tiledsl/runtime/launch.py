@@ -1,9 +1,11 @@
 """Launch plans: everything about a launch that depends on shapes but not on addresses, made once.
 
-A plan holds the loaded function, the grid and an argument buffer in which only pointers and scalars
-are rewritten. The buffer is laid out as one 8-byte slot an argument, in the order that packing is
+A plan holds the loaded function, the grid and argument buffers in which only pointers and scalars are
+rewritten. A buffer is laid out as one 8-byte slot an argument, in the order that packing is
 cheapest: pointers, scalars, then the fixed extents and strides; tensor maps follow, each on 64 bytes. The
 driver gets an array of pointers to the slots in the order of the kernel's parameter list.
+
+Every launch, whoever asks for it, is one `SEQUENCE`.
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ from __future__ import annotations
 import ctypes
 import math
 import struct
-from dataclasses import dataclass, field
+import sys
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Callable, Mapping, Sequence
 
@@ -19,20 +22,21 @@ from tiledsl.arch import MAP_ALIGNMENT, MAP_BYTES, MOST_GRID, PORTABLE_CLUSTER
 from tiledsl.errors import KernelArgumentError
 from tiledsl.ir.abi import AbiArg
 from tiledsl.ir.expr import BinExpr, Expr, NameExpr, evaluate
-from tiledsl.ir.types import DType
 from tiledsl.runtime.driver import STICKY, WRONG_CONTEXT, Driver
 from tiledsl.runtime.tensor_maps import MapImages
 from tiledsl.specialize import ArrayInfo, bf16_bits
 
 __all__ = [
+    "SEQUENCE_NAMES",
     "ArgumentBuffer",
     "Frame",
     "LaunchPlan",
     "Shape",
     "check_cluster",
     "checked_grid",
+    "count_versions",
+    "launch_sequence",
     "overlap_windows",
-    "packed_scalar",
     "uses_names",
 ]
 
@@ -70,33 +74,34 @@ class Shape:
 class Frame:
     """One argument buffer. `address`: of the array of pointers to the slots, which the driver reads.
 
-    maps_at: offset of the tensor maps. packed: addresses of the tensors, in the buffer and in those; () at first. That
-    their memory may be used so together was checked.
+    pack: ``pack(*addresses)`` writes the addresses of the tensors. maps_at: offset of the tensor maps. packed:
+    addresses of the tensors, in the buffer and in those; () at first. That their memory may be used so together was
+    checked.
     """
 
     buffer: Any
     pointers: Any
     address: int
+    pack: Callable[..., None]
     maps_at: int = 0
     packed: tuple[int, ...] = ()
 
 
 class ArgumentBuffer:
-    """How the arguments of one plan are packed. `pack(buffer, 0, *pointers, *scalars)` writes the varying ones.
-
-    Pointers are in the order of `abi`, scalars too; bf16 scalars are given as bits.
-    """
+    """How the arguments of one plan are packed: `Frame.pack` takes `pointers`, and
+    ``pack_scalars(frame.buffer, scalars_at, *values)`` `scalars`, which are names in the order of `abi`."""
 
     def __init__(
         self, abi: Sequence[AbiArg], extents: Mapping[str, int], strides: Mapping[str, tuple[int, ...]]
     ) -> None:
-        varying = [a for kind in ("pointer", "scalar") for a in abi if a.kind == kind]
+        pointers, scalars = ([a for a in abi if a.kind == kind] for kind in ("pointer", "scalar"))
         fixed = [a for a in abi if a.kind in ("extent", "stride")]
-        slots = {a: SLOT * i for i, a in enumerate([*varying, *fixed])}
-        codes = ["Q" if a.kind == "pointer" else FORMATS[a.dtype.name] for a in varying]
-        self.pack: Callable[..., None] = struct.Struct("<" + "".join(codes)).pack_into
-        self.pointers = tuple(a.name for a in varying if a.kind == "pointer")
-        self.scalars = tuple(a.name for a in varying if a.kind == "scalar")
+        slots = {a: SLOT * i for i, a in enumerate([*pointers, *scalars, *fixed])}
+        self._pack_pointers = struct.Struct(f"<{len(pointers)}Q").pack_into
+        self.pack_scalars = _scalar_packer([a.dtype.name for a in scalars])
+        self.scalars_at = SLOT * len(pointers)
+        self.pointers = tuple(a.name for a in pointers)
+        self.scalars = tuple(a.name for a in scalars)
         image = bytearray(SLOT * max(len(slots), 1))
         for arg in fixed:
             value = extents[arg.name] if arg.kind == "extent" else strides[arg.name][arg.axis]
@@ -112,7 +117,18 @@ class ArgumentBuffer:
         maps_at = len(self._image) + -(base + len(self._image)) % MAP_ALIGNMENT
         offsets = [*self._offsets, *(maps_at + MAP_BYTES * number for number in range(self._maps))]
         pointers = (ctypes.c_void_p * max(len(offsets), 1))(*(base + offset for offset in offsets))
-        return Frame(buffer, pointers, ctypes.addressof(pointers), maps_at)
+        return Frame(buffer, pointers, ctypes.addressof(pointers), partial(self._pack_pointers, buffer, 0), maps_at)
+
+
+def _scalar_packer(dtypes: Sequence[str]) -> Callable[..., None]:
+    """``pack(buffer, offset, *values)`` of scalars of these dtypes. Raises OverflowError or struct.error."""
+    pack = struct.Struct("<" + "".join(FORMATS[name] for name in dtypes)).pack_into
+
+    def pack_bits(buffer: Any, offset: int, *values: Any) -> None:
+        bits = (bf16_bits(v) if name == "bf16" else v for name, v in zip(dtypes, values, strict=True))
+        pack(buffer, offset, *bits)
+
+    return pack_bits if "bf16" in dtypes else pack
 
 
 def _launch_nothing(stream: int, params: int, extra: int) -> tuple[int]:
@@ -137,63 +153,75 @@ def _launcher(driver: Driver, function: Any, shape: Shape) -> Callable[..., Any]
     return launch
 
 
-@dataclass(slots=True)
+def count_versions(tensors: Sequence[Any]) -> None:
+    """Tell torch that these tensors were written: what autograd has saved of them holds no longer."""
+    if tensors:
+        sys.modules["torch"].autograd.graph.increment_version(tensors)
+
+
+SEQUENCE = """\
+    try:
+        _frame = _plan.frames.pop()
+    except _IndexError:
+        _frame = _plan.arguments.new_frame()
+    if _frame.packed != _pointers:
+        for _i, _j, _low, _high in {windows}:
+            if _low < _pointers[_j] - _pointers[_i] < _high:
+                return {refused}
+        _frame.pack(*_pointers)
+        if _plan.maps is not None:
+            _plan.maps.write(_frame, _pointers)
+        _frame.packed = _pointers
+{pack}    _code = _plan.launch(_stream, _frame.address, 0)[0]
+    if _code:
+        _plan.failed(_int(_code), _stream, _frame)
+    _plan.driver.last_kernel = _plan.kernel
+{count}    _plan.frames.append(_frame)
+"""
+"""Every launch: of `_plan` on `_stream`, with tensors at `_pointers`. It is a text, because the function of each kernel
+(`launcher`) has it inline. `refused`: what it returns, and launches nothing, where the arguments need a closer look:
+tensors of which one is written may overlap, or a scalar does not fit."""
+PACK = """\
+    try:
+        _plan.pack_scalars(_frame.buffer, _plan.scalars_at, {scalars})
+    except _unpackable:
+        return {refused}
+"""
+"""Scalars are packed at each launch; addresses alone, where they are others than the last time."""
+SEQUENCE_NAMES = {"_IndexError": IndexError, "_int": int, "_unpackable": (OverflowError, struct.error)}
+
+
 class LaunchPlan:
     """One kernel for one set of shapes on one device.
 
     `launch(stream, params, 0)` calls the driver. `windows`: for each pair of pointers (i, j) of which one
     is written, the open interval of ``p[j] - p[i]`` in which their bytes may overlap. `maps`: the tensor
-    maps of the kernel, if it has any. `written`: which of the signature's tensors it may write; `take` takes
-    those out of a tuple of all. `frames`: argument buffers not in use. Taking and giving one back are single
+    maps of the kernel, if it has any. `written`: names of the tensors that it may write; `count(tensors)` tells torch
+    that they were. `frames`: argument buffers not in use. Taking and giving one back are single
     list operations, so that threads never share a buffer and never wait for each other.
     """
 
-    driver: Driver
-    kernel: str
-    device: int
-    context: int
-    launch: Callable[..., Any]
-    arguments: ArgumentBuffer
-    windows: tuple[tuple[int, int, int, int], ...]
-    maps: MapImages | None = None
-    written: tuple[int, ...] = ()
-    frames: list[Frame] = field(default_factory=list[Frame])
-    pack: Callable[..., None] = field(init=False)
+    def __init__(
+        self, driver: Driver, kernel: str, device: int, function: Any, shape: Shape, arguments: ArgumentBuffer,
+        windows: tuple[tuple[int, int, int, int], ...], maps: MapImages | None = None, written: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        torch = sys.modules.get("torch")
+        self.driver, self.kernel, self.device = driver, kernel, device
+        self.launch = _launch_nothing if 0 in shape.grid else _launcher(driver, function, shape)
+        self.arguments, self.windows, self.maps, self.written = arguments, windows, maps, tuple(written)
+        self.pack_scalars, self.scalars_at = arguments.pack_scalars, arguments.scalars_at
+        self.count: Callable[[Any], None] = count_versions if torch is None else torch._C._increment_version
+        self.frames: list[Frame] = []
 
-    def __post_init__(self) -> None:
-        self.pack = self.arguments.pack
-
-    @classmethod
-    def make(
-        cls, driver: Driver, kernel: str, device: int, context: int, function: Any, shape: Shape,
-        arguments: ArgumentBuffer, windows: tuple[tuple[int, int, int, int], ...], maps: MapImages | None = None,
-        written: Sequence[int] = (),
-    ) -> LaunchPlan:  # fmt: skip
-        launch = _launch_nothing if 0 in shape.grid else _launcher(driver, function, shape)
-        return cls(driver, kernel, device, context, launch, arguments, windows, maps, tuple(written))
-
-    def take(self, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
-        return tuple(tensors[position] for position in self.written)
-
-    def run(self, stream: int, pointers: tuple[int, ...], scalars: Sequence[Any]) -> None:
-        """Pack the arguments and launch. The generated launcher does the same inline."""
-        try:
-            frame = self.frames.pop()
-        except IndexError:
-            frame = self.arguments.new_frame()
-        self.arguments.pack(frame.buffer, 0, *pointers, *scalars)
-        if self.maps is not None and frame.packed != pointers:
-            self.maps.write(frame, pointers)
-        frame.packed = pointers
-        code = self.launch(stream, frame.address, 0)[0]
-        if code:
-            self.failed(code, stream, frame)
-        self.driver.last_kernel = self.kernel
-        self.frames.append(frame)
+    def run(
+        self, stream: int, pointers: tuple[int, ...], scalars: tuple[Any, ...], tensors: tuple[Any, ...] = ()
+    ) -> None:
+        """Launch on arguments that were checked. `tensors`: those of torch that are written."""
+        launched = _run(self, stream, pointers, scalars, tensors)
+        assert launched, f"a scalar of {self.kernel}() does not fit: {scalars}"
 
     def failed(self, code: int, stream: int, frame: Frame) -> None:
         """Launch again where the fault was that another context was current; raise DeviceError for any other."""
-        code = int(code)
         if code in WRONG_CONTEXT:
             with self.driver.active(self.device):
                 code = int(self.launch(stream, frame.address, 0)[0])
@@ -201,6 +229,24 @@ class LaunchPlan:
             if code not in STICKY:
                 self.driver.last_kernel = self.kernel
             raise self.driver.error(code, f"launching {self.kernel}()")
+
+
+def launch_sequence(windows: str, scalars: str, tensors: str, refused: str) -> str:
+    """`SEQUENCE` where `scalars` (what a tuple display has in it) are packed, and `tensors` (a tuple) of torch are
+    written. `windows`: an expression for those of the plan that are to be looked at."""
+    pack = PACK.format(scalars=scalars, refused=refused) if scalars else ""
+    count = f"    _plan.count({tensors})\n" if tensors != "()" else ""
+    return SEQUENCE.format(windows=windows, pack=pack, count=count, refused=refused)
+
+
+def _generated_run() -> Callable[..., bool]:
+    names: dict[str, Any] = {**SEQUENCE_NAMES}
+    head = "def run(_plan, _stream, _pointers, _scalars, _tensors):\n"
+    exec(f"{head}{launch_sequence('()', '*_scalars', '_tensors', 'False')}    return True", names)
+    return names["run"]
+
+
+_run = _generated_run()
 
 
 def checked_grid(kernel: str, exprs: Sequence[Expr], names: Mapping[str, int]) -> tuple[int, int, int]:
@@ -256,8 +302,3 @@ def overlap_windows(
             (a_low, a_high), (b_low, b_high) = a.span(), b.span()
             found.append((i, j, a_low - b_high, a_high - b_low))
     return tuple(found)
-
-
-def packed_scalar(dtype: DType, value: Any) -> Any:
-    """`value` as `ArgumentBuffer.pack` takes it."""
-    return bf16_bits(value) if dtype.name == "bf16" else value
