@@ -27,7 +27,7 @@ class Options:
 
     checks: report races on shared memory, reads of shared bytes that nobody wrote, asynchronous copies that
         nobody waited for, and what TMA and wgmma must not meet.
-    hooks: clients that see every access and barrier.
+    hooks: clients that hear of every access, and of all that orders accesses.
     stdout: where `print` writes; None is `sys.stdout`.
     trace: (block, thread), each a linear index or coordinates, whose every result is recorded.
     max_steps: iterations of loops, of whatever kind, that the run may have in all; a cohort's iteration is one, a
