@@ -101,7 +101,7 @@ def test_spills_by_line() -> None:
         " .loc 1 9 1\n" + stores,
         ' ret;\n}\n.file 1 "kernel.py"\n',
     ]
-    assembled = assemble("\n".join(lines), TARGETS["sm_90a"], name="k", may_have_stack=True)
+    assembled = assemble("\n".join(lines), TARGETS["sm_90a"], name="k")
     made = sass_report(assembled.cubin, assembled.ptx)
     assert assembled.usage.spill_stores == 4 * sum(s.stores for s in made.spills) > 0
     assert assembled.usage.spill_loads == 4 * sum(s.loads for s in made.spills) > 0
