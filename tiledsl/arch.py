@@ -140,6 +140,7 @@ FEATURE_NAMES = {
     "mbarrier": "mbarriers that count bytes",  # and their try_wait
     "tma": "tensor memory access",
     "cluster": "clusters",
+    "cluster_scope": "scope 'cluster'",  # of atomic operations and fences
     "multicast": "loads for several blocks of a cluster",
     "elect": "elect.sync",
     "griddepcontrol": "programmatic dependent launch",
@@ -148,10 +149,12 @@ FEATURE_NAMES = {
     "tcgen05": "tensor memory, and the tensor core instructions that use it",
 }
 """What some targets have and others do not, and what messages call it. (PTX: target notes of the instructions.)"""
+INSTEAD = {"stmatrix": "store() writes a fragment with plain accesses", "cluster_scope": "or use scope 'gpu'"}
+"""What others can do instead, for messages."""
 
 _ADA = frozenset({"fp8"})
 _HOPPER = _ADA | {
-    "bf16_of_int", "bf16_atomics", "stmatrix", "mbarrier", "tma", "cluster", "elect", "griddepcontrol",
+    "bf16_of_int", "bf16_atomics", "stmatrix", "mbarrier", "tma", "cluster", "cluster_scope", "elect", "griddepcontrol",
 }  # fmt: skip
 
 
@@ -285,6 +288,6 @@ def require(target: Target, have: Sequence[str], what: str, loc: Loc, instead: s
     raise CompileError(f"{target.name} does not have {what}", loc, f"{fix}; {instead}" if instead else fix)
 
 
-def require_feature(target: Target, feature: str, what: str, loc: Loc, instead: str = "") -> None:
-    """CompileError at `loc` if `target` lacks `feature`, a row of `FEATURES`, which `what` needs."""
-    require(target, FEATURES[feature], what, loc, instead)
+def require_feature(target: Target, feature: str, loc: Loc) -> None:
+    """CompileError at `loc` if `target` lacks `feature`, a row of `FEATURES`."""
+    require(target, FEATURES[feature], FEATURE_NAMES[feature], loc, INSTEAD.get(feature, ""))

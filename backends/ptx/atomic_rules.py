@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from typing import Any, Sequence
 
-from tiledsl.arch import require_feature
 from tiledsl.backends.ptx.context import Lowering, lowers
 from tiledsl.backends.ptx.llvm import ir
 from tiledsl.backends.ptx.types import I8, VOID, integer, llvm_type
-from tiledsl.errors import Loc
 from tiledsl.ir.atomics import ATOMICS
 from tiledsl.ir.core import OPS
 from tiledsl.ir.ops import gpu, mem
@@ -42,7 +40,7 @@ def lower_atomic(lw: Lowering, op: mem.Atomic) -> Sequence[Any]:
 
 
 def _text(lw: Lowering, op: mem.Atomic, space: str, dtype: DType) -> str:
-    how = _how(lw, op.order, op.reach, op.loc)
+    how = _how(op.order, op.reach)
     match op.fn.name:
         case "load":
             return f"ld.{how}.{space}.b{dtype.bits} $0, [$1];"
@@ -55,10 +53,8 @@ def _text(lw: Lowering, op: mem.Atomic, space: str, dtype: DType) -> str:
             return f"atom.{how}.{space}.{_suffix(name, dtype)} $0, [$1], $2{last};"
 
 
-def _how(lw: Lowering, order: str, reach: str, loc: Loc) -> str:
+def _how(order: str, reach: str) -> str:
     """Order and scope. A volatile access is PTX's relaxed one of scope sys, and is not to be merged with others."""
-    if reach == "cluster":
-        require_feature(lw.target, "cluster", "scope 'cluster'", loc, "or use scope 'gpu'")
     return order if order == "volatile" else f"{order}.{reach}"
 
 
@@ -104,5 +100,5 @@ def _bf16_cas_loop(atom: str, load: str) -> str:
 
 @lowers(gpu.Fence)
 def lower_fence(lw: Lowering, op: gpu.Fence) -> Sequence[Any]:
-    lw.asm(f"fence.{_how(lw, 'acq_rel', op.reach, op.loc)};", "~{memory}", VOID, side_effect=True)
+    lw.asm(f"fence.{_how('acq_rel', op.reach)};", "~{memory}", VOID, side_effect=True)
     return []

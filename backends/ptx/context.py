@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, Callable, Sequence, TypeVar
 
-from tiledsl.arch import FEATURE_NAMES, Target, require_feature
+from tiledsl.arch import Target, require_feature
 from tiledsl.backends.ptx.debuginfo import DebugInfo
 from tiledsl.backends.ptx.llvm import ir
 from tiledsl.backends.ptx.types import overload
@@ -75,7 +75,7 @@ class Lowering:
             rule = RULES.get(type(op))
             assert rule is not None, f"{op.name} has no lowering rule"
             for feature in op.features:
-                require_feature(self.target, feature, FEATURE_NAMES[feature], op.loc)
+                require_feature(self.target, feature, op.loc)
             results = rule(self, op)
             for result, value in zip(op.results, results, strict=True):
                 self.values[result] = value

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
-from tiledsl.arch import require, require_feature, targets_from
+from tiledsl.arch import require, targets_from
 from tiledsl.backends.ptx.context import Lowering, lowers
 from tiledsl.backends.ptx.llvm import ir
 from tiledsl.backends.ptx.types import I32, VOID, integer, llvm_type, structure
@@ -76,7 +76,6 @@ def lower_ldmatrix(lw: Lowering, op: mem.LdMatrix) -> Sequence[Any]:
 
 @lowers(mem.StMatrix)
 def lower_stmatrix(lw: Lowering, op: mem.StMatrix) -> Sequence[Any]:
-    require_feature(lw.target, "stmatrix", "stmatrix", op.loc, "store() writes a fragment with plain accesses")
     lw.intrinsic(_matrices("stmatrix", op), VOID, lw.value(op.ptr), *lw.operands(op.words))
     return []
 

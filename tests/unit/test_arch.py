@@ -15,6 +15,7 @@ from tiledsl import arch as hardware
 from tiledsl.arch import (
     FEATURE_NAMES,
     FEATURES,
+    INSTEAD,
     MOST_BLOCKS_PER_SM,
     MOST_SHARED,
     TARGETS,
@@ -80,12 +81,13 @@ def test_what_no_target_exceeds() -> None:
 
 
 def test_a_missing_feature_is_refused_with_the_targets_that_have_it() -> None:
-    require_feature(TARGETS["sm_90"], "tma", "TMA", Loc("k.py", 3, 1))
-    with pytest.raises(CompileError, match="sm_89 does not have TMA") as several:
-        require_feature(TARGETS["sm_89"], "tma", "TMA", Loc("k.py", 3, 1), "or use copy_async")
-    assert several.value.fix == f"compile for one of {', '.join(FEATURES['tma'])}; or use copy_async"
+    loc = Loc("k.py", 3, 1)
+    require_feature(TARGETS["sm_90"], "tma", loc)
+    with pytest.raises(CompileError, match="sm_89 does not have stmatrix") as several:
+        require_feature(TARGETS["sm_89"], "stmatrix", loc)
+    assert several.value.fix == f"compile for one of {', '.join(FEATURES['stmatrix'])}; {INSTEAD['stmatrix']}"
     with pytest.raises(CompileError) as one:
-        require_feature(TARGETS["sm_100a"], "wgmma", FEATURE_NAMES["wgmma"], Loc("k.py", 3, 1))
+        require_feature(TARGETS["sm_100a"], "wgmma", loc)
     assert one.value.fix == "compile for sm_90a"
 
 

@@ -786,7 +786,7 @@ def loads_of_many_threads(A: Global[bf16, M, K]):
 def on_another_gpu(A: Global[bf16, M, K]):
     grid(1)
     threads(128)
-    ptx.fence_proxy_async()  # error: ptx.fence_proxy_async() is an instruction of sm_90, sm_90a, sm_100a, sm_120a, and
+    ptx.fence_proxy_async()  # error: ptx.fence_proxy_async() needs one of sm_90, sm_90a, sm_100a, sm_120a, and
 
 
 @pytest.mark.parametrize(("kernel", "fix"), bad.cases, ids=bad.names)

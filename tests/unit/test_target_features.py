@@ -108,10 +108,10 @@ def test_roles_move_registers(arch: str) -> None:
 @pytest.mark.parametrize(
     ("arch", "consts", "what"),
     [
-        ("sm_80", {}, "Ring() is an instruction of sm_90, sm_90a, sm_100a, sm_120a,"),
-        ("sm_90", {"REGISTERS": 232}, "role() with registers= is an instruction of sm_90a, sm_100a, sm_120a,"),
-        ("sm_89", {"CLUSTER": 2}, "a cluster is an instruction of sm_90, sm_90a, sm_100a, sm_120a,"),
-        ("sm_120a", {"CLUSTER": 2, "MULTICAST": True}, "multicast='m' is an instruction of sm_90, sm_90a, sm_100a,"),
+        ("sm_80", {}, "Ring() needs one of sm_90, sm_90a, sm_100a, sm_120a,"),
+        ("sm_90", {"REGISTERS": 232}, "role() with registers= needs one of sm_90a, sm_100a, sm_120a,"),
+        ("sm_89", {"CLUSTER": 2}, "a cluster needs one of sm_90, sm_90a, sm_100a, sm_120a,"),
+        ("sm_120a", {"CLUSTER": 2, "MULTICAST": True}, "multicast='m' needs one of sm_90, sm_90a, sm_100a,"),
     ],
 )
 def test_what_is_missing_is_refused_at_its_line(arch: str, consts: dict[str, object], what: str) -> None:
@@ -122,7 +122,7 @@ def test_what_is_missing_is_refused_at_its_line(arch: str, consts: dict[str, obj
 
 @pytest.mark.parametrize("arch", [name for name in TARGETS if name != "sm_90a"])
 def test_wgmma_is_of_one_target(arch: str) -> None:
-    with pytest.raises(CompileError, match="is an instruction of sm_90a, and this is compiled for") as caught:
+    with pytest.raises(CompileError, match="needs sm_90a, and this is compiled for") as caught:
         multiplies.compile(arch=arch)
     assert "mma()" in caught.value.fix
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tiledsl.arch import FEATURES
+from tiledsl.arch import FEATURES, INSTEAD
 from tiledsl.errors import CompileError, Loc
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Op
@@ -16,8 +16,9 @@ def require_feature(arch: str, feature: str, what: str, loc: Loc) -> None:
     have = FEATURES[feature]
     if arch not in have:
         best = "sm_90a" if "sm_90a" in have else have[0]
-        fix = f'write @tile_kernel(arch="{best}"); for other GPUs, copy_async() and mma() do the same work'
-        message = f"{what} is an instruction of {', '.join(have)}, and this is compiled for {arch}"
+        instead = INSTEAD.get(feature, "for other GPUs, copy_async() and mma() do the same work")
+        fix = f'write @tile_kernel(arch="{best}"); {instead}'
+        message = f"{what} needs {'one of ' * (len(have) > 1)}{', '.join(have)}, and this is compiled for {arch}"
         raise CompileError(message, loc, fix)
 
 

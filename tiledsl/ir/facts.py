@@ -42,6 +42,7 @@ __all__ = [
     "check_declared",
     "effects_of",
     "reads",
+    "scope_features",
     "writes",
 ]
 
@@ -189,6 +190,11 @@ def _wanted(cls: type[Op], base: type[Op]) -> list[str]:
 def _declares(cls: type[Op], base: type[Op], name: str) -> bool:
     """Does the class say so, or one of its family?"""
     return any(name in vars(each) for each in cls.__mro__ if issubclass(each, base) and each is not base)
+
+
+def scope_features(op: Any) -> tuple[str, ...]:
+    """Of an op with the scope `reach`."""
+    return ("cluster_scope",) if op.reach == "cluster" else ()
 
 
 def effects_of(cls: type[Op]) -> frozenset[Effect]:

@@ -6,7 +6,7 @@ from typing import Sequence
 
 from tiledsl.ir.atomics import SCOPES
 from tiledsl.ir.core import Op, Pure, attribute
-from tiledsl.ir.facts import Sync, by
+from tiledsl.ir.facts import Sync, by, scope_features
 from tiledsl.ir.types import I32, INDEX, DType, Type
 
 __all__ = ["Barrier", "BlockId", "Fence", "GridSize", "LaneId", "Position", "SyncWarp", "ThreadId", "WarpId"]
@@ -97,6 +97,7 @@ class Fence(_Orders):
 
     name = "gpu.fence"
     sync = by(lambda op: Sync(releases=op.reach, acquires=op.reach))
+    features = by(scope_features)
     scope = "thread"
     called = "fence()"
     reach = attribute(str, "gpu")

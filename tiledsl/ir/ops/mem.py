@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Sequence
 from tiledsl.arch import WARP
 from tiledsl.ir.atomics import ATOMICS, AtomicFn
 from tiledsl.ir.core import OPS, Kernel, Op, Pure, Value, attribute, operand
-from tiledsl.ir.facts import NOTHING, Access, by, reads, writes
+from tiledsl.ir.facts import NOTHING, Access, by, reads, scope_features, writes
 from tiledsl.ir.ops.tile import VECTOR_BYTES, atomic_facts, atomic_sync
 from tiledsl.ir.types import BOOL, I32, I64, U32, DType, PtrType, Type
 
@@ -112,6 +112,7 @@ class Atomic(_Memory):
     """Base of the ops that the table of atomics generates: ``mem.atomic_<row>``. See `tile.Atomic`."""
 
     sync = by(atomic_sync)
+    features = by(scope_features)
     called = by(lambda op: f"atomic_{op.fn.name}()")
     variadic = True
     parts = ("ptr", "values")
@@ -178,6 +179,7 @@ class StMatrix(_Matrices):
 
     name = "mem.stmatrix"
     touches = (writes("ptr", matrix=True),)
+    features = ("stmatrix",)
     called = "stmatrix"
     variadic = True
     parts = ("ptr", "words")

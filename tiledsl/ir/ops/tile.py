@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Iterator, Sequence
 
 from tiledsl.ir.atomics import ACQUIRING, ATOMICS, RELEASING, AtomicFn
 from tiledsl.ir.core import MOST_STAGES, OPS, Op, Pure, Value, attribute, operand
-from tiledsl.ir.facts import NOTHING, Sync, by, reads, writes
+from tiledsl.ir.facts import NOTHING, Sync, by, reads, scope_features, writes
 from tiledsl.ir.facts import Access as Touch
 from tiledsl.ir.types import (
     INDEX,
@@ -240,6 +240,7 @@ class Atomic(Access):
 
     fn: ClassVar[AtomicFn]
     sync = by(lambda op: atomic_sync(op))
+    features = by(scope_features)
     called = by(lambda op: f"atomic_{op.fn.name}()")
     parts = ("memory", "indices", "values")
     order = attribute(str, "relaxed")
