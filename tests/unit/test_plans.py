@@ -351,7 +351,9 @@ def test_arguments_are_bound_as_python_does() -> None:
                     bind(args, dict(kwargs))
                 continue
             bound.apply_defaults()
-            assert bind(args, dict(kwargs)) == dict(bound.arguments)
+            given_by_name = dict(kwargs)
+            assert bind(args, given_by_name) == dict(bound.arguments)
+            assert given_by_name == kwargs, "the caller's own"
 
 
 def test_a_type_error_from_inside_is_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:

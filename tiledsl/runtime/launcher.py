@@ -160,7 +160,9 @@ def launcher_source(signature: Signature, keyed: frozenset[str], written: tuple[
     """The text of `launch`, `bind` and `key` of a kernel. `written`: see `Launcher`."""
     names = [p.name for p in (*signature.params, *signature.consts)]
     bound = "".join(f"{name!r}: {name}, " for name in names)
-    bind = f"def bind(_args, _kwargs):\n{_binding(signature, device=False)}    return {{{bound}}}\n"
+    binding = _binding(signature, device=False)
+    # A copy: binding takes names out of it, and a caller may keep its own.
+    bind = f"def bind(_args, _kwargs):\n    _kwargs = {{**_kwargs}}\n{binding}    return {{{bound}}}\n"
     key = f"def key({', '.join([*names, 'device'])}): return {_key(signature, keyed, _asked_address)}\n"
     return f"{_launch(signature, keyed, written)}{bind}{key}"
 
