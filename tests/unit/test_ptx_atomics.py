@@ -108,7 +108,7 @@ def with_cluster_fence():
 @pytest.mark.parametrize("made", [with_cluster_scope, with_cluster_fence], ids=lambda k: k.name)
 def test_cluster_scope_needs_sm_90(made: Any) -> None:
     assert ".cluster" in made.compile(arch="sm_90").ptx
-    with pytest.raises(CompileError, match="needs one of sm_90, .* this is compiled for sm_89") as caught:
+    with pytest.raises(CompileError, match=r"needs one of sm_90, .* this is compiled for sm_89") as caught:
         made.compile(arch="sm_89")
     assert caught.value.loc.line > 0 and "or use scope 'gpu'" in str(caught.value)
 
