@@ -74,8 +74,8 @@ def lay_out_shared(
 
 
 def _alignment(op: tile.SharedAlloc, layout: Layout) -> int:
-    touched = (access for user, _ in op.result.uses for access in user.accesses() if access.memory is op.result)
-    return max(layout.alignment, *(access.align for access in touched), 1)
+    """What the layout asks for, and what any tile that is accessed together with this one does."""
+    return max([layout.alignment, *(access.align for user, _ in op.result.uses for access in user.touches)])
 
 
 def _first_fit(op: tile.SharedAlloc, size: int, slots: dict[Op, Slot], alignment: int) -> int:
