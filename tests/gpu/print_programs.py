@@ -168,6 +168,15 @@ def a_module_that_nobody_gave_a_ring() -> None:
     assert (lines, err) == ([], "")
 
 
+def a_context_that_another_library_ends() -> None:
+    """The thread that looks for lines goes on looking: the memory is the process's own."""
+    k.one_line_each(np.zeros(100, np.float32), 1, device="gpu")
+    gpu = driver()
+    gpu.check(gpu.cu.cuDevicePrimaryCtxReset(0), "ending the context")
+    time.sleep(0.1)
+    Prints.show(gpu.prints)
+
+
 def lines_with_wgmma() -> None:
     """In every role, and while products are in flight: the same lines as on the emulator, and the same product."""
     random = np.random.default_rng(8)

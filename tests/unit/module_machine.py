@@ -27,7 +27,7 @@ VARIABLE = re.compile(r"\.(b8|u64) (\$\w+)(?:\[(\d+)\])?(?: = \{(.*)\})?;")
 
 
 class Machine:
-    """The module of a kernel that was compiled to `ptx`. `pinned`: what the host allocated, by address."""
+    """The module of a kernel that was compiled to `ptx`. `pinned`: memory of the host, by address."""
 
     def __init__(self, ptx: str) -> None:
         self.variables: dict[str, Any] = {}
@@ -38,7 +38,8 @@ class Machine:
         self.pinned: dict[int, Any] = {}
         self.cu: Any = SimpleNamespace(
             cuModuleGetGlobal=lambda module, name: (0, ctypes.addressof(self[name]), len(self[name])),  # pyright: ignore
-            cuMemHostAlloc=lambda size, flags: (0, self._allocate(size)),  # pyright: ignore
+            cuMemHostRegister=lambda at, size, flags: self._register(at, size),  # pyright: ignore
+            cuMemHostGetDevicePointer=lambda at, flags: (0, at),  # pyright: ignore
             cuMemcpyDtoH=lambda host, device, size: (ctypes.memmove(host, device, size), (0,))[1],  # pyright: ignore
             cuMemcpyHtoD=lambda device, host, size: (ctypes.memmove(device, host, size), (0,))[1],  # pyright: ignore
             cuStreamSynchronize=lambda stream: (0,),  # pyright: ignore
@@ -47,10 +48,9 @@ class Machine:
     def __getitem__(self, name: bytes | str) -> Any:
         return self.variables[name.decode() if isinstance(name, bytes) else name]
 
-    def _allocate(self, size: int) -> int:
-        buffer = ctypes.create_string_buffer(b"\xff" * size, size)
-        self.pinned[ctypes.addressof(buffer)] = buffer
-        return ctypes.addressof(buffer)
+    def _register(self, at: int, size: int) -> tuple[int]:
+        self.pinned[at] = (ctypes.c_char * size).from_address(at)
+        return (0,)
 
     # -- what the code of the PTX backend does -------------------------------------------------------------
 

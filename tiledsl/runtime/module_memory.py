@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -11,8 +12,11 @@ if TYPE_CHECKING:
 __all__ = ["give_memory", "has_variable", "read_variable"]
 
 PORTABLE, MAPPED = 1, 2
-"""Of cuMemHostAlloc: pinned for every context, and in the address space of the GPU, where unified addresses are the
-same as here. (CUDA driver API: memory management.)"""
+"""Of cuMemHostRegister: pinned for every context, and in the address space of the GPU. (CUDA driver API: memory
+management.)"""
+_KEPT: list[mmap.mmap] = []
+"""The process's own memory: what the driver allocates goes with its context, which another library may end while a
+thread of ours looks there."""
 
 
 def has_variable(cubin: bytes, name: str) -> bool:
@@ -33,9 +37,12 @@ def give_memory(driver: Driver, module: Any, name: str, size: int, what: str) ->
 
     A kernel that failed leaves it readable. It is kept for the life of the process.
     """
-    made = int(driver.check(driver.cu.cuMemHostAlloc(size, PORTABLE | MAPPED), f"allocating memory for {what}"))
-    ctypes.memset(made, 0, size)
+    memory = mmap.mmap(-1, size)
+    _KEPT.append(memory)
+    here = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    driver.check(driver.cu.cuMemHostRegister(here, size, PORTABLE | MAPPED), f"pinning memory for {what}")
+    there = driver.check(driver.cu.cuMemHostGetDevicePointer(here, 0), f"finding the memory for {what} on the GPU")
     place, _ = driver.check(driver.cu.cuModuleGetGlobal(module, name.encode()), f"finding {what}")
-    address = ctypes.c_uint64(made)
+    address = ctypes.c_uint64(int(there))
     driver.upload(int(place), ctypes.addressof(address), 8, f"the address of {what}")
-    return made
+    return here
