@@ -13,7 +13,7 @@ __all__ = ["InFlightCheck"]
 
 
 class _InFlight:
-    """Cells of a chunk, flat. `thread`: whose copy is on its way there, -1 for none; `op`: its number. `any`: has there
+    """Cells of a chunk, flat. `thread`: whose copy is in flight there, -1 for none; `op`: its number. `any`: has there
     ever been one?"""
 
     def __init__(self, launch: LaunchInfo, first: int, count: int) -> None:

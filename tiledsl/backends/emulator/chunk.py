@@ -42,7 +42,7 @@ class Run:
 
 
 class Chunk:
-    """Blocks `first` ... `first + count - 1`. `copies`, `bulk`: what is on its way to their shared `memory`. `ended`:
+    """Blocks `first` ... `first + count - 1`. `copies`, `bulk`: what is in flight to their shared `memory`. `ended`:
     how many warps of each block have."""
 
     def __init__(self, run: Run, first: int, count: int) -> None:

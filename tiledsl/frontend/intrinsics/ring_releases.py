@@ -2,7 +2,7 @@
 
 Where products read tiles, one thread of each warpgroup does it: its warps end their products together (measured:
 `benchmarks/wgmma_wait.py`), and meet at the end of a use in which they have done more than that. The slots of a ring
-that no product reads are handed back by each warp for itself, so that none waits for another. Which of both a ring is,
+that no product reads are released by each warp for itself, so that none waits for another. Which of both a ring is,
 is known when all of its uses are: until then `HandBack` stands for it.
 """
 
