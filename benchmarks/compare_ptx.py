@@ -44,8 +44,9 @@ class Code(NamedTuple):
 
 
 def without_locations(ptx: str) -> str:
-    """PTX without ``.loc``, ``.file``, comments, the labels that only debug information has, and indentation."""
-    lines = (line.split("//")[0].strip() for line in ptx.splitlines())
+    """PTX without ``.loc``, ``.file``, the names of functions to which these point (the section .debug_str, the last
+    one), comments, the labels that only debug information has, and indentation."""
+    lines = (line.split("//")[0].strip() for line in ptx.split(".section\t.debug_str")[0].splitlines())
     return "\n".join(line for line in lines if line and not line.startswith((".loc", ".file", "$L__tmp"))) + "\n"
 
 

@@ -10,7 +10,7 @@ import hopper_programs as programs
 import ml_dtypes
 import numpy as np
 import pytest
-from hopper_ir import ir, ops
+from hopper_ir import ir, ops, written
 from numpy.typing import NDArray
 
 from tiledsl import (
@@ -39,6 +39,7 @@ from tiledsl.dims import K, M, N
 from tiledsl.ir.core import Block, Kernel, Op
 from tiledsl.ir.expr import evaluate
 from tiledsl.ir.ops import arith, barriers, control, gpu, matrix, tile, tma
+from tiledsl.ir.ops import roles as roles_ops
 from tiledsl.ir.ops import wgmma as wgmma_ops
 
 Array = NDArray[Any]
@@ -75,7 +76,7 @@ def test_raw_barriers_loads_and_products_are_one_op_each() -> None:
         "wgmma.wait",
     ]
     first, second = ops(kernel, tma.Load)
-    assert (first.box, first.axes, first.hint, first.multicast) == ((64, 64), (0, 1), "", False)
+    assert (first.box, first.axes, first.hint, first.multicast) == ((64, 64), (0, 1), "", "")
     assert (second.hint, second.mbarrier[0].name) == ("evict_last", "arrived")
     assert ops(kernel, barriers.ExpectTx)[0].bytes == first.bytes + second.bytes == 16384
     assert ops(kernel, tma.Prefetch)[0].tensor.name == "A"
@@ -280,12 +281,11 @@ def test_a_use_releases_the_slot_of_the_group_that_has_ended() -> None:
     assert len(ops(at_once, barriers.Arrive)) == 1
 
 
-def test_only_a_role_that_uses_a_ring_carries_its_slot() -> None:
+def test_loops_of_a_role_carry_its_cursors_which_are_three_values() -> None:
     kernel = ir(programs.producer_consumers)
-    carried = {
-        place: [v.name.split("_")[0] for v in ops(op, control.For)[0].results] for place, op in roles(kernel).items()
-    }
-    assert carried == {(0, 4): ["fill0"] * 2, (0, 0): ["fill0"] * 2, (4, 8): ["use0"] * 3}
+    carried = {place: [v.name for v in ops(op, control.For)[0].results] for place, op in roles(kernel).items()}
+    assert carried == dict.fromkeys(roles(kernel), ["cursor0_slot", "cursor0_phase", "cursor0_held"])
+    assert [len(op.results) for op in ops(written(programs.producer_consumers), roles_ops.Work)] == [1, 1]
 
 
 def test_threads_that_read_a_slot_themselves_meet_before_it_is_released() -> None:
@@ -311,7 +311,7 @@ def test_a_cluster_shares_loads_and_slots_wait_for_its_users() -> None:
     kernel = ir(programs.producer_consumers, CM=2)
     assert kernel.cluster == (2, 1, 1)
     a, b = ops(kernel, tma.Load)
-    assert (a.multicast, a.box, b.multicast, b.box) == (False, (128, 64), True, (32, 64))
+    assert (a.multicast, a.box, b.multicast, b.box) == ("", (128, 64), "m", (32, 64))
     assert ops(kernel, barriers.ExpectTx)[0].bytes == (128 + 64) * 64 * 2  # both halves arrive here
     assert {op.count for op in ops(kernel, barriers.Init)} == {1, 2 * 2}
     assert [op.cluster for op in ops(kernel, barriers.Arrive)] == [True] * 4

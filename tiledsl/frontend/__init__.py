@@ -8,20 +8,22 @@ from __future__ import annotations
 
 from typing import Any
 
+from tiledsl.arch import WARP
 from tiledsl.errors import CompileErrors
 from tiledsl.frontend import assign, calls, expressions, intrinsics, loops, products, regions, statements
 from tiledsl.frontend.attributes import lang_dtype
 from tiledsl.frontend.budget import OutOfBudget
 from tiledsl.frontend.control import run_statements
-from tiledsl.frontend.finish import finish, settle
 from tiledsl.frontend.fragments import check_threads
 from tiledsl.frontend.frame import Env, Frame, Unit
 from tiledsl.frontend.intrinsics.async_copies import check_tokens
+from tiledsl.frontend.intrinsics.rings import check_rings
+from tiledsl.frontend.intrinsics.roles import end_stores
 from tiledsl.frontend.pending import check_pending
 from tiledsl.frontend.source import source_of
 from tiledsl.frontend.targets import TargetBuilder
 from tiledsl.ir.core import Block, Kernel, Value
-from tiledsl.ir.ops import control
+from tiledsl.ir.ops import barriers, control, gpu
 from tiledsl.ir.types import GlobalType, Type
 from tiledsl.signature import GlobalParam, Signature, Specialization
 
@@ -52,7 +54,8 @@ def build(signature: Signature, spec: Specialization, arch: str) -> Kernel:
     except OutOfBudget as error:
         unit.report(error)
     unit.raise_errors()
-    settle(unit)
+    if unit.cooperation.roles and unit.threads is None:
+        unit.threads = (sum(WARP * role.all_warps for role in unit.cooperation.roles),)
     for what, declared in (("grid", unit.grid), ("threads", unit.threads)):
         if declared is None:
             example = "bx, by = grid(cdiv(N, T), cdiv(M, T))" if what == "grid" else "tx, ty = threads(T, T)"
@@ -61,9 +64,9 @@ def build(signature: Signature, spec: Specialization, arch: str) -> Kernel:
     check_threads(unit)
     check_tokens(unit)
     check_pending(unit)
-    finish(frame)
+    check_rings(unit)
     unit.raise_errors()
-    unit.builder.add(control.Return())
+    _end(frame)
     assert unit.grid is not None and unit.threads is not None
     return Kernel(
         signature.name,
@@ -77,6 +80,19 @@ def build(signature: Signature, spec: Specialization, arch: str) -> Kernel:
         cluster=unit.cluster,
         assembler_level=unit.assembler_level,
     )
+
+
+def _end(frame: Frame) -> None:
+    unit, builder = frame.unit, frame.builder
+    builder.loc = unit.signature.loc
+    if None in unit.cooperation.stores:
+        end_stores(frame)
+    if unit.cooperation.cluster is not None and unit.cooperation.cluster.blocks > 1:
+        # No block of a cluster ends while another one may still write to its shared memory or arrive there; the threads
+        # of a warp that came out of different roles meet again.
+        for op in (gpu.SyncWarp(), barriers.ClusterArrive(), barriers.ClusterWait()):
+            builder.add(op)
+    builder.add(control.Return())
 
 
 def _run_time_params(signature: Signature, spec: Specialization) -> list[tuple[str, Type]]:

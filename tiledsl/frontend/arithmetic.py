@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import math
 import operator
+from functools import partial
 from typing import Any, Callable, Sequence
 
 from tiledsl.boundary import python_error
@@ -207,9 +208,9 @@ def apply(fn: str, bindings: list[Any], frame: Frame, node: ast.AST, shown: str 
     assert dtype is not None, "compile-time operands are the caller's"
     if not SCALAR[fn].accepts(dtype):
         raise frame.error(node, f"{shown} is not defined for {dtype}", _instead(fn, dtype))
-    return elementwise(
-        unify(bindings, dtype, frame, node), frame, node, shown, lambda *scalars: frame.builder.scalar(fn, *scalars)
-    )
+    nowrap = frame.nowrap and dtype == INDEX and fn in ("add", "sub", "mul")
+    compute = partial(frame.builder.scalar, fn, nowrap=nowrap)
+    return elementwise(unify(bindings, dtype, frame, node), frame, node, shown, compute)
 
 
 def _instead(fn: str, dtype: DType) -> str:

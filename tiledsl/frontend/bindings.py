@@ -16,7 +16,7 @@ from typing import Any, Callable, ClassVar, Sequence
 
 from tiledsl.errors import CompileError, Loc
 from tiledsl.ir.core import Value
-from tiledsl.ir.types import DType, FragmentType, PendingType, TokenType, is_memory
+from tiledsl.ir.types import CURSOR, DType, FragmentType, PendingType, TokenType, is_memory
 
 __all__ = [
     "POISON",
@@ -195,9 +195,14 @@ def is_token(binding: Any) -> bool:
     return isinstance(binding, Value) and isinstance(binding.type, TokenType)
 
 
+def is_cursor(binding: Any) -> bool:
+    """True for where a role is in a ring."""
+    return isinstance(binding, Value) and binding.type is CURSOR
+
+
 def is_carried(binding: Any) -> bool:
-    """True for what control flow can carry: registers, tokens and accumulators on their way."""
-    return is_register(binding) or is_token(binding) or is_pending(binding)
+    """True for what control flow can carry: registers, tokens, accumulators in flight and cursors of rings."""
+    return is_register(binding) or is_token(binding) or is_pending(binding) or is_cursor(binding)
 
 
 def is_pending(binding: Any) -> bool:

@@ -9,6 +9,7 @@ from functools import partial
 from types import BuiltinMethodType
 from typing import Any, Callable, Iterator
 
+from tiledsl import lang
 from tiledsl.errors import CompileError, Loc
 from tiledsl.frontend.argument_types import misfit
 from tiledsl.frontend.arithmetic import at_compile_time, convert, items_of
@@ -37,8 +38,9 @@ from tiledsl.ir.core import Value
 from tiledsl.ir.types import F32, FragmentType
 from tiledsl.lang import ir_dtype
 from tiledsl.lang.math import Elementwise
+from tiledsl.lang.schedules import Unwrapped
 
-__all__ = ["INTRINSICS", "Call", "intrinsic", "intrinsic_of"]
+__all__ = ["INTRINSICS", "Call", "inline", "intrinsic", "intrinsic_of"]
 
 Arguments = tuple[list[Any], dict[str, Any]]
 
@@ -90,7 +92,11 @@ def _(node: ast.Call, frame: Frame) -> Any:
     if isinstance(node.func, ast.Attribute) and node.func.attr == "append":
         return _append(frame, node, node.func)
     callee = evaluate(node.func, frame)
-    args, kwargs = _arguments(frame, node)
+    if callee is lang.grid:  # the host computes what it is given
+        with frame.into(frame.unit.host):
+            args, kwargs = _arguments(frame, node)
+    else:
+        args, kwargs = _arguments(frame, node)
     frame.builder.loc = frame.loc(node)
     return call(frame, node, callee, args, kwargs)
 
@@ -263,8 +269,9 @@ def inline(
     arguments = _bind(frame, node, inspect.signature(function.fn), function, args, kwargs)
     if isinstance(function, Elementwise):
         _need_f32(frame, node, function.name, arguments["x"])
-    state = {name: frame.env[name] for name in frame.unit.hopper.carried}
-    inner = Frame(frame.unit, source_of(function.fn), {**arguments, **state}, frame, frame.loc(node))
+    state = {name: frame.env[name] for name in frame.unit.cooperation.carried}
+    nowrap = isinstance(function, Unwrapped)
+    inner = Frame(frame.unit, source_of(function.fn), {**arguments, **state}, frame, frame.loc(node), nowrap)
     outer_loc: Loc = frame.builder.loc
     run_statements(inner, inner.source.node.body)
     frame.env |= {name: inner.env[name] for name in state}

@@ -15,7 +15,6 @@ from tiledsl.frontend.budget import MAX_ITEMS, many_items
 from tiledsl.frontend.comparisons import both, compare
 from tiledsl.frontend.control import Side, build_side, merge_sides
 from tiledsl.frontend.frame import Frame, evaluate
-from tiledsl.frontend.hopper import Processors
 from tiledsl.frontend.memory import read_element
 from tiledsl.frontend.views import extent
 from tiledsl.ir.core import Value
@@ -44,7 +43,11 @@ def _(node: ast.Name, frame: Frame) -> Any:
     if isinstance(binding, type) and issubclass(binding, Dim):
         return named_extent(frame, node, str(binding))
     if binding is lang.processors:
-        return frame.builder.value(Processors())
+        host = frame.unit.host
+        if frame.builder.block is not host:
+            fix = "in the kernel, grid_size() is how many blocks there are"
+            raise frame.error(node, "processors is known to the host alone, in the extents of grid()", fix)
+        return host.args[0]
     return binding  # pyright: ignore[reportUnknownVariableType]
 
 

@@ -9,8 +9,8 @@ from typing import Any
 from tiledsl.arch import MOST_REGISTERS, MOST_THREADS
 from tiledsl.errors import CompileError, Loc
 from tiledsl.frontend.bindings import describe
+from tiledsl.frontend.cooperation import RoleObject
 from tiledsl.frontend.frame import Frame, Unit
-from tiledsl.frontend.hopper import RoleObject
 from tiledsl.ir.core import Value
 from tiledsl.ir.types import DType, FragmentType
 from tiledsl.lang.matrices import Product
@@ -44,7 +44,7 @@ def distributed(frame: Frame, node: Any, dtype: DType, dims: tuple[int, ...], la
     """The type of a fragment of `dims` that the block holds in `layout`; `what` asked for it."""
     if not isinstance(layout, FragmentLayout):
         raise frame.error(node, f"{what} takes a layout of a fragment, got {describe(layout)}", _layout_fix(layout))
-    role = frame.unit.hopper.role
+    role = frame.unit.cooperation.role
     if role is not None:
         layout = replace(layout, first=role.first)
     problem = layout.problem(dims)
@@ -77,7 +77,7 @@ def _layout_fix(layout: Any) -> str:
 
 def _hold(unit: Unit, layout: FragmentLayout, loc: Loc) -> None:
     """Compare the layout's threads with the block's, now or once threads() has been called."""
-    role = unit.hopper.role
+    role = unit.cooperation.role
     if role is not None:
         if role.one_thread or layout.threads != role.threads:
             raise _wrong_role(role, layout, loc)

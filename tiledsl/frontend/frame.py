@@ -16,11 +16,12 @@ from typing import Any, Callable, Generator, Mapping
 from tiledsl.errors import CompileError, CompileErrors, Loc
 from tiledsl.frontend.bindings import POISON, UNBOUND, Poisoned, Unusable
 from tiledsl.frontend.budget import MAX_OPS, MAX_STATEMENTS, OutOfBudget
-from tiledsl.frontend.hopper import Cooperation
+from tiledsl.frontend.cooperation import Cooperation
 from tiledsl.frontend.source import Source, lookup_free
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Value
 from tiledsl.ir.expr import Expr
+from tiledsl.ir.types import INDEX
 from tiledsl.layout.fragments import FragmentLayout
 from tiledsl.meaning import unreadable
 from tiledsl.signature import Signature, Specialization
@@ -38,7 +39,7 @@ class Unit:
     is being built. held: fragments' layouts, each with the line that asked for it, whose threads are still to be
     counted. dropped: tokens of copies that no name was given. raw_groups: does the author place groups of copies?
     conditions: how many run-time conditions stand around what is being built. carried_out: statements so far, see
-    `budget`. hopper: roles, rings and schedules.
+    `budget`. cooperation: roles, rings and work items. host: where the extents of the grid are computed.
     """
 
     signature: Signature
@@ -58,7 +59,8 @@ class Unit:
     raw_groups: bool = False
     conditions: int = 0
     cluster: tuple[int, int, int] = (1, 1, 1)
-    hopper: Cooperation = field(default_factory=Cooperation)
+    cooperation: Cooperation = field(default_factory=Cooperation)
+    host: Block = field(default_factory=lambda: Block([INDEX], ["processors"]))
     externals: dict[str, Callable[..., Any]] = field(default_factory=dict[str, Callable[..., Any]])
     errors: dict[tuple[str, Loc], CompileError] = field(default_factory=dict[tuple[str, Loc], CompileError])
     carried_out: int = 0
@@ -88,12 +90,19 @@ class Unit:
 
 
 class Frame:
-    """One function: its source, its environment, and the frame that called it."""
+    """One function: its source, its environment, and the frame that called it. nowrap: as of `schedules.Unwrapped`."""
 
     def __init__(
-        self, unit: Unit, source: Source, env: Env, caller: Frame | None = None, call: Loc | None = None
+        self,
+        unit: Unit,
+        source: Source,
+        env: Env,
+        caller: Frame | None = None,
+        call: Loc | None = None,
+        nowrap: bool = False,
     ) -> None:
         self.unit, self.source, self.env, self.caller, self.call = unit, source, env, caller, call
+        self.nowrap = nowrap
         env.setdefault("$return", False)
 
     @property

@@ -16,20 +16,10 @@ from tiledsl.frontend.bindings import UNBOUND, Range, Ranges, Unusable, describe
 from tiledsl.frontend.budget import MAX_STAGES, MAX_UNROLL
 from tiledsl.frontend.control import Carried, Steps, drive, exit_flag, run_statements, runtime_if, unless_exited
 from tiledsl.frontend.frame import Frame, evaluate, execute
-from tiledsl.frontend.hopper import WorkLoop
-from tiledsl.frontend.intrinsics.schedules import (
-    ScheduleObject,
-    along_k,
-    go_past_others,
-    item_at,
-    of_instance,
-    one_item,
-    work_items,
-)
-from tiledsl.frontend.intrinsics.turns import begin_turns, end_turns
+from tiledsl.frontend.intrinsics.schedules import ScheduleObject, WorkLoop, along_k, one_item
 from tiledsl.frontend.steps import Counter
 from tiledsl.ir.core import Block, Value
-from tiledsl.ir.ops import control
+from tiledsl.ir.ops import control, roles
 from tiledsl.ir.ops.arith import Constant
 from tiledsl.ir.types import BOOL, INDEX, TokenType
 
@@ -111,8 +101,10 @@ class Bounds:
 
     size: 0, or the variable is a `Range` of so many elements. unroll: copies of the body an iteration.
     stages, fragments: of a pipelined loop, else 0. of_item: does it go along k through a work item?
-    known: the step, where it is a constant, else 0.
+    known: the step, where it is a constant, else 0. loop: the op that it becomes.
     """
+
+    loop: type[control.For] = control.For
 
     def __init__(
         self, frame: Frame, node: ast.AST, lo: Any, hi: Any, step: Any, *, size: int = 0, of_item: bool = False
@@ -140,19 +132,21 @@ class Bounds:
 class _WorkBounds(Bounds):
     """A loop over the work items of a block."""
 
-    def __init__(self, frame: Frame, node: ast.AST, schedule: ScheduleObject, ends: tuple[Value, Value, Value]) -> None:
-        super().__init__(frame, node, *ends)
+    loop = roles.Work
+
+    def __init__(self, frame: Frame, node: ast.For, work: WorkLoop) -> None:
+        super().__init__(frame, node.iter, work.first, work.end, work.step)
         self.known = self.known or 1  # upwards, in steps that are all one here
-        self.schedule = schedule
-        self.work: WorkLoop | None = None
+        self.work = work
+        self.item: Value | None = None
 
     def variable(self, frame: Frame, value: Value) -> Any:
-        frame.unit.hopper.work = self.work = WorkLoop(frame.builder.block)
-        return item_at(frame, self.schedule, value)
+        self.item, frame.unit.cooperation.work = value, frame.builder.block
+        return self.work.at(frame, value)
 
     def end(self, frame: Frame) -> None:
-        go_past_others(frame, self.schedule, first=False)
-        frame.unit.hopper.work = None
+        self.work.skip(frame, self.item)
+        frame.unit.cooperation.work = None
 
 
 def _run_time_bounds(frame: Frame, call: ast.Call) -> Bounds | None:
@@ -234,20 +228,16 @@ def _range(frame: Frame, call: ast.Call) -> Bounds:
 
 def _go_through(frame: Frame, node: ast.For, schedule: ScheduleObject) -> None:
     """``for t in work``: over this block's items, or for the only one."""
-    ends = work_items(frame, node, schedule)
-    if ends is None:
-        _unrolled(frame, node, [one_item(frame, schedule)])
+    if schedule.items is None:
+        _unrolled(frame, node, [one_item(frame, node, schedule)])
         return
-    role = frame.unit.hopper.role
+    role = frame.unit.cooperation.role
     if role is not None and role.instances > 1 and loop_exits(node.body) & {ast.Break, ast.Return}:
         fix = "put the statements that it shall skip under an `if`"
         raise frame.error(node.iter, f"a loop over work items that {role.shown}, which has instances, may leave", fix)
-    go_past_others(frame, schedule, first=True)
-    bounds = _WorkBounds(frame, node.iter, schedule, of_instance(frame, ends))
-    _run_time_for(frame, node, bounds)
-    if bounds.work is not None and bounds.work.turns:
-        begin_turns(frame, bounds.work, frame.builder.block.ops[-1])
-        end_turns(frame, bounds.work, *ends)
+    work = WorkLoop(frame, node, schedule)
+    work.skip(frame, None)
+    _run_time_for(frame, node, _WorkBounds(frame, node, work))
 
 
 def _run_time_for(frame: Frame, node: ast.For, bounds: Bounds) -> None:
@@ -265,7 +255,7 @@ def _run_time_for(frame: Frame, node: ast.For, bounds: Bounds) -> None:
         _for_as_while(frame, node, name, bounds)
         return
     builder, loc = frame.builder, frame.loc(node)
-    state = set(frame.unit.hopper.carried)
+    state = set(frame.unit.cooperation.carried)
     carried = Carried(frame, names | state, read_first(node.body) | state, node)
     if bounds.stages:
         _check_pipelined(frame, node, carried)
@@ -280,7 +270,7 @@ def _run_time_for(frame: Frame, node: ast.For, bounds: Bounds) -> None:
     builder.loc = loc
     ends = bounds.lo, bounds.hi, bounds.step
     how: dict[str, Any] = {"unroll": bounds.unroll, "stages": bounds.stages, "fragments": bounds.fragments}
-    loop = builder.add(control.For(*ends, *carried.inits, blocks=[body], **how))
+    loop = builder.add(bounds.loop(*ends, *carried.inits, blocks=[body], **how))
     carried.finish(loop.results)
     _unbind_target(frame, name)
 
@@ -347,7 +337,7 @@ def _while(
     flags = {f for f, kind in (("$break", ast.Break), ("$return", ast.Return)) if kind in exits}
     outer = frame.env.get("$break", False), frame.env.get("$continue", False)
     frame.env["$break"] = frame.env["$continue"] = False
-    flags |= set(frame.unit.hopper.carried)
+    flags |= set(frame.unit.cooperation.carried)
     carried = Carried(frame, names | flags, exposed | flags, node)
     before, after = (Block(carried.types, carried.names) for _ in range(2))
     with frame.into(before):

@@ -19,12 +19,14 @@ from tiledsl.ir.lexer import Token, TokenReader
 from tiledsl.ir.printer import BLOCK_WORDS, type_attribute
 from tiledsl.ir.tensor_maps import TensorMap
 from tiledsl.ir.types import (
+    CURSOR,
     DTYPES,
     DType,
     FragmentType,
     GlobalType,
     PendingType,
     PtrType,
+    RingType,
     SharedType,
     TokenType,
     Type,
@@ -334,18 +336,21 @@ class _Parser(TokenReader):
 
     def type(self) -> Type:
         token = self.token
-        if token.text == "token":
+        if token.text in ("token", "cursor"):
             self.take()
-            return TokenType()
+            return TokenType() if token.text == "token" else CURSOR
         if token.text == "pending":
             return self.pending()
-        if token.text not in ("global", "shared", "fragment", "ptr"):
+        if token.text not in ("global", "shared", "fragment", "ptr", "ring"):
             return self.dtype()
         self.take()
         self.expect("<")
-        type_ = self.pointer() if token.text == "ptr" else self.tile(token)
+        type_: Type = RingType(self.integer()) if token.text == "ring" else self.pointer_or_tile(token)
         self.expect(">")
         return self.possible(type_, token)
+
+    def pointer_or_tile(self, token: Token) -> Type:
+        return self.pointer() if token.text == "ptr" else self.tile(token)
 
     def possible(self, type_: Type, token: Token) -> Type:
         wrong = problem(type_)

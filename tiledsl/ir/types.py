@@ -2,7 +2,7 @@
 
 Text forms: ``f32``; ``global<f32, [M, K], unit=1, align=16>``; ``shared<f32, [16, 16]>``;
 ``ptr<global, f32>``; ``fragment<f32, [8, 8]>``; ``fragment<f32, [64, 64], mma.m16n8k16.acc(2, 2)>``; ``token``;
-``pending<fragment<...>>``.
+``pending<fragment<...>>``; ``ring<4>``; ``cursor``.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from tiledsl.layout.fragments import FragmentLayout
 __all__ = [
     "BF16",
     "BOOL",
+    "CURSOR",
     "DTYPES",
     "E4M3",
     "E5M2",
@@ -29,16 +30,19 @@ __all__ = [
     "I64",
     "INDEX",
     "MOST_EXTENT",
+    "MOST_SLOTS",
     "TF32",
     "U8",
     "U16",
     "U32",
     "U64",
+    "CursorType",
     "DType",
     "FragmentType",
     "GlobalType",
     "PendingType",
     "PtrType",
+    "RingType",
     "SharedType",
     "Space",
     "TokenType",
@@ -247,10 +251,33 @@ class PtrType:
         return f"ptr<{self.space}, {self.dtype}>"
 
 
-Type = DType | GlobalType | SharedType | FragmentType | PtrType | TokenType | PendingType
+@dataclass(frozen=True, slots=True)
+class RingType:
+    """A ring of so many stages (tile level only): see `ops.rings`."""
+
+    stages: int
+
+    def __str__(self) -> str:
+        return f"ring<{self.stages}>"
+
+
+@dataclass(frozen=True, slots=True)
+class CursorType:
+    """Where one role is in a ring (tile level only): its slot there, that slot's phase, and how many slots before it
+    the role has used and not released."""
+
+    def __str__(self) -> str:
+        return "cursor"
+
+
+CURSOR = CursorType()
+
+Type = DType | GlobalType | SharedType | FragmentType | PtrType | TokenType | PendingType | RingType | CursorType
 MemoryType = GlobalType | SharedType
 
 
+MOST_SLOTS = 32
+"""Of a ring."""
 MOST_RANK = 5
 """Axes of a tensor or tile. (CUDA driver API: cuTensorMapEncodeTiled.)"""
 MOST_EXTENT = 2**31 - 1
@@ -272,6 +299,8 @@ def problem(type_: Type) -> str:
             return _bad_dims(type_, dims, 1) or (large if type_.bytes > MOST_EXTENT else "")
         case FragmentType(_, dims):
             return _bad_dims(type_, dims, 1) or _bad_holding(type_)
+        case RingType(stages):
+            return "" if 1 <= stages <= MOST_SLOTS else f"{type_} has not 1 to {MOST_SLOTS} stages"
         case PendingType(fragment):
             layout = fragment.layout
             warpgroups = layout is not None and layout.operand == "acc" and layout.dealt > 1

@@ -13,7 +13,7 @@
 7.  Tile level: no pointers; body arguments are tensors and scalars with distinct names.
     Blocks inside have no tensors or tiles as arguments, control ops none as results.
     Fragments with a layout fit it, and the block, or the role around them, has the warps that hold them.
-    Thread level: no index, tensor, tile, fragment or token anywhere; body arguments are those of `abi`, which are
+    Thread level: no index, tensor, tile, fragment, token or ring anywhere; body arguments are those of `abi`, which are
     distinct, with strides of axes that there are; tensor maps are of its tensors, and ops name none that is not there.
 8.  1 to 3 positive thread extents and 1 to 3 grid extents, whose names the parameters provide;
     `index_bits` is 32 or 64; positions have an axis of 0 to 2; constants are in range. Roles have warps of the block.
@@ -30,17 +30,19 @@ from tiledsl.arch import MOST_BLOCKS_PER_SM, MOST_CLUSTER, MOST_THREADS, TMA_MOS
 from tiledsl.errors import Loc, VerifyError
 from tiledsl.ir.core import OPS, Block, Kernel, Op, Value
 from tiledsl.ir.expr import BinExpr, ConstExpr, Expr, NameExpr
-from tiledsl.ir.ops import control
+from tiledsl.ir.ops import control, roles
 from tiledsl.ir.tensor_maps import TensorMap
 from tiledsl.ir.types import (
     I32,
     I64,
     INDEX,
+    CursorType,
     DType,
     FragmentType,
     GlobalType,
     PendingType,
     PtrType,
+    RingType,
     SharedType,
     TokenType,
     Type,
@@ -53,8 +55,8 @@ from tiledsl.recursion import deep_recursion
 
 __all__ = ["verify"]
 
-TYPES = (DType, GlobalType, SharedType, FragmentType, PtrType, TokenType, PendingType)
-_THREAD_BANNED = (GlobalType, SharedType, FragmentType, TokenType, PendingType)
+_TILE_TYPES = (GlobalType, SharedType, FragmentType, TokenType, PendingType, RingType, CursorType)
+TYPES = (DType, PtrType, *_TILE_TYPES)
 
 SWIZZLES = (0, *sorted(SPANS))
 
@@ -217,7 +219,7 @@ class _Walker:
                 type_ = type_.fragment
             if isinstance(type_, FragmentType) and type_.layout is not None:
                 self.fragment(type_, type_.layout, loc)
-        elif isinstance(type_, _THREAD_BANNED) or type_ is INDEX:
+        elif isinstance(type_, _TILE_TYPES) or type_ is INDEX:
             _fail(f"{type_} at thread level", loc)
 
     def fragment(self, type_: FragmentType, layout: FragmentLayout, loc: Loc) -> None:
@@ -247,7 +249,7 @@ class _Walker:
         ends = op.ends
         if len(op.blocks) != len(ends):
             _fail(f"{op.name} has {len(op.blocks)} blocks, not {len(ends)}", op.loc)
-        outer, role = self.warps, op.role if isinstance(op, control.If) else ()
+        outer, role = self.warps, op.role if isinstance(op, (control.If, roles.Region)) else ()
         for position, inner in enumerate(op.blocks):
             self.warps = self.role(op, role) if role and position == 0 else outer
             self.block(inner, op, ends, position)

@@ -69,7 +69,7 @@ from tiledsl.lang.scalar import (
     trunc,
     where,
 )
-from tiledsl.lang.schedules import Cluster, Schedule, WorkItem, persistent, tile_schedule
+from tiledsl.lang.schedules import Cluster, Place, Schedule, WorkItem, persistent, tile_schedule
 from tiledsl.lang.sync import barrier, fence, syncwarp
 from tiledsl.lang.tma import store_tma, tma_commit, tma_load, tma_prefetch, tma_wait
 from tiledsl.lang.warp import ballot, shuffle, shuffle_down, shuffle_up, shuffle_xor, vote_all, vote_any
@@ -91,6 +91,7 @@ __all__ = [
     "Memory",
     "Number",
     "Pending",
+    "Place",
     "Range",
     "Ring",
     "Role",

@@ -45,8 +45,8 @@ def tile(i: index | int | type[Dim], size: int) -> Range:
     raise only_in_kernel("tile()")
 
 
-def tiles(extent: index | int | type[Dim], size: int) -> Iterator[Range]:
-    """``for k in tiles(K, BK)``: a loop over the tiles that cover `extent` elements, at run time.
+def tiles(extent: index | int | type[Dim], size: int, start: index | int = 0) -> Iterator[Range]:
+    """``for k in tiles(K, BK)``: a loop over the tiles that cover the elements from `start` to `extent`, at run time.
 
     ``unroll(tiles(BK, 16))`` is one at compile time. Every range has `size` elements, the last one too,
     which may reach past the edge.

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Iterator, Literal
+from typing import Any, Iterator, Literal, ParamSpec
 
+from tiledsl.function import TileFunction, location, tile_function
 from tiledsl.lang.dim import Dim
 from tiledsl.lang.dtypes import index
+from tiledsl.lang.launch import cdiv
 from tiledsl.lang.misuse import only_in_kernel
-from tiledsl.lang.ranges import Range
+from tiledsl.lang.ranges import Range, tile, tiles
 
-__all__ = ["Cluster", "Schedule", "WorkItem", "persistent", "tile_schedule"]
+__all__ = ["Cluster", "Place", "Schedule", "Unwrapped", "WorkItem", "persistent", "tile_schedule"]
 
 HostExtent = index | int | type[Dim]
+P = ParamSpec("P")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +33,38 @@ class Cluster:
             raise ValueError(f"a cluster of {self.m} x {self.n} = {self.m * self.n} blocks; at most 8 are portable")
 
 
+class Place:
+    """Where a block is in its cluster; of a kernel without clusters, the only one."""
+
+    @property
+    def m(self) -> int:
+        """Blocks of the cluster along m."""
+        raise only_in_kernel(".m")
+
+    @property
+    def n(self) -> int:
+        """Blocks of the cluster along n."""
+        raise only_in_kernel(".n")
+
+    @property
+    def at_m(self) -> index:
+        """This block's place along m."""
+        raise only_in_kernel(".at_m")
+
+    @property
+    def at_n(self) -> index:
+        """This block's place along n."""
+        raise only_in_kernel(".at_n")
+
+
 class WorkItem:
-    """One tile of the result."""
+    """What a block does next: ``WorkItem(m=tile(i, BM), n=tile(j, BN), k=tiles(K, BK))``, and anything else by a name.
+
+    `Schedule` makes it; ``t.m`` and so on read it.
+    """
+
+    def __init__(self, **parts: Any) -> None:
+        raise only_in_kernel("WorkItem()")
 
     @property
     def m(self) -> Range:
@@ -63,9 +96,22 @@ class WorkItem:
         """Its number in the schedule (of a cluster's tiles: that of the cluster)."""
         raise only_in_kernel(".index")
 
+    def __getattr__(self, name: str) -> Any:
+        raise only_in_kernel(f".{name}")
+
 
 class Schedule:
-    """``for t in work``: the work items of this block. Roles of one block go through the same items."""
+    """``Schedule(count, item, *args)``: work items 0 to ``count(place, *args) - 1``, of which number i is
+    ``item(i, place, *args)``, a `WorkItem`. ``for t in work`` goes through those of this block.
+
+    count, item: tile functions. What they are given besides is anything: extents, tensors, consts. `place` is a
+    `Place`; an item of a kernel with clusters is that of a cluster, and `item` gives each block of it its own share. An
+    item may depend on memory; of a count that does, `persistent` makes as many blocks as the GPU has processors. All
+    roles of a block go through the same items: both functions give the same in all its threads.
+    """
+
+    def __init__(self, count: TileFunction[..., Any], item: TileFunction[..., Any], *args: Any) -> None:
+        raise only_in_kernel("Schedule()")
 
     def __iter__(self) -> Iterator[WorkItem]:
         raise only_in_kernel("a schedule")
@@ -101,3 +147,73 @@ def persistent(schedule: Schedule, cluster: Cluster = Cluster()) -> Schedule:
     or with guards. (PTX ISA: %nctaid, %cluster_ctarank.)
     """
     raise only_in_kernel("persistent()")
+
+
+# -- what tile_schedule is -------------------------------------------------------------------------
+
+
+_pieces: Any = cdiv  # of anything, as these functions take anything
+
+
+class Unwrapped(TileFunction[P, Any]):
+    """A tile function whose sums and products of `index` fit: of places in a problem whose tiles a launch can count."""
+
+
+def _unwrapped(fn: Any) -> Any:
+    return Unwrapped(fn, location(fn))
+
+
+@tile_function
+def tile_count(place: Place, m: Any, n: Any, k: Any, sizes: Any, bands: Any, batches: Any, splits: Any) -> Any:
+    """How many tiles there are, in units of a cluster's, each as often as there are matrices and parts of k."""
+    rows, columns = _pieces(m, sizes[0] * place.m), _pieces(n, sizes[1] * place.n)
+    return _times(_times(rows, columns), _times(batches, splits))
+
+
+@_unwrapped
+def _times(a: Any, b: Any) -> Any:
+    """The product of what there is."""
+    if a is None:
+        return b
+    return a if b is None else a * b
+
+
+@tile_function
+def tile_item(i: Any, place: Place, m: Any, n: Any, k: Any, sizes: Any, bands: Any, batches: Any, splits: Any) -> Any:
+    """Work item number `i`: bands of tiles along one axis, in a band those along that axis first."""
+    rows, columns = _pieces(m, sizes[0] * place.m), _pieces(n, sizes[1] * place.n)
+    return _item(i, place, rows, columns, k, sizes, bands, batches, splits)
+
+
+@_unwrapped
+def _item(
+    i: Any, place: Place, rows: Any, columns: Any, k: Any, sizes: Any, bands: Any, batches: Any, splits: Any
+) -> Any:
+    each = rows * columns
+    rest, batch, split, along_k = i, 0, 0, tiles(k, sizes[2])
+    if batches is not None:
+        of_batch = _times(each, splits)
+        batch, rest = rest // of_batch, rest % of_batch
+    if splits is not None:
+        split, rest = rest // each, rest % each
+        along_k = _part(k, sizes[2], split, splits)
+    group, along_m = bands
+    group = max(1, group // (place.m if along_m else place.n))
+    banded, across = (rows, columns) if along_m else (columns, rows)
+    first = rest // (across * group) * group
+    size = min(banded - first, group)
+    within = rest % (across * group)
+    inner, outer = first + within % size, within // size
+    row, column = (inner, outer) if along_m else (outer, inner)
+    if place.m * place.n > 1:
+        row, column = row * place.m + place.at_m, column * place.n + place.at_n
+    m, n = tile(row, sizes[0]), tile(column, sizes[1])
+    return WorkItem(m=m, n=n, k=along_k, batch=batch, split=split)
+
+
+@tile_function
+def _part(k: Any, size: int, split: Any, splits: Any) -> Any:
+    """The tiles along k of one part: all have as many, but for the last ones."""
+    part = _times(_pieces(_pieces(k, size), splits), size)
+    start = _times(split, part)
+    return tiles(min(k, start + part), size, start=start)

@@ -53,7 +53,7 @@ def _tma_load(x: Expander, op: tma.Load) -> None:
     for piece in pieces(op):
         to, at = _ends(x, op, piece)
         number = x.tensor_map(piece.map)
-        x.b.add(tma.MapLoad(to, mbarrier, *at, *blocks, map=number, multicast=op.multicast, hint=op.hint))
+        x.b.add(tma.MapLoad(to, mbarrier, *at, *blocks, map=number, multicast=bool(op.multicast), hint=op.hint))
 
 
 def _tma_store(x: Expander, op: tma.Store) -> None:

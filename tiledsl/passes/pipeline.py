@@ -19,6 +19,8 @@ from tiledsl.passes.distribute import Distribute
 from tiledsl.passes.expand import Expand
 from tiledsl.passes.index_width import IndexWidth
 from tiledsl.passes.licm import LoopInvariants
+from tiledsl.passes.lower_rings import LowerRings
+from tiledsl.passes.lower_roles import LowerRoles
 from tiledsl.passes.manager import Pass, PassManager
 from tiledsl.passes.merge_accesses import MergeAccesses
 from tiledsl.passes.order_chains import OrderChains
@@ -35,7 +37,11 @@ def pipeline(*, shared_limit: int | None = None, target: str = "", bounds: bool 
     the emulator, with checks of what is not proven to stay inside its memory (`expand`)."""
     checks: list[Pass] = [CheckSharedMemory(shared_limit, target)] if shared_limit is not None else []
     return [
-        # Tile level. Needs nothing but the header, and speaks of the user's own threads(...).
+        # Tile level. First, so that what follows knows branches, loops and barriers alone. Rings before roles: the role
+        # around says who waits and arrives.
+        LowerRings(),
+        LowerRoles(),
+        # Needs nothing but the header, and speaks of the user's own threads(...).
         CheckLaunch(),
         # Conditions and bounds that are constant vanish before anything judges or copies them.
         Canonicalize(),

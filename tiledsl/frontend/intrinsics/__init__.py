@@ -9,7 +9,6 @@ from tiledsl.frontend.intrinsics import (
     launch,
     matrices,
     memory,
-    ring_regions,
     rings,
     roles,
     scalars,
@@ -18,7 +17,6 @@ from tiledsl.frontend.intrinsics import (
     sync,
     tiles,
     tma,
-    turns,
     warpgroups,
 )
 
@@ -31,7 +29,6 @@ __all__ = [
     "launch",
     "matrices",
     "memory",
-    "ring_regions",
     "rings",
     "roles",
     "scalars",
@@ -40,6 +37,5 @@ __all__ = [
     "sync",
     "tiles",
     "tma",
-    "turns",
     "warpgroups",
 ]

@@ -12,7 +12,6 @@ from tiledsl.frontend.arithmetic import apply, at_compile_time, binary, common_d
 from tiledsl.frontend.bindings import Range, Ranges, contains_value, describe
 from tiledsl.frontend.budget import MAX_UNROLL
 from tiledsl.frontend.calls import Call, intrinsic
-from tiledsl.frontend.hopper import Processors
 from tiledsl.frontend.intrinsics.barriers import needs
 from tiledsl.ir.core import Value
 from tiledsl.ir.expr import FUNCTIONS, BinExpr, ConstExpr, Expr, NameExpr
@@ -45,6 +44,8 @@ def _positions(call: Call, op: type[gpu.ThreadId] | type[gpu.BlockId], count: in
 def _grid(call: Call) -> Any:
     extents = _once(call, "grid", call.frame.unit.grid)
     call.frame.unit.grid = tuple(host_expression(call, extent) for extent in extents)
+    for op in call.frame.unit.host.ops:
+        op.drop_operands()
     call.frame.unit.cluster = _cluster(call, call.frame.unit.grid)
     return _positions(call, gpu.BlockId, len(extents))
 
@@ -113,13 +114,15 @@ def host_expression(call: Call, extent: Any) -> Expr:
     if not isinstance(extent, Value):
         raise call.error(f"a grid extent is an integer, got {describe(extent)}", "as in cdiv(M, 128)")
     owner = extent.owner
-    if owner is call.frame.unit.body and isinstance(extent.type, DType) and extent.type.is_integer:
+    if (
+        owner in (call.frame.unit.body, call.frame.unit.host)
+        and isinstance(extent.type, DType)
+        and extent.type.is_integer
+    ):
         return NameExpr(extent.name)
     match owner:
         case arith.Constant() if owner.dtype.is_integer:
             return ConstExpr(owner.value)
-        case Processors():
-            return NameExpr("processors")
         case tile.Dim() if type(owner) is tile.Dim:
             tensor = owner.tensor.type
             assert isinstance(tensor, GlobalType)

@@ -1,51 +1,46 @@
-"""`Ring`: stages that one role fills by TMA and another one uses. What `fill` and `use` do is in `ring_regions`.
-
-Slot and phase of a role are values that its loops carry. Counts of arrivals are known when the kernel has been built.
-"""
+"""`Ring`, and its slots: ``with ring.fill()``, ``with ring.use()``, and both ends of a use by themselves."""
 
 from __future__ import annotations
 
-from typing import Any
+import ast
+from dataclasses import dataclass
+from typing import Any, Callable
 
 from tiledsl import lang
 from tiledsl.errors import CompileError
-from tiledsl.frontend.bindings import describe
+from tiledsl.frontend.bindings import Region, View, describe
 from tiledsl.frontend.calls import Call, intrinsic
+from tiledsl.frontend.cooperation import Place, RingObject, RoleObject, SlotObject
 from tiledsl.frontend.frame import Frame, Unit
-from tiledsl.frontend.hopper import RingObject
 from tiledsl.frontend.intrinsics.barriers import compile_time_int, needs
-from tiledsl.frontend.intrinsics.ring_releases import finish_releases
-from tiledsl.frontend.intrinsics.roles import if_, leads
-from tiledsl.ir.builder import Builder
-from tiledsl.ir.core import Value
-from tiledsl.ir.ops import barriers, gpu, tile
-from tiledsl.ir.types import INDEX, U32, U64, SharedType
-from tiledsl.layout.shared import ROW
+from tiledsl.frontend.views import memory_name
+from tiledsl.ir.core import Block, Value
+from tiledsl.ir.ops import rings, tile
+from tiledsl.ir.types import INDEX, MOST_SLOTS, SharedType
 
-__all__ = ["advanced", "check_rings", "finish_rings", "skip_slots"]
+__all__ = ["check_rings", "drain", "refuse_in_flight", "skip_slots", "slot_filled"]
 
-MAX_STAGES = 32
+ring_class: Any = lang.Ring  # generic, so that its methods are partly unknown to type checkers
+
+MAX_IN_FLIGHT = 7
 
 
 @intrinsic(lang.Ring)
 def _ring(call: Call) -> RingObject:
-    what, builder, state = "Ring()", call.builder, call.frame.unit.hopper
+    what, builder, state = "Ring()", call.builder, call.frame.unit.cooperation
     needs(call, "tma", what)
     if not call.frame.at_top_level:
         raise call.error(f"{what} under a run-time condition, in a loop or in a role", "make it before the roles")
-    stages = compile_time_int(call, "stages", what, 1, MAX_STAGES)
+    stages = compile_time_int(call, "stages", what, 1, MOST_SLOTS)
     given: dict[str, Any] = call["tiles"]
     if not given:
         raise call.error(f"{what} without tiles", "name the tiles of a stage: Ring(4, a=shared(...), b=shared(...))")
     tiles = {name: _stages_of(call, name, value, stages) for name, value in given.items()}
-    slots = SharedType(U64, (stages,))
-    full, empty = (builder.value(tile.SharedAlloc(type=slots, layout=str(ROW))) for _ in range(2))
-    number = len(state.rings)
-    full.name, empty.name = ("full", "empty") if number == 0 else (f"full{number}", f"empty{number}")
-    ring = RingObject(number, call.frame.loc(call.node), stages, tiles, full, empty)
-    _initialise(call.frame, ring)
-    first, phase = builder.constant(0, INDEX), builder.constant(0, U32)
-    call.frame.env |= {ring.filling: (first, phase), ring.using: (first, phase, first)}
+    cluster = state.cluster or Place()
+    place: list[Any] = [cluster.at_m, cluster.at_n] if cluster.blocks > 1 else []
+    value = builder.value(rings.Make(*tiles.values(), *place, stages=stages, cluster=(cluster.m, cluster.n)))
+    value.name = "ring"
+    ring = RingObject(value, stages, tiles, f"$cursor{len(state.rings)}")
     state.rings.append(ring)
     return ring
 
@@ -56,108 +51,185 @@ def _stages_of(call: Call, name: str, given: Any, stages: int) -> Value:
     if not isinstance(alloc, tile.SharedAlloc):
         fix = f"{name}=shared((BM, BK), bf16, layout=swizzle_128b)"
         raise call.error(f"Ring(): {name} is a new shared tile, got {describe(given)}", fix)
-    state = call.frame.unit.hopper
-    if alloc.result in state.templates:
+    templates = call.frame.unit.cooperation.templates
+    if alloc.result in templates:
         raise call.error(
             f"Ring(): the tile of {name} is that of another ring, or of another name", "allocate one for each"
         )
-    state.templates.append(alloc.result)
+    templates.append(alloc.result)
     type_ = SharedType(alloc.type.dtype, (stages, *alloc.type.dims))
     value = call.builder.value(tile.SharedAlloc(*alloc.operands, type=type_, layout=alloc.layout))
     value.name = name
+    if not alloc.result.uses:
+        alloc.erase()
     return value
 
 
-def _initialise(frame: Frame, ring: RingObject) -> None:
-    builder = frame.builder
-
-    def first_thread() -> None:
-        for slot in range(ring.stages):
-            at = builder.constant(slot, INDEX)
-            builder.add(barriers.Init(ring.full, at, count=1))
-            ring.inits.append(builder.add(barriers.Init(ring.empty, at, count=1)))
-        builder.add(barriers.FenceInit())
-
-    if_(frame, leads(frame), first_thread)
-    frame.unit.hopper.ready.append(builder.add(gpu.Barrier()))
-
-
-# -- slots -----------------------------------------------------------------------------------------
-
-
-def advanced(builder: Builder, stages: int, slot: Value, phase: Value) -> tuple[Value, Value]:
-    """The next slot, and its phase: that changes from the last slot to the first one."""
-    if stages == 1:
-        return slot, builder.scalar("xor", phase, builder.constant(1, U32))
-    following = builder.scalar("add", slot, builder.constant(1, INDEX))
-    wraps = builder.scalar("eq", following, builder.constant(stages, INDEX))
-    slot = builder.select(wraps, builder.constant(0, INDEX), following)
-    return slot, builder.scalar("xor", phase, builder.cast(wraps, U32))
-
-
-def skip_slots(frame: Frame, count: Value) -> None:
-    """The slots of `count` uses are another instance's: go past them in every ring."""
-    builder = frame.builder
-    for ring in frame.unit.hopper.rings:
-        slot, phase, waiting = frame.env[ring.using]
-        stages = builder.constant(ring.stages, INDEX)
-        at = builder.scalar("add", slot, count)
-        rounds = builder.cast(builder.scalar("floordiv", at, stages), U32)
-        odd = builder.scalar("and", rounds, builder.constant(1, U32))
-        slot, phase = builder.scalar("mod", at, stages), builder.scalar("xor", phase, odd)
-        frame.env[ring.using] = (slot, phase, waiting)
-
-
-# -- the end ---------------------------------------------------------------------------------------
-
-
 def check_rings(unit: Unit) -> None:
-    """Report rings that are not filled or not used, and tiles that were given to a ring and are used besides."""
-    for ring in unit.hopper.rings:
-        for role, did, fix in (
-            (ring.filler, "filled", "with ring.fill() as s:"),
-            (ring.user, "used", "with ring.use() as s:"),
-        ):
-            if role is None:
-                unit.report(CompileError(f"this ring is never {did}", ring.loc, f"{fix} in a role, or remove the ring"))
-        if ring.named and not ring.takes:
-            message = "a slot of this ring is named here, and none is ever taken"
-            unit.report(CompileError(message, ring.named[0], "i = ring.take(), and ring.slot(i), ring.free(i)"))
-        if ring.takes and not ring.frees:
-            message = "slots of this ring are taken here, and never handed back: it would be full for ever"
-            unit.report(CompileError(message, ring.takes[0], "ring.free(i), when slot i has been read"))
-        idle = [name for name in ring.tiles if name not in ring.read]
-        if ring.user is not None and idle:
-            message = f"the tile {idle[0]} of this ring is never read in its ring.use()"
-            unit.report(CompileError(message, ring.loc, f"read s.{idle[0]}, or leave {idle[0]} out of the ring"))
-    for template in unit.hopper.templates:
+    """Report tiles that were given to a ring and are used besides."""
+    for template in unit.cooperation.templates:
         for op, _ in template.uses:
             name = template.name or "the tile"
             fix = "use the tiles of its slots, s.a; or give the ring a tile of its own"
             unit.report(CompileError(f"{name} was given to a ring, which has it in stages", op.loc, fix))
 
 
-def finish_rings(unit: Unit) -> None:
-    """Complete arrivals at slots, and forget the tiles that stood for those of a stage."""
-    for ring in unit.hopper.rings:
+# -- regions ---------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class _Slot(Region):
+    """``with ring.fill() as s:``, or ``with ring.use(in_flight=n) as s:``; `outer` is the region around it.
+
+    block: that its body is built into. slot: its number.
+    """
+
+    call: Call
+    ring: RingObject
+    fills: bool
+    in_flight: int = 0
+    outer: _Slot | None = None
+    block: Block | None = None
+    slot: Value | None = None
+
+    @property
+    def shown(self) -> str:  # type: ignore[override]
+        return f"ring.{'fill' if self.fills else 'use'}()"
+
+    def build(self, frame: Frame, node: ast.With, body: Callable[[Any], None]) -> None:
+        ring, builder, state = self.ring, frame.builder, frame.unit.cooperation
+        role, loc = _role(self.call, ring, self.shown), builder.loc
+        _check_instances(self.call, role, ring, self.shown)
+        begin = rings.Acquire if self.fills else rings.Wait
+        builder.add(begin(ring.value, frame.env[ring.cursor]))
+        self.slot = builder.value(rings.Slot(ring.value, frame.env[ring.cursor]))
+        self.slot.name = "slot"
+        self.block, self.outer, state.region = builder.block, state.region, self
         try:
-            finish_releases(unit, ring)
-        except CompileError as error:
-            unit.report(error)
-            return
-    for template in unit.hopper.templates:
-        assert template.op is not None
-        template.op.erase()
-    _ready(unit)
+            body(SlotObject(ring, self.slot))
+        finally:
+            state.region = self.outer
+        builder.loc = loc
+        at = ring.value, frame.env[ring.cursor]
+        end = rings.Publish(*at) if self.fills else rings.Release(*at, in_flight=self.in_flight)
+        frame.env[ring.cursor] = builder.value(end)
 
 
-def _ready(unit: Unit) -> None:
-    """In a cluster, all its blocks wait until the rings of each are initialised; once is enough for all rings."""
-    if not unit.hopper.ready or unit.cluster == (1, 1, 1):
+@intrinsic(ring_class.fill)
+def _fill(call: Call) -> Region:
+    return _Slot(call, call["self"], True)
+
+
+@intrinsic(ring_class.use)
+def _use(call: Call) -> Region:
+    ring: RingObject = call["self"]
+    fix = "how many groups of products may stay in flight: 0 or 1, as a rule"
+    count = compile_time_int(call, "in_flight", "ring.use()", 0, MAX_IN_FLIGHT, fix)
+    if count >= ring.stages:
+        message = f"ring.use(in_flight={count}) of a ring of {ring.stages} stages: no slot would ever be free to fill"
+        raise call.error(message, f"use in_flight={ring.stages - 1} at most, or more stages")
+    return _Slot(call, ring, False, count)
+
+
+def _role(call: Call, ring: RingObject, what: str) -> RoleObject:
+    """The role that reaches the ring here. That it is the only one is checked when all is built."""
+    state = call.frame.unit.cooperation
+    if state.role is None:
+        raise call.error(f"{what} outside of a role", f'with role("{"load" if "fill" in what else "math"}", ...):')
+    around = state.region
+    while around is not None:
+        if around.ring is ring:
+            raise call.error(f"{what} inside a region of the same ring", "a slot is used once at a time")
+        around = around.outer
+    return state.role
+
+
+def _check_instances(call: Call, role: RoleObject, ring: RingObject, what: str) -> None:
+    """Instances go past each other's slots, so many for each work item: one use for each tile along k."""
+    k_loop = call.frame.unit.cooperation.k_loop
+    if role.instances == 1:
         return
-    last = unit.hopper.ready[-1]
-    assert last.parent is not None
-    builder = Builder(last.parent, last.loc, before=last)
-    builder.add(barriers.ClusterArrive())
-    builder.add(barriers.ClusterWait())
-    last.erase()
+    if k_loop is None or k_loop.block is not call.builder.block:
+        message = f"{what} in {role.shown}, which has {role.instances} instances, outside of `for k in t.k`"
+        fix = "an instance goes past as many slots as the other one's item has tiles along k: one use for each"
+        raise call.error(message, fix)
+    if ring in k_loop.used:
+        raise call.error(f"a second {what} for one tile along k", f"{role.shown} has instances: use it once")
+    k_loop.used.append(ring)
+
+
+def slot_filled(call: Call, dst: View) -> list[Value] | None:
+    """The ring and the slot at which the bytes of a load count that stands here; None outside of ``ring.fill()``."""
+    region, role = call.frame.unit.cooperation.region, call.frame.unit.cooperation.role
+    if region is None or not region.fills:
+        return None
+    assert role is not None
+    if not role.one_thread:
+        fix = f'role("{role.name}", threads=1): one thread begins the copies'
+        raise call.error(f"tma_load() in {role.shown}, whose body {role.threads} threads run", fix)
+    if not any(t is dst.base for t in region.ring.tiles.values()):
+        shown = ", ".join(f"s.{n}" for n in region.ring.tiles)
+        message = f"tma_load() in ring.fill() to {memory_name(dst)}, which is no tile of this ring"
+        raise call.error(message, f"its tiles are {shown}; elsewhere pass mbarrier=(bars, i)")
+    if call.builder.block is not region.block:
+        message = "tma_load() in ring.fill() under a run-time condition or loop: how many bytes come is not known"
+        raise call.error(message, "put it directly into the region; past the edge TMA loads zeros")
+    return [region.ring.value, region.slot]
+
+
+def refuse_in_flight(call: Call) -> None:
+    """An error for a product that reads registers, where others may go on behind the region around it."""
+    region = call.frame.unit.cooperation.region
+    if region is not None and region.in_flight:
+        message = f"wgmma() with a in registers, in ring.use(in_flight={region.in_flight})"
+        raise call.error(message, "registers that a product reads stay as they are until it ends: in_flight=0")
+
+
+def drain(call: Call) -> None:
+    """All products of this role have ended: the slots that waited for that are free."""
+    env, state = call.frame.env, call.frame.unit.cooperation
+    for ring in state.rings if state.role is not None else ():
+        env[ring.cursor] = call.builder.value(rings.Drain(ring.value, env[ring.cursor]))
+
+
+def skip_slots(frame: Frame, count: Value) -> None:
+    """The slots of `count` uses are another instance's: go past them in every ring."""
+    for ring in frame.unit.cooperation.rings:
+        frame.env[ring.cursor] = frame.builder.value(rings.Skip(ring.value, frame.env[ring.cursor], count))
+
+
+# -- take and free ---------------------------------------------------------------------------------
+
+
+@intrinsic(ring_class.take)
+def _take(call: Call) -> Value:
+    ring: RingObject = call["self"]
+    role, env, builder = _role(call, ring, "ring.take()"), call.frame.env, call.builder
+    if role.instances > 1:
+        message = f"ring.take() in {role.shown}, which has {role.instances} instances"
+        raise call.error(message, "instances go past each other's slots, one use for each tile along k: ring.use()")
+    builder.add(rings.Wait(ring.value, env[ring.cursor]))
+    slot = builder.value(rings.Slot(ring.value, env[ring.cursor]))
+    env[ring.cursor] = builder.value(rings.Skip(ring.value, env[ring.cursor], builder.constant(1, INDEX)))
+    return slot
+
+
+@intrinsic(ring_class.slot)
+def _slot(call: Call) -> SlotObject:
+    return SlotObject(call["self"], _taken(call, "slot"))
+
+
+@intrinsic(ring_class.free)
+def _free(call: Call) -> None:
+    ring: RingObject = call["self"]
+    call.builder.add(rings.Free(ring.value, _taken(call, "free")))
+
+
+def _taken(call: Call, verb: str) -> Value:
+    """The number of a slot that was taken."""
+    number, what = call["number"], f"ring.{verb}()"
+    _role(call, call["self"], what)
+    if not isinstance(number, Value) or number.type is not INDEX:
+        fix = f"i = ring.take(), and ring.{verb}(i)"
+        raise call.error(f"{what} takes the number of a slot, got {describe(number)}", fix)
+    return number

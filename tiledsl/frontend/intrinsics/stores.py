@@ -64,11 +64,8 @@ def _in_chunks(call: Call, what: str, value: Value) -> None:
         raise call.error(
             f"in_flight= is a compile-time int from 0 on, got {describe(in_flight)}", "use a const parameter"
         )
-    builder, state = call.builder, call.frame.unit.hopper
-    if state.role is not None:
-        state.role.stores = True
-    else:
-        state.stores = True
+    builder, state = call.builder, call.frame.unit.cooperation
+    state.stores.add(state.role)
     first, fence = leads(call.frame), barriers.FenceProxy
     chunks = range(type_.dims[1] // width)
     size = len(chunks) if len(buffers) >= len(chunks) else max(1, len(buffers) // 2)

@@ -38,12 +38,12 @@ def _tile(call: Call) -> Range:
     size, i = _size(call, "tile()"), _index(call, "i")
     if isinstance(i, int):
         return Range(i * size, size)
-    return Range(call.builder.scalar("mul", i, call.builder.constant(size, INDEX)), size)
+    return Range(call.builder.scalar("mul", i, call.builder.constant(size, INDEX), nowrap=call.frame.nowrap), size)
 
 
 @intrinsic(lang.tiles)
 def _tiles(call: Call) -> Ranges:
-    return Ranges(_index(call, "extent"), _size(call, "tiles()"))
+    return Ranges(_index(call, "extent"), _size(call, "tiles()"), start=_index(call, "start"))
 
 
 IN_ROLES = "tma_load() in a role with threads=1; or elements, with load_fragment() and store()"

@@ -8,13 +8,14 @@ from tiledsl import lang
 from tiledsl.arch import TMA_GRAIN, TMA_MOST_BOX
 from tiledsl.frontend.bindings import View, describe
 from tiledsl.frontend.calls import Call, intrinsic
-from tiledsl.frontend.hopper import ClusterShape
+from tiledsl.frontend.cooperation import Place
 from tiledsl.frontend.intrinsics.barriers import compile_time_int, mbarrier_place, needs
+from tiledsl.frontend.intrinsics.rings import slot_filled
 from tiledsl.frontend.intrinsics.tiles import copied_views
 from tiledsl.frontend.views import base_origin, memory_name, memory_type
 from tiledsl.ir.core import Value
 from tiledsl.ir.ops import tile, tma
-from tiledsl.ir.types import I32, INDEX, U16, U32, GlobalType, SharedType
+from tiledsl.ir.types import INDEX, U16, U32, GlobalType, SharedType
 from tiledsl.layout.shared import ROWS
 
 __all__ = ["Box", "box_of", "refuse_many_threads"]
@@ -112,7 +113,7 @@ def _check_layout(call: Call, what: str, view: View, box: Box) -> None:
 def refuse_many_threads(call: Call, what: str) -> None:
     """An error in a role that is run by more than one thread, unless a condition of the author's picks one."""
     unit = call.frame.unit
-    role = unit.hopper.role
+    role = unit.cooperation.role
     if role is not None and not role.one_thread and not unit.conditions:
         fix = f'give the loads a role of their own: role("load", threads=1); or `if` one thread of {role.name} does it'
         raise call.error(f"{what} is executed by one thread, and {role.shown} has {role.threads}", fix)
@@ -132,20 +133,20 @@ def _tma_load(call: Call) -> None:
     multicast = _multicast(call, what, src, box)
     if multicast is not None:
         operands, attributes = box.operands, box.attributes
-    attributes |= {"hint": hint, "multicast": multicast is not None}
+    attributes |= {"hint": hint, "multicast": "" if multicast is None else call["multicast"]}
     call.builder.add(tma.Load(*operands, *barrier, *([multicast] if multicast is not None else []), **attributes))
 
 
 def _barrier(call: Call, what: str, dst: View, box: Box) -> list[Value]:
     """The mbarrier at which the bytes count."""
-    region = call.frame.unit.hopper.fill
     given: Any = call["mbarrier"]
     parts: tuple[Any, ...] = given if isinstance(given, tuple) else ()  # pyright: ignore[reportUnknownVariableType]
-    if given is None and region is None:
+    slot = slot_filled(call, dst) if given is None else None
+    if slot is not None:
+        return slot
+    if given is None:
         fix = "write it in `with ring.fill() as s:`, or pass mbarrier=(bars, i), which expects the bytes"
         raise call.error(f"{what} needs an mbarrier at which its bytes count", fix)
-    if given is None:
-        return region.counted(call, dst, box)
     refuse_many_threads(call, what)
     if len(parts) < 2:
         raise call.error(f"mbarrier= is a tile of u64 and an index, got {describe(given)}", "mbarrier=(bars, i)")
@@ -157,7 +158,7 @@ def _barrier(call: Call, what: str, dst: View, box: Box) -> list[Value]:
 
 def _multicast(call: Call, what: str, src: View, box: Box) -> Value | None:
     """The blocks that get the box, a u16; narrows the box to this block's share. None where there is one alone."""
-    axis, state = call["multicast"], call.frame.unit.hopper
+    axis, state = call["multicast"], call.frame.unit.cooperation
     if axis not in ("", "m", "n"):
         raise call.error(f"multicast={axis!r}", 'the axes of a cluster are "m" and "n"')
     if axis == "":
@@ -170,36 +171,47 @@ def _multicast(call: Call, what: str, src: View, box: Box) -> Value | None:
     if count == 1:
         return None
     needs(call, "multicast", f"{what} with multicast={axis!r}")
-    if any(isinstance(i, Value) and i in state.varies[axis] for i in src.origin):
+    here = cluster.at_m if axis == "m" else cluster.at_n
+    if any(isinstance(i, Value) and _depends(i, here) for i in src.origin):
         other = "n" if axis == "m" else "m"
         message = f"{what} with multicast={axis!r} of a part of {memory_name(src)} that differs along {axis}"
         raise call.error(message, f"blocks along {other} share what depends on {axis} alone: multicast={other!r}")
     if box.rows % (count * ROWS):
         message = f"{what}: {box.rows} rows, of which each of {count} blocks shall load its share, whole {ROWS} rows"
         raise call.error(message, f"use a multiple of {count * ROWS} rows, or a smaller cluster")
-    _narrow(call, box, cluster, axis, count)
+    _narrow(call, box, here, count)
     return _mask(call, cluster, axis)
 
 
-def _narrow(call: Call, box: Box, cluster: ClusterShape, axis: str, count: int) -> None:
-    builder, at = call.builder, cluster.at_m if axis == "m" else cluster.at_n
-    assert at is not None
+def _depends(value: Value, on: Any) -> bool:
+    """Is `value` computed from `on`? What loops and branches give is not."""
+    pending, seen = [value], set[Value]()
+    while pending:
+        here = pending.pop()
+        if here is on:
+            return True
+        if here.op is not None and here not in seen:
+            seen.add(here)
+            pending += here.op.operands
+    return False
+
+
+def _narrow(call: Call, box: Box, at: Any, count: int) -> None:
+    builder = call.builder
     box.rows //= count
-    distance = builder.scalar("mul", builder.cast(at, INDEX), builder.constant(box.rows, INDEX))
+    distance = builder.scalar("mul", at, builder.constant(box.rows, INDEX))
     rank: Any = memory_type(box.tile).rank
     box.place[rank - 2] = builder.scalar("add", box.place[rank - 2], distance)
     box.origin[box.axes[0]] = builder.scalar("add", box.origin[box.axes[0]], distance)
 
 
-def _mask(call: Call, cluster: ClusterShape, axis: str) -> Value:
+def _mask(call: Call, cluster: Place, axis: str) -> Value:
     """Bits of the blocks that are neighbours of this one along `axis`; the number of a block is m + n * cluster.m."""
-    builder = call.builder
-    assert cluster.at_m is not None and cluster.at_n is not None
+    builder, first = call.builder, cluster.at_m
     if axis == "m":
-        first = builder.scalar("mul", cluster.at_n, builder.constant(cluster.m, I32))
+        first = builder.scalar("mul", cluster.at_n, builder.constant(cluster.m, INDEX))
         pattern = (1 << cluster.m) - 1
     else:
-        first = cluster.at_m
         pattern = sum(1 << (n * cluster.m) for n in range(cluster.n))
     bits = builder.scalar("shl", builder.constant(pattern, U32), builder.cast(first, U32))
     return builder.cast(bits, U16)

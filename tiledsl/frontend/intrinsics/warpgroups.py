@@ -10,7 +10,7 @@ from tiledsl.frontend.bindings import Pending, View, describe, is_place
 from tiledsl.frontend.calls import Call, intrinsic
 from tiledsl.frontend.fragments import distributed, is_distributed
 from tiledsl.frontend.intrinsics.barriers import needs
-from tiledsl.frontend.intrinsics.ring_regions import commit_products, release_all
+from tiledsl.frontend.intrinsics.rings import drain, refuse_in_flight
 from tiledsl.frontend.views import as_view, base_origin, memory_name, memory_type
 from tiledsl.ir.core import Block, Value
 from tiledsl.ir.ops import control, tile, wgmma
@@ -46,7 +46,7 @@ def _accumulator(call: Call) -> Pending:
     if dims[1] not in widths:
         fix = "make two accumulators side by side" if dims[1] > widths[-1] else f"take {_near(dims[1], widths)}"
         raise call.error(f"{what} of {dims[1]} columns; n is a multiple of 8 up to {widths[-1]}", fix)
-    role = call.frame.unit.hopper.role
+    role = call.frame.unit.cooperation.role
     if dims[0] % (WGMMA_ROWS * groups):
         unit = WGMMA_ROWS * groups
         message = f"{what} of {dims[0]} rows for {groups} warpgroups: each has whole blocks of {WGMMA_ROWS} rows"
@@ -66,7 +66,7 @@ def _near(n: int, widths: tuple[int, ...]) -> str:
 def _warpgroups(call: Call, what: str) -> int:
     """How many warpgroups are here: those of the role, else of the block."""
     unit = call.frame.unit
-    role = unit.hopper.role
+    role = unit.cooperation.role
     if role is not None:
         if role.one_thread:
             raise call.error(
@@ -114,9 +114,8 @@ def _wgmma(call: Call) -> Pending:
     _check_axes(call, what, "b", b, row, along=0)
     if type_.dims[1] not in row.widths():
         raise call.error(f"{what}: {row} has no n of {type_.dims[1]}", f"take {_near(type_.dims[1], row.widths())}")
-    region = call.frame.unit.hopper.use
-    if region is not None:
-        region.product(call, from_registers)
+    if from_registers:
+        refuse_in_flight(call)
     left = [a] if a_view is None else [a_view.base, *base_origin(call.frame, a_view)]
     axes: dict[str, Any] = {"a_axes": () if a_view is None else a_view.axes, "b_axes": b.axes}
     started = acc.started if isinstance(acc.started, Value) else call.builder.constant(acc.started, BOOL)
@@ -196,9 +195,8 @@ def _check_axes(call: Call, what: str, name: str, view: View, row: WgmmaRow, alo
 def _wait(call: Call) -> Value:
     acc: Pending = call["self"]
     builder = call.builder
-    commit_products(call)
     fragment = builder.value(wgmma.Wait(acc.value, pending=0, finish=True))
-    release_all(call)
+    drain(call)
     if acc.started is True:
         return fragment
     if acc.started is False:

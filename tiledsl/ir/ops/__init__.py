@@ -1,6 +1,22 @@
 """All ops, one file a family. Importing this package registers every op in `ir.core.OPS`."""
 
-from tiledsl.ir.ops import arith, async_copy, barriers, control, debug, gpu, matrix, mem, ptx, tile, tma, warp, wgmma
+from tiledsl.ir.ops import (
+    arith,
+    async_copy,
+    barriers,
+    control,
+    debug,
+    gpu,
+    matrix,
+    mem,
+    ptx,
+    rings,
+    roles,
+    tile,
+    tma,
+    warp,
+    wgmma,
+)
 
 __all__ = [
     "arith",
@@ -12,6 +28,8 @@ __all__ = [
     "matrix",
     "mem",
     "ptx",
+    "rings",
+    "roles",
     "tile",
     "tma",
     "warp",

@@ -13,7 +13,7 @@ from tiledsl.arch import TMA_ALIGNMENT, TMA_MOST_RANK
 from tiledsl.ir.core import Kernel, Op, Value, attribute, operand
 from tiledsl.ir.facts import NOTHING, Sync, by, reads, writes
 from tiledsl.ir.ops.tile import Side
-from tiledsl.ir.types import I32, INDEX, U16, U64, GlobalType, PtrType, SharedType
+from tiledsl.ir.types import I32, INDEX, U16, U64, GlobalType, PtrType, RingType, SharedType
 
 __all__ = [
     "TMA_ALIGNMENT",
@@ -103,10 +103,12 @@ class _Box(_Tma):
 
 class Load(_Box):
     """Begins to fill a box of a shared tile; its bytes count at the mbarrier that follows the tensor's indices (a tile
-    of u64 and its indices). Elements past the tensor's edge arrive as zeros and count. One thread executes it.
+    of u64 and its indices, or a ring and the number of its slot). Elements past the tensor's edge arrive as zeros and
+    count. One thread executes it.
 
-    multicast: the last operand, a u16, has a bit for each block of the cluster that gets the box, at the same place of
-    its shared memory, and whose mbarrier at the same place counts it. hint: see HINTS.
+    multicast: "m" or "n": the last operand, a u16, has a bit for each block of the cluster that gets the box, those
+    along that axis, at the same place of its shared memory, and whose mbarrier at the same place counts it. hint: see
+    HINTS.
     """
 
     name = "tma.load"
@@ -118,24 +120,26 @@ class Load(_Box):
     features = by(_load_features)
     called = "tma_load()"
     parts = ("tile", "place", "tensor", "origin", "mbarrier", "receivers")
-    multicast = attribute(bool, False)
+    multicast = attribute(str, "")
     hint = attribute(str, "")
 
     @property
     def mbarrier(self) -> list[Value]:
         """The tile of mbarriers and its indices."""
-        return self.more[: len(self.more) - self.multicast]
+        return self.more[: len(self.more) - bool(self.multicast)]
 
     @property
     def receivers(self) -> list[Value]:
-        return self.more[len(self.more) - self.multicast :]
+        return self.more[len(self.more) - bool(self.multicast) :]
 
     def verify(self) -> None:
         _check(self)
         type_, *indices = (v.type for v in self.mbarrier)
-        self.require(isinstance(type_, SharedType) and type_.dtype == U64, f"{type_} has no mbarriers")
-        assert isinstance(type_, SharedType)
-        self.require(indices == [INDEX] * type_.rank, f"takes {type_.rank} indices of the mbarriers")
+        tile_ = type_ if isinstance(type_, SharedType) and type_.dtype == U64 else None
+        self.require(tile_ is not None or isinstance(type_, RingType), f"{type_} has no mbarriers")
+        rank = 1 if tile_ is None else tile_.rank
+        self.require(indices == [INDEX] * rank, f"takes {rank} indices of the mbarriers")
+        self.require(self.multicast in ("", "m", "n"), f"no axis {self.multicast}")
         self.require(not self.multicast or self.operands[-1].type == U16, "the blocks are a u16")
         self.require(self.hint in HINTS, f"no such hint: {self.hint}")
 

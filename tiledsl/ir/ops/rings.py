@@ -1,0 +1,179 @@
+"""Rings: stages of shared tiles through which one role hands data to another, slot by slot.
+
+A cursor says where a role is in a ring. It is a value, which loops carry: an end of a use gives the cursor of the next
+slot. Who fills and who uses a ring, and by what (threads, TMA, asynchronous products), follows from the roles in which
+these ops stand and from what is accessed there. The pass `lower-rings` makes mbarriers, fences and waits of it.
+"""
+
+from __future__ import annotations
+
+from typing import Sequence
+
+from tiledsl.ir.core import Op, Pure, Value, attribute, operand
+from tiledsl.ir.facts import NOTHING, Sync
+from tiledsl.ir.types import CURSOR, INDEX, RingType, Type
+
+__all__ = ["Acquire", "Cursor", "Drain", "Free", "Make", "Publish", "Release", "RingOp", "Skip", "Slot", "Wait"]
+
+
+class Make(Op):
+    """A ring of tiles that have all its stages along their first axis, each used by nothing but the ring's slots.
+
+    Operands: the tiles; then, in a cluster of several blocks, where this block is along m and along n, two indices.
+    cluster: its blocks along m and n, which number ``m + n * cluster[0]``.
+    """
+
+    name = "ring.make"
+    level = "tile"
+    touches, sync, stays, scope = (), NOTHING, "identity", "thread"
+    features = ("mbarrier",)
+    varies, nan = "operands", "sees"
+    called = "Ring()"
+    variadic = True
+    parts = ("tiles", "place")
+    stages = attribute(int)
+    cluster = attribute[tuple[int, ...]](tuple, (1, 1))
+
+    @property
+    def tiles(self) -> list[Value]:
+        return self.operands[: len(self.operands) - len(self.place)]
+
+    @property
+    def place(self) -> list[Value]:
+        return self.operands[-2:] if self.cluster != (1, 1) else []
+
+    def infer(self) -> Sequence[Type]:
+        return (RingType(self.stages),)
+
+    def verify(self) -> None:
+        self.require(len(self.cluster) == 2 and min(self.cluster) > 0, f"a cluster of {self.cluster} blocks")
+        dims = [getattr(v.type, "dims", ()) for v in self.tiles]
+        self.require(bool(dims) and all(d[:1] == (self.stages,) for d in dims), f"takes tiles of {self.stages} stages")
+        self.require([v.type for v in self.place] in ([], [INDEX, INDEX]), "takes its place in the cluster")
+
+
+class Cursor(Pure):
+    """The beginning of a ring: slot 0, which is free to fill, and nothing is held."""
+
+    name = "ring.cursor"
+    level = "tile"
+    varies, nan = "grid", "sees"
+    ring = operand(0)
+
+    def infer(self) -> Sequence[Type]:
+        return (CURSOR,)
+
+    def verify(self) -> None:
+        self.require(isinstance(self.ring.type, RingType), "takes a ring")
+
+
+class Slot(Pure):
+    """The number of the cursor's slot, an index."""
+
+    name = "ring.slot"
+    level = "tile"
+    varies, cause, nan = "thread", "a slot of a ring", "sees"
+    ring, cursor = operand(0), operand(1)
+
+    def infer(self) -> Sequence[Type]:
+        return (INDEX,)
+
+    def verify(self) -> None:
+        self.require(isinstance(self.ring.type, RingType) and self.cursor.type is CURSOR, "takes a ring and a cursor")
+
+
+class RingOp(Op):
+    """Base: operands are a ring, then what `takes` says."""
+
+    level = "tile"
+    touches, stays, features = (), "", ("mbarrier",)
+    scope = "thread"
+    takes: tuple[Type, ...] = (CURSOR,)
+    ring = operand(0)
+
+    @property
+    def at(self) -> Value:
+        """The cursor, or the number of a slot."""
+        return self.operands[1]
+
+    def verify(self) -> None:
+        self.require(isinstance(self.ring.type, RingType), "takes a ring")
+        self.require(tuple(v.type for v in self.operands[1:]) == self.takes, f"takes {', '.join(map(str, self.takes))}")
+
+
+class _Moves(RingOp):
+    """Gives the role's next cursor."""
+
+    varies, nan = "thread", "sees"
+    cause = "a slot of a ring"
+
+    def infer(self) -> Sequence[Type]:
+        return (CURSOR,)
+
+
+class Acquire(RingOp):
+    """Waits until the slot is free."""
+
+    name = "ring.acquire"
+    sync = Sync(meets="cta", completes="mbarrier")
+    called = "ring.fill()"
+    cursor = operand(1)
+
+
+class Publish(_Moves):
+    """The slot is filled as soon as what was written since `Acquire` is complete: stores of threads, products, or loads
+    of TMA, which name the ring and the slot as the mbarrier at which their bytes count. The next slot."""
+
+    name = "ring.publish"
+    sync = Sync(releases="cta")
+    called = "ring.fill()"
+    cursor = operand(1)
+
+
+class Wait(RingOp):
+    """Waits until the slot is filled."""
+
+    name = "ring.wait"
+    sync = Sync(meets="cta", completes="mbarrier")
+    called = "ring.use()"
+    cursor = operand(1)
+
+
+class Release(_Moves):
+    """Ends the use that `Wait` began. The asynchronous products in it are a group; the slot is free when the group has
+    ended and threads have read what they did. in_flight: so many groups may go on, whose slots are held. The next slot.
+    """
+
+    name = "ring.release"
+    sync = Sync(releases="cta")
+    called = "ring.use()"
+    in_flight = attribute(int, 0, most=7)
+    cursor = operand(1)
+
+
+class Drain(_Moves):
+    """All products have ended: the slots that are held are free. The same slot."""
+
+    name = "ring.drain"
+    sync = Sync(releases="cta")
+    called = "acc.wait()"
+    cursor = operand(1)
+
+
+class Skip(_Moves):
+    """Past `count` slots, which are another instance's, or which `Free` releases one by one."""
+
+    name = "ring.skip"
+    sync = NOTHING
+    takes = (CURSOR, INDEX)
+    cursor, count = operand(1), operand(2)
+
+
+class Free(RingOp):
+    """The slot of this number, which was waited for, is free: threads have read it."""
+
+    name = "ring.free"
+    sync = Sync(releases="cta")
+    called = "ring.free()"
+    takes = (INDEX,)
+    slot = operand(1)
