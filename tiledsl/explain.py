@@ -1,4 +1,5 @@
-"""What was decided for a kernel, and what became of it: ``k.explain("banks")``, ``("pipeline")``, ``("sass")``."""
+"""What was decided for a kernel, and what became of it: ``k.explain("banks")``, ``("pipeline")``, ``("roles")``,
+``("sass")``."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ def reports_of(compiled: Compiled, show: Callable[[str, Kernel], None] | None = 
 
     "banks": every shared access with its wavefronts, and the layouts, as the pass sees the kernel: what it will choose
     follows from that alone (`passes.bank_report.BankReport`). "pipeline": the schedules of pipelined loops, and other
-    groups of copies (`passes.pipeline_report.PipelineReport`).
+    groups of copies (`passes.pipeline_report.PipelineReport`). "roles": who does what, and the rings between roles
+    (`passes.role_report.RolesReport`).
     """
     from tiledsl.compiler import lower
     from tiledsl.passes.async_groups import AsyncGroups
@@ -34,6 +36,8 @@ def reports_of(compiled: Compiled, show: Callable[[str, Kernel], None] | None = 
     from tiledsl.passes.pipeline import stages
     from tiledsl.passes.pipeline_loops import Pipeline
     from tiledsl.passes.pipeline_report import LoopReport, PipelineReport, group_reports, loop_reports
+
+    from tiledsl.passes.role_report import roles_report
 
     names = stages()
     before = {name: f"after:{names[names.index(name) - 1]}" for name in (BankConflicts.name, Pipeline.name)}
@@ -45,6 +49,8 @@ def reports_of(compiled: Compiled, show: Callable[[str, Kernel], None] | None = 
     def observe(stage: str, kernel: Kernel) -> None:
         if show is not None:
             show(stage, kernel)
+        if stage == "tile":
+            found["roles"] = roles_report(kernel, title)
         if stage == before[Pipeline.name]:
             loops.extend(loop_reports(kernel))
         if stage == f"after:{AsyncGroups.name}":
@@ -66,6 +72,7 @@ def _sass(compiled: Compiled) -> Report:
 EXPLAIN: dict[str, Callable[[Compiled], Report]] = {
     "banks": lambda compiled: compiled.reports["banks"],
     "pipeline": lambda compiled: compiled.reports["pipeline"],
+    "roles": lambda compiled: compiled.reports["roles"],
     "sass": _sass,
 }
 """Explanations by name."""

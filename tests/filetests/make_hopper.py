@@ -284,7 +284,7 @@ def _multicast_kernel() -> str:
         "%row = arith.mul %index, %8 : index",
         *_once(
             "mbarrier.expect_tx %bars, %0 {bytes = 512}",
-            "tma.load %S, %row, %0, %A, %row, %0, %bars, %0, %mask {box = (8, 32), axes = (0, 1), multicast = \"m\"}",
+            'tma.load %S, %row, %0, %A, %row, %0, %bars, %0, %mask {box = (8, 32), axes = (0, 1), multicast = "m"}',
         ),
         "mbarrier.wait %bars, %0, %even",
         "tile.copy %S, %0, %0, %C, %index, %0, %0 {shape = (16, 32), src_axes = (0, 1), dst_axes = (1, 2), vec = 1}",

@@ -140,7 +140,7 @@ _CHANGES = (
         "      tma.load %b, %slot, %c0, %c0, %B, %n0, %k, %full, %slot {box = (32, 64), axes = (0, 1)}\n",
         "      %nb = arith.add %n0, %half : index\n"
         "      tma.load %b, %slot, %half, %c0, %B, %nb, %k, %full, %slot, %both "
-        "{box = (16, 64), axes = (0, 1), multicast = true}\n",
+        '{box = (16, 64), axes = (0, 1), multicast = "m"}\n',
     ),
     (
         "  %first = ",

@@ -461,36 +461,53 @@ def fills(A: Global[bf16, M, K], n: u32):
     grid(1)
     T = shared((64, 64), bf16, layout=swizzle_128b)
     ring = Ring(2, a=shared((64, 64), bf16, layout=swizzle_128b))
-    pair = Ring(2, a=tile_of(), b=tile_of())
     with role("load", threads=1):
         with ring.fill() as s:
             tma_load(A[0:64, 0:64], T)  # error: tma_load() in ring.fill() to T, which is no tile of this ring
         with ring.fill() as s:
             if n > 0:
                 tma_load(A[0:64, 0:64], s.a)  # error: under a run-time condition or loop: how many bytes come is not
-        with pair.fill() as s:  # error: ring.fill() loads nothing into s.b
-            tma_load(A[0:64, 0:64], s.a)
-        with ring.fill() as s:  # error: ring.fill() loads 16384 bytes into s.a, which has 8192
-            tma_load(A[0:64, 0:64], s.a)
-            tma_load(A[0:64, 0:64], s.a)
         with ring.fill() as s:
             tma_load(A[0:64, 0:64], s.c)  # error: the slot of a ring has no attribute c
-        with ring.use() as s:  # error: ring.use() in the role load, whose body one thread runs
-            pass
         ring.fill()  # error: ring.fill() is dropped here
     with role("math"):
-        with ring.fill() as s:  # error: ring.fill() in the role math, whose body 128 threads run
-            tma_load(A[0:64, 0:64], s.a)
+        with ring.fill() as s:
+            tma_load(A[0:64, 0:64], s.a)  # error: tma_load() in the role math, whose body 128 threads run
         with ring.use(in_flight=2) as s:  # error: of a ring of 2 stages: no slot would ever be free to fill
             pass
         with ring.use(in_flight=0) as s:
             with ring.use() as again:  # error: ring.use() inside a region of the same ring
                 pass
-        with ring.use(in_flight=1) as s:  # error: ring.use(in_flight=1), and elsewhere in_flight=0
-            pass
+
+
+@bad("in_flight=0")
+@tile_kernel(arch="sm_90a")
+def ends_of_rings(A: Global[bf16, M, K]):
+    """Each ring is looked at by itself, when the kernel is there."""
+    grid(1)
+    both, twice = Ring(2, a=tile_of(), b=tile_of()), Ring(2, a=tile_of())
+    flying, shared_out = Ring(2, a=tile_of()), Ring(2, a=tile_of())
+    with role("load", threads=1):
+        with both.fill() as s:  # error: ring.fill() loads nothing into s.b
+            tma_load(A[0:64, 0:64], s.a)
+        with twice.fill() as s:  # error: ring.fill() loads 16384 bytes into s.a, which has 8192
+            tma_load(A[0:64, 0:64], s.a)
+            tma_load(A[0:64, 0:64], s.a)
+        with flying.fill() as s:
+            tma_load(A[0:64, 0:64], s.a)
+        with shared_out.fill() as s:
+            tma_load(A[0:64, 0:64], s.a)
+    with role("math"):
+        for ring in (both, twice, shared_out):
+            with ring.use() as s:
+                x = load_fragment(s.a, mma.m16n8k16.acc(warps=(4, 1)))
+        with flying.use(in_flight=0) as s:
+            x = load_fragment(s.a, mma.m16n8k16.acc(warps=(4, 1)))
+        with flying.use(in_flight=1) as s:  # error: in_flight=1, and elsewhere in_flight=0
+            x = load_fragment(s.a, mma.m16n8k16.acc(warps=(4, 1)))
     with role("more"):
-        with ring.use() as s:  # error: this ring is used by the role math already, and now by the role more
-            pass
+        with shared_out.use() as s:  # error: this ring is used by the role math already, and now by the role more
+            x = load_fragment(s.a, mma.m16n8k16.acc(warps=(4, 1)))
 
 
 @bad("allocate one for each")
@@ -508,18 +525,15 @@ def tiles_of_rings(A: Global[bf16, M, K], n: u32):
     threads(128)
 
 
-@bad("all uses of a ring have one in_flight")
+@bad("i = ring.take(), and ring.free(i)")
 @tile_kernel(arch="sm_90a")
 def slots_taken_and_freed(A: Global[bf16, M, K]):
     grid(1)
-    ring, other = Ring(2, a=tile_of()), Ring(2, a=tile_of())
+    ring = Ring(2, a=tile_of())
     ring.take()  # error: ring.take() outside of a role
     with role("load", threads=1):
         with ring.fill() as s:
             tma_load(A[0:64, 0:64], s.a)
-        with other.fill() as s:
-            tma_load(A[0:64, 0:64], s.a)
-        ring.take()  # error: ring.take() in the role load, whose body one thread runs
     with role("math"):
         ring.free(0)  # error: ring.free() takes the number of a slot, got the compile-time value 0
         i = ring.take()
@@ -527,11 +541,6 @@ def slots_taken_and_freed(A: Global[bf16, M, K]):
         y = ring.slot(i).b  # error: the slot of a ring has no attribute b
         ring.slot(1)  # error: ring.slot() takes the number of a slot, got the compile-time value 1
         ring.free(i)
-        with other.use(in_flight=1) as s:
-            x = load_fragment(s.a, mma.m16n8k16.acc(warps=(4, 1)))
-        other.take()  # error: ring.take(), which leaves no products on their way, and elsewhere in_flight=1
-    with role("more"):
-        j = ring.take()  # error: this ring is used by the role math already, and now by the role more
 
 
 @bad("i = ring.take(), and ring.slot(i), ring.free(i)")
@@ -543,8 +552,8 @@ def slots_never_taken(A: Global[bf16, M, K], i: i32):
         with ring.fill() as s:
             tma_load(A[0:64, 0:64], s.a)
     with role("math"):
-        x = load_fragment(ring.slot(index(i)).a, mma.m16n8k16.acc(warps=(4, 1)))  # error: none is ever taken
-        ring.free(index(i))
+        x = load_fragment(ring.slot(index(i)).a, mma.m16n8k16.acc(warps=(4, 1)))
+        ring.free(index(i))  # error: none is ever taken
 
 
 @bad("ring.free(i), when slot i has been read")

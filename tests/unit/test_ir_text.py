@@ -98,8 +98,8 @@ def test_locations() -> None:
         (f"kernel k() grid({'9' * 5000}) threads(1) {{\n}}", 1, 17, "not a number"),
         ("kernel k() grid(1) threads(99999999999999999999) {\n}", 1, 28, "an integer of more than 64 bits"),
         (HEADER + "  %y = mem.ldmatrix %x {num = 1000000000}\n}", 3, 8, "num is 1000000000; 0 to 4 are possible"),
-        (HEADER + "  %y = arith.add %x, %x @ \"k.py\":0:1\n}", 3, 36, "lines and columns count from 1"),
-        (HEADER + "  %y = arith.add %x, %x @ \"k.py\":1:0\n}", 3, 36, "lines and columns count from 1"),
+        (HEADER + '  %y = arith.add %x, %x @ "k.py":0:1\n}', 3, 36, "lines and columns count from 1"),
+        (HEADER + '  %y = arith.add %x, %x @ "k.py":1:0\n}', 3, 36, "lines and columns count from 1"),
     ],
 )
 def test_errors(text: str, line: int, col: int, message: str) -> None:
@@ -116,7 +116,7 @@ def test_errors(text: str, line: int, col: int, message: str) -> None:
         f"kernel k(%p: bool) grid(1) threads(1) {{ {'control.if %p { ' * 3000}",
         f"kernel k() grid(1) threads(1) {{ gpu.fence {{reach = {'(' * 3000}{')' * 3000}}} }}",
         f"kernel k(%x: {'pending<' * 3000}f32{'>' * 3000}) grid(1) threads(1) {{ control.return }}",
-        "kernel k() @ \"f\":1:1" + ' in "g" from "f":1:1' * 3000 + " grid(1) threads(1) { control.return }",
+        'kernel k() @ "f":1:1' + ' in "g" from "f":1:1' * 3000 + " grid(1) threads(1) { control.return }",
     ],
     ids=["grid", "blocks", "attribute", "type", "location"],
 )

@@ -202,7 +202,7 @@ OPS = """kernel ops(%A: global<bf16, [M, N], unit=1, align=16>, %blocks: u16, %b
     fence.mbarrier_init
     mbarrier.expect_tx %bars, %zero {bytes = 8192}
     tma.load %S, %zero, %zero, %A, %zero, %zero, %bars, %zero, %blocks
-        {box = (64, 64), axes = (0, 1), multicast = true, hint = "evict_last"}
+        {box = (64, 64), axes = (0, 1), multicast = "m", hint = "evict_last"}
     mbarrier.arrive %bars, %zero
     mbarrier.arrive %bars, %zero, %rank {cluster = true}
     mbarrier.wait %bars, %zero, %parity
