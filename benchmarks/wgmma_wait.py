@@ -3,7 +3,7 @@
     python -m benchmarks.wgmma_wait --launches 1000
 
 The PTX ISA promises of wgmma.wait_group that those groups are complete which the *executing threads* have committed.
-Where one thread of a warpgroup hands a slot back after its own wait, the other warps' shares must be complete, too.
+Where one thread of a warpgroup releases a slot after its own wait, the other warps' shares must be complete, too.
 Here the warps of a warpgroup come to each of two groups of products late by random numbers of clocks, each by its own.
 One of them, as soon as its own wait for the first group is over, writes other values over all that this group reads,
 while the second one is in flight, as in a ring. If another warp's share still read them, its sums would differ. That

@@ -36,7 +36,6 @@ def reports_of(compiled: Compiled, show: Callable[[str, Kernel], None] | None = 
     from tiledsl.passes.pipeline import stages
     from tiledsl.passes.pipeline_loops import Pipeline
     from tiledsl.passes.pipeline_report import LoopReport, PipelineReport, group_reports, loop_reports
-
     from tiledsl.passes.role_report import roles_report
 
     names = stages()

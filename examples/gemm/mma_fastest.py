@@ -272,7 +272,7 @@ def mma_fastest(
     product, kind = PRODUCTS[A.dtype]
     narrow = C.dtype.bytes <= A.dtype.bytes  # beside the stages there is no room for more
     if TMA and narrow and by_tma(A) and by_tma(B) and by_tma(C) and C.unit == 1:
-        assert STAGES > 1, "a slot is taken before the one in front of it is handed back: STAGES is 2 at least"
+        assert STAGES > 1, "a slot is taken before the one in front of it is released: STAGES is 2 at least"
         work = persistent(tile_schedule(M, N, K, (BM, BN, BK), GROUP))
         ring = Ring(STAGES, a=matrix_staging(A, BM, BK), b=matrix_staging(B, BK, BN))
         Cs, arrived = shared((BM, BN), C.dtype, layout=swizzle_128b), shared((1,), u64)

@@ -284,7 +284,7 @@ def test_a_use_releases_the_slot_of_the_group_that_has_ended() -> None:
 def test_loops_of_a_role_carry_its_cursors_which_are_three_values() -> None:
     kernel = ir(programs.producer_consumers)
     carried = {place: [v.name for v in ops(op, control.For)[0].results] for place, op in roles(kernel).items()}
-    assert carried == dict.fromkeys(roles(kernel), ["cursor0_slot", "cursor0_phase", "cursor0_held"])
+    assert carried == {place: ["cursor0_slot", "cursor0_phase", "cursor0_held"] for place in roles(kernel)}
     assert [len(op.results) for op in ops(written(programs.producer_consumers), roles_ops.Work)] == [1, 1]
 
 

@@ -565,7 +565,7 @@ def slots_taken_for_ever(A: Global[bf16, M, K]):
         with ring.fill() as s:
             tma_load(A[0:64, 0:64], s.a)
     with role("math"):
-        i = ring.take()  # error: slots of this ring are taken here, and never handed back
+        i = ring.take()  # error: slots of this ring are taken here, and never released
         x = load_fragment(ring.slot(i).a, mma.m16n8k16.acc(warps=(4, 1)))
 
 

@@ -1,4 +1,4 @@
-"""Rings whose tiles threads read themselves: a proxy fence comes before a slot is handed back, by whom it is, and that
+"""Rings whose tiles threads read themselves: a proxy fence comes before a slot is released, by whom it is, and that
 the programs compute what they should with every check of the emulator."""
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def arrivals(kernel: Kernel) -> int:
     return counts.pop()
 
 
-# -- who hands a slot back -------------------------------------------------------------------------
+# -- who releases a slot ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -81,8 +81,8 @@ class Ring(Generic[D]):
 
         The products of `wgmma` in the body are one group. Behind it, at most `in_flight` groups stay on their way, and
         the slot of the one that has just ended is free; ``acc.wait()`` frees the others. Where threads read tiles
-        themselves, they make a proxy fence at the end of the body; of a ring without products each warp then hands the
-        slot back for itself. (PTX ISA: mbarrier.try_wait, wgmma.commit_group, wgmma.wait_group, fence.proxy.async,
+        themselves, they make a proxy fence at the end of the body; of a ring without products each warp then
+        releases the slot for itself. (PTX ISA: mbarrier.try_wait, wgmma.commit_group, wgmma.wait_group, fence.proxy.async,
         mbarrier.arrive.)
         """
         raise only_in_kernel(".use()")
@@ -91,17 +91,17 @@ class Ring(Generic[D]):
         """``i = ring.take()`` waits until the next slot has been filled, and gives its number.
 
         Both ends of a use, where one does not fit into a region: the first operands of the next slot, say, are loaded
-        before the last products of this one. Slots are taken in the order in which they are filled, and handed back by
+        before the last products of this one. Slots are taken in the order in which they are filled, and released by
         `free`. In a role with one instance. (PTX ISA: mbarrier.try_wait.)
         """
         raise only_in_kernel(".take()")
 
     def slot(self, number: index) -> Slot[D]:
-        """The slot of this number, which was taken and not handed back: ``ring.slot(i).a``."""
+        """The slot of this number, which was taken and not released: ``ring.slot(i).a``."""
         raise only_in_kernel(".slot()")
 
     def free(self, number: index) -> None:
-        """``ring.free(i)`` hands a slot back that was taken, after a proxy fence: all threads of the role have read it.
+        """``ring.free(i)`` releases a slot that was taken, after a proxy fence: all threads of the role have read it.
 
         (PTX ISA: fence.proxy.async, mbarrier.arrive.)
         """

@@ -145,7 +145,7 @@ class Ring:
             message = "a slot of this ring is named here, and none is ever taken"
             raise CompileError(message, frees[0].loc, "i = ring.take(), and ring.slot(i), ring.free(i)")
         if takes and not frees:
-            message = "slots of this ring are taken here, and never handed back: it would be full for ever"
+            message = "slots of this ring are taken here, and never released: it would be full for ever"
             raise CompileError(message, takes[0].loc, "ring.free(i), when slot i has been read")
 
     # -- bytes ---------------------------------------------------------------------------------
@@ -174,6 +174,11 @@ class Ring:
             if found != whole:
                 message = f"ring.fill() loads {found} bytes into s.{name_of(tile)}, which has {whole}"
                 raise CompileError(message, op.loc, "fill every tile of the slot once, as a whole or in parts")
+
+    def arrivals(self, end: End) -> int:
+        """That make a slot the other end's: of those who use it, in each block that gets it."""
+        blocks = 1 if end is self.producer else 1 + sum(self.along(axis) - 1 for axis in self.shared_along)
+        return blocks * end.endpoint.arrivals(end.role)
 
     @property
     def shared_along(self) -> list[str]:

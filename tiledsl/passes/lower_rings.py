@@ -166,12 +166,11 @@ class _Lowering:
 
     def initialise_barriers(self, b: Builder) -> None:
         for value, ring in self.rings.items():
-            fills, uses = (end.endpoint.arrivals(end.role) for end in (ring.producer, ring.consumer))
-            receivers = 1 + sum(ring.along(axis) - 1 for axis in ring.shared_along)
+            fills, uses = ring.arrivals(ring.producer), ring.arrivals(ring.consumer)
             for slot in range(ring.stages):
                 at = b.constant(slot, INDEX)
                 b.add(barriers.Init(self.parts[value][0], at, count=fills))
-                b.add(barriers.Init(self.empty[ring], at, count=receivers * uses))
+                b.add(barriers.Init(self.empty[ring], at, count=uses))
         b.add(barriers.FenceInit())
 
     def start(self, op: rings.Cursor) -> list[Any]:

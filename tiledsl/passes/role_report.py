@@ -30,7 +30,7 @@ class RoleReport:
 
 @dataclass(frozen=True, slots=True)
 class EndReport:
-    """by: what reaches the tiles. arrivals: at a slot, by which it is handed on; in_flight: uses whose slots are held."""
+    """by: what reaches the tiles. arrivals: that make a slot the other end's. in_flight: uses whose slots are held."""
 
     role: str
     by: tuple[str, ...]
@@ -118,4 +118,4 @@ def _bytes(tile: Value) -> int:
 
 def _end(end: End) -> EndReport:
     by = dict.fromkeys(called(op) for op in end.accesses)
-    return EndReport(end.role.title, tuple(by), end.endpoint.arrivals(end.role), end.in_flight)
+    return EndReport(end.role.title, tuple(by), end.ring.arrivals(end), end.in_flight)

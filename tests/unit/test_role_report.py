@@ -1,0 +1,46 @@
+"""``k.explain("roles")``: who does what, and what goes from whom to whom."""
+
+from __future__ import annotations
+
+import hopper_programs as programs
+import plain_ring_programs
+from hopper_ir import written
+
+from tiledsl.passes.role_report import EndReport, roles_report
+
+
+def test_roles_have_warps_threads_registers_and_turns() -> None:
+    report = roles_report(written(programs.in_turns), "in_turns")
+    load, math = report.roles
+    assert (load.name, load.warps, load.threads, load.registers, load.turns) == ("load", (0, 3), 1, (168, 40), ())
+    assert (math.warps, math.threads, math.instances) == ((4, 11), 128, 2)
+    assert math.turns == ("multiply", "store")
+    (ring,) = report.rings
+    assert (ring.stages, ring.tiles) == (3, (("a", 8192), ("b", 8192)))
+    assert ring.producer == EndReport("load", ("tma_load()",), 1)
+    assert ring.consumer == EndReport("math", ("wgmma()",), 1, in_flight=1)
+
+
+def test_a_slot_waits_for_all_blocks_that_share_it() -> None:
+    (ring,) = roles_report(written(programs.producer_consumers, CM=2, CN=2), "").rings
+    assert ring.shared_along == ("m", "n")
+    assert (ring.producer.arrivals, ring.consumer.arrivals) == (1, 6)  # of 3 blocks, 2 warpgroups each
+
+
+def test_warps_release_for_themselves_what_threads_read() -> None:
+    (ring,) = roles_report(written(plain_ring_programs.by_mma_sync), "").rings
+    assert ring.consumer == EndReport("math", ("load_matrix()",), 8)
+
+
+def test_the_text_has_a_line_for_each() -> None:
+    text = str(programs.producer_consumers.explain("roles", arch="sm_90a", CM=2))
+    roles, rings = (part.splitlines() for part in text.split("\n\n"))
+    assert roles[0].endswith("for sm_90a")
+    assert [line.split()[0] for line in roles[3:]] == ["load", "math"]
+    assert rings[2].split() == (
+        "ring 4 a 16384 bytes, b 8192 bytes load: tma_load() math: wgmma() 1, 4, shared along m 1".split()
+    )
+
+
+def test_without_roles_all_threads_run_all() -> None:
+    assert "no roles" in str(roles_report(written(programs.one_tile), "one_tile"))
