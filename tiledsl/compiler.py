@@ -6,7 +6,8 @@ import gc
 import threading
 import time
 import warnings
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Callable, TypeVar
 from weakref import WeakSet
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from tiledsl.backends.emulator import Prepared
     from tiledsl.ir.core import Kernel
 
-__all__ = ["Program", "compile_kernel", "disk_key", "lower", "written_tensors"]
+__all__ = ["Lowered", "Program", "compile_kernel", "disk_key", "lower", "written_tensors"]
 
 T = TypeVar("T")
 LIMIT = 512
@@ -55,14 +56,28 @@ def _collect() -> None:
         gc.collect(0)
 
 
+@dataclass(frozen=True)
+class Lowered:
+    """The thread-level kernel that the emulator runs, and the tensors that it may write."""
+
+    kernel: Kernel
+    written: frozenset[str]
+
+    @cached_property
+    def prepared(self) -> Prepared:
+        """As the emulator runs it again and again."""
+        from tiledsl.backends.emulator import Prepared
+
+        return Prepared(self.kernel)
+
+
 class Program:
     """One kernel function and all that was built of it in this process. Safe to use from several threads."""
 
     def __init__(self, signature: Signature) -> None:
         self.signature = signature
         self._compiled: dict[Any, Compiled] = {}
-        self._lowered: dict[Any, tuple[Kernel, frozenset[str]]] = {}
-        self._prepared: dict[Kernel, Prepared] = {}
+        self._lowered: dict[Any, Lowered] = {}
         self._meaning: Meaning | None = None
         self._lock = threading.RLock()
         in_child(self)
@@ -81,20 +96,11 @@ class Program:
         """Built for `arch`: from memory, else from disk, else compiled."""
         return self._built(self._compiled, spec, arch, lambda m: compile_kernel(self.signature, spec, arch, m))
 
-    def lowered(self, spec: Specialization, arch: str) -> tuple[Kernel, frozenset[str]]:
-        """The thread-level kernel that the emulator runs, and the tensors that it may write."""
-        return self._built(self._lowered, spec, arch, lambda _: lower(self.signature, spec, arch, bounds=True))
-
-    def prepared(self, kernel: Kernel) -> Prepared:
-        """A kernel that `lowered` gave, as the emulator runs it again and again."""
-        with self._lock:
-            if kernel not in self._prepared:
-                from tiledsl.backends.emulator import Prepared
-
-                alive = {id(lowered) for lowered, _ in self._lowered.values()}
-                self._prepared = {known: as_run for known, as_run in self._prepared.items() if id(known) in alive}
-                self._prepared[kernel] = Prepared(kernel)
-            return self._prepared[kernel]
+    def lowered(self, spec: Specialization, arch: str) -> Lowered:
+        """For the emulator."""
+        return self._built(
+            self._lowered, spec, arch, lambda _: Lowered(*lower(self.signature, spec, arch, bounds=True))
+        )
 
     def _built(self, known: dict[Any, T], spec: Specialization, arch: str, build: Callable[[Meaning], T]) -> T:
         """What `build` makes of the kernel as it is now, once for each content."""

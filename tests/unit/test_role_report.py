@@ -37,9 +37,8 @@ def test_the_text_has_a_line_for_each() -> None:
     roles, rings = (part.splitlines() for part in text.split("\n\n"))
     assert roles[0].endswith("for sm_90a")
     assert [line.split()[0] for line in roles[3:]] == ["load", "math"]
-    assert rings[2].split() == (
-        "ring 4 a 16384 bytes, b 8192 bytes load: tma_load() math: wgmma() 1, 4, shared along m 1".split()
-    )
+    tiles, ends = "a 16384 bytes, b 8192 bytes", "load: tma_load() math: wgmma()"
+    assert rings[2].split() == f"ring 4 {tiles} {ends} 1, 4, shared along m 1".split()
 
 
 def test_without_roles_all_threads_run_all() -> None:

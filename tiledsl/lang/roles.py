@@ -82,8 +82,8 @@ class Ring(Generic[D]):
         The products of `wgmma` in the body are one group. Behind it, at most `in_flight` groups stay on their way, and
         the slot of the one that has just ended is free; ``acc.wait()`` frees the others. Where threads read tiles
         themselves, they make a proxy fence at the end of the body; of a ring without products each warp then
-        releases the slot for itself. (PTX ISA: mbarrier.try_wait, wgmma.commit_group, wgmma.wait_group, fence.proxy.async,
-        mbarrier.arrive.)
+        releases the slot for itself. (PTX ISA: mbarrier.try_wait, wgmma.commit_group, wgmma.wait_group,
+        fence.proxy.async, mbarrier.arrive.)
         """
         raise only_in_kernel(".use()")
 

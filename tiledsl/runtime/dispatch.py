@@ -42,8 +42,7 @@ from tiledsl.specialize import (
 )
 
 if TYPE_CHECKING:
-    from tiledsl.compiler import Program
-    from tiledsl.ir.core import Kernel
+    from tiledsl.compiler import Lowered, Program
 
 __all__ = ["EMULATED_ARCH", "Arguments", "Dispatcher", "Prepared"]
 
@@ -92,7 +91,7 @@ class Prepared:
 class Emulation:
     """The plan of a call on the emulator. `extents`: what the grid is computed from, with the scalars."""
 
-    kernel: Kernel
+    lowered: Lowered
     written: tuple[str, ...]
     extents: dict[str, int]
 
@@ -219,11 +218,12 @@ class Dispatcher:
         arrays = arguments.present
         count_versions(_of_torch(arrays, plan.written))
         asked = options or emulator.Options()
-        grid = self._grid(plan.kernel.grid, plan.kernel.cluster, asked.processors, plan.extents, arguments)
+        kernel = plan.lowered.kernel
+        grid = self._grid(kernel.grid, kernel.cluster, asked.processors, plan.extents, arguments)
         if 0 in grid:
             return emulator.RunResult()
         inputs = {**{name: host_array(info) for name, info in arrays.items()}, **arguments.scalars}
-        return self.program.prepared(plan.kernel).run(inputs, options=asked)
+        return plan.lowered.prepared.run(inputs, options=asked)
 
     @contextmanager
     def on_gpu(self, arguments: Arguments) -> Generator[Prepared, None, None]:
@@ -284,9 +284,9 @@ class Dispatcher:
 
     def _emulation(self, arguments: Arguments) -> Emulation:
         problem = specialize(self.signature, arguments.arrays, arguments.consts)
-        kernel, written = self.program.lowered(problem.spec, self.signature.arch or EMULATED_ARCH)
-        check_maps(self.signature.name, kernel.tensor_maps, arguments.present)
-        return Emulation(kernel, _in_order(written, arguments), problem.extents)
+        lowered = self.program.lowered(problem.spec, self.signature.arch or EMULATED_ARCH)
+        check_maps(self.signature.name, lowered.kernel.tensor_maps, arguments.present)
+        return Emulation(lowered, _in_order(lowered.written, arguments), problem.extents)
 
     def _launch_plan(self, arguments: Arguments) -> LaunchPlan:
         gpu, device = driver(), max(arguments.device, 0)
