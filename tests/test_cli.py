@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import shlex
@@ -14,6 +15,7 @@ import pytest
 from tiledsl.__main__ import main
 from tiledsl.inspect.show import highlight
 from tiledsl.inspect.source_lines import Line, Source, read_ir, read_llvm, read_ptx, read_sass
+from tiledsl.ir.parser import parse_kernels
 
 ROOT = Path(__file__).parent.parent
 TILED = f"{ROOT}/examples/gemm/shared_tiled.py"
@@ -50,6 +52,61 @@ def test_the_fma_stands_beside_its_python_line(capsys: pytest.CaptureFixture[str
 def test_a_stage_may_be_asked_for_again(capsys: pytest.CaptureFixture[str]) -> None:
     once = shown(capsys, f"{TILED}:shared_tiled", "--stage", "sass")
     assert once == shown(capsys, f"{TILED}:shared_tiled", "--stage", "sass")
+
+
+TWO = """kernel first(%A: global<i32, [N], unit=0, align=4>) grid(1) threads(32) level(tile) index_bits(32) {
+  %i = gpu.thread_id {axis = 0} : index
+  %x = arith.constant 3 : i32
+  %y = arith.add %x, %x : i32
+  tile.store %A, %i, %y
+  control.return
+}
+kernel second() grid(1) threads(1) level(tile) index_bits(32) {
+  gpu.barrier
+  control.return
+}
+"""
+
+
+def test_passes_run_on_kernels_in_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Every kernel of it; what is printed can be read again."""
+    file = tmp_path / "two.tir"
+    file.write_text(TWO)
+    assert main(["opt", str(file), "--pass", "canonicalize,dce"]) == 0
+    text = capsys.readouterr().out
+    assert "arith.constant 6 : i32" in text and "arith.add" not in text
+    assert [kernel.name for kernel in parse_kernels(text)] == ["first", "second"]
+
+
+def test_all_passes_run_on_the_standard_input(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(TWO))
+    assert main(["opt", "-", "--locs"]) == 0
+    text = capsys.readouterr().out
+    assert text.count("level(thread)") == 2 and '@ "<stdin>":5:' in text
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "message"),
+    [
+        (TWO, ["--pass", "dce,inline"], "no pass is called 'inline'\n  fix: they are lower-rings, lower-roles, "),
+        (TWO, ["--arch", "sm_1"], "no target 'sm_1'"),
+        (TWO.replace("arith.add", "arith.plus"), [], "two.tir:4:8: error: no such op: arith.plus"),
+        (TWO.replace("%x : i32", "%i : i32"), [], "two.tir:4:8"),
+        ("", [], "expected 'kernel'"),
+        (None, [], "cannot read"),
+    ],
+)
+def test_what_opt_cannot_do_is_one_message(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str | None, arguments: list[str], message: str
+) -> None:
+    file = tmp_path / "two.tir"
+    if text is not None:
+        file.write_text(text)
+    assert main(["opt", str(file), *arguments]) == 1
+    found = capsys.readouterr()
+    assert message in found.err and not found.out
 
 
 def test_after_a_pass(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,14 +18,14 @@ from tiledsl.ir.printer import print_kernel
 from tiledsl.ir.verifier import verify
 from tiledsl.passes.expand import Expand
 from tiledsl.passes.manager import Pass, PassManager
-from tiledsl.passes.pipeline import pipeline, run_pipeline
+from tiledsl.passes.pipeline import named_passes, pipeline, run_pipeline
 
 FOLDER = Path(__file__).parent / "filetests"
 TESTS = [test for path in sorted(FOLDER.rglob("*.tir")) for test in read_filetests(path)]
 SHARED_LIMIT = 232448
 """Bytes a block may have on sm_90a."""
 
-PASSES: dict[str, Pass] = {item.name: item for item in pipeline(shared_limit=SHARED_LIMIT, target="sm_90a")}
+PASSES: dict[str, Pass] = named_passes("sm_90a")
 PASSES["expand(bounds)"] = Expand(bounds=True)
 
 

@@ -1,4 +1,4 @@
-"""The command line: ``python -m tiledsl show | explain | demo | bench | cache``."""
+"""The command line: ``python -m tiledsl show | explain | opt | demo | bench | cache``."""
 
 from __future__ import annotations
 
@@ -99,6 +99,13 @@ def _parser() -> argparse.ArgumentParser:
     _add_settings(explain)
     explain.set_defaults(run=_explain)
 
+    opt = commands.add_parser("opt", help="run passes on kernels in the textual IR, and print what becomes of them")
+    opt.add_argument("file", metavar="FILE", help="a .tir file, or - for the standard input")
+    opt.add_argument("--pass", dest="passes", metavar="NAME,NAME", default="", help="in this order; without it, all")
+    opt.add_argument("--arch", default="sm_90a", help="target, sm_90a unless given")
+    opt.add_argument("--locs", action="store_true", help="with the location of every op")
+    opt.set_defaults(run=_opt)
+
     demo = commands.add_parser("demo", help="compile, run and check the gallery", add_help=False)
     demo.set_defaults(run=_demo)
     timed = commands.add_parser(
@@ -151,6 +158,33 @@ def _show(arguments: argparse.Namespace, rest: list[str]) -> int:
         return 0
     print(error, file=sys.stderr)
     return 1
+
+
+def _opt(arguments: argparse.Namespace, rest: list[str]) -> int:
+    from tiledsl.ir.parser import parse_kernels
+    from tiledsl.ir.printer import print_kernel
+    from tiledsl.passes.manager import PassManager
+    from tiledsl.passes.pipeline import named_passes
+
+    known = named_passes(arguments.arch)
+    asked = [name.strip() for name in arguments.passes.split(",")] if arguments.passes else list(known)
+    for name in asked:
+        if name not in known:
+            raise TileError(f"no pass is called {name!r}\n  fix: they are {', '.join(known)}")
+    for kernel in parse_kernels(*_read(arguments.file)):
+        PassManager([known[name] for name in asked], verify_each=True).run(kernel)
+        print(print_kernel(kernel, locs=arguments.locs))
+    return 0
+
+
+def _read(file: str) -> tuple[str, str]:
+    """The text of a file, and what messages call it."""
+    if file == "-":
+        return sys.stdin.read(), "<stdin>"
+    try:
+        return Path(file).read_text(encoding="utf-8"), file
+    except (OSError, UnicodeDecodeError) as error:
+        raise TileError(f"cannot read {file}: {error}\n  fix: pass a text file, or - for the standard input") from error
 
 
 def _demo(arguments: argparse.Namespace, rest: list[str]) -> int:

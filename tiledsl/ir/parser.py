@@ -35,7 +35,7 @@ from tiledsl.ir.types import (
 from tiledsl.layout.fragments import FragmentLayout, parse_fragment_layout
 from tiledsl.recursion import deep_recursion
 
-__all__ = ["parse_kernel"]
+__all__ = ["parse_kernel", "parse_kernels"]
 
 assert _ops  # importing the package registers the ops
 
@@ -52,7 +52,22 @@ def parse_kernel(text: str, file: str = "<ir>") -> Kernel:
     What has no printed location gets its line of `text` as location.
     """
     with stage("the parser", file, Loc(file, 1)):
-        return _Parser(text, file).kernel()
+        parser = _Parser(text, file)
+        kernel = parser.kernel()
+        if parser.token.kind != "end":
+            parser.fail(f"unexpected {parser.token.text!r} after the kernel")
+        return kernel
+
+
+@deep_recursion()
+def parse_kernels(text: str, file: str = "<ir>") -> list[Kernel]:
+    """All kernels of `text`, one or more, as `parse_kernel` reads each."""
+    with stage("the parser", file, Loc(file, 1)):
+        parser = _Parser(text, file)
+        kernels = [parser.kernel()]
+        while parser.token.kind != "end":
+            kernels.append(parser.kernel())
+        return kernels
 
 
 class _Scope(dict[str, Value]):
@@ -70,8 +85,6 @@ class _Parser(TokenReader):
         loc = self.location() or self.loc_at(start, len("kernel"))
         fields = self.header()
         self.block_ops(body, scope)
-        if self.token.kind != "end":
-            self.fail(f"unexpected {self.token.text!r} after the kernel")
         return Kernel(name, body, loc=loc, **fields)
 
     def header(self) -> dict[str, Any]:

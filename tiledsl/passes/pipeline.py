@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Callable
 
+from tiledsl.arch import target_named
 from tiledsl.ir.core import Kernel
 from tiledsl.passes.async_groups import AsyncGroups
 from tiledsl.passes.bank_conflicts import BankConflicts
@@ -29,7 +30,7 @@ from tiledsl.passes.predicate_copies import PredicateCopies
 from tiledsl.passes.shared_layout import CheckSharedMemory
 from tiledsl.passes.unroll import Unroll
 
-__all__ = ["pipeline", "run_pipeline", "stages"]
+__all__ = ["named_passes", "pipeline", "run_pipeline", "stages"]
 
 
 def pipeline(*, shared_limit: int | None = None, target: str = "", bounds: bool = False) -> list[Pass]:
@@ -92,6 +93,11 @@ def pipeline(*, shared_limit: int | None = None, target: str = "", bounds: bool 
 def stages() -> list[str]:
     """Names of the stages: ``Compiled.ir("after:cse")`` is the kernel after the pass of that name."""
     return PassManager(pipeline(shared_limit=0)).stages
+
+
+def named_passes(target: str) -> dict[str, Pass]:
+    """Every pass by its name, for `target`."""
+    return {each.name: each for each in pipeline(shared_limit=target_named(target).shared_per_block, target=target)}
 
 
 def run_pipeline(
