@@ -16,11 +16,11 @@ from typing import Any, Literal, NamedTuple
 from benchmarks.gallery import chosen_consts, gallery_kernels, reference
 from tiledsl.backends import emulator
 from tiledsl.backends.emulator.wavefronts import Ints, WavefrontCount
-from tiledsl.compiler import lower
 from tiledsl.ir.core import Kernel, Op
 from tiledsl.kernel import TileKernel
 from tiledsl.layout.banks import PHASES, Kind
 from tiledsl.layout.shared import ROW
+from tiledsl.lowering import lower
 from tiledsl.passes.bank_conflicts import BankConflicts, bank_report
 from tiledsl.passes.bank_report import BankReport
 from tiledsl.passes.lanes import Lanes

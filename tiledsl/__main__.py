@@ -95,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
 
     explain = commands.add_parser("explain", help="print what was decided for a kernel, and what became of it")
     explain.add_argument("kernel", metavar="FILE:KERNEL", help="for example examples/gemm/shared_tiled.py")
-    explain.add_argument("what", choices=sorted(EXPLAIN))
+    explain.add_argument("what", choices=EXPLAIN)
     _add_settings(explain)
     explain.set_defaults(run=_explain)
 

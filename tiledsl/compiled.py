@@ -225,7 +225,7 @@ class Compiled:
         if not self._holds():
             message = f"what {self.name} reads has changed since it was compiled: its IR would be another kernel's"
             raise TileError(f"{message}\n  fix: compile it again")
-        return reports_of(self, show)
+        return reports_of(self.signature, self.spec, self.arch, f"{self.label} for {self.arch}", show)
 
     def explain(self, what: str) -> Report:
         """What was decided and what became of it, as data whose `str` is a table.
@@ -233,9 +233,13 @@ class Compiled:
         "banks": each access to shared memory with its wavefronts in row order and as laid out, and each tile's
         layout. Raises TileError for a name that `explain.EXPLAIN` does not have.
         """
-        from tiledsl.explain import explain
+        from tiledsl.explain import EXPLAIN, sass_of
 
-        return explain(self, what)
+        if what not in EXPLAIN:
+            raise TileError(f"no explanation is called {what!r}\n  fix: ask for one of {', '.join(EXPLAIN)}")
+        if what == "sass":
+            return sass_of(self.cubin, self.ptx, self.resources.assembler_level)
+        return self.reports[what]
 
     @property
     def label(self) -> str:

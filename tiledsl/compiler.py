@@ -7,15 +7,15 @@ import threading
 import time
 import warnings
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Callable, TypeVar
 from weakref import WeakSet
 
 from tiledsl.arch import target_named
 from tiledsl.boundary import stage
 from tiledsl.compiled import Compiled, Image
-from tiledsl.forks import WhileBusy, in_child, whole
-from tiledsl.ir.types import GlobalType
+from tiledsl.forks import in_child, whole
+from tiledsl.lowering import WITHOUT_COLLECTOR, lower, lower_timed
 from tiledsl.meaning import Meaning, meaning_of_kernel
 from tiledsl.recursion import deep_recursion
 from tiledsl.runtime.cache import disk_cache
@@ -26,33 +26,16 @@ if TYPE_CHECKING:
     from tiledsl.backends.emulator import Prepared
     from tiledsl.ir.core import Kernel
 
-__all__ = ["Lowered", "Program", "compile_kernel", "disk_key", "lower", "written_tensors"]
+__all__ = ["Lowered", "Program", "compile_kernel", "disk_key"]
 
 T = TypeVar("T")
 LIMIT = 512
 """Builds of one kernel that a process keeps: a global that changes without end must not fill the memory."""
-Observer = Callable[[str, "Kernel"], None]
-
-
-def _stop_collecting() -> bool:
-    was_on = gc.isenabled()
-    gc.disable()
-    return was_on
-
-
-def _collect_again(was_on: int) -> None:
-    if was_on:
-        gc.enable()
-
-
-_WITHOUT_COLLECTOR = WhileBusy(_stop_collecting, _collect_again)
-"""Python's garbage collector is off while anything is compiled. The IR is a web of live objects in cycles: looking
-through it again and again finds nothing, and takes as long as the passes do."""
 
 
 def _collect() -> None:
     """Take away what this compilation has left behind, if the collector would do so as soon as it is on again."""
-    if _WITHOUT_COLLECTOR.before:
+    if WITHOUT_COLLECTOR.before:
         gc.collect(0)
 
 
@@ -104,7 +87,7 @@ class Program:
 
     def _built(self, known: dict[Any, T], spec: Specialization, arch: str, build: Callable[[Meaning], T]) -> T:
         """What `build` makes of the kernel as it is now, once for each content."""
-        with whole(), self._lock, _WITHOUT_COLLECTOR.inside():
+        with whole(), self._lock, WITHOUT_COLLECTOR.inside():
             meaning = self.meaning()
             key = _key(meaning, spec, arch)
             if key in known:
@@ -179,8 +162,8 @@ def _build(signature: Signature, spec: Specialization, arch: str) -> Image:
     from tiledsl.backends import ptx
 
     started = time.perf_counter()
-    with _WITHOUT_COLLECTOR.inside():
-        kernel, written, timings = _lower(signature, spec, arch, None)
+    with WITHOUT_COLLECTOR.inside():
+        kernel, written, timings = lower_timed(signature, spec, arch, None)
         lowered = time.perf_counter()
         with stage("the PTX backend", signature.name, signature.loc):
             binary = ptx.build(kernel, ptx.TARGETS[arch], meanwhile=_collect)
@@ -197,45 +180,3 @@ def _waits_for_grid(kernel: Kernel) -> bool:
     from tiledsl.ir.ops.barriers import GridDependency
 
     return any(isinstance(op, GridDependency) and op.wait for op in kernel.walk())
-
-
-def lower(
-    signature: Signature, spec: Specialization, arch: str, *, observe: Observer | None = None, bounds: bool = False
-) -> tuple[Kernel, frozenset[str]]:
-    """The thread-level kernel and the tensors it writes. `observe` gets the IR at each stage, by name. `bounds`: with
-    the checks of accesses that the emulator makes and a GPU does not."""
-    with whole(), _WITHOUT_COLLECTOR.inside(), deep_recursion():
-        kernel, written, _ = _lower(signature, spec, arch, observe, bounds)
-    return kernel, written
-
-
-def _lower(
-    signature: Signature, spec: Specialization, arch: str, observe: Observer | None, bounds: bool = False
-) -> tuple[Kernel, frozenset[str], dict[str, float]]:
-    from tiledsl import frontend
-    from tiledsl.passes.pipeline import run_pipeline
-
-    started = time.perf_counter()
-    run = partial(run_pipeline, shared_limit=target_named(arch).shared_per_block, target=arch, bounds=bounds)
-    with stage("the frontend", signature.name, signature.loc):
-        kernel = frontend.build(signature, spec, arch)
-    built = time.perf_counter()
-    written = written_tensors(kernel)
-    if observe is None:
-        kernel = run(kernel)
-    else:
-        show = observe
-        show("tile", kernel)
-        kernel = run(kernel, observe=lambda name, k: show(f"after:{name}", k))
-        show("thread", kernel)
-    return kernel, written, {"frontend": built - started, "passes": time.perf_counter() - built}
-
-
-def written_tensors(kernel: Kernel) -> frozenset[str]:
-    """Names of the tensors that a tile-level kernel may write. What a copy reads is not written."""
-    from tiledsl.passes.pipeline_body import memories
-
-    tensors = {arg: arg.name for arg in kernel.body.args if isinstance(arg.type, GlobalType)}
-    return frozenset(
-        tensors[memory] for op in kernel.walk() for memory, writes in memories(op) if writes and memory in tensors
-    )

@@ -7,13 +7,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Callable, Protocol
 
 from tiledsl.arch import target_named
-from tiledsl.errors import TileError
 
 if TYPE_CHECKING:
-    from tiledsl.compiled import Compiled
     from tiledsl.ir.core import Kernel
+    from tiledsl.signature import Signature, Specialization
 
-__all__ = ["EXPLAIN", "Report", "explain", "reports_of"]
+__all__ = ["EXPLAIN", "Report", "reports_of", "sass_of"]
+
+EXPLAIN = ("banks", "pipeline", "roles", "sass")
+"""Explanations by name."""
 
 
 class Report(Protocol):
@@ -22,7 +24,9 @@ class Report(Protocol):
     def __str__(self) -> str: ...
 
 
-def reports_of(compiled: Compiled, show: Callable[[str, Kernel], None] | None = None) -> dict[str, Report]:
+def reports_of(
+    signature: Signature, spec: Specialization, arch: str, title: str, show: Callable[[str, Kernel], None] | None
+) -> dict[str, Report]:
     """The explanations that need the passes, which run once for all of them. `show` gets the IR at each stage, too.
 
     "banks": every shared access with its wavefronts, and the layouts, as the pass sees the kernel: what it will choose
@@ -30,7 +34,7 @@ def reports_of(compiled: Compiled, show: Callable[[str, Kernel], None] | None = 
     groups of copies (`passes.pipeline_report.PipelineReport`). "roles": who does what, and the rings between roles
     (`passes.role_report.RolesReport`).
     """
-    from tiledsl.compiler import lower
+    from tiledsl.lowering import lower
     from tiledsl.passes.async_groups import AsyncGroups
     from tiledsl.passes.bank_conflicts import BankConflicts, bank_report
     from tiledsl.passes.pipeline import stages
@@ -40,8 +44,7 @@ def reports_of(compiled: Compiled, show: Callable[[str, Kernel], None] | None = 
 
     names = stages()
     before = {name: f"after:{names[names.index(name) - 1]}" for name in (BankConflicts.name, Pipeline.name)}
-    limit = target_named(compiled.arch).shared_per_block
-    title = f"{compiled.label} for {compiled.arch}"
+    limit = target_named(arch).shared_per_block
     loops: list[LoopReport] = []
     found: dict[str, Report] = {}
 
@@ -57,28 +60,12 @@ def reports_of(compiled: Compiled, show: Callable[[str, Kernel], None] | None = 
         if stage == before[BankConflicts.name]:
             found["banks"] = replace(bank_report(kernel, limit), title=title)
 
-    lower(compiled.signature, compiled.spec, compiled.arch, observe=observe)
+    lower(signature, spec, arch, observe=observe)
     return found
 
 
-def _sass(compiled: Compiled) -> Report:
-    """What ptxas made of it: `backends.ptx.sass_report.SassReport`."""
+def sass_of(cubin: bytes, ptx: str, level: int) -> Report:
+    """What ptxas, told to optimise at `level`, made of the kernel: `backends.ptx.sass_report.SassReport`."""
     from tiledsl.backends.ptx.sass_report import sass_report
 
-    return replace(sass_report(compiled.cubin, compiled.ptx), level=compiled.resources.assembler_level)
-
-
-EXPLAIN: dict[str, Callable[[Compiled], Report]] = {
-    "banks": lambda compiled: compiled.reports["banks"],
-    "pipeline": lambda compiled: compiled.reports["pipeline"],
-    "roles": lambda compiled: compiled.reports["roles"],
-    "sass": _sass,
-}
-"""Explanations by name."""
-
-
-def explain(compiled: Compiled, what: str) -> Report:
-    """The explanation called `what`. Raises TileError for an unknown one."""
-    if what not in EXPLAIN:
-        raise TileError(f"no explanation is called {what!r}\n  fix: ask for one of {', '.join(sorted(EXPLAIN))}")
-    return EXPLAIN[what](compiled)
+    return replace(sass_report(cubin, ptx), level=level)

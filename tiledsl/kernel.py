@@ -137,7 +137,7 @@ class TileKernel(ByReference):
         from tiledsl.measure import verify
 
         bound, exact, device = self._options(kwargs, bound=0.0, exact=False, device=None)
-        return verify(self, reference, self._bind(args, kwargs), bound=bound, exact=exact, device=device)
+        return verify(self.dispatcher, reference, self._bind(args, kwargs), bound=bound, exact=exact, device=device)
 
     def time(self, /, *args: Any, **kwargs: Any) -> Timing:
         """Seconds of the kernel alone: median, least and most of ``repeat=20`` runs after a first one.
@@ -148,7 +148,7 @@ class TileKernel(ByReference):
         from tiledsl.measure import time_kernel
 
         repeat, device = self._options(kwargs, repeat=20, device=None)
-        return time_kernel(self, self._bind(args, kwargs), repeat=repeat, device=device)
+        return time_kernel(self.dispatcher, self._bind(args, kwargs), repeat=repeat, device=device)
 
     def trace(self, block: int | tuple[int, ...] = 0, thread: int | tuple[int, ...] = 0) -> Callable[..., Any]:
         """``k.trace(block=(0, 0), thread=(3, 1))(A, B, C)``: run on the emulator and give that thread's trace."""

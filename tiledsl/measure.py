@@ -15,7 +15,7 @@ from tiledsl.ir.types import DType
 from tiledsl.specialize import looking_at
 
 if TYPE_CHECKING:
-    from tiledsl.kernel import TileKernel
+    from tiledsl.runtime.dispatch import Dispatcher
 
 __all__ = ["PRODUCTS", "Mismatch", "Product", "Timing", "Verification", "gemm_bound", "time_kernel", "verify"]
 
@@ -135,7 +135,7 @@ BOUNDS = "pass a number, or an array of one for each element (gemm_bound gives t
 
 
 def verify(
-    kernel: TileKernel,
+    kernel: Dispatcher,
     reference: Callable[..., Any],
     values: Mapping[str, Any],
     *,
@@ -148,29 +148,32 @@ def verify(
 
     if not callable(reference):
         message = f"verify(): the reference is {reference!r}; expected a function of the kernel's arguments"
-        raise KernelArgumentError(f"{message}\n  fix: {kernel.name}.verify(reference, ...), the reference first")
+        raise KernelArgumentError(
+            f"{message}\n  fix: {kernel.signature.name}.verify(reference, ...), the reference first"
+        )
     # What is wrong with the call is said before anything is copied.
-    arguments = kernel.dispatcher.arguments(values, device)
+    arguments = kernel.arguments(values, device)
     with looking_at(kernel.signature, "bound", bound, "numbers", BOUNDS):
         bound = numpy.asarray(bound, numpy.float64)
     tensors = [p.name for p in kernel.signature.tensors]
     mine, theirs = ({n: _copy(v) if n in tensors and v is not None else v for n, v in values.items()} for _ in range(2))
-    outputs = [*kernel.dispatcher.run(mine, device)]
+    outputs = [*kernel.run(mine, device)]
     expected = _expected(kernel, reference(*(theirs[p.name] for p in kernel.signature.params)), theirs, outputs)
     declared = {p.name: p.dtype for p in kernel.signature.tensors if isinstance(p.dtype, DType)}
     dtypes = {n: declared.get(n, info.dtype) for n, info in arguments.present.items()}
     found = [_compare(n, _host(mine[n]), _host(expected[n]), dtypes[n], bound, exact) for n in outputs]
     worst = max((w for _, _, w in found if w is not None), key=lambda w: w.share, default=None)
-    return Verification(kernel.name, sum(n for n, _, _ in found), sum(w for _, w, _ in found), worst)
+    return Verification(kernel.signature.name, sum(n for n, _, _ in found), sum(w for _, w, _ in found), worst)
 
 
-def _expected(kernel: TileKernel, returned: Any, arrays: Mapping[str, Any], outputs: list[str]) -> dict[str, Any]:
+def _expected(kernel: Dispatcher, returned: Any, arrays: Mapping[str, Any], outputs: list[str]) -> dict[str, Any]:
     if returned is None:
         return {n: arrays[n] for n in outputs}
     results: list[Any] = [*returned] if isinstance(returned, tuple) else [returned]
     if len(results) != len(outputs):
         raise KernelArgumentError(
-            f"{kernel.name}(): the reference returned {len(results)} arrays; the kernel writes {', '.join(outputs)}\n"
+            f"{kernel.signature.name}(): the reference returned {len(results)} arrays; "
+            f"the kernel writes {', '.join(outputs)}\n"
             "  fix: return one array for each of them, or write into the arguments and return nothing"
         )
     return dict(zip(outputs, results, strict=True))
@@ -264,18 +267,17 @@ def _same(got: Any, expected: Any) -> Any:
 # -- time ------------------------------------------------------------------------------------------------
 
 
-def time_kernel(kernel: TileKernel, values: Mapping[str, Any], *, repeat: int, device: str | None) -> Timing:
+def time_kernel(kernel: Dispatcher, values: Mapping[str, Any], *, repeat: int, device: str | None) -> Timing:
     """Time runs of `kernel` on `values`. See `TileKernel.time`."""
     if type(repeat) is not int or repeat < 1:
         raise KernelArgumentError(f"time(): repeat is {repeat!r}; expected a number of runs\n  fix: pass 1 or more")
-    dispatcher = kernel.dispatcher
-    arguments = dispatcher.arguments(values, device)
-    if dispatcher.place(arguments) == "emulator":
-        return _summary(_by_clock(lambda: dispatcher.emulate(arguments), repeat), "emulator")
+    arguments = kernel.arguments(values, device)
+    if kernel.place(arguments) == "emulator":
+        return _summary(_by_clock(lambda: kernel.emulate(arguments), repeat), "emulator")
     if arguments.device < 0:
-        with dispatcher.on_gpu(arguments) as prepared:
+        with kernel.on_gpu(arguments) as prepared:
             return _summary(_by_events(prepared, repeat), "gpu")
-    return _summary(_by_events(dispatcher.prepare(arguments), repeat), "gpu")
+    return _summary(_by_events(kernel.prepare(arguments), repeat), "gpu")
 
 
 def _by_clock(run: Callable[[], Any], repeat: int) -> list[float]:

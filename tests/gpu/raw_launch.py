@@ -14,7 +14,8 @@ from tiledsl.ir.core import Kernel
 from tiledsl.ir.expr import PROCESSORS
 from tiledsl.ir.types import DType
 from tiledsl.runtime.driver import Driver, driver
-from tiledsl.runtime.launch import ArgumentBuffer, LaunchPlan, Shape, check_cluster, checked_grid
+from tiledsl.runtime.frames import Shape
+from tiledsl.runtime.launch import ArgumentBuffer, LaunchPlan, check_cluster, checked_grid
 from tiledsl.runtime.tensor_maps import MapImages, check_maps
 from tiledsl.specialize import ArrayInfo
 

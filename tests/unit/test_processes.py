@@ -305,7 +305,7 @@ def test_a_build_leaves_no_memory_behind(tmp_path: Path) -> None:
 import gc, json
 from kernels import scaled
 from tiledsl.backends.ptx import TARGETS, codegen
-from tiledsl.compiler import lower
+from tiledsl.lowering import lower
 from tiledsl.specialize import assumed, check_consts
 kernel, _ = lower(scaled.signature, assumed(scaled.signature, {}, check_consts(scaled.signature, {})), "sm_90a")
 def kib():

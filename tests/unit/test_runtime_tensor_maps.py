@@ -48,7 +48,8 @@ from tiledsl.ir.tensor_maps import TensorMap, parse_tensor_map
 from tiledsl.ir.types import BF16, E4M3, F32, TF32, DType, GlobalType
 from tiledsl.runtime import tensor_maps
 from tiledsl.runtime.driver import GALLERY_ELSEWHERE, Device, Driver
-from tiledsl.runtime.launch import ArgumentBuffer, LaunchPlan, Shape, check_cluster, checked_grid
+from tiledsl.runtime.frames import Shape
+from tiledsl.runtime.launch import ArgumentBuffer, LaunchPlan, check_cluster, checked_grid
 from tiledsl.runtime.launcher import Launcher
 from tiledsl.runtime.tensor_maps import MapImages, check_maps, encoding
 from tiledsl.specialize import ArrayInfo

@@ -56,8 +56,8 @@ def read_stage(
 
 def _ir(kernel: TileKernel, arch: str, settings: Mapping[str, Any]) -> dict[str, str]:
     """The IR with its lines, by stage, as far as it goes."""
-    from tiledsl.compiler import lower
     from tiledsl.ir.printer import print_kernel
+    from tiledsl.lowering import lower
 
     texts: dict[str, str] = {}
 

@@ -13,7 +13,7 @@ from typing import Any, Callable, ClassVar, Iterator, Literal, Mapping, Sequence
 
 from tiledsl.errors import UNKNOWN_LOC, Loc, VerifyError
 from tiledsl.ir.abi import AbiArg
-from tiledsl.ir.declare import MOST_STAGES, attribute, operand
+from tiledsl.ir.declare import MOST_STAGES, attribute
 from tiledsl.ir.expr import Expr
 from tiledsl.ir.facts import NOTHING, Access, Effect, NanBits, Scope, Stays, Sync, Varies, check_declared, effects_of
 from tiledsl.ir.tensor_maps import TensorMap
@@ -72,6 +72,17 @@ class Value:
 
     def __repr__(self) -> str:
         return f"<Value {self.name or hex(id(self))}: {self.type}>"
+
+
+class operand:  # noqa: N801 - used like a keyword in op classes
+    """Declares that operand `position` of an op class has this name. An op has those operands that its class names,
+    and more only if it is `variadic`."""
+
+    def __init__(self, position: int) -> None:
+        self.position = position
+
+    def __get__(self, op: Op, owner: type[Op] | None = None) -> Value:
+        return op.operands[self.position]
 
 
 class Op:

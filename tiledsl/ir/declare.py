@@ -1,26 +1,12 @@
-"""How an op class declares its operands and attributes."""
+"""How an op class declares its attributes."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypeVar, overload
 
-if TYPE_CHECKING:
-    from tiledsl.ir.core import Op, Value
-
-__all__ = ["MOST_INT", "MOST_STAGES", "attribute", "operand"]
+__all__ = ["MOST_INT", "MOST_STAGES", "attribute"]
 
 T = TypeVar("T")
-
-
-class operand:  # noqa: N801 - used like a keyword in op classes
-    """Declares that operand `position` of an op class has this name. An op has those operands that its class names,
-    and more only if it is `variadic`."""
-
-    def __init__(self, position: int) -> None:
-        self.position = position
-
-    def __get__(self, op: Op, owner: type[Op] | None = None) -> Value:
-        return op.operands[self.position]
 
 
 MOST_STAGES = 64
@@ -53,14 +39,14 @@ class attribute(Generic[T]):  # noqa: N801 - used like a keyword in op classes
                 return f"attribute {self.name} is {_shown(value)}, not of items of type {self.of.__name__}"
         return ""
 
-    def __set_name__(self, owner: type[Op], name: str) -> None:
+    def __set_name__(self, owner: type[Any], name: str) -> None:
         self.name = name
 
     @overload
-    def __get__(self, op: None, owner: type[Op]) -> attribute[T]: ...
+    def __get__(self, op: None, owner: type[Any]) -> attribute[T]: ...
     @overload
-    def __get__(self, op: Op, owner: type[Op]) -> T: ...
-    def __get__(self, op: Op | None, owner: type[Op]) -> attribute[T] | T:
+    def __get__(self, op: object, owner: type[Any]) -> T: ...
+    def __get__(self, op: Any, owner: type[Any]) -> attribute[T] | T:
         return self if op is None else op.attrs[self.name]
 
 

@@ -20,12 +20,9 @@ one out is an error at import: no pass has to guess, and no list of classes has 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Callable, Literal, NamedTuple, TypeVar, cast
+from typing import Any, Callable, Literal, NamedTuple, TypeVar, cast
 
 from tiledsl.arch import FEATURES
-
-if TYPE_CHECKING:
-    from tiledsl.ir.core import Op, Value
 
 __all__ = [
     "NOTHING",
@@ -83,7 +80,7 @@ class Access(NamedTuple):
 
     part: the operand, or the group of operands that begins with it, that is the memory or points into it; the attribute
     that numbers a tensor map of the kernel. "" stands for any memory.
-    memory: that operand, that number, or None for any memory.
+    memory: that operand, a value, that number, or None for any memory.
     proxy: "async" for TMA and wgmma. (PTX ISA: proxies.)
     done: what tells that it is complete; the op does not wait for it.
     atomic: among whom it is indivisible; "" for a plain access.
@@ -94,7 +91,7 @@ class Access(NamedTuple):
 
     part: str
     writes: bool
-    memory: Value | int | None = None
+    memory: Any = None
     proxy: Literal["generic", "async"] = "generic"
     done: Work = ""
     atomic: Reach = ""
@@ -142,7 +139,7 @@ class _By:
     def __init__(self, rule: Callable[[Any], Any]) -> None:
         self.rule = rule
 
-    def __get__(self, op: Op | None, owner: type[Op]) -> Any:
+    def __get__(self, op: Any, owner: type[Any]) -> Any:
         return self if op is None else self.rule(op)
 
 
@@ -155,7 +152,7 @@ _ALWAYS: tuple[str, ...] = ("touches", "sync", "stays", "scope", "features")
 _NO_CAUSE = ("operands", "numbers", "memory", "control", "grid")
 
 
-def check_declared(cls: type[Op], base: type[Op]) -> None:
+def check_declared(cls: type[Any], base: type[Any]) -> None:
     """TypeError if `cls` leaves out what it has to declare, or names parts that it does not have."""
     missing = [name for name in _wanted(cls, base) if not _declares(cls, base, name)]
     if missing:
@@ -172,7 +169,7 @@ def check_declared(cls: type[Op], base: type[Op]) -> None:
         raise TypeError(f"op {cls.name} needs {', '.join(absent)}, not a row of arch.FEATURES")
 
 
-def _wanted(cls: type[Op], base: type[Op]) -> list[str]:
+def _wanted(cls: type[Any], base: type[Any]) -> list[str]:
     wanted = list(_ALWAYS)
     if cls.variadic:
         wanted.append("parts")
@@ -187,7 +184,7 @@ def _wanted(cls: type[Op], base: type[Op]) -> list[str]:
     return wanted
 
 
-def _declares(cls: type[Op], base: type[Op], name: str) -> bool:
+def _declares(cls: type[Any], base: type[Any], name: str) -> bool:
     """Does the class say so, or one of its family?"""
     return any(name in vars(each) for each in cls.__mro__ if issubclass(each, base) and each is not base)
 
@@ -197,7 +194,7 @@ def scope_features(op: Any) -> tuple[str, ...]:
     return ("cluster_scope",) if op.reach == "cluster" else ()
 
 
-def effects_of(cls: type[Op]) -> frozenset[Effect]:
+def effects_of(cls: type[Any]) -> frozenset[Effect]:
     """What follows from the declarations of a class."""
     found: set[Effect] = {"write" if touch.writes else "read" for touch in cls.touches}
     if cls.sync != NOTHING or any(touch.atomic or touch.proxy == "async" for touch in cls.touches):

@@ -45,9 +45,9 @@ from tiledsl.lang.matrices import (
     store,
     store_matrix,
 )
-from tiledsl.lang.memory import Extent, Global, Memory, SharedTile, View, shared
+from tiledsl.lang.memory import Global, Memory, SharedTile, View, shared
 from tiledsl.lang.movement import Token, copy, copy_async, wait
-from tiledsl.lang.ranges import Range, tile, tiles
+from tiledsl.lang.ranges import Extent, Range, tile, tiles
 from tiledsl.lang.roles import Ring, Role, Slot, role
 from tiledsl.lang.scalar import (
     ceil,

@@ -12,6 +12,7 @@ from tiledsl.lang.dim import Dim
 from tiledsl.lang.dtypes import Scalar, index
 from tiledsl.lang.fragments import Fragment
 from tiledsl.lang.misuse import only_in_kernel
+from tiledsl.lang.ranges import Extent
 from tiledsl.lang.sync import Scope
 from tiledsl.layout.shared import Layout
 
@@ -22,9 +23,6 @@ __all__ = ["Extent", "Global", "Memory", "SharedTile", "View", "shared"]
 
 D = TypeVar("D", bound=Scalar)
 Dims = TypeVarTuple("Dims")
-
-Extent: TypeAlias = index | int | type[Dim]
-"""What an index, a size or a grid extent may be: an index, a Python int, or a dimension's name."""
 
 At: TypeAlias = index | int | type[Dim] | Fragment[index]
 """One index of an access: a fragment of them names an element for each of its own."""

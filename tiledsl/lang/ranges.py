@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Iterator
+from typing import Iterator, TypeAlias
 
 from tiledsl.lang.dim import Dim
 from tiledsl.lang.dtypes import index
 from tiledsl.lang.misuse import only_in_kernel
 
-if TYPE_CHECKING:
-    from tiledsl.lang.memory import Extent
+__all__ = ["Extent", "Range", "tile", "tiles"]
 
-__all__ = ["Range", "tile", "tiles"]
+Extent: TypeAlias = index | int | type[Dim]
+"""What an index, a size or a grid extent may be: an index, a Python int, or a dimension's name."""
 
 
 class Range:
@@ -37,7 +37,7 @@ class Range:
         raise only_in_kernel("a range")
 
 
-def tile(i: index | int | type[Dim], size: int) -> Range:
+def tile(i: Extent, size: int) -> Range:
     """The `i`-th tile of `size` elements along an axis: ``i * size`` to ``(i + 1) * size``.
 
     size: compile-time. The last tile of an axis may reach past its edge: see `copy`.
@@ -45,7 +45,7 @@ def tile(i: index | int | type[Dim], size: int) -> Range:
     raise only_in_kernel("tile()")
 
 
-def tiles(extent: index | int | type[Dim], size: int, start: index | int = 0) -> Iterator[Range]:
+def tiles(extent: Extent, size: int, start: index | int = 0) -> Iterator[Range]:
     """``for k in tiles(K, BK)``: a loop over the tiles that cover the elements from `start` to `extent`, at run time.
 
     ``unroll(tiles(BK, 16))`` is one at compile time. Every range has `size` elements, the last one too,

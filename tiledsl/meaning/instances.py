@@ -22,9 +22,9 @@ from weakref import WeakKeyDictionary
 from tiledsl.function import TileFunction
 from tiledsl.meaning.origin import HEAP_TYPE, exact_type, home
 from tiledsl.meaning.versions import body_of
-from tiledsl.meaning.walk import KINDS, PLAIN, Walk
+from tiledsl.meaning.walk import KINDS, OTHERS, PLAIN, Walk
 
-__all__ = ["unreadable", "walk_class", "walk_instance"]
+__all__ = ["unreadable"]
 
 # -- classes ---------------------------------------------------------------------------------------------
 
@@ -307,3 +307,6 @@ def _numpy_content(value: Any) -> tuple[Any, ...] | None:
         return ("dtype", repr(value)) if not value.hasobject else None
     # Those made by frompyfunc call what they like.
     return ("ufunc", value.__name__) if kind is numpy.ufunc and value is vars(numpy).get(value.__name__) else None
+
+
+OTHERS.update({"class": walk_class, "instance": walk_instance})

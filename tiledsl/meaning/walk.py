@@ -12,7 +12,7 @@ import hashlib
 import os
 import sys
 from types import CodeType, FunctionType, ModuleType
-from typing import Any, Callable, ClassVar, TypeVar
+from typing import Any, Callable, ClassVar, Literal, TypeVar
 
 from tiledsl.errors import CompileError
 from tiledsl.ir.types import DType
@@ -21,7 +21,7 @@ from tiledsl.meaning.origin import exact_type, home, origin
 from tiledsl.meaning.reads import Chain, Reads, reads_of_code, reads_of_tree
 from tiledsl.source import FunctionSource, function_source
 
-__all__ = ["KINDS", "PLAIN", "Walk"]
+__all__ = ["KINDS", "OTHERS", "PLAIN", "Walk"]
 
 PLAIN = frozenset({int, float, complex, str, bytes, bool, type(None), type(...), type(NotImplemented), DType})
 """Types whose values are their own content."""
@@ -41,6 +41,8 @@ AMBIENT = frozenset(
 Kind = Callable[["Walk", Any], None]
 KINDS: dict[type, Kind] = {}
 """How objects of exactly this type are walked; `kinds` fills it."""
+OTHERS: dict[Literal["class", "instance"], Kind] = {}
+"""How all other objects are; `instances` fills it."""
 
 
 class Walk:
@@ -131,16 +133,14 @@ class Walk:
             self._hash, self._seen = outer, seen
 
     def _other(self, value: Any) -> None:
-        from tiledsl.meaning.instances import walk_class, walk_instance
-
         if isinstance(value, ModuleType):
             self._module(value)
         elif isinstance(value, type):
-            walk_class(self, value)
+            OTHERS["class"](self, value)
         elif isinstance(value, TypeVar):
             self.add("type variable", value.__name__)
         else:
-            walk_instance(self, value)
+            OTHERS["instance"](self, value)
 
     def _module(self, module: ModuleType) -> None:
         """A module as a value, whose attributes may be read by any name."""

@@ -5,14 +5,11 @@ from __future__ import annotations
 import atexit
 import ctypes
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tiledsl.backends.protocol import ASSERTIONS, FAILURE, RECORD_BYTES, describe_failure
 from tiledsl.forks import in_child
-from tiledsl.runtime.module_memory import give_memory, read_variable
-
-if TYPE_CHECKING:
-    from tiledsl.runtime.driver import Driver
+from tiledsl.runtime.module_memory import Uploads, give_memory, read_variable
 
 __all__ = ["Assertions"]
 
@@ -29,7 +26,7 @@ class Assertions:
         """In the child of a fork: the records are the parent's, whose pinned memory a child does not have."""
         self._records = []
 
-    def watch(self, driver: Driver, module: Any, name: str) -> None:
+    def watch(self, driver: Uploads, module: Any, name: str) -> None:
         """Give `module`, the code of kernel `name`, a record of its own; its context is active."""
         what = f"the assertions of {name}()"
         sites = read_variable(driver, module, ASSERTIONS, what)

@@ -25,7 +25,7 @@ from tiledsl.runtime.module_memory import has_variable
 from tiledsl.runtime.prints import Prints
 
 if TYPE_CHECKING:
-    from tiledsl.runtime.launch import Shape
+    from tiledsl.runtime.frames import Shape
 
 __all__ = ["Device", "Driver", "available", "driver"]
 

@@ -14,7 +14,6 @@ import ctypes
 import math
 import struct
 import sys
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Callable, Mapping, Sequence
 
@@ -23,15 +22,14 @@ from tiledsl.errors import KernelArgumentError
 from tiledsl.ir.abi import AbiArg
 from tiledsl.ir.expr import BinExpr, Expr, NameExpr, evaluate
 from tiledsl.runtime.driver import STICKY, WRONG_CONTEXT, Driver
+from tiledsl.runtime.frames import Frame, Shape
 from tiledsl.runtime.tensor_maps import MapImages
 from tiledsl.specialize import ArrayInfo, bf16_bits
 
 __all__ = [
     "SEQUENCE_NAMES",
     "ArgumentBuffer",
-    "Frame",
     "LaunchPlan",
-    "Shape",
     "check_cluster",
     "checked_grid",
     "count_versions",
@@ -49,42 +47,6 @@ FORMATS = {
 
 STREAMS = 64
 """For how many streams a plan keeps what it tells the driver of a launch."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """Blocks of the grid and of a cluster and threads of a block along x, y, z; bytes of shared memory.
-
-    dependent: the kernel waits by itself for the grid before it in its stream, and may be launched before that ends.
-    """
-
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
-    shared: int
-    cluster: tuple[int, int, int] = (1, 1, 1)
-    dependent: bool = False
-
-    @property
-    def plain(self) -> bool:
-        """True if cuLaunchKernel can launch it."""
-        return self.cluster == (1, 1, 1) and not self.dependent
-
-
-@dataclass(slots=True)
-class Frame:
-    """One argument buffer. `address`: of the array of pointers to the slots, which the driver reads.
-
-    pack: ``pack(*addresses)`` writes the addresses of the tensors. maps_at: offset of the tensor maps. packed:
-    addresses of the tensors, in the buffer and in those; () at first. That their memory may be used so together was
-    checked.
-    """
-
-    buffer: Any
-    pointers: Any
-    address: int
-    pack: Callable[..., None]
-    maps_at: int = 0
-    packed: tuple[int, ...] = ()
 
 
 class ArgumentBuffer:

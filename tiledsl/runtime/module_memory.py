@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from tiledsl.runtime.driver import Driver
-
-__all__ = ["give_memory", "has_variable", "read_variable"]
+__all__ = ["Uploads", "give_memory", "has_variable", "read_variable"]
 
 PORTABLE, MAPPED = 1, 2
 """Of cuMemHostRegister: pinned for every context, and in the address space of the GPU. (CUDA driver API: memory
@@ -19,12 +16,22 @@ _KEPT: list[mmap.mmap] = []
 thread of ours looks there."""
 
 
+class Uploads(Protocol):
+    """What is needed of a `driver.Driver` here."""
+
+    cu: Any
+
+    def check(self, result: tuple[Any, ...], action: str) -> Any: ...
+    def upload(self, pointer: int, host: int, size: int, what: str) -> None: ...
+    def download(self, host: int, pointer: int, size: int, what: str) -> None: ...
+
+
 def has_variable(cubin: bytes, name: str) -> bool:
     """Does the code have this variable? A name of the ELF file stands between zeros, which no text of a kernel has."""
     return b"\0%b\0" % name.encode() in cubin
 
 
-def read_variable(driver: Driver, module: Any, name: str, what: str) -> bytes:
+def read_variable(driver: Uploads, module: Any, name: str, what: str) -> bytes:
     """The bytes of a variable of `module`, whose context is active; `what` names them in an error."""
     place, size = driver.check(driver.cu.cuModuleGetGlobal(module, name.encode()), f"finding {what}")
     content = ctypes.create_string_buffer(int(size))
@@ -32,7 +39,7 @@ def read_variable(driver: Driver, module: Any, name: str, what: str) -> bytes:
     return content.raw
 
 
-def give_memory(driver: Driver, module: Any, name: str, size: int, what: str) -> int:
+def give_memory(driver: Uploads, module: Any, name: str, size: int, what: str) -> int:
     """Address of `size` zeros in pinned memory, which the first word of the module's variable has from now on.
 
     A kernel that failed leaves it readable. It is kept for the life of the process.

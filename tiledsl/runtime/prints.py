@@ -8,14 +8,11 @@ import heapq
 import sys
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tiledsl.backends.print_records import CAPACITY, LINES, LOST, OPERANDS, PRINTS, TIME, Records
 from tiledsl.forks import in_child, whole
-from tiledsl.runtime.module_memory import give_memory, read_variable
-
-if TYPE_CHECKING:
-    from tiledsl.runtime.driver import Driver
+from tiledsl.runtime.module_memory import Uploads, give_memory, read_variable
 
 __all__ = ["Prints"]
 
@@ -100,7 +97,7 @@ class Prints:
         """In the child of a fork: the rings are the parent's, whose pinned memory a child does not have."""
         self._rings, self._lock, self._stop, self._thread = [], threading.RLock(), threading.Event(), None
 
-    def watch(self, driver: Driver, module: Any, name: str) -> None:
+    def watch(self, driver: Uploads, module: Any, name: str) -> None:
         """Give `module`, the code of kernel `name`, a ring of its own; its context is active."""
         what = f"the lines that {name}() prints"
         records = Records(read_variable(driver, module, PRINTS, what))

@@ -26,7 +26,7 @@ from tiledsl.specialize import ArrayInfo
 
 if TYPE_CHECKING:
     from tiledsl.runtime.driver import Driver
-    from tiledsl.runtime.launch import Frame
+    from tiledsl.runtime.frames import Frame
 
 __all__ = ["Encoding", "MapImages", "check_maps", "encoding"]
 
