@@ -25,7 +25,7 @@ TESTS = [test for path in sorted(FOLDER.rglob("*.tir")) for test in read_filetes
 SHARED_LIMIT = 232448
 """Bytes a block may have on sm_90a."""
 
-PASSES: dict[str, Pass] = named_passes("sm_90a")
+PASSES: dict[str, Pass] = named_passes(shared_limit=SHARED_LIMIT, target="sm_90a")
 PASSES["expand(bounds)"] = Expand(bounds=True)
 
 

@@ -16,6 +16,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tiledsl.arch import target_named
 from tiledsl.errors import TileError
 from tiledsl.explain import EXPLAIN
 from tiledsl.inspect import bench
@@ -166,7 +167,8 @@ def _opt(arguments: argparse.Namespace, rest: list[str]) -> int:
     from tiledsl.passes.manager import PassManager
     from tiledsl.passes.pipeline import named_passes
 
-    known = named_passes(arguments.arch)
+    target = target_named(arguments.arch)
+    known = named_passes(shared_limit=target.shared_per_block, target=target.name)
     asked = [name.strip() for name in arguments.passes.split(",")] if arguments.passes else list(known)
     for name in asked:
         if name not in known:

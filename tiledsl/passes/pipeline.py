@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Callable
 
-from tiledsl.arch import target_named
 from tiledsl.ir.core import Kernel
 from tiledsl.passes.async_groups import AsyncGroups
 from tiledsl.passes.bank_conflicts import BankConflicts
@@ -95,9 +94,9 @@ def stages() -> list[str]:
     return PassManager(pipeline(shared_limit=0)).stages
 
 
-def named_passes(target: str) -> dict[str, Pass]:
-    """Every pass by its name, for `target`."""
-    return {each.name: each for each in pipeline(shared_limit=target_named(target).shared_per_block, target=target)}
+def named_passes(*, shared_limit: int, target: str) -> dict[str, Pass]:
+    """Every pass by its name; see `pipeline`."""
+    return {each.name: each for each in pipeline(shared_limit=shared_limit, target=target)}
 
 
 def run_pipeline(
