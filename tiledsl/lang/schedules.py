@@ -152,11 +152,9 @@ def persistent(schedule: Schedule, cluster: Cluster = Cluster()) -> Schedule:
 # -- what tile_schedule is -------------------------------------------------------------------------
 
 
-_pieces: Any = cdiv  # of anything, as these functions take anything
-
-
 class Unwrapped(TileFunction[P, Any]):
-    """A tile function whose sums and products of `index` fit: of places in a problem whose tiles a launch can count."""
+    """A tile function in which every sum, difference and product of `index` fits its width, so that it is computed in
+    no more: of places in a problem whose tiles a launch can count. Functions that it calls have their own say."""
 
 
 def _unwrapped(fn: Any) -> Any:
@@ -164,35 +162,33 @@ def _unwrapped(fn: Any) -> Any:
 
 
 @tile_function
-def tile_count(place: Place, m: Any, n: Any, k: Any, sizes: Any, bands: Any, batches: Any, splits: Any) -> Any:
-    """How many tiles there are, in units of a cluster's, each as often as there are matrices and parts of k."""
-    rows, columns = _pieces(m, sizes[0] * place.m), _pieces(n, sizes[1] * place.n)
-    return _times(_times(rows, columns), _times(batches, splits))
+def _pieces(extent: Any, size: Any) -> Any:
+    """How many tiles cover an extent, which may itself be as large as an index is."""
+    count: Any = cdiv(extent, size)
+    return count
 
 
 @_unwrapped
-def _times(a: Any, b: Any) -> Any:
-    """The product of what there is."""
-    if a is None:
-        return b
-    return a if b is None else a * b
+def tile_count(place: Place, m: Any, n: Any, k: Any, sizes: Any, bands: Any, batches: Any, splits: Any) -> Any:
+    """How many tiles there are, in units of a cluster's, each as often as there are matrices and parts of k.
+
+    sizes: of a tile along m, n, k. bands: how many tiles one has, and whether along m. batches, splits: None is one.
+    """
+    count = _pieces(m, sizes[0] * place.m) * _pieces(n, sizes[1] * place.n)
+    for times in (batches, splits):
+        if times is not None:
+            count *= times
+    return count
 
 
-@tile_function
+@_unwrapped
 def tile_item(i: Any, place: Place, m: Any, n: Any, k: Any, sizes: Any, bands: Any, batches: Any, splits: Any) -> Any:
     """Work item number `i`: bands of tiles along one axis, in a band those along that axis first."""
     rows, columns = _pieces(m, sizes[0] * place.m), _pieces(n, sizes[1] * place.n)
-    return _item(i, place, rows, columns, k, sizes, bands, batches, splits)
-
-
-@_unwrapped
-def _item(
-    i: Any, place: Place, rows: Any, columns: Any, k: Any, sizes: Any, bands: Any, batches: Any, splits: Any
-) -> Any:
     each = rows * columns
     rest, batch, split, along_k = i, 0, 0, tiles(k, sizes[2])
     if batches is not None:
-        of_batch = _times(each, splits)
+        of_batch = each if splits is None else each * splits
         batch, rest = rest // of_batch, rest % of_batch
     if splits is not None:
         split, rest = rest // each, rest % each
@@ -207,13 +203,12 @@ def _item(
     row, column = (inner, outer) if along_m else (outer, inner)
     if place.m * place.n > 1:
         row, column = row * place.m + place.at_m, column * place.n + place.at_n
-    m, n = tile(row, sizes[0]), tile(column, sizes[1])
-    return WorkItem(m=m, n=n, k=along_k, batch=batch, split=split)
+    return WorkItem(m=tile(row, sizes[0]), n=tile(column, sizes[1]), k=along_k, batch=batch, split=split)
 
 
-@tile_function
+@_unwrapped
 def _part(k: Any, size: int, split: Any, splits: Any) -> Any:
-    """The tiles along k of one part: all have as many, but for the last ones."""
-    part = _times(_pieces(_pieces(k, size), splits), size)
-    start = _times(split, part)
-    return tiles(min(k, start + part), size, start=start)
+    """The tiles along k of one part: all have as many, but for the last ones, which may have none."""
+    part = _pieces(_pieces(k, size), splits) * size
+    start = split * part
+    return tiles(start + min(part, k - start), size, start=start)
