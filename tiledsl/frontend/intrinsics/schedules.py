@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import ast
+import inspect
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Generator
 
 from tiledsl import lang
 from tiledsl.errors import CompileError
+from tiledsl.frontend.alike import differing
 from tiledsl.frontend.analysis import loop_exits
 from tiledsl.frontend.arithmetic import as_value
 from tiledsl.frontend.bindings import LanguageObject, Ranges, describe
-from tiledsl.frontend.calls import Call, inline, intrinsic
+from tiledsl.frontend.calls import Call, bind, inline, intrinsic
 from tiledsl.frontend.control import runtime_if
 from tiledsl.frontend.cooperation import Place, RoleObject
 from tiledsl.frontend.frame import Frame
@@ -21,7 +23,7 @@ from tiledsl.frontend.intrinsics.launch import host_expression
 from tiledsl.frontend.intrinsics.rings import skip_slots
 from tiledsl.function import TileFunction
 from tiledsl.ir.core import Block, Value
-from tiledsl.ir.expr import BinExpr, ConstExpr, NameExpr
+from tiledsl.ir.expr import BinExpr, ConstExpr, Expr, NameExpr
 from tiledsl.ir.ops import arith, barriers, gpu, roles, tile
 from tiledsl.ir.types import I32, INDEX
 from tiledsl.lang.schedules import tile_count, tile_item
@@ -45,18 +47,31 @@ class ScheduleObject(LanguageObject):
     shown = "a schedule"
     offers = "go through it: for t in work:"
 
-    def counted(self, frame: Frame) -> Value:
-        node = self.call.node
-        count = inline(frame, node, self.count, [self.place, *self.args], {})
-        return as_value(count, INDEX, frame, node, "count of a schedule")
+    def counted(self, frame: Frame, node: ast.AST) -> Value:
+        """How many items there are, computed here."""
+        given = inline(frame, node, self.count, [self.place, *self.args], {})
+        count = as_value(given, INDEX, self.call.frame, self.call.node, f"count that {self.count.name}() gives")
+        self._check_alike(self.count, "", count)
+        return count
 
     def at(self, frame: Frame, node: ast.AST, index: Value) -> WorkItemObject:
-        """Work item number `index`."""
-        item = inline(frame, self.call.node, self.item, [index, self.place, *self.args], {})
+        """Work item number `index`, computed here."""
+        item = inline(frame, node, self.item, [index, self.place, *self.args], {})
         if not isinstance(item, WorkItemObject):
-            fix = "WorkItem(m=tile(i, BM), n=tile(j, BN), k=tiles(K, BK))"
-            raise frame.error(node, f"{self.item.name}() gives {describe(item)}, not a work item", fix)
+            fix = "return WorkItem(m=tile(i, BM), n=tile(j, BN), k=tiles(K, BK))"
+            raise self.call.error(f"{self.item.name}() gives {describe(item)}, not a work item", fix)
+        for name, part in item.parts.items():
+            self._check_alike(self.item, f" as .{name}", part)
         return WorkItemObject({"index": index, **item.parts})
+
+    def _check_alike(self, function: TileFunction[..., Any], where: str, part: Any) -> None:
+        """All roles go through the same items: what one is does not depend on the thread that asks."""
+        op = differing(part)
+        if op is not None:
+            at = f" (line {op.loc.line})" if op.loc.line else ""
+            message = f"what {function.name}() gives{where} differs between the threads of a block"
+            fix = "compute it from the item's number, extents, consts and memory that the kernel does not write"
+            raise self.call.error(f"{message}: it depends on {op.cause or op.name}{at}", fix)
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,9 +94,12 @@ class WorkItemObject(LanguageObject):
 
 @intrinsic(lang.Schedule)
 def _schedule(call: Call) -> ScheduleObject:
-    for name in ("count", "item"):
-        if not isinstance(call[name], TileFunction):
-            raise call.error(f"Schedule(): {name} is a tile function, got {describe(call[name])}", "@tile_function")
+    for name, given in (("count", ["place"]), ("item", ["i", "place"])):
+        function = call[name]
+        if not isinstance(function, TileFunction):
+            fix = f"@tile_function above def {name}({', '.join(given)}, ...)"
+            raise call.error(f"Schedule(): {name} is a tile function, got {describe(function)}", fix)
+        bind(call.frame, call.node, inspect.signature(function.fn), function, [*given, *call["args"]], {})
     return _made(call, call["count"], call["item"], call["args"])
 
 
@@ -145,7 +163,7 @@ def _persistent(call: Call) -> ScheduleObject:
         unit.cluster = (place.blocks, 1, 1)
     unit.cooperation.cluster = place
     schedule = replace(schedule, place=place)
-    items = schedule.counted(call.frame)
+    items = schedule.counted(call.frame, call.node)
     most = BinExpr("floordiv", NameExpr("processors"), ConstExpr(place.blocks))
     clusters = most if place.blocks > 1 else NameExpr("processors")
     try:
@@ -162,14 +180,27 @@ def _persistent(call: Call) -> ScheduleObject:
 def one_item(frame: Frame, node: ast.For, schedule: ScheduleObject) -> WorkItemObject:
     """The only item of a block, where the schedule is not persistent: it declares one block an item."""
     unit, role = frame.unit, frame.unit.cooperation.role
-    grid = host_expression(schedule.call, schedule.counted(frame))
+    grid = _host_count(schedule, schedule.counted(frame, node))
     if unit.grid not in (None, (grid,)):
+        if unit.cooperation.cluster is not None:
+            message = "this schedule is not persistent, and the kernel has the grid of one that is"
+            raise frame.error(node.iter, message, "work = persistent(...), and go through what that gives")
         raise frame.error(node.iter, "a schedule in a kernel with a grid of its own", "leave grid(...) out")
     if role is not None and role.instances > 1:
         fix = "work = persistent(tile_schedule(...))"
         raise frame.error(node.iter, f"{role.shown} has instances, and a block one item", fix)
     unit.grid = (grid,)
     return schedule.at(frame, node, frame.builder.value(gpu.BlockId(axis=0)))
+
+
+def _host_count(schedule: ScheduleObject, count: Value) -> Expr:
+    """The grid of one block an item."""
+    try:
+        return host_expression(schedule.call, count)
+    except CompileError:
+        message = f"how many items {schedule.count.name}() counts, the host does not know before the launch"
+        fix = "persistent(...) has a block for each processor; or count by extents, consts and integer scalars alone"
+        raise schedule.call.error(message, fix) from None
 
 
 class WorkLoop:
