@@ -45,10 +45,10 @@ def _groups(seed: int) -> list[int]:
     return [draw.choice((0, 1, 64, 128, draw.randint(2, 63), draw.randint(65, 300))) for _ in range(draw.randint(1, 8))]
 
 
-GROUPS = [[0], [0, 0, 0], [128], [0, 64, 0, 1, 0], *(_groups(seed) for seed in range(5))]
+GROUPS = [[0], [0, 0, 0], [128], [0, 64, 0, 1, 0], *(_groups(seed) for seed in range(3))]
 
 
-@pytest.mark.parametrize("processors", [1, 3, 8])
+@pytest.mark.parametrize("processors", [1, 3])
 @pytest.mark.parametrize("sizes", GROUPS, ids=str)
 @pytest.mark.parametrize("kernel", [programs.grouped, programs.grouped_in_turns])
 def test_groups_of_any_sizes(kernel: Any, sizes: list[int], processors: int) -> None:
@@ -72,7 +72,7 @@ def test_a_count_in_memory_takes_a_block_for_each_processor() -> None:
 
 @pytest.mark.parametrize("instances", [1, 2])
 @pytest.mark.parametrize("processors", [1, 2, 5])
-@pytest.mark.parametrize("size", extents(1, 4), ids=str)
+@pytest.mark.parametrize("size", extents(1, 3), ids=str)
 def test_stream_k(size: tuple[int, int, int], processors: int, instances: int) -> None:
     """Each block does an equal share of all steps, whatever tiles they are of."""
     _adds(programs.stream_k, size, processors, INSTANCES=instances)
@@ -80,18 +80,18 @@ def test_stream_k(size: tuple[int, int, int], processors: int, instances: int) -
 
 @pytest.mark.parametrize("instances", [1, 2])
 @pytest.mark.parametrize("processors", [1, 2, 5])
-@pytest.mark.parametrize("size", extents(2, 4), ids=str)
+@pytest.mark.parametrize("size", extents(2, 3), ids=str)
 def test_parts_of_unequal_lengths(size: tuple[int, int, int], processors: int, instances: int) -> None:
-    for parts in (1, 2, 5):
+    for parts in (2, 5):
         _adds(programs.split_unequally, size, processors, PARTS=parts, INSTANCES=instances)
 
 
 @pytest.mark.parametrize("instances", [1, 2])
 @pytest.mark.parametrize("processors", [1, 2, 5])
-@pytest.mark.parametrize("steps", [0, 1, 3, 4, 7])
+@pytest.mark.parametrize("steps", [0, 1, 4, 7])
 def test_equal_parts_of_which_the_last_ones_are_shorter_or_empty(steps: int, processors: int, instances: int) -> None:
-    for splits in (2, 3, 4):
-        _adds(programs.split, (136, 72, 64 * steps), processors, SPLITS=splits, INSTANCES=instances)
+    for splits in (2, 3):
+        _adds(programs.split, (136, 8, 64 * steps), processors, SPLITS=splits, INSTANCES=instances)
 
 
 @pytest.mark.parametrize("tiles", [1, 2, 3, 4, 5])
@@ -166,7 +166,7 @@ def test_items_without_m_n_and_k(processors: int) -> None:
 # -- PTX -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [name for name in programs.__all__])
+@pytest.mark.parametrize("name", programs.__all__)
 def test_it_compiles_without_a_stack(name: str) -> None:
     resources = getattr(programs, name).compile(arch="sm_90a").resources
     assert (resources.spill_stores, resources.spill_loads, resources.stack) == (0, 0, 0)

@@ -164,8 +164,8 @@ def _unwrapped(fn: Any) -> Any:
 @tile_function
 def _pieces(extent: Any, size: Any) -> Any:
     """How many tiles cover an extent, which may itself be as large as an index is."""
-    count: Any = cdiv(extent, size)
-    return count
+    pieces: Any = cdiv(extent, size)
+    return pieces
 
 
 @_unwrapped
