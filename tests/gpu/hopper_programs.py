@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "gemm"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 import hopper_kernels as h
 import plain_ring_programs as plain
+import schedule_programs as schedules
 from programs import emulated, parity, raises, same_bits
 
 from tiledsl import row_major, swizzle_32b, swizzle_64b, swizzle_128b
@@ -261,6 +262,67 @@ def launches_that_overlap() -> None:
         if value % 10 == 0:
             assert bool((value + 1 == Y).all()), value
     parity(h.consumes, np.arange(1000, dtype=np.float32), np.zeros(1000, np.float32))
+
+
+# -- schedules that the compiler does not know ---------------------------------------------------------------
+
+
+def _integers(*shape: int, seed: int = 0) -> Array:
+    """Small, so that sums are exact in any order."""
+    return np.random.default_rng([*shape, seed]).integers(-4, 5, shape).astype(np.float16)
+
+
+def schedules_parity() -> None:
+    """The emulator has 8 processors and the GPU more, so that other blocks compute other parts; sums are exact."""
+    for sizes in ([0], [0, 0, 128, 1], [70, 0, 130, 64, 1, 0, 300], [64] * 40):
+        rows = max(1, sum(sizes))
+        A, B, C = _integers(rows, 136), _integers(len(sizes), 200, 136), np.full((rows, 200), 7, np.float32)
+        for kernel in (schedules.grouped, schedules.grouped_in_turns):
+            parity(kernel, A, B, C.copy(), np.array(sizes, np.int32))
+    for m, n, depth in ((136, 72, 328), (700, 520, 1000), (64, 8, 4096), (300, 72, 0)):
+        A, B = _integers(m, depth), _integers(n, depth, seed=1)
+        for instances in (1, 2):
+            parity(schedules.stream_k, A, B, np.full((m, n), 3, np.float32), INSTANCES=instances)
+            for parts in (2, 5):
+                sums = np.full((m, n), 3, np.float32)
+                parity(schedules.split_unequally, A, B, sums, PARTS=parts, INSTANCES=instances)
+                parity(schedules.split, A, B, sums, SPLITS=parts, INSTANCES=instances)
+        parity(schedules.two_schedules, A, B, np.full((m, n), np.nan, np.float32))
+        parity(schedules.triangle, A, np.full((m, m), 7, np.float32))
+    for cluster in ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1)):
+        parity(schedules.by_columns, *_problem(1000, 520, 328), CM=cluster[0], CN=cluster[1])
+    X = np.random.default_rng(0).integers(-9, 9, (1000, 37)).astype(np.float32)
+    parity(schedules.sums_of_rows, X, np.full(1000, np.nan, np.float32))
+
+
+def schedules_under_load() -> None:
+    """Many items for each block, of many lengths, launch after launch."""
+    import torch
+
+    def integers(*shape: int) -> Any:
+        return torch.randint(-4, 5, shape, device="cuda").half()
+
+    torch.manual_seed(0)
+    random = np.random.default_rng(0)
+    for _ in range(20):
+        sizes = random.choice([0, 1, 64, 128, 777, *random.integers(1, 2000, 5)], 16)
+        rows, n, depth = int(sizes.sum()) + 1, 8 * int(random.integers(1, 128)), 8 * int(random.integers(1, 200))
+        A, B = integers(rows, depth), integers(16, n, depth)
+        expected = torch.full((rows, n), 7.0, device="cuda")
+        for group, (first, size) in enumerate(zip(np.cumsum(sizes) - sizes, sizes, strict=True)):
+            expected[first : first + size] = A[first : first + size].float() @ B[group].float().T
+        for kernel in (schedules.grouped, schedules.grouped_in_turns):
+            C = torch.full((rows, n), 7.0, device="cuda")
+            kernel(A, B, C, torch.tensor(sizes.astype(np.int32), device="cuda"))
+            assert torch.equal(C, expected), (kernel, sizes, n, depth)
+        m = int(random.integers(1, 3000))
+        A, B = integers(m, depth), integers(n, depth)
+        exact = A.float() @ B.float().T
+        for kernel in (schedules.stream_k, schedules.split_unequally, schedules.split):
+            for instances in (1, 2):
+                C = torch.zeros((m, n), device="cuda")
+                kernel(A, B, C, INSTANCES=instances)
+                assert torch.equal(C, exact), (kernel, instances, m, n, depth)
 
 
 # -- any product -------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from tiledsl import (
     Global,
     Layout,
     Pending,
+    Place,
     Range,
     Ring,
     Role,
@@ -22,6 +23,7 @@ from tiledsl import (
     SharedTile,
     Slot,
     View,
+    WorkItem,
     bf16,
     boolean,
     cdiv,
@@ -41,9 +43,11 @@ from tiledsl import (
     store_tma,
     swizzle_128b,
     threads,
+    tile,
     tile_function,
     tile_kernel,
     tile_schedule,
+    tiles,
     tma_commit,
     tma_load,
     tma_prefetch,
@@ -121,7 +125,27 @@ def by_hand(A: Global[f16, M, K], C: Global[f32, M, M], *, T: const = 64) -> Non
 
 
 @tile_function
-def types(ring: Ring[f16], acc: Pending[f32], S: SharedTile[f16], work: Schedule) -> None:
+def rows_count(place: Place, rows: index, size: int) -> index:
+    return cdiv(rows, size * place.m)
+
+
+@tile_function
+def rows_item(i: index, place: Place, rows: index, size: int) -> WorkItem:
+    row = i * place.m + place.at_m
+    return WorkItem(m=tile(row, size), k=tiles(rows, size), last=row == cdiv(rows, size) - 1)
+
+
+@tile_kernel(arch="sm_90a")
+def with_a_schedule(A: Global[bf16, M, K], C: Global[f32, M], *, BM: const = 64) -> None:
+    work = persistent(Schedule(rows_count, rows_item, M, BM), cluster=Cluster(m=2))
+    threads(128)
+    for t in work:
+        if t.last:
+            C.put(t.m.start, 1)
+
+
+@tile_function
+def types(ring: Ring[f16], acc: Pending[f32], S: SharedTile[f16], work: Schedule, place: Place) -> None:
     """The types that checkers infer; never compiled."""
     assert_type(Ring(2, a=S), Ring[f16])
     with ring.use() as used, ring.fill() as filled:
@@ -133,8 +157,13 @@ def types(ring: Ring[f16], acc: Pending[f32], S: SharedTile[f16], work: Schedule
     for t in work:
         assert_type(t.m, Range)
         assert_type(t.index, index)
+        assert_type(t, WorkItem)
         for k in t.k:
             assert_type(k, Range)
+    assert_type(place.n, int)
+    assert_type(place.at_n, index)
+    assert_type(Schedule(rows_count, rows_item, 5, 6), Schedule)
+    assert_type(WorkItem(m=tile(0, 8)), WorkItem)
     assert_type(wgmma.accumulator((64, 64), f32), Pending[f32])
     assert_type(acc.wait(), Fragment[f32])
     assert_type(acc.a, FragmentLayout)
@@ -162,6 +191,9 @@ def refused(S: SharedTile[f16], A: Global[f32, M, K], x: Fragment[f32], acc: Pen
     Ring(2, a=A)  # pyright: ignore[reportArgumentType]
     role("load", 1)  # pyright: ignore[reportCallIssue]
     persistent(S)  # pyright: ignore[reportArgumentType]
+    Schedule(rows_count)  # pyright: ignore[reportCallIssue]
+    Schedule(1, rows_item)  # pyright: ignore[reportArgumentType]
+    WorkItem(tile(0, 8))  # pyright: ignore[reportCallIssue]
     tile_schedule(M, N, K, tile=(64, 64))  # pyright: ignore[reportArgumentType]
     tile_schedule(M, N, K, tile=(64, 64, 64), along="k")  # pyright: ignore[reportArgumentType]
     with ring.use() as s:

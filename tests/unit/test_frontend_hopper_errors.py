@@ -700,11 +700,12 @@ def instances(A: Global[bf16, M, K], B: Global[bf16, N, K], C: Global[f32, M, N]
         for t in work:  # error: a loop over work items that the role math, which has instances, may leave
             break
         for t in work:
-            for k in t.k:
-                with ring.use() as s:
-                    pass
-                with ring.use() as s:  # error: a second ring.use() for one tile along k
-                    pass
+            with math.turn("multiply"):
+                for k in t.k:
+                    with ring.use() as s:
+                        pass
+                    with ring.use() as s:  # error: a second ring.use() for one tile along k
+                        pass
             with math.turn("store"):
                 pass
             with math.turn("store"):  # error: a second turn 'store'
@@ -734,12 +735,11 @@ def more_barriers_than_there_are(A: Global[bf16, M, K], B: Global[bf16, N, K]):
                 pass
             with math.turn("4"):
                 pass
-            with math.turn("5"):
-                pass
             acc = wgmma.accumulator((128, 64), f32)
-            for _ in t.k:
-                with ring.use() as s:  # error: a role of several warpgroups needs 4 more named barriers, and 13 of
-                    acc = wgmma(load_matrix(s.a, acc.a), s.a[0:64, :].T, acc)
+            with math.turn("5"):
+                for _ in t.k:
+                    with ring.use() as s:  # error: a role of several warpgroups needs 4 more named barriers, and 13 of
+                        acc = wgmma(load_matrix(s.a, acc.a), s.a[0:64, :].T, acc)
             total = acc.wait()
 
 

@@ -74,6 +74,17 @@ def test_batches_compute(tmp_path: Path) -> None:
     np.testing.assert_array_equal(c, a.astype(np.float32).transpose(0, 2, 1) @ b.astype(np.float32))
 
 
+def test_groups_compute(tmp_path: Path) -> None:
+    sizes = [70, 0, 128, 1]
+    a, b, c = small(200, 136), small(4, 104, 136), np.full((200, 104), 7, "f4")
+    expected = c.copy()
+    for group, size in enumerate(sizes):
+        rows = slice(sum(sizes[:group]), sum(sizes[:group]) + size)
+        expected[rows] = a[rows].astype(np.float32) @ b[group].astype(np.float32).T
+    kernel("grouped", tmp_path).check(a, b, c, np.array(sizes, np.int32))
+    np.testing.assert_array_equal(c, expected)
+
+
 def test_every_raw_instruction_is_in_the_table() -> None:
     """Those of other pages are in language.md."""
     table = PAGE[PAGE.index("| `tiledsl.ptx`") : PAGE.index("An mbarrier is an element")]

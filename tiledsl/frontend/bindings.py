@@ -81,12 +81,10 @@ class Range:
 
 @dataclass(frozen=True)
 class Ranges:
-    """``tiles(extent, size)``: what a loop goes through, from `start` up to `extent`. of_item: as ``t.k`` of a work
-    item."""
+    """``tiles(extent, size)``: what a loop goes through, from `start` up to `extent`."""
 
     extent: Value | int
     size: int
-    of_item: bool = False
     start: Value | int = 0
 
 

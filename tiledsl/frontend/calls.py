@@ -40,7 +40,7 @@ from tiledsl.lang import ir_dtype
 from tiledsl.lang.math import Elementwise
 from tiledsl.lang.schedules import Unwrapped
 
-__all__ = ["INTRINSICS", "Call", "inline", "intrinsic", "intrinsic_of"]
+__all__ = ["INTRINSICS", "Call", "bind", "inline", "intrinsic", "intrinsic_of"]
 
 Arguments = tuple[list[Any], dict[str, Any]]
 
@@ -119,7 +119,7 @@ def call(frame: Frame, node: ast.Call, callee: Any, args: list[Any], kwargs: dic
             name = callee.__qualname__
             fix = f"call it on what it belongs to: x.{callee.__name__}(...)"
             raise frame.error(node, f"{name}() is a method, and is called without an object", fix)
-        return _intrinsic(frame, node, callee, entry, _bind(frame, node, entry[0], callee, args, kwargs))
+        return _intrinsic(frame, node, callee, entry, bind(frame, node, entry[0], callee, args, kwargs))
     if isinstance(callee, TileFunction):
         return inline(frame, node, callee, args, kwargs)  # pyright: ignore[reportUnknownArgumentType]
     return _call_python(frame, node, callee, args, kwargs)
@@ -169,7 +169,7 @@ def _arguments(frame: Frame, node: ast.Call) -> Arguments:
     return args, kwargs
 
 
-def _bind(
+def bind(
     frame: Frame, node: ast.AST, signature: inspect.Signature, callee: Any, args: list[Any], kwargs: dict[str, Any]
 ) -> dict[str, Any]:
     try:
@@ -253,7 +253,7 @@ def _finite(frame: Frame, node: ast.AST, callee: Any, arg: Any) -> Any:
 
 
 def inline(
-    frame: Frame, node: ast.Call, function: TileFunction[..., Any], args: list[Any], kwargs: dict[str, Any]
+    frame: Frame, node: ast.AST, function: TileFunction[..., Any], args: list[Any], kwargs: dict[str, Any]
 ) -> Any:
     """Compile the body of a tile function here, for these arguments. Recursion is an error."""
     chain: Frame | None = frame
@@ -266,7 +266,7 @@ def inline(
     if depth > MAX_CALLS:
         fix = "let the functions below do more in one of them"
         raise frame.error(node, f"more than {MAX_CALLS} tile functions inside each other", fix)
-    arguments = _bind(frame, node, inspect.signature(function.fn), function, args, kwargs)
+    arguments = bind(frame, node, inspect.signature(function.fn), function, args, kwargs)
     if isinstance(function, Elementwise):
         _need_f32(frame, node, function.name, arguments["x"])
     state = {name: frame.env[name] for name in frame.unit.cooperation.carried}
@@ -279,7 +279,7 @@ def inline(
     return _returned(frame, node, inner, function.name)
 
 
-def _need_f32(frame: Frame, node: ast.Call, name: str, x: Any) -> None:
+def _need_f32(frame: Frame, node: ast.AST, name: str, x: Any) -> None:
     """The functions of `lang.math` are refused here, at the call, not at the line of theirs that cannot go on."""
     if not is_register(x):
         return
@@ -288,7 +288,7 @@ def _need_f32(frame: Frame, node: ast.Call, name: str, x: Any) -> None:
         raise frame.error(node, f"{name}() takes f32, got {describe(x)}", f"convert it: {name}(x.to(f32))")
 
 
-def _returned(frame: Frame, node: ast.Call, inner: Frame, name: str) -> Any:
+def _returned(frame: Frame, node: ast.AST, inner: Frame, name: str) -> Any:
     value = inner.env.get("$value", UNBOUND)
     if value is POISON or (frame.unit.errors and value is UNBOUND):
         raise Poisoned

@@ -11,7 +11,7 @@ from tiledsl.errors import Loc
 from tiledsl.frontend.bindings import LanguageObject, View
 from tiledsl.ir.core import Block, Value
 
-__all__ = ["Cooperation", "KLoop", "Place", "RingObject", "RoleObject", "SlotObject"]
+__all__ = ["Cooperation", "Place", "RingObject", "RoleObject", "SlotObject", "WorkBody"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,25 +113,29 @@ class Place(LanguageObject):
 
 
 @dataclass(eq=False)
-class KLoop:
-    """A loop over a work item's tiles along k that is being built. used: the rings of which it has used a slot."""
+class WorkBody:
+    """The body of a loop over work items that is being built. k: what the item has along k; k_loop: the body of the
+    loop over it, directly in this one, that is being built; used: the rings of which such a loop has used slots."""
 
     block: Block
+    k: Any
+    k_loop: Block | None = None
     used: list[RingObject] = field(default_factory=list[RingObject])
 
 
 @dataclass
 class Cooperation:
-    """role: of the statements that are built now. region: of a ring, around them. work, k_loop: the loops around them
-    over work items and along k. cluster: as `persistent` declared it. templates: tiles that were given to rings.
-    stores: the roles that store by TMA, None for the block."""
+    """role: of the statements that are built now, and role_body: where its own begin. region: of a ring, around them.
+    work: the loop around them over work items; turn: is one of its turns around them? cluster: as `persistent` declared
+    it. templates: tiles that were given to rings. stores: the roles that store by TMA, None for the block."""
 
     roles: list[RoleObject] = field(default_factory=list[RoleObject])
     rings: list[RingObject] = field(default_factory=list[RingObject])
     role: RoleObject | None = None
+    role_body: Block | None = None
     region: Any = None
-    work: Block | None = None
-    k_loop: KLoop | None = None
+    work: WorkBody | None = None
+    turn: bool = False
     cluster: Place | None = None
     templates: list[Value] = field(default_factory=list[Value])
     stores: set[RoleObject | None] = field(default_factory=set[RoleObject | None])

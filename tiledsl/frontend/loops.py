@@ -15,8 +15,9 @@ from tiledsl.frontend.assign import assign
 from tiledsl.frontend.bindings import UNBOUND, Range, Ranges, Unusable, describe, has_operators
 from tiledsl.frontend.budget import MAX_STAGES, MAX_UNROLL
 from tiledsl.frontend.control import Carried, Steps, drive, exit_flag, run_statements, runtime_if, unless_exited
+from tiledsl.frontend.cooperation import WorkBody
 from tiledsl.frontend.frame import Frame, evaluate, execute
-from tiledsl.frontend.intrinsics.schedules import ScheduleObject, WorkLoop, along_k, one_item
+from tiledsl.frontend.intrinsics.schedules import ScheduleObject, WorkLoop, along_k, in_k_loop, one_item
 from tiledsl.frontend.steps import Counter
 from tiledsl.ir.core import Block, Value
 from tiledsl.ir.ops import control, roles
@@ -38,11 +39,8 @@ def _(node: ast.For, frame: Frame) -> None:
             return
     items = evaluate(call, frame)
     if isinstance(items, Ranges):
-        _run_time_for(
-            frame,
-            node,
-            Bounds(frame, call, items.start, items.extent, items.size, size=items.size, of_item=items.of_item),
-        )
+        ends = items.start, items.extent, items.size
+        _run_time_for(frame, node, Bounds(frame, call, *ends, size=items.size, of_item=along_k(frame, items)))
         return
     if isinstance(items, ScheduleObject):
         _go_through(frame, node, items)
@@ -100,7 +98,7 @@ class Bounds:
     """A run-time loop's bounds as three values of one dtype: index, or what was given.
 
     size: 0, or the variable is a `Range` of so many elements. unroll: copies of the body an iteration.
-    stages, fragments: of a pipelined loop, else 0. of_item: does it go along k through a work item?
+    stages, fragments: of a pipelined loop, else 0. of_item: as of `along_k`.
     known: the step, where it is a constant, else 0. loop: the op that it becomes.
     """
 
@@ -141,12 +139,13 @@ class _WorkBounds(Bounds):
         self.item: Value | None = None
 
     def variable(self, frame: Frame, value: Value) -> Any:
-        self.item, frame.unit.cooperation.work = value, frame.builder.block
-        return self.work.at(frame, value)
+        self.item, item = value, self.work.at(frame, value)
+        frame.unit.cooperation.work = WorkBody(frame.builder.block, item.data("k"))
+        return item
 
     def end(self, frame: Frame) -> None:
-        self.work.skip(frame, self.item)
         frame.unit.cooperation.work = None
+        self.work.skip(frame, self.item)
 
 
 def _run_time_bounds(frame: Frame, call: ast.Call) -> Bounds | None:
@@ -231,10 +230,6 @@ def _go_through(frame: Frame, node: ast.For, schedule: ScheduleObject) -> None:
     if schedule.items is None:
         _unrolled(frame, node, [one_item(frame, node, schedule)])
         return
-    role = frame.unit.cooperation.role
-    if role is not None and role.instances > 1 and loop_exits(node.body) & {ast.Break, ast.Return}:
-        fix = "put the statements that it shall skip under an `if`"
-        raise frame.error(node.iter, f"a loop over work items that {role.shown}, which has instances, may leave", fix)
     work = WorkLoop(frame, node, schedule)
     work.skip(frame, None)
     _run_time_for(frame, node, _WorkBounds(frame, node, work))
@@ -260,7 +255,8 @@ def _run_time_for(frame: Frame, node: ast.For, bounds: Bounds) -> None:
     if bounds.stages:
         _check_pipelined(frame, node, carried)
     body = Block([bounds.lo.type, *carried.types], [name, *carried.names])
-    with _in_pipelined(frame, loc if bounds.stages else None), along_k(frame, body, bounds.of_item), frame.into(body):
+    pipelined = _in_pipelined(frame, loc if bounds.stages else None)
+    with pipelined, in_k_loop(frame, body if bounds.of_item else None), frame.into(body):
         carried.bind(body.args[1:])
         frame.env.update({name: bounds.variable(frame, body.args[0]), "$break": False, "$continue": False})
         run_statements(frame, node.body)

@@ -34,33 +34,34 @@ class Cluster:
 
 
 class Place:
-    """Where a block is in its cluster; of a kernel without clusters, the only one."""
+    """Where a block stands in its cluster. Without clusters: block 0 of 1."""
 
     @property
     def m(self) -> int:
-        """Blocks of the cluster along m."""
+        """How many blocks the cluster has along m, a compile-time int."""
         raise only_in_kernel(".m")
 
     @property
     def n(self) -> int:
-        """Blocks of the cluster along n."""
+        """How many blocks the cluster has along n, a compile-time int."""
         raise only_in_kernel(".n")
 
     @property
     def at_m(self) -> index:
-        """This block's place along m."""
+        """This block's number along m: 0 to ``m - 1``."""
         raise only_in_kernel(".at_m")
 
     @property
     def at_n(self) -> index:
-        """This block's place along n."""
+        """This block's number along n: 0 to ``n - 1``."""
         raise only_in_kernel(".at_n")
 
 
 class WorkItem:
-    """What a block does next: ``WorkItem(m=tile(i, BM), n=tile(j, BN), k=tiles(K, BK))``, and anything else by a name.
+    """One unit of a block's work: ``WorkItem(m=tile(i, BM), n=tile(j, BN), k=tiles(K, BK))``.
 
-    `Schedule` makes it; ``t.m`` and so on read it.
+    The `item` function of a `Schedule` returns it, with parts of any names; in ``for t in work:`` they are ``t.m``,
+    ``t.n`` and so on.
     """
 
     def __init__(self, **parts: Any) -> None:
@@ -93,7 +94,7 @@ class WorkItem:
 
     @property
     def index(self) -> index:
-        """Its number in the schedule (of a cluster's tiles: that of the cluster)."""
+        """Its number in the schedule. The blocks of a cluster share one."""
         raise only_in_kernel(".index")
 
     def __getattr__(self, name: str) -> Any:
@@ -101,13 +102,15 @@ class WorkItem:
 
 
 class Schedule:
-    """``Schedule(count, item, *args)``: work items 0 to ``count(place, *args) - 1``, of which number i is
-    ``item(i, place, *args)``, a `WorkItem`. ``for t in work`` goes through those of this block.
+    """``work = Schedule(count, item, *args)``: there are ``count(place, *args)`` work items, and number i is
+    ``item(i, place, *args)``, a `WorkItem`. ``for t in work`` goes through the items of this block.
 
-    count, item: tile functions. What they are given besides is anything: extents, tensors, consts. `place` is a
-    `Place`; an item of a kernel with clusters is that of a cluster, and `item` gives each block of it its own share. An
-    item may depend on memory; of a count that does, `persistent` makes as many blocks as the GPU has processors. All
-    roles of a block go through the same items: both functions give the same in all its threads.
+    count, item: tile functions. args: anything that both need: extents, tensors, consts. place: the block's `Place`.
+    In a kernel with clusters, the items are distributed to clusters, and `item` returns this block's part of one.
+
+    Every role computes the items for itself, so both functions must return the same in all threads of a block; what
+    depends on the thread is an error. They may read memory that the kernel does not write. A count that depends on
+    memory needs `persistent`, which then launches as many blocks as the GPU has processors.
     """
 
     def __init__(self, count: TileFunction[..., Any], item: TileFunction[..., Any], *args: Any) -> None:
@@ -132,8 +135,9 @@ def tile_schedule(
 
     group, along: tiles come in bands of `group` tiles along m (or n), and in a band those along m first, so that blocks
     that run at the same time need few rows of A and columns of B. batches: so many matrices, one after the other.
-    splits: each tile is so many items, which go through equal parts of k, whole tiles along it; their sums are the
-    author's to add, with `atomic_add` or in a second kernel. In a kernel with a grid of its own, use `tile` instead.
+    splits: each tile is so many items, which go through equal parts of k in whole tiles; the last ones may be shorter,
+    or empty. Adding their sums is the author's: with `atomic_add`, or in a second kernel. In a kernel with a grid of
+    its own, use `tile` instead.
     """
     raise only_in_kernel("tile_schedule()")
 
@@ -152,47 +156,45 @@ def persistent(schedule: Schedule, cluster: Cluster = Cluster()) -> Schedule:
 # -- what tile_schedule is -------------------------------------------------------------------------
 
 
-_pieces: Any = cdiv  # of anything, as these functions take anything
-
-
 class Unwrapped(TileFunction[P, Any]):
-    """A tile function whose sums and products of `index` fit: of places in a problem whose tiles a launch can count."""
+    """A tile function in which every sum, difference and product of `index` fits its width, so that it is computed in
+    no more: of places in a problem whose tiles a launch can count. Functions that it calls have their own say."""
 
 
 def _unwrapped(fn: Any) -> Any:
     return Unwrapped(fn, location(fn))
 
 
+_cdiv: Any = cdiv  # of anything, as these functions take anything
+
+
 @tile_function
-def tile_count(place: Place, m: Any, n: Any, k: Any, sizes: Any, bands: Any, batches: Any, splits: Any) -> Any:
-    """How many tiles there are, in units of a cluster's, each as often as there are matrices and parts of k."""
-    rows, columns = _pieces(m, sizes[0] * place.m), _pieces(n, sizes[1] * place.n)
-    return _times(_times(rows, columns), _times(batches, splits))
+def _pieces(extent: Any, size: Any) -> Any:
+    """How many tiles cover an extent, which may itself be as large as an index is."""
+    return _cdiv(extent, size)
 
 
 @_unwrapped
-def _times(a: Any, b: Any) -> Any:
-    """The product of what there is."""
-    if a is None:
-        return b
-    return a if b is None else a * b
+def tile_count(place: Place, m: Any, n: Any, k: Any, sizes: Any, bands: Any, batches: Any, splits: Any) -> Any:
+    """How many tiles there are, in units of a cluster's, each as often as there are matrices and parts of k.
+
+    sizes: of a tile along m, n, k. bands: how many tiles one has, and whether along m. batches, splits: None is one.
+    """
+    count = _pieces(m, sizes[0] * place.m) * _pieces(n, sizes[1] * place.n)
+    for times in (batches, splits):
+        if times is not None:
+            count *= times
+    return count
 
 
-@tile_function
+@_unwrapped
 def tile_item(i: Any, place: Place, m: Any, n: Any, k: Any, sizes: Any, bands: Any, batches: Any, splits: Any) -> Any:
     """Work item number `i`: bands of tiles along one axis, in a band those along that axis first."""
     rows, columns = _pieces(m, sizes[0] * place.m), _pieces(n, sizes[1] * place.n)
-    return _item(i, place, rows, columns, k, sizes, bands, batches, splits)
-
-
-@_unwrapped
-def _item(
-    i: Any, place: Place, rows: Any, columns: Any, k: Any, sizes: Any, bands: Any, batches: Any, splits: Any
-) -> Any:
     each = rows * columns
     rest, batch, split, along_k = i, 0, 0, tiles(k, sizes[2])
     if batches is not None:
-        of_batch = _times(each, splits)
+        of_batch = each if splits is None else each * splits
         batch, rest = rest // of_batch, rest % of_batch
     if splits is not None:
         split, rest = rest // each, rest % each
@@ -207,13 +209,12 @@ def _item(
     row, column = (inner, outer) if along_m else (outer, inner)
     if place.m * place.n > 1:
         row, column = row * place.m + place.at_m, column * place.n + place.at_n
-    m, n = tile(row, sizes[0]), tile(column, sizes[1])
-    return WorkItem(m=m, n=n, k=along_k, batch=batch, split=split)
+    return WorkItem(m=tile(row, sizes[0]), n=tile(column, sizes[1]), k=along_k, batch=batch, split=split)
 
 
-@tile_function
+@_unwrapped
 def _part(k: Any, size: int, split: Any, splits: Any) -> Any:
-    """The tiles along k of one part: all have as many, but for the last ones."""
-    part = _times(_pieces(_pieces(k, size), splits), size)
-    start = _times(split, part)
-    return tiles(min(k, start + part), size, start=start)
+    """The tiles along k of one part: all have as many, but for the last ones, which may have none."""
+    part = _pieces(_pieces(k, size), splits) * size
+    start = split * part
+    return tiles(start + min(part, k - start), size, start=start)

@@ -145,17 +145,22 @@ def _role(call: Call, ring: RingObject, what: str) -> RoleObject:
 
 
 def _check_instances(call: Call, role: RoleObject, ring: RingObject, what: str) -> None:
-    """Instances go past each other's slots, so many for each work item: one use for each tile along k."""
-    k_loop = call.frame.unit.cooperation.k_loop
+    """Instances go past each other's slots, so many for each work item: one use for each tile along k. They do so in
+    turns: a wait for a phase tells it from the one before it alone, and one that is a round ahead would pass."""
+    state = call.frame.unit.cooperation
+    work, here = state.work, f"{what} in {role.shown}, which has {role.instances} instances"
     if role.instances == 1:
         return
-    if k_loop is None or k_loop.block is not call.builder.block:
-        message = f"{what} in {role.shown}, which has {role.instances} instances, outside of `for k in t.k`"
+    if work is None or work.k_loop is not call.builder.block:
+        message = f"{here}, outside of `for k in t.k` directly in `for t in work`"
         fix = "an instance goes past as many slots as the other one's item has tiles along k: one use for each"
         raise call.error(message, fix)
-    if ring in k_loop.used:
+    if not state.turn:
+        fix = 'put the loop over t.k into `with math.turn("multiply"):`, math being what role() gives'
+        raise call.error(f"{here}, outside of a turn: one could be a round of slots ahead of the other", fix)
+    if ring in work.used:
         raise call.error(f"a second {what} for one tile along k", f"{role.shown} has instances: use it once")
-    k_loop.used.append(ring)
+    work.used.append(ring)
 
 
 def slot_filled(call: Call, dst: View) -> list[Value] | None:

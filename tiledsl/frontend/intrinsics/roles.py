@@ -39,7 +39,7 @@ class _RoleRegion(Region):
                 role = replace(role, index=builder.value(roles.Instance()))
             frame.env |= {ring.cursor: builder.value(rings.Cursor(ring.value)) for ring in state.rings}
             state.roles.append(role)
-            state.role = role
+            state.role, state.role_body = role, block
             try:
                 body(role)
                 builder.loc = loc
@@ -119,16 +119,20 @@ class _Turn(Region):
         role, builder, state = self.role, frame.builder, frame.unit.cooperation
         if state.role is None or state.role.name != role.name:
             raise self.call.error(f"a turn of {role.shown} outside of it", "it orders the instances of a role")
-        if state.work is not builder.block:
+        if state.work is None or state.work.block is not builder.block:
             fix = "write it directly in `for t in work:`, so that each instance takes it once for an item"
             raise self.call.error(
                 f"the turn {self.name!r} under a condition, or outside of the loop over work items", fix
             )
         if any(isinstance(op, roles.Enter) and op.title == self.name for op in builder.block.ops):
             raise self.call.error(f"a second turn {self.name!r}", "each turn has a name of its own")
-        loc = builder.loc
+        loc, outer = builder.loc, state.turn
         builder.add(roles.Enter(title=self.name))
-        body(None)
+        state.turn = True
+        try:
+            body(None)
+        finally:
+            state.turn = outer
         builder.loc = loc
         builder.add(roles.Leave(title=self.name))
 

@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import ast
+import inspect
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Generator
 
 from tiledsl import lang
 from tiledsl.errors import CompileError
+from tiledsl.frontend.alike import differing
+from tiledsl.frontend.analysis import loop_exits
 from tiledsl.frontend.arithmetic import as_value
 from tiledsl.frontend.bindings import LanguageObject, Ranges, describe
-from tiledsl.frontend.calls import Call, inline, intrinsic
-from tiledsl.frontend.cooperation import KLoop, Place
+from tiledsl.frontend.calls import Call, bind, inline, intrinsic
+from tiledsl.frontend.control import runtime_if
+from tiledsl.frontend.cooperation import Place, RoleObject
 from tiledsl.frontend.frame import Frame
 from tiledsl.frontend.intrinsics.barriers import compile_time_int, needs
 from tiledsl.frontend.intrinsics.launch import host_expression
 from tiledsl.frontend.intrinsics.rings import skip_slots
 from tiledsl.function import TileFunction
 from tiledsl.ir.core import Block, Value
-from tiledsl.ir.expr import BinExpr, ConstExpr, NameExpr
-from tiledsl.ir.ops import arith, barriers, gpu
+from tiledsl.ir.expr import BinExpr, ConstExpr, Expr, NameExpr
+from tiledsl.ir.ops import arith, barriers, gpu, roles, tile
 from tiledsl.ir.types import I32, INDEX
 from tiledsl.lang.schedules import tile_count, tile_item
 
-__all__ = ["ScheduleObject", "WorkItemObject", "WorkLoop", "along_k", "one_item"]
+__all__ = ["ScheduleObject", "WorkItemObject", "WorkLoop", "along_k", "in_k_loop", "one_item"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,18 +47,31 @@ class ScheduleObject(LanguageObject):
     shown = "a schedule"
     offers = "go through it: for t in work:"
 
-    def counted(self, frame: Frame) -> Value:
-        node = self.call.node
-        count = inline(frame, node, self.count, [self.place, *self.args], {})
-        return as_value(count, INDEX, frame, node, "count of a schedule")
+    def counted(self, frame: Frame, node: ast.AST) -> Value:
+        """How many items there are, computed here."""
+        given = inline(frame, node, self.count, [self.place, *self.args], {})
+        count = as_value(given, INDEX, self.call.frame, self.call.node, f"count that {self.count.name}() gives")
+        self._check_alike(self.count, "", count)
+        return count
 
     def at(self, frame: Frame, node: ast.AST, index: Value) -> WorkItemObject:
-        """Work item number `index`."""
-        item = inline(frame, self.call.node, self.item, [index, self.place, *self.args], {})
+        """Work item number `index`, computed here."""
+        item = inline(frame, node, self.item, [index, self.place, *self.args], {})
         if not isinstance(item, WorkItemObject):
-            fix = "WorkItem(m=tile(i, BM), n=tile(j, BN), k=tiles(K, BK))"
-            raise frame.error(node, f"{self.item.name}() gives {describe(item)}, not a work item", fix)
+            fix = "return WorkItem(m=tile(i, BM), n=tile(j, BN), k=tiles(K, BK))"
+            raise self.call.error(f"{self.item.name}() gives {describe(item)}, not a work item", fix)
+        for name, part in item.parts.items():
+            self._check_alike(self.item, f" as .{name}", part)
         return WorkItemObject({"index": index, **item.parts})
+
+    def _check_alike(self, function: TileFunction[..., Any], where: str, part: Any) -> None:
+        """All roles go through the same items: what one is does not depend on the thread that asks."""
+        op = differing(part)
+        if op is not None:
+            at = f" (line {op.loc.line})" if op.loc.line else ""
+            message = f"what {function.name}() gives{where} differs between the threads of a block"
+            fix = "compute it from the item's number, extents, consts and memory that the kernel does not write"
+            raise self.call.error(f"{message}: it depends on {op.cause or op.name}{at}", fix)
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,9 +94,12 @@ class WorkItemObject(LanguageObject):
 
 @intrinsic(lang.Schedule)
 def _schedule(call: Call) -> ScheduleObject:
-    for name in ("count", "item"):
-        if not isinstance(call[name], TileFunction):
-            raise call.error(f"Schedule(): {name} is a tile function, got {describe(call[name])}", "@tile_function")
+    for name, given in (("count", ["place"]), ("item", ["i", "place"])):
+        function = call[name]
+        if not isinstance(function, TileFunction):
+            fix = f"@tile_function above def {name}({', '.join(given)}, ...)"
+            raise call.error(f"Schedule(): {name} is a tile function, got {describe(function)}", fix)
+        bind(call.frame, call.node, inspect.signature(function.fn), function, [*given, *call["args"]], {})
     return _made(call, call["count"], call["item"], call["args"])
 
 
@@ -92,10 +112,7 @@ def _made(call: Call, count: Any, item: Any, args: tuple[Any, ...]) -> ScheduleO
 
 @intrinsic(lang.WorkItem)
 def _work_item(call: Call) -> WorkItemObject:
-    parts: dict[str, Any] = {}
-    for name, part in call["parts"].items():
-        parts[name] = replace(part, of_item=name == "k") if isinstance(part, Ranges) else part
-    return WorkItemObject(parts)
+    return WorkItemObject(call["parts"])
 
 
 @intrinsic(lang.tile_schedule)
@@ -146,7 +163,7 @@ def _persistent(call: Call) -> ScheduleObject:
         unit.cluster = (place.blocks, 1, 1)
     unit.cooperation.cluster = place
     schedule = replace(schedule, place=place)
-    items = schedule.counted(call.frame)
+    items = schedule.counted(call.frame, call.node)
     most = BinExpr("floordiv", NameExpr("processors"), ConstExpr(place.blocks))
     clusters = most if place.blocks > 1 else NameExpr("processors")
     try:
@@ -163,8 +180,11 @@ def _persistent(call: Call) -> ScheduleObject:
 def one_item(frame: Frame, node: ast.For, schedule: ScheduleObject) -> WorkItemObject:
     """The only item of a block, where the schedule is not persistent: it declares one block an item."""
     unit, role = frame.unit, frame.unit.cooperation.role
-    grid = host_expression(schedule.call, schedule.counted(frame))
+    grid = _host_count(schedule, schedule.counted(frame, node))
     if unit.grid not in (None, (grid,)):
+        if unit.cooperation.cluster is not None:
+            message = "this schedule is not persistent, and the kernel has the grid of one that is"
+            raise frame.error(node.iter, message, "work = persistent(...), and go through what that gives")
         raise frame.error(node.iter, "a schedule in a kernel with a grid of its own", "leave grid(...) out")
     if role is not None and role.instances > 1:
         fix = "work = persistent(tile_schedule(...))"
@@ -173,52 +193,109 @@ def one_item(frame: Frame, node: ast.For, schedule: ScheduleObject) -> WorkItemO
     return schedule.at(frame, node, frame.builder.value(gpu.BlockId(axis=0)))
 
 
+def _host_count(schedule: ScheduleObject, count: Value) -> Expr:
+    """The grid of one block an item."""
+    try:
+        return host_expression(schedule.call, count)
+    except CompileError:
+        message = f"how many items {schedule.count.name}() counts, the host does not know before the launch"
+        fix = "persistent(...) has a block for each processor; or count by extents, consts and integer scalars alone"
+        raise schedule.call.error(message, fix) from None
+
+
 class WorkLoop:
     """The items of this block: the first one, the end of them all, and the step; `at` is the item of an index."""
 
     def __init__(self, frame: Frame, node: ast.For, schedule: ScheduleObject) -> None:
         builder = frame.builder
         self.node, self.schedule = node, schedule
+        self._check_instances(frame)
         blocks = builder.constant(schedule.place.blocks, INDEX)
         self.first = builder.scalar("floordiv", builder.value(gpu.BlockId(axis=0)), blocks)
         self.step = builder.scalar("floordiv", builder.value(gpu.GridSize(axis=0)), blocks)
         assert schedule.items is not None
         self.end = schedule.items
 
+    def _check_instances(self, frame: Frame) -> None:
+        """Where instances go past each other's slots: all of them, once."""
+        state, builder = frame.unit.cooperation, frame.builder
+        role = state.role
+        if role is None or role.instances == 1:
+            return
+        what, where = "loop over work items", f"{role.shown}, which has instances"
+        if loop_exits(self.node.body) & {ast.Break, ast.Return}:
+            fix = "put the statements that it shall skip under an `if`"
+            raise frame.error(self.node.iter, f"a {what} that {where}, may leave", fix)
+        if builder.block is not state.role_body:
+            raise frame.error(self.node.iter, f"a {what} under a condition or in a loop, in {where}", "take it out")
+        if any(isinstance(op, roles.Work) for op in builder.block.ops):
+            raise frame.error(self.node.iter, f"a second {what} in {where}", "go through all items in one loop")
+
     def at(self, frame: Frame, index: Value) -> WorkItemObject:
         return self.schedule.at(frame, self.node, index)
 
     def skip(self, frame: Frame, item: Value | None) -> None:
         """In a role with instances, go past the slots of rings that other instances use: before the loop (no item)
-        those of instances with lower numbers, behind `item` those of the next one, which is the other's."""
+        those of instances with lower numbers, behind `item` those of the next one, which is the other's, if there is
+        one: schedules are asked for no item past the end."""
         role, builder = frame.unit.cooperation.role, frame.builder
         if role is None or role.instances == 1:
             return
         theirs = self.first if item is None else builder.scalar("add", item, self.step)
-        k = self.at(frame, theirs).data("k")
+
+        def go_past(k: Ranges) -> None:
+            steps = self._steps(frame, k)
+            if item is None:
+                assert isinstance(role.index, Value)
+                steps = builder.scalar("mul", steps, role.index)
+            skip_slots(frame, steps)
+
+        with frame.into(Block()) as tried:
+            k = self._along_k(frame, role, theirs)
+        if all(not isinstance(end, Value) or end.op not in tried.ops for end in (k.start, k.extent)):
+            go_past(k)  # every item's is the same, and behind the last one nothing is used
+        else:
+            there = builder.scalar("lt", theirs, self.end)
+            runtime_if(frame, there, lambda: go_past(self._along_k(frame, role, theirs)), lambda: None, self.node)
+        for op in tried.ops:
+            op.drop_operands()
+
+    def _along_k(self, frame: Frame, role: RoleObject, item: Value) -> Ranges:
+        k = self.at(frame, item).data("k")
         if not isinstance(k, Ranges):
             message = f"{role.shown} has instances, and work items without k: how many slots each uses is not known"
             raise frame.error(self.node.iter, message, "WorkItem(..., k=tiles(K, BK))")
+        return k
+
+    def _steps(self, frame: Frame, k: Ranges) -> Value:
+        """How many tiles there are; none where they would end before they start."""
+        builder = frame.builder
         start, extent = (as_value(x, INDEX, frame, self.node) for x in (k.start, k.extent))
         size = builder.constant(k.size, INDEX)
-        length = extent if k.start == 0 and not isinstance(k.start, Value) else builder.scalar("sub", extent, start)
+        whole = not isinstance(k.start, Value) and k.start == 0
+        length = extent if whole else builder.scalar("sub", extent, start)
         last = builder.scalar("add", length, builder.constant(k.size - 1, INDEX))
         steps = builder.scalar("floordiv", last, size)
-        if length is not extent:  # of a part that is empty
-            steps = builder.scalar("max", steps, builder.constant(0, INDEX))
-        if item is None:
-            assert isinstance(role.index, Value)
-            steps = builder.scalar("mul", steps, role.index)
-        skip_slots(frame, steps)
+        if whole and isinstance(extent.op, tile.Dim):
+            return steps  # an extent of a tensor is not negative
+        return builder.scalar("max", steps, builder.constant(0, INDEX))
+
+
+def along_k(frame: Frame, ranges: Ranges) -> bool:
+    """Is a loop over these, here, the one over the tiles along k of a work item, directly in the loop over items?"""
+    work = frame.unit.cooperation.work
+    return work is not None and ranges is work.k and frame.builder.block is work.block
 
 
 @contextmanager
-def along_k(frame: Frame, body: Block, of_item: bool) -> Generator[None, None, None]:
-    """What is built meanwhile is the body of a loop over a work item's tiles along k, if `of_item`."""
-    state = frame.unit.cooperation
-    outer = state.k_loop
-    state.k_loop = KLoop(body) if of_item else outer
+def in_k_loop(frame: Frame, body: Block | None) -> Generator[None, None, None]:
+    """What is built meanwhile is the body of such a loop, if there is one."""
+    work = frame.unit.cooperation.work
+    if work is None or body is None:
+        yield
+        return
+    work.k_loop = body
     try:
         yield
     finally:
-        state.k_loop = outer
+        work.k_loop = None

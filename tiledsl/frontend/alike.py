@@ -1,0 +1,47 @@
+"""Whether threads of a block surely disagree on what is computed, while a kernel is being built."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tiledsl.frontend.bindings import Range, Ranges, leaves
+from tiledsl.ir.core import Op, Value
+from tiledsl.ir.types import CURSOR
+
+__all__ = ["differing"]
+
+
+def differing(binding: Any) -> Op | None:
+    """An op that makes threads differ, on which a value in `binding` depends: by its operands, its addresses, or the
+    control flow that chooses it. None: they may agree. What lanes tell each other is not followed, for then they may.
+
+    `passes.uniformity` proves the reverse, that they agree, and needs the whole kernel for it.
+    """
+    todo = _values(binding)
+    seen = set(todo)
+    while todo:
+        op = todo.pop().op
+        if op is None:
+            continue
+        if op.varies in ("position", "thread", "warp"):
+            return op
+        if op.scope != "thread":
+            continue
+        chosen = [value for inner in op.walk() if inner.terminator for value in inner.operands]
+        # Every loop carries the cursors of rings, and nothing else is computed from them.
+        asked = [value for value in (*op.operands, *chosen) if value not in seen and value.type is not CURSOR]
+        seen.update(asked)
+        todo += asked
+    return None
+
+
+def _values(binding: Any) -> list[Value]:
+    """The run-time values in a binding."""
+    match binding:
+        case Ranges():
+            binding = [binding.start, binding.extent]
+        case Range():
+            binding = binding.start
+        case _:
+            pass
+    return [leaf for leaf in leaves(binding) if isinstance(leaf, Value)]
