@@ -14,7 +14,7 @@ import async_mma
 import ml_dtypes
 import numpy as np
 import pytest
-from hopper_ir import ops
+from hopper_ir import ops, take_out
 from numpy.typing import NDArray
 
 from tiledsl.backends import emulator
@@ -215,17 +215,6 @@ def outcome(kernel: Kernel) -> str:
     except HazardError as error:
         return str(error)
     return ""
-
-
-def take_out(op: Op) -> None:
-    """At ring level an op that gives the next cursor goes past the slot instead."""
-    if not op.results:
-        op.erase()
-        return
-    assert isinstance(op, rings.RingOp) and op.parent is not None
-    b = Builder(op.parent, op.loc, before=op)
-    op.result.replace_all_uses_with(b.value(rings.Skip(op.ring, op.at, b.constant(1, INDEX))))
-    op.erase()
 
 
 RING_LEVEL = (rings.Wait, rings.Acquire, rings.Publish, rings.Release)

@@ -68,6 +68,10 @@ class End:
         """Of the ring's tiles."""
         return [access for access in op.accesses() if access.memory in self.ring.tiles]
 
+    def reached(self, *, writes: bool) -> set[Value | int | None]:
+        """The ring's tiles that are written here, or read."""
+        return {touch.memory for op in self.accesses for touch in self.touches(op) if touch.writes == writes}
+
     def works(self, op: Op) -> set[str]:
         """What tells that the op's accesses of the ring's tiles are complete; "" where the thread itself sees to it."""
         return {touch.done if touch.done in ENDPOINTS else "" for touch in self.touches(op)} or {""}
@@ -125,6 +129,7 @@ class Ring:
             for op in acquires:
                 self._check_loads(op)
         else:
+            self._check_groups()
             self._check_written(filled[0].loc)
         self._check_uses([*used])
 
@@ -150,7 +155,7 @@ class Ring:
                 message = f"in_flight={count}, and elsewhere in_flight={next(iter(counts.values()))}"
                 raise CompileError(message, op.loc, "all uses of a ring have one in_flight; take() has 0")
         for tile in self.tiles:
-            if not any(tile in op.operands for op in self.consumer.accesses):
+            if tile not in self.consumer.reached(writes=False):
                 message = f"the tile {tile.name} of this ring is never read in its ring.use()"
                 fix = f"read s.{tile.name}, or leave {tile.name} out of the ring"
                 raise CompileError(message, self.make.loc, fix)
@@ -188,12 +193,17 @@ class Ring:
                 message = f"ring.fill() loads {found} bytes into s.{name_of(tile)}, which has {whole}"
                 raise CompileError(message, op.loc, "fill every tile of the slot once, as a whole or in parts")
 
+    def _check_groups(self) -> None:
+        """Products read what a role fills: who waits for them before the slot is published is not known."""
+        for op in self.producer.accesses if self.producer.endpoint.groups else ():
+            if self.producer.works(op) != {""}:
+                message = f"{called(op)} reads the tiles of a ring in {self.producer.role.shown}, which fills it"
+                raise CompileError(message, op.loc, "multiply in the role that uses the ring")
+
     def _check_written(self, loc: Loc) -> None:
         """By work that no bytes count: which fill writes what is not known, but each tile is written somewhere."""
-        end = self.producer
-        written = {touch.memory for op in end.accesses for touch in end.touches(op) if touch.writes}
         for tile in self.tiles:
-            if tile not in written:
+            if tile not in self.producer.reached(writes=True):
                 name = name_of(tile)
                 fix = f"tma_load(..., s.{name}) in a role with threads=1, or s.{name}[i, j] = x, store(x, s.{name})"
                 raise CompileError(f"ring.fill() writes nothing into s.{name}", loc, fix)

@@ -231,11 +231,11 @@ class _Lowering:
         return any(isinstance(user, rings.Publish) for user, _ in op.cursor.uses)
 
     def publish(self, op: rings.Publish) -> list[Any]:
-        b, ring, (slot, phase, held) = self.b, self.rings[op.ring], self.cursor(op)
+        ring, (slot, phase, held) = self.rings[op.ring], self.cursor(op)
         end = ring.producer
         if not end.endpoint.bytes:
             if "generic" in end.proxies() and ring.consumer.asynchronous:
-                b.add(barriers.FenceProxy())  # it reads what threads have written
+                self.fence()  # it reads what threads have written
             self.arrive(end, [self.parts[op.ring][0], slot])
         return [[*self.advanced(ring, slot, phase), held]]
 
@@ -270,7 +270,7 @@ class _Lowering:
             # The asynchronous proxy overwrites what the generic one has read. Neither a barrier nor an arrival orders
             # the two: without a fence TMA may be ahead of an ldmatrix that was issued before, and on an H200 it was
             # (docs/hardware.md). All threads of the body have read. (PTX ISA: memory consistency model; async proxy.)
-            b.add(barriers.FenceProxy())
+            self.fence()
         place, meet = [self.empty[ring], slot], use.read or not use.products
         if count and end.endpoint.groups:
             ended = b.scalar("eq", held, b.constant(count, INDEX))
@@ -306,9 +306,15 @@ class _Lowering:
     def free(self, op: rings.Free) -> list[Any]:
         ring = self.rings[op.ring]
         if "generic" in ring.consumer.proxies() and ring.producer.asynchronous:
-            self.b.add(barriers.FenceProxy())  # as behind a use whose body reads tiles
+            self.fence()  # as behind a use whose body reads tiles
         self.arrive(ring.consumer, [self.empty[ring], op.slot], meet=True)
         return []
+
+    def fence(self) -> None:
+        """What threads have done so far comes before what the asynchronous proxy does next: also of uses around."""
+        self.b.add(barriers.FenceProxy())
+        for use in self.uses:
+            use.generic = use.generic and use.block is not self.b.block
 
     # -- arriving ------------------------------------------------------------------------------
 
