@@ -244,7 +244,7 @@ def rings_that_threads_fill_parity() -> None:
     """For products, by stmatrix, as fragments and element by element; and for other threads."""
     for size in ((64, 64, 32), (200, 136, 72), (520, 264, 1024), (1000, 1000, 328)):
         for way in ("matrix", "fragment", "elements"):
-            for consts in ({}, {"GROUPS": 2}, {"IN_FLIGHT": 0}):
+            for consts in ({}, {"GROUPS": 2}, {"IN_FLIGHT": 0}, {"CM": 2}, {"INSTANCES": 2}):
                 A, B, C = _problem(*size)
                 parity(ends.converted, A.astype(np.float32) * np.float32(1.001), B, C, WAY=way, **consts)
     for columns in (128, 120):

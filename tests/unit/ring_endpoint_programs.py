@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tiledsl import (
+    Cluster,
     Const,
     Global,
     Pending,
@@ -82,12 +83,15 @@ def converted(
     WAY: Const[str] = "matrix",
     IN_FLIGHT: const = 1,
     GROUPS: const = 1,
+    CM: const = 1,
+    INSTANCES: const = 1,
 ) -> None:
     """C = A B^T. A comes as f32, by TMA; a role of threads converts it for the products of another one.
 
     WAY: how they write it: "matrix" (stmatrix), "fragment" (store), "elements". GROUPS: warpgroups that convert.
+    CM: blocks of a cluster along m, INSTANCES: of the role that multiplies.
     """
-    work = persistent(tile_schedule(M, N, K, tile=(64, 64, 32)))
+    work = persistent(tile_schedule(M, N, K, tile=(64, 64, 32)), cluster=Cluster(m=CM))
     raw = Ring(2, a=shared((64, 32), f32, layout=swizzle_128b))
     left = Ring(3, a=shared((64, 32), bf16, layout=swizzle_64b))
     right = Ring(3, b=shared((64, 32), bf16, layout=swizzle_64b))
@@ -97,17 +101,18 @@ def converted(
                 with raw.fill() as s:
                     tma_load(A[t.m, k], s.a)
                 with right.fill() as s:
-                    tma_load(B[t.n, k], s.b)
+                    tma_load(B[t.n, k], s.b, multicast="m")
     with role("convert", warpgroups=GROUPS):
         for t in work:
             for _ in t.k:
                 with raw.use() as r, left.fill() as s:
                     convert(r.a, s.a, WAY, GROUPS)
-    with role("math"):
+    with role("math", instances=INSTANCES) as math:
         for t in work:
             acc = wgmma.accumulator((64, 64), f32)
-            for _ in t.k:
-                acc = multiply(left, right, acc, IN_FLIGHT)
+            with math.turn("multiply"):
+                for _ in t.k:
+                    acc = multiply(left, right, acc, IN_FLIGHT)
             store(acc.wait().to(bf16), C[t.m, t.n])
 
 

@@ -183,6 +183,20 @@ def test_how_many_arrive() -> None:
     assert counts == {("full", 1), ("empty", 1), ("full1", 1), ("empty1", 4)}
 
 
+def test_one_thread_issues_it() -> None:
+    kernel = parse_kernel(GEMM.replace("first = 2, warps = 2, one_thread = true", "first = 2, warps = 2"))
+    with pytest.raises(CompileErrors, match=r"mma_async\(\) in the role mma, whose body 64 threads run"):
+        lowered(kernel)
+
+
+def test_it_is_of_one_kind_with_nothing_else() -> None:
+    """Its row says that its commit speaks for no thread: what one reads besides it would not be released."""
+    besides = "%x = tile.load %a, %slot, %zero, %zero : bf16\n"
+    kernel = parse_kernel(GEMM.replace("%used = ring.release %operands", f"{besides}%used = ring.release %operands"))
+    with pytest.raises(CompileErrors, match=r"reaches the tiles of a ring by load\(\) and by mma_async\(\)"):
+        lowered(kernel)
+
+
 # -- what it computes ------------------------------------------------------------------------------
 
 

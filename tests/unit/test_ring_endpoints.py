@@ -122,6 +122,13 @@ def test_products_of_what_threads_have_converted(way: str, groups: int) -> None:
     np.testing.assert_array_equal(C, product_of(A, B))
 
 
+@pytest.mark.parametrize("consts", [{"CM": 2}, {"INSTANCES": 2}, {"INSTANCES": 2, "GROUPS": 2}])
+def test_products_of_clusters_and_instances(consts: dict[str, Any]) -> None:
+    A, B, C = matrices(264, 72, 200)
+    programs.converted._emulated((A.astype(np.float32), B, C), consts, checks=True, processors=2)
+    np.testing.assert_array_equal(C, product_of(A, B))
+
+
 @pytest.mark.parametrize("one", ["", "fills", "uses"])
 def test_rows_from_threads_to_threads(one: str) -> None:
     A, C = rows(100, 120), np.zeros((100, 120), np.float32)
@@ -153,7 +160,7 @@ def test_ptxas_makes_no_remark(kernel: Any, consts: dict[str, Any]) -> None:
 
 # -- nothing of it is superfluous ------------------------------------------------------------------
 
-NEEDED = (*AT_MBARRIERS, barriers.FenceProxy, barriers.NamedBarrier, tma.BulkCommit, tma.BulkWait)
+NEEDED = (*AT_MBARRIERS, barriers.FenceProxy, tma.BulkCommit, tma.BulkWait)
 
 
 def arguments_of(program: Any) -> tuple[Array, ...]:
@@ -173,7 +180,8 @@ def arguments_of(program: Any) -> tuple[Array, ...]:
         (programs.totals, {"WAY": "take"}),
         (programs.converted, {}),
         (programs.converted, {"WAY": "fragment", "GROUPS": 2, "IN_FLIGHT": 0}),
-        (programs.converted, {"WAY": "elements"}),
+        (programs.converted, {"WAY": "elements", "INSTANCES": 2}),
+        (programs.converted, {"CM": 2}),
         *((programs.relayed, {"ONE": one}) for one in ("", "fills", "uses")),
         (programs.stored_by_one, {}),
     ],
@@ -182,7 +190,7 @@ def test_each_fence_arrive_and_wait_is_needed(
     program: Any, consts: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernel, arguments = called(program, arguments_of(program), consts, monkeypatch)
-    options = emulator.Options(checks=True, processors=1)
+    options = emulator.Options(checks=True, processors=consts.get("CM", 1))
     emulator.run(kernel, arguments, options=options)
     missed: list[str] = []
     for number, op in enumerate(ops(kernel, *NEEDED)):

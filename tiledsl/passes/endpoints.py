@@ -26,7 +26,7 @@ __all__ = ["ENDPOINTS", "End", "Endpoint", "Ring", "rings_of"]
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """who: each of them arrives at a slot's mbarrier: one thread of the role, of each warpgroup or of each warp.
+    """who: each of them arrives at a slot's mbarrier: the one thread of the role, of each warpgroup or of each warp.
     signal: the op by which it does, which takes the mbarrier (and, of a cluster, the rank of its block). bytes: the
     mbarrier waits for the bytes of loads, too, and is told so before they begin. groups: the work is committed and
     waited for in groups of a warpgroup. threads: threads may reach the tiles besides; the arrival is also for them."""
@@ -38,7 +38,7 @@ class Endpoint:
     threads: bool = False
 
     def arrivals(self, role: roles.Region) -> int:
-        if role.one_thread or self.who == "thread":
+        if role.one_thread:
             return 1
         return role.warps // WARPGROUP_WARPS if self.who == "warpgroup" else role.warps
 
@@ -90,7 +90,12 @@ class End:
             first, second = (called(found[kind]) for kind in mixed)
             message = f"{self.role.shown} reaches the tiles of a ring by {first} and by {second}"
             raise CompileError(message, found[mixed[1]].loc, "make a ring for what each of them fills or reads")
-        return ENDPOINTS[kinds[0] if kinds else ""]
+        row, role = ENDPOINTS[kinds[0] if kinds else ""], self.role
+        if row.who == "thread" and not role.one_thread:
+            first = found[kinds[0]]
+            message = f"{called(first)} in {role.shown}, whose body {role.threads} threads run"
+            raise CompileError(message, first.loc, f'role("{role.title}", threads=1): one thread begins what it fills')
+        return row
 
     @property
     def in_flight(self) -> int:

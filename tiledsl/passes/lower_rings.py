@@ -372,7 +372,6 @@ def _leads_warpgroup(b: Builder) -> Value:
 
 
 _LEADS: dict[str, Callable[[Builder], Value]] = {
-    "thread": lambda b: b.value(roles.Leads()),
     "warp": _leads_warp,
     "warpgroup": _leads_warpgroup,
 }
