@@ -153,6 +153,21 @@ class Ring:
     def reached_by(self, op: Op) -> bool:
         return any(tile in op.operands for tile in self.tiles)
 
+    def _check_groups(self) -> None:
+        """Products read what a role fills: who waits for them before the slot is published is not known."""
+        for op in self.producer.accesses if self.producer.endpoint.groups else ():
+            if self.producer.works(op) != {""}:
+                message = f"{called(op)} reads the tiles of a ring in {self.producer.role.shown}, which fills it"
+                raise CompileError(message, op.loc, "multiply in the role that uses the ring")
+
+    def _check_written(self, loc: Loc) -> None:
+        """By work that no bytes count: which fill writes what is not known, but each tile is written somewhere."""
+        for tile in self.tiles:
+            if tile not in self.producer.reached(writes=True):
+                name = name_of(tile)
+                fix = f"tma_load(..., s.{name}) in a role with threads=1, or s.{name}[i, j] = x, store(x, s.{name})"
+                raise CompileError(f"ring.fill() writes nothing into s.{name}", loc, fix)
+
     def _check_uses(self, used: list[rings.RingOp]) -> None:
         counts = {op: op.in_flight if isinstance(op, rings.Release) else 0 for op in used if type(op) is not rings.Wait}
         for op, count in counts.items():
@@ -197,21 +212,6 @@ class Ring:
             if found != whole:
                 message = f"ring.fill() loads {found} bytes into s.{name_of(tile)}, which has {whole}"
                 raise CompileError(message, op.loc, "fill every tile of the slot once, as a whole or in parts")
-
-    def _check_groups(self) -> None:
-        """Products read what a role fills: who waits for them before the slot is published is not known."""
-        for op in self.producer.accesses if self.producer.endpoint.groups else ():
-            if self.producer.works(op) != {""}:
-                message = f"{called(op)} reads the tiles of a ring in {self.producer.role.shown}, which fills it"
-                raise CompileError(message, op.loc, "multiply in the role that uses the ring")
-
-    def _check_written(self, loc: Loc) -> None:
-        """By work that no bytes count: which fill writes what is not known, but each tile is written somewhere."""
-        for tile in self.tiles:
-            if tile not in self.producer.reached(writes=True):
-                name = name_of(tile)
-                fix = f"tma_load(..., s.{name}) in a role with threads=1, or s.{name}[i, j] = x, store(x, s.{name})"
-                raise CompileError(f"ring.fill() writes nothing into s.{name}", loc, fix)
 
     @property
     def shared_along(self) -> list[str]:
