@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "gemm"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 import hopper_kernels as h
 import plain_ring_programs as plain
+import ring_endpoint_programs as ends
 import schedule_programs as schedules
 from programs import emulated, parity, raises, same_bits
 
@@ -238,6 +239,53 @@ def rings_that_threads_read_under_load() -> None:
                 h.ring_mma(A, B, C, **consts)
                 wrong += torch.ne(C, first).any()
             assert not int(wrong), f"{int(wrong)} of {launches} launches at {size}, {consts}"
+
+
+def rings_that_threads_fill_parity() -> None:
+    """For products, by stmatrix, as fragments and element by element; and for other threads."""
+    for size in ((64, 64, 32), (200, 136, 72), (520, 264, 1024), (1000, 1000, 328)):
+        for way in ("matrix", "fragment", "elements"):
+            for consts in ({}, {"GROUPS": 2}, {"IN_FLIGHT": 0}, {"CM": 2}, {"INSTANCES": 2}):
+                A, B, C = _problem(*size)
+                parity(ends.converted, A.astype(np.float32) * np.float32(1.001), B, C, WAY=way, **consts)
+    for columns in (128, 120):
+        A = np.random.default_rng(columns).standard_normal((1000, columns), np.float32)
+        for one in ("", "fills", "uses"):
+            parity(ends.relayed, A, np.full_like(A, np.nan), ONE=one)
+
+
+def rings_that_one_thread_uses_parity() -> None:
+    """It adds up elements, and it stores by TMA what others have put there."""
+    A = np.random.default_rng(0).standard_normal((1000, 2048), np.float32)
+    for consts in ({}, {"WAY": "take"}, {"STAGES": 1}):
+        parity(ends.totals, A, np.full(1000, np.nan, np.float32), **consts)
+    for size in ((64, 64, 64), (200, 136, 72), (520, 264, 1024), (1000, 1000, 328)):
+        parity(ends.stored_by_one, *_problem(*size))
+    parity(ends.exchanged, *(np.full((64, 64), x, ml_dtypes.bfloat16) for x in (5, 0)))
+
+
+def rings_that_threads_fill_under_load() -> None:
+    """No product, and no store by TMA, is ahead of what threads have written, and nobody writes what is still read:
+    every launch gives the same bits."""
+    import torch
+
+    size, launches = 4096, 200
+    torch.manual_seed(size)
+    A, B = (torch.randn(size, size, device="cuda").bfloat16() for _ in range(2))
+    exact, of_absolutes = A.double() @ B.double().T, A.double().abs() @ B.double().abs().T
+    bound = 2.0**-8 * exact.abs() + size // 16 * 5.25 * 2.0**-23 * of_absolutes + 1e-40
+    wide = A.float()
+    runs = [(ends.converted, wide, {"WAY": way, "GROUPS": g}) for way in ("matrix", "elements") for g in (1, 2)]
+    for kernel, left, consts in (*runs, (ends.stored_by_one, A, {})):
+        first, C = (torch.full((size, size), float("nan"), device="cuda", dtype=torch.bfloat16) for _ in range(2))
+        kernel(left, B, first, **consts)
+        assert bool(((first.double() - exact).abs() <= bound).all()), (kernel.name, consts)
+        wrong = torch.zeros((), device="cuda", dtype=torch.int64)
+        for _ in range(launches):
+            C.fill_(float("nan"))
+            kernel(left, B, C, **consts)
+            wrong += torch.ne(C, first).any()
+        assert not int(wrong), f"{int(wrong)} of {launches} launches of {kernel.name}, {consts}"
 
 
 def arrays_without_elements() -> None:

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from tiledsl.backends import emulator
 from tiledsl.frontend import build
+from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Kernel, Op
+from tiledsl.ir.ops import rings
 from tiledsl.ir.parser import parse_kernel
 from tiledsl.ir.printer import print_kernel
+from tiledsl.ir.types import INDEX
 from tiledsl.ir.verifier import verify
 from tiledsl.passes.lower_rings import LowerRings
 from tiledsl.passes.lower_roles import LowerRoles
 from tiledsl.specialize import assumed, check_consts
 
-__all__ = ["ir", "ops", "written"]
+__all__ = ["called", "ir", "lowered", "ops", "take_out", "written"]
 
 
 def written(kernel: Any, **consts: Any) -> Kernel:
@@ -24,11 +30,39 @@ def written(kernel: Any, **consts: Any) -> Kernel:
 
 def ir(kernel: Any, **consts: Any) -> Kernel:
     """The same with rings and roles lowered."""
-    built = written(kernel, **consts)
+    return lowered(written(kernel, **consts))
+
+
+def lowered(kernel: Kernel) -> Kernel:
+    """`kernel`, changed in place."""
     for lower in (LowerRings(), LowerRoles()):
-        lower.run(built)
-        _valid(built)
-    return built
+        lower.run(kernel)
+        _valid(kernel)
+    return kernel
+
+
+def take_out(op: Op) -> None:
+    """At ring level an op that gives the next cursor goes past the slot instead."""
+    if op.results:
+        assert isinstance(op, rings.RingOp) and op.parent is not None
+        b = Builder(op.parent, op.loc, before=op)
+        op.result.replace_all_uses_with(b.value(rings.Skip(op.ring, op.at, b.constant(1, INDEX))))
+    op.erase()
+
+
+def called(
+    program: Any, arguments: tuple[Any, ...], consts: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> tuple[Kernel, dict[str, Any]]:
+    """The kernel at thread level that a call emulates, and its arguments by name."""
+    calls: list[tuple[Kernel, dict[str, Any]]] = []
+
+    def keep(prepared: emulator.Prepared, arguments: dict[str, Any], options: Any) -> None:
+        calls.append((prepared.kernel, arguments))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(emulator.Prepared, "run", keep)
+        program(*arguments, device="emulator", **consts)
+    return calls[0]
 
 
 def _valid(kernel: Kernel) -> Kernel:

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import plain_ring_programs as programs
 import pytest
-from hopper_ir import ir, ops
+from hopper_ir import called, ir, ops
 from numpy.typing import NDArray
 
 from tiledsl.backends import emulator
@@ -264,23 +264,10 @@ def arguments_of(program: Any, consts: dict[str, Any]) -> tuple[Array, ...]:
     return A, B, np.zeros((len(A), len(B)), np.float32), np.zeros(len(A), np.float32)
 
 
-def called(program: Any, consts: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> tuple[Kernel, dict[str, Any]]:
-    """The kernel at thread level that a call emulates, and its arguments."""
-    calls: list[tuple[Kernel, dict[str, Any]]] = []
-
-    def keep(prepared: emulator.Prepared, arguments: dict[str, Any], options: Any) -> None:
-        calls.append((prepared.kernel, arguments))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(emulator.Prepared, "run", keep)
-        program(*arguments_of(program, consts), device="emulator", **consts)
-    return calls[0]
-
-
 @pytest.mark.parametrize("name", TAKEN_OUT)
 def test_each_fence_barrier_arrive_and_wait_is_needed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     program, consts = TAKEN_OUT[name]
-    kernel, arguments = called(program, consts, monkeypatch)
+    kernel, arguments = called(program, arguments_of(program, consts), consts, monkeypatch)
     options = emulator.Options(checks=True, processors=consts.get("CM", 1))
     emulator.run(kernel, arguments, options=options)
     turns = "INSTANCES" in consts  # they have barriers of their own

@@ -115,7 +115,8 @@ class Sync:
     meets: with whom it waits for each other: behind it a thread sees what they did before theirs, and may overwrite
     what they have read.
     releases, acquires: who sees what this thread wrote before; whose writes it sees behind. (PTX ISA: memory model.)
-    commits: what it has begun so far becomes a group. completes: it waits for such work.
+    commits: what it has begun so far becomes a group; with `releases`, it arrives at an mbarrier when that has ended.
+    completes: it waits for such work.
     orders: earlier plain accesses before later ones of the asynchronous "proxy"; accesses to "registers" before wgmma.
     kernels: it lets other kernels begin, or waits for them.
     """

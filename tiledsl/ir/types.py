@@ -45,6 +45,7 @@ __all__ = [
     "RingType",
     "SharedType",
     "Space",
+    "TileType",
     "TokenType",
     "Type",
     "is_memory",
@@ -156,8 +157,8 @@ class GlobalType:
 
 
 @dataclass(frozen=True, slots=True)
-class SharedType:
-    """A tile in shared memory: row-major, extents in elements."""
+class TileType:
+    """A tile in a memory of the block: row-major, extents in elements. Each such memory has a class of its own."""
 
     dtype: DType
     dims: tuple[int, ...]
@@ -169,6 +170,11 @@ class SharedType:
     @property
     def bytes(self) -> int:
         return prod(self.dims) * self.dtype.bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SharedType(TileType):
+    """A tile in shared memory."""
 
     def __str__(self) -> str:
         return f"shared<{self.dtype}, {_dims(self.dims)}>"
@@ -272,7 +278,7 @@ class CursorType:
 
 CURSOR = CursorType()
 
-Type = DType | GlobalType | SharedType | FragmentType | PtrType | TokenType | PendingType | RingType | CursorType
+Type = DType | GlobalType | TileType | FragmentType | PtrType | TokenType | PendingType | RingType | CursorType
 MemoryType = GlobalType | SharedType
 
 
@@ -290,11 +296,11 @@ ALIGNMENTS = (1, 2, 4, 8, 16)
 def problem(type_: Type) -> str:
     """What is wrong with a type by itself; "" for one that a kernel may have. All passes may rely on it."""
     match type_:
-        case PtrType(_, dtype) | GlobalType(dtype) | SharedType(dtype) if dtype is INDEX:
+        case PtrType(_, dtype) | GlobalType(dtype) | TileType(dtype) if dtype is INDEX:
             return f"{type_}: an index has no size in memory"
         case GlobalType(_, dims, unit, align):
             return _bad_dims(type_, dims, 0) or _bad_promise(type_, unit, align)
-        case SharedType(_, dims):
+        case TileType(_, dims):
             large = f"{type_} has more than {MOST_EXTENT} bytes"
             return _bad_dims(type_, dims, 1) or (large if type_.bytes > MOST_EXTENT else "")
         case FragmentType(_, dims):

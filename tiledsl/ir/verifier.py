@@ -43,10 +43,9 @@ from tiledsl.ir.types import (
     PendingType,
     PtrType,
     RingType,
-    SharedType,
+    TileType,
     TokenType,
     Type,
-    is_memory,
     problem,
 )
 from tiledsl.layout.fragments import FragmentLayout
@@ -55,7 +54,7 @@ from tiledsl.recursion import deep_recursion
 
 __all__ = ["verify"]
 
-_TILE_TYPES = (GlobalType, SharedType, FragmentType, TokenType, PendingType, RingType, CursorType)
+_TILE_TYPES = (GlobalType, TileType, FragmentType, TokenType, PendingType, RingType, CursorType)
 TYPES = (DType, PtrType, *_TILE_TYPES)
 
 SWIZZLES = (0, *sorted(SPANS))
@@ -257,7 +256,7 @@ class _Walker:
         op.verify_in(self.kernel)
         self.signature(op)
         carried = [*op.results, *(a for b in op.blocks for a in b.args)] if op.blocks else []
-        if any(is_memory(v.type) for v in carried):
+        if any(isinstance(v.type, (GlobalType, TileType)) for v in carried):
             _fail(f"{op.name} carries a tensor or a tile", op.loc)
         for index, result in enumerate(op.results):
             self.define(result, op, index, op.loc, local)

@@ -59,20 +59,22 @@ class Slot(Generic[D]):
 class Ring(Generic[D]):
     """``ring = Ring(4, a=shared((BM, BK), bf16, layout=swizzle_128b), b=...)``: `stages` of each of the given tiles.
 
-    One role fills the slots by TMA, another uses them, both in the same order and each at its own pace: `fill` waits
-    until a slot is free, `use` until it has arrived. The tiles that are given say shape, dtype and layout of a stage;
-    they are used in no other way. Made at the kernel's top level, after `persistent` where there is one.
-    (PTX ISA: mbarrier.)
+    One role fills the slots, by TMA or by its threads, another uses them, both in the same order and each at its own
+    pace: `fill` waits until a slot is free, `use` until it is filled. Either may be a role with ``threads=1``. The
+    tiles that are given say shape, dtype and layout of a stage; they are used in no other way. Made at the kernel's top
+    level, after `persistent` where there is one. (PTX ISA: mbarrier.)
     """
 
     def __init__(self, stages: int, **tiles: SharedTile[D]) -> None:
         raise only_in_kernel("Ring()")
 
     def fill(self) -> AbstractContextManager[Slot[D]]:
-        """``with ring.fill() as s:`` waits until the next slot is free; `tma_load` in the body fills each of its tiles.
+        """``with ring.fill() as s:`` waits until the next slot is free; the body fills each of its tiles.
 
-        The bytes that users wait for are those. In a role with ``threads=1``. (PTX ISA: mbarrier.try_wait,
-        mbarrier.arrive.expect_tx.)
+        By `tma_load`, in a role with ``threads=1``: the bytes that users wait for are those. Or threads write them,
+        ``s.a[i, j] = x``, ``store(x, s.a)``: behind the body each warp arrives for itself, after a proxy fence where
+        `wgmma` or TMA read what it wrote. All fills of a ring are of one kind, in a role with one instance.
+        (PTX ISA: mbarrier.try_wait, mbarrier.arrive.expect_tx, mbarrier.arrive, fence.proxy.async.)
         """
         raise only_in_kernel(".fill()")
 

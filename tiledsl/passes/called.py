@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tiledsl.ir.core import Op, Value
-from tiledsl.ir.types import SharedType
+from tiledsl.ir.types import TileType
 
 __all__ = ["called", "name_of"]
 
@@ -15,4 +15,4 @@ def called(op: Op) -> str:
 
 def name_of(memory: Value) -> str:
     """A tensor or tile by its name, if it has one."""
-    return memory.name or ("the tile" if isinstance(memory.type, SharedType) else "the tensor")
+    return memory.name or ("the tile" if isinstance(memory.type, TileType) else "the tensor")

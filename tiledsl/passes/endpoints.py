@@ -1,7 +1,8 @@
 """The ends of a ring: who is there, what they do with its tiles, and how they say that they are done.
 
 An endpoint is data. What fills a ring and what uses it are the ops that access its tiles; each says by `Access.done`
-what tells that it is complete, and for each such kind of work there is a row here.
+what tells that it is complete, and for each such kind of work there is a row here. A proxy fence is needed where
+threads at one end and the asynchronous proxy at the other reach the same memory, and that is shared memory.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from functools import cached_property
 from typing import Literal
 
 from tiledsl.arch import WARPGROUP_WARPS
-from tiledsl.errors import CompileError
+from tiledsl.errors import CompileError, Loc
 from tiledsl.ir.core import Kernel, Op, Value
+from tiledsl.ir.facts import Access
 from tiledsl.ir.ops import barriers, rings, roles, tma
 from tiledsl.ir.types import SharedType
 from tiledsl.passes.called import called, name_of
@@ -24,25 +26,27 @@ __all__ = ["ENDPOINTS", "End", "Endpoint", "Ring", "rings_of"]
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """who: each of them arrives at a slot's mbarrier: one thread of the role, of each warpgroup or of each warp.
-    signal: the op by which it does, which takes the mbarrier. bytes: the mbarrier waits for the bytes of loads, too,
-    and is told so before they begin. groups: the work is committed and waited for in groups of a warpgroup."""
+    """who: each of them arrives at a slot's mbarrier: the one thread of the role, of each warpgroup or of each warp.
+    signal: the op by which it does, which takes the mbarrier (and, of a cluster, the rank of its block). bytes: the
+    mbarrier waits for the bytes of loads, too, and is told so before they begin. groups: the work is committed and
+    waited for in groups of a warpgroup. threads: threads may reach the tiles besides; the arrival is also for them."""
 
     who: Literal["thread", "warpgroup", "warp"]
     signal: type[Op] = barriers.Arrive
     bytes: bool = False
     groups: bool = False
+    threads: bool = False
 
     def arrivals(self, role: roles.Region) -> int:
-        if role.one_thread or self.who == "thread":
+        if role.one_thread:
             return 1
         return role.warps // WARPGROUP_WARPS if self.who == "warpgroup" else role.warps
 
 
 ENDPOINTS: dict[str, Endpoint] = {
-    "": Endpoint("warp"),
+    "": Endpoint("warp", threads=True),
     "mbarrier": Endpoint("thread", signal=barriers.ExpectTx, bytes=True),
-    "wgmma": Endpoint("warpgroup", groups=True),
+    "wgmma": Endpoint("warpgroup", groups=True, threads=True),
 }
 """By `facts.Work`. "": threads. They fence and meet; of others, one thread speaks for all whose work is a group."""
 
@@ -60,10 +64,17 @@ class End:
     def accesses(self) -> list[Op]:
         return [op for op in self.role.walk() if self.ring.reached_by(op)]
 
+    def touches(self, op: Op) -> list[Access]:
+        """Of the ring's tiles."""
+        return [access for access in op.accesses() if access.memory in self.ring.tiles]
+
+    def reached(self, *, writes: bool) -> set[Value | int | None]:
+        """The ring's tiles that are written here, or read."""
+        return {touch.memory for op in self.accesses for touch in self.touches(op) if touch.writes == writes}
+
     def works(self, op: Op) -> set[str]:
         """What tells that the op's accesses of the ring's tiles are complete; "" where the thread itself sees to it."""
-        touches = [access.done for access in op.accesses() if access.memory in self.ring.tiles]
-        return {done if done in ENDPOINTS else "" for done in touches} or {""}
+        return {touch.done if touch.done in ENDPOINTS else "" for touch in self.touches(op)} or {""}
 
     def by_threads(self, op: Op) -> bool:
         """Does the op access the tiles, and not by what goes on by itself?"""
@@ -73,12 +84,18 @@ class End:
     def endpoint(self) -> Endpoint:
         found = {work: op for op in self.accesses for work in self.works(op)}
         kinds = sorted(found.keys() - {""})
-        mixed = kinds[:2] if len(kinds) > 1 else ["", *kinds] if "" in found and "mbarrier" in found else []
-        if mixed:
+        alone = [kind for kind in kinds if not ENDPOINTS[kind].threads]
+        mixed = kinds[:2] if len(kinds) > 1 else ["", *alone] if "" in found else []
+        if len(mixed) > 1:
             first, second = (called(found[kind]) for kind in mixed)
             message = f"{self.role.shown} reaches the tiles of a ring by {first} and by {second}"
             raise CompileError(message, found[mixed[1]].loc, "make a ring for what each of them fills or reads")
-        return ENDPOINTS[kinds[0] if kinds else ""]
+        row, role = ENDPOINTS[kinds[0] if kinds else ""], self.role
+        if row.who == "thread" and not role.one_thread:
+            first = found[kinds[0]]
+            message = f"{called(first)} in {role.shown}, whose body {role.threads} threads run"
+            raise CompileError(message, first.loc, f'role("{role.title}", threads=1): one thread begins what it fills')
+        return row
 
     @property
     def in_flight(self) -> int:
@@ -87,11 +104,15 @@ class End:
             return 0
         return max((op.in_flight for op in self.ops if isinstance(op, rings.Release)), default=0)
 
+    def proxies(self, *ops: Op) -> set[str]:
+        """By which these ops, or all accesses, reach the ring's tiles in shared memory; other memories know none."""
+        touches = [touch for op in ops or self.accesses for touch in self.touches(op)]
+        return {t.proxy for t in touches if isinstance(t.memory, Value) and isinstance(t.memory.type, SharedType)}
+
     @cached_property
     def asynchronous(self) -> bool:
         """Is shared memory reached by the asynchronous proxy?"""
-        touches = [a for op in self.accesses for a in op.accesses() if a.memory in self.ring.tiles]
-        return any(a.proxy == "async" and isinstance(a.memory.type, SharedType) for a in touches)  # type: ignore
+        return "async" in self.proxies()
 
 
 class Ring:
@@ -108,9 +129,13 @@ class Ring:
         if self.producer.role is self.consumer.role:
             message = f"{self.producer.role.shown} fills this ring, and uses it as well"
             raise CompileError(message, used[0].loc, "a ring goes from one role to another")
-        for op in filled:
-            if isinstance(op, rings.Acquire):
+        acquires = [op for op in filled if isinstance(op, rings.Acquire)]
+        if self.producer.endpoint.bytes:
+            for op in acquires:
                 self._check_loads(op)
+        else:
+            self._check_groups()
+            self._check_written(filled[0].loc)
         self._check_uses([*used])
 
     def _end(self, ops: list[rings.RingOp], did: str, example: str) -> End:
@@ -128,6 +153,21 @@ class Ring:
     def reached_by(self, op: Op) -> bool:
         return any(tile in op.operands for tile in self.tiles)
 
+    def _check_groups(self) -> None:
+        """Products read what a role fills: who waits for them before the slot is published is not known."""
+        for op in self.producer.accesses if self.producer.endpoint.groups else ():
+            if self.producer.works(op) != {""}:
+                message = f"{called(op)} reads the tiles of a ring in {self.producer.role.shown}, which fills it"
+                raise CompileError(message, op.loc, "multiply in the role that uses the ring")
+
+    def _check_written(self, loc: Loc) -> None:
+        """By work that no bytes count: which fill writes what is not known, but each tile is written somewhere."""
+        for tile in self.tiles:
+            if tile not in self.producer.reached(writes=True):
+                name = name_of(tile)
+                fix = f"tma_load(..., s.{name}) in a role with threads=1, or s.{name}[i, j] = x, store(x, s.{name})"
+                raise CompileError(f"ring.fill() writes nothing into s.{name}", loc, fix)
+
     def _check_uses(self, used: list[rings.RingOp]) -> None:
         counts = {op: op.in_flight if isinstance(op, rings.Release) else 0 for op in used if type(op) is not rings.Wait}
         for op, count in counts.items():
@@ -135,7 +175,7 @@ class Ring:
                 message = f"in_flight={count}, and elsewhere in_flight={next(iter(counts.values()))}"
                 raise CompileError(message, op.loc, "all uses of a ring have one in_flight; take() has 0")
         for tile in self.tiles:
-            if not any(tile in op.operands for op in self.consumer.accesses):
+            if tile not in self.consumer.reached(writes=False):
                 message = f"the tile {tile.name} of this ring is never read in its ring.use()"
                 fix = f"read s.{tile.name}, or leave {tile.name} out of the ring"
                 raise CompileError(message, self.make.loc, fix)
@@ -161,8 +201,6 @@ class Ring:
         return self.make.cluster["mn".index(axis)] if axis else 1
 
     def _check_loads(self, op: rings.Acquire) -> None:
-        if not self.producer.endpoint.bytes:
-            return
         for tile in self.tiles:
             type_ = tile.type
             assert isinstance(type_, SharedType)

@@ -111,7 +111,7 @@ class _Lowering:
         for use in self.uses:
             if use.ring.consumer.by_threads(op):
                 use.read = True
-                use.generic |= not op.touches or any(touch.proxy == "generic" for touch in op.touches)
+                use.generic |= "generic" in use.ring.consumer.proxies(op)
         self.b.block.append(op)
         if any(v in self.parts for v in op.operands):
             op.set_operands([new for v in op.operands for new in self.parts.get(v, [v])])
@@ -230,11 +230,11 @@ class _Lowering:
         return any(isinstance(user, rings.Publish) for user, _ in op.cursor.uses)
 
     def publish(self, op: rings.Publish) -> list[Any]:
-        b, ring, (slot, phase, held) = self.b, self.rings[op.ring], self.cursor(op)
+        ring, (slot, phase, held) = self.rings[op.ring], self.cursor(op)
         end = ring.producer
         if not end.endpoint.bytes:
-            if end.endpoint.who == "warp" and ring.consumer.asynchronous:
-                b.add(barriers.FenceProxy())  # they read what threads have written
+            if "generic" in end.proxies() and ring.consumer.asynchronous:
+                self.fence()  # it reads what threads have written
             self.arrive(end, [self.parts[op.ring][0], slot])
         return [[*self.advanced(ring, slot, phase), held]]
 
@@ -261,13 +261,15 @@ class _Lowering:
 
     def release(self, op: rings.Release) -> list[Any]:
         b, ring, (slot, phase, held) = self.b, self.rings[op.ring], self.cursor(op)
-        use, end, count = self.uses.pop(), ring.consumer, op.in_flight
+        # Without a wait before it, as IR may be written, nothing is known of what it ends.
+        begun = bool(self.uses) and self.uses[-1].ring is ring
+        use, end, count = self.uses.pop() if begun else _Use(ring, b.block), ring.consumer, op.in_flight
         self.end_group(use, count)
         if use.generic and ring.producer.asynchronous:
             # The asynchronous proxy overwrites what the generic one has read. Neither a barrier nor an arrival orders
             # the two: without a fence TMA may be ahead of an ldmatrix that was issued before, and on an H200 it was
             # (docs/hardware.md). All threads of the body have read. (PTX ISA: memory consistency model; async proxy.)
-            b.add(barriers.FenceProxy())
+            self.fence()
         place, meet = [self.empty[ring], slot], use.read or not use.products
         if count and end.endpoint.groups:
             ended = b.scalar("eq", held, b.constant(count, INDEX))
@@ -302,10 +304,16 @@ class _Lowering:
 
     def free(self, op: rings.Free) -> list[Any]:
         ring = self.rings[op.ring]
-        if ring.producer.asynchronous:
-            self.b.add(barriers.FenceProxy())  # as behind a use whose body reads tiles
+        if "generic" in ring.consumer.proxies() and ring.producer.asynchronous:
+            self.fence()  # as behind a use whose body reads tiles
         self.arrive(ring.consumer, [self.empty[ring], op.slot], meet=True)
         return []
+
+    def fence(self) -> None:
+        """What threads have done so far comes before what the asynchronous proxy does next: also of uses around."""
+        self.b.add(barriers.FenceProxy())
+        for use in self.uses:
+            use.generic = use.generic and use.block is not self.b.block
 
     # -- arriving ------------------------------------------------------------------------------
 
@@ -342,14 +350,14 @@ class _Lowering:
         row = b.scalar("mul", at_n, b.constant(width, I32))
         if "m" in ring.shared_along:
             for m in range(width):
-                b.add(barriers.Arrive(bars, slot, b.scalar("add", row, b.constant(m, I32)), cluster=True))
+                b.add(end.endpoint.signal(bars, slot, b.scalar("add", row, b.constant(m, I32)), cluster=True))
         for n in range(height) if "n" in ring.shared_along else ():
             rank = b.scalar("add", at_m, b.constant(n * width, I32))
             if "m" not in ring.shared_along:
-                b.add(barriers.Arrive(bars, slot, rank, cluster=True))
+                b.add(end.endpoint.signal(bars, slot, rank, cluster=True))
                 continue
             other, block = b.scalar("ne", at_n, b.constant(n, I32)), Block()
-            Builder(block, b.loc).add(barriers.Arrive(bars, slot, rank, cluster=True))
+            Builder(block, b.loc).add(end.endpoint.signal(bars, slot, rank, cluster=True))
             add_if(b, other, block)
 
 
@@ -363,7 +371,6 @@ def _leads_warpgroup(b: Builder) -> Value:
 
 
 _LEADS: dict[str, Callable[[Builder], Value]] = {
-    "thread": lambda b: b.value(roles.Leads()),
     "warp": _leads_warp,
     "warpgroup": _leads_warpgroup,
 }

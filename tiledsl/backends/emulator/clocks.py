@@ -2,11 +2,13 @@
 
 Each warp counts; what it does belongs to its count at that time. To arrive somewhere is to leave there what one knows
 and to count on; to wait there is to take what was left. So one warp's access comes before another's if the other one
-knows of a count at least as high. Three kinds of *agents* count, in every block of a cluster:
+knows of a count at least as high. Four kinds of *agents* count, in every block of a cluster:
 
 - warps: `warp`;
 - the proxy fences of warps: `warps + warp` knows of what all lanes of the warp have fenced, all before that count;
-- mbarriers: `2 * warps + column` counts phases that have ended, with the bytes that have arrived in them.
+- mbarriers: `2 * warps + column` counts phases that have ended, with the bytes that have arrived in them;
+- work that threads begin and commit to mbarriers, of kernels with any: `work + warp` counts commits whose work has
+  ended.
 
 After a barrier of a whole block all of its warps have one count, above all that they had before. So where nothing but
 such barriers orders warps, one number for each block, `met`, tells what lies behind its last barrier: what does needs
@@ -66,9 +68,10 @@ class Clocks:
     lanes met last. `met` [blocks]: all warps of the block know of what each did up to this count of its own, if nothing
     but barriers of whole blocks orders them."""
 
-    def __init__(self, clusters: Clusters, blocks: int, warps: int, mbarriers: int) -> None:
+    def __init__(self, clusters: Clusters, blocks: int, warps: int, mbarriers: int, commits: bool) -> None:
         self.ranks, self.clusters, self.warps = clusters.rank, clusters.number, warps
-        self.agents = 2 * warps + mbarriers
+        self.work = 2 * warps + mbarriers
+        self.agents = self.work + (warps if commits else 0)
         shape = clusters.size, self.agents
         self.known = np.zeros((blocks, warps, *shape), np.int32)
         self.synced = np.ones((blocks, warps), np.int64)
@@ -115,6 +118,14 @@ class Clocks:
         """Warps, one an entry and maybe named twice, arrive at these places."""
         meeting.leave(places, self.known[rows, warps])
         self.tick(*np.divmod(np.unique(rows * self.warps + warps), self.warps))
+
+    def leave_work(self, places: tuple[Ints, ...], rows: Ints, warps: Ints, counts: Ints) -> None:
+        """Work that these warps have begun, so many commits of it, arrives at these mbarriers when it has ended. It
+        comes after what the warp had waited for, and lets nobody know of what the warp has done itself."""
+        known, entry, ranks = self.known[rows, warps], np.arange(len(rows)), self.ranks[rows]
+        known[entry, ranks, warps] = known[entry, ranks, self.warps + warps] = 0
+        known[entry, ranks, self.work + warps] = counts
+        self.mbarriers.leave(places, known)
 
     def take(self, kept: Known, rows: Ints, warps: Ints) -> None:
         """Warps, each named once, learn what was kept for them, one an entry."""

@@ -2,13 +2,15 @@
 
 It hears of a run as any hook does. An access must come after those that it conflicts with by what its warp has waited
 for, whatever the order in which the emulator ran them: `clocks` says who knows of whom, `hazards_memory` who touched
-what, `hazards_mbarriers`, `hazards_fences`, `hazards_atomics` and `hazards_reads` what lets others know.
+what, `hazards_mbarriers`, `hazards_fences`, `hazards_atomics`, `hazards_reads` and `hazards_commits` what lets others
+know.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import get_args
 
 import numpy as np
 
@@ -16,6 +18,7 @@ from tiledsl.arch import WARP
 from tiledsl.backends.emulator.clocks import Clocks
 from tiledsl.backends.emulator.clusters import Clusters
 from tiledsl.backends.emulator.hazards_atomics import AtomicOrder
+from tiledsl.backends.emulator.hazards_commits import CommittedWork
 from tiledsl.backends.emulator.hazards_mbarriers import MbarrierUse
 from tiledsl.backends.emulator.hazards_memory import SharedHistory
 from tiledsl.backends.emulator.hazards_reads import ProductReads, StoreReads
@@ -30,14 +33,20 @@ from tiledsl.ir.types import U64
 __all__ = ["HazardCheck", "Ordering"]
 
 
+_OTHERWISE = {"", "token", "mbarrier", *get_args(Group)}
+"""What tells of the end of work but for a commit that arrives at an mbarrier."""
+
+
 @dataclass(frozen=True)
 class Ordering:
     """What can order the warps of a kernel. `mbarriers`: at most so many are there. `atomics`: whether releases and
-    acquires do. `simple`: whether nothing but barriers of whole blocks does."""
+    acquires do. `commits`: whether commits of work do, which arrive at mbarriers. `simple`: whether nothing but
+    barriers of whole blocks does."""
 
     loc: Loc
     mbarriers: int
     atomics: bool
+    commits: bool
     simple: bool
 
     @staticmethod
@@ -47,8 +56,9 @@ class Ordering:
         bases = {(op.offset, op.bytes) for op in ops if isinstance(op, mem.SharedBase) and op.dtype == U64}
         tiles = [op.type.bytes for op in ops if isinstance(op, tile.SharedAlloc) and op.type.dtype == U64]
         mbarriers = (sum(bytes_ for _, bytes_ in bases) + sum(tiles)) // U64.bytes
+        commits = any(access.done not in _OTHERWISE for op in ops for access in op.touches)
         simple = not atomics and not any(_orders_some(op) for op in ops)
-        return Ordering(kernel.loc, 0 if simple else mbarriers, atomics, simple)
+        return Ordering(kernel.loc, 0 if simple else mbarriers, atomics, commits, simple)
 
 
 def _orders_some(op: Op) -> bool:
@@ -64,12 +74,14 @@ class _Chunk:
     def __init__(self, ordering: Ordering, launch: LaunchInfo, first: int, count: int) -> None:
         self.ordering, self.first = ordering, first
         x, y, z = launch.threads
-        self.clocks = Clocks(Clusters(launch, first, count), count, -(-x * y * z // WARP), ordering.mbarriers)
+        clusters, warps = Clusters(launch, first, count), -(-x * y * z // WARP)
+        self.clocks = Clocks(clusters, count, warps, ordering.mbarriers, ordering.commits)
         self.words = Words(launch, first, ordering.simple)
         self.memory = SharedHistory(self.words, self.clocks, first, count, ordering.simple)
         self.mbarriers = MbarrierUse(self.words, self.clocks, self.memory.labels, count, ordering.mbarriers)
         self.atomics = AtomicOrder(self.clocks, first) if ordering.atomics else None
         self.stores, self.products = StoreReads(self.memory, count), ProductReads(self.memory, count)
+        self.work = CommittedWork(self.memory, count)
 
     def warps(self, blocks: Ints, threads: Ints) -> tuple[Ints, Ints]:
         """Row and warp of each warp of these threads, which stand in the order of blocks and warps."""
@@ -98,7 +110,7 @@ class _Chunk:
         self.memory.against_writers(touch)
         self.memory.against_unfenced(touch)
         self.memory.against_unfenced_readers(touch)
-        self.memory.against(self.memory.fetchers, touch)
+        self.memory.against_fetchers(touch)
 
     def delivered(self, access: Access) -> None:
         self.words.copies.add(access.op)
@@ -118,6 +130,7 @@ class HazardCheck(ShadowHook[_Chunk]):
 
     def end(self, shadow: _Chunk) -> None:
         shadow.mbarriers.end(shadow.ordering.loc)
+        shadow.work.end(shadow.mbarriers.ended)
 
     # -- accesses ------------------------------------------------------------------------------
 
@@ -131,6 +144,8 @@ class HazardCheck(ShadowHook[_Chunk]):
             chunk.stores.issue(access)
         elif access.until == "wgmma":
             chunk.products.issue(access)
+        elif access.until == "commit":
+            chunk.work.issue(access)
         elif access.space == "shared":
             chunk.access(access)
         if access.order is not None and chunk.atomics is not None:
@@ -175,7 +190,7 @@ class HazardCheck(ShadowHook[_Chunk]):
         chunk = self.of(sync.blocks)
         rows, clocks = sync.blocks - chunk.first, chunk.clocks
         if sync.kind == "mbarrier":
-            chunk.mbarriers.arrive(sync)
+            chunk.mbarriers.arrive(sync, chunk.work.commit(sync) if sync.commits else None)
         elif sync.kind == "named":
             clocks.leave(clocks.named, (rows, sync.places), rows, sync.warps)
             clocks.sync(rows, sync.warps)
@@ -219,5 +234,6 @@ class HazardCheck(ShadowHook[_Chunk]):
         chunk = self.of(blocks)
         rows = blocks - chunk.first
         chunk.mbarriers.exit(rows, warps)
+        chunk.work.require_committed(rows, warps)
         chunk.products.require_ended(rows, warps)
         chunk.stores.require_ended(rows, warps)

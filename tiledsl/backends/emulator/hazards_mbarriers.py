@@ -69,14 +69,19 @@ class MbarrierUse:
                 "put fence_mbarrier_init() behind the initialisation, before the barrier",
             )
 
-    def arrive(self, sync: Sync) -> None:
+    def arrive(self, sync: Sync, commits: Ints | None = None) -> None:
+        """commits: of each warp whose work it is that arrives, by TMA's proxy, how many there are."""
         owners, rows, columns = sync.blocks - self.first, sync.homes - self.first, self.columns(sync.places)
         remote = owners != rows
-        self.require_initialised(sync.op, owners, sync.warps, rows, columns, remote)
+        fenced = remote if commits is None else np.ones_like(remote)
+        self.require_initialised(sync.op, owners, sync.warps, rows, columns, fenced)
         if remote.any():
             warps = sync.warps[remote]
             self.visits[rows[remote], self.ranks[owners[remote]], warps] = self.clocks.now(owners[remote], warps)
-        self.clocks.leave(self.clocks.mbarriers, (rows, columns), owners, sync.warps)
+        if commits is None:
+            self.clocks.leave(self.clocks.mbarriers, (rows, columns), owners, sync.warps)
+        else:
+            self.clocks.leave_work((rows, columns), owners, sync.warps, commits)
 
     def complete(self, rows: Ints, places: Ints) -> None:
         columns = self.columns(places)

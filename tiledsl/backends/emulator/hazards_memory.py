@@ -99,7 +99,8 @@ class _Times:
 class SharedHistory:
     """Flat arrays over all granules: `writer`, `epoch` (its count; 0: nobody), `lane`, `writer_op`; `reserved`: by an
     mbarrier. `readers`: warps that read themselves; `atomic_readers`, `updates`: those that read or write by atomic
-    operations; `fetchers`: those whose TMA or wgmma read. `fences`: of threads. `labels`: of mbarriers, by column.
+    operations; `fetchers`: those whose TMA or wgmma read; `workers`: those whose committed work does, by the number of
+    the commit (`hazards_commits`). `fences`: of threads. `labels`: of mbarriers, by column.
 
     `simple`: nothing but barriers of whole blocks orders warps.
     """
@@ -112,7 +113,8 @@ class SharedHistory:
         size = self.cells.count
         self.writer, self.epoch, self.writer_op = (np.zeros(size, np.int32) for _ in range(3))
         self.lane = np.zeros(size, np.int8)
-        self.readers, self.atomic_readers, self.updates, self.fetchers = (_Times(size, self.warps) for _ in range(4))
+        self.readers, self.atomic_readers, self.updates = (_Times(size, self.warps) for _ in range(3))
+        self.fetchers, self.workers = _Times(size, self.warps), _Times(size, self.warps)
         self.reserved: Bools | None = None
         self.fences = ProxyFences(clocks, count, self.warps)
 
@@ -146,7 +148,8 @@ class SharedHistory:
 
     # -- conflicts -----------------------------------------------------------------------------
 
-    def against_writers(self, touch: Touch) -> None:
+    def against_writers(self, touch: Touch, in_order: Ints | None = None) -> None:
+        """in_order: of each entry the agent whose writes come before it in any case."""
         cells = touch.cells
         if self.reserved is not None and self.reserved[cells].any():
             at = np.argwhere(self.reserved[cells])[0]
@@ -158,6 +161,8 @@ class SharedHistory:
             return
         writer = self.writer.take(cells)
         late = touch.known.of(writer) < epoch
+        if in_order is not None:
+            late &= writer != in_order[:, None]
         if touch.lanes is not None:
             mine = self.clocks.ids(touch.owners, touch.warps)[:, None]
             synced = self.clocks.synced[touch.owners, touch.warps][:, None]
@@ -166,25 +171,36 @@ class SharedHistory:
             at = np.argwhere(late)[0]
             self.fail_writer(touch, at, "", "")
 
-    def against_readers(self, touch: Touch) -> None:
-        """What threads write, others have read, or TMA or wgmma have."""
+    def against_readers(self, touch: Touch, in_order: Ints | None = None) -> None:
+        """What is written, others have read, or TMA, wgmma or work that was committed. in_order: the warps of whose
+        work it is."""
         self.against(self.readers, touch)
-        self.against(self.fetchers, touch)
+        self.against_fetchers(touch, in_order)
         if not touch.atomic:
             self.against(self.atomic_readers, touch)
 
-    def against(self, others: _Times, touch: Touch, did: str = "read") -> None:
-        """What warps have done, which `touch` does not come after, is a hazard."""
+    def against_fetchers(self, touch: Touch, in_order: Ints | None = None) -> None:
+        """What goes on by itself reads, and was not waited for."""
+        self.against(self.fetchers, touch)
+        self.against(self.workers, touch, agents=self.clocks.work, in_order=in_order)
+
+    def against(
+        self, others: _Times, touch: Touch, did: str = "read", agents: int = 0, in_order: Ints | None = None
+    ) -> None:
+        """What warps have done, which `touch` does not come after, is a hazard. agents: whose counts say when."""
         if not others.any:
             return
         behind = self.clocks.met[touch.rows][:, None] if self.simple else 0
         recent = np.asarray((others.latest.take(touch.cells) > behind).any(axis=1))
         if not recent.any():
             return
-        touch = touch if recent.all() else touch.part(recent)
+        if not recent.all():
+            touch, in_order = touch.part(recent), None if in_order is None else in_order[recent]
         cells = touch.cells
         when = others.when[cells]
-        late = when > self.seen(touch, 0)
+        late = when > self.seen(touch, agents)
+        if in_order is not None:
+            late &= (np.arange(self.warps) != in_order[:, None])[:, None, :]
         if touch.lanes is not None:
             own = np.arange(self.warps) == touch.warps[:, None]
             synced = self.clocks.synced[touch.owners, touch.warps][:, None, None]
@@ -264,7 +280,7 @@ class SharedHistory:
         """Reads and atomic updates come before the write, and so before all that comes after it."""
         self.writer[cells], self.epoch[cells] = ids, epochs
         self.writer_op[cells] = self.ops.number(op)
-        for times in (self.readers, self.fetchers, self.atomic_readers, self.updates):
+        for times in (self.readers, self.fetchers, self.workers, self.atomic_readers, self.updates):
             times.forget(cells)
 
     def remember_reads(self, touch: Touch) -> None:
@@ -286,6 +302,11 @@ class SharedHistory:
         self.fetchers.latest[touch.cells] = READING
         self.fetchers.op[at] = self.ops.number(touch.op)
 
+    def remember_work(self, touch: Touch, epochs: Ints) -> None:
+        """Work reads that has ended behind so many commits of its warp."""
+        nobody = np.zeros_like(touch.cells)
+        self.workers.remember(touch.cells, touch.warps, nobody, epochs, epochs, self.ops.number(touch.op))
+
     def end_reading(self, cells: Ints, rows: Ints, warps: Ints) -> None:
         """These warps have waited for it."""
         at, when = (cells, warps[:, None]), self.fetchers.when
@@ -300,6 +321,8 @@ class SharedHistory:
         op, agent = self.ops[int(self.writer_op[cell])], self.clocks.agent(self.writer[cell])
         if agent < self.warps:
             who = self.words.other(agent, int(self.lane[cell]), *self.thread(touch, at))
+        elif agent >= self.clocks.work:
+            who = f"work of warp {agent - self.clocks.work}"
         else:
             who = f"a copy counted by {self.labels[agent - 2 * self.warps]}"
         did = self.words.did("copied" if op in self.words.copies else "wrote")
@@ -312,6 +335,7 @@ class SharedHistory:
         if others.when[cell, warp] == READING:
             self.fail(touch, at, f"which {op.name} of warp {warp} at {op.loc} may still read", _WAIT)
         who = self.words.other(warp, int(others.lane[cell, warp]), *self.thread(touch, at))
+        who = f"work of {who}" if others is self.workers else who
         one_atomic = touch.atomic or others in (self.updates, self.atomic_readers)
         self.fail(
             touch, at, f"which {who} {self.words.did(did)} at {op.loc}{(why and ' ' + why) or self.words.unknown}",

@@ -22,8 +22,9 @@ atomic: an element is read and written in one step. fetch: what TMA or wgmma beg
 on one."""
 Group = Literal["cp_async", "bulk", "wgmma"]
 """Asynchronous work whose groups are committed and waited for: by a thread, or in `wgmma` by a warp."""
-Until = Literal["", "mbarrier"] | Group
-"""What an access has to be waited by: nothing, the mbarrier that counts its bytes, or a wait for its group."""
+Until = Literal["", "mbarrier", "commit"] | Group
+"""What an access has to be waited by: nothing, the mbarrier that counts its bytes, one at which a commit arrives
+(`Sync.commits`), or a wait for its group."""
 SyncKind = Literal["mbarrier", "named", "cluster"]
 FenceKind = Literal["memory", "proxy", "init", "registers"]
 """memory: `membar`. proxy: between plain accesses and those of TMA and wgmma. init: of mbarriers that were made.
@@ -62,16 +63,16 @@ class Access:
     """One memory operation as the active lanes of a cohort made it; the arrays have one entry a lane,
     in block, warp and lane order.
 
-    `addresses`: bytes; from the start of the block's shared memory, or a virtual global address
-    (tensor `label` starts at `base`). `width`: bytes that each lane accesses. `blocks`, `threads`: linear indices; of
-    an access from another block `blocks` has the one whose memory it is.
+    `addresses`: bytes; from the start of the block's memory (`space` is "shared", also where a tile is in a memory of
+    its own), or a virtual global address (tensor `label` starts at `base`). `width`: bytes that each lane accesses.
+    `blocks`, `threads`: linear indices; of an access from another block `blocks` has the one whose memory it is.
 
     `until`: what tells that an asynchronous access has ended. Of those that TMA and wgmma make `run` neighbouring
     entries are one, by one thread: `owners` and `mbarriers` have one entry for each of these, the thread's block and
     where the mbarrier is that counts the bytes. `held`: in which lane's registers an element is: of the lane that gives
     the address, or of the one that has it of a matrix, whose rows or columns the addresses are. `order`, `reach`: of an
     atomic operation, which a "read" or "write" may be as well ("relaxed", "acquire", ...), and among which threads it
-    is one ("cta", "cluster", "gpu", "sys"); None: plain.
+    is one ("cta", "cluster", "gpu", "sys"); None: plain. `proxies`: does its memory know of proxies, as shared memory?
     """
 
     op: Op
@@ -90,6 +91,7 @@ class Access:
     held: Literal["", "rows", "columns"] = ""
     order: str | None = None
     reach: str | None = None
+    proxies: bool = True
 
     @property
     def loc(self) -> Loc:
@@ -101,7 +103,9 @@ class Sync:
     """Warps at a barrier of some warps or blocks, one an entry; a warp may be there several times.
 
     `homes`: the block whose mbarrier or named barrier it is; of a cluster's barrier, the warp's own. `places`: the
-    mbarrier's byte in shared memory, the number of the named barrier, or 0.
+    mbarrier's byte in shared memory, the number of the named barrier, or 0. `commits`: they arrive when all work has
+    ended that the warp's thread has begun with accesses that wait for a "commit"; that, not what the thread did itself,
+    comes before what acquires it.
     """
 
     op: Op
@@ -110,6 +114,7 @@ class Sync:
     warps: Ints
     homes: Ints
     places: Ints
+    commits: bool = False
 
 
 class Hook:

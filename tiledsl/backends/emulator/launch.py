@@ -42,9 +42,9 @@ from tiledsl.errors import EmulatorError, KernelArgumentError
 from tiledsl.ir.abi import AbiArg, abi_of
 from tiledsl.ir.core import Kernel, Op, Value
 from tiledsl.ir.expr import PROCESSORS, evaluate
-from tiledsl.ir.ops import mem, tile
+from tiledsl.ir.ops import mem
 from tiledsl.ir.semantics import numpy_dtype
-from tiledsl.ir.types import DType, GlobalType, PtrType, SharedType
+from tiledsl.ir.types import DType, GlobalType, PtrType, TileType
 from tiledsl.layout.shared import ALIGNMENT, MAX_SHARED
 from tiledsl.recursion import deep_recursion
 
@@ -159,20 +159,22 @@ def _three(extents: list[int] | tuple[int, ...]) -> tuple[int, int, int]:
 
 def _granule(kernel: Kernel) -> int:
     types = [v.type for op in kernel.walk() if {"read", "write"} & op.effects for v in op.operands]
-    shared = [t for t in types if isinstance(t, SharedType) or (isinstance(t, PtrType) and t.space == "shared")]
+    shared = [t for t in types if isinstance(t, TileType) or (isinstance(t, PtrType) and t.space == "shared")]
     widths = [t.dtype.bytes for t in shared] + [op.bytes for op in kernel.walk() if isinstance(op, mem.CpAsync)]
     return min(widths, default=1)
 
 
 def _lay_out(kernel: Kernel) -> tuple[dict[Op, SharedTile], int]:
-    """At tile level every allocation has memory of its own, also one that is `over` another."""
+    """At tile level every allocation has bytes of its own, also one that is `over` another, or in another memory."""
     tiles: dict[Op, SharedTile] = {}
     used = 0
     for op in kernel.walk():
-        if isinstance(op, tile.SharedAlloc):
-            label = op.result.name or f"shared tile {len(tiles)}"
-            tiles[op] = SharedTile(label, op.type.dtype, used, op.type.bytes, op.type.dims)
-            used += -(-op.type.bytes // ALIGNMENT) * ALIGNMENT
+        for result in op.results:
+            type_ = result.type
+            if isinstance(type_, TileType):
+                label = result.name or f"shared tile {len(tiles)}"
+                tiles[op] = SharedTile(label, type_.dtype, used, type_.bytes, type_.dims)
+                used += -(-type_.bytes // ALIGNMENT) * ALIGNMENT
     return tiles, used
 
 

@@ -68,11 +68,12 @@ class Mbarriers:
         self.bytes[rows, columns] = self.phase[rows, columns] = 0
         return columns
 
-    def arrive(self, op: Op, owners: Ints, warps: Ints, rows: Ints, columns: Ints) -> None:
-        """One arrival an entry: of a warp of the block `owners` at an mbarrier of the block `rows`."""
+    def arrive(self, op: Op, owners: Ints, warps: Ints, rows: Ints, columns: Ints, *, commits: bool = False) -> None:
+        """One arrival an entry: of a warp of the block `owners` at an mbarrier of the block `rows`; `commits`: of the
+        work that it has begun (`hooks.Sync`)."""
         if self.hooks:
             places = self.places(columns)
-            sync = Sync(op, "mbarrier", owners + self.first, warps, rows + self.first, places)
+            sync = Sync(op, "mbarrier", owners + self.first, warps, rows + self.first, places, commits)
             for hook in self.hooks:
                 hook.on_arrive(sync)
         for column in np.unique(columns).tolist():

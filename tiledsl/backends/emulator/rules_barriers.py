@@ -24,7 +24,7 @@ from tiledsl.ir.core import Op
 from tiledsl.ir.ops import barriers
 from tiledsl.ir.types import SharedType
 
-__all__ = ["columns_of", "mbarrier_place"]
+__all__ = ["columns_of", "commit_arrives", "mbarrier_place"]
 
 Ints = NDArray[np.int64]
 
@@ -113,6 +113,14 @@ def _remote(c: Cohort, op: Op, rows: Ints, ranks: Ints) -> Ints:
 def _arrive(c: Cohort, op: Op, owners: Ints, warps: Ints, rows: Ints, columns: Ints) -> None:
     c.chunk.require_running(op, owners, rows)
     c.chunk.mbarriers.arrive(op, owners, warps, rows, columns)
+
+
+def commit_arrives(c: Cohort, op: Op, *values: Any) -> None:
+    """The rule of an op that arrives when the asynchronous work has ended that its threads have begun. `values`: the
+    mbarrier's place. Work is done when it is issued here: what comes before its end is for the hooks to say."""
+    span, address = mbarrier_place(c, op, 0, values)
+    rows, at, warps = _lanes(c, op, span, address)
+    c.chunk.mbarriers.arrive(op, rows, warps, rows, columns_of(c, op, span, rows, at), commits=True)
 
 
 @rule(barriers.ExpectTx)

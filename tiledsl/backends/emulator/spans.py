@@ -116,7 +116,10 @@ class SharedMemory:
 
 @dataclass(frozen=True, slots=True)
 class SharedTile:
-    """A tile in shared memory: `bytes` from `offset` on; `dims` in elements, row-major."""
+    """A tile in shared memory: `bytes` from `offset` on; `dims` in elements, row-major.
+
+    Tiles in another memory of the block are in a part of this one here.
+    """
 
     label: str
     dtype: DType

@@ -99,6 +99,9 @@ class _Slot(Region):
     def build(self, frame: Frame, node: ast.With, body: Callable[[Any], None]) -> None:
         ring, builder, state = self.ring, frame.builder, frame.unit.cooperation
         role, loc = _role(self.call, ring, self.shown), builder.loc
+        if self.fills and role.instances > 1:
+            message = f"{self.shown} in {role.shown}, which has {role.instances} instances"
+            raise self.call.error(message, "fill it in a role with one instance: slots have one order")
         _check_instances(self.call, role, ring, self.shown)
         begin = rings.Acquire if self.fills else rings.Wait
         builder.add(begin(ring.value, frame.env[ring.cursor]))
@@ -166,11 +169,13 @@ def _check_instances(call: Call, role: RoleObject, ring: RingObject, what: str) 
 def slot_filled(call: Call, dst: View) -> list[Value] | None:
     """The ring and the slot at which the bytes of a load count that stands here; None outside of ``ring.fill()``."""
     region, role = call.frame.unit.cooperation.region, call.frame.unit.cooperation.role
-    if region is None or not region.fills:
+    while region is not None and not region.fills:
+        region = region.outer
+    if region is None:
         return None
     assert role is not None
     if not role.one_thread:
-        fix = f'role("{role.name}", threads=1): one thread begins the copies'
+        fix = f'role("{role.name}", threads=1): one thread begins the copies; or let all threads write the tiles'
         raise call.error(f"tma_load() in {role.shown}, whose body {role.threads} threads run", fix)
     if not any(t is dst.base for t in region.ring.tiles.values()):
         shown = ", ".join(f"s.{n}" for n in region.ring.tiles)

@@ -1,0 +1,75 @@
+"""Work that a thread begins and whose end a commit lets others know, by an arrival at an mbarrier.
+
+What a thread begins ends in the order in which it began. A commit arrives when all of it before has ended, so whoever
+waits for that arrival, or for a later commit's, comes after it; nothing else does, not even the thread that began it.
+Of a warp one thread begins such work. (PTX ISA: tcgen05.mma, tcgen05.commit.)
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tiledsl.backends.emulator.clocks import Known
+from tiledsl.backends.emulator.hazards_memory import SharedHistory
+from tiledsl.backends.emulator.hooks import Access, Sync
+from tiledsl.backends.emulator.shadow import Ints
+from tiledsl.errors import HazardError
+from tiledsl.ir.core import Op
+
+__all__ = ["CommittedWork"]
+
+
+class CommittedWork:
+    """Of one chunk, [blocks, warps]: `commits` so far; `needed`: the one behind which all work has ended, 0 for none.
+    `begun`: which op began work last, for messages."""
+
+    def __init__(self, memory: SharedHistory, blocks: int) -> None:
+        self.memory, self.clocks = memory, memory.clocks
+        self.commits, self.needed = (np.zeros((blocks, memory.warps), np.int64) for _ in range(2))
+        self.begun: Op | None = None
+
+    def issue(self, access: Access) -> None:
+        """Work begins that reads ("fetch") or writes."""
+        memory, touch = self.memory, self.memory.by_proxy(access)
+        who = touch.owners, touch.warps
+        agents, epochs = self.clocks.ids(touch.owners, self.clocks.work + touch.warps), self.commits[who] + 1
+        self.needed[who], self.begun = epochs, access.op
+        memory.against_writers(touch, in_order=agents)
+        if access.proxies:
+            memory.against_unfenced(touch)
+        if access.kind == "fetch":
+            memory.remember_work(touch, epochs)
+            return
+        memory.against_readers(touch, in_order=touch.warps)
+        if access.proxies:
+            memory.against_unfenced_readers(touch)
+        memory.set_writer(access.op, touch.cells, agents[:, None], epochs[:, None])
+
+    def commit(self, sync: Sync) -> Ints:
+        """How many commits there are with this one, of each warp."""
+        who = sync.blocks - self.memory.first, sync.warps
+        self.commits[who] += 1
+        return self.commits[who]
+
+    def require_committed(self, rows: Ints, warps: Ints) -> None:
+        """These warps end."""
+        left = self.needed[rows, warps] > self.commits[rows, warps]
+        if left.any():
+            at = int(np.argmax(left))
+            self.fail(int(rows[at]), int(warps[at]), "ends, and has not committed all work that it has begun")
+
+    def end(self, known: Known) -> None:
+        """All blocks have ended, with what each `known` [blocks, rank, agents]."""
+        rows = np.arange(len(self.needed))
+        if not self.needed.any():
+            return
+        warps = self.clocks.work + np.arange(self.memory.warps)
+        left = self.needed > known[rows[:, None], self.clocks.ranks[rows][:, None], warps]
+        if left.any():
+            row, warp = np.argwhere(left)[0].tolist()
+            self.fail(row, warp, "has begun work that may go on when the block ends: nobody waits for its last commit")
+
+    def fail(self, row: int, warp: int, text: str) -> None:
+        assert self.begun is not None
+        fix = "commit it to an mbarrier, and wait there before the block ends"
+        raise HazardError(f"{self.memory.words.warp(row, warp)} {text}", self.begun.loc, fix)
