@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,36 +18,17 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from taken_out import not_found, not_found_of_text
 
 from tiledsl import frontend
 from tiledsl.backends import emulator
 from tiledsl.backends.emulator import Options
-from tiledsl.errors import HazardError
-from tiledsl.ir.core import Kernel, Op
-from tiledsl.ir.ops import barriers, gpu, tma, wgmma
+from tiledsl.ir.core import Kernel
 from tiledsl.ir.parser import parse_kernel
 from tiledsl.ir.printer import print_kernel
 from tiledsl.passes.pipeline import run_pipeline
 
 GEMM = Path(__file__).parents[2] / "examples" / "gemm"
-
-ORDERING = (
-    gpu.Barrier,
-    gpu.SyncWarp,
-    barriers.NamedBarrier,
-    barriers.Arrive,
-    barriers.ExpectTx,
-    barriers.Wait,
-    barriers.FenceInit,
-    barriers.FenceProxy,
-    barriers.ClusterArrive,
-    barriers.ClusterWait,
-    wgmma.Fence,
-    wgmma.Commit,
-    wgmma.WaitGroup,
-    tma.BulkCommit,
-    tma.BulkWait,
-)
 
 ONE_WARPGROUP = (
     "a group of products is one of all four warps (PTX ISA: wgmma.commit_group), and no others read the tile"
@@ -162,25 +143,6 @@ def run(name: str, kernel: Kernel) -> None:
         emulator.run(kernel, arguments, options=Options(checks=True, processors=CASES[name].processors))
 
 
-def ordering(kernel: Kernel) -> list[Op]:
-    return [op for op in kernel.walk() if isinstance(op, ORDERING)]
-
-
-def is_found(name: str, numbers: Sequence[int]) -> bool:
-    """Is the kernel stopped without these of the ops that order?"""
-    without = called(name).lowered.clone()
-    found = ordering(without)
-    for op in (found[number] for number in numbers):
-        for result, operand in zip(op.results, op.operands, strict=False):
-            result.replace_all_uses_with(operand)
-        op.erase()
-    try:
-        run(name, without)
-    except HazardError:
-        return True
-    return False
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_nothing_is_found_as_it_stands(name: str) -> None:
     run(name, called(name).lowered)
@@ -188,20 +150,15 @@ def test_nothing_is_found_as_it_stands(name: str) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_each_barrier_fence_arrive_and_wait_is_needed(name: str) -> None:
-    ops = ordering(called(name).lowered)
-    left = [op.name for number, op in enumerate(ops) if not is_found(name, [number])]
-    assert sorted(left) == sorted(op for op, _ in CASES[name].thread)
+    left = not_found(called(name).lowered, partial(run, name))
+    assert left == sorted(op for op, _ in CASES[name].thread)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_each_op_of_rings_and_roles_is_needed(name: str) -> None:
     """An op of the text that the frontend makes is taken out: all that it orders."""
-    lines: dict[int, list[int]] = {}
-    for number, op in enumerate(ordering(called(name).lowered)):
-        lines.setdefault(op.loc.line, []).append(number)
-    names = {op.loc.line: op.name for op in called(name).written.walk()}
-    left = [names[line] for line, numbers in lines.items() if not is_found(name, numbers)]
-    assert sorted(left) == sorted(op for op, _ in CASES[name].ring)
+    left = not_found_of_text(called(name).written, called(name).lowered, partial(run, name))
+    assert left == sorted(op for op, _ in CASES[name].ring)
 
 
 def test_kernels_of_the_gallery_with_rings_or_roles_are_all_here() -> None:

@@ -156,6 +156,7 @@ LOAD = 'title = "load", first = 0, warps = 1, one_thread = true'
         ((LOAD, LOAD.replace("warps = 1", "warps = 0")), "1 instances of 0 warps"),
         ((LOAD, LOAD + ", instances = 3"), "3 instances of 1 warps"),
         ((LOAD, LOAD + ", instances = 2"), "one thread is one instance"),
+        ((LOAD, LOAD + ", registers = 27"), "27 registers"),
         ((LOAD, LOAD.replace("first = 0", "first = -1")), "0 to 2147483647 are possible"),
         ((LOAD, LOAD.replace("first = 0", "first = 2")), "a role (2, 0) of 64 threads"),
         (("%sum, %last = control.for", "%sum, %last = control.fork"), "no such op"),
