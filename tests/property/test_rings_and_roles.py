@@ -23,6 +23,7 @@ TESTS = {
     if test.runs
 }
 
+NOT_AGAIN = "nobody fills the slots of the last uses again"
 CLOCKS = "clocks are of warps: that all lanes have read before one of them arrives (PTX ISA: bar.warp.sync)"
 
 
@@ -33,7 +34,28 @@ class Left(NamedTuple):
     thread: tuple[tuple[str, str], ...] = ()
 
 
-LEFT: dict[str, Left] = {}
+LANES = (("gpu.sync_warp", CLOCKS),)
+LEFT = {
+    "passes/lower_rings:one_stage": Left(thread=LANES),
+    "passes/lower_rings:two_rings": Left(
+        (("ring.drain", NOT_AGAIN),),
+        (
+            ("mbarrier.wait", "the other ring is shorter, and keeps the role from filling this one too early"),
+            ("ptx.wgmma_wait", "the use inside has waited for all products"),
+            ("mbarrier.arrive", NOT_AGAIN),
+        ),
+    ),
+    "passes/lower_rings:two_in_flight": Left((("ring.drain", NOT_AGAIN),), (("mbarrier.arrive", NOT_AGAIN),) * 2),
+    "passes/lower_rings:taken": Left(
+        (("ring.free", NOT_AGAIN),),
+        (("fence.proxy_async", NOT_AGAIN), ("mbarrier.arrive", NOT_AGAIN), ("gpu.sync_warp", NOT_AGAIN), *LANES),
+    ),
+    "passes/lower_rings:written": Left(
+        thread=(("fence.mbarrier_init", "neither TMA nor another block reaches these mbarriers"), *LANES)
+    ),
+    "passes/lower_rings:shared_along_m": Left(thread=LANES),
+    "passes/lower_roles:skips": Left(thread=LANES),
+}
 
 
 @cache

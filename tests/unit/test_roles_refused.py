@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from tiledsl.errors import CompileError, LocatedError, TileError, VerifyError
+from tiledsl.errors import CompileError, InternalError, LocatedError, TileError, VerifyError
 from tiledsl.ir.parser import parse_kernel
 from tiledsl.ir.verifier import verify
+from tiledsl.passes.expand import Expand
 from tiledsl.passes.lower_rings import LowerRings
 from tiledsl.passes.lower_roles import LowerRoles
 from tiledsl.passes.manager import PassManager
@@ -476,3 +477,10 @@ def test_two_loops_of_a_role_share_the_barriers_of_a_turn() -> None:
     """They go through it one after the other."""
     loops = "\n".join(turns(*"abcdef") for _ in range(2))
     PassManager([LowerRings(), LowerRoles()], verify_each=True).run(parse_kernel(roles((", instances = 2", loops))))
+
+
+@pytest.mark.parametrize(("text", "op"), [(RING, "ring.make"), (TURNS, "role.region")], ids=["ring", "turns"])
+def test_expand_takes_none_of_them(text: str, op: str) -> None:
+    """That they are gone by then is the pipeline's to see to."""
+    with pytest.raises(InternalError, match=f"expand has no rule for {op}"):
+        PassManager([Expand()]).run(parse_kernel(text))
