@@ -16,7 +16,7 @@ import pytest
 
 from tests.filetest import FileTest
 from tests.test_filetests import TESTS
-from tiledsl.backends.emulator import Access, Hook, Options, run
+from tiledsl.backends.emulator import Access, Hook, Options, Prepared, run
 from tiledsl.errors import TileError
 from tiledsl.ir import facts
 from tiledsl.ir.core import OPS, Kernel, Op, Value
@@ -36,7 +36,7 @@ RUNNING = [
 
 
 def levels(test: FileTest) -> list[Kernel]:
-    """The kernel as it stands and, of a tile-level one, as all passes leave it; each op at a line of its own."""
+    """The kernel as the emulator runs it and, of a tile-level one, as all passes leave it; each op at a line of its own."""
     return _levels(RUNNING.index(test))
 
 
@@ -45,9 +45,11 @@ def _levels(number: int) -> list[Kernel]:
     kernel = RUNNING[number].kernel()
     if kernel.level == "thread":
         return [kernel]
-    lowered = parse_kernel(print_kernel(run_pipeline(kernel.clone(), bounds=True)))
-    lowered.externals = kernel.externals
-    return [kernel, lowered]
+    both = [Prepared(kernel).kernel, run_pipeline(kernel.clone(), bounds=True)]
+    lowered = [parse_kernel(print_kernel(each)) for each in both]
+    for each in lowered:
+        each.externals = kernel.externals
+    return lowered
 
 
 def emulate(test: FileTest, kernel: Kernel, **options: Any) -> Any:
@@ -56,7 +58,7 @@ def emulate(test: FileTest, kernel: Kernel, **options: Any) -> Any:
 
 
 def test_operands_are_those_of_the_groups() -> None:
-    for op in (op for test in RUNNING for kernel in levels(test) for op in kernel.walk()):
+    for op in (op for test in RUNNING for kernel in (test.kernel(), *levels(test)) for op in kernel.walk()):
         assert [value for group in op.groups.values() for value in group] == op.operands, op.name
 
 

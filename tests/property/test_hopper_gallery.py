@@ -1,9 +1,16 @@
 """Nothing that orders the roles of a Hopper kernel is superfluous: without any one barrier, fence, arrive, wait or
-commit the checks of the emulator stop it."""
+commit the checks of the emulator stop it.
+
+Ops are taken out at thread level one by one, and at ring level with all that becomes of them: a `ring.release` with its
+commit, its wait, its fence and its arrival. What is not found is listed, each with the reason.
+"""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -11,79 +18,151 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from taken_out import not_found, not_found_of_text
 
+from tiledsl import frontend
 from tiledsl.backends import emulator
 from tiledsl.backends.emulator import Options
-from tiledsl.errors import HazardError
-from tiledsl.ir.core import Kernel, Op
-from tiledsl.ir.ops import barriers, gpu, tma, wgmma
+from tiledsl.ir.core import Kernel
+from tiledsl.ir.parser import parse_kernel
+from tiledsl.ir.printer import print_kernel
+from tiledsl.passes.pipeline import run_pipeline
 
 GEMM = Path(__file__).parents[2] / "examples" / "gemm"
-CHECKED = Options(checks=True, processors=4)
 
-ORDERING = (
-    gpu.Barrier,
-    barriers.NamedBarrier,
-    barriers.Arrive,
-    barriers.ExpectTx,
-    barriers.Wait,
-    barriers.FenceInit,
-    barriers.FenceProxy,
-    barriers.ClusterArrive,
-    barriers.ClusterWait,
-    wgmma.Fence,
-    wgmma.Commit,
-    wgmma.WaitGroup,
-    tma.BulkCommit,
-    tma.BulkWait,
+ONE_WARPGROUP = (
+    "a group of products is one of all four warps (PTX ISA: wgmma.commit_group), and no others read the tile"
 )
+NOT_AGAIN = "a block has one tile: nobody fills the slots of the last uses again"
+ALIGNED = "lanes that roles have led apart meet for an aligned instruction (PTX ISA: barrier.cluster)"
+FIRST_PIECE = "at the second piece of a tile: the first one has waited for all stores of the tile before"
+TWICE = "the ring's mbarriers and the kernel's own one are initialised one after the other, and one suffices for both"
+CLOCKS = "clocks are of warps: that all lanes have read before one of them arrives (PTX ISA: bar.warp.sync)"
 
-# Each block has several tiles, and each tile more steps than the ring has slots.
-SIZE = {"m": 512, "n": 256, "k": 320}
-CASES: dict[str, dict[str, Any]] = {
-    "hopper_persistent": {"BM": 128, "BN": 128, "STAGES": 3},
-    "hopper_fastest": {"BM": 128, "BN": 64, "STAGES": 3, "CLUSTER": (2, 1)},
+
+@dataclass(frozen=True)
+class Case:
+    """Each block has several tiles, where it stays, and each tile more steps along k than the ring has stages.
+
+    runs: scalars of each run; what any of them finds is found. ring, thread: what is not found at that level."""
+
+    name: str
+    consts: dict[str, Any]
+    size: tuple[int, int, int]
+    processors: int = 1
+    transposed: bool = False
+    runs: tuple[dict[str, Any], ...] = ({},)
+    ring: Sequence[tuple[str, str]] = ()
+    thread: Sequence[tuple[str, str]] = ()
+
+
+SMALL = {"BM": 64, "BN": 64}
+HALVES = {"BM": 128, "BN": 64, "STAGES": 2}
+BARRIER = [("gpu.barrier", ONE_WARPGROUP)]
+DRAIN: Any = {"ring": [("ring.drain", NOT_AGAIN)], "thread": [("mbarrier.arrive", NOT_AGAIN)]}
+SYNC: Any = {"ring": [("gpu.sync_warp", ALIGNED)], "thread": [("gpu.sync_warp", ALIGNED)]}
+CASES: dict[str, Case] = {
+    "tma": Case("hopper_tma", SMALL, (64, 64, 192), ring=BARRIER, thread=BARRIER),
+    "ring": Case("hopper_ring", {**SMALL, "STAGES": 3}, (64, 64, 320), ring=BARRIER, thread=BARRIER),
+    "roles": Case("hopper_roles", HALVES, (128, 64, 320), **DRAIN),
+    "one consumer": Case("hopper_roles", {**SMALL, "STAGES": 2, "CONSUMERS": 1}, (64, 64, 320), **DRAIN),
+    "persistent": Case("hopper_persistent", HALVES, (256, 64, 192)),
+    "persistent, cluster": Case("hopper_persistent", {**HALVES, "CLUSTER": (2, 1)}, (256, 128, 192), 2, **SYNC),
+    "store": Case("hopper_store", {**HALVES, "BN": 128}, (256, 128, 192)),
+    "pingpong": Case("hopper_pingpong", {**SMALL, "STAGES": 2, "OUT": 1}, (256, 64, 192)),
+    "fastest": Case(
+        "hopper_fastest",
+        {**HALVES, "BN": 192},
+        (256, 192, 192),
+        ring=[("tma.wait_group", FIRST_PIECE), ("gpu.barrier", FIRST_PIECE)],
+        thread=[("tma.wait_group", FIRST_PIECE), ("gpu.named_barrier", FIRST_PIECE)],
+    ),
+    "fastest, cluster": Case("hopper_fastest", {**HALVES, "CLUSTER": (2, 2)}, (256, 256, 192), 4, **SYNC),
+    "fastest, instances": Case("hopper_fastest", {**SMALL, "STAGES": 2, "INSTANCES": 2}, (256, 64, 192)),
+    "fastest, both": Case(
+        "hopper_fastest", {**SMALL, "STAGES": 2, "INSTANCES": 2, "CLUSTER": (1, 2)}, (256, 128, 192), 2, **SYNC
+    ),
+    "fastest, by lines": Case("hopper_fastest", HALVES, (256, 64, 192), transposed=True),
+    "mma": Case(
+        "mma_fastest",
+        {**SMALL, "BK": 64, "STAGES": 2, "WARPS": (2, 2), "TMA": True},
+        (128, 64, 192),
+        runs=({}, {"beta": 0.5}),
+        ring=[("ring.make", TWICE), ("gpu.barrier", TWICE)],
+        thread=[("fence.mbarrier_init", TWICE), *[("gpu.barrier", TWICE)] * 2, ("gpu.sync_warp", CLOCKS)],
+    ),
 }
 
 
-def called(name: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Kernel, dict[str, Any]]:
-    """The kernel at thread level that a call emulates, and its arguments."""
-    monkeypatch.setattr(sys, "path", [str(GEMM), *sys.path])
-    kernel = getattr(import_module(name), name)
+@dataclass
+class Called:
+    """What calls run. written: as the frontend makes it; each op stands in a line of its text. lowered: with places in
+    that text. arguments: of each run."""
+
+    written: Kernel
+    lowered: Kernel
+    arguments: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+
+
+@cache
+def called(name: str) -> Called:
+    case = CASES[name]
+    m, n, k = case.size
     rng = np.random.default_rng(0)
-    shapes = {"A": (SIZE["m"], SIZE["k"]), "B": (SIZE["k"], SIZE["n"]), "C": (SIZE["m"], SIZE["n"])}
+    shapes = {"A": (m, k), "B": (k, n), "C": (m, n)}
     arrays = {n: rng.integers(-3, 4, shape).astype(ml_dtypes.bfloat16) for n, shape in shapes.items()}
-    if name == "hopper_fastest":  # it takes batches
+    if case.transposed:
+        arrays["C"] = np.asfortranarray(arrays["C"])
+    if case.name == "hopper_fastest":  # it takes batches
         arrays = {n: array[None] for n, array in arrays.items()}
-    calls: list[tuple[Kernel, dict[str, Any]]] = []
+    built: list[Kernel] = []
+    arguments: list[dict[str, Any]] = []
+    build = frontend.build
 
-    def keep(prepared: emulator.Prepared, arguments: dict[str, Any], options: Any) -> None:
-        calls.append((prepared.kernel, arguments))
+    def keep(prepared: emulator.Prepared, given: dict[str, Any], options: Any) -> None:
+        arguments.append(given)
 
-    with monkeypatch.context() as patch:
+    def build_and_keep(*args: Any) -> Kernel:
+        built.append(build(*args))
+        return built[-1].clone()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", [str(GEMM), *sys.path])
         patch.setattr(emulator.Prepared, "run", keep)
-        kernel(**arrays, device="emulator", **CASES[name])
-    return calls[0]
+        patch.setattr(frontend, "build", build_and_keep)
+        kernel = getattr(import_module(case.name), case.name)
+        for scalars in case.runs:
+            kernel(**arrays, **scalars, device="emulator", **case.consts)
+    written = parse_kernel(print_kernel(built[0]))
+    written.externals = built[0].externals
+    return Called(written, run_pipeline(written.clone(), bounds=True), arguments)
 
 
-def ordering(kernel: Kernel) -> list[Op]:
-    return [op for op in kernel.walk() if isinstance(op, ORDERING)]
+def run(name: str, kernel: Kernel) -> None:
+    for arguments in called(name).arguments:
+        emulator.run(kernel, arguments, options=Options(checks=True, processors=CASES[name].processors))
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_each_barrier_fence_arrive_and_wait_is_needed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel, arguments = called(name, monkeypatch)
-    emulator.run(kernel, arguments, options=CHECKED)
-    left: list[str] = []
-    for number in range(len(ordering(kernel))):
-        without = kernel.clone()
-        op = ordering(without)[number]
-        for result, operand in zip(op.results, op.operands, strict=False):
-            result.replace_all_uses_with(operand)
-        op.erase()
-        try:
-            emulator.run(without, arguments, options=CHECKED)
-            left.append(f"{op.name} at {op.loc}")
-        except HazardError:
-            continue
-    assert not left, "nothing is found without " + ", ".join(left)
+def test_nothing_is_found_as_it_stands(name: str) -> None:
+    run(name, called(name).lowered)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_barrier_fence_arrive_and_wait_is_needed(name: str) -> None:
+    left = not_found(called(name).lowered, partial(run, name))
+    assert left == sorted(op for op, _ in CASES[name].thread)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_op_of_rings_and_roles_is_needed(name: str) -> None:
+    """An op of the text that the frontend makes is taken out: all that it orders."""
+    left = not_found_of_text(called(name).written, called(name).lowered, partial(run, name))
+    assert left == sorted(op for op, _ in CASES[name].ring)
+
+
+def test_kernels_of_the_gallery_with_rings_or_roles_are_all_here() -> None:
+    files = {
+        p.stem for p in GEMM.glob("*.py") if any(word in p.read_text() for word in (" Ring(", " role(", "mbarrier"))
+    }
+    assert files - {"hopper_gemm", "demo"} == {case.name for case in CASES.values()}

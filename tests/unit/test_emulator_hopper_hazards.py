@@ -186,6 +186,18 @@ def test_named_barriers_count_threads() -> None:
         check(other + both)
 
 
+def test_somebody_waits_for_each_arrival_at_a_named_barrier() -> None:
+    """An arrival that nobody waits for orders nothing, and would count where somebody waits later."""
+    arrive = "gpu.named_barrier {number = 3, threads = 64, wait = false}"
+    with pytest.raises(HazardError, match="all 64 threads arrive at barrier 3, and none of them waits"):
+        check(arrive)
+    early = f"control.if %early {{ {arrive} control.yield }} else {{ control.yield }}"
+    with pytest.raises(
+        HazardError, match=r"block \(0, 0, 0\) ends, and nobody has waited for the 32 of 64 threads at barrier 3"
+    ):
+        check(early)
+
+
 def test_who_arrives_at_a_named_barrier_does_not_wait() -> None:
     """Warp 0 only arrives; warp 1 waits for both, and may then read what warp 0 wrote."""
     body = """%v = tile.load %X, %t : f32

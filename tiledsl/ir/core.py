@@ -126,10 +126,12 @@ class Op:
         declared: dict[str, attribute[Any]] = {k: v for k, v in vars(cls).items() if isinstance(v, attribute)}
         cls.attributes = {**cls.attributes, **declared}
         cls.defaults = {**cls.defaults, **{name: found.default for name, found in declared.items()}}
-        names = {k: v.position for k, v in vars(cls).items() if isinstance(v, operand)}
-        cls.named_operands = max(cls.named_operands, *(p + 1 for p in names.values()), 0)
-        if names and "parts" not in vars(cls) and not cls.variadic:
-            cls.parts = tuple(sorted(names, key=names.__getitem__))
+        own = [v.position for v in vars(cls).values() if isinstance(v, operand)]
+        cls.named_operands = max(cls.named_operands, *(p + 1 for p in own), 0)
+        if own and "parts" not in vars(cls) and not cls.variadic:
+            bases = [vars(base).items() for base in reversed(cls.__mro__)]
+            names = {v.position: k for items in bases for k, v in items if isinstance(v, operand)}
+            cls.parts = tuple(name for _, name in sorted(names.items()))
         if "effects" not in vars(cls):
             cls.effects = effects_of(cls)
         if cls.name:

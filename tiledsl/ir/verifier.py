@@ -11,12 +11,13 @@
     each of the declared type and range.
 6.  Every type is possible by itself (`types.problem`). The op's own `verify` holds; result types are those it infers.
 7.  Tile level: no pointers; body arguments are tensors and scalars with distinct names.
-    Blocks inside have no tensors or tiles as arguments, control ops none as results.
+    Blocks inside have no tensors, tiles or rings as arguments, control ops none as results.
     Fragments with a layout fit it, and the block, or the role around them, has the warps that hold them.
     Thread level: no index, tensor, tile, fragment, token or ring anywhere; body arguments are those of `abi`, which are
     distinct, with strides of axes that there are; tensor maps are of its tensors, and ops name none that is not there.
 8.  1 to 3 positive thread extents and 1 to 3 grid extents, whose names the parameters provide;
     `index_bits` is 32 or 64; positions have an axis of 0 to 2; constants are in range. Roles have warps of the block.
+9.  Tile level: what `verify_roles` lists of roles, rings and cursors.
 
 A breach is a `VerifyError` at the op: a compiler bug, or hand-written IR that is wrong.
 """
@@ -48,6 +49,7 @@ from tiledsl.ir.types import (
     Type,
     problem,
 )
+from tiledsl.ir.verify_roles import verify_roles
 from tiledsl.layout.fragments import FragmentLayout
 from tiledsl.layout.shared import MAX_SHARED, SPANS
 from tiledsl.recursion import deep_recursion
@@ -70,6 +72,8 @@ def verify(kernel: Kernel) -> None:
     walker = _Walker(kernel)
     walker.block(kernel.body, kernel, (control.Return,), 0)
     walker.check_uses()
+    if kernel.level == "tile":
+        verify_roles(kernel)
 
 
 def _fail(message: str, loc: Loc) -> None:
@@ -258,6 +262,8 @@ class _Walker:
         carried = [*op.results, *(a for b in op.blocks for a in b.args)] if op.blocks else []
         if any(isinstance(v.type, (GlobalType, TileType)) for v in carried):
             _fail(f"{op.name} carries a tensor or a tile", op.loc)
+        if any(isinstance(v.type, RingType) for v in carried):
+            _fail(f"{op.name} carries a ring", op.loc)
         for index, result in enumerate(op.results):
             self.define(result, op, index, op.loc, local)
 

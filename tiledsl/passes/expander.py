@@ -188,6 +188,7 @@ class Expander:
             if rule is not None:
                 rule(self, op)
             else:
+                assert op.level != "tile", f"expand has no rule for {op.name}"
                 self.copy(op)
             assert self._judged or not _accesses(op), f"nothing says whether {op.name} stays inside its memory"
 

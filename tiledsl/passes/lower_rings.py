@@ -78,6 +78,7 @@ class _Lowering:
         self.parts: dict[Value, list[Value]] = {}
         self.empty: dict[Ring, Value] = {}
         self.ending = {op for op in kernel.walk() if isinstance(op, rings.Wait) and ends_a_use(op)}
+        self.holding = {op for op in kernel.walk() if isinstance(op, rings.Skip) and _may_hold(op.cursor, set())}
         self.uses: list[_Use] = []
         self.open = False
         self.b = Builder(kernel.body)
@@ -191,6 +192,10 @@ class _Lowering:
 
     def skip(self, op: rings.Skip) -> list[Any]:
         b, ring, (slot, phase, held) = self.b, self.rings[op.ring], self.cursor(op)
+        if ring.consumer.in_flight and op in ring.consumer.inside and op in self.holding:
+            # Nobody has waited for the products of the item. The slots that they hold are those right before this one.
+            b.add(wgmma.Wait(pending=0, finish=False))
+            held = self.release_held(ring, slot, held)
         if integer(op.count) == 1:
             return [[*self.advanced(ring, slot, phase), held]]
         stages = b.constant(ring.stages, INDEX)
@@ -292,15 +297,19 @@ class _Lowering:
             self.b.add(wgmma.Wait(pending=0, finish=False))
 
     def drain(self, op: rings.Drain) -> list[Any]:
-        b, ring, (slot, phase, held) = self.b, self.rings[op.ring], self.cursor(op)
-        end = ring.consumer
-        if not end.in_flight or op not in end.inside:
-            return [[slot, phase, held]]
-        for distance in range(end.in_flight, 0, -1):
+        ring, (slot, phase, held) = self.rings[op.ring], self.cursor(op)
+        if ring.consumer.in_flight and op in ring.consumer.inside:
+            held = self.release_held(ring, slot, held)
+        return [[slot, phase, held]]
+
+    def release_held(self, ring: Ring, slot: Value, held: Value) -> Value:
+        """Those before this slot, the oldest first. How many are held then: none."""
+        b = self.b
+        for distance in range(ring.consumer.in_flight, 0, -1):
             # Whoever has read more than products do has met the others at the end of that use.
             enough = b.scalar("ge", held, b.constant(distance, INDEX))
-            self.arrive(end, [self.empty[ring], slot], enough, distance)
-        return [[slot, phase, b.constant(0, INDEX)]]
+            self.arrive(ring.consumer, [self.empty[ring], slot], enough, distance)
+        return b.constant(0, INDEX)
 
     def free(self, op: rings.Free) -> list[Any]:
         ring = self.rings[op.ring]
@@ -359,6 +368,26 @@ class _Lowering:
             other, block = b.scalar("ne", at_n, b.constant(n, I32)), Block()
             Builder(block, b.loc).add(end.endpoint.signal(bars, slot, rank, cluster=True))
             add_if(b, other, block)
+
+
+def _may_hold(cursor: Value, seen: set[Value]) -> bool:
+    """May slots before this one be held? Not behind a drain, and not where nothing has been used."""
+    op, at = cursor.op, cursor.index
+    if cursor in seen or isinstance(op, (rings.Cursor, rings.Drain, rings.Publish)):
+        return False
+    seen.add(cursor)
+    if op is None:
+        assert isinstance(cursor.owner, Block)
+        op, at = cursor.owner.parent, at - 1
+    match op:
+        case rings.Skip():
+            return _may_hold(op.cursor, seen)
+        case control.For():
+            return any(_may_hold(v, seen) for v in (op.inits[at], op.body.terminator.operands[at]))
+        case control.If():
+            return any(_may_hold(block.terminator.operands[at], seen) for block in op.blocks)
+        case _:
+            return True
 
 
 def _leads_warp(b: Builder) -> Value:

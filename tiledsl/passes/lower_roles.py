@@ -107,7 +107,7 @@ class _Lowering:
     def number(self, region: roles.Region) -> None:
         role = self.roles[region] = _Role(region, self.take(region.instances, region.loc, "role()"))
         for op in region.walk() if region.instances > 1 else ():
-            if isinstance(op, roles.Enter):
+            if isinstance(op, roles.Enter) and op.title not in role.turns:
                 role.turns[op.title] = self.take(region.instances, op.loc, "a turn")
 
     def take(self, count: int, loc: Loc, what: str) -> int:

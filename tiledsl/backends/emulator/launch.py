@@ -46,6 +46,9 @@ from tiledsl.ir.ops import mem
 from tiledsl.ir.semantics import numpy_dtype
 from tiledsl.ir.types import DType, GlobalType, PtrType, TileType
 from tiledsl.layout.shared import ALIGNMENT, MAX_SHARED
+from tiledsl.passes.lower_rings import LowerRings
+from tiledsl.passes.lower_roles import LowerRoles
+from tiledsl.passes.manager import PassManager
 from tiledsl.recursion import deep_recursion
 
 __all__ = ["Prepared", "run"]
@@ -70,11 +73,13 @@ FAMILIES = (
 class Prepared:
     """A kernel of either level, which the verifier has passed and nobody changes any more, ready to be run often.
 
-    The first run reads it into linear code (`program`) and looks at its registers; later ones find both done.
+    The first run reads it into linear code (`program`) and looks at its registers; later ones find both done. What it
+    runs of roles and rings is what passes make of them: these ops have no rules. Raises CompileError where they cannot.
     """
 
     def __init__(self, kernel: Kernel) -> None:
-        self.kernel = kernel
+        cooperates = kernel.level == "tile" and any(op.name.startswith(("ring.", "role.")) for op in kernel.walk())
+        self.kernel = PassManager([LowerRings(), LowerRoles()]).run(kernel.clone()) if cooperates else kernel
 
     @cached_property
     def program(self) -> Program:

@@ -231,7 +231,8 @@ def arrive_at_named(c: Cohort, op: barriers.NamedBarrier, *number: Any) -> Any:
         raise EmulatorError(f"barrier {numbers[np.argmax(wrong)]}: named barriers are 1 to 15", op.loc, "use another")
     blocks, each, present = c.active_warps()
     round_ = np.zeros(groups * warps, np.int64)
-    round_[present] = c.chunk.named_barriers.arrive(op, blocks - c.chunk.first, each, numbers[present], op.threads)
+    arrive = c.chunk.named_barriers.arrive
+    round_[present] = arrive(op, blocks - c.chunk.first, each, numbers[present], op.threads, op.wait)
     return round_.reshape(groups, warps, 1)
 
 

@@ -36,6 +36,7 @@ __all__ = [
     "NamedBarrier",
     "SetMaxNReg",
     "Wait",
+    "can_have",
     "registers_at_launch",
 ]
 
@@ -241,8 +242,12 @@ class SetMaxNReg(_Stays):
     increase = attribute(bool)
 
     def verify(self) -> None:
-        fits = LEAST_SETMAXNREG <= self.registers <= MOST_SETMAXNREG and self.registers % REGISTER_UNIT == 0
-        self.require(fits, f"{self.registers} registers")
+        self.require(can_have(self.registers), f"{self.registers} registers")
+
+
+def can_have(registers: int) -> bool:
+    """Can `SetMaxNReg` give a thread so many?"""
+    return LEAST_SETMAXNREG <= registers <= MOST_SETMAXNREG and registers % REGISTER_UNIT == 0
 
 
 def registers_at_launch(threads: int, blocks_per_sm: int) -> int:

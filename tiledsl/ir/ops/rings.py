@@ -7,9 +7,10 @@ these ops stand and from what is accessed there. The pass `lower-rings` makes mb
 
 from __future__ import annotations
 
+from math import prod
 from typing import Sequence
 
-from tiledsl.ir.core import Op, Pure, Value, attribute, operand
+from tiledsl.ir.core import Kernel, Op, Pure, Value, attribute, operand
 from tiledsl.ir.facts import NOTHING, Sync
 from tiledsl.ir.types import CURSOR, INDEX, RingType, Type
 
@@ -46,10 +47,14 @@ class Make(Op):
         return (RingType(self.stages),)
 
     def verify(self) -> None:
-        self.require(len(self.cluster) == 2 and min(self.cluster) > 0, f"a cluster of {self.cluster} blocks")
         dims = [getattr(v.type, "dims", ()) for v in self.tiles]
         self.require(bool(dims) and all(d[:1] == (self.stages,) for d in dims), f"takes tiles of {self.stages} stages")
         self.require([v.type for v in self.place] in ([], [INDEX, INDEX]), "takes its place in the cluster")
+
+    def verify_in(self, kernel: Kernel) -> None:
+        self.require(len(self.cluster) == 2 and min(self.cluster) > 0, f"a cluster of {self.cluster} blocks")
+        blocks, cluster = prod(self.cluster), prod(kernel.cluster)
+        self.require(blocks in (1, cluster), f"a cluster of {blocks} blocks in a kernel with one of {cluster}")
 
 
 class Cursor(Pure):

@@ -10,6 +10,7 @@ from typing import Sequence
 from tiledsl.arch import WARP
 from tiledsl.ir.core import Block, Op, Pure, attribute
 from tiledsl.ir.facts import NOTHING, Sync
+from tiledsl.ir.ops.barriers import can_have
 from tiledsl.ir.ops.control import For, Yield
 from tiledsl.ir.types import BOOL, INDEX, Type
 
@@ -65,6 +66,7 @@ class Region(Op):
         self.require(not self.body.args and not self.body.terminator.operands, "gives nothing on")
         self.require(self.warps > 0 and self.instances in (1, 2), f"{self.instances} instances of {self.warps} warps")
         self.require(not self.one_thread or self.instances == 1, "one thread is one instance")
+        self.require(self.registers == 0 or can_have(self.registers), f"{self.registers} registers")
 
 
 class _Turn(Op):
