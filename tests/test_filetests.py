@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import io
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.filetest import FileTest, Run, read_filetests
-from tests.filetests import make_async, make_atomics, make_fragments, make_hopper, make_matrices, make_mma, make_scalar
+from tests.filetests.made import filetests
 from tiledsl.backends import emulator
 from tiledsl.errors import LocatedError, TileError
 from tiledsl.ir.core import OPS, Kernel
@@ -20,8 +18,7 @@ from tiledsl.passes.expand import Expand
 from tiledsl.passes.manager import Pass, PassManager
 from tiledsl.passes.pipeline import named_passes, pipeline, run_pipeline
 
-FOLDER = Path(__file__).parent / "filetests"
-TESTS = [test for path in sorted(FOLDER.rglob("*.tir")) for test in read_filetests(path)]
+TESTS = [test for path in filetests() for test in read_filetests(path)]
 SHARED_LIMIT = 232448
 """Bytes a block may have on sm_90a."""
 
@@ -104,20 +101,3 @@ def test_every_op_has_a_filetest() -> None:
 def test_every_pass_has_a_filetest() -> None:
     named = {name for test in TESTS for name in test.passes}
     assert not PASSES.keys() - named, "passes in no filetest"
-
-
-@pytest.mark.parametrize(
-    "maker", [make_async, make_atomics, make_fragments, make_hopper, make_matrices, make_mma], ids=lambda m: m.__name__
-)
-def test_written_files_are_up_to_date(maker: Any) -> None:
-    """As for the scalar files; each of these modules names the files that it writes."""
-    stale = [name for name, text in maker.texts().items() if (FOLDER / name).read_text() != text]
-    assert not stale, f"run python -m {maker.__name__}; differs: {', '.join(stale)}"
-
-
-def test_scalar_files_are_up_to_date() -> None:
-    """The committed files are what tests/filetests/make_scalar.py writes from its exact reference."""
-    texts = make_scalar.texts()
-    assert {path.name for path in (FOLDER / "scalar").glob("*.tir")} == texts.keys()
-    stale = [name for name, text in texts.items() if (FOLDER / "scalar" / name).read_text() != text]
-    assert not stale, f"run python -m tests.filetests.make_scalar; differs: {', '.join(stale)}"

@@ -28,7 +28,7 @@ __all__ = [
     "to_shared_text",
 ]
 
-HEADER = "; Written by {}. {}\n"
+HEADER = "; Made by {}. {}\n"
 
 Bits = NDArray[np.uint64]
 Place = Callable[[int, int, int], tuple[int, int]]

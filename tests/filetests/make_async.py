@@ -1,11 +1,6 @@
-"""Writes the filetests of asynchronous copies: async/copies.tir, mem/cp_async.tir and arith/words.tir.
-
-python -m tests.filetests.make_async
-"""
+"""Makes the filetests of asynchronous copies: async/copies.tir, mem/cp_async.tir and arith/words.tir."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import numpy as np
 
@@ -13,9 +8,8 @@ from tests.filetest import Argument
 from tests.filetests.fragment_text import HEADER, argument_text, bits_of, constants_text, kernel_text, tensor_text
 from tiledsl.ir.types import DTYPES, DType
 
-__all__ = ["main", "texts"]
+__all__ = ["texts"]
 
-FOLDER = Path(__file__).parent
 NAME = "tests/filetests/make_async.py"
 THREADS = 32
 
@@ -23,12 +17,6 @@ THREADS = 32
 def texts() -> dict[str, str]:
     """The text of every file, by its place below this folder."""
     return {"async/copies.tir": _copies_file(), "mem/cp_async.tir": _cp_file(), "arith/words.tir": _words_file()}
-
-
-def main() -> None:
-    for name, text in texts().items():
-        (FOLDER / name).parent.mkdir(exist_ok=True)
-        (FOLDER / name).write_text(text)
 
 
 # -- tile level ------------------------------------------------------------------------------------
@@ -270,7 +258,3 @@ def _words_kernel(dtype: DType) -> str:
         f"  abi(pointer X u32 [{THREADS}], pointer Y {dtype} [{THREADS * count}], pointer Z u32 [{THREADS}]) {{"
     )
     return "\n".join([*lines, head, *(f"  {line}" for line in [*body, "control.return"]), "}", ""])
-
-
-if __name__ == "__main__":
-    main()

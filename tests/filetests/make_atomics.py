@@ -1,6 +1,4 @@
-"""Writes tests/filetests/tile/atomics.tir and mem/atomics.tir: every atomic operation on pairs of special values.
-
-    python -m tests.filetests.make_atomics
+"""Makes tile/atomics.tir and mem/atomics.tir: every atomic operation on pairs of special values.
 
 Each thread has elements of its own, in global and in shared memory, so that results are those of any order. Expected
 ones are computed here, on bits as Python integers.
@@ -8,15 +6,12 @@ ones are computed here, on bits as Python integers.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from tests.filetests.values import special_bits, special_values
 from tiledsl.ir.atomics import ATOMICS, AtomicFn
 from tiledsl.ir.types import DTYPES, I32, U32, DType
 
-__all__ = ["main", "texts"]
+__all__ = ["texts"]
 
-FOLDER = Path(__file__).parent
 HEADER = """; Written by tests/filetests/make_atomics.py: atomic operations on pairs of special values, each thread on
 ; an element of its own in global and in shared memory. Updated elements and what was found there, bit for bit.
 """
@@ -29,11 +24,6 @@ def texts() -> dict[str, str]:
     tile = [_kernel(row, DTYPES[name], "tile") for row in rows for name in DTYPES if name in row.dtypes]
     thread = [_kernel(row, dtype, "mem") for row in ATOMICS.values() for dtype in (I32, U32)]
     return {"tile/atomics.tir": HEADER + "".join(tile), "mem/atomics.tir": HEADER + "".join(thread)}
-
-
-def main() -> None:
-    for name, text in texts().items():
-        (FOLDER / name).write_text(text)
 
 
 # -- the reference -----------------------------------------------------------------------------------
@@ -163,7 +153,3 @@ def _listed(head: str, dtype: DType, bits: list[int]) -> list[str]:
     words = [f"{b:0{2 * dtype.bytes}x}" for b in bits]
     each = 96 // (2 * dtype.bytes + 1)
     return [head, *(";   " + " ".join(words[i : i + each]) for i in range(0, len(words), each))]
-
-
-if __name__ == "__main__":
-    main()

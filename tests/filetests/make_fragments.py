@@ -1,13 +1,9 @@
-"""Writes the filetests of which thread holds what of a fragment: matrix/load.tir, store.tir and fragments.tir.
-
-    python -m tests.filetests.make_fragments
+"""Makes the filetests of which thread holds what of a fragment: matrix/load.tir, store.tir and fragments.tir.
 
 Which thread holds what comes from the PTX ISA's formulas (`fragment_text`), not from the compiler.
 """
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +23,8 @@ from tests.filetests.fragment_text import (
 )
 from tiledsl.ir.types import DTYPES
 
-__all__ = ["main", "texts"]
+__all__ = ["texts"]
 
-FOLDER = Path(__file__).parent
 NAME = "tests/filetests/make_fragments.py"
 
 
@@ -40,11 +35,6 @@ def texts() -> dict[str, str]:
         "matrix/store.tir": _store_file(),
         "matrix/fragments.tir": _fragments_file(),
     }
-
-
-def main() -> None:
-    for name, text in texts().items():
-        (FOLDER / name).write_text(text)
 
 
 # -- matrix.load and matrix.store: which thread holds what -----------------------------------------
@@ -287,7 +277,3 @@ def _words_kernel(shape: str, dtype_name: str) -> str:
     shapes = ("X", u32, words.shape), ("Y", dtype, elements.shape), ("Z", u32, words.shape)
     name = f"words_{shape}_{dtype}"
     return "\n".join(lines) + "\n" + kernel_text(name, [tensor_text(*s) for s in shapes], 32, body)
-
-
-if __name__ == "__main__":
-    main()

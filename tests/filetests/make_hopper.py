@@ -1,13 +1,9 @@
-"""Writes the filetests of TMA, mbarriers and wgmma: hopper/wgmma.tir, hopper/tma.tir and hopper/thread.tir.
-
-    python -m tests.filetests.make_hopper
+"""Makes the filetests of TMA, mbarriers and wgmma: hopper/wgmma.tir, hopper/tma.tir and hopper/thread.tir.
 
 Expected results come from `tests.filetests.reference_mma` and from NumPy, not from the compiler.
 """
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import numpy as np
 
@@ -17,9 +13,8 @@ from tests.filetests.reference_mma import wgmma_bits
 from tiledsl.ir.types import DTYPES, DType
 from tiledsl.layout.wgmma import WGMMA, WGMMA_ROWS, WgmmaRow, find_wgmma
 
-__all__ = ["main", "texts"]
+__all__ = ["texts"]
 
-FOLDER = Path(__file__).parent
 NAME = "tests/filetests/make_hopper.py"
 
 CONSTANTS = [
@@ -35,12 +30,6 @@ def texts() -> dict[str, str]:
     """The text of every file, by its place below this folder."""
     files = {"wgmma": _wgmma_file, "tma": _tma_file, "thread": _thread_file}
     return {f"hopper/{name}.tir": write() for name, write in files.items()}
-
-
-def main() -> None:
-    for name, text in texts().items():
-        (FOLDER / name).parent.mkdir(exist_ok=True)
-        (FOLDER / name).write_text(text)
 
 
 def _once(*body: str) -> list[str]:
@@ -392,7 +381,3 @@ def _thread_file() -> str:
     lines.append(argument_text("out", "C", dtype, a.shape, a))
     lines.append(argument_text("out", "D", DTYPES["f32"], (WGMMA_ROWS, 8), _product(row, a, b)))
     return text + "\n" + "\n".join(lines) + "\n" + THREAD
-
-
-if __name__ == "__main__":
-    main()

@@ -1,13 +1,9 @@
-"""Writes the filetests of ldmatrix and stmatrix at both levels: matrix/ldmatrix.tir and mem/matrices.tir.
-
-    python -m tests.filetests.make_matrices
+"""Makes the filetests of ldmatrix and stmatrix at both levels: matrix/ldmatrix.tir and mem/matrices.tir.
 
 Which lane holds what comes from the PTX ISA, not from the compiler.
 """
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import numpy as np
 
@@ -22,20 +18,14 @@ from tests.filetests.fragment_text import (
 )
 from tiledsl.ir.types import DTYPES
 
-__all__ = ["main", "texts"]
+__all__ = ["texts"]
 
-FOLDER = Path(__file__).parent
 NAME = "tests/filetests/make_matrices.py"
 
 
 def texts() -> dict[str, str]:
     """The text of every file, by its place below this folder."""
     return {"matrix/ldmatrix.tir": _ldmatrix_file(), "mem/matrices.tir": _memory_file()}
-
-
-def main() -> None:
-    for name, text in texts().items():
-        (FOLDER / name).write_text(text)
 
 
 def _ldmatrix_file() -> str:
@@ -152,7 +142,3 @@ def _memory_kernel(num: int, trans: bool) -> str:
         argument_text("out", "Z", DTYPES["u16"], (rows.size,), rows),
     ]
     return "\n".join([*lines, head, *(f"  {line}" for line in [*body, "control.return"]), "}", ""])
-
-
-if __name__ == "__main__":
-    main()

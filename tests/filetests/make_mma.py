@@ -1,13 +1,10 @@
-"""Writes the filetests of products of matrices: ptx/mma_sync.tir and matrix/mma.tir.
-
-    python -m tests.filetests.make_mma
+"""Makes the filetests of products of matrices: ptx/mma_sync.tir and matrix/mma.tir.
 
 Expected results come from `tests.filetests.reference_mma`, not from the compiler.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,20 +28,14 @@ from tiledsl.ir.semantics import numpy_dtype
 from tiledsl.ir.types import DTYPES, TF32, DType
 from tiledsl.layout.mma import SHAPES, TABLE, MmaRow, find_row
 
-__all__ = ["main", "texts"]
+__all__ = ["texts"]
 
-FOLDER = Path(__file__).parent
 NAME = "tests/filetests/make_mma.py"
 
 
 def texts() -> dict[str, str]:
     """The text of every file, by its place below this folder."""
     return {"ptx/mma_sync.tir": _mma_sync_file(), "matrix/mma.tir": _mma_file()}
-
-
-def main() -> None:
-    for name, text in texts().items():
-        (FOLDER / name).write_text(text)
 
 
 # -- ptx.mma_sync: every product, from registers ---------------------------------------------------
@@ -179,7 +170,3 @@ def _mma_kernel(row: MmaRow, extents: tuple[int, int, int], warps: tuple[int, in
     tensors = [tensor_text(name, kinds[o], sizes[o]) for name, o in zip("ABCD", (*sizes, "acc"), strict=True)]
     name = f"{row.shape}_{row.a}_{row.b}_{row.acc}_{warps[0]}x{warps[1]}"
     return "\n".join(lines) + "\n" + kernel_text(name, tensors, 32 * warps[0] * warps[1], body)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,4 @@
-"""Writes tests/filetests/scalar/*.tir: every scalar row, cast and bit cast on special values of every dtype.
-
-    python -m tests.filetests.make_scalar
+"""Makes scalar/*.tir: every scalar row, cast and bit cast on special values of every dtype.
 
 Expected results come from `tests.filetests.reference`, not from the compiler.
 """
@@ -8,7 +6,6 @@ Expected results come from `tests.filetests.reference`, not from the compiler.
 from __future__ import annotations
 
 import struct
-from pathlib import Path
 
 import numpy as np
 
@@ -17,9 +14,8 @@ from tests.filetests.values import special_bits, special_values
 from tiledsl.ir.scalar import SCALAR, ScalarFn, converts
 from tiledsl.ir.types import BOOL, DTYPES, F32, INDEX, DType
 
-__all__ = ["main", "texts"]
+__all__ = ["texts"]
 
-FOLDER = Path(__file__).parent / "scalar"
 STORED = tuple(t for t in DTYPES.values() if t is not INDEX)
 HEADER = """; Written by tests/filetests/make_scalar.py. {}
 """
@@ -75,20 +71,14 @@ format drops or just above them, quiet without a payload, and with all bits set.
 
 
 def texts() -> dict[str, str]:
-    """The text of every file, by file name."""
+    """The text of every file, by its place below the folder."""
     files = {f"{row.name}.tir": _row_file(row) for row in SCALAR.values()}
     for src in STORED:
         files[f"cast_{src}.tir"] = _cast_file(src)
     files["bitcast.tir"] = _bitcast_file()
     files["select.tir"] = _select_file()
     files["seen_nans.tir"] = _seen_nans_file()
-    return files
-
-
-def main() -> None:
-    FOLDER.mkdir(exist_ok=True)
-    for name, text in texts().items():
-        (FOLDER / name).write_text(text)
+    return {f"scalar/{name}": text for name, text in files.items()}
 
 
 def _row_file(row: ScalarFn) -> str:
@@ -271,7 +261,3 @@ def _listed(head: str, dtype: DType, bits: list[int]) -> str:
     words = [_hex(b, dtype) for b in bits]
     rows = [" ".join(words[n : n + a_line]) for n in range(0, len(words), a_line)]
     return "\n".join([head, *(f";   {row}" for row in rows)])
-
-
-if __name__ == "__main__":
-    main()

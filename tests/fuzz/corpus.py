@@ -18,6 +18,7 @@ from typing import TypeVar
 from zlib import crc32
 
 from tests.filetest import read_filetests
+from tests.filetests.made import filetests
 from tests.fuzz.outcome import ROOT
 
 __all__ = ["Program", "Text", "draw", "programs", "texts", "words"]
@@ -74,10 +75,9 @@ def programs() -> tuple[Program, ...]:
 @cache
 def texts() -> tuple[Text, ...]:
     """Every kernel of the filetests; a folder of many that are alike weighs no more than another."""
-    paths = sorted((ROOT / "tests" / "filetests").rglob("*.tir"))
-    tests = [test for path in paths for test in read_filetests(path) if len(test.text) < MOST_TEXT]
-    counts = Counter(test.path.parent for test in tests)
-    return tuple(Text(t.name, t.text + "\n", 1 / counts[t.path.parent]) for t in tests)
+    tests = [test for path in filetests() for test in read_filetests(path) if len(test.text) < MOST_TEXT]
+    counts = Counter(test.path.parent.name for test in tests)
+    return tuple(Text(t.name, t.text + "\n", 1 / counts[t.path.parent.name]) for t in tests)
 
 
 def words(name: str) -> list[str]:

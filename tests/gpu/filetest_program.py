@@ -1,6 +1,6 @@
 """Runs the filetests of one folder on the GPU: ``PYTHONPATH=. python tests/gpu/filetest_program.py scalar``.
 
-Prints a line for each kernel whose bits or printed lines differ from the committed ones, then "done".
+Prints a line for each kernel whose bits or printed lines differ from the expected ones, then "done".
 """
 
 from __future__ import annotations
@@ -8,20 +8,18 @@ from __future__ import annotations
 import io
 import sys
 from contextlib import redirect_stdout
-from pathlib import Path
 
 import raw_launch
 
 from tests.filetest import read_filetests
+from tests.filetests.made import filetests
 from tiledsl.passes.pipeline import run_pipeline
-
-FILETESTS = Path(__file__).parents[1] / "filetests"
 
 
 def main(folder: str) -> int:
     wrong = 0
-    for path in sorted((FILETESTS / folder).glob("*.tir")):
-        for test in read_filetests(path):
+    for path in filetests():
+        for test in read_filetests(path) if path.parent.name == folder else ():
             if test.expected:
                 continue  # what the emulator stops at, a GPU may survive
             for run in test.runs:

@@ -1,17 +1,15 @@
-"""The filetests on a real GPU: their committed results are hardware truth, or they are wrong."""
+"""The filetests on a real GPU: their expected results are hardware truth, or they are wrong."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
+from tests.filetests.made import filetests
 from tests.gpu.process import run_program
 
 pytestmark = pytest.mark.gpu
 
-FILETESTS = Path(__file__).parents[1] / "filetests"
-FOLDERS = sorted(p.name for p in FILETESTS.iterdir() if any(p.glob("*.tir")))
+FOLDERS = sorted({path.parent.name for path in filetests()})
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
