@@ -291,6 +291,12 @@ def schedules_parity() -> None:
         parity(schedules.triangle, A, np.full((m, m), 7, np.float32))
     for cluster in ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1)):
         parity(schedules.by_columns, *_problem(1000, 520, 328), CM=cluster[0], CN=cluster[1])
+    for steps in ([3], [0, 0], [1, 4, 0, 2] * 10):
+        ends = np.cumsum([0, *steps]).astype(np.int32)
+        A, B = _integers(200, 64 * sum(steps)), _integers(136, 64 * sum(steps), seed=1)
+        for instances in (1, 2):
+            sums = np.full((len(steps), 200, 136), np.nan, np.float32)
+            parity(schedules.grouped_along_k, A, B, sums, ends, INSTANCES=instances)
     X = np.random.default_rng(0).integers(-9, 9, (1000, 37)).astype(np.float32)
     parity(schedules.sums_of_rows, X, np.full(1000, np.nan, np.float32))
 
