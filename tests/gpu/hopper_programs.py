@@ -327,7 +327,7 @@ def schedules_parity() -> None:
         A, B, C = _integers(rows, 136), _integers(len(sizes), 200, 136), np.full((rows, 200), 7, np.float32)
         for kernel in (schedules.grouped, schedules.grouped_in_turns):
             parity(kernel, A, B, C.copy(), np.array(sizes, np.int32))
-    for m, n, depth in ((136, 72, 328), (700, 520, 1000), (64, 8, 4096), (300, 72, 0)):
+    for m, n, depth in ((136, 72, 328), (330, 264, 520), (64, 8, 4096), (300, 72, 0)):
         A, B = _integers(m, depth), _integers(n, depth, seed=1)
         for instances in (1, 2):
             parity(schedules.stream_k, A, B, np.full((m, n), 3, np.float32), INSTANCES=instances)
@@ -338,7 +338,13 @@ def schedules_parity() -> None:
         parity(schedules.two_schedules, A, B, np.full((m, n), np.nan, np.float32))
         parity(schedules.triangle, A, np.full((m, m), 7, np.float32))
     for cluster in ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1)):
-        parity(schedules.by_columns, *_problem(1000, 520, 328), CM=cluster[0], CN=cluster[1])
+        parity(schedules.by_columns, *_problem(520, 264, 328), CM=cluster[0], CN=cluster[1])
+    for steps in ([3], [0, 0], [1, 4, 0, 2] * 10):
+        ends = np.cumsum([0, *steps]).astype(np.int32)
+        A, B = _integers(200, 64 * sum(steps)), _integers(136, 64 * sum(steps), seed=1)
+        for instances in (1, 2):
+            sums = np.full((len(steps), 200, 136), np.nan, np.float32)
+            parity(schedules.grouped_along_k, A, B, sums, ends, INSTANCES=instances)
     X = np.random.default_rng(0).integers(-9, 9, (1000, 37)).astype(np.float32)
     parity(schedules.sums_of_rows, X, np.full(1000, np.nan, np.float32))
 

@@ -27,6 +27,7 @@ from tiledsl import (
     persistent,
     role,
     shared,
+    store,
     store_tma,
     swizzle_128b,
     threads,
@@ -39,11 +40,12 @@ from tiledsl import (
     wgmma,
     where,
 )
-from tiledsl.dims import K, L, M, N
+from tiledsl.dims import K, L, M, N, P
 
 __all__ = [
     "by_columns",
     "grouped",
+    "grouped_along_k",
     "grouped_in_turns",
     "split",
     "split_unequally",
@@ -234,11 +236,11 @@ def unequal_count(place: Place, m: Any, n: Any, k: Any, sizes: Any, parts: int) 
 
 @tile_function
 def unequal_item(i: Any, place: Place, m: Any, n: Any, k: Any, sizes: Any, parts: int) -> Any:
-    """Part p of so many goes from k * p^2 / parts^2 to k * (p + 1)^2 / parts^2, in whole tiles."""
+    """Parts of 1, 2, 3 tiles and so on, the last one of what is left. Some may begin past k, and have none."""
     bm, bn, bk = sizes
-    part, rest, rows, steps = i % parts, i // parts, cdiv(m, bm), cdiv(k, bk)
-    first, last = steps * part * part // parts**2, steps * (part + 1) * (part + 1) // parts**2
-    along_k = tiles(min(k, last * bk), bk, start=first * bk)
+    part, rest, rows = i % parts, i // parts, cdiv(m, bm)
+    first, behind = part * (part + 1) // 2 * bk, (part + 1) * (part + 2) // 2 * bk
+    along_k = tiles(k if part == parts - 1 else min(k, behind), bk, start=first)
     return WorkItem(m=tile(rest % rows, bm), n=tile(rest // rows, bn), k=along_k)
 
 
@@ -288,6 +290,48 @@ def split(
             with math.turn("multiply"):
                 x = multiply(t, ring, BM, BN)
             add(x, t, C)
+
+
+# -- lengths along k that are in memory ------------------------------------------------------------
+
+
+@tile_function
+def sums_count(place: Place, ends: Any, m: Any, n: Any, sizes: Any) -> Any:
+    return (ends.shape[0] - 1) * cdiv(m, sizes[0]) * cdiv(n, sizes[1])
+
+
+@tile_function
+def sums_item(i: Any, place: Place, ends: Any, m: Any, n: Any, sizes: Any) -> Any:
+    """Sum number s goes from tile ``ends[s]`` along k to tile ``ends[s + 1]``: past the last sum there is none."""
+    bm, bn, bk = sizes
+    rows, columns = cdiv(m, bm), cdiv(n, bn)
+    number, rest = i // (rows * columns), i % (rows * columns)
+    along_k = tiles(index(ends[number + 1]) * bk, bk, start=index(ends[number]) * bk)
+    return WorkItem(m=tile(rest % rows, bm), n=tile(rest // rows, bn), k=along_k, number=number)
+
+
+@tile_kernel(arch="sm_90a")
+def grouped_along_k(
+    A: Global[f16, M, K],
+    B: Global[f16, N, K],
+    C: Global[f32, P, M, N],
+    Ends: Global[i32, L],
+    *,
+    BM: const = 64,
+    BN: const = 64,
+    BK: const = 64,
+    INSTANCES: const = 2,
+) -> None:
+    """C[s] is the product of so many columns of A and B, which follow each other."""
+    work = persistent(Schedule(sums_count, sums_item, Ends, M, N, (BM, BN, BK)))
+    ring = Ring(3, a=shared((BM, BK), f16, layout=swizzle_128b), b=shared((BN, BK), f16, layout=swizzle_128b))
+    with role("load", threads=1):
+        load_operands(work, ring, A, B)
+    with role("math", instances=INSTANCES) as math:
+        for t in work:
+            with math.turn("multiply"):
+                x = multiply(t, ring, BM, BN)
+            store(x, C[t.number, t.m, t.n])
 
 
 # -- clusters --------------------------------------------------------------------------------------

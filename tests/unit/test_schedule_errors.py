@@ -8,6 +8,7 @@ import pytest
 from refused import Refused, check
 
 from tiledsl import (
+    Const,
     Global,
     Place,
     Ring,
@@ -34,6 +35,7 @@ from tiledsl import (
     warp_id,
 )
 from tiledsl.dims import K, M, N
+from tiledsl.errors import CompileErrors
 
 bad = Refused()
 
@@ -95,6 +97,11 @@ def an_item_that_is_none(A: Global[f32, M]):
 
 
 @tile_function
+def numbered(i: Any, place: Place, rows: Any) -> Any:
+    return WorkItem(index=2 * i)
+
+
+@tile_function
 def half(place: Place, rows: Any) -> Any:
     return f32(rows) / 2
 
@@ -119,12 +126,19 @@ def misspelt(i: Any, place: Place, rows: Any) -> Any:
     return WorkItem(m=tile(i, size))  # noqa: F821  # pyright: ignore
 
 
-def test_what_is_wrong_in_a_function_is_said_there_once() -> None:
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (misspelt, "the name size is not defined"),
+        (numbered, "WorkItem(index=...): .index is the number that every item"),
+    ],
+)
+def test_what_is_wrong_in_a_function_is_said_there_once(function: Any, message: str) -> None:
     """Two roles ask for items; the function has the mistake."""
 
     @tile_kernel(arch="sm_90a")
-    def kernel(A: Global[bf16, M, K]):
-        work = persistent(Schedule(count, misspelt, M))
+    def kernel(A: Global[bf16, M, K], *, ITEM: Const[Any]):
+        work = persistent(Schedule(count, ITEM, M))
         with role("one"):
             for t in work:
                 A[t.m.start, 0] = 0
@@ -132,9 +146,11 @@ def test_what_is_wrong_in_a_function_is_said_there_once() -> None:
             for t in work:
                 A[t.m.start, 1] = 0
 
-    with pytest.raises(Exception, match="the name size is not defined") as caught:
-        kernel.compile()
-    assert f"in {misspelt.name}()" in str(caught.value)
+    with pytest.raises(CompileErrors) as caught:
+        kernel.compile(ITEM=function)
+    assert {error.message for error in caught.value.errors} == {caught.value.errors[0].message}
+    assert message in caught.value.errors[0].message
+    assert f"in {function.name}(), called here" in str(caught.value)
 
 
 # -- where it stands -------------------------------------------------------------------------------

@@ -63,6 +63,20 @@ def test_groups_of_any_sizes(kernel: Any, sizes: list[int], processors: int) -> 
     np.testing.assert_array_equal(C, expected)
 
 
+@pytest.mark.parametrize("instances", [1, 2])
+@pytest.mark.parametrize("processors", [1, 2, 3])
+@pytest.mark.parametrize("steps", [[3], [0, 0], [1, 4, 0, 2], [2, 0, 0, 5, 1]], ids=str)
+def test_lengths_along_k_that_are_in_memory(steps: list[int], processors: int, instances: int) -> None:
+    """An instance goes past items whose lengths it reads, and reads nothing past the last one."""
+    ends = np.cumsum([0, *steps]).astype(np.int32)
+    A, B = small(72, 64 * sum(steps)), small(40, 64 * sum(steps), seed=1)
+    C = np.full((len(steps), 72, 40), 7, np.float32)
+    consts = {"INSTANCES": instances}
+    programs.grouped_along_k._emulated((A, B, C, ends), consts, checks=True, processors=processors)
+    for number, (first, last) in enumerate(zip(64 * ends[:-1], 64 * ends[1:], strict=True)):
+        np.testing.assert_array_equal(C[number], product(A[:, first:last], B[:, first:last]))
+
+
 def test_a_count_in_memory_takes_a_block_for_each_processor() -> None:
     assert [str(extent) for extent in written(programs.grouped).grid] == ["processors"]
 

@@ -112,6 +112,8 @@ def _made(call: Call, count: Any, item: Any, args: tuple[Any, ...]) -> ScheduleO
 
 @intrinsic(lang.WorkItem)
 def _work_item(call: Call) -> WorkItemObject:
+    if "index" in call["parts"]:
+        raise call.error("WorkItem(index=...): .index is the number that every item has", "give the part another name")
     return WorkItemObject(call["parts"])
 
 
