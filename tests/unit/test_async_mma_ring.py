@@ -395,6 +395,22 @@ def test_work_that_nothing_waits_for(parts: dict[str, str], found: str) -> None:
         product(**parts)
 
 
+def test_a_commit_speaks_for_its_own_thread() -> None:
+    """Another lane's arrives at once, since that has begun nothing; and one thread of a warp begins all."""
+    by_another = """%second = arith.eq %lane, %one : bool
+        control.if %second {
+          test.mma_commit %ended, %zero
+          control.yield
+        } else {
+          control.yield
+        }"""
+    with pytest.raises(HazardError, match=r"reads byte 0 of acc .*, which work of warp 0 has written"):
+        product(commit="", early=by_another)
+    issued = by_another.replace("test.mma_commit %ended, %zero", "test.mma %acc, %zero, %a, %zero, %b, %zero, %new")
+    with pytest.raises(HazardError, match=r"warp 0 of .* begins work in lane 1, and has begun some in lane 0"):
+        product(early=issued)
+
+
 def test_products_of_one_thread_are_done_in_order() -> None:
     """The second adds to what the first has begun, and nothing waits between."""
     added = "%more = arith.constant true : bool\n test.mma %acc, %zero, %a, %zero, %b, %zero, %more"
