@@ -68,6 +68,12 @@ def test_example_computes(name: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(c.astype(np.float32), expected.astype(np.float32))
 
 
+def test_what_threads_convert_computes(tmp_path: Path) -> None:
+    a, b, c = small(264, 200), small(136, 200), np.full((264, 136), 7, BF16)
+    kernel("converted", tmp_path).check(a.astype(np.float32), b, c)
+    np.testing.assert_array_equal(c, (a.astype(np.float32) @ b.astype(np.float32).T).astype(BF16))
+
+
 def test_batches_compute(tmp_path: Path) -> None:
     a, b, c = small(3, 200, 136, dtype=np.float16), small(3, 200, 104, dtype=np.float16), np.zeros((3, 136, 104), "f4")
     kernel("batched", tmp_path).check(a, b, c)

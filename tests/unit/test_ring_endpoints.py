@@ -88,6 +88,14 @@ def test_one_thread_stores_what_others_have_filled() -> None:
     assert (arrivals(kernel)["full1"], arrivals(kernel)["empty1"]) == (4, 1)
 
 
+def test_ptx_of_a_fill() -> None:
+    """All lanes execute the fence, lanes meet, and one arrives for them."""
+    text = programs.converted.compile().ptx
+    behind = text[text.index("stmatrix") :]
+    fence, met, arrived = (behind.index(op) for op in ("fence.proxy.async.shared", "bar.warp.sync", "mbarrier.arrive"))
+    assert fence < met < arrived
+
+
 # -- what they compute -----------------------------------------------------------------------------
 
 

@@ -190,7 +190,7 @@ class HazardCheck(ShadowHook[_Chunk]):
         chunk = self.of(sync.blocks)
         rows, clocks = sync.blocks - chunk.first, chunk.clocks
         if sync.kind == "mbarrier":
-            chunk.mbarriers.arrive(sync, chunk.work.commit(sync) if sync.commits else None)
+            chunk.mbarriers.arrive(sync, None if sync.commits is None else chunk.work.commit(sync))
         elif sync.kind == "named":
             clocks.leave(clocks.named, (rows, sync.places), rows, sync.warps)
             clocks.sync(rows, sync.warps)

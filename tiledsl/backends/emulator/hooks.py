@@ -103,9 +103,9 @@ class Sync:
     """Warps at a barrier of some warps or blocks, one an entry; a warp may be there several times.
 
     `homes`: the block whose mbarrier or named barrier it is; of a cluster's barrier, the warp's own. `places`: the
-    mbarrier's byte in shared memory, the number of the named barrier, or 0. `commits`: they arrive when all work has
-    ended that the warp's thread has begun with accesses that wait for a "commit"; that, not what the thread did itself,
-    comes before what acquires it.
+    mbarrier's byte in shared memory, the number of the named barrier, or 0. `commits`: None, or the lanes of threads
+    that arrive when all work has ended that they have begun with accesses that wait for a "commit"; that, not what the
+    thread did itself, comes before what acquires it.
     """
 
     op: Op
@@ -114,7 +114,7 @@ class Sync:
     warps: Ints
     homes: Ints
     places: Ints
-    commits: bool = False
+    commits: Ints | None = None
 
 
 class Hook:

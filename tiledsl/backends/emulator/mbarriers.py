@@ -69,9 +69,9 @@ class Mbarriers:
         self.bytes[rows, columns] = self.phase[rows, columns] = 0
         return columns
 
-    def arrive(self, op: Op, owners: Ints, warps: Ints, rows: Ints, columns: Ints, *, commits: bool = False) -> None:
-        """One arrival an entry: of a warp of the block `owners` at an mbarrier of the block `rows`; `commits`: of the
-        work that it has begun (`hooks.Sync`)."""
+    def arrive(self, op: Op, owners: Ints, warps: Ints, rows: Ints, columns: Ints, commits: Ints | None = None) -> None:
+        """One arrival an entry: of a warp of the block `owners` at an mbarrier of the block `rows`; `commits`: of work
+        that these lanes have begun (`hooks.Sync`)."""
         if self.hooks:
             places = self.places(columns)
             sync = Sync(op, "mbarrier", owners + self.first, warps, rows + self.first, places, commits)

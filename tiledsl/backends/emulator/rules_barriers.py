@@ -120,7 +120,8 @@ def commit_arrives(c: Cohort, op: Op, *values: Any) -> None:
     mbarrier's place. Work is done when it is issued here: what comes before its end is for the hooks to say."""
     span, address = mbarrier_place(c, op, 0, values)
     rows, at, warps = _lanes(c, op, span, address)
-    c.chunk.mbarriers.arrive(op, rows, warps, rows, columns_of(c, op, span, rows, at), commits=True)
+    lanes = c.lanes_of(c.active())[1] % WARP
+    c.chunk.mbarriers.arrive(op, rows, warps, rows, columns_of(c, op, span, rows, at), lanes)
 
 
 @rule(barriers.ExpectTx)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Callable
 
@@ -96,6 +97,10 @@ class _Slot(Region):
     def shown(self) -> str:  # type: ignore[override]
         return f"ring.{'fill' if self.fills else 'use'}()"
 
+    def has(self, view: View) -> bool:
+        """Is it a tile of this ring, or a part of one?"""
+        return any(tile is view.base for tile in self.ring.tiles.values())
+
     def build(self, frame: Frame, node: ast.With, body: Callable[[Any], None]) -> None:
         ring, builder, state = self.ring, frame.builder, frame.unit.cooperation
         role, loc = _role(self.call, ring, self.shown), builder.loc
@@ -136,15 +141,20 @@ def _use(call: Call) -> Region:
 
 def _role(call: Call, ring: RingObject, what: str) -> RoleObject:
     """The role that reaches the ring here. That it is the only one is checked when all is built."""
-    state = call.frame.unit.cooperation
-    if state.role is None:
+    role = call.frame.unit.cooperation.role
+    if role is None:
         raise call.error(f"{what} outside of a role", f'with role("{"load" if "fill" in what else "math"}", ...):')
-    around = state.region
-    while around is not None:
-        if around.ring is ring:
-            raise call.error(f"{what} inside a region of the same ring", "a slot is used once at a time")
-        around = around.outer
-    return state.role
+    if any(region.ring is ring for region in _regions(call)):
+        raise call.error(f"{what} inside a region of the same ring", "a slot is used once at a time")
+    return role
+
+
+def _regions(call: Call) -> Iterator[_Slot]:
+    """The fills and uses around, the innermost first."""
+    region = call.frame.unit.cooperation.region
+    while region is not None:
+        yield region
+        region = region.outer
 
 
 def _check_instances(call: Call, role: RoleObject, ring: RingObject, what: str) -> None:
@@ -168,22 +178,22 @@ def _check_instances(call: Call, role: RoleObject, ring: RingObject, what: str) 
 
 def slot_filled(call: Call, dst: View) -> list[Value] | None:
     """The ring and the slot at which the bytes of a load count that stands here; None outside of ``ring.fill()``."""
-    region, role = call.frame.unit.cooperation.region, call.frame.unit.cooperation.role
-    while region is not None and not region.fills:
-        region = region.outer
-    if region is None:
+    role, fills = call.frame.unit.cooperation.role, [region for region in _regions(call) if region.fills]
+    if not fills:
         return None
     assert role is not None
     if not role.one_thread:
         fix = f'role("{role.name}", threads=1): one thread begins the copies; or let all threads write the tiles'
         raise call.error(f"tma_load() in {role.shown}, whose body {role.threads} threads run", fix)
-    if not any(t is dst.base for t in region.ring.tiles.values()):
+    region = next((fill for fill in fills if fill.has(dst)), fills[0])
+    if not region.has(dst):
         shown = ", ".join(f"s.{n}" for n in region.ring.tiles)
         message = f"tma_load() in ring.fill() to {memory_name(dst)}, which is no tile of this ring"
         raise call.error(message, f"its tiles are {shown}; elsewhere pass mbarrier=(bars, i)")
     if call.builder.block is not region.block:
         message = "tma_load() in ring.fill() under a run-time condition or loop: how many bytes come is not known"
         raise call.error(message, "put it directly into the region; past the edge TMA loads zeros")
+    assert region.slot is not None
     return [region.ring.value, region.slot]
 
 
