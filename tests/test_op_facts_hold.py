@@ -36,7 +36,7 @@ RUNNING = [
 
 
 def levels(test: FileTest) -> list[Kernel]:
-    """The kernel as the emulator runs it and, of a tile-level one, as all passes leave it; each op at a line of its own."""
+    """As the emulator runs the kernel and, of a tile-level one, as all passes leave it; each op in its own line."""
     return _levels(RUNNING.index(test))
 
 

@@ -37,6 +37,7 @@ NOT_AGAIN = "a block has one tile: nobody fills the slots of the last uses again
 ALIGNED = "lanes that roles have led apart meet for an aligned instruction (PTX ISA: barrier.cluster)"
 FIRST_PIECE = "at the second piece of a tile: the first one has waited for all stores of the tile before"
 TWICE = "the ring's mbarriers and the kernel's own one are initialised one after the other, and one suffices for both"
+LAST_LOOP = "the arrival that is left behind a loop in turns is for another loop of the role, and this is the last one"
 CLOCKS = "clocks are of warps: that all lanes have read before one of them arrives (PTX ISA: bar.warp.sync)"
 
 
@@ -61,6 +62,7 @@ HALVES = {"BM": 128, "BN": 64, "STAGES": 2}
 BARRIER = [("gpu.barrier", ONE_WARPGROUP)]
 DRAIN: Any = {"ring": [("ring.drain", NOT_AGAIN)], "thread": [("mbarrier.arrive", NOT_AGAIN)]}
 SYNC: Any = {"ring": [("gpu.sync_warp", ALIGNED)], "thread": [("gpu.sync_warp", ALIGNED)]}
+TURNS = [("gpu.named_barrier", LAST_LOOP)] * 2
 CASES: dict[str, Case] = {
     "tma": Case("hopper_tma", SMALL, (64, 64, 192), ring=BARRIER, thread=BARRIER),
     "ring": Case("hopper_ring", {**SMALL, "STAGES": 3}, (64, 64, 320), ring=BARRIER, thread=BARRIER),
@@ -69,7 +71,7 @@ CASES: dict[str, Case] = {
     "persistent": Case("hopper_persistent", HALVES, (256, 64, 192)),
     "persistent, cluster": Case("hopper_persistent", {**HALVES, "CLUSTER": (2, 1)}, (256, 128, 192), 2, **SYNC),
     "store": Case("hopper_store", {**HALVES, "BN": 128}, (256, 128, 192)),
-    "pingpong": Case("hopper_pingpong", {**SMALL, "STAGES": 2, "OUT": 1}, (256, 64, 192)),
+    "pingpong": Case("hopper_pingpong", {**SMALL, "STAGES": 2, "OUT": 1}, (256, 64, 192), thread=TURNS),
     "fastest": Case(
         "hopper_fastest",
         {**HALVES, "BN": 192},
@@ -78,9 +80,14 @@ CASES: dict[str, Case] = {
         thread=[("tma.wait_group", FIRST_PIECE), ("gpu.named_barrier", FIRST_PIECE)],
     ),
     "fastest, cluster": Case("hopper_fastest", {**HALVES, "CLUSTER": (2, 2)}, (256, 256, 192), 4, **SYNC),
-    "fastest, instances": Case("hopper_fastest", {**SMALL, "STAGES": 2, "INSTANCES": 2}, (256, 64, 192)),
+    "fastest, instances": Case("hopper_fastest", {**SMALL, "STAGES": 2, "INSTANCES": 2}, (256, 64, 192), thread=TURNS),
     "fastest, both": Case(
-        "hopper_fastest", {**SMALL, "STAGES": 2, "INSTANCES": 2, "CLUSTER": (1, 2)}, (256, 128, 192), 2, **SYNC
+        "hopper_fastest",
+        {**SMALL, "STAGES": 2, "INSTANCES": 2, "CLUSTER": (1, 2)},
+        (256, 128, 192),
+        2,
+        ring=SYNC["ring"],
+        thread=[*SYNC["thread"], *TURNS],
     ),
     "fastest, by lines": Case("hopper_fastest", HALVES, (256, 64, 192), transposed=True),
     "mma": Case(

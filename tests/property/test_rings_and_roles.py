@@ -34,6 +34,7 @@ class Left(NamedTuple):
     thread: tuple[tuple[str, str], ...] = ()
 
 
+LAST_LOOP = (("gpu.named_barrier", "the arrival that is left is for a loop behind it, and this is the last one"),)
 LANES = (("gpu.sync_warp", CLOCKS),)
 LEFT = {
     "passes/lower_rings:one_stage": Left(thread=LANES),
@@ -54,7 +55,9 @@ LEFT = {
         thread=(("fence.mbarrier_init", "neither TMA nor another block reaches these mbarriers"), *LANES)
     ),
     "passes/lower_rings:shared_along_m": Left(thread=LANES),
-    "passes/lower_roles:skips": Left(thread=LANES),
+    "passes/lower_roles:turns": Left(thread=LAST_LOOP * 2),
+    "passes/lower_roles:two_loops": Left(thread=LAST_LOOP),
+    "passes/lower_roles:skips": Left(thread=(*LAST_LOOP, *LANES)),
 }
 
 

@@ -186,16 +186,12 @@ def test_named_barriers_count_threads() -> None:
         check(other + both)
 
 
-def test_somebody_waits_for_each_arrival_at_a_named_barrier() -> None:
-    """An arrival that nobody waits for orders nothing, and would count where somebody waits later."""
+def test_somebody_waits_at_a_named_barrier_when_all_arrive() -> None:
+    """Who comes later would wait for the next round. What is left when the block ends nobody misses."""
     arrive = "gpu.named_barrier {number = 3, threads = 64, wait = false}"
     with pytest.raises(HazardError, match="all 64 threads arrive at barrier 3, and none of them waits"):
         check(arrive)
-    early = f"control.if %early {{ {arrive} control.yield }} else {{ control.yield }}"
-    with pytest.raises(
-        HazardError, match=r"block \(0, 0, 0\) ends, and nobody has waited for the 32 of 64 threads at barrier 3"
-    ):
-        check(early)
+    check(f"control.if %early {{ {arrive} control.yield }} else {{ control.yield }}")
 
 
 def test_who_arrives_at_a_named_barrier_does_not_wait() -> None:

@@ -373,7 +373,7 @@ USED = """ring.wait %ring, %three
             "ring.free",
             "a slot of this ring is named here, and none is ever taken",
         ),
-        (((RELEASE, TAKE),), "ring.wait", "slots of this ring are taken here, and never handed back"),
+        (((RELEASE, TAKE),), "ring.wait", "slots of this ring are taken here, and never"),
         (
             ((TMA, TMA.replace("(8, 8)", "(4, 8)")),),
             "ring.acquire",

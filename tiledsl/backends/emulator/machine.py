@@ -96,4 +96,3 @@ class Machine:
             hook.on_blocks_end(chunk.first, chunk.count)
         if self.options.checks:
             chunk.mbarriers.require_complete(self.shared.launch, self.shared.kernel.loc)
-            chunk.named_barriers.require_complete(self.shared.launch)

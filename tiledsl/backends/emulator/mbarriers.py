@@ -23,7 +23,6 @@ Ints = NDArray[np.int64]
 
 ENTRY = 8
 """Bytes of an mbarrier."""
-_MATCH = "let somebody wait for each arrival: it orders nothing else, and would count for a later round"
 
 
 class Mbarriers:
@@ -146,14 +145,13 @@ class Mbarriers:
 
 class NamedBarriers:
     """Barriers 1 to 15 of each block: [blocks, 16]. `arrived`: threads in the current round, of `threads`; `waited`:
-    does one of them wait; `rounds`: how many have ended. `last`: who arrived at a number last."""
+    does one of them wait; `rounds`: how many have ended."""
 
     def __init__(self, first: int, blocks: int, hooks: Sequence[Hook]) -> None:
         self.first, self.hooks = first, hooks
         shape = blocks, NAMED_BARRIERS
         self.arrived, self.threads, self.rounds = (np.zeros(shape, np.int64) for _ in range(3))
         self.waited = np.zeros(shape, np.bool_)
-        self.last: dict[int, Op] = {}
 
     def arrive(self, op: Op, rows: Ints, warps: Ints, numbers: Ints, threads: int, waits: bool) -> Ints:
         """One warp an entry arrives. Gives the round that it arrives in, which has not ended yet for it."""
@@ -182,7 +180,6 @@ class NamedBarriers:
                 "use another number for other threads, or count them all",
             )
         self.waited[rows, numbers] |= waits
-        self.last |= dict.fromkeys(numbers.tolist(), op)
         self.complete(op, rows, numbers)
         return round_
 
@@ -195,22 +192,12 @@ class NamedBarriers:
             at = int(np.argmin(self.waited[rows, numbers]))
             count, number = self.threads[rows[at], numbers[at]], numbers[at]
             message = f"all {count} threads arrive at barrier {number}, and none of them waits"
-            raise HazardError(message, op.loc, _MATCH)
+            raise HazardError(message, op.loc, "let somebody wait: who comes later waits for the next round")
         self.rounds[rows, numbers] += 1
         self.arrived[rows, numbers], self.waited[rows, numbers] = 0, False
         if len(rows):
             for hook in self.hooks:
                 hook.on_complete("named", rows + self.first, numbers)
-
-    def require_complete(self, launch: LaunchInfo) -> None:
-        """Raise HazardError for an arrival that nobody has waited for, when the blocks have ended."""
-        if not self.arrived.any():
-            return
-        row, number = (int(i) for i in np.argwhere(self.arrived)[0])
-        count, threads = self.arrived[row, number], self.threads[row, number]
-        block = launch.block_index(row + self.first)
-        message = f"block {block} ends, and nobody has waited for the {count} of {threads} threads at barrier {number}"
-        raise HazardError(message, self.last[number].loc, _MATCH)
 
 
 class ClusterBarriers:
