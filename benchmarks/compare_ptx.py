@@ -22,7 +22,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["Code", "differences", "main", "without_locations"]
+__all__ = ["Code", "checkout", "differences", "main", "without_locations"]
 
 ROOT = Path(__file__).parent.parent
 SIZES = ((128, 128, 128), (1000, 1000, 1000), (4096, 4096, 4096), (4096, 512, 4096))
@@ -106,7 +106,7 @@ def _code(kernel: Any, arch: str, settings: dict[str, Any]) -> Code:
 
 
 @contextmanager
-def _checkout(commit: str) -> Iterator[Path]:
+def checkout(commit: str) -> Iterator[Path]:
     """A folder with the files of `commit`; the working tree itself for ""."""
     if not commit:
         yield ROOT
@@ -148,7 +148,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0
 
     with ExitStack() as stack:
-        folders = [stack.enter_context(_checkout(commit)) for commit in (args.before, args.after)]
+        folders = [stack.enter_context(checkout(commit)) for commit in (args.before, args.after)]
         before, after = map(_result, [_started(folder, args.arch) for folder in folders])
     for name, codes in (("before", before), ("after", after)) if args.keep else ():
         (args.keep / name).mkdir(parents=True, exist_ok=True)
