@@ -16,19 +16,19 @@ from typing import Any, Literal, NamedTuple
 from benchmarks.gallery import chosen_consts, gallery_kernels, reference
 from tiledsl.backends import emulator
 from tiledsl.backends.emulator.wavefronts import Ints, WavefrontCount
+from tiledsl.compilation.lowering import lower
 from tiledsl.ir.core import Kernel, Op
 from tiledsl.kernel import TileKernel
 from tiledsl.layout.banks import PHASES, Kind
 from tiledsl.layout.shared import ROW
-from tiledsl.lowering import lower
-from tiledsl.passes.bank_conflicts import BankConflicts, bank_report
-from tiledsl.passes.bank_report import BankReport
-from tiledsl.passes.lanes import Lanes
-from tiledsl.passes.shared_accesses import SharedAccess, shared_accesses
-from tiledsl.passes.wavefront_counter import WavefrontCounter
+from tiledsl.passes.analysis.lanes import Lanes
+from tiledsl.passes.banks.bank_conflicts import BankConflicts, bank_report
+from tiledsl.passes.banks.bank_report import BankReport
+from tiledsl.passes.banks.shared_accesses import SharedAccess, shared_accesses
+from tiledsl.passes.banks.wavefront_counter import WavefrontCounter
 from tiledsl.runtime.arrays import host_array
 from tiledsl.runtime.dispatch import EMULATED_ARCH
-from tiledsl.specialize import specialize
+from tiledsl.signatures.specialize import specialize
 
 __all__ = [
     "BothCounts",

@@ -42,7 +42,7 @@ from tiledsl import (
     tile_kernel,
     unroll,
 )
-from tiledsl.backends.ptx.sass_report import SassReport, sass_report
+from tiledsl.backends.ptx.sass.report import SassReport, sass_report
 from tiledsl.backends.ptx.tools import PTXAS
 from tiledsl.dims import K, M, N
 from tiledsl.inspect.timing import Clocks, Timing, interleave, quartiles

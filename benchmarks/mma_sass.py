@@ -21,9 +21,9 @@ from benchmarks.machine import ptxas_version
 from benchmarks.report import RESULTS, table, write
 from tiledsl.arch import TARGETS, Target
 from tiledsl.backends.ptx.assemble import assemble
-from tiledsl.backends.ptx.disassemble import sass_listing
-from tiledsl.backends.ptx.sass_classes import class_of
-from tiledsl.backends.ptx.sass_program import Sass, decode_listing
+from tiledsl.backends.ptx.sass.classes import class_of
+from tiledsl.backends.ptx.sass.disassemble import sass_listing
+from tiledsl.backends.ptx.sass.program import Sass, decode_listing
 from tiledsl.ir.types import DTYPES, U32, DType
 from tiledsl.layout.mma import TABLE, MmaRow
 

@@ -27,7 +27,7 @@ from benchmarks.report import RESULTS, table, write
 from benchmarks.tensor_core_inputs import Batch, Bits, batches
 from tiledsl import Const, Global, Scalar, fragment, grid, ptx, threads, tile_kernel, unroll
 from tiledsl.arch import target_named
-from tiledsl.backends.emulator import native
+from tiledsl.backends.emulator.native import loops as native
 from tiledsl.dims import J, K, N, P
 from tiledsl.ir import semantics
 from tiledsl.ir.semantics import numpy_dtype

@@ -14,7 +14,7 @@ from tiledsl.ir.core import OPS, Kernel
 from tiledsl.ir.parser import parse_kernel
 from tiledsl.ir.printer import print_kernel
 from tiledsl.ir.verifier import verify
-from tiledsl.passes.expand import Expand
+from tiledsl.passes.lower.expand import Expand
 from tiledsl.passes.manager import Pass, PassManager
 from tiledsl.passes.pipeline import named_passes, pipeline, run_pipeline
 

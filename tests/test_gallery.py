@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from tiledsl.layout.orders import ORDERS
-from tiledsl.specialize import assumed, check_consts
+from tiledsl.signatures.specialize import assumed, check_consts
 
 GEMM = Path(__file__).parent.parent / "examples" / "gemm"
 
@@ -209,7 +209,7 @@ def test_by_tma_nothing_is_spilled(gallery: ModuleType, bits: int) -> None:
     from mma_fastest import HALVES, add_bias
 
     from tiledsl.ir.types import DTYPES
-    from tiledsl.specialize import Specialization, assumed, check_consts
+    from tiledsl.signatures.specialize import Specialization, assumed, check_consts
 
     kernel = _load(_number(gallery, "mma_fastest"))
     dtypes = {name: DTYPES[dtype] for name, dtype in gallery.dtypes(kernel, "bf16").items()}
@@ -418,7 +418,7 @@ def test_narrow_copies_are_not_spilled(
     """Each copy of a step keeps an address: where rows are little aligned `mma_fastest` takes less at once, and
     `fastest` has another schedule."""
     from tiledsl.ir.types import DTYPES
-    from tiledsl.specialize import GlobalSpec, Specialization, assumed, check_consts
+    from tiledsl.signatures.specialize import GlobalSpec, Specialization, assumed, check_consts
 
     number = _number(gallery, "fastest" if format == "f32" else "mma_fastest")
     kernel, known = _load(number), {} if format == "f32" else {"arch": arch, "along_k": orders == "NT"}

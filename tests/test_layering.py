@@ -18,10 +18,10 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("layout",),
     ("ir", "boundary"),
     ("passes",),
-    ("lang", "dims", "bytecode", "source", "function", "meaning", "annotations", "signature", "specialize"),
+    ("lang", "dims", "function", "meaning", "signatures"),
     ("frontend",),
     ("backends",),
-    ("runtime", "compiled", "compiler", "explain", "kernel", "lowering", "measure"),
+    ("runtime", "compilation", "kernel", "measure"),
     ("inspect",),
     ("", "__main__"),  # tiledsl/__init__.py re-exports the language; __main__ is the command line
 )

@@ -25,10 +25,10 @@ from tiledsl.ir.ops import control, gpu, mem, tile, wgmma
 from tiledsl.ir.parser import parse_kernel
 from tiledsl.ir.printer import print_kernel
 from tiledsl.ir.types import PtrType
+from tiledsl.passes.analysis.structure import ops_around
+from tiledsl.passes.analysis.uniformity import LEVELS, Uniformity
+from tiledsl.passes.analysis.written import memory_of
 from tiledsl.passes.pipeline import run_pipeline
-from tiledsl.passes.structure import ops_around
-from tiledsl.passes.uniformity import LEVELS, Uniformity
-from tiledsl.passes.written import memory_of
 
 RUNNING = [
     test for test in TESTS if test.runs and test.path.parent.name != "scalar" and not any(test.expected)

@@ -10,11 +10,11 @@ import pytest
 
 from benchmarks.bank_counts import Product, gallery_products
 from benchmarks.gallery import dtype_settings
-from tiledsl.backends.ptx.sass_program import Sass
-from tiledsl.compiled import Compiled
+from tiledsl.backends.ptx.sass.program import Sass
+from tiledsl.compilation.compiled import Compiled
+from tiledsl.compilation.lowering import lower
 from tiledsl.ir.core import Kernel
 from tiledsl.ir.ops import control, gpu, tile
-from tiledsl.lowering import lower
 
 PRODUCTS = {label: product for label, product in gallery_products().items() if product.format in ("f32", "f16")}
 PTX = re.compile(r"\b(ld|st)\.shared(?:\.v(\d))?\.[a-z](\d+)")

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tiledsl.arch import target_named
+from tiledsl.compilation.explain import EXPLAIN
 from tiledsl.errors import TileError
-from tiledsl.explain import EXPLAIN
 from tiledsl.inspect import bench
 from tiledsl.inspect.contenders import Contender, read_roles
 
@@ -218,7 +218,7 @@ def _from_checkout(module: str, folder: str) -> Any:
 
 
 def _cache(arguments: argparse.Namespace, rest: list[str]) -> int:
-    from tiledsl.runtime.cache import disk_cache
+    from tiledsl.compilation.cache import disk_cache
 
     cache = disk_cache()
     if cache is None:

@@ -10,7 +10,7 @@ import sys
 from typing import Any, Callable, Generic, NoReturn, ParamSpec, TypeVar, cast
 
 from tiledsl.errors import UNKNOWN_LOC, CompileError, Loc, TileError
-from tiledsl.source import keep_lines
+from tiledsl.signatures.source import keep_lines
 
 __all__ = [
     "ByReference",

@@ -10,20 +10,20 @@ import functools
 import inspect
 from typing import TYPE_CHECKING, Any, Callable, Mapping, overload
 
-from tiledsl.annotations import read_signature
 from tiledsl.arch import target_named
-from tiledsl.compiled import Compiled
-from tiledsl.compiler import Program
+from tiledsl.compilation.compiled import Compiled
+from tiledsl.compilation.compiler import Program
 from tiledsl.errors import CompileError
 from tiledsl.function import ByReference, TileFunction, caller_line, require_function, tile_function
 from tiledsl.ir.types import DTYPES, INDEX, DType
 from tiledsl.measure import Timing, Verification
 from tiledsl.runtime.dispatch import EMULATED_ARCH, Dispatcher
-from tiledsl.signature import GlobalParam, Signature, Specialization
-from tiledsl.specialize import argument_error, assumed, check_consts
+from tiledsl.signatures.annotations import read_signature
+from tiledsl.signatures.signature import GlobalParam, Signature, Specialization
+from tiledsl.signatures.specialize import argument_error, assumed, check_consts
 
 if TYPE_CHECKING:
-    from tiledsl.explain import Report
+    from tiledsl.compilation.explain import Report
 
 __all__ = ["TileFunction", "TileKernel", "tile_function", "tile_kernel"]
 

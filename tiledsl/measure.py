@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Callable, Mapping
 from tiledsl.errors import KernelArgumentError
 from tiledsl.ir.formats import FORMATS
 from tiledsl.ir.types import DType
-from tiledsl.specialize import looking_at
+from tiledsl.signatures.specialize import looking_at
 
 if TYPE_CHECKING:
     from tiledsl.runtime.dispatch import Dispatcher

@@ -6,7 +6,7 @@ from typing import Callable
 
 from tiledsl.arch import TARGETS, Target
 from tiledsl.backends.protocol import Binary, Resources
-from tiledsl.backends.ptx.disassemble import sass_text  # here: a later import would rebind `disassemble` below
+from tiledsl.backends.ptx.sass.disassemble import sass_text  # here: a later import would rebind `disassemble` below
 from tiledsl.errors import AssemblerError
 from tiledsl.ir.core import Kernel
 from tiledsl.recursion import deep_recursion

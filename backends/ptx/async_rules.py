@@ -9,7 +9,7 @@ from tiledsl.backends.ptx.context import Lowering, lowers
 from tiledsl.backends.ptx.types import I32, VOID, integer
 from tiledsl.ir.core import Value
 from tiledsl.ir.ops import arith, async_copy, mem
-from tiledsl.passes.constants import integer as integer_of
+from tiledsl.passes.analysis.constants import integer as integer_of
 
 __all__ = ["all_or_none", "lower_commit_group", "lower_cp_async", "lower_wait_group"]
 

@@ -8,7 +8,7 @@ from tiledsl.backends.ptx.context import Lowering, lowers
 from tiledsl.backends.ptx.types import I32, integer, llvm_type
 from tiledsl.ir.core import Value
 from tiledsl.ir.ops import arith, control
-from tiledsl.passes.intervals import Intervals
+from tiledsl.passes.analysis.intervals import Intervals
 
 __all__ = ["lower_for", "lower_if", "lower_while"]
 

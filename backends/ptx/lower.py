@@ -27,7 +27,7 @@ from tiledsl.ir.core import Kernel, Op, Value
 from tiledsl.ir.ops import barriers
 from tiledsl.ir.types import BOOL, DType, PtrType, Type
 from tiledsl.layout.shared import SPANS, Paneled
-from tiledsl.passes.written import WrittenMemory, memory_of
+from tiledsl.passes.analysis.written import WrittenMemory, memory_of
 
 __all__ = ["TRIPLE", "lower_kernel", "read_only_pointers"]
 

@@ -14,13 +14,13 @@ from tests.fuzz.levels import compare
 from tests.fuzz.mutate_source import mutate_source
 from tests.fuzz.outcome import ROOT, Outcome, OutOfTime, judge, limit, raised_in
 from tiledsl.backends import ptx
+from tiledsl.compilation.lowering import lower
 from tiledsl.errors import AssemblerError, CompileError, TileError
 from tiledsl.ir.core import Kernel
 from tiledsl.ir.types import DTYPES
 from tiledsl.ir.verifier import verify
 from tiledsl.kernel import TileKernel
-from tiledsl.lowering import lower
-from tiledsl.specialize import assumed, check_consts
+from tiledsl.signatures.specialize import assumed, check_consts
 
 __all__ = ["SUFFIX", "generate", "run"]
 

@@ -17,7 +17,7 @@ from tiledsl.runtime.driver import Driver, driver
 from tiledsl.runtime.frames import Shape
 from tiledsl.runtime.launch import ArgumentBuffer, LaunchPlan, check_cluster, checked_grid
 from tiledsl.runtime.tensor_maps import MapImages, check_maps
-from tiledsl.specialize import ArrayInfo
+from tiledsl.signatures.specialize import ArrayInfo
 
 __all__ = ["run"]
 

@@ -18,7 +18,7 @@ from tiledsl.ir.expr import ConstExpr
 from tiledsl.ir.ops import async_copy, control, gpu, matrix, tile
 from tiledsl.ir.types import F16, F32, F64, I32, I64, INDEX, U8, U32, DType, FragmentType, GlobalType, SharedType
 from tiledsl.layout.shared import AUTO
-from tiledsl.passes.bank_conflicts import candidates
+from tiledsl.passes.banks.bank_conflicts import candidates
 
 __all__ = ["BLOCKS", "OUTPUTS", "SOURCES", "random_shared_kernel"]
 

@@ -24,8 +24,8 @@ from tiledsl.ir.parser import parse_kernel
 from tiledsl.ir.printer import print_kernel
 from tiledsl.ir.types import F32, I32, INDEX, GlobalType, SharedType, TokenType
 from tiledsl.ir.verifier import verify
-from tiledsl.passes.async_groups import AsyncGroups
 from tiledsl.passes.pipeline import run_pipeline
+from tiledsl.passes.pipelining.async_groups import AsyncGroups
 
 THREADS, COLUMNS = 64, 4
 ROWS = THREADS // COLUMNS

@@ -23,8 +23,8 @@ from tiledsl.ir.printer import print_kernel
 from tiledsl.ir.semantics import numpy_dtype
 from tiledsl.ir.types import BOOL, F16, F32, F64, I8, INDEX, DType, GlobalType, SharedType
 from tiledsl.ir.verifier import verify
+from tiledsl.passes.distribute.thread_map import ThreadMap
 from tiledsl.passes.pipeline import run_pipeline
-from tiledsl.passes.thread_map import ThreadMap
 
 
 @settings(max_examples=200)

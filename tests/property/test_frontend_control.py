@@ -14,7 +14,6 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tiledsl.annotations import read_signature
 from tiledsl.backends import emulator
 from tiledsl.dims import M
 from tiledsl.frontend import build
@@ -23,7 +22,8 @@ from tiledsl.ir.types import I32
 from tiledsl.ir.verifier import verify
 from tiledsl.lang import Global, grid, i32, index, threads, unroll
 from tiledsl.passes.pipeline import run_pipeline
-from tiledsl.signature import GlobalSpec, Specialization
+from tiledsl.signatures.annotations import read_signature
+from tiledsl.signatures.signature import GlobalSpec, Specialization
 
 NAMES = ("a", "b", "c")
 COUNTER = itertools.count()

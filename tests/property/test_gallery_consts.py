@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tiledsl.errors import TileError
-from tiledsl.signature import ConstParam
+from tiledsl.signatures.signature import ConstParam
 
 GEMM = Path(__file__).parent.parent.parent / "examples" / "gemm"
 sys.path.insert(0, str(GEMM))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tiledsl.layout.shared import ROW, Layout, Padded, Swizzled, parse_layout, row_major
-from tiledsl.passes.bank_conflicts import candidates
+from tiledsl.passes.banks.bank_conflicts import candidates
 
 VECTORS = (2, 4, 8, 16)
 

@@ -23,8 +23,8 @@ from tiledsl.ir.types import BF16, DTYPES, F16, I32, INDEX, DType, FragmentType,
 from tiledsl.ir.verifier import verify
 from tiledsl.layout.fragments import FragmentLayout, parse_fragment_layout
 from tiledsl.layout.mma import TABLE
-from tiledsl.passes.distribute import Distribute
-from tiledsl.passes.matrix_map import matrices, widths
+from tiledsl.passes.distribute.distribute import Distribute
+from tiledsl.passes.distribute.matrix_map import matrices, widths
 from tiledsl.passes.pipeline import run_pipeline
 
 

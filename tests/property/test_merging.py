@@ -21,7 +21,7 @@ from tiledsl.ir.types import DTYPES, I32, INDEX, U32, FragmentType, GlobalType, 
 from tiledsl.ir.verifier import verify
 from tiledsl.layout.banks import PHASES, Kind, wavefronts
 from tiledsl.layout.shared import AUTO
-from tiledsl.passes.merge_accesses import MergeAccesses
+from tiledsl.passes.banks.merge_accesses import MergeAccesses
 from tiledsl.passes.pipeline import pipeline, run_pipeline
 
 THREADS, COLUMNS = 32, 16

@@ -14,16 +14,16 @@ from tiledsl.backends import emulator
 from tiledsl.ir.core import Kernel
 from tiledsl.ir.printer import print_kernel
 from tiledsl.ir.verifier import verify
-from tiledsl.passes.canonicalize import Canonicalize
-from tiledsl.passes.cse import CommonSubexpressions
-from tiledsl.passes.dce import DeadCode
-from tiledsl.passes.distribute import Distribute
-from tiledsl.passes.expand import Expand
-from tiledsl.passes.licm import LoopInvariants
+from tiledsl.passes.banks.merge_accesses import MergeAccesses
+from tiledsl.passes.distribute.distribute import Distribute
+from tiledsl.passes.lower.expand import Expand
 from tiledsl.passes.manager import Pass
-from tiledsl.passes.merge_accesses import MergeAccesses
 from tiledsl.passes.pipeline import run_pipeline
-from tiledsl.passes.unroll import Unroll
+from tiledsl.passes.scalar.canonicalize import Canonicalize
+from tiledsl.passes.scalar.cse import CommonSubexpressions
+from tiledsl.passes.scalar.dce import DeadCode
+from tiledsl.passes.scalar.licm import LoopInvariants
+from tiledsl.passes.scalar.unroll import Unroll
 
 BOTH_LEVELS: tuple[Pass, ...] = (
     Canonicalize(),

@@ -25,7 +25,7 @@ from tiledsl.ir.printer import print_kernel
 from tiledsl.ir.types import I32, INDEX
 from tiledsl.ir.verifier import verify
 from tiledsl.passes.pipeline import run_pipeline
-from tiledsl.passes.pipeline_loops import Pipeline, loop_plans
+from tiledsl.passes.pipelining.loops import Pipeline, loop_plans
 
 LIMIT = 1 << 31
 SEEDS = st.integers(0, 2**32 - 1)

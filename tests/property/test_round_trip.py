@@ -9,8 +9,8 @@ from tiledsl.ir.core import Kernel
 from tiledsl.ir.parser import parse_kernel
 from tiledsl.ir.printer import print_kernel
 from tiledsl.ir.verifier import verify
-from tiledsl.passes.distribute import Distribute
-from tiledsl.passes.expand import Expand
+from tiledsl.passes.distribute.distribute import Distribute
+from tiledsl.passes.lower.expand import Expand
 from tiledsl.passes.pipeline import run_pipeline
 
 

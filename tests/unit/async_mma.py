@@ -23,16 +23,16 @@ from tiledsl.arch import WARP, WARPGROUP_WARPS
 from tiledsl.backends.emulator.cohort import Cohort
 from tiledsl.backends.emulator.hooks import Access
 from tiledsl.backends.emulator.memory import load
-from tiledsl.backends.emulator.places import Place
-from tiledsl.backends.emulator.rules import rule
-from tiledsl.backends.emulator.rules_barriers import commit_arrives
+from tiledsl.backends.emulator.rules.barriers import commit_arrives
+from tiledsl.backends.emulator.rules.places import Place
+from tiledsl.backends.emulator.rules.registry import rule
 from tiledsl.backends.emulator.spans import SharedTile
 from tiledsl.ir.core import OPS, Op, Value, attribute, operand
 from tiledsl.ir.facts import NOTHING, Sync, reads, writes
 from tiledsl.ir.ops import barriers
 from tiledsl.ir.semantics import numpy_dtype
 from tiledsl.ir.types import BOOL, DType, TileType, Type
-from tiledsl.passes.endpoints import ENDPOINTS, Endpoint
+from tiledsl.passes.cooperation.endpoints import ENDPOINTS, Endpoint
 
 __all__ = ["Alloc", "Commit", "Load", "Mma", "TensorType", "known"]
 

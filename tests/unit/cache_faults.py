@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
-from tiledsl.runtime.cache import Entry
+from tiledsl.compilation.cache import Entry
 
 ENTRY = Entry({"name": "k", "threads": [16, 16]}, {"ptx": b"text", "cubin": bytes(range(256))})
 

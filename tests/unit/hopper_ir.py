@@ -15,9 +15,9 @@ from tiledsl.ir.parser import parse_kernel
 from tiledsl.ir.printer import print_kernel
 from tiledsl.ir.types import INDEX
 from tiledsl.ir.verifier import verify
-from tiledsl.passes.lower_rings import LowerRings
-from tiledsl.passes.lower_roles import LowerRoles
-from tiledsl.specialize import assumed, check_consts
+from tiledsl.passes.cooperation.lower_rings import LowerRings
+from tiledsl.passes.cooperation.lower_roles import LowerRoles
+from tiledsl.signatures.specialize import assumed, check_consts
 
 __all__ = ["called", "ir", "lowered", "ops", "take_out", "written"]
 

@@ -12,9 +12,9 @@ from ptx_kernels import naive, shared_tiled
 
 from tiledsl.backends.ptx import TARGETS, build
 from tiledsl.backends.ptx.assemble import assemble
-from tiledsl.backends.ptx.disassemble import Instruction, Listing, sass_listing
-from tiledsl.backends.ptx.sass_operands import Register
-from tiledsl.backends.ptx.sass_program import SassProgram, decode_listing
+from tiledsl.backends.ptx.sass.disassemble import Instruction, Listing, sass_listing
+from tiledsl.backends.ptx.sass.operands import Register
+from tiledsl.backends.ptx.sass.program import SassProgram, decode_listing
 from tiledsl.backends.ptx.tools import NVDISASM
 
 HEAD = """.version {version}

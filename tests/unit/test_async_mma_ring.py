@@ -26,9 +26,9 @@ from tiledsl.ir.parser import parse_kernel
 from tiledsl.ir.printer import print_kernel
 from tiledsl.ir.types import INDEX
 from tiledsl.ir.verifier import verify
-from tiledsl.passes.lower_rings import LowerRings, add_if
-from tiledsl.passes.lower_roles import LowerRoles
-from tiledsl.passes.structure import ops_around
+from tiledsl.passes.analysis.structure import ops_around
+from tiledsl.passes.cooperation.lower_rings import LowerRings, add_if
+from tiledsl.passes.cooperation.lower_roles import LowerRoles
 
 Array = NDArray[Any]
 

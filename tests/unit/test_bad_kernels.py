@@ -26,7 +26,7 @@ from tiledsl.ir.core import Block, Op
 from tiledsl.ir.types import F32
 from tiledsl.kernel import TileKernel
 from tiledsl.layout.shared import MAX_EXTENT
-from tiledsl.passes.unroll import Unroll
+from tiledsl.passes.scalar.unroll import Unroll
 
 HEAD = "import functools, itertools\nimport numpy as np\nfrom tiledsl import *\nfrom tiledsl.dims import K, M, N\n"
 

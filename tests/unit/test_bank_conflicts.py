@@ -30,10 +30,10 @@ from tiledsl.errors import CompileError, TileError
 from tiledsl.ir.core import Kernel
 from tiledsl.ir.ops import tile
 from tiledsl.ir.parser import parse_kernel
-from tiledsl.passes.active_lanes import ActiveLanes
-from tiledsl.passes.bank_conflicts import BankConflicts, bank_report, candidates
-from tiledsl.passes.bank_report import AccessReport, BankReport
-from tiledsl.passes.lanes import Lanes
+from tiledsl.passes.analysis.active_lanes import ActiveLanes
+from tiledsl.passes.analysis.lanes import Lanes
+from tiledsl.passes.banks.bank_conflicts import BankConflicts, bank_report, candidates
+from tiledsl.passes.banks.bank_report import AccessReport, BankReport
 
 TILED = Path(__file__).parent.parent.parent / "examples" / "gemm" / "shared_tiled.py"
 
@@ -223,7 +223,7 @@ def test_over_follows_the_footprint() -> None:
       %T = tile.shared_alloc : shared<f32, [64]>
       %U = tile.shared_alloc %S : shared<f32, [128]>
       tile.store %T, %t, %v""")
-    from tiledsl.passes.shared_layout import lay_out_shared
+    from tiledsl.passes.banks.shared_layout import lay_out_shared
 
     slots = list(lay_out_shared(made).slots.values())
     assert [(s.offset, s.bytes) for s in slots] == [(0, 560), (560, 256), (0, 512)]

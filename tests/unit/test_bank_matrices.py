@@ -34,8 +34,8 @@ from tiledsl.ir.verifier import verify
 from tiledsl.layout.fragments import FragmentLayout
 from tiledsl.layout.mma import SHAPES
 from tiledsl.layout.shared import AUTO
-from tiledsl.passes.bank_conflicts import bank_report
-from tiledsl.passes.distribute import Distribute
+from tiledsl.passes.banks.bank_conflicts import bank_report
+from tiledsl.passes.distribute.distribute import Distribute
 
 SLOTS = 3
 WARPS = (2, 2)

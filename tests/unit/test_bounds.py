@@ -39,7 +39,7 @@ from tiledsl.errors import EmulatorError
 from tiledsl.ir.ops import tile as tile_ops
 from tiledsl.ir.parser import parse_kernel
 from tiledsl.ir.printer import print_kernel
-from tiledsl.passes.expander import Expander
+from tiledsl.passes.lower.expander import Expander
 from tiledsl.passes.pipeline import run_pipeline
 
 CASES: list[tuple[Any, str]] = []

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 from tiledsl import mma
+from tiledsl.compilation import cache as cache_module
+from tiledsl.compilation import fingerprint
+from tiledsl.compilation.cache import DiskCache, Entry, disk_cache
 from tiledsl.errors import CacheError
 from tiledsl.ir.types import F32
-from tiledsl.runtime import cache as cache_module
-from tiledsl.runtime import fingerprint
-from tiledsl.runtime.cache import DiskCache, Entry, disk_cache
-from tiledsl.signature import GlobalSpec, Specialization
+from tiledsl.signatures.signature import GlobalSpec, Specialization
 
 ROOT = Path(__file__).parents[2]
 ENTRY = Entry({"name": "k", "threads": [16, 16]}, {"ptx": b"text", "cubin": bytes(range(256))})
@@ -232,8 +232,8 @@ def test_a_value_without_content_keeps_a_kernel_off_the_disk(tmp_path: Path) -> 
 
 def test_sets_have_one_key_in_all_processes() -> None:
     program = (
-        "from tiledsl.runtime.fingerprint import specialization_key as key\n"
-        "from tiledsl.signature import Specialization as S\n"
+        "from tiledsl.compilation.fingerprint import specialization_key as key\n"
+        "from tiledsl.signatures.signature import Specialization as S\n"
         "print(key(S((), (('names', frozenset('abcdefgh')),)), 'sm_90a').hex())"
     )
     keys = {

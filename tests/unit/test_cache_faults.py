@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from tests.unit.cache_faults import ENTRY, failing, one_warning
+from tiledsl.compilation import cache as cache_module
+from tiledsl.compilation.cache import DiskCache, disk_cache
 from tiledsl.errors import CacheError
-from tiledsl.runtime import cache as cache_module
-from tiledsl.runtime.cache import DiskCache, disk_cache
 
 
 @pytest.fixture

@@ -16,15 +16,15 @@ import pytest
 from tests.unit.cache_faults import ENTRY, failing, one_warning
 from tests.unit.pickled_kernels import doubled
 from tiledsl.backends.protocol import Resources
-from tiledsl.compiled import Image
-from tiledsl.compiler import compile_kernel
+from tiledsl.compilation import cache as cache_module
+from tiledsl.compilation.cache import DiskCache, Entry, disk_cache
+from tiledsl.compilation.compiled import Image
+from tiledsl.compilation.compiler import compile_kernel
 from tiledsl.errors import CacheError
 from tiledsl.ir.abi import AbiArg
 from tiledsl.ir.expr import parse_expr
 from tiledsl.ir.types import F32, I32
-from tiledsl.runtime import cache as cache_module
-from tiledsl.runtime.cache import DiskCache, Entry, disk_cache
-from tiledsl.signature import GlobalSpec, Specialization
+from tiledsl.signatures.signature import GlobalSpec, Specialization
 
 
 @pytest.fixture
@@ -243,11 +243,11 @@ def test_an_image_of_nonsense_is_compiled_again(
 ) -> None:
     """Although the checksum and the key of the entry are right."""
     monkeypatch.setenv("TILEDSL_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr("tiledsl.compiler._build", lambda *given: image)
+    monkeypatch.setattr("tiledsl.compilation.compiler._build", lambda *given: image)
     image = _image()
     stored = disk_cache()
     assert stored is not None
-    monkeypatch.setattr("tiledsl.compiler.disk_key", lambda *given: "a")
+    monkeypatch.setattr("tiledsl.compilation.compiler.disk_key", lambda *given: "a")
     stored.store("a", image.to_entry())
     assert _compiled().cached
     entry = image.to_entry()

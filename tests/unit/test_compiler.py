@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tiledsl import Global, f32, grid, threads, tile_kernel
+from tiledsl.compilation.lowering import lower
 from tiledsl.dims import N
 from tiledsl.errors import CompileError
-from tiledsl.lowering import lower
 
 
 @tile_kernel

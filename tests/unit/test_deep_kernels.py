@@ -13,12 +13,12 @@ from typing import Any, Callable
 import numpy as np
 import pytest
 
+from tiledsl.compilation.lowering import lower
 from tiledsl.ir.core import Kernel
 from tiledsl.ir.parser import parse_kernel
 from tiledsl.ir.printer import print_kernel
 from tiledsl.ir.verifier import verify
 from tiledsl.kernel import TileKernel
-from tiledsl.lowering import lower
 
 HEAD = """
 from tiledsl import *

@@ -10,7 +10,7 @@ import pytest
 from tiledsl import Global, dims, f32, grid, ptx, threads, tile_kernel
 from tiledsl.backends.emulator import Access, Hook, Options, async_copies, run
 from tiledsl.backends.emulator.boundary import internal_error
-from tiledsl.backends.emulator.rules import RULES
+from tiledsl.backends.emulator.rules.registry import RULES
 from tiledsl.errors import EmulatorError, HazardError, KernelArgumentError, Loc
 from tiledsl.ir.core import Block, Kernel
 from tiledsl.ir.expr import parse_expr

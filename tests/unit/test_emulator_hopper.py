@@ -11,8 +11,14 @@ from emulator_rings import CHECKED, CLUSTER, RING, kernel_of, operands, run_ring
 from numpy.typing import NDArray
 
 from tiledsl.backends.emulator import Options, run
-from tiledsl.backends.emulator.native_dot import add_terms
-from tiledsl.backends.emulator.wgmma_operands import Descriptor, accumulator, from_accumulator, left_operand, swizzled
+from tiledsl.backends.emulator.native.dot import add_terms
+from tiledsl.backends.emulator.rules.wgmma_operands import (
+    Descriptor,
+    accumulator,
+    from_accumulator,
+    left_operand,
+    swizzled,
+)
 from tiledsl.errors import KernelArgumentError
 from tiledsl.ir import tensor_core
 from tiledsl.ir.core import Kernel

@@ -9,7 +9,8 @@ import pytest
 from emulator_kernels import naive_tile, shared_tiled_thread, shared_tiled_tile
 from numpy.typing import NDArray
 
-from tiledsl.backends.emulator import Access, Hook, Options, native, run
+from tiledsl.backends.emulator import Access, Hook, Options, run
+from tiledsl.backends.emulator.native import loops as native
 from tiledsl.errors import EmulatorError, HazardError
 from tiledsl.ir import semantics
 from tiledsl.ir.core import Kernel, Op

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tiledsl import Global, barrier, f32, grid, lowering, shared, threads, tile_kernel
+from tiledsl import Global, barrier, f32, grid, shared, threads, tile_kernel
 from tiledsl.backends.emulator import Options, Prepared, launch
+from tiledsl.compilation import lowering
 from tiledsl.dims import N
 from tiledsl.errors import EmulatorError, HazardError
 from tiledsl.ir.core import Kernel

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from tiledsl.annotations import read_signature
 from tiledsl.dims import K, M, N
 from tiledsl.errors import CompileError, CompileErrors
 from tiledsl.frontend import build
@@ -41,7 +40,8 @@ from tiledsl.lang import (
     unroll,
     where,
 )
-from tiledsl.signature import GlobalParam, GlobalSpec, Specialization
+from tiledsl.signatures.annotations import read_signature
+from tiledsl.signatures.signature import GlobalParam, GlobalSpec, Specialization
 
 BAD: list[Callable[..., Any]] = []
 

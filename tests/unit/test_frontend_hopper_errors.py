@@ -56,7 +56,7 @@ from tiledsl import (
 )
 from tiledsl.dims import K, M, N
 from tiledsl.frontend import build
-from tiledsl.specialize import assumed, check_consts
+from tiledsl.signatures.specialize import assumed, check_consts
 
 bad = Refused()
 

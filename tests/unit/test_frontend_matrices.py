@@ -59,7 +59,7 @@ from tiledsl.ir.printer import print_kernel
 from tiledsl.ir.types import DTYPES, FragmentType
 from tiledsl.ir.verifier import verify
 from tiledsl.layout.mma import TABLE
-from tiledsl.specialize import assumed, check_consts
+from tiledsl.signatures.specialize import assumed, check_consts
 
 D = TypeVar("D", bound=Scalar)
 ACC = mma.m16n8k16.acc(warps=(2, 2))

@@ -19,7 +19,7 @@ from tiledsl.layout.banks import wavefronts
 from tiledsl.layout.fragments import FragmentLayout, of_warpgroups, parse_fragment_layout
 from tiledsl.layout.mma import SHAPES
 from tiledsl.layout.shared import Paneled, parse_layout
-from tiledsl.passes.ranges import most
+from tiledsl.passes.analysis.ranges import most
 
 MASKS = {128: 7, 64: 3, 32: 1}
 """Bits of the 128-byte line's number that a swizzle of each span uses. (PTX ISA: tensor swizzling modes.)"""

@@ -302,7 +302,7 @@ def test_compile_assumes_the_usual() -> None:
 
 
 def test_the_image_survives_the_disk() -> None:
-    from tiledsl.compiled import Image
+    from tiledsl.compilation.compiled import Image
 
     image = matmul.compile("sm_90a").image
     assert Image.from_entry(image.to_entry()) == image

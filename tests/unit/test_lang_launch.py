@@ -14,7 +14,7 @@ from tiledsl.errors import CompileErrors, VerifyError
 from tiledsl.ir.parser import parse_kernel
 from tiledsl.ir.printer import print_kernel
 from tiledsl.ir.verifier import verify
-from tiledsl.specialize import assumed
+from tiledsl.signatures.specialize import assumed
 
 
 @tile_kernel

@@ -11,17 +11,17 @@ from hopper_texts import SHARED_LIMIT, Product, lowered, one_tile, one_tile_by_r
 from tiledsl.backends.protocol import Binary
 from tiledsl.backends.ptx import TARGETS, build
 from tiledsl.backends.ptx.codegen import emit_ptx
-from tiledsl.backends.ptx.disassemble import sass_listing
 from tiledsl.backends.ptx.lower import read_only_pointers
-from tiledsl.backends.ptx.sass_program import Sass, SassProgram, decode_listing
-from tiledsl.backends.ptx.sass_report import sass_report
+from tiledsl.backends.ptx.sass.disassemble import sass_listing
+from tiledsl.backends.ptx.sass.program import Sass, SassProgram, decode_listing
+from tiledsl.backends.ptx.sass.report import sass_report
 from tiledsl.errors import AssemblerError, CompileError
 from tiledsl.ir.core import Kernel
 from tiledsl.ir.parser import parse_kernel
 from tiledsl.ir.printer import print_kernel
 from tiledsl.layout.wgmma import WGMMA, find_wgmma
-from tiledsl.passes.bank_conflicts import bank_report
-from tiledsl.passes.bank_report import TileReport
+from tiledsl.passes.banks.bank_conflicts import bank_report
+from tiledsl.passes.banks.bank_report import TileReport
 from tiledsl.passes.pipeline import run_pipeline
 
 HOPPER = TARGETS["sm_90a"]

@@ -10,8 +10,8 @@ from tiledsl.ir.core import Kernel
 from tiledsl.ir.ops import tile
 from tiledsl.ir.parser import parse_kernel
 from tiledsl.ir.verifier import verify
-from tiledsl.passes.bank_conflicts import bank_report
-from tiledsl.passes.merge_accesses import MergeAccesses
+from tiledsl.passes.banks.bank_conflicts import bank_report
+from tiledsl.passes.banks.merge_accesses import MergeAccesses
 
 HEAD = """kernel k(%A: global<f32, [N], unit=0, align=16>, %n: i32, %on: bool)
   grid(1) threads(32) level(tile) index_bits(32) {

@@ -19,7 +19,7 @@ from benchmarks.mma_sass import (
 )
 from benchmarks.report import table
 from tiledsl.backends.ptx import TARGETS
-from tiledsl.backends.ptx.sass_classes import class_of
+from tiledsl.backends.ptx.sass.classes import class_of
 from tiledsl.layout.mma import TABLE, MmaRow
 
 ROOT = Path(__file__).parents[2]

@@ -19,8 +19,8 @@ from tiledsl.ir.ops import arith, barriers, ptx, tma, wgmma
 from tiledsl.ir.parser import parse_kernel
 from tiledsl.ir.types import I32
 from tiledsl.ir.verifier import verify
-from tiledsl.passes import check_hopper
-from tiledsl.passes.uniformity import Uniformity
+from tiledsl.passes.analysis.uniformity import Uniformity
+from tiledsl.passes.checks import hopper as check_hopper
 
 DECLARED: dict[str, Any] = {
     "touches": (),

@@ -36,7 +36,7 @@ from tiledsl import fragment as new_fragment
 from tiledsl.dims import K, M, N
 from tiledsl.ir.ops import arith
 from tiledsl.ir.parser import parse_kernel
-from tiledsl.passes.order_chains import OrderChains
+from tiledsl.passes.scalar.order_chains import OrderChains
 
 
 @tile_kernel(arch="sm_90a")

@@ -7,11 +7,11 @@ import pytest
 from tiledsl.ir.core import Kernel, Op, Value
 from tiledsl.ir.parser import parse_kernel
 from tiledsl.ir.types import I32, Type
-from tiledsl.passes.divisibility import LIMIT, Divisibility
-from tiledsl.passes.shared_layout import lay_out_shared
-from tiledsl.passes.structure import loops_around
-from tiledsl.passes.sums import Sums
-from tiledsl.passes.uniformity import LEVELS, Uniformity, least_uniform
+from tiledsl.passes.analysis.divisibility import LIMIT, Divisibility
+from tiledsl.passes.analysis.structure import loops_around
+from tiledsl.passes.analysis.sums import Sums
+from tiledsl.passes.analysis.uniformity import LEVELS, Uniformity, least_uniform
+from tiledsl.passes.banks.shared_layout import lay_out_shared
 
 HEADER = "kernel k(%A: global<f32, [M, N], unit=1, align=16>, %n: i32)\n  grid(M) threads({}) {{\n"
 

@@ -14,9 +14,9 @@ from tiledsl.errors import CompileError, VerifyError
 from tiledsl.ir.core import Kernel
 from tiledsl.ir.ops import control
 from tiledsl.ir.parser import parse_kernel
-from tiledsl.passes.dce import DeadCode
 from tiledsl.passes.manager import PassManager
 from tiledsl.passes.pipeline import pipeline, run_pipeline, stages
+from tiledsl.passes.scalar.dce import DeadCode
 
 TILED = """
 kernel tiled(%A: global<f32, [M, K], unit=1, align=16>, %B: global<f32, [K, N], unit=1, align=16>, %C: global<f32, [M, N], unit=1, align=16>)

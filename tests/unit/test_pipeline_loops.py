@@ -39,7 +39,7 @@ from tiledsl import (
 from tiledsl.__main__ import main
 from tiledsl.dims import K, M, N
 from tiledsl.errors import CompileError
-from tiledsl.passes.pipeline_report import PipelineReport
+from tiledsl.passes.pipelining.report import PipelineReport
 
 TILED = Path(__file__).parent.parent.parent / "examples" / "gemm" / "shared_tiled.py"
 

@@ -13,8 +13,8 @@ from tiledsl.backends.emulator import run
 from tiledsl.dims import K, M
 from tiledsl.ir.ops import control, mem
 from tiledsl.ir.types import F32
-from tiledsl.passes.predicate_copies import PredicateCopies
-from tiledsl.signature import GlobalSpec, Specialization
+from tiledsl.passes.pipelining.predicate_copies import PredicateCopies
+from tiledsl.signatures.signature import GlobalSpec, Specialization
 
 BRANCH = """
 %half = arith.constant {} : i32

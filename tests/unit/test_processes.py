@@ -169,7 +169,7 @@ def test_ctrl_c_leaves_everything_whole(monkeypatch: pytest.MonkeyPatch) -> None
     import numpy as np
 
     from tests.unit.pickled_kernels import doubled
-    from tiledsl.compiler import _build
+    from tiledsl.compilation.compiler import _build
 
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -208,7 +208,7 @@ def test_ctrl_c_leaves_everything_whole(monkeypatch: pytest.MonkeyPatch) -> None
 
 def _spec() -> Any:
     from tests.unit.pickled_kernels import doubled
-    from tiledsl.specialize import assumed
+    from tiledsl.signatures.specialize import assumed
 
     return assumed(doubled.signature, {}, {})
 
@@ -305,8 +305,8 @@ def test_a_build_leaves_no_memory_behind(tmp_path: Path) -> None:
 import gc, json
 from kernels import scaled
 from tiledsl.backends.ptx import TARGETS, codegen
-from tiledsl.lowering import lower
-from tiledsl.specialize import assumed, check_consts
+from tiledsl.compilation.lowering import lower
+from tiledsl.signatures.specialize import assumed, check_consts
 kernel, _ = lower(scaled.signature, assumed(scaled.signature, {}, check_consts(scaled.signature, {})), "sm_90a")
 def kib():
     gc.collect()

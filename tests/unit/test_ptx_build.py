@@ -13,7 +13,7 @@ from tiledsl.arch import target_named
 from tiledsl.backends.ptx import TARGETS, build, disassemble
 from tiledsl.backends.ptx.assemble import assemble, parse_usage
 from tiledsl.backends.ptx.codegen import emit_ptx
-from tiledsl.backends.ptx.disassemble import sass_listing
+from tiledsl.backends.ptx.sass.disassemble import sass_listing
 from tiledsl.backends.ptx.tools import NVDISASM, PTXAS, tool_versions
 from tiledsl.errors import AssemblerError, CompileError, ToolNotFoundError
 from tiledsl.ir.core import Kernel

@@ -27,8 +27,8 @@ from tiledsl import (
     unroll,
 )
 from tiledsl.backends.ptx import TARGETS, build
-from tiledsl.backends.ptx.disassemble import sass_listing
 from tiledsl.backends.ptx.lower import read_only_pointers
+from tiledsl.backends.ptx.sass.disassemble import sass_listing
 from tiledsl.dims import K, M, N
 from tiledsl.errors import CompileError
 from tiledsl.ir.builder import Builder
@@ -36,7 +36,7 @@ from tiledsl.ir.core import Kernel, Value
 from tiledsl.ir.ops import arith, async_copy, control, gpu, mem, ptx
 from tiledsl.ir.types import BF16, BOOL, DTYPES, E4M3, F16, F32, I8, I32, U8, U32, DType, PtrType
 from tiledsl.layout.mma import TABLE, MmaRow
-from tiledsl.signature import GlobalSpec, Specialization
+from tiledsl.signatures.signature import GlobalSpec, Specialization
 
 CAPABILITIES = sorted({t.capability for t in TARGETS.values()})
 PTX_NAME = {"i8": "s8", "i32": "s32"}

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from tiledsl.backends.ptx import TARGETS, build
-from tiledsl.backends.ptx.disassemble import Instruction, sass_listing
 from tiledsl.backends.ptx.nan_bits import settle_nans
+from tiledsl.backends.ptx.sass.disassemble import Instruction, sass_listing
 from tiledsl.ir.core import Kernel
 from tiledsl.ir.parser import parse_kernel
 from tiledsl.ir.printer import print_kernel

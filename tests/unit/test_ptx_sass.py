@@ -8,10 +8,10 @@ import pytest
 from sass_samples import cubin, life_ranges, listing, program, samples
 
 from tiledsl.backends.ptx import TARGETS
-from tiledsl.backends.ptx.sass_control import check_target, decode_control
-from tiledsl.backends.ptx.sass_live import live_registers
-from tiledsl.backends.ptx.sass_operands import Register, decode_operands
-from tiledsl.backends.ptx.sass_program import Sass, SassProgram
+from tiledsl.backends.ptx.sass.control import check_target, decode_control
+from tiledsl.backends.ptx.sass.live import live_registers
+from tiledsl.backends.ptx.sass.operands import Register, decode_operands
+from tiledsl.backends.ptx.sass.program import Sass, SassProgram
 from tiledsl.errors import TileError
 
 TARGET = [pytest.param(target, marks=pytest.mark.xdist_group(f"sass {target}")) for target in TARGETS]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.ffma_orders import Variant, examine
-from tiledsl.backends.ptx.sass_banks import BankCounts, Fma, count_banks, fma_of, port_clocks, served
-from tiledsl.backends.ptx.sass_report import SassReport
+from tiledsl.backends.ptx.sass.banks import BankCounts, Fma, count_banks, fma_of, port_clocks, served
+from tiledsl.backends.ptx.sass.report import SassReport
 
 NONE, A, B = (False, False, False), (True, False, False), (False, True, False)
 

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import pytest
 
-from tiledsl.backends.ptx.sass_banks import Fma
-from tiledsl.backends.ptx.sass_maxwell import count_maxwell
+from tiledsl.backends.ptx.sass.banks import Fma
+from tiledsl.backends.ptx.sass.maxwell import count_maxwell
 
 A, B = 64, 72
 SPIRAL = [

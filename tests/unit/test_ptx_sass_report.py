@@ -8,13 +8,13 @@ import pytest
 from ptx_kernels import shared_tiled
 from sass_samples import HEAD, cubin
 
-import tiledsl.backends.ptx.sass_report as module
+import tiledsl.backends.ptx.sass.report as module
 from benchmarks.ffma_orders import Variant, examine
 from examples.gemm.shared_tiled import shared_tiled as gallery_shared_tiled
 from tiledsl.backends.ptx import TARGETS, build
 from tiledsl.backends.ptx.assemble import assemble
-from tiledsl.backends.ptx.sass_classes import CLASSES
-from tiledsl.backends.ptx.sass_report import SassReport, sass_report
+from tiledsl.backends.ptx.sass.classes import CLASSES
+from tiledsl.backends.ptx.sass.report import SassReport, sass_report
 from tiledsl.errors import TileError
 
 

@@ -10,11 +10,11 @@ from sass_samples import HEAD, VERSIONS, listing
 
 from tiledsl.backends.ptx import TARGETS
 from tiledsl.backends.ptx.assemble import assemble
-from tiledsl.backends.ptx.sass_classes import class_of, products_of
-from tiledsl.backends.ptx.sass_program import SassProgram
-from tiledsl.backends.ptx.sass_report import SassReport, dominant_arithmetic, hottest_loop, sass_report
-from tiledsl.backends.ptx.sass_tensor import TensorLoop, fold, rate_of, tensor_loop
-from tiledsl.backends.ptx.sass_turn import Turn, access_bytes, full_turn
+from tiledsl.backends.ptx.sass.classes import class_of, products_of
+from tiledsl.backends.ptx.sass.program import SassProgram
+from tiledsl.backends.ptx.sass.report import SassReport, dominant_arithmetic, hottest_loop, sass_report
+from tiledsl.backends.ptx.sass.tensor import TensorLoop, fold, rate_of, tensor_loop
+from tiledsl.backends.ptx.sass.turn import Turn, access_bytes, full_turn
 from tiledsl.layout.mma import TABLE, MmaRow
 
 HALF = next(row for row in TABLE if str(row) == "m16n8k16 f16 x f16 -> f32")

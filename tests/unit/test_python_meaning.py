@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from tiledsl import lang
-from tiledsl.annotations import read_signature
 from tiledsl.backends import emulator
 from tiledsl.dims import M, N
 from tiledsl.errors import CompileErrors
@@ -23,7 +22,8 @@ from tiledsl.ir.ops import control, tile
 from tiledsl.ir.types import I64
 from tiledsl.lang import Global, cdiv, f32, grid, i8, i32, i64, index, threads, u32, unroll
 from tiledsl.passes.pipeline import run_pipeline
-from tiledsl.signature import GlobalParam, GlobalSpec, Specialization
+from tiledsl.signatures.annotations import read_signature
+from tiledsl.signatures.signature import GlobalParam, GlobalSpec, Specialization
 
 START = [3, -7, 5, 100, 0, 2, -1, 8]
 FLOATS = [1.5, -2.25, 0.0, -0.0, float("nan"), float("inf"), 4.0, -3.5]

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from tiledsl import Global, barrier, cdiv, const, f32, grid, shared, threads, tile_kernel
+from tiledsl.compilation.lowering import lower
 from tiledsl.dims import M, N
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Kernel
 from tiledsl.ir.printer import print_kernel
-from tiledsl.lowering import lower
 from tiledsl.passes.manager import PassManager
 from tiledsl.passes.pipeline import stages
 

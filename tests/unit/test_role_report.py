@@ -6,7 +6,7 @@ import hopper_programs as programs
 import plain_ring_programs
 from hopper_ir import written
 
-from tiledsl.passes.role_report import EndReport, roles_report
+from tiledsl.passes.cooperation.role_report import EndReport, roles_report
 
 
 def test_roles_have_warps_threads_registers_and_turns() -> None:

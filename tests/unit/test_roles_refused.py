@@ -8,9 +8,9 @@ import pytest
 from tiledsl.errors import CompileError, InternalError, LocatedError, TileError, VerifyError
 from tiledsl.ir.parser import parse_kernel
 from tiledsl.ir.verifier import verify
-from tiledsl.passes.expand import Expand
-from tiledsl.passes.lower_rings import LowerRings
-from tiledsl.passes.lower_roles import LowerRoles
+from tiledsl.passes.cooperation.lower_rings import LowerRings
+from tiledsl.passes.cooperation.lower_roles import LowerRoles
+from tiledsl.passes.lower.expand import Expand
 from tiledsl.passes.manager import PassManager
 
 RING = """

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 from tiledsl import Global, bf16, const, f16, f32, f64, i8, i32, i64
-from tiledsl.annotations import read_signature
 from tiledsl.dims import K, M, N
 from tiledsl.errors import DeviceError, KernelArgumentError
 from tiledsl.ir.abi import abi_of
@@ -32,7 +31,8 @@ from tiledsl.runtime.launch import (
     uses_names,
 )
 from tiledsl.runtime.launcher import MISSING, Launcher, launcher_source
-from tiledsl.specialize import ArrayInfo
+from tiledsl.signatures.annotations import read_signature
+from tiledsl.signatures.specialize import ArrayInfo
 
 ONE = Shape((1, 1, 1), (1, 1, 1), 0)
 

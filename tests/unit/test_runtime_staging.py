@@ -9,7 +9,7 @@ import pytest
 
 from tiledsl.ir.types import DTYPES
 from tiledsl.runtime.arrays import movable
-from tiledsl.specialize import ArrayInfo
+from tiledsl.signatures.specialize import ArrayInfo
 
 WHOLE = np.arange(3 * 5 * 8, dtype=np.int16).reshape(3, 5, 8)
 VIEWS = {

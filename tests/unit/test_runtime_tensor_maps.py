@@ -37,9 +37,8 @@ from tiledsl import (
     tma_wait,
     u64,
 )
-from tiledsl.annotations import read_signature
 from tiledsl.arch import MAP_BYTES
-from tiledsl.compiled import Image
+from tiledsl.compilation.compiled import Image
 from tiledsl.dims import K, M, N
 from tiledsl.errors import CompileError, DeviceError, KernelArgumentError
 from tiledsl.ir.abi import abi_of, launch_parameters
@@ -52,7 +51,8 @@ from tiledsl.runtime.frames import Shape
 from tiledsl.runtime.launch import ArgumentBuffer, LaunchPlan, check_cluster, checked_grid
 from tiledsl.runtime.launcher import Launcher
 from tiledsl.runtime.tensor_maps import MapImages, check_maps, encoding
-from tiledsl.specialize import ArrayInfo
+from tiledsl.signatures.annotations import read_signature
+from tiledsl.signatures.specialize import ArrayInfo
 
 BASE = 0x7F00_0000_0000
 SMALL = Shape((2, 1, 1), (128, 1, 1), 0)

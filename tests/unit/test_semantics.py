@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tiledsl.backends.emulator import native
+from tiledsl.backends.emulator.native import loops as native
 from tiledsl.ir import semantics
 from tiledsl.ir.scalar import SCALAR
 from tiledsl.ir.types import BF16, BOOL, DTYPES, F16, F32, F64, I8, I32, I64, INDEX, TF32, U8, U32, U64, DType

@@ -11,11 +11,11 @@ from typing import Any, Callable, Literal, TypeVar
 import pytest
 
 from tiledsl import Const, Dim, Global, bf16, boolean, const, f16, f32, i32, index, tile_function, tile_kernel
-from tiledsl.annotations import read_signature
 from tiledsl.dims import K, M, N
 from tiledsl.errors import CompileError, CompileErrors, TileError
 from tiledsl.ir.types import BF16, F32, I32
-from tiledsl.signature import REQUIRED, ConstParam, GlobalParam, ScalarParam, Signature
+from tiledsl.signatures.annotations import read_signature
+from tiledsl.signatures.signature import REQUIRED, ConstParam, GlobalParam, ScalarParam, Signature
 
 T = TypeVar("T", f16, bf16)
 

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from tiledsl import Const, Global, bf16, boolean, const, f16, f32, i8, i32, u32
-from tiledsl.annotations import read_signature
 from tiledsl.dims import K, M, N
 from tiledsl.errors import KernelArgumentError
 from tiledsl.ir.types import BF16, F16, F32
 from tiledsl.runtime.arrays import describe, host_array, same_bytes, self_overlapping
-from tiledsl.signature import GlobalSpec, Signature
-from tiledsl.specialize import ArrayInfo, Problem, assumed, bf16_bits, check_consts, check_scalar, specialize
+from tiledsl.signatures.annotations import read_signature
+from tiledsl.signatures.signature import GlobalSpec, Signature
+from tiledsl.signatures.specialize import ArrayInfo, Problem, assumed, bf16_bits, check_consts, check_scalar, specialize
 
 T = TypeVar("T", f16, bf16)
 

@@ -21,11 +21,11 @@ from tests.unit.stale_inventions import INVENTED
 from tests.unit.stale_scenarios import REPORTED, Scenario
 from tests.unit.test_runtime_launch import Harness, Tensor, meant
 from tiledsl import frontend
+from tiledsl.compilation import fingerprint
 from tiledsl.errors import CompileError, KernelArgumentError, TileError
 from tiledsl.ir.printer import print_kernel
 from tiledsl.meaning import guards, meaning_of, versions
-from tiledsl.runtime import fingerprint
-from tiledsl.specialize import assumed, check_consts
+from tiledsl.signatures.specialize import assumed, check_consts
 
 ROOT = Path(__file__).parents[2]
 

@@ -25,7 +25,7 @@ from tiledsl.frontend.targets import TargetBuilder
 from tiledsl.ir.core import Block, Kernel, Value
 from tiledsl.ir.ops import barriers, control, gpu
 from tiledsl.ir.types import GlobalType, Type
-from tiledsl.signature import GlobalParam, Signature, Specialization
+from tiledsl.signatures.signature import GlobalParam, Signature, Specialization
 
 __all__ = ["build"]
 

@@ -24,7 +24,7 @@ from tiledsl.ir.expr import Expr
 from tiledsl.ir.types import INDEX
 from tiledsl.layout.fragments import FragmentLayout
 from tiledsl.meaning import unreadable
-from tiledsl.signature import Signature, Specialization
+from tiledsl.signatures.signature import Signature, Specialization
 
 __all__ = ["Env", "Frame", "Unit", "evaluate", "execute"]
 

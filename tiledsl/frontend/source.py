@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Callable
 
 from tiledsl.errors import Loc
-from tiledsl.source import FunctionSource, checked_source
+from tiledsl.signatures.source import FunctionSource, checked_source
 
 __all__ = ["Source", "lookup_free", "source_of"]
 

@@ -6,7 +6,7 @@ from tiledsl.arch import FEATURES, INSTEAD
 from tiledsl.errors import CompileError, Loc
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Op
-from tiledsl.passes.called import called
+from tiledsl.passes.analysis.called import called
 
 __all__ = ["TargetBuilder", "require_feature"]
 

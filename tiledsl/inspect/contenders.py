@@ -14,7 +14,7 @@ from tiledsl.inspect.timing import interleave
 from tiledsl.ir.types import DType
 from tiledsl.kernel import TileKernel
 from tiledsl.measure import PRODUCTS
-from tiledsl.signature import REQUIRED, GlobalParam
+from tiledsl.signatures.signature import REQUIRED, GlobalParam
 
 __all__ = [
     "CUBLAS",

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args, get_origin
 from tiledsl.errors import TileError
 from tiledsl.ir.types import DTYPES
 from tiledsl.kernel import TileKernel
-from tiledsl.signature import REQUIRED
+from tiledsl.signatures.signature import REQUIRED
 
 __all__ = ["load_kernel", "load_kernel_or_function", "load_module", "parse_consts", "parse_dtypes"]
 

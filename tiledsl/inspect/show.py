@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tiledsl.compiled import Compiled
+from tiledsl.compilation.compiled import Compiled
 from tiledsl.errors import AssemblerError, CompileError
 from tiledsl.inspect.source_lines import READERS, Source
 
@@ -56,8 +56,8 @@ def read_stage(
 
 def _ir(kernel: TileKernel, arch: str, settings: Mapping[str, Any]) -> dict[str, str]:
     """The IR with its lines, by stage, as far as it goes."""
+    from tiledsl.compilation.lowering import lower
     from tiledsl.ir.printer import print_kernel
-    from tiledsl.lowering import lower
 
     texts: dict[str, str] = {}
 

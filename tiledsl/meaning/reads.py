@@ -8,7 +8,7 @@ from functools import lru_cache
 from types import CodeType
 from typing import Iterable, Iterator
 
-from tiledsl.bytecode import ATTRIBUTE, CELL, GLOBAL, IMPORT, instructions, nested
+from tiledsl.signatures.bytecode import ATTRIBUTE, CELL, GLOBAL, IMPORT, instructions, nested
 
 __all__ = ["Reads", "reads_of_code", "reads_of_tree"]
 

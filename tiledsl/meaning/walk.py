@@ -19,7 +19,7 @@ from tiledsl.ir.types import DType
 from tiledsl.meaning.guards import Guards
 from tiledsl.meaning.origin import exact_type, home, origin
 from tiledsl.meaning.reads import Chain, Reads, reads_of_code, reads_of_tree
-from tiledsl.source import FunctionSource, function_source
+from tiledsl.signatures.source import FunctionSource, function_source
 
 __all__ = ["KINDS", "OTHERS", "PLAIN", "Walk"]
 

@@ -5,29 +5,29 @@ from __future__ import annotations
 from typing import Callable
 
 from tiledsl.ir.core import Kernel
-from tiledsl.passes.async_groups import AsyncGroups
-from tiledsl.passes.bank_conflicts import BankConflicts
-from tiledsl.passes.canonicalize import Canonicalize
-from tiledsl.passes.check_accesses import CheckAccesses
-from tiledsl.passes.check_collectives import CheckCollectives
-from tiledsl.passes.check_hopper import CheckHopper
-from tiledsl.passes.check_launch import CheckLaunch
-from tiledsl.passes.check_spins import CheckSpins
-from tiledsl.passes.cse import CommonSubexpressions
-from tiledsl.passes.dce import DeadCode
-from tiledsl.passes.distribute import Distribute
-from tiledsl.passes.expand import Expand
-from tiledsl.passes.index_width import IndexWidth
-from tiledsl.passes.licm import LoopInvariants
-from tiledsl.passes.lower_rings import LowerRings
-from tiledsl.passes.lower_roles import LowerRoles
+from tiledsl.passes.banks.bank_conflicts import BankConflicts
+from tiledsl.passes.banks.merge_accesses import MergeAccesses
+from tiledsl.passes.banks.shared_layout import CheckSharedMemory
+from tiledsl.passes.checks.accesses import CheckAccesses
+from tiledsl.passes.checks.collectives import CheckCollectives
+from tiledsl.passes.checks.hopper import CheckHopper
+from tiledsl.passes.checks.launch import CheckLaunch
+from tiledsl.passes.checks.spins import CheckSpins
+from tiledsl.passes.cooperation.lower_rings import LowerRings
+from tiledsl.passes.cooperation.lower_roles import LowerRoles
+from tiledsl.passes.distribute.distribute import Distribute
+from tiledsl.passes.lower.expand import Expand
 from tiledsl.passes.manager import Pass, PassManager
-from tiledsl.passes.merge_accesses import MergeAccesses
-from tiledsl.passes.order_chains import OrderChains
-from tiledsl.passes.pipeline_loops import Pipeline
-from tiledsl.passes.predicate_copies import PredicateCopies
-from tiledsl.passes.shared_layout import CheckSharedMemory
-from tiledsl.passes.unroll import Unroll
+from tiledsl.passes.pipelining.async_groups import AsyncGroups
+from tiledsl.passes.pipelining.loops import Pipeline
+from tiledsl.passes.pipelining.predicate_copies import PredicateCopies
+from tiledsl.passes.scalar.canonicalize import Canonicalize
+from tiledsl.passes.scalar.cse import CommonSubexpressions
+from tiledsl.passes.scalar.dce import DeadCode
+from tiledsl.passes.scalar.index_width import IndexWidth
+from tiledsl.passes.scalar.licm import LoopInvariants
+from tiledsl.passes.scalar.order_chains import OrderChains
+from tiledsl.passes.scalar.unroll import Unroll
 
 __all__ = ["named_passes", "pipeline", "run_pipeline", "stages"]
 

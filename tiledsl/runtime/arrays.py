@@ -10,8 +10,8 @@ from typing import Any
 
 from tiledsl.ir.types import BF16, BOOL, DTYPES, E5M2, DType
 from tiledsl.runtime.dlpack import describe_dlpack
-from tiledsl.signature import Signature
-from tiledsl.specialize import ARRAY_DTYPES, ArrayInfo, argument_error, looking_at
+from tiledsl.signatures.signature import Signature
+from tiledsl.signatures.specialize import ARRAY_DTYPES, ArrayInfo, argument_error, looking_at
 
 __all__ = ["describe", "host_array", "movable", "numpy_dtype_of", "same_bytes", "self_overlapping"]
 

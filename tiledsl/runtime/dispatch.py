@@ -30,8 +30,8 @@ from tiledsl.runtime.launch import (
 )
 from tiledsl.runtime.launcher import MISSING, Launcher
 from tiledsl.runtime.tensor_maps import MapImages, check_maps
-from tiledsl.signature import REQUIRED, GlobalParam, Signature, Specialization
-from tiledsl.specialize import (
+from tiledsl.signatures.signature import REQUIRED, GlobalParam, Signature, Specialization
+from tiledsl.signatures.specialize import (
     ArrayInfo,
     absent,
     argument_error,
@@ -42,7 +42,7 @@ from tiledsl.specialize import (
 )
 
 if TYPE_CHECKING:
-    from tiledsl.compiler import Lowered, Program
+    from tiledsl.compilation.compiler import Lowered, Program
 
 __all__ = ["EMULATED_ARCH", "Arguments", "Dispatcher", "Prepared"]
 

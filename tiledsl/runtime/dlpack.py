@@ -8,8 +8,8 @@ import math
 from typing import Any
 
 from tiledsl.ir.types import BF16, BOOL, DTYPES, E4M3, E5M2, DType
-from tiledsl.signature import Signature
-from tiledsl.specialize import ARRAY_DTYPES, ArrayInfo, argument_error
+from tiledsl.signatures.signature import Signature
+from tiledsl.signatures.specialize import ARRAY_DTYPES, ArrayInfo, argument_error
 
 __all__ = ["describe_dlpack"]
 

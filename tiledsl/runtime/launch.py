@@ -24,7 +24,7 @@ from tiledsl.ir.expr import BinExpr, Expr, NameExpr, evaluate
 from tiledsl.runtime.driver import STICKY, WRONG_CONTEXT, Driver
 from tiledsl.runtime.frames import Frame, Shape
 from tiledsl.runtime.tensor_maps import MapImages
-from tiledsl.specialize import ArrayInfo, bf16_bits
+from tiledsl.signatures.specialize import ArrayInfo, bf16_bits
 
 __all__ = [
     "SEQUENCE_NAMES",

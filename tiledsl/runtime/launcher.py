@@ -13,8 +13,8 @@ from typing import Any
 
 from tiledsl.meaning import Meaning
 from tiledsl.runtime.launch import SEQUENCE_NAMES, launch_sequence
-from tiledsl.signature import REQUIRED, GlobalParam, ScalarParam, Signature
-from tiledsl.specialize import argument_error, const_identity
+from tiledsl.signatures.signature import REQUIRED, GlobalParam, ScalarParam, Signature
+from tiledsl.signatures.specialize import argument_error, const_identity
 
 __all__ = ["MISSING", "Launcher", "launcher_source"]
 

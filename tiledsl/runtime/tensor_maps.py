@@ -22,7 +22,7 @@ from tiledsl.arch import (
 )
 from tiledsl.errors import DeviceError, KernelArgumentError
 from tiledsl.ir.tensor_maps import TensorMap
-from tiledsl.specialize import ArrayInfo
+from tiledsl.signatures.specialize import ArrayInfo
 
 if TYPE_CHECKING:
     from tiledsl.runtime.driver import Driver

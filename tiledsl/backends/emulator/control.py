@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiledsl.backends.emulator.cohort import Cohort, Mask, blend
-from tiledsl.backends.emulator.rules import Rule
+from tiledsl.backends.emulator.rules.registry import Rule
 from tiledsl.backends.emulator.schedule import Schedule
 from tiledsl.ir.core import Op
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import numpy as np
 
 from tiledsl.arch import WARP
-from tiledsl.backends.emulator.clocks import Known
-from tiledsl.backends.emulator.hazards_memory import SharedHistory
 from tiledsl.backends.emulator.hooks import Access, Sync
-from tiledsl.backends.emulator.shadow import Ints
+from tiledsl.backends.emulator.sanitizer.clocks import Known
+from tiledsl.backends.emulator.sanitizer.memory import SharedHistory
+from tiledsl.backends.emulator.sanitizer.shadow import Ints
 from tiledsl.errors import HazardError
 from tiledsl.ir.core import Op
 

@@ -10,31 +10,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiledsl.arch import MOST_SHARED
-from tiledsl.backends.emulator import (
-    rules_arith,
-    rules_async,
-    rules_barriers,
-    rules_debug,
-    rules_gpu,
-    rules_matrix,
-    rules_memory,
-    rules_ptx,
-    rules_tile,
-    rules_tma,
-    rules_warp,
-    rules_wgmma,
-)
 from tiledsl.backends.emulator.boundary import internal_error
-from tiledsl.backends.emulator.checks import UninitialisedCheck
-from tiledsl.backends.emulator.checks_async import InFlightCheck
-from tiledsl.backends.emulator.checks_registers import check_registers
 from tiledsl.backends.emulator.chunk import Run
-from tiledsl.backends.emulator.hazards import HazardCheck, Ordering
 from tiledsl.backends.emulator.hooks import Hook, LaunchInfo
 from tiledsl.backends.emulator.machine import Machine
 from tiledsl.backends.emulator.options import Options, RunResult
 from tiledsl.backends.emulator.positions import Positions
 from tiledsl.backends.emulator.program import Program, flatten
+from tiledsl.backends.emulator.rules import arith as rules_arith
+from tiledsl.backends.emulator.rules import async_copies as rules_async
+from tiledsl.backends.emulator.rules import barriers as rules_barriers
+from tiledsl.backends.emulator.rules import debug as rules_debug
+from tiledsl.backends.emulator.rules import gpu as rules_gpu
+from tiledsl.backends.emulator.rules import matrix as rules_matrix
+from tiledsl.backends.emulator.rules import memory as rules_memory
+from tiledsl.backends.emulator.rules import ptx as rules_ptx
+from tiledsl.backends.emulator.rules import tile as rules_tile
+from tiledsl.backends.emulator.rules import tma as rules_tma
+from tiledsl.backends.emulator.rules import warp as rules_warp
+from tiledsl.backends.emulator.rules import wgmma as rules_wgmma
+from tiledsl.backends.emulator.sanitizer.checks import UninitialisedCheck
+from tiledsl.backends.emulator.sanitizer.checks_async import InFlightCheck
+from tiledsl.backends.emulator.sanitizer.checks_registers import check_registers
+from tiledsl.backends.emulator.sanitizer.hazards import HazardCheck, Ordering
 from tiledsl.backends.emulator.schedule import Turns
 from tiledsl.backends.emulator.spans import GlobalBuffer, SharedTile
 from tiledsl.backends.emulator.trace import traced
@@ -46,8 +44,8 @@ from tiledsl.ir.ops import mem
 from tiledsl.ir.semantics import numpy_dtype
 from tiledsl.ir.types import DType, GlobalType, PtrType, TileType
 from tiledsl.layout.shared import ALIGNMENT, MAX_SHARED
-from tiledsl.passes.lower_rings import LowerRings
-from tiledsl.passes.lower_roles import LowerRoles
+from tiledsl.passes.cooperation.lower_rings import LowerRings
+from tiledsl.passes.cooperation.lower_roles import LowerRoles
 from tiledsl.passes.manager import PassManager
 from tiledsl.recursion import deep_recursion
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tiledsl.backends.emulator import native
 from tiledsl.backends.emulator.cohort import Cohort
 from tiledsl.backends.emulator.hooks import Access, AccessKind
+from tiledsl.backends.emulator.native import loops as native
 from tiledsl.backends.emulator.spans import Span
 from tiledsl.errors import EmulatorError
 from tiledsl.ir.core import Op

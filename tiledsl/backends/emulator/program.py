@@ -28,7 +28,7 @@ from tiledsl.backends.emulator.control import (
     WhileTest,
 )
 from tiledsl.backends.emulator.control_waits import BarrierInstr, ReturnInstr, WaitInstr
-from tiledsl.backends.emulator.rules import RULES, rule_of
+from tiledsl.backends.emulator.rules.registry import RULES, rule_of
 from tiledsl.backends.emulator.waiting import Roles, Wait
 from tiledsl.errors import EmulatorError
 from tiledsl.ir.core import Block, Kernel, Op, Value

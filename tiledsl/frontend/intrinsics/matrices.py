@@ -18,8 +18,8 @@ from tiledsl.ir.types import BOOL, F32, INDEX, DType, FragmentType, GlobalType, 
 from tiledsl.lang.matrices import Product
 from tiledsl.layout.fragments import FragmentLayout
 from tiledsl.layout.mma import TABLE, MmaRow, find_row, rows_of
-from tiledsl.passes.matrix_map import widths
-from tiledsl.passes.thread_map import even_widths, plan_copy
+from tiledsl.passes.distribute.matrix_map import widths
+from tiledsl.passes.distribute.thread_map import even_widths, plan_copy
 
 __all__: list[str] = []
 

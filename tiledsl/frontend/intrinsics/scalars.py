@@ -16,7 +16,7 @@ from tiledsl.ir.ops import warp
 from tiledsl.ir.scalar import SCALAR
 from tiledsl.ir.types import BOOL, F64, I32, INDEX, FragmentType
 from tiledsl.lang import scalar as lang_scalar
-from tiledsl.passes.constants import fold
+from tiledsl.passes.analysis.constants import fold
 
 __all__: list[str] = []
 

@@ -18,7 +18,7 @@ from tiledsl.ir.core import Value
 from tiledsl.ir.ops import barriers, matrix, tma
 from tiledsl.ir.types import INDEX, FragmentType, GlobalType, SharedType
 from tiledsl.layout.shared import SPANS
-from tiledsl.passes.matrix_map import widths
+from tiledsl.passes.distribute.matrix_map import widths
 
 __all__: list[str] = []
 

@@ -50,7 +50,7 @@ class Scalar(_Arithmetic):
 
     nowrap: an integer add, sub or mul whose result is used only where it fits: LLVM may then turn a
     product in a loop into a running sum. `expand` says so of addresses, whose range a launch proves. Of an index: it
-    is as small as an extent in every launch of a 32-bit specialisation, which `passes/intervals.py` then believes.
+    is as small as an extent in every launch of a 32-bit specialisation, which the analysis of intervals then believes.
     """
 
     variadic = True

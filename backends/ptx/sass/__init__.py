@@ -1,0 +1,1 @@
+"""SASS read back: what ptxas made of a kernel."""

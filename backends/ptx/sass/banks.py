@@ -1,0 +1,197 @@
+"""Register banks and the operand cache of Volta and later, and what FFMAs cost there.
+
+What is modelled, and where it is from:
+
+- Two banks: even and odd register numbers. (Jia et al., arXiv 1804.06826, chapter 4.)
+- The operand cache has one entry for each source slot (a, b, c) and bank. A reuse flag puts the operand into
+  it. The next instruction of the warp that reads a register of that bank in that slot finds it there if it is
+  the same register, and clears it unless it is flagged again; memory instructions pass it by. (Huerta et al.,
+  "Dissecting and Modeling the Architecture of Modern GPU Cores", MICRO 2025, section 5.3.1.) ptxas counts on
+  just this: `tests/unit/test_ptx_sass_banks.py` finds each of its flags served by this rule, and some of them by no
+  simpler one. A switch of warps may lose entries: hits are an upper bound.
+- **Conflict, 64-bit banks** (Volta, 16 fp32 lanes a scheduler: an FFMA takes two clocks, in which a bank delivers
+  two operands): the three source registers are distinct, not in the cache, and all in one bank. (Jia et al.)
+- **Reads, one register a bank and clock** (32 fp32 lanes a scheduler: sm_86 to sm_90 and later): an FFMA may issue
+  every clock, but two banks deliver two operands, so three operands a clock need the cache. `port_clocks` books
+  reads as Huerta et al. found them: an instruction must find all its reads in the three clocks from its issue,
+  or it waits. Their measured 0, 1 and 2 bubbles follow from it.
+
+Neither says what other warps do meanwhile: with more warps, the total of reads in the busier bank is the bound of
+the second model. It was measured on Ampere; on Hopper it is not confirmed (docs/registers.md says what speaks
+against it), so take it to compare two loops, not as a forecast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tiledsl.backends.ptx.sass.operands import Operands
+from tiledsl.backends.ptx.sass.program import Sass
+
+__all__ = ["BankCounts", "Fma", "count_banks", "fma_of", "port_clocks", "served"]
+
+READ_WINDOW = 3
+"""Clocks in which a fixed-latency instruction reads its operands."""
+
+OTHER_PATH = """
+    ATOM ATOMG ATOMS B2R BAR BMOV CCTL F2F F2I FLO FRND I2F LD LDC LDCU LDG LDGSTS LDL LDS LDSM MATCH MUFU POPC
+    R2UR RED REDG REDUX S2R S2UR SHFL ST STG STL STS STSM SYNCS ULDC VOTE
+"""
+VARIABLE_LATENCY = frozenset(OTHER_PATH.split())
+"""Instructions that take their operands on another way, outside of the operand cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fma:
+    """An instruction as the register file sees it. sources: the register of each slot, or None for a constant or
+    nothing; reuse: its flags; results: the registers it writes. is_fma: it counts as an FFMA."""
+
+    results: tuple[int, ...]
+    sources: tuple[int | None, int | None, int | None]
+    reuse: tuple[bool, bool, bool] = (False, False, False)
+    is_fma: bool = True
+
+
+@dataclass(frozen=True)
+class BankCounts:
+    """Sums over the FFMAs of a sequence; per slot where there are three.
+
+    flags: reuse flags set. hits: operands that came from the operand cache. conflicts: FFMAs whose three sources
+    lie in one 64-bit bank, `conflicts_with_reuse`: after the operand cache. bank_reads: operands read from the
+    even and from the odd bank, after the operand cache, by all instructions. clocks: `port_clocks` of the
+    sequence. issued: all its instructions.
+    """
+
+    fmas: int
+    issued: int
+    flags: tuple[int, int, int]
+    hits: tuple[int, int, int]
+    conflicts: int
+    conflicts_with_reuse: int
+    bank_reads: tuple[int, int]
+    clocks: int
+
+    @property
+    def reuse_rate(self) -> float:
+        """Operands from the cache over all source operands of FFMAs."""
+        return sum(self.hits) / (3 * self.fmas) if self.fmas else 0.0
+
+    @property
+    def rates(self) -> tuple[float, float, float]:
+        """The same for each slot."""
+        a, b, c = (h / self.fmas if self.fmas else 0.0 for h in self.hits)
+        return a, b, c
+
+    @property
+    def bound(self) -> int:
+        """Clocks that, by the model, no interleaving of warps can beat: issue slots, and reads of the busier bank."""
+        return max(self.issued, *self.bank_reads)
+
+
+def fma_of(sass: Sass) -> Fma:
+    """What the register file sees of an instruction."""
+    operands = sass.operands
+    results = tuple(r.number for r in sorted(operands.writes) if r.file == "R")
+    if sass.base in VARIABLE_LATENCY:
+        return Fma(results, (None, None, None), is_fma=False)
+    sources = [_slot(operands, k) for k in range(3)]
+    reuse = sass.control.reuse
+    return Fma(results, (sources[0], sources[1], sources[2]), (reuse[0], reuse[1], reuse[2]), sass.base == "FFMA")
+
+
+def _slot(operands: Operands, k: int) -> int | None:
+    if k >= len(operands.sources):
+        return None
+    return next((r.number for r in operands.sources[k].registers if r.file == "R"), None)
+
+
+def served(sequence: Sequence[Fma], *, loop: bool = True) -> list[tuple[bool, bool, bool]]:
+    """Which operands come from the operand cache, by slot. `loop`: the sequence repeats, and its second turn is
+    looked at, so that what the last instruction flags serves the first one."""
+    cache: dict[tuple[int, int], int] = {}
+    hits: list[tuple[bool, bool, bool]] = []
+    for turn in range(2 if loop else 1):
+        hits = [_pass(fma, cache) for fma in sequence]
+        if turn == 0 and not cache:
+            break
+    return hits
+
+
+def _pass(fma: Fma, cache: dict[tuple[int, int], int]) -> tuple[bool, bool, bool]:
+    """One instruction through the cache, which it changes."""
+    hit = [False, False, False]
+    for slot, register in enumerate(fma.sources):
+        if register is None:
+            continue
+        entry = slot, register % 2
+        hit[slot] = cache.pop(entry, None) == register
+        if fma.reuse[slot]:
+            cache[entry] = register
+    for entry in [e for e, held in cache.items() if held in fma.results]:
+        del cache[entry]
+    return hit[0], hit[1], hit[2]
+
+
+def _reads(fma: Fma, hit: tuple[bool, bool, bool]) -> set[int]:
+    """Registers that must come from the register file: one that stands in two slots is read once."""
+    return {r for r, cached in zip(fma.sources, hit, strict=True) if r is not None and not cached}
+
+
+def port_clocks(sequence: Sequence[Fma], hits: Sequence[tuple[bool, bool, bool]], *, loop: bool = True) -> int:
+    """Clocks in which one warp issues `sequence` if nothing but the read ports of the two banks delays it.
+
+    With `loop`, the clocks of a turn in a long run of turns.
+    """
+    needs = [_bank_counts(_reads(fma, hit)) for fma, hit in zip(sequence, hits, strict=True)]
+    booked: tuple[set[int], set[int]] = (set(), set())
+    clock = 0
+    starts: list[int] = []
+    turns = 4 if loop else 1
+    for _ in range(turns):
+        starts.append(clock)
+        for need in needs:
+            clock = _issue(need, booked, clock) + 1
+    starts.append(clock)
+    return starts[-1] - starts[-2]
+
+
+def _bank_counts(registers: Iterable[int]) -> tuple[int, int]:
+    odd = [r % 2 for r in registers]
+    return odd.count(0), odd.count(1)
+
+
+def _issue(need: tuple[int, int], booked: tuple[set[int], set[int]], clock: int) -> int:
+    """The first clock from `clock` on whose window has room for the reads; books them there."""
+    while True:
+        free = [[t for t in range(clock, clock + READ_WINDOW) if t not in bank] for bank in booked]
+        if all(len(times) >= count for times, count in zip(free, need, strict=True)):
+            break
+        clock += 1
+    for bank, times, count in zip(booked, free, need, strict=True):
+        bank.update(times[:count])
+    return clock
+
+
+def count_banks(sequence: Sequence[Fma], *, loop: bool = True) -> BankCounts:
+    """All counts of a sequence of instructions, which repeats if it is a `loop`."""
+    hits = served(sequence, loop=loop)
+    pairs = list(zip(sequence, hits, strict=True))
+    fmas = [(fma, hit) for fma, hit in pairs if fma.is_fma]
+    reads = [_bank_counts(_reads(fma, hit)) for fma, hit in pairs]
+    flags = [sum(fma.reuse[slot] for fma, _ in fmas) for slot in range(3)]
+    found = [sum(hit[slot] for _, hit in fmas) for slot in range(3)]
+    return BankCounts(
+        fmas=len(fmas),
+        issued=len(sequence),
+        flags=(flags[0], flags[1], flags[2]),
+        hits=(found[0], found[1], found[2]),
+        conflicts=sum(_conflicts(fma, (False, False, False)) for fma, _ in fmas),
+        conflicts_with_reuse=sum(_conflicts(fma, hit) for fma, hit in fmas),
+        bank_reads=(sum(even for even, _ in reads), sum(odd for _, odd in reads)),
+        clocks=port_clocks(sequence, hits, loop=loop),
+    )
+
+
+def _conflicts(fma: Fma, hit: tuple[bool, bool, bool]) -> bool:
+    return max(_bank_counts(_reads(fma, hit))) > 2

@@ -1,0 +1,87 @@
+"""Which registers hold a value that is still needed, at each instruction: a backward data flow.
+
+An instruction's own results count at it, as in ``nvdisasm --print-life-ranges``: it is where both are held.
+A result written under a predicate ends no earlier life, since the old value may stay. R1, the stack pointer, is
+kept to the end. Calls go through the subroutines that ptxas adds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tiledsl.backends.ptx.sass.operands import Register
+from tiledsl.backends.ptx.sass.program import SassProgram
+
+__all__ = ["Liveness", "live_registers"]
+
+PLACE = {"R": (0, 256), "UR": (256, 64), "P": (320, 8), "UP": (328, 8)}
+"""Bits of a mask: first one and how many, by register file."""
+
+
+STACK = Register("R", 1)
+
+
+@dataclass(frozen=True)
+class Liveness:
+    """`masks`: a bit a register, for each instruction. complete: every instruction's operands are known."""
+
+    masks: tuple[int, ...]
+    complete: bool
+
+    def count(self, place: int, file: str = "R") -> int:
+        return (_part(self.masks[place], file)).bit_count()
+
+    def registers(self, place: int, file: str = "R") -> tuple[int, ...]:
+        """Their numbers, in order."""
+        part = _part(self.masks[place], file)
+        return tuple(i for i in range(part.bit_length()) if part >> i & 1)
+
+    def peak(self, places: Iterable[int] | None = None, file: str = "R") -> tuple[int, int]:
+        """(most registers alive at once, the first instruction where they are), over `places` or the whole."""
+        chosen = range(len(self.masks)) if places is None else places
+        return max(((self.count(i, file), -i) for i in chosen), default=(0, 0))[0], self._first(chosen, file)
+
+    def _first(self, places: Iterable[int], file: str) -> int:
+        return max(places, key=lambda i: (self.count(i, file), -i), default=0)
+
+
+def live_registers(program: SassProgram) -> Liveness:
+    """Solve the data flow for one function."""
+    sasses = program.instructions
+    reads = [_mask(s.operands.reads) for s in sasses]
+    writes = [_mask(s.operands.writes) for s in sasses]
+    ends = [0 if s.operands.conditional else w for s, w in zip(sasses, writes, strict=True)]
+    edges = program.call_edges
+    before = [0] * len(sasses)
+    predecessors: list[list[int]] = [[] for _ in sasses]
+    for i, targets in enumerate(edges):
+        for t in targets:
+            predecessors[t].append(i)
+    waiting = list(range(len(sasses)))
+    queued = [True] * len(sasses)
+    while waiting:
+        i = waiting.pop()
+        queued[i] = False
+        after = 0
+        for t in edges[i]:
+            after |= before[t]
+        new = reads[i] | (after & ~ends[i])
+        if new != before[i]:
+            before[i] = new
+            for p in predecessors[i]:
+                if not queued[p]:
+                    queued[p] = True
+                    waiting.append(p)
+    kept = _mask([STACK]) if any(STACK in s.operands.writes for s in sasses) else 0
+    masks = tuple(b | w | kept for b, w in zip(before, writes, strict=True))
+    return Liveness(masks, all(s.operands.known for s in sasses))
+
+
+def _mask(registers: Iterable[Register]) -> int:
+    return sum(1 << PLACE[r.file][0] + r.number for r in registers)
+
+
+def _part(mask: int, file: str) -> int:
+    first, count = PLACE[file]
+    return mask >> first & ((1 << count) - 1)

@@ -1,0 +1,340 @@
+"""What ptxas made of a kernel: loops, the hottest one by class of instruction, operand reuse or what feeds the tensor
+cores, live registers, spills.
+
+`str()` of a `SassReport` is the tables; its `listing()` is every instruction with Python line, PTX line and control
+code.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from tiledsl.backends.ptx.ptx_lines import PtxLines
+from tiledsl.backends.ptx.sass.banks import BankCounts, count_banks, fma_of
+from tiledsl.backends.ptx.sass.classes import CLASSES, PUBLISHED, arithmetic_of, class_of, products_of
+from tiledsl.backends.ptx.sass.disassemble import sass_listing
+from tiledsl.backends.ptx.sass.live import Liveness, live_registers
+from tiledsl.backends.ptx.sass.program import Loop, Sass, SassProgram, decode_listing
+from tiledsl.backends.ptx.sass.tensor import TensorLoop, tensor_loop
+from tiledsl.backends.ptx.sass.turn import Turn, full_turn
+from tiledsl.errors import Loc, TileError
+
+__all__ = ["LineCount", "SassReport", "Spill", "sass_report"]
+
+GEMM_SHARE = 0.5
+"""From this share of FFMAs on, the hottest loop is that of an fp32 product, and published ones stand beside it."""
+LINES = 12
+"""Python lines shown of the hottest loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spill:
+    """Accesses to local memory of one Python line (`loc` None: of no line)."""
+
+    loc: Loc | None
+    stores: int
+    loads: int
+
+
+@dataclass(frozen=True, slots=True)
+class LineCount:
+    """Instructions of one Python line in a loop; `arithmetic` of them are the loop's own."""
+
+    loc: Loc | None
+    instructions: int
+    arithmetic: int
+
+
+@dataclass(frozen=True)
+class SassReport:
+    """The data behind the tables; places are indices into `program.instructions`.
+
+    hottest: the loop with most multiply-adds of its own, else the longest innermost one; None without a loop.
+    histogram: its instructions by class (see `sass_classes`), or those of the whole kernel.
+    arithmetic: the opcode that makes most of its multiply-adds: "FFMA", "HMMA" and so on; "" without any.
+    banks: its FFMAs against register banks and the operand cache.
+    turn: one turn of it, that of a full tile (see `sass_turn`); without a loop the whole kernel.
+    tensor: the matrix instructions of that turn and what feeds them, if those are the arithmetic; else None.
+    stalls: the sum of its stall counts, which is how many clocks a turn takes one warp alone, waits apart.
+    level: how much the assembler was to optimise.
+    """
+
+    program: SassProgram
+    ptx: str
+    live: Liveness
+    hottest: Loop | None
+    histogram: dict[str, int]
+    arithmetic: str
+    banks: BankCounts
+    turn: Turn
+    tensor: TensorLoop | None
+    stalls: int
+    level: int = 3
+
+    @property
+    def places(self) -> Sequence[int]:
+        """What the histogram is about: the hottest loop, or everything."""
+        return range(self._end) if self.hottest is None else self.hottest.body
+
+    @property
+    def fma_share(self) -> float:
+        """FFMAs over all instructions of the hottest loop."""
+        total = sum(self.histogram.values())
+        return self.histogram.get("FFMA", 0) / total if total else 0.0
+
+    @property
+    def share(self) -> float:
+        """Its arithmetic, FFMAs or matrix instructions, over all instructions of one turn, that of a full tile."""
+        names = [arithmetic_of(self.program.instructions[place]) for place in self.turn.places]
+        return sum(bool(name) and name == self.arithmetic for name in names) / len(names) if names else 0.0
+
+    @property
+    def max_live(self) -> tuple[int, int]:
+        """(most general registers alive at once, the first place where they are)."""
+        return self.live.peak(range(self._end))
+
+    @cached_property
+    def unknown(self) -> tuple[str, ...]:
+        """Opcodes whose operands are not fully known: live registers may be more than counted."""
+        return tuple(sorted({s.opcode for s in self.program.instructions if not s.operands.known}))
+
+    @cached_property
+    def spills(self) -> tuple[Spill, ...]:
+        """Accesses to local memory, by Python line."""
+        stores: Counter[Loc | None] = Counter()
+        loads: Counter[Loc | None] = Counter()
+        for sass in self.program.instructions:
+            if sass.base in ("STL", "LDL"):
+                (stores if sass.base == "STL" else loads)[self.loc(sass)] += 1
+        lines = sorted({*stores, *loads}, key=_line_order)
+        return tuple(Spill(loc, stores[loc], loads[loc]) for loc in lines)
+
+    @cached_property
+    def lines(self) -> tuple[LineCount, ...]:
+        """The hottest loop by Python line, those with most instructions first."""
+        total: Counter[Loc | None] = Counter()
+        arithmetic: Counter[Loc | None] = Counter()
+        for place in self.places:
+            sass = self.program.instructions[place]
+            total[self.loc(sass)] += 1
+            arithmetic[self.loc(sass)] += bool(self.arithmetic) and arithmetic_of(sass) == self.arithmetic
+        ordered = sorted(total, key=lambda loc: (-total[loc], _line_order(loc)))
+        return tuple(LineCount(loc, total[loc], arithmetic[loc]) for loc in ordered)
+
+    def loc(self, sass: Sass) -> Loc | None:
+        """The Python line of an instruction, through its PTX line if the cubin does not say it."""
+        if sass.loc is not None or not sass.ptx_line:
+            return sass.loc
+        loc = self._ptx_lines.location(sass.ptx_line)
+        return loc if loc.line else None
+
+    def listing(self, loop: Loop | None = None) -> str:
+        """All instructions, or those of `loop`: Python line, PTX line, control code, live registers, text."""
+        places = range(self._end) if loop is None else loop.body
+        starts = {place: name for name, place in self.program.label_places().items()}
+        rows = [f"{'python':<24} {'ptx':>6}  {'control':<22} {'live':>4}  instruction"]
+        for i in places:
+            sass = self.program.instructions[i]
+            if i in starts:
+                rows.append(f"{starts[i]}:")
+            where, ptx_line = _short(self.loc(sass)), sass.ptx_line or ""
+            count = self.live.count(i)
+            rows.append(f"{where:<24} {ptx_line:>6}  {sass.control!s:<22} {count:>4}  {sass.address:04x}  {sass.text}")
+        return "\n".join(rows)
+
+    @cached_property
+    def _ptx_lines(self) -> PtxLines:
+        return PtxLines(self.ptx)
+
+    @property
+    def _end(self) -> int:
+        """Where the code ends: what follows are the jump to itself and the padding that ptxas puts there."""
+        used = (i for i, s in enumerate(self.program.instructions) if s.base not in ("NOP", "BRA"))
+        return max(used, default=-1) + 1
+
+    def __str__(self) -> str:
+        parts = [self._head(), self._loops(), self._histogram(), self._operands(), self._by_line(), self._spills()]
+        return "\n\n".join(part for part in parts if part)
+
+    def _head(self) -> str:
+        most, where = self.max_live
+        sass = self.program.instructions[where]
+        text = (
+            f"{self.program.name} for {self.program.target}: {self._end} instructions, at most {most} registers alive "
+            f"(at {sass.address:04x}, {_short(self.loc(sass)) or 'no Python line'})"
+        )
+        if self.level != 3:
+            text += f"\nassembled at level {self.level}"
+        if self.unknown:
+            text += f"\noperands not known of: {', '.join(self.unknown)}; more registers may be alive"
+        return text
+
+    def _loops(self) -> str:
+        if not self.program.loops:
+            return "no loops"
+        rows = [("loop", "Python line", "instructions", "FFMA", "MMA", "most alive")]
+        for loop in self.program.loops:
+            sasses = [self.program.instructions[i] for i in loop.body]
+            first = next((loc for loc in map(self.loc, sasses) if loc is not None), None)
+            mark = " <- hottest" if loop is self.hottest else ""
+            rows.append(
+                (
+                    f"{'  ' * (loop.depth - 1)}{sasses[0].address:04x}-{sasses[-1].address:04x}",
+                    _short(first),
+                    str(len(sasses)),
+                    str(sum(s.base == "FFMA" for s in sasses)),
+                    str(sum(class_of(s) == "MMA" for s in sasses)),
+                    str(self.live.peak(loop.body)[0]) + mark,
+                )
+            )
+        return _table(rows, left=(0, 1, 5))
+
+    def _histogram(self) -> str:
+        total = sum(self.histogram.values())
+        fmas = self.histogram.get("FFMA", 0)
+        compared = self.arithmetic == "FFMA" and fmas / total >= GEMM_SHARE
+        header = ["hottest loop" if self.hottest else "no loop: all of it", "count", "share"]
+        if compared:
+            header += ["per 512 FFMA", *(name for name, _ in PUBLISHED)]
+        rows = [tuple(header)]
+        for name in CLASSES:
+            count = self.histogram.get(name, 0)
+            published = [counts.get(name, 0) for _, counts in PUBLISHED] if compared else []
+            if not count and not any(published):
+                continue
+            row = [name, str(count), f"{count / total:.1%}"]
+            if compared:
+                row += [f"{512 * count / fmas:.1f}", *(str(p) for p in published)]
+            rows.append(tuple(row))
+        rows.append(self._totals(total, fmas, compared))
+        return _table(rows, left=(0,))
+
+    def _totals(self, total: int, fmas: int, compared: bool) -> tuple[str, ...]:
+        row = ["all", str(total), "100.0%" if total else ""]
+        if compared:
+            row += [f"{512 * total / fmas:.1f}", *(str(sum(counts.values())) for _, counts in PUBLISHED)]
+        return tuple(row)
+
+    def _operands(self) -> str:
+        banks = self.banks
+        if self.tensor is not None:
+            return self._tensor(self.tensor)
+        if not banks.fmas:
+            return ""
+        rows: list[tuple[str, ...]] = [("FFMA operands", "slot a", "slot b", "slot c", "all")]
+        for name, counts in (("reuse flags", banks.flags), ("from the operand cache", banks.hits)):
+            rows.append((name, *map(str, counts), str(sum(counts))))
+        rows.append(("reuse rate", *(f"{r:.1%}" for r in banks.rates), f"{banks.reuse_rate:.1%}"))
+        even, odd = banks.bank_reads
+        lines = (
+            f"conflicts, 64-bit banks (Volta): {banks.conflicts} of {banks.fmas}; "
+            f"{banks.conflicts_with_reuse} with the operand cache",
+            f"registers read: {even} even, {odd} odd, in {banks.issued} issue slots",
+            f"one read a bank and clock (a model, not confirmed on Hopper): {banks.clocks} clocks for one warp alone,",
+            f"  at least {banks.bound} with others, {banks.fmas / banks.bound:.1%} of the FFMA peak",
+            f"stall counts of a turn: {self.stalls} clocks",
+        )
+        return "\n".join((_table(rows, left=(0,)), *lines))
+
+    def _tensor(self, tensor: TensorLoop) -> str:
+        whole = sum(self.histogram.values())
+        places = self.turn.places
+        some = "" if len(places) == whole else f"of these {whole}, a turn of a full tile takes {len(places)}:\n"
+        stalls = sum(self.program.instructions[place].control.stall for place in places)
+        return f"{some}{tensor}\nstall counts of a turn: {stalls} clocks"
+
+    def _by_line(self) -> str:
+        rows = [("Python line", "instructions", self.arithmetic or "FFMA")]
+        rows += [(_short(c.loc) or "(none)", str(c.instructions), str(c.arithmetic)) for c in self.lines[:LINES]]
+        if len(self.lines) > LINES:
+            rows.append((f"{len(self.lines) - LINES} more", str(sum(c.instructions for c in self.lines[LINES:])), ""))
+        return _table(rows, left=(0,))
+
+    def _spills(self) -> str:
+        if not self.spills:
+            return "no spills"
+        rows = [("local memory", "stores", "loads")]
+        rows += [(_short(s.loc) or "(no line)", str(s.stores), str(s.loads)) for s in self.spills]
+        return _table(rows, left=(0,))
+
+
+def sass_report(cubin: bytes, ptx: str, *, function: str = "") -> SassReport:
+    """Read the SASS of a cubin: of its one kernel, or of `function`. No GPU is needed.
+
+    Raises ToolNotFoundError without nvdisasm, AssemblerError if it cannot read the cubin, TileError for a target whose
+    encoding is not known or a function that is not there.
+    """
+    listings = sass_listing(cubin)
+    chosen = [found for found in listings if not function or found.function == function]
+    if not chosen:
+        there = ", ".join(found.function for found in listings) or "no function"
+        raise TileError(f"no function {function!r} in the cubin; there is: {there}")
+    program = decode_listing(chosen[0])
+    live = live_registers(program)
+    hottest = hottest_loop(program)
+    everything = tuple(i for i, s in enumerate(program.instructions) if s.base != "NOP")
+    turn = Turn(everything) if hottest is None else full_turn(program, hottest)
+    sasses = [program.instructions[i] for i in (everything if hottest is None else hottest.body)]
+    arithmetic = dominant_arithmetic(sasses)
+    in_loop = hottest is not None
+    return SassReport(
+        program=program,
+        ptx=ptx,
+        live=live,
+        hottest=hottest,
+        histogram=dict(Counter(class_of(s) for s in sasses)),
+        arithmetic=arithmetic,
+        banks=count_banks([fma_of(s) for s in sasses], loop=in_loop),
+        turn=turn,
+        tensor=tensor_loop(program, turn, loop=in_loop) if arithmetic not in ("", "FFMA") else None,
+        stalls=sum(s.control.stall for s in sasses),
+    )
+
+
+def hottest_loop(program: SassProgram) -> Loop | None:
+    """The loop with most multiply-adds of its own, outside the loops in it; where there are none, an innermost one.
+    Among equals the longest, then the first."""
+    innermost = program.innermost()
+
+    def weight(loop: Loop) -> tuple[int, bool, int, int]:
+        own = program.own(loop)
+        products = sum(products_of(program.instructions[i]) for i in own)
+        return products, loop in innermost, len(own), -loop.header
+
+    return max(program.loops, key=weight, default=None)
+
+
+def dominant_arithmetic(sasses: Iterable[Sass]) -> str:
+    """The opcode, without modifiers, that makes most of the multiply-adds; "" if there are none."""
+    products: Counter[str] = Counter()
+    for sass in sasses:
+        products[arithmetic_of(sass)] += products_of(sass)
+    return max(products, key=lambda name: products[name], default="") if products.total() else ""
+
+
+def _line_order(loc: Loc | None) -> tuple[str, int]:
+    return ("", 0) if loc is None else (loc.file, loc.line)
+
+
+def _short(loc: Loc | None) -> str:
+    """``maxas.py:31``, with the line of the call for what was inlined."""
+    if loc is None:
+        return ""
+    text = f"{Path(loc.file).name}:{loc.line}"
+    return text if loc.caller is None else f"{text} < {loc.caller.line}"
+
+
+def _table(rows: Sequence[Sequence[str]], *, left: Iterable[int]) -> str:
+    """Aligned columns under a ruled header; those in `left` flush left, the others right."""
+    aligned = set(left)
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+
+    def line(row: Sequence[str]) -> str:
+        cells = [c.ljust(w) if i in aligned else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
+        return "  ".join(cells).rstrip()
+
+    return "\n".join((line(rows[0]), "  ".join("-" * w for w in widths), *map(line, rows[1:])))

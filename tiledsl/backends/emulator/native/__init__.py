@@ -1,0 +1,1 @@
+"""Compiled loops for what NumPy is too slow for."""

@@ -1,0 +1,117 @@
+"""Asynchronous copies: at tile level complete at once, at thread level bytes arrive at the wait for their group."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tiledsl.backends.emulator.cohort import Cohort
+from tiledsl.backends.emulator.memory import access_index, name_threads
+from tiledsl.backends.emulator.rules.memory import span_of
+from tiledsl.backends.emulator.rules.places import Masked, Memory, Place, load_inside, read_guarded, store_inside
+from tiledsl.backends.emulator.rules.registry import rule
+from tiledsl.backends.emulator.rules.tile import copy
+from tiledsl.backends.emulator.spans import Span
+from tiledsl.errors import EmulatorError
+from tiledsl.ir.ops import async_copy, mem
+from tiledsl.ir.semantics import numpy_dtype
+
+__all__: list[str] = []
+
+Ints = NDArray[np.int64]
+
+TOKEN = np.zeros((), np.bool_)
+"""Nothing is left to wait for."""
+
+
+# -- tile level ------------------------------------------------------------------------------------
+
+
+@rule(async_copy.Copy)
+def copy_at_once(c: Cohort, op: async_copy.Copy, *operands: Any) -> Any:
+    copy(c, op, *operands)
+    return TOKEN
+
+
+@rule(async_copy.Wait)
+def wait_for_tokens(c: Cohort, op: async_copy.Wait, *tokens: Any) -> None:
+    """Program order has done it."""
+
+
+@rule(async_copy.Cp)
+def access_at_once(c: Cohort, op: async_copy.Cp, tile: Memory, *operands: Any) -> None:
+    rank = op.memory_type.rank
+    indices, tensor, start = operands[:rank], operands[rank], operands[rank + 1 :]
+    side = op.source
+    src = Place(c, op, tensor, start, side.type, op.vec)
+    zero = np.zeros((), numpy_dtype(side.type.dtype))
+    values = read_guarded(src, (zero,) * op.vec) if op.guard else load_inside(src)
+    store_inside(Place(c, op, tile, indices, op.memory_type, op.vec), values)
+
+
+# -- groups ----------------------------------------------------------------------------------------
+
+
+@rule(async_copy.CommitGroup)
+def commit_group(c: Cohort, op: async_copy.CommitGroup) -> None:
+    if c.chunk.run.kernel.level == "thread":
+        c.chunk.copies.commit(op, *c.lanes_of(c.active()))
+
+
+@rule(async_copy.WaitGroup)
+def wait_group(c: Cohort, op: async_copy.WaitGroup) -> None:
+    if c.chunk.run.kernel.level == "thread":
+        c.chunk.copies.wait(op, *c.lanes_of(c.active()), op.pending)
+
+
+# -- thread level ----------------------------------------------------------------------------------
+
+
+@rule(mem.CpAsync)
+def issue(c: Cohort, op: mem.CpAsync, address: Any, source: Any, *given: Any) -> None:
+    """Lanes whose condition holds take part."""
+    with Masked(c, True if op.condition is None else given[-1]) as some:
+        if some:
+            _issue(c, op, address, source, op.bytes if op.src_bytes is None else given[0])
+
+
+def _issue(c: Cohort, op: mem.CpAsync, address: Any, source: Any, count: Any) -> None:
+    """Reads now. (PTX ISA: cp.async; both addresses are aligned to the bytes that are copied.)"""
+    lanes = c.active()
+    size = np.asarray(count, np.int64)
+    _check_size(c, op, size, lanes)
+    dst, src = span_of(c, op, address), span_of(c, op, source, 1)
+    data = _read(c, op, src, np.asarray(source, np.int64), size)
+    address = np.asarray(address, np.int64)
+    access_index(c, op, dst, address, "async", op.bytes // dst.elements.itemsize, until="cp_async")
+    c.chunk.copies.issue(op, dst, *c.lanes_of(lanes), c.spread(address)[lanes], data)
+
+
+def _check_size(c: Cohort, op: mem.CpAsync, size: Ints, lanes: NDArray[np.bool_]) -> None:
+    wrong = lanes & ((size < 0) | (size > op.bytes))
+    if wrong.any():
+        raise EmulatorError(
+            f"{op.name} of {op.bytes} bytes reads {int(c.spread(size)[wrong][0])}; {name_threads(c, wrong)}",
+            op.loc,
+            f"read 0 to {op.bytes} bytes",
+        )
+
+
+def _read(c: Cohort, op: mem.CpAsync, span: Span, address: Ints, size: Ints) -> NDArray[np.uint8]:
+    """[active lanes, bytes]: the first `size` bytes from `address`, then zeros."""
+    lanes = c.active()
+    sizes = c.spread(size)[lanes]
+    item = span.elements.itemsize
+    elements = np.zeros((len(sizes), op.bytes // item), span.elements.dtype)
+    for count in np.unique(sizes[sizes > 0]).tolist():
+        vec = -(-count // item)
+        with Masked(c, size == count):
+            index = access_index(c, op, span, address, "read", vec, align=op.bytes)
+        which = sizes == count
+        first = c.spread(index)[lanes][which]
+        elements[which, :vec] = span.elements[first[:, None] + np.arange(vec)]
+    data = elements.view(np.uint8)
+    data[np.arange(op.bytes) >= sizes[:, None]] = 0
+    return data

@@ -1,0 +1,255 @@
+"""Matrix operands in the registers of warps: products, fragments with a layout, ldmatrix and stmatrix.
+
+At tile level such a fragment is the tuple of elements that a thread holds, at thread level they are its registers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tiledsl.arch import WARP
+from tiledsl.backends.emulator.cohort import Cohort
+from tiledsl.backends.emulator.memory import access_index, assign
+from tiledsl.backends.emulator.rules.gpu import require_whole_warps
+from tiledsl.backends.emulator.rules.matrices import coordinates, permutation, product
+from tiledsl.backends.emulator.rules.memory import span_of
+from tiledsl.backends.emulator.rules.places import (
+    Masked,
+    Memory,
+    Place,
+    is_global,
+    load_inside,
+    read_guarded,
+    store_inside,
+    write_guarded,
+)
+from tiledsl.backends.emulator.rules.registry import rule
+from tiledsl.backends.emulator.spans import Span
+from tiledsl.backends.emulator.words import from_word, to_word
+from tiledsl.errors import EmulatorError
+from tiledsl.ir.core import Op, Value
+from tiledsl.ir.ops import matrix, mem, ptx
+from tiledsl.ir.ops.tile import Side
+from tiledsl.ir.semantics import numpy_dtype
+from tiledsl.ir.types import FragmentType
+from tiledsl.layout.fragments import FragmentLayout
+
+__all__: list[str] = []
+
+Ints = NDArray[np.int64]
+Fragment = tuple[Any, ...]
+
+_LANES = np.arange(WARP)
+
+
+# -- products --------------------------------------------------------------------------------------
+
+
+@rule(matrix.Mma)
+def multiply(c: Cohort, op: matrix.Mma, a: Fragment, b: Fragment, acc: Fragment) -> Fragment:
+    require_full_warps(c, op)
+    left, sums = _layout_of(op.a), _layout_of(op.acc)
+    rows, depth = left[1].tiles(left[0].dims)
+    _, columns = sums[1].tiles(sums[0].dims)
+    return product(op.row, a, b, acc, (rows, columns, depth))
+
+
+@rule(ptx.MmaSync)
+def multiply_registers(c: Cohort, op: ptx.MmaSync, *registers: Any) -> Fragment:
+    require_full_warps(c, op)
+    a, b, _ = (len(values) for values in op.split())
+    return product(op.row, registers[:a], registers[a : a + b], registers[a + b :])
+
+
+def require_full_warps(c: Cohort, op: Op) -> None:
+    """Raises EmulatorError if a warp comes with some of its lanes only, or has fewer than 32."""
+    require_whole_warps(c, op)
+    if c.exists is not None and (c.active().any(axis=2) & ~c.spread(c.exists).all(axis=2)).any():
+        raise EmulatorError(
+            f"{op.name} takes part with all 32 lanes of a warp, but the last warp of a block has fewer",
+            op.loc,
+            "let threads(...) be a multiple of 32",
+        )
+
+
+def _layout_of(value: Value) -> tuple[FragmentType, FragmentLayout]:
+    type_ = value.type
+    assert isinstance(type_, FragmentType)
+    return type_, type_.held_as
+
+
+# -- fragments -------------------------------------------------------------------------------------
+
+
+def _coordinates(c: Cohort, type_: FragmentType) -> tuple[Ints, Ints]:
+    """Row and column of each element that the lanes hold: [elements, groups or 1, warps, 32]."""
+    rows, columns = coordinates(type_.held_as, type_.dims, type_.dtype.bits)
+    warps = c.warps % rows.shape[1]
+    return rows[:, warps], columns[:, warps]
+
+
+@rule(matrix.Coordinates)
+def position(c: Cohort, op: matrix.Coordinates) -> Fragment:
+    return tuple(_coordinates(c, op.type)[op.axis])
+
+
+@rule(matrix.Convert)
+def convert(c: Cohort, op: matrix.Convert, fragment: Fragment) -> Fragment:
+    (type_, src), (_, dst) = _layout_of(op.fragment), _layout_of(op.result)
+    sources = permutation(src, dst, type_.dims, type_.dtype.bits)
+    if None in sources:
+        raise EmulatorError(
+            f"matrix.convert from {src} to {dst}, where threads lack elements that they shall hold",
+            op.loc,
+            "go through shared memory",
+        )
+    return tuple(fragment[source] for source in sources if source is not None)
+
+
+@rule(matrix.Slice)
+def take_columns(c: Cohort, op: matrix.Slice, fragment: Fragment) -> Fragment:
+    type_, layout = _layout_of(op.fragment)
+    rows, columns = layout.tiles(type_.dims)
+    size, width = layout.tile_size, layout.tile[1]
+    first, count = (n // width for n in op.columns)
+    tiles = [row * columns + column for row in range(rows) for column in range(first, first + count)]
+    return tuple(element for tile in tiles for element in fragment[tile * size : (tile + 1) * size])
+
+
+@rule(matrix.FromWords)
+def from_words(c: Cohort, op: matrix.FromWords, *words: Any) -> Fragment:
+    return tuple(element for word in words for element in from_word(word, numpy_dtype(op.type.dtype)))
+
+
+@rule(matrix.ToWords)
+def to_words(c: Cohort, op: matrix.ToWords, fragment: Fragment) -> Any:
+    count = len(fragment) // len(op.results)
+    if len(op.results) == 1:
+        return to_word(fragment)
+    return tuple(to_word(fragment[first : first + count]) for first in range(0, len(fragment), count))
+
+
+@rule(matrix.Load)
+def load_fragment(c: Cohort, op: matrix.Load, memory: Memory, *origin: Any) -> Fragment:
+    """Element by element: how wide the accesses are is `distribute`'s choice."""
+    if op.vec == 0:
+        require_full_warps(c, op)
+    zero = np.zeros((), numpy_dtype(op.type.dtype))
+    places = _places(c, op, op.type, op.side, memory, origin)
+    read = (read_guarded(place, (zero,)) if is_global(place) else load_inside(place) for place in places)
+    return tuple(element for elements in read for element in elements)
+
+
+@rule(matrix.Store)
+def store_fragment(c: Cohort, op: matrix.Store, fragment: Fragment, memory: Memory, *origin: Any) -> None:
+    if op.vec == 0:
+        require_full_warps(c, op)
+    type_, layout = _layout_of(op.fragment)
+    with Masked(c, np.asarray(layout.stores(c.warps))[..., None]) as some:
+        for place, value in zip(_places(c, op, type_, op.side, memory, origin), fragment, strict=True):
+            if some:
+                (write_guarded if is_global(place) else store_inside)(place, (value,))
+
+
+def _places(c: Cohort, op: Op, type_: FragmentType, side: Side, memory: Memory, origin: tuple[Any, ...]) -> list[Place]:
+    """Where each element that a lane holds lies in the memory."""
+    places: list[Place] = []
+    for coordinate in zip(*_coordinates(c, type_), strict=True):
+        indices = [np.asarray(i) for i in origin]
+        for axis, along in zip(side.axes, coordinate, strict=True):
+            indices[axis] = indices[axis] + along
+        places.append(Place(c, op, memory, indices, side.type, 1))
+    return places
+
+
+# -- ldmatrix and stmatrix -------------------------------------------------------------------------
+
+
+@rule(matrix.LdMatrix)
+def load_matrices(c: Cohort, op: matrix.LdMatrix, memory: Memory, *indices: Any) -> Any:
+    require_full_warps(c, op)
+    place = _row_place(c, op, memory, indices)
+    return _load_matrices(c, op, place.span, place.address)
+
+
+@rule(mem.LdMatrix)
+def load_matrices_at(c: Cohort, op: mem.LdMatrix, address: Any) -> Any:
+    require_full_warps(c, op)
+    return _load_matrices(c, op, span_of(c, op, address), address)
+
+
+@rule(matrix.StMatrix)
+def store_matrices(c: Cohort, op: matrix.StMatrix, memory: Memory, *operands: Any) -> None:
+    require_full_warps(c, op)
+    indices, words = operands[: op.memory_type.rank], operands[op.memory_type.rank :]
+    place = _row_place(c, op, memory, indices)
+    _store_matrices(c, op, place.span, place.address, words)
+
+
+@rule(mem.StMatrix)
+def store_matrices_at(c: Cohort, op: mem.StMatrix, address: Any, *words: Any) -> None:
+    require_full_warps(c, op)
+    _store_matrices(c, op, span_of(c, op, address), address, words)
+
+
+def _row_place(c: Cohort, op: matrix.LdMatrix | matrix.StMatrix, memory: Memory, indices: tuple[Any, ...]) -> Place:
+    place = Place(c, op, memory, indices, op.memory_type, op.vec)
+    with Masked(c, _LANES[None, None] < matrix.MATRIX_ROWS * op.num):
+        place.require_inside(place.whole)
+    return place
+
+
+Load = matrix.LdMatrix | mem.LdMatrix
+Store = matrix.StMatrix | mem.StMatrix
+
+
+def _row_bytes(c: Cohort, op: Load | Store, span: Span, address: Any) -> Ints:
+    """Where the row of each lane begins in the chunk's shared memory: [groups or 1, warps or 1, 32]."""
+    kind = "read" if isinstance(op, Load) else "write"
+    vec = matrix.MATRIX_BYTES // span.elements.itemsize
+    with Masked(c, _LANES[None, None] < matrix.MATRIX_ROWS * op.num):
+        held = "columns" if op.trans else "rows"
+        index = access_index(c, op, span, np.asarray(address, np.int64), kind, vec, held=held)
+    start = index * span.elements.itemsize
+    return np.broadcast_to(start, np.broadcast_shapes(start.shape, (1, 1, WARP)))
+
+
+def _load_matrices(c: Cohort, op: Load, span: Span, address: Any) -> Any:
+    """Lanes that a mask turns off, whole warps here, may have any address: hence `clip`."""
+    rows = _row_bytes(c, op, span, address)
+    words: list[Any] = []
+    for matrix_number in range(op.num):
+        if op.trans:
+            halves = c.chunk.memory.typed(np.dtype(np.uint16))
+            parts = (halves.take(at, mode="clip") for at in _transposed(rows, matrix_number))
+            words.append(to_word(tuple(parts)))
+        else:
+            memory = c.chunk.memory.typed(np.dtype(np.uint32))
+            words.append(memory.take(_straight(rows, matrix_number), mode="clip"))
+    return tuple(words) if op.num > 1 else words[0]
+
+
+def _store_matrices(c: Cohort, op: Store, span: Span, address: Any, words: tuple[Any, ...]) -> None:
+    """Of rows at one address the last stays."""
+    rows = _row_bytes(c, op, span, address)
+    for matrix_number, word in enumerate(words):
+        if op.trans:
+            halves = c.chunk.memory.typed(np.dtype(np.uint16))
+            parts = from_word(word, np.dtype(np.uint16))
+            for at, part in zip(_transposed(rows, matrix_number), parts, strict=True):
+                assign(halves, at, part, c.mask)
+        else:
+            assign(c.chunk.memory.typed(np.dtype(np.uint32)), _straight(rows, matrix_number), word, c.mask)
+
+
+def _straight(rows: Ints, number: int) -> Ints:
+    """The 32-bit word of matrix `number` that each lane, 4g + t, has: the t-th of row g."""
+    return rows[:, :, 8 * number + _LANES // 4] // 4 + _LANES % 4
+
+
+def _transposed(rows: Ints, number: int) -> list[Ints]:
+    """The two 16-bit elements that lane 4g + t has of the transposed matrix: column g of rows 2t and 2t + 1."""
+    return [rows[:, :, 8 * number + 2 * (_LANES % 4) + e] // 2 + _LANES // 4 for e in (0, 1)]

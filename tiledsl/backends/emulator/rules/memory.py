@@ -1,0 +1,137 @@
+"""Thread level memory: pointers, loads, stores and atomics at explicit addresses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tiledsl.arch import WARP
+from tiledsl.backends.emulator.cohort import Cohort
+from tiledsl.backends.emulator.memory import load, name_threads, store
+from tiledsl.backends.emulator.rules.atomics import access_atomically
+from tiledsl.backends.emulator.rules.places import fail_outside
+from tiledsl.backends.emulator.rules.registry import rule
+from tiledsl.backends.emulator.spans import ADDRESS_BITS, SharedTile, Span
+from tiledsl.errors import EmulatorError
+from tiledsl.ir.core import Block, Op, Value
+from tiledsl.ir.ops import mem, wgmma
+from tiledsl.ir.semantics import numpy_dtype
+from tiledsl.ir.types import PtrType
+
+__all__ = ["shared_bases", "span_of"]
+
+
+@rule(mem.SharedBase)
+def shared_base(c: Cohort, op: mem.SharedBase) -> Any:
+    has = c.chunk.run.launch.shared_bytes
+    if op.offset < 0 or op.bytes < 0 or op.offset + op.bytes > has or op.offset % op.dtype.bytes:
+        raise EmulatorError(
+            f"{op.label or 'a tile'} of {op.bytes} bytes of {op.dtype} at byte {op.offset} of shared memory, "
+            f"of which the block has {has}",
+            op.loc,
+            f"place it inside shared_bytes(...), at a multiple of {op.dtype.bytes}",
+        )
+    return np.array(op.offset, np.int64)
+
+
+@rule(mem.Offset)
+def offset(c: Cohort, op: mem.Offset, base: Any, index: Any) -> Any:
+    pointee = op.base.type
+    assert isinstance(pointee, PtrType)
+    return np.add(base, np.multiply(index, pointee.dtype.bytes, dtype=np.int64))
+
+
+@rule(mem.Load)
+def load_elements(c: Cohort, op: mem.Load, address: Any) -> Any:
+    values = load(c, op, span_of(c, op, address), address, op.vec)
+    return values if op.vec > 1 else values[0]
+
+
+@rule(mem.Store)
+def store_elements(c: Cohort, op: mem.Store, address: Any, *values: Any) -> None:
+    store(c, op, span_of(c, op, address), address, values)
+
+
+@rule(mem.Atomic)
+def atomic(c: Cohort, op: mem.Atomic, address: Any, *values: Any) -> Any:
+    pointer = op.ptr.type
+    assert isinstance(pointer, PtrType)
+    return access_atomically(c, op, span_of(c, op, address), pointer.dtype, address, *values)
+
+
+@rule(mem.Within)
+def within(c: Cohort, op: mem.Within, *operands: Any) -> None:
+    """Of lanes that a mask turns off indices may be anything."""
+    given = iter(operands[op.rank :])
+    extents = [int(next(given)) if extent < 0 else extent for extent in op.extents]
+    outside: Any = False
+    for axis in op.axes:
+        outside = outside | _beyond(np.asarray(operands[axis]), extents[axis] - op.counts[axis])
+    if not np.any(outside):
+        return
+    lanes = np.arange(WARP) < op.lanes
+    wrong = c.active() & outside & lanes
+    if wrong.any():
+        fail_outside(c, op, op.access, op.label, operands[: op.rank], extents, op.counts, wrong)
+
+
+def _beyond(index: NDArray[Any], last: int) -> Any:
+    """Where an index is not one of 0 ... `last`: as unsigned numbers, negative ones are beyond."""
+    if last < 0:
+        return True
+    return index.view(f"u{index.itemsize}") > last
+
+
+def span_of(c: Cohort, op: Op, address: Any, position: int = 0) -> Span:
+    """What an access through the op's operand at `position` may touch: the tile or tensor that it was derived from."""
+    pointer = op.operands[position]
+    type_ = pointer.type
+    assert isinstance(type_, PtrType)
+    dtype = numpy_dtype(type_.dtype)
+    if type_.space == "shared":
+        root = _root(pointer)
+        shared_bytes = c.chunk.run.launch.shared_bytes
+        if isinstance(root.owner, mem.SharedBase):
+            base = root.owner
+            tile = SharedTile(base.label or "shared memory", type_.dtype, base.offset, base.bytes)
+        else:
+            tile = SharedTile("shared memory", type_.dtype, 0, shared_bytes)
+        return tile.span(c.chunk.memory, c.blocks, dtype)
+    return _global_span(c, op, pointer, np.asarray(address), dtype)
+
+
+def shared_bases(op: Op) -> list[mem.SharedBase]:
+    """The tiles that an op's pointers, or the descriptors of its operands, were derived from."""
+    makers = (value.op for value in op.operands)
+    pointers = [made.ptr if isinstance(made, wgmma.Descriptor) else made.results[0] for made in makers if made]
+    roots = (_root(pointer).op for pointer in pointers)
+    return [root for root in roots if isinstance(root, mem.SharedBase)]
+
+
+def _root(pointer: Value) -> Value:
+    """The pointer that offsets were added to; a block argument or a selection ends the search."""
+    while isinstance(pointer.owner, mem.Offset):
+        pointer = pointer.owner.base
+    return pointer
+
+
+def _global_span(c: Cohort, op: Op, pointer: Value, address: NDArray[Any], dtype: np.dtype[Any]) -> Span:
+    """Found by address, since a pointer may have come through a selection; all lanes use one tensor."""
+    buffers = c.chunk.run.buffers
+    root = _root(pointer)
+    if isinstance(root.owner, Block) and root in buffers:
+        return buffers[root].span
+    lanes = c.active()
+    numbers = np.unique(c.spread(address)[lanes] >> ADDRESS_BITS)
+    spans = [b.span for b in buffers.values() if b.pointer >> ADDRESS_BITS in numbers]
+    if len(numbers) == 1 and len(spans) == 1 and spans[0].elements.dtype == dtype:
+        return spans[0]
+    raise EmulatorError(
+        f"{op.name} through a pointer into "
+        + (" and ".join(s.label for s in spans) if len(spans) > 1 else "no tensor of its dtype")
+        + f"; {name_threads(c, lanes)}",
+        op.loc,
+        "derive the pointer from one tensor in every lane",
+    )

@@ -1,0 +1,294 @@
+"""Products of warpgroups. They are computed when issued; what is wrong with reading too early or writing too early is
+found by the check of hazards.
+
+At tile level operands are read by index, at thread level by descriptors, as the hardware does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tiledsl.arch import WARP, WARPGROUP_WARPS
+from tiledsl.backends.emulator.cohort import Cohort
+from tiledsl.backends.emulator.conditions import Condition, Rows, condition
+from tiledsl.backends.emulator.events import commits, fences, waits
+from tiledsl.backends.emulator.hooks import Access
+from tiledsl.backends.emulator.native.dot import add_terms
+from tiledsl.backends.emulator.rules.matrices import coordinates
+from tiledsl.backends.emulator.rules.matrix import require_full_warps
+from tiledsl.backends.emulator.rules.memory import shared_bases
+from tiledsl.backends.emulator.rules.registry import rule
+from tiledsl.backends.emulator.rules.wgmma_operands import Descriptor, accumulator, from_accumulator, left_operand
+from tiledsl.backends.emulator.spans import SharedTile
+from tiledsl.errors import EmulatorError
+from tiledsl.ir import tensor_core
+from tiledsl.ir.core import Op, Value
+from tiledsl.ir.ops import wgmma
+from tiledsl.ir.semantics import numpy_dtype
+from tiledsl.ir.types import DTYPES, FragmentType, SharedType
+from tiledsl.layout.shared import CHUNK, ROWS
+from tiledsl.layout.wgmma import WGMMA_ROWS
+
+__all__: list[str] = []
+
+Ints = NDArray[np.int64]
+Array = NDArray[Any]
+
+
+@condition(wgmma.Mma, wgmma.Instruction)
+class _WholeWarpgroups(Condition):
+    """All four warps of a warpgroup have come."""
+
+    gathers = True
+
+    def ready(self, c: Cohort, op: Op, *values: Any) -> Rows:
+        warps = np.broadcast_to(c.warps, c.shape[:2])
+        group = c.blocks[:, None] * WARP + warps // WARPGROUP_WARPS
+        _, which, count = np.unique(group, return_inverse=True, return_counts=True)
+        return (count[which] == WARPGROUP_WARPS).reshape(warps.shape)
+
+    def passed(self, c: Cohort, op: Op, *values: Any) -> None:
+        require_full_warps(c, op)
+
+    def missing(self, c: Cohort, op: Op, *values: Any) -> str:
+        return "the other warps of the warpgroup, which execute wgmma together"
+
+
+class _Warpgroups:
+    """Those of a cohort, whose warps stand side by side: `rows` of their blocks, `leaders`: their first warps."""
+
+    def __init__(self, c: Cohort) -> None:
+        self.c = c
+        self.shape = c.shape
+        self.rows: Ints = np.repeat(c.blocks - c.chunk.first, c.shape[1])[::WARPGROUP_WARPS]
+        self.leaders: Ints = np.broadcast_to(c.warps, c.shape[:2]).ravel()[::WARPGROUP_WARPS].astype(np.int64)
+
+    def uniform(self, op: Op, value: Any, what: str) -> Array:
+        """One value a warpgroup."""
+        array = np.asarray(value)
+        if array.ndim == 0:
+            return np.broadcast_to(array, self.rows.shape)
+        each = np.broadcast_to(array, (*self.shape[:2], array.shape[2])).reshape(len(self.rows), -1)
+        if (each != each[:, :1]).any():
+            raise EmulatorError(
+                f"{what} of {op.name} differs between threads of a warpgroup", op.loc, "compute it alike"
+            )
+        return each[:, 0]
+
+
+# -- tile level ------------------------------------------------------------------------------------
+
+
+@rule(wgmma.Begin)
+def begin(c: Cohort, op: wgmma.Begin) -> tuple[Any, ...]:
+    zero = np.zeros((), numpy_dtype(op.type.fragment.dtype))
+    return (zero,) * op.type.fragment.size
+
+
+@rule(wgmma.Mma)
+def multiply(c: Cohort, op: wgmma.Mma, acc: tuple[Any, ...], accumulate: Any, *values: Any) -> tuple[Any, ...]:
+    """Steps of k ascend; in each, blocks of 64 rows ascend."""
+    groups, type_ = _Warpgroups(c), op.fragment
+    layout = type_.held_as
+    count = layout.warps[0] // WARPGROUP_WARPS
+    blocks = type_.dims[0] // (WGMMA_ROWS * count)
+    first = (groups.leaders - layout.first) // WARPGROUP_WARPS % count * blocks * WGMMA_ROWS
+    at = 1 + len(op.a_origin)
+    if op.a_axes:
+        rows = first[:, None] + np.arange(blocks * WGMMA_ROWS)
+        a = _read_tile(groups, op, op.a, values[:at], op.a_axes, rows, np.arange(op.k))
+    else:
+        a = _held(groups, op.a, values[0], first)
+    columns = np.broadcast_to(np.arange(type_.dims[1]), (len(first), type_.dims[1]))
+    b = _read_tile(groups, op, op.b, values[at:], op.b_axes[::-1], columns, np.arange(op.k))
+    dtype = numpy_dtype(type_.dtype)
+    keep = groups.uniform(op, accumulate, "accumulate")
+    each = len(acc) // blocks
+    results: list[Any] = []
+    for block in range(blocks):
+        sums = accumulator(acc[block * each : (block + 1) * each], groups.shape, dtype)
+        sums = np.where(keep[:, None, None], sums, np.zeros((), dtype))
+        part = a[:, block * WGMMA_ROWS : (block + 1) * WGMMA_ROWS]
+        results += from_accumulator(tensor_core.wgmma(op.row, part, b, sums, add_terms()), groups.shape, dtype)
+    return tuple(results)
+
+
+def _read_tile(
+    groups: _Warpgroups,
+    op: wgmma.Mma,
+    operand: Value,
+    values: Sequence[Any],
+    axes: tuple[int, ...],
+    rows: Ints,
+    k: Ints,
+) -> Array:
+    """[warpgroups, rows, k] of a tile in row order; `axes`: along which rows (of m or n) and k lie."""
+    tile: SharedTile = values[0]
+    type_ = operand.type
+    assert isinstance(type_, SharedType)
+    index: list[Any] = [groups.uniform(op, v, "an index")[:, None, None] for v in values[1 : 1 + type_.rank]]
+    index[axes[0]] = index[axes[0]] + rows[:, :, None]
+    index[axes[1]] = index[axes[1]] + k
+    for axis, extent in enumerate(tile.dims):
+        if (index[axis] < 0).any() or (index[axis] >= extent).any():
+            raise EmulatorError(
+                f"out of bounds: {op.name} reads elements {int(index[axis].min())} to {int(index[axis].max())} of axis "
+                f"{axis} of {tile.label}, which has {extent}",
+                op.loc,
+                "correct the index or the tile",
+            )
+    strides = [prod(tile.dims[axis + 1 :]) for axis in range(type_.rank)]
+    offset: Any = sum(i * s for i, s in zip(index, strides, strict=True))
+    return _read(
+        groups, op, tile.label, tile.offset, tile.offset + offset * type_.dtype.bytes, numpy_dtype(type_.dtype)
+    )
+
+
+def _held(groups: _Warpgroups, operand: Value, fragment: tuple[Any, ...], first: Ints) -> Array:
+    """[warpgroups, rows, k] of a left operand in registers; `first`: the first row of each warpgroup."""
+    type_ = operand.type
+    assert isinstance(type_, FragmentType)
+    layout = type_.held_as
+    rows, columns = coordinates(layout, type_.dims, type_.dtype.bits)
+    warps = np.broadcast_to(groups.c.warps, groups.shape[:2]) % (layout.threads // WARP)
+    count = len(first)
+    height = type_.dims[0] * WARPGROUP_WARPS * WARP // layout.threads
+    matrix = np.empty((count, height, type_.dims[1]), numpy_dtype(type_.dtype))
+    entry = np.arange(count)[:, None]
+    for element, value in enumerate(fragment):
+        row = rows[element][warps].reshape(count, -1) - first[:, None]
+        column = columns[element][warps].reshape(count, -1)
+        matrix[entry, row, column] = np.broadcast_to(value, groups.shape).reshape(count, -1)
+    return matrix
+
+
+@rule(wgmma.Wait)
+def wait(c: Cohort, op: wgmma.Wait, *pending: Any) -> Any:
+    _wait(c, op)
+    return pending if len(pending) != 1 else pending[0]
+
+
+# -- thread level ----------------------------------------------------------------------------------
+
+
+@rule(wgmma.Registers)
+def registers(c: Cohort, op: wgmma.Registers) -> Any:
+    """Of any content; zeros here."""
+    zero = np.zeros((), numpy_dtype(op.dtype))
+    return (zero,) * op.count if op.count > 1 else zero
+
+
+@rule(wgmma.Descriptor)
+def describe(c: Cohort, op: wgmma.Descriptor, address: Any) -> Any:
+    start = (np.asarray(address, np.int64) >> 4 & 0x3FFF).astype(np.uint64)
+    return (start + np.uint64(op.bits)).view(np.int64)
+
+
+@rule(wgmma.Instruction)
+def multiply_registers(c: Cohort, op: wgmma.Instruction, accumulate: Any, *values: Any) -> tuple[Any, ...]:
+    groups, row = _Warpgroups(c), op.row
+    left = len(op.left)
+    dtype = numpy_dtype(DTYPES[row.a])
+    if op.a_registers:
+        a = left_operand(values[:left], groups.shape, dtype)
+    else:
+        a = _described(groups, op, values[0], WGMMA_ROWS, dtype, op.turned_a)
+    b = _described(groups, op, values[left], op.n, numpy_dtype(DTYPES[row.b]), op.turned_b)
+    held = values[left + 1 :]
+    sums = accumulator(held, groups.shape, numpy_dtype(DTYPES[row.acc]))
+    keep = groups.uniform(op, accumulate, "accumulate")
+    if not keep.all():
+        sums = np.where(keep[:, None, None], sums, np.zeros((), sums.dtype))
+    result = tensor_core.wgmma(row, a, b, sums, add_terms())
+    return from_accumulator(result, groups.shape, np.asarray(held[0]).dtype)
+
+
+def _described(
+    groups: _Warpgroups, op: wgmma.Instruction, bits: Any, rows: int, dtype: np.dtype[Any], turned: bool
+) -> Array:
+    """[warpgroups, rows, k] of the operand that descriptors describe; `rows` run along m or n."""
+    each = groups.uniform(op, bits, "a descriptor")
+    k = op.row.k
+    addresses = np.stack([_of_descriptor(op, b, rows, k, dtype.itemsize, turned) for b in each.tolist()])
+    byte = int(addresses.min())
+    under = (base for base in shared_bases(op) if base.offset <= byte < base.offset + base.bytes)
+    label, base = next(((tile.label, tile.offset) for tile in under), ("", 0))
+    return _read(groups, op, label or "shared memory", base, addresses, dtype)
+
+
+def _of_descriptor(op: wgmma.Instruction, bits: int, rows: int, k: int, size: int, turned: bool) -> Ints:
+    described = Descriptor.of(bits)
+    if not described.begins_pattern:
+        raise EmulatorError(
+            f"{op.name} of an operand at byte {described.start} with a base offset of {described.base}, which is not "
+            f"in the first row of a pattern of {ROWS * described.span} bytes",
+            op.loc,
+            "let operands begin where the swizzle's pattern does",
+        )
+    return described.addresses(rows, k, size, turned)
+
+
+# -- both ------------------------------------------------------------------------------------------
+
+
+def _read(groups: _Warpgroups, op: Op, label: str, base: int, addresses: Ints, dtype: np.dtype[Any]) -> Array:
+    """The elements at these places of the blocks' shared memory: [warpgroups, rows, k]."""
+    chunk, rows = groups.c.chunk, groups.rows
+    limit = chunk.run.launch.shared_bytes - dtype.itemsize
+    if addresses.min() < 0 or addresses.max() > limit:
+        raise EmulatorError(
+            f"{op.name} reads byte {int(addresses.max())} of shared memory, which has {limit + dtype.itemsize}",
+            op.loc,
+            "correct the descriptor: its start, and the leading and stride byte offsets",
+        )
+    if chunk.run.hooks:
+        _tell(groups, op, label, base, addresses)
+    return chunk.memory.typed(dtype).take(chunk.memory.piece(rows[:, None, None], addresses, dtype.itemsize))
+
+
+def _tell(groups: _Warpgroups, op: Op, label: str, base: int, addresses: Ints) -> None:
+    """Let the hooks know which chunks of 16 bytes are read, and by which warpgroups."""
+    chunk, rows, leaders = groups.c.chunk, groups.rows, groups.leaders
+    at = np.stack([_chunks(of.tobytes(), of.size) for of in addresses])
+    count = at.shape[1]
+    access = Access(
+        op, "fetch", "shared", label, base, at.ravel(), CHUNK,
+        np.repeat(rows + chunk.first, count), np.repeat(leaders * WARP, count),
+        until="wgmma", run=count, owners=rows + chunk.first,
+    )  # fmt: skip
+    for hook in chunk.run.hooks:
+        hook.on_access(access)
+
+
+@lru_cache(maxsize=256)
+def _chunks(addresses: bytes, count: int) -> Ints:
+    return np.unique(np.frombuffer(addresses, np.int64, count) // CHUNK) * CHUNK
+
+
+def _wait(c: Cohort, op: wgmma.Wait | wgmma.WaitGroup) -> None:
+    require_full_warps(c, op)
+    waits(c, op, "wgmma", op.pending)
+
+
+@rule(wgmma.WaitGroup)
+def wait_group(c: Cohort, op: wgmma.WaitGroup, *values: Any) -> Any:
+    _wait(c, op)
+    return values if len(values) != 1 else values[0]
+
+
+@rule(wgmma.Fence)
+def fence(c: Cohort, op: wgmma.Fence) -> None:
+    require_full_warps(c, op)
+    fences(c, op, "registers")
+
+
+@rule(wgmma.Commit)
+def commit(c: Cohort, op: wgmma.Commit) -> None:
+    require_full_warps(c, op)
+    commits(c, op, "wgmma")

@@ -1,0 +1,127 @@
+"""mbarriers as the hazards see them: who initialised each and when, who arrives from another block, and which phase
+each is in."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tiledsl.arch import WARP
+from tiledsl.backends.emulator.hooks import Sync
+from tiledsl.backends.emulator.sanitizer.clocks import Clocks
+from tiledsl.backends.emulator.sanitizer.shadow import Bools, Ints
+from tiledsl.backends.emulator.sanitizer.words import Words
+from tiledsl.errors import HazardError, Loc
+from tiledsl.ir.core import Op
+from tiledsl.ir.types import U64
+
+__all__ = ["MbarrierUse"]
+
+NEVER = np.iinfo(np.int32).max
+"""The time of a fence that has not been made."""
+
+
+class MbarrierUse:
+    """Of one chunk. [blocks, mbarriers]: `init_warp`, `init_lane` and `init_epoch`: who initialised an mbarrier, and
+    when; `init_fence`: when that thread fenced it; `phase`: how many have ended. [blocks, rank, agents]: `visits`: when
+    each warp of another block arrived last in this one's memory; `ended`: what the block knew at last."""
+
+    def __init__(self, words: Words, clocks: Clocks, labels: list[str], blocks: int, mbarriers: int) -> None:
+        self.words, self.clocks, self.labels = words, clocks, labels
+        self.first, self.ranks = words.first, clocks.ranks
+        self.table = np.full(-(-words.launch.shared_bytes // U64.bytes) + 1, -1, np.int64)
+        shape = blocks, mbarriers
+        self.init_warp, self.init_lane, self.init_epoch, self.init_fence = (np.zeros(shape, np.int32) for _ in range(4))
+        self.phase = np.zeros(shape, np.int64)
+        self.visits, self.ended = (np.zeros(clocks.known[:, 0].shape, np.int32) for _ in range(2))
+
+    def columns(self, places: Ints) -> Ints:
+        return self.table[places // U64.bytes]
+
+    def initialise(self, label: str, base: int, rows: Ints, threads: Ints, places: Ints) -> None:
+        for place in np.unique(places[self.columns(places) < 0]).tolist():
+            self.table[place // U64.bytes] = len(self.labels)
+            self.labels.append(f"{label}[{(place - base) // U64.bytes}]")
+        at, warps = (rows, self.columns(places)), threads // WARP
+        self.init_warp[at], self.init_lane[at] = warps, threads % WARP
+        self.init_fence[at], self.phase[at] = NEVER, 0
+        self.init_epoch[at] = self.clocks.now(rows, warps)
+
+    def require_initialised(self, op: Op, owners: Ints, warps: Ints, rows: Ints, columns: Ints, fenced: Bools) -> None:
+        """Warps of the blocks `owners` know that these mbarriers were initialised, and fenced where that is asked."""
+        by, when = self.init_warp[rows, columns], self.init_epoch[rows, columns]
+        known = self.clocks.known[owners, warps, self.ranks[rows], by]
+        late = known < when
+        unfenced = fenced & (known < self.init_fence[rows, columns])
+        if late.any():
+            at = int(np.argmax(late))
+            raise HazardError(
+                f"{op.name}: {self.words.warp(owners[at], warps[at])} uses {self.labels[int(columns[at])]}, and does "
+                f"not know that {self.words.warp(rows[at], by[at])} has initialised it",
+                op.loc,
+                "put a barrier() behind the initialisation (of the cluster, if it uses the mbarrier)",
+            )
+        if unfenced.any():
+            at = int(np.argmax(unfenced))
+            raise HazardError(
+                f"{op.name}: {self.labels[int(columns[at])]} was initialised without a fence, and TMA or another block "
+                "of the cluster uses it",
+                op.loc,
+                "put fence_mbarrier_init() behind the initialisation, before the barrier",
+            )
+
+    def arrive(self, sync: Sync, commits: Ints | None = None) -> None:
+        """commits: of each warp whose work it is that arrives, by TMA's proxy, how many there are."""
+        owners, rows, columns = sync.blocks - self.first, sync.homes - self.first, self.columns(sync.places)
+        remote = owners != rows
+        fenced = remote if commits is None else np.ones_like(remote)
+        self.require_initialised(sync.op, owners, sync.warps, rows, columns, fenced)
+        if remote.any():
+            warps = sync.warps[remote]
+            self.visits[rows[remote], self.ranks[owners[remote]], warps] = self.clocks.now(owners[remote], warps)
+        if commits is None:
+            self.clocks.leave(self.clocks.mbarriers, (rows, columns), owners, sync.warps)
+        else:
+            self.clocks.leave_work((rows, columns), owners, sync.warps, commits)
+
+    def complete(self, rows: Ints, places: Ints) -> None:
+        columns = self.columns(places)
+        self.phase[rows, columns] += 1
+        self.clocks.end_phases(rows, columns, self.phase[rows, columns])
+
+    def acquire(self, sync: Sync) -> None:
+        """Lanes of one warp may wait for several."""
+        warps, count = self.clocks.warps, len(self.labels)
+        each = np.unique(((sync.blocks - self.first) * warps + sync.warps) * count + self.columns(sync.places))
+        who, columns = np.divmod(each, count)
+        rows, warps_ = np.divmod(who, warps)
+        self.require_initialised(sync.op, rows, warps_, rows, columns, np.zeros(len(rows), np.bool_))
+        for column in np.unique(columns).tolist():
+            which = columns == column
+            self.clocks.take(self.clocks.mbarriers.kept[rows[which], column], rows[which], warps_[which])
+
+    def fence(self, rows: Ints, threads: Ints) -> None:
+        """What these threads have initialised is fenced; of all else that they did a proxy fence alone says so."""
+        open_ = self.init_fence == NEVER
+        if not open_.any():
+            return
+        made = np.zeros((len(self.phase), self.clocks.warps, WARP), np.bool_)
+        made[rows, threads // WARP, threads % WARP] = True
+        rows, columns = np.nonzero(open_)
+        fenced = made[rows, self.init_warp[rows, columns], self.init_lane[rows, columns]]
+        rows, columns = rows[fenced], columns[fenced]
+        self.init_fence[rows, columns] = self.clocks.now(rows, self.init_warp[rows, columns].astype(np.int64))
+
+    def exit(self, rows: Ints, warps: Ints) -> None:
+        np.maximum.at(self.ended, rows, self.clocks.known[rows, warps])
+
+    def end(self, loc: Loc) -> None:
+        """All blocks have ended: those that others of the cluster arrived in knew of that."""
+        late = self.visits > self.ended
+        if late.any():
+            row, rank, warp = np.argwhere(late)[0].tolist()
+            raise HazardError(
+                f"block {self.words.launch.block_index(row + self.first)} may end before warp {warp} of block {rank} "
+                "of its cluster arrives at an mbarrier in its shared memory",
+                loc,
+                "end the kernel with a barrier of the cluster (cluster_arrive, cluster_wait), or wait for all arrivals",
+            )

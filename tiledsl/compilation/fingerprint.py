@@ -1,0 +1,83 @@
+"""The key of a compiled kernel on disk: a hash of everything that its code depends on.
+
+That is what the kernel means (`tiledsl.meaning`: its source and all that it reaches), the specialisation, the target,
+the compiler's own sources, Python, and the versions of what it calls. The IR is no part of it, so that a lookup runs
+no part of the compiler.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from functools import lru_cache
+from pathlib import Path
+from typing import Iterator
+
+from tiledsl.meaning import Meaning, meaning_of
+from tiledsl.meaning.walk import Walk
+from tiledsl.signatures.signature import Signature, Specialization
+
+__all__ = ["NotUnderstood", "compiler_key", "entry_key", "kernel_key", "specialization_key"]
+
+
+class NotUnderstood(Exception):  # noqa: N818 - not an error: the kernel is compiled without the disk cache
+    """Something that the kernel depends on has no content that a key could be made from. Says what, and why."""
+
+
+def entry_key(signature: Signature, spec: Specialization, arch: str, meaning: Meaning) -> str:
+    """The name of an entry. Raises NotUnderstood."""
+    parts = kernel_key(signature, meaning), specialization_key(spec, arch), compiler_key()
+    return hashlib.sha256(b"".join(parts)).hexdigest()
+
+
+def kernel_key(signature: Signature, meaning: Meaning) -> bytes:
+    """Hash of the kernel's parameters, its source, and of all that it reaches. Raises NotUnderstood."""
+    walk = Walk()
+    walk.add("signature", repr((signature.params, signature.arch)))
+    for const in signature.consts:
+        walk.add("const", f"{const.name}: {const.type!r}")
+    return walk.digest + _understood(meaning)
+
+
+def specialization_key(spec: Specialization, arch: str) -> bytes:
+    """Hash of a specialisation, consts included, and of the target. Raises NotUnderstood."""
+    walk = Walk()
+    walk.add("spec", repr((spec.tensors, spec.index_bits, arch)))
+    for name, value in spec.consts:
+        walk.add("const", name)
+        walk.add(type(value).__name__, _understood(meaning_of(value), f"the const {name}: ").hex())
+    return walk.digest
+
+
+def _understood(meaning: Meaning, what: str = "") -> bytes:
+    if meaning.reasons:
+        raise NotUnderstood(what + meaning.reasons[0])
+    return meaning.digest
+
+
+def compiler_key() -> bytes:
+    """Hash of the compiler: the sources of tiledsl, this build of Python, and what the backend calls."""
+    from tiledsl.backends.ptx.tools import tool_versions
+
+    python = sys.implementation.cache_tag, sys.version, sys.platform, sys.flags.optimize
+    tools = f"{python} {tool_versions()}\n"
+    return hashlib.sha256(tools.encode() + _sources_key()).digest()
+
+
+@lru_cache(maxsize=1)
+def _sources_key() -> bytes:
+    root = Path(__file__).parent.parent
+    digest = hashlib.sha256()
+    for path in sorted(_sources(root)):
+        digest.update(f"{path.relative_to(root)}\n".encode())
+        digest.update(path.read_bytes())
+    return digest.digest()
+
+
+def _sources(folder: Path) -> Iterator[Path]:
+    # Not rglob: it does not follow the link that backends/ptx is in a checkout.
+    for path in folder.iterdir():
+        if path.suffix == ".py":
+            yield path
+        elif path.name != "__pycache__" and path.is_dir():
+            yield from _sources(path)

@@ -1,0 +1,81 @@
+"""From a signature and a specialisation to the thread-level kernel: frontend and passes."""
+
+from __future__ import annotations
+
+import gc
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Callable
+
+from tiledsl.arch import target_named
+from tiledsl.boundary import stage
+from tiledsl.forks import WhileBusy, whole
+from tiledsl.ir.types import GlobalType
+from tiledsl.recursion import deep_recursion
+from tiledsl.signatures.signature import Signature, Specialization
+
+if TYPE_CHECKING:
+    from tiledsl.ir.core import Kernel
+
+__all__ = ["WITHOUT_COLLECTOR", "Observer", "lower", "lower_timed", "written_tensors"]
+
+Observer = Callable[[str, "Kernel"], None]
+
+
+def _stop_collecting() -> bool:
+    was_on = gc.isenabled()
+    gc.disable()
+    return was_on
+
+
+def _collect_again(was_on: int) -> None:
+    if was_on:
+        gc.enable()
+
+
+WITHOUT_COLLECTOR = WhileBusy(_stop_collecting, _collect_again)
+"""Python's garbage collector is off while anything is compiled. The IR is a web of live objects in cycles: looking
+through it again and again finds nothing, and takes as long as the passes do."""
+
+
+def lower(
+    signature: Signature, spec: Specialization, arch: str, *, observe: Observer | None = None, bounds: bool = False
+) -> tuple[Kernel, frozenset[str]]:
+    """The thread-level kernel and the tensors it writes. `observe` gets the IR at each stage, by name. `bounds`: with
+    the checks of accesses that the emulator makes and a GPU does not."""
+    with whole(), WITHOUT_COLLECTOR.inside(), deep_recursion():
+        kernel, written, _ = lower_timed(signature, spec, arch, observe, bounds)
+    return kernel, written
+
+
+def lower_timed(
+    signature: Signature, spec: Specialization, arch: str, observe: Observer | None, bounds: bool = False
+) -> tuple[Kernel, frozenset[str], dict[str, float]]:
+    """The same, and the seconds that frontend and passes took."""
+    from tiledsl import frontend
+    from tiledsl.passes.pipeline import run_pipeline
+
+    started = time.perf_counter()
+    run = partial(run_pipeline, shared_limit=target_named(arch).shared_per_block, target=arch, bounds=bounds)
+    with stage("the frontend", signature.name, signature.loc):
+        kernel = frontend.build(signature, spec, arch)
+    built = time.perf_counter()
+    written = written_tensors(kernel)
+    if observe is None:
+        kernel = run(kernel)
+    else:
+        show = observe
+        show("tile", kernel)
+        kernel = run(kernel, observe=lambda name, k: show(f"after:{name}", k))
+        show("thread", kernel)
+    return kernel, written, {"frontend": built - started, "passes": time.perf_counter() - built}
+
+
+def written_tensors(kernel: Kernel) -> frozenset[str]:
+    """Names of the tensors that a tile-level kernel may write. What a copy reads is not written."""
+    from tiledsl.passes.pipelining.body import memories
+
+    tensors = {arg: arg.name for arg in kernel.body.args if isinstance(arg.type, GlobalType)}
+    return frozenset(
+        tensors[memory] for op in kernel.walk() for memory, writes in memories(op) if writes and memory in tensors
+    )

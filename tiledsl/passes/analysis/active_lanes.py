@@ -1,0 +1,95 @@
+"""Which lanes of each warp reach an op, by the conditions and loops around it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tiledsl.ir.core import Block, Op, Value
+from tiledsl.ir.ops import arith, control
+from tiledsl.passes.analysis.lanes import Lanes
+
+__all__ = ["ActiveLanes", "Mask"]
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """Which lanes take part, [warps, 32]. `unknown`: conditions whose lanes are not known; they count as true."""
+
+    lanes: NDArray[np.bool_]
+    unknown: tuple[Op, ...] = ()
+
+
+class ActiveLanes:
+    """Evaluates conditions by `lanes`, each block once."""
+
+    def __init__(self, lanes: Lanes) -> None:
+        self.lanes = lanes
+        self._reaching: dict[Block, Mask] = {}
+
+    def reaching(self, op: Op) -> Mask:
+        """The lanes that execute `op` when their warp does."""
+        return self._reaching_block(op.parent) if op.parent is not None else Mask(self.lanes.exists)
+
+    def _reaching_block(self, block: Block) -> Mask:
+        known = self._reaching.get(block)
+        if known is None:
+            known = self._reaching[block] = self._entering(block)
+        return known
+
+    def _entering(self, block: Block) -> Mask:
+        owner = block.parent
+        if not isinstance(owner, Op):
+            return Mask(self.lanes.exists)
+        outside = self.reaching(owner)
+        match owner:
+            case control.If():
+                return _both(outside, self._condition(owner.condition, block is owner.then, owner))
+            case control.For():
+                return _both(outside, self._iterating(owner))
+            case control.While():
+                return _both(outside, self._spinning(owner, block))
+            case _:
+                return _both(outside, Mask(self.lanes.exists, (owner,)))
+
+    def _condition(self, value: Value, wanted: bool, op: Op) -> Mask:
+        form = self.lanes.of(value)
+        if form is not None:
+            return Mask(form.lanes == wanted)
+        if self.lanes.is_uniform(value):
+            return Mask(self.lanes.exists)
+        inner = value.op
+        if isinstance(inner, arith.Scalar):
+            if inner.fn.name == "not":
+                return self._condition(inner.operands[0], not wanted, op)
+            if inner.fn.name == ("and" if wanted else "or"):
+                a, b = (self._condition(v, wanted, op) for v in inner.operands)
+                return _both(a, b)
+        return Mask(self.lanes.exists, (op,))
+
+    def _spinning(self, loop: control.While, block: Block) -> Mask:
+        go_on = loop.before.terminator.operands[0]
+        if self.lanes.is_uniform(go_on):
+            return Mask(self.lanes.exists)
+        return self._condition(go_on, True, loop) if block is loop.after else Mask(self.lanes.exists, (loop,))
+
+    def _iterating(self, loop: control.For) -> Mask:
+        if all(self.lanes.is_uniform(v) for v in (loop.lo, loop.hi, loop.step)):
+            return Mask(self.lanes.exists)
+        lo, hi, step = (self.lanes.of(v) for v in (loop.lo, loop.hi, loop.step))
+        if lo is None or hi is None or step is None or not step.constant:
+            return Mask(self.lanes.exists, (loop,))
+        distance = hi.plus(lo, -1)
+        if distance.terms:
+            return Mask(self.lanes.exists, (loop,))
+        trips = np.maximum(-(-distance.lanes // step.constant), 0)
+        # Lanes that do not iterate at all are off; those that do must stop together.
+        most = trips.max(axis=1, keepdims=True)
+        together = bool(((trips == most) | (trips == 0) | ~self.lanes.exists).all())
+        return Mask(trips > 0, () if together else (loop,))
+
+
+def _both(a: Mask, b: Mask) -> Mask:
+    return Mask(a.lanes & b.lanes, a.unknown + b.unknown)

@@ -1,0 +1,291 @@
+"""Intervals: between which two numbers an integer of a tile-level kernel always lies.
+
+An `index` means a number of 64 bits, of which `expand` may keep 32: this says where nothing is lost. It starts from
+what a launch proves (extents below `INDEX32_LIMIT`), from the grid's own expressions and from the bounds
+of loops. What a loop carries is guessed, first as what enters it, and the guess is verified; bounds that a comparison
+names are tried before giving up. Nothing is assumed of an integer that memory holds but its dtype.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+
+from tiledsl.arch import MOST_GRID, MOST_PROCESSORS, WARP
+from tiledsl.ir.abi import INDEX32_LIMIT
+from tiledsl.ir.core import Block, Kernel, Op, Value
+from tiledsl.ir.expr import PROCESSORS, BinExpr, ConstExpr, Expr, NameExpr
+from tiledsl.ir.ops import arith, barriers, control, gpu, matrix, tile
+from tiledsl.ir.types import BOOL, INDEX, DType, FragmentType
+from tiledsl.passes.analysis.constants import integer
+from tiledsl.passes.analysis.interval_rules import RULES, Interval, every, hull
+
+__all__ = ["Intervals"]
+
+DEPTH = 200
+"""How many ops deep one looks."""
+
+GUESSES = 8
+"""How often what a loop carries is guessed."""
+
+
+class Intervals:
+    """`of(value)` answers; nothing is computed before it is asked for."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.known: dict[Value, Interval] = {}
+        self.depth = 0
+        self._stops: list[int] = []
+        self._scalars = {arg.name: every(arg.type) for arg in kernel.body.args if isinstance(arg.type, DType)}
+
+    def of(self, value: Value) -> Interval:
+        """The least and the greatest number that an integer, or an element of a fragment of integers, can be."""
+        found = self.known.get(value)
+        if found is not None:
+            return found
+        full = every(_dtype(value))
+        if self.depth >= DEPTH:
+            return full
+        self.depth += 1
+        op = value.op
+        found = self._argument(value) if op is None else self._result(op, value)
+        self.depth -= 1
+        if found is None or found[0] < full[0] or found[1] > full[1]:
+            found = full  # it may wrap
+        self.known[value] = found
+        return found
+
+    # -- ops -----------------------------------------------------------------------------------
+
+    def _result(self, op: Op, value: Value) -> Interval | None:
+        match op:
+            case arith.Constant():
+                number = integer(value)
+                return None if number is None else (number, number)
+            case arith.Scalar() if op.operands[0].dtype.is_integer:
+                return self._scalar(op)
+            case arith.Cast():
+                return self._cast(op)
+            case arith.Select() | control.If():
+                return self._either(op, value.index)
+            case control.For():
+                return hull(self.of(op.inits[value.index]), self.of(op.body.terminator.operands[value.index]))
+            case control.While():
+                return self.of(op.before.terminator.operands[1 + value.index])
+            case tile.Stride():
+                return None  # an axis of extent 1 may have any
+            case tile.Dim():
+                return 0, INDEX32_LIMIT - 1
+            case tile.Extract():
+                return self.of(op.fragment)
+            case tile.Pack() | tile.Insert():
+                return self._elements(op)
+            case matrix.Coordinates():
+                type_ = value.type
+                assert isinstance(type_, FragmentType)
+                return 0, type_.dims[op.axis] - 1
+            case _:
+                return self._position(op)
+
+    def _scalar(self, op: arith.Scalar) -> Interval | None:
+        rule = RULES.get(op.fn.name)
+        if rule is None:
+            return None
+        found = rule(*(self.of(v) for v in op.operands))
+        if op.nowrap and op.operands[0].type == INDEX and found is not None:
+            return max(found[0], 1 - INDEX32_LIMIT), min(found[1], INDEX32_LIMIT - 1)
+        return self._rounded_down(op) or found if op.fn.name == "mul" else found
+
+    def _rounded_down(self, op: arith.Scalar) -> Interval | None:
+        """``x // (n * m) * n`` is not beyond x."""
+        quotient, factor = op.operands
+        made = quotient.op
+        if not isinstance(made, arith.Scalar) or made.fn.name != "floordiv":
+            return None
+        (x, divisor), times = made.operands, made.operands[1].op
+        if not isinstance(times, arith.Scalar) or times.fn.name != "mul" or self.of(x)[0] < 0:
+            return None
+        known = integer(factor)
+        same = any(v is factor or (known is not None and integer(v) == known) for v in times.operands)
+        fits = self.of(divisor) != every(divisor.type)
+        return (0, self.of(x)[1]) if same and fits and min(self.of(v)[0] for v in times.operands) >= 0 else None
+
+    def _position(self, op: Op) -> Interval | None:
+        kernel = self.kernel
+        match op:
+            case gpu.ThreadId():
+                return 0, (kernel.threads[op.axis] if op.axis < len(kernel.threads) else 1) - 1
+            case gpu.WarpId():
+                return 0, (kernel.thread_count - 1) // WARP
+            case gpu.LaneId():
+                return 0, WARP - 1
+            case gpu.GridSize():
+                return self._blocks(op.axis)
+            case gpu.BlockId():
+                return 0, self._blocks(op.axis)[1] - 1
+            case barriers.ClusterRank():
+                across, down, deep = kernel.cluster
+                return 0, across * down * deep - 1
+            case _:
+                return None
+
+    def _blocks(self, axis: int) -> Interval:
+        """How many blocks there are along an axis, in a launch that has any."""
+        if axis >= len(self.kernel.grid):
+            return 1, 1
+        least, most = self._host(self.kernel.grid[axis])
+        least = max(least, self.kernel.cluster[axis], 1)
+        return least, max(least, min(most, MOST_GRID[axis]))
+
+    def _host(self, expr: Expr) -> Interval:
+        match expr:
+            case ConstExpr(value):
+                return value, value
+            case NameExpr(name):
+                if name == PROCESSORS:
+                    return 1, MOST_PROCESSORS
+                return self._scalars.get(name, (0, INDEX32_LIMIT - 1))
+            case BinExpr(fn, a, b):
+                return RULES[fn](self._host(a), self._host(b)) or every(INDEX)
+
+    def _cast(self, op: arith.Cast) -> Interval | None:
+        src = op.src.type
+        if src == BOOL:
+            return 0, 1
+        return self.of(op.src) if isinstance(src, DType) and src.is_integer else None
+
+    def _elements(self, op: Op) -> Interval:
+        first, *rest = (self.of(v) for v in op.operands)
+        for other in rest:
+            first = hull(first, other)
+        return first
+
+    def _either(self, op: arith.Select | control.If, position: int) -> Interval:
+        """One of two values, each where the condition is as it must be for that."""
+        if isinstance(op, control.If):
+            a, b = (block.terminator.operands[position] for block in op.blocks)
+        else:
+            a, b = op.a, op.b
+        return hull(self._under(op.operands[0], True, a), self._under(op.operands[0], False, b))
+
+    def _under(self, condition: Value, holds: bool, value: Value) -> Interval:
+        """The interval of `value` where `condition` holds, or does not: also of ``x + 1`` if it speaks of x."""
+        found = self._where(condition, holds, value, self.of(value))
+        op = value.op
+        rule = RULES.get(op.fn.name) if isinstance(op, arith.Scalar) else None
+        if op is None or rule is None:
+            return found
+        made = rule(*(self._where(condition, holds, v, self.of(v)) for v in op.operands))
+        return found if made is None else (max(found[0], made[0]), min(found[1], made[1]))
+
+    def _where(self, condition: Value, holds: bool, value: Value, found: Interval) -> Interval:
+        """What is left of the interval of `value` where `condition` holds, or does not."""
+        op = condition.op
+        if not isinstance(op, arith.Scalar):
+            return found
+        name = op.fn.name
+        if name == "not":
+            return self._where(op.operands[0], not holds, value, found)
+        if name == ("and" if holds else "or"):
+            for part in op.operands:
+                found = self._where(part, holds, value, found)
+            return found
+        if name not in _OPPOSITE or not op.operands[0].dtype.is_integer:
+            return found
+        a, b = op.operands
+        name = name if holds else _OPPOSITE[name]
+        distance = _distance(a, value)
+        if distance is None:
+            a, b, name = b, a, _MIRRORED[name]
+            distance = _distance(a, value)
+        if distance is None:
+            return found
+        low, high = (bound - distance for bound in self.of(b))
+        least, most = found
+        match name:
+            case "lt" | "le":
+                most = min(most, high - (name == "lt"))
+            case "gt" | "ge":
+                least = max(least, low + (name == "gt"))
+            case "eq":
+                least, most = max(least, low), min(most, high)
+            case _:
+                least, most = least + (least == low == high), most - (most == low == high)
+        return (least, most) if least <= most else found
+
+    # -- arguments of blocks -------------------------------------------------------------------
+
+    def _argument(self, value: Value) -> Interval | None:
+        block = value.owner
+        assert isinstance(block, Block)
+        op = block.parent
+        if isinstance(op, control.For):
+            if value.index == 0:
+                return self._induction(op)
+            return self._carried(value, op.inits[value.index - 1], block.terminator.operands[value.index - 1])
+        if not isinstance(op, control.While):
+            return None
+        if block is op.before:
+            return self._carried(value, op.operands[value.index], op.after.terminator.operands[value.index])
+        condition, *passed = op.before.terminator.operands
+        given = passed[value.index]
+        return self._where(condition, True, given, self.of(given))
+
+    def _induction(self, op: control.For) -> Interval:
+        (lo, last_lo), (first_hi, hi), (least, most) = (self.of(v) for v in (op.lo, op.hi, op.step))
+        if least > 0:
+            return lo, max(lo, hi - 1)
+        if most < 0:
+            return min(last_lo, first_hi + 1), last_lo
+        return min(lo, first_hi + 1), max(last_lo, hi - 1)
+
+    def _carried(self, value: Value, init: Value, following: Value) -> Interval | None:
+        guess = self.of(init)
+        for attempt in range(GUESSES):
+            outer, self.known = self.known, {**self.known, value: guess}
+            found = self.of(following)
+            self.known = outer
+            wider = hull(guess, found)
+            if wider == guess:
+                return guess
+            guess = wider if attempt < 2 else self._widened(guess, wider)
+        return None
+
+    def _widened(self, old: Interval, new: Interval) -> Interval:
+        """`new`, where it goes beyond `old` up to the next number that a comparison of the kernel names."""
+        if not self._stops:
+            self._stops = self._compared()
+        low, high = new
+        if low < old[0]:
+            low = self._stops[max(0, bisect_right(self._stops, low) - 1)]
+        if high > old[1]:
+            high = self._stops[min(len(self._stops) - 1, bisect_left(self._stops, high))]
+        return min(low, new[0]), max(high, new[1])
+
+    def _compared(self) -> list[int]:
+        stops = {*every(INDEX), -(1 << 31), (1 << 31) - 1, INDEX32_LIMIT - 1, 0}
+        for op in self.kernel.walk():
+            if isinstance(op, arith.Scalar) and op.fn.name in _OPPOSITE:
+                number = integer(op.operands[1])
+                stops |= set() if number is None else {number, number - 1}
+        return sorted(stops)
+
+
+_OPPOSITE = {"lt": "ge", "ge": "lt", "le": "gt", "gt": "le", "eq": "ne", "ne": "eq"}
+_MIRRORED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq", "ne": "ne"}
+
+
+def _distance(sum_: Value, value: Value) -> int | None:
+    """``sum_ - value``: 0 for the same, and what is added, where the one is the other plus a constant."""
+    if sum_ is value:
+        return 0
+    op = sum_.op
+    if not isinstance(op, arith.Scalar) or op.fn.name != "add" or op.operands[0] is not value or value.type != INDEX:
+        return None
+    return integer(op.operands[1])
+
+
+def _dtype(value: Value) -> DType:
+    type_ = value.type.dtype if isinstance(value.type, FragmentType) else value.type
+    assert isinstance(type_, DType)
+    return type_

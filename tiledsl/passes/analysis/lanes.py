@@ -1,0 +1,359 @@
+"""What each lane of each warp of a block computes: integers as lane constants plus a form in unknown symbols.
+
+A `Form` stands for ``lanes[warp, lane] + sum of coefficient * symbol``. A symbol is an integer that is not known
+here but that all lanes of a warp agree on at any one time: a loop variable, a block index, an extent, the
+way that a loop-carried index has gone. Thread indices are known, since the block's shape is. What is neither,
+such as an index that was loaded from memory, is None: unknown, and never guessed.
+
+A form is taken not to wrap; where that would matter (division and comparison) only `index` is followed, whose
+range a launch proves. Values without symbols are computed by `ir.semantics`, exactly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import gcd
+from typing import Any, Hashable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tiledsl.arch import WARP
+from tiledsl.ir import semantics
+from tiledsl.ir.core import Block, Kernel, Value
+from tiledsl.ir.ops import arith, control, gpu, tile
+from tiledsl.ir.types import BOOL, INDEX, DType, GlobalType
+from tiledsl.passes.analysis.structure import trip_count
+from tiledsl.passes.analysis.uniformity import Uniformity
+
+__all__ = ["Form", "Lanes"]
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+EXACT_TERMS = 1 << 31
+"""Lane constants of a form stay below this, so that 32-bit arithmetic on them does not wrap."""
+
+PLAIN_DEPTH = 4
+"""How many ops deep one looks before all of the kernel is analysed."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Form:
+    """`lanes` [warps, 32]; `terms`: coefficients by symbol, none of them 0. A bool has no terms."""
+
+    lanes: NDArray[Any]
+    terms: Mapping[Hashable, int]
+
+    @property
+    def is_uniform(self) -> bool:
+        """True if all lanes of each warp agree."""
+        return bool((self.lanes == self.lanes[:, :1]).all())
+
+    @property
+    def constant(self) -> int | None:
+        """The value, where it is one number for the whole block."""
+        first = self.lanes.flat[0]
+        return int(first) if not self.terms and bool((self.lanes == first).all()) else None
+
+    def scaled(self, factor: int) -> Form:
+        if factor == 1:
+            return self
+        return Form(self.lanes * factor, {s: c * factor for s, c in self.terms.items()} if factor else {})
+
+    def plus(self, other: Form, sign: int = 1) -> Form:
+        terms = dict(self.terms)
+        for symbol, coefficient in other.terms.items():
+            terms[symbol] = terms.get(symbol, 0) + sign * coefficient
+        return Form(self.lanes + sign * other.lanes, {s: c for s, c in terms.items() if c})
+
+
+class Lanes:
+    """Evaluates values of a tile-level kernel on demand.
+
+    `trips`: for loops whose trip count is known, how many values (0 and up) their symbol takes.
+    """
+
+    def __init__(self, kernel: Kernel) -> None:
+        count = kernel.thread_count
+        self.warps = -(-count // WARP)
+        thread = np.arange(self.warps * WARP, dtype=np.int64).reshape(self.warps, WARP)
+        self.exists: Bools = thread < count
+        self.thread = thread
+        self.threads = (*kernel.threads, 1, 1)[:3]
+        self.kernel = kernel
+        self.trips: dict[Hashable, int] = {}
+        self._known: dict[Value, Form | None] = {}
+
+    @cached_property
+    def uniformity(self) -> Uniformity:
+        """The analysis of the whole kernel: made when something is asked that forms do not tell."""
+        return Uniformity(self.kernel)
+
+    def of(self, value: Value) -> Form | None:
+        """The form of an integer or bool, or None."""
+        pending = [value]
+        while pending:
+            here = pending[-1]
+            if here in self._known:
+                pending.pop()
+                continue
+            missing = [v for v in _inputs(here) if v not in self._known]
+            if missing:
+                pending += missing
+                continue
+            pending.pop()
+            self._known[here] = self._or_symbol(here, self._form(here))
+        return self._known[value]
+
+    def constant(self, number: Any) -> Form:
+        return Form(np.full((self.warps, WARP), number), {})
+
+    def first(self, count: int) -> Bools:
+        """True for the first `count` lanes of each warp."""
+        return self.thread % WARP < count
+
+    def symbol(self, key: Hashable, multiple: int = 1) -> Form:
+        """A fresh unknown that is `multiple` times an integer."""
+        return Form(np.zeros((self.warps, WARP), np.int64), {key: multiple})
+
+    def is_uniform(self, value: Value) -> bool:
+        """True if all lanes of a warp agree on `value`: by form, by a look at what it comes from, or by analysis."""
+        form = self.of(value)
+        return self._lanes_agree(value) if form is None else form.is_uniform
+
+    def _lanes_agree(self, value: Value) -> bool:
+        return self._is_plainly_uniform(value, PLAIN_DEPTH) or self.uniformity.of(value) != "thread"
+
+    def _is_plainly_uniform(self, value: Value, depth: int) -> bool:
+        """By the forms of what it is computed from, and by what no lane can change."""
+        op = value.op
+        if value.owner is self.kernel.body or isinstance(op, (gpu.BlockId, gpu.GridSize, tile.Dim, arith.Constant)):
+            return True
+        if depth == 0 or not isinstance(op, (arith.Scalar, arith.Cast, arith.Select)):
+            return False
+        forms = ((v, self._known.get(v)) for v in op.operands)
+        return all(self._is_plainly_uniform(v, depth - 1) if form is None else form.is_uniform for v, form in forms)
+
+    def _or_symbol(self, value: Value, form: Form | None) -> Form | None:
+        """Where nothing is known of a number but that the lanes agree, it is a symbol of its own."""
+        plain = isinstance(value.type, DType) and value.type.is_integer
+        return self.symbol(value) if form is None and plain and self._lanes_agree(value) else form
+
+    # -- one value -----------------------------------------------------------------------------
+
+    def _form(self, value: Value) -> Form | None:
+        if not isinstance(value.type, DType) or value.type.python is float:
+            return None
+        owner = value.owner
+        if isinstance(owner, Block):
+            return self._argument(value, owner)
+        match owner:
+            case arith.Constant(value=number):
+                return self.constant(number)
+            case gpu.Position():
+                return self._position(owner)
+            case tile.Dim():
+                return self._extent(owner)
+            case arith.Scalar():
+                return self._scalar(owner)
+            case arith.Cast():
+                return self._cast(owner)
+            case arith.Select():
+                return self._either(value, owner.condition, owner.a, owner.b)
+            case control.If():
+                ends = [block.terminator.operands[value.index] for block in owner.blocks]
+                return self._either(value, owner.condition, ends[0], ends[1])
+            case control.For():
+                return self._after_loop(value, owner)
+            case tile.Extract():
+                return None if owner.packed is None else self.of(owner.packed)
+            case _:
+                return None
+
+    def _position(self, op: gpu.Position) -> Form | None:
+        x, y, _ = self.threads
+        match op:
+            case gpu.ThreadId(axis=axis):
+                places = (self.thread % x, self.thread // x % y, self.thread // (x * y))
+                return Form(places[axis], {})
+            case gpu.WarpId():
+                return Form(self.thread // WARP, {})
+            case gpu.LaneId():
+                return Form(self.thread % WARP, {})
+            case _:
+                return None
+
+    def _extent(self, op: tile.Dim) -> Form | None:
+        type_ = op.tensor.type
+        if isinstance(op, tile.Stride) or not isinstance(type_, GlobalType):
+            return None
+        extent = type_.dims[op.axis]
+        return self.constant(extent) if isinstance(extent, int) else None
+
+    def _cast(self, op: arith.Cast) -> Form | None:
+        form, source = self.of(op.src), op.src.type
+        if form is None or not isinstance(source, DType):
+            return None
+        if not form.terms:
+            return self._exact(semantics.cast(_as(form.lanes, source), source, op.to), op.to)
+        wide = source.bits >= 32 and op.to.bits >= 32 and op.to.is_integer
+        return form if wide else None
+
+    def _exact(self, array: NDArray[Any], dtype: DType) -> Form | None:
+        if dtype == BOOL:
+            return Form(array.astype(np.bool_), {})
+        if not dtype.is_integer or (dtype.kind == "uint" and dtype.bits == 64 and bool((array >> 63).any())):
+            return None
+        return Form(array.astype(np.int64), {})
+
+    # -- scalar functions ----------------------------------------------------------------------
+
+    def _scalar(self, op: arith.Scalar) -> Form | None:
+        forms = [self.of(v) for v in op.operands]
+        known = [f for f in forms if f is not None]
+        dtype = op.operands[0].type
+        if len(known) < len(forms) or not isinstance(dtype, DType):
+            return None
+        if dtype == INDEX and op.fn.name == "add":
+            return known[0].plus(known[1])
+        if not any(f.terms for f in known):
+            to = BOOL if op.fn.to_bool else dtype
+            return self._exact(semantics.apply(op.fn.name, dtype, *[_as(f.lanes, dtype) for f in known]), to)
+        form = self._with_terms(op.fn.name, dtype, known)
+        if form is not None and form.lanes.dtype != np.bool_ and int(np.abs(form.lanes).max()) >= EXACT_TERMS:
+            return None
+        return form
+
+    def _with_terms(self, fn: str, dtype: DType, forms: list[Form]) -> Form | None:
+        """Operands of which one at least has symbols."""
+        if dtype.bits < 32:
+            return None
+        a, b = forms[0], forms[-1]
+        number = b.constant
+        match fn:
+            case "add":
+                return a.plus(b)
+            case "sub":
+                return a.plus(b, -1)
+            case "neg":
+                return a.scaled(-1)
+            case "mul":
+                factor = a.constant if number is None else number
+                return None if factor is None else (b if number is None else a).scaled(factor)
+            case "shl" if number is not None and 0 <= number < 31:
+                return a.scaled(1 << number)
+            case "floordiv" | "mod" if number is not None and number > 0:
+                return self._divided(fn, dtype, a, number)
+            case "shr" if number is not None and 0 <= number < 31:
+                return self._divided("floordiv", dtype, a, 1 << number)
+            case "and" if number is not None and number >= 0 and number & (number + 1) == 0:
+                return self._divided("mod", dtype, a, number + 1)
+            case "eq" | "ne" | "lt" | "le" | "gt" | "ge" if dtype == INDEX and a.terms == b.terms:
+                return Form(semantics.apply(fn, INDEX, a.lanes, b.lanes).astype(np.bool_), {})
+            case _:
+                return None
+
+    def _divided(self, fn: str, dtype: DType, form: Form, by: int) -> Form | None:
+        """Exact where every symbol comes in whole multiples of the divisor."""
+        wraps_alike = fn == "mod" and by & (by - 1) == 0
+        if any(c % by for c in form.terms.values()) or (dtype != INDEX and not wraps_alike):
+            return None
+        if fn == "mod":
+            return Form(form.lanes % by, {})
+        return Form(form.lanes // by, {s: c // by for s, c in form.terms.items()})
+
+    # -- several definitions -------------------------------------------------------------------
+
+    def _either(self, value: Value, condition: Value, then: Value, orelse: Value) -> Form | None:
+        a, b = self.of(then), self.of(orelse)
+        if a is None or b is None:
+            return None
+        chosen = self.of(condition)
+        same_terms = a.terms == b.terms
+        if chosen is not None and same_terms:
+            return Form(np.where(chosen.lanes, a.lanes, b.lanes), a.terms)
+        if a.lanes.dtype == np.bool_:
+            return None
+        difference = a.plus(b, -1)
+        if chosen is not None and chosen.is_uniform:
+            # Each warp takes one of the two; which terms it has then is what the symbol hides.
+            lanes = np.where(chosen.lanes, a.lanes, b.lanes)
+            return Form(lanes, {value: gcd(*a.terms.values(), *b.terms.values())})
+        if self.is_uniform(condition) and difference.is_uniform:
+            return a.plus(self.symbol(value, _common(difference))) if difference.terms or difference.lanes.any() else a
+        return None
+
+    def _argument(self, value: Value, block: Block) -> Form | None:
+        loop = block.parent
+        if isinstance(loop, control.For) and value.index == 0:
+            return self._induction(loop)
+        if isinstance(loop, control.For):
+            return self._carried(value, loop.inits[value.index - 1], loop)
+        if isinstance(loop, control.While) and block is loop.before:
+            return self._carried(value, loop.operands[value.index], loop)
+        return None
+
+    def _induction(self, loop: control.For) -> Form | None:
+        """lo + step * iteration: at any one time all lanes are in the same iteration."""
+        lo, step = self.of(loop.lo), self.of(loop.step)
+        if lo is None or step is None or step.constant is None or loop.lo.dtype.bits < 32:
+            return None
+        trips = trip_count(loop)
+        if trips is not None:
+            self.trips[loop] = trips
+        return lo.plus(self.symbol(loop, step.constant))
+
+    def _carried(self, value: Value, init: Value, loop: control.For | control.While) -> Form | None:
+        """Where each iteration moves all lanes of a warp by the same distance: the start plus an unknown way."""
+        start = self.of(init)
+        if start is None or not value.dtype.is_integer or value.dtype.bits < 32:
+            return None
+        # Assume so, and look whether the loop's body agrees; then forget what was derived from the assumption.
+        before = dict(self._known)
+        self._known[value] = start.plus(self.symbol(value))
+        step = self._step(value, loop)
+        self._known = before
+        if step is None:
+            return None
+        if not step.terms and not step.lanes.any():
+            return start
+        return start.plus(self.symbol(value, _common(step)))
+
+    def _step(self, value: Value, loop: control.For | control.While) -> Form | None:
+        body = loop.body if isinstance(loop, control.For) else loop.after
+        position = value.index - 1 if isinstance(loop, control.For) else value.index
+        now, after = self._known[value], self.of(body.terminator.operands[position])
+        if now is None or after is None:
+            return None
+        step = after.plus(now, -1)
+        return step if step.is_uniform else None
+
+    def _after_loop(self, value: Value, loop: control.For) -> Form | None:
+        """A carried value, after as many iterations in one lane as in the others."""
+        if not all(self.is_uniform(v) for v in (loop.lo, loop.hi, loop.step)):
+            return None
+        inside = self.of(loop.body.args[value.index + 1])
+        start = self.of(loop.inits[value.index])
+        if inside is None or start is None or inside.lanes.dtype == np.bool_:
+            return None
+        way = inside.plus(start, -1)
+        return start.plus(self.symbol(value, _common(way))) if way.terms else start
+
+
+def _inputs(value: Value) -> list[Value]:
+    """What to evaluate first: plain chains of ops may be longer than Python's stack."""
+    op = value.op
+    if isinstance(op, tile.Extract):
+        return [] if op.packed is None else [op.packed]
+    return op.operands if isinstance(op, (arith.Scalar, arith.Cast, arith.Select)) else []
+
+
+def _common(form: Form) -> int:
+    """The largest number that divides a uniform form, whatever its symbols are; 1 for 0."""
+    return gcd(*(int(v) for v in form.lanes[:, 0]), *form.terms.values()) or 1
+
+
+def _as(lanes: NDArray[Any], dtype: DType) -> NDArray[Any]:
+    return lanes.astype(semantics.numpy_dtype(dtype))

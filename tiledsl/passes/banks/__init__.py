@@ -1,0 +1,1 @@
+"""Shared memory: what is accessed together, wavefronts, layouts."""

@@ -1,0 +1,1 @@
+"""What is refused, with the reason, before anything relies on it."""

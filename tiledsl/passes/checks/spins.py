@@ -1,0 +1,231 @@
+"""Check that no loop waits by a plain load for what another thread writes.
+
+``while flag[0] == 0: pass`` reads one address again and again, and nothing in the loop lets the thread see what others
+do meanwhile. In LLVM's memory model, as in those of C++ and PTX, a plain load that another thread's store races with
+gives any value, so LLVM may assume that there is no such store: that each iteration reads what the first one did. It
+moves the load in front of the loop, which then never ends; or, since a loop without effects may be assumed to end,
+it removes the loop. The emulator would wait. Such a loop is an error here, with the atomic load to use.
+
+What counts as waiting, for a `while`, or a `for` that a `break` may leave (the frontend makes a `while` of it):
+
+- the loop holds nothing by which others' writes become visible: no barrier, fence, wait or atomic operation, and no
+  inline PTX that does more than compute;
+- a plain load in it, of an address that does not change, from memory that the loop does not write, decides about the
+  exit, and it alone: what it is compared with does not change either;
+- no other condition decides about the exit, or there is one, but the loop does nothing else meanwhile.
+
+So loops that search (``A[i] != x``), follow links, or compare a running value with a limit in memory are none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, TypeGuard
+
+from tiledsl.errors import CompileError, CompileErrors
+from tiledsl.ir.core import Block, Kernel, Op, Value
+from tiledsl.ir.ops import arith, control, tile
+from tiledsl.ir.types import BOOL
+from tiledsl.passes.analysis.called import name_of
+from tiledsl.passes.analysis.constants import integer
+from tiledsl.passes.pipelining.body import memories, overlap
+
+__all__ = ["CheckSpins"]
+
+_JOINS = ("and", "or", "xor", "not")
+
+
+@dataclass(frozen=True)
+class CheckSpins:
+    """At tile level, on loops as they were written."""
+
+    name: ClassVar[str] = "check-spins"
+
+    def run(self, kernel: Kernel) -> None:
+        found = {load: None for loop in _loops(kernel.body) if (load := _Loop(loop).awaited()) is not None}
+        if found:
+            raise CompileErrors([_error(load) for load in found])
+
+
+def _loops(block: Block) -> Iterator[control.While]:
+    for op in block.ops:
+        if isinstance(op, control.While):
+            yield op
+        for inner in op.blocks:
+            yield from _loops(inner)
+
+
+def _error(load: tile.Access) -> CompileError:
+    name = name_of(load.memory)
+    at = ", ".join("i" if (number := integer(v)) is None else str(number) for v in load.indices)
+    return CompileError(
+        f"the loop waits for another thread to write {name}, but reads it by a plain load: the compiler may read once, "
+        "so that the loop never ends, or is removed",
+        load.loc,
+        fix=f'read it by {name}.atomic_load({at}, order="acquire"), and let the other thread write it by '
+        f'{name}.atomic_store({at}, value, order="release"); if no other thread writes it, read it before the loop',
+    )
+
+
+class _Loop:
+    """One loop. `changing`: values that may differ from iteration to iteration for ever, with no other thread writing.
+    All others are *settled*: after the first iterations at the latest. `steady`: arguments that depend on others only.
+    """
+
+    def __init__(self, op: control.While) -> None:
+        self.op = op
+        self.ops = [inner for block in op.blocks for inner in block.walk()]
+        self.written = [memory for inner in self.ops for memory, writes in memories(inner) if writes]
+        self.steady = self.args_without_cycles()
+        self.changing = self.all_changing()
+
+    def awaited(self) -> tile.Access | None:
+        """The load by which the loop waits for others, if it does."""
+        if any(_shows_writes(op) for op in self.ops):
+            return None
+        go_on = self.op.before.terminator.operands[0]
+        if self.is_settled(go_on):
+            return self.load_behind(go_on)
+        if not self.only_asks():
+            return None
+        exits = (v for v in self.conditions(go_on) if self.is_settled(v))
+        return next((load for v in exits if (load := self.load_behind(v)) is not None), None)
+
+    def only_asks(self) -> bool:
+        """True if the loop has no effects, and all that it reads is settled."""
+        does = [op for op in self.ops if op.effects - {"pinned", "identity", "guard"}]
+        return all(op.effects <= {"read"} and all(self.is_settled(r) for r in op.results) for op in does)
+
+    # -- what changes ----------------------------------------------------------------------------
+
+    def is_settled(self, value: Value) -> bool:
+        return value not in self.changing
+
+    def all_changing(self) -> set[Value]:
+        """Whatever changes by itself, and what depends on that."""
+        values = [v for block in self.op.blocks for v in _values(block)]
+        found = {v for v in values if self.may_change(v)}
+        size = -1
+        while size != len(found):
+            size = len(found)
+            found |= {v for v in values if any(source in found for source in self.sources(v))}
+        return found
+
+    def may_change(self, value: Value) -> bool:
+        """May the value differ from one iteration to the next where its sources do not?"""
+        op = value.op
+        if op is None:
+            return value not in self.steady
+        if _is_plain_load(op):
+            return any(m is op.memory or overlap(m, op.memory) for m in self.written)
+        return not isinstance(op, control.If) and bool(op.blocks or op.effects - {"pinned", "identity"})
+
+    def args_without_cycles(self) -> set[Value]:
+        """The loop's arguments that do not depend on themselves, other than by staying as they are."""
+        args = [*self.op.before.args, *self.op.after.args]
+        return {arg for arg in args if not self.goes_round(arg)}
+
+    def goes_round(self, arg: Value) -> bool:
+        """Does the next value of `arg` come from its present one, through more than choices?"""
+        start = [(v, False) for v in self.sources(arg)]
+        seen: set[tuple[Value, bool]] = set()
+        while start:
+            value, computed = start.pop()
+            if value is arg:
+                if computed:
+                    return True
+                continue
+            if (value, computed) in seen or not self.is_inside(value):
+                continue
+            seen.add((value, computed))
+            other = value.op is None and value.owner is arg.owner
+            moved = value.op is None or isinstance(value.op, (control.If, arith.Select))
+            start += [(v, computed or other or not moved) for v in self.moved_from(value)]
+            start += [(v, True) for v in self.sources(value) if v not in self.moved_from(value)]
+        return False
+
+    def is_inside(self, value: Value) -> bool:
+        block: Block | None = value.owner.parent if isinstance(value.owner, Op) else value.owner
+        while block is not None and block not in self.op.blocks:
+            owner = block.parent
+            block = owner.parent if isinstance(owner, Op) else None
+        return block is not None
+
+    # -- where values come from ------------------------------------------------------------------
+
+    def sources(self, value: Value) -> list[Value]:
+        """What the value is computed from, or chosen by, within the loop and its initial values."""
+        if not self.is_inside(value):
+            return []
+        op = value.op
+        if isinstance(op, control.If):
+            return [op.condition, *self.moved_from(value)]
+        if op is not None:
+            return list(op.operands)
+        return self.moved_from(value)
+
+    def moved_from(self, value: Value) -> list[Value]:
+        """What the value may be, bit for bit."""
+        op = value.op
+        match op:
+            case None if value.owner is self.op.before:
+                return [self.op.after.terminator.operands[value.index]]
+            case None if value.owner is self.op.after:
+                return [self.op.before.terminator.operands[1 + value.index]]
+            case control.If():
+                return [block.terminator.operands[value.index] for block in op.blocks]
+            case arith.Select():
+                return [op.a, op.b]
+            case _:
+                return []
+
+    # -- conditions ------------------------------------------------------------------------------
+
+    def conditions(self, value: Value) -> Iterator[Value]:
+        """The bools that `value` is put together from."""
+        seen: set[Value] = set()
+        pending = [value]
+        while pending:
+            here = pending.pop()
+            if here in seen or here.type != BOOL or not self.is_inside(here):
+                continue
+            seen.add(here)
+            yield here
+            joins = isinstance(here.op, arith.Scalar) and here.op.fn.name in _JOINS
+            if joins or here.op is None or isinstance(here.op, (control.If, arith.Select)):
+                pending += self.sources(here)
+            if isinstance(here.op, arith.Select):
+                pending.append(here.op.condition)
+
+    def load_behind(self, value: Value) -> tile.Access | None:
+        """The first plain load in the loop that the value depends on."""
+        seen: set[Value] = set()
+        pending = [value]
+        while pending:
+            here = pending.pop(0)
+            if here in seen:
+                continue
+            seen.add(here)
+            if _is_plain_load(here.op) and self.is_inside(here):
+                return here.op
+            pending += self.sources(here)
+        return None
+
+
+def _values(block: Block) -> Iterator[Value]:
+    """All that are made in the block, and in the blocks inside."""
+    yield from block.args
+    for op in block.ops:
+        yield from op.results
+        for inner in op.blocks:
+            yield from _values(inner)
+
+
+def _is_plain_load(op: Op | None) -> TypeGuard[tile.Access]:
+    return isinstance(op, tile.Access) and op.varies == "memory"
+
+
+def _shows_writes(op: Op) -> bool:
+    """May others' writes be seen behind it?"""
+    return not op.effects.isdisjoint(("sync", "io"))

@@ -1,0 +1,1 @@
+"""Rings and roles: their ends, and the passes that make barriers and branches of them."""

@@ -1,0 +1,418 @@
+"""Make mbarriers of rings: two a slot, "full" and "empty", with the arrivals that both ends make there.
+
+Whoever fills a slot waits for its "empty" and has it arrive at "full"; whoever uses it does the reverse. A cursor
+becomes three values: slot, phase, and how many slots before it are held. What is asynchronous at an end decides how
+it arrives (`endpoints`): the bytes of TMA count by themselves, a group of products is committed and waited for, threads
+fence what the other end's proxy reaches and meet. (PTX ISA: mbarrier; async proxy; wgmma.wait_group.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from tiledsl.arch import MOST_ARRIVALS, WARPGROUP_WARPS
+from tiledsl.errors import CompileError, CompileErrors
+from tiledsl.ir.builder import Builder
+from tiledsl.ir.core import Block, Kernel, Op, Value
+from tiledsl.ir.ops import barriers, control, gpu, rings, roles, tile, wgmma
+from tiledsl.ir.types import CURSOR, I32, INDEX, U32, U64, SharedType
+from tiledsl.layout.shared import ROW
+from tiledsl.passes.analysis.constants import integer
+from tiledsl.passes.cooperation.endpoints import End, Ring, ends_a_use
+
+__all__ = ["LowerRings", "add_if"]
+
+
+@dataclass(frozen=True)
+class LowerRings:
+    name: ClassVar[str] = "lower-rings"
+
+    def run(self, kernel: Kernel) -> None:
+        makes = [op for op in kernel.body.ops if isinstance(op, rings.Make)]
+        if not makes:
+            return
+        found: dict[Value, Ring] = {}
+        errors: list[CompileError] = []
+        for make in makes:
+            try:
+                found[make.result] = ring = Ring(make)
+                _ = ring.producer.endpoint, ring.consumer.endpoint
+            except CompileError as error:
+                errors.append(error)
+        if errors:
+            raise CompileErrors(errors)
+        _Lowering(kernel, found).block(kernel.body)
+
+
+def add_if(builder: Builder, condition: Value, then: Block) -> None:
+    """The ops of a block, which has no end yet, under a condition; they give nothing."""
+    blocks = [then, Block()]
+    for block in blocks:
+        Builder(block, builder.loc).add(control.Yield())
+    builder.add(control.If(condition, blocks=blocks))
+
+
+@dataclass
+class _Use:
+    """Between a wait and its release. fenced: is there a fence before products? products: how many, also in uses
+    inside. nested: does one stand under a condition or in a loop? read: have threads read tiles themselves, not by
+    products alone? generic: by accesses that TMA does not know of?"""
+
+    ring: Ring
+    block: Block
+    fenced: bool = False
+    products: int = 0
+    nested: bool = False
+    read: bool = False
+    generic: bool = False
+
+
+class _Lowering:
+    """One walk in program order. parts: what stands for a cursor (slot, phase, held) and for a ring (its "full").
+    uses: those that the walk is in. open: are there products in them that are no group yet?"""
+
+    def __init__(self, kernel: Kernel, found: dict[Value, Ring]) -> None:
+        self.kernel, self.rings = kernel, found
+        self.parts: dict[Value, list[Value]] = {}
+        self.empty: dict[Ring, Value] = {}
+        self.ending = {op for op in kernel.walk() if isinstance(op, rings.Wait) and ends_a_use(op)}
+        self.holding = {op for op in kernel.walk() if isinstance(op, rings.Skip) and _may_hold(op.cursor, set())}
+        self.uses: list[_Use] = []
+        self.open = False
+        self.b = Builder(kernel.body)
+
+    def block(self, block: Block) -> None:
+        outer, self.b.block = self.b.block, block
+        ops, block.ops = block.ops, []
+        for op in ops:
+            self.b.loc = op.loc
+            rule = _RULES.get(type(op))
+            if rule is None:
+                self.other(op)
+                continue
+            results = rule(self, op)
+            for result, new in zip(op.results, results or (), strict=True):
+                if isinstance(new, list):
+                    self.parts[result] = new
+                else:
+                    result.replace_all_uses_with(new)
+            op.drop_operands()
+            op.parent = None
+        self.b.block = outer
+
+    def other(self, op: Op) -> None:
+        """Any other op is as it was; where it has a cursor, it has three values, and "full" for a ring."""
+        if isinstance(op, wgmma.Mma) and self.uses:
+            self.product(op)
+        elif isinstance(op, wgmma.Wait) and op.finish and self.open:
+            self.b.add(wgmma.Commit())
+            self.open = self.b.block is not self.uses[-1].block
+        for use in self.uses:
+            if use.ring.consumer.by_threads(op):
+                use.read = True
+                use.generic |= "generic" in use.ring.consumer.proxies(op)
+        self.b.block.append(op)
+        if any(v in self.parts for v in op.operands):
+            op.set_operands([new for v in op.operands for new in self.parts.get(v, [v])])
+        for block in op.blocks:
+            block.args = self.split(block.args)
+            self.block(block)
+        op.results = self.split(op.results)
+
+    def split(self, values: list[Value]) -> list[Value]:
+        """The same arguments or results, with three values for each cursor."""
+        found: list[Value] = []
+        for value in values:
+            if value.type != CURSOR:
+                found.append(value)
+                continue
+            names = [f"{value.name}_{part}" if value.name else "" for part in ("slot", "phase", "held")]
+            self.parts[value] = [
+                Value(type_, value.owner, 0, name) for type_, name in zip((INDEX, U32, INDEX), names, strict=True)
+            ]
+            found += self.parts[value]
+        for index, value in enumerate(found):
+            value.index = index
+        return found
+
+    def cursor(self, op: rings.RingOp) -> tuple[Value, Value, Value]:
+        slot, phase, held = self.parts[op.at]
+        return slot, phase, held
+
+    # -- making --------------------------------------------------------------------------------
+
+    def make(self, op: rings.Make) -> list[Any]:
+        """All rings are initialised with the first one."""
+        if not self.empty:
+            self.initialise()
+        return [self.parts[op.result]]
+
+    def initialise(self) -> None:
+        b = self.b
+        for number, (value, ring) in enumerate(self.rings.items()):
+            slots = SharedType(U64, (ring.stages,))
+            full, empty = (b.value(tile.SharedAlloc(type=slots, layout=str(ROW))) for _ in range(2))
+            full.name, empty.name = (name + (str(number) if number else "") for name in ("full", "empty"))
+            self.parts[value], self.empty[ring] = [full], empty
+        first, block = b.value(roles.Leads()), Block()
+        self.initialise_barriers(Builder(block, b.loc))
+        add_if(b, first, block)
+        if self.kernel.cluster == (1, 1, 1):
+            b.add(gpu.Barrier())
+        else:  # no block arrives at another one's before that has initialised them
+            b.add(barriers.ClusterArrive())
+            b.add(barriers.ClusterWait())
+
+    def initialise_barriers(self, b: Builder) -> None:
+        for value, ring in self.rings.items():
+            fills, uses = ring.arrivals(ring.producer), ring.arrivals(ring.consumer)
+            for slot in range(ring.stages):
+                at = b.constant(slot, INDEX)
+                b.add(barriers.Init(self.parts[value][0], at, count=fills))
+                b.add(barriers.Init(self.empty[ring], at, count=uses))
+        b.add(barriers.FenceInit())
+
+    def start(self, op: rings.Cursor) -> list[Any]:
+        zero = self.b.constant(0, INDEX)
+        return [[zero, self.b.constant(0, U32), zero]]
+
+    # -- slots ---------------------------------------------------------------------------------
+
+    def advanced(self, ring: Ring, slot: Value, phase: Value) -> tuple[Value, Value]:
+        """The next slot, and its phase: that changes from the last slot to the first one."""
+        b = self.b
+        if ring.stages == 1:
+            return slot, b.scalar("xor", phase, b.constant(1, U32))
+        following = b.scalar("add", slot, b.constant(1, INDEX))
+        wraps = b.scalar("eq", following, b.constant(ring.stages, INDEX))
+        slot = b.select(wraps, b.constant(0, INDEX), following)
+        return slot, b.scalar("xor", phase, b.cast(wraps, U32))
+
+    def skip(self, op: rings.Skip) -> list[Any]:
+        b, ring, (slot, phase, held) = self.b, self.rings[op.ring], self.cursor(op)
+        if ring.consumer.in_flight and op in ring.consumer.inside and op in self.holding:
+            # Nobody has waited for the products of the item. The slots that they hold are those right before this one.
+            b.add(wgmma.Wait(pending=0, finish=False))
+            held = self.release_held(ring, slot, held)
+        if integer(op.count) == 1:
+            return [[*self.advanced(ring, slot, phase), held]]
+        stages = b.constant(ring.stages, INDEX)
+        at = b.scalar("add", slot, op.count)
+        rounds = b.cast(b.scalar("floordiv", at, stages), U32)
+        odd = b.scalar("and", rounds, b.constant(1, U32))
+        return [[b.scalar("mod", at, stages), b.scalar("xor", phase, odd), held]]
+
+    def before(self, ring: Ring, slot: Value, distance: int) -> Value:
+        """The slot `distance` steps before."""
+        b, distance = self.b, distance % ring.stages
+        if distance == 0:
+            return slot
+        moved = b.scalar("sub", slot, b.constant(distance, INDEX))
+        wraps = b.scalar("lt", slot, b.constant(distance, INDEX))
+        return b.select(wraps, b.scalar("add", moved, b.constant(ring.stages, INDEX)), moved)
+
+    # -- filling -------------------------------------------------------------------------------
+
+    def slot(self, op: rings.Slot) -> list[Any]:
+        return [self.parts[op.cursor][0]]
+
+    def acquire(self, op: rings.Acquire) -> list[Any]:
+        b, ring, (slot, phase, _) = self.b, self.rings[op.ring], self.cursor(op)
+        b.add(barriers.Wait(self.empty[ring], slot, b.scalar("xor", phase, b.constant(1, U32))))
+        endpoint = ring.producer.endpoint
+        if endpoint.bytes and self.published(op):
+            size = sum(ring.bytes(load) for load in ring.loads_of(op))
+            if size > MOST_ARRIVALS:
+                message = f"a slot of this ring takes {size} bytes; an mbarrier counts {MOST_ARRIVALS} at most"
+                raise CompileError(message, op.loc, "make its tiles smaller")
+            b.add(endpoint.signal(self.parts[op.ring][0], slot, bytes=size))
+        return []
+
+    def published(self, op: rings.Acquire) -> bool:
+        """The bytes of its loads are expected before they begin, by what publishes the slot behind them."""
+        return any(isinstance(user, rings.Publish) for user, _ in op.cursor.uses)
+
+    def publish(self, op: rings.Publish) -> list[Any]:
+        ring, (slot, phase, held) = self.rings[op.ring], self.cursor(op)
+        end = ring.producer
+        if not end.endpoint.bytes:
+            if "generic" in end.proxies() and ring.consumer.asynchronous:
+                self.fence()  # it reads what threads have written
+            self.arrive(end, [self.parts[op.ring][0], slot])
+        return [[*self.advanced(ring, slot, phase), held]]
+
+    # -- using ---------------------------------------------------------------------------------
+
+    def wait(self, op: rings.Wait) -> list[Any]:
+        ring, (slot, phase, _) = self.rings[op.ring], self.cursor(op)
+        self.b.add(barriers.Wait(self.parts[op.ring][0], slot, phase))
+        if op in self.ending:
+            self.uses.append(_Use(ring, self.b.block))
+        return []
+
+    def product(self, op: wgmma.Mma) -> None:
+        """A fence comes before the first product of a use, and before those that read registers."""
+        here, block = self.uses[-1], self.b.block
+        from_registers = not isinstance(op.a.type, SharedType)
+        if from_registers or block is not here.block or not here.fenced:
+            self.b.add(wgmma.Fence())
+        here.fenced = here.fenced or block is here.block
+        self.open = True
+        for use in self.uses:
+            use.products += 1
+            use.nested = use.nested or block is not use.block
+
+    def release(self, op: rings.Release) -> list[Any]:
+        b, ring, (slot, phase, held) = self.b, self.rings[op.ring], self.cursor(op)
+        # Without a wait before it, as IR may be written, nothing is known of what it ends.
+        begun = bool(self.uses) and self.uses[-1].ring is ring
+        use, end, count = self.uses.pop() if begun else _Use(ring, b.block), ring.consumer, op.in_flight
+        self.end_group(use, count)
+        if use.generic and ring.producer.asynchronous:
+            # The asynchronous proxy overwrites what the generic one has read. Neither a barrier nor an arrival orders
+            # the two: without a fence TMA may be ahead of an ldmatrix that was issued before, and on an H200 it was
+            # (docs/hardware.md). All threads of the body have read. (PTX ISA: memory consistency model; async proxy.)
+            self.fence()
+        place, meet = [self.empty[ring], slot], use.read or not use.products
+        if count and end.endpoint.groups:
+            ended = b.scalar("eq", held, b.constant(count, INDEX))
+            self.arrive(end, [self.empty[ring], slot], ended, count, meet)
+            held = b.select(ended, held, b.scalar("add", held, b.constant(1, INDEX)))
+        else:
+            self.arrive(end, place, meet=meet)
+        return [[*self.advanced(ring, slot, phase), held]]
+
+    def end_group(self, use: _Use, in_flight: int) -> None:
+        """What the body has begun is a group, unless a use inside has made it one already."""
+        if use.products:
+            if self.open or use.nested:
+                self.b.add(wgmma.Commit())
+            self.b.add(wgmma.Wait(pending=in_flight, finish=False))
+            self.open = False
+        elif in_flight and use.ring.consumer.endpoint.groups:
+            # Slots become free in order, this one after those of products before it. (Not by an empty group: of that
+            # ptxas may make products that follow each other, C7519.)
+            self.b.add(wgmma.Wait(pending=0, finish=False))
+
+    def drain(self, op: rings.Drain) -> list[Any]:
+        ring, (slot, phase, held) = self.rings[op.ring], self.cursor(op)
+        if ring.consumer.in_flight and op in ring.consumer.inside:
+            held = self.release_held(ring, slot, held)
+        return [[slot, phase, held]]
+
+    def release_held(self, ring: Ring, slot: Value, held: Value) -> Value:
+        """Those before this slot, the oldest first. How many are held then: none."""
+        b = self.b
+        for distance in range(ring.consumer.in_flight, 0, -1):
+            # Whoever has read more than products do has met the others at the end of that use.
+            enough = b.scalar("ge", held, b.constant(distance, INDEX))
+            self.arrive(ring.consumer, [self.empty[ring], slot], enough, distance)
+        return b.constant(0, INDEX)
+
+    def free(self, op: rings.Free) -> list[Any]:
+        ring = self.rings[op.ring]
+        if "generic" in ring.consumer.proxies() and ring.producer.asynchronous:
+            self.fence()  # as behind a use whose body reads tiles
+        self.arrive(ring.consumer, [self.empty[ring], op.slot], meet=True)
+        return []
+
+    def fence(self) -> None:
+        """What threads have done so far comes before what the asynchronous proxy does next: also of uses around."""
+        self.b.add(barriers.FenceProxy())
+        for use in self.uses:
+            use.generic = use.generic and use.block is not self.b.block
+
+    # -- arriving ------------------------------------------------------------------------------
+
+    def arrive(
+        self, end: End, place: list[Value], condition: Value | None = None, distance: int = 0, meet: bool = False
+    ) -> None:
+        """Those of the role who speak for all arrive at the slot `distance` before, if `condition` holds. meet: they
+        speak for what the others have done themselves."""
+        b, ring, who = self.b, end.ring, end.endpoint.who
+        if who == "warpgroup" and meet:
+            b.add(roles.GroupBarrier())
+        elif who == "warp" and not end.role.one_thread:
+            b.add(gpu.SyncWarp())
+        mine = None if end.role.one_thread else _LEADS[who](b)
+        if mine is not None and condition is not None:
+            mine = b.scalar("and", mine, condition)
+        slot = self.before(ring, place[1], distance)
+        if mine is None:
+            self.signal(b, end, place[0], slot)
+        else:
+            block = Block()
+            self.signal(Builder(block, b.loc), end, place[0], slot)
+            add_if(b, mine, block)
+
+    def signal(self, b: Builder, end: End, bars: Value, slot: Value) -> None:
+        """At the slot of each block that writes to this one's: the neighbours along the axes on which tiles are shared,
+        and this block itself."""
+        ring = end.ring
+        if end is ring.producer or not ring.shared_along:
+            b.add(end.endpoint.signal(bars, slot))
+            return
+        width, height = ring.make.cluster
+        at_m, at_n = (b.cast(at, I32) for at in ring.place)
+        row = b.scalar("mul", at_n, b.constant(width, I32))
+        if "m" in ring.shared_along:
+            for m in range(width):
+                b.add(end.endpoint.signal(bars, slot, b.scalar("add", row, b.constant(m, I32)), cluster=True))
+        for n in range(height) if "n" in ring.shared_along else ():
+            rank = b.scalar("add", at_m, b.constant(n * width, I32))
+            if "m" not in ring.shared_along:
+                b.add(end.endpoint.signal(bars, slot, rank, cluster=True))
+                continue
+            other, block = b.scalar("ne", at_n, b.constant(n, I32)), Block()
+            Builder(block, b.loc).add(end.endpoint.signal(bars, slot, rank, cluster=True))
+            add_if(b, other, block)
+
+
+def _may_hold(cursor: Value, seen: set[Value]) -> bool:
+    """May slots before this one be held? Not behind a drain, and not where nothing has been used."""
+    op, at = cursor.op, cursor.index
+    if cursor in seen or isinstance(op, (rings.Cursor, rings.Drain, rings.Publish)):
+        return False
+    seen.add(cursor)
+    if op is None:
+        assert isinstance(cursor.owner, Block)
+        op, at = cursor.owner.parent, at - 1
+    match op:
+        case rings.Skip():
+            return _may_hold(op.cursor, seen)
+        case control.For():
+            return any(_may_hold(v, seen) for v in (op.inits[at], op.body.terminator.operands[at]))
+        case control.If():
+            return any(_may_hold(block.terminator.operands[at], seen) for block in op.blocks)
+        case _:
+            return True
+
+
+def _leads_warp(b: Builder) -> Value:
+    return b.scalar("eq", b.value(gpu.LaneId()), b.constant(0, INDEX))
+
+
+def _leads_warpgroup(b: Builder) -> Value:
+    own = b.scalar("mod", b.value(gpu.WarpId()), b.constant(WARPGROUP_WARPS, INDEX))
+    return b.scalar("and", b.scalar("eq", own, b.constant(0, INDEX)), _leads_warp(b))
+
+
+_LEADS: dict[str, Callable[[Builder], Value]] = {
+    "warp": _leads_warp,
+    "warpgroup": _leads_warpgroup,
+}
+
+_RULES: dict[type[Op], Callable[[_Lowering, Any], Sequence[Any]]] = {
+    rings.Make: _Lowering.make,
+    rings.Cursor: _Lowering.start,
+    rings.Slot: _Lowering.slot,
+    rings.Acquire: _Lowering.acquire,
+    rings.Publish: _Lowering.publish,
+    rings.Wait: _Lowering.wait,
+    rings.Release: _Lowering.release,
+    rings.Drain: _Lowering.drain,
+    rings.Skip: _Lowering.skip,
+    rings.Free: _Lowering.free,
+}

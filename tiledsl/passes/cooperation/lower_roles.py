@@ -1,0 +1,264 @@
+"""Make branches of roles: on the warp's number, with `setmaxnreg` where roles say how many registers they need.
+
+Barriers inside become named ones. Of a turn, barrier ``first + i`` is that of instance i: it waits there, and the other
+one arrives behind the body. Before the loop over work items instance 1 arrives for instance 0. After it, the instance
+that would run next waits once, consuming the unmatched arrival. (PTX ISA: barrier.cta.sync, .arrive; setmaxnreg.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from tiledsl.arch import (
+    LEAST_SETMAXNREG,
+    MOST_THREADS,
+    NAMED_BARRIERS,
+    REGISTER_UNIT,
+    WARPGROUP,
+    WARPGROUP_WARPS,
+)
+from tiledsl.errors import CompileError, Loc
+from tiledsl.ir.builder import Builder
+from tiledsl.ir.core import Block, Kernel, Op, Value
+from tiledsl.ir.ops import barriers, control, gpu, roles
+from tiledsl.ir.types import I32, INDEX
+from tiledsl.passes.analysis.structure import replace_op
+from tiledsl.passes.cooperation.lower_rings import add_if
+
+__all__ = ["LowerRoles"]
+
+
+@dataclass(frozen=True)
+class LowerRoles:
+    name: ClassVar[str] = "lower-roles"
+
+    def run(self, kernel: Kernel) -> None:
+        regions = [op for op in kernel.body.ops if isinstance(op, roles.Region)]
+        if regions:
+            _check_threads(kernel, regions)
+            _check_registers(kernel, regions)
+        lowering = _Lowering(kernel)
+        for region in regions:
+            lowering.number(region)
+        lowering.block(kernel.body, None)
+
+
+# -- what roles need together ----------------------------------------------------------------------
+
+
+def _check_threads(kernel: Kernel, regions: list[roles.Region]) -> None:
+    threads = [region.all_threads for region in regions]
+    total, sums = sum(threads), " + ".join(map(str, threads))
+    if total > MOST_THREADS:
+        message = f"the roles have {sums} = {total} threads; a block has at most {MOST_THREADS}"
+        raise CompileError(message, regions[-1].loc, "use fewer warpgroups")
+    if total != kernel.thread_count:
+        message = f"the roles have {sums} = {total} threads, the block has {kernel.thread_count}"
+        raise CompileError(message, regions[-1].loc, f"write threads({total}), or leave threads() out")
+
+
+def _check_registers(kernel: Kernel, regions: list[roles.Region]) -> None:
+    asked = [region for region in regions if region.registers]
+    if not asked:
+        return
+    silent = next((region for region in regions if not region.registers), None)
+    if silent is not None:
+        message = f"{silent.shown} says no registers=, and {asked[0].shown} does"
+        raise CompileError(message, silent.loc, "say it for every role, or for none")
+    # What a role gives away, others take; more than the block has got at its launch they wait for, for ever.
+    threads = kernel.thread_count
+    at_launch = barriers.registers_at_launch(threads, kernel.blocks_per_sm)
+    limit, each = threads * at_launch, [region.all_threads for region in regions]
+    total = sum(count * region.registers for count, region in zip(each, regions, strict=True))
+    if total <= limit:
+        return
+    parts = " + ".join(f"{count} x {region.registers}" for count, region in zip(each, regions, strict=True))
+    message = f"the roles' registers are {parts} = {total}; the block has {threads} x {at_launch} = {limit}"
+    most = max(regions, key=lambda region: region.all_warps * region.registers)
+    own = most.all_threads
+    rest = (limit - (total - own * most.registers)) // own // REGISTER_UNIT * REGISTER_UNIT
+    fix = f"registers={rest} fits {most.shown}" if rest >= LEAST_SETMAXNREG else "use fewer warpgroups"
+    raise CompileError(message, most.loc, fix)
+
+
+# -- lowering --------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Role:
+    """barrier: the named one of instance 0; groups: of the first of its warpgroups, 0 where none meets by itself.
+    turns: the first of each turn. instance: its number, where there are several."""
+
+    region: roles.Region
+    barrier: int
+    turns: dict[str, int] = field(default_factory=dict[str, int])
+    groups: int = 0
+    instance: Value | None = None
+
+
+class _Lowering:
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.roles: dict[Op, _Role] = {}
+        self.taken = 1
+        self.b = Builder(kernel.body)
+
+    def number(self, region: roles.Region) -> None:
+        role = self.roles[region] = _Role(region, self.take(region.instances, region.loc, "role()"))
+        for op in region.walk() if region.instances > 1 else ():
+            if isinstance(op, roles.Enter) and op.title not in role.turns:
+                role.turns[op.title] = self.take(region.instances, op.loc, "a turn")
+
+    def take(self, count: int, loc: Loc, what: str) -> int:
+        """The first of so many named barriers."""
+        first = self.taken
+        if first + count > NAMED_BARRIERS:
+            message = f"{what} needs {count} more named barriers, and {first - 1} of {NAMED_BARRIERS - 1} are taken"
+            raise CompileError(message, loc, "each role takes one for each instance, and each of its turns as many")
+        self.taken += count
+        return first
+
+    def block(self, block: Block, role: _Role | None) -> None:
+        outer, self.b.block = self.b.block, block
+        ops, block.ops = block.ops, []
+        self.ops(ops, role)
+        self.b.block = outer
+
+    def ops(self, ops: list[Op], role: _Role | None) -> None:
+        for op in ops:
+            self.b.loc = op.loc
+            match op:
+                case roles.Region():
+                    self.region(op, self.roles[op])
+                case roles.Enter() | roles.Leave():
+                    assert role is not None
+                    if role.instance is not None:
+                        self.turn(role, role.turns[op.title], leave=isinstance(op, roles.Leave))
+                case roles.Work() if role is not None:
+                    self.work(op, role)
+                case roles.Work():
+                    self.loop(op, op.lo, op.step, None)
+                case roles.Leads():
+                    replace_op(op, [self.leads(role)])
+                case roles.Instance():
+                    assert role is not None and role.instance is not None
+                    replace_op(op, [role.instance])
+                case roles.GroupBarrier():
+                    assert role is not None
+                    self.group_barrier(role)
+                case gpu.Barrier() if role is not None:
+                    self.barrier(role)
+                case _:
+                    self.b.block.append(op)
+                    for block in op.blocks:
+                        self.block(block, role)
+
+    def region(self, op: roles.Region, role: _Role) -> None:
+        """Roles stand one after the other, so that two comparisons of the warp's number do, or one."""
+        b, outer, body = self.b, self.b.block, op.body
+        warp, last = b.value(gpu.WarpId()), b.constant(op.first + op.all_warps, INDEX)
+        inside = b.scalar("lt", warp, last)
+        if op.first:
+            inside = b.scalar("and", b.scalar("ge", warp, b.constant(op.first, INDEX)), inside)
+        ops, body.ops = body.ops, []
+        b.block = body
+        self.begin(op, role)
+        if op.one_thread:
+            leads, b.block = self.leads(role), Block()
+            self.ops(ops, role)
+            own, b.block, b.loc = b.block, body, op.loc
+            self.branch(leads, own, op.role)
+            b.add(control.Yield())
+        else:
+            self.ops(ops, role)
+        op.blocks = []
+        b.block, b.loc = outer, op.loc
+        self.branch(inside, body, (op.first, op.all_warps))
+
+    def begin(self, op: roles.Region, role: _Role) -> None:
+        b = self.b
+        at_launch = barriers.registers_at_launch(self.kernel.thread_count, self.kernel.blocks_per_sm)
+        if op.registers not in (0, at_launch):
+            b.add(barriers.SetMaxNReg(registers=op.registers, increase=op.registers > at_launch))
+        if op.instances > 1:
+            own = b.scalar("sub", b.value(gpu.WarpId()), b.constant(op.first, INDEX))
+            role.instance = b.scalar("floordiv", own, b.constant(op.warps, INDEX))
+            role.instance.name = "instance"
+
+    def branch(self, condition: Value, then: Block, role: tuple[int, int]) -> None:
+        orelse = Block()
+        Builder(orelse, self.b.loc).add(control.Yield())
+        self.b.add(control.If(condition, blocks=[then, orelse], role=role))
+
+    def leads(self, role: _Role | None) -> Value:
+        """Is this thread the first one of the role's instance, or of the block?"""
+        b, region = self.b, None if role is None else role.region
+        warp, first = b.value(gpu.WarpId()), 0 if region is None else region.first
+        if region is not None and region.instances > 1:
+            own = b.scalar("sub", warp, b.constant(region.first, INDEX))
+            warp, first = b.scalar("mod", own, b.constant(region.warps, INDEX)), 0
+        is_first = b.scalar("eq", warp, b.constant(first, INDEX))
+        return b.scalar("and", is_first, b.scalar("eq", b.value(gpu.LaneId()), b.constant(0, INDEX)))
+
+    def barrier(self, role: _Role) -> None:
+        """Of the instance's threads."""
+        own = [] if role.instance is None else [self.b.cast(role.instance, I32)]
+        self.b.add(barriers.NamedBarrier(*own, number=role.barrier, threads=role.region.threads))
+
+    def group_barrier(self, role: _Role) -> None:
+        b, region = self.b, role.region
+        groups = region.all_warps // WARPGROUP_WARPS
+        if groups == 1:
+            self.barrier(role)
+            return
+        role.groups = role.groups or self.take(groups, b.loc, "a role of several warpgroups")
+        own = b.scalar("sub", b.value(gpu.WarpId()), b.constant(region.first, INDEX))
+        group = b.cast(b.scalar("floordiv", own, b.constant(WARPGROUP_WARPS, INDEX)), I32)
+        b.add(barriers.NamedBarrier(group, number=role.groups, threads=WARPGROUP))
+
+    # -- work and turns ------------------------------------------------------------------------
+
+    def work(self, op: roles.Work, role: _Role) -> None:
+        b, instances, instance = self.b, role.region.instances, role.instance
+        lo, hi, step = op.lo, op.hi, op.step
+        if instance is None:
+            self.loop(op, lo, step, role)
+            return
+        first = b.scalar("add", lo, b.scalar("mul", instance, step))
+        each = b.scalar("mul", step, b.constant(instances, INDEX))
+        turns = [role.turns[inner.title] for inner in op.body.ops if isinstance(inner, roles.Enter)]
+        if turns:
+            self.turns(b.scalar("eq", instance, b.constant(1, INDEX)), role, turns, leave=True)
+        self.loop(op, first, each, role)
+        if turns:
+            one, zero = b.constant(1, INDEX), b.constant(0, INDEX)
+            left = b.scalar("max", b.scalar("sub", hi, lo), zero)
+            up = b.scalar("sub", b.scalar("add", left, step), one)
+            items = b.scalar("floordiv", up, step)
+            following = b.scalar("mod", items, b.constant(instances, INDEX))
+            self.turns(b.scalar("eq", following, instance), role, turns, leave=False)
+
+    def loop(self, op: roles.Work, lo: Value, step: Value, role: _Role | None) -> None:
+        body, op.blocks = op.body, []
+        self.block(body, role)
+        self.b.loc = op.loc
+        loop = self.b.add(control.For(lo, op.hi, step, *op.inits, blocks=[body]))
+        replace_op(op, loop.results)
+
+    def turns(self, condition: Value, role: _Role, turns: list[int], *, leave: bool) -> None:
+        outer, block = self.b.block, Block()
+        self.b.block = block
+        for first in turns:
+            self.turn(role, first, leave=leave)
+        self.b.block = outer
+        add_if(self.b, condition, block)
+
+    def turn(self, role: _Role, first: int, *, leave: bool) -> None:
+        """This instance waits for its turn, or arrives where the other one waits."""
+        b = self.b
+        assert role.instance is not None
+        number = b.cast(role.instance, I32)
+        if leave:
+            number = b.scalar("sub", b.constant(1, I32), number)
+        b.add(barriers.NamedBarrier(number, number=first, threads=role.region.all_threads, wait=not leave))

@@ -1,0 +1,1 @@
+"""What the block does together becomes what each thread does."""

@@ -1,0 +1,198 @@
+"""The thread map of a whole-block copy: which thread moves which elements, at which step.
+
+The elements are cut into accesses of `width` along one axis, the copy's vector axis. Accesses are numbered
+with that axis fastest and the other axes in order, so that neighbouring threads move neighbouring elements of
+a row; in step s, thread t makes access s * threads + t. `passes.distribute` writes the map as ops, and
+the emulator runs it as it is at tile level: both read `ThreadMap.place`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any
+
+from tiledsl.arch import MOST_THREADS, WARP
+from tiledsl.errors import CompileError
+from tiledsl.ir.ops import async_copy, tile
+from tiledsl.ir.types import GlobalType
+from tiledsl.passes.analysis.called import called, name_of
+
+__all__ = ["Coordinate", "Plan", "ThreadMap", "even_widths", "plan_copy"]
+
+
+@dataclass(frozen=True, slots=True)
+class Coordinate:
+    """A position along one axis as a function of the linear thread index t, in elements::
+
+        ((t + before) // divisor % modulus + after) * scale
+
+    A `divisor` of 1 divides nothing; a `modulus` of 0 stands for none, one of 1 makes the term constant.
+    """
+
+    before: int
+    divisor: int
+    modulus: int
+    after: int
+    scale: int
+
+    def of(self, thread: Any) -> Any:
+        """The position for a thread index, or an array of them."""
+        term = (thread + self.before) // self.divisor
+        return ((term % self.modulus if self.modulus else term) + self.after) * self.scale
+
+
+@dataclass(frozen=True)
+class ThreadMap:
+    """How `threads` threads cover `shape`, `width` elements at once along `axis`."""
+
+    shape: tuple[int, ...]
+    axis: int
+    width: int
+    threads: int
+
+    @cached_property
+    def grid(self) -> tuple[int, ...]:
+        """How many accesses there are along each axis."""
+        return tuple(n // self.width if a == self.axis else n for a, n in enumerate(self.shape))
+
+    @property
+    def accesses(self) -> int:
+        return prod(self.grid)
+
+    @property
+    def steps(self) -> int:
+        """Accesses of one thread."""
+        return self.accesses // self.threads
+
+    @property
+    def order(self) -> list[int]:
+        """The axes, the fastest first."""
+        return [self.axis, *(a for a in reversed(range(len(self.shape))) if a != self.axis)]
+
+    def place(self, step: int) -> tuple[Coordinate, ...]:
+        """Where the access of each thread begins in this step, an axis each."""
+        found: dict[int, Coordinate] = {}
+        inner = 1
+        for axis in self.order:
+            found[axis] = self._coordinate(step, inner, axis)
+            inner *= self.grid[axis]
+        return tuple(found[axis] for axis in range(len(self.shape)))
+
+    def _coordinate(self, step: int, inner: int, axis: int) -> Coordinate:
+        """``(step * threads + t) // inner % count``, with the step's part as a constant where no carry is possible."""
+        count = self.grid[axis]
+        scale = self.width if axis == self.axis else 1
+        first = step * self.threads
+        if inner % self.threads == 0:  # the same for all threads
+            return Coordinate(0, 1, 1, first // inner % count, scale)
+        if self.threads % inner:
+            return Coordinate(first, inner, count, 0, scale)
+        across = self.threads // inner  # positions along this axis that one step covers, or a multiple of `count`
+        if across % count == 0:
+            return Coordinate(0, inner, count if across > count else 0, 0, scale)
+        if count % across == 0:
+            return Coordinate(0, inner, 0, first // inner % count, scale)
+        return Coordinate(first, inner, count, 0, scale)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A copy's thread map, and which sides are accessed `map.width` elements at once (the other: one by one)."""
+
+    map: ThreadMap
+    src_vector: bool
+    dst_vector: bool
+
+
+def plan_copy(op: tile.Copy, threads: int) -> Plan:
+    """How a block of `threads` carries out `op`. Raises CompileError where the shape does not allow it.
+
+    Vectors run along the unit-stride axis of the global side, else of the source, else of the destination;
+    that follows from the types alone. What an asynchronous copy moves at once has to be side by side on both sides.
+    Whether the accesses are aligned is for `check-accesses`.
+    """
+    asked = called(op)
+    sides = sorted((op.src, op.dst), key=lambda side: not isinstance(side.type, GlobalType))  # stable
+    units = [side.unit for side in sides if side.unit is not None]
+    width = op.vec // op.dtype.bytes
+    if width > 1 and not units:
+        raise CompileError(
+            f"{asked} with vec={op.vec}: neither side has its axis of stride 1 among the copied axes",
+            op.loc,
+            _one_element(op),
+        )
+    axis = units[0] if units else len(op.shape) - 1
+    if op.shape[axis] % width:
+        raise CompileError(
+            f"{asked} with vec={op.vec}: rows of {op.shape[axis]} {op.dtype} (axis {axis} of {_by(op.shape)}) are not "
+            f"a multiple of {width} elements",
+            op.loc,
+            _advice(op, axis, threads),
+        )
+    plan = ThreadMap(op.shape, axis, width, threads)
+    if plan.accesses % threads:
+        raise CompileError(
+            f"{asked} of {_by(op.shape)} {op.dtype} is {plan.accesses} accesses of {op.vec} bytes, "
+            f"which {threads} threads cannot share equally",
+            op.loc,
+            _advice(op, axis, threads),
+        )
+    found = Plan(plan, op.src.unit == axis and width > 1, op.dst.unit == axis and width > 1)
+    if isinstance(op, async_copy.Copy) and width > 1 and not (found.src_vector and found.dst_vector):
+        raise _transposing(op)
+    return found
+
+
+def _one_element(op: tile.Copy) -> str:
+    size = op.dtype.bytes
+    if isinstance(op, async_copy.Copy) and size not in async_copy.CP_BYTES:
+        return f"use copy(), which moves single elements; copy_async() moves 4 bytes at least, a {op.dtype} has {size}"
+    return f"use vec={size}, one element at once"
+
+
+def _transposing(op: tile.Copy) -> CompileError:
+    """An asynchronous copy whose bytes would have to part on their way."""
+    name, source = name_of(op.dst.memory), name_of(op.src.memory)
+    return CompileError(
+        f"copy_async() with vec={op.vec}: neighbours in {source} are not neighbours in {name}, but what it moves at "
+        "once stays together",
+        op.loc,
+        f"use copy(), which transposes through registers; or copy as it is and read {name} through its view .T"
+        f"{f'; or {_one_element(op)}' if op.dtype.bytes in async_copy.CP_BYTES else ''}",
+    )
+
+
+def _by(shape: tuple[int, ...]) -> str:
+    return " x ".join(map(str, shape))
+
+
+def _advice(op: tile.Copy, axis: int, threads: int) -> str:
+    """Which widths or numbers of threads would do."""
+    size = op.dtype.bytes
+    fitting = _row_widths(op, axis)
+    widths = even_widths(op, axis, threads)
+    advice = [f"vec={' or '.join(map(str, widths))}"] if widths else []
+    if op.vec in fitting:
+        accesses = prod(op.shape) // (op.vec // size)
+        warps = [n for n in range(WARP, MOST_THREADS + 1, WARP) if accesses % n == 0]
+        counts = warps or [n for n in range(1, WARP) if accesses % n == 0]
+        near = sorted(sorted(counts, key=lambda n: abs(n - threads))[:3])
+        advice.append(f"{' or '.join(map(str, near))} threads")
+    if not advice:
+        return f"use a shape of which {threads} threads can copy equal parts"
+    return f"use {', or '.join(advice)}"
+
+
+def even_widths(op: tile.Copy, axis: int, threads: int) -> list[int]:
+    """Bytes of one access along `axis` with which so many threads share a copy equally."""
+    size = op.dtype.bytes
+    return [v for v in _row_widths(op, axis) if prod(op.shape) // (v // size) % threads == 0]
+
+
+def _row_widths(op: tile.Copy, axis: int) -> list[int]:
+    """Bytes of one access of which a row is a multiple."""
+    size = op.dtype.bytes
+    possible = async_copy.CP_BYTES if isinstance(op, async_copy.Copy) else (1, 2, 4, 8, 16)
+    return [v for v in possible if v % size == 0 and op.shape[axis] % (v // size) == 0]

@@ -1,0 +1,1 @@
+"""From the tile level to the thread level: explicit addresses and instructions."""

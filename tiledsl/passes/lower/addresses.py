@@ -1,0 +1,276 @@
+"""From indices to addresses and bounds: the arithmetic that `expand` emits for one memory access.
+
+An address is the base, plus one variable offset (the sum of index * stride in elements), plus one
+constant offset. Constants are peeled off the indices, so that ``As[ty, k]`` for k = 0 .. 15 becomes
+one shared base and sixteen immediates once common subexpressions are merged. The sum does not wrap
+(`nowrap`): the specialisation's index width holds every offset inside a tensor, and an offset outside is
+never used.
+
+In a swizzled tile the last index is first XORed with a few bits of the panel's number. Where that is a constant so
+is what the index is XORed with; constants that the XOR does not touch are peeled as before. In a tile of panels the
+last index is taken apart first, into the panel and the place in it; a constant that cannot carry is peeled off both.
+
+A bound is one unsigned comparison an axis: a negative index is a huge unsigned number, so that
+0 <= i < extent costs one compare, and stays right where 32-bit index arithmetic wrapped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+from typing import Sequence
+
+from tiledsl.ir.builder import Builder
+from tiledsl.ir.core import Value
+from tiledsl.ir.ops import arith, mem
+from tiledsl.ir.types import BOOL, I32, I64, U32, U64, DType
+from tiledsl.layout.shared import Swizzled
+from tiledsl.passes.analysis.constants import integer
+from tiledsl.passes.analysis.divisibility import divisor_of, power_of_two_in
+from tiledsl.passes.analysis.ranges import most
+
+__all__ = ["Memory", "below", "both", "bounds", "element", "inside_from", "pointer_to", "unsigned_extent"]
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """A tensor or tile at thread level. Extents and strides, in elements, are constants or values.
+
+    `unit` is the axis of stride 1, or -1. `whole`: of a tensor, no vector lies across its edge (`GlobalType.whole`).
+    `swizzle`: how a shared tile is permuted, if it is; `row_strides` then says how many rows one step along each axis
+    but the last is, and `panels` how many panels a row has. `width`: of a tile in panels that follow each other, the
+    columns of one; `strides` and `row_strides` are then those of panels, rows and columns of a panel.
+    """
+
+    base: Value
+    extents: tuple[Value | int, ...]
+    strides: tuple[Value | int, ...]
+    unit: int
+    whole: bool = False
+    swizzle: Swizzled | None = None
+    row_strides: tuple[int, ...] = ()
+    panels: int = 1
+    width: int = 0
+
+    def never_splits(self, vec: int) -> bool:
+        """True where no vector of `vec` elements lies across the edge along `unit`, in any launch."""
+        extent = self.extents[self.unit]
+        return vec == 1 or self.whole or (isinstance(extent, int) and extent % vec == 0)
+
+
+def pointer_to(b: Builder, memory: Memory, indices: Sequence[Value], depths: Sequence[int] = ()) -> Value:
+    """The address of the element at `indices`.
+
+    depths: by how many loops each index is changed. What fewer change is added first, so that such a sum leaves a loop
+    whole; without them terms are added in the order of the axes.
+    """
+    if memory.width:
+        indices, depths = _unfolded(b, memory.width, indices, depths)
+    if memory.swizzle is not None:
+        indices = [*indices[:-1], _swizzled(b, memory, memory.swizzle, indices)]
+    constant = 0
+    terms: list[Value] = []
+    order = sorted(range(len(indices)), key=lambda axis: depths[axis]) if depths else range(len(indices))
+    for axis in order:
+        term, peeled = _term(b, indices[axis], memory.strides[axis])
+        constant += peeled
+        terms += [] if term is None else [term]
+    pointer = memory.base
+    if terms:
+        variable = reduce(lambda left, right: b.scalar("add", left, right, nowrap=True), terms)
+        pointer = b.value(mem.Offset(pointer, variable))
+    return element(b, pointer, constant)
+
+
+def element(b: Builder, pointer: Value, distance: int) -> Value:
+    """The address `distance` elements after `pointer`."""
+    if distance == 0:
+        return pointer
+    dtype = I32 if -(1 << 31) <= distance < 1 << 31 else I64
+    return b.value(mem.Offset(pointer, b.constant(distance, dtype)))
+
+
+def _unfolded(
+    b: Builder, width: int, indices: Sequence[Value], depths: Sequence[int]
+) -> tuple[Sequence[Value], Sequence[int]]:
+    """The indices with the number of the panel before the row, and the column in its panel."""
+    *lead, row, column = indices
+    panel, inside = _split(b, column, width)
+    moved = [*depths[:-2], depths[-1], depths[-2], depths[-1]] if depths else depths
+    return [*lead, panel, row, inside], moved
+
+
+def _split(b: Builder, column: Value, width: int) -> tuple[Value, Value]:
+    """``(column // width, column % width)``."""
+    dtype = column.dtype
+    variable, constant = _peel(b, column)
+    whole, rest = divmod(constant, width)
+    if variable is None:
+        return b.constant(whole, dtype), b.constant(rest, dtype)
+    moved = b.scalar("add", variable, b.constant(rest, dtype)) if rest else variable
+    largest = most(variable)
+    if largest is not None and largest + rest < width:
+        return b.constant(whole, dtype), moved
+    panel = b.scalar("shr", moved, b.constant(width.bit_length() - 1, dtype))
+    if whole:
+        panel = b.scalar("add", panel, b.constant(whole, dtype))
+    return panel, b.scalar("and", moved, b.constant(width - 1, dtype))
+
+
+def _swizzled(b: Builder, memory: Memory, swizzle: Swizzled, indices: Sequence[Value]) -> Value:
+    """Where in its row the element lies, as an index."""
+    column = indices[-1]
+    bits = _xored_bits(b, memory, swizzle, indices)
+    if bits == 0:
+        return column
+    dtype = column.dtype
+    variable, constant = _peel(b, column)
+    # What the XOR does not touch may be added after it: whole panels, and the place inside a unit.
+    inside = constant % swizzle.panel
+    if variable is None or multiple_of(variable) >= swizzle.unit:
+        inside -= inside % swizzle.unit
+    if variable is None:
+        if isinstance(bits, int):
+            return b.constant(constant - inside + (inside ^ bits), dtype)
+        moved = b.scalar("xor", bits, b.constant(inside, dtype)) if inside else bits
+    else:
+        within = b.scalar("add", variable, b.constant(inside, dtype)) if inside else variable
+        moved = b.scalar("xor", within, b.constant(bits, dtype) if isinstance(bits, int) else bits)
+    return b.scalar("add", moved, b.constant(constant - inside, dtype)) if constant != inside else moved
+
+
+def _xored_bits(b: Builder, memory: Memory, swizzle: Swizzled, indices: Sequence[Value]) -> Value | int:
+    """``panel // every % span * unit``. What moves the panel's number by whole periods does not matter."""
+    panel: Value | None = None
+    constant = 0
+    terms = [(index, rows * memory.panels) for index, rows in zip(indices[:-1], memory.row_strides, strict=True)]
+    parts = [_term(b, index, stride) for index, stride in terms if stride % swizzle.period]
+    if swizzle.every % memory.panels:
+        parts.append(_panel_in_row(b, swizzle, indices[-1]))
+    for term, peeled in parts:
+        constant += peeled
+        if term is not None:
+            panel = term if panel is None else b.scalar("add", panel, term)
+    constant %= swizzle.period
+    if panel is None:
+        return constant // swizzle.every % swizzle.span * swizzle.unit
+    dtype = panel.dtype
+    if constant:
+        panel = b.scalar("add", panel, b.constant(constant, dtype))
+    shift = swizzle.unit.bit_length() - swizzle.every.bit_length()
+    if shift:
+        panel = b.scalar("shl" if shift > 0 else "shr", panel, b.constant(abs(shift), dtype))
+    return b.scalar("and", panel, b.constant((swizzle.span - 1) * swizzle.unit, dtype))
+
+
+def _panel_in_row(b: Builder, swizzle: Swizzled, column: Value) -> tuple[Value | None, int]:
+    """column // panel, as a value and a constant."""
+    variable, constant = _peel(b, column)
+    whole = constant // swizzle.panel
+    if variable is None:
+        return None, whole
+    dtype = column.dtype
+    rest = constant % swizzle.panel
+    if rest >= multiple_of(variable):  # else it cannot carry into the panel's number
+        variable = b.scalar("add", variable, b.constant(rest, dtype))
+    return b.scalar("shr", variable, b.constant(swizzle.panel.bit_length() - 1, dtype)), whole
+
+
+def multiple_of(value: Value) -> int:
+    """A power of two that divides `value`, read off the ops that made it."""
+    known = integer(value)
+    op = value.op
+    if known is not None:
+        return power_of_two_in(known)
+    if isinstance(op, arith.Cast) and op.to.bits >= 32:
+        return multiple_of(op.src) if op.src.dtype.is_integer else 1
+    if isinstance(op, arith.Scalar) and op.operands[0].dtype.is_integer:
+        return divisor_of(op, [multiple_of(v) for v in op.operands])
+    return 1
+
+
+def _term(b: Builder, index: Value, stride: Value | int) -> tuple[Value | None, int]:
+    """index * stride as a value and a constant; the constant is 0 where the stride is not known."""
+    if isinstance(stride, Value):
+        return (None, 0) if integer(index) == 0 else (b.scalar("mul", index, stride, nowrap=True), 0)
+    variable, constant = _peel(b, index)
+    if variable is None or stride == 1:
+        return variable, constant * stride
+    return b.scalar("mul", variable, b.constant(stride, variable.dtype)), constant * stride
+
+
+def _peel(b: Builder, value: Value) -> tuple[Value | None, int]:
+    """Split `value` into a variable part (None for 0) and a constant."""
+    known = integer(value)
+    if known is not None:
+        return None, known
+    op = value.op
+    if not isinstance(op, arith.Scalar) or op.fn.name not in ("add", "sub", "mul"):
+        return value, 0
+    name, (left, right) = op.fn.name, op.operands
+    if name == "mul":
+        return _peel_product(b, value, left, right)
+    a, ca = _peel(b, left)
+    c, cc = _peel(b, right)
+    if name == "sub":
+        cc = -cc
+    if ca == cc == 0:
+        return value, 0
+    if c is None:
+        return a, ca + cc
+    if a is None:
+        return (b.scalar("neg", c) if name == "sub" else c), ca + cc
+    return b.scalar(name, a, c), ca + cc
+
+
+def _peel_product(b: Builder, value: Value, left: Value, right: Value) -> tuple[Value | None, int]:
+    """``(x + c) * factor`` for a constant factor."""
+    factor = integer(right)
+    if factor is None:
+        return value, 0
+    variable, constant = _peel(b, left)
+    if constant == 0 or variable is None:
+        return value, 0
+    return b.scalar("mul", variable, right), constant * factor
+
+
+def bounds(b: Builder, memory: Memory, indices: Sequence[Value], *, skip: int = -1) -> Value | None:
+    """True where every index but that of axis `skip` lies in its extent; None if none is left."""
+    condition: Value | None = None
+    for axis, (index, extent) in enumerate(zip(indices, memory.extents, strict=True)):
+        if axis != skip:
+            condition = both(b, condition, below(b, index, unsigned_extent(b, extent, index.dtype)))
+    return condition
+
+
+def inside_from(b: Builder, index: Value, extent: Value | int, count: int) -> Value:
+    """Of `count` elements from `index`, a multiple of `count`, how many lie inside: an i32.
+
+    Unsigned, so that a negative index lies far outside: ``min(max(extent, index) - index, count)``.
+    """
+    limit = unsigned_extent(b, extent, index.dtype)
+    first = b.cast(index, limit.dtype)
+    left = b.scalar("sub", b.scalar("max", limit, first), first)
+    return b.cast(b.scalar("min", left, b.constant(count, limit.dtype)), I32)
+
+
+def both(b: Builder, left: Value | None, right: Value) -> Value:
+    return right if left is None else b.scalar("and", left, right)
+
+
+def below(b: Builder, index: Value, limit: Value) -> Value:
+    """0 <= index < limit, as one unsigned comparison; `limit` is unsigned already."""
+    condition = b.scalar("lt", b.cast(index, limit.dtype), limit)
+    assert condition.type is BOOL
+    return condition
+
+
+def unsigned_extent(b: Builder, extent: Value | int, index: DType, multiple_of: int = 1) -> Value:
+    """An extent as the unsigned twin of the index dtype, rounded down to `multiple_of` (a power of two)."""
+    unsigned = U32 if index is I32 else U64
+    if isinstance(extent, int):
+        return b.constant(extent & -multiple_of, unsigned)
+    value = b.cast(extent, unsigned)
+    if multiple_of == 1:
+        return value
+    return b.scalar("and", value, b.constant((1 << unsigned.bits) - multiple_of, unsigned))

@@ -1,0 +1,243 @@
+"""Expand: mbarriers, tensor memory access and wgmma; the only place where descriptors are computed.
+
+- A box becomes one `mem.tma_load` or `mem.tma_store` a panel, and names its tensor map by number.
+- A product becomes one `ptx.wgmma` for each step of k and each block of 64 rows that the warpgroup has. Descriptors
+  have one variable part for each operand, the address where it begins; steps, blocks and panels are constants.
+- A pending accumulator is its registers, which nothing touches from the first product to the wait that finishes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from tiledsl.arch import WARPGROUP_WARPS
+from tiledsl.ir.core import Op, Value
+from tiledsl.ir.ops import barriers, gpu, tile, tma, wgmma
+from tiledsl.ir.ops import warp as warp_ops
+from tiledsl.ir.types import BOOL, DTYPES, I32, U32, FragmentType, PendingType, SharedType
+from tiledsl.layout.shared import ROWS, Paneled
+from tiledsl.layout.wgmma import STEP_BYTES, WGMMA_ROWS
+from tiledsl.passes.analysis.constants import integer
+from tiledsl.passes.lower.addresses import pointer_to
+from tiledsl.passes.lower.expander import Expander, Rule
+from tiledsl.passes.lower.tma_pieces import Piece, pieces
+from tiledsl.passes.lower.within import Reach
+
+__all__ = ["HOPPER_RULES"]
+
+UNUSED_LEADING = 16
+"""The leading byte offset where an operand is one panel along k: the hardware takes it for 1. (PTX ISA: wgmma.)"""
+
+
+# -- mbarriers -------------------------------------------------------------------------------------
+
+
+def _mbarrier(x: Expander, op: barriers.MbarrierOp) -> None:
+    x.b.add(type(op)(_barrier_at(x, op, op.place), *x.all(op.more), **op.attrs))
+
+
+def _barrier_at(x: Expander, op: Op, place: Sequence[Value]) -> Value:
+    memory, *indices = place
+    return x.address(op, memory, indices, Reach())
+
+
+# -- tensor memory access --------------------------------------------------------------------------
+
+
+def _tma_load(x: Expander, op: tma.Load) -> None:
+    _require_box(x, op)
+    mbarrier = _barrier_at(x, op, op.mbarrier)
+    blocks = [x.one(op.operands[-1])] if op.multicast else []
+    for piece in pieces(op):
+        to, at = _ends(x, op, piece)
+        number = x.tensor_map(piece.map)
+        x.b.add(tma.MapLoad(to, mbarrier, *at, *blocks, map=number, multicast=bool(op.multicast), hint=op.hint))
+
+
+def _tma_store(x: Expander, op: tma.Store) -> None:
+    _require_box(x, op)
+    for piece in pieces(op):
+        source, at = _ends(x, op, piece)
+        x.b.add(tma.MapStore(source, *at, map=x.tensor_map(piece.map)))
+
+
+def _require_box(x: Expander, op: tma.Load | tma.Store) -> None:
+    """The box lies in its tile; that of the tensor may lie across its edges."""
+    rows, columns = (op.box[axis] for axis in op.axes)
+    x.require_within(op, op.tile, op.place, Reach((*[1] * (len(op.place) - 2), rows, columns)))
+
+
+def _ends(x: Expander, op: tma.Load | tma.Store, piece: Piece) -> tuple[Value, list[Value]]:
+    """Where a piece begins in shared memory, and its coordinates, the fastest first."""
+    *lead, row, column = x.all(op.place)
+    indices = [*lead, _moved(x, row, piece.row), _moved(x, column, piece.column)]
+    pointer = pointer_to(x.b, x.memories[op.tile], indices, [x.depth(v) for v in op.place])
+    row_axis, column_axis = op.axes
+    shifts = {row_axis: piece.row, column_axis: piece.column}
+    origin = x.all(op.origin)
+    at = [x.b.cast(_moved(x, origin[axis], shifts.get(axis, 0)), I32) for axis in piece.map.axes]
+    return pointer, at
+
+
+def _moved(x: Expander, index: Value, by: int) -> Value:
+    return x.b.scalar("add", index, x.b.constant(by, index.dtype)) if by else index
+
+
+def _prefetch(x: Expander, op: tma.Prefetch) -> None:
+    users = [u for u, _ in op.tensor.uses if isinstance(u, (tma.Load, tma.Store)) and u.tensor is op.tensor]
+    for described in dict.fromkeys(piece.map for user in users for piece in pieces(user)):
+        x.b.add(tma.MapPrefetch(map=x.tensor_map(described)))
+
+
+# -- products --------------------------------------------------------------------------------------
+
+
+def _begin(x: Expander, op: wgmma.Begin) -> None:
+    registers = op.type.fragment.registers
+    x.give(op.result, x.b.add(wgmma.Registers(dtype=registers[0], count=len(registers))).results)
+
+
+def _mma(x: Expander, op: wgmma.Mma) -> None:
+    """Steps of k ascend, as the meaning of the product asks; in each, one instruction a block of 64 rows."""
+    row, acc = op.row, op.fragment
+    blocks = acc.dims[0] // (WGMMA_ROWS * _warpgroups(acc))
+    registers = list(x.mapping[op.acc])
+    each = len(registers) // blocks
+    _require_operands(x, op)
+    a = _Held(x, op, blocks) if isinstance(op.a.type, FragmentType) else _left(x, op, blocks)
+    b = _Lying(x, op.b, x.all(op.b_origin), op.b_axes[1], op.b_axes[0])
+    attrs: dict[str, Any] = {name: DTYPES[getattr(row, name)] for name in ("a", "b", "acc")}
+    attrs |= {"n": acc.dims[1], "turned_a": isinstance(a, _Lying) and a.turned, "turned_b": b.turned}
+    for k in range(op.k // row.k):
+        accumulate = x.b.constant(True, BOOL) if k else x.one(op.accumulate)
+        for block in range(blocks):
+            held = slice(block * each, (block + 1) * each)
+            operands = (accumulate, *a.of(block, k), *b.of(0, k), *registers[held])
+            registers[held] = x.b.add(wgmma.Instruction(*operands, **attrs)).results
+    x.give(op.result, registers)
+
+
+def _require_operands(x: Expander, op: wgmma.Mma) -> None:
+    """What the product reads of its tiles lies in them."""
+    (m, n), k = op.fragment.dims, op.k
+    for memory, origin, axes, sizes in ((op.a, op.a_origin, op.a_axes, (m, k)), (op.b, op.b_origin, op.b_axes, (k, n))):
+        if axes:
+            along = dict(zip(axes, sizes, strict=True))
+            x.require_within(op, memory, origin, Reach(tuple(along.get(axis, 1) for axis in range(len(origin)))))
+
+
+def _warpgroups(acc: FragmentType) -> int:
+    return acc.held_as.warps[0] // WARPGROUP_WARPS
+
+
+def _left(x: Expander, op: wgmma.Mma, blocks: int) -> _Lying:
+    """A, whose rows the warpgroups share: each begins with its own."""
+    origin, acc = x.all(op.a_origin), op.fragment
+    if _warpgroups(acc) > 1:
+        axis = op.a_axes[0]
+        rows = x.b.scalar("mul", _warpgroup(x, acc), x.b.constant(blocks * WGMMA_ROWS, x.index))
+        origin[axis] = rows if integer(origin[axis]) == 0 else x.b.scalar("add", origin[axis], rows)
+    return _Lying(x, op.a, origin, *op.a_axes)
+
+
+def _warpgroup(x: Expander, acc: FragmentType) -> Value:
+    """Number of this warpgroup among those that hold the accumulator."""
+    b, layout = x.b, acc.held_as
+    warp = b.value(gpu.WarpId(dtype=I32))
+    if layout.first:
+        warp = b.scalar("sub", warp, b.constant(layout.first, I32))
+    number = b.scalar("floordiv", warp, b.constant(WARPGROUP_WARPS, I32))
+    if x.kernel.thread_count != layout.threads:
+        number = b.scalar("mod", number, b.constant(_warpgroups(acc), I32))
+    # Descriptors are in uniform registers: of what each lane computes they would be copied there one by one.
+    return b.cast(b.value(warp_ops.Uniform(b.cast(number, U32))), x.index)
+
+
+class _Held:
+    """A in registers: of each block of rows those of one step of k after the other."""
+
+    def __init__(self, x: Expander, op: wgmma.Mma, blocks: int) -> None:
+        held = x.mapping[op.a]
+        self.words = [x.word(register) for register in held]
+        self.each = len(held) // blocks
+
+    def of(self, block: int, k: int) -> list[Value]:
+        first = block * self.each + 4 * k
+        return self.words[first : first + 4]
+
+
+class _Lying:
+    """An operand in shared memory: m or n along axis `across` of the tile, k along axis `along`.
+
+    turned: the tile's rows run along m or n, not along k.
+    """
+
+    def __init__(self, x: Expander, memory: Value, origin: list[Value], across: int, along: int) -> None:
+        alloc, type_ = memory.op, memory.type
+        assert isinstance(alloc, tile.SharedAlloc) and isinstance(type_, SharedType)
+        layout, rank = alloc.placement, type_.rank
+        assert isinstance(layout, Paneled), "check-hopper has approved the layout"
+        self.x, self.layout, self.element = x, layout, type_.dtype.bytes
+        self.panel = layout.panel_size(type_.dims) * self.element
+        self.turned = across == rank - 1
+        # The hardware permutes what it addresses: descriptors have places as they would be without.
+        plain = replace(x.memories[memory], swizzle=None)
+        self.pointer = pointer_to(x.b, plain, origin)
+        known = integer(origin[-1])
+        self.column = 0 if known is None else known * self.element % layout.span
+
+    def of(self, block: int, k: int) -> list[Value]:
+        """The descriptor of the operand of one instruction: block of 64 rows, step of k."""
+        span = self.layout.span
+        if self.turned:
+            steps = k * (STEP_BYTES // self.element) * span
+            advance = steps + block * WGMMA_ROWS * self.element // span * self.panel
+            leading = self.panel
+        else:
+            panel, inside = divmod(self.column + k * STEP_BYTES, span)
+            advance = panel * self.panel + inside - self.column + block * WGMMA_ROWS * span
+            leading = UNUSED_LEADING
+        offsets: dict[str, Any] = {"advance": advance, "leading": leading, "stride": ROWS * span}
+        return [self.x.b.value(wgmma.Descriptor(self.pointer, **offsets, swizzle=span))]
+
+
+def _wait(x: Expander, op: wgmma.Wait) -> None:
+    """Only what is read afterwards is tied to the wait: a loop's accumulators stay where they are. So are left operands
+    in registers, which products read until then."""
+    registers = x.all(op.operands) if op.finish else []
+    words = [x.word(register) for value in _held_until(op) for register in x.mapping[value]]
+    waited = x.b.add(wgmma.WaitGroup(*registers, *words, pending=op.pending)).results
+    if op.finish:
+        x.give_each(op.results, waited[: len(registers)])
+        return
+    for result, pending in zip(op.results, op.operands, strict=True):
+        assert isinstance(pending.type, PendingType)
+        x.give(result, x.mapping[pending])
+
+
+def _held_until(op: wgmma.Wait) -> list[Value]:
+    """The left operands in registers of the products that a wait for all of them is the first one after."""
+    assert op.parent is not None
+    if op.pending:
+        return []
+    ops = op.parent.ops
+    found: dict[Value, None] = {}
+    for other in reversed(ops[: ops.index(op)]):
+        if isinstance(other, wgmma.Wait) and not other.pending:
+            break
+        if isinstance(other, wgmma.Mma) and isinstance(other.a.type, FragmentType):
+            found[other.a] = None
+    return list(found)
+
+
+HOPPER_RULES: dict[type[Op], Rule] = {
+    **dict.fromkeys(barriers.MbarrierOp.__subclasses__(), _mbarrier),
+    tma.Load: _tma_load,
+    tma.Store: _tma_store,
+    tma.Prefetch: _prefetch,
+    wgmma.Begin: _begin,
+    wgmma.Mma: _mma,
+    wgmma.Wait: _wait,
+}

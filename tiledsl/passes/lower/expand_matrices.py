@@ -1,0 +1,102 @@
+"""Expand: fragments that warps hold together, and the products of them.
+
+Of such a fragment a thread has `FragmentType.registers`: u32 words of narrow elements, one register of a wide one.
+"""
+
+from __future__ import annotations
+
+from tiledsl.ir.core import Op, Value
+from tiledsl.ir.ops import arith, matrix, mem, ptx
+from tiledsl.ir.types import DTYPES, U32, FragmentType
+from tiledsl.passes.lower.expander import Expander, Rule
+from tiledsl.passes.lower.within import Reach
+
+__all__ = ["MATRIX_RULES"]
+
+
+def _pointer(x: Expander, op: matrix.LdMatrix | matrix.StMatrix) -> Value:
+    """Of the row of this lane, if it is one of those that have one."""
+    return x.address(op, op.memory, op.indices, Reach.vector(op.memory_type, op.vec, matrix.MATRIX_ROWS * op.num))
+
+
+def _ldmatrix(x: Expander, op: matrix.LdMatrix) -> None:
+    loaded = x.b.add(mem.LdMatrix(_pointer(x, op), num=op.num, trans=op.trans))
+    x.give_each(op.results, loaded.results)
+
+
+def _stmatrix(x: Expander, op: matrix.StMatrix) -> None:
+    x.b.add(mem.StMatrix(_pointer(x, op), *x.all(op.words), num=op.num, trans=op.trans))
+
+
+def _from_words(x: Expander, op: matrix.FromWords) -> None:
+    words, dtype = x.all(op.operands), op.type.dtype
+    if op.type.per_register == 1 and dtype != U32:
+        words = [x.b.value(arith.Bitcast(word, to=dtype)) for word in words]
+    x.give(op.result, words)
+
+
+def _to_words(x: Expander, op: matrix.ToWords) -> None:
+    registers = x.mapping[op.fragment]
+    x.give_each(op.results, [x.word(r) for r in registers])
+
+
+def _slice(x: Expander, op: matrix.Slice) -> None:
+    """Of each row of instructions, the registers of some of them."""
+    rows, columns = _tiles(op.fragment)
+    parts = _Parts(x, op.fragment)
+    type_ = op.fragment.type
+    assert isinstance(type_, FragmentType)
+    first, count = (n // type_.held_as.tile[1] for n in op.columns)
+    wanted = [row * columns + first + i for row in range(rows) for i in range(count)]
+    x.give(op.result, [register for number in wanted for register in parts.of(number)])
+
+
+def _mma(x: Expander, op: matrix.Mma) -> None:
+    """One `ptx.mma_sync` for each part of the accumulator and each step of k.
+
+    Steps of k ascend, as the meaning of the product asks. In a step rows go one after the other and columns back and
+    forth, so that neighbours share an operand.
+    """
+    row = op.row
+    (rows, steps), (_, columns) = _tiles(op.a), _tiles(op.b)
+    a, b, acc = _Parts(x, op.a), _Parts(x, op.b), _Parts(x, op.acc)
+    shape, dtypes = str(row.shape), [DTYPES[name] for name in (row.a, row.b, row.acc)]
+    for k in range(steps):
+        for i in range(rows):
+            for j in range(columns) if i % 2 == 0 else reversed(range(columns)):
+                part = i * columns + j
+                operands = (*a.of(i * steps + k), *b.of(k * columns + j), *acc.of(part))
+                mma = ptx.MmaSync(*operands, shape=shape, a=dtypes[0], b=dtypes[1], acc=dtypes[2])
+                acc.set(part, x.b.add(mma).results)
+    x.give(op.result, acc.registers)
+
+
+class _Parts:
+    """The registers of a fragment by operand of one instruction."""
+
+    def __init__(self, x: Expander, value: Value) -> None:
+        rows, columns = _tiles(value)
+        self.registers = list(x.mapping[value])
+        self.each = len(self.registers) // (rows * columns)
+
+    def of(self, number: int) -> list[Value]:
+        return self.registers[number * self.each : (number + 1) * self.each]
+
+    def set(self, number: int, registers: list[Value]) -> None:
+        self.registers[number * self.each : (number + 1) * self.each] = registers
+
+
+def _tiles(value: Value) -> tuple[int, int]:
+    type_ = value.type
+    assert isinstance(type_, FragmentType)
+    return type_.held_as.tiles(type_.dims)
+
+
+MATRIX_RULES: dict[type[Op], Rule] = {
+    matrix.LdMatrix: _ldmatrix,
+    matrix.StMatrix: _stmatrix,
+    matrix.FromWords: _from_words,
+    matrix.ToWords: _to_words,
+    matrix.Slice: _slice,
+    matrix.Mma: _mma,
+}

@@ -1,0 +1,246 @@
+"""What the rules of `expand` work with: the new body, and what stands there for each value of the old one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tiledsl.ir.abi import abi_of
+from tiledsl.ir.builder import Builder
+from tiledsl.ir.core import Block, Kernel, Op, Value
+from tiledsl.ir.ops import arith, control
+from tiledsl.ir.tensor_maps import TensorMap
+from tiledsl.ir.types import I32, I64, INDEX, U32, DType, FragmentType, GlobalType, PendingType, Type, is_memory
+from tiledsl.passes.analysis.structure import loops_around
+from tiledsl.passes.banks.shared_layout import lay_out_shared
+from tiledsl.passes.lower.addresses import Memory, pointer_to
+from tiledsl.passes.lower.within import Bounds, Reach
+
+__all__ = ["Expander", "Rule"]
+
+Rule = Callable[["Expander", Any], None]
+"""Writes the thread level of one op and gives what stands for its results."""
+
+
+class _Once(Builder):
+    """Writes equal constants, scalar functions and casts once a block.
+
+    Accesses to one memory have most of their arithmetic in common; what is not made need not be merged later.
+    """
+
+    def __init__(self, block: Block) -> None:
+        super().__init__(block)
+        self._known: dict[tuple[object, ...], Value] = {}
+
+    def constant(self, value: int | float | bool, dtype: DType) -> Value:
+        key = self.block, dtype.name, repr(value)  # 0.0 == -0.0
+        if key not in self._known:
+            self._known[key] = super().constant(value, dtype)
+        return self._known[key]
+
+    def scalar(self, fn: str, *operands: Value, nowrap: bool = False) -> Value:
+        key = self.block, fn, nowrap, *operands
+        if key not in self._known:
+            self._known[key] = super().scalar(fn, *operands, nowrap=nowrap)
+        return self._known[key]
+
+    def cast(self, value: Value, to: DType) -> Value:
+        key = self.block, value, to.name
+        if key not in self._known:
+            self._known[key] = super().cast(value, to)
+        return self._known[key]
+
+
+class Expander:
+    """Writes a new body. `mapping` gives each old value's new ones: a fragment's registers in order.
+
+    `memories`: where tensors and tiles lie. `maps`: tensor maps, by number. `b`: writes at the current place.
+    `bounds`: writes checks of accesses, for the emulator; None for a GPU.
+    """
+
+    def __init__(self, kernel: Kernel, rules: dict[type[Op], Rule], bounds: bool = False) -> None:
+        self.kernel, self.rules = kernel, rules
+        self.bounds = Bounds(kernel.threads) if bounds else None
+        self.index = I32 if kernel.index_bits == 32 else I64
+        self.layout = lay_out_shared(kernel)
+        self.abi = abi_of([(a.name, a.type) for a in kernel.body.args], kernel.index_bits)
+        self.body = Block([a.type for a in self.abi], [_arg_name(a.kind, a.name, a.axis) for a in self.abi])
+        self.mapping: dict[Value, list[Value]] = {}
+        self.memories: dict[Value, Memory] = {}
+        self.maps: dict[TensorMap, int] = {}
+        self.b: Builder = _Once(self.body)
+        self._depths: dict[Value, int] = {}
+        self._judged = False
+
+    def run(self) -> None:
+        self._parameters()
+        self.ops(self.kernel.body)
+        kernel = self.kernel
+        kernel.body, self.body.parent = self.body, kernel
+        kernel.level, kernel.abi, kernel.shared_bytes = "thread", self.abi, self.layout.bytes
+        kernel.tensor_maps = tuple(self.maps)
+
+    def _parameters(self) -> None:
+        given = {(a.kind, a.name, a.axis): value for a, value in zip(self.abi, self.body.args, strict=True)}
+        for arg in self.kernel.body.args:
+            type_ = arg.type
+            if not isinstance(type_, GlobalType):
+                self.mapping[arg] = [given["scalar", arg.name, -1]]
+                continue
+            extents = [d if isinstance(d, int) else given["extent", d, -1] for d in type_.dims]
+            strides = [1 if a == type_.unit else given["stride", arg.name, a] for a in range(type_.rank)]
+            base = given["pointer", arg.name, -1]
+            self.memories[arg] = Memory(base, tuple(extents), tuple(strides), type_.unit, type_.whole)
+
+    # -- values --------------------------------------------------------------------------------
+
+    def one(self, value: Value) -> Value:
+        (new,) = self.mapping[value]
+        return new
+
+    def all(self, values: Sequence[Value]) -> list[Value]:
+        return [new for value in values for new in self.mapping[value]]
+
+    def flat(self, type_: Type) -> list[Type]:
+        """The thread-level types of a tile-level one."""
+        if isinstance(type_, PendingType):
+            type_ = type_.fragment
+        if isinstance(type_, FragmentType):
+            return [self.index if register is INDEX else register for register in type_.registers]
+        return [self.index if type_ is INDEX else type_]
+
+    def give(self, old: Value, new: Sequence[Value]) -> None:
+        """`new` stands for `old` from here on, and inherits its name."""
+        self.mapping[old] = list(new)
+        for position, value in enumerate(new):
+            if old.name and not value.name:
+                value.name = old.name if len(new) == 1 else f"{old.name}_{position}"
+
+    def give_each(self, old: Sequence[Value], new: Sequence[Value]) -> None:
+        """The same for several values; `new` are those of all, one after the other."""
+        position = 0
+        for value in old:
+            count = len(self.flat(value.type))
+            self.give(value, new[position : position + count])
+            position += count
+
+    def address(self, op: Op, memory: Value, indices: Sequence[Value], reach: Reach | None) -> Value:
+        """A pointer to the element at `indices`, summed up from what the most loops leave as it is.
+
+        reach: what `op` accesses from there on; None if it guards the access itself.
+        """
+        self.require_within(op, memory, indices, reach)
+        return pointer_to(self.b, self.memories[memory], self.all(indices), [self.depth(v) for v in indices])
+
+    def require_within(self, op: Op, memory: Value, indices: Sequence[Value], reach: Reach | None) -> None:
+        """On the emulator, an access that leaves an axis of its memory is an error. reach: None if `op` guards it."""
+        self._judged = True
+        if reach is not None and self.bounds is not None:
+            lowered, new = self.memories[memory], self.all(indices)
+            self.bounds.require(self.b, op.name, memory, lowered, indices, new, reach)
+
+    def tensor_map(self, described: TensorMap) -> int:
+        """The number of a tensor map; equal ones are one."""
+        return self.maps.setdefault(described, len(self.maps))
+
+    def depth(self, value: Value) -> int:
+        """How many loops change a value of the old body."""
+        return loops_around(value, self._depths)
+
+    def elements(self, value: Value) -> list[Value]:
+        """The elements of a scalar or a fragment: what its registers hold."""
+        return [element for register in range(len(self.mapping[value])) for element in self.held_by(value, register)]
+
+    def held_by(self, value: Value, register: int) -> list[Value]:
+        """The elements that share the register of that number."""
+        type_, held = value.type, self.mapping[value][register]
+        if not isinstance(type_, FragmentType) or type_.per_register == 1:
+            return [held]
+        made = held.op
+        if isinstance(made, arith.PackWord) and made.operands[0].type == type_.dtype:
+            return list(made.operands)
+        return list(self.b.add(arith.UnpackWord(held, to=type_.dtype)).results)
+
+    def word(self, register: Value) -> Value:
+        """A register of 32 bits as a u32."""
+        return register if register.type == U32 else self.b.value(arith.Bitcast(register, to=U32))
+
+    def registers(self, elements: Sequence[Value], type_: FragmentType) -> list[Value]:
+        """The registers that hold a fragment of these elements."""
+        count = type_.per_register
+        if count == 1:
+            return list(elements)
+        return [self._packed(elements[first : first + count]) for first in range(0, len(elements), count)]
+
+    def _packed(self, elements: Sequence[Value]) -> Value:
+        made = elements[0].op
+        if isinstance(made, arith.UnpackWord) and made.results == list(elements):
+            return made.word
+        return self.b.value(arith.PackWord(*elements))
+
+    # -- ops -----------------------------------------------------------------------------------
+
+    def ops(self, block: Block) -> None:
+        for op in block.ops:
+            self.b.loc = op.loc
+            self._judged = False
+            rule = self.rules.get(type(op))
+            if rule is not None:
+                rule(self, op)
+            else:
+                assert op.level != "tile", f"expand has no rule for {op.name}"
+                self.copy(op)
+            assert self._judged or not _accesses(op), f"nothing says whether {op.name} stays inside its memory"
+
+    def block(self, old: Block) -> Block:
+        new = Block([t for a in old.args for t in self.flat(a.type)])
+        self.give_each(old.args, new.args)
+        outer, self.b.block = self.b.block, new
+        checked = set(self.bounds.known) if self.bounds is not None else set[Any]()
+        self.ops(old)
+        if self.bounds is not None:
+            self.bounds.known = checked
+        self.b.block = outer
+        return new
+
+    def copy(self, op: Op) -> None:
+        """An op that exists at both levels: flattened operands, blocks, results and index types."""
+        operands = self.all(op.operands)
+        blocks = [self.block(block) for block in op.blocks]
+        self.b.loc = op.loc
+        types = [t for r in op.results for t in self.flat(r.type)]
+        attrs = {name: self._attr(value) for name, value in op.attrs.items()}
+        new = self.b.add(type(op)(*operands, blocks=blocks, types=types, **attrs))
+        self.give_each(op.results, new.results)
+
+    def _attr(self, value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(self._attr(v) for v in value)  # pyright: ignore[reportUnknownVariableType]
+        return self.index if value is INDEX else value
+
+    def branch(
+        self,
+        condition: Value,
+        then: Callable[[], Sequence[Value]],
+        orelse: Callable[[], Sequence[Value]] | Sequence[Value],
+        *,
+        likely: bool = False,
+    ) -> Sequence[Value]:
+        """A `control.if` whose blocks are what the callables emit; its results."""
+        outer = self.b.block
+        blocks: list[Block] = []
+        for emit in (then, orelse):
+            self.b.block = block = Block()
+            results = emit() if callable(emit) else emit
+            self.b.add(control.Yield(*results))
+            blocks.append(block)
+        self.b.block = outer
+        return self.b.add(control.If(condition, blocks=blocks, likely=likely)).results
+
+
+def _accesses(op: Op) -> bool:
+    return any(isinstance(a.memory, Value) and is_memory(a.memory.type) for a in op.accesses())
+
+
+def _arg_name(kind: str, name: str, axis: int) -> str:
+    return f"{name}_stride{axis}" if kind == "stride" else name

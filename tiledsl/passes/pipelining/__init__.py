@@ -1,0 +1,1 @@
+"""Loops whose copies run ahead, and the groups of asynchronous copies."""

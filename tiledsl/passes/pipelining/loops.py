@@ -1,0 +1,386 @@
+"""Pipelining: the copies of a loop's later iterations go on while an earlier one computes.
+
+``control.for {stages = N}`` becomes a plain loop over N buffers. With trips iterations, copies of iteration i fill slot
+i mod N, and are the i-th commit group. (Copies with `tile.copy` are the threads' own stores: then there are no groups
+and no waits. A group of an iteration that does not exist is empty, and so always complete.)
+
+N >= 2, one step of fragments:                      N >= 2, two steps:
+
+    copies of 0 .. N-2, a commit after each             copies of 0 .. N-2, a commit after each
+    for i in 0 .. trips-1:                              if trips > 0:
+        wait_group N-2; barrier                             wait_group N-2; barrier; loads of step 0 of iteration 0
+        copies of i+N-1; commit                             for i in 0 .. trips-2:
+        consumers of i                                          steps but the last, each after the loads of the next one
+                                                                    and a part of the copies of i+N-1; commit
+    N = 1:                                                      wait_group N-2; barrier; loads of step 0 of i+1
+                                                                last step of i
+    for i in 0 .. trips-1:                                  steps of trips-1, each after the loads of the next one
+        copies of i; commit; wait_group 0; barrier
+        consumers of i
+        barrier
+
+Why that is right, N >= 2:
+
+- At the wait for iteration i, N-1+i groups are committed, so that group i, and all before it, has arrived: each
+  thread's part of it. The barrier behind the wait shows every part to every thread; consumers of i, or their first
+  loads, come after it.
+- Copies of i+N-1 overwrite the slot of i-1. All loads of i-1 stand before the barrier of iteration i (with two
+  steps: those of the last step too, since only computing comes after), the copies behind it. The same barrier serves
+  both.
+- Among the steps the copies take issue slots that the tensor cores leave; behind the barrier, all at once, they would
+  stand in front of the loads that the next step waits for. They are under the condition that iteration i+N-1 exists,
+  which becomes their predicate (`predicate-copies`).
+- The last wait was for group trips-1, and later groups are empty: after the loop no copy is in flight, and another
+  tile may be written `over` the buffers as soon as a barrier stands behind the last reads. That one is the author's.
+- Before the first copies a barrier is needed only where the same bytes may have been accessed since the last one:
+  by tiles that the buffers share bytes with, or by the loop itself if it lies in a loop (`LoopPlan.shares_with`).
+
+N = 1: the first barrier shows the copies, the second keeps the next ones from overwriting what is still read. At two
+steps the last iteration is peeled, so nothing is ever loaded from a slot that no copy has filled.
+
+Slots are counters that wrap around by a select; a buffer's address is one multiply-add of its counter an iteration.
+Trips are counted, not compared: any range that the loop may have is right, up to the last value of its dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tiledsl.ir.builder import Builder
+from tiledsl.ir.core import Block, Kernel, Op, Value
+from tiledsl.ir.ops import async_copy, control, gpu, matrix, tile
+from tiledsl.ir.types import I64, INDEX, DType, SharedType, Type
+from tiledsl.passes.analysis.constants import integer
+from tiledsl.passes.analysis.structure import replace_op, trip_count
+from tiledsl.passes.pipelining.body import outside_values
+from tiledsl.passes.pipelining.plan import LoopPlan, Step, plan_loop
+from tiledsl.passes.scalar.canonicalize import Canonicalize
+
+__all__ = ["Pipeline", "loop_plans"]
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Before: loops with `stages`. After: none; the async copies of those that were are `grouped`."""
+
+    name: ClassVar[str] = "pipeline"
+
+    def run(self, kernel: Kernel) -> None:
+        loops = _loops(kernel)
+        for op in loops:
+            _Writer(plan_loop(kernel, op)).write()
+        if loops:
+            Canonicalize().run(kernel)
+
+
+def loop_plans(kernel: Kernel) -> list[LoopPlan]:
+    """What the pass does with `kernel`, which stays as it is: the plans speak of a copy of it."""
+    kernel = kernel.clone()
+    return [plan_loop(kernel, op) for op in _loops(kernel)]
+
+
+def _loops(kernel: Kernel) -> list[control.For]:
+    """All pipelined loops in program order, with no tile allocated in their bodies any more."""
+    loops = [op for op in kernel.walk() if isinstance(op, control.For) and op.stages > 0]
+    for op in loops:
+        _move_tiles_out(op)
+    return loops
+
+
+def _move_tiles_out(op: control.For) -> None:
+    """A tile allocated in the body is one tile: allocate it in front of the loop."""
+    assert op.parent is not None
+    for alloc in [inner for inner in op.body.walk() if isinstance(inner, tile.SharedAlloc)]:
+        assert alloc.parent is not None
+        alloc.parent.ops.remove(alloc)
+        op.parent.insert_before(op, alloc)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Iteration:
+    """One copy of the body: `values` stand for the old ones in it, `slot` is the buffers' (None: there is one)."""
+
+    body: Block
+    values: dict[Value, Value]
+    slot: Value | None
+
+    def emit(self, block: Block, ops: Sequence[Op]) -> None:
+        """Append `ops`, as far as they are not there yet, with the pure ops that they need."""
+        for op in ops:
+            self.one(block, op)
+
+    def one(self, block: Block, op: Op) -> None:
+        if op.results and op.results[0] in self.values:
+            return
+        for value in outside_values(op, self.body):
+            if value not in self.values:
+                assert value.op is not None and value.op.is_pure, "a value of an iteration that has not begun"
+                self.one(block, value.op)
+        copy = op.clone(self.values)
+        if self.slot is not None:
+            for inner in copy.walk():
+                _enter(inner, self.slot)
+        if isinstance(copy, async_copy.Copy):
+            copy.attrs["grouped"] = True
+        block.append(copy)
+
+    def results(self, values: Sequence[Value]) -> list[Value]:
+        return [self.values.get(v, v) for v in values]
+
+
+def _enter(op: Op, slot: Value) -> None:
+    """Where `op` accesses a buffer as if it were one tile, make it access that of `slot`."""
+    match op:
+        case tile.Copy():
+            source, destination = op.src, op.dst
+            sides = [_shifted(side.memory, side.origin, side.axes, slot) for side in (source, destination)]
+            op.set_operands([v for operands, _ in sides for v in operands])
+            op.attrs["src_axes"], op.attrs["dst_axes"] = sides[0][1], sides[1][1]
+        case matrix.Load():
+            operands, op.attrs["axes"] = _shifted(op.memory, op.operands[1:], op.axes, slot)
+            op.set_operands(operands)
+        case tile.Access() if _is_buffer(op.memory):
+            op.set_operands([op.memory, slot, *op.operands[1:]])
+        case _:
+            pass
+
+
+def _shifted(
+    memory: Value, origin: Sequence[Value], axes: tuple[int, ...], slot: Value
+) -> tuple[list[Value], tuple[int, ...]]:
+    if not _is_buffer(memory):
+        return [memory, *origin], axes
+    return [memory, slot, *origin], tuple(axis + 1 for axis in axes)
+
+
+def _is_buffer(memory: Value) -> bool:
+    return isinstance(memory.op, tile.SharedAlloc) and memory.op.stages > 1
+
+
+class _Writer:
+    """Writes one loop anew into `out`, which then takes the place of the old one."""
+
+    def __init__(self, plan: LoopPlan) -> None:
+        self.plan, self.op, self.count = plan, plan.op, plan.stages
+        self.out = Block()
+        self.b = Builder(self.out, plan.op.loc)
+        self.buffers: dict[Value, Value] = {}
+        self.counter: DType = INDEX if self.op.lo.dtype is INDEX else I64
+
+    def write(self) -> None:
+        for alloc in self.plan.tiles if self.count > 1 else ():
+            self.buffers[alloc.result] = self.buffer(alloc)
+        if self.plan.shares_with is not None:
+            self.b.add(gpu.Barrier())
+        if self.count == 1:
+            results = self.single()
+        else:
+            self.trips = self.trip_count()
+            self.ahead = self.b.scalar("sub", self.trips, self.b.constant(self.count - 1, self.counter))
+            for s in range(self.count - 1):
+                self.copies_if(self.b.constant(s, self.counter), self.b.constant(s, INDEX), self.trips)
+            results = self.two_steps() if self.plan.steps else self.one_step()
+        self.replace(results)
+
+    def buffer(self, alloc: tile.SharedAlloc) -> Value:
+        """N tiles in the place of one."""
+        type_ = SharedType(alloc.type.dtype, (self.count, *alloc.type.dims))
+        new = tile.SharedAlloc(*alloc.operands, type=type_, layout=alloc.layout, stages=self.count, loc=alloc.loc)
+        new.result.name = alloc.result.name
+        assert alloc.parent is not None
+        alloc.parent.insert_before(alloc, new)
+        return new.result
+
+    def replace(self, results: Sequence[Value]) -> None:
+        op, block = self.op, self.op.parent
+        assert block is not None
+        replace_op(op, results)
+        position = block.ops.index(op)
+        block.ops[position : position + 1] = self.out.ops
+        for new in self.out.ops:
+            new.parent = block
+        for old, new in self.buffers.items():
+            old.replace_all_uses_with(new)  # of tiles that lie over it
+            assert old.op is not None
+            old.op.erase()
+
+    # -- iterations ----------------------------------------------------------------------------
+
+    def trip_count(self) -> Value:
+        """(hi - lo) / step rounded up, at least 0; in 64 bits, where the loop's dtype is not index."""
+        known = trip_count(self.op)
+        if known is not None:
+            return self.b.constant(known, self.counter)
+        b, step = self.b, integer(self.op.step)
+        first, last, size = (b.cast(v, self.counter) for v in self.op.operands[:3])
+        one, zero = b.constant(1, self.counter), b.constant(0, self.counter)
+        if step is not None and step < 0:
+            first, last, size = last, first, b.constant(-step, self.counter)
+        if step is None:
+            up = b.scalar("gt", size, zero)
+            first, last, size = b.select(up, first, last), b.select(up, last, first), b.scalar("abs", size)
+        whole = b.scalar("floordiv", b.scalar("sub", b.scalar("sub", last, first), one), size)
+        trips = b.scalar("max", b.scalar("add", whole, one), zero)
+        return trips if step is not None else b.select(b.scalar("eq", size, zero), zero, trips)
+
+    def iteration(self, number: Value, slot: Value, carried: Sequence[Value] = ()) -> _Iteration:
+        """Iteration `number`, written where the builder is. Without `carried` only what needs no carried value."""
+        op, b = self.op, self.b
+        dtype = op.lo.dtype
+        variable = b.scalar("add", op.lo, b.scalar("mul", b.cast(number, dtype), op.step))
+        variable.name = op.body.args[0].name
+        values = {**self.buffers, op.body.args[0]: variable}
+        values.update(zip(op.body.args[1:], carried, strict=False))
+        return _Iteration(op.body, values, slot)
+
+    def copies_if(self, number: Value, slot: Value, limit: Value, by: int = 0) -> None:
+        """Where number < limit, the copies of iteration number + by; their group in any case."""
+        self.some_copies_if(self.plan.copies, number, slot, limit, by)
+        self.commit()
+
+    def some_copies_if(self, copies: Sequence[Op], number: Value, slot: Value, limit: Value, by: int) -> None:
+        b = self.b
+
+        def emit() -> None:
+            shifted = b.scalar("add", number, b.constant(by, self.counter)) if by else number
+            self.iteration(shifted, slot).emit(b.block, copies)
+
+        if copies:
+            self.branch(b.scalar("lt", number, limit), emit)
+
+    def commit(self) -> None:
+        if self.plan.is_async:
+            self.b.add(async_copy.CommitGroup())
+
+    def branch(self, condition: Value, then: Callable[[], None]) -> None:
+        b, outer, blocks = self.b, self.b.block, [Block(), Block()]
+        b.block = blocks[0]
+        then()
+        for b.block in blocks:
+            b.add(control.Yield())
+        b.block = outer
+        b.add(control.If(condition, blocks=blocks, predicated=self.plan.is_async))
+
+    def arrive(self, pending: int) -> None:
+        """All but the last `pending` groups are there, for every thread."""
+        if self.plan.is_async:
+            self.b.add(async_copy.WaitGroup(pending=pending))
+        self.b.add(gpu.Barrier())
+
+    def next_slot(self, slot: Value) -> Value:
+        b = self.b
+        following = b.scalar("add", slot, b.constant(1, INDEX))
+        return b.select(b.scalar("eq", following, b.constant(self.count, INDEX)), b.constant(0, INDEX), following)
+
+    # -- schedules -----------------------------------------------------------------------------
+
+    def single(self) -> Sequence[Value]:
+        """One buffer: the loop as it is, with its barriers."""
+        op = self.op
+        body = Block([a.type for a in op.body.args], [a.name for a in op.body.args])
+        self.b.block = body
+        iteration = _Iteration(op.body, dict(zip(op.body.args, body.args, strict=True)), None)
+        iteration.emit(body, self.plan.copies)
+        if self.plan.is_async:
+            self.b.add(async_copy.CommitGroup())
+        self.arrive(0)
+        iteration.emit(body, self.plan.consumers)
+        self.b.add(gpu.Barrier())
+        self.b.add(control.Yield(*iteration.results(op.body.terminator.operands)))
+        self.b.block = self.out
+        return self.b.add(control.For(*op.operands, blocks=[body])).results
+
+    def loop(
+        self,
+        last: Value,
+        carried: Sequence[Value],
+        like: Sequence[Value],
+        write: Callable[[Value, Value, Value, list[Value]], list[Value]],
+    ) -> list[Value]:
+        """A loop over iteration numbers below `last`; returns the slot to be read next, then the carried values.
+
+        `write` gets the number, the slot to fill, the slot to read and the carried values, named as `like`; it
+        returns the next slot to read and the next carried values. The slot that was read is the next one to be
+        filled.
+        """
+        b, outer = self.b, self.b.block
+        inits = [b.constant(self.count - 1, INDEX), b.constant(0, INDEX), *carried]
+        types: list[Type] = [self.counter, *(v.type for v in inits)]
+        names = ["", "fill", "slot", *(v.name for v in like)]
+        bounds = b.constant(0, self.counter), last, b.constant(1, self.counter)
+        body = b.block = Block(types, names)
+        number, fill, slot, *values = body.args
+        b.add(control.Yield(slot, *write(number, fill, slot, values)))
+        b.block = outer
+        return b.add(control.For(*bounds, *inits, blocks=[body])).results[1:]
+
+    def one_step(self) -> Sequence[Value]:
+        def write(number: Value, fill: Value, slot: Value, carried: list[Value]) -> list[Value]:
+            self.arrive(self.count - 2)
+            self.copies_if(number, fill, self.ahead, by=self.count - 1)
+            iteration = self.iteration(number, slot, carried)
+            iteration.emit(self.b.block, self.plan.consumers)
+            return [self.next_slot(slot), *iteration.results(self.op.body.terminator.operands)]
+
+        return self.loop(self.trips, self.op.inits, self.op.body.args[1:], write)[1:]
+
+    def two_steps(self) -> Sequence[Value]:
+        """All of it under ``trips > 0``; the results are the initial values otherwise."""
+        b, outer, blocks = self.b, self.b.block, [Block(), Block()]
+        b.block = blocks[0]
+        results = self.peeled()
+        b.add(control.Yield(*results))
+        b.block = blocks[1]
+        b.add(control.Yield(*self.op.inits))
+        b.block = outer
+        some = b.scalar("gt", self.trips, b.constant(0, self.counter))
+        return b.add(control.If(some, blocks=blocks)).results
+
+    def peeled(self) -> Sequence[Value]:
+        b, (first, *_), op = self.b, self.plan.steps, self.op
+        loaded = [r for load in first.loads for r in load.results]
+        one = b.constant(1, self.counter)
+
+        def load_first(number: Value, slot: Value) -> list[Value]:
+            self.arrive(self.count - 2)
+            iteration = self.iteration(number, slot)
+            iteration.emit(b.block, first.loads)
+            return iteration.results(loaded)
+
+        def resumed(number: Value, slot: Value, values: list[Value]) -> _Iteration:
+            """An iteration whose first loads were made before."""
+            iteration = self.iteration(number, slot, values[len(loaded) :])
+            iteration.values.update(zip(loaded, values, strict=False))
+            return iteration
+
+        def write(number: Value, fill: Value, slot: Value, values: list[Value]) -> list[Value]:
+            iteration = resumed(number, slot, values)
+            for copies, step, next_step in zip(self.plan.shares, self.plan.steps, self.plan.steps[1:], strict=False):
+                iteration.emit(b.block, next_step.loads)
+                self.some_copies_if(copies, number, fill, self.ahead, self.count - 1)
+                iteration.emit(b.block, step.compute)
+            if len(self.plan.steps) == 1:
+                self.some_copies_if(self.plan.copies, number, fill, self.ahead, self.count - 1)
+            self.commit()
+            following = self.next_slot(slot)
+            ahead = load_first(b.scalar("add", number, one), following)
+            iteration.emit(b.block, self.plan.steps[-1].compute)
+            return [following, *ahead, *iteration.results(op.body.terminator.operands)]
+
+        zero = b.constant(0, self.counter), b.constant(0, INDEX)
+        before = [*load_first(*zero), *op.inits]
+        last = b.scalar("sub", self.trips, one)
+        slot, *values = self.loop(last, before, [*loaded, *op.body.args[1:]], write)
+        iteration = resumed(last, slot, values)
+        _emit_steps(iteration, b.block, self.plan.steps, self.plan.steps[1:])
+        return iteration.results(op.body.terminator.operands)
+
+
+def _emit_steps(iteration: _Iteration, block: Block, steps: Sequence[Step], following: Sequence[Step]) -> None:
+    """The computing of `steps`, each after the loads of the one that follows, if one does."""
+    for position, step in enumerate(steps):
+        if position < len(following):
+            iteration.emit(block, following[position].loads)
+        iteration.emit(block, step.compute)

@@ -1,0 +1,64 @@
+"""Predicate copies: asynchronous copies under a condition get it as their predicate, in place of a branch around them.
+
+A branch would divide the code: ptxas moves nothing across it, and what follows waits for all that stands in front.
+Predicated, the copies and the arithmetic of their addresses spread among the other instructions. The arithmetic is then
+done in any case; it is pure, and an address that no copy uses harms nobody. Done where the op asks for it
+(`control.If.predicated`), and only if nothing but copies, pure ops and checks of bounds is under the condition.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tiledsl.ir.core import Block, Kernel, Op
+from tiledsl.ir.ops import control, mem
+from tiledsl.passes.analysis.structure import replace_op
+
+__all__ = ["PredicateCopies"]
+
+
+@dataclass(frozen=True)
+class PredicateCopies:
+    """After `expand`: no op asks to be `predicated` that can be."""
+
+    name: ClassVar[str] = "predicate-copies"
+
+    def run(self, kernel: Kernel) -> None:
+        _block(kernel.body)
+
+
+def _block(block: Block) -> None:
+    ops: list[Op] = []
+    for op in block.ops:
+        for inner in op.blocks:
+            _block(inner)
+        ops += _flat(op) if isinstance(op, control.If) and op.predicated and _can_be(op) else [op]
+    for op in ops:
+        op.parent = block
+    block.ops = ops
+
+
+def _can_be(op: control.If) -> bool:
+    return len(op.orelse.ops) == 1 and all(
+        (isinstance(inner, mem.CpAsync) and inner.condition is None)
+        or inner.is_pure
+        or inner.terminator
+        or isinstance(inner, mem.Within)
+        for inner in op.then.ops
+    )
+
+
+def _flat(op: control.If) -> list[Op]:
+    """What is under the condition, its copies predicated by it. What the emulator checks stays under it."""
+    *ops, end = op.then.ops
+    copies = [inner for inner in ops if isinstance(inner, mem.CpAsync)]
+    for copy in copies:
+        copy.set_operands([*copy.operands, op.condition])
+    checks = [inner for inner in ops if isinstance(inner, mem.Within)]
+    op.then.ops = [*checks, end] if checks else []
+    if checks:
+        op.attrs["predicated"] = False
+        return [*(inner for inner in ops if inner.is_pure), op, *copies]
+    replace_op(op, [])
+    return ops

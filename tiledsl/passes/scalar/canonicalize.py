@@ -1,0 +1,261 @@
+"""Canonicalize: fold constants, apply exact identities, resolve what control flow is known.
+
+One walk in program order rebuilds each block, so that an op sees simplified operands. A walk that
+changed a loop after it had been walked asks for another one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Callable, ClassVar, Sequence
+
+from tiledsl.ir.builder import Builder
+from tiledsl.ir.core import Block, Kernel, Op, Value
+from tiledsl.ir.expr import ConstExpr
+from tiledsl.ir.ops import arith, control, debug, gpu, mem
+from tiledsl.ir.types import BOOL, PendingType, TokenType
+from tiledsl.passes.analysis.constants import constant, integer
+from tiledsl.passes.analysis.structure import (
+    drop_carried,
+    drop_results,
+    drop_while_inputs,
+    replace_op,
+    take_block,
+    trip_count,
+)
+from tiledsl.passes.scalar.identities import (
+    packed_word,
+    simplify_bitcast,
+    simplify_cast,
+    simplify_scalar,
+    simplify_select,
+)
+
+__all__ = ["Canonicalize"]
+
+_ROUNDS = 8
+
+
+@dataclass(frozen=True)
+class Canonicalize:
+    name: ClassVar[str] = "canonicalize"
+
+    def run(self, kernel: Kernel) -> None:
+        for _ in range(_ROUNDS):
+            walker = _Walker(kernel)
+            walker.block(kernel.body)
+            if not walker.again:
+                return
+
+
+class _Simplifier(Builder):
+    """Makes scalar ops that are simplified at once: what a rule makes may have a simpler form itself."""
+
+    def scalar(self, fn: str, *operands: Value, nowrap: bool = False) -> Value:
+        op = arith.scalar(fn, *operands, nowrap=nowrap)
+        assert isinstance(op, arith.Scalar)
+        value = simplify_scalar(self, op)
+        if value is None:
+            return self.value(op)
+        op.drop_operands()
+        return value
+
+
+class _Walker:
+    """Rebuilds blocks; `out` is the list that the current block grows."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.again = False
+        self.b = _Simplifier(kernel.body)
+        self.simple: dict[type[Op], Callable[[Any], Value | None]] = {
+            arith.Cast: lambda op: simplify_cast(self.b, op),
+            arith.Bitcast: lambda op: simplify_bitcast(self.b, op),
+            arith.Select: lambda op: simplify_select(self.b, op),
+            mem.Offset: self.offset,
+            gpu.ThreadId: self.thread_id,
+            gpu.BlockId: self.block_id,
+        }
+        self.structured: dict[type[Op], Callable[[Any], None]] = {
+            control.If: self.if_,
+            control.For: self.for_,
+            control.While: self.while_,
+            debug.Assert: self.assert_,
+        }
+
+    def block(self, block: Block) -> None:
+        outer, ops = self.b.block, block.ops
+        block.ops, self.b.block = [], block
+        self.ops(ops)
+        self.b.block = outer
+
+    def ops(self, ops: list[Op]) -> None:
+        """Simplify `ops` onto the end of the current block."""
+        for op in ops:
+            structured = self.structured.get(type(op))
+            if structured is not None:
+                structured(op)
+                continue
+            self.b.loc = op.loc
+            if isinstance(op, arith.Scalar):
+                value = simplify_scalar(self.b, op)
+                word = packed_word(op) if value is None and self.kernel.level == "thread" else None
+                value = value if word is None else self.b.value(word)
+            else:
+                rule = self.simple.get(type(op))
+                value = None if rule is None else rule(op)
+            if value is None:
+                self.keep(op)
+            else:
+                replace_op(op, [value])
+
+    def keep(self, op: Op) -> None:
+        self.b.block.append(op)
+
+    # -- addresses and positions ---------------------------------------------------------------
+
+    def offset(self, op: mem.Offset) -> Value | None:
+        """Nothing added; constants added twice."""
+        distance = integer(op.index)
+        if distance is None:
+            return None
+        if distance == 0:
+            return op.base
+        inner = op.base.op
+        if isinstance(inner, mem.Offset):
+            known = integer(inner.index)
+            dtype = op.index.dtype
+            if known is not None and abs(known + distance) < 1 << (dtype.bits - 1):
+                op.set_operands([inner.base, self.b.constant(known + distance, dtype)])
+        return None
+
+    def thread_id(self, op: gpu.ThreadId) -> Value | None:
+        threads = self.kernel.threads
+        extent = threads[op.axis] if op.axis < len(threads) else 1
+        return self.b.constant(0, op.dtype) if extent == 1 else None
+
+    def block_id(self, op: gpu.BlockId) -> Value | None:
+        grid = self.kernel.grid
+        only_one = op.axis >= len(grid) or grid[op.axis] == ConstExpr(1)
+        return self.b.constant(0, op.dtype) if only_one else None
+
+    def assert_(self, op: debug.Assert) -> None:
+        if constant(op.condition) is True:
+            replace_op(op, ())
+        else:
+            self.keep(op)
+
+    # -- if ------------------------------------------------------------------------------------
+
+    def if_(self, op: control.If) -> None:
+        known = constant(op.condition)
+        if known is not None:
+            self.inline(op, op.then if known else op.orelse, ())
+            return
+        self.flip(op)
+        for block in op.blocks:
+            self.block(block)
+        self.same_results(op)
+        kept = any(isinstance(r.type, (TokenType, PendingType)) for r in op.results)
+        if kept or any(len(block.ops) > 1 for block in op.blocks):
+            self.keep(op)
+            return
+        self.b.loc = op.loc
+        condition, pairs = op.condition, self.yielded(op)
+        for block in op.blocks:
+            block.terminator.set_operands(())
+        replace_op(op, [self.b.select(condition, x, y) for x, y in pairs])
+
+    def inline(self, op: Op, block: Block, arguments: Sequence[Value]) -> None:
+        """Put `block` in the place of `op`, whose results are what it yields."""
+        ops, end = take_block(block, arguments)
+        self.ops(ops)
+        results = end.operands[1:] if isinstance(end, control.Condition) else list(end.operands)
+        end.set_operands(())
+        replace_op(op, results)
+
+    def flip(self, op: control.If) -> None:
+        """``if not c`` with its blocks exchanged."""
+        inner = op.condition.op
+        if isinstance(inner, arith.Scalar) and inner.fn.name == "not" and not (op.likely or op.role or op.predicated):
+            op.set_operand(0, inner.operands[0])
+            op.blocks.reverse()
+
+    def yielded(self, op: control.If) -> list[tuple[Value, Value]]:
+        return list(zip(op.then.terminator.operands, op.orelse.terminator.operands, strict=True))
+
+    def same_results(self, op: control.If) -> None:
+        """Drop results that both blocks agree on, that are the condition itself, or that nobody uses."""
+        keep: list[bool] = []
+        self.b.loc = op.loc
+        for result, (x, y) in zip(op.results, self.yielded(op), strict=True):
+            value = self.agreed(op, x, y)
+            if value is not None:
+                result.replace_all_uses_with(value)
+            keep.append(bool(result.uses))
+        if not all(keep):
+            drop_results(op, keep)
+            self.again = True
+
+    def agreed(self, op: control.If, x: Value, y: Value) -> Value | None:
+        if x is y:
+            return x
+        a, c = constant(x), constant(y)
+        if a is None or c is None:
+            return None
+        if x.type == BOOL and (a, c) == (True, False):
+            return op.condition
+        same = x.type == y.type and repr(a) == repr(c)
+        return self.b.constant(a, x.dtype) if same else None
+
+    # -- loops ---------------------------------------------------------------------------------
+
+    def for_(self, op: control.For) -> None:
+        trips = trip_count(op)
+        if trips == 0:
+            replace_op(op, op.inits)
+            return
+        if trips == 1 and op.stages == 0:  # a pipelined loop has waits and barriers to get
+            self.inline(op, op.body, [op.lo, *op.inits])
+            return
+        self.constant_carried(op)
+        self.block(op.body)
+        self.again |= self.constant_carried(op)
+        self.keep(op)
+
+    def constant_carried(self, op: control.For) -> bool:
+        """Take out carried values that never change."""
+        keep: list[bool] = []
+        yielded = op.body.terminator.operands
+        for init, arg, value, result in zip(op.inits, op.body.args[1:], yielded, op.results, strict=True):
+            constant = value is arg or value is init
+            if constant:
+                arg.replace_all_uses_with(init)
+                result.replace_all_uses_with(init)
+            keep.append(not constant)
+        if not all(keep):
+            drop_carried(op, keep)
+        return not all(keep)
+
+    def while_(self, op: control.While) -> None:
+        self.constant_inputs(op)
+        self.block(op.before)
+        if constant(op.before.terminator.operands[0]) is False:
+            self.inline(op, op.before, op.operands)
+            return
+        self.block(op.after)
+        self.again |= self.constant_inputs(op)
+        self.keep(op)
+
+    def constant_inputs(self, op: control.While) -> bool:
+        """Take out arguments of the first block that never change, however they travel."""
+        keep: list[bool] = []
+        passed = dict(zip(op.after.args, op.before.terminator.operands[1:], strict=True))
+        for init, arg, value in zip(op.operands, op.before.args, op.after.terminator.operands, strict=True):
+            constant = passed.get(value, value) in (arg, init)
+            if constant:
+                arg.replace_all_uses_with(init)
+            keep.append(not constant)
+        if not all(keep):
+            drop_while_inputs(op, keep)
+        return not all(keep)

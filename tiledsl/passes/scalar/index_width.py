@@ -1,0 +1,149 @@
+"""Index width: an index is the number that its expression says, also where `expand` keeps 32 bits of it.
+
+A launch proves of a 32-bit specialisation that extents and the offsets of elements fit, not what a kernel makes of
+them: ``M * N`` may not. An index of a tile-level kernel has 64 bits; after this pass 32 of them are enough:
+
+- They are where they only lead to memory, which a launch has measured, and to what depends on low bits alone: sums,
+  products, choices, what control flow carries, conversions that keep no more.
+- Where the number itself counts (a comparison, a quotient, the bounds of a loop, a conversion to i64 or a float), most
+  indices are proven to fit (`Intervals`).
+- What is not is computed in i64. Where that cannot be, since a loop carries it, the kernel's indices get 64 bits; so
+  they do where a constant needs them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Sequence
+
+from tiledsl.ir.builder import Builder
+from tiledsl.ir.core import Block, Kernel, Op, Value
+from tiledsl.ir.ops import arith, control, tile
+from tiledsl.ir.types import I64, INDEX, FragmentType
+from tiledsl.passes.analysis.intervals import Intervals
+from tiledsl.passes.analysis.structure import replace_op
+
+__all__ = ["IndexWidth"]
+
+_LOW_BITS = frozenset({"add", "sub", "mul", "neg", "and", "or", "xor", "not"})
+"""Functions whose low bits depend on the low bits of their operands alone."""
+
+
+FAR = 16
+"""Bits of a shift from which on it is no step of a tile."""
+
+
+@dataclass(frozen=True)
+class IndexWidth:
+    name: ClassVar[str] = "index-width"
+
+    def run(self, kernel: Kernel) -> None:
+        if kernel.level == "tile" and kernel.index_bits == 32 and not _Exact(kernel).block(kernel.body):
+            kernel.index_bits = 64
+
+
+def _counted(op: Op) -> Sequence[Value]:
+    """The operands of `op` of which the number counts, not just the low 32 bits."""
+    if op.touches:
+        return ()
+    match op:
+        case arith.Scalar():
+            if op.fn.name in _LOW_BITS:
+                return ()
+            return op.operands[1:] if op.fn.name == "shl" else op.operands
+        case arith.Cast(to=to):
+            return () if to.kind in ("int", "uint") and to.bits <= 32 else op.operands
+        case control.For():
+            return op.operands[:3]
+        case arith.Select() | control.If() | control.While() | control.Yield() | control.Condition():
+            return ()
+        case tile.Pack() | tile.Extract() | tile.Insert():
+            return ()
+        case _:
+            return op.operands
+
+
+class _Exact:
+    """Goes through a kernel and computes in i64 what has to be; a method gives False where that cannot be done."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.intervals = Intervals(kernel)
+        self.wide: dict[tuple[Block, Value], Value] = {}
+
+    def fits(self, value: Value) -> bool:
+        low, high = self.intervals.of(value)
+        return low >= -(1 << 31) and high < 1 << 31
+
+    def block(self, block: Block) -> bool:
+        for op in list(block.ops):
+            if not self.is_exact(op) and not self.exactly(op):
+                return False
+            if self.is_beyond(op):
+                return False
+            if op.blocks and not all(map(self.block, op.blocks)):
+                return False
+        return True
+
+    def is_beyond(self, op: Op) -> bool:
+        """Does the op make an index that no launch has measured, wherever it leads: a constant that needs 64 bits, or a
+        shift that far?"""
+        if not op.results or op.results[0].type is not INDEX or self.fits(op.results[0]):
+            return False
+        if isinstance(op, arith.Scalar) and op.fn.name == "shl":
+            converted = all(isinstance(user, arith.Cast) for user, _ in op.results[0].uses)  # and computed in i64 there
+            return not converted and self.intervals.of(op.operands[1])[1] >= FAR
+        return isinstance(op, arith.Constant)
+
+    def is_exact(self, op: Op) -> bool:
+        for value in op.operands:
+            if _is_index(value):  # most ops have none: nothing else is asked of them
+                return all(self.fits(v) for v in _counted(op) if _is_index(v))
+        return True
+
+    def exactly(self, op: Op) -> bool:
+        """Put the same of i64 in the place of `op`."""
+        if not isinstance(op, (arith.Scalar, arith.Cast)):
+            return False
+        assert op.parent is not None
+        b = Builder(op.parent, op.loc, before=op)
+        operands = self.in_64_bits(b, op.operands)
+        if operands is None:
+            return False
+        result = b.cast(operands[0], op.to) if isinstance(op, arith.Cast) else b.scalar(op.fn.name, *operands)
+        if _is_index(op.results[0]):
+            low = b.cast(result, INDEX)
+            self.intervals.known[low] = self.intervals.of(op.results[0])
+            result = low
+        op.parent.ops.remove(op)
+        replace_op(op, [result])
+        return True
+
+    def in_64_bits(self, b: Builder, values: Sequence[Value]) -> list[Value] | None:
+        """The numbers that indices stand for as i64; None where one is not known from the ops that made it."""
+        found: list[Value] = []
+        for value in values:
+            wide = self.wide.get((b.block, value)) if _is_index(value) else value
+            if wide is None:
+                wide = b.cast(value, I64) if self.fits(value) else self.made_of(b, value.op)
+            if wide is None:
+                return None
+            self.wide[b.block, value] = wide
+            found.append(wide)
+        return found
+
+    def made_of(self, b: Builder, op: Op | None) -> Value | None:
+        match op:
+            case arith.Cast():
+                return b.cast(op.src, I64)
+            case arith.Scalar() | arith.Select():
+                operands = self.in_64_bits(b, op.operands)
+                if operands is None:
+                    return None
+                return b.select(*operands) if isinstance(op, arith.Select) else b.scalar(op.fn.name, *operands)
+            case _:
+                return None
+
+
+def _is_index(value: Value) -> bool:
+    type_ = value.type
+    return type_ is INDEX or (type(type_) is FragmentType and type_.dtype is INDEX)

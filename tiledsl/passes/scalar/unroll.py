@@ -1,0 +1,181 @@
+"""Unroll: carry out what `For.unroll` asks for.
+
+0: the loop disappears; its trip count must be constant. n > 1: n copies of the body an iteration; a
+trip count that n does not divide, or that is not constant, gets a second loop for the rest.
+Outer loops first, and constants are folded in between, so that the bounds of an inner loop may
+depend on an outer one. A shared tile allocated in the body stays one tile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tiledsl.errors import CompileError
+from tiledsl.ir.builder import Builder
+from tiledsl.ir.core import Block, Kernel, Value
+from tiledsl.ir.ops import control, tile
+from tiledsl.ir.types import I64, INDEX, DType
+from tiledsl.passes.analysis.constants import integer
+from tiledsl.passes.analysis.structure import replace_op, trip_count
+from tiledsl.passes.scalar.canonicalize import Canonicalize
+
+__all__ = ["Unroll"]
+
+
+@dataclass(frozen=True)
+class Unroll:
+    """`max_ops`: the most ops that the loops of a kernel may become together."""
+
+    max_ops: int = 100_000
+    name: ClassVar[str] = "unroll"
+
+    def run(self, kernel: Kernel) -> None:
+        sweep = _Unroller(self.max_ops)
+        while asking := _asking(kernel):
+            sweep.progress = False
+            sweep.block(kernel.body)
+            if not sweep.progress:
+                raise CompileError(
+                    "the loop is to be unrolled fully, but its trip count is not known at compile time",
+                    asking[0].loc,
+                    fix="give it constant bounds, a partial factor (unroll=4), or none",
+                )
+            Canonicalize().run(kernel)
+
+
+def _asking(kernel: Kernel) -> list[control.For]:
+    return [op for op in kernel.walk() if isinstance(op, control.For) and op.unroll != 1]
+
+
+class _Unroller:
+    """Every asking loop whose bounds allow it; loops inside it wait for the next sweep. `made`: ops so far."""
+
+    def __init__(self, max_ops: int) -> None:
+        self.max_ops, self.made = max_ops, 0
+        self.progress = False
+
+    def block(self, block: Block) -> None:
+        ops, block.ops = block.ops, []
+        for op in ops:
+            if isinstance(op, control.For) and op.unroll != 1 and self.loop(op, block):
+                continue
+            block.append(op)
+            for inner in op.blocks:
+                self.block(inner)
+
+    def loop(self, op: control.For, block: Block) -> bool:
+        """Unroll `op` onto the end of `block`; False if it has to stay."""
+        trips = trip_count(op)
+        if op.unroll == 0 and trips is None:
+            return False
+        self.progress = True
+        if op.unroll and not _wide_step_fits(op):
+            op.attrs["unroll"] = 1  # n steps at once leave the dtype, so n iterations are never reached
+            return False
+        copies = op.unroll or trips or 0
+        self.check_size(op, copies)
+        b = Builder(block, op.loc)
+        _move_tiles_out(op, block)
+        if op.unroll == 0 or (trips is not None and trips < op.unroll):
+            results = _copies(b, op, op.lo, op.inits, trips or 0)
+        else:
+            results = _partial(b, op, trips)
+        replace_op(op, results)
+        return True
+
+    def check_size(self, op: control.For, copies: int) -> None:
+        size = sum(1 for _ in op.body.walk())
+        before, self.made = self.made, self.made + size * copies
+        if self.made > self.max_ops:
+            others = f", and other loops became {before}" if before else ""
+            raise CompileError(
+                f"unrolling makes {copies} copies of {size} ops{others}; at most {self.max_ops} ops are possible",
+                op.loc,
+                fix="unroll partially (unroll=4), or not at all",
+            )
+
+
+def _move_tiles_out(op: control.For, block: Block) -> None:
+    tiles = [inner for inner in op.body.walk() if isinstance(inner, tile.SharedAlloc)]
+    for alloc in tiles:
+        assert alloc.parent is not None
+        alloc.parent.ops.remove(alloc)
+        block.append(alloc)
+
+
+def _copies(b: Builder, op: control.For, start: Value, carried: list[Value], count: int) -> list[Value]:
+    """`count` copies of the body from induction value `start`; the carried values after them."""
+    dtype = op.lo.dtype
+    for trip in range(count):
+        induction = start if trip == 0 else _advanced(b, op, start, trip, dtype)
+        mapping: dict[Value, Value] = dict(zip(op.body.args, [induction, *carried], strict=True))
+        for inner in op.body.ops[:-1]:
+            b.block.append(inner.clone(mapping))
+        carried = [mapping.get(v, v) for v in op.body.terminator.operands]
+    return carried
+
+
+def _advanced(b: Builder, op: control.For, start: Value, trips: int, dtype: DType) -> Value:
+    """start + trips * step, folded where it can be: later bounds may need it constant."""
+    lo, step = integer(start), integer(op.step)
+    if step is not None:
+        if lo is not None:
+            return b.constant(lo + trips * step, dtype)
+        return b.scalar("add", start, b.constant(trips * step, dtype))
+    return b.scalar("add", start, b.scalar("mul", op.step, b.constant(trips, dtype)))
+
+
+def _partial(b: Builder, op: control.For, trips: int | None) -> list[Value]:
+    """A main loop of `unroll` iterations at once, then a plain loop for what is left."""
+    count = op.unroll
+    dtype = op.lo.dtype
+    step = integer(op.step)
+    assert step is not None
+    wide_step = b.constant(step * count, dtype)
+    if trips is not None and trips % count == 0:
+        return _loop(b, op, op.lo, op.hi, wide_step, op.inits, count)
+    middle = _middle(b, op, step) if trips is None else _advanced(b, op, op.lo, trips // count * count, dtype)
+    carried = _loop(b, op, op.lo, middle, wide_step, op.inits, count)
+    return _loop(b, op, middle, op.hi, op.step, carried, 1)
+
+
+def _loop(
+    b: Builder, op: control.For, lo: Value, hi: Value, step: Value, carried: list[Value], count: int
+) -> list[Value]:
+    """A loop whose body is `count` copies of that of `op`."""
+    args = op.body.args
+    body = Block([a.type for a in args], [a.name for a in args])
+    inner = Builder(body, op.loc)
+    results = _copies(inner, op, body.args[0], body.args[1:], count)
+    inner.add(control.Yield(*results))
+    return b.add(control.For(lo, hi, step, *carried, blocks=[body])).results
+
+
+def _middle(b: Builder, op: control.For, step: int) -> Value:
+    """Where the main loop ends: lo + (steps // n) * n * step, for the steps that fit between lo and hi, in 64 bits.
+
+    That never passes hi, so it is a value of the dtype, and the rest begins at a multiple of the step from lo: what
+    is known of the alignment of the loop's variable holds in both loops.
+    """
+    dtype = op.lo.dtype
+    wide = dtype if dtype is INDEX else I64
+    lo, hi = b.cast(op.lo, wide), b.cast(op.hi, wide)
+    distance = b.scalar("sub", lo, hi) if step < 0 else b.scalar("sub", hi, lo)
+    size, zero, count = b.constant(abs(step), wide), b.constant(0, wide), b.constant(op.unroll, wide)
+    steps = b.scalar("max", b.scalar("floordiv", distance, size), zero)
+    whole = b.scalar("mul", b.scalar("floordiv", steps, count), count)
+    return b.cast(b.scalar("add", lo, b.scalar("mul", whole, b.constant(step, wide))), dtype)
+
+
+def _wide_step_fits(op: control.For) -> bool:
+    """True if n steps at once are a value of the loop's dtype."""
+    step = integer(op.step)
+    if step is None:
+        raise CompileError(
+            f"unrolling {op.unroll} iterations needs a step that is known at compile time",
+            op.loc,
+            fix="give the loop a constant step, or do not unroll it",
+        )
+    limit = 1 << (op.lo.dtype.bits - 1)
+    return -limit <= step * op.unroll < limit
