@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any, Callable
 from weakref import WeakSet
 
-__all__ = ["WhileBusy", "in_child", "whole"]
+__all__ = ["WhileBusy", "held_by_forks", "in_child", "whole"]
 
 MOST_SECONDS = 30.0
 """A fork waits no longer: another thread may itself wait for what the forking one holds."""
@@ -33,6 +33,8 @@ class _Work:
         self.lock = threading.Lock()
         self.threads: dict[object, int] = {}
         self.forking = False
+        self.others: list[Any] = []
+        self.held: list[Any] = []
 
     def begin(self, token: object) -> bool:
         """False if another thread is about to fork."""
@@ -52,11 +54,20 @@ class _Work:
             self.forking = True
         while any(thread != me for thread in list(self.threads.values())) and time.monotonic() < end:
             time.sleep(TICK)
+        for lock in self.others:  # not before: those who are waited for may need them
+            lock.__enter__()
+            self.held.append(lock)
+
+    def let_go(self) -> None:
+        while self.held:
+            self.held.pop().__exit__()
 
     def after_in_parent(self) -> None:
         self.forking = False
+        self.let_go()
 
     def after_in_child(self) -> None:
+        self.let_go()
         me = threading.get_ident()
         self.lock, self.forking = threading.Lock(), False
         self.threads = {work: thread for work, thread in self.threads.items() if thread == me}
@@ -81,6 +92,12 @@ def whole() -> Generator[None]:
         yield
     finally:
         _work.end(token)
+
+
+def held_by_forks(lock: Any) -> None:
+    """A fork takes this lock of another library, and gives it back on both sides: a child would find it locked for ever
+    if another thread had it. It is reentrant."""
+    _work.others.append(lock)
 
 
 def in_child(owner: Any) -> None:

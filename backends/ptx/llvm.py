@@ -5,11 +5,12 @@ LLVM's command-line options are the process's, and so is llvmlite's lock, which 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
+
+from tiledsl.forks import held_by_forks
 
 __all__ = ["LOCK", "binding", "ir", "options", "pass_manager"]
 
@@ -19,25 +20,7 @@ binding: Any = import_module("llvmlite.binding")
 _library: Any = import_module("llvmlite.binding.ffi").lib
 LOCK: Any = _library._lock
 """Held by whoever is in LLVM, in this library or in another one (numba). Reentrant."""
-
-
-class _AtFork:
-    """Takes the lock for the time of a fork: a child would find it locked for ever, and LLVM half way through."""
-
-    held = False
-
-    def before(self) -> None:
-        LOCK.__enter__()
-        self.held = True
-
-    def after(self) -> None:
-        if self.held:  # not where this module was imported between the two
-            self.held = False
-            LOCK.__exit__()
-
-
-_at_fork = _AtFork()
-os.register_at_fork(before=_at_fork.before, after_in_parent=_at_fork.after, after_in_child=_at_fork.after)
+held_by_forks(LOCK)  # else LLVM would be half way through in the child
 
 
 @contextmanager

@@ -59,6 +59,39 @@ def _in_child(work: Callable[[], Any]) -> Any:
     return answer
 
 
+def test_a_fork_lets_a_compilation_have_the_lock_of_llvm(tmp_path: Path) -> None:
+    """A fork holds that lock, too, but only once nobody is waited for who may still need it."""
+    found = program(
+        tmp_path,
+        """
+import json, os, threading, time
+from tiledsl import forks
+from tiledsl.backends.ptx.llvm import LOCK
+forks.MOST_SECONDS = 5.0
+begun, done = threading.Event(), []
+def compile_something():
+    with forks.whole():
+        begun.set()
+        while not forks._work.forking:
+            time.sleep(0.001)
+        time.sleep(0.1)
+        with LOCK:
+            done.append(1)
+thread = threading.Thread(target=compile_something)
+thread.start()
+begun.wait()
+child = os.fork()
+if child == 0:
+    with LOCK:  # nobody has it here
+        os._exit(10 + len(done))
+_, status = os.waitpid(child, 0)
+thread.join()
+print(json.dumps(os.waitstatus_to_exitcode(status)))
+""",
+    )
+    assert found == 11, "the fork did not wait until the other thread was through"
+
+
 def test_a_child_that_was_forked_during_a_compilation_compiles(tmp_path: Path) -> None:
     """The first compilation of the process imports llvmlite, NumPy and the backends in another thread meanwhile."""
     found = program(
