@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from tiledsl.backends import emulator
+from tiledsl.errors import HazardError
 from tiledsl.frontend import build
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Kernel, Op
-from tiledsl.ir.ops import rings
+from tiledsl.ir.ops import barriers, rings
 from tiledsl.ir.parser import parse_kernel
 from tiledsl.ir.printer import print_kernel
 from tiledsl.ir.types import INDEX
@@ -19,7 +20,7 @@ from tiledsl.passes.cooperation.lower_rings import LowerRings
 from tiledsl.passes.cooperation.lower_roles import LowerRoles
 from tiledsl.signatures.specialize import assumed, check_consts
 
-__all__ = ["called", "ir", "lowered", "ops", "take_out", "written"]
+__all__ = ["called", "ir", "lowered", "not_found", "ops", "take_out", "written"]
 
 
 def written(kernel: Any, **consts: Any) -> Kernel:
@@ -63,6 +64,25 @@ def called(
         patch.setattr(emulator.Prepared, "run", keep)
         program(*arguments, device="emulator", **consts)
     return calls[0]
+
+
+def not_found(kernel: Kernel, arguments: dict[str, Any], kinds: tuple[type[Op], ...], processors: int) -> list[str]:
+    """Ops of these kinds without which the emulator does not stop the kernel, each taken out alone, and what it says.
+    For a proxy fence the message speaks of one. As it is, the kernel runs."""
+    options = emulator.Options(checks=True, processors=processors)
+    emulator.run(kernel, arguments, options=options)
+    missed: list[str] = []
+    for number, op in enumerate(ops(kernel, *kinds)):
+        without = kernel.clone()
+        ops(without, *kinds)[number].erase()
+        try:
+            emulator.run(without, arguments, options=options)
+            found = ""
+        except HazardError as error:
+            found = str(error)
+        if ("with no proxy fence since" if isinstance(op, barriers.FenceProxy) else "error") not in found:
+            missed.append(f"{op.name} at {op.loc}: {found}")
+    return missed
 
 
 def _valid(kernel: Kernel) -> Kernel:

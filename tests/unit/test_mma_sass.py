@@ -55,7 +55,7 @@ def test_planned_clocks(product: str, target: str, clocks: int | None) -> None:
 
 @pytest.mark.parametrize("row", [r for r in TABLE if r.a == r.b and r.a not in ("e4m3", "e5m2")], ids=str)
 def test_a_matrix_instruction_takes_the_registers_of_the_product(row: MmaRow) -> None:
-    """Of PTX and of the widths in `sass_operands`; there an f64 has two registers."""
+    """Of PTX and of the widths in `sass.operands`; there an f64 has two registers."""
     _, sasses = assembled(row, TARGETS["sm_90a"])
     (matrix,) = (s for s in sasses if class_of(s) == "MMA")
     found = [len(operand.registers) for operand in matrix.operands.operands]

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import ring_endpoint_programs as programs
-from hopper_ir import called, ir, lowered, ops, take_out, written
+from hopper_ir import called, ir, lowered, not_found, ops, take_out, written
 from numpy.typing import NDArray
 
 from tiledsl.backends import emulator
@@ -198,20 +198,7 @@ def test_each_fence_arrive_and_wait_is_needed(
     program: Any, consts: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernel, arguments = called(program, arguments_of(program), consts, monkeypatch)
-    options = emulator.Options(checks=True, processors=consts.get("CM", 1))
-    emulator.run(kernel, arguments, options=options)
-    missed: list[str] = []
-    for number, op in enumerate(ops(kernel, *NEEDED)):
-        without = kernel.clone()
-        ops(without, *NEEDED)[number].erase()
-        try:
-            emulator.run(without, arguments, options=options)
-            found = ""
-        except HazardError as error:
-            found = str(error)
-        if ("with no proxy fence since" if isinstance(op, barriers.FenceProxy) else "error") not in found:
-            missed.append(f"{op.name} at {op.loc}: {found}")
-    assert not missed, "\n".join(missed)
+    assert not not_found(kernel, arguments, NEEDED, consts.get("CM", 1))
 
 
 RING_LEVEL = (rings.Wait, rings.Acquire, rings.Publish, rings.Release)

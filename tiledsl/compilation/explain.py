@@ -30,9 +30,9 @@ def reports_of(
     """The explanations that need the passes, which run once for all of them. `show` gets the IR at each stage, too.
 
     "banks": every shared access with its wavefronts, and the layouts, as the pass sees the kernel: what it will choose
-    follows from that alone (`passes.bank_report.BankReport`). "pipeline": the schedules of pipelined loops, and other
-    groups of copies (`passes.pipeline_report.PipelineReport`). "roles": who does what, and the rings between roles
-    (`passes.role_report.RolesReport`).
+    follows from that alone (`passes.banks.bank_report.BankReport`). "pipeline": the schedules of pipelined loops, and
+    other groups of copies (`passes.pipelining.report.PipelineReport`). "roles": who does what, and the rings between
+    roles (`passes.cooperation.role_report.RolesReport`).
     """
     from tiledsl.compilation.lowering import lower
     from tiledsl.passes.banks.bank_conflicts import BankConflicts, bank_report
@@ -65,7 +65,7 @@ def reports_of(
 
 
 def sass_of(cubin: bytes, ptx: str, level: int) -> Report:
-    """What ptxas, told to optimise at `level`, made of the kernel: `backends.ptx.sass_report.SassReport`."""
+    """What ptxas, told to optimise at `level`, made of the kernel: `backends.ptx.sass.report.SassReport`."""
     from tiledsl.backends.ptx.sass.report import sass_report
 
     return replace(sass_report(cubin, ptx), level=level)

@@ -15,7 +15,7 @@ def differing(binding: Any) -> Op | None:
     """An op that makes threads differ, on which a value in `binding` depends: by its operands, its addresses, or the
     control flow that chooses it. None: they may agree. What lanes tell each other is not followed, for then they may.
 
-    `passes.uniformity` proves the reverse, that they agree, and needs the whole kernel for it.
+    `passes.analysis.uniformity` proves the reverse, that they agree, and needs the whole kernel for it.
     """
     todo = _values(binding)
     seen = set(todo)

@@ -54,10 +54,10 @@ class SassReport:
     """The data behind the tables; places are indices into `program.instructions`.
 
     hottest: the loop with most multiply-adds of its own, else the longest innermost one; None without a loop.
-    histogram: its instructions by class (see `sass_classes`), or those of the whole kernel.
+    histogram: its instructions by class (see `classes`), or those of the whole kernel.
     arithmetic: the opcode that makes most of its multiply-adds: "FFMA", "HMMA" and so on; "" without any.
     banks: its FFMAs against register banks and the operand cache.
-    turn: one turn of it, that of a full tile (see `sass_turn`); without a loop the whole kernel.
+    turn: one turn of it, that of a full tile (see `turn`); without a loop the whole kernel.
     tensor: the matrix instructions of that turn and what feeds them, if those are the arithmetic; else None.
     stalls: the sum of its stall counts, which is how many clocks a turn takes one warp alone, waits apart.
     level: how much the assembler was to optimise.

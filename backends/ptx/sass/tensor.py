@@ -99,7 +99,7 @@ def rate_of(sass: Sass, capability: int) -> Rate | None:
 
 @dataclass(frozen=True)
 class TensorLoop:
-    """Counts of one turn of a loop, for one warp, that of a full tile (`sass_turn`).
+    """Counts of one turn of a loop, for one warp, that of a full tile (`turn`).
 
     products: matrix instructions by opcode. issued: all instructions. others: loads, stores, waits and barriers, by
     opcode without modifiers. order: all of these as they come, as (name, how many in a row). longest: the most

@@ -22,7 +22,7 @@ from tiledsl.layout.shared import ROW
 from tiledsl.passes.analysis.constants import integer
 from tiledsl.passes.cooperation.endpoints import End, Ring, ends_a_use
 
-__all__ = ["LowerRings", "add_if"]
+__all__ = ["LowerRings", "add_if", "leads_warp"]
 
 
 @dataclass(frozen=True)
@@ -278,7 +278,7 @@ class _Lowering:
         place, meet = [self.empty[ring], slot], use.read or not use.products
         if count and end.endpoint.groups:
             ended = b.scalar("eq", held, b.constant(count, INDEX))
-            self.arrive(end, [self.empty[ring], slot], ended, count, meet)
+            self.arrive(end, place, ended, count, meet)
             held = b.select(ended, held, b.scalar("add", held, b.constant(1, INDEX)))
         else:
             self.arrive(end, place, meet=meet)
@@ -390,17 +390,17 @@ def _may_hold(cursor: Value, seen: set[Value]) -> bool:
             return True
 
 
-def _leads_warp(b: Builder) -> Value:
+def leads_warp(b: Builder) -> Value:
     return b.scalar("eq", b.value(gpu.LaneId()), b.constant(0, INDEX))
 
 
 def _leads_warpgroup(b: Builder) -> Value:
     own = b.scalar("mod", b.value(gpu.WarpId()), b.constant(WARPGROUP_WARPS, INDEX))
-    return b.scalar("and", b.scalar("eq", own, b.constant(0, INDEX)), _leads_warp(b))
+    return b.scalar("and", b.scalar("eq", own, b.constant(0, INDEX)), leads_warp(b))
 
 
 _LEADS: dict[str, Callable[[Builder], Value]] = {
-    "warp": _leads_warp,
+    "warp": leads_warp,
     "warpgroup": _leads_warpgroup,
 }
 

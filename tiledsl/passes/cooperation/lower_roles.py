@@ -24,7 +24,7 @@ from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import barriers, control, gpu, roles
 from tiledsl.ir.types import I32, INDEX
 from tiledsl.passes.analysis.structure import replace_op
-from tiledsl.passes.cooperation.lower_rings import add_if
+from tiledsl.passes.cooperation.lower_rings import add_if, leads_warp
 
 __all__ = ["LowerRoles"]
 
@@ -199,7 +199,7 @@ class _Lowering:
             own = b.scalar("sub", warp, b.constant(region.first, INDEX))
             warp, first = b.scalar("mod", own, b.constant(region.warps, INDEX)), 0
         is_first = b.scalar("eq", warp, b.constant(first, INDEX))
-        return b.scalar("and", is_first, b.scalar("eq", b.value(gpu.LaneId()), b.constant(0, INDEX)))
+        return b.scalar("and", is_first, leads_warp(b))
 
     def barrier(self, role: _Role) -> None:
         """Of the instance's threads."""

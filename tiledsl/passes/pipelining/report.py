@@ -182,7 +182,7 @@ def _single(plan: LoopPlan) -> list[Row]:
 
 
 def _rows(plan: LoopPlan) -> list[Row]:
-    """What `pipeline_loops` writes for two stages or more."""
+    """What `loops` writes for two stages or more."""
     before = [Row(f"before: {s}", copies=f"{s} to slot {s}", commits=plan.is_async) for s in range(plan.stages - 1)]
     return before + (_two_steps(plan) if plan.steps else [_one_step(plan)])
 

@@ -1,8 +1,8 @@
 """The check of hazards: who may touch shared memory, by all that orders warps, copies and products.
 
 It hears of a run as any hook does. An access must come after those that it conflicts with by what its warp has waited
-for, whatever the order in which the emulator ran them: `clocks` says who knows of whom, `hazards_memory` who touched
-what, `hazards_mbarriers`, `hazards_fences`, `hazards_atomics`, `hazards_reads` and `hazards_commits` what lets others
+for, whatever the order in which the emulator ran them: `clocks` says who knows of whom, `memory` who touched
+what, `mbarriers`, `fences`, `atomics`, `async_reads` and `commits` what lets others
 know.
 """
 
@@ -16,11 +16,11 @@ import numpy as np
 
 from tiledsl.arch import WARP
 from tiledsl.backends.emulator.clusters import Clusters
-from tiledsl.backends.emulator.hazards_commits import CommittedWork
 from tiledsl.backends.emulator.hooks import Access, FenceKind, Group, LaunchInfo, Sync, SyncKind
 from tiledsl.backends.emulator.sanitizer.async_reads import ProductReads, StoreReads
 from tiledsl.backends.emulator.sanitizer.atomics import AtomicOrder
 from tiledsl.backends.emulator.sanitizer.clocks import Clocks
+from tiledsl.backends.emulator.sanitizer.commits import CommittedWork
 from tiledsl.backends.emulator.sanitizer.mbarriers import MbarrierUse
 from tiledsl.backends.emulator.sanitizer.memory import SharedHistory
 from tiledsl.backends.emulator.sanitizer.shadow import Ints, ShadowHook

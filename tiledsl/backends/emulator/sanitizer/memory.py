@@ -100,7 +100,7 @@ class SharedHistory:
     """Flat arrays over all granules: `writer`, `epoch` (its count; 0: nobody), `lane`, `writer_op`; `reserved`: by an
     mbarrier. `readers`: warps that read themselves; `atomic_readers`, `updates`: those that read or write by atomic
     operations; `fetchers`: those whose TMA or wgmma read; `workers`: those whose committed work does, by the number of
-    the commit (`hazards_commits`). `fences`: of threads. `labels`: of mbarriers, by column.
+    the commit (`commits`). `fences`: of threads. `labels`: of mbarriers, by column.
 
     `simple`: nothing but barriers of whole blocks orders warps.
     """
