@@ -6,8 +6,6 @@ before it has ended, its stage is free, and thread 0 has the copy of the step ST
 
 from typing import TypeVar
 
-from hopper_tiles import as_stored, matrix, staging
-
 from tiledsl import (
     Float,
     Global,
@@ -34,6 +32,7 @@ from tiledsl import (
     wgmma,
 )
 from tiledsl.dims import K, M, N
+from tiledsl.gemm.hopper_tiles import as_stored, matrix, staging
 
 D = TypeVar("D", bound=Float)
 

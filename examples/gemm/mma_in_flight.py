@@ -7,8 +7,6 @@ waited for, and its first operands are loaded. So the tensor cores wait neither 
 
 from typing import TypeVar
 
-from matrix_tiles import fetch, pair, scaled, slot, staging, widest
-
 from tiledsl import (
     Float,
     Fragment,
@@ -34,6 +32,7 @@ from tiledsl import (
     wait,
 )
 from tiledsl.dims import K, M, N
+from tiledsl.gemm.mma_tiles import fetch, pair, scaled, slot, staging, widest
 
 __all__ = ["multiply"]
 

@@ -10,10 +10,66 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from tiledsl import Fragment, Memory, boolean, f32, fragment, index, minimum, tile_function, unroll
+from tiledsl import (
+    Fragment,
+    Global,
+    Memory,
+    SharedTile,
+    View,
+    barrier,
+    boolean,
+    f32,
+    fragment,
+    index,
+    minimum,
+    outer_fma,
+    tile_function,
+    unroll,
+)
+from tiledsl.dims import K, M, N
 
-__all__ = ["Reading", "fetch", "fetch_one", "inside", "read", "reading", "stash", "store"]
+__all__ = [
+    "Order",
+    "Reading",
+    "Tiling",
+    "both",
+    "fetch",
+    "fetch_one",
+    "guarded",
+    "inside",
+    "read",
+    "reading",
+    "stash",
+    "store",
+]
+
+
+Order = Literal["rows", "serpentine", "spiral", "pairs", "column_pairs", "column_quads"]
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """The work of a block of `threads`: bm x bn elements of C, bk at a time.
+
+    A thread's rows come in fours that begin at `m_runs`, its columns at `n_runs`, counted from its first ones.
+    `slices` warps share the work on one place of C, each with its part of bk. `a_first`: which fragment is
+    read first, which changes nothing but what the assembler makes of it.
+    """
+
+    bm: int
+    bn: int
+    bk: int
+    threads: int
+    m_runs: Sequence[int]
+    n_runs: Sequence[int]
+    slices: int = 1
+    a_first: bool = False
+
+    @property
+    def steps(self) -> int:
+        return self.bk // self.slices
 
 
 @dataclass(frozen=True)
@@ -130,6 +186,55 @@ def read(S: Memory[f32], k: index | int, first: index, runs: Sequence[int]) -> F
     for n, run in enumerate(runs):
         got[4 * n : 4 * n + 4] = S.load(k, first + run, vec=16)
     return got
+
+
+@tile_function
+def both(
+    As: View[f32], Bs: View[f32], k: index | int, m: index, n: index, tiling: Tiling
+) -> tuple[Fragment[f32], Fragment[f32]]:
+    """The fragments of A and B for one k."""
+    if tiling.a_first:
+        a, b = read(As, k, m, tiling.m_runs), read(Bs, k, n, tiling.n_runs)
+    else:
+        b, a = read(Bs, k, n, tiling.n_runs), read(As, k, m, tiling.m_runs)
+    return a, b
+
+
+@tile_function
+def guarded(
+    A: Global[f32, M, K],
+    B: Global[f32, K, N],
+    As: SharedTile[f32],
+    Bs: SharedTile[f32],
+    row: index,
+    column: index,
+    m: index,
+    n: index,
+    t: index,
+    part: index | int,
+    tiling: Tiling,
+    order: Order,
+    acc: Fragment[f32],
+    now: index,
+    first: index,
+) -> Fragment[f32]:
+    """The end of `multiply`: all tiles from the one before `first` on, which waits in half `now` of As and Bs."""
+    bk, steps = tiling.bk, tiling.steps
+    of_a = reading(A.T.unit, A.align, bk, tiling.bm, tiling.threads)
+    of_b = reading(B.unit, B.align, bk, tiling.bn, tiling.threads)
+    rows, depth, columns = A.shape[0], A.shape[1], B.shape[1]
+    skip = part * steps
+    for k0 in range(first, depth + bk, bk):
+        next_a = fetch(A.T, of_a, k0, row, rows, t, True)
+        next_b = fetch(B, of_b, k0, column, columns, t, True)
+        for k in range(skip, minimum(skip + steps, depth + bk - k0)):
+            a, b = both(As[now, :, :], Bs[now, :, :], k, m, n, tiling)
+            acc = outer_fma(acc, a, b, order)
+        now = 1 - now
+        stash(As[now, :, :], of_a, t, next_a)
+        stash(Bs[now, :, :], of_b, t, next_b)
+        barrier()
+    return acc
 
 
 @tile_function
