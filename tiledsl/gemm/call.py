@@ -1,19 +1,20 @@
-"""Any product by `hopper_fastest`: what TMA cannot take is padded first, a deep and small one is split along k.
+"""Any product by `hopper_fastest`: operands that TMA cannot read are padded first, small results with deep k are split
+along k.
 
-TMA wants addresses and strides that are multiples of 16 bytes. Operands without are copied once, by `pad` or both by
-`pad_both`, into a workspace whose rows are: that is a few percent of the product's time. And where a result has few
-tiles, parts of k are products of their own, as a batch of views; `add_up` makes the result of their f32 sums, in an
-order that the shape alone decides: the bits are the same each time.
+TMA needs addresses and strides that are multiples of 16 bytes. An operand without them is copied once into a padded
+workspace, by `pad`, or both operands by `pad_both`: a few percent of the product's time. Where a result has few
+tiles, k is split: the parts are a batch of views, and `add_up` reduces their f32 partial sums in an
+order that depends on the shape alone, so the bits are the same each time.
 
-Small products are launched early (EARLY): a kernel is set up while the one before it in the stream still runs. That
-is sound whatever that one is, and whatever comes behind:
+Small products use programmatic dependent launch (EARLY): a kernel starts while the one before it in the stream still
+runs. That is safe whatever the kernels before and after it are:
 
-- Each thread of a kernel launched early waits before it touches global memory. So its grid ends after the one before
-  it has, of which the same is true: who has waited sees the writes of all grids before it, and overwrites nothing that
-  one of them still reads. A workspace may so be given to the next call as soon as this one has returned.
-- A kernel that does not wait is launched as ever, whole grid after whole grid, behind one of these too.
-- Of grids that tell their dependents to begin, a block that waits takes no place that another needs to get on: the
-  dependents begin when every block of the grid has begun.
+- Each thread of such a kernel waits (griddepcontrol.wait) before it touches global memory, until the grid before it has
+  completed and its writes are visible. By induction all earlier grids have completed then. So a workspace may be reused
+  by the next call as soon as this call has returned.
+- A kernel that does not wait is launched normally: it starts when the whole grid before it has ended.
+- Waiting blocks cannot starve the grid that they wait for: dependents start only when every block of that grid has
+  started.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from tiledsl.lang import cdiv
 __all__ = ["gemm", "plan"]
 
 ALIGNED = 16
-"""Bytes that divide the address and every stride but that of 1 of what TMA can take."""
+"""TMA needs an address, and strides other than 1, that are multiples of this many bytes."""
 PROCESSORS = 132
 EARLY = 1 << 34
 """Multiplications, under which a product is small enough to gain from early launches."""
@@ -78,7 +79,7 @@ def gemm(
 
 
 class Plan(NamedTuple):
-    """How `gemm` computes a product. parts: of k. early: whether its kernels are. consts: of `hopper_fastest`."""
+    """How `gemm` computes a product. parts: of k. early: EARLY of its kernels. consts: of `hopper_fastest`."""
 
     parts: int
     early: bool
@@ -87,11 +88,11 @@ class Plan(NamedTuple):
 
 @cache
 def plan(batch: int, m: int, n: int, k: int, along_k: bool = False, behind: int = 0, by_tma: bool = True) -> Plan:
-    """Where the tiles of one product are for a quarter of the processors at most, and k is deep, k is cut: into equal
-    parts, none shallower than 512, as many as there are processors for.
+    """How to compute `batch` products of m x n x k; `along_k`, `behind` and `by_tma` as for `choose`.
 
-    The processors then have half a tile each, or, where that would make more than 32 parts to add up, a quarter.
-    Launches of small products are early. Those of large ones and of parts are not: that was slower, or no faster.
+    Where one product has tiles for at most a quarter of the SMs, and k is deep, k is split into equal parts of at least
+    512, as many as there are SMs for. Tiles are then half as large, or a quarter where there would be more than 32
+    parts. Small products launch early. Large and split ones do not: that was slower, or no faster.
     """
     early = batch * m * n * k < EARLY
     consts = choose(m, n, k, along_k=along_k, behind=behind, batch=batch, by_tma=by_tma)
@@ -117,7 +118,7 @@ def _unit(X: Any) -> int:
 
 
 def _by_tma(X: Any) -> bool:
-    """Whether TMA can take it, be it along rows or columns."""
+    """Whether TMA can read it, stored by rows or by columns."""
     unit, strides = _unit(X), _strides(X)
     address = X.ctypes.data if hasattr(X, "__array_interface__") else X.data_ptr()
     others = [s for axis, s in enumerate(strides) if axis != unit and X.shape[axis] > 1]
@@ -125,7 +126,7 @@ def _by_tma(X: Any) -> bool:
 
 
 def _aligned(X: Any, copies: list[Any]) -> Any:
-    """X, or room for a copy of it that TMA can take; then what to copy and where is noted in `copies`."""
+    """X if TMA can read it; else an uninitialised padded copy, and source and destination are appended to `copies`."""
     if _by_tma(X):
         return X
     if _unit(X) == 1:

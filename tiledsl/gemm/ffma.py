@@ -1,17 +1,16 @@
-"""The fastest: warp tiles of 64 x 64, 16 x 8 elements a thread, and a loop that the assembler leaves as it is written.
+"""The fp32 kernel: warp tiles of 64 x 64, 16 x 8 elements a thread, and a main loop that ptxas keeps in program order.
 
-A thread tile twice as large needs 6 loads of 16 bytes for twice the work of 4. At its usual level the assembler
-schedules the loop anew: the order of the FFMAs is lost, and the loads stand close to their use. At level 1 it keeps
-what is written, so that all of that is decided here, by a `Schedule`: the order of the FFMAs, and between which two of
-them every other instruction stands. One schedule is for operands that are read in vectors, one for those that are read
-element by element.
+A thread tile of 16 x 8 has twice the FFMAs of 8 x 8, for 6 loads of 16 bytes instead of 4. At its default level ptxas
+reschedules the loop: the order of the FFMAs is lost, and loads move close to their uses. At level 1 it keeps
+program order, so a `Schedule` decides here: the order of the FFMAs, and where among them every other
+instruction stands. One schedule is for operands read in vectors, one for those read element by element.
 
-The accumulators leave through shared memory in turned vectors, because a vector store wants neighbouring registers:
-turned by an odd number of places, they are those of the other bank than the fragment of B, which each FFMA reads
-together with them.
+The accumulators are stored through shared memory in rotated vectors. A vector store needs consecutive registers; with
+the rotation by an odd number of places, these are in the other register bank than the fragment of B, which each FFMA
+reads together with them.
 
-BM x BN by BK is the tile of a block, with a warp for each 64 x 64 of it. For small products SLICES warps share
-such a tile: each takes its part of every BK, and their sums are added in the order of the slices.
+BM x BN by BK is the CTA's tile, with a warp for each 64 x 64 of it. For small products SLICES warps share
+such a tile: each computes its part of every BK, and their sums are added in the order of the slices.
 """
 
 from __future__ import annotations
@@ -66,23 +65,23 @@ __all__ = ["choose", "fastest"]
 WARP = 64
 """Rows and columns of a warp's tile."""
 ROWS = 4
-"""Lanes of a warp along M; the other factor of 32 lies along N."""
+"""Lanes of a warp along M; the other factor of 32 is along N."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """What the assembler may do, and where each instruction of the main loop stands. All of it was found by measuring.
+    """The level of ptxas, and the place of each instruction in the main loop. All values were found by measuring.
 
-    Places are numbers of FFMAs: what is at place 9 stands before FFMA number 9 of its k, at 128 after all of them.
+    A place is the number of an FFMA: an instruction at place 9 stands before FFMA number 9 of its k, at 128 after all.
 
-    `level`: of the assembler. `warps`: so many shall fit on an SM, as far as registers go; 0: its own choice.
-    `order`: of the FFMAs of one k; `flip`: what their rows and columns are XORed with. `loads`: of the fragments of
-    the next k, four elements of A or B each; `load_at`: the place of the first, `load_every`: from each to the next.
-    `fetch_at`, `fetch_every`: the same for the next tile's loads from global memory, A's before B's, all in the first
-    k. `stash_at`: that tile is stored so many k before the last, at that place. `barrier_at`: its place in the last k,
-    whose loads follow it. `turn`: of the vectors of the result. `squares`: the lanes that an LDS serves together lie
-    in squares on the warp's tile, not in its columns. `pad`: of a row in the staging area, so that what 8 lanes write
-    there lies in different banks.
+    `level`: of ptxas. `warps`: minimum resident warps per SM that registers must allow; 0: ptxas decides. `order`: of
+    the FFMAs of one k; `flip`: XORed into their rows and columns. `loads`: the fragment loads of the next k, four
+    elements of A or B each; `load_at`: the place of the first, `load_every`: the distance between two. `fetch_at`,
+    `fetch_every`: the same for the next tile's global loads, A's before B's, all in the first k. `stash_at`: that tile
+    is stored to shared memory this many k before the last, at this place. `barrier_at`: its place in the last k, whose
+    loads follow it. `rotation`: of the vectors of the result. `squares`: the lanes that one phase of an LDS serves form
+    squares on the warp's tile, not columns. `pad`: added to a row of the staging buffer, so that the writes of 8 lanes
+    hit different banks.
     """
 
     level: int
@@ -96,13 +95,13 @@ class Schedule:
     fetch_every: int
     stash_at: tuple[int, int]
     barrier_at: int
-    turn: int
+    rotation: int
     squares: bool
     pad: int
 
     @property
     def a_first(self) -> bool:
-        """Before the main loop and after it, too."""
+        """Whether A's fragments are loaded before B's, also outside the main loop."""
         return self.loads[0] == "a0"
 
 
@@ -118,11 +117,11 @@ VECTORS = Schedule(
     fetch_every=2,
     stash_at=(1, 9),
     barrier_at=24,
-    turn=3,
+    rotation=3,
     squares=False,
     pad=8,
 )
-"""For operands that are both read in vectors: the loop as it is written."""
+"""For operands that are both read in vectors, in program order."""
 ELEMENTS = Schedule(
     level=1,
     warps=8,
@@ -135,13 +134,13 @@ ELEMENTS = Schedule(
     fetch_every=1,
     stash_at=(1, 0),
     barrier_at=0,
-    turn=1,
+    rotation=1,
     squares=False,
     pad=8,
 )
-"""For operands one of which is read element by element: the loop as it is written."""
+"""For operands one of which is read element by element, in program order."""
 ALONG_K = replace(ELEMENTS, fetch_every=2, warps=0)
-"""The same where B lies along k and is transposed on its way: that takes more addresses, which must not be spilled."""
+"""The same where B is contiguous along k and transposed on the way: that needs more addresses, which must not spill."""
 ANEW = Schedule(
     level=3,
     warps=0,
@@ -154,11 +153,11 @@ ANEW = Schedule(
     fetch_every=0,
     stash_at=(1, WARP * WARP // 32),
     barrier_at=0,
-    turn=1,
+    rotation=1,
     squares=True,
     pad=16,
 )
-"""For a loop that the assembler schedules anew: all loads first, and the next tile stored right before the barrier."""
+"""For a loop that ptxas reschedules: all loads first, and the next tile stored right before the barrier."""
 
 CHOICES: tuple[tuple[dict[str, int | str], float], ...] = (
     ({"BM": 128, "BN": 128, "BK": 8, "SLICES": 1, "SCHEDULE": "written"}, 0.84),
@@ -166,14 +165,14 @@ CHOICES: tuple[tuple[dict[str, int | str], float], ...] = (
     ({"BM": 64, "BN": 64, "BK": 32, "SLICES": 4, "SCHEDULE": "anew"}, 0.73),
 )
 """Tiles to choose from, and the share of an H200's FFMA peak that each reaches while all SMs are busy: measured at
-4096 x 4096 x 4096, 4096 x 2112 x 7168 and the latter again, with the idle part of the last wave taken out."""
+4096 x 4096 x 4096, 4096 x 2112 x 7168 and the latter again, with the idle part of the last wave subtracted."""
 
 BUSY = 8
-"""Warps that keep an SM busy: two for each scheduler, one of which may wait."""
+"""Warps that keep an SM busy: two for each scheduler, one of which may stall."""
 
 
 def choose(m: int, n: int, k: int, format: str = "f32", processors: int = 132) -> dict[str, int | str]:
-    """The consts for a product of m x n x k: those under which the busiest SM of `processors` is done first."""
+    """The consts for a product of m x n x k: those with which the busiest of `processors` SMs ends first."""
 
     def time(choice: tuple[dict[str, int | str], float]) -> float:
         consts, share = choice
@@ -225,7 +224,7 @@ def fastest(
 
 @tile_function
 def lane(schedule: Schedule) -> tuple[index, index]:
-    """This lane's place among the ROWS x 32 // ROWS of its warp."""
+    """This lane's row and column in the ROWS x 32 // ROWS grid of its warp."""
     t = lane_id()
     if schedule.squares:
         return t >> 1 & 1 | t >> 3 & 2, t & 1 | t >> 1 & 6
@@ -250,7 +249,7 @@ def multiply(
     schedule: Schedule,
     acc: Fragment[f32],
 ) -> Fragment[f32]:
-    """`double_buffered.multiply`, with each instruction of the main loop in its place."""
+    """The double-buffered main loop, with each instruction at the place that `schedule` gives."""
     bk, steps = tiling.bk, tiling.steps
     rows, depth, columns = A.shape[0], A.shape[1], B.shape[1]
     stash(As[0, :, :], of_a, t, fetch(A.T, of_a, 0, row, rows, t, True))
@@ -285,13 +284,13 @@ def multiply(
 
 
 Instruction = tuple[str, int, int]
-"""What it is, and its numbers: row and column of an FFMA, the number of a load."""
+"""Its kind, and its numbers: row and column of an FFMA, the number of a load."""
 
 
 def instructions(schedule: Schedule, tiling: Tiling, k: int, fetches_a: int, fetches_b: int) -> list[Instruction]:
-    """The main loop's k-th outer product as it is written: the FFMAs in order, and all that stands among them.
+    """The instructions of the main loop's k-th outer product, in program order.
 
-    Of what has the same place, the barrier comes first, then loads, fetches, stores, and the FFMA.
+    At the same place the barrier comes first, then loads, fetches, stores, and the FFMA.
     """
     order = ORDERS[schedule.order](4 * len(tiling.m_runs), 4 * len(tiling.n_runs))
     last, (early, stash_at) = tiling.steps - 1, schedule.stash_at
@@ -325,11 +324,11 @@ def write(
     alpha: f32 | float,
     beta: f32 | float,
 ) -> None:
-    """C = alpha * acc + beta * C for the warp's 64 x 64 at (row, column), the slices of one tile added up.
+    """C = alpha * acc + beta * C for the warp's 64 x 64 at (row, column); the slices of one tile are added.
 
-    `slices` rows of each thread at a time: a warp stages its share of all of them and stores one of them.
+    It goes through `slices` rows of each thread at a time: a warp stages its part of all of them and stores one.
     """
-    wide, turn = C.unit == 1 and C.align >= 16, schedule.turn
+    wide, rotation = C.unit == 1 and C.align >= 16, schedule.rotation
     first, runs = (lane_id() % 16 * 4, (0,)) if wide else (lane_id(), (0, 32))
     line = fragment((1, 4 if wide else 2), f32)
     barrier()
@@ -339,7 +338,7 @@ def write(
             for run in unroll(acc.shape[1] // 4):
                 four = fragment((4,), f32)
                 for x in unroll(4):
-                    four[x] = acc[i + s, 4 * run + (x + turn) % 4]
+                    four[x] = acc[i + s, 4 * run + (x + rotation) % 4]
                 down, across = lane(schedule)  # again: held over the loop, they would cost registers
                 at = part * ROWS + down
                 stage.store(now, warp * slices + s, at, across * 4 + 128 // ROWS * run, four)
@@ -356,9 +355,10 @@ def write(
                 if wide:
                     four = stage.load(now, warp * slices + part, at, first, vec=16)
                     for x in unroll(4):
-                        line[0, x] = four[(x + 4 - turn) % 4] if s == 0 else line[0, x] + four[(x + 4 - turn) % 4]
+                        one = four[(x + 4 - rotation) % 4]
+                        line[0, x] = one if s == 0 else line[0, x] + one
                 else:
                     for x in unroll(2):
-                        one = stage[now, warp * slices + part, at, first // 4 * 4 + (first + 4 - turn) % 4 + 32 * x]
+                        one = stage[now, warp * slices + part, at, first // 4 * 4 + (first + 4 - rotation) % 4 + 32 * x]
                         line[0, x] = one if s == 0 else line[0, x] + one
             store(C, row + top + lane_row * 4, column + first, line, (0,), runs, alpha, beta)

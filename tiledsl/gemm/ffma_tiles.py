@@ -1,9 +1,9 @@
-"""What the later steps share: a tile by way of registers into shared memory, fragments of it, and the result.
+"""Tile functions of the fp32 kernels: a tile through registers into shared memory, its fragments, and the result.
 
-`copy` moves a tile in one go. A double buffer needs the two halves apart, `fetch` and `stash`, with the tile in
-registers between them. An operand is seen as k x w, as `A.T` and `B` are, and is read along the axis of stride 1,
-in vectors of 16 bytes where its alignment permits, else element by element. In shared memory w is always the inner
-axis: an operand that is read along k is transposed on its way.
+`copy` moves a tile in one step. A double buffer needs two: `fetch` loads a tile to registers, `stash` stores it to
+shared memory. An operand is seen as k x w, as `A.T` and `B` are, and is read along its axis of stride 1, in vectors of
+16 bytes where its alignment permits, else element by element. In shared memory w is always the inner axis: an operand
+that is contiguous along k is transposed on the way.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ Order = Literal["rows", "serpentine", "spiral", "pairs", "column_pairs", "column
 
 @dataclass(frozen=True)
 class Tiling:
-    """The work of a block of `threads`: bm x bn elements of C, bk at a time.
+    """The tile of a CTA of `threads` threads: bm x bn elements of C, bk at a time.
 
-    A thread's rows come in fours that begin at `m_runs`, its columns at `n_runs`, counted from its first ones.
-    `slices` warps share the work on one place of C, each with its part of bk. `a_first`: which fragment is
-    read first, which changes nothing but what the assembler makes of it.
+    A thread's rows are runs of four at the offsets `m_runs` from its first row, its columns at `n_runs`.
+    `slices` warps share each part of C, each with its part of bk. `a_first`: A's fragment is read before B's; results
+    are the same, but ptxas schedules differently.
     """
 
     bm: int
@@ -76,8 +76,9 @@ class Tiling:
 class Reading:
     """How `threads` threads read a tile, k x w = `depth` x `width`, as vectors of `vec` elements.
 
-    Neighbouring threads follow each other along w, or, if `along_k`, through 8 k and then along w: 8 rows that are
-    4 words longer than a multiple of 32 lie in 8 different places of the banks, and a 9th would meet the first.
+    Consecutive threads are consecutive along w, or, if `along_k`, along 8 k and then along w: rows of a shared tile are
+    4 words longer than a multiple of 32, so 8 of them start in different banks, and a 9th would conflict with the
+    first.
     """
 
     along_k: bool
@@ -88,17 +89,17 @@ class Reading:
 
     @property
     def steps(self) -> int:
-        """Vectors of one thread."""
+        """Vectors per thread."""
         return self.depth * self.width // (self.vec * self.threads)
 
     @property
     def line(self) -> int:
-        """Threads that follow each other along the axis of reading."""
+        """Consecutive threads along the contiguous axis."""
         return (8 if self.along_k else self.width) // self.vec
 
 
 def reading(unit: int, align: int, depth: int, width: int, threads: int) -> Reading:
-    """The way to read a tile of an operand, seen as k x w, with that axis of stride 1 and that alignment."""
+    """How to read a tile of an operand, seen as k x w, whose axis of stride 1 is `unit`, with that alignment."""
     plan = Reading(unit == 0, 4 if unit >= 0 and align >= 16 else 1, depth, width, threads)
     across = width if plan.along_k else depth
     even = [max(a, b) % min(a, b) == 0 for a, b in ((plan.line, threads), (across * plan.line, threads))]
@@ -124,10 +125,10 @@ def place(plan: Reading, t: index, step: int) -> tuple[index, index]:
 
 @tile_function
 def fetch(X: Memory[f32], plan: Reading, k0: index | int, w0: index, end: index, t: index, guarded: bool):
-    """This thread's share of the tile of X at (k0, w0), in registers. `end`: X's extent along w.
+    """This thread's part of the tile of X at (k0, w0), in registers. `end`: X's extent along w.
 
-    guarded: zeros past the edges. Otherwise the tile lies inside along k, and past the edge along w the last
-    elements are read again: their results are never stored, and a clamped index costs less than a branch.
+    guarded: zeros past the edges. Otherwise the tile must be inside along k, and past the edge along w the last
+    elements are read again: the results are never stored, and a clamped index costs less than a branch.
     """
     got = fragment((plan.vec * plan.steps,), f32)
     for step in unroll(plan.steps):
@@ -147,7 +148,7 @@ def fetch_one(
     step: int,
     got: Fragment[f32],
 ) -> Fragment[f32]:
-    """`got`, and in it vector number `step` of what `fetch` gets."""
+    """`got` with vector number `step` of `fetch` loaded into it."""
     dk, dw = place(plan, t, step)
     k, w = k0 + dk, w0 + dw
     if not guarded:
@@ -161,7 +162,7 @@ def fetch_one(
 
 @tile_function
 def inside(plan: Reading, w0: index, end: index) -> boolean | bool:
-    """Whether an unguarded `fetch` at w0 is allowed: no vector may lie across the edge."""
+    """Whether an unguarded `fetch` at w0 is allowed: no vector may cross the edge."""
     if plan.along_k or plan.vec == 1:
         return True
     return end % 4 == 0 or w0 + plan.width <= end
@@ -169,7 +170,7 @@ def inside(plan: Reading, w0: index, end: index) -> boolean | bool:
 
 @tile_function
 def stash(S: Memory[f32], plan: Reading, t: index, got: Fragment[f32]) -> None:
-    """Put what `fetch` got into S[k, w]."""
+    """Stores what `fetch` loaded to S[k, w]."""
     for step in unroll(plan.steps):
         k, w = place(plan, t, step)
         if plan.along_k or plan.vec == 1:
@@ -218,7 +219,7 @@ def guarded(
     now: index,
     first: index,
 ) -> Fragment[f32]:
-    """The end of `multiply`: all tiles from the one before `first` on, which waits in half `now` of As and Bs."""
+    """The end of the main loop: the tile that is in half `now` of As and Bs, then all from k = `first` on, guarded."""
     bk, steps = tiling.bk, tiling.steps
     of_a = reading(A.T.unit, A.align, bk, tiling.bm, tiling.threads)
     of_b = reading(B.unit, B.align, bk, tiling.bn, tiling.threads)
@@ -248,10 +249,10 @@ def store(
     alpha: f32 | float | None,
     beta: f32 | float,
 ) -> None:
-    """C = alpha * acc + beta * C; with beta == 0 nothing of C is read. Without an alpha acc is taken as it is.
+    """C = alpha * acc + beta * C; with beta == 0, C is not read; alpha None means 1.
 
-    acc[i, :] belongs to row + rows[i]. Its elements are cut into as many runs as `runs` says, each of
-    neighbouring columns that begin at column + run; they are stored in vectors where C permits.
+    acc[i, :] is row `row + rows[i]`. Its elements form len(runs) runs of consecutive columns, which start at
+    column + run; they are stored in vectors where the alignment of C permits.
     """
     length = acc.shape[1] // len(runs)
     vec = 4 if length % 4 == 0 and C.unit == 1 and C.align >= 16 else 1

@@ -1,11 +1,12 @@
-"""The fastest: what the steps before it found, with tiles that fit the product.
+"""The Hopper kernel: TMA loads, wgmma, a persistent grid, and tile sizes that fit the product.
 
-A thread loads, two warpgroups multiply: both halves of one tile, or, with INSTANCES = 2, a tile each in turns, so
-that one stores its result while the other has the tensor cores. Blocks take tiles until none is left, in bands of
-GROUP rows of tiles, whose operands stay in the L2 cache. The result leaves in pieces as wide as `out`, each scaled
-and finished by itself: there are no registers for more. Where TMA cannot store C, warps store lines of a piece.
+One thread loads and two warpgroups multiply: the two halves of one tile, or, with INSTANCES = 2 (pingpong), a tile
+each, so that one stores its result while the other uses the tensor cores. The persistent CTAs walk the tiles in bands
+of GROUP rows of tiles, so that operands stay in the L2 cache. The result is stored in pieces as wide as `out`, each
+scaled and passed through the epilogue by itself, since registers do not suffice for more. Where TMA cannot store C,
+warps store it.
 
-A, B and C are batches of matrices; `hopper_gemm.gemm` takes whatever TMA cannot.
+A, B and C are batches of matrices. `tiledsl.gemm.gemm` also takes operands that TMA cannot read.
 """
 
 from collections.abc import Callable
@@ -55,19 +56,19 @@ Epilogue = Callable[[Fragment[f32], Any, Fragment[index]], Fragment[f32]]
 
 @tile_function
 def plain(x: Fragment[f32], bias: Memory[f32] | None, column: Fragment[index]) -> Fragment[f32]:
-    """The result as it is."""
+    """No epilogue."""
     return x
 
 
 @tile_function
 def add_bias(x: Fragment[f32], bias: Memory[f32] | None, column: Fragment[index]) -> Fragment[f32]:
-    """The result plus one number for each column."""
+    """Adds `bias[n]` to column n."""
     return x + bias.get(column) if bias is not None else x
 
 
 @tile_function
 def store_lines(x: Fragment[E], to: View[E], via: View[E], warps: int):
-    """Stores x where TMA cannot, by way of shared memory: neighbouring lanes store neighbours."""
+    """Stores x where TMA cannot: through shared memory, so that the stores are coalesced."""
     rows, columns = via.shape
     barrier()
     store(x, via)
@@ -134,10 +135,11 @@ def hopper_fastest(
 
 
 class Choice(NamedTuple):
-    """Consts, and what they are good for.
+    """Consts, and their cost model.
 
-    speed: of the main loop, relative to others. exposed: elements of k that take as long as the epilogue, where no
-    other tile's products hide it. least: elements of k under which a tile takes no less time, since it must be stored.
+    speed: of the main loop, relative to the other choices. exposed: the time of an epilogue that no other tile's MMAs
+    hide, as elements of k. least: the smallest k, in elements, that a tile's time depends on; below, storing it
+    decides.
     """
 
     consts: dict[str, Any]
@@ -162,14 +164,15 @@ CHOICES = (
 HALF: dict[str, Any] = {"BN": 64, "STAGES": 8}
 QUARTER: dict[str, Any] = {"BM": 64, "BN": 64, "INSTANCES": 2, "STAGES": 10}
 PAIRS: dict[str, Any] = {"BN": 128, "STAGES": 6, "CLUSTER": (2, 1)}
-"""For few tiles. Pairs of blocks that share B: as fast as others at k of thousands at best, and ahead at 1000 cubed."""
+"""For few tiles. PAIRS: clusters of two CTAs that share B, ahead at 1000 cubed, and at most equal where k is in the
+thousands."""
 
 SHALLOW = 2048
-"""Elements of k; as many and more are cut into parts, where there are few tiles."""
+"""Elements of k, from which on k is split where there are few tiles."""
 
 LARGE = 1 << 28
-"""Elements of a result, from which on blocks that run at the same time do not find what they share in L2: there the
-widest tile, which loads least, is ahead."""
+"""Elements of a result, from which on the operands that concurrent CTAs share do not stay in L2. There the
+widest tile, which loads least, is fastest."""
 
 
 @cache
@@ -184,12 +187,11 @@ def choose(
     batch: int = 1,
     by_tma: bool = True,
 ) -> dict[str, Any]:
-    """The consts for `batch` products of m x n x k: those under which the busiest SM of `processors` is done first.
+    """The consts for `batch` products of m x n x k: those with which the busiest of `processors` SMs ends first.
 
-    along_k: B lies along k, so that any multiple of 16 can be the width of a tile; else 64 divides it. behind: how
-    many of these come behind the product, adding to C and an epilogue function; pingpong has registers for both with
-    small tiles only. by_tma: TMA can store C; if not, the stores of one tile are not hidden behind the products of
-    another.
+    along_k: B is contiguous along k, so that a tile may be any multiple of 16 wide; else a multiple of 64. behind: how
+    many of beta * C and an epilogue function follow the product; pingpong has registers for them with
+    small tiles only. by_tma: TMA can store C; if not, a tile's stores are not hidden behind the MMAs of another.
     """
 
     def tiles(width: int) -> int:
@@ -199,7 +201,7 @@ def choose(
         width: int = choice.consts["BN"]
         waves = cdiv(tiles(width), processors)
         exposed = choice.exposed if by_tma else EXPOSED
-        alone = 1.4 if waves == 1 and not choice.exposed else 1  # of a pair that takes turns, one has nothing to do
+        alone = 1.4 if waves == 1 and not choice.exposed else 1  # of two pingpong instances, one is idle
         return waves * width * (max(k, choice.least) / choice.speed * alone + exposed)
 
     if batch * m * n >= LARGE:

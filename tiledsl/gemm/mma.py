@@ -1,14 +1,14 @@
-"""The fastest with mma.sync: any dtype of the tensor cores, any orientation of A, B and C, an epilogue function.
+"""The mma.sync kernel: any dtype of the tensor cores, any orientation of A, B and C, an epilogue function.
 
-Eight warps of 64 x 64 share a tile of 128 x 256: for 16 k a warp's 32 instructions need 4 KB from shared memory, and
-with larger block tiles a smaller part of the traffic is copying. Blocks are numbered in bands of GROUP rows of tiles,
-so that those that run at the same time share operands in the L2 cache.
+Eight warps of 64 x 64 share a tile of 128 x 256. For 16 k, the 32 instructions of a warp read 4 KB of shared memory;
+the larger the CTA's tile, the smaller the share of copies in the traffic. CTAs are numbered in bands of GROUP rows of
+tiles, so that concurrent CTAs share operands in the L2 cache.
 
-With TMA, where A, B and the rows of C are aligned to 16 bytes, one thread of a role of its own does nothing but copy.
-The warps that multiply spend no registers and no issue slots on it, and none waits for another, as at a barrier.
-Blocks stay, one an SM: the first copies of the next tile are under way while this one's result leaves, and that leaves
-by itself. Tiles are multiples of 128 bytes along the rows of A, B and C as they lie, warps are 4 or 8, and BM, BN, BK
-and STAGES are such that the stages and the result have room side by side.
+With TMA, where A, B and the rows of C are aligned to 16 bytes, a role of one thread issues all copies. The multiplying
+warps spend no registers and no issue slots on copies, and do not wait for each other at barriers. The grid is
+persistent, one CTA an SM: copies of the next tile start while this tile's result is stored asynchronously. Tiles must
+be multiples of 128 bytes along the contiguous axis of A, B and C, there must be 4 or 8 warps, and the stages and the
+result must fit in shared memory side by side.
 
 The operands' dtype decides the instruction (`PRODUCTS`). f32 operands are multiplied as tf32: the tensor cores ignore
 their low 13 bits. Results accumulate in f32, integers in i32, f64 in f64.
@@ -75,7 +75,7 @@ D = TypeVar("D", bound=Scalar)
 E = TypeVar("E", bound=Number)
 
 Choices = tuple[tuple[int, dict[str, Any]], ...]
-"""Consts, the fastest first, each with the kilobytes of shared memory that a block then takes."""
+"""Consts, the fastest first, each with the kilobytes of shared memory that a CTA then needs."""
 
 SIXTEEN_BITS: Choices = ((144, {"BK": 64, "STAGES": 3, "GROUP": 16}), (96, {}))
 EIGHT_BITS: Choices = ((64, {"BN": 128, "WARPS": (2, 2), "BK": 64}),)
@@ -92,21 +92,21 @@ CHOICES: dict[str, Choices] = {
     "u8": EIGHT_BITS,
     "f64": ((96, {"BN": 64, "BK": 16, "WARPS": (4, 2)}),),
 }
-"""By what is multiplied: measured on an H200 at 4096 and 8192 cubed, as far as there are registers for it: fp8 is
-multiplied as f16 on sm_90, and what lies across k goes byte by byte."""
+"""By format: the fastest of those that do not spill, measured on an H200 at 4096 and 8192 cubed. On sm_90, fp8 is
+multiplied as f16, and 8-bit operands that are not contiguous along k are loaded byte by byte."""
 
 DEEP: Choices = ((96, {"BN": 128, "WARPS": (2, 2), "BK": 128, "STAGES": 3}),)
 ALONG_K: dict[str, Choices] = {"i8": DEEP, "u8": DEEP, "tf32": SMALL_TF32}
-"""The same where both operands lie along k."""
+"""The same where both operands are contiguous along k."""
 
 HALVES: tuple[tuple[float, dict[str, Any]], ...] = (
     (1.0, {"BN": 256, "BK": 64, "STAGES": 3, "GROUP": 16, "TMA": True}),
     (0.95, {"BN": 192, "BK": 64, "STAGES": 4, "TMA": True}),
     (0.89, {"BN": 128, "BK": 64, "STAGES": 4, "TMA": True}),
 )
-"""For 16 bits on an H200, by TMA: how fast the loop is, relative to the first, and consts. Measured at 4096 x 2112 x
-7168, by `python -m benchmarks.gemm --format bf16 --variants mma_fastest TMA=True BK=64 STAGES=3 BN=128,192,256`; each
-time over the share of the waves of tiles that is used."""
+"""For 16-bit formats on an H200, by TMA: the speed of the main loop relative to the first, and consts. Measured at 4096
+x 2112 x 7168, by `python -m benchmarks.gemm --format bf16 --variants mma_fastest TMA=True BK=64 STAGES=3
+BN=128,192,256`; each time over the share of the waves of tiles that is used."""
 
 Epilogue = Callable[[Fragment[Any], Any, Fragment[index]], Fragment[Any]]
 
@@ -125,7 +125,7 @@ def add_bias(x: Fragment[Any], bias: Memory[Any] | None, column: Fragment[index]
 
 @tile_function
 def operand(S: Memory[Any], layout: Any) -> Fragment[Any]:
-    """A matrix operand: by ldmatrix, which transposes 16-bit elements only; by elements where that cannot."""
+    """A matrix operand from shared memory: by ldmatrix (which transposes 16-bit elements only), or by elements."""
     along_k = S.unit == layout.inner
     if S.dtype.bytes == 2 or (along_k and S.dtype.bytes < 8):
         return load_matrix(S, layout)
@@ -134,7 +134,7 @@ def operand(S: Memory[Any], layout: Any) -> Fragment[Any]:
 
 @tile_function
 def in_bands(i: index, rows: index, columns: index, height: int) -> tuple[index, index]:
-    """Row and column of tile number i, where tiles are numbered down the columns of bands of `height` rows."""
+    """Row and column of tile number i; tiles are numbered in bands of `height` rows, column by column within a band."""
     band, within = i // (height * columns), i % (height * columns)
     here = minimum(rows - band * height, height)
     return band * height + within % here, within // here
@@ -151,14 +151,14 @@ def within_registers(
     out: int,
     single: bool,
 ) -> tuple[int, int, tuple[int, int]]:
-    """Columns and depth of a block's tile, and its warps: as asked, or less where the registers would not suffice.
+    """Columns and depth of a CTA's tile, and its warps: as asked, or smaller where registers would not suffice.
 
-    size: bytes of an element of A and B. across: whether A, B lie across k. vec: bytes of their narrowest copy; out:
-    bytes of a copy of C's rows; single: C lies along columns, which go one by one. Found by compiling: a thread of a
-    warp of 64 x 64 keeps 128 sums, and beside them an address for each of its copies of a step. With copies of 8 bytes
-    a step has half the k; with narrower ones, or with those of 4-byte elements, a thread has room for 64 sums only,
-    also where single bytes are gathered for both operands, and for most narrow C. Then more warps share the tile or,
-    where there are eight, it has fewer columns.
+    size: bytes of an element of A and B. across: whether A, B are not contiguous along k. vec: bytes of their narrowest
+    copy. out: bytes of a copy of C's rows. single: C is column-major and stored element by element. Found by compiling:
+    a thread of a 64 x 64 warp tile holds 128 accumulators, and an address for each of its copies of a step. With copies
+    of 8 bytes, a step has half the k. With narrower ones, or copies of 4-byte elements, or single bytes gathered for
+    both operands, or most narrow C, a thread has registers for 64 accumulators only. Then more warps share the tile,
+    or, where there are eight already, it has fewer columns.
     """
     depth = BK if vec >= 16 else min(BK, 32 if size <= 2 else 16)
     gathers = size == 1 and all(across)
@@ -173,20 +173,20 @@ def within_registers(
 
 @tile_function
 def of_result(S: Memory[Any], layout: Any) -> Fragment[Any]:
-    """A tile of C as the sums are held: by ldmatrix, or two neighbours of a row at a time where that cannot."""
+    """A tile of C in the accumulator's layout: by ldmatrix, or by pairs of elements where ldmatrix cannot load it."""
     return load_matrix(S, layout) if S.dtype.bytes == 2 else load_fragment(S, layout, vec=2 * S.dtype.bytes)
 
 
 @tile_function
 def operands(S: Memory[Any], T: Memory[Any], k: Range, acc: Fragment[Any]) -> tuple[Fragment[Any], Fragment[Any]]:
-    """The columns k of S and the rows k of T, both in shared memory, as operands of a product that is added to acc."""
+    """Columns k of S and rows k of T, both in shared memory, as operand fragments of an MMA into acc."""
     a, b = operand(S[:, k], acc.a), operand(T[k, :], acc.b)
     return (a.bitcast(tf32), b.bitcast(tf32)) if S.dtype is f32 else (a, b)
 
 
 @tile_function
 def multiply(S: Memory[Any], T: Memory[Any], acc: Fragment[Any], depth: int, step: int) -> Fragment[Any]:
-    """acc plus the product of two tiles in shared memory with `depth` of k, `step` of them an instruction."""
+    """acc plus the product of two shared tiles of depth `depth`, `step` of k an instruction."""
     for k in unroll(tiles(depth, step)):
         a, b = operands(S, T, k, acc)
         acc = mma(a, b, acc)
@@ -195,7 +195,7 @@ def multiply(S: Memory[Any], T: Memory[Any], acc: Fragment[Any], depth: int, ste
 
 @tile_function
 def first_operands(ring: Any, number: index, A: Any, B: Any, acc: Any, step: int) -> tuple[Any, Any]:
-    """What the first instructions of a slot multiply. A and B say how its tiles lie."""
+    """The operands of the first MMAs of a slot. A and B give the orientation of its tiles."""
     s = ring.slot(number)
     return operands(matrix(s.a, A), matrix(s.b, B), tile(0, step), acc)
 
@@ -204,9 +204,10 @@ def first_operands(ring: Any, number: index, A: Any, B: Any, acc: Any, step: int
 def multiply_slot(
     ring: Any, now: index, A: Any, B: Any, a: Any, b: Any, acc: Any, depth: int, step: int
 ) -> tuple[Any, Any, index, Any]:
-    """acc plus the product of slot `now`, whose first operands are a and b; those of the next slot, and its number.
+    """acc plus the product of slot `now`, whose first operands are a and b; the first operands of the next slot, its
+    number.
 
-    They are loaded before the last instructions of this one: while a warp waits for them, it has these to issue.
+    These are loaded before the last MMAs of this slot are issued, which hide the latency of the loads.
     """
     s = ring.slot(now)
     for k in unroll(tiles(depth - step, step)):
@@ -221,13 +222,13 @@ def multiply_slot(
 
 @tile_function
 def by_tma(X: Memory[Any]) -> bool:
-    """Can TMA take X? One of its strides is 1; the other is positive, and with the address a multiple of 16 bytes."""
+    """Whether TMA can read X: one stride is 1; the other is positive, and like the address a multiple of 16 bytes."""
     return X.unit >= 0 and X.align >= 16
 
 
 @tile_function
 def begin(arrived: SharedTile[u64]):
-    """An mbarrier for one load at a time."""
+    """Initialises an mbarrier for one load at a time."""
     if warp_id() == 0 and lane_id() == 0:
         ptx.mbarrier_init(arrived, 0, count=1)
         ptx.fence_mbarrier_init()
@@ -235,13 +236,12 @@ def begin(arrived: SharedTile[u64]):
 
 
 LEADER = 4
-"""The first warp of the role that multiplies, behind the four of the role that loads: its first lane begins what
-`store_tma` stores."""
+"""The first warp of the math role, after the four of the load role; its first lane issues the stores of `store_tma`."""
 
 
 @tile_function
 def load_by_tma(src: Memory[D], dst: SharedTile[D], arrived: SharedTile[u64], parity: u32):
-    """Fills a tile from which `store_tma` has stored before; all threads of the role wait for it."""
+    """Loads a tile that an earlier `store_tma` has read; all threads of the role wait for the load."""
     if warp_id() == LEADER and lane_id() == 0:
         tma_wait(0, read=True)
         ptx.mbarrier_expect_tx(arrived, 0, bytes=dst.shape[0] * dst.shape[1] * dst.dtype.bytes)
@@ -271,7 +271,7 @@ def mma_fastest(
     product, kind = PRODUCTS[A.dtype]
     narrow = C.dtype.bytes <= A.dtype.bytes  # beside the stages there is no room for more
     if TMA and narrow and by_tma(A) and by_tma(B) and by_tma(C) and C.unit == 1:
-        assert STAGES > 1, "a slot is taken before the one in front of it is released: STAGES is 2 at least"
+        assert STAGES > 1, "a slot is acquired before the previous one is released: STAGES is at least 2"
         work = persistent(tile_schedule(M, N, K, (BM, BN, BK), GROUP))
         ring = Ring(STAGES, a=matrix_staging(A, BM, BK), b=matrix_staging(B, BK, BN))
         Cs, arrived = shared((BM, BN), C.dtype, layout=swizzle_128b), shared((1,), u64)
@@ -284,7 +284,7 @@ def mma_fastest(
                         with ring.fill() as s:
                             tma_load(as_stored(A[t.m, k]), s.a)
                             tma_load(as_stored(B[k, t.n]), s.b)
-            with ring.fill() as s:  # what is taken ahead at the very end, and not multiplied
+            with ring.fill() as s:  # the slot that is acquired ahead at the very end, and not multiplied
                 tma_load(as_stored(A[tile(0, BM), tile(0, BK)]), s.a)
                 tma_load(as_stored(B[tile(0, BK), tile(0, BN)]), s.b)
         with role("math", warpgroups=WARPS[0] * WARPS[1] // 4, registers=232):
@@ -328,10 +328,10 @@ def mma_fastest(
 def choose(
     m: int, n: int, k: int, format: str = "bf16", arch: str = "", along_k: bool = False, processors: int = 132
 ) -> dict[str, Any]:
-    """The consts for a product of m x n x k in `format`: the fastest ones that fit in `arch`'s shared memory; by TMA
-    those with which the busiest of `processors` SMs is done first.
+    """The consts for a product of m x n x k in `format`: the fastest that fit in `arch`'s shared memory; by TMA
+    those with which the busiest of `processors` SMs ends first.
 
-    arch: by default the GPU that is there, or else an H200. along_k: both operands lie along k.
+    arch: by default that of the GPU, or of an H200 without one. along_k: both operands are contiguous along k.
     """
     gpu = available()
     target = target_named(arch or (gpu.target_of(gpu.current_device()) if gpu else "sm_90a"))

@@ -48,7 +48,7 @@ class J2(Dim):
 
 @tile_function
 def pad_rows(X: Memory[D], Y: Global[D, Any, Any, Any], lines: SharedTile[D], batch: index, m: index, k: index):
-    """Y[batch, m, k : k + 256] = X there, by one warp and its row of `lines`: neighbouring lanes read neighbours."""
+    """Y[batch, m, k : k + 256] = X there, by one warp through its row of `lines`; reads and writes are coalesced."""
     lane, warp = lane_id(), warp_id()
     found = [X.get(batch, m, k + i * 32 + lane, other=0) for i in range(VEC)]
     for i in unroll(VEC):
@@ -60,7 +60,7 @@ def pad_rows(X: Memory[D], Y: Global[D, Any, Any, Any], lines: SharedTile[D], ba
 
 @tile_kernel(arch="sm_90a")
 def pad(X: Global[D, L, M, K], Y: Global[D, L, M, J], *, EARLY: Const[bool] = False):
-    """Y[:, :, :K] = X; Y has rows that are aligned, and whole vectors long."""
+    """Y[:, :, :K] = X; rows of Y are aligned and whole vectors long."""
     row, part = grid(cdiv(M, 8) * L, cdiv(J, 32 * VEC))
     warp = threads(32, 8)[1]
     lines = shared((8, 32 * VEC), X.dtype)

@@ -49,14 +49,14 @@ def add_up(
     ADD_C: Const[bool] = False,
     EPILOGUE: Const[Epilogue] = plain,
 ):
-    """C = epilogue(alpha * (the sum of P along its first axis) + beta * C); P has rows of whole vectors, aligned.
+    """C = epilogue(alpha * (the sum of P along its first axis) + beta * C); rows of P are aligned, whole vectors.
 
-    A lane has 4 columns. Each of WARPS warps adds up to DEEP parts, all of which it loads at once, and one of them what
-    the others found: an order that depends on the shape alone. A block has PIECES such groups.
+    A lane has 4 columns. Each of WARPS warps loads up to DEEP parts at once and adds them; the first warp adds the
+    others' sums. So the order of additions depends on the shape alone. A block has PIECES such groups of warps.
     """
     assert WARPS > 0 and DEEP > 0 and PIECES > 0, "WARPS, DEEP and PIECES are counts: 1 or more"
     block = grid(cdiv(M * J, PIECES * 32 * QUAD))
-    # At its highest level, the assembler moves sums in between the loads, whose times then add up, too.
+    # At its highest level, ptxas moves additions in between the loads, whose latencies then add up.
     lane, warp, piece = threads(32, WARPS, PIECES, assembler_level=1)
     assert_(L <= WARPS * DEEP, "each of WARPS warps adds up DEEP parts, and there are more: take more of either")
     sums = shared((PIECES, WARPS, 32 * QUAD), f32)
@@ -86,6 +86,6 @@ def add_up(
 
 
 def split(parts: int) -> dict[str, int]:
-    """The consts of `add_up` for so many parts: 8 for a warp, 256 threads in a block, where that is possible."""
+    """The consts of `add_up` for `parts` parts: 8 parts a warp and 256 threads a block where possible."""
     warps = next(w for w in (1, 2, 4, 8, 16) if 8 * w >= parts or w == 16)
     return {"WARPS": warps, "DEEP": cdiv(parts, warps), "PIECES": max(8 // warps, 1)}
