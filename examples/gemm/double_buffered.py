@@ -1,4 +1,4 @@
-"""Double buffers: the next tile is on its way while this one is multiplied, and one barrier a step is enough.
+"""Double buffers: the next tile is loaded while this one is multiplied, and one barrier a step is enough.
 
 Registers hold the next tile between its load from global memory and its store to the other half of shared
 memory, and two sets of fragments alternate: k + 1 is read from shared memory while k is multiplied. Tiles that

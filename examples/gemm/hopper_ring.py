@@ -1,6 +1,6 @@
 """A ring of stages: copies run STAGES - 1 steps ahead of the products.
 
-Each stage has an mbarrier of its own. One group of products stays on its way while the next one begins; when the one
+Each stage has an mbarrier of its own. One group of MMAs stays in flight while the next one starts; when the one
 before it has ended, its stage is free, and thread 0 has the copy of the step STAGES - 1 further begin.
 """
 
