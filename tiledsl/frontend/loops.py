@@ -140,7 +140,7 @@ class _WorkBounds(Bounds):
 
     def variable(self, frame: Frame, value: Value) -> Any:
         self.item, item = value, self.work.at(frame, value)
-        frame.unit.cooperation.work = WorkBody(frame.builder.block, item.data("k"))
+        frame.unit.cooperation.work = WorkBody(frame.builder.block, item.data.get("k"))
         return item
 
     def end(self, frame: Frame) -> None:
