@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 import inspect
 from functools import partial
-from types import BuiltinMethodType
+from types import BuiltinMethodType, MappingProxyType
 from typing import Any, Iterator
 
 from tiledsl import lang
@@ -33,7 +33,6 @@ from tiledsl.frontend.budget import MAX_CALLS, MAX_ITEMS
 from tiledsl.frontend.call import Call, bind, intrinsic_of
 from tiledsl.frontend.control import run_statements
 from tiledsl.frontend.frame import Frame, evaluate, execute
-from tiledsl.frontend.source import source_of
 from tiledsl.function import TileFunction
 from tiledsl.ir.core import Value
 from tiledsl.ir.types import F32, FragmentType
@@ -129,21 +128,9 @@ def _append(frame: Frame, node: ast.Call, func: ast.Attribute) -> None:
 
 _CHANGES = {
     getattr(kind, name)
-    for kind in (list, dict, set, bytearray)
-    for name in (
-        "extend",
-        "insert",
-        "pop",
-        "popitem",
-        "remove",
-        "clear",
-        "sort",
-        "reverse",
-        "update",
-        "setdefault",
-        "add",
-    )
-    if hasattr(kind, name)
+    for kind, fixed in ((list, tuple), (dict, MappingProxyType), (set, frozenset), (bytearray, bytes))
+    for name in set(dir(kind)) - set(dir(fixed)) - {"copy"}
+    if not name.startswith("_")
 }
 """Methods that change what they belong to. Both branches of a run-time `if` would see it, and every pass of a loop."""
 
@@ -197,7 +184,7 @@ def inline(
     depth = 0
     while chain is not None:
         depth += 1
-        if chain.source.fn is function.fn:
+        if chain.fn is function.fn:
             raise frame.error(node, f"{function.name}() calls itself", "write a loop: kernels have no call stack")
         chain = chain.caller
     if depth > MAX_CALLS:
@@ -208,9 +195,9 @@ def inline(
         _need_f32(frame, node, function.name, arguments["x"])
     state = {name: frame.env[name] for name in frame.unit.cooperation.carried}
     nowrap = isinstance(function, Unwrapped)
-    inner = Frame(frame.unit, source_of(function.fn), {**arguments, **state}, frame, frame.loc(node), nowrap)
+    inner = Frame(frame.unit, function.fn, {**arguments, **state}, frame, frame.loc(node), nowrap)
     outer_loc: Loc = frame.builder.loc
-    run_statements(inner, inner.source.node.body)
+    run_statements(inner, inner.source.tree.body)
     frame.env |= {name: inner.env[name] for name in state}
     frame.builder.loc = outer_loc
     return _returned(frame, node, inner, function.name)

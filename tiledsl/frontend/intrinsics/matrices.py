@@ -43,8 +43,8 @@ OPERAND_NAMES = {"a": "left operand", "b": "right operand", "acc": "accumulator"
 def _layout(call: Call) -> FragmentLayout:
     warps: Any = call["warps"]
     pair = positive_ints(warps)
-    if not isinstance(warps, tuple) or pair is None or len(pair) != 2:
-        shown = str(warps) if isinstance(warps, tuple) and not contains_value(warps) else describe(warps)
+    if type(warps) is not tuple or pair is None or len(pair) != 2:
+        shown = str(warps) if type(warps) is tuple and not contains_value(warps) else describe(warps)
         fix = "two positive compile-time ints, the warps along m and along n: warps=(2, 2)"
         raise call.error(f"warps= is {shown}", fix)
     method: Any = call.callee

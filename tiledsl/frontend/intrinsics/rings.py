@@ -12,7 +12,7 @@ from tiledsl.errors import CompileError
 from tiledsl.frontend.bindings import Region, View, describe
 from tiledsl.frontend.call import Call, intrinsic
 from tiledsl.frontend.cooperation import Place, RingObject, RoleObject, SlotObject
-from tiledsl.frontend.frame import Frame, Unit
+from tiledsl.frontend.frame import Frame, Unit, during
 from tiledsl.frontend.views import memory_name
 from tiledsl.ir.core import Block, Value
 from tiledsl.ir.ops import rings, tile
@@ -125,11 +125,8 @@ def _around_slot(call: Call, frame: Frame, fills: bool, in_flight: int) -> Gener
     builder.add(begin(ring.value, env[ring.cursor]))
     slot = builder.value(rings.Slot(ring.value, env[ring.cursor]))
     slot.name = "slot"
-    state.region = _Use(ring, fills, in_flight, builder.block, slot, state.region)
-    try:
+    with during(state, region=_Use(ring, fills, in_flight, builder.block, slot, state.region)):
         yield SlotObject(ring, slot)
-    finally:
-        state.region = state.region.outer
     builder.loc = loc
     at = ring.value, env[ring.cursor]
     end = rings.Publish(*at) if fills else rings.Release(*at, in_flight=in_flight)

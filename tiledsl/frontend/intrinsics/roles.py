@@ -14,7 +14,7 @@ from tiledsl.frontend.analysis import assigned_names
 from tiledsl.frontend.bindings import POISON, Region, Unusable, describe, is_place
 from tiledsl.frontend.call import Call, intrinsic
 from tiledsl.frontend.cooperation import RoleObject
-from tiledsl.frontend.frame import Frame
+from tiledsl.frontend.frame import Frame, during
 from tiledsl.ir.core import Block, Value
 from tiledsl.ir.ops import control, gpu, rings, roles, tma
 
@@ -71,15 +71,12 @@ def _around_role(call: Call, role: RoleObject, frame: Frame, node: ast.With) -> 
             role = replace(role, index=builder.value(roles.Instance()))
         frame.env |= {ring.cursor: builder.value(rings.Cursor(ring.value)) for ring in state.rings}
         state.roles.append(role)
-        state.role, state.role_body = role, block
-        try:
+        with during(state, role=role, role_body=block):
             yield role
             builder.loc = loc
             if role in state.stores:
                 end_stores(frame)
             builder.add(control.Yield())
-        finally:
-            state.role = None
     builder.loc = loc
     how: dict[str, Any] = {"title": role.name, "first": role.first, "warps": role.warps}
     how |= {"instances": role.instances, "one_thread": role.one_thread, "registers": role.registers}
@@ -122,13 +119,10 @@ def _around_turn(call: Call, role: RoleObject, name: str) -> Generator[None]:
         raise call.error(f"the turn {name!r} under a condition, or outside of the loop over work items", fix)
     if any(isinstance(op, roles.Enter) and op.title == name for op in builder.block.ops):
         raise call.error(f"a second turn {name!r}", "each turn has a name of its own")
-    loc, outer = builder.loc, state.turn
+    loc = builder.loc
     builder.add(roles.Enter(title=name))
-    state.turn = True
-    try:
+    with during(state, turn=True):
         yield
-    finally:
-        state.turn = outer
     builder.loc = loc
     builder.add(roles.Leave(title=name))
 

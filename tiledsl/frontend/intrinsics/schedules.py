@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import ast
 import inspect
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Generator
+from typing import Any
 
 from tiledsl import lang
 from tiledsl.errors import CompileError
@@ -28,7 +27,7 @@ from tiledsl.ir.ops import arith, barriers, gpu, roles, tile
 from tiledsl.ir.types import I32, INDEX
 from tiledsl.lang.schedules import tile_count, tile_item
 
-__all__ = ["ScheduleObject", "WorkItemObject", "WorkLoop", "along_k", "in_k_loop", "one_item"]
+__all__ = ["ScheduleObject", "WorkItemObject", "WorkLoop", "along_k", "one_item"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -277,17 +276,3 @@ def along_k(frame: Frame, ranges: Ranges) -> bool:
     """Is a loop over these, here, the one over the tiles along k of a work item, directly in the loop over items?"""
     work = frame.unit.cooperation.work
     return work is not None and ranges is work.k and frame.builder.block is work.block
-
-
-@contextmanager
-def in_k_loop(frame: Frame, body: Block | None) -> Generator[None, None, None]:
-    """What is built meanwhile is the body of such a loop, if there is one."""
-    work = frame.unit.cooperation.work
-    if work is None or body is None:
-        yield
-        return
-    work.k_loop = body
-    try:
-        yield
-    finally:
-        work.k_loop = None
