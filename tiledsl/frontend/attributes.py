@@ -78,13 +78,13 @@ def attribute_of(frame: Frame, node: ast.AST, owner: Any, name: str) -> Any:
 
 
 def _of_object(frame: Frame, node: ast.AST, owner: LanguageObject, name: str) -> Any:
-    found = owner.data(name)
+    found = owner.data.get(name)
     if found is not None:
         return found
     method: Any = getattr(owner.described_by, name, None)
     if callable(method) and not name.startswith("_"):
         return BoundMethod(owner, method)
-    raise frame.error(node, f"{describe(owner)} has no attribute {name}", owner.offers)
+    raise frame.error(node, f"{describe(owner)} has no attribute {name}", owner.fix)
 
 
 def _data(frame: Frame, node: ast.AST, owner: Value | View, name: str) -> Any:
