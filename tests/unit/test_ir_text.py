@@ -97,7 +97,7 @@ def test_locations() -> None:
         ("kernel k() grid(0x1p99999) threads(1) {\n}", 1, 17, "not a number"),
         (f"kernel k() grid({'9' * 5000}) threads(1) {{\n}}", 1, 17, "not a number"),
         ("kernel k() grid(1) threads(99999999999999999999) {\n}", 1, 28, "an integer of more than 64 bits"),
-        (HEADER + "  %y = mem.ldmatrix %x {num = 1000000000}\n}", 3, 8, "num is 1000000000; 0 to 4 are possible"),
+        (HEADER + "  %y = mem.ldmatrix %x {num = 1000000000}\n}", 3, 8, "num is 1000000000; 1, 2, 4 are possible"),
         (HEADER + '  %y = arith.add %x, %x @ "k.py":0:1\n}', 3, 36, "lines and columns count from 1"),
         (HEADER + '  %y = arith.add %x, %x @ "k.py":1:0\n}', 3, 36, "lines and columns count from 1"),
     ],
