@@ -77,8 +77,8 @@ def test_locations() -> None:
     [
         ("kernel k() grid(1) threads(32) {\n  ? }", 2, 3, "unexpected character '?'"),
         ("kernel k() grid(1) {\n}", 1, 20, "the kernel has no threads(...)"),
-        ("kernel k() grid(sin(N, 1)) threads(1) {\n}", 1, 17, "no such function of extents: sin"),
-        ("kernel k() grid(1) threads(1) level(warp) {\n}", 1, 37, "a kernel's level is tile or thread"),
+        ("kernel k() grid(sin(N, 1)) threads(1) {\n}", 1, 17, "not a host expression: 'sin(N, 1)'"),
+        ("kernel k() grid(1) threads(1) level(warp) {\n}", 1, 37, "a kernel's level is tile or thread, not warp"),
         ("kernel k() grid(1) threads(1) size(1) {\n}", 1, 31, "a kernel has no 'size'"),
         ("kernel k() grid(1) threads(1) {\n} more", 2, 3, "unexpected 'more' after the kernel"),
         (HEADER + "  %y = arith.plus %x, %x : i32\n}", 3, 8, "no such op: arith.plus"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,7 +74,7 @@ def attribute_of(frame: Frame, node: ast.AST, owner: Any, name: str) -> Any:
     method: Any = getattr(cls, name, None)
     if callable(method) and not name.startswith("_"):
         return BoundMethod(owner, method)
-    annotated = (n for base in cls.__mro__ for n in base.__dict__.get("__annotations__", ()))
+    annotated = (n for base in cls.__mro__ for n in inspect.get_annotations(base))
     known = sorted(n for n in {*dir(cls), *annotated} if not n.startswith("_"))
     fix = "convert with .to(dtype)" if name == "astype" else f"it has {', '.join(known)}"
     raise frame.error(node, f"{describe(owner)} has no attribute {name}", fix)

@@ -144,16 +144,16 @@ class Op:
     """Of all attributes, in the order of `attributes`; None: it must be given."""
 
     def __init_subclass__(cls) -> None:
-        declared: dict[str, attribute[Any]] = {k: v for k, v in vars(cls).items() if isinstance(v, attribute)}
-        cls.attributes = {**cls.attributes, **declared}
-        cls.defaults = {name: found.default for name, found in cls.attributes.items()}
-        own = {name: found for name, found in vars(cls).items() if isinstance(found, operand)}
-        rest = {name: found for name, found in vars(cls).items() if isinstance(found, operands)}
-        cls.variadic = cls.variadic or bool(rest)
-        cls.named = {**cls.named, **own}
-        cls.named_operands = max((found.position + 1 for found in cls.named.values()), default=0)
-        if (own or rest) and "parts" not in vars(cls) and (rest or not cls.variadic):
-            names = {found.position: name for name, found in {**cls.named, **rest}.items()}
+        said: dict[str, Any] = {name: value for base in reversed(cls.__mro__) for name, value in vars(base).items()}
+        attributes: dict[str, attribute[Any]] = {k: v for k, v in said.items() if isinstance(v, attribute)}
+        cls.attributes, cls.defaults = attributes, {k: v.default for k, v in attributes.items()}
+        cls.named = {name: value for name, value in said.items() if isinstance(value, operand)}
+        cls.named_operands = max((declared.position + 1 for declared in cls.named.values()), default=0)
+        rest = any(isinstance(value, operands) for value in vars(cls).values())
+        if rest:
+            cls.variadic = True
+        if "parts" not in vars(cls) and (rest or (cls.named and not cls.variadic)):
+            names = {value.position: name for name, value in said.items() if isinstance(value, (operand, operands))}
             cls.parts = tuple(name for _, name in sorted(names.items()))
         if "effects" not in vars(cls):
             cls.effects = effects_of(cls)

@@ -158,7 +158,6 @@ class LdMatrix(_Matrices):
     varies, nan = "thread", "sees"
     cause = "what a lane holds of a matrix"
     called = "ldmatrix"
-    parts = ("ptr",)
 
     def infer(self) -> Sequence[Type]:
         return (U32,) * self.num
