@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from tiledsl.errors import UNKNOWN_LOC, Loc
 from tiledsl.ir.core import Block, Op, Value
-from tiledsl.ir.ops import arith
+from tiledsl.ir.ops import arith, control
 from tiledsl.ir.types import INDEX, DType
 
-__all__ = ["Builder"]
+__all__ = ["Builder", "CachingBuilder"]
 
 
 class Builder:
@@ -40,15 +42,71 @@ class Builder:
             value = (int(value) + (1 << 63)) % (1 << 64) - (1 << 63)
         return self.value(arith.Constant(value=value, dtype=dtype))
 
-    def scalar(self, fn: str, *operands: Value, nowrap: bool = False) -> Value:
-        """The op of a row of the scalar table."""
-        return self.value(arith.scalar(fn, *operands, nowrap=nowrap))
+    def values(self, operands: Sequence[Value | int]) -> list[Value]:
+        """The operands of a scalar function; an int becomes a constant of the dtype that the others have."""
+        known = [v for v in operands if isinstance(v, Value)]
+        if len(known) == len(operands):
+            return known
+        return [v if isinstance(v, Value) else self.constant(v, known[0].dtype) for v in operands]
+
+    def scalar(self, fn: str, *operands: Value | int, nowrap: bool = False) -> Value:
+        """The op of a row of the scalar table, on `values(operands)`."""
+        return self.value(arith.scalar(fn, *self.values(operands), nowrap=nowrap))
 
     def cast(self, value: Value, to: DType) -> Value:
         return value if value.type == to else self.value(arith.Cast(value, to=to))
 
-    def select(self, condition: Value, a: Value, b: Value) -> Value:
-        return self.value(arith.Select(condition, a, b))
+    def select(self, condition: Value, a: Value | int, b: Value | int) -> Value:
+        """One of two values; an int becomes a constant as in `scalar`."""
+        return self.value(arith.Select(condition, *self.values([a, b])))
 
     def op(self, cls: type[Op], *operands: Value, **kwargs: Any) -> Op:
         return self.add(cls(*operands, **kwargs))
+
+    @contextmanager
+    def inside(self, block: Block) -> Generator[Block, None, None]:
+        """Ops go into `block` for a while."""
+        outer, self.block = self.block, block
+        yield block
+        self.block = outer
+
+    @contextmanager
+    def when(self, condition: Value, **attrs: Any) -> Generator[None, None, None]:
+        """What is added here is under a condition, and gives nothing. attrs: of the `control.if`."""
+        loc, blocks = self.loc, [Block(), Block()]
+        with self.inside(blocks[0]):
+            yield
+        self.loc = loc
+        for block in blocks:
+            with self.inside(block):
+                self.add(control.Yield())
+        self.add(control.If(condition, blocks=blocks, **attrs))
+
+
+class CachingBuilder(Builder):
+    """Writes equal constants, scalar functions and casts once a block.
+
+    Accesses to one memory have most of their arithmetic in common; what is not made need not be merged later.
+    """
+
+    def __init__(self, block: Block, loc: Loc = UNKNOWN_LOC) -> None:
+        super().__init__(block, loc)
+        self._known: dict[tuple[object, ...], Value] = {}
+
+    def constant(self, value: int | float | bool, dtype: DType) -> Value:
+        key = self.block, dtype.name, repr(value)  # 0.0 == -0.0
+        if key not in self._known:
+            self._known[key] = super().constant(value, dtype)
+        return self._known[key]
+
+    def scalar(self, fn: str, *operands: Value | int, nowrap: bool = False) -> Value:
+        key = self.block, fn, nowrap, *operands
+        if key not in self._known:
+            self._known[key] = super().scalar(fn, *operands, nowrap=nowrap)
+        return self._known[key]
+
+    def cast(self, value: Value, to: DType) -> Value:
+        key = self.block, value, to.name
+        if key not in self._known:
+            self._known[key] = super().cast(value, to)
+        return self._known[key]

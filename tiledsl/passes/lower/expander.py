@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tiledsl.ir.abi import abi_of
-from tiledsl.ir.builder import Builder
+from tiledsl.ir.builder import Builder, CachingBuilder
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import arith, control
 from tiledsl.ir.tensor_maps import TensorMap
-from tiledsl.ir.types import I32, I64, INDEX, U32, DType, FragmentType, GlobalType, PendingType, Type, is_memory
+from tiledsl.ir.types import I32, I64, INDEX, U32, FragmentType, GlobalType, PendingType, Type, is_memory
 from tiledsl.passes.analysis.structure import loops_around
 from tiledsl.passes.banks.shared_layout import lay_out_shared
 from tiledsl.passes.lower.addresses import Memory, pointer_to
@@ -20,35 +20,6 @@ __all__ = ["Expander", "Rule"]
 
 Rule = Callable[["Expander", Any], None]
 """Writes the thread level of one op and gives what stands for its results."""
-
-
-class _Once(Builder):
-    """Writes equal constants, scalar functions and casts once a block.
-
-    Accesses to one memory have most of their arithmetic in common; what is not made need not be merged later.
-    """
-
-    def __init__(self, block: Block) -> None:
-        super().__init__(block)
-        self._known: dict[tuple[object, ...], Value] = {}
-
-    def constant(self, value: int | float | bool, dtype: DType) -> Value:
-        key = self.block, dtype.name, repr(value)  # 0.0 == -0.0
-        if key not in self._known:
-            self._known[key] = super().constant(value, dtype)
-        return self._known[key]
-
-    def scalar(self, fn: str, *operands: Value, nowrap: bool = False) -> Value:
-        key = self.block, fn, nowrap, *operands
-        if key not in self._known:
-            self._known[key] = super().scalar(fn, *operands, nowrap=nowrap)
-        return self._known[key]
-
-    def cast(self, value: Value, to: DType) -> Value:
-        key = self.block, value, to.name
-        if key not in self._known:
-            self._known[key] = super().cast(value, to)
-        return self._known[key]
 
 
 class Expander:
@@ -68,7 +39,7 @@ class Expander:
         self.mapping: dict[Value, list[Value]] = {}
         self.memories: dict[Value, Memory] = {}
         self.maps: dict[TensorMap, int] = {}
-        self.b: Builder = _Once(self.body)
+        self.b: Builder = CachingBuilder(self.body)
         self._depths: dict[Value, int] = {}
         self._judged = False
 
