@@ -64,11 +64,18 @@ class Builder:
         return self.add(cls(*operands, **kwargs))
 
     @contextmanager
-    def inside(self, block: Block) -> Generator[Block, None, None]:
-        """Ops go into `block` for a while."""
-        outer, self.block = self.block, block
-        yield block
-        self.block = outer
+    def inside(self, block: Block) -> Generator[None, None, None]:
+        """Ops go to the end of `block` for a while."""
+        outer, self.block, self.before = (self.block, self.before), block, None
+        yield
+        self.block, self.before = outer
+
+    @contextmanager
+    def anew(self, block: Block) -> Generator[list[Op], None, None]:
+        """`block` is written anew. Gives its ops so far."""
+        ops, block.ops = block.ops, []
+        with self.inside(block):
+            yield ops
 
     @contextmanager
     def when(self, condition: Value, **attrs: Any) -> Generator[None, None, None]:
