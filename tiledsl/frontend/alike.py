@@ -23,7 +23,7 @@ def differing(binding: Any) -> Op | None:
         op = todo.pop().op
         if op is None:
             continue
-        if op.varies in ("position", "thread", "warp"):
+        if op.varies in ("thread", "warp"):
             return op
         if op.scope != "thread":
             continue

@@ -55,7 +55,6 @@ class Scalar(_Arithmetic):
 
     variadic = True
     parts = ("operands",)
-    varies = "numbers"
     fn: ScalarFn
     nowrap = attribute(bool, False)
 

@@ -25,6 +25,7 @@ from tiledsl.ir.core import Block, Kernel, Value
 from tiledsl.ir.ops import arith, control, gpu, tile
 from tiledsl.ir.types import BOOL, INDEX, DType, GlobalType
 from tiledsl.passes.analysis.structure import trip_count
+from tiledsl.passes.analysis.thread_numbers import position
 from tiledsl.passes.analysis.uniformity import Uniformity
 
 __all__ = ["Form", "Lanes"]
@@ -81,7 +82,6 @@ class Lanes:
         thread = np.arange(self.warps * WARP, dtype=np.int64).reshape(self.warps, WARP)
         self.exists: Bools = thread < count
         self.thread = thread
-        self.threads = (*kernel.threads, 1, 1)[:3]
         self.kernel = kernel
         self.trips: dict[Hashable, int] = {}
         self._known: dict[Value, Form | None] = {}
@@ -173,17 +173,8 @@ class Lanes:
                 return None
 
     def _position(self, op: gpu.Position) -> Form | None:
-        x, y, _ = self.threads
-        match op:
-            case gpu.ThreadId(axis=axis):
-                places = (self.thread % x, self.thread // x % y, self.thread // (x * y))
-                return Form(places[axis], {})
-            case gpu.WarpId():
-                return Form(self.thread // WARP, {})
-            case gpu.LaneId():
-                return Form(self.thread % WARP, {})
-            case _:
-                return None
+        numbers = position(op, self.kernel.threads)
+        return None if numbers is None else Form(numbers.reshape(self.warps, WARP), {})
 
     def _extent(self, op: tile.Dim) -> Form | None:
         type_ = op.tensor.type

@@ -1,24 +1,94 @@
-"""Structured control flow, as several passes read and edit it: what is around an op, trip counts, inlining, results."""
+"""Structured control flow, as passes read and edit it: how values move through it, trip counts, inlining."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import compress
+from typing import NamedTuple
 
-from tiledsl.ir.core import Block, Op, Value
+from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import control
 from tiledsl.passes.analysis.constants import integer
 
 __all__ = [
-    "drop_carried",
-    "drop_results",
-    "drop_while_inputs",
-    "drop_while_outputs",
+    "Flow",
+    "deciders",
+    "flows",
+    "incoming",
     "loops_around",
     "ops_around",
     "replace_op",
     "take_block",
     "trip_count",
 ]
+
+
+class Flow(NamedTuple):
+    """Values that a control op moves in parallel: the values at position i of `targets` are one of those of `sources`.
+
+    targets: results of an op or arguments of a block, from a number on. sources: operands of an op, from a number on.
+    """
+
+    targets: tuple[tuple[Op | Block, int], ...]
+    sources: tuple[tuple[Op, int], ...]
+
+    @property
+    def slots(self) -> Iterator[tuple[tuple[Value, ...], tuple[Value, ...]]]:
+        """Targets and sources, position by position."""
+        targets = zip(*(_defined(holder)[first:] for holder, first in self.targets), strict=True)
+        sources = zip(*(op.operands[first:] for op, first in self.sources), strict=True)
+        return zip(targets, sources, strict=True)
+
+    def keep(self, flags: Sequence[bool]) -> None:
+        """Keep only the flagged positions; targets of the others are unused."""
+        if all(flags):
+            return
+        for holder, first in self.targets:
+            values = _defined(holder)
+            values[first:] = compress(values[first:], flags)
+            for index, value in enumerate(values):
+                value.index = index
+        for op, first in self.sources:
+            op.set_operands([*op.operands[:first], *compress(op.operands[first:], flags)])
+
+
+def _defined(holder: Op | Block) -> list[Value]:
+    return holder.args if isinstance(holder, Block) else holder.results
+
+
+def flows(op: Op | Kernel | None) -> tuple[Flow, ...]:
+    """How values move through a control op: into its blocks, around, and out of it. None for other ops."""
+    match op:
+        case control.If():
+            return (Flow(((op, 0),), tuple((block.terminator, 0) for block in op.blocks)),)
+        case control.For():
+            return (Flow(((op.body, 1), (op, 0)), ((op, 3), (op.body.terminator, 0))),)
+        case control.While():
+            around = Flow(((op.before, 0),), ((op, 0), (op.after.terminator, 0)))
+            return around, Flow(((op.after, 0), (op, 0)), ((op.before.terminator, 1),))
+        case _:
+            return ()
+
+
+def incoming(value: Value) -> list[Value]:
+    """The values that control flow may make `value` equal to; none for what an op computes or a loop counts."""
+    owner = value.owner
+    for flow in flows(owner if isinstance(owner, Op) else owner.parent):
+        for holder, first in flow.targets:
+            if holder is owner and value.index >= first:
+                return [op.operands[start + value.index - first] for op, start in flow.sources]
+    return []
+
+
+def deciders(op: Op) -> list[Value]:
+    """What decides which way a control op takes, and how often."""
+    match op:
+        case control.For():
+            return op.operands[:3]
+        case control.While():
+            return op.before.terminator.operands[:1]
+        case _:
+            return op.operands
 
 
 def trip_count(op: control.For) -> int | None:
@@ -89,48 +159,3 @@ def take_block(block: Block, arguments: Sequence[Value]) -> tuple[list[Op], Op]:
     ops, end = block.ops[:-1], block.terminator
     block.ops = []
     return ops, end
-
-
-def drop_results(op: control.If, keep: Sequence[bool]) -> None:
-    """Keep only the flagged results of an `if`; the others are unused."""
-    _keep_results(op, keep)
-    for block in op.blocks:
-        end = block.terminator
-        end.set_operands([v for v, k in zip(end.operands, keep, strict=True) if k])
-
-
-def drop_carried(op: control.For, keep: Sequence[bool]) -> None:
-    """Keep only the flagged carried values of a loop; arguments and results of the others are unused."""
-    _keep_results(op, keep)
-    op.set_operands([*op.operands[:3], *(v for v, k in zip(op.inits, keep, strict=True) if k)])
-    end = op.body.terminator
-    end.set_operands([v for v, k in zip(end.operands, keep, strict=True) if k])
-    _keep_args(op.body, [True, *keep])
-
-
-def drop_while_inputs(op: control.While, keep: Sequence[bool]) -> None:
-    """Keep only the flagged arguments of a while loop's first block; the others are unused."""
-    op.set_operands([v for v, k in zip(op.operands, keep, strict=True) if k])
-    end = op.after.terminator
-    end.set_operands([v for v, k in zip(end.operands, keep, strict=True) if k])
-    _keep_args(op.before, keep)
-
-
-def drop_while_outputs(op: control.While, keep: Sequence[bool]) -> None:
-    """Keep only the flagged values that a while loop's condition passes on; the others are unused."""
-    _keep_results(op, keep)
-    end = op.before.terminator
-    end.set_operands([end.operands[0], *(v for v, k in zip(end.operands[1:], keep, strict=True) if k)])
-    _keep_args(op.after, keep)
-
-
-def _keep_args(block: Block, keep: Sequence[bool]) -> None:
-    block.args = [a for a, k in zip(block.args, keep, strict=True) if k]
-    for index, arg in enumerate(block.args):
-        arg.index = index
-
-
-def _keep_results(op: Op, keep: Sequence[bool]) -> None:
-    op.results = [r for r, k in zip(op.results, keep, strict=True) if k]
-    for index, result in enumerate(op.results):
-        result.index = index

@@ -26,7 +26,7 @@ from tiledsl.ir.ops import arith, mem
 from tiledsl.ir.types import BOOL, I32, I64, U32, U64, DType
 from tiledsl.layout.shared import Swizzled
 from tiledsl.passes.analysis.constants import integer
-from tiledsl.passes.analysis.divisibility import divisor_of, power_of_two_in
+from tiledsl.passes.analysis.divisibility import divisor_of
 from tiledsl.passes.analysis.ranges import most
 
 __all__ = ["Memory", "below", "both", "bounds", "element", "inside_from", "pointer_to", "unsigned_extent"]
@@ -178,15 +178,7 @@ def _panel_in_row(b: Builder, swizzle: Swizzled, column: Value) -> tuple[Value |
 
 def multiple_of(value: Value) -> int:
     """A power of two that divides `value`, read off the ops that made it."""
-    known = integer(value)
-    op = value.op
-    if known is not None:
-        return power_of_two_in(known)
-    if isinstance(op, arith.Cast) and op.to.bits >= 32:
-        return multiple_of(op.src) if op.src.dtype.is_integer else 1
-    if isinstance(op, arith.Scalar) and op.operands[0].dtype.is_integer:
-        return divisor_of(op, [multiple_of(v) for v in op.operands])
-    return 1
+    return divisor_of(value.op, multiple_of)
 
 
 def _term(b: Builder, index: Value, stride: Value | int) -> tuple[Value | None, int]:

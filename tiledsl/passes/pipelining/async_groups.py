@@ -28,13 +28,7 @@ from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import async_copy, control
 from tiledsl.ir.types import TokenType
-from tiledsl.passes.analysis.structure import (
-    drop_carried,
-    drop_results,
-    drop_while_inputs,
-    drop_while_outputs,
-    trip_count,
-)
+from tiledsl.passes.analysis.structure import flows, trip_count
 
 __all__ = ["AsyncGroups"]
 
@@ -384,21 +378,7 @@ def _sides(op: control.If, age: _Age, counts: list[_Count]) -> tuple[str, str]:
 def _drop_tokens(block: Block) -> None:
     """Outer ops first: what an inner one is given and gives has no other user then."""
     for op in block.ops:
-        match op:
-            case control.If() if not all(keep := _plain(op.results)):
-                drop_results(op, keep)
-            case control.For() if not all(keep := _plain(op.results)):
-                drop_carried(op, keep)
-            case control.While():
-                if not all(keep := _plain(op.results)):
-                    drop_while_outputs(op, keep)
-                if not all(keep := _plain(op.before.args)):
-                    drop_while_inputs(op, keep)
-            case _:
-                pass
+        for flow in flows(op):
+            flow.keep([not isinstance(targets[0].type, TokenType) for targets, _ in flow.slots])
         for inner in op.blocks:
             _drop_tokens(inner)
-
-
-def _plain(values: Sequence[Value]) -> list[bool]:
-    return [not isinstance(v.type, TokenType) for v in values]
