@@ -39,13 +39,14 @@ def reports_of(
     from tiledsl.passes.cooperation.role_report import roles_report
     from tiledsl.passes.pipeline import stages
     from tiledsl.passes.pipelining.async_groups import AsyncGroups
-    from tiledsl.passes.pipelining.loops import Pipeline
-    from tiledsl.passes.pipelining.report import LoopReport, PipelineReport, group_reports, loop_reports
+    from tiledsl.passes.pipelining.loops import Pipeline, loop_plans
+    from tiledsl.passes.pipelining.plan import LoopPlan
+    from tiledsl.passes.pipelining.report import PipelineReport, group_reports
 
     names = stages()
     before = {name: f"after:{names[names.index(name) - 1]}" for name in (BankConflicts.name, Pipeline.name)}
     limit = target_named(arch).shared_per_block
-    loops: list[LoopReport] = []
+    loops: list[LoopPlan] = []
     found: dict[str, Report] = {}
 
     def observe(stage: str, kernel: Kernel) -> None:
@@ -54,7 +55,7 @@ def reports_of(
         if stage == "tile":
             found["roles"] = roles_report(kernel, title)
         if stage == before[Pipeline.name]:
-            loops.extend(loop_reports(kernel))
+            loops.extend(loop_plans(kernel))
         if stage == f"after:{AsyncGroups.name}":
             found["pipeline"] = PipelineReport(title, tuple(loops), group_reports(kernel, loops))
         if stage == before[BankConflicts.name]:

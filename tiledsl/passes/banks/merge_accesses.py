@@ -22,12 +22,11 @@ from tiledsl.arch import MOST_ACCESS
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import tile
-from tiledsl.ir.types import FragmentType
 from tiledsl.layout.shared import AUTO
 from tiledsl.passes.analysis.structure import replace_op
 from tiledsl.passes.banks.access_runs import Part, Run, access_runs
 from tiledsl.passes.banks.bank_conflicts import bank_report
-from tiledsl.passes.distribute.distribute_copies import never_split
+from tiledsl.passes.distribute.vectors import elements_of, never_split, vector_of
 
 __all__ = ["MergeAccesses"]
 
@@ -108,12 +107,15 @@ def _load(part: Part, axis: int) -> dict[Op, list[Op]]:
     if first.vec == part.width:
         whole, others = here.append(first).results[0], part.accesses[1:]
     else:
-        others = [_repeated(b, first.other, part.width)] if isinstance(first, tile.Get) else []
+        others = [vector_of(b, [first.other], part.width)] if isinstance(first, tile.Get) else []
         indices = _indices(b, part, axis, offset, first)
         whole = b.value(type(first)(first.memory, *indices, *others, **_attributes(first, part)))
         others = part.accesses
     for at, op in others:
-        replace_op(op, [_slice(b, whole, at - part.first, op)])
+        if whole.type != op.value_type:
+            replace_op(op, [vector_of(b, elements_of(b, whole, op.vec, at - part.first), op.vec)])
+        else:
+            replace_op(op, [whole])
     return instead
 
 
@@ -124,20 +126,12 @@ def _store(part: Part, axis: int) -> dict[Op, list[Op]]:
     b = Builder(here, last.loc)
     elements: dict[int, Value] = {}
     for at, op in part.accesses:
-        value = op.operands[-1]
-        parts = [value] if op.vec == 1 else [b.value(tile.Extract(value, at=(e,))) for e in range(op.vec)]
-        elements.update(enumerate(parts, at))
-    values = [elements[at] for at in sorted(elements)]
-    vector = FragmentType(last.memory_type.dtype, (part.width,))
-    whole = values[0] if part.width == 1 else b.value(tile.Pack(*values, type=vector))
+        elements.update(enumerate(elements_of(b, op.operands[-1], op.vec), at))
+    whole = vector_of(b, [elements[at] for at in sorted(elements)], part.width)
     b.add(type(last)(last.memory, *_indices(b, part, axis, offset, last), whole, **_attributes(last, part)))
     for _, op in part.accesses:
         replace_op(op, [])
     return {**{op: [] for _, op in part.accesses}, last: here.ops}
-
-
-def _repeated(b: Builder, value: Value, width: int) -> Value:
-    return value if width == 1 else b.value(tile.Pack(value, type=FragmentType(value.dtype, (width,))))
 
 
 def _attributes(op: tile.Access, part: Part) -> dict[str, Any]:
@@ -151,13 +145,5 @@ def _indices(b: Builder, part: Part, axis: int, offset: int, op: tile.Access) ->
     indices = list(op.indices)
     if offset != part.first:
         index = indices[axis]
-        indices[axis] = b.scalar("add", index, b.constant(part.first - offset, index.dtype))
+        indices[axis] = b.scalar("add", index, part.first - offset)
     return indices
-
-
-def _slice(b: Builder, whole: Value, start: int, op: tile.Access) -> Value:
-    """What the load `op` gives, which begins at element `start` of `whole`."""
-    if whole.type == op.value_type:
-        return whole
-    elements = [b.value(tile.Extract(whole, at=(start + e,))) for e in range(op.vec)]
-    return elements[0] if op.vec == 1 else b.value(tile.Pack(*elements, type=op.value_type))

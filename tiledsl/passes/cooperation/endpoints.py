@@ -193,6 +193,11 @@ class Ring:
     def loads_of(self, op: rings.Acquire) -> list[tma.Load]:
         return [load for load in self.loads if _cursor(load.mbarrier[1]) is op.cursor]
 
+    def bytes_of(self, tile: Value) -> int:
+        """A stage of the tile."""
+        assert isinstance(tile.type, SharedType)
+        return tile.type.bytes // self.stages
+
     def bytes(self, load: tma.Load) -> int:
         """That one load of the slot brings: its share from each block of the cluster."""
         return load.bytes * self.along(load.multicast)
@@ -202,10 +207,7 @@ class Ring:
 
     def _check_loads(self, op: rings.Acquire) -> None:
         for tile in self.tiles:
-            type_ = tile.type
-            assert isinstance(type_, SharedType)
-            found = sum(self.bytes(load) for load in self.loads_of(op) if load.tile is tile)
-            whole = type_.bytes // self.stages
+            found, whole = sum(self.bytes(load) for load in self.loads_of(op) if load.tile is tile), self.bytes_of(tile)
             if not found:
                 fix = f"tma_load(..., s.{tile.name})"
                 raise CompileError(f"ring.fill() loads nothing into s.{tile.name}", op.loc, fix)

@@ -9,6 +9,7 @@ fence what the other end's proxy reaches and meet. (PTX ISA: mbarrier; async pro
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -22,7 +23,7 @@ from tiledsl.layout.shared import ROW
 from tiledsl.passes.analysis.constants import integer
 from tiledsl.passes.cooperation.endpoints import End, Ring, ends_a_use
 
-__all__ = ["LowerRings", "add_if", "leads_warp"]
+__all__ = ["LowerRings", "leads_warp"]
 
 
 @dataclass(frozen=True)
@@ -44,14 +45,6 @@ class LowerRings:
         if errors:
             raise CompileErrors(errors)
         _Lowering(kernel, found).block(kernel.body)
-
-
-def add_if(builder: Builder, condition: Value, then: Block) -> None:
-    """The ops of a block, which has no end yet, under a condition; they give nothing."""
-    blocks = [then, Block()]
-    for block in blocks:
-        Builder(block, builder.loc).add(control.Yield())
-    builder.add(control.If(condition, blocks=blocks))
 
 
 @dataclass
@@ -84,23 +77,20 @@ class _Lowering:
         self.b = Builder(kernel.body)
 
     def block(self, block: Block) -> None:
-        outer, self.b.block = self.b.block, block
-        ops, block.ops = block.ops, []
-        for op in ops:
-            self.b.loc = op.loc
-            rule = _RULES.get(type(op))
-            if rule is None:
-                self.other(op)
-                continue
-            results = rule(self, op)
-            for result, new in zip(op.results, results or (), strict=True):
-                if isinstance(new, list):
-                    self.parts[result] = new
-                else:
-                    result.replace_all_uses_with(new)
-            op.drop_operands()
-            op.parent = None
-        self.b.block = outer
+        with self.b.anew(block) as ops:
+            for op in ops:
+                self.b.loc = op.loc
+                rule = _RULES.get(type(op))
+                if rule is None:
+                    self.other(op)
+                    continue
+                for result, new in zip(op.results, rule(self, op), strict=True):
+                    if isinstance(new, list):
+                        self.parts[result] = new
+                    else:
+                        result.replace_all_uses_with(new)
+                op.drop_operands()
+                op.parent = None
 
     def other(self, op: Op) -> None:
         """Any other op is as it was; where it has a cursor, it has three values, and "full" for a ring."""
@@ -156,23 +146,19 @@ class _Lowering:
             full, empty = (b.value(tile.SharedAlloc(type=slots, layout=str(ROW))) for _ in range(2))
             full.name, empty.name = (name + (str(number) if number else "") for name in ("full", "empty"))
             self.parts[value], self.empty[ring] = [full], empty
-        first, block = b.value(roles.Leads()), Block()
-        self.initialise_barriers(Builder(block, b.loc))
-        add_if(b, first, block)
+        with b.when(b.value(roles.Leads())):
+            for value, ring in self.rings.items():
+                fills, uses = ring.arrivals(ring.producer), ring.arrivals(ring.consumer)
+                for slot in range(ring.stages):
+                    at = b.constant(slot, INDEX)
+                    b.add(barriers.Init(self.parts[value][0], at, count=fills))
+                    b.add(barriers.Init(self.empty[ring], at, count=uses))
+            b.add(barriers.FenceInit())
         if self.kernel.cluster == (1, 1, 1):
             b.add(gpu.Barrier())
         else:  # no block arrives at another one's before that has initialised them
             b.add(barriers.ClusterArrive())
             b.add(barriers.ClusterWait())
-
-    def initialise_barriers(self, b: Builder) -> None:
-        for value, ring in self.rings.items():
-            fills, uses = ring.arrivals(ring.producer), ring.arrivals(ring.consumer)
-            for slot in range(ring.stages):
-                at = b.constant(slot, INDEX)
-                b.add(barriers.Init(self.parts[value][0], at, count=fills))
-                b.add(barriers.Init(self.empty[ring], at, count=uses))
-        b.add(barriers.FenceInit())
 
     def start(self, op: rings.Cursor) -> list[Any]:
         zero = self.b.constant(0, INDEX)
@@ -184,11 +170,10 @@ class _Lowering:
         """The next slot, and its phase: that changes from the last slot to the first one."""
         b = self.b
         if ring.stages == 1:
-            return slot, b.scalar("xor", phase, b.constant(1, U32))
-        following = b.scalar("add", slot, b.constant(1, INDEX))
-        wraps = b.scalar("eq", following, b.constant(ring.stages, INDEX))
-        slot = b.select(wraps, b.constant(0, INDEX), following)
-        return slot, b.scalar("xor", phase, b.cast(wraps, U32))
+            return slot, b.scalar("xor", phase, 1)
+        following = b.scalar("add", slot, 1)
+        wraps = b.scalar("eq", following, ring.stages)
+        return b.select(wraps, 0, following), b.scalar("xor", phase, b.cast(wraps, U32))
 
     def skip(self, op: rings.Skip) -> list[Any]:
         b, ring, (slot, phase, held) = self.b, self.rings[op.ring], self.cursor(op)
@@ -201,7 +186,7 @@ class _Lowering:
         stages = b.constant(ring.stages, INDEX)
         at = b.scalar("add", slot, op.count)
         rounds = b.cast(b.scalar("floordiv", at, stages), U32)
-        odd = b.scalar("and", rounds, b.constant(1, U32))
+        odd = b.scalar("and", rounds, 1)
         return [[b.scalar("mod", at, stages), b.scalar("xor", phase, odd), held]]
 
     def before(self, ring: Ring, slot: Value, distance: int) -> Value:
@@ -209,9 +194,9 @@ class _Lowering:
         b, distance = self.b, distance % ring.stages
         if distance == 0:
             return slot
-        moved = b.scalar("sub", slot, b.constant(distance, INDEX))
-        wraps = b.scalar("lt", slot, b.constant(distance, INDEX))
-        return b.select(wraps, b.scalar("add", moved, b.constant(ring.stages, INDEX)), moved)
+        moved = b.scalar("sub", slot, distance)
+        wraps = b.scalar("lt", slot, distance)
+        return b.select(wraps, b.scalar("add", moved, ring.stages), moved)
 
     # -- filling -------------------------------------------------------------------------------
 
@@ -220,7 +205,7 @@ class _Lowering:
 
     def acquire(self, op: rings.Acquire) -> list[Any]:
         b, ring, (slot, phase, _) = self.b, self.rings[op.ring], self.cursor(op)
-        b.add(barriers.Wait(self.empty[ring], slot, b.scalar("xor", phase, b.constant(1, U32))))
+        b.add(barriers.Wait(self.empty[ring], slot, b.scalar("xor", phase, 1)))
         endpoint = ring.producer.endpoint
         if endpoint.bytes and self.published(op):
             size = sum(ring.bytes(load) for load in ring.loads_of(op))
@@ -277,9 +262,9 @@ class _Lowering:
             self.fence()
         place, meet = [self.empty[ring], slot], use.read or not use.products
         if count and end.endpoint.groups:
-            ended = b.scalar("eq", held, b.constant(count, INDEX))
+            ended = b.scalar("eq", held, count)
             self.arrive(end, place, ended, count, meet)
-            held = b.select(ended, held, b.scalar("add", held, b.constant(1, INDEX)))
+            held = b.select(ended, held, b.scalar("add", held, 1))
         else:
             self.arrive(end, place, meet=meet)
         return [[*self.advanced(ring, slot, phase), held]]
@@ -307,8 +292,7 @@ class _Lowering:
         b = self.b
         for distance in range(ring.consumer.in_flight, 0, -1):
             # Whoever has read more than products do has met the others at the end of that use.
-            enough = b.scalar("ge", held, b.constant(distance, INDEX))
-            self.arrive(ring.consumer, [self.empty[ring], slot], enough, distance)
+            self.arrive(ring.consumer, [self.empty[ring], slot], b.scalar("ge", held, distance), distance)
         return b.constant(0, INDEX)
 
     def free(self, op: rings.Free) -> list[Any]:
@@ -340,34 +324,25 @@ class _Lowering:
         if mine is not None and condition is not None:
             mine = b.scalar("and", mine, condition)
         slot = self.before(ring, place[1], distance)
-        if mine is None:
-            self.signal(b, end, place[0], slot)
-        else:
-            block = Block()
-            self.signal(Builder(block, b.loc), end, place[0], slot)
-            add_if(b, mine, block)
+        with nullcontext() if mine is None else b.when(mine):
+            self.signal(end, place[0], slot)
 
-    def signal(self, b: Builder, end: End, bars: Value, slot: Value) -> None:
+    def signal(self, end: End, bars: Value, slot: Value) -> None:
         """At the slot of each block that writes to this one's: the neighbours along the axes on which tiles are shared,
         and this block itself."""
-        ring = end.ring
+        b, ring, signal = self.b, end.ring, end.endpoint.signal
         if end is ring.producer or not ring.shared_along:
-            b.add(end.endpoint.signal(bars, slot))
+            b.add(signal(bars, slot))
             return
-        width, height = ring.make.cluster
+        (width, height), along = ring.make.cluster, ring.shared_along
         at_m, at_n = (b.cast(at, I32) for at in ring.place)
-        row = b.scalar("mul", at_n, b.constant(width, I32))
-        if "m" in ring.shared_along:
-            for m in range(width):
-                b.add(end.endpoint.signal(bars, slot, b.scalar("add", row, b.constant(m, I32)), cluster=True))
-        for n in range(height) if "n" in ring.shared_along else ():
-            rank = b.scalar("add", at_m, b.constant(n * width, I32))
-            if "m" not in ring.shared_along:
-                b.add(end.endpoint.signal(bars, slot, rank, cluster=True))
-                continue
-            other, block = b.scalar("ne", at_n, b.constant(n, I32)), Block()
-            Builder(block, b.loc).add(end.endpoint.signal(bars, slot, rank, cluster=True))
-            add_if(b, other, block)
+        row = b.scalar("mul", at_n, width)
+        for m in range(width) if "m" in along else ():
+            b.add(signal(bars, slot, b.scalar("add", row, m), cluster=True))
+        for n in range(height) if "n" in along else ():
+            rank = b.scalar("add", at_m, n * width)
+            with b.when(b.scalar("ne", at_n, n)) if "m" in along else nullcontext():
+                b.add(signal(bars, slot, rank, cluster=True))
 
 
 def _may_hold(cursor: Value, seen: set[Value]) -> bool:
@@ -391,18 +366,15 @@ def _may_hold(cursor: Value, seen: set[Value]) -> bool:
 
 
 def leads_warp(b: Builder) -> Value:
-    return b.scalar("eq", b.value(gpu.LaneId()), b.constant(0, INDEX))
+    return b.scalar("eq", b.value(gpu.LaneId()), 0)
 
 
 def _leads_warpgroup(b: Builder) -> Value:
-    own = b.scalar("mod", b.value(gpu.WarpId()), b.constant(WARPGROUP_WARPS, INDEX))
-    return b.scalar("and", b.scalar("eq", own, b.constant(0, INDEX)), leads_warp(b))
+    own = b.scalar("mod", b.value(gpu.WarpId()), WARPGROUP_WARPS)
+    return b.scalar("and", b.scalar("eq", own, 0), leads_warp(b))
 
 
-_LEADS: dict[str, Callable[[Builder], Value]] = {
-    "warp": leads_warp,
-    "warpgroup": _leads_warpgroup,
-}
+_LEADS = {"warp": leads_warp, "warpgroup": _leads_warpgroup}
 
 _RULES: dict[type[Op], Callable[[_Lowering, Any], Sequence[Any]]] = {
     rings.Make: _Lowering.make,

@@ -16,12 +16,11 @@ A bound is one unsigned comparison an axis: a negative index is a huge unsigned 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
 
-from tiledsl.ir.builder import Builder
+from tiledsl.ir.builder import CachingBuilder
 from tiledsl.ir.core import Block, Value
 from tiledsl.ir.ops import arith, mem
 from tiledsl.ir.types import BOOL, I32, I64, U32, U64, DType
@@ -33,31 +32,12 @@ from tiledsl.passes.analysis.intervals import Intervals
 __all__ = ["Memory", "Writer", "below", "both", "bounds", "element", "inside_from", "pointer_to", "unsigned_extent"]
 
 
-class Writer(Builder):
-    """Writes equal constants, scalar functions and casts once a block. `intervals`: what values can be.
-
-    Accesses to one memory have most of their arithmetic in common; what is not made need not be merged later.
-    """
+class Writer(CachingBuilder):
+    """`intervals`: what values can be."""
 
     def __init__(self, block: Block, intervals: Intervals) -> None:
         super().__init__(block)
         self.intervals = intervals
-        self._known: dict[tuple[object, ...], Value] = {}
-
-    def constant(self, value: int | float | bool, dtype: DType) -> Value:
-        return self._once((dtype.name, repr(value)), super().constant, value, dtype)  # 0.0 == -0.0
-
-    def scalar(self, fn: str, *operands: Value, nowrap: bool = False) -> Value:
-        return self._once((fn, nowrap, *operands), super().scalar, fn, *operands, nowrap=nowrap)
-
-    def cast(self, value: Value, to: DType) -> Value:
-        return self._once((value, to.name), super().cast, value, to)
-
-    def _once(self, key: tuple[object, ...], make: Callable[..., Value], *given: Any, **more: Any) -> Value:
-        known = self._known.get((self.block, *key))
-        if known is None:
-            known = self._known[self.block, *key] = make(*given, **more)
-        return known
 
 
 @dataclass(frozen=True, slots=True)

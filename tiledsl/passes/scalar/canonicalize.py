@@ -44,8 +44,8 @@ class Canonicalize:
 class _Simplifier(Builder):
     """Makes scalar ops that are simplified at once: what a rule makes may have a simpler form itself."""
 
-    def scalar(self, fn: str, *operands: Value, nowrap: bool = False) -> Value:
-        op = arith.scalar(fn, *operands, nowrap=nowrap)
+    def scalar(self, fn: str, *operands: Value | int, nowrap: bool = False) -> Value:
+        op = arith.scalar(fn, *self.values(operands), nowrap=nowrap)
         assert isinstance(op, arith.Scalar)
         value = simplify_scalar(self, op)
         if value is None:
