@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import TYPE_CHECKING, Any, Callable, Mapping, overload
+from typing import Any, Callable, Mapping, overload
 
 from tiledsl.arch import target_named
 from tiledsl.compilation.compiled import Compiled
@@ -21,9 +21,6 @@ from tiledsl.runtime.dispatch import EMULATED_ARCH, Dispatcher
 from tiledsl.signatures.annotations import read_signature
 from tiledsl.signatures.signature import GlobalParam, Signature, Specialization
 from tiledsl.signatures.specialize import argument_error, assumed, check_consts
-
-if TYPE_CHECKING:
-    from tiledsl.compilation.explain import Report
 
 __all__ = ["TileFunction", "TileKernel", "tile_function", "tile_kernel"]
 
@@ -85,7 +82,7 @@ class TileKernel(ByReference):
         spec = assumed(self.signature, dtypes, consts)
         return spec, target or self.signature.arch or self._gpu_arch() or EMULATED_ARCH
 
-    def explain(self, what: str, target: str | None = None, /, **settings: Any) -> Report:
+    def explain(self, what: str, target: str | None = None, /, **settings: Any) -> object:
         """``compile(target, **settings).explain(what)``: "banks" for shared memory, ...; print it."""
         return self.compile(target, **settings).explain(what)
 
@@ -172,7 +169,7 @@ class TileKernel(ByReference):
 
         arguments = self.dispatcher.arguments(self._bind(args, kwargs), "emulator")
         self.dispatcher.place(arguments)
-        return self.dispatcher.emulate(arguments, Options(**options))
+        return self.dispatcher.emulate(arguments, Options(**options))[1]
 
     def __repr__(self) -> str:
         return f"<tile_kernel {self.signature.usage} at {self.signature.loc.file}:{self.signature.loc.line}>"

@@ -8,26 +8,24 @@ call is refused with the reason, since the context is dead.
 
 from __future__ import annotations
 
+import ctypes
 import importlib
+import mmap
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Generator
+from typing import Any, Generator
 
 from tiledsl.arch import STATIC_SHARED, TARGETS, Target, target_named
-from tiledsl.backends.print_records import LINES
-from tiledsl.backends.protocol import FAILURE
+from tiledsl.backends.print_records import LINES, PRINTS, Records
+from tiledsl.backends.protocol import ASSERTIONS, FAILURE, RECORD_BYTES
 from tiledsl.errors import DeviceError
 from tiledsl.forks import in_child
 from tiledsl.runtime.assertions import Assertions
-from tiledsl.runtime.module_memory import has_variable
 from tiledsl.runtime.prints import Prints
 
-if TYPE_CHECKING:
-    from tiledsl.runtime.frames import Shape
-
-__all__ = ["Device", "Driver", "available", "driver"]
+__all__ = ["Device", "Driver", "available", "driver", "has_variable"]
 
 OUT_OF_MEMORY, NO_DEVICE, NO_BINARY = 2, 100, 209
 WRONG_CONTEXT = frozenset({201, 400, 709})
@@ -45,6 +43,13 @@ STICKY = {
     719: "failed while it ran",
 }
 """CUresult values after which the context is lost (CUDA driver API, "Data types used by CUDA driver")."""
+
+PORTABLE, MAPPED = 1, 2
+"""Of cuMemHostRegister: pinned for every context, and in the address space of the GPU. (CUDA driver API: memory
+management.)"""
+_KEPT: list[mmap.mmap] = []
+"""The process's own memory: what the driver allocates goes with its context, which another library may end while a
+thread of ours looks there."""
 
 GALLERY_ELSEWHERE = "naive.py to mma_fastest.py"
 """Steps of examples/gemm that run on every target: all but those of Hopper."""
@@ -230,9 +235,9 @@ class Driver:
         module = self.check(result, f"loading {name}()")
         function = self.check(cu.cuModuleGetFunction(module, name.encode()), f"finding {name} in its code")
         if has_variable(cubin, FAILURE):
-            self.assertions.watch(self, module, name)
+            self.watch_assertions(module, name)
         if has_variable(cubin, LINES):
-            self.prints.watch(self, module, name)
+            self.watch_prints(module, name)
         limit = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         if shared > STATIC_SHARED:
             self.check(
@@ -240,26 +245,39 @@ class Driver:
             )
         return function
 
-    def launch_config(self, stream: int, shape: Shape) -> Any:
-        """What cuLaunchKernelEx is told of a launch besides function and arguments."""
-        cu = self.cu
-        config, attributes = cu.CUlaunchConfig(), list[Any]()
-        config.gridDimX, config.gridDimY, config.gridDimZ = shape.grid
-        config.blockDimX, config.blockDimY, config.blockDimZ = shape.block
-        config.sharedMemBytes, config.hStream = shape.shared, stream
-        if shape.cluster != (1, 1, 1):
-            cluster = cu.CUlaunchAttribute()
-            cluster.id = cu.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-            size = cluster.value.clusterDim
-            size.x, size.y, size.z = shape.cluster
-            attributes.append(cluster)
-        if shape.dependent:
-            early = cu.CUlaunchAttribute()
-            early.id = cu.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-            early.value.programmaticStreamSerializationAllowed = 1
-            attributes.append(early)
-        config.attrs, config.numAttrs = attributes, len(attributes)
-        return config
+    def watch_assertions(self, module: Any, name: str) -> None:
+        """Give `module`, the code of kernel `name`, a record of its own; its context is active."""
+        what = f"the assertions of {name}()"
+        sites = self._read_variable(module, ASSERTIONS, what)
+        self.assertions.watch(self._give_memory(module, FAILURE, RECORD_BYTES, what), sites)
+
+    def watch_prints(self, module: Any, name: str) -> None:
+        """Give `module`, the code of kernel `name`, a ring of its own; its context is active."""
+        what = f"the lines that {name}() prints"
+        records = Records(self._read_variable(module, PRINTS, what))
+        self.prints.watch(self._give_memory(module, LINES, records.ring_bytes, what), records)
+
+    def _read_variable(self, module: Any, name: str, what: str) -> bytes:
+        """The bytes of a variable of `module`, whose context is active; `what` names them in an error."""
+        place, size = self.check(self.cu.cuModuleGetGlobal(module, name.encode()), f"finding {what}")
+        content = ctypes.create_string_buffer(int(size))
+        self.download(ctypes.addressof(content), int(place), int(size), what)
+        return content.raw
+
+    def _give_memory(self, module: Any, name: str, size: int, what: str) -> int:
+        """Address of `size` zeros in pinned memory, which the first word of the module's variable has from now on.
+
+        A kernel that failed leaves it readable. It is kept for the life of the process.
+        """
+        memory = mmap.mmap(-1, size)
+        _KEPT.append(memory)
+        here = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        self.check(self.cu.cuMemHostRegister(here, size, PORTABLE | MAPPED), f"pinning memory for {what}")
+        there = self.check(self.cu.cuMemHostGetDevicePointer(here, 0), f"finding the memory for {what} on the GPU")
+        place, _ = self.check(self.cu.cuModuleGetGlobal(module, name.encode()), f"finding {what}")
+        address = ctypes.c_uint64(int(there))
+        self.upload(int(place), ctypes.addressof(address), 8, f"the address of {what}")
+        return here
 
     # -- memory and time ---------------------------------------------------------------------------------
 
@@ -321,6 +339,11 @@ def _bytes(size: int) -> str:
     return (
         f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB" if size >= 2**20 else f"{size} bytes"
     )
+
+
+def has_variable(cubin: bytes, name: str) -> bool:
+    """Does the code have this variable? A name of the ELF file stands between zeros, which no text of a kernel has."""
+    return b"\0%b\0" % name.encode() in cubin
 
 
 def _no_gpu() -> DeviceError:
