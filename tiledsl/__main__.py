@@ -226,9 +226,8 @@ def _cache(arguments: argparse.Namespace, rest: list[str]) -> int:
     elif arguments.action == "clear":
         print(f"{cache.clear()} kernels removed from {cache.folder}")
     else:
-        info = cache.info()
-        size = f"{info.bytes / 2**20:.1f} of at most {info.limit / 2**20:.0f} MiB"
-        print(f"{info.folder}: {info.entries} kernels, {size}")
+        entries, size = cache.info()
+        print(f"{cache.folder}: {entries} kernels, {size / 2**20:.1f} of at most {cache.limit / 2**20:.0f} MiB")
     return 0
 
 

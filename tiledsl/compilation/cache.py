@@ -26,13 +26,12 @@ import time
 import warnings
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from tiledsl.errors import CacheError
 
-__all__ = ["CacheInfo", "DiskCache", "disk_cache"]
+__all__ = ["DiskCache", "disk_cache"]
 
 MAGIC = b"tiledsl cache 3\n"
 DEFAULT_SIZE = 512 * 2**20
@@ -50,16 +49,6 @@ FIX = "set TILEDSL_CACHE_DIR to a folder of yours that can be written, or TILEDS
 WITHOUT = "  until then kernels are compiled, and not kept"
 
 _warned: set[str] = set()
-
-
-@dataclass(frozen=True)
-class CacheInfo:
-    """Where the cache is, how many entries it has, their bytes, and its bound in bytes."""
-
-    folder: Path
-    entries: int
-    bytes: int
-    limit: int
 
 
 def disk_cache() -> DiskCache | None:
@@ -116,11 +105,11 @@ class DiskCache:
             raise CacheError(f"cannot remove {self.folder / left[0]} and {len(left) - 1} more files\n  fix: {FIX}")
         return removed
 
-    def info(self) -> CacheInfo:
-        """Raises CacheError where the folder cannot be read."""
+    def info(self) -> tuple[int, int]:
+        """The number of entries, and their bytes. Raises CacheError where the folder cannot be read."""
         with self._opened() as folder:
             found = [] if folder is None else _files(folder, SUFFIX)
-        return CacheInfo(self.folder, len(found), sum(s.st_size for _, s in found), self.limit)
+        return len(found), sum(s.st_size for _, s in found)
 
     # -- the folder --------------------------------------------------------------------------------------
 

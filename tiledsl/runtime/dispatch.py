@@ -161,18 +161,15 @@ class Dispatcher:
         arguments = self.arguments(values, device)
         if self.place(arguments) == "emulator":
             return self.emulate(arguments)[0]
-        if arguments.device < 0:
-            with self.on_gpu(arguments) as prepared:
-                prepared.run()
-            return prepared.plan.written
-        prepared = self.prepare(arguments)
-        others = _other_streams(arguments.present, prepared.stream)
-        gpu = prepared.plan.driver
-        for other in others:
-            gpu.wait_for(prepared.stream, other)
-        prepared.run()
-        for other in others:
-            gpu.wait_for(other, prepared.stream)
+        with self.on_gpu(arguments) as prepared:
+            gpu = prepared.plan.driver
+            streams = {info.stream for info in arguments.present.values() if info.stream is not None}
+            others = streams - {prepared.stream}
+            for other in others:
+                gpu.wait_for(prepared.stream, other)
+            prepared.run()
+            for other in others:
+                gpu.wait_for(other, prepared.stream)
         return prepared.plan.written
 
     def place(self, arguments: Arguments) -> str:
@@ -212,41 +209,42 @@ class Dispatcher:
 
     @contextmanager
     def on_gpu(self, arguments: Arguments) -> Generator[Prepared, None, None]:
-        """Copy host arrays to the GPU for the time of the block, and what the kernel writes back at its end."""
+        """A launch on CUDA arrays in place, or on copies of host arrays: they are copied to the GPU for the time of the
+        block, and what the kernel writes is copied back at its end."""
+        arrays = arguments.present
+        if arguments.device >= 0:
+            if all(map(_is_torch, arrays.values())):
+                torch = sys.modules["torch"]
+                self.launcher.take_torch(torch._C._cuda_getCurrentRawStream, torch.is_grad_enabled)
+            plan = self._plan(arguments, arguments.given["device"], self._launch_plan, arrays)
+            pointers = {name: info.pointer for name, info in arrays.items()}
+            yield _prepared(plan, _launch_stream(arrays), pointers, arguments)
+            return
         gpu = driver()
         device = gpu.current_device()
-        staged = {name: movable(info) for name, info in arguments.present.items()}
-        moved = {name: _moved(info, staged[name], device) for name, info in arguments.present.items()}
+        staged = {name: movable(info) for name, info in arrays.items()}
+        moved = {name: _moved(info, staged[name], device) for name, info in arrays.items()}
         sizes = {name: info.span()[1] for name, info in moved.items()}
-        pointers: dict[str, int] = {}
+        copies: dict[str, int] = {}
         with gpu.active(device):
             try:
                 for name, size in sizes.items():
-                    pointers[name] = gpu.allocate(size, f"{self.signature.name}(): {name}")
-                infos = {name: replace(info, pointer=pointers[name]) for name, info in moved.items()}
+                    copies[name] = gpu.allocate(size, f"{self.signature.name}(): {name}")
+                infos = {name: replace(info, pointer=copies[name]) for name, info in moved.items()}
                 on_device = replace(arguments, arrays={n: infos.get(n) for n in arguments.arrays})
-                plan = self._plan(on_device, COPIED, self._launch_plan, arguments.present)
+                plan = self._plan(on_device, COPIED, self._launch_plan, arrays)
                 for name, array in staged.items():
-                    gpu.upload(pointers[name], array.ctypes.data, sizes[name], name)
-                yield _prepared(plan, 0, pointers, arguments)
+                    gpu.upload(copies[name], array.ctypes.data, sizes[name], name)
+                yield _prepared(plan, 0, copies, arguments)
                 gpu.synchronize(0, f"{self.signature.name}()")
                 for name in plan.written:
-                    array, target = staged[name], host_array(arguments.present[name])
-                    gpu.download(array.ctypes.data, pointers[name], sizes[name], name)
+                    array, target = staged[name], host_array(arrays[name])
+                    gpu.download(array.ctypes.data, copies[name], sizes[name], name)
                     if array is not target:
                         target[...] = array
             finally:
-                for pointer in pointers.values():
+                for pointer in copies.values():
                     gpu.free(pointer)
-
-    def prepare(self, arguments: Arguments) -> Prepared:
-        """A launch on CUDA arrays in place, with every check of them."""
-        arrays = arguments.present
-        if all(map(_is_torch, arrays.values())):
-            torch = sys.modules["torch"]
-            self.launcher.take_torch(torch._C._cuda_getCurrentRawStream, torch.is_grad_enabled)
-        plan = self._plan(arguments, arguments.given["device"], self._launch_plan, arrays)
-        return _prepared(plan, _launch_stream(arrays), {n: info.pointer for n, info in arrays.items()}, arguments)
 
     # -- plans -------------------------------------------------------------------------------------------
 
@@ -352,7 +350,3 @@ def _launch_stream(arrays: Mapping[str, ArrayInfo]) -> int:
     current = [a.stream for a in arrays.values() if type(a.owner).__module__.split(".")[0] in ("torch", "cupy")]
     named = [a.stream for a in arrays.values()]
     return next((stream for stream in [*current, *named] if stream is not None), 0)
-
-
-def _other_streams(arrays: Mapping[str, ArrayInfo], stream: int) -> set[int]:
-    return {info.stream for info in arrays.values() if info.stream is not None} - {stream}

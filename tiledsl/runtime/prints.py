@@ -8,6 +8,7 @@ import heapq
 import sys
 import threading
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 from tiledsl.backends.print_records import CAPACITY, LOST, OPERANDS, TIME, Records
@@ -71,10 +72,6 @@ class _Ring:
         return f"kernel {self.records.kernel}(): {few}"
 
 
-def _when(line: Line) -> int:
-    return line[0]
-
-
 def _time(record: bytes) -> int:
     return int.from_bytes(record[TIME:OPERANDS], "little")
 
@@ -126,7 +123,7 @@ class Prints:
             if last:
                 self._rings = []
             if any(lines):
-                print("\n".join(text for _, text in heapq.merge(*lines, key=_when)), flush=True)
+                print("\n".join(text for _, text in heapq.merge(*lines, key=itemgetter(0))), flush=True)
             for text in filter(None, (ring.lost() for ring in rings)):
                 print(text, file=sys.stderr)
 
