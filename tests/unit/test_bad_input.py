@@ -332,7 +332,7 @@ def driver_of(capability: tuple[int, int]) -> Driver:
 
 def test_code_for_another_gpu() -> None:
     with pytest.raises(DeviceError) as caught:
-        driver_of((8, 6)).require_target("gemm", "sm_90a", 0)
+        driver_of((8, 6)).target_of(0, "gemm", "sm_90a")
     text = str(caught.value)
     assert "gemm() is built for sm_90a; GPU 0, Some GPU, is sm_86 and cannot run it" in text
     assert 'fix: build it for this GPU, or run it with device="emulator"' in text

@@ -12,7 +12,7 @@ import sys
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Callable, Generator, Mapping, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Generator, Iterator, Mapping, TypeVar
 
 from tiledsl.forks import in_child, whole
 from tiledsl.ir.abi import launch_parameters
@@ -130,28 +130,10 @@ class Dispatcher:
         return Arguments({**values, "device": device}, arrays, scalars, consts)
 
     def _check_memory(self, arrays: Mapping[str, ArrayInfo], written: tuple[str, ...]) -> None:
-        """Written tensors must be writable, and share no byte with another argument or with themselves. Those of torch
-        may need no gradient."""
-        signature = self.signature
+        """Raise KernelArgumentError for a tensor of `written` that must not be written."""
         for name in written:
-            info = arrays[name]
-            if not info.writable:
-                raise argument_error(
-                    signature, f"{name} is written by the kernel, but read-only", "pass a writable array"
-                )
-            if not info.empty and self_overlapping(info):
-                message = (
-                    f"{name} is written by the kernel, but several of its elements are one (strides {info.strides})"
-                )
-                raise argument_error(signature, message, "pass a copy, not a broadcast view")
-            for other in arrays:
-                if other != name and same_bytes(info, arrays[other]):
-                    message = f"{name} is written by the kernel, and shares memory with {other}"
-                    raise argument_error(signature, message, f"pass a copy as {other}")
-            if _is_torch(info) and info.owner.requires_grad and sys.modules["torch"].is_grad_enabled():
-                message = f"{name} is written by the kernel, and requires a gradient, which a kernel does not have"
-                fix = f"pass {name}.detach(), call it under torch.no_grad(), or from a torch.autograd.Function"
-                raise argument_error(signature, message, fix)
+            for problem, fix in _memory_problems(name, arrays):
+                raise argument_error(self.signature, f"{name} is written by the kernel, {problem}", fix)
 
     # -- running -----------------------------------------------------------------------------------------
 
@@ -182,13 +164,10 @@ class Dispatcher:
             name = next(iter(arguments.present))
             message = f"{name} is in {_place(arguments.device)}, and the emulator runs on host memory"
             raise argument_error(self.signature, message, "pass NumPy arrays")
-        if device == "gpu" or arguments.device >= 0:
-            driver().refuse_if_lost()
-            return "gpu"
-        gpu = available() if device is None else None
-        if gpu is not None:
-            gpu.refuse_if_lost()
-        return "emulator" if gpu is None else "gpu"
+        if device == "emulator" or (device is None and arguments.device < 0 and available() is None):
+            return "emulator"
+        driver().refuse_if_lost()
+        return "gpu"
 
     def emulate(self, arguments: Arguments, options: Any = None) -> tuple[tuple[str, ...], Any]:
         """Run on the emulator; `options`: its Options. Gives the names of the tensors that the kernel may have written,
@@ -273,10 +252,9 @@ class Dispatcher:
 
     def _launch_plan(self, arguments: Arguments) -> LaunchPlan:
         gpu, device = driver(), max(arguments.device, 0)
-        if self.signature.arch:
-            gpu.require_target(self.signature.name, self.signature.arch, device)
+        arch = gpu.target_of(device, self.signature.name, self.signature.arch)
         problem = specialize(self.signature, arguments.arrays, arguments.consts)
-        image = self.program.compiled(problem.spec, self.signature.arch or gpu.target_of(device))
+        image = self.program.compiled(problem.spec, arch)
         used = set(re.findall(r"\w+", " ".join(image.grid)))
         self.launcher.key_by_value(frozenset(p.name for p in self.signature.scalars if p.name in used))
         arrays = arguments.present
@@ -294,6 +272,22 @@ class Dispatcher:
         windows = overlap_windows(buffer.pointers, arrays, image.written)
         written = _in_order(image.written, arguments)
         return LaunchPlan(gpu, image.name, device, function, shape, buffer, windows, maps, written)
+
+
+def _memory_problems(name: str, arrays: Mapping[str, ArrayInfo]) -> Iterator[tuple[str, str]]:
+    """Why the tensor `name` must not be written, and how to fix it: it is read-only, shares a byte with another
+    argument or with itself, or torch keeps a gradient for it."""
+    info = arrays[name]
+    if not info.writable:
+        yield "but read-only", "pass a writable array"
+    if not info.empty and self_overlapping(info):
+        yield f"but several of its elements are one (strides {info.strides})", "pass a copy, not a broadcast view"
+    for other in arrays:
+        if other != name and same_bytes(info, arrays[other]):
+            yield f"and shares memory with {other}", f"pass a copy as {other}"
+    if _is_torch(info) and info.owner.requires_grad and sys.modules["torch"].is_grad_enabled():
+        fix = f"pass {name}.detach(), call it under torch.no_grad(), or from a torch.autograd.Function"
+        yield "and requires a gradient, which a kernel does not have", fix
 
 
 def _place(device: int) -> str:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Generator
 
-from tiledsl.arch import STATIC_SHARED, TARGETS, Target, target_named
+from tiledsl.arch import STATIC_SHARED, TARGETS
 from tiledsl.backends.print_records import LINES, PRINTS, Records
 from tiledsl.backends.protocol import ASSERTIONS, FAILURE, RECORD_BYTES
 from tiledsl.errors import DeviceError
@@ -50,9 +50,6 @@ management.)"""
 _KEPT: list[mmap.mmap] = []
 """The process's own memory: what the driver allocates goes with its context, which another library may end while a
 thread of ours looks there."""
-
-GALLERY_ELSEWHERE = "naive.py to mma_fastest.py"
-"""Steps of examples/gemm that run on every target: all but those of Hopper."""
 
 
 @dataclass(frozen=True)
@@ -157,29 +154,22 @@ class Driver:
         current = int(self.check(self.cu.cuCtxGetDevice(), "reading the current device"))
         return next(d.ordinal for d in self.devices if int(d.handle) == current)
 
-    def target_of(self, ordinal: int) -> str:
-        """The best target of the compiler for device `ordinal`. DeviceError if none runs there."""
+    def target_of(self, ordinal: int, kernel: str = "", arch: str = "") -> str:
+        """`arch`, for which `kernel` is to be built, or else the compiler's best target for device `ordinal`.
+
+        Raises DeviceError if that device does not run it.
+        """
         device = self.devices[ordinal]
-        fitting = self._targets(device)
+        (major, minor), fitting = device.capability, [t for t in TARGETS.values() if t.runs_on(device.capability)]
+        if arch and arch not in [t.name for t in fitting]:
+            message = f"{kernel}() is built for {arch}; GPU {ordinal}, {device.name}, is sm_{major}{minor}"
+            fix = 'build it for this GPU, or run it with device="emulator"'
+            raise DeviceError(f"{message} and cannot run it\n  fix: {fix}")
         if not fitting:
-            major, minor = device.capability
             message = f"GPU {ordinal}, {device.name}, has compute capability {major}.{minor}"
             message += f"; the compiler has no target for it, only {', '.join(TARGETS)}"
             raise DeviceError(f'{message}\n  fix: run the kernel with device="emulator", or on another GPU')
-        return max(fitting, key=lambda t: (t.exact, t.capability)).name
-
-    def _targets(self, device: Device) -> list[Target]:
-        return [t for t in TARGETS.values() if t.runs_on(device.capability)]
-
-    def require_target(self, kernel: str, arch: str, ordinal: int) -> None:
-        """Raise DeviceError unless device `ordinal` runs code built for `arch`."""
-        device = self.devices[ordinal]
-        if not target_named(arch).runs_on(device.capability):
-            has = "sm_{}{}".format(*device.capability)
-            message = f"{kernel}() is built for {arch}; GPU {ordinal}, {device.name}, is {has} and cannot run it"
-            if self._targets(device):
-                message += f"; of examples/gemm, {GALLERY_ELSEWHERE} run there"
-            raise DeviceError(f'{message}\n  fix: build it for this GPU, or run it with device="emulator"')
+        return arch or max(fitting, key=lambda t: (t.exact, t.capability)).name
 
     @contextmanager
     def active(self, ordinal: int) -> Generator[int, None, None]:
@@ -226,7 +216,7 @@ class Driver:
 
     def _load(self, cubin: bytes, name: str, arch: str, shared: int, ordinal: int) -> Any:
         cu = self.cu
-        self.require_target(name, arch, ordinal)
+        self.target_of(ordinal, name, arch)
         result = cu.cuModuleLoadData(cubin)
         if int(result[0]) == NO_BINARY:
             device = self.devices[ordinal]
