@@ -254,7 +254,7 @@ def test_kept_maps_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = plan_of(driver, {"A": info((256, 64))}, (MAP,))
     for number in range(10):
         plan.run(0, (BASE + 256 * number,), ())
-    assert plan.maps is not None and len(plan.maps._images) <= 3
+    assert plan.maps is not None and plan.maps.image.cache_info().currsize <= 3
     assert driver.params[-1] == [bytes([10]) * MAP_BYTES]
 
 

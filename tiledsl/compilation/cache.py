@@ -27,7 +27,6 @@ import warnings
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Literal
 
 from tiledsl.errors import CacheError
 
@@ -80,7 +79,7 @@ class DiskCache:
         """The content of the entry, or None. One that is damaged, or not the user's own, is removed with a warning."""
         try:
             with self._opened() as folder:
-                return None if folder is None else self._read(folder, key)
+                return self._read(folder, key)
         except CacheError as error:
             _warn(f"{error}\n{WITHOUT}")
             return None
@@ -88,18 +87,15 @@ class DiskCache:
     def store(self, key: str, content: bytes) -> None:
         """Publish an entry, then evict the oldest ones beyond the limit. A warning where it cannot be written."""
         try:
-            with self._opened(create=True) as folder:
-                if folder is not None:
-                    self._publish(folder, key, content)
-                    self._evict(folder, keep=key + SUFFIX)
+            with self._opened() as folder:
+                self._publish(folder, key, content)
+                self._evict(folder, keep=key + SUFFIX)
         except CacheError as error:
             _warn(f"{error}\n{WITHOUT}")
 
     def clear(self) -> int:
         """Remove all entries; the number of them. Raises CacheError for what cannot be removed."""
         with self._opened() as folder:
-            if folder is None:
-                return 0
             removed, left = _empty(folder)
         if left:
             raise CacheError(f"cannot remove {self.folder / left[0]} and {len(left) - 1} more files\n  fix: {FIX}")
@@ -108,26 +104,26 @@ class DiskCache:
     def info(self) -> tuple[int, int]:
         """The number of entries, and their bytes. Raises CacheError where the folder cannot be read."""
         with self._opened() as folder:
-            found = [] if folder is None else _files(folder, SUFFIX)
+            found = _files(folder, SUFFIX)
         return len(found), sum(s.st_size for _, s in found)
 
     # -- the folder --------------------------------------------------------------------------------------
 
     @contextmanager
-    def _opened(self, create: bool = False) -> Generator[int | None]:
-        """The descriptor of the folder, the user's own and closed to others; None if there is no folder.
+    def _opened(self) -> Generator[int]:
+        """The descriptor of the folder, which is made if there is none; it is the user's own and closed to others.
 
         Raises CacheError where it cannot be used, and for each failure of the file system inside the block.
         """
         folder = None
         try:
-            if create:
+            try:
+                folder = os.open(self.folder, FOLDER)
+            except FileNotFoundError:
                 self.folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 self.folder.mkdir(mode=0o700, exist_ok=True)
-            with suppress(FileNotFoundError):
                 folder = os.open(self.folder, FOLDER)
-            if folder is not None:
-                self._trust(folder)
+            self._trust(folder)
             yield folder
         except OSError as error:
             message = f"the cache folder {self.folder} cannot be used: {error.strerror or error}"
@@ -159,11 +155,12 @@ class DiskCache:
 
     def _read(self, folder: int, key: str) -> bytes | None:
         name = key + SUFFIX
-        found = _read_own(folder, name)
-        if found is None:
+        try:
+            found = _read_own(folder, name)
+        except FileNotFoundError:
             return None
         problem = "not a file of yours"
-        if isinstance(found, bytes):
+        if found is not None:
             head, content = found[:HEAD], found[HEAD:]
             if head == _head(key, content):
                 return content
@@ -211,19 +208,17 @@ def _remove(folder: int, name: str) -> None:
         os.unlink(name, dir_fd=folder)
 
 
-def _read_own(folder: int, name: str) -> bytes | Literal["foreign"] | None:
-    """What is in a file of the folder, if it is the user's own; None if there is none."""
+def _read_own(folder: int, name: str) -> bytes | None:
+    """The content of a file of the folder; None if it is not the user's own. Raises FileNotFoundError."""
     try:
         file = os.open(name, ENTRY, dir_fd=folder)
-    except FileNotFoundError:
-        return None
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO):  # a link, a socket
-            return "foreign"
+            return None
         raise
     try:
         if not _is_own(os.fstat(file)):
-            return "foreign"
+            return None
         with suppress(OSError):  # a read-only file system: the entry itself is good
             os.utime(file)  # the date of last use, for eviction
         with open(file, "rb", closefd=False) as content:

@@ -11,17 +11,15 @@ from __future__ import annotations
 import ctypes
 import importlib
 import mmap
-import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any, Generator
 
 from tiledsl.arch import STATIC_SHARED, TARGETS
 from tiledsl.backends.print_records import LINES, PRINTS, Records
 from tiledsl.backends.protocol import ASSERTIONS, FAILURE, RECORD_BYTES
 from tiledsl.errors import DeviceError
-from tiledsl.forks import in_child
 from tiledsl.runtime.assertions import Assertions
 from tiledsl.runtime.prints import Prints
 
@@ -75,14 +73,9 @@ class Driver:
         """Name of the kernel launched last: what a late error is most likely about."""
         self.lost = ""
         """Why the context is dead, or ""."""
-        self._functions: dict[tuple[int, bytes], Any] = {}
-        self._primary: dict[int, Any] = {}
-        self._blanks: dict[int, int] = {}
-        self._lock = threading.Lock()
-        in_child(self)
-
-    def renew(self) -> None:
-        self._lock = threading.Lock()
+        self.function = cache(self._load)
+        self._primary_context = cache(self._retain)
+        self._zeros = cache(self._allocate_zeros)
 
     # -- errors ------------------------------------------------------------------------------------------
 
@@ -190,14 +183,10 @@ class Driver:
         finally:
             cu.cuCtxPopCurrent()
 
-    def _primary_context(self, ordinal: int) -> Any:
-        with self._lock:
-            if ordinal not in self._primary:
-                action = f"opening GPU {ordinal} ({self.devices[ordinal].name})"
-                self._primary[ordinal] = self.check(
-                    self.cu.cuDevicePrimaryCtxRetain(self.devices[ordinal].handle), action
-                )
-            return self._primary[ordinal]
+    def _retain(self, ordinal: int) -> Any:
+        """The primary context of device `ordinal`."""
+        device = self.devices[ordinal]
+        return self.check(self.cu.cuDevicePrimaryCtxRetain(device.handle), f"opening GPU {ordinal} ({device.name})")
 
     def pointer_device(self, pointer: int) -> int:
         """The device whose memory `pointer` is in. DeviceError if it is no CUDA memory."""
@@ -206,15 +195,8 @@ class Driver:
 
     # -- code --------------------------------------------------------------------------------------------
 
-    def function(self, context: int, cubin: bytes, name: str, arch: str, shared: int, ordinal: int) -> Any:
-        """The loaded kernel in `context` (active), with `shared` bytes of shared memory allowed."""
-        key = (context, cubin)
-        with self._lock:
-            if key not in self._functions:
-                self._functions[key] = self._load(cubin, name, arch, shared, ordinal)
-            return self._functions[key]
-
-    def _load(self, cubin: bytes, name: str, arch: str, shared: int, ordinal: int) -> Any:
+    def _load(self, context: int, cubin: bytes, name: str, arch: str, shared: int, ordinal: int) -> Any:
+        """The kernel, loaded into `context` (active), with `shared` bytes of shared memory allowed."""
         cu = self.cu
         self.target_of(ordinal, name, arch)
         result = cu.cuModuleLoadData(cubin)
@@ -282,12 +264,12 @@ class Driver:
 
     def blank(self, context: int, writable: bool) -> int:
         """Address of 128 bytes in `context` (active): zeros that nobody may write, or bytes that anybody may."""
-        with self._lock:
-            if context not in self._blanks:
-                base = self.allocate(256, "what stands for arrays without elements")
-                self.check(self.cu.cuMemsetD8(base, 0, 256), "filling memory with zeros")
-                self._blanks[context] = base
-            return self._blanks[context] + (128 if writable else 0)
+        return self._zeros(context) + (128 if writable else 0)
+
+    def _allocate_zeros(self, context: int) -> int:
+        base = self.allocate(256, "what stands for arrays without elements")
+        self.check(self.cu.cuMemsetD8(base, 0, 256), "filling memory with zeros")
+        return base
 
     def free(self, pointer: int) -> None:
         self.cu.cuMemFree(pointer)  # after a lost context this fails too, and says nothing new
@@ -367,7 +349,7 @@ def _load_bindings() -> Any:
     return cu
 
 
-@lru_cache(maxsize=1)
+@cache
 def _open() -> Driver | DeviceError:
     try:
         return Driver()

@@ -15,7 +15,7 @@ import math
 import struct
 import sys
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Callable, Mapping, Sequence
 
 from tiledsl.arch import MAP_ALIGNMENT, MAP_BYTES, MOST_GRID, PORTABLE_CLUSTER
@@ -135,20 +135,15 @@ def _launcher(driver: Driver, function: Any, shape: Shape) -> Callable[..., Any]
     """``launch(stream, params, 0)`` of `function`, by the call of the driver that costs least."""
     if shape.cluster == (1, 1, 1) and not shape.dependent:
         return partial(driver.launch, function, *shape.grid, *shape.block, shape.shared)
-    configs: dict[int, Any] = {}
+    config = lru_cache(STREAMS)(partial(_launch_config, driver.cu, shape))
 
     def launch(stream: int, params: int, extra: int) -> Any:
-        config = configs.get(stream)
-        if config is None:
-            if len(configs) >= STREAMS:
-                configs.clear()
-            config = configs[stream] = _launch_config(driver.cu, stream, shape)
-        return driver.launch_with(config, function, params, extra)
+        return driver.launch_with(config(stream), function, params, extra)
 
     return launch
 
 
-def _launch_config(cu: Any, stream: int, shape: Shape) -> Any:
+def _launch_config(cu: Any, shape: Shape, stream: int) -> Any:
     """What cuLaunchKernelEx is told of a launch besides function and arguments."""
     config, attributes = cu.CUlaunchConfig(), list[Any]()
     config.gridDimX, config.gridDimY, config.gridDimZ = shape.grid

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Iterator, Mapping, Sequence
 
 from tiledsl.arch import (
@@ -158,18 +158,12 @@ class MapImages:
         self._encodings = [(encoding(m, arrays[m.tensor]), order.index(m.tensor)) for m in maps]
         self._empty = {order.index(m.tensor): m.tensor in written for m in maps if arrays[m.tensor].empty}
         """Of tensors without elements, by their place in `order`: may it be written?"""
-        self._images: dict[tuple[int, ...], bytes] = {}
+        self.image = lru_cache(self.LIMIT)(self._encode)
         self._store = struct.Struct(f"{MAP_BYTES * len(maps)}s").pack_into
 
     def write(self, buffer: Any, offset: int, pointers: tuple[int, ...]) -> None:
         """Put the maps of tensors at `pointers` into an argument buffer."""
-        image = self._images.get(pointers)
-        if image is None:
-            image = self._encode(pointers)
-            if len(self._images) >= self.LIMIT:
-                self._images.clear()
-            self._images[pointers] = image
-        self._store(buffer, offset, image)
+        self._store(buffer, offset, self.image(pointers))
 
     def _encode(self, pointers: tuple[int, ...]) -> bytes:
         with self._driver.active(self._device) as context:
