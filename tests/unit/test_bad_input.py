@@ -349,7 +349,7 @@ def test_a_gpu_that_no_target_fits() -> None:
 
 def test_a_driver_that_refuses_the_code() -> None:
     with pytest.raises(DeviceError) as caught:
-        driver_of((9, 0))._load(b"", "gemm", "sm_90a", 0, 0)  # pyright: ignore[reportPrivateUsage]
+        driver_of((9, 0))._load(1, b"", "gemm", "sm_90a", 0, 0)  # pyright: ignore[reportPrivateUsage]
     assert "gemm(): the driver refuses the code for sm_90a on GPU 0, Some GPU" in str(caught.value)
     assert "fix: update the NVIDIA driver" in str(caught.value)
 
