@@ -6,6 +6,7 @@ import re
 import subprocess
 import tempfile
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from tiledsl.backends.ptx.ptx_lines import decode_path
@@ -66,8 +67,9 @@ def sass_text(cubin: bytes) -> str:
     return _nvdisasm(cubin, "--print-code", "--print-line-info-inline")
 
 
+@lru_cache(maxsize=8)
 def sass_listing(cubin: bytes) -> tuple[Listing, ...]:
-    """The functions of `cubin`, in order."""
+    """The functions of `cubin`, in order. Kept, since starting nvdisasm takes as long as compiling a kernel."""
     text = _nvdisasm(
         cubin,
         "--print-code",
