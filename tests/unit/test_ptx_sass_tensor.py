@@ -11,8 +11,9 @@ from sass_samples import listing, module
 from tiledsl.backends.ptx import TARGETS
 from tiledsl.backends.ptx.assemble import Assembled, assemble
 from tiledsl.backends.ptx.sass.classes import class_of, products_of
+from tiledsl.backends.ptx.sass.disassemble import sass_listing
 from tiledsl.backends.ptx.sass.program import SassProgram
-from tiledsl.backends.ptx.sass.report import SassReport, dominant_arithmetic, hottest_loop, sass_report
+from tiledsl.backends.ptx.sass.report import SassReport, dominant_arithmetic, hottest_loop, report_on
 from tiledsl.backends.ptx.sass.tensor import TensorLoop, fold, rate_of, tensor_loop
 from tiledsl.backends.ptx.sass.turn import Turn, access_bytes, full_turn
 from tiledsl.layout.mma import TABLE, MmaRow
@@ -39,7 +40,8 @@ def report(row: MmaRow, target: str, tiles: tuple[int, int] = (2, 2)) -> SassRep
     """Of one loop with products of one kind."""
     rows = (row,) if row is HALF else tuple(row for row, other in REAL if other == target)
     made = assembled(rows, target, tiles)
-    return sass_report(made.cubin, made.ptx, function=f"loop_{rows.index(row)}")
+    name = f"loop_{rows.index(row)}"
+    return report_on(next(found for found in sass_listing(made.cubin) if found.name == name), made.ptx)
 
 
 def tensor(found: SassReport) -> TensorLoop:
