@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import tempfile
+from functools import lru_cache
 from pathlib import Path
 
 from tiledsl.backends.ptx.ptx_lines import decode_path
@@ -33,6 +34,7 @@ def sass_text(cubin: bytes) -> str:
     return _nvdisasm(cubin, "--print-code", "--print-line-info-inline")
 
 
+@lru_cache(maxsize=8)  # nvdisasm takes as long to start as a kernel to compile
 def sass_listing(cubin: bytes) -> tuple[SassProgram, ...]:
     """The functions of `cubin`, in order. Raises TileError for a target whose encoding is not known."""
     text = _nvdisasm(

@@ -24,7 +24,7 @@ from tiledsl.backends.ptx.sass.tensor import TensorLoop, tensor_loop
 from tiledsl.backends.ptx.sass.turn import Turn, full_turn
 from tiledsl.errors import Loc
 
-__all__ = ["LineCount", "SassReport", "Spill", "sass_report"]
+__all__ = ["LineCount", "SassReport", "Spill", "report_on", "sass_report"]
 
 GEMM_SHARE = 0.5
 """From this share of FFMAs on, the hottest loop is that of an fp32 product, and published ones stand beside it."""
@@ -259,7 +259,11 @@ def sass_report(cubin: bytes, ptx: str, level: int = 3) -> SassReport:
     Raises ToolNotFoundError without nvdisasm, AssemblerError if it cannot read the cubin, TileError for a target whose
     encoding is not known.
     """
-    program = sass_listing(cubin)[0]
+    return report_on(sass_listing(cubin)[0], ptx, level)
+
+
+def report_on(program: SassProgram, ptx: str, level: int = 3) -> SassReport:
+    """Of one function of a cubin."""
     live = live_registers(program)
     hottest = hottest_loop(program)
     everything = tuple(i for i, s in enumerate(program.instructions) if s.base != "NOP")
