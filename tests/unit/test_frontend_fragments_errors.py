@@ -244,7 +244,7 @@ def outer_product_of_layouts(C: Global[f32, M, N]):
 def copy_of_a_fragment(C: Global[f32, M, N]):
     grid(1)
     threads(128)
-    copy(fragment((64, 64), f32, ACC), C[0:64, 0:64])  # error: copy() takes memory, src is fragment<f32, [64, 64], mma
+    copy(fragment((64, 64), f32, ACC), C[0:64, 0:64])  # error: copy() takes memory as src, got fragment<f32, [64, 64],
 
 
 @bad("where(condition, a, b) chooses for each")

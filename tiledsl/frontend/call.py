@@ -70,7 +70,7 @@ class Call:
         possible = [width for width in widths if width % size == 0]
         if not is_int(value) or value not in possible:
             shown = value if isinstance(value, int) else describe(value)
-            fix = f"{name} counts bytes: {', '.join(map(str, possible))}"
+            fix = f"possible widths, in bytes: {', '.join(map(str, possible))}"
             raise self.error(f"{self.what} with {name}={shown} on elements of {size} bytes", fix)
         return value
 
