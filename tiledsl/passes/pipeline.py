@@ -11,7 +11,6 @@ from tiledsl.passes.banks.shared_layout import CheckSharedMemory
 from tiledsl.passes.checks.accesses import check_accesses
 from tiledsl.passes.checks.collectives import check_collectives
 from tiledsl.passes.checks.hopper import check_hopper
-from tiledsl.passes.checks.launch import check_launch
 from tiledsl.passes.checks.spins import check_spins
 from tiledsl.passes.cooperation.lower_rings import LowerRings
 from tiledsl.passes.cooperation.lower_roles import LowerRoles
@@ -41,8 +40,6 @@ def pipeline(*, shared_limit: int | None = None, target: str = "", bounds: bool 
         # around says who waits and arrives.
         LowerRings(),
         LowerRoles(),
-        # Needs nothing but the header, and speaks of the user's own threads(...).
-        FunctionPass("check-launch", check_launch),
         # Conditions and bounds that are constant vanish before anything judges or copies them.
         FunctionPass("canonicalize", canonicalize),
         # On the user's own control flow: later, expand adds branches and unroll copies.
