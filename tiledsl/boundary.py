@@ -22,6 +22,8 @@ __all__ = ["as_compile_error", "python_error", "stage"]
 _PACKAGE = Path(__file__).resolve().parent
 _OURS = (f"{_PACKAGE}/", f"{_PACKAGE.parent}/backends/")
 _STANDARD = tuple(f"{Path(sysconfig.get_path(name)).resolve()}/" for name in ("stdlib", "platstdlib"))
+_KERNELS = f"{_PACKAGE}/gemm/"
+"""Written in the language, as the user's kernels are: what goes wrong in them is no fault of the compiler."""
 _INSTALLED = ("/site-packages/", "/dist-packages/")
 
 
@@ -103,7 +105,7 @@ def _innermost(trace: TracebackType | None) -> TracebackType | None:
 def _is_ours(frame: FrameType) -> bool:
     file = frame.f_code.co_filename
     generated = file.startswith("<") and str(frame.f_globals.get("__name__")).split(".")[0] == "tiledsl"
-    return file.startswith(_OURS) or generated
+    return (file.startswith(_OURS) and not file.startswith(_KERNELS)) or generated
 
 
 def _is_standard(file: str) -> bool:

@@ -200,7 +200,7 @@ def tile_kernel(fn: Any = None, /, *, arch: str = "") -> Any:
 
     def decorate(function: Any) -> TileKernel:
         require_function(function, "tile_kernel", loc)
-        if str(function.__module__).split(".")[0] == "tiledsl":
+        if str(function.__module__).startswith("tiledsl.lang"):
             raise CompileError(f"{function.__name__}() of tiledsl is no kernel", loc, "put @tile_kernel above a def")
         return TileKernel(read_signature(function, arch, names))
 

@@ -12,9 +12,9 @@ from ptx_kernels import naive, shared_tiled
 
 from tiledsl.backends.ptx import TARGETS, build
 from tiledsl.backends.ptx.assemble import assemble
-from tiledsl.backends.ptx.sass.disassemble import Instruction, Listing, sass_listing
+from tiledsl.backends.ptx.sass.disassemble import sass_listing
 from tiledsl.backends.ptx.sass.operands import Register
-from tiledsl.backends.ptx.sass.program import SassProgram, decode_listing
+from tiledsl.backends.ptx.sass.program import Sass, SassProgram
 from tiledsl.backends.ptx.tools import NVDISASM
 
 HEAD = """.version {version}
@@ -125,13 +125,13 @@ def cubin(name: str, target: str) -> bytes:
 @cache
 def program(name: str, target: str) -> SassProgram:
     (found,) = sass_listing(cubin(name, target))
-    return decode_listing(found)
+    return found
 
 
 def listing(*texts: str, **labels: int) -> SassProgram:
     """A made-up function: an instruction every 16 bytes."""
-    instructions = tuple(Instruction(16 * i, text, 0, None, 0) for i, text in enumerate(texts))
-    return decode_listing(Listing("f", "sm_90a", instructions, {f".L_{k}": 16 * v for k, v in labels.items()}))
+    instructions = tuple(Sass(16 * i, text) for i, text in enumerate(texts))
+    return SassProgram("f", "sm_90a", instructions, {f".L_{name}": place for name, place in labels.items()})
 
 
 FILES = {"GPR": "R", "PRED": "P", "UGPR": "UR", "UPRED": "UP"}

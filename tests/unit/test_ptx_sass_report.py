@@ -13,9 +13,8 @@ from benchmarks.ffma_orders import Variant, examine
 from examples.gemm.shared_tiled import shared_tiled as gallery_shared_tiled
 from tiledsl.backends.ptx import TARGETS, build
 from tiledsl.backends.ptx.assemble import assemble
-from tiledsl.backends.ptx.sass.classes import CLASSES
+from tiledsl.backends.ptx.sass.opcodes import CLASSES
 from tiledsl.backends.ptx.sass.report import SassReport, sass_report
-from tiledsl.errors import TileError
 
 
 @pytest.fixture(scope="module")
@@ -108,11 +107,6 @@ def test_spills_by_line() -> None:
     assert {Path(s.loc.file).name for s in made.spills if s.loc is not None} == {"kernel.py"}
     assert {s.loc.line for s in made.spills if s.loc is not None} <= {7, 8, 9}
     assert "local memory  stores  loads" in str(made)
-
-
-def test_a_function_that_is_not_there() -> None:
-    with pytest.raises(TileError, match="no function 'other' in the cubin; there is: k"):
-        sass_report(cubin("wide", "sm_90a"), "", function="other")
 
 
 def test_explain_gives_the_report() -> None:

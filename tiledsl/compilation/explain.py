@@ -68,4 +68,4 @@ def sass_of(cubin: bytes, ptx: str, level: int) -> Report:
     """What ptxas, told to optimise at `level`, made of the kernel: `backends.ptx.sass.report.SassReport`."""
     from tiledsl.backends.ptx.sass.report import sass_report
 
-    return replace(sass_report(cubin, ptx), level=level)
+    return sass_report(cubin, ptx, level)
