@@ -17,19 +17,19 @@ from tiledsl.ir.verifier import verify
 from tiledsl.passes.banks.merge_accesses import MergeAccesses
 from tiledsl.passes.distribute.distribute import Distribute
 from tiledsl.passes.lower.expand import Expand
-from tiledsl.passes.manager import Pass
+from tiledsl.passes.manager import FunctionPass, Pass
 from tiledsl.passes.pipeline import run_pipeline
-from tiledsl.passes.scalar.canonicalize import Canonicalize
-from tiledsl.passes.scalar.cse import CommonSubexpressions
-from tiledsl.passes.scalar.dce import DeadCode
-from tiledsl.passes.scalar.licm import LoopInvariants
+from tiledsl.passes.scalar.canonicalize import canonicalize
+from tiledsl.passes.scalar.cse import merge_common_subexpressions
+from tiledsl.passes.scalar.dce import drop_dead_code
+from tiledsl.passes.scalar.licm import move_loop_invariants
 from tiledsl.passes.scalar.unroll import Unroll
 
 BOTH_LEVELS: tuple[Pass, ...] = (
-    Canonicalize(),
-    CommonSubexpressions(),
-    DeadCode(),
-    LoopInvariants(),
+    FunctionPass("canonicalize", canonicalize),
+    FunctionPass("cse", merge_common_subexpressions),
+    FunctionPass("dce", drop_dead_code),
+    FunctionPass("licm", move_loop_invariants),
     MergeAccesses(),
     Unroll(),
 )

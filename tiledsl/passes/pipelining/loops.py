@@ -56,7 +56,7 @@ from tiledsl.passes.analysis.constants import integer
 from tiledsl.passes.analysis.structure import replace_op, trip_count
 from tiledsl.passes.pipelining.body import outside_values
 from tiledsl.passes.pipelining.plan import LoopPlan, Step, plan_loop
-from tiledsl.passes.scalar.canonicalize import Canonicalize
+from tiledsl.passes.scalar.canonicalize import canonicalize
 
 __all__ = ["Pipeline", "loop_plans"]
 
@@ -72,7 +72,7 @@ class Pipeline:
         for op in loops:
             _Writer(plan_loop(kernel, op)).write()
         if loops:
-            Canonicalize().run(kernel)
+            canonicalize(kernel)
 
 
 def loop_plans(kernel: Kernel) -> list[LoopPlan]:
