@@ -11,7 +11,6 @@ products. --rest: seconds in which the GPU does nothing before each batch, so th
 from __future__ import annotations
 
 import argparse
-import importlib
 import sys
 import time
 from collections.abc import Callable
@@ -41,6 +40,8 @@ from tiledsl import (
     unroll,
 )
 from tiledsl.dims import K, M, N
+from tiledsl.gemm.hopper_tiles import staging
+from tiledsl.gemm.mma import HALVES, multiply
 from tiledsl.inspect.bench import as_table, summarize
 from tiledsl.inspect.timing import Clocks, interleave
 
@@ -48,16 +49,12 @@ __all__ = ["main", "shared_loop"]
 
 D = TypeVar("D", bound=Float)
 
-mma_fastest = importlib.import_module("mma_fastest")
-multiply = mma_fastest.multiply
-staging = importlib.import_module("hopper_tiles").staging
-
 BM, BN = 128, 256
 ONE_TILE: Size = (12 * BM, 11 * BN, 32768)
 """One for each of 132 SMs."""
 PRODUCTS: tuple[Size, ...] = ((4096, 4096, 4096), (8192, 8192, 8192))
 STAGES, DEPTH = 4, 64
-CHOSEN: dict[str, Any] = mma_fastest.HALVES[0][1]
+CHOSEN: dict[str, Any] = HALVES[0][1]
 WAYS = {"mma_fastest, cp.async": CHOSEN | {"TMA": False}, "mma_fastest, TMA": CHOSEN}
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from typing import TypeVar
 
 from benchmarks.device import Device
-from benchmarks.gallery import gallery_module
 from tiledsl import (
     Global,
     Number,
@@ -25,6 +23,7 @@ from tiledsl import (
     tile_kernel,
 )
 from tiledsl.dims import K, M, N
+from tiledsl.gemm.mma_tiles import PRODUCTS, pair
 from tiledsl.measure import PRODUCTS as FORMATS
 
 __all__ = ["REGISTERS_ONLY", "mma_loop", "register_loop"]
@@ -34,9 +33,6 @@ REGISTERS_ONLY = "registers only"
 D = TypeVar("D", bound=Scalar)
 E = TypeVar("E", bound=Number)
 
-gallery_module()
-_TILES = importlib.import_module("matrix_tiles")
-PRODUCTS, pair = _TILES.PRODUCTS, _TILES.pair
 WARPS = 8
 """Of a block, one block an SM: two for each of its four tensor cores."""
 

@@ -23,7 +23,7 @@ from tiledsl.arch import TARGETS, Target
 from tiledsl.backends.ptx.assemble import assemble
 from tiledsl.backends.ptx.sass.classes import class_of
 from tiledsl.backends.ptx.sass.disassemble import sass_listing
-from tiledsl.backends.ptx.sass.program import Sass, decode_listing
+from tiledsl.backends.ptx.sass.program import Sass
 from tiledsl.ir.types import DTYPES, U32, DType
 from tiledsl.layout.mma import TABLE, MmaRow
 
@@ -90,7 +90,7 @@ def assembled(row: MmaRow, target: Target, count: int = 1) -> tuple[str, tuple[S
     """PTX and SASS of `count` independent products."""
     made = assemble(_kernel(row, target, count), target, name="k")
     (listing,) = sass_listing(made.cubin)
-    return made.ptx, decode_listing(listing).instructions
+    return made.ptx, listing.instructions
 
 
 # -- what became of it -----------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -29,9 +29,8 @@ from tiledsl import Const, Global, Scalar, fragment, grid, ptx, threads, tile_ke
 from tiledsl.arch import target_named
 from tiledsl.backends.emulator.native import loops as native
 from tiledsl.dims import J, K, N, P
-from tiledsl.ir import semantics
 from tiledsl.ir.semantics import numpy_dtype
-from tiledsl.ir.tensor_core import DOTS, Dot, Fma, mma
+from tiledsl.ir.tensor_core import DOTS, Dot, mma
 from tiledsl.ir.types import DTYPES, F64
 from tiledsl.layout.fragments import FragmentLayout, Operand
 from tiledsl.layout.mma import TABLE, MmaRow, find_row
@@ -142,21 +141,13 @@ def by_rule(row: MmaRow, batch: Batch, rule: Rule | None = None) -> Bits:
 
 
 def _mma(row: MmaRow, a: Bits, b: Bits, c: Bits) -> Bits:
-    return mma(row, a, b, c, _fma() if row.a == "f64" else None)
+    return mma(row, a, b, c, _fma if row.a == "f64" else None)
 
 
-@cache
-def _fma() -> Fma | None:
-    """Of f64, compiled; None where that cannot be: `semantics` has it, a hundred times slower."""
-    compiled = native.elementwise("fma", F64, semantics.function("fma", F64))
-    if compiled is None:
-        return None
-
-    def evaluate(a: Bits, b: Bits, c: Bits) -> Bits:
-        flat = (np.ascontiguousarray(x).reshape(1, -1, 32) for x in (a, b, c))
-        return np.asarray(compiled(*flat)).reshape(c.shape)
-
-    return evaluate
+def _fma(a: Bits, b: Bits, c: Bits) -> Bits:
+    """Of f64, compiled."""
+    flat = (np.ascontiguousarray(x).reshape(1, -1, 32) for x in (a, b, c))
+    return np.asarray(native.fma(F64)(*flat)).reshape(c.shape)
 
 
 def rivals(row: MmaRow) -> dict[str, Rule]:

@@ -20,6 +20,9 @@ from tiledsl.layout.orders import ORDERS
 from tiledsl.signatures.specialize import assumed, check_consts
 
 GEMM = Path(__file__).parent.parent / "examples" / "gemm"
+LIBRARY = Path(__file__).parent.parent / "tiledsl" / "gemm"
+LIBRARY_FILES = {"fastest": "ffma.py", "mma_fastest": "mma.py", "hopper_fastest": "hopper.py"}
+"""Where the text of a kernel stands that the gallery has from the library."""
 
 
 @pytest.fixture(scope="module")
@@ -54,10 +57,12 @@ def _kernels(path: Path) -> list[str]:
 
 
 def test_every_kernel_is_listed(gallery: ModuleType) -> None:
-    in_files = {(path.name, name) for path in GEMM.glob("*.py") for name in _kernels(path)}
-    listed = {(entry.file, entry.kernel) for entry in (*gallery.GALLERY, *gallery.HOPPER)}
-    listed |= {("hopper_gemm.py", name) for name in ("pad", "pad_both", "add_up")}  # what is before and after a product
-    assert in_files == listed, "examples/gemm/*.py and GALLERY in gallery.py differ"
+    texts = (*GEMM.glob("*.py"), *LIBRARY.glob("*.py"))
+    in_files = {(path.name, name) for path in texts for name in _kernels(path)}
+    entries = (*gallery.GALLERY, *gallery.HOPPER)
+    listed = {(LIBRARY_FILES.get(entry.kernel, entry.file), entry.kernel) for entry in entries}
+    listed |= {("pad.py", "pad"), ("pad.py", "pad_both"), ("split_k.py", "add_up")}  # before and after a product
+    assert in_files == listed, "the kernels of examples/gemm and tiledsl/gemm, and GALLERY in gallery.py differ"
 
 
 @pytest.mark.parametrize("readme", ["README.md", "examples/gemm/README.md"])
@@ -186,8 +191,9 @@ def test_every_orientation(gallery: ModuleType, format: str, orders: str) -> Non
 def test_by_tma_the_bits_are_the_same(gallery: ModuleType, number: int, orders: str) -> None:
     """`mma_fastest` adds up in one order, whoever copies; by TMA two processors have several tiles each, at edges. No
     access is early."""
-    from mma_fastest import HALVES, add_bias
     from reference import random_problem
+
+    from tiledsl.gemm.mma import HALVES, add_bias
 
     kernel, consts = _load(_number(gallery, "mma_fastest")), HALVES[number][1]
     A, B, C = random_problem(136, 776, 200, format="bf16")
@@ -206,8 +212,7 @@ def test_by_tma_the_bits_are_the_same(gallery: ModuleType, number: int, orders: 
 @pytest.mark.parametrize("bits", [32, 64])
 def test_by_tma_nothing_is_spilled(gallery: ModuleType, bits: int) -> None:
     """With indices of either width, and an epilogue function."""
-    from mma_fastest import HALVES, add_bias
-
+    from tiledsl.gemm.mma import HALVES, add_bias
     from tiledsl.ir.types import DTYPES
     from tiledsl.signatures.specialize import Specialization, assumed, check_consts
 
@@ -223,8 +228,9 @@ def test_by_tma_nothing_is_spilled(gallery: ModuleType, bits: int) -> None:
 @pytest.mark.parametrize("which", ["reversed", "repeated", "one column", "one row", "one k", "no k", "wide result"])
 def test_what_tma_cannot_take_goes_the_other_way(gallery: ModuleType, which: str) -> None:
     """With the consts that are chosen for TMA; all but the last two have aligned rows that it cannot describe."""
-    from mma_fastest import HALVES
     from reference import random_problem, worst_error
+
+    from tiledsl.gemm.mma import HALVES
 
     m, n, k = {"one column": (72, 1, 72), "one row": (1, 72, 9), "one k": (72, 72, 1), "no k": (72, 72, 0)}.get(
         which, (72, 72, 72)
@@ -248,8 +254,9 @@ def test_what_tma_cannot_take_goes_the_other_way(gallery: ModuleType, which: str
 
 def test_an_epilogue_function(gallery: ModuleType) -> None:
     """A bias for each column, and any function of one's own."""
-    from mma_fastest import add_bias
     from reference import error_bound, random_problem
+
+    from tiledsl.gemm.mma import add_bias
 
     number = _number(gallery, "mma_fastest")
     A, B, C = random_problem(37, 140, 40, format="bf16")
@@ -315,14 +322,14 @@ def test_the_fastest_loop_stays_as_it_is_written(gallery: ModuleType) -> None:
 @pytest.mark.parametrize("align", [16, 4])
 def test_the_fastest_schedule_follows_from_the_alignment(gallery: ModuleType, align: int) -> None:
     """The FFMAs of the first k of the PTX's main loop stand in the order of the schedule for such operands."""
-    import fastest
+    from tiledsl.gemm import ffma
 
     kernel = _load(_number(gallery, "fastest"))
     spec = assumed(kernel.signature, {}, check_consts(kernel.signature, {}))
     tensors = tuple((name, replace(known, align=align)) for name, known in spec.tensors if known)
     ptx = kernel.program.compiled(replace(spec, tensors=tensors), "sm_90a").ptx
     factors = re.findall(r"fma\.rn\.f32 \s*%\w+, (%\w+), (%\w+)", ptx)[:128]
-    schedule = fastest.VECTORS if align == 16 else fastest.ELEMENTS
+    schedule = ffma.VECTORS if align == 16 else ffma.ELEMENTS
     for found, wanted in zip(zip(*factors, strict=True), zip(*ORDERS[schedule.order](16, 8), strict=True), strict=True):
         assert [found.index(x) for x in found] == [wanted.index(x) for x in wanted]
 
@@ -332,12 +339,12 @@ def test_the_fastest_schedule_follows_from_the_alignment(gallery: ModuleType, al
 def test_every_instruction_of_the_fastest_loop_has_one_place(gallery: ModuleType, name: str, steps: int) -> None:
     """Each k has its FFMAs and the loads of the next one; each tile its fetches, then its stores, then the barrier, and
     what comes out of it after that."""
-    import fastest
-    from double_buffered import Tiling
+    from tiledsl.gemm import ffma
+    from tiledsl.gemm.ffma_tiles import Tiling
 
-    schedule = getattr(fastest, name)
+    schedule = getattr(ffma, name)
     tiling = Tiling(128, 128, steps, 128, range(0, 64, 16), range(0, 64, 32))
-    turn = [fastest.instructions(schedule, tiling, k, 8, 2) for k in range(steps)]
+    turn = [ffma.instructions(schedule, tiling, k, 8, 2) for k in range(steps)]
     row, column = schedule.flip
     order = [(i ^ row, j ^ column) for i, j in ORDERS[schedule.order](16, 8)]
     loads = {*(("load a", n, 0) for n in range(4)), *(("load b", n, 0) for n in range(2))}
@@ -355,12 +362,12 @@ def test_every_instruction_of_the_fastest_loop_has_one_place(gallery: ModuleType
 
 
 def test_too_few_k_for_a_schedule(gallery: ModuleType) -> None:
-    import fastest
-    from double_buffered import Tiling
+    from tiledsl.gemm import ffma
+    from tiledsl.gemm.ffma_tiles import Tiling
 
     tiling = Tiling(128, 128, 8, 512, range(0, 64, 16), range(0, 64, 32), slices=4)
     with pytest.raises(AssertionError, match="3 k a step, got 2"):
-        fastest.instructions(fastest.VECTORS, tiling, 0, 8, 8)
+        ffma.instructions(ffma.VECTORS, tiling, 0, 8, 8)
 
 
 def test_copies_of_whole_vectors_wait_once(gallery: ModuleType) -> None:
@@ -440,10 +447,10 @@ def test_narrow_copies_are_not_spilled(
 
 
 def test_the_table_of_choices_says_how_much_shared_memory_they_take(gallery: ModuleType) -> None:
-    import mma_fastest
+    from tiledsl.gemm import mma
 
     kernel = _load(_number(gallery, "mma_fastest"))
-    for format, choices in [*mma_fastest.CHOICES.items(), *mma_fastest.ALONG_K.items()]:
+    for format, choices in [*mma.CHOICES.items(), *mma.ALONG_K.items()]:
         for kilobytes, consts in choices:
             used = kernel.compile(arch="sm_90a", **gallery.dtypes(kernel, format), **consts).resources
             assert used.shared == kilobytes << 10, (format, consts)

@@ -13,6 +13,7 @@ import pytest
 from tiledsl.errors import CompileErrors, KernelArgumentError
 
 GEMM = Path(__file__).parent.parent / "examples" / "gemm"
+LIBRARY = Path(__file__).parent.parent / "tiledsl" / "gemm"
 sys.path.insert(0, str(GEMM))
 
 from gallery import HOPPER, as_given, dtypes, load  # noqa: E402
@@ -88,7 +89,7 @@ def _batches(count: int, *size: int) -> tuple[Any, Any, Any]:
 def test_every_choice() -> None:
     """Tiles of all sizes, with B along k as they need it. Two processors have several tiles each, so that the result's
     buffers are used again by the next tile: of as many pieces as there are buffers, and of others."""
-    from hopper_fastest import CHOICES, HALF, PAIRS, QUARTER
+    from tiledsl.gemm.hopper import CHOICES, HALF, PAIRS, QUARTER
 
     kernel = _load(FASTEST)
     for consts in (*(choice.consts for choice in CHOICES), HALF, QUARTER, {**PAIRS, "EARLY": True}):
@@ -102,7 +103,7 @@ def test_every_choice() -> None:
 @pytest.mark.parametrize("behind", [0, 1, 2])
 def test_no_choice_spills(behind: int) -> None:
     """Neither alone, nor with an epilogue function, nor with that and C to add."""
-    from hopper_fastest import CHOICES, add_bias, choose, plain
+    from tiledsl.gemm.hopper import CHOICES, add_bias, choose, plain
 
     kernel = _load(FASTEST)
     for n in (128, 144, 256, 576, 2112):
@@ -145,7 +146,7 @@ def test_batches(consts: dict[str, Any]) -> None:
 
 
 def test_scaled_with_a_bias() -> None:
-    from hopper_fastest import add_bias
+    from tiledsl.gemm.hopper import add_bias
 
     A, B, C = _batches(1, 136, 264, 72)
     C[:] = 1
@@ -161,8 +162,8 @@ def test_the_tuned_kernel_is_short() -> None:
     from ast import FunctionDef, get_docstring, parse
 
     count = 0
-    for name, wanted in (("hopper_fastest.py", {"hopper_fastest", "store_lines"}), ("hopper_tiles.py", None)):
-        source = (GEMM / name).read_text()
+    for name, wanted in (("hopper.py", {"hopper_fastest", "store_lines"}), ("hopper_tiles.py", None)):
+        source = (LIBRARY / name).read_text()
         for node in parse(source).body:
             if isinstance(node, FunctionDef) and (wanted is None or node.name in wanted):
                 first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
@@ -193,7 +194,7 @@ SIZES = {
 @pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
 def test_gemm_takes_anything(size: tuple[int, int, int], orders: str) -> None:
     """Rows that TMA cannot take are padded; a deep and small product is cut along k. What C was does not matter."""
-    from hopper_gemm import gemm
+    from tiledsl.gemm import gemm
 
     problem = random_problem(*size, format="bf16")
     A, B, C = (np.asfortranarray(X) if order == "T" else X for X, order in zip(problem, orders, strict=True))
@@ -206,7 +207,7 @@ def test_gemm_takes_anything(size: tuple[int, int, int], orders: str) -> None:
 @pytest.mark.parametrize("size", [(40, 60, 72), (40, 60, 2048)])
 def test_gemm_takes_any_strides(size: tuple[int, int, int]) -> None:
     """Gaps, other steps, backwards; and of C nothing else is written."""
-    from hopper_gemm import gemm
+    from tiledsl.gemm import gemm
 
     m, n, k = size
     A, B, _ = random_problem(m, 2 * n, k, format="bf16")
@@ -238,7 +239,7 @@ def test_gemm_takes_any_strides(size: tuple[int, int, int]) -> None:
 )
 def test_plans_are_those_that_were_measured(size: Any, along_k: bool, expected: Any) -> None:
     """On an H200, against their neighbours: section 24 of the README."""
-    from hopper_gemm import plan
+    from tiledsl.gemm.call import plan
 
     assert plan(*size, along_k, 0, size[2] % 8 == 0) == expected
 
@@ -246,7 +247,7 @@ def test_plans_are_those_that_were_measured(size: Any, along_k: bool, expected: 
 @pytest.mark.parametrize("parts", [2, 3, 8, 9, 32, 66, 132])
 def test_parts_are_added_in_one_order(parts: int) -> None:
     """Bit for bit: each warp's parts in their order, then the warps'. Nothing of the room between rows is added."""
-    from hopper_gemm import add_up, split
+    from tiledsl.gemm.split_k import add_up, split
 
     m, n = 5, 10
     random = np.random.default_rng(parts)
@@ -266,7 +267,7 @@ def test_parts_are_added_in_one_order(parts: int) -> None:
 
 @pytest.mark.parametrize("shape", [(1, 9, 19), (3, 17, 300), (2, 1, 1)])
 def test_copies_have_aligned_rows(shape: tuple[int, int, int]) -> None:
-    from hopper_gemm import pad, pad_both
+    from tiledsl.gemm.pad import pad, pad_both
 
     X, Z = (np.arange(np.prod(s)).reshape(s).astype(np.float16) for s in (shape, (shape[0], 12, 7)))
     Y, W = (np.full((*x.shape[:2], -(-x.shape[2] // 8) * 8), np.nan, np.float16) for x in (X, Z))
@@ -290,7 +291,7 @@ def test_copies_have_aligned_rows(shape: tuple[int, int, int]) -> None:
     ],
 )
 def test_gemm_refuses(shapes: Any, dtype: str, message: str) -> None:
-    from hopper_gemm import gemm
+    from tiledsl.gemm import gemm
 
     A, B, C = (np.ones(shape, dtype) for shape in shapes)
     with pytest.raises(KernelArgumentError, match=message):
@@ -300,8 +301,8 @@ def test_gemm_refuses(shapes: Any, dtype: str, message: str) -> None:
 @pytest.mark.parametrize("size", [(133, 217, 129), (130, 130, 72), (128, 130, 2048)])
 def test_gemm_scales_and_adds(size: tuple[int, int, int]) -> None:
     """By lines, by TMA and of parts; with an epilogue function of its columns, of which the parts know nothing."""
-    from hopper_fastest import add_bias
-    from hopper_gemm import gemm
+    from tiledsl.gemm import gemm
+    from tiledsl.gemm.hopper import add_bias
 
     A, B, C = random_problem(*size, format="bf16")
     C[:] = 1

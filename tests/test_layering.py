@@ -24,6 +24,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("runtime", "compilation", "kernel", "measure"),
     ("inspect",),
     ("", "__main__"),  # tiledsl/__init__.py re-exports the language; __main__ is the command line
+    ("gemm",),  # kernels, written in the language as users write theirs
 )
 RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}
 

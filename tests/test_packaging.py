@@ -26,12 +26,18 @@ def test_the_link_is_relative_and_points_into_the_checkout() -> None:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy of what belongs to the package, through an sdist as a release would be."""
-    folder = tmp_path_factory.mktemp("dist")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what belongs to the package."""
     source = tmp_path_factory.mktemp("source")
     for name in ("pyproject.toml", "README.md", "LICENSE", "tiledsl", "backends"):
         _run("cp", "-a", str(ROOT / name), str(source), cwd=ROOT)
+    return source
+
+
+@pytest.fixture(scope="module")
+def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built through an sdist as a release would be."""
+    folder = tmp_path_factory.mktemp("dist")
     _run(sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(source), cwd=folder)
     (built,) = folder.glob("*.whl")
     return built
@@ -57,3 +63,14 @@ def test_the_wheel_works_elsewhere(wheel: Path, tmp_path: Path) -> None:
     printed = _run(sys.executable, "-P", "-c", path, cwd=tmp_path)
     assert printed.count(str(tmp_path / "site")) == 2
     assert "sm_90a" in printed
+
+
+def test_an_editable_install_is_a_path(source: Path, tmp_path: Path) -> None:
+    """Editors and type checkers follow the line of a .pth file; an import hook they cannot run."""
+    build = f"import setuptools.build_meta as build; build.build_editable({str(tmp_path)!r})"
+    _run(sys.executable, "-c", build, cwd=source)
+    (built,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(built) as archive:
+        installed = [name for name in archive.namelist() if ".dist-info/" not in name]
+        assert [Path(name).suffix for name in installed] == [".pth"]
+        assert archive.read(installed[0]).decode().split() == [str(source)]

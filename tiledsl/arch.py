@@ -227,25 +227,20 @@ def _up(number: int, unit: int) -> int:
     return -(-number // unit) * unit
 
 
-def _target(
-    name: str, capability: tuple[int, int], ptx: int, kib: int, warps: int, blocks: int, features: frozenset[str]
-) -> Target:
-    return Target(name, capability, ptx, kib * 1024, warps, blocks, features)
-
-
+KIB = 1024
 # Shared memory, resident warps and blocks of an SM: guide, table. PTX: the version that brought the target (releases).
 TARGETS: dict[str, Target] = {
     t.name: t
     for t in (
-        #       name     capability  PTX  KiB/SM  warps  blocks  features
-        _target("sm_80", (8, 0), 70, 164, 64, 32, frozenset()),
-        _target("sm_86", (8, 6), 71, 100, 48, 16, frozenset()),
-        _target("sm_89", (8, 9), 78, 100, 48, 24, _ADA),
-        _target("sm_90", (9, 0), 78, 228, 64, 32, _HOPPER | {"multicast"}),
-        _target("sm_90a", (9, 0), 80, 228, 64, 32, _HOPPER | {"multicast", "setmaxnreg", "wgmma"}),
-        _target("sm_100a", (10, 0), 86, 228, 64, 32, _HOPPER | {"multicast", "setmaxnreg", "tcgen05"}),
+        #      name     capability  PTX  shared     warps  blocks  features
+        Target("sm_80", (8, 0), 70, 164 * KIB, 64, 32, frozenset()),
+        Target("sm_86", (8, 6), 71, 100 * KIB, 48, 16, frozenset()),
+        Target("sm_89", (8, 9), 78, 100 * KIB, 48, 24, _ADA),
+        Target("sm_90", (9, 0), 78, 228 * KIB, 64, 32, _HOPPER | {"multicast"}),
+        Target("sm_90a", (9, 0), 80, 228 * KIB, 64, 32, _HOPPER | {"multicast", "setmaxnreg", "wgmma"}),
+        Target("sm_100a", (10, 0), 86, 228 * KIB, 64, 32, _HOPPER | {"multicast", "setmaxnreg", "tcgen05"}),
         # It has multicast, too, but ptxas makes a call of a function of it.
-        _target("sm_120a", (12, 0), 87, 100, 48, 24, _HOPPER | {"setmaxnreg"}),
+        Target("sm_120a", (12, 0), 87, 100 * KIB, 48, 24, _HOPPER | {"setmaxnreg"}),
     )
 }
 """Targets by name."""

@@ -12,7 +12,8 @@ import sysconfig
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType, TracebackType
+from traceback import walk_tb
+from types import FrameType
 
 from tiledsl.errors import CompileError, InternalError, Loc, TileError, VerifyError
 from tiledsl.ir.core import Op
@@ -22,7 +23,12 @@ __all__ = ["as_compile_error", "python_error", "stage"]
 _PACKAGE = Path(__file__).resolve().parent
 _OURS = (f"{_PACKAGE}/", f"{_PACKAGE.parent}/backends/")
 _STANDARD = tuple(f"{Path(sysconfig.get_path(name)).resolve()}/" for name in ("stdlib", "platstdlib"))
+_KERNELS = f"{_PACKAGE}/gemm/"
+"""Written in the language, as the user's kernels are: what goes wrong in them is no fault of the compiler."""
 _INSTALLED = ("/site-packages/", "/dist-packages/")
+
+Place = tuple[FrameType, int]
+"""A frame, and the line that it was at."""
 
 
 def as_compile_error(error: Exception, loc: Loc, doing: str = "") -> CompileError:
@@ -32,8 +38,8 @@ def as_compile_error(error: Exception, loc: Loc, doing: str = "") -> CompileErro
     """
     if isinstance(error, CompileError):
         return error
-    last = _innermost(error.__traceback__)
-    if doing or last is None or _is_ours(last.tb_frame):
+    last = _innermost(error)
+    if doing or last is None or _is_ours(last[0]):
         found = _of_ours(error, last, loc, doing)
     else:
         found = _of_user(error, last, loc)
@@ -43,8 +49,8 @@ def as_compile_error(error: Exception, loc: Loc, doing: str = "") -> CompileErro
 
 def python_error(error: Exception, loc: Loc) -> CompileError:
     """What Python raised where it worked on the compile-time values of a kernel, or called a function of the user's."""
-    last = _innermost(error.__traceback__)
-    if last is not None and not _is_ours(last.tb_frame):
+    last = _innermost(error)
+    if last is not None and not _is_ours(last[0]):
         return _of_user(error, last, loc)
     fix = next((fix for kind, fix in _FIXES.items() if isinstance(error, kind)), "use values that Python takes there")
     return CompileError(f"{type(error).__name__} at compile time: {error}", loc, fix)
@@ -60,50 +66,45 @@ _FIXES: dict[type[Exception], str] = {
 }
 
 
-def _of_user(error: Exception, last: TracebackType, loc: Loc) -> CompileError:
-    code = last.tb_frame.f_code
-    file, line, function = code.co_filename, last.tb_lineno, code.co_name
-    message = f"{function}() raised {_named(error)} at {file}:{line} while the kernel was compiled"
+def _of_user(error: Exception, last: Place, loc: Loc) -> CompileError:
+    frame, line = last
+    file, function = frame.f_code.co_filename, frame.f_code.co_name
+    text = f": {error}" if str(error) else ""
+    message = f"{function}() raised {type(error).__name__}{text} at {file}:{line} while the kernel was compiled"
     source = linecache.getline(file, line).strip()
     shown = f" (it reads: {source})" if source else ""
     return CompileError(message, loc, f"correct {function}() in that line{shown}, or call it with other arguments")
 
 
-def _of_ours(error: Exception, last: TracebackType | None, loc: Loc, doing: str) -> CompileError:
+def _of_ours(error: Exception, last: Place | None, loc: Loc, doing: str) -> CompileError:
+    at_stage = f", in {doing}" if doing else ""
     if isinstance(error, RecursionError):
-        message = f"this is nested too deep for the compiler{doing and f', in {doing}'}"
+        message = f"this is nested too deep for the compiler{at_stage}"
         return CompileError(message, loc, "take it apart: assign parts to names, or move them to a @tile_function")
     if isinstance(error, MemoryError):
-        message = f"the compiler ran out of memory here{doing and f', in {doing}'}"
+        message = f"the compiler ran out of memory here{at_stage}"
         return CompileError(message, loc, "unroll less, or make the compile-time values smaller")
-    at = f" at {_short(last.tb_frame.f_code.co_filename)}:{last.tb_lineno}" if last is not None else ""
+    file = last[0].f_code.co_filename.removeprefix(f"{_PACKAGE.parent}/") if last is not None else ""
+    at = f" at {file}:{last[1]}" if last is not None else ""
     text = error.message if isinstance(error, VerifyError) else str(error)
-    message = f"the compiler failed here{doing and f', in {doing}'}: {type(error).__name__}: {text}{at}"
+    message = f"the compiler failed here{at_stage}: {type(error).__name__}: {text}{at}"
     return InternalError(message, loc, "this is a bug of tiledsl: please report it, with the kernel and this message")
 
 
-def _named(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-
-
-def _short(file: str) -> str:
-    return file.removeprefix(f"{_PACKAGE.parent}/")
-
-
-def _innermost(trace: TracebackType | None) -> TracebackType | None:
-    """The last frame that is not Python's own, such as one of `functools` between two functions of ours."""
-    found: TracebackType | None = None
-    while trace is not None:
-        if _is_ours(trace.tb_frame) or not _is_standard(trace.tb_frame.f_code.co_filename):
-            found = trace
-        trace = trace.tb_next
-    return found
+def _innermost(error: Exception) -> Place | None:
+    """Where it was raised, but for Python's own functions, such as one of `functools` between two of ours."""
+    places = [
+        (frame, line)
+        for frame, line in walk_tb(error.__traceback__)
+        if _is_ours(frame) or not _is_standard(frame.f_code.co_filename)
+    ]
+    return places[-1] if places else None
 
 
 def _is_ours(frame: FrameType) -> bool:
     file = frame.f_code.co_filename
     generated = file.startswith("<") and str(frame.f_globals.get("__name__")).split(".")[0] == "tiledsl"
-    return file.startswith(_OURS) or generated
+    return (file.startswith(_OURS) and not file.startswith(_KERNELS)) or generated
 
 
 def _is_standard(file: str) -> bool:
@@ -135,10 +136,8 @@ def stage(name: str, kernel: str, loc: Loc) -> Generator[None]:
 def _op_line(error: Exception) -> Loc | None:
     """The line of the op that the innermost function with one was working on."""
     found: Loc | None = None
-    trace = error.__traceback__
-    while trace is not None:
-        names = trace.tb_frame.f_locals
+    for frame, _ in walk_tb(error.__traceback__):
+        names = frame.f_locals
         ops = [value for value in (names.get("op"), *names.values()) if isinstance(value, Op) and value.loc.line]
         found = ops[0].loc if ops else found
-        trace = trace.tb_next
     return found

@@ -72,17 +72,13 @@ def render_at(loc: Loc, message: str) -> str:
     return "\n".join(lines)
 
 
-def _restored(kind: type[TileError], args: tuple[Any, ...]) -> TileError:
-    return kind.__new__(kind, *args)
-
-
 class TileError(Exception):
     """Base of every error that tiledsl raises on purpose. All of them can be copied and pickled, fields included."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Not by calling the class with `args`, as exceptions do: `__init__` may take other arguments than those, and
         # a process pool waits for ever for an error that cannot be unpickled.
-        return _restored, (type(self), self.args), self.__dict__
+        return Exception.__new__, (type(self), *self.args), self.__dict__
 
 
 class LocatedError(TileError):

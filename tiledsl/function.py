@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
 import operator
 import sys
-from typing import Any, Callable, Generic, NoReturn, ParamSpec, TypeVar, cast
+from typing import Any, Callable, Generic, ParamSpec, TypeVar, cast
 
 from tiledsl.errors import UNKNOWN_LOC, CompileError, Loc, TileError
 from tiledsl.signatures.source import keep_lines
@@ -62,18 +61,12 @@ class ByReference:
     def __deepcopy__(self, memo: Any) -> Any:
         return self
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        module, name = self.__module__, self.__qualname__
-        if "<locals>" in name:
-            outer, _, inner = name.rpartition(".<locals>.")
-            message = f"{inner} is defined inside {outer}(), where no other process can find it"
-            raise TileError(f"{message}: it is pickled by name\n  fix: define it at the top level of a module")
-        found = named(self)
-        if found is not self:
-            message = f"{module}.{name} is {_described(found)}, not this {type(self).__name__}"
-            fix = f"let the name of its def, at the top level of {module}, stand for it"
-            raise TileError(f"{message}, which is pickled by name\n  fix: {fix}")
-        return _by_name, (type(self), module, name)
+    def __reduce__(self) -> str:
+        if named(self) is not self:
+            kind, name = type(self).__name__, f"{self.__module__}.{self.__qualname__}"
+            message = f"this {kind} is not found under its name, {name}, by which it is pickled"
+            raise TileError(f"{message}\n  fix: define it at the top level of a module, and give it no other name")
+        return self.__qualname__
 
 
 def named(function: Any) -> Any:
@@ -82,23 +75,6 @@ def named(function: Any) -> Any:
         return operator.attrgetter(function.__qualname__)(sys.modules[function.__module__])
     except (KeyError, AttributeError):
         return None
-
-
-def _by_name(kind: type[ByReference], module: str, name: str) -> ByReference:
-    """The other end of `ByReference.__reduce__`, in the process that unpickles."""
-    try:
-        found = operator.attrgetter(name)(importlib.import_module(module))
-        problem = f"is {_described(found)}"
-    except (ImportError, AttributeError) as error:
-        found, problem = None, f"is not there: {error}"
-    if not isinstance(found, kind):
-        message = f"a pickled {kind.__name__} is looked up as {module}.{name}, which {problem}"
-        raise TileError(f"{message}\n  fix: define it in a module (not a script) that both processes import")
-    return found
-
-
-def _described(found: Any) -> str:
-    return "not there" if found is None else f"a {type(found).__name__}"
 
 
 class TileFunction(ByReference, Generic[P, R]):
@@ -124,13 +100,8 @@ class TileFunction(ByReference, Generic[P, R]):
         return self.fn.__name__
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
-        raise TileError(
-            f"{self.name}() was called from Python; a @tile_function runs only inside a kernel.\n"
-            f"  fix: call it from a @tile_kernel function or from another @tile_function"
-        )
+        message = f"{self.name}() was called from Python; a @tile_function runs only inside a kernel."
+        raise TileError(f"{message}\n  fix: call it from a @tile_kernel function or from another @tile_function")
 
     def __repr__(self) -> str:
         return f"<tile_function {self.name} at {self.loc.file}:{self.loc.line}>"

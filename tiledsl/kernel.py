@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import TYPE_CHECKING, Any, Callable, Mapping, overload
+from typing import Any, Callable, Mapping, overload
 
 from tiledsl.arch import target_named
 from tiledsl.compilation.compiled import Compiled
@@ -16,14 +16,12 @@ from tiledsl.compilation.compiler import Program
 from tiledsl.errors import CompileError
 from tiledsl.function import ByReference, TileFunction, caller_line, require_function, tile_function
 from tiledsl.ir.types import DTYPES, INDEX, DType
-from tiledsl.measure import Timing, Verification
+from tiledsl.measure import Timing, Verification, time_kernel, verify
+from tiledsl.runtime import gpu_arch
 from tiledsl.runtime.dispatch import EMULATED_ARCH, Dispatcher
 from tiledsl.signatures.annotations import read_signature
-from tiledsl.signatures.signature import GlobalParam, Signature, Specialization
+from tiledsl.signatures.signature import Signature, Specialization
 from tiledsl.signatures.specialize import argument_error, assumed, check_consts
-
-if TYPE_CHECKING:
-    from tiledsl.compilation.explain import Report
 
 __all__ = ["TileFunction", "TileKernel", "tile_function", "tile_kernel"]
 
@@ -79,13 +77,30 @@ class TileKernel(ByReference):
         if target is not None and not isinstance(target, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             message = f"the target is a {type(target).__name__}; expected its name, as 'sm_90a'"
             raise argument_error(self.signature, message, "pass arch='sm_90a', or leave it out")
-        names = self._dtype_names()
-        consts = check_consts(self.signature, {name: value for name, value in settings.items() if name not in names})
-        dtypes = self._variables({name: value for name, value in settings.items() if name in names})
-        spec = assumed(self.signature, dtypes, consts)
-        return spec, target or self.signature.arch or self._gpu_arch() or EMULATED_ARCH
+        # By type variable, or by a tensor of that type.
+        variables = {name: name for name in self.signature.dtype_variables}
+        variables |= {p.name: p.dtype for p in self.signature.tensors if isinstance(p.dtype, str)}
+        for const in self.signature.consts:
+            variables.pop(const.name, None)
+        consts = check_consts(
+            self.signature, {name: value for name, value in settings.items() if name not in variables}
+        )
+        dtypes: dict[str, DType] = {}
+        for name in filter(variables.__contains__, settings):
+            dtype, variable = self._dtype(name, settings[name]), variables[name]
+            if dtypes.setdefault(variable, dtype) != dtype:
+                message = f"{variable} is both {dtypes[variable]} and {dtype}"
+                raise argument_error(self.signature, message, "give each type variable one dtype")
+        return assumed(self.signature, dtypes, consts), target or self.signature.arch or gpu_arch() or EMULATED_ARCH
 
-    def explain(self, what: str, target: str | None = None, /, **settings: Any) -> Report:
+    def _dtype(self, name: str, value: Any) -> DType:
+        dtype = DTYPES.get(value) if isinstance(value, str) else getattr(value, "ir", value)
+        if not isinstance(dtype, DType) or dtype == INDEX:
+            fix = f"pass one of {', '.join(t for t in DTYPES if t != 'index')}"
+            raise argument_error(self.signature, f"{name} is {value!r}; expected a dtype", fix)
+        return dtype
+
+    def explain(self, what: str, target: str | None = None, /, **settings: Any) -> object:
         """``compile(target, **settings).explain(what)``: "banks" for shared memory, ...; print it."""
         return self.compile(target, **settings).explain(what)
 
@@ -98,31 +113,6 @@ class TileKernel(ByReference):
         """The options of a method out of the keywords of its call, which keep those that are the kernel's arguments."""
         return [default if name in self._names else kwargs.pop(name, default) for name, default in defaults.items()]
 
-    def _gpu_arch(self) -> str:
-        from tiledsl.runtime import gpu_arch
-
-        return gpu_arch()
-
-    def _dtype_names(self) -> set[str]:
-        generic = {p.name for p in self.signature.tensors if isinstance(p.dtype, str)}
-        consts = {c.name for c in self.signature.consts}
-        return (generic | set(self.signature.dtype_variables)) - consts
-
-    def _variables(self, given: Mapping[str, Any]) -> dict[str, DType]:
-        """dtypes by type variable, from settings that name variables or tensors."""
-        tensors: dict[str, GlobalParam] = {p.name: p for p in self.signature.tensors}
-        found: dict[str, DType] = {}
-        for name, value in given.items():
-            dtype = DTYPES.get(value) if isinstance(value, str) else getattr(value, "ir", value)
-            if not isinstance(dtype, DType) or dtype == INDEX:
-                fix = f"pass one of {', '.join(t for t in DTYPES if t != 'index')}"
-                raise argument_error(self.signature, f"{name} is {value!r}; expected a dtype", fix)
-            variable = name if name in self.signature.dtype_variables else str(tensors[name].dtype)
-            if found.setdefault(variable, dtype) != dtype:
-                message = f"{variable} is both {found[variable]} and {dtype}"
-                raise argument_error(self.signature, message, "give each type variable one dtype")
-        return found
-
     def verify(self, reference: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Verification:
         """Run the kernel and ``reference(*args)`` on copies of the arguments and compare each element.
 
@@ -134,10 +124,8 @@ class TileKernel(ByReference):
         (`measure.gemm_bound` gives that of a product). `exact`: equal to the reference rounded to the
         output's dtype instead.
         """
-        from tiledsl.measure import verify
-
-        bound, exact, device = self._options(kwargs, bound=0.0, exact=False, device=None)
-        return verify(self.dispatcher, reference, self._bind(args, kwargs), bound=bound, exact=exact, device=device)
+        options = self._options(kwargs, bound=0.0, exact=False, device=None)
+        return verify(self.dispatcher, reference, self._bind(args, kwargs), *options)
 
     def time(self, /, *args: Any, **kwargs: Any) -> Timing:
         """Seconds of the kernel alone: median, least and most of ``repeat=20`` runs after a first one.
@@ -145,8 +133,6 @@ class TileKernel(ByReference):
         By CUDA events on a GPU, where host arrays are copied there once; by the clock on the emulator.
         The arguments are written to, once a run.
         """
-        from tiledsl.measure import time_kernel
-
         repeat, device = self._options(kwargs, repeat=20, device=None)
         return time_kernel(self.dispatcher, self._bind(args, kwargs), repeat=repeat, device=device)
 
@@ -172,7 +158,7 @@ class TileKernel(ByReference):
 
         arguments = self.dispatcher.arguments(self._bind(args, kwargs), "emulator")
         self.dispatcher.place(arguments)
-        return self.dispatcher.emulate(arguments, Options(**options))
+        return self.dispatcher.emulate(arguments, Options(**options))[1]
 
     def __repr__(self) -> str:
         return f"<tile_kernel {self.signature.usage} at {self.signature.loc.file}:{self.signature.loc.line}>"
@@ -200,7 +186,7 @@ def tile_kernel(fn: Any = None, /, *, arch: str = "") -> Any:
 
     def decorate(function: Any) -> TileKernel:
         require_function(function, "tile_kernel", loc)
-        if str(function.__module__).split(".")[0] == "tiledsl":
+        if str(function.__module__).startswith("tiledsl.lang"):
             raise CompileError(f"{function.__name__}() of tiledsl is no kernel", loc, "put @tile_kernel above a def")
         return TileKernel(read_signature(function, arch, names))
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Callable, Mapping
 from tiledsl.errors import KernelArgumentError
 from tiledsl.ir.formats import FORMATS
 from tiledsl.ir.types import DType
-from tiledsl.signatures.specialize import looking_at
+from tiledsl.signatures.specialize import argument_error, looking_at
 
 if TYPE_CHECKING:
     from tiledsl.runtime.dispatch import Dispatcher
@@ -135,22 +135,16 @@ BOUNDS = "pass a number, or an array of one for each element (gemm_bound gives t
 
 
 def verify(
-    kernel: Dispatcher,
-    reference: Callable[..., Any],
-    values: Mapping[str, Any],
-    *,
-    bound: Any,
-    exact: bool,
+    kernel: Dispatcher, reference: Callable[..., Any], values: Mapping[str, Any], bound: Any, exact: bool,
     device: str | None,
-) -> Verification:
+) -> Verification:  # fmt: skip
     """Compare `kernel` with `reference` on copies of `values`. See `TileKernel.verify`."""
     import numpy
 
+    name = kernel.signature.name
     if not callable(reference):
         message = f"verify(): the reference is {reference!r}; expected a function of the kernel's arguments"
-        raise KernelArgumentError(
-            f"{message}\n  fix: {kernel.signature.name}.verify(reference, ...), the reference first"
-        )
+        raise KernelArgumentError(f"{message}\n  fix: {name}.verify(reference, ...), the reference first")
     # What is wrong with the call is said before anything is copied.
     arguments = kernel.arguments(values, device)
     with looking_at(kernel.signature, "bound", bound, "numbers", BOUNDS):
@@ -163,7 +157,7 @@ def verify(
     dtypes = {n: declared.get(n, info.dtype) for n, info in arguments.present.items()}
     found = [_compare(n, _host(mine[n]), _host(expected[n]), dtypes[n], bound, exact) for n in outputs]
     worst = max((w for _, _, w in found if w is not None), key=lambda w: w.share, default=None)
-    return Verification(kernel.signature.name, sum(n for n, _, _ in found), sum(w for _, w, _ in found), worst)
+    return Verification(name, sum(n for n, _, _ in found), sum(w for _, w, _ in found), worst)
 
 
 def _expected(kernel: Dispatcher, returned: Any, arrays: Mapping[str, Any], outputs: list[str]) -> dict[str, Any]:
@@ -171,11 +165,9 @@ def _expected(kernel: Dispatcher, returned: Any, arrays: Mapping[str, Any], outp
         return {n: arrays[n] for n in outputs}
     results: list[Any] = [*returned] if isinstance(returned, tuple) else [returned]
     if len(results) != len(outputs):
-        raise KernelArgumentError(
-            f"{kernel.signature.name}(): the reference returned {len(results)} arrays; "
-            f"the kernel writes {', '.join(outputs)}\n"
-            "  fix: return one array for each of them, or write into the arguments and return nothing"
-        )
+        message = f"the reference returned {len(results)} arrays; the kernel writes {', '.join(outputs)}"
+        fix = "return one array for each of them, or write into the arguments and return nothing"
+        raise argument_error(kernel.signature, message, fix)
     return dict(zip(outputs, results, strict=True))
 
 
@@ -201,12 +193,6 @@ def _host(array: Any) -> Any:
     return array.get() if type(array).__module__.split(".")[0] == "cupy" else numpy.asarray(array)
 
 
-def _final_rounding(dtype: DType) -> tuple[float, float]:
-    """The error of rounding a result to `dtype`: relative, and that of a subnormal."""
-    form = FORMATS.get(dtype.name)
-    return (form.unit_roundoff, form.smallest) if form is not None else (0.0, 0.0)
-
-
 def _check_fit(bound: Any, name: str, shape: tuple[int, ...]) -> None:
     fits = bound.ndim <= len(shape) and all(n in (1, m) for n, m in zip(bound.shape[::-1], shape[::-1], strict=False))
     if not fits:
@@ -221,10 +207,8 @@ def _compare(
     import numpy
 
     if got.shape != expected.shape:
-        raise KernelArgumentError(
-            f"the reference gives {name} the shape {expected.shape}; the kernel's is {got.shape}\n"
-            "  fix: let the reference return an array of that shape"
-        )
+        message = f"the reference gives {name} the shape {expected.shape}; the kernel's is {got.shape}"
+        raise KernelArgumentError(f"{message}\n  fix: let the reference return an array of that shape")
     if not got.size:
         return 0, 0, None
     with numpy.errstate(all="ignore"):
@@ -235,21 +219,15 @@ def _compare(
         error = numpy.where(same, 0.0, numpy.abs(left - right))
         limit = numpy.zeros_like(error)
         if not exact:
-            relative, least = _final_rounding(dtype)
             _check_fit(bound, name, got.shape)
+            form = FORMATS.get(dtype.name)  # None: an integer, to which nothing is rounded
+            relative, least = (form.unit_roundoff, form.smallest) if form is not None else (0.0, 0.0)
             limit = relative * numpy.abs(right) + bound + least
         right_ones = same if exact else same | (numpy.isfinite(right) & (error <= limit))
         share = numpy.where(right_ones & (limit == 0), 0.0, error / limit)
         share = numpy.where(right_ones, share, numpy.where(numpy.isnan(share), numpy.inf, numpy.maximum(share, 1.0)))
     index = numpy.unravel_index(int(numpy.argmax(share)), share.shape)
-    worst = Mismatch(
-        name,
-        tuple(int(i) for i in index),
-        float(left[index]),
-        float(right[index]),
-        float(error[index]),
-        float(share[index]),
-    )
+    worst = Mismatch(name, tuple(map(int, index)), *(float(of[index]) for of in (left, right, error, share)))
     return got.size, int(got.size - numpy.count_nonzero(right_ones)), worst
 
 
@@ -272,12 +250,13 @@ def time_kernel(kernel: Dispatcher, values: Mapping[str, Any], *, repeat: int, d
     if type(repeat) is not int or repeat < 1:
         raise KernelArgumentError(f"time(): repeat is {repeat!r}; expected a number of runs\n  fix: pass 1 or more")
     arguments = kernel.arguments(values, device)
-    if kernel.place(arguments) == "emulator":
-        return _summary(_by_clock(lambda: kernel.emulate(arguments), repeat), "emulator")
-    if arguments.device < 0:
+    where = kernel.place(arguments)
+    if where == "emulator":
+        seconds = _by_clock(lambda: kernel.emulate(arguments), repeat)
+    else:
         with kernel.on_gpu(arguments) as prepared:
-            return _summary(_by_events(prepared, repeat), "gpu")
-    return _summary(_by_events(kernel.prepare(arguments), repeat), "gpu")
+            seconds = _by_events(prepared, repeat)
+    return Timing(statistics.median(seconds), min(seconds), max(seconds), len(seconds), where)
 
 
 def _by_clock(run: Callable[[], Any], repeat: int) -> list[float]:
@@ -307,15 +286,8 @@ def _by_events(prepared: Any, repeat: int) -> list[float]:
     return seconds
 
 
-def _summary(seconds: list[float], where: str) -> Timing:
-    return Timing(statistics.median(seconds), min(seconds), max(seconds), len(seconds), where)
-
-
 def _time(seconds: float) -> str:
-    return (
-        f"{seconds:.3g} s"
-        if seconds >= 1
-        else f"{seconds * 1e3:.3g} ms"
-        if seconds >= 1e-3
-        else f"{seconds * 1e6:.3g} us"
-    )
+    for unit, name in ((1.0, "s"), (1e-3, "ms")):
+        if seconds >= unit:
+            return f"{seconds / unit:.3g} {name}"
+    return f"{seconds * 1e6:.3g} us"

@@ -11,32 +11,29 @@ from typing import Any, Sequence
 
 from tiledsl.backends.ptx.context import Lowering, lowers
 from tiledsl.backends.ptx.llvm import ir
-from tiledsl.backends.ptx.types import I8, VOID, integer, llvm_type
+from tiledsl.backends.ptx.types import I16, integer, llvm_type
 from tiledsl.ir.atomics import ATOMICS
 from tiledsl.ir.core import OPS
 from tiledsl.ir.ops import gpu, mem
 from tiledsl.ir.types import BF16, BOOL, DType, PtrType
 
-__all__ = ["lower_atomic", "lower_fence"]
-
-I16 = ir.IntType(16)
-REGISTERS = {8: "h", 16: "h", 32: "r", 64: "l"}
-"""Register constraints of LLVM, by bits: floats travel as their bits, which PTX allows, and 8 bits in 16."""
-POINTERS = {"global": "l", "shared": "r"}
+__all__: list[str] = []
 
 
 @lowers(*(OPS[f"mem.atomic_{row}"] for row in ATOMICS))
 def lower_atomic(lw: Lowering, op: mem.Atomic) -> Sequence[Any]:
+    """Values travel as their bits, which PTX allows for floats, and 8 bits in registers of 16."""
     pointer = op.ptr.type
     assert isinstance(pointer, PtrType)
     dtype = pointer.dtype
-    register, held = REGISTERS[dtype.bits], ir.IntType(max(16, dtype.bits))
-    values = [_to_register(lw, dtype, lw.value(v)) for v in op.values]
-    constraints = [f"=&{register}"] * len(op.results) + [POINTERS[pointer.space]] + [register] * len(values)
-    constraints.append("~{memory}")
-    result, text = held if op.results else VOID, _text(lw, op, pointer.space, dtype)
-    found = lw.asm(text, ",".join(constraints), result, lw.value(op.ptr), *values, side_effect=True)
-    return [_from_register(lw, dtype, found)] if op.results else []
+    values = [lw.bits(v) for v in lw.operands(op.values)]
+    if dtype.bits == 8:  # a bool is one bit in registers
+        values = [lw.b.zext(v, I16) for v in values]
+    held = [ir.IntType(max(16, dtype.bits))] * len(op.results)
+    found = lw.asm(_text(lw, op, pointer.space, dtype), lw.value(op.ptr), *values, results=held, early=True)
+    if dtype == BOOL:
+        return [lw.b.icmp("ne", bits, integer(0, I16)) for bits in found]
+    return [lw.from_bits(bits, llvm_type(dtype)) for bits in found]
 
 
 def _text(lw: Lowering, op: mem.Atomic, space: str, dtype: DType) -> str:
@@ -71,22 +68,6 @@ def _suffix(name: str, dtype: DType) -> str:
             return f"{'exch' if name == 'exchange' else name}.b{dtype.bits}"
 
 
-def _to_register(lw: Lowering, dtype: DType, value: Any) -> Any:
-    """A value as the integer that its register holds."""
-    if dtype.bits == 8:  # a bool is one bit in registers
-        return lw.b.zext(value, I16)
-    return value if isinstance(value.type, ir.IntType) else lw.b.bitcast(value, ir.IntType(dtype.bits))
-
-
-def _from_register(lw: Lowering, dtype: DType, bits: Any) -> Any:
-    if dtype == BOOL:
-        return lw.b.icmp_unsigned("!=", bits, integer(0, I16))
-    if dtype.bits == 8:
-        return lw.b.trunc(bits, I8)
-    type_ = llvm_type(dtype)
-    return bits if isinstance(type_, ir.IntType) else lw.b.bitcast(bits, type_)
-
-
 def _bf16_cas_loop(atom: str, load: str) -> str:
     """Before sm_90 there is no bf16 addition: compare and swap 16 bits until nobody came between."""
     return (
@@ -99,6 +80,5 @@ def _bf16_cas_loop(atom: str, load: str) -> str:
 
 
 @lowers(gpu.Fence)
-def lower_fence(lw: Lowering, op: gpu.Fence) -> Sequence[Any]:
-    lw.asm(f"fence.{_how('acq_rel', op.reach)};", "~{memory}", VOID, side_effect=True)
-    return []
+def lower_fence(lw: Lowering, op: gpu.Fence) -> None:
+    lw.asm(f"fence.{_how('acq_rel', op.reach)};")

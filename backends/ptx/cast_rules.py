@@ -15,23 +15,14 @@ from tiledsl.arch import FEATURES
 from tiledsl.backends.ptx.context import Lowering, lowers
 from tiledsl.backends.ptx.llvm import ir
 from tiledsl.backends.ptx.nan_bits import SETTLE
-from tiledsl.backends.ptx.types import I8, I32, constant, integer, llvm_type
+from tiledsl.backends.ptx.types import I8, I16, I32, bits_of, constant, integer, llvm_type
 from tiledsl.errors import CompileError
-from tiledsl.ir.core import Op
 from tiledsl.ir.ops import arith
 from tiledsl.ir.types import BF16, BOOL, E4M3, E5M2, F16, F32, F64, TF32, DType
 
-__all__ = ["lower_bitcast", "lower_cast", "needs_ptx"]
+__all__: list[str] = []
 
-I16 = ir.IntType(16)
 PAIRS = {E4M3: "e4m3x2", E5M2: "e5m2x2"}
-PAIRS_PTX = 81
-"""Where the 8-bit floats are converted. (PTX ISA: cvt. sm_90 does it since 7.8, LLVM asks for 8.1.)"""
-
-
-def needs_ptx(op: Op) -> int:
-    """The PTX version (major * 10 + minor) that `op` needs beyond the target's own; 0 for most."""
-    return PAIRS_PTX if isinstance(op, arith.Cast) and {op.src.type, op.to} & PAIRS.keys() else 0
 
 
 @lowers(arith.Bitcast)
@@ -42,15 +33,9 @@ def lower_bitcast(lw: Lowering, op: arith.Bitcast) -> Sequence[Any]:
     if value.type == to:
         return [value]
     if op.src.dtype.is_float and isinstance(to, ir.IntType):
-        return [_moved(lw, value, op.to.bits)]
+        source = lw.bits(value) if op.to.bits == 16 else value
+        return lw.asm(f"mov.b{op.to.bits} $0, $1;", source, results=[to], pure=True)
     return [lw.b.bitcast(value, to)]
-
-
-def _moved(lw: Lowering, value: Any, bits: int) -> Any:
-    """The bits of a float as an integer."""
-    source, result = {16: "hh", 32: "fr", 64: "dl"}[bits]
-    operand = lw.b.bitcast(value, I16) if bits == 16 else value
-    return lw.asm(f"mov.b{bits} $0, $1;", f"={result},{source}", ir.IntType(bits), operand)
 
 
 @lowers(arith.Cast)
@@ -61,73 +46,48 @@ def lower_cast(lw: Lowering, op: arith.Cast) -> Sequence[Any]:
     if src.is_matrix or to.is_matrix:
         return [_matrix_format(lw, op, value)]
     if to == BOOL:
-        return [_to_bool(lw, value, src)]
-    if src == BOOL:
-        return [lw.b.uitofp(value, llvm_type(to)) if to.is_float else lw.b.zext(value, llvm_type(to))]
-    rule = {
-        (True, True): _float_to_float,
-        (True, False): _float_to_integer,
-        (False, True): _integer_to_float,
-        (False, False): _integer_to_integer,
-    }[src.is_float, to.is_float]
-    return [rule(lw, value, src, to)]
-
-
-def _to_bool(lw: Lowering, value: Any, src: DType) -> Any:
+        compare, predicate = (lw.b.fcmp, "une") if src.is_float else (lw.b.icmp, "ne")
+        return [compare(predicate, value, constant(0, src))]
     if src.is_float:
-        return lw.b.fcmp_unordered("!=", value, constant(0.0, src))
-    return lw.b.icmp_unsigned("!=", value, integer(0, value))
+        return [(_float_to_float if to.is_float else _float_to_integer)(lw, value, src, to)]
+    if to.is_float:
+        return [_integer_to_float(lw, value, src, to)]
+    if bits_of(llvm_type(to)) <= bits_of(value.type):
+        return [lw.b.trunc(value, llvm_type(to))]
+    return [lw.b.sext(value, llvm_type(to)) if src.is_signed else lw.b.zext(value, llvm_type(to))]
 
 
 def _float_to_float(lw: Lowering, value: Any, src: DType, to: DType) -> Any:
     """Widening is exact; narrowing rounds once, f64 to bf16 too (before sm_90 LLVM rounds to odd first)."""
     if (src, to) == (BF16, F32):
-        return _upper_half(lw, value)
+        # By moving its bits, mov.b32 {0, x}: ptxas makes a shift of cvt.f32.bf16, but 0x7fffffff of a constant NaN;
+        # and of the upper half of a register it makes two instructions, of the move one.
+        pair = ir.Constant(ir.VectorType(llvm_type(BF16), 2), None)
+        return lw.b.bitcast(lw.b.insert_element(pair, value, integer(1, I32)), llvm_type(F32))
     if src.bits == to.bits:  # f16 and bf16: f32 holds either exactly
         return lw.b.fptrunc(lw.b.fpext(value, llvm_type(F32)), llvm_type(to))
     return lw.b.fpext(value, llvm_type(to)) if to.bits > src.bits else lw.b.fptrunc(value, llvm_type(to))
 
 
-def _upper_half(lw: Lowering, value: Any) -> Any:
-    """A bf16 as f32, by moving its bits: ``mov.b32 {0, x}``.
-
-    ptxas makes a shift of cvt.f32.bf16, but 0x7fffffff of a NaN that it knows; and of the upper half of a
-    register it makes two instructions, of the move one.
-    """
-    pair = ir.Constant(ir.VectorType(llvm_type(BF16), 2), None)
-    return lw.b.bitcast(lw.b.insert_element(pair, value, integer(1, I32)), llvm_type(F32))
-
-
-def _integer_to_integer(lw: Lowering, value: Any, src: DType, to: DType) -> Any:
-    if to.bits < src.bits:
-        return lw.b.trunc(value, llvm_type(to))
-    if to.bits == src.bits:
-        return value
-    return lw.b.sext(value, llvm_type(to)) if src.is_signed else lw.b.zext(value, llvm_type(to))
-
-
 def _float_to_integer(lw: Lowering, value: Any, src: DType, to: DType) -> Any:
     if src.bits == 16:
         value, src = lw.b.fpext(value, llvm_type(F32)), F32
-    letter = {64: "d", 32: "f"}[src.bits]
-    kind = ("" if to.is_signed else "u") + ("ll" if to.bits == 64 else "i")
     wide = ir.IntType(max(32, to.bits))
-    converted = lw.intrinsic(f"llvm.nvvm.{letter}2{kind}.rz", wide, value)
+    letter = {64: "d", 32: "f"}[src.bits]
+    converted = lw.intrinsic(f"llvm.nvvm.{letter}2{_kind(to)}.rz", wide, value)
     if src == F64 or to.bits == 64:
-        nan = lw.b.fcmp_unordered("uno", value, value)
-        converted = lw.b.select(nan, integer(0, wide), converted)
-    return _clamped(lw, converted, to) if to.bits < 32 else converted
+        converted = lw.b.select(lw.b.fcmp("uno", value, value), integer(0, wide), converted)
+    if to.bits < 32:
+        half = 1 << to.bits - 1
+        limits = (("smax", -half), ("smin", half - 1)) if to.is_signed else (("umin", 2 * half - 1),)
+        for name, limit in limits:
+            converted = lw.intrinsic(f"llvm.{name}", I32, converted, integer(limit, I32), types=[I32])
+    return lw.b.trunc(converted, llvm_type(to))
 
 
-def _clamped(lw: Lowering, value: Any, to: DType) -> Any:
-    """An i32 (signed or unsigned, as `to`) saturated to 8 or 16 bits."""
-    if to.is_signed:
-        half = 1 << (to.bits - 1)
-        value = lw.intrinsic("llvm.smax", I32, value, integer(-half, I32), types=[I32])
-        value = lw.intrinsic("llvm.smin", I32, value, integer(half - 1, I32), types=[I32])
-    else:
-        value = lw.intrinsic("llvm.umin", I32, value, integer((1 << to.bits) - 1, I32), types=[I32])
-    return lw.b.trunc(value, llvm_type(to))
+def _kind(dtype: DType) -> str:
+    """How intrinsics of conversions name the integer of 32 bits or 64 that stands for a dtype."""
+    return ("" if dtype.is_signed else "u") + ("ll" if dtype.bits == 64 else "i")
 
 
 def _integer_to_float(lw: Lowering, value: Any, src: DType, to: DType) -> Any:
@@ -142,13 +102,14 @@ def _wide_integer_to_bf16(lw: Lowering, value: Any, src: DType) -> Any:
 
     So the f32 is rounded to odd: towards zero, and its last bit set if that lost anything.
     """
-    b = lw.b
-    kind = ("" if src.is_signed else "u") + ("ll" if src.bits == 64 else "i")
-    towards_zero = lw.intrinsic(f"llvm.nvvm.{kind}2f.rz", llvm_type(F32), value)
-    back = lw.intrinsic(f"llvm.nvvm.f2{kind}.rz", value.type, towards_zero)
-    sticky = b.zext(b.icmp_unsigned("!=", back, value), I32)
-    odd = b.or_(b.bitcast(towards_zero, I32), sticky)
-    return b.fptrunc(b.bitcast(odd, llvm_type(F32)), llvm_type(BF16))
+    towards_zero = lw.intrinsic(f"llvm.nvvm.{_kind(src)}2f.rz", llvm_type(F32), value)
+    back = lw.intrinsic(f"llvm.nvvm.f2{_kind(src)}.rz", value.type, towards_zero)
+    return lw.b.fptrunc(_odd_if(lw, lw.b.icmp("ne", back, value), towards_zero), llvm_type(BF16))
+
+
+def _odd_if(lw: Lowering, lost: Any, value: Any) -> Any:
+    """An f32 with its last bit set where the bool `lost` is true."""
+    return lw.b.bitcast(lw.b.or_(lw.bits(value), lw.b.zext(lost, I32)), value.type)
 
 
 # -- formats of matrix operands --------------------------------------------------------------------
@@ -171,7 +132,7 @@ def _matrix_format(lw: Lowering, op: arith.Cast, value: Any) -> Any:
         value = _float_to_float(lw, value, src, F32)
     if to == TF32:
         if src == F64:  # which of the NaNs a conversion from f64 makes is not known, and tf32 keeps its bits
-            value = lw.asm(SETTLE[F32], "=f,f", llvm_type(F32), value)
+            (value,) = lw.asm(SETTLE[F32], value, results=[value.type], pure=True)
         return lw.b.bitcast(lw.intrinsic("llvm.nvvm.f2tf32.rna", I32, value), llvm_type(TF32))
     pair = lw.intrinsic(f"llvm.nvvm.ff.to.{PAIRS[to]}.rn", I16, constant(0.0, F32), value)
     return lw.b.trunc(pair, I8)
@@ -196,7 +157,5 @@ def _unpacked(lw: Lowering, value: Any, src: DType) -> Any:
 
 def _to_odd(lw: Lowering, value: Any) -> Any:
     """An f64 as f32: towards zero, and the last bit set if that lost anything (a NaN loses nothing)."""
-    b = lw.b
     towards_zero = lw.intrinsic("llvm.nvvm.d2f.rz", llvm_type(F32), value)
-    lost = b.fcmp_ordered("!=", b.fpext(towards_zero, llvm_type(F64)), value)
-    return b.bitcast(b.or_(b.bitcast(towards_zero, I32), b.zext(lost, I32)), llvm_type(F32))
+    return _odd_if(lw, lw.b.fcmp("one", lw.b.fpext(towards_zero, value.type), value), towards_zero)

@@ -11,17 +11,20 @@ from functools import cache
 from typing import Any
 
 from tiledsl.arch import Target
-from tiledsl.backends.ptx import cast_rules, hopper_rules, matrix_rules
 from tiledsl.backends.ptx.debuginfo import restore_locations
 from tiledsl.backends.ptx.llvm import binding, options, pass_manager
 from tiledsl.backends.ptx.lower import TRIPLE, lower_kernel
 from tiledsl.backends.ptx.nan_bits import settle_nans
-from tiledsl.ir.core import Kernel
+from tiledsl.ir.core import Kernel, Op
+from tiledsl.ir.ops import arith, ptx, tma
+from tiledsl.ir.types import E4M3, E5M2
 
 __all__ = ["emit_ptx", "ptx_version_for"]
 
 INLINED_AT = 72
 """PTX 7.2 brought ``.loc ... inlined_at``, which every kernel may use."""
+
+EIGHT_BIT = {E4M3, E5M2}
 
 CALL_NUMBER = re.compile(r" // callseq \d+(?:, \d+)?")
 """A comment with a count over the life of the process: the same kernel must give the same text."""
@@ -29,8 +32,20 @@ CALL_NUMBER = re.compile(r" // callseq \d+(?:, \d+)?")
 
 def ptx_version_for(target: Target, kernel: Kernel) -> int:
     """The lowest PTX version (major * 10 + minor) that knows the target and what the kernel uses."""
-    rules = (cast_rules.needs_ptx, matrix_rules.needs_ptx, hopper_rules.needs_ptx)
-    return max(target.ptx, INLINED_AT, *(needs(op) for op in kernel.walk() for needs in rules))
+    return max(target.ptx, INLINED_AT, *map(_needed_ptx, kernel.walk()))
+
+
+def _needed_ptx(op: Op) -> int:
+    """What `op` needs beyond the target's own version; 0 for most."""
+    match op:
+        case arith.Cast() if {op.src.type, op.to} & EIGHT_BIT:
+            return 81  # for sm_90, LLVM asks for 8.1 where 7.8 has them (PTX ISA: cvt)
+        case ptx.MmaSync() if {op.a, op.b} & EIGHT_BIT:
+            return 84
+        case tma.MapLoad() if op.hint:
+            return 74  # createpolicy
+        case _:
+            return 0
 
 
 # In the order in which they are given; `llvm.options` takes each back afterwards.
@@ -46,15 +61,10 @@ OPTIONS = (
 
 
 @cache
-def _initialize() -> None:
-    binding.initialize_all_targets()
-    binding.initialize_all_asmprinters()
-
-
-@cache
 def _machine(target: Target, ptx_version: int) -> Any:
     """A target machine. It keeps the options that are set now."""
-    _initialize()
+    binding.initialize_all_targets()
+    binding.initialize_all_asmprinters()
     features = f"+ptx{ptx_version}"
     # At 3 LLVM numbers all values once more, for a fifth of the time of emission. No kernel of the gallery gains by it:
     # SASS is the same without, or shorter.

@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, Callable, Sequence, TypeVar
+from typing import Any, Callable, Sequence
 
 from tiledsl.arch import Target, require_feature
 from tiledsl.backends.ptx.debuginfo import DebugInfo
 from tiledsl.backends.ptx.llvm import ir
-from tiledsl.backends.ptx.types import overload
-from tiledsl.backends.ptx.writer import Label, Writer
+from tiledsl.backends.ptx.types import VOID, bits_of, overload, register_class, structure
+from tiledsl.backends.ptx.writer import Writer
 from tiledsl.errors import UNKNOWN_LOC, Loc
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import debug
 
 __all__ = ["RULES", "Lowering", "lowers"]
 
-Rule = Callable[["Lowering", Any], Sequence[Any]]
-RuleT = TypeVar("RuleT", bound=Callable[..., Sequence[Any]])
+Rule = Callable[["Lowering", Any], Sequence[Any] | None]
 
 RULES: dict[type[Op], Rule] = {}
-"""One rule an op class: it emits code and returns the LLVM values of the op's results, in order."""
+"""One rule an op class: it emits code and returns the LLVM values of the op's results in order, None for no results."""
 
 
-def lowers(*classes: type[Op]) -> Callable[[RuleT], RuleT]:
+def lowers(*classes: type[Op]) -> Callable[[Rule], Rule]:
     """Registers a function as the rule of these op classes."""
 
-    def register(rule: RuleT) -> RuleT:
+    def register(rule: Rule) -> Rule:
         for cls in classes:
             assert cls not in RULES, f"{cls.name} has two lowering rules"
             RULES[cls] = rule
@@ -76,9 +75,7 @@ class Lowering:
             assert rule is not None, f"{op.name} has no lowering rule"
             for feature in op.features:
                 require_feature(self.target, feature, op.loc)
-            results = rule(self, op)
-            for result, value in zip(op.results, results, strict=True):
-                self.values[result] = value
+            self.values.update(zip(op.results, rule(self, op) or (), strict=True))
         self.at(block.terminator)
         return block.terminator
 
@@ -88,27 +85,52 @@ class Lowering:
             self._at = op.loc
             self.b.suffix = self.debug.suffix(op.loc)
 
-    def new_block(self, name: str) -> Label:
-        """A basic block after the last one; the writer stays where it is."""
-        return self.b.new_block(name)
-
     def intrinsic(self, name: str, result: Any, *args: Any, types: Sequence[Any] = ()) -> Any:
         """Call an LLVM intrinsic; `types` are the types that its name is overloaded on."""
         full = ".".join([name, *(overload(t) for t in types)])
         callee = self.module.globals.get(full)
         if callee is None:
             callee = ir.Function(self.module, ir.FunctionType(result, [a.type for a in args]), full)
-        return self.b.call(callee, args)
+        return self.b.call(callee.get_reference(), result, args)
 
     def asm(
         self,
         text: str,
-        constraints: str,
-        result: Any,
         *args: Any,
-        side_effect: bool = False,
+        results: Sequence[Any] = (),
+        pure: bool = False,
         convergent: bool = False,
-    ) -> Any:
-        """Inline PTX. Without a side effect equal ones may be merged and unused ones dropped."""
-        callee = f'asm {"sideeffect " if side_effect else ""}"{_escaped(text)}", "{constraints}"'
-        return self.b.call_named(callee, result, args, attrs=("convergent",) if convergent else ())
+        tied: bool = False,
+        early: bool = False,
+    ) -> list[Any]:
+        """Inline PTX. Its operands are the results, which have the LLVM types `results`, and then `args`.
+
+        It is kept, stays in order and may access memory; if pure, equal ones may be merged and unused ones dropped.
+        convergent: the lanes of a warp run it together. tied: the last arguments are what the results' registers hold
+        before. early: results may be written before all arguments are read.
+        """
+        free = len(args) - len(results) if tied else len(args)
+        constraints = [f"={'&' if early else ''}{register_class(t)}" for t in results]
+        constraints += [register_class(a.type) for a in args[:free]] + [str(i) for i in range(len(args) - free)]
+        if not pure:
+            constraints.append("~{memory}")
+        callee = f'asm {"" if pure else "sideeffect "}"{_escaped(text)}", "{",".join(constraints)}"'
+        type_ = VOID if not results else results[0] if len(results) == 1 else structure(*results)
+        value = self.b.call(callee, type_, args, " convergent" if convergent else "")
+        return self.parts(value, len(results))
+
+    def parts(self, value: Any, count: int) -> list[Any]:
+        """The registers of what an instruction with `count` results gives: one value, or a structure of several."""
+        if count > 1:
+            return [self.b.extract_value(value, i) for i in range(count)]
+        return [value] if count else []
+
+    def bits(self, value: Any) -> Any:
+        """A scalar as an integer of as many bits."""
+        return self.b.bitcast(value, ir.IntType(bits_of(value.type)))
+
+    def from_bits(self, bits: Any, type_: Any) -> Any:
+        """The scalar of an LLVM type whose bits are the lowest of an integer."""
+        if bits.type == type_:
+            return bits
+        return self.b.bitcast(self.b.trunc(bits, ir.IntType(bits_of(type_))), type_)

@@ -7,11 +7,11 @@ from typing import Any, Sequence
 from tiledsl.backends.ptx.context import Lowering, lowers
 from tiledsl.backends.ptx.types import I32, integer, llvm_type
 from tiledsl.ir.core import Value
-from tiledsl.ir.ops import arith, control
+from tiledsl.ir.ops import control
+from tiledsl.passes.analysis.constants import integer as integer_of
 from tiledsl.passes.analysis.intervals import Intervals
 
-__all__ = ["lower_for", "lower_if", "lower_while"]
-
+__all__: list[str] = []
 
 LIKELY = (1 << 20, 1)
 """Weights of the two blocks of an `if` that is likely."""
@@ -19,49 +19,44 @@ LIKELY = (1 << 20, 1)
 
 def _phis(lw: Lowering, values: Sequence[Value], *incoming: tuple[Sequence[Any], Any]) -> list[Any]:
     """One phi for each of `values`, fed from (LLVM values, block) pairs."""
-    phis: list[Any] = []
-    for position, value in enumerate(values):
-        phi = lw.b.phi(llvm_type(value.type))
-        for sources, block in incoming:
-            phi.add_incoming(sources[position], block)
-        phis.append(phi)
+    phis = [lw.b.phi(llvm_type(value.type)) for value in values]
+    for sources, block in incoming:
+        _feed(phis, sources, block)
     return phis
+
+
+def _feed(phis: Sequence[Any], sources: Sequence[Any], block: Any) -> None:
+    for phi, source in zip(phis, sources, strict=True):
+        phi.add_incoming(source, block)
 
 
 @lowers(control.If)
 def lower_if(lw: Lowering, op: control.If) -> Sequence[Any]:
-    """Loops in a block that is rarely run stay as short as they are written."""
-    if op.likely and len(op.then.ops) == 1:
-        return _rarely(lw, op)
-    then, orelse, merge = (lw.new_block(name) for name in ("then", "else", "endif"))
-    lw.b.cbranch(lw.value(op.condition), then, orelse)
+    """A likely side that does nothing gets no block, and the branch its weights. Of two blocks that end alike LLVM
+    makes selections between their results, which take their time in any case; of one that is told to be rare, none.
+    """
+    skips = op.likely and len(op.then.ops) == 1
+    then = None if skips else lw.b.new_block("then")
+    orelse, merge = lw.b.new_block("else"), lw.b.new_block("endif")
     incoming: list[tuple[Sequence[Any], Any]] = []
+    weights: dict[str, Any] = {}
+    if skips:
+        incoming.append((lw.operands(op.then.terminator.operands), lw.b.block))
+        nodes = [integer(weight, I32) for weight in LIKELY]
+        weights["prof"] = lw.module.add_metadata(["branch_weights", *nodes])
+    lw.b.cbranch(lw.value(op.condition), then or merge, orelse, weights)
     for block, region in ((then, op.then), (orelse, op.orelse)):
-        lw.b.position_at_end(block)
+        if block is None:
+            continue
+        lw.b.block = block
+        # Loops in a block that is rarely run stay as short as they are written.
         outer, lw.rare = lw.rare, lw.rare or (op.likely and region is op.orelse)
         yielded = lw.operands(lw.lower_block(region).operands)
         lw.rare = outer
         incoming.append((yielded, lw.b.block))
         lw.b.branch(merge)
-    lw.b.position_at_end(merge)
+    lw.b.block = merge
     return _phis(lw, op.results, *incoming)
-
-
-def _rarely(lw: Lowering, op: control.If) -> Sequence[Any]:
-    """Nothing is to be done but rarely. Of two blocks that end alike LLVM makes selections between their results, which
-    each would take its time in any case; of one that is told to be rare it makes none."""
-    orelse, merge = lw.new_block("else"), lw.new_block("endif")
-    kept, entry = lw.operands(op.then.terminator.operands), lw.b.block
-    weights = lw.module.add_metadata(["branch_weights", *(integer(weight, I32) for weight in LIKELY)])
-    lw.b.cbranch(lw.value(op.condition), merge, orelse, {"prof": weights})
-    lw.b.position_at_end(orelse)
-    outer, lw.rare = lw.rare, True
-    yielded = lw.operands(lw.lower_block(op.orelse).operands)
-    lw.rare = outer
-    last = lw.b.block
-    lw.b.branch(merge)
-    lw.b.position_at_end(merge)
-    return _phis(lw, op.results, (kept, entry), (yielded, last))
 
 
 @lowers(control.For)
@@ -77,27 +72,25 @@ def lower_for(lw: Lowering, op: control.For) -> Sequence[Any]:
     b = lw.b
     lo, hi, step, *inits = lw.operands(op.operands)
     direction = _direction(lw, op)
-    body, done = lw.new_block("for"), lw.new_block("endfor")
+    body, done = b.new_block("for"), b.new_block("endfor")
     last = _last(lw, op, hi, step)
     entry = b.block
-    up = b.icmp_signed(">", step, integer(0, step.type)) if direction == 0 else None
+    up = b.icmp("sgt", step, integer(0, step)) if direction == 0 else None
     enters = _before(lw, lo, hi, direction, up)
     if up is not None:
-        enters = b.and_(enters, b.icmp_signed("!=", step, integer(0, step.type)))
+        enters = b.and_(enters, b.icmp("ne", step, integer(0, step)))
     b.cbranch(enters, body, done)
 
-    b.position_at_end(body)
+    b.block = body
     phis = _phis(lw, op.body.args, ([lo, *inits], entry))
     lw.values.update(zip(op.body.args, phis, strict=True))
     yielded = lw.operands(lw.lower_block(op.body).operands)
     index, latch = phis[0], b.block
-    following = b.add(index, step, flags=("nsw",))
-    for phi, value in zip(phis, [following, *yielded], strict=True):
-        phi.add_incoming(value, latch)
+    _feed(phis, [b.add(index, step, nsw=True), *yielded], latch)
     unrolling = {"llvm.loop": _never_unrolled(lw)} if lw.rare else None
     b.cbranch(_before(lw, index, last, direction, up), body, done, unrolling)
 
-    b.position_at_end(done)
+    b.block = done
     return _phis(lw, op.results, (inits, entry), (yielded, latch))
 
 
@@ -110,8 +103,8 @@ def _direction(lw: Lowering, op: control.For) -> int:
 def _before(lw: Lowering, index: Any, end: Any, direction: int, up: Any) -> Any:
     """Does `index` come before `end`? up: where the direction is not known, the bool that it goes upwards."""
     if direction:
-        return lw.b.icmp_signed("<" if direction > 0 else ">", index, end)
-    return lw.b.select(up, lw.b.icmp_signed("<", index, end), lw.b.icmp_signed(">", index, end))
+        return lw.b.icmp("slt" if direction > 0 else "sgt", index, end)
+    return lw.b.select(up, lw.b.icmp("slt", index, end), lw.b.icmp("sgt", index, end))
 
 
 def _never_unrolled(lw: Lowering) -> Any:
@@ -121,37 +114,32 @@ def _never_unrolled(lw: Lowering) -> Any:
     return node
 
 
-def _constant(value: Value) -> int | None:
-    return value.op.value if isinstance(value.op, arith.Constant) else None
-
-
 def _last(lw: Lowering, op: control.For, hi: Any, step: Any) -> Any:
     """``hi - step``: an iteration at or past it is the last one."""
-    lo, by = _constant(op.lo), _constant(op.step)
+    lo, by = integer_of(op.lo), integer_of(op.step)
     if by == 1 or (lo is not None and lo >= 0 and by is not None and by > 0):
-        return lw.b.sub(hi, step, flags=("nsw",))  # the loop is entered only if hi > lo
+        return lw.b.sub(hi, step, nsw=True)  # the loop is entered only if hi > lo
     return lw.intrinsic("llvm.ssub.sat", hi.type, hi, step, types=[hi.type])
 
 
 @lowers(control.While)
 def lower_while(lw: Lowering, op: control.While) -> Sequence[Any]:
     b = lw.b
-    test, body, done = (lw.new_block(name) for name in ("while", "do", "endwhile"))
+    test, body, done = (b.new_block(name) for name in ("while", "do", "endwhile"))
     inits, entry = lw.operands(op.operands), b.block
     b.branch(test)
 
-    b.position_at_end(test)
+    b.block = test
     phis = _phis(lw, op.before.args, (inits, entry))
     lw.values.update(zip(op.before.args, phis, strict=True))
     go_on, *passed = lw.operands(lw.lower_block(op.before).operands)
     b.cbranch(go_on, body, done)
 
-    b.position_at_end(body)
+    b.block = body
     lw.values.update(zip(op.after.args, passed, strict=True))
     yielded = lw.operands(lw.lower_block(op.after).operands)
-    for phi, value in zip(phis, yielded, strict=True):
-        phi.add_incoming(value, b.block)
+    _feed(phis, yielded, b.block)
     b.branch(test)
 
-    b.position_at_end(done)
+    b.block = done
     return passed

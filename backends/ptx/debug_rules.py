@@ -9,7 +9,7 @@ module memory for them, nothing is written.
 
 from __future__ import annotations
 
-from typing import Any, Sequence
+from typing import Any
 
 from tiledsl.backends.print_records import (
     CAPACITY,
@@ -26,16 +26,16 @@ from tiledsl.backends.print_records import (
 from tiledsl.backends.protocol import ASSERTIONS, FAILURE, encode_assertions
 from tiledsl.backends.ptx.context import Lowering, lowers
 from tiledsl.backends.ptx.llvm import ir
-from tiledsl.backends.ptx.types import I8, I32, I64, VOID, global_variable, integer
+from tiledsl.backends.ptx.types import I8, I64, global_variable
 from tiledsl.ir.ops import debug, mem
 from tiledsl.ir.types import DType
 
-__all__ = ["define_variables", "lower_assert", "lower_nothing", "lower_print"]
+__all__ = ["define_variables"]
 
 
 FAIL = (
     "{ .reg .b64 at, nowhere; .reg .b32 number, x, y, z, block, upper; .reg .pred there; "
-    f"ld.global.b64 at, [${FAILURE}]; setp.ne.b64 there, at, 0; mov.u32 number, $0; "
+    f"ld.global.b64 at, [${FAILURE}]; setp.ne.b64 there, at, 0; mov.u32 number, NUMBER; "
     "mov.u32 x, %tid.x; mov.u32 y, %tid.y; mov.u32 z, %tid.z; shl.b32 y, y, 10; shl.b32 z, z, 20; "
     "or.b32 x, x, y; or.b32 x, x, z; mov.u32 block, %ctaid.x; mov.u32 upper, %ctaid.y; mov.u32 z, %ctaid.z; "
     "shl.b32 z, z, 16; or.b32 upper, upper, z; @there st.global.v4.b32 [at], {number, x, block, upper}; "
@@ -53,8 +53,8 @@ RESERVE = (
     f"@full red.relaxed.gpu.global.add.u64 [${LINES}+{2 * WORD}], -1; "
     f"@full red.relaxed.gpu.global.add.u64 [ring+{LOST}], 1; "
     f"@room atom.acq_rel.gpu.global.add.u64 ticket, [${LINES}+{3 * WORD}], 1; "
-    f"and.b64 at, ticket, {CAPACITY - 1}; mad.lo.u64 at, at, size, ring; add.u64 ticket, ticket, 1; mov.u64 read, $0; "
-    f"@room st.global.b64 [at+{RECORDS + SITE}], read; mov.u64 read, %globaltimer; "
+    f"and.b64 at, ticket, {CAPACITY - 1}; mad.lo.u64 at, at, size, ring; add.u64 ticket, ticket, 1; "
+    f"mov.u64 read, NUMBER; @room st.global.b64 [at+{RECORDS + SITE}], read; mov.u64 read, %globaltimer; "
     f"@room st.global.b64 [at+{RECORDS + TIME}], read; "
 )
 """The counter at `LOST` is in memory of the host, which only reads it: atomic for this GPU is enough, and needs no
@@ -64,35 +64,30 @@ PUBLISH = f"@room st.release.sys.global.u64 [at+{RECORDS}], ticket; }}"
 
 
 @lowers(debug.Print)
-def lower_print(lw: Lowering, op: debug.Print) -> Sequence[Any]:
+def lower_print(lw: Lowering, op: debug.Print) -> None:
     """A record in the ring, or one line more that is lost: predicated code, so that no branch divides the block."""
-    bits = [_word(lw, v.dtype, lw.value(v)) for v in op.operands]
-    stores = "".join(f"@room st.global.b64 [at+{RECORDS + record_bytes(i)}], ${i + 1}; " for i in range(len(bits)))
-    number = integer(len(lw.prints), I32)
+    words = [_word(lw, v.dtype, lw.value(v)) for v in op.operands]
+    stores = "".join(f"@room st.global.b64 [at+{RECORDS + record_bytes(i)}], ${i}; " for i in range(len(words)))
+    lw.asm(RESERVE.replace("NUMBER", str(len(lw.prints))) + stores + PUBLISH, *words)
     lw.prints.append(op)
-    constraints = ",".join(["n", *["l"] * len(bits), "~{memory}"])
-    lw.asm(RESERVE + stores + PUBLISH, constraints, VOID, number, *bits, side_effect=True)
-    return []
 
 
 def _word(lw: Lowering, dtype: DType, value: Any) -> Any:
     """The bits of a value in 64; of an integer, the value."""
-    if not isinstance(value.type, ir.IntType):
-        return lw.b.zext(lw.b.bitcast(value, ir.IntType(dtype.bits)), I64)
-    return lw.b.sext(value, I64) if dtype.is_signed else lw.b.zext(value, I64)
+    extend = lw.b.sext if dtype.is_integer and dtype.is_signed else lw.b.zext
+    return extend(lw.bits(value), I64)
 
 
 @lowers(debug.Assert)
-def lower_assert(lw: Lowering, op: debug.Assert) -> Sequence[Any]:
+def lower_assert(lw: Lowering, op: debug.Assert) -> None:
     b = lw.b
-    fail, proceed = lw.new_block("assert.fail"), lw.new_block("assert.ok")
+    fail, proceed = b.new_block("assert.fail"), b.new_block("assert.ok")
     b.cbranch(lw.value(op.condition), proceed, fail)
-    b.position_at_end(fail)
+    b.block = fail
     lw.assertions.append(op)
-    lw.asm(FAIL, "n,~{memory}", VOID, integer(len(lw.assertions), I32), side_effect=True)
+    lw.asm(FAIL.replace("NUMBER", str(len(lw.assertions))))
     b.branch(proceed)
-    b.position_at_end(proceed)
-    return []
+    b.block = proceed
 
 
 def define_variables(lw: Lowering) -> None:
@@ -119,6 +114,5 @@ def _table(lw: Lowering, name: str, data: bytes) -> None:
 
 
 @lowers(debug.Breakpoint, mem.Within)
-def lower_nothing(lw: Lowering, op: debug.Breakpoint | mem.Within) -> Sequence[Any]:
+def lower_nothing(lw: Lowering, op: debug.Breakpoint | mem.Within) -> None:
     """What the emulator alone does."""
-    return []

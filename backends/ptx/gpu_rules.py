@@ -6,53 +6,29 @@ from typing import Any, Sequence
 
 from tiledsl.arch import LANE_BITS, WARP
 from tiledsl.backends.ptx.context import Lowering, lowers
-from tiledsl.backends.ptx.llvm import ir
-from tiledsl.backends.ptx.types import I1, I32, I64, VOID, integer
-from tiledsl.ir.ops import arith, gpu, warp
+from tiledsl.backends.ptx.types import I1, I32, I64, VOID, bits_of, integer
+from tiledsl.ir.ops import arith, barriers, gpu, warp
 
-__all__ = [
-    "lower_barrier",
-    "lower_block_id",
-    "lower_lane_id",
-    "lower_shuffle",
-    "lower_sync_warp",
-    "lower_thread_id",
-    "lower_uniform",
-    "lower_vote",
-    "lower_warp_id",
-]
+__all__: list[str] = []
 
 FULL_WARP = (1 << WARP) - 1
+
+REGISTERS = {gpu.ThreadId: "tid", gpu.BlockId: "ctaid", gpu.GridSize: "nctaid"}
+"""Special registers with a word for each axis."""
 
 
 def _special_register(lw: Lowering, name: str) -> Any:
     return lw.intrinsic(f"llvm.nvvm.read.ptx.sreg.{name}", I32)
 
 
-def _linear_thread(lw: Lowering) -> Any:
-    """x + X * (y + Y * z), leaving out the axes along which the block has one thread."""
-    linear, scale = integer(0, I32), 1
-    for axis, extent in zip("xyz", lw.kernel.threads, strict=False):
-        if extent > 1:
-            part = lw.b.mul(_special_register(lw, f"tid.{axis}"), integer(scale, I32))
-            linear = lw.b.add(linear, part)
-        scale *= extent
-    return linear
+@lowers(*REGISTERS)
+def lower_position(lw: Lowering, op: gpu.ThreadId | gpu.BlockId | gpu.GridSize) -> Sequence[Any]:
+    return [_special_register(lw, f"{REGISTERS[type(op)]}.{'xyz'[op.axis]}")]
 
 
-@lowers(gpu.ThreadId)
-def lower_thread_id(lw: Lowering, op: gpu.ThreadId) -> Sequence[Any]:
-    return [_special_register(lw, f"tid.{'xyz'[op.axis]}")]
-
-
-@lowers(gpu.BlockId)
-def lower_block_id(lw: Lowering, op: gpu.BlockId) -> Sequence[Any]:
-    return [_special_register(lw, f"ctaid.{'xyz'[op.axis]}")]
-
-
-@lowers(gpu.GridSize)
-def lower_grid_size(lw: Lowering, op: gpu.GridSize) -> Sequence[Any]:
-    return [_special_register(lw, f"nctaid.{'xyz'[op.axis]}")]
+@lowers(barriers.ClusterRank)
+def lower_cluster_rank(lw: Lowering, op: barriers.ClusterRank) -> Sequence[Any]:
+    return [_special_register(lw, "cluster.ctarank")]
 
 
 @lowers(gpu.WarpId)
@@ -69,16 +45,25 @@ def _lane(lw: Lowering) -> Any:
     return lw.b.and_(_linear_thread(lw), integer(WARP - 1, I32))
 
 
+def _linear_thread(lw: Lowering) -> Any:
+    """x + X * (y + Y * z), leaving out the axes along which the block has one thread."""
+    linear, scale = integer(0, I32), 1
+    for axis, extent in zip("xyz", lw.kernel.threads, strict=False):
+        if extent > 1:
+            part = lw.b.mul(_special_register(lw, f"tid.{axis}"), integer(scale, I32))
+            linear = lw.b.add(linear, part)
+        scale *= extent
+    return linear
+
+
 @lowers(gpu.Barrier)
-def lower_barrier(lw: Lowering, op: gpu.Barrier) -> Sequence[Any]:
+def lower_barrier(lw: Lowering, op: gpu.Barrier) -> None:
     lw.intrinsic("llvm.nvvm.barrier.cta.sync.aligned.all", VOID, integer(0, I32))
-    return []
 
 
 @lowers(gpu.SyncWarp)
-def lower_sync_warp(lw: Lowering, op: gpu.SyncWarp) -> Sequence[Any]:
+def lower_sync_warp(lw: Lowering, op: gpu.SyncWarp) -> None:
     lw.intrinsic("llvm.nvvm.bar.warp.sync", VOID, integer(FULL_WARP, I32))
-    return []
 
 
 @lowers(warp.Vote)
@@ -97,21 +82,22 @@ def lower_uniform(lw: Lowering, op: warp.Uniform) -> Sequence[Any]:
 @lowers(warp.Shuffle)
 def lower_shuffle(lw: Lowering, op: warp.Shuffle) -> Sequence[Any]:
     value, lane = lw.operands(op.operands)
-    words = _words(lw, value)
-    mode, control = _shuffle_control(op)
+    # Operand c of shfl.sync: segment mask in bits 8-12, clamp in bits 0-4.
+    mode, control = op.mode, (WARP - op.width) << 8 | (0 if op.mode == "up" else WARP - 1)
     if op.mode != "idx" and not _in_range(op):
         lane, mode, control = _source_lane(lw, op, lane), "idx", WARP - 1
-    name = f"llvm.nvvm.shfl.sync.{mode}.i32"
-    moved = [lw.intrinsic(name, I32, integer(FULL_WARP, I32), w, lane, integer(control, I32)) for w in words]
-    return [_from_words(lw, moved, value.type)]
+    name = f"llvm.nvvm.shfl.sync.{'bfly' if mode == 'xor' else mode}.i32"
 
+    def moved(word: Any) -> Any:
+        return lw.intrinsic(name, I32, integer(FULL_WARP, I32), word, lane, integer(control, I32))
 
-def _shuffle_control(op: warp.Shuffle) -> tuple[str, int]:
-    """The mode and operand c of shfl.sync: segment mask in bits 8-12, clamp in bits 0-4."""
-    segment = (WARP - op.width) << 8
-    return {"idx": "idx", "up": "up", "down": "down", "xor": "bfly"}[op.mode], segment | (
-        0 if op.mode == "up" else WARP - 1
-    )
+    b, bits = lw.b, lw.bits(value)
+    if bits_of(bits.type) <= I32.width:
+        return [lw.from_bits(moved(b.zext(bits, I32)), value.type)]
+    upper = integer(I32.width, I64)
+    low, high = (moved(word) for word in (b.trunc(bits, I32), b.trunc(b.lshr(bits, upper), I32)))
+    shifted = b.shl(b.zext(high, I64), upper)
+    return [lw.from_bits(b.or_(b.zext(low, I64), shifted), value.type)]
 
 
 def _in_range(op: warp.Shuffle) -> bool:
@@ -125,29 +111,4 @@ def _source_lane(lw: Lowering, op: warp.Shuffle, lane: Any) -> Any:
     b, own = lw.b, _lane(lw)
     source = {"up": b.sub, "down": b.add, "xor": b.xor}[op.mode](own, lane)
     outside = b.lshr(b.xor(source, own), integer(op.width.bit_length() - 1, I32))
-    return b.select(b.icmp_unsigned("==", outside, integer(0, I32)), source, own)
-
-
-def _words(lw: Lowering, value: Any) -> list[Any]:
-    """A scalar as one or two 32-bit registers."""
-    b = lw.b
-    width = 64 if str(value.type) == "double" else 32 if str(value.type) == "float" else 16
-    bits = value if isinstance(value.type, ir.IntType) else b.bitcast(value, ir.IntType(width))
-    if bits.type.width < 32:
-        return [b.zext(bits, I32)]
-    if bits.type.width == 32:
-        return [bits]
-    return [b.trunc(bits, I32), b.trunc(b.lshr(bits, integer(32, I64)), I32)]
-
-
-def _from_words(lw: Lowering, words: Sequence[Any], type_: Any) -> Any:
-    b = lw.b
-    bits = words[0]
-    if len(words) == 2:
-        high = b.shl(b.zext(words[1], I64), integer(32, I64))
-        bits = b.or_(b.zext(words[0], I64), high)
-    if isinstance(type_, ir.IntType):
-        return bits if type_.width >= 32 else b.trunc(bits, type_)
-    if str(type_) in ("half", "bfloat"):
-        bits = b.trunc(bits, ir.IntType(16))
-    return b.bitcast(bits, type_)
+    return b.select(b.icmp("eq", outside, integer(0, I32)), source, own)

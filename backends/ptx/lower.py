@@ -21,11 +21,11 @@ from tiledsl.backends.ptx import (
 )
 from tiledsl.backends.ptx.context import Lowering
 from tiledsl.backends.ptx.llvm import ir
-from tiledsl.backends.ptx.types import I8, VOID, global_variable, memory_type, pointer_to
+from tiledsl.backends.ptx.types import I8, VOID, global_variable, integer, memory_type, pointer_to
 from tiledsl.errors import CompileError, Loc
 from tiledsl.ir.core import Kernel, Op, Value
 from tiledsl.ir.ops import barriers
-from tiledsl.ir.types import BOOL, DType, PtrType, Type
+from tiledsl.ir.types import BOOL, PtrType
 from tiledsl.layout.shared import SPANS, Paneled
 from tiledsl.passes.analysis.written import WrittenMemory, memory_of
 
@@ -67,11 +67,14 @@ def lower_kernel(kernel: Kernel, target: Target, data_layout: str) -> tuple[Any,
     module = ir.Module(name=kernel.name)
     module.triple, module.data_layout = TRIPLE, data_layout
     function = _declare(kernel, module)
-    lw = Lowering(kernel, target, module, function, _shared_array(module))
-    arguments, lw.tensor_maps = _split(kernel, function)
-    for value, argument in zip(kernel.body.args, arguments, strict=True):
+    # All shared memory is one array whose size the launch gives, so that tiles may exceed 48 KiB.
+    shared = global_variable(module, ir.ArrayType(I8, 0), "$shared", "shared")
+    shared.linkage, shared.align = "external", SHARED_ALIGN
+    lw = Lowering(kernel, target, module, function, shared)
+    lw.tensor_maps = function.args[len(kernel.body.args) :]
+    for value, argument in zip(kernel.body.args, function.args, strict=False):
         is_bool = value.type == BOOL
-        lw.values[value] = lw.b.icmp_unsigned("!=", argument, ir.Constant(I8, 0)) if is_bool else argument
+        lw.values[value] = lw.b.icmp("ne", argument, integer(0, I8)) if is_bool else argument
     lw.lower_block(kernel.body)
     lw.b.ret_void()
     debug_rules.define_variables(lw)
@@ -81,7 +84,7 @@ def lower_kernel(kernel: Kernel, target: Target, data_layout: str) -> tuple[Any,
 def _declare(kernel: Kernel, module: Any) -> Any:
     """The entry, with `.reqntid`: the launch always has exactly `kernel.threads`, and ptxas needs a
     bound on threads (for setmaxnreg, and to spend registers)."""
-    types = [_parameter_type(a.type) for a in kernel.body.args]
+    types = [memory_type(a.type) for a in kernel.body.args]
     types += [pointer_to("generic")] * len(kernel.tensor_maps)
     function = ir.Function(module, ir.FunctionType(VOID, types), kernel.name)
     function.calling_convention = "ptx_kernel"
@@ -95,13 +98,12 @@ def _declare(kernel: Kernel, module: Any) -> Any:
     if kernel.cluster != (1, 1, 1):
         _attribute(function, f'"nvvm.cluster_dim"="{",".join(map(str, kernel.cluster))}"')
     read_only = read_only_pointers(kernel)
-    arguments, maps = _split(kernel, function)
-    for number, argument in enumerate(maps):
+    for number, argument in enumerate(function.args[len(kernel.body.args) :]):
         argument.name = f"tensor_map_{number}"
         # Without `grid_constant` LLVM copies the map to local memory, where TMA cannot read it.
         for text in (f"byval([{MAP_BYTES} x i8])", f"align {MAP_ALIGNMENT}", '"nvvm.grid_constant"'):
             _attribute(argument, text)
-    for value, argument in zip(kernel.body.args, arguments, strict=True):
+    for value, argument in zip(kernel.body.args, function.args, strict=False):
         if value.name:
             argument.name = value.name
         if isinstance(value.type, PtrType):
@@ -112,29 +114,9 @@ def _declare(kernel: Kernel, module: Any) -> Any:
     return function
 
 
-def _split(kernel: Kernel, function: Any) -> tuple[Sequence[Any], list[Any]]:
-    """The parameters that are arguments of the kernel's body, and its tensor maps."""
-    count = len(kernel.body.args)
-    return function.args[:count], list(function.args[count:])
-
-
 def _attribute(holder: Any, text: str) -> None:
     """Add an attribute as LLVM spells it; llvmlite's own `add` knows a short list only."""
     set[str].add(holder.attributes, text)
-
-
-def _parameter_type(type_: Type) -> Any:
-    if isinstance(type_, PtrType):
-        return pointer_to(type_.space)
-    assert isinstance(type_, DType)
-    return memory_type(type_)
-
-
-def _shared_array(module: Any) -> Any:
-    """All shared memory: one array whose size the launch gives, so that tiles may exceed 48 KiB."""
-    array = global_variable(module, ir.ArrayType(I8, 0), "$shared", "shared")
-    array.linkage, array.align = "external", SHARED_ALIGN
-    return array
 
 
 def read_only_pointers(kernel: Kernel) -> set[Value]:
@@ -149,8 +131,7 @@ def read_only_pointers(kernel: Kernel) -> set[Value]:
     written = WrittenMemory(kernel)
     if _waits_for_others(list(kernel.walk()), written):
         return set()
-    pointers = [a for a in kernel.body.args if isinstance(a.type, PtrType)]
-    return {p for p in pointers if not written.may_write(p)}
+    return {a for a in kernel.body.args if isinstance(a.type, PtrType) and not written.may_write(a)}
 
 
 def _waits_for_others(ops: Sequence[Op], written: WrittenMemory) -> bool:
@@ -164,9 +145,6 @@ def _waits_for_others(ops: Sequence[Op], written: WrittenMemory) -> bool:
     atomics = [access for op in ops for access in op.accesses() if access.atomic]
     if any(access.atomic == "sys" for access in atomics):
         return True
-    places = [memory_of(a.memory) for a in atomics if isinstance(a.memory, Value) and _is_global(a.memory)]
+    pointers = [(a.memory, a.memory.type) for a in atomics if isinstance(a.memory, Value)]
+    places = [memory_of(p) for p, type_ in pointers if isinstance(type_, PtrType) and type_.space == "global"]
     return any(place is None or not written.may_write(place) for place in places)
-
-
-def _is_global(pointer: Value) -> bool:
-    return isinstance(pointer.type, PtrType) and pointer.type.space == "global"

@@ -12,7 +12,7 @@ from tiledsl.ir.core import Value
 from tiledsl.ir.ops import mem
 from tiledsl.ir.types import BOOL, DType, PtrType
 
-__all__ = ["lower_load", "lower_offset", "lower_shared_base", "lower_store"]
+__all__: list[str] = []
 
 
 def _pointer_type(pointer: Value) -> PtrType:
@@ -22,7 +22,7 @@ def _pointer_type(pointer: Value) -> PtrType:
 
 @lowers(mem.SharedBase)
 def lower_shared_base(lw: Lowering, op: mem.SharedBase) -> Sequence[Any]:
-    return [lw.b.gep(lw.shared, [ir.Constant(I32, op.offset)], source_etype=I8)]
+    return [lw.b.gep(lw.shared, [integer(op.offset, I32)], source_etype=I8)]
 
 
 @lowers(mem.Offset)
@@ -45,24 +45,14 @@ def lower_load(lw: Lowering, op: mem.Load) -> Sequence[Any]:
 
 
 @lowers(mem.Store)
-def lower_store(lw: Lowering, op: mem.Store) -> Sequence[Any]:
+def lower_store(lw: Lowering, op: mem.Store) -> None:
     dtype = _pointer_type(op.ptr).dtype
-    if op.vec == 1:
-        (value,) = lw.operands(op.values)
-        lw.b.store(_to_memory(lw, dtype, value), lw.value(op.ptr), align=dtype.bytes)
-        return []
-    pairs = rounded_pairs(lw, op.values)
-    if pairs is not None:
-        vector = vector_of(lw, pairs, I32)
-    else:
-        vector = vector_of(lw, [_to_memory(lw, dtype, v) for v in lw.operands(op.values)], memory_type(dtype))
-    lw.b.store(vector, lw.value(op.ptr), align=dtype.bytes * op.vec)
-    return []
+    values = rounded_pairs(lw, op.values)
+    if values is None:
+        values = [lw.b.zext(v, I8) if dtype == BOOL else v for v in lw.operands(op.values)]
+    value = values[0] if op.vec == 1 else vector_of(lw, values)
+    lw.b.store(value, lw.value(op.ptr), align=dtype.bytes * op.vec)
 
 
 def _from_memory(lw: Lowering, dtype: DType, value: Any) -> Any:
-    return lw.b.icmp_unsigned("!=", value, integer(0, I8)) if dtype == BOOL else value
-
-
-def _to_memory(lw: Lowering, dtype: DType, value: Any) -> Any:
-    return lw.b.zext(value, I8) if dtype == BOOL else value
+    return lw.b.icmp("ne", value, integer(0, I8)) if dtype == BOOL else value

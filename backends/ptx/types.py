@@ -15,6 +15,7 @@ __all__ = [
     "ADDRESS_SPACES",
     "I1",
     "I8",
+    "I16",
     "I32",
     "I64",
     "VOID",
@@ -40,7 +41,7 @@ class _BFloat(ir.types._BaseFloatType):  # llvmlite has no bfloat of its own
 
 _BFloat._create_instance()
 
-I1, I8, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 32, 64))
+I1, I8, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
 VOID = ir.VoidType()
 ADDRESS_SPACES = {"generic": 0, "global": 1, "shared": 3}
 
@@ -68,9 +69,9 @@ def llvm_type(type_: Type) -> Any:
     return _FLOATS.get(type_) or ir.IntType(type_.bits)
 
 
-def memory_type(dtype: DType) -> Any:
-    """The LLVM type of an element in memory: as the value, but a bool is a byte of 0 or 1."""
-    return I8 if dtype == BOOL else llvm_type(dtype)
+def memory_type(type_: Type) -> Any:
+    """The LLVM type of an element in memory or of a parameter: as the value, but a bool is a byte of 0 or 1."""
+    return I8 if type_ == BOOL else llvm_type(type_)
 
 
 def overload(type_: Any) -> str:
@@ -106,6 +107,22 @@ def constant(value: int | float | bool, dtype: DType) -> Any:
             bits = int.from_bytes(struct.pack(">d", value), "big")
     prefix, digits = {F16: ("0xH", 4), BF16: ("0xR", 4)}.get(dtype, ("0x", 16))
     return ir.FormattedConstant(llvm_type(dtype), f"{prefix}{bits:0{digits}X}")
+
+
+@cache
+def bits_of(type_: Any) -> int:
+    """How many bits a scalar of an LLVM type has."""
+    return type_.width if isinstance(type_, ir.IntType) else {"float": 32, "double": 64}.get(str(type_), 16)
+
+
+@cache
+def register_class(type_: Any) -> str:
+    """The letter by which inline PTX asks for a register of an LLVM type, all but floats of 16 bits: those are i16."""
+    if isinstance(type_, ir.PointerType):
+        return "r" if type_ == pointer_to("shared") else "l"
+    if isinstance(type_, ir.IntType):
+        return {1: "b", 16: "h", 32: "r", 64: "l"}[type_.width]
+    return {"float": "f", "double": "d"}[str(type_)]
 
 
 @cache

@@ -1,8 +1,9 @@
-"""Several scalars as one LLVM vector."""
+"""Several scalars as one LLVM vector, and several registers as an operand of inline PTX."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from tiledsl.backends.ptx.context import Lowering
@@ -12,14 +13,14 @@ from tiledsl.ir.core import Value
 from tiledsl.ir.ops import arith
 from tiledsl.ir.types import BF16, F16, F32, DType
 
-__all__ = ["are_rounded_pairs", "rounded_pairs", "vector_of"]
+__all__ = ["are_rounded_pairs", "numbered", "product_names", "rounded_pairs", "vector_of"]
 
 PAIRS = {F16: "f16x2", BF16: "bf16x2"}
 
 
-def vector_of(lw: Lowering, values: Sequence[Any], element: Any) -> Any:
-    """A vector of LLVM values, which have the type `element`."""
-    vector = ir.Constant(ir.VectorType(element, len(values)), ir.Undefined)
+def vector_of(lw: Lowering, values: Sequence[Any]) -> Any:
+    """A vector of LLVM values of one type."""
+    vector = ir.Constant(ir.VectorType(values[0].type, len(values)), ir.Undefined)
     for position, value in enumerate(values):
         vector = lw.b.insert_element(vector, value, integer(position, I32))
     return vector
@@ -46,3 +47,14 @@ def rounded_pairs(lw: Lowering, values: Sequence[Value]) -> list[Any] | None:
     wide = [lw.value(op.src) for v in values if isinstance(op := v.op, arith.Cast)]
     rounded = [lw.intrinsic(name, pair, high, low) for low, high in zip(wide[::2], wide[1::2], strict=True)]
     return [lw.b.bitcast(each, I32) for each in rounded]
+
+
+@cache
+def numbered(start: int, end: int) -> str:
+    """The operands from `start` up to `end` of inline PTX as one: ``{$0, $1}``."""
+    return "{" + ", ".join(f"${i}" for i in range(start, end)) + "}"
+
+
+def product_names(*dtypes: str) -> str:
+    """The dtypes of a product as mma and wgmma call them."""
+    return ".".join({"i8": "s8", "i32": "s32"}.get(name, name) for name in dtypes)

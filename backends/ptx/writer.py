@@ -6,14 +6,12 @@ of a kernel's thousands, this makes the text at once, in a third of the time. Wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tiledsl.backends.ptx.types import I1, VOID
 
 __all__ = ["Label", "Phi", "Register", "Writer"]
-
-SIGNS = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
 
 
 class Register:
@@ -64,10 +62,29 @@ def _typed(value: Any) -> str:
     return f"{value.type} {value.get_reference()}"
 
 
+def _binary(name: str) -> Callable[..., Register]:
+    """The method of an instruction with two operands of one type."""
+
+    def method(self: Writer, a: Any, b: Any, nsw: bool = False) -> Register:
+        opcode = f"{name} nsw" if nsw else name
+        return self.emit(a.type, f"{opcode} {a.type} {a.get_reference()}, {b.get_reference()}")
+
+    return method
+
+
+def _conversion(name: str) -> Callable[..., Any]:
+    """The method of a conversion to another type; to the same type nothing is done."""
+
+    def method(self: Writer, value: Any, to: Any) -> Any:
+        return value if value.type == to else self.emit(to, f"{name} {_typed(value)} to {to}")
+
+    return method
+
+
 class Writer:
     """Appends to `block`. `suffix` ends each instruction: its debug location.
 
-    Methods are named as llvmlite's builder has them, which are LLVM's instructions.
+    Methods are named as LLVM's instructions are.
     """
 
     def __init__(self, function: Any) -> None:
@@ -77,13 +94,15 @@ class Writer:
         self.block = self.new_block("entry")
 
     def new_block(self, name: str) -> Label:
-        """A block after the last one; one goes on writing where one is."""
+        """A basic block after the last one; what is written next still goes to `block`."""
         label = Label(f"{name}.{len(self.function.blocks)}")
         self.function.blocks.append(label)
         return label
 
-    def position_at_end(self, block: Label) -> None:
-        self.block = block
+    def emit(self, type_: Any, text: str) -> Register:
+        name = self._name()
+        self.block.lines.append(f"{name} = {text}{self.suffix}")
+        return Register(type_, name)
 
     def _line(self, text: str) -> None:
         self.block.lines.append(text + self.suffix)
@@ -93,122 +112,32 @@ class Writer:
         self._values += 1
         return f"%v.{self._values}"
 
-    def _value(self, type_: Any, text: str) -> Register:
-        name = self._name()
-        self.block.lines.append(f"{name} = {text}{self.suffix}")
-        return Register(type_, name)
-
     # -- arithmetic ----------------------------------------------------------------------------
 
-    def _binary(self, name: str, a: Any, b: Any, flags: Sequence[str] = ()) -> Register:
-        what = " ".join((name, *flags)) if flags else name
-        return self._value(a.type, f"{what} {a.type} {a.get_reference()}, {b.get_reference()}")
-
-    def add(self, a: Any, b: Any, flags: Sequence[str] = ()) -> Register:
-        return self._binary("add", a, b, flags)
-
-    def sub(self, a: Any, b: Any, flags: Sequence[str] = ()) -> Register:
-        return self._binary("sub", a, b, flags)
-
-    def mul(self, a: Any, b: Any, flags: Sequence[str] = ()) -> Register:
-        return self._binary("mul", a, b, flags)
-
-    def sdiv(self, a: Any, b: Any) -> Register:
-        return self._binary("sdiv", a, b)
-
-    def udiv(self, a: Any, b: Any) -> Register:
-        return self._binary("udiv", a, b)
-
-    def urem(self, a: Any, b: Any) -> Register:
-        return self._binary("urem", a, b)
-
-    def and_(self, a: Any, b: Any) -> Register:
-        return self._binary("and", a, b)
-
-    def or_(self, a: Any, b: Any) -> Register:
-        return self._binary("or", a, b)
-
-    def xor(self, a: Any, b: Any) -> Register:
-        return self._binary("xor", a, b)
-
-    def shl(self, a: Any, b: Any) -> Register:
-        return self._binary("shl", a, b)
-
-    def lshr(self, a: Any, b: Any) -> Register:
-        return self._binary("lshr", a, b)
-
-    def ashr(self, a: Any, b: Any) -> Register:
-        return self._binary("ashr", a, b)
-
-    def fadd(self, a: Any, b: Any) -> Register:
-        return self._binary("fadd", a, b)
-
-    def fsub(self, a: Any, b: Any) -> Register:
-        return self._binary("fsub", a, b)
-
-    def fmul(self, a: Any, b: Any) -> Register:
-        return self._binary("fmul", a, b)
-
-    def fdiv(self, a: Any, b: Any) -> Register:
-        return self._binary("fdiv", a, b)
+    add, sub, mul = _binary("add"), _binary("sub"), _binary("mul")
+    sdiv, udiv, urem = _binary("sdiv"), _binary("udiv"), _binary("urem")
+    and_, or_, xor = _binary("and"), _binary("or"), _binary("xor")
+    shl, lshr, ashr = _binary("shl"), _binary("lshr"), _binary("ashr")
+    fadd, fsub, fmul, fdiv = _binary("fadd"), _binary("fsub"), _binary("fmul"), _binary("fdiv")
 
     def fneg(self, a: Any) -> Register:
-        return self._value(a.type, f"fneg {_typed(a)}")
+        return self.emit(a.type, f"fneg {_typed(a)}")
 
-    # -- comparisons ---------------------------------------------------------------------------
+    def icmp(self, predicate: str, a: Any, b: Any) -> Register:
+        """`predicate`: LLVM's, such as eq, slt (signed) or ult (unsigned)."""
+        return self.emit(I1, f"icmp {predicate} {a.type} {a.get_reference()}, {b.get_reference()}")
 
-    def _compared(self, what: str, a: Any, b: Any) -> Register:
-        return self._value(I1, f"{what} {a.type} {a.get_reference()}, {b.get_reference()}")
-
-    def icmp_signed(self, sign: str, a: Any, b: Any) -> Register:
-        return self._compared(f"icmp {'' if sign in ('==', '!=') else 's'}{SIGNS[sign]}", a, b)
-
-    def icmp_unsigned(self, sign: str, a: Any, b: Any) -> Register:
-        return self._compared(f"icmp {'' if sign in ('==', '!=') else 'u'}{SIGNS[sign]}", a, b)
-
-    def fcmp_ordered(self, sign: str, a: Any, b: Any) -> Register:
-        return self._compared(f"fcmp o{SIGNS[sign]}", a, b)
-
-    def fcmp_unordered(self, sign: str, a: Any, b: Any) -> Register:
-        return self._compared(f"fcmp {'uno' if sign == 'uno' else 'u' + SIGNS[sign]}", a, b)
+    def fcmp(self, predicate: str, a: Any, b: Any) -> Register:
+        """`predicate`: LLVM's, such as olt (ordered: false for a NaN), une (unordered: true), uno (either is a NaN)."""
+        return self.emit(I1, f"fcmp {predicate} {a.type} {a.get_reference()}, {b.get_reference()}")
 
     def select(self, condition: Any, a: Any, b: Any) -> Register:
-        return self._value(a.type, f"select {_typed(condition)}, {_typed(a)}, {_typed(b)}")
+        return self.emit(a.type, f"select {_typed(condition)}, {_typed(a)}, {_typed(b)}")
 
-    # -- conversions ---------------------------------------------------------------------------
-
-    def _cast(self, name: str, value: Any, to: Any) -> Any:
-        return value if value.type == to else self._value(to, f"{name} {_typed(value)} to {to}")
-
-    def trunc(self, value: Any, to: Any) -> Any:
-        return self._cast("trunc", value, to)
-
-    def zext(self, value: Any, to: Any) -> Any:
-        return self._cast("zext", value, to)
-
-    def sext(self, value: Any, to: Any) -> Any:
-        return self._cast("sext", value, to)
-
-    def fptrunc(self, value: Any, to: Any) -> Any:
-        return self._cast("fptrunc", value, to)
-
-    def fpext(self, value: Any, to: Any) -> Any:
-        return self._cast("fpext", value, to)
-
-    def sitofp(self, value: Any, to: Any) -> Any:
-        return self._cast("sitofp", value, to)
-
-    def uitofp(self, value: Any, to: Any) -> Any:
-        return self._cast("uitofp", value, to)
-
-    def ptrtoint(self, value: Any, to: Any) -> Any:
-        return self._cast("ptrtoint", value, to)
-
-    def bitcast(self, value: Any, to: Any) -> Any:
-        return self._cast("bitcast", value, to)
-
-    def addrspacecast(self, value: Any, to: Any) -> Any:
-        return self._cast("addrspacecast", value, to)
+    trunc, zext, sext = _conversion("trunc"), _conversion("zext"), _conversion("sext")
+    fptrunc, fpext = _conversion("fptrunc"), _conversion("fpext")
+    sitofp, uitofp = _conversion("sitofp"), _conversion("uitofp")
+    ptrtoint, bitcast = _conversion("ptrtoint"), _conversion("bitcast")
 
     # -- vectors and structures ----------------------------------------------------------------
 
@@ -225,20 +154,19 @@ class Writer:
         return self._part(vector.type, f"insertelement {_typed(vector)}, {_typed(value)}, {_typed(at)}")
 
     def extract_value(self, whole: Any, at: int) -> Register:
-        return self._value(whole.type.elements[at], f"extractvalue {_typed(whole)}, {at}")
+        return self.emit(whole.type.elements[at], f"extractvalue {_typed(whole)}, {at}")
 
     # -- memory --------------------------------------------------------------------------------
 
     def gep(self, pointer: Any, indices: Sequence[Any], source_etype: Any) -> Register:
         places = ", ".join([_typed(i) for i in indices])
-        return self._value(pointer.type, f"getelementptr {source_etype}, {_typed(pointer)}, {places}")
+        return self.emit(pointer.type, f"getelementptr {source_etype}, {_typed(pointer)}, {places}")
 
     def load(self, pointer: Any, typ: Any, align: int) -> Register:
-        return self._value(typ, f"load {typ}, {_typed(pointer)}, align {align}")
+        return self.emit(typ, f"load {typ}, {_typed(pointer)}, align {align}")
 
-    def store(self, value: Any, pointer: Any, align: int = 0) -> None:
-        aligned = f", align {align}" if align else ""
-        self._line(f"store {_typed(value)}, {_typed(pointer)}{aligned}")
+    def store(self, value: Any, pointer: Any, align: int) -> None:
+        self._line(f"store {_typed(value)}, {_typed(pointer)}, align {align}")
 
     # -- control flow --------------------------------------------------------------------------
 
@@ -255,21 +183,13 @@ class Writer:
         nodes = "".join([f", !{kind} {node.get_reference()}" for kind, node in (metadata or {}).items()])
         self._line(f"br {_typed(condition)}, label {then.reference}, label {orelse.reference}{nodes}")
 
-    def unreachable(self) -> None:
-        self.block.lines.append("unreachable")
-
     def ret_void(self) -> None:
         self._line("ret void")
 
-    def call(self, callee: Any, arguments: Sequence[Any], attrs: Sequence[str] = ()) -> Register:
-        return self.call_named(callee.get_reference(), callee.function_type.return_type, arguments, attrs)
-
-    def call_named(self, callee: str, result: Any, arguments: Sequence[Any], attrs: Sequence[str] = ()) -> Register:
+    def call(self, callee: str, result: Any, arguments: Sequence[Any], attribute: str = "") -> Register:
         """`callee`: as LLVM writes it, inline assembly too."""
-        text = f"call {result} {callee}({', '.join([_typed(a) for a in arguments])})"
-        if attrs:
-            text = " ".join((text, *attrs))
+        text = f"call {result} {callee}({', '.join([_typed(a) for a in arguments])}){attribute}"
         if result is not VOID:
-            return self._value(result, text)
+            return self.emit(result, text)
         self._line(text)
         return Register(result, "")

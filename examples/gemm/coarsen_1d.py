@@ -3,8 +3,6 @@
 TM + 1 reads from shared memory serve TM multiply-adds, and those of A are one address for a whole warp.
 """
 
-from tiles import store
-
 from tiledsl import (
     Global,
     barrier,
@@ -22,6 +20,7 @@ from tiledsl import (
     unroll,
 )
 from tiledsl.dims import K, M, N
+from tiledsl.gemm.ffma_tiles import store
 
 
 @tile_kernel

@@ -4,8 +4,6 @@ TM + TN reads from shared memory serve TM * TN multiply-adds: registers now carr
 carried before.
 """
 
-from tiles import store
-
 from tiledsl import (
     Global,
     barrier,
@@ -24,6 +22,7 @@ from tiledsl import (
     unroll,
 )
 from tiledsl.dims import K, M, N
+from tiledsl.gemm.ffma_tiles import store
 
 
 @tile_kernel

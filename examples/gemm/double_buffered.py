@@ -1,4 +1,4 @@
-"""Double buffers: the next tile is on its way while this one is multiplied, and one barrier a step is enough.
+"""Double buffers: the next tile is loaded while this one is multiplied, and one barrier a step is enough.
 
 Registers hold the next tile between its load from global memory and its store to the other half of shared
 memory, and two sets of fragments alternate: k + 1 is read from shared memory while k is multiplied. Tiles that
@@ -7,17 +7,12 @@ lie inside the operands are read without a guard; what is left of K has a loop o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
-
-from tiles import fetch, inside, read, reading, stash, store
+from dataclasses import replace
 
 from tiledsl import (
     Fragment,
     Global,
     SharedTile,
-    View,
     barrier,
     cdiv,
     f32,
@@ -25,7 +20,6 @@ from tiledsl import (
     grid,
     index,
     maximum,
-    minimum,
     outer_fma,
     padded,
     shared,
@@ -35,34 +29,9 @@ from tiledsl import (
     unroll,
 )
 from tiledsl.dims import K, M, N
+from tiledsl.gemm.ffma_tiles import Order, Tiling, both, fetch, guarded, inside, reading, stash, store
 
-__all__ = ["MAXAS", "Order", "Tiling", "both", "guarded", "multiply"]
-
-Order = Literal["rows", "serpentine", "spiral", "pairs", "column_pairs", "column_quads"]
-
-
-@dataclass(frozen=True)
-class Tiling:
-    """The work of a block of `threads`: bm x bn elements of C, bk at a time.
-
-    A thread's rows come in fours that begin at `m_runs`, its columns at `n_runs`, counted from its first ones.
-    `slices` warps share the work on one place of C, each with its part of bk. `a_first`: which fragment is
-    read first, which changes nothing but what the assembler makes of it.
-    """
-
-    bm: int
-    bn: int
-    bk: int
-    threads: int
-    m_runs: Sequence[int]
-    n_runs: Sequence[int]
-    slices: int = 1
-    a_first: bool = False
-
-    @property
-    def steps(self) -> int:
-        return self.bk // self.slices
-
+__all__ = ["MAXAS", "multiply"]
 
 MAXAS = Tiling(128, 128, 8, 256, (0, 64), (0, 64))
 
@@ -107,55 +76,6 @@ def multiply(
             acc = outer_fma(acc, a, b, order)
             a, b = after_a, after_b
     return guarded(A, B, As, Bs, row, column, m, n, t, part, tiling, order, acc, now, maximum(full, bk))
-
-
-@tile_function
-def guarded(
-    A: Global[f32, M, K],
-    B: Global[f32, K, N],
-    As: SharedTile[f32],
-    Bs: SharedTile[f32],
-    row: index,
-    column: index,
-    m: index,
-    n: index,
-    t: index,
-    part: index | int,
-    tiling: Tiling,
-    order: Order,
-    acc: Fragment[f32],
-    now: index,
-    first: index,
-) -> Fragment[f32]:
-    """The end of `multiply`: all tiles from the one before `first` on, which waits in half `now` of As and Bs."""
-    bk, steps = tiling.bk, tiling.steps
-    of_a = reading(A.T.unit, A.align, bk, tiling.bm, tiling.threads)
-    of_b = reading(B.unit, B.align, bk, tiling.bn, tiling.threads)
-    rows, depth, columns = A.shape[0], A.shape[1], B.shape[1]
-    skip = part * steps
-    for k0 in range(first, depth + bk, bk):
-        next_a = fetch(A.T, of_a, k0, row, rows, t, True)
-        next_b = fetch(B, of_b, k0, column, columns, t, True)
-        for k in range(skip, minimum(skip + steps, depth + bk - k0)):
-            a, b = both(As[now, :, :], Bs[now, :, :], k, m, n, tiling)
-            acc = outer_fma(acc, a, b, order)
-        now = 1 - now
-        stash(As[now, :, :], of_a, t, next_a)
-        stash(Bs[now, :, :], of_b, t, next_b)
-        barrier()
-    return acc
-
-
-@tile_function
-def both(
-    As: View[f32], Bs: View[f32], k: index | int, m: index, n: index, tiling: Tiling
-) -> tuple[Fragment[f32], Fragment[f32]]:
-    """The fragments of A and B for one k."""
-    if tiling.a_first:
-        a, b = read(As, k, m, tiling.m_runs), read(Bs, k, n, tiling.n_runs)
-    else:
-        b, a = read(Bs, k, n, tiling.n_runs), read(As, k, m, tiling.m_runs)
-    return a, b
 
 
 @tile_kernel

@@ -7,11 +7,12 @@ for this: the order in which the FFMAs are written is all that can be said.
 
 from dataclasses import replace
 
-from double_buffered import MAXAS, Order, multiply
+from double_buffered import MAXAS, multiply
 from staged_epilogue import PITCH, store_staged
 
 from tiledsl import Const, Global, cdiv, f32, fragment, grid, padded, shared, threads, tile_kernel
 from tiledsl.dims import K, M, N
+from tiledsl.gemm.ffma_tiles import Order
 
 
 @tile_kernel

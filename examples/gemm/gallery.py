@@ -78,7 +78,7 @@ GALLERY = (
     Entry("vectorized.py", "vectorized", "16 bytes an instruction, A stored transposed"),
     Entry("maxas_64.py", "maxas_64", "64 threads; a thread's elements are four blocks of 4 x 4"),
     Entry("maxas_256.py", "maxas_256", "256 threads, and no bank conflict left"),
-    Entry("double_buffered.py", "double_buffered", "the next tile is on its way while this one is multiplied"),
+    Entry("double_buffered.py", "double_buffered", "the next tile is loaded while this one is multiplied"),
     Entry("staged_epilogue.py", "staged_epilogue", "the result through shared memory, so that stores are rows"),
     Entry(
         "ffma_order.py",

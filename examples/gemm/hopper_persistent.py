@@ -9,8 +9,6 @@ them, and TMA gives it to all (multicast); those along n share rows of A likewis
 
 from typing import TypeVar
 
-from hopper_tiles import as_stored, matrix, staging
-
 from tiledsl import (
     Cluster,
     Const,
@@ -28,6 +26,7 @@ from tiledsl import (
     wgmma,
 )
 from tiledsl.dims import K, M, N
+from tiledsl.gemm.hopper_tiles import as_stored, matrix, staging
 
 D = TypeVar("D", bound=Float)
 

@@ -6,8 +6,6 @@ decides where K is small, since there the epilogue is a large part.
 
 from typing import TypeVar
 
-from hopper_tiles import as_stored, chunks, matrix, staging
-
 from tiledsl import (
     Float,
     Global,
@@ -24,6 +22,7 @@ from tiledsl import (
     wgmma,
 )
 from tiledsl.dims import K, M, N
+from tiledsl.gemm.hopper_tiles import as_stored, chunks, matrix, staging
 
 D = TypeVar("D", bound=Float)
 

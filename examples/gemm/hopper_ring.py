@@ -1,12 +1,10 @@
 """A ring of stages: copies run STAGES - 1 steps ahead of the products.
 
-Each stage has an mbarrier of its own. One group of products stays on its way while the next one begins; when the one
+Each stage has an mbarrier of its own. One group of MMAs stays in flight while the next one starts; when the one
 before it has ended, its stage is free, and thread 0 has the copy of the step STAGES - 1 further begin.
 """
 
 from typing import TypeVar
-
-from hopper_tiles import as_stored, matrix, staging
 
 from tiledsl import (
     Float,
@@ -34,6 +32,7 @@ from tiledsl import (
     wgmma,
 )
 from tiledsl.dims import K, M, N
+from tiledsl.gemm.hopper_tiles import as_stored, matrix, staging
 
 D = TypeVar("D", bound=Float)
 

@@ -8,8 +8,6 @@ accumulators.
 
 from typing import TypeVar
 
-from hopper_tiles import as_stored, matrix, staging
-
 from tiledsl import (
     Float,
     Global,
@@ -27,6 +25,7 @@ from tiledsl import (
     wgmma,
 )
 from tiledsl.dims import K, M, N
+from tiledsl.gemm.hopper_tiles import as_stored, matrix, staging
 
 D = TypeVar("D", bound=Float)
 

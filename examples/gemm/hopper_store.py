@@ -6,8 +6,6 @@ way of `out` they leave as whole rows, while the next tile is being multiplied.
 
 from typing import TypeVar
 
-from hopper_tiles import as_stored, chunks, matrix, staging
-
 from tiledsl import (
     Float,
     Global,
@@ -23,6 +21,7 @@ from tiledsl import (
     wgmma,
 )
 from tiledsl.dims import K, M, N
+from tiledsl.gemm.hopper_tiles import as_stored, chunks, matrix, staging
 
 D = TypeVar("D", bound=Float)
 

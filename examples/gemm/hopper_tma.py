@@ -7,8 +7,6 @@ waits for its copy, and the next copy for the products: the tensor cores idle fo
 
 from typing import TypeVar
 
-from hopper_tiles import as_stored, matrix, staging
-
 from tiledsl import (
     Float,
     Global,
@@ -30,6 +28,7 @@ from tiledsl import (
     wgmma,
 )
 from tiledsl.dims import K, M, N
+from tiledsl.gemm.hopper_tiles import as_stored, matrix, staging
 
 D = TypeVar("D", bound=Float)
 

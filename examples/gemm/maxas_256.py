@@ -4,8 +4,6 @@ A warp covers 8 places along A and 4 along B, so that both of its reads are broa
 words of padding a row keep the transposed writes of A apart too.
 """
 
-from tiles import read, store
-
 from tiledsl import (
     Global,
     barrier,
@@ -24,6 +22,7 @@ from tiledsl import (
     unroll,
 )
 from tiledsl.dims import K, M, N
+from tiledsl.gemm.ffma_tiles import read, store
 
 
 @tile_kernel

@@ -4,8 +4,6 @@ One warp reads A and the other one B. A thread's vectors now stand next to its n
 them: the eight addresses that a warp reads of A are 128 bytes in a row, one for each bank.
 """
 
-from tiles import fetch, read, reading, stash, store
-
 from tiledsl import (
     Global,
     barrier,
@@ -23,6 +21,7 @@ from tiledsl import (
     warp_id,
 )
 from tiledsl.dims import K, M, N
+from tiledsl.gemm.ffma_tiles import fetch, read, reading, stash, store
 
 
 @tile_kernel

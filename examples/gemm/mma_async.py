@@ -7,8 +7,6 @@ of the buffer that is filled next. Past the edge a copy brings zeros, so that th
 
 from typing import TypeVar
 
-from matrix_tiles import fetch, pair, scaled, slot, staging, widest
-
 from tiledsl import (
     Float,
     Global,
@@ -30,6 +28,7 @@ from tiledsl import (
     wait,
 )
 from tiledsl.dims import K, M, N
+from tiledsl.gemm.mma_tiles import fetch, pair, scaled, slot, staging, widest
 
 D = TypeVar("D", bound=Float)
 

@@ -7,8 +7,6 @@ the tensor cores idle, and only another block on the same SM can use them.
 
 from typing import TypeVar
 
-from matrix_tiles import pair, scaled, slot, staging, widest
-
 from tiledsl import (
     Float,
     Global,
@@ -29,6 +27,7 @@ from tiledsl import (
     unroll,
 )
 from tiledsl.dims import K, M, N
+from tiledsl.gemm.mma_tiles import pair, scaled, slot, staging, widest
 
 D = TypeVar("D", bound=Float)
 

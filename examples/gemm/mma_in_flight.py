@@ -1,13 +1,11 @@
 """Two copies in flight, and the matrix operands of the next 16 k loaded while these are multiplied.
 
-Three buffers: one is read, the copies of the next two tiles are on their way, so that each has a whole step longer to
+Three buffers: one is read, the copies of the next two tiles are in flight, so that each has a whole step longer to
 arrive. In registers there are two sets of operands by turns: before the last multiplication of a tile the next tile is
 waited for, and its first operands are loaded. So the tensor cores wait neither for memory nor for ldmatrix.
 """
 
 from typing import TypeVar
-
-from matrix_tiles import fetch, pair, scaled, slot, staging, widest
 
 from tiledsl import (
     Float,
@@ -34,6 +32,7 @@ from tiledsl import (
     wait,
 )
 from tiledsl.dims import K, M, N
+from tiledsl.gemm.mma_tiles import fetch, pair, scaled, slot, staging, widest
 
 __all__ = ["multiply"]
 

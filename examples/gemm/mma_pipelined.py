@@ -7,8 +7,6 @@ for the right ones, places the barriers, and loads matrix operands one step ahea
 
 from typing import TypeVar
 
-from matrix_tiles import fetch, scaled, slot, staging, widest
-
 from tiledsl import (
     Float,
     Global,
@@ -28,6 +26,7 @@ from tiledsl import (
     unroll,
 )
 from tiledsl.dims import K, M, N
+from tiledsl.gemm.mma_tiles import fetch, scaled, slot, staging, widest
 
 D = TypeVar("D", bound=Float)
 

@@ -7,11 +7,11 @@ back in vectors of 16 bytes by neighbouring lanes.
 
 from typing import TypeVar
 
-from matrix_tiles import scaled, slot, staging, widest
 from mma_in_flight import multiply
 
 from tiledsl import Float, Global, cdiv, const, f32, fragment, grid, mma, store, threads, tile, tile_kernel
 from tiledsl.dims import K, M, N
+from tiledsl.gemm.mma_tiles import scaled, slot, staging, widest
 
 D = TypeVar("D", bound=Float)
 

@@ -6,7 +6,6 @@ B no longer need.
 """
 
 from double_buffered import MAXAS, multiply
-from tiles import store
 
 from tiledsl import (
     Fragment,
@@ -29,6 +28,7 @@ from tiledsl import (
     warp_id,
 )
 from tiledsl.dims import K, M, N
+from tiledsl.gemm.ffma_tiles import store
 
 __all__ = ["PITCH", "store_staged"]
 

@@ -5,8 +5,6 @@ wide a copy may be is known when the kernel is compiled for its arguments: opera
 only are copied element by element.
 """
 
-from tiles import read, store
-
 from tiledsl import (
     Global,
     barrier,
@@ -25,6 +23,7 @@ from tiledsl import (
     unroll,
 )
 from tiledsl.dims import K, M, N
+from tiledsl.gemm.ffma_tiles import read, store
 
 
 @tile_kernel

@@ -43,7 +43,7 @@ def main(name: str, format: str) -> None:
 
 def by_tma(kernel: Any, format: str) -> None:
     """Every choice of consts with TMA, several tiles a block; scaled, added to, and with an epilogue function."""
-    from mma_fastest import HALVES, add_bias  # type: ignore[import-not-found]
+    from tiledsl.gemm.mma import HALVES, add_bias
 
     A, B, C = random_problem(264, 4104, 328, format=format)
     bias = np.linspace(-2, 2, 4104, dtype=np.float32)
@@ -55,7 +55,7 @@ def by_tma(kernel: Any, format: str) -> None:
 def tuned(kernel: Any, format: str) -> None:
     """Every choice of `choose`, results that TMA cannot store, early launches, clusters, batches, an epilogue function;
     sums scaled and added to."""
-    from hopper_fastest import CHOICES, HALF, PAIRS, QUARTER, add_bias  # type: ignore[import-not-found]
+    from tiledsl.gemm.hopper import CHOICES, HALF, PAIRS, QUARTER, add_bias
 
     A, B, C = (
         np.stack(x) for x in zip(*(random_problem(264, 376, 328, seed, format) for seed in range(2)), strict=True)

@@ -393,8 +393,8 @@ PRODUCTS = {
 
 def any_product() -> None:
     """`gemm` gives the emulator's bits in all its ways, orders and strides, with what comes behind the product."""
-    from hopper_fastest import add_bias  # type: ignore[import-not-found]
-    from hopper_gemm import gemm  # type: ignore[import-not-found]
+    from tiledsl.gemm import gemm
+    from tiledsl.gemm.hopper import add_bias
 
     for name, (m, n, depth) in PRODUCTS.items():
         A, Bt, C = _problem(m, n, depth)
@@ -410,7 +410,8 @@ def any_product() -> None:
 
 def parts_and_copies_parity() -> None:
     """`add_up`, `pad` and `pad_both` by themselves, the copies launched early and not."""
-    from hopper_gemm import add_up, pad, pad_both, split  # type: ignore[import-not-found]
+    from tiledsl.gemm.pad import pad, pad_both
+    from tiledsl.gemm.split_k import add_up, split
 
     for parts in (2, 3, 8, 9, 32, 66, 132):
         P = np.random.default_rng(parts).standard_normal((parts, 37, 52), np.float32)
@@ -427,7 +428,8 @@ def products_in_a_row() -> None:
     """Each needs the result of the one before, and workspaces and results are used again: without a pause, with
     kernels of torch in between, and in a graph it is as one by one."""
     import torch
-    from hopper_gemm import gemm  # type: ignore[import-not-found]
+
+    from tiledsl.gemm import gemm
 
     def steps(way: str, X: Any, B: Any, Y: Any) -> None:
         size = len(X)

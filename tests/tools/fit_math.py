@@ -114,8 +114,7 @@ def main() -> None:
     for task in FITS:
         coefficients, error = fit(task)
         print(f"# {task.name}: degree {task.degree}, error {error:.2e} = 2^{math.log2(error):.1f}")
-        for power, value in enumerate(coefficients):
-            print(f"_{task.name}{power} = {value!r}")
+        print(f"_{task.name} = {tuple(reversed(coefficients))!r}")
 
 
 if __name__ == "__main__":

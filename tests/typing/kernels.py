@@ -293,7 +293,7 @@ def refused(x: f32, h: f16, i: i32, p: boolean, t: tf32, S: SharedTile[f32], F: 
     assert x == h  # pyright: ignore[reportOperatorIssue]
     F[lane_id()]  # pyright: ignore[reportArgumentType, reportCallIssue]
     gelu(h)  # pyright: ignore[reportArgumentType, reportCallIssue]
-    sqrt(i)  # pyright: ignore[reportArgumentType, reportCallIssue]
+    sqrt(i)  # pyright: ignore[reportArgumentType]
     copy(S, F)  # pyright: ignore[reportArgumentType]
     tile(0, lane_id())  # pyright: ignore[reportArgumentType]
     outer_fma(F, F, F, "diagonal")  # pyright: ignore[reportArgumentType]

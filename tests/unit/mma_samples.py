@@ -1,7 +1,7 @@
 """PTX of tensor-core kernels: loops with cp.async, ldmatrix and every product of layout/mma.py, and what goes with it.
 
-Bodies for `sass_samples.HEAD`, which declares the registers: %p1 is an address in global memory and %u2 one in shared
-memory, a thread each.
+Bodies for `sass_samples.module`, whose entries declare the registers: %p1 is an address in global memory and %u2 one in
+shared memory, a thread each.
 """
 
 from __future__ import annotations
@@ -153,5 +153,5 @@ def matrix_samples(target: Target) -> dict[str, str]:
     if target.name in ("sm_90a", "sm_100a"):
         found["bulk"] = BULK
     if target.name == "sm_90a":
-        found["all wgmma"] = WGMMA
+        found["every_wgmma"] = WGMMA
     return found

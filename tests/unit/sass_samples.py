@@ -5,23 +5,26 @@ from __future__ import annotations
 import re
 import subprocess
 import tempfile
-from functools import cache
+from collections.abc import Mapping
+from functools import cache, partial
 
 from mma_samples import matrix_samples
 from ptx_kernels import naive, shared_tiled
 
 from tiledsl.backends.ptx import TARGETS, build
 from tiledsl.backends.ptx.assemble import assemble
-from tiledsl.backends.ptx.sass.disassemble import Instruction, Listing, sass_listing
+from tiledsl.backends.ptx.sass.disassemble import FUNCTION, sass_listing
 from tiledsl.backends.ptx.sass.operands import Register
-from tiledsl.backends.ptx.sass.program import SassProgram, decode_listing
+from tiledsl.backends.ptx.sass.program import Sass, SassProgram
 from tiledsl.backends.ptx.tools import NVDISASM
 
-HEAD = """.version {version}
+MODULE = """.version {version}
 .target {target}
 .address_size 64
 .extern .shared .align 1024 .b8 tiles[];
-.visible .entry k(.param .u64 p, .param .u32 n)
+"""
+
+ENTRY = """.visible .entry {name}(.param .u64 p, .param .u32 n)
 .reqntid 128
 {{
  .reg .u64 %p<8>; .reg .u32 %u<16>; .reg .pred %q<4>; .reg .b32 %a<16>; .reg .f32 %f<16>; .reg .f64 %d<8>;
@@ -99,60 +102,82 @@ BODIES = {"moves": MOVES, "atomics": ATOMICS, "wide": WIDE, "mma": MMA, "wgmma":
 VERSIONS = {"sm_100a": "8.6", "sm_120a": "8.7"}
 
 
+def module(bodies: Mapping[str, str], target: str) -> str:
+    """PTX with an entry for each body, by its name."""
+    parts = [MODULE.format(version=VERSIONS.get(target, "8.0"), target=target)]
+    for name, body in bodies.items():
+        parts += [ENTRY.format(name=name), body, " ret;\n}\n"]
+    return "".join(parts)
+
+
 def samples(target: str) -> list[str]:
-    """Names for `cubin`."""
-    return [
-        "naive",
-        "shared_tiled",
-        "moves",
-        "atomics",
-        "wide",
-        "mma",
-        *(["wgmma"] if target == "sm_90a" else []),
-        *matrix_samples(TARGETS[target]),
-    ]
+    """Names for `program` and `life_ranges`."""
+    return [*KERNELS, *_bodies(target)]
+
+
+def _bodies(target: str) -> dict[str, str]:
+    """All of a target are one module: nvdisasm takes longer to start than to read it."""
+    small = {name: body for name, body in BODIES.items() if name != "wgmma" or target == "sm_90a"}
+    return small | matrix_samples(TARGETS[target])
+
+
+KERNELS = {"naive": naive, "shared_tiled": partial(shared_tiled, 16)}
 
 
 @cache
 def cubin(name: str, target: str) -> bytes:
-    if name in ("naive", "shared_tiled"):
-        return build(naive() if name == "naive" else shared_tiled(16), TARGETS[target]).cubin
-    body = BODIES[name] if name in BODIES else matrix_samples(TARGETS[target])[name]
-    ptx = HEAD.format(version=VERSIONS.get(target, "8.0"), target=target) + body + " ret;\n}\n"
-    return assemble(ptx, TARGETS[target], name="k").cubin
+    """With the sample of that name, and others."""
+    return build(KERNELS[name](), TARGETS[target]).cubin if name in KERNELS else _samples_in_ptx(target)
+
+
+@cache
+def _samples_in_ptx(target: str) -> bytes:
+    bodies = _bodies(target)
+    return assemble(module(bodies, target), TARGETS[target], name=next(iter(bodies))).cubin
 
 
 @cache
 def program(name: str, target: str) -> SassProgram:
-    (found,) = sass_listing(cubin(name, target))
-    return decode_listing(found)
+    (found,) = (each for each in sass_listing(cubin(name, target)) if name in KERNELS or each.name == name)
+    return found
 
 
 def listing(*texts: str, **labels: int) -> SassProgram:
     """A made-up function: an instruction every 16 bytes."""
-    instructions = tuple(Instruction(16 * i, text, 0, None, 0) for i, text in enumerate(texts))
-    return decode_listing(Listing("f", "sm_90a", instructions, {f".L_{k}": 16 * v for k, v in labels.items()}))
+    instructions = tuple(Sass(16 * i, text) for i, text in enumerate(texts))
+    return SassProgram("f", "sm_90a", instructions, {f".L_{name}": place for name, place in labels.items()})
 
 
 FILES = {"GPR": "R", "PRED": "P", "UGPR": "UR", "UPRED": "UP"}
 INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/")
 
+LifeRanges = dict[int, dict[Register, str]]
+
+
+def life_ranges(name: str, target: str) -> LifeRanges:
+    """What `nvdisasm --print-life-ranges` says at each address: "v" read, "^" written, "x" both, ":" only alive."""
+    found = _life_ranges(cubin(name, target))
+    return found[name] if name not in KERNELS else next(iter(found.values()))
+
 
 @cache
-def life_ranges(image: bytes) -> dict[int, dict[Register, str]]:
-    """What `nvdisasm --print-life-ranges` says at each address: "v" read, "^" written, "x" both, ":" only alive."""
+def _life_ranges(image: bytes) -> dict[str, LifeRanges]:
+    """By function."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(image)
         file.flush()
         options = ("--print-code", "--print-life-ranges", "--life-range-mode", "narrow")
         command = [str(NVDISASM.path()), *options, file.name]
         lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    found: dict[int, dict[Register, str]] = {}
+    found: dict[str, LifeRanges] = {}
+    function = ""
     names: list[str] = []
     columns: list[tuple[int, int]] = []
     for line in lines:
         tail = line[line.index("// |") :] if "// |" in line else ""
-        if "GPR" in tail:
+        if start := FUNCTION.match(line.partition("//")[0].rstrip()):
+            function = start[1]
+        elif "GPR" in tail:
             names = [part.strip() for part in tail.split("|")[1:-1]]
         elif tail and "#" in tail:
             bars = [m.start() for m in re.finditer(r"\|", tail)]
@@ -161,5 +186,5 @@ def life_ranges(image: bytes) -> dict[int, dict[Register, str]]:
             marks: dict[Register, str] = {}
             for name, (first, end) in zip(names, columns, strict=True):
                 marks |= {Register(FILES[name], i): c for i, c in enumerate(tail[first:end]) if c != " "}
-            found[int(match[1], 16)] = marks
+            found.setdefault(function, {})[int(match[1], 16)] = marks
     return found

@@ -9,7 +9,8 @@ import pytest
 
 from tiledsl.errors import VerifyError
 from tiledsl.ir.builder import Builder
-from tiledsl.ir.core import Block, Value
+from tiledsl.ir.core import Block, Kernel, Value
+from tiledsl.ir.expr import ConstExpr
 from tiledsl.ir.ops import arith, gpu
 from tiledsl.ir.parser import parse_kernel
 from tiledsl.ir.printer import print_kernel
@@ -19,7 +20,7 @@ from tiledsl.layout.banks import wavefronts
 from tiledsl.layout.fragments import FragmentLayout, of_warpgroups, parse_fragment_layout
 from tiledsl.layout.mma import SHAPES
 from tiledsl.layout.shared import Paneled, parse_layout
-from tiledsl.passes.analysis.ranges import most
+from tiledsl.passes.analysis.intervals import Intervals
 
 MASKS = {128: 7, 64: 3, 32: 1}
 """Bits of the 128-byte line's number that a swizzle of each span uses. (PTX ISA: tensor swizzling modes.)"""
@@ -150,6 +151,12 @@ def test_every_place_is_held_once() -> None:
 
 def test_the_largest_value_of_an_index() -> None:
     b = Builder(Block())
+    intervals = Intervals(Kernel("k", b.block, (ConstExpr(1),), (256,)))
+
+    def most(value: Value) -> int | None:
+        least, largest = intervals.of(value)
+        return largest if least >= 0 else None
+
     lane, thread = b.value(gpu.LaneId(dtype=I32)), b.value(gpu.ThreadId(axis=0, dtype=I32))
 
     def number(value: int) -> Value:
@@ -188,7 +195,7 @@ def test_clusters_and_tensor_maps_have_a_text() -> None:
         ("cluster(2, 1, 1)", "cluster(2, 0, 1)", "3 positive extents"),
         ("{map = 0}", "{map = 1}", "names tensor map 1 of 1"),
         ("grid(processors)", "grid(sockets)", "the grid needs sockets"),
-        ("swizzle = 128}", "swizzle = 96}", "a swizzle of 96 bytes"),
+        ("swizzle = 128}", "swizzle = 96}", "swizzle is 96; 0, 32, 64, 128 are possible"),
         ("stride = 1024", "stride = 1000", "byte offsets"),
         ("n = 8,", "n = 12,", "n = 12"),
     ],

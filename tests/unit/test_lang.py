@@ -13,7 +13,7 @@ from tiledsl import dims, lang
 from tiledsl.errors import TileError
 from tiledsl.ir import types as ir
 from tiledsl.lang import math
-from tiledsl.lang.const import CONST
+from tiledsl.lang.constants import CONST
 from tiledsl.layout.mma import SHAPES
 
 DTYPES: dict[str, Any] = {name: getattr(lang, "boolean" if name == "bool" else name) for name in ir.DTYPES}
@@ -206,7 +206,7 @@ OUTSIDE: dict[str, Callable[[], Any]] = {
     "pipelined()": lambda: lang.pipelined(range(3), stages=2),
     "ptx.wait_group()": lambda: lang.ptx.wait_group(0),
     "cdiv() of run-time values": lambda: lang.cdiv(dims.M, 2),
-    "arithmetic on the dimension M": lambda: dims.M * 2,
+    "the operator * on M": lambda: dims.M * 2,
     "the dimension K as a Python int": lambda: range(dims.K),
     "ptx.inline()": lambda: lang.ptx.inline("nanosleep.u32 1;", None),
     "relu()": lambda: lang.relu(object.__new__(lang.f32)),

@@ -13,7 +13,7 @@ from tiledsl.backends.ptx import TARGETS, build
 from tiledsl.backends.ptx.codegen import emit_ptx
 from tiledsl.backends.ptx.lower import read_only_pointers
 from tiledsl.backends.ptx.sass.disassemble import sass_listing
-from tiledsl.backends.ptx.sass.program import Sass, SassProgram, decode_listing
+from tiledsl.backends.ptx.sass.program import Sass, SassProgram
 from tiledsl.backends.ptx.sass.report import sass_report
 from tiledsl.errors import AssemblerError, CompileError
 from tiledsl.ir.core import Kernel
@@ -52,7 +52,7 @@ def built(text: str) -> Binary:
 
 def program(binary: Binary) -> SassProgram:
     (listing,) = sass_listing(binary.cubin)
-    return decode_listing(listing)
+    return listing
 
 
 def instructions(binary: Binary) -> list[Sass]:

@@ -87,7 +87,7 @@ def test_unrolled_accesses_share_a_base() -> None:
     assert len(shared) == 3 + 15
 
 
-def test_timings_and_verification_name_the_pass() -> None:
+def test_verification_names_the_pass() -> None:
     @dataclass(frozen=True)
     class Breaks:
         name: ClassVar[str] = "breaks"
@@ -99,8 +99,6 @@ def test_timings_and_verification_name_the_pass() -> None:
     with pytest.raises(VerifyError) as caught:
         manager.run(tiled())
     assert caught.value.message.startswith("after breaks: a block does not end in a terminator")
-    assert [t.stage for t in manager.timings] == ["dce", "breaks"]
-    assert all(t.seconds >= 0 for t in manager.timings)
 
 
 def test_shared_limit_is_an_option() -> None:

@@ -219,7 +219,7 @@ def test_sass_shows_python_lines_through_inlining() -> None:
     binary = build(with_inline("sin.approx.f32 $0, $1;"), TARGETS["sm_90a"])
     assert "EXIT" in disassemble(binary.cubin)
     (listing,) = sass_listing(binary.cubin)
-    assert listing.function == "k"
+    assert listing.name == "k"
     sine = next(i for i in listing.instructions if i.opcode == "MUFU.SIN")
     assert sine.loc is not None and sine.loc.caller is not None
     assert (sine.loc.file, sine.loc.line) == ("/project/lib.py", 41)

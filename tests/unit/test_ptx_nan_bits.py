@@ -10,7 +10,8 @@ import pytest
 
 from tiledsl.backends.ptx import TARGETS, build
 from tiledsl.backends.ptx.nan_bits import settle_nans
-from tiledsl.backends.ptx.sass.disassemble import Instruction, sass_listing
+from tiledsl.backends.ptx.sass.disassemble import sass_listing
+from tiledsl.backends.ptx.sass.program import Sass
 from tiledsl.ir.core import Kernel
 from tiledsl.ir.parser import parse_kernel
 from tiledsl.ir.printer import print_kernel
@@ -187,7 +188,7 @@ def stored_from(made: Kernel, target: str) -> list[Counter[str]]:
     return [Counter(makers(listing.instructions[:n], register)) for n, register in zip(stores, data, strict=True)]
 
 
-def makers(before: Sequence[Instruction], register: str) -> Iterator[str]:
+def makers(before: Sequence[Sass], register: str) -> Iterator[str]:
     """The writers of `register`: the last one, and earlier ones behind one with a predicate."""
     for position in range(len(before) - 1, -1, -1):
         text, opcode = before[position].text, before[position].opcode.split(".")[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from sass_samples import cubin, life_ranges, listing, program, samples
+from sass_samples import life_ranges, listing, program, samples
 
 from tiledsl.backends.ptx import TARGETS
 from tiledsl.backends.ptx.sass.control import check_target, decode_control
@@ -97,7 +97,7 @@ def test_every_target_of_the_compiler_is_known(target: str) -> None:
 
 @pytest.mark.parametrize(("name", "target"), SAMPLES)
 def test_reads_and_writes_are_those_of_nvdisasm(name: str, target: str) -> None:
-    marks = life_ranges(cubin(name, target))
+    marks = life_ranges(name, target)
     for sass in program(name, target).instructions:
         if sass.address in marks:
             seen = marks[sass.address]
@@ -173,7 +173,7 @@ def test_an_unknown_opcode_is_marked() -> None:
 @pytest.mark.parametrize(("name", "target"), SAMPLES)
 def test_live_registers_are_those_of_nvdisasm(name: str, target: str) -> None:
     made = program(name, target)
-    live, marks = live_registers(made), life_ranges(cubin(name, target))
+    live, marks = live_registers(made), life_ranges(name, target)
     assert live.complete
     compared = 0
     for i, sass in enumerate(made.instructions):

@@ -6,16 +6,15 @@ from pathlib import Path
 
 import pytest
 from ptx_kernels import shared_tiled
-from sass_samples import HEAD, cubin
+from sass_samples import ENTRY, MODULE, program
 
 import tiledsl.backends.ptx.sass.report as module
 from benchmarks.ffma_orders import Variant, examine
 from examples.gemm.shared_tiled import shared_tiled as gallery_shared_tiled
 from tiledsl.backends.ptx import TARGETS, build
 from tiledsl.backends.ptx.assemble import assemble
-from tiledsl.backends.ptx.sass.classes import CLASSES
-from tiledsl.backends.ptx.sass.report import SassReport, sass_report
-from tiledsl.errors import TileError
+from tiledsl.backends.ptx.sass.opcodes import CLASSES
+from tiledsl.backends.ptx.sass.report import SassReport, report_on, sass_report
 
 
 @pytest.fixture(scope="module")
@@ -77,14 +76,14 @@ def test_the_listing_has_every_instruction(report: SassReport) -> None:
 
 
 def test_a_kernel_without_a_loop() -> None:
-    made = sass_report(cubin("wide", "sm_90a"), "")
+    made = report_on(program("wide", "sm_90a"), "")
     assert made.hottest is None
     assert str(made).count("no loop") == 2
     assert sum(made.histogram.values()) == sum(s.base != "NOP" for s in made.program.instructions)
 
 
 def test_matrix_instructions_make_a_loop_hot() -> None:
-    made = sass_report(cubin("mma", "sm_90a"), "")
+    made = report_on(program("mma", "sm_90a"), "")
     assert made.hottest is not None and made.histogram["MMA"] in (3, 6, 9, 12)  # ptxas may unroll
     assert made.banks.fmas == 0 and "FFMA operands" not in str(made)
 
@@ -93,9 +92,9 @@ def test_spills_by_line() -> None:
     """32 values that live across a barrier do not fit in 24 registers."""
     loads = "\n".join(f" ld.volatile.global.f32 %c{i}, [%p1+{4 * i}];" for i in range(32))
     stores = "\n".join(f" st.global.f32 [%p1+{4 * i}], %c{31 - i};" for i in range(32))
-    head = HEAD.format(version="8.0", target="sm_90a").replace(".reqntid 128", ".reqntid 128\n.maxnreg 24")
     lines = [
-        head,
+        MODULE.format(version="8.0", target="sm_90a"),
+        ENTRY.format(name="k").replace(".reqntid 128", ".reqntid 128\n.maxnreg 24"),
         ".loc 1 7 1\n" + loads,
         " .loc 1 8 1\n bar.sync 0;",
         " .loc 1 9 1\n" + stores,
@@ -108,11 +107,6 @@ def test_spills_by_line() -> None:
     assert {Path(s.loc.file).name for s in made.spills if s.loc is not None} == {"kernel.py"}
     assert {s.loc.line for s in made.spills if s.loc is not None} <= {7, 8, 9}
     assert "local memory  stores  loads" in str(made)
-
-
-def test_a_function_that_is_not_there() -> None:
-    with pytest.raises(TileError, match="no function 'other' in the cubin; there is: k"):
-        sass_report(cubin("wide", "sm_90a"), "", function="other")
 
 
 def test_explain_gives_the_report() -> None:

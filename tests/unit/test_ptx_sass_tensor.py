@@ -6,27 +6,42 @@ from functools import cache
 
 import pytest
 from mma_samples import FAMILIES, product_loop
-from sass_samples import HEAD, VERSIONS, listing
+from sass_samples import listing, module
 
 from tiledsl.backends.ptx import TARGETS
-from tiledsl.backends.ptx.assemble import assemble
+from tiledsl.backends.ptx.assemble import Assembled, assemble
 from tiledsl.backends.ptx.sass.classes import class_of, products_of
+from tiledsl.backends.ptx.sass.disassemble import sass_listing
 from tiledsl.backends.ptx.sass.program import SassProgram
-from tiledsl.backends.ptx.sass.report import SassReport, dominant_arithmetic, hottest_loop, sass_report
+from tiledsl.backends.ptx.sass.report import SassReport, dominant_arithmetic, hottest_loop, report_on
 from tiledsl.backends.ptx.sass.tensor import TensorLoop, fold, rate_of, tensor_loop
 from tiledsl.backends.ptx.sass.turn import Turn, access_bytes, full_turn
 from tiledsl.layout.mma import TABLE, MmaRow
 
 HALF = next(row for row in TABLE if str(row) == "m16n8k16 f16 x f16 -> f32")
 
+REAL = [
+    (row, target)
+    for row in (family[0] if name == "f64" else family[-1] for name, family in FAMILIES.items())
+    for target in ("sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120a")
+    if row.capability <= TARGETS[target].capability
+]
+
+
+@cache
+def assembled(rows: tuple[MmaRow, ...], target: str, tiles: tuple[int, int]) -> Assembled:
+    """A loop for each row, with products of that kind, in one module."""
+    bodies = {f"loop_{number}": product_loop([row], TARGETS[target], tiles) for number, row in enumerate(rows)}
+    return assemble(module(bodies, target), TARGETS[target], name="loop_0")
+
 
 @cache
 def report(row: MmaRow, target: str, tiles: tuple[int, int] = (2, 2)) -> SassReport:
     """Of one loop with products of one kind."""
-    head = HEAD.format(version=VERSIONS.get(target, "8.0"), target=target)
-    ptx = f"{head}{product_loop([row], TARGETS[target], tiles)} ret;\n}}\n"
-    assembled = assemble(ptx, TARGETS[target], name="k")
-    return sass_report(assembled.cubin, assembled.ptx)
+    rows = (row,) if row is HALF else tuple(row for row, other in REAL if other == target)
+    made = assembled(rows, target, tiles)
+    name = f"loop_{rows.index(row)}"
+    return report_on(next(found for found in sass_listing(made.cubin) if found.name == name), made.ptx)
 
 
 def tensor(found: SassReport) -> TensorLoop:
@@ -312,14 +327,6 @@ def test_bytes_of_an_access(text: str, size: int) -> None:
 
 
 # -- real loops
-
-
-REAL = [
-    (row, target)
-    for row in (family[0] if name == "f64" else family[-1] for name, family in FAMILIES.items())
-    for target in ("sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120a")
-    if row.capability <= TARGETS[target].capability
-]
 
 
 @pytest.mark.parametrize(("row", "target"), REAL, ids=lambda value: str(value).replace(" ", "_"))

@@ -1,4 +1,4 @@
-"""The on-disk cache: one file an entry, a JSON header and raw bytes under a checksum.
+"""The on-disk cache: one file an entry, bytes under a checksum.
 
 ``TILEDSL_CACHE_DIR`` names the folder (default: ``~/.cache/tiledsl``), ``TILEDSL_CACHE_SIZE`` its bound
 in bytes (default 512 MiB; the entries used longest ago go first), ``TILEDSL_CACHE=0`` switches it off.
@@ -12,7 +12,7 @@ Entries are code that will run on the GPU, so only what the user's own processes
   check and use. It must belong to the user. One that others can read or write is closed to them, then emptied, and
   only then trusted; the sticky bit marks it in between, for processes that come meanwhile.
 - An entry must be a file of the user with one name, that nobody else can write. Links are not followed.
-- It holds its own key: under another name it is no entry.
+- The checksum covers its key, too: under another name it is no entry.
 - A file is published by a rename: a reader sees all or nothing.
 """
 
@@ -20,22 +20,19 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import os
 import stat
 import time
 import warnings
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
 
 from tiledsl.errors import CacheError
 
-__all__ = ["CacheInfo", "DiskCache", "Entry", "disk_cache"]
+__all__ = ["DiskCache", "disk_cache"]
 
-MAGIC = b"tiledsl cache 2\n"
+MAGIC = b"tiledsl cache 3\n"
 DEFAULT_SIZE = 512 * 2**20
 SUFFIX, DRAFT = ".entry", ".draft"
 STALE_SECONDS = 3600
@@ -51,24 +48,6 @@ FIX = "set TILEDSL_CACHE_DIR to a folder of yours that can be written, or TILEDS
 WITHOUT = "  until then kernels are compiled, and not kept"
 
 _warned: set[str] = set()
-
-
-@dataclass(frozen=True)
-class Entry:
-    """`header`: what JSON can hold. `parts`: named bytes."""
-
-    header: dict[str, Any]
-    parts: dict[str, bytes]
-
-
-@dataclass(frozen=True)
-class CacheInfo:
-    """Where the cache is, how many entries it has, their bytes, and its bound in bytes."""
-
-    folder: Path
-    entries: int
-    bytes: int
-    limit: int
 
 
 def disk_cache() -> DiskCache | None:
@@ -96,58 +75,55 @@ class DiskCache:
     def __init__(self, folder: Path, limit: int = DEFAULT_SIZE) -> None:
         self.folder, self.limit = folder, limit
 
-    def load(self, key: str) -> Entry | None:
-        """The entry, or None. One that is damaged, or not the user's own, is removed with a warning."""
+    def load(self, key: str) -> bytes | None:
+        """The content of the entry, or None. One that is damaged, or not the user's own, is removed with a warning."""
         try:
             with self._opened() as folder:
-                return None if folder is None else self._read(folder, key)
+                return self._read(folder, key)
         except CacheError as error:
             _warn(f"{error}\n{WITHOUT}")
             return None
 
-    def store(self, key: str, entry: Entry) -> None:
+    def store(self, key: str, content: bytes) -> None:
         """Publish an entry, then evict the oldest ones beyond the limit. A warning where it cannot be written."""
         try:
-            with self._opened(create=True) as folder:
-                if folder is not None:
-                    self._publish(folder, key, _encode(key, entry))
-                    self._evict(folder, keep=key + SUFFIX)
+            with self._opened() as folder:
+                self._publish(folder, key, content)
+                self._evict(folder, keep=key + SUFFIX)
         except CacheError as error:
             _warn(f"{error}\n{WITHOUT}")
 
     def clear(self) -> int:
         """Remove all entries; the number of them. Raises CacheError for what cannot be removed."""
         with self._opened() as folder:
-            if folder is None:
-                return 0
             removed, left = _empty(folder)
         if left:
             raise CacheError(f"cannot remove {self.folder / left[0]} and {len(left) - 1} more files\n  fix: {FIX}")
         return removed
 
-    def info(self) -> CacheInfo:
-        """Raises CacheError where the folder cannot be read."""
+    def info(self) -> tuple[int, int]:
+        """The number of entries, and their bytes. Raises CacheError where the folder cannot be read."""
         with self._opened() as folder:
-            found = [] if folder is None else _files(folder, SUFFIX)
-        return CacheInfo(self.folder, len(found), sum(s.st_size for _, s in found), self.limit)
+            found = _files(folder, SUFFIX)
+        return len(found), sum(s.st_size for _, s in found)
 
     # -- the folder --------------------------------------------------------------------------------------
 
     @contextmanager
-    def _opened(self, create: bool = False) -> Generator[int | None]:
-        """The descriptor of the folder, the user's own and closed to others; None if there is no folder.
+    def _opened(self) -> Generator[int]:
+        """The descriptor of the folder, which is made if there is none; it is the user's own and closed to others.
 
         Raises CacheError where it cannot be used, and for each failure of the file system inside the block.
         """
         folder = None
         try:
-            if create:
+            try:
+                folder = os.open(self.folder, FOLDER)
+            except FileNotFoundError:
                 self.folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 self.folder.mkdir(mode=0o700, exist_ok=True)
-            with suppress(FileNotFoundError):
                 folder = os.open(self.folder, FOLDER)
-            if folder is not None:
-                self._trust(folder)
+            self._trust(folder)
             yield folder
         except OSError as error:
             message = f"the cache folder {self.folder} cannot be used: {error.strerror or error}"
@@ -177,61 +153,72 @@ class DiskCache:
 
     # -- entries -----------------------------------------------------------------------------------------
 
-    def _read(self, folder: int, key: str) -> Entry | None:
+    def _read(self, folder: int, key: str) -> bytes | None:
         name = key + SUFFIX
-        found = _read_own(folder, name)
-        if found is None:
+        try:
+            found = _read_own(folder, name)
+        except FileNotFoundError:
             return None
-        entry = _decode(key, found) if isinstance(found, bytes) else None
-        if entry is None:
-            problem = "damaged" if isinstance(found, bytes) else "not a file of yours"
-            _warn(f"the cache entry {self.folder / name} is {problem}; the kernel is compiled again")
-            with suppress(OSError):
-                os.unlink(name, dir_fd=folder)
-        return entry
+        problem = "not a file of yours"
+        if found is not None:
+            head, content = found[:HEAD], found[HEAD:]
+            if head == _head(key, content):
+                return content
+            problem = "damaged"
+        _warn(f"the cache entry {self.folder / name} is {problem}; the kernel is compiled again")
+        _remove(folder, name)
+        return None
 
-    def _publish(self, folder: int, key: str, data: bytes) -> None:
+    def _publish(self, folder: int, key: str, content: bytes) -> None:
         # The name is unique to this process and moment, so that two writers of one key never share a file.
         draft = f"{key}.{os.urandom(8).hex()}{DRAFT}"
         try:
             with open(os.open(draft, NEW, 0o600, dir_fd=folder), "wb") as file:
-                file.write(data)
+                file.write(_head(key, content) + content)
             os.replace(draft, key + SUFFIX, src_dir_fd=folder, dst_dir_fd=folder)
         except BaseException:
-            with suppress(OSError):
-                os.unlink(draft, dir_fd=folder)
+            _remove(folder, draft)
             raise
 
     def _evict(self, folder: int, keep: str) -> None:
         now = time.time()
         for name, status in _files(folder, DRAFT):
             if now - status.st_mtime > STALE_SECONDS:
-                with suppress(OSError):
-                    os.unlink(name, dir_fd=folder)
+                _remove(folder, name)
         found = sorted(_files(folder, SUFFIX), key=lambda file: file[1].st_mtime_ns)
         total = sum(status.st_size for _, status in found)
         for name, status in found:
             if total <= self.limit:
                 break
             if name != keep:
-                with suppress(OSError):
-                    os.unlink(name, dir_fd=folder)
+                _remove(folder, name)
                 total -= status.st_size
 
 
-def _read_own(folder: int, name: str) -> bytes | Literal["foreign"] | None:
-    """What is in a file of the folder, if it is the user's own; None if there is none."""
+def _head(key: str, content: bytes) -> bytes:
+    """What a file begins with: format, and the checksum of key and content."""
+    return MAGIC + hashlib.sha256(key.encode() + b"\n" + content).digest()
+
+
+HEAD = len(_head("", b""))
+
+
+def _remove(folder: int, name: str) -> None:
+    with suppress(OSError):
+        os.unlink(name, dir_fd=folder)
+
+
+def _read_own(folder: int, name: str) -> bytes | None:
+    """The content of a file of the folder; None if it is not the user's own. Raises FileNotFoundError."""
     try:
         file = os.open(name, ENTRY, dir_fd=folder)
-    except FileNotFoundError:
-        return None
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO):  # a link, a socket
-            return "foreign"
+            return None
         raise
     try:
         if not _is_own(os.fstat(file)):
-            return "foreign"
+            return None
         with suppress(OSError):  # a read-only file system: the entry itself is good
             os.utime(file)  # the date of last use, for eviction
         with open(file, "rb", closefd=False) as content:
@@ -279,36 +266,3 @@ def _warn(message: str, category: type[Warning] = RuntimeWarning) -> None:
     if message not in _warned:
         _warned.add(message)
         warnings.warn(message, category, stacklevel=2)
-
-
-# -- the bytes of an entry -------------------------------------------------------------------------------
-
-
-def _encode(key: str, entry: Entry) -> bytes:
-    sizes = {name: len(part) for name, part in entry.parts.items()}
-    header = json.dumps({"key": key, "header": entry.header, "parts": sizes}).encode()
-    body = len(header).to_bytes(8, "little") + header + b"".join(entry.parts.values())
-    return MAGIC + hashlib.sha256(body).digest() + body
-
-
-def _decode(key: str, data: bytes) -> Entry | None:
-    """The entry of that key in `data`, or None if a byte of it is wrong."""
-    start = len(MAGIC) + 32
-    body = data[start:]
-    if not data.startswith(MAGIC) or hashlib.sha256(body).digest() != data[len(MAGIC) : start]:
-        return None
-    end = 8 + int.from_bytes(body[:8], "little")
-    try:
-        content: Any = json.loads(body[8:end])
-        header, sizes = content["header"], content["parts"]
-        if content["key"] != key or not isinstance(header, dict) or not isinstance(sizes, dict):
-            return None
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return None
-    parts: dict[str, bytes] = {}
-    for name, size in cast("dict[str, Any]", sizes).items():
-        if type(size) is not int or not 0 <= size <= len(body) - end:
-            return None
-        parts[name] = body[end : end + size]
-        end += size
-    return Entry(cast("dict[str, Any]", header), parts) if end == len(body) else None

@@ -15,7 +15,7 @@ from tiledsl.arch import target_named
 from tiledsl.boundary import stage
 from tiledsl.compilation.cache import disk_cache
 from tiledsl.compilation.compiled import Compiled, Image
-from tiledsl.compilation.lowering import WITHOUT_COLLECTOR, lower, lower_timed
+from tiledsl.compilation.lowering import WITHOUT_COLLECTOR, lower
 from tiledsl.forks import in_child, whole
 from tiledsl.meaning import Meaning, meaning_of_kernel
 from tiledsl.recursion import deep_recursion
@@ -95,24 +95,14 @@ class Program:
             made = build(meaning)
             if isinstance(made, Compiled) and made.cached:  # then nothing has run that could change anything
                 _collect()  # what it leaves lives on: no reason to look through the whole process
-            else:
-                key, made = self._settled(key, made, spec, arch, build)
+            elif _key(self.meaning(), spec, arch) != key:
+                # Something that the kernel reads has changed meanwhile. If compiling it does that, as with a helper
+                # that counts its calls, it would never end: the second build stands.
+                made = build(self.meaning())
+                key = _key(self.meaning(), spec, arch)
             if len(known) >= LIMIT:
                 del known[next(iter(known))]
             return known.setdefault(key, made)
-
-    def _settled(
-        self, key: Any, made: T, spec: Specialization, arch: str, build: Callable[[Meaning], T]
-    ) -> tuple[Any, T]:
-        """The build and its key, once more if something that the kernel reads has changed meanwhile.
-
-        If compiling it does that, as with a helper that counts its calls, it would never end: the second one stands.
-        """
-        now = _key(self.meaning(), spec, arch)
-        if now == key:
-            return key, made
-        made = build(self.meaning())
-        return _key(self.meaning(), spec, arch), made
 
 
 def _key(meaning: Meaning, spec: Specialization, arch: str) -> Any:
@@ -130,15 +120,14 @@ def compile_kernel(signature: Signature, spec: Specialization, arch: str, meanin
     target_named(arch)
     cache = disk_cache()
     key = disk_key(signature, spec, arch, meaning) if cache is not None else ""
-    if cache is not None and key:
-        entry = cache.load(key)
-        image = Image.from_entry(entry) if entry is not None else None
+    if cache is not None and key and (content := cache.load(key)) is not None:
+        image = Image.from_bytes(content)
         if image is not None and (image.name, image.arch) == (signature.name, arch):
-            return Compiled(signature, spec, image, cached=True, meaning=meaning)
+            return Compiled(**vars(image), signature=signature, spec=spec, cached=True, meaning=meaning)
     image = _build(signature, spec, arch)
     if cache is not None and key and key == disk_key(signature, spec, arch, meaning) and meaning.holds():
-        cache.store(key, image.to_entry())
-    return Compiled(signature, spec, image, meaning=meaning)
+        cache.store(key, image.to_bytes())
+    return Compiled(**vars(image), signature=signature, spec=spec, meaning=meaning)
 
 
 _WARNED: WeakSet[Any] = WeakSet()
@@ -160,23 +149,18 @@ def disk_key(signature: Signature, spec: Specialization, arch: str, meaning: Mea
 
 def _build(signature: Signature, spec: Specialization, arch: str) -> Image:
     from tiledsl.backends import ptx
+    from tiledsl.ir.ops.barriers import GridDependency
 
     started = time.perf_counter()
+    timings: dict[str, float] = {}
     with WITHOUT_COLLECTOR.inside():
-        kernel, written, timings = lower_timed(signature, spec, arch, None)
+        kernel, written = lower(signature, spec, arch, timings=timings)
         lowered = time.perf_counter()
         with stage("the PTX backend", signature.name, signature.loc):
             binary = ptx.build(kernel, ptx.TARGETS[arch], meanwhile=_collect)
     timings |= {"backend": time.perf_counter() - lowered, "total": time.perf_counter() - started}
+    waits = any(isinstance(op, GridDependency) and op.wait for op in kernel.walk())
     return Image(
-        kernel.name, arch, kernel.abi, kernel.grid, kernel.threads, kernel.shared_bytes, written,
-        binary.resources, binary.llvm, binary.ptx, binary.cubin, timings,
-        kernel.cluster, kernel.tensor_maps, _waits_for_grid(kernel),
+        kernel.name, arch, kernel.abi, tuple(map(str, kernel.grid)), kernel.threads, kernel.shared_bytes, written,
+        binary.resources, binary.llvm, binary.ptx, binary.cubin, timings, kernel.cluster, kernel.tensor_maps, waits,
     )  # fmt: skip
-
-
-def _waits_for_grid(kernel: Kernel) -> bool:
-    """True if the kernel waits by itself until the grid before it in its stream has ended."""
-    from tiledsl.ir.ops.barriers import GridDependency
-
-    return any(isinstance(op, GridDependency) and op.wait for op in kernel.walk())

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Callable, Protocol
+from typing import TYPE_CHECKING, Callable
 
 from tiledsl.arch import target_named
 
@@ -12,21 +12,15 @@ if TYPE_CHECKING:
     from tiledsl.ir.core import Kernel
     from tiledsl.signatures.signature import Signature, Specialization
 
-__all__ = ["EXPLAIN", "Report", "reports_of", "sass_of"]
+__all__ = ["EXPLAIN", "reports_of"]
 
 EXPLAIN = ("banks", "pipeline", "roles", "sass")
 """Explanations by name."""
 
 
-class Report(Protocol):
-    """An explanation: `str()` of it is the table to read; its attributes are the data."""
-
-    def __str__(self) -> str: ...
-
-
 def reports_of(
     signature: Signature, spec: Specialization, arch: str, title: str, show: Callable[[str, Kernel], None] | None
-) -> dict[str, Report]:
+) -> dict[str, object]:
     """The explanations that need the passes, which run once for all of them. `show` gets the IR at each stage, too.
 
     "banks": every shared access with its wavefronts, and the layouts, as the pass sees the kernel: what it will choose
@@ -47,7 +41,7 @@ def reports_of(
     before = {name: f"after:{names[names.index(name) - 1]}" for name in (BankConflicts.name, Pipeline.name)}
     limit = target_named(arch).shared_per_block
     loops: list[LoopPlan] = []
-    found: dict[str, Report] = {}
+    found: dict[str, object] = {}
 
     def observe(stage: str, kernel: Kernel) -> None:
         if show is not None:
@@ -63,10 +57,3 @@ def reports_of(
 
     lower(signature, spec, arch, observe=observe)
     return found
-
-
-def sass_of(cubin: bytes, ptx: str, level: int) -> Report:
-    """What ptxas, told to optimise at `level`, made of the kernel: `backends.ptx.sass.report.SassReport`."""
-    from tiledsl.backends.ptx.sass.report import sass_report
-
-    return replace(sass_report(cubin, ptx), level=level)

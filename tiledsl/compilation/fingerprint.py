@@ -8,10 +8,10 @@ no part of the compiler.
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 from functools import lru_cache
 from pathlib import Path
-from typing import Iterator
 
 from tiledsl.meaning import Meaning, meaning_of
 from tiledsl.meaning.walk import Walk
@@ -68,16 +68,13 @@ def compiler_key() -> bytes:
 def _sources_key() -> bytes:
     root = Path(__file__).parent.parent
     digest = hashlib.sha256()
-    for path in sorted(_sources(root)):
+    for path in _sources(root):
         digest.update(f"{path.relative_to(root)}\n".encode())
         digest.update(path.read_bytes())
     return digest.digest()
 
 
-def _sources(folder: Path) -> Iterator[Path]:
+def _sources(root: Path) -> list[Path]:
     # Not rglob: it does not follow the link that backends/ptx is in a checkout.
-    for path in folder.iterdir():
-        if path.suffix == ".py":
-            yield path
-        elif path.name != "__pycache__" and path.is_dir():
-            yield from _sources(path)
+    files = [Path(folder, name) for folder, _, names in os.walk(root, followlinks=True) for name in names]
+    return sorted(path for path in files if path.suffix == ".py")

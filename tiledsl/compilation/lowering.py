@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import time
-from functools import partial
 from typing import TYPE_CHECKING, Callable
 
 from tiledsl.arch import target_named
@@ -17,7 +16,7 @@ from tiledsl.signatures.signature import Signature, Specialization
 if TYPE_CHECKING:
     from tiledsl.ir.core import Kernel
 
-__all__ = ["WITHOUT_COLLECTOR", "Observer", "lower", "lower_timed", "written_tensors"]
+__all__ = ["WITHOUT_COLLECTOR", "Observer", "lower", "written_tensors"]
 
 Observer = Callable[[str, "Kernel"], None]
 
@@ -39,36 +38,38 @@ through it again and again finds nothing, and takes as long as the passes do."""
 
 
 def lower(
-    signature: Signature, spec: Specialization, arch: str, *, observe: Observer | None = None, bounds: bool = False
+    signature: Signature,
+    spec: Specialization,
+    arch: str,
+    *,
+    observe: Observer | None = None,
+    bounds: bool = False,
+    timings: dict[str, float] | None = None,
 ) -> tuple[Kernel, frozenset[str]]:
     """The thread-level kernel and the tensors it writes. `observe` gets the IR at each stage, by name. `bounds`: with
-    the checks of accesses that the emulator makes and a GPU does not."""
-    with whole(), WITHOUT_COLLECTOR.inside(), deep_recursion():
-        kernel, written, _ = lower_timed(signature, spec, arch, observe, bounds)
-    return kernel, written
-
-
-def lower_timed(
-    signature: Signature, spec: Specialization, arch: str, observe: Observer | None, bounds: bool = False
-) -> tuple[Kernel, frozenset[str], dict[str, float]]:
-    """The same, and the seconds that frontend and passes took."""
+    the checks of accesses that the emulator makes and a GPU does not. `timings` gets the seconds of each stage."""
     from tiledsl import frontend
     from tiledsl.passes.pipeline import run_pipeline
 
-    started = time.perf_counter()
-    run = partial(run_pipeline, shared_limit=target_named(arch).shared_per_block, target=arch, bounds=bounds)
-    with stage("the frontend", signature.name, signature.loc):
-        kernel = frontend.build(signature, spec, arch)
-    built = time.perf_counter()
-    written = written_tensors(kernel)
-    if observe is None:
-        kernel = run(kernel)
-    else:
-        show = observe
-        show("tile", kernel)
-        kernel = run(kernel, observe=lambda name, k: show(f"after:{name}", k))
-        show("thread", kernel)
-    return kernel, written, {"frontend": built - started, "passes": time.perf_counter() - built}
+    def after(name: str, kernel: Kernel) -> None:
+        if observe is not None:
+            observe(f"after:{name}", kernel)
+
+    with whole(), WITHOUT_COLLECTOR.inside(), deep_recursion():
+        started = time.perf_counter()
+        limit = target_named(arch).shared_per_block
+        with stage("the frontend", signature.name, signature.loc):
+            kernel = frontend.build(signature, spec, arch)
+        built = time.perf_counter()
+        written = written_tensors(kernel)
+        if observe is not None:
+            observe("tile", kernel)
+        kernel = run_pipeline(kernel, shared_limit=limit, target=arch, bounds=bounds, observe=after)
+        if observe is not None:
+            observe("thread", kernel)
+        if timings is not None:
+            timings |= {"frontend": built - started, "passes": time.perf_counter() - built}
+    return kernel, written
 
 
 def written_tensors(kernel: Kernel) -> frozenset[str]:

@@ -20,7 +20,6 @@ from tiledsl.frontend.intrinsics.async_copies import check_tokens
 from tiledsl.frontend.intrinsics.rings import check_rings
 from tiledsl.frontend.intrinsics.roles import end_stores
 from tiledsl.frontend.pending import check_pending
-from tiledsl.frontend.source import source_of
 from tiledsl.frontend.targets import TargetBuilder
 from tiledsl.ir.core import Block, Kernel, Value
 from tiledsl.ir.ops import barriers, control, gpu
@@ -38,7 +37,6 @@ def build(signature: Signature, spec: Specialization, arch: str) -> Kernel:
 
     The body's arguments are the present tensors and the scalars, in the order of the signature.
     """
-    source = source_of(signature.fn)
     params = _run_time_params(signature, spec)
     body = Block([type_ for _, type_ in params], [name for name, _ in params])
     unit = Unit(signature, spec, arch, body, TargetBuilder(body, arch, signature.loc))
@@ -48,9 +46,9 @@ def build(signature: Signature, spec: Specialization, arch: str) -> Kernel:
         for p in signature.params
         if isinstance(p, GlobalParam) and isinstance(p.dtype, str) and (s := dict(spec.tensors)[p.name]) is not None
     }
-    frame = Frame(unit, source, _environment(signature, spec, body.args))
+    frame = Frame(unit, signature.fn, _environment(signature, spec, body.args))
     try:
-        run_statements(frame, source.node.body)
+        run_statements(frame, frame.source.tree.body)
     except OutOfBudget as error:
         unit.report(error)
     unit.raise_errors()
@@ -60,7 +58,7 @@ def build(signature: Signature, spec: Specialization, arch: str) -> Kernel:
         if declared is None:
             example = "bx, by = grid(cdiv(N, T), cdiv(M, T))" if what == "grid" else "tx, ty = threads(T, T)"
             message = f"the kernel {signature.name} does not call {what}()"
-            raise CompileErrors([frame.error(source.node, message, f"begin with `{example}`")])
+            raise CompileErrors([frame.error(frame.source.tree, message, f"begin with `{example}`")])
     check_threads(unit)
     check_tokens(unit)
     check_pending(unit)

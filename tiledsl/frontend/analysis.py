@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
-from typing import Iterator, Sequence
+from typing import Sequence
+
+from tiledsl.signatures.source import stored_names
 
 __all__ = ["assigned_names", "definitely_exits", "loop_exits", "read_first"]
 
@@ -17,43 +19,19 @@ def _root_name(node: ast.expr) -> str | None:
     return node.id if isinstance(node, ast.Name) else None
 
 
-def _targets(node: ast.AST) -> Iterator[ast.expr]:
-    match node:
-        case ast.Assign(targets=targets):
-            yield from targets
-        case ast.AugAssign(target=target) | ast.AnnAssign(target=target) | ast.For(target=target):
-            yield target
-        case ast.NamedExpr(target=target):
-            yield target
-        case ast.With(items=items):
-            yield from (item.optional_vars for item in items if item.optional_vars is not None)
-        case ast.Expr(value=ast.Call(func=ast.Attribute(value=value, attr="append"))):
-            yield value
-        case _:
-            return
-
-
-def _names_of(target: ast.expr) -> Iterator[str]:
-    match target:
-        case ast.Tuple(elts=elts) | ast.List(elts=elts):
-            for item in elts:
-                yield from _names_of(item)
-        case ast.Starred(value=value):
-            yield from _names_of(value)
-        case _:
-            name = _root_name(target)
-            if name is not None:
-                yield name
-
-
 def assigned_names(statements: Sequence[ast.stmt]) -> set[str]:
-    """Names that the statements may bind or, through a subscript, change."""
-    names: set[str] = set()
-    for statement in statements:
-        for node in ast.walk(statement):
-            for target in _targets(node):
-                names.update(_names_of(target))
-    return names
+    """Names that the statements may bind or, through a subscript or `append`, change."""
+    nodes = [node for statement in statements for node in ast.walk(statement)]
+    names: set[str | None] = {*stored_names(nodes)}
+    for node in nodes:
+        match node:
+            case ast.Subscript(ctx=ast.Store()):
+                names.add(_root_name(node))
+            case ast.Expr(value=ast.Call(func=ast.Attribute(value=value, attr="append"))):
+                names.add(_root_name(value))
+            case _:
+                pass
+    return {name for name in names if name is not None}
 
 
 def loop_exits(statements: Sequence[ast.stmt]) -> set[type[ast.stmt]]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import ast
 import inspect
 from functools import cache
-from typing import Any, Callable, Mapping
+from typing import Any, Callable
 
-from tiledsl.frontend.bindings import describe, is_place, is_register
+from tiledsl.errors import CompileError
+from tiledsl.frontend.bindings import describe, is_fragment, is_int, is_place
+from tiledsl.frontend.call import Call
 from tiledsl.ir.core import Value
-from tiledsl.ir.types import FragmentType
 from tiledsl.lang import ir_dtype
 from tiledsl.layout.fragments import FragmentLayout
 from tiledsl.layout.shared import Layout
@@ -21,19 +22,11 @@ from tiledsl.layout.shared import Layout
 __all__ = ["misfit"]
 
 
-def _is_int(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_fragment(value: Any) -> bool:
-    return is_register(value) and isinstance(value.type, FragmentType)
-
-
 _Kind = tuple[Callable[[Any], bool], str]
 """A test, and what it is a test for."""
 
 _KINDS: dict[str, _Kind] = {
-    "int": (_is_int, "a compile-time int"),
+    "int": (is_int, "a compile-time int"),
     "bool": (lambda value: isinstance(value, bool), "True or False"),
     "str": (lambda value: isinstance(value, str), "a string"),
     "float": (lambda value: isinstance(value, (int, float)), "a number"),
@@ -44,34 +37,29 @@ _KINDS: dict[str, _Kind] = {
     "Memory": (is_place, "a tensor, a shared tile or a view of one"),
     "Global": (is_place, "a tensor"),
     "SharedTile": (is_place, "a shared tile"),
-    "Fragment": (_is_fragment, "a fragment"),
+    "Fragment": (is_fragment, "a fragment"),
     "type": (lambda value: ir_dtype(value) is not None, "a dtype"),
 }
 """By the name that an annotation begins with."""
 
 
-def misfit(signature: inspect.Signature, arguments: Mapping[str, Any]) -> tuple[str, str] | None:
-    """The first argument that is not what its annotation says, as a message and a fix; None if all are."""
+def misfit(call: Call, signature: inspect.Signature) -> CompileError | None:
+    """The error for the first argument that is not what its annotation says; None if all are."""
     for name, parameter in signature.parameters.items():
-        annotation = parameter.annotation
-        if not isinstance(annotation, str) or arguments[name] is parameter.default:
+        annotation, given = parameter.annotation, call[name]
+        if not isinstance(annotation, str) or given is parameter.default:
             continue
-        values: Any = (arguments[name],)
+        values: Any = (given,)
         if parameter.kind is parameter.VAR_POSITIONAL:
-            (values,) = values
+            values = given
         elif parameter.kind is parameter.VAR_KEYWORD:
-            values = arguments[name].values()
+            values = given.values()
         for value in values:
-            wanted = _wanted(annotation, value)
-            if wanted:
-                return f"{name}= is {wanted}, got {describe(value)}", f"pass {wanted}"
+            kinds = _kinds(annotation)
+            if not any(fits(value) for fits, _ in kinds):
+                wanted = " or ".join(what for _, what in kinds)
+                return call.error(f"{call.what}: {name}= is {wanted}, got {describe(value)}", f"pass {wanted}")
     return None
-
-
-def _wanted(annotation: str, value: Any) -> str:
-    """What `value` should be and is not; "" if it fits."""
-    kinds = _kinds(annotation)
-    return "" if any(fits(value) for fits, _ in kinds) else " or ".join(what for _, what in kinds)
 
 
 @cache

@@ -192,7 +192,7 @@ def _operand_fix(binding: Any) -> str:
     if is_token(binding):
         return "wait for it: wait(token)"
     if isinstance(binding, LanguageObject):
-        return binding.offers
+        return binding.fix
     return "read an element of it: t[i, j]" if is_place(binding) else "use numbers, or values of a dtype: f32(...)"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,22 +70,24 @@ def attribute_of(frame: Frame, node: ast.AST, owner: Any, name: str) -> Any:
     found = _data(frame, node, owner, name)
     if found is not None:
         return found
-    method: Any = getattr(lang_class(owner), name, None)
+    cls = lang_class(owner)
+    method: Any = getattr(cls, name, None)
     if callable(method) and not name.startswith("_"):
         return BoundMethod(owner, method)
-    known = [n for n in dir(lang_class(owner)) if not n.startswith("_")]
+    annotated = (n for base in cls.__mro__ for n in inspect.get_annotations(base))
+    known = sorted(n for n in {*dir(cls), *annotated} if not n.startswith("_"))
     fix = "convert with .to(dtype)" if name == "astype" else f"it has {', '.join(known)}"
     raise frame.error(node, f"{describe(owner)} has no attribute {name}", fix)
 
 
 def _of_object(frame: Frame, node: ast.AST, owner: LanguageObject, name: str) -> Any:
-    found = owner.data(name)
+    found = owner.data.get(name)
     if found is not None:
         return found
     method: Any = getattr(owner.described_by, name, None)
     if callable(method) and not name.startswith("_"):
         return BoundMethod(owner, method)
-    raise frame.error(node, f"{describe(owner)} has no attribute {name}", owner.offers)
+    raise frame.error(node, f"{describe(owner)} has no attribute {name}", owner.fix)
 
 
 def _data(frame: Frame, node: ast.AST, owner: Value | View, name: str) -> Any:

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import ast
 import struct
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
 from types import MethodType
-from typing import Any, Callable, ClassVar, Sequence
+from typing import Any, Callable, ClassVar, Sequence, TypeGuard
 
 from tiledsl.errors import CompileError, Loc
 from tiledsl.ir.core import Value
@@ -32,13 +33,17 @@ __all__ = [
     "View",
     "contains_value",
     "describe",
+    "dtype_of",
     "has_operators",
     "is_carried",
+    "is_fragment",
+    "is_int",
     "is_pending",
     "is_place",
     "is_register",
     "is_token",
     "leaves",
+    "positive_ints",
     "rebuild",
     "same_constant",
 ]
@@ -109,16 +114,22 @@ class View:
 class LanguageObject:
     """A compile-time object that stands for one of a class of `tiledsl.lang`, and has that class's methods.
 
-    described_by: that class. data: what one of its attributes is bound to, None if there is no such attribute.
-    shown: how a message names the object. offers: what its author may ask it for.
+    described_by: that class. shown: how a message names the object. use: how it is used, its attributes if "".
     """
 
-    described_by: ClassVar[Any]
-    shown: str = ""
-    offers: str = ""
+    described_by: ClassVar[Any] = None
+    shown: str
+    use: ClassVar[str] = ""
 
-    def data(self, name: str) -> Any:
-        return None
+    @property
+    def data(self) -> dict[str, Any]:
+        """Its attributes, by name."""
+        return {}
+
+    @property
+    def fix(self) -> str:
+        """What a message tells the author of an unsuitable use."""
+        return self.use or f"it has {', '.join('.' + name for name in self.data)}"
 
 
 class Composite(LanguageObject):
@@ -133,15 +144,14 @@ class Composite(LanguageObject):
         raise NotImplementedError
 
 
+@dataclass(frozen=True, eq=False)
 class Region(LanguageObject):
-    """What stands behind ``with``. build: makes the ops around the body, and calls `body` once, with what stands behind
-    ``as``. It has no attributes of its own."""
+    """What stands behind ``with``. around: of the frame and the statement, adds the ops before and after the body, and
+    gives what ``as`` binds."""
 
-    described_by = None
-    offers = "it stands behind `with`, and what has attributes is bound by its `as`: with ring.fill() as s:"
-
-    def build(self, frame: Any, node: ast.With, body: Callable[[Any], None]) -> None:
-        raise NotImplementedError
+    shown: str
+    around: Callable[[Any, ast.With], AbstractContextManager[Any]]
+    use = "it stands behind `with`, and what has attributes is bound by its `as`: with ring.fill() as s:"
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,8 +161,8 @@ class Pending(Composite):
 
     value: Any
     started: Any
-    shown: str = "an accumulator that products are still being added to"
-    offers: str = "wait for it: x = acc.wait()"
+    shown = "an accumulator that products are still being added to"
+    use = "wait for it: x = acc.wait()"
 
     @property
     def parts(self) -> tuple[Any, ...]:
@@ -168,9 +178,21 @@ class Pending(Composite):
         assert isinstance(type_, PendingType)
         return type_.fragment
 
-    def data(self, name: str) -> Any:
+    @property
+    def data(self) -> dict[str, Any]:
         layout = self.type.held_as
-        return {"layout": layout, "a": layout.a, "shape": self.type.dims}.get(name)
+        return {"layout": layout, "a": layout.a, "shape": self.type.dims}
+
+
+def is_int(value: Any) -> TypeGuard[int]:
+    """True for a compile-time int; a bool is none."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def positive_ints(given: Any) -> tuple[int, ...] | None:
+    """Positive compile-time ints, one or a tuple or list of them, as a tuple; None for anything else."""
+    found: Any = tuple(given) if isinstance(given, (tuple, list)) else (given,)  # pyright: ignore
+    return found if all(is_int(n) and n > 0 for n in found) else None
 
 
 def is_place(binding: Any) -> bool:
@@ -188,19 +210,27 @@ def is_register(binding: Any) -> bool:
     return isinstance(binding, Value) and isinstance(binding.type, (DType, FragmentType))
 
 
+def is_fragment(binding: Any) -> bool:
+    """True for a run-time fragment, with a layout or without."""
+    return isinstance(binding, Value) and isinstance(binding.type, FragmentType)
+
+
+def dtype_of(register: Value) -> DType:
+    """The dtype of a scalar, or of a fragment's elements."""
+    type_ = register.type.dtype if isinstance(register.type, FragmentType) else register.type
+    assert isinstance(type_, DType)
+    return type_
+
+
 def is_token(binding: Any) -> bool:
     """True for what `copy_async` gives."""
     return isinstance(binding, Value) and isinstance(binding.type, TokenType)
 
 
-def is_cursor(binding: Any) -> bool:
-    """True for where a role is in a ring."""
-    return isinstance(binding, Value) and binding.type is CURSOR
-
-
 def is_carried(binding: Any) -> bool:
     """True for what control flow can carry: registers, tokens, accumulators in flight and cursors of rings."""
-    return is_register(binding) or is_token(binding) or is_pending(binding) or is_cursor(binding)
+    carried = (DType, FragmentType, TokenType, PendingType)
+    return isinstance(binding, Value) and (isinstance(binding.type, carried) or binding.type is CURSOR)
 
 
 def is_pending(binding: Any) -> bool:

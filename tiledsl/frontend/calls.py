@@ -6,8 +6,8 @@ from __future__ import annotations
 import ast
 import inspect
 from functools import partial
-from types import BuiltinMethodType
-from typing import Any, Callable, Iterator
+from types import BuiltinMethodType, MappingProxyType
+from typing import Any, Iterator
 
 from tiledsl import lang
 from tiledsl.errors import CompileError, Loc
@@ -30,9 +30,9 @@ from tiledsl.frontend.bindings import (
     leaves,
 )
 from tiledsl.frontend.budget import MAX_CALLS, MAX_ITEMS
+from tiledsl.frontend.call import Call, bind, intrinsic_of
 from tiledsl.frontend.control import run_statements
 from tiledsl.frontend.frame import Frame, evaluate, execute
-from tiledsl.frontend.source import source_of
 from tiledsl.function import TileFunction
 from tiledsl.ir.core import Value
 from tiledsl.ir.types import F32, FragmentType
@@ -40,51 +40,7 @@ from tiledsl.lang import ir_dtype
 from tiledsl.lang.math import Elementwise
 from tiledsl.lang.schedules import Unwrapped
 
-__all__ = ["INTRINSICS", "Call", "bind", "inline", "intrinsic", "intrinsic_of"]
-
-Arguments = tuple[list[Any], dict[str, Any]]
-
-
-class Call:
-    """One call of an intrinsic: bound arguments by parameter name, and where it stands."""
-
-    def __init__(self, frame: Frame, node: ast.Call, callee: Any, arguments: dict[str, Any]) -> None:
-        self.frame, self.node, self.callee, self.arguments = frame, node, callee, arguments
-
-    def __getitem__(self, name: str) -> Any:
-        return self.arguments[name]
-
-    @property
-    def builder(self) -> Any:
-        return self.frame.builder
-
-    def error(self, message: str, fix: str) -> CompileError:
-        return self.frame.error(self.node, message, fix)
-
-
-Handler = Callable[[Call], Any]
-INTRINSICS: dict[Any, tuple[inspect.Signature, Handler]] = {}
-"""The language's functions, and methods as functions of their class, with what they do."""
-
-
-def intrinsic(*objects: Any, signature: Callable[..., Any] | None = None) -> Callable[[Handler], Handler]:
-    """Register a handler for functions of `tiledsl.lang` or builtins; arguments are bound by their
-    signature, or by that of `signature` where Python does not tell one."""
-
-    def register(handler: Handler) -> Handler:
-        for obj in objects:
-            INTRINSICS[obj] = (inspect.signature(signature or obj), handler)
-        return handler
-
-    return register
-
-
-def intrinsic_of(callee: Any) -> tuple[inspect.Signature, Handler] | None:
-    """How the language binds and runs `callee`; None for what is not its own, whatever that is."""
-    try:
-        return INTRINSICS.get(callee)
-    except Exception:  # a list, what contains one, or what the user's own __hash__ raises
-        return None
+__all__ = ["inline"]
 
 
 @evaluate.register
@@ -115,43 +71,35 @@ def call(frame: Frame, node: ast.Call, callee: Any, args: list[Any], kwargs: dic
         return convert(args[0], dtype, frame, node)
     entry = intrinsic_of(callee)
     if entry is not None and not (callee in PLAIN and not contains_value([args, kwargs])):
-        if unbound and "self" in entry[0].parameters:
+        signature, handler = entry
+        if unbound and "self" in signature.parameters:
             name = callee.__qualname__
             fix = f"call it on what it belongs to: x.{callee.__name__}(...)"
             raise frame.error(node, f"{name}() is a method, and is called without an object", fix)
-        return _intrinsic(frame, node, callee, entry, bind(frame, node, entry[0], callee, args, kwargs))
+        found = Call(frame, node, callee, bind(frame, node, signature, callee, args, kwargs))
+        try:
+            result = handler(found)
+        except (CompileError, Poisoned):
+            raise
+        except Exception as error:
+            wrong = misfit(found, signature)
+            if wrong is None:
+                raise
+            raise wrong from error
+        wrong = misfit(found, signature)
+        if wrong is not None:
+            raise wrong
+        return result
     if isinstance(callee, TileFunction):
         return inline(frame, node, callee, args, kwargs)  # pyright: ignore[reportUnknownArgumentType]
     return _call_python(frame, node, callee, args, kwargs)
-
-
-def _intrinsic(
-    frame: Frame, node: ast.Call, callee: Any, entry: tuple[inspect.Signature, Handler], arguments: dict[str, Any]
-) -> Any:
-    """What a function of the language does. Arguments of other types than it is annotated with are an error."""
-    signature, handler = entry
-    failed: Exception | None = None
-    result = None
-    try:
-        result = handler(Call(frame, node, callee, arguments))
-    except (CompileError, Poisoned):
-        raise
-    except Exception as error:
-        failed = error
-    wrong = misfit(signature, arguments)
-    if wrong is not None:
-        name = getattr(callee, "__name__", type(callee).__name__.lower())
-        raise frame.error(node, f"{name}(): {wrong[0]}", wrong[1]) from failed
-    if failed is not None:
-        raise failed
-    return result
 
 
 PLAIN: set[Any] = {min, max, abs, len}
 """Builtins that are intrinsics on run-time values and plain Python otherwise."""
 
 
-def _arguments(frame: Frame, node: ast.Call) -> Arguments:
+def _arguments(frame: Frame, node: ast.Call) -> tuple[list[Any], dict[str, Any]]:
     args: list[Any] = []
     for arg in node.args:
         if isinstance(arg, ast.Starred):
@@ -169,18 +117,6 @@ def _arguments(frame: Frame, node: ast.Call) -> Arguments:
     return args, kwargs
 
 
-def bind(
-    frame: Frame, node: ast.AST, signature: inspect.Signature, callee: Any, args: list[Any], kwargs: dict[str, Any]
-) -> dict[str, Any]:
-    try:
-        bound = signature.bind(*args, **kwargs)
-    except TypeError as error:
-        shown = f"{getattr(callee, '__name__', callee)}{signature}"
-        raise frame.error(node, f"{error}", f"call it as {shown}") from None
-    bound.apply_defaults()
-    return dict(bound.arguments)
-
-
 def _append(frame: Frame, node: ast.Call, func: ast.Attribute) -> None:
     """``xs.append(x)``."""
     if len(node.args) != 1 or node.keywords:
@@ -192,21 +128,9 @@ def _append(frame: Frame, node: ast.Call, func: ast.Attribute) -> None:
 
 _CHANGES = {
     getattr(kind, name)
-    for kind in (list, dict, set, bytearray)
-    for name in (
-        "extend",
-        "insert",
-        "pop",
-        "popitem",
-        "remove",
-        "clear",
-        "sort",
-        "reverse",
-        "update",
-        "setdefault",
-        "add",
-    )
-    if hasattr(kind, name)
+    for kind, fixed in ((list, tuple), (dict, MappingProxyType), (set, frozenset), (bytearray, bytes))
+    for name in set(dir(kind)) - set(dir(fixed)) - {"copy"}
+    if not name.startswith("_")
 }
 """Methods that change what they belong to. Both branches of a run-time `if` would see it, and every pass of a loop."""
 
@@ -260,7 +184,7 @@ def inline(
     depth = 0
     while chain is not None:
         depth += 1
-        if chain.source.fn is function.fn:
+        if chain.fn is function.fn:
             raise frame.error(node, f"{function.name}() calls itself", "write a loop: kernels have no call stack")
         chain = chain.caller
     if depth > MAX_CALLS:
@@ -271,9 +195,9 @@ def inline(
         _need_f32(frame, node, function.name, arguments["x"])
     state = {name: frame.env[name] for name in frame.unit.cooperation.carried}
     nowrap = isinstance(function, Unwrapped)
-    inner = Frame(frame.unit, source_of(function.fn), {**arguments, **state}, frame, frame.loc(node), nowrap)
+    inner = Frame(frame.unit, function.fn, {**arguments, **state}, frame, frame.loc(node), nowrap)
     outer_loc: Loc = frame.builder.loc
-    run_statements(inner, inner.source.node.body)
+    run_statements(inner, inner.source.tree.body)
     frame.env |= {name: inner.env[name] for name in state}
     frame.builder.loc = outer_loc
     return _returned(frame, node, inner, function.name)

@@ -8,7 +8,7 @@ into the other branch; an exit that may or may not have happened is a bool in th
 from __future__ import annotations
 
 import ast
-from types import TracebackType
+from contextlib import contextmanager
 from typing import Any, Callable, Generator, Sequence
 
 from tiledsl.boundary import as_compile_error
@@ -33,7 +33,7 @@ from tiledsl.frontend.bindings import (
     same_constant,
 )
 from tiledsl.frontend.budget import MAX_CONDITIONS, OutOfBudget
-from tiledsl.frontend.frame import Frame, evaluate, execute
+from tiledsl.frontend.frame import Frame, during, evaluate, execute
 from tiledsl.ir.core import Block, Value
 from tiledsl.ir.ops import control, tile
 from tiledsl.ir.types import BOOL, INDEX, DType, FragmentType, Type
@@ -102,27 +102,23 @@ def _statements(frame: Frame, statements: Sequence[ast.stmt]) -> Steps:
             return
 
 
-class guarded:  # noqa: N801 - used like a keyword
+@contextmanager
+def guarded(frame: Frame, statement: ast.stmt) -> Generator[None]:
     """The boundary around one statement: what is raised in it is reported at its line, and its targets are poisoned.
 
     An exception that is no error of the kernel's is a compiler bug, or was raised by Python code of the user's.
     """
-
-    def __init__(self, frame: Frame, statement: ast.stmt) -> None:
-        self.frame, self.statement = frame, statement
-
-    def __enter__(self) -> None:
-        unit = self.frame.unit
-        unit.builder.loc = loc = self.frame.loc(self.statement)
-        unit.spend(loc)
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> bool:
-        if not isinstance(error, Exception) or isinstance(error, OutOfBudget):
-            return False
-        poison(self.frame, [self.statement])
+    unit, loc = frame.unit, frame.loc(statement)
+    unit.builder.loc = loc
+    unit.spend(loc)
+    try:
+        yield
+    except OutOfBudget:
+        raise
+    except Exception as error:
+        poison(frame, [statement])
         if not isinstance(error, Poisoned):
-            self.frame.unit.report(as_compile_error(error, self.frame.loc(self.statement)))
-        return True
+            unit.report(as_compile_error(error, loc))
 
 
 def poison(frame: Frame, statements: Sequence[ast.stmt]) -> None:
@@ -170,7 +166,7 @@ def unless_exited(frame: Frame, node: ast.stmt, rest: Callable[[], Steps] | None
 
 def _if(frame: Frame, node: ast.If, rest: Sequence[ast.stmt]) -> Steps:
     """Carry out an `if`. True if it took `rest`, what follows it in its block, into a branch."""
-    condition: Value | bool | None = None
+    condition: Any = None
     with guarded(frame, node):
         condition = as_condition(evaluate(node.test, frame), frame, node.test)
     if condition is None:
@@ -331,15 +327,11 @@ def _side(frame: Frame, run: Callable[[], Steps | None]) -> Steps:
         message = f"more than {MAX_CONDITIONS} run-time conditions inside each other"
         fix = "a `break` or `return` puts all that follows it under one: loop with range(), or leave in fewer places"
         raise CompileError(message, frame.builder.loc, fix)
-    frame.unit.conditions += 1
-    try:
-        with frame.into(Block()) as block:
-            steps = run()
-            if steps is not None:
-                yield steps
-            return block, frame.env
-    finally:
-        frame.unit.conditions -= 1
+    with during(frame.unit, conditions=frame.unit.conditions + 1), frame.into(Block()) as block:
+        steps = run()
+        if steps is not None:
+            yield steps
+        return block, frame.env
 
 
 def merge_sides(frame: Frame, condition: Value, then: Side, orelse: Side, node: ast.AST) -> None:

@@ -29,7 +29,7 @@ class RoleObject(LanguageObject):
     index: Value | int = 0
 
     described_by = lang.Role
-    offers = "it has .index and .turn(name)"
+    use = "it has .index and .turn(name)"
 
     @property
     def threads(self) -> int:
@@ -44,8 +44,9 @@ class RoleObject(LanguageObject):
     def shown(self) -> str:  # type: ignore[override]
         return f"the role {self.name}"
 
-    def data(self, name: str) -> Any:
-        return self.index if name == "index" else None
+    @property
+    def data(self) -> dict[str, Any]:
+        return {"index": self.index}
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,9 +61,7 @@ class RingObject(LanguageObject):
 
     described_by = lang.Ring
     shown = "a ring"
-    offers = (
-        "it has .fill(), .use(), .take(), .slot(i), .free(i); its tiles are the slot's: `with ring.fill() as s:` s.a"
-    )
+    use = "it has .fill(), .use(), .take(), .slot(i), .free(i); its tiles are the slot's: `with ring.fill() as s:` s.a"
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,16 +75,14 @@ class SlotObject(LanguageObject):
     shown = "the slot of a ring"
 
     @property
-    def offers(self) -> str:  # type: ignore[override]
-        return f"it has {', '.join('.' + name for name in self.ring.tiles)}"
+    def data(self) -> dict[str, Any]:
+        return {name: self._tile(tile) for name, tile in self.ring.tiles.items()}
 
-    def data(self, name: str) -> Any:
-        tile = self.ring.tiles.get(name)
-        if tile is None:
-            return None
-        type_: Any = tile.type
+    def _tile(self, stages: Value) -> View:
+        """Its part of a tile of all stages."""
+        type_: Any = stages.type
         rest = type_.dims[1:]
-        return View(tile, (self.slot, *[0] * len(rest)), tuple(range(1, type_.rank)), rest)
+        return View(stages, (self.slot, *[0] * len(rest)), tuple(range(1, type_.rank)), rest)
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +96,7 @@ class Place(LanguageObject):
 
     described_by = lang.Place
     shown = "a place in a cluster"
-    offers = "it has .m and .n, the blocks along each axis, and .at_m and .at_n"
+    use = "it has .m and .n, the blocks along each axis, and .at_m and .at_n"
 
     @property
     def blocks(self) -> int:
@@ -108,8 +105,9 @@ class Place(LanguageObject):
     def along(self, axis: str) -> int:
         return self.m if axis == "m" else self.n
 
-    def data(self, name: str) -> Any:
-        return getattr(self, name) if name in ("m", "n", "at_m", "at_n") else None
+    @property
+    def data(self) -> dict[str, Any]:
+        return vars(self)
 
 
 @dataclass(eq=False)

@@ -8,6 +8,7 @@ own: ``$return``, ``$break``, ``$continue`` (has control left?) and ``$value`` (
 from __future__ import annotations
 
 import ast
+import builtins
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import singledispatch
@@ -17,7 +18,6 @@ from tiledsl.errors import CompileError, CompileErrors, Loc
 from tiledsl.frontend.bindings import POISON, UNBOUND, Poisoned, Unusable
 from tiledsl.frontend.budget import MAX_OPS, MAX_STATEMENTS, OutOfBudget
 from tiledsl.frontend.cooperation import Cooperation
-from tiledsl.frontend.source import Source, lookup_free
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Value
 from tiledsl.ir.expr import Expr
@@ -25,8 +25,9 @@ from tiledsl.ir.types import INDEX
 from tiledsl.layout.fragments import FragmentLayout
 from tiledsl.meaning import unreadable
 from tiledsl.signatures.signature import Signature, Specialization
+from tiledsl.signatures.source import checked_source, closure_values
 
-__all__ = ["Env", "Frame", "Unit", "evaluate", "execute"]
+__all__ = ["Env", "Frame", "Unit", "during", "evaluate", "execute"]
 
 Env = dict[str, Any]
 
@@ -89,21 +90,21 @@ class Unit:
             raise CompileErrors(found)
 
 
+@dataclass(eq=False)
 class Frame:
-    """One function: its source, its environment, and the frame that called it. nowrap: as of `schedules.Unwrapped`."""
+    """One function, its environment, and the frame that called it. nowrap: as of `schedules.Unwrapped`."""
 
-    def __init__(
-        self,
-        unit: Unit,
-        source: Source,
-        env: Env,
-        caller: Frame | None = None,
-        call: Loc | None = None,
-        nowrap: bool = False,
-    ) -> None:
-        self.unit, self.source, self.env, self.caller, self.call = unit, source, env, caller, call
-        self.nowrap = nowrap
-        env.setdefault("$return", False)
+    unit: Unit
+    fn: Callable[..., Any]
+    env: Env
+    caller: Frame | None = None
+    call: Loc | None = None
+    nowrap: bool = False
+
+    def __post_init__(self) -> None:
+        """Raises CompileError where there is no source, or not that of what Python runs."""
+        self.source = checked_source(self.fn)
+        self.env.setdefault("$return", False)
 
     @property
     def builder(self) -> Builder:
@@ -123,10 +124,10 @@ class Frame:
     def lookup(self, node: ast.Name) -> Any:
         """The binding of a name. Unbound, ambiguous and poisoned ones raise."""
         name = node.id
-        if name in self.env or name in self.source.locals:
+        if name in self.env or name in self.source.bound:
             binding = self.env.get(name, UNBOUND)
         else:
-            found, binding = lookup_free(self.source.fn, name)
+            found, binding = _lookup_free(self.fn, name)
             if not found:
                 raise self.error(node, f"the name {name} is not defined", "define it before the kernel, or import it")
             self.check_readable(node, name, binding)
@@ -156,16 +157,38 @@ class Frame:
             (builder.block, builder.before), self.env = outer, outer_env
 
 
+def _lookup_free(fn: Callable[..., Any], name: str) -> tuple[bool, Any]:
+    """The object that a free variable of `fn` stands for now: closure, module globals, builtins."""
+    if name in fn.__code__.co_freevars and fn.__closure__ is not None:
+        return True, closure_values(fn).get(name)
+    if name in fn.__globals__:
+        return True, fn.__globals__[name]
+    return hasattr(builtins, name), getattr(builtins, name, None)
+
+
+@contextmanager
+def during(owner: Any, **values: Any) -> Generator[None]:
+    """Attributes of `owner` have these values for a while."""
+    before = {name: getattr(owner, name) for name in values}
+    for name, value in values.items():
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(owner, name, value)
+
+
 @singledispatch
 def evaluate(node: ast.AST, frame: Frame) -> Any:
     """The binding that an expression stands for; emits the ops it needs."""
-    raise frame.error(node, f"{_named(node)} is not part of the kernel language", _instead(node))
+    raise _unsupported(node, frame)
 
 
 @singledispatch
 def execute(node: ast.AST, frame: Frame) -> None:
     """Carry out a statement that holds no other statements' control flow."""
-    raise frame.error(node, f"{_named(node)} is not part of the kernel language", _instead(node))
+    raise _unsupported(node, frame)
 
 
 _UNSUPPORTED: dict[type[ast.AST], tuple[str, str]] = {
@@ -193,9 +216,7 @@ _UNSUPPORTED: dict[type[ast.AST], tuple[str, str]] = {
 }
 
 
-def _named(node: ast.AST) -> str:
-    return _UNSUPPORTED.get(type(node), (type(node).__name__, ""))[0]
-
-
-def _instead(node: ast.AST) -> str:
-    return _UNSUPPORTED.get(type(node), ("", "docs/language.md lists the statements and expressions that are"))[1]
+def _unsupported(node: ast.AST, frame: Frame) -> CompileError:
+    fix = "docs/language.md lists the statements and expressions that are"
+    name, fix = _UNSUPPORTED.get(type(node), (type(node).__name__, fix))
+    return frame.error(node, f"{name} is not part of the kernel language", fix)

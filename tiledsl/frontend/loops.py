@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ast
-from contextlib import contextmanager
+from contextlib import nullcontext
 from functools import partial
-from typing import Any, Callable, Generator, Iterable
+from typing import Any, Callable, Iterable
 
 from tiledsl import lang
-from tiledsl.errors import Loc
 from tiledsl.frontend.analysis import assigned_names, loop_exits, read_first
 from tiledsl.frontend.arithmetic import as_condition, common_dtype, items_of, unify
 from tiledsl.frontend.assign import assign
@@ -16,8 +15,8 @@ from tiledsl.frontend.bindings import UNBOUND, Range, Ranges, Unusable, describe
 from tiledsl.frontend.budget import MAX_STAGES, MAX_UNROLL
 from tiledsl.frontend.control import Carried, Steps, drive, exit_flag, run_statements, runtime_if, unless_exited
 from tiledsl.frontend.cooperation import WorkBody
-from tiledsl.frontend.frame import Frame, evaluate, execute
-from tiledsl.frontend.intrinsics.schedules import ScheduleObject, WorkLoop, along_k, in_k_loop, one_item
+from tiledsl.frontend.frame import Frame, during, evaluate, execute
+from tiledsl.frontend.intrinsics.schedules import ScheduleObject, WorkLoop, along_k, one_item
 from tiledsl.frontend.steps import Counter
 from tiledsl.ir.core import Block, Value
 from tiledsl.ir.ops import control, roles
@@ -140,7 +139,7 @@ class _WorkBounds(Bounds):
 
     def variable(self, frame: Frame, value: Value) -> Any:
         self.item, item = value, self.work.at(frame, value)
-        frame.unit.cooperation.work = WorkBody(frame.builder.block, item.data("k"))
+        frame.unit.cooperation.work = WorkBody(frame.builder.block, item.data.get("k"))
         return item
 
     def end(self, frame: Frame) -> None:
@@ -255,8 +254,10 @@ def _run_time_for(frame: Frame, node: ast.For, bounds: Bounds) -> None:
     if bounds.stages:
         _check_pipelined(frame, node, carried)
     body = Block([bounds.lo.type, *carried.types], [name, *carried.names])
-    pipelined = _in_pipelined(frame, loc if bounds.stages else None)
-    with pipelined, in_k_loop(frame, body if bounds.of_item else None), frame.into(body):
+    pipelined = during(frame.unit, pipelined=loc if bounds.stages else frame.unit.pipelined)
+    work = frame.unit.cooperation.work
+    k_loop = during(work, k_loop=body) if work is not None and bounds.of_item else nullcontext()
+    with pipelined, k_loop, frame.into(body):
         carried.bind(body.args[1:])
         frame.env.update({name: bounds.variable(frame, body.args[0]), "$break": False, "$continue": False})
         run_statements(frame, node.body)
@@ -269,17 +270,6 @@ def _run_time_for(frame: Frame, node: ast.For, bounds: Bounds) -> None:
     loop = builder.add(bounds.loop(*ends, *carried.inits, blocks=[body], **how))
     carried.finish(loop.results)
     _unbind_target(frame, name)
-
-
-@contextmanager
-def _in_pipelined(frame: Frame, loop: Loc | None) -> Generator[None, None, None]:
-    """What is built meanwhile is the body of a pipelined loop, if `loop` is where one begins."""
-    outer = frame.unit.pipelined
-    frame.unit.pipelined = loop or outer
-    try:
-        yield
-    finally:
-        frame.unit.pipelined = outer
 
 
 def _check_pipelined(frame: Frame, node: ast.For, carried: Carried) -> None:

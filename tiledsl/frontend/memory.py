@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import ast
 import operator
+from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, Callable
 
 from tiledsl.errors import CompileError
-from tiledsl.frontend.arithmetic import as_value, at_compile_time
-from tiledsl.frontend.bindings import Range, View, contains_value, describe, has_operators, is_place, is_register
+from tiledsl.frontend.arithmetic import as_value, at_compile_time, elements
+from tiledsl.frontend.bindings import (
+    Range,
+    View,
+    contains_value,
+    describe,
+    dtype_of,
+    has_operators,
+    is_fragment,
+    is_int,
+    is_place,
+)
+from tiledsl.frontend.fragments import joined, relaid
 from tiledsl.frontend.frame import Frame
-from tiledsl.frontend.gather import gather, is_gather
 from tiledsl.frontend.views import (
     as_view,
     is_slice,
@@ -23,11 +34,139 @@ from tiledsl.frontend.views import (
     subview,
     unit_axis,
 )
-from tiledsl.ir.core import Value
+from tiledsl.ir.core import Op, Value
 from tiledsl.ir.ops import tile
-from tiledsl.ir.types import FragmentType, GlobalType
+from tiledsl.ir.types import INDEX, DType, FragmentType, GlobalType
 
-__all__ = ["absent", "is_vector", "read_element", "replaced_in_fragment", "vector_length", "write_element"]
+__all__ = [
+    "Access",
+    "absent",
+    "access",
+    "is_vector",
+    "read_element",
+    "replaced_in_fragment",
+    "vector_length",
+    "write_element",
+]
+
+
+# -- elements of memory ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Access:
+    """The elements of memory that indices name: a single one, or those that fragments of indices name, in the order in
+    which a thread holds them.
+
+    base: the tensor or tile. rows: the indices there of each element. type: of the fragments of indices, if any.
+    """
+
+    frame: Frame
+    node: ast.AST
+    base: Value
+    rows: list[list[Value]]
+    type: FragmentType | None
+
+    @property
+    def gathered(self) -> bool:
+        return self.type is not None
+
+    def values(self, binding: Any, dtype: DType, what: str) -> list[Value]:
+        """One value an element: those of a fragment of this shape and layout, or one scalar for all."""
+        if self.type is None or not is_fragment(binding):
+            return [as_value(binding, dtype, self.frame, self.node, what)] * len(self.rows)
+        joined(self.frame, self.node, [self.type, binding.type], f"{what} and indices")
+        if binding.type.dtype != dtype:
+            message = f"the {what} must be {dtype}, it is {describe(binding)}"
+            raise self.frame.error(self.node, message, f"convert it: x.to({dtype})")
+        return elements(binding, self.frame)
+
+    def each(self, make: Callable[..., Op], *operands: list[Value], **attributes: Any) -> Any:
+        """The op of each element, which takes its value of each of `operands`; gives the results, as a fragment if
+        these are the elements of one."""
+        rows = zip(self.rows, *operands, strict=True)
+        ops = [self.frame.builder.add(make(self.base, *row, *given, **attributes)) for row, *given in rows]
+        if not ops[0].results:
+            return None
+        if self.type is None:
+            return ops[0].result
+        type_ = relaid(self.frame, self.node, self.type, dtype_of(ops[0].result), "an access")
+        return self.frame.builder.value(tile.Pack(*(op.result for op in ops), type=type_))
+
+
+def access(frame: Frame, node: ast.AST, memory: Value | View, at: Any) -> Access:
+    """The elements of `memory` at `at`, where indices that are no fragments are the same for all."""
+    items = places(at)
+    fragments = [item for item in items if is_fragment(item)]
+    for fragment in fragments:
+        if fragment.type.dtype != INDEX:
+            fix = "convert it: x.to(index); rows, columns = coordinates(acc) are indices"
+            raise frame.error(node, f"an index must be index, it is {describe(fragment)}", fix)
+    if not fragments:
+        base, indices = located(frame, node, memory, items)
+        return Access(frame, node, base, [indices], None)
+    type_ = joined(frame, node, [fragment.type for fragment in fragments], "indices")
+    columns = [elements(item, frame) if is_fragment(item) else [item] * type_.size for item in items]
+    found = [located(frame, node, memory, row) for row in zip(*columns, strict=True)]
+    return Access(frame, node, found[0][0], [indices for _, indices in found], type_)
+
+
+def read_element(frame: Frame, node: ast.AST, container: Any, at: Any) -> Any:
+    """``container[at]``: an element, a view of memory, or a slice of a fragment."""
+    if is_place(container):
+        if any(is_slice(item) for item in places(at)):
+            return subview(frame, node, container, at)
+        found = access(frame, node, container, at)
+        return found.each(tile.Load, gathered=found.gathered)
+    if is_fragment(container):
+        return _read_fragment(frame, node, container, at)
+    if container is None:
+        raise absent(frame, node, "indexed")
+    if has_operators(container) or contains_value(at):
+        what = describe(container)
+        fix = "use unroll() so that the index is known at compile time"
+        fix = fix if contains_value(at) else "index tensors, tiles, fragments and compile-time sequences"
+        raise frame.error(node, f"{what} cannot be indexed with {describe(at)}", fix)
+    return at_compile_time(operator.getitem, [container, at], frame, node, structure=True)
+
+
+def write_element(frame: Frame, node: ast.AST, memory: Value | View, at: Any, binding: Any) -> None:
+    """``memory[at] = binding``."""
+    if any(is_slice(item) for item in places(at)):
+        fix = "assign elements, store a vector with .store(), or copy(src, dst) a whole view"
+        raise frame.error(node, f"a part of {memory_name(memory)} is not an element", fix)
+    found = access(frame, node, memory, at)
+    values = found.values(binding, memory_type(memory).dtype, f"value stored to {memory_name(memory)}")
+    found.each(tile.Store, values, gathered=found.gathered)
+
+
+def absent(frame: Frame, node: ast.AST, action: str) -> CompileError:
+    """The error for the use of an optional tensor that this call does not give."""
+    name = ast.unparse(node.value) if isinstance(node, (ast.Subscript, ast.Attribute)) else "it"
+    fix = f"guard it: `if {name} is not None:`"
+    return frame.error(node, f"{name} is None in this call and cannot be {action}", fix)
+
+
+def vector_length(frame: Frame, node: ast.AST, memory: Value | View, vec: Any) -> int:
+    """How many elements `vec` bytes are."""
+    type_ = memory_type(memory)
+    size = type_.dtype.bytes
+    if not isinstance(vec, int) or vec not in tile.VECTOR_BYTES or vec % size:
+        message = f"vec={vec if isinstance(vec, int) else describe(vec)} on elements of {size} bytes"
+        raise frame.error(node, message, "vec counts bytes: 2, 4, 8 or 16, and at least one element")
+    count = vec // size
+    if count > 1 and unit_axis(as_view(memory)) is None and not (isinstance(type_, GlobalType) and type_.unit < 0):
+        name = memory_name(memory)
+        message = f"{vec} bytes at once along the axis of stride 1 of {name}, which this view has dropped"
+        raise frame.error(node, message, "take a view that keeps that axis, or access single elements")
+    return count
+
+
+def is_vector(binding: Any) -> bool:
+    return is_fragment(binding) and len(binding.type.dims) == 1
+
+
+# -- elements of fragments -------------------------------------------------------------------------
 
 
 def _selected(frame: Frame, node: ast.AST, type_: FragmentType, at: Any) -> tuple[list[range], tuple[int, ...]]:
@@ -38,9 +177,8 @@ def _selected(frame: Frame, node: ast.AST, type_: FragmentType, at: Any) -> tupl
         raise frame.error(node, f"{type_} is held by {type_.layout.threads} threads together and has no indices", fix)
     items = places(at)
     if len(items) != len(type_.dims):
-        raise frame.error(
-            node, f"a fragment of shape {type_.dims} takes {len(type_.dims)} indices, got {len(items)}", _INSIDE
-        )
+        message = f"a fragment of shape {type_.dims} takes {len(type_.dims)} indices, got {len(items)}"
+        raise frame.error(node, message, _INSIDE)
     chosen: list[range] = []
     shape: list[int] = []
     for item, limit in zip(items, type_.dims, strict=True):
@@ -65,17 +203,13 @@ def _along(frame: Frame, node: ast.AST, item: Any, limit: int) -> range:
         start, step = item.start, 1
         stop = start + item.size if isinstance(start, int) else start
     elif isinstance(item, slice):
-        start, stop, step = slice_parts(item)
-        start, stop, step = 0 if start is None else start, limit if stop is None else stop, 1 if step is None else step
+        start, stop, step = slice_parts(item, limit)
     else:
         start, stop, step = item, item + 1 if isinstance(item, int) else item, 1
     for bound in (start, stop, step):
-        if not isinstance(bound, int) or isinstance(bound, bool):
-            raise frame.error(
-                node,
-                f"a fragment lives in registers and takes compile-time indices, got {describe(bound)}",
-                "loop with unroll() instead of range()",
-            )
+        if not is_int(bound):
+            message = f"a fragment lives in registers and takes compile-time indices, got {describe(bound)}"
+            raise frame.error(node, message, "loop with unroll() instead of range()")
     if step < 1:
         raise frame.error(node, f"a slice with step {step}", "a step is positive")
     return range(start, stop, step)
@@ -96,7 +230,7 @@ def replaced_in_fragment(frame: Frame, node: ast.AST, fragment: Value, at: Any, 
     assert isinstance(fragment.type, FragmentType)
     dtype = fragment.type.dtype
     chosen, shape = _selected(frame, node, fragment.type, at)
-    if not (is_register(binding) and isinstance(binding.type, FragmentType)):
+    if not is_fragment(binding):
         element = as_value(binding, dtype, frame, node, "element")
         sources = [element for _ in product(*chosen)]
     elif binding.type != FragmentType(dtype, shape):
@@ -109,73 +243,3 @@ def replaced_in_fragment(frame: Frame, node: ast.AST, fragment: Value, at: Any, 
     for place, element in zip(product(*chosen), sources, strict=True):
         fragment = frame.builder.value(tile.Insert(fragment, element, at=place))
     return fragment
-
-
-def absent(frame: Frame, node: ast.AST, action: str) -> CompileError:
-    """The error for the use of an optional tensor that this call does not give."""
-    name = ast.unparse(node.value) if isinstance(node, (ast.Subscript, ast.Attribute)) else "it"
-    fix = f"guard it: `if {name} is not None:`"
-    return frame.error(node, f"{name} is None in this call and cannot be {action}", fix)
-
-
-def read_element(frame: Frame, node: ast.AST, container: Any, at: Any) -> Any:
-    """``container[at]``: an element, a view of memory, or a slice of a fragment."""
-    if is_place(container):
-        if any(is_slice(item) for item in places(at)):
-            return subview(frame, node, container, at)
-        if is_gather(at):
-            found = gather(frame, node, container, at)
-            loads = [tile.Load(found.base, *row, gathered=True) for row in found.rows]
-            return found.fragment([frame.builder.value(load) for load in loads])
-        memory, indices = located(frame, node, container, at)
-        return frame.builder.value(tile.Load(memory, *indices))
-    if isinstance(container, Value) and isinstance(container.type, FragmentType):
-        return _read_fragment(frame, node, container, at)
-    if container is None:
-        raise absent(frame, node, "indexed")
-    if has_operators(container) or contains_value(at):
-        what = describe(container)
-        fix = "use unroll() so that the index is known at compile time"
-        fix = fix if contains_value(at) else "index tensors, tiles, fragments and compile-time sequences"
-        raise frame.error(node, f"{what} cannot be indexed with {describe(at)}", fix)
-    return at_compile_time(operator.getitem, [container, at], frame, node, structure=True)
-
-
-def write_element(frame: Frame, node: ast.AST, container: Value | View, at: Any, binding: Any) -> None:
-    """``memory[at] = binding``."""
-    if any(is_slice(item) for item in places(at)):
-        fix = "assign elements, store a vector with .store(), or copy(src, dst) a whole view"
-        raise frame.error(node, f"a part of {memory_name(container)} is not an element", fix)
-    dtype, what = memory_type(container).dtype, f"value stored to {memory_name(container)}"
-    if is_gather(at):
-        found = gather(frame, node, container, at)
-        for row, element in zip(found.rows, found.values(binding, dtype, what), strict=True):
-            frame.builder.add(tile.Store(found.base, *row, element, gathered=True))
-        return
-    memory, indices = located(frame, node, container, at)
-    frame.builder.add(tile.Store(memory, *indices, as_value(binding, dtype, frame, node, what)))
-
-
-def vector_length(frame: Frame, node: ast.AST, memory: Value | View, vec: Any) -> int:
-    """How many elements `vec` bytes are."""
-    type_ = memory_type(memory)
-    size = type_.dtype.bytes
-    if not isinstance(vec, int) or vec not in tile.VECTOR_BYTES or vec % size:
-        raise frame.error(
-            node,
-            f"vec={vec if isinstance(vec, int) else describe(vec)} on elements of {size} bytes",
-            "vec counts bytes: 2, 4, 8 or 16, and at least one element",
-        )
-    count = vec // size
-    view = as_view(memory)
-    if count > 1 and unit_axis(view) is None and not (isinstance(type_, GlobalType) and type_.unit < 0):
-        raise frame.error(
-            node,
-            f"{vec} bytes at once along the axis of stride 1 of {memory_name(memory)}, which this view has dropped",
-            "take a view that keeps that axis, or access single elements",
-        )
-    return count
-
-
-def is_vector(binding: Any) -> bool:
-    return is_register(binding) and isinstance(binding.type, FragmentType) and len(binding.type.dims) == 1

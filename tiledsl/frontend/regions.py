@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ast
-from typing import Any
 
 from tiledsl.frontend.analysis import loop_exits
 from tiledsl.frontend.assign import assign
 from tiledsl.frontend.attributes import BoundMethod
 from tiledsl.frontend.bindings import Region, describe
-from tiledsl.frontend.calls import intrinsic_of
+from tiledsl.frontend.call import intrinsic_of
 from tiledsl.frontend.control import run_statements
 from tiledsl.frontend.frame import Frame, evaluate, execute
 
@@ -31,14 +30,11 @@ def _enter(frame: Frame, node: ast.With, items: list[ast.withitem]) -> None:
         return
     item = items[0]
     region = _region(frame, item.context_expr)
-
-    def body(bound: Any) -> None:
+    frame.builder.loc = frame.loc(node)
+    with region.around(frame, node) as bound:
         if item.optional_vars is not None:
             assign(frame, item.optional_vars, bound)
         _enter(frame, node, items[1:])
-
-    frame.builder.loc = frame.loc(node)
-    region.build(frame, node, body)
 
 
 def _region(frame: Frame, node: ast.expr) -> Region:

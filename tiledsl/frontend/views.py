@@ -7,10 +7,11 @@ that the IR knows tensors and tiles only.
 from __future__ import annotations
 
 import ast
+from math import prod
 from typing import Any, Sequence
 
 from tiledsl.frontend.arithmetic import as_value
-from tiledsl.frontend.bindings import Range, View, describe
+from tiledsl.frontend.bindings import Range, View, describe, is_int
 from tiledsl.frontend.frame import Frame
 from tiledsl.ir.core import Value
 from tiledsl.ir.ops import tile
@@ -74,10 +75,7 @@ def stride(frame: Frame, memory: Value | View, axis: int) -> Value | int:
     type_, axis = memory_type(view), view.axes[axis]
     if isinstance(type_, GlobalType):
         return 1 if axis == type_.unit else frame.builder.value(tile.Stride(view.base, axis=axis))
-    step = 1
-    for size in type_.dims[axis + 1 :]:
-        step *= size
-    return step
+    return prod(type_.dims[axis + 1 :])
 
 
 # -- indices ---------------------------------------------------------------------------------------
@@ -92,9 +90,11 @@ def is_slice(item: Any) -> bool:
     return isinstance(item, (slice, Range))
 
 
-def slice_parts(item: Any) -> tuple[Any, Any, Any]:
-    """Start, stop and step as they stand in a slice; None for what is left out."""
-    return item.start, item.stop, item.step
+def slice_parts(item: Any, limit: int | str) -> tuple[Any, Any, Any]:
+    """Start, stop and step of a slice of an axis of extent `limit`."""
+    parts = zip((item.start, item.stop, item.step), (0, limit, 1), strict=True)
+    start, stop, step = (default if part is None else part for part, default in parts)
+    return start, stop, step
 
 
 def located(frame: Frame, node: ast.AST, memory: Value | View, at: Any) -> tuple[Value, list[Value]]:
@@ -128,11 +128,8 @@ def _number(frame: Frame, node: ast.AST, view: View, position: int, item: Any) -
     if isinstance(value.op, Constant):
         at = value.op.value
         if at < 0 or (isinstance(limit, int) and at >= limit):
-            raise frame.error(
-                node,
-                f"index {at} is outside axis {position} of {memory_name(view)}, whose extent is {limit}",
-                "indices go from 0 to the extent - 1; there are no negative ones",
-            )
+            message = f"index {at} is outside axis {position} of {memory_name(view)}, whose extent is {limit}"
+            raise frame.error(node, message, "indices go from 0 to the extent - 1; there are no negative ones")
     return value
 
 
@@ -190,7 +187,7 @@ def _part(frame: Frame, node: ast.AST, view: View, position: int, item: Any) -> 
     limit = view.dims[position]
     if isinstance(item, Range):
         start, size = item.start, item.size
-    elif slice_parts(item) == (None, None, None):
+    elif item == slice(None):
         return 0, limit
     else:
         start, size = _bounds(frame, node, limit, item)
@@ -198,29 +195,22 @@ def _part(frame: Frame, node: ast.AST, view: View, position: int, item: Any) -> 
     last = size if first is None else first + size
     if (first is not None and first < 0) or (isinstance(limit, int) and last > limit):
         shown = f"elements {first} to {last}" if first is not None else f"{size} elements"
-        raise frame.error(
-            node,
-            f"{shown} are outside axis {position} of {memory_name(view)}, whose extent is {limit}",
-            "a slice lies inside a static extent; it is not clipped, and there are no negative indices",
-        )
+        message = f"{shown} are outside axis {position} of {memory_name(view)}, whose extent is {limit}"
+        fix = "a slice lies inside a static extent; it is not clipped, and there are no negative indices"
+        raise frame.error(node, message, fix)
     return start, size
 
 
 def _bounds(frame: Frame, node: ast.AST, limit: int | str, item: Any) -> tuple[int, int]:
     """Start and length of ``a:b`` on an axis of extent `limit`."""
-    start, stop, step = slice_parts(item)
-    if step not in (None, 1):
+    first, end, step = slice_parts(item, limit)
+    if step != 1:
         raise frame.error(node, f"a slice with step {step!r}", "a view takes neighbouring elements: leave the step out")
-    if stop is None and isinstance(limit, str):
-        raise frame.error(
-            node,
-            f"a slice up to {limit}, which is only known at run time: a view has a compile-time shape",
-            "give it an end, take the whole axis with `:`, or a range tile(i, B)",
-        )
-    first: Any = 0 if start is None else start
-    end: Any = limit if stop is None else stop
+    if item.stop is None and isinstance(limit, str):
+        message = f"a slice up to {limit}, which is only known at run time: a view has a compile-time shape"
+        raise frame.error(node, message, "give it an end, take the whole axis with `:`, or a range tile(i, B)")
     for bound in (first, end):
-        if not isinstance(bound, int) or isinstance(bound, bool):
+        if not is_int(bound):
             raise frame.error(node, f"a slice is made of compile-time ints, got {describe(bound)}", "write a:b")
     if first < 0 or end < 0:
         raise frame.error(node, f"the slice {first}:{end}", "there are no negative indices: count from the start")

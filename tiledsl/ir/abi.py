@@ -41,6 +41,11 @@ class AbiArg:
     def type(self) -> Type:
         return PtrType("global", self.dtype) if self.kind == "pointer" else self.dtype
 
+    def __str__(self) -> str:
+        axis = f" {self.axis}" if self.kind == "stride" else ""
+        dims = f" [{', '.join(map(str, self.dims))}]" if self.dims else ""
+        return f"{self.kind} {self.name}{axis} {self.dtype}{dims}"
+
 
 def abi_of(params: Sequence[tuple[str, Type]], index_bits: int) -> tuple[AbiArg, ...]:
     """The thread-level parameters for tile-level ones, given as (name, type)."""

@@ -10,10 +10,13 @@ from dataclasses import dataclass
 
 from tiledsl.ir.types import DTYPES, INDEX, DType
 
-__all__ = ["ACQUIRING", "ATOMICS", "RELEASING", "SCOPES", "AtomicFn"]
+__all__ = ["ACQUIRING", "ATOMICS", "RELEASING", "SCOPES", "SCOPE_FEATURES", "AtomicFn"]
 
 SCOPES = ("cta", "cluster", "gpu", "sys")
 """The threads that an order speaks of: those of the block, of its cluster, of the GPU, of all GPUs and the host."""
+
+SCOPE_FEATURES: dict[str, tuple[str, ...]] = {"cta": (), "cluster": ("cluster_scope",), "gpu": (), "sys": ()}
+"""The rows of `arch.FEATURES` that an order among those needs."""
 
 ACQUIRING = frozenset({"acquire", "acq_rel"})
 RELEASING = frozenset({"release", "acq_rel"})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -101,19 +101,16 @@ class CachingBuilder(Builder):
         self._known: dict[tuple[object, ...], Value] = {}
 
     def constant(self, value: int | float | bool, dtype: DType) -> Value:
-        key = self.block, dtype.name, repr(value)  # 0.0 == -0.0
-        if key not in self._known:
-            self._known[key] = super().constant(value, dtype)
-        return self._known[key]
+        return self._once((dtype.name, repr(value)), super().constant, value, dtype)  # 0.0 == -0.0
 
     def scalar(self, fn: str, *operands: Value | int, nowrap: bool = False) -> Value:
-        key = self.block, fn, nowrap, *operands
-        if key not in self._known:
-            self._known[key] = super().scalar(fn, *operands, nowrap=nowrap)
-        return self._known[key]
+        return self._once((fn, nowrap, *operands), super().scalar, fn, *operands, nowrap=nowrap)
 
     def cast(self, value: Value, to: DType) -> Value:
-        key = self.block, value, to.name
-        if key not in self._known:
-            self._known[key] = super().cast(value, to)
-        return self._known[key]
+        return self._once((value, to.name), super().cast, value, to)
+
+    def _once(self, key: tuple[object, ...], make: Callable[..., Value], *given: Any, **more: Any) -> Value:
+        known = self._known.get((self.block, *key))
+        if known is None:
+            known = self._known[self.block, *key] = make(*given, **more)
+        return known

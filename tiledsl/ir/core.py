@@ -8,8 +8,9 @@ its `verify` and the facts that it declares (`ir/facts.py`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Callable, ClassVar, Iterator, Literal, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any, Callable, ClassVar, Iterator, Literal, Mapping, Sequence, TypeVar
 
 from tiledsl.errors import UNKNOWN_LOC, Loc, VerifyError
 from tiledsl.ir.abi import AbiArg
@@ -17,7 +18,7 @@ from tiledsl.ir.declare import MOST_STAGES, attribute
 from tiledsl.ir.expr import Expr
 from tiledsl.ir.facts import NOTHING, Access, Effect, NanBits, Scope, Stays, Sync, Varies, check_declared, effects_of
 from tiledsl.ir.tensor_maps import TensorMap
-from tiledsl.ir.types import DType, Type
+from tiledsl.ir.types import INDEX, KINDS, DType, Type
 from tiledsl.recursion import deep_recursion
 
 __all__ = [
@@ -29,15 +30,18 @@ __all__ = [
     "Kernel",
     "Level",
     "Op",
+    "Orders",
     "Pure",
     "Scope",
     "Value",
     "attribute",
     "operand",
+    "operands",
 ]
 
 Attr = int | float | bool | str | Type | tuple[Any, ...]
 Level = Literal["tile", "thread", "both"]
+T = TypeVar("T")
 
 OPS: dict[str, type[Op]] = {}
 """Every op class by IR name. Classes register themselves when they are defined."""
@@ -75,14 +79,27 @@ class Value:
 
 
 class operand:  # noqa: N801 - used like a keyword in op classes
-    """Declares that operand `position` of an op class has this name. An op has those operands that its class names,
-    and more only if it is `variadic`."""
+    """Declares that operand `position` of an op class has this name; -1 is the last one. An op has those operands that
+    its class names, and more only if it is `variadic`.
+
+    kind: the type that the operand must have, or the class of its type.
+    """
+
+    def __init__(self, position: int, kind: Type | type[Type] | None = None) -> None:
+        self.position, self.kind = position, kind
+
+    def __get__(self, op: Op, owner: type[Op] | None = None) -> Value:
+        return op.operands[self.position]
+
+
+class operands:  # noqa: N801 - used like a keyword in op classes
+    """Declares a name for all operands from `position` on; the op is variadic."""
 
     def __init__(self, position: int) -> None:
         self.position = position
 
-    def __get__(self, op: Op, owner: type[Op] | None = None) -> Value:
-        return op.operands[self.position]
+    def __get__(self, op: Op, owner: type[Op] | None = None) -> list[Value]:
+        return op.operands[self.position :]
 
 
 class Op:
@@ -94,6 +111,7 @@ class Op:
       `terminator`  True for the op that ends a block.
       `ends`        the class of the terminator of each of its blocks.
       `variadic`    True for one with more operands than the class names; its `verify` says which.
+      `gives`       the types of its results: each a type, or the name of the attribute or operand that has it.
     And what `ir/facts.py` lists: what it accesses, orders and needs, and how its results vary. What is here stands for
     no class that registers itself.
     """
@@ -116,21 +134,26 @@ class Op:
     terminator: ClassVar[bool] = False
     ends: ClassVar[tuple[type[Op], ...]] = ()
     variadic: ClassVar[bool] = False
+    gives: ClassVar[tuple[Type | str, ...]] = ()
+    named: ClassVar[Mapping[str, operand]] = {}
+    """The operands that the class names."""
     named_operands: ClassVar[int] = 0
-    """How many operands the class names."""
+    """How many those are, all before the last of them counted."""
     attributes: ClassVar[Mapping[str, attribute[Any]]] = {}
     defaults: ClassVar[Mapping[str, Any]] = {}
     """Of all attributes, in the order of `attributes`; None: it must be given."""
 
     def __init_subclass__(cls) -> None:
-        declared: dict[str, attribute[Any]] = {k: v for k, v in vars(cls).items() if isinstance(v, attribute)}
-        cls.attributes = {**cls.attributes, **declared}
-        cls.defaults = {**cls.defaults, **{name: found.default for name, found in declared.items()}}
-        own = [v.position for v in vars(cls).values() if isinstance(v, operand)]
-        cls.named_operands = max(cls.named_operands, *(p + 1 for p in own), 0)
-        if own and "parts" not in vars(cls) and not cls.variadic:
-            bases = [vars(base).items() for base in reversed(cls.__mro__)]
-            names = {v.position: k for items in bases for k, v in items if isinstance(v, operand)}
+        said: dict[str, Any] = {name: value for base in reversed(cls.__mro__) for name, value in vars(base).items()}
+        attributes: dict[str, attribute[Any]] = {k: v for k, v in said.items() if isinstance(v, attribute)}
+        cls.attributes, cls.defaults = attributes, {k: v.default for k, v in attributes.items()}
+        cls.named = {name: value for name, value in said.items() if isinstance(value, operand)}
+        cls.named_operands = max((declared.position + 1 for declared in cls.named.values()), default=0)
+        rest = any(isinstance(value, operands) for value in vars(cls).values())
+        if rest:
+            cls.variadic = True
+        if "parts" not in vars(cls) and (rest or (cls.named and not cls.variadic)):
+            names = {value.position: name for name, value in said.items() if isinstance(value, (operand, operands))}
             cls.parts = tuple(name for _, name in sorted(names.items()))
         if "effects" not in vars(cls):
             cls.effects = effects_of(cls)
@@ -168,8 +191,12 @@ class Op:
     # -- what a subclass defines ---------------------------------------------------------------
 
     def infer(self) -> Sequence[Type]:
-        """Result types from operands, attributes and blocks. No results unless overridden."""
-        return ()
+        """Result types from operands, attributes and blocks: what the class says in `gives`, unless overridden."""
+        return [self._given(each) if isinstance(each, str) else each for each in self.gives]
+
+    def _given(self, name: str) -> Type:
+        found = getattr(self, name)
+        return found.type if isinstance(found, Value) else found
 
     def verify(self) -> None:
         """Check what is special to this op; call `self.require`. Generic checks: `ir.verifier`."""
@@ -214,6 +241,17 @@ class Op:
     def require(self, condition: bool, message: str) -> None:
         if not condition:
             raise VerifyError(f"{self.name}: {message}", self.loc)
+
+    def expect(self, type_: Type, kind: type[T]) -> T:
+        """The type of an operand, which must be of this class."""
+        if not isinstance(type_, kind):
+            raise VerifyError(f"{self.name}: {type_} is not {KINDS[kind]}", self.loc)
+        return type_
+
+    def require_indices(self, indices: Sequence[Value], rank: int, of: str = "") -> None:
+        """Check that these are the indices of something with `rank` axes."""
+        self.require(len(indices) == rank, f"takes {rank} indices{of}")
+        self.require(all(v.type == INDEX for v in indices), "indices are of type index")
 
     def set_operand(self, position: int, value: Value) -> None:
         del self.operands[position].uses[self, position]
@@ -273,6 +311,15 @@ class Pure(Op):
 
     touches = ()
     sync = NOTHING
+    stays = ""
+    scope = "thread"
+    features = ()
+
+
+class Orders(Op):
+    """Base of ops of one thread that order memory accesses or asynchronous work; each says in `sync` how."""
+
+    touches = ()
     stays = ""
     scope = "thread"
     features = ()
@@ -368,29 +415,11 @@ class Kernel:
 
     @property
     def thread_count(self) -> int:
-        count = 1
-        for extent in self.threads:
-            count *= extent
-        return count
+        return prod(self.threads)
 
     def walk(self) -> Iterator[Op]:
         return self.body.walk()
 
     @deep_recursion()
     def clone(self) -> Kernel:
-        return Kernel(
-            self.name,
-            self.body.clone({}),
-            self.grid,
-            self.threads,
-            self.level,
-            self.index_bits,
-            self.shared_bytes,
-            self.abi,
-            self.loc,
-            dict(self.externals),
-            self.blocks_per_sm,
-            self.cluster,
-            self.tensor_maps,
-            self.assembler_level,
-        )
+        return replace(self, body=self.body.clone({}), externals=dict(self.externals))

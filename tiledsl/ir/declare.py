@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, Sequence, TypeVar, overload
 
 __all__ = ["MOST_INT", "MOST_STAGES", "attribute"]
 
@@ -18,13 +18,23 @@ MOST_INT = 2**31 - 1
 class attribute(Generic[T]):  # noqa: N801 - used like a keyword in op classes
     """Declares an attribute of an op class; without a default it must be given.
 
-    most: ints are from 0 to `most`; those in tuples, of either sign. of: the type of a tuple's items.
+    least, most: ints are from `least` to `most`; those in tuples at most that, of either sign. among: all values that
+    there are. of: the type of a tuple's items.
     """
 
     name: str
 
-    def __init__(self, type_: type[T], default: T | None = None, *, of: type[Any] = int, most: int = MOST_INT) -> None:
-        self.type, self.default, self.of, self.most = type_, default, of, most
+    def __init__(
+        self,
+        type_: type[T],
+        default: T | None = None,
+        *,
+        of: type[Any] = int,
+        least: int = 0,
+        most: int = MOST_INT,
+        among: Sequence[T] = (),
+    ) -> None:
+        self.type, self.default, self.of, self.least, self.most, self.among = type_, default, of, least, most, among
 
     def problem(self, value: Any) -> str:
         """What keeps `value` from being this attribute's; "" if nothing does."""
@@ -32,8 +42,10 @@ class attribute(Generic[T]):  # noqa: N801 - used like a keyword in op classes
         exact = wanted in (int, bool, str, tuple)
         if (type(value) is not wanted) if exact else not isinstance(value, wanted):
             return f"attribute {self.name} is {_shown(value)}, not of type {wanted.__name__}"
-        if wanted is int and not 0 <= value <= self.most:
-            return f"attribute {self.name} is {_shown(value)}; 0 to {self.most} are possible"
+        if wanted is int and not self.least <= value <= self.most:
+            return f"attribute {self.name} is {_shown(value)}; {self.least} to {self.most} are possible"
+        if self.among and value not in self.among:
+            return f"attribute {self.name} is {_shown(value)}; {', '.join(map(repr, self.among))} are possible"
         for item in value if wanted is tuple else ():
             if type(item) is not self.of or (self.of is int and abs(item) > self.most):
                 return f"attribute {self.name} is {_shown(value)}, not of items of type {self.of.__name__}"

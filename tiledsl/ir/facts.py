@@ -39,7 +39,6 @@ __all__ = [
     "check_declared",
     "effects_of",
     "reads",
-    "scope_features",
     "writes",
 ]
 
@@ -174,7 +173,7 @@ def _wanted(cls: type[Any], base: type[Any]) -> list[str]:
     wanted = list(_ALWAYS)
     if cls.variadic:
         wanted.append("parts")
-    if cls.infer is not base.infer:
+    if cls.infer is not base.infer or cls.gives:
         wanted += ["varies", "nan"]
         if cls.varies not in _NO_CAUSE and _declares(cls, base, "varies"):
             wanted.append("cause")
@@ -188,11 +187,6 @@ def _wanted(cls: type[Any], base: type[Any]) -> list[str]:
 def _declares(cls: type[Any], base: type[Any], name: str) -> bool:
     """Does the class say so, or one of its family?"""
     return any(name in vars(each) for each in cls.__mro__ if issubclass(each, base) and each is not base)
-
-
-def scope_features(op: Any) -> tuple[str, ...]:
-    """Of an op with the scope `reach`."""
-    return ("cluster_scope",) if op.reach == "cluster" else ()
 
 
 def effects_of(cls: type[Any]) -> frozenset[Effect]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import linecache
 import re
 from bisect import bisect_right
-from dataclasses import dataclass
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from tiledsl.errors import CompileError, Loc
 
@@ -18,19 +17,20 @@ MOST_BITS = 64
 """Of an integer."""
 
 _TOKEN = re.compile(
-    r"""(?P<skip>(?:[ \t\r\n]+|;[^\n]*)+)
-      | (?P<value>%\w+)
-      | (?P<string>"(?:[^"\\\n]|\\.)*")
-      | (?P<number>-?(?:0x[0-9a-fA-F]+(?:\.[0-9a-fA-F]*)?(?:p[+-]?\d+)?
-                      |\d+\.\d*(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+|\d+|inf\b|nan\b))
-      | (?P<word>[^\W\d]\w*(?:\.[^\W\d]\w*)*)
-      | (?P<punct>[(){}\[\]<>=,:@-])""",
+    r"""(?:[ \t\r\n]+|;[^\n]*)*
+      (?: (?P<value>%\w+)
+        | (?P<string>"(?:[^"\\\n]|\\.)*")
+        | (?P<number>-?(?:0x[0-9a-fA-F]+(?:\.[0-9a-fA-F]*)?(?:p[+-]?\d+)?
+                        |\d+\.\d*(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+|\d+|inf\b|nan\b))
+        | (?P<word>[^\W\d]\w*(?:\.[^\W\d]\w*)*)
+        | (?P<punct>[(){}\[\]<>=,:@-])
+        | (?P<end>\Z)
+        | (?P<other>.))""",
     re.VERBOSE,
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(NamedTuple):
     kind: str
     text: str
     start: int
@@ -50,16 +50,15 @@ class TokenReader:
 
     def tokenize(self) -> list[Token]:
         tokens: list[Token] = []
-        position = 0
-        while position < len(self.text):
-            match = _TOKEN.match(self.text, position)
-            if match is None:
-                self.fail_at(position, f"unexpected character {self.text[position]!r}")
+        for match in _TOKEN.finditer(self.text):
             kind = match.lastgroup
-            if kind != "skip" and kind is not None:
-                tokens.append(Token(kind, match.group(), position))
-            position = match.end()
-        tokens.append(Token("end", "", len(self.text)))
+            assert kind is not None
+            token = Token(kind, match[kind], match.start(kind))
+            if kind == "other":
+                self.fail_at(token.start, f"unexpected character {token.text!r}")
+            tokens.append(token)
+            if kind == "end":
+                break
         return tokens
 
     def loc_at(self, start: int, length: int = 1) -> Loc:

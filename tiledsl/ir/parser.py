@@ -7,17 +7,17 @@ infers them. The parser checks syntax, names and attributes; `ir.verifier` check
 from __future__ import annotations
 
 from json import JSONDecodeError, loads
-from typing import Any, cast
+from typing import Any, Callable, TypeVar
 
 from tiledsl.boundary import stage
 from tiledsl.errors import UNKNOWN_LOC, Loc, VerifyError
 from tiledsl.ir import ops as _ops
 from tiledsl.ir.abi import AbiArg
 from tiledsl.ir.core import OPS, Block, Kernel, Op, Value
-from tiledsl.ir.expr import FUNCTIONS, BinExpr, ConstExpr, Expr, NameExpr
+from tiledsl.ir.expr import parse_expr
 from tiledsl.ir.lexer import Token, TokenReader
 from tiledsl.ir.printer import BLOCK_WORDS, type_attribute
-from tiledsl.ir.tensor_maps import TensorMap
+from tiledsl.ir.tensor_maps import parse_tensor_map
 from tiledsl.ir.types import (
     CURSOR,
     DTYPES,
@@ -32,17 +32,14 @@ from tiledsl.ir.types import (
     Type,
     problem,
 )
-from tiledsl.layout.fragments import FragmentLayout, parse_fragment_layout
+from tiledsl.layout.fragments import parse_fragment_layout
 from tiledsl.recursion import deep_recursion
 
 __all__ = ["parse_kernel", "parse_kernels"]
 
 assert _ops  # importing the package registers the ops
 
-KERNEL_FIELDS = (
-    "grid, threads, level, index_bits, blocks_per_sm, assembler_level, shared_bytes, abi, cluster, tensor_maps"
-)
-
+T = TypeVar("T")
 
 @deep_recursion()
 def parse_kernel(text: str, file: str = "<ir>") -> Kernel:
@@ -70,8 +67,8 @@ def parse_kernels(text: str, file: str = "<ir>") -> list[Kernel]:
         return kernels
 
 
-class _Scope(dict[str, Value]):
-    """Visible values by name. A block sees the values of the blocks around it."""
+_Scope = dict[str, Value]
+"""Visible values by name. A block sees the values of the blocks around it."""
 
 
 class _Parser(TokenReader):
@@ -88,89 +85,66 @@ class _Parser(TokenReader):
         return Kernel(name, body, loc=loc, **fields)
 
     def header(self) -> dict[str, Any]:
+        readers: dict[str, Callable[[], Any]] = {
+            "grid": lambda: self.listed(lambda: self.item(parse_expr)),
+            "threads": lambda: self.listed(self.integer),
+            "level": lambda: self.choice("a kernel's level", "tile", "thread"),
+            **dict.fromkeys(("index_bits", "blocks_per_sm", "assembler_level", "shared_bytes"), self.integer),
+            "abi": lambda: self.listed(self.abi_arg),
+            "cluster": lambda: self.listed(self.integer),
+            "tensor_maps": lambda: self.listed(lambda: self.item(parse_tensor_map)),
+        }
         fields: dict[str, Any] = {}
         while self.token.text != "{":
-            token = self.expect_kind("word", f"{KERNEL_FIELDS} or '{{'")
+            token = self.expect_kind("word", f"{', '.join(readers)} or '{{'")
+            if token.text not in readers:
+                self.fail(f"a kernel has no {token.text!r}", token)
             self.expect("(")
-            match token.text:
-                case "grid":
-                    fields["grid"] = self.listed(self.expr)
-                case "threads":
-                    fields["threads"] = self.listed(self.integer)
-                case "cluster":
-                    fields["cluster"] = self.cluster()
-                case "tensor_maps":
-                    fields["tensor_maps"] = self.listed(self.tensor_map)
-                case "abi":
-                    fields["abi"] = self.listed(self.abi_arg)
-                case "index_bits" | "shared_bytes" | "blocks_per_sm" | "assembler_level":
-                    fields[token.text] = self.integer()
-                case "level":
-                    fields["level"] = self.word("tile or thread")
-                    if fields["level"] not in ("tile", "thread"):
-                        self.fail("a kernel's level is tile or thread", self.tokens[self.at - 1])
-                case _:
-                    self.fail(f"a kernel has no {token.text!r}", token)
+            fields[token.text] = readers[token.text]()
             self.expect(")")
         for needed in ("grid", "threads"):
             if needed not in fields:
                 self.fail(f"the kernel has no {needed}(...)")
         return fields
 
-    def listed(self, item: Any) -> tuple[Any, ...]:
+    def listed(self, read: Callable[[], T]) -> tuple[T, ...]:
         """Items separated by commas, up to a closing bracket; one comma may trail."""
-        items: list[Any] = []
+        items: list[T] = []
         while self.token.text not in (")", "]", "}"):
-            items.append(item())
+            items.append(read())
             if not self.accept(","):
                 break
         return tuple(items)
 
-    def expr(self) -> Expr:
-        token = self.take()
-        if token.kind == "number":
-            value = self.number(token)
-            if isinstance(value, int):
-                return ConstExpr(value)
-        if token.kind == "word":
-            if not self.accept("("):
-                return NameExpr(token.text)
-            if token.text not in FUNCTIONS:
-                self.fail(f"no such function of extents: {token.text}", token)
-            self.begin_nested()
-            a = self.expr()
-            self.expect(",")
-            b = self.expr()
-            self.expect(")")
-            self.end_nested()
-            return BinExpr(token.text, a, b)
-        self.fail(f"expected an extent's name, an integer or a function, found {token.text!r}", token)
+    def item(self, parse: Callable[[str], T]) -> T:
+        """What `parse` makes of the text up to the next comma or closing bracket outside of brackets."""
+        first, depth = self.token, self.depth
+        while self.token.kind != "end" and (self.depth > depth or self.token.text not in (",", ")", "]", ">")):
+            token = self.take()
+            if token.kind == "number":
+                self.number(token)
+            elif token.text in ("(", "["):
+                self.begin_nested()
+            elif token.text in (")", "]"):
+                self.end_nested()
+        try:
+            return parse(self.text[first.start : self.token.start].strip())
+        except ValueError as error:
+            self.fail(str(error), first)
+
+    def choice(self, what: str, *options: str) -> Any:
+        token = self.expect_kind("word", what)
+        if token.text not in options:
+            self.fail(f"{what} is {' or '.join(options)}, not {token.text}", token)
+        return token.text
 
     def abi_arg(self) -> AbiArg:
-        kind = self.word("pointer, extent, stride or scalar")
-        if kind not in ("pointer", "extent", "stride", "scalar"):
-            self.fail(f"no such kind of parameter: {kind}", self.tokens[self.at - 1])
+        kind = self.choice("the kind of a parameter", "pointer", "extent", "stride", "scalar")
         name = self.word("a name")
         axis = self.integer() if kind == "stride" else -1
         dtype = self.dtype()
         dims = self.dims() if kind == "pointer" and self.token.text == "[" else ()
-        return AbiArg(cast(Any, kind), name, dtype, axis, dims)
-
-    def cluster(self) -> tuple[int, ...]:
-        extents = self.listed(self.integer)
-        if len(extents) != 3:
-            self.fail(f"a cluster has 3 extents, not {len(extents)}")
-        return extents
-
-    def tensor_map(self) -> TensorMap:
-        """``map(A, axes=[1, 0], box=[64, 128], swizzle=128)``."""
-        self.expect("map")
-        self.expect("(")
-        tensor = self.word("a tensor's name")
-        axes, box = self.named_integers("axes"), self.named_integers("box")
-        swizzle = self.named_integer("swizzle")
-        self.expect(")")
-        return TensorMap(tensor, axes, box, swizzle)
+        return AbiArg(kind, name, dtype, axis, dims)
 
     # -- blocks and ops ------------------------------------------------------------------------
 
@@ -349,45 +323,37 @@ class _Parser(TokenReader):
 
     def type(self) -> Type:
         token = self.token
-        if token.text in ("token", "cursor"):
-            self.take()
-            return TokenType() if token.text == "token" else CURSOR
-        if token.text == "pending":
-            return self.pending()
-        if token.text not in ("global", "shared", "fragment", "ptr", "ring"):
+        if token.text not in ("global", "shared", "fragment", "ptr", "pending", "ring", "token", "cursor"):
             return self.dtype()
         self.take()
+        if token.text in ("token", "cursor"):
+            return TokenType() if token.text == "token" else CURSOR
         self.expect("<")
-        type_: Type = RingType(self.integer()) if token.text == "ring" else self.pointer_or_tile(token)
+        self.begin_nested()
+        type_ = self.inside_type(token)
+        self.end_nested()
         self.expect(">")
-        return self.possible(type_, token)
-
-    def pointer_or_tile(self, token: Token) -> Type:
-        return self.pointer() if token.text == "ptr" else self.tile(token)
-
-    def possible(self, type_: Type, token: Token) -> Type:
         wrong = problem(type_)
         if wrong:
             self.fail(wrong, token)
         return type_
 
-    def pending(self) -> Type:
-        self.expect("pending")
-        self.expect("<")
-        self.begin_nested()
-        token, type_ = self.token, self.type()
-        if not isinstance(type_, FragmentType):
-            self.fail("a pending accumulator will be a fragment", token)
-        self.end_nested()
-        self.expect(">")
-        return self.possible(PendingType(type_), token)
-
-    def pointer(self) -> Type:
-        space = self.expect_kind("word", "a memory space")
-        if space.text not in ("global", "shared"):
-            self.fail(f"no such memory space: {space.text}", space)
-        self.expect(",")
-        return PtrType(cast(Any, space.text), self.dtype())
+    def inside_type(self, token: Token) -> Type:
+        """The type that begins with this word, from what its angle brackets hold."""
+        match token.text:
+            case "ring":
+                return RingType(self.integer())
+            case "pending":
+                first, fragment = self.token, self.type()
+                if not isinstance(fragment, FragmentType):
+                    self.fail("a pending accumulator will be a fragment", first)
+                return PendingType(fragment)
+            case "ptr":
+                space = self.choice("a memory space", "global", "shared")
+                self.expect(",")
+                return PtrType(space, self.dtype())
+            case _:
+                return self.tile(token)
 
     def tile(self, token: Token) -> Type:
         dtype = self.dtype()
@@ -401,41 +367,19 @@ class _Parser(TokenReader):
             self.fail(f"extents of a {token.text} type are integers", token)
         if token.text == "shared":
             return SharedType(dtype, sizes)
-        return FragmentType(dtype, sizes, self.fragment_layout() if self.accept(",") else None)
-
-    def fragment_layout(self) -> FragmentLayout:
-        token = self.expect_kind("word", "a layout of a fragment")
-        self.expect("(")
-        warps = self.listed(self.integer)
-        self.expect(")")
-        try:
-            return parse_fragment_layout(f"{token.text}({', '.join(map(str, warps))})")
-        except ValueError as error:
-            self.fail(str(error), token)
+        return FragmentType(dtype, sizes, self.item(parse_fragment_layout) if self.accept(",") else None)
 
     def dims(self) -> tuple[int | str, ...]:
         self.expect("[")
-        dims = self.listed(self.extent)
+        dims = self.listed(lambda: self.take().text if self.token.kind == "word" else self.integer())
         self.expect("]")
         return dims
-
-    def extent(self) -> int | str:
-        return self.take().text if self.token.kind == "word" else self.integer()
 
     def named_integer(self, name: str) -> int:
         self.expect(",")
         self.expect(name)
         self.expect("=")
         return self.integer()
-
-    def named_integers(self, name: str) -> tuple[int, ...]:
-        self.expect(",")
-        self.expect(name)
-        self.expect("=")
-        self.expect("[")
-        numbers = self.listed(self.integer)
-        self.expect("]")
-        return numbers
 
     def location(self) -> Loc | None:
         """``@ "file":line:col-end in "function" from "file":...``, or None where there is no ``@``."""

@@ -32,7 +32,6 @@ from json import dumps
 from typing import Any
 
 from tiledsl.errors import Loc
-from tiledsl.ir.abi import AbiArg
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import arith
 from tiledsl.ir.types import DType, FragmentType, GlobalType, PendingType, PtrType, SharedType
@@ -94,26 +93,13 @@ class _Printer:
         return text
 
     def kernel(self, kernel: Kernel) -> str:
-        fields = [
-            f"grid({', '.join(map(str, kernel.grid))})",
-            f"threads({', '.join(map(str, kernel.threads))})",
-            f"level({kernel.level})",
-            f"index_bits({kernel.index_bits})",
-        ]
-        if kernel.blocks_per_sm:
-            fields.append(f"blocks_per_sm({kernel.blocks_per_sm})")
-        if kernel.assembler_level != 3:
-            fields.append(f"assembler_level({kernel.assembler_level})")
-        if kernel.shared_bytes:
-            fields.append(f"shared_bytes({kernel.shared_bytes})")
-        if kernel.abi:
-            fields.append(f"abi({', '.join(_abi(a) for a in kernel.abi)})")
-        if kernel.cluster != (1, 1, 1):
-            fields.append(f"cluster({', '.join(map(str, kernel.cluster))})")
-        if kernel.tensor_maps:
-            fields.append(f"tensor_maps({', '.join(map(str, kernel.tensor_maps))})")
+        shown = [f"{name}({_field(getattr(kernel, name))})" for name in ("grid", "threads", "level", "index_bits")]
+        for name in ("blocks_per_sm", "assembler_level", "shared_bytes", "abi", "cluster", "tensor_maps"):
+            value = getattr(kernel, name)
+            if value != getattr(Kernel, name):  # the default
+                shown.append(f"{name}({_field(value)})")
         self.lines.append(f"kernel {kernel.name}{self.args(kernel.body) or '()'}{self.loc(kernel.loc)}")
-        self.lines.append(f"  {' '.join(fields)} {{")
+        self.lines.append(f"  {' '.join(shown)} {{")
         self.block(kernel.body, "  ")
         self.lines.append("}\n")
         return "\n".join(self.lines)
@@ -187,10 +173,8 @@ def _attr(value: Any) -> str:
             return repr(value) if isinstance(value, (int, float)) else str(value)
 
 
-def _abi(arg: AbiArg) -> str:
-    axis = f" {arg.axis}" if arg.kind == "stride" else ""
-    dims = f" [{', '.join(map(str, arg.dims))}]" if arg.dims else ""
-    return f"{arg.kind} {arg.name}{axis} {arg.dtype}{dims}"
+def _field(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)  # pyright: ignore
 
 
 def _loc(loc: Loc) -> str:

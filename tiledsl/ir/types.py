@@ -29,6 +29,7 @@ __all__ = [
     "I32",
     "I64",
     "INDEX",
+    "KINDS",
     "MOST_EXTENT",
     "MOST_SLOTS",
     "TF32",
@@ -277,6 +278,18 @@ class CursorType:
 
 
 CURSOR = CursorType()
+
+KINDS: dict[type, str] = {
+    DType: "a scalar",
+    GlobalType: "in global memory",
+    SharedType: "in shared memory",
+    FragmentType: "a fragment",
+    PtrType: "a pointer",
+    TokenType: "a token",
+    PendingType: "a pending accumulator",
+    RingType: "a ring",
+}
+"""What a value of such a type is, for errors."""
 
 Type = DType | GlobalType | TileType | FragmentType | PtrType | TokenType | PendingType | RingType | CursorType
 MemoryType = GlobalType | SharedType

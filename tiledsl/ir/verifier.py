@@ -37,6 +37,7 @@ from tiledsl.ir.types import (
     I32,
     I64,
     INDEX,
+    KINDS,
     CursorType,
     DType,
     FragmentType,
@@ -295,6 +296,11 @@ class _Walker:
         given, named = len(op.operands), op.named_operands
         if given < named or (given > named and not op.variadic):
             _fail(f"{op.name} takes {'at least ' if op.variadic else ''}{named} operands, not {given}", op.loc)
+        for name, declared in op.named.items():
+            type_, kind = op.operands[declared.position].type, declared.kind
+            if kind is not None and not (isinstance(type_, kind) if isinstance(kind, type) else type_ == kind):
+                wanted = KINDS[kind] if isinstance(kind, type) else kind
+                _fail(f"{op.name}: {name} is {type_}, not {wanted}", op.loc)
         try:
             op.verify()
             inferred = tuple(op.infer())

@@ -2,202 +2,69 @@
 
 from __future__ import annotations
 
-from tiledsl.lang import ptx
-from tiledsl.lang.const import Const, const
-from tiledsl.lang.debug import assert_
-from tiledsl.lang.dim import Dim
-from tiledsl.lang.dtypes import (
-    Float,
-    Integer,
-    MatrixFormat,
-    Number,
-    Scalar,
-    bf16,
-    boolean,
-    e4m3,
-    e5m2,
-    f16,
-    f32,
-    f64,
-    i8,
-    i16,
-    i32,
-    i64,
-    index,
-    ir_dtype,
-    tf32,
-    u8,
-    u16,
-    u32,
-    u64,
+from tiledsl.lang import (
+    constants,
+    debug,
+    dim,
+    dtypes,
+    fragments,
+    launch,
+    layouts,
+    loops,
+    math,
+    matrices,
+    memory,
+    movement,
+    ptx,
+    ranges,
+    roles,
+    scalar,
+    schedules,
+    sync,
+    tma,
+    warp,
+    warpgroups,
 )
-from tiledsl.lang.fragments import Fragment, fragment, outer_fma
-from tiledsl.lang.launch import cdiv, grid, grid_size, lane_id, processors, threads, warp_id
-from tiledsl.lang.layouts import Layout, padded, row_major, swizzle_32b, swizzle_64b, swizzle_128b, swizzled
-from tiledsl.lang.loops import pipelined, unroll
-from tiledsl.lang.math import erf, exp, exp2, gelu, gelu_tanh, log, relu, sigmoid, silu, tanh
-from tiledsl.lang.matrices import (
-    convert,
-    coordinates,
-    load_fragment,
-    load_matrix,
-    mma,
-    store,
-    store_matrix,
-)
-from tiledsl.lang.memory import Global, Memory, SharedTile, View, shared
-from tiledsl.lang.movement import Token, copy, copy_async, wait
-from tiledsl.lang.ranges import Extent, Range, tile, tiles
-from tiledsl.lang.roles import Ring, Role, Slot, role
-from tiledsl.lang.scalar import (
-    ceil,
-    clz,
-    cos_approx,
-    exp2_approx,
-    floor,
-    fma,
-    log2_approx,
-    maximum,
-    minimum,
-    popc,
-    rcp_approx,
-    rint,
-    rsqrt_approx,
-    sin_approx,
-    sqrt,
-    tanh_approx,
-    trunc,
-    where,
-)
-from tiledsl.lang.schedules import Cluster, Place, Schedule, WorkItem, persistent, tile_schedule
-from tiledsl.lang.sync import barrier, fence, syncwarp
-from tiledsl.lang.tma import store_tma, tma_commit, tma_load, tma_prefetch, tma_wait
-from tiledsl.lang.warp import ballot, shuffle, shuffle_down, shuffle_up, shuffle_xor, vote_all, vote_any
-from tiledsl.lang.warpgroups import Pending, wgmma
+from tiledsl.lang.constants import *  # noqa: F403
+from tiledsl.lang.debug import *  # noqa: F403
+from tiledsl.lang.dim import *  # noqa: F403
+from tiledsl.lang.dtypes import *  # noqa: F403
+from tiledsl.lang.fragments import *  # noqa: F403
+from tiledsl.lang.launch import *  # noqa: F403
+from tiledsl.lang.layouts import *  # noqa: F403
+from tiledsl.lang.loops import *  # noqa: F403
+from tiledsl.lang.math import *  # noqa: F403
+from tiledsl.lang.matrices import *  # noqa: F403
+from tiledsl.lang.memory import *  # noqa: F403
+from tiledsl.lang.movement import *  # noqa: F403
+from tiledsl.lang.ranges import *  # noqa: F403
+from tiledsl.lang.roles import *  # noqa: F403
+from tiledsl.lang.scalar import *  # noqa: F403
+from tiledsl.lang.schedules import *  # noqa: F403
+from tiledsl.lang.sync import *  # noqa: F403
+from tiledsl.lang.tma import *  # noqa: F403
+from tiledsl.lang.warp import *  # noqa: F403
+from tiledsl.lang.warpgroups import *  # noqa: F403
 from tiledsl.layout.fragments import FragmentLayout
 
-__all__ = [
-    "Cluster",
-    "Const",
-    "Dim",
-    "Extent",
-    "Float",
-    "Fragment",
-    "FragmentLayout",
-    "Global",
-    "Integer",
-    "Layout",
-    "MatrixFormat",
-    "Memory",
-    "Number",
-    "Pending",
-    "Place",
-    "Range",
-    "Ring",
-    "Role",
-    "Scalar",
-    "Schedule",
-    "SharedTile",
-    "Slot",
-    "Token",
-    "View",
-    "WorkItem",
-    "assert_",
-    "ballot",
-    "barrier",
-    "bf16",
-    "boolean",
-    "cdiv",
-    "ceil",
-    "clz",
-    "const",
-    "convert",
-    "coordinates",
-    "copy",
-    "copy_async",
-    "cos_approx",
-    "e4m3",
-    "e5m2",
-    "erf",
-    "exp",
-    "exp2",
-    "exp2_approx",
-    "f16",
-    "f32",
-    "f64",
-    "fence",
-    "floor",
-    "fma",
-    "fragment",
-    "gelu",
-    "gelu_tanh",
-    "grid",
-    "grid_size",
-    "i8",
-    "i16",
-    "i32",
-    "i64",
-    "index",
-    "ir_dtype",
-    "lane_id",
-    "load_fragment",
-    "load_matrix",
-    "log",
-    "log2_approx",
-    "maximum",
-    "minimum",
-    "mma",
-    "outer_fma",
-    "padded",
-    "persistent",
-    "pipelined",
-    "popc",
-    "processors",
-    "ptx",
-    "rcp_approx",
-    "relu",
-    "rint",
-    "role",
-    "row_major",
-    "rsqrt_approx",
-    "shared",
-    "shuffle",
-    "shuffle_down",
-    "shuffle_up",
-    "shuffle_xor",
-    "sigmoid",
-    "silu",
-    "sin_approx",
-    "sqrt",
-    "store",
-    "store_matrix",
-    "store_tma",
-    "swizzle_32b",
-    "swizzle_64b",
-    "swizzle_128b",
-    "swizzled",
-    "syncwarp",
-    "tanh",
-    "tanh_approx",
-    "tf32",
-    "threads",
-    "tile",
-    "tile_schedule",
-    "tiles",
-    "tma_commit",
-    "tma_load",
-    "tma_prefetch",
-    "tma_wait",
-    "trunc",
-    "u8",
-    "u16",
-    "u32",
-    "u64",
-    "unroll",
-    "vote_all",
-    "vote_any",
-    "wait",
-    "warp_id",
-    "wgmma",
-    "where",
-]
+__all__: list[str] = ["FragmentLayout", "ptx"]
+__all__ += constants.__all__
+__all__ += debug.__all__
+__all__ += dim.__all__
+__all__ += dtypes.__all__
+__all__ += fragments.__all__
+__all__ += launch.__all__
+__all__ += layouts.__all__
+__all__ += loops.__all__
+__all__ += math.__all__
+__all__ += matrices.__all__
+__all__ += memory.__all__
+__all__ += movement.__all__
+__all__ += ranges.__all__
+__all__ += roles.__all__
+__all__ += scalar.__all__
+__all__ += schedules.__all__
+__all__ += sync.__all__
+__all__ += tma.__all__
+__all__ += warp.__all__
+__all__ += warpgroups.__all__

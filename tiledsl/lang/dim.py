@@ -6,11 +6,12 @@ from typing import Never
 
 from tiledsl.errors import TileError
 from tiledsl.lang.dtypes import boolean, index
-from tiledsl.lang.misuse import only_in_kernel
+from tiledsl.lang.misuse import only_in_kernel, operators_only_in_kernel
 
-__all__ = ["Dim", "DimMeta"]
+__all__ = ["Dim"]
 
 
+@operators_only_in_kernel
 class DimMeta(type):
     """Gives the class of a dimension the arithmetic of an `index`, for type checkers.
 
@@ -18,65 +19,25 @@ class DimMeta(type):
     dimension has no value, so every operator raises `TileError`.
     """
 
-    def __no_value(cls) -> TileError:
-        return only_in_kernel(f"arithmetic on the dimension {cls.__name__}")
-
-    def __add__(cls, other: index | int | DimMeta) -> index:
-        raise cls.__no_value()
-
-    def __radd__(cls, other: index | int) -> index:
-        raise cls.__no_value()
-
-    def __sub__(cls, other: index | int | DimMeta) -> index:
-        raise cls.__no_value()
-
-    def __rsub__(cls, other: index | int) -> index:
-        raise cls.__no_value()
-
-    def __mul__(cls, other: index | int | DimMeta) -> index:
-        raise cls.__no_value()
-
-    def __rmul__(cls, other: index | int) -> index:
-        raise cls.__no_value()
-
-    def __floordiv__(cls, other: index | int | DimMeta) -> index:
-        raise cls.__no_value()
-
-    def __rfloordiv__(cls, other: index | int) -> index:
-        raise cls.__no_value()
-
-    def __mod__(cls, other: index | int | DimMeta) -> index:
-        raise cls.__no_value()
-
-    def __rmod__(cls, other: index | int) -> index:
-        raise cls.__no_value()
-
-    def __and__(cls, other: index | int | DimMeta) -> index:
-        raise cls.__no_value()
-
-    def __rand__(cls, other: index | int) -> index:
-        raise cls.__no_value()
-
-    def __lshift__(cls, other: index | int) -> index:
-        raise cls.__no_value()
-
-    def __rshift__(cls, other: index | int) -> index:
-        raise cls.__no_value()
-
-    def __neg__(cls) -> index:
-        raise cls.__no_value()
-
-    def __lt__(cls, other: index | int | DimMeta) -> boolean:
-        raise cls.__no_value()
-
-    def __le__(cls, other: index | int | DimMeta) -> boolean:
-        raise cls.__no_value()
-
-    def __gt__(cls, other: index | int | DimMeta) -> boolean:
-        raise cls.__no_value()
-
-    def __ge__(cls, other: index | int | DimMeta) -> boolean:
-        raise cls.__no_value()
+    def __add__(cls, other: index | int | DimMeta) -> index: ...
+    def __radd__(cls, other: index | int) -> index: ...
+    def __sub__(cls, other: index | int | DimMeta) -> index: ...
+    def __rsub__(cls, other: index | int) -> index: ...
+    def __mul__(cls, other: index | int | DimMeta) -> index: ...
+    def __rmul__(cls, other: index | int) -> index: ...
+    def __floordiv__(cls, other: index | int | DimMeta) -> index: ...
+    def __rfloordiv__(cls, other: index | int) -> index: ...
+    def __mod__(cls, other: index | int | DimMeta) -> index: ...
+    def __rmod__(cls, other: index | int) -> index: ...
+    def __and__(cls, other: index | int | DimMeta) -> index: ...
+    def __rand__(cls, other: index | int) -> index: ...
+    def __lshift__(cls, other: index | int) -> index: ...
+    def __rshift__(cls, other: index | int) -> index: ...
+    def __neg__(cls) -> index: ...
+    def __lt__(cls, other: index | int | DimMeta) -> boolean: ...
+    def __le__(cls, other: index | int | DimMeta) -> boolean: ...
+    def __gt__(cls, other: index | int | DimMeta) -> boolean: ...
+    def __ge__(cls, other: index | int | DimMeta) -> boolean: ...
 
     def __index__(cls) -> int:
         raise only_in_kernel(f"the dimension {cls.__name__} as a Python int")

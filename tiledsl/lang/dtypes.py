@@ -15,7 +15,7 @@ from typing import ClassVar, Never, Self, SupportsIndex, TypeVar
 
 from tiledsl.ir import types as ir
 from tiledsl.ir.types import DType
-from tiledsl.lang.misuse import only_in_kernel
+from tiledsl.lang.misuse import only_in_kernel, operators_only_in_kernel
 
 __all__ = [
     "Float",
@@ -46,10 +46,7 @@ __all__ = [
 S = TypeVar("S", bound="Scalar")
 
 
-def _operator(symbol: str, value: Scalar) -> Exception:
-    return only_in_kernel(f"the operator {symbol} on {type(value).__name__}")
-
-
+@operators_only_in_kernel
 class Scalar:
     """Base of all dtypes. `ir` is the dtype in the IR, `bytes` the size of an element in memory (not of an index)."""
 
@@ -59,6 +56,7 @@ class Scalar:
     def __init_subclass__(cls) -> None:
         if "ir" in vars(cls) and cls.ir.kind != "index":
             cls.bytes = cls.ir.bytes
+        operators_only_in_kernel(cls)
 
     def __init__(self, value: Scalar | SupportsIndex | float) -> None:
         """Convert `value`, or make a constant of this dtype, rounding a Python float to it.
@@ -78,11 +76,11 @@ class Scalar:
 
     def __eq__(self, other: Self | float | type) -> boolean:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Equal; false if one is NaN."""
-        raise _operator("==", self)
+        ...
 
     def __ne__(self, other: Self | float | type) -> boolean:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Not equal; true if one is NaN."""
-        raise _operator("!=", self)
+        ...
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]
 
@@ -99,54 +97,29 @@ class MatrixFormat(Scalar):
 
     def __eq__(self, other: Never) -> Never:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Refused."""
-        raise _operator("==", self)
+        ...
 
     def __ne__(self, other: Never) -> Never:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Refused."""
-        raise _operator("!=", self)
+        ...
 
 
 class Number(Scalar):
     """Base of the dtypes with arithmetic: all but boolean and the formats of matrix operands."""
 
-    def __add__(self, other: Self | float) -> Self:
-        raise _operator("+", self)
-
-    def __radd__(self, other: float) -> Self:
-        raise _operator("+", self)
-
-    def __sub__(self, other: Self | float) -> Self:
-        raise _operator("-", self)
-
-    def __rsub__(self, other: float) -> Self:
-        raise _operator("-", self)
-
-    def __mul__(self, other: Self | float) -> Self:
-        raise _operator("*", self)
-
-    def __rmul__(self, other: float) -> Self:
-        raise _operator("*", self)
-
-    def __neg__(self) -> Self:
-        raise _operator("-", self)
-
-    def __pos__(self) -> Self:
-        raise _operator("+", self)
-
-    def __abs__(self) -> Self:
-        raise only_in_kernel(f"abs() of {type(self).__name__}")
-
-    def __lt__(self, other: Self | float) -> boolean:
-        raise _operator("<", self)
-
-    def __le__(self, other: Self | float) -> boolean:
-        raise _operator("<=", self)
-
-    def __gt__(self, other: Self | float) -> boolean:
-        raise _operator(">", self)
-
-    def __ge__(self, other: Self | float) -> boolean:
-        raise _operator(">=", self)
+    def __add__(self, other: Self | float) -> Self: ...
+    def __radd__(self, other: float) -> Self: ...
+    def __sub__(self, other: Self | float) -> Self: ...
+    def __rsub__(self, other: float) -> Self: ...
+    def __mul__(self, other: Self | float) -> Self: ...
+    def __rmul__(self, other: float) -> Self: ...
+    def __neg__(self) -> Self: ...
+    def __pos__(self) -> Self: ...
+    def __abs__(self) -> Self: ...
+    def __lt__(self, other: Self | float) -> boolean: ...
+    def __le__(self, other: Self | float) -> boolean: ...
+    def __gt__(self, other: Self | float) -> boolean: ...
+    def __ge__(self, other: Self | float) -> boolean: ...
 
 
 class Float(Number):
@@ -154,10 +127,8 @@ class Float(Number):
 
     def __truediv__(self, other: Self | float) -> Self:
         """Quotient, correctly rounded."""
-        raise _operator("/", self)
-
-    def __rtruediv__(self, other: float) -> Self:
-        raise _operator("/", self)
+        ...
+    def __rtruediv__(self, other: float) -> Self: ...
 
 
 class Integer(Number):
@@ -168,52 +139,30 @@ class Integer(Number):
 
     def __floordiv__(self, other: Self | int) -> Self:
         """Quotient rounded towards minus infinity; ``x // 0`` is 0."""
-        raise _operator("//", self)
-
-    def __rfloordiv__(self, other: int) -> Self:
-        raise _operator("//", self)
+        ...
+    def __rfloordiv__(self, other: int) -> Self: ...
 
     def __mod__(self, other: Self | int) -> Self:
         """``x - (x // y) * y``, which has the sign of y; ``x % 0`` is x."""
-        raise _operator("%", self)
-
-    def __rmod__(self, other: int) -> Self:
-        raise _operator("%", self)
-
-    def __and__(self, other: Self | int) -> Self:
-        raise _operator("&", self)
-
-    def __rand__(self, other: int) -> Self:
-        raise _operator("&", self)
-
-    def __or__(self, other: Self | int) -> Self:
-        raise _operator("|", self)
-
-    def __ror__(self, other: int) -> Self:
-        raise _operator("|", self)
-
-    def __xor__(self, other: Self | int) -> Self:
-        raise _operator("^", self)
-
-    def __rxor__(self, other: int) -> Self:
-        raise _operator("^", self)
-
-    def __invert__(self) -> Self:
-        raise _operator("~", self)
+        ...
+    def __rmod__(self, other: int) -> Self: ...
+    def __and__(self, other: Self | int) -> Self: ...
+    def __rand__(self, other: int) -> Self: ...
+    def __or__(self, other: Self | int) -> Self: ...
+    def __ror__(self, other: int) -> Self: ...
+    def __xor__(self, other: Self | int) -> Self: ...
+    def __rxor__(self, other: int) -> Self: ...
+    def __invert__(self) -> Self: ...
 
     def __lshift__(self, other: Self | int) -> Self:
         """Shift left; by the width or more gives 0."""
-        raise _operator("<<", self)
-
-    def __rlshift__(self, other: int) -> Self:
-        raise _operator("<<", self)
+        ...
+    def __rlshift__(self, other: int) -> Self: ...
 
     def __rshift__(self, other: Self | int) -> Self:
         """Shift right, arithmetic for signed dtypes; by the width or more gives 0, or the sign."""
-        raise _operator(">>", self)
-
-    def __rrshift__(self, other: int) -> Self:
-        raise _operator(">>", self)
+        ...
+    def __rrshift__(self, other: int) -> Self: ...
 
     def __index__(self) -> int:
         """Lets type checkers accept ``range(n)``; a kernel's loop variable has the bounds' dtype."""
@@ -339,27 +288,16 @@ class boolean(Scalar):
 
     ir = ir.BOOL
 
-    def __and__(self, other: boolean | bool) -> boolean:
-        raise _operator("&", self)
-
-    def __rand__(self, other: bool) -> boolean:
-        raise _operator("&", self)
-
-    def __or__(self, other: boolean | bool) -> boolean:
-        raise _operator("|", self)
-
-    def __ror__(self, other: bool) -> boolean:
-        raise _operator("|", self)
-
-    def __xor__(self, other: boolean | bool) -> boolean:
-        raise _operator("^", self)
-
-    def __rxor__(self, other: bool) -> boolean:
-        raise _operator("^", self)
+    def __and__(self, other: boolean | bool) -> boolean: ...
+    def __rand__(self, other: bool) -> boolean: ...
+    def __or__(self, other: boolean | bool) -> boolean: ...
+    def __ror__(self, other: bool) -> boolean: ...
+    def __xor__(self, other: boolean | bool) -> boolean: ...
+    def __rxor__(self, other: bool) -> boolean: ...
 
     def __invert__(self) -> boolean:
         """Logical not."""
-        raise _operator("~", self)
+        ...
 
     def __bool__(self) -> bool:
         """Lets type checkers accept ``if``, ``while``, ``and``, ``or``, ``not`` on a condition."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, ove
 
 from tiledsl.lang.dim import Dim
 from tiledsl.lang.dtypes import Float, Scalar, boolean
-from tiledsl.lang.misuse import only_in_kernel
+from tiledsl.lang.misuse import only_in_kernel, operators_only_in_kernel
 from tiledsl.lang.ranges import Range
 from tiledsl.layout.fragments import FragmentLayout
 
@@ -24,6 +24,7 @@ def _misuse() -> Exception:
     return only_in_kernel("a fragment")
 
 
+@operators_only_in_kernel
 class Fragment(Generic[D]):
     """An array in registers, and a value: changing one changes no other.
 
@@ -61,133 +62,58 @@ class Fragment(Generic[D]):
         keeps what it holds, in the same layout."""
         raise _misuse()
 
-    def __add__(self, other: Fragment[D] | D | float | type[Dim]) -> Fragment[D]:
-        raise _misuse()
-
-    def __radd__(self, other: D | float | type[Dim]) -> Fragment[D]:
-        raise _misuse()
-
-    def __sub__(self, other: Fragment[D] | D | float | type[Dim]) -> Fragment[D]:
-        raise _misuse()
-
-    def __rsub__(self, other: D | float | type[Dim]) -> Fragment[D]:
-        raise _misuse()
-
-    def __mul__(self, other: Fragment[D] | D | float | type[Dim]) -> Fragment[D]:
-        raise _misuse()
-
-    def __rmul__(self, other: D | float | type[Dim]) -> Fragment[D]:
-        raise _misuse()
-
-    def __truediv__(self, other: Fragment[D] | D | float) -> Fragment[D]:
-        raise _misuse()
-
-    def __rtruediv__(self, other: D | float) -> Fragment[D]:
-        raise _misuse()
-
-    def __floordiv__(self, other: Fragment[D] | D | int | type[Dim]) -> Fragment[D]:
-        raise _misuse()
-
-    def __rfloordiv__(self, other: D | int | type[Dim]) -> Fragment[D]:
-        raise _misuse()
-
-    def __mod__(self, other: Fragment[D] | D | int | type[Dim]) -> Fragment[D]:
-        raise _misuse()
-
-    def __rmod__(self, other: D | int | type[Dim]) -> Fragment[D]:
-        raise _misuse()
-
-    def __and__(self, other: Fragment[D] | D | int) -> Fragment[D]:
-        raise _misuse()
-
-    def __rand__(self, other: D | int) -> Fragment[D]:
-        raise _misuse()
-
-    def __or__(self, other: Fragment[D] | D | int) -> Fragment[D]:
-        raise _misuse()
-
-    def __ror__(self, other: D | int) -> Fragment[D]:
-        raise _misuse()
-
-    def __xor__(self, other: Fragment[D] | D | int) -> Fragment[D]:
-        raise _misuse()
-
-    def __rxor__(self, other: D | int) -> Fragment[D]:
-        raise _misuse()
-
-    def __lshift__(self, other: Fragment[D] | D | int) -> Fragment[D]:
-        raise _misuse()
-
-    def __rlshift__(self, other: D | int) -> Fragment[D]:
-        raise _misuse()
-
-    def __rshift__(self, other: Fragment[D] | D | int) -> Fragment[D]:
-        raise _misuse()
-
-    def __rrshift__(self, other: D | int) -> Fragment[D]:
-        raise _misuse()
-
-    def __neg__(self) -> Fragment[D]:
-        raise _misuse()
-
-    def __pos__(self) -> Fragment[D]:
-        raise _misuse()
-
-    def __invert__(self) -> Fragment[D]:
-        raise _misuse()
-
-    def __abs__(self) -> Fragment[D]:
-        raise _misuse()
-
-    def __lt__(self, other: Fragment[D] | D | float | type[Dim]) -> Fragment[boolean]:
-        raise _misuse()
-
-    def __le__(self, other: Fragment[D] | D | float | type[Dim]) -> Fragment[boolean]:
-        raise _misuse()
-
-    def __gt__(self, other: Fragment[D] | D | float | type[Dim]) -> Fragment[boolean]:
-        raise _misuse()
-
-    def __ge__(self, other: Fragment[D] | D | float | type[Dim]) -> Fragment[boolean]:
-        raise _misuse()
-
-    def __eq__(self, other: Fragment[D] | D | float | type[Dim]) -> Fragment[boolean]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        raise _misuse()
-
-    def __ne__(self, other: Fragment[D] | D | float | type[Dim]) -> Fragment[boolean]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        raise _misuse()
+    def __add__(self, other: Fragment[D] | D | float | type[Dim]) -> Fragment[D]: ...
+    def __radd__(self, other: D | float | type[Dim]) -> Fragment[D]: ...
+    def __sub__(self, other: Fragment[D] | D | float | type[Dim]) -> Fragment[D]: ...
+    def __rsub__(self, other: D | float | type[Dim]) -> Fragment[D]: ...
+    def __mul__(self, other: Fragment[D] | D | float | type[Dim]) -> Fragment[D]: ...
+    def __rmul__(self, other: D | float | type[Dim]) -> Fragment[D]: ...
+    def __truediv__(self, other: Fragment[D] | D | float) -> Fragment[D]: ...
+    def __rtruediv__(self, other: D | float) -> Fragment[D]: ...
+    def __floordiv__(self, other: Fragment[D] | D | int | type[Dim]) -> Fragment[D]: ...
+    def __rfloordiv__(self, other: D | int | type[Dim]) -> Fragment[D]: ...
+    def __mod__(self, other: Fragment[D] | D | int | type[Dim]) -> Fragment[D]: ...
+    def __rmod__(self, other: D | int | type[Dim]) -> Fragment[D]: ...
+    def __and__(self, other: Fragment[D] | D | int) -> Fragment[D]: ...
+    def __rand__(self, other: D | int) -> Fragment[D]: ...
+    def __or__(self, other: Fragment[D] | D | int) -> Fragment[D]: ...
+    def __ror__(self, other: D | int) -> Fragment[D]: ...
+    def __xor__(self, other: Fragment[D] | D | int) -> Fragment[D]: ...
+    def __rxor__(self, other: D | int) -> Fragment[D]: ...
+    def __lshift__(self, other: Fragment[D] | D | int) -> Fragment[D]: ...
+    def __rlshift__(self, other: D | int) -> Fragment[D]: ...
+    def __rshift__(self, other: Fragment[D] | D | int) -> Fragment[D]: ...
+    def __rrshift__(self, other: D | int) -> Fragment[D]: ...
+    def __neg__(self) -> Fragment[D]: ...
+    def __pos__(self) -> Fragment[D]: ...
+    def __invert__(self) -> Fragment[D]: ...
+    def __abs__(self) -> Fragment[D]: ...
+    def __lt__(self, other: Fragment[D] | D | float | type[Dim]) -> Fragment[boolean]: ...
+    def __le__(self, other: Fragment[D] | D | float | type[Dim]) -> Fragment[boolean]: ...
+    def __gt__(self, other: Fragment[D] | D | float | type[Dim]) -> Fragment[boolean]: ...
+    def __ge__(self, other: Fragment[D] | D | float | type[Dim]) -> Fragment[boolean]: ...
+    def __eq__(self, other: Fragment[D] | D | float | type[Dim]) -> Fragment[boolean]: ...  # pyright: ignore[reportIncompatibleMethodOverride]
+    def __ne__(self, other: Fragment[D] | D | float | type[Dim]) -> Fragment[boolean]: ...  # pyright: ignore[reportIncompatibleMethodOverride]
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Extents, compile-time ints."""
-        raise _misuse()
+    shape: tuple[int, ...]
+    """Extents, compile-time ints."""
 
-    @property
-    def rank(self) -> int:
-        """How many extents there are."""
-        raise _misuse()
+    rank: int
+    """How many extents there are."""
 
-    @property
-    def dtype(self) -> type[D]:
-        """dtype of an element."""
-        raise _misuse()
+    dtype: type[D]
+    """dtype of an element."""
 
-    @property
-    def layout(self) -> FragmentLayout:
-        """Which thread holds what, a compile-time value; a fragment of one thread has none."""
-        raise _misuse()
+    layout: FragmentLayout
+    """Which thread holds what, a compile-time value; a fragment of one thread has none."""
 
-    @property
-    def a(self) -> FragmentLayout:
-        """Of an accumulator, the layout of the left operand of its products: ``load_matrix(As, acc.a)``."""
-        raise _misuse()
+    a: FragmentLayout
+    """Of an accumulator, the layout of the left operand of its products: ``load_matrix(As, acc.a)``."""
 
-    @property
-    def b(self) -> FragmentLayout:
-        """Of an accumulator, the layout of the right operand of its products."""
-        raise _misuse()
+    b: FragmentLayout
+    """Of an accumulator, the layout of the right operand of its products."""
 
 
 def fragment(

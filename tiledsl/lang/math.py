@@ -46,81 +46,67 @@ _LN2_HI = 0.693145751953125
 _LN2_LO = 1.428606765330187e-06
 
 # exp(r) = 1 + r + r^2 q(r), |r| <= ln 2 / 2
-_EXP0 = 0.5
-_EXP1 = 0.1666651964187622
-_EXP2 = 0.04166640341281891
-_EXP3 = 0.00836882833391428
-_EXP4 = 0.0013940617209300399
+_EXP = (
+    0.0013940617209300399, 0.00836882833391428, 0.04166640341281891, 0.1666651964187622,
+    0.5,
+)  # fmt: skip
 
 # 2^r = 1 + r q(r), |r| <= 1/2
-_POW0 = 0.6931471824645996
-_POW1 = 0.24022650718688965
-_POW2 = 0.05550406128168106
-_POW3 = 0.009618088603019714
-_POW4 = 0.0013336667325347662
-_POW5 = 0.00015451414219569415
-_POW6 = 1.467075344407931e-05
+_POW = (
+    1.467075344407931e-05, 0.00015451414219569415, 0.0013336667325347662, 0.009618088603019714,
+    0.05550406128168106, 0.24022650718688965, 0.6931471824645996,
+)  # fmt: skip
 
 # log(1 + f) = f + f^2 q(f), sqrt(1/2) <= 1 + f <= sqrt(2)
-_LOG0 = -0.49999988079071045
-_LOG1 = 0.33333322405815125
-_LOG2 = -0.250015527009964
-_LOG3 = 0.20002438127994537
-_LOG4 = -0.16610558331012726
-_LOG5 = 0.1417149305343628
-_LOG6 = -0.13218379020690918
-_LOG7 = 0.12967047095298767
-_LOG8 = -0.07763886451721191
+_LOG = (
+    -0.07763886451721191, 0.12967047095298767, -0.13218379020690918, 0.1417149305343628,
+    -0.16610558331012726, 0.20002438127994537, -0.250015527009964, 0.33333322405815125,
+    -0.49999988079071045,
+)  # fmt: skip
 _MIN_NORMAL = 2.0**-126
 _INFINITY = float("inf")
 _NAN = float("nan")
 _SQRT_HALF_BITS = 0x3F3504F3
 
 # tanh(x) = x + x^3 q(x^2), |x| <= 0.65
-_TANH0 = -0.3333326280117035
-_TANH1 = 0.13330897688865662
-_TANH2 = -0.053692806512117386
-_TANH3 = 0.020482825115323067
-_TANH4 = -0.0055281249806284904
+_TANH = (
+    -0.0055281249806284904, 0.020482825115323067, -0.053692806512117386, 0.13330897688865662,
+    -0.3333326280117035,
+)  # fmt: skip
 _TANH_SMALL = 0.625
 
 # erf(x) = x + x q(x^2), |x| <= 1; beyond, 1 - exp(q(|x|)) until it rounds to 1
-_ERF0 = 0.12837916612625122
-_ERF1 = -0.3761262893676758
-_ERF2 = 0.11283618211746216
-_ERF3 = -0.02685512602329254
-_ERF4 = 0.005190733820199966
-_ERF5 = -0.0008030761382542551
-_ERF6 = 7.920368079794571e-05
-_ERFC0 = 0.00019370477821212262
-_ERFC1 = -1.1296073198318481
-_ERFC2 = -0.6331565380096436
-_ERFC3 = -0.1084965169429779
-_ERFC4 = 0.025267068296670914
-_ERFC5 = -0.004232423845678568
-_ERFC6 = 0.00044942673412151635
-_ERFC7 = -2.300306732649915e-05
-_ERFC8 = 9.184935834127828e-08
+_ERF = (
+    7.920368079794571e-05, -0.0008030761382542551, 0.005190733820199966, -0.02685512602329254,
+    0.11283618211746216, -0.3761262893676758, 0.12837916612625122,
+)  # fmt: skip
+_ERFC = (
+    9.184935834127828e-08, -2.300306732649915e-05, 0.00044942673412151635, -0.004232423845678568,
+    0.025267068296670914, -0.1084965169429779, -0.6331565380096436, -1.1296073198318481,
+    0.00019370477821212262,
+)  # fmt: skip
 _ERF_ONE = 4.0
 
 # erfc(z) = exp(-z^2) q(u) / (1 + z), u = (z - 2) / (z + 2), z >= 0
-_ERFCX0 = 0.7661870121955872
-_ERFCX1 = -0.2599748373031616
-_ERFCX2 = 0.03781507536768913
-_ERFCX3 = 0.042536333203315735
-_ERFCX4 = -0.0252568107098341
-_ERFCX5 = -0.0005200498853810132
-_ERFCX6 = 0.003990094643086195
-_ERFCX7 = 0.00015977748262230307
-_ERFCX8 = -0.0007893202127888799
-_ERFCX9 = -0.0001736581907607615
-_ERFCX10 = 0.00015612359857186675
-_ERFCX11 = 7.458808977389708e-05
+_ERFCX = (
+    7.458808977389708e-05, 0.00015612359857186675, -0.0001736581907607615, -0.0007893202127888799,
+    0.00015977748262230307, 0.003990094643086195, -0.0005200498853810132, -0.0252568107098341,
+    0.042536333203315735, 0.03781507536768913, -0.2599748373031616, 0.7661870121955872,
+)  # fmt: skip
 _SQRT_HALF = 0.7071067690849304
 
 # gelu_tanh(x) = x sigmoid(2 sqrt(2 / pi) (x + 0.044715 x^3))
 _GELU1 = 1.5957691669464111
 _GELU3 = 0.07135481387376785
+
+
+@tile_function
+def _polynomial(x: f32, coefficients: tuple[float, ...]) -> f32:
+    """The polynomial of these coefficients, that of the highest power first, by Horner's scheme."""
+    q = fma(x, coefficients[0], coefficients[1])
+    for c in coefficients[2:]:
+        q = fma(q, x, c)
+    return q
 
 
 @tile_function
@@ -136,7 +122,7 @@ def _exp_scaled(x: f32, factor: f32) -> f32:
     x = where(x > 120.0, 120.0, where(x < -150.0, -150.0, x))
     n = rint(x * _LOG2E)
     r = fma(n, -_LN2_LO, fma(n, -_LN2_HI, x))
-    q = fma(fma(fma(fma(r, _EXP4, _EXP3), r, _EXP2), r, _EXP1), r, _EXP0)
+    q = _polynomial(r, _EXP)
     p = fma(r * r, q, r) + 1.0
     # 2^n in two factors: the first product is exact, so that only the second one can round.
     k = n.to(i32)
@@ -156,7 +142,7 @@ def exp2(x: f32) -> f32:
     x = where(x > 160.0, 160.0, where(x < -200.0, -200.0, x))
     n = rint(x)
     r = x - n
-    q = fma(fma(fma(fma(fma(fma(r, _POW6, _POW5), r, _POW4), r, _POW3), r, _POW2), r, _POW1), r, _POW0)
+    q = _polynomial(r, _POW)
     k = n.to(i32)
     half = k >> 1
     return fma(r, q, f32(1)) * _power_of_two(half) * _power_of_two(k - half)
@@ -170,8 +156,7 @@ def log(x: f32) -> f32:
     shift = (bits - _SQRT_HALF_BITS) >> 23
     f = (bits - (shift << 23)).bitcast(f32) - 1.0
     e = (shift - where(subnormal, 23, i32(0))).to(f32)
-    q = fma(fma(fma(fma(f, _LOG8, _LOG7), f, _LOG6), f, _LOG5), f, _LOG4)
-    q = fma(fma(fma(fma(q, f, _LOG3), f, _LOG2), f, _LOG1), f, _LOG0)
+    q = _polynomial(f, _LOG)
     # e * LN2_HI is exact; the sum with f is kept with its rounding error.
     whole = e * _LN2_HI
     high = whole + f
@@ -202,7 +187,7 @@ def tanh(x: f32) -> f32:
     """Hyperbolic tangent, within 1.4 ULP (all arguments tried)."""
     magnitude = abs(x)
     s = x * x
-    q = fma(fma(fma(fma(s, _TANH4, _TANH3), s, _TANH2), s, _TANH1), s, _TANH0)
+    q = _polynomial(s, _TANH)
     small = where(s == 0.0, x, fma(x * s, q, x))  # the sum alone would make a +0 of -0
     large = 1.0 - 2.0 / (exp(magnitude * 2.0) + 1.0)
     return where(magnitude < _TANH_SMALL, small, where(x < 0.0, -large, large))
@@ -212,11 +197,10 @@ def tanh(x: f32) -> f32:
 def erf(x: f32) -> f32:
     """Error function, within 1.1 ULP (all arguments tried)."""
     s = x * x
-    q = fma(fma(fma(fma(fma(fma(s, _ERF6, _ERF5), s, _ERF4), s, _ERF3), s, _ERF2), s, _ERF1), s, _ERF0)
+    q = _polynomial(s, _ERF)
     small = fma(x, q, x)
     t = where(abs(x) > _ERF_ONE, _ERF_ONE, abs(x))
-    p = fma(fma(fma(fma(t, _ERFC8, _ERFC7), t, _ERFC6), t, _ERFC5), t, _ERFC4)
-    p = fma(fma(fma(fma(p, t, _ERFC3), t, _ERFC2), t, _ERFC1), t, _ERFC0)
+    p = _polynomial(t, _ERFC)
     large = 1.0 - exp(p)
     return where(t < 1.0, small, where(x < 0.0, -large, large))
 
@@ -234,9 +218,7 @@ def gelu(x: f32) -> f32:
     magnitude = minimum(abs(x), 20.0)
     z = magnitude * _SQRT_HALF
     u = (z - 2.0) / (z + 2.0)
-    q = fma(fma(fma(fma(u, _ERFCX11, _ERFCX10), u, _ERFCX9), u, _ERFCX8), u, _ERFCX7)
-    q = fma(fma(fma(fma(q, u, _ERFCX6), u, _ERFCX5), u, _ERFCX4), u, _ERFCX3)
-    q = fma(fma(fma(q, u, _ERFCX2), u, _ERFCX1), u, _ERFCX0)
+    q = _polynomial(u, _ERFCX)
     # exp(-x^2 / 2): the square's rounding error is a factor 1 + rest.
     half = magnitude * -0.5
     square = half * magnitude

@@ -16,8 +16,6 @@ from tiledsl.layout.fragments import FragmentLayout
 from tiledsl.layout.mma import SHAPES, MmaShape
 
 __all__ = [
-    "Mma",
-    "Product",
     "convert",
     "coordinates",
     "load_fragment",

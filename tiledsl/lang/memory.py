@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, Typ
 from tiledsl.lang.dim import Dim
 from tiledsl.lang.dtypes import Scalar, index
 from tiledsl.lang.fragments import Fragment
-from tiledsl.lang.misuse import only_in_kernel
+from tiledsl.lang.misuse import only_in_kernel, typed_like
 from tiledsl.lang.ranges import Extent
 from tiledsl.lang.sync import Scope
 from tiledsl.layout.shared import Layout
@@ -19,7 +19,7 @@ from tiledsl.layout.shared import Layout
 if TYPE_CHECKING:
     from tiledsl.lang.fragments import Slice
 
-__all__ = ["Extent", "Global", "Memory", "SharedTile", "View", "shared"]
+__all__ = ["Global", "Memory", "SharedTile", "View", "shared"]
 
 D = TypeVar("D", bound=Scalar)
 Dims = TypeVarTuple("Dims")
@@ -153,14 +153,7 @@ class Memory(Generic[D]):
         """
         raise only_in_kernel(".atomic_add()")
 
-    @overload
-    def atomic_exchange(  # pyright: ignore[reportOverlappingOverload]
-        self, *index_and_value: Extent | D | float, order: UpdateOrder = "relaxed", scope: Scope = "gpu"
-    ) -> D: ...
-    @overload
-    def atomic_exchange(
-        self, *index_and_value: At | D | float | Fragment[D], order: UpdateOrder = "relaxed", scope: Scope = "gpu"
-    ) -> Fragment[D]: ...
+    @typed_like(atomic_add)
     def atomic_exchange(self, *index_and_value: Any, order: UpdateOrder = "relaxed", scope: Scope = "gpu") -> Any:
         """``C.atomic_exchange(i, j, value)``: write in one indivisible step; returns the old element.
 
@@ -168,14 +161,7 @@ class Memory(Generic[D]):
         """
         raise only_in_kernel(".atomic_exchange()")
 
-    @overload
-    def atomic_cas(  # pyright: ignore[reportOverlappingOverload]
-        self, *index_and_value: Extent | D | float, order: UpdateOrder = "relaxed", scope: Scope = "gpu"
-    ) -> D: ...
-    @overload
-    def atomic_cas(
-        self, *index_and_value: At | D | float | Fragment[D], order: UpdateOrder = "relaxed", scope: Scope = "gpu"
-    ) -> Fragment[D]: ...
+    @typed_like(atomic_add)
     def atomic_cas(self, *index_and_value: Any, order: UpdateOrder = "relaxed", scope: Scope = "gpu") -> Any:
         """``C.atomic_cas(i, j, compare, value)``: write `value` if the element is `compare`, in one indivisible step;
         returns the old element.
@@ -185,14 +171,7 @@ class Memory(Generic[D]):
         """
         raise only_in_kernel(".atomic_cas()")
 
-    @overload
-    def atomic_min(  # pyright: ignore[reportOverlappingOverload]
-        self, *index_and_value: Extent | D | float, order: UpdateOrder = "relaxed", scope: Scope = "gpu"
-    ) -> D: ...
-    @overload
-    def atomic_min(
-        self, *index_and_value: At | D | float | Fragment[D], order: UpdateOrder = "relaxed", scope: Scope = "gpu"
-    ) -> Fragment[D]: ...
+    @typed_like(atomic_add)
     def atomic_min(self, *index_and_value: Any, order: UpdateOrder = "relaxed", scope: Scope = "gpu") -> Any:
         """``C.atomic_min(i, j, value)``: the element becomes the lesser of it and `value`; returns the old one.
 
@@ -200,14 +179,7 @@ class Memory(Generic[D]):
         """
         raise only_in_kernel(".atomic_min()")
 
-    @overload
-    def atomic_max(  # pyright: ignore[reportOverlappingOverload]
-        self, *index_and_value: Extent | D | float, order: UpdateOrder = "relaxed", scope: Scope = "gpu"
-    ) -> D: ...
-    @overload
-    def atomic_max(
-        self, *index_and_value: At | D | float | Fragment[D], order: UpdateOrder = "relaxed", scope: Scope = "gpu"
-    ) -> Fragment[D]: ...
+    @typed_like(atomic_add)
     def atomic_max(self, *index_and_value: Any, order: UpdateOrder = "relaxed", scope: Scope = "gpu") -> Any:
         """``C.atomic_max(i, j, value)``: the element becomes the greater of it and `value`; returns the old one.
 
@@ -215,14 +187,7 @@ class Memory(Generic[D]):
         """
         raise only_in_kernel(".atomic_max()")
 
-    @overload
-    def atomic_and(  # pyright: ignore[reportOverlappingOverload]
-        self, *index_and_value: Extent | D | float, order: UpdateOrder = "relaxed", scope: Scope = "gpu"
-    ) -> D: ...
-    @overload
-    def atomic_and(
-        self, *index_and_value: At | D | float | Fragment[D], order: UpdateOrder = "relaxed", scope: Scope = "gpu"
-    ) -> Fragment[D]: ...
+    @typed_like(atomic_add)
     def atomic_and(self, *index_and_value: Any, order: UpdateOrder = "relaxed", scope: Scope = "gpu") -> Any:
         """``C.atomic_and(i, j, value)``: the element becomes it ``& value``; returns the old one.
 
@@ -230,14 +195,7 @@ class Memory(Generic[D]):
         """
         raise only_in_kernel(".atomic_and()")
 
-    @overload
-    def atomic_or(  # pyright: ignore[reportOverlappingOverload]
-        self, *index_and_value: Extent | D | float, order: UpdateOrder = "relaxed", scope: Scope = "gpu"
-    ) -> D: ...
-    @overload
-    def atomic_or(
-        self, *index_and_value: At | D | float | Fragment[D], order: UpdateOrder = "relaxed", scope: Scope = "gpu"
-    ) -> Fragment[D]: ...
+    @typed_like(atomic_add)
     def atomic_or(self, *index_and_value: Any, order: UpdateOrder = "relaxed", scope: Scope = "gpu") -> Any:
         """``C.atomic_or(i, j, value)``: the element becomes it ``| value``; returns the old one.
 
@@ -245,14 +203,7 @@ class Memory(Generic[D]):
         """
         raise only_in_kernel(".atomic_or()")
 
-    @overload
-    def atomic_xor(  # pyright: ignore[reportOverlappingOverload]
-        self, *index_and_value: Extent | D | float, order: UpdateOrder = "relaxed", scope: Scope = "gpu"
-    ) -> D: ...
-    @overload
-    def atomic_xor(
-        self, *index_and_value: At | D | float | Fragment[D], order: UpdateOrder = "relaxed", scope: Scope = "gpu"
-    ) -> Fragment[D]: ...
+    @typed_like(atomic_add)
     def atomic_xor(self, *index_and_value: Any, order: UpdateOrder = "relaxed", scope: Scope = "gpu") -> Any:
         """``C.atomic_xor(i, j, value)``: the element becomes it ``^ value``; returns the old one.
 
@@ -265,26 +216,18 @@ class Memory(Generic[D]):
         """A view with the axes in reverse order."""
         raise only_in_kernel(".T")
 
-    @property
-    def rank(self) -> int:
-        """How many axes there are, a compile-time int."""
-        raise only_in_kernel(".rank")
+    rank: int
+    """How many axes there are, a compile-time int."""
 
-    @property
-    def dtype(self) -> type[D]:
-        """dtype of an element, a compile-time value: ``A.dtype(0)`` is a zero of it."""
-        raise only_in_kernel(".dtype")
+    dtype: type[D]
+    """dtype of an element, a compile-time value: ``A.dtype(0)`` is a zero of it."""
 
-    @property
-    def unit(self) -> int:
-        """The axis of stride 1, along which vectors go, or -1: a compile-time int."""
-        raise only_in_kernel(".unit")
+    unit: int
+    """The axis of stride 1, along which vectors go, or -1: a compile-time int."""
 
-    @property
-    def align(self) -> int:
-        """Largest of 16, 8, 4, 2, 1 bytes that divides the address and every stride but the unit
-        one, a compile-time int: a kernel can choose its vector width by it. Not of a view."""
-        raise only_in_kernel(".align")
+    align: int
+    """Largest of 16, 8, 4, 2, 1 bytes that divides the address and every stride but the unit
+    one, a compile-time int: a kernel can choose its vector width by it. Not of a view."""
 
 
 class View(Memory[D]):
@@ -295,30 +238,22 @@ class View(Memory[D]):
     can be passed to tile functions, but an `if` at run time cannot choose between two views.
     """
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Extents in elements: compile-time ints, but for whole axes of a tensor."""
-        raise only_in_kernel(".shape")
+    shape: tuple[int, ...]
+    """Extents in elements: compile-time ints, but for whole axes of a tensor."""
 
-    @property
-    def strides(self) -> tuple[index, ...]:
-        """Distance in elements between neighbours along each axis; compile-time ints where known."""
-        raise only_in_kernel(".strides")
+    strides: tuple[index, ...]
+    """Distance in elements between neighbours along each axis; compile-time ints where known."""
 
 
 class SharedTile(Memory[D]):
     """A tile in the block's shared memory. Made by `shared`."""
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Extents in elements, compile-time ints."""
-        raise only_in_kernel(".shape")
+    shape: tuple[int, ...]
+    """Extents in elements, compile-time ints."""
 
-    @property
-    def strides(self) -> tuple[int, ...]:
-        """Distance in elements between neighbours along each axis in row order, which a layout may change:
-        compile-time ints."""
-        raise only_in_kernel(".strides")
+    strides: tuple[int, ...]
+    """Distance in elements between neighbours along each axis in row order, which a layout may change:
+    compile-time ints."""
 
 
 class Global(Memory[D], Generic[D, *Dims]):
@@ -330,15 +265,11 @@ class Global(Memory[D], Generic[D, *Dims]):
     Strides are any; the specialisation knows which one is 1.
     """
 
-    @property
-    def shape(self) -> tuple[index, ...]:
-        """Extents in elements. A static one is a compile-time int."""
-        raise only_in_kernel(".shape")
+    shape: tuple[index, ...]
+    """Extents in elements. A static one is a compile-time int."""
 
-    @property
-    def strides(self) -> tuple[index, ...]:
-        """Distance in elements between neighbours along each axis. The unit one is a compile-time 1."""
-        raise only_in_kernel(".strides")
+    strides: tuple[index, ...]
+    """Distance in elements between neighbours along each axis. The unit one is a compile-time 1."""
 
 
 def shared(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Literal, TypeVar, overload
+from typing import Any, Callable, Literal, TypedDict, TypeVar, Unpack, overload
 
 from tiledsl.lang.dtypes import Scalar, boolean, i32, u32, u64
 from tiledsl.lang.fragments import Fragment
@@ -41,75 +41,37 @@ B = TypeVar("B", bound=Scalar)
 C = TypeVar("C", bound=Scalar)
 E = TypeVar("E", bound=Scalar)
 Emulation = Callable[..., Any]
-InlineMemory = Literal["unknown", "nothing", "reads", "writes"]
-InlineUniform = Literal["thread", "warp", "cta", "operands"]
+
+
+class InlineOptions(TypedDict, total=False):
+    """The keywords of `inline`."""
+
+    volatile: bool
+    convergent: bool
+    memory: Literal["unknown", "nothing", "reads", "writes"]
+    uniform: Literal["thread", "warp", "cta", "operands"]
+    emulate: Emulation | None
 
 
 @overload
-def inline(
-    text: str,
-    outputs: tuple[()] | None,
-    *operands: Scalar,
-    volatile: bool = False,
-    convergent: bool = False,
-    memory: InlineMemory = "unknown",
-    uniform: InlineUniform = "thread",
-    emulate: Emulation | None = None,
-) -> None: ...
+def inline(text: str, outputs: tuple[()] | None, *operands: Scalar, **options: Unpack[InlineOptions]) -> None: ...
+@overload
+def inline(text: str, outputs: type[A], *operands: Scalar, **options: Unpack[InlineOptions]) -> A: ...
 @overload
 def inline(
-    text: str,
-    outputs: type[A],
-    *operands: Scalar,
-    volatile: bool = False,
-    convergent: bool = False,
-    memory: InlineMemory = "unknown",
-    uniform: InlineUniform = "thread",
-    emulate: Emulation | None = None,
-) -> A: ...
-@overload
-def inline(
-    text: str,
-    outputs: tuple[type[A], type[B]],
-    *operands: Scalar,
-    volatile: bool = False,
-    convergent: bool = False,
-    memory: InlineMemory = "unknown",
-    uniform: InlineUniform = "thread",
-    emulate: Emulation | None = None,
+    text: str, outputs: tuple[type[A], type[B]], *operands: Scalar, **options: Unpack[InlineOptions]
 ) -> tuple[A, B]: ...
 @overload
 def inline(
-    text: str,
-    outputs: tuple[type[A], type[B], type[C]],
-    *operands: Scalar,
-    volatile: bool = False,
-    convergent: bool = False,
-    memory: InlineMemory = "unknown",
-    uniform: InlineUniform = "thread",
-    emulate: Emulation | None = None,
+    text: str, outputs: tuple[type[A], type[B], type[C]], *operands: Scalar, **options: Unpack[InlineOptions]
 ) -> tuple[A, B, C]: ...
 @overload
 def inline(
-    text: str,
-    outputs: tuple[type[A], type[B], type[C], type[E]],
-    *operands: Scalar,
-    volatile: bool = False,
-    convergent: bool = False,
-    memory: InlineMemory = "unknown",
-    uniform: InlineUniform = "thread",
-    emulate: Emulation | None = None,
+    text: str, outputs: tuple[type[A], type[B], type[C], type[E]], *operands: Scalar, **options: Unpack[InlineOptions]
 ) -> tuple[A, B, C, E]: ...
 @overload
 def inline(
-    text: str,
-    outputs: tuple[type[A], ...],
-    *operands: Scalar,
-    volatile: bool = False,
-    convergent: bool = False,
-    memory: InlineMemory = "unknown",
-    uniform: InlineUniform = "thread",
-    emulate: Emulation | None = None,
+    text: str, outputs: tuple[type[A], ...], *operands: Scalar, **options: Unpack[InlineOptions]
 ) -> tuple[A, ...]: ...
 def inline(
     text: str,

@@ -6,7 +6,7 @@ from typing import Iterator, TypeAlias
 
 from tiledsl.lang.dim import Dim
 from tiledsl.lang.dtypes import index
-from tiledsl.lang.misuse import only_in_kernel
+from tiledsl.lang.misuse import only_in_kernel, operators_only_in_kernel
 
 __all__ = ["Extent", "Range", "tile", "tiles"]
 
@@ -14,27 +14,21 @@ Extent: TypeAlias = index | int | type[Dim]
 """What an index, a size or a grid extent may be: an index, a Python int, or a dimension's name."""
 
 
+@operators_only_in_kernel
 class Range:
     """`size` elements from `start` on. Made by `tile` and `tiles`; ``A[rows, columns]`` is a view of A.
 
     ``r + n`` and ``r - n`` are the range moved by n elements.
     """
 
-    @property
-    def start(self) -> index:
-        """The first element: a compile-time int in an `unroll` loop, else an `index`."""
-        raise only_in_kernel("a range")
+    start: index
+    """The first element: a compile-time int in an `unroll` loop, else an `index`."""
 
-    @property
-    def size(self) -> int:
-        """How many elements, a compile-time int."""
-        raise only_in_kernel("a range")
+    size: int
+    """How many elements, a compile-time int."""
 
-    def __add__(self, distance: Extent) -> Range:
-        raise only_in_kernel("a range")
-
-    def __sub__(self, distance: Extent) -> Range:
-        raise only_in_kernel("a range")
+    def __add__(self, distance: Extent) -> Range: ...
+    def __sub__(self, distance: Extent) -> Range: ...
 
 
 def tile(i: Extent, size: int) -> Range:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, overload
 from tiledsl.lang.dim import Dim
 from tiledsl.lang.dtypes import Float, Number, Scalar, boolean, f32, f64, i32, i64, index, u32, u64
 from tiledsl.lang.fragments import Fragment
-from tiledsl.lang.misuse import only_in_kernel
+from tiledsl.lang.misuse import only_in_kernel, typed_like
 
 __all__ = [
     "ceil",
@@ -37,8 +37,9 @@ __all__ = [
 S = TypeVar("S", bound=Scalar)
 F = TypeVar("F", bound=Float)
 N = TypeVar("N", bound=Number)
-F32F64 = TypeVar("F32F64", f32, f64)
-Bits = TypeVar("Bits", i32, u32, i64, u64)
+Real = TypeVar("Real", f32, f64, Fragment[f32], Fragment[f64])
+Single = TypeVar("Single", f32, Fragment[f32])
+Word = TypeVar("Word", i32, u32, i64, u64, Fragment[i32], Fragment[u32], Fragment[i64], Fragment[u64])
 
 
 @overload
@@ -71,18 +72,7 @@ def minimum(a: Any, b: Any) -> Any:
     raise only_in_kernel("minimum()")
 
 
-@overload
-def maximum(a: N, b: N | float) -> N: ...
-@overload
-def maximum(a: float, b: N) -> N: ...
-@overload
-def maximum(a: index | type[Dim], b: index | int | type[Dim]) -> index: ...
-@overload
-def maximum(a: int, b: type[Dim]) -> index: ...
-@overload
-def maximum(a: Fragment[N], b: Fragment[N] | N | float) -> Fragment[N]: ...
-@overload
-def maximum(a: N | float, b: Fragment[N]) -> Fragment[N]: ...
+@typed_like(minimum)
 def maximum(a: Any, b: Any) -> Any:
     """The larger; if one is NaN the other one; -0 is less than +0. (PTX ISA: max.)"""
     raise only_in_kernel("maximum()")
@@ -109,65 +99,37 @@ def where(condition: Any, a: Any, b: Any) -> Any:
     raise only_in_kernel("where()")
 
 
-@overload
-def sqrt(x: F32F64) -> F32F64: ...
-@overload
-def sqrt(x: Fragment[F32F64]) -> Fragment[F32F64]: ...
-def sqrt(x: Any) -> Any:
+def sqrt(x: Real) -> Real:
     """Square root, correctly rounded; NaN below zero. (PTX ISA: sqrt.rn.)"""
     raise only_in_kernel("sqrt()")
 
 
-@overload
-def floor(x: F32F64) -> F32F64: ...
-@overload
-def floor(x: Fragment[F32F64]) -> Fragment[F32F64]: ...
-def floor(x: Any) -> Any:
+def floor(x: Real) -> Real:
     """Rounded towards minus infinity. (PTX ISA: cvt.rmi.)"""
     raise only_in_kernel("floor()")
 
 
-@overload
-def ceil(x: F32F64) -> F32F64: ...
-@overload
-def ceil(x: Fragment[F32F64]) -> Fragment[F32F64]: ...
-def ceil(x: Any) -> Any:
+def ceil(x: Real) -> Real:
     """Rounded towards plus infinity. (PTX ISA: cvt.rpi.)"""
     raise only_in_kernel("ceil()")
 
 
-@overload
-def trunc(x: F32F64) -> F32F64: ...
-@overload
-def trunc(x: Fragment[F32F64]) -> Fragment[F32F64]: ...
-def trunc(x: Any) -> Any:
+def trunc(x: Real) -> Real:
     """Rounded towards zero. (PTX ISA: cvt.rzi.)"""
     raise only_in_kernel("trunc()")
 
 
-@overload
-def rint(x: F32F64) -> F32F64: ...
-@overload
-def rint(x: Fragment[F32F64]) -> Fragment[F32F64]: ...
-def rint(x: Any) -> Any:
+def rint(x: Real) -> Real:
     """The nearest integer, ties to even. (PTX ISA: cvt.rni.)"""
     raise only_in_kernel("rint()")
 
 
-@overload
-def popc(x: Bits) -> Bits: ...
-@overload
-def popc(x: Fragment[Bits]) -> Fragment[Bits]: ...
-def popc(x: Any) -> Any:
+def popc(x: Word) -> Word:
     """Number of set bits, in the dtype of `x`. (PTX ISA: popc.)"""
     raise only_in_kernel("popc()")
 
 
-@overload
-def clz(x: Bits) -> Bits: ...
-@overload
-def clz(x: Fragment[Bits]) -> Fragment[Bits]: ...
-def clz(x: Any) -> Any:
+def clz(x: Word) -> Word:
     """Number of leading zero bits, in the dtype of `x`; the width for 0. (PTX ISA: clz.)"""
     raise only_in_kernel("clz()")
 
@@ -175,64 +137,36 @@ def clz(x: Any) -> Any:
 # The approximate ones are single instructions, outside the promise that emulator and GPU agree.
 
 
-@overload
-def rcp_approx(x: f32) -> f32: ...
-@overload
-def rcp_approx(x: Fragment[f32]) -> Fragment[f32]: ...
-def rcp_approx(x: Any) -> Any:
+def rcp_approx(x: Single) -> Single:
     """``1 / x`` within 1 ULP. (PTX ISA: rcp.approx.f32.)"""
     raise only_in_kernel("rcp_approx()")
 
 
-@overload
-def rsqrt_approx(x: f32) -> f32: ...
-@overload
-def rsqrt_approx(x: Fragment[f32]) -> Fragment[f32]: ...
-def rsqrt_approx(x: Any) -> Any:
+def rsqrt_approx(x: Single) -> Single:
     """``1 / sqrt(x)``, relative error 2^-22.9. (PTX ISA: rsqrt.approx.f32.)"""
     raise only_in_kernel("rsqrt_approx()")
 
 
-@overload
-def exp2_approx(x: f32) -> f32: ...
-@overload
-def exp2_approx(x: Fragment[f32]) -> Fragment[f32]: ...
-def exp2_approx(x: Any) -> Any:
+def exp2_approx(x: Single) -> Single:
     """``2 ** x`` within 2 ULP; 0 where that is below 2^-126. (PTX ISA: ex2.approx.ftz.f32.)"""
     raise only_in_kernel("exp2_approx()")
 
 
-@overload
-def log2_approx(x: f32) -> f32: ...
-@overload
-def log2_approx(x: Fragment[f32]) -> Fragment[f32]: ...
-def log2_approx(x: Any) -> Any:
+def log2_approx(x: Single) -> Single:
     """Logarithm to base 2, absolute error 2^-22 near 1. (PTX ISA: lg2.approx.f32.)"""
     raise only_in_kernel("log2_approx()")
 
 
-@overload
-def tanh_approx(x: f32) -> f32: ...
-@overload
-def tanh_approx(x: Fragment[f32]) -> Fragment[f32]: ...
-def tanh_approx(x: Any) -> Any:
+def tanh_approx(x: Single) -> Single:
     """Hyperbolic tangent, relative error 2^-10.987. (PTX ISA: tanh.approx.f32.)"""
     raise only_in_kernel("tanh_approx()")
 
 
-@overload
-def sin_approx(x: f32) -> f32: ...
-@overload
-def sin_approx(x: Fragment[f32]) -> Fragment[f32]: ...
-def sin_approx(x: Any) -> Any:
+def sin_approx(x: Single) -> Single:
     """Sine, absolute error 2^-20.5 in [-pi, pi]. (PTX ISA: sin.approx.f32.)"""
     raise only_in_kernel("sin_approx()")
 
 
-@overload
-def cos_approx(x: f32) -> f32: ...
-@overload
-def cos_approx(x: Fragment[f32]) -> Fragment[f32]: ...
-def cos_approx(x: Any) -> Any:
+def cos_approx(x: Single) -> Single:
     """Cosine, absolute error 2^-20.5 in [-pi, pi]. (PTX ISA: cos.approx.f32.)"""
     raise only_in_kernel("cos_approx()")

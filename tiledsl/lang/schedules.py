@@ -12,7 +12,7 @@ from tiledsl.lang.launch import cdiv
 from tiledsl.lang.misuse import only_in_kernel
 from tiledsl.lang.ranges import Range, tile, tiles
 
-__all__ = ["Cluster", "Place", "Schedule", "Unwrapped", "WorkItem", "persistent", "tile_schedule"]
+__all__ = ["Cluster", "Place", "Schedule", "WorkItem", "persistent", "tile_schedule"]
 
 HostExtent = index | int | type[Dim]
 P = ParamSpec("P")
@@ -36,25 +36,17 @@ class Cluster:
 class Place:
     """Where a block stands in its cluster. Without clusters: block 0 of 1."""
 
-    @property
-    def m(self) -> int:
-        """How many blocks the cluster has along m, a compile-time int."""
-        raise only_in_kernel(".m")
+    m: int
+    """How many blocks the cluster has along m, a compile-time int."""
 
-    @property
-    def n(self) -> int:
-        """How many blocks the cluster has along n, a compile-time int."""
-        raise only_in_kernel(".n")
+    n: int
+    """How many blocks the cluster has along n, a compile-time int."""
 
-    @property
-    def at_m(self) -> index:
-        """This block's number along m: 0 to ``m - 1``."""
-        raise only_in_kernel(".at_m")
+    at_m: index
+    """This block's number along m: 0 to ``m - 1``."""
 
-    @property
-    def at_n(self) -> index:
-        """This block's number along n: 0 to ``n - 1``."""
-        raise only_in_kernel(".at_n")
+    at_n: index
+    """This block's number along n: 0 to ``n - 1``."""
 
 
 class WorkItem:
@@ -67,30 +59,20 @@ class WorkItem:
     def __init__(self, **parts: Any) -> None:
         raise only_in_kernel("WorkItem()")
 
-    @property
-    def m(self) -> Range:
-        """Its rows."""
-        raise only_in_kernel(".m")
+    m: Range
+    """Its rows."""
 
-    @property
-    def n(self) -> Range:
-        """Its columns."""
-        raise only_in_kernel(".n")
+    n: Range
+    """Its columns."""
 
-    @property
-    def k(self) -> Iterator[Range]:
-        """``for k in t.k``: the tiles along k, as of `tiles`."""
-        raise only_in_kernel(".k")
+    k: Iterator[Range]
+    """``for k in t.k``: the tiles along k, as of `tiles`."""
 
-    @property
-    def batch(self) -> index:
-        """The number of its matrix, of a schedule with batches; else 0."""
-        raise only_in_kernel(".batch")
+    batch: index
+    """The number of its matrix, of a schedule with batches; else 0."""
 
-    @property
-    def split(self) -> index:
-        """The number of its part of k, of a schedule with splits; else 0."""
-        raise only_in_kernel(".split")
+    split: index
+    """The number of its part of k, of a schedule with splits; else 0."""
 
     @property
     def index(self) -> index:

@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 
 from tiledsl.lang.misuse import only_in_kernel
 
-__all__ = ["Scope", "barrier", "fence", "syncwarp"]
+__all__ = ["barrier", "fence", "syncwarp"]
 
 Scope: TypeAlias = Literal["cta", "cluster", "gpu", "sys"]
 """Among which threads: those of the block, of its cluster, of the GPU, of all GPUs and the host."""

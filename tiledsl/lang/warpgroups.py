@@ -13,7 +13,7 @@ from tiledsl.lang.memory import Memory
 from tiledsl.lang.misuse import only_in_kernel
 from tiledsl.layout.fragments import FragmentLayout
 
-__all__ = ["Pending", "Wgmma", "wgmma"]
+__all__ = ["Pending", "wgmma"]
 
 D = TypeVar("D", bound=Scalar)
 E = TypeVar("E", bound=Scalar)
@@ -32,15 +32,11 @@ class Pending(Generic[D]):
         (PTX ISA: wgmma.wait_group.)"""
         raise only_in_kernel(".wait()")
 
-    @property
-    def a(self) -> FragmentLayout:
-        """The layout of a left operand in registers."""
-        raise only_in_kernel(".a")
+    a: FragmentLayout
+    """The layout of a left operand in registers."""
 
-    @property
-    def layout(self) -> FragmentLayout:
-        """The layout that the fragment will have."""
-        raise only_in_kernel(".layout")
+    layout: FragmentLayout
+    """The layout that the fragment will have."""
 
 
 class Wgmma:

@@ -206,7 +206,7 @@ class Walk:
             self.add("source", f"{source.file}:{source.line}\n{source.text}")
             if not sys.flags.optimize and not _annotates_locals(fn.__code__, source):
                 return Reads(())
-            return reads_of_tree(source.tree(), source.bound)
+            return reads_of_tree(source.tree, source.bound)
         except CompileError:
             return Reads(())  # the frontend will say what is wrong
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import atexit
 import ctypes
 import sys
-from typing import Any
 
-from tiledsl.backends.protocol import ASSERTIONS, FAILURE, RECORD_BYTES, describe_failure
+from tiledsl.backends.protocol import RECORD_BYTES, describe_failure
 from tiledsl.forks import in_child
-from tiledsl.runtime.module_memory import Uploads, give_memory, read_variable
 
 __all__ = ["Assertions"]
 
@@ -26,14 +24,11 @@ class Assertions:
         """In the child of a fork: the records are the parent's, whose pinned memory a child does not have."""
         self._records = []
 
-    def watch(self, driver: Uploads, module: Any, name: str) -> None:
-        """Give `module`, the code of kernel `name`, a record of its own; its context is active."""
-        what = f"the assertions of {name}()"
-        sites = read_variable(driver, module, ASSERTIONS, what)
-        made = give_memory(driver, module, FAILURE, RECORD_BYTES, what)
+    def watch(self, record: int, sites: bytes) -> None:
+        """The module whose `ASSERTIONS` are `sites` leaves a failure at the address `record`."""
         if not self._records:
             atexit.register(self.tell)
-        self._records.append((made, sites))
+        self._records.append((record, sites))
 
     def failed(self) -> str:
         """What failed, and where; "" if nothing did."""

@@ -8,26 +8,22 @@ call is refused with the reason, since the context is dead.
 
 from __future__ import annotations
 
+import ctypes
 import importlib
-import threading
+import mmap
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Generator
+from functools import cache
+from typing import Any, Generator
 
-from tiledsl.arch import STATIC_SHARED, TARGETS, Target, target_named
-from tiledsl.backends.print_records import LINES
-from tiledsl.backends.protocol import FAILURE
+from tiledsl.arch import STATIC_SHARED, TARGETS
+from tiledsl.backends.print_records import LINES, PRINTS, Records
+from tiledsl.backends.protocol import ASSERTIONS, FAILURE, RECORD_BYTES
 from tiledsl.errors import DeviceError
-from tiledsl.forks import in_child
 from tiledsl.runtime.assertions import Assertions
-from tiledsl.runtime.module_memory import has_variable
 from tiledsl.runtime.prints import Prints
 
-if TYPE_CHECKING:
-    from tiledsl.runtime.frames import Shape
-
-__all__ = ["Device", "Driver", "available", "driver"]
+__all__ = ["Device", "Driver", "available", "driver", "has_variable"]
 
 OUT_OF_MEMORY, NO_DEVICE, NO_BINARY = 2, 100, 209
 WRONG_CONTEXT = frozenset({201, 400, 709})
@@ -46,8 +42,12 @@ STICKY = {
 }
 """CUresult values after which the context is lost (CUDA driver API, "Data types used by CUDA driver")."""
 
-GALLERY_ELSEWHERE = "naive.py to mma_fastest.py"
-"""Steps of examples/gemm that run on every target: all but those of Hopper."""
+PORTABLE, MAPPED = 1, 2
+"""Of cuMemHostRegister: pinned for every context, and in the address space of the GPU. (CUDA driver API: memory
+management.)"""
+_KEPT: list[mmap.mmap] = []
+"""The process's own memory: what the driver allocates goes with its context, which another library may end while a
+thread of ours looks there."""
 
 
 @dataclass(frozen=True)
@@ -73,14 +73,9 @@ class Driver:
         """Name of the kernel launched last: what a late error is most likely about."""
         self.lost = ""
         """Why the context is dead, or ""."""
-        self._functions: dict[tuple[int, bytes], Any] = {}
-        self._primary: dict[int, Any] = {}
-        self._blanks: dict[int, int] = {}
-        self._lock = threading.Lock()
-        in_child(self)
-
-    def renew(self) -> None:
-        self._lock = threading.Lock()
+        self.function = cache(self._load)
+        self._primary_context = cache(self._retain)
+        self._zeros = cache(self._allocate_zeros)
 
     # -- errors ------------------------------------------------------------------------------------------
 
@@ -152,29 +147,22 @@ class Driver:
         current = int(self.check(self.cu.cuCtxGetDevice(), "reading the current device"))
         return next(d.ordinal for d in self.devices if int(d.handle) == current)
 
-    def target_of(self, ordinal: int) -> str:
-        """The best target of the compiler for device `ordinal`. DeviceError if none runs there."""
+    def target_of(self, ordinal: int, kernel: str = "", arch: str = "") -> str:
+        """`arch`, for which `kernel` is to be built, or else the compiler's best target for device `ordinal`.
+
+        Raises DeviceError if that device does not run it.
+        """
         device = self.devices[ordinal]
-        fitting = self._targets(device)
+        (major, minor), fitting = device.capability, [t for t in TARGETS.values() if t.runs_on(device.capability)]
+        if arch and arch not in [t.name for t in fitting]:
+            message = f"{kernel}() is built for {arch}; GPU {ordinal}, {device.name}, is sm_{major}{minor}"
+            fix = 'build it for this GPU, or run it with device="emulator"'
+            raise DeviceError(f"{message} and cannot run it\n  fix: {fix}")
         if not fitting:
-            major, minor = device.capability
             message = f"GPU {ordinal}, {device.name}, has compute capability {major}.{minor}"
             message += f"; the compiler has no target for it, only {', '.join(TARGETS)}"
             raise DeviceError(f'{message}\n  fix: run the kernel with device="emulator", or on another GPU')
-        return max(fitting, key=lambda t: (t.exact, t.capability)).name
-
-    def _targets(self, device: Device) -> list[Target]:
-        return [t for t in TARGETS.values() if t.runs_on(device.capability)]
-
-    def require_target(self, kernel: str, arch: str, ordinal: int) -> None:
-        """Raise DeviceError unless device `ordinal` runs code built for `arch`."""
-        device = self.devices[ordinal]
-        if not target_named(arch).runs_on(device.capability):
-            has = "sm_{}{}".format(*device.capability)
-            message = f"{kernel}() is built for {arch}; GPU {ordinal}, {device.name}, is {has} and cannot run it"
-            if self._targets(device):
-                message += f"; of examples/gemm, {GALLERY_ELSEWHERE} run there"
-            raise DeviceError(f'{message}\n  fix: build it for this GPU, or run it with device="emulator"')
+        return arch or max(fitting, key=lambda t: (t.exact, t.capability)).name
 
     @contextmanager
     def active(self, ordinal: int) -> Generator[int, None, None]:
@@ -195,14 +183,10 @@ class Driver:
         finally:
             cu.cuCtxPopCurrent()
 
-    def _primary_context(self, ordinal: int) -> Any:
-        with self._lock:
-            if ordinal not in self._primary:
-                action = f"opening GPU {ordinal} ({self.devices[ordinal].name})"
-                self._primary[ordinal] = self.check(
-                    self.cu.cuDevicePrimaryCtxRetain(self.devices[ordinal].handle), action
-                )
-            return self._primary[ordinal]
+    def _retain(self, ordinal: int) -> Any:
+        """The primary context of device `ordinal`."""
+        device = self.devices[ordinal]
+        return self.check(self.cu.cuDevicePrimaryCtxRetain(device.handle), f"opening GPU {ordinal} ({device.name})")
 
     def pointer_device(self, pointer: int) -> int:
         """The device whose memory `pointer` is in. DeviceError if it is no CUDA memory."""
@@ -211,17 +195,10 @@ class Driver:
 
     # -- code --------------------------------------------------------------------------------------------
 
-    def function(self, context: int, cubin: bytes, name: str, arch: str, shared: int, ordinal: int) -> Any:
-        """The loaded kernel in `context` (active), with `shared` bytes of shared memory allowed."""
-        key = (context, cubin)
-        with self._lock:
-            if key not in self._functions:
-                self._functions[key] = self._load(cubin, name, arch, shared, ordinal)
-            return self._functions[key]
-
-    def _load(self, cubin: bytes, name: str, arch: str, shared: int, ordinal: int) -> Any:
+    def _load(self, context: int, cubin: bytes, name: str, arch: str, shared: int, ordinal: int) -> Any:
+        """The kernel, loaded into `context` (active), with `shared` bytes of shared memory allowed."""
         cu = self.cu
-        self.require_target(name, arch, ordinal)
+        self.target_of(ordinal, name, arch)
         result = cu.cuModuleLoadData(cubin)
         if int(result[0]) == NO_BINARY:
             device = self.devices[ordinal]
@@ -230,9 +207,9 @@ class Driver:
         module = self.check(result, f"loading {name}()")
         function = self.check(cu.cuModuleGetFunction(module, name.encode()), f"finding {name} in its code")
         if has_variable(cubin, FAILURE):
-            self.assertions.watch(self, module, name)
+            self.watch_assertions(module, name)
         if has_variable(cubin, LINES):
-            self.prints.watch(self, module, name)
+            self.watch_prints(module, name)
         limit = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         if shared > STATIC_SHARED:
             self.check(
@@ -240,26 +217,39 @@ class Driver:
             )
         return function
 
-    def launch_config(self, stream: int, shape: Shape) -> Any:
-        """What cuLaunchKernelEx is told of a launch besides function and arguments."""
-        cu = self.cu
-        config, attributes = cu.CUlaunchConfig(), list[Any]()
-        config.gridDimX, config.gridDimY, config.gridDimZ = shape.grid
-        config.blockDimX, config.blockDimY, config.blockDimZ = shape.block
-        config.sharedMemBytes, config.hStream = shape.shared, stream
-        if shape.cluster != (1, 1, 1):
-            cluster = cu.CUlaunchAttribute()
-            cluster.id = cu.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-            size = cluster.value.clusterDim
-            size.x, size.y, size.z = shape.cluster
-            attributes.append(cluster)
-        if shape.dependent:
-            early = cu.CUlaunchAttribute()
-            early.id = cu.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-            early.value.programmaticStreamSerializationAllowed = 1
-            attributes.append(early)
-        config.attrs, config.numAttrs = attributes, len(attributes)
-        return config
+    def watch_assertions(self, module: Any, name: str) -> None:
+        """Give `module`, the code of kernel `name`, a record of its own; its context is active."""
+        what = f"the assertions of {name}()"
+        sites = self._read_variable(module, ASSERTIONS, what)
+        self.assertions.watch(self._give_memory(module, FAILURE, RECORD_BYTES, what), sites)
+
+    def watch_prints(self, module: Any, name: str) -> None:
+        """Give `module`, the code of kernel `name`, a ring of its own; its context is active."""
+        what = f"the lines that {name}() prints"
+        records = Records(self._read_variable(module, PRINTS, what))
+        self.prints.watch(self._give_memory(module, LINES, records.ring_bytes, what), records)
+
+    def _read_variable(self, module: Any, name: str, what: str) -> bytes:
+        """The bytes of a variable of `module`, whose context is active; `what` names them in an error."""
+        place, size = self.check(self.cu.cuModuleGetGlobal(module, name.encode()), f"finding {what}")
+        content = ctypes.create_string_buffer(int(size))
+        self.download(ctypes.addressof(content), int(place), int(size), what)
+        return content.raw
+
+    def _give_memory(self, module: Any, name: str, size: int, what: str) -> int:
+        """Address of `size` zeros in pinned memory, which the first word of the module's variable has from now on.
+
+        A kernel that failed leaves it readable. It is kept for the life of the process.
+        """
+        memory = mmap.mmap(-1, size)
+        _KEPT.append(memory)
+        here = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        self.check(self.cu.cuMemHostRegister(here, size, PORTABLE | MAPPED), f"pinning memory for {what}")
+        there = self.check(self.cu.cuMemHostGetDevicePointer(here, 0), f"finding the memory for {what} on the GPU")
+        place, _ = self.check(self.cu.cuModuleGetGlobal(module, name.encode()), f"finding {what}")
+        address = ctypes.c_uint64(int(there))
+        self.upload(int(place), ctypes.addressof(address), 8, f"the address of {what}")
+        return here
 
     # -- memory and time ---------------------------------------------------------------------------------
 
@@ -274,12 +264,12 @@ class Driver:
 
     def blank(self, context: int, writable: bool) -> int:
         """Address of 128 bytes in `context` (active): zeros that nobody may write, or bytes that anybody may."""
-        with self._lock:
-            if context not in self._blanks:
-                base = self.allocate(256, "what stands for arrays without elements")
-                self.check(self.cu.cuMemsetD8(base, 0, 256), "filling memory with zeros")
-                self._blanks[context] = base
-            return self._blanks[context] + (128 if writable else 0)
+        return self._zeros(context) + (128 if writable else 0)
+
+    def _allocate_zeros(self, context: int) -> int:
+        base = self.allocate(256, "what stands for arrays without elements")
+        self.check(self.cu.cuMemsetD8(base, 0, 256), "filling memory with zeros")
+        return base
 
     def free(self, pointer: int) -> None:
         self.cu.cuMemFree(pointer)  # after a lost context this fails too, and says nothing new
@@ -323,6 +313,11 @@ def _bytes(size: int) -> str:
     )
 
 
+def has_variable(cubin: bytes, name: str) -> bool:
+    """Does the code have this variable? A name of the ELF file stands between zeros, which no text of a kernel has."""
+    return b"\0%b\0" % name.encode() in cubin
+
+
 def _no_gpu() -> DeviceError:
     return DeviceError(
         "there is no NVIDIA GPU that this process can use (the driver is there)\n"
@@ -354,7 +349,7 @@ def _load_bindings() -> Any:
     return cu
 
 
-@lru_cache(maxsize=1)
+@cache
 def _open() -> Driver | DeviceError:
     try:
         return Driver()

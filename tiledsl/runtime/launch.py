@@ -14,28 +14,28 @@ import ctypes
 import math
 import struct
 import sys
-from functools import partial
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Any, Callable, Mapping, Sequence
 
 from tiledsl.arch import MAP_ALIGNMENT, MAP_BYTES, MOST_GRID, PORTABLE_CLUSTER
 from tiledsl.errors import KernelArgumentError
 from tiledsl.ir.abi import AbiArg
-from tiledsl.ir.expr import BinExpr, Expr, NameExpr, evaluate
+from tiledsl.ir.expr import Expr, evaluate
 from tiledsl.runtime.driver import STICKY, WRONG_CONTEXT, Driver
-from tiledsl.runtime.frames import Frame, Shape
 from tiledsl.runtime.tensor_maps import MapImages
 from tiledsl.signatures.specialize import ArrayInfo, bf16_bits
 
 __all__ = [
     "SEQUENCE_NAMES",
     "ArgumentBuffer",
+    "Frame",
     "LaunchPlan",
-    "check_cluster",
+    "Shape",
     "checked_grid",
     "count_versions",
     "launch_sequence",
     "overlap_windows",
-    "uses_names",
 ]
 
 SLOT = 8
@@ -47,6 +47,37 @@ FORMATS = {
 
 STREAMS = 64
 """For how many streams a plan keeps what it tells the driver of a launch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Blocks of the grid and of a cluster and threads of a block along x, y, z; bytes of shared memory.
+
+    dependent: the kernel waits by itself for the grid before it in its stream, and may be launched before that ends.
+    """
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared: int
+    cluster: tuple[int, int, int] = (1, 1, 1)
+    dependent: bool = False
+
+
+@dataclass(slots=True)
+class Frame:
+    """One argument buffer. `address`: of the array of pointers to the slots, which the driver reads.
+
+    pack: ``pack(*addresses)`` writes the addresses of the tensors. maps_at: offset of the tensor maps. packed:
+    addresses of the tensors, in the buffer and in those; () at first. That their memory may be used so together was
+    checked.
+    """
+
+    buffer: Any
+    pointers: Any
+    address: int
+    pack: Callable[..., None]
+    maps_at: int = 0
+    packed: tuple[int, ...] = ()
 
 
 class ArgumentBuffer:
@@ -67,6 +98,8 @@ class ArgumentBuffer:
         image = bytearray(SLOT * max(len(slots), 1))
         for arg in fixed:
             value = extents[arg.name] if arg.kind == "extent" else strides[arg.name][arg.axis]
+            if arg.dtype.bits == 32 and abs(value) >= 2**31:
+                value = 0  # the stride along an axis of extent 1, which is never used
             struct.pack_into("<" + FORMATS[arg.dtype.name], image, slots[arg], value)
         self._image = bytes(image)
         self._offsets = [slots[a] for a in abi if a.kind != "tensor_map"]
@@ -100,19 +133,35 @@ def _launch_nothing(stream: int, params: int, extra: int) -> tuple[int]:
 
 def _launcher(driver: Driver, function: Any, shape: Shape) -> Callable[..., Any]:
     """``launch(stream, params, 0)`` of `function`, by the call of the driver that costs least."""
-    if shape.plain:
+    if shape.cluster == (1, 1, 1) and not shape.dependent:
         return partial(driver.launch, function, *shape.grid, *shape.block, shape.shared)
-    configs: dict[int, Any] = {}
+    config = lru_cache(STREAMS)(partial(_launch_config, driver.cu, shape))
 
     def launch(stream: int, params: int, extra: int) -> Any:
-        config = configs.get(stream)
-        if config is None:
-            if len(configs) >= STREAMS:
-                configs.clear()
-            config = configs[stream] = driver.launch_config(stream, shape)
-        return driver.launch_with(config, function, params, extra)
+        return driver.launch_with(config(stream), function, params, extra)
 
     return launch
+
+
+def _launch_config(cu: Any, shape: Shape, stream: int) -> Any:
+    """What cuLaunchKernelEx is told of a launch besides function and arguments."""
+    config, attributes = cu.CUlaunchConfig(), list[Any]()
+    config.gridDimX, config.gridDimY, config.gridDimZ = shape.grid
+    config.blockDimX, config.blockDimY, config.blockDimZ = shape.block
+    config.sharedMemBytes, config.hStream = shape.shared, stream
+    if shape.cluster != (1, 1, 1):
+        cluster = cu.CUlaunchAttribute()
+        cluster.id = cu.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        size = cluster.value.clusterDim
+        size.x, size.y, size.z = shape.cluster
+        attributes.append(cluster)
+    if shape.dependent:
+        early = cu.CUlaunchAttribute()
+        early.id = cu.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        early.value.programmaticStreamSerializationAllowed = 1
+        attributes.append(early)
+    config.attrs, config.numAttrs = attributes, len(attributes)
+    return config
 
 
 def count_versions(tensors: Sequence[Any]) -> None:
@@ -132,7 +181,7 @@ SEQUENCE = """\
                 return {refused}
         _frame.pack(*_pointers)
         if _plan.maps is not None:
-            _plan.maps.write(_frame, _pointers)
+            _plan.maps.write(_frame.buffer, _frame.maps_at, _pointers)
         _frame.packed = _pointers
 {pack}    _code = _plan.launch(_stream, _frame.address, 0)[0]
     if _code:
@@ -151,6 +200,21 @@ PACK = """\
 """
 """Scalars are packed at each launch; addresses alone, where they are others than the last time."""
 SEQUENCE_NAMES = {"_IndexError": IndexError, "_int": int, "_unpackable": (OverflowError, struct.error)}
+
+
+def launch_sequence(windows: str, scalars: str, tensors: str, refused: str) -> str:
+    """`SEQUENCE` where `scalars` (what a tuple display has in it) are packed, and `tensors` (a tuple) of torch are
+    written. `windows`: an expression for those of the plan that are to be looked at."""
+    pack = PACK.format(scalars=scalars, refused=refused) if scalars else ""
+    count = f"    _plan.count({tensors})\n" if tensors != "()" else ""
+    return SEQUENCE.format(windows=windows, pack=pack, count=count, refused=refused)
+
+
+def _generated_run() -> Callable[..., bool]:
+    names: dict[str, Any] = {**SEQUENCE_NAMES}
+    head = "def run(_plan, _stream, _pointers, _scalars, _tensors=()):\n"
+    exec(f"{head}{launch_sequence('()', '*_scalars', '_tensors', 'False')}    return True", names)
+    return names["run"]
 
 
 class LaunchPlan:
@@ -175,12 +239,9 @@ class LaunchPlan:
         self.count: Callable[[Any], None] = count_versions if torch is None else torch._C._increment_version
         self.frames: list[Frame] = []
 
-    def run(
-        self, stream: int, pointers: tuple[int, ...], scalars: tuple[Any, ...], tensors: tuple[Any, ...] = ()
-    ) -> None:
-        """Launch on arguments that were checked. `tensors`: those of torch that are written."""
-        launched = _run(self, stream, pointers, scalars, tensors)
-        assert launched, f"a scalar of {self.kernel}() does not fit: {scalars}"
+    run = _generated_run()
+    """``run(stream, pointers, scalars, tensors=())``: launch on arguments that were checked. `tensors`: those of torch
+    that are written. False if a scalar does not fit."""
 
     def failed(self, code: int, stream: int, frame: Frame) -> None:
         """Launch again where the fault was that another context was current; raise DeviceError for any other."""
@@ -193,62 +254,31 @@ class LaunchPlan:
             raise self.driver.error(code, f"launching {self.kernel}()")
 
 
-def launch_sequence(windows: str, scalars: str, tensors: str, refused: str) -> str:
-    """`SEQUENCE` where `scalars` (what a tuple display has in it) are packed, and `tensors` (a tuple) of torch are
-    written. `windows`: an expression for those of the plan that are to be looked at."""
-    pack = PACK.format(scalars=scalars, refused=refused) if scalars else ""
-    count = f"    _plan.count({tensors})\n" if tensors != "()" else ""
-    return SEQUENCE.format(windows=windows, pack=pack, count=count, refused=refused)
-
-
-def _generated_run() -> Callable[..., bool]:
-    names: dict[str, Any] = {**SEQUENCE_NAMES}
-    head = "def run(_plan, _stream, _pointers, _scalars, _tensors):\n"
-    exec(f"{head}{launch_sequence('()', '*_scalars', '_tensors', 'False')}    return True", names)
-    return names["run"]
-
-
-_run = _generated_run()
-
-
-def checked_grid(kernel: str, exprs: Sequence[Expr], names: Mapping[str, int]) -> tuple[int, int, int]:
-    """Blocks along x, y, z. Raises KernelArgumentError if there are more than a GPU takes."""
+def checked_grid(
+    kernel: str, exprs: Sequence[Expr], names: Mapping[str, int], cluster: tuple[int, int, int]
+) -> tuple[int, int, int]:
+    """Blocks along x, y, z. Raises KernelArgumentError if a GPU does not take so many, or no cluster of that size."""
     values = [evaluate(e, names) for e in exprs]
-    for axis, value, limit in zip("xyz", values, MOST_GRID, strict=False):
-        if not 0 <= value <= limit:
-            expr = exprs["xyz".index(axis)]
+    for axis, value, limit, expr in zip("xyz", values, MOST_GRID, exprs, strict=False):
+        if value > limit:
             message = f"{kernel}(): the grid is too large: {axis} = {expr} = {value} blocks; at most {limit}"
             fix = "use larger tiles, or put the long dimension on x, the first of grid(...)"
-            if value < 0:
-                message = f"{kernel}(): the grid is negative: {axis} = {expr} = {value} blocks"
-                fix = "give grid(...) extents that are 0 or more for these arguments"
+            raise KernelArgumentError(f"{message}\n  fix: {fix}")
+        if value < 0:
+            message = f"{kernel}(): the grid is negative: {axis} = {expr} = {value} blocks"
+            fix = "give grid(...) extents that are 0 or more for these arguments"
             raise KernelArgumentError(f"{message}\n  fix: {fix}")
     x, y, z = (*values, 1, 1)[:3]
-    return x, y, z
-
-
-def check_cluster(kernel: str, cluster: tuple[int, int, int], grid: tuple[int, int, int]) -> None:
-    """Raise KernelArgumentError unless clusters of that many blocks can be launched and make up the grid."""
     shown, blocks = " x ".join(map(str, cluster)), math.prod(cluster)
     if blocks > PORTABLE_CLUSTER:
         message = f"{kernel}(): a cluster of {shown} = {blocks} blocks; at most {PORTABLE_CLUSTER} run on every GPU"
         raise KernelArgumentError(f"{message}\n  fix: use smaller clusters")
-    for axis, extent, size in zip("xyz", grid, cluster, strict=True):
+    for axis, extent, size in zip("xyz", (x, y, z), cluster, strict=True):
         if extent % size:
             message = f"{kernel}(): the grid has {extent} blocks along {axis}, no multiple of the cluster's {size}"
             fix = f"round grid(...) up to a multiple of {size} and let the blocks past the edge do nothing"
             raise KernelArgumentError(f"{message} ({shown})\n  fix: {fix}")
-
-
-def uses_names(exprs: Sequence[Expr], names: set[str]) -> bool:
-    """True if the value of an expression depends on one of `names`."""
-
-    def depends(expr: Expr) -> bool:
-        if isinstance(expr, BinExpr):
-            return depends(expr.a) or depends(expr.b)
-        return isinstance(expr, NameExpr) and expr.name in names
-
-    return any(depends(e) for e in exprs)
+    return x, y, z
 
 
 def overlap_windows(

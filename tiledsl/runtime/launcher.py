@@ -13,19 +13,10 @@ from typing import Any
 
 from tiledsl.meaning import Meaning
 from tiledsl.runtime.launch import SEQUENCE_NAMES, launch_sequence
-from tiledsl.signatures.signature import REQUIRED, GlobalParam, ScalarParam, Signature
+from tiledsl.signatures.signature import ScalarParam, Signature
 from tiledsl.signatures.specialize import argument_error, const_identity
 
-__all__ = ["MISSING", "Launcher", "launcher_source"]
-
-
-class _Missing:
-    def __repr__(self) -> str:
-        return "<missing>"
-
-
-MISSING: Any = _Missing()
-"""Stands for an argument that was not given, so that the error can name it."""
+__all__ = ["Launcher", "launcher_source"]
 
 BINDING = """\
     if _len(_args) == {count}:
@@ -52,13 +43,14 @@ def launch(_args, _kwargs):
     except _Exception:
         _plan = None
     if _plan is None:
-        return _slow({values})
+        return {slow}
 {chosen}    if ({gradient}) and _grad_enabled():
-        return _slow({values})
+        return {slow}
     _pointers = {pointers}
     _stream = _raw_stream(_plan.device)
 {sequence}"""
 # Parameters of a kernel do not begin with an underscore, so they cannot hide the names above: builtins have one, too.
+ADDRESS, OPTIONAL = "_address_of_{0}", "None if {0} is None else "
 
 
 def _never() -> bool:
@@ -68,8 +60,9 @@ def _never() -> bool:
 class Launcher:
     """The generated function of one kernel, ``launch(args, kwargs)``, and its plans.
 
-    `bind(args, kwargs)`: all arguments and consts by name, the default or MISSING where none was given. Both take
-    things out of `kwargs`, and raise KernelArgumentError for what the kernel does not have.
+    `slow(values, device)`: a call that has no plan, with all arguments and consts by name. `bind(args, kwargs)` gives
+    these; what was not given has its default, which is REQUIRED where there is none. Both functions raise
+    KernelArgumentError for arguments that the kernel does not have.
     `keyed`: integer scalars on whose value the grid depends, so that it is part of the key. `written`: the tensors
     that all plans write; None where they differ, so that each plan says which.
     """
@@ -84,7 +77,7 @@ class Launcher:
         self.written: tuple[str, ...] | None = ()
         self.launch: Any = None
         ordinary = [p for p in signature.params if not p.keyword]
-        defaults = {p.name: _default(p) for p in (*signature.params, *signature.consts)}
+        defaults = {p.name: p.default for p in (*signature.params, *signature.consts)}
         self._names: dict[str, Any] = {
             **SEQUENCE_NAMES,
             "_plans": self.plans,
@@ -152,19 +145,19 @@ class Launcher:
             self._build()
 
 
-def _default(param: Any) -> Any:
-    return MISSING if param.default is REQUIRED else param.default
-
-
 def launcher_source(signature: Signature, keyed: frozenset[str], written: tuple[str, ...] | None) -> str:
     """The text of `launch`, `bind` and `key` of a kernel. `written`: see `Launcher`."""
     names = [p.name for p in (*signature.params, *signature.consts)]
-    bound = "".join(f"{name!r}: {name}, " for name in names)
-    binding = _binding(signature, device=False)
     # A copy: binding takes names out of it, and a caller may keep its own.
-    bind = f"def bind(_args, _kwargs):\n    _kwargs = {{**_kwargs}}\n{binding}    return {{{bound}}}\n"
-    key = f"def key({', '.join([*names, 'device'])}): return {_key(signature, keyed, _asked_address)}\n"
+    head = "def bind(_args, _kwargs):\n    _kwargs = {**_kwargs}\n"
+    bind = f"{head}{_binding(signature, device=False)}    return {_bound(signature)}\n"
+    key = f"def key({', '.join([*names, 'device'])}): return {_key(signature, keyed, '{}.data_ptr()')}\n"
     return f"{_launch(signature, keyed, written)}{bind}{key}"
+
+
+def _bound(signature: Signature) -> str:
+    """A dict of all arguments and consts."""
+    return "{" + ", ".join(f"{p.name!r}: {p.name}" for p in (*signature.params, *signature.consts)) + "}"
 
 
 def _binding(signature: Signature, *, device: bool) -> str:
@@ -190,8 +183,8 @@ def _lines(indent: int, lines: Iterable[str]) -> str:
 
 def _launch(signature: Signature, keyed: frozenset[str], written: tuple[str, ...] | None) -> str:
     tensors = signature.tensors
-    addresses = [f"{_address(p)} = {_if_given(p, f'{p.name}.data_ptr()')}" for p in tensors]
-    pointers = f"({''.join(f'{_address(p)}, ' for p in tensors)})"
+    addresses = [f"{ADDRESS} = {OPTIONAL if p.optional else ''}{{0}}.data_ptr()".format(p.name) for p in tensors]
+    pointers = f"({''.join(f'{ADDRESS}, '.format(p.name) for p in tensors)})"
     if any(p.optional for p in tensors):
         pointers = f"_tuple(_p for _p in {pointers} if _p is not None)"
     if written is None:
@@ -201,24 +194,24 @@ def _launch(signature: Signature, keyed: frozenset[str], written: tuple[str, ...
     else:
         chosen, changed = "", f"({''.join(f'{name}, ' for name in written)})"
         gradient = " or ".join(f"{name}.requires_grad" for name in written) or "False"
-    scalars = ", ".join(p.name for p in signature.scalars)
-    values = ", ".join(["device", *(f"{p.name}={p.name}" for p in (*signature.params, *signature.consts))])
+    slow = f"_slow({_bound(signature)}, device)"
     return LAUNCH.format(
         binding=_binding(signature, device=True),
         addresses=_lines(8, addresses),
-        key=_key(signature, keyed, _address),
-        values=values,
+        key=_key(signature, keyed, ADDRESS),
+        slow=slow,
         chosen=chosen,
         gradient=gradient,
         pointers=pointers,
-        sequence=launch_sequence("_plan.windows", scalars, changed, f"_slow({values})"),
+        sequence=launch_sequence("_plan.windows", ", ".join(p.name for p in signature.scalars), changed, slow),
     )
 
 
-def _key(signature: Signature, keyed: frozenset[str], address: Callable[[GlobalParam], str]) -> str:
+def _key(signature: Signature, keyed: frozenset[str], address: str) -> str:
     """All that a plan depends on, and the types of scalars and consts, which were checked when it was made.
 
-    `device`: what the call asks for. An array is asked as a torch tensor is; `ArrayInfo` answers like one.
+    `device`: what the call asks for. An array is asked as a torch tensor is; `ArrayInfo` answers like one. `address`:
+    how that of an array is written.
     """
     parts: list[str] = []
     for param in signature.params:
@@ -226,22 +219,10 @@ def _key(signature: Signature, keyed: frozenset[str], address: Callable[[GlobalP
         if isinstance(param, ScalarParam):
             parts += [f"_type({name})", *([name] if name in keyed else [])]
             continue
-        array = f"{name}.dtype, {name}.shape, {name}.stride(), {address(param)} & 15, {name}.get_device()"
-        parts.append(f"None if {name} is None else ({array})" if param.optional else array)
+        asked = f"{name}.dtype, {name}.shape, {name}.stride(), {address.format(name)} & 15, {name}.get_device()"
+        parts.append(f"{OPTIONAL.format(name)}({asked})" if param.optional else asked)
     for const in signature.consts:
         plain = const.type in (int, str, bool)
         # The type too: True and 1.0 are equal to 1.
         parts.append(f"_type({const.name}), {const.name}" if plain else f"_const_identity({const.name})")
     return f"({', '.join([*parts, 'device'])},)"
-
-
-def _address(param: GlobalParam) -> str:
-    return f"_address_of_{param.name}"
-
-
-def _asked_address(param: GlobalParam) -> str:
-    return f"{param.name}.data_ptr()"
-
-
-def _if_given(param: GlobalParam, text: str) -> str:
-    return f"None if {param.name} is None else {text}" if param.optional else text

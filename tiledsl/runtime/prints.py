@@ -8,11 +8,11 @@ import heapq
 import sys
 import threading
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
-from tiledsl.backends.print_records import CAPACITY, LINES, LOST, OPERANDS, PRINTS, TIME, Records
+from tiledsl.backends.print_records import CAPACITY, LOST, OPERANDS, TIME, Records
 from tiledsl.forks import in_child, whole
-from tiledsl.runtime.module_memory import Uploads, give_memory, read_variable
 
 __all__ = ["Prints"]
 
@@ -72,10 +72,6 @@ class _Ring:
         return f"kernel {self.records.kernel}(): {few}"
 
 
-def _when(line: Line) -> int:
-    return line[0]
-
-
 def _time(record: bytes) -> int:
     return int.from_bytes(record[TIME:OPERANDS], "little")
 
@@ -97,11 +93,9 @@ class Prints:
         """In the child of a fork: the rings are the parent's, whose pinned memory a child does not have."""
         self._rings, self._lock, self._stop, self._thread = [], threading.RLock(), threading.Event(), None
 
-    def watch(self, driver: Uploads, module: Any, name: str) -> None:
-        """Give `module`, the code of kernel `name`, a ring of its own; its context is active."""
-        what = f"the lines that {name}() prints"
-        records = Records(read_variable(driver, module, PRINTS, what))
-        self._rings.append(_Ring(records, give_memory(driver, module, LINES, records.ring_bytes, what)))
+    def watch(self, ring: int, records: Records) -> None:
+        """Show what a module prints to the ring at this address."""
+        self._rings.append(_Ring(records, ring))
         if self._thread is None:
             self._thread = threading.Thread(target=self._poll, name="tiledsl print", daemon=True)
             self._thread.start()
@@ -129,7 +123,7 @@ class Prints:
             if last:
                 self._rings = []
             if any(lines):
-                print("\n".join(text for _, text in heapq.merge(*lines, key=_when)), flush=True)
+                print("\n".join(text for _, text in heapq.merge(*lines, key=itemgetter(0))), flush=True)
             for text in filter(None, (ring.lost() for ring in rings)):
                 print(text, file=sys.stderr)
 

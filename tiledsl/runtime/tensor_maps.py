@@ -8,8 +8,8 @@ from __future__ import annotations
 import ctypes
 import struct
 from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING, Any, Iterator, Mapping, Sequence
+from functools import cache, lru_cache
+from typing import Any, Iterator, Mapping, Sequence
 
 from tiledsl.arch import (
     MAP_ALIGNMENT,
@@ -22,11 +22,8 @@ from tiledsl.arch import (
 )
 from tiledsl.errors import DeviceError, KernelArgumentError
 from tiledsl.ir.tensor_maps import TensorMap
+from tiledsl.runtime.driver import Driver
 from tiledsl.signatures.specialize import ArrayInfo
-
-if TYPE_CHECKING:
-    from tiledsl.runtime.driver import Driver
-    from tiledsl.runtime.frames import Frame
 
 __all__ = ["Encoding", "MapImages", "check_maps", "encoding"]
 
@@ -150,35 +147,28 @@ class MapImages:
         self,
         driver: Driver,
         device: int,
-        context: int,
         kernel: str,
         maps: Sequence[TensorMap],
         order: Sequence[str],
         arrays: Mapping[str, ArrayInfo],
         written: frozenset[str],
     ) -> None:
-        """`order`: names of the tensors as a launch gives their addresses. `written`: those that it may write.
-        `context` (active) is that of the device."""
+        """`order`: names of the tensors as a launch gives their addresses. `written`: those that it may write."""
         self._driver, self._device, self._kernel = driver, device, kernel
         self._encodings = [(encoding(m, arrays[m.tensor]), order.index(m.tensor)) for m in maps]
-        mapped = {order.index(m.tensor): m.tensor for m in maps}
-        self._blank = {i: driver.blank(context, n in written) for i, n in mapped.items() if arrays[n].empty}
-        self._images: dict[tuple[int, ...], bytes] = {}
+        self._empty = {order.index(m.tensor): m.tensor in written for m in maps if arrays[m.tensor].empty}
+        """Of tensors without elements, by their place in `order`: may it be written?"""
+        self.image = lru_cache(self.LIMIT)(self._encode)
         self._store = struct.Struct(f"{MAP_BYTES * len(maps)}s").pack_into
 
-    def write(self, frame: Frame, pointers: tuple[int, ...]) -> None:
-        """Put the maps of tensors at `pointers` into `frame`."""
-        image = self._images.get(pointers)
-        if image is None:
-            image = self._encode(pointers)
-            if len(self._images) >= self.LIMIT:
-                self._images.clear()
-            self._images[pointers] = image
-        self._store(frame.buffer, frame.maps_at, image)
+    def write(self, buffer: Any, offset: int, pointers: tuple[int, ...]) -> None:
+        """Put the maps of tensors at `pointers` into an argument buffer."""
+        self._store(buffer, offset, self.image(pointers))
 
     def _encode(self, pointers: tuple[int, ...]) -> bytes:
-        with self._driver.active(self._device):
-            return b"".join(self._one(e, self._blank.get(i, pointers[i])) for e, i in self._encodings)
+        with self._driver.active(self._device) as context:
+            blank = {i: self._driver.blank(context, writable) for i, writable in self._empty.items()}
+            return b"".join(self._one(e, blank.get(i, pointers[i])) for e, i in self._encodings)
 
     def _one(self, of: Encoding, address: int) -> bytes:
         memory = ctypes.create_string_buffer(MAP_BYTES + MAP_ALIGNMENT - 1)

@@ -12,9 +12,9 @@ from typing import Any, Callable, Mapping, TypeVar
 from tiledsl.errors import CompileError, CompileErrors, Loc
 from tiledsl.ir.types import INDEX, MOST_EXTENT, DType
 from tiledsl.signatures.signature import REQUIRED, ConstParam, GlobalParam, ScalarParam, Signature
-from tiledsl.signatures.source import FunctionSource, checked_source
+from tiledsl.signatures.source import FunctionSource, checked_source, closure_values
 
-__all__ = ["closure_values", "read_signature"]
+__all__ = ["read_signature"]
 
 MAX_RANK = 4
 Param = GlobalParam | ScalarParam | ConstParam
@@ -26,7 +26,7 @@ def read_signature(fn: Callable[..., Any], arch: str = "", namespace: Mapping[st
     Raises CompileErrors with one error for each parameter that cannot be read.
     """
     source = checked_source(fn)
-    node = source.tree()
+    node = source.tree
     reader = _Reader(fn, source, node, dict(namespace or {}))
     found: list[Param] = []
     errors: list[CompileError] = []
@@ -66,17 +66,6 @@ def _check_names(
             raise CompileErrors([CompileError(message, reader.loc(param.name), "rename one of them")])
 
 
-def closure_values(fn: Callable[..., Any]) -> dict[str, Any]:
-    """What the closure of `fn` holds, by name; cells that are still empty are left out."""
-    values: dict[str, Any] = {}
-    for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
-        try:
-            values[name] = cell.cell_contents
-        except ValueError:
-            continue
-    return values
-
-
 class _Reader:
     def __init__(
         self, fn: Callable[..., Any], source: FunctionSource, node: ast.FunctionDef, namespace: dict[str, Any]
@@ -101,8 +90,9 @@ class _Reader:
             raise CompileError(f"a parameter cannot be called {name}: {why}", loc, "rename it")
         default = REQUIRED if parameter.default is parameter.empty else parameter.default
         keyword = parameter.kind is parameter.KEYWORD_ONLY
-        annotation = self.evaluate(parameter)
-        optional, annotation = _strip_none(annotation)
+        declared = self.evaluate(parameter)
+        annotation = _without(declared, type(None))
+        optional = annotation is not declared
         if _is_global(annotation):
             if default is not REQUIRED and not (optional and default is None):
                 fix = "write `| None = None` for an optional tensor"
@@ -117,7 +107,8 @@ class _Reader:
             if not keyword:
                 raise CompileError(f"const {name} is positional", loc, "move it behind `*,`: consts are keyword only")
             return ConstParam(name, const, default)
-        dtype = _dtype(_strip_number(annotation))
+        # A type checker accepts `alpha: f32 | float = 1.0`, but not `alpha: f32 = 1.0`.
+        dtype = _dtype(_without(annotation, int, float, bool))
         if dtype is not None and dtype.is_matrix:
             fix = f"pass f32 and convert it in the kernel: {dtype}({name})"
             raise CompileError(f"{name} is a scalar of dtype {dtype}, which only tensors have", loc, fix)
@@ -143,7 +134,7 @@ class _Reader:
             raise CompileError(message, self.loc(parameter.name), "import or define the names in it") from None
 
     def read_global(self, name: str, annotation: Any, loc: Loc) -> tuple[DType | str, tuple[int | str, ...]]:
-        args = _global_args(annotation)
+        args = typing.get_args(annotation)
         dtype = _name_or_dtype(args[0]) if args else None
         if dtype is None or dtype == INDEX:
             # A type variable that is named by anything but a string has no repr.
@@ -172,30 +163,17 @@ def _name_or_dtype(annotation: Any) -> DType | str | None:
     return name if isinstance(name, str) else None
 
 
-def _strip_none(annotation: Any) -> tuple[bool, Any]:
-    """(True, X) for ``X | None``."""
-    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        rest = [a for a in typing.get_args(annotation) if a is not type(None)]
-        if len(rest) == 1:
-            return True, rest[0]
-    return False, annotation
-
-
-def _strip_number(annotation: Any) -> Any:
-    """f32 for ``f32 | float``: a type checker accepts ``alpha: f32 | float = 1.0``, but not ``alpha: f32 = 1.0``."""
+def _without(annotation: Any, *kinds: Any) -> Any:
+    """X for ``X | K`` with kinds K; any other annotation as it is."""
     if typing.get_origin(annotation) not in (typing.Union, types.UnionType):
         return annotation
-    rest = [a for a in typing.get_args(annotation) if a not in (int, float, bool)]
+    rest = [a for a in typing.get_args(annotation) if a not in kinds]
     return rest[0] if len(rest) == 1 else annotation
 
 
 def _is_global(annotation: Any) -> bool:
     cls = typing.get_origin(annotation) or annotation
     return getattr(cls, "__name__", "") == "Global" and cls.__module__.startswith("tiledsl.")
-
-
-def _global_args(annotation: Any) -> tuple[Any, ...]:
-    return typing.get_args(annotation)
 
 
 def _dtype(annotation: Any) -> DType | None:

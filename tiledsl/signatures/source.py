@@ -13,13 +13,13 @@ import linecache
 from dataclasses import dataclass
 from functools import cached_property
 from types import CodeType
-from typing import Any, Callable, Iterator
+from typing import Any, Callable, Iterator, Sequence
 from weakref import WeakKeyDictionary
 
 from tiledsl.errors import CompileError, Loc
 from tiledsl.signatures.bytecode import instructions, nested
 
-__all__ = ["FunctionSource", "checked_source", "function_source", "keep_lines"]
+__all__ = ["FunctionSource", "checked_source", "closure_values", "function_source", "keep_lines", "stored_names"]
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,9 @@ class FunctionSource:
     text: str
     name: str
 
+    @cached_property
     def tree(self) -> ast.FunctionDef:
         """The function's AST, with the line numbers of the file and columns as in the file."""
-        return self._tree
-
-    @cached_property
-    def _tree(self) -> ast.FunctionDef:
         try:
             module = ast.parse(self.placed())
         except SyntaxError as error:
@@ -55,13 +52,9 @@ class FunctionSource:
     @cached_property
     def bound(self) -> frozenset[str]:
         """The names bound anywhere in it, which are never looked up outside, as in Python."""
-        node = self.tree()
-        names = {a.arg for a in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)}
-        nodes = list(ast.walk(node))
-        stores = [c for c in nodes if isinstance(c, ast.Name) and isinstance(c.ctx, ast.Store)]
-        # A comprehension's targets live in it alone.
-        inside = {id(n) for c in nodes if isinstance(c, ast.comprehension) for n in ast.walk(c.target)}
-        return frozenset(names | {c.id for c in stores if id(c) not in inside})
+        args = self.tree.args
+        names = {a.arg for a in (*args.posonlyargs, *args.args, *args.kwonlyargs)}
+        return frozenset(names | stored_names(list(ast.walk(self.tree))))
 
     def placed(self, outer: str = "if 1:") -> str:
         """The text on its lines and columns in the file. `outer` stands above an indented function, as its block."""
@@ -69,11 +62,21 @@ class FunctionSource:
         indented = self.text[:1] in (" ", "\t")
         return "\n" * (above - 1) + f"{outer}\n{self.text}" if indented else "\n" * above + self.text
 
-    def loc(self, node: ast.expr | ast.stmt | ast.arg) -> Loc:
-        """The span of `node`, a part of `tree()`, on its first line."""
-        one_line = node.end_lineno == node.lineno and node.end_col_offset is not None
-        end = node.end_col_offset + 1 if one_line and node.end_col_offset is not None else 0
-        return Loc(self.file, node.lineno, node.col_offset + 1, end, self.name)
+    def loc(self, node: ast.AST, caller: Loc | None = None) -> Loc:
+        """The span of `node`, a part of `tree`, on its first line. caller: where the function is called, if inlined."""
+        line = getattr(node, "lineno", self.tree.lineno)
+        col = getattr(node, "col_offset", 0) + 1
+        on_one_line = getattr(node, "end_lineno", line) == line
+        end = getattr(node, "end_col_offset", col) + 1 if on_one_line else 0
+        return Loc(self.file, line, col, end, self.name, caller)
+
+
+def stored_names(nodes: Sequence[ast.AST]) -> set[str]:
+    """The names that are bound in what `nodes` are all the nodes of."""
+    # A comprehension's targets live in it alone.
+    inside = {id(n) for c in nodes if isinstance(c, ast.comprehension) for n in ast.walk(c.target)}
+    stores = [n for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store) and id(n) not in inside]
+    return {node.id for node in stores}
 
 
 @dataclass(slots=True)
@@ -146,6 +149,17 @@ def _indent(line: str) -> int:
 def _block_of(lines: list[str], code: CodeType) -> list[str]:
     """The same by the tokens: where a text of several lines stands less deep than the function."""
     return inspect.getblock(lines[code.co_firstlineno - 1 :])
+
+
+def closure_values(fn: Callable[..., Any]) -> dict[str, Any]:
+    """What the closure of `fn` holds, by name; cells that are still empty are left out."""
+    values: dict[str, Any] = {}
+    for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
+        try:
+            values[name] = cell.cell_contents
+        except ValueError:
+            continue
+    return values
 
 
 # -- is it what Python runs? -----------------------------------------------------------------------------

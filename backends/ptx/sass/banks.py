@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tiledsl.backends.ptx.sass.operands import Operands
+from tiledsl.backends.ptx.sass.opcodes import names
 from tiledsl.backends.ptx.sass.program import Sass
 
 __all__ = ["BankCounts", "Fma", "count_banks", "fma_of", "port_clocks", "served"]
@@ -34,11 +34,12 @@ __all__ = ["BankCounts", "Fma", "count_banks", "fma_of", "port_clocks", "served"
 READ_WINDOW = 3
 """Clocks in which a fixed-latency instruction reads its operands."""
 
-OTHER_PATH = """
+VARIABLE_LATENCY = names(
+    """
     ATOM ATOMG ATOMS B2R BAR BMOV CCTL F2F F2I FLO FRND I2F LD LDC LDCU LDG LDGSTS LDL LDS LDSM MATCH MUFU POPC
     R2UR RED REDG REDUX S2R S2UR SHFL ST STG STL STS STSM SYNCS ULDC VOTE
-"""
-VARIABLE_LATENCY = frozenset(OTHER_PATH.split())
+    """
+)
 """Instructions that take their operands on another way, outside of the operand cache."""
 
 
@@ -48,8 +49,8 @@ class Fma:
     nothing; reuse: its flags; results: the registers it writes. is_fma: it counts as an FFMA."""
 
     results: tuple[int, ...]
-    sources: tuple[int | None, int | None, int | None]
-    reuse: tuple[bool, bool, bool] = (False, False, False)
+    sources: tuple[int | None, ...]
+    reuse: tuple[bool, ...] = (False, False, False)
     is_fma: bool = True
 
 
@@ -65,11 +66,11 @@ class BankCounts:
 
     fmas: int
     issued: int
-    flags: tuple[int, int, int]
-    hits: tuple[int, int, int]
+    flags: tuple[int, ...]
+    hits: tuple[int, ...]
     conflicts: int
     conflicts_with_reuse: int
-    bank_reads: tuple[int, int]
+    bank_reads: tuple[int, ...]
     clocks: int
 
     @property
@@ -78,10 +79,9 @@ class BankCounts:
         return sum(self.hits) / (3 * self.fmas) if self.fmas else 0.0
 
     @property
-    def rates(self) -> tuple[float, float, float]:
+    def rates(self) -> tuple[float, ...]:
         """The same for each slot."""
-        a, b, c = (h / self.fmas if self.fmas else 0.0 for h in self.hits)
-        return a, b, c
+        return tuple(h / self.fmas if self.fmas else 0.0 for h in self.hits)
 
     @property
     def bound(self) -> int:
@@ -95,22 +95,16 @@ def fma_of(sass: Sass) -> Fma:
     results = tuple(r.number for r in sorted(operands.writes) if r.file == "R")
     if sass.base in VARIABLE_LATENCY:
         return Fma(results, (None, None, None), is_fma=False)
-    sources = [_slot(operands, k) for k in range(3)]
-    reuse = sass.control.reuse
-    return Fma(results, (sources[0], sources[1], sources[2]), (reuse[0], reuse[1], reuse[2]), sass.base == "FFMA")
+    sources = [next((r.number for r in s.registers if r.file == "R"), None) for s in operands.sources[:3]]
+    sources += [None] * (3 - len(sources))
+    return Fma(results, tuple(sources), sass.control.reuse[:3], sass.base == "FFMA")
 
 
-def _slot(operands: Operands, k: int) -> int | None:
-    if k >= len(operands.sources):
-        return None
-    return next((r.number for r in operands.sources[k].registers if r.file == "R"), None)
-
-
-def served(sequence: Sequence[Fma], *, loop: bool = True) -> list[tuple[bool, bool, bool]]:
+def served(sequence: Sequence[Fma], *, loop: bool = True) -> list[tuple[bool, ...]]:
     """Which operands come from the operand cache, by slot. `loop`: the sequence repeats, and its second turn is
     looked at, so that what the last instruction flags serves the first one."""
     cache: dict[tuple[int, int], int] = {}
-    hits: list[tuple[bool, bool, bool]] = []
+    hits: list[tuple[bool, ...]] = []
     for turn in range(2 if loop else 1):
         hits = [_pass(fma, cache) for fma in sequence]
         if turn == 0 and not cache:
@@ -118,7 +112,7 @@ def served(sequence: Sequence[Fma], *, loop: bool = True) -> list[tuple[bool, bo
     return hits
 
 
-def _pass(fma: Fma, cache: dict[tuple[int, int], int]) -> tuple[bool, bool, bool]:
+def _pass(fma: Fma, cache: dict[tuple[int, int], int]) -> tuple[bool, ...]:
     """One instruction through the cache, which it changes."""
     hit = [False, False, False]
     for slot, register in enumerate(fma.sources):
@@ -130,30 +124,27 @@ def _pass(fma: Fma, cache: dict[tuple[int, int], int]) -> tuple[bool, bool, bool
             cache[entry] = register
     for entry in [e for e, held in cache.items() if held in fma.results]:
         del cache[entry]
-    return hit[0], hit[1], hit[2]
+    return tuple(hit)
 
 
-def _reads(fma: Fma, hit: tuple[bool, bool, bool]) -> set[int]:
+def _reads(fma: Fma, hit: tuple[bool, ...]) -> set[int]:
     """Registers that must come from the register file: one that stands in two slots is read once."""
     return {r for r, cached in zip(fma.sources, hit, strict=True) if r is not None and not cached}
 
 
-def port_clocks(sequence: Sequence[Fma], hits: Sequence[tuple[bool, bool, bool]], *, loop: bool = True) -> int:
+def port_clocks(sequence: Sequence[Fma], hits: Sequence[tuple[bool, ...]], *, loop: bool = True) -> int:
     """Clocks in which one warp issues `sequence` if nothing but the read ports of the two banks delays it.
 
     With `loop`, the clocks of a turn in a long run of turns.
     """
     needs = [_bank_counts(_reads(fma, hit)) for fma, hit in zip(sequence, hits, strict=True)]
     booked: tuple[set[int], set[int]] = (set(), set())
-    clock = 0
-    starts: list[int] = []
-    turns = 4 if loop else 1
-    for _ in range(turns):
-        starts.append(clock)
+    clock = start = 0
+    for _ in range(4 if loop else 1):
+        start = clock
         for need in needs:
             clock = _issue(need, booked, clock) + 1
-    starts.append(clock)
-    return starts[-1] - starts[-2]
+    return clock - start
 
 
 def _bank_counts(registers: Iterable[int]) -> tuple[int, int]:
@@ -179,19 +170,17 @@ def count_banks(sequence: Sequence[Fma], *, loop: bool = True) -> BankCounts:
     pairs = list(zip(sequence, hits, strict=True))
     fmas = [(fma, hit) for fma, hit in pairs if fma.is_fma]
     reads = [_bank_counts(_reads(fma, hit)) for fma, hit in pairs]
-    flags = [sum(fma.reuse[slot] for fma, _ in fmas) for slot in range(3)]
-    found = [sum(hit[slot] for _, hit in fmas) for slot in range(3)]
     return BankCounts(
         fmas=len(fmas),
         issued=len(sequence),
-        flags=(flags[0], flags[1], flags[2]),
-        hits=(found[0], found[1], found[2]),
+        flags=tuple(sum(fma.reuse[slot] for fma, _ in fmas) for slot in range(3)),
+        hits=tuple(sum(hit[slot] for _, hit in fmas) for slot in range(3)),
         conflicts=sum(_conflicts(fma, (False, False, False)) for fma, _ in fmas),
         conflicts_with_reuse=sum(_conflicts(fma, hit) for fma, hit in fmas),
-        bank_reads=(sum(even for even, _ in reads), sum(odd for _, odd in reads)),
+        bank_reads=tuple(sum(each[bank] for each in reads) for bank in range(2)),
         clocks=port_clocks(sequence, hits, loop=loop),
     )
 
 
-def _conflicts(fma: Fma, hit: tuple[bool, bool, bool]) -> bool:
+def _conflicts(fma: Fma, hit: tuple[bool, ...]) -> bool:
     return max(_bank_counts(_reads(fma, hit))) > 2

@@ -29,21 +29,20 @@ class Liveness:
     masks: tuple[int, ...]
     complete: bool
 
-    def count(self, place: int, file: str = "R") -> int:
-        return (_part(self.masks[place], file)).bit_count()
+    def count(self, place: int) -> int:
+        """How many general registers."""
+        return _part(self.masks[place], "R").bit_count()
 
     def registers(self, place: int, file: str = "R") -> tuple[int, ...]:
         """Their numbers, in order."""
         part = _part(self.masks[place], file)
         return tuple(i for i in range(part.bit_length()) if part >> i & 1)
 
-    def peak(self, places: Iterable[int] | None = None, file: str = "R") -> tuple[int, int]:
-        """(most registers alive at once, the first instruction where they are), over `places` or the whole."""
+    def peak(self, places: Iterable[int] | None = None) -> tuple[int, int]:
+        """(most general registers alive at once, the first instruction where they are), over `places` or the whole."""
         chosen = range(len(self.masks)) if places is None else places
-        return max(((self.count(i, file), -i) for i in chosen), default=(0, 0))[0], self._first(chosen, file)
-
-    def _first(self, places: Iterable[int], file: str) -> int:
-        return max(places, key=lambda i: (self.count(i, file), -i), default=0)
+        first = max(chosen, key=lambda place: (self.count(place), -place), default=None)
+        return (0, 0) if first is None else (self.count(first), first)
 
 
 def live_registers(program: SassProgram) -> Liveness:
@@ -52,27 +51,14 @@ def live_registers(program: SassProgram) -> Liveness:
     reads = [_mask(s.operands.reads) for s in sasses]
     writes = [_mask(s.operands.writes) for s in sasses]
     ends = [0 if s.operands.conditional else w for s, w in zip(sasses, writes, strict=True)]
-    edges = program.call_edges
-    before = [0] * len(sasses)
-    predecessors: list[list[int]] = [[] for _ in sasses]
-    for i, targets in enumerate(edges):
-        for t in targets:
-            predecessors[t].append(i)
-    waiting = list(range(len(sasses)))
-    queued = [True] * len(sasses)
-    while waiting:
-        i = waiting.pop()
-        queued[i] = False
-        after = 0
-        for t in edges[i]:
-            after |= before[t]
-        new = reads[i] | (after & ~ends[i])
-        if new != before[i]:
-            before[i] = new
-            for p in predecessors[i]:
-                if not queued[p]:
-                    queued[p] = True
-                    waiting.append(p)
+    before, last = [0] * len(sasses), None
+    while before != last:  # backwards, so that a pass settles all but loops
+        last = [*before]
+        for i in reversed(range(len(sasses))):
+            after = 0
+            for t in program.call_edges[i]:
+                after |= before[t]
+            before[i] = reads[i] | (after & ~ends[i])
     kept = _mask([STACK]) if any(STACK in s.operands.writes for s in sasses) else 0
     masks = tuple(b | w | kept for b, w in zip(before, writes, strict=True))
     return Liveness(masks, all(s.operands.known for s in sasses))

@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Callable, NamedTuple
 
 from tiledsl.arch import WARP
+from tiledsl.backends.ptx.sass.opcodes import CLASS, names
 
 __all__ = ["Operand", "Operands", "Register", "decode_operands", "guard_of", "mma_shape"]
 
@@ -72,19 +73,11 @@ class Operands:
         return tuple(o for o in self.operands if not o.written)
 
 
-class Widths(NamedTuple):
-    """Registers of the result, and of each source by its place (the last entry goes for the rest)."""
-
-    result: int = 1
-    sources: tuple[int, ...] = (1,)
-
-
 Mods = tuple[str, ...]
-
-
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
+Widths = tuple[int, ...]
+"""Registers of the result, and of each source by its place (the last one goes for the rest)."""
+ONE: Widths = (1, 1)
+INTEGERS, FLOATS = frozenset({"S64", "U64"}), frozenset({"F64"})
 
 GUARD = re.compile(r"@(!?)(U?P)(\d|T)\s+")
 BARE = re.compile(r"[-~!|]*(UR|UP|R|P)(\d+|Z|T)(?![\w\[])")
@@ -92,95 +85,73 @@ TOKEN = re.compile(r"(?<![\w.$])(UR|UP|R|P)(\d+|Z|T)(\.64|\.U32)?(?!\w)")
 SHAPE = re.compile(r"(\d+)x(\d+)x(\d+)")
 SHORT_SHAPE = re.compile(r"(16|8)8(\d+)")
 
-PREDICATE_RESULTS = {"FCHK": 1}
-"""How many leading predicates are results where no register is one; 2 for every other one of `TESTS`."""
+PREDICATES = ("P", "UP")
 TESTS = ("SETP", "SETP2", "PLOP3", "FCHK")
+"""Ends of opcodes whose results are predicates: two, of FCHK one."""
 CARRY_OUT = frozenset({"IADD", "IADD3", "UIADD3", "IMAD", "UIMAD", "LEA", "ULEA", "LOP3", "ULOP3", "VOTE"})
 """Opcodes with predicate results behind the register result."""
 
-NO_RESULT = _names(
+NO_RESULT = names(
     """
     ACQBULK ARRIVES BAR BPT BRA BREAK BRX BSSY BSYNC CALL CCTL CCTLL CGAERRBAR DEPBAR ENDCOLLECTIVE ERRBAR EXIT FENCE
     JMP KILL LDGDEPBAR LDGSTS MEMBAR NANOSLEEP NOP PMTRIG PREEXIT RED REDG REDS RET ST STG STL STS STSM UBLKCP
     UCGABAR_ARV UCGABAR_WAIT USETMAXREG UTMACCTL UTMACMDFLUSH UTMALDG UTMASTG WARPGROUP WARPSYNC YIELD
     """
 )
-ONE_WORD = _names(
-    """
-    B2R BMOV BMSK ELECT F2FP FADD FCHK FFMA FLO FMNMX FMNMX3 FMUL FSEL FSET FSETP FSWZADD HADD2 HFMA2 HMNMX2 HMUL2
-    HSET2 HSETP2 I2FP I2I IABS IADD IADD3 IDP IMAD IMMA IMNMX IMUL ISCADD ISETP LEA LOP3 MATCH MOV MUFU P2R P2UR PLOP3
-    POPC PRMT PSETP QSPC R2P R2UR REDUX S2R S2UR SEL SGXT SHF SHFL UBMSK UBREV UFLO UIADD3 UIMAD UIMNMX UISETP ULEA
-    ULOP3 UMOV UP2UR UPLOP3 UPOPC UPRMT UPSETP UR2UP USEL USETP USGXT USHF UVIADD UVIMNMX VABSDIFF VABSDIFF4 VIADD
-    VIADDMNMX VIMNMX VIMNMX3 VOTE VOTEU BREV
-    """
-)
-"""Opcodes whose operands have one word each, unless a rule of `RULES` says otherwise."""
-
 GLOBAL = frozenset({"ATOM", "ATOMG", "CCTL", "LD", "LDG", "LDGSTS", "RED", "REDG", "ST", "STG"})
 """Opcodes with 64-bit addresses."""
 
 
-_TWO_WORDS = frozenset({"64", "F64", "S64", "U64"})
+TWO_WORDS = {"64", "F64", "S64", "U64"}
 
 
-def _data(mods: Mods) -> int:
-    """Words of what a memory access moves."""
-    return 4 if "128" in mods else 2 if _TWO_WORDS.intersection(mods) else 1
+def _words(mods: Iterable[str]) -> int:
+    """Words of a value that modifiers tell the size of: what a memory access moves, a 64-bit integer or float."""
+    return 4 if "128" in mods else 2 if TWO_WORDS.intersection(mods) else 1
 
 
-def _memory(mods: Mods) -> Widths:
-    return Widths(_data(mods), (_data(mods),))
-
-
-def _atomic(mods: Mods) -> Widths:
-    return Widths(_data(mods), (_data(mods),))
+def _sized(mods: Mods) -> Widths:
+    return _words(mods), _words(mods)
 
 
 def _transaction_barrier(mods: Mods) -> Widths:
     """An arrival gives the state of the barrier, 64 bits, and takes a count."""
-    return Widths(2, (1,)) if "ARRIVE" in mods else _atomic(mods)
+    return (2, 1) if "ARRIVE" in mods else _sized(mods)
 
 
 def _matrix_move(mods: Mods) -> Widths:
-    words = 4 if mods[-1] == "4" else 2 if mods[-1] == "2" else 1
-    return Widths(words, (words,))
+    words = int(mods[-1]) if mods[-1] in ("2", "4") else 1
+    return words, words
 
 
 def _pairs(mods: Mods) -> Widths:
-    return Widths(2, (2,))
-
-
-def _integer(mods: Mods) -> Widths:
-    """From sm_100 on, integer instructions have 64-bit forms."""
-    return _pairs(mods) if {"64", "U64", "S64"} & set(mods) else Widths()
+    """Also code addresses, which have 64 bits."""
+    return 2, 2
 
 
 def _multiply(mods: Mods) -> Widths:
     if "HI" in mods:
-        return Widths(1, (1, 1, 2))
-    return Widths(2, (1, 1, 2)) if "WIDE" in mods else Widths()
+        return 1, 1, 1, 2
+    return (2, 1, 1, 2) if "WIDE" in mods else ONE
 
 
-def _convert(result: frozenset[str], source: frozenset[str]) -> Callable[[Mods], Widths]:
-    def rule(mods: Mods) -> Widths:
-        return Widths(1 + bool(result & set(mods)), (1 + bool(source & set(mods)),))
+def _to_integer(mods: Mods) -> Widths:
+    return _words(INTEGERS.intersection(mods)), _words(FLOATS.intersection(mods))
 
-    return rule
+
+def _from_integer(mods: Mods) -> Widths:
+    return _to_integer(mods)[::-1]
 
 
 def _float_to_float(mods: Mods) -> Widths:
     """The types stand as result, source."""
     types = [m for m in mods if m in ("F64", "F32", "F16", "BF16", "TF32")]
-    wide = [1 + (t == "F64") for t in [*types, "F32", "F32"][:2]]
-    return Widths(wide[0], (wide[1],))
-
-
-def _round(mods: Mods) -> Widths:
-    return _pairs(mods) if "F64" in mods else Widths()
+    result, source = [*types, "F32", "F32"][:2]
+    return _words([result]), _words([source])
 
 
 def _counter(mods: Mods) -> Widths:
-    return Widths() if "32" in mods else Widths(2)
+    return ONE if "32" in mods else (2, 1)
 
 
 def _mma(bits: int, accumulator: int) -> Callable[[Mods], Widths]:
@@ -189,7 +160,7 @@ def _mma(bits: int, accumulator: int) -> Callable[[Mods], Widths]:
     def rule(mods: Mods) -> Widths:
         shape = mma_shape(mods)
         if shape is None:
-            return Widths()
+            return ONE
         m, n, k = shape
         width = 32 if "TF32" in mods else 4 if {"S4", "U4"} & set(mods) else bits
         held = 16 if accumulator == 32 and mods[1] == "F16" else accumulator
@@ -197,7 +168,7 @@ def _mma(bits: int, accumulator: int) -> Callable[[Mods], Widths]:
         def words(count: int, size: int) -> int:
             return max(1, count * size // 32 // WARP)
 
-        return Widths(words(m * n, held), (words(m * k, width), words(n * k, width), words(m * n, held)))
+        return words(m * n, held), words(m * k, width), words(n * k, width), words(m * n, held)
 
     return rule
 
@@ -218,30 +189,24 @@ def _wgmma(mods: Mods) -> Widths:
     shared memory, too, one descriptor operand stands for both, and the accumulator comes second."""
     shape = mma_shape(mods)
     if shape is None:
-        return Widths()
+        return ONE
     words = shape[1] // (4 if mods[1] == "F16" else 2)
-    return Widths(words, (4, words))
+    return words, 4, words
 
 
-def _jump(mods: Mods) -> Widths:
-    """Code addresses have 64 bits."""
-    return Widths(2, (2,))
-
-
-F64, I64 = frozenset({"F64"}), frozenset({"S64", "U64"})
 RULES: dict[str, Callable[[Mods], Widths]] = {
-    **dict.fromkeys(("LDG", "LDS", "LDL", "LD", "LDC", "LDCU", "ULDC", "STG", "STS", "STL", "ST"), _memory),
-    **dict.fromkeys(("ATOM", "ATOMG", "ATOMS", "RED", "REDG", "REDS"), _atomic),
+    **dict.fromkeys(("LDG", "LDS", "LDL", "LD", "LDC", "LDCU", "ULDC", "STG", "STS", "STL", "ST"), _sized),
+    **dict.fromkeys(("ATOM", "ATOMG", "ATOMS", "RED", "REDG", "REDS", "FRND"), _sized),
+    # From sm_100 on, integer instructions have 64-bit forms.
+    **dict.fromkeys(("IADD", "IADD3", "ISETP", "IMNMX", "VIMNMX", "SEL", "MOV"), _sized),
+    **dict.fromkeys(("UIADD3", "UISETP", "UIMNMX", "UVIMNMX", "USEL", "UMOV"), _sized),
     **dict.fromkeys(("LDSM", "STSM", "MOVM"), _matrix_move),
     **dict.fromkeys(("DADD", "DMUL", "DFMA", "DSETP", "DMNMX", "FADD2", "FMUL2", "FFMA2"), _pairs),
-    **dict.fromkeys(("IADD", "IADD3", "ISETP", "IMNMX", "VIMNMX", "SEL", "MOV"), _integer),
-    **dict.fromkeys(("UIADD3", "UISETP", "UIMNMX", "UVIMNMX", "USEL", "UMOV"), _integer),
+    **dict.fromkeys(("RET", "BRX", "CALL", "LEPC", "JMX", "UTMACCTL"), _pairs),
     **dict.fromkeys(("IMAD", "UIMAD"), _multiply),
-    **dict.fromkeys(("RET", "BRX", "CALL", "LEPC", "JMX", "UTMACCTL"), _jump),
     "F2F": _float_to_float,
-    "F2I": _convert(I64, F64),
-    "I2F": _convert(F64, I64),
-    "FRND": _round,
+    "F2I": _to_integer,
+    "I2F": _from_integer,
     "CS2R": _counter,
     "SYNCS": _transaction_barrier,
     "HMMA": _mma(16, 32),
@@ -253,7 +218,7 @@ RULES: dict[str, Callable[[Mods], Widths]] = {
     "IGMMA": _wgmma,
     "QGMMA": _wgmma,
 }
-"""Widths by opcode, from its modifiers."""
+"""Widths by opcode, from its modifiers; of all other opcodes every operand has one word."""
 
 UNKNOWN_MODS = frozenset({"SP", "SF", "256", "ENL2"})
 """Sparse and scaled products and 32-byte accesses have operands that are not described here."""
@@ -287,18 +252,18 @@ def decode_operands(text: str, encoding: int = 0, *, capability: int = 90) -> Op
     operands: list[Operand] = []
     for number, part in enumerate(parts):
         written = number in results
-        place = min(number - len(results), len(widths.sources) - 1)
-        width = widths.result if written else widths.sources[place]
+        width = widths[0 if written else min(number - len(results) + 1, len(widths) - 1)]
         operands.append(_operand(part, base, mods, width, written, first=not number))
     if hidden := _hidden_descriptor(base, rest, encoding, capability):
         operands.append(hidden)
-    if base in ("P2R", "R2P", "UP2UR"):
-        operands = _predicate_file(base, operands)
+    if base in ("P2R", "R2P", "UP2UR"):  # PR is the whole predicate file
+        whole = tuple(Register("UP" if base.startswith("U") else "P", i) for i in range(7))
+        operands = [Operand(o.text, whole, base == "R2P") if o.text in ("PR", "UPR") else o for o in operands]
     never = guard is not None and guard[1] == "!" and guard[3] == "T"  # @!PT: a slot that must be filled
     predicate = Register(guard[2], int(guard[3])) if guard is not None and guard[3] != "T" else None
     if never:
         operands = []
-    known = (base in ONE_WORD or base in RULES or base in NO_RESULT) and not UNKNOWN_MODS & set(mods)
+    known = (base in RULES if CLASS.get(base) == "MMA" else base in CLASS) and not UNKNOWN_MODS & set(mods)
     return Operands(opcode, tuple(operands), predicate, never or predicate is not None, known, never)
 
 
@@ -321,30 +286,21 @@ def _results(base: str, parts: list[str]) -> set[int]:
     if base in ("VOTE", "VOTEU"):
         return set(range(len(parts) - 1))
     if base.endswith(TESTS):
-        return set(range(PREDICATE_RESULTS.get(base, 2)))
+        return {0} if base == "FCHK" else {0, 1}
+    files = [found[1] if (found := BARE.match(part)) else part for part in parts]
     count = 0
-    while count < len(parts) and _is_predicate(parts[count]):
+    while count < len(parts) and files[count] in PREDICATES:
         count += 1
-    if count < len(parts) and (_is_register(parts[count]) or parts[count] == "PR"):
+    if count < len(parts) and files[count] in ("R", "UR", "PR"):
         count += 1
-        while base in CARRY_OUT and count < len(parts) and _is_predicate(parts[count]):
+        while base in CARRY_OUT and count < len(parts) and files[count] in PREDICATES:
             count += 1
     return set(range(count))
 
 
 def _widths(base: str, mods: Mods) -> Widths:
     rule = RULES.get(base)
-    return rule(mods) if rule is not None and not UNKNOWN_MODS & set(mods) else Widths()
-
-
-def _is_register(part: str) -> bool:
-    found = BARE.match(part)
-    return found is not None and found[1] in ("R", "UR")
-
-
-def _is_predicate(part: str) -> bool:
-    found = BARE.match(part)
-    return found is not None and found[1] in ("P", "UP")
+    return rule(mods) if rule is not None and not UNKNOWN_MODS & set(mods) else ONE
 
 
 def _operand(part: str, base: str, mods: Mods, width: int, written: bool, *, first: bool) -> Operand:
@@ -389,10 +345,3 @@ def _hidden_descriptor(base: str, rest: str, encoding: int, capability: int) -> 
         return None
     first = encoding >> (32 if base in ("LDG", "LD", "CCTL") else 64) & 63
     return Operand(f"desc[UR{first}]", (Register("UR", first), Register("UR", first + 1)))
-
-
-def _predicate_file(base: str, operands: list[Operand]) -> list[Operand]:
-    """``PR`` is the whole predicate file."""
-    file = "UP" if base.startswith("U") else "P"
-    registers = tuple(Register(file, i) for i in range(7))
-    return [Operand(o.text, registers, base == "R2P") if o.text in ("PR", "UPR") else o for o in operands]

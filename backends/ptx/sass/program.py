@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from tiledsl.backends.ptx.sass.control import Control, check_target, decode_control
-from tiledsl.backends.ptx.sass.disassemble import Instruction, Listing
+from tiledsl.backends.ptx.sass.control import Control, decode_control
 from tiledsl.backends.ptx.sass.operands import Operands, decode_operands
 from tiledsl.errors import Loc
 
-__all__ = ["Loop", "Sass", "SassProgram", "decode_listing"]
+__all__ = ["Loop", "Sass", "SassProgram"]
 
 LABEL = re.compile(r"`\(([^)]+)\)")
 TARGETS = re.compile(r"\.L\w+")
@@ -21,32 +20,33 @@ JUMPS = frozenset({"BRA", "BRX", "JMP", "JMX", "BRXU"})
 ENDS = frozenset({"EXIT", "RET", "KILL"})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Sass:
-    """One instruction with all that is known about it."""
+    """One machine instruction.
 
-    raw: Instruction
-    control: Control
-    operands: Operands
+    address: bytes from the start of its function. text: as nvdisasm writes it, with predicate and operands. encoding:
+    its 128 bits. loc: the Python line, with the chain of callers of an inlined function, or None. ptx_line: line of the
+    PTX text, or 0. capability: of the target, as 90.
+    """
 
-    @property
-    def address(self) -> int:
-        return self.raw.address
+    address: int
+    text: str
+    encoding: int = 0
+    loc: Loc | None = None
+    ptx_line: int = 0
+    capability: int = 90
 
-    @property
-    def text(self) -> str:
-        return self.raw.text
+    @cached_property
+    def control(self) -> Control:
+        return decode_control(self.encoding)
 
-    @property
-    def loc(self) -> Loc | None:
-        return self.raw.loc
-
-    @property
-    def ptx_line(self) -> int:
-        return self.raw.ptx_line
+    @cached_property
+    def operands(self) -> Operands:
+        return decode_operands(self.text, self.encoding, capability=self.capability)
 
     @property
     def opcode(self) -> str:
+        """With its modifiers, without the predicate: "LDG.E.CONSTANT"."""
         return self.operands.opcode
 
     @property
@@ -71,25 +71,16 @@ class Loop:
 
 @dataclass(frozen=True)
 class SassProgram:
-    """`instructions` in the order of addresses; every place in the program is an index into them."""
+    """One function: `instructions` in the order of addresses. Every place in it, labels too, is an index into them."""
 
     name: str
     target: str
     instructions: tuple[Sass, ...]
     labels: dict[str, int]
 
-    @cached_property
-    def _index(self) -> dict[int, int]:
-        return {s.address: i for i, s in enumerate(self.instructions)}
-
-    def _at(self, label: str) -> int | None:
-        """The index of a label; None for one that is outside of this function."""
-        address = self.labels.get(label)
-        return None if address is None else self._index.get(address)
-
-    def label_places(self) -> dict[str, int]:
-        """Labels by name, as indices."""
-        return {name: self._index[address] for name, address in self.labels.items() if address in self._index}
+    def _target(self, sass: Sass) -> int | None:
+        """The place of the first label in the text of `sass`; None for one outside of this function."""
+        return next((self.labels[name] for name in LABEL.findall(sass.text) if name in self.labels), None)
 
     @cached_property
     def successors(self) -> tuple[tuple[int, ...], ...]:
@@ -100,8 +91,11 @@ class SassProgram:
         sass = self.instructions[i]
         following = (i + 1,) if i + 1 < len(self.instructions) else ()
         if sass.base in JUMPS:
-            targets = [t for t in (self._at(name) for name in self._target_names(sass)) if t is not None]
-            return (*targets, *(following if self._falls_through(sass) else ()))
+            names = LABEL.findall(sass.text) or TARGETS.findall(sass.text)  # BRX lists its targets in a comment
+            targets = [self.labels[name] for name in names if name in self.labels]
+            # Under a guard, or with a predicate among its operands, or one that only divergent warps take.
+            passes = sass.operands.conditional or (bool(sass.operands.reads) and sass.base == "BRA")
+            return (*targets, *(following if passes else ()))
         if sass.base == "BSYNC":
             target = self._reconvergence(i)
             return following if target is None else (target, *(following if sass.operands.conditional else ()))
@@ -109,21 +103,12 @@ class SassProgram:
             return ()
         return following
 
-    def _target_names(self, sass: Sass) -> list[str]:
-        found = LABEL.findall(sass.text)
-        return found or TARGETS.findall(sass.text)  # BRX lists its targets in a comment
-
-    def _falls_through(self, sass: Sass) -> bool:
-        """A jump under a guard, or with a predicate among its operands, or one that only divergent warps take."""
-        return sass.operands.conditional or (bool(sass.operands.reads) and sass.base == "BRA")
-
     def _reconvergence(self, i: int) -> int | None:
         """Where the BSYNC at `i` goes on: at the label of the BSSY before it that set its barrier."""
-        name = _barrier(self.instructions[i])
-        for sass in reversed(self.instructions[:i]):
-            if sass.base == "BSSY" and _barrier(sass) == name:
-                return next((t for t in map(self._at, LABEL.findall(sass.text)) if t is not None), None)
-        return None
+        name = BARRIER.findall(self.instructions[i].text)
+        before = (s for s in reversed(self.instructions[:i]) if s.base == "BSSY" and BARRIER.findall(s.text) == name)
+        setter = next(before, None)
+        return None if setter is None else self._target(setter)
 
     @cached_property
     def call_edges(self) -> tuple[tuple[int, ...], ...]:
@@ -131,8 +116,8 @@ class SassProgram:
         edges = list(self.successors)
         returns: dict[int, list[int]] = {}
         for i, sass in enumerate(self.instructions):
-            target = next((t for t in map(self._at, LABEL.findall(sass.text)) if t is not None), None)
-            if sass.base == "CALL" and target is not None:
+            target = self._target(sass) if sass.base == "CALL" else None
+            if target is not None:
                 edges[i] = (target, i + 1) if sass.operands.conditional else (target,)
                 returns.setdefault(target, []).append(i + 1)
         starts = sorted(returns)
@@ -170,94 +155,28 @@ class SassProgram:
         return tuple(i for i in loop.body if i not in inner)
 
 
-def decode_listing(listing: Listing) -> SassProgram:
-    """Decode every instruction. Raises TileError for a target whose encoding is not known."""
-    capability = check_target(listing.target)
-    instructions = tuple(
-        Sass(raw, decode_control(raw.encoding), decode_operands(raw.text, raw.encoding, capability=capability))
-        for raw in listing.instructions
-    )
-    return SassProgram(listing.function, listing.target, instructions, listing.labels)
-
-
-def _barrier(sass: Sass) -> str:
-    found = BARRIER.search(sass.text)
-    return found[0] if found else ""
-
-
 def _natural_loops(successors: tuple[tuple[int, ...], ...]) -> dict[int, set[int]]:
     """Bodies by header: of every edge to a place that dominates where it comes from. (Dragon book, 9.6)"""
     predecessors: list[list[int]] = [[] for _ in successors]
     for i, targets in enumerate(successors):
         for t in targets:
             predecessors[t].append(i)
-    depth_first = _depth_first(successors)
-    rank = {place: n for n, place in enumerate(depth_first)}
-    parent = _dominators(depth_first, predecessors, rank)
+    reached = _reachable([0], successors)
     bodies: dict[int, set[int]] = {}
-    for i in depth_first:
-        for header in successors[i]:
-            if rank[header] <= rank[i] and _dominates(parent, header, i):
-                bodies.setdefault(header, {header}).update(_reaching(i, header, predecessors))
+    for header in (i for i in reached if len(predecessors[i]) > 1 or not i or i in successors[i]):
+        back = reached & {*predecessors[header]} - _reachable([0], successors, past=header)
+        if back:
+            bodies[header] = {header} | _reachable(back, predecessors, past=header)
     return bodies
 
 
-def _depth_first(successors: tuple[tuple[int, ...], ...]) -> list[int]:
-    """Reachable places in reverse postorder."""
-    order: list[int] = []
-    seen = {0}
-    stack = [(0, iter(successors[0]))] if successors else []
+def _reachable(starts: Iterable[int], edges: Sequence[Sequence[int]], past: int = -1) -> set[int]:
+    """Places that are reached from `starts` without going through `past`, which is not among them."""
+    found: set[int] = set()
+    stack = [*starts]
     while stack:
-        place, targets = stack[-1]
-        for t in targets:
-            if t not in seen:
-                seen.add(t)
-                stack.append((t, iter(successors[t])))
-                break
-        else:
-            order.append(place)
-            stack.pop()
-    return order[::-1]
-
-
-def _dominators(order: list[int], predecessors: list[list[int]], rank: dict[int, int]) -> dict[int, int]:
-    """The immediate dominator of each reachable place (Cooper, Harvey, Kennedy: A Simple, Fast Dominance Algorithm)."""
-    parent = {order[0]: order[0]} if order else {}
-    changed = True
-    while changed:
-        changed = False
-        for place in order[1:]:
-            known = [p for p in predecessors[place] if p in parent]
-            new = known[0]
-            for p in known[1:]:
-                new = _meet(new, p, parent, rank)
-            if parent.get(place) != new:
-                parent[place] = new
-                changed = True
-    return parent
-
-
-def _meet(a: int, b: int, parent: dict[int, int], rank: dict[int, int]) -> int:
-    while a != b:
-        while rank[a] > rank[b]:
-            a = parent[a]
-        while rank[b] > rank[a]:
-            b = parent[b]
-    return a
-
-
-def _dominates(parent: dict[int, int], header: int, place: int) -> bool:
-    while place != header and parent[place] != place:
-        place = parent[place]
-    return place == header
-
-
-def _reaching(place: int, header: int, predecessors: list[list[int]]) -> set[int]:
-    """Places from which `place` is reached without passing `header`."""
-    body, stack = {header}, [place]
-    while stack:
-        at = stack.pop()
-        if at not in body:
-            body.add(at)
-            stack += predecessors[at]
-    return body
+        place = stack.pop()
+        if place not in found and place != past:
+            found.add(place)
+            stack += edges[place]
+    return found

@@ -15,15 +15,16 @@ from pathlib import Path
 
 from tiledsl.backends.ptx.ptx_lines import PtxLines
 from tiledsl.backends.ptx.sass.banks import BankCounts, count_banks, fma_of
-from tiledsl.backends.ptx.sass.classes import CLASSES, PUBLISHED, arithmetic_of, class_of, products_of
+from tiledsl.backends.ptx.sass.classes import PUBLISHED, arithmetic_of, class_of, products_of
 from tiledsl.backends.ptx.sass.disassemble import sass_listing
 from tiledsl.backends.ptx.sass.live import Liveness, live_registers
-from tiledsl.backends.ptx.sass.program import Loop, Sass, SassProgram, decode_listing
+from tiledsl.backends.ptx.sass.opcodes import CLASSES
+from tiledsl.backends.ptx.sass.program import Loop, Sass, SassProgram
 from tiledsl.backends.ptx.sass.tensor import TensorLoop, tensor_loop
 from tiledsl.backends.ptx.sass.turn import Turn, full_turn
-from tiledsl.errors import Loc, TileError
+from tiledsl.errors import Loc
 
-__all__ = ["LineCount", "SassReport", "Spill", "sass_report"]
+__all__ = ["LineCount", "SassReport", "Spill", "report_on", "sass_report"]
 
 GEMM_SHARE = 0.5
 """From this share of FFMAs on, the hottest loop is that of an fp32 product, and published ones stand beside it."""
@@ -83,14 +84,13 @@ class SassReport:
     @property
     def fma_share(self) -> float:
         """FFMAs over all instructions of the hottest loop."""
-        total = sum(self.histogram.values())
-        return self.histogram.get("FFMA", 0) / total if total else 0.0
+        return self.histogram.get("FFMA", 0) / sum(self.histogram.values())
 
     @property
     def share(self) -> float:
         """Its arithmetic, FFMAs or matrix instructions, over all instructions of one turn, that of a full tile."""
         names = [arithmetic_of(self.program.instructions[place]) for place in self.turn.places]
-        return sum(bool(name) and name == self.arithmetic for name in names) / len(names) if names else 0.0
+        return sum(bool(name) and name == self.arithmetic for name in names) / len(names)
 
     @property
     def max_live(self) -> tuple[int, int]:
@@ -135,7 +135,7 @@ class SassReport:
     def listing(self, loop: Loop | None = None) -> str:
         """All instructions, or those of `loop`: Python line, PTX line, control code, live registers, text."""
         places = range(self._end) if loop is None else loop.body
-        starts = {place: name for name, place in self.program.label_places().items()}
+        starts = {place: name for name, place in self.program.labels.items()}
         rows = [f"{'python':<24} {'ptx':>6}  {'control':<22} {'live':>4}  instruction"]
         for i in places:
             sass = self.program.instructions[i]
@@ -194,30 +194,21 @@ class SassReport:
         return _table(rows, left=(0, 1, 5))
 
     def _histogram(self) -> str:
-        total = sum(self.histogram.values())
-        fmas = self.histogram.get("FFMA", 0)
-        compared = self.arithmetic == "FFMA" and fmas / total >= GEMM_SHARE
-        header = ["hottest loop" if self.hottest else "no loop: all of it", "count", "share"]
-        if compared:
-            header += ["per 512 FFMA", *(name for name, _ in PUBLISHED)]
-        rows = [tuple(header)]
-        for name in CLASSES:
-            count = self.histogram.get(name, 0)
-            published = [counts.get(name, 0) for _, counts in PUBLISHED] if compared else []
-            if not count and not any(published):
-                continue
-            row = [name, str(count), f"{count / total:.1%}"]
-            if compared:
-                row += [f"{512 * count / fmas:.1f}", *(str(p) for p in published)]
-            rows.append(tuple(row))
-        rows.append(self._totals(total, fmas, compared))
-        return _table(rows, left=(0,))
+        total, fmas = sum(self.histogram.values()), self.histogram.get("FFMA", 0)
+        published = PUBLISHED if self.arithmetic == "FFMA" and fmas / total >= GEMM_SHARE else {}
 
-    def _totals(self, total: int, fmas: int, compared: bool) -> tuple[str, ...]:
-        row = ["all", str(total), "100.0%" if total else ""]
-        if compared:
-            row += [f"{512 * total / fmas:.1f}", *(str(sum(counts.values())) for _, counts in PUBLISHED)]
-        return tuple(row)
+        def row(name: str, count: int, others: Sequence[int]) -> list[str]:
+            scaled = [f"{512 * count / fmas:.1f}"] if published else []
+            return [name, str(count), f"{count / total:.1%}", *scaled, *map(str, others)]
+
+        header = ["hottest loop" if self.hottest else "no loop: all of it", "count", "share"]
+        rows = [[*header, "per 512 FFMA", *published] if published else header]
+        for name in CLASSES:
+            count, others = self.histogram.get(name, 0), [counts.get(name, 0) for counts in published.values()]
+            if count or any(others):
+                rows.append(row(name, count, others))
+        rows.append(row("all", total, [sum(counts.values()) for counts in published.values()]))
+        return _table(rows, left=(0,))
 
     def _operands(self) -> str:
         banks = self.banks
@@ -262,18 +253,17 @@ class SassReport:
         return _table(rows, left=(0,))
 
 
-def sass_report(cubin: bytes, ptx: str, *, function: str = "") -> SassReport:
-    """Read the SASS of a cubin: of its one kernel, or of `function`. No GPU is needed.
+def sass_report(cubin: bytes, ptx: str, level: int = 3) -> SassReport:
+    """Read the SASS of a cubin's one kernel, which was assembled at `level`. No GPU is needed.
 
     Raises ToolNotFoundError without nvdisasm, AssemblerError if it cannot read the cubin, TileError for a target whose
-    encoding is not known or a function that is not there.
+    encoding is not known.
     """
-    listings = sass_listing(cubin)
-    chosen = [found for found in listings if not function or found.function == function]
-    if not chosen:
-        there = ", ".join(found.function for found in listings) or "no function"
-        raise TileError(f"no function {function!r} in the cubin; there is: {there}")
-    program = decode_listing(chosen[0])
+    return report_on(sass_listing(cubin)[0], ptx, level)
+
+
+def report_on(program: SassProgram, ptx: str, level: int = 3) -> SassReport:
+    """Of one function of a cubin."""
     live = live_registers(program)
     hottest = hottest_loop(program)
     everything = tuple(i for i, s in enumerate(program.instructions) if s.base != "NOP")
@@ -292,6 +282,7 @@ def sass_report(cubin: bytes, ptx: str, *, function: str = "") -> SassReport:
         turn=turn,
         tensor=tensor_loop(program, turn, loop=in_loop) if arithmetic not in ("", "FFMA") else None,
         stalls=sum(s.control.stall for s in sasses),
+        level=level,
     )
 
 

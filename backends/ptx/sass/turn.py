@@ -11,10 +11,11 @@ other branch. Such loads run only on the way that takes the jump.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 
 from tiledsl.backends.ptx.sass.classes import products_of
-from tiledsl.backends.ptx.sass.operands import Register, guard_of
+from tiledsl.backends.ptx.sass.operands import guard_of
 from tiledsl.backends.ptx.sass.program import Loop, Sass, SassProgram
 
 __all__ = ["Turn", "access_bytes", "full_turn"]
@@ -48,8 +49,13 @@ def full_turn(program: SassProgram, loop: Loop) -> Turn:
     body = set(loop.body)
     again = {(i, inner.header) for inner in (loop, *program.inside(loop)) for i in inner.body}
     onward = {i: [t for t in program.successors[i] if t in body and (i, t) not in again] for i in loop.body}
-    order = _topological(loop.header, onward)
-    if len(order) < len(body):
+    sorter = TopologicalSorter[int]()
+    for i, targets in onward.items():
+        for t in targets:
+            sorter.add(t, i)
+    try:
+        order = [*sorter.static_order()]
+    except CycleError:
         return Turn(loop.body)
     settled = {i: found for i in loop.body if (found := _settled(program, i, onward)) is not None}
     weights = {i: _weight(program.instructions[i], decided=i in settled) for i in loop.body}
@@ -57,9 +63,10 @@ def full_turn(program: SassProgram, loop: Loop) -> Turn:
     for i in order:
         for t in onward[i]:
             loaded = sum(_loaded(program.instructions[load]) for load in _running(settled, i, t))
-            found = _sum(best[i][0], weights[t], (0, loaded, 0)), i
-            if t not in best or found[0] > best[t][0]:
-                best[t] = found
+            (products, bytes_, instructions), more = best[i][0], weights[t]
+            found = products + more[0], bytes_ + more[1] + loaded, instructions + more[2]
+            if t not in best or found > best[t][0]:
+                best[t] = found, i
     latches = [i for i in order if loop.header in program.successors[i]]
     last: int | None = max(latches, key=lambda i: best[i][0])
     places: list[int] = []
@@ -76,24 +83,6 @@ def _turn(places: list[int], settled: dict[int, tuple[int, bool]]) -> Turn:
     return Turn(tuple(places), frozenset(decided - ran))
 
 
-def _topological(header: int, onward: dict[int, list[int]]) -> list[int]:
-    """Places in an order in which each comes after all that lead to it; fewer than all if there is a cycle."""
-    incoming = dict.fromkeys(onward, 0)
-    for targets in onward.values():
-        for t in targets:
-            incoming[t] += 1
-    order: list[int] = []
-    ready = [header]
-    while ready:
-        i = ready.pop()
-        order.append(i)
-        for t in onward[i]:
-            incoming[t] -= 1
-            if not incoming[t]:
-                ready.append(t)
-    return order
-
-
 def _settled(program: SassProgram, load: int, onward: dict[int, list[int]]) -> tuple[int, bool] | None:
     """For a load under a guard: the jump behind it under the same predicate, and whether the load runs if the jump is
     taken. None if there is no such jump before the next fork, or the predicate changes."""
@@ -108,12 +97,9 @@ def _settled(program: SassProgram, load: int, onward: dict[int, list[int]]) -> t
         if guard[0] in later.operands.writes:
             return None
         if len(onward[i]) == 2:
-            return _same(guard, guard_of(later.text), i)
+            jump = guard_of(later.text)
+            return None if jump is None or jump[0] != guard[0] else (i, jump[1] == guard[1])
     return None
-
-
-def _same(load: tuple[Register, bool], jump: tuple[Register, bool] | None, place: int) -> tuple[int, bool] | None:
-    return None if jump is None or jump[0] != load[0] else (place, jump[1] == load[1])
 
 
 def _running(settled: dict[int, tuple[int, bool]], jump: int, target: int) -> list[int]:
@@ -129,8 +115,3 @@ def _loaded(sass: Sass) -> int:
 def _weight(sass: Sass, *, decided: bool) -> Weight:
     """Multiply-adds, bytes loaded (those that a later jump decides apart), instructions."""
     return products_of(sass), 0 if decided else _loaded(sass), -1
-
-
-def _sum(*weights: Weight) -> Weight:
-    products, loaded, instructions = zip(*weights, strict=True)
-    return sum(products), sum(loaded), sum(instructions)

@@ -43,12 +43,13 @@ class Run:
 
 class Chunk:
     """Blocks `first` ... `first + count - 1`. `copies`, `bulk`: what is in flight to their shared `memory`. `ended`:
-    how many warps of each block have."""
+    how many warps of each block have. `arrived`, `rounds`: at barriers of the block, [blocks]: warps that have arrived
+    at the current one, and how many have ended."""
 
     def __init__(self, run: Run, first: int, count: int) -> None:
         self.run, self.first, self.count = run, first, count
         self.warps = run.positions.warps
-        self.ended = np.zeros(count, np.int64)
+        self.ended, self.arrived, self.rounds = (np.zeros(count, np.int64) for _ in range(3))
         self.memory = SharedMemory(first, count, run.launch.shared_bytes)
         self.clusters = Clusters(run.launch, first, count)
         self.mbarriers = Mbarriers(first, count, self.memory.pitch, run.hooks)
@@ -66,8 +67,7 @@ class Chunk:
         """Raise HazardError if the shared memory of a block is reached, from another one, that has ended."""
         gone = (owners != rows) & (self.ended[rows] == self.warps)
         if gone.any():
-            at = int(np.argmax(gone))
-            index = self.run.launch.block_index
+            at, index = int(np.argmax(gone)), self.run.launch.block_index
             raise HazardError(
                 f"{op.name} in block {index(int(owners[at]) + self.first)} reaches shared memory of block "
                 f"{index(int(rows[at]) + self.first)} of its cluster, which has ended",

@@ -1,4 +1,4 @@
-"""What warps wait for at ops other than a full barrier; `waiting` keeps those that do."""
+"""What warps wait for at an op; `schedule` keeps those that do."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ class Condition:
     """What the warps that come to an op wait for; one object for each class of ops.
 
     `after`: they wait after the op's rule, whose result `ready` gets; otherwise before it, with the op's operands.
-    `gathers`: whether it holds depends on which warps wait at the op together.
+    `gathers`: whether it holds depends on which warps wait at the op together. `meets`: when it holds for some, then
+    for others that wait, too; all of them go on at once.
     """
 
     after: ClassVar[bool] = False
     gathers: ClassVar[bool] = False
+    meets: ClassVar[bool] = False
 
     def ready(self, c: Cohort, op: Op, *values: Any) -> Rows:
         """For which warps, [groups, warps], it holds."""

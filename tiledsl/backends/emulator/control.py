@@ -1,14 +1,13 @@
-"""Instructions of the linear code: plain ops, and what structured control flow becomes (`control_waits`: the others).
+"""Instructions of the linear code: plain ops, and what structured control flow becomes.
 
-``step(cohort)`` executes one instruction and says whether the cohort goes on (True) or has given way to
-the scheduler (False). When the lanes of a condition differ, both sides run under a mask. A *blocking*
-region (see `program`) is first split by warps, so that a warp that waits does not stop the others; only
-warps whose own lanes differ then run it under a mask.
+When the lanes of a condition differ, both sides run under a mask. A *blocking* region (see `program`) is first split
+by warps, so that a warp that waits does not stop the others; only warps whose own lanes differ then run it under a
+mask.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, Sequence
 
 import numpy as np
@@ -16,22 +15,20 @@ from numpy.typing import NDArray
 
 from tiledsl.backends.emulator.cohort import Cohort, Mask, blend
 from tiledsl.backends.emulator.rules.registry import Rule
-from tiledsl.backends.emulator.schedule import Schedule
-from tiledsl.ir.core import Op
+from tiledsl.backends.emulator.schedule import Instr, Schedule
 
 __all__ = [
     "ForBegin",
-    "ForNext",
     "ForTest",
     "IfBegin",
     "IfElse",
     "IfEnd",
-    "Instr",
     "Join",
+    "LoopBegin",
+    "LoopNext",
+    "LoopTest",
     "OpInstr",
-    "WhileBegin",
-    "WhileNext",
-    "WhileTest",
+    "ReturnInstr",
 ]
 
 Rows = NDArray[np.bool_]
@@ -39,21 +36,6 @@ Rows = NDArray[np.bool_]
 ALL: Final = "all"
 NONE: Final = "none"
 SPLIT: Final = "split"
-
-
-@dataclass(slots=True, eq=False)
-class Instr:
-    """`op`: where it came from. `free`: registers that nothing reads after it."""
-
-    op: Op
-    free: list[int] = field(default_factory=list[int], kw_only=True)
-
-    def step(self, c: Cohort, s: Schedule) -> bool:
-        raise NotImplementedError
-
-    def release(self, c: Cohort) -> None:
-        for register in self.free:
-            c.regs[register] = None
 
 
 @dataclass(slots=True, eq=False)
@@ -77,6 +59,13 @@ class OpInstr(Instr):
             regs[register] = None
         c.pc += 1
         return True
+
+
+@dataclass(slots=True, eq=False)
+class ReturnInstr(Instr):
+    def step(self, c: Cohort, s: Schedule) -> bool:
+        s.finish(c)
+        return False
 
 
 def _read(c: Cohort, registers: Sequence[int]) -> list[Any]:
@@ -216,7 +205,115 @@ class Join(Instr):
         return not (self.blocking and s.give_way(c))
 
 
-# -- for -------------------------------------------------------------------------------------------
+# -- loops -----------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, eq=False)
+class LoopBegin(Instr):
+    """`carried`: what an iteration begins with. `saved`: the mask outside."""
+
+    inits: tuple[int, ...]
+    carried: tuple[int, ...]
+    results: tuple[int, ...]
+    saved: int
+
+    def step(self, c: Cohort, s: Schedule) -> bool:
+        _write(c, self.carried, _read(c, self.inits))
+        for register in self.results:
+            c.regs[register] = None
+        c.regs[self.saved] = c.mask
+        c.pc += 1
+        return True
+
+
+@dataclass(slots=True, eq=False)
+class LoopTest(Instr):
+    """Lanes leave with the values, `passed`, that they had when the condition turned false; the others go on with them
+    as `arguments`. `waits`: the loop may wait for what another warp writes."""
+
+    condition: int
+    passed: tuple[int, ...]
+    arguments: tuple[int, ...]
+    results: tuple[int, ...]
+    blocking: bool
+    waits: bool
+    exit_pc: int = -1
+
+    def step(self, c: Cohort, s: Schedule) -> bool:
+        decision = _decide(c, s, c.regs[self.condition], self.blocking)
+        if decision is SPLIT:
+            return False
+        values = _read(c, self.passed)
+        if decision is NONE:
+            _blend_into(c, c.mask, self.results, values)
+            if self.waits:
+                s.turns.idle = 0
+        else:
+            if isinstance(decision, tuple):
+                c.mask, leaving = decision
+                _blend_into(c, leaving, self.results, values)
+            _write(c, self.arguments, values)
+        self.release(c)
+        c.pc = self.exit_pc if decision is NONE else c.pc + 1
+        return True
+
+
+@dataclass(slots=True, eq=False)
+class LoopNext(Instr):
+    """Goes back to the head. `waits`: as above; then it is idle. `spins`: it then gives way to others, too."""
+
+    yields: tuple[int, ...]
+    carried: tuple[int, ...]
+    saved: int
+    head_pc: int
+    waits: bool
+    spins: bool
+
+    def step(self, c: Cohort, s: Schedule) -> bool:
+        values = _read(c, self.yields)
+        if c.mask is c.regs[self.saved]:
+            _write(c, self.carried, values)
+        else:
+            _blend_into(c, c.mask, self.carried, values)
+        self.release(c)
+        c.pc = self.head_pc
+        s.turns.idle += self.waits
+        s.turns.spend(self.op.loc)
+        return not (self.spins and s.give_way(c))
+
+
+@dataclass(slots=True, eq=False)
+class ForBegin(Instr):
+    """Counts the trips that are left rather than compare the induction variable, which may wrap at the end."""
+
+    bounds: tuple[int, int, int]
+    induction: int
+    trips: int
+
+    def step(self, c: Cohort, s: Schedule) -> bool:
+        lo, hi, step = _read(c, self.bounds)
+        c.regs[self.trips] = _trip_count(lo, hi, step) + 1
+        c.regs[self.induction] = np.subtract(lo, step)
+        c.pc += 1
+        return True
+
+
+@dataclass(slots=True, eq=False)
+class ForTest(Instr):
+    """Begins an iteration. `more`: is there one?"""
+
+    induction: int
+    increment: int
+    trips: int
+    more: int
+
+    def step(self, c: Cohort, s: Schedule) -> bool:
+        regs = c.regs
+        regs[self.induction] = np.add(regs[self.induction], regs[self.increment])
+        regs[self.trips] = regs[self.trips] - 1
+        regs[self.more] = regs[self.trips] > 0
+        c.pc += 1
+        return True
 
 
 def _trip_count(lo: Any, hi: Any, step: Any) -> Any:
@@ -229,155 +326,3 @@ def _trip_count(lo: Any, hi: Any, step: Any) -> Any:
     span: Any = np.where(up, end - start, start - end).astype(np.uint64)  # right where there are iterations
     some: Any = np.where(up, start < end, (start > end) & (by < 0))
     return np.where(some, (span - np.uint64(1)) // size + np.uint64(1), np.uint64(0))
-
-
-@dataclass(slots=True, eq=False)
-class ForBegin(Instr):
-    """Counts trips rather than comparing the induction variable, which therefore may wrap at the end."""
-
-    bounds: tuple[int, int, int]
-    inits: tuple[int, ...]
-    induction: int
-    carried: tuple[int, ...]
-    saved: int
-    count: int
-    trips: int
-
-    def step(self, c: Cohort, s: Schedule) -> bool:
-        lo, hi, step = _read(c, self.bounds)
-        inits = _read(c, self.inits)
-        regs = c.regs
-        regs[self.trips] = _trip_count(lo, hi, step)
-        regs[self.count] = 0
-        regs[self.saved] = c.mask
-        regs[self.induction] = lo
-        _write(c, self.carried, inits)
-        c.pc += 1
-        return True
-
-
-@dataclass(slots=True, eq=False)
-class ForTest(Instr):
-    carried: tuple[int, ...]
-    results: tuple[int, ...]
-    count: int
-    trips: int
-    blocking: bool
-    spins: bool
-    exit_pc: int = -1
-
-    def step(self, c: Cohort, s: Schedule) -> bool:
-        more = c.regs[self.count] < c.regs[self.trips]
-        decision = _decide(c, s, more, self.blocking)
-        if decision is SPLIT:
-            return False
-        if decision is NONE:
-            _write(c, self.results, _read(c, self.carried))
-            if self.spins:
-                s.turns.idle = 0
-            c.pc = self.exit_pc
-            return True
-        if isinstance(decision, tuple):
-            c.mask = decision[0]
-        c.pc += 1
-        return True
-
-
-@dataclass(slots=True, eq=False)
-class ForNext(Instr):
-    """Goes back to the test. `spins`: as for `WhileNext`; such a loop ends by itself, but gives way as often."""
-
-    yields: tuple[int, ...]
-    carried: tuple[int, ...]
-    induction: int
-    increment: int
-    saved: int
-    count: int
-    test_pc: int
-    spins: bool
-
-    def step(self, c: Cohort, s: Schedule) -> bool:
-        values = _read(c, self.yields)
-        regs = c.regs
-        if c.mask is regs[self.saved]:
-            _write(c, self.carried, values)
-        else:
-            _blend_into(c, c.mask, self.carried, values)
-        regs[self.count] = regs[self.count] + 1
-        regs[self.induction] = np.add(regs[self.induction], regs[self.increment])
-        self.release(c)
-        s.turns.iterate(self.op)
-        c.pc = self.test_pc
-        s.turns.idle += self.spins
-        return not (self.spins and s.give_way(c))
-
-
-# -- while -----------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True, eq=False)
-class WhileBegin(Instr):
-    inits: tuple[int, ...]
-    arguments: tuple[int, ...]
-    results: tuple[int, ...]
-    saved: int
-
-    def step(self, c: Cohort, s: Schedule) -> bool:
-        _write(c, self.arguments, _read(c, self.inits))
-        for register in self.results:
-            c.regs[register] = None
-        c.regs[self.saved] = c.mask
-        c.pc += 1
-        return True
-
-
-@dataclass(slots=True, eq=False)
-class WhileTest(Instr):
-    """Ends the first block. Lanes leave with the values they had when the condition turned false."""
-
-    condition: int
-    passed: tuple[int, ...]
-    arguments: tuple[int, ...]
-    results: tuple[int, ...]
-    blocking: bool
-    exit_pc: int = -1
-
-    def step(self, c: Cohort, s: Schedule) -> bool:
-        decision = _decide(c, s, c.regs[self.condition], self.blocking)
-        if decision is SPLIT:
-            return False
-        values = _read(c, self.passed)
-        if decision is NONE:
-            _blend_into(c, c.mask, self.results, values)
-            s.turns.idle = 0
-        elif isinstance(decision, tuple):
-            c.mask, leaving = decision
-            _blend_into(c, leaving, self.results, values)
-            _write(c, self.arguments, values)
-        else:
-            _write(c, self.arguments, values)
-        self.release(c)
-        c.pc = self.exit_pc if decision is NONE else c.pc + 1
-        return True
-
-
-@dataclass(slots=True, eq=False)
-class WhileNext(Instr):
-    """Goes back to the test. `spins`: the loop may wait for what another warp writes, so it gives way."""
-
-    yields: tuple[int, ...]
-    arguments: tuple[int, ...]
-    saved: int
-    head_pc: int
-    spins: bool
-
-    def step(self, c: Cohort, s: Schedule) -> bool:
-        values = _read(c, self.yields)
-        if c.mask is c.regs[self.saved]:
-            _write(c, self.arguments, values)
-        else:
-            _blend_into(c, c.mask, self.arguments, values)
-        self.release(c)
-        c.pc = self.head_pc
-        s.turns.iterate(self.op, idle=True)
-        return not (self.spins and s.give_way(c))

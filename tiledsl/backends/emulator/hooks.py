@@ -52,6 +52,10 @@ class LaunchInfo:
     def thread_index(self, thread: int) -> tuple[int, ...]:
         return _coordinates(thread, self.threads)
 
+    def thread_of_block(self, thread: int, block: int) -> str:
+        """Its name in messages."""
+        return f"thread {self.thread_index(int(thread))} of block {self.block_index(int(block))}"
+
 
 def _coordinates(linear: int, extents: tuple[int, int, int]) -> tuple[int, ...]:
     x, y, _ = extents

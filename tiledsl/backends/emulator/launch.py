@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 from functools import cached_property
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any, Mapping, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tiledsl.arch import MOST_SHARED
+from tiledsl.backends.emulator import rules
 from tiledsl.backends.emulator.boundary import internal_error
 from tiledsl.backends.emulator.chunk import Run
 from tiledsl.backends.emulator.hooks import Hook, LaunchInfo
@@ -17,18 +20,6 @@ from tiledsl.backends.emulator.machine import Machine
 from tiledsl.backends.emulator.options import Options, RunResult
 from tiledsl.backends.emulator.positions import Positions
 from tiledsl.backends.emulator.program import Program, flatten
-from tiledsl.backends.emulator.rules import arith as rules_arith
-from tiledsl.backends.emulator.rules import async_copies as rules_async
-from tiledsl.backends.emulator.rules import barriers as rules_barriers
-from tiledsl.backends.emulator.rules import debug as rules_debug
-from tiledsl.backends.emulator.rules import gpu as rules_gpu
-from tiledsl.backends.emulator.rules import matrix as rules_matrix
-from tiledsl.backends.emulator.rules import memory as rules_memory
-from tiledsl.backends.emulator.rules import ptx as rules_ptx
-from tiledsl.backends.emulator.rules import tile as rules_tile
-from tiledsl.backends.emulator.rules import tma as rules_tma
-from tiledsl.backends.emulator.rules import warp as rules_warp
-from tiledsl.backends.emulator.rules import wgmma as rules_wgmma
 from tiledsl.backends.emulator.sanitizer.checks import UninitialisedCheck
 from tiledsl.backends.emulator.sanitizer.checks_async import InFlightCheck
 from tiledsl.backends.emulator.sanitizer.checks_registers import check_registers
@@ -51,21 +42,8 @@ from tiledsl.recursion import deep_recursion
 
 __all__ = ["Prepared", "run"]
 
-FAMILIES = (
-    rules_arith,
-    rules_async,
-    rules_barriers,
-    rules_debug,
-    rules_gpu,
-    rules_matrix,
-    rules_memory,
-    rules_ptx,
-    rules_tile,
-    rules_tma,
-    rules_warp,
-    rules_wgmma,
-)
-"""Importing a family registers its rules."""
+for _family in iter_modules(rules.__path__, rules.__name__ + "."):
+    import_module(_family.name)  # registers its rules
 
 
 class Prepared:
@@ -133,7 +111,8 @@ def _run(prepared: Prepared, arguments: Mapping[str, object], options: Options) 
     launch = LaunchInfo(kernel.name, blocks, threads, shared_bytes, prepared.granule, kernel.cluster)
     if any(n % size for n, size in zip(blocks, kernel.cluster, strict=True)):
         raise KernelArgumentError(f"{kernel.name}: a grid of {blocks} blocks is no whole clusters of {kernel.cluster}")
-    result, turns, program = RunResult(), Turns(options.max_steps), prepared.program
+    result, program = RunResult(), prepared.program
+    turns = Turns(options.max_steps, program.fills, program.roles)
     registers = list(program.initial)
     for register, value in zip(program.arguments, bound.values(), strict=True):
         registers[register] = value

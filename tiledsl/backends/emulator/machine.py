@@ -62,7 +62,7 @@ class Machine:
         chunk = Chunk(self.shared, first, count)
         for hook in self.shared.hooks:
             hook.on_blocks_begin(first, count)
-        schedule = Schedule(chunk, self.turns, self.program.fills, self.program.roles)
+        schedule = Schedule(chunk, self.turns)
         self.turns.schedules[chunk] = schedule
         blocks, warps = np.arange(first, first + count), np.arange(chunk.warps)[None]
         exists = self.shared.positions.exists

@@ -27,39 +27,21 @@ Ints = NDArray[np.int64]
 
 
 def load(c: Cohort, op: Op, span: Span, address: Any, vec: int = 1, **more: Any) -> tuple[Any, ...]:
-    """`vec` neighbouring elements from each lane's address. Raises EmulatorError outside the span. more: of what hooks
-    hear."""
-    address = np.asarray(address, np.int64)
-    hooks = c.chunk.run.hooks
-    if not hooks and span.valid is None and (fast := native.gather(span, address, vec, c.mask)) is not None:
-        return fast
-    size = span.elements.itemsize
-    inside = _inside(span, address, vec)
-    if not inside.all():
-        _check_lanes(c, op, span, address, inside, vec)
-        address = np.where(inside, address, np.int64(span.low))
-    if hooks:
-        _notify(c, op, "read", span, address, vec * size, **more)
-    if span.high - span.low < vec * size:
-        empty = np.zeros(address.shape, span.elements.dtype)
-        return (empty,) * vec
-    index = _index(span, address)
-    return tuple(span.elements.take(index + e if e else index) for e in range(vec))
+    """`vec` neighbouring elements from each lane's address. more: of what hooks hear."""
+    if not c.chunk.run.hooks and span.valid is None:
+        found = native.gather(span, np.asarray(address, np.int64), vec)
+        if found is not None:
+            return found
+    index = access_index(c, op, span, address, "read", vec, **more)
+    if span.high - span.low < vec * span.elements.itemsize:
+        return (np.zeros(index.shape, span.elements.dtype),) * vec
+    return tuple(span.elements.take(index + e if e else index, mode="clip") for e in range(vec))
 
 
 def store(c: Cohort, op: Op, span: Span, address: Any, values: tuple[Any, ...], **more: Any) -> None:
     """Each active lane writes neighbouring elements; of lanes with one address the last one stays. more: as above."""
-    address = np.asarray(address, np.int64)
-    hooks = c.chunk.run.hooks
     require_writable(op, span)
-    if not hooks and span.valid is None and native.scatter(span, address, values, c.mask):
-        return
-    inside = _inside(span, address, len(values))
-    if not inside.all():
-        _check_lanes(c, op, span, address, inside, len(values))
-    if hooks:
-        _notify(c, op, "write", span, address, len(values) * span.elements.itemsize, **more)
-    index = _index(span, address)
+    index = access_index(c, op, span, address, "write", len(values), **more)
     for e, value in enumerate(values):
         assign(span.elements, index + e, value, c.mask)
 
@@ -70,17 +52,28 @@ def require_writable(op: Op, span: Span) -> None:
 
 
 def access_index(
-    c: Cohort, op: Op, span: Span, address: Ints, kind: AccessKind, vec: int = 1, align: int = 0, **more: Any
+    c: Cohort, op: Op, span: Span, address: Any, kind: AccessKind, vec: int = 1, align: int = 0, **more: Any
 ) -> Ints:
     """Check `vec` elements a lane, tell the hooks, and give the first one's index into ``span.elements``.
 
-    align: of what the address shall be a multiple, if not of the width. more: of what hooks hear.
+    Raises EmulatorError outside the span; lanes that a mask turns off get any index inside. align: of what the address
+    must be a multiple, if not of the width. more: of what hooks hear.
     """
-    inside = _inside(span, address, vec, align)
+    address = np.asarray(address, np.int64)
+    width = vec * span.elements.itemsize
+    inside = _inside(span, address, width, align or width)
     if not inside.all():
-        _check_lanes(c, op, span, address, inside, vec, align)
+        wrong = c.active() & ~inside
+        if wrong.any():
+            _fail(c, op, span, int(c.spread(address)[wrong][0]), wrong, width, align or width)
+        address = np.where(inside, address, np.int64(span.low))
     if c.chunk.run.hooks:
-        _notify(c, op, kind, span, address, vec * span.elements.itemsize, **more)
+        lanes = c.active()
+        blocks, threads = c.lanes_of(lanes)
+        at = c.spread(address)[lanes]
+        access = Access(op, kind, span.space, span.label, span.base, at, width, blocks, threads, **more)
+        for hook in c.chunk.run.hooks:
+            hook.on_access(access)
     return _index(span, address)
 
 
@@ -96,56 +89,35 @@ def assign(elements: NDArray[Any], index: Ints, value: Any, mask: Any) -> None:
 
 
 def _index(span: Span, address: Ints) -> Ints:
-    index = (address - span.origin) // span.elements.itemsize
+    """Of the element at each address. The size of an element is a power of two."""
+    index = address - span.origin
+    index >>= span.elements.itemsize.bit_length() - 1  # in place: arrays of 65536 threads are slow to make
     return index if span.rows is None else index + span.rows
 
 
-def _inside(span: Span, address: Ints, vec: int, align: int = 0) -> NDArray[np.bool_]:
-    """Which addresses are aligned and name elements of the span."""
-    width = vec * span.elements.itemsize
-    inside = (address >= span.low) & (address <= span.high - width) & (address % (align or width) == 0)
+def _inside(span: Span, address: Ints, width: int, align: int) -> NDArray[np.bool_]:
+    """Which addresses are aligned and begin `width` bytes of the span. `align`: a power of two."""
+    inside = (address >= span.low) & (address <= span.high - width) & (address & (align - 1) == 0)
     if span.valid is not None and inside.any():
         index = _index(span, np.where(inside, address, np.int64(span.low)))
-        for e in range(vec):
+        for e in range(width // span.elements.itemsize):
             inside &= span.valid.take(np.minimum(index + e, span.valid.size - 1))
     return inside
-
-
-def _notify(c: Cohort, op: Op, kind: AccessKind, span: Span, address: Ints, width: int, **more: Any) -> None:
-    """Tell the hooks of an access by the active lanes."""
-    lanes = c.active()
-    blocks, threads = c.lanes_of(lanes)
-    at = c.spread(address)[lanes]
-    access = Access(op, kind, span.space, span.label, span.base, at, width, blocks, threads, **more)
-    for hook in c.chunk.run.hooks:
-        hook.on_access(access)
 
 
 # -- errors ----------------------------------------------------------------------------------------
 
 
-def _check_lanes(
-    c: Cohort, op: Op, span: Span, address: Ints, inside: NDArray[np.bool_], vec: int, align: int = 0
-) -> None:
-    wrong = c.active() & ~inside
-    if wrong.any():
-        _report(c, op, span, int(c.spread(address)[wrong][0]), wrong, vec, align)
-
-
-def _report(c: Cohort, op: Op, span: Span, address: int, wrong: NDArray[np.bool_], vec: int, align: int) -> None:
+def _fail(c: Cohort, op: Op, span: Span, address: int, wrong: NDArray[np.bool_], width: int, align: int) -> None:
     """Raise EmulatorError for the first lane of `wrong`, whose address this is."""
-    size = span.elements.itemsize
-    width = vec * size
-    align = align or width
-    who = name_threads(c, wrong)
+    size, who, offset = span.elements.itemsize, name_threads(c, wrong), address - span.base
     if span.low <= address <= span.high - width and address % align:
         raise EmulatorError(
             f"misaligned access: {op.name} of {width} bytes at an address that is {address % align} past a multiple "
-            f"of {align}, byte {address - span.base} of {span.label}; {who}",
+            f"of {align}, byte {offset} of {span.label}; {who}",
             op.loc,
             f"make the address a multiple of {align} bytes, or access fewer elements at once",
         )
-    offset = address - span.base
     place = _element(span, offset // size) if offset % size == 0 else ""
     raise EmulatorError(
         f"out of bounds: {op.name} of {width} bytes at byte {offset} of {span.label}{place}, which holds "
@@ -167,8 +139,6 @@ def _element(span: Span, offset: int) -> str:
 
 def name_threads(c: Cohort, lanes: NDArray[np.bool_]) -> str:
     """The first thread of `lanes`, its block, and how many more there are."""
-    launch = c.chunk.run.launch
     blocks, threads = c.lanes_of(lanes)
     others = len(threads) - 1
-    more = f" and {others} more" if others else ""
-    return f"thread {launch.thread_index(int(threads[0]))} of block {launch.block_index(int(blocks[0]))}{more}"
+    return c.chunk.run.launch.thread_of_block(threads[0], blocks[0]) + (f" and {others} more" if others else "")

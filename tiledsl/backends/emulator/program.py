@@ -1,41 +1,29 @@
 """From a structured kernel to linear code with registers, which is what cohorts execute.
 
 Every SSA value gets a register of its own, freed after its last use so that the working set of arrays
-stays in cache. A region is *blocking* if a warp may have to wait inside it: it holds a barrier, an op with a condition
-(`waiting`), a copy that the warps meet at, or a loop that may wait for another's write (`_spins`).
+stays in cache. A region is *blocking* if a warp may have to wait inside it: it holds an op with a condition, a copy
+that the warps meet at, or a loop that may wait for another's write (`_spins`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Sequence
+from typing import Any, Sequence, TypeVar
 
 import numpy as np
 
+from tiledsl.backends.emulator import control as code
 from tiledsl.backends.emulator.conditions import CONDITIONS
-from tiledsl.backends.emulator.control import (
-    ForBegin,
-    ForNext,
-    ForTest,
-    IfBegin,
-    IfElse,
-    IfEnd,
-    Instr,
-    Join,
-    OpInstr,
-    WhileBegin,
-    WhileNext,
-    WhileTest,
-)
-from tiledsl.backends.emulator.control_waits import BarrierInstr, ReturnInstr, WaitInstr
 from tiledsl.backends.emulator.rules.registry import RULES, rule_of
-from tiledsl.backends.emulator.waiting import Roles, Wait
+from tiledsl.backends.emulator.schedule import Instr, Roles, WaitInstr
 from tiledsl.errors import EmulatorError
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import arith, control, gpu, mem, tile
 from tiledsl.ir.semantics import canonical, numpy_dtype
 
 __all__ = ["Program", "flatten"]
+
+I = TypeVar("I", bound=Instr)  # noqa: E741
 
 
 @dataclass(frozen=True)
@@ -59,7 +47,7 @@ def flatten(kernel: Kernel) -> Program:
     flat = _Flattener(joined, _blocking(kernel, joined))
     arguments = flat.define(kernel.body.args)
     flat.block_ops(kernel.body)
-    flat.code.append(ReturnInstr(kernel.body.terminator))
+    flat.code.append(code.ReturnInstr(kernel.body.terminator))
     roles = {(op.role[0], op.role[1]): op.loc for op in kernel.walk() if isinstance(op, control.If) and op.role}
     return Program(flat.code, flat.initial, arguments, flat.fills, roles)
 
@@ -100,9 +88,7 @@ def _blocking(kernel: Kernel, joined: frozenset[Op]) -> set[Op]:
     """Ops in which a warp may have to wait for others, and those that they lie in."""
     found: set[Op] = set()
     for op in kernel.walk():
-        if not (isinstance(op, gpu.Barrier) or type(op) in CONDITIONS or op in joined or _spins(op)):
-            continue
-        here: Op | Kernel | None = op
+        here: Op | Kernel | None = op if type(op) in CONDITIONS or op in joined or _spins(op) else None
         while isinstance(here, Op) and here not in found:
             found.add(here)
             here = here.parent.parent if here.parent is not None else None
@@ -134,7 +120,7 @@ class _Flattener:
     def read(self, values: Sequence[Value]) -> tuple[int, ...]:
         return tuple(self.registers[v] for v in values)
 
-    def append(self, instr: Instr) -> Instr:
+    def append(self, instr: I) -> I:
         self.code.append(instr)
         return instr
 
@@ -165,84 +151,75 @@ class _Flattener:
                 return self.emit_for(op)
             case control.While():
                 return self.emit_while(op)
-            case gpu.Barrier():
-                return self.append(BarrierInstr(op))
+            case _ if op.blocks:
+                raise EmulatorError(f"the emulator cannot run {op.name}", op.loc)
+            case _ if type(op) in CONDITIONS:
+                return self.emit_wait(op, type(op), self.read(op.operands))
+            case _ if op in self.joined:
+                self.emit_wait(op, gpu.Barrier, ())
+                self.emit_op(op)
+                return self.emit_wait(op, gpu.Barrier, ())
             case _:
-                if op.blocks:
-                    raise EmulatorError(f"the emulator cannot run {op.name}", op.loc)
                 return self.emit_op(op)
 
     def emit_op(self, op: Op) -> Instr:
-        if type(op) in CONDITIONS:
-            return self.emit_wait(op)
-        if op in self.joined:
-            self.append(BarrierInstr(op))
-        instr = self.append(OpInstr(op, rule_of(op), self.read(op.operands), self.define(op.results)))
-        if op in self.joined:
-            self.append(BarrierInstr(op))
-        return instr
+        return self.append(code.OpInstr(op, rule_of(op), self.read(op.operands), self.define(op.results)))
 
-    def emit_wait(self, op: Op) -> Instr:
-        """An op with a condition: it may have a rule, too."""
-        condition, operands = CONDITIONS[type(op)], self.read(op.operands)
+    def emit_wait(self, op: Op, cls: type[Op], operands: tuple[int, ...]) -> Instr:
+        """At `op`, as ops of a class with a condition do; it may have a rule, too."""
+        condition = CONDITIONS[cls]
         if condition.after:
             ticket = self.scratch()
-            self.append(OpInstr(op, rule_of(op), operands, (ticket,)))
-            return self.append(WaitInstr(op, Wait(op, condition, (ticket, *operands)), free=[ticket]))
-        wait = self.append(WaitInstr(op, Wait(op, condition, operands)))
-        if type(op) not in RULES:
-            return wait
-        return self.append(OpInstr(op, rule_of(op), operands, self.define(op.results)))
+            self.append(code.OpInstr(op, RULES[cls], operands, (ticket,)))
+            return self.append(WaitInstr(op, condition, (ticket, *operands), free=[ticket]))
+        wait = self.append(WaitInstr(op, condition, operands))
+        return self.emit_op(op) if cls in RULES else wait
 
     def emit_if(self, op: control.If) -> Instr:
-        blocking = op in self.blocking
+        blocking, condition = op in self.blocking, self.registers[op.condition]
         saved, pending, from_then = self.scratch(True), self.scratch(False), self.scratch(False)
-        begin = IfBegin(op, self.registers[op.condition], saved, pending, from_then, blocking)
-        self.code.append(begin)
+        begin = self.append(code.IfBegin(op, condition, saved, pending, from_then, blocking))
         results = self.define(op.results)
         free = self.block_ops(op.then)
         yields = self.read(op.then.terminator.operands)
-        middle = IfElse(op, yields, results, pending, from_then, free=free)
-        self.code.append(middle)
+        middle = self.append(code.IfElse(op, yields, results, pending, from_then, free=free))
         begin.else_pc = len(self.code)
         free = self.block_ops(op.orelse)
-        self.code.append(IfEnd(op, self.read(op.orelse.terminator.operands), results, from_then, free=free))
+        self.append(code.IfEnd(op, self.read(op.orelse.terminator.operands), results, from_then, free=free))
         middle.join_pc = len(self.code)
-        return self.append(Join(op, saved, (saved, pending, from_then), blocking))
+        return self.append(code.Join(op, saved, (saved, pending, from_then), blocking))
 
     def emit_for(self, op: control.For) -> Instr:
-        blocking = op in self.blocking
-        saved, count, trips = self.scratch(True), self.scratch(), self.scratch()
         lo, hi, step = self.read(op.operands[:3])
-        inits = self.read(op.inits)
+        trips, more = self.scratch(), self.scratch()
         induction, *rest = self.define(op.body.args)
         carried = tuple(rest)
-        results = self.define(op.results)
-        self.code.append(ForBegin(op, (lo, hi, step), inits, induction, carried, saved, count, trips))
-        test = ForTest(op, carried, results, count, trips, blocking, _spins(op))
-        test_pc = len(self.code)
-        self.code.append(test)
-        free = self.block_ops(op.body)
-        yields = self.read(op.body.terminator.operands)
-        self.code.append(ForNext(op, yields, carried, induction, step, saved, count, test_pc, _spins(op), free=free))
-        test.exit_pc = len(self.code)
-        return self.append(Join(op, saved, (saved, count, trips, induction, *carried), blocking))
+        self.append(code.ForBegin(op, (lo, hi, step), induction, trips))
+        begin = self.append(
+            code.LoopBegin(op, self.read(op.inits), carried, self.define(op.results), self.scratch(True))
+        )
+        head_pc = len(self.code)
+        self.append(code.ForTest(op, induction, step, trips, more))
+        test = code.LoopTest(op, more, carried, carried, begin.results, op in self.blocking, _spins(op))
+        return self.end_loop(begin, head_pc, test, op.body, (trips, more, induction))
 
     def emit_while(self, op: control.While) -> Instr:
-        blocking = op in self.blocking
-        saved = self.scratch(True)
-        inits = self.read(op.operands)
-        before = self.define(op.before.args)
-        results = self.define(op.results)
-        self.code.append(WhileBegin(op, inits, before, results, saved))
+        before, results = self.define(op.before.args), self.define(op.results)
+        begin = self.append(code.LoopBegin(op, self.read(op.operands), before, results, self.scratch(True)))
         head_pc = len(self.code)
         free = self.block_ops(op.before)
         condition, *passed = self.read(op.before.terminator.operands)
         after = self.define(op.after.args)
-        test = WhileTest(op, condition, tuple(passed), after, results, blocking, free=free)
-        self.code.append(test)
-        free = self.block_ops(op.after)
-        yields = self.read(op.after.terminator.operands)
-        self.code.append(WhileNext(op, yields, before, saved, head_pc, _spins(op), free=free))
+        test = code.LoopTest(op, condition, tuple(passed), after, results, op in self.blocking, True, free=free)
+        return self.end_loop(begin, head_pc, test, op.after, after)
+
+    def end_loop(
+        self, begin: code.LoopBegin, head_pc: int, test: code.LoopTest, body: Block, scratch: tuple[int, ...]
+    ) -> Instr:
+        op, carried, saved = begin.op, begin.carried, begin.saved
+        self.append(test)
+        free = self.block_ops(body)
+        yields = self.read(body.terminator.operands)
+        self.append(code.LoopNext(op, yields, carried, saved, head_pc, test.waits, _spins(op), free=free))
         test.exit_pc = len(self.code)
-        return self.append(Join(op, saved, (saved, *before, *after), blocking))
+        return self.append(code.Join(op, saved, (saved, *carried, *scratch), test.blocking))

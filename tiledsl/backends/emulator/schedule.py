@@ -1,40 +1,43 @@
-"""Which cohorts can run, and which stand at a barrier: the queue of a run, and the cohorts of each chunk."""
+"""Which cohorts can run, and which wait: the queue of a run, and the cohorts of each chunk.
+
+A cohort waits for a *condition*. Warps for which it holds go on at once, without the others. The others are tried
+again when nothing of their chunk can run; those at one instruction then go on together, so that cohorts stay wide.
+Asynchronous copies arrive only when that lets nobody go on. When even that does not, the warps wait for ever.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
-from typing import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tiledsl.backends.emulator.chunk import Chunk
 from tiledsl.backends.emulator.cohort import Cohort, merge
-from tiledsl.backends.emulator.waiting import Roles, Wait, Waiting
+from tiledsl.backends.emulator.conditions import Condition, Rows
 from tiledsl.errors import HazardError, Loc
 from tiledsl.ir.core import Op
 
-__all__ = ["PATIENCE", "Schedule", "Turns"]
+__all__ = ["PATIENCE", "Instr", "Roles", "Schedule", "Turns", "WaitInstr"]
 
 PATIENCE = 64
 """Turns of spinning loops, with nothing else to run, after which another chunk is started."""
 
+Roles = dict[tuple[int, int], Loc]
+"""The roles of a kernel: first warp and number of warps; where they are declared."""
+
 
 class Turns:
     """The cohorts that can run, of all chunks that live. `idle`: iterations of `while` loops since a loop has ended;
-    `steps`: of all loops."""
+    `steps`: of all loops. `fills`: as for `merge`; `roles`: for messages."""
 
-    def __init__(self, max_steps: int) -> None:
-        self.max_steps = max_steps
+    def __init__(self, max_steps: int, fills: dict[int, bool], roles: Roles) -> None:
+        self.max_steps, self.fills, self.roles = max_steps, fills, roles
         self.queue: deque[Cohort] = deque()
         self.schedules: dict[Chunk, Schedule] = {}
         self.idle = self.steps = 0
-
-    def iterate(self, op: Op, idle: bool = False) -> None:
-        """One more iteration of a loop. idle: of a `while` loop, and no loop has ended since."""
-        self.idle += idle
-        self.spend(op.loc)
 
     def spend(self, loc: Loc, steps: int = 1) -> None:
         """Raises HazardError when the run has had more than `Options.max_steps`."""
@@ -53,24 +56,55 @@ class Turns:
         )
 
 
-@dataclass(frozen=True)
-class _Arrived:
-    """A cohort that waits at the barrier `op`."""
+@dataclass(slots=True, eq=False)
+class Instr:
+    """One instruction of the linear code. `op`: where it came from. `free`: registers that nothing reads after it.
 
-    cohort: Cohort
+    ``step`` executes it, and gives whether the cohort goes on (True) or has given way to others (False).
+    """
+
     op: Op
+    free: list[int] = field(default_factory=list[int], kw_only=True)
+
+    def step(self, c: Cohort, s: Schedule) -> bool:
+        raise NotImplementedError
+
+    def release(self, c: Cohort) -> None:
+        for register in self.free:
+            c.regs[register] = None
+
+
+@dataclass(slots=True, eq=False)
+class WaitInstr(Instr):
+    """Lets those warps go on for which a condition holds. `srcs`: registers with what it depends on."""
+
+    condition: Condition
+    srcs: tuple[int, ...]
+
+    def step(self, c: Cohort, s: Schedule) -> bool:
+        return s.wait(c, self)
+
+    def values(self, c: Cohort) -> list[Any]:
+        return [c.regs[s] for s in self.srcs]
+
+    def ready(self, c: Cohort) -> Rows:
+        """For which warps it holds, [groups, warps]."""
+        return np.broadcast_to(self.condition.ready(c, self.op, *self.values(c)), c.shape[:2])
+
+    def go_on(self, c: Cohort) -> None:
+        self.condition.passed(c, self.op, *self.values(c))
+        self.release(c)
+        c.pc += 1
 
 
 class Schedule:
-    """The cohorts of one chunk: those at a full barrier are `waiting`, those at a condition `blocked`; the others run,
-    or are `ready` to, in the queue of `turns`."""
+    """The cohorts of one chunk: those that wait are `blocked`, each at its instruction; the others run, or are `ready`
+    to, in the queue of `turns`."""
 
-    def __init__(self, chunk: Chunk, turns: Turns, fills: dict[int, bool], roles: Roles) -> None:
-        self.chunk, self.turns, self.fills = chunk, turns, fills
+    def __init__(self, chunk: Chunk, turns: Turns) -> None:
+        self.chunk, self.turns = chunk, turns
         self.ready = self.finished = 0
-        self.waiting: list[_Arrived] = []
-        self.arrived = np.zeros(chunk.count, np.int64)
-        self.blocked = Waiting(chunk.run.launch, fills, roles)
+        self.blocked: list[tuple[Cohort, WaitInstr]] = []
 
     def enqueue(self, cohort: Cohort) -> None:
         self.turns.queue.append(cohort)
@@ -86,7 +120,7 @@ class Schedule:
         if same:
             self.turns.queue = deque(o for o in queue if o not in same)
             self.ready -= len(same)
-            cohort = merge([cohort, *same], self.fills)
+            cohort = merge([cohort, *same], self.turns.fills)
         cohort.parked = False
         return cohort
 
@@ -94,71 +128,53 @@ class Schedule:
 
     def replace(self, parts: Sequence[Cohort]) -> None:
         """The running cohort was split: its parts go to the head of the queue."""
-        for part in reversed(parts):
-            self.turns.queue.appendleft(part)
-            self.ready += 1
+        self.turns.queue.extendleft(reversed(parts))
+        self.ready += len(parts)
 
     def give_way(self, cohort: Cohort) -> bool:
         """Let others run first; they may join this cohort. False if there is nobody to wait for."""
-        others = self.turns.queue or self.blocked.entries or self.turns.idle > PATIENCE
-        if not others:
+        if not (self.turns.queue or self.blocked or self.turns.idle > PATIENCE):
             return False
         cohort.parked = True
         self.enqueue(cohort)
         return True
 
-    def wait(self, cohort: Cohort, wait: Wait) -> bool:
-        """True if all of the cohort may go on at once; those of its warps that may are a cohort of their own else."""
-        rows = wait.ready(cohort)
-        if rows.all():
-            wait.passed(cohort)
+    def wait(self, cohort: Cohort, at: WaitInstr) -> bool:
+        """True if all of the cohort goes on at once. Else those of its warps that may are a cohort of their own, with
+        all whom they have met here."""
+        rows, meets = at.ready(cohort), at.condition.meets
+        if rows.all() and not (meets and self.blocked):
+            at.go_on(cohort)
             return True
+        self.blocked.append((cohort, at))
         if rows.any():
-            self.replace([cohort.select(rows)])
-            cohort = cohort.select(~rows)
-        self.blocked.add(cohort, wait)
+            same = [b for b in self.blocked if b[0] is cohort or (meets and b[1].condition is at.condition)]
+            self.replace(self.wake(same))
         return False
 
-    def arrive(self, cohort: Cohort, op: Op) -> bool:
-        """The cohort reaches a barrier. True if it may go on at once, all its blocks being complete."""
-        if not cohort.is_whole():
-            self.fail_partial(cohort, op)
-        if cohort.is_regular and cohort.warps.shape[1] == self.chunk.warps:
-            self.announce(op, cohort.blocks)
-            cohort.pc += 1
-            return True
-        self.waiting.append(_Arrived(cohort, op))
-        np.add.at(self.arrived, cohort.blocks - self.chunk.first, cohort.warps.shape[1])
-        complete = self.arrived == self.chunk.warps
-        if complete.any():
-            self.release(complete, op)
-        return False
+    def wake(self, blocked: list[tuple[Cohort, WaitInstr]]) -> list[Cohort]:
+        """Those of these who can go on now, one cohort for each instruction."""
+        self.blocked = [entry for entry in self.blocked if entry not in blocked]
+        leaving: dict[WaitInstr, list[Cohort]] = {}
+        for cohort, at in self.gathered(blocked):
+            rows = at.ready(cohort)
+            if rows.any():
+                leaving.setdefault(at, []).append(cohort if rows.all() else cohort.select(rows))
+            if not rows.all():
+                self.blocked.append((cohort.select(~rows) if rows.any() else cohort, at))
+        merged = [(merge(cohorts, self.turns.fills), at) for at, cohorts in leaving.items()]
+        for cohort, at in merged:
+            at.go_on(cohort)
+        return [cohort for cohort, _ in merged]
 
-    def release(self, complete: NDArray[np.bool_], op: Op) -> None:
-        """Let the warps of the blocks in `complete` go on, those at one point together."""
-        self.arrived[complete] = 0
-        self.announce(op, np.flatnonzero(complete) + self.chunk.first)
-        waiting, self.waiting = self.waiting, []
-        leaving: dict[int, list[Cohort]] = {}
-        for arrived in waiting:
-            cohort = arrived.cohort
-            rows = complete[cohort.blocks - self.chunk.first][:, None]
-            for keep in (rows, ~rows):
-                if not keep.any():
-                    continue
-                part = cohort if keep.all() else cohort.select(np.broadcast_to(keep, cohort.shape[:2]))
-                if keep is rows:
-                    leaving.setdefault(cohort.pc, []).append(part)
-                else:
-                    self.waiting.append(_Arrived(part, arrived.op))
-        for cohorts in leaving.values():
-            cohort = merge(cohorts, self.fills)
-            cohort.pc += 1
-            self.enqueue(cohort)
-
-    def announce(self, op: Op, blocks: NDArray[np.int64]) -> None:
-        for hook in self.chunk.run.hooks:
-            hook.on_barrier(op, blocks)
+    def gathered(self, blocked: list[tuple[Cohort, WaitInstr]]) -> list[tuple[Cohort, WaitInstr]]:
+        """Those that wait for each other as one cohort."""
+        together: dict[WaitInstr, list[Cohort]] = {}
+        for cohort, at in blocked:
+            if at.condition.gathers:
+                together.setdefault(at, []).append(cohort)
+        others = [(cohort, at) for cohort, at in blocked if not at.condition.gathers]
+        return others + [(merge(cohorts, self.turns.fills), at) for at, cohorts in together.items()]
 
     def finish(self, cohort: Cohort) -> None:
         self.finished += cohort.shape[0] * cohort.shape[1]
@@ -175,70 +191,65 @@ class Schedule:
         return self.finished == self.chunk.count * self.chunk.warps
 
     def go_on(self) -> bool:
-        """Let those go on that wait for a condition, if need be by letting asynchronous copies arrive."""
-        if not self.blocked.entries:
-            return False
-        leaving = self.blocked.wake()
+        """Let those go on that wait, if need be by letting asynchronous copies arrive."""
+        leaving = self.wake(self.blocked)
         if not leaving:
-            self.blocked.let_arrive()
-            leaving = self.blocked.wake()
+            for cohort, at in self.blocked:
+                at.condition.wanted(cohort, at.op, *at.values(cohort))
+            leaving = self.wake(self.blocked)
         for cohort in leaving:
             self.enqueue(cohort)
         return bool(leaving)
 
     def require_progress(self) -> None:
         """Raises HazardError if all cohorts wait for ever."""
-        if self.ready or self.go_on():
+        if self.ready or self.go_on() or not self.blocked:
             return
-        if self.blocked.entries:
-            self.blocked.fail(self.describe())
-        if self.waiting:
-            raise HazardError(
-                "deadlock: a barrier that not all threads of the block reach\n  " + "\n  ".join(self.describe()),
-                self.waiting[0].op.loc,
-                "let every thread of the block execute the same barriers",
-            )
-
-    def describe(self) -> list[str]:
-        """For one block that waits at a barrier: which of its warps stand where."""
-        if not self.waiting:
-            return []
-        block = int(self.waiting[0].cohort.blocks[0])
-        here: dict[Loc, list[int]] = {}
-        for arrived in self.waiting:
-            cohort = arrived.cohort
-            warps = np.broadcast_to(cohort.warps, cohort.shape[:2])[cohort.blocks == block].ravel()
-            here.setdefault(arrived.op.loc, []).extend(warps.tolist())
-        spinning = _warps_in(block, [c for c in self.turns.queue if c.chunk is self.chunk])
-        blocked = _warps_in(block, self.blocked.cohorts)
-        absent = set(range(self.chunk.warps)) - {w for warps in here.values() for w in warps} - {*spinning, *blocked}
-        index = self.chunk.run.launch.block_index(block)
-        lines = [f"block {index}: {_name_warps(w)} waits at {loc}" for loc, w in here.items() if w]
-        if spinning:
-            lines.append(f"block {index}: {_name_warps(spinning)} still runs")
-        if absent:
-            lines.append(f"block {index}: {_name_warps(sorted(absent))} has finished")
-        return lines
-
-    def fail_partial(self, cohort: Cohort, op: Op) -> None:
-        partial = cohort.partial_warps()
-        blocks, threads = cohort.lanes_of(cohort.active() & partial[:, :, None])
-        launch = self.chunk.run.launch
         raise HazardError(
-            f"{op.name} is reached by a part of a warp only: by thread {launch.thread_index(int(threads[0]))} of "
-            f"block {launch.block_index(int(blocks[0]))}, but not by all lanes of its warp",
-            op.loc,
-            "move it out of the condition that the lanes do not share",
+            "deadlock: these warps wait for ever\n  " + "\n  ".join(self.describe()),
+            self.blocked[0][1].op.loc,
+            "let each of them get what it waits for: count the arrivals and bytes of every phase, and the phases; let "
+            "all threads of a block execute the same barriers",
         )
 
+    def describe(self) -> list[str]:
+        """For one block with warps that wait: which of its warps wait where, and what the others do."""
+        if not self.blocked:
+            return []
+        block = int(self.blocked[0][0].blocks[0])
+        name = f"block {self.chunk.run.launch.block_index(block)}: "
+        absent, lines = set(range(self.chunk.warps)), list[str]()
+        for cohort, at in self.blocked:
+            if block not in cohort.blocks:
+                continue
+            mine = cohort.select(np.broadcast_to((cohort.blocks == block)[:, None], cohort.shape[:2]))
+            warps = sorted(_warps_of(mine, block))
+            absent.difference_update(warps)
+            missing = at.condition.missing(mine, at.op, *at.values(mine))
+            lines.append(f"{name}{_name(warps, 'waits', 'wait', self.role(warps))} at {at.op.loc} for {missing}")
+        running = {w for c in self.turns.queue if c.chunk is self.chunk for w in _warps_of(c, block)} & absent
+        for warps, one, several in (
+            (running, "still runs", "still run"),
+            (absent - running, "has ended", "have ended"),
+        ):
+            if warps:
+                lines.append(name + _name(sorted(warps), one, several))
+        return lines
 
-def _warps_in(block: int, cohorts: Sequence[Cohort]) -> list[int]:
-    """The warps of the block that are in these cohorts."""
-    rows = [np.broadcast_to(c.warps, c.shape[:2])[c.blocks == block].ravel().tolist() for c in cohorts]
-    return [warp for row in rows for warp in row]
+    def role(self, warps: Sequence[int]) -> str:
+        """The role that the warps belong to, if the kernel has one of them."""
+        for (first, count), loc in self.turns.roles.items():
+            if first <= warps[0] and warps[-1] < first + max(count, 1):
+                return f" (the role at line {loc.line})"
+        return ""
 
 
-def _name_warps(warps: Sequence[int]) -> str:
-    ordered = sorted(warps)
-    named = ", ".join(map(str, ordered[:8])) + (", ..." if len(ordered) > 8 else "")
-    return f"warp {named}" if len(ordered) == 1 else f"warps {named}, each,"
+def _warps_of(cohort: Cohort, block: int) -> NDArray[np.int64]:
+    """The warps of the block that are in the cohort."""
+    return np.broadcast_to(cohort.warps, cohort.shape[:2])[cohort.blocks == block].ravel()
+
+
+def _name(warps: Sequence[int], one: str, several: str, role: str = "") -> str:
+    """With the verb: ``warp 3 waits``, ``warps 4, 5, 6, 7 wait``."""
+    named = ", ".join(map(str, warps[:8])) + (", ..." if len(warps) > 8 else "")
+    return f"warp {named} {one}{role}" if len(warps) == 1 else f"warps {named} {several}{role}"

@@ -10,13 +10,15 @@ import numpy as np
 
 from tiledsl.arch import WARP
 from tiledsl.backends.emulator.cohort import Cohort, is_fragment
-from tiledsl.backends.emulator.control import Instr, OpInstr
+from tiledsl.backends.emulator.control import OpInstr
 from tiledsl.backends.emulator.hooks import LaunchInfo
 from tiledsl.backends.emulator.options import RunResult, TraceRow
 from tiledsl.backends.emulator.program import Program
+from tiledsl.backends.emulator.rules.gpu import arrive_at_barrier
+from tiledsl.backends.emulator.rules.memory import within
+from tiledsl.backends.emulator.schedule import Instr
 from tiledsl.errors import KernelArgumentError, Loc
 from tiledsl.ir.core import Op
-from tiledsl.ir.ops import mem
 
 __all__ = ["traced"]
 
@@ -33,12 +35,12 @@ def traced(
     result: RunResult,
     spend: Callable[[Loc, int], None],
 ) -> Program:
-    """The program, whose ops, but not its checks, append to `result.trace` whenever the thread executes them."""
+    """The program, whose ops append to `result.trace` when the thread executes them, all but checks and barriers."""
     block = _linear("block", where[0], launch.grid)
     thread = _linear("thread", where[1], launch.threads)
-    code: list[Instr] = []
+    code = list[Instr]()
     for instr in program.code:
-        if isinstance(instr, OpInstr) and not isinstance(instr.op, mem.Within):
+        if isinstance(instr, OpInstr) and instr.rule not in (within, arrive_at_barrier):
             instr = replace(instr, rule=_Tracer(instr.rule, block, thread, result, spend))
         code.append(instr)
     return replace(program, code=code)

@@ -7,7 +7,7 @@ from typing import Any
 from tiledsl import lang
 from tiledsl.errors import CompileError
 from tiledsl.frontend.bindings import Unusable, describe, is_token, leaves
-from tiledsl.frontend.calls import Call, intrinsic
+from tiledsl.frontend.call import Call, intrinsic
 from tiledsl.frontend.frame import Unit
 from tiledsl.frontend.intrinsics.roles import refuse_in_role
 from tiledsl.frontend.intrinsics.tiles import IN_ROLES, add_copy, copied_views
@@ -26,26 +26,20 @@ NO_TOKEN = Unusable(
 
 @intrinsic(lang.copy_async)
 def _copy_async(call: Call) -> Value | Unusable:
-    what = "copy_async()"
-    refuse_in_role(call, what, IN_ROLES)
-    src, dst = copied_views(call, what)
+    refuse_in_role(call, IN_ROLES)
+    src, dst = copied_views(call)
     if isinstance(memory_type(src), SharedType) or isinstance(memory_type(dst), GlobalType):
         found = " to ".join(f"{memory_name(view)} ({memory_type(view)})" for view in (src, dst))
-        raise call.error(f"{what} goes from a Global to a shared tile, this one from {found}", "use copy()")
-    dtype, vec = memory_type(src).dtype, call["vec"]
-    if not isinstance(vec, int) or vec not in async_copy.CP_BYTES or vec % dtype.bytes:
-        widths = ", ".join(str(v) for v in async_copy.CP_BYTES if v % dtype.bytes == 0)
-        shown = vec if isinstance(vec, int) else describe(vec)
-        fix = f"vec counts bytes: {widths}; copy() has single elements"
-        raise call.error(f"{what} with vec={shown} on elements of {dtype.bytes} bytes", fix)
+        raise call.error(f"{call.what} goes from a Global to a shared tile, this one from {found}", "use copy()")
+    vec = call.width("vec", memory_type(src).dtype, async_copy.CP_BYTES)
     token = add_copy(call, async_copy.Copy, src, dst, vec).result
-    return token if call.frame.unit.pipelined is None else NO_TOKEN
+    return token if call.unit.pipelined is None else NO_TOKEN
 
 
 @intrinsic(lang.wait)
 def _wait(call: Call) -> None:
     given: list[Any] = list(call["tokens"])
-    refuse_in_pipelined(call, "wait()")
+    refuse_in_pipelined(call)
     if not given:
         fix = "pass its tokens: wait(token); groups of raw copies are waited for with ptx.wait_group(n)"
         raise call.error("wait() for nothing", fix)
@@ -58,12 +52,13 @@ def _wait(call: Call) -> None:
     call.builder.add(async_copy.Wait(*dict.fromkeys(given)))
 
 
-def refuse_in_pipelined(call: Call, what: str) -> None:
+def refuse_in_pipelined(call: Call) -> None:
     """An error in a pipelined loop, which places the groups of copies itself."""
-    if call.frame.unit.pipelined is not None:
-        line = call.frame.unit.pipelined.line
+    if call.unit.pipelined is not None:
+        line = call.unit.pipelined.line
+        message = f"{call.what} in the pipelined loop of line {line}, which waits for its copies by itself"
         fix = "leave it out; or leave pipelined() out, and place groups, waits and barriers yourself"
-        raise call.error(f"{what} in the pipelined loop of line {line}, which waits for its copies by itself", fix)
+        raise call.error(message, fix)
 
 
 def check_tokens(unit: Unit) -> None:

@@ -6,13 +6,10 @@ from functools import partial
 from typing import Any
 
 from tiledsl import lang
-from tiledsl.frontend.arithmetic import as_value
-from tiledsl.frontend.bindings import describe
-from tiledsl.frontend.calls import Call, intrinsic
-from tiledsl.frontend.gather import gather, is_gather
-from tiledsl.frontend.views import as_view, located, memory_type
+from tiledsl.frontend.call import Call, intrinsic
+from tiledsl.frontend.memory import access
+from tiledsl.frontend.views import as_view, memory_type
 from tiledsl.ir.atomics import ATOMICS, SCOPES, AtomicFn
-from tiledsl.ir.core import Value
 from tiledsl.ir.ops import tile
 
 memory_class: Any = lang.Memory
@@ -23,36 +20,17 @@ __all__: list[str] = []
 def _atomic(fn: AtomicFn, call: Call) -> Any:
     dtype = memory_type(call["self"]).dtype
     if not fn.accepts(dtype):
-        known = ", ".join(sorted(fn.dtypes))
-        raise call.error(f"atomic_{fn.name}() is not defined for {dtype}", f"it takes {known}")
-    how = _order_and_scope(fn, call)
-    at, given = _place_and_values(fn, call)
-
-    def made(base: Value, indices: list[Value], *elements: Value) -> Any:
-        op = call.builder.add(tile.atomic(fn.name, base, *indices, *elements, **how))
-        return op.result if fn.result else None
-
-    if is_gather(at):
-        found = gather(call.frame, call.node, call["self"], at)
-        columns = [found.values(value, dtype, "value") for value in given]
-        results = [made(found.base, *each) for each in zip(found.rows, *columns, strict=True)]
-        return found.fragment(results) if fn.result else None
-    base, indices = located(call.frame, call.node, call["self"], at)
-    return made(base, indices, *(as_value(value, dtype, call.frame, call.node, "value") for value in given))
-
-
-def _order_and_scope(fn: AtomicFn, call: Call) -> dict[str, str]:
-    order, scope = call["order"], call["scope"]
-    if order not in fn.orders:
-        known = ", ".join(map(repr, fn.orders))
-        raise call.error(f"atomic_{fn.name}() has no order {describe(order)}", f"one of {known}")
-    if scope not in SCOPES:
-        known = ", ".join(map(repr, SCOPES))
-        raise call.error(f"atomic_{fn.name}() has no scope {describe(scope)}", f"one of {known}")
-    if order == "volatile" and scope not in ("gpu", "sys"):
-        fix = "leave scope out, or order='relaxed', which has one"
-        raise call.error(f"a volatile access has scope 'sys', got {scope!r}", fix)
-    return {"order": order, "reach": "sys" if order == "volatile" else scope}
+        raise call.error(f"{call.what} is not defined for {dtype}", f"it takes {', '.join(sorted(fn.dtypes))}")
+    order, scope = call.choice("order", fn.orders), call.choice("scope", SCOPES)
+    if order == "volatile":
+        if scope not in ("gpu", "sys"):
+            fix = "leave scope out, or order='relaxed', which has one"
+            raise call.error(f"a volatile access has scope 'sys', got {scope!r}", fix)
+        scope = "sys"
+    at, values = _place_and_values(fn, call)
+    found = access(call.frame, call.node, call["self"], at)
+    operands = [found.values(value, dtype, "value") for value in values]
+    return found.each(partial(tile.atomic, fn.name, order=order, reach=scope), *operands)
 
 
 def _place_and_values(fn: AtomicFn, call: Call) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
@@ -62,7 +40,7 @@ def _place_and_values(fn: AtomicFn, call: Call) -> tuple[tuple[Any, ...], tuple[
     if len(given) != rank + fn.values:
         values = ("", " and a value", ", the value to compare with, and the new one")[fn.values]
         axes = f"{rank} ind{'ex' if rank == 1 else 'ices'}"
-        message = f"atomic_{fn.name}() on a tile of {rank} axes takes {axes}{values}, got {len(given)} arguments"
+        message = f"{call.what} on a tile of {rank} axes takes {axes}{values}, got {len(given)} arguments"
         raise call.error(message, "an element is named by one index an axis")
     return given[:rank], given[rank:]
 

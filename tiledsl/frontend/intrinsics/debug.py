@@ -5,13 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from tiledsl import lang
-from tiledsl.frontend.arithmetic import as_value
-from tiledsl.frontend.bindings import LanguageObject, contains_value, describe, has_operators, is_register, is_token
-from tiledsl.frontend.calls import Call, intrinsic
+from tiledsl.frontend.bindings import (
+    LanguageObject,
+    contains_value,
+    describe,
+    has_operators,
+    is_fragment,
+    is_register,
+    is_token,
+)
+from tiledsl.frontend.call import Call, intrinsic
 from tiledsl.frontend.fragments import is_distributed
 from tiledsl.ir.core import Value
 from tiledsl.ir.ops import debug, ptx
-from tiledsl.ir.types import BOOL, F32, INDEX, DType, FragmentType
+from tiledsl.ir.types import BOOL, F32, INDEX, DType
 from tiledsl.lang import ir_dtype
 
 __all__: list[str] = []
@@ -33,7 +40,7 @@ def _print(call: Call) -> Any:
             text, literal = f"{text}{_not_a_place(literal)}{{}}", ""
             operands.append(call.builder.cast(value, F32) if value.type.is_matrix else value)
         elif has_operators(value):
-            fix = value.offers if isinstance(value, LanguageObject) else "print its elements, or the start of a range"
+            fix = value.fix if isinstance(value, LanguageObject) else "print its elements, or the start of a range"
             raise call.error(f"print() of {describe(value)}", fix)
         elif contains_value(value):
             raise call.error("print() of a list with run-time values", "print its elements")
@@ -67,16 +74,14 @@ def _not_a_place(literal: str) -> str:
 
 @intrinsic(lang.assert_)
 def _assert(call: Call) -> Any:
-    message = call["message"]
+    message, condition = call["message"], call["condition"]
     if not isinstance(message, str):
         fix = "write what is wrong: assert_(condition, 'text')"
         raise call.error(f"the message of assert_() is a string, got {describe(message)}", fix)
-    condition = call["condition"]
-    if is_register(condition) and isinstance(condition.type, FragmentType):
+    if is_fragment(condition):
         fix = "store it, and check what arrived" if is_distributed(condition) else "check its elements"
         raise call.error(f"the condition of assert_() is one bool, got {describe(condition)}", fix)
-    condition = as_value(condition, BOOL, call.frame, call.node, "condition")
-    call.builder.add(debug.Assert(condition, message=_encodable(call, message)))
+    call.builder.add(debug.Assert(call.value("condition", BOOL), message=_encodable(call, message)))
 
 
 def _no_arguments() -> None:
@@ -102,10 +107,8 @@ def _inline(call: Call) -> Any:
         raise call.error("outputs of ptx.inline() are dtypes with a size", "pass u32, f32, ... or a tuple of them")
     for operand in call["operands"]:
         if not is_register(operand) or not isinstance(operand.type, DType) or operand.type == INDEX:
-            raise call.error(
-                f"operands of ptx.inline() are run-time scalars with a size, got {describe(operand)}",
-                "write i32(x) for an index or a literal",
-            )
+            message = f"operands of ptx.inline() are run-time scalars with a size, got {describe(operand)}"
+            raise call.error(message, "write i32(x) for an index or a literal")
     op = ptx.Inline(
         *call["operands"],
         text=text,
@@ -127,10 +130,9 @@ def _emulation(call: Call) -> str:
     if function is None:
         return ""
     if not callable(function):
-        raise call.error(
-            f"emulate= takes a function, got {describe(function)}", "pass a function of NumPy arrays that does the same"
-        )
-    externals = call.frame.unit.externals
+        fix = "pass a function of NumPy arrays that does the same"
+        raise call.error(f"emulate= takes a function, got {describe(function)}", fix)
+    externals = call.unit.externals
     for key, known in externals.items():
         if known is function:
             return key

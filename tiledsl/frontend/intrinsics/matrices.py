@@ -6,12 +6,21 @@ from typing import Any
 
 from tiledsl import lang
 from tiledsl.errors import CompileError
-from tiledsl.frontend.bindings import LanguageObject, View, contains_value, describe, is_place
-from tiledsl.frontend.calls import Call, intrinsic
+from tiledsl.frontend.bindings import (
+    LanguageObject,
+    View,
+    contains_value,
+    describe,
+    is_fragment,
+    is_int,
+    is_place,
+    positive_ints,
+)
+from tiledsl.frontend.call import Call, intrinsic
 from tiledsl.frontend.fragments import EXAMPLE, distributed, is_distributed
 from tiledsl.frontend.intrinsics.roles import refuse_in_role
-from tiledsl.frontend.intrinsics.tiles import add_copy, bytes_at_once, require_static
-from tiledsl.frontend.views import as_view, base_origin, memory_name, memory_type, unit_axis
+from tiledsl.frontend.intrinsics.tiles import add_copy, bytes_at_once, destination
+from tiledsl.frontend.views import base_origin, memory_name, memory_type, unit_axis
 from tiledsl.ir.core import Value
 from tiledsl.ir.ops import gpu, matrix, tile
 from tiledsl.ir.types import BOOL, F32, INDEX, DType, FragmentType, GlobalType, SharedType
@@ -21,7 +30,7 @@ from tiledsl.layout.mma import TABLE, MmaRow, find_row, rows_of
 from tiledsl.passes.distribute.matrix_map import widths
 from tiledsl.passes.distribute.thread_map import even_widths, plan_copy
 
-__all__: list[str] = []
+__all__ = ["check_held", "check_product_shapes", "store_to"]
 
 _fragment_class: Any = lang.Fragment
 OPERAND_NAMES = {"a": "left operand", "b": "right operand", "acc": "accumulator"}
@@ -33,54 +42,36 @@ OPERAND_NAMES = {"a": "left operand", "b": "right operand", "acc": "accumulator"
 @intrinsic(Product.acc, Product.a, Product.b)
 def _layout(call: Call) -> FragmentLayout:
     warps: Any = call["warps"]
-    pair: tuple[Any, ...] = warps if isinstance(warps, tuple) else ()  # pyright: ignore[reportUnknownVariableType]
-    if len(pair) != 2 or any(not isinstance(n, int) or isinstance(n, bool) or n < 1 for n in pair):
-        shown = describe(warps) if not pair or contains_value(pair) else str(pair)
+    pair = positive_ints(warps)
+    if type(warps) is not tuple or pair is None or len(pair) != 2:
+        shown = str(warps) if type(warps) is tuple and not contains_value(warps) else describe(warps)
         fix = "two positive compile-time ints, the warps along m and along n: warps=(2, 2)"
         raise call.error(f"warps= is {shown}", fix)
     method: Any = call.callee
     return method(call["self"], warps)
 
 
-def _held(call: Call, name: str, what: str) -> tuple[Value, FragmentType, FragmentLayout]:
+def _held(call: Call, name: str) -> tuple[Value, FragmentType, FragmentLayout]:
     """An argument that is a fragment with a layout: the value, its type and its layout."""
     value = call[name]
     if is_distributed(value):
         return value, value.type, value.type.layout
     fix = f"make it with one: fragment(shape, f32, {EXAMPLE})"
     if isinstance(value, LanguageObject):
-        fix = value.offers
+        fix = value.fix
     elif is_place(value):
         fix = "load it: load_matrix(As[:, kk], acc.a)"
-    elif isinstance(value, Value) and isinstance(value.type, FragmentType) and what != "mma()":
+    elif is_fragment(value) and call.callee is not lang.mma:
         fix = f"{fix}; a thread's own is written with t.store(i, j, x) or t.put(i, j, x)"
-    raise call.error(f"{what} takes a fragment with a layout as {name}, got {describe(value)}", fix)
+    raise call.error(f"{call.what} takes a fragment with a layout as {name}, got {describe(value)}", fix)
 
 
 # -- loads and stores ------------------------------------------------------------------------------
 
 
-def _tile_view(call: Call, name: str, what: str) -> View:
-    """An argument that is rows by columns of memory, its shape known at compile time."""
-    memory = call[name]
-    if not is_place(memory):
-        fix = "pass a shared tile, a Global, or a view of one: As[:, kk]"
-        raise call.error(f"{what} takes memory as {name}, got {describe(memory)}", fix)
-    view = as_view(memory)
-    if view.rank != 2:
-        fix = "take a view of two axes: a number drops an axis, as in S[stage, :, :]"
-        raise call.error(f"{what} takes rows and columns, {name} has {view.rank} axes", fix)
-    require_static(call, view, what)
-    return view
-
-
-def _dims(view: View) -> tuple[int, ...]:
-    return tuple(n for n in view.dims if isinstance(n, int))
-
-
-def _check_matrix_side(call: Call, view: View, type_: FragmentType, what: str, instead: str) -> None:
+def _check_matrix_side(call: Call, view: View, type_: FragmentType, instead: str) -> None:
     """Can 8 x 8 matrices be moved between this view and fragments of this type?"""
-    layout, dtype, memory = type_.held_as, type_.dtype, memory_type(view)
+    what, layout, dtype, memory = call.what, type_.held_as, type_.dtype, memory_type(view)
     if not isinstance(memory, SharedType):
         fix = f"copy it to a shared tile first, or {instead}"
         raise call.error(f"{what} reaches shared memory only, {memory_name(view)} is {memory}", fix)
@@ -93,100 +84,67 @@ def _check_matrix_side(call: Call, view: View, type_: FragmentType, what: str, i
         raise call.error(message, f"take a view that keeps it, or {instead}")
     if axis != layout.inner and dtype.bits != 16:
         here, there = (("column", "row")[i] for i in (axis, layout.inner))
-        raise call.error(
-            f"{what} of {dtype} held as {layout}: in memory the elements of a {there} shall lie side by side, here "
-            f"those of a {here} do, and only 16-bit elements are transposed",
-            f"store the tile the other way round, or {instead}",
+        message = (
+            f"{what} of {dtype} held as {layout}: the elements of a {there} must be contiguous in memory, "
+            f"here those of a {here} are, and only 16-bit elements are transposed"
         )
+        raise call.error(message, f"store the tile transposed, or {instead}")
 
 
-def _load(call: Call, vec: int, view: View, type_: FragmentType) -> Value:
+@intrinsic(lang.load_matrix, lang.load_fragment)
+def _load(call: Call) -> Value:
+    view = call.memory("src", axes=2)
+    dims, dtype = tuple(n for n in view.dims if isinstance(n, int)), memory_type(view).dtype
+    type_ = distributed(call.frame, call.node, dtype, dims, call["layout"], call.what)
+    if call.callee is lang.load_matrix:
+        _check_matrix_side(call, view, type_, "use load_fragment(src, layout), which reads elements")
+        vec = 0
+    else:
+        vec = _width(call, dtype)
     operands = [view.base, *base_origin(call.frame, view)]
     return call.builder.value(matrix.Load(*operands, type=type_, axes=view.axes, vec=vec))
 
 
-@intrinsic(lang.load_matrix)
-def _load_matrix(call: Call) -> Value:
-    what = "load_matrix()"
-    view = _tile_view(call, "src", what)
-    type_ = distributed(call.frame, call.node, memory_type(view).dtype, _dims(view), call["layout"], what)
-    _check_matrix_side(call, view, type_, what, "use load_fragment(src, layout), which reads elements")
-    return _load(call, 0, view, type_)
-
-
-@intrinsic(lang.load_fragment)
-def _load_fragment(call: Call) -> Value:
-    what = "load_fragment()"
-    view = _tile_view(call, "src", what)
-    dtype = memory_type(view).dtype
-    type_ = distributed(call.frame, call.node, dtype, _dims(view), call["layout"], what)
-    return _load(call, _width(call, dtype, what), view, type_)
-
-
-def _width(call: Call, dtype: DType, what: str) -> int:
+def _width(call: Call, dtype: DType) -> int:
     """``vec=`` of plain loads and stores, 0 being one element."""
-    return dtype.bytes if call["vec"] == 0 else bytes_at_once(call, dtype, what)
+    return dtype.bytes if call["vec"] == 0 else bytes_at_once(call, dtype)
 
 
-def _destination(call: Call, name: str, what: str, type_: FragmentType) -> View:
-    """Where a fragment goes: a view of its shape and dtype."""
-    view = _tile_view(call, name, what)
-    if view.dims != type_.dims:
-        shapes = " and ".join(" x ".join(map(str, dims)) for dims in (type_.dims, view.dims))
-        fix = f"transpose {name}: {name}.T" if view.dims == type_.dims[::-1] else "both have one shape"
-        raise call.error(f"{what} of a fragment to {name} of another shape: {shapes}", fix)
-    dtype = memory_type(view).dtype
-    if dtype != type_.dtype:
-        fix = f"convert it: x.to({dtype})"
-        if name == "via":
-            fix = f"{name} has the dtype of the fragment; convert the fragment first: x.to({dtype})"
-        raise call.error(f"{what} of {type_.dtype} elements to {name} of {dtype}", fix)
-    return view
-
-
-def _store_to(call: Call, value: Value, view: View, vec: int) -> None:
+def store_to(call: Call, value: Value, view: View, vec: int) -> None:
     call.builder.add(matrix.Store(value, view.base, *base_origin(call.frame, view), axes=view.axes, vec=vec))
 
 
 @intrinsic(lang.store_matrix)
 def _store_matrix(call: Call) -> None:
-    what = "store_matrix()"
-    value, type_, _ = _held(call, "fragment", what)
-    view = _destination(call, "dst", what, type_)
+    value, type_, _ = _held(call, "fragment")
+    view = destination(call, "dst", type_)
     instead = "use store(x, dst), which writes elements"
     if type_.dtype.bits != 16:
-        raise call.error(f"{what} of {type_.dtype} elements: the instruction moves those of 16 bits", instead)
-    _check_matrix_side(call, view, type_, what, instead)
-    _store_to(call, value, view, 0)
+        raise call.error(f"{call.what} of {type_.dtype} elements: the instruction moves those of 16 bits", instead)
+    _check_matrix_side(call, view, type_, instead)
+    store_to(call, value, view, 0)
 
 
 @intrinsic(lang.store)
 def _store(call: Call) -> None:
-    what = "store()"
-    value, type_, _ = _held(call, "fragment", what)
+    value, type_, _ = _held(call, "fragment")
     if call["via"] is not None:
         _staged_store(call, value, type_)
         return
-    view = _destination(call, "dst", what, type_)
-    _store_to(call, value, view, _width(call, type_.dtype, what))
+    view = destination(call, "dst", type_)
+    store_to(call, value, view, _width(call, type_.dtype))
 
 
 def _staged_store(call: Call, value: Value, type_: FragmentType) -> None:
     """``store(x, dst, via=S)``: through a shared tile, from which whole rows are copied."""
-    what = "store()"
-    refuse_in_role(call, "store() with via=", "store_tma(x, C[m, n], via=...), or store() without via=")
-    if not is_place(call["via"]) or not isinstance(memory_type(call["via"]), SharedType):
-        shape = ", ".join(map(str, type_.dims))
-        fix = f"pass via=shared(({shape}), {type_.dtype}), which may lie over= tiles that are done with"
-        raise call.error(f"via= is a shared tile, got {describe(call['via'])}", fix)
-    via, dst = _destination(call, "via", what, type_), _destination(call, "dst", what, type_)
+    refuse_in_role(call, "store_tma(x, C[m, n], via=...), or store() without via=", "store() with via=")
+    via, dst = destination(call, "via", type_, SharedType), destination(call, "dst", type_)
     via.base.name = via.base.name or "via"
-    vec = 16 if call["vec"] == 0 else _width(call, type_.dtype, what)
-    builder = call.builder
+    vec = 16 if call["vec"] == 0 else _width(call, type_.dtype)
     # Others may still read what `via` lies over.
-    builder.add(gpu.Barrier())
-    _store_to(call, value, via, widths(type_, unit_axis(via))[-1])
-    builder.add(gpu.Barrier())
+    call.builder.add(gpu.Barrier())
+    store_to(call, value, via, widths(type_, unit_axis(via))[-1])
+    call.builder.add(gpu.Barrier())
     _check_shares(call, add_copy(call, tile.Copy, via, dst, vec), type_)
 
 
@@ -210,34 +168,35 @@ def _check_shares(call: Call, copy: tile.Copy, type_: FragmentType) -> None:
 
 @intrinsic(lang.mma)
 def _mma(call: Call) -> Value:
-    a, a_type, _ = _held(call, "a", "mma()")
-    b, b_type, _ = _held(call, "b", "mma()")
-    acc, type_, layout = _held(call, "acc", "mma()")
+    a, a_type, _ = _held(call, "a")
+    b, b_type, _ = _held(call, "b")
+    acc, type_, layout = _held(call, "acc")
     if layout.operand != "acc":
-        fix = f"make acc with {layout.acc}"
-        raise call.error(
-            f"mma() adds to an accumulator, acc is held as {layout}, a {OPERAND_NAMES[layout.operand]}", fix
-        )
+        message = f"mma() adds to an accumulator, acc is held as {layout}, a {OPERAND_NAMES[layout.operand]}"
+        raise call.error(message, f"make acc with {layout.acc}")
     _check_product(call, layout, a_type.dtype, b_type.dtype, type_.dtype)
-    for name, operand in (("a", a_type), ("b", b_type)):
-        _check_operand(call, name, operand, layout)
-    (m, k), (k2, n) = a_type.dims, b_type.dims
-    if (m, n) != type_.dims or k != k2:
-        shapes = f"{m} x {k} times {k2} x {n} into {type_.dims[0]} x {type_.dims[1]}"
-        fix = "a has as many columns as b has rows" if k != k2 else "a has the rows of acc, b its columns"
-        raise call.error(f"mma() of {shapes}", fix)
+    check_held(call, "a", a_type, layout.a)
+    check_held(call, "b", b_type, layout.b)
+    check_product_shapes(call, a_type.dims, b_type.dims, type_.dims)
     return call.builder.value(matrix.Mma(a, b, acc))
 
 
-def _check_operand(call: Call, name: str, operand: FragmentType, acc: FragmentLayout) -> None:
-    """`name` is "a" or "b"."""
-    wanted = acc.a if name == "a" else acc.b
+def check_held(call: Call, name: str, operand: FragmentType, wanted: FragmentLayout) -> None:
+    """Does the accumulator take an operand, `name` being "a" or "b", as it is held?"""
     if operand.layout == wanted:
         return
     fix = f"load it with acc.{name}: load_matrix(..., acc.{name})"
     if operand.held_as.operand == "acc":
         fix = f"convert(x, acc.{name}) where each thread holds what it needs, else store it to a shared tile and {fix}"
-    raise call.error(f"mma() with {name} held as {operand.layout}, for this acc it is {wanted}", fix)
+    raise call.error(f"{call.what} with {name} held as {operand.layout}, for this acc it is {wanted}", fix)
+
+
+def check_product_shapes(call: Call, a: tuple[Any, ...], b: tuple[Any, ...], acc: tuple[int, ...]) -> None:
+    (m, k), (k2, n) = a, b
+    if (m, n) != acc or k != k2:
+        shapes = f"{m} x {k} times {k2} x {n} into {acc[0]} x {acc[1]}"
+        fix = "a has as many columns as b has rows" if k != k2 else "a has the rows of acc, b its columns"
+        raise call.error(f"{call.what} of {shapes}", fix)
 
 
 def _check_product(call: Call, layout: FragmentLayout, a: DType, b: DType, acc: DType) -> None:
@@ -269,16 +228,15 @@ def _operand_dtypes() -> str:
 
 @intrinsic(_fragment_class.columns)
 def _columns(call: Call) -> Value:
-    what = ".columns()"
-    value, type_, layout = _held(call, "self", what)
+    value, type_, layout = _held(call, "self")
     first, count = call["first"], call["count"]
     if layout.operand != "acc" or layout.warps[1] != 1:
-        message = f"{what} of a fragment held as {layout}"
+        message = f"{call.what} of a fragment held as {layout}"
         raise call.error(message, "it takes accumulators whose warps lie along m alone")
     unit, total = layout.tile[1], type_.dims[1]
-    if any(not isinstance(n, int) or isinstance(n, bool) or n % unit for n in (first, count)):
+    if any(not is_int(n) or n % unit for n in (first, count)):
         shown = ", ".join(describe(n) if contains_value(n) else str(n) for n in (first, count))
-        raise call.error(f"{what} takes compile-time multiples of {unit}, got {shown}", f"x.columns(0, {unit})")
+        raise call.error(f"{call.what} takes compile-time multiples of {unit}, got {shown}", f"x.columns(0, {unit})")
     if count <= 0 or not 0 <= first <= total - count:
         raise call.error(f"columns {first} to {first + count - 1} of a fragment of {total}", "stay within it")
     return call.builder.value(matrix.Slice(value, columns=(first, count)))
@@ -286,14 +244,14 @@ def _columns(call: Call) -> Value:
 
 @intrinsic(lang.convert)
 def _convert(call: Call) -> Value:
-    value, type_, layout = _held(call, "fragment", "convert()")
-    to = distributed(call.frame, call.node, type_.dtype, type_.dims, call["layout"], "convert()")
+    value, type_, layout = _held(call, "fragment")
+    to = distributed(call.frame, call.node, type_.dtype, type_.dims, call["layout"], call.what)
     return value if to.layout == layout else call.builder.value(matrix.Convert(value, type=to))
 
 
 @intrinsic(lang.coordinates)
 def _coordinates(call: Call) -> tuple[Value, Value]:
-    _, type_, layout = _held(call, "acc", "coordinates()")
+    _, type_, layout = _held(call, "acc")
     if layout.operand != "acc":
         message = f"coordinates() of a fragment held as {layout}, a {OPERAND_NAMES[layout.operand]}"
         raise call.error(message, "they are those of an accumulator")

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Callable
+from typing import Any, Generator
 
 from tiledsl import lang
 from tiledsl.errors import CompileError
 from tiledsl.frontend.bindings import Region, View, describe
-from tiledsl.frontend.calls import Call, intrinsic
+from tiledsl.frontend.call import Call, intrinsic
 from tiledsl.frontend.cooperation import Place, RingObject, RoleObject, SlotObject
-from tiledsl.frontend.frame import Frame, Unit
-from tiledsl.frontend.intrinsics.barriers import compile_time_int, needs
+from tiledsl.frontend.frame import Frame, Unit, during
 from tiledsl.frontend.views import memory_name
 from tiledsl.ir.core import Block, Value
 from tiledsl.ir.ops import rings, tile
@@ -28,11 +27,11 @@ MAX_IN_FLIGHT = 7
 
 @intrinsic(lang.Ring)
 def _ring(call: Call) -> RingObject:
-    what, builder, state = "Ring()", call.builder, call.frame.unit.cooperation
-    needs(call, "tma", what)
+    what, builder, state = call.what, call.builder, call.state
+    call.needs("tma")
     if not call.frame.at_top_level:
         raise call.error(f"{what} under a run-time condition, in a loop or in a role", "make it before the roles")
-    stages = compile_time_int(call, "stages", what, 1, MOST_SLOTS)
+    stages = call.integer("stages", 1, MOST_SLOTS)
     given: dict[str, Any] = call["tiles"]
     if not given:
         raise call.error(f"{what} without tiles", "name the tiles of a stage: Ring(4, a=shared(...), b=shared(...))")
@@ -52,11 +51,10 @@ def _stages_of(call: Call, name: str, given: Any, stages: int) -> Value:
     if not isinstance(alloc, tile.SharedAlloc):
         fix = f"{name}=shared((BM, BK), bf16, layout=swizzle_128b)"
         raise call.error(f"Ring(): {name} is a new shared tile, got {describe(given)}", fix)
-    templates = call.frame.unit.cooperation.templates
+    templates = call.state.templates
     if alloc.result in templates:
-        raise call.error(
-            f"Ring(): the tile of {name} is that of another ring, or of another name", "allocate one for each"
-        )
+        message = f"Ring(): the tile of {name} is that of another ring, or of another name"
+        raise call.error(message, "allocate one for each")
     templates.append(alloc.result)
     type_ = SharedType(alloc.type.dtype, (stages, *alloc.type.dims))
     value = call.builder.value(tile.SharedAlloc(*alloc.operands, type=type_, layout=alloc.layout))
@@ -79,94 +77,91 @@ def check_rings(unit: Unit) -> None:
 
 
 @dataclass(eq=False)
-class _Slot(Region):
-    """``with ring.fill() as s:``, or ``with ring.use(in_flight=n) as s:``; `outer` is the region around it.
+class _Use:
+    """A fill or a use of a slot that is being built.
 
-    block: that its body is built into. slot: its number.
+    block: that its body is built into. slot: its number. outer: the fill or use around it.
     """
 
-    call: Call
     ring: RingObject
     fills: bool
-    in_flight: int = 0
-    outer: _Slot | None = None
-    block: Block | None = None
-    slot: Value | None = None
-
-    @property
-    def shown(self) -> str:  # type: ignore[override]
-        return f"ring.{'fill' if self.fills else 'use'}()"
+    in_flight: int
+    block: Block
+    slot: Value
+    outer: _Use | None
 
     def has(self, view: View) -> bool:
         """Is it a tile of this ring, or a part of one?"""
         return any(tile is view.base for tile in self.ring.tiles.values())
 
-    def build(self, frame: Frame, node: ast.With, body: Callable[[Any], None]) -> None:
-        ring, builder, state = self.ring, frame.builder, frame.unit.cooperation
-        role, loc = _role(self.call, ring, self.shown), builder.loc
-        if self.fills and role.instances > 1:
-            message = f"{self.shown} in {role.shown}, which has {role.instances} instances"
-            raise self.call.error(message, "fill it in a role with one instance: slots have one order")
-        _check_instances(self.call, role, ring, self.shown)
-        begin = rings.Acquire if self.fills else rings.Wait
-        builder.add(begin(ring.value, frame.env[ring.cursor]))
-        self.slot = builder.value(rings.Slot(ring.value, frame.env[ring.cursor]))
-        self.slot.name = "slot"
-        self.block, self.outer, state.region = builder.block, state.region, self
-        try:
-            body(SlotObject(ring, self.slot))
-        finally:
-            state.region = self.outer
-        builder.loc = loc
-        at = ring.value, frame.env[ring.cursor]
-        end = rings.Publish(*at) if self.fills else rings.Release(*at, in_flight=self.in_flight)
-        frame.env[ring.cursor] = builder.value(end)
-
 
 @intrinsic(ring_class.fill)
 def _fill(call: Call) -> Region:
-    return _Slot(call, call["self"], True)
+    return Region(call.what, lambda frame, _: _around_slot(call, frame, True, 0))
 
 
 @intrinsic(ring_class.use)
 def _use(call: Call) -> Region:
-    ring: RingObject = call["self"]
+    stages = call["self"].stages
     fix = "how many groups of products may stay in flight: 0 or 1, as a rule"
-    count = compile_time_int(call, "in_flight", "ring.use()", 0, MAX_IN_FLIGHT, fix)
-    if count >= ring.stages:
-        message = f"ring.use(in_flight={count}) of a ring of {ring.stages} stages: no slot would ever be free to fill"
-        raise call.error(message, f"use in_flight={ring.stages - 1} at most, or more stages")
-    return _Slot(call, ring, False, count)
+    count = call.integer("in_flight", 0, MAX_IN_FLIGHT, fix)
+    if count >= stages:
+        message = f"ring.use(in_flight={count}) of a ring of {stages} stages: no slot would ever be free to fill"
+        raise call.error(message, f"use in_flight={stages - 1} at most, or more stages")
+    return Region(call.what, lambda frame, _: _around_slot(call, frame, False, count))
 
 
-def _role(call: Call, ring: RingObject, what: str) -> RoleObject:
+@contextmanager
+def _around_slot(call: Call, frame: Frame, fills: bool, in_flight: int) -> Generator[SlotObject]:
+    """``with ring.fill() as s:``, or ``with ring.use(in_flight=n) as s:``."""
+    ring: RingObject = call["self"]
+    env, builder, state, loc = frame.env, call.builder, call.state, call.builder.loc
+    role = _role(call, ring)
+    if fills and role.instances > 1:
+        message = f"{call.what} in {role.shown}, which has {role.instances} instances"
+        raise call.error(message, "fill it in a role with one instance: slots have one order")
+    _check_instances(call, role, ring)
+    begin = rings.Acquire if fills else rings.Wait
+    builder.add(begin(ring.value, env[ring.cursor]))
+    slot = builder.value(rings.Slot(ring.value, env[ring.cursor]))
+    slot.name = "slot"
+    with during(state, region=_Use(ring, fills, in_flight, builder.block, slot, state.region)):
+        yield SlotObject(ring, slot)
+    builder.loc = loc
+    at = ring.value, env[ring.cursor]
+    end = rings.Publish(*at) if fills else rings.Release(*at, in_flight=in_flight)
+    env[ring.cursor] = builder.value(end)
+
+
+def _role(call: Call, ring: RingObject) -> RoleObject:
     """The role that reaches the ring here. That it is the only one is checked when all is built."""
-    role = call.frame.unit.cooperation.role
+    role = call.state.role
     if role is None:
-        raise call.error(f"{what} outside of a role", f'with role("{"load" if "fill" in what else "math"}", ...):')
+        name = "load" if call.callee is ring_class.fill else "math"
+        raise call.error(f"{call.what} outside of a role", f'with role("{name}", ...):')
     if any(region.ring is ring for region in _regions(call)):
-        raise call.error(f"{what} inside a region of the same ring", "a slot is used once at a time")
+        raise call.error(f"{call.what} inside a region of the same ring", "a slot is used once at a time")
     return role
 
 
-def _regions(call: Call) -> Iterator[_Slot]:
+def _regions(call: Call) -> Iterator[_Use]:
     """The fills and uses around, the innermost first."""
-    region = call.frame.unit.cooperation.region
+    region = call.state.region
     while region is not None:
         yield region
         region = region.outer
 
 
-def _check_instances(call: Call, role: RoleObject, ring: RingObject, what: str) -> None:
-    """Instances go past each other's slots, so many for each work item: one use for each tile along k. They do so in
+def _check_instances(call: Call, role: RoleObject, ring: RingObject) -> None:
+    """Instances skip each other's slots, so many for each work item: one use for each tile along k. They do so in
     turns: a wait for a phase tells it from the one before it alone, and one that is a round ahead would pass."""
-    state = call.frame.unit.cooperation
+    state, what = call.state, call.what
     work, here = state.work, f"{what} in {role.shown}, which has {role.instances} instances"
     if role.instances == 1:
         return
     if work is None or work.k_loop is not call.builder.block:
         message = f"{here}, outside of `for k in t.k` directly in `for t in work`"
-        fix = "an instance goes past as many slots as the other one's item has tiles along k: one use for each"
+        fix = "an instance skips as many slots as the other one's item has tiles along k: one use for each"
         raise call.error(message, fix)
     if not state.turn:
         fix = 'put the loop over t.k into `with math.turn("multiply"):`, math being what role() gives'
@@ -178,7 +173,7 @@ def _check_instances(call: Call, role: RoleObject, ring: RingObject, what: str) 
 
 def slot_filled(call: Call, dst: View) -> list[Value] | None:
     """The ring and the slot at which the bytes of a load count that stands here; None outside of ``ring.fill()``."""
-    role, fills = call.frame.unit.cooperation.role, [region for region in _regions(call) if region.fills]
+    role, fills = call.state.role, [region for region in _regions(call) if region.fills]
     if not fills:
         return None
     assert role is not None
@@ -193,13 +188,12 @@ def slot_filled(call: Call, dst: View) -> list[Value] | None:
     if call.builder.block is not region.block:
         message = "tma_load() in ring.fill() under a run-time condition or loop: how many bytes come is not known"
         raise call.error(message, "put it directly into the region; past the edge TMA loads zeros")
-    assert region.slot is not None
     return [region.ring.value, region.slot]
 
 
 def refuse_in_flight(call: Call) -> None:
     """An error for a product that reads registers, where others may go on behind the region around it."""
-    region = call.frame.unit.cooperation.region
+    region = call.state.region
     if region is not None and region.in_flight:
         message = f"wgmma() with a in registers, in ring.use(in_flight={region.in_flight})"
         raise call.error(message, "registers that a product reads stay as they are until it ends: in_flight=0")
@@ -207,7 +201,7 @@ def refuse_in_flight(call: Call) -> None:
 
 def drain(call: Call) -> None:
     """All products of this role have ended: the slots that waited for that are free."""
-    env, state = call.frame.env, call.frame.unit.cooperation
+    env, state = call.frame.env, call.state
     for ring in state.rings if state.role is not None else ():
         env[ring.cursor] = call.builder.value(rings.Drain(ring.value, env[ring.cursor]))
 
@@ -224,10 +218,10 @@ def skip_slots(frame: Frame, count: Value) -> None:
 @intrinsic(ring_class.take)
 def _take(call: Call) -> Value:
     ring: RingObject = call["self"]
-    role, env, builder = _role(call, ring, "ring.take()"), call.frame.env, call.builder
+    role, env, builder = _role(call, ring), call.frame.env, call.builder
     if role.instances > 1:
         message = f"ring.take() in {role.shown}, which has {role.instances} instances"
-        raise call.error(message, "instances go past each other's slots, one use for each tile along k: ring.use()")
+        raise call.error(message, "instances skip each other's slots, one use for each tile along k: ring.use()")
     builder.add(rings.Wait(ring.value, env[ring.cursor]))
     slot = builder.value(rings.Slot(ring.value, env[ring.cursor]))
     env[ring.cursor] = builder.value(rings.Skip(ring.value, env[ring.cursor], builder.constant(1, INDEX)))
@@ -236,20 +230,20 @@ def _take(call: Call) -> Value:
 
 @intrinsic(ring_class.slot)
 def _slot(call: Call) -> SlotObject:
-    return SlotObject(call["self"], _taken(call, "slot"))
+    return SlotObject(call["self"], _taken(call))
 
 
 @intrinsic(ring_class.free)
 def _free(call: Call) -> None:
     ring: RingObject = call["self"]
-    call.builder.add(rings.Free(ring.value, _taken(call, "free")))
+    call.builder.add(rings.Free(ring.value, _taken(call)))
 
 
-def _taken(call: Call, verb: str) -> Value:
+def _taken(call: Call) -> Value:
     """The number of a slot that was taken."""
-    number, what = call["number"], f"ring.{verb}()"
-    _role(call, call["self"], what)
+    number = call["number"]
+    _role(call, call["self"])
     if not isinstance(number, Value) or number.type is not INDEX:
-        fix = f"i = ring.take(), and ring.{verb}(i)"
-        raise call.error(f"{what} takes the number of a slot, got {describe(number)}", fix)
+        fix = f"i = ring.take(), and {call.what[:-1]}i)"
+        raise call.error(f"{call.what} takes the number of a slot, got {describe(number)}", fix)
     return number

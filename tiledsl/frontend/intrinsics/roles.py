@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass, replace
-from typing import Any, Callable
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any, Callable, Generator
 
 from tiledsl import lang
 from tiledsl.arch import LEAST_SETMAXNREG, MOST_THREADS, REGISTER_UNIT, WARPGROUP, WARPGROUP_WARPS
 from tiledsl.frontend.analysis import assigned_names
 from tiledsl.frontend.bindings import POISON, Region, Unusable, describe, is_place
-from tiledsl.frontend.calls import Call, intrinsic
+from tiledsl.frontend.call import Call, intrinsic
 from tiledsl.frontend.cooperation import RoleObject
-from tiledsl.frontend.frame import Frame
-from tiledsl.frontend.intrinsics.barriers import compile_time_int, needs
+from tiledsl.frontend.frame import Frame, during
 from tiledsl.ir.core import Block, Value
 from tiledsl.ir.ops import control, gpu, rings, roles, tma
 
@@ -23,126 +24,107 @@ MAX_ROLE_REGISTERS = 240
 MAX_WARPGROUPS = MOST_THREADS // WARPGROUP
 
 
-@dataclass(eq=False)
-class _RoleRegion(Region):
-    call: Call
-    role: RoleObject
+@intrinsic(lang.role)
+def _role(call: Call) -> Region:
+    call.needs("mbarrier")
+    name = _name(call, "a role", 'role("load", ...)')
+    groups = call.integer("warpgroups", 1, MAX_WARPGROUPS, f"each is {WARPGROUP} threads")
+    instances = call.integer("instances", 1, 2, "two of them take turns")
+    threads = call.integer("threads", 0, 1, "threads=1: one thread runs the body; else leave it out")
+    registers = _registers(call)
+    if threads and (groups > 1 or instances > 1):
+        message = f"{call.what} of one thread with several warpgroups"
+        raise call.error(message, "leave warpgroups and instances out")
+    first = sum(r.all_warps for r in call.state.roles)
+    loc, warps = call.frame.loc(call.node), WARPGROUP_WARPS * groups
+    role = RoleObject(name, loc, first, warps, instances, registers, bool(threads))
+    return Region("a role", partial(_around_role, call, role))
 
-    shown = "a role"
 
-    def build(self, frame: Frame, node: ast.With, body: Callable[[Any], None]) -> None:
-        role, state, builder = self.role, frame.unit.cooperation, frame.builder
-        _check_place(self.call, role)
-        errors, loc = len(frame.unit.errors), builder.loc
-        with frame.into(Block()) as block:
-            if role.instances > 1:
-                role = replace(role, index=builder.value(roles.Instance()))
-            frame.env |= {ring.cursor: builder.value(rings.Cursor(ring.value)) for ring in state.rings}
-            state.roles.append(role)
-            state.role, state.role_body = role, block
-            try:
-                body(role)
-                builder.loc = loc
-                if role in state.stores:
-                    end_stores(frame)
-                builder.add(control.Yield())
-            finally:
-                state.role = None
-        builder.loc = loc
-        how: dict[str, Any] = {"title": role.name, "first": role.first, "warps": role.warps}
-        how |= {"instances": role.instances, "one_thread": role.one_thread, "registers": role.registers}
-        builder.add(roles.Region(blocks=[block], **how))
-        failed = len(frame.unit.errors) > errors
-        fix = "what roles share is in shared memory; what all need is computed before them"
-        for name in assigned_names([node]):
-            if is_place(frame.env.get(name)):
-                continue  # an element of it was written
+def _name(call: Call, what: str, example: str) -> str:
+    name = call["name"]
+    if not isinstance(name, str) or not name:
+        raise call.error(f"the name of {what} is a string, got {describe(name)}", example)
+    return name
+
+
+def _registers(call: Call) -> int:
+    if call["registers"] == 0:
+        return 0
+    fix = "a multiple of 8; 24 to 40 for a role that only loads, up to 240 for one that multiplies"
+    value = call.integer("registers", LEAST_SETMAXNREG, MAX_ROLE_REGISTERS, fix)
+    call.needs("setmaxnreg", f"{call.what} with registers=")
+    below = value // REGISTER_UNIT * REGISTER_UNIT
+    if value != below:
+        message = f"{call.what}: {value} registers, no multiple of {REGISTER_UNIT}"
+        raise call.error(message, f"pass {below} or {below + REGISTER_UNIT}")
+    return value
+
+
+@contextmanager
+def _around_role(call: Call, role: RoleObject, frame: Frame, node: ast.With) -> Generator[RoleObject]:
+    state, builder = call.state, call.builder
+    _check_place(call, role)
+    errors, loc = len(call.unit.errors), builder.loc
+    with frame.into(Block()) as block:
+        if role.instances > 1:
+            role = replace(role, index=builder.value(roles.Instance()))
+        frame.env |= {ring.cursor: builder.value(rings.Cursor(ring.value)) for ring in state.rings}
+        state.roles.append(role)
+        with during(state, role=role, role_body=block):
+            yield role
+            builder.loc = loc
+            if role in state.stores:
+                end_stores(frame)
+            builder.add(control.Yield())
+    builder.loc = loc
+    how: dict[str, Any] = {"title": role.name, "first": role.first, "warps": role.warps}
+    how |= {"instances": role.instances, "one_thread": role.one_thread, "registers": role.registers}
+    builder.add(roles.Region(blocks=[block], **how))
+    failed = len(call.unit.errors) > errors
+    fix = "what roles share is in shared memory; what all need is computed before them"
+    for name in assigned_names([node]):
+        if not is_place(frame.env.get(name)):  # else an element of it was written
             message = f"{name} is assigned in {role.shown}, and is that role's own"
             frame.env[name] = POISON if failed else Unusable(message, fix)
 
 
 def _check_place(call: Call, role: RoleObject) -> None:
-    state = call.frame.unit.cooperation
-    if state.role is not None:
-        raise call.error(f"{role.shown} inside {state.role.shown}", "roles stand side by side")
+    around = call.state.role
+    if around is not None:
+        raise call.error(f"{role.shown} inside {around.shown}", "roles stand side by side")
     if not call.frame.at_top_level or call.frame.caller is not None:
         raise call.error("role() under a condition, in a loop or in a tile function", "write it in the kernel itself")
-    for other in state.roles:
+    for other in call.state.roles:
         if other.name == role.name:
             raise call.error(f"a second role {role.name!r}; the first one is in line {other.loc.line}", "rename it")
-
-
-@intrinsic(lang.role)
-def _role(call: Call) -> Region:
-    what = "role()"
-    needs(call, "mbarrier", what)
-    state, name = call.frame.unit.cooperation, call["name"]
-    if not isinstance(name, str) or not name:
-        raise call.error(f"the name of a role is a string, got {describe(name)}", 'role("load", ...)')
-    groups = compile_time_int(call, "warpgroups", what, 1, MAX_WARPGROUPS, f"each is {WARPGROUP} threads")
-    instances = compile_time_int(call, "instances", what, 1, 2, "two of them take turns")
-    threads = compile_time_int(call, "threads", what, 0, 1, "threads=1: one thread runs the body; else leave it out")
-    registers = _registers(call, what)
-    if threads and (groups > 1 or instances > 1):
-        raise call.error(f"{what} of one thread with several warpgroups", "leave warpgroups and instances out")
-    first = sum(r.all_warps for r in state.roles)
-    loc, warps = call.frame.loc(call.node), WARPGROUP_WARPS * groups
-    return _RoleRegion(call, RoleObject(name, loc, first, warps, instances, registers, bool(threads)))
-
-
-def _registers(call: Call, what: str) -> int:
-    registers = call["registers"]
-    if registers == 0:
-        return 0
-    fix = "a multiple of 8; 24 to 40 for a role that only loads, up to 240 for one that multiplies"
-    value = compile_time_int(call, "registers", what, LEAST_SETMAXNREG, MAX_ROLE_REGISTERS, fix)
-    needs(call, "setmaxnreg", f"{what} with registers=")
-    below = value // REGISTER_UNIT * REGISTER_UNIT
-    if value != below:
-        message = f"{what}: {value} registers, no multiple of {REGISTER_UNIT}"
-        raise call.error(message, f"pass {below} or {below + REGISTER_UNIT}")
-    return value
 
 
 # -- turns -----------------------------------------------------------------------------------------
 
 
-@dataclass(eq=False)
-class _Turn(Region):
-    call: Call
-    role: RoleObject
-    name: str
-
-    shown = "a turn"
-
-    def build(self, frame: Frame, node: ast.With, body: Callable[[Any], None]) -> None:
-        role, builder, state = self.role, frame.builder, frame.unit.cooperation
-        if state.role is None or state.role.name != role.name:
-            raise self.call.error(f"a turn of {role.shown} outside of it", "it orders the instances of a role")
-        if state.work is None or state.work.block is not builder.block:
-            fix = "write it directly in `for t in work:`, so that each instance takes it once for an item"
-            raise self.call.error(
-                f"the turn {self.name!r} under a condition, or outside of the loop over work items", fix
-            )
-        if any(isinstance(op, roles.Enter) and op.title == self.name for op in builder.block.ops):
-            raise self.call.error(f"a second turn {self.name!r}", "each turn has a name of its own")
-        loc, outer = builder.loc, state.turn
-        builder.add(roles.Enter(title=self.name))
-        state.turn = True
-        try:
-            body(None)
-        finally:
-            state.turn = outer
-        builder.loc = loc
-        builder.add(roles.Leave(title=self.name))
-
-
 @intrinsic(lang.Role.turn)
 def _turn(call: Call) -> Region:
-    name = call["name"]
-    if not isinstance(name, str) or not name:
-        raise call.error(f"the name of a turn is a string, got {describe(name)}", 'r.turn("mma")')
-    return _Turn(call, call["self"], name)
+    name = _name(call, "a turn", 'r.turn("mma")')
+    return Region("a turn", lambda frame, node: _around_turn(call, call["self"], name))
+
+
+@contextmanager
+def _around_turn(call: Call, role: RoleObject, name: str) -> Generator[None]:
+    builder, state = call.builder, call.state
+    if state.role is None or state.role.name != role.name:
+        raise call.error(f"a turn of {role.shown} outside of it", "it orders the instances of a role")
+    if state.work is None or state.work.block is not builder.block:
+        fix = "write it directly in `for t in work:`, so that each instance takes it once for an item"
+        raise call.error(f"the turn {name!r} under a condition, or outside of the loop over work items", fix)
+    if any(isinstance(op, roles.Enter) and op.title == name for op in builder.block.ops):
+        raise call.error(f"a second turn {name!r}", "each turn has a name of its own")
+    loc = builder.loc
+    builder.add(roles.Enter(title=name))
+    with during(state, turn=True):
+        yield
+    builder.loc = loc
+    builder.add(roles.Leave(title=name))
 
 
 # -- who is here -----------------------------------------------------------------------------------
@@ -169,16 +151,17 @@ def end_stores(frame: Frame) -> None:
     if_(frame, leads(frame), lambda: frame.builder.add(tma.BulkWait(pending=0, read=True)))
 
 
-def group_barrier(call: Call, what: str = "barrier()") -> None:
+def group_barrier(call: Call) -> None:
     """The barrier of those that are here: of the role's instance, or of the block."""
-    role = call.frame.unit.cooperation.role
+    role = call.state.role
     if role is not None and role.one_thread:
-        raise call.error(f"{what} in {role.shown}, whose body one thread runs", "mbarriers are what it waits for")
+        raise call.error(f"{call.what} in {role.shown}, whose body one thread runs", "mbarriers are what it waits for")
     call.builder.add(gpu.Barrier())
 
 
-def refuse_in_role(call: Call, what: str, fix: str) -> None:
+def refuse_in_role(call: Call, fix: str, what: str = "") -> None:
     """An error for what all threads of the block do together."""
-    role = call.frame.unit.cooperation.role
+    role = call.state.role
     if role is not None:
-        raise call.error(f"{what} is done by all threads of the block, and {role.shown} has some of them", fix)
+        message = f"{what or call.what} is done by all threads of the block, and {role.shown} has some of them"
+        raise call.error(message, fix)

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import ast
 import inspect
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Generator
+from typing import Any
 
 from tiledsl import lang
 from tiledsl.errors import CompileError
 from tiledsl.frontend.alike import differing
 from tiledsl.frontend.analysis import loop_exits
 from tiledsl.frontend.arithmetic import as_value
-from tiledsl.frontend.bindings import LanguageObject, Ranges, describe
-from tiledsl.frontend.calls import Call, bind, inline, intrinsic
+from tiledsl.frontend.bindings import LanguageObject, Ranges, describe, positive_ints
+from tiledsl.frontend.call import Call, bind, intrinsic
+from tiledsl.frontend.calls import inline
 from tiledsl.frontend.control import runtime_if
 from tiledsl.frontend.cooperation import Place, RoleObject
 from tiledsl.frontend.frame import Frame
-from tiledsl.frontend.intrinsics.barriers import compile_time_int, needs
 from tiledsl.frontend.intrinsics.launch import host_expression
 from tiledsl.frontend.intrinsics.rings import skip_slots
 from tiledsl.function import TileFunction
@@ -28,7 +27,7 @@ from tiledsl.ir.ops import arith, barriers, gpu, roles, tile
 from tiledsl.ir.types import I32, INDEX
 from tiledsl.lang.schedules import tile_count, tile_item
 
-__all__ = ["ScheduleObject", "WorkItemObject", "WorkLoop", "along_k", "in_k_loop", "one_item"]
+__all__ = ["ScheduleObject", "WorkItemObject", "WorkLoop", "along_k", "one_item"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +44,7 @@ class ScheduleObject(LanguageObject):
 
     described_by = lang.Schedule
     shown = "a schedule"
-    offers = "go through it: for t in work:"
+    use = "go through it: for t in work:"
 
     def counted(self, frame: Frame, node: ast.AST) -> Value:
         """How many items there are, computed here."""
@@ -78,15 +77,11 @@ class ScheduleObject(LanguageObject):
 class WorkItemObject(LanguageObject):
     parts: dict[str, Any]
 
-    described_by = None
     shown = "a work item"
 
     @property
-    def offers(self) -> str:  # type: ignore[override]
-        return f"it has {', '.join('.' + name for name in self.parts)}"
-
-    def data(self, name: str) -> Any:
-        return self.parts.get(name)
+    def data(self) -> dict[str, Any]:
+        return self.parts
 
 
 # -- making one ------------------------------------------------------------------------------------
@@ -119,51 +114,45 @@ def _work_item(call: Call) -> WorkItemObject:
 
 @intrinsic(lang.tile_schedule)
 def _tile_schedule(call: Call) -> ScheduleObject:
-    what = "tile_schedule()"
-    extents = {name: as_value(call[name], INDEX, call.frame, call.node, name) for name in ("m", "n", "k")}
+    extents = [call.value(name, INDEX) for name in ("m", "n", "k")]
     times: list[Value | None] = []
     for name in ("batches", "splits"):
-        value = as_value(call[name], INDEX, call.frame, call.node, name)
+        value = call.value(name, INDEX)
         known = int(value.op.value) if isinstance(value.op, arith.Constant) else None
         if name == "splits" and known is not None and known < 1:
-            raise call.error(f"{what}: splits={known}, no positive number", "splits=1 for all of k at once")
+            raise call.error(f"{call.what}: splits={known}, no positive number", "splits=1 for all of k at once")
         times.append(None if known == 1 else value)
-    given: Any = call["tile"]
-    sizes: tuple[Any, ...] = given if isinstance(given, tuple) else ()  # pyright: ignore[reportUnknownVariableType]
-    if len(sizes) != 3 or any(type(n) is not int or n < 1 for n in sizes):
-        raise call.error(
-            f"{what}: tile= is three positive compile-time ints, got {describe(given)}", "tile=(BM, BN, BK)"
-        )
-    group = compile_time_int(call, "group", what, 1, 1 << 20, "how many tiles a band has: 8 or 16, as a rule")
-    if call["along"] not in ("m", "n"):
-        raise call.error(f"{what}: along={call['along']!r}", 'bands lie along "m" or "n"')
-    args = (*extents.values(), sizes, (group, call["along"] == "m"), *times)
+    sizes = positive_ints(call["tile"])
+    if not isinstance(call["tile"], tuple) or sizes is None or len(sizes) != 3:
+        message = f"{call.what}: tile= is three positive compile-time ints, got {describe(call['tile'])}"
+        raise call.error(message, "tile=(BM, BN, BK)")
+    group = call.integer("group", 1, 1 << 20, "how many tiles a band has: 8 or 16, as a rule")
+    args = (*extents, sizes, (group, call.choice("along", ("m", "n")) == "m"), *times)
     return _made(call, tile_count, tile_item, args)
 
 
 @intrinsic(lang.persistent)
 def _persistent(call: Call) -> ScheduleObject:
-    what, builder, unit = "persistent()", call.builder, call.frame.unit
+    what, builder, unit = call.what, call.builder, call.unit
     schedule, shape = call["schedule"], call["cluster"]
     if not isinstance(schedule, ScheduleObject) or schedule.items is not None:
-        raise call.error(
-            f"{what} takes what tile_schedule() gives, got {describe(schedule)}", "persistent(tile_schedule(...))"
-        )
+        message = f"{what} takes what tile_schedule() gives, got {describe(schedule)}"
+        raise call.error(message, "persistent(tile_schedule(...))")
     if not isinstance(shape, lang.Cluster):
         raise call.error(f"{what}: cluster= is {describe(shape)}", "cluster=Cluster(m=2)")
     if unit.grid is not None or not call.frame.at_top_level:
         wrong = "in a kernel with a grid" if unit.grid is not None else "under a run-time condition or loop"
         raise call.error(f"{what} {wrong}", "it declares the grid, once, at the kernel's top level")
-    if unit.cooperation.rings:
+    if call.state.rings:
         raise call.error(f"{what} after Ring()", "write it first: rings are initialised for the whole cluster")
     place = Place(shape.m, shape.n)
     if place.blocks > 1:
-        needs(call, "cluster", "a cluster")
+        call.needs("cluster", "a cluster")
         rank, across = builder.value(barriers.ClusterRank()), builder.constant(shape.m, I32)
         at = [builder.cast(builder.scalar(fn, rank, across), INDEX) for fn in ("mod", "floordiv")]
         place = Place(shape.m, shape.n, at[0], at[1])
         unit.cluster = (place.blocks, 1, 1)
-    unit.cooperation.cluster = place
+    call.state.cluster = place
     schedule = replace(schedule, place=place)
     items = schedule.counted(call.frame, call.node)
     most = BinExpr("floordiv", NameExpr("processors"), ConstExpr(place.blocks))
@@ -263,7 +252,7 @@ class WorkLoop:
             op.drop_operands()
 
     def _along_k(self, frame: Frame, role: RoleObject, item: Value) -> Ranges:
-        k = self.at(frame, item).data("k")
+        k = self.at(frame, item).data.get("k")
         if not isinstance(k, Ranges):
             message = f"{role.shown} has instances, and work items without k: how many slots each uses is not known"
             raise frame.error(self.node.iter, message, "WorkItem(..., k=tiles(K, BK))")
@@ -287,17 +276,3 @@ def along_k(frame: Frame, ranges: Ranges) -> bool:
     """Is a loop over these, here, the one over the tiles along k of a work item, directly in the loop over items?"""
     work = frame.unit.cooperation.work
     return work is not None and ranges is work.k and frame.builder.block is work.block
-
-
-@contextmanager
-def in_k_loop(frame: Frame, body: Block | None) -> Generator[None, None, None]:
-    """What is built meanwhile is the body of such a loop, if there is one."""
-    work = frame.unit.cooperation.work
-    if work is None or body is None:
-        yield
-        return
-    work.k_loop = body
-    try:
-        yield
-    finally:
-        work.k_loop = None

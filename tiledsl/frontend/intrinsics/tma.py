@@ -1,4 +1,4 @@
-"""`tma_load`, and the plain forms of what follows a `store_tma`; storing fragments is in `stores`."""
+"""`tma_load`, and the boxes that TMA moves; `store_tma` is in `stores`."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 from tiledsl import lang
 from tiledsl.arch import TMA_GRAIN, TMA_MOST_BOX
 from tiledsl.frontend.bindings import View, describe
-from tiledsl.frontend.calls import Call, intrinsic
+from tiledsl.frontend.call import Call, intrinsic
 from tiledsl.frontend.cooperation import Place
-from tiledsl.frontend.intrinsics.barriers import compile_time_int, mbarrier_place, needs
+from tiledsl.frontend.intrinsics.barriers import mbarrier_place
 from tiledsl.frontend.intrinsics.rings import slot_filled
-from tiledsl.frontend.intrinsics.tiles import copied_views
+from tiledsl.frontend.intrinsics.tiles import SWIZZLES, copied_views, layout_of
 from tiledsl.frontend.views import base_origin, memory_name, memory_type
 from tiledsl.ir.core import Value
-from tiledsl.ir.ops import tile, tma
+from tiledsl.ir.ops import tma
 from tiledsl.ir.types import INDEX, U16, U32, GlobalType, SharedType
 from tiledsl.layout.shared import ROWS
 
@@ -55,29 +55,30 @@ class Box:
         return {"box": self.box, "axes": self.axes}
 
 
-def box_of(call: Call, what: str, tensor: View, shared: View) -> Box:
+def box_of(call: Call, tensor: View, shared: View) -> Box:
     """The box, or an error that says what TMA cannot reach. `copied_views` has compared shapes and dtypes."""
     if not isinstance(memory_type(tensor), GlobalType) or not isinstance(memory_type(shared), SharedType):
         found = " and ".join(f"{memory_name(view)} ({memory_type(view)})" for view in (tensor, shared))
-        raise call.error(f"{what} moves between a Global and a shared tile, this one between {found}", "use copy()")
+        message = f"{call.what} moves between a Global and a shared tile, this one between {found}"
+        raise call.error(message, "use copy()")
     type_: Any = memory_type(shared)
     if shared.rank != 2 or type_.rank < 2 or set(shared.axes) != {type_.rank - 2, type_.rank - 1}:
         fix = "a number drops an axis: S[stage, :, :] of a tile of stages, A[batch, m, k] of a tensor"
-        raise call.error(f"{what} takes rows and columns, {memory_name(shared)} is {describe(shared)}", fix)
+        raise call.error(f"{call.what} takes rows and columns, {memory_name(shared)} is {describe(shared)}", fix)
     box = Box(call, tensor, shared)
-    _check_tensor(call, what, tensor, box)
-    _check_layout(call, what, shared, box)
+    _check_tensor(call, tensor, box)
+    _check_layout(call, shared, box)
     return box
 
 
-def _check_tensor(call: Call, what: str, view: View, box: Box) -> None:
-    type_, name = memory_type(view), memory_name(view)
+def _check_tensor(call: Call, view: View, box: Box) -> None:
+    what, type_, name = call.what, memory_type(view), memory_name(view)
     if not isinstance(type_, GlobalType):
         return
     if type_.unit != box.axes[1]:
         if type_.unit == box.axes[0]:
             message = f"{what}: along the rows of the tile lies axis {box.axes[1]} of {name}, whose stride is not 1"
-            fix = f"load it turned, {name}[...].T to a tile of {box.columns} x {box.rows}, and multiply with S.T"
+            fix = f"load it transposed, {name}[...].T to a tile of {box.columns} x {box.rows}, and multiply with S.T"
             raise call.error(message, fix)
         fix = "copy it to one that is contiguous along an axis, or use copy()"
         raise call.error(f"{what}: no axis of {name} that the tile has is known to have stride 1", fix)
@@ -89,98 +90,79 @@ def _check_tensor(call: Call, what: str, view: View, box: Box) -> None:
         raise call.error(f"{what}: {wanted}; those of {name} {known} in this call", fix)
 
 
-def _check_layout(call: Call, what: str, view: View, box: Box) -> None:
-    alloc = view.base.op
-    assert isinstance(alloc, tile.SharedAlloc)
-    name, size = memory_name(view), memory_type(view).dtype.bytes
-    layout = alloc.layout
-    swizzled = layout.startswith("swizzle_")
-    if not swizzled and layout != "row":
-        shown = "no layout of its own: the compiler chooses one" if layout == "auto" else f"the layout {layout}"
-        fix = "give it one that TMA writes: shared(..., layout=swizzle_128b), swizzle_64b, swizzle_32b or row_major"
-        raise call.error(f"{what}: {name} has {shown}", fix)
+def _check_layout(call: Call, view: View, box: Box) -> None:
+    size, layout = memory_type(view).dtype.bytes, layout_of(call, view, (*SWIZZLES, "row"))
     width = box.columns * size
     if width % 16:
         fix = f"make it {-(-width // 16) * 16 // size} columns wide"
-        raise call.error(f"{what}: rows of {width} bytes; TMA moves multiples of 16", fix)
-    if not swizzled and box.columns > TMA_MOST_BOX:
-        fix = "give the tile a swizzled layout, which is moved in panels: layout=swizzle_128b"
-        raise call.error(
-            f"{what}: a row of {box.columns} elements; without a swizzle TMA moves at most {TMA_MOST_BOX}", fix
-        )
+        raise call.error(f"{call.what}: rows of {width} bytes; TMA moves multiples of 16", fix)
+    if layout == "row" and box.columns > TMA_MOST_BOX:
+        message = f"{call.what}: a row of {box.columns} elements; without a swizzle TMA moves at most {TMA_MOST_BOX}"
+        raise call.error(message, "give the tile a swizzled layout, which is moved in panels: layout=swizzle_128b")
 
 
-def refuse_many_threads(call: Call, what: str) -> None:
+def refuse_many_threads(call: Call) -> None:
     """An error in a role that is run by more than one thread, unless a condition of the author's picks one."""
-    unit = call.frame.unit
-    role = unit.cooperation.role
-    if role is not None and not role.one_thread and not unit.conditions:
+    role = call.state.role
+    if role is not None and not role.one_thread and not call.unit.conditions:
         fix = f'give the loads a role of their own: role("load", threads=1); or `if` one thread of {role.name} does it'
-        raise call.error(f"{what} is executed by one thread, and {role.shown} has {role.threads}", fix)
+        raise call.error(f"{call.what} is executed by one thread, and {role.shown} has {role.threads}", fix)
 
 
 @intrinsic(lang.tma_load)
 def _tma_load(call: Call) -> None:
-    what = "tma_load()"
-    needs(call, "tma", what)
-    src, dst = copied_views(call, what)
-    box = box_of(call, what, src, dst)
-    hint = call["hint"]
-    if hint not in tma.HINTS:
-        raise call.error(f"hint={hint!r}", f"the hints are {', '.join(repr(h) for h in tma.HINTS)}")
-    barrier = _barrier(call, what, dst, box)
-    operands, attributes = box.operands, box.attributes
-    multicast = _multicast(call, what, src, box)
-    if multicast is not None:
-        operands, attributes = box.operands, box.attributes
-    attributes |= {"hint": hint, "multicast": "" if multicast is None else call["multicast"]}
-    call.builder.add(tma.Load(*operands, *barrier, *([multicast] if multicast is not None else []), **attributes))
+    call.needs("tma")
+    src, dst = copied_views(call)
+    box = box_of(call, src, dst)
+    hint = call.choice("hint", tma.HINTS)
+    barrier = _barrier(call, dst)
+    mask = _multicast(call, src, box)
+    how: dict[str, Any] = {**box.attributes, "hint": hint, "multicast": call["multicast"] if mask else ""}
+    call.builder.add(tma.Load(*box.operands, *barrier, *mask, **how))
 
 
-def _barrier(call: Call, what: str, dst: View, box: Box) -> list[Value]:
+def _barrier(call: Call, dst: View) -> list[Value]:
     """The mbarrier at which the bytes count."""
     given: Any = call["mbarrier"]
-    parts: tuple[Any, ...] = given if isinstance(given, tuple) else ()  # pyright: ignore[reportUnknownVariableType]
-    slot = slot_filled(call, dst) if given is None else None
-    if slot is not None:
-        return slot
     if given is None:
-        fix = "write it in `with ring.fill() as s:`, or pass mbarrier=(bars, i), which expects the bytes"
-        raise call.error(f"{what} needs an mbarrier at which its bytes count", fix)
-    refuse_many_threads(call, what)
+        slot = slot_filled(call, dst)
+        if slot is None:
+            fix = "write it in `with ring.fill() as s:`, or pass mbarrier=(bars, i), which expects the bytes"
+            raise call.error(f"{call.what} needs an mbarrier at which its bytes count", fix)
+        return slot
+    refuse_many_threads(call)
+    parts: tuple[Any, ...] = given if isinstance(given, tuple) else ()  # pyright: ignore[reportUnknownVariableType]
     if len(parts) < 2:
         raise call.error(f"mbarrier= is a tile of u64 and an index, got {describe(given)}", "mbarrier=(bars, i)")
-    return mbarrier_place(call, parts[0], parts[1:], what)
+    return mbarrier_place(call, parts[0], parts[1:])
 
 
 # -- multicast -------------------------------------------------------------------------------------
 
 
-def _multicast(call: Call, what: str, src: View, box: Box) -> Value | None:
-    """The blocks that get the box, a u16; narrows the box to this block's share. None where there is one alone."""
-    axis, state = call["multicast"], call.frame.unit.cooperation
-    if axis not in ("", "m", "n"):
-        raise call.error(f"multicast={axis!r}", 'the axes of a cluster are "m" and "n"')
+def _multicast(call: Call, src: View, box: Box) -> list[Value]:
+    """The blocks that get the box, a u16; narrows the box to this block's share. Nothing where there is one alone."""
+    axis, cluster = call.choice("multicast", ("", "m", "n")), call.state.cluster
     if axis == "":
-        return None
-    cluster = state.cluster
+        return []
+    what = f"{call.what} with multicast={axis!r}"
     if cluster is None:
         fix = f"work = persistent(tile_schedule(...), cluster=Cluster({axis}=2))"
-        raise call.error(f"{what} with multicast={axis!r} in a kernel without clusters", fix)
+        raise call.error(f"{what} in a kernel without clusters", fix)
     count = cluster.along(axis)
     if count == 1:
-        return None
-    needs(call, "multicast", f"{what} with multicast={axis!r}")
+        return []
+    call.needs("multicast", what)
     here = cluster.at_m if axis == "m" else cluster.at_n
     if any(isinstance(i, Value) and _depends(i, here) for i in src.origin):
         other = "n" if axis == "m" else "m"
-        message = f"{what} with multicast={axis!r} of a part of {memory_name(src)} that differs along {axis}"
+        message = f"{what} of a part of {memory_name(src)} that differs along {axis}"
         raise call.error(message, f"blocks along {other} share what depends on {axis} alone: multicast={other!r}")
     if box.rows % (count * ROWS):
-        message = f"{what}: {box.rows} rows, of which each of {count} blocks shall load its share, whole {ROWS} rows"
+        message = f"{call.what}: {box.rows} rows, of which each of {count} blocks loads its share, whole {ROWS} rows"
         raise call.error(message, f"use a multiple of {count * ROWS} rows, or a smaller cluster")
     _narrow(call, box, here, count)
-    return _mask(call, cluster, axis)
+    return [_mask(call, cluster, axis)]
 
 
 def _depends(value: Value, on: Any) -> bool:
@@ -215,20 +197,6 @@ def _mask(call: Call, cluster: Place, axis: str) -> Value:
         pattern = sum(1 << (n * cluster.m) for n in range(cluster.n))
     bits = builder.scalar("shl", builder.constant(pattern, U32), builder.cast(first, U32))
     return builder.cast(bits, U16)
-
-
-# -- groups of stores ------------------------------------------------------------------------------
-
-
-@intrinsic(lang.tma_commit)
-def _commit(call: Call) -> None:
-    call.builder.add(tma.BulkCommit())
-
-
-@intrinsic(lang.tma_wait)
-def _wait(call: Call) -> None:
-    pending = compile_time_int(call, "pending", "tma_wait()", 0, 63, "how many of the last groups may be on their way")
-    call.builder.add(tma.BulkWait(pending=pending, read=call["read"]))
 
 
 @intrinsic(lang.tma_prefetch)

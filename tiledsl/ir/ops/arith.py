@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Sequence
 
-from tiledsl.ir.core import OPS, Op, Pure, Value, attribute, operand
+from tiledsl.ir.core import OPS, Op, Pure, Value, attribute, operand, operands
 from tiledsl.ir.facts import NanBits, by
 from tiledsl.ir.formats import FORMATS
 from tiledsl.ir.scalar import SCALAR, ScalarFn, converts
@@ -25,11 +25,9 @@ class Constant(_Arithmetic):
     """
 
     name = "arith.constant"
+    gives = ("dtype",)
     value = attribute[Any](object)
     dtype = attribute(DType)
-
-    def infer(self) -> Sequence[Type]:
-        return (self.dtype,)
 
     def verify(self) -> None:
         kind = self.dtype.kind
@@ -53,10 +51,9 @@ class Scalar(_Arithmetic):
     is as small as an extent in every launch of a 32-bit specialisation, which the analysis of intervals then believes.
     """
 
-    variadic = True
-    parts = ("operands",)
     fn: ScalarFn
     nowrap = attribute(bool, False)
+    values = operands(0)
 
     def infer(self) -> Sequence[Type]:
         return (BOOL if self.fn.to_bool else self.operands[0].type,)
@@ -112,16 +109,12 @@ class Cast(_Arithmetic):
 
     name = "arith.cast"
     nan = by(_cast_nan)
+    gives = ("to",)
     to = attribute(DType)
-    src = operand(0)
-
-    def infer(self) -> Sequence[Type]:
-        return (self.to,)
+    src = operand(0, DType)
 
     def verify(self) -> None:
-        src = self.src.type
-        self.require(isinstance(src, DType), "casts a scalar")
-        assert isinstance(src, DType)
+        src = self.src.dtype
         self.require(converts(src, self.to), f"no conversion from {src} to {self.to}")
 
 
@@ -130,16 +123,13 @@ class Bitcast(_Arithmetic):
 
     name = "arith.bitcast"
     nan = "sees"
+    gives = ("to",)
     to = attribute(DType)
-    src = operand(0)
-
-    def infer(self) -> Sequence[Type]:
-        return (self.to,)
+    src = operand(0, DType)
 
     def verify(self) -> None:
-        src = self.src.type
-        self.require(isinstance(src, DType) and src.bits == self.to.bits, f"{src} and {self.to} differ in width")
-        assert isinstance(src, DType)
+        src = self.src.dtype
+        self.require(src.bits == self.to.bits, f"{src} and {self.to} differ in width")
         self.require(not {src.kind, self.to.kind} & {"bool", "index"}, "bool and index have no bit pattern")
 
 
@@ -148,13 +138,10 @@ class Select(_Arithmetic):
 
     name = "arith.select"
     nan = "chooses"
-    condition, a, b = operand(0), operand(1), operand(2)
-
-    def infer(self) -> Sequence[Type]:
-        return (self.operands[1].type,)
+    gives = ("a",)
+    condition, a, b = operand(0, BOOL), operand(1), operand(2)
 
     def verify(self) -> None:
-        self.require(self.condition.type == BOOL, "the condition is not a bool")
         self.require(isinstance(self.a.type, (DType, FragmentType)), "selects scalars or fragments")
         self.require(self.a.type == self.b.type, f"{self.a.type} against {self.b.type}")
 
@@ -164,17 +151,14 @@ class PackWord(_Arithmetic):
 
     name = "arith.pack_word"
     level = "thread"
-    variadic = True
-    parts = ("operands",)
     nan = "carries"
-
-    def infer(self) -> Sequence[Type]:
-        return (U32,)
+    gives = (U32,)
+    elements = operands(0)
 
     def verify(self) -> None:
-        types = {v.type for v in self.operands}
+        types = {v.type for v in self.elements}
         self.require(len(types) == 1, "elements differ in dtype")
-        _check_word(self, self.operands[0].type, len(self.operands))
+        _check_word(self, self.elements[0].type, len(self.elements))
 
 
 class UnpackWord(_Arithmetic):
@@ -184,17 +168,16 @@ class UnpackWord(_Arithmetic):
     level = "thread"
     nan = "sees"
     to = attribute(DType)
-    word = operand(0)
+    word = operand(0, U32)
 
     def infer(self) -> Sequence[Type]:
         return (self.to,) * (U32.bits // self.to.bits)
 
     def verify(self) -> None:
-        self.require(self.word.type == U32, f"unpacks a u32, not {self.word.type}")
         _check_word(self, self.to, len(self.results))
 
 
 def _check_word(op: Op, type_: Type, count: int) -> None:
-    op.require(isinstance(type_, DType) and type_ != BOOL and type_.bits in (8, 16), f"{type_} does not fill a word")
-    assert isinstance(type_, DType)
-    op.require(count * type_.bits == U32.bits, f"{count} elements of {type_.bits} bits are not a word")
+    dtype = op.expect(type_, DType)
+    op.require(dtype != BOOL and dtype.bits in (8, 16), f"{dtype} does not fill a word")
+    op.require(count * dtype.bits == U32.bits, f"{count} elements of {dtype.bits} bits are not a word")

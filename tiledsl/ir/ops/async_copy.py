@@ -6,12 +6,10 @@
 
 from __future__ import annotations
 
-from typing import Sequence
-
-from tiledsl.ir.core import Op, attribute
+from tiledsl.ir.core import Orders, attribute, operands
 from tiledsl.ir.facts import Access, Sync, reads, writes
 from tiledsl.ir.ops import tile
-from tiledsl.ir.types import INDEX, GlobalType, SharedType, TokenType, Type
+from tiledsl.ir.types import GlobalType, SharedType, TokenType
 
 __all__ = ["CP_BYTES", "CommitGroup", "Copy", "Cp", "Wait", "WaitGroup"]
 
@@ -31,35 +29,28 @@ class Copy(tile.Copy):
     varies, nan = "thread", "sees"
     cause = "the token of a copy"
     called = "copy_async()"
+    gives = (TokenType(),)
     grouped = attribute(bool, False)
-
-    def infer(self) -> Sequence[Type]:
-        return (TokenType(),)
 
     def verify(self) -> None:
         super().verify()
-        sides = isinstance(self.src.type, GlobalType) and isinstance(self.dst.type, SharedType)
-        self.require(sides, "goes from a tensor to a shared tile")
+        self.expect(self.src.type, GlobalType)
+        self.expect(self.dst.type, SharedType)
         self.require(self.vec in CP_BYTES, f"accesses of {self.vec} bytes; 4, 8 or 16 are possible")
 
 
-class _Orders(Op):
-    touches, stays, scope, features = (), "", "thread", ()
-
-
-class Wait(_Orders):
+class Wait(Orders):
     """Waits until the copies of all its tokens, as far as this thread made them, have arrived."""
 
     name = "async.wait"
     level = "tile"
     sync = Sync(completes="token")
     called = "wait()"
-    variadic = True
-    parts = ("operands",)
+    tokens = operands(0)
 
     def verify(self) -> None:
-        self.require(len(self.operands) > 0, "waits for nothing")
-        self.require(all(isinstance(v.type, TokenType) for v in self.operands), "takes tokens")
+        self.require(len(self.tokens) > 0, "waits for nothing")
+        self.require(all(isinstance(v.type, TokenType) for v in self.tokens), "takes tokens")
 
 
 class Cp(tile.Access):
@@ -85,20 +76,18 @@ class Cp(tile.Access):
         return tile.Side(memory, tuple(indices), tuple(range(len(indices))))
 
     def verify(self) -> None:
-        type_ = self.memory.type
-        self.require(isinstance(type_, SharedType), f"{type_} is not in shared memory")
-        assert isinstance(type_, SharedType)
+        type_ = self.expect(self.memory.type, SharedType)
         self.require(len(self.operands) > 1 + type_.rank, f"takes {type_.rank} indices of the tile, then a tensor")
         side = self.source
-        self.require(isinstance(side.memory.type, GlobalType), f"{side.memory.type} is not in global memory")
-        self.require(len(side.origin) == side.type.rank, f"takes {side.type.rank} indices of the tensor")
-        self.require(all(v.type == INDEX for v in (*self.indices, *side.origin)), "indices are of type index")
-        self.require(side.type.dtype == type_.dtype, "source and destination differ in dtype")
+        source = self.expect(side.memory.type, GlobalType)
+        self.require_indices(self.indices, type_.rank, " of the tile")
+        self.require_indices(side.origin, source.rank, " of the tensor")
+        self.require(source.dtype == type_.dtype, "source and destination differ in dtype")
         size = self.vec * type_.dtype.bytes
         self.require(size in CP_BYTES, f"copies {size} bytes; 4, 8 or 16 are possible")
 
 
-class CommitGroup(_Orders):
+class CommitGroup(Orders):
     """The copies that this thread has begun since its last group are a group. (PTX ISA: cp.async.commit_group.)"""
 
     name = "async.commit_group"
@@ -106,13 +95,10 @@ class CommitGroup(_Orders):
     called = "ptx.commit_group()"
 
 
-class WaitGroup(_Orders):
-    """Waits until at most `pending` of this thread's last groups are on their way. (PTX ISA: cp.async.wait_group.)"""
+class WaitGroup(Orders):
+    """Waits until at most `pending` of this thread's last groups are in flight. (PTX ISA: cp.async.wait_group.)"""
 
     name = "async.wait_group"
     sync = Sync(completes="cp_async")
     called = "ptx.wait_group()"
     pending = attribute(int)
-
-    def verify(self) -> None:
-        self.require(self.pending >= 0, f"{self.pending} groups")

@@ -6,8 +6,6 @@ setmaxnreg; griddepcontrol.)
 
 from __future__ import annotations
 
-from typing import Sequence
-
 from tiledsl.arch import (
     LEAST_SETMAXNREG,
     MOST_ARRIVALS,
@@ -17,9 +15,9 @@ from tiledsl.arch import (
     REGISTERS_PER_SM,
     WARP,
 )
-from tiledsl.ir.core import Op, Pure, Value, attribute
+from tiledsl.ir.core import Op, Orders, Pure, Value, attribute, operand, operands
 from tiledsl.ir.facts import NOTHING, Sync, by, writes
-from tiledsl.ir.types import BOOL, I32, INDEX, U32, U64, PtrType, SharedType, Type
+from tiledsl.ir.types import BOOL, I32, U32, U64, PtrType, SharedType
 
 __all__ = [
     "Arrive",
@@ -41,15 +39,7 @@ __all__ = [
 ]
 
 
-class _Orders(Op):
-    touches, stays, scope = (), "", "thread"
-
-
-class _Stays(Op):
-    touches, sync = (), NOTHING
-
-
-class MbarrierOp(_Orders):
+class MbarrierOp(Orders):
     """Base: operands are a tile of u64, then its indices, then what the subclass adds. At thread level: the pointer
     instead of tile and indices."""
 
@@ -73,10 +63,9 @@ class MbarrierOp(_Orders):
         if isinstance(type_, PtrType):
             self.require(type_ == PtrType("shared", U64) and len(self.place) == 1, f"an mbarrier at {type_}")
             return
-        self.require(isinstance(type_, SharedType) and type_.dtype == U64, f"{type_} has no mbarriers")
-        assert isinstance(type_, SharedType)
-        self.require(len(self.place) == 1 + type_.rank, f"takes {type_.rank} indices")
-        self.require(all(v.type == INDEX for v in self.place[1:]), "indices are of type index")
+        tile = self.expect(type_, SharedType)
+        self.require(tile.dtype == U64, f"{tile} has no mbarriers")
+        self.require_indices(self.place[1:], tile.rank)
 
 
 class Init(MbarrierOp):
@@ -85,11 +74,7 @@ class Init(MbarrierOp):
     name = "mbarrier.init"
     sync = NOTHING
     called = "ptx.mbarrier_init()"
-    count = attribute(int)
-
-    def verify(self) -> None:
-        super().verify()
-        self.require(1 <= self.count <= MOST_ARRIVALS, f"{self.count} arrivals")
+    count = attribute(int, least=1, most=MOST_ARRIVALS)
 
 
 class Arrive(MbarrierOp):
@@ -118,11 +103,7 @@ class ExpectTx(MbarrierOp):
     name = "mbarrier.expect_tx"
     sync = Sync(releases="cta")
     called = "ptx.mbarrier_expect_tx()"
-    bytes = attribute(int)
-
-    def verify(self) -> None:
-        super().verify()
-        self.require(0 < self.bytes <= MOST_ARRIVALS, f"{self.bytes} bytes")
+    bytes = attribute(int, least=1, most=MOST_ARRIVALS)
 
 
 class Wait(MbarrierOp):
@@ -133,13 +114,10 @@ class Wait(MbarrierOp):
     sync = Sync(meets="cta", completes="mbarrier")
     called = "ptx.mbarrier_wait()"
     extra = 1
-
-    def verify(self) -> None:
-        super().verify()
-        self.require(self.operands[-1].type == U32, "the parity is a u32")
+    parity = operand(-1, U32)
 
 
-class FenceInit(_Orders):
+class FenceInit(Orders):
     """mbarriers initialised before it are seen as such by the cluster. (PTX ISA: fence.mbarrier_init.)"""
 
     name = "fence.mbarrier_init"
@@ -148,7 +126,7 @@ class FenceInit(_Orders):
     called = "ptx.fence_mbarrier_init()"
 
 
-class FenceProxy(_Orders):
+class FenceProxy(Orders):
     """This thread's earlier plain accesses to shared memory, reads too, come before later ones of the asynchronous
     proxy (TMA, wgmma). (PTX ISA: fence.proxy.async.shared::cta.)"""
 
@@ -158,28 +136,25 @@ class FenceProxy(_Orders):
     called = "ptx.fence_proxy_async()"
 
 
-class NamedBarrier(_Orders):
+class NamedBarrier(Orders):
     """`threads` threads wait for each other at barrier `number` (attribute), or at `number` plus the operand, an i32
     that is the same in a warp. wait False: these threads arrive only. (PTX ISA: barrier.cta.sync, .arrive.)"""
 
     name = "gpu.named_barrier"
     sync = by(lambda op: Sync(meets="cta") if op.wait else Sync(releases="cta"))
     scope, alike = "warp", ()
-    features = ()
     called = "a barrier of some warps"
-    variadic = True
-    parts = ("operands",)
-    number = attribute(int)
+    number = attribute(int, least=1, most=NAMED_BARRIERS - 1)
     threads = attribute(int)
     wait = attribute(bool, True)
+    offset = operands(0)
 
     def verify(self) -> None:
-        self.require([v.type for v in self.operands] in ([], [I32]), "takes at most one i32")
-        self.require(0 < self.number < NAMED_BARRIERS, f"named barriers are 1 to {NAMED_BARRIERS - 1}")
+        self.require([v.type for v in self.offset] in ([], [I32]), "takes at most one i32")
         self.require(self.threads > 0 and self.threads % WARP == 0, f"{self.threads} threads are no whole warps")
 
 
-class ClusterArrive(_Orders):
+class ClusterArrive(Orders):
     """This thread arrives at the barrier of its cluster. (PTX ISA: barrier.cluster.arrive.release.)"""
 
     name = "cluster.arrive"
@@ -189,7 +164,7 @@ class ClusterArrive(_Orders):
     called = "ptx.cluster_arrive()"
 
 
-class ClusterWait(_Orders):
+class ClusterWait(Orders):
     """Waits until all threads of the cluster have arrived. (PTX ISA: barrier.cluster.wait.acquire.)"""
 
     name = "cluster.wait"
@@ -208,33 +183,29 @@ class ClusterRank(Pure):
     cause = "the block's rank in its cluster"
     called = "ptx.cluster_rank()"
     nan = "computes"
-
-    def infer(self) -> Sequence[Type]:
-        return (I32,)
+    gives = (I32,)
 
 
-class Elect(_Stays):
+class Elect(Op):
     """True in one lane of the warp, false in the others. (PTX ISA: elect.sync.)"""
 
     name = "warp.elect"
-    stays = "pinned"
+    touches, sync, stays = (), NOTHING, "pinned"
     scope, alike = "warp", ()
     features = ("elect",)
     varies = "thread"
     cause = "an election"
     nan = "computes"
     called = "ptx.elect()"
-
-    def infer(self) -> Sequence[Type]:
-        return (BOOL,)
+    gives = (BOOL,)
 
 
-class SetMaxNReg(_Stays):
-    """The warps of this warpgroup take (`increase`) or give back registers, so that each thread has `registers`.
+class SetMaxNReg(Op):
+    """The warps of this warpgroup acquire (`increase`) or release registers, so that each thread has `registers`.
     (PTX ISA: setmaxnreg.)"""
 
     name = "gpu.setmaxnreg"
-    stays = "io"
+    touches, sync, stays = (), NOTHING, "io"
     scope, alike = "warpgroup", ()
     features = ("setmaxnreg",)
     called = "ptx.setmaxnreg()"
@@ -257,7 +228,7 @@ def registers_at_launch(threads: int, blocks_per_sm: int) -> int:
     return min(each // REGISTER_UNIT * REGISTER_UNIT, MOST_SETMAXNREG)
 
 
-class GridDependency(_Orders):
+class GridDependency(Orders):
     """Programmatic dependent launch. wait: until the grid that this one depends on has ended and its writes are seen;
     otherwise: dependents may be launched. (PTX ISA: griddepcontrol.)"""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Sequence
 
-from tiledsl.ir.core import MOST_STAGES, Block, Pure, Value, attribute, operand
+from tiledsl.ir.core import MOST_STAGES, Block, Pure, Value, attribute, operand, operands
 from tiledsl.ir.types import BOOL, DType, Type
 
 __all__ = ["Condition", "For", "If", "Return", "While", "Yield"]
@@ -24,8 +24,7 @@ class Yield(_Control):
 
     name = "control.yield"
     terminator = True
-    variadic = True
-    parts = ("operands",)
+    values = operands(0)
 
 
 class Return(_Control):
@@ -41,16 +40,7 @@ class Condition(_Control):
 
     name = "control.condition"
     terminator = True
-    variadic = True
-    parts = ("go_on", "passed")
-    go_on = operand(0)
-
-    @property
-    def passed(self) -> list[Value]:
-        return self.operands[1:]
-
-    def verify(self) -> None:
-        self.require(self.go_on.type == BOOL, "the condition is not a bool")
+    go_on, passed = operand(0, BOOL), operands(1)
 
 
 class If(_Control):
@@ -67,7 +57,7 @@ class If(_Control):
     likely = attribute(bool, False)
     predicated = attribute(bool, False)
     role = attribute[tuple[int, ...]](tuple, ())
-    condition = operand(0)
+    condition = operand(0, BOOL)
 
     @property
     def then(self) -> Block:
@@ -81,10 +71,8 @@ class If(_Control):
         return _types(self.then.terminator.operands)
 
     def verify(self) -> None:
-        self.require(self.condition.type == BOOL, "the condition is not a bool")
-        self.require(len(self.blocks) == 2 and not any(b.args for b in self.blocks), "two blocks without arguments")
+        self.require(not any(b.args for b in self.blocks), "two blocks without arguments")
         for block in self.blocks:
-            self.require(isinstance(block.terminator, Yield), "blocks end in control.yield")
             self.require(_types(block.terminator.operands) == _types(self.results), "yielded types differ")
 
 
@@ -104,16 +92,10 @@ class For(_Control):
 
     name = "control.for"
     ends = (Yield,)
-    variadic = True
-    parts = ("lo", "hi", "step", "inits")
     unroll = attribute(int, 1)
     stages = attribute(int, 0, most=MOST_STAGES)
-    fragments = attribute(int, 0)
-    lo, hi, step = operand(0), operand(1), operand(2)
-
-    @property
-    def inits(self) -> list[Value]:
-        return self.operands[3:]
+    fragments = attribute(int, 0, most=2)
+    lo, hi, step, inits = operand(0), operand(1), operand(2), operands(3)
 
     @property
     def body(self) -> Block:
@@ -127,13 +109,8 @@ class For(_Control):
         self.require(isinstance(dtype, DType) and dtype.kind in ("int", "index"), f"no loop over {dtype}")
         self.require(self.hi.type == dtype and self.step.type == dtype, "bounds and step differ in dtype")
         self.require(_types(self.body.args) == (dtype, *_types(self.inits)), "block arguments do not match")
-        self.require(isinstance(self.body.terminator, Yield), "the block ends in control.yield")
         self.require(_types(self.body.terminator.operands) == _types(self.inits), "yielded types differ")
-        self.require(_types(self.results) == _types(self.inits), "result types differ")
-        self.require(self.unroll >= 0, "unroll is negative")
-        self.require(self.stages >= 0, "stages is negative")
         self.require(self.stages == 0 or self.unroll == 1, "a pipelined loop is not unrolled")
-        self.require(self.fragments in (0, 1, 2), f"{self.fragments} steps of fragments")
 
 
 class While(_Control):
@@ -142,8 +119,7 @@ class While(_Control):
 
     name = "control.while"
     ends = (Condition, Yield)
-    variadic = True
-    parts = ("operands",)
+    inits = operands(0)
 
     @property
     def before(self) -> Block:
@@ -157,11 +133,6 @@ class While(_Control):
         return _types(self.before.terminator.operands[1:])
 
     def verify(self) -> None:
-        self.require(len(self.blocks) == 2, "two blocks")
-        self.require(isinstance(self.before.terminator, Condition), "block 0 ends in control.condition")
-        self.require(isinstance(self.after.terminator, Yield), "block 1 ends in control.yield")
-        self.require(_types(self.before.args) == _types(self.operands), "arguments of block 0 do not match")
-        passed = _types(self.before.terminator.operands[1:])
-        self.require(_types(self.after.args) == passed, "arguments of block 1 do not match")
-        self.require(_types(self.results) == passed, "result types differ")
-        self.require(_types(self.after.terminator.operands) == _types(self.operands), "yielded types differ")
+        self.require(_types(self.before.args) == _types(self.inits), "arguments of block 0 do not match")
+        self.require(_types(self.after.args) == self.infer(), "arguments of block 1 do not match")
+        self.require(_types(self.after.terminator.operands) == _types(self.inits), "yielded types differ")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tiledsl.ir.core import Op, attribute, operand
+from tiledsl.ir.core import Op, attribute, operand, operands
 from tiledsl.ir.facts import NOTHING
 from tiledsl.ir.types import BOOL, DType
 
@@ -19,9 +19,8 @@ class Print(_Debug):
     name = "debug.print"
     stays = "io"
     called = "print()"
-    variadic = True
-    parts = ("operands",)
     format = attribute(str)
+    values = operands(0)
 
     def verify(self) -> None:
         self.require(self.format.count("{}") == len(self.operands), "one {} an operand")
@@ -36,10 +35,7 @@ class Assert(_Debug):
     stays = "guard"
     called = "assert_()"
     message = attribute(str, "")
-    condition = operand(0)
-
-    def verify(self) -> None:
-        self.require(self.condition.type == BOOL, "the condition is not a bool")
+    condition = operand(0, BOOL)
 
 
 class Breakpoint(_Debug):
@@ -48,9 +44,8 @@ class Breakpoint(_Debug):
     name = "debug.breakpoint"
     stays = "io"
     called = "breakpoint()"
-    variadic = True
-    parts = ("operands",)
     names = attribute[tuple[str, ...]](tuple, (), of=str)
+    values = operands(0)
 
     def verify(self) -> None:
         self.require(len(self.names) == len(self.operands), "one name an operand")

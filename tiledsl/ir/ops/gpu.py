@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Sequence
-
-from tiledsl.ir.atomics import SCOPES
-from tiledsl.ir.core import Op, Pure, attribute
-from tiledsl.ir.facts import Sync, by, scope_features
-from tiledsl.ir.types import I32, INDEX, DType, Type
+from tiledsl.ir.atomics import SCOPE_FEATURES, SCOPES
+from tiledsl.ir.core import Orders, Pure, attribute
+from tiledsl.ir.facts import Sync, by
+from tiledsl.ir.types import I32, INDEX, DType
 
 __all__ = ["Barrier", "BlockId", "Fence", "GridSize", "LaneId", "Position", "SyncWarp", "ThreadId", "WarpId"]
 
@@ -17,15 +15,8 @@ class Position(Pure):
 
     varies = "thread"
     nan = "computes"
-    dtype = attribute(DType, INDEX)
-
-    def infer(self) -> Sequence[Type]:
-        return (self.dtype,)
-
-    def verify(self) -> None:
-        axis = self.attrs.get("axis", 0)
-        self.require(0 <= axis <= 2, f"no axis {axis}")
-        self.require(self.dtype in (INDEX, I32), f"a position is an index or an i32, not {self.dtype}")
+    gives = ("dtype",)
+    dtype = attribute(DType, INDEX, among=(INDEX, I32))
 
 
 class ThreadId(Position):
@@ -33,7 +24,7 @@ class ThreadId(Position):
 
     name = "gpu.thread_id"
     cause = by(lambda op: f"the thread index along {'xyz'[op.axis]}")
-    axis = attribute(int)
+    axis = attribute(int, most=2)
 
 
 class BlockId(Position):
@@ -42,7 +33,7 @@ class BlockId(Position):
     name = "gpu.block_id"
     varies = "cta"
     cause = by(lambda op: f"the block index along {'xyz'[op.axis]}")
-    axis = attribute(int)
+    axis = attribute(int, most=2)
 
 
 class GridSize(Position):
@@ -50,7 +41,7 @@ class GridSize(Position):
 
     name = "gpu.grid_size"
     varies = "grid"
-    axis = attribute(int)
+    axis = attribute(int, most=2)
 
 
 class WarpId(Position):
@@ -67,11 +58,7 @@ class LaneId(Position):
     cause = "the lane"
 
 
-class _Orders(Op):
-    touches, stays, features = (), "", ()
-
-
-class Barrier(_Orders):
+class Barrier(Orders):
     """All threads of the block wait for each other; their memory accesses before it are visible after.
 
     PTX ``barrier.sync 0`` / ``bar.sync 0``.
@@ -83,7 +70,7 @@ class Barrier(_Orders):
     called = "barrier()"
 
 
-class SyncWarp(_Orders):
+class SyncWarp(Orders):
     """The threads of the warp wait for each other, with memory ordering (``bar.warp.sync``)."""
 
     name = "gpu.sync_warp"
@@ -92,15 +79,11 @@ class SyncWarp(_Orders):
     called = "syncwarp()"
 
 
-class Fence(_Orders):
+class Fence(Orders):
     """This thread's writes become visible before its later ones: ``fence.acq_rel`` at `reach`."""
 
     name = "gpu.fence"
     sync = by(lambda op: Sync(releases=op.reach, acquires=op.reach))
-    features = by(scope_features)
-    scope = "thread"
+    features = by(lambda op: SCOPE_FEATURES[op.reach])
     called = "fence()"
-    reach = attribute(str, "gpu")
-
-    def verify(self) -> None:
-        self.require(self.reach in SCOPES, f"no such reach: {self.reach}")
+    reach = attribute(str, "gpu", among=SCOPES)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Sequence
 
-from tiledsl.ir.core import Op, Pure, Value, attribute, operand
+from tiledsl.ir.core import Op, Pure, Value, attribute, operand, operands
 from tiledsl.ir.facts import NOTHING, by, reads, writes
 from tiledsl.ir.ops.tile import VECTOR_BYTES, Access, Side
 from tiledsl.ir.types import INDEX, U32, FragmentType, SharedType, Type, is_memory
@@ -36,15 +36,14 @@ MATRIX_BYTES = 16
 
 
 def _distributed(op: Op, type_: Type) -> FragmentType:
-    op.require(isinstance(type_, FragmentType) and type_.layout is not None, f"{type_} has no layout among threads")
-    assert isinstance(type_, FragmentType)
-    return type_
+    fragment = op.expect(type_, FragmentType)
+    op.require(fragment.layout is not None, f"{fragment} has no layout among threads")
+    return fragment
 
 
 def _check_side(op: Op, side: Side, type_: FragmentType, vec: int) -> None:
     op.require(is_memory(side.memory.type), f"cannot access {side.memory.type}")
-    op.require(len(side.origin) == side.type.rank, f"takes {side.type.rank} indices")
-    op.require(all(v.type == INDEX for v in side.origin), "indices are of type index")
+    op.require_indices(side.origin, side.type.rank)
     axes = side.axes
     op.require(
         len(axes) == len(set(axes)) == 2 and set(axes) <= set(range(side.type.rank)), f"axes {axes} are not two of it"
@@ -64,6 +63,14 @@ class _Moves(Op):
     sync, stays, features = NOTHING, "", ()
     scope, alike = "warp", ("memory", "origin")
     level = "tile"
+    memory: operand
+    origin: operands
+    axes = attribute[tuple[int, ...]](tuple)
+    vec = attribute(int, 0)
+
+    @property
+    def side(self) -> Side:
+        return Side(self.memory, tuple(self.origin), self.axes)
 
 
 class Load(_Moves):
@@ -79,27 +86,13 @@ class Load(_Moves):
     varies, nan = "thread", "sees"
     cause = HELD
     called = by(lambda op: "load_matrix()" if op.vec == 0 else "load_fragment()")
-    variadic = True
-    parts = ("memory", "origin")
+    gives = ("type",)
     type = attribute(FragmentType)
-    axes = attribute[tuple[int, ...]](tuple)
-    vec = attribute(int, 0)
-    memory = operand(0)
-
-    @property
-    def side(self) -> Side:
-        return Side(self.memory, tuple(self.origin), self.axes)
-
-    @property
-    def origin(self) -> list[Value]:
-        return self.operands[1:]
+    memory, origin = operand(0), operands(1)
 
     @property
     def held(self) -> Type:
         return self.type
-
-    def infer(self) -> Sequence[Type]:
-        return (self.type,)
 
     def verify(self) -> None:
         _check_side(self, self.side, _distributed(self, self.type), self.vec)
@@ -115,19 +108,7 @@ class Store(_Moves):
     name = "matrix.store"
     touches = (writes("memory", guarded=True),)
     called = by(lambda op: "store_matrix()" if op.vec == 0 else "store()")
-    variadic = True
-    parts = ("fragment", "memory", "origin")
-    axes = attribute[tuple[int, ...]](tuple)
-    vec = attribute(int, 0)
-    fragment, memory = operand(0), operand(1)
-
-    @property
-    def side(self) -> Side:
-        return Side(self.memory, tuple(self.origin), self.axes)
-
-    @property
-    def origin(self) -> list[Value]:
-        return self.operands[2:]
+    fragment, memory, origin = operand(0), operand(1), operands(2)
 
     @property
     def held(self) -> Type:
@@ -152,6 +133,7 @@ class Mma(_Held):
     name = "matrix.mma"
     scope, alike = "warp", ()
     called = "mma()"
+    gives = ("acc",)
     a, b, acc = operand(0), operand(1), operand(2)
 
     @property
@@ -162,9 +144,6 @@ class Mma(_Held):
         self.require(row is not None, f"no product {acc.held_as.shape} of {a.dtype} and {b.dtype} into {acc.dtype}")
         assert row is not None
         return row
-
-    def infer(self) -> Sequence[Type]:
-        return (self.operands[2].type,)
 
     def verify(self) -> None:
         a, b, acc = (_distributed(self, v.type) for v in self.operands)
@@ -181,18 +160,15 @@ class Coordinates(_Held):
 
     name = "matrix.coordinates"
     cause = "the coordinates of an element"
+    gives = ("type",)
     type = attribute(FragmentType)
-    axis = attribute(int)
-
-    def infer(self) -> Sequence[Type]:
-        return (self.type,)
+    axis = attribute(int, most=1)
 
     def verify(self) -> None:
         type_ = _distributed(self, self.type)
         self.require(
             type_.dtype == INDEX and type_.held_as.operand == "acc", "gives indices in an accumulator's layout"
         )
-        self.require(self.axis in (0, 1), f"no axis {self.axis}")
 
 
 class _Follows(Pure):
@@ -204,11 +180,9 @@ class Convert(_Follows):
     """The same elements in the layout of `type`, where every thread already holds those that it shall have."""
 
     name = "matrix.convert"
+    gives = ("type",)
     type = attribute(FragmentType)
     fragment = operand(0)
-
-    def infer(self) -> Sequence[Type]:
-        return (self.type,)
 
     def verify(self) -> None:
         src, dst = _distributed(self, self.fragment.type), _distributed(self, self.type)
@@ -243,18 +217,13 @@ class FromWords(_Follows):
     """A fragment from the u32 registers that hold it, each the next elements of a thread, the first one lowest."""
 
     name = "matrix.from_words"
-    variadic = True
-    parts = ("operands",)
+    gives = ("type",)
     type = attribute(FragmentType)
-
-    def infer(self) -> Sequence[Type]:
-        return (self.type,)
+    words = operands(0)
 
     def verify(self) -> None:
-        type_ = _distributed(self, self.type)
-        self.require(type_.dtype.bits <= 32, f"{type_.dtype} elements are wider than a register")
-        count = type_.size * type_.dtype.bits // 32
-        self.require([v.type for v in self.operands] == [U32] * count, f"takes {count} u32")
+        count = _words(self, self.type)
+        self.require([v.type for v in self.words] == [U32] * count, f"takes {count} u32")
 
 
 class ToWords(_Follows):
@@ -264,12 +233,14 @@ class ToWords(_Follows):
     fragment = operand(0)
 
     def infer(self) -> Sequence[Type]:
-        type_ = _distributed(self, self.operands[0].type)
-        return (U32,) * (type_.size * type_.dtype.bits // 32)
+        return (U32,) * _words(self, self.fragment.type)
 
-    def verify(self) -> None:
-        type_ = _distributed(self, self.fragment.type)
-        self.require(type_.dtype.bits <= 32, f"{type_.dtype} elements are wider than a register")
+
+def _words(op: Op, type_: Type) -> int:
+    """How many u32 of each thread hold a fragment of this type."""
+    fragment = _distributed(op, type_)
+    op.require(fragment.dtype.bits <= 32, f"{fragment.dtype} elements are wider than a register")
+    return fragment.size * fragment.dtype.bits // 32
 
 
 class _Matrices(Access):
@@ -277,20 +248,14 @@ class _Matrices(Access):
     from 8 * num on do not matter. `trans`: of 16-bit elements, the transposed matrix is distributed."""
 
     scope, alike = "whole warp", ()
-    num = attribute(int, 4, most=4)
+    num = attribute(int, 4, among=(1, 2, 4))
     trans = attribute(bool, False)
 
     def verify(self) -> None:
-        type_ = self.memory.type
-        self.require(isinstance(type_, SharedType), f"{type_} is not in shared memory")
-        assert isinstance(type_, SharedType)
-        self.require(self.num in (1, 2, 4), f"{self.num} matrices")
+        type_ = self.expect(self.memory.type, SharedType)
         self.require(self.vec * type_.dtype.bytes == MATRIX_BYTES, f"rows of {self.vec * type_.dtype.bytes} bytes")
         self.require(not self.trans or type_.dtype.bytes == 2, f"transposes 16-bit elements, not {type_.dtype}")
-        indices = self.operands[1 : 1 + type_.rank]
-        self.require(
-            len(indices) == type_.rank and all(v.type == INDEX for v in indices), f"takes {type_.rank} indices"
-        )
+        self.require_indices(self.indices, type_.rank)
 
     @property
     def words(self) -> list[Value]:

@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Sequence
+from typing import Any, Sequence
 
 from tiledsl.arch import WARP
-from tiledsl.ir.atomics import ATOMICS, AtomicFn
-from tiledsl.ir.core import OPS, Kernel, Op, Pure, Value, attribute, operand
-from tiledsl.ir.facts import NOTHING, Access, by, reads, scope_features, writes
-from tiledsl.ir.ops.tile import VECTOR_BYTES, atomic_facts, atomic_sync
+from tiledsl.ir.core import OPS, Kernel, Op, Pure, Value, attribute, operand, operands
+from tiledsl.ir.facts import NOTHING, reads, writes
+from tiledsl.ir.ops.async_copy import CP_BYTES
+from tiledsl.ir.ops.tile import VECTOR_BYTES, AtomicOp, define_atomics
 from tiledsl.ir.types import BOOL, I32, I64, U32, DType, PtrType, Type
 
-__all__ = ["Atomic", "CpAsync", "LdMatrix", "Load", "Offset", "SharedBase", "StMatrix", "Store", "Within", "atomic"]
+__all__ = [
+    "Atomic",
+    "CpAsync",
+    "LdMatrix",
+    "Load",
+    "Offset",
+    "SharedBase",
+    "StMatrix",
+    "Store",
+    "Within",
+    "atomic",
+    "check_shared",
+]
 
 
 def _pointee(op: Op) -> DType:
-    type_ = op.operands[0].type
-    op.require(isinstance(type_, PtrType), f"{type_} is not a pointer")
-    assert isinstance(type_, PtrType)
-    return type_.dtype
+    return op.expect(op.operands[0].type, PtrType).dtype
+
+
+def check_shared(op: Op, place: Value) -> None:
+    """Check that this is a pointer to shared memory."""
+    type_ = op.expect(place.type, PtrType)
+    op.require(type_.space == "shared", f"{type_} is not in shared memory")
 
 
 class _Address(Pure):
@@ -57,13 +72,10 @@ class Offset(_Address):
     """An address `index` elements (i32 or i64, signed) further."""
 
     name = "mem.offset"
-    base, index = operand(0), operand(1)
-
-    def infer(self) -> Sequence[Type]:
-        return (self.operands[0].type,)
+    gives = ("base",)
+    base, index = operand(0, PtrType), operand(1)
 
     def verify(self) -> None:
-        _pointee(self)
         self.require(self.index.type in (I32, I64), f"offset of type {self.index.type}")
 
 
@@ -95,12 +107,7 @@ class Store(_Vector):
     name = "mem.store"
     touches = (writes("ptr"),)
     called = "store()"
-    variadic = True
-    parts = ("ptr", "values")
-
-    @property
-    def values(self) -> list[Value]:
-        return self.operands[1:]
+    values = operands(1)
 
     def verify(self) -> None:
         super().verify()
@@ -108,39 +115,22 @@ class Store(_Vector):
         self.require(all(v.type == _pointee(self) for v in self.values), "values differ in dtype")
 
 
-class Atomic(_Memory):
-    """Base of the ops that the table of atomics generates: ``mem.atomic_<row>``. See `tile.Atomic`."""
+class Atomic(AtomicOp, _Memory):
+    """Base of the ops that the table of atomics generates: ``mem.atomic_<row>``."""
 
-    sync = by(atomic_sync)
-    features = by(scope_features)
-    called = by(lambda op: f"atomic_{op.fn.name}()")
-    variadic = True
-    parts = ("ptr", "values")
-    fn: ClassVar[AtomicFn]
-    order = attribute(str, "relaxed")
-    reach = attribute(str, "gpu")
-    ptr = operand(0)
+    ptr, values = operand(0), operands(1)
 
     @property
-    def values(self) -> list[Value]:
-        return self.operands[1:]
-
-    def accesses(self) -> list[Access]:
-        return [access._replace(atomic=self.reach) for access in super().accesses()]
-
-    def infer(self) -> Sequence[Type]:
-        return (_pointee(self),) if self.fn.result else ()
+    def dtype(self) -> DType:
+        return _pointee(self)
 
     def verify(self) -> None:
-        dtype = _pointee(self)
+        super().verify()
         self.require(len(self.values) == self.fn.values, f"takes {self.fn.values} values")
-        self.require(all(v.type == dtype for v in self.values), "values differ in dtype")
-        problem = self.fn.problem(dtype, self.order, self.reach)
-        self.require(problem is None, problem or "")
+        self.require(all(v.type == self.dtype for v in self.values), "values differ in dtype")
 
 
-for _row in ATOMICS.values():
-    type(f"Atomic_{_row.name}", (Atomic,), {"name": f"mem.atomic_{_row.name}", **atomic_facts(_row, "ptr")})
+define_atomics(Atomic, "mem", "ptr")
 
 
 def atomic(fn: str, ptr: Value, *values: Value, **kwargs: Any) -> Op:
@@ -152,6 +142,12 @@ class _Matrices(Op):
     sync, stays, features = NOTHING, "", ()
     scope, alike = "whole warp", ()
     level = "thread"
+    num = attribute(int, 4, among=(1, 2, 4))
+    trans = attribute(bool, False)
+    ptr = operand(0)
+
+    def verify(self) -> None:
+        check_shared(self, self.ptr)
 
 
 class LdMatrix(_Matrices):
@@ -162,16 +158,9 @@ class LdMatrix(_Matrices):
     varies, nan = "thread", "sees"
     cause = "what a lane holds of a matrix"
     called = "ldmatrix"
-    num = attribute(int, 4, most=4)
-    trans = attribute(bool, False)
-    ptr = operand(0)
 
     def infer(self) -> Sequence[Type]:
         return (U32,) * self.num
-
-    def verify(self) -> None:
-        _shared(self, 0)
-        self.require(self.num in (1, 2, 4), f"{self.num} matrices")
 
 
 class StMatrix(_Matrices):
@@ -181,19 +170,10 @@ class StMatrix(_Matrices):
     touches = (writes("ptr", matrix=True),)
     features = ("stmatrix",)
     called = "stmatrix"
-    variadic = True
-    parts = ("ptr", "words")
-    num = attribute(int, 4, most=4)
-    trans = attribute(bool, False)
-    ptr = operand(0)
-
-    @property
-    def words(self) -> list[Value]:
-        return self.operands[1:]
+    words = operands(1)
 
     def verify(self) -> None:
-        _shared(self, 0)
-        self.require(self.num in (1, 2, 4), f"{self.num} matrices")
+        super().verify()
         self.require([v.type for v in self.words] == [U32] * self.num, f"takes {self.num} u32")
 
 
@@ -207,33 +187,25 @@ class CpAsync(_Memory):
     name = "mem.cp_async"
     touches = (reads("src"), writes("dst", done="cp_async"))
     called = "ptx.cp_async()"
-    variadic = True
-    parts = ("dst", "src", "more")
-    bytes = attribute(int)
-    dst, src = operand(0), operand(1)
-
-    @property
-    def more(self) -> list[Value]:
-        return self.operands[2:]
+    bytes = attribute(int, among=CP_BYTES)
+    dst, src, more = operand(0), operand(1), operands(2)
 
     @property
     def src_bytes(self) -> Value | None:
-        return next((v for v in self.operands[2:] if v.type == I32), None)
+        return next((v for v in self.more if v.type == I32), None)
 
     @property
     def condition(self) -> Value | None:
-        return next((v for v in self.operands[2:] if v.type == BOOL), None)
+        return next((v for v in self.more if v.type == BOOL), None)
 
     def verify(self) -> None:
-        given = [v.type for v in self.operands[2:]]
+        given = [v.type for v in self.more]
         known = given in ([], [I32], [BOOL], [I32, BOOL])
         self.require(known, "takes two addresses, how many bytes to read (an i32) and a condition (a bool)")
-        _shared(self, 0)
-        type_ = self.src.type
-        self.require(isinstance(type_, PtrType) and type_.space == "global", f"{type_} is not in global memory")
-        self.require(self.bytes in (4, 8, 16), f"copies {self.bytes} bytes")
-        whole = all(isinstance(v.type, PtrType) and self.bytes % v.type.dtype.bytes == 0 for v in (self.dst, self.src))
-        self.require(whole, "copies a part of an element")
+        for place, space in ((self.dst, "shared"), (self.src, "global")):
+            type_ = self.expect(place.type, PtrType)
+            self.require(type_.space == space, f"{type_} is not in {space} memory")
+            self.require(self.bytes % type_.dtype.bytes == 0, "copies a part of an element")
 
 
 class Within(_Memory):
@@ -248,8 +220,7 @@ class Within(_Memory):
     touches = ()
     stays = "guard"  # in front of its access, under the same conditions
     called = "a check of bounds"
-    variadic = True
-    parts = ("operands",)
+    numbers = operands(0)
     extents = attribute[tuple[int, ...]](tuple, most=2**63 - 1)
     counts = attribute[tuple[int, ...]](tuple)
     axes = attribute[tuple[int, ...]](tuple)
@@ -262,8 +233,6 @@ class Within(_Memory):
         return len(self.extents)
 
     def verify(self) -> None:
-        numbers = (*self.extents, *self.counts, *self.axes)
-        self.require(all(type(n) is int for n in numbers), "extents, counts and axes are numbers")
         self.require(len(self.counts) == self.rank, f"{len(self.counts)} counts of {self.rank} axes")
         self.require(all(n >= -1 for n in self.extents), f"extents {self.extents}")
         self.require(all(n >= 1 for n in self.counts) and 1 <= self.lanes <= WARP, "counts and lanes are positive")
@@ -271,8 +240,3 @@ class Within(_Memory):
         given = self.rank + self.extents.count(-1)
         self.require(len(self.operands) == given, f"takes {given} operands: indices, then extents that are -1")
         self.require(all(v.type in (I32, I64) for v in self.operands), "indices and extents are i32 or i64")
-
-
-def _shared(op: Op, position: int) -> None:
-    type_ = op.operands[position].type
-    op.require(isinstance(type_, PtrType) and type_.space == "shared", f"{type_} is not in shared memory")

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Sequence
 
 from tiledsl.errors import VerifyError
-from tiledsl.ir.core import Op, Pure, Value, attribute
+from tiledsl.ir.core import Op, Pure, Value, attribute, operands
 from tiledsl.ir.facts import NOTHING, Access, by
 from tiledsl.ir.ops.matrix import HELD
 from tiledsl.ir.types import DTYPES, DType, FragmentType, Type
@@ -38,15 +38,14 @@ class Inline(Op):
     varies, nan = by(lambda op: op.uniform), "sees"
     cause = "the result of inline PTX"
     called = "ptx.inline()"
-    variadic = True
-    parts = ("operands",)
     text = attribute(str)
     outputs = attribute[tuple[DType, ...]](tuple, of=DType)
     volatile = attribute(bool, False)
     convergent = attribute(bool, False)
-    memory = attribute(str, "unknown")
-    uniform = attribute(str, "thread")
+    memory = attribute(str, "unknown", among=("unknown", "nothing", "reads", "writes"))
+    uniform = attribute(str, "thread", among=("thread", "warp", "cta", "operands"))
     emulate = attribute(str, "")
+    values = operands(0)
 
     def infer(self) -> Sequence[Type]:
         return self.outputs
@@ -57,9 +56,7 @@ class Inline(Op):
         return [Access("", kind) for kind in kinds.get(self.memory, [False, True] if "[" in self.text else [])]
 
     def verify(self) -> None:
-        self.require(all(isinstance(v.type, DType) for v in self.operands), "operands are scalars")
-        self.require(self.memory in INLINE_MEMORY, f"memory is {self.memory!r}")
-        self.require(self.uniform in INLINE_UNIFORM, f"uniform is {self.uniform!r}")
+        self.require(all(isinstance(v.type, DType) for v in self.values), "operands are scalars")
         self.require(self.memory not in ("reads", "writes") or self.volatile, f"{self.memory}, but is not volatile")
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from math import prod
 from typing import Sequence
 
-from tiledsl.ir.core import Kernel, Op, Pure, Value, attribute, operand
+from tiledsl.ir.core import Kernel, Op, Orders, Pure, Value, attribute, operand
 from tiledsl.ir.facts import NOTHING, Sync
 from tiledsl.ir.types import CURSOR, INDEX, RingType, Type
 
@@ -63,13 +63,8 @@ class Cursor(Pure):
     name = "ring.cursor"
     level = "tile"
     varies, nan = "grid", "sees"
-    ring = operand(0)
-
-    def infer(self) -> Sequence[Type]:
-        return (CURSOR,)
-
-    def verify(self) -> None:
-        self.require(isinstance(self.ring.type, RingType), "takes a ring")
+    gives = (CURSOR,)
+    ring = operand(0, RingType)
 
 
 class Slot(Pure):
@@ -78,32 +73,16 @@ class Slot(Pure):
     name = "ring.slot"
     level = "tile"
     varies, cause, nan = "thread", "a slot of a ring", "sees"
-    ring, cursor = operand(0), operand(1)
-
-    def infer(self) -> Sequence[Type]:
-        return (INDEX,)
-
-    def verify(self) -> None:
-        self.require(isinstance(self.ring.type, RingType) and self.cursor.type is CURSOR, "takes a ring and a cursor")
+    gives = (INDEX,)
+    ring, cursor = operand(0, RingType), operand(1, CURSOR)
 
 
-class RingOp(Op):
-    """Base: operands are a ring, then what `takes` says."""
+class RingOp(Orders):
+    """Base: operands are a ring, then `at`: a cursor, or the number of a slot."""
 
     level = "tile"
-    touches, stays, features = (), "", ("mbarrier",)
-    scope = "thread"
-    takes: tuple[Type, ...] = (CURSOR,)
-    ring = operand(0)
-
-    @property
-    def at(self) -> Value:
-        """The cursor, or the number of a slot."""
-        return self.operands[1]
-
-    def verify(self) -> None:
-        self.require(isinstance(self.ring.type, RingType), "takes a ring")
-        self.require(tuple(v.type for v in self.operands[1:]) == self.takes, f"takes {', '.join(map(str, self.takes))}")
+    features = ("mbarrier",)
+    ring, at = operand(0, RingType), operand(1)
 
 
 class _Moves(RingOp):
@@ -111,9 +90,7 @@ class _Moves(RingOp):
 
     varies, nan = "thread", "sees"
     cause = "a slot of a ring"
-
-    def infer(self) -> Sequence[Type]:
-        return (CURSOR,)
+    gives = (CURSOR,)
 
 
 class Acquire(RingOp):
@@ -122,7 +99,7 @@ class Acquire(RingOp):
     name = "ring.acquire"
     sync = Sync(meets="cta", completes="mbarrier")
     called = "ring.fill()"
-    cursor = operand(1)
+    cursor = operand(1, CURSOR)
 
 
 class Publish(_Moves):
@@ -132,7 +109,7 @@ class Publish(_Moves):
     name = "ring.publish"
     sync = Sync(releases="cta")
     called = "ring.fill()"
-    cursor = operand(1)
+    cursor = operand(1, CURSOR)
 
 
 class Wait(RingOp):
@@ -141,7 +118,7 @@ class Wait(RingOp):
     name = "ring.wait"
     sync = Sync(meets="cta", completes="mbarrier")
     called = "ring.use()"
-    cursor = operand(1)
+    cursor = operand(1, CURSOR)
 
 
 class Release(_Moves):
@@ -153,7 +130,7 @@ class Release(_Moves):
     sync = Sync(releases="cta")
     called = "ring.use()"
     in_flight = attribute(int, 0, most=7)
-    cursor = operand(1)
+    cursor = operand(1, CURSOR)
 
 
 class Drain(_Moves):
@@ -162,7 +139,7 @@ class Drain(_Moves):
     name = "ring.drain"
     sync = Sync(releases="cta")
     called = "acc.wait()"
-    cursor = operand(1)
+    cursor = operand(1, CURSOR)
 
 
 class Skip(_Moves):
@@ -170,8 +147,7 @@ class Skip(_Moves):
 
     name = "ring.skip"
     sync = NOTHING
-    takes = (CURSOR, INDEX)
-    cursor, count = operand(1), operand(2)
+    cursor, count = operand(1, CURSOR), operand(2, INDEX)
 
 
 class Free(RingOp):
@@ -180,5 +156,4 @@ class Free(RingOp):
     name = "ring.free"
     sync = Sync(releases="cta")
     called = "ring.free()"
-    takes = (INDEX,)
-    slot = operand(1)
+    slot = operand(1, INDEX)

@@ -5,14 +5,12 @@ The pass `lower-roles` makes branches, named barriers and `setmaxnreg` of them.
 
 from __future__ import annotations
 
-from typing import Sequence
-
 from tiledsl.arch import WARP
-from tiledsl.ir.core import Block, Op, Pure, attribute
+from tiledsl.ir.core import Block, Op, Orders, Pure, attribute
 from tiledsl.ir.facts import NOTHING, Sync
 from tiledsl.ir.ops.barriers import can_have
 from tiledsl.ir.ops.control import For, Yield
-from tiledsl.ir.types import BOOL, INDEX, Type
+from tiledsl.ir.types import BOOL, INDEX
 
 __all__ = ["Enter", "GroupBarrier", "Instance", "Leads", "Leave", "Region", "Work"]
 
@@ -69,9 +67,8 @@ class Region(Op):
         self.require(self.registers == 0 or can_have(self.registers), f"{self.registers} registers")
 
 
-class _Turn(Op):
+class _Turn(Orders):
     level = "tile"
-    touches, stays, features = (), "", ()
     scope, alike = "warp", ()
     called = "a turn"
     title = attribute(str)
@@ -110,9 +107,7 @@ class Leads(Pure):
     name = "role.leads"
     level = "tile"
     varies, cause, nan = "thread", "the thread's place in its role", "computes"
-
-    def infer(self) -> Sequence[Type]:
-        return (BOOL,)
+    gives = (BOOL,)
 
 
 class Instance(Pure):
@@ -121,17 +116,14 @@ class Instance(Pure):
     name = "role.instance"
     level = "tile"
     varies, cause, nan = "warp", "the instance of the role", "computes"
-
-    def infer(self) -> Sequence[Type]:
-        return (INDEX,)
+    gives = (INDEX,)
 
 
-class GroupBarrier(Op):
+class GroupBarrier(Orders):
     """The threads of each warpgroup of the role wait for each other."""
 
     name = "role.group_barrier"
     level = "tile"
-    touches, stays, features = (), "", ()
     sync = Sync(meets="cta")
     scope, alike = "warpgroup", ()
     called = "a barrier of a warpgroup"

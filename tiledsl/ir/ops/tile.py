@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Iterator, Sequence
 
-from tiledsl.ir.atomics import ACQUIRING, ATOMICS, RELEASING, AtomicFn
-from tiledsl.ir.core import MOST_STAGES, OPS, Op, Pure, Value, attribute, operand
-from tiledsl.ir.facts import NOTHING, Sync, by, reads, scope_features, writes
+from tiledsl.errors import VerifyError
+from tiledsl.ir.atomics import ACQUIRING, ATOMICS, RELEASING, SCOPE_FEATURES, AtomicFn
+from tiledsl.ir.core import MOST_STAGES, OPS, Op, Pure, Value, attribute, operand, operands
+from tiledsl.ir.facts import NOTHING, Sync, by, reads, writes
 from tiledsl.ir.facts import Access as Touch
 from tiledsl.ir.types import (
     INDEX,
@@ -27,6 +28,7 @@ from tiledsl.layout.shared import AUTO, ROW, Layout, parse_layout
 __all__ = [
     "Access",
     "Atomic",
+    "AtomicOp",
     "Copy",
     "Dim",
     "Extract",
@@ -40,8 +42,7 @@ __all__ = [
     "Store",
     "Stride",
     "atomic",
-    "atomic_facts",
-    "atomic_sync",
+    "define_atomics",
 ]
 
 VECTOR_BYTES = (2, 4, 8, 16)
@@ -57,17 +58,12 @@ class Dim(_Follows):
 
     name = "tile.dim"
     level = "tile"
+    gives = (INDEX,)
     axis = attribute(int)
     tensor = operand(0)
 
-    def infer(self) -> Sequence[Type]:
-        return (INDEX,)
-
     def verify(self) -> None:
-        type_ = self.tensor.type
-        self.require(isinstance(type_, GlobalType), f"no extents on {type_}")
-        assert isinstance(type_, GlobalType)
-        self.require(0 <= self.axis < type_.rank, f"no axis {self.axis}")
+        self.require(self.axis < self.expect(self.tensor.type, GlobalType).rank, f"no axis {self.axis}")
 
 
 class Stride(Dim):
@@ -92,8 +88,8 @@ class SharedAlloc(Op):
     stays = "identity"
     varies, nan = "operands", "sees"
     called = "shared()"
-    variadic = True
-    parts = ("operands",)
+    gives = ("type",)
+    over = operands(0)
     type = attribute(SharedType)
     layout = attribute(str, AUTO)
     stages = attribute(int, 1, most=MOST_STAGES)
@@ -108,12 +104,8 @@ class SharedAlloc(Op):
         """Bytes from the tile's first element to its last, as it is laid out."""
         return self.placement.footprint(self.type.dims) * self.type.dtype.bytes
 
-    def infer(self) -> Sequence[Type]:
-        return (self.type,)
-
     def verify(self) -> None:
-        self.require(all(isinstance(v.type, SharedType) for v in self.operands), "over= takes shared tiles")
-        self.require(all(d > 0 for d in self.type.dims), "extents are positive")
+        self.require(all(isinstance(v.type, SharedType) for v in self.over), "over= takes shared tiles")
         self.require(self.stages in (1, *self.type.dims[:1]), f"{self.stages} stages are not axis 0 of {self.type}")
         try:
             _ = self.placement
@@ -157,7 +149,7 @@ class Access(Op):
         self.require(is_memory(self.memory.type), f"cannot access {self.memory.type}")
         rank = self.memory_type.rank
         self.require(len(self.operands) == 1 + rank + self.extra, f"takes {rank} indices")
-        self.require(all(v.type == INDEX for v in self.indices), "indices are of type index")
+        self.require_indices(self.indices, rank)
         if self.vec != 1:
             size = self.vec * self.memory_type.dtype.bytes
             self.require(size in VECTOR_BYTES, f"a vector of {size} bytes; 2, 4, 8 or 16 are possible")
@@ -177,10 +169,8 @@ class Load(Access):
     varies = "memory"
     called = "load()"
     parts = ("memory", "indices")
+    gives = ("value_type",)
     gathered = attribute(bool, False)
-
-    def infer(self) -> Sequence[Type]:
-        return (self.value_type,)
 
 
 class Get(Access):
@@ -196,15 +186,10 @@ class Get(Access):
     called = "get()"
     parts = ("memory", "indices", "other")
     extra = 1
+    gives = ("value_type",)
     whole = attribute(bool, False)
     gathered = attribute(bool, False)
-
-    @property
-    def other(self) -> Value:
-        return self.operands[-1]
-
-    def infer(self) -> Sequence[Type]:
-        return (self.value_type,)
+    other = operand(-1)
 
 
 class Store(Access):
@@ -216,10 +201,7 @@ class Store(Access):
     parts = ("memory", "indices", "value")
     extra = 1
     gathered = attribute(bool, False)
-
-    @property
-    def value(self) -> Value:
-        return self.operands[-1]
+    value = operand(-1)
 
 
 class Put(Store):
@@ -231,47 +213,53 @@ class Put(Store):
     whole = attribute(bool, False)
 
 
-class Atomic(Access):
-    """Base of the ops that the table of atomics generates: one class a row, named ``tile.atomic_<row>``.
+class AtomicOp(Op):
+    """Base of atomic ops at either level: an element is accessed in one indivisible step; the result is the old one.
 
-    ``A.atomic_max(i, j, v)``: accesses an element in one indivisible step; the result is the old one. Nothing may move,
-    merge, remove or repeat it, whatever its order. order, reach: what else it orders, and among whom (`ir.atomics`).
+    Nothing may move, merge, remove or repeat it, whatever its order. order, reach: what else it orders, and among whom
+    (`ir.atomics`).
     """
 
     fn: ClassVar[AtomicFn]
-    sync = by(lambda op: atomic_sync(op))
-    features = by(scope_features)
+    sync = by(lambda op: _atomic_sync(op))
+    features = by(lambda op: SCOPE_FEATURES[op.reach])
     called = by(lambda op: f"atomic_{op.fn.name}()")
-    parts = ("memory", "indices", "values")
     order = attribute(str, "relaxed")
     reach = attribute(str, "gpu")
 
     @property
-    def values(self) -> list[Value]:
-        return self.operands[1 + self.memory_type.rank :]
+    def dtype(self) -> DType:
+        """Of the element."""
+        raise NotImplementedError
 
     def accesses(self) -> list[Touch]:
         return [access._replace(atomic=self.reach) for access in super().accesses()]
 
     def infer(self) -> Sequence[Type]:
-        return (self.memory_type.dtype,) if self.fn.result else ()
+        return (self.dtype,) if self.fn.result else ()
 
     def verify(self) -> None:
         super().verify()
-        self.require(self.vec == 1, "accesses one element")
-        problem = self.fn.problem(self.memory_type.dtype, self.order, self.reach)
+        problem = self.fn.problem(self.dtype, self.order, self.reach)
         self.require(problem is None, problem or "")
 
 
-def atomic_facts(fn: AtomicFn, part: str) -> dict[str, Any]:
-    """What the class of a row declares; `part`: its memory. The old value may be another one for each thread."""
-    touches = [reads(part, atomic="gpu")] * fn.reads + [writes(part, atomic="gpu")] * fn.writes
-    cause = "what an atomic load reads" if fn.name == "load" else f"the old value that an atomic {fn.name} returns"
-    nan = "absorbs" if fn.name == "add" else "sees"
-    return {"touches": tuple(touches), "varies": "thread", "cause": cause, "nan": nan, "fn": fn}
+class Atomic(AtomicOp, Access):
+    """``A.atomic_max(i, j, v)``: base of the ops that the table of atomics generates, ``tile.atomic_<row>``."""
+
+    parts = ("memory", "indices", "values")
+    vec = attribute(int, 1, among=(1,))
+
+    @property
+    def dtype(self) -> DType:
+        return self.memory_type.dtype
+
+    @property
+    def values(self) -> list[Value]:
+        return self.operands[1 + self.memory_type.rank :]
 
 
-def atomic_sync(op: Any) -> Sync:
+def _atomic_sync(op: Any) -> Sync:
     """A volatile load is one of acquire order, and a volatile store one of release order, for all that passes do."""
     volatile = op.order == "volatile"
     releases = op.order in RELEASING or (volatile and op.fn.writes)
@@ -279,9 +267,17 @@ def atomic_sync(op: Any) -> Sync:
     return Sync(releases=op.reach if releases else "", acquires=op.reach if acquires else "")
 
 
-for _row in ATOMICS.values():
-    _attributes = {"name": f"tile.atomic_{_row.name}", "extra": _row.values}
-    type(f"Atomic_{_row.name}", (Atomic,), {**_attributes, **atomic_facts(_row, "memory")})
+def define_atomics(base: type[AtomicOp], family: str, part: str) -> None:
+    """An op class for each row of the table. part: its memory. The old value may be another one for each thread."""
+    for fn in ATOMICS.values():
+        touches = [reads(part, atomic="gpu")] * fn.reads + [writes(part, atomic="gpu")] * fn.writes
+        cause = "what an atomic load reads" if fn.name == "load" else f"the old value that an atomic {fn.name} returns"
+        facts = {"touches": tuple(touches), "varies": "thread", "cause": cause, "extra": fn.values, "fn": fn}
+        nan = "absorbs" if fn.name == "add" else "sees"
+        type(f"Atomic_{fn.name}", (base,), {"name": f"{family}.atomic_{fn.name}", "nan": nan, **facts})
+
+
+define_atomics(Atomic, "tile", "memory")
 
 
 def atomic(fn: str, memory: Value, *operands: Value, **kwargs: Any) -> Op:
@@ -352,8 +348,8 @@ class Copy(Op):
     def _split(self) -> int:
         """Position of the destination among the operands."""
         type_ = self.operands[0].type
-        self.require(isinstance(type_, (GlobalType, SharedType)), f"cannot copy {type_}")
-        assert isinstance(type_, (GlobalType, SharedType))
+        if not isinstance(type_, (GlobalType, SharedType)):
+            raise VerifyError(f"{self.name}: cannot copy {type_}", self.loc)
         self.require(len(self.operands) > 1 + type_.rank, f"takes {type_.rank} indices of the source")
         return 1 + type_.rank
 
@@ -367,8 +363,7 @@ class Copy(Op):
         self.require(is_memory(self.operands[self._split].type), "the destination is no memory")
         for what, side in (("source", self.src), ("destination", self.dst)):
             type_ = side.type
-            self.require(len(side.origin) == type_.rank, f"takes {type_.rank} indices of the {what}")
-            self.require(all(v.type == INDEX for v in side.origin), "indices are of type index")
+            self.require_indices(side.origin, type_.rank, f" of the {what}")
             self.require(
                 len(side.axes) == len(self.shape) == len(set(side.axes)) and set(side.axes) <= set(range(type_.rank)),
                 f"axes {side.axes} of the {what} are not one of {type_.rank} for each of {len(self.shape)}",
@@ -390,22 +385,21 @@ class Pack(_Follows):
 
     name = "tile.pack"
     level = "tile"
-    variadic = True
-    parts = ("operands",)
+    gives = ("type",)
     type = attribute(FragmentType)
-
-    def infer(self) -> Sequence[Type]:
-        return (self.type,)
+    elements = operands(0)
 
     def verify(self) -> None:
-        self.require(len(self.operands) in (1, self.type.size), f"takes 1 or {self.type.size} elements")
-        self.require(all(v.type == self.type.dtype for v in self.operands), "elements differ in dtype")
+        self.require(len(self.elements) in (1, self.type.size), f"takes 1 or {self.type.size} elements")
+        self.require(all(v.type == self.type.dtype for v in self.elements), "elements differ in dtype")
 
 
-def _check_position(op: Op, type_: Any, at: tuple[int, ...]) -> None:
-    op.require(isinstance(type_, FragmentType), f"{type_} is not a fragment")
+def _check_position(op: Extract | Insert) -> DType:
+    """The dtype of the fragment, which has such an element."""
+    type_, at = op.expect(op.fragment.type, FragmentType), op.at
     op.require(len(at) == len(type_.local), f"takes {len(type_.local)} indices")
     op.require(all(0 <= i < n for i, n in zip(at, type_.local, strict=True)), f"{at} outside {type_}")
+    return type_.dtype
 
 
 class Extract(_Follows):
@@ -432,7 +426,7 @@ class Extract(_Follows):
         return (type_.dtype if isinstance(type_, FragmentType) else type_,)
 
     def verify(self) -> None:
-        _check_position(self, self.fragment.type, self.at)
+        _check_position(self)
 
 
 class Insert(_Follows):
@@ -441,13 +435,8 @@ class Insert(_Follows):
     name = "tile.insert"
     level = "tile"
     at = attribute[tuple[int, ...]](tuple)
+    gives = ("fragment",)
     fragment, element = operand(0), operand(1)
 
-    def infer(self) -> Sequence[Type]:
-        return (self.operands[0].type,)
-
     def verify(self) -> None:
-        type_ = self.fragment.type
-        _check_position(self, type_, self.at)
-        assert isinstance(type_, FragmentType)
-        self.require(isinstance(self.element.type, DType) and self.element.type == type_.dtype, "dtype differs")
+        self.require(self.element.type == _check_position(self), "dtype differs")

@@ -7,11 +7,13 @@ instruction moves (`layout.shared.Paneled`): `expand` splits it.
 
 from __future__ import annotations
 
-from typing import Any, Sequence
+from math import prod
+from typing import Any
 
 from tiledsl.arch import TMA_ALIGNMENT, TMA_MOST_RANK
 from tiledsl.ir.core import Kernel, Op, Value, attribute, operand
 from tiledsl.ir.facts import NOTHING, Sync, by, reads, writes
+from tiledsl.ir.ops.mem import check_shared
 from tiledsl.ir.ops.tile import Side
 from tiledsl.ir.types import I32, INDEX, U16, U64, GlobalType, PtrType, RingType, SharedType
 
@@ -35,19 +37,6 @@ def _load_features(op: Any) -> tuple[str, ...]:
     return ("tma", "multicast") if op.multicast else ("tma",)
 
 
-def _check(op: Load | Store) -> None:
-    tile, tensor = op.tile.type, op.tensor.type
-    op.require(isinstance(tile, SharedType), f"{tile} is not in shared memory")
-    op.require(isinstance(tensor, GlobalType), f"{tensor} is not in global memory")
-    assert isinstance(tile, SharedType) and isinstance(tensor, GlobalType)
-    op.require(tile.dtype == tensor.dtype, "tile and tensor differ in dtype")
-    op.require(len(op.box) == tensor.rank and all(n >= 1 for n in op.box), f"a box {op.box} of {tensor}")
-    op.require(sorted(op.axes) == sorted({*op.axes}) and len(op.axes) == 2, f"axes {op.axes}")
-    op.require(all(0 <= a < tensor.rank for a in op.axes), f"axes {op.axes} of {tensor}")
-    op.require(all(n == 1 for axis, n in enumerate(op.box) if axis not in op.axes), "a box of more than two axes")
-    op.require(all(v.type == INDEX for v in (*op.place, *op.origin)), "indices are of type index")
-
-
 class _Tma(Op):
     sync, stays, scope, features = NOTHING, "", "thread", ("tma",)
 
@@ -67,9 +56,7 @@ class _Box(_Tma):
 
     @property
     def place(self) -> list[Value]:
-        type_ = self.operands[0].type
-        assert isinstance(type_, SharedType)
-        return self.operands[1 : 1 + type_.rank]
+        return self.operands[1 : 1 + self.expect(self.tile.type, SharedType).rank]
 
     @property
     def tensor(self) -> Value:
@@ -77,10 +64,8 @@ class _Box(_Tma):
 
     @property
     def origin(self) -> list[Value]:
-        type_ = self.tensor.type
-        assert isinstance(type_, GlobalType)
         start = 2 + len(self.place)
-        return self.operands[start : start + type_.rank]
+        return self.operands[start : start + self.expect(self.tensor.type, GlobalType).rank]
 
     @property
     def more(self) -> list[Value]:
@@ -93,12 +78,18 @@ class _Box(_Tma):
     @property
     def bytes(self) -> int:
         """Of the whole box, elements past the tensor's edge included."""
-        type_ = self.tile.type
-        assert isinstance(type_, SharedType)
-        count = 1
-        for n in self.box:
-            count *= n
-        return count * type_.dtype.bytes
+        return prod(self.box) * self.expect(self.tile.type, SharedType).dtype.bytes
+
+    def verify(self) -> None:
+        tile, tensor = self.expect(self.tile.type, SharedType), self.expect(self.tensor.type, GlobalType)
+        box, axes = self.box, self.axes
+        self.require(tile.dtype == tensor.dtype, "tile and tensor differ in dtype")
+        self.require(len(box) == tensor.rank and all(n >= 1 for n in box), f"a box {box} of {tensor}")
+        self.require(len(axes) == len({*axes}) == 2, f"axes {axes}")
+        self.require(all(0 <= a < tensor.rank for a in axes), f"axes {axes} of {tensor}")
+        self.require(all(n == 1 for axis, n in enumerate(box) if axis not in axes), "a box of more than two axes")
+        self.require_indices(self.place, tile.rank, " of the tile")
+        self.require_indices(self.origin, tensor.rank, " of the tensor")
 
 
 class Load(_Box):
@@ -120,8 +111,8 @@ class Load(_Box):
     features = by(_load_features)
     called = "tma_load()"
     parts = ("tile", "place", "tensor", "origin", "mbarrier", "receivers")
-    multicast = attribute(str, "")
-    hint = attribute(str, "")
+    multicast = attribute(str, "", among=("", "m", "n"))
+    hint = attribute(str, "", among=HINTS)
 
     @property
     def mbarrier(self) -> list[Value]:
@@ -133,15 +124,13 @@ class Load(_Box):
         return self.more[len(self.more) - bool(self.multicast) :]
 
     def verify(self) -> None:
-        _check(self)
+        super().verify()
         type_, *indices = (v.type for v in self.mbarrier)
         tile_ = type_ if isinstance(type_, SharedType) and type_.dtype == U64 else None
         self.require(tile_ is not None or isinstance(type_, RingType), f"{type_} has no mbarriers")
         rank = 1 if tile_ is None else tile_.rank
         self.require(indices == [INDEX] * rank, f"takes {rank} indices of the mbarriers")
-        self.require(self.multicast in ("", "m", "n"), f"no axis {self.multicast}")
         self.require(not self.multicast or self.operands[-1].type == U16, "the blocks are a u16")
-        self.require(self.hint in HINTS, f"no such hint: {self.hint}")
 
 
 class Store(_Box):
@@ -157,7 +146,7 @@ class Store(_Box):
     parts = ("tile", "place", "tensor", "origin")
 
     def verify(self) -> None:
-        _check(self)
+        super().verify()
         self.require(not self.more, "takes a tile and a tensor, with their indices")
 
 
@@ -169,10 +158,7 @@ class Prefetch(_Tma):
     touches = ()
     stays = "pinned"
     called = "tma_prefetch()"
-    tensor = operand(0)
-
-    def verify(self) -> None:
-        self.require(isinstance(self.tensor.type, GlobalType), f"{self.tensor.type} is no tensor")
+    tensor = operand(0, GlobalType)
 
 
 class BulkCommit(_Tma):
@@ -198,9 +184,6 @@ class BulkWait(_Tma):
     pending = attribute(int)
     read = attribute(bool, False)
 
-    def verify(self) -> None:
-        self.require(self.pending >= 0, f"{self.pending} groups")
-
 
 # -- thread level ----------------------------------------------------------------------------------
 
@@ -214,6 +197,12 @@ class _Mapped(_Tma):
     @property
     def coordinates(self) -> list[Value]:
         return []
+
+    def verify(self) -> None:
+        if self.operands:
+            check_shared(self, self.operands[0])
+            self.require(1 <= len(self.coordinates) <= TMA_MOST_RANK, f"{len(self.coordinates)} coordinates")
+        self.require(all(v.type == I32 for v in self.coordinates), "coordinates are i32")
 
     def verify_in(self, kernel: Kernel) -> None:
         count = len(kernel.tensor_maps)
@@ -237,8 +226,8 @@ class MapLoad(_Mapped):
     variadic = True
     parts = ("dst", "mbarrier", "coordinates", "receivers")
     multicast = attribute(bool, False)
-    hint = attribute(str, "")
-    dst, mbarrier = operand(0), operand(1)
+    hint = attribute(str, "", among=HINTS)
+    dst, mbarrier = operand(0), operand(1, PtrType("shared", U64))
 
     @property
     def coordinates(self) -> list[Value]:
@@ -249,10 +238,7 @@ class MapLoad(_Mapped):
         return self.operands[len(self.operands) - self.multicast :]
 
     def verify(self) -> None:
-        _check_coordinates(self, self.coordinates)
-        _check_shared(self, self.dst)
-        self.require(self.mbarrier.type == PtrType("shared", U64), "the mbarrier is a shared u64")
-        self.require(self.hint in HINTS, f"no such hint: {self.hint}")
+        super().verify()
         self.require(not self.multicast or self.operands[-1].type == U16, "the blocks are a u16")
 
 
@@ -273,10 +259,6 @@ class MapStore(_Mapped):
     def coordinates(self) -> list[Value]:
         return self.operands[1:]
 
-    def verify(self) -> None:
-        _check_coordinates(self, self.coordinates)
-        _check_shared(self, self.src)
-
 
 class MapPrefetch(_Mapped):
     """``prefetch.tensormap``."""
@@ -285,13 +267,3 @@ class MapPrefetch(_Mapped):
     touches = ()
     stays = "pinned"
     called = "tma_prefetch()"
-
-
-def _check_shared(op: Op, place: Value) -> None:
-    type_ = place.type
-    op.require(isinstance(type_, PtrType) and type_.space == "shared", f"{type_} is not in shared memory")
-
-
-def _check_coordinates(op: Op, coordinates: Sequence[Value]) -> None:
-    op.require(1 <= len(coordinates) <= TMA_MOST_RANK, f"{len(coordinates)} coordinates")
-    op.require(all(v.type == I32 for v in coordinates), "coordinates are i32")

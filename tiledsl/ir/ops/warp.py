@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Sequence
-
 from tiledsl.arch import WARP
 from tiledsl.ir.core import Op, attribute, operand
 from tiledsl.ir.facts import NOTHING, by
-from tiledsl.ir.types import BOOL, I32, U32, DType, Type
+from tiledsl.ir.types import BOOL, I32, U32, DType
 
 __all__ = ["Shuffle", "Uniform", "Vote"]
 
@@ -29,18 +27,10 @@ class Shuffle(_Exchange):
     stays = "pinned"
     varies = "operands"
     called = "a shuffle"
-    mode = attribute(str)
-    width = attribute(int, WARP)
-    value, lane = operand(0), operand(1)
-
-    def infer(self) -> Sequence[Type]:
-        return (self.operands[0].type,)
-
-    def verify(self) -> None:
-        self.require(self.mode in ("idx", "up", "down", "xor"), f"no such mode: {self.mode}")
-        self.require(self.width in (1, 2, 4, 8, 16, WARP), f"width {self.width} is not a power of two up to {WARP}")
-        self.require(isinstance(self.value.type, DType), "shuffles a scalar")
-        self.require(self.lane.type == I32, "the lane is an i32")
+    gives = ("value",)
+    mode = attribute(str, among=("idx", "up", "down", "xor"))
+    width = attribute(int, WARP, among=(1, 2, 4, 8, 16, WARP))
+    value, lane = operand(0, DType), operand(1, I32)
 
 
 class Uniform(_Exchange):
@@ -51,13 +41,8 @@ class Uniform(_Exchange):
     stays = ""
     varies = "operands"
     called = "warp.uniform"
-    value = operand(0)
-
-    def infer(self) -> Sequence[Type]:
-        return (U32,)
-
-    def verify(self) -> None:
-        self.require(self.value.type == U32, "the value is a u32")
+    gives = (U32,)
+    value = operand(0, U32)
 
 
 class Vote(_Exchange):
@@ -71,12 +56,6 @@ class Vote(_Exchange):
     varies = by(lambda op: "warp" if op.mode == "ballot" else "vote")  # warps may differ in how many lanes they have
     cause = "a vote of the warp"
     called = "a vote"
-    mode = attribute(str)
-    predicate = operand(0)
-
-    def infer(self) -> Sequence[Type]:
-        return (U32 if self.mode == "ballot" else BOOL,)
-
-    def verify(self) -> None:
-        self.require(self.mode in ("any", "all", "ballot"), f"no such mode: {self.mode}")
-        self.require(self.predicate.type == BOOL, "the predicate is not a bool")
+    gives = by(lambda op: (U32 if op.mode == "ballot" else BOOL,))
+    mode = attribute(str, among=("any", "all", "ballot"))
+    predicate = operand(0, BOOL)

@@ -1,7 +1,8 @@
 """Products of a warpgroup, from shared memory and without waiting. (PTX ISA: wgmma.mma_async.)
 
-An accumulator on its way has a `PendingType`: nothing but further products and a wait takes it, so that no value is
-read too early. At thread level accumulators are plain registers, and the order of ops alone says when they may be read.
+An accumulator of products in flight has a `PendingType`: nothing but further products and a wait takes it, so that no
+value is read too early. At thread level accumulators are plain registers, and the order of ops alone says when they may
+be read.
 """
 
 from __future__ import annotations
@@ -9,22 +10,11 @@ from __future__ import annotations
 from typing import Sequence
 
 from tiledsl.arch import WARPGROUP
-from tiledsl.ir.core import Op, Pure, Value, attribute, operand
+from tiledsl.ir.core import Op, Pure, Value, attribute, operand, operands
 from tiledsl.ir.facts import NOTHING, Access, Sync, by, reads
 from tiledsl.ir.ops.matrix import HELD
-from tiledsl.ir.types import (
-    BOOL,
-    DTYPES,
-    I64,
-    INDEX,
-    U32,
-    DType,
-    FragmentType,
-    PendingType,
-    PtrType,
-    SharedType,
-    Type,
-)
+from tiledsl.ir.ops.mem import check_shared
+from tiledsl.ir.types import BOOL, DTYPES, I64, U32, DType, FragmentType, PendingType, SharedType, Type
 from tiledsl.layout.wgmma import WgmmaRow, find_wgmma
 
 __all__ = ["Begin", "Commit", "Descriptor", "Fence", "Instruction", "Mma", "Registers", "Wait", "WaitGroup"]
@@ -48,10 +38,8 @@ class Begin(_Registers):
     name = "wgmma.begin"
     features = ("wgmma",)
     level = "tile"
+    gives = ("type",)
     type = attribute(PendingType)
-
-    def infer(self) -> Sequence[Type]:
-        return (self.type,)
 
 
 class Fence(_Group):
@@ -73,7 +61,7 @@ class Commit(_Group):
 
 
 class Mma(_Group):
-    """``a b + acc`` (or ``a b`` where `accumulate`, a bool that is the same in the warpgroup, is false) is on its way.
+    """Begins ``a b + acc``, or ``a b`` where `accumulate`, a bool that is the same in the warpgroup, is false.
 
     Operands: acc (pending), accumulate, then a: a shared tile and the indices where its part begins, or a fragment in
     the layout ``acc.a``; then b: a shared tile and its indices. a_axes, b_axes: which axes of the tile are rows and
@@ -94,7 +82,8 @@ class Mma(_Group):
     k = attribute(int)
     a_axes = attribute[tuple[int, ...]](tuple, ())
     b_axes = attribute[tuple[int, ...]](tuple)
-    acc, accumulate = operand(0), operand(1)
+    gives = ("acc",)
+    acc, accumulate = operand(0, PendingType), operand(1, BOOL)
 
     @property
     def a(self) -> Value:
@@ -124,10 +113,7 @@ class Mma(_Group):
     @property
     def fragment(self) -> FragmentType:
         """What the accumulator will be."""
-        type_ = self.operands[0].type
-        self.require(isinstance(type_, PendingType), f"{type_} is no pending accumulator")
-        assert isinstance(type_, PendingType)
-        return type_.fragment
+        return self.expect(self.acc.type, PendingType).fragment
 
     @property
     def row(self) -> WgmmaRow:
@@ -140,21 +126,17 @@ class Mma(_Group):
         assert row is not None
         return row
 
-    def infer(self) -> Sequence[Type]:
-        return (self.operands[0].type,)
-
     def verify(self) -> None:
         acc, row = self.fragment, self.row
-        self.require(self.accumulate.type == BOOL, "accumulate is a bool")
         self.require(self.k > 0 and self.k % row.k == 0, f"k is {self.k}; a multiple of {row.k}")
         self.require(acc.dims[1] in row.widths(), f"{acc.dims[1]} columns")
-        self.require(isinstance(self.b.type, SharedType), f"b is {self.b.type}")
         self.require(len(self.b_axes) == 2 and len(self.a_axes) in (0, 2), "two axes of a tile")
-        self.require(all(v.type == INDEX for v in (*self.a_origin, *self.b_origin)), "indices are of type index")
+        self.require_indices(self.a_origin, len(self.a_origin))
+        self.require_indices(self.b_origin, self.expect(self.b.type, SharedType).rank, " of b")
 
 
 class Wait(_Group):
-    """Waits until at most `pending` groups of this warpgroup are on their way. Operands: pending accumulators.
+    """Waits until at most `pending` groups of this warpgroup are in flight. Operands: pending accumulators.
     finish: they become fragments, which needs pending=0; otherwise they stay pending. (PTX ISA: wgmma.wait_group.)"""
 
     name = "wgmma.wait"
@@ -164,21 +146,16 @@ class Wait(_Group):
     varies, nan = "thread", "sees"
     cause = HELD
     called = by(lambda op: "wait()" if op.operands else "ptx.wgmma_wait()")
-    variadic = True
-    parts = ("operands",)
     pending = attribute(int, 0)
     finish = attribute(bool, True)
+    accumulators = operands(0)
 
     def infer(self) -> Sequence[Type]:
-        found: list[Type] = []
-        for v in self.operands:
-            assert isinstance(v.type, PendingType)
-            found.append(v.type.fragment if self.finish else v.type)
-        return found
+        types = [self.expect(v.type, PendingType) for v in self.accumulators]
+        return [t.fragment for t in types] if self.finish else types
 
     def verify(self) -> None:
-        self.require(all(isinstance(v.type, PendingType) for v in self.operands), "takes pending accumulators")
-        self.require(self.pending >= 0 and (self.pending == 0 or not self.finish), f"{self.pending} pending groups")
+        self.require(self.pending == 0 or not self.finish, f"{self.pending} pending groups")
 
 
 # -- thread level ----------------------------------------------------------------------------------
@@ -209,7 +186,8 @@ class Descriptor(Pure):
     advance = attribute(int, 0)
     leading = attribute(int)
     stride = attribute(int)
-    swizzle = attribute(int)
+    swizzle = attribute(int, among=(0, 32, 64, 128))
+    gives = (I64,)
     ptr = operand(0)
 
     @property
@@ -218,13 +196,8 @@ class Descriptor(Pure):
         mode = {0: 0, 128: 1, 64: 2, 32: 3}[self.swizzle]
         return self.advance >> 4 | self.leading >> 4 << 16 | self.stride >> 4 << 32 | mode << 62
 
-    def infer(self) -> Sequence[Type]:
-        return (I64,)
-
     def verify(self) -> None:
-        type_ = self.ptr.type
-        self.require(isinstance(type_, PtrType) and type_.space == "shared", f"{type_} is not in shared memory")
-        self.require(self.swizzle in (0, 32, 64, 128), f"a swizzle of {self.swizzle} bytes")
+        check_shared(self, self.ptr)
         numbers = (self.advance, self.leading, self.stride)
         self.require(all(0 <= n < 1 << 18 and n % 16 == 0 for n in numbers), f"byte offsets {numbers}")
 
@@ -233,7 +206,7 @@ class Instruction(_Group):
     """One ``wgmma.mma_async``: m64 n `n` k `row.k`. Operands: accumulate (bool), a (an i64 descriptor, or 4 u32), the
     i64 descriptor of b, then the registers of the accumulator; results: those registers.
 
-    turned_a, turned_b: the shared operand has its m (n) axis contiguous, not k; 16-bit elements only.
+    turned_a, turned_b: the shared operand is contiguous along m (n), not k; 16-bit elements only.
     """
 
     name = "ptx.wgmma"
@@ -245,7 +218,7 @@ class Instruction(_Group):
     called = "wgmma()"
     variadic = True
     parts = ("accumulate", "left", "right", "accumulators")
-    accumulate = operand(0)
+    accumulate = operand(0, BOOL)
     n = attribute(int, most=256)
     a, b, acc = attribute(DType), attribute(DType), attribute(DType)
     turned_a = attribute(bool, False)
@@ -292,11 +265,10 @@ class Instruction(_Group):
     def verify(self) -> None:
         row = self.row
         self.require(self.n in row.widths(), f"n = {self.n}")
-        self.require(self.operands[0].type == BOOL, "accumulate is a bool")
         self.require([v.type for v in self.left] in ([I64], [U32] * 4), "a is a descriptor or four u32")
         self.require(self.right.type == I64, "b is a descriptor")
         self.require([v.type for v in self.accumulators] == list(self.acc_types), "registers of the accumulator")
-        self.require(not (self.turned_a or self.turned_b) or row.bits == 16, "only 16-bit operands are turned")
+        self.require(not (self.turned_a or self.turned_b) or row.bits == 16, "only 16-bit operands are transposed")
 
 
 class WaitGroup(_Group):
@@ -309,9 +281,8 @@ class WaitGroup(_Group):
     varies, nan = "thread", "sees"
     cause = HELD
     called = "wait()"
-    variadic = True
-    parts = ("operands",)
     pending = attribute(int, 0)
+    registers = operands(0)
 
     def infer(self) -> Sequence[Type]:
-        return tuple(v.type for v in self.operands)
+        return [v.type for v in self.registers]

@@ -24,7 +24,7 @@ from tiledsl.ir import semantics
 from tiledsl.ir.core import Block, Kernel, Value
 from tiledsl.ir.ops import arith, control, gpu, tile
 from tiledsl.ir.types import BOOL, INDEX, DType, GlobalType
-from tiledsl.passes.analysis.structure import trip_count
+from tiledsl.passes.analysis.structure import incoming, trip_count
 from tiledsl.passes.analysis.thread_numbers import position
 from tiledsl.passes.analysis.uniformity import Uniformity
 
@@ -163,8 +163,7 @@ class Lanes:
             case arith.Select():
                 return self._either(value, owner.condition, owner.a, owner.b)
             case control.If():
-                ends = [block.terminator.operands[value.index] for block in owner.blocks]
-                return self._either(value, owner.condition, ends[0], ends[1])
+                return self._either(value, owner.condition, *incoming(value))
             case control.For():
                 return self._after_loop(value, owner)
             case tile.Extract():
@@ -280,11 +279,11 @@ class Lanes:
         loop = block.parent
         if isinstance(loop, control.For) and value.index == 0:
             return self._induction(loop)
-        if isinstance(loop, control.For):
-            return self._carried(value, loop.inits[value.index - 1], loop)
-        if isinstance(loop, control.While) and block is loop.before:
-            return self._carried(value, loop.operands[value.index], loop)
-        return None
+        match incoming(value):
+            case [init, following]:
+                return self._carried(value, init, following)
+            case _:
+                return None
 
     def _induction(self, loop: control.For) -> Form | None:
         """lo + step * iteration: at any one time all lanes are in the same iteration."""
@@ -296,30 +295,20 @@ class Lanes:
             self.trips[loop] = trips
         return lo.plus(self.symbol(loop, step.constant))
 
-    def _carried(self, value: Value, init: Value, loop: control.For | control.While) -> Form | None:
+    def _carried(self, value: Value, init: Value, following: Value) -> Form | None:
         """Where each iteration moves all lanes of a warp by the same distance: the start plus an unknown way."""
         start = self.of(init)
         if start is None or not value.dtype.is_integer or value.dtype.bits < 32:
             return None
         # Assume so, and look whether the loop's body agrees; then forget what was derived from the assumption.
         before = dict(self._known)
-        self._known[value] = start.plus(self.symbol(value))
-        step = self._step(value, loop)
+        now = self._known[value] = start.plus(self.symbol(value))
+        after = self.of(following)
         self._known = before
-        if step is None:
+        step = None if after is None else after.plus(now, -1)
+        if step is None or not step.is_uniform:
             return None
-        if not step.terms and not step.lanes.any():
-            return start
-        return start.plus(self.symbol(value, _common(step)))
-
-    def _step(self, value: Value, loop: control.For | control.While) -> Form | None:
-        body = loop.body if isinstance(loop, control.For) else loop.after
-        position = value.index - 1 if isinstance(loop, control.For) else value.index
-        now, after = self._known[value], self.of(body.terminator.operands[position])
-        if now is None or after is None:
-            return None
-        step = after.plus(now, -1)
-        return step if step.is_uniform else None
+        return start.plus(self.symbol(value, _common(step))) if step.terms or step.lanes.any() else start
 
     def _after_loop(self, value: Value, loop: control.For) -> Form | None:
         """A carried value, after as many iterations in one lane as in the others."""

@@ -1,8 +1,11 @@
-"""Compiled stand-ins for the slowest NumPy code: float arithmetic with true fma, gathers and scatters.
+"""Compiled stand-ins for the slowest NumPy code: fused multiply-adds, which NumPy has not, and gathers.
 
 Each variant is compiled on first use (llvmlite, some milliseconds) for the host's CPU. The definitions stay
-`ir.semantics` and `memory`; tests hold both equal. A function here that cannot handle its operands says so and
-the caller falls back on NumPy.
+`ir.semantics` and `memory`; tests hold both equal. What a function here cannot handle is left to NumPy.
+
+A loop walks the groups and warps of an array [groups, warps, 32] and handles the 32 lanes of a warp as one vector. An
+operand is an address and its element strides along groups and warps, 0 where it does not vary; one that does not vary
+along the lanes either has one element a warp.
 """
 
 from __future__ import annotations
@@ -15,15 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiledsl.arch import WARP
-from tiledsl.backends.emulator.native.ir import elementwise_ir, gather_ir, scatter_ir
 from tiledsl.backends.emulator.spans import Span
-from tiledsl.ir.types import F32, F64, DType
+from tiledsl.ir import semantics
+from tiledsl.ir.types import DType
 
-__all__ = ["SMALL", "compiled", "elementwise", "gather", "scatter"]
+__all__ = ["SMALL", "compiled", "fma", "gather"]
 
-Mask = NDArray[np.bool_] | None
-
-_ROWS = {"add": 2, "sub": 2, "mul": 2, "div": 2, "fma": 3}
 SMALL = 256
 """Fewer elements than this are left to NumPy."""
 
@@ -39,8 +39,7 @@ def compiled(source: str, arguments: int) -> Callable[..., int]:
     features = llvm.get_host_cpu_features().flatten()
     target = llvm.Target.from_default_triple()
     machine = target.create_target_machine(cpu=llvm.get_host_cpu_name(), features=features, opt=3)
-    module = llvm.parse_assembly(source)
-    engine = llvm.create_mcjit_compiler(module, machine)
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(source), machine)
     engine.finalize_object()
     function = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * arguments)(engine.get_function_address("run"))
     _ENGINES.append(engine)
@@ -51,155 +50,158 @@ _ENGINES: list[Any] = []
 """Keeps compiled code alive."""
 
 
-def _operand(array: NDArray[Any]) -> tuple[str, int, int, int]:
-    """Mode, address, and the strides in elements along groups and warps."""
-    address = array.__array_interface__["data"][0]
+def _loop(parameters: str, body: str) -> str:
+    """``run(out, groups, warps, ...)``: `body` for each warp, the %row-th. Gives the or of all its %bad."""
+    return f"""
+define i64 @run(ptr noalias %out, i64 %groups, i64 %warps, {parameters}) {{
+entry:
+  %rows = mul i64 %groups, %warps
+  br label %body
+body:
+  %row = phi i64 [ 0, %entry ], [ %row.next, %body ]
+  %any = phi i1 [ false, %entry ], [ %any.next, %body ]
+  %g = udiv i64 %row, %warps
+  %w = urem i64 %row, %warps
+{body}
+  %any.next = or i1 %any, %bad
+  %row.next = add i64 %row, 1
+  %done = icmp eq i64 %row.next, %rows
+  br i1 %done, label %exit, label %body
+exit:
+  %result = zext i1 %any.next to i64
+  ret i64 %result
+}}
+"""
+
+
+def _splat(name: str, type_: str, value: str) -> str:
+    return f"""
+  %{name}.one = insertelement <32 x {type_}> poison, {type_} {value}, i32 0
+  %{name} = shufflevector <32 x {type_}> %{name}.one, <32 x {type_}> poison, <32 x i32> zeroinitializer"""
+
+
+def _operand(name: str, type_: str, align: int, varies: bool) -> str:
+    """Defines the vector ``%name``. varies: along the lanes."""
+    at = f"""
+  %{name}.g = mul i64 %g, %{name}.groups
+  %{name}.w = mul i64 %w, %{name}.warps
+  %{name}.from = add i64 %{name}.g, %{name}.w
+  %{name}.at = getelementptr {type_}, ptr %{name}.start, i64 %{name}.from"""
+    if varies:
+        return f"{at}\n  %{name} = load <32 x {type_}>, ptr %{name}.at, align {align}"
+    return f"{at}\n  %{name}.value = load {type_}, ptr %{name}.at" + _splat(name, type_, f"%{name}.value")
+
+
+def _parameters(*names: str) -> str:
+    return ", ".join(f"ptr %{name}.start, i64 %{name}.groups, i64 %{name}.warps" for name in names)
+
+
+def _read(array: NDArray[Any]) -> tuple[bool, tuple[int, int, int]] | None:
+    """Does it vary along the lanes, and what the loop gets of it. None: its lanes do not lie side by side."""
+    address, size = array.__array_interface__["data"][0], array.itemsize
     if array.ndim == 0:
-        return "s", address, 0, 0
-    groups, warps, lanes = array.shape
-    size = array.itemsize
-    along_groups, along_warps, along_lanes = array.strides
+        return False, (address, 0, 0)
+    (groups, warps, lanes), (along_groups, along_warps, along_lanes) = array.shape, array.strides
     if lanes > 1 and along_lanes != size:
-        return "", 0, 0, 0
-    return (
-        "s" if lanes == 1 else "v",
-        address,
-        along_groups // size if groups > 1 else 0,
-        along_warps // size if warps > 1 else 0,
-    )
+        return None
+    return lanes > 1, (address, along_groups // size if groups > 1 else 0, along_warps // size if warps > 1 else 0)
 
 
 # -- arithmetic ------------------------------------------------------------------------------------
 
-
-def elementwise(fn: str, dtype: DType, plain: Callable[..., Any]) -> Callable[..., Any] | None:
-    """Row `fn` of the scalar table, compiled; `plain` handles small operands. None if there is no such loop."""
-    if fn not in _ROWS or dtype not in (F32, F64):
-        return None
-    numpy = np.dtype(np.float32 if dtype == F32 else np.float64)
-    count = 3 + 3 * _ROWS[fn]
-
-    def evaluate(*operands: Any) -> Any:
-        arrays = [np.asarray(x) for x in operands]
-        shape = np.broadcast_shapes(*[a.shape for a in arrays])
-        if len(shape) != 3 or shape[2] != WARP or shape[0] * shape[1] * WARP < SMALL:
-            return plain(*operands)
-        modes = ""
-        parameters: list[int] = []
-        for array in arrays:
-            mode, *where = _operand(array)
-            if not mode:
-                return plain(*operands)
-            modes += mode
-            parameters += where
-        out = np.empty(shape, numpy)
-        run = _elementwise(fn, dtype.name, modes, count)
-        run(out.__array_interface__["data"][0], shape[0], shape[1], *parameters)
-        return out
-
-    return evaluate
+_FLOATS = {"f32": ("float", "i32", 0x7FFFFFFF), "f64": ("double", "i64", 0x7FFFFFFFFFFFFFFF)}
+"""The types of an element and of its bits, and the canonical NaN."""
 
 
 @cache
-def _elementwise(fn: str, dtype: str, modes: str, count: int) -> Callable[..., int]:
-    return compiled(elementwise_ir(fn, dtype, modes), count)
+def _fma(dtype: DType, varies: tuple[bool, ...]) -> Callable[..., int]:
+    scalar, bits, nan = _FLOATS[dtype.name]
+    vector, function = f"<32 x {scalar}>", f"@llvm.fma.v32{dtype.name}"
+    body = "".join(_operand(x, scalar, dtype.bytes, v) for x, v in zip("abc", varies, strict=True))
+    body += f"""
+  %bad = or i1 false, false
+  %r = call {vector} {function}({vector} %a, {vector} %b, {vector} %c)
+  %nan = fcmp uno {vector} %r, zeroinitializer
+  %raw = bitcast {vector} %r to <32 x {bits}>
+  %clean = select <32 x i1> %nan, <32 x {bits}> splat ({bits} {nan}), <32 x {bits}> %raw
+  %to = getelementptr <32 x {bits}>, ptr %out, i64 %row
+  store <32 x {bits}> %clean, ptr %to, align {dtype.bytes}
+"""
+    declare = f"declare {vector} {function}({vector}, {vector}, {vector})\n"
+    return compiled(declare + _loop(_parameters(*"abc"), body), 12)
+
+
+@cache
+def fma(dtype: DType) -> Callable[..., Any]:
+    """The function `fma` of the scalar table, for f32 or f64."""
+    plain = semantics.function("fma", dtype)
+
+    def evaluate(*operands: Any) -> Any:
+        arrays = [np.asarray(x) for x in operands]
+        shape = np.broadcast_shapes(*(a.shape for a in arrays))
+        if len(shape) != 3 or shape[2] != WARP or shape[0] * shape[1] * WARP < SMALL:
+            return plain(*operands)
+        a, b, c = (_read(array) for array in arrays)
+        if a is None or b is None or c is None:
+            return plain(*operands)
+        out = np.empty(shape, arrays[0].dtype)
+        run = _fma(dtype, (a[0], b[0], c[0]))
+        run(out.__array_interface__["data"][0], shape[0], shape[1], *a[1], *b[1], *c[1])
+        return out
+
+    return evaluate
 
 
 # -- memory ----------------------------------------------------------------------------------------
 
 
 @cache
-def _gather(bits: int, mode: str, mask: str) -> Callable[..., int]:
-    return compiled(gather_ir(bits, mode, mask), 14)
+def _gather(bits: int, varies: bool) -> Callable[..., int]:
+    """The element of address a in group g is at ``memory + a + rows[g] * size``; a is inside if ``(a - low) <= room``,
+    unsigned, and ``a & misaligned`` is 0. `memory` has the origin taken off."""
+    vector, size = f"<32 x i{bits}>", bits // 8
+    splats = "".join(_splat(f"{name}.all", "i64", f"%{name}") for name in ("low", "room", "misaligned"))
+    body = f"""{_operand("a", "i64", 8, varies)}{splats}
+  %off.low = sub <32 x i64> %a, %low.all
+  %within = icmp ule <32 x i64> %off.low, %room.all
+  %off = and <32 x i64> %a, %misaligned.all
+  %aligned = icmp eq <32 x i64> %off, zeroinitializer
+  %inside = and <32 x i1> %within, %aligned
+  %good = call i1 @llvm.vector.reduce.and.v32i1(<32 x i1> %inside)
+  %bad = xor i1 %good, true
+  %row.at = getelementptr i64, ptr %memory.rows, i64 %g
+  %first = load i64, ptr %row.at
+  %byte = mul i64 %first, {size}
+  %start = getelementptr i8, ptr %memory, i64 %byte
+  %places = getelementptr i8, ptr %start, <32 x i64> %a
+  %got = call {vector} @llvm.masked.gather.v32i{bits}.v32p0(<32 x ptr> align {size} %places, <32 x i1> %inside, {vector} zeroinitializer)
+  %to = getelementptr {vector}, ptr %out, i64 %row
+  store {vector} %got, ptr %to, align {size}
+"""  # noqa: E501
+    declare = f"""
+declare i1 @llvm.vector.reduce.and.v32i1(<32 x i1>)
+declare {vector} @llvm.masked.gather.v32i{bits}.v32p0(<32 x ptr>, <32 x i1>, {vector})
+"""
+    parameters = f"ptr %memory, ptr %memory.rows, {_parameters('a')}, i64 %low, i64 %room, i64 %misaligned"
+    return compiled(declare + _loop(parameters, body), 11)
 
 
-@cache
-def _scatter(bits: int, mode: str, mask: str, value: str) -> Callable[..., int]:
-    return compiled(scatter_ir(bits, mode, mask, value), 16)
-
-
-def _bounds(span: Span, vec: int) -> tuple[int, int, int] | None:
-    """low, room, misaligned of `gather_ir`; None if the span has no place for an access."""
-    width = vec * span.elements.itemsize
-    room = span.high - width - span.low
-    return (span.low, room, width - 1) if room >= 0 else None
-
-
-def gather(span: Span, address: NDArray[np.int64], vec: int, mask: Mask) -> tuple[NDArray[Any], ...] | None:
-    """What `memory.load` returns, or None for small accesses and if an active lane is outside."""
-    if address.ndim != 3 or address.shape[2] != WARP or (bounds := _bounds(span, vec)) is None:
+def gather(span: Span, address: NDArray[np.int64], vec: int) -> tuple[NDArray[Any], ...] | None:
+    """What `memory.load` returns, or None for small accesses and if any lane is outside."""
+    size = span.elements.itemsize
+    room = span.high - span.low - vec * size
+    if address.ndim != 3 or address.shape[2] != WARP or room < 0 or (read := _read(address)) is None:
         return None
-    shape = address.shape if span.rows is None else np.broadcast_shapes(address.shape, span.rows.shape)
+    groups = max(address.shape[0], 1 if span.rows is None else len(span.rows))
+    shape = groups, *address.shape[1:]
     if shape[0] * shape[1] * WARP < SMALL:
         return None
-    found = _gather_all(span, address, vec, None, shape, bounds)
-    if found is not None or mask is None:
-        return found
-    return _gather_all(span, address, vec, mask, np.broadcast_shapes(shape, mask.shape), bounds)
-
-
-def _gather_all(
-    span: Span, address: NDArray[np.int64], vec: int, mask: Mask, shape: tuple[int, ...], bounds: tuple[int, int, int]
-) -> tuple[NDArray[Any], ...] | None:
-    mode, *where = _operand(address)
-    masked, *mask_where = ("n", 0, 0, 0) if mask is None else _operand(mask)
-    if not mode or not masked:
-        return None
-    size = span.elements.itemsize
-    rows = _rows(span, shape[0])
-    run = _gather(size * 8, mode, masked)
+    rows = np.zeros(groups, np.int64) if span.rows is None else span.rows
     memory = span.elements.__array_interface__["data"][0] - span.origin
-    results: list[NDArray[Any]] = []
-    for e in range(vec):
-        out = np.empty(shape, span.elements.dtype)
-        bad = run(
-            out.__array_interface__["data"][0],
-            shape[0],
-            shape[1],
-            memory + e * size,
-            rows.__array_interface__["data"][0],
-            *where,
-            *mask_where,
-            *bounds,
-        )
+    results = [np.empty(shape, span.elements.dtype) for _ in range(vec)]
+    for e, out in enumerate(results):
+        to, where = out.__array_interface__["data"][0], (memory + e * size, rows.__array_interface__["data"][0])
+        bad = _gather(size * 8, read[0])(to, *shape[:2], *where, *read[1], span.low, room, vec * size - 1)
         if bad:
             return None
-        results.append(out)
     return tuple(results)
-
-
-def _rows(span: Span, groups: int) -> NDArray[np.int64]:
-    return np.zeros(groups, np.int64) if span.rows is None else span.rows
-
-
-def scatter(span: Span, address: NDArray[np.int64], values: tuple[Any, ...], mask: Mask) -> bool:
-    """Do what `memory.store` does; False for small accesses and if an active lane is outside."""
-    bounds = _bounds(span, len(values))
-    arrays = [np.asarray(v) for v in values]
-    shapes = [a.shape for a in arrays] + [address.shape]
-    shapes += [m.shape for m in (mask, span.rows) if m is not None]
-    shape = np.broadcast_shapes(*shapes)
-    if bounds is None or len(shape) != 3 or shape[2] != WARP or shape[0] * shape[1] * WARP < SMALL:
-        return False
-    mode, *where = _operand(address)
-    masked, *mask_where = ("n", 0, 0, 0) if mask is None else _operand(mask)
-    rows = _rows(span, shape[0])
-    size = span.elements.itemsize
-    memory = span.elements.__array_interface__["data"][0] - span.origin
-    for e, array in enumerate(arrays):
-        value, *value_where = _operand(array)
-        if not (mode and masked and value) or array.dtype != span.elements.dtype:
-            return False
-        bad = _scatter(size * 8, mode, masked, value)(
-            *value_where,
-            shape[0],
-            shape[1],
-            memory + e * size,
-            rows.__array_interface__["data"][0],
-            *where,
-            *mask_where,
-            *bounds,
-        )
-        if bad:
-            return False
-    return True

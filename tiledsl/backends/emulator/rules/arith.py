@@ -1,33 +1,28 @@
-"""Scalar arithmetic: the table of `ir.semantics`, with compiled loops in the place of the slow rows."""
+"""Scalar arithmetic: the table of `ir.semantics`."""
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any, Callable
+from typing import Any
 
 import numpy as np
 
 from tiledsl.backends.emulator.cohort import Cohort, blend
-from tiledsl.backends.emulator.native import loops as native
+from tiledsl.backends.emulator.native.loops import fma
 from tiledsl.backends.emulator.rules.registry import rule
 from tiledsl.backends.emulator.words import from_word, to_word
 from tiledsl.ir import semantics
 from tiledsl.ir.ops import arith
 from tiledsl.ir.semantics import numpy_dtype
-from tiledsl.ir.types import DType
+from tiledsl.ir.types import F32, F64
 
 __all__: list[str] = []
 
 
-@cache
-def _evaluator(fn: str, dtype: DType) -> Callable[..., Any]:
-    plain = semantics.function(fn, dtype)
-    return native.elementwise(fn, dtype, plain) or plain
-
-
 @rule(arith.Scalar)
 def scalar(c: Cohort, op: arith.Scalar, *operands: Any) -> Any:
-    return _evaluator(op.fn.name, op.operands[0].dtype)(*operands)
+    fn, dtype = op.fn.name, op.operands[0].dtype
+    evaluate = fma(dtype) if fn == "fma" and dtype in (F32, F64) else semantics.function(fn, dtype)
+    return evaluate(*operands)
 
 
 @rule(arith.Cast)

@@ -1,4 +1,4 @@
-"""Where a thread is, and the synchronisation that lets nobody wait."""
+"""Where a thread is, barriers of whole blocks, and the synchronisation that lets nobody wait."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ import numpy as np
 
 from tiledsl.arch import WARP
 from tiledsl.backends.emulator.cohort import Cohort
+from tiledsl.backends.emulator.conditions import Condition, Rows, condition
 from tiledsl.backends.emulator.events import fences
+from tiledsl.backends.emulator.memory import name_threads
 from tiledsl.backends.emulator.rules.registry import rule
-from tiledsl.errors import EmulatorError
+from tiledsl.errors import HazardError
 from tiledsl.ir.core import Op
 from tiledsl.ir.ops import gpu
 from tiledsl.ir.semantics import numpy_dtype
 
-__all__ = ["require_whole_warps"]
+__all__ = ["arrive_at_barrier", "require_whole_warps"]
 
 _LANES = np.arange(WARP)[None, None]
 
@@ -62,17 +64,48 @@ def fence(c: Cohort, op: gpu.Fence) -> None:
     fences(c, op, "memory")
 
 
+@rule(gpu.Barrier)
+def arrive_at_barrier(c: Cohort, op: Op) -> Any:
+    """Gives the round of each block that its warps arrive in; None if the cohort has all warps of its blocks."""
+    require_whole_warps(c, op)
+    chunk, rows = c.chunk, c.blocks - c.chunk.first
+    if c.is_regular and c.warps.shape[1] == chunk.warps:
+        round_, complete = None, rows
+    else:
+        round_ = chunk.rounds[rows][:, None, None]
+        np.add.at(chunk.arrived, rows, c.warps.shape[1])
+        complete = np.flatnonzero(chunk.arrived == chunk.warps)
+        chunk.arrived[complete] = 0
+        chunk.rounds[complete] += 1
+    if len(complete):
+        for hook in chunk.run.hooks:
+            hook.on_barrier(op, complete + chunk.first)
+    return round_
+
+
+@condition(gpu.Barrier)
+class _BlockArrived(Condition):
+    after, meets = True, True
+
+    def ready(self, c: Cohort, op: Op, *values: Any) -> Rows:
+        (round_,) = values
+        if round_ is None:
+            return np.ones((1, 1), np.bool_)
+        return c.chunk.rounds[c.blocks - c.chunk.first][:, None] > round_[:, :, 0]
+
+    def missing(self, c: Cohort, op: Op, *values: Any) -> str:
+        return "a barrier that not all threads of the block reach"
+
+
 def require_whole_warps(c: Cohort, op: Op) -> None:
-    """Raises EmulatorError if a warp reaches a warp-wide op with only some of its lanes."""
+    """Raises HazardError if a warp reaches a warp-wide op with only some of its lanes."""
     if c.is_whole():
         return
     partial = c.partial_warps()
     if partial.any():
-        blocks, threads = c.lanes_of(c.active() & partial[:, :, None])
-        launch = c.chunk.run.launch
-        raise EmulatorError(
-            f"{op.name} takes part with all {WARP} lanes of a warp, but only some reach it: thread "
-            f"{launch.thread_index(int(threads[0]))} of block {launch.block_index(int(blocks[0]))} does",
+        raise HazardError(
+            f"{op.name} takes part with all {WARP} lanes of a warp, but only some reach it: "
+            f"{name_threads(c, c.active() & partial[:, :, None])}",
             op.loc,
             "move it out of the condition that the lanes do not share",
         )

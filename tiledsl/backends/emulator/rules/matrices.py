@@ -6,17 +6,16 @@ Matrices are *planes*: arrays with the warps last, as `tensor_core.mma_planes` t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tiledsl.arch import WARP
-from tiledsl.backends.emulator.native import loops as native
-from tiledsl.ir import semantics
+from tiledsl.backends.emulator.native.loops import fma
 from tiledsl.ir.semantics import numpy_dtype
-from tiledsl.ir.tensor_core import Fma, mma_planes
+from tiledsl.ir.tensor_core import mma_planes
 from tiledsl.ir.types import DTYPES, F64
 from tiledsl.layout.fragments import FragmentLayout, Operand
 from tiledsl.layout.mma import MmaRow
@@ -46,7 +45,7 @@ def product(row: MmaRow, a: Values, b: Values, c: Values, tiles: tuple[int, int,
         every = (along_m, along_n, warps)
         x = np.broadcast_to(x[:, :, :, None], (*x.shape[:2], *every)).reshape(*x.shape[:2], -1)
         y = np.broadcast_to(y[:, :, None, :], (*y.shape[:2], *every)).reshape(*y.shape[:2], -1)
-        total = mma_planes(row, x, y, total, _fma())
+        total = mma_planes(row, x, y, total, _fma)
     planes = total.reshape(*sums.shape[1:3], -1, warps).transpose(2, 0, 1, 3)
     return _registers(row, planes, shape, np.asarray(c[0]).dtype)
 
@@ -97,17 +96,10 @@ def _positions(layout: FragmentLayout, bits: int, shared: int) -> Ints:
     return found.T.copy() if layout.operand == "a" else found
 
 
-@cache
-def _fma() -> Fma:
-    """True fused multiply-adds in f64, compiled; arrays of a multiple of 32 elements."""
-    plain = semantics.function("fma", F64)
-    compiled = native.elementwise("fma", F64, plain) or plain
-
-    def evaluate(a: Array, b: Array, c: Array) -> Array:
-        flat = (np.ascontiguousarray(x).reshape(1, -1, WARP) for x in (a, b, c))
-        return np.asarray(compiled(*flat)).reshape(c.shape)
-
-    return evaluate
+def _fma(a: Array, b: Array, c: Array) -> Array:
+    """In f64; arrays of a multiple of 32 elements."""
+    flat = (np.ascontiguousarray(x).reshape(1, -1, WARP) for x in (a, b, c))
+    return np.asarray(fma(F64)(*flat)).reshape(c.shape)
 
 
 # -- whole fragments -------------------------------------------------------------------------------

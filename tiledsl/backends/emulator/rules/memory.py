@@ -20,7 +20,7 @@ from tiledsl.ir.ops import mem, wgmma
 from tiledsl.ir.semantics import numpy_dtype
 from tiledsl.ir.types import PtrType
 
-__all__ = ["shared_bases", "span_of"]
+__all__ = ["shared_bases", "span_of", "within"]
 
 
 @rule(mem.SharedBase)

@@ -1,7 +1,7 @@
-"""What the tensor-core steps share: operands in shared memory, how they get there, and the scaled result.
+"""Tile functions of the mma.sync kernels: operands staged in shared memory, their copies, and the scaled result.
 
-An operand keeps in shared memory the order that it has in global memory, so that vectors can move it: its inner axis is
-its axis of stride 1, and it is seen as rows x columns all the same. Matrix loads transpose on the way into registers.
+An operand keeps in shared memory the order that it has in global memory, so that vector copies can move it. Its inner
+axis is its axis of stride 1; views show it as rows x columns. Matrix loads transpose it on the way into registers.
 """
 
 from __future__ import annotations
@@ -49,32 +49,32 @@ PRODUCTS: dict[Any, tuple[Any, Any]] = {
     u8: (mma.m16n8k32, i32),
     f64: (mma.m16n8k8, f64),
 }
-"""By the operands' dtype: the instruction, and what it accumulates in. f32 is multiplied as tf32."""
+"""For each dtype of operands: the instruction and the accumulator's dtype. f32 is multiplied as tf32."""
 
 
 @tile_function
 def staging(
     X: Memory[D], rows: int, columns: int, buffers: int = 1, over: tuple[SharedTile[Any], ...] = ()
 ) -> SharedTile[D]:
-    """Room for `buffers` tiles of rows x columns of X, each as X lies in memory."""
+    """A shared tile for `buffers` tiles of rows x columns of X, each in the order of X in memory."""
     return shared((buffers, columns, rows) if X.unit == 0 else (buffers, rows, columns), X.dtype, over=over)
 
 
 @tile_function
 def slot(S: SharedTile[D], X: Memory[D], i: index | int) -> Memory[D]:
-    """Tile number i of those that `staging` has made for X, as rows x columns."""
+    """Tile number i of those made by `staging` for X, seen as rows x columns."""
     return S[i, :, :].T if X.unit == 0 else S[i, :, :]
 
 
 @tile_function
 def widest(X: Memory[D]) -> int:
-    """The most bytes that one access of X moves: 16, or what its alignment permits, or one element."""
+    """The most bytes that one access of X can move: up to 16, as its alignment permits, at least one element."""
     return max(min(16, X.align), X.dtype.bytes) if X.unit >= 0 else X.dtype.bytes
 
 
 @tile_function
 def fetch(src: Memory[D], dst: Memory[D], vec: int) -> tuple[Token, ...]:
-    """Copy a tile, asynchronously where its rows are aligned to the 4 bytes that this takes; the tokens of it."""
+    """Copies a tile, by cp.async where its rows are aligned to 4 bytes. Gives the tokens of asynchronous copies."""
     if vec >= 4:
         return (copy_async(src, dst, vec=vec),)
     copy(src, dst, vec=vec)
@@ -83,7 +83,7 @@ def fetch(src: Memory[D], dst: Memory[D], vec: int) -> tuple[Token, ...]:
 
 @tile_function
 def pair(X: Memory[D]) -> int:
-    """Bytes of one access of X by a lane of an accumulator, which holds two neighbours of a row: both, or one."""
+    """Bytes of one access of X by a lane of an accumulator: those of its two neighbouring elements, or of one."""
     return 2 * X.dtype.bytes if X.unit == 1 and X.align >= 2 * X.dtype.bytes else X.dtype.bytes
 
 
@@ -91,9 +91,9 @@ def pair(X: Memory[D]) -> int:
 def scaled(
     acc: Fragment[S], C: Memory[Any], tile: Memory[Any], vec: int, alpha: S | float, beta: S | float
 ) -> Fragment[S]:
-    """alpha * acc + beta * C, C being the part of acc's shape; with beta == 0 nothing of it is read.
+    """alpha * acc + beta * C, where C is the tile of acc's shape; with beta == 0, C is not read.
 
-    It comes by way of `tile` in shared memory, in accesses of `vec` bytes: a lane's own elements lie scattered.
+    C is read through `tile` in shared memory, in accesses of `vec` bytes, since the elements of a lane are scattered.
     """
     out = alpha * acc
     if beta != 0:

@@ -1,7 +1,7 @@
-"""What the Hopper steps share: operands in shared memory, as they lie in global memory, and seen as matrices.
+"""Tile functions of the Hopper kernels: operands staged in shared memory in their global order, and seen as matrices.
 
-TMA copies boxes whose rows run along the axis of stride 1. wgmma reads 16-bit operands either way, so an operand keeps
-in shared memory the order that it has in global memory.
+TMA copies boxes whose rows run along the axis of stride 1. wgmma reads 16-bit operands in either order (K-major or
+MN-major), so an operand keeps in shared memory the order that it has in global memory.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ D = TypeVar("D", bound=Scalar)
 
 @tile_function
 def staging(X: Memory[D], rows: int, columns: int, stages: int = 0) -> SharedTile[D]:
-    """Room for a tile of rows x columns of X, as X lies in memory, or for so many `stages` of it."""
+    """A shared tile for rows x columns of X in the order of X in memory, or for `stages` of them."""
     dims = (columns, rows) if X.unit == X.rank - 2 else (rows, columns)
     return shared((stages, dims[0], dims[1]) if stages else dims, X.dtype, layout=swizzle_128b)
 
 
 @tile_function
 def as_stored(part: View[D]) -> View[D]:
-    """Rows and columns of a part of an operand in the order in which they lie in memory."""
+    """A part of an operand with its axes in memory order."""
     return part if part.unit == 1 else part.T
 
 
 @tile_function
 def matrix(tile: Memory[D], X: Memory[D]) -> Memory[D]:
-    """A tile that `staging` made for X, as rows x columns."""
+    """A tile made by `staging` for X, seen as rows x columns."""
     return tile.T if X.unit == X.rank - 2 else tile
 
 
 @tile_function
 def chunks(X: Memory[D], buffers: int, rows: int, columns: int) -> SharedTile[D]:
-    """Room for the result: so many buffers of rows x 128 bytes, or of less where that does not divide `columns`."""
+    """Buffers for the result: `buffers` of rows x 128 bytes, or narrower where 128 bytes do not divide `columns`."""
     size = X.dtype.bytes
     assert columns * size % 32 == 0, f"a result is stored in pieces of 32 bytes or more: {columns} columns do not fit"
     span = 128 if columns * size % 128 == 0 else 64 if columns * size % 64 == 0 else 32

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, TypeAlias, TypeVar
 
-__all__ = ["CONST", "Const", "ConstMarker", "const"]
+__all__ = ["Const", "const"]
 
 T = TypeVar("T")
 

@@ -1,0 +1,217 @@
+"""The Hopper kernel: TMA loads, wgmma, a persistent grid, and tile sizes that fit the product.
+
+One thread loads and two warpgroups multiply: the two halves of one tile, or, with INSTANCES = 2 (pingpong), a tile
+each, so that one stores its result while the other uses the tensor cores. The persistent CTAs walk the tiles in bands
+of GROUP rows of tiles, so that operands stay in the L2 cache. The result is stored in pieces as wide as `out`, each
+scaled and passed through the epilogue by itself, since registers do not suffice for more. Where TMA cannot store C,
+warps store it.
+
+A, B and C are batches of matrices. `tiledsl.gemm.gemm` also takes operands that TMA cannot read.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple, TypeVar
+
+from tiledsl import (
+    Cluster,
+    Const,
+    Float,
+    Fragment,
+    Global,
+    Memory,
+    Ring,
+    View,
+    barrier,
+    cdiv,
+    const,
+    coordinates,
+    f32,
+    index,
+    lane_id,
+    load_fragment,
+    persistent,
+    ptx,
+    role,
+    store,
+    store_tma,
+    tile,
+    tile_function,
+    tile_kernel,
+    tile_schedule,
+    tma_load,
+    unroll,
+    warp_id,
+    wgmma,
+)
+from tiledsl.dims import K, L, M, N
+from tiledsl.gemm.hopper_tiles import as_stored, chunks, matrix, staging
+
+__all__ = ["Epilogue", "add_bias", "choose", "hopper_fastest", "plain"]
+
+D = TypeVar("D", bound=Float)
+E = TypeVar("E", bound=Float)
+Epilogue = Callable[[Fragment[f32], Any, Fragment[index]], Fragment[f32]]
+
+
+@tile_function
+def plain(x: Fragment[f32], bias: Memory[f32] | None, column: Fragment[index]) -> Fragment[f32]:
+    """No epilogue."""
+    return x
+
+
+@tile_function
+def add_bias(x: Fragment[f32], bias: Memory[f32] | None, column: Fragment[index]) -> Fragment[f32]:
+    """Adds `bias[n]` to column n."""
+    return x + bias.get(column) if bias is not None else x
+
+
+@tile_function
+def store_lines(x: Fragment[E], to: View[E], via: View[E], warps: int):
+    """Stores x where TMA cannot: through shared memory, so that the stores are coalesced."""
+    rows, columns = via.shape
+    barrier()
+    store(x, via)
+    barrier()
+    for i in unroll(rows * columns // (32 * warps)):
+        at = (i * warps + warp_id() % warps) * 32 + lane_id()
+        m, n = (at % rows, at // rows) if to.unit == 0 else (at // columns, at % columns)
+        to.put(m, n, via[m, n])
+
+
+@tile_kernel(arch="sm_90a")
+def hopper_fastest(
+    A: Global[D, L, M, K],
+    B: Global[D, L, K, N],
+    C: Global[E, L, M, N],
+    alpha: f32 | float = 1.0,
+    beta: f32 | float = 0.0,
+    bias: Global[f32, N] | None = None,
+    *,
+    BM: const = 128,
+    BN: const = 256,
+    BK: const = 64,
+    STAGES: const = 4,
+    GROUP: const = 8,
+    CLUSTER: Const[tuple[int, int]] = (1, 1),
+    INSTANCES: const = 1,
+    EARLY: Const[bool] = False,
+    ADD_C: Const[bool] = False,
+    EPILOGUE: Const[Epilogue] = plain,
+):
+    work = persistent(tile_schedule(M, N, K, (BM, BN, BK), GROUP, batches=L), Cluster(*CLUSTER))
+    ring = Ring(STAGES, a=staging(A, BM, BK), b=staging(B, BK, BN))
+    out = chunks(C, 2 * INSTANCES, BM, BN)
+    wide = out.shape[2]
+    if EARLY:
+        ptx.griddepcontrol_launch()
+        ptx.griddepcontrol_wait()
+    with role("load", registers=24, threads=1):
+        for t in work:
+            for k in t.k:
+                with ring.fill() as s:
+                    tma_load(as_stored(A[t.batch, t.m, k]), s.a, multicast="n")
+                    tma_load(as_stored(B[t.batch, k, t.n]), s.b, multicast="m")
+    with role("math", warpgroups=2 // INSTANCES, registers=240, instances=INSTANCES) as r:
+        for t in work:
+            acc = wgmma.accumulator((BM, BN), f32)
+            with r.turn("multiply"):
+                for _ in t.k:
+                    with ring.use(in_flight=1) as s:
+                        acc = wgmma(matrix(s.a, A), matrix(s.b, B), acc)
+            with r.turn("store"):
+                sums = acc.wait()
+                for i in unroll(BN // wide):
+                    n = tile(t.n.start // wide + i, wide)
+                    to, x = C[t.batch, t.m, n], alpha * sums.columns(i * wide, wide)
+                    if ADD_C:
+                        x = beta * load_fragment(to, x.layout).to(f32) + x
+                    x = EPILOGUE(x, bias, n.start + coordinates(x)[1]).to(C.dtype)
+                    via = out[r.index * 2 + i % 2, :, :]
+                    if C.unit == 2 and C.align == 16:
+                        store_tma(x, to, via=via, in_flight=min(i, 1))
+                    else:
+                        store_lines(x, to, via, 8 // INSTANCES)
+
+
+class Choice(NamedTuple):
+    """Consts, and their cost model.
+
+    speed: of the main loop, relative to the other choices. exposed: the time of an epilogue that no other tile's MMAs
+    hide, as elements of k. least: the smallest k, in elements, that a tile's time depends on; below, storing it
+    decides.
+    """
+
+    consts: dict[str, Any]
+    speed: float
+    exposed: int
+    least: int
+
+
+EXPOSED = 300
+"""Elements of k that take as long as an epilogue."""
+
+CHOICES = (
+    Choice({"BN": 176, "INSTANCES": 2}, 0.985, 0, 280),
+    Choice({"BN": 160, "INSTANCES": 2}, 0.975, 0, 208),
+    Choice({"BN": 128, "INSTANCES": 2}, 0.95, 0, 224),
+    Choice({"BN": 256}, 0.97, EXPOSED, 0),
+    Choice({"BN": 144, "STAGES": 5}, 0.96, EXPOSED, 0),
+    Choice({"BN": 128, "STAGES": 6}, 0.95, EXPOSED, 0),
+)
+"""Measured at 4096 and 8192 cubed, and at 8192 x 8192 with k from 128 to 512."""
+
+HALF: dict[str, Any] = {"BN": 64, "STAGES": 8}
+QUARTER: dict[str, Any] = {"BM": 64, "BN": 64, "INSTANCES": 2, "STAGES": 10}
+PAIRS: dict[str, Any] = {"BN": 128, "STAGES": 6, "CLUSTER": (2, 1)}
+"""For few tiles. PAIRS: clusters of two CTAs that share B, ahead at 1000 cubed, and at most equal where k is in the
+thousands."""
+
+SHALLOW = 2048
+"""Elements of k, from which on k is split where there are few tiles."""
+
+LARGE = 1 << 28
+"""Elements of a result, from which on the operands that concurrent CTAs share do not stay in L2. There the
+widest tile, which loads least, is fastest."""
+
+
+@cache
+def choose(
+    m: int,
+    n: int,
+    k: int,
+    format: str = "bf16",
+    processors: int = 132,
+    along_k: bool = False,
+    behind: int = 0,
+    batch: int = 1,
+    by_tma: bool = True,
+) -> dict[str, Any]:
+    """The consts for `batch` products of m x n x k: those with which the busiest of `processors` SMs ends first.
+
+    along_k: B is contiguous along k, so that a tile may be any multiple of 16 wide; else a multiple of 64. behind: how
+    many of beta * C and an epilogue function follow the product; pingpong has registers for them with
+    small tiles only. by_tma: TMA can store C; if not, a tile's stores are not hidden behind the MMAs of another.
+    """
+
+    def tiles(width: int) -> int:
+        return batch * cdiv(m, 128) * cdiv(n, width)
+
+    def clocks(choice: Choice) -> float:
+        width: int = choice.consts["BN"]
+        waves = cdiv(tiles(width), processors)
+        exposed = choice.exposed if by_tma else EXPOSED
+        alone = 1.4 if waves == 1 and not choice.exposed else 1  # of two pingpong instances, one is idle
+        return waves * width * (max(k, choice.least) / choice.speed * alone + exposed)
+
+    if batch * m * n >= LARGE:
+        return {"BN": 256, "GROUP": 16}
+    if n <= QUARTER["BN"]:
+        return QUARTER
+    if 2 * tiles(128) <= processors and not by_tma:
+        return HALF
+    if 2 * tiles(128) <= processors and m > 128 and k < SHALLOW:
+        return PAIRS
+    fitting = [c for c in CHOICES if (along_k or c.consts["BN"] % 64 == 0)]
+    widest = (256, 128, 0)[behind]
+    return min((c for c in fitting if c.exposed or c.consts["BN"] <= widest), key=clocks).consts
