@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Callable, ClassVar, Protocol, Sequence
+from typing import Callable, ClassVar, NamedTuple, Protocol, Sequence
 
 from tiledsl import boundary
 from tiledsl.errors import VerifyError
@@ -11,15 +11,25 @@ from tiledsl.ir.core import Kernel
 from tiledsl.ir.verifier import verify
 from tiledsl.recursion import deep_recursion
 
-__all__ = ["Pass", "PassManager"]
+__all__ = ["FunctionPass", "Pass", "PassManager"]
 
 
-class Pass(Protocol):
+class PassWithOptions(Protocol):
     """A frozen dataclass whose fields are the pass's options. `run` edits the kernel in place."""
 
     name: ClassVar[str]
 
     def run(self, kernel: Kernel) -> None: ...
+
+
+class FunctionPass(NamedTuple):
+    """A pass without options."""
+
+    name: str
+    run: Callable[[Kernel], None]
+
+
+Pass = FunctionPass | PassWithOptions
 
 
 @dataclass

@@ -39,6 +39,14 @@ class ThreadNumbers:
         self.threads, self.count = kernel.threads, kernel.thread_count
         self._known: dict[Value, Numbers] = {}
 
+    def __contains__(self, value: Value) -> bool:
+        return value in self._known
+
+    def alike(self, value: Value, group: int) -> bool:
+        """Is a known value the same for all threads of each group of so many?"""
+        numbers = self._known[value][: self.count]
+        return bool((numbers == numbers[np.arange(self.count) // group * group]).all())
+
     def note(self, op: Op) -> None:
         if isinstance(op, (gpu.Position, arith.Scalar, arith.Cast)) and op.result not in self._known:
             numbers = self._of(op)
@@ -62,11 +70,3 @@ class ThreadNumbers:
         if isinstance(value.op, arith.Constant):
             return np.asarray(value.op.value, semantics.numpy_dtype(value.dtype))
         return self._known.get(value)
-
-    def alike(self, value: Value, group: int) -> bool:
-        """Is `value` known, and the same for all threads of each group of so many?"""
-        numbers = self._known.get(value)
-        if numbers is None:
-            return False
-        numbers = numbers[: self.count]
-        return bool((numbers == numbers[np.arange(self.count) // group * group]).all())

@@ -79,7 +79,7 @@ class Uniformity(Forward):
 
     def _raise(self, value: Value, level: Level, why: Value | Op) -> None:
         """Note what reaches `value`; it only ever gets less uniform, but never less than its numbers are."""
-        if _RANK[level] > _RANK[self.of(value)]:
+        if value in self._numbers:
             level = min(level, self._by_number(value), key=_RANK.__getitem__)
         if _RANK[level] > _RANK[self.of(value)]:
             self._levels[value] = level
@@ -128,7 +128,7 @@ class Uniformity(Forward):
         return ThreadNumbers(self._kernel)
 
     def _by_number(self, value: Value) -> Level:
-        """The widest group whose threads have the same, as far as that follows from the numbers of threads.
+        """The widest group whose threads compute the same from their numbers.
 
         What is computed belongs to a warpgroup at most: a condition that no thread of this block meets is a mistake.
         """

@@ -7,7 +7,6 @@ arguments of a launch are within its specialisation. What cannot be proven is an
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from tiledsl.errors import CompileError
 from tiledsl.ir.core import Kernel, Op, Value
@@ -19,17 +18,12 @@ from tiledsl.passes.analysis.constants import integer
 from tiledsl.passes.analysis.divisibility import power_of_two_in
 from tiledsl.passes.checks.checker import Checker
 
-__all__ = ["CheckAccesses"]
+__all__ = ["check_accesses"]
 
 
-@dataclass(frozen=True)
-class CheckAccesses:
+def check_accesses(kernel: Kernel) -> None:
     """Runs at tile level after unrolling, when indices are as constant as they get."""
-
-    name: ClassVar[str] = "check-accesses"
-
-    def run(self, kernel: Kernel) -> None:
-        _Checker(kernel).run()
+    _Checker(kernel).run()
 
 
 class _Checker(Checker):

@@ -7,9 +7,7 @@ ever. The condition of a role counts as well: no op of the whole block stands in
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
 
 from tiledsl.arch import WARP, WARPGROUP
 from tiledsl.errors import CompileError
@@ -21,7 +19,7 @@ from tiledsl.passes.analysis.structure import deciders, ops_around
 from tiledsl.passes.analysis.uniformity import LEVELS, Level, Uniformity, least_uniform
 from tiledsl.passes.checks.checker import Checker
 
-__all__ = ["CheckCollectives"]
+__all__ = ["check_collectives"]
 
 _WHO = {
     "cta": "all threads of the block",
@@ -45,12 +43,8 @@ _WHAT: dict[type[Op], str] = {
 }
 
 
-@dataclass(frozen=True)
-class CheckCollectives:
-    name: ClassVar[str] = "check-collectives"
-
-    def run(self, kernel: Kernel) -> None:
-        _Checker(kernel).run()
+def check_collectives(kernel: Kernel) -> None:
+    _Checker(kernel).run()
 
 
 class _Checker(Checker):

@@ -8,9 +8,8 @@ cuTensorMapEncodeTiled.)
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from tiledsl.arch import TMA_GRAIN, TMA_MOST_BOX, WARPGROUP_WARPS
 from tiledsl.errors import CompileError
@@ -27,17 +26,12 @@ from tiledsl.passes.checks.checker import Checker
 if TYPE_CHECKING:  # it needs NumPy, which importing the pipeline must not load
     from tiledsl.passes.analysis.active_lanes import ActiveLanes
 
-__all__ = ["RULES", "CheckHopper"]
+__all__ = ["RULES", "check_hopper"]
 
 
-@dataclass(frozen=True)
-class CheckHopper:
+def check_hopper(kernel: Kernel) -> None:
     """Runs at tile level after unrolling, when indices are as constant as they get."""
-
-    name: ClassVar[str] = "check-hopper"
-
-    def run(self, kernel: Kernel) -> None:
-        _Checker(kernel).run()
+    _Checker(kernel).run()
 
 
 class _Checker(Checker):

@@ -20,8 +20,7 @@ So loops that search (``A[i] != x``), follow links, or compare a running value w
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import ClassVar, TypeGuard
+from typing import TypeGuard
 
 from tiledsl.errors import CompileError, CompileErrors
 from tiledsl.ir.core import Kernel, Op, Value
@@ -32,22 +31,17 @@ from tiledsl.passes.analysis.constants import integer
 from tiledsl.passes.analysis.structure import incoming, ops_around
 from tiledsl.passes.pipelining.body import memories, overlap
 
-__all__ = ["CheckSpins"]
+__all__ = ["check_spins"]
 
 _JOINS = ("and", "or", "xor", "not")
 
 
-@dataclass(frozen=True)
-class CheckSpins:
+def check_spins(kernel: Kernel) -> None:
     """At tile level, on loops as they were written."""
-
-    name: ClassVar[str] = "check-spins"
-
-    def run(self, kernel: Kernel) -> None:
-        loops = [op for op in kernel.walk() if isinstance(op, control.While)]
-        found = {load: None for loop in loops if (load := _Loop(loop).awaited()) is not None}
-        if found:
-            raise CompileErrors([_error(load) for load in found])
+    loops = [op for op in kernel.walk() if isinstance(op, control.While)]
+    found = {load: None for loop in loops if (load := _Loop(loop).awaited()) is not None}
+    if found:
+        raise CompileErrors([_error(load) for load in found])
 
 
 def _error(load: tile.Access) -> CompileError:

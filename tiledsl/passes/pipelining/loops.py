@@ -47,7 +47,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import ClassVar
 
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Kernel, Op, Value
@@ -57,23 +56,18 @@ from tiledsl.passes.analysis.constants import integer
 from tiledsl.passes.analysis.structure import replace_op
 from tiledsl.passes.pipelining.body import outside_values
 from tiledsl.passes.pipelining.plan import LoopPlan, plan_loop
-from tiledsl.passes.scalar.canonicalize import Canonicalize
+from tiledsl.passes.scalar.canonicalize import canonicalize
 
-__all__ = ["Pipeline", "loop_plans"]
+__all__ = ["loop_plans", "pipeline_loops"]
 
 
-@dataclass(frozen=True)
-class Pipeline:
+def pipeline_loops(kernel: Kernel) -> None:
     """Before: loops with `stages`. After: none; the async copies of those that were are `grouped`."""
-
-    name: ClassVar[str] = "pipeline"
-
-    def run(self, kernel: Kernel) -> None:
-        loops = _loops(kernel)
-        for op in loops:
-            _Writer(plan_loop(kernel, op)).write()
-        if loops:
-            Canonicalize().run(kernel)
+    loops = _loops(kernel)
+    for op in loops:
+        _Writer(plan_loop(kernel, op)).write()
+    if loops:
+        canonicalize(kernel)
 
 
 def loop_plans(kernel: Kernel) -> list[LoopPlan]:

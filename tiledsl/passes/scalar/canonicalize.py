@@ -6,8 +6,7 @@ changed a loop after it had been walked asks for another one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Callable, ClassVar, Sequence
+from typing import Any, Callable, Sequence
 
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Kernel, Op, Value
@@ -24,21 +23,17 @@ from tiledsl.passes.scalar.identities import (
     simplify_select,
 )
 
-__all__ = ["Canonicalize"]
+__all__ = ["canonicalize"]
 
 _ROUNDS = 8
 
 
-@dataclass(frozen=True)
-class Canonicalize:
-    name: ClassVar[str] = "canonicalize"
-
-    def run(self, kernel: Kernel) -> None:
-        for _ in range(_ROUNDS):
-            walker = _Walker(kernel)
-            walker.block(kernel.body)
-            if not walker.again:
-                return
+def canonicalize(kernel: Kernel) -> None:
+    for _ in range(_ROUNDS):
+        walker = _Walker(kernel)
+        walker.block(kernel.body)
+        if not walker.again:
+            return
 
 
 class _Simplifier(Builder):

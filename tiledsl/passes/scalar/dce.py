@@ -8,28 +8,22 @@ A loop without effects whose results nobody needs goes as well, whether or not i
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import ClassVar
 
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.passes.analysis.structure import deciders, flows, incoming
 
-__all__ = ["DeadCode"]
+__all__ = ["drop_dead_code"]
 
 
-@dataclass(frozen=True)
-class DeadCode:
-    name: ClassVar[str] = "dce"
-
-    def run(self, kernel: Kernel) -> None:
-        live: set[Op | Value] = set()
-        pending: list[Op | Value] = [op for op in kernel.walk() if not op.blocks and op.effects - {"read"}]
-        while pending:
-            here = pending.pop()
-            if here not in live:
-                live.add(here)
-                pending += _needed(here)
-        _sweep(kernel.body, live)
+def drop_dead_code(kernel: Kernel) -> None:
+    live: set[Op | Value] = set()
+    pending: list[Op | Value] = [op for op in kernel.walk() if not op.blocks and op.effects - {"read"}]
+    while pending:
+        here = pending.pop()
+        if here not in live:
+            live.add(here)
+            pending += _needed(here)
+    _sweep(kernel.body, live)
 
 
 def _needed(here: Op | Value) -> Iterator[Op | Value]:

@@ -8,22 +8,15 @@ the immediate of its load it is free, in front of the loop it would hold a regis
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import control, mem
 from tiledsl.passes.analysis.constants import integer
 
-__all__ = ["LoopInvariants"]
+__all__ = ["move_loop_invariants"]
 
 
-@dataclass(frozen=True)
-class LoopInvariants:
-    name: ClassVar[str] = "licm"
-
-    def run(self, kernel: Kernel) -> None:
-        _Mover().block(kernel.body, 0)
+def move_loop_invariants(kernel: Kernel) -> None:
+    _Mover().block(kernel.body, 0)
 
 
 class _Mover:

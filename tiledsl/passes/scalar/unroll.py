@@ -18,7 +18,7 @@ from tiledsl.ir.ops import control, tile
 from tiledsl.ir.types import I64, INDEX
 from tiledsl.passes.analysis.constants import integer
 from tiledsl.passes.analysis.structure import replace_op, trip_count
-from tiledsl.passes.scalar.canonicalize import Canonicalize
+from tiledsl.passes.scalar.canonicalize import canonicalize
 
 __all__ = ["Unroll"]
 
@@ -41,7 +41,7 @@ class Unroll:
                     asking[0].loc,
                     fix="give it constant bounds, a partial factor (unroll=4), or none",
                 )
-            Canonicalize().run(kernel)
+            canonicalize(kernel)
 
 
 def _asking(kernel: Kernel) -> list[control.For]:
