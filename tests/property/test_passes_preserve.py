@@ -15,7 +15,7 @@ from tiledsl.ir.core import Kernel
 from tiledsl.ir.printer import print_kernel
 from tiledsl.ir.verifier import verify
 from tiledsl.passes.banks.merge_accesses import MergeAccesses
-from tiledsl.passes.distribute.distribute import Distribute
+from tiledsl.passes.distribute.distribute import distribute
 from tiledsl.passes.lower.expand import Expand
 from tiledsl.passes.manager import FunctionPass, Pass
 from tiledsl.passes.pipeline import run_pipeline
@@ -71,7 +71,7 @@ def test_any_order(level: str, case: Case, order: list[Pass]) -> None:
     kernel = case.kernel
     expected = result_of(kernel.clone(), case)
     if level == "thread":
-        Distribute().run(kernel)
+        distribute(kernel)
         Expand().run(kernel)
     for item in order:
         item.run(kernel)

@@ -9,7 +9,7 @@ from tiledsl.ir.core import Kernel
 from tiledsl.ir.parser import parse_kernel
 from tiledsl.ir.printer import print_kernel
 from tiledsl.ir.verifier import verify
-from tiledsl.passes.distribute.distribute import Distribute
+from tiledsl.passes.distribute.distribute import distribute
 from tiledsl.passes.lower.expand import Expand
 from tiledsl.passes.pipeline import run_pipeline
 
@@ -36,7 +36,7 @@ def check_text(kernel: Kernel, *, locs: bool) -> None:
 def test_round_trip(case: Case) -> None:
     check(case.kernel)
     kernel = case.kernel.clone()
-    Distribute().run(kernel)
+    distribute(kernel)
     Expand().run(kernel)
     check(kernel)
     check(run_pipeline(case.kernel))

@@ -26,8 +26,7 @@ from tiledsl.ir.parser import parse_kernel
 from tiledsl.ir.printer import print_kernel
 from tiledsl.ir.verifier import verify
 from tiledsl.passes.analysis.structure import ops_around
-from tiledsl.passes.cooperation.lower_rings import LowerRings
-from tiledsl.passes.cooperation.lower_roles import LowerRoles
+from tiledsl.passes.cooperation.lower_roles import COOPERATION
 
 Array = NDArray[Any]
 
@@ -128,7 +127,7 @@ def written() -> Kernel:
 
 
 def lowered(kernel: Kernel) -> Kernel:
-    for lower in (LowerRings(), LowerRoles()):
+    for lower in COOPERATION:
         lower.run(kernel)
         verify(kernel)
     return kernel

@@ -32,13 +32,12 @@ def reports_of(
     from tiledsl.passes.banks.bank_conflicts import BankConflicts, bank_report
     from tiledsl.passes.cooperation.role_report import roles_report
     from tiledsl.passes.pipeline import stages
-    from tiledsl.passes.pipelining.async_groups import AsyncGroups
-    from tiledsl.passes.pipelining.loops import Pipeline, loop_plans
+    from tiledsl.passes.pipelining.loops import loop_plans
     from tiledsl.passes.pipelining.plan import LoopPlan
     from tiledsl.passes.pipelining.report import PipelineReport, group_reports
 
     names = stages()
-    before = {name: f"after:{names[names.index(name) - 1]}" for name in (BankConflicts.name, Pipeline.name)}
+    before = {name: f"after:{names[names.index(name) - 1]}" for name in (BankConflicts.name, "pipeline")}
     limit = target_named(arch).shared_per_block
     loops: list[LoopPlan] = []
     found: dict[str, object] = {}
@@ -48,9 +47,9 @@ def reports_of(
             show(stage, kernel)
         if stage == "tile":
             found["roles"] = roles_report(kernel, title)
-        if stage == before[Pipeline.name]:
+        if stage == before["pipeline"]:
             loops.extend(loop_plans(kernel))
-        if stage == f"after:{AsyncGroups.name}":
+        if stage == "after:async-groups":
             found["pipeline"] = PipelineReport(title, tuple(loops), group_reports(kernel, loops))
         if stage == before[BankConflicts.name]:
             found["banks"] = replace(bank_report(kernel, limit), title=title)

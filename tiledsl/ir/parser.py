@@ -41,6 +41,7 @@ assert _ops  # importing the package registers the ops
 
 T = TypeVar("T")
 
+
 @deep_recursion()
 def parse_kernel(text: str, file: str = "<ir>") -> Kernel:
     """The kernel that `text` describes; `file` is what errors name.

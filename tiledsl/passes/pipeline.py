@@ -12,14 +12,13 @@ from tiledsl.passes.checks.accesses import check_accesses
 from tiledsl.passes.checks.collectives import check_collectives
 from tiledsl.passes.checks.hopper import check_hopper
 from tiledsl.passes.checks.spins import check_spins
-from tiledsl.passes.cooperation.lower_rings import LowerRings
-from tiledsl.passes.cooperation.lower_roles import LowerRoles
-from tiledsl.passes.distribute.distribute import Distribute
+from tiledsl.passes.cooperation.lower_roles import COOPERATION
+from tiledsl.passes.distribute.distribute import distribute
 from tiledsl.passes.lower.expand import Expand
 from tiledsl.passes.manager import FunctionPass, Pass, PassManager
-from tiledsl.passes.pipelining.async_groups import AsyncGroups
-from tiledsl.passes.pipelining.loops import Pipeline
-from tiledsl.passes.pipelining.predicate_copies import PredicateCopies
+from tiledsl.passes.pipelining.async_groups import group_copies
+from tiledsl.passes.pipelining.loops import pipeline_loops
+from tiledsl.passes.pipelining.predicate_copies import predicate_copies
 from tiledsl.passes.scalar.canonicalize import canonicalize
 from tiledsl.passes.scalar.cse import merge_common_subexpressions
 from tiledsl.passes.scalar.dce import drop_dead_code
@@ -38,8 +37,7 @@ def pipeline(*, shared_limit: int | None = None, target: str = "", bounds: bool 
     return [
         # Tile level. First, so that what follows knows branches, loops and barriers alone. Rings before roles: the role
         # around says who waits and arrives.
-        LowerRings(),
-        LowerRoles(),
+        *COOPERATION,
         # Conditions and bounds that are constant vanish before anything judges or copies them.
         FunctionPass("canonicalize", canonicalize),
         # On the user's own control flow: later, expand adds branches and unroll copies.
@@ -48,13 +46,13 @@ def pipeline(*, shared_limit: int | None = None, target: str = "", bounds: bool 
         FunctionPass("check-spins", check_spins),
         # While a loop's body is still as it was written. Before layouts are chosen, so that capacity, alignment and
         # wavefronts are those of the buffers that there will be.
-        Pipeline(),
+        FunctionPass("pipeline", pipeline_loops),
         # Makes indices constant: the checks below and the immediates of expand live on that.
         Unroll(),
         # Counts groups in every copy of a loop's body that there will be, while copies are still whole.
-        AsyncGroups(),
+        FunctionPass("async-groups", group_copies),
         # Copies become accesses by then, at the latest: layouts are chosen and alignment is proven for those.
-        Distribute(),
+        FunctionPass("distribute", distribute),
         # Proves what expand relies on; last moment at which tensors, tiles and indices are still known.
         FunctionPass("check-accesses", check_accesses),
         # The same for TMA and wgmma, which reach memory by tensor maps and descriptors.
@@ -71,7 +69,7 @@ def pipeline(*, shared_limit: int | None = None, target: str = "", bounds: bool 
         # Thread level from here on.
         Expand(bounds),
         # Before what follows looks at blocks: the arithmetic of the copies' addresses then stands with its like.
-        PredicateCopies(),
+        FunctionPass("predicate-copies", predicate_copies),
         # Folds the extents, strides and casts that expand has spelled out.
         FunctionPass("canonicalize", canonicalize),
         # First, so that equal invariants of a loop are moved once.

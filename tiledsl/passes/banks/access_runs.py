@@ -77,29 +77,28 @@ def access_runs(kernel: Kernel) -> list[Run]:
     return _Finder(kernel).runs
 
 
-_Growing = dict[Value, dict[Hashable, Run]]
-
-
 class _Finder:
-    """`loads` and `stores`: the runs that may still grow where the walk is, by tile or tensor."""
+    """growing: the runs of loads (True) and of stores of a tile or tensor that may still grow where the walk is."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.runs: list[Run] = []
         self.sums = Sums(kernel)
-        self.loads: _Growing = {}
-        self.stores: _Growing = {}
+        self.growing: dict[tuple[bool, Value], dict[Hashable, Run]] = {}
         self.walk(kernel.body)
 
     def walk(self, block: Block) -> None:
-        outer, self.loads, self.stores = (self.loads, self.stores), {}, {}
+        outer, self.growing = self.growing, {}
         for op in block.ops:
             if not op.blocks and op.is_pure:  # the blocks of an op are walked below, once
                 continue
             if not self.join(op, block):
-                self.close_all(op)
+                for inner in op.walk():
+                    if not self.growing:
+                        break
+                    self.close(inner)
             for inside in op.blocks:
                 self.walk(inside)
-        self.loads, self.stores = outer
+        self.growing = outer
 
     def join(self, op: Op, block: Block) -> bool:
         """Add `op` to a run and close those that it ends, if it is an access that may have neighbours."""
@@ -114,14 +113,14 @@ class _Finder:
         is_load = op.varies == "memory"
         if aligned < op.vec or offset % op.vec or (is_load and not op.result.uses):
             return False
-        growing, key = self.loads if is_load else self.stores, (kind, *rows, column.terms)
-        run = growing.get(memory, {}).get(key)
+        key = kind, *rows, column.terms
+        run = self.growing.get((is_load, memory), {}).get(key)
         self.close(op)
         if run is None:
             run = Run(block, memory, axis, aligned)
             self.runs.append(run)
         run.accesses.append((offset, op))
-        growing.setdefault(memory, {})[key] = run
+        self.growing.setdefault((is_load, memory), {})[key] = run
         return True
 
     def aligned(self, op: tile.Access, rows: list[Sum], column: Sum) -> int:
@@ -142,22 +141,14 @@ class _Finder:
         strides = layout.strides(dims)[:-1]
         return min(*known, *(self.sums.divisor(r) * power_of_two_in(s) for r, s in zip(rows, strides, strict=True)))
 
-    def close_all(self, op: Op) -> None:
-        """End the runs that may not go on behind `op` and what it contains."""
-        for inner in op.walk():
-            if not self.loads and not self.stores:
-                return
-            self.close(inner)
-
     def close(self, op: Op) -> None:
         """End the runs that may not go on behind `op`."""
         if _stops(op):
-            self.loads.clear()
-            self.stores.clear()
+            self.growing.clear()
         for touched, writes in memories(op):
-            for growing in (self.loads, self.stores) if writes else (self.stores,):
-                for memory in [m for m in growing if _overlap(m, touched)]:
-                    del growing[memory]
+            for is_load, memory in list(self.growing):
+                if (writes or not is_load) and _overlap(memory, touched):
+                    del self.growing[is_load, memory]
 
 
 def _kind(op: Op) -> Hashable | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from tiledsl.arch import MOST_ARRIVALS, WARPGROUP_WARPS
 from tiledsl.errors import CompileError, CompileErrors
@@ -23,27 +23,22 @@ from tiledsl.layout.shared import ROW
 from tiledsl.passes.analysis.constants import integer
 from tiledsl.passes.cooperation.endpoints import End, Ring, ends_a_use
 
-__all__ = ["LowerRings", "leads_warp"]
+__all__ = ["leads_warp", "lower_rings"]
 
 
-@dataclass(frozen=True)
-class LowerRings:
-    name: ClassVar[str] = "lower-rings"
-
-    def run(self, kernel: Kernel) -> None:
-        makes = [op for op in kernel.body.ops if isinstance(op, rings.Make)]
-        if not makes:
-            return
-        found: dict[Value, Ring] = {}
-        errors: list[CompileError] = []
-        for make in makes:
+def lower_rings(kernel: Kernel) -> None:
+    found: dict[Value, Ring] = {}
+    errors: list[CompileError] = []
+    for make in kernel.body.ops:
+        if isinstance(make, rings.Make):
             try:
                 found[make.result] = ring = Ring(make)
                 _ = ring.producer.endpoint, ring.consumer.endpoint
             except CompileError as error:
                 errors.append(error)
-        if errors:
-            raise CompileErrors(errors)
+    if errors:
+        raise CompileErrors(errors)
+    if found:
         _Lowering(kernel, found).block(kernel.body)
 
 

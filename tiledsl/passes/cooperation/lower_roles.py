@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from tiledsl.arch import (
     LEAST_SETMAXNREG,
@@ -25,24 +24,25 @@ from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import barriers, control, gpu, roles
 from tiledsl.ir.types import I32
 from tiledsl.passes.analysis.structure import replace_op
-from tiledsl.passes.cooperation.lower_rings import leads_warp
+from tiledsl.passes.cooperation.lower_rings import leads_warp, lower_rings
+from tiledsl.passes.manager import FunctionPass, Pass
 
-__all__ = ["LowerRoles"]
+__all__ = ["COOPERATION"]
 
 
-@dataclass(frozen=True)
-class LowerRoles:
-    name: ClassVar[str] = "lower-roles"
+def _lower_roles(kernel: Kernel) -> None:
+    regions = [op for op in kernel.body.ops if isinstance(op, roles.Region)]
+    if regions:
+        _check_threads(kernel, regions)
+        _check_registers(kernel, regions)
+    lowering = _Lowering(kernel)
+    for region in regions:
+        lowering.number(region)
+    lowering.block(kernel.body, None)
 
-    def run(self, kernel: Kernel) -> None:
-        regions = [op for op in kernel.body.ops if isinstance(op, roles.Region)]
-        if regions:
-            _check_threads(kernel, regions)
-            _check_registers(kernel, regions)
-        lowering = _Lowering(kernel)
-        for region in regions:
-            lowering.number(region)
-        lowering.block(kernel.body, None)
+
+COOPERATION: list[Pass] = [FunctionPass("lower-rings", lower_rings), FunctionPass("lower-roles", _lower_roles)]
+"""The passes that make barriers and branches of rings and roles. Rings first: the role around says who waits."""
 
 
 # -- what roles need together ----------------------------------------------------------------------

@@ -8,8 +8,7 @@ and the checks of alignment see ordinary accesses at the line of the copy or loa
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from tiledsl.errors import CompileError, CompileErrors, Loc
 from tiledsl.ir.builder import Builder, CachingBuilder
@@ -19,7 +18,7 @@ from tiledsl.passes.analysis.structure import replace_op
 from tiledsl.passes.distribute.distribute_copies import write_copy
 from tiledsl.passes.distribute.distribute_matrices import write_convert, write_coordinates, write_load, write_store
 
-__all__ = ["Distribute"]
+__all__ = ["distribute"]
 
 Writer = Callable[[Kernel, Any, Builder], Sequence[Value]]
 """Writes what an op becomes, and gives the values that stand for its results; CompileError where that cannot be had."""
@@ -34,17 +33,12 @@ _WRITERS: dict[type[Op], Writer] = {
 }
 
 
-@dataclass(frozen=True)
-class Distribute:
+def distribute(kernel: Kernel) -> None:
     """Needs `check-collectives` to have found that all threads reach each copy; `async-groups` has taken the tokens."""
-
-    name: ClassVar[str] = "distribute"
-
-    def run(self, kernel: Kernel) -> None:
-        errors: dict[Loc, CompileError] = {}  # by location: an unrolled copy is wrong once
-        _block(kernel, kernel.body, errors)
-        if errors:
-            raise CompileErrors(errors.values())
+    errors: dict[Loc, CompileError] = {}  # by location: an unrolled copy is wrong once
+    _block(kernel, kernel.body, errors)
+    if errors:
+        raise CompileErrors(errors.values())
 
 
 def _block(kernel: Kernel, block: Block, errors: dict[Loc, CompileError]) -> None:

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 from tiledsl.errors import CompileError, CompileErrors, Loc
 from tiledsl.ir.builder import Builder
@@ -30,30 +29,25 @@ from tiledsl.ir.ops import async_copy, control
 from tiledsl.ir.types import TokenType
 from tiledsl.passes.analysis.structure import Flow, flows, trip_count
 
-__all__ = ["AsyncGroups"]
+__all__ = ["group_copies"]
 
 
-@dataclass(frozen=True)
-class AsyncGroups:
+def group_copies(kernel: Kernel) -> None:
     """Needs loops with tokens to be as they will run: unrolling comes first."""
-
-    name: ClassVar[str] = "async-groups"
-
-    def run(self, kernel: Kernel) -> None:
-        copies = [op for op in kernel.walk() if isinstance(op, async_copy.Copy) and not op.grouped]
-        if not copies:  # and so no tokens
-            return
-        errors = [_forgotten(op) for op in copies if not _is_settled(op.result, set())]
-        if errors:
-            raise CompileErrors(errors)
-        _commit(kernel.body)
-        flow = _Ages()
-        flow.block(kernel.body, {})
-        if flow.errors:
-            raise CompileErrors(flow.errors.values())
-        _drop_tokens(kernel.body)
-        for op in copies:
-            op.attrs["grouped"] = True
+    copies = [op for op in kernel.walk() if isinstance(op, async_copy.Copy) and not op.grouped]
+    if not copies:  # and so no tokens
+        return
+    errors = [_forgotten(op) for op in copies if not _is_settled(op.result, set())]
+    if errors:
+        raise CompileErrors(errors)
+    _commit(kernel.body)
+    flow = _Ages()
+    flow.block(kernel.body, {})
+    if flow.errors:
+        raise CompileErrors(flow.errors.values())
+    _drop_tokens(kernel.body)
+    for op in copies:
+        op.attrs["grouped"] = True
 
 
 def _forgotten(op: async_copy.Copy) -> CompileError:
