@@ -126,8 +126,8 @@ def _becomes(op: Op) -> list[tuple[Sequence[Value], Op, int]]:
         case control.If():
             return [(op.results, block.terminator, 0) for block in op.blocks]
         case control.For():
-            carried = (op.body.args[1:], op.results)
-            return [(values, *source) for values in carried for source in ((op, 3), (op.body.terminator, 0))]
+            end, inside, behind = op.body.terminator, op.body.args[1:], op.results
+            return [(inside, op, 3), (inside, end, 0), (behind, op, 3), (behind, end, 0)]
         case control.While():
             passed = [(values, op.before.terminator, 1) for values in (op.after.args, op.results)]
             return [(op.before.args, op, 0), (op.before.args, op.after.terminator, 0), *passed]

@@ -127,9 +127,9 @@ def write(folder: Path, text: str, name: str = "kernels.py") -> Path:
 
 def test_a_product_is_read_off_the_names_of_its_dimensions(tmp_path: Path) -> None:
     roles = read_roles(load_kernel(Path(NAIVE)))
-    assert (roles.a, roles.b, roles.c, roles.layout, roles.turned) == ("A", "B", "C", "NN", frozenset())
+    assert (roles.a, roles.b, roles.c, roles.layout, roles.transposed) == ("A", "B", "C", "NN", frozenset())
     roles = read_roles(load_kernel(write(tmp_path, NT)))
-    assert (roles.layout, roles.turned) == ("NT", {"B", "C"})
+    assert (roles.layout, roles.transposed) == ("NT", {"B", "C"})
 
 
 @pytest.mark.parametrize(
@@ -183,8 +183,8 @@ def test_kernels_get_operands_as_they_declare_them(tmp_path: Path) -> None:
     seen: list[Any] = []
     contender = read_contender(str(write(tmp_path, NT)))
     launch = contender.launcher(operands)
-    operands.check("nt", launch, turned=True)
-    (a, b), c = operands.stored("NT"), operands.results(turned=True)
+    operands.check("nt", launch, transposed=True)
+    (a, b), c = operands.stored("NT"), operands.results(transposed=True)
     seen += [a[0].shape, b[0].shape, c[0].shape]
     assert seen == [(3, 7), (7, 5), (3, 5)]
     assert b[0].T.flags.c_contiguous and c[0].T.flags.c_contiguous

@@ -89,7 +89,7 @@ class Device:
         return float(self._torch.nan_to_num((out - exact).abs() / bound, nan=float("inf")).max())
 
     def copy_rate(self) -> float:
-        """Bytes a second that a copy from device memory to device memory reads and writes, together: the best of a few."""
+        """Bytes a second that a copy inside of device memory reads and writes, together: the best of a few."""
         source, target = (self._torch.zeros(COPIED, device="cuda", dtype=self._torch.uint8) for _ in range(2))
         taken: list[float] = []
         for _ in range(8):
