@@ -33,8 +33,8 @@ def _collect_again(was_on: int) -> None:
 
 
 WITHOUT_COLLECTOR = WhileBusy(_stop_collecting, _collect_again)
-"""Python's garbage collector is off while anything is compiled. The IR is a web of live objects in cycles: looking
-through it again and again finds nothing, and takes as long as the passes do."""
+"""Disables Python's garbage collector while anything is compiled. The IR is live objects in cycles: scanning them
+repeatedly finds no garbage, and takes as long as the passes do."""
 
 
 def lower(
@@ -46,8 +46,8 @@ def lower(
     bounds: bool = False,
     timings: dict[str, float] | None = None,
 ) -> tuple[Kernel, frozenset[str]]:
-    """The thread-level kernel and the tensors it writes. `observe` gets the IR at each stage, by name. `bounds`: with
-    the checks of accesses that the emulator makes and a GPU does not. `timings` gets the seconds of each stage."""
+    """The thread-level kernel, and the tensors that it writes. `observe` is called with each stage's name and IR.
+    `bounds`: with checks of bounds, for the emulator. `timings`: a dict for the seconds of each stage."""
     from tiledsl import frontend
     from tiledsl.passes.pipeline import run_pipeline
 
