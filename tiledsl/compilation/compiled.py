@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tiledsl.backends.protocol import Resources
 from tiledsl.compilation.explain import EXPLAIN, reports_of
+from tiledsl.compilation.lowering import Observer, ignore
 from tiledsl.errors import Loc, TileError
 from tiledsl.ir.abi import AbiArg
 from tiledsl.ir.expr import parse_expr
@@ -56,9 +57,9 @@ class Image:
 
     `grid`: blocks along x, y, z, as expressions of extents and scalars (``ceildiv(N, 16)`` and the like). `threads`: of
     a block along x, y, z. `written`: names of the tensors that it may write. `resources`: registers, spills, shared
-    memory, occupancy and what limits it. `llvm`: as given to LLVM. `cubin`: what the driver loads. `timings`: seconds
-    of each stage when it was built. `cluster`: blocks of a cluster along x, y, z. `tensor_maps`: passed after the
-    arguments of `abi`. `dependent`: it waits itself for the previous grid of its stream.
+    memory, occupancy and what limits it. `llvm`: as given to LLVM. `cubin`: what the driver loads. `cluster`: blocks of
+    a cluster along x, y, z. `tensor_maps`: passed after the arguments of `abi`. `dependent`: it waits itself for the
+    previous grid of its stream.
     """
 
     name: str
@@ -72,7 +73,6 @@ class Image:
     llvm: str
     ptx: str
     cubin: bytes
-    timings: dict[str, float]
     cluster: tuple[int, int, int] = (1, 1, 1)
     tensor_maps: tuple[TensorMap, ...] = ()
     dependent: bool = False
@@ -168,7 +168,7 @@ class Compiled(Image):
         self.__dict__.setdefault("_reports", self._run_passes(show))
         return found
 
-    def _run_passes(self, observe: Callable[[str, Kernel], None] | None = None) -> dict[str, object]:
+    def _run_passes(self, observe: Observer = ignore) -> dict[str, object]:
         """Lower the kernel again for its reports, since neither a build nor the disk cache keeps the IR."""
         if not self._holds():
             message = f"what {self.name} reads has changed since it was compiled: its IR would be another kernel's"
@@ -202,14 +202,12 @@ class Compiled(Image):
         bits = max(sizes, default=self.spec.index_bits)
         cluster = "" if self.cluster == (1, 1, 1) else f", cluster {self.cluster}"
         level = "" if r.assembler_level == 3 else f", assembler level {r.assembler_level}"
-        times = ", ".join(f"{stage} {seconds * 1e3:.0f} ms" for stage, seconds in self.timings.items())
         return (
-            f"<Compiled {self.label} for {self.arch}\n"
+            f"<Compiled {self.label} for {self.arch}{', from the disk cache' if self.cached else ''}\n"
             f"  tensors    {tensors}; {bits}-bit indices; writes {', '.join(sorted(self.written))}\n"
             f"  launch     grid ({', '.join(self.grid)}), block {self.block}{cluster}\n"
             f"  resources  {r.registers} registers, {r.shared} bytes shared, {r.spill_stores + r.spill_loads} spilled, "
-            f"{r.blocks_per_sm} blocks per SM ({r.occupancy:.0%} occupancy, limited by {r.limiter}){level}\n"
-            f"  built in   {times}{' (from the disk cache)' if self.cached else ''}>"
+            f"{r.blocks_per_sm} blocks per SM ({r.occupancy:.0%} occupancy, limited by {r.limiter}){level}>"
         )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import threading
-import time
 import warnings
 from dataclasses import dataclass
 from functools import cached_property
@@ -151,16 +150,12 @@ def _build(signature: Signature, spec: Specialization, arch: str) -> Image:
     from tiledsl.backends import ptx
     from tiledsl.ir.ops.barriers import GridDependency
 
-    started = time.perf_counter()
-    timings: dict[str, float] = {}
     with WITHOUT_COLLECTOR.inside():
-        kernel, written = lower(signature, spec, arch, timings=timings)
-        lowered = time.perf_counter()
+        kernel, written = lower(signature, spec, arch)
         with stage("the PTX backend", signature.name, signature.loc):
             binary = ptx.build(kernel, ptx.TARGETS[arch], meanwhile=_collect)
-    timings |= {"backend": time.perf_counter() - lowered, "total": time.perf_counter() - started}
     waits = any(isinstance(op, GridDependency) and op.wait for op in kernel.walk())
     return Image(
         kernel.name, arch, kernel.abi, tuple(map(str, kernel.grid)), kernel.threads, kernel.shared_bytes, written,
-        binary.resources, binary.llvm, binary.ptx, binary.cubin, timings, kernel.cluster, kernel.tensor_maps, waits,
+        binary.resources, binary.llvm, binary.ptx, binary.cubin, kernel.cluster, kernel.tensor_maps, waits,
     )  # fmt: skip
