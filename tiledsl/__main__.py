@@ -30,11 +30,11 @@ __all__ = ["main"]
 
 ROOT = Path(__file__).parent.parent
 ASCII = {"│": "|", "…": "~", "×": "x", "─": "-", "–": "-", "≤": "<=", "µ": "u"}
-"""What stands for a character where the terminal does not have it."""
+"""Replacements for characters that the terminal lacks."""
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command. What goes wrong is one message and the exit code 1 (2 for arguments), without a traceback."""
+    """Run one command. An error is one message without a traceback, and exit code 1 (2 for arguments)."""
     if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison] - it was closed before Python began
         return _fail("the output is closed\n  fix: leave stdout open, or send it to /dev/null")
     codecs.register_error("tiledsl", _in_ascii)
@@ -45,7 +45,7 @@ def main(argv: list[str] | None = None) -> int:
         try:
             return _run(argv)
         finally:
-            sys.stdout.flush()  # here, where a full disk can still be told
+            sys.stdout.flush()  # here, where an error can still be reported
     except TileError as error:
         return _fail(str(error))
     except KeyboardInterrupt:
@@ -74,12 +74,12 @@ def _fail(message: str, code: int = 1) -> int:
 
 
 def _drop_output() -> None:
-    """What is still to be written goes nowhere: Python would fail at it once more when it ends."""
+    """Discard buffered output, which Python would fail to write again when it exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _in_ascii(error: UnicodeError) -> tuple[str, int]:
-    """Characters that the terminal does not have."""
+    """Replace characters that the terminal lacks."""
     assert isinstance(error, UnicodeEncodeError)
     return "".join(ASCII.get(c, "?") for c in error.object[error.start : error.end]), error.end
 
@@ -131,7 +131,7 @@ def _add_kernel(command: argparse.ArgumentParser, run: Callable[..., int]) -> No
 
 
 def _asked(arguments: argparse.Namespace) -> tuple[TileKernel, dict[str, Any]]:
-    """The kernel, and what `compile` is told besides the target."""
+    """The kernel, and the settings for `compile` besides the target."""
     from tiledsl.inspect.loading import load_kernel, parse_consts, parse_dtypes
 
     file, _, name = arguments.kernel.partition(":")
@@ -180,7 +180,7 @@ def _opt(arguments: argparse.Namespace) -> int:
 
 
 def _read(file: str) -> tuple[str, str]:
-    """The text of a file, and what messages call it."""
+    """The text of a file, and its name for messages."""
     if file == "-":
         return sys.stdin.read(), "<stdin>"
     try:

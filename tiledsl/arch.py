@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Sequence
 
-from tiledsl.errors import CompileError, Loc
+from tiledsl.errors import UNKNOWN_LOC, CompileError, Loc
 
 __all__ = [
     "FEATURES",
@@ -263,10 +263,10 @@ MULTIPLY_ADDS: dict[tuple[int, int], dict[str, int]] = {
 and H100.) The other capabilities stand for GPUs with different rates, or none is known here."""
 
 
-def target_named(name: str) -> Target:
-    """The target called `name`; CompileError with the possible names for anything else."""
+def target_named(name: str, loc: Loc = UNKNOWN_LOC) -> Target:
+    """The target called `name`; CompileError at `loc`, with the possible names, for anything else."""
     if not isinstance(name, str) or name not in TARGETS:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise CompileError(f"no target {name!r}", fix=f"one of {', '.join(TARGETS)}")
+        raise CompileError(f"no target {name!r}", loc, f"one of {', '.join(TARGETS)}")
     return TARGETS[name]
 
 

@@ -1,4 +1,4 @@
-"""Encoded tensor maps: what a launch tells the tensor memory accelerator of its tensors.
+"""Encoded tensor maps: how a launch describes its tensors to the tensor memory accelerator.
 
 (CUDA driver API: cuTensorMapEncodeTiled, which states every limit that is checked here.)
 """
@@ -54,8 +54,8 @@ COPY = "copy it to a contiguous tensor whose rows begin at multiples of 16 bytes
 
 @dataclass(frozen=True)
 class Encoding:
-    """The numbers of one map but for the address. Extents and strides (in bytes) are those of the axes in the
-    map's order; the first axis, of stride 1, has no stride."""
+    """The fields of one map but the address. Extents and strides (in bytes) are in the order of the map's axes; the
+    first axis, of stride 1, has no stride."""
 
     data_type: int
     extents: tuple[int, ...]
@@ -65,10 +65,10 @@ class Encoding:
 
 
 def encoding(tensor: TensorMap, info: ArrayInfo) -> Encoding:
-    """How `tensor` is encoded for an array like `info`, which `check_maps` has passed.
+    """How `tensor` is encoded for an array like `info`, which has passed `check_maps`.
 
-    The driver takes no extent of 0: an empty array is described as one element. A stride that is never stepped
-    along may be any, so it becomes one that the driver takes.
+    The driver refuses an extent of 0, so an empty array is described as one element. The stride along an axis of
+    extent 1 is never used and becomes one that the driver accepts.
     """
     extents = tuple(1 if info.empty else info.shape[axis] for axis in tensor.axes)
     steps = [info.strides[axis] * info.dtype.bytes for axis in tensor.axes]
@@ -88,7 +88,7 @@ def check_maps(kernel: str, maps: Sequence[TensorMap], arrays: Mapping[str, Arra
 
 
 def _problems(tensor: TensorMap, info: ArrayInfo) -> Iterator[tuple[str, str]]:
-    """(what is wrong, how to fix it) for each limit of the hardware that is passed."""
+    """(what is wrong, how to fix it) for each limit of the hardware that is exceeded."""
     yield from _box_problems(tensor, info.dtype.bytes)
     if info.empty:
         return
@@ -135,13 +135,10 @@ def _box_problems(tensor: TensorMap, size: int) -> Iterator[tuple[str, str]]:
 
 
 class MapImages:
-    """The encoded maps of one launch plan, by the addresses of its tensors.
-
-    Shapes and strides are the plan's, so that only the address differs between two launches of it.
-    """
+    """The encoded maps of one launch plan, by the addresses of its tensors: shapes and strides are the plan's."""
 
     LIMIT = 1024
-    """Of kept images: addresses that vary without end must not fill the memory."""
+    """Most images that are kept, so that addresses that keep changing do not fill the memory."""
 
     def __init__(
         self,
@@ -153,16 +150,17 @@ class MapImages:
         arrays: Mapping[str, ArrayInfo],
         written: frozenset[str],
     ) -> None:
-        """`order`: names of the tensors as a launch gives their addresses. `written`: those that it may write."""
+        """`order`: names of the tensors, in the order in which a launch has their addresses. `written`: those that it
+        may write."""
         self._driver, self._device, self._kernel = driver, device, kernel
         self._encodings = [(encoding(m, arrays[m.tensor]), order.index(m.tensor)) for m in maps]
         self._empty = {order.index(m.tensor): m.tensor in written for m in maps if arrays[m.tensor].empty}
-        """Of tensors without elements, by their place in `order`: may it be written?"""
+        """Whether an empty tensor may be written, by its place in `order`."""
         self.image = lru_cache(self.LIMIT)(self._encode)
         self._store = struct.Struct(f"{MAP_BYTES * len(maps)}s").pack_into
 
     def write(self, buffer: Any, offset: int, pointers: tuple[int, ...]) -> None:
-        """Put the maps of tensors at `pointers` into an argument buffer."""
+        """Write the maps of tensors at `pointers` to an argument buffer."""
         self._store(buffer, offset, self.image(pointers))
 
     def _encode(self, pointers: tuple[int, ...]) -> bytes:
