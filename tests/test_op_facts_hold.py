@@ -118,26 +118,22 @@ def label(declared: facts.Access) -> str | None:
     return memory.op.label if isinstance(memory.op, mem.SharedBase) else memory.name
 
 
-def undeclared(test: FileTest) -> list[str]:
+def accesses_of(test: FileTest) -> Accesses:
     found = Accesses()
     for kernel in levels(test):
         emulate(test, kernel, hooks=(found,))
-    return found.undeclared
+    return found
 
 
-@pytest.mark.parametrize("test", RUNNING, ids=lambda test: test.name)
-def test_what_is_accessed_is_declared(test: FileTest) -> None:
-    assert not undeclared(test)
-
-
-def test_what_is_declared_is_accessed() -> None:
-    """Of what TMA moves, hooks see the side in shared memory."""
-    found = Accesses()
+def test_accesses_are_those_that_are_declared() -> None:
+    """All of them, and no others. Of what TMA moves, hooks see the side in shared memory."""
+    seen: set[tuple[str, facts.Access]] = set()
     for test in RUNNING:
-        for kernel in levels(test):
-            emulate(test, kernel, hooks=(found,))
+        found = accesses_of(test)
+        assert not found.undeclared, test.name
+        seen |= found.seen
     declared = {(name, touch) for name, op in OPS.items() for touch in op.touches}
-    assert {(name, touch.part) for name, touch in declared - found.seen} == {
+    assert {(name, touch.part) for name, touch in declared - seen} == {
         *(("tma.load", "tensor"), ("tma.load", "mbarrier"), ("tma.store", "tensor")),
         *(("mem.tma_load", "map"), ("mem.tma_load", "mbarrier"), ("mem.tma_store", "map")),
     }
@@ -245,7 +241,8 @@ def test_a_wrong_access_is_found(op: type[Op], touches: Any, monkeypatch: pytest
 
 
 def undeclared_in(test: FileTest, op: type[Op]) -> list[str]:
-    return undeclared(test) if any(isinstance(each, op) for kernel in levels(test) for each in kernel.walk()) else []
+    used = any(isinstance(each, op) for kernel in levels(test) for each in kernel.walk())
+    return accesses_of(test).undeclared if used else []
 
 
 @pytest.mark.parametrize("op", [gpu.Barrier, gpu.SyncWarp], ids=str)
