@@ -124,14 +124,14 @@ class _Places:
             number = self.apply("floordiv", number, layout.warps[1])
         elif axis == 1 and layout.warps[0] > 1:
             number = self.apply("mod", number, layout.warps[1])
-        parts, dealt = layout.grid[axis], layout.dealt
+        parts, interleaved = layout.grid[axis], layout.interleaved
         size = self.type.dims[axis] // parts
-        if axis == 1 or dealt == 1:
+        if axis == 1 or interleaved == 1:
             return [self.apply("mul", number, size)]
-        if parts == dealt:
+        if parts == interleaved:
             return [self.apply("mul", number, layout.tile[0])]
-        within = self.apply("mul", self.apply("mod", number, dealt), layout.tile[0])
-        return [self.apply("mul", self.apply("floordiv", number, dealt), dealt * size), within]
+        within = self.apply("mul", self.apply("mod", number, interleaved), layout.tile[0])
+        return [self.apply("mul", self.apply("floordiv", number, interleaved), interleaved * size), within]
 
     def lane(self, field: Field) -> Value:
         if field not in self.known:
