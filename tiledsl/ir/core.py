@@ -248,6 +248,12 @@ class Op:
             raise VerifyError(f"{self.name}: {type_} is not {KINDS[kind]}", self.loc)
         return type_
 
+    def found(self, value: T | None, message: str) -> T:
+        """The value, which must be one: what a table has for this op."""
+        if value is None:
+            raise VerifyError(f"{self.name}: {message}", self.loc)
+        return value
+
     def require_indices(self, indices: Sequence[Value], rank: int, of: str = "") -> None:
         """Check that these are the indices of something with `rank` axes."""
         self.require(len(indices) == rank, f"takes {rank} indices{of}")

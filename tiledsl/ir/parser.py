@@ -199,7 +199,16 @@ class _Parser(TokenReader):
             self.attrs_from_type(cls, attrs, types[0])
         loc = self.location() or self.loc_at(token.start, len(token.text))
         blocks = self.blocks(cls, scope)
-        op = self.construct(cls, token, operands, blocks, types, loc, attrs)
+        for name, value in attrs.items() if types is None else ():  # of what a type may be inferred from
+            wrong = cls.attributes[name].problem(value)
+            if wrong:
+                self.fail(f"{cls.name}: {wrong}", token)
+        try:
+            op = cls(*operands, blocks=blocks, types=types, loc=loc, **attrs)
+        except VerifyError as error:
+            self.fail(error.message, token)
+        except Exception as error:  # it infers from what it takes for granted, and the verifier would check
+            self.fail(f"{cls.name} cannot infer its result from these operands ({error})", token)
         self.bind(names, token, op, scope)
         return op
 
@@ -226,28 +235,6 @@ class _Parser(TokenReader):
             self.block_ops(block, inner)
             blocks.append(block)
         return blocks
-
-    def construct(
-        self,
-        cls: type[Op],
-        token: Token,
-        operands: list[Value],
-        blocks: list[Block],
-        types: list[Type] | None,
-        loc: Loc,
-        attrs: dict[str, Any],
-    ) -> Op:
-        """Build the op. What its class makes of bad operands while it infers types is an error here."""
-        for name, value in attrs.items() if types is None else ():  # of what a type may be inferred from
-            wrong = cls.attributes[name].problem(value)
-            if wrong:
-                self.fail(f"{cls.name}: {wrong}", token)
-        try:
-            return cls(*operands, blocks=blocks, types=types, loc=loc, **attrs)
-        except VerifyError as error:
-            self.fail(error.message, token)
-        except Exception as error:  # it infers from what it takes for granted, and the verifier would check
-            self.fail(f"{cls.name} cannot infer its result from these operands ({error})", token)
 
     def bind(self, names: list[Token], token: Token, op: Op, scope: _Scope) -> None:
         if len(names) != len(op.results):

@@ -37,7 +37,7 @@ from tiledsl.ir.ops import arith
 from tiledsl.ir.types import DType, FragmentType, GlobalType, PendingType, PtrType, SharedType
 from tiledsl.recursion import deep_recursion
 
-__all__ = ["BLOCK_WORDS", "TYPE_CLASSES", "print_kernel", "print_op", "type_attribute"]
+__all__ = ["BLOCK_WORDS", "TYPE_CLASSES", "print_kernel", "type_attribute"]
 
 BLOCK_WORDS = {"control.if": "else", "control.while": "do"}
 """The word between the two blocks of an op."""
@@ -51,12 +51,6 @@ _HINT = re.compile(r"[^\W\d]\w*\Z")
 def print_kernel(kernel: Kernel, *, locs: bool = False) -> str:
     """The text of `kernel`, ending in a newline. With `locs`, every op carries its source location."""
     return _Printer(locs).kernel(kernel)
-
-
-def print_op(op: Op) -> str:
-    """The text of one op, without its blocks: for messages."""
-    printer = _Printer(False)
-    return printer.head(op).strip()
 
 
 def type_attribute(cls: type[Op], name: str) -> bool:

@@ -322,7 +322,7 @@ def problem(type_: Type) -> str:
             return "" if 1 <= stages <= MOST_SLOTS else f"{type_} has not 1 to {MOST_SLOTS} stages"
         case PendingType(fragment):
             layout = fragment.layout
-            warpgroups = layout is not None and layout.operand == "acc" and layout.dealt > 1
+            warpgroups = layout is not None and layout.operand == "acc" and layout.interleaved > 1
             return problem(fragment) or ("" if warpgroups else f"{type_} is no accumulator of warpgroups")
         case _:
             return ""

@@ -78,15 +78,7 @@ class Memory(Generic[D]):
         """
         raise only_in_kernel(".get()")
 
-    @overload
-    def put(self, i: At, value: D | float | Fragment[D], /) -> None: ...
-    @overload
-    def put(self, i: At, j: At, value: D | float | Fragment[D], /) -> None: ...
-    @overload
-    def put(self, i: At, j: At, k: At, value: D | float | Fragment[D], /) -> None: ...
-    @overload
-    def put(self, i: At, j: At, k: At, m: At, value: D | float | Fragment[D], /) -> None: ...
-    def put(self, *index_and_value: Any) -> None:
+    def put(self, *index_and_value: *tuple[*tuple[At, ...], D | float | Fragment[D]]) -> None:
         """``C.put(row, col, value)``: write `value` unless `index` is out of bounds.
 
         A 1-D fragment is written as a vector along the unit-stride axis: one access if it lies
@@ -100,15 +92,7 @@ class Memory(Generic[D]):
         1-D fragment. Unguarded. (PTX ISA: ld.v2, ld.v4.)"""
         raise only_in_kernel(".load()")
 
-    @overload
-    def store(self, i: Extent, fragment: Fragment[D], /) -> None: ...
-    @overload
-    def store(self, i: Extent, j: Extent, fragment: Fragment[D], /) -> None: ...
-    @overload
-    def store(self, i: Extent, j: Extent, k: Extent, fragment: Fragment[D], /) -> None: ...
-    @overload
-    def store(self, i: Extent, j: Extent, k: Extent, m: Extent, fragment: Fragment[D], /) -> None: ...
-    def store(self, *index_and_fragment: Any) -> None:
+    def store(self, *index_and_fragment: *tuple[*tuple[Extent, ...], Fragment[D]]) -> None:
         """``S.store(i, j, fragment)``: write a 1-D fragment of 2, 4, 8 or 16 bytes along the
         unit-stride axis in one access. Unguarded. (PTX ISA: st.v2, st.v4.)"""
         raise only_in_kernel(".store()")

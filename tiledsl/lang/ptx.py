@@ -110,15 +110,9 @@ def ldmatrix(src: Memory[Any], *index: Extent, num: int = 4, trans: bool = False
     raise only_in_kernel("ptx.ldmatrix()")
 
 
-@overload
-def stmatrix(dst: Memory[Any], i: Extent, words: Fragment[u32], /, *, trans: bool = False) -> None: ...
-@overload
-def stmatrix(dst: Memory[Any], i: Extent, j: Extent, words: Fragment[u32], /, *, trans: bool = False) -> None: ...
-@overload
 def stmatrix(
-    dst: Memory[Any], i: Extent, j: Extent, k: Extent, words: Fragment[u32], /, *, trans: bool = False
-) -> None: ...
-def stmatrix(dst: Memory[Any], *index_and_words: Any, trans: bool = False) -> None:
+    dst: Memory[Any], *index_and_words: *tuple[*tuple[Extent, ...], Fragment[u32]], trans: bool = False
+) -> None:
     """``ptx.stmatrix(S, row, column, words)``: writes 1, 2 or 4 registers to where `ldmatrix` reads them. From sm_90
     on.
 

@@ -38,7 +38,6 @@ __all__ = [
     "Padded",
     "Paneled",
     "Problem",
-    "Row",
     "Swizzled",
     "parse_layout",
     "row_major",
@@ -125,19 +124,20 @@ class Layout:
 
     def problem(self, dims: Sequence[int]) -> Problem | None:
         """What keeps this layout from a tile of these extents; None if nothing does."""
+        if len(dims) < 2 and self != ROW:
+            return Problem(f"{self} on a tile of one axis, which has no rows to arrange", "leave layout= out")
+        return self._misfit(dims)
+
+    def _misfit(self, dims: Sequence[int]) -> Problem | None:
+        """The same, of a tile of rows."""
         return None
 
     def __str__(self) -> str:
         return "row"
 
 
-class Row(Layout):
-    """Rows one after the other."""
-
-    __slots__ = ()
-
-
-ROW = Row()
+ROW = Layout()
+"""Rows one after the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +149,7 @@ class Padded(Layout):
     def pitch(self, dims: Sequence[int]) -> int:
         return self.length if len(dims) > 1 else dims[-1]
 
-    def problem(self, dims: Sequence[int]) -> Problem | None:
-        if len(dims) < 2:
-            return Problem(f"{self} on a tile of one axis, which has no rows to pad", "leave layout= out")
+    def _misfit(self, dims: Sequence[int]) -> Problem | None:
         if self.length < dims[-1]:
             return Problem(
                 f"{self} makes rows of {self.length} elements, but a row of the tile has {dims[-1]}",
@@ -196,12 +194,10 @@ class Swizzled(Layout):
     def vector_bytes(self, dims: Sequence[int], element: int) -> int:
         return self._aligned(dims, element, self.pitch(dims), self.unit)
 
-    def problem(self, dims: Sequence[int]) -> Problem | None:
+    def _misfit(self, dims: Sequence[int]) -> Problem | None:
         for name, value in (("unit", self.unit), ("span", self.span), ("every", self.every)):
             if value < 1 or value & (value - 1):
                 return Problem(f"{self}: {name} is {value}", f"make {name} a power of two")
-        if len(dims) < 2:
-            return Problem(f"{self} on a tile of one axis, which has no rows to permute", "leave layout= out")
         width, row = self.panel, dims[-1]
         if width <= row and row % width == 0:
             return None
@@ -298,9 +294,7 @@ class Paneled(Layout):
     def vector_bytes(self, dims: Sequence[int], element: int) -> int:
         return CHUNK
 
-    def problem(self, dims: Sequence[int]) -> Problem | None:
-        if len(dims) < 2:
-            return Problem(f"{self} on a tile of one axis, which has no rows", "leave layout= out")
+    def _misfit(self, dims: Sequence[int]) -> Problem | None:
         if dims[-1] % self.width:
             fits = [f"swizzle_{s}b" for s in SPANS if dims[-1] * self.element % s == 0]
             near = -(-dims[-1] // self.width) * self.width

@@ -81,8 +81,7 @@ class Cp(tile.Access):
         side = self.source
         source = self.expect(side.memory.type, GlobalType)
         self.require_indices(self.indices, type_.rank, " of the tile")
-        self.require_indices(side.origin, source.rank, " of the tensor")
-        self.require(source.dtype == type_.dtype, "source and destination differ in dtype")
+        side.check(self, source.rank, type_.dtype, " of the tensor")
         size = self.vec * type_.dtype.bytes
         self.require(size in CP_BYTES, f"copies {size} bytes; 4, 8 or 16 are possible")
 

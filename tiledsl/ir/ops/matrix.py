@@ -43,12 +43,7 @@ def _distributed(op: Op, type_: Type) -> FragmentType:
 
 def _check_side(op: Op, side: Side, type_: FragmentType, vec: int) -> None:
     op.require(is_memory(side.memory.type), f"cannot access {side.memory.type}")
-    op.require_indices(side.origin, side.type.rank)
-    axes = side.axes
-    op.require(
-        len(axes) == len(set(axes)) == 2 and set(axes) <= set(range(side.type.rank)), f"axes {axes} are not two of it"
-    )
-    op.require(side.type.dtype == type_.dtype, f"{type_.dtype} elements of {side.type}")
+    side.check(op, 2, type_.dtype)
     size = type_.dtype.bytes
     op.require(vec in (0, size) or (vec in VECTOR_BYTES and vec % size == 0), f"accesses of {vec} bytes")
     op.require(vec > 0 or isinstance(side.type, SharedType), "matrix instructions read and write shared memory only")
@@ -141,9 +136,7 @@ class Mma(_Held):
         """The kind of product."""
         a, b, acc = (_distributed(self, v.type) for v in self.operands)
         row = find_row(acc.held_as.shape, a.dtype.name, b.dtype.name, acc.dtype.name)
-        self.require(row is not None, f"no product {acc.held_as.shape} of {a.dtype} and {b.dtype} into {acc.dtype}")
-        assert row is not None
-        return row
+        return self.found(row, f"no product {acc.held_as.shape} of {a.dtype} and {b.dtype} into {acc.dtype}")
 
     def verify(self) -> None:
         a, b, acc = (_distributed(self, v.type) for v in self.operands)

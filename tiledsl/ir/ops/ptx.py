@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cache
 from typing import Sequence
 
-from tiledsl.errors import VerifyError
 from tiledsl.ir.core import Op, Pure, Value, attribute, operands
 from tiledsl.ir.facts import NOTHING, Access, by
 from tiledsl.ir.ops.matrix import HELD
@@ -14,10 +13,6 @@ from tiledsl.layout.fragments import FragmentLayout
 from tiledsl.layout.mma import SHAPES, MmaRow, find_row
 
 __all__ = ["Inline", "MmaSync"]
-
-
-INLINE_MEMORY = ("unknown", "nothing", "reads", "writes")
-INLINE_UNIFORM = ("thread", "warp", "cta", "operands")
 
 
 class Inline(Op):
@@ -82,10 +77,7 @@ class MmaSync(Pure):
         """The kind of product."""
         shape = SHAPES.get(self.shape)
         row = find_row(shape, self.a.name, self.b.name, self.acc.name) if shape is not None else None
-        if row is None:
-            product = f"{self.shape} of {self.a} and {self.b} into {self.acc}"
-            raise VerifyError(f"{self.name}: no product {product}", self.loc)
-        return row
+        return self.found(row, f"no product {self.shape} of {self.a} and {self.b} into {self.acc}")
 
     def registers(self) -> _Registers:
         """Register types of A, B and C."""

@@ -313,6 +313,14 @@ class Side:
         axis = type_.unit if isinstance(type_, GlobalType) else type_.rank - 1
         return self.axes.index(axis) if axis in self.axes else None
 
+    def check(self, op: Op, count: int, dtype: DType, of: str = "") -> None:
+        """Check the indices, that `count` different axes are named, and the dtype; `of` says of what, for errors."""
+        type_, axes = self.type, self.axes
+        op.require_indices(self.origin, type_.rank, of)
+        named = len(axes) == count == len(set(axes)) and set(axes) <= set(range(type_.rank))
+        op.require(named, f"axes {axes}{of} are not {count} of {type_.rank}")
+        op.require(type_.dtype == dtype, f"{type_} has no {dtype} elements")
+
 
 class Copy(Op):
     """``copy(src, dst)`` by all threads of the block: `shape` elements; no barrier is implied.
@@ -362,17 +370,11 @@ class Copy(Op):
         self.require(all(type(n) is int and n > 0 for n in self.shape), "extents are positive")
         self.require(is_memory(self.operands[self._split].type), "the destination is no memory")
         for what, side in (("source", self.src), ("destination", self.dst)):
-            type_ = side.type
-            self.require_indices(side.origin, type_.rank, f" of the {what}")
-            self.require(
-                len(side.axes) == len(self.shape) == len(set(side.axes)) and set(side.axes) <= set(range(type_.rank)),
-                f"axes {side.axes} of the {what} are not one of {type_.rank} for each of {len(self.shape)}",
-            )
+            side.check(self, len(self.shape), self.dtype, f" of the {what}")
             for axis, size in zip(side.axes, self.shape, strict=True):
-                extent = type_.dims[axis]
+                extent = side.type.dims[axis]
                 self.require(not isinstance(extent, int) or size <= extent, f"{size} elements of {extent} ({what})")
         size = self.dtype.bytes
-        self.require(self.dst.type.dtype == self.dtype, "source and destination differ in dtype")
         wide = self.vec in VECTOR_BYTES and self.vec % size == 0
         self.require(wide or self.vec == size, f"accesses of {self.vec} bytes on elements of {size}")
 

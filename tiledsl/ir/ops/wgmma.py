@@ -119,12 +119,9 @@ class Mma(_Group):
     def row(self) -> WgmmaRow:
         """The kind of product."""
         acc = self.fragment
-        dtypes = [v.type.dtype for v in (self.a, self.b) if isinstance(v.type, (SharedType, FragmentType))]
-        names = [t.name for t in dtypes]
+        names = [v.type.dtype.name for v in (self.a, self.b) if isinstance(v.type, (SharedType, FragmentType))]
         row = find_wgmma(names[0], names[1], acc.dtype.name) if len(names) == 2 else None
-        self.require(row is not None, f"no wgmma of {' x '.join(names)} into {acc.dtype}")
-        assert row is not None
-        return row
+        return self.found(row, f"no wgmma of {' x '.join(names)} into {acc.dtype}")
 
     def verify(self) -> None:
         acc, row = self.fragment, self.row
@@ -227,9 +224,7 @@ class Instruction(_Group):
     @property
     def row(self) -> WgmmaRow:
         row = find_wgmma(self.a.name, self.b.name, self.acc.name)
-        self.require(row is not None, f"no wgmma of {self.a} x {self.b} into {self.acc}")
-        assert row is not None
-        return row
+        return self.found(row, f"no wgmma of {self.a} x {self.b} into {self.acc}")
 
     def accesses(self) -> list[Access]:
         """Its left operand may be in registers."""
