@@ -51,7 +51,7 @@ ENDPOINTS: dict[str, Endpoint] = {
 """By `facts.Work`. "": threads. They fence and meet; of others, one thread speaks for all whose work is a group."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class End:
     """One end of a ring. ops: those with which `role` reaches its slots; accesses: those of its tiles; inside: all."""
 
