@@ -112,11 +112,8 @@ def plan_copy(op: tile.Copy, threads: int) -> ThreadMap:
     units = [side.unit for side in sides if side.unit is not None]
     width = op.vec // op.dtype.bytes
     if width > 1 and not units:
-        raise CompileError(
-            f"{asked} with vec={op.vec}: neither side has its axis of stride 1 among the copied axes",
-            op.loc,
-            _one_element(op),
-        )
+        message = f"{asked} with vec={op.vec}: neither side has its axis of stride 1 among the copied axes"
+        raise CompileError(message, op.loc, _one_element(op))
     axis = units[0] if units else len(op.shape) - 1
     if op.shape[axis] % width:
         raise CompileError(
