@@ -1,9 +1,9 @@
 """Make mbarriers of rings: two a slot, "full" and "empty", with the arrivals that both ends make there.
 
-Whoever fills a slot waits for its "empty" and has it arrive at "full"; whoever uses it does the reverse. A cursor
-becomes three values: slot, phase, and how many slots before it are held. What is asynchronous at an end decides how
-it arrives (`endpoints`): the bytes of TMA count by themselves, a group of products is committed and waited for, threads
-fence what the other end's proxy reaches and meet. (PTX ISA: mbarrier; async proxy; wgmma.wait_group.)
+The producer of a slot waits at its "empty" and arrives at its "full"; the consumer does the reverse. A cursor becomes
+three values: slot, phase, and how many slots before it are held. How an end arrives depends on its asynchronous work
+(`endpoints`): TMA counts bytes at the mbarrier, products are committed and waited for as a group, threads fence what
+the other end's proxy accesses, and meet. (PTX ISA: mbarrier; async proxy; wgmma.wait_group.)
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ class _Lowering:
         return []
 
     def published(self, op: rings.Acquire) -> bool:
-        """The bytes of its loads are expected before they begin, by what publishes the slot behind them."""
+        """True if the slot is published: its bytes are announced here, before the loads begin."""
         return any(isinstance(user, rings.Publish) for user, _ in op.cursor.uses)
 
     def publish(self, op: rings.Publish) -> list[Any]:
@@ -300,7 +300,7 @@ class _Lowering:
         return []
 
     def fence(self) -> None:
-        """What threads have done so far comes before what the asynchronous proxy does next: also of uses around."""
+        """Order what threads have done so far, in uses around as well, before later work of the asynchronous proxy."""
         self.b.add(barriers.FenceProxy())
         for use in self.uses:
             use.generic = use.generic and use.block is not self.b.block
@@ -310,8 +310,8 @@ class _Lowering:
     def arrive(
         self, end: End, slot: Value, condition: Value | None = None, distance: int = 0, meet: bool = False
     ) -> None:
-        """Those of the role who speak for all arrive at the slot `distance` before, if `condition` holds. meet: they
-        speak for what the others have done themselves."""
+        """The role's elected threads arrive at the slot `distance` before, if `condition` holds. meet: others have
+        accessed the slot as well, and are waited for first."""
         b, ring, who = self.b, end.ring, end.endpoint.who
         if who == "warpgroup" and meet:
             b.add(roles.GroupBarrier())
@@ -343,7 +343,7 @@ class _Lowering:
 
 
 def _may_hold(cursor: Value, seen: set[Value]) -> bool:
-    """May slots before this one be held? Not behind a drain, and not where nothing has been used."""
+    """True if slots before this one may be held: not after a drain, and not before the first use."""
     op = cursor.op
     if cursor in seen or isinstance(op, (rings.Cursor, rings.Drain, rings.Publish)):
         return False

@@ -143,7 +143,7 @@ def _one_element(op: tile.Copy) -> str:
 
 
 def _transposing(op: tile.Copy) -> CompileError:
-    """An asynchronous copy whose bytes would have to part on their way."""
+    """An asynchronous copy that would have to transpose."""
     name, source = name_of(op.dst.memory), name_of(op.src.memory)
     return CompileError(
         f"copy_async() with vec={op.vec}: neighbours in {source} are not neighbours in {name}, but what it moves at "
