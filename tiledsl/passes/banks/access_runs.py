@@ -1,9 +1,8 @@
-"""Runs: the loads, or the stores, of a tile or a tensor that one thread may as well make at one place.
+"""Runs: loads, or stores, of one tile or tensor that a thread may make at one place of the program.
 
-A run is of one block and one memory, to places that differ along its axis of stride 1 only, by constants. Nothing
-between its first and its last access touches the same bytes in another way or synchronises, and no loop runs there,
-since it would keep in registers what was loaded before it. Loads may then stand where the first one stands, stores
-where the last.
+The accesses of a run are in one block. Their indices differ by constants, along the axis of stride 1 only. Between the
+first and the last one nothing touches the same bytes in another way, nothing synchronises, and no loop runs, through
+which loaded values would stay in registers. So loads may move up to the first one, and stores down to the last.
 
 Of tensors, the accesses of fragments of indices make runs, guarded ones with the same value past the edge. Other
 guarded loads of tensors do so where they read the same element; nothing else makes accesses to tensors wider than the
@@ -29,7 +28,7 @@ __all__ = ["Part", "Run", "access_runs"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """Accesses, in program order with their offsets, that together are to `width` elements from `first` on."""
+    """Accesses to `width` elements from `first` on, in program order, each with its offset."""
 
     first: int
     width: int

@@ -145,11 +145,8 @@ def _accesses(accesses: Sequence[AccessReport], file: str) -> str:
         source = linecache.getline(a.loc.file, a.loc.line).strip()
         what = [place, source if len(source) <= 44 else source[:43] + "…", a.tile, a.kind, str(a.bytes)]
         copies = f"x{a.copies}" if a.copies > 1 else ""
-        if a.row_order is None or a.chosen is None or a.ideal is None:
-            counts = [_number(a.row_order), _number(a.chosen), ""]
-        else:
-            spread = f" ({a.least}..{a.most})" if a.least != a.most else ""
-            counts = [_number(a.row_order), _number(a.chosen) + spread, _number(a.ideal)]
+        spread = f" ({a.least}..{a.most})" if a.is_known and a.least != a.most else ""
+        counts = [_number(a.row_order), _number(a.chosen) + spread, _number(a.ideal) if a.is_known else ""]
         rows.append([*what, copies, *counts, str(a.weight), "; ".join(a.notes)])
     header = ["line", "source", "tile", "access", "bytes", "copies", "row", "now", "ideal", "weight", ""]
     return table(header, rows, left=(0, 1, 2, 3, 10)) if rows else "no accesses"

@@ -1,9 +1,9 @@
 """Make mbarriers of rings: two a slot, "full" and "empty", with the arrivals that both ends make there.
 
-Whoever fills a slot waits for its "empty" and has it arrive at "full"; whoever uses it does the reverse. A cursor
-becomes three values: slot, phase, and how many slots before it are held. What is asynchronous at an end decides how
-it arrives (`endpoints`): the bytes of TMA count by themselves, a group of products is committed and waited for, threads
-fence what the other end's proxy reaches and meet. (PTX ISA: mbarrier; async proxy; wgmma.wait_group.)
+The producer of a slot waits at its "empty" and arrives at its "full"; the consumer does the reverse. A cursor becomes
+three values: slot, phase, and how many slots before it are held. How an end arrives depends on its asynchronous work
+(`endpoints`): TMA counts bytes at the mbarrier, products are committed and waited for as a group, threads fence what
+the other end's proxy accesses, and meet. (PTX ISA: mbarrier; async proxy; wgmma.wait_group.)
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from tiledsl.arch import MOST_ARRIVALS, WARPGROUP_WARPS
 from tiledsl.errors import CompileError, CompileErrors
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Kernel, Op, Value
-from tiledsl.ir.ops import barriers, control, gpu, rings, roles, tile, wgmma
+from tiledsl.ir.ops import barriers, gpu, rings, roles, tile, wgmma
 from tiledsl.ir.types import CURSOR, I32, INDEX, U32, U64, SharedType
 from tiledsl.layout.shared import ROW
 from tiledsl.passes.analysis.constants import integer
+from tiledsl.passes.analysis.structure import incoming
 from tiledsl.passes.cooperation.endpoints import End, Ring, ends_a_use
 
 __all__ = ["leads_warp", "lower_rings"]
@@ -59,12 +60,13 @@ class _Use:
 
 class _Lowering:
     """One walk in program order. parts: what stands for a cursor (slot, phase, held) and for a ring (its "full").
-    uses: those that the walk is in. open: are there products in them that are no group yet?"""
+    bars: the mbarriers at which an end arrives. uses: those that the walk is in. open: are there products in them that
+    are no group yet?"""
 
     def __init__(self, kernel: Kernel, found: dict[Value, Ring]) -> None:
         self.kernel, self.rings = kernel, found
         self.parts: dict[Value, list[Value]] = {}
-        self.empty: dict[Ring, Value] = {}
+        self.bars: dict[End, Value] = {}
         self.ending = {op for op in kernel.walk() if isinstance(op, rings.Wait) and ends_a_use(op)}
         self.holding = {op for op in kernel.walk() if isinstance(op, rings.Skip) and _may_hold(op.cursor, set())}
         self.uses: list[_Use] = []
@@ -130,24 +132,24 @@ class _Lowering:
 
     def make(self, op: rings.Make) -> list[Any]:
         """All rings are initialised with the first one."""
-        if not self.empty:
+        if not self.bars:
             self.initialise()
         return [self.parts[op.result]]
 
     def initialise(self) -> None:
         b = self.b
         for number, (value, ring) in enumerate(self.rings.items()):
-            slots = SharedType(U64, (ring.stages,))
-            full, empty = (b.value(tile.SharedAlloc(type=slots, layout=str(ROW))) for _ in range(2))
-            full.name, empty.name = (name + (str(number) if number else "") for name in ("full", "empty"))
-            self.parts[value], self.empty[ring] = [full], empty
+            for end, name in ((ring.producer, "full"), (ring.consumer, "empty")):
+                slots = SharedType(U64, (ring.stages,))
+                bars = self.bars[end] = b.value(tile.SharedAlloc(type=slots, layout=str(ROW)))
+                bars.name = name + (str(number) if number else "")
+            self.parts[value] = [self.bars[ring.producer]]
         with b.when(b.value(roles.Leads())):
-            for value, ring in self.rings.items():
-                fills, uses = ring.arrivals(ring.producer), ring.arrivals(ring.consumer)
+            for ring in self.rings.values():
                 for slot in range(ring.stages):
                     at = b.constant(slot, INDEX)
-                    b.add(barriers.Init(self.parts[value][0], at, count=fills))
-                    b.add(barriers.Init(self.empty[ring], at, count=uses))
+                    for end in (ring.producer, ring.consumer):
+                        b.add(barriers.Init(self.bars[end], at, count=ring.arrivals(end)))
             b.add(barriers.FenceInit())
         if self.kernel.cluster == (1, 1, 1):
             b.add(gpu.Barrier())
@@ -200,18 +202,18 @@ class _Lowering:
 
     def acquire(self, op: rings.Acquire) -> list[Any]:
         b, ring, (slot, phase, _) = self.b, self.rings[op.ring], self.cursor(op)
-        b.add(barriers.Wait(self.empty[ring], slot, b.scalar("xor", phase, 1)))
+        b.add(barriers.Wait(self.bars[ring.consumer], slot, b.scalar("xor", phase, 1)))
         endpoint = ring.producer.endpoint
         if endpoint.bytes and self.published(op):
             size = sum(ring.bytes(load) for load in ring.loads_of(op))
             if size > MOST_ARRIVALS:
                 message = f"a slot of this ring takes {size} bytes; an mbarrier counts {MOST_ARRIVALS} at most"
                 raise CompileError(message, op.loc, "make its tiles smaller")
-            b.add(endpoint.signal(self.parts[op.ring][0], slot, bytes=size))
+            b.add(endpoint.signal(self.bars[ring.producer], slot, bytes=size))
         return []
 
     def published(self, op: rings.Acquire) -> bool:
-        """The bytes of its loads are expected before they begin, by what publishes the slot behind them."""
+        """True if the slot is published: its bytes are announced here, before the loads begin."""
         return any(isinstance(user, rings.Publish) for user, _ in op.cursor.uses)
 
     def publish(self, op: rings.Publish) -> list[Any]:
@@ -220,14 +222,14 @@ class _Lowering:
         if not end.endpoint.bytes:
             if "generic" in end.proxies() and ring.consumer.asynchronous:
                 self.fence()  # it reads what threads have written
-            self.arrive(end, [self.parts[op.ring][0], slot])
+            self.arrive(end, slot)
         return [[*self.advanced(ring, slot, phase), held]]
 
     # -- using ---------------------------------------------------------------------------------
 
     def wait(self, op: rings.Wait) -> list[Any]:
         ring, (slot, phase, _) = self.rings[op.ring], self.cursor(op)
-        self.b.add(barriers.Wait(self.parts[op.ring][0], slot, phase))
+        self.b.add(barriers.Wait(self.bars[ring.producer], slot, phase))
         if op in self.ending:
             self.uses.append(_Use(ring, self.b.block))
         return []
@@ -255,13 +257,13 @@ class _Lowering:
             # the two: without a fence TMA may be ahead of an ldmatrix that was issued before, and on an H200 it was
             # (docs/hardware.md). All threads of the body have read. (PTX ISA: memory consistency model; async proxy.)
             self.fence()
-        place, meet = [self.empty[ring], slot], use.read or not use.products
+        meet = use.read or not use.products
         if count and end.endpoint.groups:
             ended = b.scalar("eq", held, count)
-            self.arrive(end, place, ended, count, meet)
+            self.arrive(end, slot, ended, count, meet)
             held = b.select(ended, held, b.scalar("add", held, 1))
         else:
-            self.arrive(end, place, meet=meet)
+            self.arrive(end, slot, meet=meet)
         return [[*self.advanced(ring, slot, phase), held]]
 
     def end_group(self, use: _Use, in_flight: int) -> None:
@@ -287,18 +289,18 @@ class _Lowering:
         b = self.b
         for distance in range(ring.consumer.in_flight, 0, -1):
             # Whoever has read more than products do has met the others at the end of that use.
-            self.arrive(ring.consumer, [self.empty[ring], slot], b.scalar("ge", held, distance), distance)
+            self.arrive(ring.consumer, slot, b.scalar("ge", held, distance), distance)
         return b.constant(0, INDEX)
 
     def free(self, op: rings.Free) -> list[Any]:
         ring = self.rings[op.ring]
         if "generic" in ring.consumer.proxies() and ring.producer.asynchronous:
             self.fence()  # as behind a use whose body reads tiles
-        self.arrive(ring.consumer, [self.empty[ring], op.slot], meet=True)
+        self.arrive(ring.consumer, op.slot, meet=True)
         return []
 
     def fence(self) -> None:
-        """What threads have done so far comes before what the asynchronous proxy does next: also of uses around."""
+        """Order what threads have done so far, in uses around as well, before later work of the asynchronous proxy."""
         self.b.add(barriers.FenceProxy())
         for use in self.uses:
             use.generic = use.generic and use.block is not self.b.block
@@ -306,10 +308,10 @@ class _Lowering:
     # -- arriving ------------------------------------------------------------------------------
 
     def arrive(
-        self, end: End, place: list[Value], condition: Value | None = None, distance: int = 0, meet: bool = False
+        self, end: End, slot: Value, condition: Value | None = None, distance: int = 0, meet: bool = False
     ) -> None:
-        """Those of the role who speak for all arrive at the slot `distance` before, if `condition` holds. meet: they
-        speak for what the others have done themselves."""
+        """The role's elected threads arrive at the slot `distance` before, if `condition` holds. meet: others have
+        accessed the slot as well, and are waited for first."""
         b, ring, who = self.b, end.ring, end.endpoint.who
         if who == "warpgroup" and meet:
             b.add(roles.GroupBarrier())
@@ -318,14 +320,14 @@ class _Lowering:
         mine = None if end.role.one_thread else _LEADS[who](b)
         if mine is not None and condition is not None:
             mine = b.scalar("and", mine, condition)
-        slot = self.before(ring, place[1], distance)
+        slot = self.before(ring, slot, distance)
         with nullcontext() if mine is None else b.when(mine):
-            self.signal(end, place[0], slot)
+            self.signal(end, slot)
 
-    def signal(self, end: End, bars: Value, slot: Value) -> None:
+    def signal(self, end: End, slot: Value) -> None:
         """At the slot of each block that writes to this one's: the neighbours along the axes on which tiles are shared,
         and this block itself."""
-        b, ring, signal = self.b, end.ring, end.endpoint.signal
+        b, ring, signal, bars = self.b, end.ring, end.endpoint.signal, self.bars[end]
         if end is ring.producer or not ring.shared_along:
             b.add(signal(bars, slot))
             return
@@ -341,23 +343,13 @@ class _Lowering:
 
 
 def _may_hold(cursor: Value, seen: set[Value]) -> bool:
-    """May slots before this one be held? Not behind a drain, and not where nothing has been used."""
-    op, at = cursor.op, cursor.index
+    """True if slots before this one may be held: not after a drain, and not before the first use."""
+    op = cursor.op
     if cursor in seen or isinstance(op, (rings.Cursor, rings.Drain, rings.Publish)):
         return False
     seen.add(cursor)
-    if op is None:
-        assert isinstance(cursor.owner, Block)
-        op, at = cursor.owner.parent, at - 1
-    match op:
-        case rings.Skip():
-            return _may_hold(op.cursor, seen)
-        case control.For():
-            return any(_may_hold(v, seen) for v in (op.inits[at], op.body.terminator.operands[at]))
-        case control.If():
-            return any(_may_hold(block.terminator.operands[at], seen) for block in op.blocks)
-        case _:
-            return True
+    sources = [op.cursor] if isinstance(op, rings.Skip) else incoming(cursor)
+    return any(_may_hold(v, seen) for v in sources) if sources else True
 
 
 def leads_warp(b: Builder) -> Value:

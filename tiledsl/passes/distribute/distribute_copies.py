@@ -41,14 +41,13 @@ class _Writer:
 
     def __init__(self, kernel: Kernel, op: tile.Copy, b: Builder) -> None:
         self.op, self.b = op, b
-        plan = plan_copy(op, kernel.thread_count)
-        self.map, self.src_vector, self.dst_vector = plan.map, plan.src_vector, plan.dst_vector
+        self.map = plan_copy(op, kernel.thread_count)
         self.guard_src, self.guard_dst = may_leave(op.src, op.shape), may_leave(op.dst, op.shape)
         self.thread = _linear_thread(kernel.threads, b)
 
     def write_async(self, op: async_copy.Copy) -> None:
         """The tensor's side and the tile's, at once. All indices first: the accesses stand together for `expand`."""
-        steps = [self.map.place(step) for step in range(self.map.steps)]
+        steps = map(self.map.place, range(self.map.steps))
         pairs = [(self.indices(op.dst, place, 0), self.indices(op.src, place, 0)) for place in steps]
         for to, at in pairs:
             cp = async_copy.Cp(op.dst.memory, *to, op.src.memory, *at, vec=self.map.width, guard=self.guard_src)
@@ -56,7 +55,7 @@ class _Writer:
 
     def write(self) -> None:
         extent, b = self.splitting_extent(), self.b
-        src, dst = self.places(self.op.src, self.src_vector), self.places(self.op.dst, self.dst_vector)
+        src, dst = self.places(self.op.src), self.places(self.op.dst)
         if extent is None:
             self.vectors(src, dst, whole=False)
             return
@@ -88,17 +87,16 @@ class _Writer:
 
     def vectors(self, src: Places, dst: Places, *, whole: bool) -> None:
         """As the thread map says. whole: no vector lies across an edge."""
-        b, width = self.b, self.map.width
-        vec, to_vec = width if self.src_vector else 1, width if self.dst_vector else 1
+        b, vec, to_vec = self.b, self.map.width_on(self.op.src), self.map.width_on(self.op.dst)
         other = zeros(b, self.op.dtype, vec) if self.guard_src else None
         for first in range(0, len(src), IN_FLIGHT):
             batch = slice(first, first + IN_FLIGHT)
             loaded = [[read(b, self.op.src.memory, at, other, vec, whole=whole) for at in step] for step in src[batch]]
             for values, step in zip(loaded, dst[batch], strict=True):
                 if vec < to_vec:
-                    values = [vector_of(b, values, width)]
+                    values = [vector_of(b, values, to_vec)]
                 elif vec > to_vec:
-                    values = elements_of(b, values[0], width)
+                    values = elements_of(b, values[0], vec)
                 for at, value in zip(step, values, strict=True):
                     write(b, self.op.dst.memory, at, value, to_vec, guarded=self.guard_dst, whole=whole)
 
@@ -125,10 +123,10 @@ class _Writer:
 
     # -- indices -------------------------------------------------------------------------------
 
-    def places(self, side: tile.Side, vector: bool) -> Places:
+    def places(self, side: tile.Side) -> Places:
         """Of all accesses on this side."""
-        steps = [self.map.place(step) for step in range(self.map.steps)]
-        return [[self.indices(side, place, e) for e in range(1 if vector else self.map.width)] for place in steps]
+        steps, elements = map(self.map.place, range(self.map.steps)), range(0, self.map.width, self.map.width_on(side))
+        return [[self.indices(side, place, e) for e in elements] for place in steps]
 
     def indices(self, side: tile.Side, place: tuple[Coordinate, ...], e: int) -> list[Value]:
         """Of the element `e` after `place` along the vectors' axis."""

@@ -150,7 +150,8 @@ def _row(type_: FragmentType) -> int:
 
 
 def _transposed(plain: str, op: Op, side: tile.Side, type_: FragmentType) -> bool:
-    """Do the matrices lie in memory across the words of a lane? CompileError where the instruction has no such form."""
+    """True if rows of memory run across the words of a lane, so that the instruction transposes. CompileError where it
+    cannot."""
     layout, dtype = type_.held_as, type_.dtype
     use = f"use {plain}, which moves element by element"
     if dtype.bits > WORD_BITS or (layout.operand == "acc" and dtype.bits != 16):
@@ -164,7 +165,7 @@ def _transposed(plain: str, op: Op, side: tile.Side, type_: FragmentType) -> boo
             f"{called(op)} of {dtype} would have to transpose, since the tile's rows do not run along "
             f"{'k' if layout.operand != 'acc' else 'the columns'} of {layout}; it transposes 16-bit elements only",
             op.loc,
-            f"{use}, or store the tile the other way round",
+            f"{use}, or store the tile transposed",
         )
     return trans
 

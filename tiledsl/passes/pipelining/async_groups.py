@@ -291,7 +291,7 @@ class _Ages:
                     f"{age.count.least} groups back when the loop begins, and {after.line}, which takes its place, "
                     f"{after.count.least} after an iteration"
                 )
-                fix = "begin as many copies before the loop as an iteration begins after the one that it hands on"
+                fix = "begin as many copies before the loop as an iteration begins after the one that it passes on"
                 self.error(op, (message, fix))
         return found
 

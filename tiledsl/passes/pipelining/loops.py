@@ -71,7 +71,7 @@ def pipeline_loops(kernel: Kernel) -> None:
 
 
 def loop_plans(kernel: Kernel) -> list[LoopPlan]:
-    """What the pass does with `kernel`, which stays as it is: the plans speak of a copy of it."""
+    """What the pass does with `kernel`, which stays as it is: the plans are of a copy."""
     kernel = kernel.clone()
     return [plan_loop(kernel, op) for op in _loops(kernel)]
 
