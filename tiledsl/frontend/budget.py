@@ -11,7 +11,6 @@ from itertools import islice
 from typing import Any
 
 from tiledsl.errors import CompileError
-from tiledsl.ir.core import MOST_STAGES
 
 __all__ = [
     "MAX_BITS",
@@ -19,7 +18,6 @@ __all__ = [
     "MAX_CONDITIONS",
     "MAX_ITEMS",
     "MAX_OPS",
-    "MAX_STAGES",
     "MAX_STATEMENTS",
     "MAX_UNROLL",
     "OutOfBudget",
@@ -49,9 +47,6 @@ MAX_ITEMS = 1 << 16
 
 MAX_BITS = 1 << 16
 """Bits of an integer at compile time."""
-
-MAX_STAGES = MOST_STAGES
-"""Of a pipelined loop."""
 
 
 class OutOfBudget(CompileError):  # noqa: N818 - of the kernel, and read as one of its errors

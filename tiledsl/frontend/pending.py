@@ -1,4 +1,4 @@
-"""Accumulators on their way are used exactly once on every path, and waited for at last."""
+"""Accumulators in flight are used exactly once on every path, and waited for in the end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["check_pending"]
 
 
 def check_pending(unit: Unit) -> None:
-    """Report accumulators that are dropped, given on twice, or taken by a loop that does not carry them."""
+    """Report accumulators that are dropped, used twice, or taken by a loop that does not carry them."""
     for value in _values(unit.body):
         uses = [op for op, _ in value.uses]
         if not uses:
@@ -80,5 +80,5 @@ def _dropped(value: Value) -> CompileError:
 
 
 def _twice(first: Op, second: Op) -> CompileError:
-    message = f"this accumulator was given on before, in line {first.loc.line}: what it holds is on its way elsewhere"
-    return CompileError(message, second.loc, "go on with what that gave: acc = wgmma(a, b, acc)")
+    message = f"this accumulator was used before, in line {first.loc.line}: its sum is in flight under another name"
+    return CompileError(message, second.loc, "continue with the result of that: acc = wgmma(a, b, acc)")

@@ -79,7 +79,7 @@ class ArrayInfo:
         return 0 in self.shape
 
     def span(self) -> tuple[int, int]:
-        """Bytes from `pointer` to the first and behind the last element."""
+        """Bytes from `pointer` to the first element and past the last one."""
         if self.empty:
             return 0, 0
         reach = [(n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)]
@@ -212,10 +212,8 @@ def _check_shape(
             continue
         known, first = extents.setdefault(dim, (extent, param.name))
         if known != extent:
-            message = (
-                f"{dim} is {known} in {first} but {extent} in {param.name} (axis {axis} of {declared}, "
-                f"shape {info.shape})"
-            )
+            here = f"(axis {axis} of {declared}, shape {info.shape})"
+            message = f"{dim} is {known} in {first} but {extent} in {param.name} {here}"
             raise argument_error(signature, message, f"pass arrays that agree on {dim}")
 
 
@@ -232,9 +230,8 @@ def check_consts(signature: Signature, given: Mapping[str, Any]) -> dict[str, An
     checked: dict[str, Any] = {}
     for name, const in known.items():
         value = given.get(name, const.default)
-        with looking_at(
-            signature, f"const {name}", value, "a const", "pass a number, string, tuple, dtype or function"
-        ):
+        fix = "pass a number, string, tuple, dtype or function"
+        with looking_at(signature, f"const {name}", value, "a const", fix):
             checked[name] = _check_const(signature, const, value)
     return checked
 

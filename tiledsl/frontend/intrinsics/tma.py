@@ -149,11 +149,10 @@ def _multicast(call: Call, src: View, box: Box) -> list[Value]:
     if cluster is None:
         fix = f"work = persistent(tile_schedule(...), cluster=Cluster({axis}=2))"
         raise call.error(f"{what} in a kernel without clusters", fix)
-    count = cluster.along(axis)
+    count, here = (cluster.m, cluster.at_m) if axis == "m" else (cluster.n, cluster.at_n)
     if count == 1:
         return []
     call.needs("multicast", what)
-    here = cluster.at_m if axis == "m" else cluster.at_n
     if any(isinstance(i, Value) and _depends(i, here) for i in src.origin):
         other = "n" if axis == "m" else "m"
         message = f"{what} of a part of {memory_name(src)} that differs along {axis}"
