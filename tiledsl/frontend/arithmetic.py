@@ -246,8 +246,8 @@ def at_compile_time(
 ) -> Any:
     """`compute` of compile-time operands; what it raises becomes an error at the user's line.
 
-    The only way from a kernel to Python's own operators, methods and functions. These would compare, hash and test by
-    identity what is only known at run time, so they are not given it. `structure`: what moves the elements of a
+    The only way from a kernel to Python's own operators, methods and functions. These would compare, hash and test
+    run-time values by identity, so they never get one. `structure`: what moves the elements of a
     sequence and looks at none.
     """
     found = next((operand for operand in operands if contains_value(operand)), None)
@@ -263,7 +263,7 @@ def at_compile_time(
 
 
 def items_of(items: Any, frame: Frame, node: ast.AST, most: int, what: str) -> list[Any]:
-    """A compile-time iterable as a list, of which no more is asked for than there may be: `what` says of what."""
+    """A compile-time iterable as a list of at most `most` items. what: says in a message what would be done with them."""
     found = at_compile_time(bounded, [items, most], frame, node, structure=True)
     if found is None:
         fix = "use range() for a loop at run time, or unroll(range(n), by=4) for a few iterations at a time"

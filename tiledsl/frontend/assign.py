@@ -54,7 +54,7 @@ def _unpack(frame: Frame, target: ast.expr, elts: list[ast.expr], binding: Any) 
 
 
 def _refuse_shared(frame: Frame, target: ast.expr, changed: list[Any]) -> None:
-    """Refuse to change a list that has another name, too: in Python that would be a name of the new one."""
+    """Refuse to change a list that has another name: in Python, both names would show the change."""
     root = target
     while isinstance(root, ast.Subscript):
         root = root.value
@@ -96,7 +96,7 @@ class Element:
         return read_element(self.frame, self.target, self.container, self.at)
 
     def write(self, binding: Any) -> None:
-        """Write to memory, or bind the name that all of it begins with to a new value."""
+        """Write to memory, or bind the name at the root of the target to a new value."""
         if is_place(self.container):
             write_element(self.frame, self.target, self.container, self.at, binding)
             return

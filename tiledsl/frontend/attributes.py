@@ -1,4 +1,4 @@
-"""Attributes of tensors, tiles, fragments and scalars; methods come back bound, to be called."""
+"""Attributes of tensors, tiles, fragments and scalars; methods are bound to them."""
 
 from __future__ import annotations
 

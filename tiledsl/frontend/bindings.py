@@ -321,7 +321,7 @@ def _constant_parts(value: Any, kind: Any) -> list[Any] | None:
 
 
 def instead_of(binding: Any) -> str:
-    """What a message advises where a number is needed."""
+    """What a message advises where a number is needed and this was given."""
     if isinstance(binding, Range):
         return "use its start: r.start; `r + n` and `r - n` move it by n elements"
     if is_token(binding):

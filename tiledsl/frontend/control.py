@@ -62,8 +62,8 @@ EXITS = ("$return", "$break", "$continue")
 # -- sequences -------------------------------------------------------------------------------------
 
 Steps = Generator["Steps", Any, Any]
-"""Something that is built in steps: it yields what is to be built first, and is sent what that returned. So how deep
-exits and chains of `elif` nest is the length of a list in `drive`, and not the depth of Python's stack."""
+"""A generator that builds something in steps: it yields what must be built first, and is sent the result. Nested exits
+and chains of `elif` are then as deep as a list in `drive`, not as Python's stack."""
 
 
 def drive(steps: Steps) -> Any:
@@ -126,7 +126,7 @@ def guarded(frame: Frame, statement: ast.stmt) -> Generator[None]:
 
 
 def poison(frame: Frame, statements: Sequence[ast.stmt]) -> None:
-    """Make every use of what the statements would have bound silent. Tiles stay what they are."""
+    """Poison the names that the statements would have bound, so that uses of them are not reported. Tiles are kept."""
     for name in assigned_names(statements):
         binding = frame.env.get(name, UNBOUND)
         if not is_place(binding):

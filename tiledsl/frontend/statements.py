@@ -77,7 +77,7 @@ def _enter(frame: Frame, node: ast.With, items: list[ast.withitem]) -> None:
 
 
 def _region(frame: Frame, node: ast.expr) -> Region:
-    """The region that a ``with`` names. Nothing else is called: it might do something."""
+    """The region that a ``with`` names. No other call is evaluated: it might have effects."""
     call = evaluate(node.func, frame) if isinstance(node, ast.Call) else None
     of_the_language = call is None or isinstance(call, BoundMethod) or intrinsic_of(call)
     region = evaluate(node, frame) if of_the_language else call

@@ -85,7 +85,7 @@ class Counter:
             del self.frame.env[name]
 
     def _is_before_end(self, builder: Builder) -> Value:
-        """Never, for a step of 0."""
+        """Is the counter before the end? Never, for a step of 0."""
         at, hi, step = self.value, self.hi, self.step
         if self.known:
             return builder.scalar("lt" if self.known > 0 else "gt", at, hi)
@@ -94,7 +94,7 @@ class Counter:
         return builder.select(builder.scalar("gt", step, zero), builder.scalar("lt", at, hi), down)
 
     def _has_room(self, builder: Builder) -> Value:
-        """Is there more than a step from here, which is before the end, to it? As unsigned numbers, which hold both."""
+        """Is the distance to the end more than a step? The counter is before the end, so both fit unsigned numbers."""
         at, hi, step = self.value, self.hi, self.step
         ahead, behind = builder.scalar("sub", hi, at), builder.scalar("sub", at, hi)
         if self.known:

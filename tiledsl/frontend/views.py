@@ -1,4 +1,4 @@
-"""Views of tensors and shared tiles: slicing, transposing, and the way back to the memory they are of.
+"""Views of tensors and shared tiles: slicing, transposing, and access to the memory behind them.
 
 A view is a binding of the frontend alone. Accesses add its origin to their indices and go to its base, so
 that the IR knows tensors and tiles only.
@@ -82,7 +82,7 @@ def stride(frame: Frame, memory: Value | View, axis: int) -> Value | int:
 
 
 def places(at: Any) -> list[Any]:
-    """What stands between the brackets, one item an axis."""
+    """What is between the brackets, one item an axis."""
     return list(at) if isinstance(at, (tuple, list)) else [at]  # pyright: ignore[reportUnknownArgumentType]
 
 

@@ -134,7 +134,7 @@ def argument_error(signature: Signature, message: str, fix: str = "") -> KernelA
 
 @contextmanager
 def looking_at(signature: Signature, name: str, value: Any, expected: str, fix: str) -> Generator[None]:
-    """Whatever an object of the caller's raises while it is looked at is an error of that argument."""
+    """Turn whatever an object of the caller raises while it is examined into an error of that argument."""
     try:
         yield
     except TileError:
@@ -271,9 +271,9 @@ _BY_VALUE = frozenset({int, bool, str, bytes, type(None)})
 
 
 def const_identity(value: Any) -> Any:
-    """What two consts share only if they compile to the same: type and content, never what Python calls equal.
+    """A key that two consts share only if they compile to the same code: type and content, not Python's ``==``.
 
-    So 1, 1.0 and True differ, 0.0 and -0.0, and objects that hold them. An object that has changed differs, too.
+    So 1, 1.0 and True differ, as do 0.0 and -0.0, and objects that hold them. An object that was changed differs, too.
     """
     kind = exact_type(value)
     if kind in _BY_VALUE:

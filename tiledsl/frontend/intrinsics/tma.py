@@ -38,21 +38,14 @@ class Box:
         self.rows, self.columns = extents
 
     @property
-    def box(self) -> tuple[int, ...]:
-        rank = memory_type(self.tensor).rank
-        return tuple({self.axes[0]: self.rows, self.axes[1]: self.columns}.get(axis, 1) for axis in range(rank))
-
-    @property
-    def bytes(self) -> int:
-        return self.rows * self.columns * memory_type(self.tile).dtype.bytes
-
-    @property
     def operands(self) -> list[Value]:
         return [self.tile, *self.place, self.tensor, *self.origin]
 
     @property
     def attributes(self) -> dict[str, Any]:
-        return {"box": self.box, "axes": self.axes}
+        extents = {self.axes[0]: self.rows, self.axes[1]: self.columns}
+        box = tuple(extents.get(axis, 1) for axis in range(memory_type(self.tensor).rank))
+        return {"box": box, "axes": self.axes}
 
 
 def box_of(call: Call, tensor: View, shared: View) -> Box:
