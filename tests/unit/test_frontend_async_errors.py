@@ -212,15 +212,15 @@ def raw_copies(A: Global[f32, M, N], H: Global[f16, M, N]):
 def stages_of_another_kind(A: Global[f32, M, N]):
     i = grid(1)
     threads(32)
-    for k in pipelined(tiles(N, 8)):  # error: a pipelined loop takes one range(...) or tiles(...), stages= and
+    for k in pipelined(tiles(N, 8)):  # error: pipelined() takes one range(...) or tiles(...), stages= and
         A[0, k.start] = 0
-    for k in pipelined(tiles(N, 8), 3):  # error: a pipelined loop takes one range(...) or tiles(...), stages= and
+    for k in pipelined(tiles(N, 8), 3):  # error: pipelined() takes one range(...) or tiles(...), stages= and
         A[0, k.start] = 0
-    for k in pipelined(tiles(N, 8), stages=0):  # error: stages= is a compile-time int of 1 or more, got the
+    for k in pipelined(tiles(N, 8), stages=0):  # error: stages= is a compile-time int from 1 to
         A[0, k.start] = 0
-    for k in pipelined(tiles(N, 8), stages=i):  # error: stages= is a compile-time int of 1 or more, got index
+    for k in pipelined(tiles(N, 8), stages=i):  # error: stages= is a compile-time int from 1 to
         A[0, k.start] = 0
-    for k in pipelined(tiles(N, 8), stages=2, fragments=3):  # error: fragments= is the compile-time value 3
+    for k in pipelined(tiles(N, 8), stages=2, fragments=3):  # error: fragments= is a compile-time int from 0 to 2, got
         A[0, k.start] = 0
     for k in pipelined(unroll(4), stages=2):  # error: pipelined() on a compile-time range
         A[0, k] = 0

@@ -41,7 +41,7 @@ from tiledsl.lang import (
     where,
 )
 from tiledsl.signatures.annotations import read_signature
-from tiledsl.signatures.signature import GlobalParam, GlobalSpec, Specialization
+from tiledsl.signatures.signature import REQUIRED, GlobalParam, GlobalSpec, Specialization
 
 BAD: list[Callable[..., Any]] = []
 
@@ -58,7 +58,8 @@ def specialization(fn: Callable[..., Any], **dtypes: Any) -> tuple[Any, Speciali
         for p in signature.params
         if isinstance(p, GlobalParam)
     )
-    return signature, Specialization(tensors, tuple(signature.const_defaults().items()))
+    consts = tuple((c.name, c.default) for c in signature.consts if c.default is not REQUIRED)
+    return signature, Specialization(tensors, consts)
 
 
 def expected_errors(fn: Callable[..., Any]) -> list[tuple[int, str]]:

@@ -124,7 +124,7 @@ def one_axis(C: Global[f32, M, N]):
     store(acc, C[0:64, 0])
 
 
-@bad("write threads(128), or another grid of warps")
+@bad("write threads(128), or take another grid of warps")
 @tile_kernel
 def threads_that_do_not_fit(C: Global[f32, M, N]):
     grid(1)
@@ -133,7 +133,7 @@ def threads_that_do_not_fit(C: Global[f32, M, N]):
     store(acc, C[0:64, 0:64])
 
 
-@bad("write threads(128), or another grid of warps")
+@bad("write threads(128), or take another grid of warps")
 @tile_kernel
 def threads_that_come_later(C: Global[f32, M, N]):
     acc = fragment((64, 64), f32, ACC)  # error: is held by 128 threads (2 x 2 warps), the block has 64

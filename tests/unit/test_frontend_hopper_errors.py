@@ -244,7 +244,7 @@ def given_on_twice(A: Global[bf16, M, K], C: Global[f32, M, N]):
     x = acc.wait()
 
 
-@bad("go on with what that gave: acc = wgmma(a, b, acc)")
+@bad("continue with the result of that: acc = wgmma(a, b, acc)")
 @tile_kernel(arch="sm_90a")
 def given_on_again(A: Global[bf16, M, K], C: Global[f32, M, N]):
     grid(1)
@@ -252,7 +252,7 @@ def given_on_again(A: Global[bf16, M, K], C: Global[f32, M, N]):
     S = shared((64, 64), bf16, layout=swizzle_128b)
     acc = wgmma.accumulator((64, 64), f32)
     one = wgmma(S, S.T, acc)
-    two = wgmma(S, S.T, acc)  # error: this accumulator was given on before, in line
+    two = wgmma(S, S.T, acc)  # error: this accumulator was used before, in line
     x, y = one.wait(), two.wait()
     other = wgmma.accumulator((64, 64), f32)
     for i in range(3):
@@ -400,7 +400,7 @@ def names_of_a_role(A: Global[f32, M]):
         pass
 
 
-@bad("put the statements that it shall skip under an `if`")
+@bad("put the statements to skip under an `if`")
 @tile_kernel(arch="sm_90a")
 def leaves_a_region(A: Global[f32, M], n: u32):
     grid(1)
@@ -434,7 +434,7 @@ def rings_without_both_ends(A: Global[bf16, M, K]):
             store(load_fragment(s.a, mma.m16n8k16.acc(warps=(4, 1))), A[0:64, 0:64])
 
 
-@bad("it stands behind `with`, and what has attributes is bound by its `as`: with ring.fill() as s:")
+@bad("write it after `with`; what has attributes is bound by its `as`: with ring.fill() as s:")
 @tile_kernel(arch="sm_90a")
 def regions_without_with(A: Global[bf16, M, K]):
     grid(1)

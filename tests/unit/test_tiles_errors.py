@@ -388,7 +388,7 @@ def outer_product_dropped(A: Global[f32, M, N]):
 def unroll_of_a_range_alone(A: Global[f32, M, N]):
     grid(1)
     t = threads(32)
-    for i in unroll(range(M)):  # error: a partly unrolled loop takes one range(...) or tiles(...), and by=
+    for i in unroll(range(M)):  # error: unroll() takes one range(...) or tiles(...), by=
         A[i, t] = 0
 
 
@@ -397,7 +397,7 @@ def unroll_of_a_range_alone(A: Global[f32, M, N]):
 def unroll_by_a_run_time_number(A: Global[f32, M, N]):
     grid(1)
     t = threads(32)
-    for i in unroll(range(M), by=M):  # error: by= is a compile-time int of 1 or more, got index
+    for i in unroll(range(M), by=M):  # error: by= is a compile-time int from 1 to 4096, got index
         A[i, t] = 0
 
 
@@ -443,7 +443,7 @@ def layouts_that_do_not_fit(A: Global[f32, M, N], *, L: Const[Layout] = row_majo
     barrier()
 
 
-@bad("print its elements, or the start of a range")
+@bad("use its start: r.start")
 @tile_kernel
 def print_of_a_view(A: Global[f32, M, K]):
     grid(1)

@@ -1,7 +1,7 @@
 """Do the arguments of a function of the language fit its annotations? One check for all of them.
 
-It comes after the function's own rule, whose errors say more: for what that let through, or failed on with an
-exception. An annotation that this file does not know fits anything.
+It runs after the function's own handler, whose errors are more specific, and finds what the handler let through or
+failed on with an exception. An annotation that this file does not know fits anything.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ def intrinsic(*objects: Any, signature: Callable[..., Any] | None = None) -> Cal
 
 
 def intrinsic_of(callee: Any) -> tuple[inspect.Signature, Handler] | None:
-    """How the language binds and runs `callee`; None for what is not its own, whatever that is."""
+    """The signature and handler of `callee`; None for any object that is not of the language."""
     try:
         return INTRINSICS.get(callee)
     except Exception:  # a list, what contains one, or what the user's own __hash__ raises
