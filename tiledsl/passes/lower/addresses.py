@@ -16,10 +16,9 @@ A bound is one unsigned comparison an axis: a negative index is a huge unsigned 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
 
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Value
@@ -45,19 +44,22 @@ class Writer(Builder):
         self._known: dict[tuple[object, ...], Value] = {}
 
     def constant(self, value: int | float | bool, dtype: DType) -> Value:
-        return self._once((dtype.name, repr(value)), super().constant, value, dtype)  # 0.0 == -0.0
+        key = self.block, dtype.name, repr(value)  # 0.0 == -0.0
+        if key not in self._known:
+            self._known[key] = super().constant(value, dtype)
+        return self._known[key]
 
     def scalar(self, fn: str, *operands: Value, nowrap: bool = False) -> Value:
-        return self._once((fn, nowrap, *operands), super().scalar, fn, *operands, nowrap=nowrap)
+        key = self.block, fn, nowrap, *operands
+        if key not in self._known:
+            self._known[key] = super().scalar(fn, *operands, nowrap=nowrap)
+        return self._known[key]
 
     def cast(self, value: Value, to: DType) -> Value:
-        return self._once((value, to.name), super().cast, value, to)
-
-    def _once(self, key: tuple[object, ...], make: Callable[..., Value], *given: Any, **more: Any) -> Value:
-        known = self._known.get((self.block, *key))
-        if known is None:
-            known = self._known[self.block, *key] = make(*given, **more)
-        return known
+        key = self.block, value, to.name
+        if key not in self._known:
+            self._known[key] = super().cast(value, to)
+        return self._known[key]
 
 
 @dataclass(frozen=True, slots=True)
