@@ -145,8 +145,8 @@ class TileKernel(ByReference):
         return run
 
     def check(self, /, *args: Any, **kwargs: Any) -> None:
-        """Run on the emulator with its checks. Raises HazardError for a race, a read of memory that was never written or
-        was last written through another tile, and a use of data that an asynchronous copy has not delivered.
+        """Run on the emulator with its checks. Raises HazardError for a race, a read of memory that was never written,
+        or was last written through another tile, and a use of data that an asynchronous copy has not delivered.
 
         A GPU hides these bugs, and so does a plain run on the emulator. Results are written as by a call.
         """
