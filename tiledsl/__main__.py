@@ -13,6 +13,7 @@ import codecs
 import importlib
 import os
 from collections.abc import Callable
+from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-ROOT = Path(__file__).parent.parent
+EXAMPLES = Path(__file__).parent.parent / "examples" / "gemm"
 ASCII = {"│": "|", "…": "~", "×": "x", "─": "-", "–": "-", "≤": "<=", "µ": "u"}
 """Replacements for characters that the terminal lacks."""
 
@@ -61,7 +62,7 @@ def main(argv: list[str] | None = None) -> int:
 def _run(argv: list[str] | None) -> int:
     arguments, rest = _parser().parse_known_args(argv)
     if arguments.command == "demo":
-        return _from_checkout("demo", "examples/gemm").main(rest)
+        return _from_checkout("demo").main(rest)
     if rest:
         _parser().error(f"unrecognized arguments: {' '.join(rest)}")
     return arguments.run(arguments)
@@ -110,7 +111,7 @@ def _parser() -> argparse.ArgumentParser:
     timed = commands.add_parser("bench", help="time kernels against cuBLAS and each other, on a GPU")
     timed.description, timed.formatter_class = bench.__doc__, argparse.RawDescriptionHelpFormatter
     bench.add_arguments(timed)
-    timed.set_defaults(run=_bench)
+    timed.set_defaults(run=partial(bench.run, gallery=_gallery))
 
     cache = commands.add_parser("cache", help="the on-disk cache of compiled kernels")
     cache.add_argument("action", choices=["info", "clear"])
@@ -189,13 +190,9 @@ def _read(file: str) -> tuple[str, str]:
         raise TileError(f"cannot read {file}: {error}\n  fix: pass a text file, or - for the standard input") from error
 
 
-def _bench(arguments: argparse.Namespace) -> int:
-    return bench.run(arguments, _gallery)
-
-
 def _gallery(format: str) -> list[Contender]:
     """Every variant of the gallery's kernels that multiply `format`."""
-    gallery = _from_checkout("gallery", "examples/gemm")
+    gallery = _from_checkout("gallery")
     found: list[Contender] = []
     for entry in (e for e in gallery.here() if format in e.formats):
         kernel: TileKernel = gallery.load(entry)
@@ -205,11 +202,11 @@ def _gallery(format: str) -> list[Contender]:
     return found
 
 
-def _from_checkout(module: str, folder: str) -> Any:
-    """A module that belongs to the repository, not to the installed package."""
-    if not (ROOT / folder / f"{module.replace('.', '/')}.py").is_file():
+def _from_checkout(module: str) -> Any:
+    """A module of examples/gemm, which belongs to the repository and not to the installed package."""
+    if not (EXAMPLES / f"{module}.py").is_file():
         raise TileError(f"{module} is part of the repository and not of the installed package: run this in a checkout")
-    sys.path.insert(0, str(ROOT / folder))
+    sys.path.insert(0, str(EXAMPLES))
     return importlib.import_module(module)
 
 

@@ -129,15 +129,11 @@ class Driver:
     def _device(self, ordinal: int) -> Device:
         cu, action = self.cu, f"reading the properties of GPU {ordinal}"
         handle = self.check(cu.cuDeviceGet(ordinal), action)
-        attribute = cu.CUdevice_attribute
-
-        def read(which: Any) -> int:
-            return self.check(cu.cuDeviceGetAttribute(which, handle), action)
-
-        major = read(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)
-        minor = read(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
         name = self.check(cu.cuDeviceGetName(100, handle), action).decode().rstrip("\0")
-        return Device(ordinal, handle, name, (major, minor), read(attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT))
+        asked = ("COMPUTE_CAPABILITY_MAJOR", "COMPUTE_CAPABILITY_MINOR", "MULTIPROCESSOR_COUNT")
+        keys = (getattr(cu.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{attribute}") for attribute in asked)
+        major, minor, processors = (self.check(cu.cuDeviceGetAttribute(key, handle), action) for key in keys)
+        return Device(ordinal, handle, name, (major, minor), processors)
 
     def current_device(self) -> int:
         """The device of the caller's current context, or 0 without one."""

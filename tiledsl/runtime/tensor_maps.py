@@ -11,15 +11,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any, Iterator, Mapping, Sequence
 
-from tiledsl.arch import (
-    MAP_ALIGNMENT,
-    MAP_BYTES,
-    TMA_GRAIN,
-    TMA_MOST_BOX,
-    TMA_MOST_EXTENT,
-    TMA_MOST_RANK,
-    TMA_MOST_STRIDE,
-)
+from tiledsl import arch
 from tiledsl.errors import DeviceError, KernelArgumentError
 from tiledsl.ir.tensor_maps import TensorMap
 from tiledsl.runtime.driver import Driver
@@ -72,7 +64,7 @@ def encoding(tensor: TensorMap, info: ArrayInfo) -> Encoding:
     """
     extents = tuple(1 if info.empty else info.shape[axis] for axis in tensor.axes)
     steps = [info.strides[axis] * info.dtype.bytes for axis in tensor.axes]
-    strides = tuple(step if n > 1 else TMA_GRAIN for n, step in zip(extents[1:], steps[1:], strict=True))
+    strides = tuple(step if n > 1 else arch.TMA_GRAIN for n, step in zip(extents[1:], steps[1:], strict=True))
     return Encoding(DATA_TYPES[info.dtype.name], extents, strides, tensor.box, SWIZZLES[tensor.swizzle])
 
 
@@ -92,11 +84,11 @@ def _problems(tensor: TensorMap, info: ArrayInfo) -> Iterator[tuple[str, str]]:
     yield from _box_problems(tensor, info.dtype.bytes)
     if info.empty:
         return
-    if info.pointer % TMA_GRAIN:
-        yield f"its address is {info.pointer:#x}, no multiple of {TMA_GRAIN} bytes", COPY
+    if info.pointer % arch.TMA_GRAIN:
+        yield f"its address is {info.pointer:#x}, no multiple of {arch.TMA_GRAIN} bytes", COPY
     for place, axis in enumerate(tensor.axes):
         extent, stride = info.shape[axis], info.strides[axis]
-        if extent > TMA_MOST_EXTENT:
+        if extent > arch.TMA_MOST_EXTENT:
             yield f"axis {axis} has {extent} elements; at most 2^32", "split it"
         if extent > 1:
             yield from _stride_problems(axis, stride, info.dtype.bytes, fastest=place == 0)
@@ -109,24 +101,27 @@ def _stride_problems(axis: int, stride: int, size: int, *, fastest: bool) -> Ite
             yield f"{what}; expected 1", COPY
     elif stride <= 0:
         yield f"{what}; expected a positive one", COPY
-    elif stride * size % TMA_GRAIN:
-        yield f"{what} of {size} bytes, {stride * size} bytes; expected a multiple of {TMA_GRAIN}", COPY
-    elif stride * size >= TMA_MOST_STRIDE:
+    elif stride * size % arch.TMA_GRAIN:
+        yield f"{what} of {size} bytes, {stride * size} bytes; expected a multiple of {arch.TMA_GRAIN}", COPY
+    elif stride * size >= arch.TMA_MOST_STRIDE:
         yield f"{what}, {stride * size} bytes; expected less than 2^40", COPY
 
 
 def _box_problems(tensor: TensorMap, size: int) -> Iterator[tuple[str, str]]:
     smaller = "use smaller tiles"
-    if not 1 <= len(tensor.axes) <= TMA_MOST_RANK:
-        yield f"it has {len(tensor.axes)} axes; 1 to {TMA_MOST_RANK} are possible", "pass a view of fewer axes"
+    if not 1 <= len(tensor.axes) <= arch.TMA_MOST_RANK:
+        yield f"it has {len(tensor.axes)} axes; 1 to {arch.TMA_MOST_RANK} are possible", "pass a view of fewer axes"
     if tensor.swizzle not in SWIZZLES:
         yield f"the swizzle spans {tensor.swizzle} bytes; 32, 64, 128 or none are possible", "use swizzle_128b"
     for axis, extent in zip(tensor.axes, tensor.box, strict=True):
-        if not 1 <= extent <= TMA_MOST_BOX:
-            yield f"a box has {extent} elements along axis {axis}; 1 to {TMA_MOST_BOX} are possible", smaller
+        if not 1 <= extent <= arch.TMA_MOST_BOX:
+            yield f"a box has {extent} elements along axis {axis}; 1 to {arch.TMA_MOST_BOX} are possible", smaller
     inner = tensor.box[0] * size
-    if inner % TMA_GRAIN:
-        yield f"a row of a box has {inner} bytes; expected a multiple of {TMA_GRAIN}", "use tiles with other widths"
+    if inner % arch.TMA_GRAIN:
+        yield (
+            f"a row of a box has {inner} bytes; expected a multiple of {arch.TMA_GRAIN}",
+            "use tiles with other widths",
+        )
     if tensor.swizzle and inner > tensor.swizzle:
         yield f"a row of a box has {inner} bytes; the swizzle spans {tensor.swizzle}", smaller
 
@@ -157,7 +152,7 @@ class MapImages:
         self._empty = {order.index(m.tensor): m.tensor in written for m in maps if arrays[m.tensor].empty}
         """Whether an empty tensor may be written, by its place in `order`."""
         self.image = lru_cache(self.LIMIT)(self._encode)
-        self._store = struct.Struct(f"{MAP_BYTES * len(maps)}s").pack_into
+        self._store = struct.Struct(f"{arch.MAP_BYTES * len(maps)}s").pack_into
 
     def write(self, buffer: Any, offset: int, pointers: tuple[int, ...]) -> None:
         """Write the maps of tensors at `pointers` to an argument buffer."""
@@ -169,8 +164,8 @@ class MapImages:
             return b"".join(self._one(e, blank.get(i, pointers[i])) for e, i in self._encodings)
 
     def _one(self, of: Encoding, address: int) -> bytes:
-        memory = ctypes.create_string_buffer(MAP_BYTES + MAP_ALIGNMENT - 1)
-        offset = -ctypes.addressof(memory) % MAP_ALIGNMENT  # ctypes gives 16
+        memory = ctypes.create_string_buffer(arch.MAP_BYTES + arch.MAP_ALIGNMENT - 1)
+        offset = -ctypes.addressof(memory) % arch.MAP_ALIGNMENT  # ctypes gives 16
         rank = len(of.extents)
         code = encoder(self._driver)(
             ctypes.addressof(memory) + offset,
@@ -188,7 +183,7 @@ class MapImages:
         )
         if code:
             raise self._driver.error(code, f"describing a tensor of {self._kernel}() to TMA ({of})")
-        return memory.raw[offset : offset + MAP_BYTES]
+        return memory.raw[offset : offset + arch.MAP_BYTES]
 
 
 @cache
