@@ -140,13 +140,7 @@ def restore_locations(ptx: str, locations: Sequence[Loc]) -> str:
 
 def _unescaped(path: str) -> str:
     """The path behind LLVM's octal and backslash escapes."""
-    raw = re.sub(rb"\\([0-7]{3}|.)", _escaped_byte, path.encode())
-    return raw.decode(errors="replace")
-
-
-def _escaped_byte(match: re.Match[bytes]) -> bytes:
-    text = match.group(1)
-    return bytes([int(text, 8)]) if len(text) == 3 else text
+    return path.encode().decode("unicode_escape").encode("latin-1").decode(errors="replace")
 
 
 def _debug_strings(labels: dict[str, str]) -> str:

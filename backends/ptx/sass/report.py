@@ -21,7 +21,7 @@ from tiledsl.backends.ptx.sass.live import Liveness, live_registers
 from tiledsl.backends.ptx.sass.opcodes import CLASSES
 from tiledsl.backends.ptx.sass.program import Loop, Sass, SassProgram
 from tiledsl.backends.ptx.sass.tensor import TensorLoop, tensor_loop
-from tiledsl.backends.ptx.sass.turn import Turn, full_turn
+from tiledsl.backends.ptx.sass.turn import full_turn
 from tiledsl.errors import Loc
 
 __all__ = ["LineCount", "SassReport", "Spill", "sass_report"]
@@ -58,9 +58,8 @@ class SassReport:
     histogram: its instructions by class (see `classes`), or those of the whole kernel.
     arithmetic: the opcode that makes most of its multiply-adds: "FFMA", "HMMA" and so on; "" without any.
     banks: its FFMAs against register banks and the operand cache.
-    turn: one turn of it, that of a full tile (see `turn`); without a loop the whole kernel.
+    turn: places of one turn of it, that of a full tile (see `turn`); without a loop the whole kernel.
     tensor: the matrix instructions of that turn and what feeds them, if those are the arithmetic; else None.
-    stalls: the sum of its stall counts, which is how many clocks a turn takes one warp alone, waits apart.
     level: how much the assembler was to optimise.
     """
 
@@ -71,9 +70,8 @@ class SassReport:
     histogram: dict[str, int]
     arithmetic: str
     banks: BankCounts
-    turn: Turn
+    turn: tuple[int, ...]
     tensor: TensorLoop | None
-    stalls: int
     level: int = 3
 
     @property
@@ -89,8 +87,13 @@ class SassReport:
     @property
     def share(self) -> float:
         """Its arithmetic, FFMAs or matrix instructions, over all instructions of one turn, that of a full tile."""
-        names = [arithmetic_of(self.program.instructions[place]) for place in self.turn.places]
+        names = [arithmetic_of(self.program.instructions[place]) for place in self.turn]
         return sum(bool(name) and name == self.arithmetic for name in names) / len(names)
+
+    @property
+    def stalls(self) -> int:
+        """The sum of a turn's stall counts, which is how many clocks it takes one warp alone, waits apart."""
+        return sum(self.program.instructions[place].control.stall for place in self.turn)
 
     @property
     def max_live(self) -> tuple[int, int]:
@@ -225,18 +228,16 @@ class SassReport:
             f"conflicts, 64-bit banks (Volta): {banks.conflicts} of {banks.fmas}; "
             f"{banks.conflicts_with_reuse} with the operand cache",
             f"registers read: {even} even, {odd} odd, in {banks.issued} issue slots",
-            f"one read a bank and clock (a model, not confirmed on Hopper): {banks.clocks} clocks for one warp alone,",
-            f"  at least {banks.bound} with others, {banks.fmas / banks.bound:.1%} of the FFMA peak",
+            f"one read a bank and clock (a model, not confirmed on Hopper): at least {banks.bound} clocks, "
+            f"{banks.fmas / banks.bound:.1%} of the FFMA peak",
             f"stall counts of a turn: {self.stalls} clocks",
         )
         return "\n".join((_table(rows, left=(0,)), *lines))
 
     def _tensor(self, tensor: TensorLoop) -> str:
-        whole = sum(self.histogram.values())
-        places = self.turn.places
-        some = "" if len(places) == whole else f"of these {whole}, a turn of a full tile takes {len(places)}:\n"
-        stalls = sum(self.program.instructions[place].control.stall for place in places)
-        return f"{some}{tensor}\nstall counts of a turn: {stalls} clocks"
+        whole, count = sum(self.histogram.values()), len(self.turn)
+        some = "" if count == whole else f"of these {whole}, a turn of a full tile takes {count}:\n"
+        return f"{some}{tensor}\nstall counts of a turn: {self.stalls} clocks"
 
     def _by_line(self) -> str:
         rows = [("Python line", "instructions", self.arithmetic or "FFMA")]
@@ -263,7 +264,7 @@ def sass_report(cubin: bytes, ptx: str, level: int = 3) -> SassReport:
     live = live_registers(program)
     hottest = hottest_loop(program)
     everything = tuple(i for i, s in enumerate(program.instructions) if s.base != "NOP")
-    turn = Turn(everything) if hottest is None else full_turn(program, hottest)
+    turn = everything if hottest is None else full_turn(program, hottest)
     sasses = [program.instructions[i] for i in (everything if hottest is None else hottest.body)]
     arithmetic = dominant_arithmetic(sasses)
     in_loop = hottest is not None
@@ -277,7 +278,6 @@ def sass_report(cubin: bytes, ptx: str, level: int = 3) -> SassReport:
         banks=count_banks([fma_of(s) for s in sasses], loop=in_loop),
         turn=turn,
         tensor=tensor_loop(program, turn, loop=in_loop) if arithmetic not in ("", "FFMA") else None,
-        stalls=sum(s.control.stall for s in sasses),
         level=level,
     )
 
