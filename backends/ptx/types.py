@@ -94,11 +94,7 @@ def constant(value: int | float | bool, dtype: DType) -> Any:
     if dtype.bits == 8:
         return ir.Constant(llvm_type(dtype), bits)
     if dtype in (F32, TF32):  # LLVM spells a float as the double of the same value
-        sign, exponent, mantissa = bits >> 31, bits >> 23 & 0xFF, bits & 0x7FFFFF
-        if exponent == 0xFF:
-            bits = sign << 63 | 0x7FF << 52 | mantissa << 29
-        else:
-            bits = float_bits(value, F64)
+        bits = int(np.array(bits, np.uint32).view(np.float32).astype(np.float64).view(np.uint64))
     prefix, digits = {F16: ("0xH", 4), BF16: ("0xR", 4)}.get(dtype, ("0x", 16))
     return ir.FormattedConstant(llvm_type(dtype), f"{prefix}{bits:0{digits}X}")
 
