@@ -10,7 +10,7 @@ __all__ = ["Device", "open_device"]
 
 
 def open_device(format: str = "f32") -> Device:
-    """torch and its GPU. Raises SystemExit that says what is missing."""
+    """torch if it is installed and sees a GPU, else CuPy. Raises SystemExit that says what is missing."""
     try:
         return frameworks.open_device(format)
     except DeviceError as error:

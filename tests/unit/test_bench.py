@@ -288,12 +288,13 @@ def test_without_a_gpu_it_says_so(capsys: pytest.CaptureFixture[str], monkeypatc
     assert printed.startswith("bench times kernels on an NVIDIA GPU: there is no NVIDIA GPU that this process can use")
 
 
-def test_without_torch_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_library_it_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
     from tiledsl.errors import DeviceError
     from tiledsl.inspect.frameworks import open_device
 
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(DeviceError, match=r"torch for arrays and cuBLAS: .*torch.*\n  fix: install torch"):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    with pytest.raises(DeviceError, match=r"torch or CuPy for arrays and cuBLAS:\n  torch: .*torch.*\n  cupy: .*cupy"):
         open_device("f32")
 
 

@@ -1,4 +1,4 @@
-"""What a benchmark needs of torch: arrays, cuBLAS, events and graphs."""
+"""What a benchmark needs of torch or CuPy, whichever is there: arrays, cuBLAS, events and graphs."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from tiledsl.errors import DeviceError
+from tiledsl.errors import DeviceError, TileError
 from tiledsl.measure import PRODUCTS
 
-__all__ = ["Device", "open_device"]
+__all__ = ["Cupy", "Device", "open_device"]
 
 DTYPES = {
     "f32": "float32", "f64": "float64", "f16": "float16", "bf16": "bfloat16", "e4m3": "float8_e4m3fn",
@@ -83,23 +83,30 @@ class Device:
     def worst_share(self, out: Any, a: Any, b: Any) -> float:
         """The largest share of its error bound that any element of `out` uses against float64 (<= 1: right); any error
         of an integer is too much."""
-        a, b, out = (x.to(self._torch.float64) for x in (a, b, out))
+        a, b, out = map(self._double, (a, b, out))
         exact, product = a @ b, PRODUCTS[self.format]
-        bound = product.roundoff * exact.abs() + product.chain(a.shape[-1]) * (a.abs() @ b.abs()) + 2.0**-149
-        return float(self._torch.nan_to_num((out - exact).abs() / bound, nan=float("inf")).max())
+        bound = product.roundoff * abs(exact) + product.chain(a.shape[-1]) * (abs(a) @ abs(b)) + 2.0**-149
+        share = abs(out - exact) / bound
+        return float("inf") if bool((share != share).any()) else float(share.max())
+
+    def _double(self, array: Any) -> Any:
+        return array.to(self._torch.float64)
 
     def copy_rate(self) -> float:
         """Bytes a second that a copy inside of device memory reads and writes, together: the best of a few."""
-        source, target = (self._torch.zeros(COPIED, device="cuda", dtype=self._torch.uint8) for _ in range(2))
+        source, target = self._bytes(COPIED), self._bytes(COPIED)
         taken: list[float] = []
         for _ in range(8):
             start, end = self.event(), self.event()
             self.record(start)
-            target.copy_(source)
+            target[...] = source
             self.record(end)
             self.synchronize()
             taken.append(self.milliseconds(start, end) / 1e3)
         return 2 * COPIED / min(taken)
+
+    def _bytes(self, count: int) -> Any:
+        return self._torch.zeros(count, device="cuda", dtype=self._torch.uint8)
 
     def graphed(self, launch: Callable[[int], None], count: int) -> Callable[[int], None]:
         """``replay(number)``: `count` launches, numbered from 0 on, by one CUDA graph: none waits for the host."""
@@ -129,10 +136,70 @@ class Device:
         return start.elapsed_time(end)
 
 
+class Cupy(Device):
+    """The same by CuPy, for f32, f64 and f16; it has no graphs here."""
+
+    name = "cupy"
+
+    def __init__(self, format: str = "f32") -> None:
+        cupy: Any = importlib.import_module("cupy")
+        if not cupy.cuda.is_available():
+            raise RuntimeError("CuPy sees no CUDA device")
+        if format not in ("f32", "f64", "f16"):
+            raise RuntimeError(f"CuPy multiplies f32, f64 and f16 here, not {format}")
+        self._cupy, self.format, self._dtype = cupy, format, DTYPES[format]
+        self.itemsizes = (int(cupy.dtype(self._dtype).itemsize),) * 2
+        self.blank = float("nan")
+
+    def normal(self, rows: int, columns: int, seed: int, batch: int = 0) -> Any:
+        shape = (batch, rows, columns) if batch else (rows, columns)
+        drawn = "float64" if self.format == "f64" else "float32"
+        return self._cupy.random.default_rng(seed).standard_normal(shape, dtype=drawn).astype(self._dtype, copy=False)
+
+    def transposed(self, array: Any) -> Any:
+        return array.swapaxes(-1, -2)
+
+    def restored(self, array: Any) -> Any:
+        return self._cupy.ascontiguousarray(array.swapaxes(-1, -2)).swapaxes(-1, -2)
+
+    def empty(self, rows: int, columns: int, batch: int = 0) -> Any:
+        return self._cupy.full((batch, rows, columns) if batch else (rows, columns), self.blank, self._dtype)
+
+    def matmul(self, a: Any, b: Any, out: Any) -> None:
+        self._cupy.matmul(a, b, out=out)
+
+    def _double(self, array: Any) -> Any:
+        return array.astype("float64")
+
+    def _bytes(self, count: int) -> Any:
+        return self._cupy.zeros(count, "uint8")
+
+    def graphed(self, launch: Callable[[int], None], count: int) -> Callable[[int], None]:
+        raise TileError("bench: --graph needs torch\n  fix: install torch, or leave --graph out")
+
+    def pointer(self, array: Any) -> int:
+        return array.data.ptr
+
+    def stream(self) -> int:
+        return self._cupy.cuda.get_current_stream().ptr
+
+    def synchronize(self) -> None:
+        self._cupy.cuda.runtime.deviceSynchronize()
+
+    def event(self) -> Any:
+        return self._cupy.cuda.Event()
+
+    def milliseconds(self, start: Any, end: Any) -> float:
+        return self._cupy.cuda.get_elapsed_time(start, end)
+
+
 def open_device(format: str = "f32") -> Device:
-    """Raises DeviceError that says what is missing."""
-    try:
-        return Device(format)
-    except (ImportError, RuntimeError) as error:
-        message = "a benchmark needs an NVIDIA GPU, and torch for arrays and cuBLAS"
-        raise DeviceError(f"{message}: {error}\n  fix: install torch with CUDA") from error
+    """torch if it is installed and sees a GPU, else CuPy. Raises DeviceError that says what is missing."""
+    reasons: list[str] = []
+    for kind in (Device, Cupy):
+        try:
+            return kind(format)
+        except (ImportError, RuntimeError) as error:
+            reasons.append(f"{kind.name}: {error}")
+    text = "\n  ".join(reasons)
+    raise DeviceError(f"a benchmark needs an NVIDIA GPU, and torch or CuPy for arrays and cuBLAS:\n  {text}")
