@@ -7,7 +7,7 @@
 4. A cursor is that of one ring. On every way through the kernel it is moved on, or carried on, once at most, and not
    used behind that; what a loop moves on is the loop's own.
 5. `ring.release` and `ring.publish` are behind a `ring.wait` and a `ring.acquire` of the same ring in the same block.
-   Uses lie inside each other, or one after the other. What was waited for is released, or skipped.
+   Uses are nested, or follow each other. What was waited for is released, or skipped.
 """
 
 from __future__ import annotations

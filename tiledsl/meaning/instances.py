@@ -31,7 +31,7 @@ __all__ = ["unreadable"]
 NATIVE = (MethodDescriptorType, WrapperDescriptorType, ClassMethodDescriptorType)
 IGNORED = frozenset({"__dict__", "__weakref__", "_abc_impl", "__annotations_cache__"})
 DESCRIBING = frozenset({"__annotations__", "__dataclass_fields__", "__dataclass_params__", "__orig_bases__"})
-"""What `typing` and `dataclasses` keep of a class: it counts, but nobody changes it in place."""
+"""What `typing` and `dataclasses` keep of a class: it counts, but is never changed in place."""
 
 
 def walk_class(walk: Walk, cls: type) -> None:
@@ -263,7 +263,7 @@ def _is_record(cls: type) -> bool:
 
 
 def unreadable(value: Any) -> bool:
-    """True for an object that can change, with content that nobody can read: a generator, a file, a tensor."""
+    """True for an object that can change, with content that cannot be read: a generator, a file, a tensor."""
     try:
         kind = exact_type(value)
         if kind in PLAIN or kind in KINDS or isinstance(value, (type, ModuleType, TypeVar)) or callable(value):

@@ -185,7 +185,7 @@ class Walk:
                 self._name(fn, name, chains)
 
     def _parts(self, fn: FunctionType, compiled: bool) -> None:
-        """Defaults and what was set on a function, which for a compiled one nobody sees."""
+        """Defaults and what was set on a function, which do not matter for a compiled one."""
         # Where a function has none, setting some does not change what a call of it means that gives all arguments.
         for name in ("__defaults__", "__kwdefaults__"):
             self.visit(getattr(fn, name), name)
@@ -249,7 +249,7 @@ class Walk:
             self.add("absent")
             self.guards.term(f"{name!r} not in {{0}} and {name!r} not in {{1}}", fn.__globals__, vars(builtins))
             return
-        if name != "__debug__":  # Python does not let anybody change it
+        if name != "__debug__":  # Python does not let it be changed
             self._read(name, found[name], chains, lambda dotted, v: self.guards.name(fn.__globals__, dotted, v))
 
     def _read(self, name: str, value: Any, chains: tuple[Chain, ...], guard: Callable[[str, Any], None]) -> None:

@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 MATRIX_ROWS = ROWS
-"""Of each matrix that ldmatrix and stmatrix move; so many lanes give the addresses of its rows."""
+"""Of each matrix that ldmatrix and stmatrix move; as many lanes give the addresses of its rows."""
 
 MATRIX_BYTES = 16
 """Of each of these rows. (PTX ISA: ldmatrix.)"""
@@ -72,7 +72,7 @@ class Load(_Moves):
     """The fragment `type` from the elements of a tensor or tile that begin at an origin.
 
     Operands: the memory, then the origin, an index an axis. Rows and columns of the fragment run along `axes` of it.
-    vec: bytes of one access of a lane; 0 stands for ldmatrix, which reads shared memory. What lies past the edge
+    vec: bytes of one access of a lane; 0 stands for ldmatrix, which reads shared memory. What is past the edge
     of a global tensor reads as zero.
     """
 
@@ -96,7 +96,7 @@ class Load(_Moves):
 class Store(_Moves):
     """Writes a fragment to the elements of a tensor or tile that begin at an origin; no barrier is implied.
 
-    Operands: the fragment, the memory, the origin. `axes`, `vec`: as for `Load`, 0 stands for stmatrix. What lies past
+    Operands: the fragment, the memory, the origin. `axes`, `vec`: as for `Load`, 0 stands for stmatrix. What is past
     the edge of a global tensor is not written.
     """
 
@@ -170,7 +170,7 @@ class _Follows(Pure):
 
 
 class Convert(_Follows):
-    """The same elements in the layout of `type`, where every thread already holds those that it shall have."""
+    """The same elements in the layout of `type`, where every thread already holds the elements that it needs."""
 
     name = "matrix.convert"
     gives = ("type",)

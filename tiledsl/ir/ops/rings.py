@@ -1,4 +1,4 @@
-"""Rings: stages of shared tiles through which one role hands data to another, slot by slot.
+"""Rings: stages of shared tiles through which one role passes data to another, slot by slot.
 
 A cursor says where a role is in a ring. It is a value, which loops carry: an end of a use gives the cursor of the next
 slot. Who fills and who uses a ring, and by what (threads, TMA, asynchronous products), follows from the roles in which
@@ -123,7 +123,8 @@ class Wait(RingOp):
 
 class Release(_Moves):
     """Ends the use that `Wait` began. The asynchronous products in it are a group; the slot is free when the group has
-    ended and threads have read what they did. in_flight: so many groups may go on, whose slots are held. The next slot.
+    ended and threads have read what they did. in_flight: how many groups may stay in flight; their slots are held.
+    The next slot.
     """
 
     name = "ring.release"
