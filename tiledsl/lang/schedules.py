@@ -6,15 +6,13 @@ from dataclasses import dataclass
 from typing import Any, Iterator, Literal, ParamSpec
 
 from tiledsl.function import TileFunction, location, tile_function
-from tiledsl.lang.dim import Dim
 from tiledsl.lang.dtypes import index
 from tiledsl.lang.launch import cdiv
 from tiledsl.lang.misuse import only_in_kernel
-from tiledsl.lang.ranges import Range, tile, tiles
+from tiledsl.lang.ranges import Extent, Range, tile, tiles
 
 __all__ = ["Cluster", "Place", "Schedule", "WorkItem", "persistent", "tile_schedule"]
 
-HostExtent = index | int | type[Dim]
 P = ParamSpec("P")
 
 
@@ -103,14 +101,14 @@ class Schedule:
 
 
 def tile_schedule(
-    m: HostExtent,
-    n: HostExtent,
-    k: HostExtent,
+    m: Extent,
+    n: Extent,
+    k: Extent,
     tile: tuple[int, int, int],
     group: int = 8,
     along: Literal["m", "n"] = "m",
-    batches: HostExtent = 1,
-    splits: HostExtent = 1,
+    batches: Extent = 1,
+    splits: Extent = 1,
 ) -> Schedule:
     """``work = tile_schedule(M, N, K, tile=(BM, BN, BK))``: the tiles of an m x n result, one a block. It declares the
     grid.

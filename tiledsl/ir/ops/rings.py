@@ -91,6 +91,7 @@ class _Moves(RingOp):
     varies, nan = "thread", "sees"
     cause = "a slot of a ring"
     gives = (CURSOR,)
+    cursor = operand(1, CURSOR)
 
 
 class Acquire(RingOp):
@@ -109,7 +110,6 @@ class Publish(_Moves):
     name = "ring.publish"
     sync = Sync(releases="cta")
     called = "ring.fill()"
-    cursor = operand(1, CURSOR)
 
 
 class Wait(RingOp):
@@ -131,7 +131,6 @@ class Release(_Moves):
     sync = Sync(releases="cta")
     called = "ring.use()"
     in_flight = attribute(int, 0, most=7)
-    cursor = operand(1, CURSOR)
 
 
 class Drain(_Moves):
@@ -140,7 +139,6 @@ class Drain(_Moves):
     name = "ring.drain"
     sync = Sync(releases="cta")
     called = "acc.wait()"
-    cursor = operand(1, CURSOR)
 
 
 class Skip(_Moves):
@@ -148,7 +146,7 @@ class Skip(_Moves):
 
     name = "ring.skip"
     sync = NOTHING
-    cursor, count = operand(1, CURSOR), operand(2, INDEX)
+    count = operand(2, INDEX)
 
 
 class Free(RingOp):

@@ -32,6 +32,7 @@ __all__ = [
     "Copy",
     "Dim",
     "Extract",
+    "Follows",
     "Get",
     "Insert",
     "Load",
@@ -48,16 +49,17 @@ __all__ = [
 VECTOR_BYTES = (2, 4, 8, 16)
 
 
-class _Follows(Pure):
-    varies = "operands"
-    nan = "sees"
+class Follows(Pure):
+    """Base of tile-level ops that move values: their results vary as the operands do."""
+
+    varies, nan = "operands", "sees"
+    level = "tile"
 
 
-class Dim(_Follows):
+class Dim(Follows):
     """Extent of a global tensor along `axis`, an index."""
 
     name = "tile.dim"
-    level = "tile"
     gives = (INDEX,)
     axis = attribute(int)
     tensor = operand(0)
@@ -382,11 +384,10 @@ class Copy(Op):
 # -- per-thread fragments --------------------------------------------------------------------------
 
 
-class Pack(_Follows):
+class Pack(Follows):
     """A fragment from all elements that a thread holds, in order; or from one, in every place."""
 
     name = "tile.pack"
-    level = "tile"
     gives = ("type",)
     type = attribute(FragmentType)
     elements = operands(0)
@@ -404,11 +405,10 @@ def _check_position(op: Extract | Insert) -> DType:
     return type_.dtype
 
 
-class Extract(_Follows):
+class Extract(Follows):
     """One element of a fragment. `at` is static: registers cannot be indexed at run time."""
 
     name = "tile.extract"
-    level = "tile"
     at = attribute[tuple[int, ...]](tuple)
     fragment = operand(0)
 
@@ -431,11 +431,10 @@ class Extract(_Follows):
         _check_position(self)
 
 
-class Insert(_Follows):
+class Insert(Follows):
     """The fragment with one element replaced."""
 
     name = "tile.insert"
-    level = "tile"
     at = attribute[tuple[int, ...]](tuple)
     gives = ("fragment",)
     fragment, element = operand(0), operand(1)
