@@ -71,7 +71,7 @@ class If(_Control):
         return _types(self.then.terminator.operands)
 
     def verify(self) -> None:
-        self.require(not any(b.args for b in self.blocks), "two blocks without arguments")
+        self.require(not any(b.args for b in self.blocks), "its blocks have no arguments")
         for block in self.blocks:
             self.require(_types(block.terminator.operands) == _types(self.results), "yielded types differ")
 
