@@ -10,7 +10,7 @@ from json import JSONDecodeError, loads
 from typing import Any, Callable, TypeVar
 
 from tiledsl.boundary import stage
-from tiledsl.errors import UNKNOWN_LOC, Loc, VerifyError
+from tiledsl.errors import UNKNOWN_LOC, CompileError, Loc, VerifyError
 from tiledsl.ir import ops as _ops
 from tiledsl.ir.abi import AbiArg
 from tiledsl.ir.core import OPS, Block, Kernel, Op, Value
@@ -42,19 +42,16 @@ assert _ops  # importing the package registers the ops
 T = TypeVar("T")
 
 
-@deep_recursion()
 def parse_kernel(text: str, file: str = "<ir>") -> Kernel:
     """The kernel that `text` describes; `file` is what errors name.
 
     Raises CompileError, with line and column in `text`, for anything that is not the textual form.
     What has no printed location gets its line of `text` as location.
     """
-    with stage("the parser", file, Loc(file, 1)):
-        parser = _Parser(text, file)
-        kernel = parser.kernel()
-        if parser.token.kind != "end":
-            parser.fail(f"unexpected {parser.token.text!r} after the kernel")
-        return kernel
+    kernel, *others = parse_kernels(text, file)
+    if others:
+        raise CompileError("a second kernel in the text", others[0].loc, "read it with parse_kernels()")
+    return kernel
 
 
 @deep_recursion()

@@ -72,7 +72,7 @@ class Memory(Generic[D]):
     def get(self, *index: At, other: Any = 0, vec: int = 0) -> Any:
         """The element at `index`, or `other` (and memory is not touched) if it is out of bounds.
 
-        vec: bytes of a vector along the unit-stride axis, as a 1-D fragment: one access if it lies
+        vec: bytes of a vector along the unit-stride axis, as a 1-D fragment: one access if it is
         inside, else element by element, each guarded. 0 reads one element as a scalar. For a vector
         `other` may be a fragment.
         """
@@ -81,7 +81,7 @@ class Memory(Generic[D]):
     def put(self, *index_and_value: *tuple[*tuple[At, ...], D | float | Fragment[D]]) -> None:
         """``C.put(row, col, value)``: write `value` unless `index` is out of bounds.
 
-        A 1-D fragment is written as a vector along the unit-stride axis: one access if it lies
+        A 1-D fragment is written as a vector along the unit-stride axis: one access if it is
         inside, else element by element, each guarded. With fragments of indices, `value` is one element for all
         of them, or a fragment of their shape and layout.
         """

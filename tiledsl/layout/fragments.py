@@ -35,11 +35,11 @@ ROWS = 8
 
 @dataclass(frozen=True)
 class FragmentLayout:
-    """How an m x k `a`, a k x n `b` or an m x n `acc` lies in the registers of a grid of warps.
+    """How an m x k `a`, a k x n `b` or an m x n `acc` is distributed over the registers of a grid of warps.
 
     warps: how many there are along m and along n; warp number w is at (w // warps[1], w % warps[1]). Warps along n hold
     the same part of `a`, those along m the same part of `b`.
-    interleaved: over so many neighbouring warps along m the rows of instructions are interleaved; 1: each warp has
+    interleaved: over how many neighbouring warps along m the rows of instructions are interleaved; 1: each warp has
     neighbouring ones. 4 is what ``wgmma`` does: with m16n8k16 the accumulator (and A in registers) of warpgroups, each
     of which has whole blocks of 64 rows.
     first: number of the first warp that holds a part, where a role of some warps does; warps count from it, modulo
@@ -106,7 +106,7 @@ class FragmentLayout:
         return rows * columns * self.tile_size
 
     def within(self, register: int, bits: int) -> tuple[int, int, int, int]:
-        """Where element `register` of lane 0 lies in the operand of one instruction, a row and a column, and how far
+        """Where element `register` of lane 0 is in the operand of one instruction, a row and a column, and how far
         from there each step of the lane goes along the rows and along the columns."""
         if self.operand == "acc":
             return ROWS * (register // 2), register % 2, 1, 2
@@ -157,7 +157,7 @@ class FragmentLayout:
         return {"a": along_n == 0, "b": along_m == 0, "acc": warp >= 0}[self.operand]
 
     def problem(self, dims: tuple[int, ...]) -> Problem | None:
-        """What keeps a block tile of `dims` from lying so; None if nothing does."""
+        """What keeps a block tile of `dims` from this layout; None if nothing does."""
         if len(dims) != 2:
             return Problem(f"a fragment of {len(dims)} axes held as {self}", "such a fragment is rows by columns")
         for axis, (n, parts, size) in enumerate(zip(dims, self.grid, self.tile, strict=True)):
@@ -172,7 +172,7 @@ class FragmentLayout:
         return None
 
     def takes(self, bits: int) -> bool:
-        """Can elements of `bits` lie so? An operand of one instruction consists of whole cores."""
+        """Can elements of `bits` have this layout? An operand of one instruction consists of whole cores."""
         return self.operand == "acc" or self.shape.k % _core_depth(bits) == 0
 
     def __str__(self) -> str:
@@ -195,7 +195,7 @@ _TEXT = re.compile(r"(?:mma\.(\w+)|wgmma)\.(a|b|acc)\(([\d, ]+)\)")
 
 
 def of_warpgroups(count: int, first: int = 0) -> FragmentLayout:
-    """The accumulator of so many warpgroups, the first of which begins with warp number `first`. (PTX ISA: wgmma.)"""
+    """The accumulator of `count` warpgroups, the first of which begins with warp number `first`. (PTX ISA: wgmma.)"""
     return FragmentLayout(SHAPES["m16n8k16"], "acc", (WARPGROUP_WARPS * count, 1), WARPGROUP_WARPS, first)
 
 

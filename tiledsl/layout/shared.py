@@ -1,4 +1,4 @@
-"""Layouts of a shared tile: where the element at given indices lies, as pure maths.
+"""Layouts of a shared tile: where the element at given indices is, as pure maths.
 
 A tile is a stack of rows: its last axis runs along a row, all other axes together number the rows. Four
 layouts, with the text form that stands in the IR:
@@ -10,7 +10,7 @@ layouts, with the text form that stands in the IR:
     swizzle_128b                     panels of 128 bytes (or 64, 32), as TMA writes and wgmma reads them
 
 A swizzle cuts memory into panels of `span` units of `unit` elements. In panel number p, counted through the tile,
-unit c lies at place ``c ^ (p // every % span)``. All three are powers of two, so that this is one XOR on the index;
+unit c is at place ``c ^ (p // every % span)``. All three are powers of two, so that this is one XOR on the index;
 a row is any whole number of panels long (144 = 9 panels of 16), and so nothing ever leaves it. Where `every` is the
 number of panels in a row, or a multiple of it, rows differ from each other; below it, parts of a row do. With
 units of 16 bytes, spans of 8, 4 and 2 and `every` as many panels as 128 bytes hold these are the 128-, 64- and 32-byte
@@ -87,7 +87,7 @@ class Layout:
 
     @property
     def alignment(self) -> int:
-        """A tile begins at a multiple of so many bytes."""
+        """Bytes: a tile begins at a multiple of it."""
         return ALIGNMENT
 
     def pitch(self, dims: Sequence[int]) -> int:
@@ -103,7 +103,7 @@ class Layout:
         return row_major(dims[:-1])
 
     def place(self, row: Any, column: Any, dims: Sequence[int]) -> Any:
-        """Where in its row the element lies that the tile has at `column` of row number `row`."""
+        """Where in its row the element at `column` of row number `row` is."""
         return column
 
     def offset(self, indices: Sequence[Any], dims: Sequence[int]) -> Any:
@@ -163,7 +163,7 @@ class Padded(Layout):
 
 @dataclass(frozen=True, slots=True)
 class Swizzled(Layout):
-    """Unit c of panel p lies at place ``c ^ (p // every % span)`` of the panel."""
+    """Unit c of panel p is at place ``c ^ (p // every % span)`` of the panel."""
 
     unit: int
     span: int
@@ -176,7 +176,7 @@ class Swizzled(Layout):
 
     @property
     def period(self) -> int:
-        """After so many panels the permutation comes again."""
+        """After this many panels the permutation repeats."""
         return self.every * self.span
 
     def panels(self, dims: Sequence[int]) -> int:
@@ -317,7 +317,7 @@ _TEXT = re.compile(r"(row|padded|swizzled|swizzle_(\d+)b)(?:\((.*)\))?")
 
 
 def parse_layout(text: str, element: int = 0) -> Layout:
-    """Read what `str(layout)` wrote, of a tile with elements of so many bytes. Raises ValueError for anything else."""
+    """Read what `str(layout)` wrote, of a tile whose elements have `element` bytes; ValueError for anything else."""
     match = _TEXT.fullmatch(text)
     name, span, rest = match.groups() if match else ("", None, None)
     try:

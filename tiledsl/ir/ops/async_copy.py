@@ -21,7 +21,7 @@ class Copy(tile.Copy):
     """``copy_async(src, dst)``: a `tile.Copy` from a tensor to a shared tile that goes on by itself; gives its token.
 
     Nothing has arrived before the token was waited for, and other threads see it after a barrier behind that.
-    `grouped`: a pass or the author places its group, and nobody waits for the token.
+    `grouped`: a pass or the author places its group, and nothing waits for the token.
     """
 
     name = "async.copy"
@@ -57,7 +57,7 @@ class Cp(tile.Access):
     """One access of an asynchronous copy: `vec` elements, 4, 8 or 16 bytes, to a shared tile.
 
     Operands: the tile, its indices, the tensor, its indices. Elements past the edge of the tensor arrive as zeros
-    and are not read (`guard`; without it all of them lie inside).
+    and are not read (`guard`; without it all of them are inside).
     """
 
     name = "async.cp"

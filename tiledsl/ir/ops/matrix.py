@@ -10,7 +10,7 @@ from typing import Sequence
 
 from tiledsl.ir.core import Op, Pure, Value, attribute, operand, operands
 from tiledsl.ir.facts import NOTHING, by, reads, writes
-from tiledsl.ir.ops.tile import VECTOR_BYTES, Access, Side
+from tiledsl.ir.ops.tile import VECTOR_BYTES, Access, Follows, Side
 from tiledsl.ir.types import INDEX, U32, FragmentType, SharedType, Type, is_memory
 from tiledsl.layout.fragments import ROWS
 from tiledsl.layout.mma import MmaRow, find_row
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 MATRIX_ROWS = ROWS
-"""Of each matrix that ldmatrix and stmatrix move; so many lanes give the addresses of its rows."""
+"""Of each matrix that ldmatrix and stmatrix move; as many lanes give the addresses of its rows."""
 
 MATRIX_BYTES = 16
 """Of each of these rows. (PTX ISA: ldmatrix.)"""
@@ -72,7 +72,7 @@ class Load(_Moves):
     """The fragment `type` from the elements of a tensor or tile that begin at an origin.
 
     Operands: the memory, then the origin, an index an axis. Rows and columns of the fragment run along `axes` of it.
-    vec: bytes of one access of a lane; 0 stands for ldmatrix, which reads shared memory. What lies past the edge
+    vec: bytes of one access of a lane; 0 stands for ldmatrix, which reads shared memory. What is past the edge
     of a global tensor reads as zero.
     """
 
@@ -96,7 +96,7 @@ class Load(_Moves):
 class Store(_Moves):
     """Writes a fragment to the elements of a tensor or tile that begin at an origin; no barrier is implied.
 
-    Operands: the fragment, the memory, the origin. `axes`, `vec`: as for `Load`, 0 stands for stmatrix. What lies past
+    Operands: the fragment, the memory, the origin. `axes`, `vec`: as for `Load`, 0 stands for stmatrix. What is past
     the edge of a global tensor is not written.
     """
 
@@ -164,13 +164,8 @@ class Coordinates(_Held):
         )
 
 
-class _Follows(Pure):
-    varies, nan = "operands", "sees"
-    level = "tile"
-
-
-class Convert(_Follows):
-    """The same elements in the layout of `type`, where every thread already holds those that it shall have."""
+class Convert(Follows):
+    """The same elements in the layout of `type`, where every thread already holds the elements that it needs."""
 
     name = "matrix.convert"
     gives = ("type",)
@@ -182,7 +177,7 @@ class Convert(_Follows):
         self.require((src.dtype, src.dims) == (dst.dtype, dst.dims), f"{src} and {dst} differ in more than the layout")
 
 
-class Slice(_Follows):
+class Slice(Follows):
     """Some columns of an accumulator, as one of fewer columns in the same layout: each thread keeps what it holds.
 
     columns: (first, count), both multiples of the columns of one instruction.
@@ -206,7 +201,7 @@ class Slice(_Follows):
         self.require(whole and count > 0 and 0 <= first <= type_.dims[1] - count, f"columns {self.columns} of {type_}")
 
 
-class FromWords(_Follows):
+class FromWords(Follows):
     """A fragment from the u32 registers that hold it, each the next elements of a thread, the first one lowest."""
 
     name = "matrix.from_words"
@@ -219,7 +214,7 @@ class FromWords(_Follows):
         self.require([v.type for v in self.words] == [U32] * count, f"takes {count} u32")
 
 
-class ToWords(_Follows):
+class ToWords(Follows):
     """The u32 registers that hold a fragment, as many results: the inverse of `FromWords`."""
 
     name = "matrix.to_words"

@@ -67,8 +67,7 @@ class MmaSync(Pure):
     varies, nan = "thread", "packed"
     cause = HELD
     called = "ptx.mma_sync()"
-    variadic = True
-    parts = ("left", "right", "accumulators")
+    values = operands(0)
     shape = attribute(str)
     a, b, acc = attribute(DType), attribute(DType), attribute(DType)
 
@@ -87,18 +86,6 @@ class MmaSync(Pure):
         """The registers of A, of B and of C."""
         a, b, _ = (len(types) for types in self.registers())
         return self.operands[:a], self.operands[a : a + b], self.operands[a + b :]
-
-    @property
-    def left(self) -> list[Value]:
-        return self.split()[0]
-
-    @property
-    def right(self) -> list[Value]:
-        return self.split()[1]
-
-    @property
-    def accumulators(self) -> list[Value]:
-        return self.split()[2]
 
     def infer(self) -> Sequence[Type]:
         return self.registers()[2]

@@ -32,6 +32,7 @@ __all__ = [
     "Copy",
     "Dim",
     "Extract",
+    "Follows",
     "Get",
     "Insert",
     "Load",
@@ -48,16 +49,17 @@ __all__ = [
 VECTOR_BYTES = (2, 4, 8, 16)
 
 
-class _Follows(Pure):
-    varies = "operands"
-    nan = "sees"
+class Follows(Pure):
+    """Base of tile-level ops that move values: their results vary as the operands do."""
+
+    varies, nan = "operands", "sees"
+    level = "tile"
 
 
-class Dim(_Follows):
+class Dim(Follows):
     """Extent of a global tensor along `axis`, an index."""
 
     name = "tile.dim"
-    level = "tile"
     gives = (INDEX,)
     axis = attribute(int)
     tensor = operand(0)
@@ -78,7 +80,7 @@ class SharedAlloc(Op):
     Allocations without `over` are disjoint. The tile starts at a multiple of 16 bytes.
 
     layout: the text form of a `layout.shared.Layout`, or "auto": the pass `bank-conflict` chooses. At this level
-    it means nothing; `expand` computes addresses by it, and takes an "auto" that nobody chose for row order.
+    it means nothing; `expand` computes addresses by it, and takes an "auto" that is left for row order.
     stages: of a tile that a pipelined loop fills, the extent of axis 0, which is one tile each; 1 for any other.
     """
 
@@ -176,7 +178,7 @@ class Load(Access):
 class Get(Access):
     """``A.get(i, j, other=x)``: like `Load`, but elements out of bounds are `other`'s, unread.
 
-    whole: the extent is known to be a multiple of `vec`, so that no vector lies across the edge. gathered: as for
+    whole: the extent is known to be a multiple of `vec`, so that no vector crosses the edge. gathered: as for
     `Load`.
     """
 
@@ -308,7 +310,7 @@ class Side:
 
     @property
     def unit(self) -> int | None:
-        """The axis of the copied shape along which neighbours lie side by side, if there is one."""
+        """The axis of the copied shape along which neighbours are contiguous in memory, if there is one."""
         type_ = self.type
         axis = type_.unit if isinstance(type_, GlobalType) else type_.rank - 1
         return self.axes.index(axis) if axis in self.axes else None
@@ -327,7 +329,7 @@ class Copy(Op):
 
     Operands: the source, its origin (an index an axis), the destination, its origin. Axis i of `shape` runs
     along axis `src_axes[i]` of the source and `dst_axes[i]` of the destination; the other axes stay at
-    their origin. What lies past the edge of a global tensor reads as zero and is not written. `vec`: bytes
+    their origin. What is past the edge of a global tensor reads as zero and is not written. `vec`: bytes
     of one access, on the sides whose unit-stride axis is that of the vectors (see `passes.thread_map`).
     """
 
@@ -382,11 +384,10 @@ class Copy(Op):
 # -- per-thread fragments --------------------------------------------------------------------------
 
 
-class Pack(_Follows):
+class Pack(Follows):
     """A fragment from all elements that a thread holds, in order; or from one, in every place."""
 
     name = "tile.pack"
-    level = "tile"
     gives = ("type",)
     type = attribute(FragmentType)
     elements = operands(0)
@@ -404,11 +405,10 @@ def _check_position(op: Extract | Insert) -> DType:
     return type_.dtype
 
 
-class Extract(_Follows):
+class Extract(Follows):
     """One element of a fragment. `at` is static: registers cannot be indexed at run time."""
 
     name = "tile.extract"
-    level = "tile"
     at = attribute[tuple[int, ...]](tuple)
     fragment = operand(0)
 
@@ -431,11 +431,10 @@ class Extract(_Follows):
         _check_position(self)
 
 
-class Insert(_Follows):
+class Insert(Follows):
     """The fragment with one element replaced."""
 
     name = "tile.insert"
-    level = "tile"
     at = attribute[tuple[int, ...]](tuple)
     gives = ("fragment",)
     fragment, element = operand(0), operand(1)

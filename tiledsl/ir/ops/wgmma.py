@@ -26,10 +26,11 @@ class _Registers(Pure):
 
 
 class _Group(Op):
-    """Of a whole warpgroup."""
+    """Of a whole warpgroup. Results, if there are any, are registers of the accumulator."""
 
     stays, features = "", ("wgmma",)
     scope, alike = "warpgroup", ()
+    varies, nan, cause = "thread", "sees", HELD
 
 
 class Begin(_Registers):
@@ -74,8 +75,6 @@ class Mma(_Group):
     touches = (reads("a", proxy="async", done="wgmma"), reads("b", proxy="async", done="wgmma"))
     sync = NOTHING
     alike = ("accumulate", "a_origin", "b_origin")
-    varies, nan = "thread", "sees"
-    cause = HELD
     called = "wgmma()"
     variadic = True
     parts = ("acc", "accumulate", "a", "a_origin", "b", "b_origin")
@@ -140,8 +139,6 @@ class Wait(_Group):
     level = "tile"
     touches = ()
     sync = Sync(completes="wgmma")
-    varies, nan = "thread", "sees"
-    cause = HELD
     called = by(lambda op: "wait()" if op.operands else "ptx.wgmma_wait()")
     pending = attribute(int, 0)
     finish = attribute(bool, True)
@@ -171,7 +168,7 @@ class Registers(_Registers):
 
 
 class Descriptor(Pure):
-    """How a shared operand lies, from the pointer to its first element: an i64. (PTX ISA: matrix descriptor.)
+    """The descriptor of a shared operand, whose first element the pointer has: an i64. (PTX ISA: matrix descriptor.)
 
     advance: bytes that the operand begins behind the pointer. leading, stride: the leading and the stride byte offset.
     swizzle: bytes of the span.
@@ -210,8 +207,6 @@ class Instruction(_Group):
     level = "thread"
     touches = (reads("left", proxy="async", done="wgmma"), reads("right", proxy="async", done="wgmma"))
     sync = NOTHING
-    varies, nan = "thread", "sees"
-    cause = HELD
     called = "wgmma()"
     variadic = True
     parts = ("accumulate", "left", "right", "accumulators")
@@ -273,8 +268,6 @@ class WaitGroup(_Group):
     level = "thread"
     touches = ()
     sync = Sync(completes="wgmma")
-    varies, nan = "thread", "sees"
-    cause = HELD
     called = "wait()"
     pending = attribute(int, 0)
     registers = operands(0)
