@@ -30,7 +30,7 @@ from tiledsl.ir.core import Value
 from tiledsl.ir.ops import tile
 from tiledsl.ir.scalar import SCALAR, converts
 from tiledsl.ir.types import BOOL, DTYPES, F64, INDEX, DType, FragmentType
-from tiledsl.passes.analysis.constants import fold_cast
+from tiledsl.passes.analysis.constants import semantics
 
 __all__ = [
     "apply",
@@ -71,7 +71,7 @@ BINARY: dict[type[ast.operator], tuple[str, str, Callable[[Any, Any], Any]]] = {
 
 def rounded(value: float, dtype: DType) -> float:
     """`value` rounded once to the nearest number of a dtype of floats."""
-    return value if math.isnan(value) else fold_cast(value, F64, dtype)
+    return value if math.isnan(value) else semantics().fold_cast(value, F64, dtype)
 
 
 def literal(value: bool | int | float, dtype: DType, loc: Loc) -> bool | int | float:
