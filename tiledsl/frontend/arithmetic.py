@@ -263,7 +263,7 @@ def at_compile_time(
 
 
 def items_of(items: Any, frame: Frame, node: ast.AST, most: int, what: str) -> list[Any]:
-    """A compile-time iterable as a list of at most `most` items. what: says in a message what would be done with them."""
+    """A compile-time iterable as a list of at most `most` items. what: what a message says is done with them."""
     found = at_compile_time(bounded, [items, most], frame, node, structure=True)
     if found is None:
         fix = "use range() for a loop at run time, or unroll(range(n), by=4) for a few iterations at a time"

@@ -151,7 +151,7 @@ def _run_time_bounds(frame: Frame, call: ast.Call) -> Bounds | None:
 
 
 def _named(frame: Frame, call: ast.Call) -> Any:
-    """The object that is called by its name, else None. Looking up a name has no effects, so it may come before the call."""
+    """The object that is called by its name, else None. The lookup has no effects, so it may come before the call."""
     node = call.func
     while isinstance(node, ast.Attribute):
         node = node.value
