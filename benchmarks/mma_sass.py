@@ -65,7 +65,7 @@ def product_line(row: MmaRow, a: str, b: str, c: str) -> str:
     return f"mma.sync.aligned.{row.shape}.row.col.{'.'.join(names)} {acc}, {left}, {right}, {acc};"
 
 
-def _kernel(row: MmaRow, target: Target, count: int) -> str:
+def _entry(name: str, row: MmaRow, count: int) -> str:
     """`count` products with one A, operands from and results to global memory; each stands on a line of its own.
     More than one are in a loop, where nothing else comes between them."""
     a, b, c = operand_registers(row)
@@ -76,21 +76,36 @@ def _kernel(row: MmaRow, target: Target, count: int) -> str:
     loads = [f"ld.global.{kind} {name}, [%p+{8 * at}];" for at, (name, kind) in enumerate(places)]
     stores = [f"st.global.{kind} [%p+{8 * at}], {name};" for at, (name, kind) in enumerate(places) if "c" in name]
     products = [product_line(row, "%a", f"%b{i}_", f"%c{i}_") for i in range(count)]
-    head = f".version {target.ptx // 10}.{target.ptx % 10}\n.target {target.name}\n.address_size 64"
     registers = [".reg .u64 %p;", ".reg .u32 %n;", ".reg .pred %q;", *declared]
     begin = ["ld.param.u64 %p, [p];", "cvta.to.global.u64 %p, %p;", "ld.param.u32 %n, [n];"]
     again = ["sub.u32 %n, %n, 1;", "setp.ne.u32 %q, %n, 0;", "@%q bra again;"]
     middle = products if count == 1 else ["again:", *products, *again]
     body = "\n".join([*registers, *begin, *loads, *middle, *stores, "ret;"])
-    return f"{head}\n.visible .entry k(.param .u64 p, .param .u32 n)\n{{\n{body}\n}}\n"
+    return f".visible .entry {name}(.param .u64 p, .param .u32 n)\n{{\n{body}\n}}\n"
 
 
 @cache
-def assembled(row: MmaRow, target: Target, count: int = 1) -> tuple[str, tuple[Sass, ...]]:
-    """PTX and SASS of `count` independent products."""
-    made = assemble(_kernel(row, target, count), target, name="k")
-    (listing,) = sass_listing(made.cubin)
-    return made.ptx, listing.instructions
+def _programs(target: Target) -> dict[tuple[MmaRow, int], tuple[int, tuple[Sass, ...]]]:
+    """See `assembled`. All are one module: nvdisasm takes longer to start than to read it."""
+    cases = {
+        f"products_{number}_{count}": (row, count)
+        for number, row in enumerate(TABLE)
+        for count in (1, INDEPENDENT)
+        if row.capability <= target.capability
+    }
+    head = f".version {target.ptx // 10}.{target.ptx % 10}\n.target {target.name}\n.address_size 64\n"
+    made = assemble(head + "".join(_entry(name, *case) for name, case in cases.items()), target, name=next(iter(cases)))
+    lines, found = made.ptx.splitlines(), {}
+    for program in sass_listing(made.cubin):
+        start = next(n for n, line in enumerate(lines) if f".entry {program.name}(" in line)
+        product = next(n for n, line in enumerate(lines[start:], start + 1) if line.startswith("mma.sync"))
+        found[cases[program.name]] = product, program.instructions
+    return found
+
+
+def assembled(row: MmaRow, target: Target, count: int = 1) -> tuple[int, tuple[Sass, ...]]:
+    """SASS of `count` independent products, and the line of the first of them in the PTX."""
+    return _programs(target)[row, count]
 
 
 # -- what became of it -----------------------------------------------------------------------------
@@ -98,8 +113,7 @@ def assembled(row: MmaRow, target: Target, count: int = 1) -> tuple[str, tuple[S
 
 def made_of(row: MmaRow, target: Target) -> dict[str, int]:
     """Instructions of one product by opcode, filler apart; the tensor core's first."""
-    ptx, sasses = assembled(row, target)
-    number = next(n for n, line in enumerate(ptx.splitlines(), 1) if line.startswith("mma.sync"))
+    number, sasses = assembled(row, target)
     mine = [s for s in sasses if s.ptx_line == number and not s.operands.never]
     counts = Counter(s.opcode for s in sorted(mine, key=lambda s: class_of(s) != "MMA"))
     return dict(counts)

@@ -27,6 +27,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,9 @@ class Argument:
 
     def array(self) -> Array:
         """The values, flat order row-major."""
+        return _values(self).copy()
+
+    def read(self) -> Array:
         shape = self.shape or ()
         size = int(np.prod(shape))
         call = _SOURCE.fullmatch(self.source)
@@ -80,6 +84,12 @@ class Argument:
                 values = parse_bits(self.source, self.dtype)
         assert values.size == size, f"{self.name}: {values.size} values for {size} elements"
         return values.reshape(shape)
+
+
+@cache
+def _values(argument: Argument) -> Array:
+    """Read from the text once: a kernel runs at both levels, for several tests."""
+    return argument.read()
 
 
 @dataclass
@@ -109,7 +119,7 @@ class Run:
         return [text for a in self.outputs.values() if (text := _difference(a, arguments[a.name]))]
 
 
-@dataclass
+@dataclass(eq=False)
 class FileTest:
     """One kernel with its directives. `line`: where its text starts in the file.
 

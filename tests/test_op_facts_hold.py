@@ -16,7 +16,7 @@ import pytest
 
 from tests.filetest import FileTest
 from tests.test_filetests import TESTS
-from tiledsl.backends.emulator import Access, Hook, Options, Prepared, run
+from tiledsl.backends.emulator import Access, Hook, Options, Prepared
 from tiledsl.errors import TileError
 from tiledsl.ir import facts
 from tiledsl.ir.core import OPS, Kernel, Op, Value
@@ -30,35 +30,43 @@ from tiledsl.passes.analysis.uniformity import LEVELS, Uniformity
 from tiledsl.passes.analysis.written import memory_of
 from tiledsl.passes.pipeline import run_pipeline
 
+pytestmark = pytest.mark.xdist_group("facts of ops")
+"""They share the kernels at their levels."""
+
 RUNNING = [
     test for test in TESTS if test.runs and test.path.parent.name != "scalar" and not any(test.expected)
 ]  # of functions of scalars only values matter
 
 
-def levels(test: FileTest) -> list[Kernel]:
-    """As the emulator runs the kernel and, of a tile-level one, as all passes leave it; each op in its own line."""
-    return _levels(RUNNING.index(test))
-
-
 @cache
-def _levels(number: int) -> list[Kernel]:
-    kernel = RUNNING[number].kernel()
+def levels(test: FileTest) -> list[Prepared]:
+    """As the emulator runs the kernel and, of a tile-level one, as all passes leave it; each op in its own line."""
+    kernel = as_written(test)
     if kernel.level == "thread":
-        return [kernel]
+        return [Prepared(kernel)]
     both = [Prepared(kernel).kernel, run_pipeline(kernel.clone(), bounds=True)]
     lowered = [parse_kernel(print_kernel(each)) for each in both]
     for each in lowered:
         each.externals = kernel.externals
-    return lowered
+    return [Prepared(each) for each in lowered]
 
 
-def emulate(test: FileTest, kernel: Kernel, **options: Any) -> Any:
-    arguments = test.runs[0].arguments(test.kernel())
-    return run(kernel, arguments, options=Options(stdout=io.StringIO(), **options))
+def kernels(test: FileTest) -> list[Kernel]:
+    return [prepared.kernel for prepared in levels(test)]
+
+
+@cache
+def as_written(test: FileTest) -> Kernel:
+    return test.kernel()
+
+
+def emulate(test: FileTest, prepared: Prepared, **options: Any) -> Any:
+    arguments = test.runs[0].arguments(as_written(test))
+    return prepared.run(arguments, options=Options(stdout=io.StringIO(), **options))
 
 
 def test_operands_are_those_of_the_groups() -> None:
-    for op in (op for test in RUNNING for kernel in (test.kernel(), *levels(test)) for op in kernel.walk()):
+    for op in (op for test in RUNNING for kernel in (test.kernel(), *kernels(test)) for op in kernel.walk()):
         assert [value for group in op.groups.values() for value in group] == op.operands, op.name
 
 
@@ -118,26 +126,22 @@ def label(declared: facts.Access) -> str | None:
     return memory.op.label if isinstance(memory.op, mem.SharedBase) else memory.name
 
 
-def undeclared(test: FileTest) -> list[str]:
+def accesses_of(test: FileTest) -> Accesses:
     found = Accesses()
-    for kernel in levels(test):
-        emulate(test, kernel, hooks=(found,))
-    return found.undeclared
+    for prepared in levels(test):
+        emulate(test, prepared, hooks=(found,))
+    return found
 
 
-@pytest.mark.parametrize("test", RUNNING, ids=lambda test: test.name)
-def test_what_is_accessed_is_declared(test: FileTest) -> None:
-    assert not undeclared(test)
-
-
-def test_what_is_declared_is_accessed() -> None:
-    """Of what TMA moves, hooks see the side in shared memory."""
-    found = Accesses()
+def test_accesses_are_those_that_are_declared() -> None:
+    """All of them, and no others. Of what TMA moves, hooks see the side in shared memory."""
+    seen: set[tuple[str, facts.Access]] = set()
     for test in RUNNING:
-        for kernel in levels(test):
-            emulate(test, kernel, hooks=(found,))
+        found = accesses_of(test)
+        assert not found.undeclared, test.name
+        seen |= found.seen
     declared = {(name, touch) for name, op in OPS.items() for touch in op.touches}
-    assert {(name, touch.part) for name, touch in declared - found.seen} == {
+    assert {(name, touch.part) for name, touch in declared - seen} == {
         *(("tma.load", "tensor"), ("tma.load", "mbarrier"), ("tma.store", "tensor")),
         *(("mem.tma_load", "map"), ("mem.tma_load", "mbarrier"), ("mem.tma_store", "map")),
     }
@@ -149,10 +153,10 @@ Places = tuple[int, int]
 """A block and a thread of it."""
 
 
-def traced(test: FileTest, kernel: Kernel, place: Places) -> dict[int, list[Any]]:
+def traced(test: FileTest, prepared: Prepared, place: Places) -> dict[int, list[Any]]:
     """The results of each op, by its line, as one thread computed them."""
     found: dict[int, list[Any]] = {}
-    for row in emulate(test, kernel, trace=place).trace:
+    for row in emulate(test, prepared, trace=place).trace:
         found.setdefault(row.loc.line, []).append(row.values)
     return found
 
@@ -181,13 +185,14 @@ def together(kernel: Kernel, uniformity: Uniformity, op: Op) -> int:
 def not_uniform(test: FileTest) -> list[str]:
     """Ops whose results differ between threads that should agree on them."""
     wrong: list[str] = []
-    for kernel in levels(test):
+    for prepared in levels(test):
+        kernel = prepared.kernel
         last = kernel.thread_count - 1
         places = [(0, thread) for thread in sorted({0, min(5, last), min(31, last), min(32, last), last})]
         try:
-            traces = {place: traced(test, kernel, place) for place in [*places, (1, 0)]}
+            traces = {place: traced(test, prepared, place) for place in [*places, (1, 0)]}
         except TileError:  # a grid of one block
-            traces = {place: traced(test, kernel, place) for place in places}
+            traces = {place: traced(test, prepared, place) for place in places}
         uniformity = Uniformity(kernel)
         for op in kernel.walk():
             if any(isinstance(r.type, PtrType) for r in op.results):
@@ -245,7 +250,8 @@ def test_a_wrong_access_is_found(op: type[Op], touches: Any, monkeypatch: pytest
 
 
 def undeclared_in(test: FileTest, op: type[Op]) -> list[str]:
-    return undeclared(test) if any(isinstance(each, op) for kernel in levels(test) for each in kernel.walk()) else []
+    used = any(isinstance(each, op) for kernel in kernels(test) for each in kernel.walk())
+    return accesses_of(test).undeclared if used else []
 
 
 @pytest.mark.parametrize("op", [gpu.Barrier, gpu.SyncWarp], ids=str)

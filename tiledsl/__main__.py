@@ -13,6 +13,7 @@ import codecs
 import importlib
 import os
 from collections.abc import Callable
+from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,13 +29,13 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-ROOT = Path(__file__).parent.parent
+EXAMPLES = Path(__file__).parent.parent / "examples" / "gemm"
 ASCII = {"│": "|", "…": "~", "×": "x", "─": "-", "–": "-", "≤": "<=", "µ": "u"}
-"""What stands for a character where the terminal does not have it."""
+"""Replacements for characters that the terminal lacks."""
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command. What goes wrong is one message and the exit code 1 (2 for arguments), without a traceback."""
+    """Run one command. An error is one message without a traceback, and exit code 1 (2 for arguments)."""
     if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison] - it was closed before Python began
         return _fail("the output is closed\n  fix: leave stdout open, or send it to /dev/null")
     codecs.register_error("tiledsl", _in_ascii)
@@ -45,7 +46,7 @@ def main(argv: list[str] | None = None) -> int:
         try:
             return _run(argv)
         finally:
-            sys.stdout.flush()  # here, where a full disk can still be told
+            sys.stdout.flush()  # here, where an error can still be reported
     except TileError as error:
         return _fail(str(error))
     except KeyboardInterrupt:
@@ -61,7 +62,7 @@ def main(argv: list[str] | None = None) -> int:
 def _run(argv: list[str] | None) -> int:
     arguments, rest = _parser().parse_known_args(argv)
     if arguments.command == "demo":
-        return _from_checkout("demo", "examples/gemm").main(rest)
+        return _from_checkout("demo").main(rest)
     if rest:
         _parser().error(f"unrecognized arguments: {' '.join(rest)}")
     return arguments.run(arguments)
@@ -74,12 +75,12 @@ def _fail(message: str, code: int = 1) -> int:
 
 
 def _drop_output() -> None:
-    """What is still to be written goes nowhere: Python would fail at it once more when it ends."""
+    """Discard buffered output, which Python would fail to write again when it exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _in_ascii(error: UnicodeError) -> tuple[str, int]:
-    """Characters that the terminal does not have."""
+    """Replace characters that the terminal lacks."""
     assert isinstance(error, UnicodeEncodeError)
     return "".join(ASCII.get(c, "?") for c in error.object[error.start : error.end]), error.end
 
@@ -110,7 +111,7 @@ def _parser() -> argparse.ArgumentParser:
     timed = commands.add_parser("bench", help="time kernels against cuBLAS and each other, on a GPU")
     timed.description, timed.formatter_class = bench.__doc__, argparse.RawDescriptionHelpFormatter
     bench.add_arguments(timed)
-    timed.set_defaults(run=_bench)
+    timed.set_defaults(run=partial(bench.run, gallery=_gallery))
 
     cache = commands.add_parser("cache", help="the on-disk cache of compiled kernels")
     cache.add_argument("action", choices=["info", "clear"])
@@ -131,7 +132,7 @@ def _add_kernel(command: argparse.ArgumentParser, run: Callable[..., int]) -> No
 
 
 def _asked(arguments: argparse.Namespace) -> tuple[TileKernel, dict[str, Any]]:
-    """The kernel, and what `compile` is told besides the target."""
+    """The kernel, and the settings for `compile` besides the target."""
     from tiledsl.inspect.loading import load_kernel, parse_consts, parse_dtypes
 
     file, _, name = arguments.kernel.partition(":")
@@ -180,7 +181,7 @@ def _opt(arguments: argparse.Namespace) -> int:
 
 
 def _read(file: str) -> tuple[str, str]:
-    """The text of a file, and what messages call it."""
+    """The text of a file, and its name for messages."""
     if file == "-":
         return sys.stdin.read(), "<stdin>"
     try:
@@ -189,13 +190,9 @@ def _read(file: str) -> tuple[str, str]:
         raise TileError(f"cannot read {file}: {error}\n  fix: pass a text file, or - for the standard input") from error
 
 
-def _bench(arguments: argparse.Namespace) -> int:
-    return bench.run(arguments, _gallery)
-
-
 def _gallery(format: str) -> list[Contender]:
     """Every variant of the gallery's kernels that multiply `format`."""
-    gallery = _from_checkout("gallery", "examples/gemm")
+    gallery = _from_checkout("gallery")
     found: list[Contender] = []
     for entry in (e for e in gallery.here() if format in e.formats):
         kernel: TileKernel = gallery.load(entry)
@@ -205,11 +202,11 @@ def _gallery(format: str) -> list[Contender]:
     return found
 
 
-def _from_checkout(module: str, folder: str) -> Any:
-    """A module that belongs to the repository, not to the installed package."""
-    if not (ROOT / folder / f"{module.replace('.', '/')}.py").is_file():
+def _from_checkout(module: str) -> Any:
+    """A module of examples/gemm, which belongs to the repository and not to the installed package."""
+    if not (EXAMPLES / f"{module}.py").is_file():
         raise TileError(f"{module} is part of the repository and not of the installed package: run this in a checkout")
-    sys.path.insert(0, str(ROOT / folder))
+    sys.path.insert(0, str(EXAMPLES))
     return importlib.import_module(module)
 
 

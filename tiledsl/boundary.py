@@ -1,8 +1,8 @@
-"""The net under the compiler: whatever else is raised while a kernel is compiled becomes an error at its line.
+"""Turns any other exception that is raised while a kernel is compiled into an error at the kernel's line.
 
-`as_compile_error` says whose mistake an exception is: that of the user's own Python, which runs at compile time (a
-helper, an ``__eq__``, a generator), or ours, an `InternalError`. It is a net and no cure: what a user may get
-wrong has an error of its own where it is found.
+`as_compile_error` tells errors of the user's own Python that runs at compile time (a helper, an ``__eq__``, a
+generator) from our own, which become `InternalError`. It is a safety net only: errors that a user can make are
+detected where they occur, with their own messages.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ Place = tuple[FrameType, int]
 
 
 def as_compile_error(error: Exception, loc: Loc, doing: str = "") -> CompileError:
-    """`error` as an error of a kernel at `loc`, with the cause in words and the exception as its `__cause__`.
+    """`error` as a CompileError at `loc`, with the exception as its `__cause__`.
 
-    doing: the stage of the compiler, where it is not the kernel's own statement that is being read.
+    doing: the stage of the compiler, unless the frontend is reading a statement of the kernel.
     """
     if isinstance(error, CompileError):
         return error
@@ -48,7 +48,7 @@ def as_compile_error(error: Exception, loc: Loc, doing: str = "") -> CompileErro
 
 
 def python_error(error: Exception, loc: Loc) -> CompileError:
-    """What Python raised where it worked on the compile-time values of a kernel, or called a function of the user's."""
+    """The CompileError for what Python raised in an operation on compile-time values or in a function of the user's."""
     last = _innermost(error)
     if last is not None and not _is_ours(last[0]):
         return _of_user(error, last, loc)
@@ -92,7 +92,7 @@ def _of_ours(error: Exception, last: Place | None, loc: Loc, doing: str) -> Comp
 
 
 def _innermost(error: Exception) -> Place | None:
-    """Where it was raised, but for Python's own functions, such as one of `functools` between two of ours."""
+    """The innermost place that is not in Python's own library, which may stand between two functions of ours."""
     places = [
         (frame, line)
         for frame, line in walk_tb(error.__traceback__)
@@ -118,10 +118,10 @@ def _is_standard(file: str) -> bool:
 
 @contextmanager
 def stage(name: str, kernel: str, loc: Loc) -> Generator[None]:
-    """What is raised in here belongs to this stage of compiling `kernel`, whose header is at `loc`.
+    """Attributes exceptions in the block to this stage of compiling `kernel`, whose header is at `loc`.
 
-    An error of the kernel goes on as it is. Anything else names the stage, and the line of the op that was being
-    worked on, if one was.
+    A TileError is passed on. Any other exception becomes a CompileError that names the stage, at the line of the op
+    that was being processed, if there is one.
     """
     try:
         yield
@@ -134,7 +134,7 @@ def stage(name: str, kernel: str, loc: Loc) -> Generator[None]:
 
 
 def _op_line(error: Exception) -> Loc | None:
-    """The line of the op that the innermost function with one was working on."""
+    """The line of the op in the innermost frame that has one."""
     found: Loc | None = None
     for frame, _ in walk_tb(error.__traceback__):
         names = frame.f_locals

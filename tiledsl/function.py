@@ -32,7 +32,7 @@ def location(fn: Callable[..., Any]) -> Loc:
 
 
 def caller_line() -> Loc:
-    """The line that called the caller of this function; unknown where the frontend called it, for a kernel."""
+    """The line that called the caller of this function; unknown if the frontend called it, for a kernel."""
     frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
     if frame.f_globals.get("__name__", "").startswith("tiledsl.frontend."):
         return UNKNOWN_LOC
@@ -40,7 +40,7 @@ def caller_line() -> Loc:
 
 
 def require_function(fn: Any, decorator: str, loc: Loc) -> None:
-    """An error at the line of a decorator that stands above anything but a def."""
+    """Raise CompileError at the line of a decorator that is not above a def."""
     if inspect.isfunction(fn):
         return
     kind = type(fn).__name__
@@ -50,8 +50,8 @@ def require_function(fn: Any, decorator: str, loc: Loc) -> None:
 
 
 class ByReference:
-    """What stands for a Python function (see `functools.update_wrapper`) is copied and pickled like one: not at all,
-    and by its name."""
+    """A wrapper of a Python function (`functools.update_wrapper`) that is copied and pickled like a function: a copy is
+    the object itself, and it is pickled by its name."""
 
     __qualname__: str
 
@@ -70,7 +70,7 @@ class ByReference:
 
 
 def named(function: Any) -> Any:
-    """What is found under the name of `function` or of what stands for it; None if nothing is."""
+    """The object that has the name of `function`, or of its wrapper; None if there is none."""
     try:
         return operator.attrgetter(function.__qualname__)(sys.modules[function.__module__])
     except (KeyError, AttributeError):
@@ -78,7 +78,7 @@ def named(function: Any) -> Any:
 
 
 class TileFunction(ByReference, Generic[P, R]):
-    """A tile function: `fn` is the Python function, `loc` where it stands.
+    """A tile function: `fn` is the Python function, `loc` its place.
 
     The frontend inlines it at each call, specialised to the arguments. Outside a kernel a call is a TileError.
     """
@@ -90,7 +90,7 @@ class TileFunction(ByReference, Generic[P, R]):
         self._complete = True
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # Kernels that were compiled with it could not follow a change.
+        # Kernels that were compiled with it would not see the change.
         if "_complete" in self.__dict__:
             raise TileError(f"{self.name}.{name} is set: a tile function does not change\n  fix: make another one")
         super().__setattr__(name, value)
@@ -108,6 +108,6 @@ class TileFunction(ByReference, Generic[P, R]):
 
 
 def tile_function(fn: Callable[P, R]) -> TileFunction[P, R]:
-    """Mark `fn` as written in the language: kernels may call it with values, tiles, consts and functions."""
+    """Make a tile function of `fn`, which kernels may call with values, tiles, consts and functions."""
     require_function(fn, "tile_function", caller_line())
     return TileFunction(fn, location(fn))

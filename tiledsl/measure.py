@@ -1,4 +1,4 @@
-"""`k.verify` and `k.time`: is the result right, element by element, and how long does the kernel take."""
+"""`k.verify` and `k.time`: whether each element of a result is right, and how long a kernel takes."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ __all__ = ["PRODUCTS", "Mismatch", "Product", "Timing", "Verification", "gemm_bo
 
 @dataclass(frozen=True)
 class Product:
-    """What a product of matrices takes and gives, and how well it is summed.
+    """The dtypes and the accuracy of a product of matrices.
 
-    operand, result: dtypes of A and B and of C. roundoff: the unit roundoff of the result, 0 for integers. chain: what
-    a sum of n products may be off, relative to the sum of their absolute values.
+    operand: dtype of A and B. result: of C. roundoff: the unit roundoff of the result, 0 for integers. chain: the
+    largest error of a sum of n products, relative to the sum of their absolute values.
     """
 
     operand: str
@@ -40,7 +40,7 @@ def _rounded_chain(unit: float) -> Callable[[int], float]:
 
 
 def _tensor_core(step: int, error: float, inputs: float = 0.0) -> Callable[[int], float]:
-    """Of tensor cores that add `step` products at once with an error of `error`; `inputs`: of cut operands."""
+    """The error of tensor cores that add `step` products at once with `error`; `inputs`: of truncated operands."""
     return lambda n: ceil(n / step) * error + inputs
 
 
@@ -59,7 +59,7 @@ PRODUCTS: dict[str, Product] = {
     "i8": Product("i8", "i32", 0.0, lambda n: 0.0),
     "u8": Product("u8", "i32", 0.0, lambda n: 0.0),
 }
-"""By name, mostly that of the operands' dtype; "tf32" are f32 of which the tensor cores take the upper 19 bits."""
+"""Products by name, which mostly is the operands' dtype; "tf32": f32, of which tensor cores use the upper 19 bits."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Mismatch:
-    """The worst element of an output: where, what it is and should be, and its error in units of its bound."""
+    """The worst element of an output: its index, its value, the expected one, and its error as a share of its bound."""
 
     tensor: str
     index: tuple[int, ...]
@@ -90,7 +90,7 @@ class Mismatch:
 
 @dataclass(frozen=True)
 class Verification:
-    """The outcome of `k.verify`: true if `wrong` is 0. `elements` were compared; `worst` is the worst one."""
+    """The result of `k.verify`, which is true if `wrong` is 0. `elements` were compared; `worst` is the worst one."""
 
     kernel: str
     elements: int
@@ -145,7 +145,7 @@ def verify(
     if not callable(reference):
         message = f"verify(): the reference is {reference!r}; expected a function of the kernel's arguments"
         raise KernelArgumentError(f"{message}\n  fix: {name}.verify(reference, ...), the reference first")
-    # What is wrong with the call is said before anything is copied.
+    # Before anything is copied: raises the errors of the call.
     arguments = kernel.arguments(values, device)
     with looking_at(kernel.signature, "bound", bound, "numbers", BOUNDS):
         bound = numpy.asarray(bound, numpy.float64)
@@ -172,7 +172,7 @@ def _expected(kernel: Dispatcher, returned: Any, arrays: Mapping[str, Any], outp
 
 
 def _copy(array: Any) -> Any:
-    """A copy in memory of the same kind, with the order of its axes kept."""
+    """A copy in the same kind of memory, with the same order of axes."""
     if hasattr(array, "clone"):  # torch
         return array.detach().clone()
     if type(array).__module__.split(".")[0] == "numpy":
@@ -186,7 +186,7 @@ def _host(array: Any) -> Any:
     """`array` as a NumPy array."""
     import numpy
 
-    if hasattr(array, "detach"):  # torch; what NumPy does not have goes by way of f32, exactly
+    if hasattr(array, "detach"):  # torch; dtypes that NumPy lacks are converted to f32, which is exact
         on_host = array.detach().cpu()
         foreign = str(on_host.dtype) in ("torch.bfloat16", "torch.float8_e4m3fn", "torch.float8_e5m2")
         return (on_host.float() if foreign else on_host).numpy()
@@ -203,7 +203,7 @@ def _check_fit(bound: Any, name: str, shape: tuple[int, ...]) -> None:
 def _compare(
     name: str, got: Any, expected: Any, dtype: DType, bound: Any, exact: bool
 ) -> tuple[int, int, Mismatch | None]:
-    """(elements, wrong ones, the worst). NaN is right where NaN is expected, infinity where that infinity is."""
+    """(elements, wrong ones, the worst). NaN is right where NaN is expected, an infinity where the same one is."""
     import numpy
 
     if got.shape != expected.shape:
@@ -232,7 +232,7 @@ def _compare(
 
 
 def _same(got: Any, expected: Any) -> Any:
-    """Where both are the same value: the same bits, for dtypes that are the same, or both NaN."""
+    """Where both have the same value, or the same bits if their dtypes are equal, or both are NaN."""
     import numpy
 
     both_nan = (got != got) & (expected != expected)

@@ -8,7 +8,7 @@ from tiledsl.errors import HazardError
 from tiledsl.ir.core import Kernel, Op
 from tiledsl.ir.ops import barriers, gpu, tma, wgmma
 
-__all__ = ["not_found", "not_found_of_text", "ordering"]
+__all__ = ["is_stopped", "not_found", "not_found_of_text", "ordering"]
 
 ORDERING = (
     gpu.Barrier,
@@ -28,15 +28,16 @@ ORDERING = (
     tma.BulkWait,
 )
 
-Run = Callable[[Kernel], None]
+IsFound = Callable[[tuple[int, ...]], bool]
+"""Is the kernel stopped without these of its `ordering`? Most ops of a text become one: keep the answers."""
 
 
 def ordering(kernel: Kernel) -> list[Op]:
     return [op for op in kernel.walk() if isinstance(op, ORDERING)]
 
 
-def _is_found(kernel: Kernel, numbers: Sequence[int], run: Run) -> bool:
-    """Is the kernel stopped without these of the ops that order?"""
+def is_stopped(kernel: Kernel, numbers: Sequence[int], run: Callable[[Kernel], None]) -> bool:
+    """Does `run` find a hazard in the kernel without these of the ops that order?"""
     without = kernel.clone()
     found = ordering(without)
     for op in (found[number] for number in numbers):
@@ -50,15 +51,15 @@ def _is_found(kernel: Kernel, numbers: Sequence[int], run: Run) -> bool:
     return False
 
 
-def not_found(lowered: Kernel, run: Run) -> list[str]:
+def not_found(lowered: Kernel, is_found: IsFound) -> list[str]:
     """Names of the ops without which the kernel is not stopped, each taken out alone."""
-    return sorted(op.name for number, op in enumerate(ordering(lowered)) if not _is_found(lowered, [number], run))
+    return sorted(op.name for number, op in enumerate(ordering(lowered)) if not is_found((number,)))
 
 
-def not_found_of_text(written: Kernel, lowered: Kernel, run: Run) -> list[str]:
+def not_found_of_text(written: Kernel, lowered: Kernel, is_found: IsFound) -> list[str]:
     """The same of ops of the text, which have lines of their own, each with all that became of it."""
-    lines: dict[int, list[int]] = {}
+    lines: dict[int, tuple[int, ...]] = {}
     for number, op in enumerate(ordering(lowered)):
-        lines.setdefault(op.loc.line, []).append(number)
+        lines[op.loc.line] = (*lines.get(op.loc.line, ()), number)
     names = {op.loc.line: op.name for op in written.walk()}
-    return sorted(names[line] for line, numbers in lines.items() if not _is_found(lowered, numbers, run))
+    return sorted(names[line] for line, numbers in lines.items() if not is_found(numbers))

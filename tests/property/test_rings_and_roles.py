@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from taken_out import not_found, not_found_of_text, ordering
+from taken_out import is_stopped, not_found, not_found_of_text, ordering
 
 from tests.filetest import FileTest, read_filetests
 from tiledsl.backends import emulator
@@ -71,21 +71,29 @@ def run(test: FileTest, kernel: Kernel) -> None:
         emulator.run(kernel, each.arguments(test.kernel()), options=Options(checks=True))
 
 
-@pytest.mark.parametrize("name", TESTS)
+@cache
+def is_found(name: str, numbers: tuple[int, ...]) -> bool:
+    return is_stopped(lowered(name), numbers, partial(run, TESTS[name]))
+
+
+NAMES = [pytest.param(name, marks=pytest.mark.xdist_group(f"taken out of {name}")) for name in TESTS]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_nothing_is_found_as_it_stands(name: str) -> None:
     """At both levels."""
     run(TESTS[name], lowered(name))
     run(TESTS[name], TESTS[name].kernel())
 
 
-@pytest.mark.parametrize("name", TESTS)
+@pytest.mark.parametrize("name", NAMES)
 def test_each_barrier_fence_arrive_and_wait_is_needed(name: str) -> None:
-    left = not_found(lowered(name), lambda kernel: run(TESTS[name], kernel))
+    left = not_found(lowered(name), partial(is_found, name))
     assert left == sorted(op for op, _ in LEFT.get(name, Left()).thread)
 
 
-@pytest.mark.parametrize("name", TESTS)
+@pytest.mark.parametrize("name", NAMES)
 def test_each_op_of_the_text_is_needed(name: str) -> None:
     assert ordering(lowered(name))
-    left = not_found_of_text(TESTS[name].kernel(), lowered(name), lambda kernel: run(TESTS[name], kernel))
+    left = not_found_of_text(TESTS[name].kernel(), lowered(name), partial(is_found, name))
     assert left == sorted(op for op, _ in LEFT.get(name, Left()).text)

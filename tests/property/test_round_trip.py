@@ -14,13 +14,8 @@ from tiledsl.passes.lower.expand import Expand
 from tiledsl.passes.pipeline import run_pipeline
 
 
-def check(kernel: Kernel) -> None:
+def check(kernel: Kernel, *, locs: bool = True) -> None:
     verify(kernel)
-    for locs in (False, True):
-        check_text(kernel, locs=locs)
-
-
-def check_text(kernel: Kernel, *, locs: bool) -> None:
     text = print_kernel(kernel, locs=locs)
     again = parse_kernel(text)
     verify(again)
@@ -35,6 +30,7 @@ def check_text(kernel: Kernel, *, locs: bool) -> None:
 @given(case=cases())
 def test_round_trip(case: Case) -> None:
     check(case.kernel)
+    check(case.kernel, locs=False)
     kernel = case.kernel.clone()
     distribute(kernel)
     Expand().run(kernel)

@@ -234,7 +234,7 @@ def _image() -> Image:
     resources = Resources(8, 0, 0, 0, 0, 32, 16, "threads", 1.0)
     abi = (AbiArg("pointer", "X", F32, dims=("N",)), AbiArg("extent", "N", I32))
     return Image("doubled", "sm_90a", abi, ("N",), (32,), 0, frozenset({"X"}), resources,
-                 "llvm", "ptx", b"cubin", {"total": 1.0})  # fmt: skip
+                 "llvm", "ptx", b"cubin")  # fmt: skip
 
 
 def _compiled() -> Any:

@@ -16,7 +16,7 @@ from tiledsl.ir.parser import parse_kernel
 from tiledsl.ir.printer import print_kernel
 from tiledsl.ir.types import I32
 from tiledsl.ir.verifier import verify
-from tiledsl.layout.banks import wavefronts
+from tiledsl.layout.banks import cost
 from tiledsl.layout.fragments import FragmentLayout, of_warpgroups, parse_fragment_layout
 from tiledsl.layout.mma import SHAPES
 from tiledsl.layout.shared import Paneled, parse_layout
@@ -90,7 +90,7 @@ def test_columns_of_a_swizzled_tile_are_free_of_conflicts() -> None:
     for column in range(0, 64, 8):
         rows = [layout.offset((row, column), dims) * 2 for row in range(8)]
         lanes = rows + [0] * 24
-        assert wavefronts(lanes, 16, [i < 8 for i in range(32)], "stmatrix") == 1
+        assert cost(lanes, 16, [i < 8 for i in range(32)], "stmatrix").wavefronts == 1
 
 
 # -- fragments -------------------------------------------------------------------------------------

@@ -401,7 +401,7 @@ def test_what_a_launch_needs_survives_the_disk_cache() -> None:
     maps = (MAP, TensorMap("C", (2, 1, 0), (32, 64, 1), 64))
     image = Image(
         "k", "sm_90a", abi_of([("A", GlobalType(BF16, ("M", "K"), 1, 16))], 32), ("M",), (384,), 1024,
-        frozenset("C"), resources, "llvm", "ptx", b"cubin", {}, (2, 1, 1), maps, True,
+        frozenset("C"), resources, "llvm", "ptx", b"cubin", (2, 1, 1), maps, True,
     )  # fmt: skip
     again = Image.from_bytes(image.to_bytes())
     assert again is not None

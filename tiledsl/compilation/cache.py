@@ -1,19 +1,19 @@
-"""The on-disk cache: one file an entry, bytes under a checksum.
+"""The on-disk cache: one file for each entry, with a checksum.
 
-``TILEDSL_CACHE_DIR`` names the folder (default: ``~/.cache/tiledsl``), ``TILEDSL_CACHE_SIZE`` its bound
-in bytes (default 512 MiB; the entries used longest ago go first), ``TILEDSL_CACHE=0`` switches it off.
+``TILEDSL_CACHE_DIR`` names the folder (default: ``~/.cache/tiledsl``), ``TILEDSL_CACHE_SIZE`` its largest size
+in bytes (default 512 MiB; least recently used entries are evicted), ``TILEDSL_CACHE=0`` switches it off.
 
-A folder that cannot be used (read-only, full, a file in its place, ...) costs the caching and a warning, never the
-compilation: `load` and `store` raise nothing. `clear` and `info` are asked for by name and raise CacheError.
+If the folder cannot be used (read-only, full, a file in its place, ...), kernels are compiled without caching, with a
+warning: `load` and `store` raise nothing. `clear` and `info` raise CacheError.
 
-Entries are code that will run on the GPU, so only what the user's own processes wrote is loaded:
+Entries are code that will run on the GPU, so only files that the user's own processes wrote are loaded:
 
-- The folder is opened once for each use and reached through its descriptor, so that nobody can exchange it between
-  check and use. It must belong to the user. One that others can read or write is closed to them, then emptied, and
-  only then trusted; the sticky bit marks it in between, for processes that come meanwhile.
-- An entry must be a file of the user with one name, that nobody else can write. Links are not followed.
-- The checksum covers its key, too: under another name it is no entry.
-- A file is published by a rename: a reader sees all or nothing.
+- The folder is opened once for each use and accessed through its descriptor, so that it cannot be replaced between
+  check and use. It must belong to the user. If others can read or write it, it is closed to them, then emptied, and
+  only then trusted; the sticky bit marks it until then for other processes.
+- An entry must be a regular file of the user with one name, which nobody else can write. Links are not followed.
+- The checksum covers the key, so a renamed entry is damaged.
+- A file is published by a rename, so a reader sees all of it or nothing.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ MAGIC = b"tiledsl cache 3\n"
 DEFAULT_SIZE = 512 * 2**20
 SUFFIX, DRAFT = ".entry", ".draft"
 STALE_SECONDS = 3600
-"""Age at which another process's unfinished file counts as left behind."""
+"""Age at which an unfinished file is taken to be from a process that died."""
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 ENTRY = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-"""Not blocking: a pipe in the place of an entry has no writer."""
+"""Not blocking, in case a pipe without a writer is in the place of an entry."""
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
@@ -51,9 +51,9 @@ _warned: set[str] = set()
 
 
 def disk_cache() -> DiskCache | None:
-    """The cache that the environment asks for now; None if there is none to have. Creates nothing.
+    """The cache that the environment selects now, or None. Creates nothing.
 
-    Raises CacheError for a TILEDSL_CACHE_SIZE that is no size.
+    Raises CacheError for a TILEDSL_CACHE_SIZE that is not a number of bytes.
     """
     if os.environ.get("TILEDSL_CACHE", "1") == "0":
         return None
@@ -76,7 +76,7 @@ class DiskCache:
         self.folder, self.limit = folder, limit
 
     def load(self, key: str) -> bytes | None:
-        """The content of the entry, or None. One that is damaged, or not the user's own, is removed with a warning."""
+        """The content of an entry, or None. One that is damaged or not the user's own is removed with a warning."""
         try:
             with self._opened() as folder:
                 return self._read(folder, key)
@@ -85,7 +85,7 @@ class DiskCache:
             return None
 
     def store(self, key: str, content: bytes) -> None:
-        """Publish an entry, then evict the oldest ones beyond the limit. A warning where it cannot be written."""
+        """Publish an entry, then evict old ones beyond the limit. Warns if it cannot be written."""
         try:
             with self._opened() as folder:
                 self._publish(folder, key, content)
@@ -94,7 +94,7 @@ class DiskCache:
             _warn(f"{error}\n{WITHOUT}")
 
     def clear(self) -> int:
-        """Remove all entries; the number of them. Raises CacheError for what cannot be removed."""
+        """Remove all entries and return their number. Raises CacheError if one cannot be removed."""
         with self._opened() as folder:
             removed, left = _empty(folder)
         if left:
@@ -111,9 +111,9 @@ class DiskCache:
 
     @contextmanager
     def _opened(self) -> Generator[int]:
-        """The descriptor of the folder, which is made if there is none; it is the user's own and closed to others.
+        """The descriptor of the folder, which is created if needed, and is trusted.
 
-        Raises CacheError where it cannot be used, and for each failure of the file system inside the block.
+        Raises CacheError if it cannot be used, and for any failure of the file system inside the block.
         """
         folder = None
         try:
@@ -134,7 +134,7 @@ class DiskCache:
                     os.close(folder)
 
     def _trust(self, folder: int) -> None:
-        """Raise CacheError unless all that can be loaded from the folder is the user's own."""
+        """Raise CacheError unless the folder can only hold the user's own entries; empty it if others had access."""
         status = os.fstat(folder)
         if status.st_uid != os.getuid():
             message = f"the cache folder {self.folder} belongs to user {status.st_uid}, not to you ({os.getuid()})"
@@ -170,7 +170,7 @@ class DiskCache:
         return None
 
     def _publish(self, folder: int, key: str, content: bytes) -> None:
-        # The name is unique to this process and moment, so that two writers of one key never share a file.
+        # A unique name, so that two writers of one key never share a file.
         draft = f"{key}.{os.urandom(8).hex()}{DRAFT}"
         try:
             with open(os.open(draft, NEW, 0o600, dir_fd=folder), "wb") as file:
@@ -196,7 +196,7 @@ class DiskCache:
 
 
 def _head(key: str, content: bytes) -> bytes:
-    """What a file begins with: format, and the checksum of key and content."""
+    """The first bytes of a file: the format, and the checksum of key and content."""
     return MAGIC + hashlib.sha256(key.encode() + b"\n" + content).digest()
 
 
@@ -234,7 +234,7 @@ def _is_own(status: os.stat_result) -> bool:
 
 
 def _files(folder: int, suffix: str) -> list[tuple[str, os.stat_result]]:
-    """What is in the folder under such names, links among it, but no folders."""
+    """Files and links in the folder whose names end with `suffix`."""
     found: list[tuple[str, os.stat_result]] = []
     with os.scandir(folder) as items:
         names = [item.name for item in items if item.name.endswith(suffix)]
@@ -247,7 +247,7 @@ def _files(folder: int, suffix: str) -> list[tuple[str, os.stat_result]]:
 
 
 def _empty(folder: int) -> tuple[int, list[str]]:
-    """Remove entries and drafts: how many entries there were, and the names of what could not be removed."""
+    """Remove entries and drafts. Returns the number of entries, and the names that could not be removed."""
     removed, left = 0, list[str]()
     for suffix in (DRAFT, SUFFIX):
         for name, _ in _files(folder, suffix):
@@ -262,7 +262,7 @@ def _empty(folder: int) -> tuple[int, list[str]]:
 
 
 def _warn(message: str, category: type[Warning] = RuntimeWarning) -> None:
-    """Once a process for each fault."""
+    """Warn once in a process for each message."""
     if message not in _warned:
         _warned.add(message)
         warnings.warn(message, category, stacklevel=2)

@@ -1,4 +1,4 @@
-"""`Compiled`: one specialisation of a kernel built for one target, and what can be asked of it."""
+"""`Compiled`: one specialisation of a kernel, built for one target, with its stages and reports."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tiledsl.backends.protocol import Resources
 from tiledsl.compilation.explain import EXPLAIN, reports_of
+from tiledsl.compilation.lowering import Observer, ignore
 from tiledsl.errors import Loc, TileError
 from tiledsl.ir.abi import AbiArg
 from tiledsl.ir.expr import parse_expr
@@ -33,12 +34,12 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "cluster": tuple,
     "tensor_maps": lambda texts: tuple(map(parse_tensor_map, texts)),
 }
-"""The fields of an image that JSON holds in another form, and how each is read."""
+"""How the fields of an image that JSON cannot represent as they are become values again."""
 STAGES = ("llvm", "ptx", "cubin")
 
 
 def _plain(value: Any) -> Any:
-    """The form in which JSON holds a value that it does not know."""
+    """The JSON form of a value that JSON cannot represent as it is."""
     match value:
         case AbiArg():
             return [value.kind, value.name, value.dtype.name, value.axis, value.dims]
@@ -52,13 +53,13 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Image:
-    """What a launch and the disk cache need of a built kernel.
+    """A built kernel, as a launch and the disk cache need it.
 
     `grid`: blocks along x, y, z, as expressions of extents and scalars (``ceildiv(N, 16)`` and the like). `threads`: of
     a block along x, y, z. `written`: names of the tensors that it may write. `resources`: registers, spills, shared
-    memory, occupancy and what limits it. `llvm`: as given to LLVM. `cubin`: what the driver loads. `timings`: seconds
-    by stage, of the run that built it. `cluster`: blocks of a cluster along x, y, z. `tensor_maps`: passed behind the
-    arguments of `abi`. `dependent`: it waits by itself for the grid before it in its stream.
+    memory, occupancy and what limits it. `llvm`: as given to LLVM. `cubin`: what the driver loads. `cluster`: blocks of
+    a cluster along x, y, z. `tensor_maps`: passed after the arguments of `abi`. `dependent`: it waits itself for the
+    previous grid of its stream.
     """
 
     name: str
@@ -72,7 +73,6 @@ class Image:
     llvm: str
     ptx: str
     cubin: bytes
-    timings: dict[str, float]
     cluster: tuple[int, int, int] = (1, 1, 1)
     tensor_maps: tuple[TensorMap, ...] = ()
     dependent: bool = False
@@ -84,14 +84,14 @@ class Image:
         return x, y, z
 
     def to_bytes(self) -> bytes:
-        """For the disk cache: the fields as JSON, then the stages. The cubin comes last, as zero bytes are between."""
+        """For the disk cache: JSON and the stages, separated by zero bytes, which only the cubin contains."""
         header = {f.name: getattr(self, f.name) for f in fields(Image) if f.name not in STAGES}
         text = json.dumps(header, default=_plain)
         return b"\0".join([text.encode(), self.llvm.encode(), self.ptx.encode(), self.cubin])
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Image | None:
-        """The image that `to_bytes` wrote; None if anything in it is not as `to_bytes` writes it."""
+        """The image that `to_bytes` wrote; None for anything that `to_bytes` would write differently."""
         try:
             header, llvm, ptx, cubin = content.split(b"\0", len(STAGES))
             values = json.loads(header)
@@ -107,8 +107,8 @@ class Image:
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class Compiled(Image):
-    """What `k.compile(...)` gives. `cached`: it came from the disk cache. `meaning`: what it was compiled from; of it
-    a copy has the digest alone, as guards are of one process."""
+    """The result of `k.compile(...)`. `cached`: it came from the disk cache. `meaning`: that of the kernel when it was
+    compiled; a copy has only its digest, as guards belong to one process."""
 
     signature: Signature
     spec: Specialization
@@ -119,7 +119,7 @@ class Compiled(Image):
         return {**self.__dict__, "meaning": self.meaning.digest if isinstance(self.meaning, Meaning) else self.meaning}
 
     def _holds(self) -> bool:
-        """Does the kernel still mean what it was compiled from?"""
+        """Does the kernel still have the meaning that it was compiled with?"""
         if isinstance(self.meaning, bytes):
             return meaning_of_kernel(self.signature.fn).digest == self.meaning
         return self.meaning is None or self.meaning.holds()
@@ -152,7 +152,7 @@ class Compiled(Image):
 
     @cached_property
     def _reports(self) -> dict[str, object]:
-        """Those of `explain` that need the passes, which run once for them."""
+        """The explanations that need the passes, which run once for all of them."""
         return self._run_passes()
 
     @cached_property
@@ -168,15 +168,15 @@ class Compiled(Image):
         self.__dict__.setdefault("_reports", self._run_passes(show))
         return found
 
-    def _run_passes(self, observe: Callable[[str, Kernel], None] | None = None) -> dict[str, object]:
-        """Lower the kernel once more, for its reports: neither a build nor the disk cache keeps any IR."""
+    def _run_passes(self, observe: Observer = ignore) -> dict[str, object]:
+        """Lower the kernel again for its reports, since neither a build nor the disk cache keeps the IR."""
         if not self._holds():
             message = f"what {self.name} reads has changed since it was compiled: its IR would be another kernel's"
             raise TileError(f"{message}\n  fix: compile it again")
         return reports_of(self.signature, self.spec, self.arch, f"{self.label} for {self.arch}", observe)
 
     def explain(self, what: str) -> object:
-        """What was decided and what became of it, as data whose `str` is a table.
+        """What the compiler decided and what resulted, as data whose `str` is a table.
 
         "banks": each access to shared memory with its wavefronts in row order and as laid out, and each tile's
         layout. Raises TileError for a name that `explain.EXPLAIN` does not have.
@@ -197,19 +197,17 @@ class Compiled(Image):
     def __repr__(self) -> str:
         r = self.resources
         tensors = ", ".join(f"{name}: {_seen(s)}" for name, s in self.spec.tensors)
-        # As a launch proves it, or more, where the kernel's own arithmetic needs it (the pass `index-width`).
+        # The pass `index-width` widens indices that a launch has proven to fit where the kernel's arithmetic needs it.
         sizes = [arg.dtype.bits for arg in self.abi if arg.kind in ("extent", "stride")]
         bits = max(sizes, default=self.spec.index_bits)
         cluster = "" if self.cluster == (1, 1, 1) else f", cluster {self.cluster}"
         level = "" if r.assembler_level == 3 else f", assembler level {r.assembler_level}"
-        times = ", ".join(f"{stage} {seconds * 1e3:.0f} ms" for stage, seconds in self.timings.items())
         return (
-            f"<Compiled {self.label} for {self.arch}\n"
+            f"<Compiled {self.label} for {self.arch}{', from the disk cache' if self.cached else ''}\n"
             f"  tensors    {tensors}; {bits}-bit indices; writes {', '.join(sorted(self.written))}\n"
             f"  launch     grid ({', '.join(self.grid)}), block {self.block}{cluster}\n"
             f"  resources  {r.registers} registers, {r.shared} bytes shared, {r.spill_stores + r.spill_loads} spilled, "
-            f"{r.blocks_per_sm} blocks per SM ({r.occupancy:.0%} occupancy, limited by {r.limiter}){level}\n"
-            f"  built in   {times}{' (from the disk cache)' if self.cached else ''}>"
+            f"{r.blocks_per_sm} blocks per SM ({r.occupancy:.0%} occupancy, limited by {r.limiter}){level}>"
         )
 
 
@@ -225,7 +223,7 @@ def _located(text: str, locs: list[Loc]) -> str:
 
 
 def _seen(spec: GlobalSpec | None) -> str:
-    """What the compiler knows of a tensor."""
+    """What the compiler knows about a tensor."""
     if spec is None:
         return "absent"
     return f"{spec.dtype} unit={spec.unit} align={spec.align}{' whole' if spec.whole else ''}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import threading
-import time
 import warnings
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,11 +29,11 @@ __all__ = ["Lowered", "Program", "compile_kernel", "disk_key"]
 
 T = TypeVar("T")
 LIMIT = 512
-"""Builds of one kernel that a process keeps: a global that changes without end must not fill the memory."""
+"""Most builds of one kernel that are kept, so that a global that keeps changing does not fill the memory."""
 
 
 def _collect() -> None:
-    """Take away what this compilation has left behind, if the collector would do so as soon as it is on again."""
+    """Collect the garbage of this compilation, if the collector would do so as soon as it is enabled again."""
     if WITHOUT_COLLECTOR.before:
         gc.collect(0)
 
@@ -48,14 +47,14 @@ class Lowered:
 
     @cached_property
     def prepared(self) -> Prepared:
-        """As the emulator runs it again and again."""
+        """The form in which the emulator runs it many times."""
         from tiledsl.backends.emulator import Prepared
 
         return Prepared(self.kernel)
 
 
 class Program:
-    """One kernel function and all that was built of it in this process. Safe to use from several threads."""
+    """One kernel function and everything that this process built from it. Safe to use from several threads."""
 
     def __init__(self, signature: Signature) -> None:
         self.signature = signature
@@ -69,35 +68,35 @@ class Program:
         self._lock = threading.RLock()
 
     def meaning(self) -> Meaning:
-        """What the kernel's names mean now. What was built of it before counts only for the same content."""
+        """What the kernel's names mean now. A build is reused only while this is the same."""
         with self._lock:
             if self._meaning is None or not self._meaning.holds():
                 self._meaning = meaning_of_kernel(self.signature.fn)
             return self._meaning
 
     def compiled(self, spec: Specialization, arch: str) -> Compiled:
-        """Built for `arch`: from memory, else from disk, else compiled."""
+        """The build for `arch`: from memory, else from disk, else compiled."""
         return self._built(self._compiled, spec, arch, lambda m: compile_kernel(self.signature, spec, arch, m))
 
     def lowered(self, spec: Specialization, arch: str) -> Lowered:
-        """For the emulator."""
+        """The kernel for the emulator."""
         return self._built(
             self._lowered, spec, arch, lambda _: Lowered(*lower(self.signature, spec, arch, bounds=True))
         )
 
     def _built(self, known: dict[Any, T], spec: Specialization, arch: str, build: Callable[[Meaning], T]) -> T:
-        """What `build` makes of the kernel as it is now, once for each content."""
+        """What `build` makes of the kernel as it is now; it runs once for each meaning."""
         with whole(), self._lock, WITHOUT_COLLECTOR.inside():
             meaning = self.meaning()
             key = _key(meaning, spec, arch)
             if key in known:
                 return known[key]
             made = build(meaning)
-            if isinstance(made, Compiled) and made.cached:  # then nothing has run that could change anything
-                _collect()  # what it leaves lives on: no reason to look through the whole process
+            if isinstance(made, Compiled) and made.cached:  # no code of the user's has run, so the meaning is the same
+                _collect()
             elif _key(self.meaning(), spec, arch) != key:
-                # Something that the kernel reads has changed meanwhile. If compiling it does that, as with a helper
-                # that counts its calls, it would never end: the second build stands.
+                # Something that the kernel reads changed meanwhile. Build once more, but not again: compiling may be
+                # what changes it, as with a helper that counts its calls.
                 made = build(self.meaning())
                 key = _key(self.meaning(), spec, arch)
             if len(known) >= LIMIT:
@@ -112,10 +111,10 @@ def _key(meaning: Meaning, spec: Specialization, arch: str) -> Any:
 
 @deep_recursion()
 def compile_kernel(signature: Signature, spec: Specialization, arch: str, meaning: Meaning) -> Compiled:
-    """Build one specialisation for `arch`, or take it from the disk cache, which has only what is understood.
+    """Build one specialisation for `arch`, or load it from the disk cache.
 
-    Raises CompileErrors for what is wrong in the kernel, AssemblerError, ToolNotFoundError, CacheError
-    for settings of the cache that make no sense. A cache that cannot be used costs a warning.
+    Raises CompileErrors for errors in the kernel, AssemblerError, ToolNotFoundError, and CacheError for invalid
+    settings of the cache. A cache that cannot be used is a warning.
     """
     target_named(arch)
     cache = disk_cache()
@@ -134,7 +133,7 @@ _WARNED: WeakSet[Any] = WeakSet()
 
 
 def disk_key(signature: Signature, spec: Specialization, arch: str, meaning: Meaning) -> str:
-    """The key in the disk cache; "" for a kernel that is not kept there, about which a warning tells once."""
+    """The key in the disk cache; "" for a kernel that cannot be kept there, with one warning."""
     from tiledsl.compilation import fingerprint
 
     try:
@@ -151,16 +150,12 @@ def _build(signature: Signature, spec: Specialization, arch: str) -> Image:
     from tiledsl.backends import ptx
     from tiledsl.ir.ops.barriers import GridDependency
 
-    started = time.perf_counter()
-    timings: dict[str, float] = {}
     with WITHOUT_COLLECTOR.inside():
-        kernel, written = lower(signature, spec, arch, timings=timings)
-        lowered = time.perf_counter()
+        kernel, written = lower(signature, spec, arch)
         with stage("the PTX backend", signature.name, signature.loc):
             binary = ptx.build(kernel, ptx.TARGETS[arch], meanwhile=_collect)
-    timings |= {"backend": time.perf_counter() - lowered, "total": time.perf_counter() - started}
     waits = any(isinstance(op, GridDependency) and op.wait for op in kernel.walk())
     return Image(
         kernel.name, arch, kernel.abi, tuple(map(str, kernel.grid)), kernel.threads, kernel.shared_bytes, written,
-        binary.resources, binary.llvm, binary.ptx, binary.cubin, timings, kernel.cluster, kernel.tensor_maps, waits,
+        binary.resources, binary.llvm, binary.ptx, binary.cubin, kernel.cluster, kernel.tensor_maps, waits,
     )  # fmt: skip

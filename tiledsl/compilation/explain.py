@@ -1,12 +1,13 @@
-"""What was decided for a kernel, and what became of it: ``k.explain("banks")``, ``("pipeline")``, ``("roles")``,
+"""Reports on what the compiler decided for a kernel: ``k.explain("banks")``, ``("pipeline")``, ``("roles")``,
 ``("sass")``."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Callable
+from typing import TYPE_CHECKING
 
 from tiledsl.arch import target_named
+from tiledsl.compilation.lowering import Observer, lower
 
 if TYPE_CHECKING:
     from tiledsl.ir.core import Kernel
@@ -15,20 +16,17 @@ if TYPE_CHECKING:
 __all__ = ["EXPLAIN", "reports_of"]
 
 EXPLAIN = ("banks", "pipeline", "roles", "sass")
-"""Explanations by name."""
+"""Names of the explanations."""
 
 
-def reports_of(
-    signature: Signature, spec: Specialization, arch: str, title: str, show: Callable[[str, Kernel], None] | None
-) -> dict[str, object]:
-    """The explanations that need the passes, which run once for all of them. `show` gets the IR at each stage, too.
+def reports_of(signature: Signature, spec: Specialization, arch: str, title: str, show: Observer) -> dict[str, object]:
+    """The explanations that need the passes, which run once for all of them. `show` gets the IR at each stage.
 
-    "banks": every shared access with its wavefronts, and the layouts, as the pass sees the kernel: what it will choose
-    follows from that alone (`passes.banks.bank_report.BankReport`). "pipeline": the schedules of pipelined loops, and
-    other groups of copies (`passes.pipelining.report.PipelineReport`). "roles": who does what, and the rings between
-    roles (`passes.cooperation.role_report.RolesReport`).
+    "banks": every shared access with its wavefronts, and the layouts, for the kernel as the pass gets it, which alone
+    determines its choices (`passes.banks.bank_report.BankReport`). "pipeline": the schedules of pipelined loops, and
+    other groups of copies (`passes.pipelining.report.PipelineReport`). "roles": roles, and the rings between
+    them (`passes.cooperation.role_report.RolesReport`).
     """
-    from tiledsl.compilation.lowering import lower
     from tiledsl.passes.banks.bank_conflicts import BankConflicts, bank_report
     from tiledsl.passes.cooperation.role_report import roles_report
     from tiledsl.passes.pipeline import stages
@@ -43,8 +41,7 @@ def reports_of(
     found: dict[str, object] = {}
 
     def observe(stage: str, kernel: Kernel) -> None:
-        if show is not None:
-            show(stage, kernel)
+        show(stage, kernel)
         if stage == "tile":
             found["roles"] = roles_report(kernel, title)
         if stage == before["pipeline"]:

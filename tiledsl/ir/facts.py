@@ -57,7 +57,7 @@ Scope = Literal["thread", "warp", "whole warp", "warpgroup", "cta"]
 lanes, also of the last warp of a block."""
 
 Reach = Literal["", "warp", "cta", "cluster", "gpu", "sys"]
-"""Among whom; "" is nobody but the thread."""
+"""Among whom; "" is the thread alone."""
 
 Work = Literal["", "cp_async", "token", "bulk", "mbarrier", "wgmma"]
 """What goes on by itself, by what tells that it has ended: groups of cp.async, the token of `async.copy`, bulk groups,
@@ -83,7 +83,7 @@ class Access(NamedTuple):
     proxy: "async" for TMA and wgmma. (PTX ISA: proxies.)
     done: what tells that it is complete; the op does not wait for it.
     atomic: among whom it is indivisible; "" for a plain access.
-    guarded: what lies outside the memory is left out.
+    guarded: what is outside the memory is left out.
     matrix: lanes give the addresses of rows whose elements other lanes hold. (PTX ISA: ldmatrix.)
     align: bytes that a shared tile begins at a multiple of.
     """

@@ -1,6 +1,6 @@
-"""Describes any array argument: NumPy, torch, CuPy, ``__cuda_array_interface__``, DLPack.
+"""Describes array arguments of NumPy, torch, CuPy, ``__cuda_array_interface__`` and DLPack.
 
-No array library is imported here: an argument of a library implies that the library is in `sys.modules`.
+No array library is imported here: if an argument is of a library, that library is in `sys.modules`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ARRAYS = "pass a NumPy, torch or CuPy array, or one with __cuda_array_interface_
 
 
 def describe(signature: Signature, name: str, value: Any) -> ArrayInfo:
-    """What the array `value`, argument `name`, is. Raises KernelArgumentError if it is no usable array."""
+    """Describe the array `value`, which is argument `name`. Raises KernelArgumentError if it is not a usable array."""
     with looking_at(signature, name, value, "an array", ARRAYS):
         try:
             info = _reader(value)(value)
@@ -59,7 +59,7 @@ def _reader(value: Any) -> Callable[[Any], ArrayInfo]:
 
 
 def _dtype(text: str, found: DType | None) -> DType:
-    """`found`, if the language has the dtype that the array's library calls `text`."""
+    """`found`, unless the language lacks the dtype that the array's library calls `text`."""
     if found is None:
         fix = f"convert it to one of {', '.join(ARRAY_DTYPES)}"
         raise UnusableArray(f"has the dtype {text}, which the language does not have", fix)
@@ -92,7 +92,7 @@ def _describe_numpy(array: Any) -> ArrayInfo:
     if isinstance(array, numpy.ma.MaskedArray):
         fix = "pass its filled(value), or its data for the elements whatever the mask says"
         raise UnusableArray("is a masked array, and a kernel knows no masks", fix)
-    if kind.__array_ufunc__ is not numpy.ndarray.__array_ufunc__:  # a unit, a mask: what arithmetic means is its own
+    if kind.__array_ufunc__ is not numpy.ndarray.__array_ufunc__:  # it has units, a mask, ...
         message = f"is a {kind.__module__}.{kind.__name__}, whose arithmetic is not that of its elements"
         raise UnusableArray(message, "pass np.asarray() of it if the elements alone are meant")
     dtype = _named_dtype(array.dtype.name)
@@ -163,7 +163,7 @@ def _describe_interface(value: Any) -> ArrayInfo:
 
 
 class _Memory:
-    """The memory of an array, by NumPy's array interface. NumPy does not read it to build a view."""
+    """The memory of an array, through NumPy's array interface. NumPy does not read it to build a view."""
 
     def __init__(self, info: ArrayInfo) -> None:
         self.owner = info.owner
@@ -177,7 +177,7 @@ class _Memory:
 
 
 def host_array(info: ArrayInfo) -> Any:
-    """A NumPy array on the same host memory as `info` (whose owner it keeps alive)."""
+    """A NumPy array on the host memory of `info`, whose owner it keeps alive."""
     import numpy
 
     from tiledsl.ir.semantics import numpy_dtype
@@ -188,11 +188,10 @@ def host_array(info: ArrayInfo) -> Any:
 
 
 def movable(info: ArrayInfo) -> Any:
-    """The host array of `info` if its elements fill one span of memory in some order of axes, else a copy that may be
-    moved as one.
+    """The host array of `info` if its elements fill one span of memory in some order of axes, else a copy that can be
+    transferred as one span.
 
-    Padded rows stay padded, since what a kernel asks of an address holds for them: no more than half of the copy is
-    gaps. Otherwise it has none.
+    A copy keeps the strides, and with them the alignment of rows, unless more than half of it would be padding.
     """
     import numpy
 
@@ -209,7 +208,7 @@ def movable(info: ArrayInfo) -> Any:
 
 
 def same_bytes(a: ArrayInfo, b: ArrayInfo) -> bool:
-    """True if some byte belongs to an element of both (exact, not by range). The memory is not touched."""
+    """True if some byte belongs to elements of both. This is exact, not by range; the memory is not read."""
     (a_low, a_high), (b_low, b_high) = (((x.pointer + end) for end in x.span()) for x in (a, b))
     if a.empty or b.empty or a_high <= b_low or b_high <= a_low:
         return False

@@ -1,8 +1,8 @@
-"""One call of a kernel: its arguments checked and described, then run on the emulator, or on a GPU.
+"""The slow path of a call: checks and describes the arguments, makes a plan, and runs it on the emulator or a GPU.
 
-Host arrays go to the emulator, or through GPU memory where there is a GPU. CUDA arrays are used in
-place, on the current stream of the library they come from. What is known of arguments like those of an earlier call
-(the specialisation, what was built of it, the grid, tensor maps) is in the plans of the launcher, for all of them.
+Host arrays run on the emulator, or are copied to the GPU if there is one. CUDA arrays are used in place, on the current
+stream of their library. What a plan holds (the specialisation, the compiled code, the grid, tensor maps) is reused for
+later calls with similar arguments; the launcher keeps all plans.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ __all__ = ["EMULATED_ARCH", "Arguments", "Dispatcher", "Prepared"]
 
 P = TypeVar("P")
 EMULATED_ARCH = "sm_90a"
-"""The target whose limits hold on the emulator for a kernel that names none."""
+"""The target whose limits the emulator applies to a kernel that names none."""
 EMULATED, COPIED = object(), object()
-"""In the key of a plan, where others have the `device` of the call: nobody can ask for these by a name."""
+"""Values of `device` in the keys of plans for the emulator and for copies of host arrays; no call can pass them."""
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """One call, checked. `given`: everything by name as it was passed, and `device`. `arrays` by name (None: absent),
-    `scalars` and `consts` by name."""
+    """The checked arguments of one call, by name. `given`: all of them as they were passed, and `device`. An optional
+    array that is absent is None."""
 
     given: Mapping[str, Any]
     arrays: dict[str, ArrayInfo | None]
@@ -72,7 +72,7 @@ class Arguments:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A call ready to be launched, again and again: its memory was checked."""
+    """A launch whose arguments and memory were checked. It can run many times."""
 
     plan: LaunchPlan
     stream: int
@@ -87,7 +87,7 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Emulation:
-    """The plan of a call on the emulator. `extents`: what the grid is computed from, with the scalars."""
+    """The plan of a call on the emulator. `extents`: run-time dimensions by name, for the grid."""
 
     lowered: Lowered
     written: tuple[str, ...]
@@ -95,7 +95,7 @@ class Emulation:
 
 
 class Dispatcher:
-    """Runs the calls of one kernel. `launcher` is its short cut for torch tensors seen before, and has all plans."""
+    """Runs the calls of one kernel. `launcher` is the fast path for torch tensors, and keeps all plans."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -138,8 +138,8 @@ class Dispatcher:
     # -- running -----------------------------------------------------------------------------------------
 
     def run(self, values: Mapping[str, Any], device: Any = None) -> tuple[str, ...]:
-        """A call that the launcher did not know: all checks, and a plan for the next one like it. Names of the tensors
-        that it may have written."""
+        """Check the arguments of a call, run it and keep its plan. Returns the names of the tensors that the kernel may
+        write."""
         arguments = self.arguments(values, device)
         if self.place(arguments) == "emulator":
             return self.emulate(arguments)[0]
@@ -170,8 +170,8 @@ class Dispatcher:
         return "gpu"
 
     def emulate(self, arguments: Arguments, options: Any = None) -> tuple[tuple[str, ...], Any]:
-        """Run on the emulator; `options`: its Options. Gives the names of the tensors that the kernel may have written,
-        and the emulator's RunResult."""
+        """Run on the emulator, with its Options. Returns the names of the tensors that the kernel may have written, and
+        the emulator's RunResult."""
         with whole():
             from tiledsl.backends import emulator
 
@@ -188,8 +188,8 @@ class Dispatcher:
 
     @contextmanager
     def on_gpu(self, arguments: Arguments) -> Generator[Prepared, None, None]:
-        """A launch on CUDA arrays in place, or on copies of host arrays: they are copied to the GPU for the time of the
-        block, and what the kernel writes is copied back at its end."""
+        """A launch on CUDA arrays in place, or on copies of host arrays on the GPU, which live as long as the block.
+        Arrays that the kernel writes are copied back at the end of the block."""
         arrays = arguments.present
         if arguments.device >= 0:
             if all(map(_is_torch, arrays.values())):
@@ -230,16 +230,15 @@ class Dispatcher:
     def _plan(
         self, arguments: Arguments, where: Any, make: Callable[[Arguments], P], memory: Mapping[str, ArrayInfo]
     ) -> P:
-        """The plan for arguments like these: the one that is known, else what `make` gives. It is kept once `memory`,
-        the arrays as the caller has them, has been checked: the launcher does not look again. `where`: the key's
-        `device`."""
+        """The known plan for arguments like these, or else the one that `make` returns. It is kept only after `memory`,
+        the caller's own arrays, was checked, as the launcher does not check it again. `where`: the key's `device`."""
         meaning = self.program.meaning()
         keyed = {**arguments.given, **_keyed_consts(arguments), **_keyed_arrays(arguments), "device": where}
         with self._lock:
             known: Any = self.launcher.plan(self.launcher.key(keyed), meaning)
             plan: Any = make(arguments) if known is None else known
         self._check_memory(memory, plan.written)
-        if known is None and meaning.holds():  # otherwise it was compiled for what the names mean by now
+        if known is None and meaning.holds():  # else it was compiled for another meaning
             with self._lock:
                 self.launcher.add(self.launcher.key(keyed), plan, meaning)
         return plan
@@ -275,8 +274,8 @@ class Dispatcher:
 
 
 def _memory_problems(name: str, arrays: Mapping[str, ArrayInfo]) -> Iterator[tuple[str, str]]:
-    """Why the tensor `name` must not be written, and how to fix it: it is read-only, shares a byte with another
-    argument or with itself, or torch keeps a gradient for it."""
+    """(why the tensor `name` must not be written, how to fix it): it is read-only, shares bytes with another argument
+    or with itself, or requires a gradient."""
     info = arrays[name]
     if not info.writable:
         yield "but read-only", "pass a writable array"
@@ -295,22 +294,22 @@ def _place(device: int) -> str:
 
 
 def _in_order(written: frozenset[str], arguments: Arguments) -> tuple[str, ...]:
-    """Of the tensors that are there, those of `written`, in the order of the signature."""
+    """Those of `written` that are present, in the order of the signature."""
     return tuple(name for name in arguments.present if name in written)
 
 
 def _keyed_consts(arguments: Arguments) -> dict[str, Any]:
-    """The consts as they were checked: what stands for one by its __index__ may be another number the next time.
-    NumPy's numbers stay as they are, so that the launcher knows them."""
+    """The consts for the key, as they were checked: an object with __index__ may give another number next time. NumPy's
+    numbers stay, so that the launcher, which sees those, finds the plan."""
     given = arguments.given
     return {n: given[n] if is_numpy_scalar(given[n]) else value for n, value in arguments.consts.items()}
 
 
 def _keyed_arrays(arguments: Arguments) -> Mapping[str, Any]:
-    """What the key of a plan asks of the arrays: torch's tensors themselves, where all are, so that the launcher finds
-    the plan without describing them.
+    """The arrays for the key: the torch tensors themselves if all are, since the launcher builds the key from those.
 
-    It cannot tell a lazily negated view, which is refused. Those are the imaginary part of a conjugate: no stride is 1.
+    A key does not show that a tensor is a lazily negated view, which is refused. Such a view is the imaginary part of a
+    conjugate, which has no stride of 1, so tensors without one are excluded.
     """
     arrays = arguments.present.values()
     plain = arguments.device >= 0 and all(_is_torch(a) and (a.empty or 1 in a.strides) for a in arrays)
@@ -334,13 +333,13 @@ def _prepared(plan: LaunchPlan, stream: int, pointers: Mapping[str, int], argume
 
 
 def _moved(info: ArrayInfo, array: Any, device: int) -> ArrayInfo:
-    """`info` once the movable `array` of its elements is on `device`, at an address that is yet to be found."""
+    """`info` after its elements, now in `array`, are copied to `device`; the address is not known yet."""
     strides = tuple(s // array.itemsize for s in array.strides)
     return replace(info, strides=strides, pointer=0, device=device, writable=True, owner=None, stream=None)
 
 
 def _launch_stream(arrays: Mapping[str, ArrayInfo]) -> int:
-    """The stream to launch on: the current one of torch or CuPy, else the one that an array names, else the default."""
+    """The stream to launch on: torch's or CuPy's current one, else one that an array names, else the default stream."""
     current = [a.stream for a in arrays.values() if type(a.owner).__module__.split(".")[0] in ("torch", "cupy")]
     named = [a.stream for a in arrays.values()]
     return next((stream for stream in [*current, *named] if stream is not None), 0)

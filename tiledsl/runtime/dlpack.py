@@ -1,4 +1,4 @@
-"""Reads a DLPack capsule (dlpack.h, version 1) without taking it over: the producer keeps the memory."""
+"""Reads a DLPack capsule (dlpack.h, version 1) without consuming it: the producer keeps the memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ READ_ONLY = 1
 
 
 class UnusableArray(Exception):  # noqa: N818 - becomes an error of the argument
-    """Why an array cannot be an argument (`message` goes on behind its name), and what to do about it."""
+    """An array that cannot be an argument. `message` continues a sentence that begins with the argument's name."""
 
     def __init__(self, message: str, fix: str) -> None:
         self.message, self.fix = message, fix
@@ -56,7 +56,7 @@ class _Versioned(ctypes.Structure):
 
 
 def describe_dlpack(value: Any) -> ArrayInfo:
-    """What the array `value` is. The capsule is part of the owner: its memory lives until the call is over."""
+    """Describe the array `value`. Its owner includes the capsule, so the memory lives until the call is over."""
     kind, device = value.__dlpack_device__()
     if kind not in (CPU, CUDA, CUDA_HOST, CUDA_MANAGED):
         raise UnusableArray(f"is on a device of DLPack type {int(kind)}", "pass an array in host or CUDA memory")
@@ -90,8 +90,8 @@ def _export(value: Any, on_gpu: bool) -> Any:
 
 
 def _knows_versions(export: Any) -> bool:
-    """Does a producer take `max_version`, as DLPack asks of it from version 1 on? One that does not show what it takes
-    is held to be no older: it says more of an array, whether it may be written."""
+    """Does a producer take `max_version`, as DLPack requires from version 1 on? If its signature cannot be read, assume
+    so: only version 1 says whether an array is read-only."""
     try:
         parameters = inspect.signature(export).parameters
     except ValueError:  # written in C

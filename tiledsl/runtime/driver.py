@@ -1,9 +1,8 @@
 """The CUDA driver through cuda.bindings: contexts, modules, memory, events, and what its errors mean.
 
-`driver()` gives the one instance and raises DeviceError where there is no driver or no GPU;
-`available()` gives None there. Every failed call becomes a DeviceError that says what was tried.
-After an error that the driver cannot recover from (an illegal address and the like) every further
-call is refused with the reason, since the context is dead.
+`driver()` returns the one instance and raises DeviceError if there is no driver or no GPU; `available()` returns None
+then. A failed call raises a DeviceError that says what was tried. After an error that the driver cannot recover from
+(an illegal address and the like) the context is dead, and every further call is refused with the reason.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ __all__ = ["Device", "Driver", "available", "driver", "has_variable"]
 
 OUT_OF_MEMORY, NO_DEVICE, NO_BINARY = 2, 100, 209
 WRONG_CONTEXT = frozenset({201, 400, 709})
-"""INVALID_CONTEXT, INVALID_HANDLE, CONTEXT_IS_DESTROYED: what a launch gives if another context is current."""
+"""INVALID_CONTEXT, INVALID_HANDLE, CONTEXT_IS_DESTROYED: the results of a launch while another context is current."""
 
 STICKY = {
     700: "accessed an illegal address",
@@ -43,11 +42,11 @@ STICKY = {
 """CUresult values after which the context is lost (CUDA driver API, "Data types used by CUDA driver")."""
 
 PORTABLE, MAPPED = 1, 2
-"""Of cuMemHostRegister: pinned for every context, and in the address space of the GPU. (CUDA driver API: memory
-management.)"""
+"""Flags of cuMemHostRegister: pinned for every context, and mapped into the address space of the GPU. (CUDA driver API:
+memory management.)"""
 _KEPT: list[mmap.mmap] = []
-"""The process's own memory: what the driver allocates goes with its context, which another library may end while a
-thread of ours looks there."""
+"""Pinned memory that is never freed. Memory that the driver allocates ends with its context, which another library may
+destroy while our thread reads it."""
 
 
 @dataclass(frozen=True)
@@ -63,14 +62,14 @@ class Device:
 
 class Driver:
     assertions, prints = Assertions(), Prints()
-    """Of all modules: memory that their kernels write these to is the process's."""
+    """Of all modules: the memory that kernels write these to belongs to the process, not to a context."""
 
     def __init__(self) -> None:
         self.cu = _load_bindings()
         self.devices = self._find_devices()
         self.launch, self.launch_with = self.cu.cuLaunchKernel, self.cu.cuLaunchKernelEx
         self.last_kernel = ""
-        """Name of the kernel launched last: what a late error is most likely about."""
+        """The kernel launched last, which most likely caused an error that is reported late."""
         self.lost = ""
         """Why the context is dead, or ""."""
         self.function = cache(self._load)
@@ -130,15 +129,11 @@ class Driver:
     def _device(self, ordinal: int) -> Device:
         cu, action = self.cu, f"reading the properties of GPU {ordinal}"
         handle = self.check(cu.cuDeviceGet(ordinal), action)
-        attribute = cu.CUdevice_attribute
-
-        def read(which: Any) -> int:
-            return self.check(cu.cuDeviceGetAttribute(which, handle), action)
-
-        major = read(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)
-        minor = read(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
         name = self.check(cu.cuDeviceGetName(100, handle), action).decode().rstrip("\0")
-        return Device(ordinal, handle, name, (major, minor), read(attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT))
+        asked = ("COMPUTE_CAPABILITY_MAJOR", "COMPUTE_CAPABILITY_MINOR", "MULTIPROCESSOR_COUNT")
+        keys = (getattr(cu.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{attribute}") for attribute in asked)
+        major, minor, processors = (self.check(cu.cuDeviceGetAttribute(key, handle), action) for key in keys)
+        return Device(ordinal, handle, name, (major, minor), processors)
 
     def current_device(self) -> int:
         """The device of the caller's current context, or 0 without one."""
@@ -168,7 +163,7 @@ class Driver:
     def active(self, ordinal: int) -> Generator[int, None, None]:
         """Make a context of device `ordinal` current: the caller's if it is on that device, else the primary one.
 
-        Gives the context's handle as an int. The caller's context is restored at the end.
+        Yields the context's handle as an int. The caller's context is restored at the end.
         """
         self.refuse_if_lost()
         cu = self.cu
@@ -189,7 +184,7 @@ class Driver:
         return self.check(self.cu.cuDevicePrimaryCtxRetain(device.handle), f"opening GPU {ordinal} ({device.name})")
 
     def pointer_device(self, pointer: int) -> int:
-        """The device whose memory `pointer` is in. DeviceError if it is no CUDA memory."""
+        """The device whose memory `pointer` points to. DeviceError if it is not CUDA memory."""
         kind = self.cu.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
         return int(self.check(self.cu.cuPointerGetAttribute(kind, pointer), f"looking up the address {pointer:#x}"))
 
@@ -218,28 +213,28 @@ class Driver:
         return function
 
     def watch_assertions(self, module: Any, name: str) -> None:
-        """Give `module`, the code of kernel `name`, a record of its own; its context is active."""
+        """Allocate the assertion record of `module`, the code of kernel `name`. Its context is active."""
         what = f"the assertions of {name}()"
         sites = self._read_variable(module, ASSERTIONS, what)
         self.assertions.watch(self._give_memory(module, FAILURE, RECORD_BYTES, what), sites)
 
     def watch_prints(self, module: Any, name: str) -> None:
-        """Give `module`, the code of kernel `name`, a ring of its own; its context is active."""
+        """Allocate the ring for the lines that `module`, the code of kernel `name`, prints. Its context is active."""
         what = f"the lines that {name}() prints"
         records = Records(self._read_variable(module, PRINTS, what))
         self.prints.watch(self._give_memory(module, LINES, records.ring_bytes, what), records)
 
     def _read_variable(self, module: Any, name: str, what: str) -> bytes:
-        """The bytes of a variable of `module`, whose context is active; `what` names them in an error."""
+        """The content of a variable of `module`, whose context is active; `what` names it in an error."""
         place, size = self.check(self.cu.cuModuleGetGlobal(module, name.encode()), f"finding {what}")
         content = ctypes.create_string_buffer(int(size))
         self.download(ctypes.addressof(content), int(place), int(size), what)
         return content.raw
 
     def _give_memory(self, module: Any, name: str, size: int, what: str) -> int:
-        """Address of `size` zeros in pinned memory, which the first word of the module's variable has from now on.
+        """Allocate `size` zero bytes of pinned memory, write their address to the module's variable, and return it.
 
-        A kernel that failed leaves it readable. It is kept for the life of the process.
+        The memory stays readable after a kernel has failed, and lives as long as the process.
         """
         memory = mmap.mmap(-1, size)
         _KEPT.append(memory)
@@ -263,16 +258,16 @@ class Driver:
         return int(self.check(result, f"allocating {_bytes(size)} for {what}"))
 
     def blank(self, context: int, writable: bool) -> int:
-        """Address of 128 bytes in `context` (active): zeros that nobody may write, or bytes that anybody may."""
+        """Address of 128 bytes in `context` (active) that replace an empty array: zeros, or bytes to write to."""
         return self._zeros(context) + (128 if writable else 0)
 
     def _allocate_zeros(self, context: int) -> int:
-        base = self.allocate(256, "what stands for arrays without elements")
+        base = self.allocate(256, "memory for empty arrays")
         self.check(self.cu.cuMemsetD8(base, 0, 256), "filling memory with zeros")
         return base
 
     def free(self, pointer: int) -> None:
-        self.cu.cuMemFree(pointer)  # after a lost context this fails too, and says nothing new
+        self.cu.cuMemFree(pointer)  # unchecked: it fails after the context is lost, which was reported
 
     def upload(self, pointer: int, host: int, size: int, what: str) -> None:
         if size:
@@ -293,14 +288,14 @@ class Driver:
         self.check(self.cu.cuEventRecord(event, stream), "recording an event")
 
     def elapsed(self, start: Any, end: Any) -> float:
-        """Seconds between two recorded events, both reached."""
+        """Seconds between two recorded events that have completed."""
         return self.check(self.cu.cuEventElapsedTime(start, end), "reading the time between two events") / 1e3
 
     def destroy(self, event: Any) -> None:
         self.cu.cuEventDestroy(event)
 
     def wait_for(self, stream: int, other: int) -> None:
-        """Let `stream` wait for what is in `other` now."""
+        """Make `stream` wait for the work that is in `other` now."""
         event = self.check(self.cu.cuEventCreate(2), "creating an event")  # 2: without timing
         self.record(event, other)
         self.check(self.cu.cuStreamWaitEvent(stream, event, 0), "waiting for another stream")
@@ -308,21 +303,20 @@ class Driver:
 
 
 def _bytes(size: int) -> str:
-    return (
-        f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB" if size >= 2**20 else f"{size} bytes"
-    )
+    if size < 2**20:
+        return f"{size} bytes"
+    return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"
 
 
 def has_variable(cubin: bytes, name: str) -> bool:
-    """Does the code have this variable? A name of the ELF file stands between zeros, which no text of a kernel has."""
+    """Does the code have this variable? A symbol name in an ELF file has a zero byte on both sides; a kernel's texts do
+    not contain one."""
     return b"\0%b\0" % name.encode() in cubin
 
 
 def _no_gpu() -> DeviceError:
-    return DeviceError(
-        "there is no NVIDIA GPU that this process can use (the driver is there)\n"
-        '  fix: check CUDA_VISIBLE_DEVICES, or run the kernel with device="emulator"'
-    )
+    fix = 'check CUDA_VISIBLE_DEVICES, or run the kernel with device="emulator"'
+    return DeviceError(f"there is no NVIDIA GPU that this process can use (the driver is there)\n  fix: {fix}")
 
 
 def _load_bindings() -> Any:
@@ -331,9 +325,8 @@ def _load_bindings() -> Any:
         cu: Any = importlib.import_module("cuda.bindings.driver")
     except ImportError:
         message = "the Python package cuda.bindings is missing, so the GPU cannot be used"
-        raise DeviceError(
-            f'{message}\n  fix: pip install cuda-python, or run the kernel with device="emulator"'
-        ) from None
+        fix = 'pip install cuda-python, or run the kernel with device="emulator"'
+        raise DeviceError(f"{message}\n  fix: {fix}") from None
     try:
         code = int(cu.cuInit(0)[0])
     except RuntimeError:  # DynamicLibNotFoundError: there is no libcuda

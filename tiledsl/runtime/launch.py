@@ -1,11 +1,11 @@
-"""Launch plans: everything about a launch that depends on shapes but not on addresses, made once.
+"""Launch plans: the part of a launch that depends on shapes but not on addresses, computed once.
 
-A plan holds the loaded function, the grid and argument buffers in which only pointers and scalars are
-rewritten. A buffer is laid out as one 8-byte slot an argument, in the order that packing is
-cheapest: pointers, scalars, then the fixed extents and strides; tensor maps follow, each on 64 bytes. The
-driver gets an array of pointers to the slots in the order of the kernel's parameter list.
+A plan holds the loaded function, the grid, and argument buffers in which only pointers and scalars are
+rewritten. A buffer has one 8-byte slot for each argument: pointers, scalars, then the extents and strides, which are
+constant; tensor maps follow, each aligned to 64 bytes. The driver gets an array of pointers to the slots, in the order
+of the kernel's parameters.
 
-Every launch, whoever asks for it, is one `SEQUENCE`.
+Every launch runs the same code, `SEQUENCE`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import struct
 import sys
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, Callable, Mapping, Sequence
+from itertools import combinations
+from typing import Any, Callable, Iterator, Mapping, Sequence
 
 from tiledsl.arch import MAP_ALIGNMENT, MAP_BYTES, MOST_GRID, PORTABLE_CLUSTER
 from tiledsl.errors import KernelArgumentError
@@ -46,14 +47,14 @@ FORMATS = {
 """struct codes of a dtype, padded to a slot; a bf16 is packed as its bits."""
 
 STREAMS = 64
-"""For how many streams a plan keeps what it tells the driver of a launch."""
+"""Launch configurations that a plan keeps, one for each stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Blocks of the grid and of a cluster and threads of a block along x, y, z; bytes of shared memory.
+    """Blocks of the grid, threads of a block and blocks of a cluster along x, y, z; bytes of dynamic shared memory.
 
-    dependent: the kernel waits by itself for the grid before it in its stream, and may be launched before that ends.
+    dependent: the kernel may start before the previous grid of its stream ends; it waits for that itself.
     """
 
     grid: tuple[int, int, int]
@@ -65,11 +66,10 @@ class Shape:
 
 @dataclass(slots=True)
 class Frame:
-    """One argument buffer. `address`: of the array of pointers to the slots, which the driver reads.
+    """One argument buffer, and the array of pointers to its slots, at `address`, that the driver reads.
 
-    pack: ``pack(*addresses)`` writes the addresses of the tensors. maps_at: offset of the tensor maps. packed:
-    addresses of the tensors, in the buffer and in those; () at first. That their memory may be used so together was
-    checked.
+    pack: ``pack(*addresses)`` writes the addresses of the tensors. maps_at: offset of the tensor maps. packed: the
+    addresses in the buffer and its maps, which were checked for overlap; () at first.
     """
 
     buffer: Any
@@ -81,8 +81,11 @@ class Frame:
 
 
 class ArgumentBuffer:
-    """How the arguments of one plan are packed: `Frame.pack` takes `pointers`, and
-    ``pack_scalars(frame.buffer, scalars_at, *values)`` `scalars`, which are names in the order of `abi`."""
+    """The layout of the argument buffers of one plan.
+
+    pointers, scalars: names, in the order in which `Frame.pack` takes addresses and
+    ``pack_scalars(frame.buffer, scalars_at, *values)`` takes scalars.
+    """
 
     def __init__(
         self, abi: Sequence[AbiArg], extents: Mapping[str, int], strides: Mapping[str, tuple[int, ...]]
@@ -127,12 +130,12 @@ def _scalar_packer(dtypes: Sequence[str]) -> Callable[..., None]:
 
 
 def _launch_nothing(stream: int, params: int, extra: int) -> tuple[int]:
-    """Stands in for the driver where the grid is empty, which the driver would refuse."""
+    """Replaces the driver's launch for an empty grid, which the driver refuses."""
     return (0,)
 
 
 def _launcher(driver: Driver, function: Any, shape: Shape) -> Callable[..., Any]:
-    """``launch(stream, params, 0)`` of `function`, by the call of the driver that costs least."""
+    """``launch(stream, params, 0)`` for `function`, by the cheapest call of the driver that can do it."""
     if shape.cluster == (1, 1, 1) and not shape.dependent:
         return partial(driver.launch, function, *shape.grid, *shape.block, shape.shared)
     config = lru_cache(STREAMS)(partial(_launch_config, driver.cu, shape))
@@ -144,7 +147,7 @@ def _launcher(driver: Driver, function: Any, shape: Shape) -> Callable[..., Any]
 
 
 def _launch_config(cu: Any, shape: Shape, stream: int) -> Any:
-    """What cuLaunchKernelEx is told of a launch besides function and arguments."""
+    """The CUlaunchConfig of a launch: all but its function and arguments."""
     config, attributes = cu.CUlaunchConfig(), list[Any]()
     config.gridDimX, config.gridDimY, config.gridDimZ = shape.grid
     config.blockDimX, config.blockDimY, config.blockDimZ = shape.block
@@ -165,7 +168,7 @@ def _launch_config(cu: Any, shape: Shape, stream: int) -> Any:
 
 
 def count_versions(tensors: Sequence[Any]) -> None:
-    """Tell torch that these tensors were written: what autograd has saved of them holds no longer."""
+    """Increment the versions of torch tensors that were written, so that autograd sees that saved ones are stale."""
     if tensors:
         sys.modules["torch"].autograd.graph.increment_version(tensors)
 
@@ -189,22 +192,22 @@ SEQUENCE = """\
     _plan.driver.last_kernel = _plan.kernel
 {count}    _plan.frames.append(_frame)
 """
-"""Every launch: of `_plan` on `_stream`, with tensors at `_pointers`. It is a text, because the function of each kernel
-(`launcher`) has it inline. `refused`: what it returns, and launches nothing, where the arguments need a closer look:
-tensors of which one is written may overlap, or a scalar does not fit."""
+"""The code of every launch, of `_plan` on `_stream` with tensors at `_pointers`. It is source text, since the generated
+function of each kernel (`launcher`) contains it inline. `refused`: what it returns without launching if a written
+tensor may overlap another one, or a scalar does not fit."""
 PACK = """\
     try:
         _plan.pack_scalars(_frame.buffer, _plan.scalars_at, {scalars})
     except _unpackable:
         return {refused}
 """
-"""Scalars are packed at each launch; addresses alone, where they are others than the last time."""
+"""Scalars are packed at each launch, addresses only if they differ from those in the buffer."""
 SEQUENCE_NAMES = {"_IndexError": IndexError, "_int": int, "_unpackable": (OverflowError, struct.error)}
 
 
 def launch_sequence(windows: str, scalars: str, tensors: str, refused: str) -> str:
-    """`SEQUENCE` where `scalars` (what a tuple display has in it) are packed, and `tensors` (a tuple) of torch are
-    written. `windows`: an expression for those of the plan that are to be looked at."""
+    """`SEQUENCE` with its fields filled by source text: the `scalars` to pack, the tuple `tensors` of torch tensors
+    that are written, and the overlap `windows` to check."""
     pack = PACK.format(scalars=scalars, refused=refused) if scalars else ""
     count = f"    _plan.count({tensors})\n" if tensors != "()" else ""
     return SEQUENCE.format(windows=windows, pack=pack, count=count, refused=refused)
@@ -218,13 +221,12 @@ def _generated_run() -> Callable[..., bool]:
 
 
 class LaunchPlan:
-    """One kernel for one set of shapes on one device.
+    """How to launch one kernel for one set of shapes on one device.
 
-    `launch(stream, params, 0)` calls the driver. `windows`: for each pair of pointers (i, j) of which one
-    is written, the open interval of ``p[j] - p[i]`` in which their bytes may overlap. `maps`: the tensor
-    maps of the kernel, if it has any. `written`: names of the tensors that it may write; `count(tensors)` tells torch
-    that they were. `frames`: argument buffers not in use. Taking and giving one back are single
-    list operations, so that threads never share a buffer and never wait for each other.
+    `launch(stream, params, 0)` calls the driver. `windows`: see `overlap_windows`. `maps`: the kernel's tensor maps,
+    if it has any. `written`: names of the tensors that it may write; `count(tensors)` increments their versions.
+    `frames`: free argument buffers. One is taken or released by a single list operation, so threads never share one
+    and need no lock.
     """
 
     def __init__(
@@ -240,11 +242,11 @@ class LaunchPlan:
         self.frames: list[Frame] = []
 
     run = _generated_run()
-    """``run(stream, pointers, scalars, tensors=())``: launch on arguments that were checked. `tensors`: those of torch
-    that are written. False if a scalar does not fit."""
+    """``run(stream, pointers, scalars, tensors=())``: launch on checked arguments. `tensors`: torch tensors that are
+    written. False if a scalar does not fit."""
 
     def failed(self, code: int, stream: int, frame: Frame) -> None:
-        """Launch again where the fault was that another context was current; raise DeviceError for any other."""
+        """Launch again if another context was current, which is no error; raise DeviceError for any other failure."""
         if code in WRONG_CONTEXT:
             with self.driver.active(self.device):
                 code = int(self.launch(stream, frame.address, 0)[0])
@@ -257,40 +259,43 @@ class LaunchPlan:
 def checked_grid(
     kernel: str, exprs: Sequence[Expr], names: Mapping[str, int], cluster: tuple[int, int, int]
 ) -> tuple[int, int, int]:
-    """Blocks along x, y, z. Raises KernelArgumentError if a GPU does not take so many, or no cluster of that size."""
-    values = [evaluate(e, names) for e in exprs]
-    for axis, value, limit, expr in zip("xyz", values, MOST_GRID, exprs, strict=False):
-        if value > limit:
-            message = f"{kernel}(): the grid is too large: {axis} = {expr} = {value} blocks; at most {limit}"
+    """Blocks along x, y, z. Raises KernelArgumentError for a grid or a cluster that a GPU cannot launch."""
+    x, y, z = (*(evaluate(e, names) for e in exprs), 1, 1)[:3]
+    for message, fix in _grid_problems(exprs, (x, y, z), cluster):
+        raise KernelArgumentError(f"{kernel}(): {message}\n  fix: {fix}")
+    return x, y, z
+
+
+def _grid_problems(
+    exprs: Sequence[Expr], grid: tuple[int, int, int], cluster: tuple[int, int, int]
+) -> Iterator[tuple[str, str]]:
+    """(what is wrong, how to fix it) for each limit that is exceeded."""
+    for axis, extent, limit, expr in zip("xyz", grid, MOST_GRID, exprs, strict=False):
+        what = f"{axis} = {expr} = {extent} blocks"
+        if extent > limit:
             fix = "use larger tiles, or put the long dimension on x, the first of grid(...)"
-            raise KernelArgumentError(f"{message}\n  fix: {fix}")
-        if value < 0:
-            message = f"{kernel}(): the grid is negative: {axis} = {expr} = {value} blocks"
-            fix = "give grid(...) extents that are 0 or more for these arguments"
-            raise KernelArgumentError(f"{message}\n  fix: {fix}")
-    x, y, z = (*values, 1, 1)[:3]
+            yield f"the grid is too large: {what}; at most {limit}", fix
+        if extent < 0:
+            yield f"the grid is negative: {what}", "give grid(...) extents that are 0 or more for these arguments"
     shown, blocks = " x ".join(map(str, cluster)), math.prod(cluster)
     if blocks > PORTABLE_CLUSTER:
-        message = f"{kernel}(): a cluster of {shown} = {blocks} blocks; at most {PORTABLE_CLUSTER} run on every GPU"
-        raise KernelArgumentError(f"{message}\n  fix: use smaller clusters")
-    for axis, extent, size in zip("xyz", (x, y, z), cluster, strict=True):
+        message = f"a cluster of {shown} = {blocks} blocks; at most {PORTABLE_CLUSTER} run on every GPU"
+        yield message, "use smaller clusters"
+    for axis, extent, size in zip("xyz", grid, cluster, strict=True):
         if extent % size:
-            message = f"{kernel}(): the grid has {extent} blocks along {axis}, no multiple of the cluster's {size}"
             fix = f"round grid(...) up to a multiple of {size} and let the blocks past the edge do nothing"
-            raise KernelArgumentError(f"{message} ({shown})\n  fix: {fix}")
-    return x, y, z
+            yield f"the grid has {extent} blocks along {axis}, no multiple of the cluster's {size} ({shown})", fix
 
 
 def overlap_windows(
     order: Sequence[str], arrays: Mapping[str, ArrayInfo], written: frozenset[str]
 ) -> tuple[tuple[int, int, int, int], ...]:
-    """(i, j, low, high) for each pair of which one is written: byte ranges meet iff low < p[j] - p[i] < high."""
+    """(i, j, low, high) for each pair with a written tensor: their byte ranges overlap iff low < p[j] - p[i] < high."""
     found: list[tuple[int, int, int, int]] = []
-    for i, first in enumerate(order):
-        for j in range(i + 1, len(order)):
-            a, b = arrays[first], arrays[order[j]]
-            if a.empty or b.empty or not {first, order[j]} & written:
-                continue
-            (a_low, a_high), (b_low, b_high) = a.span(), b.span()
-            found.append((i, j, a_low - b_high, a_high - b_low))
+    for (i, first), (j, second) in combinations(enumerate(order), 2):
+        a, b = arrays[first], arrays[second]
+        if a.empty or b.empty or not {first, second} & written:
+            continue
+        (a_low, a_high), (b_low, b_high) = a.span(), b.span()
+        found.append((i, j, a_low - b_high, a_high - b_low))
     return tuple(found)

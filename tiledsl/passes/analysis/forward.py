@@ -34,22 +34,23 @@ class Forward:
         raise NotImplementedError
 
     def _control(self, op: Op) -> None:
-        self._join(op, entering=True)
-        while True:
+        self._join(op, arguments=True)
+        again = True
+        while again:
             outer, self.changed = self.changed, False
             for block in op.blocks:
                 self.walk(block)
-            self._join(op)
+            self._join(op, arguments=True)
             again, self.changed = self.changed and not isinstance(op, control.If), self.changed or outer
-            if not again:
-                return
+        self._join(op, arguments=False)
 
-    def _join(self, op: Op, *, entering: bool = False) -> None:
-        """entering: of arguments of blocks alone."""
-        if isinstance(op, control.For):
+    def _join(self, op: Op, *, arguments: bool) -> None:
+        """Of arguments of blocks, or of results."""
+        if arguments and isinstance(op, control.For):
             self.join(op, op.body.args[0], (op.lo, op.step))
         for flow in flows(op):
-            for targets, sources in flow.slots:
-                for target in targets:
-                    if target.op is None or not entering:
-                        self.join(op, target, sources)
+            if any(isinstance(holder, Block) == arguments for holder, _ in flow.targets):
+                for targets, sources in flow.slots:
+                    for target in targets:
+                        if (target.op is None) == arguments:
+                            self.join(op, target, sources)

@@ -24,7 +24,7 @@ from tiledsl.ir import semantics
 from tiledsl.ir.core import Block, Kernel, Value
 from tiledsl.ir.ops import arith, control, gpu, tile
 from tiledsl.ir.types import BOOL, INDEX, DType, GlobalType
-from tiledsl.passes.analysis.structure import incoming, trip_count
+from tiledsl.passes.analysis.structure import incoming, operands_first, trip_count
 from tiledsl.passes.analysis.thread_numbers import position
 from tiledsl.passes.analysis.uniformity import Uniformity
 
@@ -93,17 +93,7 @@ class Lanes:
 
     def of(self, value: Value) -> Form | None:
         """The form of an integer or bool, or None."""
-        pending = [value]
-        while pending:
-            here = pending[-1]
-            if here in self._known:
-                pending.pop()
-                continue
-            missing = [v for v in _inputs(here) if v not in self._known]
-            if missing:
-                pending += missing
-                continue
-            pending.pop()
+        for here in operands_first(value, self._known, _inputs):
             self._known[here] = self._or_symbol(here, self._form(here))
         return self._known[value]
 
@@ -301,10 +291,10 @@ class Lanes:
         if start is None or not value.dtype.is_integer or value.dtype.bits < 32:
             return None
         # Assume so, and look whether the loop's body agrees; then forget what was derived from the assumption.
-        before = dict(self._known)
-        now = self._known[value] = start.plus(self.symbol(value))
+        now = start.plus(self.symbol(value))
+        outer, self._known = self._known, {**self._known, value: now}
         after = self.of(following)
-        self._known = before
+        self._known = outer
         step = None if after is None else after.plus(now, -1)
         if step is None or not step.is_uniform:
             return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from itertools import compress
 from typing import NamedTuple
 
@@ -16,9 +16,9 @@ __all__ = [
     "flows",
     "incoming",
     "loops_around",
+    "operands_first",
     "ops_around",
     "replace_op",
-    "take_block",
     "trip_count",
 ]
 
@@ -96,9 +96,26 @@ def trip_count(op: control.For) -> int | None:
     lo, hi, step = integer(op.lo), integer(op.hi), integer(op.step)
     if step == 0:
         return 0
-    if lo is None or hi is None or step is None:
-        return None
-    return len(range(lo, hi, step))
+    return None if lo is None or hi is None or step is None else len(range(lo, hi, step))
+
+
+def operands_first(
+    value: Value, known: Container[Value], operands: Callable[[Value], list[Value] | None]
+) -> Iterator[Value]:
+    """`value` and what it is made of, operands first, but for what is `known`, which the caller lets grow.
+
+    Chains of ops may be longer than Python's stack.
+    """
+    pending = [value]
+    while pending:
+        here = pending[-1]
+        missing = [] if here in known else [v for v in operands(here) or () if v not in known]
+        if missing:
+            pending += missing
+            continue
+        pending.pop()
+        if here not in known:
+            yield here
 
 
 def loops_around(value: Value, known: dict[Value, int] | None = None) -> int:
@@ -107,22 +124,16 @@ def loops_around(value: Value, known: dict[Value, int] | None = None) -> int:
     `known` keeps what was found, for the next question about the same IR.
     """
     depths = {} if known is None else known
-    pending = [value]
-    while pending:
-        here = pending[-1]
-        if here in depths:
-            pending.pop()
-            continue
-        op = here.op
-        inputs = op.operands if op is not None and op.is_pure and not op.blocks else []
-        missing = [v for v in inputs if v not in depths]
-        if missing:
-            pending += missing
-            continue
-        pending.pop()
-        own = 0 if op is not None and op.is_pure and not op.blocks else _nesting(here)
-        depths[here] = max((own, *(depths[v] for v in inputs)))
+    for here in operands_first(value, depths, _computed_from):
+        made_of = _computed_from(here)
+        depths[here] = _nesting(here) if made_of is None else max((depths[v] for v in made_of), default=0)
     return depths[value]
+
+
+def _computed_from(value: Value) -> list[Value] | None:
+    """None for what no pure op computes."""
+    op = value.op
+    return op.operands if op is not None and op.is_pure and not op.blocks else None
 
 
 def _nesting(value: Value) -> int:
@@ -147,15 +158,3 @@ def replace_op(op: Op, values: Sequence[Value]) -> None:
         result.replace_all_uses_with(value)
     op.drop_operands()
     op.parent = None
-
-
-def take_block(block: Block, arguments: Sequence[Value]) -> tuple[list[Op], Op]:
-    """The ops of `block`, its arguments replaced by `arguments`, and its terminator; the block is empty then.
-
-    The caller places the ops elsewhere and, once it has read the terminator's operands, drops them.
-    """
-    for arg, value in zip(block.args, arguments, strict=True):
-        arg.replace_all_uses_with(value)
-    ops, end = block.ops[:-1], block.terminator
-    block.ops = []
-    return ops, end

@@ -79,9 +79,10 @@ class Uniformity(Forward):
 
     def _raise(self, value: Value, level: Level, why: Value | Op) -> None:
         """Note what reaches `value`; it only ever gets less uniform, but never less than its numbers are."""
-        if value in self._numbers:
+        known = _RANK[self.of(value)]
+        if _RANK[level] > known and value in self._numbers:
             level = min(level, self._by_number(value), key=_RANK.__getitem__)
-        if _RANK[level] > _RANK[self.of(value)]:
+        if _RANK[level] > known:
             self._levels[value] = level
             self._why[value] = why
             self.changed = True

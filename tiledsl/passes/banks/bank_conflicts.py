@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, ClassVar
 from tiledsl.ir.core import Kernel, Op
 from tiledsl.ir.ops import tile
 from tiledsl.layout.banks import BANKS, WORD
-from tiledsl.layout.shared import AUTO, ROW, Layout, Padded, Row, Swizzled
+from tiledsl.layout.shared import AUTO, ROW, Layout, Padded, Swizzled
 from tiledsl.passes.banks.bank_report import AccessReport, BankReport, By, TileReport
 from tiledsl.passes.banks.shared_layout import lay_out_shared
 
@@ -187,11 +187,11 @@ class _Planner:
             total = here.total(layout, least if known is None else min(least, known + 1))
             if total is not None and self.fits(alloc, layout):
                 best, least = layout, total
-        return best, "row order is best" if isinstance(best, Row) else "fewest wavefronts"
+        return best, "row order is best" if best == ROW else "fewest wavefronts"
 
     def fits(self, alloc: tile.SharedAlloc, layout: Layout) -> bool:
         """True if all tiles fit with this one laid out so, and the others as they are by now."""
-        if self.limit is None or isinstance(layout, (Row, Swizzled)):
+        if self.limit is None or layout == ROW or isinstance(layout, Swizzled):
             return True
         return lay_out_shared(self.kernel, self.layouts() | {alloc: layout}).bytes <= self.limit
 

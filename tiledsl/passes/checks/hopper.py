@@ -16,7 +16,7 @@ from tiledsl.errors import CompileError
 from tiledsl.ir.core import Kernel, Op, Value
 from tiledsl.ir.ops import tile, tma, wgmma
 from tiledsl.ir.types import FragmentType, GlobalType, SharedType
-from tiledsl.layout.shared import ROWS, SPANS, Layout, Paneled, Row
+from tiledsl.layout.shared import ROW, ROWS, SPANS, Layout, Paneled
 from tiledsl.layout.wgmma import STEP_BYTES
 from tiledsl.passes.analysis.called import called, name_of
 from tiledsl.passes.analysis.constants import integer
@@ -108,7 +108,7 @@ class _Checker(Checker):
     def dense(self, op: tma.Load | tma.Store, type_: SharedType, layout: Layout, columns: int) -> None:
         """Without a swizzle a box is a dense array."""
         name = name_of(op.tile)
-        if not isinstance(layout, Row):
+        if layout != ROW:
             raise CompileError(
                 f"{called(op)}: no tensor map describes the layout {layout} of {name}",
                 fix=f"use layout={_swizzle_for(type_)} or row_major",
@@ -135,7 +135,7 @@ class _Checker(Checker):
     def product(self, op: wgmma.Mma) -> None:
         acc = op.fragment
         layout = acc.held_as
-        if layout.dealt != WARPGROUP_WARPS or layout.first % WARPGROUP_WARPS:
+        if layout.interleaved != WARPGROUP_WARPS or layout.first % WARPGROUP_WARPS:
             raise CompileError(
                 f"{called(op)} into {layout}: a warpgroup is warps 0 to 3, 4 to 7 and so on, and deals them its rows",
                 fix="make the accumulator with wgmma.accumulator()",

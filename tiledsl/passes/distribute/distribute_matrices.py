@@ -100,7 +100,7 @@ class _Part:
     def of_warp(self, axis: int) -> list[Value]:
         """Where the warp's part begins: the terms of a sum."""
         b, layout = self.b, self.layout
-        parts, dealt = layout.grid[axis], layout.dealt
+        parts, interleaved = layout.grid[axis], layout.interleaved
         if parts == 1:
             return []
         number, size = self.warp, self.type.dims[axis] // parts
@@ -108,12 +108,12 @@ class _Part:
             number = b.scalar("floordiv", number, layout.warps[1])
         elif axis == 1 and layout.warps[0] > 1:
             number = b.scalar("mod", number, layout.warps[1])
-        if axis == 1 or dealt == 1:
+        if axis == 1 or interleaved == 1:
             return [b.scalar("mul", number, size)]
-        if parts == dealt:
+        if parts == interleaved:
             return [b.scalar("mul", number, layout.tile[0])]
-        within = b.scalar("mul", b.scalar("mod", number, dealt), layout.tile[0])
-        return [b.scalar("mul", b.scalar("floordiv", number, dealt), dealt * size), within]
+        within = b.scalar("mul", b.scalar("mod", number, interleaved), layout.tile[0])
+        return [b.scalar("mul", b.scalar("floordiv", number, interleaved), interleaved * size), within]
 
     def of_lane(self, field: Field) -> Value:
         value = self.lane

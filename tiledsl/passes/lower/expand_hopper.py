@@ -9,20 +9,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from tiledsl.arch import WARPGROUP_WARPS
+from tiledsl.arch import TMA_MOST_BOX, WARPGROUP_WARPS
 from tiledsl.ir.core import Op, Value
 from tiledsl.ir.ops import barriers, gpu, tile, tma, wgmma
 from tiledsl.ir.ops import warp as warp_ops
+from tiledsl.ir.tensor_maps import TensorMap
 from tiledsl.ir.types import BOOL, DTYPES, I32, U32, FragmentType, SharedType
 from tiledsl.layout.shared import ROWS, Paneled
 from tiledsl.layout.wgmma import STEP_BYTES, WGMMA_ROWS
 from tiledsl.passes.analysis.constants import integer
 from tiledsl.passes.lower.addresses import pointer_to
 from tiledsl.passes.lower.expander import Expander, Rule
-from tiledsl.passes.lower.tma_pieces import Piece, pieces
 from tiledsl.passes.lower.within import Reach
 
 __all__ = ["HOPPER_RULES"]
@@ -50,7 +50,7 @@ def _tma_load(x: Expander, op: tma.Load) -> None:
     _require_box(x, op)
     mbarrier = _barrier_at(x, op, op.mbarrier)
     blocks = [x.one(op.operands[-1])] if op.multicast else []
-    for piece in pieces(op):
+    for piece in _pieces(op):
         to, at = _ends(x, op, piece)
         number = x.tensor_map(piece.map)
         x.b.add(tma.MapLoad(to, mbarrier, *at, *blocks, map=number, multicast=bool(op.multicast), hint=op.hint))
@@ -58,7 +58,7 @@ def _tma_load(x: Expander, op: tma.Load) -> None:
 
 def _tma_store(x: Expander, op: tma.Store) -> None:
     _require_box(x, op)
-    for piece in pieces(op):
+    for piece in _pieces(op):
         source, at = _ends(x, op, piece)
         x.b.add(tma.MapStore(source, *at, map=x.tensor_map(piece.map)))
 
@@ -69,7 +69,42 @@ def _require_box(x: Expander, op: tma.Load | tma.Store) -> None:
     x.require_within(op, op.tile, op.place, Reach((*[1] * (len(op.place) - 2), rows, columns)))
 
 
-def _ends(x: Expander, op: tma.Load | tma.Store, piece: Piece) -> tuple[Value, list[Value]]:
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A part of a box that begins `row` and `column` elements into it, and the tensor map that it goes by."""
+
+    map: TensorMap
+    row: int
+    column: int
+
+
+def _pieces(op: tma.Load | tma.Store) -> list[_Piece]:
+    """What one instruction each moves of the box: one panel, at most 256 rows. (PTX ISA: cp.async.bulk.tensor, box.)"""
+    row_axis, column_axis = op.axes
+    rows, columns = op.box[row_axis], op.box[column_axis]
+    alloc = op.tile.op
+    assert isinstance(alloc, tile.SharedAlloc)
+    layout = alloc.placement
+    width = layout.width if isinstance(layout, Paneled) else columns
+    swizzle = layout.span if isinstance(layout, Paneled) else 0
+    others = [axis for axis in reversed(range(len(op.box))) if axis not in op.axes]
+    axes = (column_axis, row_axis, *others)
+    found: list[_Piece] = []
+    for column in range(0, columns, width):
+        for row, count in _shares(rows):
+            box = (width, count, *(1 for _ in others))
+            found.append(_Piece(TensorMap(op.tensor.name, axes, box, swizzle), row, column))
+    return found
+
+
+def _shares(rows: int) -> list[tuple[int, int]]:
+    """Where each part of so many rows begins, and how many it has: equal ones, whole swizzle patterns, if possible."""
+    parts = -(-rows // TMA_MOST_BOX)
+    size = rows // parts if rows % (ROWS * parts) == 0 else min(rows, TMA_MOST_BOX)
+    return [(first, min(size, rows - first)) for first in range(0, rows, size)]
+
+
+def _ends(x: Expander, op: tma.Load | tma.Store, piece: _Piece) -> tuple[Value, list[Value]]:
     """Where a piece begins in shared memory, and its coordinates, the fastest first."""
     *lead, row, column = x.all(op.place)
     indices = [*lead, _moved(x, row, piece.row), _moved(x, column, piece.column)]
@@ -87,7 +122,7 @@ def _moved(x: Expander, index: Value, by: int) -> Value:
 
 def _prefetch(x: Expander, op: tma.Prefetch) -> None:
     users = [u for u, _ in op.tensor.uses if isinstance(u, (tma.Load, tma.Store)) and u.tensor is op.tensor]
-    for described in dict.fromkeys(piece.map for user in users for piece in pieces(user)):
+    for described in dict.fromkeys(piece.map for user in users for piece in _pieces(user)):
         x.b.add(tma.MapPrefetch(map=x.tensor_map(described)))
 
 

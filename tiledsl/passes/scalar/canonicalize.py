@@ -14,7 +14,7 @@ from tiledsl.ir.expr import ConstExpr
 from tiledsl.ir.ops import arith, control, debug, gpu, mem
 from tiledsl.ir.types import BOOL, PendingType, TokenType
 from tiledsl.passes.analysis.constants import constant, integer
-from tiledsl.passes.analysis.structure import flows, incoming, replace_op, take_block, trip_count
+from tiledsl.passes.analysis.structure import flows, incoming, replace_op, trip_count
 from tiledsl.passes.scalar.identities import (
     packed_word,
     simplify_bitcast,
@@ -157,7 +157,9 @@ class _Walker:
 
     def inline(self, op: Op, block: Block, arguments: Sequence[Value]) -> None:
         """Put `block` in the place of `op`, whose results are what it yields."""
-        ops, end = take_block(block, arguments)
+        for arg, value in zip(block.args, arguments, strict=True):
+            arg.replace_all_uses_with(value)
+        (*ops, end), block.ops = block.ops, []
         self.ops(ops)
         results = end.operands[1:] if isinstance(end, control.Condition) else list(end.operands)
         end.set_operands(())

@@ -14,7 +14,7 @@ from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Op, Value
 from tiledsl.ir.ops import arith
 from tiledsl.ir.types import BF16, BOOL, F32, TF32, U16, U32, DType
-from tiledsl.passes.analysis.constants import Number, constant, fold, fold_bitcast, fold_cast
+from tiledsl.passes.analysis.constants import Number, constant, fold, semantics
 
 __all__ = ["packed_word", "simplify_bitcast", "simplify_cast", "simplify_scalar", "simplify_select"]
 
@@ -105,7 +105,7 @@ def simplify_cast(b: Builder, op: arith.Cast) -> Value | None:
         return op.src
     value = constant(op.src)
     if value is not None and not (_keeps_payload(src, to) and value != value):
-        return b.constant(fold_cast(value, src, to), to)
+        return b.constant(semantics().fold_cast(value, src, to), to)
     inner = op.src.op
     if not isinstance(inner, arith.Cast) or not (src.is_integer and to.is_integer and inner.src.dtype.is_integer):
         return None
@@ -122,7 +122,7 @@ def simplify_bitcast(b: Builder, op: arith.Bitcast) -> Value | None:
         return op.src
     value = constant(op.src)
     if value is not None and not (op.to.python is float and _is_payload_nan(value, src, op.to)):
-        return b.constant(fold_bitcast(value, src, op.to), op.to)
+        return b.constant(semantics().fold_bitcast(value, src, op.to), op.to)
     inner = op.src.op
     if isinstance(inner, arith.Bitcast):
         return b.value(arith.Bitcast(inner.src, to=op.to)) if inner.src.type != op.to else inner.src
@@ -139,8 +139,8 @@ def _keeps_payload(src: DType, to: DType) -> bool:
 
 def _is_payload_nan(value: Number, src: DType, to: DType) -> bool:
     """A NaN constant is canonical, so other NaN bit patterns cannot become one."""
-    result = fold_bitcast(value, src, to)
-    return result != result and fold_bitcast(result, to, src) != value
+    result = semantics().fold_bitcast(value, src, to)
+    return result != result and semantics().fold_bitcast(result, to, src) != value
 
 
 def simplify_select(b: Builder, op: arith.Select) -> Value | None:
