@@ -66,7 +66,7 @@ for label, name, consts in json.loads(sys.argv[1]):
     given = {key: tuple(value) if isinstance(value, list) else value for key, value in consts.items()}
     dtypes = {p.dtype: bf16 for p in kernel.signature.params if isinstance(getattr(p, "dtype", None), str)}
     compiled = kernel.compile("sm_90a", **given, **dtypes)
-    image = compiled.image
+    image = getattr(compiled, "image", compiled)
     found[label] = [base64.b64encode(image.cubin).decode(), str(image.abi) + str(image.tensor_maps),
                     image.resources.registers, image.resources.spill_loads]
 print(json.dumps(found))
@@ -103,8 +103,8 @@ def _launched(kernel: Any, cubin: bytes | None = None) -> list[Any]:
 
     def compiled(spec: Any, arch: str) -> Any:
         built = compile_now(spec, arch)
-        images.append(built.image)
-        return built if cubin is None else replace(built, image=replace(built.image, cubin=cubin))
+        images.append(built)
+        return built if cubin is None else replace(built, cubin=cubin)
 
     kernel.program.compiled = compiled
     return images

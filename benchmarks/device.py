@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tiledsl.errors import DeviceError
 from tiledsl.inspect import frameworks
-from tiledsl.inspect.frameworks import Device, Torch
+from tiledsl.inspect.frameworks import Device
 
-__all__ = ["Device", "Torch", "open_device"]
+__all__ = ["Device", "open_device"]
 
 
 def open_device(format: str = "f32") -> Device:

@@ -276,7 +276,6 @@ def figures(variant: Variant) -> dict[str, Any]:
         "conflicts": banks.conflicts / banks.fmas,
         "conflicts_with_reuse": banks.conflicts_with_reuse / banks.fmas,
         "reads": [even, odd],
-        "model_alone": banks.fmas / banks.clocks,
         "model_bound": banks.fmas / banks.bound,
         "stalls": report.stalls / banks.fmas,
         "registers": registers,
@@ -294,7 +293,6 @@ HEADER = (
     "with reuse",
     "even reads",
     "odd",
-    "model, 1 warp",
     "bound",
     "registers",
 )
@@ -304,10 +302,9 @@ def as_row(case: dict[str, Any]) -> tuple[str, ...]:
     a, b, _, every = case["reuse"]
     even, odd = case["reads"]
     shares = (case["ffma_share"], case["kept_order"], a, b, every, case["conflicts"], case["conflicts_with_reuse"])
-    model = (case["model_alone"], case["model_bound"])
     percents = [f"{100 * share:.1f}" for share in shares]
-    rest = [f"{100 * share:.1f}" for share in model]
-    return case["variant"], *percents, f"{even:.2f}", f"{odd:.2f}", *rest, str(case["registers"])
+    bound = f"{100 * case['model_bound']:.1f}"
+    return case["variant"], *percents, f"{even:.2f}", f"{odd:.2f}", bound, str(case["registers"])
 
 
 # -- time ------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.device import Torch
+from benchmarks.device import Device
 from benchmarks.gallery import gallery_kernels
 from benchmarks.nvcc import CudaKernel
 from benchmarks.report import RESULTS, table, write
@@ -81,7 +81,7 @@ def main(argv: list[str] | None = None) -> int:
 
     import torch
 
-    device = Torch()
+    device = Device()
     a, b, c = device.normal(SIZE, SIZE, 0), device.normal(SIZE, SIZE, 1), device.empty(SIZE, SIZE)
     kernels = gallery_kernels()
     (kernel, _), (many, consts) = kernels["naive"], kernels["fastest"]
@@ -115,7 +115,7 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def _host_time(device: Torch, launch: Callable[[], object]) -> float:
+def _host_time(device: Device, launch: Callable[[], object]) -> float:
     """Microseconds of host time a launch, over one batch."""
     device.synchronize()
     start = time.perf_counter()

@@ -53,7 +53,7 @@ def examine(label: str, format: str, kernel: Any, consts: dict[str, Any], target
         **case,
         **compiled.resources.to_dict(),
         "loop": sum(report.histogram.values()) if report.hottest is not None else None,
-        "turn": len(report.turn.places) if report.hottest is not None else None,
+        "turn": len(report.turn) if report.hottest is not None else None,
         "histogram": report.histogram,
         "arithmetic": report.arithmetic,
         "share": report.share,

@@ -195,7 +195,8 @@ def test_by_tma_the_bits_are_the_same(gallery: ModuleType, number: int, orders: 
     access is early."""
     from reference import random_problem
 
-    from tiledsl.gemm.mma import HALVES, add_bias
+    from tiledsl.gemm.epilogue import add_bias
+    from tiledsl.gemm.mma import HALVES
 
     kernel, consts = _load(_number(gallery, "mma_fastest")), HALVES[number][1]
     A, B, C = random_problem(136, 264, 200, format="bf16")
@@ -214,7 +215,8 @@ def test_by_tma_the_bits_are_the_same(gallery: ModuleType, number: int, orders: 
 @pytest.mark.parametrize("bits", [32, 64])
 def test_by_tma_nothing_is_spilled(gallery: ModuleType, bits: int) -> None:
     """With indices of either width, and an epilogue function."""
-    from tiledsl.gemm.mma import HALVES, add_bias
+    from tiledsl.gemm.epilogue import add_bias
+    from tiledsl.gemm.mma import HALVES
     from tiledsl.ir.types import DTYPES
     from tiledsl.signatures.specialize import Specialization, assumed, check_consts
 
@@ -258,7 +260,7 @@ def test_an_epilogue_function(gallery: ModuleType) -> None:
     """A bias for each column, and any function of one's own."""
     from reference import error_bound, random_problem
 
-    from tiledsl.gemm.mma import add_bias
+    from tiledsl.gemm.epilogue import add_bias
 
     number = _number(gallery, "mma_fastest")
     A, B, C = random_problem(37, 140, 40, format="bf16")

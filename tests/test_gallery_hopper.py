@@ -103,7 +103,8 @@ def test_every_choice() -> None:
 @pytest.mark.parametrize("behind", [0, 1, 2])
 def test_no_choice_spills(behind: int) -> None:
     """Neither alone, nor with an epilogue function, nor with that and C to add."""
-    from tiledsl.gemm.hopper import CHOICES, add_bias, choose, plain
+    from tiledsl.gemm.epilogue import add_bias, plain
+    from tiledsl.gemm.hopper import CHOICES, choose
 
     kernel = _load(FASTEST)
     for n in (128, 144, 256, 576, 2112):
@@ -146,7 +147,7 @@ def test_batches(consts: dict[str, Any]) -> None:
 
 
 def test_scaled_with_a_bias() -> None:
-    from tiledsl.gemm.hopper import add_bias
+    from tiledsl.gemm.epilogue import add_bias
 
     A, B, C = _batches(1, 136, 264, 72)
     C[:] = 1
@@ -302,7 +303,7 @@ def test_gemm_refuses(shapes: Any, dtype: str, message: str) -> None:
 def test_gemm_scales_and_adds(size: tuple[int, int, int]) -> None:
     """By lines, by TMA and of parts; with an epilogue function of its columns, of which the parts know nothing."""
     from tiledsl.gemm import gemm
-    from tiledsl.gemm.hopper import add_bias
+    from tiledsl.gemm.epilogue import add_bias
 
     A, B, C = random_problem(*size, format="bf16")
     C[:] = 1

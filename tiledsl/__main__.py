@@ -12,6 +12,8 @@ import argparse
 import codecs
 import importlib
 import os
+from collections.abc import Callable
+from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,13 +29,13 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-ROOT = Path(__file__).parent.parent
+EXAMPLES = Path(__file__).parent.parent / "examples" / "gemm"
 ASCII = {"│": "|", "…": "~", "×": "x", "─": "-", "–": "-", "≤": "<=", "µ": "u"}
-"""What stands for a character where the terminal does not have it."""
+"""Replacements for characters that the terminal lacks."""
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command. What goes wrong is one message and the exit code 1 (2 for arguments), without a traceback."""
+    """Run one command. An error is one message without a traceback, and exit code 1 (2 for arguments)."""
     if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison] - it was closed before Python began
         return _fail("the output is closed\n  fix: leave stdout open, or send it to /dev/null")
     codecs.register_error("tiledsl", _in_ascii)
@@ -44,7 +46,7 @@ def main(argv: list[str] | None = None) -> int:
         try:
             return _run(argv)
         finally:
-            sys.stdout.flush()  # here, where a full disk can still be told
+            sys.stdout.flush()  # here, where an error can still be reported
     except TileError as error:
         return _fail(str(error))
     except KeyboardInterrupt:
@@ -59,9 +61,11 @@ def main(argv: list[str] | None = None) -> int:
 
 def _run(argv: list[str] | None) -> int:
     arguments, rest = _parser().parse_known_args(argv)
-    if rest and arguments.command != "demo":
+    if arguments.command == "demo":
+        return _from_checkout("demo").main(rest)
+    if rest:
         _parser().error(f"unrecognized arguments: {' '.join(rest)}")
-    return arguments.run(arguments, rest)
+    return arguments.run(arguments)
 
 
 def _fail(message: str, code: int = 1) -> int:
@@ -71,12 +75,12 @@ def _fail(message: str, code: int = 1) -> int:
 
 
 def _drop_output() -> None:
-    """What is still to be written goes nowhere: Python would fail at it once more when it ends."""
+    """Discard buffered output, which Python would fail to write again when it exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _in_ascii(error: UnicodeError) -> tuple[str, int]:
-    """Characters that the terminal does not have."""
+    """Replace characters that the terminal lacks."""
     assert isinstance(error, UnicodeEncodeError)
     return "".join(ASCII.get(c, "?") for c in error.object[error.start : error.end]), error.end
 
@@ -86,37 +90,28 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
 
     show = commands.add_parser("show", help="print one stage of a kernel, the Python line beside each line")
-    show.add_argument("kernel", metavar="FILE:KERNEL", help="for example examples/gemm/naive.py:naive")
+    _add_kernel(show, _show)
     show.add_argument("--stage", choices=["ir", "llvm", "ptx", "sass"], default="ir")
     show.add_argument("--after", metavar="PASS", help="with --stage ir: the IR after this pass, not the first")
-    _add_settings(show)
     show.add_argument("--no-color", action="store_true", help="plain text on a terminal, too")
     show.add_argument("--no-source", action="store_true", help="without the Python lines")
-    show.set_defaults(run=_show)
 
     explain = commands.add_parser("explain", help="print what was decided for a kernel, and what became of it")
-    explain.add_argument("kernel", metavar="FILE:KERNEL", help="for example examples/gemm/shared_tiled.py")
+    _add_kernel(explain, _explain)
     explain.add_argument("what", choices=EXPLAIN)
-    _add_settings(explain)
-    explain.set_defaults(run=_explain)
 
     opt = commands.add_parser("opt", help="run passes on kernels in the textual IR, and print what becomes of them")
     opt.add_argument("file", metavar="FILE", help="a .tir file, or - for the standard input")
     opt.add_argument("--pass", dest="passes", metavar="NAME,NAME", default="", help="in this order; without it, all")
-    opt.add_argument("--arch", default="sm_90a", help="target, sm_90a unless given")
+    _add_arch(opt)
     opt.add_argument("--locs", action="store_true", help="with the location of every op")
     opt.set_defaults(run=_opt)
 
-    demo = commands.add_parser("demo", help="compile, run and check the gallery", add_help=False)
-    demo.set_defaults(run=_demo)
-    timed = commands.add_parser(
-        "bench",
-        help="time kernels against cuBLAS and each other, on a GPU",
-        description=bench.__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    commands.add_parser("demo", help="compile, run and check the gallery", add_help=False)
+    timed = commands.add_parser("bench", help="time kernels against cuBLAS and each other, on a GPU")
+    timed.description, timed.formatter_class = bench.__doc__, argparse.RawDescriptionHelpFormatter
     bench.add_arguments(timed)
-    timed.set_defaults(run=_bench)
+    timed.set_defaults(run=partial(bench.run, gallery=_gallery))
 
     cache = commands.add_parser("cache", help="the on-disk cache of compiled kernels")
     cache.add_argument("action", choices=["info", "clear"])
@@ -124,14 +119,20 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_settings(command: argparse.ArgumentParser) -> None:
+def _add_arch(command: argparse.ArgumentParser) -> None:
     command.add_argument("--arch", default="sm_90a", help="target, sm_90a unless given")
+
+
+def _add_kernel(command: argparse.ArgumentParser, run: Callable[..., int]) -> None:
+    command.set_defaults(run=run)
+    command.add_argument("kernel", metavar="FILE:KERNEL", help="for example examples/gemm/naive.py:naive")
+    _add_arch(command)
     command.add_argument("--const", action="append", default=[], metavar="T=32", help="a const parameter")
     command.add_argument("--dtype", action="append", default=[], metavar="A=f16", help="dtype of a generic tensor")
 
 
 def _asked(arguments: argparse.Namespace) -> tuple[TileKernel, dict[str, Any]]:
-    """The kernel, and what `compile` is told besides the target."""
+    """The kernel, and the settings for `compile` besides the target."""
     from tiledsl.inspect.loading import load_kernel, parse_consts, parse_dtypes
 
     file, _, name = arguments.kernel.partition(":")
@@ -139,13 +140,13 @@ def _asked(arguments: argparse.Namespace) -> tuple[TileKernel, dict[str, Any]]:
     return kernel, {**parse_consts(kernel, arguments.const), **parse_dtypes(kernel, arguments.dtype)}
 
 
-def _explain(arguments: argparse.Namespace, rest: list[str]) -> int:
+def _explain(arguments: argparse.Namespace) -> int:
     kernel, settings = _asked(arguments)
     print(kernel.compile(arguments.arch, **settings).explain(arguments.what))
     return 0
 
 
-def _show(arguments: argparse.Namespace, rest: list[str]) -> int:
+def _show(arguments: argparse.Namespace) -> int:
     from tiledsl.inspect.show import read_stage, render
 
     if arguments.after and arguments.stage != "ir":
@@ -161,7 +162,7 @@ def _show(arguments: argparse.Namespace, rest: list[str]) -> int:
     return 1
 
 
-def _opt(arguments: argparse.Namespace, rest: list[str]) -> int:
+def _opt(arguments: argparse.Namespace) -> int:
     from tiledsl.ir.parser import parse_kernels
     from tiledsl.ir.printer import print_kernel
     from tiledsl.passes.manager import PassManager
@@ -180,7 +181,7 @@ def _opt(arguments: argparse.Namespace, rest: list[str]) -> int:
 
 
 def _read(file: str) -> tuple[str, str]:
-    """The text of a file, and what messages call it."""
+    """The text of a file, and its name for messages."""
     if file == "-":
         return sys.stdin.read(), "<stdin>"
     try:
@@ -189,17 +190,9 @@ def _read(file: str) -> tuple[str, str]:
         raise TileError(f"cannot read {file}: {error}\n  fix: pass a text file, or - for the standard input") from error
 
 
-def _demo(arguments: argparse.Namespace, rest: list[str]) -> int:
-    return _from_checkout("demo", "examples/gemm").main(rest)
-
-
-def _bench(arguments: argparse.Namespace, rest: list[str]) -> int:
-    return bench.run(arguments, _gallery)
-
-
 def _gallery(format: str) -> list[Contender]:
     """Every variant of the gallery's kernels that multiply `format`."""
-    gallery = _from_checkout("gallery", "examples/gemm")
+    gallery = _from_checkout("gallery")
     found: list[Contender] = []
     for entry in (e for e in gallery.here() if format in e.formats):
         kernel: TileKernel = gallery.load(entry)
@@ -209,15 +202,15 @@ def _gallery(format: str) -> list[Contender]:
     return found
 
 
-def _from_checkout(module: str, folder: str) -> Any:
-    """A module that belongs to the repository, not to the installed package."""
-    if not (ROOT / folder / f"{module.replace('.', '/')}.py").is_file():
+def _from_checkout(module: str) -> Any:
+    """A module of examples/gemm, which belongs to the repository and not to the installed package."""
+    if not (EXAMPLES / f"{module}.py").is_file():
         raise TileError(f"{module} is part of the repository and not of the installed package: run this in a checkout")
-    sys.path.insert(0, str(ROOT / folder))
+    sys.path.insert(0, str(EXAMPLES))
     return importlib.import_module(module)
 
 
-def _cache(arguments: argparse.Namespace, rest: list[str]) -> int:
+def _cache(arguments: argparse.Namespace) -> int:
     from tiledsl.compilation.cache import disk_cache
 
     cache = disk_cache()
@@ -226,9 +219,8 @@ def _cache(arguments: argparse.Namespace, rest: list[str]) -> int:
     elif arguments.action == "clear":
         print(f"{cache.clear()} kernels removed from {cache.folder}")
     else:
-        info = cache.info()
-        size = f"{info.bytes / 2**20:.1f} of at most {info.limit / 2**20:.0f} MiB"
-        print(f"{info.folder}: {info.entries} kernels, {size}")
+        entries, size = cache.info()
+        print(f"{cache.folder}: {entries} kernels, {size / 2**20:.1f} of at most {cache.limit / 2**20:.0f} MiB")
     return 0
 
 

@@ -1,7 +1,7 @@
-"""What the hardware is, once: constants that all targets share, and a row for each target.
+"""Facts about the hardware: constants that all targets share, and a row for each target.
 
-Everybody else reads them here: layout, verifier, passes, frontend, backends and runtime. What differs by target is a
-field of `Target`; what is the same for all that we know is a constant. Sizes are in bytes, registers have 32 bits.
+All other modules read them here. What differs between targets is a field of `Target`; what is the same for all of them
+is a constant. Sizes are in bytes, registers have 32 bits.
 
 Sources, named at each fact: "guide" is the CUDA C++ Programming Guide, with "table" for its "Technical Specifications
 per Compute Capability"; "PTX" is the PTX ISA, with the instruction or directive; "driver" is the CUDA driver API.
@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Sequence
 
-from tiledsl.errors import CompileError, Loc
+from tiledsl.errors import UNKNOWN_LOC, CompileError, Loc
 
 __all__ = [
     "FEATURES",
@@ -63,72 +63,73 @@ __all__ = [
 # -- threads ---------------------------------------------------------------------------------------
 
 WARP = 32
-"""Lanes of one. (Guide, table: warp size.)"""
+"""Lanes of a warp. (Guide, table: warp size.)"""
 LANE_BITS = WARP.bit_length() - 1
-"""Of a lane's number."""
+"""Bits of a lane's number."""
 WARPGROUP_WARPS = 4
 """Warps of a warpgroup; the first one's number is a multiple of it. (PTX: wgmma, warpgroup.)"""
 WARPGROUP = WARPGROUP_WARPS * WARP
-"""Threads of one."""
+"""Threads of a warpgroup."""
 
 MOST_THREADS = 1024
-"""Of a block. (Guide, table.)"""
+"""Most threads of a block. (Guide, table.)"""
 MOST_THREADS_ALONG = (1024, 1024, 64)
-"""Of a block, along x, y and z. (Guide, table.)"""
+"""Most threads of a block along x, y and z. (Guide, table.)"""
 MOST_WARPS = MOST_THREADS // WARP
-"""Of a block."""
+"""Most warps of a block."""
 MOST_GRID = (2**31 - 1, 65535, 65535)
-"""Blocks of a grid along x, y and z. (Guide, table.)"""
+"""Most blocks of a grid along x, y and z. (Guide, table.)"""
 PORTABLE_CLUSTER = 8
 """Blocks of a cluster that every GPU with clusters takes. (PTX: .maxclusterrank; guide: thread block clusters.)"""
 MOST_CLUSTER = 16
-"""Blocks of the largest cluster of any GPU, which a kernel has to ask for. (Guide: thread block clusters.)"""
+"""Blocks of the largest cluster of any GPU, which a kernel must opt in to. (Guide: thread block clusters.)"""
 PARTITIONS = 4
-"""Of a multiprocessor (SM): each has a scheduler and its share of the registers. (Guide: compute capabilities.)"""
+"""Partitions of a multiprocessor (SM), each with a scheduler and a share of the registers. (Guide: compute
+capabilities.)"""
 MOST_PROCESSORS = 1 << 16
-"""No GPU comes near so many multiprocessors."""
+"""An upper bound: no GPU has nearly so many multiprocessors."""
 
 # -- registers -------------------------------------------------------------------------------------
 
 REGISTERS_PER_SM = 65536
-"""And so the most of a block. (Guide, table.)"""
+"""Registers of an SM, and so the most of a block. (Guide, table.)"""
 MOST_REGISTERS = 255
-"""Of a thread. (Guide, table.)"""
+"""Most registers of a thread. (Guide, table.)"""
 REGISTER_UNIT = 8
-"""A thread gets multiples of it, at a launch and by setmaxnreg. (CUDA occupancy calculator; PTX: setmaxnreg.)"""
+"""Granularity of a thread's registers, at a launch and by setmaxnreg. (CUDA occupancy calculator; PTX: setmaxnreg.)"""
 LEAST_SETMAXNREG, MOST_SETMAXNREG = 24, 256
-"""Of a thread, that setmaxnreg takes. (PTX: setmaxnreg.)"""
+"""Registers of a thread that setmaxnreg takes. (PTX: setmaxnreg.)"""
 
 # -- memory ----------------------------------------------------------------------------------------
 
 MOST_ACCESS = 16
-"""Of one access of a lane; it is aligned to its size. (PTX: vectors; ld, st.)"""
+"""The largest access of a lane, which is aligned to its size. (PTX: vectors; ld, st.)"""
 SHARED_RESERVED = 1024
-"""What the system takes of an SM's shared memory for each block. (Guide, table: the most of an SM and of a block.)"""
+"""Shared memory that the system reserves for each block. (Guide, table: the most of an SM and of a block.)"""
 SHARED_UNIT = 128
-"""A block gets multiples of it. (CUDA occupancy calculator.)"""
+"""Granularity of a block's shared memory. (CUDA occupancy calculator.)"""
 STATIC_SHARED = 48 * 1024
-"""The most of a block that has not asked for more. (Guide: compute capabilities, shared memory.)"""
+"""The most shared memory of a block without opt-in. (Guide: compute capabilities, shared memory.)"""
 
 # -- barriers --------------------------------------------------------------------------------------
 
 NAMED_BARRIERS = 16
-"""Of a block; number 0 is that of `barrier()`. (PTX: barrier.)"""
+"""Named barriers of a block; number 0 is that of `barrier()`. (PTX: barrier.)"""
 MOST_ARRIVALS = 2**20 - 1
-"""That a phase of an mbarrier waits for, and bytes that it counts. (PTX: mbarrier, contents of the mbarrier object.)"""
+"""Most arrivals, and most bytes, of one phase of an mbarrier. (PTX: mbarrier, contents of the mbarrier object.)"""
 
 # -- the tensor memory accelerator -----------------------------------------------------------------
 
 TMA_ALIGNMENT = 128
-"""Of a box in shared memory. (PTX: cp.async.bulk.tensor; tensors, shared memory alignment.)"""
+"""Alignment of a box in shared memory. (PTX: cp.async.bulk.tensor; tensors, shared memory alignment.)"""
 TMA_GRAIN = 16
-"""Divides a tensor's address, its strides but that of 1, and a row of a box. (Driver: cuTensorMapEncodeTiled.)"""
+"""Divides a tensor's address, its strides other than 1, and a row of a box. (Driver: cuTensorMapEncodeTiled.)"""
 TMA_MOST_BOX = 256
-"""Elements of a box along one axis. (Driver: cuTensorMapEncodeTiled.)"""
+"""Most elements of a box along one axis. (Driver: cuTensorMapEncodeTiled.)"""
 TMA_MOST_RANK, TMA_MOST_EXTENT, TMA_MOST_STRIDE = 5, 2**32, 2**40
-"""Axes of a tensor, elements along one, and what a stride is less than. (Driver: cuTensorMapEncodeTiled.)"""
+"""Most axes of a tensor, most elements along one, and the bound of a stride. (Driver: cuTensorMapEncodeTiled.)"""
 MAP_BYTES, MAP_ALIGNMENT = 128, 64
-"""Of an encoded tensor map, a kernel parameter. (Driver: CUtensorMap.)"""
+"""Size and alignment of an encoded tensor map, which is a kernel parameter. (Driver: CUtensorMap.)"""
 
 # -- targets ---------------------------------------------------------------------------------------
 
@@ -148,9 +149,9 @@ FEATURE_NAMES = {
     "wgmma": "wgmma",
     "tcgen05": "tensor memory, and the tensor core instructions that use it",
 }
-"""What some targets have and others do not, and what messages call it. (PTX: target notes of the instructions.)"""
+"""Features that some targets lack, and their names in messages. (PTX: target notes of the instructions.)"""
 INSTEAD = {"stmatrix": "store() writes a fragment with plain accesses", "cluster_scope": "or use scope 'gpu'"}
-"""What others can do instead, for messages."""
+"""Alternatives for targets without a feature, for messages."""
 
 _ADA = frozenset({"fp8"})
 _HOPPER = _ADA | {
@@ -160,7 +161,7 @@ _HOPPER = _ADA | {
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """How many blocks an SM holds, what stops another one, and resident warps over possible ones."""
+    """Resident blocks of an SM, the resource that limits them, and the share of possible warps that is resident."""
 
     blocks_per_sm: int
     limiter: str
@@ -186,12 +187,12 @@ class Target:
 
     @property
     def shared_per_block(self) -> int:
-        """The most that a block may ask for (opt-in)."""
+        """The most shared memory of a block, with opt-in."""
         return self.shared_per_sm - SHARED_RESERVED
 
     @property
     def exact(self) -> bool:
-        """True for architecture-specific targets (suffix ``a``), whose code runs nowhere else."""
+        """True for architecture-specific targets (suffix ``a``), whose code runs on no other architecture."""
         return self.name.endswith("a")
 
     def runs_on(self, capability: tuple[int, int]) -> bool:
@@ -227,25 +228,20 @@ def _up(number: int, unit: int) -> int:
     return -(-number // unit) * unit
 
 
-def _target(
-    name: str, capability: tuple[int, int], ptx: int, kib: int, warps: int, blocks: int, features: frozenset[str]
-) -> Target:
-    return Target(name, capability, ptx, kib * 1024, warps, blocks, features)
-
-
+KIB = 1024
 # Shared memory, resident warps and blocks of an SM: guide, table. PTX: the version that brought the target (releases).
 TARGETS: dict[str, Target] = {
     t.name: t
     for t in (
-        #       name     capability  PTX  KiB/SM  warps  blocks  features
-        _target("sm_80", (8, 0), 70, 164, 64, 32, frozenset()),
-        _target("sm_86", (8, 6), 71, 100, 48, 16, frozenset()),
-        _target("sm_89", (8, 9), 78, 100, 48, 24, _ADA),
-        _target("sm_90", (9, 0), 78, 228, 64, 32, _HOPPER | {"multicast"}),
-        _target("sm_90a", (9, 0), 80, 228, 64, 32, _HOPPER | {"multicast", "setmaxnreg", "wgmma"}),
-        _target("sm_100a", (10, 0), 86, 228, 64, 32, _HOPPER | {"multicast", "setmaxnreg", "tcgen05"}),
+        #      name     capability  PTX  shared     warps  blocks  features
+        Target("sm_80", (8, 0), 70, 164 * KIB, 64, 32, frozenset()),
+        Target("sm_86", (8, 6), 71, 100 * KIB, 48, 16, frozenset()),
+        Target("sm_89", (8, 9), 78, 100 * KIB, 48, 24, _ADA),
+        Target("sm_90", (9, 0), 78, 228 * KIB, 64, 32, _HOPPER | {"multicast"}),
+        Target("sm_90a", (9, 0), 80, 228 * KIB, 64, 32, _HOPPER | {"multicast", "setmaxnreg", "wgmma"}),
+        Target("sm_100a", (10, 0), 86, 228 * KIB, 64, 32, _HOPPER | {"multicast", "setmaxnreg", "tcgen05"}),
         # It has multicast, too, but ptxas makes a call of a function of it.
-        _target("sm_120a", (12, 0), 87, 100, 48, 24, _HOPPER | {"setmaxnreg"}),
+        Target("sm_120a", (12, 0), 87, 100 * KIB, 48, 24, _HOPPER | {"setmaxnreg"}),
     )
 }
 """Targets by name."""
@@ -253,25 +249,25 @@ TARGETS: dict[str, Target] = {
 FEATURES: dict[str, tuple[str, ...]] = {
     feature: tuple(t.name for t in TARGETS.values() if feature in t.features) for feature in FEATURE_NAMES
 }
-"""The names of the targets that have each of them."""
+"""The names of the targets that have each feature."""
 
 MOST_BLOCKS_PER_SM = max(t.max_blocks_per_sm for t in TARGETS.values())
 MOST_SHARED = max(t.shared_per_block for t in TARGETS.values())
-"""Of a block of any target."""
+"""The most shared memory of a block on any target."""
 
 MULTIPLY_ADDS: dict[tuple[int, int], dict[str, int]] = {
     (8, 0): {"f16": 1024, "bf16": 1024, "tf32": 512, "i8": 2048, "u8": 2048, "f32": 64, "f64": 64},
     (9, 0): {"f16": 2048, "bf16": 2048, "tf32": 1024, "e4m3": 4096, "e5m2": 4096, "i8": 4096, "u8": 4096,
              "f32": 128, "f64": 128},
 }  # fmt: skip
-"""Of an SM in a clock, by compute capability and operands; on tensor cores but for f32. (NVIDIA's whitepapers of A100
-and H100.) The other capabilities stand for GPUs with different rates, or none is known here."""
+"""Multiply-adds of an SM in a clock, by compute capability and operands; on tensor cores except for f32. (NVIDIA's
+whitepapers of A100 and H100.) Other capabilities have GPUs with different rates, or their rate is not known here."""
 
 
-def target_named(name: str) -> Target:
-    """The target called `name`; CompileError with the possible names for anything else."""
+def target_named(name: str, loc: Loc = UNKNOWN_LOC) -> Target:
+    """The target called `name`; CompileError at `loc`, with the possible names, for anything else."""
     if not isinstance(name, str) or name not in TARGETS:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise CompileError(f"no target {name!r}", fix=f"one of {', '.join(TARGETS)}")
+        raise CompileError(f"no target {name!r}", loc, f"one of {', '.join(TARGETS)}")
     return TARGETS[name]
 
 
@@ -281,7 +277,7 @@ def targets_from(capability: tuple[int, int]) -> tuple[str, ...]:
 
 
 def require(target: Target, have: Sequence[str], what: str, loc: Loc, instead: str = "") -> None:
-    """CompileError at `loc` unless `target` is among those that `have` got `what`. instead: what else would help."""
+    """CompileError at `loc` unless `target` is one of the targets that `have` the feature `what`. instead: a fix."""
     if target.name in have:
         return
     fix = f"compile for {'one of ' * (len(have) > 1)}{', '.join(have)}"

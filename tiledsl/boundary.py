@@ -1,8 +1,8 @@
-"""The net under the compiler: whatever else is raised while a kernel is compiled becomes an error at its line.
+"""Turns any other exception that is raised while a kernel is compiled into an error at the kernel's line.
 
-`as_compile_error` says whose mistake an exception is: that of the user's own Python, which runs at compile time (a
-helper, an ``__eq__``, a generator), or ours, an `InternalError`. It is a net and no cure: what a user may get
-wrong has an error of its own where it is found.
+`as_compile_error` tells errors of the user's own Python that runs at compile time (a helper, an ``__eq__``, a
+generator) from our own, which become `InternalError`. It is a safety net only: errors that a user can make are
+detected where they occur, with their own messages.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import sysconfig
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType, TracebackType
+from traceback import walk_tb
+from types import FrameType
 
 from tiledsl.errors import CompileError, InternalError, Loc, TileError, VerifyError
 from tiledsl.ir.core import Op
@@ -26,16 +27,19 @@ _KERNELS = f"{_PACKAGE}/gemm/"
 """Written in the language, as the user's kernels are: what goes wrong in them is no fault of the compiler."""
 _INSTALLED = ("/site-packages/", "/dist-packages/")
 
+Place = tuple[FrameType, int]
+"""A frame, and the line that it was at."""
+
 
 def as_compile_error(error: Exception, loc: Loc, doing: str = "") -> CompileError:
-    """`error` as an error of a kernel at `loc`, with the cause in words and the exception as its `__cause__`.
+    """`error` as a CompileError at `loc`, with the exception as its `__cause__`.
 
-    doing: the stage of the compiler, where it is not the kernel's own statement that is being read.
+    doing: the stage of the compiler, unless the frontend is reading a statement of the kernel.
     """
     if isinstance(error, CompileError):
         return error
-    last = _innermost(error.__traceback__)
-    if doing or last is None or _is_ours(last.tb_frame):
+    last = _innermost(error)
+    if doing or last is None or _is_ours(last[0]):
         found = _of_ours(error, last, loc, doing)
     else:
         found = _of_user(error, last, loc)
@@ -44,9 +48,9 @@ def as_compile_error(error: Exception, loc: Loc, doing: str = "") -> CompileErro
 
 
 def python_error(error: Exception, loc: Loc) -> CompileError:
-    """What Python raised where it worked on the compile-time values of a kernel, or called a function of the user's."""
-    last = _innermost(error.__traceback__)
-    if last is not None and not _is_ours(last.tb_frame):
+    """The CompileError for what Python raised in an operation on compile-time values or in a function of the user's."""
+    last = _innermost(error)
+    if last is not None and not _is_ours(last[0]):
         return _of_user(error, last, loc)
     fix = next((fix for kind, fix in _FIXES.items() if isinstance(error, kind)), "use values that Python takes there")
     return CompileError(f"{type(error).__name__} at compile time: {error}", loc, fix)
@@ -62,44 +66,39 @@ _FIXES: dict[type[Exception], str] = {
 }
 
 
-def _of_user(error: Exception, last: TracebackType, loc: Loc) -> CompileError:
-    code = last.tb_frame.f_code
-    file, line, function = code.co_filename, last.tb_lineno, code.co_name
-    message = f"{function}() raised {_named(error)} at {file}:{line} while the kernel was compiled"
+def _of_user(error: Exception, last: Place, loc: Loc) -> CompileError:
+    frame, line = last
+    file, function = frame.f_code.co_filename, frame.f_code.co_name
+    text = f": {error}" if str(error) else ""
+    message = f"{function}() raised {type(error).__name__}{text} at {file}:{line} while the kernel was compiled"
     source = linecache.getline(file, line).strip()
     shown = f" (it reads: {source})" if source else ""
     return CompileError(message, loc, f"correct {function}() in that line{shown}, or call it with other arguments")
 
 
-def _of_ours(error: Exception, last: TracebackType | None, loc: Loc, doing: str) -> CompileError:
+def _of_ours(error: Exception, last: Place | None, loc: Loc, doing: str) -> CompileError:
+    at_stage = f", in {doing}" if doing else ""
     if isinstance(error, RecursionError):
-        message = f"this is nested too deep for the compiler{doing and f', in {doing}'}"
+        message = f"this is nested too deep for the compiler{at_stage}"
         return CompileError(message, loc, "take it apart: assign parts to names, or move them to a @tile_function")
     if isinstance(error, MemoryError):
-        message = f"the compiler ran out of memory here{doing and f', in {doing}'}"
+        message = f"the compiler ran out of memory here{at_stage}"
         return CompileError(message, loc, "unroll less, or make the compile-time values smaller")
-    at = f" at {_short(last.tb_frame.f_code.co_filename)}:{last.tb_lineno}" if last is not None else ""
+    file = last[0].f_code.co_filename.removeprefix(f"{_PACKAGE.parent}/") if last is not None else ""
+    at = f" at {file}:{last[1]}" if last is not None else ""
     text = error.message if isinstance(error, VerifyError) else str(error)
-    message = f"the compiler failed here{doing and f', in {doing}'}: {type(error).__name__}: {text}{at}"
+    message = f"the compiler failed here{at_stage}: {type(error).__name__}: {text}{at}"
     return InternalError(message, loc, "this is a bug of tiledsl: please report it, with the kernel and this message")
 
 
-def _named(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-
-
-def _short(file: str) -> str:
-    return file.removeprefix(f"{_PACKAGE.parent}/")
-
-
-def _innermost(trace: TracebackType | None) -> TracebackType | None:
-    """The last frame that is not Python's own, such as one of `functools` between two functions of ours."""
-    found: TracebackType | None = None
-    while trace is not None:
-        if _is_ours(trace.tb_frame) or not _is_standard(trace.tb_frame.f_code.co_filename):
-            found = trace
-        trace = trace.tb_next
-    return found
+def _innermost(error: Exception) -> Place | None:
+    """The innermost place that is not in Python's own library, which may stand between two functions of ours."""
+    places = [
+        (frame, line)
+        for frame, line in walk_tb(error.__traceback__)
+        if _is_ours(frame) or not _is_standard(frame.f_code.co_filename)
+    ]
+    return places[-1] if places else None
 
 
 def _is_ours(frame: FrameType) -> bool:
@@ -119,10 +118,10 @@ def _is_standard(file: str) -> bool:
 
 @contextmanager
 def stage(name: str, kernel: str, loc: Loc) -> Generator[None]:
-    """What is raised in here belongs to this stage of compiling `kernel`, whose header is at `loc`.
+    """Attributes exceptions in the block to this stage of compiling `kernel`, whose header is at `loc`.
 
-    An error of the kernel goes on as it is. Anything else names the stage, and the line of the op that was being
-    worked on, if one was.
+    A TileError is passed on. Any other exception becomes a CompileError that names the stage, at the line of the op
+    that was being processed, if there is one.
     """
     try:
         yield
@@ -135,12 +134,10 @@ def stage(name: str, kernel: str, loc: Loc) -> Generator[None]:
 
 
 def _op_line(error: Exception) -> Loc | None:
-    """The line of the op that the innermost function with one was working on."""
+    """The line of the op in the innermost frame that has one."""
     found: Loc | None = None
-    trace = error.__traceback__
-    while trace is not None:
-        names = trace.tb_frame.f_locals
+    for frame, _ in walk_tb(error.__traceback__):
+        names = frame.f_locals
         ops = [value for value in (names.get("op"), *names.values()) if isinstance(value, Op) and value.loc.line]
         found = ops[0].loc if ops else found
-        trace = trace.tb_next
     return found

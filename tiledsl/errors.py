@@ -1,6 +1,6 @@
 """Source locations, the error tree, and how an error is shown: message, the user's line, a caret.
 
-    TileError                   raised on purpose, whatever it is
+    TileError                   every error that tiledsl raises on purpose
       LocatedError              at a line of the user's source
         CompileError            a kernel that cannot be compiled: CompileErrors (all of them), AssemblerError
         VerifyError             IR that breaks an invariant
@@ -72,24 +72,20 @@ def render_at(loc: Loc, message: str) -> str:
     return "\n".join(lines)
 
 
-def _restored(kind: type[TileError], args: tuple[Any, ...]) -> TileError:
-    return kind.__new__(kind, *args)
-
-
 class TileError(Exception):
     """Base of every error that tiledsl raises on purpose. All of them can be copied and pickled, fields included."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Not by calling the class with `args`, as exceptions do: `__init__` may take other arguments than those, and
-        # a process pool waits for ever for an error that cannot be unpickled.
-        return _restored, (type(self), self.args), self.__dict__
+        # Exceptions are unpickled by calling the class with `args`, but `__init__` may take other arguments, and a
+        # process pool hangs if an error cannot be unpickled.
+        return Exception.__new__, (type(self), *self.args), self.__dict__
 
 
 class LocatedError(TileError):
     """An error at a line of the user's source. `fix` says what to write instead."""
 
     KIND: ClassVar[str] = "error"
-    """What the message is printed behind."""
+    """The word before the message."""
 
     def __init__(self, message: str, loc: Loc = UNKNOWN_LOC, fix: str = "") -> None:
         self.message, self.loc, self.fix = message, loc, fix
@@ -120,7 +116,7 @@ class CompileErrors(CompileError):  # noqa: N818 - it is several errors
 
 
 class InternalError(CompileError):
-    """The compiler itself failed on a kernel: a bug of tiledsl. What was raised is its ``__cause__``."""
+    """A bug of tiledsl: the compiler itself failed on a kernel. The exception is its ``__cause__``."""
 
 
 class VerifyError(LocatedError):
@@ -132,7 +128,7 @@ class VerifyError(LocatedError):
 class AssemblerError(CompileError):
     """ptxas refused the PTX, or made a remark that the design treats as an error.
 
-    `stages`: what was made until then, "llvm" and "ptx". The message names a file with the PTX.
+    `stages`: the texts of the stages before, "llvm" and "ptx". The message names a file with the PTX.
     """
 
     stages: Mapping[str, str] = MappingProxyType({})
@@ -151,7 +147,7 @@ class ToolNotFoundError(TileError):
 
 
 class CacheError(TileError):
-    """The on-disk cache cannot do what was asked of it by name. A compilation goes on without it, with a warning."""
+    """The on-disk cache cannot be used, or its settings are invalid. A compilation only warns if it cannot be used."""
 
 
 class EmulatorError(LocatedError):

@@ -1,8 +1,8 @@
-"""What a fork of the process must not cut in two.
+"""Makes forks of the process safe while other threads compile.
 
-The child of a fork has one thread, the one that forked. A lock that another thread held stays locked in it for ever
-(ours, Python's of a module that is being imported, LLVM's), and what that thread was changing stays half changed. So a
-fork waits until the other threads have ended what they do `whole`, and the child gets new locks.
+The child of a fork has one thread, the one that forked. A lock that another thread held (ours, Python's for a module
+that is being imported, LLVM's) stays locked in the child for ever, and data that it was changing stays inconsistent. So
+a fork waits until other threads have left their `whole` blocks, and the child gets new locks.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ import os
 import threading
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Callable
 from weakref import WeakSet
 
 __all__ = ["WhileBusy", "held_by_forks", "in_child", "whole"]
 
 MOST_SECONDS = 30.0
-"""A fork waits no longer: another thread may itself wait for what the forking one holds."""
+"""The longest wait of a fork: another thread may be waiting for something that the forking thread holds."""
 TICK = 0.002
-"""Seconds between two looks at whether it is over."""
+"""Seconds between two polls."""
 
 
 class _Work:
-    """Who is in the middle of something: for each piece of work the thread that does it.
+    """The pieces of work that a fork must wait for, and the thread that does each of them.
 
-    Its lock is a plain one, held for a few instructions: Ctrl-C cannot come between taking it and the block under it.
+    The lock is a plain one, held for a few instructions: Ctrl-C cannot come between acquiring it and its block.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class _Work:
         self.threads: dict[object, int] = {}
         self.forking = False
         self.others: list[Any] = []
-        self.held: list[Any] = []
+        self.held = ExitStack()
 
     def begin(self, token: object) -> bool:
         """False if another thread is about to fork."""
@@ -45,29 +45,21 @@ class _Work:
             self.threads[token] = me
             return True
 
-    def end(self, token: object) -> None:
-        self.threads.pop(token, None)
-
     def before_fork(self) -> None:
         me, end = threading.get_ident(), time.monotonic() + MOST_SECONDS
         with self.lock:
             self.forking = True
         while any(thread != me for thread in list(self.threads.values())) and time.monotonic() < end:
             time.sleep(TICK)
-        for lock in self.others:  # not before: those who are waited for may need them
-            lock.__enter__()
-            self.held.append(lock)
-
-    def let_go(self) -> None:
-        while self.held:
-            self.held.pop().__exit__()
+        for lock in self.others:  # only now: the threads that were waited for may need them
+            self.held.enter_context(lock)
 
     def after_in_parent(self) -> None:
         self.forking = False
-        self.let_go()
+        self.held.close()
 
     def after_in_child(self) -> None:
-        self.let_go()
+        self.held.close()
         me = threading.get_ident()
         self.lock, self.forking = threading.Lock(), False
         self.threads = {work: thread for work, thread in self.threads.items() if thread == me}
@@ -84,37 +76,37 @@ os.register_at_fork(
 
 @contextmanager
 def whole() -> Generator[None]:
-    """No other thread forks inside the block. One that wants to waits, and keeps new work from beginning."""
+    """Keep other threads from forking during the block. A fork waits for it, and new blocks wait for the fork."""
     token = object()
     try:
         while not _work.begin(token):
             time.sleep(TICK)
         yield
     finally:
-        _work.end(token)
+        _work.threads.pop(token, None)
 
 
 def held_by_forks(lock: Any) -> None:
-    """A fork takes this lock of another library, and gives it back on both sides: a child would find it locked for ever
-    if another thread had it. It is reentrant."""
+    """Acquire this lock of another library during each fork, so that no other thread holds it then. It is reentrant."""
     _work.others.append(lock)
 
 
 def in_child(owner: Any) -> None:
-    """Call ``owner.renew()`` in each child of a fork, as long as the owner lives: other threads may hold its locks."""
+    """Call ``owner.renew()`` in each child of a fork while the owner lives, to replace locks that were held."""
     _owners.add(owner)
 
 
 class WhileBusy:
-    """A setting of the whole process that is another one while any thread is inside the block.
+    """Changes a setting of the process while any thread is inside the block.
 
-    The first one in calls `change`, which gives what was `before`; the last one out calls `restore` with it.
+    The first thread to enter calls `change`, which returns the setting `before`; the last one to leave calls `restore`
+    with that.
     """
 
     def __init__(self, change: Callable[[], int], restore: Callable[[int], None]) -> None:
         self._change, self._restore = change, restore
         self._lock = threading.Lock()
-        self._busy: dict[object, int] = {}  # for each one that is inside, its thread
+        self._busy: dict[object, int] = {}
         self.before = 0
         in_child(self)
 
@@ -130,7 +122,7 @@ class WhileBusy:
         finally:
             try:
                 self._end(token)
-            except KeyboardInterrupt:  # in the middle of it
+            except KeyboardInterrupt:  # _end was interrupted
                 self._end(token)
                 raise
 
@@ -140,7 +132,7 @@ class WhileBusy:
                 self._restore(self.before)
 
     def renew(self) -> None:
-        """In the child of a fork: other threads are inside no more."""
+        """In the child of a fork: the other threads do not exist."""
         self._lock, me = threading.Lock(), threading.get_ident()
         had, self._busy = self._busy, {k: t for k, t in self._busy.items() if t == me}
         if had and not self._busy:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
 import operator
 import sys
-from typing import Any, Callable, Generic, NoReturn, ParamSpec, TypeVar, cast
+from typing import Any, Callable, Generic, ParamSpec, TypeVar, cast
 
 from tiledsl.errors import UNKNOWN_LOC, CompileError, Loc, TileError
 from tiledsl.signatures.source import keep_lines
@@ -33,7 +32,7 @@ def location(fn: Callable[..., Any]) -> Loc:
 
 
 def caller_line() -> Loc:
-    """The line that called the caller of this function; unknown where the frontend called it, for a kernel."""
+    """The line that called the caller of this function; unknown if the frontend called it, for a kernel."""
     frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
     if frame.f_globals.get("__name__", "").startswith("tiledsl.frontend."):
         return UNKNOWN_LOC
@@ -41,7 +40,7 @@ def caller_line() -> Loc:
 
 
 def require_function(fn: Any, decorator: str, loc: Loc) -> None:
-    """An error at the line of a decorator that stands above anything but a def."""
+    """Raise CompileError at the line of a decorator that is not above a def."""
     if inspect.isfunction(fn):
         return
     kind = type(fn).__name__
@@ -51,8 +50,8 @@ def require_function(fn: Any, decorator: str, loc: Loc) -> None:
 
 
 class ByReference:
-    """What stands for a Python function (see `functools.update_wrapper`) is copied and pickled like one: not at all,
-    and by its name."""
+    """A wrapper of a Python function (`functools.update_wrapper`) that is copied and pickled like a function: a copy is
+    the object itself, and it is pickled by its name."""
 
     __qualname__: str
 
@@ -62,47 +61,24 @@ class ByReference:
     def __deepcopy__(self, memo: Any) -> Any:
         return self
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        module, name = self.__module__, self.__qualname__
-        if "<locals>" in name:
-            outer, _, inner = name.rpartition(".<locals>.")
-            message = f"{inner} is defined inside {outer}(), where no other process can find it"
-            raise TileError(f"{message}: it is pickled by name\n  fix: define it at the top level of a module")
-        found = named(self)
-        if found is not self:
-            message = f"{module}.{name} is {_described(found)}, not this {type(self).__name__}"
-            fix = f"let the name of its def, at the top level of {module}, stand for it"
-            raise TileError(f"{message}, which is pickled by name\n  fix: {fix}")
-        return _by_name, (type(self), module, name)
+    def __reduce__(self) -> str:
+        if named(self) is not self:
+            kind, name = type(self).__name__, f"{self.__module__}.{self.__qualname__}"
+            message = f"this {kind} is not found under its name, {name}, by which it is pickled"
+            raise TileError(f"{message}\n  fix: define it at the top level of a module, and give it no other name")
+        return self.__qualname__
 
 
 def named(function: Any) -> Any:
-    """What is found under the name of `function` or of what stands for it; None if nothing is."""
+    """The object that has the name of `function`, or of its wrapper; None if there is none."""
     try:
         return operator.attrgetter(function.__qualname__)(sys.modules[function.__module__])
     except (KeyError, AttributeError):
         return None
 
 
-def _by_name(kind: type[ByReference], module: str, name: str) -> ByReference:
-    """The other end of `ByReference.__reduce__`, in the process that unpickles."""
-    try:
-        found = operator.attrgetter(name)(importlib.import_module(module))
-        problem = f"is {_described(found)}"
-    except (ImportError, AttributeError) as error:
-        found, problem = None, f"is not there: {error}"
-    if not isinstance(found, kind):
-        message = f"a pickled {kind.__name__} is looked up as {module}.{name}, which {problem}"
-        raise TileError(f"{message}\n  fix: define it in a module (not a script) that both processes import")
-    return found
-
-
-def _described(found: Any) -> str:
-    return "not there" if found is None else f"a {type(found).__name__}"
-
-
 class TileFunction(ByReference, Generic[P, R]):
-    """A tile function: `fn` is the Python function, `loc` where it stands.
+    """A tile function: `fn` is the Python function, `loc` its place.
 
     The frontend inlines it at each call, specialised to the arguments. Outside a kernel a call is a TileError.
     """
@@ -114,7 +90,7 @@ class TileFunction(ByReference, Generic[P, R]):
         self._complete = True
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # Kernels that were compiled with it could not follow a change.
+        # Kernels that were compiled with it would not see the change.
         if "_complete" in self.__dict__:
             raise TileError(f"{self.name}.{name} is set: a tile function does not change\n  fix: make another one")
         super().__setattr__(name, value)
@@ -124,19 +100,14 @@ class TileFunction(ByReference, Generic[P, R]):
         return self.fn.__name__
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
-        raise TileError(
-            f"{self.name}() was called from Python; a @tile_function runs only inside a kernel.\n"
-            f"  fix: call it from a @tile_kernel function or from another @tile_function"
-        )
+        message = f"{self.name}() was called from Python; a @tile_function runs only inside a kernel."
+        raise TileError(f"{message}\n  fix: call it from a @tile_kernel function or from another @tile_function")
 
     def __repr__(self) -> str:
         return f"<tile_function {self.name} at {self.loc.file}:{self.loc.line}>"
 
 
 def tile_function(fn: Callable[P, R]) -> TileFunction[P, R]:
-    """Mark `fn` as written in the language: kernels may call it with values, tiles, consts and functions."""
+    """Make a tile function of `fn`, which kernels may call with values, tiles, consts and functions."""
     require_function(fn, "tile_function", caller_line())
     return TileFunction(fn, location(fn))

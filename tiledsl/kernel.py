@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import TYPE_CHECKING, Any, Callable, Mapping, overload
+from typing import Any, Callable, Mapping, overload
 
 from tiledsl.arch import target_named
 from tiledsl.compilation.compiled import Compiled
@@ -16,14 +16,12 @@ from tiledsl.compilation.compiler import Program
 from tiledsl.errors import CompileError
 from tiledsl.function import ByReference, TileFunction, caller_line, require_function, tile_function
 from tiledsl.ir.types import DTYPES, INDEX, DType
-from tiledsl.measure import Timing, Verification
+from tiledsl.measure import Timing, Verification, time_kernel, verify
+from tiledsl.runtime import gpu_arch
 from tiledsl.runtime.dispatch import EMULATED_ARCH, Dispatcher
 from tiledsl.signatures.annotations import read_signature
-from tiledsl.signatures.signature import GlobalParam, Signature, Specialization
+from tiledsl.signatures.signature import Signature, Specialization
 from tiledsl.signatures.specialize import argument_error, assumed, check_consts
-
-if TYPE_CHECKING:
-    from tiledsl.compilation.explain import Report
 
 __all__ = ["TileFunction", "TileKernel", "tile_function", "tile_kernel"]
 
@@ -33,10 +31,10 @@ class TileKernel(ByReference):
 
     NumPy arrays run on the GPU if there is one, else on the emulator (``device="emulator"`` asks for
     it); CUDA arrays of any library are used in place, on its current stream. Results are written into
-    the arrays. A kernel sees what its names mean now, like a Python function: what has changed since it was
-    compiled is compiled anew (docs/caching.md). To torch a call is a write in place without a gradient: versions of
-    written tensors count up, and one that requires a gradient is refused unless gradients are off. A copy of a kernel
-    is the kernel; it is pickled by its name, as functions are.
+    the arrays. Like a Python function, a kernel uses the current values of its names: if one has changed, the kernel is
+    compiled again (docs/caching.md). For torch, a call is a write in place without a gradient: the versions of written
+    tensors are incremented, and a tensor that requires a gradient is refused unless gradients are off. A copy of a
+    kernel is the kernel itself, and it is pickled by its name, as functions are.
     """
 
     def __init__(self, signature: Signature) -> None:
@@ -61,8 +59,8 @@ class TileKernel(ByReference):
 
     # -- asking ------------------------------------------------------------------------------------------
 
-    # A kernel may have parameters that are called like an option below: by that name they are the kernel's own. What
-    # may be asked for by position has no name of its own, nor has `self`.
+    # A kernel's parameter may have the name of an option below; that name is then the kernel's. So positional arguments
+    # of these methods, `self` included, have no names.
 
     def compile(self, target: str | None = None, /, **settings: Any) -> Compiled:
         """Build without arguments: row-major, 16-byte aligned, 32-bit-safe sizes, optional tensors present.
@@ -75,53 +73,45 @@ class TileKernel(ByReference):
         return self.program.compiled(*self.specialized(target, settings))
 
     def specialized(self, target: str | None, settings: Mapping[str, Any]) -> tuple[Specialization, str]:
-        """What `compile` builds for these settings, and the target."""
+        """The specialisation that `compile` builds for these settings, and its target."""
         if target is not None and not isinstance(target, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             message = f"the target is a {type(target).__name__}; expected its name, as 'sm_90a'"
             raise argument_error(self.signature, message, "pass arch='sm_90a', or leave it out")
-        names = self._dtype_names()
-        consts = check_consts(self.signature, {name: value for name, value in settings.items() if name not in names})
-        dtypes = self._variables({name: value for name, value in settings.items() if name in names})
-        spec = assumed(self.signature, dtypes, consts)
-        return spec, target or self.signature.arch or self._gpu_arch() or EMULATED_ARCH
+        # By type variable, or by a tensor of that type.
+        variables = {name: name for name in self.signature.dtype_variables}
+        variables |= {p.name: p.dtype for p in self.signature.tensors if isinstance(p.dtype, str)}
+        for const in self.signature.consts:
+            variables.pop(const.name, None)
+        consts = check_consts(
+            self.signature, {name: value for name, value in settings.items() if name not in variables}
+        )
+        dtypes: dict[str, DType] = {}
+        for name in filter(variables.__contains__, settings):
+            dtype, variable = self._dtype(name, settings[name]), variables[name]
+            if dtypes.setdefault(variable, dtype) != dtype:
+                message = f"{variable} is both {dtypes[variable]} and {dtype}"
+                raise argument_error(self.signature, message, "give each type variable one dtype")
+        return assumed(self.signature, dtypes, consts), target or self.signature.arch or gpu_arch() or EMULATED_ARCH
 
-    def explain(self, what: str, target: str | None = None, /, **settings: Any) -> Report:
-        """``compile(target, **settings).explain(what)``: "banks" for shared memory, ...; print it."""
+    def _dtype(self, name: str, value: Any) -> DType:
+        dtype = DTYPES.get(value) if isinstance(value, str) else getattr(value, "ir", value)
+        if not isinstance(dtype, DType) or dtype == INDEX:
+            fix = f"pass one of {', '.join(t for t in DTYPES if t != 'index')}"
+            raise argument_error(self.signature, f"{name} is {value!r}; expected a dtype", fix)
+        return dtype
+
+    def explain(self, what: str, target: str | None = None, /, **settings: Any) -> object:
+        """``compile(target, **settings).explain(what)``; "banks", for example. Print the result."""
         return self.compile(target, **settings).explain(what)
 
     @property
     def _names(self) -> frozenset[str]:
-        """Those of the parameters."""
+        """Names of the parameters and consts."""
         return frozenset(p.name for p in (*self.signature.params, *self.signature.consts))
 
     def _options(self, kwargs: dict[str, Any], **defaults: Any) -> list[Any]:
-        """The options of a method out of the keywords of its call, which keep those that are the kernel's arguments."""
+        """Take a method's options out of the keywords of its call, except those that are the kernel's arguments."""
         return [default if name in self._names else kwargs.pop(name, default) for name, default in defaults.items()]
-
-    def _gpu_arch(self) -> str:
-        from tiledsl.runtime import gpu_arch
-
-        return gpu_arch()
-
-    def _dtype_names(self) -> set[str]:
-        generic = {p.name for p in self.signature.tensors if isinstance(p.dtype, str)}
-        consts = {c.name for c in self.signature.consts}
-        return (generic | set(self.signature.dtype_variables)) - consts
-
-    def _variables(self, given: Mapping[str, Any]) -> dict[str, DType]:
-        """dtypes by type variable, from settings that name variables or tensors."""
-        tensors: dict[str, GlobalParam] = {p.name: p for p in self.signature.tensors}
-        found: dict[str, DType] = {}
-        for name, value in given.items():
-            dtype = DTYPES.get(value) if isinstance(value, str) else getattr(value, "ir", value)
-            if not isinstance(dtype, DType) or dtype == INDEX:
-                fix = f"pass one of {', '.join(t for t in DTYPES if t != 'index')}"
-                raise argument_error(self.signature, f"{name} is {value!r}; expected a dtype", fix)
-            variable = name if name in self.signature.dtype_variables else str(tensors[name].dtype)
-            if found.setdefault(variable, dtype) != dtype:
-                message = f"{variable} is both {found[variable]} and {dtype}"
-                raise argument_error(self.signature, message, "give each type variable one dtype")
-        return found
 
     def verify(self, reference: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Verification:
         """Run the kernel and ``reference(*args)`` on copies of the arguments and compare each element.
@@ -134,24 +124,20 @@ class TileKernel(ByReference):
         (`measure.gemm_bound` gives that of a product). `exact`: equal to the reference rounded to the
         output's dtype instead.
         """
-        from tiledsl.measure import verify
-
-        bound, exact, device = self._options(kwargs, bound=0.0, exact=False, device=None)
-        return verify(self.dispatcher, reference, self._bind(args, kwargs), bound=bound, exact=exact, device=device)
+        options = self._options(kwargs, bound=0.0, exact=False, device=None)
+        return verify(self.dispatcher, reference, self._bind(args, kwargs), *options)
 
     def time(self, /, *args: Any, **kwargs: Any) -> Timing:
-        """Seconds of the kernel alone: median, least and most of ``repeat=20`` runs after a first one.
+        """Seconds of the kernel alone: median, least and most of ``repeat=20`` runs after a warm-up.
 
-        By CUDA events on a GPU, where host arrays are copied there once; by the clock on the emulator.
-        The arguments are written to, once a run.
+        Measured with CUDA events on a GPU, to which host arrays are copied once, or with the clock on the emulator.
+        Every run writes to the arguments.
         """
-        from tiledsl.measure import time_kernel
-
         repeat, device = self._options(kwargs, repeat=20, device=None)
         return time_kernel(self.dispatcher, self._bind(args, kwargs), repeat=repeat, device=device)
 
     def trace(self, block: int | tuple[int, ...] = 0, thread: int | tuple[int, ...] = 0) -> Callable[..., Any]:
-        """``k.trace(block=(0, 0), thread=(3, 1))(A, B, C)``: run on the emulator and give that thread's trace."""
+        """``k.trace(block=(0, 0), thread=(3, 1))(A, B, C)``: run on the emulator and return that thread's trace."""
 
         def run(*args: Any, **kwargs: Any) -> Any:
             return self._emulated(args, kwargs, trace=(block, thread)).trace
@@ -159,20 +145,20 @@ class TileKernel(ByReference):
         return run
 
     def check(self, /, *args: Any, **kwargs: Any) -> None:
-        """Run on the emulator with its checks: a race, a read of what was never written, or through another tile last,
-        or a use of what an asynchronous copy has not delivered yet is a HazardError.
+        """Run with the emulator's checks. Raises HazardError for a race, a read of memory that was never written or
+        was last written through another tile, and a use of data that an asynchronous copy has not delivered.
 
         A GPU hides these bugs, and so does a plain run on the emulator. Results are written as by a call.
         """
         self._emulated(args, kwargs, checks=True)
 
     def _emulated(self, args: tuple[Any, ...], kwargs: dict[str, Any], **options: Any) -> Any:
-        """Run on the emulator under these of its `Options`; its RunResult."""
+        """Run on the emulator with these `Options`. Returns its RunResult."""
         from tiledsl.backends.emulator import Options
 
         arguments = self.dispatcher.arguments(self._bind(args, kwargs), "emulator")
         self.dispatcher.place(arguments)
-        return self.dispatcher.emulate(arguments, Options(**options))
+        return self.dispatcher.emulate(arguments, Options(**options))[1]
 
     def __repr__(self) -> str:
         return f"<tile_kernel {self.signature.usage} at {self.signature.loc.file}:{self.signature.loc.line}>"
@@ -185,18 +171,15 @@ def tile_kernel(*, arch: str = "") -> Callable[[Callable[..., Any]], TileKernel]
 def tile_kernel(fn: Any = None, /, *, arch: str = "") -> Any:
     """Make a kernel of a function: ``@tile_kernel`` or ``@tile_kernel(arch="sm_90a")``.
 
-    The annotations are read here: CompileErrors for what they get wrong, at the parameter's line.
+    Reads the annotations. Raises CompileErrors for errors in them, at the line of the parameter.
     """
-    # The names of an enclosing function, which annotations kept as text may use.
+    # Annotations that are kept as text may use names of an enclosing function.
     here = inspect.currentframe()
     caller = here.f_back if here is not None else None
     names = dict(caller.f_locals) if caller is not None and caller.f_locals is not caller.f_globals else {}
     loc = caller_line()
     if arch != "":
-        try:
-            target_named(arch)
-        except CompileError as error:
-            raise CompileError(error.message, loc, error.fix) from None
+        target_named(arch, loc)
 
     def decorate(function: Any) -> TileKernel:
         require_function(function, "tile_kernel", loc)

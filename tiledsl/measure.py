@@ -1,4 +1,4 @@
-"""`k.verify` and `k.time`: is the result right, element by element, and how long does the kernel take."""
+"""`k.verify` and `k.time`: whether each element of a result is right, and how long a kernel takes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Callable, Mapping
 from tiledsl.errors import KernelArgumentError
 from tiledsl.ir.formats import FORMATS
 from tiledsl.ir.types import DType
-from tiledsl.signatures.specialize import looking_at
+from tiledsl.signatures.specialize import argument_error, looking_at
 
 if TYPE_CHECKING:
     from tiledsl.runtime.dispatch import Dispatcher
@@ -22,10 +22,10 @@ __all__ = ["PRODUCTS", "Mismatch", "Product", "Timing", "Verification", "gemm_bo
 
 @dataclass(frozen=True)
 class Product:
-    """What a product of matrices takes and gives, and how well it is summed.
+    """The dtypes and the accuracy of a product of matrices.
 
-    operand, result: dtypes of A and B and of C. roundoff: the unit roundoff of the result, 0 for integers. chain: what
-    a sum of n products may be off, relative to the sum of their absolute values.
+    operand: dtype of A and B. result: of C. roundoff: the unit roundoff of the result, 0 for integers. chain: the
+    largest error of a sum of n products, relative to the sum of their absolute values.
     """
 
     operand: str
@@ -40,7 +40,7 @@ def _rounded_chain(unit: float) -> Callable[[int], float]:
 
 
 def _tensor_core(step: int, error: float, inputs: float = 0.0) -> Callable[[int], float]:
-    """Of tensor cores that add `step` products at once with an error of `error`; `inputs`: of cut operands."""
+    """The error of tensor cores that add `step` products at once with `error`; `inputs`: of truncated operands."""
     return lambda n: ceil(n / step) * error + inputs
 
 
@@ -59,7 +59,7 @@ PRODUCTS: dict[str, Product] = {
     "i8": Product("i8", "i32", 0.0, lambda n: 0.0),
     "u8": Product("u8", "i32", 0.0, lambda n: 0.0),
 }
-"""By name, mostly that of the operands' dtype; "tf32" are f32 of which the tensor cores take the upper 19 bits."""
+"""Products by name, which mostly is the operands' dtype; "tf32": f32, of which tensor cores use the upper 19 bits."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Mismatch:
-    """The worst element of an output: where, what it is and should be, and its error in units of its bound."""
+    """The worst element of an output: its index, its value, the expected one, and its error as a share of its bound."""
 
     tensor: str
     index: tuple[int, ...]
@@ -90,7 +90,7 @@ class Mismatch:
 
 @dataclass(frozen=True)
 class Verification:
-    """The outcome of `k.verify`: true if `wrong` is 0. `elements` were compared; `worst` is the worst one."""
+    """The result of `k.verify`, which is true if `wrong` is 0. `elements` were compared; `worst` is the worst one."""
 
     kernel: str
     elements: int
@@ -135,23 +135,17 @@ BOUNDS = "pass a number, or an array of one for each element (gemm_bound gives t
 
 
 def verify(
-    kernel: Dispatcher,
-    reference: Callable[..., Any],
-    values: Mapping[str, Any],
-    *,
-    bound: Any,
-    exact: bool,
+    kernel: Dispatcher, reference: Callable[..., Any], values: Mapping[str, Any], bound: Any, exact: bool,
     device: str | None,
-) -> Verification:
+) -> Verification:  # fmt: skip
     """Compare `kernel` with `reference` on copies of `values`. See `TileKernel.verify`."""
     import numpy
 
+    name = kernel.signature.name
     if not callable(reference):
         message = f"verify(): the reference is {reference!r}; expected a function of the kernel's arguments"
-        raise KernelArgumentError(
-            f"{message}\n  fix: {kernel.signature.name}.verify(reference, ...), the reference first"
-        )
-    # What is wrong with the call is said before anything is copied.
+        raise KernelArgumentError(f"{message}\n  fix: {name}.verify(reference, ...), the reference first")
+    # Before anything is copied: raises the errors of the call.
     arguments = kernel.arguments(values, device)
     with looking_at(kernel.signature, "bound", bound, "numbers", BOUNDS):
         bound = numpy.asarray(bound, numpy.float64)
@@ -163,7 +157,7 @@ def verify(
     dtypes = {n: declared.get(n, info.dtype) for n, info in arguments.present.items()}
     found = [_compare(n, _host(mine[n]), _host(expected[n]), dtypes[n], bound, exact) for n in outputs]
     worst = max((w for _, _, w in found if w is not None), key=lambda w: w.share, default=None)
-    return Verification(kernel.signature.name, sum(n for n, _, _ in found), sum(w for _, w, _ in found), worst)
+    return Verification(name, sum(n for n, _, _ in found), sum(w for _, w, _ in found), worst)
 
 
 def _expected(kernel: Dispatcher, returned: Any, arrays: Mapping[str, Any], outputs: list[str]) -> dict[str, Any]:
@@ -171,16 +165,14 @@ def _expected(kernel: Dispatcher, returned: Any, arrays: Mapping[str, Any], outp
         return {n: arrays[n] for n in outputs}
     results: list[Any] = [*returned] if isinstance(returned, tuple) else [returned]
     if len(results) != len(outputs):
-        raise KernelArgumentError(
-            f"{kernel.signature.name}(): the reference returned {len(results)} arrays; "
-            f"the kernel writes {', '.join(outputs)}\n"
-            "  fix: return one array for each of them, or write into the arguments and return nothing"
-        )
+        message = f"the reference returned {len(results)} arrays; the kernel writes {', '.join(outputs)}"
+        fix = "return one array for each of them, or write into the arguments and return nothing"
+        raise argument_error(kernel.signature, message, fix)
     return dict(zip(outputs, results, strict=True))
 
 
 def _copy(array: Any) -> Any:
-    """A copy in memory of the same kind, with the order of its axes kept."""
+    """A copy in the same kind of memory, with the same order of axes."""
     if hasattr(array, "clone"):  # torch
         return array.detach().clone()
     if type(array).__module__.split(".")[0] == "numpy":
@@ -194,17 +186,11 @@ def _host(array: Any) -> Any:
     """`array` as a NumPy array."""
     import numpy
 
-    if hasattr(array, "detach"):  # torch; what NumPy does not have goes by way of f32, exactly
+    if hasattr(array, "detach"):  # torch; dtypes that NumPy lacks are converted to f32, which is exact
         on_host = array.detach().cpu()
         foreign = str(on_host.dtype) in ("torch.bfloat16", "torch.float8_e4m3fn", "torch.float8_e5m2")
         return (on_host.float() if foreign else on_host).numpy()
     return array.get() if type(array).__module__.split(".")[0] == "cupy" else numpy.asarray(array)
-
-
-def _final_rounding(dtype: DType) -> tuple[float, float]:
-    """The error of rounding a result to `dtype`: relative, and that of a subnormal."""
-    form = FORMATS.get(dtype.name)
-    return (form.unit_roundoff, form.smallest) if form is not None else (0.0, 0.0)
 
 
 def _check_fit(bound: Any, name: str, shape: tuple[int, ...]) -> None:
@@ -217,14 +203,12 @@ def _check_fit(bound: Any, name: str, shape: tuple[int, ...]) -> None:
 def _compare(
     name: str, got: Any, expected: Any, dtype: DType, bound: Any, exact: bool
 ) -> tuple[int, int, Mismatch | None]:
-    """(elements, wrong ones, the worst). NaN is right where NaN is expected, infinity where that infinity is."""
+    """(elements, wrong ones, the worst). NaN is right where NaN is expected, an infinity where the same one is."""
     import numpy
 
     if got.shape != expected.shape:
-        raise KernelArgumentError(
-            f"the reference gives {name} the shape {expected.shape}; the kernel's is {got.shape}\n"
-            "  fix: let the reference return an array of that shape"
-        )
+        message = f"the reference gives {name} the shape {expected.shape}; the kernel's is {got.shape}"
+        raise KernelArgumentError(f"{message}\n  fix: let the reference return an array of that shape")
     if not got.size:
         return 0, 0, None
     with numpy.errstate(all="ignore"):
@@ -235,26 +219,20 @@ def _compare(
         error = numpy.where(same, 0.0, numpy.abs(left - right))
         limit = numpy.zeros_like(error)
         if not exact:
-            relative, least = _final_rounding(dtype)
             _check_fit(bound, name, got.shape)
+            form = FORMATS.get(dtype.name)  # None: an integer, to which nothing is rounded
+            relative, least = (form.unit_roundoff, form.smallest) if form is not None else (0.0, 0.0)
             limit = relative * numpy.abs(right) + bound + least
         right_ones = same if exact else same | (numpy.isfinite(right) & (error <= limit))
         share = numpy.where(right_ones & (limit == 0), 0.0, error / limit)
         share = numpy.where(right_ones, share, numpy.where(numpy.isnan(share), numpy.inf, numpy.maximum(share, 1.0)))
     index = numpy.unravel_index(int(numpy.argmax(share)), share.shape)
-    worst = Mismatch(
-        name,
-        tuple(int(i) for i in index),
-        float(left[index]),
-        float(right[index]),
-        float(error[index]),
-        float(share[index]),
-    )
+    worst = Mismatch(name, tuple(map(int, index)), *(float(of[index]) for of in (left, right, error, share)))
     return got.size, int(got.size - numpy.count_nonzero(right_ones)), worst
 
 
 def _same(got: Any, expected: Any) -> Any:
-    """Where both are the same value: the same bits, for dtypes that are the same, or both NaN."""
+    """Where both have the same value, or the same bits if their dtypes are equal, or both are NaN."""
     import numpy
 
     both_nan = (got != got) & (expected != expected)
@@ -272,12 +250,13 @@ def time_kernel(kernel: Dispatcher, values: Mapping[str, Any], *, repeat: int, d
     if type(repeat) is not int or repeat < 1:
         raise KernelArgumentError(f"time(): repeat is {repeat!r}; expected a number of runs\n  fix: pass 1 or more")
     arguments = kernel.arguments(values, device)
-    if kernel.place(arguments) == "emulator":
-        return _summary(_by_clock(lambda: kernel.emulate(arguments), repeat), "emulator")
-    if arguments.device < 0:
+    where = kernel.place(arguments)
+    if where == "emulator":
+        seconds = _by_clock(lambda: kernel.emulate(arguments), repeat)
+    else:
         with kernel.on_gpu(arguments) as prepared:
-            return _summary(_by_events(prepared, repeat), "gpu")
-    return _summary(_by_events(kernel.prepare(arguments), repeat), "gpu")
+            seconds = _by_events(prepared, repeat)
+    return Timing(statistics.median(seconds), min(seconds), max(seconds), len(seconds), where)
 
 
 def _by_clock(run: Callable[[], Any], repeat: int) -> list[float]:
@@ -307,15 +286,8 @@ def _by_events(prepared: Any, repeat: int) -> list[float]:
     return seconds
 
 
-def _summary(seconds: list[float], where: str) -> Timing:
-    return Timing(statistics.median(seconds), min(seconds), max(seconds), len(seconds), where)
-
-
 def _time(seconds: float) -> str:
-    return (
-        f"{seconds:.3g} s"
-        if seconds >= 1
-        else f"{seconds * 1e3:.3g} ms"
-        if seconds >= 1e-3
-        else f"{seconds * 1e6:.3g} us"
-    )
+    for unit, name in ((1.0, "s"), (1e-3, "ms")):
+        if seconds >= unit:
+            return f"{seconds / unit:.3g} {name}"
+    return f"{seconds * 1e6:.3g} us"

@@ -1,4 +1,4 @@
-"""How deep Python may recurse while a kernel is read, changed or run."""
+"""Raises Python's recursion limit while a kernel is compiled or emulated."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from tiledsl.forks import WhileBusy
 __all__ = ["deep_recursion"]
 
 _FRAMES = 5500
-"""Python frames that a compilation may take: 95 nested tile functions need 1400, 1024 nested conditions 3200. Of C's
-stack, of which the main thread has 8 MB, a frame needs at most 1 KB (Python 3.11, where a C function calls back)."""
+"""Python frames that a compilation may use: 95 nested tile functions need 1400, 1024 nested conditions 3200. A frame
+needs at most 1 KB of the C stack (Python 3.11, if a C function calls back), which has 8 MB in the main thread."""
 
 
 def _deeper() -> int:
@@ -20,10 +20,10 @@ def _deeper() -> int:
 
 
 def _as_before(before: int) -> None:
-    if sys.getrecursionlimit() == max(before, _FRAMES):  # else somebody has set it meanwhile
+    if sys.getrecursionlimit() == max(before, _FRAMES):  # else other code has set it meanwhile
         sys.setrecursionlimit(before)
 
 
 deep_recursion = WhileBusy(_deeper, _as_before).inside
-"""Python's limit of recursion, which is one for the process, is higher inside this block, or the function that this
-decorates: kernels nest deeper than most Python, and the passes walk them by recursion."""
+"""A context manager and decorator that raises the recursion limit of the process: kernels nest deeper than most Python
+code, and the passes walk them recursively."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Callable
 
 from tiledsl.arch import TARGETS, Target
@@ -32,14 +33,11 @@ def build(kernel: Kernel, target: Target, *, meanwhile: Callable[[], None] = lam
     except AssemblerError as error:
         error.stages = {"llvm": llvm, "ptx": ptx}
         raise
-    use = assembled.usage
-    held = target.occupancy(registers=use.registers, shared=kernel.shared_bytes, threads=kernel.thread_count)
+    usage, shared = asdict(assembled.usage), kernel.shared_bytes
+    held = target.occupancy(registers=usage["registers"], shared=shared, threads=kernel.thread_count)
     resources = Resources(
-        registers=use.registers,
-        spill_stores=use.spill_stores,
-        spill_loads=use.spill_loads,
-        stack=use.stack,
-        shared=kernel.shared_bytes,
+        **usage,
+        shared=shared,
         threads=kernel.thread_count,
         blocks_per_sm=held.blocks_per_sm,
         limiter=held.limiter,

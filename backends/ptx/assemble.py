@@ -16,10 +16,10 @@ from typing import Callable
 
 from tiledsl.arch import Target
 from tiledsl.backends.ptx.ptx_lines import PtxLines
-from tiledsl.backends.ptx.tools import PTXAS, tool_versions
+from tiledsl.backends.ptx.tools import PTXAS
 from tiledsl.errors import AssemblerError, Loc
 
-__all__ = ["Assembled", "Usage", "assemble", "parse_usage", "tool_versions"]
+__all__ = ["Assembled", "Usage", "assemble", "parse_usage"]
 
 ERROR = re.compile(r"^ptxas [^\n]*?, line (\d+); (?:error|fatal)\s*: (.*)$", re.MULTILINE)
 FATAL = re.compile(r"^ptxas (?:fatal|error)\s*: (.*)$", re.MULTILINE)
@@ -74,26 +74,18 @@ def assemble(
         code, output, cubin = _run(ptx, target, level, lambda: None)
     lines = PtxLines(ptx)
     if code:
-        raise _refusal(output, lines, target, name)
-    remark = REMARK.search(output)
-    if remark:
-        text = remark.group(0).strip()
-        raise _failed(
-            f"ptxas made a remark that means a slow or altered kernel: {text}",
-            _location(text, lines),
-            REGISTERS if "setmaxnreg" in text else ACCUMULATORS,
-            lines,
-            name,
-        )
+        raise _failed(*_refusal(output, lines, target, name), ptx, name)
+    if remark := REMARK.search(output):
+        text = remark[0].strip()
+        found = LINE.search(text)
+        loc = lines.location(int(found[1])) if found else lines.first()
+        message = f"ptxas made a remark that means a slow or altered kernel: {text}"
+        raise _failed(message, loc, REGISTERS if "setmaxnreg" in text else ACCUMULATORS, ptx, name)
     usage = parse_usage(output, name)
     if usage.stack and not usage.spill_stores:  # spills have their own place in Resources
-        raise _failed(
-            f"kernel {name} has a stack frame of {usage.stack} bytes a thread",
-            lines.first(),
-            "index fragments with compile-time values only, and keep inline PTX free of local memory",
-            lines,
-            name,
-        )
+        message = f"kernel {name} has a stack frame of {usage.stack} bytes a thread"
+        fix = "index fragments with compile-time values only, and keep inline PTX free of local memory"
+        raise _failed(message, lines.first(), fix, ptx, name)
     return Assembled(cubin, ptx, usage)
 
 
@@ -108,12 +100,8 @@ def parse_usage(output: str, name: str) -> Usage:
 
     registers = number(r"Used (\d+) registers")
     assert registers, f"ptxas -v said nothing of registers:\n{output}"
-    return Usage(
-        registers,
-        number(r"(\d+) bytes stack frame"),
-        number(r"(\d+) bytes spill stores"),
-        number(r"(\d+) bytes spill loads"),
-    )
+    stack, stores, loads = (number(rf"(\d+) bytes {what}") for what in ("stack frame", "spill stores", "spill loads"))
+    return Usage(registers, stack, stores, loads)
 
 
 def _run(ptx: str, target: Target, level: int, meanwhile: Callable[[], None]) -> tuple[int, str, bytes]:
@@ -124,8 +112,7 @@ def _run(ptx: str, target: Target, level: int, meanwhile: Callable[[], None]) ->
         source.write_text(ptx.rstrip("\n") + "\n")  # ptxas 13.5 may crash on a last line without an end
         # --fmad=false: fma is written as such, so ptxas must not fuse anything else.
         options = [f"--gpu-name={target.name}", "--verbose", "--generate-line-info", "--fmad=false"]
-        options.append(f"--opt-level={level}")
-        command = [str(ptxas), *options, f"--output-file={result}", str(source)]
+        command = [str(ptxas), *options, f"--opt-level={level}", f"--output-file={result}", str(source)]
         pipe, both = subprocess.PIPE, subprocess.STDOUT
         with subprocess.Popen(command, stdout=pipe, stderr=both, text=True, env=_environment()) as process:
             meanwhile()
@@ -147,32 +134,25 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "GLIBC_TUNABLES": LARGE_PAGES + (f":{given}" if given else "")}
 
 
-def _failed(message: str, loc: Loc, fix: str, lines: PtxLines, name: str) -> AssemblerError:
+def _failed(message: str, loc: Loc, fix: str, ptx: str, name: str) -> AssemblerError:
     """The error, which names the file where the PTX can be read."""
     try:
         handle, path = tempfile.mkstemp(prefix=f"tiledsl-{name}-", suffix=".ptx")
     except OSError:  # no space, or no folder for it: the error itself is what matters
         return AssemblerError(message, loc, fix)
     with open(handle, "w") as file:
-        file.write("\n".join([*lines.lines, ""]))
+        file.write(ptx)
     return AssemblerError(f"{message}; the PTX is in {path}", loc, fix)
 
 
-def _refusal(output: str, lines: PtxLines, target: Target, name: str) -> AssemblerError:
-    """The first error of ptxas, with the PTX line it is about, at the Python line of that."""
+def _refusal(output: str, lines: PtxLines, target: Target, name: str) -> tuple[str, Loc, str]:
+    """The first error of ptxas, with the PTX line it is about; the Python line of that; a fix."""
     found = ERROR.search(output)
     if found is None:
         fatal = FATAL.search(output)
-        message = fatal.group(1) if fatal else output.strip()
-        fix = "give the kernel less to do, or compile for another target"
-        return _failed(f"ptxas refused the kernel for {target.name}: {message}", lines.first(), fix, lines, name)
-    number, message = int(found.group(1)), found.group(2).strip()
-    loc, text = lines.location(number), lines.text(number)
-    message = f"ptxas refused {text!r} for {target.name}, line {number} of the PTX: {message}"
+        message = f"ptxas refused the kernel for {target.name}: {fatal[1] if fatal else output.strip()}"
+        return message, lines.first(), "give the kernel less to do, or compile for another target"
+    number = int(found[1])
+    place = f"ptxas refused {lines.text(number)!r} for {target.name}, line {number} of the PTX"
     fix = "correct the inline PTX on this line, or compile for a target that has the instruction"
-    return _failed(message, loc, fix, lines, name)
-
-
-def _location(text: str, lines: PtxLines) -> Loc:
-    found = LINE.search(text)
-    return lines.location(int(found.group(1))) if found else lines.first()
+    return f"{place}: {found[2].strip()}", lines.location(number), fix

@@ -14,7 +14,7 @@ from typing import Any, Sequence
 from tiledsl.arch import FEATURES
 from tiledsl.backends.ptx.context import Lowering, lowers
 from tiledsl.backends.ptx.llvm import ir
-from tiledsl.backends.ptx.nan_bits import SETTLE
+from tiledsl.backends.ptx.nan_bits import CANONICALIZE
 from tiledsl.backends.ptx.types import I8, I16, I32, bits_of, constant, integer, llvm_type
 from tiledsl.errors import CompileError
 from tiledsl.ir.ops import arith
@@ -132,7 +132,7 @@ def _matrix_format(lw: Lowering, op: arith.Cast, value: Any) -> Any:
         value = _float_to_float(lw, value, src, F32)
     if to == TF32:
         if src == F64:  # which of the NaNs a conversion from f64 makes is not known, and tf32 keeps its bits
-            (value,) = lw.asm(SETTLE[F32], value, results=[value.type], pure=True)
+            (value,) = lw.asm(CANONICALIZE[F32], value, results=[value.type], pure=True)
         return lw.b.bitcast(lw.intrinsic("llvm.nvvm.f2tf32.rna", I32, value), llvm_type(TF32))
     pair = lw.intrinsic(f"llvm.nvvm.ff.to.{PAIRS[to]}.rn", I16, constant(0.0, F32), value)
     return lw.b.trunc(pair, I8)

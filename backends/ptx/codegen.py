@@ -14,7 +14,7 @@ from tiledsl.arch import Target
 from tiledsl.backends.ptx.debuginfo import restore_locations
 from tiledsl.backends.ptx.llvm import binding, options, pass_manager
 from tiledsl.backends.ptx.lower import TRIPLE, lower_kernel
-from tiledsl.backends.ptx.nan_bits import settle_nans
+from tiledsl.backends.ptx.nan_bits import canonicalize_nans
 from tiledsl.ir.core import Kernel, Op
 from tiledsl.ir.ops import arith, ptx, tma
 from tiledsl.ir.types import E4M3, E5M2
@@ -78,7 +78,7 @@ def emit_ptx(kernel: Kernel, target: Target) -> tuple[str, str]:
     """
     with options(OPTIONS):
         machine = _machine(target, ptx_version_for(target, kernel))
-    lowered, locations = lower_kernel(settle_nans(kernel), target, str(machine.target_data))
+    lowered, locations = lower_kernel(canonicalize_nans(kernel), target, str(machine.target_data))
     text = str(lowered)
     # Types, constants and metadata belong to the context, and would stay in LLVM's global one for ever.
     module = binding.parse_assembly(text, binding.create_context())

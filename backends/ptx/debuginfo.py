@@ -36,45 +36,48 @@ class DebugInfo:
         self.locations: list[Loc] = []
         token = ir.DIToken
         self.file_of_kernel = kernel.loc.file
-        self.unit = module.add_debug_info(
+        self.unit = self._node(
             "DICompileUnit",
-            {
-                "language": token("DW_LANG_Python"),
-                "file": self.file(kernel.loc.file),
-                "producer": "tiledsl",
-                "runtimeVersion": 0,
-                "isOptimized": True,
-                "emissionKind": token("DebugDirectivesOnly"),
-            },
-            is_distinct=True,
+            True,
+            language=token("DW_LANG_Python"),
+            file=self.file(kernel.loc.file),
+            producer="tiledsl",
+            runtimeVersion=0,
+            isOptimized=True,
+            emissionKind=token("DebugDirectivesOnly"),
         )
         module.add_named_metadata("llvm.dbg.cu", self.unit)
         version = [ir.Constant(ir.IntType(32), 2), "Debug Info Version", ir.Constant(ir.IntType(32), 3)]
         module.add_named_metadata("llvm.module.flags", version)
-        self.type = module.add_debug_info("DISubroutineType", {"types": module.add_metadata([])})
+        self.type = self._node("DISubroutineType", types=module.add_metadata([]))
         self.subprograms: dict[tuple[str, str], Any] = {}
         self.root = self.subprogram(kernel.name, kernel.loc)
         function.set_metadata("dbg", self.root)
 
+    def _node(self, kind: str, distinct: bool = False, **operands: Any) -> Any:
+        return self.module.add_debug_info(kind, operands, is_distinct=distinct)
+
     def file(self, path: str) -> Any:
         directory, name = os.path.split(path)
-        return self.module.add_debug_info("DIFile", {"filename": name, "directory": directory})
+        return self._node("DIFile", filename=name, directory=directory)
 
     def subprogram(self, name: str, loc: Loc) -> Any:
         key = (name, loc.file)
         if key not in self.subprograms:
-            operands = {
-                "name": name,
-                "linkageName": name,
-                "scope": self.file(loc.file),
-                "file": self.file(loc.file),
-                "line": loc.line,
-                "scopeLine": loc.line,
-                "type": self.type,
-                "unit": self.unit,
-                "spFlags": ir.DIToken("DISPFlagDefinition | DISPFlagOptimized"),
-            }
-            self.subprograms[key] = self.module.add_debug_info("DISubprogram", operands, is_distinct=True)
+            file, flags = self.file(loc.file), ir.DIToken("DISPFlagDefinition | DISPFlagOptimized")
+            self.subprograms[key] = self._node(
+                "DISubprogram",
+                True,
+                name=name,
+                linkageName=name,
+                scope=file,
+                file=file,
+                line=loc.line,
+                scopeLine=loc.line,
+                type=self.type,
+                unit=self.unit,
+                spFlags=flags,
+            )
         return self.subprograms[key]
 
     def location(self, loc: Loc) -> Any:
@@ -84,15 +87,10 @@ class DebugInfo:
         if loc not in self.cache:
             self.locations.append(loc)
             number = len(self.locations)
-            operands = {
-                "line": loc.line,
-                "column": number if number <= MAX_COLUMN else 0,
-                "scope": self.scope(loc),
-            }
-            caller = self.location(loc.caller) if loc.caller is not None else None
-            if caller is not None:
-                operands["inlinedAt"] = caller
-            self.cache[loc] = self.module.add_debug_info("DILocation", operands)
+            column = number if number <= MAX_COLUMN else 0
+            scope, caller = self.scope(loc), self.location(loc.caller) if loc.caller is not None else None
+            inlined = {} if caller is None else {"inlinedAt": caller}
+            self.cache[loc] = self._node("DILocation", line=loc.line, column=column, scope=scope, **inlined)
         return self.cache[loc]
 
     def suffix(self, loc: Loc) -> str:
@@ -105,8 +103,7 @@ class DebugInfo:
             return self.subprogram(loc.function or "<inlined>", loc)
         if loc.file == self.file_of_kernel:
             return self.root
-        operands = {"scope": self.root, "file": self.file(loc.file), "discriminator": 0}
-        return self.module.add_debug_info("DILexicalBlockFile", operands)
+        return self._node("DILexicalBlockFile", scope=self.root, file=self.file(loc.file), discriminator=0)
 
 
 def restore_locations(ptx: str, locations: Sequence[Loc]) -> str:
@@ -140,13 +137,7 @@ def restore_locations(ptx: str, locations: Sequence[Loc]) -> str:
 
 def _unescaped(path: str) -> str:
     """The path behind LLVM's octal and backslash escapes."""
-    raw = re.sub(rb"\\([0-7]{3}|.)", _escaped_byte, path.encode())
-    return raw.decode(errors="replace")
-
-
-def _escaped_byte(match: re.Match[bytes]) -> bytes:
-    text = match.group(1)
-    return bytes([int(text, 8)]) if len(text) == 3 else text
+    return path.encode().decode("unicode_escape").encode("latin-1").decode(errors="replace")
 
 
 def _debug_strings(labels: dict[str, str]) -> str:

@@ -14,9 +14,10 @@ __all__ = ["PtxLines", "decode_path", "encode_path"]
 FILE = re.compile(r'^\s*\.file\s+(\d+)\s+"([^"]*)"', re.MULTILINE)
 LOC = re.compile(
     r"^\s*\.loc\s+(\d+)\s+(\d+)\s+(\d+)"
-    r"(?:\s*,\s*function_name\s+(\S+?)(?:\s*\+\s*(\d+))?\s*,\s*inlined_at\s+(\d+)\s+(\d+)\s+(\d+))?"
+    r"(?:\s*,\s*function_name\s+(\S+?)\s*,\s*inlined_at\s+(\d+)\s+(\d+)\s+(\d+))?"
 )
-
+NAME = re.compile(r"^(\S+):\n\t\.b8\t([\d,]+),0$", re.MULTILINE)
+"""A label of the section .debug_str and the name of a function there, as `debuginfo.restore_locations` writes them."""
 
 SAFE = "".join(chr(c) for c in range(0x20, 0x7F) if chr(c) not in '%"\\\\')
 
@@ -34,38 +35,22 @@ class PtxLines:
     """Line numbers count from 1, as in ptxas's messages."""
 
     def __init__(self, ptx: str) -> None:
+        self.ptx = ptx
         self.lines = ptx.splitlines()
-        self.files = {int(number): decode_path(path) for number, path in FILE.findall(ptx)}
 
     @cached_property
     def marks(self) -> list[tuple[int, Loc]]:
         """(PTX line, Python location) of every ``.loc``."""
+        files = {number: decode_path(path) for number, path in FILE.findall(self.ptx)}
+        names = {label: bytes(map(int, text.split(","))).decode() for label, text in NAME.findall(self.ptx)}
+
+        def loc(match: re.Match[str]) -> Loc:
+            file, line, column, label, *call = match.groups()
+            caller = Loc(files.get(call[0], ""), int(call[1]), int(call[2])) if label else None
+            return Loc(files.get(file, ""), int(line), int(column), function=names.get(label, ""), caller=caller)
+
         found = ((number, LOC.match(line)) for number, line in enumerate(self.lines, 1) if ".loc" in line)
-        return [(number, self._loc(match)) for number, match in found if match]
-
-    def _loc(self, match: re.Match[str]) -> Loc:
-        file, line, column = (int(match.group(i)) for i in (1, 2, 3))
-        caller = None
-        if match.group(4):
-            caller = Loc(self.files.get(int(match.group(6)), ""), int(match.group(7)), int(match.group(8)))
-        function = match.group(4) or ""
-        return Loc(self.files.get(file, ""), line, column, function=self._name(function), caller=caller)
-
-    def _name(self, label: str) -> str:
-        """The function name behind a label of the ``.debug_str`` section (decimal bytes, zero-terminated)."""
-        if not label:
-            return ""
-        try:
-            at = next(i for i, line in enumerate(self.lines) if line.startswith(f"{label}:"))
-        except StopIteration:
-            return ""
-        text = "".join(self.lines[at : at + 256]).partition(":")[2]
-        data = bytearray()
-        for byte in re.finditer(r"\b(\d+)\b", text):
-            if byte.group(1) == "0":
-                break
-            data.append(int(byte.group(1)) & 0xFF)
-        return data.decode(errors="replace")
+        return [(number, loc(match)) for number, match in found if match]
 
     def location(self, number: int) -> Loc:
         """The Python location of PTX line `number`: that of the last ``.loc`` at or above it."""

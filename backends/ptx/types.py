@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-import struct
 from functools import cache
 from typing import Any
 
+import numpy as np
+
 from tiledsl.backends.ptx.llvm import ir
 from tiledsl.ir.formats import FORMATS
-from tiledsl.ir.types import BF16, BOOL, E4M3, E5M2, F16, F32, F64, TF32, DType, PtrType, Type
+from tiledsl.ir.semantics import numpy_dtype
+from tiledsl.ir.types import BF16, BOOL, F16, F32, F64, TF32, DType, PtrType, Type
 
 __all__ = [
     "ADDRESS_SPACES",
@@ -49,8 +51,6 @@ _FLOATS: dict[DType, Any] = {
     F64: ir.DoubleType(), F32: ir.FloatType(), F16: ir.HalfType(), BF16: _BFloat(), TF32: ir.FloatType(),
 }  # fmt: skip
 _POINTERS: dict[str, Any] = {space: ir.PointerType(addrspace=number) for space, number in ADDRESS_SPACES.items()}
-_BY_F16 = {E4M3: (2.0**-8, 7), E5M2: (1.0, 8)}
-"""The code of an 8-bit float is that of an f16, this factor times its value, without so many of its low bits."""
 
 
 def pointer_to(space: str) -> Any:
@@ -83,13 +83,7 @@ def float_bits(value: float, dtype: DType) -> int:
     """The bit pattern of `value`, which `dtype` represents exactly; the canonical one for a NaN."""
     if math.isnan(value):
         return FORMATS[dtype.name].nan
-    if dtype == BF16:
-        return int.from_bytes(struct.pack(">f", value), "big") >> 16
-    if dtype in _BY_F16:
-        factor, dropped = _BY_F16[dtype]
-        bits = float_bits(value * factor, F16)
-        return bits >> 8 & 0x80 | bits >> dropped & 0x7F
-    return int.from_bytes(struct.pack({F64: ">d", F32: ">f", F16: ">e", TF32: ">f"}[dtype], value), "big")
+    return int.from_bytes(np.array(value, numpy_dtype(dtype)).tobytes(), "little")
 
 
 def constant(value: int | float | bool, dtype: DType) -> Any:
@@ -100,11 +94,7 @@ def constant(value: int | float | bool, dtype: DType) -> Any:
     if dtype.bits == 8:
         return ir.Constant(llvm_type(dtype), bits)
     if dtype in (F32, TF32):  # LLVM spells a float as the double of the same value
-        sign, exponent, mantissa = bits >> 31, bits >> 23 & 0xFF, bits & 0x7FFFFF
-        if exponent == 0xFF:
-            bits = sign << 63 | 0x7FF << 52 | mantissa << 29
-        else:
-            bits = int.from_bytes(struct.pack(">d", value), "big")
+        bits = int(np.array(bits, np.uint32).view(np.float32).astype(np.float64).view(np.uint64))
     prefix, digits = {F16: ("0xH", 4), BF16: ("0xR", 4)}.get(dtype, ("0x", 16))
     return ir.FormattedConstant(llvm_type(dtype), f"{prefix}{bits:0{digits}X}")
 

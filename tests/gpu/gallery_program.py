@@ -43,7 +43,8 @@ def main(name: str, format: str) -> None:
 
 def by_tma(kernel: Any, format: str) -> None:
     """Every choice of consts with TMA, several tiles a block; scaled, added to, and with an epilogue function."""
-    from tiledsl.gemm.mma import HALVES, add_bias
+    from tiledsl.gemm.epilogue import add_bias
+    from tiledsl.gemm.mma import HALVES
 
     A, B, C = random_problem(264, 4104, 328, format=format)
     bias = np.linspace(-2, 2, 4104, dtype=np.float32)
@@ -55,7 +56,8 @@ def by_tma(kernel: Any, format: str) -> None:
 def tuned(kernel: Any, format: str) -> None:
     """Every choice of `choose`, results that TMA cannot store, early launches, clusters, batches, an epilogue function;
     sums scaled and added to."""
-    from tiledsl.gemm.hopper import CHOICES, HALF, PAIRS, QUARTER, add_bias
+    from tiledsl.gemm.epilogue import add_bias
+    from tiledsl.gemm.hopper import CHOICES, HALF, PAIRS, QUARTER
 
     A, B, C = (
         np.stack(x) for x in zip(*(random_problem(264, 376, 328, seed, format) for seed in range(2)), strict=True)

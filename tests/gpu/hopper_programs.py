@@ -394,7 +394,7 @@ PRODUCTS = {
 def any_product() -> None:
     """`gemm` gives the emulator's bits in all its ways, orders and strides, with what comes behind the product."""
     from tiledsl.gemm import gemm
-    from tiledsl.gemm.hopper import add_bias
+    from tiledsl.gemm.epilogue import add_bias
 
     for name, (m, n, depth) in PRODUCTS.items():
         A, Bt, C = _problem(m, n, depth)

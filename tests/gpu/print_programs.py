@@ -24,7 +24,7 @@ from programs import raises, same_bits
 
 from tiledsl.backends.print_records import CAPACITY
 from tiledsl.errors import DeviceError
-from tiledsl.runtime.driver import driver
+from tiledsl.runtime.driver import Driver, driver
 from tiledsl.runtime.prints import Prints
 
 
@@ -160,11 +160,11 @@ def lines_before_a_failed_assertion() -> None:
 
 def a_module_that_nobody_gave_a_ring() -> None:
     """As one that another program loads: print() does nothing there."""
-    watch, Prints.watch = Prints.watch, lambda *given: None
+    watch, Driver.watch_prints = Driver.watch_prints, lambda *given: None
     try:
         lines, err = _printed(lambda: k.one_line_each(np.zeros(100, np.float32), 1, device="gpu"))
     finally:
-        Prints.watch = watch
+        Driver.watch_prints = watch
     assert (lines, err) == ([], "")
 
 

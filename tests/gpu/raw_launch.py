@@ -14,8 +14,7 @@ from tiledsl.ir.core import Kernel
 from tiledsl.ir.expr import PROCESSORS
 from tiledsl.ir.types import DType
 from tiledsl.runtime.driver import Driver, driver
-from tiledsl.runtime.frames import Shape
-from tiledsl.runtime.launch import ArgumentBuffer, LaunchPlan, check_cluster, checked_grid
+from tiledsl.runtime.launch import ArgumentBuffer, LaunchPlan, Shape, checked_grid
 from tiledsl.runtime.tensor_maps import MapImages, check_maps
 from tiledsl.signatures.specialize import ArrayInfo
 
@@ -57,12 +56,11 @@ def run(kernel: Kernel, arguments: Mapping[str, Any]) -> None:
         extents, strides, scalars = _parameters(kernel, arguments)
         buffer = ArgumentBuffer(launch_parameters(kernel.abi, kernel.tensor_maps), extents, strides)
         names = {PROCESSORS: gpu.devices[0].processors, **extents, **scalars}
-        grid = checked_grid(kernel.name, kernel.grid, names)
-        check_cluster(kernel.name, kernel.cluster, grid)
+        grid = checked_grid(kernel.name, kernel.grid, names, kernel.cluster)
         block = (*kernel.threads, 1, 1)[:3]
         shape = Shape(grid, block, kernel.shared_bytes, kernel.cluster)
         copies = {name: _Copy(gpu, name, arguments[name]) for name in buffer.pointers}
-        maps = _maps(gpu, context, kernel, buffer, copies)
+        maps = _maps(gpu, kernel, buffer, copies)
         plan = LaunchPlan(gpu, kernel.name, 0, function, shape, buffer, (), maps)
         pointers = tuple(copies[name].pointer for name in buffer.pointers)
         plan.run(0, pointers, tuple(arguments[name] for name in buffer.scalars))
@@ -71,9 +69,7 @@ def run(kernel: Kernel, arguments: Mapping[str, Any]) -> None:
             copy.bring_back()
 
 
-def _maps(
-    gpu: Driver, context: int, kernel: Kernel, buffer: ArgumentBuffer, copies: Mapping[str, _Copy]
-) -> MapImages | None:
+def _maps(gpu: Driver, kernel: Kernel, buffer: ArgumentBuffer, copies: Mapping[str, _Copy]) -> MapImages | None:
     """The tensor maps of the arrays where they are in GPU memory."""
     if not kernel.tensor_maps:
         return None
@@ -81,7 +77,7 @@ def _maps(
     infos = {name: copy.info(dtypes[name]) for name, copy in copies.items()}
     check_maps(kernel.name, kernel.tensor_maps, infos)
     order = buffer.pointers
-    return MapImages(gpu, 0, context, kernel.name, kernel.tensor_maps, order, infos, frozenset(order))
+    return MapImages(gpu, 0, kernel.name, kernel.tensor_maps, order, infos, frozenset(order))
 
 
 def _parameters(

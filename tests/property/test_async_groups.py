@@ -25,7 +25,7 @@ from tiledsl.ir.printer import print_kernel
 from tiledsl.ir.types import F32, I32, INDEX, GlobalType, SharedType, TokenType
 from tiledsl.ir.verifier import verify
 from tiledsl.passes.pipeline import run_pipeline
-from tiledsl.passes.pipelining.async_groups import AsyncGroups
+from tiledsl.passes.pipelining.async_groups import group_copies
 
 THREADS, COLUMNS = 64, 4
 ROWS = THREADS // COLUMNS
@@ -178,7 +178,7 @@ def test_waits_are_not_more_than_enough() -> None:
     needed = 0
     for seed in range(6):
         program = Program(Random(seed), 6)
-        AsyncGroups().run(program.kernel)
+        group_copies(program.kernel)
         count = sum(isinstance(op, async_copy.WaitGroup) for op in program.kernel.walk())
         for number in range(count):
             if not is_silent(program, number, more=None):

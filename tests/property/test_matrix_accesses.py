@@ -23,7 +23,7 @@ from tiledsl.ir.types import BF16, DTYPES, F16, I32, INDEX, DType, FragmentType,
 from tiledsl.ir.verifier import verify
 from tiledsl.layout.fragments import FragmentLayout, parse_fragment_layout
 from tiledsl.layout.mma import TABLE
-from tiledsl.passes.distribute.distribute import Distribute
+from tiledsl.passes.distribute.distribute import distribute
 from tiledsl.passes.distribute.matrix_map import matrices, widths
 from tiledsl.passes.pipeline import run_pipeline
 
@@ -358,7 +358,7 @@ def ldmatrix(tile_: Any, rows: list[tuple[int, int]], num: int, trans: bool) -> 
 @given(case=by_matrices())
 def test_the_words_of_ldmatrix_are_the_fragment(case: Case) -> None:
     kernel = loading(case)
-    Distribute().run(kernel)
+    distribute(kernel)
     loads = [op for op in kernel.walk() if isinstance(op, matrix.LdMatrix)]
     tile_ = values(case.type.dtype, *case.dims)
     held = case.held

@@ -15,21 +15,21 @@ from tiledsl.ir.core import Kernel
 from tiledsl.ir.printer import print_kernel
 from tiledsl.ir.verifier import verify
 from tiledsl.passes.banks.merge_accesses import MergeAccesses
-from tiledsl.passes.distribute.distribute import Distribute
+from tiledsl.passes.distribute.distribute import distribute
 from tiledsl.passes.lower.expand import Expand
-from tiledsl.passes.manager import Pass
+from tiledsl.passes.manager import FunctionPass, Pass
 from tiledsl.passes.pipeline import run_pipeline
-from tiledsl.passes.scalar.canonicalize import Canonicalize
-from tiledsl.passes.scalar.cse import CommonSubexpressions
-from tiledsl.passes.scalar.dce import DeadCode
-from tiledsl.passes.scalar.licm import LoopInvariants
+from tiledsl.passes.scalar.canonicalize import canonicalize
+from tiledsl.passes.scalar.cse import merge_common_subexpressions
+from tiledsl.passes.scalar.dce import drop_dead_code
+from tiledsl.passes.scalar.licm import move_loop_invariants
 from tiledsl.passes.scalar.unroll import Unroll
 
 BOTH_LEVELS: tuple[Pass, ...] = (
-    Canonicalize(),
-    CommonSubexpressions(),
-    DeadCode(),
-    LoopInvariants(),
+    FunctionPass("canonicalize", canonicalize),
+    FunctionPass("cse", merge_common_subexpressions),
+    FunctionPass("dce", drop_dead_code),
+    FunctionPass("licm", move_loop_invariants),
     MergeAccesses(),
     Unroll(),
 )
@@ -71,7 +71,7 @@ def test_any_order(level: str, case: Case, order: list[Pass]) -> None:
     kernel = case.kernel
     expected = result_of(kernel.clone(), case)
     if level == "thread":
-        Distribute().run(kernel)
+        distribute(kernel)
         Expand().run(kernel)
     for item in order:
         item.run(kernel)

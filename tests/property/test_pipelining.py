@@ -25,7 +25,7 @@ from tiledsl.ir.printer import print_kernel
 from tiledsl.ir.types import I32, INDEX
 from tiledsl.ir.verifier import verify
 from tiledsl.passes.pipeline import run_pipeline
-from tiledsl.passes.pipelining.loops import Pipeline, loop_plans
+from tiledsl.passes.pipelining.loops import loop_plans, pipeline_loops
 
 LIMIT = 1 << 31
 SEEDS = st.integers(0, 2**32 - 1)
@@ -53,7 +53,7 @@ def check(case: Case) -> dict[str, Any]:
     assert print_kernel(parse_kernel(print_kernel(kernel))) == print_kernel(kernel)
     expected = result(kernel.clone(), case)
     passed = kernel.clone()
-    Pipeline().run(passed)
+    pipeline_loops(passed)
     verify(passed)
     assert not any(isinstance(op, control.For) and op.stages for op in passed.walk())
     assert_same(expected, result(passed, case))
@@ -138,7 +138,7 @@ SMALL = Shape(
 def inserted(kernel: Kernel) -> list[Op]:
     """Barriers and waits at the line of the loop, after the pass."""
     (line,) = {op.loc for op in kernel.walk() if isinstance(op, control.For) and op.stages}
-    Pipeline().run(kernel)
+    pipeline_loops(kernel)
     return [op for op in kernel.walk() if isinstance(op, (gpu.Barrier, async_copy.WaitGroup)) and op.loc == line]
 
 

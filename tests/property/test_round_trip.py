@@ -9,7 +9,7 @@ from tiledsl.ir.core import Kernel
 from tiledsl.ir.parser import parse_kernel
 from tiledsl.ir.printer import print_kernel
 from tiledsl.ir.verifier import verify
-from tiledsl.passes.distribute.distribute import Distribute
+from tiledsl.passes.distribute.distribute import distribute
 from tiledsl.passes.lower.expand import Expand
 from tiledsl.passes.pipeline import run_pipeline
 
@@ -32,7 +32,7 @@ def test_round_trip(case: Case) -> None:
     check(case.kernel)
     check(case.kernel, locs=False)
     kernel = case.kernel.clone()
-    Distribute().run(kernel)
+    distribute(kernel)
     Expand().run(kernel)
     check(kernel)
     check(run_pipeline(case.kernel))

@@ -16,8 +16,7 @@ from tiledsl.ir.parser import parse_kernel
 from tiledsl.ir.printer import print_kernel
 from tiledsl.ir.types import INDEX
 from tiledsl.ir.verifier import verify
-from tiledsl.passes.cooperation.lower_rings import LowerRings
-from tiledsl.passes.cooperation.lower_roles import LowerRoles
+from tiledsl.passes.cooperation.lower_roles import COOPERATION
 from tiledsl.signatures.specialize import assumed, check_consts
 
 __all__ = ["called", "ir", "lowered", "not_found", "ops", "take_out", "written"]
@@ -36,7 +35,7 @@ def ir(kernel: Any, **consts: Any) -> Kernel:
 
 def lowered(kernel: Kernel) -> Kernel:
     """`kernel`, changed in place."""
-    for lower in (LowerRings(), LowerRoles()):
+    for lower in COOPERATION:
         lower.run(kernel)
         _valid(kernel)
     return kernel

@@ -95,7 +95,7 @@ def _no_exit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def watching(machine: Machine) -> Driver:
     driver = driver_of(machine)
-    driver.assertions.watch(driver, None, "asserting")
+    driver.watch_assertions(None, "asserting")
     return driver
 
 

@@ -20,15 +20,13 @@ from numpy.typing import NDArray
 from tiledsl.backends import emulator
 from tiledsl.errors import CompileErrors, HazardError
 from tiledsl.ir.builder import Builder
-from tiledsl.ir.core import Block, Kernel, Op
+from tiledsl.ir.core import Kernel, Op
 from tiledsl.ir.ops import barriers, control, gpu, rings
 from tiledsl.ir.parser import parse_kernel
 from tiledsl.ir.printer import print_kernel
-from tiledsl.ir.types import INDEX
 from tiledsl.ir.verifier import verify
 from tiledsl.passes.analysis.structure import ops_around
-from tiledsl.passes.cooperation.lower_rings import LowerRings, add_if
-from tiledsl.passes.cooperation.lower_roles import LowerRoles
+from tiledsl.passes.cooperation.lower_roles import COOPERATION
 
 Array = NDArray[Any]
 
@@ -129,7 +127,7 @@ def written() -> Kernel:
 
 
 def lowered(kernel: Kernel) -> Kernel:
-    for lower in (LowerRings(), LowerRoles()):
+    for lower in COOPERATION:
         lower.run(kernel)
         verify(kernel)
     return kernel
@@ -264,10 +262,9 @@ def test_each_wait_is_needed_in_every_round(number: int) -> None:
     wait: Op = ops(kernel, barriers.Wait)[number]
     loop = next(op for op, _ in ops_around(wait.parent) if isinstance(op, control.For))
     assert wait.parent is loop.body
-    b, block = Builder(loop.body, wait.loc, before=wait), Block()
-    first = b.scalar("eq", loop.body.args[0], b.constant(0, INDEX))
-    Builder(block).add(wait.clone({}))
-    add_if(b, first, block)
+    b = Builder(loop.body, wait.loc, before=wait)
+    with b.when(b.scalar("eq", loop.body.args[0], 0)):
+        b.add(wait.clone({}))
     wait.erase()
     verify(kernel)
     assert "error: " in outcome(kernel)

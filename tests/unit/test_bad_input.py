@@ -332,7 +332,7 @@ def driver_of(capability: tuple[int, int]) -> Driver:
 
 def test_code_for_another_gpu() -> None:
     with pytest.raises(DeviceError) as caught:
-        driver_of((8, 6)).require_target("gemm", "sm_90a", 0)
+        driver_of((8, 6)).target_of(0, "gemm", "sm_90a")
     text = str(caught.value)
     assert "gemm() is built for sm_90a; GPU 0, Some GPU, is sm_86 and cannot run it" in text
     assert 'fix: build it for this GPU, or run it with device="emulator"' in text
@@ -349,7 +349,7 @@ def test_a_gpu_that_no_target_fits() -> None:
 
 def test_a_driver_that_refuses_the_code() -> None:
     with pytest.raises(DeviceError) as caught:
-        driver_of((9, 0))._load(b"", "gemm", "sm_90a", 0, 0)  # pyright: ignore[reportPrivateUsage]
+        driver_of((9, 0))._load(1, b"", "gemm", "sm_90a", 0, 0)  # pyright: ignore[reportPrivateUsage]
     assert "gemm(): the driver refuses the code for sm_90a on GPU 0, Some GPU" in str(caught.value)
     assert "fix: update the NVIDIA driver" in str(caught.value)
 

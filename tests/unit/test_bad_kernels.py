@@ -22,7 +22,7 @@ from tiledsl.boundary import stage
 from tiledsl.errors import CompileErrors, InternalError, Loc
 from tiledsl.frontend import budget
 from tiledsl.ir.builder import Builder
-from tiledsl.ir.core import Block, Op
+from tiledsl.ir.core import MOST_STAGES, Block, Op
 from tiledsl.ir.types import F32
 from tiledsl.kernel import TileKernel
 from tiledsl.layout.shared import MAX_EXTENT
@@ -65,7 +65,7 @@ def k(A: Global[f32, M, K], C: Global[f32, M]):
     t = threads(32)
     S = shared((32, 8), f32)
     total = f32(0)
-    for q in pipelined(tiles(K, 8), stages=10**6):  # error: stages= is a compile-time int of 1 or more, got
+    for q in pipelined(tiles(K, 8), stages=10**6):  # error: stages= is a compile-time int from 1 to
         copy_async(A[m, q], S)
         for j in unroll(8):
             total += S[t, j]
@@ -339,7 +339,7 @@ def test_the_limits_are_those_of_the_page() -> None:
         budget.MAX_CALLS,
         budget.MAX_ITEMS,
         budget.MAX_BITS,
-        budget.MAX_STAGES,
+        MOST_STAGES,
         MAX_EXTENT,
     )
     assert stated == list(most)

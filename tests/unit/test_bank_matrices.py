@@ -35,7 +35,7 @@ from tiledsl.layout.fragments import FragmentLayout
 from tiledsl.layout.mma import SHAPES
 from tiledsl.layout.shared import AUTO
 from tiledsl.passes.banks.bank_conflicts import bank_report
-from tiledsl.passes.distribute.distribute import Distribute
+from tiledsl.passes.distribute.distribute import distribute
 
 SLOTS = 3
 WARPS = (2, 2)
@@ -84,7 +84,7 @@ def kernel(dtype: DType) -> tuple[Kernel, Builder]:
 def finished(made: Kernel, b: Builder) -> Kernel:
     b.op(control.Return)
     verify(made)
-    Distribute().run(made)
+    distribute(made)
     return made
 
 

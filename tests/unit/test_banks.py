@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import gcd
-from typing import Any
+from typing import Any, Sequence
 
 import numpy as np
 import pytest
@@ -19,9 +19,13 @@ from tiledsl.ir.ops import mem
 from tiledsl.ir.ops.gpu import Barrier
 from tiledsl.ir.types import F32, U32, PtrType
 from tiledsl.layout import banks
-from tiledsl.layout.banks import PHASES, Kind, Phases, cost, wavefronts
+from tiledsl.layout.banks import PHASES, Kind, Phases, cost
 
 LANES = range(32)
+
+
+def wavefronts(addresses: Sequence[int], width: int, active: Sequence[bool] | None = None, kind: Kind = "load") -> int:
+    return cost(addresses, width, active, kind).wavefronts
 
 
 @pytest.mark.parametrize("stride", range(1, 70))

@@ -54,7 +54,7 @@ def other_ways(A: Global[f32, M, N]):
     wait(t, u)
 
 
-@bad("vec counts bytes: 4, 8, 16; copy() has single elements")
+@bad("possible widths, in bytes: 4, 8, 16")
 @tile_kernel
 def widths(A: Global[f16, M, N], D: Global[f64, M, N]):
     grid(1)
@@ -74,7 +74,7 @@ def shapes(A: Global[f16, M, N], B: Global[f32, M, N]):
     t = copy_async(A[0:16, 0:16], S)  # error: copy_async() between different shapes: 16 x 16 and 16 x 8
     u = copy_async(B[0:16, 0:8], S)  # error: copy_async() from f32 to f16: it moves elements as they are
     v = copy_async(A, S)  # error: copy_async() of A, whose shape M x N is only known at run time
-    w = copy_async(fragment((16, 8), f16), S)  # error: copy_async() takes memory, src is fragment<f16, [16, 8]>
+    w = copy_async(fragment((16, 8), f16), S)  # error: copy_async() takes memory as src, got fragment<f16, [16, 8]>
     wait(t, u, v, w)
 
 
@@ -186,20 +186,20 @@ def token_returned_on_one_path(A: Global[f32, M, N]):
 def groups_counted_wrongly(A: Global[f32, M, N]):
     i = grid(1)
     threads(32)
-    ptx.wait_group(-1)  # error: ptx.wait_group() takes a number of groups, got the compile-time value -1
-    ptx.wait_group(i)  # error: ptx.wait_group() takes a number of groups, got index
+    ptx.wait_group(-1)  # error: ptx.wait_group(): pending is a compile-time int of 0 or more, got -1
+    ptx.wait_group(i)  # error: ptx.wait_group(): pending is a compile-time int of 0 or more, got index
 
 
-@bad("it copies 4, 8, 16 bytes")
+@bad("possible widths, in bytes: 4, 8, 16")
 @tile_kernel
 def raw_copies(A: Global[f32, M, N], H: Global[f16, M, N]):
     grid(1)
     t = threads(32)
     S = shared((32, 8), f32)
-    ptx.cp_async(S, (t, 0), A, (t, 0), 12)  # error: ptx.cp_async() of 12 bytes on elements of 4
+    ptx.cp_async(S, (t, 0), A, (t, 0), 12)  # error: ptx.cp_async() with bytes=12 on elements of 4 bytes
     ptx.cp_async(S, (t, 0), H, (t, 0))  # error: ptx.cp_async() from f16 to f32
-    ptx.cp_async(A, (t, 0), S, (t, 0))  # error: ptx.cp_async() takes a shared tile, or a view of one, as dst
-    ptx.cp_async(S, (t, 0), S, (t, 0))  # error: ptx.cp_async() takes a Global, or a view of one, as src
+    ptx.cp_async(A, (t, 0), S, (t, 0))  # error: ptx.cp_async() takes a shared tile as dst, got the tile A (global<f32,
+    ptx.cp_async(S, (t, 0), S, (t, 0))  # error: ptx.cp_async() takes a Global as src, got the tile S (shared<f32, [32,
     ptx.cp_async(S, t, A, (t, 0))  # error: S has 2 axes, got 1 indices
     ptx.cp_async(S, (t, 0), A[:, 0], t)  # error: along the axis of stride 1 of A, which this view has dropped
 
@@ -212,15 +212,15 @@ def raw_copies(A: Global[f32, M, N], H: Global[f16, M, N]):
 def stages_of_another_kind(A: Global[f32, M, N]):
     i = grid(1)
     threads(32)
-    for k in pipelined(tiles(N, 8)):  # error: a pipelined loop takes one range(...) or tiles(...), stages= and
+    for k in pipelined(tiles(N, 8)):  # error: pipelined() takes one range(...) or tiles(...), stages= and
         A[0, k.start] = 0
-    for k in pipelined(tiles(N, 8), 3):  # error: a pipelined loop takes one range(...) or tiles(...), stages= and
+    for k in pipelined(tiles(N, 8), 3):  # error: pipelined() takes one range(...) or tiles(...), stages= and
         A[0, k.start] = 0
-    for k in pipelined(tiles(N, 8), stages=0):  # error: stages= is a compile-time int of 1 or more, got the
+    for k in pipelined(tiles(N, 8), stages=0):  # error: stages= is a compile-time int from 1 to
         A[0, k.start] = 0
-    for k in pipelined(tiles(N, 8), stages=i):  # error: stages= is a compile-time int of 1 or more, got index
+    for k in pipelined(tiles(N, 8), stages=i):  # error: stages= is a compile-time int from 1 to
         A[0, k.start] = 0
-    for k in pipelined(tiles(N, 8), stages=2, fragments=3):  # error: fragments= is the compile-time value 3
+    for k in pipelined(tiles(N, 8), stages=2, fragments=3):  # error: fragments= is a compile-time int from 0 to 2, got
         A[0, k.start] = 0
     for k in pipelined(unroll(4), stages=2):  # error: pipelined() on a compile-time range
         A[0, k] = 0

@@ -41,7 +41,7 @@ from tiledsl.lang import (
     where,
 )
 from tiledsl.signatures.annotations import read_signature
-from tiledsl.signatures.signature import GlobalParam, GlobalSpec, Specialization
+from tiledsl.signatures.signature import REQUIRED, GlobalParam, GlobalSpec, Specialization
 
 BAD: list[Callable[..., Any]] = []
 
@@ -58,7 +58,8 @@ def specialization(fn: Callable[..., Any], **dtypes: Any) -> tuple[Any, Speciali
         for p in signature.params
         if isinstance(p, GlobalParam)
     )
-    return signature, Specialization(tensors, tuple(signature.const_defaults().items()))
+    consts = tuple((c.name, c.default) for c in signature.consts if c.default is not REQUIRED)
+    return signature, Specialization(tensors, consts)
 
 
 def expected_errors(fn: Callable[..., Any]) -> list[tuple[int, str]]:
@@ -604,15 +605,15 @@ def atomic_on_wrong_dtypes(A: Global[f32, M]):
 def orders_and_scopes(A: Global[i32, M], n: i32):
     grid(1)
     threads(32)
-    A.atomic_load(0, order="release")  # error: atomic_load() has no order the compile-time value 'release'
-    A.atomic_store(0, 1, order="acq_rel")  # error: atomic_store() has no order the compile-time value 'acq_rel'
-    A.atomic_add(0, 1, order="volatile")  # error: atomic_add() has no order the compile-time value 'volatile'
-    A.atomic_cas(0, 1, 2, order="seq_cst")  # error: atomic_cas() has no order the compile-time value 'seq_cst'
+    A.atomic_load(0, order="release")  # error: atomic_load() has no order 'release'
+    A.atomic_store(0, 1, order="acq_rel")  # error: atomic_store() has no order 'acq_rel'
+    A.atomic_add(0, 1, order="volatile")  # error: atomic_add() has no order 'volatile'
+    A.atomic_cas(0, 1, 2, order="seq_cst")  # error: atomic_cas() has no order 'seq_cst'
     A.atomic_max(0, 1, order=n)  # error: atomic_max() has no order i32
-    A.atomic_min(0, 1, scope="block")  # error: atomic_min() has no scope the compile-time value 'block'
+    A.atomic_min(0, 1, scope="block")  # error: atomic_min() has no scope 'block'
     A.atomic_load(0, scope=1)  # error: atomic_load() has no scope the compile-time value 1
     A.atomic_load(0, order="volatile", scope="cta")  # error: a volatile access has scope 'sys', got 'cta'
-    fence("block")  # error: fence() has no reach the compile-time value 'block'
+    fence("block")  # error: fence() has no reach 'block'
 
 
 @bad

@@ -124,7 +124,7 @@ def one_axis(C: Global[f32, M, N]):
     store(acc, C[0:64, 0])
 
 
-@bad("write threads(128), or another grid of warps")
+@bad("write threads(128), or take another grid of warps")
 @tile_kernel
 def threads_that_do_not_fit(C: Global[f32, M, N]):
     grid(1)
@@ -133,7 +133,7 @@ def threads_that_do_not_fit(C: Global[f32, M, N]):
     store(acc, C[0:64, 0:64])
 
 
-@bad("write threads(128), or another grid of warps")
+@bad("write threads(128), or take another grid of warps")
 @tile_kernel
 def threads_that_come_later(C: Global[f32, M, N]):
     acc = fragment((64, 64), f32, ACC)  # error: is held by 128 threads (2 x 2 warps), the block has 64
@@ -244,7 +244,7 @@ def outer_product_of_layouts(C: Global[f32, M, N]):
 def copy_of_a_fragment(C: Global[f32, M, N]):
     grid(1)
     threads(128)
-    copy(fragment((64, 64), f32, ACC), C[0:64, 0:64])  # error: copy() takes memory, src is fragment<f32, [64, 64], mma
+    copy(fragment((64, 64), f32, ACC), C[0:64, 0:64])  # error: copy() takes memory as src, got fragment<f32, [64, 64],
 
 
 @bad("where(condition, a, b) chooses for each")

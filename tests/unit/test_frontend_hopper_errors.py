@@ -81,7 +81,7 @@ def loads_without_barriers(A: Global[bf16, M, K]):
     tma_load(A[0:64, 0:64], S, mbarrier=(bars, 2))  # error: index 2 is outside axis 0 of bars, whose extent is 2
 
 
-@bad("give it one that TMA writes: shared(..., layout=swizzle_128b), swizzle_64b, swizzle_32b or row_major")
+@bad("shared(..., layout=swizzle_128b or swizzle_64b or swizzle_32b or row_major)")
 @tile_kernel(arch="sm_90a")
 def layouts_that_tma_does_not_write(A: Global[bf16, M, K]):
     grid(1)
@@ -118,8 +118,8 @@ def what_tma_moves(A: Global[bf16, M, K], B: Global[f16, M, K], V: Global[bf16, 
     tma_load(S[1, :, :], S[0, :, :], mbarrier=(bars, 0))  # error: tma_load() moves between a Global and a shared tile
     tma_load(A, S[0, :, :], mbarrier=(bars, 0))  # error: tma_load() of A, whose shape M x K is only known at run time
     tma_load(A[0:64, 0:64].T, S[0, :, :], mbarrier=(bars, 0))  # error: along the rows of the tile lies axis 0 of A
-    tma_load(A[0:64, 0:64], S[0, :, :], hint="hot", mbarrier=(bars, 0))  # error: hint='hot'
-    tma_load(A[0:64, 0:64], S[0, :, :], multicast="k", mbarrier=(bars, 0))  # error: multicast='k'
+    tma_load(A[0:64, 0:64], S[0, :, :], hint="hot", mbarrier=(bars, 0))  # error: tma_load() has no hint 'hot'
+    tma_load(A[0:64, 0:64], S[0, :, :], multicast="k", mbarrier=(bars, 0))  # error: tma_load() has no multicast 'k'
     tma_load(A[0:64, 0:64], S[0, :, :], multicast="m", mbarrier=(bars, 0))  # error: in a kernel without clusters
     tma_prefetch(S)  # error: tma_prefetch() takes a Global, got the tile S
     tma_wait(-1)  # error: pending is a compile-time int from 0 to 63, got -1
@@ -166,7 +166,7 @@ def accumulators(A: Global[bf16, M, K]):
     wgmma.accumulator((512, 256), f32)  # error: is 512 registers a thread, of which there are 255
 
 
-@bad("a has as many columns as b has rows; S.T turns a tile")
+@bad("a has as many columns as b has rows")
 @tile_kernel(arch="sm_90a")
 def operands(A: Global[bf16, M, K]):
     grid(1)
@@ -177,16 +177,16 @@ def operands(A: Global[bf16, M, K]):
     acc = wgmma.accumulator((64, 64), f32)
     sums = wgmma.accumulator((64, 128), i32_of())
     x = load_fragment(A[0:64, 0:64], mma.m16n8k16.acc(warps=(4, 1)).a)
-    y1 = wgmma(P, S.T, acc)  # error: wgmma(): P has the layout that the compiler chooses
+    y1 = wgmma(P, S.T, acc)  # error: wgmma(): P has no layout of its own: the compiler chooses one
     y2 = wgmma(S, A[0:64, 0:64], acc)  # error: wgmma() takes a shared tile as b, got a view of 64 x 64 elements of A
-    y3 = wgmma(A[0:64, 0:64], S, acc)  # error: takes a shared tile, or a fragment in the layout acc.a, as a, got
+    y3 = wgmma(A[0:64, 0:64], S, acc)  # error: wgmma() takes a shared tile as a, got a view of 64 x 64 elements of A
     y4 = wgmma(S, H.T, acc)  # error: wgmma(): there is no product of bf16 x f16 into f32
     y5 = wgmma(wide, S.T, acc)  # error: wgmma() of 64 x 128 times 64 x 64 into 64 x 64
     y6 = wgmma(S, wide, acc)  # error: wgmma() of 64 x 64 times 64 x 128 into 64 x 64
     y7 = wgmma(S[:, 0:8], S.T[0:8, :], acc)  # error: wgmma(): k is 8, one instruction takes 16
-    y8 = wgmma(I8[0:64, :], I8, sums)  # error: wgmma() of i8: along the rows of I8 lies n, not k
+    y8 = wgmma(I8[0:64, :], I8, sums)  # error: wgmma() of i8: I8 is contiguous along n, not along k
     y9 = wgmma(x, S.T, acc)  # error: wgmma() with a held as mma.m16n8k16.a(4, 1), for this acc it is wgmma.a(1)
-    y0 = wgmma(S, S.T, x)  # error: wgmma() adds to an accumulator on its way, acc is fragment<bf16
+    y0 = wgmma(S, S.T, x)  # error: wgmma() adds to an accumulator in flight, acc is fragment<bf16, [64, 64],
     done = acc.wait()
     none = sums.wait()
     A[0, 0] = S[0, 0]
@@ -244,7 +244,7 @@ def given_on_twice(A: Global[bf16, M, K], C: Global[f32, M, N]):
     x = acc.wait()
 
 
-@bad("go on with what that gave: acc = wgmma(a, b, acc)")
+@bad("continue with the result of that: acc = wgmma(a, b, acc)")
 @tile_kernel(arch="sm_90a")
 def given_on_again(A: Global[bf16, M, K], C: Global[f32, M, N]):
     grid(1)
@@ -252,7 +252,7 @@ def given_on_again(A: Global[bf16, M, K], C: Global[f32, M, N]):
     S = shared((64, 64), bf16, layout=swizzle_128b)
     acc = wgmma.accumulator((64, 64), f32)
     one = wgmma(S, S.T, acc)
-    two = wgmma(S, S.T, acc)  # error: this accumulator was given on before, in line
+    two = wgmma(S, S.T, acc)  # error: this accumulator was used before, in line
     x, y = one.wait(), two.wait()
     other = wgmma.accumulator((64, 64), f32)
     for i in range(3):
@@ -400,7 +400,7 @@ def names_of_a_role(A: Global[f32, M]):
         pass
 
 
-@bad("put the statements that it shall skip under an `if`")
+@bad("put the statements to skip under an `if`")
 @tile_kernel(arch="sm_90a")
 def leaves_a_region(A: Global[f32, M], n: u32):
     grid(1)
@@ -434,7 +434,7 @@ def rings_without_both_ends(A: Global[bf16, M, K]):
             store(load_fragment(s.a, mma.m16n8k16.acc(warps=(4, 1))), A[0:64, 0:64])
 
 
-@bad("it stands behind `with`, and what has attributes is bound by its `as`: with ring.fill() as s:")
+@bad("write it after `with`; what has attributes is bound by its `as`: with ring.fill() as s:")
 @tile_kernel(arch="sm_90a")
 def regions_without_with(A: Global[bf16, M, K]):
     grid(1)
@@ -569,7 +569,7 @@ def slots_taken_for_ever(A: Global[bf16, M, K]):
         x = load_fragment(ring.slot(i).a, mma.m16n8k16.acc(warps=(4, 1)))
 
 
-@bad("instances go past each other's slots, one use for each tile along k: ring.use()")
+@bad("instances skip each other's slots, one use for each tile along k: ring.use()")
 @tile_kernel(arch="sm_90a")
 def slots_taken_by_instances(A: Global[bf16, M, K]):
     grid(1)
@@ -626,7 +626,7 @@ def shared_by_the_wrong_blocks(A: Global[bf16, M, K], B: Global[bf16, N, K]):
             for k in t.k:
                 with ring.fill() as s:
                     tma_load(A[t.m, k], s.a, multicast="m")  # error: of a part of A that differs along m
-                    tma_load(B[t.n, k], s.b, multicast="m")  # error: 24 rows, of which each of 2 blocks shall load its
+                    tma_load(B[t.n, k], s.b, multicast="m")  # error: tma_load(): 24 rows, of which each of 2 blocks
 
 
 @bad("cluster=Cluster(m=2)")
@@ -635,7 +635,7 @@ def arguments_of_schedules(A: Global[bf16, M, K], B: Global[bf16, N, K], n: u32)
     tile_schedule(M, N, K, tile=(64, 64))  # error: tile_schedule(): tile= is three positive compile-time ints, got
     tile_schedule(M, N, K, tile=(64, 64, 0))  # error: tile_schedule(): tile= is three positive compile-time ints, got
     tile_schedule(M, N, K, tile=(64, 64, 64), group=0)  # error: group is a compile-time int from 1
-    tile_schedule(M, N, K, tile=(64, 64, 64), along="k")  # error: tile_schedule(): along='k'
+    tile_schedule(M, N, K, tile=(64, 64, 64), along="k")  # error: tile_schedule() has no along 'k'
     tile_schedule(M, N, K, tile=(64, 64, 64), splits=0)  # error: tile_schedule(): splits=0
     work = tile_schedule(M, N, K, tile=(64, 64, 64))
     persistent(work, cluster=2)  # error: persistent(): cluster= is the compile-time value 2
@@ -683,7 +683,7 @@ def processors_in_the_kernel(A: Global[f32, M]):
         A[i] = 0
 
 
-@bad("an instance goes past as many slots as the other one's item has tiles along k: one use for each")
+@bad("an instance skips as many slots as the other one's item has tiles along k: one use for each")
 @tile_kernel(arch="sm_90a")
 def instances(A: Global[bf16, M, K], B: Global[bf16, N, K], C: Global[f32, M, N]):
     work = persistent(tile_schedule(M, N, K, tile=(64, 64, 64)))
@@ -756,9 +756,9 @@ def stores(C: Global[bf16, M, N], D: Global[f32, M, N]):
     S, T = shared((64, 96), bf16), shared((2, 32, 96), bf16, layout=swizzle_64b)
     F, W = shared((64, 96), f32, layout=swizzle_128b), shared((64, 64), bf16, layout=swizzle_128b)
     store_tma(x, C[0:64, 0:96])  # error: store_tma() of a fragment without via=: it goes through a shared tile
-    store_tma(x, C[0:64, 0:64], via=W)  # error: store_tma() of a fragment to a view of another shape: 64 x 96 and 64 x
+    store_tma(x, C[0:64, 0:64], via=W)  # error: store_tma() between different shapes: 64 x 96 and 64 x 64
     store_tma(x, D[0:64, 0:96], via=W)  # error: store_tma() of bf16 elements to D of f32
-    store_tma(x, S, via=W)  # error: store_tma() goes to a view of a Global, got the tile S
+    store_tma(x, S, via=W)  # error: store_tma() takes a Global as dst, got the tile S (shared<bf16, [64, 96]>)
     store_tma(x, C[0:64, 0:96], via=F)  # error: store_tma() of bf16 elements by way of f32
     store_tma(x, C[0:64, 0:96], via=T)  # error: of 64 x 96 elements by way of a view of 2 x 32 x 96 elements
     store_tma(x, C[0:64, 0:96], via=W)  # error: store_tma() of 96 columns in chunks of 64

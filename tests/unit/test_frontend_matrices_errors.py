@@ -83,14 +83,14 @@ def ldmatrix_of_extents_that_do_not_fit(A: Global[f16, M, K]):
     store(a, S)
 
 
-@bad("store the tile the other way round, or use load_fragment")
+@bad("store the tile transposed, or use load_fragment")
 @tile_kernel
 def ldmatrix_that_transposes_other_widths(A: Global[tf32, M, K], B: Global[i8, K, N]):
     grid(1)
     threads(128)
     As, Bs = shared((8, 64), tf32), shared((32, 64), i8)
-    a = load_matrix(As.T, ACC8.a)  # error: the elements of a row shall lie side by side, here those of a c
-    b = load_matrix(Bs, ACC32.b)  # error: the elements of a column shall lie side by side, here those of a row
+    a = load_matrix(As.T, ACC8.a)  # error: load_matrix() of tf32 held as mma.m16n8k8.a(2, 2): the elements of a row
+    b = load_matrix(Bs, ACC32.b)  # error: load_matrix() of i8 held as mma.m16n8k32.b(2, 2): the elements of a column
     store(a, As.T)
     store(b, Bs)
 
@@ -119,7 +119,7 @@ def ldmatrix_along_a_dropped_axis(A: Global[f16, M, K]):
     store(a, S[:, :, 1])
 
 
-@bad("vec counts bytes: 2, 4, 8, 16")
+@bad("possible widths, in bytes: 2, 4, 8, 16")
 @tile_kernel
 def widths_of_parts_of_elements(A: Global[f16, M, K], C: Global[f64, M, N]):
     grid(1)
@@ -130,14 +130,14 @@ def widths_of_parts_of_elements(A: Global[f16, M, K], C: Global[f64, M, N]):
     store(a, A[0:64, 0:16], vec=1)  # error: store() with vec=1 on elements of 2 bytes
 
 
-@bad("transpose dst: dst.T")
+@bad("transpose one side: dst.T")
 @tile_kernel
 def stored_to_another_shape(C: Global[f32, M, N]):
     grid(1)
     threads(128)
     acc = fragment((64, 32), f32, ACC)
-    store(acc, C[0:32, 0:64])  # error: store() of a fragment to dst of another shape: 64 x 32 and 32 x 64
-    store(acc, C[0:64, 0:64])  # error: store() of a fragment to dst of another shape: 64 x 32 and 64 x 64
+    store(acc, C[0:32, 0:64])  # error: store() between different shapes: 64 x 32 and 32 x 64
+    store(acc, C[0:64, 0:64])  # error: store() between different shapes: 64 x 32 and 64 x 64
 
 
 @bad("convert it: x.to(f16)")
@@ -146,9 +146,9 @@ def stored_as_another_dtype(C: Global[f16, M, N]):
     grid(1)
     threads(128)
     acc = fragment((64, 32), f32, ACC)
-    store(acc, C[0:64, 0:32])  # error: store() of f32 elements to dst of f16
+    store(acc, C[0:64, 0:32])  # error: store() of f32 elements to C of f16
     S = shared((64, 32), f16)
-    store(acc, C[0:64, 0:32], via=S)  # error: store() of f32 elements to via of f16
+    store(acc, C[0:64, 0:32], via=S)  # error: store() of f32 elements to S of f16
 
 
 @bad("pass via=shared((64, 32), f32), which may lie over= tiles that are done with")
@@ -157,9 +157,9 @@ def via_something_else(C: Global[f32, M, N]):
     grid(1)
     threads(128)
     acc = fragment((64, 32), f32, ACC)
-    store(acc, C[0:64, 0:32], via=C[64:128, 0:32])  # error: via= is a shared tile, got a view of 64 x 32 elements of C
-    store(acc, C[0:64, 0:32], via=True)  # error: via= is a shared tile, got the compile-time value True
-    store(acc, C[0:64, 0:32], via=shared((32, 64), f32))  # error: store() of a fragment to via of another shape
+    store(acc, C[0:64, 0:32], via=C[64:128, 0:32])  # error: store() takes a shared tile as via, got a view of 64 x 32
+    store(acc, C[0:64, 0:32], via=True)  # error: store() takes a shared tile as via, got the compile-time value True
+    store(acc, C[0:64, 0:32], via=shared((32, 64), f32))  # error: store() between different shapes: 64 x 32 and 32 x 64
 
 
 @bad("a thread's own is written with t.store(i, j, x) or t.put(i, j, x)")
@@ -178,7 +178,7 @@ def stmatrix_of_other_widths(C: Global[f32, M, N]):
     threads(128)
     acc, S = fragment((64, 32), f32, ACC), shared((64, 32), f32)
     store_matrix(acc, S)  # error: store_matrix() of f32 elements: the instruction moves those of 16 bits
-    store_matrix(acc.to(f16), C[0:64, 0:32])  # error: store_matrix() of f16 elements to dst of f32
+    store_matrix(acc.to(f16), C[0:64, 0:32])  # error: store_matrix() of f16 elements to C of f32
 
 
 @bad("copy it to a shared tile first, or use store(x, dst)")
@@ -322,7 +322,7 @@ def product_dropped(C: Global[f32, M, N]):
 # -- raw instructions ------------------------------------------------------------------------------
 
 
-@bad("the shapes are m16n8k8, m16n8k16")
+@bad("one of 'm16n8k8', 'm16n8k16'")
 @tile_kernel
 def raw_product_of_no_shape(X: Global[u32, M], *, shape: Const[Any] = "m16n8k12"):
     grid(1)
@@ -354,7 +354,7 @@ def raw_loads(A: Global[f32, M, K], X: Global[u32, M]):
     grid(1)
     t = threads(32)
     S, H = shared((32, 32), f32), shared((32, 32), f16)
-    x = ptx.ldmatrix(A, t, 0)  # error: ptx.ldmatrix() takes a shared tile, or a view of one, as src
+    x = ptx.ldmatrix(A, t, 0)  # error: ptx.ldmatrix() takes a shared tile as src, got the tile A (global<f32, [M, K],
     y = ptx.ldmatrix(S, t, 0, trans=True)  # error: ptx.ldmatrix() with trans=True of f32: only 16-bit elements
     z = ptx.ldmatrix(H, t, 0, num=3)  # error: ptx.ldmatrix() moves 1, 2 or 4 matrices, got 3
     w = ptx.ldmatrix(H[:, 0], t)  # error: which this view has dropped
@@ -371,7 +371,7 @@ def raw_stores(X: Global[u32, M]):
     H = shared((32, 32), f16)
     ptx.stmatrix(H, t, 0, fragment((4,), f32))  # error: ptx.stmatrix() takes u32 words, got fragment<f32, [4]>
     ptx.stmatrix(H, t, 0, fragment((3,), u32))  # error: ptx.stmatrix() moves 1, 2 or 4 matrices, got 3
-    ptx.stmatrix(H, t, fragment((4,), u32))  # error: of 2 axes, takes as many indices and the words, got 2 arguments
+    ptx.stmatrix(H, t, fragment((4,), u32))  # error: ptx.stmatrix() on a tile of 2 axes takes as many indices and a
 
 
 @pytest.mark.parametrize(("kernel", "fix"), bad.cases, ids=bad.names)

@@ -9,17 +9,18 @@ import pytest
 
 from tiledsl.errors import VerifyError
 from tiledsl.ir.builder import Builder
-from tiledsl.ir.core import Block, Value
+from tiledsl.ir.core import Block, Kernel, Value
+from tiledsl.ir.expr import ConstExpr
 from tiledsl.ir.ops import arith, gpu
 from tiledsl.ir.parser import parse_kernel
 from tiledsl.ir.printer import print_kernel
 from tiledsl.ir.types import I32
 from tiledsl.ir.verifier import verify
-from tiledsl.layout.banks import wavefronts
+from tiledsl.layout.banks import cost
 from tiledsl.layout.fragments import FragmentLayout, of_warpgroups, parse_fragment_layout
 from tiledsl.layout.mma import SHAPES
 from tiledsl.layout.shared import Paneled, parse_layout
-from tiledsl.passes.analysis.ranges import most
+from tiledsl.passes.analysis.intervals import Intervals
 
 MASKS = {128: 7, 64: 3, 32: 1}
 """Bits of the 128-byte line's number that a swizzle of each span uses. (PTX ISA: tensor swizzling modes.)"""
@@ -89,7 +90,7 @@ def test_columns_of_a_swizzled_tile_are_free_of_conflicts() -> None:
     for column in range(0, 64, 8):
         rows = [layout.offset((row, column), dims) * 2 for row in range(8)]
         lanes = rows + [0] * 24
-        assert wavefronts(lanes, 16, [i < 8 for i in range(32)], "stmatrix") == 1
+        assert cost(lanes, 16, [i < 8 for i in range(32)], "stmatrix").wavefronts == 1
 
 
 # -- fragments -------------------------------------------------------------------------------------
@@ -150,6 +151,12 @@ def test_every_place_is_held_once() -> None:
 
 def test_the_largest_value_of_an_index() -> None:
     b = Builder(Block())
+    intervals = Intervals(Kernel("k", b.block, (ConstExpr(1),), (256,)))
+
+    def most(value: Value) -> int | None:
+        least, largest = intervals.of(value)
+        return largest if least >= 0 else None
+
     lane, thread = b.value(gpu.LaneId(dtype=I32)), b.value(gpu.ThreadId(axis=0, dtype=I32))
 
     def number(value: int) -> Value:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import math
 import re
 from typing import Any, TypeVar
@@ -304,8 +306,11 @@ def test_compile_assumes_the_usual() -> None:
 def test_the_image_survives_the_disk() -> None:
     from tiledsl.compilation.compiled import Image
 
-    image = matmul.compile("sm_90a").image
-    assert Image.from_entry(image.to_entry()) == image
+    compiled = matmul.compile("sm_90a")
+    image = Image(**{f.name: getattr(compiled, f.name) for f in dataclasses.fields(Image)})
+    content = compiled.to_bytes()
+    assert Image.from_bytes(content) == image
+    assert json.loads(content.split(b"\0")[0])["grid"] == list(compiled.grid)  # nothing is pickled
 
 
 @tile_kernel

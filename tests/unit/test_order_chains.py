@@ -36,7 +36,7 @@ from tiledsl import fragment as new_fragment
 from tiledsl.dims import K, M, N
 from tiledsl.ir.ops import arith
 from tiledsl.ir.parser import parse_kernel
-from tiledsl.passes.scalar.order_chains import OrderChains
+from tiledsl.passes.scalar.order_chains import order_chains
 
 
 @tile_kernel(arch="sm_90a")
@@ -114,7 +114,7 @@ def rows(count: int, between: str = "") -> str:
 
 def order(text: str) -> str:
     kernel = parse_kernel(text)
-    OrderChains().run(kernel)
+    order_chains(kernel)
     return "".join(op.name[6] for op in kernel.walk() if isinstance(op, arith.Scalar))
 
 

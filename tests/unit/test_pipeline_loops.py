@@ -39,7 +39,7 @@ from tiledsl import (
 from tiledsl.__main__ import main
 from tiledsl.dims import K, M, N
 from tiledsl.errors import CompileError
-from tiledsl.passes.pipelining.report import PipelineReport
+from tiledsl.passes.pipelining.report import PipelineReport, loop_text, schedule
 
 TILED = Path(__file__).parent.parent.parent / "examples" / "gemm" / "shared_tiled.py"
 
@@ -272,29 +272,31 @@ def explained(kernel: Any, **consts: int) -> PipelineReport:
 def test_two_steps_of_fragments() -> None:
     found = explained(product)
     (loop,) = found.loops
-    assert (loop.stages, loop.fragments, loop.why, loop.trips, loop.is_async, loop.entry) == (3, 2, "", None, True, "")
-    assert [(b.name, b.shape, b.bytes, b.total) for b in loop.buffers] == [
-        ("As", (64, 32), 4096, 12288),
-        ("Bs", (32, 64), 4096, 12288),
+    assert (loop.stages, loop.fragments, loop.why, loop.trips, loop.is_async) == (3, 2, "", None, True)
+    assert loop.shares_with is None
+    assert [(t.result.name, t.type.dims, t.type.bytes) for t in loop.tiles] == [
+        ("As", (64, 32), 4096),
+        ("Bs", (32, 64), 4096),
     ]
-    before, first, steady, last = loop.rows[:2], loop.rows[2], loop.rows[3:5], loop.rows[5:]
-    assert [(row.copies, row.commits) for row in before] == [("0 to slot 0", True), ("1 to slot 1", True)]
-    assert (first.pending, first.in_flight, first.loads) == (1, "1", "step 0 of 0")
-    assert [row.copies for row in steady] == ["i+2 to slot (i+2) mod 3", ""]
-    assert [(row.pending, row.in_flight) for row in steady] == [(None, ""), (1, "i+2")]
-    assert [row.loads for row in steady] == ["step 1", "step 0 of i+1"]
-    assert [row.compute for row in (*steady, *last)] == ["1 mma"] * 4
-    assert [row.loads for row in last] == ["step 1", ""]
-    assert not any(row.pending or row.barrier or row.copies for row in last)
+    rows = schedule(loop)
+    before, first, steady, last = rows[:2], rows[2], rows[3:5], rows[5:]
+    assert [(row["copies"], row["commit"]) for row in before] == [("0 to slot 0", "commit"), ("1 to slot 1", "commit")]
+    assert (first["wait"], first["in flight"], first["loads"]) == ("wait_group 1", "1", "step 0 of 0")
+    assert [row.get("copies") for row in steady] == ["i+2 to slot (i+2) mod 3", None]
+    assert [(row.get("wait"), row.get("in flight")) for row in steady] == [(None, None), ("wait_group 1", "i+2")]
+    assert [row["loads"] for row in steady] == ["step 1", "step 0 of i+1"]
+    assert [row["compute"] for row in (*steady, *last)] == ["1 mma"] * 4
+    assert [row.get("loads") for row in last] == ["step 1", None]
+    assert not any({"wait", "barrier", "copies"} & row.keys() for row in last)
     assert found.groups == ()
 
 
 def test_copies_are_spread_over_the_steps_but_the_last() -> None:
     """The last one begins with a wait: their group has been committed by then."""
     (loop,) = explained(product, BK=64).loops
-    steady = [row for row in loop.rows if row.when.startswith("each i")]
-    assert [row.copies for row in steady] == ["", *["1 of 2 of i+2 to slot (i+2) mod 3"] * 2, ""]
-    assert [row.commits for row in steady] == [False, False, True, False]
+    steady = [row for row in schedule(loop) if row["iteration"].startswith("each i")]
+    assert [row.get("copies") for row in steady] == [None, *["1 of 2 of i+2 to slot (i+2) mod 3"] * 2, None]
+    assert ["commit" in row for row in steady] == [False, False, True, False]
 
 
 def test_the_table() -> None:
@@ -310,12 +312,12 @@ def test_the_table() -> None:
 def test_one_step_says_why() -> None:
     (loop,) = explained(product, FRAGMENTS=1).loops
     assert (loop.fragments, loop.why) == (1, "asked for")
-    steady = loop.rows[-1]
-    assert (steady.pending, steady.in_flight, steady.copies) == (1, "i+1", "i+2 to slot (i+2) mod 3")
-    assert (steady.barrier, steady.compute) == ("shows the copies of i, frees the slot of i-1", "2 mma")
+    steady = schedule(loop)[-1]
+    assert (steady["wait"], steady["in flight"], steady["copies"]) == ("wait_group 1", "i+1", "i+2 to slot (i+2) mod 3")
+    assert (steady["barrier"], steady["compute"]) == ("shows the copies of i, frees the slot of i-1", "2 mma")
     (loop,) = explained(product, STAGES=1).loops
-    assert "fragments: 1, because with one stage nothing of the next iteration is there" in str(loop)
-    assert [row.pending for row in loop.rows] == [None, 0, None]
+    assert "fragments: 1, because with one stage nothing of the next iteration is there" in loop_text(loop)
+    assert [row.get("wait") for row in schedule(loop)] == [None, "wait_group 0", None]
 
 
 def test_more_stages_than_fit() -> None:
@@ -346,9 +348,9 @@ def test_copies_by_the_threads_in_an_outer_loop() -> None:
     (loop,) = explained(by_the_threads).loops
     assert not loop.is_async
     assert "reads S by more than a load in the loop's own body" in loop.why
-    assert loop.entry.endswith("may still access the same bytes")
-    assert not any(row.commits or row.pending is not None for row in loop.rows)
-    assert "no groups and no waits, only barriers" in str(loop)
+    assert "may still access the same bytes" in loop_text(loop)
+    assert not any({"commit", "wait"} & row.keys() for row in schedule(loop))
+    assert "no groups and no waits, only barriers" in loop_text(loop)
 
 
 @tile_kernel

@@ -20,7 +20,7 @@ from tiledsl.errors import KernelArgumentError
 from tiledsl.runtime import dispatch, driver
 from tiledsl.runtime.driver import Device, Driver
 from tiledsl.runtime.launch import LaunchPlan
-from tiledsl.runtime.launcher import MISSING
+from tiledsl.signatures.signature import REQUIRED
 
 
 class HostDriver(Driver):
@@ -339,7 +339,7 @@ def test_arguments_are_bound_as_python_does() -> None:
     """Every way to give or leave out each argument: the same values by name, or an error where Python has one."""
     kernel = make_kernel()
     bind = kernel.dispatcher.launcher.bind
-    python = inspect.signature(lambda X=MISSING, Y=MISSING, n=1, *, T=32: None)
+    python = inspect.signature(lambda X=REQUIRED, Y=REQUIRED, n=1, *, T=32: None)
     names = ("X", "Y", "n", "T", "", "other")
     for count in range(5):
         for given in itertools.chain.from_iterable(itertools.combinations(names, k) for k in range(len(names) + 1)):
@@ -363,7 +363,7 @@ def test_a_type_error_from_inside_is_nobody_elses(monkeypatch: pytest.MonkeyPatc
     def fails(*_: Any) -> None:
         raise TypeError("inside")
 
-    monkeypatch.setattr(kernel.dispatcher, "run", fails)
+    monkeypatch.setattr(kernel.dispatcher, "arguments", fails)
     with pytest.raises(TypeError, match="inside") as caught:
         kernel(1, 2)
     assert caught.value.__context__ is None

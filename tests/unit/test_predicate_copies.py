@@ -13,7 +13,7 @@ from tiledsl.backends.emulator import run
 from tiledsl.dims import K, M
 from tiledsl.ir.ops import control, mem
 from tiledsl.ir.types import F32
-from tiledsl.passes.pipelining.predicate_copies import PredicateCopies
+from tiledsl.passes.pipelining.predicate_copies import predicate_copies
 from tiledsl.signatures.signature import GlobalSpec, Specialization
 
 BRANCH = """
@@ -41,7 +41,7 @@ def test_the_same_arrives(lanes: int) -> None:
         x, y = np.arange(1, 1025, dtype=np.float32), np.zeros(1024, np.float32)
         run(kernel, {"X": x, "Y": y}, options=CHECKED)
         results.append(y)
-        PredicateCopies().run(kernel)
+        predicate_copies(kernel)
     np.testing.assert_array_equal(results[0], results[1])
     assert results[0].tolist() == [*range(1, lanes + 1)] + [0] * (1024 - lanes)
     assert not any(isinstance(op, control.If) for op in kernel.walk())
@@ -50,7 +50,7 @@ def test_the_same_arrives(lanes: int) -> None:
 def test_an_address_that_is_not_used_may_lie_anywhere() -> None:
     """Computed in any case: of lanes whose condition is false, outside of the tensor."""
     kernel = thread_kernel(ZERO + BRANCH.format(2, SHIFTED) + COMMIT + wait() + READ)
-    PredicateCopies().run(kernel)
+    predicate_copies(kernel)
     x, y = np.arange(1, 1025, dtype=np.float32), np.zeros(1024, np.float32)
     run(kernel, {"X": x, "Y": y}, options=CHECKED)
     assert y[:3].tolist() == [1, 1001, 0]

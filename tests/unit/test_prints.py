@@ -58,8 +58,7 @@ from tiledsl.backends.print_records import CAPACITY, LINES
 from tiledsl.backends.protocol import FAILURE
 from tiledsl.dims import K, M, N
 from tiledsl.errors import DeviceError
-from tiledsl.runtime.driver import Driver
-from tiledsl.runtime.module_memory import has_variable
+from tiledsl.runtime.driver import Driver, has_variable
 
 ROOT = Path(__file__).parents[2]
 
@@ -171,7 +170,7 @@ def watching(monkeypatch: pytest.MonkeyPatch) -> Generator[Watching]:
         drivers.append(driver)
         for kernel, machine in zip(kernels, machines, strict=True):
             driver.cu = machine.cu
-            driver.prints.watch(driver, None, kernel.name)
+            driver.watch_prints(None, kernel.name)
         return driver, machines
 
     yield watch
@@ -375,7 +374,7 @@ def test_a_child_of_a_fork_leaves_the_lines_to_its_parent(
     held.wait()
     child = os.fork()
     if not child:
-        driver.prints.watch(driver, None, "other")
+        driver.watch_prints(None, "other")
         driver.prints.finish()
         os._exit(len(capsys.readouterr().out))
     release.set()
@@ -391,7 +390,7 @@ from tests.unit.test_prints import other, word
 
 gpu = Machine(other.compile("sm_90a").ptx)
 driver = driver_of(gpu)
-driver.prints.watch(driver, None, "other")
+driver.watch_prints(None, "other")
 for number in range(5000):
     gpu.print(0, word(number))
 gpu.begin(0, word(-1))

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from tiledsl.backends.ptx import TARGETS, build
-from tiledsl.backends.ptx.nan_bits import settle_nans
+from tiledsl.backends.ptx.nan_bits import canonicalize_nans
 from tiledsl.backends.ptx.sass.disassemble import sass_listing
 from tiledsl.backends.ptx.sass.program import Sass
 from tiledsl.ir.core import Kernel
@@ -38,8 +38,8 @@ def kernel(dtype: str, body: str, out: str = "") -> Kernel:
 
 
 def settled(made: Kernel) -> list[str]:
-    """The lines of the kernel with its settling instructions."""
-    result = settle_nans(made)
+    """The lines of the kernel with the instructions that make NaNs canonical."""
+    result = canonicalize_nans(made)
     verify(result)
     return [line.strip() for line in print_kernel(result).splitlines()]
 
@@ -78,7 +78,7 @@ def test_a_payload_that_was_loaded_is_kept() -> None:
 @pytest.mark.parametrize("dtype", ["f64", *NARROW])
 def test_a_copy_is_left_alone(dtype: str) -> None:
     copy = kernel(dtype, "mem.store %O, %x")
-    assert settle_nans(copy) is copy
+    assert canonicalize_nans(copy) is copy
 
 
 @pytest.mark.parametrize("dtype", NARROW)
@@ -87,7 +87,7 @@ def test_an_accumulator_of_signed_operands_costs_nothing(dtype: str, op: str) ->
     """Neither does a choice between -x and a loaded value that only arithmetic sees."""
     signs = f"%m = arith.{op} %y : {{t}}\n%v = arith.select %p, %m, %x : {{t}}\n"
     made = kernel(dtype, signs + ACCUMULATE.replace("INIT", "%start").replace("NEW", "%v"))
-    assert settle_nans(made) is made
+    assert canonicalize_nans(made) is made
 
 
 PACKED = "%m = arith.neg %x : f16\n%w = arith.pack_word %m, %y : u32\n"
@@ -100,7 +100,7 @@ def test_a_word_for_the_tensor_cores_costs_nothing() -> None:
       mem.store %O, %d0
     """  # noqa: E501
     made = kernel("f16", PACKED + product, out="f32")
-    assert settle_nans(made) is made
+    assert canonicalize_nans(made) is made
 
 
 USERS = {

@@ -14,7 +14,7 @@ from examples.gemm.shared_tiled import shared_tiled as gallery_shared_tiled
 from tiledsl.backends.ptx import TARGETS, build
 from tiledsl.backends.ptx.assemble import assemble
 from tiledsl.backends.ptx.sass.opcodes import CLASSES
-from tiledsl.backends.ptx.sass.report import SassReport, report_on, sass_report
+from tiledsl.backends.ptx.sass.report import SassReport, sass_report
 
 
 @pytest.fixture(scope="module")
@@ -76,14 +76,14 @@ def test_the_listing_has_every_instruction(report: SassReport) -> None:
 
 
 def test_a_kernel_without_a_loop() -> None:
-    made = report_on(program("wide", "sm_90a"), "")
+    made = SassReport(program("wide", "sm_90a"), "")
     assert made.hottest is None
     assert str(made).count("no loop") == 2
     assert sum(made.histogram.values()) == sum(s.base != "NOP" for s in made.program.instructions)
 
 
 def test_matrix_instructions_make_a_loop_hot() -> None:
-    made = report_on(program("mma", "sm_90a"), "")
+    made = SassReport(program("mma", "sm_90a"), "")
     assert made.hottest is not None and made.histogram["MMA"] in (3, 6, 9, 12)  # ptxas may unroll
     assert made.banks.fmas == 0 and "FFMA operands" not in str(made)
 

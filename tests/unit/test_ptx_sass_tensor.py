@@ -13,9 +13,9 @@ from tiledsl.backends.ptx.assemble import Assembled, assemble
 from tiledsl.backends.ptx.sass.classes import class_of, products_of
 from tiledsl.backends.ptx.sass.disassemble import sass_listing
 from tiledsl.backends.ptx.sass.program import SassProgram
-from tiledsl.backends.ptx.sass.report import SassReport, dominant_arithmetic, hottest_loop, report_on
+from tiledsl.backends.ptx.sass.report import SassReport, dominant_arithmetic, hottest_loop
 from tiledsl.backends.ptx.sass.tensor import TensorLoop, fold, rate_of, tensor_loop
-from tiledsl.backends.ptx.sass.turn import Turn, access_bytes, full_turn
+from tiledsl.backends.ptx.sass.turn import access_bytes, full_turn
 from tiledsl.layout.mma import TABLE, MmaRow
 
 HALF = next(row for row in TABLE if str(row) == "m16n8k16 f16 x f16 -> f32")
@@ -41,7 +41,7 @@ def report(row: MmaRow, target: str, tiles: tuple[int, int] = (2, 2)) -> SassRep
     rows = (row,) if row is HALF else tuple(row for row, other in REAL if other == target)
     made = assembled(rows, target, tiles)
     name = f"loop_{rows.index(row)}"
-    return report_on(next(found for found in sass_listing(made.cubin) if found.name == name), made.ptx)
+    return SassReport(next(found for found in sass_listing(made.cubin) if found.name == name), made.ptx)
 
 
 def tensor(found: SassReport) -> TensorLoop:
@@ -221,10 +221,10 @@ def test_a_loop_inside_that_only_loads_is_not_the_hottest() -> None:
     outer, inner = EDGE.loops
     assert inner.parent is outer and EDGE.inside(outer) == (inner,) and EDGE.own(outer) == (0, 1, 2, 6, 7)
     assert hottest_loop(EDGE) is outer
-    assert full_turn(EDGE, outer) == Turn((0, 1, 2, 6, 7))
+    assert full_turn(EDGE, outer) == (0, 1, 2, 6, 7)
 
 
-def turn(program: SassProgram) -> Turn:
+def turn(program: SassProgram) -> tuple[int, ...]:
     """Of the one loop of `program`."""
     (loop,) = program.loops
     return full_turn(program, loop)
@@ -243,7 +243,7 @@ def test_a_turn_takes_the_wide_accesses() -> None:
         edge=3,
         both=7,
     )
-    assert turn(program) == Turn((0, 1, 2, 7, 8))
+    assert turn(program) == (0, 1, 2, 7, 8)
 
 
 def test_a_turn_skips_no_load() -> None:
@@ -257,58 +257,7 @@ def test_a_turn_skips_no_load() -> None:
         loop=0,
         past=2,
     )
-    assert turn(program) == Turn((0, 1, 2, 3))
-
-
-def test_a_guard_that_says_what_the_jump_says() -> None:
-    """ptxas puts a short branch under a guard: its loads run where the jump past the other branch is taken."""
-    program = listing(
-        *["@P0 LDGSTS.E.BYPASS.128 [R3], [R6.64] ;"] * 2,  # loop
-        "@P0 BRA `(.L_both) ;",
-        *["LDGSTS.E.BYPASS.128.ZFILL [R3], [R6.64], P2 ;"] * 2,
-        "HMMA.16816.F32 R12, R4, R8, R12 ;",  # both
-        "@P1 BRA `(.L_loop) ;",
-        "EXIT ;",
-        loop=0,
-        both=5,
-    )
-    found = turn(program)
-    assert found == Turn((0, 1, 2, 5, 6))
-    (loop,) = program.loops
-    assert tensor_loop(program, found).others == {"LDGSTS": 2} and len(loop.body) == 7
-
-
-def test_the_opposite_guard_leaves_a_load_idle() -> None:
-    """It takes its slot and loads nothing."""
-    program = listing(
-        "@!P0 LDG.E.U16 R4, [R2.64] ;",  # loop
-        "@P0 LDG.E.128 R4, [R2.64] ;",
-        "@P0 BRA `(.L_both) ;",
-        "LDG.E.U16 R5, [R2.64+0x2] ;",
-        "HMMA.16816.F32 R12, R4, R8, R12 ;",  # both
-        "@P1 BRA `(.L_loop) ;",
-        "EXIT ;",
-        loop=0,
-        both=4,
-    )
-    assert turn(program) == Turn((0, 1, 2, 4, 5), frozenset({0}))
-    made = tensor_loop(program, turn(program))
-    assert made.others == {"LDG": 1} and made.issued == 5
-
-
-def test_a_predicate_that_changes_decides_nothing() -> None:
-    program = listing(
-        "@P0 LDG.E R4, [R2.64] ;",  # loop
-        "ISETP.GE.AND P0, PT, R8, R9, PT ;",
-        "@P0 BRA `(.L_past) ;",
-        "LDG.E R5, [R2.64] ;",
-        "HMMA.16816.F32 R12, R4, R8, R12 ;",  # past
-        "@P1 BRA `(.L_loop) ;",
-        "EXIT ;",
-        loop=0,
-        past=4,
-    )
-    assert turn(program) == Turn((0, 1, 2, 3, 4, 5))
+    assert turn(program) == (0, 1, 2, 3)
 
 
 @pytest.mark.parametrize(
@@ -340,7 +289,7 @@ def test_a_loop_of_each_family(row: MmaRow, target: str) -> None:
     assert made.others["LDGSTS"] == 2 and made.others["DEPBAR"] == made.others["LDGDEPBAR"] == made.others["BAR"] == 1
     assert ("LDSM" in made.others) == (row.a != "f64")
     assert sum(n for name, n in made.order if name == found.arithmetic) == made.count
-    assert found.share == made.count / len(found.turn.places) and not found.unknown
+    assert found.share == made.count / len(found.turn) and not found.unknown
     assert [line.loc for line in found.lines] == [None]  # PTX by hand has no Python lines
 
 

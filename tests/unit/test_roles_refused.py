@@ -8,8 +8,7 @@ import pytest
 from tiledsl.errors import CompileError, InternalError, LocatedError, TileError, VerifyError
 from tiledsl.ir.parser import parse_kernel
 from tiledsl.ir.verifier import verify
-from tiledsl.passes.cooperation.lower_rings import LowerRings
-from tiledsl.passes.cooperation.lower_roles import LowerRoles
+from tiledsl.passes.cooperation.lower_roles import COOPERATION
 from tiledsl.passes.lower.expand import Expand
 from tiledsl.passes.manager import PassManager
 
@@ -80,7 +79,7 @@ def refused(text: str) -> tuple[TileError, LocatedError]:
     """The error, and the first one in it."""
     kernel = parse_kernel(text)
     with pytest.raises(TileError) as caught:
-        PassManager([LowerRings(), LowerRoles()], verify_each=True).run(kernel)
+        PassManager(COOPERATION, verify_each=True).run(kernel)
     first = getattr(caught.value, "errors", [caught.value])[0]
     return caught.value, first
 
@@ -98,7 +97,7 @@ def check(base: str, changes: tuple[tuple[str, str], ...], at: str, message: str
 
 @pytest.mark.parametrize("text", [RING, TURNS], ids=["ring", "turns"])
 def test_as_it_stands(text: str) -> None:
-    PassManager([LowerRings(), LowerRoles()], verify_each=True).run(parse_kernel(text))
+    PassManager(COOPERATION, verify_each=True).run(parse_kernel(text))
 
 
 # -- text ------------------------------------------------------------------------------------------
@@ -445,7 +444,6 @@ def turns(*titles: str) -> str:
 @pytest.mark.parametrize(
     ("text", "at", "message"),
     [
-        (roles(*[("", "")] * 9), '"r8"', f"the roles have {' + '.join(['128'] * 9)} = 1152 threads"),
         (
             roles((", registers = 240", ""), (", registers = 240", ""), (", registers = 240", "")),
             '"r0"',
@@ -476,7 +474,7 @@ def test_what_roles_need_together(text: str, at: str, message: str) -> None:
 def test_two_loops_of_a_role_share_the_barriers_of_a_turn() -> None:
     """They go through it one after the other."""
     loops = "\n".join(turns(*"abcdef") for _ in range(2))
-    PassManager([LowerRings(), LowerRoles()], verify_each=True).run(parse_kernel(roles((", instances = 2", loops))))
+    PassManager(COOPERATION, verify_each=True).run(parse_kernel(roles((", instances = 2", loops))))
 
 
 @pytest.mark.parametrize(("text", "op"), [(RING, "ring.make"), (TURNS, "role.region")], ids=["ring", "turns"])

@@ -28,13 +28,15 @@ from tiledsl.runtime.launch import (
     Shape,
     checked_grid,
     overlap_windows,
-    uses_names,
 )
-from tiledsl.runtime.launcher import MISSING, Launcher, launcher_source
+from tiledsl.runtime.launcher import Launcher, launcher_source
 from tiledsl.signatures.annotations import read_signature
+from tiledsl.signatures.signature import REQUIRED
 from tiledsl.signatures.specialize import ArrayInfo
 
 ONE = Shape((1, 1, 1), (1, 1, 1), 0)
+ALONE = (1, 1, 1)
+"""A cluster of one block."""
 
 
 class Recorder(Driver):
@@ -173,13 +175,11 @@ def test_a_lost_context_names_the_kernel_and_refuses_what_follows() -> None:
 
 def test_grids() -> None:
     names = {"M": 100, "N": 70000}
-    assert checked_grid("k", [parse_expr("floordiv(add(N, 15), 16)")], names) == (4375, 1, 1)
+    assert checked_grid("k", [parse_expr("floordiv(add(N, 15), 16)")], names, ALONE) == (4375, 1, 1)
     with pytest.raises(KernelArgumentError, match=r"the grid is too large: y = N = 70000 blocks; at most 65535"):
-        checked_grid("k", [parse_expr("M"), parse_expr("N")], names)
+        checked_grid("k", [parse_expr("M"), parse_expr("N")], names, ALONE)
     with pytest.raises(KernelArgumentError, match=r"the grid is negative: x = sub\(M, N\) = -69900"):
-        checked_grid("k", [parse_expr("sub(M, N)")], names)
-    assert uses_names([parse_expr("M"), parse_expr("mul(add(N, 1), s)")], {"s"})
-    assert not uses_names([parse_expr("M")], {"s"})
+        checked_grid("k", [parse_expr("sub(M, N)")], names, ALONE)
 
 
 # -- overlap ---------------------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ class Harness:
         self.launcher = Launcher(SIGNATURE, self.slow)
         self.launcher.take_torch(lambda device: 100 + device, lambda: self.grad)
 
-    def slow(self, device: str | None, /, **values: Any) -> None:
+    def slow(self, values: dict[str, Any], device: str | None) -> None:
         self.slow_calls.append(values)
         tensors = {n: values[n] for n in ("A", "C", "bias") if values[n] is not None}
         if not all(isinstance(t, Tensor) for t in tensors.values()):
@@ -376,7 +376,7 @@ def copy(A: Global[f32, M], C: Global[f32, M]): ...
 def test_addresses_are_checked_and_packed_where_they_are_others_than_the_last_time() -> None:
     slow: list[dict[str, Any]] = []
 
-    def record(device: str | None, /, **values: Any) -> None:
+    def record(values: dict[str, Any], device: str | None) -> None:
         slow.append(values)
 
     launcher = Launcher(read_signature(copy), record)
@@ -408,7 +408,7 @@ def test_addresses_are_checked_and_packed_where_they_are_others_than_the_last_ti
 def test_missing_arguments_reach_the_slow_path_by_name() -> None:
     h = Harness()
     h.call(Tensor((4, 8), 0))
-    assert h.slow_calls[0]["C"] is MISSING
+    assert h.slow_calls[0]["C"] is REQUIRED
     assert h.slow_calls[0]["alpha"] == 1.0
     assert h.slow_calls[0]["T"] == 16
 

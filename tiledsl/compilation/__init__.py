@@ -1,1 +1,1 @@
-"""From a kernel's function to a built one, in memory and on disk, and what is explained of it."""
+"""Compiles kernels, keeps what was built in memory and on disk, and explains it."""

@@ -1,49 +1,46 @@
-"""The on-disk cache: one file an entry, a JSON header and raw bytes under a checksum.
+"""The on-disk cache: one file for each entry, with a checksum.
 
-``TILEDSL_CACHE_DIR`` names the folder (default: ``~/.cache/tiledsl``), ``TILEDSL_CACHE_SIZE`` its bound
-in bytes (default 512 MiB; the entries used longest ago go first), ``TILEDSL_CACHE=0`` switches it off.
+``TILEDSL_CACHE_DIR`` names the folder (default: ``~/.cache/tiledsl``), ``TILEDSL_CACHE_SIZE`` its largest size
+in bytes (default 512 MiB; least recently used entries are evicted), ``TILEDSL_CACHE=0`` switches it off.
 
-A folder that cannot be used (read-only, full, a file in its place, ...) costs the caching and a warning, never the
-compilation: `load` and `store` raise nothing. `clear` and `info` are asked for by name and raise CacheError.
+If the folder cannot be used (read-only, full, a file in its place, ...), kernels are compiled without caching, with a
+warning: `load` and `store` raise nothing. `clear` and `info` raise CacheError.
 
-Entries are code that will run on the GPU, so only what the user's own processes wrote is loaded:
+Entries are code that will run on the GPU, so only files that the user's own processes wrote are loaded:
 
-- The folder is opened once for each use and reached through its descriptor, so that nobody can exchange it between
-  check and use. It must belong to the user. One that others can read or write is closed to them, then emptied, and
-  only then trusted; the sticky bit marks it in between, for processes that come meanwhile.
-- An entry must be a file of the user with one name, that nobody else can write. Links are not followed.
-- It holds its own key: under another name it is no entry.
-- A file is published by a rename: a reader sees all or nothing.
+- The folder is opened once for each use and accessed through its descriptor, so that it cannot be replaced between
+  check and use. It must belong to the user. If others can read or write it, it is closed to them, then emptied, and
+  only then trusted; the sticky bit marks it until then for other processes.
+- An entry must be a regular file of the user with one name, which nobody else can write. Links are not followed.
+- The checksum covers the key, so a renamed entry is damaged.
+- A file is published by a rename, so a reader sees all of it or nothing.
 """
 
 from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import os
 import stat
 import time
 import warnings
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
 
 from tiledsl.errors import CacheError
 
-__all__ = ["CacheInfo", "DiskCache", "Entry", "disk_cache"]
+__all__ = ["DiskCache", "disk_cache"]
 
-MAGIC = b"tiledsl cache 2\n"
+MAGIC = b"tiledsl cache 3\n"
 DEFAULT_SIZE = 512 * 2**20
 SUFFIX, DRAFT = ".entry", ".draft"
 STALE_SECONDS = 3600
-"""Age at which another process's unfinished file counts as left behind."""
+"""Age at which an unfinished file is taken to be from a process that died."""
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 ENTRY = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-"""Not blocking: a pipe in the place of an entry has no writer."""
+"""Not blocking, in case a pipe without a writer is in the place of an entry."""
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
@@ -53,28 +50,10 @@ WITHOUT = "  until then kernels are compiled, and not kept"
 _warned: set[str] = set()
 
 
-@dataclass(frozen=True)
-class Entry:
-    """`header`: what JSON can hold. `parts`: named bytes."""
-
-    header: dict[str, Any]
-    parts: dict[str, bytes]
-
-
-@dataclass(frozen=True)
-class CacheInfo:
-    """Where the cache is, how many entries it has, their bytes, and its bound in bytes."""
-
-    folder: Path
-    entries: int
-    bytes: int
-    limit: int
-
-
 def disk_cache() -> DiskCache | None:
-    """The cache that the environment asks for now; None if there is none to have. Creates nothing.
+    """The cache that the environment selects now, or None. Creates nothing.
 
-    Raises CacheError for a TILEDSL_CACHE_SIZE that is no size.
+    Raises CacheError for a TILEDSL_CACHE_SIZE that is not a number of bytes.
     """
     if os.environ.get("TILEDSL_CACHE", "1") == "0":
         return None
@@ -96,58 +75,55 @@ class DiskCache:
     def __init__(self, folder: Path, limit: int = DEFAULT_SIZE) -> None:
         self.folder, self.limit = folder, limit
 
-    def load(self, key: str) -> Entry | None:
-        """The entry, or None. One that is damaged, or not the user's own, is removed with a warning."""
+    def load(self, key: str) -> bytes | None:
+        """The content of an entry, or None. One that is damaged or not the user's own is removed with a warning."""
         try:
             with self._opened() as folder:
-                return None if folder is None else self._read(folder, key)
+                return self._read(folder, key)
         except CacheError as error:
             _warn(f"{error}\n{WITHOUT}")
             return None
 
-    def store(self, key: str, entry: Entry) -> None:
-        """Publish an entry, then evict the oldest ones beyond the limit. A warning where it cannot be written."""
+    def store(self, key: str, content: bytes) -> None:
+        """Publish an entry, then evict old ones beyond the limit. Warns if it cannot be written."""
         try:
-            with self._opened(create=True) as folder:
-                if folder is not None:
-                    self._publish(folder, key, _encode(key, entry))
-                    self._evict(folder, keep=key + SUFFIX)
+            with self._opened() as folder:
+                self._publish(folder, key, content)
+                self._evict(folder, keep=key + SUFFIX)
         except CacheError as error:
             _warn(f"{error}\n{WITHOUT}")
 
     def clear(self) -> int:
-        """Remove all entries; the number of them. Raises CacheError for what cannot be removed."""
+        """Remove all entries and return their number. Raises CacheError if one cannot be removed."""
         with self._opened() as folder:
-            if folder is None:
-                return 0
             removed, left = _empty(folder)
         if left:
             raise CacheError(f"cannot remove {self.folder / left[0]} and {len(left) - 1} more files\n  fix: {FIX}")
         return removed
 
-    def info(self) -> CacheInfo:
-        """Raises CacheError where the folder cannot be read."""
+    def info(self) -> tuple[int, int]:
+        """The number of entries, and their bytes. Raises CacheError where the folder cannot be read."""
         with self._opened() as folder:
-            found = [] if folder is None else _files(folder, SUFFIX)
-        return CacheInfo(self.folder, len(found), sum(s.st_size for _, s in found), self.limit)
+            found = _files(folder, SUFFIX)
+        return len(found), sum(s.st_size for _, s in found)
 
     # -- the folder --------------------------------------------------------------------------------------
 
     @contextmanager
-    def _opened(self, create: bool = False) -> Generator[int | None]:
-        """The descriptor of the folder, the user's own and closed to others; None if there is no folder.
+    def _opened(self) -> Generator[int]:
+        """The descriptor of the folder, which is created if needed, and is trusted.
 
-        Raises CacheError where it cannot be used, and for each failure of the file system inside the block.
+        Raises CacheError if it cannot be used, and for any failure of the file system inside the block.
         """
         folder = None
         try:
-            if create:
+            try:
+                folder = os.open(self.folder, FOLDER)
+            except FileNotFoundError:
                 self.folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 self.folder.mkdir(mode=0o700, exist_ok=True)
-            with suppress(FileNotFoundError):
                 folder = os.open(self.folder, FOLDER)
-            if folder is not None:
-                self._trust(folder)
+            self._trust(folder)
             yield folder
         except OSError as error:
             message = f"the cache folder {self.folder} cannot be used: {error.strerror or error}"
@@ -158,7 +134,7 @@ class DiskCache:
                     os.close(folder)
 
     def _trust(self, folder: int) -> None:
-        """Raise CacheError unless all that can be loaded from the folder is the user's own."""
+        """Raise CacheError unless the folder can only hold the user's own entries; empty it if others had access."""
         status = os.fstat(folder)
         if status.st_uid != os.getuid():
             message = f"the cache folder {self.folder} belongs to user {status.st_uid}, not to you ({os.getuid()})"
@@ -177,61 +153,72 @@ class DiskCache:
 
     # -- entries -----------------------------------------------------------------------------------------
 
-    def _read(self, folder: int, key: str) -> Entry | None:
+    def _read(self, folder: int, key: str) -> bytes | None:
         name = key + SUFFIX
-        found = _read_own(folder, name)
-        if found is None:
+        try:
+            found = _read_own(folder, name)
+        except FileNotFoundError:
             return None
-        entry = _decode(key, found) if isinstance(found, bytes) else None
-        if entry is None:
-            problem = "damaged" if isinstance(found, bytes) else "not a file of yours"
-            _warn(f"the cache entry {self.folder / name} is {problem}; the kernel is compiled again")
-            with suppress(OSError):
-                os.unlink(name, dir_fd=folder)
-        return entry
+        problem = "not a file of yours"
+        if found is not None:
+            head, content = found[:HEAD], found[HEAD:]
+            if head == _head(key, content):
+                return content
+            problem = "damaged"
+        _warn(f"the cache entry {self.folder / name} is {problem}; the kernel is compiled again")
+        _remove(folder, name)
+        return None
 
-    def _publish(self, folder: int, key: str, data: bytes) -> None:
-        # The name is unique to this process and moment, so that two writers of one key never share a file.
+    def _publish(self, folder: int, key: str, content: bytes) -> None:
+        # A unique name, so that two writers of one key never share a file.
         draft = f"{key}.{os.urandom(8).hex()}{DRAFT}"
         try:
             with open(os.open(draft, NEW, 0o600, dir_fd=folder), "wb") as file:
-                file.write(data)
+                file.write(_head(key, content) + content)
             os.replace(draft, key + SUFFIX, src_dir_fd=folder, dst_dir_fd=folder)
         except BaseException:
-            with suppress(OSError):
-                os.unlink(draft, dir_fd=folder)
+            _remove(folder, draft)
             raise
 
     def _evict(self, folder: int, keep: str) -> None:
         now = time.time()
         for name, status in _files(folder, DRAFT):
             if now - status.st_mtime > STALE_SECONDS:
-                with suppress(OSError):
-                    os.unlink(name, dir_fd=folder)
+                _remove(folder, name)
         found = sorted(_files(folder, SUFFIX), key=lambda file: file[1].st_mtime_ns)
         total = sum(status.st_size for _, status in found)
         for name, status in found:
             if total <= self.limit:
                 break
             if name != keep:
-                with suppress(OSError):
-                    os.unlink(name, dir_fd=folder)
+                _remove(folder, name)
                 total -= status.st_size
 
 
-def _read_own(folder: int, name: str) -> bytes | Literal["foreign"] | None:
-    """What is in a file of the folder, if it is the user's own; None if there is none."""
+def _head(key: str, content: bytes) -> bytes:
+    """The first bytes of a file: the format, and the checksum of key and content."""
+    return MAGIC + hashlib.sha256(key.encode() + b"\n" + content).digest()
+
+
+HEAD = len(_head("", b""))
+
+
+def _remove(folder: int, name: str) -> None:
+    with suppress(OSError):
+        os.unlink(name, dir_fd=folder)
+
+
+def _read_own(folder: int, name: str) -> bytes | None:
+    """The content of a file of the folder; None if it is not the user's own. Raises FileNotFoundError."""
     try:
         file = os.open(name, ENTRY, dir_fd=folder)
-    except FileNotFoundError:
-        return None
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO):  # a link, a socket
-            return "foreign"
+            return None
         raise
     try:
         if not _is_own(os.fstat(file)):
-            return "foreign"
+            return None
         with suppress(OSError):  # a read-only file system: the entry itself is good
             os.utime(file)  # the date of last use, for eviction
         with open(file, "rb", closefd=False) as content:
@@ -247,7 +234,7 @@ def _is_own(status: os.stat_result) -> bool:
 
 
 def _files(folder: int, suffix: str) -> list[tuple[str, os.stat_result]]:
-    """What is in the folder under such names, links among it, but no folders."""
+    """Files and links in the folder whose names end with `suffix`."""
     found: list[tuple[str, os.stat_result]] = []
     with os.scandir(folder) as items:
         names = [item.name for item in items if item.name.endswith(suffix)]
@@ -260,7 +247,7 @@ def _files(folder: int, suffix: str) -> list[tuple[str, os.stat_result]]:
 
 
 def _empty(folder: int) -> tuple[int, list[str]]:
-    """Remove entries and drafts: how many entries there were, and the names of what could not be removed."""
+    """Remove entries and drafts. Returns the number of entries, and the names that could not be removed."""
     removed, left = 0, list[str]()
     for suffix in (DRAFT, SUFFIX):
         for name, _ in _files(folder, suffix):
@@ -275,40 +262,7 @@ def _empty(folder: int) -> tuple[int, list[str]]:
 
 
 def _warn(message: str, category: type[Warning] = RuntimeWarning) -> None:
-    """Once a process for each fault."""
+    """Warn once in a process for each message."""
     if message not in _warned:
         _warned.add(message)
         warnings.warn(message, category, stacklevel=2)
-
-
-# -- the bytes of an entry -------------------------------------------------------------------------------
-
-
-def _encode(key: str, entry: Entry) -> bytes:
-    sizes = {name: len(part) for name, part in entry.parts.items()}
-    header = json.dumps({"key": key, "header": entry.header, "parts": sizes}).encode()
-    body = len(header).to_bytes(8, "little") + header + b"".join(entry.parts.values())
-    return MAGIC + hashlib.sha256(body).digest() + body
-
-
-def _decode(key: str, data: bytes) -> Entry | None:
-    """The entry of that key in `data`, or None if a byte of it is wrong."""
-    start = len(MAGIC) + 32
-    body = data[start:]
-    if not data.startswith(MAGIC) or hashlib.sha256(body).digest() != data[len(MAGIC) : start]:
-        return None
-    end = 8 + int.from_bytes(body[:8], "little")
-    try:
-        content: Any = json.loads(body[8:end])
-        header, sizes = content["header"], content["parts"]
-        if content["key"] != key or not isinstance(header, dict) or not isinstance(sizes, dict):
-            return None
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return None
-    parts: dict[str, bytes] = {}
-    for name, size in cast("dict[str, Any]", sizes).items():
-        if type(size) is not int or not 0 <= size <= len(body) - end:
-            return None
-        parts[name] = body[end : end + size]
-        end += size
-    return Entry(cast("dict[str, Any]", header), parts) if end == len(body) else None

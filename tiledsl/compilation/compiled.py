@@ -1,42 +1,71 @@
-"""`Compiled`: one specialisation of a kernel built for one target, and what can be asked of it."""
+"""`Compiled`: one specialisation of a kernel, built for one target, with its stages and reports."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any
 
 from tiledsl.backends.protocol import Resources
-from tiledsl.compilation.cache import Entry
+from tiledsl.compilation.explain import EXPLAIN, reports_of
+from tiledsl.compilation.lowering import Observer, ignore
 from tiledsl.errors import Loc, TileError
 from tiledsl.ir.abi import AbiArg
-from tiledsl.ir.expr import Expr, parse_expr
+from tiledsl.ir.expr import parse_expr
 from tiledsl.ir.tensor_maps import TensorMap, parse_tensor_map
 from tiledsl.ir.types import DTYPES
 from tiledsl.meaning import Meaning, meaning_of_kernel
 from tiledsl.signatures.signature import GlobalSpec, Signature, Specialization
 
 if TYPE_CHECKING:
-    from tiledsl.compilation.explain import Report
     from tiledsl.ir.core import Kernel
 
 __all__ = ["Compiled", "Image"]
 
 
+READERS: dict[str, Callable[[Any], Any]] = {
+    "abi": lambda rows: tuple(AbiArg(kind, of, DTYPES[dtype], axis, tuple(n)) for kind, of, dtype, axis, n in rows),
+    "grid": lambda texts: tuple(str(parse_expr(text)) for text in texts),
+    "threads": tuple,
+    "written": frozenset,
+    "resources": lambda fields: Resources(**fields),
+    "cluster": tuple,
+    "tensor_maps": lambda texts: tuple(map(parse_tensor_map, texts)),
+}
+"""How the fields of an image that JSON cannot represent as they are become values again."""
+STAGES = ("llvm", "ptx", "cubin")
+
+
+def _plain(value: Any) -> Any:
+    """The JSON form of a value that JSON cannot represent as it is."""
+    match value:
+        case AbiArg():
+            return [value.kind, value.name, value.dtype.name, value.axis, value.dims]
+        case Resources():
+            return asdict(value)
+        case frozenset():
+            return sorted(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+        case _:
+            return str(value)
+
+
 @dataclass(frozen=True)
 class Image:
-    """What a launch and the disk cache need of a built kernel.
+    """A built kernel, as a launch and the disk cache need it.
 
-    `written`: the tensors that it may write. `timings`: seconds by stage, of the run that built it.
-    `cluster`: blocks of a cluster along x, y, z. `tensor_maps`: passed behind the arguments of `abi`.
-    `dependent`: it waits by itself for the grid before it in its stream.
+    `grid`: blocks along x, y, z, as expressions of extents and scalars (``ceildiv(N, 16)`` and the like). `threads`: of
+    a block along x, y, z. `written`: names of the tensors that it may write. `resources`: registers, spills, shared
+    memory, occupancy and what limits it. `llvm`: as given to LLVM. `cubin`: what the driver loads. `cluster`: blocks of
+    a cluster along x, y, z. `tensor_maps`: passed after the arguments of `abi`. `dependent`: it waits itself for the
+    previous grid of its stream.
     """
 
     name: str
     arch: str
     abi: tuple[AbiArg, ...]
-    grid: tuple[Expr, ...]
+    grid: tuple[str, ...]
     threads: tuple[int, ...]
     shared_bytes: int
     written: frozenset[str]
@@ -44,7 +73,6 @@ class Image:
     llvm: str
     ptx: str
     cubin: bytes
-    timings: dict[str, float]
     cluster: tuple[int, int, int] = (1, 1, 1)
     tensor_maps: tuple[TensorMap, ...] = ()
     dependent: bool = False
@@ -55,99 +83,46 @@ class Image:
         x, y, z = (*self.threads, 1, 1)[:3]
         return x, y, z
 
-    def to_entry(self) -> Entry:
-        header = {
-            "name": self.name,
-            "arch": self.arch,
-            "abi": [[a.kind, a.name, a.dtype.name, a.axis, list(a.dims)] for a in self.abi],
-            "grid": [str(e) for e in self.grid],
-            "threads": list(self.threads),
-            "shared_bytes": self.shared_bytes,
-            "written": sorted(self.written),
-            "resources": self.resources.to_dict(),
-            "timings": self.timings,
-            "cluster": list(self.cluster),
-            "tensor_maps": [str(m) for m in self.tensor_maps],
-            "dependent": self.dependent,
-        }
-        return Entry(header, {"llvm": self.llvm.encode(), "ptx": self.ptx.encode(), "cubin": self.cubin})
+    def to_bytes(self) -> bytes:
+        """For the disk cache: JSON and the stages, separated by zero bytes, which only the cubin contains."""
+        header = {f.name: getattr(self, f.name) for f in fields(Image) if f.name not in STAGES}
+        text = json.dumps(header, default=_plain)
+        return b"\0".join([text.encode(), self.llvm.encode(), self.ptx.encode(), self.cubin])
 
     @classmethod
-    def from_entry(cls, entry: Entry) -> Image | None:
-        """The image that `to_entry` put into an entry; None if anything in it is not as `to_entry` writes it."""
+    def from_bytes(cls, content: bytes) -> Image | None:
+        """The image that `to_bytes` wrote; None for anything that `to_bytes` would write differently."""
         try:
-            image = cls._read(entry.header, entry.parts)
-            whole = json.dumps(image.to_entry().header) == json.dumps(entry.header)
+            header, llvm, ptx, cubin = content.split(b"\0", len(STAGES))
+            values = json.loads(header)
+            values |= {name: read(values[name]) for name, read in READERS.items()}
+            image = cls(**values, llvm=llvm.decode(), ptx=ptx.decode(), cubin=cubin)
+            whole = image.to_bytes() == content
         except Exception:
             return None
         counts = (*image.threads, *image.cluster, image.shared_bytes, image.resources.threads)
         fits = len(image.cluster) == 3 and all(type(n) is int and n >= 0 for n in counts)
         return image if whole and fits else None
 
-    @classmethod
-    def _read(cls, header: dict[str, Any], parts: dict[str, bytes]) -> Image:
-        return cls(
-            name=header["name"],
-            arch=header["arch"],
-            abi=tuple(
-                AbiArg(k, name, DTYPES[dtype], axis, tuple(dims)) for k, name, dtype, axis, dims in header["abi"]
-            ),
-            grid=tuple(parse_expr(text) for text in header["grid"]),
-            threads=tuple(header["threads"]),
-            shared_bytes=header["shared_bytes"],
-            written=frozenset(header["written"]),
-            resources=Resources(**header["resources"]),
-            llvm=parts["llvm"].decode(),
-            ptx=parts["ptx"].decode(),
-            cubin=parts["cubin"],
-            timings=header["timings"],
-            cluster=tuple(header["cluster"]),
-            tensor_maps=tuple(parse_tensor_map(text) for text in header["tensor_maps"]),
-            dependent=header["dependent"],
-        )
 
-
-@dataclass(frozen=True)
-class Compiled:
-    """What `k.compile(...)` gives. `cached`: it came from the disk cache. `meaning`: what it was compiled from; of it
-    a copy has the digest alone, as guards are of one process."""
+@dataclass(frozen=True, repr=False, kw_only=True)
+class Compiled(Image):
+    """The result of `k.compile(...)`. `cached`: it came from the disk cache. `meaning`: that of the kernel when it was
+    compiled; a copy has only its digest, as guards belong to one process."""
 
     signature: Signature
     spec: Specialization
-    image: Image
     cached: bool = False
-    meaning: Meaning | bytes | None = field(default=None, repr=False, compare=False)
+    meaning: Meaning | bytes | None = field(default=None, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "meaning": self.meaning.digest if isinstance(self.meaning, Meaning) else self.meaning}
 
     def _holds(self) -> bool:
-        """Does the kernel still mean what it was compiled from?"""
+        """Does the kernel still have the meaning that it was compiled with?"""
         if isinstance(self.meaning, bytes):
             return meaning_of_kernel(self.signature.fn).digest == self.meaning
         return self.meaning is None or self.meaning.holds()
-
-    @property
-    def name(self) -> str:
-        return self.image.name
-
-    @property
-    def arch(self) -> str:
-        return self.image.arch
-
-    @property
-    def llvm(self) -> str:
-        """The LLVM IR, as given to LLVM."""
-        return self.image.llvm
-
-    @property
-    def ptx(self) -> str:
-        return self.image.ptx
-
-    @property
-    def cubin(self) -> bytes:
-        """The image that the driver loads."""
-        return self.image.cubin
 
     @cached_property
     def sass(self) -> str:
@@ -155,31 +130,6 @@ class Compiled:
         from tiledsl.backends.ptx import disassemble
 
         return disassemble(self.cubin)
-
-    @property
-    def resources(self) -> Resources:
-        """Registers, spills, shared memory, occupancy and what limits it."""
-        return self.image.resources
-
-    @property
-    def grid(self) -> tuple[str, ...]:
-        """Blocks along x, y, z, as expressions of extents and scalars: ``ceildiv(N, 16)`` and the like."""
-        return tuple(str(e) for e in self.image.grid)
-
-    @property
-    def threads(self) -> tuple[int, ...]:
-        """Threads of a block along x, y, z."""
-        return self.image.threads
-
-    @property
-    def written(self) -> frozenset[str]:
-        """Names of the tensors that the kernel may write."""
-        return self.image.written
-
-    @property
-    def timings(self) -> dict[str, float]:
-        """Seconds that each stage took when this was built."""
-        return dict(self.image.timings)
 
     @property
     def stages(self) -> tuple[str, ...]:
@@ -201,9 +151,9 @@ class Compiled:
         return _located(text, lines) if locs else text
 
     @cached_property
-    def reports(self) -> dict[str, Report]:
-        """Those of `explain` that need the passes, which run once for them."""
-        return self._look()
+    def _reports(self) -> dict[str, object]:
+        """The explanations that need the passes, which run once for all of them."""
+        return self._run_passes()
 
     @cached_property
     def _stages(self) -> dict[str, tuple[str, list[Loc]]]:
@@ -215,31 +165,29 @@ class Compiled:
         def show(name: str, kernel: Kernel) -> None:
             found[name] = print_kernel(kernel), [kernel.loc, *(op.loc for op in kernel.walk())]
 
-        self.__dict__.setdefault("reports", self._look(show))
+        self.__dict__.setdefault("_reports", self._run_passes(show))
         return found
 
-    def _look(self, show: Callable[[str, Kernel], None] | None = None) -> dict[str, Report]:
-        """Run the compiler's middle once more: neither a build nor the disk cache keeps any IR."""
-        from tiledsl.compilation.explain import reports_of
-
+    def _run_passes(self, observe: Observer = ignore) -> dict[str, object]:
+        """Lower the kernel again for its reports, since neither a build nor the disk cache keeps the IR."""
         if not self._holds():
             message = f"what {self.name} reads has changed since it was compiled: its IR would be another kernel's"
             raise TileError(f"{message}\n  fix: compile it again")
-        return reports_of(self.signature, self.spec, self.arch, f"{self.label} for {self.arch}", show)
+        return reports_of(self.signature, self.spec, self.arch, f"{self.label} for {self.arch}", observe)
 
-    def explain(self, what: str) -> Report:
-        """What was decided and what became of it, as data whose `str` is a table.
+    def explain(self, what: str) -> object:
+        """What the compiler decided and what resulted, as data whose `str` is a table.
 
         "banks": each access to shared memory with its wavefronts in row order and as laid out, and each tile's
         layout. Raises TileError for a name that `explain.EXPLAIN` does not have.
         """
-        from tiledsl.compilation.explain import EXPLAIN, sass_of
-
         if what not in EXPLAIN:
             raise TileError(f"no explanation is called {what!r}\n  fix: ask for one of {', '.join(EXPLAIN)}")
         if what == "sass":
-            return sass_of(self.cubin, self.ptx, self.resources.assembler_level)
-        return self.reports[what]
+            from tiledsl.backends.ptx.sass.report import sass_report
+
+            return sass_report(self.cubin, self.ptx, self.resources.assembler_level)
+        return self._reports[what]
 
     @property
     def label(self) -> str:
@@ -248,35 +196,19 @@ class Compiled:
 
     def __repr__(self) -> str:
         r = self.resources
-        head = f"{self.label} for {self.arch}"
         tensors = ", ".join(f"{name}: {_seen(s)}" for name, s in self.spec.tensors)
-        spilled = r.spill_stores + r.spill_loads
-        return "\n".join(
-            (
-                f"<Compiled {head}",
-                f"  tensors    {tensors}; {self._index_bits()}-bit indices; writes {', '.join(sorted(self.written))}",
-                f"  launch     grid ({', '.join(self.grid)}), block {self.image.block}{self._clusters()}",
-                f"  resources  {r.registers} registers, {r.shared} bytes shared, {spilled} spilled, "
-                f"{r.blocks_per_sm} blocks per SM ({r.occupancy:.0%} occupancy, limited by {r.limiter}){self._level()}",
-                f"  built in   {self._times()}{' (from the disk cache)' if self.cached else ''}>",
-            )
+        # The pass `index-width` widens indices that a launch has proven to fit where the kernel's arithmetic needs it.
+        sizes = [arg.dtype.bits for arg in self.abi if arg.kind in ("extent", "stride")]
+        bits = max(sizes, default=self.spec.index_bits)
+        cluster = "" if self.cluster == (1, 1, 1) else f", cluster {self.cluster}"
+        level = "" if r.assembler_level == 3 else f", assembler level {r.assembler_level}"
+        return (
+            f"<Compiled {self.label} for {self.arch}{', from the disk cache' if self.cached else ''}\n"
+            f"  tensors    {tensors}; {bits}-bit indices; writes {', '.join(sorted(self.written))}\n"
+            f"  launch     grid ({', '.join(self.grid)}), block {self.block}{cluster}\n"
+            f"  resources  {r.registers} registers, {r.shared} bytes shared, {r.spill_stores + r.spill_loads} spilled, "
+            f"{r.blocks_per_sm} blocks per SM ({r.occupancy:.0%} occupancy, limited by {r.limiter}){level}>"
         )
-
-    def _index_bits(self) -> int:
-        """As a launch proves it, or more, where the kernel's own arithmetic needs it (the pass `index-width`)."""
-        sizes = [arg.dtype.bits for arg in self.image.abi if arg.kind in ("extent", "stride")]
-        return max(sizes, default=self.spec.index_bits)
-
-    def _clusters(self) -> str:
-        cluster = self.image.cluster
-        return "" if cluster == (1, 1, 1) else f", cluster {cluster}"
-
-    def _level(self) -> str:
-        level = self.resources.assembler_level
-        return "" if level == 3 else f", assembler level {level}"
-
-    def _times(self) -> str:
-        return ", ".join(f"{stage} {seconds * 1e3:.0f} ms" for stage, seconds in self.timings.items())
 
 
 def _located(text: str, locs: list[Loc]) -> str:
@@ -291,7 +223,7 @@ def _located(text: str, locs: list[Loc]) -> str:
 
 
 def _seen(spec: GlobalSpec | None) -> str:
-    """What the compiler knows of a tensor."""
+    """What the compiler knows about a tensor."""
     if spec is None:
         return "absent"
     return f"{spec.dtype} unit={spec.unit} align={spec.align}{' whole' if spec.whole else ''}"

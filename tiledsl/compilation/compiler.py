@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import threading
-import time
 import warnings
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +14,7 @@ from tiledsl.arch import target_named
 from tiledsl.boundary import stage
 from tiledsl.compilation.cache import disk_cache
 from tiledsl.compilation.compiled import Compiled, Image
-from tiledsl.compilation.lowering import WITHOUT_COLLECTOR, lower, lower_timed
+from tiledsl.compilation.lowering import WITHOUT_COLLECTOR, lower
 from tiledsl.forks import in_child, whole
 from tiledsl.meaning import Meaning, meaning_of_kernel
 from tiledsl.recursion import deep_recursion
@@ -30,11 +29,11 @@ __all__ = ["Lowered", "Program", "compile_kernel", "disk_key"]
 
 T = TypeVar("T")
 LIMIT = 512
-"""Builds of one kernel that a process keeps: a global that changes without end must not fill the memory."""
+"""Most builds of one kernel that are kept, so that a global that keeps changing does not fill the memory."""
 
 
 def _collect() -> None:
-    """Take away what this compilation has left behind, if the collector would do so as soon as it is on again."""
+    """Collect the garbage of this compilation, if the collector would do so as soon as it is enabled again."""
     if WITHOUT_COLLECTOR.before:
         gc.collect(0)
 
@@ -48,14 +47,14 @@ class Lowered:
 
     @cached_property
     def prepared(self) -> Prepared:
-        """As the emulator runs it again and again."""
+        """The form in which the emulator runs it many times."""
         from tiledsl.backends.emulator import Prepared
 
         return Prepared(self.kernel)
 
 
 class Program:
-    """One kernel function and all that was built of it in this process. Safe to use from several threads."""
+    """One kernel function and everything that this process built from it. Safe to use from several threads."""
 
     def __init__(self, signature: Signature) -> None:
         self.signature = signature
@@ -69,50 +68,40 @@ class Program:
         self._lock = threading.RLock()
 
     def meaning(self) -> Meaning:
-        """What the kernel's names mean now. What was built of it before counts only for the same content."""
+        """What the kernel's names mean now. A build is reused only while this is the same."""
         with self._lock:
             if self._meaning is None or not self._meaning.holds():
                 self._meaning = meaning_of_kernel(self.signature.fn)
             return self._meaning
 
     def compiled(self, spec: Specialization, arch: str) -> Compiled:
-        """Built for `arch`: from memory, else from disk, else compiled."""
+        """The build for `arch`: from memory, else from disk, else compiled."""
         return self._built(self._compiled, spec, arch, lambda m: compile_kernel(self.signature, spec, arch, m))
 
     def lowered(self, spec: Specialization, arch: str) -> Lowered:
-        """For the emulator."""
+        """The kernel for the emulator."""
         return self._built(
             self._lowered, spec, arch, lambda _: Lowered(*lower(self.signature, spec, arch, bounds=True))
         )
 
     def _built(self, known: dict[Any, T], spec: Specialization, arch: str, build: Callable[[Meaning], T]) -> T:
-        """What `build` makes of the kernel as it is now, once for each content."""
+        """What `build` makes of the kernel as it is now; it runs once for each meaning."""
         with whole(), self._lock, WITHOUT_COLLECTOR.inside():
             meaning = self.meaning()
             key = _key(meaning, spec, arch)
             if key in known:
                 return known[key]
             made = build(meaning)
-            if isinstance(made, Compiled) and made.cached:  # then nothing has run that could change anything
-                _collect()  # what it leaves lives on: no reason to look through the whole process
-            else:
-                key, made = self._settled(key, made, spec, arch, build)
+            if isinstance(made, Compiled) and made.cached:  # no code of the user's has run, so the meaning is the same
+                _collect()
+            elif _key(self.meaning(), spec, arch) != key:
+                # Something that the kernel reads changed meanwhile. Build once more, but not again: compiling may be
+                # what changes it, as with a helper that counts its calls.
+                made = build(self.meaning())
+                key = _key(self.meaning(), spec, arch)
             if len(known) >= LIMIT:
                 del known[next(iter(known))]
             return known.setdefault(key, made)
-
-    def _settled(
-        self, key: Any, made: T, spec: Specialization, arch: str, build: Callable[[Meaning], T]
-    ) -> tuple[Any, T]:
-        """The build and its key, once more if something that the kernel reads has changed meanwhile.
-
-        If compiling it does that, as with a helper that counts its calls, it would never end: the second one stands.
-        """
-        now = _key(self.meaning(), spec, arch)
-        if now == key:
-            return key, made
-        made = build(self.meaning())
-        return _key(self.meaning(), spec, arch), made
 
 
 def _key(meaning: Meaning, spec: Specialization, arch: str) -> Any:
@@ -122,30 +111,29 @@ def _key(meaning: Meaning, spec: Specialization, arch: str) -> Any:
 
 @deep_recursion()
 def compile_kernel(signature: Signature, spec: Specialization, arch: str, meaning: Meaning) -> Compiled:
-    """Build one specialisation for `arch`, or take it from the disk cache, which has only what is understood.
+    """Build one specialisation for `arch`, or load it from the disk cache.
 
-    Raises CompileErrors for what is wrong in the kernel, AssemblerError, ToolNotFoundError, CacheError
-    for settings of the cache that make no sense. A cache that cannot be used costs a warning.
+    Raises CompileErrors for errors in the kernel, AssemblerError, ToolNotFoundError, and CacheError for invalid
+    settings of the cache. A cache that cannot be used is a warning.
     """
     target_named(arch)
     cache = disk_cache()
     key = disk_key(signature, spec, arch, meaning) if cache is not None else ""
-    if cache is not None and key:
-        entry = cache.load(key)
-        image = Image.from_entry(entry) if entry is not None else None
+    if cache is not None and key and (content := cache.load(key)) is not None:
+        image = Image.from_bytes(content)
         if image is not None and (image.name, image.arch) == (signature.name, arch):
-            return Compiled(signature, spec, image, cached=True, meaning=meaning)
+            return Compiled(**vars(image), signature=signature, spec=spec, cached=True, meaning=meaning)
     image = _build(signature, spec, arch)
     if cache is not None and key and key == disk_key(signature, spec, arch, meaning) and meaning.holds():
-        cache.store(key, image.to_entry())
-    return Compiled(signature, spec, image, meaning=meaning)
+        cache.store(key, image.to_bytes())
+    return Compiled(**vars(image), signature=signature, spec=spec, meaning=meaning)
 
 
 _WARNED: WeakSet[Any] = WeakSet()
 
 
 def disk_key(signature: Signature, spec: Specialization, arch: str, meaning: Meaning) -> str:
-    """The key in the disk cache; "" for a kernel that is not kept there, about which a warning tells once."""
+    """The key in the disk cache; "" for a kernel that cannot be kept there, with one warning."""
     from tiledsl.compilation import fingerprint
 
     try:
@@ -160,23 +148,14 @@ def disk_key(signature: Signature, spec: Specialization, arch: str, meaning: Mea
 
 def _build(signature: Signature, spec: Specialization, arch: str) -> Image:
     from tiledsl.backends import ptx
-
-    started = time.perf_counter()
-    with WITHOUT_COLLECTOR.inside():
-        kernel, written, timings = lower_timed(signature, spec, arch, None)
-        lowered = time.perf_counter()
-        with stage("the PTX backend", signature.name, signature.loc):
-            binary = ptx.build(kernel, ptx.TARGETS[arch], meanwhile=_collect)
-    timings |= {"backend": time.perf_counter() - lowered, "total": time.perf_counter() - started}
-    return Image(
-        kernel.name, arch, kernel.abi, kernel.grid, kernel.threads, kernel.shared_bytes, written,
-        binary.resources, binary.llvm, binary.ptx, binary.cubin, timings,
-        kernel.cluster, kernel.tensor_maps, _waits_for_grid(kernel),
-    )  # fmt: skip
-
-
-def _waits_for_grid(kernel: Kernel) -> bool:
-    """True if the kernel waits by itself until the grid before it in its stream has ended."""
     from tiledsl.ir.ops.barriers import GridDependency
 
-    return any(isinstance(op, GridDependency) and op.wait for op in kernel.walk())
+    with WITHOUT_COLLECTOR.inside():
+        kernel, written = lower(signature, spec, arch)
+        with stage("the PTX backend", signature.name, signature.loc):
+            binary = ptx.build(kernel, ptx.TARGETS[arch], meanwhile=_collect)
+    waits = any(isinstance(op, GridDependency) and op.wait for op in kernel.walk())
+    return Image(
+        kernel.name, arch, kernel.abi, tuple(map(str, kernel.grid)), kernel.threads, kernel.shared_bytes, written,
+        binary.resources, binary.llvm, binary.ptx, binary.cubin, kernel.cluster, kernel.tensor_maps, waits,
+    )  # fmt: skip

@@ -1,71 +1,55 @@
-"""What was decided for a kernel, and what became of it: ``k.explain("banks")``, ``("pipeline")``, ``("roles")``,
+"""Reports on what the compiler decided for a kernel: ``k.explain("banks")``, ``("pipeline")``, ``("roles")``,
 ``("sass")``."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Callable, Protocol
+from typing import TYPE_CHECKING
 
 from tiledsl.arch import target_named
+from tiledsl.compilation.lowering import Observer, lower
 
 if TYPE_CHECKING:
     from tiledsl.ir.core import Kernel
     from tiledsl.signatures.signature import Signature, Specialization
 
-__all__ = ["EXPLAIN", "Report", "reports_of", "sass_of"]
+__all__ = ["EXPLAIN", "reports_of"]
 
 EXPLAIN = ("banks", "pipeline", "roles", "sass")
-"""Explanations by name."""
+"""Names of the explanations."""
 
 
-class Report(Protocol):
-    """An explanation: `str()` of it is the table to read; its attributes are the data."""
+def reports_of(signature: Signature, spec: Specialization, arch: str, title: str, show: Observer) -> dict[str, object]:
+    """The explanations that need the passes, which run once for all of them. `show` gets the IR at each stage.
 
-    def __str__(self) -> str: ...
-
-
-def reports_of(
-    signature: Signature, spec: Specialization, arch: str, title: str, show: Callable[[str, Kernel], None] | None
-) -> dict[str, Report]:
-    """The explanations that need the passes, which run once for all of them. `show` gets the IR at each stage, too.
-
-    "banks": every shared access with its wavefronts, and the layouts, as the pass sees the kernel: what it will choose
-    follows from that alone (`passes.banks.bank_report.BankReport`). "pipeline": the schedules of pipelined loops, and
-    other groups of copies (`passes.pipelining.report.PipelineReport`). "roles": who does what, and the rings between
-    roles (`passes.cooperation.role_report.RolesReport`).
+    "banks": every shared access with its wavefronts, and the layouts, for the kernel as the pass gets it, which alone
+    determines its choices (`passes.banks.bank_report.BankReport`). "pipeline": the schedules of pipelined loops, and
+    other groups of copies (`passes.pipelining.report.PipelineReport`). "roles": roles, and the rings between
+    them (`passes.cooperation.role_report.RolesReport`).
     """
-    from tiledsl.compilation.lowering import lower
     from tiledsl.passes.banks.bank_conflicts import BankConflicts, bank_report
     from tiledsl.passes.cooperation.role_report import roles_report
     from tiledsl.passes.pipeline import stages
-    from tiledsl.passes.pipelining.async_groups import AsyncGroups
-    from tiledsl.passes.pipelining.loops import Pipeline
-    from tiledsl.passes.pipelining.report import LoopReport, PipelineReport, group_reports, loop_reports
+    from tiledsl.passes.pipelining.loops import loop_plans
+    from tiledsl.passes.pipelining.plan import LoopPlan
+    from tiledsl.passes.pipelining.report import PipelineReport, group_reports
 
     names = stages()
-    before = {name: f"after:{names[names.index(name) - 1]}" for name in (BankConflicts.name, Pipeline.name)}
+    before = {name: f"after:{names[names.index(name) - 1]}" for name in (BankConflicts.name, "pipeline")}
     limit = target_named(arch).shared_per_block
-    loops: list[LoopReport] = []
-    found: dict[str, Report] = {}
+    loops: list[LoopPlan] = []
+    found: dict[str, object] = {}
 
     def observe(stage: str, kernel: Kernel) -> None:
-        if show is not None:
-            show(stage, kernel)
+        show(stage, kernel)
         if stage == "tile":
             found["roles"] = roles_report(kernel, title)
-        if stage == before[Pipeline.name]:
-            loops.extend(loop_reports(kernel))
-        if stage == f"after:{AsyncGroups.name}":
+        if stage == before["pipeline"]:
+            loops.extend(loop_plans(kernel))
+        if stage == "after:async-groups":
             found["pipeline"] = PipelineReport(title, tuple(loops), group_reports(kernel, loops))
         if stage == before[BankConflicts.name]:
             found["banks"] = replace(bank_report(kernel, limit), title=title)
 
     lower(signature, spec, arch, observe=observe)
     return found
-
-
-def sass_of(cubin: bytes, ptx: str, level: int) -> Report:
-    """What ptxas, told to optimise at `level`, made of the kernel: `backends.ptx.sass.report.SassReport`."""
-    from tiledsl.backends.ptx.sass.report import sass_report
-
-    return sass_report(cubin, ptx, level)

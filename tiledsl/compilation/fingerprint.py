@@ -1,17 +1,17 @@
 """The key of a compiled kernel on disk: a hash of everything that its code depends on.
 
-That is what the kernel means (`tiledsl.meaning`: its source and all that it reaches), the specialisation, the target,
-the compiler's own sources, Python, and the versions of what it calls. The IR is no part of it, so that a lookup runs
-no part of the compiler.
+That is the kernel's meaning (`tiledsl.meaning`: its source and everything that it reaches), the specialisation, the
+target, the compiler's own sources, Python, and the versions of the tools. The IR is not part of it, so that a lookup
+does not run the compiler.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 from functools import lru_cache
 from pathlib import Path
-from typing import Iterator
 
 from tiledsl.meaning import Meaning, meaning_of
 from tiledsl.meaning.walk import Walk
@@ -21,7 +21,7 @@ __all__ = ["NotUnderstood", "compiler_key", "entry_key", "kernel_key", "speciali
 
 
 class NotUnderstood(Exception):  # noqa: N818 - not an error: the kernel is compiled without the disk cache
-    """Something that the kernel depends on has no content that a key could be made from. Says what, and why."""
+    """The kernel depends on something that cannot be hashed. The message says what, and why."""
 
 
 def entry_key(signature: Signature, spec: Specialization, arch: str, meaning: Meaning) -> str:
@@ -31,7 +31,7 @@ def entry_key(signature: Signature, spec: Specialization, arch: str, meaning: Me
 
 
 def kernel_key(signature: Signature, meaning: Meaning) -> bytes:
-    """Hash of the kernel's parameters, its source, and of all that it reaches. Raises NotUnderstood."""
+    """Hash of the kernel's parameters, its source, and everything that it reaches. Raises NotUnderstood."""
     walk = Walk()
     walk.add("signature", repr((signature.params, signature.arch)))
     for const in signature.consts:
@@ -40,7 +40,7 @@ def kernel_key(signature: Signature, meaning: Meaning) -> bytes:
 
 
 def specialization_key(spec: Specialization, arch: str) -> bytes:
-    """Hash of a specialisation, consts included, and of the target. Raises NotUnderstood."""
+    """Hash of a specialisation, with its consts, and of the target. Raises NotUnderstood."""
     walk = Walk()
     walk.add("spec", repr((spec.tensors, spec.index_bits, arch)))
     for name, value in spec.consts:
@@ -56,7 +56,7 @@ def _understood(meaning: Meaning, what: str = "") -> bytes:
 
 
 def compiler_key() -> bytes:
-    """Hash of the compiler: the sources of tiledsl, this build of Python, and what the backend calls."""
+    """Hash of the compiler: the sources of tiledsl, this build of Python, and the backend's tools."""
     from tiledsl.backends.ptx.tools import tool_versions
 
     python = sys.implementation.cache_tag, sys.version, sys.platform, sys.flags.optimize
@@ -68,16 +68,13 @@ def compiler_key() -> bytes:
 def _sources_key() -> bytes:
     root = Path(__file__).parent.parent
     digest = hashlib.sha256()
-    for path in sorted(_sources(root)):
+    for path in _sources(root):
         digest.update(f"{path.relative_to(root)}\n".encode())
         digest.update(path.read_bytes())
     return digest.digest()
 
 
-def _sources(folder: Path) -> Iterator[Path]:
+def _sources(root: Path) -> list[Path]:
     # Not rglob: it does not follow the link that backends/ptx is in a checkout.
-    for path in folder.iterdir():
-        if path.suffix == ".py":
-            yield path
-        elif path.name != "__pycache__" and path.is_dir():
-            yield from _sources(path)
+    files = [Path(folder, name) for folder, _, names in os.walk(root, followlinks=True) for name in names]
+    return sorted(path for path in files if path.suffix == ".py")

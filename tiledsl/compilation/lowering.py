@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import time
-from functools import partial
 from typing import TYPE_CHECKING, Callable
 
 from tiledsl.arch import target_named
@@ -17,7 +15,7 @@ from tiledsl.signatures.signature import Signature, Specialization
 if TYPE_CHECKING:
     from tiledsl.ir.core import Kernel
 
-__all__ = ["WITHOUT_COLLECTOR", "Observer", "lower", "lower_timed", "written_tensors"]
+__all__ = ["WITHOUT_COLLECTOR", "Observer", "ignore", "lower", "written_tensors"]
 
 Observer = Callable[[str, "Kernel"], None]
 
@@ -34,41 +32,33 @@ def _collect_again(was_on: int) -> None:
 
 
 WITHOUT_COLLECTOR = WhileBusy(_stop_collecting, _collect_again)
-"""Python's garbage collector is off while anything is compiled. The IR is a web of live objects in cycles: looking
-through it again and again finds nothing, and takes as long as the passes do."""
+"""Disables Python's garbage collector while anything is compiled. The IR is live objects in cycles: scanning them
+repeatedly finds no garbage, and takes as long as the passes do."""
+
+
+def ignore(stage: str, kernel: Kernel) -> None:
+    """An observer that does nothing."""
 
 
 def lower(
-    signature: Signature, spec: Specialization, arch: str, *, observe: Observer | None = None, bounds: bool = False
+    signature: Signature, spec: Specialization, arch: str, *, observe: Observer = ignore, bounds: bool = False
 ) -> tuple[Kernel, frozenset[str]]:
-    """The thread-level kernel and the tensors it writes. `observe` gets the IR at each stage, by name. `bounds`: with
-    the checks of accesses that the emulator makes and a GPU does not."""
-    with whole(), WITHOUT_COLLECTOR.inside(), deep_recursion():
-        kernel, written, _ = lower_timed(signature, spec, arch, observe, bounds)
-    return kernel, written
-
-
-def lower_timed(
-    signature: Signature, spec: Specialization, arch: str, observe: Observer | None, bounds: bool = False
-) -> tuple[Kernel, frozenset[str], dict[str, float]]:
-    """The same, and the seconds that frontend and passes took."""
+    """The thread-level kernel, and the tensors that it writes. `observe` is called with each stage's name and IR.
+    `bounds`: with checks of bounds, for the emulator."""
     from tiledsl import frontend
     from tiledsl.passes.pipeline import run_pipeline
 
-    started = time.perf_counter()
-    run = partial(run_pipeline, shared_limit=target_named(arch).shared_per_block, target=arch, bounds=bounds)
-    with stage("the frontend", signature.name, signature.loc):
-        kernel = frontend.build(signature, spec, arch)
-    built = time.perf_counter()
-    written = written_tensors(kernel)
-    if observe is None:
-        kernel = run(kernel)
-    else:
-        show = observe
-        show("tile", kernel)
-        kernel = run(kernel, observe=lambda name, k: show(f"after:{name}", k))
-        show("thread", kernel)
-    return kernel, written, {"frontend": built - started, "passes": time.perf_counter() - built}
+    with whole(), WITHOUT_COLLECTOR.inside(), deep_recursion():
+        limit = target_named(arch).shared_per_block
+        with stage("the frontend", signature.name, signature.loc):
+            kernel = frontend.build(signature, spec, arch)
+        written = written_tensors(kernel)
+        observe("tile", kernel)
+        kernel = run_pipeline(
+            kernel, shared_limit=limit, target=arch, bounds=bounds, observe=lambda name, k: observe(f"after:{name}", k)
+        )
+        observe("thread", kernel)
+    return kernel, written
 
 
 def written_tensors(kernel: Kernel) -> frozenset[str]:

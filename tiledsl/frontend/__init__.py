@@ -6,11 +6,9 @@ IR values. Every op carries the line it came from, through inlined tile function
 
 from __future__ import annotations
 
-from typing import Any
-
 from tiledsl.arch import WARP
 from tiledsl.errors import CompileErrors
-from tiledsl.frontend import assign, calls, expressions, intrinsics, loops, products, regions, statements
+from tiledsl.frontend import assign, calls, expressions, intrinsics, loops, products, statements
 from tiledsl.frontend.attributes import lang_dtype
 from tiledsl.frontend.budget import OutOfBudget
 from tiledsl.frontend.control import run_statements
@@ -29,7 +27,7 @@ from tiledsl.signatures.signature import GlobalParam, Signature, Specialization
 __all__ = ["build"]
 
 # These register the cases of `evaluate` and `execute` and the handlers of the language's functions.
-_CASES = (assign, calls, expressions, intrinsics, loops, products, regions, statements)
+_CASES = (assign, calls, expressions, intrinsics, loops, products, statements)
 
 
 def build(signature: Signature, spec: Specialization, arch: str) -> Kernel:
@@ -46,7 +44,9 @@ def build(signature: Signature, spec: Specialization, arch: str) -> Kernel:
         for p in signature.params
         if isinstance(p, GlobalParam) and isinstance(p.dtype, str) and (s := dict(spec.tensors)[p.name]) is not None
     }
-    frame = Frame(unit, signature.fn, _environment(signature, spec, body.args))
+    env: Env = dict.fromkeys((param.name for param in signature.params), None)
+    env |= {arg.name: arg for arg in body.args} | dict(spec.consts)
+    frame = Frame(unit, signature.fn, env)
     try:
         run_statements(frame, frame.source.tree.body)
     except OutOfBudget as error:
@@ -59,10 +59,8 @@ def build(signature: Signature, spec: Specialization, arch: str) -> Kernel:
             example = "bx, by = grid(cdiv(N, T), cdiv(M, T))" if what == "grid" else "tx, ty = threads(T, T)"
             message = f"the kernel {signature.name} does not call {what}()"
             raise CompileErrors([frame.error(frame.source.tree, message, f"begin with `{example}`")])
-    check_threads(unit)
-    check_tokens(unit)
-    check_pending(unit)
-    check_rings(unit)
+    for check in (check_threads, check_tokens, check_pending, check_rings):
+        check(unit)
     unit.raise_errors()
     _end(frame)
     assert unit.grid is not None and unit.threads is not None
@@ -84,7 +82,8 @@ def _end(frame: Frame) -> None:
     unit, builder = frame.unit, frame.builder
     builder.loc = unit.signature.loc
     if None in unit.cooperation.stores:
-        end_stores(frame)
+        end_stores(frame, frame.source.tree)
+        builder.loc = unit.signature.loc
     if unit.cooperation.cluster is not None and unit.cooperation.cluster.blocks > 1:
         # No block of a cluster ends while another one may still write to its shared memory or arrive there; the threads
         # of a warp that came out of different roles meet again.
@@ -111,10 +110,3 @@ def _extents(args: list[Value]) -> dict[str, tuple[Value, int]]:
                 if isinstance(dim, str):
                     found.setdefault(dim, (arg, axis))
     return found
-
-
-def _environment(signature: Signature, spec: Specialization, args: list[Value]) -> Env:
-    env: dict[str, Any] = {param.name: None for param in signature.params}
-    env.update({arg.name: arg for arg in args})
-    env.update(spec.consts)
-    return env

@@ -1,4 +1,4 @@
-"""Whether threads of a block surely disagree on what is computed, while a kernel is being built."""
+"""Whether a value surely differs between the threads of a block, asked while a kernel is being built."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["differing"]
 
 def differing(binding: Any) -> Op | None:
     """An op that makes threads differ, on which a value in `binding` depends: by its operands, its addresses, or the
-    control flow that chooses it. None: they may agree. What lanes tell each other is not followed, for then they may.
+    control flow that chooses it. None: they may agree. Values exchanged between lanes are not followed.
 
     `passes.analysis.uniformity` proves the reverse, that they agree, and needs the whole kernel for it.
     """
@@ -23,7 +23,7 @@ def differing(binding: Any) -> Op | None:
         op = todo.pop().op
         if op is None:
             continue
-        if op.varies in ("position", "thread", "warp"):
+        if op.varies in ("thread", "warp"):
             return op
         if op.scope != "thread":
             continue

@@ -7,28 +7,30 @@ import ast
 import math
 import operator
 from functools import partial
+from itertools import product
 from typing import Any, Callable, Sequence
 
 from tiledsl.boundary import python_error
 from tiledsl.errors import CompileError, Loc
 from tiledsl.frontend.bindings import (
-    LanguageObject,
     Range,
     contains_value,
     describe,
+    dtype_of,
     has_operators,
-    is_place,
+    instead_of,
+    is_fragment,
+    is_int,
     is_register,
-    is_token,
 )
 from tiledsl.frontend.budget import MAX_BITS, MAX_ITEMS, bounded, count_of, too_large
 from tiledsl.frontend.fragments import joined, relaid
 from tiledsl.frontend.frame import Frame
 from tiledsl.ir.core import Value
-from tiledsl.ir.formats import FORMATS
 from tiledsl.ir.ops import tile
 from tiledsl.ir.scalar import SCALAR, converts
-from tiledsl.ir.types import BOOL, DTYPES, F64, INDEX, TF32, DType, FragmentType
+from tiledsl.ir.types import BOOL, DTYPES, F64, INDEX, DType, FragmentType
+from tiledsl.passes.analysis.constants import fold_cast
 
 __all__ = [
     "apply",
@@ -68,23 +70,8 @@ BINARY: dict[type[ast.operator], tuple[str, str, Callable[[Any, Any], Any]]] = {
 
 
 def rounded(value: float, dtype: DType) -> float:
-    """`value` rounded once to the nearest number of a dtype of floats: what `arith.Cast` makes of an f64."""
-    if math.isnan(value) or value == 0.0:
-        return value
-    form = FORMATS[dtype.name]
-    _, exponent = math.frexp(value)
-    if math.isinf(value) or exponent > form.bound:
-        return math.copysign(form.largest, value)
-    ulp = max(exponent - form.precision, form.least)
-    nearest = _ties_away if dtype == TF32 else round
-    result = math.ldexp(nearest(math.ldexp(value, -ulp)), ulp) if ulp > -1074 else value
-    overflows = dtype != F64 and (abs(result) >= math.ldexp(1.0, form.bound) or abs(result) > form.largest)
-    return math.copysign(form.largest if overflows else result, value)
-
-
-def _ties_away(value: float) -> int:
-    whole = math.trunc(value)
-    return whole + (abs(value - whole) >= 0.5) * (1 if value > 0 else -1)
+    """`value` rounded once to the nearest number of a dtype of floats."""
+    return value if math.isnan(value) else fold_cast(value, F64, dtype)
 
 
 def literal(value: bool | int | float, dtype: DType, loc: Loc) -> bool | int | float:
@@ -94,9 +81,8 @@ def literal(value: bool | int | float, dtype: DType, loc: Loc) -> bool | int | f
             raise CompileError(f"{value} is a bool where {dtype} is expected", loc, f"write {dtype}({int(value)})")
         exact = _as_float(value)
         if exact is None or (rounded(exact, dtype) != exact and not math.isnan(exact)):
-            raise CompileError(
-                f"{value!r} is not exact in {dtype}", loc, f"write {dtype}({value!r}) to round it on purpose"
-            )
+            fix = f"write {dtype}({value!r}) to round it on purpose"
+            raise CompileError(f"{value!r} is not exact in {dtype}", loc, fix)
         return exact
     if dtype == BOOL:
         if not isinstance(value, bool):
@@ -144,8 +130,8 @@ def as_condition(binding: Any, frame: Frame, node: ast.AST) -> Value | bool:
         return at_compile_time(bool, [binding], frame, node, structure=True)
     if isinstance(binding, Value) and binding.type == BOOL:
         return binding
-    fix = "compare it: write `x != 0`" if is_register(binding) else _operand_fix(binding)
-    if is_register(binding) and isinstance(binding.type, FragmentType):
+    fix = "compare it: write `x != 0`" if is_register(binding) else instead_of(binding)
+    if is_fragment(binding):
         fix = "it has many elements: where(condition, a, b) chooses for each; `&`, `|` and `~` join conditions"
     raise frame.error(node, f"a condition must be a bool, it is {describe(binding)}", fix)
 
@@ -157,14 +143,7 @@ def elements(value: Value, frame: Frame) -> list[Value]:
     made = value.op
     if isinstance(made, tile.Pack) and len(made.operands) == value.type.size:
         return list(made.operands)
-    return [frame.builder.value(tile.Extract(value, at=at)) for at in positions(value.type.local)]
-
-
-def positions(dims: tuple[int, ...]) -> list[tuple[int, ...]]:
-    places: list[tuple[int, ...]] = [()]
-    for extent in dims:
-        places = [(*place, i) for place in places for i in range(extent)]
-    return places
+    return [frame.builder.value(tile.Extract(value, at=at)) for at in product(*map(range, value.type.local))]
 
 
 def common_dtype(bindings: list[Any], frame: Frame, node: ast.AST, what: str) -> DType | None:
@@ -174,26 +153,13 @@ def common_dtype(bindings: list[Any], frame: Frame, node: ast.AST, what: str) ->
         if isinstance(binding, (bool, int, float)):
             continue
         if not is_register(binding):
-            raise frame.error(node, f"{what} is not defined for {describe(binding)}", _operand_fix(binding))
-        dtype = binding.type.dtype if isinstance(binding.type, FragmentType) else binding.type
+            raise frame.error(node, f"{what} is not defined for {describe(binding)}", instead_of(binding))
+        dtype = dtype_of(binding)
         if found is not None and dtype != found:
-            raise frame.error(
-                node,
-                f"{what} mixes {found} and {dtype}; operands must have one dtype",
-                f"convert one side: {found}(...) or {dtype}(...)",
-            )
+            message = f"{what} mixes {found} and {dtype}; operands must have one dtype"
+            raise frame.error(node, message, f"convert one side: {found}(...) or {dtype}(...)")
         found = dtype
     return found
-
-
-def _operand_fix(binding: Any) -> str:
-    if isinstance(binding, Range):
-        return "use its start: r.start; `r + n` and `r - n` move it by n elements"
-    if is_token(binding):
-        return "wait for it: wait(token)"
-    if isinstance(binding, LanguageObject):
-        return binding.fix
-    return "read an element of it: t[i, j]" if is_place(binding) else "use numbers, or values of a dtype: f32(...)"
 
 
 def unify(bindings: list[Any], dtype: DType, frame: Frame, node: ast.AST) -> list[Value]:
@@ -264,7 +230,7 @@ def binary(op: ast.operator, a: Any, b: Any, frame: Frame, node: ast.AST) -> Any
 def _moved(range_: Range, fn: str, distance: Any, frame: Frame, node: ast.AST) -> Range:
     """``r + n``, ``r - n``."""
     start = range_.start
-    if isinstance(start, int) and isinstance(distance, int) and not isinstance(distance, bool):
+    if isinstance(start, int) and is_int(distance):
         return Range(start + distance if fn == "add" else start - distance, range_.size)
     first = as_value(start, INDEX, frame, node)
     by = as_value(distance, INDEX, frame, node, "distance that a range is moved by")
@@ -280,8 +246,8 @@ def at_compile_time(
 ) -> Any:
     """`compute` of compile-time operands; what it raises becomes an error at the user's line.
 
-    The only way from a kernel to Python's own operators, methods and functions. These would compare, hash and test by
-    identity what is only known at run time, so they are not given it. `structure`: what moves the elements of a
+    The only way from a kernel to Python's own operators, methods and functions. These would compare, hash and test
+    run-time values by identity, so they never get one. `structure`: what moves the elements of a
     sequence and looks at none.
     """
     found = next((operand for operand in operands if contains_value(operand)), None)
@@ -297,7 +263,7 @@ def at_compile_time(
 
 
 def items_of(items: Any, frame: Frame, node: ast.AST, most: int, what: str) -> list[Any]:
-    """A compile-time iterable as a list, of which no more is asked for than there may be: `what` says of what."""
+    """A compile-time iterable as a list of at most `most` items. what: says in a message what would be done with them."""
     found = at_compile_time(bounded, [items, most], frame, node, structure=True)
     if found is None:
         fix = "use range() for a loop at run time, or unroll(range(n), by=4) for a few iterations at a time"
@@ -310,9 +276,8 @@ def convert(binding: Any, dtype: DType, frame: Frame, node: ast.AST) -> Value:
     if isinstance(binding, (bool, int, float)):
         return frame.builder.constant(converted(binding, dtype, frame, node), dtype)
     if not is_register(binding):
-        raise frame.error(node, f"cannot convert {describe(binding)} to {dtype}", _operand_fix(binding))
-    source = binding.type.dtype if isinstance(binding.type, FragmentType) else binding.type
-    assert isinstance(source, DType)
+        raise frame.error(node, f"cannot convert {describe(binding)} to {dtype}", instead_of(binding))
+    source = dtype_of(binding)
     if not converts(source, dtype):
         raise frame.error(node, f"no conversion from {source} to {dtype}", f"go by way of f32: {dtype}(f32(x))")
 

@@ -7,13 +7,12 @@ from typing import Any, Callable
 
 from tiledsl.errors import CompileError
 from tiledsl.frontend.arithmetic import as_value
-from tiledsl.frontend.bindings import describe, is_place
+from tiledsl.frontend.bindings import describe, is_fragment, is_place
 from tiledsl.frontend.budget import MAX_ITEMS
 from tiledsl.frontend.frame import Frame, evaluate, execute
 from tiledsl.frontend.memory import absent, read_element, replaced_in_fragment, write_element
 from tiledsl.frontend.products import add_product
 from tiledsl.ir.core import Value
-from tiledsl.ir.types import FragmentType
 from tiledsl.lang import ir_dtype
 
 __all__ = ["append", "assign"]
@@ -40,11 +39,8 @@ def _not_a_target(frame: Frame, target: ast.expr) -> CompileError:
 
 def _unpack(frame: Frame, target: ast.expr, elts: list[ast.expr], binding: Any) -> None:
     if isinstance(binding, Value) or not isinstance(binding, (tuple, list, range)):
-        raise frame.error(
-            target,
-            f"cannot unpack {describe(binding)} into {len(elts)} names",
-            "assign it to one name, or take its elements by index",
-        )
+        message = f"cannot unpack {describe(binding)} into {len(elts)} names"
+        raise frame.error(target, message, "assign it to one name, or take its elements by index")
     for element in elts:
         if isinstance(element, ast.Starred):
             fix = "use slices: b = values[1:]"
@@ -58,15 +54,14 @@ def _unpack(frame: Frame, target: ast.expr, elts: list[ast.expr], binding: Any) 
 
 
 def _refuse_shared(frame: Frame, target: ast.expr, changed: list[Any]) -> None:
-    """Refuse to change a list that has another name, too: in Python that would be a name of the new one."""
+    """Refuse to change a list that has another name: in Python, both names would show the change."""
     root = target
     while isinstance(root, ast.Subscript):
         root = root.value
     own = root.id if isinstance(root, ast.Name) else ""
     if own and own not in frame.env:
-        raise frame.error(
-            target, f"{own} is a list from outside, which this would change", f"copy it: {own} = list(...)"
-        )
+        message = f"{own} is a list from outside, which this would change"
+        raise frame.error(target, message, f"copy it: {own} = list(...)")
     here: Frame | None = frame
     while here is not None:
         for name, binding in here.env.items():
@@ -101,7 +96,7 @@ class Element:
         return read_element(self.frame, self.target, self.container, self.at)
 
     def write(self, binding: Any) -> None:
-        """Write to memory, or bind the name that all of it begins with to a new value."""
+        """Write to memory, or bind the name at the root of the target to a new value."""
         if is_place(self.container):
             write_element(self.frame, self.target, self.container, self.at, binding)
             return
@@ -132,7 +127,7 @@ def _replaced(frame: Frame, node: ast.Subscript, container: Any, at: Any, bindin
     """A fragment or list with one element replaced: both are values, so the name is bound anew."""
     if container is None:
         raise absent(frame, node, "assigned to")
-    if isinstance(container, Value) and isinstance(container.type, FragmentType):
+    if is_fragment(container):
         return replaced_in_fragment(frame, node, container, at, binding)
     if isinstance(container, list) and isinstance(at, int):
         _refuse_shared(frame, node.value, container)  # pyright: ignore[reportUnknownArgumentType]

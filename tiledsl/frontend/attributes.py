@@ -1,4 +1,4 @@
-"""Attributes of tensors, tiles, fragments and scalars; methods come back bound, to be called."""
+"""Attributes of tensors, tiles, fragments and scalars; methods are bound to them."""
 
 from __future__ import annotations
 
@@ -55,9 +55,7 @@ def attribute_of(frame: Frame, node: ast.AST, owner: Any, name: str) -> Any:
     """``owner.name``."""
     if isinstance(owner, Range) and name in ("start", "size"):
         return getattr(owner, name)
-    if isinstance(owner, LanguageObject):
-        return _of_object(frame, node, owner, name)
-    if not isinstance(owner, (Value, View)):
+    if not isinstance(owner, (Value, View, LanguageObject)):
         if owner is None:
             raise absent(frame, node, f"asked for .{name}")
         if isinstance(owner, Range):
@@ -67,27 +65,22 @@ def attribute_of(frame: Frame, node: ast.AST, owner: Any, name: str) -> Any:
         value = at_compile_time(getattr, [owner, name], frame, node)
         frame.check_readable(node, f".{name}", value)
         return value
-    found = _data(frame, node, owner, name)
+    if isinstance(owner, LanguageObject):
+        found, described = owner.data.get(name), owner.described_by
+    else:
+        found, described = _data(frame, node, owner, name), lang_class(owner)
     if found is not None:
         return found
-    cls = lang_class(owner)
-    method: Any = getattr(cls, name, None)
+    method: Any = getattr(described, name, None)
     if callable(method) and not name.startswith("_"):
         return BoundMethod(owner, method)
-    annotated = (n for base in cls.__mro__ for n in inspect.get_annotations(base))
-    known = sorted(n for n in {*dir(cls), *annotated} if not n.startswith("_"))
-    fix = "convert with .to(dtype)" if name == "astype" else f"it has {', '.join(known)}"
+    if isinstance(owner, LanguageObject):
+        fix = owner.fix
+    else:
+        annotated = (n for base in described.__mro__ for n in inspect.get_annotations(base))
+        known = sorted(n for n in {*dir(described), *annotated} if not n.startswith("_"))
+        fix = "convert with .to(dtype)" if name == "astype" else f"it has {', '.join(known)}"
     raise frame.error(node, f"{describe(owner)} has no attribute {name}", fix)
-
-
-def _of_object(frame: Frame, node: ast.AST, owner: LanguageObject, name: str) -> Any:
-    found = owner.data.get(name)
-    if found is not None:
-        return found
-    method: Any = getattr(owner.described_by, name, None)
-    if callable(method) and not name.startswith("_"):
-        return BoundMethod(owner, method)
-    raise frame.error(node, f"{describe(owner)} has no attribute {name}", owner.fix)
 
 
 def _data(frame: Frame, node: ast.AST, owner: Value | View, name: str) -> Any:
@@ -139,14 +132,10 @@ def _memory_data(frame: Frame, node: ast.AST, memory: Value | View, name: str) -
             fix = "ask the tensor or tile itself; whether an access is aligned depends on where the view begins"
             raise frame.error(node, f".align of {describe(memory)}", fix)
         case "align":
-            assert isinstance(memory, Value)
-            return type_.align if isinstance(type_, GlobalType) else _tile_alignment(memory)
+            if isinstance(type_, GlobalType):
+                return type_.align
+            # A shared tile starts at a multiple of 16 bytes; the rest is its layout's.
+            assert isinstance(memory, Value) and isinstance(memory.op, tile.SharedAlloc)
+            return memory.op.placement.vector_bytes(type_.dims, type_.dtype.bytes)
         case _:
             return None
-
-
-def _tile_alignment(memory: Value) -> int:
-    """A shared tile starts at a multiple of 16 bytes; the rest is its layout's."""
-    alloc = memory.op
-    assert isinstance(alloc, tile.SharedAlloc)
-    return alloc.placement.vector_bytes(alloc.type.dims, alloc.type.dtype.bytes)

@@ -35,6 +35,7 @@ __all__ = [
     "describe",
     "dtype_of",
     "has_operators",
+    "instead_of",
     "is_carried",
     "is_fragment",
     "is_int",
@@ -43,9 +44,12 @@ __all__ = [
     "is_register",
     "is_token",
     "leaves",
+    "made_of",
+    "parts_of",
     "positive_ints",
     "rebuild",
     "same_constant",
+    "unusable",
 ]
 
 
@@ -146,12 +150,12 @@ class Composite(LanguageObject):
 
 @dataclass(frozen=True, eq=False)
 class Region(LanguageObject):
-    """What stands behind ``with``. around: of the frame and the statement, adds the ops before and after the body, and
+    """What a ``with`` names. around: of the frame and the statement, adds the ops before and after the body, and
     gives what ``as`` binds."""
 
     shown: str
     around: Callable[[Any, ast.With], AbstractContextManager[Any]]
-    use = "it stands behind `with`, and what has attributes is bound by its `as`: with ring.fill() as s:"
+    use = "write it after `with`; what has attributes is bound by its `as`: with ring.fill() as s:"
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,24 +242,35 @@ def is_pending(binding: Any) -> bool:
     return isinstance(binding, Value) and isinstance(binding.type, PendingType)
 
 
-def leaves(binding: Any) -> list[Any]:
-    """The leaves of a tree of lists, tuples and composites, left to right."""
+def parts_of(binding: Any) -> tuple[Any, ...] | None:
+    """The parts of a list, a tuple or a composite; None for a leaf of the tree that such bindings form."""
     if isinstance(binding, Composite):
-        binding = binding.parts
-    if isinstance(binding, (list, tuple)):
-        return [leaf for item in binding for leaf in leaves(item)]  # pyright: ignore[reportUnknownVariableType]
-    return [binding]
+        return binding.parts
+    return tuple(binding) if isinstance(binding, (list, tuple)) else None  # pyright: ignore
+
+
+def made_of(binding: Any, parts: list[Any]) -> Any:
+    """The same kind of binding with other parts."""
+    if isinstance(binding, Composite):
+        return binding.made_of(parts)
+    return parts if isinstance(binding, list) else tuple(parts)
+
+
+def leaves(binding: Any) -> list[Any]:
+    """The leaves of a tree, left to right."""
+    parts = parts_of(binding)
+    return [binding] if parts is None else [leaf for part in parts for leaf in leaves(part)]
 
 
 def rebuild(binding: Any, leaf: Callable[[Any], Any]) -> Any:
     """The same tree with every leaf replaced by `leaf(old)`, in the order of `leaves`."""
-    if isinstance(binding, Composite):
-        return binding.made_of([rebuild(part, leaf) for part in binding.parts])
-    if isinstance(binding, list):
-        return [rebuild(item, leaf) for item in binding]  # pyright: ignore[reportUnknownVariableType]
-    if isinstance(binding, tuple):
-        return tuple(rebuild(item, leaf) for item in binding)  # pyright: ignore[reportUnknownVariableType]
-    return leaf(binding)
+    parts = parts_of(binding)
+    return leaf(binding) if parts is None else made_of(binding, [rebuild(part, leaf) for part in parts])
+
+
+def unusable(binding: Any) -> bool:
+    """True for what a name is bound to that has no value here."""
+    return binding is UNBOUND or binding is POISON or isinstance(binding, Unusable)
 
 
 def contains_value(binding: Any) -> bool:
@@ -303,6 +318,19 @@ def _constant_parts(value: Any, kind: Any) -> list[Any] | None:
     if params is None or not params.frozen or not params.eq:
         return None
     return [getattr(value, field.name) for field in fields(kind)]
+
+
+def instead_of(binding: Any) -> str:
+    """What a message advises where a number is needed and this was given."""
+    if isinstance(binding, Range):
+        return "use its start: r.start; `r + n` and `r - n` move it by n elements"
+    if is_token(binding):
+        return "wait for it: wait(token)"
+    if isinstance(binding, LanguageObject):
+        return binding.fix
+    if is_fragment(binding):
+        return "use its elements" if binding.type.layout is None else "store it to a tile, and read its elements"
+    return "read an element of it: t[i, j]" if is_place(binding) else "use numbers, or values of a dtype: f32(...)"
 
 
 def describe(binding: Any) -> str:

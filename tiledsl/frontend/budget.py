@@ -1,6 +1,6 @@
-"""How much a kernel may have the compiler do, so that no kernel hangs it: the limits of docs/language.md.
+"""Limits on the work of one compilation, so that no kernel hangs the compiler; docs/language.md lists them.
 
-They are checked before the work is done: `bounded` ends a sequence where it becomes too long, `check_size` looks at the
+They are checked before the work is done: `bounded` ends a sequence where it becomes too long, `too_large` looks at the
 operands of what would make a large number, text or list.
 """
 
@@ -11,7 +11,6 @@ from itertools import islice
 from typing import Any
 
 from tiledsl.errors import CompileError
-from tiledsl.ir.core import MOST_STAGES
 
 __all__ = [
     "MAX_BITS",
@@ -19,7 +18,6 @@ __all__ = [
     "MAX_CONDITIONS",
     "MAX_ITEMS",
     "MAX_OPS",
-    "MAX_STAGES",
     "MAX_STATEMENTS",
     "MAX_UNROLL",
     "OutOfBudget",
@@ -50,16 +48,13 @@ MAX_ITEMS = 1 << 16
 MAX_BITS = 1 << 16
 """Bits of an integer at compile time."""
 
-MAX_STAGES = MOST_STAGES
-"""Of a pipelined loop."""
-
 
 class OutOfBudget(CompileError):  # noqa: N818 - of the kernel, and read as one of its errors
-    """The kernel as a whole is too much: nothing more of it is read."""
+    """The kernel exceeds a limit for the whole of it: nothing more of it is read."""
 
 
 def bounded(items: Iterable[Any], most: int) -> list[Any] | None:
-    """All of `items`, or None if there are more than `most`, of which no more than one is asked for."""
+    """All of `items`, or None if there are more than `most`; at most one more than that is requested."""
     try:
         if len(items) > most:  # pyright: ignore[reportArgumentType, reportUnknownArgumentType]
             return None

@@ -70,7 +70,7 @@ class Call:
         possible = [width for width in widths if width % size == 0]
         if not is_int(value) or value not in possible:
             shown = value if isinstance(value, int) else describe(value)
-            fix = f"{name} counts bytes: {', '.join(map(str, possible))}"
+            fix = f"possible widths, in bytes: {', '.join(map(str, possible))}"
             raise self.error(f"{self.what} with {name}={shown} on elements of {size} bytes", fix)
         return value
 
@@ -132,7 +132,7 @@ def intrinsic(*objects: Any, signature: Callable[..., Any] | None = None) -> Cal
 
 
 def intrinsic_of(callee: Any) -> tuple[inspect.Signature, Handler] | None:
-    """How the language binds and runs `callee`; None for what is not its own, whatever that is."""
+    """The signature and handler of `callee`; None for any object that is not of the language."""
     try:
         return INTRINSICS.get(callee)
     except Exception:  # a list, what contains one, or what the user's own __hash__ raises

@@ -25,6 +25,8 @@ from tiledsl.frontend.bindings import (
     Unusable,
     contains_value,
     describe,
+    dtype_of,
+    is_fragment,
     is_register,
     is_token,
     leaves,
@@ -35,7 +37,7 @@ from tiledsl.frontend.control import run_statements
 from tiledsl.frontend.frame import Frame, evaluate, execute
 from tiledsl.function import TileFunction
 from tiledsl.ir.core import Value
-from tiledsl.ir.types import F32, FragmentType
+from tiledsl.ir.types import F32
 from tiledsl.lang import ir_dtype
 from tiledsl.lang.math import Elementwise
 from tiledsl.lang.schedules import Unwrapped
@@ -46,7 +48,10 @@ __all__ = ["inline"]
 @evaluate.register
 def _(node: ast.Call, frame: Frame) -> Any:
     if isinstance(node.func, ast.Attribute) and node.func.attr == "append":
-        return _append(frame, node, node.func)
+        given = len(node.args) + len(node.keywords)
+        if len(node.args) != 1 or node.keywords:
+            raise frame.error(node, f"append() takes one element, got {given}", "xs.append(x)")
+        return append(frame, node.func.value, lambda: evaluate(node.args[0], frame))
     callee = evaluate(node.func, frame)
     if callee is lang.grid:  # the host computes what it is given
         with frame.into(frame.unit.host):
@@ -117,15 +122,6 @@ def _arguments(frame: Frame, node: ast.Call) -> tuple[list[Any], dict[str, Any]]
     return args, kwargs
 
 
-def _append(frame: Frame, node: ast.Call, func: ast.Attribute) -> None:
-    """``xs.append(x)``."""
-    if len(node.args) != 1 or node.keywords:
-        raise frame.error(
-            node, f"append() takes one element, got {len(node.args) + len(node.keywords)}", "xs.append(x)"
-        )
-    append(frame, func.value, lambda: evaluate(node.args[0], frame))
-
-
 _CHANGES = {
     getattr(kind, name)
     for kind, fixed in ((list, tuple), (dict, MappingProxyType), (set, frozenset), (bytearray, bytes))
@@ -139,9 +135,8 @@ def _call_python(frame: Frame, node: ast.Call, callee: Any, args: list[Any], kwa
     """Plain Python runs on compile-time values only."""
     name = getattr(callee, "__name__", repr(callee))
     if type(callee).__name__ == "TileKernel":
-        raise frame.error(
-            node, f"the kernel {name} is called inside a kernel", "make the shared part a @tile_function and call that"
-        )
+        fix = "make the shared part a @tile_function and call that"
+        raise frame.error(node, f"the kernel {name} is called inside a kernel", fix)
     if not callable(callee):
         raise frame.error(node, f"{describe(callee)} is not callable", "call a function, a dtype or a method")
     if callee in (int, float) and contains_value(args):
@@ -191,8 +186,10 @@ def inline(
         fix = "let the functions below do more in one of them"
         raise frame.error(node, f"more than {MAX_CALLS} tile functions inside each other", fix)
     arguments = bind(frame, node, inspect.signature(function.fn), function, args, kwargs)
-    if isinstance(function, Elementwise):
-        _need_f32(frame, node, function.name, arguments["x"])
+    if isinstance(function, Elementwise):  # refused here, not at the line of it that cannot go on
+        name, x = function.name, arguments["x"]
+        if is_register(x) and dtype_of(x) != F32:
+            raise frame.error(node, f"{name}() takes f32, got {describe(x)}", f"convert it: {name}(x.to(f32))")
     state = {name: frame.env[name] for name in frame.unit.cooperation.carried}
     nowrap = isinstance(function, Unwrapped)
     inner = Frame(frame.unit, function.fn, {**arguments, **state}, frame, frame.loc(node), nowrap)
@@ -201,15 +198,6 @@ def inline(
     frame.env |= {name: inner.env[name] for name in state}
     frame.builder.loc = outer_loc
     return _returned(frame, node, inner, function.name)
-
-
-def _need_f32(frame: Frame, node: ast.AST, name: str, x: Any) -> None:
-    """The functions of `lang.math` are refused here, at the call, not at the line of theirs that cannot go on."""
-    if not is_register(x):
-        return
-    dtype = x.type.dtype if isinstance(x.type, FragmentType) else x.type
-    if dtype != F32:
-        raise frame.error(node, f"{name}() takes f32, got {describe(x)}", f"convert it: {name}(x.to(f32))")
 
 
 def _returned(frame: Frame, node: ast.AST, inner: Frame, name: str) -> Any:
@@ -235,7 +223,7 @@ def _(node: ast.Expr, frame: Frame) -> None:
     if isinstance(value, LanguageObject):
         raise frame.error(node, f"{value.shown} is dropped here", _kept(node, value))
     frame.unit.dropped += [leaf for leaf in leaves(value) if is_token(leaf)]
-    if isinstance(value, Value) and isinstance(value.type, FragmentType) and not _written(value):
+    if is_fragment(value) and not _written(value):
         name = ast.unparse(node.value.func)
         raise frame.error(node, f"{name}() gives a new fragment, which is dropped here", f"assign it: x = {name}(...)")
 

@@ -7,10 +7,9 @@ import operator
 from typing import Any, Callable
 
 from tiledsl.frontend.arithmetic import apply, at_compile_time
-from tiledsl.frontend.bindings import contains_value, describe, has_operators, is_register
+from tiledsl.frontend.bindings import contains_value, describe, has_operators, is_fragment
 from tiledsl.frontend.frame import Frame
 from tiledsl.ir.core import Value
-from tiledsl.ir.types import FragmentType
 
 __all__ = ["both", "compare"]
 
@@ -55,7 +54,7 @@ def compare(op: ast.cmpop, a: Any, b: Any, frame: Frame, node: ast.AST) -> Any:
 def _equal(a: Any, b: Any, frame: Frame, node: ast.AST) -> bool | Value:
     """``a == b``, of lists and tuples as in Python: of one class and length, and each element equal."""
     for x in (a, b):
-        if is_register(x) and isinstance(x.type, FragmentType):
+        if is_fragment(x):
             fix = "compare fragments by themselves: x == y has one boolean an element"
             raise frame.error(node, f"== of sequences that hold {describe(x)}", fix)
     if not (_is_sequence(a) and _is_sequence(b)):

@@ -25,12 +25,16 @@ from tiledsl.frontend.bindings import (
     describe,
     has_operators,
     is_carried,
+    is_int,
     is_pending,
     is_place,
     is_register,
     is_token,
+    made_of,
+    parts_of,
     rebuild,
     same_constant,
+    unusable,
 )
 from tiledsl.frontend.budget import MAX_CONDITIONS, OutOfBudget
 from tiledsl.frontend.frame import Frame, during, evaluate, execute
@@ -58,8 +62,8 @@ EXITS = ("$return", "$break", "$continue")
 # -- sequences -------------------------------------------------------------------------------------
 
 Steps = Generator["Steps", Any, Any]
-"""Something that is built in steps: it yields what is to be built first, and is sent what that returned. So how deep
-exits and chains of `elif` nest is the length of a list in `drive`, and not the depth of Python's stack."""
+"""A generator that builds something in steps: it yields what must be built first, and is sent the result. Nested exits
+and chains of `elif` are then as deep as a list in `drive`, not as Python's stack."""
 
 
 def drive(steps: Steps) -> Any:
@@ -122,7 +126,7 @@ def guarded(frame: Frame, statement: ast.stmt) -> Generator[None]:
 
 
 def poison(frame: Frame, statements: Sequence[ast.stmt]) -> None:
-    """Make every use of what the statements would have bound silent. Tiles stay what they are."""
+    """Poison the names that the statements would have bound, so that uses of them are not reported. Tiles are kept."""
     for name in assigned_names(statements):
         binding = frame.env.get(name, UNBOUND)
         if not is_place(binding):
@@ -144,7 +148,7 @@ def exit_flag(frame: Frame) -> bool | Value:
 
 
 def unless_exited(frame: Frame, node: ast.stmt, rest: Callable[[], Steps] | None) -> Steps:
-    """True if what follows is dealt with: control has left, or `rest` was put under a condition."""
+    """True if what follows is done: control has left, or `rest` was put under a condition."""
     exited = exit_flag(frame)
     if isinstance(exited, bool):
         return exited
@@ -216,23 +220,19 @@ class _Merge:
             return Unusable(f"{name} may be unbound: only one branch assigns it", f"assign {name} before the `if`")
         if isinstance(a, Unusable) or isinstance(b, Unusable):
             return a if isinstance(a, Unusable) else b
-        if isinstance(a, Composite) and type(a) is type(b):
-            parts = [self.join(name, x, y) for x, y in zip(a.parts, b.parts, strict=True)]
-            bad = next((x for x in parts if x is POISON or isinstance(x, Unusable)), None)
-            return bad or a.made_of(parts)
-        if isinstance(a, (list, tuple)) and type(a) is type(b) and len(a) == len(b):  # pyright: ignore
-            joined = [self.join(name, x, y) for x, y in zip(a, b, strict=True)]  # pyright: ignore
-            return joined if isinstance(a, list) else tuple(joined)
-        return self._leaf(name, a, b)
+        xs, ys = parts_of(a), parts_of(b)
+        if xs is None or ys is None or type(a) is not type(b) or len(xs) != len(ys):
+            return self._leaf(name, a, b)
+        parts = [self.join(name, x, y) for x, y in zip(xs, ys, strict=True)]
+        bad = next(filter(unusable, parts), None) if isinstance(a, Composite) else None
+        return bad or made_of(a, parts)
 
     def _leaf(self, name: str, a: Any, b: Any) -> Any:
         type_ = _joined_type(a, b)
         if type_ is None:
             shown = "what is returned" if name == "$value" else name
-            return Unusable(
-                f"{shown} is {describe(a)} on one path and {describe(b)} on the other",
-                _merge_fix(name, a, b),
-            )
+            message = f"{shown} is {describe(a)} on one path and {describe(b)} on the other"
+            return Unusable(message, _merge_fix(name, a, b))
         if a is True and b is False:
             return self.condition
         if a is False and b is True:
@@ -265,8 +265,7 @@ def _joined_type(a: Any, b: Any) -> Type | None:
         return types[0] if isinstance(other, (bool, int, float)) and isinstance(types[0], DType) else None
     if isinstance(a, bool) and isinstance(b, bool):
         return BOOL
-    integers = isinstance(a, int) and isinstance(b, int) and not isinstance(a, bool) and not isinstance(b, bool)
-    return INDEX if integers else None
+    return INDEX if is_int(a) and is_int(b) else None
 
 
 def _merge_fix(name: str, a: Any, b: Any) -> str:
@@ -305,16 +304,12 @@ def runtime_if(
 
 
 def build_side(frame: Frame, run: Callable[[], None]) -> Side:
-    """Run one branch, once, into a block that stands nowhere yet."""
+    """Run one branch, once, into a block that is not part of the kernel yet."""
     return drive(_side(frame, run))
 
 
 def _branches(
-    frame: Frame,
-    condition: Value,
-    then: Callable[[], Steps | None],
-    orelse: Callable[[], Steps | None],
-    node: ast.AST,
+    frame: Frame, condition: Value, then: Callable[[], Steps | None], orelse: Callable[[], Steps | None], node: ast.AST
 ) -> Steps:
     """`runtime_if` of branches that are built in steps."""
     first = yield _side(frame, then)
@@ -349,9 +344,7 @@ def merge_sides(frame: Frame, condition: Value, then: Side, orelse: Side, node: 
     branch = builder.add(control.If(condition, blocks=[block for block, _ in sides]))
     for result, pair in zip(branch.results, merge.pairs, strict=True):
         result.name = pair[3]
-    frame.env.update(
-        {n: rebuild(t, lambda x: branch.results[x.position] if isinstance(x, _Slot) else x) for n, t in joined.items()}
-    )
+    frame.env.update({name: _filled(tree, branch.results) for name, tree in joined.items()})
 
 
 # -- what loops carry ------------------------------------------------------------------------------
@@ -373,19 +366,16 @@ class Carried:
         self.names: list[str] = []
         for name in sorted(names):
             binding = frame.env.get(name, UNBOUND)
-            unusable = binding is UNBOUND or binding is POISON or isinstance(binding, Unusable)
-            self.before[name] = binding if unusable else rebuild(binding, lambda x, n=name: self._enter(n, x))
+            entered = binding if unusable(binding) else rebuild(binding, lambda x, n=name: self._enter(n, x))
+            self.before[name] = entered
 
     def _enter(self, name: str, leaf: Any) -> Any:
         """The leaf as it enters the loop: a slot if it is carried."""
         if isinstance(leaf, float):
             if name not in self.exposed:
                 return UNBOUND
-            raise self.frame.error(
-                self.node,
-                f"{name} changes in a run-time loop but starts as the literal {leaf!r}, which has no dtype",
-                f"start with {name} = f32({leaf!r})",
-            )
+            message = f"{name} changes in a run-time loop but starts as the literal {leaf!r}, which has no dtype"
+            raise self.frame.error(self.node, message, f"start with {name} = f32({leaf!r})")
         if isinstance(leaf, (bool, int)):
             leaf = as_value(leaf, BOOL if isinstance(leaf, bool) else INDEX, self.frame, self.node)
         elif not is_carried(leaf):
@@ -416,24 +406,16 @@ class Carried:
         if before is POISON or end is POISON:
             return POISON
         if before is UNBOUND or isinstance(before, Unusable):
-            return Unusable(
-                f"{name} may be unbound: only the body of a loop assigns it, and that may run zero times",
-                f"assign {name} before the loop",
-            )
+            message = f"{name} may be unbound: only the body of a loop assigns it, and that may run zero times"
+            return Unusable(message, f"assign {name} before the loop")
         if end is UNBOUND or isinstance(end, Unusable):
             return end if isinstance(end, Unusable) else before
-        if isinstance(before, Composite):
-            if type(before) is not type(end):
+        parts, ends = parts_of(before), parts_of(end)
+        if parts is not None:
+            if ends is None or type(before) is not type(end) or len(parts) != len(ends):
                 return self._changed(name, before, end)
-            parts = [self._leave(name, x, y, values) for x, y in zip(before.parts, end.parts, strict=True)]
-            bad = next((x for x in parts if x is POISON or isinstance(x, Unusable)), None)
-            return bad or before.made_of(parts)
-        if isinstance(before, (list, tuple)):
-            if type(before) is not type(end) or len(before) != len(end):  # pyright: ignore
-                return self._changed(name, before, end)
-            items = [self._leave(name, x, y, values) for x, y in zip(before, end, strict=True)]  # pyright: ignore
-            bad = next((x for x in items if x is POISON or isinstance(x, Unusable)), None)
-            return bad or (items if isinstance(before, list) else tuple(items))
+            left = [self._leave(name, x, y, values) for x, y in zip(parts, ends, strict=True)]
+            return next(filter(unusable, left), None) or made_of(before, left)
         if not isinstance(before, _Slot):
             return before if same_constant(before, end) else self._changed(name, before, end)
         carried = self.inits[before.position]

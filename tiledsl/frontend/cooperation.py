@@ -102,9 +102,6 @@ class Place(LanguageObject):
     def blocks(self) -> int:
         return self.m * self.n
 
-    def along(self, axis: str) -> int:
-        return self.m if axis == "m" else self.n
-
     @property
     def data(self) -> dict[str, Any]:
         return vars(self)

@@ -35,13 +35,18 @@ def _(node: ast.Constant, frame: Frame) -> Any:
 def _(node: ast.Name, frame: Frame) -> Any:
     binding: Any = frame.lookup(node)
     if isinstance(binding, TypeVar):
-        name: str = binding.__name__
-        found = frame.unit.typevars.get(name)
+        found = frame.unit.typevars.get(binding.__name__)
         if found is None:
-            raise frame.error(node, f"no parameter has the dtype variable {name}", "annotate a tensor with it")
+            message = f"no parameter has the dtype variable {binding.__name__}"
+            raise frame.error(node, message, "annotate a tensor with it")
         return found
     if isinstance(binding, type) and issubclass(binding, Dim):
-        return named_extent(frame, node, str(binding))
+        name, extents = str(binding), frame.unit.extents
+        if name not in extents:
+            known = ", ".join(extents) or "none"
+            message = f"{name} is not a dimension of this kernel's tensors (they have: {known})"
+            raise frame.error(node, message, "use one of them")
+        return extent(frame, *extents[name])
     if binding is lang.processors:
         host = frame.unit.host
         if frame.builder.block is not host:
@@ -49,17 +54,6 @@ def _(node: ast.Name, frame: Frame) -> Any:
             raise frame.error(node, "processors is known to the host alone, in the extents of grid()", fix)
         return host.args[0]
     return binding  # pyright: ignore[reportUnknownVariableType]
-
-
-def named_extent(frame: Frame, node: ast.AST, name: str) -> Value | int:
-    """The extent that a dimension's name stands for in this kernel."""
-    if name not in frame.unit.extents:
-        known = ", ".join(frame.unit.extents) or "none"
-        raise frame.error(
-            node, f"{name} is not a dimension of this kernel's tensors (they have: {known})", "use one of them"
-        )
-    tensor, axis = frame.unit.extents[name]
-    return extent(frame, tensor, axis)
 
 
 @evaluate.register
@@ -82,20 +76,11 @@ def _(node: ast.Slice, frame: Frame) -> Any:
 
 
 @evaluate.register
-def _(node: ast.Tuple, frame: Frame) -> Any:
-    return tuple(_items(node, frame))
-
-
-@evaluate.register
-def _(node: ast.List, frame: Frame) -> Any:
-    return _items(node, frame)
-
-
-def _items(node: ast.Tuple | ast.List, frame: Frame) -> list[Any]:
+def _(node: ast.Tuple | ast.List, frame: Frame) -> Any:
     items = [evaluate(item, frame) for item in node.elts]
     if many_items(items):
         raise frame.error(node, f"more than {MAX_ITEMS} items, with those of the lists in it", "make it smaller")
-    return items
+    return tuple(items) if isinstance(node, ast.Tuple) else items
 
 
 @evaluate.register
@@ -272,12 +257,7 @@ def _is_free(frame: Frame, side: Side) -> bool:
 
 
 @evaluate.register
-def _(node: ast.ListComp, frame: Frame) -> Any:
-    return _comprehension(frame, node, node.generators, lambda: [evaluate(node.elt, frame)])
-
-
-@evaluate.register
-def _(node: ast.GeneratorExp, frame: Frame) -> Any:
+def _(node: ast.ListComp | ast.GeneratorExp, frame: Frame) -> Any:
     return _comprehension(frame, node, node.generators, lambda: [evaluate(node.elt, frame)])
 
 

@@ -17,14 +17,7 @@ from tiledsl.lang.matrices import Product
 from tiledsl.layout.fragments import FragmentLayout
 from tiledsl.layout.shared import Layout
 
-__all__ = [
-    "EXAMPLE",
-    "check_threads",
-    "distributed",
-    "is_distributed",
-    "joined",
-    "relaid",
-]
+__all__ = ["EXAMPLE", "check_threads", "distributed", "is_distributed", "joined", "relaid"]
 
 EXAMPLE = "mma.m16n8k16.acc(warps=(2, 2))"
 """A layout as messages show one."""
@@ -33,11 +26,6 @@ EXAMPLE = "mma.m16n8k16.acc(warps=(2, 2))"
 def is_distributed(binding: Any) -> bool:
     """True for a fragment with a layout."""
     return isinstance(binding, Value) and isinstance(binding.type, FragmentType) and binding.type.layout is not None
-
-
-def _shown(type_: FragmentType) -> str:
-    """How a message names the layout of a fragment."""
-    return "each thread's own" if type_.layout is None else str(type_.layout)
 
 
 def distributed(frame: Frame, node: Any, dtype: DType, dims: tuple[int, ...], layout: Any, what: str) -> FragmentType:
@@ -76,37 +64,39 @@ def _layout_fix(layout: Any) -> str:
 
 
 def _hold(unit: Unit, layout: FragmentLayout, loc: Loc) -> None:
-    """Compare the layout's threads with the block's, now or once threads() has been called."""
+    """Compare the layout's threads with the role's or the block's, now or once threads() has been called."""
     role = unit.cooperation.role
-    if role is not None:
-        if role.one_thread or layout.threads != role.threads:
-            raise _wrong_role(role, layout, loc)
-    elif unit.threads is None:
+    if role is None and unit.threads is None:
         unit.held.append((layout, loc))
-    elif layout.threads != prod(unit.threads):
-        raise _wrong_threads(unit.threads, layout, loc)
-
-
-def _wrong_role(role: RoleObject, layout: FragmentLayout, loc: Loc) -> CompileError:
-    warps = f"{layout.warps[0]} x {layout.warps[1]} warps"
-    has = "one thread" if role.one_thread else f"{role.threads}"
-    message = f"{layout} is held by {layout.threads} threads ({warps}), {role.shown} has {has}"
-    return CompileError(message, loc, "take another grid of warps, or give the role more or fewer warpgroups")
+        return
+    wrong = _wrong_threads(unit, role, layout, loc)
+    if wrong is not None:
+        raise wrong
 
 
 def check_threads(unit: Unit) -> None:
     """Report the fragments that came before threads() and do not fit it."""
-    for layout, loc in unit.held:
-        if unit.threads is not None and layout.threads != prod(unit.threads):
-            unit.report(_wrong_threads(unit.threads, layout, loc))
+    for layout, loc in unit.held if unit.threads is not None else ():
+        wrong = _wrong_threads(unit, None, layout, loc)
+        if wrong is not None:
+            unit.report(wrong)
 
 
-def _wrong_threads(threads: tuple[int, ...], layout: FragmentLayout, loc: Loc) -> CompileError:
+def _wrong_threads(unit: Unit, role: RoleObject | None, layout: FragmentLayout, loc: Loc) -> CompileError | None:
+    """The error for a layout whose threads are not those of the role, or of the block; None if they are."""
+    there = prod(unit.threads or ())
+    if role is not None:
+        there = 1 if role.one_thread else role.threads
+    if layout.threads == there:
+        return None
+    shown, fix = "the block", f"write threads({layout.threads}), or take another grid of warps"
+    if role is not None:
+        shown, fix = role.shown, "take another grid of warps, or give the role more or fewer warpgroups"
+    elif layout.threads > MOST_THREADS:
+        fix = f"a block has at most {MOST_THREADS} threads; take another grid of warps"
     warps = f"{layout.warps[0]} x {layout.warps[1]} warps"
-    message = f"{layout} is held by {layout.threads} threads ({warps}), the block has {prod(threads)}"
-    fits = layout.threads <= MOST_THREADS
-    fix = f"write threads({layout.threads}), or" if fits else f"a block has at most {MOST_THREADS} threads; take"
-    return CompileError(message, loc, f"{fix} another grid of warps")
+    has = "one thread" if there == 1 else f"{there}"
+    return CompileError(f"{layout} is held by {layout.threads} threads ({warps}), {shown} has {has}", loc, fix)
 
 
 # -- element by element ----------------------------------------------------------------------------
@@ -120,13 +110,11 @@ def joined(frame: Frame, node: Any, types: list[FragmentType], what: str) -> Fra
             shapes = " and ".join(str(dims) for dims in sorted({first.dims, other.dims}))
             raise frame.error(node, f"{what} of fragments of different shapes: {shapes}", "give both one shape")
         if other.layout != first.layout:
-            raise frame.error(
-                node,
-                f"{what} of fragments of different layouts: {_shown(first)} and {_shown(other)}",
-                "convert(x, y.layout) where each thread holds what it needs, else go through a shared tile"
-                if first.layout is not None and other.layout is not None
-                else f"give both one layout: fragment(shape, dtype, {first.layout or other.layout})",
-            )
+            fix = "convert(x, y.layout) where each thread holds what it needs, else go through a shared tile"
+            if first.layout is None or other.layout is None:
+                fix = f"give both one layout: fragment(shape, dtype, {first.layout or other.layout})"
+            shown = " and ".join(str(type_.layout or "each thread's own") for type_ in (first, other))
+            raise frame.error(node, f"{what} of fragments of different layouts: {shown}", fix)
         _require_places(frame, node, first, other.dtype, what)
     return first
 
@@ -142,8 +130,6 @@ def _require_places(frame: Frame, node: Any, type_: FragmentType, dtype: DType, 
     layout = type_.layout
     if layout is None or layout.operand == "acc" or dtype.bits == type_.dtype.bits:
         return
-    raise frame.error(
-        node,
-        f"{what} of {type_.dtype} elements held as {layout} gives {dtype}, which has other threads hold them",
-        f"do it where the width does not matter: on the accumulator, or before it is loaded as {layout}",
-    )
+    message = f"{what} of {type_.dtype} elements held as {layout} gives {dtype}, which has other threads hold them"
+    fix = f"do it where the width does not matter: on the accumulator, or before it is loaded as {layout}"
+    raise frame.error(node, message, fix)

@@ -67,7 +67,7 @@ class Unit:
     carried_out: int = 0
 
     def spend(self, loc: Loc) -> None:
-        """One statement or item of a comprehension more. Raises OutOfBudget where the kernel has become too much."""
+        """Count one more statement, or item of a comprehension. Raises OutOfBudget where a limit is exceeded."""
         self.carried_out += 1
         if self.builder.made > MAX_OPS:
             message = f"the kernel has more than {MAX_OPS} ops here: loops that are unrolled, or large fragments"

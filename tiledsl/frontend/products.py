@@ -73,7 +73,7 @@ def _sum(op: ast.operator, left: Any, right: Any, frame: Frame, node: ast.AST) -
 
 @evaluate.register
 def _(node: ast.BinOp, frame: Frame) -> Any:
-    """Down the left operands first, and not by recursion: a sum of 1000 terms is 1000 nodes deep."""
+    """Left operands first, without recursion: a sum of 1000 terms is 1000 nodes deep."""
     spine = [node]
     while isinstance(spine[-1].left, ast.BinOp):
         spine.append(spine[-1].left)

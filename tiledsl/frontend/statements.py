@@ -1,11 +1,16 @@
-"""The small statements; assignments are in `assign`, branches and loops in `control` and `loops`."""
+"""The small statements, and `with`; assignments are in `assign`, branches and loops in `control` and `loops`."""
 
 from __future__ import annotations
 
 import ast
 
+from tiledsl.frontend.analysis import loop_exits
 from tiledsl.frontend.arithmetic import as_condition
-from tiledsl.frontend.bindings import describe, has_operators
+from tiledsl.frontend.assign import assign
+from tiledsl.frontend.attributes import BoundMethod
+from tiledsl.frontend.bindings import Region, describe, has_operators
+from tiledsl.frontend.call import intrinsic_of
+from tiledsl.frontend.control import run_statements
 from tiledsl.frontend.frame import Frame, evaluate, execute
 
 __all__: list[str] = []
@@ -29,13 +34,8 @@ def _(node: ast.Return, frame: Frame) -> None:
 
 
 @execute.register
-def _(node: ast.Break, frame: Frame) -> None:
-    frame.env["$break"] = True
-
-
-@execute.register
-def _(node: ast.Continue, frame: Frame) -> None:
-    frame.env["$continue"] = True
+def _(node: ast.Break | ast.Continue, frame: Frame) -> None:
+    frame.env["$break" if isinstance(node, ast.Break) else "$continue"] = True
 
 
 @execute.register
@@ -43,10 +43,45 @@ def _(node: ast.Assert, frame: Frame) -> None:
     """``assert`` is for compile time; `assert_` checks at run time."""
     condition = evaluate(node.test, frame)
     if has_operators(condition):
-        raise frame.error(
-            node, f"assert of a run-time value ({describe(condition)})", "write assert_(condition, message)"
-        )
+        message = f"assert of a run-time value ({describe(condition)})"
+        raise frame.error(node, message, "write assert_(condition, message)")
     if not as_condition(condition, frame, node.test):
         message = evaluate(node.msg, frame) if node.msg is not None else ast.unparse(node.test)
         fix = f"give the consts or dtypes such values that {ast.unparse(node.test)} holds"
         raise frame.error(node, f"assertion failed at compile time: {message}", fix)
+
+
+# -- with: regions of the language, such as roles and the slots of rings ----------------------------
+
+
+@execute.register
+def _(node: ast.With, frame: Frame) -> None:
+    exits = sorted(kind.__name__.lower() for kind in loop_exits(node.body))
+    if exits:
+        fix = "put the statements to skip under an `if`"
+        raise frame.error(node, f"`{exits[0]}` leaves the body of a `with`, whose end would be skipped", fix)
+    _enter(frame, node, node.items)
+
+
+def _enter(frame: Frame, node: ast.With, items: list[ast.withitem]) -> None:
+    if not items:
+        run_statements(frame, node.body)
+        return
+    item = items[0]
+    region = _region(frame, item.context_expr)
+    frame.builder.loc = frame.loc(node)
+    with region.around(frame, node) as bound:
+        if item.optional_vars is not None:
+            assign(frame, item.optional_vars, bound)
+        _enter(frame, node, items[1:])
+
+
+def _region(frame: Frame, node: ast.expr) -> Region:
+    """The region that a ``with`` names. No other call is evaluated: it might have effects."""
+    call = evaluate(node.func, frame) if isinstance(node, ast.Call) else None
+    of_the_language = call is None or isinstance(call, BoundMethod) or intrinsic_of(call)
+    region = evaluate(node, frame) if of_the_language else call
+    if isinstance(region, Region):
+        return region
+    message = f"with is not part of the kernel language on {describe(region)}"
+    raise frame.error(node, message, "role(...), ring.fill(), ring.use() and r.turn(...) stand there")

@@ -1,4 +1,4 @@
-"""What a kernel's target has: asked of every op that the frontend makes, by what its class declares."""
+"""Features of the target: checked for every op that the frontend makes, by what its class declares."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def require_feature(arch: str, feature: str, what: str, loc: Loc) -> None:
 
 
 class TargetBuilder(Builder):
-    """Adds only what `arch` has the instructions for."""
+    """Refuses ops for which `arch` has no instructions."""
 
     def __init__(self, block: Block, arch: str, loc: Loc) -> None:
         super().__init__(block, loc)

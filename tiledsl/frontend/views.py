@@ -1,4 +1,4 @@
-"""Views of tensors and shared tiles: slicing, transposing, and the way back to the memory they are of.
+"""Views of tensors and shared tiles: slicing, transposing, and access to the memory behind them.
 
 A view is a binding of the frontend alone. Accesses add its origin to their indices and go to its base, so
 that the IR knows tensors and tiles only.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from math import prod
-from typing import Any, Sequence
+from typing import Any
 
 from tiledsl.frontend.arithmetic import as_value
 from tiledsl.frontend.bindings import Range, View, describe, is_int
@@ -56,7 +56,7 @@ def memory_name(memory: Value | View) -> str:
 
 
 def unit_axis(view: View) -> int | None:
-    """The view's axis along which neighbours lie side by side; None if it has none."""
+    """The view's axis along which elements are contiguous; None if it has none."""
     type_ = memory_type(view)
     axis = type_.unit if isinstance(type_, GlobalType) else type_.rank - 1
     return view.axes.index(axis) if axis in view.axes else None
@@ -82,7 +82,7 @@ def stride(frame: Frame, memory: Value | View, axis: int) -> Value | int:
 
 
 def places(at: Any) -> list[Any]:
-    """What stands between the brackets, one item an axis."""
+    """What is between the brackets, one item an axis."""
     return list(at) if isinstance(at, (tuple, list)) else [at]  # pyright: ignore[reportUnknownArgumentType]
 
 
@@ -99,27 +99,17 @@ def slice_parts(item: Any, limit: int | str) -> tuple[Any, Any, Any]:
 
 def located(frame: Frame, node: ast.AST, memory: Value | View, at: Any) -> tuple[Value, list[Value]]:
     """The tensor or tile of one element, and its indices there; static ones are checked against static extents."""
-    view = as_view(memory)
-    items = _one_an_axis(frame, node, view, places(at))
-    indices: list[Value | int] = list(view.origin)
-    for position, (axis, item) in enumerate(zip(view.axes, items, strict=True)):
+    for item in places(at):
         if is_slice(item):
             fix = "index each axis with a number; a view t[m, k] is made by itself"
             raise frame.error(node, f"{describe(item)} is not the index of an element", fix)
-        indices[axis] = _sum(frame, view.origin[axis], _number(frame, node, view, position, item))
-    return view.base, [_materialized(frame, i) for i in indices]
+    element = subview(frame, node, memory, at)
+    return element.base, base_origin(frame, element)
 
 
 def base_origin(frame: Frame, view: View) -> list[Value]:
     """Where a view begins, as indices into its base."""
     return [_materialized(frame, i) for i in view.origin]
-
-
-def _one_an_axis(frame: Frame, node: ast.AST, view: View, items: Sequence[Any]) -> Sequence[Any]:
-    if len(items) != view.rank:
-        what = memory_name(view) if view == as_view(view.base) else f"this view of {memory_name(view)}"
-        raise frame.error(node, f"{what} has {view.rank} axes, got {len(items)} indices", "one for each axis")
-    return items
 
 
 def _number(frame: Frame, node: ast.AST, view: View, position: int, item: Any) -> Value:
@@ -165,9 +155,12 @@ def transposed(memory: Value | View) -> View:
 
 
 def subview(frame: Frame, node: ast.AST, memory: Value | View, at: Any) -> View:
-    """``t[m, k]`` with a slice or range among the indices; axes with a number are dropped."""
+    """``t[m, k]``: axes that are indexed with a slice or a range stay, those with a number are dropped."""
     view = as_view(memory)
-    items = _one_an_axis(frame, node, view, places(at))
+    items = places(at)
+    if len(items) != view.rank:
+        what = memory_name(view) if view == as_view(view.base) else f"this view of {memory_name(view)}"
+        raise frame.error(node, f"{what} has {view.rank} axes, got {len(items)} indices", "one for each axis")
     origin: list[Value | int] = list(view.origin)
     axes: list[int] = []
     dims: list[int | str] = []

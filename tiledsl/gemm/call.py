@@ -24,7 +24,8 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from tiledsl.errors import KernelArgumentError
-from tiledsl.gemm.hopper import HALF, QUARTER, SHALLOW, choose, hopper_fastest, plain
+from tiledsl.gemm.epilogue import plain
+from tiledsl.gemm.hopper import HALF, QUARTER, SHALLOW, choose, hopper_fastest
 from tiledsl.gemm.pad import VEC, pad, pad_both
 from tiledsl.gemm.split_k import QUAD, add_up, split
 from tiledsl.lang import cdiv

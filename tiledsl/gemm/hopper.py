@@ -9,7 +9,6 @@ warps store it.
 A, B and C are batches of matrices. `tiledsl.gemm.gemm` also takes operands that TMA cannot read.
 """
 
-from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
@@ -19,7 +18,6 @@ from tiledsl import (
     Float,
     Fragment,
     Global,
-    Memory,
     Ring,
     View,
     barrier,
@@ -27,7 +25,6 @@ from tiledsl import (
     const,
     coordinates,
     f32,
-    index,
     lane_id,
     load_fragment,
     persistent,
@@ -45,26 +42,13 @@ from tiledsl import (
     wgmma,
 )
 from tiledsl.dims import K, L, M, N
+from tiledsl.gemm.epilogue import Epilogue, plain
 from tiledsl.gemm.hopper_tiles import as_stored, chunks, matrix, staging
 
-__all__ = ["Epilogue", "add_bias", "choose", "hopper_fastest", "plain"]
+__all__ = ["choose", "hopper_fastest"]
 
 D = TypeVar("D", bound=Float)
 E = TypeVar("E", bound=Float)
-Epilogue = Callable[[Fragment[f32], Any, Fragment[index]], Fragment[f32]]
-
-
-@tile_function
-def plain(x: Fragment[f32], bias: Memory[f32] | None, column: Fragment[index]) -> Fragment[f32]:
-    """No epilogue."""
-    return x
-
-
-@tile_function
-def add_bias(x: Fragment[f32], bias: Memory[f32] | None, column: Fragment[index]) -> Fragment[f32]:
-    """Adds `bias[n]` to column n."""
-    return x + bias.get(column) if bias is not None else x
-
 
 @tile_function
 def store_lines(x: Fragment[E], to: View[E], via: View[E], warps: int):

@@ -14,7 +14,6 @@ The operands' dtype decides the instruction (`PRODUCTS`). f32 operands are multi
 their low 13 bits. Results accumulate in f32, integers in i32, f64 in f64.
 """
 
-from collections.abc import Callable
 from typing import Any, TypeVar
 
 from tiledsl import (
@@ -64,12 +63,13 @@ from tiledsl import (
 )
 from tiledsl.arch import target_named
 from tiledsl.dims import K, M, N
+from tiledsl.gemm.epilogue import Epilogue, plain
 from tiledsl.gemm.hopper_tiles import as_stored, matrix
 from tiledsl.gemm.hopper_tiles import staging as matrix_staging
 from tiledsl.gemm.mma_tiles import PRODUCTS, fetch, scaled, slot, staging, widest
 from tiledsl.runtime.driver import available
 
-__all__ = ["add_bias", "choose", "mma_fastest", "plain"]
+__all__ = ["choose", "mma_fastest"]
 
 D = TypeVar("D", bound=Scalar)
 E = TypeVar("E", bound=Number)
@@ -107,20 +107,6 @@ HALVES: tuple[tuple[float, dict[str, Any]], ...] = (
 """For 16-bit formats on an H200, by TMA: the speed of the main loop relative to the first, and consts. Measured at 4096
 x 2112 x 7168, by `python -m benchmarks.gemm --format bf16 --variants mma_fastest TMA=True BK=64 STAGES=3
 BN=128,192,256`; each time over the share of the waves of tiles that is used."""
-
-Epilogue = Callable[[Fragment[Any], Any, Fragment[index]], Fragment[Any]]
-
-
-@tile_function
-def plain(x: Fragment[Any], bias: Memory[Any] | None, column: Fragment[index]) -> Fragment[Any]:
-    """The result as it is."""
-    return x
-
-
-@tile_function
-def add_bias(x: Fragment[Any], bias: Memory[Any] | None, column: Fragment[index]) -> Fragment[Any]:
-    """The result plus one number for each column."""
-    return x + bias.get(column) if bias is not None else x
 
 
 @tile_function

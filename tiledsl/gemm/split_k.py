@@ -25,7 +25,7 @@ from tiledsl import (
     where,
 )
 from tiledsl.dims import J, L, M, N
-from tiledsl.gemm.hopper import Epilogue, plain
+from tiledsl.gemm.epilogue import Epilogue, plain
 
 __all__ = ["QUAD", "add_up", "split"]
 

@@ -182,7 +182,7 @@ def _checked(
             except TileError as error:
                 print(f"  {contender.label} at {operands.size}: left out: {str(error).splitlines()[0]}", flush=True)
                 continue
-            operands.check(contender.label, launch, contender.roles.c in contender.roles.turned)
+            operands.check(contender.label, launch, contender.roles.c in contender.roles.transposed)
             runs[layout] = launch
         if runs:
             found[contender.label] = fastest(operands.device, runs, many)

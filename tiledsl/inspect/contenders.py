@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from tiledsl.inspect.timing import interleave
 from tiledsl.ir.types import DType
 from tiledsl.kernel import TileKernel
 from tiledsl.measure import PRODUCTS
-from tiledsl.signatures.signature import REQUIRED, GlobalParam
+from tiledsl.signatures.signature import REQUIRED
 
 __all__ = [
     "CUBLAS",
@@ -32,7 +33,7 @@ __all__ = [
 
 CUBLAS = "cuBLAS"
 LAYOUTS = ("NN", "NT", "TN", "TT")
-"""How A and B are stored: N in row order as [M, K] and [K, N], T the other way round."""
+"""How A and B are stored: N in row order as [M, K] and [K, N], T transposed."""
 
 Launch = Callable[[int], None]
 
@@ -63,19 +64,18 @@ class Size:
 
 @dataclass(frozen=True)
 class Roles:
-    """Which tensor of a kernel is A, B, C of a product, and which of these have their last two axes the other way
-    round, as [K, M], [N, K], [N, M]."""
+    """Which tensor of a kernel is A, B, C of a product, and which of these are transposed: [K, M], [N, K], [N, M]."""
 
     a: str
     b: str
     c: str
-    turned: frozenset[str]
+    transposed: frozenset[str]
     batched: bool
 
     @property
     def layout(self) -> str:
         """As in LAYOUTS."""
-        return "".join("T" if name in self.turned else "N" for name in (self.a, self.b))
+        return "".join("T" if name in self.transposed else "N" for name in (self.a, self.b))
 
 
 def read_roles(kernel: TileKernel) -> Roles:
@@ -85,22 +85,17 @@ def read_roles(kernel: TileKernel) -> Roles:
     if len(tensors) != 3 or ranks not in ({2}, {3}):
         raise _no_product(kernel)
     a, b, c = tensors
-    (m, first), (k, second), (n, third) = (_shared(*pair) for pair in ((a, c), (a, b), (b, c)))
+    shared = [{*one.dims[-2:]} & {*other.dims[-2:]} for one, other in ((a, c), (a, b), (b, c))]
     batches = {p.dims[0] for p in tensors} if ranks == {3} else {0}
-    if not (first and second and third) or len({m, n, k}) != 3 or len(batches) != 1:
+    if {len(dims) for dims in shared} != {1} or len(set[int | str]().union(*shared)) != 3 or len(batches) != 1:
         raise _no_product(kernel)
+    (m,), (k,), (n,) = shared
     order = {a.name: (m, k), b.name: (k, n), c.name: (m, n)}
-    turned = frozenset(p.name for p in tensors if p.dims[-2:] != order[p.name])
+    transposed = frozenset(p.name for p in tensors if p.dims[-2:] != order[p.name])
     for param in kernel.signature.scalars:
         if param.default is REQUIRED:
             raise TileError(f"bench: {kernel.name} needs {param.name}\n  fix: give it a default")
-    return Roles(a.name, b.name, c.name, turned, ranks == {3})
-
-
-def _shared(one: GlobalParam, other: GlobalParam) -> tuple[int | str, bool]:
-    """The dimension that the matrices of both have, and whether there is just one."""
-    common = [d for d in one.dims[-2:] if d in other.dims[-2:]]
-    return (common[0], True) if len(common) == 1 else (0, False)
+    return Roles(a.name, b.name, c.name, transposed, ranks == {3})
 
 
 def _no_product(kernel: TileKernel) -> TileError:
@@ -136,13 +131,13 @@ class Contender:
         """``launch(number)`` on the operands of that number; stored as the kernel declares them, or in `layout`."""
         roles, size = self.roles, operands.size
         stored = operands.stored(layout or roles.layout)
-        results = operands.results(roles.c in roles.turned)
+        results = operands.results(roles.c in roles.transposed)
         sets: list[dict[str, Any]] = []
         for a, b, c in zip(*stored, results, strict=True):
             given = {roles.a: a, roles.b: b, roles.c: c}
             if roles.batched and not size.batch:
                 given = {n: x[None] for n, x in given.items()}
-            sets.append({n: operands.device.transposed(x) if n in roles.turned else x for n, x in given.items()})
+            sets.append({n: operands.device.transposed(x) if n in roles.transposed else x for n, x in given.items()})
         fixed = self.consts_for(size, operands.device.format)
         if isinstance(self.kernel, TileKernel):
             fixed = {**{p.name: None for p in self.kernel.signature.tensors if p.optional}, **fixed}
@@ -200,39 +195,38 @@ class Operands:
     def stored(self, layout: str) -> tuple[list[Any], list[Any]]:
         """A as [.., M, K] and B as [.., K, N], stored in `layout`."""
         size = self.size
-        return self._operand("a", size.m, size.k, layout[0]), self._operand("b", size.k, size.n, layout[1])
+        return self._operand("a", size.m, size.k, layout[0], 0), self._operand("b", size.k, size.n, layout[1], 1000)
 
-    def _operand(self, name: str, rows: int, columns: int, order: str) -> list[Any]:
-        key = f"{name} {order}"
+    def _operand(self, name: str, rows: int, columns: int, order: str, seed: int) -> list[Any]:
+        def make(number: int) -> Any:
+            array = self.device.normal(rows, columns, seed + number, self.size.batch)
+            return self.device.restored(array) if order == "T" else array
+
+        return self._once(f"{name} {order}", make)
+
+    def results(self, transposed: bool) -> list[Any]:
+        """C as [.., M, N]; stored as [.., N, M] if transposed."""
+        device, m, n, batch = self.device, self.size.m, self.size.n, self.size.batch
+
+        def make(number: int) -> Any:
+            return device.transposed(device.empty(n, m, batch)) if transposed else device.empty(m, n, batch)
+
+        return self._once(f"c {transposed}", make)
+
+    def _once(self, key: str, make: Callable[[int], Any]) -> list[Any]:
         if key not in self._made:
-            first = 0 if name == "a" else 1000
-            self._made[key] = [self._one(rows, columns, first + i, order) for i in range(self.sets)]
+            self._made[key] = [make(number) for number in range(self.sets)]
         return self._made[key]
-
-    def _one(self, rows: int, columns: int, seed: int, order: str) -> Any:
-        array = self.device.normal(rows, columns, seed, self.size.batch)
-        return self.device.restored(array) if order == "T" else array
-
-    def results(self, turned: bool) -> list[Any]:
-        """C as [.., M, N]; stored as [.., N, M] if turned."""
-        key = f"c {turned}"
-        if key not in self._made:
-            self._made[key] = [self._result(turned) for _ in range(self.sets)]
-        return self._made[key]
-
-    def _result(self, turned: bool) -> Any:
-        m, n, batch = self.size.m, self.size.n, self.size.batch
-        return self.device.transposed(self.device.empty(n, m, batch)) if turned else self.device.empty(m, n, batch)
 
     def keep(self, layouts: set[str]) -> None:
-        """Give back what no layout of these needs."""
+        """Release what no layout of these needs."""
         needed = {f"{name} {layout[i]}" for layout in layouts for i, name in enumerate("ab")}
         for key in [k for k in self._made if k[0] in "ab" and k not in needed]:
             del self._made[key]
 
-    def check(self, label: str, launch: Launch, turned: bool = False) -> None:
+    def check(self, label: str, launch: Launch, transposed: bool = False) -> None:
         """Raise TileError unless `launch` gives the product of the first set, within its error bound."""
-        (a, b), c = self.stored("NN"), self.results(turned)
+        (a, b), c = self.stored("NN"), self.results(transposed)
         c[0][...] = self.device.blank
         launch(0)
         share = self.device.worst_share(c[0], a[0], b[0])
@@ -245,7 +239,7 @@ def cublas(operands: Operands, layout: str = "") -> tuple[str, Launch]:
     refused: list[str] = []
     found: dict[str, Launch] = {}
     for each in [layout] if layout else LAYOUTS:
-        launch = _cublas(operands, each)
+        launch = partial(_multiply, operands.device.matmul, *operands.stored(each), operands.results(False))
         try:
             operands.check(f"{CUBLAS} {each}", launch)
         except (RuntimeError, ValueError) as error:  # an order that the library does not take
@@ -257,6 +251,11 @@ def cublas(operands: Operands, layout: str = "") -> tuple[str, Launch]:
     return fastest(operands.device, found)
 
 
+def _multiply(matmul: Callable[..., None], a: list[Any], b: list[Any], c: list[Any], number: int) -> None:
+    i = number % len(c)
+    matmul(a[i], b[i], c[i])
+
+
 def fastest(device: Device, found: dict[str, Launch], many: int = 1) -> tuple[str, Launch]:
     """The layout whose launches take least, and its launcher. many: launches of a graph, by which they are timed; 1:
     without."""
@@ -265,14 +264,3 @@ def fastest(device: Device, found: dict[str, Launch], many: int = 1) -> tuple[st
     timed = found if many == 1 else {layout: device.graphed(launch, many) for layout, launch in found.items()}
     best = min(found, key=interleave(device, timed, rounds=3, seconds=0.02).median)
     return best, found[best]
-
-
-def _cublas(operands: Operands, layout: str) -> Launch:
-    (a, b), c = operands.stored(layout), operands.results(False)
-    matmul, count = operands.device.matmul, operands.sets
-
-    def launch(number: int) -> None:
-        i = number % count
-        matmul(a[i], b[i], c[i])
-
-    return launch

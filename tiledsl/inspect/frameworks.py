@@ -1,101 +1,31 @@
-"""What a benchmark needs of torch or CuPy, whichever is there: arrays, cuBLAS and events."""
+"""What a benchmark needs of torch or CuPy, whichever is there: arrays, cuBLAS, events and graphs."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from tiledsl.errors import DeviceError, TileError
-from tiledsl.measure import PRODUCTS, Product
+from tiledsl.measure import PRODUCTS
 
-__all__ = ["Cupy", "Device", "Torch", "open_device"]
+__all__ = ["Cupy", "Device", "open_device"]
 
 DTYPES = {
     "f32": "float32", "f64": "float64", "f16": "float16", "bf16": "bfloat16", "e4m3": "float8_e4m3fn",
     "e5m2": "float8_e5m2", "i8": "int8", "u8": "uint8", "i32": "int32",
 }  # fmt: skip
 
-
-class Device(Protocol):
-    """Arrays are row-major unless stated, of the dtypes of `format`, one of `measure.PRODUCTS`."""
-
-    name: str
-    format: str
-    itemsizes: tuple[int, int]
-    """Bytes of an element of an operand, and of the result."""
-    blank: float
-    """What a result holds that nobody has written."""
-
-    def normal(self, rows: int, columns: int, seed: int, batch: int = 0) -> Any:
-        """An operand: random normal, integers of all values. `batch`: that many of them, along a first axis."""
-        ...
-
-    def transposed(self, array: Any) -> Any:
-        """A view with the last two axes exchanged."""
-        ...
-
-    def restored(self, array: Any) -> Any:
-        """The same elements, stored with the last two axes in the other order."""
-        ...
-
-    def empty(self, rows: int, columns: int, batch: int = 0) -> Any:
-        """A result that nobody has written."""
-        ...
-
-    def matmul(self, a: Any, b: Any, out: Any) -> None:
-        """cuBLAS in `format`; in "f32" TF32 is off."""
-        ...
-
-    def graphed(self, launch: Callable[[int], None], count: int) -> Callable[[int], None]:
-        """``replay(number)``: `count` launches, numbered from 0 on, by one CUDA graph: none waits for the host."""
-        ...
-
-    def worst_share(self, out: Any, a: Any, b: Any) -> float:
-        """The largest share of its error bound that any element of `out` uses against float64 (<= 1: right)."""
-        ...
-
-    def copy_rate(self) -> float:
-        """Bytes a second that a copy from device memory to device memory reads and writes, together."""
-        ...
-
-    def pointer(self, array: Any) -> int: ...
-    def stream(self) -> int: ...
-    def synchronize(self) -> None: ...
-    def event(self) -> Any: ...
-    def record(self, event: Any) -> None: ...
-    def milliseconds(self, start: Any, end: Any) -> float: ...
-
-
-def _bound_share(
-    product: Product, out: Any, a: Any, b: Any, double: Callable[[Any], Any], absolute: Callable[[Any], Any]
-) -> Any:
-    """|out - ref| over its bound, that of `Product`; any error of an integer is too much."""
-    exact = double(a) @ double(b)
-    terms = absolute(double(a)) @ absolute(double(b))
-    bound = product.roundoff * absolute(exact) + product.chain(a.shape[-1]) * terms + 2.0**-149
-    return absolute(double(out) - exact) / bound
-
-
-def _copy_rate(device: Device, copy: Callable[[], None], size: int) -> float:
-    """The best of a few copies of `size` bytes."""
-    taken: list[float] = []
-    for _ in range(8):
-        start, end = device.event(), device.event()
-        device.record(start)
-        copy()
-        device.record(end)
-        device.synchronize()
-        taken.append(device.milliseconds(start, end) / 1e3)
-    return 2 * size / min(taken)
-
-
 COPIED = 1 << 30
 """Bytes of the copy that measures the memory: far more than L2 holds."""
 
 
-class Torch:
-    """PyTorch's allocator, its current stream, and cuBLAS behind torch.mm."""
+class Device:
+    """PyTorch's allocator, its current stream, and cuBLAS behind torch.mm, for products of `format` (see
+    `measure.PRODUCTS`). Arrays are row-major unless stated.
+
+    itemsizes: bytes of an element of an operand, and of the result. blank: what a result holds that nobody has written.
+    """
 
     name = "torch"
 
@@ -116,6 +46,7 @@ class Torch:
         self.blank = -1 if self._result == torch.int32 else float("nan")
 
     def normal(self, rows: int, columns: int, seed: int, batch: int = 0) -> Any:
+        """An operand: random normal, integers of all values. `batch`: that many of them, along a first axis."""
         torch = self._torch
         shape = (batch, rows, columns) if batch else (rows, columns)
         generator = torch.Generator("cuda").manual_seed(seed)
@@ -126,16 +57,20 @@ class Torch:
         return torch.randn(shape, device="cuda", dtype=drawn, generator=generator).to(self._operand)
 
     def transposed(self, array: Any) -> Any:
+        """A view with the last two axes exchanged."""
         return array.mT
 
     def restored(self, array: Any) -> Any:
+        """The same elements, stored with the last two axes in the other order."""
         return array.mT.contiguous().mT
 
     def empty(self, rows: int, columns: int, batch: int = 0) -> Any:
+        """A result that nobody has written."""
         shape = (batch, rows, columns) if batch else (rows, columns)
         return self._torch.full(shape, self.blank, device="cuda", dtype=self._result)
 
     def matmul(self, a: Any, b: Any, out: Any) -> None:
+        """cuBLAS in `format`; in "f32" TF32 is off."""
         if self.format in ("e4m3", "e5m2"):
             self._torch._scaled_mm(a, b, self._one, self._one, out_dtype=out.dtype, use_fast_accum=True, out=out)
         elif self.format in ("i8", "u8"):
@@ -146,14 +81,35 @@ class Torch:
             self._torch.mm(a, b, out=out)
 
     def worst_share(self, out: Any, a: Any, b: Any) -> float:
-        share = _bound_share(PRODUCTS[self.format], out, a, b, lambda x: x.to(self._torch.float64), self._torch.abs)
-        return float(self._torch.nan_to_num(share, nan=float("inf")).max())
+        """The largest share of its error bound that any element of `out` uses against float64 (<= 1: right); any error
+        of an integer is too much."""
+        a, b, out = map(self._double, (a, b, out))
+        exact, product = a @ b, PRODUCTS[self.format]
+        bound = product.roundoff * abs(exact) + product.chain(a.shape[-1]) * (abs(a) @ abs(b)) + 2.0**-149
+        share = abs(out - exact) / bound
+        return float("inf") if bool((share != share).any()) else float(share.max())
+
+    def _double(self, array: Any) -> Any:
+        return array.to(self._torch.float64)
 
     def copy_rate(self) -> float:
-        source, target = (self._torch.zeros(COPIED, device="cuda", dtype=self._torch.uint8) for _ in range(2))
-        return _copy_rate(self, lambda: target.copy_(source), COPIED)
+        """Bytes a second that a copy inside of device memory reads and writes, together: the best of a few."""
+        source, target = self._bytes(COPIED), self._bytes(COPIED)
+        taken: list[float] = []
+        for _ in range(8):
+            start, end = self.event(), self.event()
+            self.record(start)
+            target[...] = source
+            self.record(end)
+            self.synchronize()
+            taken.append(self.milliseconds(start, end) / 1e3)
+        return 2 * COPIED / min(taken)
+
+    def _bytes(self, count: int) -> Any:
+        return self._torch.zeros(count, device="cuda", dtype=self._torch.uint8)
 
     def graphed(self, launch: Callable[[int], None], count: int) -> Callable[[int], None]:
+        """``replay(number)``: `count` launches, numbered from 0 on, by one CUDA graph: none waits for the host."""
         graph = self._torch.cuda.CUDAGraph()
         self._torch.cuda.synchronize()
         with self._torch.cuda.graph(graph):
@@ -180,8 +136,8 @@ class Torch:
         return start.elapsed_time(end)
 
 
-class Cupy:
-    """CuPy's allocator, its current stream, and cuBLAS behind cupy.matmul."""
+class Cupy(Device):
+    """The same by CuPy, for f32, f64 and f16; it has no graphs here."""
 
     name = "cupy"
 
@@ -191,10 +147,8 @@ class Cupy:
             raise RuntimeError("CuPy sees no CUDA device")
         if format not in ("f32", "f64", "f16"):
             raise RuntimeError(f"CuPy multiplies f32, f64 and f16 here, not {format}")
-        self._cupy, self.format = cupy, format
-        self._dtype = DTYPES[format]
-        size = int(cupy.dtype(self._dtype).itemsize)
-        self.itemsizes = (size, size)
+        self._cupy, self.format, self._dtype = cupy, format, DTYPES[format]
+        self.itemsizes = (int(cupy.dtype(self._dtype).itemsize),) * 2
         self.blank = float("nan")
 
     def normal(self, rows: int, columns: int, seed: int, batch: int = 0) -> Any:
@@ -214,13 +168,14 @@ class Cupy:
     def matmul(self, a: Any, b: Any, out: Any) -> None:
         self._cupy.matmul(a, b, out=out)
 
-    def worst_share(self, out: Any, a: Any, b: Any) -> float:
-        share = _bound_share(PRODUCTS[self.format], out, a, b, lambda x: x.astype("float64"), self._cupy.abs)
-        return float(self._cupy.nan_to_num(share, nan=float("inf")).max())
+    def _double(self, array: Any) -> Any:
+        return array.astype("float64")
 
-    def copy_rate(self) -> float:
-        source, target = (self._cupy.zeros(COPIED, "uint8") for _ in range(2))
-        return _copy_rate(self, lambda: self._cupy.copyto(target, source), COPIED)
+    def _bytes(self, count: int) -> Any:
+        return self._cupy.zeros(count, "uint8")
+
+    def graphed(self, launch: Callable[[int], None], count: int) -> Callable[[int], None]:
+        raise TileError("bench: --graph needs torch\n  fix: install torch, or leave --graph out")
 
     def pointer(self, array: Any) -> int:
         return array.data.ptr
@@ -228,17 +183,11 @@ class Cupy:
     def stream(self) -> int:
         return self._cupy.cuda.get_current_stream().ptr
 
-    def graphed(self, launch: Callable[[int], None], count: int) -> Callable[[int], None]:
-        raise TileError("bench: --graph needs torch\n  fix: install torch, or leave --graph out")
-
     def synchronize(self) -> None:
         self._cupy.cuda.runtime.deviceSynchronize()
 
     def event(self) -> Any:
         return self._cupy.cuda.Event()
-
-    def record(self, event: Any) -> None:
-        event.record()
 
     def milliseconds(self, start: Any, end: Any) -> float:
         return self._cupy.cuda.get_elapsed_time(start, end)
@@ -247,7 +196,7 @@ class Cupy:
 def open_device(format: str = "f32") -> Device:
     """torch if it is installed and sees a GPU, else CuPy. Raises DeviceError that says what is missing."""
     reasons: list[str] = []
-    for kind in (Torch, Cupy):
+    for kind in (Device, Cupy):
         try:
             return kind(format)
         except (ImportError, RuntimeError) as error:

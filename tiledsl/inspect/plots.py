@@ -6,7 +6,9 @@ import importlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
+from string import ascii_letters, digits
 from typing import Any
 
 from tiledsl.errors import TileError
@@ -66,7 +68,7 @@ class Point:
 def roofline(title: str, roof: Roof, points: Sequence[Point], width: int = 72, height: int = 18) -> str:
     """The roof and the points on logarithmic axes; a letter stands for a kernel, a ``*`` for several at one place."""
     labels = list(dict.fromkeys(p.label for p in points))
-    letters = dict(zip(labels, _letters(len(labels)), strict=True))
+    letters = dict(zip(labels, cycle(ascii_letters + digits), strict=False))
     left = min(p.intensity for p in points) / 4
     right = max(*(p.intensity for p in points), roof.peak / roof.memory) * 4
     top = max(*(p.rate for p in points), roof.at(right)) * 1.3
@@ -96,11 +98,6 @@ def roofline(title: str, roof: Roof, points: Sequence[Point], width: int = 72, h
         *lines, f"{'TFLOP/s':>8} +{'-' * width}", f"{'':10}{axis}", f"{'':10}operations a byte; the roof is "
         f"{peak}{roof.memory:.2f} TB/s", f"{'':10}{', '.join(legend)}",
     ])  # fmt: skip
-
-
-def _letters(count: int) -> list[str]:
-    every = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-    return [every[i % len(every)] for i in range(count)]
 
 
 def write_svg(path: Path, title: str, roof: Roof, points: Sequence[Point]) -> None:

@@ -9,7 +9,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tiledsl.compilation.compiled import Compiled
 from tiledsl.errors import AssemblerError, CompileError
 from tiledsl.inspect.source_lines import READERS, Source
 
@@ -17,21 +16,13 @@ if TYPE_CHECKING:
     from tiledsl.ir.core import Kernel
     from tiledsl.kernel import TileKernel
 
-__all__ = ["highlight", "read_stage", "render", "stage_text"]
+__all__ = ["highlight", "read_stage", "render"]
 
 _WIDTH = 50
 """Columns for the Python source: two thirds of a kernel's lines fit whole."""
 
 # IR reads like LLVM; SASS has no lexer of its own, assembly in general comes close.
 _LEXERS = {"ir": "llvm", "llvm": "llvm", "ptx": "ptx", "sass": "gas"}
-
-
-def stage_text(compiled: Compiled, stage: str, after: str | None = None) -> str:
-    """The text of a stage, with its source locations. `after`: of the IR, the name of a pass."""
-    if stage == "ir":
-        return compiled.ir(f"after:{after}" if after else "tile", locs=True)
-    texts = {"llvm": lambda: compiled.llvm, "ptx": lambda: compiled.ptx, "sass": lambda: compiled.sass}
-    return texts[stage]()
 
 
 def read_stage(
@@ -41,8 +32,10 @@ def read_stage(
 
     Raises the error itself where there is none.
     """
+    asked = f"after:{after}" if after else "tile" if stage == "ir" else "thread"
     try:
-        return stage, stage_text(kernel.compile(arch, **settings), stage, after), None
+        compiled = kernel.compile(arch, **settings)
+        return stage, compiled.ir(asked, locs=True) if stage == "ir" else getattr(compiled, stage), None
     except CompileError as error:
         if isinstance(error, AssemblerError) and stage != "ir":
             last = "ptx" if stage == "sass" else stage
@@ -50,7 +43,6 @@ def read_stage(
         texts = _ir(kernel, arch, settings)
         if not texts:
             raise
-        asked = f"after:{after}" if after else "tile" if stage == "ir" else "thread"
         return "ir", texts.get(asked, [*texts.values()][-1]), error
 
 

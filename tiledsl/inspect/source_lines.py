@@ -11,6 +11,9 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from tiledsl.backends.ptx.ptx_lines import PtxLines, decode_path
+from tiledsl.backends.ptx.sass.disassemble import SOURCE
+
 __all__ = ["READERS", "Line", "Source"]
 
 
@@ -46,47 +49,36 @@ def read_ir(text: str) -> Iterator[Line]:
         yield Line(line[: found.start()] + line[found.end() :], Source(file, int(number)))
 
 
-_PTX_FILE = re.compile(r'\s*\.file\s+(\d+)\s+"([^"]*)"')
-_PTX_LOC = re.compile(r"\s*\.loc\s+(\d+)\s+(\d+)\s+\d+")
-
-
 def read_ptx(text: str) -> Iterator[Line]:
     """PTX: ``.loc`` holds for the instructions after it, ``.file`` gives numbers their names.
 
     The debug sections that follow the code are left out.
     """
-    lines = text.splitlines()
-    files = {found[1]: found[2] for line in lines if (found := _PTX_FILE.match(line))}
-    here: Source | None = None
-    for line in lines:
-        if line.lstrip().startswith(".section"):
+    ptx = PtxLines(text)
+    for number, line in enumerate(ptx.lines, 1):
+        word = line.split(maxsplit=1)[0] if line.strip() else ""
+        if word == ".section":
             return
-        if found := _PTX_LOC.match(line):
-            here = Source(files[found[1]], int(found[2])) if found[2] != "0" else None
-        elif not _PTX_FILE.match(line):
-            code = line.startswith("\t") and not line.lstrip().startswith(("//", "."))
-            yield Line(line, here if code else None)
-
-
-_SASS_FILE = re.compile(r'\s*//## File "(?P<file>[^"]*)", line (?P<line>\d+)(?P<inlined> inlined at)?')
+        if word not in (".file", ".loc"):
+            code = line.startswith("\t") and not word.startswith(("//", "."))
+            loc = ptx.location(number)
+            yield Line(line, Source(loc.file, loc.line) if code and loc.line else None)
 
 
 def read_sass(text: str) -> Iterator[Line]:
     """SASS of nvdisasm with line information: a ``//## File`` comment holds for the instructions after it.
 
-    Of a chain "inlined at" the first one counts: the innermost, where the code was written.
+    Of consecutive comments the first one counts: the innermost, where the code was written.
     """
     here: Source | None = None
-    inside_chain = False
+    follows = False
     for line in text.splitlines():
-        found = _SASS_FILE.match(line)
+        found = SOURCE.match(line)
         if found is None:
-            inside_chain = False
             yield Line(line, here if "/*" in line else None)
-            continue
-        if not inside_chain:
-            here = Source(found["file"], int(found["line"]))
-        inside_chain = found["inlined"] is not None
+        elif not follows:
+            here = Source(decode_path(found[1]), int(found[2]))
+        follows = found is not None
 
 
 _LLVM_USE = re.compile(r",? !dbg !(\d+)")

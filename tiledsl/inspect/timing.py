@@ -14,23 +14,15 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
 
-__all__ = ["L2_BYTES", "Clocks", "Stopwatch", "Timing", "buffer_sets", "interleave", "quartiles"]
+from tiledsl.inspect.frameworks import Device
+
+__all__ = ["L2_BYTES", "Clocks", "Timing", "buffer_sets", "interleave", "quartiles"]
 
 L2_BYTES = 60 << 20
 """L2 of an H200."""
 MOST_LAUNCHES = 500
 """Of one batch: the driver takes 1024 before it blocks."""
-
-
-class Stopwatch(Protocol):
-    """What timing needs of a GPU."""
-
-    def synchronize(self) -> None: ...
-    def event(self) -> Any: ...
-    def record(self, event: Any) -> None: ...
-    def milliseconds(self, start: Any, end: Any) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -61,7 +53,7 @@ def buffer_sets(set_bytes: int, *, cold: bool) -> int:
 
 
 def interleave(
-    device: Stopwatch,
+    device: Device,
     contenders: dict[str, Callable[[int], None]],
     *,
     rounds: int,
@@ -93,7 +85,7 @@ def interleave(
     return Timing(taken)
 
 
-def _timed(device: Stopwatch, launch: Callable[[int], None], first: int, count: int) -> float:
+def _timed(device: Device, launch: Callable[[int], None], first: int, count: int) -> float:
     """Milliseconds of a launch, over `count` of them back to back."""
     start, end = device.event(), device.event()
     device.record(start)

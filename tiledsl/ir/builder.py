@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from tiledsl.errors import UNKNOWN_LOC, Loc
 from tiledsl.ir.core import Block, Op, Value
-from tiledsl.ir.ops import arith
+from tiledsl.ir.ops import arith, control
 from tiledsl.ir.types import INDEX, DType
 
-__all__ = ["Builder"]
+__all__ = ["Builder", "CachingBuilder"]
 
 
 class Builder:
@@ -40,15 +42,75 @@ class Builder:
             value = (int(value) + (1 << 63)) % (1 << 64) - (1 << 63)
         return self.value(arith.Constant(value=value, dtype=dtype))
 
-    def scalar(self, fn: str, *operands: Value, nowrap: bool = False) -> Value:
-        """The op of a row of the scalar table."""
-        return self.value(arith.scalar(fn, *operands, nowrap=nowrap))
+    def values(self, operands: Sequence[Value | int]) -> list[Value]:
+        """The operands of a scalar function; an int becomes a constant of the dtype that the others have."""
+        known = [v for v in operands if isinstance(v, Value)]
+        if len(known) == len(operands):
+            return known
+        return [v if isinstance(v, Value) else self.constant(v, known[0].dtype) for v in operands]
+
+    def scalar(self, fn: str, *operands: Value | int, nowrap: bool = False) -> Value:
+        """The op of a row of the scalar table, on `values(operands)`."""
+        return self.value(arith.scalar(fn, *self.values(operands), nowrap=nowrap))
 
     def cast(self, value: Value, to: DType) -> Value:
         return value if value.type == to else self.value(arith.Cast(value, to=to))
 
-    def select(self, condition: Value, a: Value, b: Value) -> Value:
-        return self.value(arith.Select(condition, a, b))
+    def select(self, condition: Value, a: Value | int, b: Value | int) -> Value:
+        """One of two values; an int becomes a constant as in `scalar`."""
+        return self.value(arith.Select(condition, *self.values([a, b])))
 
     def op(self, cls: type[Op], *operands: Value, **kwargs: Any) -> Op:
         return self.add(cls(*operands, **kwargs))
+
+    @contextmanager
+    def inside(self, block: Block) -> Generator[None, None, None]:
+        """Ops go to the end of `block` for a while."""
+        outer, self.block, self.before = (self.block, self.before), block, None
+        yield
+        self.block, self.before = outer
+
+    @contextmanager
+    def anew(self, block: Block) -> Generator[list[Op], None, None]:
+        """`block` is written anew. Gives its ops so far."""
+        ops, block.ops = block.ops, []
+        with self.inside(block):
+            yield ops
+
+    @contextmanager
+    def when(self, condition: Value, **attrs: Any) -> Generator[None, None, None]:
+        """What is added here is under a condition, and gives nothing. attrs: of the `control.if`."""
+        loc, blocks = self.loc, [Block(), Block()]
+        with self.inside(blocks[0]):
+            yield
+        self.loc = loc
+        for block in blocks:
+            with self.inside(block):
+                self.add(control.Yield())
+        self.add(control.If(condition, blocks=blocks, **attrs))
+
+
+class CachingBuilder(Builder):
+    """Writes equal constants, scalar functions and casts once a block.
+
+    Accesses to one memory have most of their arithmetic in common; what is not made need not be merged later.
+    """
+
+    def __init__(self, block: Block, loc: Loc = UNKNOWN_LOC) -> None:
+        super().__init__(block, loc)
+        self._known: dict[tuple[object, ...], Value] = {}
+
+    def constant(self, value: int | float | bool, dtype: DType) -> Value:
+        return self._once((dtype.name, repr(value)), super().constant, value, dtype)  # 0.0 == -0.0
+
+    def scalar(self, fn: str, *operands: Value | int, nowrap: bool = False) -> Value:
+        return self._once((fn, nowrap, *operands), super().scalar, fn, *operands, nowrap=nowrap)
+
+    def cast(self, value: Value, to: DType) -> Value:
+        return self._once((value, to.name), super().cast, value, to)
+
+    def _once(self, key: tuple[object, ...], make: Callable[..., Value], *given: Any, **more: Any) -> Value:
+        known = self._known.get((self.block, *key))
+        if known is None:
+            known = self._known[self.block, *key] = make(*given, **more)
+        return known

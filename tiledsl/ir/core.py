@@ -248,6 +248,12 @@ class Op:
             raise VerifyError(f"{self.name}: {type_} is not {KINDS[kind]}", self.loc)
         return type_
 
+    def found(self, value: T | None, message: str) -> T:
+        """The value, which must be one: what a table has for this op."""
+        if value is None:
+            raise VerifyError(f"{self.name}: {message}", self.loc)
+        return value
+
     def require_indices(self, indices: Sequence[Value], rank: int, of: str = "") -> None:
         """Check that these are the indices of something with `rank` axes."""
         self.require(len(indices) == rank, f"takes {rank} indices{of}")
@@ -351,7 +357,7 @@ class Block:
         return self.ops[-1]
 
     def walk(self) -> Iterator[Op]:
-        # Generators inside each other would make each op pass through as many as it lies deep.
+        # With nested generators each op would pass through as many as it is deep.
         pending: list[Iterator[Op]] = [iter(list(self.ops))]
         while pending:
             for op in pending[-1]:
@@ -385,7 +391,7 @@ class Kernel:
     grid:    1 to 3 host expressions over the names of run-time dimensions and scalars.
     threads: threads of a block along x, y, z (trailing ones may be left out).
     level:   "tile" until `expand`, then "thread".
-    blocks_per_sm: how many blocks shall fit on an SM at a time, as far as registers go; 0: as it comes.
+    blocks_per_sm: minimum resident CTAs per SM, as far as registers go; 0: no minimum.
     index_bits: width that `index` gets in `expand`: 32 or 64.
     shared_bytes: shared memory of a block in bytes (0 until `expand` has laid it out).
     abi: what each body argument is, at thread level; empty at tile level.

@@ -57,16 +57,16 @@ Scope = Literal["thread", "warp", "whole warp", "warpgroup", "cta"]
 lanes, also of the last warp of a block."""
 
 Reach = Literal["", "warp", "cta", "cluster", "gpu", "sys"]
-"""Among whom; "" is nobody but the thread."""
+"""Among whom; "" is the thread alone."""
 
 Work = Literal["", "cp_async", "token", "bulk", "mbarrier", "wgmma"]
 """What goes on by itself, by what tells that it has ended: groups of cp.async, the token of `async.copy`, bulk groups,
 the bytes at an mbarrier, groups of wgmma. "" is no such work: it is complete when the op is."""
 
-Varies = Literal["operands", "numbers", "memory", "position", "vote", "control", "grid", "cta", "warp", "thread"]
-"""How results vary, given the operands. operands: as these do. numbers: the same, and less where they are numbers of
-threads and warps. memory: as the operands and what is read. position: by the shape of the block. vote: as the operands,
-but not within a warp. control: by what decides which value is reached. A level: at least so much, whatever they do."""
+Varies = Literal["operands", "memory", "vote", "control", "grid", "cta", "warp", "thread"]
+"""How results vary, given the operands. operands: as these do. memory: as the operands and what is read. vote: as the
+operands, but not within a warp. control: by what decides which value is reached. A level: at least so much, whatever
+they do."""
 
 NanBits = Literal["computes", "packed", "absorbs", "carries", "chooses", "sees"]
 """computes: a NaN in the results is canonical, and those of float operands are all one to it. packed: so are those in
@@ -83,7 +83,7 @@ class Access(NamedTuple):
     proxy: "async" for TMA and wgmma. (PTX ISA: proxies.)
     done: what tells that it is complete; the op does not wait for it.
     atomic: among whom it is indivisible; "" for a plain access.
-    guarded: what lies outside the memory is left out.
+    guarded: what is outside the memory is left out.
     matrix: lanes give the addresses of rows whose elements other lanes hold. (PTX ISA: ldmatrix.)
     align: bytes that a shared tile begins at a multiple of.
     """
@@ -149,7 +149,7 @@ def by(rule: Callable[[Any], T]) -> T:
 
 
 _ALWAYS: tuple[str, ...] = ("touches", "sync", "stays", "scope", "features")
-_NO_CAUSE = ("operands", "numbers", "memory", "control", "grid")
+_NO_CAUSE = ("operands", "memory", "control", "grid")
 
 
 def check_declared(cls: type[Any], base: type[Any]) -> None:

@@ -33,7 +33,7 @@ class FloatFormat:
         return math.ldexp(1.0, self.least)
 
     def holds(self, value: float) -> bool:
-        """True for a number of this format, and for what is none."""
+        """True for a number of this format, for infinities and for NaN."""
         if not math.isfinite(value) or not value:
             return True
         if abs(value) > self.largest or math.frexp(value)[1] > self.bound:

@@ -10,7 +10,7 @@ from json import JSONDecodeError, loads
 from typing import Any, Callable, TypeVar
 
 from tiledsl.boundary import stage
-from tiledsl.errors import UNKNOWN_LOC, Loc, VerifyError
+from tiledsl.errors import UNKNOWN_LOC, CompileError, Loc, VerifyError
 from tiledsl.ir import ops as _ops
 from tiledsl.ir.abi import AbiArg
 from tiledsl.ir.core import OPS, Block, Kernel, Op, Value
@@ -41,19 +41,17 @@ assert _ops  # importing the package registers the ops
 
 T = TypeVar("T")
 
-@deep_recursion()
+
 def parse_kernel(text: str, file: str = "<ir>") -> Kernel:
     """The kernel that `text` describes; `file` is what errors name.
 
     Raises CompileError, with line and column in `text`, for anything that is not the textual form.
     What has no printed location gets its line of `text` as location.
     """
-    with stage("the parser", file, Loc(file, 1)):
-        parser = _Parser(text, file)
-        kernel = parser.kernel()
-        if parser.token.kind != "end":
-            parser.fail(f"unexpected {parser.token.text!r} after the kernel")
-        return kernel
+    kernel, *others = parse_kernels(text, file)
+    if others:
+        raise CompileError("a second kernel in the text", others[0].loc, "read it with parse_kernels()")
+    return kernel
 
 
 @deep_recursion()
@@ -198,7 +196,16 @@ class _Parser(TokenReader):
             self.attrs_from_type(cls, attrs, types[0])
         loc = self.location() or self.loc_at(token.start, len(token.text))
         blocks = self.blocks(cls, scope)
-        op = self.construct(cls, token, operands, blocks, types, loc, attrs)
+        for name, value in attrs.items() if types is None else ():  # of what a type may be inferred from
+            wrong = cls.attributes[name].problem(value)
+            if wrong:
+                self.fail(f"{cls.name}: {wrong}", token)
+        try:
+            op = cls(*operands, blocks=blocks, types=types, loc=loc, **attrs)
+        except VerifyError as error:
+            self.fail(error.message, token)
+        except Exception as error:  # it infers from what it takes for granted, and the verifier would check
+            self.fail(f"{cls.name} cannot infer its result from these operands ({error})", token)
         self.bind(names, token, op, scope)
         return op
 
@@ -225,28 +232,6 @@ class _Parser(TokenReader):
             self.block_ops(block, inner)
             blocks.append(block)
         return blocks
-
-    def construct(
-        self,
-        cls: type[Op],
-        token: Token,
-        operands: list[Value],
-        blocks: list[Block],
-        types: list[Type] | None,
-        loc: Loc,
-        attrs: dict[str, Any],
-    ) -> Op:
-        """Build the op. What its class makes of bad operands while it infers types is an error here."""
-        for name, value in attrs.items() if types is None else ():  # of what a type may be inferred from
-            wrong = cls.attributes[name].problem(value)
-            if wrong:
-                self.fail(f"{cls.name}: {wrong}", token)
-        try:
-            return cls(*operands, blocks=blocks, types=types, loc=loc, **attrs)
-        except VerifyError as error:
-            self.fail(error.message, token)
-        except Exception as error:  # it infers from what it takes for granted, and the verifier would check
-            self.fail(f"{cls.name} cannot infer its result from these operands ({error})", token)
 
     def bind(self, names: list[Token], token: Token, op: Op, scope: _Scope) -> None:
         if len(names) != len(op.results):

@@ -34,15 +34,13 @@ from typing import Any
 from tiledsl.errors import Loc
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import arith
-from tiledsl.ir.types import DType, FragmentType, GlobalType, PendingType, PtrType, SharedType
+from tiledsl.ir.types import KINDS
 from tiledsl.recursion import deep_recursion
 
-__all__ = ["BLOCK_WORDS", "TYPE_CLASSES", "print_kernel", "print_op", "type_attribute"]
+__all__ = ["BLOCK_WORDS", "print_kernel", "type_attribute"]
 
 BLOCK_WORDS = {"control.if": "else", "control.while": "do"}
 """The word between the two blocks of an op."""
-
-TYPE_CLASSES = (DType, GlobalType, SharedType, FragmentType, PtrType, PendingType)
 
 _HINT = re.compile(r"[^\W\d]\w*\Z")
 
@@ -53,15 +51,9 @@ def print_kernel(kernel: Kernel, *, locs: bool = False) -> str:
     return _Printer(locs).kernel(kernel)
 
 
-def print_op(op: Op) -> str:
-    """The text of one op, without its blocks: for messages."""
-    printer = _Printer(False)
-    return printer.head(op).strip()
-
-
 def type_attribute(cls: type[Op], name: str) -> bool:
     """True if attribute `name` is a type, and so left out where it equals the only result's type."""
-    return cls.attributes[name].type in TYPE_CLASSES
+    return cls.attributes[name].type in KINDS
 
 
 class _Printer:

@@ -100,18 +100,13 @@ def _python(array: Array) -> Any:
 def function(fn: str, dtype: DType) -> Function:
     """Row `fn` for one dtype as a function of arrays. NumPy's warnings are the caller's to silence."""
     assert SCALAR[fn].accepts(dtype), f"{fn} is not defined for {dtype}"
-    if dtype.kind == "bool":
-        return _BOOL[fn]
     if not dtype.is_float:
-        return _INTEGER[fn]
+        return _INTEGER[fn]  # on NumPy's bools, bitwise functions are the logical ones
     if fn in _COMPARE:
         return _COMPARE[fn]
-    if fn in _ON_FLOATS:
-        on_floats = _ON_FLOATS[fn]
-        return lambda *a: canonical(on_floats(*a), dtype)
-    if fn == "fma":
-        fma = _FMA[dtype.name]
-        return lambda *a: canonical(fma(*a), dtype)
+    exact = _FMA[dtype.name] if fn == "fma" else _ON_FLOATS.get(fn)
+    if exact is not None:
+        return lambda *a: canonical(exact(*a), dtype)
     if fn in _APPROXIMATE:
         approximate = _APPROXIMATE[fn]
         return lambda *a: canonical(approximate(np.asarray(a[0], np.float64)).astype(np.float32), dtype)
@@ -310,7 +305,7 @@ def _shr(a: Any, b: Any) -> Array:
 
 def _popc(a: Any) -> Array:
     a = np.asarray(a)
-    return np.bitwise_count(a.view(f"u{a.dtype.itemsize}")).astype(a.dtype)
+    return np.bitwise_count(_bits(a)).astype(a.dtype)
 
 
 def _clz(a: Any) -> Array:
@@ -349,14 +344,6 @@ _INTEGER: dict[str, Function] = {
     "clz": _clz,
     **_COMPARE,
 }
-_BOOL: dict[str, Function] = {
-    "and": np.logical_and,
-    "or": np.logical_or,
-    "xor": np.logical_xor,
-    "not": np.logical_not,
-    "eq": np.equal,
-    "ne": np.not_equal,
-}
 
 
 # -- casts -----------------------------------------------------------------------------------------
@@ -375,8 +362,11 @@ def _cast(array: Array, src: DType, dst: DType) -> Array:
         return _upper_half(array)
     if dst.is_float:
         wide = array if src.is_float else _int_to_float(array, src, dst)
-        narrow = _narrow(wide, dst) if wide.dtype == np.float64 else _from_single(wide, dst)
-        return canonical(narrow if dst != F64 else wide.astype(np.float64), dst)
+        if wide.dtype == np.float64 and dst != F64:
+            return canonical(_narrow(wide, dst), dst)
+        # f32 holds both narrow formats.
+        single = wide if dst == F64 else wide.astype(np.float32)
+        return canonical(single.astype(numpy_dtype(dst)), dst)
     if src.is_float:
         return _float_to_int(array.astype(np.float64), dst)
     return array.astype(numpy_dtype(dst))
@@ -396,11 +386,6 @@ def _to_matrix(array: Array, src: DType, dst: DType) -> Array:
 def _upper_half(array: Array) -> Array:
     """The f32 whose upper 16 bits are a bf16, which is its value; a move, so that a NaN keeps its payload."""
     return np.asarray(_bits(array).astype(np.uint32) << np.uint32(16)).view(np.float32)
-
-
-def _from_single(array: Array, dst: DType) -> Array:
-    """Round an f32, f16 or bf16 array to nearest; by way of f32, which holds both narrow formats."""
-    return array.astype(np.float32).astype(numpy_dtype(dst))
 
 
 def _int_to_float(array: Array, src: DType, dst: DType) -> Array:

@@ -52,7 +52,7 @@ ZERO = np.int16(-10000)
 """Exponent of a zero: below all others, also when two are added."""
 
 CHUNK = 96
-"""Products of so many warps are computed at once, so that the arrays of a step stay in a core's cache."""
+"""Products of this many warps are computed at once, so that the arrays of a step stay in a core's cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def mma(row: MmaRow, a: Any, b: Any, c: Any, fma: Fma | None = None) -> Array:
 def mma_planes(row: MmaRow, a: Array, b: Array, c: Array, fma: Fma | None = None) -> Array:
     """The same with the warps last and k first: a [k, m, warps], b [k, n, warps], c and the result [m, n, warps].
 
-    So every operation below runs along the warps, whose number is large and whose values lie side by side.
+    So every operation below runs along the warps, whose number is large and whose values are contiguous.
     """
     compute = _rule(row, fma or _fma)
     warps = a.shape[2]

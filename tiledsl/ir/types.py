@@ -139,7 +139,7 @@ class GlobalType:
     `unit`: the axis whose stride is 1, or -1 if none is.
     `align`: the largest of 16, 8, 4, 2, 1 bytes that divides the base address and, in bytes, every
     stride but the unit one.
-    `whole`: it divides the extent along the unit axis, too, so that no vector lies across the edge.
+    `whole`: it divides the extent along the unit axis, too, so that no vector crosses the edge.
     """
 
     dtype: DType
@@ -231,7 +231,7 @@ class FragmentType:
 
 @dataclass(frozen=True, slots=True)
 class TokenType:
-    """Asynchronous copies that are on their way (tile level only): made by ``copy_async``, taken by a wait."""
+    """Asynchronous copies in flight (tile level only): made by ``copy_async``, taken by a wait."""
 
     def __str__(self) -> str:
         return "token"
@@ -260,7 +260,7 @@ class PtrType:
 
 @dataclass(frozen=True, slots=True)
 class RingType:
-    """A ring of so many stages (tile level only): see `ops.rings`."""
+    """A ring of `stages` stages (tile level only): see `ops.rings`."""
 
     stages: int
 
@@ -322,7 +322,7 @@ def problem(type_: Type) -> str:
             return "" if 1 <= stages <= MOST_SLOTS else f"{type_} has not 1 to {MOST_SLOTS} stages"
         case PendingType(fragment):
             layout = fragment.layout
-            warpgroups = layout is not None and layout.operand == "acc" and layout.dealt > 1
+            warpgroups = layout is not None and layout.operand == "acc" and layout.interleaved > 1
             return problem(fragment) or ("" if warpgroups else f"{type_} is no accumulator of warpgroups")
         case _:
             return ""
@@ -351,7 +351,7 @@ def _bad_holding(type_: FragmentType) -> str:
         if bad is not None:
             return bad.message
         if not layout.takes(type_.dtype.bits):
-            return f"{type_}: elements of {type_.dtype.bits} bits do not lie so"
+            return f"{type_}: no such layout of elements of {type_.dtype.bits} bits"
     return f"{type_} has more than {MOST_HELD} elements a thread" if type_.size > MOST_HELD else ""
 
 

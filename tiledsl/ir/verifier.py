@@ -25,12 +25,12 @@ A breach is a `VerifyError` at the op: a compiler bug, or hand-written IR that i
 from __future__ import annotations
 
 from math import prod
-from typing import Any, Iterable, Mapping
+from typing import Any, Iterable, Mapping, NoReturn
 
-from tiledsl.arch import MOST_BLOCKS_PER_SM, MOST_CLUSTER, MOST_THREADS, TMA_MOST_BOX, WARP
+from tiledsl.arch import MOST_BLOCKS_PER_SM, MOST_CLUSTER, MOST_THREADS, MOST_THREADS_ALONG, TMA_MOST_BOX, WARP
 from tiledsl.errors import Loc, VerifyError
 from tiledsl.ir.core import OPS, Block, Kernel, Op, Value
-from tiledsl.ir.expr import BinExpr, ConstExpr, Expr, NameExpr
+from tiledsl.ir.expr import PROCESSORS, BinExpr, Expr, NameExpr
 from tiledsl.ir.ops import control, roles
 from tiledsl.ir.tensor_maps import TensorMap
 from tiledsl.ir.types import (
@@ -62,9 +62,6 @@ TYPES = (DType, PtrType, *_TILE_TYPES)
 
 SWIZZLES = (0, *sorted(SPANS))
 
-_HOST_NAMES = {"processors"}
-"""What a grid may depend on beside the parameters."""
-
 
 @deep_recursion()
 def verify(kernel: Kernel) -> None:
@@ -77,79 +74,76 @@ def verify(kernel: Kernel) -> None:
         verify_roles(kernel)
 
 
-def _fail(message: str, loc: Loc) -> None:
+def _fail(message: str, loc: Loc) -> NoReturn:
     raise VerifyError(message, loc)
 
 
+def _require(condition: bool, message: str, loc: Loc) -> None:
+    if not condition:
+        raise VerifyError(message, loc)
+
+
 def _kernel(kernel: Kernel) -> None:
-    loc = kernel.loc
-    if kernel.level not in ("tile", "thread") or kernel.index_bits not in (32, 64):
-        _fail(f"kernel of level {kernel.level} with {kernel.index_bits} index bits", loc)
-    if not 1 <= len(kernel.threads) <= 3 or any(n < 1 for n in kernel.threads):
-        _fail(f"threads{kernel.threads}: 1 to 3 positive extents are needed", loc)
-    if not 1 <= len(kernel.grid) <= 3:
-        _fail(f"a grid of {len(kernel.grid)} extents: 1 to 3 are needed", loc)
-    if not 0 <= kernel.assembler_level <= 3:
-        _fail(f"assembler_level({kernel.assembler_level}): 0 to 3", loc)
-    if len(kernel.cluster) != 3 or any(n < 1 for n in kernel.cluster) or prod(kernel.cluster) > MOST_CLUSTER:
-        _fail(f"cluster{kernel.cluster}: 3 positive extents are needed, at most {MOST_CLUSTER} blocks", loc)
-    if not 0 <= kernel.blocks_per_sm <= MOST_BLOCKS_PER_SM or not 0 <= kernel.shared_bytes <= MAX_SHARED:
-        _fail(f"{kernel.blocks_per_sm} blocks an SM, of {kernel.shared_bytes} bytes of shared memory", loc)
-    if kernel.level == "thread":
-        known = _thread_params(kernel)
-    else:
-        known = _tile_params(kernel)
-    for name in _names(kernel.grid):
-        if name not in known | _HOST_NAMES:
-            _fail(f"the grid needs {name}, which no parameter gives", loc)
+    loc, bits, threads, cluster = kernel.loc, kernel.index_bits, kernel.threads, kernel.cluster
+    known_level = kernel.level in ("tile", "thread") and bits in (32, 64)
+    _require(known_level, f"kernel of level {kernel.level} with {bits} index bits", loc)
+    extents = 1 <= len(threads) <= 3 and min(threads) >= 1
+    _require(extents, f"threads{threads}: 1 to 3 positive extents are needed", loc)
+    few = kernel.thread_count <= MOST_THREADS and (*threads, 1, 1)[2] <= MOST_THREADS_ALONG[2]
+    _require(few, f"threads{threads}: at most {MOST_THREADS} in a block, {MOST_THREADS_ALONG[2]} along z", loc)
+    _require(1 <= len(kernel.grid) <= 3, f"a grid of {len(kernel.grid)} extents: 1 to 3 are needed", loc)
+    _require(0 <= kernel.assembler_level <= 3, f"assembler_level({kernel.assembler_level}): 0 to 3", loc)
+    blocks = len(cluster) == 3 and min(cluster) >= 1 and prod(cluster) <= MOST_CLUSTER
+    _require(blocks, f"cluster{cluster}: 3 positive extents are needed, at most {MOST_CLUSTER} blocks", loc)
+    fits = 0 <= kernel.blocks_per_sm <= MOST_BLOCKS_PER_SM and 0 <= kernel.shared_bytes <= MAX_SHARED
+    _require(fits, f"{kernel.blocks_per_sm} blocks an SM, of {kernel.shared_bytes} bytes of shared memory", loc)
+    known = _thread_params(kernel) if kernel.level == "thread" else _tile_params(kernel)
+    for name in _names(kernel.grid) - known - {PROCESSORS}:
+        _fail(f"the grid needs {name}, which no parameter gives", loc)
 
 
 def _thread_params(kernel: Kernel) -> set[str]:
     """Check the thread level's parameters and tensor maps; the names that grid expressions may use."""
     loc = kernel.loc
-    if kernel.thread_count > MOST_THREADS:
-        _fail(f"threads{kernel.threads}: at most {MOST_THREADS} in a block", loc)
-    wanted = tuple(a.type for a in kernel.abi)
-    if tuple(a.type for a in kernel.body.args) != wanted:
-        _fail(f"the body's arguments are not the abi's: {', '.join(map(str, wanted))}", loc)
+    wanted = [a.type for a in kernel.abi]
+    same = [a.type for a in kernel.body.args] == wanted
+    _require(same, f"the body's arguments are not the abi's: {', '.join(map(str, wanted))}", loc)
     places = [(a.kind, a.name, a.axis) for a in kernel.abi]
-    if len(set(places)) != len(places):
-        _fail("parameters of the abi need distinct names", loc)
+    _require(len(set(places)) == len(places), "parameters of the abi need distinct names", loc)
     ranks = {a.name: len(a.dims) for a in kernel.abi if a.kind == "pointer"}
     for arg in kernel.abi:
         wrong = problem(GlobalType(arg.dtype, arg.dims, -1, 16)) if arg.dims else ""
-        if arg.kind in ("extent", "stride") and arg.dtype not in (I32, I64):
-            wrong = f"{arg.kind} {arg.name} of type {arg.dtype}"
-        if arg.kind == "stride" and not 0 <= arg.axis < ranks.get(arg.name, 0):
-            wrong = f"a stride along axis {arg.axis} of {arg.name}, which has no such axis"
-        if wrong:
-            _fail(wrong, loc)
+        _require(not wrong, wrong, loc)
+        an_index = arg.kind not in ("extent", "stride") or arg.dtype in (I32, I64)
+        _require(an_index, f"{arg.kind} {arg.name} of type {arg.dtype}", loc)
+        an_axis = arg.kind != "stride" or 0 <= arg.axis < ranks.get(arg.name, 0)
+        _require(an_axis, f"a stride along axis {arg.axis} of {arg.name}, which has no such axis", loc)
     for tensor_map in kernel.tensor_maps:
         _tensor_map(tensor_map, ranks, loc)
     return {a.name for a in kernel.abi if a.kind in ("extent", "scalar") and a.dtype.is_integer}
 
 
 def _tensor_map(tensor_map: TensorMap, ranks: Mapping[str, int], loc: Loc) -> None:
-    if tensor_map.tensor not in ranks:
-        _fail("a tensor map of no parameter", loc)
-    if sorted(tensor_map.axes) != list(range(ranks[tensor_map.tensor])):
-        _fail(f"{tensor_map}: its axes are not those of the tensor", loc)
-    sized = len(tensor_map.box) == len(tensor_map.axes) and all(1 <= n <= TMA_MOST_BOX for n in tensor_map.box)
-    if not sized or tensor_map.swizzle not in SWIZZLES:
-        _fail(f"{tensor_map}: one extent of 1 to {TMA_MOST_BOX} an axis and a swizzle of {SWIZZLES} are needed", loc)
+    axes, box = tensor_map.axes, tensor_map.box
+    _require(tensor_map.tensor in ranks, "a tensor map of no parameter", loc)
+    same = sorted(axes) == list(range(ranks[tensor_map.tensor]))
+    _require(same, f"{tensor_map}: its axes are not those of the tensor", loc)
+    fits = len(box) == len(axes) and all(1 <= n <= TMA_MOST_BOX for n in box) and tensor_map.swizzle in SWIZZLES
+    needed = f"one extent of 1 to {TMA_MOST_BOX} an axis and a swizzle of {SWIZZLES} are needed"
+    _require(fits, f"{tensor_map}: {needed}", loc)
 
 
 def _tile_params(kernel: Kernel) -> set[str]:
     """Check the tile level's parameters; the names that grid expressions may use."""
-    if kernel.abi or kernel.shared_bytes or kernel.tensor_maps:
-        _fail("abi, shared_bytes and tensor_maps belong to the thread level", kernel.loc)
+    loc = kernel.loc
+    lowered = bool(kernel.abi or kernel.shared_bytes or kernel.tensor_maps)
+    _require(not lowered, "abi, shared_bytes and tensor_maps belong to the thread level", loc)
     known: set[str] = set()
     names: set[str] = set()
     for arg in kernel.body.args:
-        if not isinstance(arg.type, (GlobalType, DType)) or arg.type == INDEX:
-            _fail(f"a parameter of type {arg.type}", kernel.loc)
-        if not arg.name or arg.name in names:
-            _fail(f"parameters need distinct names, not {arg.name!r}", kernel.loc)
+        known_type = isinstance(arg.type, (GlobalType, DType)) and arg.type != INDEX
+        _require(known_type, f"a parameter of type {arg.type}", loc)
+        _require(bool(arg.name) and arg.name not in names, f"parameters need distinct names, not {arg.name!r}", loc)
         names.add(arg.name)
         if isinstance(arg.type, GlobalType):
             known.update(d for d in arg.type.dims if isinstance(d, str))
@@ -166,7 +160,7 @@ def _names(exprs: Iterable[Expr]) -> set[str]:
                 names.add(name)
             case BinExpr(_, a, b):
                 names |= _names((a, b))
-            case ConstExpr():
+            case _:
                 pass
     return names
 
@@ -230,7 +224,7 @@ class _Walker:
         first, count = self.warps
         whole = self.kernel.thread_count % WARP == 0
         # Of a role, or of a block of warpgroups, several groups of warps may hold a fragment each.
-        several = (first, count) != (0, self.kernel.thread_count // WARP) or layout.dealt > 1
+        several = (first, count) != (0, self.kernel.thread_count // WARP) or layout.interleaved > 1
         held = layout.threads // WARP
         fits = whole and layout.first == first and (count % held == 0 if several else count == held)
         if not fits:
@@ -260,11 +254,10 @@ class _Walker:
         self.warps = outer
         op.verify_in(self.kernel)
         self.signature(op)
-        carried = [*op.results, *(a for b in op.blocks for a in b.args)] if op.blocks else []
-        if any(isinstance(v.type, (GlobalType, TileType)) for v in carried):
-            _fail(f"{op.name} carries a tensor or a tile", op.loc)
-        if any(isinstance(v.type, RingType) for v in carried):
-            _fail(f"{op.name} carries a ring", op.loc)
+        for carried in [*op.results, *(a for b in op.blocks for a in b.args)] if op.blocks else ():
+            if isinstance(carried.type, (GlobalType, TileType, RingType)):
+                what = "a ring" if isinstance(carried.type, RingType) else "a tensor or a tile"
+                _fail(f"{op.name} carries {what}", op.loc)
         for index, result in enumerate(op.results):
             self.define(result, op, index, op.loc, local)
 

@@ -7,7 +7,7 @@
 4. A cursor is that of one ring. On every way through the kernel it is moved on, or carried on, once at most, and not
    used behind that; what a loop moves on is the loop's own.
 5. `ring.release` and `ring.publish` are behind a `ring.wait` and a `ring.acquire` of the same ring in the same block.
-   Uses lie inside each other, or one after the other. What was waited for is released, or skipped.
+   Uses are nested, or follow each other. What was waited for is released, or skipped.
 """
 
 from __future__ import annotations
@@ -45,9 +45,8 @@ def _check_warps(regions: Sequence[roles.Region]) -> None:
     taken: dict[int, roles.Region] = {}
     for region in regions:
         for warp in range(region.first, region.first + region.all_warps):
-            if warp in taken:
-                _fail(region, f"warp {warp} is one of {taken[warp].shown}, too")
-            taken[warp] = region
+            other = taken.setdefault(warp, region)
+            region.require(other is region, f"warp {warp} is one of {other.shown}, too")
 
 
 class _Walker:
@@ -76,15 +75,12 @@ class _Walker:
                 _fail(op, "not in a role with instances")
             case roles.GroupBarrier() if role is None or role.one_thread or role.warps % WARPGROUP_WARPS:
                 _fail(op, "not in a role of whole warpgroups")
-            case roles.Enter() | roles.Leave() if role is None or not self.in_work(op):
+            case roles.Enter() | roles.Leave() if role is None or not _in_work(op):
                 _fail(op, "not directly in a work loop of a role")
             case roles.Work():
                 _check_turns(op)
             case _:
                 pass
-
-    def in_work(self, op: Op) -> bool:
-        return op.parent is not None and isinstance(op.parent.parent, roles.Work)
 
     # -- cursors -------------------------------------------------------------------------------
 
@@ -93,13 +89,11 @@ class _Walker:
         for value in op.operands:
             if value.type != CURSOR:
                 continue
-            if value in self.moved:
-                _fail(op, f"uses the cursor {value.name or '?'} behind what moved it on")
-            if isinstance(op, (rings.RingOp, rings.Slot)) and self.ring[value] is not op.ring:
-                _fail(op, "the cursor is another ring's")
+            op.require(value not in self.moved, f"uses the cursor {value.name or '?'} behind what moved it on")
+            if isinstance(op, (rings.RingOp, rings.Slot)):
+                op.require(self.ring[value] is op.ring, "the cursor is another ring's")
             if isinstance(op, (*_MOVES, control.Yield, control.Condition)) or op.blocks:
-                if value in self.outside:
-                    _fail(op, "moves a cursor on in a loop that does not carry it")
+                op.require(value not in self.outside, "moves a cursor on in a loop that does not carry it")
                 self.moved.add(value)
 
     def inside(self, op: Op, role: roles.Region | None) -> None:
@@ -120,10 +114,9 @@ class _Walker:
 
     def carry(self, op: Op, given: Sequence[Value], own: Sequence[Value]) -> None:
         for value, argument in zip(given, own, strict=True):
-            if value.type != CURSOR:
-                continue
-            if self.ring.setdefault(argument, self.ring[value]) is not self.ring[value]:
-                _fail(op, "a cursor is another ring's in the next iteration")
+            if value.type == CURSOR:
+                ring = self.ring.setdefault(argument, self.ring[value])
+                op.require(ring is self.ring[value], "a cursor is another ring's in the next iteration")
 
     def results(self, op: Op) -> None:
         if isinstance(op, (rings.Cursor, *_MOVES)):
@@ -156,18 +149,20 @@ class _Walker:
             _fail(op, "the use that begins here does not end in this block")
 
 
+def _in_work(op: Op) -> bool:
+    return op.parent is not None and isinstance(op.parent.parent, roles.Work)
+
+
 def _check_turns(loop: roles.Work) -> None:
     """Each title once, and what is entered is left."""
-    entered: dict[str, bool] = {}
+    entered: dict[str, roles.Enter] = {}
+    left: set[str] = set()
     for op in loop.body.ops:
         if isinstance(op, roles.Enter):
-            if op.title in entered:
-                _fail(op, f"a second turn {op.title}")
-            entered[op.title] = True
+            op.require(op.title not in entered, f"a second turn {op.title}")
+            entered[op.title] = op
         elif isinstance(op, roles.Leave):
-            if not entered.get(op.title):
-                _fail(op, f"the turn {op.title} has not begun")
-            entered[op.title] = False
-    for op in loop.body.ops:
-        if isinstance(op, roles.Enter) and entered[op.title]:
-            _fail(op, f"the turn {op.title} does not end")
+            op.require(op.title in entered and op.title not in left, f"the turn {op.title} has not begun")
+            left.add(op.title)
+    for title, op in entered.items():
+        op.require(title in left, f"the turn {title} does not end")

@@ -32,7 +32,7 @@ def grid(*extents: HostExtent, cluster: tuple[int, ...] = ()) -> Any:
     `cdiv`, `min` and `max` of them. Limits: x 2^31 - 1, y and z 65535. Once, at the kernel's top level.
     (PTX ISA: %ctaid.)
 
-    cluster: so many neighbouring blocks along x, y, z, at most 8 in all, run at the same time and reach each other's
+    cluster: how many neighbouring blocks along x, y, z, at most 8 in all, run at the same time and reach each other's
     shared memory; the grid is a multiple of it. (PTX ISA: cluster.)
     """
     raise only_in_kernel("grid()")
@@ -53,7 +53,7 @@ def threads(*extents: int, blocks: int = 0, assembler_level: int = 3) -> Any:
     """Use this many threads a block along x, y, z (compile-time, at most 1024 together), and give
     this thread's indices: one, or a tuple. Once, at the kernel's top level. (PTX ISA: %tid.)
 
-    blocks: so many blocks shall fit on an SM at a time, as far as registers go: the assembler then keeps
+    blocks: minimum resident blocks per SM, as far as registers go: the assembler then keeps
     to 65536 / (threads * blocks) of them, and spills where that is too few; `resources` says so. 0: its
     own choice. (PTX ISA: .minnctapersm.)
 

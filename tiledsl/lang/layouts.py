@@ -1,6 +1,6 @@
 """Layouts of shared tiles, for ``shared(..., layout=)``. Without one the bank-conflict pass chooses.
 
-A layout says where elements lie, never what a kernel computes: indices mean the same under each of them.
+A layout says where elements are, never what a kernel computes: indices mean the same under each of them.
 `tiledsl.layout.shared` is the mathematics; ``k.explain("banks")`` tells what each one costs.
 """
 
@@ -23,7 +23,7 @@ def padded(length: int) -> Layout:
 
 def swizzled(unit: int, span: int, every: int = 1) -> Layout:
     """Row order, cut into panels of `span` units of `unit` elements, each permuted: in panel number p of the tile,
-    unit c lies at place ``c ^ (p // every % span)``.
+    unit c is at place ``c ^ (p // every % span)``.
 
     All three are powers of two; a row is a whole number of panels. A vector access of up to `unit` elements
     stays one access.

@@ -39,7 +39,7 @@ def pipelined(loop: Any, /, *, stages: int, fragments: int = 0) -> Any:
     """``for k in pipelined(tiles(K, BK), stages=3)``: a run-time loop whose copies run ahead of its other statements.
 
     The body is written as if each `copy_async` or `copy` to a shared tile were complete at once. The compiler gives
-    each such tile `stages` buffers, so that the copies of `stages` - 1 iterations are on their way while one is
+    each such tile `stages` buffers, so that the copies of `stages` - 1 iterations are in flight while one is
     computed on, and places the waits and barriers. A tile that such a loop copies to is used nowhere else.
 
     fragments: of how many steps the operands of `mma` are held in registers. 2: those of the next step are loaded

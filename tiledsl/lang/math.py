@@ -28,7 +28,7 @@ class Elementwise(TileFunction[[f32], f32]):
     @overload
     def __call__(self, x: Fragment[f32]) -> Fragment[f32]: ...
     def __call__(self, x: Any) -> Any:
-        self._refuse()
+        return super().__call__(x)
 
 
 def _elementwise(fn: Callable[[f32], f32]) -> Elementwise:

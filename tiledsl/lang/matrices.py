@@ -96,7 +96,7 @@ mma = Mma()
 def load_matrix(src: Memory[D], layout: FragmentLayout) -> Fragment[D]:
     """``load_matrix(As[:, kk], acc.a)``: a rows-by-columns view of a shared tile as a fragment.
 
-    Elements of up to 32 bits. Along the tile's axis of stride 1 lies the operand's k axis (of an accumulator: its
+    Elements of up to 32 bits. The tile's axis of stride 1 is the operand's k axis (of an accumulator: its
     columns), or, for 16-bit elements only, the other one. A row of 16 bytes is aligned to 16 bytes. All lanes of a warp
     take part. (PTX ISA: ldmatrix.)
     """
@@ -106,7 +106,7 @@ def load_matrix(src: Memory[D], layout: FragmentLayout) -> Fragment[D]:
 def load_fragment(src: Memory[D], layout: FragmentLayout, vec: int = 0) -> Fragment[D]:
     """A rows-by-columns view of a `Global` or shared tile as a fragment, by plain loads: any dtype, any order of axes.
 
-    What lies past the edge of a `Global` reads as 0. vec: bytes of one access; 0 is one element. More takes elements
+    What is past the edge of a `Global` reads as 0. vec: bytes of one access; 0 is one element. More takes elements
     that a lane holds side by side along the axis of stride 1: two of an accumulator's row, 4 bytes of an operand along
     k. (PTX ISA: ld.)
     """
@@ -133,7 +133,7 @@ def store_matrix(fragment: Fragment[D], dst: Memory[D]) -> None:
 
 
 def convert(fragment: Fragment[D], layout: FragmentLayout) -> Fragment[D]:
-    """The same elements in another layout, where every thread already holds those that it shall have: nothing is
+    """The same elements in another layout, where every thread already holds those that it needs: nothing is
     exchanged.
 
     So an f16 accumulator becomes the left operand of a next product. Where elements would have to change threads,
@@ -143,7 +143,7 @@ def convert(fragment: Fragment[D], layout: FragmentLayout) -> Fragment[D]:
 
 
 def coordinates(acc: Fragment[Any]) -> tuple[Fragment[index], Fragment[index]]:
-    """``rows, columns = coordinates(acc)``: where each element of an accumulator lies in it, as fragments of its
+    """``rows, columns = coordinates(acc)``: where each element of an accumulator is in it, as fragments of its
     layout.
 
     They are indices: ``C.put(m.start + rows, n.start + columns, acc)``, ``acc + bias.get(n.start + columns)``,

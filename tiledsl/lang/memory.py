@@ -72,24 +72,16 @@ class Memory(Generic[D]):
     def get(self, *index: At, other: Any = 0, vec: int = 0) -> Any:
         """The element at `index`, or `other` (and memory is not touched) if it is out of bounds.
 
-        vec: bytes of a vector along the unit-stride axis, as a 1-D fragment: one access if it lies
+        vec: bytes of a vector along the unit-stride axis, as a 1-D fragment: one access if it is
         inside, else element by element, each guarded. 0 reads one element as a scalar. For a vector
         `other` may be a fragment.
         """
         raise only_in_kernel(".get()")
 
-    @overload
-    def put(self, i: At, value: D | float | Fragment[D], /) -> None: ...
-    @overload
-    def put(self, i: At, j: At, value: D | float | Fragment[D], /) -> None: ...
-    @overload
-    def put(self, i: At, j: At, k: At, value: D | float | Fragment[D], /) -> None: ...
-    @overload
-    def put(self, i: At, j: At, k: At, m: At, value: D | float | Fragment[D], /) -> None: ...
-    def put(self, *index_and_value: Any) -> None:
+    def put(self, *index_and_value: *tuple[*tuple[At, ...], D | float | Fragment[D]]) -> None:
         """``C.put(row, col, value)``: write `value` unless `index` is out of bounds.
 
-        A 1-D fragment is written as a vector along the unit-stride axis: one access if it lies
+        A 1-D fragment is written as a vector along the unit-stride axis: one access if it is
         inside, else element by element, each guarded. With fragments of indices, `value` is one element for all
         of them, or a fragment of their shape and layout.
         """
@@ -100,15 +92,7 @@ class Memory(Generic[D]):
         1-D fragment. Unguarded. (PTX ISA: ld.v2, ld.v4.)"""
         raise only_in_kernel(".load()")
 
-    @overload
-    def store(self, i: Extent, fragment: Fragment[D], /) -> None: ...
-    @overload
-    def store(self, i: Extent, j: Extent, fragment: Fragment[D], /) -> None: ...
-    @overload
-    def store(self, i: Extent, j: Extent, k: Extent, fragment: Fragment[D], /) -> None: ...
-    @overload
-    def store(self, i: Extent, j: Extent, k: Extent, m: Extent, fragment: Fragment[D], /) -> None: ...
-    def store(self, *index_and_fragment: Any) -> None:
+    def store(self, *index_and_fragment: *tuple[*tuple[Extent, ...], Fragment[D]]) -> None:
         """``S.store(i, j, fragment)``: write a 1-D fragment of 2, 4, 8 or 16 bytes along the
         unit-stride axis in one access. Unguarded. (PTX ISA: st.v2, st.v4.)"""
         raise only_in_kernel(".store()")

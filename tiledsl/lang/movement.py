@@ -9,7 +9,7 @@ __all__ = ["Token", "copy", "copy_async", "wait"]
 
 
 class Token:
-    """A `copy_async` that is on its way. Loops and branches carry it; `wait` is all that it is for."""
+    """A `copy_async` in flight. Loops and branches carry it; `wait` is all that it is for."""
 
 
 def copy(src: Memory[D], dst: Memory[D], vec: int = 16) -> None:
@@ -27,7 +27,7 @@ def copy(src: Memory[D], dst: Memory[D], vec: int = 16) -> None:
 def copy_async(src: Memory[D], dst: Memory[D], vec: int = 16) -> Token:
     """``token = copy_async(A[m, k], As)``: like `copy`, from a `Global` to a shared tile, while the threads go on.
 
-    No register holds what is on its way. Nothing may be read from `dst`, or written there, before ``wait(token)`` and a
+    No register holds what is in flight. Nothing may be read from `dst`, or written there, before ``wait(token)`` and a
     barrier. Past the edge zeros arrive. vec: bytes of one access, 4, 8 or 16, along the axis of stride 1, which is the
     same one of both sides, so that it cannot transpose. In a `pipelined` loop there is no token: the loop waits. (PTX
     ISA: cp.async.)

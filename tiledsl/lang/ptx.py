@@ -110,15 +110,9 @@ def ldmatrix(src: Memory[Any], *index: Extent, num: int = 4, trans: bool = False
     raise only_in_kernel("ptx.ldmatrix()")
 
 
-@overload
-def stmatrix(dst: Memory[Any], i: Extent, words: Fragment[u32], /, *, trans: bool = False) -> None: ...
-@overload
-def stmatrix(dst: Memory[Any], i: Extent, j: Extent, words: Fragment[u32], /, *, trans: bool = False) -> None: ...
-@overload
 def stmatrix(
-    dst: Memory[Any], i: Extent, j: Extent, k: Extent, words: Fragment[u32], /, *, trans: bool = False
-) -> None: ...
-def stmatrix(dst: Memory[Any], *index_and_words: Any, trans: bool = False) -> None:
+    dst: Memory[Any], *index_and_words: *tuple[*tuple[Extent, ...], Fragment[u32]], trans: bool = False
+) -> None:
     """``ptx.stmatrix(S, row, column, words)``: writes 1, 2 or 4 registers to where `ldmatrix` reads them. From sm_90
     on.
 
@@ -168,7 +162,7 @@ def commit_group() -> None:
 
 
 def wait_group(pending: int) -> None:
-    """Wait until at most the last `pending` groups of this thread, a compile-time int, are on their way. What has
+    """Wait until at most the last `pending` groups of this thread, a compile-time int, are in flight. What has
     arrived, other threads see after a `barrier`. (PTX ISA: cp.async.wait_group.)"""
     raise only_in_kernel("ptx.wait_group()")
 
@@ -240,7 +234,7 @@ def wgmma_commit() -> None:
 
 
 def wgmma_wait(pending: int) -> None:
-    """Wait until at most the last `pending` groups of this warpgroup, a compile-time int, are on their way.
+    """Wait until at most the last `pending` groups of this warpgroup, a compile-time int, are in flight.
 
     Shared tiles that finished products have read may be written again; the accumulators are read by ``acc.wait()``.
     (PTX ISA: wgmma.wait_group.)
@@ -249,7 +243,7 @@ def wgmma_wait(pending: int) -> None:
 
 
 def setmaxnreg(registers: int, increase: bool) -> None:
-    """The warps of this warpgroup take (`increase`) or give back registers, so that each thread has `registers`, a
+    """The warps of this warpgroup acquire (`increase`) or release registers, so that each thread has `registers`, a
     multiple of 8 from 24 to 256. `role` does it by itself. (PTX ISA: setmaxnreg.)"""
     raise only_in_kernel("ptx.setmaxnreg()")
 

@@ -1,4 +1,4 @@
-"""Roles of a block's warpgroups, and rings of stages through which one role hands tiles to another."""
+"""Roles of a block's warpgroups, and rings of stages through which one role passes tiles to another."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class Role:
         """``with r.turn("mma"):`` the instances of the role run the body in turns, instance 0 first.
 
         It stands directly in the loop over work items, once for each name. Each takes two named barriers: an instance
-        waits for the other's word before the body, and gives its own behind it. (PTX ISA: barrier.cta.sync, .arrive.)
+        waits for the other one at the first before the body, and arrives at the second behind it.
+        (PTX ISA: barrier.cta.sync, .arrive.)
         """
         raise only_in_kernel(".turn()")
 
@@ -41,7 +42,7 @@ def role(
     own.
 
     registers: of each thread, a multiple of 8 from 24 to 240; roles that need fewer give them to others. The sum over
-    all threads is at most what they have at the launch, 65536 dealt out evenly and in eights (168 to each of 384);
+    all threads is at most what they have at the launch, 65536 distributed evenly and in eights (168 to each of 384);
     either every role says it or none does. threads=1: one thread of the role runs the body, as `tma_load` needs it.
     instances=2: there are two of the role, each with its own warpgroups: `Role.index` tells them apart, each takes
     every second work item, and rings skip what is the other's. (PTX ISA: setmaxnreg.)
@@ -81,7 +82,7 @@ class Ring(Generic[D]):
     def use(self, in_flight: int = 0) -> AbstractContextManager[Slot[D]]:
         """``with ring.use(in_flight=1) as s:`` waits until the next slot has been filled.
 
-        The products of `wgmma` in the body are one group. Behind it, at most `in_flight` groups stay on their way, and
+        The products of `wgmma` in the body are one group. Behind it, at most `in_flight` groups stay in flight, and
         the slot of the one that has just ended is free; ``acc.wait()`` frees the others. Where threads read tiles
         themselves, they make a proxy fence at the end of the body; of a ring without products each warp then
         releases the slot for itself. (PTX ISA: mbarrier.try_wait, wgmma.commit_group, wgmma.wait_group,

@@ -6,15 +6,13 @@ from dataclasses import dataclass
 from typing import Any, Iterator, Literal, ParamSpec
 
 from tiledsl.function import TileFunction, location, tile_function
-from tiledsl.lang.dim import Dim
 from tiledsl.lang.dtypes import index
 from tiledsl.lang.launch import cdiv
 from tiledsl.lang.misuse import only_in_kernel
-from tiledsl.lang.ranges import Range, tile, tiles
+from tiledsl.lang.ranges import Extent, Range, tile, tiles
 
 __all__ = ["Cluster", "Place", "Schedule", "WorkItem", "persistent", "tile_schedule"]
 
-HostExtent = index | int | type[Dim]
 P = ParamSpec("P")
 
 
@@ -103,21 +101,21 @@ class Schedule:
 
 
 def tile_schedule(
-    m: HostExtent,
-    n: HostExtent,
-    k: HostExtent,
+    m: Extent,
+    n: Extent,
+    k: Extent,
     tile: tuple[int, int, int],
     group: int = 8,
     along: Literal["m", "n"] = "m",
-    batches: HostExtent = 1,
-    splits: HostExtent = 1,
+    batches: Extent = 1,
+    splits: Extent = 1,
 ) -> Schedule:
     """``work = tile_schedule(M, N, K, tile=(BM, BN, BK))``: the tiles of an m x n result, one a block. It declares the
     grid.
 
     group, along: tiles come in bands of `group` tiles along m (or n), and in a band those along m first, so that blocks
-    that run at the same time need few rows of A and columns of B. batches: so many matrices, one after the other.
-    splits: each tile is so many items, which go through equal parts of k in whole tiles; the last ones may be shorter,
+    that run at the same time need few rows of A and columns of B. batches: how many matrices, one after the other.
+    splits: how many items a tile is; they go through equal parts of k in whole tiles; the last ones may be shorter,
     or empty. Adding their sums is the author's: with `atomic_add`, or in a second kernel. In a kernel with a grid of
     its own, use `tile` instead.
     """
@@ -126,7 +124,7 @@ def tile_schedule(
 
 def persistent(schedule: Schedule, cluster: Cluster = Cluster()) -> Schedule:
     """``work = persistent(tile_schedule(...), cluster=Cluster(m=2))``: as many blocks as the GPU has processors, each
-    with work items until there are none left. It declares the grid and the cluster.
+    with work items until none is left. It declares the grid and the cluster.
 
     The blocks of a cluster take neighbouring tiles in lock step, so that what they share is loaded once, by `tma_load`
     with ``multicast=``. A tile past the edge loads zeros and stores nothing: kernels with clusters reach memory by TMA

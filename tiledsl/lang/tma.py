@@ -1,7 +1,7 @@
 """Tensor memory access: one thread moves whole tiles between global and shared memory, in the background.
 
 The runtime describes a tensor to the hardware by tensor maps, which it makes from the kernel's own declarations. What
-that needs: the axis of stride 1 lies along the rows of the tile, and the address and the other strides are multiples of
+that needs: the axis of stride 1 runs along the rows of the tile, and the address and the other strides are multiples of
 16 bytes.
 """
 
@@ -46,10 +46,10 @@ def store_tma(src: Memory[D] | Fragment[D], dst: Memory[D], via: Memory[D] | Non
     """``store_tma(acc.wait().to(bf16), C[t.m, t.n], via=out)``: a fragment to a view of a `Global`, in the background.
 
     via: a shared tile of rows x W or, as several buffers, n x rows x W, through which the fragment goes, W columns at a
-    time; where warps lie along n, all at once: W is the fragment's width. The threads that hold the fragment wait until
-    the buffers have been read, write their part (stmatrix, where that is possible), and one of them, the role's first,
-    begins the store. Nothing waits for its end: that is done before the role (or the kernel) ends. in_flight: so many
-    of the last calls used other buffers, whose stores need not have read them yet.
+    time; where there are several warps along n, all at once: W is the fragment's width. The threads that hold the
+    fragment wait until the buffers have been read, write their part (stmatrix, where that is possible), and one of
+    them, the role's first, begins the store. Nothing waits for its end: that is done before the role (or the kernel)
+    ends. in_flight: how many of the last calls used other buffers, whose stores need not have read them yet.
 
     ``store_tma(S, C[m, n])`` begins to write a shared tile. One thread executes it, after a proxy fence and a barrier;
     it belongs to this thread's next `tma_commit`. Nothing is written past the edge. (PTX ISA: cp.async.bulk.tensor.)
@@ -63,7 +63,7 @@ def tma_commit() -> None:
 
 
 def tma_wait(pending: int = 0, read: bool = False) -> None:
-    """Wait until at most the last `pending` groups of this thread are on their way. read: until the others have read
+    """Wait until at most the last `pending` groups of this thread are in flight. read: until the others have read
     their tiles, which may then be written again. Both are compile-time. (PTX ISA: cp.async.bulk.wait_group.)"""
     raise only_in_kernel("tma_wait()")
 

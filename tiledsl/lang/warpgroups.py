@@ -27,9 +27,9 @@ class Pending(Generic[D]):
     """
 
     def wait(self) -> Fragment[D]:
-        """Wait for all products of this warpgroup. The fragment has the layout of an accumulator of m16n8k16, dealt to
-        warps as wgmma does; of a sum of no products it is 0. Slots of rings that the products read are free then.
-        (PTX ISA: wgmma.wait_group.)"""
+        """Wait for all products of this warpgroup. The fragment has the layout of an accumulator of m16n8k16, its rows
+        interleaved over warps as wgmma does; of a sum of no products it is 0. Slots of rings that the products read are
+        free then. (PTX ISA: wgmma.wait_group.)"""
         raise only_in_kernel(".wait()")
 
     a: FragmentLayout
@@ -45,12 +45,12 @@ class Wgmma:
     __name__ = "wgmma"
 
     def __call__(self, a: Memory[D] | Fragment[D], b: Memory[E], acc: Pending[F]) -> Pending[F]:
-        """``a b + acc`` is on its way: a is m x k, b k x n, acc m x n.
+        """Begins ``a b + acc``: a is m x k, b k x n, acc m x n.
 
-        a, b: views of shared tiles with a `swizzle_128b`, `swizzle_64b` or `swizzle_32b` layout; ``S.T`` turns one. 8-
-        and 32-bit elements lie along k; 16-bit ones along either axis. a may be a fragment, in the layout ``acc.a``. k
-        is a multiple of 32 bytes, m of 64 for each warpgroup, n of 8 up to 256. What is read may not be written before
-        the product has ended.
+        a, b: views of shared tiles with a `swizzle_128b`, `swizzle_64b` or `swizzle_32b` layout; ``S.T`` is one
+        transposed. 8- and 32-bit elements are contiguous along k; 16-bit ones along either axis. a may be a fragment,
+        in the layout ``acc.a``. k is a multiple of 32 bytes, m of 64 for each warpgroup, n of 8 up to 256. What is read
+        may not be written before the product has ended.
 
         In ``with ring.use()`` the region places fence, commit and wait; elsewhere `ptx.wgmma_fence` stands before the
         first product and `ptx.wgmma_commit` behind the last one. (PTX ISA: wgmma.mma_async.)

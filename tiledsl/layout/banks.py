@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple, Sequence
 
 from tiledsl.arch import WARP
 
-__all__ = ["BANKS", "PHASES", "WORD", "Basis", "Cost", "Kind", "Phases", "cost", "wavefronts"]
+__all__ = ["BANKS", "PHASES", "WORD", "Basis", "Cost", "Kind", "Phases", "cost"]
 
 BANKS = 32
 WORD = 4
@@ -90,14 +90,6 @@ class Cost(NamedTuple):
         return self.wavefronts - self.ideal
 
 
-def wavefronts(addresses: Sequence[int], width: int, active: Sequence[bool] | None = None, kind: Kind = "load") -> int:
-    """Wavefronts of one access: `addresses` in bytes, one for each of the 32 lanes, multiples of `width`.
-
-    Lanes that are not `active` take no part; their addresses do not count.
-    """
-    return cost(addresses, width, active, kind).wavefronts
-
-
 def cost(
     addresses: Sequence[int],
     width: int,
@@ -105,7 +97,10 @@ def cost(
     kind: Kind = "load",
     rule: Phases | None = None,
 ) -> Cost:
-    """Wavefronts of one access, as `wavefronts` counts them, and the ideal. `rule`: instead of the table's."""
+    """Wavefronts of one access, and the ideal: `addresses` in bytes, one for each of 32 lanes, multiples of `width`.
+
+    Lanes that are not `active` take no part; their addresses do not count. `rule`: instead of the table's.
+    """
     assert len(addresses) == WARP, "one address a lane"
     lanes = [a if on else None for a, on in zip(addresses, active or [True] * WARP, strict=True)]
     start = min((a for a in lanes if a is not None), default=0) // WORD * WORD

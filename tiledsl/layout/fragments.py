@@ -9,8 +9,8 @@ them. Inside one, with g = lane // 4 and t = lane % 4 (PTX ISA: matrix fragments
 - The accumulators: columns 2t and 2t + 1 of row g, then of row g + 8.
 
 This is the one definition that the frontend, `distribute`, both levels of the emulator and the tests' oracle read. Text
-form: ``mma.m16n8k16.acc(2, 2)``; ``wgmma.acc(2)`` for two warpgroups that deal their rows. One more number is the first
-warp's: ``mma.m16n8k16.acc(2, 2, 4)``, ``wgmma.acc(2, 4)``.
+form: ``mma.m16n8k16.acc(2, 2)``; ``wgmma.acc(2)`` for two warpgroups, whose warps interleave their rows. One more
+number is the first warp's: ``mma.m16n8k16.acc(2, 2, 4)``, ``wgmma.acc(2, 4)``.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from math import prod
 from typing import Any, Literal
 
 from tiledsl.arch import MOST_WARPS, WARP, WARPGROUP_WARPS
@@ -34,11 +35,11 @@ ROWS = 8
 
 @dataclass(frozen=True)
 class FragmentLayout:
-    """How an m x k `a`, a k x n `b` or an m x n `acc` lies in the registers of a grid of warps.
+    """How an m x k `a`, a k x n `b` or an m x n `acc` is distributed over the registers of a grid of warps.
 
     warps: how many there are along m and along n; warp number w is at (w // warps[1], w % warps[1]). Warps along n hold
     the same part of `a`, those along m the same part of `b`.
-    dealt: to so many neighbouring warps along m the rows of instructions are dealt in turn; 1: each warp has
+    interleaved: over how many neighbouring warps along m the rows of instructions are interleaved; 1: each warp has
     neighbouring ones. 4 is what ``wgmma`` does: with m16n8k16 the accumulator (and A in registers) of warpgroups, each
     of which has whole blocks of 64 rows.
     first: number of the first warp that holds a part, where a role of some warps does; warps count from it, modulo
@@ -48,7 +49,7 @@ class FragmentLayout:
     shape: MmaShape
     operand: Operand
     warps: tuple[int, int]
-    dealt: int = 1
+    interleaved: int = 1
     first: int = 0
 
     @property
@@ -105,7 +106,7 @@ class FragmentLayout:
         return rows * columns * self.tile_size
 
     def within(self, register: int, bits: int) -> tuple[int, int, int, int]:
-        """Where element `register` of lane 0 lies in the operand of one instruction, a row and a column, and how far
+        """Where element `register` of lane 0 is in the operand of one instruction, a row and a column, and how far
         from there each step of the lane goes along the rows and along the columns."""
         if self.operand == "acc":
             return ROWS * (register // 2), register % 2, 1, 2
@@ -122,7 +123,7 @@ class FragmentLayout:
         columns = self.tiles(dims)[1]
         instruction, register = divmod(register, self.tile_size)
         row, column, per_row, per_column = self.within(register, bits)
-        row += instruction // columns * self.tile[0] * (1 if self.operand == "b" else self.dealt)
+        row += instruction // columns * self.tile[0] * (1 if self.operand == "b" else self.interleaved)
         column += instruction % columns * self.tile[1]
         g, t = lane // 4, lane % 4
         # Along k lanes differ by t, along m and n of A and B by g.
@@ -134,8 +135,8 @@ class FragmentLayout:
         """(row, column) where a warp's part begins."""
         along_m, along_n = self.local(warp)
         height, width = dims[0] // self.grid[0], dims[1] // self.grid[1]
-        row = along_m // self.dealt * (self.dealt * height) + along_m % self.dealt * self.tile[0]
-        if self.dealt == 1:
+        row = along_m // self.interleaved * (self.interleaved * height) + along_m % self.interleaved * self.tile[0]
+        if self.interleaved == 1:
             row = along_m * height
         return (0 if self.operand == "b" else row, 0 if self.operand == "a" else along_n * width)
 
@@ -156,7 +157,7 @@ class FragmentLayout:
         return {"a": along_n == 0, "b": along_m == 0, "acc": warp >= 0}[self.operand]
 
     def problem(self, dims: tuple[int, ...]) -> Problem | None:
-        """What keeps a block tile of `dims` from lying so; None if nothing does."""
+        """What keeps a block tile of `dims` from this layout; None if nothing does."""
         if len(dims) != 2:
             return Problem(f"a fragment of {len(dims)} axes held as {self}", "such a fragment is rows by columns")
         for axis, (n, parts, size) in enumerate(zip(dims, self.grid, self.tile, strict=True)):
@@ -171,14 +172,14 @@ class FragmentLayout:
         return None
 
     def takes(self, bits: int) -> bool:
-        """Can elements of `bits` lie so? An operand of one instruction consists of whole cores."""
+        """Can elements of `bits` have this layout? An operand of one instruction consists of whole cores."""
         return self.operand == "acc" or self.shape.k % _core_depth(bits) == 0
 
     def __str__(self) -> str:
-        if self.dealt == 1:
+        if self.interleaved == 1:
             kind, numbers = f"mma.{self.shape}", list(self.warps)
         else:
-            kind, numbers = "wgmma", [self.warps[0] // self.dealt]
+            kind, numbers = "wgmma", [self.warps[0] // self.interleaved]
         numbers += [self.first] if self.first else []
         return f"{kind}.{self.operand}({', '.join(map(str, numbers))})"
 
@@ -190,34 +191,28 @@ def _core_depth(bits: int) -> int:
     return max(4, 128 // bits)
 
 
-_TEXT = re.compile(r"mma\.(\w+)\.(a|b|acc)\((\d+), (\d+)(?:, (\d+))?\)")
-_WGMMA = re.compile(r"wgmma\.(a|b|acc)\((\d+)(?:, (\d+))?\)")
+_TEXT = re.compile(r"(?:mma\.(\w+)|wgmma)\.(a|b|acc)\(([\d, ]+)\)")
 
 
 def of_warpgroups(count: int, first: int = 0) -> FragmentLayout:
-    """The accumulator of so many warpgroups, the first of which begins with warp number `first`. (PTX ISA: wgmma.)"""
+    """The accumulator of `count` warpgroups, the first of which begins with warp number `first`. (PTX ISA: wgmma.)"""
     return FragmentLayout(SHAPES["m16n8k16"], "acc", (WARPGROUP_WARPS * count, 1), WARPGROUP_WARPS, first)
 
 
 @lru_cache(maxsize=256)
 def parse_fragment_layout(text: str) -> FragmentLayout:
     """Read what `str(layout)` wrote. Raises ValueError for anything else."""
-    operand: Any
-    match = _WGMMA.fullmatch(text)
-    if match is not None:
-        operand = match[1]
-        count, first = int(match[2]), int(match[3] or 0)
-        _check_warps(text, WARPGROUP_WARPS * count, 1, first)
-        return replace(of_warpgroups(count, first), operand=operand)
     match = _TEXT.fullmatch(text)
-    if match is None or match[1] not in SHAPES:
+    shape, operand, numbers = match.groups() if match else (None, "", "")
+    count = 1 if shape is None else 2  # of numbers that are not the first warp's
+    given = tuple(int(number) for number in numbers.split(",") if number.strip())
+    if (shape is not None and shape not in SHAPES) or len(given) not in (count, count + 1):
         raise ValueError(f"not a layout of a fragment: {text!r}; expected mma.m16n8k16.acc(2, 2) or the like")
-    operand = match[2]
-    along_m, along_n, first = int(match[3]), int(match[4]), int(match[5] or 0)
-    _check_warps(text, along_m, along_n, first)
-    return FragmentLayout(SHAPES[match[1]], operand, (along_m, along_n), first=first)
-
-
-def _check_warps(text: str, along_m: int, along_n: int, first: int) -> None:
-    if along_m < 1 or along_n < 1 or first + along_m * along_n > MOST_WARPS:
+    first = given[count] if len(given) > count else 0
+    if shape is None:
+        layout = of_warpgroups(given[0], first)
+    else:
+        layout = FragmentLayout(SHAPES[shape], "acc", (given[0], given[1]), first=first)
+    if 0 in layout.warps or first + prod(layout.warps) > MOST_WARPS:
         raise ValueError(f"{text!r}: a block has 1 to {MOST_WARPS} warps")
+    return replace(layout, operand=operand)

@@ -36,8 +36,8 @@ def spiral(m: int, n: int) -> Order:
 def pairs(m: int, n: int) -> Order:
     """Two neighbouring rows at a time, around 2 x 2 elements, through the columns and back for the next two.
 
-    Neighbours share a[i] and b[j] by turns, and the two a[i] come again every second time: where an operand is kept
-    for each bank, both stay at hand.
+    Neighbours share a[i] and b[j] alternately, and each a[i] is used again every second time: where the reuse cache
+    keeps an operand for each bank, both stay in it.
     """
     order: list[tuple[int, int]] = []
     for top in range(0, m, 2):

@@ -1,4 +1,4 @@
-"""Layouts of a shared tile: where the element at given indices lies, as pure maths.
+"""Layouts of a shared tile: where the element at given indices is, as pure maths.
 
 A tile is a stack of rows: its last axis runs along a row, all other axes together number the rows. Four
 layouts, with the text form that stands in the IR:
@@ -10,7 +10,7 @@ layouts, with the text form that stands in the IR:
     swizzle_128b                     panels of 128 bytes (or 64, 32), as TMA writes and wgmma reads them
 
 A swizzle cuts memory into panels of `span` units of `unit` elements. In panel number p, counted through the tile,
-unit c lies at place ``c ^ (p // every % span)``. All three are powers of two, so that this is one XOR on the index;
+unit c is at place ``c ^ (p // every % span)``. All three are powers of two, so that this is one XOR on the index;
 a row is any whole number of panels long (144 = 9 panels of 16), and so nothing ever leaves it. Where `every` is the
 number of panels in a row, or a multiple of it, rows differ from each other; below it, parts of a row do. With
 units of 16 bytes, spans of 8, 4 and 2 and `every` as many panels as 128 bytes hold these are the 128-, 64- and 32-byte
@@ -38,7 +38,6 @@ __all__ = [
     "Padded",
     "Paneled",
     "Problem",
-    "Row",
     "Swizzled",
     "parse_layout",
     "row_major",
@@ -88,7 +87,7 @@ class Layout:
 
     @property
     def alignment(self) -> int:
-        """A tile begins at a multiple of so many bytes."""
+        """Bytes: a tile begins at a multiple of it."""
         return ALIGNMENT
 
     def pitch(self, dims: Sequence[int]) -> int:
@@ -104,7 +103,7 @@ class Layout:
         return row_major(dims[:-1])
 
     def place(self, row: Any, column: Any, dims: Sequence[int]) -> Any:
-        """Where in its row the element lies that the tile has at `column` of row number `row`."""
+        """Where in its row the element at `column` of row number `row` is."""
         return column
 
     def offset(self, indices: Sequence[Any], dims: Sequence[int]) -> Any:
@@ -125,19 +124,20 @@ class Layout:
 
     def problem(self, dims: Sequence[int]) -> Problem | None:
         """What keeps this layout from a tile of these extents; None if nothing does."""
+        if len(dims) < 2 and self != ROW:
+            return Problem(f"{self} on a tile of one axis, which has no rows to arrange", "leave layout= out")
+        return self._misfit(dims)
+
+    def _misfit(self, dims: Sequence[int]) -> Problem | None:
+        """The same, of a tile of rows."""
         return None
 
     def __str__(self) -> str:
         return "row"
 
 
-class Row(Layout):
-    """Rows one after the other."""
-
-    __slots__ = ()
-
-
-ROW = Row()
+ROW = Layout()
+"""Rows one after the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +149,7 @@ class Padded(Layout):
     def pitch(self, dims: Sequence[int]) -> int:
         return self.length if len(dims) > 1 else dims[-1]
 
-    def problem(self, dims: Sequence[int]) -> Problem | None:
-        if len(dims) < 2:
-            return Problem(f"{self} on a tile of one axis, which has no rows to pad", "leave layout= out")
+    def _misfit(self, dims: Sequence[int]) -> Problem | None:
         if self.length < dims[-1]:
             return Problem(
                 f"{self} makes rows of {self.length} elements, but a row of the tile has {dims[-1]}",
@@ -165,7 +163,7 @@ class Padded(Layout):
 
 @dataclass(frozen=True, slots=True)
 class Swizzled(Layout):
-    """Unit c of panel p lies at place ``c ^ (p // every % span)`` of the panel."""
+    """Unit c of panel p is at place ``c ^ (p // every % span)`` of the panel."""
 
     unit: int
     span: int
@@ -178,7 +176,7 @@ class Swizzled(Layout):
 
     @property
     def period(self) -> int:
-        """After so many panels the permutation comes again."""
+        """After this many panels the permutation repeats."""
         return self.every * self.span
 
     def panels(self, dims: Sequence[int]) -> int:
@@ -196,12 +194,10 @@ class Swizzled(Layout):
     def vector_bytes(self, dims: Sequence[int], element: int) -> int:
         return self._aligned(dims, element, self.pitch(dims), self.unit)
 
-    def problem(self, dims: Sequence[int]) -> Problem | None:
+    def _misfit(self, dims: Sequence[int]) -> Problem | None:
         for name, value in (("unit", self.unit), ("span", self.span), ("every", self.every)):
             if value < 1 or value & (value - 1):
                 return Problem(f"{self}: {name} is {value}", f"make {name} a power of two")
-        if len(dims) < 2:
-            return Problem(f"{self} on a tile of one axis, which has no rows to permute", "leave layout= out")
         width, row = self.panel, dims[-1]
         if width <= row and row % width == 0:
             return None
@@ -298,9 +294,7 @@ class Paneled(Layout):
     def vector_bytes(self, dims: Sequence[int], element: int) -> int:
         return CHUNK
 
-    def problem(self, dims: Sequence[int]) -> Problem | None:
-        if len(dims) < 2:
-            return Problem(f"{self} on a tile of one axis, which has no rows", "leave layout= out")
+    def _misfit(self, dims: Sequence[int]) -> Problem | None:
         if dims[-1] % self.width:
             fits = [f"swizzle_{s}b" for s in SPANS if dims[-1] * self.element % s == 0]
             near = -(-dims[-1] // self.width) * self.width
@@ -323,7 +317,7 @@ _TEXT = re.compile(r"(row|padded|swizzled|swizzle_(\d+)b)(?:\((.*)\))?")
 
 
 def parse_layout(text: str, element: int = 0) -> Layout:
-    """Read what `str(layout)` wrote, of a tile with elements of so many bytes. Raises ValueError for anything else."""
+    """Read what `str(layout)` wrote, of a tile whose elements have `element` bytes; ValueError for anything else."""
     match = _TEXT.fullmatch(text)
     name, span, rest = match.groups() if match else ("", None, None)
     try:

@@ -153,7 +153,7 @@ def _joined(entry: _Writer, apart: list[tuple[dict[str, Any], dict[str, Any]]]) 
 
 class _Writer:
     """The text of one function. `objects` are its globals, or variables of an enclosing function where its globals are
-    those of a module; they have names that nobody has. (As constants of its code they would never be collected.)"""
+    those of a module; their names occur nowhere else. (As constants of its code they would never be collected.)"""
 
     def __init__(self) -> None:
         self.terms: list[str] = []

@@ -16,7 +16,7 @@ from types import (
     ModuleType,
     WrapperDescriptorType,
 )
-from typing import Any, Callable, TypeVar
+from typing import Any, Callable, Iterable, TypeVar
 from weakref import WeakKeyDictionary
 
 from tiledsl.function import TileFunction
@@ -31,16 +31,11 @@ __all__ = ["unreadable"]
 NATIVE = (MethodDescriptorType, WrapperDescriptorType, ClassMethodDescriptorType)
 IGNORED = frozenset({"__dict__", "__weakref__", "_abc_impl", "__annotations_cache__"})
 DESCRIBING = frozenset({"__annotations__", "__dataclass_fields__", "__dataclass_params__", "__orig_bases__"})
-"""What `typing` and `dataclasses` keep of a class: it counts, but nobody changes it in place."""
+"""What `typing` and `dataclasses` keep of a class: it counts, but is never changed in place."""
 
 
 def walk_class(walk: Walk, cls: type) -> None:
-    place = home(cls)
-    if place in ("tiledsl", "pure"):
-        walk.add("class", f"{cls.__module__}.{cls.__qualname__}")
-        return
-    if place == "library":
-        walk.unknown(cls, f"{cls.__module__}.{cls.__qualname__} of the standard library may read files or state")
+    if walk.place(cls, "class") != "user":
         return
     if is_native(cls):
         if not _of_numpy(walk, cls):
@@ -145,10 +140,14 @@ def walk_instance(walk: Walk, value: Any) -> None:
     for base, content in CONTENT.items():
         if isinstance(value, base):
             walk.visit(content(value))
-    for name, member in _state(value):
-        walk.add("state", name)
-        walk.visit(member, name)
+    _visit_all(walk, "state", _state(value))
     _guard_state(walk, value)
+
+
+def _visit_all(walk: Walk, kind: str, members: Iterable[tuple[str, Any]]) -> None:
+    for name, member in members:
+        walk.add(kind, name)
+        walk.visit(member, name)
 
 
 def _own(walk: Walk, value: Any) -> None:
@@ -158,9 +157,7 @@ def _own(walk: Walk, value: Any) -> None:
     elif type(value).__name__ == "TileKernel":
         walk.visit(value.signature.fn)  # its caches are no part of it
     else:
-        for name, member in _state(value):
-            walk.add("state", name)
-            walk.visit(member, name)
+        _visit_all(walk, "state", _state(value))
 
 
 TILE_FUNCTION = frozenset({*WRAPPER_ASSIGNMENTS, "fn", "loc", "__wrapped__", "_complete"})
@@ -170,10 +167,8 @@ TILE_FUNCTION = frozenset({*WRAPPER_ASSIGNMENTS, "fn", "loc", "__wrapped__", "_c
 def _tile_function(walk: Walk, function: TileFunction[..., Any]) -> None:
     fn: Any = function.fn
     walk.kernel(fn)
-    for name, value in vars(function).items():
-        if name not in TILE_FUNCTION:  # was set on `fn` before it was decorated
-            walk.add("attribute", name)
-            walk.visit(value, name)
+    # The others were set on `fn` before it was decorated.
+    _visit_all(walk, "attribute", [pair for pair in vars(function).items() if pair[0] not in TILE_FUNCTION])
 
 
 def _state(value: Any) -> list[tuple[str, Any]]:
@@ -263,7 +258,7 @@ def _is_record(cls: type) -> bool:
 
 
 def unreadable(value: Any) -> bool:
-    """True for an object that can change, with content that nobody can read: a generator, a file, a tensor."""
+    """True for an object that can change, with content that cannot be read: a generator, a file, a tensor."""
     try:
         kind = exact_type(value)
         if kind in PLAIN or kind in KINDS or isinstance(value, (type, ModuleType, TypeVar)) or callable(value):

@@ -16,15 +16,27 @@ from tiledsl.meaning.walk import AMBIENT, KINDS, PLAIN, Kind, Walk
 __all__: list[str] = []
 
 
-def _parts(*names: str) -> Kind:
-    """An object that cannot change, made of these attributes."""
+def _parts(*names: str, changing: tuple[str, ...] = ()) -> Kind:
+    """An object made of these attributes, of which some may be set anew."""
 
     def visit(walk: Walk, value: Any) -> None:
         walk.add(type(value).__name__)
         for name in names:
             walk.visit(getattr(value, name), name.strip("_"))
+        for name in changing:
+            walk.guards.term(f"{{0}}.{name} is {{1}}", value, getattr(value, name))
 
     return visit
+
+
+def _changing(visit: Kind) -> Kind:
+    """A container that can change in place."""
+
+    def guarded(walk: Walk, value: Any) -> None:
+        visit(walk, value)
+        walk.guards.items([*value], "{0}", value)
+
+    return guarded
 
 
 def _shown(walk: Walk, value: Any) -> None:
@@ -50,16 +62,6 @@ def _dict(walk: Walk, value: Any) -> None:
         walk.visit(item, "" if type(item) in PLAIN else f"[{key!r}]" if type(key) in PLAIN else "[...]")
 
 
-def _list(walk: Walk, value: Any) -> None:
-    _sequence(walk, value)
-    walk.guards.items([*value], "{0}", value)
-
-
-def _changing_set(walk: Walk, value: Any) -> None:
-    _set(walk, value)
-    walk.guards.items([*value], "{0}", value)
-
-
 def _changing_dict(walk: Walk, value: Any) -> None:
     _dict(walk, value)
     values = value.values()  # a view, which follows the dict
@@ -71,25 +73,17 @@ def _changing_dict(walk: Walk, value: Any) -> None:
 
 def _default_dict(walk: Walk, value: Any) -> None:
     _changing_dict(walk, value)
-    walk.visit(value.default_factory, "default_factory")
-    walk.guards.term("{0}.default_factory is {1}", value, value.default_factory)
+    _parts("default_factory", changing=("default_factory",))(walk, value)
 
 
 def _deque(walk: Walk, value: Any) -> None:
-    _list(walk, value)
+    _changing(_sequence)(walk, value)
     walk.visit(value.maxlen)
 
 
 def _namespace(walk: Walk, value: Any) -> None:
     walk.add("namespace")
     _changing_dict(walk, vars(value))
-
-
-def _partial(walk: Walk, value: Any) -> None:
-    for name in ("func", "args", "keywords", "__dict__"):
-        walk.visit(getattr(value, name), name)
-    for name in ("func", "args", "keywords"):
-        walk.guards.term(f"{{0}}.{name} is {{1}}", value, getattr(value, name))
 
 
 def _native_function(walk: Walk, value: Any) -> None:
@@ -119,12 +113,6 @@ def _cached_function(walk: Walk, value: Any) -> None:
     walk.visit(value.__wrapped__, "the cached function")
     if value.cache_info().currsize:
         walk.unknown(value, f"{value.__name__}() remembers results of earlier calls (functools.cache)")
-
-
-def _cached_property(walk: Walk, value: Any) -> None:
-    walk.add("cached property", str(value.attrname))
-    walk.visit(value.func)  # not its lock
-    walk.guards.term("{0}.func is {1}", value, value.func)
 
 
 def _reduced(walk: Walk, value: Any) -> None:
@@ -176,8 +164,8 @@ _UNDERSTOOD: dict[Any, Kind] = {
     property: _parts("fget", "fset", "fdel"),
     staticmethod: _parts("__func__"),
     classmethod: _parts("__func__"),
-    functools.partial: _partial,
-    functools.cached_property: _cached_property,
+    functools.partial: _parts("func", "args", "keywords", "__dict__", changing=("func", "args", "keywords")),
+    functools.cached_property: _parts("attrname", "func", changing=("func",)),  # not its lock
     type(functools.cache(int)): _cached_function,
     type(vars(_Pair)["a"]): _reduced,  # the fields of a NamedTuple
     operator.itemgetter: _reduced,
@@ -188,8 +176,8 @@ _UNDERSTOOD: dict[Any, Kind] = {
     slice: _parts("start", "stop", "step"),
     tuple: _sequence,
     frozenset: _set,
-    list: _list,
-    set: _changing_set,
+    list: _changing(_sequence),
+    set: _changing(_set),
     dict: _changing_dict,
     OrderedDict: _changing_dict,
     defaultdict: _default_dict,

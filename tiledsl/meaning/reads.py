@@ -1,4 +1,4 @@
-"""Which names the code of a function reads, with the attributes asked of them: ``pkg.cfg.T`` is one read."""
+"""Which names the code of a function reads, with the attributes read of them: ``pkg.cfg.T`` is one read."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ HIDDEN = frozenset(_HIDDEN.split())
 
 @dataclass(frozen=True)
 class Reads:
-    """names: each with the chains of attributes asked of it, () for the object itself. imports: modules that the code
-    imports when it runs. hidden: attributes that nobody can follow."""
+    """names: each with the chains of attributes read of it, () for the object itself. imports: modules that the code
+    imports when it runs. hidden: attributes that cannot be followed."""
 
     names: tuple[tuple[str, tuple[Chain, ...]], ...]
     imports: tuple[str, ...] = ()

@@ -17,7 +17,7 @@ from typing import Any, Callable, ClassVar, Literal, TypeVar
 from tiledsl.errors import CompileError
 from tiledsl.ir.types import DType
 from tiledsl.meaning.guards import Guards
-from tiledsl.meaning.origin import exact_type, home, origin
+from tiledsl.meaning.origin import Origin, exact_type, home, origin
 from tiledsl.meaning.reads import Chain, Reads, reads_of_code, reads_of_tree
 from tiledsl.signatures.source import FunctionSource, function_source
 
@@ -149,6 +149,15 @@ class Walk:
         else:
             self.unknown(module, f"the module {module.__name__} as a value: which of its names are read is not known")
 
+    def place(self, obj: Any, kind: str, more: str = "") -> Origin:
+        """Where a class or a function comes from. One that is not the user's is all added then."""
+        place, name = home(obj), f"{obj.__module__}.{obj.__qualname__}"
+        if place in ("tiledsl", "pure"):
+            self.add(kind, name + more)
+        elif place == "library":
+            self.unknown(obj, f"{name} of the standard library may read files or state")
+        return place
+
     # -- functions ---------------------------------------------------------------------------------------
 
     def kernel(self, fn: FunctionType) -> None:
@@ -160,15 +169,12 @@ class Walk:
 
     def function(self, fn: FunctionType, compiled: bool = False) -> None:
         """A Python function; `compiled`: by the frontend from its source, not run by Python."""
-        place = home(fn)
-        if place in ("tiledsl", "pure"):
-            self.add("function", f"{fn.__module__}.{fn.__qualname__} {fn.__code__.co_firstlineno}")
-            for held in (*(fn.__closure__ or ()), fn.__dict__):  # what a wrapper of contextlib wraps
+        place = self.place(fn, "function", f" {fn.__code__.co_firstlineno}")
+        if place != "user":
+            wrapped = (*(fn.__closure__ or ()), fn.__dict__) if place != "library" else ()
+            for held in wrapped:  # what a wrapper of contextlib wraps
                 if held:
                     self.visit(held, "what it wraps")
-            return
-        if place == "library":
-            self.unknown(fn, f"{fn.__module__}.{fn.__qualname__} of the standard library may read files or state")
             return
         reads = reads_of_code(fn.__code__)
         more = self._source(fn).names if compiled else ()
@@ -185,7 +191,7 @@ class Walk:
                 self._name(fn, name, chains)
 
     def _parts(self, fn: FunctionType, compiled: bool) -> None:
-        """Defaults and what was set on a function, which for a compiled one nobody sees."""
+        """Defaults and what was set on a function, which do not matter for a compiled one."""
         # Where a function has none, setting some does not change what a call of it means that gives all arguments.
         for name in ("__defaults__", "__kwdefaults__"):
             self.visit(getattr(fn, name), name)
@@ -249,7 +255,7 @@ class Walk:
             self.add("absent")
             self.guards.term(f"{name!r} not in {{0}} and {name!r} not in {{1}}", fn.__globals__, vars(builtins))
             return
-        if name != "__debug__":  # Python does not let anybody change it
+        if name != "__debug__":  # Python does not let it be changed
             self._read(name, found[name], chains, lambda dotted, v: self.guards.name(fn.__globals__, dotted, v))
 
     def _read(self, name: str, value: Any, chains: tuple[Chain, ...], guard: Callable[[str, Any], None]) -> None:

@@ -1,10 +1,9 @@
-"""Runs passes in order: verifies, times and shows the kernel after each, where asked to."""
+"""Runs passes in order: verifies and shows the kernel after each, where asked to."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from time import perf_counter
-from typing import Callable, ClassVar, Protocol, Sequence
+from dataclasses import dataclass
+from typing import Callable, ClassVar, NamedTuple, Protocol, Sequence
 
 from tiledsl import boundary
 from tiledsl.errors import VerifyError
@@ -12,10 +11,10 @@ from tiledsl.ir.core import Kernel
 from tiledsl.ir.verifier import verify
 from tiledsl.recursion import deep_recursion
 
-__all__ = ["Pass", "PassManager", "Timing"]
+__all__ = ["FunctionPass", "Pass", "PassManager"]
 
 
-class Pass(Protocol):
+class PassWithOptions(Protocol):
     """A frozen dataclass whose fields are the pass's options. `run` edits the kernel in place."""
 
     name: ClassVar[str]
@@ -23,12 +22,14 @@ class Pass(Protocol):
     def run(self, kernel: Kernel) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """Seconds that one run of a pass took."""
+class FunctionPass(NamedTuple):
+    """A pass without options."""
 
-    stage: str
-    seconds: float
+    name: str
+    run: Callable[[Kernel], None]
+
+
+Pass = FunctionPass | PassWithOptions
 
 
 @dataclass
@@ -37,13 +38,11 @@ class PassManager:
 
     verify_each: check the IR's invariants before the first pass and after each.
     observe: called with the stage's name and the kernel after each pass; for printing and for tools.
-    timings: filled by `run`, one entry a pass.
     """
 
     passes: Sequence[Pass]
     verify_each: bool = False
     observe: Callable[[str, Kernel], None] | None = None
-    timings: list[Timing] = field(default_factory=list[Timing])
 
     @property
     def stages(self) -> list[str]:
@@ -59,10 +58,8 @@ class PassManager:
         if self.verify_each:
             verify(kernel)
         for stage, item in zip(self.stages, self.passes, strict=True):
-            start = perf_counter()
             with boundary.stage(f"the pass {stage}", kernel.name, kernel.loc):
                 item.run(kernel)
-            self.timings.append(Timing(stage, perf_counter() - start))
             if self.verify_each:
                 self.verify(stage, kernel)
             if self.observe is not None:

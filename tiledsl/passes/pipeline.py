@@ -8,25 +8,23 @@ from tiledsl.ir.core import Kernel
 from tiledsl.passes.banks.bank_conflicts import BankConflicts
 from tiledsl.passes.banks.merge_accesses import MergeAccesses
 from tiledsl.passes.banks.shared_layout import CheckSharedMemory
-from tiledsl.passes.checks.accesses import CheckAccesses
-from tiledsl.passes.checks.collectives import CheckCollectives
-from tiledsl.passes.checks.hopper import CheckHopper
-from tiledsl.passes.checks.launch import CheckLaunch
-from tiledsl.passes.checks.spins import CheckSpins
-from tiledsl.passes.cooperation.lower_rings import LowerRings
-from tiledsl.passes.cooperation.lower_roles import LowerRoles
-from tiledsl.passes.distribute.distribute import Distribute
+from tiledsl.passes.checks.accesses import check_accesses
+from tiledsl.passes.checks.collectives import check_collectives
+from tiledsl.passes.checks.hopper import check_hopper
+from tiledsl.passes.checks.spins import check_spins
+from tiledsl.passes.cooperation.lower_roles import COOPERATION
+from tiledsl.passes.distribute.distribute import distribute
 from tiledsl.passes.lower.expand import Expand
-from tiledsl.passes.manager import Pass, PassManager
-from tiledsl.passes.pipelining.async_groups import AsyncGroups
-from tiledsl.passes.pipelining.loops import Pipeline
-from tiledsl.passes.pipelining.predicate_copies import PredicateCopies
-from tiledsl.passes.scalar.canonicalize import Canonicalize
-from tiledsl.passes.scalar.cse import CommonSubexpressions
-from tiledsl.passes.scalar.dce import DeadCode
-from tiledsl.passes.scalar.index_width import IndexWidth
-from tiledsl.passes.scalar.licm import LoopInvariants
-from tiledsl.passes.scalar.order_chains import OrderChains
+from tiledsl.passes.manager import FunctionPass, Pass, PassManager
+from tiledsl.passes.pipelining.async_groups import group_copies
+from tiledsl.passes.pipelining.loops import pipeline_loops
+from tiledsl.passes.pipelining.predicate_copies import predicate_copies
+from tiledsl.passes.scalar.canonicalize import canonicalize
+from tiledsl.passes.scalar.cse import merge_common_subexpressions
+from tiledsl.passes.scalar.dce import drop_dead_code
+from tiledsl.passes.scalar.index_width import widen_indices
+from tiledsl.passes.scalar.licm import move_loop_invariants
+from tiledsl.passes.scalar.order_chains import order_chains
 from tiledsl.passes.scalar.unroll import Unroll
 
 __all__ = ["named_passes", "pipeline", "run_pipeline", "stages"]
@@ -39,29 +37,26 @@ def pipeline(*, shared_limit: int | None = None, target: str = "", bounds: bool 
     return [
         # Tile level. First, so that what follows knows branches, loops and barriers alone. Rings before roles: the role
         # around says who waits and arrives.
-        LowerRings(),
-        LowerRoles(),
-        # Needs nothing but the header, and speaks of the user's own threads(...).
-        CheckLaunch(),
+        *COOPERATION,
         # Conditions and bounds that are constant vanish before anything judges or copies them.
-        Canonicalize(),
+        FunctionPass("canonicalize", canonicalize),
         # On the user's own control flow: later, expand adds branches and unroll copies.
-        CheckCollectives(),
+        FunctionPass("check-collectives", check_collectives),
         # On the loops as they were written, too.
-        CheckSpins(),
+        FunctionPass("check-spins", check_spins),
         # While a loop's body is still as it was written. Before layouts are chosen, so that capacity, alignment and
         # wavefronts are those of the buffers that there will be.
-        Pipeline(),
+        FunctionPass("pipeline", pipeline_loops),
         # Makes indices constant: the checks below and the immediates of expand live on that.
         Unroll(),
         # Counts groups in every copy of a loop's body that there will be, while copies are still whole.
-        AsyncGroups(),
+        FunctionPass("async-groups", group_copies),
         # Copies become accesses by then, at the latest: layouts are chosen and alignment is proven for those.
-        Distribute(),
+        FunctionPass("distribute", distribute),
         # Proves what expand relies on; last moment at which tensors, tiles and indices are still known.
-        CheckAccesses(),
+        FunctionPass("check-accesses", check_accesses),
         # The same for TMA and wgmma, which reach memory by tensor maps and descriptors.
-        CheckHopper(),
+        FunctionPass("check-hopper", check_hopper),
         # On accesses that are right as the user wrote them, so that no error speaks of a vector nobody asked for; and
         # before wavefronts are counted, which then are those of the accesses that the machine makes.
         MergeAccesses(shared_limit),
@@ -70,22 +65,22 @@ def pipeline(*, shared_limit: int | None = None, target: str = "", bounds: bool 
         # Of the bytes that the layouts take.
         *checks,
         # Last thing at tile level, on every index that there is: what it leaves, expand may give 32 bits.
-        IndexWidth(),
+        FunctionPass("index-width", widen_indices),
         # Thread level from here on.
         Expand(bounds),
         # Before what follows looks at blocks: the arithmetic of the copies' addresses then stands with its like.
-        PredicateCopies(),
+        FunctionPass("predicate-copies", predicate_copies),
         # Folds the extents, strides and casts that expand has spelled out.
-        Canonicalize(),
+        FunctionPass("canonicalize", canonicalize),
         # First, so that equal invariants of a loop are moved once.
-        CommonSubexpressions(),
-        LoopInvariants(),
+        FunctionPass("cse", merge_common_subexpressions),
+        FunctionPass("licm", move_loop_invariants),
         # Again: what left different loops now meets in one block.
-        CommonSubexpressions(),
+        FunctionPass("cse", merge_common_subexpressions),
         # Everything above leaves unused ops behind.
-        DeadCode(),
+        FunctionPass("dce", drop_dead_code),
         # Last, since every other pass may move ops.
-        OrderChains(),
+        FunctionPass("order-chains", order_chains),
     ]
 
 

@@ -1,4 +1,4 @@
-"""The CUDA driver, launches, arrays and the on-disk cache. Nothing here is loaded before a kernel needs it."""
+"""The CUDA driver, launches and array arguments. Nothing here is loaded before a kernel needs it."""
 
 from __future__ import annotations
 

@@ -1,15 +1,13 @@
-"""Failed assertions of kernels: each module has a record in pinned memory, which outlives the context that they end."""
+"""Failed assertions of kernels: each module has a record in pinned memory, which outlives the lost context."""
 
 from __future__ import annotations
 
 import atexit
 import ctypes
 import sys
-from typing import Any
 
-from tiledsl.backends.protocol import ASSERTIONS, FAILURE, RECORD_BYTES, describe_failure
+from tiledsl.backends.protocol import RECORD_BYTES, describe_failure
 from tiledsl.forks import in_child
-from tiledsl.runtime.module_memory import Uploads, give_memory, read_variable
 
 __all__ = ["Assertions"]
 
@@ -23,26 +21,23 @@ class Assertions:
         in_child(self)
 
     def renew(self) -> None:
-        """In the child of a fork: the records are the parent's, whose pinned memory a child does not have."""
+        """In the child of a fork: drop the records, which are in pinned memory of the parent."""
         self._records = []
 
-    def watch(self, driver: Uploads, module: Any, name: str) -> None:
-        """Give `module`, the code of kernel `name`, a record of its own; its context is active."""
-        what = f"the assertions of {name}()"
-        sites = read_variable(driver, module, ASSERTIONS, what)
-        made = give_memory(driver, module, FAILURE, RECORD_BYTES, what)
+    def watch(self, record: int, sites: bytes) -> None:
+        """Read failures of the module with these `ASSERTIONS` from the record at this address."""
         if not self._records:
             atexit.register(self.tell)
-        self._records.append((made, sites))
+        self._records.append((record, sites))
 
     def failed(self) -> str:
-        """What failed, and where; "" if nothing did."""
+        """Which assertion failed, and where; "" if none did."""
         texts = (describe_failure(sites, ctypes.string_at(at, RECORD_BYTES)) for at, sites in self._records)
         text = next(filter(None, texts), "")
         self._told = self._told or bool(text)
         return text
 
     def tell(self) -> None:
-        """At the end of the process, where another library has seen the driver's error before anybody asked here."""
+        """At the end of the process: print a failure that was not reported, as another library got the error."""
         if not self._told and (text := self.failed()):
             print(text, file=sys.stderr)

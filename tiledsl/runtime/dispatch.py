@@ -1,36 +1,28 @@
-"""One call of a kernel: its arguments checked and described, then run on the emulator, or on a GPU.
+"""The slow path of a call: checks and describes the arguments, makes a plan, and runs it on the emulator or a GPU.
 
-Host arrays go to the emulator, or through GPU memory where there is a GPU. CUDA arrays are used in
-place, on the current stream of the library they come from. What is known of arguments like those of an earlier call
-(the specialisation, what was built of it, the grid, tensor maps) is in the plans of the launcher, for all of them.
+Host arrays run on the emulator, or are copied to the GPU if there is one. CUDA arrays are used in place, on the current
+stream of their library. What a plan holds (the specialisation, the compiled code, the grid, tensor maps) is reused for
+later calls with similar arguments; the launcher keeps all plans.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Callable, Generator, Mapping, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Generator, Iterator, Mapping, TypeVar
 
 from tiledsl.forks import in_child, whole
 from tiledsl.ir.abi import launch_parameters
-from tiledsl.ir.expr import PROCESSORS, Expr
+from tiledsl.ir.expr import PROCESSORS, parse_expr
 from tiledsl.runtime.arrays import describe, host_array, movable, same_bytes, self_overlapping
 from tiledsl.runtime.driver import available, driver
-from tiledsl.runtime.launch import (
-    ArgumentBuffer,
-    LaunchPlan,
-    Shape,
-    check_cluster,
-    checked_grid,
-    count_versions,
-    overlap_windows,
-    uses_names,
-)
-from tiledsl.runtime.launcher import MISSING, Launcher
+from tiledsl.runtime.launch import ArgumentBuffer, LaunchPlan, Shape, checked_grid, count_versions, overlap_windows
+from tiledsl.runtime.launcher import Launcher
 from tiledsl.runtime.tensor_maps import MapImages, check_maps
-from tiledsl.signatures.signature import REQUIRED, GlobalParam, Signature, Specialization
+from tiledsl.signatures.signature import REQUIRED, Signature
 from tiledsl.signatures.specialize import (
     ArrayInfo,
     absent,
@@ -48,15 +40,15 @@ __all__ = ["EMULATED_ARCH", "Arguments", "Dispatcher", "Prepared"]
 
 P = TypeVar("P")
 EMULATED_ARCH = "sm_90a"
-"""The target whose limits hold on the emulator for a kernel that names none."""
+"""The target whose limits the emulator applies to a kernel that names none."""
 EMULATED, COPIED = object(), object()
-"""In the key of a plan, where others have the `device` of the call: nobody can ask for these by a name."""
+"""Values of `device` in the keys of plans for the emulator and for copies of host arrays; no call can pass them."""
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """One call, checked. `given`: everything by name as it was passed, and `device`. `arrays` by name (None: absent),
-    `scalars` and `consts` by name."""
+    """The checked arguments of one call, by name. `given`: all of them as they were passed, and `device`. An optional
+    array that is absent is None."""
 
     given: Mapping[str, Any]
     arrays: dict[str, ArrayInfo | None]
@@ -68,6 +60,11 @@ class Arguments:
         return {name: info for name, info in self.arrays.items() if info is not None}
 
     @property
+    def integers(self) -> dict[str, int]:
+        """The scalars that the grid may depend on."""
+        return {name: int(value) for name, value in self.scalars.items() if isinstance(value, int)}
+
+    @property
     def device(self) -> int:
         """The CUDA device of the arrays, or -1 if they are on the host or there are none."""
         return next((info.device for info in self.present.values()), -1)
@@ -75,7 +72,7 @@ class Arguments:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A call ready to be launched, again and again: its memory was checked."""
+    """A launch whose arguments and memory were checked. It can run many times."""
 
     plan: LaunchPlan
     stream: int
@@ -84,12 +81,13 @@ class Prepared:
     tensors: tuple[Any, ...]
 
     def run(self) -> None:
-        self.plan.run(self.stream, self.pointers, self.scalars, self.tensors)
+        launched = self.plan.run(self.stream, self.pointers, self.scalars, self.tensors)
+        assert launched, f"a scalar of {self.plan.kernel}() does not fit: {self.scalars}"
 
 
 @dataclass(frozen=True)
 class Emulation:
-    """The plan of a call on the emulator. `extents`: what the grid is computed from, with the scalars."""
+    """The plan of a call on the emulator. `extents`: run-time dimensions by name, for the grid."""
 
     lowered: Lowered
     written: tuple[str, ...]
@@ -97,12 +95,12 @@ class Emulation:
 
 
 class Dispatcher:
-    """Runs the calls of one kernel. `launcher` is its short cut for torch tensors seen before, and has all plans."""
+    """Runs the calls of one kernel. `launcher` is the fast path for torch tensors, and keeps all plans."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
         self.signature: Signature = program.signature
-        self.launcher = Launcher(self.signature, self._slow)
+        self.launcher = Launcher(self.signature, self.run)
         self._lock = threading.RLock()
         in_child(self)
 
@@ -115,78 +113,45 @@ class Dispatcher:
         """Check and describe all arguments, given by name. Raises KernelArgumentError."""
         signature = self.signature
         for param in signature.params:
-            if values[param.name] is MISSING:
+            if values[param.name] is REQUIRED:
                 fix = f"call it as {signature.usage}"
                 raise argument_error(signature, f"the argument {param.name} is missing", fix)
-        given = {c.name: REQUIRED if values[c.name] is MISSING else values[c.name] for c in signature.consts}
-        consts = check_consts(signature, given)
+        consts = check_consts(signature, {c.name: values[c.name] for c in signature.consts})
         scalars = {p.name: check_scalar(signature, p, values[p.name]) for p in signature.scalars}
-        arrays = {p.name: self._array(p, values[p.name]) for p in signature.tensors}
-        self._check_devices({n: a for n, a in arrays.items() if a is not None})
+        arrays = {
+            p.name: absent(signature, p) if values[p.name] is None else describe(signature, p.name, values[p.name])
+            for p in signature.tensors
+        }
+        places = [(name, info.device) for name, info in arrays.items() if info is not None]
+        for name, place in places:
+            if place != places[0][1]:
+                message = f"{places[0][0]} is in {_place(places[0][1])}, but {name} in {_place(place)}"
+                raise argument_error(signature, message, "move all arrays to one device")
         return Arguments({**values, "device": device}, arrays, scalars, consts)
 
-    def _array(self, param: GlobalParam, value: Any) -> ArrayInfo | None:
-        if value is None:
-            return absent(self.signature, param)
-        return describe(self.signature, param.name, value)
-
-    def _check_devices(self, arrays: Mapping[str, ArrayInfo]) -> None:
-        places = {name: info.device for name, info in arrays.items()}
-        first = next(iter(places.items()), None)
-        for name, device in places.items():
-            if first is not None and device != first[1]:
-                message = f"{first[0]} is in {_place(first[1])}, but {name} in {_place(device)}"
-                raise argument_error(self.signature, message, "move all arrays to one device")
-
     def _check_memory(self, arrays: Mapping[str, ArrayInfo], written: tuple[str, ...]) -> None:
-        """Written tensors must be writable, and share no byte with another argument or with themselves. Those of torch
-        may need no gradient."""
-        signature = self.signature
+        """Raise KernelArgumentError for a tensor of `written` that must not be written."""
         for name in written:
-            info = arrays[name]
-            if not info.writable:
-                raise argument_error(
-                    signature, f"{name} is written by the kernel, but read-only", "pass a writable array"
-                )
-            if not info.empty and self_overlapping(info):
-                message = (
-                    f"{name} is written by the kernel, but several of its elements are one (strides {info.strides})"
-                )
-                raise argument_error(signature, message, "pass a copy, not a broadcast view")
-            for other in arrays:
-                if other != name and same_bytes(info, arrays[other]):
-                    message = f"{name} is written by the kernel, and shares memory with {other}"
-                    raise argument_error(signature, message, f"pass a copy as {other}")
-            if _is_torch(info) and info.owner.requires_grad and sys.modules["torch"].is_grad_enabled():
-                message = f"{name} is written by the kernel, and requires a gradient, which a kernel does not have"
-                fix = f"pass {name}.detach(), call it under torch.no_grad(), or from a torch.autograd.Function"
-                raise argument_error(signature, message, fix)
+            for problem, fix in _memory_problems(name, arrays):
+                raise argument_error(self.signature, f"{name} is written by the kernel, {problem}", fix)
 
     # -- running -----------------------------------------------------------------------------------------
 
-    def _slow(self, device: Any, /, **values: Any) -> None:
-        self.run(values, device)
-
     def run(self, values: Mapping[str, Any], device: Any = None) -> tuple[str, ...]:
-        """A call that the launcher did not know: all checks, and a plan for the next one like it. Names of the tensors
-        that it may have written."""
+        """Check the arguments of a call, run it and keep its plan. Returns the names of the tensors that the kernel may
+        write."""
         arguments = self.arguments(values, device)
         if self.place(arguments) == "emulator":
-            emulation = self._plan(arguments, EMULATED, self._emulation, arguments.present)
-            self._emulate(emulation, arguments)
-            return emulation.written
-        if arguments.device < 0:
-            with self.on_gpu(arguments) as prepared:
-                prepared.run()
-            return prepared.plan.written
-        prepared = self.prepare(arguments)
-        others = _other_streams(arguments.present, prepared.stream)
-        gpu = prepared.plan.driver
-        for other in others:
-            gpu.wait_for(prepared.stream, other)
-        prepared.run()
-        for other in others:
-            gpu.wait_for(other, prepared.stream)
+            return self.emulate(arguments)[0]
+        with self.on_gpu(arguments) as prepared:
+            gpu = prepared.plan.driver
+            streams = {info.stream for info in arguments.present.values() if info.stream is not None}
+            others = streams - {prepared.stream}
+            for other in others:
+                gpu.wait_for(prepared.stream, other)
+            prepared.run()
+            for other in others:
+                gpu.wait_for(other, prepared.stream)
         return prepared.plan.written
 
     def place(self, arguments: Arguments) -> str:
@@ -199,85 +164,81 @@ class Dispatcher:
             name = next(iter(arguments.present))
             message = f"{name} is in {_place(arguments.device)}, and the emulator runs on host memory"
             raise argument_error(self.signature, message, "pass NumPy arrays")
-        if device == "gpu" or arguments.device >= 0:
-            driver().refuse_if_lost()
-            return "gpu"
-        gpu = available() if device is None else None
-        if gpu is not None:
-            gpu.refuse_if_lost()
-        return "emulator" if gpu is None else "gpu"
+        if device == "emulator" or (device is None and arguments.device < 0 and available() is None):
+            return "emulator"
+        driver().refuse_if_lost()
+        return "gpu"
 
-    def emulate(self, arguments: Arguments, options: Any = None) -> Any:
-        """Run on the emulator; `options`: its Options. Gives its RunResult."""
-        return self._emulate(self._plan(arguments, EMULATED, self._emulation, arguments.present), arguments, options)
-
-    def _emulate(self, plan: Emulation, arguments: Arguments, options: Any = None) -> Any:
+    def emulate(self, arguments: Arguments, options: Any = None) -> tuple[tuple[str, ...], Any]:
+        """Run on the emulator, with its Options. Returns the names of the tensors that the kernel may have written, and
+        the emulator's RunResult."""
         with whole():
             from tiledsl.backends import emulator
 
+        plan = self._plan(arguments, EMULATED, self._emulation, arguments.present)
         arrays = arguments.present
         count_versions(_of_torch(arrays, plan.written))
         asked = options or emulator.Options()
         kernel = plan.lowered.kernel
-        grid = self._grid(kernel.grid, kernel.cluster, asked.processors, plan.extents, arguments)
-        if 0 in grid:
-            return emulator.RunResult()
+        names = {PROCESSORS: asked.processors, **plan.extents, **arguments.integers}
+        if 0 in checked_grid(kernel.name, kernel.grid, names, kernel.cluster):
+            return plan.written, emulator.RunResult()
         inputs = {**{name: host_array(info) for name, info in arrays.items()}, **arguments.scalars}
-        return plan.lowered.prepared.run(inputs, options=asked)
+        return plan.written, plan.lowered.prepared.run(inputs, options=asked)
 
     @contextmanager
     def on_gpu(self, arguments: Arguments) -> Generator[Prepared, None, None]:
-        """Copy host arrays to the GPU for the time of the block, and what the kernel writes back at its end."""
+        """A launch on CUDA arrays in place, or on copies of host arrays on the GPU, which live as long as the block.
+        Arrays that the kernel writes are copied back at the end of the block."""
+        arrays = arguments.present
+        if arguments.device >= 0:
+            if all(map(_is_torch, arrays.values())):
+                torch = sys.modules["torch"]
+                self.launcher.take_torch(torch._C._cuda_getCurrentRawStream, torch.is_grad_enabled)
+            plan = self._plan(arguments, arguments.given["device"], self._launch_plan, arrays)
+            pointers = {name: info.pointer for name, info in arrays.items()}
+            yield _prepared(plan, _launch_stream(arrays), pointers, arguments)
+            return
         gpu = driver()
         device = gpu.current_device()
-        staged = {name: movable(info) for name, info in arguments.present.items()}
-        moved = {name: _moved(info, staged[name], device) for name, info in arguments.present.items()}
+        staged = {name: movable(info) for name, info in arrays.items()}
+        moved = {name: _moved(info, staged[name], device) for name, info in arrays.items()}
         sizes = {name: info.span()[1] for name, info in moved.items()}
-        pointers: dict[str, int] = {}
+        copies: dict[str, int] = {}
         with gpu.active(device):
             try:
                 for name, size in sizes.items():
-                    pointers[name] = gpu.allocate(size, f"{self.signature.name}(): {name}")
-                infos = {name: replace(info, pointer=pointers[name]) for name, info in moved.items()}
+                    copies[name] = gpu.allocate(size, f"{self.signature.name}(): {name}")
+                infos = {name: replace(info, pointer=copies[name]) for name, info in moved.items()}
                 on_device = replace(arguments, arrays={n: infos.get(n) for n in arguments.arrays})
-                plan = self._plan(on_device, COPIED, self._launch_plan, arguments.present)
+                plan = self._plan(on_device, COPIED, self._launch_plan, arrays)
                 for name, array in staged.items():
-                    gpu.upload(pointers[name], array.ctypes.data, sizes[name], name)
-                yield _prepared(plan, 0, pointers, arguments)
+                    gpu.upload(copies[name], array.ctypes.data, sizes[name], name)
+                yield _prepared(plan, 0, copies, arguments)
                 gpu.synchronize(0, f"{self.signature.name}()")
                 for name in plan.written:
-                    array, target = staged[name], host_array(arguments.present[name])
-                    gpu.download(array.ctypes.data, pointers[name], sizes[name], name)
+                    array, target = staged[name], host_array(arrays[name])
+                    gpu.download(array.ctypes.data, copies[name], sizes[name], name)
                     if array is not target:
                         target[...] = array
             finally:
-                for pointer in pointers.values():
+                for pointer in copies.values():
                     gpu.free(pointer)
-
-    def prepare(self, arguments: Arguments) -> Prepared:
-        """A launch on CUDA arrays in place, with every check of them."""
-        arrays = arguments.present
-        if all(map(_is_torch, arrays.values())):
-            torch = sys.modules["torch"]
-            self.launcher.take_torch(torch._C._cuda_getCurrentRawStream, torch.is_grad_enabled)
-        plan = self._plan(arguments, arguments.given["device"], self._launch_plan, arrays)
-        return _prepared(plan, _launch_stream(arrays), {n: info.pointer for n, info in arrays.items()}, arguments)
 
     # -- plans -------------------------------------------------------------------------------------------
 
     def _plan(
         self, arguments: Arguments, where: Any, make: Callable[[Arguments], P], memory: Mapping[str, ArrayInfo]
     ) -> P:
-        """The plan for arguments like these: the one that is known, else what `make` gives. It is kept once `memory`,
-        the arrays as the caller has them, has been checked: the launcher does not look again. `where`: the key's
-        `device`."""
+        """The known plan for arguments like these, or else the one that `make` returns. It is kept only after `memory`,
+        the caller's own arrays, was checked, as the launcher does not check it again. `where`: the key's `device`."""
         meaning = self.program.meaning()
         keyed = {**arguments.given, **_keyed_consts(arguments), **_keyed_arrays(arguments), "device": where}
         with self._lock:
             known: Any = self.launcher.plan(self.launcher.key(keyed), meaning)
             plan: Any = make(arguments) if known is None else known
         self._check_memory(memory, plan.written)
-        if known is None and meaning.holds():  # otherwise it was compiled for what the names mean by now
+        if known is None and meaning.holds():  # else it was compiled for another meaning
             with self._lock:
                 self.launcher.add(self.launcher.key(keyed), plan, meaning)
         return plan
@@ -290,69 +251,65 @@ class Dispatcher:
 
     def _launch_plan(self, arguments: Arguments) -> LaunchPlan:
         gpu, device = driver(), max(arguments.device, 0)
-        if self.signature.arch:
-            gpu.require_target(self.signature.name, self.signature.arch, device)
+        arch = gpu.target_of(device, self.signature.name, self.signature.arch)
         problem = specialize(self.signature, arguments.arrays, arguments.consts)
-        image = self.program.compiled(problem.spec, self.signature.arch or gpu.target_of(device)).image
-        self.launcher.key_by_value(
-            frozenset(p.name for p in self.signature.scalars if uses_names(image.grid, {p.name}))
-        )
+        image = self.program.compiled(problem.spec, arch)
+        used = set(re.findall(r"\w+", " ".join(image.grid)))
+        self.launcher.key_by_value(frozenset(p.name for p in self.signature.scalars if p.name in used))
         arrays = arguments.present
         check_maps(image.name, image.tensor_maps, arrays)
-        grid = self._grid(image.grid, image.cluster, gpu.devices[device].processors, problem.extents, arguments)
+        names = {PROCESSORS: gpu.devices[device].processors, **problem.extents, **arguments.integers}
+        grid = checked_grid(image.name, tuple(map(parse_expr, image.grid)), names, image.cluster)
         shape = Shape(grid, image.block, image.shared_bytes, image.cluster, image.dependent)
         parameters = launch_parameters(image.abi, image.tensor_maps)
-        buffer = ArgumentBuffer(parameters, problem.extents, _passed_strides(arrays, problem.spec))
-        maps = None
+        buffer = ArgumentBuffer(parameters, problem.extents, {name: info.strides for name, info in arrays.items()})
         with gpu.active(device) as context:
             function = gpu.function(context, image.cubin, image.name, image.arch, image.shared_bytes, device)
-            if image.tensor_maps:
-                order, written = buffer.pointers, image.written
-                maps = MapImages(gpu, device, context, image.name, image.tensor_maps, order, arrays, written)
+        maps = None
+        if image.tensor_maps:
+            maps = MapImages(gpu, device, image.name, image.tensor_maps, buffer.pointers, arrays, image.written)
         windows = overlap_windows(buffer.pointers, arrays, image.written)
         written = _in_order(image.written, arguments)
         return LaunchPlan(gpu, image.name, device, function, shape, buffer, windows, maps, written)
 
-    def _grid(
-        self,
-        exprs: tuple[Expr, ...],
-        cluster: tuple[int, int, int],
-        processors: int,
-        extents: Mapping[str, int],
-        arguments: Arguments,
-    ) -> tuple[int, int, int]:
-        """Blocks along x, y, z on a GPU of so many SMs. Raises KernelArgumentError for a grid that cannot be."""
-        names = {PROCESSORS: processors, **extents, **_integers(arguments.scalars)}
-        grid = checked_grid(self.signature.name, exprs, names)
-        check_cluster(self.signature.name, cluster, grid)
-        return grid
+
+def _memory_problems(name: str, arrays: Mapping[str, ArrayInfo]) -> Iterator[tuple[str, str]]:
+    """(why the tensor `name` must not be written, how to fix it): it is read-only, shares bytes with another argument
+    or with itself, or requires a gradient."""
+    info = arrays[name]
+    if not info.writable:
+        yield "but read-only", "pass a writable array"
+    if not info.empty and self_overlapping(info):
+        yield f"but several of its elements are one (strides {info.strides})", "pass a copy, not a broadcast view"
+    for other in arrays:
+        if other != name and same_bytes(info, arrays[other]):
+            yield f"and shares memory with {other}", f"pass a copy as {other}"
+    if _is_torch(info) and info.owner.requires_grad and sys.modules["torch"].is_grad_enabled():
+        fix = f"pass {name}.detach(), call it under torch.no_grad(), or from a torch.autograd.Function"
+        yield "and requires a gradient, which a kernel does not have", fix
 
 
 def _place(device: int) -> str:
     return "host memory" if device < 0 else f"the memory of GPU {device}"
 
 
-def _integers(scalars: Mapping[str, Any]) -> dict[str, int]:
-    return {name: int(value) for name, value in scalars.items() if isinstance(value, int)}
-
-
 def _in_order(written: frozenset[str], arguments: Arguments) -> tuple[str, ...]:
-    """Of the tensors that are there, those of `written`, in the order of the signature."""
+    """Those of `written` that are present, in the order of the signature."""
     return tuple(name for name in arguments.present if name in written)
 
 
 def _keyed_consts(arguments: Arguments) -> dict[str, Any]:
-    """The consts as they were checked: what stands for one by its __index__ may be another number the next time.
-    NumPy's numbers stay as they are, so that the launcher knows them."""
+    """The consts for the key, as they were checked: an object with __index__ may give another number next time. NumPy's
+    numbers stay, so that the launcher, which sees those, finds the plan."""
     given = arguments.given
     return {n: given[n] if is_numpy_scalar(given[n]) else value for n, value in arguments.consts.items()}
 
 
 def _keyed_arrays(arguments: Arguments) -> Mapping[str, Any]:
-    """What the key of a plan asks of the arrays: torch's tensors themselves, where all are, so that the launcher finds
-    the plan without describing them.
+    """The arrays for the key: the torch tensors themselves if all are, since the launcher builds the key from those.
 
-    It cannot tell a lazily negated view, which is refused. Those are the imaginary part of a conjugate: no stride is 1.
+    A key does not show that a tensor is a lazily negated view, which is refused. Such a view is the imaginary part of a
+    conjugate, which has no stride of 1, so tensors without one are excluded.
     """
     arrays = arguments.present.values()
     plain = arguments.device >= 0 and all(_is_torch(a) and (a.empty or 1 in a.strides) for a in arrays)
@@ -376,28 +333,13 @@ def _prepared(plan: LaunchPlan, stream: int, pointers: Mapping[str, int], argume
 
 
 def _moved(info: ArrayInfo, array: Any, device: int) -> ArrayInfo:
-    """`info` once the movable `array` of its elements is on `device`, at an address that is yet to be found."""
+    """`info` after its elements, now in `array`, are copied to `device`; the address is not known yet."""
     strides = tuple(s // array.itemsize for s in array.strides)
     return replace(info, strides=strides, pointer=0, device=device, writable=True, owner=None, stream=None)
 
 
-def _passed_strides(arrays: Mapping[str, ArrayInfo], spec: Specialization) -> dict[str, tuple[int, ...]]:
-    """Strides as the kernel gets them. One along an axis of extent 1 is never used and may not fit: it becomes 0."""
-    if spec.index_bits == 64:
-        return {name: info.strides for name, info in arrays.items()}
-    return {name: tuple(s if abs(s) < 2**31 else 0 for s in info.strides) for name, info in arrays.items()}
-
-
 def _launch_stream(arrays: Mapping[str, ArrayInfo]) -> int:
-    """The stream to launch on: the current one of torch or CuPy, else the one that an array names, else the default."""
+    """The stream to launch on: torch's or CuPy's current one, else one that an array names, else the default stream."""
     current = [a.stream for a in arrays.values() if type(a.owner).__module__.split(".")[0] in ("torch", "cupy")]
-    named = [a.stream for a in arrays.values() if a.stream is not None]
-    return _handle(next((s for s in [*current, *named] if s is not None), 0))
-
-
-def _other_streams(arrays: Mapping[str, ArrayInfo], stream: int) -> set[int]:
-    return {_handle(a.stream) for a in arrays.values() if a.stream is not None} - {stream}
-
-
-def _handle(stream: int) -> int:
-    return 0 if stream == 1 else stream  # 1 names the legacy default stream (CUDA array interface), whose handle is 0
+    named = [a.stream for a in arrays.values()]
+    return next((stream for stream in [*current, *named] if stream is not None), 0)

@@ -1,4 +1,4 @@
-"""Reads a DLPack capsule (dlpack.h, version 1) without taking it over: the producer keeps the memory."""
+"""Reads a DLPack capsule (dlpack.h, version 1) without consuming it: the producer keeps the memory."""
 
 from __future__ import annotations
 
@@ -7,21 +7,26 @@ import inspect
 import math
 from typing import Any
 
-from tiledsl.ir.types import BF16, BOOL, DTYPES, E4M3, E5M2, DType
-from tiledsl.signatures.signature import Signature
-from tiledsl.signatures.specialize import ARRAY_DTYPES, ArrayInfo, argument_error
+from tiledsl.ir.types import DTYPES
+from tiledsl.signatures.specialize import ARRAY_DTYPES, ArrayInfo
 
-__all__ = ["describe_dlpack"]
+__all__ = ["UnusableArray", "describe_dlpack", "row_major"]
 
 CPU, CUDA, CUDA_HOST, CUDA_MANAGED = 1, 2, 3, 13
 """DLDeviceType."""
-INT, UINT, FLOAT, BFLOAT, BOOLEAN, FLOAT8_E4M3FN, FLOAT8_E5M2 = 0, 1, 2, 4, 6, 10, 12
-"""DLDataTypeCode."""
+CODES = {"int": 0, "uint": 1, "float": 2, "bf16": 4, "bool": 6, "e4m3": 10, "e5m2": 12}
+"""DLDataTypeCode of dtypes, by name or kind."""
+BY_CODE = {(CODES.get(t.name, CODES.get(t.kind)), t.bits): t for t in map(DTYPES.__getitem__, ARRAY_DTYPES)}
 READ_ONLY = 1
 """DLPACK_FLAG_BITMASK_READ_ONLY."""
-LETTERS = {INT: "i", UINT: "u", FLOAT: "f"}
-NAMED = {BFLOAT: BF16, BOOLEAN: BOOL, FLOAT8_E4M3FN: E4M3, FLOAT8_E5M2: E5M2}
-"""Codes that are one dtype."""
+
+
+class UnusableArray(Exception):  # noqa: N818 - becomes an error of the argument
+    """An array that cannot be an argument. `message` continues a sentence that begins with the argument's name."""
+
+    def __init__(self, message: str, fix: str) -> None:
+        self.message, self.fix = message, fix
+        super().__init__(message)
 
 
 class _DLTensor(ctypes.Structure):
@@ -50,30 +55,31 @@ class _Versioned(ctypes.Structure):
     ]
 
 
-def describe_dlpack(signature: Signature, name: str, value: Any) -> ArrayInfo:
-    """What the array `value` is. The capsule is part of the owner: its memory lives until the call is over."""
+def describe_dlpack(value: Any) -> ArrayInfo:
+    """Describe the array `value`. Its owner includes the capsule, so the memory lives until the call is over."""
     kind, device = value.__dlpack_device__()
     if kind not in (CPU, CUDA, CUDA_HOST, CUDA_MANAGED):
-        message = f"{name} is on a device of DLPack type {int(kind)}"
-        raise argument_error(signature, message, "pass an array in host or CUDA memory")
+        raise UnusableArray(f"is on a device of DLPack type {int(kind)}", "pass an array in host or CUDA memory")
     on_gpu = kind in (CUDA, CUDA_MANAGED)
     capsule = _export(value, on_gpu)
     tensor, read_only = _open(capsule)
-    dtype = _dtype(tensor)
+    dtype = BY_CODE.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
     if dtype is None:
-        message = f"{name} has the DLPack dtype code {tensor.code}, {tensor.bits} bits, {tensor.lanes} lanes"
-        raise argument_error(signature, message, f"convert it to one of {', '.join(ARRAY_DTYPES)}")
-    shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
-    if tensor.strides:
-        strides = tuple(tensor.strides[i] for i in range(tensor.ndim))
-    else:
-        strides = tuple(math.prod(shape[axis + 1 :]) for axis in range(tensor.ndim))
+        message = f"has the DLPack dtype code {tensor.code}, {tensor.bits} bits, {tensor.lanes} lanes"
+        raise UnusableArray(message, f"convert it to one of {', '.join(ARRAY_DTYPES)}")
+    shape = tuple(tensor.shape[: tensor.ndim])
+    strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else row_major(shape)
     pointer = (tensor.data or 0) + tensor.byte_offset
-    # The legacy default stream was named to the producer, which has ordered its work before it.
-    stream = 1 if on_gpu else None
-    return ArrayInfo(
-        dtype, shape, strides, pointer, int(device) if on_gpu else -1, not read_only, (value, capsule), stream
-    )
+    owner = value, capsule
+    if not on_gpu:
+        return ArrayInfo(dtype, shape, strides, pointer, -1, not read_only, owner)
+    # The legacy default stream was named to the producer, which has ordered its work before it. Its handle is 0.
+    return ArrayInfo(dtype, shape, strides, pointer, int(device), not read_only, owner, stream=0)
+
+
+def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides, in elements, of a row-major array without gaps."""
+    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
 def _export(value: Any, on_gpu: bool) -> Any:
@@ -84,8 +90,8 @@ def _export(value: Any, on_gpu: bool) -> Any:
 
 
 def _knows_versions(export: Any) -> bool:
-    """Does a producer take `max_version`, as DLPack asks of it from version 1 on? One that does not show what it takes
-    is held to be no older: it says more of an array, whether it may be written."""
+    """Does a producer take `max_version`, as DLPack requires from version 1 on? If its signature cannot be read, assume
+    so: only version 1 says whether an array is read-only."""
     try:
         parameters = inspect.signature(export).parameters
     except ValueError:  # written in C
@@ -102,12 +108,3 @@ def _open(capsule: Any) -> tuple[_DLTensor, bool]:
         versioned = _Versioned.from_address(get(capsule, b"dltensor_versioned"))
         return versioned.tensor, bool(versioned.flags & READ_ONLY)
     return _DLTensor.from_address(get(capsule, b"dltensor")), False
-
-
-def _dtype(tensor: _DLTensor) -> DType | None:
-    if tensor.lanes != 1:
-        return None
-    named = NAMED.get(tensor.code)
-    if named is not None:
-        return named if tensor.bits == named.bits else None
-    return DTYPES.get(f"{LETTERS.get(tensor.code, '?')}{tensor.bits}")

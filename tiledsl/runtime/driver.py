@@ -1,37 +1,32 @@
 """The CUDA driver through cuda.bindings: contexts, modules, memory, events, and what its errors mean.
 
-`driver()` gives the one instance and raises DeviceError where there is no driver or no GPU;
-`available()` gives None there. Every failed call becomes a DeviceError that says what was tried.
-After an error that the driver cannot recover from (an illegal address and the like) every further
-call is refused with the reason, since the context is dead.
+`driver()` returns the one instance and raises DeviceError if there is no driver or no GPU; `available()` returns None
+then. A failed call raises a DeviceError that says what was tried. After an error that the driver cannot recover from
+(an illegal address and the like) the context is dead, and every further call is refused with the reason.
 """
 
 from __future__ import annotations
 
+import ctypes
 import importlib
-import threading
+import mmap
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Generator
+from functools import cache
+from typing import Any, Generator
 
-from tiledsl.arch import STATIC_SHARED, TARGETS, Target, target_named
-from tiledsl.backends.print_records import LINES
-from tiledsl.backends.protocol import FAILURE
+from tiledsl.arch import STATIC_SHARED, TARGETS
+from tiledsl.backends.print_records import LINES, PRINTS, Records
+from tiledsl.backends.protocol import ASSERTIONS, FAILURE, RECORD_BYTES
 from tiledsl.errors import DeviceError
-from tiledsl.forks import in_child
 from tiledsl.runtime.assertions import Assertions
-from tiledsl.runtime.module_memory import has_variable
 from tiledsl.runtime.prints import Prints
 
-if TYPE_CHECKING:
-    from tiledsl.runtime.frames import Shape
-
-__all__ = ["Device", "Driver", "available", "driver"]
+__all__ = ["Device", "Driver", "available", "driver", "has_variable"]
 
 OUT_OF_MEMORY, NO_DEVICE, NO_BINARY = 2, 100, 209
 WRONG_CONTEXT = frozenset({201, 400, 709})
-"""INVALID_CONTEXT, INVALID_HANDLE, CONTEXT_IS_DESTROYED: what a launch gives if another context is current."""
+"""INVALID_CONTEXT, INVALID_HANDLE, CONTEXT_IS_DESTROYED: the results of a launch while another context is current."""
 
 STICKY = {
     700: "accessed an illegal address",
@@ -46,8 +41,12 @@ STICKY = {
 }
 """CUresult values after which the context is lost (CUDA driver API, "Data types used by CUDA driver")."""
 
-GALLERY_ELSEWHERE = "naive.py to mma_fastest.py"
-"""Steps of examples/gemm that run on every target: all but those of Hopper."""
+PORTABLE, MAPPED = 1, 2
+"""Flags of cuMemHostRegister: pinned for every context, and mapped into the address space of the GPU. (CUDA driver API:
+memory management.)"""
+_KEPT: list[mmap.mmap] = []
+"""Pinned memory that is never freed. Memory that the driver allocates ends with its context, which another library may
+destroy while our thread reads it."""
 
 
 @dataclass(frozen=True)
@@ -63,24 +62,19 @@ class Device:
 
 class Driver:
     assertions, prints = Assertions(), Prints()
-    """Of all modules: memory that their kernels write these to is the process's."""
+    """Of all modules: the memory that kernels write these to belongs to the process, not to a context."""
 
     def __init__(self) -> None:
         self.cu = _load_bindings()
         self.devices = self._find_devices()
         self.launch, self.launch_with = self.cu.cuLaunchKernel, self.cu.cuLaunchKernelEx
         self.last_kernel = ""
-        """Name of the kernel launched last: what a late error is most likely about."""
+        """The kernel launched last, which most likely caused an error that is reported late."""
         self.lost = ""
         """Why the context is dead, or ""."""
-        self._functions: dict[tuple[int, bytes], Any] = {}
-        self._primary: dict[int, Any] = {}
-        self._blanks: dict[int, int] = {}
-        self._lock = threading.Lock()
-        in_child(self)
-
-    def renew(self) -> None:
-        self._lock = threading.Lock()
+        self.function = cache(self._load)
+        self._primary_context = cache(self._retain)
+        self._zeros = cache(self._allocate_zeros)
 
     # -- errors ------------------------------------------------------------------------------------------
 
@@ -135,15 +129,11 @@ class Driver:
     def _device(self, ordinal: int) -> Device:
         cu, action = self.cu, f"reading the properties of GPU {ordinal}"
         handle = self.check(cu.cuDeviceGet(ordinal), action)
-        attribute = cu.CUdevice_attribute
-
-        def read(which: Any) -> int:
-            return self.check(cu.cuDeviceGetAttribute(which, handle), action)
-
-        major = read(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)
-        minor = read(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
         name = self.check(cu.cuDeviceGetName(100, handle), action).decode().rstrip("\0")
-        return Device(ordinal, handle, name, (major, minor), read(attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT))
+        asked = ("COMPUTE_CAPABILITY_MAJOR", "COMPUTE_CAPABILITY_MINOR", "MULTIPROCESSOR_COUNT")
+        keys = (getattr(cu.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{attribute}") for attribute in asked)
+        major, minor, processors = (self.check(cu.cuDeviceGetAttribute(key, handle), action) for key in keys)
+        return Device(ordinal, handle, name, (major, minor), processors)
 
     def current_device(self) -> int:
         """The device of the caller's current context, or 0 without one."""
@@ -152,35 +142,28 @@ class Driver:
         current = int(self.check(self.cu.cuCtxGetDevice(), "reading the current device"))
         return next(d.ordinal for d in self.devices if int(d.handle) == current)
 
-    def target_of(self, ordinal: int) -> str:
-        """The best target of the compiler for device `ordinal`. DeviceError if none runs there."""
+    def target_of(self, ordinal: int, kernel: str = "", arch: str = "") -> str:
+        """`arch`, for which `kernel` is to be built, or else the compiler's best target for device `ordinal`.
+
+        Raises DeviceError if that device does not run it.
+        """
         device = self.devices[ordinal]
-        fitting = self._targets(device)
+        (major, minor), fitting = device.capability, [t for t in TARGETS.values() if t.runs_on(device.capability)]
+        if arch and arch not in [t.name for t in fitting]:
+            message = f"{kernel}() is built for {arch}; GPU {ordinal}, {device.name}, is sm_{major}{minor}"
+            fix = 'build it for this GPU, or run it with device="emulator"'
+            raise DeviceError(f"{message} and cannot run it\n  fix: {fix}")
         if not fitting:
-            major, minor = device.capability
             message = f"GPU {ordinal}, {device.name}, has compute capability {major}.{minor}"
             message += f"; the compiler has no target for it, only {', '.join(TARGETS)}"
             raise DeviceError(f'{message}\n  fix: run the kernel with device="emulator", or on another GPU')
-        return max(fitting, key=lambda t: (t.exact, t.capability)).name
-
-    def _targets(self, device: Device) -> list[Target]:
-        return [t for t in TARGETS.values() if t.runs_on(device.capability)]
-
-    def require_target(self, kernel: str, arch: str, ordinal: int) -> None:
-        """Raise DeviceError unless device `ordinal` runs code built for `arch`."""
-        device = self.devices[ordinal]
-        if not target_named(arch).runs_on(device.capability):
-            has = "sm_{}{}".format(*device.capability)
-            message = f"{kernel}() is built for {arch}; GPU {ordinal}, {device.name}, is {has} and cannot run it"
-            if self._targets(device):
-                message += f"; of examples/gemm, {GALLERY_ELSEWHERE} run there"
-            raise DeviceError(f'{message}\n  fix: build it for this GPU, or run it with device="emulator"')
+        return arch or max(fitting, key=lambda t: (t.exact, t.capability)).name
 
     @contextmanager
     def active(self, ordinal: int) -> Generator[int, None, None]:
         """Make a context of device `ordinal` current: the caller's if it is on that device, else the primary one.
 
-        Gives the context's handle as an int. The caller's context is restored at the end.
+        Yields the context's handle as an int. The caller's context is restored at the end.
         """
         self.refuse_if_lost()
         cu = self.cu
@@ -195,33 +178,22 @@ class Driver:
         finally:
             cu.cuCtxPopCurrent()
 
-    def _primary_context(self, ordinal: int) -> Any:
-        with self._lock:
-            if ordinal not in self._primary:
-                action = f"opening GPU {ordinal} ({self.devices[ordinal].name})"
-                self._primary[ordinal] = self.check(
-                    self.cu.cuDevicePrimaryCtxRetain(self.devices[ordinal].handle), action
-                )
-            return self._primary[ordinal]
+    def _retain(self, ordinal: int) -> Any:
+        """The primary context of device `ordinal`."""
+        device = self.devices[ordinal]
+        return self.check(self.cu.cuDevicePrimaryCtxRetain(device.handle), f"opening GPU {ordinal} ({device.name})")
 
     def pointer_device(self, pointer: int) -> int:
-        """The device whose memory `pointer` is in. DeviceError if it is no CUDA memory."""
+        """The device whose memory `pointer` points to. DeviceError if it is not CUDA memory."""
         kind = self.cu.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
         return int(self.check(self.cu.cuPointerGetAttribute(kind, pointer), f"looking up the address {pointer:#x}"))
 
     # -- code --------------------------------------------------------------------------------------------
 
-    def function(self, context: int, cubin: bytes, name: str, arch: str, shared: int, ordinal: int) -> Any:
-        """The loaded kernel in `context` (active), with `shared` bytes of shared memory allowed."""
-        key = (context, cubin)
-        with self._lock:
-            if key not in self._functions:
-                self._functions[key] = self._load(cubin, name, arch, shared, ordinal)
-            return self._functions[key]
-
-    def _load(self, cubin: bytes, name: str, arch: str, shared: int, ordinal: int) -> Any:
+    def _load(self, context: int, cubin: bytes, name: str, arch: str, shared: int, ordinal: int) -> Any:
+        """The kernel, loaded into `context` (active), with `shared` bytes of shared memory allowed."""
         cu = self.cu
-        self.require_target(name, arch, ordinal)
+        self.target_of(ordinal, name, arch)
         result = cu.cuModuleLoadData(cubin)
         if int(result[0]) == NO_BINARY:
             device = self.devices[ordinal]
@@ -230,9 +202,9 @@ class Driver:
         module = self.check(result, f"loading {name}()")
         function = self.check(cu.cuModuleGetFunction(module, name.encode()), f"finding {name} in its code")
         if has_variable(cubin, FAILURE):
-            self.assertions.watch(self, module, name)
+            self.watch_assertions(module, name)
         if has_variable(cubin, LINES):
-            self.prints.watch(self, module, name)
+            self.watch_prints(module, name)
         limit = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         if shared > STATIC_SHARED:
             self.check(
@@ -240,26 +212,39 @@ class Driver:
             )
         return function
 
-    def launch_config(self, stream: int, shape: Shape) -> Any:
-        """What cuLaunchKernelEx is told of a launch besides function and arguments."""
-        cu = self.cu
-        config, attributes = cu.CUlaunchConfig(), list[Any]()
-        config.gridDimX, config.gridDimY, config.gridDimZ = shape.grid
-        config.blockDimX, config.blockDimY, config.blockDimZ = shape.block
-        config.sharedMemBytes, config.hStream = shape.shared, stream
-        if shape.cluster != (1, 1, 1):
-            cluster = cu.CUlaunchAttribute()
-            cluster.id = cu.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-            size = cluster.value.clusterDim
-            size.x, size.y, size.z = shape.cluster
-            attributes.append(cluster)
-        if shape.dependent:
-            early = cu.CUlaunchAttribute()
-            early.id = cu.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-            early.value.programmaticStreamSerializationAllowed = 1
-            attributes.append(early)
-        config.attrs, config.numAttrs = attributes, len(attributes)
-        return config
+    def watch_assertions(self, module: Any, name: str) -> None:
+        """Allocate the assertion record of `module`, the code of kernel `name`. Its context is active."""
+        what = f"the assertions of {name}()"
+        sites = self._read_variable(module, ASSERTIONS, what)
+        self.assertions.watch(self._give_memory(module, FAILURE, RECORD_BYTES, what), sites)
+
+    def watch_prints(self, module: Any, name: str) -> None:
+        """Allocate the ring for the lines that `module`, the code of kernel `name`, prints. Its context is active."""
+        what = f"the lines that {name}() prints"
+        records = Records(self._read_variable(module, PRINTS, what))
+        self.prints.watch(self._give_memory(module, LINES, records.ring_bytes, what), records)
+
+    def _read_variable(self, module: Any, name: str, what: str) -> bytes:
+        """The content of a variable of `module`, whose context is active; `what` names it in an error."""
+        place, size = self.check(self.cu.cuModuleGetGlobal(module, name.encode()), f"finding {what}")
+        content = ctypes.create_string_buffer(int(size))
+        self.download(ctypes.addressof(content), int(place), int(size), what)
+        return content.raw
+
+    def _give_memory(self, module: Any, name: str, size: int, what: str) -> int:
+        """Allocate `size` zero bytes of pinned memory, write their address to the module's variable, and return it.
+
+        The memory stays readable after a kernel has failed, and lives as long as the process.
+        """
+        memory = mmap.mmap(-1, size)
+        _KEPT.append(memory)
+        here = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        self.check(self.cu.cuMemHostRegister(here, size, PORTABLE | MAPPED), f"pinning memory for {what}")
+        there = self.check(self.cu.cuMemHostGetDevicePointer(here, 0), f"finding the memory for {what} on the GPU")
+        place, _ = self.check(self.cu.cuModuleGetGlobal(module, name.encode()), f"finding {what}")
+        address = ctypes.c_uint64(int(there))
+        self.upload(int(place), ctypes.addressof(address), 8, f"the address of {what}")
+        return here
 
     # -- memory and time ---------------------------------------------------------------------------------
 
@@ -273,16 +258,16 @@ class Driver:
         return int(self.check(result, f"allocating {_bytes(size)} for {what}"))
 
     def blank(self, context: int, writable: bool) -> int:
-        """Address of 128 bytes in `context` (active): zeros that nobody may write, or bytes that anybody may."""
-        with self._lock:
-            if context not in self._blanks:
-                base = self.allocate(256, "what stands for arrays without elements")
-                self.check(self.cu.cuMemsetD8(base, 0, 256), "filling memory with zeros")
-                self._blanks[context] = base
-            return self._blanks[context] + (128 if writable else 0)
+        """Address of 128 bytes in `context` (active) that replace an empty array: zeros, or bytes to write to."""
+        return self._zeros(context) + (128 if writable else 0)
+
+    def _allocate_zeros(self, context: int) -> int:
+        base = self.allocate(256, "memory for empty arrays")
+        self.check(self.cu.cuMemsetD8(base, 0, 256), "filling memory with zeros")
+        return base
 
     def free(self, pointer: int) -> None:
-        self.cu.cuMemFree(pointer)  # after a lost context this fails too, and says nothing new
+        self.cu.cuMemFree(pointer)  # unchecked: it fails after the context is lost, which was reported
 
     def upload(self, pointer: int, host: int, size: int, what: str) -> None:
         if size:
@@ -303,14 +288,14 @@ class Driver:
         self.check(self.cu.cuEventRecord(event, stream), "recording an event")
 
     def elapsed(self, start: Any, end: Any) -> float:
-        """Seconds between two recorded events, both reached."""
+        """Seconds between two recorded events that have completed."""
         return self.check(self.cu.cuEventElapsedTime(start, end), "reading the time between two events") / 1e3
 
     def destroy(self, event: Any) -> None:
         self.cu.cuEventDestroy(event)
 
     def wait_for(self, stream: int, other: int) -> None:
-        """Let `stream` wait for what is in `other` now."""
+        """Make `stream` wait for the work that is in `other` now."""
         event = self.check(self.cu.cuEventCreate(2), "creating an event")  # 2: without timing
         self.record(event, other)
         self.check(self.cu.cuStreamWaitEvent(stream, event, 0), "waiting for another stream")
@@ -318,16 +303,20 @@ class Driver:
 
 
 def _bytes(size: int) -> str:
-    return (
-        f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB" if size >= 2**20 else f"{size} bytes"
-    )
+    if size < 2**20:
+        return f"{size} bytes"
+    return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"
+
+
+def has_variable(cubin: bytes, name: str) -> bool:
+    """Does the code have this variable? A symbol name in an ELF file has a zero byte on both sides; a kernel's texts do
+    not contain one."""
+    return b"\0%b\0" % name.encode() in cubin
 
 
 def _no_gpu() -> DeviceError:
-    return DeviceError(
-        "there is no NVIDIA GPU that this process can use (the driver is there)\n"
-        '  fix: check CUDA_VISIBLE_DEVICES, or run the kernel with device="emulator"'
-    )
+    fix = 'check CUDA_VISIBLE_DEVICES, or run the kernel with device="emulator"'
+    return DeviceError(f"there is no NVIDIA GPU that this process can use (the driver is there)\n  fix: {fix}")
 
 
 def _load_bindings() -> Any:
@@ -336,9 +325,8 @@ def _load_bindings() -> Any:
         cu: Any = importlib.import_module("cuda.bindings.driver")
     except ImportError:
         message = "the Python package cuda.bindings is missing, so the GPU cannot be used"
-        raise DeviceError(
-            f'{message}\n  fix: pip install cuda-python, or run the kernel with device="emulator"'
-        ) from None
+        fix = 'pip install cuda-python, or run the kernel with device="emulator"'
+        raise DeviceError(f"{message}\n  fix: {fix}") from None
     try:
         code = int(cu.cuInit(0)[0])
     except RuntimeError:  # DynamicLibNotFoundError: there is no libcuda
@@ -354,7 +342,7 @@ def _load_bindings() -> Any:
     return cu
 
 
-@lru_cache(maxsize=1)
+@cache
 def _open() -> Driver | DeviceError:
     try:
         return Driver()

@@ -1,11 +1,11 @@
-"""Launch plans: everything about a launch that depends on shapes but not on addresses, made once.
+"""Launch plans: the part of a launch that depends on shapes but not on addresses, computed once.
 
-A plan holds the loaded function, the grid and argument buffers in which only pointers and scalars are
-rewritten. A buffer is laid out as one 8-byte slot an argument, in the order that packing is
-cheapest: pointers, scalars, then the fixed extents and strides; tensor maps follow, each on 64 bytes. The
-driver gets an array of pointers to the slots in the order of the kernel's parameter list.
+A plan holds the loaded function, the grid, and argument buffers in which only pointers and scalars are
+rewritten. A buffer has one 8-byte slot for each argument: pointers, scalars, then the extents and strides, which are
+constant; tensor maps follow, each aligned to 64 bytes. The driver gets an array of pointers to the slots, in the order
+of the kernel's parameters.
 
-Every launch, whoever asks for it, is one `SEQUENCE`.
+Every launch runs the same code, `SEQUENCE`.
 """
 
 from __future__ import annotations
@@ -14,28 +14,29 @@ import ctypes
 import math
 import struct
 import sys
-from functools import partial
-from typing import Any, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from itertools import combinations
+from typing import Any, Callable, Iterator, Mapping, Sequence
 
 from tiledsl.arch import MAP_ALIGNMENT, MAP_BYTES, MOST_GRID, PORTABLE_CLUSTER
 from tiledsl.errors import KernelArgumentError
 from tiledsl.ir.abi import AbiArg
-from tiledsl.ir.expr import BinExpr, Expr, NameExpr, evaluate
+from tiledsl.ir.expr import Expr, evaluate
 from tiledsl.runtime.driver import STICKY, WRONG_CONTEXT, Driver
-from tiledsl.runtime.frames import Frame, Shape
 from tiledsl.runtime.tensor_maps import MapImages
 from tiledsl.signatures.specialize import ArrayInfo, bf16_bits
 
 __all__ = [
     "SEQUENCE_NAMES",
     "ArgumentBuffer",
+    "Frame",
     "LaunchPlan",
-    "check_cluster",
+    "Shape",
     "checked_grid",
     "count_versions",
     "launch_sequence",
     "overlap_windows",
-    "uses_names",
 ]
 
 SLOT = 8
@@ -46,12 +47,45 @@ FORMATS = {
 """struct codes of a dtype, padded to a slot; a bf16 is packed as its bits."""
 
 STREAMS = 64
-"""For how many streams a plan keeps what it tells the driver of a launch."""
+"""Launch configurations that a plan keeps, one for each stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Blocks of the grid, threads of a block and blocks of a cluster along x, y, z; bytes of dynamic shared memory.
+
+    dependent: the kernel may start before the previous grid of its stream ends; it waits for that itself.
+    """
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared: int
+    cluster: tuple[int, int, int] = (1, 1, 1)
+    dependent: bool = False
+
+
+@dataclass(slots=True)
+class Frame:
+    """One argument buffer, and the array of pointers to its slots, at `address`, that the driver reads.
+
+    pack: ``pack(*addresses)`` writes the addresses of the tensors. maps_at: offset of the tensor maps. packed: the
+    addresses in the buffer and its maps, which were checked for overlap; () at first.
+    """
+
+    buffer: Any
+    pointers: Any
+    address: int
+    pack: Callable[..., None]
+    maps_at: int = 0
+    packed: tuple[int, ...] = ()
 
 
 class ArgumentBuffer:
-    """How the arguments of one plan are packed: `Frame.pack` takes `pointers`, and
-    ``pack_scalars(frame.buffer, scalars_at, *values)`` `scalars`, which are names in the order of `abi`."""
+    """The layout of the argument buffers of one plan.
+
+    pointers, scalars: names, in the order in which `Frame.pack` takes addresses and
+    ``pack_scalars(frame.buffer, scalars_at, *values)`` takes scalars.
+    """
 
     def __init__(
         self, abi: Sequence[AbiArg], extents: Mapping[str, int], strides: Mapping[str, tuple[int, ...]]
@@ -67,6 +101,8 @@ class ArgumentBuffer:
         image = bytearray(SLOT * max(len(slots), 1))
         for arg in fixed:
             value = extents[arg.name] if arg.kind == "extent" else strides[arg.name][arg.axis]
+            if arg.dtype.bits == 32 and abs(value) >= 2**31:
+                value = 0  # the stride along an axis of extent 1, which is never used
             struct.pack_into("<" + FORMATS[arg.dtype.name], image, slots[arg], value)
         self._image = bytes(image)
         self._offsets = [slots[a] for a in abi if a.kind != "tensor_map"]
@@ -94,29 +130,45 @@ def _scalar_packer(dtypes: Sequence[str]) -> Callable[..., None]:
 
 
 def _launch_nothing(stream: int, params: int, extra: int) -> tuple[int]:
-    """Stands in for the driver where the grid is empty, which the driver would refuse."""
+    """Replaces the driver's launch for an empty grid, which the driver refuses."""
     return (0,)
 
 
 def _launcher(driver: Driver, function: Any, shape: Shape) -> Callable[..., Any]:
-    """``launch(stream, params, 0)`` of `function`, by the call of the driver that costs least."""
-    if shape.plain:
+    """``launch(stream, params, 0)`` for `function`, by the cheapest call of the driver that can do it."""
+    if shape.cluster == (1, 1, 1) and not shape.dependent:
         return partial(driver.launch, function, *shape.grid, *shape.block, shape.shared)
-    configs: dict[int, Any] = {}
+    config = lru_cache(STREAMS)(partial(_launch_config, driver.cu, shape))
 
     def launch(stream: int, params: int, extra: int) -> Any:
-        config = configs.get(stream)
-        if config is None:
-            if len(configs) >= STREAMS:
-                configs.clear()
-            config = configs[stream] = driver.launch_config(stream, shape)
-        return driver.launch_with(config, function, params, extra)
+        return driver.launch_with(config(stream), function, params, extra)
 
     return launch
 
 
+def _launch_config(cu: Any, shape: Shape, stream: int) -> Any:
+    """The CUlaunchConfig of a launch: all but its function and arguments."""
+    config, attributes = cu.CUlaunchConfig(), list[Any]()
+    config.gridDimX, config.gridDimY, config.gridDimZ = shape.grid
+    config.blockDimX, config.blockDimY, config.blockDimZ = shape.block
+    config.sharedMemBytes, config.hStream = shape.shared, stream
+    if shape.cluster != (1, 1, 1):
+        cluster = cu.CUlaunchAttribute()
+        cluster.id = cu.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        size = cluster.value.clusterDim
+        size.x, size.y, size.z = shape.cluster
+        attributes.append(cluster)
+    if shape.dependent:
+        early = cu.CUlaunchAttribute()
+        early.id = cu.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        early.value.programmaticStreamSerializationAllowed = 1
+        attributes.append(early)
+    config.attrs, config.numAttrs = attributes, len(attributes)
+    return config
+
+
 def count_versions(tensors: Sequence[Any]) -> None:
-    """Tell torch that these tensors were written: what autograd has saved of them holds no longer."""
+    """Increment the versions of torch tensors that were written, so that autograd sees that saved ones are stale."""
     if tensors:
         sys.modules["torch"].autograd.graph.increment_version(tensors)
 
@@ -132,7 +184,7 @@ SEQUENCE = """\
                 return {refused}
         _frame.pack(*_pointers)
         if _plan.maps is not None:
-            _plan.maps.write(_frame, _pointers)
+            _plan.maps.write(_frame.buffer, _frame.maps_at, _pointers)
         _frame.packed = _pointers
 {pack}    _code = _plan.launch(_stream, _frame.address, 0)[0]
     if _code:
@@ -140,27 +192,41 @@ SEQUENCE = """\
     _plan.driver.last_kernel = _plan.kernel
 {count}    _plan.frames.append(_frame)
 """
-"""Every launch: of `_plan` on `_stream`, with tensors at `_pointers`. It is a text, because the function of each kernel
-(`launcher`) has it inline. `refused`: what it returns, and launches nothing, where the arguments need a closer look:
-tensors of which one is written may overlap, or a scalar does not fit."""
+"""The code of every launch, of `_plan` on `_stream` with tensors at `_pointers`. It is source text, since the generated
+function of each kernel (`launcher`) contains it inline. `refused`: what it returns without launching if a written
+tensor may overlap another one, or a scalar does not fit."""
 PACK = """\
     try:
         _plan.pack_scalars(_frame.buffer, _plan.scalars_at, {scalars})
     except _unpackable:
         return {refused}
 """
-"""Scalars are packed at each launch; addresses alone, where they are others than the last time."""
+"""Scalars are packed at each launch, addresses only if they differ from those in the buffer."""
 SEQUENCE_NAMES = {"_IndexError": IndexError, "_int": int, "_unpackable": (OverflowError, struct.error)}
 
 
-class LaunchPlan:
-    """One kernel for one set of shapes on one device.
+def launch_sequence(windows: str, scalars: str, tensors: str, refused: str) -> str:
+    """`SEQUENCE` with its fields filled by source text: the `scalars` to pack, the tuple `tensors` of torch tensors
+    that are written, and the overlap `windows` to check."""
+    pack = PACK.format(scalars=scalars, refused=refused) if scalars else ""
+    count = f"    _plan.count({tensors})\n" if tensors != "()" else ""
+    return SEQUENCE.format(windows=windows, pack=pack, count=count, refused=refused)
 
-    `launch(stream, params, 0)` calls the driver. `windows`: for each pair of pointers (i, j) of which one
-    is written, the open interval of ``p[j] - p[i]`` in which their bytes may overlap. `maps`: the tensor
-    maps of the kernel, if it has any. `written`: names of the tensors that it may write; `count(tensors)` tells torch
-    that they were. `frames`: argument buffers not in use. Taking and giving one back are single
-    list operations, so that threads never share a buffer and never wait for each other.
+
+def _generated_run() -> Callable[..., bool]:
+    names: dict[str, Any] = {**SEQUENCE_NAMES}
+    head = "def run(_plan, _stream, _pointers, _scalars, _tensors=()):\n"
+    exec(f"{head}{launch_sequence('()', '*_scalars', '_tensors', 'False')}    return True", names)
+    return names["run"]
+
+
+class LaunchPlan:
+    """How to launch one kernel for one set of shapes on one device.
+
+    `launch(stream, params, 0)` calls the driver. `windows`: see `overlap_windows`. `maps`: the kernel's tensor maps,
+    if it has any. `written`: names of the tensors that it may write; `count(tensors)` increments their versions.
+    `frames`: free argument buffers. One is taken or released by a single list operation, so threads never share one
+    and need no lock.
     """
 
     def __init__(
@@ -175,15 +241,12 @@ class LaunchPlan:
         self.count: Callable[[Any], None] = count_versions if torch is None else torch._C._increment_version
         self.frames: list[Frame] = []
 
-    def run(
-        self, stream: int, pointers: tuple[int, ...], scalars: tuple[Any, ...], tensors: tuple[Any, ...] = ()
-    ) -> None:
-        """Launch on arguments that were checked. `tensors`: those of torch that are written."""
-        launched = _run(self, stream, pointers, scalars, tensors)
-        assert launched, f"a scalar of {self.kernel}() does not fit: {scalars}"
+    run = _generated_run()
+    """``run(stream, pointers, scalars, tensors=())``: launch on checked arguments. `tensors`: torch tensors that are
+    written. False if a scalar does not fit."""
 
     def failed(self, code: int, stream: int, frame: Frame) -> None:
-        """Launch again where the fault was that another context was current; raise DeviceError for any other."""
+        """Launch again if another context was current, which is no error; raise DeviceError for any other failure."""
         if code in WRONG_CONTEXT:
             with self.driver.active(self.device):
                 code = int(self.launch(stream, frame.address, 0)[0])
@@ -193,74 +256,46 @@ class LaunchPlan:
             raise self.driver.error(code, f"launching {self.kernel}()")
 
 
-def launch_sequence(windows: str, scalars: str, tensors: str, refused: str) -> str:
-    """`SEQUENCE` where `scalars` (what a tuple display has in it) are packed, and `tensors` (a tuple) of torch are
-    written. `windows`: an expression for those of the plan that are to be looked at."""
-    pack = PACK.format(scalars=scalars, refused=refused) if scalars else ""
-    count = f"    _plan.count({tensors})\n" if tensors != "()" else ""
-    return SEQUENCE.format(windows=windows, pack=pack, count=count, refused=refused)
-
-
-def _generated_run() -> Callable[..., bool]:
-    names: dict[str, Any] = {**SEQUENCE_NAMES}
-    head = "def run(_plan, _stream, _pointers, _scalars, _tensors):\n"
-    exec(f"{head}{launch_sequence('()', '*_scalars', '_tensors', 'False')}    return True", names)
-    return names["run"]
-
-
-_run = _generated_run()
-
-
-def checked_grid(kernel: str, exprs: Sequence[Expr], names: Mapping[str, int]) -> tuple[int, int, int]:
-    """Blocks along x, y, z. Raises KernelArgumentError if there are more than a GPU takes."""
-    values = [evaluate(e, names) for e in exprs]
-    for axis, value, limit in zip("xyz", values, MOST_GRID, strict=False):
-        if not 0 <= value <= limit:
-            expr = exprs["xyz".index(axis)]
-            message = f"{kernel}(): the grid is too large: {axis} = {expr} = {value} blocks; at most {limit}"
-            fix = "use larger tiles, or put the long dimension on x, the first of grid(...)"
-            if value < 0:
-                message = f"{kernel}(): the grid is negative: {axis} = {expr} = {value} blocks"
-                fix = "give grid(...) extents that are 0 or more for these arguments"
-            raise KernelArgumentError(f"{message}\n  fix: {fix}")
-    x, y, z = (*values, 1, 1)[:3]
+def checked_grid(
+    kernel: str, exprs: Sequence[Expr], names: Mapping[str, int], cluster: tuple[int, int, int]
+) -> tuple[int, int, int]:
+    """Blocks along x, y, z. Raises KernelArgumentError for a grid or a cluster that a GPU cannot launch."""
+    x, y, z = (*(evaluate(e, names) for e in exprs), 1, 1)[:3]
+    for message, fix in _grid_problems(exprs, (x, y, z), cluster):
+        raise KernelArgumentError(f"{kernel}(): {message}\n  fix: {fix}")
     return x, y, z
 
 
-def check_cluster(kernel: str, cluster: tuple[int, int, int], grid: tuple[int, int, int]) -> None:
-    """Raise KernelArgumentError unless clusters of that many blocks can be launched and make up the grid."""
+def _grid_problems(
+    exprs: Sequence[Expr], grid: tuple[int, int, int], cluster: tuple[int, int, int]
+) -> Iterator[tuple[str, str]]:
+    """(what is wrong, how to fix it) for each limit that is exceeded."""
+    for axis, extent, limit, expr in zip("xyz", grid, MOST_GRID, exprs, strict=False):
+        what = f"{axis} = {expr} = {extent} blocks"
+        if extent > limit:
+            fix = "use larger tiles, or put the long dimension on x, the first of grid(...)"
+            yield f"the grid is too large: {what}; at most {limit}", fix
+        if extent < 0:
+            yield f"the grid is negative: {what}", "give grid(...) extents that are 0 or more for these arguments"
     shown, blocks = " x ".join(map(str, cluster)), math.prod(cluster)
     if blocks > PORTABLE_CLUSTER:
-        message = f"{kernel}(): a cluster of {shown} = {blocks} blocks; at most {PORTABLE_CLUSTER} run on every GPU"
-        raise KernelArgumentError(f"{message}\n  fix: use smaller clusters")
+        message = f"a cluster of {shown} = {blocks} blocks; at most {PORTABLE_CLUSTER} run on every GPU"
+        yield message, "use smaller clusters"
     for axis, extent, size in zip("xyz", grid, cluster, strict=True):
         if extent % size:
-            message = f"{kernel}(): the grid has {extent} blocks along {axis}, no multiple of the cluster's {size}"
             fix = f"round grid(...) up to a multiple of {size} and let the blocks past the edge do nothing"
-            raise KernelArgumentError(f"{message} ({shown})\n  fix: {fix}")
-
-
-def uses_names(exprs: Sequence[Expr], names: set[str]) -> bool:
-    """True if the value of an expression depends on one of `names`."""
-
-    def depends(expr: Expr) -> bool:
-        if isinstance(expr, BinExpr):
-            return depends(expr.a) or depends(expr.b)
-        return isinstance(expr, NameExpr) and expr.name in names
-
-    return any(depends(e) for e in exprs)
+            yield f"the grid has {extent} blocks along {axis}, no multiple of the cluster's {size} ({shown})", fix
 
 
 def overlap_windows(
     order: Sequence[str], arrays: Mapping[str, ArrayInfo], written: frozenset[str]
 ) -> tuple[tuple[int, int, int, int], ...]:
-    """(i, j, low, high) for each pair of which one is written: byte ranges meet iff low < p[j] - p[i] < high."""
+    """(i, j, low, high) for each pair with a written tensor: their byte ranges overlap iff low < p[j] - p[i] < high."""
     found: list[tuple[int, int, int, int]] = []
-    for i, first in enumerate(order):
-        for j in range(i + 1, len(order)):
-            a, b = arrays[first], arrays[order[j]]
-            if a.empty or b.empty or not {first, order[j]} & written:
-                continue
-            (a_low, a_high), (b_low, b_high) = a.span(), b.span()
-            found.append((i, j, a_low - b_high, a_high - b_low))
+    for (i, first), (j, second) in combinations(enumerate(order), 2):
+        a, b = arrays[first], arrays[second]
+        if a.empty or b.empty or not {first, second} & written:
+            continue
+        (a_low, a_high), (b_low, b_high) = a.span(), b.span()
+        found.append((i, j, a_low - b_high, a_high - b_low))
     return tuple(found)

@@ -1,9 +1,9 @@
-"""Writes the function that a call of a kernel runs: torch tensors of known shapes launch in a few microseconds.
+"""Generates the function that a call of a kernel runs, which launches on torch tensors in a few microseconds.
 
-The function is generated for each kernel, so that no loop runs over parameters. It binds the arguments, and looks up
-the launch plan by everything of them that the plan depends on. What it does not know (another library, a new shape, a
-wrong argument) it hands to `slow`, which checks every argument with an error for each fault. All plans of a kernel,
-whoever asks, are in one dictionary here, under a key that is written once (`_key`).
+The function is generated for each kernel, so that it has no loop over parameters. It binds the arguments and looks up
+the launch plan by all that the plan depends on. A call that has no plan yet (another library, a new shape, a wrong
+argument) goes to `slow`, which checks every argument. All plans of a kernel are in one dictionary, under one key
+(`_key`).
 """
 
 from __future__ import annotations
@@ -13,19 +13,10 @@ from typing import Any
 
 from tiledsl.meaning import Meaning
 from tiledsl.runtime.launch import SEQUENCE_NAMES, launch_sequence
-from tiledsl.signatures.signature import REQUIRED, GlobalParam, ScalarParam, Signature
+from tiledsl.signatures.signature import ScalarParam, Signature
 from tiledsl.signatures.specialize import argument_error, const_identity
 
-__all__ = ["MISSING", "Launcher", "launcher_source"]
-
-
-class _Missing:
-    def __repr__(self) -> str:
-        return "<missing>"
-
-
-MISSING: Any = _Missing()
-"""Stands for an argument that was not given, so that the error can name it."""
+__all__ = ["Launcher", "launcher_source"]
 
 BINDING = """\
     if _len(_args) == {count}:
@@ -43,7 +34,7 @@ BINDING = """\
     else:
 {otherwise}
 """
-"""Python's own binding would raise a TypeError, which may be anybody's, and names no fix."""
+"""Binds arguments to names. Python's own binding would raise a TypeError without a fix."""
 LAUNCH = """\
 def launch(_args, _kwargs):
 {binding}    try:
@@ -52,13 +43,14 @@ def launch(_args, _kwargs):
     except _Exception:
         _plan = None
     if _plan is None:
-        return _slow({values})
+        return {slow}
 {chosen}    if ({gradient}) and _grad_enabled():
-        return _slow({values})
+        return {slow}
     _pointers = {pointers}
     _stream = _raw_stream(_plan.device)
 {sequence}"""
-# Parameters of a kernel do not begin with an underscore, so they cannot hide the names above: builtins have one, too.
+# A kernel's parameters do not begin with an underscore, so they cannot hide these names; builtins get one for that.
+ADDRESS, OPTIONAL = "_address_of_{0}", "None if {0} is None else "
 
 
 def _never() -> bool:
@@ -66,16 +58,17 @@ def _never() -> bool:
 
 
 class Launcher:
-    """The generated function of one kernel, ``launch(args, kwargs)``, and its plans.
+    """The generated function of one kernel, ``launch(args, kwargs)``, and the kernel's plans.
 
-    `bind(args, kwargs)`: all arguments and consts by name, the default or MISSING where none was given. Both take
-    things out of `kwargs`, and raise KernelArgumentError for what the kernel does not have.
-    `keyed`: integer scalars on whose value the grid depends, so that it is part of the key. `written`: the tensors
-    that all plans write; None where they differ, so that each plan says which.
+    `slow(values, device)` runs a call that has no plan; `values` are all arguments and consts by name.
+    `bind(args, kwargs)` returns these values: defaults for arguments that are not given, REQUIRED if there is none.
+    Both generated functions raise KernelArgumentError for arguments that the kernel does not have.
+    `keyed`: integer scalars whose values are part of the key, since the grid depends on them. `written`: the tensors
+    that every plan writes, or None if plans differ.
     """
 
     LIMIT = 4096
-    """Plans are dropped beyond this many: shapes that vary without end must not fill the memory."""
+    """Most plans that are kept, so that shapes that keep changing do not fill the memory."""
 
     def __init__(self, signature: Signature, slow: Callable[..., Any]) -> None:
         self.signature = signature
@@ -84,7 +77,7 @@ class Launcher:
         self.written: tuple[str, ...] | None = ()
         self.launch: Any = None
         ordinary = [p for p in signature.params if not p.keyword]
-        defaults = {p.name: _default(p) for p in (*signature.params, *signature.consts)}
+        defaults = {p.name: p.default for p in (*signature.params, *signature.consts)}
         self._names: dict[str, Any] = {
             **SEQUENCE_NAMES,
             "_plans": self.plans,
@@ -104,10 +97,10 @@ class Launcher:
         exec(launcher_source(self.signature, self.keyed, self.written), names)
         if self.launch is None:
             self.launch = names["launch"]
-        self.launch.__code__ = names["launch"].__code__  # the kernel holds the function, so that it finds it at once
+        self.launch.__code__ = names["launch"].__code__  # TileKernel holds the function object
 
     def _refuse(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Say what is wrong with a call: there are too many arguments, or those that the kernel does not have."""
+        """Raise KernelArgumentError for a call with too many or unknown arguments."""
         signature = self.signature
         fix = f"call it as {signature.usage}"
         ordinary = [p.name for p in signature.params if not p.keyword]
@@ -122,15 +115,15 @@ class Launcher:
         raise argument_error(signature, f"unknown argument or const {name}; its consts: {consts}", fix)
 
     def key(self, values: Mapping[str, Any]) -> Any:
-        """The key of the plan for arguments like `values`, of which one is `device`."""
+        """The key of the plan for a call with `values`, `device` among them."""
         return self._names["key"](**values)
 
     def plan(self, key: Any, meaning: Meaning) -> Any:
-        """The plan under a key, made of a kernel that meant what it means now; else None."""
+        """The plan under `key`, if the kernel had the same `meaning` when it was made; else None."""
         return self.plans.get(key) if meaning.guards.check is self._names["_current"] else None
 
     def add(self, key: Any, plan: Any, meaning: Meaning) -> None:
-        """Remember `plan`, as long as the kernel means what it does."""
+        """Keep `plan` for as long as the kernel has this `meaning`."""
         current = meaning.guards.check
         if len(self.plans) >= self.LIMIT or current is not self._names["_current"]:
             self.plans.clear()
@@ -141,37 +134,37 @@ class Launcher:
         self.plans[key] = plan
 
     def take_torch(self, raw_stream: Callable[[int], int], grad_enabled: Callable[[], bool]) -> None:
-        """What the generated function asks of torch: there are plans for its tensors."""
+        """Set the functions of torch that the generated function calls."""
         self._names.update(_raw_stream=raw_stream, _grad_enabled=grad_enabled)
 
     def key_by_value(self, scalars: frozenset[str]) -> None:
-        """From now on the grid depends on the value of `scalars`, too."""
+        """Make the values of `scalars` part of the key: the grid depends on them."""
         if not scalars <= self.keyed:
             self.keyed |= scalars
             self.plans.clear()
             self._build()
 
 
-def _default(param: Any) -> Any:
-    return MISSING if param.default is REQUIRED else param.default
-
-
 def launcher_source(signature: Signature, keyed: frozenset[str], written: tuple[str, ...] | None) -> str:
     """The text of `launch`, `bind` and `key` of a kernel. `written`: see `Launcher`."""
     names = [p.name for p in (*signature.params, *signature.consts)]
-    bound = "".join(f"{name!r}: {name}, " for name in names)
-    binding = _binding(signature, device=False)
     # A copy: binding takes names out of it, and a caller may keep its own.
-    bind = f"def bind(_args, _kwargs):\n    _kwargs = {{**_kwargs}}\n{binding}    return {{{bound}}}\n"
-    key = f"def key({', '.join([*names, 'device'])}): return {_key(signature, keyed, _asked_address)}\n"
+    head = "def bind(_args, _kwargs):\n    _kwargs = {**_kwargs}\n"
+    bind = f"{head}{_binding(signature, device=False)}    return {_bound(signature)}\n"
+    key = f"def key({', '.join([*names, 'device'])}): return {_key(signature, keyed, '{}.data_ptr()')}\n"
     return f"{_launch(signature, keyed, written)}{bind}{key}"
+
+
+def _bound(signature: Signature) -> str:
+    """The text of a dict of all arguments and consts by name."""
+    return "{" + ", ".join(f"{p.name!r}: {p.name}" for p in (*signature.params, *signature.consts)) + "}"
 
 
 def _binding(signature: Signature, *, device: bool) -> str:
     ordinary = [p.name for p in signature.params if not p.keyword]
     named = [p.name for p in (*signature.params, *signature.consts) if p.name not in ordinary]
     by_name = [f"elif _name == {n!r} and _len(_args) <= {i}: {n} = _kwargs[{n!r}]" for i, n in enumerate(ordinary)]
-    by_name.reverse()  # the last ones are those that calls name
+    by_name.reverse()  # calls mostly name the last ones
     if device:
         by_name.append("elif _name == 'device': device = _kwargs['device']")
     return BINDING.format(
@@ -190,8 +183,8 @@ def _lines(indent: int, lines: Iterable[str]) -> str:
 
 def _launch(signature: Signature, keyed: frozenset[str], written: tuple[str, ...] | None) -> str:
     tensors = signature.tensors
-    addresses = [f"{_address(p)} = {_if_given(p, f'{p.name}.data_ptr()')}" for p in tensors]
-    pointers = f"({''.join(f'{_address(p)}, ' for p in tensors)})"
+    addresses = [f"{ADDRESS} = {OPTIONAL if p.optional else ''}{{0}}.data_ptr()".format(p.name) for p in tensors]
+    pointers = f"({''.join(f'{ADDRESS}, '.format(p.name) for p in tensors)})"
     if any(p.optional for p in tensors):
         pointers = f"_tuple(_p for _p in {pointers} if _p is not None)"
     if written is None:
@@ -201,24 +194,24 @@ def _launch(signature: Signature, keyed: frozenset[str], written: tuple[str, ...
     else:
         chosen, changed = "", f"({''.join(f'{name}, ' for name in written)})"
         gradient = " or ".join(f"{name}.requires_grad" for name in written) or "False"
-    scalars = ", ".join(p.name for p in signature.scalars)
-    values = ", ".join(["device", *(f"{p.name}={p.name}" for p in (*signature.params, *signature.consts))])
+    slow = f"_slow({_bound(signature)}, device)"
     return LAUNCH.format(
         binding=_binding(signature, device=True),
         addresses=_lines(8, addresses),
-        key=_key(signature, keyed, _address),
-        values=values,
+        key=_key(signature, keyed, ADDRESS),
+        slow=slow,
         chosen=chosen,
         gradient=gradient,
         pointers=pointers,
-        sequence=launch_sequence("_plan.windows", scalars, changed, f"_slow({values})"),
+        sequence=launch_sequence("_plan.windows", ", ".join(p.name for p in signature.scalars), changed, slow),
     )
 
 
-def _key(signature: Signature, keyed: frozenset[str], address: Callable[[GlobalParam], str]) -> str:
-    """All that a plan depends on, and the types of scalars and consts, which were checked when it was made.
+def _key(signature: Signature, keyed: frozenset[str], address: str) -> str:
+    """The text of a plan's key: all that the plan depends on, and the types of scalars, which it was checked for.
 
-    `device`: what the call asks for. An array is asked as a torch tensor is; `ArrayInfo` answers like one.
+    The variable `device` is the one the caller asked for. Arrays are read through torch's methods, which `ArrayInfo`
+    has, too. `address`: the expression for the address of array {0}.
     """
     parts: list[str] = []
     for param in signature.params:
@@ -226,22 +219,10 @@ def _key(signature: Signature, keyed: frozenset[str], address: Callable[[GlobalP
         if isinstance(param, ScalarParam):
             parts += [f"_type({name})", *([name] if name in keyed else [])]
             continue
-        array = f"{name}.dtype, {name}.shape, {name}.stride(), {address(param)} & 15, {name}.get_device()"
-        parts.append(f"None if {name} is None else ({array})" if param.optional else array)
+        asked = f"{name}.dtype, {name}.shape, {name}.stride(), {address.format(name)} & 15, {name}.get_device()"
+        parts.append(f"{OPTIONAL.format(name)}({asked})" if param.optional else asked)
     for const in signature.consts:
         plain = const.type in (int, str, bool)
         # The type too: True and 1.0 are equal to 1.
         parts.append(f"_type({const.name}), {const.name}" if plain else f"_const_identity({const.name})")
     return f"({', '.join([*parts, 'device'])},)"
-
-
-def _address(param: GlobalParam) -> str:
-    return f"_address_of_{param.name}"
-
-
-def _asked_address(param: GlobalParam) -> str:
-    return f"{param.name}.data_ptr()"
-
-
-def _if_given(param: GlobalParam, text: str) -> str:
-    return f"None if {param.name} is None else {text}" if param.optional else text

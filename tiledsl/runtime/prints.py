@@ -1,4 +1,4 @@
-"""What kernels print on a GPU goes to `sys.stdout`: soon, by a thread, and whenever somebody waits for the GPU."""
+"""Writes what kernels print on a GPU to `sys.stdout`: a thread does so soon, and every wait for the GPU at once."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import heapq
 import sys
 import threading
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
-from tiledsl.backends.print_records import CAPACITY, LINES, LOST, OPERANDS, PRINTS, TIME, Records
+from tiledsl.backends.print_records import CAPACITY, LOST, OPERANDS, TIME, Records
 from tiledsl.forks import in_child, whole
-from tiledsl.runtime.module_memory import Uploads, give_memory, read_variable
 
 __all__ = ["Prints"]
 
 SECONDS = 0.005
-"""Between two looks at what was printed."""
+"""Between two polls of the rings."""
 NEVER = 1 << 64
 
 Line = tuple[int, str]
@@ -30,7 +30,7 @@ def _word(address: int) -> Any:
 
 @dataclass
 class _Ring:
-    """The ring of one module, at an address. `read`: records, `told`: lost lines so far."""
+    """The ring of one module, at `address`. `read`: records read so far; `told`: lost lines reported so far."""
 
     records: Records
     address: int
@@ -45,9 +45,9 @@ class _Ring:
         return _word(self.address + self.records.place(ticket)).value == ticket + 1
 
     def take(self, *, last: bool, until: int = NEVER) -> list[Line]:
-        """Lines written since, up to the first that is still being written or came after `until`; their room is free.
+        """Read the new lines and free their records, up to the first that is incomplete or later than `until`.
 
-        last: nothing comes any more, so those behind one that was never finished are taken, too.
+        last: no more lines will come, so incomplete ones are skipped.
         """
         taken: list[bytes] = []
         for ticket in range(self.read, self.read + CAPACITY):
@@ -64,16 +64,12 @@ class _Ring:
         return [(_time(record), self.records.text(record)) for record in taken]
 
     def lost(self) -> str:
-        """What there is to say of lines that found no room since the last time, or ""."""
+        """A message about lines that found no room since the last call, or ""."""
         before, self.told = self.told, _word(self.address + LOST).value
         if self.told == before:
             return ""
         few = f"{self.told - before} lines of print() were lost: the ring holds {CAPACITY}"
         return f"kernel {self.records.kernel}(): {few}"
-
-
-def _when(line: Line) -> int:
-    return line[0]
 
 
 def _time(record: bytes) -> int:
@@ -83,7 +79,7 @@ def _time(record: bytes) -> int:
 class Prints:
     """The rings of all modules that print.
 
-    Whoever shows lines holds the lock until they are written, so that who waited for a kernel has seen its lines.
+    The lock is held until lines are written, so that whoever has waited for a kernel has its lines on `sys.stdout`.
     """
 
     def __init__(self) -> None:
@@ -94,14 +90,12 @@ class Prints:
         in_child(self)
 
     def renew(self) -> None:
-        """In the child of a fork: the rings are the parent's, whose pinned memory a child does not have."""
+        """In the child of a fork: drop the rings, which are in pinned memory of the parent."""
         self._rings, self._lock, self._stop, self._thread = [], threading.RLock(), threading.Event(), None
 
-    def watch(self, driver: Uploads, module: Any, name: str) -> None:
-        """Give `module`, the code of kernel `name`, a ring of its own; its context is active."""
-        what = f"the lines that {name}() prints"
-        records = Records(read_variable(driver, module, PRINTS, what))
-        self._rings.append(_Ring(records, give_memory(driver, module, LINES, records.ring_bytes, what)))
+    def watch(self, ring: int, records: Records) -> None:
+        """Show the lines in the ring at this address from now on."""
+        self._rings.append(_Ring(records, ring))
         if self._thread is None:
             self._thread = threading.Thread(target=self._poll, name="tiledsl print", daemon=True)
             self._thread.start()
@@ -114,27 +108,27 @@ class Prints:
                 self.show()
 
     def show(self, *, last: bool = False) -> None:
-        """Write what was printed, in the order of the GPU's clock; a module's lines are in the order of their tickets.
+        """Write the new lines in the order of the GPU's clock; those of one module in the order of their tickets.
 
-        last: nothing comes any more, since the context is lost or the process ends.
+        last: no more lines will come, since the context is lost or the process ends.
         """
         if not self._rings:
             return
         with whole(), self._lock:
             rings = list(self._rings)
             first = [ring.take(last=last) for ring in rings]
-            # What was printed before these, but in a ring that was read too early.
+            # Lines that were printed before these, in a ring that was read earlier.
             until = max((time for lines in first for time, _ in lines), default=-1)
             lines = [a + ring.take(last=last, until=until) for a, ring in zip(first, rings, strict=True)]
             if last:
                 self._rings = []
             if any(lines):
-                print("\n".join(text for _, text in heapq.merge(*lines, key=_when)), flush=True)
+                print("\n".join(text for _, text in heapq.merge(*lines, key=itemgetter(0))), flush=True)
             for text in filter(None, (ring.lost() for ring in rings)):
                 print(text, file=sys.stderr)
 
     def finish(self) -> None:
-        """At the end of the process: a thread that still writes then would bring Python down."""
+        """At the end of the process: stop the thread, since one that writes during shutdown would crash Python."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()

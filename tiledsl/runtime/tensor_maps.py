@@ -1,4 +1,4 @@
-"""Encoded tensor maps: what a launch tells the tensor memory accelerator of its tensors.
+"""Encoded tensor maps: how a launch describes its tensors to the tensor memory accelerator.
 
 (CUDA driver API: cuTensorMapEncodeTiled, which states every limit that is checked here.)
 """
@@ -8,25 +8,14 @@ from __future__ import annotations
 import ctypes
 import struct
 from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING, Any, Iterator, Mapping, Sequence
+from functools import cache, lru_cache
+from typing import Any, Iterator, Mapping, Sequence
 
-from tiledsl.arch import (
-    MAP_ALIGNMENT,
-    MAP_BYTES,
-    TMA_GRAIN,
-    TMA_MOST_BOX,
-    TMA_MOST_EXTENT,
-    TMA_MOST_RANK,
-    TMA_MOST_STRIDE,
-)
+from tiledsl import arch
 from tiledsl.errors import DeviceError, KernelArgumentError
 from tiledsl.ir.tensor_maps import TensorMap
+from tiledsl.runtime.driver import Driver
 from tiledsl.signatures.specialize import ArrayInfo
-
-if TYPE_CHECKING:
-    from tiledsl.runtime.driver import Driver
-    from tiledsl.runtime.frames import Frame
 
 __all__ = ["Encoding", "MapImages", "check_maps", "encoding"]
 
@@ -57,8 +46,8 @@ COPY = "copy it to a contiguous tensor whose rows begin at multiples of 16 bytes
 
 @dataclass(frozen=True)
 class Encoding:
-    """The numbers of one map but for the address. Extents and strides (in bytes) are those of the axes in the
-    map's order; the first axis, of stride 1, has no stride."""
+    """The fields of one map but the address. Extents and strides (in bytes) are in the order of the map's axes; the
+    first axis, of stride 1, has no stride."""
 
     data_type: int
     extents: tuple[int, ...]
@@ -68,14 +57,14 @@ class Encoding:
 
 
 def encoding(tensor: TensorMap, info: ArrayInfo) -> Encoding:
-    """How `tensor` is encoded for an array like `info`, which `check_maps` has passed.
+    """How `tensor` is encoded for an array like `info`, which has passed `check_maps`.
 
-    The driver takes no extent of 0: an empty array is described as one element. A stride that is never stepped
-    along may be any, so it becomes one that the driver takes.
+    The driver refuses an extent of 0, so an empty array is described as one element. The stride along an axis of
+    extent 1 is never used and becomes one that the driver accepts.
     """
     extents = tuple(1 if info.empty else info.shape[axis] for axis in tensor.axes)
     steps = [info.strides[axis] * info.dtype.bytes for axis in tensor.axes]
-    strides = tuple(step if n > 1 else TMA_GRAIN for n, step in zip(extents[1:], steps[1:], strict=True))
+    strides = tuple(step if n > 1 else arch.TMA_GRAIN for n, step in zip(extents[1:], steps[1:], strict=True))
     return Encoding(DATA_TYPES[info.dtype.name], extents, strides, tensor.box, SWIZZLES[tensor.swizzle])
 
 
@@ -91,15 +80,15 @@ def check_maps(kernel: str, maps: Sequence[TensorMap], arrays: Mapping[str, Arra
 
 
 def _problems(tensor: TensorMap, info: ArrayInfo) -> Iterator[tuple[str, str]]:
-    """(what is wrong, how to fix it) for each limit of the hardware that is passed."""
+    """(what is wrong, how to fix it) for each limit of the hardware that is exceeded."""
     yield from _box_problems(tensor, info.dtype.bytes)
     if info.empty:
         return
-    if info.pointer % TMA_GRAIN:
-        yield f"its address is {info.pointer:#x}, no multiple of {TMA_GRAIN} bytes", COPY
+    if info.pointer % arch.TMA_GRAIN:
+        yield f"its address is {info.pointer:#x}, no multiple of {arch.TMA_GRAIN} bytes", COPY
     for place, axis in enumerate(tensor.axes):
         extent, stride = info.shape[axis], info.strides[axis]
-        if extent > TMA_MOST_EXTENT:
+        if extent > arch.TMA_MOST_EXTENT:
             yield f"axis {axis} has {extent} elements; at most 2^32", "split it"
         if extent > 1:
             yield from _stride_problems(axis, stride, info.dtype.bytes, fastest=place == 0)
@@ -112,24 +101,27 @@ def _stride_problems(axis: int, stride: int, size: int, *, fastest: bool) -> Ite
             yield f"{what}; expected 1", COPY
     elif stride <= 0:
         yield f"{what}; expected a positive one", COPY
-    elif stride * size % TMA_GRAIN:
-        yield f"{what} of {size} bytes, {stride * size} bytes; expected a multiple of {TMA_GRAIN}", COPY
-    elif stride * size >= TMA_MOST_STRIDE:
+    elif stride * size % arch.TMA_GRAIN:
+        yield f"{what} of {size} bytes, {stride * size} bytes; expected a multiple of {arch.TMA_GRAIN}", COPY
+    elif stride * size >= arch.TMA_MOST_STRIDE:
         yield f"{what}, {stride * size} bytes; expected less than 2^40", COPY
 
 
 def _box_problems(tensor: TensorMap, size: int) -> Iterator[tuple[str, str]]:
     smaller = "use smaller tiles"
-    if not 1 <= len(tensor.axes) <= TMA_MOST_RANK:
-        yield f"it has {len(tensor.axes)} axes; 1 to {TMA_MOST_RANK} are possible", "pass a view of fewer axes"
+    if not 1 <= len(tensor.axes) <= arch.TMA_MOST_RANK:
+        yield f"it has {len(tensor.axes)} axes; 1 to {arch.TMA_MOST_RANK} are possible", "pass a view of fewer axes"
     if tensor.swizzle not in SWIZZLES:
         yield f"the swizzle spans {tensor.swizzle} bytes; 32, 64, 128 or none are possible", "use swizzle_128b"
     for axis, extent in zip(tensor.axes, tensor.box, strict=True):
-        if not 1 <= extent <= TMA_MOST_BOX:
-            yield f"a box has {extent} elements along axis {axis}; 1 to {TMA_MOST_BOX} are possible", smaller
+        if not 1 <= extent <= arch.TMA_MOST_BOX:
+            yield f"a box has {extent} elements along axis {axis}; 1 to {arch.TMA_MOST_BOX} are possible", smaller
     inner = tensor.box[0] * size
-    if inner % TMA_GRAIN:
-        yield f"a row of a box has {inner} bytes; expected a multiple of {TMA_GRAIN}", "use tiles with other widths"
+    if inner % arch.TMA_GRAIN:
+        yield (
+            f"a row of a box has {inner} bytes; expected a multiple of {arch.TMA_GRAIN}",
+            "use tiles with other widths",
+        )
     if tensor.swizzle and inner > tensor.swizzle:
         yield f"a row of a box has {inner} bytes; the swizzle spans {tensor.swizzle}", smaller
 
@@ -138,51 +130,42 @@ def _box_problems(tensor: TensorMap, size: int) -> Iterator[tuple[str, str]]:
 
 
 class MapImages:
-    """The encoded maps of one launch plan, by the addresses of its tensors.
-
-    Shapes and strides are the plan's, so that only the address differs between two launches of it.
-    """
+    """The encoded maps of one launch plan, by the addresses of its tensors: shapes and strides are the plan's."""
 
     LIMIT = 1024
-    """Of kept images: addresses that vary without end must not fill the memory."""
+    """Most images that are kept, so that addresses that keep changing do not fill the memory."""
 
     def __init__(
         self,
         driver: Driver,
         device: int,
-        context: int,
         kernel: str,
         maps: Sequence[TensorMap],
         order: Sequence[str],
         arrays: Mapping[str, ArrayInfo],
         written: frozenset[str],
     ) -> None:
-        """`order`: names of the tensors as a launch gives their addresses. `written`: those that it may write.
-        `context` (active) is that of the device."""
+        """`order`: names of the tensors, in the order in which a launch has their addresses. `written`: those that it
+        may write."""
         self._driver, self._device, self._kernel = driver, device, kernel
         self._encodings = [(encoding(m, arrays[m.tensor]), order.index(m.tensor)) for m in maps]
-        mapped = {order.index(m.tensor): m.tensor for m in maps}
-        self._blank = {i: driver.blank(context, n in written) for i, n in mapped.items() if arrays[n].empty}
-        self._images: dict[tuple[int, ...], bytes] = {}
-        self._store = struct.Struct(f"{MAP_BYTES * len(maps)}s").pack_into
+        self._empty = {order.index(m.tensor): m.tensor in written for m in maps if arrays[m.tensor].empty}
+        """Whether an empty tensor may be written, by its place in `order`."""
+        self.image = lru_cache(self.LIMIT)(self._encode)
+        self._store = struct.Struct(f"{arch.MAP_BYTES * len(maps)}s").pack_into
 
-    def write(self, frame: Frame, pointers: tuple[int, ...]) -> None:
-        """Put the maps of tensors at `pointers` into `frame`."""
-        image = self._images.get(pointers)
-        if image is None:
-            image = self._encode(pointers)
-            if len(self._images) >= self.LIMIT:
-                self._images.clear()
-            self._images[pointers] = image
-        self._store(frame.buffer, frame.maps_at, image)
+    def write(self, buffer: Any, offset: int, pointers: tuple[int, ...]) -> None:
+        """Write the maps of tensors at `pointers` to an argument buffer."""
+        self._store(buffer, offset, self.image(pointers))
 
     def _encode(self, pointers: tuple[int, ...]) -> bytes:
-        with self._driver.active(self._device):
-            return b"".join(self._one(e, self._blank.get(i, pointers[i])) for e, i in self._encodings)
+        with self._driver.active(self._device) as context:
+            blank = {i: self._driver.blank(context, writable) for i, writable in self._empty.items()}
+            return b"".join(self._one(e, blank.get(i, pointers[i])) for e, i in self._encodings)
 
     def _one(self, of: Encoding, address: int) -> bytes:
-        memory = ctypes.create_string_buffer(MAP_BYTES + MAP_ALIGNMENT - 1)
-        offset = -ctypes.addressof(memory) % MAP_ALIGNMENT  # ctypes gives 16
+        memory = ctypes.create_string_buffer(arch.MAP_BYTES + arch.MAP_ALIGNMENT - 1)
+        offset = -ctypes.addressof(memory) % arch.MAP_ALIGNMENT  # ctypes gives 16
         rank = len(of.extents)
         code = encoder(self._driver)(
             ctypes.addressof(memory) + offset,
@@ -200,7 +183,7 @@ class MapImages:
         )
         if code:
             raise self._driver.error(code, f"describing a tensor of {self._kernel}() to TMA ({of})")
-        return memory.raw[offset : offset + MAP_BYTES]
+        return memory.raw[offset : offset + arch.MAP_BYTES]
 
 
 @cache

@@ -49,9 +49,8 @@ def _parameters(fn: Callable[..., Any], source: FunctionSource) -> Mapping[str, 
         return inspect.signature(fn, follow_wrapped=False).parameters  # of the function that is compiled
     except NameError as error:  # Python 3.14 evaluates annotations only now
         loc = Loc(source.file, source.line, function=fn.__name__)
-        raise CompileErrors(
-            [CompileError(f"an annotation cannot be evaluated: {error}", loc, "import or define the names in it")]
-        ) from None
+        fix = "import or define the names in it"
+        raise CompileErrors([CompileError(f"an annotation cannot be evaluated: {error}", loc, fix)]) from None
 
 
 def _check_names(
@@ -105,7 +104,7 @@ class _Reader:
         const = _const_type(annotation)
         if const is not None:
             if not keyword:
-                raise CompileError(f"const {name} is positional", loc, "move it behind `*,`: consts are keyword only")
+                raise CompileError(f"const {name} is positional", loc, "move it after `*,`: consts are keyword only")
             return ConstParam(name, const, default)
         # A type checker accepts `alpha: f32 | float = 1.0`, but not `alpha: f32 = 1.0`.
         dtype = _dtype(_without(annotation, int, float, bool))
@@ -114,11 +113,10 @@ class _Reader:
             raise CompileError(f"{name} is a scalar of dtype {dtype}, which only tensors have", loc, fix)
         if dtype is not None and dtype != INDEX:
             return ScalarParam(name, dtype, default, keyword)
-        raise CompileError(
-            f"parameter {name} is annotated {_shown(annotation)}; expected Global[dtype, dims...], a dtype or const",
-            loc,
-            _suggestion(annotation),
+        message = (
+            f"parameter {name} is annotated {_shown(annotation)}; expected Global[dtype, dims...], a dtype or const"
         )
+        raise CompileError(message, loc, _suggestion(annotation))
 
     def evaluate(self, parameter: inspect.Parameter) -> Any:
         annotation: Any = parameter.annotation

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Callable
 
 from tiledsl.errors import Loc, TileError
-from tiledsl.function import named
+from tiledsl.function import ByReference, named
 from tiledsl.ir.types import DType, GlobalType
 
 __all__ = ["REQUIRED", "ConstParam", "GlobalParam", "GlobalSpec", "ScalarParam", "Signature", "Specialization"]
@@ -31,7 +31,7 @@ class GlobalParam:
     """``A: Global[f32, M, K]``. `dtype` is a str, the variable's name, in a dtype-generic kernel.
 
     `dims`: an int is a static extent, a str the name of a run-time one. `optional`: None is accepted.
-    `default`: None where ``= None`` was written. `keyword`: it stands behind the ``*``.
+    `default`: None where ``= None`` was written. `keyword`: it is keyword only.
     """
 
     name: str
@@ -62,7 +62,7 @@ class ConstParam:
 
 
 @dataclass(frozen=True)
-class Signature:
+class Signature(ByReference):
     """A kernel's parameters: `params` in order (tensors and scalars), then `consts`.
 
     `arch`: the target the kernel insists on (``@tile_kernel(arch="sm_90a")``), or "".
@@ -75,12 +75,6 @@ class Signature:
     loc: Loc
     arch: str = ""
 
-    def __copy__(self) -> Signature:
-        return self
-
-    def __deepcopy__(self, memo: Any) -> Signature:
-        return self
-
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as the signature of its kernel, which is pickled by its name."""
         kernel = named(self.fn)
@@ -88,9 +82,6 @@ class Signature:
             message = f"{self.name} is not found under its name, {self.fn.__module__}.{self.fn.__qualname__}"
             raise TileError(f"{message}, by which it is pickled\n  fix: define it at the top level of a module")
         return operator.attrgetter("signature"), (kernel,)
-
-    def const_defaults(self) -> dict[str, Any]:
-        return {c.name: c.default for c in self.consts if c.default is not REQUIRED}
 
     @property
     def tensors(self) -> tuple[GlobalParam, ...]:

@@ -72,7 +72,7 @@ class FunctionSource:
 
 
 def stored_names(nodes: Sequence[ast.AST]) -> set[str]:
-    """The names that are bound in what `nodes` are all the nodes of."""
+    """The names that `nodes`, all nodes of some syntax trees, bind."""
     # A comprehension's targets live in it alone.
     inside = {id(n) for c in nodes if isinstance(c, ast.comprehension) for n in ast.walk(c.target)}
     stores = [n for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store) and id(n) not in inside]
@@ -127,7 +127,7 @@ def _cut(fn: Callable[..., Any], lines: list[str], block: Block) -> FunctionSour
 
 
 def _lines_of(lines: list[str], code: CodeType) -> list[str]:
-    """The lines that the code names, and those below that stand deeper. Reading tokens would take far longer."""
+    """The lines that the code object names, and the more indented ones below. Reading tokens would take far longer."""
     first = code.co_firstlineno - 1
     last = max(line for inner in nested(code) for _, _, line in inner.co_lines() if line is not None)
     margin = _indent(lines[first])
@@ -147,7 +147,7 @@ def _indent(line: str) -> int:
 
 
 def _block_of(lines: list[str], code: CodeType) -> list[str]:
-    """The same by the tokens: where a text of several lines stands less deep than the function."""
+    """The same by tokens, for a function with a multi-line string that is less indented than it."""
     return inspect.getblock(lines[code.co_firstlineno - 1 :])
 
 

@@ -79,7 +79,7 @@ class ArrayInfo:
         return 0 in self.shape
 
     def span(self) -> tuple[int, int]:
-        """Bytes from `pointer` to the first and behind the last element."""
+        """Bytes from `pointer` to the first element and past the last one."""
         if self.empty:
             return 0, 0
         reach = [(n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)]
@@ -134,7 +134,7 @@ def argument_error(signature: Signature, message: str, fix: str = "") -> KernelA
 
 @contextmanager
 def looking_at(signature: Signature, name: str, value: Any, expected: str, fix: str) -> Generator[None]:
-    """Whatever an object of the caller's raises while it is looked at is an error of that argument."""
+    """Turn whatever an object of the caller raises while it is examined into an error of that argument."""
     try:
         yield
     except TileError:
@@ -212,10 +212,8 @@ def _check_shape(
             continue
         known, first = extents.setdefault(dim, (extent, param.name))
         if known != extent:
-            message = (
-                f"{dim} is {known} in {first} but {extent} in {param.name} (axis {axis} of {declared}, "
-                f"shape {info.shape})"
-            )
+            here = f"(axis {axis} of {declared}, shape {info.shape})"
+            message = f"{dim} is {known} in {first} but {extent} in {param.name} {here}"
             raise argument_error(signature, message, f"pass arrays that agree on {dim}")
 
 
@@ -232,9 +230,8 @@ def check_consts(signature: Signature, given: Mapping[str, Any]) -> dict[str, An
     checked: dict[str, Any] = {}
     for name, const in known.items():
         value = given.get(name, const.default)
-        with looking_at(
-            signature, f"const {name}", value, "a const", "pass a number, string, tuple, dtype or function"
-        ):
+        fix = "pass a number, string, tuple, dtype or function"
+        with looking_at(signature, f"const {name}", value, "a const", fix):
             checked[name] = _check_const(signature, const, value)
     return checked
 
@@ -274,9 +271,9 @@ _BY_VALUE = frozenset({int, bool, str, bytes, type(None)})
 
 
 def const_identity(value: Any) -> Any:
-    """What two consts share only if they compile to the same: type and content, never what Python calls equal.
+    """A key that two consts share only if they compile to the same code: type and content, not Python's ``==``.
 
-    So 1, 1.0 and True differ, 0.0 and -0.0, and objects that hold them. An object that has changed differs, too.
+    So 1, 1.0 and True differ, as do 0.0 and -0.0, and objects that hold them. An object that was changed differs, too.
     """
     kind = exact_type(value)
     if kind in _BY_VALUE:

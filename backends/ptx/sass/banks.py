@@ -12,13 +12,9 @@ What is modelled, and where it is from:
 - **Conflict, 64-bit banks** (Volta, 16 fp32 lanes a scheduler: an FFMA takes two clocks, in which a bank delivers
   two operands): the three source registers are distinct, not in the cache, and all in one bank. (Jia et al.)
 - **Reads, one register a bank and clock** (32 fp32 lanes a scheduler: sm_86 to sm_90 and later): an FFMA may issue
-  every clock, but two banks deliver two operands, so three operands a clock need the cache. `port_clocks` books
-  reads as Huerta et al. found them: an instruction must find all its reads in the three clocks from its issue,
-  or it waits. Their measured 0, 1 and 2 bubbles follow from it.
-
-Neither says what other warps do meanwhile: with more warps, the total of reads in the busier bank is the bound of
-the second model. It was measured on Ampere; on Hopper it is not confirmed (docs/registers.md says what speaks
-against it), so take it to compare two loops, not as a forecast.
+  every clock, but two banks deliver two operands, so three operands a clock need the cache. Whatever other warps do
+  meanwhile, the reads of the busier bank are a bound. It was measured on Ampere (Huerta et al.); on Hopper it is not
+  confirmed (docs/registers.md says what speaks against it), so take it to compare two loops, not as a forecast.
 """
 
 from __future__ import annotations
@@ -29,10 +25,7 @@ from dataclasses import dataclass
 from tiledsl.backends.ptx.sass.opcodes import names
 from tiledsl.backends.ptx.sass.program import Sass
 
-__all__ = ["BankCounts", "Fma", "count_banks", "fma_of", "port_clocks", "served"]
-
-READ_WINDOW = 3
-"""Clocks in which a fixed-latency instruction reads its operands."""
+__all__ = ["BankCounts", "Fma", "count_banks", "fma_of", "served"]
 
 VARIABLE_LATENCY = names(
     """
@@ -60,8 +53,7 @@ class BankCounts:
 
     flags: reuse flags set. hits: operands that came from the operand cache. conflicts: FFMAs whose three sources
     lie in one 64-bit bank, `conflicts_with_reuse`: after the operand cache. bank_reads: operands read from the
-    even and from the odd bank, after the operand cache, by all instructions. clocks: `port_clocks` of the
-    sequence. issued: all its instructions.
+    even and from the odd bank, after the operand cache, by all instructions. issued: all of these.
     """
 
     fmas: int
@@ -71,7 +63,6 @@ class BankCounts:
     conflicts: int
     conflicts_with_reuse: int
     bank_reads: tuple[int, ...]
-    clocks: int
 
     @property
     def reuse_rate(self) -> float:
@@ -132,36 +123,9 @@ def _reads(fma: Fma, hit: tuple[bool, ...]) -> set[int]:
     return {r for r, cached in zip(fma.sources, hit, strict=True) if r is not None and not cached}
 
 
-def port_clocks(sequence: Sequence[Fma], hits: Sequence[tuple[bool, ...]], *, loop: bool = True) -> int:
-    """Clocks in which one warp issues `sequence` if nothing but the read ports of the two banks delays it.
-
-    With `loop`, the clocks of a turn in a long run of turns.
-    """
-    needs = [_bank_counts(_reads(fma, hit)) for fma, hit in zip(sequence, hits, strict=True)]
-    booked: tuple[set[int], set[int]] = (set(), set())
-    clock = start = 0
-    for _ in range(4 if loop else 1):
-        start = clock
-        for need in needs:
-            clock = _issue(need, booked, clock) + 1
-    return clock - start
-
-
 def _bank_counts(registers: Iterable[int]) -> tuple[int, int]:
     odd = [r % 2 for r in registers]
     return odd.count(0), odd.count(1)
-
-
-def _issue(need: tuple[int, int], booked: tuple[set[int], set[int]], clock: int) -> int:
-    """The first clock from `clock` on whose window has room for the reads; books them there."""
-    while True:
-        free = [[t for t in range(clock, clock + READ_WINDOW) if t not in bank] for bank in booked]
-        if all(len(times) >= count for times, count in zip(free, need, strict=True)):
-            break
-        clock += 1
-    for bank, times, count in zip(booked, free, need, strict=True):
-        bank.update(times[:count])
-    return clock
 
 
 def count_banks(sequence: Sequence[Fma], *, loop: bool = True) -> BankCounts:
@@ -178,7 +142,6 @@ def count_banks(sequence: Sequence[Fma], *, loop: bool = True) -> BankCounts:
         conflicts=sum(_conflicts(fma, (False, False, False)) for fma, _ in fmas),
         conflicts_with_reuse=sum(_conflicts(fma, hit) for fma, hit in fmas),
         bank_reads=tuple(sum(each[bank] for each in reads) for bank in range(2)),
-        clocks=port_clocks(sequence, hits, loop=loop),
     )
 
 

@@ -14,7 +14,7 @@ from tiledsl.backends.ptx.sass.program import Sass, SassProgram
 from tiledsl.backends.ptx.tools import NVDISASM
 from tiledsl.errors import AssemblerError, Loc
 
-__all__ = ["sass_listing", "sass_text"]
+__all__ = ["SOURCE", "sass_listing", "sass_text"]
 
 TARGET = re.compile(r"^\s*\.target\s+(\S+)")
 FUNCTION = re.compile(r"^\.text\.(\S+):$")

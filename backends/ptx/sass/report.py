@@ -21,10 +21,10 @@ from tiledsl.backends.ptx.sass.live import Liveness, live_registers
 from tiledsl.backends.ptx.sass.opcodes import CLASSES
 from tiledsl.backends.ptx.sass.program import Loop, Sass, SassProgram
 from tiledsl.backends.ptx.sass.tensor import TensorLoop, tensor_loop
-from tiledsl.backends.ptx.sass.turn import Turn, full_turn
+from tiledsl.backends.ptx.sass.turn import full_turn
 from tiledsl.errors import Loc
 
-__all__ = ["LineCount", "SassReport", "Spill", "report_on", "sass_report"]
+__all__ = ["LineCount", "SassReport", "Spill", "sass_report"]
 
 GEMM_SHARE = 0.5
 """From this share of FFMAs on, the hottest loop is that of an fp32 product, and published ones stand beside it."""
@@ -52,34 +52,59 @@ class LineCount:
 
 @dataclass(frozen=True)
 class SassReport:
-    """The data behind the tables; places are indices into `program.instructions`.
-
-    hottest: the loop with most multiply-adds of its own, else the longest innermost one; None without a loop.
-    histogram: its instructions by class (see `classes`), or those of the whole kernel.
-    arithmetic: the opcode that makes most of its multiply-adds: "FFMA", "HMMA" and so on; "" without any.
-    banks: its FFMAs against register banks and the operand cache.
-    turn: one turn of it, that of a full tile (see `turn`); without a loop the whole kernel.
-    tensor: the matrix instructions of that turn and what feeds them, if those are the arithmetic; else None.
-    stalls: the sum of its stall counts, which is how many clocks a turn takes one warp alone, waits apart.
-    level: how much the assembler was to optimise.
-    """
+    """The data behind the tables; places are indices into `program.instructions`. level: how much the assembler was to
+    optimise."""
 
     program: SassProgram
     ptx: str
-    live: Liveness
-    hottest: Loop | None
-    histogram: dict[str, int]
-    arithmetic: str
-    banks: BankCounts
-    turn: Turn
-    tensor: TensorLoop | None
-    stalls: int
     level: int = 3
+
+    @cached_property
+    def live(self) -> Liveness:
+        return live_registers(self.program)
+
+    @cached_property
+    def hottest(self) -> Loop | None:
+        """The loop with most multiply-adds of its own, else the longest innermost one; None without a loop."""
+        return hottest_loop(self.program)
+
+    @cached_property
+    def histogram(self) -> dict[str, int]:
+        """Instructions of the hottest loop by class (see `classes`), or those of the whole kernel."""
+        return dict(Counter(class_of(s) for s in self._sasses))
+
+    @cached_property
+    def arithmetic(self) -> str:
+        """The opcode that makes most of their multiply-adds: "FFMA", "HMMA" and so on; "" without any."""
+        return dominant_arithmetic(self._sasses)
+
+    @cached_property
+    def banks(self) -> BankCounts:
+        """Their FFMAs against register banks and the operand cache."""
+        return count_banks([fma_of(s) for s in self._sasses], loop=self.hottest is not None)
+
+    @cached_property
+    def turn(self) -> tuple[int, ...]:
+        """Places of one turn of the hottest loop, that of a full tile (see `turn`), or those of the whole kernel."""
+        return tuple(self.places) if self.hottest is None else full_turn(self.program, self.hottest)
+
+    @cached_property
+    def tensor(self) -> TensorLoop | None:
+        """The matrix instructions of that turn and what feeds them, if those are the arithmetic; else None."""
+        if self.arithmetic in ("", "FFMA"):
+            return None
+        return tensor_loop(self.program, self.turn, loop=self.hottest is not None)
 
     @property
     def places(self) -> Sequence[int]:
         """What the histogram is about: the hottest loop, or everything."""
-        return range(self._end) if self.hottest is None else self.hottest.body
+        if self.hottest is not None:
+            return self.hottest.body
+        return [i for i, s in enumerate(self.program.instructions) if s.base != "NOP"]
+
+    @property
+    def _sasses(self) -> list[Sass]:
+        return [self.program.instructions[place] for place in self.places]
 
     @property
     def fma_share(self) -> float:
@@ -89,8 +114,13 @@ class SassReport:
     @property
     def share(self) -> float:
         """Its arithmetic, FFMAs or matrix instructions, over all instructions of one turn, that of a full tile."""
-        names = [arithmetic_of(self.program.instructions[place]) for place in self.turn.places]
+        names = [arithmetic_of(self.program.instructions[place]) for place in self.turn]
         return sum(bool(name) and name == self.arithmetic for name in names) / len(names)
+
+    @property
+    def stalls(self) -> int:
+        """The sum of a turn's stall counts, which is how many clocks it takes one warp alone, waits apart."""
+        return sum(self.program.instructions[place].control.stall for place in self.turn)
 
     @property
     def max_live(self) -> tuple[int, int]:
@@ -105,23 +135,18 @@ class SassReport:
     @cached_property
     def spills(self) -> tuple[Spill, ...]:
         """Accesses to local memory, by Python line."""
-        stores: Counter[Loc | None] = Counter()
-        loads: Counter[Loc | None] = Counter()
-        for sass in self.program.instructions:
-            if sass.base in ("STL", "LDL"):
-                (stores if sass.base == "STL" else loads)[self.loc(sass)] += 1
+        stores, loads = (
+            Counter(self.loc(s) for s in self.program.instructions if s.base == base) for base in ("STL", "LDL")
+        )
         lines = sorted({*stores, *loads}, key=_line_order)
         return tuple(Spill(loc, stores[loc], loads[loc]) for loc in lines)
 
     @cached_property
     def lines(self) -> tuple[LineCount, ...]:
         """The hottest loop by Python line, those with most instructions first."""
-        total: Counter[Loc | None] = Counter()
-        arithmetic: Counter[Loc | None] = Counter()
-        for place in self.places:
-            sass = self.program.instructions[place]
-            total[self.loc(sass)] += 1
-            arithmetic[self.loc(sass)] += bool(self.arithmetic) and arithmetic_of(sass) == self.arithmetic
+        total = Counter(map(self.loc, self._sasses))
+        own = (s for s in self._sasses if self.arithmetic and arithmetic_of(s) == self.arithmetic)
+        arithmetic = Counter(map(self.loc, own))
         ordered = sorted(total, key=lambda loc: (-total[loc], _line_order(loc)))
         return tuple(LineCount(loc, total[loc], arithmetic[loc]) for loc in ordered)
 
@@ -225,18 +250,16 @@ class SassReport:
             f"conflicts, 64-bit banks (Volta): {banks.conflicts} of {banks.fmas}; "
             f"{banks.conflicts_with_reuse} with the operand cache",
             f"registers read: {even} even, {odd} odd, in {banks.issued} issue slots",
-            f"one read a bank and clock (a model, not confirmed on Hopper): {banks.clocks} clocks for one warp alone,",
-            f"  at least {banks.bound} with others, {banks.fmas / banks.bound:.1%} of the FFMA peak",
+            f"one read a bank and clock (a model, not confirmed on Hopper): at least {banks.bound} clocks, "
+            f"{banks.fmas / banks.bound:.1%} of the FFMA peak",
             f"stall counts of a turn: {self.stalls} clocks",
         )
         return "\n".join((_table(rows, left=(0,)), *lines))
 
     def _tensor(self, tensor: TensorLoop) -> str:
-        whole = sum(self.histogram.values())
-        places = self.turn.places
-        some = "" if len(places) == whole else f"of these {whole}, a turn of a full tile takes {len(places)}:\n"
-        stalls = sum(self.program.instructions[place].control.stall for place in places)
-        return f"{some}{tensor}\nstall counts of a turn: {stalls} clocks"
+        whole, count = sum(self.histogram.values()), len(self.turn)
+        some = "" if count == whole else f"of these {whole}, a turn of a full tile takes {count}:\n"
+        return f"{some}{tensor}\nstall counts of a turn: {self.stalls} clocks"
 
     def _by_line(self) -> str:
         rows = [("Python line", "instructions", self.arithmetic or "FFMA")]
@@ -259,31 +282,7 @@ def sass_report(cubin: bytes, ptx: str, level: int = 3) -> SassReport:
     Raises ToolNotFoundError without nvdisasm, AssemblerError if it cannot read the cubin, TileError for a target whose
     encoding is not known.
     """
-    return report_on(sass_listing(cubin)[0], ptx, level)
-
-
-def report_on(program: SassProgram, ptx: str, level: int = 3) -> SassReport:
-    """Of one function of a cubin."""
-    live = live_registers(program)
-    hottest = hottest_loop(program)
-    everything = tuple(i for i, s in enumerate(program.instructions) if s.base != "NOP")
-    turn = Turn(everything) if hottest is None else full_turn(program, hottest)
-    sasses = [program.instructions[i] for i in (everything if hottest is None else hottest.body)]
-    arithmetic = dominant_arithmetic(sasses)
-    in_loop = hottest is not None
-    return SassReport(
-        program=program,
-        ptx=ptx,
-        live=live,
-        hottest=hottest,
-        histogram=dict(Counter(class_of(s) for s in sasses)),
-        arithmetic=arithmetic,
-        banks=count_banks([fma_of(s) for s in sasses], loop=in_loop),
-        turn=turn,
-        tensor=tensor_loop(program, turn, loop=in_loop) if arithmetic not in ("", "FFMA") else None,
-        stalls=sum(s.control.stall for s in sasses),
-        level=level,
-    )
+    return SassReport(sass_listing(cubin)[0], ptx, level)
 
 
 def hottest_loop(program: SassProgram) -> Loop | None:

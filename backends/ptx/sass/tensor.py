@@ -19,12 +19,13 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from textwrap import wrap
 
 from tiledsl.arch import MULTIPLY_ADDS, PARTITIONS, WARP
 from tiledsl.backends.ptx.sass.classes import arithmetic_of, class_of, products_of
 from tiledsl.backends.ptx.sass.control import check_target
 from tiledsl.backends.ptx.sass.program import Sass, SassProgram
-from tiledsl.backends.ptx.sass.turn import Turn, access_bytes
+from tiledsl.backends.ptx.sass.turn import access_bytes
 from tiledsl.layout.banks import BANKS, WORD
 
 __all__ = ["Rate", "TensorLoop", "fold", "rate_of", "tensor_loop"]
@@ -144,7 +145,7 @@ class TensorLoop:
             f"tensor cores: {', '.join(f'{n} {opcode}' for opcode, n in self.products.items())}",
             f"for each {name}: {per or 'no load'}; at most {self.longest} between two loads",
             f"stores, waits, barriers: {rest or 'none'}",
-            *_wrapped(f"order: {', '.join(fold(self.order))}"),
+            *wrap(f"order: {', '.join(fold(self.order))}", 104, subsequent_indent="  ", break_long_words=False),
             f"stall counts of {name}: {stalls}; {self.waiting} wait for a scoreboard",
             *self._clocks(),
         ]
@@ -162,11 +163,11 @@ class TensorLoop:
         return ["clocks of a turn, one warp a scheduler:", *rows, f"  {most} of the tensor cores"]
 
 
-def tensor_loop(program: SassProgram, turn: Turn, *, loop: bool = True) -> TensorLoop:
+def tensor_loop(program: SassProgram, turn: Sequence[int], *, loop: bool = True) -> TensorLoop:
     """Counts of one turn, which is followed by another if it is of a `loop`."""
     capability = check_target(program.target)
-    sasses = {i: program.instructions[i] for i in turn.places}
-    running = [s for i, s in sasses.items() if i not in turn.idle and not s.operands.never]
+    sasses = [program.instructions[i] for i in turn]
+    running = [s for s in sasses if not s.operands.never]
     matrix = [s for s in running if class_of(s) == "MMA"]
     names = [s.base for s in running if s.base in SHOWN or arithmetic_of(s) == s.base != "FFMA"]
     rates = [rate_of(s, capability) for s in matrix]
@@ -179,7 +180,7 @@ def tensor_loop(program: SassProgram, turn: Turn, *, loop: bool = True) -> Tenso
         longest=_longest([name in LOADS for name in names], [name not in SHOWN for name in names], loop=loop),
         stalls=dict(Counter(s.control.stall for s in matrix)),
         waiting=sum(bool(s.control.waits) for s in matrix),
-        wavefronts=sum(_wavefronts(s) for i, s in sasses.items() if i not in turn.idle),
+        wavefronts=sum(map(_wavefronts, sasses)),
         clocks=sum(clocks) if len(clocks) == len(matrix) else None,
         bases=tuple(dict.fromkeys(rate.basis for rate in rates if rate is not None)),
     )
@@ -232,9 +233,3 @@ def _repeats(runs: Sequence[str], at: int, longest: int) -> Iterable[tuple[int, 
         while runs[at + times * length : at + (times + 1) * length] == runs[at : at + length]:
             times += 1
         yield length, times
-
-
-def _wrapped(text: str, width: int = 104) -> list[str]:
-    from textwrap import wrap
-
-    return wrap(text, width, subsequent_indent="  ", break_long_words=False)

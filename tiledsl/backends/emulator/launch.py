@@ -35,8 +35,7 @@ from tiledsl.ir.ops import mem
 from tiledsl.ir.semantics import numpy_dtype
 from tiledsl.ir.types import DType, GlobalType, PtrType, TileType
 from tiledsl.layout.shared import ALIGNMENT, MAX_SHARED
-from tiledsl.passes.cooperation.lower_rings import LowerRings
-from tiledsl.passes.cooperation.lower_roles import LowerRoles
+from tiledsl.passes.cooperation.lower_roles import COOPERATION
 from tiledsl.passes.manager import PassManager
 from tiledsl.recursion import deep_recursion
 
@@ -55,7 +54,7 @@ class Prepared:
 
     def __init__(self, kernel: Kernel) -> None:
         cooperates = kernel.level == "tile" and any(op.name.startswith(("ring.", "role.")) for op in kernel.walk())
-        self.kernel = PassManager([LowerRings(), LowerRoles()]).run(kernel.clone()) if cooperates else kernel
+        self.kernel = PassManager(COOPERATION).run(kernel.clone()) if cooperates else kernel
 
     @cached_property
     def program(self) -> Program:

@@ -1,39 +1,7 @@
-"""What each function of `tiledsl.lang` does, one file a family. Importing registers the handlers."""
+"""What each function of `tiledsl.lang` does, one file a family. Importing a file registers its handlers."""
 
-from tiledsl.frontend.intrinsics import (
-    async_copies,
-    atomics,
-    barriers,
-    debug,
-    instructions,
-    launch,
-    matrices,
-    memory,
-    rings,
-    roles,
-    scalars,
-    schedules,
-    stores,
-    tiles,
-    tma,
-    warpgroups,
-)
+import importlib
+import pkgutil
 
-__all__ = [
-    "async_copies",
-    "atomics",
-    "barriers",
-    "debug",
-    "instructions",
-    "launch",
-    "matrices",
-    "memory",
-    "rings",
-    "roles",
-    "scalars",
-    "schedules",
-    "stores",
-    "tiles",
-    "tma",
-    "warpgroups",
-]
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")

@@ -5,15 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tiledsl import lang
-from tiledsl.frontend.bindings import (
-    LanguageObject,
-    contains_value,
-    describe,
-    has_operators,
-    is_fragment,
-    is_register,
-    is_token,
-)
+from tiledsl.frontend.bindings import contains_value, describe, has_operators, instead_of, is_fragment, is_register
 from tiledsl.frontend.call import Call, intrinsic
 from tiledsl.frontend.fragments import is_distributed
 from tiledsl.ir.core import Value
@@ -34,14 +26,11 @@ def _print(call: Call) -> Any:
     operands: list[Value] = []
     for number, value in enumerate(call["values"]):
         literal += str(call["sep"]) if number else ""
-        if isinstance(value, Value):
-            if not isinstance(value.type, DType):
-                raise call.error(f"print() of {describe(value)}", _print_instead(value))
+        if isinstance(value, Value) and isinstance(value.type, DType):
             text, literal = f"{text}{_not_a_place(literal)}{{}}", ""
             operands.append(call.builder.cast(value, F32) if value.type.is_matrix else value)
         elif has_operators(value):
-            fix = value.fix if isinstance(value, LanguageObject) else "print its elements, or the start of a range"
-            raise call.error(f"print() of {describe(value)}", fix)
+            raise call.error(f"print() of {describe(value)}", instead_of(value))
         elif contains_value(value):
             raise call.error("print() of a list with run-time values", "print its elements")
         else:
@@ -59,12 +48,6 @@ def _encodable(call: Call, text: str) -> str:
         message = f"the text has {odd!r}, half of a surrogate pair, which UTF-8 cannot hold"
         raise call.error(message, "leave it out") from None
     return text
-
-
-def _print_instead(value: Value) -> str:
-    if is_token(value):
-        return "wait for it: wait(token)"
-    return "store it, and print what arrived" if is_distributed(value) else "print its elements"
 
 
 def _not_a_place(literal: str) -> str:

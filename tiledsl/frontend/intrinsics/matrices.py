@@ -42,9 +42,9 @@ OPERAND_NAMES = {"a": "left operand", "b": "right operand", "acc": "accumulator"
 @intrinsic(Product.acc, Product.a, Product.b)
 def _layout(call: Call) -> FragmentLayout:
     warps: Any = call["warps"]
-    pair = positive_ints(warps)
-    if type(warps) is not tuple or pair is None or len(pair) != 2:
-        shown = str(warps) if type(warps) is tuple and not contains_value(warps) else describe(warps)
+    pair, is_tuple = positive_ints(warps), type(warps) is tuple
+    if not is_tuple or pair is None or len(pair) != 2:
+        shown = str(warps) if is_tuple and not contains_value(warps) else describe(warps)
         fix = "two positive compile-time ints, the warps along m and along n: warps=(2, 2)"
         raise call.error(f"warps= is {shown}", fix)
     method: Any = call.callee
@@ -232,7 +232,7 @@ def _columns(call: Call) -> Value:
     first, count = call["first"], call["count"]
     if layout.operand != "acc" or layout.warps[1] != 1:
         message = f"{call.what} of a fragment held as {layout}"
-        raise call.error(message, "it takes accumulators whose warps lie along m alone")
+        raise call.error(message, "it takes accumulators whose warps are distributed along m alone")
     unit, total = layout.tile[1], type_.dims[1]
     if any(not is_int(n) or n % unit for n in (first, count)):
         shown = ", ".join(describe(n) if contains_value(n) else str(n) for n in (first, count))

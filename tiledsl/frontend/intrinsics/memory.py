@@ -103,7 +103,7 @@ def _get(call: Call) -> Value:
     count = vector_length(call.frame, call.node, memory, vec) if vec != 0 else 1
     found = access(call.frame, call.node, memory, call["index"])
     if found.gathered and vec != 0:
-        fix = "leave vec out: elements that lie side by side are read together where that is proven"
+        fix = "leave vec out: contiguous elements are read together where that is proven"
         raise call.error("get() with vec= and fragments of indices, which name single elements", fix)
     if count > 1 and is_vector(other):
         others = [other]
@@ -136,7 +136,7 @@ def _as_vector(call: Call, value: Value) -> Value:
 
 
 def index_and_value(call: Call, name: str, memory: str = "self", example: str = "") -> tuple[tuple[Any, ...], Any]:
-    """The indices in `memory`, and the value behind them, which are one argument, `name`."""
+    """The indices in `memory`, and the value after them, which are one argument, `name`."""
     arguments: tuple[Any, ...] = call[name]
     rank = as_view(call[memory]).rank
     if len(arguments) != rank + 1:

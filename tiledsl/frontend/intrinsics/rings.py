@@ -18,7 +18,7 @@ from tiledsl.ir.core import Block, Value
 from tiledsl.ir.ops import rings, tile
 from tiledsl.ir.types import INDEX, MOST_SLOTS, SharedType
 
-__all__ = ["check_rings", "drain", "refuse_in_flight", "skip_slots", "slot_filled"]
+__all__ = ["check_rings", "drain", "refuse_in_flight", "slot_filled"]
 
 ring_class: Any = lang.Ring  # generic, so that its methods are partly unknown to type checkers
 
@@ -192,7 +192,7 @@ def slot_filled(call: Call, dst: View) -> list[Value] | None:
 
 
 def refuse_in_flight(call: Call) -> None:
-    """An error for a product that reads registers, where others may go on behind the region around it."""
+    """An error for a product that reads registers, while others may continue after the region around it."""
     region = call.state.region
     if region is not None and region.in_flight:
         message = f"wgmma() with a in registers, in ring.use(in_flight={region.in_flight})"
@@ -204,12 +204,6 @@ def drain(call: Call) -> None:
     env, state = call.frame.env, call.state
     for ring in state.rings if state.role is not None else ():
         env[ring.cursor] = call.builder.value(rings.Drain(ring.value, env[ring.cursor]))
-
-
-def skip_slots(frame: Frame, count: Value) -> None:
-    """The slots of `count` uses are another instance's: go past them in every ring."""
-    for ring in frame.unit.cooperation.rings:
-        frame.env[ring.cursor] = frame.builder.value(rings.Skip(ring.value, frame.env[ring.cursor], count))
 
 
 # -- take and free ---------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from tiledsl.arch import LEAST_SETMAXNREG, MOST_THREADS, REGISTER_UNIT, WARPGROU
 from tiledsl.frontend.analysis import assigned_names
 from tiledsl.frontend.bindings import POISON, Region, Unusable, describe, is_place
 from tiledsl.frontend.call import Call, intrinsic
+from tiledsl.frontend.control import runtime_if
 from tiledsl.frontend.cooperation import RoleObject
 from tiledsl.frontend.frame import Frame, during
 from tiledsl.ir.core import Block, Value
@@ -75,7 +76,8 @@ def _around_role(call: Call, role: RoleObject, frame: Frame, node: ast.With) -> 
             yield role
             builder.loc = loc
             if role in state.stores:
-                end_stores(frame)
+                end_stores(frame, node)
+                builder.loc = loc
             builder.add(control.Yield())
     builder.loc = loc
     how: dict[str, Any] = {"title": role.name, "first": role.first, "warps": role.warps}
@@ -135,20 +137,18 @@ def leads(frame: Frame) -> Value:
     return frame.builder.value(roles.Leads())
 
 
-def if_(frame: Frame, condition: Value, then: Callable[[], Any]) -> None:
-    """Ops under a condition that bind nothing."""
-    blocks: list[Block] = []
-    for run in (then, lambda: None):
-        with frame.into(Block()) as block:
-            run()
-            frame.builder.add(control.Yield())
-            blocks.append(block)
-    frame.builder.add(control.If(condition, blocks=blocks))
+def if_(frame: Frame, condition: Value, add: Callable[[], Any], node: ast.AST) -> None:
+    """The ops that `add` adds, under a condition; they bind nothing."""
+
+    def then() -> None:
+        add()
+
+    runtime_if(frame, condition, then, lambda: None, node)
 
 
-def end_stores(frame: Frame) -> None:
+def end_stores(frame: Frame, node: ast.AST) -> None:
     """Stores that are still reading their tiles do so to the end before the threads that began them go."""
-    if_(frame, leads(frame), lambda: frame.builder.add(tma.BulkWait(pending=0, read=True)))
+    if_(frame, leads(frame), lambda: frame.builder.add(tma.BulkWait(pending=0, read=True)), node)
 
 
 def group_barrier(call: Call) -> None:

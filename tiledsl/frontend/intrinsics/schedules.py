@@ -16,14 +16,14 @@ from tiledsl.frontend.bindings import LanguageObject, Ranges, describe, positive
 from tiledsl.frontend.call import Call, bind, intrinsic
 from tiledsl.frontend.calls import inline
 from tiledsl.frontend.control import runtime_if
-from tiledsl.frontend.cooperation import Place, RoleObject
+from tiledsl.frontend.cooperation import Place, RoleObject, WorkBody
 from tiledsl.frontend.frame import Frame
 from tiledsl.frontend.intrinsics.launch import host_expression
-from tiledsl.frontend.intrinsics.rings import skip_slots
+from tiledsl.frontend.steps import Bounds
 from tiledsl.function import TileFunction
 from tiledsl.ir.core import Block, Value
 from tiledsl.ir.expr import BinExpr, ConstExpr, Expr, NameExpr
-from tiledsl.ir.ops import arith, barriers, gpu, roles, tile
+from tiledsl.ir.ops import arith, barriers, gpu, rings, roles, tile
 from tiledsl.ir.types import I32, INDEX
 from tiledsl.lang.schedules import tile_count, tile_item
 
@@ -194,68 +194,80 @@ def _host_count(schedule: ScheduleObject, count: Value) -> Expr:
         raise schedule.call.error(message, fix) from None
 
 
-class WorkLoop:
-    """The items of this block: the first one, the end of them all, and the step; `at` is the item of an index."""
+class WorkLoop(Bounds):
+    """A loop over the items of this block."""
+
+    loop = roles.Work
 
     def __init__(self, frame: Frame, node: ast.For, schedule: ScheduleObject) -> None:
         builder = frame.builder
         self.node, self.schedule = node, schedule
         self._check_instances(frame)
         blocks = builder.constant(schedule.place.blocks, INDEX)
-        self.first = builder.scalar("floordiv", builder.value(gpu.BlockId(axis=0)), blocks)
-        self.step = builder.scalar("floordiv", builder.value(gpu.GridSize(axis=0)), blocks)
-        assert schedule.items is not None
-        self.end = schedule.items
+        first = builder.scalar("floordiv", builder.value(gpu.BlockId(axis=0)), blocks)
+        step = builder.scalar("floordiv", builder.value(gpu.GridSize(axis=0)), blocks)
+        super().__init__(frame, node.iter, first, schedule.items, step)
+        self.known = self.known or 1  # upwards, in steps that are all one here
+        self.item: Value | None = None
+        self.skip()
 
     def _check_instances(self, frame: Frame) -> None:
-        """Where instances go past each other's slots: all of them, once."""
+        """Where instances skip each other's slots: all of them, once."""
         state, builder = frame.unit.cooperation, frame.builder
         role = state.role
         if role is None or role.instances == 1:
             return
         what, where = "loop over work items", f"{role.shown}, which has instances"
         if loop_exits(self.node.body) & {ast.Break, ast.Return}:
-            fix = "put the statements that it shall skip under an `if`"
+            fix = "put the statements to skip under an `if`"
             raise frame.error(self.node.iter, f"a {what} that {where}, may leave", fix)
         if builder.block is not state.role_body:
             raise frame.error(self.node.iter, f"a {what} under a condition or in a loop, in {where}", "take it out")
         if any(isinstance(op, roles.Work) for op in builder.block.ops):
             raise frame.error(self.node.iter, f"a second {what} in {where}", "go through all items in one loop")
 
-    def at(self, frame: Frame, index: Value) -> WorkItemObject:
-        return self.schedule.at(frame, self.node, index)
+    def variable(self, value: Value) -> WorkItemObject:
+        self.item, item = value, self.schedule.at(self.frame, self.node, value)
+        self.frame.unit.cooperation.work = WorkBody(self.frame.builder.block, item.data.get("k"))
+        return item
 
-    def skip(self, frame: Frame, item: Value | None) -> None:
-        """In a role with instances, go past the slots of rings that other instances use: before the loop (no item)
-        those of instances with lower numbers, behind `item` those of the next one, which is the other's, if there is
-        one: schedules are asked for no item past the end."""
+    def finish(self) -> None:
+        self.frame.unit.cooperation.work = None
+        self.skip()
+
+    def skip(self) -> None:
+        """In a role with instances, skip the slots of rings that other instances use: before the loop (no item) those
+        of instances with lower numbers, after an item those of the next one, which is the other's, if there is one:
+        schedules are asked for no item past the end."""
+        frame, item = self.frame, self.item
         role, builder = frame.unit.cooperation.role, frame.builder
         if role is None or role.instances == 1:
             return
-        theirs = self.first if item is None else builder.scalar("add", item, self.step)
+        theirs = self.lo if item is None else builder.scalar("add", item, self.step)
 
         def go_past(k: Ranges) -> None:
             steps = self._steps(frame, k)
             if item is None:
                 assert isinstance(role.index, Value)
                 steps = builder.scalar("mul", steps, role.index)
-            skip_slots(frame, steps)
+            for ring in frame.unit.cooperation.rings:
+                frame.env[ring.cursor] = builder.value(rings.Skip(ring.value, frame.env[ring.cursor], steps))
 
         with frame.into(Block()) as tried:
-            k = self._along_k(frame, role, theirs)
+            k = self._along_k(role, theirs)
         if all(not isinstance(end, Value) or end.op not in tried.ops for end in (k.start, k.extent)):
-            go_past(k)  # every item's is the same, and behind the last one nothing is used
+            go_past(k)  # every item's is the same, and after the last one nothing is used
         else:
-            there = builder.scalar("lt", theirs, self.end)
-            runtime_if(frame, there, lambda: go_past(self._along_k(frame, role, theirs)), lambda: None, self.node)
+            there = builder.scalar("lt", theirs, self.hi)
+            runtime_if(frame, there, lambda: go_past(self._along_k(role, theirs)), lambda: None, self.node)
         for op in tried.ops:
             op.drop_operands()
 
-    def _along_k(self, frame: Frame, role: RoleObject, item: Value) -> Ranges:
-        k = self.at(frame, item).data.get("k")
+    def _along_k(self, role: RoleObject, item: Value) -> Ranges:
+        k = self.schedule.at(self.frame, self.node, item).data.get("k")
         if not isinstance(k, Ranges):
             message = f"{role.shown} has instances, and work items without k: how many slots each uses is not known"
-            raise frame.error(self.node.iter, message, "WorkItem(..., k=tiles(K, BK))")
+            raise self.frame.error(self.node.iter, message, "WorkItem(..., k=tiles(K, BK))")
         return k
 
     def _steps(self, frame: Frame, k: Ranges) -> Value:

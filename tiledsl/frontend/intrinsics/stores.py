@@ -68,7 +68,7 @@ def _in_chunks(call: Call, value: Value) -> None:
     size = len(chunks) if len(buffers) >= len(chunks) else max(1, len(buffers) // 2)
     for batch in (chunks[start : start + size] for start in range(0, len(chunks), size)):
         pending = min(batch[0] // size, len(buffers) // size - 1) if batch[0] else in_flight
-        if_(frame, first, lambda n=pending: builder.add(tma.BulkWait(pending=n, read=True)))
+        if_(frame, first, lambda n=pending: builder.add(tma.BulkWait(pending=n, read=True)), call.node)
         group_barrier(call)
         boxes: list[Box] = []
         for number in batch:
@@ -78,7 +78,7 @@ def _in_chunks(call: Call, value: Value) -> None:
             store_to(call, part, via, 0 if type_.dtype.bits == 16 else widths(type_, unit_axis(via))[-1])
         builder.add(barriers.FenceProxy())
         group_barrier(call)
-        if_(frame, first, lambda boxes=boxes: _begin(call, boxes))
+        if_(frame, first, lambda boxes=boxes: _begin(call, boxes), call.node)
 
 
 def _begin(call: Call, boxes: Sequence[Box]) -> None:
@@ -104,7 +104,7 @@ def _buffers(call: Call, type_: FragmentType) -> list[View]:
     width: Any = view.dims[-1]
     if type_.held_as.warps[1] > 1 and width != columns:
         message = f"{what} of a fragment held as {type_.layout} in chunks of {width} columns"
-        fix = f"its warps lie along n, too, and have columns of different chunks: as a whole, {_example(type_, 1)}"
+        fix = f"its warps along n hold columns of different chunks: as a whole, {_example(type_, 1)}"
         raise call.error(message, fix)
     if columns % width or width % INSTRUCTION_COLUMNS:
         divisors = [w for w in range(INSTRUCTION_COLUMNS, columns + 1, INSTRUCTION_COLUMNS) if columns % w == 0]

@@ -73,13 +73,14 @@ def copied_views(call: Call) -> tuple[View, View]:
 
 def destination(call: Call, name: str, type_: FragmentType, kind: Any = None) -> View:
     """Where a fragment goes: a view of its shape and dtype."""
-    fix = f"pass {name}=shared(({', '.join(map(str, type_.dims))}), {type_.dtype})" if name == "via" else ""
+    tile_ = f"shared(({', '.join(map(str, type_.dims))}), {type_.dtype}), which may lie over= tiles that are done with"
+    fix = f"pass via={tile_}" if name == "via" else ""
     view = call.memory(name, kind, fix, axes=2)
     _check_shapes(call, type_.dims, view.dims)
     dtype = memory_type(view).dtype
     if dtype != type_.dtype:
         message = f"{call.what} of {type_.dtype} elements to {memory_name(view)} of {dtype}"
-        raise call.error(message, f"convert them first: x.to({dtype})")
+        raise call.error(message, f"convert it: x.to({dtype})")
     return view
 
 
@@ -109,7 +110,7 @@ def _check_shapes(call: Call, src: tuple[int | str, ...], dst: tuple[int | str, 
         return
     fix = "both sides have one shape"
     if src == dst[::-1]:
-        fix = "transpose one side, as in S.T"
+        fix = "transpose one side: dst.T"
     elif len(src) != len(dst):
         fix = "an axis indexed with a number is dropped: S[stage, :, :]"
     shapes = " and ".join(" x ".join(map(str, dims)) or "one element" for dims in (src, dst))

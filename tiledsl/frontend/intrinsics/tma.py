@@ -38,21 +38,14 @@ class Box:
         self.rows, self.columns = extents
 
     @property
-    def box(self) -> tuple[int, ...]:
-        rank = memory_type(self.tensor).rank
-        return tuple({self.axes[0]: self.rows, self.axes[1]: self.columns}.get(axis, 1) for axis in range(rank))
-
-    @property
-    def bytes(self) -> int:
-        return self.rows * self.columns * memory_type(self.tile).dtype.bytes
-
-    @property
     def operands(self) -> list[Value]:
         return [self.tile, *self.place, self.tensor, *self.origin]
 
     @property
     def attributes(self) -> dict[str, Any]:
-        return {"box": self.box, "axes": self.axes}
+        extents = {self.axes[0]: self.rows, self.axes[1]: self.columns}
+        box = tuple(extents.get(axis, 1) for axis in range(memory_type(self.tensor).rank))
+        return {"box": box, "axes": self.axes}
 
 
 def box_of(call: Call, tensor: View, shared: View) -> Box:
@@ -149,11 +142,10 @@ def _multicast(call: Call, src: View, box: Box) -> list[Value]:
     if cluster is None:
         fix = f"work = persistent(tile_schedule(...), cluster=Cluster({axis}=2))"
         raise call.error(f"{what} in a kernel without clusters", fix)
-    count = cluster.along(axis)
+    count, here = (cluster.m, cluster.at_m) if axis == "m" else (cluster.n, cluster.at_n)
     if count == 1:
         return []
     call.needs("multicast", what)
-    here = cluster.at_m if axis == "m" else cluster.at_n
     if any(isinstance(i, Value) and _depends(i, here) for i in src.origin):
         other = "n" if axis == "m" else "m"
         message = f"{what} of a part of {memory_name(src)} that differs along {axis}"

@@ -1,37 +1,7 @@
 """All ops, one file a family. Importing this package registers every op in `ir.core.OPS`."""
 
-from tiledsl.ir.ops import (
-    arith,
-    async_copy,
-    barriers,
-    control,
-    debug,
-    gpu,
-    matrix,
-    mem,
-    ptx,
-    rings,
-    roles,
-    tile,
-    tma,
-    warp,
-    wgmma,
-)
+from importlib import import_module
+from pkgutil import iter_modules
 
-__all__ = [
-    "arith",
-    "async_copy",
-    "barriers",
-    "control",
-    "debug",
-    "gpu",
-    "matrix",
-    "mem",
-    "ptx",
-    "rings",
-    "roles",
-    "tile",
-    "tma",
-    "warp",
-    "wgmma",
-]
+for _family in iter_modules(__path__):
+    import_module(f"{__name__}.{_family.name}")

@@ -51,7 +51,6 @@ class Scalar(_Arithmetic):
     is as small as an extent in every launch of a 32-bit specialisation, which the analysis of intervals then believes.
     """
 
-    varies = "numbers"
     fn: ScalarFn
     nowrap = attribute(bool, False)
     values = operands(0)

@@ -21,7 +21,7 @@ class Copy(tile.Copy):
     """``copy_async(src, dst)``: a `tile.Copy` from a tensor to a shared tile that goes on by itself; gives its token.
 
     Nothing has arrived before the token was waited for, and other threads see it after a barrier behind that.
-    `grouped`: a pass or the author places its group, and nobody waits for the token.
+    `grouped`: a pass or the author places its group, and nothing waits for the token.
     """
 
     name = "async.copy"
@@ -57,7 +57,7 @@ class Cp(tile.Access):
     """One access of an asynchronous copy: `vec` elements, 4, 8 or 16 bytes, to a shared tile.
 
     Operands: the tile, its indices, the tensor, its indices. Elements past the edge of the tensor arrive as zeros
-    and are not read (`guard`; without it all of them lie inside).
+    and are not read (`guard`; without it all of them are inside).
     """
 
     name = "async.cp"
@@ -81,8 +81,7 @@ class Cp(tile.Access):
         side = self.source
         source = self.expect(side.memory.type, GlobalType)
         self.require_indices(self.indices, type_.rank, " of the tile")
-        self.require_indices(side.origin, source.rank, " of the tensor")
-        self.require(source.dtype == type_.dtype, "source and destination differ in dtype")
+        side.check(self, source.rank, type_.dtype, " of the tensor")
         size = self.vec * type_.dtype.bytes
         self.require(size in CP_BYTES, f"copies {size} bytes; 4, 8 or 16 are possible")
 

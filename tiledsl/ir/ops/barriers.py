@@ -217,7 +217,7 @@ class SetMaxNReg(Op):
 
 
 def can_have(registers: int) -> bool:
-    """Can `SetMaxNReg` give a thread so many?"""
+    """Can `SetMaxNReg` give a thread this many?"""
     return LEAST_SETMAXNREG <= registers <= MOST_SETMAXNREG and registers % REGISTER_UNIT == 0
 
 

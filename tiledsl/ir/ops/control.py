@@ -47,7 +47,7 @@ class If(_Control):
     """``%r = control.if %condition {then} {else}``. Both blocks end in a `Yield` of the same types.
 
     likely: the condition nearly always holds; what the second block costs decides nothing.
-    predicated: asynchronous copies in the first block shall have the condition as their predicate, without a branch.
+    predicated: asynchronous copies in the first block get the condition as their predicate, without a branch.
     role: (first, count): the first block is that of exactly these warps, all of them or, where `count` is 0, of one
     thread of warp `first`: a role of the block. Its `gpu.barrier`s and collective ops are the role's own.
     """
@@ -71,7 +71,7 @@ class If(_Control):
         return _types(self.then.terminator.operands)
 
     def verify(self) -> None:
-        self.require(not any(b.args for b in self.blocks), "two blocks without arguments")
+        self.require(not any(b.args for b in self.blocks), "its blocks have no arguments")
         for block in self.blocks:
             self.require(_types(block.terminator.operands) == _types(self.results), "yielded types differ")
 
@@ -86,7 +86,7 @@ class For(_Control):
     `unroll`: 1 is a plain loop; n > 1 asks the unroll pass for n copies of the body an iteration;
     0 asks for full unrolling, which needs a constant trip count.
     `stages`: 0 is a plain loop; n asks the pipeline pass to have the copies of n iterations in shared memory.
-    `fragments`: of how many inner steps such a loop shall hold the matrix operands in registers, 1 or 2; 0 leaves it to
+    `fragments`: of how many inner steps such a loop holds the matrix operands in registers, 1 or 2; 0 leaves it to
     the pass, which takes 2 where the body allows it.
     """
 

@@ -13,7 +13,7 @@ __all__ = ["Barrier", "BlockId", "Fence", "GridSize", "LaneId", "Position", "Syn
 class Position(Pure):
     """Base of the ops that say where a thread is. The result is index at tile level, i32 below."""
 
-    varies = "position"
+    varies = "thread"
     nan = "computes"
     gives = ("dtype",)
     dtype = attribute(DType, INDEX, among=(INDEX, I32))

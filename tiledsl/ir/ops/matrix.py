@@ -10,7 +10,7 @@ from typing import Sequence
 
 from tiledsl.ir.core import Op, Pure, Value, attribute, operand, operands
 from tiledsl.ir.facts import NOTHING, by, reads, writes
-from tiledsl.ir.ops.tile import VECTOR_BYTES, Access, Side
+from tiledsl.ir.ops.tile import VECTOR_BYTES, Access, Follows, Side
 from tiledsl.ir.types import INDEX, U32, FragmentType, SharedType, Type, is_memory
 from tiledsl.layout.fragments import ROWS
 from tiledsl.layout.mma import MmaRow, find_row
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 MATRIX_ROWS = ROWS
-"""Of each matrix that ldmatrix and stmatrix move; so many lanes give the addresses of its rows."""
+"""Of each matrix that ldmatrix and stmatrix move; as many lanes give the addresses of its rows."""
 
 MATRIX_BYTES = 16
 """Of each of these rows. (PTX ISA: ldmatrix.)"""
@@ -43,12 +43,7 @@ def _distributed(op: Op, type_: Type) -> FragmentType:
 
 def _check_side(op: Op, side: Side, type_: FragmentType, vec: int) -> None:
     op.require(is_memory(side.memory.type), f"cannot access {side.memory.type}")
-    op.require_indices(side.origin, side.type.rank)
-    axes = side.axes
-    op.require(
-        len(axes) == len(set(axes)) == 2 and set(axes) <= set(range(side.type.rank)), f"axes {axes} are not two of it"
-    )
-    op.require(side.type.dtype == type_.dtype, f"{type_.dtype} elements of {side.type}")
+    side.check(op, 2, type_.dtype)
     size = type_.dtype.bytes
     op.require(vec in (0, size) or (vec in VECTOR_BYTES and vec % size == 0), f"accesses of {vec} bytes")
     op.require(vec > 0 or isinstance(side.type, SharedType), "matrix instructions read and write shared memory only")
@@ -77,7 +72,7 @@ class Load(_Moves):
     """The fragment `type` from the elements of a tensor or tile that begin at an origin.
 
     Operands: the memory, then the origin, an index an axis. Rows and columns of the fragment run along `axes` of it.
-    vec: bytes of one access of a lane; 0 stands for ldmatrix, which reads shared memory. What lies past the edge
+    vec: bytes of one access of a lane; 0 stands for ldmatrix, which reads shared memory. What is past the edge
     of a global tensor reads as zero.
     """
 
@@ -101,7 +96,7 @@ class Load(_Moves):
 class Store(_Moves):
     """Writes a fragment to the elements of a tensor or tile that begin at an origin; no barrier is implied.
 
-    Operands: the fragment, the memory, the origin. `axes`, `vec`: as for `Load`, 0 stands for stmatrix. What lies past
+    Operands: the fragment, the memory, the origin. `axes`, `vec`: as for `Load`, 0 stands for stmatrix. What is past
     the edge of a global tensor is not written.
     """
 
@@ -141,9 +136,7 @@ class Mma(_Held):
         """The kind of product."""
         a, b, acc = (_distributed(self, v.type) for v in self.operands)
         row = find_row(acc.held_as.shape, a.dtype.name, b.dtype.name, acc.dtype.name)
-        self.require(row is not None, f"no product {acc.held_as.shape} of {a.dtype} and {b.dtype} into {acc.dtype}")
-        assert row is not None
-        return row
+        return self.found(row, f"no product {acc.held_as.shape} of {a.dtype} and {b.dtype} into {acc.dtype}")
 
     def verify(self) -> None:
         a, b, acc = (_distributed(self, v.type) for v in self.operands)
@@ -171,13 +164,8 @@ class Coordinates(_Held):
         )
 
 
-class _Follows(Pure):
-    varies, nan = "operands", "sees"
-    level = "tile"
-
-
-class Convert(_Follows):
-    """The same elements in the layout of `type`, where every thread already holds those that it shall have."""
+class Convert(Follows):
+    """The same elements in the layout of `type`, where every thread already holds the elements that it needs."""
 
     name = "matrix.convert"
     gives = ("type",)
@@ -189,7 +177,7 @@ class Convert(_Follows):
         self.require((src.dtype, src.dims) == (dst.dtype, dst.dims), f"{src} and {dst} differ in more than the layout")
 
 
-class Slice(_Follows):
+class Slice(Follows):
     """Some columns of an accumulator, as one of fewer columns in the same layout: each thread keeps what it holds.
 
     columns: (first, count), both multiples of the columns of one instruction.
@@ -213,7 +201,7 @@ class Slice(_Follows):
         self.require(whole and count > 0 and 0 <= first <= type_.dims[1] - count, f"columns {self.columns} of {type_}")
 
 
-class FromWords(_Follows):
+class FromWords(Follows):
     """A fragment from the u32 registers that hold it, each the next elements of a thread, the first one lowest."""
 
     name = "matrix.from_words"
@@ -226,7 +214,7 @@ class FromWords(_Follows):
         self.require([v.type for v in self.words] == [U32] * count, f"takes {count} u32")
 
 
-class ToWords(_Follows):
+class ToWords(Follows):
     """The u32 registers that hold a fragment, as many results: the inverse of `FromWords`."""
 
     name = "matrix.to_words"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cache
 from typing import Sequence
 
-from tiledsl.errors import VerifyError
 from tiledsl.ir.core import Op, Pure, Value, attribute, operands
 from tiledsl.ir.facts import NOTHING, Access, by
 from tiledsl.ir.ops.matrix import HELD
@@ -14,10 +13,6 @@ from tiledsl.layout.fragments import FragmentLayout
 from tiledsl.layout.mma import SHAPES, MmaRow, find_row
 
 __all__ = ["Inline", "MmaSync"]
-
-
-INLINE_MEMORY = ("unknown", "nothing", "reads", "writes")
-INLINE_UNIFORM = ("thread", "warp", "cta", "operands")
 
 
 class Inline(Op):
@@ -72,8 +67,7 @@ class MmaSync(Pure):
     varies, nan = "thread", "packed"
     cause = HELD
     called = "ptx.mma_sync()"
-    variadic = True
-    parts = ("left", "right", "accumulators")
+    values = operands(0)
     shape = attribute(str)
     a, b, acc = attribute(DType), attribute(DType), attribute(DType)
 
@@ -82,10 +76,7 @@ class MmaSync(Pure):
         """The kind of product."""
         shape = SHAPES.get(self.shape)
         row = find_row(shape, self.a.name, self.b.name, self.acc.name) if shape is not None else None
-        if row is None:
-            product = f"{self.shape} of {self.a} and {self.b} into {self.acc}"
-            raise VerifyError(f"{self.name}: no product {product}", self.loc)
-        return row
+        return self.found(row, f"no product {self.shape} of {self.a} and {self.b} into {self.acc}")
 
     def registers(self) -> _Registers:
         """Register types of A, B and C."""
@@ -95,18 +86,6 @@ class MmaSync(Pure):
         """The registers of A, of B and of C."""
         a, b, _ = (len(types) for types in self.registers())
         return self.operands[:a], self.operands[a : a + b], self.operands[a + b :]
-
-    @property
-    def left(self) -> list[Value]:
-        return self.split()[0]
-
-    @property
-    def right(self) -> list[Value]:
-        return self.split()[1]
-
-    @property
-    def accumulators(self) -> list[Value]:
-        return self.split()[2]
 
     def infer(self) -> Sequence[Type]:
         return self.registers()[2]

@@ -1,4 +1,4 @@
-"""Rings: stages of shared tiles through which one role hands data to another, slot by slot.
+"""Rings: stages of shared tiles through which one role passes data to another, slot by slot.
 
 A cursor says where a role is in a ring. It is a value, which loops carry: an end of a use gives the cursor of the next
 slot. Who fills and who uses a ring, and by what (threads, TMA, asynchronous products), follows from the roles in which
@@ -91,6 +91,7 @@ class _Moves(RingOp):
     varies, nan = "thread", "sees"
     cause = "a slot of a ring"
     gives = (CURSOR,)
+    cursor = operand(1, CURSOR)
 
 
 class Acquire(RingOp):
@@ -109,7 +110,6 @@ class Publish(_Moves):
     name = "ring.publish"
     sync = Sync(releases="cta")
     called = "ring.fill()"
-    cursor = operand(1, CURSOR)
 
 
 class Wait(RingOp):
@@ -123,14 +123,14 @@ class Wait(RingOp):
 
 class Release(_Moves):
     """Ends the use that `Wait` began. The asynchronous products in it are a group; the slot is free when the group has
-    ended and threads have read what they did. in_flight: so many groups may go on, whose slots are held. The next slot.
+    ended and threads have read what they did. in_flight: how many groups may stay in flight; their slots are held.
+    The next slot.
     """
 
     name = "ring.release"
     sync = Sync(releases="cta")
     called = "ring.use()"
     in_flight = attribute(int, 0, most=7)
-    cursor = operand(1, CURSOR)
 
 
 class Drain(_Moves):
@@ -139,7 +139,6 @@ class Drain(_Moves):
     name = "ring.drain"
     sync = Sync(releases="cta")
     called = "acc.wait()"
-    cursor = operand(1, CURSOR)
 
 
 class Skip(_Moves):
@@ -147,7 +146,7 @@ class Skip(_Moves):
 
     name = "ring.skip"
     sync = NOTHING
-    cursor, count = operand(1, CURSOR), operand(2, INDEX)
+    count = operand(2, INDEX)
 
 
 class Free(RingOp):

@@ -32,6 +32,7 @@ __all__ = [
     "Copy",
     "Dim",
     "Extract",
+    "Follows",
     "Get",
     "Insert",
     "Load",
@@ -48,16 +49,17 @@ __all__ = [
 VECTOR_BYTES = (2, 4, 8, 16)
 
 
-class _Follows(Pure):
-    varies = "operands"
-    nan = "sees"
+class Follows(Pure):
+    """Base of tile-level ops that move values: their results vary as the operands do."""
+
+    varies, nan = "operands", "sees"
+    level = "tile"
 
 
-class Dim(_Follows):
+class Dim(Follows):
     """Extent of a global tensor along `axis`, an index."""
 
     name = "tile.dim"
-    level = "tile"
     gives = (INDEX,)
     axis = attribute(int)
     tensor = operand(0)
@@ -78,7 +80,7 @@ class SharedAlloc(Op):
     Allocations without `over` are disjoint. The tile starts at a multiple of 16 bytes.
 
     layout: the text form of a `layout.shared.Layout`, or "auto": the pass `bank-conflict` chooses. At this level
-    it means nothing; `expand` computes addresses by it, and takes an "auto" that nobody chose for row order.
+    it means nothing; `expand` computes addresses by it, and takes an "auto" that is left for row order.
     stages: of a tile that a pipelined loop fills, the extent of axis 0, which is one tile each; 1 for any other.
     """
 
@@ -176,7 +178,7 @@ class Load(Access):
 class Get(Access):
     """``A.get(i, j, other=x)``: like `Load`, but elements out of bounds are `other`'s, unread.
 
-    whole: the extent is known to be a multiple of `vec`, so that no vector lies across the edge. gathered: as for
+    whole: the extent is known to be a multiple of `vec`, so that no vector crosses the edge. gathered: as for
     `Load`.
     """
 
@@ -308,10 +310,18 @@ class Side:
 
     @property
     def unit(self) -> int | None:
-        """The axis of the copied shape along which neighbours lie side by side, if there is one."""
+        """The axis of the copied shape along which neighbours are contiguous in memory, if there is one."""
         type_ = self.type
         axis = type_.unit if isinstance(type_, GlobalType) else type_.rank - 1
         return self.axes.index(axis) if axis in self.axes else None
+
+    def check(self, op: Op, count: int, dtype: DType, of: str = "") -> None:
+        """Check the indices, that `count` different axes are named, and the dtype; `of` says of what, for errors."""
+        type_, axes = self.type, self.axes
+        op.require_indices(self.origin, type_.rank, of)
+        named = len(axes) == count == len(set(axes)) and set(axes) <= set(range(type_.rank))
+        op.require(named, f"axes {axes}{of} are not {count} of {type_.rank}")
+        op.require(type_.dtype == dtype, f"{type_} has no {dtype} elements")
 
 
 class Copy(Op):
@@ -319,7 +329,7 @@ class Copy(Op):
 
     Operands: the source, its origin (an index an axis), the destination, its origin. Axis i of `shape` runs
     along axis `src_axes[i]` of the source and `dst_axes[i]` of the destination; the other axes stay at
-    their origin. What lies past the edge of a global tensor reads as zero and is not written. `vec`: bytes
+    their origin. What is past the edge of a global tensor reads as zero and is not written. `vec`: bytes
     of one access, on the sides whose unit-stride axis is that of the vectors (see `passes.thread_map`).
     """
 
@@ -362,17 +372,11 @@ class Copy(Op):
         self.require(all(type(n) is int and n > 0 for n in self.shape), "extents are positive")
         self.require(is_memory(self.operands[self._split].type), "the destination is no memory")
         for what, side in (("source", self.src), ("destination", self.dst)):
-            type_ = side.type
-            self.require_indices(side.origin, type_.rank, f" of the {what}")
-            self.require(
-                len(side.axes) == len(self.shape) == len(set(side.axes)) and set(side.axes) <= set(range(type_.rank)),
-                f"axes {side.axes} of the {what} are not one of {type_.rank} for each of {len(self.shape)}",
-            )
+            side.check(self, len(self.shape), self.dtype, f" of the {what}")
             for axis, size in zip(side.axes, self.shape, strict=True):
-                extent = type_.dims[axis]
+                extent = side.type.dims[axis]
                 self.require(not isinstance(extent, int) or size <= extent, f"{size} elements of {extent} ({what})")
         size = self.dtype.bytes
-        self.require(self.dst.type.dtype == self.dtype, "source and destination differ in dtype")
         wide = self.vec in VECTOR_BYTES and self.vec % size == 0
         self.require(wide or self.vec == size, f"accesses of {self.vec} bytes on elements of {size}")
 
@@ -380,11 +384,10 @@ class Copy(Op):
 # -- per-thread fragments --------------------------------------------------------------------------
 
 
-class Pack(_Follows):
+class Pack(Follows):
     """A fragment from all elements that a thread holds, in order; or from one, in every place."""
 
     name = "tile.pack"
-    level = "tile"
     gives = ("type",)
     type = attribute(FragmentType)
     elements = operands(0)
@@ -402,11 +405,10 @@ def _check_position(op: Extract | Insert) -> DType:
     return type_.dtype
 
 
-class Extract(_Follows):
+class Extract(Follows):
     """One element of a fragment. `at` is static: registers cannot be indexed at run time."""
 
     name = "tile.extract"
-    level = "tile"
     at = attribute[tuple[int, ...]](tuple)
     fragment = operand(0)
 
@@ -429,11 +431,10 @@ class Extract(_Follows):
         _check_position(self)
 
 
-class Insert(_Follows):
+class Insert(Follows):
     """The fragment with one element replaced."""
 
     name = "tile.insert"
-    level = "tile"
     at = attribute[tuple[int, ...]](tuple)
     gives = ("fragment",)
     fragment, element = operand(0), operand(1)

@@ -83,13 +83,10 @@ class _Box(_Tma):
     def verify(self) -> None:
         tile, tensor = self.expect(self.tile.type, SharedType), self.expect(self.tensor.type, GlobalType)
         box, axes = self.box, self.axes
-        self.require(tile.dtype == tensor.dtype, "tile and tensor differ in dtype")
+        self.side.check(self, 2, tile.dtype, " of the tensor")
         self.require(len(box) == tensor.rank and all(n >= 1 for n in box), f"a box {box} of {tensor}")
-        self.require(len(axes) == len({*axes}) == 2, f"axes {axes}")
-        self.require(all(0 <= a < tensor.rank for a in axes), f"axes {axes} of {tensor}")
         self.require(all(n == 1 for axis, n in enumerate(box) if axis not in axes), "a box of more than two axes")
         self.require_indices(self.place, tile.rank, " of the tile")
-        self.require_indices(self.origin, tensor.rank, " of the tensor")
 
 
 class Load(_Box):

@@ -26,10 +26,11 @@ class _Registers(Pure):
 
 
 class _Group(Op):
-    """Of a whole warpgroup."""
+    """Of a whole warpgroup. Results, if there are any, are registers of the accumulator."""
 
     stays, features = "", ("wgmma",)
     scope, alike = "warpgroup", ()
+    varies, nan, cause = "thread", "sees", HELD
 
 
 class Begin(_Registers):
@@ -74,8 +75,6 @@ class Mma(_Group):
     touches = (reads("a", proxy="async", done="wgmma"), reads("b", proxy="async", done="wgmma"))
     sync = NOTHING
     alike = ("accumulate", "a_origin", "b_origin")
-    varies, nan = "thread", "sees"
-    cause = HELD
     called = "wgmma()"
     variadic = True
     parts = ("acc", "accumulate", "a", "a_origin", "b", "b_origin")
@@ -119,12 +118,9 @@ class Mma(_Group):
     def row(self) -> WgmmaRow:
         """The kind of product."""
         acc = self.fragment
-        dtypes = [v.type.dtype for v in (self.a, self.b) if isinstance(v.type, (SharedType, FragmentType))]
-        names = [t.name for t in dtypes]
+        names = [v.type.dtype.name for v in (self.a, self.b) if isinstance(v.type, (SharedType, FragmentType))]
         row = find_wgmma(names[0], names[1], acc.dtype.name) if len(names) == 2 else None
-        self.require(row is not None, f"no wgmma of {' x '.join(names)} into {acc.dtype}")
-        assert row is not None
-        return row
+        return self.found(row, f"no wgmma of {' x '.join(names)} into {acc.dtype}")
 
     def verify(self) -> None:
         acc, row = self.fragment, self.row
@@ -143,8 +139,6 @@ class Wait(_Group):
     level = "tile"
     touches = ()
     sync = Sync(completes="wgmma")
-    varies, nan = "thread", "sees"
-    cause = HELD
     called = by(lambda op: "wait()" if op.operands else "ptx.wgmma_wait()")
     pending = attribute(int, 0)
     finish = attribute(bool, True)
@@ -174,7 +168,7 @@ class Registers(_Registers):
 
 
 class Descriptor(Pure):
-    """How a shared operand lies, from the pointer to its first element: an i64. (PTX ISA: matrix descriptor.)
+    """The descriptor of a shared operand, whose first element the pointer has: an i64. (PTX ISA: matrix descriptor.)
 
     advance: bytes that the operand begins behind the pointer. leading, stride: the leading and the stride byte offset.
     swizzle: bytes of the span.
@@ -213,8 +207,6 @@ class Instruction(_Group):
     level = "thread"
     touches = (reads("left", proxy="async", done="wgmma"), reads("right", proxy="async", done="wgmma"))
     sync = NOTHING
-    varies, nan = "thread", "sees"
-    cause = HELD
     called = "wgmma()"
     variadic = True
     parts = ("accumulate", "left", "right", "accumulators")
@@ -227,9 +219,7 @@ class Instruction(_Group):
     @property
     def row(self) -> WgmmaRow:
         row = find_wgmma(self.a.name, self.b.name, self.acc.name)
-        self.require(row is not None, f"no wgmma of {self.a} x {self.b} into {self.acc}")
-        assert row is not None
-        return row
+        return self.found(row, f"no wgmma of {self.a} x {self.b} into {self.acc}")
 
     def accesses(self) -> list[Access]:
         """Its left operand may be in registers."""
@@ -278,8 +268,6 @@ class WaitGroup(_Group):
     level = "thread"
     touches = ()
     sync = Sync(completes="wgmma")
-    varies, nan = "thread", "sees"
-    cause = HELD
     called = "wait()"
     pending = attribute(int, 0)
     registers = operands(0)

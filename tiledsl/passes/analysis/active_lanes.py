@@ -21,6 +21,9 @@ class Mask:
     lanes: NDArray[np.bool_]
     unknown: tuple[Op, ...] = ()
 
+    def __and__(self, other: Mask) -> Mask:
+        return Mask(self.lanes & other.lanes, self.unknown + other.unknown)
+
 
 class ActiveLanes:
     """Evaluates conditions by `lanes`, each block once."""
@@ -31,28 +34,23 @@ class ActiveLanes:
 
     def reaching(self, op: Op) -> Mask:
         """The lanes that execute `op` when their warp does."""
-        return self._reaching_block(op.parent) if op.parent is not None else Mask(self.lanes.exists)
-
-    def _reaching_block(self, block: Block) -> Mask:
-        known = self._reaching.get(block)
-        if known is None:
-            known = self._reaching[block] = self._entering(block)
-        return known
-
-    def _entering(self, block: Block) -> Mask:
-        owner = block.parent
-        if not isinstance(owner, Op):
+        block = op.parent
+        if block is None or not isinstance(block.parent, Op):
             return Mask(self.lanes.exists)
-        outside = self.reaching(owner)
+        if block not in self._reaching:
+            self._reaching[block] = self.reaching(block.parent) & self._entering(block, block.parent)
+        return self._reaching[block]
+
+    def _entering(self, block: Block, owner: Op) -> Mask:
         match owner:
             case control.If():
-                return _both(outside, self._condition(owner.condition, block is owner.then, owner))
+                return self._condition(owner.condition, block is owner.then, owner)
             case control.For():
-                return _both(outside, self._iterating(owner))
+                return self._iterating(owner)
             case control.While():
-                return _both(outside, self._spinning(owner, block))
+                return self._spinning(owner, block)
             case _:
-                return _both(outside, Mask(self.lanes.exists, (owner,)))
+                return Mask(self.lanes.exists, (owner,))
 
     def _condition(self, value: Value, wanted: bool, op: Op) -> Mask:
         form = self.lanes.of(value)
@@ -66,7 +64,7 @@ class ActiveLanes:
                 return self._condition(inner.operands[0], not wanted, op)
             if inner.fn.name == ("and" if wanted else "or"):
                 a, b = (self._condition(v, wanted, op) for v in inner.operands)
-                return _both(a, b)
+                return a & b
         return Mask(self.lanes.exists, (op,))
 
     def _spinning(self, loop: control.While, block: Block) -> Mask:
@@ -89,7 +87,3 @@ class ActiveLanes:
         most = trips.max(axis=1, keepdims=True)
         together = bool(((trips == most) | (trips == 0) | ~self.lanes.exists).all())
         return Mask(trips > 0, () if together else (loop,))
-
-
-def _both(a: Mask, b: Mask) -> Mask:
-    return Mask(a.lanes & b.lanes, a.unknown + b.unknown)

@@ -9,7 +9,7 @@ from tiledsl.ir.core import Value
 from tiledsl.ir.ops import arith
 from tiledsl.ir.types import DType
 
-__all__ = ["Number", "constant", "fold", "fold_bitcast", "fold_cast", "integer"]
+__all__ = ["Number", "constant", "fold", "integer", "semantics"]
 
 Number = int | float | bool
 
@@ -31,25 +31,17 @@ def integer(value: Value) -> int | None:
 def fold(fn: str, dtype: DType, *values: Number) -> Number:
     """Row `fn` of the scalar table on constants of `dtype`, exactly as emulator and GPU compute it."""
     if dtype.is_float:  # not cached: 0.0 and -0.0 are one key
-        return _semantics().fold(fn, dtype, *values)
+        return semantics().fold(fn, dtype, *values)
     return _fold_exact(fn, dtype, values)
 
 
 @lru_cache(maxsize=4096)
 def _fold_exact(fn: str, dtype: DType, values: tuple[Number, ...]) -> Number:
-    return _semantics().fold(fn, dtype, *values)
+    return semantics().fold(fn, dtype, *values)
 
 
-def fold_cast(value: Number, src: DType, dst: DType) -> Number:
-    return _semantics().fold_cast(value, src, dst)
-
-
-def fold_bitcast(value: Number, src: DType, dst: DType) -> Number:
-    return _semantics().fold_bitcast(value, src, dst)
-
-
-def _semantics() -> Any:
+def semantics() -> Any:
     """Imported on the first fold only: it needs NumPy, which `import tiledsl` must not."""
-    from tiledsl.ir import semantics
+    import tiledsl.ir.semantics
 
-    return semantics
+    return tiledsl.ir.semantics

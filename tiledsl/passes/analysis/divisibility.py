@@ -7,12 +7,13 @@ Loop-carried values start at the top and sink until nothing changes.
 
 from __future__ import annotations
 
-from typing import Sequence
+from collections.abc import Callable, Sequence
 
-from tiledsl.ir.core import Block, Kernel, Op, Value
-from tiledsl.ir.ops import arith, control, tile
+from tiledsl.ir.core import Kernel, Op, Value
+from tiledsl.ir.ops import arith, tile
 from tiledsl.ir.types import DType, GlobalType
 from tiledsl.passes.analysis.constants import integer
+from tiledsl.passes.analysis.forward import Forward
 
 __all__ = ["LIMIT", "Divisibility", "divisor_of", "power_of_two_in"]
 
@@ -25,97 +26,56 @@ def power_of_two_in(number: int) -> int:
     return min(LIMIT, number & -number) if number else LIMIT
 
 
-class Divisibility:
+class Divisibility(Forward):
     """Runs over the kernel once, at construction; `of(value)` then answers."""
 
     def __init__(self, kernel: Kernel) -> None:
-        self._known: dict[Value, int] = {}
-        self._changed = False
-        self._threads = kernel.threads
-        for arg in kernel.body.args:
-            self._known[arg] = 1
-        self._block(kernel.body)
+        self._known: dict[Value, int] = dict.fromkeys(kernel.body.args, 1)
+        self.walk(kernel.body)
 
     def of(self, value: Value) -> int:
         """A power of two from 1 to `LIMIT` that divides `value`, an integer."""
         return self._known.get(value, LIMIT)
 
+    def op(self, op: Op) -> None:
+        for result in op.results:
+            if isinstance(result.type, DType) and result.type.is_integer:
+                self._lower(result, divisor_of(op, self.of))
+
+    def join(self, op: Op, target: Value, sources: Sequence[Value]) -> None:
+        self._lower(target, min(map(self.of, sources)))
+
     def _lower(self, value: Value, divisor: int) -> None:
-        """Note what reaches `value`; several things may (loops), so it only ever sinks."""
-        if divisor < self._known.get(value, LIMIT):
+        """Several things may reach a value, so what is known only ever sinks."""
+        if divisor < self.of(value):
             self._known[value] = divisor
-            self._changed = True
+            self.changed = True
 
-    def _block(self, block: Block) -> None:
-        for op in block.ops:
-            if isinstance(op, control.If):
-                self._if(op)
-            elif isinstance(op, (control.For, control.While)):
-                self._loop(op)
-            else:
-                for result in op.results:
-                    if isinstance(result.type, DType) and result.type.is_integer:
-                        self._lower(result, self._op(op))
 
-    def _if(self, op: control.If) -> None:
-        for block in op.blocks:
-            self._block(block)
-            for result, value in zip(op.results, block.terminator.operands, strict=True):
-                self._lower(result, self.of(value))
-
-    def _loop(self, op: control.For | control.While) -> None:
-        inits = op.inits if isinstance(op, control.For) else op.operands
-        args = op.body.args[1:] if isinstance(op, control.For) else op.before.args
-        if isinstance(op, control.For):
-            self._lower(op.body.args[0], min(self.of(op.lo), self.of(op.step)))
-        for arg, value in zip(args, inits, strict=True):
-            self._lower(arg, self.of(value))
-        while True:
-            outer, self._changed = self._changed, False
-            for block in op.blocks:
-                self._block(block)
-                if isinstance(block.terminator, control.Condition):
-                    self._pass_on(op, block.terminator.operands[1:])
-            for arg, value in zip(args, op.blocks[-1].terminator.operands, strict=True):
-                self._lower(arg, self.of(value))
-            again, self._changed = self._changed, self._changed or outer
-            if not again:
-                break
-        if isinstance(op, control.For):
-            for result, arg in zip(op.results, args, strict=True):
-                self._lower(result, self.of(arg))
-
-    def _pass_on(self, op: control.While | control.For, values: list[Value]) -> None:
-        for target in (op.blocks[1].args, op.results):
-            for result, value in zip(target, values, strict=True):
-                self._lower(result, self.of(value))
-
-    def _op(self, op: Op) -> int:
-        match op:
-            case arith.Constant(value=int(value)):
-                return power_of_two_in(value)
-            case arith.Scalar():
-                return divisor_of(op, [self.of(v) for v in op.operands])
-            case arith.Cast() if isinstance(op.src.type, DType) and op.src.type.is_integer:
-                return self.of(op.src)
-            case arith.Select():
-                return min(self.of(op.a), self.of(op.b))
-            case tile.Dim():
-                return self._tensor(op)
-            case _:
-                return 1
-
-    def _tensor(self, op: tile.Dim) -> int:
-        type_ = op.tensor.type
-        assert isinstance(type_, GlobalType)
-        if isinstance(op, tile.Stride):
+def divisor_of(op: Op | None, of: Callable[[Value], int]) -> int:
+    """A power of two that divides the result of `op`, where `of` gives one of each operand."""
+    match op:
+        case arith.Constant(value=int(value)):
+            return power_of_two_in(value)
+        case arith.Scalar() if op.operands[0].dtype.is_integer:
+            return _scalar(op, [of(v) for v in op.operands])
+        case arith.Cast() if op.src.dtype.is_integer:
+            return of(op.src)
+        case arith.Select():
+            return min(of(op.a), of(op.b))
+        case tile.Stride():
+            type_ = op.tensor.type
+            assert isinstance(type_, GlobalType)
             return 1 if op.axis == type_.unit else max(1, type_.align // type_.dtype.bytes)
-        extent = type_.dims[op.axis]
-        return power_of_two_in(extent) if isinstance(extent, int) else 1
+        case tile.Dim():
+            extent = op.tensor.type.dims[op.axis] if isinstance(op.tensor.type, GlobalType) else None
+            return power_of_two_in(extent) if isinstance(extent, int) else 1
+        case _:
+            return 1
 
 
-def divisor_of(op: arith.Scalar, d: Sequence[int]) -> int:
-    """A power of two that divides the result, from those (`d`) that divide the operands."""
+def _scalar(op: arith.Scalar, d: Sequence[int]) -> int:
+    """The same for a scalar function, from powers of two (`d`) that divide the operands."""
     match op.fn.name:
         case "add" | "sub" | "min" | "max" | "or" | "xor" | "mod":
             return min(d)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 from tiledsl.ir.types import BOOL, INDEX
@@ -25,22 +26,24 @@ def hull(a: Interval, b: Interval) -> Interval:
     return min(a[0], b[0]), max(a[1], b[1])
 
 
-def _corners(fn: Callable[[int, int], int], a: Interval, b: Interval) -> Interval:
-    """Of a function that is monotone in each operand."""
-    found = [fn(x, y) for x in a for y in b]
-    return min(found), max(found)
+def _monotone(fn: Callable[..., int]) -> Callable[..., Interval]:
+    """Of a function that is monotone in each operand: its extremes lie where those of the operands do."""
+
+    def of(*operands: Interval) -> Interval:
+        found = [fn(*ends) for ends in product(*operands)]
+        return min(found), max(found)
+
+    return of
+
+
+_quotient = _monotone(int.__floordiv__)
 
 
 def _floordiv(a: Interval, b: Interval) -> Interval:
-    if b[1] < 0 or b[0] > 0:
-        return _corners(int.__floordiv__, a, b)
-    if b == (0, 0):
-        return 0, 0
-    parts = [part for part in ((b[0], -1), (1, b[1])) if part[0] <= part[1]]
-    found = (0, 0)  # x // 0
-    for part in parts:
-        found = hull(found, _corners(int.__floordiv__, a, part))
-    return found
+    found = [(0, 0)] if b[0] <= 0 <= b[1] else []  # x // 0
+    parts = ((b[0], min(b[1], -1)), (max(b[0], 1), b[1]))
+    found += [_quotient(a, part) for part in parts if part[0] <= part[1]]
+    return min(low for low, _ in found), max(high for _, high in found)
 
 
 def _mod(a: Interval, b: Interval) -> Interval:
@@ -64,59 +67,32 @@ def _bits(a: Interval, b: Interval) -> Interval:
 
 
 def _shl(a: Interval, b: Interval) -> Interval | None:
-    return _corners(int.__lshift__, a, b) if b[0] >= 0 and b[1] < 64 else None
+    return _monotone(int.__lshift__)(a, b) if b[0] >= 0 and b[1] < 64 else None
 
 
 def _shr(a: Interval, b: Interval) -> Interval:
-    return _corners(int.__rshift__, a, (b[0], min(b[1], 64))) if b[0] >= 0 else hull(a, (-1, 0))
+    return _monotone(int.__rshift__)(a, (b[0], min(b[1], 64))) if b[0] >= 0 else hull(a, (-1, 0))
 
 
 def _abs(a: Interval) -> Interval:
-    return (0, max(-a[0], a[1])) if a[0] <= 0 <= a[1] else (min(abs(a[0]), abs(a[1])), max(abs(a[0]), abs(a[1])))
-
-
-def _add(a: Interval, b: Interval) -> Interval:
-    return a[0] + b[0], a[1] + b[1]
-
-
-def _neg(a: Interval) -> Interval:
-    return -a[1], -a[0]
-
-
-def _sub(a: Interval, b: Interval) -> Interval:
-    return _add(a, _neg(b))
-
-
-def _mul(a: Interval, b: Interval) -> Interval:
-    return _corners(int.__mul__, a, b)
-
-
-def _min(a: Interval, b: Interval) -> Interval:
-    return min(a[0], b[0]), min(a[1], b[1])
-
-
-def _max(a: Interval, b: Interval) -> Interval:
-    return max(a[0], b[0]), max(a[1], b[1])
-
-
-def _not(a: Interval) -> Interval:
-    return ~a[1], ~a[0]
+    least, most = sorted(map(abs, a))
+    return 0 if a[0] <= 0 <= a[1] else least, most
 
 
 RULES: dict[str, Callable[..., Interval | None]] = {
-    "add": _add,
-    "sub": _sub,
-    "mul": _mul,
+    "add": _monotone(int.__add__),
+    "sub": _monotone(int.__sub__),
+    "mul": _monotone(int.__mul__),
     "floordiv": _floordiv,
     "mod": _mod,
-    "min": _min,
-    "max": _max,
-    "neg": _neg,
+    "min": _monotone(min),
+    "max": _monotone(max),
+    "neg": _monotone(int.__neg__),
     "abs": _abs,
     "and": _and,
     "or": _bits,
     "xor": _bits,
-    "not": _not,
+    "not": _monotone(int.__invert__),
     "shl": _shl,
     "shr": _shr,
 }

@@ -9,6 +9,8 @@ names are tried before giving up. Nothing is assumed of an integer that memory h
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from functools import reduce
 
 from tiledsl.arch import MOST_GRID, MOST_PROCESSORS, WARP
 from tiledsl.ir.abi import INDEX32_LIMIT
@@ -18,6 +20,7 @@ from tiledsl.ir.ops import arith, barriers, control, gpu, matrix, tile
 from tiledsl.ir.types import BOOL, INDEX, DType, FragmentType
 from tiledsl.passes.analysis.constants import integer
 from tiledsl.passes.analysis.interval_rules import RULES, Interval, every, hull
+from tiledsl.passes.analysis.structure import incoming
 
 __all__ = ["Intervals"]
 
@@ -36,6 +39,7 @@ class Intervals:
         self.known: dict[Value, Interval] = {}
         self.depth = 0
         self._stops: list[int] = []
+        self._most_extent = (INDEX32_LIMIT if kernel.index_bits == 32 else 1 << 63) - 1
         self._scalars = {arg.name: every(arg.type) for arg in kernel.body.args if isinstance(arg.type, DType)}
 
     def of(self, value: Value) -> Interval:
@@ -66,20 +70,20 @@ class Intervals:
                 return self._scalar(op)
             case arith.Cast():
                 return self._cast(op)
-            case arith.Select() | control.If():
-                return self._either(op, value.index)
-            case control.For():
-                return hull(self.of(op.inits[value.index]), self.of(op.body.terminator.operands[value.index]))
-            case control.While():
-                return self.of(op.before.terminator.operands[1 + value.index])
+            case arith.Select():
+                return self._either(op.condition, op.a, op.b)
+            case control.If():
+                return self._either(op.condition, *incoming(value))
+            case control.For() | control.While():
+                return self._any(incoming(value))
             case tile.Stride():
                 return None  # an axis of extent 1 may have any
             case tile.Dim():
-                return 0, INDEX32_LIMIT - 1
+                return 0, self._most_extent
             case tile.Extract():
                 return self.of(op.fragment)
             case tile.Pack() | tile.Insert():
-                return self._elements(op)
+                return self._any(op.operands)
             case matrix.Coordinates():
                 type_ = value.type
                 assert isinstance(type_, FragmentType)
@@ -93,7 +97,7 @@ class Intervals:
             return None
         found = rule(*(self.of(v) for v in op.operands))
         if op.nowrap and op.operands[0].type == INDEX and found is not None:
-            return max(found[0], 1 - INDEX32_LIMIT), min(found[1], INDEX32_LIMIT - 1)
+            return max(found[0], -self._most_extent), min(found[1], self._most_extent)
         return self._rounded_down(op) or found if op.fn.name == "mul" else found
 
     def _rounded_down(self, op: arith.Scalar) -> Interval | None:
@@ -144,7 +148,7 @@ class Intervals:
             case NameExpr(name):
                 if name == PROCESSORS:
                     return 1, MOST_PROCESSORS
-                return self._scalars.get(name, (0, INDEX32_LIMIT - 1))
+                return self._scalars.get(name, (0, self._most_extent))
             case BinExpr(fn, a, b):
                 return RULES[fn](self._host(a), self._host(b)) or every(INDEX)
 
@@ -154,19 +158,12 @@ class Intervals:
             return 0, 1
         return self.of(op.src) if isinstance(src, DType) and src.is_integer else None
 
-    def _elements(self, op: Op) -> Interval:
-        first, *rest = (self.of(v) for v in op.operands)
-        for other in rest:
-            first = hull(first, other)
-        return first
+    def _any(self, values: Sequence[Value]) -> Interval:
+        return reduce(hull, map(self.of, values))
 
-    def _either(self, op: arith.Select | control.If, position: int) -> Interval:
+    def _either(self, condition: Value, a: Value, b: Value) -> Interval:
         """One of two values, each where the condition is as it must be for that."""
-        if isinstance(op, control.If):
-            a, b = (block.terminator.operands[position] for block in op.blocks)
-        else:
-            a, b = op.a, op.b
-        return hull(self._under(op.operands[0], True, a), self._under(op.operands[0], False, b))
+        return hull(self._under(condition, True, a), self._under(condition, False, b))
 
     def _under(self, condition: Value, holds: bool, value: Value) -> Interval:
         """The interval of `value` where `condition` holds, or does not: also of ``x + 1`` if it speaks of x."""
@@ -216,20 +213,17 @@ class Intervals:
     # -- arguments of blocks -------------------------------------------------------------------
 
     def _argument(self, value: Value) -> Interval | None:
-        block = value.owner
-        assert isinstance(block, Block)
-        op = block.parent
-        if isinstance(op, control.For):
-            if value.index == 0:
-                return self._induction(op)
-            return self._carried(value, op.inits[value.index - 1], block.terminator.operands[value.index - 1])
-        if not isinstance(op, control.While):
-            return None
-        if block is op.before:
-            return self._carried(value, op.operands[value.index], op.after.terminator.operands[value.index])
-        condition, *passed = op.before.terminator.operands
-        given = passed[value.index]
-        return self._where(condition, True, given, self.of(given))
+        assert isinstance(value.owner, Block)
+        loop = value.owner.parent
+        if isinstance(loop, control.For) and value.index == 0:
+            return self._induction(loop)
+        match incoming(value):
+            case [init, following]:
+                return self._carried(value, init, following)
+            case [given] if isinstance(loop, control.While):
+                return self._where(loop.before.terminator.operands[0], True, given, self.of(given))
+            case _:
+                return None
 
     def _induction(self, op: control.For) -> Interval:
         (lo, last_lo), (first_hi, hi), (least, most) = (self.of(v) for v in (op.lo, op.hi, op.step))

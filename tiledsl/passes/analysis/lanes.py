@@ -24,7 +24,8 @@ from tiledsl.ir import semantics
 from tiledsl.ir.core import Block, Kernel, Value
 from tiledsl.ir.ops import arith, control, gpu, tile
 from tiledsl.ir.types import BOOL, INDEX, DType, GlobalType
-from tiledsl.passes.analysis.structure import trip_count
+from tiledsl.passes.analysis.structure import incoming, operands_first, trip_count
+from tiledsl.passes.analysis.thread_numbers import position
 from tiledsl.passes.analysis.uniformity import Uniformity
 
 __all__ = ["Form", "Lanes"]
@@ -81,7 +82,6 @@ class Lanes:
         thread = np.arange(self.warps * WARP, dtype=np.int64).reshape(self.warps, WARP)
         self.exists: Bools = thread < count
         self.thread = thread
-        self.threads = (*kernel.threads, 1, 1)[:3]
         self.kernel = kernel
         self.trips: dict[Hashable, int] = {}
         self._known: dict[Value, Form | None] = {}
@@ -93,17 +93,7 @@ class Lanes:
 
     def of(self, value: Value) -> Form | None:
         """The form of an integer or bool, or None."""
-        pending = [value]
-        while pending:
-            here = pending[-1]
-            if here in self._known:
-                pending.pop()
-                continue
-            missing = [v for v in _inputs(here) if v not in self._known]
-            if missing:
-                pending += missing
-                continue
-            pending.pop()
+        for here in operands_first(value, self._known, _inputs):
             self._known[here] = self._or_symbol(here, self._form(here))
         return self._known[value]
 
@@ -163,8 +153,7 @@ class Lanes:
             case arith.Select():
                 return self._either(value, owner.condition, owner.a, owner.b)
             case control.If():
-                ends = [block.terminator.operands[value.index] for block in owner.blocks]
-                return self._either(value, owner.condition, ends[0], ends[1])
+                return self._either(value, owner.condition, *incoming(value))
             case control.For():
                 return self._after_loop(value, owner)
             case tile.Extract():
@@ -173,17 +162,8 @@ class Lanes:
                 return None
 
     def _position(self, op: gpu.Position) -> Form | None:
-        x, y, _ = self.threads
-        match op:
-            case gpu.ThreadId(axis=axis):
-                places = (self.thread % x, self.thread // x % y, self.thread // (x * y))
-                return Form(places[axis], {})
-            case gpu.WarpId():
-                return Form(self.thread // WARP, {})
-            case gpu.LaneId():
-                return Form(self.thread % WARP, {})
-            case _:
-                return None
+        numbers = position(op, self.kernel.threads)
+        return None if numbers is None else Form(numbers.reshape(self.warps, WARP), {})
 
     def _extent(self, op: tile.Dim) -> Form | None:
         type_ = op.tensor.type
@@ -289,11 +269,11 @@ class Lanes:
         loop = block.parent
         if isinstance(loop, control.For) and value.index == 0:
             return self._induction(loop)
-        if isinstance(loop, control.For):
-            return self._carried(value, loop.inits[value.index - 1], loop)
-        if isinstance(loop, control.While) and block is loop.before:
-            return self._carried(value, loop.operands[value.index], loop)
-        return None
+        match incoming(value):
+            case [init, following]:
+                return self._carried(value, init, following)
+            case _:
+                return None
 
     def _induction(self, loop: control.For) -> Form | None:
         """lo + step * iteration: at any one time all lanes are in the same iteration."""
@@ -305,30 +285,20 @@ class Lanes:
             self.trips[loop] = trips
         return lo.plus(self.symbol(loop, step.constant))
 
-    def _carried(self, value: Value, init: Value, loop: control.For | control.While) -> Form | None:
+    def _carried(self, value: Value, init: Value, following: Value) -> Form | None:
         """Where each iteration moves all lanes of a warp by the same distance: the start plus an unknown way."""
         start = self.of(init)
         if start is None or not value.dtype.is_integer or value.dtype.bits < 32:
             return None
         # Assume so, and look whether the loop's body agrees; then forget what was derived from the assumption.
-        before = dict(self._known)
-        self._known[value] = start.plus(self.symbol(value))
-        step = self._step(value, loop)
-        self._known = before
-        if step is None:
+        now = start.plus(self.symbol(value))
+        outer, self._known = self._known, {**self._known, value: now}
+        after = self.of(following)
+        self._known = outer
+        step = None if after is None else after.plus(now, -1)
+        if step is None or not step.is_uniform:
             return None
-        if not step.terms and not step.lanes.any():
-            return start
-        return start.plus(self.symbol(value, _common(step)))
-
-    def _step(self, value: Value, loop: control.For | control.While) -> Form | None:
-        body = loop.body if isinstance(loop, control.For) else loop.after
-        position = value.index - 1 if isinstance(loop, control.For) else value.index
-        now, after = self._known[value], self.of(body.terminator.operands[position])
-        if now is None or after is None:
-            return None
-        step = after.plus(now, -1)
-        return step if step.is_uniform else None
+        return start.plus(self.symbol(value, _common(step))) if step.terms or step.lanes.any() else start
 
     def _after_loop(self, value: Value, loop: control.For) -> Form | None:
         """A carried value, after as many iterations in one lane as in the others."""

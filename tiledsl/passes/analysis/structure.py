@@ -1,24 +1,94 @@
-"""Structured control flow, as several passes read and edit it: what is around an op, trip counts, inlining, results."""
+"""Structured control flow, as passes read and edit it: how values move through it, trip counts, inlining."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
+from itertools import compress
+from typing import NamedTuple
 
-from tiledsl.ir.core import Block, Op, Value
+from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import control
 from tiledsl.passes.analysis.constants import integer
 
 __all__ = [
-    "drop_carried",
-    "drop_results",
-    "drop_while_inputs",
-    "drop_while_outputs",
+    "Flow",
+    "deciders",
+    "flows",
+    "incoming",
     "loops_around",
+    "operands_first",
     "ops_around",
     "replace_op",
-    "take_block",
     "trip_count",
 ]
+
+
+class Flow(NamedTuple):
+    """Values that a control op moves in parallel: the values at position i of `targets` are one of those of `sources`.
+
+    targets: results of an op or arguments of a block, from a number on. sources: operands of an op, from a number on.
+    """
+
+    targets: tuple[tuple[Op | Block, int], ...]
+    sources: tuple[tuple[Op, int], ...]
+
+    @property
+    def slots(self) -> Iterator[tuple[tuple[Value, ...], tuple[Value, ...]]]:
+        """Targets and sources, position by position."""
+        targets = zip(*(_defined(holder)[first:] for holder, first in self.targets), strict=True)
+        sources = zip(*(op.operands[first:] for op, first in self.sources), strict=True)
+        return zip(targets, sources, strict=True)
+
+    def keep(self, flags: Sequence[bool]) -> None:
+        """Keep only the flagged positions; targets of the others are unused."""
+        if all(flags):
+            return
+        for holder, first in self.targets:
+            values = _defined(holder)
+            values[first:] = compress(values[first:], flags)
+            for index, value in enumerate(values):
+                value.index = index
+        for op, first in self.sources:
+            op.set_operands([*op.operands[:first], *compress(op.operands[first:], flags)])
+
+
+def _defined(holder: Op | Block) -> list[Value]:
+    return holder.args if isinstance(holder, Block) else holder.results
+
+
+def flows(op: Op | Kernel | None) -> tuple[Flow, ...]:
+    """How values move through a control op: into its blocks, around, and out of it. None for other ops."""
+    match op:
+        case control.If():
+            return (Flow(((op, 0),), tuple((block.terminator, 0) for block in op.blocks)),)
+        case control.For():
+            return (Flow(((op.body, 1), (op, 0)), ((op, 3), (op.body.terminator, 0))),)
+        case control.While():
+            around = Flow(((op.before, 0),), ((op, 0), (op.after.terminator, 0)))
+            return around, Flow(((op.after, 0), (op, 0)), ((op.before.terminator, 1),))
+        case _:
+            return ()
+
+
+def incoming(value: Value) -> list[Value]:
+    """The values that control flow may make `value` equal to; none for what an op computes or a loop counts."""
+    owner = value.owner
+    for flow in flows(owner if isinstance(owner, Op) else owner.parent):
+        for holder, first in flow.targets:
+            if holder is owner and value.index >= first:
+                return [op.operands[start + value.index - first] for op, start in flow.sources]
+    return []
+
+
+def deciders(op: Op) -> list[Value]:
+    """What decides which way a control op takes, and how often."""
+    match op:
+        case control.For():
+            return op.operands[:3]
+        case control.While():
+            return op.before.terminator.operands[:1]
+        case _:
+            return op.operands
 
 
 def trip_count(op: control.For) -> int | None:
@@ -26,9 +96,26 @@ def trip_count(op: control.For) -> int | None:
     lo, hi, step = integer(op.lo), integer(op.hi), integer(op.step)
     if step == 0:
         return 0
-    if lo is None or hi is None or step is None:
-        return None
-    return len(range(lo, hi, step))
+    return None if lo is None or hi is None or step is None else len(range(lo, hi, step))
+
+
+def operands_first(
+    value: Value, known: Container[Value], operands: Callable[[Value], list[Value] | None]
+) -> Iterator[Value]:
+    """`value` and what it is made of, operands first, but for what is `known`, which the caller lets grow.
+
+    Chains of ops may be longer than Python's stack.
+    """
+    pending = [value]
+    while pending:
+        here = pending[-1]
+        missing = [] if here in known else [v for v in operands(here) or () if v not in known]
+        if missing:
+            pending += missing
+            continue
+        pending.pop()
+        if here not in known:
+            yield here
 
 
 def loops_around(value: Value, known: dict[Value, int] | None = None) -> int:
@@ -37,22 +124,16 @@ def loops_around(value: Value, known: dict[Value, int] | None = None) -> int:
     `known` keeps what was found, for the next question about the same IR.
     """
     depths = {} if known is None else known
-    pending = [value]
-    while pending:
-        here = pending[-1]
-        if here in depths:
-            pending.pop()
-            continue
-        op = here.op
-        inputs = op.operands if op is not None and op.is_pure and not op.blocks else []
-        missing = [v for v in inputs if v not in depths]
-        if missing:
-            pending += missing
-            continue
-        pending.pop()
-        own = 0 if op is not None and op.is_pure and not op.blocks else _nesting(here)
-        depths[here] = max((own, *(depths[v] for v in inputs)))
+    for here in operands_first(value, depths, _computed_from):
+        made_of = _computed_from(here)
+        depths[here] = _nesting(here) if made_of is None else max((depths[v] for v in made_of), default=0)
     return depths[value]
+
+
+def _computed_from(value: Value) -> list[Value] | None:
+    """None for what no pure op computes."""
+    op = value.op
+    return op.operands if op is not None and op.is_pure and not op.blocks else None
 
 
 def _nesting(value: Value) -> int:
@@ -77,60 +158,3 @@ def replace_op(op: Op, values: Sequence[Value]) -> None:
         result.replace_all_uses_with(value)
     op.drop_operands()
     op.parent = None
-
-
-def take_block(block: Block, arguments: Sequence[Value]) -> tuple[list[Op], Op]:
-    """The ops of `block`, its arguments replaced by `arguments`, and its terminator; the block is empty then.
-
-    The caller places the ops elsewhere and, once it has read the terminator's operands, drops them.
-    """
-    for arg, value in zip(block.args, arguments, strict=True):
-        arg.replace_all_uses_with(value)
-    ops, end = block.ops[:-1], block.terminator
-    block.ops = []
-    return ops, end
-
-
-def drop_results(op: control.If, keep: Sequence[bool]) -> None:
-    """Keep only the flagged results of an `if`; the others are unused."""
-    _keep_results(op, keep)
-    for block in op.blocks:
-        end = block.terminator
-        end.set_operands([v for v, k in zip(end.operands, keep, strict=True) if k])
-
-
-def drop_carried(op: control.For, keep: Sequence[bool]) -> None:
-    """Keep only the flagged carried values of a loop; arguments and results of the others are unused."""
-    _keep_results(op, keep)
-    op.set_operands([*op.operands[:3], *(v for v, k in zip(op.inits, keep, strict=True) if k)])
-    end = op.body.terminator
-    end.set_operands([v for v, k in zip(end.operands, keep, strict=True) if k])
-    _keep_args(op.body, [True, *keep])
-
-
-def drop_while_inputs(op: control.While, keep: Sequence[bool]) -> None:
-    """Keep only the flagged arguments of a while loop's first block; the others are unused."""
-    op.set_operands([v for v, k in zip(op.operands, keep, strict=True) if k])
-    end = op.after.terminator
-    end.set_operands([v for v, k in zip(end.operands, keep, strict=True) if k])
-    _keep_args(op.before, keep)
-
-
-def drop_while_outputs(op: control.While, keep: Sequence[bool]) -> None:
-    """Keep only the flagged values that a while loop's condition passes on; the others are unused."""
-    _keep_results(op, keep)
-    end = op.before.terminator
-    end.set_operands([end.operands[0], *(v for v, k in zip(end.operands[1:], keep, strict=True) if k)])
-    _keep_args(op.after, keep)
-
-
-def _keep_args(block: Block, keep: Sequence[bool]) -> None:
-    block.args = [a for a, k in zip(block.args, keep, strict=True) if k]
-    for index, arg in enumerate(block.args):
-        arg.index = index
-
-
-def _keep_results(op: Op, keep: Sequence[bool]) -> None:
-    op.results = [r for r, k in zip(op.results, keep, strict=True) if k]
-    for index, result in enumerate(op.results):
-        result.index = index

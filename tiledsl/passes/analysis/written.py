@@ -7,7 +7,6 @@ memory.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
@@ -75,16 +74,11 @@ class WrittenMemory:
 
     @cached_property
     def _between_barriers(self) -> set[Op]:
-        return self._unordered(_BLOCK)
+        return _Unordered(self, _BLOCK).found
 
     @cached_property
     def _between_syncs(self) -> set[Op]:
-        return self._unordered(_WARP)
-
-    def _unordered(self, meets: tuple[Reach, ...]) -> set[Op]:
-        walk = _Unordered(self, meets)
-        walk.block(self.kernel.body, _Since())
-        return walk.found
+        return _Unordered(self, _WARP).found
 
 
 def _is_shared(memory: Value) -> bool:
@@ -102,20 +96,13 @@ def _overlap(a: Value, b: Value) -> bool:
     return overlap(a, b)
 
 
-@dataclass
-class _Since:
-    """Tiles that were written, and reads by tile, since the last synchronisation."""
+_Since = dict[tuple[Value, bool], set[Op]]
+"""Reads and writes since the last synchronisation, by tile and whether they write."""
 
-    writes: set[Value] = field(default_factory=set[Value])
-    reads: dict[Value, set[Op]] = field(default_factory=dict[Value, set[Op]])
 
-    def copy(self) -> _Since:
-        return _Since(set(self.writes), {tile: set(ops) for tile, ops in self.reads.items()})
-
-    def join(self, other: _Since) -> None:
-        self.writes |= other.writes
-        for memory, ops in other.reads.items():
-            self.reads.setdefault(memory, set()).update(ops)
+def _joined(*sides: _Since) -> _Since:
+    keys = dict.fromkeys(key for side in sides for key in side)
+    return {key: set[Op]().union(*(side.get(key, ()) for side in sides)) for key in keys}
 
 
 class _Unordered:
@@ -129,44 +116,38 @@ class _Unordered:
     def __init__(self, memory: WrittenMemory, meets: tuple[Reach, ...]) -> None:
         self.memory, self.meets = memory, meets
         self.found: set[Op] = set()
+        self.block(memory.kernel.body, {})
 
     def block(self, block: Block, since: _Since, pipelined: bool = False) -> _Since:
+        """From what happened before the block to what happened up to its end; `since` itself may be changed."""
         for op in block.ops:
             # Around the copies of a pipelined loop the pass `pipeline` puts the barriers.
             if op.sync.meets in self.meets or (pipelined and isinstance(op, tile.Copy) and fills(op)):
-                since = _Since()
+                since = {}
+            elif isinstance(op, control.If):
+                # Some threads may be on one side while others are on the other: neither comes first.
+                then = self.block(op.then, _joined(since))
+                since = _joined(then, self.block(op.orelse, _joined(since, then)))
             elif op.blocks:
-                since = self.either(op, since) if isinstance(op, control.If) else self.loop(op, since)
+                since = self.loop(op, since)
             else:
                 self.op(op, since)
         return since
 
-    def either(self, op: Op, since: _Since) -> _Since:
-        """Some threads may be on one side while others are on the other: neither comes first."""
-        then, orelse = op.blocks
-        after = self.block(then, since.copy())
-        since.join(after)
-        after.join(self.block(orelse, since))
-        return after
-
     def loop(self, op: Op, since: _Since) -> _Since:
         pipelined = isinstance(op, control.For) and op.stages > 0
         for _ in range(2):
-            after = since.copy()
+            after = _joined(since)
             for inner in op.blocks:
                 after = self.block(inner, after, pipelined)
-            since.join(after)
+            since = _joined(since, after)
         return since
 
     def op(self, op: Op, since: _Since) -> None:
         for memory, writes in self.memory.touched(op):
             if memory is None or not _is_shared(memory):
                 continue
-            if writes:
-                for other in [m for m in since.reads if _overlap(m, memory)]:
-                    self.found |= since.reads.pop(other)
-                since.writes.add(memory)
-                continue
-            if any(_overlap(memory, written) for written in since.writes):
-                self.found.add(op)
-            since.reads.setdefault(memory, set()).add(op)
+            for other, wrote in list(since):
+                if wrote != writes and _overlap(other, memory):
+                    self.found |= since.pop((other, wrote)) if writes else {op}
+            since.setdefault((memory, writes), set()).add(op)

@@ -1,9 +1,8 @@
-"""Runs: the loads, or the stores, of a tile or a tensor that one thread may as well make at one place.
+"""Runs: loads, or stores, of one tile or tensor that a thread may make at one place of the program.
 
-A run is of one block and one memory, to places that differ along its axis of stride 1 only, by constants. Nothing
-between its first and its last access touches the same bytes in another way or synchronises, and no loop runs there,
-since it would keep in registers what was loaded before it. Loads may then stand where the first one stands, stores
-where the last.
+The accesses of a run are in one block. Their indices differ by constants, along the axis of stride 1 only. Between the
+first and the last one nothing touches the same bytes in another way, nothing synchronises, and no loop runs, through
+which loaded values would stay in registers. So loads may move up to the first one, and stores down to the last.
 
 Of tensors, the accesses of fragments of indices make runs, guarded ones with the same value past the edge. Other
 guarded loads of tensors do so where they read the same element; nothing else makes accesses to tensors wider than the
@@ -29,7 +28,7 @@ __all__ = ["Part", "Run", "access_runs"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """Accesses, in program order with their offsets, that together are to `width` elements from `first` on."""
+    """Accesses to `width` elements from `first` on, in program order, each with its offset."""
 
     first: int
     width: int
@@ -77,29 +76,28 @@ def access_runs(kernel: Kernel) -> list[Run]:
     return _Finder(kernel).runs
 
 
-_Growing = dict[Value, dict[Hashable, Run]]
-
-
 class _Finder:
-    """`loads` and `stores`: the runs that may still grow where the walk is, by tile or tensor."""
+    """growing: the runs of loads (True) and of stores of a tile or tensor that may still grow where the walk is."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.runs: list[Run] = []
         self.sums = Sums(kernel)
-        self.loads: _Growing = {}
-        self.stores: _Growing = {}
+        self.growing: dict[tuple[bool, Value], dict[Hashable, Run]] = {}
         self.walk(kernel.body)
 
     def walk(self, block: Block) -> None:
-        outer, self.loads, self.stores = (self.loads, self.stores), {}, {}
+        outer, self.growing = self.growing, {}
         for op in block.ops:
             if not op.blocks and op.is_pure:  # the blocks of an op are walked below, once
                 continue
             if not self.join(op, block):
-                self.close_all(op)
+                for inner in op.walk():
+                    if not self.growing:
+                        break
+                    self.close(inner)
             for inside in op.blocks:
                 self.walk(inside)
-        self.loads, self.stores = outer
+        self.growing = outer
 
     def join(self, op: Op, block: Block) -> bool:
         """Add `op` to a run and close those that it ends, if it is an access that may have neighbours."""
@@ -114,14 +112,14 @@ class _Finder:
         is_load = op.varies == "memory"
         if aligned < op.vec or offset % op.vec or (is_load and not op.result.uses):
             return False
-        growing, key = self.loads if is_load else self.stores, (kind, *rows, column.terms)
-        run = growing.get(memory, {}).get(key)
+        key = kind, *rows, column.terms
+        run = self.growing.get((is_load, memory), {}).get(key)
         self.close(op)
         if run is None:
             run = Run(block, memory, axis, aligned)
             self.runs.append(run)
         run.accesses.append((offset, op))
-        growing.setdefault(memory, {})[key] = run
+        self.growing.setdefault((is_load, memory), {})[key] = run
         return True
 
     def aligned(self, op: tile.Access, rows: list[Sum], column: Sum) -> int:
@@ -142,22 +140,14 @@ class _Finder:
         strides = layout.strides(dims)[:-1]
         return min(*known, *(self.sums.divisor(r) * power_of_two_in(s) for r, s in zip(rows, strides, strict=True)))
 
-    def close_all(self, op: Op) -> None:
-        """End the runs that may not go on behind `op` and what it contains."""
-        for inner in op.walk():
-            if not self.loads and not self.stores:
-                return
-            self.close(inner)
-
     def close(self, op: Op) -> None:
         """End the runs that may not go on behind `op`."""
         if _stops(op):
-            self.loads.clear()
-            self.stores.clear()
+            self.growing.clear()
         for touched, writes in memories(op):
-            for growing in (self.loads, self.stores) if writes else (self.stores,):
-                for memory in [m for m in growing if _overlap(m, touched)]:
-                    del growing[memory]
+            for is_load, memory in list(self.growing):
+                if (writes or not is_load) and _overlap(memory, touched):
+                    del self.growing[is_load, memory]
 
 
 def _kind(op: Op) -> Hashable | None:

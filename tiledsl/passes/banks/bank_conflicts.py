@@ -12,8 +12,8 @@ and has no say.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
 from typing import TYPE_CHECKING, ClassVar
@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, ClassVar
 from tiledsl.ir.core import Kernel, Op
 from tiledsl.ir.ops import tile
 from tiledsl.layout.banks import BANKS, WORD
-from tiledsl.layout.shared import AUTO, ROW, Layout, Padded, Row, Swizzled
+from tiledsl.layout.shared import AUTO, ROW, Layout, Padded, Swizzled
 from tiledsl.passes.banks.bank_report import AccessReport, BankReport, By, TileReport
 from tiledsl.passes.banks.shared_layout import lay_out_shared
 
 if TYPE_CHECKING:  # they need NumPy, which importing the pipeline must not load
     from tiledsl.passes.banks.shared_accesses import SharedAccess
-    from tiledsl.passes.banks.wavefront_counter import Number, Pattern, Place, WavefrontCounter
+    from tiledsl.passes.banks.wavefront_counter import Number, Pattern, Place, WavefrontCounter, Wavefronts
 
 __all__ = ["BankConflicts", "bank_report", "candidates"]
 
@@ -48,8 +48,8 @@ class BankConflicts:
     name: ClassVar[str] = "bank-conflict"
 
     def run(self, kernel: Kernel) -> None:
-        for plan in _Planner(kernel, self.limit).plans:
-            plan.alloc.attrs["layout"] = str(plan.layout)
+        for here in _Planner(kernel, self.limit).tiles:
+            here.alloc.attrs["layout"] = str(here.layout)
 
 
 def bank_report(kernel: Kernel, limit: int | None = None) -> BankReport:
@@ -91,26 +91,42 @@ def _likely(options: list[Layout], dims: tuple[int, ...], element: int) -> Swizz
 
 
 def _powers(first: int, last: int) -> list[int]:
-    powers: list[int] = []
-    while first <= last:
-        powers.append(first)
-        first *= 2
-    return powers
+    return [] if first > last else [first, *_powers(2 * first, last)]
 
 
 class _Tile:
-    """A tile and the accesses to it. `row`, `ideal`: their weighted wavefronts in row order, and without conflicts."""
+    """A tile, the accesses to it, and the layout that it gets, with the reason.
+
+    parts: the known accesses by pattern, with their weights at each place, the heaviest pattern first, and one place of
+    it before the others: often that alone is too much. row, ideal: their weighted wavefronts in row order, and without
+    conflicts.
+    """
 
     def __init__(self, alloc: tile.SharedAlloc, accesses: list[SharedAccess], counter: WavefrontCounter) -> None:
         self.alloc, self.accesses, self.counter = alloc, accesses, counter
-        self.merged = counter.merged(accesses)
+        self.layout: Layout = alloc.placement
+        self.by: By = "given"
+        found: dict[Pattern, dict[Place, int]] = {}
+        for access in accesses:
+            if access.is_known:
+                pattern, place = counter.place(access)
+                places = found.setdefault(pattern, {})
+                places[place] = places.get(place, 0) + access.weight
+        self.parts: list[tuple[Pattern, dict[Place, int]]] = []
+        for pattern, places in sorted(found.items(), key=lambda item: -sum(item[1].values())):
+            first, *others = places.items()
+            self.parts += [(pattern, dict([first])), (pattern, dict(others))]
         self.row: Number = 0
         self.ideal = 0
-        for pattern, places in self.merged.items():
-            counted = counter.weighted(pattern, places, ROW)
-            assert counted is not None, "row order leaves few cases"
-            self.row += counted[0]
-            self.ideal += counted[1]
+        for weight, count in self.weighted(ROW):
+            assert count is not None, "row order leaves few cases"
+            self.row += weight * count.total
+            self.ideal += weight * count.ideal
+
+    def weighted(self, layout: Layout) -> Iterator[tuple[int, Wavefronts | None]]:
+        """The known accesses under a layout, each with its weight."""
+        for pattern, places in self.parts:
+            yield from zip(places.values(), self.counter.counts(pattern, places, layout), strict=True)
 
     def total(self, layout: Layout, bound: Number | None = None) -> Number | None:
         """Weighted wavefronts of the known accesses.
@@ -119,44 +135,23 @@ class _Tile:
         """
         total: Number = 0
         rest = self.ideal
-        for pattern, places in self._parts():
-            counted = self.counter.weighted(pattern, places, layout)
-            if counted is None:
+        for weight, count in self.weighted(layout):
+            if count is None:
                 return None
-            total += counted[0]
-            rest -= counted[1]
+            total += weight * count.total
+            rest -= weight * count.ideal
             if bound is not None and total + rest >= bound:
                 return None
         return total
 
-    def _parts(self) -> Iterator[tuple[Pattern, Mapping[Place, int]]]:
-        """The accesses, one place of each pattern before its others: often that alone is too much."""
-        for pattern, places in self.merged.items():
-            first, *others = places.items()
-            yield pattern, dict([first])
-            yield pattern, dict(others)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Plan:
-    """The layout that a tile gets."""
-
-    tile: _Tile
-    layout: Layout
-    by: By
-
-    @property
-    def alloc(self) -> tile.SharedAlloc:
-        return self.tile.alloc
-
 
 class _Planner:
-    """`plans`: one a tile, in program order."""
+    """`tiles`: in program order, each with the layout that it gets."""
 
     def __init__(self, kernel: Kernel, limit: int | None) -> None:
         self.kernel, self.limit = kernel, limit
-        self.plans: list[_Plan] = []
         self.accesses: list[SharedAccess] = []
+        self.tiles: list[_Tile] = []
         ops = list(kernel.walk())
         allocs = [op for op in ops if isinstance(op, tile.SharedAlloc)]
         if not allocs:
@@ -167,27 +162,19 @@ class _Planner:
 
         lanes = Lanes(kernel)
         self.accesses = shared_accesses(ops, lanes)
-        self.counter = WavefrontCounter(lanes)
-        of: dict[Op, list[SharedAccess]] = {alloc: [] for alloc in allocs}
-        for access in self.accesses:
-            of[access.alloc].append(access)
-        self.layouts: dict[Op, Layout] = {alloc: alloc.placement for alloc in allocs}
-        tiles = [_Tile(alloc, of[alloc], self.counter) for alloc in allocs]
-        chosen: dict[Op, _Plan] = {}
+        counter = WavefrontCounter(lanes)
+        self.tiles = [_Tile(alloc, [a for a in self.accesses if a.alloc is alloc], counter) for alloc in allocs]
         # Where bytes are short, the tile that has most to gain comes first.
-        for here in sorted(tiles, key=lambda t: t.ideal - t.row):
-            chosen[here.alloc] = self.plan(here)
-            self.layouts[here.alloc] = chosen[here.alloc].layout
-        self.plans = [chosen[alloc] for alloc in allocs]
+        for here in sorted(self.tiles, key=lambda t: t.ideal - t.row):
+            if here.alloc.layout == AUTO:
+                here.layout, here.by = self.choose(here)
 
-    def plan(self, here: _Tile) -> _Plan:
+    def choose(self, here: _Tile) -> tuple[Layout, By]:
         alloc = here.alloc
-        if alloc.layout != AUTO:
-            return _Plan(here, alloc.placement, "given")
         if any(op.touches and not isinstance(op, tile.Access) for op, _ in alloc.result.uses):
-            return _Plan(here, ROW, "used whole")
-        if not here.merged:
-            return _Plan(here, ROW, "nothing known")
+            return ROW, "used whole"
+        if not here.parts:
+            return ROW, "nothing known"
         best, least = ROW, here.row
         vector, dims, element = max(a.width for a in here.accesses), alloc.type.dims, alloc.type.dtype.bytes
         options = list(candidates(dims, element, vector)) if least > here.ideal else []
@@ -200,77 +187,70 @@ class _Planner:
             total = here.total(layout, least if known is None else min(least, known + 1))
             if total is not None and self.fits(alloc, layout):
                 best, least = layout, total
-        return _Plan(here, best, "row order is best" if isinstance(best, Row) else "fewest wavefronts")
+        return best, "row order is best" if best == ROW else "fewest wavefronts"
 
     def fits(self, alloc: tile.SharedAlloc, layout: Layout) -> bool:
         """True if all tiles fit with this one laid out so, and the others as they are by now."""
-        if self.limit is None or isinstance(layout, (Row, Swizzled)):
+        if self.limit is None or layout == ROW or isinstance(layout, Swizzled):
             return True
-        return lay_out_shared(self.kernel, {**self.layouts, alloc: layout}).bytes <= self.limit
+        return lay_out_shared(self.kernel, self.layouts() | {alloc: layout}).bytes <= self.limit
 
-    # -- the report ----------------------------------------------------------------------------
+    def layouts(self) -> dict[Op, Layout]:
+        return {here.alloc: here.layout for here in self.tiles}
 
     def report(self) -> BankReport:
-        layouts = {plan.alloc: plan.layout for plan in self.plans}
-        used = lay_out_shared(self.kernel, {**layouts}).bytes
-        names = _names(self.plans)
-        tiles = tuple(self.tile(plan, names[plan.alloc]) for plan in self.plans)
+        kernel, used = self.kernel, lay_out_shared(self.kernel, self.layouts()).bytes
+        names = {here.alloc: here.alloc.result.name or f"tile {number}" for number, here in enumerate(self.tiles)}
+        tiles = tuple(_tile_report(here, names[here.alloc]) for here in self.tiles)
         groups: dict[tuple[object, ...], list[SharedAccess]] = {}
         for access in self.accesses:
             key = (access.op.loc, access.alloc, access.kind, access.width, access.weight, _notes(access))
             groups.setdefault(key, []).append(access)
-        accesses = [self.group(g, layouts[g[0].alloc], names[g[0].alloc]) for g in groups.values()]
-        kernel = self.kernel
-        found = BankReport(kernel.name, kernel.threads, tiles, tuple(accesses), self.limit, used)
-        return replace(found, file=kernel.loc.file)
-
-    def tile(self, plan: _Plan, name: str) -> TileReport:
-        here, type_ = plan.tile, plan.alloc.type
-        element = type_.dtype.bytes
-        return TileReport(
-            name=name,
-            shape=type_.dims,
-            dtype=type_.dtype.name,
-            layout=str(plan.layout),
-            by=plan.by,
-            bytes=plan.layout.footprint(type_.dims) * element,
-            row_bytes=ROW.footprint(type_.dims) * element,
-            wavefronts=here.total(plan.layout),
-            row_wavefronts=here.row,
-            ideal=here.ideal,
-            unknown=sum(self.counter.count(a, plan.layout) is None for a in here.accesses),
-            loc=plan.alloc.loc,
-        )
-
-    def group(self, accesses: list[SharedAccess], layout: Layout, name: str) -> AccessReport:
-        """Copies of one access as one row."""
-        first = accesses[0]
-        before = [c for c in (self.counter.count(a, ROW) for a in accesses) if c is not None]
-        after = [c for c in (self.counter.count(a, layout) for a in accesses) if c is not None]
-        warps = sum(c.warps for c in after)
-        known = len(after) == len(before) == len(accesses) and warps > 0
-        return AccessReport(
-            loc=first.op.loc,
-            tile=name,
-            kind=first.kind,
-            bytes=first.width,
-            copies=len(accesses),
-            warps=max((c.warps for c in after), default=0),
-            row_order=Fraction(sum(c.total for c in before)) / warps if known else None,
-            chosen=Fraction(sum(c.total for c in after)) / warps if known else None,
-            ideal=Fraction(sum(c.ideal for c in after), warps) if known else None,
-            least=min((c.least for c in after), default=0),
-            most=max((c.most for c in after), default=0),
-            weight=first.weight,
-            notes=_notes(first),
-        )
+        of = {here.alloc: here for here in self.tiles}
+        accesses = tuple(_access_report(g, of[g[0].alloc], names[g[0].alloc]) for g in groups.values())
+        return BankReport(kernel.name, kernel.threads, tiles, accesses, self.limit, used, file=kernel.loc.file)
 
 
-def _names(plans: list[_Plan]) -> dict[Op, str]:
-    names: dict[Op, str] = {}
-    for number, plan in enumerate(plans):
-        names[plan.alloc] = plan.alloc.result.name or f"tile {number}"
-    return names
+def _tile_report(here: _Tile, name: str) -> TileReport:
+    type_, element = here.alloc.type, here.alloc.type.dtype.bytes
+    return TileReport(
+        name=name,
+        shape=type_.dims,
+        dtype=type_.dtype.name,
+        layout=str(here.layout),
+        by=here.by,
+        bytes=here.layout.footprint(type_.dims) * element,
+        row_bytes=ROW.footprint(type_.dims) * element,
+        wavefronts=here.total(here.layout),
+        row_wavefronts=here.row,
+        ideal=here.ideal,
+        unknown=sum(here.counter.count(a, here.layout) is None for a in here.accesses),
+        loc=here.alloc.loc,
+    )
+
+
+def _access_report(accesses: list[SharedAccess], here: _Tile, name: str) -> AccessReport:
+    """Copies of one access as one row."""
+    first = accesses[0]
+    before = [c for c in (here.counter.count(a, ROW) for a in accesses) if c is not None]
+    after = [c for c in (here.counter.count(a, here.layout) for a in accesses) if c is not None]
+    warps = sum(c.warps for c in after)
+    known = len(after) == len(before) == len(accesses) and warps > 0
+    return AccessReport(
+        loc=first.op.loc,
+        tile=name,
+        kind=first.kind,
+        bytes=first.width,
+        copies=len(accesses),
+        warps=max((c.warps for c in after), default=0),
+        row_order=Fraction(sum(c.total for c in before)) / warps if known else None,
+        chosen=Fraction(sum(c.total for c in after)) / warps if known else None,
+        ideal=Fraction(sum(c.ideal for c in after), warps) if known else None,
+        least=min((c.least for c in after), default=0),
+        most=max((c.most for c in after), default=0),
+        weight=first.weight,
+        notes=_notes(first),
+    )
 
 
 def _notes(access: SharedAccess) -> tuple[str, ...]:

@@ -11,8 +11,9 @@ from typing import Literal
 
 from tiledsl.errors import Loc
 from tiledsl.layout.banks import PHASES, Kind
+from tiledsl.tables import table
 
-__all__ = ["AccessReport", "BankReport", "TileReport", "table"]
+__all__ = ["AccessReport", "BankReport", "TileReport"]
 
 By = Literal["row order is best", "fewest wavefronts", "given", "used whole", "nothing known"]
 """Why a tile has its layout. used whole: something but an access by index needs the tile, so it was left alone."""
@@ -134,7 +135,7 @@ def _tiles(tiles: Sequence[TileReport]) -> str:
         counts = [_number(t.row_wavefronts), _number(t.wavefronts), str(t.ideal)]
         rows.append([t.name, f"{shape} {t.dtype}", t.layout, t.by, str(t.row_bytes), str(t.bytes), *counts])
     header = ["tile", "shape", "layout", "why", "bytes: row", "now", "wavefronts: row", "now", "ideal"]
-    return table(header, rows, left=4)
+    return table(header, rows, left=range(4))
 
 
 def _accesses(accesses: Sequence[AccessReport], file: str) -> str:
@@ -144,32 +145,14 @@ def _accesses(accesses: Sequence[AccessReport], file: str) -> str:
         source = linecache.getline(a.loc.file, a.loc.line).strip()
         what = [place, source if len(source) <= 44 else source[:43] + "…", a.tile, a.kind, str(a.bytes)]
         copies = f"x{a.copies}" if a.copies > 1 else ""
-        if a.row_order is None or a.chosen is None or a.ideal is None:
-            counts = [_number(a.row_order), _number(a.chosen), ""]
-        else:
-            spread = f" ({a.least}..{a.most})" if a.least != a.most else ""
-            counts = [_number(a.row_order), _number(a.chosen) + spread, _number(a.ideal)]
+        spread = f" ({a.least}..{a.most})" if a.is_known and a.least != a.most else ""
+        counts = [_number(a.row_order), _number(a.chosen) + spread, _number(a.ideal) if a.is_known else ""]
         rows.append([*what, copies, *counts, str(a.weight), "; ".join(a.notes)])
     header = ["line", "source", "tile", "access", "bytes", "copies", "row", "now", "ideal", "weight", ""]
-    return table(header, rows, left=4) if rows else "no accesses"
+    return table(header, rows, left=(0, 1, 2, 3, 10)) if rows else "no accesses"
 
 
 def _number(value: Fraction | int | None) -> str:
     if value is None:
         return "unknown"
     return str(value) if value.denominator == 1 else f"{float(value):.2f}"
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> str:
-    """Columns two blanks apart: the first `left` ones and the last one to the left, the others to the right."""
-    cells = [list(header), *map(list, rows)]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
-    lines: list[str] = []
-    for row in cells:
-        padded = [
-            cell.ljust(width) if i < left or i + 1 == len(row) else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(padded).rstrip())
-    lines.insert(1, "  ".join("-" * width for width in widths))
-    return "\n".join(lines)

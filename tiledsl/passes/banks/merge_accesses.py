@@ -22,12 +22,11 @@ from tiledsl.arch import MOST_ACCESS
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import tile
-from tiledsl.ir.types import FragmentType
 from tiledsl.layout.shared import AUTO
 from tiledsl.passes.analysis.structure import replace_op
 from tiledsl.passes.banks.access_runs import Part, Run, access_runs
 from tiledsl.passes.banks.bank_conflicts import bank_report
-from tiledsl.passes.distribute.distribute_copies import never_split
+from tiledsl.passes.distribute.vectors import elements_of, never_split, vector_of
 
 __all__ = ["MergeAccesses"]
 
@@ -45,35 +44,30 @@ class MergeAccesses:
     def run(self, kernel: Kernel) -> None:
         if any(isinstance(op, (tile.Load, tile.Get, tile.Store)) for op in kernel.walk()):
             runs = access_runs(kernel)
-            _merge(runs, _Widths(kernel, runs, self.limit).chosen)
+            _merge(runs, _widths(kernel, runs, self.limit))
 
 
-class _Widths:
-    """`chosen`: the most elements of an access to each tile that the compiler lays out."""
+def _widths(kernel: Kernel, runs: list[Run], limit: int | None) -> dict[tile.SharedAlloc, int]:
+    """The most elements of an access to each tile that the compiler lays out: as many as cost no wavefronts."""
+    allocs = [op for op in kernel.walk() if isinstance(op, tile.SharedAlloc)]
+    chosen = {a: _widest(a) for a in allocs if a.layout == AUTO}
 
-    def __init__(self, kernel: Kernel, runs: list[Run], limit: int | None) -> None:
-        self.kernel, self.limit = kernel, limit
-        self.allocs = [op for op in kernel.walk() if isinstance(op, tile.SharedAlloc)]
-        self.chosen = {a: _widest(a) for a in self.allocs if a.layout == AUTO}
-        for alloc in self.chosen:
-            widths = [part.width for run in runs if run.memory.op is alloc for part in run.parts()]
-            self.widen(alloc, max(widths, default=1))
-
-    def widen(self, alloc: tile.SharedAlloc, width: int) -> None:
-        """Choose `width` or the next one below it that costs nothing."""
-        least = self.wavefronts(self.chosen) if width > self.chosen[alloc] else 0
-        while width > self.chosen[alloc]:
-            if self.wavefronts({**self.chosen, alloc: width}) <= least:
-                self.chosen[alloc] = width
-            width //= 2
-
-    def wavefronts(self, widths: Mapping[tile.SharedAlloc, int]) -> float:
+    def wavefronts(widths: Mapping[tile.SharedAlloc, int]) -> float:
         """Of the whole kernel in its best layouts, if accesses are merged up to `widths`."""
-        trial = self.kernel.clone()
-        allocs = [op for op in trial.walk() if isinstance(op, tile.SharedAlloc)]
-        _merge(access_runs(trial), {new: widths[a] for a, new in zip(self.allocs, allocs, strict=True) if a in widths})
-        counts = [report.wavefronts for report in bank_report(trial, self.limit).tiles]
+        trial = kernel.clone()
+        copies = [op for op in trial.walk() if isinstance(op, tile.SharedAlloc)]
+        _merge(access_runs(trial), {new: widths[a] for a, new in zip(allocs, copies, strict=True) if a in widths})
+        counts = [report.wavefronts for report in bank_report(trial, limit).tiles]
         return sum(float("inf") if count is None else float(count) for count in counts)
+
+    for alloc in chosen:
+        width = max((part.width for run in runs if run.memory.op is alloc for part in run.parts()), default=1)
+        least = wavefronts(chosen) if width > chosen[alloc] else 0
+        while width > chosen[alloc]:
+            if wavefronts({**chosen, alloc: width}) <= least:
+                chosen[alloc] = width
+            width //= 2
+    return chosen
 
 
 def _widest(alloc: tile.SharedAlloc) -> int:
@@ -101,63 +95,43 @@ def _merge(runs: list[Run], most: Mapping[tile.SharedAlloc, int]) -> None:
 def _load(part: Part, axis: int) -> dict[Op, list[Op]]:
     """What stands in place of each load: all at the first one."""
     offset, first = part.accesses[0]
-    here = Block()
-    b = Builder(here, first.loc)
+    b = Builder(Block(), first.loc)
     instead: dict[Op, list[Op]] = {op: [] for _, op in part.accesses}
-    instead[first] = here.ops
+    instead[first] = b.block.ops
     if first.vec == part.width:
-        whole, others = here.append(first).results[0], part.accesses[1:]
+        whole, others = b.value(first), part.accesses[1:]
     else:
-        others = [_repeated(b, first.other, part.width)] if isinstance(first, tile.Get) else []
-        indices = _indices(b, part, axis, offset, first)
-        whole = b.value(type(first)(first.memory, *indices, *others, **_attributes(first, part)))
-        others = part.accesses
+        past = [vector_of(b, [first.other], part.width)] if isinstance(first, tile.Get) else []
+        whole, others = b.add(_widened(b, part, axis, offset, first, past)).result, part.accesses
     for at, op in others:
-        replace_op(op, [_slice(b, whole, at - part.first, op)])
+        if whole.type == op.value_type:
+            replace_op(op, [whole])
+        else:
+            replace_op(op, [vector_of(b, elements_of(b, whole, op.vec, at - part.first), op.vec)])
     return instead
 
 
 def _store(part: Part, axis: int) -> dict[Op, list[Op]]:
     """What stands in place of each store: all at the last one. Of an element that is written twice the last value."""
     offset, last = part.accesses[-1]
-    here = Block()
-    b = Builder(here, last.loc)
+    b = Builder(Block(), last.loc)
     elements: dict[int, Value] = {}
     for at, op in part.accesses:
-        value = op.operands[-1]
-        parts = [value] if op.vec == 1 else [b.value(tile.Extract(value, at=(e,))) for e in range(op.vec)]
-        elements.update(enumerate(parts, at))
-    values = [elements[at] for at in sorted(elements)]
-    vector = FragmentType(last.memory_type.dtype, (part.width,))
-    whole = values[0] if part.width == 1 else b.value(tile.Pack(*values, type=vector))
-    b.add(type(last)(last.memory, *_indices(b, part, axis, offset, last), whole, **_attributes(last, part)))
+        elements.update(enumerate(elements_of(b, op.operands[-1], op.vec), at))
+    whole = vector_of(b, [elements[at] for at in sorted(elements)], part.width)
+    b.add(_widened(b, part, axis, offset, last, [whole]))
     for _, op in part.accesses:
         replace_op(op, [])
-    return {**{op: [] for _, op in part.accesses}, last: here.ops}
+    return {**{op: [] for _, op in part.accesses}, last: b.block.ops}
 
 
-def _repeated(b: Builder, value: Value, width: int) -> Value:
-    return value if width == 1 else b.value(tile.Pack(value, type=FragmentType(value.dtype, (width,))))
-
-
-def _attributes(op: tile.Access, part: Part) -> dict[str, Any]:
-    """Those of `op`, as wide as the part. A guarded vector does not lie across the edge of a tensor of whole ones."""
-    whole = {"whole": part.width > 1 and never_split(op.memory)} if "whole" in op.attrs else {}
-    return {**op.attrs, **whole, "vec": part.width}
-
-
-def _indices(b: Builder, part: Part, axis: int, offset: int, op: tile.Access) -> list[Value]:
-    """Those of the part's first element, from those of `op`, which is at `offset` along `axis`."""
+def _widened(b: Builder, part: Part, axis: int, offset: int, op: tile.Access, values: list[Value]) -> Op:
+    """`op`, which is at `offset` along `axis`, as wide as the part. A guarded vector does not lie across the edge of a
+    tensor of whole ones."""
     indices = list(op.indices)
     if offset != part.first:
-        index = indices[axis]
-        indices[axis] = b.scalar("add", index, b.constant(part.first - offset, index.dtype))
-    return indices
-
-
-def _slice(b: Builder, whole: Value, start: int, op: tile.Access) -> Value:
-    """What the load `op` gives, which begins at element `start` of `whole`."""
-    if whole.type == op.value_type:
-        return whole
-    elements = [b.value(tile.Extract(whole, at=(start + e,))) for e in range(op.vec)]
-    return elements[0] if op.vec == 1 else b.value(tile.Pack(*elements, type=op.value_type))
+        indices[axis] = b.scalar("add", indices[axis], part.first - offset)
+    attrs: dict[str, Any] = {**op.attrs, "vec": part.width}
+    if "whole" in attrs:
+        attrs["whole"] = part.width > 1 and never_split(op.memory)
+    return type(op)(op.memory, *indices, *values, **attrs)

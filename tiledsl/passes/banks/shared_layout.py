@@ -58,7 +58,7 @@ def lay_out_shared(
 ) -> SharedLayout:
     """Place every shared tile of a tile-level kernel.
 
-    layouts: by allocation, instead of what it says itself. stages: the most that the tiles of pipelined loops shall
+    layouts: by allocation, instead of what it says itself. stages: the most that the tiles of pipelined loops may
     have.
     """
     slots: dict[Op, Slot] = {}
@@ -148,30 +148,18 @@ class CheckSharedMemory:
 
 
 def _described(slot: Slot) -> str:
-    op = slot.op
-    over = [v.name or "a tile" for v in op.operands]
-    notes = [f"over {' and '.join(over)}"] if over else []
-    if str(op.placement) != "row":
-        notes.insert(0, str(op.placement))
-    if op.stages > 1:
-        notes.append(f"{op.stages} stages")
-    dims = " x ".join(map(str, _tile_dims(op)))
-    return f"{slot.label} {slot.bytes} bytes ({', '.join([f'{dims} {op.type.dtype}', *notes])})"
-
-
-def _tile_dims(op: tile.SharedAlloc) -> tuple[int, ...]:
-    """The extents that the kernel's author gave."""
-    return op.type.dims[1:] if op.stages > 1 else op.type.dims
+    op, stages = slot.op, slot.op.stages
+    dims = op.type.dims[1:] if stages > 1 else op.type.dims  # as the kernel's author gave them
+    notes = [f"{' x '.join(map(str, dims))} {op.type.dtype}"]
+    notes += [str(op.placement)] if op.placement != ROW else []
+    notes += [f"over {' and '.join(v.name or 'a tile' for v in op.operands)}"] if op.operands else []
+    notes += [f"{stages} stages"] if stages > 1 else []
+    return f"{slot.label} {slot.bytes} bytes ({', '.join(notes)})"
 
 
 def _what_fits(slot: Slot, limit: int) -> str:
     """How long the first axis of the tile that does not fit may be."""
-    if slot.op.stages > 1:
-        return ""
-    op, extent = slot.op, slot.op.type.dims[0]
-    step = op.placement.strides(op.type.dims)[0] * op.type.dtype.bytes
-    # The last step of a padded tile is shorter than the others.
-    last = slot.bytes - (extent - 1) * step
-    room = limit - slot.offset
-    rows = (room - last) // max(1, step) + 1 if room >= last else 0
+    op, (extent, *others), element = slot.op, slot.op.type.dims, slot.op.type.dtype.bytes
+    fitting = (n for n in range(extent, 0, -1) if op.placement.footprint((n, *others)) * element <= limit - slot.offset)
+    rows = next(fitting, 0) if op.stages == 1 else 0
     return f" ({rows} of the {extent} rows of {slot.label} fit)" if rows else ""

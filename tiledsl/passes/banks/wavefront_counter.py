@@ -12,6 +12,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from itertools import product
 from math import gcd
 from typing import NamedTuple
 
@@ -26,7 +27,7 @@ from tiledsl.layout.shared import ROWS, Layout, Paneled, Swizzled
 from tiledsl.passes.analysis.lanes import Lanes
 from tiledsl.passes.banks.shared_accesses import SharedAccess
 
-__all__ = ["Merged", "Number", "Pattern", "Place", "WavefrontCounter", "Wavefronts"]
+__all__ = ["Number", "Pattern", "Place", "WavefrontCounter", "Wavefronts"]
 
 LARGEST = np.iinfo(np.int64).max
 MOST_CASES = 256
@@ -81,10 +82,6 @@ class Place(NamedTuple):
     column_steps: Steps
 
 
-Merged = Mapping[Pattern, Mapping[Place, int]]
-"""Accesses by pattern and place, each with its weight, the heaviest pattern first."""
-
-
 class WavefrontCounter:
     """Counts accesses under layouts, each pattern and place once: copies that unrolling made have most in common."""
 
@@ -99,81 +96,47 @@ class WavefrontCounter:
         """None for an access whose lanes are not known, or that leaves too many cases to count."""
         if not access.is_known:
             return None
-        pattern, place = self._place(access)
-        return self._counts(pattern, (place,), layout)[0]
+        pattern, place = self.place(access)
+        return self.counts(pattern, (place,), layout)[0]
 
-    def merged(self, accesses: Iterable[SharedAccess]) -> Merged:
-        """The known accesses, equal ones as one with their weights added up."""
-        found: dict[Pattern, dict[Place, int]] = {}
-        for access in accesses:
-            if access.is_known:
-                pattern, place = self._place(access)
-                places = found.setdefault(pattern, {})
-                places[place] = places.get(place, 0) + access.weight
-        return dict(sorted(found.items(), key=lambda item: -sum(item[1].values())))
-
-    def weighted(self, pattern: Pattern, places: Mapping[Place, int], layout: Layout) -> tuple[Number, int] | None:
-        """The wavefronts of accesses of one pattern and the ideal, both times their weights.
-
-        None if one of them leaves too many cases to count.
-        """
-        total: Number = 0
-        ideal = 0
-        for count, weight in zip(self._counts(pattern, places, layout), places.values(), strict=True):
-            if count is None:
-                return None
-            total += weight * count.total
-            ideal += weight * count.ideal
-        return total, ideal
-
-    # -- patterns and places -------------------------------------------------------------------
-
-    def _place(self, access: SharedAccess) -> tuple[Pattern, Place]:
-        known = self._placed.get(access)
-        if known is not None:
-            return known
+    def place(self, access: SharedAccess) -> tuple[Pattern, Place]:
+        """Of an access whose lanes are known."""
+        if access in self._placed:
+            return self._placed[access]
         assert access.row is not None and access.column is not None
         first_row, first_column = int(access.row.lanes.min()), int(access.column.lanes.min())
         row, column, mask = access.row.lanes - first_row, access.column.lanes - first_column, access.mask.lanes
         described = access.alloc, access.kind, access.width
         key = (*described, row.tobytes(), column.tobytes(), mask.tobytes())
-        pattern = self._patterns.get(key)
-        if pattern is None:
-            pattern = self._patterns[key] = Pattern(*described, row, column, mask)
+        if key not in self._patterns:
+            self._patterns[key] = Pattern(*described, row, column, mask)
         place = Place(first_row, first_column, self._steps(access.row.terms), self._steps(access.column.terms))
-        made = self._placed[access] = pattern, place
+        made = self._placed[access] = self._patterns[key], place
         return made
 
     def _steps(self, terms: Mapping[Hashable, int]) -> Steps:
         trips = self.lanes.trips
         return tuple(sorted((coefficient, trips.get(symbol, 0)) for symbol, coefficient in terms.items()))
 
-    # -- counting ------------------------------------------------------------------------------
-
-    def _counts(self, pattern: Pattern, places: Iterable[Place], layout: Layout) -> list[Wavefronts | None]:
+    def counts(self, pattern: Pattern, places: Iterable[Place], layout: Layout) -> list[Wavefronts | None]:
+        """Of accesses of one pattern at several places; all that is new in one evaluation, since NumPy's own time is in
+        the number of calls. None for one that leaves too many cases to count."""
         rows, columns = _periods(layout, pattern.alloc.type.dims, pattern.alloc.type.dtype.bytes)
         keys = [
             (_residues(p.row_steps, rows, p.row % rows), _residues(p.column_steps, columns, p.column % columns))
             for p in places
         ]
         counted = self._counted.setdefault((pattern, layout), {})
-        missing = [key for key in dict.fromkeys(keys) if key not in counted]
-        if missing:
-            counted.update(self._count(pattern, layout, missing))
-        return [counted[key] for key in keys]
-
-    def _count(
-        self, pattern: Pattern, layout: Layout, wanted: list[tuple[Residues, Residues]]
-    ) -> dict[tuple[Residues, Residues], Wavefronts | None]:
-        """All cases of all that is wanted in one evaluation: NumPy's own time is in the number of calls."""
         cases: list[tuple[int, int]] = []
         parts: dict[tuple[Residues, Residues], slice] = {}
-        for rows, columns in wanted:
-            if len(rows) * len(columns) <= MOST_CASES:
-                parts[rows, columns] = slice(len(cases), len(cases) + len(rows) * len(columns))
-                cases += [(row, column) for row in rows for column in columns]
+        for key in keys:
+            if key not in counted and key not in parts:
+                moved = list(product(*key)) if len(key[0]) * len(key[1]) <= MOST_CASES else []
+                parts[key] = slice(len(cases), len(cases) + len(moved))
+                cases += moved
         costs = self._costs_of(pattern, layout, np.array(cases, np.int64)) if cases else []
-        return {key: _wavefronts(costs[parts[key]]) if key in parts else None for key in wanted}
+        counted.update({key: _wavefronts(costs[part]) if costs[part] else None for key, part in parts.items()})
+        return [counted[key] for key in keys]
 
     def _costs_of(
         self, pattern: Pattern, layout: Layout, cases: NDArray[np.int64]
@@ -194,12 +157,10 @@ class WavefrontCounter:
     def _cost(self, pattern: Pattern, raw: bytes) -> banks.Cost:
         """`raw`: the lanes' addresses from the first word on, -1 for a lane that takes no part."""
         key = (pattern.kind, pattern.width, raw)
-        known = self._costs.get(key)
-        if known is None:
+        if key not in self._costs:
             lanes: list[int] = np.frombuffer(raw, np.int64).tolist()
-            known = banks.cost(lanes, pattern.width, [a >= 0 for a in lanes], pattern.kind)
-            self._costs[key] = known
-        return known
+            self._costs[key] = banks.cost(lanes, pattern.width, [a >= 0 for a in lanes], pattern.kind)
+        return self._costs[key]
 
 
 @lru_cache(maxsize=1 << 14)
@@ -227,17 +188,12 @@ def _periods(layout: Layout, dims: tuple[int, ...], element: int) -> tuple[int, 
 
 def _wavefronts(costs: list[tuple[banks.Cost | None, ...]]) -> Wavefronts:
     """From the costs of one place, by case and warp."""
-    first = costs[0]
-    ideal = sum([c.ideal for c in first if c is not None])
-    if len(costs) == 1:
-        mean = tuple([None if c is None else c.wavefronts for c in first])
-        every = [n for n in mean if n is not None]
-        return Wavefronts(mean, sum(every), ideal, min(every, default=0), max(every, default=0), True)
+    ideal = sum([c.ideal for c in costs[0] if c is not None])
     warps: list[list[int]] = [[c.wavefronts for c in warp if c is not None] for warp in zip(*costs, strict=True)]
     every = [n for warp in warps for n in warp]
     means = tuple([_mean(warp) for warp in warps])
     total: Number = sum([m for m in means if m is not None])
-    exact = all(len(set(warp)) <= 1 for warp in warps)
+    exact = all(min(warp) == max(warp) for warp in warps if warp)
     return Wavefronts(means, total, ideal, min(every, default=0), max(every, default=0), exact)
 
 

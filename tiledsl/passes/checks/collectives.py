@@ -7,20 +7,19 @@ ever. The condition of a role counts as well: no op of the whole block stands in
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from functools import cached_property
 
 from tiledsl.arch import WARP, WARPGROUP
-from tiledsl.errors import CompileError, CompileErrors, Loc
-from tiledsl.ir.core import Block, Kernel, Op, Value
+from tiledsl.errors import CompileError
+from tiledsl.ir.core import Kernel, Op, Value
 from tiledsl.ir.ops import control
 from tiledsl.ir.types import FragmentType
 from tiledsl.passes.analysis.called import called, name_of
-from tiledsl.passes.analysis.structure import ops_around
+from tiledsl.passes.analysis.structure import deciders, ops_around
 from tiledsl.passes.analysis.uniformity import LEVELS, Level, Uniformity, least_uniform
+from tiledsl.passes.checks.checker import Checker
 
-__all__ = ["CheckCollectives"]
+__all__ = ["check_collectives"]
 
 _WHO = {
     "cta": "all threads of the block",
@@ -37,119 +36,77 @@ _VARIES = {
 _SCOPES: dict[str, Level] = {"cta": "cta", "warpgroup": "warpgroup", "warp": "warp", "whole warp": "warp"}
 
 
-@dataclass(frozen=True, slots=True)
-class _Condition:
-    """What decides whether an op is reached: an `if`, or a loop's bounds, with the value to blame."""
-
-    what: str
-    loc: Loc
-    level: Level
-    value: Value
+_WHAT: dict[type[Op], str] = {
+    control.If: "condition",
+    control.For: "loop bounds",
+    control.While: "loop condition",
+}
 
 
-@dataclass(frozen=True)
-class CheckCollectives:
-    name: ClassVar[str] = "check-collectives"
+def check_collectives(kernel: Kernel) -> None:
+    _Checker(kernel).run()
 
-    def run(self, kernel: Kernel) -> None:
-        if not any(op.scope != "thread" for op in kernel.walk()):
+
+class _Checker(Checker):
+    @cached_property
+    def uniformity(self) -> Uniformity:
+        return Uniformity(self.kernel)
+
+    def op(self, op: Op) -> None:
+        if op.scope == "thread":
             return
-        checker = _Checker(Uniformity(kernel), kernel.thread_count)
-        checker.block(kernel.body, ())
-        if checker.errors:
-            raise CompileErrors(checker.errors)
-
-
-class _Checker:
-    def __init__(self, uniformity: Uniformity, threads: int) -> None:
-        self.uniformity, self.threads = uniformity, threads
-        self.errors: list[CompileError] = []
-
-    def block(self, block: Block, around: tuple[_Condition, ...]) -> None:
-        for op in block.ops:
-            if op.scope != "thread":
-                self.collective(op, around)
-            match op:
-                case control.If():
-                    inside = (*around, self.condition("condition", op.loc, op.condition))
-                case control.For():
-                    inside = (*around, self.condition("loop bounds", op.loc, *op.operands[:3]))
-                case control.While():
-                    inside = (*around, self.condition("loop condition", op.loc, op.before.terminator.operands[0]))
-                case _:
-                    continue
-            for inner in op.blocks:
-                self.block(inner, inside)
-
-    def condition(self, what: str, loc: Loc, *values: Value) -> _Condition:
-        worst = max(values, key=lambda v: LEVELS.index(self.uniformity.of(v)))
-        return _Condition(what, loc, self.uniformity.of(worst), worst)
-
-    def collective(self, op: Op, around: tuple[_Condition, ...]) -> None:
-        scope = _SCOPES[op.scope]
-        for condition in around:
-            if least_uniform(condition.level, scope) != scope:
-                self.errors.append(self.error(op, condition))
-                return
-        if op.scope == "whole warp" and self.threads % WARP:
-            self.errors.append(
-                CompileError(
-                    f"{called(op)} needs all {WARP} lanes of each warp, but a block of {self.threads} threads ends "
-                    f"with a warp of {self.threads % WARP}",
-                    op.loc,
-                    fix=f"let threads(...) be a multiple of {WARP}",
-                )
+        around = [owner for owner, _ in ops_around(op.parent)]
+        for owner in reversed(around):
+            self.condition(op, owner)
+        threads = self.kernel.thread_count
+        if op.scope == "whole warp" and threads % WARP:
+            raise CompileError(
+                f"{called(op)} needs all {WARP} lanes of each warp, but a block of {threads} threads ends "
+                f"with a warp of {threads % WARP}",
+                fix=f"let threads(...) be a multiple of {WARP}",
             )
-        elif op.alike:
-            groups = op.groups
-            self.common_place(op, [v for name in op.alike for v in groups[name]], self.holders(op))
+        # Who moves a view together: all threads, or those that hold its fragment, a warpgroup or more of a block or
+        # role that has several.
+        type_, groups = op.held, op.groups
+        held_by = type_.held_as.threads if isinstance(type_, FragmentType) else threads
+        role = next((o.role[1] for o in around if isinstance(o, control.If) and o.role), 0)
+        together: Level = "warpgroup" if held_by < (role * WARP or threads) else "cta"
+        for value in (v for name in op.alike for v in groups[name]):
+            self.common_place(op, value, together)
 
-    def holders(self, op: Op) -> Level:
-        """Who moves a view together: all threads, or those that hold its fragment, a warpgroup or more of a block or
-        role that has several."""
-        type_ = op.held
-        if not isinstance(type_, FragmentType):
-            return "cta"
-        around = next((o.role[1] for o, _ in ops_around(op.parent) if isinstance(o, control.If) and o.role), 0)
-        threads = around * WARP or self.threads
-        return "warpgroup" if type_.held_as.threads < threads else "cta"
-
-    def common_place(self, op: Op, origins: Sequence[Value], together: Level = "cta") -> None:
-        """What threads move together is one view, the same for all of them."""
-        for value in origins:
-            level = self.uniformity.of(value)
-            if least_uniform(level, together) == together:
-                continue
-            cause = self.uniformity.cause(value)
-            origin = "" if cause is None else f": it depends on {_described(cause)}"
-            self.errors.append(
-                CompileError(
-                    f"{called(op)} moves one view by {_WHO[together]}, but where this one begins may differ "
-                    f"from {_VARIES[level]}{origin}",
-                    op.loc,
-                    fix="begin it where the block's tile begins; one thread's elements move with get() and put()",
-                )
-            )
+    def condition(self, op: Op, owner: Op) -> None:
+        """What decides whether and how often `op` is reached is the same for all that must reach it."""
+        worst = max(deciders(owner), key=lambda v: LEVELS.index(self.uniformity.of(v)))
+        level, scope = self.uniformity.of(worst), _SCOPES[op.scope]
+        if least_uniform(level, scope) == scope:
             return
-
-    def error(self, op: Op, condition: _Condition) -> CompileError:
-        asked = called(op)
-        cause = self.uniformity.cause(condition.value)
-        origin = "" if cause is None else f": it depends on {_described(cause)}"
-        where = f"line {condition.loc.line}" if condition.loc.line else "around it"
-        return CompileError(
-            f"{asked} must be reached by {_WHO[op.scope]}, but the {condition.what} in {where} "
-            f"may differ from {_VARIES[condition.level]}{origin}",
-            op.loc,
-            fix=f"move {asked} out of the {'loop' if 'loop' in condition.what else 'if'}, "
+        asked, what = called(op), _WHAT[type(owner)]
+        where = f"line {owner.loc.line}" if owner.loc.line else "around it"
+        raise CompileError(
+            f"{asked} must be reached by {_WHO[op.scope]}, but the {what} in {where} "
+            f"may differ from {_VARIES[level]}{self.because(worst)}",
+            fix=f"move {asked} out of the {'loop' if 'loop' in what else 'if'}, "
             f"or use a condition that {_WHO[op.scope]} agree on",
         )
 
+    def common_place(self, op: Op, value: Value, together: Level) -> None:
+        """What threads move together is one view, the same for all of them."""
+        level = self.uniformity.of(value)
+        if least_uniform(level, together) != together:
+            raise CompileError(
+                f"{called(op)} moves one view by {_WHO[together]}, but where this one begins may differ "
+                f"from {_VARIES[level]}{self.because(value)}",
+                fix="begin it where the block's tile begins; one thread's elements move with get() and put()",
+            )
 
-def _described(cause: Op) -> str:
-    at = f" (line {cause.loc.line})" if cause.loc.line else ""
-    if cause.varies == "memory":
+    def because(self, value: Value) -> str:
+        """What makes the value differ."""
+        cause = self.uniformity.cause(value)
+        if cause is None:
+            return ""
+        at = f" (line {cause.loc.line})" if cause.loc.line else ""
+        if cause.varies != "memory":
+            return f": it depends on {cause.cause or cause.name}{at}"
         memory = cause.accesses()[0].memory
         assert isinstance(memory, Value)
-        return f"a load of {name_of(memory)}{at}, which the kernel may write meanwhile"
-    return f"{cause.cause or cause.name}{at}"
+        return f": it depends on a load of {name_of(memory)}{at}, which the kernel may write meanwhile"

@@ -8,53 +8,33 @@ cuTensorMapEncodeTiled.)
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from tiledsl.arch import TMA_GRAIN, TMA_MOST_BOX, WARPGROUP_WARPS
-from tiledsl.errors import CompileError, CompileErrors
+from tiledsl.errors import CompileError
 from tiledsl.ir.core import Kernel, Op, Value
 from tiledsl.ir.ops import tile, tma, wgmma
 from tiledsl.ir.types import FragmentType, GlobalType, SharedType
-from tiledsl.layout.shared import ROWS, SPANS, Layout, Paneled, Row
+from tiledsl.layout.shared import ROW, ROWS, SPANS, Layout, Paneled
 from tiledsl.layout.wgmma import STEP_BYTES
 from tiledsl.passes.analysis.called import called, name_of
 from tiledsl.passes.analysis.constants import integer
-from tiledsl.passes.analysis.divisibility import Divisibility, power_of_two_in
+from tiledsl.passes.analysis.divisibility import power_of_two_in
+from tiledsl.passes.checks.checker import Checker
 
 if TYPE_CHECKING:  # it needs NumPy, which importing the pipeline must not load
     from tiledsl.passes.analysis.active_lanes import ActiveLanes
 
-__all__ = ["RULES", "CheckHopper"]
+__all__ = ["RULES", "check_hopper"]
 
 
-@dataclass(frozen=True)
-class CheckHopper:
+def check_hopper(kernel: Kernel) -> None:
     """Runs at tile level after unrolling, when indices are as constant as they get."""
-
-    name: ClassVar[str] = "check-hopper"
-
-    def run(self, kernel: Kernel) -> None:
-        checker = _Checker(kernel)
-        for op in kernel.walk():
-            if type(op) in RULES:
-                checker.op(op)
-        if checker.errors:
-            raise CompileErrors(checker.errors.values())
+    _Checker(kernel).run()
 
 
-class _Checker:
-    """`errors` by location: copies of an op in an unrolled loop are reported once."""
-
-    def __init__(self, kernel: Kernel) -> None:
-        self.kernel = kernel
-        self.errors: dict[object, CompileError] = {}
-
-    @cached_property
-    def divisibility(self) -> Divisibility:
-        return Divisibility(self.kernel)
-
+class _Checker(Checker):
     @cached_property
     def lanes(self) -> ActiveLanes:
         from tiledsl.passes.analysis.active_lanes import ActiveLanes
@@ -63,10 +43,9 @@ class _Checker:
         return ActiveLanes(Lanes(self.kernel))
 
     def op(self, op: Op) -> None:
-        try:
-            RULES[type(op)](self, op)
-        except CompileError as error:
-            self.errors.setdefault(op.loc, error)
+        rule = RULES.get(type(op))
+        if rule is not None:
+            rule(self, op)
 
     # -- tensor memory access ------------------------------------------------------------------
 
@@ -74,20 +53,23 @@ class _Checker:
         self.tensor(op)
         self.one_thread(op)
         type_, layout = _tile(op.tile)
-        name, (row_axis, column_axis) = name_of(op.tile), op.axes
-        rows, columns = op.box[row_axis], op.box[column_axis]
+        name, (rows, columns) = name_of(op.tile), (op.box[axis] for axis in op.axes)
         if type_.rank < 2:
-            raise CompileError(f"{called(op)}: {name} has one axis", op.loc, "give it rows and columns")
+            raise CompileError(f"{called(op)}: {name} has one axis", fix="give it rows and columns")
         if rows > type_.dims[-2] or columns > type_.dims[-1]:
             raise CompileError(
                 f"{called(op)} of {rows} x {columns} elements, but {name} has {type_.dims[-2]} x {type_.dims[-1]}",
-                op.loc,
-                "make the view as large as the tile, or a part of it",
+                fix="make the view as large as the tile, or a part of it",
             )
-        if isinstance(layout, Paneled):
-            self.paneled(op, layout, columns)
-        else:
+        if not isinstance(layout, Paneled):
             self.dense(op, type_, layout, columns)
+            return
+        if columns % layout.width:
+            raise CompileError(
+                f"{called(op)} of {columns} columns, but with {layout} {name} has panels of {layout.width}",
+                fix=f"make it a multiple of {layout.width}{_narrower(layout, columns)}",
+            )
+        self.begins(op, op.tile, op.place, (ROWS, layout.width), layout)
 
     def tensor(self, op: tma.Load | tma.Store) -> None:
         type_, name = op.tensor.type, name_of(op.tensor)
@@ -97,8 +79,7 @@ class _Checker:
             raise CompileError(
                 f"{called(op)} moves along the axis of stride 1, and {name} has {along}, while rows of the tile run "
                 f"along axis {op.axes[1]} of it",
-                op.loc,
-                "pass a tensor that is contiguous there"
+                fix="pass a tensor that is contiguous there"
                 if type_.unit < 0
                 else "turn the tile: give it the axes in the tensor's order, and wgmma() its .T",
             )
@@ -106,12 +87,13 @@ class _Checker:
             raise CompileError(
                 f"{called(op)} needs rows of {name} that are aligned to {TMA_GRAIN} bytes; in this call they are "
                 f"to {type_.align}",
-                op.loc,
-                f"pass a tensor whose address and row length are multiples of {TMA_GRAIN} bytes, or copy it to one",
+                fix=f"pass a tensor whose address and row length are multiples of {TMA_GRAIN} bytes, or copy it to one",
             )
         if type_.rank > 5:
-            message = f"{called(op)} of a tensor of {type_.rank} axes; 5 are possible"
-            raise CompileError(message, op.loc, "merge axes of the tensor before the call, with reshape")
+            raise CompileError(
+                f"{called(op)} of a tensor of {type_.rank} axes; 5 are possible",
+                fix="merge axes of the tensor before the call, with reshape",
+            )
 
     def one_thread(self, op: Op) -> None:
         """A whole warp that executes it would move the box 32 times."""
@@ -120,36 +102,23 @@ class _Checker:
             return
         raise CompileError(
             f"{called(op)} moves the whole box for each thread that executes it, and {mask.lanes.sum()} threads do",
-            op.loc,
-            "let one do it: in a role(..., threads=1), or under an if that is true for one thread",
+            fix="let one do it: in a role(..., threads=1), or under an if that is true for one thread",
         )
-
-    def paneled(self, op: tma.Load | tma.Store, layout: Paneled, columns: int) -> None:
-        name = name_of(op.tile)
-        if columns % layout.width:
-            raise CompileError(
-                f"{called(op)} of {columns} columns, but with {layout} {name} has panels of {layout.width}",
-                op.loc,
-                f"make it a multiple of {layout.width}{_narrower(layout, columns)}",
-            )
-        self.begins(op, op.tile, op.place, (ROWS, layout.width), layout)
 
     def dense(self, op: tma.Load | tma.Store, type_: SharedType, layout: Layout, columns: int) -> None:
         """Without a swizzle a box is a dense array."""
         name = name_of(op.tile)
-        if not isinstance(layout, Row):
+        if layout != ROW:
             raise CompileError(
                 f"{called(op)}: no tensor map describes the layout {layout} of {name}",
-                op.loc,
-                f"use layout={_swizzle_for(type_)} or row_major",
+                fix=f"use layout={_swizzle_for(type_)} or row_major",
             )
         size = columns * type_.dtype.bytes
         if columns != type_.dims[-1] or columns > TMA_MOST_BOX or size % TMA_GRAIN:
             raise CompileError(
                 f"{called(op)} of {columns} columns ({size} bytes) of {name} in row order: it takes all "
                 f"{type_.dims[-1]} of the tile, at most {TMA_MOST_BOX}, and a multiple of {TMA_GRAIN} bytes",
-                op.loc,
-                f"use layout={_swizzle_for(type_)}, whose panels it moves one by one",
+                fix=f"use layout={_swizzle_for(type_)}, whose panels it moves one by one",
             )
         strides = layout.strides(type_.dims)
         for index, stride in zip(op.place, strides, strict=True):
@@ -158,8 +127,7 @@ class _Checker:
                 raise CompileError(
                     f"{called(op)} begins at a place of {name} that is only known to be a multiple of {known} bytes; "
                     f"{tma.TMA_ALIGNMENT} are needed",
-                    op.loc,
-                    "begin where the tile does, or at a multiple of more rows",
+                    fix="begin where the tile does, or at a multiple of more rows",
                 )
 
     # -- products ------------------------------------------------------------------------------
@@ -167,88 +135,66 @@ class _Checker:
     def product(self, op: wgmma.Mma) -> None:
         acc = op.fragment
         layout = acc.held_as
-        if layout.dealt != WARPGROUP_WARPS or layout.first % WARPGROUP_WARPS:
+        if layout.interleaved != WARPGROUP_WARPS or layout.first % WARPGROUP_WARPS:
             raise CompileError(
                 f"{called(op)} into {layout}: a warpgroup is warps 0 to 3, 4 to 7 and so on, and deals them its rows",
-                op.loc,
-                "make the accumulator with wgmma.accumulator()",
+                fix="make the accumulator with wgmma.accumulator()",
             )
+        (m, n), k = acc.dims, op.k
         if isinstance(op.a.type, FragmentType):
-            self.held(op, op.a.type, acc)
+            self.registers(op, op.a.type, acc)
         else:
-            self.lying(op, op.a, op.a_origin, op.a_axes, (acc.dims[0], op.k), across=0)
-        self.lying(op, op.b, op.b_origin, op.b_axes, (op.k, acc.dims[1]), across=1)
+            self.operand(op, op.a, op.a_origin, op.a_axes, (m, k))
+        self.operand(op, op.b, op.b_origin, op.b_axes[::-1], (n, k))
 
-    def held(self, op: wgmma.Mma, type_: FragmentType, acc: FragmentType) -> None:
+    def registers(self, op: wgmma.Mma, type_: FragmentType, acc: FragmentType) -> None:
         if not _is_waited_for(op):
             raise CompileError(
                 f"{called(op)} reads its left operand from registers until all products are waited for, which must be "
                 "in the same iteration, before the registers get other values",
-                op.loc,
-                "wait there for all of them (in_flight=0), or let the left operand come from shared memory",
+                fix="wait there for all of them (in_flight=0), or let the left operand come from shared memory",
             )
-        if type_.layout == acc.held_as.a and type_.dims == (acc.dims[0], op.k):
-            return
-        raise CompileError(
-            f"{called(op)} takes its left operand from registers as {acc.held_as.a} of {acc.dims[0]} x {op.k}, "
-            f"not {type_.layout} of {' x '.join(map(str, type_.dims))}",
-            op.loc,
-            "convert() it to the accumulator's layout .a, or load_fragment() it so",
-        )
+        if type_.layout != acc.held_as.a or type_.dims != (acc.dims[0], op.k):
+            raise CompileError(
+                f"{called(op)} takes its left operand from registers as {acc.held_as.a} of {acc.dims[0]} x {op.k}, "
+                f"not {type_.layout} of {' x '.join(map(str, type_.dims))}",
+                fix="convert() it to the accumulator's layout .a, or load_fragment() it so",
+            )
 
-    def lying(
-        self,
-        op: wgmma.Mma,
-        memory: Value,
-        origin: list[Value],
-        axes: tuple[int, ...],
-        dims: tuple[int, int],
-        across: int,
+    def operand(
+        self, op: wgmma.Mma, memory: Value, origin: list[Value], axes: tuple[int, ...], sizes: tuple[int, int]
     ) -> None:
-        """An operand of `dims` in shared memory; `across`: which of its axes is m or n."""
+        """An operand in shared memory. axes: of the tile, that of m or n first, then that of k; sizes: along them."""
         (type_, layout), name, rank = _tile(memory), name_of(memory), len(origin)
         if not isinstance(layout, Paneled):
             raise CompileError(
                 f"{called(op)} reads a tile in panels of 128, 64 or 32 bytes, and the layout of {name} is {layout}",
-                op.loc,
-                f"allocate it with layout={_swizzle_for(type_)}",
+                fix=f"allocate it with layout={_swizzle_for(type_)}",
             )
         if sorted(axes) != [rank - 2, rank - 1]:
             raise CompileError(
                 f"{called(op)} takes the last two axes of {name} as rows and columns, not {axes}",
-                op.loc,
-                "index the axes before them",
+                fix="index the axes before them",
             )
-        for axis, size in zip(axes, dims, strict=True):
+        for axis, size in zip(axes, sizes, strict=True):
             if size > type_.dims[axis]:
                 raise CompileError(
-                    f"{called(op)} of {' x '.join(map(str, dims))} elements, but {name} has {type_.dims[axis]} along "
-                    f"axis {axis}",
-                    op.loc,
-                    "make the tile as large as the operand",
+                    f"{called(op)} of {size} elements along axis {axis} of {name}, which has {type_.dims[axis]} there",
+                    fix="make the tile as large as the operand",
                 )
-        if axes[across] == rank - 1:
-            self.turned(op, memory, layout, dims[across])
-            self.begins(op, memory, origin, (ROWS, layout.width), layout)
-        else:
-            self.begins(op, memory, origin, (ROWS, _step(origin[-1], dims[1 - across], layout)), layout)
-
-    def turned(self, op: wgmma.Mma, memory: Value, layout: Paneled, size: int) -> None:
-        """Rows of the tile run along m or n."""
-        type_, _ = _tile(memory)
-        name = name_of(memory)
-        if type_.dtype.bytes != 2:
+        width = layout.width
+        k_major = axes[1] == rank - 1
+        if not k_major and type_.dtype.bytes != 2:
             raise CompileError(
                 f"{called(op)} reads {type_.dtype} along k only, but the rows of {name} run across it",
-                op.loc,
-                "keep the tile the other way round, with k along its rows; 16-bit elements can lie either way",
+                fix="transpose the tile, so that k runs along its rows; 16-bit elements can lie either way",
             )
-        if size % layout.width:
+        if not k_major and sizes[0] % width:
             raise CompileError(
-                f"{called(op)} of {size} columns of {name}, whose panels have {layout.width}",
-                op.loc,
-                f"make it a multiple of {layout.width}{_narrower(layout, size)}",
+                f"{called(op)} of {sizes[0]} columns of {name}, whose panels have {width}",
+                fix=f"make it a multiple of {width}{_narrower(layout, sizes[0])}",
             )
+        self.begins(op, memory, origin, (ROWS, _step(origin[-1], sizes[1], layout) if k_major else width), layout)
 
     def begins(self, op: Op, memory: Value, place: list[Value], units: tuple[int, int], layout: Paneled) -> None:
         """Rows and columns begin at multiples of `units`."""
@@ -258,8 +204,7 @@ class _Checker:
                 raise CompileError(
                     f"{called(op)} begins at a {what} of {name_of(memory)} that is only known to be a multiple of "
                     f"{known}; with {layout} it must be one of {unit}",
-                    op.loc,
-                    f"begin at {unit} * something",
+                    fix=f"begin at {unit} * something",
                 )
 
 

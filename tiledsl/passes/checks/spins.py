@@ -20,40 +20,28 @@ So loops that search (``A[i] != x``), follow links, or compare a running value w
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import ClassVar, TypeGuard
+from typing import TypeGuard
 
 from tiledsl.errors import CompileError, CompileErrors
-from tiledsl.ir.core import Block, Kernel, Op, Value
+from tiledsl.ir.core import Kernel, Op, Value
 from tiledsl.ir.ops import arith, control, tile
 from tiledsl.ir.types import BOOL
 from tiledsl.passes.analysis.called import name_of
 from tiledsl.passes.analysis.constants import integer
+from tiledsl.passes.analysis.structure import incoming, ops_around
 from tiledsl.passes.pipelining.body import memories, overlap
 
-__all__ = ["CheckSpins"]
+__all__ = ["check_spins"]
 
 _JOINS = ("and", "or", "xor", "not")
 
 
-@dataclass(frozen=True)
-class CheckSpins:
+def check_spins(kernel: Kernel) -> None:
     """At tile level, on loops as they were written."""
-
-    name: ClassVar[str] = "check-spins"
-
-    def run(self, kernel: Kernel) -> None:
-        found = {load: None for loop in _loops(kernel.body) if (load := _Loop(loop).awaited()) is not None}
-        if found:
-            raise CompileErrors([_error(load) for load in found])
-
-
-def _loops(block: Block) -> Iterator[control.While]:
-    for op in block.ops:
-        if isinstance(op, control.While):
-            yield op
-        for inner in op.blocks:
-            yield from _loops(inner)
+    loops = [op for op in kernel.walk() if isinstance(op, control.While)]
+    found = {load: None for loop in loops if (load := _Loop(loop).awaited()) is not None}
+    if found:
+        raise CompileErrors([_error(load) for load in found])
 
 
 def _error(load: tile.Access) -> CompileError:
@@ -75,7 +63,7 @@ class _Loop:
 
     def __init__(self, op: control.While) -> None:
         self.op = op
-        self.ops = [inner for block in op.blocks for inner in block.walk()]
+        _, *self.ops = op.walk()
         self.written = [memory for inner in self.ops for memory, writes in memories(inner) if writes]
         self.steady = self.args_without_cycles()
         self.changing = self.all_changing()
@@ -104,7 +92,8 @@ class _Loop:
 
     def all_changing(self) -> set[Value]:
         """Whatever changes by itself, and what depends on that."""
-        values = [v for block in self.op.blocks for v in _values(block)]
+        results = [v for op in self.ops for v in op.results]
+        values = [*results, *(v for op in (self.op, *self.ops) for block in op.blocks for v in block.args)]
         found = {v for v in values if self.may_change(v)}
         size = -1
         while size != len(found):
@@ -128,10 +117,10 @@ class _Loop:
 
     def goes_round(self, arg: Value) -> bool:
         """Does the next value of `arg` come from its present one, through more than choices?"""
-        start = [(v, False) for v in self.sources(arg)]
+        pending = [(v, False) for v in self.sources(arg)]
         seen: set[tuple[Value, bool]] = set()
-        while start:
-            value, computed = start.pop()
+        while pending:
+            value, computed = pending.pop()
             if value is arg:
                 if computed:
                     return True
@@ -140,45 +129,21 @@ class _Loop:
                 continue
             seen.add((value, computed))
             other = value.op is None and value.owner is arg.owner
-            moved = value.op is None or isinstance(value.op, (control.If, arith.Select))
-            start += [(v, computed or other or not moved) for v in self.moved_from(value)]
-            start += [(v, True) for v in self.sources(value) if v not in self.moved_from(value)]
+            moved = _moved_from(value)
+            pending += [(v, computed or other or v not in moved) for v in self.sources(value)]
         return False
 
     def is_inside(self, value: Value) -> bool:
-        block: Block | None = value.owner.parent if isinstance(value.owner, Op) else value.owner
-        while block is not None and block not in self.op.blocks:
-            owner = block.parent
-            block = owner.parent if isinstance(owner, Op) else None
-        return block is not None
-
-    # -- where values come from ------------------------------------------------------------------
+        """Is the value made in the loop?"""
+        block = value.owner.parent if isinstance(value.owner, Op) else value.owner
+        return any(op is self.op for op, _ in ops_around(block))
 
     def sources(self, value: Value) -> list[Value]:
-        """What the value is computed from, or chosen by, within the loop and its initial values."""
+        """What a value of the loop is computed from, or chosen by."""
         if not self.is_inside(value):
             return []
         op = value.op
-        if isinstance(op, control.If):
-            return [op.condition, *self.moved_from(value)]
-        if op is not None:
-            return list(op.operands)
-        return self.moved_from(value)
-
-    def moved_from(self, value: Value) -> list[Value]:
-        """What the value may be, bit for bit."""
-        op = value.op
-        match op:
-            case None if value.owner is self.op.before:
-                return [self.op.after.terminator.operands[value.index]]
-            case None if value.owner is self.op.after:
-                return [self.op.before.terminator.operands[1 + value.index]]
-            case control.If():
-                return [block.terminator.operands[value.index] for block in op.blocks]
-            case arith.Select():
-                return [op.a, op.b]
-            case _:
-                return []
+        return [*(op.operands if op is not None else ()), *_moved_from(value)]
 
     # -- conditions ------------------------------------------------------------------------------
 
@@ -195,8 +160,6 @@ class _Loop:
             joins = isinstance(here.op, arith.Scalar) and here.op.fn.name in _JOINS
             if joins or here.op is None or isinstance(here.op, (control.If, arith.Select)):
                 pending += self.sources(here)
-            if isinstance(here.op, arith.Select):
-                pending.append(here.op.condition)
 
     def load_behind(self, value: Value) -> tile.Access | None:
         """The first plain load in the loop that the value depends on."""
@@ -213,13 +176,9 @@ class _Loop:
         return None
 
 
-def _values(block: Block) -> Iterator[Value]:
-    """All that are made in the block, and in the blocks inside."""
-    yield from block.args
-    for op in block.ops:
-        yield from op.results
-        for inner in op.blocks:
-            yield from _values(inner)
+def _moved_from(value: Value) -> list[Value]:
+    """What the value may be, bit for bit."""
+    return [value.op.a, value.op.b] if isinstance(value.op, arith.Select) else incoming(value)
 
 
 def _is_plain_load(op: Op | None) -> TypeGuard[tile.Access]:

@@ -1,8 +1,8 @@
-"""The ends of a ring: who is there, what they do with its tiles, and how they say that they are done.
+"""The ends of a ring: which role stands there, how it accesses the tiles, and how it signals completion.
 
-An endpoint is data. What fills a ring and what uses it are the ops that access its tiles; each says by `Access.done`
-what tells that it is complete, and for each such kind of work there is a row here. A proxy fence is needed where
-threads at one end and the asynchronous proxy at the other reach the same memory, and that is shared memory.
+An endpoint is data. A ring is filled and used by the ops that access its tiles. Each declares by `Access.done` what
+signals its completion, and each such kind of work has a row here. A proxy fence is needed where threads at one end and
+the asynchronous proxy at the other access the same shared memory.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ __all__ = ["ENDPOINTS", "End", "Endpoint", "Ring", "rings_of"]
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """who: each of them arrives at a slot's mbarrier: the one thread of the role, of each warpgroup or of each warp.
-    signal: the op by which it does, which takes the mbarrier (and, of a cluster, the rank of its block). bytes: the
-    mbarrier waits for the bytes of loads, too, and is told so before they begin. groups: the work is committed and
-    waited for in groups of a warpgroup. threads: threads may reach the tiles besides; the arrival is also for them."""
+    """who: arrives at a slot's mbarrier: the only thread of the role, or one of each warpgroup or warp. signal: the op
+    by which it arrives, which takes the mbarrier (and, in a cluster, the rank of its block). bytes: the mbarrier also
+    counts the bytes of loads, which are announced before they begin. groups: the work is committed and waited for in
+    groups of a warpgroup. threads: threads may access the tiles as well, and the arrival covers them."""
 
     who: Literal["thread", "warpgroup", "warp"]
     signal: type[Op] = barriers.Arrive
@@ -48,10 +48,10 @@ ENDPOINTS: dict[str, Endpoint] = {
     "mbarrier": Endpoint("thread", signal=barriers.ExpectTx, bytes=True),
     "wgmma": Endpoint("warpgroup", groups=True, threads=True),
 }
-"""By `facts.Work`. "": threads. They fence and meet; of others, one thread speaks for all whose work is a group."""
+"""By `facts.Work`. "": plain accesses of threads, which fence and meet before one of them arrives."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class End:
     """One end of a ring. ops: those with which `role` reaches its slots; accesses: those of its tiles; inside: all."""
 
@@ -73,11 +73,11 @@ class End:
         return {touch.memory for op in self.accesses for touch in self.touches(op) if touch.writes == writes}
 
     def works(self, op: Op) -> set[str]:
-        """What tells that the op's accesses of the ring's tiles are complete; "" where the thread itself sees to it."""
+        """What signals that the op's accesses of the ring's tiles are complete; "" where they are in program order."""
         return {touch.done if touch.done in ENDPOINTS else "" for touch in self.touches(op)} or {""}
 
     def by_threads(self, op: Op) -> bool:
-        """Does the op access the tiles, and not by what goes on by itself?"""
+        """True if the op accesses the tiles in program order, not asynchronously."""
         return self.ring.reached_by(op) and "" in self.works(op)
 
     @cached_property
@@ -99,19 +99,19 @@ class End:
 
     @property
     def in_flight(self) -> int:
-        """So many uses may go on behind theirs, whose slots are held."""
+        """How many uses may be in flight past their end, their slots held."""
         if not self.endpoint.groups:
             return 0
         return max((op.in_flight for op in self.ops if isinstance(op, rings.Release)), default=0)
 
     def proxies(self, *ops: Op) -> set[str]:
-        """By which these ops, or all accesses, reach the ring's tiles in shared memory; other memories know none."""
+        """The proxies by which these ops, or all accesses, reach the ring's tiles in shared memory."""
         touches = [touch for op in ops or self.accesses for touch in self.touches(op)]
         return {t.proxy for t in touches if isinstance(t.memory, Value) and isinstance(t.memory.type, SharedType)}
 
     @cached_property
     def asynchronous(self) -> bool:
-        """Is shared memory reached by the asynchronous proxy?"""
+        """True if the asynchronous proxy accesses shared memory here."""
         return "async" in self.proxies()
 
 
@@ -154,14 +154,14 @@ class Ring:
         return any(tile in op.operands for tile in self.tiles)
 
     def _check_groups(self) -> None:
-        """Products read what a role fills: who waits for them before the slot is published is not known."""
+        """No products in the role that fills: nothing would wait for them before the slot is published."""
         for op in self.producer.accesses if self.producer.endpoint.groups else ():
             if self.producer.works(op) != {""}:
                 message = f"{called(op)} reads the tiles of a ring in {self.producer.role.shown}, which fills it"
                 raise CompileError(message, op.loc, "multiply in the role that uses the ring")
 
     def _check_written(self, loc: Loc) -> None:
-        """By work that no bytes count: which fill writes what is not known, but each tile is written somewhere."""
+        """Each tile is written somewhere; without a count of bytes it is not known which fill writes what."""
         for tile in self.tiles:
             if tile not in self.producer.reached(writes=True):
                 name = name_of(tile)
@@ -193,8 +193,13 @@ class Ring:
     def loads_of(self, op: rings.Acquire) -> list[tma.Load]:
         return [load for load in self.loads if _cursor(load.mbarrier[1]) is op.cursor]
 
+    def bytes_of(self, tile: Value) -> int:
+        """A stage of the tile."""
+        assert isinstance(tile.type, SharedType)
+        return tile.type.bytes // self.stages
+
     def bytes(self, load: tma.Load) -> int:
-        """That one load of the slot brings: its share from each block of the cluster."""
+        """What arrives in one block's slot by this load: the share of each block of the cluster."""
         return load.bytes * self.along(load.multicast)
 
     def along(self, axis: str) -> int:
@@ -202,10 +207,7 @@ class Ring:
 
     def _check_loads(self, op: rings.Acquire) -> None:
         for tile in self.tiles:
-            type_ = tile.type
-            assert isinstance(type_, SharedType)
-            found = sum(self.bytes(load) for load in self.loads_of(op) if load.tile is tile)
-            whole = type_.bytes // self.stages
+            found, whole = sum(self.bytes(load) for load in self.loads_of(op) if load.tile is tile), self.bytes_of(tile)
             if not found:
                 fix = f"tma_load(..., s.{tile.name})"
                 raise CompileError(f"ring.fill() loads nothing into s.{tile.name}", op.loc, fix)
@@ -214,7 +216,7 @@ class Ring:
                 raise CompileError(message, op.loc, "fill every tile of the slot once, as a whole or in parts")
 
     def arrivals(self, end: End) -> int:
-        """That make a slot the other end's: of those who use it, in each block that gets it."""
+        """Arrivals of this end that complete a phase; of a consumer, from each block that shares the slot."""
         blocks = 1 if end is self.producer else 1 + sum(self.along(axis) - 1 for axis in self.shared_along)
         return blocks * end.endpoint.arrivals(end.role)
 
@@ -225,7 +227,7 @@ class Ring:
 
 
 def ends_a_use(op: rings.Wait) -> bool:
-    """Is the slot released by the end of a use, and not by its number?"""
+    """True if the end of a use releases the slot; False if `ring.free` does, by its number."""
     assert op.parent is not None
     behind = op.parent.ops[op.parent.ops.index(op) + 1 :]
     ends = (o for o in behind if isinstance(o, (rings.Release, rings.Skip)) and o.ring is op.ring)

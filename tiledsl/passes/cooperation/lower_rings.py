@@ -1,57 +1,46 @@
 """Make mbarriers of rings: two a slot, "full" and "empty", with the arrivals that both ends make there.
 
-Whoever fills a slot waits for its "empty" and has it arrive at "full"; whoever uses it does the reverse. A cursor
-becomes three values: slot, phase, and how many slots before it are held. What is asynchronous at an end decides how
-it arrives (`endpoints`): the bytes of TMA count by themselves, a group of products is committed and waited for, threads
-fence what the other end's proxy reaches and meet. (PTX ISA: mbarrier; async proxy; wgmma.wait_group.)
+The producer of a slot waits at its "empty" and arrives at its "full"; the consumer does the reverse. A cursor becomes
+three values: slot, phase, and how many slots before it are held. How an end arrives depends on its asynchronous work
+(`endpoints`): TMA counts bytes at the mbarrier, products are committed and waited for as a group, threads fence what
+the other end's proxy accesses, and meet. (PTX ISA: mbarrier; async proxy; wgmma.wait_group.)
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from tiledsl.arch import MOST_ARRIVALS, WARPGROUP_WARPS
 from tiledsl.errors import CompileError, CompileErrors
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Kernel, Op, Value
-from tiledsl.ir.ops import barriers, control, gpu, rings, roles, tile, wgmma
+from tiledsl.ir.ops import barriers, gpu, rings, roles, tile, wgmma
 from tiledsl.ir.types import CURSOR, I32, INDEX, U32, U64, SharedType
 from tiledsl.layout.shared import ROW
 from tiledsl.passes.analysis.constants import integer
+from tiledsl.passes.analysis.structure import incoming
 from tiledsl.passes.cooperation.endpoints import End, Ring, ends_a_use
 
-__all__ = ["LowerRings", "add_if", "leads_warp"]
+__all__ = ["leads_warp", "lower_rings"]
 
 
-@dataclass(frozen=True)
-class LowerRings:
-    name: ClassVar[str] = "lower-rings"
-
-    def run(self, kernel: Kernel) -> None:
-        makes = [op for op in kernel.body.ops if isinstance(op, rings.Make)]
-        if not makes:
-            return
-        found: dict[Value, Ring] = {}
-        errors: list[CompileError] = []
-        for make in makes:
+def lower_rings(kernel: Kernel) -> None:
+    found: dict[Value, Ring] = {}
+    errors: list[CompileError] = []
+    for make in kernel.body.ops:
+        if isinstance(make, rings.Make):
             try:
                 found[make.result] = ring = Ring(make)
                 _ = ring.producer.endpoint, ring.consumer.endpoint
             except CompileError as error:
                 errors.append(error)
-        if errors:
-            raise CompileErrors(errors)
+    if errors:
+        raise CompileErrors(errors)
+    if found:
         _Lowering(kernel, found).block(kernel.body)
-
-
-def add_if(builder: Builder, condition: Value, then: Block) -> None:
-    """The ops of a block, which has no end yet, under a condition; they give nothing."""
-    blocks = [then, Block()]
-    for block in blocks:
-        Builder(block, builder.loc).add(control.Yield())
-    builder.add(control.If(condition, blocks=blocks))
 
 
 @dataclass
@@ -71,12 +60,13 @@ class _Use:
 
 class _Lowering:
     """One walk in program order. parts: what stands for a cursor (slot, phase, held) and for a ring (its "full").
-    uses: those that the walk is in. open: are there products in them that are no group yet?"""
+    bars: the mbarriers at which an end arrives. uses: those that the walk is in. open: are there products in them that
+    are no group yet?"""
 
     def __init__(self, kernel: Kernel, found: dict[Value, Ring]) -> None:
         self.kernel, self.rings = kernel, found
         self.parts: dict[Value, list[Value]] = {}
-        self.empty: dict[Ring, Value] = {}
+        self.bars: dict[End, Value] = {}
         self.ending = {op for op in kernel.walk() if isinstance(op, rings.Wait) and ends_a_use(op)}
         self.holding = {op for op in kernel.walk() if isinstance(op, rings.Skip) and _may_hold(op.cursor, set())}
         self.uses: list[_Use] = []
@@ -84,23 +74,20 @@ class _Lowering:
         self.b = Builder(kernel.body)
 
     def block(self, block: Block) -> None:
-        outer, self.b.block = self.b.block, block
-        ops, block.ops = block.ops, []
-        for op in ops:
-            self.b.loc = op.loc
-            rule = _RULES.get(type(op))
-            if rule is None:
-                self.other(op)
-                continue
-            results = rule(self, op)
-            for result, new in zip(op.results, results or (), strict=True):
-                if isinstance(new, list):
-                    self.parts[result] = new
-                else:
-                    result.replace_all_uses_with(new)
-            op.drop_operands()
-            op.parent = None
-        self.b.block = outer
+        with self.b.anew(block) as ops:
+            for op in ops:
+                self.b.loc = op.loc
+                rule = _RULES.get(type(op))
+                if rule is None:
+                    self.other(op)
+                    continue
+                for result, new in zip(op.results, rule(self, op), strict=True):
+                    if isinstance(new, list):
+                        self.parts[result] = new
+                    else:
+                        result.replace_all_uses_with(new)
+                op.drop_operands()
+                op.parent = None
 
     def other(self, op: Op) -> None:
         """Any other op is as it was; where it has a cursor, it has three values, and "full" for a ring."""
@@ -145,34 +132,30 @@ class _Lowering:
 
     def make(self, op: rings.Make) -> list[Any]:
         """All rings are initialised with the first one."""
-        if not self.empty:
+        if not self.bars:
             self.initialise()
         return [self.parts[op.result]]
 
     def initialise(self) -> None:
         b = self.b
         for number, (value, ring) in enumerate(self.rings.items()):
-            slots = SharedType(U64, (ring.stages,))
-            full, empty = (b.value(tile.SharedAlloc(type=slots, layout=str(ROW))) for _ in range(2))
-            full.name, empty.name = (name + (str(number) if number else "") for name in ("full", "empty"))
-            self.parts[value], self.empty[ring] = [full], empty
-        first, block = b.value(roles.Leads()), Block()
-        self.initialise_barriers(Builder(block, b.loc))
-        add_if(b, first, block)
+            for end, name in ((ring.producer, "full"), (ring.consumer, "empty")):
+                slots = SharedType(U64, (ring.stages,))
+                bars = self.bars[end] = b.value(tile.SharedAlloc(type=slots, layout=str(ROW)))
+                bars.name = name + (str(number) if number else "")
+            self.parts[value] = [self.bars[ring.producer]]
+        with b.when(b.value(roles.Leads())):
+            for ring in self.rings.values():
+                for slot in range(ring.stages):
+                    at = b.constant(slot, INDEX)
+                    for end in (ring.producer, ring.consumer):
+                        b.add(barriers.Init(self.bars[end], at, count=ring.arrivals(end)))
+            b.add(barriers.FenceInit())
         if self.kernel.cluster == (1, 1, 1):
             b.add(gpu.Barrier())
         else:  # no block arrives at another one's before that has initialised them
             b.add(barriers.ClusterArrive())
             b.add(barriers.ClusterWait())
-
-    def initialise_barriers(self, b: Builder) -> None:
-        for value, ring in self.rings.items():
-            fills, uses = ring.arrivals(ring.producer), ring.arrivals(ring.consumer)
-            for slot in range(ring.stages):
-                at = b.constant(slot, INDEX)
-                b.add(barriers.Init(self.parts[value][0], at, count=fills))
-                b.add(barriers.Init(self.empty[ring], at, count=uses))
-        b.add(barriers.FenceInit())
 
     def start(self, op: rings.Cursor) -> list[Any]:
         zero = self.b.constant(0, INDEX)
@@ -184,11 +167,10 @@ class _Lowering:
         """The next slot, and its phase: that changes from the last slot to the first one."""
         b = self.b
         if ring.stages == 1:
-            return slot, b.scalar("xor", phase, b.constant(1, U32))
-        following = b.scalar("add", slot, b.constant(1, INDEX))
-        wraps = b.scalar("eq", following, b.constant(ring.stages, INDEX))
-        slot = b.select(wraps, b.constant(0, INDEX), following)
-        return slot, b.scalar("xor", phase, b.cast(wraps, U32))
+            return slot, b.scalar("xor", phase, 1)
+        following = b.scalar("add", slot, 1)
+        wraps = b.scalar("eq", following, ring.stages)
+        return b.select(wraps, 0, following), b.scalar("xor", phase, b.cast(wraps, U32))
 
     def skip(self, op: rings.Skip) -> list[Any]:
         b, ring, (slot, phase, held) = self.b, self.rings[op.ring], self.cursor(op)
@@ -201,7 +183,7 @@ class _Lowering:
         stages = b.constant(ring.stages, INDEX)
         at = b.scalar("add", slot, op.count)
         rounds = b.cast(b.scalar("floordiv", at, stages), U32)
-        odd = b.scalar("and", rounds, b.constant(1, U32))
+        odd = b.scalar("and", rounds, 1)
         return [[b.scalar("mod", at, stages), b.scalar("xor", phase, odd), held]]
 
     def before(self, ring: Ring, slot: Value, distance: int) -> Value:
@@ -209,9 +191,9 @@ class _Lowering:
         b, distance = self.b, distance % ring.stages
         if distance == 0:
             return slot
-        moved = b.scalar("sub", slot, b.constant(distance, INDEX))
-        wraps = b.scalar("lt", slot, b.constant(distance, INDEX))
-        return b.select(wraps, b.scalar("add", moved, b.constant(ring.stages, INDEX)), moved)
+        moved = b.scalar("sub", slot, distance)
+        wraps = b.scalar("lt", slot, distance)
+        return b.select(wraps, b.scalar("add", moved, ring.stages), moved)
 
     # -- filling -------------------------------------------------------------------------------
 
@@ -220,18 +202,18 @@ class _Lowering:
 
     def acquire(self, op: rings.Acquire) -> list[Any]:
         b, ring, (slot, phase, _) = self.b, self.rings[op.ring], self.cursor(op)
-        b.add(barriers.Wait(self.empty[ring], slot, b.scalar("xor", phase, b.constant(1, U32))))
+        b.add(barriers.Wait(self.bars[ring.consumer], slot, b.scalar("xor", phase, 1)))
         endpoint = ring.producer.endpoint
         if endpoint.bytes and self.published(op):
             size = sum(ring.bytes(load) for load in ring.loads_of(op))
             if size > MOST_ARRIVALS:
                 message = f"a slot of this ring takes {size} bytes; an mbarrier counts {MOST_ARRIVALS} at most"
                 raise CompileError(message, op.loc, "make its tiles smaller")
-            b.add(endpoint.signal(self.parts[op.ring][0], slot, bytes=size))
+            b.add(endpoint.signal(self.bars[ring.producer], slot, bytes=size))
         return []
 
     def published(self, op: rings.Acquire) -> bool:
-        """The bytes of its loads are expected before they begin, by what publishes the slot behind them."""
+        """True if the slot is published: its bytes are announced here, before the loads begin."""
         return any(isinstance(user, rings.Publish) for user, _ in op.cursor.uses)
 
     def publish(self, op: rings.Publish) -> list[Any]:
@@ -240,14 +222,14 @@ class _Lowering:
         if not end.endpoint.bytes:
             if "generic" in end.proxies() and ring.consumer.asynchronous:
                 self.fence()  # it reads what threads have written
-            self.arrive(end, [self.parts[op.ring][0], slot])
+            self.arrive(end, slot)
         return [[*self.advanced(ring, slot, phase), held]]
 
     # -- using ---------------------------------------------------------------------------------
 
     def wait(self, op: rings.Wait) -> list[Any]:
         ring, (slot, phase, _) = self.rings[op.ring], self.cursor(op)
-        self.b.add(barriers.Wait(self.parts[op.ring][0], slot, phase))
+        self.b.add(barriers.Wait(self.bars[ring.producer], slot, phase))
         if op in self.ending:
             self.uses.append(_Use(ring, self.b.block))
         return []
@@ -275,13 +257,13 @@ class _Lowering:
             # the two: without a fence TMA may be ahead of an ldmatrix that was issued before, and on an H200 it was
             # (docs/hardware.md). All threads of the body have read. (PTX ISA: memory consistency model; async proxy.)
             self.fence()
-        place, meet = [self.empty[ring], slot], use.read or not use.products
+        meet = use.read or not use.products
         if count and end.endpoint.groups:
-            ended = b.scalar("eq", held, b.constant(count, INDEX))
-            self.arrive(end, place, ended, count, meet)
-            held = b.select(ended, held, b.scalar("add", held, b.constant(1, INDEX)))
+            ended = b.scalar("eq", held, count)
+            self.arrive(end, slot, ended, count, meet)
+            held = b.select(ended, held, b.scalar("add", held, 1))
         else:
-            self.arrive(end, place, meet=meet)
+            self.arrive(end, slot, meet=meet)
         return [[*self.advanced(ring, slot, phase), held]]
 
     def end_group(self, use: _Use, in_flight: int) -> None:
@@ -307,19 +289,18 @@ class _Lowering:
         b = self.b
         for distance in range(ring.consumer.in_flight, 0, -1):
             # Whoever has read more than products do has met the others at the end of that use.
-            enough = b.scalar("ge", held, b.constant(distance, INDEX))
-            self.arrive(ring.consumer, [self.empty[ring], slot], enough, distance)
+            self.arrive(ring.consumer, slot, b.scalar("ge", held, distance), distance)
         return b.constant(0, INDEX)
 
     def free(self, op: rings.Free) -> list[Any]:
         ring = self.rings[op.ring]
         if "generic" in ring.consumer.proxies() and ring.producer.asynchronous:
             self.fence()  # as behind a use whose body reads tiles
-        self.arrive(ring.consumer, [self.empty[ring], op.slot], meet=True)
+        self.arrive(ring.consumer, op.slot, meet=True)
         return []
 
     def fence(self) -> None:
-        """What threads have done so far comes before what the asynchronous proxy does next: also of uses around."""
+        """Order what threads have done so far, in uses around as well, before later work of the asynchronous proxy."""
         self.b.add(barriers.FenceProxy())
         for use in self.uses:
             use.generic = use.generic and use.block is not self.b.block
@@ -327,10 +308,10 @@ class _Lowering:
     # -- arriving ------------------------------------------------------------------------------
 
     def arrive(
-        self, end: End, place: list[Value], condition: Value | None = None, distance: int = 0, meet: bool = False
+        self, end: End, slot: Value, condition: Value | None = None, distance: int = 0, meet: bool = False
     ) -> None:
-        """Those of the role who speak for all arrive at the slot `distance` before, if `condition` holds. meet: they
-        speak for what the others have done themselves."""
+        """The role's elected threads arrive at the slot `distance` before, if `condition` holds. meet: others have
+        accessed the slot as well, and are waited for first."""
         b, ring, who = self.b, end.ring, end.endpoint.who
         if who == "warpgroup" and meet:
             b.add(roles.GroupBarrier())
@@ -339,70 +320,48 @@ class _Lowering:
         mine = None if end.role.one_thread else _LEADS[who](b)
         if mine is not None and condition is not None:
             mine = b.scalar("and", mine, condition)
-        slot = self.before(ring, place[1], distance)
-        if mine is None:
-            self.signal(b, end, place[0], slot)
-        else:
-            block = Block()
-            self.signal(Builder(block, b.loc), end, place[0], slot)
-            add_if(b, mine, block)
+        slot = self.before(ring, slot, distance)
+        with nullcontext() if mine is None else b.when(mine):
+            self.signal(end, slot)
 
-    def signal(self, b: Builder, end: End, bars: Value, slot: Value) -> None:
+    def signal(self, end: End, slot: Value) -> None:
         """At the slot of each block that writes to this one's: the neighbours along the axes on which tiles are shared,
         and this block itself."""
-        ring = end.ring
+        b, ring, signal, bars = self.b, end.ring, end.endpoint.signal, self.bars[end]
         if end is ring.producer or not ring.shared_along:
-            b.add(end.endpoint.signal(bars, slot))
+            b.add(signal(bars, slot))
             return
-        width, height = ring.make.cluster
+        (width, height), along = ring.make.cluster, ring.shared_along
         at_m, at_n = (b.cast(at, I32) for at in ring.place)
-        row = b.scalar("mul", at_n, b.constant(width, I32))
-        if "m" in ring.shared_along:
-            for m in range(width):
-                b.add(end.endpoint.signal(bars, slot, b.scalar("add", row, b.constant(m, I32)), cluster=True))
-        for n in range(height) if "n" in ring.shared_along else ():
-            rank = b.scalar("add", at_m, b.constant(n * width, I32))
-            if "m" not in ring.shared_along:
-                b.add(end.endpoint.signal(bars, slot, rank, cluster=True))
-                continue
-            other, block = b.scalar("ne", at_n, b.constant(n, I32)), Block()
-            Builder(block, b.loc).add(end.endpoint.signal(bars, slot, rank, cluster=True))
-            add_if(b, other, block)
+        row = b.scalar("mul", at_n, width)
+        for m in range(width) if "m" in along else ():
+            b.add(signal(bars, slot, b.scalar("add", row, m), cluster=True))
+        for n in range(height) if "n" in along else ():
+            rank = b.scalar("add", at_m, n * width)
+            with b.when(b.scalar("ne", at_n, n)) if "m" in along else nullcontext():
+                b.add(signal(bars, slot, rank, cluster=True))
 
 
 def _may_hold(cursor: Value, seen: set[Value]) -> bool:
-    """May slots before this one be held? Not behind a drain, and not where nothing has been used."""
-    op, at = cursor.op, cursor.index
+    """True if slots before this one may be held: not after a drain, and not before the first use."""
+    op = cursor.op
     if cursor in seen or isinstance(op, (rings.Cursor, rings.Drain, rings.Publish)):
         return False
     seen.add(cursor)
-    if op is None:
-        assert isinstance(cursor.owner, Block)
-        op, at = cursor.owner.parent, at - 1
-    match op:
-        case rings.Skip():
-            return _may_hold(op.cursor, seen)
-        case control.For():
-            return any(_may_hold(v, seen) for v in (op.inits[at], op.body.terminator.operands[at]))
-        case control.If():
-            return any(_may_hold(block.terminator.operands[at], seen) for block in op.blocks)
-        case _:
-            return True
+    sources = [op.cursor] if isinstance(op, rings.Skip) else incoming(cursor)
+    return any(_may_hold(v, seen) for v in sources) if sources else True
 
 
 def leads_warp(b: Builder) -> Value:
-    return b.scalar("eq", b.value(gpu.LaneId()), b.constant(0, INDEX))
+    return b.scalar("eq", b.value(gpu.LaneId()), 0)
 
 
 def _leads_warpgroup(b: Builder) -> Value:
-    own = b.scalar("mod", b.value(gpu.WarpId()), b.constant(WARPGROUP_WARPS, INDEX))
-    return b.scalar("and", b.scalar("eq", own, b.constant(0, INDEX)), leads_warp(b))
+    own = b.scalar("mod", b.value(gpu.WarpId()), WARPGROUP_WARPS)
+    return b.scalar("and", b.scalar("eq", own, 0), leads_warp(b))
 
 
-_LEADS: dict[str, Callable[[Builder], Value]] = {
-    "warp": leads_warp,
-    "warpgroup": _leads_warpgroup,
-}
+_LEADS = {"warp": leads_warp, "warpgroup": _leads_warpgroup}
 
 _RULES: dict[type[Op], Callable[[_Lowering, Any], Sequence[Any]]] = {
     rings.Make: _Lowering.make,

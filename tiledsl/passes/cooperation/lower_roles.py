@@ -7,8 +7,8 @@ that would run next waits once, consuming the unmatched arrival. (PTX ISA: barri
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from tiledsl.arch import (
     LEAST_SETMAXNREG,
@@ -22,26 +22,27 @@ from tiledsl.errors import CompileError, Loc
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import barriers, control, gpu, roles
-from tiledsl.ir.types import I32, INDEX
+from tiledsl.ir.types import I32
 from tiledsl.passes.analysis.structure import replace_op
-from tiledsl.passes.cooperation.lower_rings import add_if, leads_warp
+from tiledsl.passes.cooperation.lower_rings import leads_warp, lower_rings
+from tiledsl.passes.manager import FunctionPass, Pass
 
-__all__ = ["LowerRoles"]
+__all__ = ["COOPERATION"]
 
 
-@dataclass(frozen=True)
-class LowerRoles:
-    name: ClassVar[str] = "lower-roles"
+def _lower_roles(kernel: Kernel) -> None:
+    regions = [op for op in kernel.body.ops if isinstance(op, roles.Region)]
+    if regions:
+        _check_threads(kernel, regions)
+        _check_registers(kernel, regions)
+    lowering = _Lowering(kernel)
+    for region in regions:
+        lowering.number(region)
+    lowering.block(kernel.body, None)
 
-    def run(self, kernel: Kernel) -> None:
-        regions = [op for op in kernel.body.ops if isinstance(op, roles.Region)]
-        if regions:
-            _check_threads(kernel, regions)
-            _check_registers(kernel, regions)
-        lowering = _Lowering(kernel)
-        for region in regions:
-            lowering.number(region)
-        lowering.block(kernel.body, None)
+
+COOPERATION: list[Pass] = [FunctionPass("lower-rings", lower_rings), FunctionPass("lower-roles", _lower_roles)]
+"""The passes that make barriers and branches of rings and roles. Rings first: the role around says who waits."""
 
 
 # -- what roles need together ----------------------------------------------------------------------
@@ -120,10 +121,8 @@ class _Lowering:
         return first
 
     def block(self, block: Block, role: _Role | None) -> None:
-        outer, self.b.block = self.b.block, block
-        ops, block.ops = block.ops, []
-        self.ops(ops, role)
-        self.b.block = outer
+        with self.b.anew(block) as ops:
+            self.ops(ops, role)
 
     def ops(self, ops: list[Op], role: _Role | None) -> None:
         for op in ops:
@@ -135,10 +134,8 @@ class _Lowering:
                     assert role is not None
                     if role.instance is not None:
                         self.turn(role, role.turns[op.title], leave=isinstance(op, roles.Leave))
-                case roles.Work() if role is not None:
-                    self.work(op, role)
                 case roles.Work():
-                    self.loop(op, op.lo, op.step, None)
+                    self.work(op, role)
                 case roles.Leads():
                     replace_op(op, [self.leads(role)])
                 case roles.Instance():
@@ -156,25 +153,16 @@ class _Lowering:
 
     def region(self, op: roles.Region, role: _Role) -> None:
         """Roles stand one after the other, so that two comparisons of the warp's number do, or one."""
-        b, outer, body = self.b, self.b.block, op.body
-        warp, last = b.value(gpu.WarpId()), b.constant(op.first + op.all_warps, INDEX)
-        inside = b.scalar("lt", warp, last)
+        b = self.b
+        warp = b.value(gpu.WarpId())
+        inside = b.scalar("lt", warp, op.first + op.all_warps)
         if op.first:
-            inside = b.scalar("and", b.scalar("ge", warp, b.constant(op.first, INDEX)), inside)
-        ops, body.ops = body.ops, []
-        b.block = body
-        self.begin(op, role)
-        if op.one_thread:
-            leads, b.block = self.leads(role), Block()
-            self.ops(ops, role)
-            own, b.block, b.loc = b.block, body, op.loc
-            self.branch(leads, own, op.role)
-            b.add(control.Yield())
-        else:
-            self.ops(ops, role)
+            inside = b.scalar("and", b.scalar("ge", warp, op.first), inside)
+        with b.when(inside, role=(op.first, op.all_warps)):
+            self.begin(op, role)
+            with b.when(self.leads(role), role=op.role) if op.one_thread else nullcontext():
+                self.ops(op.body.ops[:-1], role)
         op.blocks = []
-        b.block, b.loc = outer, op.loc
-        self.branch(inside, body, (op.first, op.all_warps))
 
     def begin(self, op: roles.Region, role: _Role) -> None:
         b = self.b
@@ -182,24 +170,16 @@ class _Lowering:
         if op.registers not in (0, at_launch):
             b.add(barriers.SetMaxNReg(registers=op.registers, increase=op.registers > at_launch))
         if op.instances > 1:
-            own = b.scalar("sub", b.value(gpu.WarpId()), b.constant(op.first, INDEX))
-            role.instance = b.scalar("floordiv", own, b.constant(op.warps, INDEX))
+            role.instance = b.scalar("floordiv", b.scalar("sub", b.value(gpu.WarpId()), op.first), op.warps)
             role.instance.name = "instance"
-
-    def branch(self, condition: Value, then: Block, role: tuple[int, int]) -> None:
-        orelse = Block()
-        Builder(orelse, self.b.loc).add(control.Yield())
-        self.b.add(control.If(condition, blocks=[then, orelse], role=role))
 
     def leads(self, role: _Role | None) -> Value:
         """Is this thread the first one of the role's instance, or of the block?"""
         b, region = self.b, None if role is None else role.region
         warp, first = b.value(gpu.WarpId()), 0 if region is None else region.first
         if region is not None and region.instances > 1:
-            own = b.scalar("sub", warp, b.constant(region.first, INDEX))
-            warp, first = b.scalar("mod", own, b.constant(region.warps, INDEX)), 0
-        is_first = b.scalar("eq", warp, b.constant(first, INDEX))
-        return b.scalar("and", is_first, leads_warp(b))
+            warp, first = b.scalar("mod", b.scalar("sub", warp, first), region.warps), 0
+        return b.scalar("and", b.scalar("eq", warp, first), leads_warp(b))
 
     def barrier(self, role: _Role) -> None:
         """Of the instance's threads."""
@@ -213,46 +193,39 @@ class _Lowering:
             self.barrier(role)
             return
         role.groups = role.groups or self.take(groups, b.loc, "a role of several warpgroups")
-        own = b.scalar("sub", b.value(gpu.WarpId()), b.constant(region.first, INDEX))
-        group = b.cast(b.scalar("floordiv", own, b.constant(WARPGROUP_WARPS, INDEX)), I32)
+        own = b.scalar("sub", b.value(gpu.WarpId()), region.first)
+        group = b.cast(b.scalar("floordiv", own, WARPGROUP_WARPS), I32)
         b.add(barriers.NamedBarrier(group, number=role.groups, threads=WARPGROUP))
 
     # -- work and turns ------------------------------------------------------------------------
 
-    def work(self, op: roles.Work, role: _Role) -> None:
-        b, instances, instance = self.b, role.region.instances, role.instance
-        lo, hi, step = op.lo, op.hi, op.step
-        if instance is None:
-            self.loop(op, lo, step, role)
+    def work(self, op: roles.Work, role: _Role | None) -> None:
+        """The items of this block, or of the role's instance."""
+        if role is None or role.instance is None:
+            self.loop(op, op.lo, op.step, role)
             return
-        first = b.scalar("add", lo, b.scalar("mul", instance, step))
-        each = b.scalar("mul", step, b.constant(instances, INDEX))
+        b, instance, instances, (lo, hi, step) = self.b, role.instance, role.region.instances, op.operands[:3]
         turns = [role.turns[inner.title] for inner in op.body.ops if isinstance(inner, roles.Enter)]
+        first, each = b.scalar("add", lo, b.scalar("mul", instance, step)), b.scalar("mul", step, instances)
         if turns:
-            self.turns(b.scalar("eq", instance, b.constant(1, INDEX)), role, turns, leave=True)
+            self.turns(b.scalar("eq", instance, 1), role, turns, leave=True)
         self.loop(op, first, each, role)
         if turns:
-            one, zero = b.constant(1, INDEX), b.constant(0, INDEX)
-            left = b.scalar("max", b.scalar("sub", hi, lo), zero)
-            up = b.scalar("sub", b.scalar("add", left, step), one)
-            items = b.scalar("floordiv", up, step)
-            following = b.scalar("mod", items, b.constant(instances, INDEX))
+            left = b.scalar("max", b.scalar("sub", hi, lo), 0)
+            items = b.scalar("floordiv", b.scalar("sub", b.scalar("add", left, step), 1), step)
+            following = b.scalar("mod", items, instances)
             self.turns(b.scalar("eq", following, instance), role, turns, leave=False)
 
     def loop(self, op: roles.Work, lo: Value, step: Value, role: _Role | None) -> None:
         body, op.blocks = op.body, []
         self.block(body, role)
         self.b.loc = op.loc
-        loop = self.b.add(control.For(lo, op.hi, step, *op.inits, blocks=[body]))
-        replace_op(op, loop.results)
+        replace_op(op, self.b.add(control.For(lo, op.hi, step, *op.inits, blocks=[body])).results)
 
     def turns(self, condition: Value, role: _Role, turns: list[int], *, leave: bool) -> None:
-        outer, block = self.b.block, Block()
-        self.b.block = block
-        for first in turns:
-            self.turn(role, first, leave=leave)
-        self.b.block = outer
-        add_if(self.b, condition, block)
+        with self.b.when(condition):
+            for first in turns:
+                self.turn(role, first, leave=leave)
 
     def turn(self, role: _Role, first: int, *, leave: bool) -> None:
         """This instance waits for its turn, or arrives where the other one waits."""

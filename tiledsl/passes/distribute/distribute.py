@@ -8,23 +8,24 @@ and the checks of alignment see ordinary accesses at the line of the copy or loa
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from tiledsl.errors import CompileError, CompileErrors, Loc
-from tiledsl.ir.builder import Builder
+from tiledsl.ir.builder import Builder, CachingBuilder
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import async_copy, matrix, tile
 from tiledsl.passes.analysis.structure import replace_op
 from tiledsl.passes.distribute.distribute_copies import write_copy
 from tiledsl.passes.distribute.distribute_matrices import write_convert, write_coordinates, write_load, write_store
 
-__all__ = ["Distribute"]
+__all__ = ["distribute"]
 
-Writer = Callable[[Any, Builder], Sequence[Value]]
+Writer = Callable[[Kernel, Any, Builder], Sequence[Value]]
 """Writes what an op becomes, and gives the values that stand for its results; CompileError where that cannot be had."""
 
 _WRITERS: dict[type[Op], Writer] = {
+    tile.Copy: write_copy,
+    async_copy.Copy: write_copy,
     matrix.Load: write_load,
     matrix.Store: write_store,
     matrix.Coordinates: write_coordinates,
@@ -32,47 +33,27 @@ _WRITERS: dict[type[Op], Writer] = {
 }
 
 
-@dataclass(frozen=True)
-class Distribute:
+def distribute(kernel: Kernel) -> None:
     """Needs `check-collectives` to have found that all threads reach each copy; `async-groups` has taken the tokens."""
-
-    name: ClassVar[str] = "distribute"
-
-    def run(self, kernel: Kernel) -> None:
-        walker = _Walker(kernel)
-        walker.block(kernel.body)
-        if walker.errors:
-            raise CompileErrors(walker.errors.values())
+    errors: dict[Loc, CompileError] = {}  # by location: an unrolled copy is wrong once
+    _block(kernel, kernel.body, errors)
+    if errors:
+        raise CompileErrors(errors.values())
 
 
-class _Walker:
-    """Rebuilds blocks. `errors` by location: an unrolled copy is wrong once."""
-
-    def __init__(self, kernel: Kernel) -> None:
-        def copy(op: tile.Copy, b: Builder) -> Sequence[Value]:
-            return write_copy(kernel, op, b)
-
-        self.writers: dict[type[Op], Writer] = {**_WRITERS, tile.Copy: copy, async_copy.Copy: copy}
-        self.errors: dict[Loc, CompileError] = {}
-
-    def block(self, block: Block) -> None:
-        ops, block.ops = block.ops, []
-        b = Builder(block)
-        for op in ops:
-            for inner in op.blocks:
-                self.block(inner)
-            writer = self.writers.get(type(op))
-            if writer is None:
-                block.append(op)
-            else:
-                b.loc = op.loc
-                self.write(writer, op, b)
-
-    def write(self, writer: Writer, op: Op, b: Builder) -> None:
+def _block(kernel: Kernel, block: Block, errors: dict[Loc, CompileError]) -> None:
+    ops, block.ops = block.ops, []
+    for op in ops:
+        for inner in op.blocks:
+            _block(kernel, inner, errors)
+        writer = _WRITERS.get(type(op))
+        if writer is None:
+            block.append(op)
+            continue
         try:
-            values = writer(op, b)
+            values = writer(kernel, op, CachingBuilder(block, op.loc))
         except CompileError as error:
-            self.errors.setdefault(op.loc, error)
-            return
+            errors.setdefault(op.loc, error)
+            continue
         assert values or not any(result.uses for result in op.results), f"{op.name} has a token that is still used"
         replace_op(op, values or op.results)

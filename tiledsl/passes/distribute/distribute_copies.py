@@ -9,20 +9,18 @@ registers: each access is one `async.cp`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Kernel, Value
 from tiledsl.ir.ops import async_copy, control, gpu, tile
-from tiledsl.ir.types import INDEX, FragmentType, GlobalType
-from tiledsl.passes.analysis.constants import integer
-from tiledsl.passes.distribute.thread_map import Coordinate, Plan, plan_copy
+from tiledsl.ir.types import INDEX
+from tiledsl.passes.distribute.thread_map import Coordinate, plan_copy
+from tiledsl.passes.distribute.vectors import elements_of, index, may_leave, never_split, read, vector_of, write, zeros
 
-__all__ = ["IN_FLIGHT", "may_leave", "write_copy"]
+__all__ = ["IN_FLIGHT", "write_copy"]
 
 IN_FLIGHT = 8
 """Accesses of one thread that are loaded before the first one is stored: 32 registers of 16-byte vectors."""
-
 
 Places = list[list[list[Value]]]
 """Indices, by step, of the accesses of that step: one, or one for each element."""
@@ -30,87 +28,46 @@ Places = list[list[list[Value]]]
 
 def write_copy(kernel: Kernel, op: tile.Copy, b: Builder) -> Sequence[Value]:
     """Writes the accesses of one thread; nothing stands for a token. CompileError if the threads cannot share it."""
-    writer = _Writer(kernel, op, plan_copy(op, kernel.thread_count), b)
+    writer = _Writer(kernel, op, b)
     if isinstance(op, async_copy.Copy):
-        writer.write_async()
+        writer.write_async(op)
     else:
         writer.write()
     return ()
 
 
-def may_leave(side: tile.Side, shape: tuple[int, ...]) -> bool:
-    """True where the copied part of a global tensor may reach past its edge. A view of a shared tile does not."""
-    type_ = side.type
-    if not isinstance(type_, GlobalType):
-        return False
-    sizes = dict(zip(side.axes, shape, strict=True))
-    for axis, (value, extent) in enumerate(zip(side.origin, type_.dims, strict=True)):
-        first = integer(value)
-        if first is None or not isinstance(extent, int) or not 0 <= first <= extent - sizes.get(axis, 1):
-            return True
-    return False
-
-
-def never_split(memory: Value) -> bool:
-    """True for a tensor whose rows are whole vectors, in any launch that the specialisation is for."""
-    return isinstance(memory.type, GlobalType) and memory.type.whole
-
-
 class _Writer:
-    """Writes the ops of one copy in front of it. `bases`: variable parts of indices, written once each."""
+    """Writes the ops of one copy in front of it."""
 
-    def __init__(self, kernel: Kernel, op: tile.Copy, plan: Plan, b: Builder) -> None:
-        self.kernel, self.op, self.plan, self.b = kernel, op, plan, b
-        self.bases: dict[tuple[Value, Coordinate], Value] = {}
-        self.terms: dict[Coordinate, Value] = {}
+    def __init__(self, kernel: Kernel, op: tile.Copy, b: Builder) -> None:
+        self.op, self.b = op, b
+        self.map = plan_copy(op, kernel.thread_count)
         self.guard_src, self.guard_dst = may_leave(op.src, op.shape), may_leave(op.dst, op.shape)
-        self.thread = self.linear_thread()
+        self.thread = _linear_thread(kernel.threads, b)
 
-    @property
-    def vector(self) -> FragmentType:
-        return FragmentType(self.op.dtype, (self.plan.map.width,))
-
-    def linear_thread(self) -> Value:
-        """The thread's index in the block, x fastest."""
-        extents = self.kernel.threads
-        linear: Value | None = None
-        for axis in reversed(range(len(extents))):
-            if extents[axis] == 1 and (linear is not None or axis):
-                continue
-            position = self.b.value(gpu.ThreadId(axis=axis))
-            if linear is not None:
-                position = self.b.scalar("add", position, self.times(linear, extents[axis]))
-            linear = position
-        assert linear is not None
-        return linear
-
-    def write_async(self) -> None:
+    def write_async(self, op: async_copy.Copy) -> None:
         """The tensor's side and the tile's, at once. All indices first: the accesses stand together for `expand`."""
-        src, dst, plan = self.op.src, self.op.dst, self.plan.map
-        places = [plan.place(step) for step in range(plan.steps)]
-        pairs = [(self.indices(dst, place, 0), self.indices(src, place, 0)) for place in places]
+        steps = map(self.map.place, range(self.map.steps))
+        pairs = [(self.indices(op.dst, place, 0), self.indices(op.src, place, 0)) for place in steps]
         for to, at in pairs:
-            cp = async_copy.Cp(dst.memory, *to, src.memory, *at, vec=plan.width, guard=self.guard_src)
+            cp = async_copy.Cp(op.dst.memory, *to, op.src.memory, *at, vec=self.map.width, guard=self.guard_src)
             self.b.add(cp)
 
     def write(self) -> None:
-        extent = self.splitting_extent()
-        src = self.all_indices(self.op.src, self.plan.src_vector)
-        dst = self.all_indices(self.op.dst, self.plan.dst_vector)
+        extent, b = self.splitting_extent(), self.b
+        src, dst = self.places(self.op.src), self.places(self.op.dst)
         if extent is None:
             self.vectors(src, dst, whole=False)
             return
-        rest = self.b.scalar("mod", extent, self.b.constant(self.plan.map.width, INDEX))
-        even = self.b.scalar("eq", rest, self.b.constant(0, INDEX))
-        blocks = Block(), Block()
-        outer, self.b = self.b, Builder(blocks[0], self.b.loc)
-        self.vectors(src, dst, whole=True)
-        self.b = Builder(blocks[1], outer.loc)
-        self.elements()
-        for block in blocks:
-            Builder(block, outer.loc).add(control.Yield())
-        self.b = outer
-        self.b.add(control.If(even, blocks=blocks, likely=True))
+        even = b.scalar("eq", b.scalar("mod", extent, self.map.width), 0)
+        whole, ragged = Block(), Block()
+        with b.inside(whole):
+            self.vectors(src, dst, whole=True)
+            b.add(control.Yield())
+        with b.inside(ragged):
+            self.elements()
+            b.add(control.Yield())
+        b.add(control.If(even, blocks=[whole, ragged], likely=True))
 
     def splitting_extent(self) -> Value | None:
         """The extent of the tensor along the vectors' axis, where only a launch tells if they divide it evenly.
@@ -120,120 +77,86 @@ class _Writer:
         access would be several times as long.
         """
         for side, guard in ((self.op.src, self.guard_src), (self.op.dst, self.guard_dst)):
-            axis = side.axes[self.plan.map.axis]
+            axis = side.axes[self.map.axis]
             open_end = isinstance(side.type.dims[axis], str) and not never_split(side.memory)
-            if guard and self.plan.map.width > 1 and open_end:
+            if guard and self.map.width > 1 and open_end:
                 return self.b.value(tile.Dim(side.memory, axis=axis))
         return None
 
     # -- accesses ------------------------------------------------------------------------------
 
-    def all_indices(self, side: tile.Side, vector: bool) -> Places:
-        """Of all accesses on this side."""
-        width = 1 if vector else self.plan.map.width
-        places = [self.plan.map.place(step) for step in range(self.plan.map.steps)]
-        return [[self.indices(side, place, e) for e in range(width)] for place in places]
-
     def vectors(self, src: Places, dst: Places, *, whole: bool) -> None:
         """As the thread map says. whole: no vector lies across an edge."""
-        zero = self.b.constant(self.op.dtype.python(0), self.op.dtype)
-        zeros = self.b.value(tile.Pack(zero, type=self.vector)) if self.plan.src_vector else zero
-        vec = self.plan.map.width if self.plan.src_vector else 1
+        b, vec, to_vec = self.b, self.map.width_on(self.op.src), self.map.width_on(self.op.dst)
+        other = zeros(b, self.op.dtype, vec) if self.guard_src else None
         for first in range(0, len(src), IN_FLIGHT):
             batch = slice(first, first + IN_FLIGHT)
-            loaded = [[self.load(at, zeros, vec, whole) for at in step] for step in src[batch]]
+            loaded = [[read(b, self.op.src.memory, at, other, vec, whole=whole) for at in step] for step in src[batch]]
             for values, step in zip(loaded, dst[batch], strict=True):
-                self.store_access(step, values, whole)
-
-    def load(self, at: list[Value], zeros: Value, vec: int = 1, whole: bool = False) -> Value:
-        memory = self.op.src.memory
-        if self.guard_src:
-            return self.b.value(tile.Get(memory, *at, zeros, vec=vec, whole=vec > 1 and (whole or never_split(memory))))
-        return self.b.value(tile.Load(memory, *at, vec=vec))
-
-    def store(self, at: list[Value], value: Value, vec: int = 1, whole: bool = False) -> None:
-        memory = self.op.dst.memory
-        if self.guard_dst:
-            self.b.add(tile.Put(memory, *at, value, vec=vec, whole=vec > 1 and (whole or never_split(memory))))
-        else:
-            self.b.add(tile.Store(memory, *at, value, vec=vec))
-
-    def store_access(self, places: list[list[Value]], values: list[Value], whole: bool) -> None:
-        """One access of the copy: a fragment or its elements to one place or to one for each element."""
-        vector, width = self.plan.dst_vector, self.plan.map.width
-        if vector and not self.plan.src_vector:
-            values = [self.b.value(tile.Pack(*values, type=self.vector))]
-        elif self.plan.src_vector and not vector:
-            values = [self.b.value(tile.Extract(values[0], at=(e,))) for e in range(width)]
-        for at, value in zip(places, values, strict=True):
-            self.store(at, value, width if vector else 1, whole)
+                if vec < to_vec:
+                    values = [vector_of(b, values, to_vec)]
+                elif vec > to_vec:
+                    values = elements_of(b, values[0], vec)
+                for at, value in zip(step, values, strict=True):
+                    write(b, self.op.dst.memory, at, value, to_vec, guarded=self.guard_dst, whole=whole)
 
     def elements(self) -> None:
         """A loop in which neighbouring threads copy neighbouring elements, one by one."""
-        plan, outer = self.plan.map, self.b
-        zero = outer.constant(self.op.dtype.python(0), self.op.dtype)
+        b, op = self.b, self.op
+        other = zeros(b, op.dtype, 1) if self.guard_src else None
         body = Block([INDEX], ["element"])
-        self.b = Builder(body, outer.loc)
-        place: dict[int, Value] = {}
-        inner = 1
-        for axis in plan.order:
-            at = body.args[0]
-            if inner > 1:
-                at = self.b.scalar("floordiv", at, self.b.constant(inner, INDEX))
-            inner *= plan.shape[axis]
-            last = axis == plan.order[-1]
-            place[axis] = at if last else self.b.scalar("mod", at, self.b.constant(plan.shape[axis], INDEX))
-        src, dst = ([*side.origin] for side in (self.op.src, self.op.dst))
-        for side, indices in ((self.op.src, src), (self.op.dst, dst)):
-            for position, axis in enumerate(side.axes):
-                indices[axis] = self.b.scalar("add", indices[axis], place[position])
-        self.store(dst, self.load(src, zero))
-        self.b.add(control.Yield())
-        count, threads = (outer.constant(n, INDEX) for n in (inner, plan.threads))
-        outer.add(control.For(self.thread, count, threads, blocks=[body]))
-        self.b = outer
+        with b.inside(body):
+            place: dict[int, Value] = {}
+            inner = 1
+            for axis in self.map.order:
+                at = b.scalar("floordiv", body.args[0], inner) if inner > 1 else body.args[0]
+                inner *= op.shape[axis]
+                place[axis] = at if axis == self.map.order[-1] else b.scalar("mod", at, op.shape[axis])
+            src, dst = [*op.src.origin], [*op.dst.origin]
+            for side, indices in ((op.src, src), (op.dst, dst)):
+                for position, axis in enumerate(side.axes):
+                    indices[axis] = b.scalar("add", indices[axis], place[position])
+            write(b, op.dst.memory, dst, read(b, op.src.memory, src, other, 1), 1, guarded=self.guard_dst)
+            b.add(control.Yield())
+        count, threads = (b.constant(n, INDEX) for n in (inner, self.map.threads))
+        b.add(control.For(self.thread, count, threads, blocks=[body]))
 
     # -- indices -------------------------------------------------------------------------------
+
+    def places(self, side: tile.Side) -> Places:
+        """Of all accesses on this side."""
+        steps, elements = map(self.map.place, range(self.map.steps)), range(0, self.map.width, self.map.width_on(side))
+        return [[self.indices(side, place, e) for e in elements] for place in steps]
 
     def indices(self, side: tile.Side, place: tuple[Coordinate, ...], e: int) -> list[Value]:
         """Of the element `e` after `place` along the vectors' axis."""
         indices = list(side.origin)
-        for position, (axis, coordinate) in enumerate(zip(side.axes, place, strict=True)):
-            further = e if position == self.plan.map.axis else 0
-            indices[axis] = self.index(side.origin[axis], coordinate, further)
+        for position, (axis, at) in enumerate(zip(side.axes, place, strict=True)):
+            further = e if position == self.map.axis else 0
+            indices[axis] = index(self.b, side.origin[axis], self.part(at), at.after * at.scale + further)
         return indices
 
-    def index(self, origin: Value, place: Coordinate, further: int) -> Value:
-        """origin + coordinate + further, the constants added last: they become immediates of one address."""
-        known = integer(origin)
-        constant = (known or 0) + place.after * place.scale + further
-        base = self.base(None if known is not None else origin, replace(place, after=0))
-        if base is None:
-            return self.b.constant(constant, INDEX)
-        return base if constant == 0 else self.b.scalar("add", base, self.b.constant(constant, INDEX))
-
-    def base(self, origin: Value | None, place: Coordinate) -> Value | None:
-        """What of an index is only known at run time: the origin, the thread's part, their sum or nothing."""
+    def part(self, place: Coordinate) -> Value | None:
+        """The part of a coordinate that depends on the thread, if one does."""
         if place.modulus == 1:
-            return origin
-        if origin is None:
-            return self.term(place)
-        key = origin, place
-        if key not in self.bases:
-            self.bases[key] = self.b.scalar("add", origin, self.term(place))
-        return self.bases[key]
+            return None
+        value = self.thread
+        if place.before:
+            value = self.b.scalar("add", value, place.before)
+        if place.divisor > 1:
+            value = self.b.scalar("floordiv", value, place.divisor)
+        if place.modulus:
+            value = self.b.scalar("mod", value, place.modulus)
+        return value if place.scale == 1 else self.b.scalar("mul", value, place.scale)
 
-    def term(self, place: Coordinate) -> Value:
-        if place not in self.terms:
-            value = self.thread
-            if place.before:
-                value = self.b.scalar("add", value, self.b.constant(place.before, INDEX))
-            if place.divisor > 1:
-                value = self.b.scalar("floordiv", value, self.b.constant(place.divisor, INDEX))
-            if place.modulus:
-                value = self.b.scalar("mod", value, self.b.constant(place.modulus, INDEX))
-            self.terms[place] = self.times(value, place.scale)
-        return self.terms[place]
 
-    def times(self, value: Value, factor: int) -> Value:
-        return value if factor == 1 else self.b.scalar("mul", value, self.b.constant(factor, INDEX))
+def _linear_thread(extents: tuple[int, ...], b: Builder) -> Value:
+    """The thread's index in the block, x fastest."""
+    linear: Value | None = None
+    for axis in reversed(range(len(extents))):
+        if extents[axis] == 1 and (linear is not None or axis):
+            continue
+        position = b.value(gpu.ThreadId(axis=axis))
+        linear = position if linear is None else b.scalar("add", position, b.scalar("mul", linear, extents[axis]))
+    assert linear is not None
+    return linear

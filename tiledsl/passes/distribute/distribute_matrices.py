@@ -11,55 +11,48 @@ Writers give the values that stand for an op's results; CompileError where the l
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
-from typing import Literal
+from functools import cached_property, reduce
 
 from tiledsl.arch import LANE_BITS, WARP
 from tiledsl.errors import CompileError
 from tiledsl.ir.builder import Builder
-from tiledsl.ir.core import Block, Kernel, Op, Value
-from tiledsl.ir.ops import control, gpu, matrix, tile
+from tiledsl.ir.core import Kernel, Op, Value
+from tiledsl.ir.ops import gpu, matrix, tile
 from tiledsl.ir.types import INDEX, FragmentType
-from tiledsl.layout.fragments import WORD_BITS, FragmentLayout
+from tiledsl.layout.fragments import WORD_BITS
 from tiledsl.passes.analysis.called import called, name_of
-from tiledsl.passes.analysis.constants import integer
-from tiledsl.passes.distribute.distribute_copies import may_leave, never_split
-from tiledsl.passes.distribute.matrix_map import Field, Matrices, Run, lane_steps, matrices, runs, widths
+from tiledsl.passes.distribute.matrix_map import Field, Place, Run, lane_fields, matrices, place, runs, widths
+from tiledsl.passes.distribute.vectors import elements_of, index, may_leave, read, vector_of, write, zeros
 
 __all__ = ["write_convert", "write_coordinates", "write_load", "write_store"]
 
 
-def write_load(op: matrix.Load, b: Builder) -> Sequence[Value]:
-    return [_load_matrices(op, b) if op.vec == 0 else _load_elements(op, b)]
+def write_load(kernel: Kernel, op: matrix.Load, b: Builder) -> Sequence[Value]:
+    part = _Part(kernel, op.type, b)
+    return [_load_matrices(op, part) if op.vec == 0 else _load_elements(op, part)]
 
 
-def write_store(op: matrix.Store, b: Builder) -> Sequence[Value]:
+def write_store(kernel: Kernel, op: matrix.Store, b: Builder) -> Sequence[Value]:
     """What several warps hold, one of them writes."""
-    type_, write = op.fragment.type, _store_matrices if op.vec == 0 else _store_elements
+    type_, store = op.fragment.type, _store_matrices if op.vec == 0 else _store_elements
     assert isinstance(type_, FragmentType)
-    layout = type_.held_as
+    layout, part = type_.held_as, _Part(kernel, type_, b)
     if layout.holders == 1:
-        write(op, type_, b)
+        store(op, part)
         return ()
-    along_n = b.constant(layout.warps[1], INDEX)
-    number = b.scalar("mod" if layout.operand == "a" else "floordiv", _local_warp(op, layout, b), along_n)
-    then, orelse = Block(), Block()
-    inner = Builder(then, b.loc)
-    write(op, type_, inner)
-    for block in (inner, Builder(orelse, b.loc)):
-        block.add(control.Yield())
-    b.add(control.If(b.scalar("eq", number, b.constant(0, INDEX)), blocks=[then, orelse]))
+    number = b.scalar("mod" if layout.operand == "a" else "floordiv", part.warp, layout.warps[1])
+    with b.when(b.scalar("eq", number, 0)):
+        store(op, part)
     return ()
 
 
-def write_coordinates(op: matrix.Coordinates, b: Builder) -> Sequence[Value]:
-    places = _Places(op, op.type, b)
-    steps = lane_steps(op.type, op.axis)
-    firsts = [_place(op.type, register)[op.axis] for register in range(op.type.size)]
-    return [b.value(tile.Pack(*(places.index(None, op.axis, steps, first) for first in firsts), type=op.type))]
+def write_coordinates(kernel: Kernel, op: matrix.Coordinates, b: Builder) -> Sequence[Value]:
+    thread = _Part(kernel, op.type, b).along(op.axis, lane_fields(op.type, op.axis))
+    firsts = [place(op.type, register)[op.axis] for register in range(op.type.size)]
+    return [b.value(tile.Pack(*(index(b, None, thread, first) for first in firsts), type=op.type))]
 
 
-def write_convert(op: matrix.Convert, b: Builder) -> Sequence[Value]:
+def write_convert(_: Kernel, op: matrix.Convert, b: Builder) -> Sequence[Value]:
     src, dst = op.fragment.type, op.type
     assert isinstance(src, FragmentType)
     sources = _sources(src, dst)
@@ -72,126 +65,83 @@ def write_convert(op: matrix.Convert, b: Builder) -> Sequence[Value]:
     return [_permuted(op.fragment, src, dst, sources, b)]
 
 
-# -- indices ---------------------------------------------------------------------------------------
+class _Part:
+    """What one thread holds of a fragment: where it is in the block tile, as ops."""
 
+    def __init__(self, kernel: Kernel, type_: FragmentType, b: Builder) -> None:
+        self.kernel, self.type, self.layout, self.b = kernel, type_, type_.held_as, b
 
-class _Places:
-    """Indices of one thread's part of a fragment that `op` moves. `known`: variable parts, written once each;
-    `begins`: where the warp's part begins along each axis, as a sum."""
+    @cached_property
+    def lane(self) -> Value:
+        return self.b.value(gpu.LaneId(dtype=INDEX))
 
-    def __init__(self, op: Op, type_: FragmentType, b: Builder) -> None:
-        self.op, self.type, self.b = op, type_, b
-        self.layout = type_.held_as
-        self.known: dict[object, Value] = {}
-        self.begins: dict[int, list[Value]] = {}
+    @cached_property
+    def warp(self) -> Value:
+        """The number of the warp among those that hold the fragment, which may be some of the block's."""
+        layout, warp = self.layout, self.b.value(gpu.WarpId(dtype=INDEX))
+        if layout.first:
+            warp = self.b.scalar("sub", warp, layout.first)
+        if self.kernel.thread_count == layout.first * WARP + layout.threads:
+            return warp
+        return self.b.scalar("mod", warp, layout.threads // WARP)
 
-    def index(self, origin: Value | None, axis: int, steps: list[Field], constant: int) -> Value:
-        """origin + the thread's part + `constant`, which comes last: it becomes an immediate.
+    def at(self, side: tile.Side, first: Place, fields: Sequence[list[Field]]) -> list[Value]:
+        """Indices of what lane 0 has at `first`. fields: the lane's part of rows and of columns."""
+        at = list(side.origin)
+        for axis, position in enumerate(side.axes):
+            at[position] = index(self.b, side.origin[position], self.along(axis, fields[axis]), first[axis])
+        return at
 
-        axis: 0 for rows of the fragment, 1 for columns.
-        """
-        known = None if origin is None else integer(origin)
-        constant += known or 0
-        base = self.base(origin if known is None else None, axis, steps)
-        if base is not None and constant == 0:
-            return base
-        if (base, constant) not in self.known:
-            shift = self.b.constant(constant, INDEX)
-            self.known[base, constant] = shift if base is None else self.b.scalar("add", base, shift)
-        return self.known[base, constant]
+    def along(self, axis: int, fields: list[Field]) -> Value | None:
+        """The thread's row (axis 0) or column: its warp's part and its lane's. On its own: no loop changes it."""
+        terms = [*self.of_warp(axis), *map(self.of_lane, fields)]
+        return reduce(lambda a, c: self.b.scalar("add", a, c), terms) if terms else None
 
-    def base(self, origin: Value | None, axis: int, steps: list[Field]) -> Value | None:
-        """What of an index is only known at run time, or None. The thread's part on its own: no loop changes it."""
-        thread = self.sum((axis, *steps), *self.warp(axis), *map(self.lane, steps))
-        return self.sum((origin, thread), origin, thread)
-
-    def sum(self, key: object, *terms: Value | None) -> Value | None:
-        given = [term for term in terms if term is not None]
-        if len(given) < 2:
-            return given[0] if given else None
-        if key not in self.known:
-            self.known[key] = reduce(lambda a, c: self.b.scalar("add", a, c), given)
-        return self.known[key]
-
-    def warp(self, axis: int) -> list[Value]:
-        if axis not in self.begins:
-            self.begins[axis] = self._warp(axis) if self.layout.grid[axis] > 1 else []
-        return self.begins[axis]
-
-    def _warp(self, axis: int) -> list[Value]:
-        layout, number = self.layout, self.position("warp")
+    def of_warp(self, axis: int) -> list[Value]:
+        """Where the warp's part begins: the terms of a sum."""
+        b, layout = self.b, self.layout
+        parts, interleaved = layout.grid[axis], layout.interleaved
+        if parts == 1:
+            return []
+        number, size = self.warp, self.type.dims[axis] // parts
         if axis == 0 and layout.warps[1] > 1:
-            number = self.apply("floordiv", number, layout.warps[1])
+            number = b.scalar("floordiv", number, layout.warps[1])
         elif axis == 1 and layout.warps[0] > 1:
-            number = self.apply("mod", number, layout.warps[1])
-        parts, dealt = layout.grid[axis], layout.dealt
-        size = self.type.dims[axis] // parts
-        if axis == 1 or dealt == 1:
-            return [self.apply("mul", number, size)]
-        if parts == dealt:
-            return [self.apply("mul", number, layout.tile[0])]
-        within = self.apply("mul", self.apply("mod", number, dealt), layout.tile[0])
-        return [self.apply("mul", self.apply("floordiv", number, dealt), dealt * size), within]
+            number = b.scalar("mod", number, layout.warps[1])
+        if axis == 1 or interleaved == 1:
+            return [b.scalar("mul", number, size)]
+        if parts == interleaved:
+            return [b.scalar("mul", number, layout.tile[0])]
+        within = b.scalar("mul", b.scalar("mod", number, interleaved), layout.tile[0])
+        return [b.scalar("mul", b.scalar("floordiv", number, interleaved), interleaved * size), within]
 
-    def lane(self, field: Field) -> Value:
-        if field not in self.known:
-            value = self.position("lane")
-            if field.low:
-                value = self.apply("floordiv", value, 1 << field.low)
-            if field.low + field.count < LANE_BITS:
-                value = self.apply("mod", value, 1 << field.count)
-            self.known[field] = value if field.weight == 1 else self.apply("mul", value, field.weight)
-        return self.known[field]
-
-    def position(self, what: Literal["lane", "warp"]) -> Value:
-        """The lane, or the number of the warp among those that hold the fragment."""
-        if what not in self.known:
-            lane = what == "lane"
-            value = self.b.value(gpu.LaneId(dtype=INDEX)) if lane else _local_warp(self.op, self.layout, self.b)
-            self.known[what] = value
-        return self.known[what]
-
-    def apply(self, fn: str, value: Value, number: int) -> Value:
-        return self.b.scalar(fn, value, self.b.constant(number, INDEX))
-
-
-def _local_warp(op: Op, layout: FragmentLayout, b: Builder) -> Value:
-    """The number of the warp among those that hold a fragment, which may be some of the block's."""
-    warp = b.value(gpu.WarpId(dtype=INDEX))
-    if layout.first:
-        warp = b.scalar("sub", warp, b.constant(layout.first, INDEX))
-    if _kernel_of(op).thread_count == layout.first * WARP + layout.threads:
-        return warp
-    return b.scalar("mod", warp, b.constant(layout.threads // WARP, INDEX))
-
-
-def _kernel_of(op: Op) -> Kernel:
-    assert op.parent is not None
-    owner = op.parent.parent
-    assert owner is not None
-    return owner if isinstance(owner, Kernel) else _kernel_of(owner)
+    def of_lane(self, field: Field) -> Value:
+        value = self.lane
+        if field.low:
+            value = self.b.scalar("floordiv", value, 1 << field.low)
+        if field.low + field.count < LANE_BITS:
+            value = self.b.scalar("mod", value, 1 << field.count)
+        return value if field.weight == 1 else self.b.scalar("mul", value, field.weight)
 
 
 # -- ldmatrix and stmatrix -------------------------------------------------------------------------
 
 
-def _load_matrices(op: matrix.Load, b: Builder) -> Value:
-    trans = _transposed("load_fragment()", op, op.side, op.type)
-    places = _Places(op, op.type, b)
+def _load_matrices(op: matrix.Load, part: _Part) -> Value:
+    trans, b, row = _transposed("load_fragment()", op, op.side, op.type), part.b, _row(op.type)
     words: list[Value] = []
-    for part in matrices(op.type):
-        at = _row_of(places, op.side, part)
-        words += b.add(matrix.LdMatrix(op.side.memory, *at, vec=_row(op.type), num=part.num, trans=trans)).results
+    for found in matrices(op.type):
+        at = part.at(op.side, found.at, found.fields(op.side))
+        words += b.add(matrix.LdMatrix(op.side.memory, *at, vec=row, num=found.num, trans=trans)).results
     return b.value(matrix.FromWords(*words, type=op.type))
 
 
-def _store_matrices(op: matrix.Store, type_: FragmentType, b: Builder) -> None:
-    trans = _transposed("store()", op, op.side, type_)
-    places = _Places(op, type_, b)
+def _store_matrices(op: matrix.Store, part: _Part) -> None:
+    trans, b, row = _transposed("store()", op, op.side, part.type), part.b, _row(part.type)
     words = b.add(matrix.ToWords(op.fragment)).results
-    for part in matrices(type_):
-        at, (own, words) = _row_of(places, op.side, part), (words[: part.num], words[part.num :])
-        b.add(matrix.StMatrix(op.side.memory, *at, *own, vec=_row(type_), num=part.num, trans=trans))
+    for found in matrices(part.type):
+        at, (own, words) = part.at(op.side, found.at, found.fields(op.side)), (words[: found.num], words[found.num :])
+        b.add(matrix.StMatrix(op.side.memory, *at, *own, vec=row, num=found.num, trans=trans))
 
 
 def _row(type_: FragmentType) -> int:
@@ -199,18 +149,9 @@ def _row(type_: FragmentType) -> int:
     return matrix.MATRIX_BYTES // type_.dtype.bytes
 
 
-def _row_of(places: _Places, side: tile.Side, part: Matrices) -> list[Value]:
-    """The indices of the row that a lane addresses. Rows are side by side along the axis that is not the unit one."""
-    assert side.unit is not None
-    at = list(side.origin)
-    for axis, position in enumerate(side.axes):
-        steps = part.fields(axis, along=1 - side.unit)
-        at[position] = places.index(side.origin[position], axis, steps, part.at[axis])
-    return at
-
-
 def _transposed(plain: str, op: Op, side: tile.Side, type_: FragmentType) -> bool:
-    """Do the matrices lie in memory across the words of a lane? CompileError where the instruction has no such form."""
+    """True if rows of memory run across the words of a lane, so that the instruction transposes. CompileError where it
+    cannot."""
     layout, dtype = type_.held_as, type_.dtype
     use = f"use {plain}, which moves element by element"
     if dtype.bits > WORD_BITS or (layout.operand == "acc" and dtype.bits != 16):
@@ -224,7 +165,7 @@ def _transposed(plain: str, op: Op, side: tile.Side, type_: FragmentType) -> boo
             f"{called(op)} of {dtype} would have to transpose, since the tile's rows do not run along "
             f"{'k' if layout.operand != 'acc' else 'the columns'} of {layout}; it transposes 16-bit elements only",
             op.loc,
-            f"{use}, or store the tile the other way round",
+            f"{use}, or store the tile transposed",
         )
     return trans
 
@@ -232,48 +173,25 @@ def _transposed(plain: str, op: Op, side: tile.Side, type_: FragmentType) -> boo
 # -- plain accesses --------------------------------------------------------------------------------
 
 
-def _load_elements(op: matrix.Load, b: Builder) -> Value:
-    type_, side = op.type, op.side
-    parts = _runs(op, side, type_, op.vec)
-    places, count = _Places(op, type_, b), op.vec // type_.dtype.bytes
-    guarded = may_leave(side, type_.dims)
-    zero = b.constant(type_.dtype.python(0), type_.dtype) if guarded else None
-    if zero is not None and count > 1:
-        zero = b.value(tile.Pack(zero, type=FragmentType(type_.dtype, (count,))))
+def _load_elements(op: matrix.Load, part: _Part) -> Value:
+    b, type_, side = part.b, op.type, op.side
+    found, count = _runs(op, side, type_, op.vec), op.vec // type_.dtype.bytes
+    fields = [lane_fields(type_, axis) for axis in (0, 1)]
+    other = zeros(b, type_.dtype, count) if may_leave(side, type_.dims) else None
     elements: dict[int, Value] = {}
-    for part in parts:
-        at = _element_of(places, side, part)
-        if zero is None:
-            value = b.value(tile.Load(side.memory, *at, vec=count))
-        else:
-            value = b.value(tile.Get(side.memory, *at, zero, vec=count, whole=count > 1 and never_split(side.memory)))
-        for position, register in enumerate(part.registers):
-            elements[register] = value if count == 1 else b.value(tile.Extract(value, at=(position,)))
+    for run in found:
+        value = read(b, side.memory, part.at(side, run.at, fields), other, count)
+        elements.update(zip(run.registers, elements_of(b, value, count), strict=True))
     return b.value(tile.Pack(*(elements[r] for r in range(type_.size)), type=type_))
 
 
-def _store_elements(op: matrix.Store, type_: FragmentType, b: Builder) -> None:
-    side = op.side
-    parts = _runs(op, side, type_, op.vec)
-    places, count = _Places(op, type_, b), op.vec // type_.dtype.bytes
-    guarded = may_leave(side, type_.dims)
-    for part in parts:
-        values = [b.value(tile.Extract(op.fragment, at=(r,))) for r in part.registers]
-        if count > 1:
-            values = [b.value(tile.Pack(*values, type=FragmentType(type_.dtype, (count,))))]
-        at = _element_of(places, side, part)
-        if guarded:
-            b.add(tile.Put(side.memory, *at, *values, vec=count, whole=count > 1 and never_split(side.memory)))
-        else:
-            b.add(tile.Store(side.memory, *at, *values, vec=count))
-
-
-def _element_of(places: _Places, side: tile.Side, part: Run) -> list[Value]:
-    at = list(side.origin)
-    for axis, position in enumerate(side.axes):
-        steps = lane_steps(places.type, axis)
-        at[position] = places.index(side.origin[position], axis, steps, part.at[axis])
-    return at
+def _store_elements(op: matrix.Store, part: _Part) -> None:
+    b, type_, side = part.b, part.type, op.side
+    found, count, guarded = _runs(op, side, type_, op.vec), op.vec // type_.dtype.bytes, may_leave(side, type_.dims)
+    fields = [lane_fields(type_, axis) for axis in (0, 1)]
+    for run in found:
+        value = vector_of(b, [b.value(tile.Extract(op.fragment, at=(r,))) for r in run.registers], count)
+        write(b, side.memory, part.at(side, run.at, fields), value, count, guarded=guarded)
 
 
 def _runs(op: Op, side: tile.Side, type_: FragmentType, vec: int) -> list[Run]:
@@ -296,8 +214,8 @@ def _sources(src: FragmentType, dst: FragmentType) -> list[int] | None:
     """For each element of `dst` that a thread holds, which of `src` it is, in all threads alike; None if one is not."""
     if _parts(src) != _parts(dst):
         return None
-    register = {_place(src, r): r for r in range(src.size)}
-    found = [register.get(_place(dst, r)) for r in range(dst.size)]
+    register = {place(src, r): r for r in range(src.size)}
+    found = [register.get(place(dst, r)) for r in range(dst.size)]
     known = [r for r in found if r is not None]
     return known if len(known) == len(found) else None
 
@@ -305,13 +223,7 @@ def _sources(src: FragmentType, dst: FragmentType) -> list[int] | None:
 def _parts(type_: FragmentType) -> list[tuple[int, int]]:
     """How far from the first thread's elements those of each thread lie."""
     warps = range(type_.held_as.threads // WARP)
-    return [_place(type_, 0, warp, lane) for warp in warps for lane in range(WARP)]
-
-
-def _place(type_: FragmentType, register: int, warp: int = 0, lane: int = 0) -> tuple[int, int]:
-    """warp: counted from the first that holds a part."""
-    layout = type_.held_as
-    return layout.place(type_.dims, type_.dtype.bits, register, layout.first + warp, lane)
+    return [place(type_, 0, warp, lane) for warp in warps for lane in range(WARP)]
 
 
 def _permuted(value: Value, src: FragmentType, dst: FragmentType, sources: list[int], b: Builder) -> Value:

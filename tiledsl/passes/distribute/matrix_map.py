@@ -9,15 +9,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tiledsl.ir.ops.tile import VECTOR_BYTES
+from tiledsl.ir.ops.tile import VECTOR_BYTES, Side
 from tiledsl.ir.types import FragmentType
 from tiledsl.layout.fragments import ROWS, WORD_BITS
 
-__all__ = ["Field", "Matrices", "Run", "fields", "lane_steps", "matrices", "runs", "widths"]
+__all__ = ["Field", "Matrices", "Place", "Run", "lane_fields", "matrices", "place", "runs", "widths"]
 
 ROW_BITS = ROWS.bit_length() - 1
 
 Place = tuple[int, int]
+
+
+def place(type_: FragmentType, register: int, warp: int = 0, lane: int = 0) -> Place:
+    """Row and column of what a lane holds. warp: counted from the first that holds a part."""
+    layout = type_.held_as
+    return layout.place(type_.dims, type_.dtype.bits, register, layout.first + warp, lane)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +44,17 @@ class Matrices:
     at: Place
     steps: tuple[Place, ...]
 
-    def fields(self, axis: int, along: int) -> list[Field]:
-        """Of the row that a lane addresses, the part along `axis`. `along`: the axis from one row to the next."""
-        weights = [(bit, 1 << bit) for bit in range(ROW_BITS)] if axis == along else []
-        weights += [(ROW_BITS + i, step[axis]) for i, step in enumerate(self.steps)]
-        return fields(weights)
+    def fields(self, side: Side) -> list[list[Field]]:
+        """Of the row that a lane addresses, the parts along both axes. Rows follow each other along the axis that is
+        not contiguous."""
+        found: list[list[Field]] = []
+        for axis in (0, 1):
+            weights = [(bit, 1 << bit) for bit in range(ROW_BITS)] if axis != side.unit else []
+            found.append(_fields([*weights, *((ROW_BITS + i, step[axis]) for i, step in enumerate(self.steps))]))
+        return found
 
 
-def fields(weights: list[tuple[int, int]]) -> list[Field]:
+def _fields(weights: list[tuple[int, int]]) -> list[Field]:
     """The sum of lane bits times weights, in as few terms as there are; `weights`: (bit, weight), lowest bit first."""
     found: list[Field] = []
     for bit, weight in weights:
@@ -64,11 +73,7 @@ def matrices(type_: FragmentType) -> list[Matrices]:
 
     All have the same steps as far as they go, so that their addresses differ by constants.
     """
-    layout = type_.held_as
-    bits = type_.dtype.bits
-    per_word = WORD_BITS // bits
-    words = range(type_.size // per_word)
-    begins = [layout.place(type_.dims, bits, word * per_word, layout.first, 0) for word in words]
+    begins = [place(type_, register) for register in range(0, type_.size, WORD_BITS // type_.dtype.bits)]
     found: list[Matrices] = []
     common: tuple[Place, ...] = ()
     while begins:
@@ -107,26 +112,18 @@ class Run:
 
 def runs(type_: FragmentType, unit: int | None, count: int) -> list[Run] | None:
     """A fragment as runs of `count` elements along the axis `unit`; None if a lane does not hold them so."""
-    layout = type_.held_as
-    places = [layout.place(type_.dims, type_.dtype.bits, r, layout.first, 0) for r in range(type_.size)]
+    places = [place(type_, r) for r in range(type_.size)]
     if count == 1:
         return [Run(at, (r,)) for r, at in enumerate(places)]
     if unit is None:
         return None
     register = {at: r for r, at in enumerate(places)}
     found: list[Run] = []
-    for at in places:
-        if at[unit] % count:
-            continue
-        run = [register.get(_along(at, unit, i)) for i in range(count)]
-        known = tuple(r for r in run if r is not None)
-        if len(known) == count:
-            found.append(Run(at, known))
+    for row, column in (at for at in places if at[unit] % count == 0):
+        run = [(row + i, column) if unit == 0 else (row, column + i) for i in range(count)]
+        if all(at in register for at in run):
+            found.append(Run((row, column), tuple(register[at] for at in run)))
     return found if len(found) * count == len(places) else None
-
-
-def _along(at: Place, axis: int, distance: int) -> Place:
-    return (at[0] + distance, at[1]) if axis == 0 else (at[0], at[1] + distance)
 
 
 def widths(type_: FragmentType, unit: int | None) -> list[int]:
@@ -135,7 +132,7 @@ def widths(type_: FragmentType, unit: int | None) -> list[int]:
     return [size, *(v for v in VECTOR_BYTES if v > size and runs(type_, unit, v // size) is not None)]
 
 
-def lane_steps(type_: FragmentType, axis: int) -> list[Field]:
+def lane_fields(type_: FragmentType, axis: int) -> list[Field]:
     """A lane's part of the row or column of each element that it holds."""
     layout = type_.held_as
     _, _, *steps = layout.within(0, type_.dtype.bits)

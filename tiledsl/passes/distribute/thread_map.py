@@ -19,7 +19,7 @@ from tiledsl.ir.ops import async_copy, tile
 from tiledsl.ir.types import GlobalType
 from tiledsl.passes.analysis.called import called, name_of
 
-__all__ = ["Coordinate", "Plan", "ThreadMap", "even_widths", "plan_copy"]
+__all__ = ["Coordinate", "ThreadMap", "even_widths", "plan_copy"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,26 +87,20 @@ class ThreadMap:
         first = step * self.threads
         if inner % self.threads == 0:  # the same for all threads
             return Coordinate(0, 1, 1, first // inner % count, scale)
-        if self.threads % inner:
-            return Coordinate(first, inner, count, 0, scale)
-        across = self.threads // inner  # positions along this axis that one step covers, or a multiple of `count`
-        if across % count == 0:
-            return Coordinate(0, inner, count if across > count else 0, 0, scale)
-        if count % across == 0:
-            return Coordinate(0, inner, 0, first // inner % count, scale)
+        if self.threads % inner == 0:
+            across = self.threads // inner  # positions along this axis that one step covers, or a multiple of `count`
+            if across % count == 0:
+                return Coordinate(0, inner, count if across > count else 0, 0, scale)
+            if count % across == 0:
+                return Coordinate(0, inner, 0, first // inner % count, scale)
         return Coordinate(first, inner, count, 0, scale)
 
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """A copy's thread map, and which sides are accessed `map.width` elements at once (the other: one by one)."""
-
-    map: ThreadMap
-    src_vector: bool
-    dst_vector: bool
+    def width_on(self, side: tile.Side) -> int:
+        """Elements of one access to this side: all of `width`, or one by one."""
+        return self.width if side.unit == self.axis else 1
 
 
-def plan_copy(op: tile.Copy, threads: int) -> Plan:
+def plan_copy(op: tile.Copy, threads: int) -> ThreadMap:
     """How a block of `threads` carries out `op`. Raises CompileError where the shape does not allow it.
 
     Vectors run along the unit-stride axis of the global side, else of the source, else of the destination;
@@ -118,11 +112,8 @@ def plan_copy(op: tile.Copy, threads: int) -> Plan:
     units = [side.unit for side in sides if side.unit is not None]
     width = op.vec // op.dtype.bytes
     if width > 1 and not units:
-        raise CompileError(
-            f"{asked} with vec={op.vec}: neither side has its axis of stride 1 among the copied axes",
-            op.loc,
-            _one_element(op),
-        )
+        message = f"{asked} with vec={op.vec}: neither side has its axis of stride 1 among the copied axes"
+        raise CompileError(message, op.loc, _one_element(op))
     axis = units[0] if units else len(op.shape) - 1
     if op.shape[axis] % width:
         raise CompileError(
@@ -139,10 +130,9 @@ def plan_copy(op: tile.Copy, threads: int) -> Plan:
             op.loc,
             _advice(op, axis, threads),
         )
-    found = Plan(plan, op.src.unit == axis and width > 1, op.dst.unit == axis and width > 1)
-    if isinstance(op, async_copy.Copy) and width > 1 and not (found.src_vector and found.dst_vector):
+    if isinstance(op, async_copy.Copy) and width > min(map(plan.width_on, sides)):
         raise _transposing(op)
-    return found
+    return plan
 
 
 def _one_element(op: tile.Copy) -> str:
@@ -153,7 +143,7 @@ def _one_element(op: tile.Copy) -> str:
 
 
 def _transposing(op: tile.Copy) -> CompileError:
-    """An asynchronous copy whose bytes would have to part on their way."""
+    """An asynchronous copy that would have to transpose."""
     name, source = name_of(op.dst.memory), name_of(op.src.memory)
     return CompileError(
         f"copy_async() with vec={op.vec}: neighbours in {source} are not neighbours in {name}, but what it moves at "

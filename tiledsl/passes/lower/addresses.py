@@ -16,20 +16,28 @@ A bound is one unsigned comparison an axis: a negative index is a huge unsigned 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Sequence
 
-from tiledsl.ir.builder import Builder
-from tiledsl.ir.core import Value
+from tiledsl.ir.builder import CachingBuilder
+from tiledsl.ir.core import Block, Value
 from tiledsl.ir.ops import arith, mem
 from tiledsl.ir.types import BOOL, I32, I64, U32, U64, DType
 from tiledsl.layout.shared import Swizzled
 from tiledsl.passes.analysis.constants import integer
-from tiledsl.passes.analysis.divisibility import divisor_of, power_of_two_in
-from tiledsl.passes.analysis.ranges import most
+from tiledsl.passes.analysis.divisibility import divisor_of
+from tiledsl.passes.analysis.intervals import Intervals
 
-__all__ = ["Memory", "below", "both", "bounds", "element", "inside_from", "pointer_to", "unsigned_extent"]
+__all__ = ["Memory", "Writer", "below", "both", "bounds", "element", "inside_from", "pointer_to", "unsigned_extent"]
+
+
+class Writer(CachingBuilder):
+    """`intervals`: what values can be."""
+
+    def __init__(self, block: Block, intervals: Intervals) -> None:
+        super().__init__(block)
+        self.intervals = intervals
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +66,7 @@ class Memory:
         return vec == 1 or self.whole or (isinstance(extent, int) and extent % vec == 0)
 
 
-def pointer_to(b: Builder, memory: Memory, indices: Sequence[Value], depths: Sequence[int] = ()) -> Value:
+def pointer_to(b: Writer, memory: Memory, indices: Sequence[Value], depths: Sequence[int] = ()) -> Value:
     """The address of the element at `indices`.
 
     depths: by how many loops each index is changed. What fewer change is added first, so that such a sum leaves a loop
@@ -82,7 +90,7 @@ def pointer_to(b: Builder, memory: Memory, indices: Sequence[Value], depths: Seq
     return element(b, pointer, constant)
 
 
-def element(b: Builder, pointer: Value, distance: int) -> Value:
+def element(b: Writer, pointer: Value, distance: int) -> Value:
     """The address `distance` elements after `pointer`."""
     if distance == 0:
         return pointer
@@ -91,7 +99,7 @@ def element(b: Builder, pointer: Value, distance: int) -> Value:
 
 
 def _unfolded(
-    b: Builder, width: int, indices: Sequence[Value], depths: Sequence[int]
+    b: Writer, width: int, indices: Sequence[Value], depths: Sequence[int]
 ) -> tuple[Sequence[Value], Sequence[int]]:
     """The indices with the number of the panel before the row, and the column in its panel."""
     *lead, row, column = indices
@@ -100,7 +108,7 @@ def _unfolded(
     return [*lead, panel, row, inside], moved
 
 
-def _split(b: Builder, column: Value, width: int) -> tuple[Value, Value]:
+def _split(b: Writer, column: Value, width: int) -> tuple[Value, Value]:
     """``(column // width, column % width)``."""
     dtype = column.dtype
     variable, constant = _peel(b, column)
@@ -108,8 +116,8 @@ def _split(b: Builder, column: Value, width: int) -> tuple[Value, Value]:
     if variable is None:
         return b.constant(whole, dtype), b.constant(rest, dtype)
     moved = b.scalar("add", variable, b.constant(rest, dtype)) if rest else variable
-    largest = most(variable)
-    if largest is not None and largest + rest < width:
+    least, most = b.intervals.of(variable)
+    if least >= 0 and most + rest < width:
         return b.constant(whole, dtype), moved
     panel = b.scalar("shr", moved, b.constant(width.bit_length() - 1, dtype))
     if whole:
@@ -117,7 +125,7 @@ def _split(b: Builder, column: Value, width: int) -> tuple[Value, Value]:
     return panel, b.scalar("and", moved, b.constant(width - 1, dtype))
 
 
-def _swizzled(b: Builder, memory: Memory, swizzle: Swizzled, indices: Sequence[Value]) -> Value:
+def _swizzled(b: Writer, memory: Memory, swizzle: Swizzled, indices: Sequence[Value]) -> Value:
     """Where in its row the element lies, as an index."""
     column = indices[-1]
     bits = _xored_bits(b, memory, swizzle, indices)
@@ -139,7 +147,7 @@ def _swizzled(b: Builder, memory: Memory, swizzle: Swizzled, indices: Sequence[V
     return b.scalar("add", moved, b.constant(constant - inside, dtype)) if constant != inside else moved
 
 
-def _xored_bits(b: Builder, memory: Memory, swizzle: Swizzled, indices: Sequence[Value]) -> Value | int:
+def _xored_bits(b: Writer, memory: Memory, swizzle: Swizzled, indices: Sequence[Value]) -> Value | int:
     """``panel // every % span * unit``. What moves the panel's number by whole periods does not matter."""
     panel: Value | None = None
     constant = 0
@@ -163,7 +171,7 @@ def _xored_bits(b: Builder, memory: Memory, swizzle: Swizzled, indices: Sequence
     return b.scalar("and", panel, b.constant((swizzle.span - 1) * swizzle.unit, dtype))
 
 
-def _panel_in_row(b: Builder, swizzle: Swizzled, column: Value) -> tuple[Value | None, int]:
+def _panel_in_row(b: Writer, swizzle: Swizzled, column: Value) -> tuple[Value | None, int]:
     """column // panel, as a value and a constant."""
     variable, constant = _peel(b, column)
     whole = constant // swizzle.panel
@@ -178,18 +186,10 @@ def _panel_in_row(b: Builder, swizzle: Swizzled, column: Value) -> tuple[Value |
 
 def multiple_of(value: Value) -> int:
     """A power of two that divides `value`, read off the ops that made it."""
-    known = integer(value)
-    op = value.op
-    if known is not None:
-        return power_of_two_in(known)
-    if isinstance(op, arith.Cast) and op.to.bits >= 32:
-        return multiple_of(op.src) if op.src.dtype.is_integer else 1
-    if isinstance(op, arith.Scalar) and op.operands[0].dtype.is_integer:
-        return divisor_of(op, [multiple_of(v) for v in op.operands])
-    return 1
+    return divisor_of(value.op, multiple_of)
 
 
-def _term(b: Builder, index: Value, stride: Value | int) -> tuple[Value | None, int]:
+def _term(b: Writer, index: Value, stride: Value | int) -> tuple[Value | None, int]:
     """index * stride as a value and a constant; the constant is 0 where the stride is not known."""
     if isinstance(stride, Value):
         return (None, 0) if integer(index) == 0 else (b.scalar("mul", index, stride, nowrap=True), 0)
@@ -199,7 +199,7 @@ def _term(b: Builder, index: Value, stride: Value | int) -> tuple[Value | None, 
     return b.scalar("mul", variable, b.constant(stride, variable.dtype)), constant * stride
 
 
-def _peel(b: Builder, value: Value) -> tuple[Value | None, int]:
+def _peel(b: Writer, value: Value) -> tuple[Value | None, int]:
     """Split `value` into a variable part (None for 0) and a constant."""
     known = integer(value)
     if known is not None:
@@ -223,7 +223,7 @@ def _peel(b: Builder, value: Value) -> tuple[Value | None, int]:
     return b.scalar(name, a, c), ca + cc
 
 
-def _peel_product(b: Builder, value: Value, left: Value, right: Value) -> tuple[Value | None, int]:
+def _peel_product(b: Writer, value: Value, left: Value, right: Value) -> tuple[Value | None, int]:
     """``(x + c) * factor`` for a constant factor."""
     factor = integer(right)
     if factor is None:
@@ -234,7 +234,7 @@ def _peel_product(b: Builder, value: Value, left: Value, right: Value) -> tuple[
     return b.scalar("mul", variable, right), constant * factor
 
 
-def bounds(b: Builder, memory: Memory, indices: Sequence[Value], *, skip: int = -1) -> Value | None:
+def bounds(b: Writer, memory: Memory, indices: Sequence[Value], *, skip: int = -1) -> Value | None:
     """True where every index but that of axis `skip` lies in its extent; None if none is left."""
     condition: Value | None = None
     for axis, (index, extent) in enumerate(zip(indices, memory.extents, strict=True)):
@@ -243,7 +243,7 @@ def bounds(b: Builder, memory: Memory, indices: Sequence[Value], *, skip: int = 
     return condition
 
 
-def inside_from(b: Builder, index: Value, extent: Value | int, count: int) -> Value:
+def inside_from(b: Writer, index: Value, extent: Value | int, count: int) -> Value:
     """Of `count` elements from `index`, a multiple of `count`, how many lie inside: an i32.
 
     Unsigned, so that a negative index lies far outside: ``min(max(extent, index) - index, count)``.
@@ -254,18 +254,18 @@ def inside_from(b: Builder, index: Value, extent: Value | int, count: int) -> Va
     return b.cast(b.scalar("min", left, b.constant(count, limit.dtype)), I32)
 
 
-def both(b: Builder, left: Value | None, right: Value) -> Value:
+def both(b: Writer, left: Value | None, right: Value) -> Value:
     return right if left is None else b.scalar("and", left, right)
 
 
-def below(b: Builder, index: Value, limit: Value) -> Value:
+def below(b: Writer, index: Value, limit: Value) -> Value:
     """0 <= index < limit, as one unsigned comparison; `limit` is unsigned already."""
     condition = b.scalar("lt", b.cast(index, limit.dtype), limit)
     assert condition.type is BOOL
     return condition
 
 
-def unsigned_extent(b: Builder, extent: Value | int, index: DType, multiple_of: int = 1) -> Value:
+def unsigned_extent(b: Writer, extent: Value | int, index: DType, multiple_of: int = 1) -> Value:
     """An extent as the unsigned twin of the index dtype, rounded down to `multiple_of` (a power of two)."""
     unsigned = U32 if index is I32 else U64
     if isinstance(extent, int):

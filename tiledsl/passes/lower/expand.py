@@ -18,7 +18,6 @@ from tiledsl.ir.core import Kernel, Op
 from tiledsl.ir.ops import arith, control, debug, gpu, tile
 from tiledsl.ir.types import I32, I64, INDEX, FragmentType, Type
 from tiledsl.layout.shared import row_major
-from tiledsl.passes.lower.expand_async import ASYNC_RULES
 from tiledsl.passes.lower.expand_hopper import HOPPER_RULES
 from tiledsl.passes.lower.expand_matrices import MATRIX_RULES
 from tiledsl.passes.lower.expand_memory import MEMORY_RULES
@@ -127,7 +126,6 @@ def _place(type_: Type, at: tuple[int, ...]) -> tuple[int, int]:
 
 _RULES: dict[type[Op], Rule] = {
     **MEMORY_RULES,
-    **ASYNC_RULES,
     **MATRIX_RULES,
     **HOPPER_RULES,
     gpu.ThreadId: _position,

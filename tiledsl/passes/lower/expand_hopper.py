@@ -8,21 +8,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from tiledsl.arch import WARPGROUP_WARPS
+from tiledsl.arch import TMA_MOST_BOX, WARPGROUP_WARPS
 from tiledsl.ir.core import Op, Value
 from tiledsl.ir.ops import barriers, gpu, tile, tma, wgmma
 from tiledsl.ir.ops import warp as warp_ops
-from tiledsl.ir.types import BOOL, DTYPES, I32, U32, FragmentType, PendingType, SharedType
+from tiledsl.ir.tensor_maps import TensorMap
+from tiledsl.ir.types import BOOL, DTYPES, I32, U32, FragmentType, SharedType
 from tiledsl.layout.shared import ROWS, Paneled
 from tiledsl.layout.wgmma import STEP_BYTES, WGMMA_ROWS
 from tiledsl.passes.analysis.constants import integer
 from tiledsl.passes.lower.addresses import pointer_to
 from tiledsl.passes.lower.expander import Expander, Rule
-from tiledsl.passes.lower.tma_pieces import Piece, pieces
 from tiledsl.passes.lower.within import Reach
 
 __all__ = ["HOPPER_RULES"]
@@ -50,7 +50,7 @@ def _tma_load(x: Expander, op: tma.Load) -> None:
     _require_box(x, op)
     mbarrier = _barrier_at(x, op, op.mbarrier)
     blocks = [x.one(op.operands[-1])] if op.multicast else []
-    for piece in pieces(op):
+    for piece in _pieces(op):
         to, at = _ends(x, op, piece)
         number = x.tensor_map(piece.map)
         x.b.add(tma.MapLoad(to, mbarrier, *at, *blocks, map=number, multicast=bool(op.multicast), hint=op.hint))
@@ -58,7 +58,7 @@ def _tma_load(x: Expander, op: tma.Load) -> None:
 
 def _tma_store(x: Expander, op: tma.Store) -> None:
     _require_box(x, op)
-    for piece in pieces(op):
+    for piece in _pieces(op):
         source, at = _ends(x, op, piece)
         x.b.add(tma.MapStore(source, *at, map=x.tensor_map(piece.map)))
 
@@ -69,7 +69,42 @@ def _require_box(x: Expander, op: tma.Load | tma.Store) -> None:
     x.require_within(op, op.tile, op.place, Reach((*[1] * (len(op.place) - 2), rows, columns)))
 
 
-def _ends(x: Expander, op: tma.Load | tma.Store, piece: Piece) -> tuple[Value, list[Value]]:
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A part of a box that begins `row` and `column` elements into it, and the tensor map that it goes by."""
+
+    map: TensorMap
+    row: int
+    column: int
+
+
+def _pieces(op: tma.Load | tma.Store) -> list[_Piece]:
+    """What one instruction each moves of the box: one panel, at most 256 rows. (PTX ISA: cp.async.bulk.tensor, box.)"""
+    row_axis, column_axis = op.axes
+    rows, columns = op.box[row_axis], op.box[column_axis]
+    alloc = op.tile.op
+    assert isinstance(alloc, tile.SharedAlloc)
+    layout = alloc.placement
+    width = layout.width if isinstance(layout, Paneled) else columns
+    swizzle = layout.span if isinstance(layout, Paneled) else 0
+    others = [axis for axis in reversed(range(len(op.box))) if axis not in op.axes]
+    axes = (column_axis, row_axis, *others)
+    found: list[_Piece] = []
+    for column in range(0, columns, width):
+        for row, count in _shares(rows):
+            box = (width, count, *(1 for _ in others))
+            found.append(_Piece(TensorMap(op.tensor.name, axes, box, swizzle), row, column))
+    return found
+
+
+def _shares(rows: int) -> list[tuple[int, int]]:
+    """Where each part of so many rows begins, and how many it has: equal ones, whole swizzle patterns, if possible."""
+    parts = -(-rows // TMA_MOST_BOX)
+    size = rows // parts if rows % (ROWS * parts) == 0 else min(rows, TMA_MOST_BOX)
+    return [(first, min(size, rows - first)) for first in range(0, rows, size)]
+
+
+def _ends(x: Expander, op: tma.Load | tma.Store, piece: _Piece) -> tuple[Value, list[Value]]:
     """Where a piece begins in shared memory, and its coordinates, the fastest first."""
     *lead, row, column = x.all(op.place)
     indices = [*lead, _moved(x, row, piece.row), _moved(x, column, piece.column)]
@@ -87,7 +122,7 @@ def _moved(x: Expander, index: Value, by: int) -> Value:
 
 def _prefetch(x: Expander, op: tma.Prefetch) -> None:
     users = [u for u, _ in op.tensor.uses if isinstance(u, (tma.Load, tma.Store)) and u.tensor is op.tensor]
-    for described in dict.fromkeys(piece.map for user in users for piece in pieces(user)):
+    for described in dict.fromkeys(piece.map for user in users for piece in _pieces(user)):
         x.b.add(tma.MapPrefetch(map=x.tensor_map(described)))
 
 
@@ -99,47 +134,34 @@ def _begin(x: Expander, op: wgmma.Begin) -> None:
     x.give(op.result, x.b.add(wgmma.Registers(dtype=registers[0], count=len(registers))).results)
 
 
+Operand = Callable[[int, int], list[Value]]
+"""What one instruction takes of an operand, by its block of 64 rows and its step of k: a descriptor, or registers."""
+
+
 def _mma(x: Expander, op: wgmma.Mma) -> None:
     """Steps of k ascend, as the meaning of the product asks; in each, one instruction a block of 64 rows."""
     row, acc = op.row, op.fragment
     blocks = acc.dims[0] // (WGMMA_ROWS * _warpgroups(acc))
     registers = list(x.mapping[op.acc])
     each = len(registers) // blocks
-    _require_operands(x, op)
-    a = _Held(x, op, blocks) if isinstance(op.a.type, FragmentType) else _left(x, op, blocks)
-    b = _Lying(x, op.b, x.all(op.b_origin), op.b_axes[1], op.b_axes[0])
+    if isinstance(op.a.type, FragmentType):
+        a, transposed_a = _in_registers(x, op, blocks), False
+    else:
+        a, transposed_a = _in_shared(x, op, op.a, op.a_origin, op.a_axes, acc.dims[0], _warpgroups(acc))
+    b, transposed_b = _in_shared(x, op, op.b, op.b_origin, op.b_axes[::-1], acc.dims[1], 1)
     attrs: dict[str, Any] = {name: DTYPES[getattr(row, name)] for name in ("a", "b", "acc")}
-    attrs |= {"n": acc.dims[1], "turned_a": isinstance(a, _Lying) and a.turned, "turned_b": b.turned}
+    attrs |= {"n": acc.dims[1], "turned_a": transposed_a, "turned_b": transposed_b}
     for k in range(op.k // row.k):
         accumulate = x.b.constant(True, BOOL) if k else x.one(op.accumulate)
         for block in range(blocks):
             held = slice(block * each, (block + 1) * each)
-            operands = (accumulate, *a.of(block, k), *b.of(0, k), *registers[held])
+            operands = (accumulate, *a(block, k), *b(0, k), *registers[held])
             registers[held] = x.b.add(wgmma.Instruction(*operands, **attrs)).results
     x.give(op.result, registers)
 
 
-def _require_operands(x: Expander, op: wgmma.Mma) -> None:
-    """What the product reads of its tiles lies in them."""
-    (m, n), k = op.fragment.dims, op.k
-    for memory, origin, axes, sizes in ((op.a, op.a_origin, op.a_axes, (m, k)), (op.b, op.b_origin, op.b_axes, (k, n))):
-        if axes:
-            along = dict(zip(axes, sizes, strict=True))
-            x.require_within(op, memory, origin, Reach(tuple(along.get(axis, 1) for axis in range(len(origin)))))
-
-
 def _warpgroups(acc: FragmentType) -> int:
     return acc.held_as.warps[0] // WARPGROUP_WARPS
-
-
-def _left(x: Expander, op: wgmma.Mma, blocks: int) -> _Lying:
-    """A, whose rows the warpgroups share: each begins with its own."""
-    origin, acc = x.all(op.a_origin), op.fragment
-    if _warpgroups(acc) > 1:
-        axis = op.a_axes[0]
-        rows = x.b.scalar("mul", _warpgroup(x, acc), x.b.constant(blocks * WGMMA_ROWS, x.index))
-        origin[axis] = rows if integer(origin[axis]) == 0 else x.b.scalar("add", origin[axis], rows)
-    return _Lying(x, op.a, origin, *op.a_axes)
 
 
 def _warpgroup(x: Expander, acc: FragmentType) -> Value:
@@ -155,52 +177,53 @@ def _warpgroup(x: Expander, acc: FragmentType) -> Value:
     return b.cast(b.value(warp_ops.Uniform(b.cast(number, U32))), x.index)
 
 
-class _Held:
+def _in_registers(x: Expander, op: wgmma.Mma, blocks: int) -> Operand:
     """A in registers: of each block of rows those of one step of k after the other."""
+    words = [x.word(register) for register in x.mapping[op.a]]
+    each = len(words) // blocks
 
-    def __init__(self, x: Expander, op: wgmma.Mma, blocks: int) -> None:
-        held = x.mapping[op.a]
-        self.words = [x.word(register) for register in held]
-        self.each = len(held) // blocks
+    def registers(block: int, k: int) -> list[Value]:
+        first = block * each + 4 * k
+        return words[first : first + 4]
 
-    def of(self, block: int, k: int) -> list[Value]:
-        first = block * self.each + 4 * k
-        return self.words[first : first + 4]
+    return registers
 
 
-class _Lying:
-    """An operand in shared memory: m or n along axis `across` of the tile, k along axis `along`.
+def _in_shared(
+    x: Expander, op: wgmma.Mma, memory: Value, origin: Sequence[Value], axes: Sequence[int], size: int, groups: int
+) -> tuple[Operand, bool]:
+    """An operand in shared memory, and whether rows of its tile run along m or n instead of k.
 
-    turned: the tile's rows run along m or n, not along k.
+    axes: of the tile, along which m or n runs, over `size` elements that `groups` warpgroups share, and along which k.
     """
+    alloc, type_ = memory.op, memory.type
+    assert isinstance(alloc, tile.SharedAlloc) and isinstance(type_, SharedType)
+    layout, element = alloc.placement, type_.dtype.bytes
+    assert isinstance(layout, Paneled), "check-hopper has approved the layout"
+    span = layout.span
+    sizes = dict(zip(axes, (size, op.k), strict=True))
+    x.require_within(op, memory, origin, Reach(tuple(sizes.get(axis, 1) for axis in range(type_.rank))))
+    indices = x.all(origin)
+    if groups > 1:  # each begins with its own
+        rows = x.b.scalar("mul", _warpgroup(x, op.fragment), x.b.constant(size // groups, x.index))
+        first = indices[axes[0]]
+        indices[axes[0]] = rows if integer(first) == 0 else x.b.scalar("add", first, rows)
+    # The hardware permutes what it addresses: descriptors have places as they would be without.
+    pointer = pointer_to(x.b, replace(x.memories[memory], swizzle=None), indices)
+    panel_bytes, transposed = layout.panel_size(type_.dims) * element, axes[0] == type_.rank - 1
+    column = (integer(indices[-1]) or 0) * element % span
 
-    def __init__(self, x: Expander, memory: Value, origin: list[Value], across: int, along: int) -> None:
-        alloc, type_ = memory.op, memory.type
-        assert isinstance(alloc, tile.SharedAlloc) and isinstance(type_, SharedType)
-        layout, rank = alloc.placement, type_.rank
-        assert isinstance(layout, Paneled), "check-hopper has approved the layout"
-        self.x, self.layout, self.element = x, layout, type_.dtype.bytes
-        self.panel = layout.panel_size(type_.dims) * self.element
-        self.turned = across == rank - 1
-        # The hardware permutes what it addresses: descriptors have places as they would be without.
-        plain = replace(x.memories[memory], swizzle=None)
-        self.pointer = pointer_to(x.b, plain, origin)
-        known = integer(origin[-1])
-        self.column = 0 if known is None else known * self.element % layout.span
-
-    def of(self, block: int, k: int) -> list[Value]:
-        """The descriptor of the operand of one instruction: block of 64 rows, step of k."""
-        span = self.layout.span
-        if self.turned:
-            steps = k * (STEP_BYTES // self.element) * span
-            advance = steps + block * WGMMA_ROWS * self.element // span * self.panel
-            leading = self.panel
+    def descriptor(block: int, k: int) -> list[Value]:
+        if transposed:
+            advance = k * (STEP_BYTES // element) * span + block * WGMMA_ROWS * element // span * panel_bytes
         else:
-            panel, inside = divmod(self.column + k * STEP_BYTES, span)
-            advance = panel * self.panel + inside - self.column + block * WGMMA_ROWS * span
-            leading = UNUSED_LEADING
-        offsets: dict[str, Any] = {"advance": advance, "leading": leading, "stride": ROWS * span}
-        return [self.x.b.value(wgmma.Descriptor(self.pointer, **offsets, swizzle=span))]
+            panel, inside = divmod(column + k * STEP_BYTES, span)
+            advance = panel * panel_bytes + inside - column + block * WGMMA_ROWS * span
+        leading = panel_bytes if transposed else UNUSED_LEADING
+        made = wgmma.Descriptor(pointer, advance=advance, leading=leading, stride=ROWS * span, swizzle=span)
+        return [x.b.value(made)]
+
+    return descriptor, transposed
 
 
 def _wait(x: Expander, op: wgmma.Wait) -> None:
@@ -209,12 +232,7 @@ def _wait(x: Expander, op: wgmma.Wait) -> None:
     registers = x.all(op.operands) if op.finish else []
     words = [x.word(register) for value in _held_until(op) for register in x.mapping[value]]
     waited = x.b.add(wgmma.WaitGroup(*registers, *words, pending=op.pending)).results
-    if op.finish:
-        x.give_each(op.results, waited[: len(registers)])
-        return
-    for result, pending in zip(op.results, op.operands, strict=True):
-        assert isinstance(pending.type, PendingType)
-        x.give(result, x.mapping[pending])
+    x.give_each(op.results, waited[: len(registers)] if op.finish else x.all(op.operands))
 
 
 def _held_until(op: wgmma.Wait) -> list[Value]:

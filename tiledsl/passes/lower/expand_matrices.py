@@ -43,12 +43,12 @@ def _to_words(x: Expander, op: matrix.ToWords) -> None:
 def _slice(x: Expander, op: matrix.Slice) -> None:
     """Of each row of instructions, the registers of some of them."""
     rows, columns = _tiles(op.fragment)
-    parts = _Parts(x, op.fragment)
+    parts = _parts(x, op.fragment)
     type_ = op.fragment.type
     assert isinstance(type_, FragmentType)
     first, count = (n // type_.held_as.tile[1] for n in op.columns)
     wanted = [row * columns + first + i for row in range(rows) for i in range(count)]
-    x.give(op.result, [register for number in wanted for register in parts.of(number)])
+    x.give(op.result, [register for number in wanted for register in parts[number]])
 
 
 def _mma(x: Expander, op: matrix.Mma) -> None:
@@ -59,31 +59,23 @@ def _mma(x: Expander, op: matrix.Mma) -> None:
     """
     row = op.row
     (rows, steps), (_, columns) = _tiles(op.a), _tiles(op.b)
-    a, b, acc = _Parts(x, op.a), _Parts(x, op.b), _Parts(x, op.acc)
+    a, b, acc = _parts(x, op.a), _parts(x, op.b), _parts(x, op.acc)
     shape, dtypes = str(row.shape), [DTYPES[name] for name in (row.a, row.b, row.acc)]
     for k in range(steps):
         for i in range(rows):
             for j in range(columns) if i % 2 == 0 else reversed(range(columns)):
                 part = i * columns + j
-                operands = (*a.of(i * steps + k), *b.of(k * columns + j), *acc.of(part))
+                operands = (*a[i * steps + k], *b[k * columns + j], *acc[part])
                 mma = ptx.MmaSync(*operands, shape=shape, a=dtypes[0], b=dtypes[1], acc=dtypes[2])
-                acc.set(part, x.b.add(mma).results)
-    x.give(op.result, acc.registers)
+                acc[part] = x.b.add(mma).results
+    x.give(op.result, [register for part in acc for register in part])
 
 
-class _Parts:
-    """The registers of a fragment by operand of one instruction."""
-
-    def __init__(self, x: Expander, value: Value) -> None:
-        rows, columns = _tiles(value)
-        self.registers = list(x.mapping[value])
-        self.each = len(self.registers) // (rows * columns)
-
-    def of(self, number: int) -> list[Value]:
-        return self.registers[number * self.each : (number + 1) * self.each]
-
-    def set(self, number: int, registers: list[Value]) -> None:
-        self.registers[number * self.each : (number + 1) * self.each] = registers
+def _parts(x: Expander, value: Value) -> list[list[Value]]:
+    """The registers of a fragment, by operand of one instruction."""
+    registers, (rows, columns) = x.mapping[value], _tiles(value)
+    each = len(registers) // (rows * columns)
+    return [registers[first : first + each] for first in range(0, len(registers), each)]
 
 
 def _tiles(value: Value) -> tuple[int, int]:

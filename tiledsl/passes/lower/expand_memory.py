@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from tiledsl.ir.atomics import ATOMICS
 from tiledsl.ir.core import OPS, Op, Value
-from tiledsl.ir.ops import mem, tile
-from tiledsl.layout.shared import Paneled, Swizzled
-from tiledsl.passes.lower.addresses import Memory, below, both, bounds, element, pointer_to, unsigned_extent
+from tiledsl.ir.ops import async_copy, mem, tile
+from tiledsl.ir.types import I32
+from tiledsl.layout.shared import Layout, Paneled, Swizzled
+from tiledsl.passes.lower.addresses import (
+    Memory,
+    below,
+    both,
+    bounds,
+    element,
+    inside_from,
+    pointer_to,
+    unsigned_extent,
+)
 from tiledsl.passes.lower.expander import Expander, Rule
 from tiledsl.passes.lower.within import Reach
 
 __all__ = ["MEMORY_RULES"]
-
-Emit = Callable[[], Sequence[Value]]
 
 
 def _dim(x: Expander, op: tile.Dim) -> None:
@@ -28,98 +37,70 @@ def _shared_alloc(x: Expander, op: tile.SharedAlloc) -> None:
     base = mem.SharedBase(dtype=op.type.dtype, offset=slot.offset, bytes=slot.bytes, label=x.layout.label(op))
     pointer = x.b.value(base)
     pointer.name = op.result.name
-    dims, layout = op.type.dims, op.placement
+    dims, layout, width, swizzle = op.type.dims, op.placement, 0, None
+    places: Layout = layout
+    parts, panels = dims, 1
     if isinstance(layout, Paneled):
-        parts = layout.unfolded(dims)
-        rows, strides = layout.inner.row_strides(parts), layout.inner.strides(parts)
-        x.memories[op.result] = Memory(
-            pointer, dims, strides, len(dims) - 1, False, layout.inner, rows, width=layout.width
-        )
-        return
-    swizzle = layout if isinstance(layout, Swizzled) else None
-    rows, panels = layout.row_strides(dims), swizzle.panels(dims) if swizzle is not None else 1
-    strides = layout.strides(dims)
-    x.memories[op.result] = Memory(pointer, dims, strides, len(dims) - 1, False, swizzle, rows, panels)
+        places, parts, width, swizzle = layout.inner, layout.unfolded(dims), layout.width, layout.inner
+    elif isinstance(layout, Swizzled):
+        swizzle, panels = layout, layout.panels(dims)
+    rows, strides = places.row_strides(parts), places.strides(parts)
+    x.memories[op.result] = Memory(pointer, dims, strides, len(dims) - 1, False, swizzle, rows, panels, width)
 
 
 # -- plain accesses --------------------------------------------------------------------------------
 
 
-def _address(x: Expander, op: tile.Access, *, guarded: bool = False) -> tuple[Memory, list[Value], Value]:
+def _address(x: Expander, op: tile.Access, *, guarded: bool = False) -> Value:
     """guarded: the rule compares the indices itself."""
     x.require_within(op, op.memory, op.indices, None if guarded else Reach.vector(op.memory_type, op.vec))
-    memory = x.memories[op.memory]
-    indices = x.all(op.indices)
-    return memory, indices, pointer_to(x.b, memory, indices)
+    return pointer_to(x.b, x.memories[op.memory], x.all(op.indices))
 
 
 def _load(x: Expander, op: tile.Load) -> None:
-    x.give(op.result, x.b.add(mem.Load(_address(x, op)[2], vec=op.vec)).results)
+    x.give(op.result, x.b.add(mem.Load(_address(x, op), vec=op.vec)).results)
 
 
 def _store(x: Expander, op: tile.Store) -> None:
     values = x.mapping[op.value]
-    x.b.add(mem.Store(_address(x, op)[2], *values, vec=op.vec))
+    x.b.add(mem.Store(_address(x, op), *values, vec=op.vec))
 
 
 def _atomic(x: Expander, op: tile.Atomic) -> None:
     values = [x.one(v) for v in op.values]
-    made = x.b.add(mem.atomic(op.fn.name, _address(x, op)[2], *values, order=op.order, reach=op.reach))
+    made = x.b.add(mem.atomic(op.fn.name, _address(x, op), *values, order=op.order, reach=op.reach))
     x.give_each(op.results, made.results)
 
 
 def _get(x: Expander, op: tile.Get) -> None:
+    pointer = _address(x, op, guarded=True)
     others = x.mapping[op.other]
-    memory, indices, pointer = _address(x, op, guarded=True)
 
-    def element_or_other(position: int) -> Callable[[Value], Sequence[Value]]:
-        def read(condition: Value) -> Sequence[Value]:
-            at = element(x.b, pointer, position)
-            return x.branch(condition, lambda: x.b.add(mem.Load(at)).results, [others[position]])
+    def load(first: int, count: int) -> Sequence[Value]:
+        return x.b.add(mem.Load(element(x.b, pointer, first), vec=count)).results
 
-        return read
-
-    def whole() -> Sequence[Value]:
-        return x.b.add(mem.Load(pointer, vec=op.vec)).results
-
-    x.give(op.result, _guarded(x, op, memory, indices, whole, element_or_other, others))
+    x.give(op.result, _guarded(x, op, load, others))
 
 
 def _put(x: Expander, op: tile.Put) -> None:
+    pointer = _address(x, op, guarded=True)
     values = x.mapping[op.value]
-    memory, indices, pointer = _address(x, op, guarded=True)
 
-    def element_if(position: int) -> Callable[[Value], Sequence[Value]]:
-        def write(condition: Value) -> Sequence[Value]:
-            at = element(x.b, pointer, position)
+    def store(first: int, count: int) -> Sequence[Value]:
+        return x.b.add(mem.Store(element(x.b, pointer, first), *values[first : first + count], vec=count)).results
 
-            def store() -> Sequence[Value]:
-                return x.b.add(mem.Store(at, values[position])).results
-
-            return x.branch(condition, store, ())
-
-        return write
-
-    def whole() -> Sequence[Value]:
-        return x.b.add(mem.Store(pointer, *values, vec=op.vec)).results
-
-    _guarded(x, op, memory, indices, whole, element_if, ())
+    _guarded(x, op, store, ())
 
 
 def _guarded(
-    x: Expander,
-    op: tile.Get | tile.Put,
-    memory: Memory,
-    indices: list[Value],
-    whole: Emit,
-    single: Callable[[int], Callable[[Value], Sequence[Value]]],
-    outside: Sequence[Value],
+    x: Expander, op: tile.Get | tile.Put, access: Callable[[int, int], Sequence[Value]], outside: Sequence[Value]
 ) -> Sequence[Value]:
     """One access where all `vec` elements are inside; else those that are, one by one.
 
-    `single(i)` accesses element i under a condition; `outside` is the result where nothing is read.
+    `access` makes one of so many elements from a number on; `outside` is the result where nothing is read.
     """
-    b = x.b
+    memory, indices = x.memories[op.memory], x.all(op.indices)
+    b, whole = x.b, partial(access, 0, op.vec)
     if op.vec == 1:
         condition = bounds(b, memory, indices)
         return whole() if condition is None else x.branch(condition, whole, outside)
@@ -138,10 +119,52 @@ def _guarded(
         for position in range(op.vec):
             shift = b.constant(position, index.dtype)
             moved = b.scalar("add", index, shift) if position else index
-            results += single(position)(both(b, rest, below(b, moved, limit)))
+            inside = both(b, rest, below(b, moved, limit))
+            results += x.branch(inside, partial(access, position, 1), outside[position : position + 1])
         return results
 
     return x.branch(condition, whole, one_by_one)
+
+
+# -- asynchronous copies ---------------------------------------------------------------------------
+# Past an edge fewer bytes are read, down to none; the address is computed all the same, and not used then. All or
+# nothing costs a comparison: ptxas makes a predicate of it. Part of the bytes costs five instructions more, by which
+# ptxas moves the address as the hardware's zero fill wants it: only for tensors whose rows may end inside a vector, and
+# those make a specialisation of their own.
+
+
+def _cp(x: Expander, op: async_copy.Cp) -> None:
+    source = op.source
+    to = x.address(op, op.memory, op.indices, Reach.vector(op.memory_type, op.vec))
+    at = x.address(op, source.memory, source.origin, None if op.guard else Reach.vector(source.type, op.vec))
+    size = op.vec * op.memory_type.dtype.bytes
+    never_splits = x.memories[source.memory].never_splits(op.vec)
+    count = [_all_or_none(x, op, size) if never_splits else _part(x, op)] if op.guard else []
+    x.b.add(mem.CpAsync(to, at, *count, bytes=size))
+
+
+def _all_or_none(x: Expander, op: async_copy.Cp, size: int) -> Value:
+    """How many bytes to read. What the innermost loop does not change is taken into the limit of what it does: one
+    comparison is left in it."""
+    b, memory, indices = x.b, x.memories[op.source.memory], x.all(op.source.origin)
+    depths = [x.depth(v) for v in op.source.origin]
+    last = max(range(len(depths)), key=lambda axis: depths[axis])
+    index = indices[last]
+    limit = unsigned_extent(b, memory.extents[last], index.dtype)
+    rest = bounds(b, memory, indices, skip=last)
+    if rest is not None and max(d for axis, d in enumerate(depths) if axis != last) < depths[last]:
+        limit, rest = b.select(rest, limit, b.constant(0, limit.dtype)), None
+    return b.select(both(b, rest, below(b, index, limit)), b.constant(size, I32), b.constant(0, I32))
+
+
+def _part(x: Expander, op: async_copy.Cp) -> Value:
+    """How many bytes lie inside, where the last vector of a row may lie across the edge."""
+    b, memory, indices = x.b, x.memories[op.source.memory], x.all(op.source.origin)
+    axis = memory.unit
+    inside = inside_from(b, indices[axis], memory.extents[axis], op.vec)
+    count = b.scalar("mul", inside, b.constant(op.memory_type.dtype.bytes, I32))
+    rest = bounds(b, memory, indices, skip=axis)
+    return count if rest is None else b.select(rest, count, b.constant(0, I32))
 
 
 MEMORY_RULES: dict[type[Op], Rule] = {
@@ -152,5 +175,6 @@ MEMORY_RULES: dict[type[Op], Rule] = {
     tile.Get: _get,
     tile.Store: _store,
     tile.Put: _put,
+    async_copy.Cp: _cp,
     **dict.fromkeys((OPS[f"tile.atomic_{row}"] for row in ATOMICS), _atomic),
 }

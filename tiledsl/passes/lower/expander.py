@@ -6,49 +6,20 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tiledsl.ir.abi import abi_of
-from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import arith, control
 from tiledsl.ir.tensor_maps import TensorMap
-from tiledsl.ir.types import I32, I64, INDEX, U32, DType, FragmentType, GlobalType, PendingType, Type, is_memory
+from tiledsl.ir.types import I32, I64, INDEX, U32, FragmentType, GlobalType, PendingType, Type, is_memory
+from tiledsl.passes.analysis.intervals import Intervals
 from tiledsl.passes.analysis.structure import loops_around
 from tiledsl.passes.banks.shared_layout import lay_out_shared
-from tiledsl.passes.lower.addresses import Memory, pointer_to
+from tiledsl.passes.lower.addresses import Memory, Writer, pointer_to
 from tiledsl.passes.lower.within import Bounds, Reach
 
 __all__ = ["Expander", "Rule"]
 
 Rule = Callable[["Expander", Any], None]
 """Writes the thread level of one op and gives what stands for its results."""
-
-
-class _Once(Builder):
-    """Writes equal constants, scalar functions and casts once a block.
-
-    Accesses to one memory have most of their arithmetic in common; what is not made need not be merged later.
-    """
-
-    def __init__(self, block: Block) -> None:
-        super().__init__(block)
-        self._known: dict[tuple[object, ...], Value] = {}
-
-    def constant(self, value: int | float | bool, dtype: DType) -> Value:
-        key = self.block, dtype.name, repr(value)  # 0.0 == -0.0
-        if key not in self._known:
-            self._known[key] = super().constant(value, dtype)
-        return self._known[key]
-
-    def scalar(self, fn: str, *operands: Value, nowrap: bool = False) -> Value:
-        key = self.block, fn, nowrap, *operands
-        if key not in self._known:
-            self._known[key] = super().scalar(fn, *operands, nowrap=nowrap)
-        return self._known[key]
-
-    def cast(self, value: Value, to: DType) -> Value:
-        key = self.block, value, to.name
-        if key not in self._known:
-            self._known[key] = super().cast(value, to)
-        return self._known[key]
 
 
 class Expander:
@@ -60,7 +31,8 @@ class Expander:
 
     def __init__(self, kernel: Kernel, rules: dict[type[Op], Rule], bounds: bool = False) -> None:
         self.kernel, self.rules = kernel, rules
-        self.bounds = Bounds(kernel.threads) if bounds else None
+        intervals = Intervals(kernel)
+        self.bounds = Bounds(intervals) if bounds else None
         self.index = I32 if kernel.index_bits == 32 else I64
         self.layout = lay_out_shared(kernel)
         self.abi = abi_of([(a.name, a.type) for a in kernel.body.args], kernel.index_bits)
@@ -68,7 +40,7 @@ class Expander:
         self.mapping: dict[Value, list[Value]] = {}
         self.memories: dict[Value, Memory] = {}
         self.maps: dict[TensorMap, int] = {}
-        self.b: Builder = _Once(self.body)
+        self.b = Writer(self.body, intervals)
         self._depths: dict[Value, int] = {}
         self._judged = False
 

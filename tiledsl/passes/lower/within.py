@@ -17,7 +17,7 @@ from tiledsl.ir.ops import control, mem, tile
 from tiledsl.ir.types import GlobalType, MemoryType, SharedType
 from tiledsl.passes.analysis.called import name_of
 from tiledsl.passes.analysis.constants import integer
-from tiledsl.passes.analysis.ranges import most
+from tiledsl.passes.analysis.intervals import Intervals
 from tiledsl.passes.lower.addresses import Memory
 
 __all__ = ["Bounds", "Reach"]
@@ -43,11 +43,11 @@ class Reach:
 class Bounds:
     """Writes the checks of one kernel, each once in a block and what is inside it.
 
-    `threads`: of a block. `known`: index, extent and count of each axis that was checked where `expand` is now.
+    `known`: index, extent and count of each axis that was checked where `expand` is now.
     """
 
-    def __init__(self, threads: tuple[int, ...]) -> None:
-        self.threads = threads
+    def __init__(self, intervals: Intervals) -> None:
+        self.intervals = intervals
         self.known: set[tuple[Value, Value | int, int]] = set()
 
     def require(
@@ -78,10 +78,10 @@ class Bounds:
         type_ = memory.type
         assert isinstance(type_, (GlobalType, SharedType))
         extent = type_.dims[axis]
+        least, most = self.intervals.of(index)
         if isinstance(extent, int):
-            largest = most(index, threads=self.threads)
-            return largest is not None and largest + count <= extent
-        return count == 1 and _counts_to(index, extent)
+            return least >= 0 and most + count <= extent
+        return count == 1 and least >= 0 and _counts_to(index, extent)
 
 
 def _ends_with_its_axis(memory: Memory) -> bool:
@@ -90,13 +90,13 @@ def _ends_with_its_axis(memory: Memory) -> bool:
 
 
 def _counts_to(index: Value, extent: str) -> bool:
-    """Is it the variable of a loop from 0 or more up to a run-time extent of this name?"""
+    """Is it the variable of a loop that counts up to a run-time extent of this name?"""
     owner = index.owner
     loop = owner.parent if isinstance(owner, Block) else None
     if not isinstance(loop, control.For) or index is not loop.body.args[0]:
         return False
     hi, step = loop.hi.op, integer(loop.step)
-    if type(hi) is not tile.Dim or step is None or step <= 0 or most(loop.lo) is None:
+    if type(hi) is not tile.Dim or step is None or step <= 0:
         return False
     type_ = hi.tensor.type
     return isinstance(type_, GlobalType) and type_.dims[hi.axis] == extent

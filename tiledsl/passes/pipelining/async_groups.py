@@ -19,47 +19,35 @@ is `grouped`, and no token is used.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
-from tiledsl.errors import CompileError, CompileErrors
+from tiledsl.errors import CompileError, CompileErrors, Loc
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import async_copy, control
 from tiledsl.ir.types import TokenType
-from tiledsl.passes.analysis.structure import (
-    drop_carried,
-    drop_results,
-    drop_while_inputs,
-    drop_while_outputs,
-    trip_count,
-)
+from tiledsl.passes.analysis.structure import Flow, flows, trip_count
 
-__all__ = ["AsyncGroups"]
+__all__ = ["group_copies"]
 
 
-@dataclass(frozen=True)
-class AsyncGroups:
+def group_copies(kernel: Kernel) -> None:
     """Needs loops with tokens to be as they will run: unrolling comes first."""
-
-    name: ClassVar[str] = "async-groups"
-
-    def run(self, kernel: Kernel) -> None:
-        copies = [op for op in kernel.walk() if isinstance(op, async_copy.Copy) and not op.grouped]
-        if not copies:  # and so no tokens
-            return
-        errors = [_forgotten(op) for op in copies if not _is_settled(op.result, set())]
-        if errors:
-            raise CompileErrors(errors)
-        _commit(kernel.body)
-        flow = _Flow()
-        flow.block(kernel.body, {})
-        if flow.errors:
-            raise CompileErrors(flow.errors)
-        _drop_tokens(kernel.body)
-        for op in copies:
-            op.attrs["grouped"] = True
+    copies = [op for op in kernel.walk() if isinstance(op, async_copy.Copy) and not op.grouped]
+    if not copies:  # and so no tokens
+        return
+    errors = [_forgotten(op) for op in copies if not _is_settled(op.result, set())]
+    if errors:
+        raise CompileErrors(errors)
+    _commit(kernel.body)
+    flow = _Ages()
+    flow.block(kernel.body, {})
+    if flow.errors:
+        raise CompileErrors(flow.errors.values())
+    _drop_tokens(kernel.body)
+    for op in copies:
+        op.attrs["grouped"] = True
 
 
 def _forgotten(op: async_copy.Copy) -> CompileError:
@@ -71,6 +59,11 @@ def _forgotten(op: async_copy.Copy) -> CompileError:
     )
 
 
+def _tokens(flow: Flow) -> Iterator[tuple[tuple[Value, ...], tuple[Value, ...]]]:
+    """The slots of tokens."""
+    return (slot for slot in flow.slots if isinstance(slot[0][0].type, TokenType))
+
+
 # -- every token is waited for ----------------------------------------------------------------------
 
 
@@ -78,52 +71,35 @@ def _is_settled(value: Value, assumed: set[Value]) -> bool:
     """True if every path from the definition of the token `value` leads to a wait for it."""
     if value in assumed:  # around a loop once more
         return True
-    assumed = assumed | {value}
-    owner = value.owner
-    if isinstance(owner, Block):
-        return _is_settled_in(value, owner, 0, assumed)
-    assert owner.parent is not None
-    return _is_settled_in(value, owner.parent, owner.parent.ops.index(owner) + 1, assumed)
+    block = value.owner if isinstance(value.owner, Block) else value.owner.parent
+    assert block is not None
+    return _is_settled_in(value, block, assumed | {value})
 
 
-def _is_settled_in(value: Value, block: Block, start: int, assumed: set[Value]) -> bool:
-    for op in block.ops[start:]:
+def _is_settled_in(value: Value, block: Block, assumed: set[Value]) -> bool:
+    for op in block.ops:
         if isinstance(op, async_copy.Wait) and value in op.operands:
             return True
-        if isinstance(op, control.If) and all(_is_settled_in(value, side, 0, assumed) for side in op.blocks):
+        if isinstance(op, control.If) and all(_is_settled_in(value, side, assumed) for side in op.blocks):
             return True
-        if isinstance(op, control.For) and value in op.inits:
-            return _all_settled(_places(op.inits, value, op.body.args[1:], op.results), assumed)
-        if isinstance(op, control.While) and value in op.operands:
-            return _all_settled(_places(op.operands, value, op.before.args), assumed)
-        if isinstance(op, control.While) and _is_settled_in(value, op.before, 0, assumed):
+        if isinstance(op, control.While) and _is_settled_in(value, op.before, assumed):
             return True
-    return _is_handed_on(value, block, assumed)
+        if value in op.operands and (op.blocks or op.terminator):
+            return _is_passed_on(value, op, assumed)
+    return False
 
 
-def _is_handed_on(value: Value, block: Block, assumed: set[Value]) -> bool:
-    """True if the end of `block` passes the token on to where it is waited for."""
-    owner, end = block.parent, block.terminator
-    match owner:
-        case control.If() if value in end.operands:
-            return _all_settled(_places(end.operands, value, owner.results), assumed)
-        case control.For() if value in end.operands:
-            return _all_settled(_places(end.operands, value, owner.body.args[1:], owner.results), assumed)
-        case control.While() if block is owner.before and value in end.operands[1:]:
-            return _all_settled(_places(end.operands[1:], value, owner.after.args, owner.results), assumed)
-        case control.While() if block is owner.after and value in end.operands:
-            return _all_settled(_places(end.operands, value, owner.before.args), assumed)
-        case _:
-            return False
-
-
-def _places(values: Sequence[Value], value: Value, *targets: Sequence[Value]) -> list[list[Value]]:
-    """Where `value` goes, by its places among `values`: one of the places is enough, but there in all targets."""
-    return [[target[i] for target in targets] for i, v in enumerate(values) if v is value]
-
-
-def _all_settled(places: list[list[Value]], assumed: set[Value]) -> bool:
-    return any(all(_is_settled(v, assumed) for v in targets) for targets in places)
+def _is_passed_on(value: Value, op: Op, assumed: set[Value]) -> bool:
+    """True if control flow takes the operand `value` of `op` to where it is waited for, in each place of one slot."""
+    around = op.parent.parent if op.terminator and op.parent is not None else op
+    assert isinstance(around, Op)
+    for flow in flows(around):
+        for user, first in flow.sources:
+            operands = op.operands[first:] if user is op else []
+            for (targets, _), operand in zip(flow.slots, operands, strict=False):
+                if operand is value and all(_is_settled(target, assumed) for target in targets):
+                    return True
+    return False
 
 
 # -- groups -----------------------------------------------------------------------------------------
@@ -143,13 +119,12 @@ def _commit(block: Block) -> None:
             group.clear()
 
     for op in ops:
-        is_copy = isinstance(op, async_copy.Copy) and not op.grouped
-        if op.blocks or op.terminator or _ends(op) or (is_copy and group and not _together(group[-1], op)):
+        copy = op if isinstance(op, async_copy.Copy) and not op.grouped else None
+        if op.blocks or op.terminator or _ends(op) or (copy and group and _users(group[-1]) != _users(copy)):
             end()
         block.append(op)
-        if is_copy:
-            assert isinstance(op, async_copy.Copy)
-            group.append(op)
+        if copy is not None:
+            group.append(copy)
             last = len(block.ops) - 1
         for inner in op.blocks:
             _commit(inner)
@@ -161,13 +136,9 @@ def _ends(op: Op) -> bool:
     return waits or op.sync.commits == "cp_async"
 
 
-def _together(a: Op, b: Op) -> bool:
-    return _users(a.results[0]) == _users(b.results[0])
-
-
-def _users(token: Value) -> set[tuple[Op, int]]:
-    """Who takes a token; its place among those of a wait does not matter."""
-    return {(op, -1 if isinstance(op, async_copy.Wait) else position) for op, position in token.uses}
+def _users(copy: async_copy.Copy) -> set[tuple[Op, int]]:
+    """Who takes the token; its place among those of a wait does not matter."""
+    return {(op, -1 if isinstance(op, async_copy.Wait) else position) for op, position in copy.result.uses}
 
 
 # -- how many groups back ---------------------------------------------------------------------------
@@ -188,39 +159,30 @@ _NONE = _Count(0)
 
 
 class _Commits:
-    """How many groups one pass through a block commits, which is asked for at every level of what is nested."""
+    """How many groups an op commits with all that it contains, which is asked for at every level of nesting."""
 
     def __init__(self) -> None:
-        self.known: dict[Block, _Count] = {}
+        self.known: dict[Op, _Count] = {}
 
-    def of(self, block: Block) -> _Count:
-        if block not in self.known:
-            self.known[block] = self._count(block)
-        return self.known[block]
+    def of(self, op: Op) -> _Count:
+        if not op.blocks:
+            return _Count(1) if isinstance(op, async_copy.CommitGroup) else _NONE
+        if op not in self.known:
+            self.known[op] = self._count(op, [self.of_block(block) for block in op.blocks])
+        return self.known[op]
 
-    def _count(self, block: Block) -> _Count:
-        total = _NONE
-        for op in block.ops:
-            match op:
-                case async_copy.CommitGroup():
-                    total += _Count(1)
-                case control.If():
-                    then, orelse = map(self.of, op.blocks)
-                    total += _Count(min(then.least, orelse.least), then == orelse and then.exact)
-                case control.For():
-                    total += self.of_loop(op)
-                case control.While():
-                    before, after = map(self.of, op.blocks)
-                    total += before + (_NONE if after == before == _NONE else _Count(0, exact=False))
-                case _:
-                    pass
-        return total
+    def of_block(self, block: Block) -> _Count:
+        return sum(map(self.of, block.ops), _NONE)
 
-    def of_loop(self, op: control.For) -> _Count:
-        body, trips = self.of(op.body), trip_count(op)
+    def _count(self, op: Op, blocks: list[_Count]) -> _Count:
+        first, *others = blocks
+        if isinstance(op, control.If):
+            return _Count(min(count.least for count in blocks), blocks == [first] * 2 and first.exact)
+        trips = trip_count(op) if isinstance(op, control.For) else None
         if trips is not None:
-            return _Count(body.least * trips, body.exact)
-        return body if body == _NONE else _Count(0, exact=False)
+            return _Count(first.least * trips, first.exact)
+        again = _NONE if all(count == _NONE for count in blocks) else _Count(0, exact=False)
+        return first + again if others else again
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,48 +193,43 @@ class _Age:
     copy: Op
     problem: tuple[str, str] | None = None
 
-    def later(self, commits: _Count) -> _Age:
-        return replace(self, count=self.count + commits)
-
     @property
     def line(self) -> str:
         return f"the copy_async() of line {self.copy.loc.line}"
 
 
-_Ages = dict[Value, _Age]
-
-
-class _Flow:
+class _Ages:
     """Walks in program order with the age of every visible token, and replaces waits."""
 
     def __init__(self) -> None:
-        self.errors: list[CompileError] = []
+        self.errors: dict[tuple[Loc, str], CompileError] = {}
         self.commits = _Commits()
 
     def error(self, op: Op, problem: tuple[str, str]) -> None:
-        if all((e.loc, e.message) != (op.loc, problem[0]) for e in self.errors):
-            self.errors.append(CompileError(problem[0], op.loc, fix=problem[1]))
+        message, fix = problem
+        self.errors.setdefault((op.loc, message), CompileError(message, op.loc, fix))
 
-    def block(self, block: Block, ages: _Ages) -> None:
+    def block(self, block: Block, ages: dict[Value, _Age]) -> None:
         """Brings `ages` from the beginning of `block` to its end."""
         for op in list(block.ops):
+            made: dict[Value, _Age] = {}
             match op:
                 case async_copy.Copy() if not op.grouped:
-                    ages[op.result] = _Age(_Count(-1), op)
-                case async_copy.CommitGroup():
-                    _advance(ages, _Count(1))
+                    made[op.result] = _Age(_Count(-1), op)
                 case async_copy.Wait():
                     self.wait(op, ages)
                 case control.If():
-                    self.if_(op, ages)
-                case control.For():
-                    self.for_(op, ages)
-                case control.While():
-                    self.while_(op, ages)
+                    made = self.if_(op, ages)
+                case control.For() | control.While():
+                    made = self.loop(op, ages)
                 case _:
                     pass
+            commits = self.commits.of(op)
+            if commits != _NONE:
+                ages.update({token: replace(age, count=age.count + commits) for token, age in ages.items()})
+            ages.update(made)
 
-    def wait(self, op: async_copy.Wait, ages: _Ages) -> None:
+    def wait(self, op: async_copy.Wait, ages: dict[Value, _Age]) -> None:
         for token in op.operands:
             problem = ages[token].problem
             if problem is not None:
@@ -282,100 +239,71 @@ class _Flow:
         Builder(op.parent, op.loc, before=op).add(async_copy.WaitGroup(pending=pending))
         op.erase()
 
-    def if_(self, op: control.If, ages: _Ages) -> None:
+    def if_(self, op: control.If, ages: dict[Value, _Age]) -> dict[Value, _Age]:
+        """The ages of its results. Where the sides commit differently, those from before it are not known."""
         sides = [dict(ages), dict(ages)]
         for block, side in zip(op.blocks, sides, strict=True):
             self.block(block, side)
-        counts = [self.commits.of(block) for block in op.blocks]
-        total = _Count(min(c.least for c in counts), counts[0] == counts[1] and counts[0].exact)
-        differ = counts[0] != counts[1] and counts[0].exact and counts[1].exact
-        for token, age in ages.items():
-            later = age.later(total)
-            ages[token] = replace(later, problem=age.problem or _sides(op, age, counts)) if differ else later
-        for result, *pair in zip(op.results, op.then.terminator.operands, op.orelse.terminator.operands, strict=True):
-            if isinstance(result.type, TokenType):
-                ages[result] = self.merged(op, [side[v] for side, v in zip(sides, pair, strict=True)])
+        then, orelse = map(self.commits.of_block, op.blocks)
+        if then != orelse and then.exact and orelse.exact:
+            for token, age in ages.items():
+                problem = (
+                    f"how many groups are in flight here is not known: the sides of the if in line {op.loc.line} "
+                    f"commit {then.least} and {orelse.least} since {age.line}",
+                    "wait for it before the if, or make as many copies on both sides",
+                )
+                ages[token] = replace(age, problem=age.problem or problem)
+        found: dict[Value, _Age] = {}
+        for (result,), yielded in _tokens(flows(op)[0]):
+            first, second = (side[value] for side, value in zip(sides, yielded, strict=True))
+            if first.count != second.count and not first.problem and not second.problem:
+                numbers = f"{first.count.least} groups back if the condition holds, {second.count.least} if not"
+                problem = (
+                    f"{first.line} or {second.line}, as the if of line {op.loc.line} decides: {numbers}, so how many "
+                    "groups are in flight here is not known",
+                    "wait on both sides of the if, or make as many copies on both",
+                )
+                first = replace(first, problem=problem)
+            found[result] = first if first.problem else second
+        return found
 
-    def merged(self, op: control.If, ages: list[_Age]) -> _Age:
-        first, second = ages
-        if first.count != second.count and not first.problem and not second.problem:
-            numbers = f"{first.count.least} groups back if the condition holds, {second.count.least} if not"
-            problem = (
-                f"{first.line} or {second.line}, as the if of line {op.loc.line} decides: {numbers}, so how many "
-                "groups are in flight here is not known",
-                "wait on both sides of the if, or make as many copies on both",
-            )
-            return replace(first, problem=problem)
-        return first if first.problem else second
-
-    def for_(self, op: control.For, ages: _Ages) -> None:
-        each = self.commits.of(op.body)
-        inside = _in_loop(ages, each)
-        entry = self.carry(op, op.inits, op.body.args[1:], ages, inside)
-        self.block(op.body, inside)
-        self.back_edge(op, entry, op.body.terminator.operands, inside)
-        _advance(ages, self.commits.of_loop(op))
-        ages.update({op.results[i]: age for i, age in entry.items()})
-
-    def while_(self, op: control.While, ages: _Ages) -> None:
-        each = self.commits.of(op.before) + self.commits.of(op.after)
-        inside = _in_loop(ages, each)
-        entry = self.carry(op, op.operands, op.before.args, ages, inside)
-        self.block(op.before, inside)
-        passed = self.carry(op, op.before.terminator.operands[1:], op.after.args, inside, inside)
-        self.block(op.after, inside)
-        self.back_edge(op, entry, op.after.terminator.operands, inside)
-        _advance(ages, self.commits.of(op.before) + (_NONE if each == _NONE else _Count(0, exact=False)))
-        ages.update({op.results[i]: age for i, age in passed.items()})
-
-    def carry(
-        self, op: Op, values: Sequence[Value], args: Sequence[Value], ages: _Ages, inside: _Ages
-    ) -> dict[int, _Age]:
-        """The ages of the tokens among `values`, by position; the arguments in their places have them too."""
-        entry = {i: ages[v] for i, v in enumerate(values) if isinstance(v.type, TokenType)}
-        inside.update({args[i]: age for i, age in entry.items()})
-        return entry
-
-    def back_edge(self, op: Op, entry: dict[int, _Age], yielded: Sequence[Value], inside: _Ages) -> None:
-        for position, age in entry.items():
-            after = inside[yielded[position]]
+    def loop(self, op: control.For | control.While, ages: dict[Value, _Age]) -> dict[Value, _Age]:
+        """The ages of its results. What it carries is as many groups back after an iteration as before the loop."""
+        commits = any(self.commits.of_block(block) != _NONE for block in op.blocks)
+        inside = {token: _from_outside(age) if commits else age for token, age in ages.items()}
+        around, *passing = flows(op)
+        carried = [(targets, yielded, ages[init]) for targets, (init, yielded) in _tokens(around)]
+        found = {target: age for targets, _, age in carried for target in targets}
+        inside.update(found)
+        self.block(op.blocks[0], inside)
+        for flow in passing:  # of a while: what its condition passes to the second block, and out
+            passed = {target: inside[value] for targets, (value,) in _tokens(flow) for target in targets}
+            inside.update(passed)
+            found.update(passed)
+            self.block(op.blocks[1], inside)
+        for _, yielded, age in carried:
+            after = inside[yielded]
             if after.problem:
                 self.error(op, after.problem)
             elif after.count != age.count:
-                self.error(
-                    op,
-                    (
-                        f"how many groups are in flight here differs between iterations: {age.line} is "
-                        f"{age.count.least} groups back when the loop begins, and {after.line}, which takes its place, "
-                        f"{after.count.least} after an iteration",
-                        "begin as many copies before the loop as an iteration begins after the one that it hands on",
-                    ),
+                message = (
+                    f"how many groups are in flight here differs between iterations: {age.line} is "
+                    f"{age.count.least} groups back when the loop begins, and {after.line}, which takes its place, "
+                    f"{after.count.least} after an iteration"
                 )
+                fix = "begin as many copies before the loop as an iteration begins after the one that it passes on"
+                self.error(op, (message, fix))
+        return found
 
 
-def _advance(ages: _Ages, commits: _Count) -> None:
-    for token, age in ages.items():
-        ages[token] = age.later(commits)
-
-
-def _in_loop(ages: _Ages, each: _Count) -> _Ages:
-    """Tokens from outside a loop, as the loop's body sees them."""
-    if each == _NONE:
-        return dict(ages)
-    fix = "wait for it before the loop, or let the loop carry the token"
-    text = (
-        "how many groups are in flight here differs between iterations: {} was made before the loop, which commits too"
+def _from_outside(age: _Age) -> _Age:
+    """Of a token that was made before a loop that commits, as the loop's body sees it."""
+    problem = (
+        f"how many groups are in flight here differs between iterations: {age.line} was made before the loop, which "
+        "commits too",
+        "wait for it before the loop, or let the loop carry the token",
     )
-    return {t: replace(a, problem=a.problem or (text.format(a.line), fix)) for t, a in ages.items()}
-
-
-def _sides(op: control.If, age: _Age, counts: list[_Count]) -> tuple[str, str]:
-    then, orelse = (c.least for c in counts)
-    return (
-        f"how many groups are in flight here is not known: the sides of the if in line {op.loc.line} commit {then} and "
-        f"{orelse} since {age.line}",
-        "wait for it before the if, or make as many copies on both sides",
-    )
+    return replace(age, problem=age.problem or problem)
 
 
 # -- tokens leave the control flow ------------------------------------------------------------------
@@ -384,21 +312,7 @@ def _sides(op: control.If, age: _Age, counts: list[_Count]) -> tuple[str, str]:
 def _drop_tokens(block: Block) -> None:
     """Outer ops first: what an inner one is given and gives has no other user then."""
     for op in block.ops:
-        match op:
-            case control.If() if not all(keep := _plain(op.results)):
-                drop_results(op, keep)
-            case control.For() if not all(keep := _plain(op.results)):
-                drop_carried(op, keep)
-            case control.While():
-                if not all(keep := _plain(op.results)):
-                    drop_while_outputs(op, keep)
-                if not all(keep := _plain(op.before.args)):
-                    drop_while_inputs(op, keep)
-            case _:
-                pass
+        for flow in flows(op):
+            flow.keep([not isinstance(targets[0].type, TokenType) for targets, _ in flow.slots])
         for inner in op.blocks:
             _drop_tokens(inner)
-
-
-def _plain(values: Sequence[Value]) -> list[bool]:
-    return [not isinstance(v.type, TokenType) for v in values]

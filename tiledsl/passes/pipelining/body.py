@@ -37,15 +37,10 @@ class LoopBody:
         """What the loop counts."""
         return self.block.args[0]
 
-    def is_local(self, value: Value) -> bool:
-        """True for arguments of the body and results of its ops."""
-        owner = value.owner
-        return owner is self.block or (isinstance(owner, Op) and owner.parent is self.block)
-
     def slice(self, values: Iterable[Value]) -> list[Value]:
         """The local values that `values` depend on, themselves included, looking through pure ops only."""
         found: dict[Value, None] = {}
-        pending = [v for v in values if self.is_local(v)]
+        pending = [v for v in values if _is_local(v, self.block)]
         while pending:
             value = pending.pop()
             if value in found:
@@ -68,7 +63,7 @@ class LoopBody:
         """The ops `by`, the loop's results and what both need, in program order; not `but`, nor what only they need."""
         found = set(by) - but
         pending: list[Value] = [v for op in found for v in outside_values(op, self.block)]
-        pending += [v for v in self.block.terminator.operands if self.is_local(v)]
+        pending += [v for v in self.block.terminator.operands if _is_local(v, self.block)]
         while pending:
             op = pending.pop().op
             if op is not None and op not in found and op not in but:
@@ -86,13 +81,15 @@ def fills(copy: tile.Copy) -> bool:
     return isinstance(copy.src.type, GlobalType) and isinstance(copy.dst.type, SharedType)
 
 
+def _is_local(value: Value, body: Block) -> bool:
+    """True for arguments of the body and results of its ops."""
+    owner = value.owner
+    return owner is body or (isinstance(owner, Op) and owner.parent is body)
+
+
 def outside_values(op: Op, body: Block) -> Iterator[Value]:
     """Arguments of `body` and results of its ops that `op`, or an op inside it, uses."""
-    for inner in op.walk():
-        for value in inner.operands:
-            owner = value.owner
-            if owner is body or (isinstance(owner, Op) and owner.parent is body):
-                yield value
+    return (value for inner in op.walk() for value in inner.operands if _is_local(value, body))
 
 
 def memories(op: Op) -> list[tuple[Value, bool]]:

@@ -46,37 +46,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from itertools import zip_longest
 
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import async_copy, control, gpu, matrix, tile
 from tiledsl.ir.types import I64, INDEX, DType, SharedType, Type
 from tiledsl.passes.analysis.constants import integer
-from tiledsl.passes.analysis.structure import replace_op, trip_count
+from tiledsl.passes.analysis.structure import replace_op
 from tiledsl.passes.pipelining.body import outside_values
-from tiledsl.passes.pipelining.plan import LoopPlan, Step, plan_loop
-from tiledsl.passes.scalar.canonicalize import Canonicalize
+from tiledsl.passes.pipelining.plan import LoopPlan, plan_loop
+from tiledsl.passes.scalar.canonicalize import canonicalize
 
-__all__ = ["Pipeline", "loop_plans"]
+__all__ = ["loop_plans", "pipeline_loops"]
 
 
-@dataclass(frozen=True)
-class Pipeline:
+def pipeline_loops(kernel: Kernel) -> None:
     """Before: loops with `stages`. After: none; the async copies of those that were are `grouped`."""
-
-    name: ClassVar[str] = "pipeline"
-
-    def run(self, kernel: Kernel) -> None:
-        loops = _loops(kernel)
-        for op in loops:
-            _Writer(plan_loop(kernel, op)).write()
-        if loops:
-            Canonicalize().run(kernel)
+    loops = _loops(kernel)
+    for op in loops:
+        _Writer(plan_loop(kernel, op)).write()
+    if loops:
+        canonicalize(kernel)
 
 
 def loop_plans(kernel: Kernel) -> list[LoopPlan]:
-    """What the pass does with `kernel`, which stays as it is: the plans speak of a copy of it."""
+    """What the pass does with `kernel`, which stays as it is: the plans are of a copy."""
     kernel = kernel.clone()
     return [plan_loop(kernel, op) for op in _loops(kernel)]
 
@@ -109,22 +104,19 @@ class _Iteration:
     def emit(self, block: Block, ops: Sequence[Op]) -> None:
         """Append `ops`, as far as they are not there yet, with the pure ops that they need."""
         for op in ops:
-            self.one(block, op)
-
-    def one(self, block: Block, op: Op) -> None:
-        if op.results and op.results[0] in self.values:
-            return
-        for value in outside_values(op, self.body):
-            if value not in self.values:
-                assert value.op is not None and value.op.is_pure, "a value of an iteration that has not begun"
-                self.one(block, value.op)
-        copy = op.clone(self.values)
-        if self.slot is not None:
-            for inner in copy.walk():
-                _enter(inner, self.slot)
-        if isinstance(copy, async_copy.Copy):
-            copy.attrs["grouped"] = True
-        block.append(copy)
+            if op.results and op.results[0] in self.values:
+                continue
+            for value in outside_values(op, self.body):
+                if value not in self.values:
+                    assert value.op is not None and value.op.is_pure, "a value of an iteration that has not begun"
+                    self.emit(block, [value.op])
+            copy = op.clone(self.values)
+            if self.slot is not None:
+                for inner in copy.walk():
+                    _enter(inner, self.slot)
+            if isinstance(copy, async_copy.Copy):
+                copy.attrs["grouped"] = True
+            block.append(copy)
 
     def results(self, values: Sequence[Value]) -> list[Value]:
         return [self.values.get(v, v) for v in values]
@@ -134,12 +126,11 @@ def _enter(op: Op, slot: Value) -> None:
     """Where `op` accesses a buffer as if it were one tile, make it access that of `slot`."""
     match op:
         case tile.Copy():
-            source, destination = op.src, op.dst
-            sides = [_shifted(side.memory, side.origin, side.axes, slot) for side in (source, destination)]
-            op.set_operands([v for operands, _ in sides for v in operands])
-            op.attrs["src_axes"], op.attrs["dst_axes"] = sides[0][1], sides[1][1]
+            src, op.attrs["src_axes"] = _shifted(op.src, slot)
+            dst, op.attrs["dst_axes"] = _shifted(op.dst, slot)
+            op.set_operands([*src, *dst])
         case matrix.Load():
-            operands, op.attrs["axes"] = _shifted(op.memory, op.operands[1:], op.axes, slot)
+            operands, op.attrs["axes"] = _shifted(op.side, slot)
             op.set_operands(operands)
         case tile.Access() if _is_buffer(op.memory):
             op.set_operands([op.memory, slot, *op.operands[1:]])
@@ -147,12 +138,11 @@ def _enter(op: Op, slot: Value) -> None:
             pass
 
 
-def _shifted(
-    memory: Value, origin: Sequence[Value], axes: tuple[int, ...], slot: Value
-) -> tuple[list[Value], tuple[int, ...]]:
-    if not _is_buffer(memory):
-        return [memory, *origin], axes
-    return [memory, slot, *origin], tuple(axis + 1 for axis in axes)
+def _shifted(side: tile.Side, slot: Value) -> tuple[list[Value], tuple[int, ...]]:
+    """Operands and axes."""
+    if not _is_buffer(side.memory):
+        return [*side], side.axes
+    return [side.memory, slot, *side.origin], tuple(axis + 1 for axis in side.axes)
 
 
 def _is_buffer(memory: Value) -> bool:
@@ -178,9 +168,10 @@ class _Writer:
             results = self.single()
         else:
             self.trips = self.trip_count()
-            self.ahead = self.b.scalar("sub", self.trips, self.b.constant(self.count - 1, self.counter))
+            self.ahead = self.b.scalar("sub", self.trips, self.count - 1)
             for s in range(self.count - 1):
-                self.copies_if(self.b.constant(s, self.counter), self.b.constant(s, INDEX), self.trips)
+                self.copies_if(self.plan.copies, self.number(s), self.b.constant(s, INDEX), self.trips)
+                self.commit()
             results = self.two_steps() if self.plan.steps else self.one_step()
         self.replace(results)
 
@@ -208,60 +199,44 @@ class _Writer:
 
     # -- iterations ----------------------------------------------------------------------------
 
+    def number(self, value: int) -> Value:
+        """As iterations are counted."""
+        return self.b.constant(value, self.counter)
+
     def trip_count(self) -> Value:
         """(hi - lo) / step rounded up, at least 0; in 64 bits, where the loop's dtype is not index."""
-        known = trip_count(self.op)
-        if known is not None:
-            return self.b.constant(known, self.counter)
+        if self.plan.trips is not None:
+            return self.number(self.plan.trips)
         b, step = self.b, integer(self.op.step)
         first, last, size = (b.cast(v, self.counter) for v in self.op.operands[:3])
-        one, zero = b.constant(1, self.counter), b.constant(0, self.counter)
         if step is not None and step < 0:
-            first, last, size = last, first, b.constant(-step, self.counter)
+            first, last, size = last, first, self.number(-step)
         if step is None:
-            up = b.scalar("gt", size, zero)
+            up = b.scalar("gt", size, 0)
             first, last, size = b.select(up, first, last), b.select(up, last, first), b.scalar("abs", size)
-        whole = b.scalar("floordiv", b.scalar("sub", b.scalar("sub", last, first), one), size)
-        trips = b.scalar("max", b.scalar("add", whole, one), zero)
-        return trips if step is not None else b.select(b.scalar("eq", size, zero), zero, trips)
+        whole = b.scalar("floordiv", b.scalar("sub", b.scalar("sub", last, first), 1), size)
+        trips = b.scalar("max", b.scalar("add", whole, 1), 0)
+        return trips if step is not None else b.select(b.scalar("eq", size, 0), 0, trips)
 
     def iteration(self, number: Value, slot: Value, carried: Sequence[Value] = ()) -> _Iteration:
         """Iteration `number`, written where the builder is. Without `carried` only what needs no carried value."""
         op, b = self.op, self.b
-        dtype = op.lo.dtype
-        variable = b.scalar("add", op.lo, b.scalar("mul", b.cast(number, dtype), op.step))
+        variable = b.scalar("add", op.lo, b.scalar("mul", b.cast(number, op.lo.dtype), op.step))
         variable.name = op.body.args[0].name
         values = {**self.buffers, op.body.args[0]: variable}
         values.update(zip(op.body.args[1:], carried, strict=False))
         return _Iteration(op.body, values, slot)
 
-    def copies_if(self, number: Value, slot: Value, limit: Value, by: int = 0) -> None:
-        """Where number < limit, the copies of iteration number + by; their group in any case."""
-        self.some_copies_if(self.plan.copies, number, slot, limit, by)
-        self.commit()
-
-    def some_copies_if(self, copies: Sequence[Op], number: Value, slot: Value, limit: Value, by: int) -> None:
-        b = self.b
-
-        def emit() -> None:
-            shifted = b.scalar("add", number, b.constant(by, self.counter)) if by else number
-            self.iteration(shifted, slot).emit(b.block, copies)
-
+    def copies_if(self, copies: Sequence[Op], number: Value, slot: Value, limit: Value, by: int = 0) -> None:
+        """Where number < limit, these copies of iteration number + by."""
         if copies:
-            self.branch(b.scalar("lt", number, limit), emit)
+            with self.b.when(self.b.scalar("lt", number, limit), predicated=self.plan.is_async):
+                shifted = self.b.scalar("add", number, by) if by else number
+                self.iteration(shifted, slot).emit(self.b.block, copies)
 
     def commit(self) -> None:
         if self.plan.is_async:
             self.b.add(async_copy.CommitGroup())
-
-    def branch(self, condition: Value, then: Callable[[], None]) -> None:
-        b, outer, blocks = self.b, self.b.block, [Block(), Block()]
-        b.block = blocks[0]
-        then()
-        for b.block in blocks:
-            b.add(control.Yield())
-        b.block = outer
-        b.add(control.If(condition, blocks=blocks, predicated=self.plan.is_async))
 
     def arrive(self, pending: int) -> None:
         """All but the last `pending` groups are there, for every thread."""
@@ -270,9 +245,8 @@ class _Writer:
         self.b.add(gpu.Barrier())
 
     def next_slot(self, slot: Value) -> Value:
-        b = self.b
-        following = b.scalar("add", slot, b.constant(1, INDEX))
-        return b.select(b.scalar("eq", following, b.constant(self.count, INDEX)), b.constant(0, INDEX), following)
+        following = self.b.scalar("add", slot, 1)
+        return self.b.select(self.b.scalar("eq", following, self.count), 0, following)
 
     # -- schedules -----------------------------------------------------------------------------
 
@@ -280,16 +254,14 @@ class _Writer:
         """One buffer: the loop as it is, with its barriers."""
         op = self.op
         body = Block([a.type for a in op.body.args], [a.name for a in op.body.args])
-        self.b.block = body
-        iteration = _Iteration(op.body, dict(zip(op.body.args, body.args, strict=True)), None)
-        iteration.emit(body, self.plan.copies)
-        if self.plan.is_async:
-            self.b.add(async_copy.CommitGroup())
-        self.arrive(0)
-        iteration.emit(body, self.plan.consumers)
-        self.b.add(gpu.Barrier())
-        self.b.add(control.Yield(*iteration.results(op.body.terminator.operands)))
-        self.b.block = self.out
+        with self.b.inside(body):
+            iteration = _Iteration(op.body, dict(zip(op.body.args, body.args, strict=True)), None)
+            iteration.emit(body, self.plan.copies)
+            self.commit()
+            self.arrive(0)
+            iteration.emit(body, self.plan.consumers)
+            self.b.add(gpu.Barrier())
+            self.b.add(control.Yield(*iteration.results(op.body.terminator.operands)))
         return self.b.add(control.For(*op.operands, blocks=[body])).results
 
     def loop(
@@ -305,21 +277,21 @@ class _Writer:
         returns the next slot to read and the next carried values. The slot that was read is the next one to be
         filled.
         """
-        b, outer = self.b, self.b.block
+        b = self.b
         inits = [b.constant(self.count - 1, INDEX), b.constant(0, INDEX), *carried]
         types: list[Type] = [self.counter, *(v.type for v in inits)]
-        names = ["", "fill", "slot", *(v.name for v in like)]
-        bounds = b.constant(0, self.counter), last, b.constant(1, self.counter)
-        body = b.block = Block(types, names)
+        bounds = self.number(0), last, self.number(1)
+        body = Block(types, ["", "fill", "slot", *(v.name for v in like)])
         number, fill, slot, *values = body.args
-        b.add(control.Yield(slot, *write(number, fill, slot, values)))
-        b.block = outer
+        with b.inside(body):
+            b.add(control.Yield(slot, *write(number, fill, slot, values)))
         return b.add(control.For(*bounds, *inits, blocks=[body])).results[1:]
 
     def one_step(self) -> Sequence[Value]:
         def write(number: Value, fill: Value, slot: Value, carried: list[Value]) -> list[Value]:
             self.arrive(self.count - 2)
-            self.copies_if(number, fill, self.ahead, by=self.count - 1)
+            self.copies_if(self.plan.copies, number, fill, self.ahead, self.count - 1)
+            self.commit()
             iteration = self.iteration(number, slot, carried)
             iteration.emit(self.b.block, self.plan.consumers)
             return [self.next_slot(slot), *iteration.results(self.op.body.terminator.operands)]
@@ -328,25 +300,21 @@ class _Writer:
 
     def two_steps(self) -> Sequence[Value]:
         """All of it under ``trips > 0``; the results are the initial values otherwise."""
-        b, outer, blocks = self.b, self.b.block, [Block(), Block()]
-        b.block = blocks[0]
-        results = self.peeled()
-        b.add(control.Yield(*results))
-        b.block = blocks[1]
-        b.add(control.Yield(*self.op.inits))
-        b.block = outer
-        some = b.scalar("gt", self.trips, b.constant(0, self.counter))
-        return b.add(control.If(some, blocks=blocks)).results
+        b, blocks = self.b, [Block(), Block()]
+        with b.inside(blocks[0]):
+            b.add(control.Yield(*self.peeled()))
+        with b.inside(blocks[1]):
+            b.add(control.Yield(*self.op.inits))
+        return b.add(control.If(b.scalar("gt", self.trips, 0), blocks=blocks)).results
 
     def peeled(self) -> Sequence[Value]:
-        b, (first, *_), op = self.b, self.plan.steps, self.op
-        loaded = [r for load in first.loads for r in load.results]
-        one = b.constant(1, self.counter)
+        b, steps, op = self.b, self.plan.steps, self.op
+        loaded = [r for load in steps[0].loads for r in load.results]
 
         def load_first(number: Value, slot: Value) -> list[Value]:
             self.arrive(self.count - 2)
             iteration = self.iteration(number, slot)
-            iteration.emit(b.block, first.loads)
+            iteration.emit(b.block, steps[0].loads)
             return iteration.results(loaded)
 
         def resumed(number: Value, slot: Value, values: list[Value]) -> _Iteration:
@@ -357,30 +325,23 @@ class _Writer:
 
         def write(number: Value, fill: Value, slot: Value, values: list[Value]) -> list[Value]:
             iteration = resumed(number, slot, values)
-            for copies, step, next_step in zip(self.plan.shares, self.plan.steps, self.plan.steps[1:], strict=False):
-                iteration.emit(b.block, next_step.loads)
-                self.some_copies_if(copies, number, fill, self.ahead, self.count - 1)
+            for step, following, copies in zip(steps, steps[1:], self.plan.shares, strict=False):
+                iteration.emit(b.block, following.loads)
+                self.copies_if(copies, number, fill, self.ahead, self.count - 1)
                 iteration.emit(b.block, step.compute)
-            if len(self.plan.steps) == 1:
-                self.some_copies_if(self.plan.copies, number, fill, self.ahead, self.count - 1)
+            if len(steps) == 1:
+                self.copies_if(self.plan.copies, number, fill, self.ahead, self.count - 1)
             self.commit()
-            following = self.next_slot(slot)
-            ahead = load_first(b.scalar("add", number, one), following)
-            iteration.emit(b.block, self.plan.steps[-1].compute)
-            return [following, *ahead, *iteration.results(op.body.terminator.operands)]
+            next_slot = self.next_slot(slot)
+            ahead = load_first(b.scalar("add", number, 1), next_slot)
+            iteration.emit(b.block, steps[-1].compute)
+            return [next_slot, *ahead, *iteration.results(op.body.terminator.operands)]
 
-        zero = b.constant(0, self.counter), b.constant(0, INDEX)
-        before = [*load_first(*zero), *op.inits]
-        last = b.scalar("sub", self.trips, one)
+        before = [*load_first(self.number(0), b.constant(0, INDEX)), *op.inits]
+        last = b.scalar("sub", self.trips, 1)
         slot, *values = self.loop(last, before, [*loaded, *op.body.args[1:]], write)
         iteration = resumed(last, slot, values)
-        _emit_steps(iteration, b.block, self.plan.steps, self.plan.steps[1:])
+        for step, following in zip_longest(steps, steps[1:]):
+            iteration.emit(b.block, following.loads if following else ())
+            iteration.emit(b.block, step.compute)
         return iteration.results(op.body.terminator.operands)
-
-
-def _emit_steps(iteration: _Iteration, block: Block, steps: Sequence[Step], following: Sequence[Step]) -> None:
-    """The computing of `steps`, each after the loads of the one that follows, if one does."""
-    for position, step in enumerate(steps):
-        if position < len(following):
-            iteration.emit(block, following[position].loads)
-        iteration.emit(block, step.compute)

@@ -16,7 +16,7 @@ from tiledsl.ir.core import Kernel, Op, Value
 from tiledsl.ir.ops import async_copy, control, gpu, matrix, tile
 from tiledsl.ir.types import SharedType
 from tiledsl.passes.analysis.called import name_of
-from tiledsl.passes.analysis.structure import ops_around
+from tiledsl.passes.analysis.structure import ops_around, trip_count
 from tiledsl.passes.pipelining.body import LoopBody, memories, overlap
 from tiledsl.passes.pipelining.checks import check_loop
 
@@ -51,6 +51,11 @@ class LoopPlan:
     @property
     def stages(self) -> int:
         return self.op.stages
+
+    @property
+    def trips(self) -> int | None:
+        """How many iterations there are; None where only a launch knows."""
+        return trip_count(self.op)
 
     @property
     def fragments(self) -> int:

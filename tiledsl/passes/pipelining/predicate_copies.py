@@ -8,24 +8,16 @@ done in any case; it is pure, and an address that no copy uses harms nobody. Don
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from tiledsl.ir.core import Block, Kernel, Op
 from tiledsl.ir.ops import control, mem
 from tiledsl.passes.analysis.structure import replace_op
 
-__all__ = ["PredicateCopies"]
+__all__ = ["predicate_copies"]
 
 
-@dataclass(frozen=True)
-class PredicateCopies:
+def predicate_copies(kernel: Kernel) -> None:
     """After `expand`: no op asks to be `predicated` that can be."""
-
-    name: ClassVar[str] = "predicate-copies"
-
-    def run(self, kernel: Kernel) -> None:
-        _block(kernel.body)
+    _block(kernel.body)
 
 
 def _block(block: Block) -> None:

@@ -6,8 +6,7 @@ changed a loop after it had been walked asks for another one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Callable, ClassVar, Sequence
+from typing import Any, Callable, Sequence
 
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Kernel, Op, Value
@@ -15,14 +14,7 @@ from tiledsl.ir.expr import ConstExpr
 from tiledsl.ir.ops import arith, control, debug, gpu, mem
 from tiledsl.ir.types import BOOL, PendingType, TokenType
 from tiledsl.passes.analysis.constants import constant, integer
-from tiledsl.passes.analysis.structure import (
-    drop_carried,
-    drop_results,
-    drop_while_inputs,
-    replace_op,
-    take_block,
-    trip_count,
-)
+from tiledsl.passes.analysis.structure import flows, incoming, replace_op, trip_count
 from tiledsl.passes.scalar.identities import (
     packed_word,
     simplify_bitcast,
@@ -31,28 +23,24 @@ from tiledsl.passes.scalar.identities import (
     simplify_select,
 )
 
-__all__ = ["Canonicalize"]
+__all__ = ["canonicalize"]
 
 _ROUNDS = 8
 
 
-@dataclass(frozen=True)
-class Canonicalize:
-    name: ClassVar[str] = "canonicalize"
-
-    def run(self, kernel: Kernel) -> None:
-        for _ in range(_ROUNDS):
-            walker = _Walker(kernel)
-            walker.block(kernel.body)
-            if not walker.again:
-                return
+def canonicalize(kernel: Kernel) -> None:
+    for _ in range(_ROUNDS):
+        walker = _Walker(kernel)
+        walker.block(kernel.body)
+        if not walker.again:
+            return
 
 
 class _Simplifier(Builder):
     """Makes scalar ops that are simplified at once: what a rule makes may have a simpler form itself."""
 
-    def scalar(self, fn: str, *operands: Value, nowrap: bool = False) -> Value:
-        op = arith.scalar(fn, *operands, nowrap=nowrap)
+    def scalar(self, fn: str, *operands: Value | int, nowrap: bool = False) -> Value:
+        op = arith.scalar(fn, *self.values(operands), nowrap=nowrap)
         assert isinstance(op, arith.Scalar)
         value = simplify_scalar(self, op)
         if value is None:
@@ -155,20 +143,23 @@ class _Walker:
         self.flip(op)
         for block in op.blocks:
             self.block(block)
-        self.same_results(op)
+        self.again |= self.drop_redundant(op)
         kept = any(isinstance(r.type, (TokenType, PendingType)) for r in op.results)
         if kept or any(len(block.ops) > 1 for block in op.blocks):
             self.keep(op)
             return
         self.b.loc = op.loc
-        condition, pairs = op.condition, self.yielded(op)
-        for block in op.blocks:
-            block.terminator.set_operands(())
-        replace_op(op, [self.b.select(condition, x, y) for x, y in pairs])
+        then, orelse = (block.terminator for block in op.blocks)
+        values = [self.b.select(op.condition, x, y) for x, y in zip(then.operands, orelse.operands, strict=True)]
+        then.set_operands(())
+        orelse.set_operands(())
+        replace_op(op, values)
 
     def inline(self, op: Op, block: Block, arguments: Sequence[Value]) -> None:
         """Put `block` in the place of `op`, whose results are what it yields."""
-        ops, end = take_block(block, arguments)
+        for arg, value in zip(block.args, arguments, strict=True):
+            arg.replace_all_uses_with(value)
+        (*ops, end), block.ops = block.ops, []
         self.ops(ops)
         results = end.operands[1:] if isinstance(end, control.Condition) else list(end.operands)
         end.set_operands(())
@@ -181,33 +172,6 @@ class _Walker:
             op.set_operand(0, inner.operands[0])
             op.blocks.reverse()
 
-    def yielded(self, op: control.If) -> list[tuple[Value, Value]]:
-        return list(zip(op.then.terminator.operands, op.orelse.terminator.operands, strict=True))
-
-    def same_results(self, op: control.If) -> None:
-        """Drop results that both blocks agree on, that are the condition itself, or that nobody uses."""
-        keep: list[bool] = []
-        self.b.loc = op.loc
-        for result, (x, y) in zip(op.results, self.yielded(op), strict=True):
-            value = self.agreed(op, x, y)
-            if value is not None:
-                result.replace_all_uses_with(value)
-            keep.append(bool(result.uses))
-        if not all(keep):
-            drop_results(op, keep)
-            self.again = True
-
-    def agreed(self, op: control.If, x: Value, y: Value) -> Value | None:
-        if x is y:
-            return x
-        a, c = constant(x), constant(y)
-        if a is None or c is None:
-            return None
-        if x.type == BOOL and (a, c) == (True, False):
-            return op.condition
-        same = x.type == y.type and repr(a) == repr(c)
-        return self.b.constant(a, x.dtype) if same else None
-
     # -- loops ---------------------------------------------------------------------------------
 
     def for_(self, op: control.For) -> None:
@@ -218,44 +182,49 @@ class _Walker:
         if trips == 1 and op.stages == 0:  # a pipelined loop has waits and barriers to get
             self.inline(op, op.body, [op.lo, *op.inits])
             return
-        self.constant_carried(op)
+        self.drop_redundant(op)
         self.block(op.body)
-        self.again |= self.constant_carried(op)
+        self.again |= self.drop_redundant(op)
         self.keep(op)
 
-    def constant_carried(self, op: control.For) -> bool:
-        """Take out carried values that never change."""
-        keep: list[bool] = []
-        yielded = op.body.terminator.operands
-        for init, arg, value, result in zip(op.inits, op.body.args[1:], yielded, op.results, strict=True):
-            constant = value is arg or value is init
-            if constant:
-                arg.replace_all_uses_with(init)
-                result.replace_all_uses_with(init)
-            keep.append(not constant)
-        if not all(keep):
-            drop_carried(op, keep)
-        return not all(keep)
-
     def while_(self, op: control.While) -> None:
-        self.constant_inputs(op)
+        self.drop_redundant(op)
         self.block(op.before)
         if constant(op.before.terminator.operands[0]) is False:
             self.inline(op, op.before, op.operands)
             return
         self.block(op.after)
-        self.again |= self.constant_inputs(op)
+        self.again |= self.drop_redundant(op)
         self.keep(op)
 
-    def constant_inputs(self, op: control.While) -> bool:
-        """Take out arguments of the first block that never change, however they travel."""
-        keep: list[bool] = []
-        passed = dict(zip(op.after.args, op.before.terminator.operands[1:], strict=True))
-        for init, arg, value in zip(op.operands, op.before.args, op.after.terminator.operands, strict=True):
-            constant = passed.get(value, value) in (arg, init)
-            if constant:
-                arg.replace_all_uses_with(init)
-            keep.append(not constant)
-        if not all(keep):
-            drop_while_inputs(op, keep)
+    # -- values that control flow moves ----------------------------------------------------------
+
+    def drop_redundant(self, op: control.If | control.For | control.While) -> bool:
+        """Take out values that are the same whichever way control flow goes, and unused results of an `if`."""
+        self.b.loc = op.loc
+        flow, keep = flows(op)[0], list[bool]()
+        for targets, sources in flow.slots:
+            entering = {_before(op, value) for value in sources}.difference(targets)
+            value = entering.pop() if len(entering) == 1 else None
+            if value is None and isinstance(op, control.If):
+                value = self.same_constants(op, *sources)
+            if value is not None:
+                for target in targets:
+                    target.replace_all_uses_with(value)
+            keep.append(value is None and (bool(targets[0].uses) or not isinstance(op, control.If)))
+        flow.keep(keep)
         return not all(keep)
+
+    def same_constants(self, op: control.If, x: Value, y: Value) -> Value | None:
+        a, c = constant(x), constant(y)
+        if a is None or c is None:
+            return None
+        if x.type == BOOL and (a, c) == (True, False):
+            return op.condition
+        same = x.type == y.type and repr(a) == repr(c)
+        return self.b.constant(a, x.dtype) if same else None
+
+
+def _before(op: Op, value: Value) -> Value:
+    """What `value` is in the first block of a while loop, if that passes it on."""
+    return incoming(value)[0] if isinstance(op, control.While) and value.owner is op.after else value

@@ -6,22 +6,17 @@ Ops with effects stay, so loads are never merged. Control ops stay too.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar, Hashable
+from typing import Any, Hashable
 
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import arith
 from tiledsl.passes.analysis.structure import replace_op
 
-__all__ = ["CommonSubexpressions"]
+__all__ = ["merge_common_subexpressions"]
 
 
-@dataclass(frozen=True)
-class CommonSubexpressions:
-    name: ClassVar[str] = "cse"
-
-    def run(self, kernel: Kernel) -> None:
-        _Scope().block(kernel.body)
+def merge_common_subexpressions(kernel: Kernel) -> None:
+    _Scope().block(kernel.body)
 
 
 class _Scope:

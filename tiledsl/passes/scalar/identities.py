@@ -8,21 +8,40 @@ Adding +0.0 is not one of them (-0.0 + 0.0 = +0.0), nor is x - x, nor x * 0.0.
 
 from __future__ import annotations
 
-from math import copysign
-from typing import Callable
+from typing import Literal
 
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Op, Value
 from tiledsl.ir.ops import arith
 from tiledsl.ir.types import BF16, BOOL, F32, TF32, U16, U32, DType
-from tiledsl.passes.analysis.constants import Number, constant, fold, fold_bitcast, fold_cast
+from tiledsl.passes.analysis.constants import Number, constant, fold, semantics
 
 __all__ = ["packed_word", "simplify_bitcast", "simplify_cast", "simplify_scalar", "simplify_select"]
 
-Rule = Callable[[Builder, arith.Scalar, DType], "Value | None"]
-
-_COMPARISONS = {"eq": "ne", "ne": "eq", "lt": "ge", "ge": "lt", "gt": "le", "le": "gt"}
-_REFLEXIVE = {"eq": True, "le": True, "ge": True, "ne": False, "lt": False, "gt": False}
+_OPPOSITE = {"eq": "ne", "ne": "eq", "lt": "ge", "ge": "lt", "gt": "le", "le": "gt"}
+_OF_ITSELF: dict[str, Literal["x", "0"] | bool] = {
+    **dict.fromkeys(("and", "or", "min", "max"), "x"),
+    **dict.fromkeys(("xor", "sub", "mod"), "0"),  # also 0 mod 0, which is 0
+    **dict.fromkeys(("eq", "le", "ge"), True),
+    **dict.fromkeys(("ne", "lt", "gt"), False),
+}
+"""What ``x fn x`` is. Of floats only some: a NaN differs from itself, and x - x may be one."""
+_WITH: dict[str, dict[int, Literal["x", "c", "0", "not"]]] = {
+    "add": {0: "x"},
+    "sub": {0: "x"},
+    "mul": {0: "c", 1: "x"},
+    "and": {0: "c", -1: "x"},
+    "or": {0: "x", -1: "c"},
+    "xor": {0: "x", -1: "not"},
+    "shl": {0: "x"},
+    "shr": {0: "x"},
+    "floordiv": {0: "c", 1: "x"},
+    "mod": {0: "x", 1: "0"},
+}
+"""What ``x fn c`` is, by c; -1 stands for all bits."""
+_WITH_BOOL = {**_WITH, "eq": {0: "not", -1: "x"}, "ne": {0: "x", -1: "not"}}
+_NEUTRAL = {"add": -0.0, "sub": 0.0, "mul": 1.0, "div": 1.0}
+"""The c for which ``x fn c`` is x, of floats."""
 
 
 def simplify_scalar(b: Builder, op: arith.Scalar) -> Value | None:
@@ -38,10 +57,20 @@ def simplify_scalar(b: Builder, op: arith.Scalar) -> Value | None:
         return b.constant(fold(row.name, dtype, *values), BOOL if row.to_bool else dtype)
     if row.commutative and known[0] is not None:
         op.set_operands([op.operands[1], op.operands[0]])
-    if len(op.operands) == 2 and op.operands[0] is op.operands[1]:
-        return _same_operands(b, op, dtype)
-    rule = (_FLOAT_RULES if dtype.is_float else _EXACT_RULES).get(row.name)
-    return None if rule is None else rule(b, op, dtype)
+    match op.operands:
+        case [x]:
+            return _twice(b, op, x)
+        case [x, y] if x is y:
+            return _of_itself(b, op, x)
+        case [x, y] if dtype.is_float:
+            return x if _is_float(y, _NEUTRAL.get(row.name)) and _canonical(x) else None
+        case [x, y]:
+            value = constant(y)
+            return None if value is None else _with_constant(b, op, value)
+        case [x, y, z] if row.name == "fma":
+            return _fma(b, x, y, z)
+        case _:
+            return None
 
 
 def packed_word(op: arith.Scalar) -> Op | None:
@@ -76,21 +105,15 @@ def simplify_cast(b: Builder, op: arith.Cast) -> Value | None:
         return op.src
     value = constant(op.src)
     if value is not None and not (_keeps_payload(src, to) and value != value):
-        return b.constant(fold_cast(value, src, to), to)
+        return b.constant(semantics().fold_cast(value, src, to), to)
     inner = op.src.op
-    if isinstance(inner, arith.Cast) and src.is_integer and to.is_integer:
-        origin = inner.src.dtype
-        if origin.is_integer and (origin.bits <= src.bits or to.bits <= src.bits):
-            return _chained_cast(b, inner.src, origin, src, to)
-    return None
-
-
-def _chained_cast(b: Builder, value: Value, origin: DType, middle: DType, to: DType) -> Value | None:
-    """``to(middle(value))`` for integers: the middle step drops no bit that counts."""
-    if to.bits <= middle.bits:
-        return b.cast(value, to)  # the low bits survive every step
-    same_extension = origin.is_signed == middle.is_signed or (middle.bits > origin.bits and not origin.is_signed)
-    return b.cast(value, to) if same_extension else None
+    if not isinstance(inner, arith.Cast) or not (src.is_integer and to.is_integer and inner.src.dtype.is_integer):
+        return None
+    # The step between drops no bit that counts: the low bits survive all, and so does an extension of the same kind.
+    origin = inner.src.dtype
+    extends = origin.bits <= src.bits and origin.is_signed == src.is_signed
+    zero_extends = origin.bits < src.bits and not origin.is_signed
+    return b.cast(inner.src, to) if to.bits <= src.bits or extends or zero_extends else None
 
 
 def simplify_bitcast(b: Builder, op: arith.Bitcast) -> Value | None:
@@ -99,7 +122,7 @@ def simplify_bitcast(b: Builder, op: arith.Bitcast) -> Value | None:
         return op.src
     value = constant(op.src)
     if value is not None and not (op.to.python is float and _is_payload_nan(value, src, op.to)):
-        return b.constant(fold_bitcast(value, src, op.to), op.to)
+        return b.constant(semantics().fold_bitcast(value, src, op.to), op.to)
     inner = op.src.op
     if isinstance(inner, arith.Bitcast):
         return b.value(arith.Bitcast(inner.src, to=op.to)) if inner.src.type != op.to else inner.src
@@ -116,8 +139,8 @@ def _keeps_payload(src: DType, to: DType) -> bool:
 
 def _is_payload_nan(value: Number, src: DType, to: DType) -> bool:
     """A NaN constant is canonical, so other NaN bit patterns cannot become one."""
-    result = fold_bitcast(value, src, to)
-    return result != result and fold_bitcast(result, to, src) != value
+    result = semantics().fold_bitcast(value, src, to)
+    return result != result and semantics().fold_bitcast(result, to, src) != value
 
 
 def simplify_select(b: Builder, op: arith.Select) -> Value | None:
@@ -135,25 +158,31 @@ def simplify_select(b: Builder, op: arith.Select) -> Value | None:
     return None
 
 
-# -- rules -----------------------------------------------------------------------------------------
+# -- scalar functions ------------------------------------------------------------------------------
 
 
-def _same_operands(b: Builder, op: arith.Scalar, dtype: DType) -> Value | None:
-    """``x fn x``. A NaN differs from itself, and x - x may be one."""
-    name, x = op.fn.name, op.operands[0]
-    if name in ("lt", "gt") or (name in _REFLEXIVE and not dtype.is_float):
-        return b.constant(_REFLEXIVE[name], BOOL)
-    if name in ("min", "max"):
-        return x if not dtype.is_float or _canonical(x) else None
-    if name in ("and", "or"):
-        return x
-    if name in ("xor", "mod") or (name == "sub" and not dtype.is_float):
-        return b.constant(_typed(0, dtype), dtype)  # also 0 mod 0, which is 0
+def _twice(b: Builder, op: arith.Scalar, operand: Value) -> Value | None:
+    """neg(neg x), not(not x); ``not`` of an exact comparison is the opposite one."""
+    inner, name = operand.op, op.fn.name
+    if not isinstance(inner, arith.Scalar) or name not in ("neg", "not"):
+        return None
+    x = inner.operands[0]
+    if inner.fn.name == name:
+        return x if not x.dtype.is_float or _canonical(x) else None
+    opposite = _OPPOSITE.get(inner.fn.name)
+    if name == "not" and opposite is not None and (not x.dtype.is_float or opposite in ("eq", "ne")):
+        return b.scalar(opposite, *inner.operands)
     return None
 
 
-def _typed(value: int, dtype: DType) -> Number:
-    return bool(value) if dtype.kind == "bool" else value
+def _of_itself(b: Builder, op: arith.Scalar, x: Value) -> Value | None:
+    name, dtype = op.fn.name, x.dtype
+    found = _OF_ITSELF.get(name)
+    if dtype.is_float and name not in ("lt", "gt") and not (found == "x" and _canonical(x)):
+        return None
+    if isinstance(found, bool):
+        return b.constant(found, BOOL)
+    return b.constant(dtype.python(0), dtype) if found == "0" else x if found else None
 
 
 def _canonical(value: Value) -> bool:
@@ -164,23 +193,12 @@ def _canonical(value: Value) -> bool:
     return isinstance(op, (arith.Scalar, arith.Constant))
 
 
-def _is_float(value: Value, wanted: float) -> bool:
+def _is_float(value: Value, wanted: float | None) -> bool:
     known = constant(value)
-    return isinstance(known, float) and known == wanted and copysign(1, known) == copysign(1, wanted)
+    return isinstance(known, float) and repr(known) == repr(wanted)  # 0.0 == -0.0
 
 
-def _float_neutral(neutral: float) -> Rule:
-    """``x fn neutral`` is x, for floats."""
-
-    def rule(b: Builder, op: arith.Scalar, dtype: DType) -> Value | None:
-        x, y = op.operands
-        return x if _is_float(y, neutral) and _canonical(x) else None
-
-    return rule
-
-
-def _float_fma(b: Builder, op: arith.Scalar, dtype: DType) -> Value | None:
-    x, y, z = op.operands
+def _fma(b: Builder, x: Value, y: Value, z: Value) -> Value | None:
     if _is_float(z, -0.0):
         return b.scalar("mul", x, y)
     if _is_float(y, 1.0):
@@ -188,126 +206,43 @@ def _float_fma(b: Builder, op: arith.Scalar, dtype: DType) -> Value | None:
     return b.scalar("add", y, z) if _is_float(x, 1.0) else None
 
 
-def _twice(b: Builder, op: arith.Scalar, dtype: DType) -> Value | None:
-    """neg(neg x), not(not x); ``not`` of an exact comparison is the opposite one."""
-    inner = op.operands[0].op
-    if not isinstance(inner, arith.Scalar):
-        return None
-    name = inner.fn.name
-    if name == op.fn.name:
-        x = inner.operands[0]
-        return x if not dtype.is_float or _canonical(x) else None
-    if op.fn.name == "not" and name in _COMPARISONS and (not inner.operands[0].dtype.is_float or name in ("eq", "ne")):
-        return b.scalar(_COMPARISONS[name], *inner.operands)
+def _with_constant(b: Builder, op: arith.Scalar, value: Number) -> Value | None:
+    """``x fn value``, of integers and bools."""
+    name, (x, y), dtype = op.fn.name, op.operands, op.operands[0].dtype
+    value = int(value)
+    ones = (1 << dtype.bits) - 1 if dtype.kind == "uint" else 1 if dtype is BOOL else -1
+    match (_WITH_BOOL if dtype is BOOL else _WITH).get(name, {}).get(-1 if value == ones else value):
+        case "x":
+            return x
+        case "c":
+            return y
+        case "0":
+            return b.constant(0, dtype)
+        case "not":
+            return b.scalar("not", x)
+        case _:
+            pass
+    power = value > 0 and value & (value - 1) == 0
+    match name:
+        case "sub":
+            return b.scalar("add", x, b.constant(fold("neg", dtype, value), dtype))
+        case "add" | "mul" | "and" | "or" | "xor":
+            _reassociate(b, op, value)
+        case "shl" | "shr" if not 0 <= value < dtype.bits and (name == "shl" or dtype.kind == "uint"):
+            return b.constant(0, dtype)
+        case "floordiv" if power:  # a shift and a mask, for either sign
+            return b.scalar("shr", x, b.constant(value.bit_length() - 1, dtype))
+        case "mod" if power:
+            return b.scalar("and", x, b.constant(value - 1, dtype))
+        case _:
+            pass
     return None
 
 
-def _add(b: Builder, op: arith.Scalar, dtype: DType) -> Value | None:
-    """x + 0; x - c as x + (-c); (x + c) + d."""
-    x, y = op.operands
-    value = constant(y)
-    if value is None:
-        return None
-    if value == 0:
-        return x
-    if op.fn.name == "sub":
-        return b.scalar("add", x, b.constant(fold("neg", dtype, value), dtype))
-    _reassociate(b, op, dtype, value)
-    return None
-
-
-def _mul(b: Builder, op: arith.Scalar, dtype: DType) -> Value | None:
-    x, y = op.operands
-    value = constant(y)
-    if value is None:
-        return None
-    if value in (0, 1):
-        return x if value else y
-    _reassociate(b, op, dtype, value)
-    return None
-
-
-def _reassociate(b: Builder, op: arith.Scalar, dtype: DType, value: Number) -> None:
+def _reassociate(b: Builder, op: arith.Scalar, value: int) -> None:
     """``(x fn c) fn value`` becomes ``x fn (c fn value)``, in place."""
-    inner = op.operands[0].op
-    if isinstance(inner, arith.Scalar) and type(inner) is type(op):
-        known = constant(inner.operands[1])
-        if known is not None:
-            op.set_operands([inner.operands[0], b.constant(fold(op.fn.name, dtype, known, value), dtype)])
-            op.attrs["nowrap"] = False  # said of the old sum, whose inner one may have wrapped
-
-
-def _bits(b: Builder, op: arith.Scalar, dtype: DType) -> Value | None:
-    """and, or, xor with all bits or none; with a constant twice."""
-    x, y = op.operands
-    value = constant(y)
-    if value is None:
-        return None
-    ones = fold("not", dtype, _typed(0, dtype))
-    name = op.fn.name
-    if value == 0:
-        return y if name == "and" else x
-    if value == ones:
-        return {"and": x, "or": y}.get(name) or b.scalar("not", x)
-    _reassociate(b, op, dtype, value)
-    return None
-
-
-def _shift(b: Builder, op: arith.Scalar, dtype: DType) -> Value | None:
-    x, y = op.operands
-    value = constant(y)
-    if value == 0:
-        return x
-    too_far = value is not None and not 0 <= value < dtype.bits
-    if too_far and (op.fn.name == "shl" or dtype.kind == "uint"):
-        return b.constant(0, dtype)
-    return None
-
-
-def _divide(b: Builder, op: arith.Scalar, dtype: DType) -> Value | None:
-    """Floor division and modulo by a power of two are a shift and a mask, for either sign."""
-    x, y = op.operands
-    value = constant(y)
-    if value is None or value < 0 or value & (int(value) - 1):  # pyright: ignore[reportOperatorIssue]
-        return None
-    floor = op.fn.name == "floordiv"
-    if value in (0, 1):
-        return {(True, 0): y, (True, 1): x, (False, 0): x}.get((floor, int(value))) or b.constant(0, dtype)
-    if floor:
-        return b.scalar("shr", x, b.constant(int(value).bit_length() - 1, dtype))
-    return b.scalar("and", x, b.constant(int(value) - 1, dtype))
-
-
-def _equal(b: Builder, op: arith.Scalar, dtype: DType) -> Value | None:
-    """A bool against a constant."""
-    x, y = op.operands
-    value = constant(y)
-    if dtype is not BOOL or value is None:
-        return None
-    return x if value == (op.fn.name == "eq") else b.scalar("not", x)
-
-
-_FLOAT_RULES: dict[str, Rule] = {
-    "add": _float_neutral(-0.0),
-    "sub": _float_neutral(0.0),
-    "mul": _float_neutral(1.0),
-    "div": _float_neutral(1.0),
-    "fma": _float_fma,
-    "neg": _twice,
-}
-_EXACT_RULES: dict[str, Rule] = {
-    "add": _add,
-    "sub": _add,
-    "mul": _mul,
-    "and": _bits,
-    "or": _bits,
-    "xor": _bits,
-    "not": _twice,
-    "neg": _twice,
-    "shl": _shift,
-    "shr": _shift,
-    "floordiv": _divide,
-    "mod": _divide,
-    "eq": _equal,
-    "ne": _equal,
-}
+    inner, dtype = op.operands[0].op, op.operands[0].dtype
+    known = constant(inner.operands[1]) if isinstance(inner, arith.Scalar) and type(inner) is type(op) else None
+    if inner is not None and known is not None:
+        op.set_operands([inner.operands[0], b.constant(fold(op.fn.name, dtype, known, value), dtype)])
+        op.attrs["nowrap"] = False  # said of the old sum, whose inner one may have wrapped

@@ -13,8 +13,7 @@ them: ``M * N`` may not. An index of a tile-level kernel has 64 bits; after this
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Sequence
+from typing import Sequence
 
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Kernel, Op, Value
@@ -23,7 +22,7 @@ from tiledsl.ir.types import I64, INDEX, FragmentType
 from tiledsl.passes.analysis.intervals import Intervals
 from tiledsl.passes.analysis.structure import replace_op
 
-__all__ = ["IndexWidth"]
+__all__ = ["widen_indices"]
 
 _LOW_BITS = frozenset({"add", "sub", "mul", "neg", "and", "or", "xor", "not"})
 """Functions whose low bits depend on the low bits of their operands alone."""
@@ -33,13 +32,9 @@ FAR = 16
 """Bits of a shift from which on it is no step of a tile."""
 
 
-@dataclass(frozen=True)
-class IndexWidth:
-    name: ClassVar[str] = "index-width"
-
-    def run(self, kernel: Kernel) -> None:
-        if kernel.level == "tile" and kernel.index_bits == 32 and not _Exact(kernel).block(kernel.body):
-            kernel.index_bits = 64
+def widen_indices(kernel: Kernel) -> None:
+    if kernel.level == "tile" and kernel.index_bits == 32 and not _Exact(kernel).block(kernel.body):
+        kernel.index_bits = 64
 
 
 def _counted(op: Op) -> Sequence[Value]:

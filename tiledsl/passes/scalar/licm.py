@@ -8,64 +8,46 @@ the immediate of its load it is free, in front of the loop it would hold a regis
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
-from tiledsl.ir.core import Block, Kernel, Op, Value
+from tiledsl.ir.core import Block, Kernel, Op
 from tiledsl.ir.ops import control, mem
 from tiledsl.passes.analysis.constants import integer
 
-__all__ = ["LoopInvariants"]
+__all__ = ["move_loop_invariants"]
 
 
-@dataclass(frozen=True)
-class LoopInvariants:
-    name: ClassVar[str] = "licm"
-
-    def run(self, kernel: Kernel) -> None:
-        _Mover().block(kernel.body, 0)
+def move_loop_invariants(kernel: Kernel) -> None:
+    _block(kernel.body)
 
 
-class _Mover:
-    """`depth`: nesting of the block where a value lives; ops inside a loop are deeper than its bounds."""
+def _block(block: Block) -> None:
+    """Hoist out of the loops in `block`, innermost first."""
+    ops: list[Op] = []
+    for op in block.ops:
+        for inner in op.blocks:
+            _block(inner)
+        if isinstance(op, (control.For, control.While)):
+            for moved in _invariants(op):
+                moved.parent = block
+                ops.append(moved)
+        ops.append(op)
+    block.ops = ops
 
-    def __init__(self) -> None:
-        self.depth: dict[Value, int] = {}
 
-    def block(self, block: Block, depth: int) -> None:
-        """Visit `block`, hoisting out of the loops in it, innermost first."""
-        for arg in block.args:
-            self.depth[arg] = depth
-        ops: list[Op] = []
+def _invariants(loop: Op) -> list[Op]:
+    """Take the invariant ops out of the blocks of `loop`."""
+    changing = {value for block in loop.blocks for value in block.args}
+    changing.update(result for block in loop.blocks for op in block.ops for result in op.results)
+    moved: list[Op] = []
+    for block in loop.blocks:
+        kept: list[Op] = []
         for op in block.ops:
-            for inner in op.blocks:
-                self.block(inner, depth + 1)
-            if isinstance(op, (control.For, control.While)):
-                for moved in self.hoisted(op, depth + 1):
-                    moved.parent = block
-                    ops.append(moved)
-                    self.set(moved, depth)
-            ops.append(op)
-            self.set(op, depth)
-        block.ops = ops
-
-    def set(self, op: Op, depth: int) -> None:
-        for result in op.results:
-            self.depth[result] = depth
-
-    def hoisted(self, loop: Op, depth: int) -> list[Op]:
-        """Take the invariant ops out of the blocks of `loop`, whose values live at `depth` or deeper."""
-        moved: list[Op] = []
-        for block in loop.blocks:
-            kept: list[Op] = []
-            for op in block.ops:
-                if _movable(op) and all(self.depth[v] < depth for v in op.operands):
-                    self.set(op, depth - 1)
-                    moved.append(op)
-                else:
-                    kept.append(op)
-            block.ops = kept
-        return moved
+            if _movable(op) and changing.isdisjoint(op.operands):
+                changing.difference_update(op.results)
+                moved.append(op)
+            else:
+                kept.append(op)
+        block.ops = kept
+    return moved
 
 
 def _movable(op: Op) -> bool:

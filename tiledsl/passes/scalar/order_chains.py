@@ -10,26 +10,18 @@ matrices have as many values alive in any order.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import arith
 
-__all__ = ["OrderChains"]
+__all__ = ["order_chains"]
 
 FEWER = 32
 """How many values fewer must be alive: an eighth of a thread's registers."""
 
 
-@dataclass(frozen=True)
-class OrderChains:
+def order_chains(kernel: Kernel) -> None:
     """At thread level, at the end: nothing else is moved after it."""
-
-    name: ClassVar[str] = "order-chains"
-
-    def run(self, kernel: Kernel) -> None:
-        _block(kernel.body)
+    _block(kernel.body)
 
 
 def _block(block: Block) -> None:

@@ -15,10 +15,10 @@ from tiledsl.errors import CompileError
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Kernel, Value
 from tiledsl.ir.ops import control, tile
-from tiledsl.ir.types import I64, INDEX, DType
+from tiledsl.ir.types import I64, INDEX
 from tiledsl.passes.analysis.constants import integer
 from tiledsl.passes.analysis.structure import replace_op, trip_count
-from tiledsl.passes.scalar.canonicalize import Canonicalize
+from tiledsl.passes.scalar.canonicalize import canonicalize
 
 __all__ = ["Unroll"]
 
@@ -41,7 +41,7 @@ class Unroll:
                     asking[0].loc,
                     fix="give it constant bounds, a partial factor (unroll=4), or none",
                 )
-            Canonicalize().run(kernel)
+            canonicalize(kernel)
 
 
 def _asking(kernel: Kernel) -> list[control.For]:
@@ -66,21 +66,27 @@ class _Unroller:
 
     def loop(self, op: control.For, block: Block) -> bool:
         """Unroll `op` onto the end of `block`; False if it has to stay."""
-        trips = trip_count(op)
+        trips, step = trip_count(op), integer(op.step)
         if op.unroll == 0 and trips is None:
             return False
         self.progress = True
-        if op.unroll and not _wide_step_fits(op):
+        if op.unroll and step is None:
+            raise CompileError(
+                f"unrolling {op.unroll} iterations needs a step that is known at compile time",
+                op.loc,
+                fix="give the loop a constant step, or do not unroll it",
+            )
+        limit = 1 << (op.lo.dtype.bits - 1)
+        if op.unroll and step is not None and not -limit <= step * op.unroll < limit:
             op.attrs["unroll"] = 1  # n steps at once leave the dtype, so n iterations are never reached
             return False
-        copies = op.unroll or trips or 0
-        self.check_size(op, copies)
+        self.check_size(op, op.unroll or trips or 0)
         b = Builder(block, op.loc)
         _move_tiles_out(op, block)
-        if op.unroll == 0 or (trips is not None and trips < op.unroll):
+        if step is None or op.unroll == 0 or (trips is not None and trips < op.unroll):
             results = _copies(b, op, op.lo, op.inits, trips or 0)
         else:
-            results = _partial(b, op, trips)
+            results = _partial(b, op, trips, step)
         replace_op(op, results)
         return True
 
@@ -106,9 +112,8 @@ def _move_tiles_out(op: control.For, block: Block) -> None:
 
 def _copies(b: Builder, op: control.For, start: Value, carried: list[Value], count: int) -> list[Value]:
     """`count` copies of the body from induction value `start`; the carried values after them."""
-    dtype = op.lo.dtype
     for trip in range(count):
-        induction = start if trip == 0 else _advanced(b, op, start, trip, dtype)
+        induction = _advanced(b, op, start, trip) if trip else start
         mapping: dict[Value, Value] = dict(zip(op.body.args, [induction, *carried], strict=True))
         for inner in op.body.ops[:-1]:
             b.block.append(inner.clone(mapping))
@@ -116,26 +121,18 @@ def _copies(b: Builder, op: control.For, start: Value, carried: list[Value], cou
     return carried
 
 
-def _advanced(b: Builder, op: control.For, start: Value, trips: int, dtype: DType) -> Value:
-    """start + trips * step, folded where it can be: later bounds may need it constant."""
-    lo, step = integer(start), integer(op.step)
-    if step is not None:
-        if lo is not None:
-            return b.constant(lo + trips * step, dtype)
-        return b.scalar("add", start, b.constant(trips * step, dtype))
-    return b.scalar("add", start, b.scalar("mul", op.step, b.constant(trips, dtype)))
+def _advanced(b: Builder, op: control.For, start: Value, trips: int) -> Value:
+    """start + trips * step; the canonicalizer folds it where it is constant."""
+    return b.scalar("add", start, b.scalar("mul", op.step, b.constant(trips, op.lo.dtype)))
 
 
-def _partial(b: Builder, op: control.For, trips: int | None) -> list[Value]:
+def _partial(b: Builder, op: control.For, trips: int | None, step: int) -> list[Value]:
     """A main loop of `unroll` iterations at once, then a plain loop for what is left."""
     count = op.unroll
-    dtype = op.lo.dtype
-    step = integer(op.step)
-    assert step is not None
-    wide_step = b.constant(step * count, dtype)
+    wide_step = b.constant(step * count, op.lo.dtype)
     if trips is not None and trips % count == 0:
         return _loop(b, op, op.lo, op.hi, wide_step, op.inits, count)
-    middle = _middle(b, op, step) if trips is None else _advanced(b, op, op.lo, trips // count * count, dtype)
+    middle = _middle(b, op, step) if trips is None else _advanced(b, op, op.lo, trips // count * count)
     carried = _loop(b, op, op.lo, middle, wide_step, op.inits, count)
     return _loop(b, op, middle, op.hi, op.step, carried, 1)
 
@@ -147,8 +144,7 @@ def _loop(
     args = op.body.args
     body = Block([a.type for a in args], [a.name for a in args])
     inner = Builder(body, op.loc)
-    results = _copies(inner, op, body.args[0], body.args[1:], count)
-    inner.add(control.Yield(*results))
+    inner.add(control.Yield(*_copies(inner, op, body.args[0], body.args[1:], count)))
     return b.add(control.For(lo, hi, step, *carried, blocks=[body])).results
 
 
@@ -166,16 +162,3 @@ def _middle(b: Builder, op: control.For, step: int) -> Value:
     steps = b.scalar("max", b.scalar("floordiv", distance, size), zero)
     whole = b.scalar("mul", b.scalar("floordiv", steps, count), count)
     return b.cast(b.scalar("add", lo, b.scalar("mul", whole, b.constant(step, wide))), dtype)
-
-
-def _wide_step_fits(op: control.For) -> bool:
-    """True if n steps at once are a value of the loop's dtype."""
-    step = integer(op.step)
-    if step is None:
-        raise CompileError(
-            f"unrolling {op.unroll} iterations needs a step that is known at compile time",
-            op.loc,
-            fix="give the loop a constant step, or do not unroll it",
-        )
-    limit = 1 << (op.lo.dtype.bits - 1)
-    return -limit <= step * op.unroll < limit

@@ -25,7 +25,7 @@ from tiledsl.ir.core import Value
 from tiledsl.ir.ops import tile
 from tiledsl.ir.semantics import numpy_dtype
 from tiledsl.ir.types import FragmentType
-from tiledsl.passes.distribute.thread_map import Plan, plan_copy
+from tiledsl.passes.distribute.thread_map import ThreadMap, plan_copy
 
 __all__: list[str] = []
 
@@ -90,34 +90,34 @@ def put(c: Cohort, op: tile.Put, memory: Memory, *operands: Any) -> None:
 def copy(c: Cohort, op: tile.Copy, *operands: Any) -> None:
     """By the thread map that `distribute` writes out, one access after the other; global tensors are guarded."""
     x, y, z = c.chunk.run.launch.threads
-    plan = plan_copy(op, x * y * z)
+    threads = plan_copy(op, x * y * z)
     thread = c.warps[:, :, None].astype(np.int64) * WARP + np.arange(WARP)
     split = 1 + op.src.type.rank
-    for step in range(plan.map.steps):
-        start = [coordinate.of(thread) for coordinate in plan.map.place(step)]
+    for step in range(threads.steps):
+        start = [coordinate.of(thread) for coordinate in threads.place(step)]
         values: list[Any] = []
-        for place in _places(c, op, op.src, operands[:split], plan, plan.src_vector, start):
+        for place in _places(c, op, op.src, operands[:split], threads, start):
             zero = np.zeros((), numpy_dtype(op.dtype))
             values += read_guarded(place, (zero,) * place.vec) if is_global(place) else load_inside(place)
         at = 0
-        for place in _places(c, op, op.dst, operands[split:], plan, plan.dst_vector, start):
+        for place in _places(c, op, op.dst, operands[split:], threads, start):
             part = tuple(values[at : at + place.vec])
             at += place.vec
             write_guarded(place, part) if is_global(place) else store_inside(place, part)
 
 
 def _places(
-    c: Cohort, op: tile.Copy, side: tile.Side, given: tuple[Any, ...], plan: Plan, vector: bool, start: list[Any]
+    c: Cohort, op: tile.Copy, side: tile.Side, given: tuple[Any, ...], threads: ThreadMap, start: list[Any]
 ) -> list[Place]:
     """Where one access of a copy goes on one side: one place, or one for each element."""
     memory, *origin = given
-    width = plan.map.width
+    width = threads.width_on(side)
     places: list[Place] = []
-    for e in range(1 if vector else width):
+    for e in range(0, threads.width, width):
         indices = [np.asarray(i) for i in origin]
         for axis, coordinate in enumerate(start):
-            indices[side.axes[axis]] = indices[side.axes[axis]] + coordinate + (e if axis == plan.map.axis else 0)
-        places.append(Place(c, op, memory, indices, side.type, width if vector else 1))
+            indices[side.axes[axis]] = indices[side.axes[axis]] + coordinate + (e if axis == threads.axis else 0)
+        places.append(Place(c, op, memory, indices, side.type, width))
     return places
 
 
