@@ -12,7 +12,9 @@ JOBS ?= 2
 demo: $(READY)
 	@$(BIN)/python -m tiledsl demo
 
-test: lint types pytest
+# Pyright has one thread: beside it there is room for a worker of pytest.
+test: lint
+	@$(MAKE) --no-print-directory -j2 types pytest
 
 lint: $(READY)
 	@echo "==> ruff"

@@ -28,11 +28,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
-    """The garbage collector took a seventh of the time: what collection has made lives to the end, and IR is a web of
-    live objects."""
+    """What lives to the end is looked through once by the garbage collector, and not again and again: the items, and
+    the kernels that modules keep, of which there are a gigabyte."""
+    gc.set_threshold(10_000, 20, 20)
     gc.collect()
     gc.freeze()
-    gc.set_threshold(10_000, 20, 20)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    if nextitem is not None and nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -112,8 +112,7 @@ def test_every_product_is_a_chain(p: Product) -> None:
     assert row is not None
     use = binary.resources
     assert (use.spill_stores, use.spill_loads, use.stack) == (0, 0, 0)
-    opcodes = [s.opcode for s in instructions(binary) if s.base.endswith("GMMA")]
-    assert opcodes and all(f".64x{p.n}x{row.k}." in opcode for opcode in opcodes)
+    assert set(re.findall(r"wgmma\.mma_async\.sync\.aligned\.(\w+)", binary.ptx)) == {f"m64n{p.n}k{row.k}"}
 
 
 def test_every_row_of_the_table_assembles() -> None:

@@ -61,7 +61,8 @@ class Cohort:
 
     def spread(self, value: Any) -> NDArray[Any]:
         """The value with one entry a lane, [groups, warps, 32] (read only)."""
-        return np.broadcast_to(value, self.shape)
+        shape = self.shape
+        return value if np.shape(value) == shape else np.broadcast_to(value, shape)
 
     def active(self) -> NDArray[np.bool_]:
         """Which lanes are active, [groups, warps, 32]."""

@@ -8,7 +8,7 @@ that the warps meet at, or a loop that may wait for another's write (`_spins`).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Sequence, TypeVar
+from typing import Any, Mapping, Sequence, TypeVar
 
 import numpy as np
 
@@ -72,16 +72,16 @@ def _spins(op: Op) -> bool:
     return isinstance(op, control.While) and any(_reads_memory(b) for b in op.blocks)
 
 
-def _last_use(value: Value, block: Block) -> Op | None:
-    """The op of `block` in which, or inside which, `value` is used last; None without uses."""
-    users: set[Op] = set()
+def _last_use(value: Value, block: Block, places: Mapping[Op, int]) -> Op | None:
+    """The op of `block` in which, or inside which, `value` is used last; None without uses. places: of its ops."""
+    users: list[Op] = []
     for user, _ in value.uses:
         while user.parent is not block:
             owner = user.parent.parent if user.parent is not None else None
             assert isinstance(owner, Op), "a value is used outside the block that defines it"
             user = owner
-        users.add(user)
-    return next((op for op in reversed(block.ops) if op in users), None) if users else None
+        users.append(user)
+    return max(users, key=places.__getitem__, default=None)
 
 
 def _blocking(kernel: Kernel, joined: frozenset[Op]) -> set[Op]:
@@ -127,13 +127,14 @@ class _Flattener:
     def block_ops(self, block: Block) -> list[int]:
         """Code for all ops but the terminator. Returns the registers to free at the terminator."""
         dying: dict[Op, list[int]] = {}
+        places = {op: place for place, op in enumerate(block.ops)}
         for op in block.ops[:-1]:
             if isinstance(op, arith.Constant):
                 self.constant(op)
                 continue
             last = self.emit(op)
             for result in op.results:
-                dying.setdefault(_last_use(result, block) or op, []).append(self.registers[result])
+                dying.setdefault(_last_use(result, block, places) or op, []).append(self.registers[result])
             last.free += dying.get(op, [])
         return dying.get(block.ops[-1], [])
 

@@ -112,7 +112,8 @@ def _busiest_banks(phases: Ints, width: int, shared: bool) -> int:
     phase = np.nonzero(there)[0]
     each = np.arange(max(1, width // WORD))
     words, phase = (first[:, None] + each).ravel(), np.repeat(phase, len(each))
-    if shared:
-        phase, words = np.unique(np.stack([phase, words]), axis=1)
+    if shared and len(words):  # each word of a phase once
+        span = int(words.max()) + 1
+        phase, words = np.divmod(np.unique(phase * span + words), span)
     load = np.bincount(phase * BANKS + words % BANKS, minlength=len(phases) * BANKS)
     return int(load.reshape(-1, BANKS).max(axis=1, initial=0).sum())
