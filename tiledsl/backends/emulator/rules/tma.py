@@ -46,21 +46,24 @@ class _Box:
         """For every element of each box, [entries, elements] in row order: where it is among the tensor's elements, and
         whether it is inside."""
         span = self.tensor.span
-        along = np.indices(self.extents).reshape(len(self.extents), -1)
+        along = np.ogrid[tuple(slice(extent) for extent in self.extents)]
+        start = self.start.reshape(*self.start.shape, *[1] * len(self.axes))
         index: Any = (span.base - span.origin) // span.elements.itemsize
         inside: Any = np.True_
         for axis, extent in enumerate(self.tensor.shape):
-            at = self.start[:, axis, None] + (along[self.axes.index(axis)] if axis in self.axes else 0)
+            at = start[:, axis] + (along[self.axes.index(axis)] if axis in self.axes else 0)
             index = index + at * self.tensor.strides[axis]
             inside = inside & (at >= 0) & (at < extent)
-        return index, inside
+        full, flat = (len(start), *self.extents), (len(start), -1)
+        return np.broadcast_to(index, full).reshape(flat), np.broadcast_to(inside, full).reshape(flat)
 
     def read(self) -> NDArray[np.uint8]:
         """[entries, chunks, 16]; zeros past the edge."""
         index, inside = self.elements()
         source = self.tensor.span.elements
-        values = source.take(np.where(inside, index, 0)) if source.size else np.zeros(index.shape, source.dtype)
-        values[~inside] = 0
+        values = source.take(index, mode="clip") if source.size else np.zeros(index.shape, source.dtype)
+        if not inside.all():
+            values[~inside] = 0
         return values.view(np.uint8).reshape(len(index), -1, CHUNK)
 
     def write(self, op: Op, data: NDArray[np.uint8]) -> None:
