@@ -166,7 +166,7 @@ def _elements(c: Cohort, op: Op, of: Value, tile: SharedTile, slot: Any) -> Arra
 
 def _told(c: Cohort, op: Op, of: Value, tile: SharedTile, slot: Any, kind: Any) -> Ints:
     """Where the elements of the slot of each thread's tile are, [threads, rows, columns]; hooks hear of them."""
-    blocks, threads = c.lanes_of(c.active())
+    blocks, threads = c.threads()
     _, rows, columns = tile.dims
     size, count = tile.dtype.bytes, rows * columns
     first = tile.offset + c.spread(slot)[c.active()].astype(np.int64) * count * size
@@ -176,8 +176,7 @@ def _told(c: Cohort, op: Op, of: Value, tile: SharedTile, slot: Any, kind: Any) 
         op, kind, "shared", tile.label, tile.offset, addresses.ravel(), size, np.repeat(blocks, count),
         np.repeat(threads, count), until="commit", run=count, owners=blocks, proxies=proxies,
     )  # fmt: skip
-    for hook in c.chunk.run.hooks:
-        hook.on_access(access)
+    c.chunk.hook.on_access(access)
     return c.chunk.memory.piece((blocks - c.chunk.first)[:, None], addresses, size).reshape(-1, rows, columns)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tiledsl import Global, dims, f32, grid, ptx, threads, tile_kernel
 from tiledsl.backends.emulator import Access, Hook, Options, async_copies, run
-from tiledsl.backends.emulator.boundary import internal_error
+from tiledsl.backends.emulator.boundary import raise_internal
 from tiledsl.backends.emulator.rules.registry import RULES
 from tiledsl.errors import EmulatorError, HazardError, KernelArgumentError, Loc
 from tiledsl.ir.core import Block, Kernel
@@ -39,9 +39,10 @@ def test_an_exception_inside_is_an_error_at_the_op(monkeypatch: pytest.MonkeyPat
 
 
 def test_memory_that_there_is_not() -> None:
-    error = internal_error(MemoryError("12 GiB"), "tma.load", Loc("kernel.py", 3))
-    assert error is not None and error.loc.line == 3
-    assert error.message == "tma.load needs more memory than there is to be emulated: 12 GiB"
+    with pytest.raises(EmulatorError) as caught:
+        raise_internal(MemoryError("12 GiB"), "tma.load", Loc("kernel.py", 3))
+    assert caught.value.loc.line == 3
+    assert caught.value.message == "tma.load needs more memory than there is to be emulated: 12 GiB"
 
 
 def test_regions_nested_too_deeply() -> None:
@@ -141,7 +142,7 @@ def test_copies_that_nothing_waits_for_are_stopped(monkeypatch: pytest.MonkeyPat
         "%A: global<f32, [N], unit=0, align=4>",
         threads="1",
     )
-    with pytest.raises(HazardError, match=r"50 executions of mem.cp_async are on their way"):
+    with pytest.raises(HazardError, match=r"50 executions of mem.cp_async are in flight"):
         run(run_pipeline(kernel), {"A": np.zeros(4, np.float32)})
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tiledsl.backends.emulator import Options, run
 from tiledsl.backends.emulator.native.dot import add_terms
-from tiledsl.backends.emulator.rules.wgmma_operands import (
+from tiledsl.backends.emulator.rules.matrices import (
     Descriptor,
     accumulator,
     from_accumulator,
@@ -241,7 +241,7 @@ def test_descriptors_read_what_the_layout_says_along_k(span: int, size: int) -> 
     for step in range(dims[1] // k):
         described = Descriptor(2048 + step * 32, 16, 8 * span, span, 0)
         expected = 2048 + at[:, step * k : (step + 1) * k]
-        np.testing.assert_array_equal(described.addresses(rows, k, size, turned=False), expected)
+        np.testing.assert_array_equal(described.addresses(rows, k, size, transposed=False), expected)
 
 
 @pytest.mark.parametrize("span", [128, 64, 32])
@@ -251,16 +251,16 @@ def test_descriptors_read_what_the_layout_says_along_n(span: int) -> None:
     dims = 16, 4 * layout.width
     at = np.asarray(layout.offset([np.arange(16)[:, None], np.arange(dims[1])], dims)) * 2
     described = Descriptor(1024, 2 * layout.panel_size(dims), 8 * span, span, 0)
-    np.testing.assert_array_equal(described.addresses(dims[1], 16, 2, turned=True), 1024 + at.T)
+    np.testing.assert_array_equal(described.addresses(dims[1], 16, 2, transposed=True), 1024 + at.T)
 
 
 def test_descriptors_without_a_swizzle() -> None:
     """Core matrices of 8 rows by 16 bytes lie dense; LBO is between the two along k, SBO between those along m."""
-    at = Descriptor(0, 128, 256, 0, 0).addresses(16, 16, 2, turned=False)
+    at = Descriptor(0, 128, 256, 0, 0).addresses(16, 16, 2, transposed=False)
     assert at[:3, 0].tolist() == [0, 16, 32]
     assert at[0, [1, 8, 9]].tolist() == [2, 128, 130]
     assert at[[8, 15], 0].tolist() == [256, 256 + 7 * 16]
-    turned = Descriptor(0, 128, 256, 0, 0).addresses(16, 16, 2, turned=True)
+    turned = Descriptor(0, 128, 256, 0, 0).addresses(16, 16, 2, transposed=True)
     assert turned[:3, 0].tolist() == [0, 2, 4]
     assert turned[0, [1, 8, 9]].tolist() == [16, 128, 144]
     assert turned[[8, 15], 0].tolist() == [256, 256 + 14]

@@ -34,7 +34,7 @@ EXPECTED: dict[str, str] = {
     "store_commit": r"writes byte 0 of out at .* may still read",
     "read_wait": r"writes byte 0 of out at .* may still read",
     "reuse_barrier": r"writes byte \d+ of out at .* which warp 4 has read at .* no wait between",
-    "last_wait": r"warp 4 of block .* ends, and its .*store may still read out",
+    "last_wait": r"warp 4 of block .* ends, and has not waited for .*store, which may still read out",
     "last_arrive": DEADLOCK + "(?s:.*)for its cluster, of which 0 of 16 warps have arrived",
     "last_cluster": "may end before warp 4 of block 1 of its cluster arrives",
 }
@@ -220,7 +220,7 @@ def test_an_accumulator_is_nobodys_before_its_wait() -> None:
     for wait in waits:
         for result, operand in zip(wait.results, wait.operands, strict=True):
             result.replace_all_uses_with(operand)
-    with pytest.raises(HazardError, match=r"uses a register of the product at .*, which is on its way"):
+    with pytest.raises(HazardError, match=r"uses a register of the product at .*, which is in flight"):
         run_ring(kernel)
 
 

@@ -1,8 +1,8 @@
 """A NumPy machine that runs kernels of either level, bit for bit as the GPU does.
 
 `launch.run` is the entry. It flattens the kernel (`program`) into instructions (`control`), which `machine` and
-`schedule` give to cohorts of warps (`cohort`) in turn; the `rules_*` files say what each op does to them and to what
-their blocks own (`chunk`). Checks are hooks (`hooks`): `hazards` is the one that knows what orders what.
+`schedule` let cohorts of warps (`cohort`) execute in turn; `rules/` says what each op does to them and to what their
+blocks own (`chunk`). Checks (`sanitizer/`) are a hook (`hooks`).
 """
 
 from tiledsl.backends.emulator.hooks import Access, Hook, LaunchInfo

@@ -1,111 +1,165 @@
-"""Asynchronous copies that are on their way: read when issued, written when their thread has waited for their group.
+"""Asynchronous copies in flight to the shared memory of some blocks: of threads, and boxes that TMA moves.
 
-Never earlier: a kernel that reads too soon finds what was there before. Groups are each thread's own. The copies
-belong to their blocks, so that cohorts may split and merge in the meantime.
+A copy reads its source when it is issued. Its bytes arrive as late as they may: those of a thread when it waits for
+their group, those of TMA when nothing else can run and a warp waits for their mbarrier. So a kernel that reads too soon
+finds what was there before. A store by TMA writes the tensor when it is issued; until when it reads its source is the
+concern of hooks. (PTX ISA: cp.async, cp.async.bulk.tensor.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tiledsl.arch import WARP
-from tiledsl.backends.emulator.hooks import Access, Hook
-from tiledsl.backends.emulator.spans import SharedMemory, Span
+from tiledsl.backends.emulator.hooks import Access, AccessKind, Hook, Until
+from tiledsl.backends.emulator.mbarriers import Mbarriers
+from tiledsl.backends.emulator.spans import SharedMemory
 from tiledsl.errors import HazardError
 from tiledsl.ir.core import Op
+from tiledsl.layout.shared import CHUNK
 
-__all__ = ["AsyncCopies", "require_few"]
+__all__ = ["AsyncCopies", "BulkCopies", "Transfer", "require_few"]
 
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Batch:
-    """What the active lanes of a cohort copy with one op; one entry a lane.
-
-    `rows`: of their blocks. `groups`: the number of the group among its thread's. `at`: bytes from the
-    start of the block's shared memory. `data` [lanes, bytes].
-    """
+class Transfer:
+    """What one op copies; one entry a lane or box. `rows`: of the blocks whose shared memory it is, `threads`: who
+    issued them; `owners`: the rows of the issuers' blocks. `at` [entries, pieces]: bytes of shared memory."""
 
     op: Op
     label: str
     base: int
-    rows: Ints
+    owners: Ints
     threads: Ints
-    groups: Ints
+    rows: Ints
     at: Ints
-    data: NDArray[np.uint8]
 
-    def part(self, lanes: NDArray[np.bool_]) -> _Batch:
-        return replace(
-            self,
-            rows=self.rows[lanes],
-            threads=self.threads[lanes],
-            groups=self.groups[lanes],
-            at=self.at[lanes],
-            data=self.data[lanes],
-        )
+    def access(self, first: int, kind: AccessKind, width: int, until: Until, mbarriers: Ints | None = None) -> Access:
+        """What hooks see, an entry a piece of `width` bytes; `mbarriers`: where those are that count the bytes."""
+        count, owners = self.at.shape[1], self.owners + first
+        return Access(
+            self.op, kind, "shared", self.label, self.base, self.at.ravel(), width,
+            np.repeat(self.rows + first, count), np.repeat(self.threads, count), until=until, run=count,
+            owners=None if until == "cp_async" else owners, mbarriers=mbarriers,
+        )  # fmt: skip
+
+    def part(self, which: Bools) -> Transfer:
+        arrays = (x[which] for x in (self.owners, self.threads, self.rows, self.at))
+        return Transfer(self.op, self.label, self.base, *arrays)
 
 
 MOST_PENDING = 1 << 15
-"""Copies of cohorts that may be on their way together."""
+"""Copies of cohorts that may be in flight together."""
 
 
 def require_few(op: Op, pending: int) -> None:
     """Raises HazardError if copies begin again and again that nothing waits for."""
     if pending >= MOST_PENDING:
-        message = f"{pending} executions of {op.name} are on their way, and nothing has waited for them"
+        message = f"{pending} executions of {op.name} are in flight, and nothing has waited for them"
         raise HazardError(message, op.loc, "wait for the copies inside the loop that begins them")
 
 
-class AsyncCopies:
-    """Those of some blocks, to their shared `memory`."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Copy:
+    """`data` [entries, pieces, bytes]. `waits`: the number of each one's group among its thread's, or the column of the
+    mbarrier that counts it."""
 
-    def __init__(self, memory: SharedMemory, warps: int, hooks: Sequence[Hook]) -> None:
-        self.memory, self.hooks = memory, hooks
-        # [blocks, threads]: how many groups a thread has committed, and how many of them have arrived.
-        self.committed = np.zeros((memory.count, warps * WARP), np.int64)
-        self.arrived = np.zeros_like(self.committed)
-        self.pending: list[_Batch] = []
+    transfer: Transfer
+    data: NDArray[np.uint8]
+    waits: Ints
 
-    def issue(self, op: Op, span: Span, blocks: Ints, threads: Ints, at: Ints, data: NDArray[np.uint8]) -> None:
-        """Threads, one an entry, copy `data` [threads, bytes] to the bytes `at`."""
-        rows = blocks - self.memory.first
-        require_few(op, len(self.pending))
-        groups = self.committed[rows, threads]
-        self.pending.append(_Batch(op, span.label, span.base, rows, threads, groups, at, data))
+    def part(self, which: Bools) -> _Copy:
+        return _Copy(self.transfer.part(which), self.data[which], self.waits[which])
+
+
+class _InFlight:
+    """`pending`: what has not arrived in `memory`."""
+
+    def __init__(self, memory: SharedMemory, hook: Hook) -> None:
+        self.memory, self.hook = memory, hook
+        self.pending: list[_Copy] = []
+
+    def begin(self, transfer: Transfer, data: NDArray[np.uint8], waits: Ints) -> None:
+        require_few(transfer.op, len(self.pending))
+        self.pending.append(_Copy(transfer, data, waits))
+
+    def arrive(self, arrives: Callable[[_Copy], Bools]) -> None:
+        """Those entries for which `arrives` holds."""
+        waiting, self.pending = self.pending, []
+        for copy in waiting:
+            which = arrives(copy)
+            if which.any():
+                self.deliver(copy if which.all() else copy.part(which))
+            if not which.all():
+                self.pending.append(copy.part(~which) if which.any() else copy)
+
+    def deliver(self, copy: _Copy) -> None:
+        raise NotImplementedError
+
+    def write(self, copy: _Copy, until: Until, mbarriers: Ints | None = None) -> None:
+        """Pieces of `width` bytes: addresses are aligned to it, and so is a block's memory."""
+        transfer, width = copy.transfer, copy.data.shape[2]
+        self.hook.on_delivery(transfer.access(self.memory.first, "async", width, until, mbarriers))
+        self.memory.pieces(width)[self.memory.piece(transfer.rows[:, None], transfer.at, width)] = copy.data
+
+
+class AsyncCopies(_InFlight):
+    """Of threads. [blocks, threads]: `committed`: how many groups each has, `arrived`: how many of them have."""
+
+    def __init__(self, memory: SharedMemory, warps: int, hook: Hook) -> None:
+        super().__init__(memory, hook)
+        self.committed, self.arrived = (np.zeros((memory.count, warps * WARP), np.int64) for _ in range(2))
+
+    def issue(self, transfer: Transfer, data: NDArray[np.uint8]) -> None:
+        self.begin(transfer, data, self.committed[transfer.rows, transfer.threads])
 
     def commit(self, op: Op, blocks: Ints, threads: Ints) -> None:
         self.committed[blocks - self.memory.first, threads] += 1
-        for hook in self.hooks:
-            hook.on_commit(op, "cp_async", blocks, threads)
+        self.hook.on_commit(op, "cp_async", blocks, threads)
 
     def wait(self, op: Op, blocks: Ints, threads: Ints, pending: int) -> None:
         """All groups of these threads but their last `pending` arrive."""
         which = blocks - self.memory.first, threads
         self.arrived[which] = np.maximum(self.arrived[which], self.committed[which] - pending)
-        waiting, self.pending = self.pending, []
-        for batch in waiting:
-            ready = batch.groups < self.arrived[batch.rows, batch.threads]
-            if ready.any():
-                self.deliver(batch if ready.all() else batch.part(ready))
-            if not ready.all():
-                self.pending.append(batch if not ready.any() else batch.part(~ready))
-        for hook in self.hooks:
-            hook.on_wait(op, "cp_async", blocks, threads, pending)
+        self.arrive(lambda copy: copy.waits < self.arrived[copy.transfer.rows, copy.transfer.threads])
+        self.hook.on_wait(op, "cp_async", blocks, threads, pending)
 
-    def deliver(self, batch: _Batch) -> None:
-        width = batch.data.shape[1]
-        if self.hooks:
-            access = Access(
-                batch.op, "async", "shared", batch.label, batch.base, batch.at, width,
-                batch.rows + self.memory.first, batch.threads, until="cp_async",
-            )  # fmt: skip
-            for hook in self.hooks:
-                hook.on_delivery(access)
-        # Pieces of `width` bytes: addresses are aligned to it, and so is a block's memory.
-        self.memory.pieces(width)[self.memory.piece(batch.rows, batch.at, width)] = batch.data
+    def deliver(self, copy: _Copy) -> None:
+        self.write(copy, "cp_async")
+
+
+class BulkCopies(_InFlight):
+    """Of TMA, in chunks of 16 bytes; `mbarriers` count its loads."""
+
+    def __init__(self, memory: SharedMemory, mbarriers: Mbarriers, hook: Hook) -> None:
+        super().__init__(memory, hook)
+        self.mbarriers = mbarriers
+
+    def load(self, transfer: Transfer, data: NDArray[np.uint8], columns: Ints) -> None:
+        places = self.mbarriers.places(columns)
+        self.hook.on_access(transfer.access(self.memory.first, "async", CHUNK, "mbarrier", places))
+        self.begin(transfer, data, columns)
+
+    def deliver_counted(self, rows: Ints, columns: Ints) -> None:
+        """All loads that these mbarriers count arrive."""
+        wanted = np.zeros((self.memory.count, len(self.mbarriers.offsets)), np.bool_)
+        wanted[rows, columns] = True
+        self.arrive(lambda copy: wanted[copy.transfer.rows, copy.waits])
+
+    def deliver(self, copy: _Copy) -> None:
+        rows, columns = copy.transfer.rows, copy.waits
+        self.write(copy, "mbarrier", self.mbarriers.places(columns))
+        self.mbarriers.expect(copy.transfer.op, rows, columns, -copy.data[0].size)
+        self.mbarriers.flip(rows, columns)
+
+    def store(self, transfer: Transfer) -> NDArray[np.uint8]:
+        """What is there: [entries, chunks, 16]."""
+        self.hook.on_access(transfer.access(self.memory.first, "fetch", CHUNK, "bulk"))
+        return self.memory.pieces(CHUNK)[self.memory.piece(transfer.rows[:, None], transfer.at, CHUNK)]

@@ -13,25 +13,24 @@ from types import TracebackType
 
 from tiledsl.errors import EmulatorError, Loc, TileError
 
-__all__ = ["internal_error"]
+__all__ = ["raise_internal"]
 
 _LIBRARIES = ("numpy", "ml_dtypes", "llvmlite")
 """What the emulator computes with."""
 
 
-def internal_error(failure: Exception, what: str, loc: Loc) -> EmulatorError | None:
-    """What to raise in place of `failure`, which came out of `what` at `loc`; None where `failure` itself is right."""
+def raise_internal(failure: Exception, what: str, loc: Loc) -> None:
+    """Raises EmulatorError in place of `failure`, which came out of `what` at `loc`, unless that is right itself."""
     if isinstance(failure, (TileError, OSError)) or _is_foreign(failure.__traceback__):
-        return None
-    if isinstance(failure, MemoryError):
-        fix = "emulate a smaller problem, or fewer threads at once: Options(chunk_threads=...)"
-        return EmulatorError(f"{what} needs more memory than there is to be emulated: {failure}", loc, fix)
-    if isinstance(failure, RecursionError):
-        return EmulatorError(f"{what} is nested too deeply for the emulator", loc, "nest fewer regions")
+        return
     message = f"the emulator fails in {what}: {type(failure).__name__}: {failure}"
-    return EmulatorError(
-        message, loc, "report this with the kernel; IR that is written by hand may break a rule of the op"
-    )
+    fix = "report this with the kernel; IR that is written by hand may break a rule of the op"
+    if isinstance(failure, MemoryError):
+        message = f"{what} needs more memory than there is to be emulated: {failure}"
+        fix = "emulate a smaller problem, or fewer threads at once: Options(chunk_threads=...)"
+    elif isinstance(failure, RecursionError):
+        message, fix = f"{what} is nested too deeply for the emulator", "nest fewer regions"
+    raise EmulatorError(message, loc, fix) from failure
 
 
 def _is_foreign(traceback: TracebackType | None) -> bool:

@@ -1,4 +1,4 @@
-"""What blocks that are emulated together own: shared memory, barriers, copies on their way.
+"""What blocks that are emulated together own: shared memory, barriers, copies in flight.
 
 A chunk is a range of neighbouring blocks, whole clusters; it shares nothing with other chunks but global memory.
 """
@@ -11,15 +11,13 @@ from typing import TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from tiledsl.backends.emulator.async_copies import AsyncCopies
-from tiledsl.backends.emulator.bulk_copies import BulkCopies
-from tiledsl.backends.emulator.clusters import Clusters
-from tiledsl.backends.emulator.hooks import Hook, LaunchInfo
+from tiledsl.backends.emulator.async_copies import AsyncCopies, BulkCopies
+from tiledsl.backends.emulator.hooks import Hook, LaunchInfo, Several
 from tiledsl.backends.emulator.mbarriers import ClusterBarriers, Mbarriers, NamedBarriers
-from tiledsl.backends.emulator.positions import Positions
+from tiledsl.backends.emulator.positions import Clusters, Positions
 from tiledsl.backends.emulator.spans import GlobalBuffer, SharedMemory, SharedTile
 from tiledsl.errors import HazardError
-from tiledsl.ir.core import Kernel, Op, Value
+from tiledsl.ir.core import Kernel, Op
 
 __all__ = ["Chunk", "Run"]
 
@@ -28,7 +26,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What all blocks of a launch share. `buffers`: tensors by thread-level pointer argument; `tensors`: all, by name;
+    """What all blocks of a launch share. `tensors`: by name;
     `tiles`: tile-level shared allocations."""
 
     kernel: Kernel
@@ -36,7 +34,6 @@ class Run:
     hooks: tuple[Hook, ...]
     stdout: TextIO
     positions: Positions
-    buffers: dict[Value, GlobalBuffer]
     tensors: dict[str, GlobalBuffer]
     tiles: dict[Op, SharedTile]
 
@@ -49,14 +46,17 @@ class Chunk:
     def __init__(self, run: Run, first: int, count: int) -> None:
         self.run, self.first, self.count = run, first, count
         self.warps = run.positions.warps
+        hooks = [hook.of_blocks(run.launch, first, count) for hook in run.hooks]
+        self.watched = bool(hooks)
+        self.hook = hook = hooks[0] if len(hooks) == 1 else Several(hooks)
         self.ended, self.arrived, self.rounds = (np.zeros(count, np.int64) for _ in range(3))
         self.memory = SharedMemory(first, count, run.launch.shared_bytes)
         self.clusters = Clusters(run.launch, first, count)
-        self.mbarriers = Mbarriers(first, count, self.memory.pitch, run.hooks)
-        self.named_barriers = NamedBarriers(first, count, run.hooks)
-        self.cluster_barriers = ClusterBarriers(first, self.clusters.number, self.warps, run.hooks)
-        self.copies = AsyncCopies(self.memory, self.warps, run.hooks)
-        self.bulk = BulkCopies(self.memory, self.mbarriers, run.hooks)
+        self.mbarriers = Mbarriers(first, count, self.memory.pitch, hook)
+        self.named_barriers = NamedBarriers(first, count, hook)
+        self.cluster_barriers = ClusterBarriers(first, self.clusters.number, self.warps, hook)
+        self.copies = AsyncCopies(self.memory, self.warps, hook)
+        self.bulk = BulkCopies(self.memory, self.mbarriers, hook)
 
     def end(self, rows: Ints) -> None:
         """A warp of each of these blocks has ended."""

@@ -11,7 +11,8 @@ Masks are values of bools; None stands for all lanes.
 
 from __future__ import annotations
 
-from typing import Any, Sequence, TypeGuard
+from functools import partial
+from typing import Any, Callable, Sequence, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,6 +87,10 @@ class Cohort:
         threads = self.spread(self.warps[:, :, None] * WARP + np.arange(WARP))[lanes]
         return blocks, threads
 
+    def threads(self) -> tuple[Ints, Ints]:
+        """Linear block and thread index of every active lane."""
+        return self.lanes_of(self.active())
+
     def active_warps(self) -> tuple[Ints, Ints, NDArray[np.bool_]]:
         """Block and warp of each warp of which a lane is active, and which of all the cohort's warps these are."""
         which = self.active().any(axis=2).ravel()
@@ -94,57 +99,43 @@ class Cohort:
 
     def select(self, keep: NDArray[np.bool_]) -> Cohort:
         """A cohort of the pairs that are set in `keep` [groups, warps]; arrays are copied, scalars shared."""
-        groups: NDArray[np.bool_] = np.any(keep, axis=1)
-        columns: NDArray[np.bool_] = np.any(keep, axis=0)
-        if np.array_equal(keep, groups[:, None] & columns):
-            taker: _Product | _Pairs = _Product(np.flatnonzero(groups), np.flatnonzero(columns))
+        some_groups: NDArray[np.bool_] = np.any(keep, axis=1)
+        some_columns: NDArray[np.bool_] = np.any(keep, axis=0)
+        if np.array_equal(keep, some_groups[:, None] & some_columns):
+            groups, columns = np.flatnonzero(some_groups), np.flatnonzero(some_columns)
+            warps = self.warps[:, columns]
+            warps, take = warps if self.is_regular else warps[groups], partial(_take_product, groups, columns)
         else:
-            taker = _Pairs(*np.nonzero(keep))
-        blocks, warps = taker.rows(self.blocks, self.warps)
-        regs = [taker.take(v) for v in self.regs]
-        return Cohort(self.chunk, blocks, warps, regs, taker.take(self.mask), taker.take(self.exists), self.pc)
+            groups, columns = np.nonzero(keep)
+            warps = np.broadcast_to(self.warps, self.shape[:2])[groups, columns][:, None]
+            take = partial(_take_pairs, groups, columns)
+        regs = [_of_arrays(take, v) for v in self.regs]
+        mask, exists = _of_arrays(take, self.mask), _of_arrays(take, self.exists)
+        return Cohort(self.chunk, self.blocks[groups], warps, regs, mask, exists, self.pc)
 
 
-class _Product:
-    """Keeps the pairs of some groups and some columns."""
+def _of_arrays(take: Callable[[NDArray[Any]], Any], value: Any) -> Any:
+    """The value with what `take` gives of each array in it."""
+    if is_fragment(value):
+        return tuple(_of_arrays(take, v) for v in value)
+    return take(value) if is_array(value) else value
 
-    def __init__(self, groups: Ints, columns: Ints) -> None:
-        self.groups, self.columns = groups, columns
 
-    def rows(self, blocks: Ints, warps: Ints) -> tuple[Ints, Ints]:
-        kept = warps[:, self.columns]
-        return blocks[self.groups], kept if kept.shape[0] == 1 else kept[self.groups]
+def _take_product(groups: Ints, columns: Ints, value: NDArray[Any]) -> NDArray[Any]:
+    """Of some groups and some columns."""
+    if value.shape[0] > 1 and len(groups) < value.shape[0]:
+        value = value[groups]
+    if value.shape[1] > 1 and len(columns) < value.shape[1]:
+        value = np.ascontiguousarray(value[:, columns])
+    return value
 
-    def take(self, value: Any) -> Any:
-        if is_fragment(value):
-            return tuple(self.take(v) for v in value)
-        if not is_array(value):
-            return value
-        if value.shape[0] > 1 and len(self.groups) < value.shape[0]:
-            value = value[self.groups]
-        if value.shape[1] > 1 and len(self.columns) < value.shape[1]:
-            value = np.ascontiguousarray(value[:, self.columns])
+
+def _take_pairs(groups: Ints, columns: Ints, value: NDArray[Any]) -> NDArray[Any]:
+    """Of single pairs, one a group of the result."""
+    if value.shape[:2] == (1, 1):
         return value
-
-
-class _Pairs:
-    """Keeps single pairs, one a group of the result."""
-
-    def __init__(self, groups: Ints, columns: Ints) -> None:
-        self.groups, self.columns = groups, columns
-
-    def rows(self, blocks: Ints, warps: Ints) -> tuple[Ints, Ints]:
-        spread = np.broadcast_to(warps, (len(blocks), warps.shape[1]))
-        return blocks[self.groups], spread[self.groups, self.columns][:, None]
-
-    def take(self, value: Any) -> Any:
-        if is_fragment(value):
-            return tuple(self.take(v) for v in value)
-        if not is_array(value) or value.shape[:2] == (1, 1):
-            return value
-        groups = self.groups if value.shape[0] > 1 else 0
-        columns = self.columns if value.shape[1] > 1 else 0
-        return np.ascontiguousarray(value[groups, columns][:, None, :])
+    at = groups if value.shape[0] > 1 else 0, columns if value.shape[1] > 1 else 0
+    return np.ascontiguousarray(value[at][:, None, :])
 
 
 def blend(mask: Mask, new: Any, old: Any) -> Any:
@@ -164,14 +155,24 @@ def merge(cohorts: Sequence[Cohort], fills: dict[int, bool]) -> Cohort:
     first = cohorts[0]
     if len(cohorts) == 1:
         return first
-    if all(c.is_regular and np.array_equal(c.blocks, first.blocks) for c in cohorts):
-        joiner: _Columns | _Rows = _Columns(cohorts)
-    else:
-        joiner = _Rows(cohorts)
-    regs = [joiner.join(values, fills.get(i)) for i, values in enumerate(zip(*(c.regs for c in cohorts), strict=True))]
-    mask = joiner.join([c.mask for c in cohorts], True)
-    exists = joiner.join([c.exists for c in cohorts], True)
-    return Cohort(first.chunk, joiner.blocks, joiner.warps, regs, mask, exists, first.pc)
+    side_by_side = all(c.is_regular and np.array_equal(c.blocks, first.blocks) for c in cohorts)
+    blocks, warps, concatenate = (_columns if side_by_side else _rows)(cohorts)
+
+    def join(values: Sequence[Any], fill: bool | None) -> Any:
+        if _shared_value(values):
+            return values[0]
+        present = next(v for v in values if v is not None)
+        if is_fragment(present):
+            parts = [(None,) * len(present) if v is None else v for v in values]
+            return tuple(join(column, fill) for column in zip(*parts, strict=True))
+        # A None that is no mask is a register that is dead in that cohort.
+        absent = np.zeros((), np.asarray(present).dtype) if fill is None else np.asarray(fill)
+        arrays = [absent if v is None else np.asarray(v) for v in values]
+        return concatenate(arrays, max((a.shape or (1,))[-1] for a in arrays))
+
+    regs = [join(values, fills.get(i)) for i, values in enumerate(zip(*(c.regs for c in cohorts), strict=True))]
+    mask, exists = (join(masks, True) for masks in ([c.mask for c in cohorts], [c.exists for c in cohorts]))
+    return Cohort(first.chunk, blocks, warps, regs, mask, exists, first.pc)
 
 
 def _shared_value(values: Sequence[Any]) -> bool:
@@ -184,70 +185,37 @@ def _shared_value(values: Sequence[Any]) -> bool:
     return all(np.asarray(v).tobytes() == np.asarray(first).tobytes() for v in values)
 
 
-class _Joiner:
-    """How the registers of several cohorts become those of one."""
-
-    cohorts: Sequence[Cohort]
-
-    def join(self, values: Sequence[Any], fill: bool | None) -> Any:
-        if _shared_value(values):
-            return values[0]
-        present = next(v for v in values if v is not None)
-        if is_fragment(present):
-            width = len(present)
-            parts = [(None,) * width if v is None else v for v in values]
-            return tuple(self.join(column, fill) for column in zip(*parts, strict=True))
-        # A None that is no mask is a register that is dead in that cohort.
-        absent = np.zeros((), np.asarray(present).dtype) if fill is None else np.asarray(fill)
-        return self.concatenate([absent if v is None else np.asarray(v) for v in values])
-
-    def concatenate(self, values: list[NDArray[Any]]) -> NDArray[Any]:
-        raise NotImplementedError
+Joined = tuple[Ints, Ints, Callable[[list[NDArray[Any]], int], NDArray[Any]]]
+"""Blocks and warps of a merged cohort, and what makes a value of one from those of all, with so many lanes."""
 
 
-def _lanes(values: Sequence[NDArray[Any]]) -> int:
-    return max(v.shape[2] if v.ndim else 1 for v in values)
-
-
-class _Columns(_Joiner):
+def _columns(cohorts: Sequence[Cohort]) -> Joined:
     """Cohorts of the same blocks: their warps side by side, so that what no block varies stays small."""
+    warps = np.concatenate([c.warps for c in cohorts], axis=1)
+    order = np.argsort(warps[0], kind="stable")
 
-    def __init__(self, cohorts: Sequence[Cohort]) -> None:
-        self.cohorts = cohorts
-        warps = np.concatenate([c.warps for c in cohorts], axis=1)
-        self.order = np.argsort(warps[0], kind="stable")
-        self.blocks, self.warps = cohorts[0].blocks, warps[:, self.order]
-
-    def concatenate(self, values: list[NDArray[Any]]) -> NDArray[Any]:
+    def concatenate(values: list[NDArray[Any]], lanes: int) -> NDArray[Any]:
         groups = max(v.shape[0] if v.ndim else 1 for v in values)
-        lanes = _lanes(values)
-        spread = [
-            np.broadcast_to(v, (groups, c.warps.shape[1], lanes)) for v, c in zip(values, self.cohorts, strict=True)
-        ]
-        return np.ascontiguousarray(np.concatenate(spread, axis=1)[:, self.order])
+        spread = [np.broadcast_to(v, (groups, c.shape[1], lanes)) for v, c in zip(values, cohorts, strict=True)]
+        return np.ascontiguousarray(np.concatenate(spread, axis=1)[:, order])
+
+    return cohorts[0].blocks, warps[:, order], concatenate
 
 
-class _Rows(_Joiner):
+def _rows(cohorts: Sequence[Cohort]) -> Joined:
     """Any cohorts: pair by pair, sorted, and regular again if every block has the same warps."""
+    blocks = np.concatenate([np.repeat(c.blocks, c.shape[1]) for c in cohorts])
+    warps = np.concatenate([np.broadcast_to(c.warps, c.shape[:2]).ravel() for c in cohorts])
+    order = np.lexsort((warps, blocks))
+    blocks, warps = blocks[order], warps[order][:, None]
+    distinct, counts = np.unique(blocks, return_counts=True)
+    table = warps.reshape(len(distinct), -1) if (counts == counts[0]).all() else None
+    if table is not None and (table == table[0]).all():
+        blocks, warps = distinct, table[:1]
 
-    def __init__(self, cohorts: Sequence[Cohort]) -> None:
-        self.cohorts = cohorts
-        blocks = np.concatenate([np.repeat(c.blocks, c.warps.shape[1]) for c in cohorts])
-        warps = np.concatenate([np.broadcast_to(c.warps, c.shape[:2]).ravel() for c in cohorts])
-        self.order = np.lexsort((warps, blocks))
-        blocks, warps = blocks[self.order], warps[self.order]
-        distinct, counts = np.unique(blocks, return_counts=True)
-        width = int(counts[0])
-        table = warps.reshape(-1, width) if (counts == width).all() else None
-        if table is not None and (table == table[0]).all():
-            self.blocks, self.warps = distinct, table[:1]
-        else:
-            self.blocks, self.warps = blocks, warps[:, None]
+    def concatenate(values: list[NDArray[Any]], lanes: int) -> NDArray[Any]:
+        rows = [np.broadcast_to(v, (*c.shape[:2], lanes)) for v, c in zip(values, cohorts, strict=True)]
+        ordered = np.concatenate([row.reshape(-1, lanes) for row in rows])[order]
+        return ordered.reshape(len(blocks), -1, lanes)
 
-    def concatenate(self, values: list[NDArray[Any]]) -> NDArray[Any]:
-        lanes = _lanes(values)
-        rows = [
-            np.broadcast_to(v, (*c.shape[:2], lanes)).reshape(-1, lanes)
-            for v, c in zip(values, self.cohorts, strict=True)
-        ]
-        return np.concatenate(rows)[self.order].reshape(len(self.blocks), self.warps.shape[1], lanes)
+    return blocks, warps, concatenate

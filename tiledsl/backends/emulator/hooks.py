@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +14,18 @@ from tiledsl.errors import Loc
 from tiledsl.ir.core import Op
 from tiledsl.ir.types import Space
 
-__all__ = ["Access", "AccessKind", "FenceKind", "Group", "Hook", "LaunchInfo", "Sync", "SyncKind"]
+__all__ = [
+    "Access",
+    "AccessKind",
+    "FenceKind",
+    "Group",
+    "Hook",
+    "LaunchInfo",
+    "Several",
+    "Sync",
+    "SyncKind",
+    "Until",
+]
 
 Ints = NDArray[np.int64]
 
@@ -124,18 +137,15 @@ class Sync:
 class Hook:
     """Base of clients that watch a run. Override what is needed; an error raised here stops the launch.
 
-    Blocks run in chunks of neighbours; between `on_blocks_begin` and `on_blocks_end` for the same
-    range come all events of these blocks. Several ranges may be open at once.
+    Blocks are emulated in chunks of neighbours, of which several may be open at once.
     """
 
-    def on_launch(self, launch: LaunchInfo) -> None:
-        """Before anything runs."""
+    def of_blocks(self, launch: LaunchInfo, first: int, count: int) -> Hook:
+        """Who hears of blocks `first` ... `first + count - 1`, which start now: this hook, or one for them alone."""
+        return self
 
-    def on_blocks_begin(self, first: int, count: int) -> None:
-        """Blocks `first` ... `first + count - 1` start."""
-
-    def on_blocks_end(self, first: int, count: int) -> None:
-        """These blocks have finished."""
+    def on_end(self) -> None:
+        """The blocks have finished that `of_blocks` was called for."""
 
     # -- accesses ------------------------------------------------------------------------------
 
@@ -176,3 +186,17 @@ class Hook:
 
     def on_exit(self, blocks: Ints, warps: Ints) -> None:
         """These warps end."""
+
+
+class Several(Hook):
+    """Hooks as one: each hears of everything, in this order."""
+
+    def __init__(self, hooks: Sequence[Hook]) -> None:
+        for name in dir(Hook):
+            if name.startswith("on_"):
+                setattr(self, name, partial(_each, [getattr(hook, name) for hook in hooks]))
+
+
+def _each(listeners: Sequence[Callable[..., None]], *heard: Any) -> None:
+    for listener in listeners:
+        listener(*heard)

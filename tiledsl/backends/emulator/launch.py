@@ -13,27 +13,25 @@ from numpy.typing import NDArray
 
 from tiledsl.arch import MOST_SHARED
 from tiledsl.backends.emulator import rules
-from tiledsl.backends.emulator.boundary import internal_error
+from tiledsl.backends.emulator.boundary import raise_internal
 from tiledsl.backends.emulator.chunk import Run
-from tiledsl.backends.emulator.hooks import Hook, LaunchInfo
-from tiledsl.backends.emulator.machine import Machine
+from tiledsl.backends.emulator.hooks import LaunchInfo
+from tiledsl.backends.emulator.machine import run_blocks
 from tiledsl.backends.emulator.options import Options, RunResult
 from tiledsl.backends.emulator.positions import Positions
 from tiledsl.backends.emulator.program import Program, flatten
-from tiledsl.backends.emulator.sanitizer.checks import UninitialisedCheck
-from tiledsl.backends.emulator.sanitizer.checks_async import InFlightCheck
 from tiledsl.backends.emulator.sanitizer.checks_registers import check_registers
-from tiledsl.backends.emulator.sanitizer.hazards import HazardCheck, Ordering
+from tiledsl.backends.emulator.sanitizer.hazards import Checks, Ordering
 from tiledsl.backends.emulator.schedule import Turns
 from tiledsl.backends.emulator.spans import GlobalBuffer, SharedTile
 from tiledsl.backends.emulator.trace import traced
 from tiledsl.errors import EmulatorError, KernelArgumentError
 from tiledsl.ir.abi import AbiArg, abi_of
-from tiledsl.ir.core import Kernel, Op, Value
+from tiledsl.ir.core import Kernel, Op
 from tiledsl.ir.expr import PROCESSORS, evaluate
 from tiledsl.ir.ops import mem
 from tiledsl.ir.semantics import numpy_dtype
-from tiledsl.ir.types import DType, GlobalType, PtrType, TileType
+from tiledsl.ir.types import DType, PtrType, TileType
 from tiledsl.layout.shared import ALIGNMENT, MAX_SHARED
 from tiledsl.passes.cooperation.lower_roles import COOPERATION
 from tiledsl.passes.manager import PassManager
@@ -62,11 +60,23 @@ class Prepared:
 
     @cached_property
     def tiles(self) -> tuple[dict[Op, SharedTile], int]:
-        return _lay_out(self.kernel)
+        """At tile level each allocation has bytes of its own, also one that is `over` another or in another memory."""
+        tiles: dict[Op, SharedTile] = {}
+        used = 0
+        for value in (result for op in self.kernel.walk() for result in op.results):
+            if isinstance(value.type, TileType) and value.op is not None:
+                label = value.name or f"shared tile {len(tiles)}"
+                tiles[value.op] = SharedTile(label, value.type.dtype, used, value.type.bytes, value.type.dims)
+                used += -(-value.type.bytes // ALIGNMENT) * ALIGNMENT
+        return tiles, used
 
     @cached_property
     def granule(self) -> int:
-        return _granule(self.kernel)
+        """Bytes of the narrowest element that is accessed in shared memory."""
+        ops = list(self.kernel.walk())
+        types = [v.type for op in ops if {"read", "write"} & op.effects for v in op.operands]
+        shared = [t for t in types if isinstance(t, TileType) or (isinstance(t, PtrType) and t.space == "shared")]
+        return min([t.dtype.bytes for t in shared] + [op.bytes for op in ops if isinstance(op, mem.CpAsync)], default=1)
 
     @cached_property
     def ordering(self) -> Ordering:
@@ -86,10 +96,8 @@ class Prepared:
         try:
             return _run(self, arguments, options or Options())
         except Exception as failure:
-            error = internal_error(failure, self.kernel.name, self.kernel.loc)
-            if error is None:
-                raise
-            raise error from failure
+            raise_internal(failure, self.kernel.name, self.kernel.loc)
+            raise
 
 
 def run(kernel: Kernel, arguments: Mapping[str, object], *, options: Options | None = None) -> RunResult:
@@ -117,46 +125,17 @@ def _run(prepared: Prepared, arguments: Mapping[str, object], options: Options) 
         registers[register] = value
     if options.trace is not None:
         program = traced(program, launch, options.trace, result, turns.spend)
-    shared = Run(
-        kernel, launch, _hooks(prepared, options), options.stdout or sys.stdout, Positions(launch), bound.buffers,
-        bound.tensors, tiles,
-    )  # fmt: skip
+    hooks = (Checks(prepared.ordering), *options.hooks) if options.checks else options.hooks
+    stdout = options.stdout or sys.stdout
+    shared = Run(kernel, launch, hooks, stdout, Positions(launch), bound.tensors, tiles)
     with np.errstate(all="ignore"):
-        Machine(shared, program, registers, options, turns).run()
+        run_blocks(shared, program, registers, options, turns)
     return result
-
-
-def _hooks(prepared: Prepared, options: Options) -> tuple[Hook, ...]:
-    if not options.checks:
-        return options.hooks
-    # In this order: bytes on their way are also uninitialised, and so are those of mbarriers.
-    return (InFlightCheck(), HazardCheck(prepared.ordering), UninitialisedCheck(), *options.hooks)
 
 
 def _three(extents: list[int] | tuple[int, ...]) -> tuple[int, int, int]:
     x, y, z = [*extents, 1, 1][:3]
     return x, y, z
-
-
-def _granule(kernel: Kernel) -> int:
-    types = [v.type for op in kernel.walk() if {"read", "write"} & op.effects for v in op.operands]
-    shared = [t for t in types if isinstance(t, TileType) or (isinstance(t, PtrType) and t.space == "shared")]
-    widths = [t.dtype.bytes for t in shared] + [op.bytes for op in kernel.walk() if isinstance(op, mem.CpAsync)]
-    return min(widths, default=1)
-
-
-def _lay_out(kernel: Kernel) -> tuple[dict[Op, SharedTile], int]:
-    """At tile level every allocation has bytes of its own, also one that is `over` another, or in another memory."""
-    tiles: dict[Op, SharedTile] = {}
-    used = 0
-    for op in kernel.walk():
-        for result in op.results:
-            type_ = result.type
-            if isinstance(type_, TileType):
-                label = result.name or f"shared tile {len(tiles)}"
-                tiles[op] = SharedTile(label, type_.dtype, used, type_.bytes, type_.dims)
-                used += -(-type_.bytes // ALIGNMENT) * ALIGNMENT
-    return tiles, used
 
 
 def _require_little(kernel: Kernel, tiles: Mapping[Op, SharedTile], shared_bytes: int) -> None:
@@ -174,12 +153,11 @@ def _is_ndarray(value: Any) -> TypeGuard[NDArray[Any]]:
 
 
 class _Arguments:
-    """Checked arguments. `extents`: what grid expressions may name. `buffers`: by body argument."""
+    """Checked arguments. `extents`: what grid expressions may name."""
 
     def __init__(self, kernel: Kernel, arguments: Mapping[str, object]) -> None:
         self.kernel, self.given = kernel, arguments
         self.extents: dict[str, int] = {}
-        self.buffers: dict[Value, GlobalBuffer] = {}
         self.scalars: dict[str, Any] = {}
         args = kernel.body.args
         self.abi = kernel.abi if kernel.level == "thread" else abi_of([(a.name, a.type) for a in args], 64)
@@ -228,18 +206,13 @@ class _Arguments:
     def values(self) -> list[Any]:
         """What the registers of the body's arguments start with."""
         if self.kernel.level == "tile":
-            return [self.tile_value(a) for a in self.kernel.body.args]
-        return [self.thread_value(a, arg) for a, arg in zip(self.kernel.body.args, self.abi, strict=True)]
+            known = {**self.scalars, **self.tensors}
+            return [known[a.name] for a in self.kernel.body.args]
+        return [self.thread_value(arg) for arg in self.abi]
 
-    def tile_value(self, argument: Value) -> Any:
-        if not isinstance(argument.type, GlobalType):
-            return self.scalars[argument.name]
-        return self.tensors[argument.name]
-
-    def thread_value(self, argument: Value, arg: AbiArg) -> Any:
+    def thread_value(self, arg: AbiArg) -> Any:
         match arg.kind:
             case "pointer":
-                self.buffers[argument] = self.tensors[arg.name]
                 return np.array(self.tensors[arg.name].pointer, np.int64)
             case "extent":
                 return np.array(self.extents[arg.name], numpy_dtype(arg.dtype))

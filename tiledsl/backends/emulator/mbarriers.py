@@ -7,8 +7,6 @@ hear of arrivals before they count, and of phases and rounds that end.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -32,8 +30,8 @@ class Mbarriers:
     `labels`: what to call a column in messages; `users`: which ops arrive there, with their warps.
     """
 
-    def __init__(self, first: int, blocks: int, pitch: int, hooks: Sequence[Hook]) -> None:
-        self.first, self.hooks = first, hooks
+    def __init__(self, first: int, blocks: int, pitch: int, hook: Hook) -> None:
+        self.first, self.hook = first, hook
         self.table = np.full(pitch // ENTRY, -1, np.int16)
         self.offsets: list[int] = []
         self.labels: list[str] = []
@@ -54,8 +52,8 @@ class Mbarriers:
             return np.zeros(columns.shape, np.bool_)
         return (columns >= 0) & (self.count[rows, columns] > 0)
 
-    def init(self, rows: Ints, at: Ints, label: str, base: int, count: int) -> Ints:
-        """New mbarriers; gives their columns."""
+    def init(self, rows: Ints, at: Ints, label: str, base: int, count: int) -> None:
+        """New mbarriers."""
         for offset in np.unique(at[self.columns(at) < 0]).tolist():
             self.table[offset // ENTRY] = len(self.offsets)
             self.offsets.append(offset)
@@ -66,16 +64,12 @@ class Mbarriers:
         columns = self.columns(at)
         self.count[rows, columns] = self.pending[rows, columns] = count
         self.bytes[rows, columns] = self.phase[rows, columns] = 0
-        return columns
 
     def arrive(self, op: Op, owners: Ints, warps: Ints, rows: Ints, columns: Ints, commits: Ints | None = None) -> None:
         """One arrival an entry: of a warp of the block `owners` at an mbarrier of the block `rows`; `commits`: of work
         that these lanes have begun (`hooks.Sync`)."""
-        if self.hooks:
-            places = self.places(columns)
-            sync = Sync(op, "mbarrier", owners + self.first, warps, rows + self.first, places, commits)
-            for hook in self.hooks:
-                hook.on_arrive(sync)
+        blocks, homes, places = owners + self.first, rows + self.first, self.places(columns)
+        self.hook.on_arrive(Sync(op, "mbarrier", blocks, warps, homes, places, commits))
         for column in np.unique(columns).tolist():
             users = self.users[int(column)]
             users.setdefault(op, set()).update(warps[columns == column].tolist())
@@ -108,8 +102,7 @@ class Mbarriers:
         self.phase[rows, columns] += 1
         self.pending[rows, columns] = self.count[rows, columns]
         if len(rows):
-            for hook in self.hooks:
-                hook.on_complete("mbarrier", rows + self.first, self.places(columns))
+            self.hook.on_complete("mbarrier", rows + self.first, self.places(columns))
 
     def require_complete(self, launch: LaunchInfo, loc: Loc) -> None:
         """Raise HazardError for a phase with bytes too few or too many, when the blocks have ended."""
@@ -147,18 +140,16 @@ class NamedBarriers:
     """Barriers 1 to 15 of each block: [blocks, 16]. `arrived`: threads in the current round, of `threads`; `waited`:
     does one of them wait; `rounds`: how many have ended."""
 
-    def __init__(self, first: int, blocks: int, hooks: Sequence[Hook]) -> None:
-        self.first, self.hooks = first, hooks
+    def __init__(self, first: int, blocks: int, hook: Hook) -> None:
+        self.first, self.hook = first, hook
         shape = blocks, NAMED_BARRIERS
         self.arrived, self.threads, self.rounds = (np.zeros(shape, np.int64) for _ in range(3))
         self.waited = np.zeros(shape, np.bool_)
 
     def arrive(self, op: Op, rows: Ints, warps: Ints, numbers: Ints, threads: int, waits: bool) -> Ints:
         """One warp an entry arrives. Gives the round that it arrives in, which has not ended yet for it."""
-        if self.hooks:
-            sync = Sync(op, "named", rows + self.first, warps, rows + self.first, numbers)
-            for hook in self.hooks:
-                hook.on_arrive(sync)
+        blocks = rows + self.first
+        self.hook.on_arrive(Sync(op, "named", blocks, warps, blocks, numbers))
         round_ = self.rounds[rows, numbers].copy()
         begun = self.arrived[rows, numbers] > 0
         expected = np.where(begun, self.threads[rows, numbers], threads)
@@ -180,33 +171,27 @@ class NamedBarriers:
                 "use another number for other threads, or count them all",
             )
         self.waited[rows, numbers] |= waits
-        self.complete(op, rows, numbers)
-        return round_
-
-    def complete(self, op: Op, rows: Ints, numbers: Ints) -> None:
-        """End the rounds of these that are complete."""
         rows, numbers = np.unique(np.stack([rows, numbers]), axis=1)
-        over = (self.arrived[rows, numbers] > 0) & (self.arrived[rows, numbers] == self.threads[rows, numbers])
+        over = self.arrived[rows, numbers] == threads
         rows, numbers = rows[over], numbers[over]
         if not self.waited[rows, numbers].all():
-            at = int(np.argmin(self.waited[rows, numbers]))
-            count, number = self.threads[rows[at], numbers[at]], numbers[at]
-            message = f"all {count} threads arrive at barrier {number}, and none of them waits"
+            number = numbers[np.argmin(self.waited[rows, numbers])]
+            message = f"all {threads} threads arrive at barrier {number}, and none of them waits"
             raise HazardError(message, op.loc, "let somebody wait: who comes later waits for the next round")
         self.rounds[rows, numbers] += 1
         self.arrived[rows, numbers], self.waited[rows, numbers] = 0, False
         if len(rows):
-            for hook in self.hooks:
-                hook.on_complete("named", rows + self.first, numbers)
+            self.hook.on_complete("named", rows + self.first, numbers)
+        return round_
 
 
 class ClusterBarriers:
     """One of each cluster: `arrived` [clusters] warps of the `alive` that have not ended; `rounds` that have ended;
     `waits` [blocks, warps]: how many of those each warp has waited for."""
 
-    def __init__(self, first: int, clusters: Ints, warps: int, hooks: Sequence[Hook]) -> None:
+    def __init__(self, first: int, clusters: Ints, warps: int, hook: Hook) -> None:
         """`clusters`: of each block, the number of its cluster."""
-        self.first, self.clusters, self.hooks = first, clusters, hooks
+        self.first, self.clusters, self.hook = first, clusters, hook
         count = int(clusters.max()) + 1
         self.alive = np.bincount(clusters, minlength=count) * warps
         self.arrived, self.rounds = np.zeros(count, np.int64), np.zeros(count, np.int64)
@@ -214,11 +199,8 @@ class ClusterBarriers:
 
     def arrive(self, op: Op, rows: Ints, warps: Ints) -> None:
         """One warp an entry arrives."""
-        if self.hooks:
-            blocks = rows + self.first
-            sync = Sync(op, "cluster", blocks, warps, blocks, np.zeros_like(rows))
-            for hook in self.hooks:
-                hook.on_arrive(sync)
+        blocks = rows + self.first
+        self.hook.on_arrive(Sync(op, "cluster", blocks, warps, blocks, np.zeros_like(rows)))
         np.add.at(self.arrived, self.clusters[rows], 1)
         self.complete()
 
@@ -234,5 +216,4 @@ class ClusterBarriers:
         self.arrived[over] = 0
         if len(over):
             rows = np.flatnonzero(np.isin(self.clusters, over))
-            for hook in self.hooks:
-                hook.on_complete("cluster", rows + self.first, np.zeros_like(rows))
+            self.hook.on_complete("cluster", rows + self.first, np.zeros_like(rows))

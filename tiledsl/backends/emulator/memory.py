@@ -28,7 +28,7 @@ Ints = NDArray[np.int64]
 
 def load(c: Cohort, op: Op, span: Span, address: Any, vec: int = 1, **more: Any) -> tuple[Any, ...]:
     """`vec` neighbouring elements from each lane's address. more: of what hooks hear."""
-    if not c.chunk.run.hooks and span.valid is None:
+    if not c.chunk.watched and span.valid is None:
         found = native.gather(span, np.asarray(address, np.int64), vec)
         if found is not None:
             return found
@@ -67,13 +67,12 @@ def access_index(
         if wrong.any():
             _fail(c, op, span, int(c.spread(address)[wrong][0]), wrong, width, align or width)
         address = np.where(inside, address, np.int64(span.low))
-    if c.chunk.run.hooks:
+    if c.chunk.watched:
         lanes = c.active()
         blocks, threads = c.lanes_of(lanes)
         at = c.spread(address)[lanes]
         access = Access(op, kind, span.space, span.label, span.base, at, width, blocks, threads, **more)
-        for hook in c.chunk.run.hooks:
-            hook.on_access(access)
+        c.chunk.hook.on_access(access)
     return _index(span, address)
 
 

@@ -13,8 +13,7 @@ from typing import Any, Mapping, Sequence, TypeVar
 import numpy as np
 
 from tiledsl.backends.emulator import control as code
-from tiledsl.backends.emulator.conditions import CONDITIONS
-from tiledsl.backends.emulator.rules.registry import RULES, rule_of
+from tiledsl.backends.emulator.rules.registry import CONDITIONS, RULES, rule_of
 from tiledsl.backends.emulator.schedule import Instr, Roles, WaitInstr
 from tiledsl.errors import EmulatorError
 from tiledsl.ir.core import Block, Kernel, Op, Value

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tiledsl.backends.emulator.chunk import Chunk
 from tiledsl.backends.emulator.cohort import Cohort, merge
-from tiledsl.backends.emulator.conditions import Condition, Rows
+from tiledsl.backends.emulator.rules.registry import Condition, Rows
 from tiledsl.errors import HazardError, Loc
 from tiledsl.ir.core import Op
 
@@ -179,8 +179,7 @@ class Schedule:
     def finish(self, cohort: Cohort) -> None:
         self.finished += cohort.shape[0] * cohort.shape[1]
         blocks, warps, _ = cohort.active_warps()
-        for hook in self.chunk.run.hooks:
-            hook.on_exit(blocks, warps)
+        self.chunk.hook.on_exit(blocks, warps)
         self.chunk.end(blocks - self.chunk.first)
         self.turns.idle = 0
 

@@ -16,6 +16,7 @@ from tiledsl.backends.emulator.options import RunResult, TraceRow
 from tiledsl.backends.emulator.program import Program
 from tiledsl.backends.emulator.rules.gpu import arrive_at_barrier
 from tiledsl.backends.emulator.rules.memory import within
+from tiledsl.backends.emulator.rules.registry import Rule
 from tiledsl.backends.emulator.schedule import Instr
 from tiledsl.errors import KernelArgumentError, Loc
 from tiledsl.ir.core import Op
@@ -41,7 +42,7 @@ def traced(
     code = list[Instr]()
     for instr in program.code:
         if isinstance(instr, OpInstr) and instr.rule not in (within, arrive_at_barrier):
-            instr = replace(instr, rule=_Tracer(instr.rule, block, thread, result, spend))
+            instr = replace(instr, rule=_tracing(instr.rule, block, thread, result, spend))
         code.append(instr)
     return replace(program, code=code)
 
@@ -59,23 +60,20 @@ def _linear(what: str, index: Index, extents: tuple[int, int, int]) -> int:
     return x + extents[0] * (y + extents[1] * z)
 
 
-class _Tracer:
-    def __init__(
-        self, rule: Any, block: int, thread: int, result: RunResult, spend: Callable[[Loc, int], None]
-    ) -> None:
-        self.rule, self.block, self.thread, self.result, self.spend = rule, block, thread, result, spend
+def _tracing(rule: Rule, block: int, thread: int, result: RunResult, spend: Callable[[Loc, int], None]) -> Rule:
+    """The rule, which adds a row when the thread is among those that execute it."""
 
-    def __call__(self, c: Cohort, op: Op, *operands: Any) -> Any:
-        value = self.rule(c, op, *operands)
-        at = np.argwhere((c.blocks[:, None] == self.block) & (c.warps == self.thread // WARP))
-        if len(at):
-            group, column = at[0]
-            lane = (group, column, self.thread % WARP)
+    def run(c: Cohort, op: Op, *operands: Any) -> Any:
+        value = rule(c, op, *operands)
+        for group, column in np.argwhere((c.blocks[:, None] == block) & (c.warps == thread // WARP)):
+            lane = (group, column, thread % WARP)
             if c.active()[lane]:
-                self.spend(op.loc, _ROW_STEPS)
+                spend(op.loc, _ROW_STEPS)
                 values = value if len(op.results) > 1 else (value,) if op.results else ()
-                self.result.trace.append(TraceRow(op.loc, op.name, tuple(_of_lane(c, v, lane) for v in values)))
+                result.trace.append(TraceRow(op.loc, op.name, tuple(_of_lane(c, v, lane) for v in values)))
         return value
+
+    return run
 
 
 def _of_lane(c: Cohort, value: Any, lane: tuple[int, ...]) -> Any:

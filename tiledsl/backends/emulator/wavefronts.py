@@ -54,10 +54,6 @@ class WavefrontCount(Hook):
     def wavefronts(self) -> int:
         return sum(count.wavefronts for count in self.counts.values())
 
-    def of_kind(self, kind: Kind) -> int:
-        """Wavefronts of all accesses of a kind."""
-        return sum(count.wavefronts for count in self.counts.values() if count.kind == kind)
-
     def on_access(self, access: Access) -> None:
         if (
             access.space != "shared"

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tiledsl.backends.emulator.async_copies import Transfer
 from tiledsl.backends.emulator.cohort import Cohort
 from tiledsl.backends.emulator.memory import access_index, name_threads
 from tiledsl.backends.emulator.rules.memory import span_of
@@ -57,13 +58,13 @@ def access_at_once(c: Cohort, op: async_copy.Cp, tile: Memory, *operands: Any) -
 @rule(async_copy.CommitGroup)
 def commit_group(c: Cohort, op: async_copy.CommitGroup) -> None:
     if c.chunk.run.kernel.level == "thread":
-        c.chunk.copies.commit(op, *c.lanes_of(c.active()))
+        c.chunk.copies.commit(op, *c.threads())
 
 
 @rule(async_copy.WaitGroup)
 def wait_group(c: Cohort, op: async_copy.WaitGroup) -> None:
     if c.chunk.run.kernel.level == "thread":
-        c.chunk.copies.wait(op, *c.lanes_of(c.active()), op.pending)
+        c.chunk.copies.wait(op, *c.threads(), op.pending)
 
 
 # -- thread level ----------------------------------------------------------------------------------
@@ -86,7 +87,9 @@ def _issue(c: Cohort, op: mem.CpAsync, address: Any, source: Any, count: Any) ->
     data = _read(c, op, src, np.asarray(source, np.int64), size)
     address = np.asarray(address, np.int64)
     access_index(c, op, dst, address, "async", op.bytes // dst.elements.itemsize, until="cp_async")
-    c.chunk.copies.issue(op, dst, *c.lanes_of(lanes), c.spread(address)[lanes], data)
+    blocks, threads = c.threads()
+    rows, at = blocks - c.chunk.first, c.spread(address)[lanes][:, None]
+    c.chunk.copies.issue(Transfer(op, dst.label, dst.base, rows, threads, rows, at), data[:, None])
 
 
 def _check_size(c: Cohort, op: mem.CpAsync, size: Ints, lanes: NDArray[np.bool_]) -> None:

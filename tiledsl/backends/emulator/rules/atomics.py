@@ -17,14 +17,14 @@ from tiledsl.backends.emulator.memory import access_index, load, require_writabl
 from tiledsl.backends.emulator.spans import Span
 from tiledsl.ir import semantics
 from tiledsl.ir.ops import mem, tile
-from tiledsl.ir.types import F32, DType, GlobalType, PtrType
+from tiledsl.ir.types import F32, GlobalType, PtrType, TileType
 
 __all__ = ["access_atomically"]
 
 Atomic = tile.Atomic | mem.Atomic
 
 
-def access_atomically(c: Cohort, op: Atomic, span: Span, dtype: DType, address: Any, *values: Any) -> Any:
+def access_atomically(c: Cohort, op: Atomic, span: Span, address: Any, *values: Any) -> Any:
     """What each active lane found, [groups, warps, 32]; None for a store. Lanes at one element go in turn."""
     heard: dict[str, Any] = {"order": op.order, "reach": op.reach}
     if not op.fn.writes:
@@ -34,7 +34,7 @@ def access_atomically(c: Cohort, op: Atomic, span: Span, dtype: DType, address: 
     require_writable(op, span)
     index = c.spread(access_index(c, op, span, np.asarray(address, np.int64), "atomic", **heard))
     lanes = c.active()
-    update = _update(op, dtype)
+    update = _update(op)
     where, given = index[lanes], [c.spread(v)[lanes] for v in values]
     old = np.zeros(len(where), span.elements.dtype)
     # The n-th lane that comes to an address has its turn in round n.
@@ -52,17 +52,20 @@ def access_atomically(c: Cohort, op: Atomic, span: Span, dtype: DType, address: 
     return result
 
 
-def _update(op: Atomic, dtype: DType) -> Callable[..., Any]:
+def _update(op: Atomic) -> Callable[..., Any]:
     """What becomes of elements, from the old ones and the values."""
+    memory = op.operands[0].type
+    assert isinstance(memory, (TileType, GlobalType, PtrType))
+    shared = isinstance(memory, TileType) or (isinstance(memory, PtrType) and memory.space == "shared")
     match op.fn.name:
         case "exchange":
             return _exchange
         case "cas":
             return _compare_and_swap
-        case "add" if dtype == F32 and _is_global(op):
+        case "add" if memory.dtype == F32 and not shared:
             return _global_f32
         case name:
-            return partial(semantics.apply, name, dtype)
+            return partial(semantics.apply, name, memory.dtype)
 
 
 def _exchange(old: Any, value: Any) -> Any:
@@ -73,11 +76,6 @@ def _compare_and_swap(old: NDArray[Any], compare: NDArray[Any], value: NDArray[A
     bits = f"u{old.itemsize}"
     same = old.view(bits) == np.ascontiguousarray(compare).view(bits)
     return np.where(same, value, old)
-
-
-def _is_global(op: Atomic) -> bool:
-    memory = op.operands[0].type
-    return isinstance(memory, GlobalType) or (isinstance(memory, PtrType) and memory.space == "global")
 
 
 def _global_f32(old: Any, added: Any) -> Any:

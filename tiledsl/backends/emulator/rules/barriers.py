@@ -10,21 +10,17 @@ from numpy.typing import NDArray
 
 from tiledsl.arch import WARP
 from tiledsl.backends.emulator.cohort import Cohort
-from tiledsl.backends.emulator.conditions import Condition, Rows, condition
-from tiledsl.backends.emulator.events import fences
-from tiledsl.backends.emulator.hooks import Sync
+from tiledsl.backends.emulator.hooks import FenceKind, Sync
 from tiledsl.backends.emulator.memory import access_index, name_threads
 from tiledsl.backends.emulator.rules.gpu import require_whole_warps
-from tiledsl.backends.emulator.rules.memory import span_of
-from tiledsl.backends.emulator.rules.places import Place
-from tiledsl.backends.emulator.rules.registry import rule
-from tiledsl.backends.emulator.spans import SharedTile, Span
+from tiledsl.backends.emulator.rules.memory import located
+from tiledsl.backends.emulator.rules.registry import Condition, Rows, condition, rule
+from tiledsl.backends.emulator.spans import Span
 from tiledsl.errors import EmulatorError, HazardError
 from tiledsl.ir.core import Op
-from tiledsl.ir.ops import barriers
-from tiledsl.ir.types import SharedType
+from tiledsl.ir.ops import barriers, gpu
 
-__all__ = ["columns_of", "commit_arrives", "mbarrier_place"]
+__all__ = ["columns_of", "commit_arrives"]
 
 Ints = NDArray[np.int64]
 
@@ -32,26 +28,13 @@ Ints = NDArray[np.int64]
 # -- mbarriers -------------------------------------------------------------------------------------
 
 
-def mbarrier_place(c: Cohort, op: Op, position: int, values: Sequence[Any]) -> tuple[Span, Any]:
-    """Where the mbarrier is that the op's operands from `position` on name: a tile and its indices, or a pointer.
-
-    `values` begin with theirs. Gives the tile's span, and the address of each lane in its block's shared memory.
-    """
-    type_ = op.operands[position].type
-    if not isinstance(type_, SharedType):
-        return span_of(c, op, values[0], position), np.asarray(values[0], np.int64)
-    tile: SharedTile = values[0]
-    place = Place(c, op, tile, values[1 : 1 + type_.rank], type_, 1)
-    place.require_inside(place.whole)
-    return place.span, np.asarray(place.address, np.int64)
-
-
-def _lanes(c: Cohort, op: Op, span: Span, address: Ints) -> tuple[Ints, Ints, Ints]:
-    """Row, place and warp of each active lane."""
+def _mbarriers(c: Cohort, op: Op, values: Sequence[Any]) -> tuple[Span, Ints, Ints, Ints, Sequence[Any]]:
+    """Where the mbarriers are that the op's first operands name: their tile, and row, place and warp of each active
+    lane; and the values behind."""
+    span, address, rest = located(c, op, 0, values)
     access_index(c, op, span, address, "mbarrier")
-    lanes = c.active()
-    blocks, threads = c.lanes_of(lanes)
-    return blocks - c.chunk.first, c.spread(address)[lanes], threads // WARP
+    blocks, threads = c.threads()
+    return span, blocks - c.chunk.first, c.spread(address)[c.active()], threads // WARP, rest
 
 
 def columns_of(c: Cohort, op: Op, span: Span, rows: Ints, at: Ints) -> Ints:
@@ -71,8 +54,7 @@ def columns_of(c: Cohort, op: Op, span: Span, rows: Ints, at: Ints) -> Ints:
 
 @rule(barriers.Init)
 def init(c: Cohort, op: barriers.Init, *values: Any) -> None:
-    span, address = mbarrier_place(c, op, 0, values)
-    rows, at, _ = _lanes(c, op, span, address)
+    span, rows, at, _, _ = _mbarriers(c, op, values)
     mbarriers = c.chunk.mbarriers
     twice = mbarriers.live(rows, mbarriers.columns(at))
     pairs = np.unique(np.stack([rows, at]), axis=1)
@@ -83,21 +65,16 @@ def init(c: Cohort, op: barriers.Init, *values: Any) -> None:
             "let one thread initialise it, once",
         )
     mbarriers.init(rows, at, span.label, span.base, op.count)
-    if c.chunk.run.hooks:
-        blocks, threads = c.lanes_of(c.active())
-        for hook in c.chunk.run.hooks:
-            hook.on_init(op, span.label, span.base, blocks, threads, at)
+    c.chunk.hook.on_init(op, span.label, span.base, *c.threads(), at)
 
 
 @rule(barriers.Arrive)
 def arrive(c: Cohort, op: barriers.Arrive, *values: Any) -> None:
-    span, address = mbarrier_place(c, op, 0, values)
-    rows, at, warps = _lanes(c, op, span, address)
-    owners = rows
-    if op.cluster:
-        rows = _remote(c, op, rows, c.spread(values[-1])[c.active()])
+    span, owners, at, warps, rank = _mbarriers(c, op, values)
+    rows = _remote(c, op, owners, c.spread(rank[0])[c.active()]) if op.cluster else owners
     columns = columns_of(c, op, span, rows, at)
-    _arrive(c, op, owners, warps, rows, columns)
+    c.chunk.require_running(op, owners, rows)
+    c.chunk.mbarriers.arrive(op, owners, warps, rows, columns)
 
 
 def _remote(c: Cohort, op: Op, rows: Ints, ranks: Ints) -> Ints:
@@ -110,42 +87,35 @@ def _remote(c: Cohort, op: Op, rows: Ints, ranks: Ints) -> Ints:
     return clusters.members[rows, ranks]
 
 
-def _arrive(c: Cohort, op: Op, owners: Ints, warps: Ints, rows: Ints, columns: Ints) -> None:
-    c.chunk.require_running(op, owners, rows)
-    c.chunk.mbarriers.arrive(op, owners, warps, rows, columns)
-
-
 def commit_arrives(c: Cohort, op: Op, *values: Any) -> None:
     """The rule of an op that arrives when the asynchronous work has ended that its threads have begun. `values`: the
     mbarrier's place. Work is done when it is issued here: what comes before its end is for the hooks to say."""
-    span, address = mbarrier_place(c, op, 0, values)
-    rows, at, warps = _lanes(c, op, span, address)
-    lanes = c.lanes_of(c.active())[1] % WARP
+    span, rows, at, warps, _ = _mbarriers(c, op, values)
+    lanes = c.threads()[1] % WARP
     c.chunk.mbarriers.arrive(op, rows, warps, rows, columns_of(c, op, span, rows, at), lanes)
 
 
 @rule(barriers.ExpectTx)
 def expect(c: Cohort, op: barriers.ExpectTx, *values: Any) -> None:
-    span, address = mbarrier_place(c, op, 0, values)
-    rows, at, warps = _lanes(c, op, span, address)
+    span, rows, at, warps, _ = _mbarriers(c, op, values)
     columns = columns_of(c, op, span, rows, at)
     c.chunk.mbarriers.expect(op, rows, columns, op.bytes)
-    _arrive(c, op, rows, warps, rows, columns)
+    c.chunk.mbarriers.arrive(op, rows, warps, rows, columns)
+
+
+def _waited(c: Cohort, op: Op, values: Sequence[Any]) -> tuple[Ints, Ints, Ints]:
+    """Row, column and parity for each active lane."""
+    span, rows, at, _, (parity,) = _mbarriers(c, op, values)
+    return rows, columns_of(c, op, span, rows, at), c.spread(parity)[c.active()]
 
 
 @rule(barriers.Wait)
 def phase_now(c: Cohort, op: barriers.Wait, *values: Any) -> Any:
-    """The phase that each mbarrier is in when a warp comes: [groups, warps or 1, lanes or 1]."""
-    return _phases(c, _PhaseEnded.where(c, op, values)[0])
-
-
-def _phases(c: Cohort, columns: Ints) -> Ints:
-    return c.chunk.mbarriers.phase[c.blocks[:, None, None] - c.chunk.first, columns]
-
-
-def _acquired(c: Cohort, sync: Sync) -> None:
-    for hook in c.chunk.run.hooks:
-        hook.on_acquire(sync)
+    """The phase that each lane's mbarrier is in when the lane comes: [groups, warps, lanes]."""
+    rows, columns, _ = _waited(c, op, values)
+    found = np.zeros(c.shape, np.int64)
+    found[c.active()] = c.chunk.mbarriers.phase[rows, columns]
+    return found
 
 
 @condition(barriers.Wait)
@@ -155,62 +125,36 @@ class _PhaseEnded(Condition):
     after = True
 
     def ready(self, c: Cohort, op: Op, *values: Any) -> Rows:
-        found, *operands = values
-        columns, parity = self.where(c, op, operands)
-        ended = ((found & 1) != parity) | (_phases(c, columns) > found)
-        if c.mask is not None:
-            ended = ended | ~c.mask
-        return ended.all(axis=2)
-
-    @staticmethod
-    def where(c: Cohort, op: Op, values: Sequence[Any]) -> tuple[Ints, Any]:
-        """Columns and parities, [groups, warps, lanes] any of which may be 1."""
-        span, address = mbarrier_place(c, op, 0, values[:-1])
-        address = address.reshape((1,) * (3 - address.ndim) + address.shape)
-        if c.mask is not None and address.shape[2] > 1:
-            # Lanes that do not take part may have any address: they follow one that does.
-            some = np.argmax(c.active(), axis=2)[:, :, None]
-            address = np.where(c.mask, address, np.take_along_axis(c.spread(address), some, axis=2))
-        access_index(c, op, span, address, "mbarrier")
-        rows = np.broadcast_to(
-            c.blocks[:, None, None] - c.chunk.first, np.broadcast_shapes(address.shape, (c.shape[0], 1, 1))
-        )
-        full = np.broadcast_to(address, rows.shape)
-        return columns_of(c, op, span, rows.ravel(), full.ravel()).reshape(rows.shape), np.asarray(values[-1])
+        rows, columns, parities = _waited(c, op, values[1:])
+        found = c.spread(values[0])[c.active()]
+        ended = np.ones(c.shape, np.bool_)
+        ended[c.active()] = ((found & 1) != parities) | (c.chunk.mbarriers.phase[rows, columns] > found)
+        return np.asarray(ended.all(axis=2))
 
     def passed(self, c: Cohort, op: Op, *values: Any) -> None:
-        found, *operands = values
-        columns, parity = self.where(c, op, operands)
-        missed = c.active() & (((found & 1) == parity) & (_phases(c, columns) > found + 1))
+        rows, columns, parities = _waited(c, op, values[1:])
+        mbarriers, lanes, found = c.chunk.mbarriers, c.active().copy(), c.spread(values[0])[c.active()]
+        missed = ((found & 1) == parities) & (mbarriers.phase[rows, columns] > found + 1)
         if missed.any():
-            where, phase = int(c.spread(columns)[missed][0]), int(c.spread(found)[missed][0])
+            lanes[lanes] = missed
             raise HazardError(
-                f"{op.name} waits for phase {phase} of {c.chunk.mbarriers.labels[where]}, and the next one has ended, "
-                f"too, before it could see that; {name_threads(c, missed)}",
+                f"{op.name} waits for phase {found[missed][0]} of {mbarriers.labels[columns[missed][0]]}, and the next "
+                f"one has ended, too, before it could see that; {name_threads(c, lanes)}",
                 op.loc,
                 "let no phase end before all have waited for the one before it",
             )
-        if c.chunk.run.hooks:
-            blocks, threads = c.lanes_of(lanes := c.active())
-            places = c.chunk.mbarriers.places(c.spread(columns)[lanes])
-            _acquired(c, Sync(op, "mbarrier", blocks, threads // WARP, blocks, places))
-
-    def lanes(self, c: Cohort, op: Op, values: Sequence[Any]) -> tuple[Ints, Ints, Ints]:
-        """Row, column and parity for each active lane."""
-        columns, parity = self.where(c, op, values)
-        lanes = c.active()
-        rows = c.lanes_of(lanes)[0] - c.chunk.first
-        return rows, c.spread(columns)[lanes], c.spread(parity)[lanes]
+        blocks, threads = c.threads()
+        places = mbarriers.places(columns)
+        c.chunk.hook.on_acquire(Sync(op, "mbarrier", blocks, threads // WARP, blocks, places))
 
     def missing(self, c: Cohort, op: Op, *values: Any) -> str:
-        rows, columns, parities = self.lanes(c, op, values[1:])
-        late = (c.chunk.mbarriers.phase[rows, columns] & 1) == parities
-        at = int(np.argmax(late))
+        rows, columns, parities = _waited(c, op, values[1:])
+        at = int(np.argmax((c.chunk.mbarriers.phase[rows, columns] & 1) == parities))
         return c.chunk.mbarriers.describe(int(rows[at]), int(columns[at]), int(parities[at]))
 
     def wanted(self, c: Cohort, op: Op, *values: Any) -> None:
-        rows, columns, _ = self.lanes(c, op, values[1:])
-        c.chunk.bulk.deliver(rows, columns)
+        rows, columns, _ = _waited(c, op, values[1:])
+        c.chunk.bulk.deliver_counted(rows, columns)
 
 
 # -- barriers of some warps ------------------------------------------------------------------------
@@ -254,10 +198,10 @@ class _RoundEnded(Condition):
 
     def passed(self, c: Cohort, op: Op, *values: Any) -> None:
         assert isinstance(op, barriers.NamedBarrier)
-        if c.chunk.run.hooks and op.wait:
+        if op.wait:
             blocks, warps, which = c.active_warps()
             numbers = _numbers(c, op, values[1:]).ravel()[which]
-            _acquired(c, Sync(op, "named", blocks, warps, blocks, numbers))
+            c.chunk.hook.on_acquire(Sync(op, "named", blocks, warps, blocks, numbers))
 
     def missing(self, c: Cohort, op: Op, *values: Any) -> str:
         assert isinstance(op, barriers.NamedBarrier)
@@ -292,9 +236,8 @@ class _ClusterArrived(Condition):
         require_whole_warps(c, op)
         rows = c.blocks[:, None] - c.chunk.first
         c.chunk.cluster_barriers.waits[rows, np.broadcast_to(c.warps, c.shape[:2])] += 1
-        if c.chunk.run.hooks:
-            blocks, warps, _ = c.active_warps()
-            _acquired(c, Sync(op, "cluster", blocks, warps, blocks, np.zeros_like(blocks)))
+        blocks, warps, _ = c.active_warps()
+        c.chunk.hook.on_acquire(Sync(op, "cluster", blocks, warps, blocks, np.zeros_like(blocks)))
 
     def missing(self, c: Cohort, op: Op, *values: Any) -> str:
         all_ = c.chunk.cluster_barriers
@@ -305,15 +248,17 @@ class _ClusterArrived(Condition):
 # -- one warp --------------------------------------------------------------------------------------
 
 
-@rule(barriers.FenceInit)
-def fence_init(c: Cohort, op: barriers.FenceInit) -> None:
-    """Memory is one here; who checks the order wants to know."""
-    fences(c, op, "init")
+_FENCES: dict[type[Op], FenceKind] = {
+    barriers.FenceInit: "init",
+    barriers.FenceProxy: "proxy",
+    gpu.Fence: "memory",
+}
 
 
-@rule(barriers.FenceProxy)
-def fence_proxy(c: Cohort, op: barriers.FenceProxy) -> None:
-    fences(c, op, "proxy")
+@rule(*_FENCES)
+def fence(c: Cohort, op: Op) -> None:
+    """Every write is visible at once, in program order: nothing is left to order, but checks want to know."""
+    c.chunk.hook.on_fence(op, _FENCES[type(op)], *c.threads())
 
 
 @rule(barriers.Elect)

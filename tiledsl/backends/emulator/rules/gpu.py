@@ -8,18 +8,16 @@ import numpy as np
 
 from tiledsl.arch import WARP
 from tiledsl.backends.emulator.cohort import Cohort
-from tiledsl.backends.emulator.conditions import Condition, Rows, condition
-from tiledsl.backends.emulator.events import fences
 from tiledsl.backends.emulator.memory import name_threads
-from tiledsl.backends.emulator.rules.registry import rule
+from tiledsl.backends.emulator.rules.registry import Condition, Rows, condition, rule
 from tiledsl.errors import HazardError
 from tiledsl.ir.core import Op
-from tiledsl.ir.ops import gpu
+from tiledsl.ir.ops import gpu, warp
 from tiledsl.ir.semantics import numpy_dtype
 
 __all__ = ["arrive_at_barrier", "require_whole_warps"]
 
-_LANES = np.arange(WARP)[None, None]
+_LANES = np.arange(WARP)
 
 
 @rule(gpu.ThreadId)
@@ -44,24 +42,15 @@ def warp_id(c: Cohort, op: gpu.WarpId) -> Any:
 
 @rule(gpu.LaneId)
 def lane_id(c: Cohort, op: gpu.LaneId) -> Any:
-    return _LANES.astype(numpy_dtype(op.dtype))
+    return _LANES[None, None].astype(numpy_dtype(op.dtype))
 
 
 @rule(gpu.SyncWarp)
 def sync_warp(c: Cohort, op: gpu.SyncWarp) -> None:
     """The lanes of a warp run in lock step here, so nobody waits; checkers want to know."""
     require_whole_warps(c, op)
-    hooks = c.chunk.run.hooks
-    if hooks:
-        blocks, warps, _ = c.active_warps()
-        for hook in hooks:
-            hook.on_sync_warp(op, blocks, warps)
-
-
-@rule(gpu.Fence)
-def fence(c: Cohort, op: gpu.Fence) -> None:
-    """Every write is visible at once, in program order: nothing is left to order, but checkers want to know."""
-    fences(c, op, "memory")
+    blocks, warps, _ = c.active_warps()
+    c.chunk.hook.on_sync_warp(op, blocks, warps)
 
 
 @rule(gpu.Barrier)
@@ -78,8 +67,7 @@ def arrive_at_barrier(c: Cohort, op: Op) -> Any:
         chunk.arrived[complete] = 0
         chunk.rounds[complete] += 1
     if len(complete):
-        for hook in chunk.run.hooks:
-            hook.on_barrier(op, complete + chunk.first)
+        chunk.hook.on_barrier(op, complete + chunk.first)
     return round_
 
 
@@ -109,3 +97,48 @@ def require_whole_warps(c: Cohort, op: Op) -> None:
             op.loc,
             "move it out of the condition that the lanes do not share",
         )
+
+
+# -- exchange between the lanes of a warp -----------------------------------------------------------
+
+
+@rule(warp.Shuffle)
+def shuffle(c: Cohort, op: warp.Shuffle, value: Any, lane: Any) -> Any:
+    """A source outside the group, or a lane that the block does not have, gives the lane's own value."""
+    require_whole_warps(c, op)
+    lane = np.asarray(lane, np.int64)
+    within, first = _LANES % op.width, _LANES - _LANES % op.width
+    target = {
+        "idx": lambda: lane % op.width,
+        "up": lambda: within - lane,
+        "down": lambda: within + lane,
+        "xor": lambda: within ^ lane,
+    }[op.mode]()
+    source = np.where((target >= 0) & (target < op.width), first + target, _LANES)
+    if c.exists is not None:
+        spread = np.broadcast_to(source, c.shape)
+        source = np.where(np.take_along_axis(c.spread(c.exists), spread, axis=2), spread, _LANES)
+    values = np.asarray(value)
+    if values.ndim == 0 or values.shape[2] == 1:
+        return value
+    shape = np.broadcast_shapes(source.shape, values.shape)
+    return np.take_along_axis(np.broadcast_to(values, shape), np.broadcast_to(source, shape), axis=2)
+
+
+@rule(warp.Uniform)
+def uniform(c: Cohort, op: warp.Uniform, value: Any) -> Any:
+    return value
+
+
+@rule(warp.Vote)
+def vote(c: Cohort, op: warp.Vote, predicate: Any) -> Any:
+    require_whole_warps(c, op)
+    active = c.spread(True if c.exists is None else c.exists)
+    predicate = np.asarray(predicate)
+    if op.mode == "all":
+        return (predicate | ~active).all(axis=2, keepdims=True)
+    holds = predicate & active
+    if op.mode == "any":
+        return holds.any(axis=2, keepdims=True)
+    bits = np.uint32(1) << _LANES.astype(np.uint32)
+    return np.where(holds, bits, np.uint32(0)).sum(axis=2, keepdims=True, dtype=np.uint32)

@@ -5,6 +5,7 @@ At tile level such a fragment is the tuple of elements that a thread holds, at t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,29 +13,27 @@ from numpy.typing import NDArray
 
 from tiledsl.arch import WARP
 from tiledsl.backends.emulator.cohort import Cohort
+from tiledsl.backends.emulator.hooks import AccessKind
 from tiledsl.backends.emulator.memory import access_index, assign
+from tiledsl.backends.emulator.rules.arith import from_word, to_word
 from tiledsl.backends.emulator.rules.gpu import require_whole_warps
 from tiledsl.backends.emulator.rules.matrices import coordinates, permutation, product
-from tiledsl.backends.emulator.rules.memory import span_of
+from tiledsl.backends.emulator.rules.memory import located
 from tiledsl.backends.emulator.rules.places import (
     Masked,
     Memory,
     Place,
-    is_global,
-    load_inside,
-    read_guarded,
-    store_inside,
-    write_guarded,
+    read_place,
+    shifted,
+    write_place,
 )
 from tiledsl.backends.emulator.rules.registry import rule
-from tiledsl.backends.emulator.spans import Span
-from tiledsl.backends.emulator.words import from_word, to_word
 from tiledsl.errors import EmulatorError
 from tiledsl.ir.core import Op, Value
 from tiledsl.ir.ops import matrix, mem, ptx
 from tiledsl.ir.ops.tile import Side
 from tiledsl.ir.semantics import numpy_dtype
-from tiledsl.ir.types import FragmentType
+from tiledsl.ir.types import FragmentType, PtrType, TileType
 from tiledsl.layout.fragments import FragmentLayout
 
 __all__: list[str] = []
@@ -102,7 +101,7 @@ def convert(c: Cohort, op: matrix.Convert, fragment: Fragment) -> Fragment:
     sources = permutation(src, dst, type_.dims, type_.dtype.bits)
     if None in sources:
         raise EmulatorError(
-            f"matrix.convert from {src} to {dst}, where threads lack elements that they shall hold",
+            f"matrix.convert from {src} to {dst}, where threads lack elements that they must hold",
             op.loc,
             "go through shared memory",
         )
@@ -137,10 +136,8 @@ def load_fragment(c: Cohort, op: matrix.Load, memory: Memory, *origin: Any) -> F
     """Element by element: how wide the accesses are is `distribute`'s choice."""
     if op.vec == 0:
         require_full_warps(c, op)
-    zero = np.zeros((), numpy_dtype(op.type.dtype))
     places = _places(c, op, op.type, op.side, memory, origin)
-    read = (read_guarded(place, (zero,)) if is_global(place) else load_inside(place) for place in places)
-    return tuple(element for elements in read for element in elements)
+    return tuple(element for place in places for element in read_place(place))
 
 
 @rule(matrix.Store)
@@ -151,98 +148,59 @@ def store_fragment(c: Cohort, op: matrix.Store, fragment: Fragment, memory: Memo
     with Masked(c, np.asarray(layout.stores(c.warps))[..., None]) as some:
         for place, value in zip(_places(c, op, type_, op.side, memory, origin), fragment, strict=True):
             if some:
-                (write_guarded if is_global(place) else store_inside)(place, (value,))
+                write_place(place, (value,))
 
 
 def _places(c: Cohort, op: Op, type_: FragmentType, side: Side, memory: Memory, origin: tuple[Any, ...]) -> list[Place]:
     """Where each element that a lane holds lies in the memory."""
-    places: list[Place] = []
-    for coordinate in zip(*_coordinates(c, type_), strict=True):
-        indices = [np.asarray(i) for i in origin]
-        for axis, along in zip(side.axes, coordinate, strict=True):
-            indices[axis] = indices[axis] + along
-        places.append(Place(c, op, memory, indices, side.type, 1))
-    return places
+    coordinates = zip(*_coordinates(c, type_), strict=True)
+    return [Place(c, op, memory, shifted(origin, side.axes, at), side.type, 1) for at in coordinates]
 
 
 # -- ldmatrix and stmatrix -------------------------------------------------------------------------
-
-
-@rule(matrix.LdMatrix)
-def load_matrices(c: Cohort, op: matrix.LdMatrix, memory: Memory, *indices: Any) -> Any:
-    require_full_warps(c, op)
-    place = _row_place(c, op, memory, indices)
-    return _load_matrices(c, op, place.span, place.address)
-
-
-@rule(mem.LdMatrix)
-def load_matrices_at(c: Cohort, op: mem.LdMatrix, address: Any) -> Any:
-    require_full_warps(c, op)
-    return _load_matrices(c, op, span_of(c, op, address), address)
-
-
-@rule(matrix.StMatrix)
-def store_matrices(c: Cohort, op: matrix.StMatrix, memory: Memory, *operands: Any) -> None:
-    require_full_warps(c, op)
-    indices, words = operands[: op.memory_type.rank], operands[op.memory_type.rank :]
-    place = _row_place(c, op, memory, indices)
-    _store_matrices(c, op, place.span, place.address, words)
-
-
-@rule(mem.StMatrix)
-def store_matrices_at(c: Cohort, op: mem.StMatrix, address: Any, *words: Any) -> None:
-    require_full_warps(c, op)
-    _store_matrices(c, op, span_of(c, op, address), address, words)
-
-
-def _row_place(c: Cohort, op: matrix.LdMatrix | matrix.StMatrix, memory: Memory, indices: tuple[Any, ...]) -> Place:
-    place = Place(c, op, memory, indices, op.memory_type, op.vec)
-    with Masked(c, _LANES[None, None] < matrix.MATRIX_ROWS * op.num):
-        place.require_inside(place.whole)
-    return place
 
 
 Load = matrix.LdMatrix | mem.LdMatrix
 Store = matrix.StMatrix | mem.StMatrix
 
 
-def _row_bytes(c: Cohort, op: Load | Store, span: Span, address: Any) -> Ints:
-    """Where the row of each lane begins in the chunk's shared memory: [groups or 1, warps or 1, 32]."""
-    kind = "read" if isinstance(op, Load) else "write"
-    vec = matrix.MATRIX_BYTES // span.elements.itemsize
+def _row_bytes(c: Cohort, op: Load | Store, values: Sequence[Any], kind: AccessKind) -> tuple[Ints, Sequence[Any]]:
+    """Where the row of each lane begins in the chunk's shared memory, [groups or 1, warps or 1, 32], and the values
+    behind the address. Lanes that a mask turns off, whole warps here, may have any."""
+    require_full_warps(c, op)
+    memory = op.operands[0].type
+    assert isinstance(memory, (TileType, PtrType))
+    vec, held = matrix.MATRIX_BYTES // memory.dtype.bytes, "columns" if op.trans else "rows"
     with Masked(c, _LANES[None, None] < matrix.MATRIX_ROWS * op.num):
-        held = "columns" if op.trans else "rows"
-        index = access_index(c, op, span, np.asarray(address, np.int64), kind, vec, held=held)
-    start = index * span.elements.itemsize
-    return np.broadcast_to(start, np.broadcast_shapes(start.shape, (1, 1, WARP)))
+        span, address, rest = located(c, op, 0, values, vec)
+        start = access_index(c, op, span, address, kind, vec, held=held) * memory.dtype.bytes
+    return np.broadcast_to(start, np.broadcast_shapes(start.shape, (1, 1, WARP))), rest
 
 
-def _load_matrices(c: Cohort, op: Load, span: Span, address: Any) -> Any:
-    """Lanes that a mask turns off, whole warps here, may have any address: hence `clip`."""
-    rows = _row_bytes(c, op, span, address)
+@rule(matrix.LdMatrix, mem.LdMatrix)
+def load_matrices(c: Cohort, op: Load, *values: Any) -> Any:
+    rows, _ = _row_bytes(c, op, values, "read")
     words: list[Any] = []
-    for matrix_number in range(op.num):
+    for number in range(op.num):
         if op.trans:
             halves = c.chunk.memory.typed(np.dtype(np.uint16))
-            parts = (halves.take(at, mode="clip") for at in _transposed(rows, matrix_number))
-            words.append(to_word(tuple(parts)))
+            words.append(to_word([halves.take(at) for at in _transposed(rows, number)]))
         else:
-            memory = c.chunk.memory.typed(np.dtype(np.uint32))
-            words.append(memory.take(_straight(rows, matrix_number), mode="clip"))
+            words.append(c.chunk.memory.typed(np.dtype(np.uint32)).take(_straight(rows, number)))
     return tuple(words) if op.num > 1 else words[0]
 
 
-def _store_matrices(c: Cohort, op: Store, span: Span, address: Any, words: tuple[Any, ...]) -> None:
+@rule(matrix.StMatrix, mem.StMatrix)
+def store_matrices(c: Cohort, op: Store, *values: Any) -> None:
     """Of rows at one address the last stays."""
-    rows = _row_bytes(c, op, span, address)
-    for matrix_number, word in enumerate(words):
+    rows, words = _row_bytes(c, op, values, "write")
+    for number, word in enumerate(words):
         if op.trans:
             halves = c.chunk.memory.typed(np.dtype(np.uint16))
-            parts = from_word(word, np.dtype(np.uint16))
-            for at, part in zip(_transposed(rows, matrix_number), parts, strict=True):
+            for at, part in zip(_transposed(rows, number), from_word(word, halves.dtype), strict=True):
                 assign(halves, at, part, c.mask)
         else:
-            assign(c.chunk.memory.typed(np.dtype(np.uint32)), _straight(rows, matrix_number), word, c.mask)
+            assign(c.chunk.memory.typed(np.dtype(np.uint32)), _straight(rows, number), word, c.mask)
 
 
 def _straight(rows: Ints, number: int) -> Ints:

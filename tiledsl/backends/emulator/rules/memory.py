@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tiledsl.arch import WARP
-from tiledsl.backends.emulator.cohort import Cohort
+from tiledsl.backends.emulator.cohort import Cohort, is_fragment
 from tiledsl.backends.emulator.memory import load, name_threads, store
 from tiledsl.backends.emulator.rules.atomics import access_atomically
-from tiledsl.backends.emulator.rules.places import fail_outside
+from tiledsl.backends.emulator.rules.places import Place, fail_outside
 from tiledsl.backends.emulator.rules.registry import rule
 from tiledsl.backends.emulator.spans import ADDRESS_BITS, SharedTile, Span
 from tiledsl.errors import EmulatorError
-from tiledsl.ir.core import Block, Op, Value
-from tiledsl.ir.ops import mem, wgmma
+from tiledsl.ir.core import Op, Value
+from tiledsl.ir.ops import mem, tile, wgmma
 from tiledsl.ir.semantics import numpy_dtype
-from tiledsl.ir.types import PtrType
+from tiledsl.ir.types import GlobalType, PtrType, SharedType
 
-__all__ = ["shared_bases", "span_of", "within"]
+__all__ = ["located", "shared_bases", "span_of", "within"]
+
+Ints = NDArray[np.int64]
 
 
 @rule(mem.SharedBase)
@@ -43,22 +46,38 @@ def offset(c: Cohort, op: mem.Offset, base: Any, index: Any) -> Any:
     return np.add(base, np.multiply(index, pointee.dtype.bytes, dtype=np.int64))
 
 
-@rule(mem.Load)
-def load_elements(c: Cohort, op: mem.Load, address: Any) -> Any:
-    values = load(c, op, span_of(c, op, address), address, op.vec)
+def located(c: Cohort, op: Op, position: int, values: Sequence[Any], vec: int = 1) -> tuple[Span, Ints, Sequence[Any]]:
+    """Where `vec` elements a lane are: the operands from `position` on name a memory and its indices, or a pointer.
+
+    `values` begin with theirs. Gives the span, the address of each lane, and the values behind. Raises EmulatorError
+    for indices outside of the memory.
+    """
+    type_ = op.operands[position].type
+    if isinstance(type_, PtrType):
+        return span_of(c, op, values[0], position), np.asarray(values[0], np.int64), values[1:]
+    assert isinstance(type_, (GlobalType, SharedType))
+    place = Place(c, op, values[0], values[1 : 1 + type_.rank], type_, vec)
+    place.require_inside(place.whole)
+    return place.span, np.asarray(place.address, np.int64), values[1 + type_.rank :]
+
+
+@rule(tile.Load, mem.Load)
+def load_elements(c: Cohort, op: tile.Load | mem.Load, *operands: Any) -> Any:
+    span, address, _ = located(c, op, 0, operands, op.vec)
+    values = load(c, op, span, address, op.vec)
     return values if op.vec > 1 else values[0]
 
 
-@rule(mem.Store)
-def store_elements(c: Cohort, op: mem.Store, address: Any, *values: Any) -> None:
-    store(c, op, span_of(c, op, address), address, values)
+@rule(tile.Store, mem.Store)
+def store_elements(c: Cohort, op: tile.Store | mem.Store, *operands: Any) -> None:
+    span, address, values = located(c, op, 0, operands, op.vec)
+    store(c, op, span, address, values[0] if is_fragment(values[0]) else tuple(values))
 
 
-@rule(mem.Atomic)
-def atomic(c: Cohort, op: mem.Atomic, address: Any, *values: Any) -> Any:
-    pointer = op.ptr.type
-    assert isinstance(pointer, PtrType)
-    return access_atomically(c, op, span_of(c, op, address), pointer.dtype, address, *values)
+@rule(tile.Atomic, mem.Atomic)
+def atomic(c: Cohort, op: tile.Atomic | mem.Atomic, *operands: Any) -> Any:
+    span, address, values = located(c, op, 0, operands)
+    return access_atomically(c, op, span, address, *values)
 
 
 @rule(mem.Within)
@@ -119,13 +138,13 @@ def _root(pointer: Value) -> Value:
 
 def _global_span(c: Cohort, op: Op, pointer: Value, address: NDArray[Any], dtype: np.dtype[Any]) -> Span:
     """Found by address, since a pointer may have come through a selection; all lanes use one tensor."""
-    buffers = c.chunk.run.buffers
+    run = c.chunk.run
     root = _root(pointer)
-    if isinstance(root.owner, Block) and root in buffers:
-        return buffers[root].span
+    if root.owner is run.kernel.body:
+        return run.tensors[run.kernel.abi[root.index].name].span
     lanes = c.active()
     numbers = np.unique(c.spread(address)[lanes] >> ADDRESS_BITS)
-    spans = [b.span for b in buffers.values() if b.pointer >> ADDRESS_BITS in numbers]
+    spans = [t.span for t in run.tensors.values() if t.pointer >> ADDRESS_BITS in numbers]
     if len(numbers) == 1 and len(spans) == 1 and spans[0].elements.dtype == dtype:
         return spans[0]
     raise EmulatorError(

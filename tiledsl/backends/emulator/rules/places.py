@@ -22,11 +22,13 @@ __all__ = [
     "Memory",
     "Place",
     "fail_outside",
-    "is_global",
     "load_inside",
     "read_guarded",
+    "read_place",
+    "shifted",
     "store_inside",
     "write_guarded",
+    "write_place",
 ]
 
 Memory = GlobalBuffer | SharedTile
@@ -116,8 +118,24 @@ def fail_outside(
     )
 
 
-def is_global(place: Place) -> bool:
-    return isinstance(place.memory, GlobalBuffer)
+def shifted(origin: Sequence[Any], axes: Sequence[int], offsets: Sequence[Any]) -> list[Any]:
+    """The indices `origin` with offsets along some of their axes."""
+    indices = [np.asarray(i) for i in origin]
+    for axis, offset in zip(axes, offsets, strict=True):
+        indices[axis] = indices[axis] + offset
+    return indices
+
+
+def read_place(place: Place) -> tuple[Any, ...]:
+    """As copies read: of a tensor zeros past its edge, of a tile what is inside."""
+    if not isinstance(place.memory, GlobalBuffer):
+        return load_inside(place)
+    return read_guarded(place, (np.zeros((), place.span.elements.dtype),) * place.vec)
+
+
+def write_place(place: Place, values: tuple[Any, ...]) -> None:
+    """As copies write: past the edge of a tensor nothing."""
+    (write_guarded if isinstance(place.memory, GlobalBuffer) else store_inside)(place, values)
 
 
 def load_inside(place: Place) -> tuple[Any, ...]:

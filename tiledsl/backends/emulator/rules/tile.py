@@ -8,22 +8,19 @@ import numpy as np
 
 from tiledsl.arch import WARP
 from tiledsl.backends.emulator.cohort import Cohort
-from tiledsl.backends.emulator.memory import load, store
-from tiledsl.backends.emulator.rules.atomics import access_atomically
 from tiledsl.backends.emulator.rules.places import (
     Memory,
     Place,
-    is_global,
-    load_inside,
     read_guarded,
-    store_inside,
+    read_place,
+    shifted,
     write_guarded,
+    write_place,
 )
 from tiledsl.backends.emulator.rules.registry import rule
 from tiledsl.backends.emulator.spans import GlobalBuffer, SharedTile
 from tiledsl.ir.core import Value
 from tiledsl.ir.ops import tile
-from tiledsl.ir.semantics import numpy_dtype
 from tiledsl.ir.types import FragmentType
 from tiledsl.passes.distribute.thread_map import ThreadMap, plan_copy
 
@@ -51,39 +48,18 @@ def shared_alloc(c: Cohort, op: tile.SharedAlloc, *over: SharedTile) -> SharedTi
 # -- accesses --------------------------------------------------------------------------------------
 
 
-@rule(tile.Load)
-def load_tile(c: Cohort, op: tile.Load, memory: Memory, *indices: Any) -> Any:
-    place = _place(c, op, memory, indices)
-    place.require_inside(place.whole)
-    return _packed(op, load(c, op, place.span, place.address, op.vec))
-
-
-@rule(tile.Store)
-def store_tile(c: Cohort, op: tile.Store, memory: Memory, *operands: Any) -> None:
-    *indices, value = operands
-    place = _place(c, op, memory, indices)
-    place.require_inside(place.whole)
-    store(c, op, place.span, place.address, value if op.vec > 1 else (value,))
-
-
-@rule(tile.Atomic)
-def atomic(c: Cohort, op: tile.Atomic, memory: Memory, *operands: Any) -> Any:
-    rank = op.memory_type.rank
-    place = _place(c, op, memory, operands[:rank])
-    place.require_inside(place.whole)
-    return access_atomically(c, op, place.span, op.memory_type.dtype, place.address, *operands[rank:])
-
-
 @rule(tile.Get)
 def get(c: Cohort, op: tile.Get, memory: Memory, *operands: Any) -> Any:
     *indices, other = operands
-    return _packed(op, read_guarded(_place(c, op, memory, indices), other if op.vec > 1 else (other,)))
+    place = Place(c, op, memory, indices, op.memory_type, op.vec)
+    values = read_guarded(place, other if op.vec > 1 else (other,))
+    return values if op.vec > 1 else values[0]
 
 
 @rule(tile.Put)
 def put(c: Cohort, op: tile.Put, memory: Memory, *operands: Any) -> None:
     *indices, value = operands
-    write_guarded(_place(c, op, memory, indices), value if op.vec > 1 else (value,))
+    write_guarded(Place(c, op, memory, indices, op.memory_type, op.vec), value if op.vec > 1 else (value,))
 
 
 @rule(tile.Copy)
@@ -97,13 +73,11 @@ def copy(c: Cohort, op: tile.Copy, *operands: Any) -> None:
         start = [coordinate.of(thread) for coordinate in threads.place(step)]
         values: list[Any] = []
         for place in _places(c, op, op.src, operands[:split], threads, start):
-            zero = np.zeros((), numpy_dtype(op.dtype))
-            values += read_guarded(place, (zero,) * place.vec) if is_global(place) else load_inside(place)
+            values += read_place(place)
         at = 0
         for place in _places(c, op, op.dst, operands[split:], threads, start):
-            part = tuple(values[at : at + place.vec])
+            write_place(place, tuple(values[at : at + place.vec]))
             at += place.vec
-            write_guarded(place, part) if is_global(place) else store_inside(place, part)
 
 
 def _places(
@@ -114,19 +88,9 @@ def _places(
     width = threads.width_on(side)
     places: list[Place] = []
     for e in range(0, threads.width, width):
-        indices = [np.asarray(i) for i in origin]
-        for axis, coordinate in enumerate(start):
-            indices[side.axes[axis]] = indices[side.axes[axis]] + coordinate + (e if axis == threads.axis else 0)
-        places.append(Place(c, op, memory, indices, side.type, width))
+        offsets = [coordinate + (e if axis == threads.axis else 0) for axis, coordinate in enumerate(start)]
+        places.append(Place(c, op, memory, shifted(origin, side.axes, offsets), side.type, width))
     return places
-
-
-def _packed(op: tile.Access, values: tuple[Any, ...]) -> Any:
-    return values if op.vec > 1 else values[0]
-
-
-def _place(c: Cohort, op: tile.Access, memory: Memory, indices: Any) -> Place:
-    return Place(c, op, memory, indices, op.memory_type, op.vec)
 
 
 # -- fragments -------------------------------------------------------------------------------------

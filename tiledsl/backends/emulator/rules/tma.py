@@ -1,7 +1,7 @@
 """Tensor memory access: boxes of tensors to and from shared memory.
 
 At tile level shared memory is in row order, at thread level tensor maps say how a box lies there. Both read and write
-the tensor now; see `bulk_copies` for what arrives when.
+the tensor now; see `async_copies` for what arrives when.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiledsl.arch import TMA_ALIGNMENT
-from tiledsl.backends.emulator.bulk_copies import Transfer
+from tiledsl.backends.emulator.async_copies import Transfer
 from tiledsl.backends.emulator.cohort import Cohort
-from tiledsl.backends.emulator.events import commits, waits
-from tiledsl.backends.emulator.memory import name_threads
-from tiledsl.backends.emulator.rules.barriers import columns_of, mbarrier_place
-from tiledsl.backends.emulator.rules.memory import span_of
+from tiledsl.backends.emulator.memory import name_threads, require_writable
+from tiledsl.backends.emulator.rules.barriers import columns_of
+from tiledsl.backends.emulator.rules.matrices import swizzled
+from tiledsl.backends.emulator.rules.memory import located, span_of
 from tiledsl.backends.emulator.rules.registry import rule
-from tiledsl.backends.emulator.rules.wgmma_operands import swizzled
 from tiledsl.backends.emulator.spans import GlobalBuffer, SharedTile
 from tiledsl.errors import EmulatorError
 from tiledsl.ir.core import Op
@@ -31,8 +30,6 @@ from tiledsl.layout.shared import CHUNK
 __all__: list[str] = []
 
 Ints = NDArray[np.int64]
-
-"""Of a box in shared memory, in bytes. (PTX ISA: cp.async.bulk.tensor.)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,42 +45,30 @@ class _Box:
     def elements(self) -> tuple[Ints, NDArray[np.bool_]]:
         """For every element of each box, [entries, elements] in row order: where it is among the tensor's elements, and
         whether it is inside."""
-        entries = len(self.start)
         span = self.tensor.span
-        first = (span.base - span.origin) // span.elements.itemsize
-        index: Any = np.full((entries, *[1] * len(self.axes)), first)
-        inside: Any = np.ones_like(index, np.bool_)
-        along = {axis: (place, n) for place, (axis, n) in enumerate(zip(self.axes, self.extents, strict=True))}
-        for axis, (stride, extent) in enumerate(zip(self.tensor.strides, self.tensor.shape, strict=True)):
-            place, count = along.get(axis, (0, 1))
-            shape = [entries, *[1] * len(self.axes)]
-            if axis in along:
-                shape[1 + place] = count
-            at = (self.start[:, axis, None] + np.arange(count)).reshape(shape)
-            index = index + at * stride
+        along = np.ogrid[tuple(slice(extent) for extent in self.extents)]
+        start = self.start.reshape(*self.start.shape, *[1] * len(self.axes))
+        index: Any = (span.base - span.origin) // span.elements.itemsize
+        inside: Any = np.True_
+        for axis, extent in enumerate(self.tensor.shape):
+            at = start[:, axis] + (along[self.axes.index(axis)] if axis in self.axes else 0)
+            index = index + at * self.tensor.strides[axis]
             inside = inside & (at >= 0) & (at < extent)
-        full = (entries, *self.extents)
-        return np.broadcast_to(index, full).reshape(entries, -1), np.broadcast_to(inside, full).reshape(entries, -1)
+        full, flat = (len(start), *self.extents), (len(start), -1)
+        return np.broadcast_to(index, full).reshape(flat), np.broadcast_to(inside, full).reshape(flat)
 
     def read(self) -> NDArray[np.uint8]:
         """[entries, chunks, 16]; zeros past the edge."""
         index, inside = self.elements()
         source = self.tensor.span.elements
-        if source.size == 0:
-            values = np.zeros(index.shape, source.dtype)
-        elif inside.all():
-            values = source.take(index)
-        else:
-            values = source.take(np.where(inside, index, 0))
+        values = source.take(index, mode="clip") if source.size else np.zeros(index.shape, source.dtype)
+        if not inside.all():
             values[~inside] = 0
         return values.view(np.uint8).reshape(len(index), -1, CHUNK)
 
     def write(self, op: Op, data: NDArray[np.uint8]) -> None:
         span = self.tensor.span
-        if not span.writable:
-            raise EmulatorError(
-                f"{span.label} is read-only, but the kernel writes to it", op.loc, "pass a writable array"
-            )
+        require_writable(op, span)
         index, inside = self.elements()
         values = data.reshape(len(index), -1).view(span.elements.dtype)
         span.elements[index[inside]] = values[inside]
@@ -131,7 +116,7 @@ def _tile_side(c: Cohort, op: tma.Load | tma.Store, values: tuple[Any, ...]) -> 
 
 
 def _transfer(c: Cohort, op: Op, label: str, base: int, at: Ints) -> Transfer:
-    blocks, threads = c.lanes_of(c.active())
+    blocks, threads = c.threads()
     rows = blocks - c.chunk.first
     return Transfer(op, label, base, rows, threads, rows, at)
 
@@ -179,7 +164,7 @@ def _load(
     c: Cohort, op: Op, box: _Box, transfer: Transfer, position: int, mbarrier: tuple[Any, ...], blocks: Any
 ) -> None:
     """`mbarrier`: the operands from `position` on; `blocks`: None, or bits of the blocks of the cluster that get it."""
-    span, address = mbarrier_place(c, op, position, mbarrier)
+    span, address, _ = located(c, op, position, mbarrier)
     at = c.spread(address)[c.active()]
     data = box.read()
     if blocks is not None:
@@ -235,9 +220,9 @@ def prefetch(c: Cohort, op: Op, *tensor: Any) -> None:
 
 @rule(tma.BulkCommit)
 def commit(c: Cohort, op: tma.BulkCommit) -> None:
-    commits(c, op, "bulk")
+    c.chunk.hook.on_commit(op, "bulk", *c.threads())
 
 
 @rule(tma.BulkWait)
 def wait(c: Cohort, op: tma.BulkWait) -> None:
-    waits(c, op, "bulk", op.pending)
+    c.chunk.hook.on_wait(op, "bulk", *c.threads(), op.pending)

@@ -16,15 +16,18 @@ from numpy.typing import NDArray
 
 from tiledsl.arch import WARP, WARPGROUP_WARPS
 from tiledsl.backends.emulator.cohort import Cohort
-from tiledsl.backends.emulator.conditions import Condition, Rows, condition
-from tiledsl.backends.emulator.events import commits, fences, waits
 from tiledsl.backends.emulator.hooks import Access
 from tiledsl.backends.emulator.native.dot import add_terms
-from tiledsl.backends.emulator.rules.matrices import coordinates
+from tiledsl.backends.emulator.rules.matrices import (
+    Descriptor,
+    accumulator,
+    coordinates,
+    from_accumulator,
+    left_operand,
+)
 from tiledsl.backends.emulator.rules.matrix import require_full_warps
 from tiledsl.backends.emulator.rules.memory import shared_bases
-from tiledsl.backends.emulator.rules.registry import rule
-from tiledsl.backends.emulator.rules.wgmma_operands import Descriptor, accumulator, from_accumulator, left_operand
+from tiledsl.backends.emulator.rules.registry import Condition, Rows, condition, rule
 from tiledsl.backends.emulator.spans import SharedTile
 from tiledsl.errors import EmulatorError
 from tiledsl.ir import tensor_core
@@ -107,15 +110,11 @@ def multiply(c: Cohort, op: wgmma.Mma, acc: tuple[Any, ...], accumulate: Any, *v
         a = _held(groups, op.a, values[0], first)
     columns = np.broadcast_to(np.arange(type_.dims[1]), (len(first), type_.dims[1]))
     b = _read_tile(groups, op, op.b, values[at:], op.b_axes[::-1], columns, np.arange(op.k))
-    dtype = numpy_dtype(type_.dtype)
-    keep = groups.uniform(op, accumulate, "accumulate")
     each = len(acc) // blocks
     results: list[Any] = []
     for block in range(blocks):
-        sums = accumulator(acc[block * each : (block + 1) * each], groups.shape, dtype)
-        sums = np.where(keep[:, None, None], sums, np.zeros((), dtype))
-        part = a[:, block * WGMMA_ROWS : (block + 1) * WGMMA_ROWS]
-        results += from_accumulator(tensor_core.wgmma(op.row, part, b, sums, add_terms()), groups.shape, dtype)
+        part, held = a[:, block * WGMMA_ROWS : (block + 1) * WGMMA_ROWS], acc[block * each : (block + 1) * each]
+        results += _product(groups, op, part, b, held, accumulate)
     return tuple(results)
 
 
@@ -168,12 +167,6 @@ def _held(groups: _Warpgroups, operand: Value, fragment: tuple[Any, ...], first:
     return matrix
 
 
-@rule(wgmma.Wait)
-def wait(c: Cohort, op: wgmma.Wait, *pending: Any) -> Any:
-    _wait(c, op)
-    return pending if len(pending) != 1 else pending[0]
-
-
 # -- thread level ----------------------------------------------------------------------------------
 
 
@@ -200,29 +193,23 @@ def multiply_registers(c: Cohort, op: wgmma.Instruction, accumulate: Any, *value
     else:
         a = _described(groups, op, values[0], WGMMA_ROWS, dtype, op.turned_a)
     b = _described(groups, op, values[left], op.n, numpy_dtype(DTYPES[row.b]), op.turned_b)
-    held = values[left + 1 :]
-    sums = accumulator(held, groups.shape, numpy_dtype(DTYPES[row.acc]))
-    keep = groups.uniform(op, accumulate, "accumulate")
-    if not keep.all():
-        sums = np.where(keep[:, None, None], sums, np.zeros((), sums.dtype))
-    result = tensor_core.wgmma(row, a, b, sums, add_terms())
-    return from_accumulator(result, groups.shape, np.asarray(held[0]).dtype)
+    return _product(groups, op, a, b, values[left + 1 :], accumulate)
 
 
 def _described(
-    groups: _Warpgroups, op: wgmma.Instruction, bits: Any, rows: int, dtype: np.dtype[Any], turned: bool
+    groups: _Warpgroups, op: wgmma.Instruction, bits: Any, rows: int, dtype: np.dtype[Any], transposed: bool
 ) -> Array:
     """[warpgroups, rows, k] of the operand that descriptors describe; `rows` run along m or n."""
     each = groups.uniform(op, bits, "a descriptor")
     k = op.row.k
-    addresses = np.stack([_of_descriptor(op, b, rows, k, dtype.itemsize, turned) for b in each.tolist()])
+    addresses = np.stack([_of_descriptor(op, b, rows, k, dtype.itemsize, transposed) for b in each.tolist()])
     byte = int(addresses.min())
     under = (base for base in shared_bases(op) if base.offset <= byte < base.offset + base.bytes)
     label, base = next(((tile.label, tile.offset) for tile in under), ("", 0))
     return _read(groups, op, label or "shared memory", base, addresses, dtype)
 
 
-def _of_descriptor(op: wgmma.Instruction, bits: int, rows: int, k: int, size: int, turned: bool) -> Ints:
+def _of_descriptor(op: wgmma.Instruction, bits: int, rows: int, k: int, size: int, transposed: bool) -> Ints:
     described = Descriptor.of(bits)
     if not described.begins_pattern:
         raise EmulatorError(
@@ -231,10 +218,22 @@ def _of_descriptor(op: wgmma.Instruction, bits: int, rows: int, k: int, size: in
             op.loc,
             "let operands begin where the swizzle's pattern does",
         )
-    return described.addresses(rows, k, size, turned)
+    return described.addresses(rows, k, size, transposed)
 
 
 # -- both ------------------------------------------------------------------------------------------
+
+
+def _product(
+    groups: _Warpgroups, op: wgmma.Mma | wgmma.Instruction, a: Array, b: Array, held: Sequence[Any], accumulate: Any
+) -> tuple[Any, ...]:
+    """``a b + c``, where `held` are the registers of c; without c where `accumulate` is false."""
+    sums = accumulator(held, groups.shape, numpy_dtype(DTYPES[op.row.acc]))
+    keep = groups.uniform(op, accumulate, "accumulate")
+    if not keep.all():
+        sums = np.where(keep[:, None, None], sums, np.zeros((), sums.dtype))
+    result = tensor_core.wgmma(op.row, a, b, sums, add_terms())
+    return from_accumulator(result, groups.shape, np.asarray(held[0]).dtype)
 
 
 def _read(groups: _Warpgroups, op: Op, label: str, base: int, addresses: Ints, dtype: np.dtype[Any]) -> Array:
@@ -247,7 +246,7 @@ def _read(groups: _Warpgroups, op: Op, label: str, base: int, addresses: Ints, d
             op.loc,
             "correct the descriptor: its start, and the leading and stride byte offsets",
         )
-    if chunk.run.hooks:
+    if chunk.watched:
         _tell(groups, op, label, base, addresses)
     return chunk.memory.typed(dtype).take(chunk.memory.piece(rows[:, None, None], addresses, dtype.itemsize))
 
@@ -262,8 +261,7 @@ def _tell(groups: _Warpgroups, op: Op, label: str, base: int, addresses: Ints) -
         np.repeat(rows + chunk.first, count), np.repeat(leaders * WARP, count),
         until="wgmma", run=count, owners=rows + chunk.first,
     )  # fmt: skip
-    for hook in chunk.run.hooks:
-        hook.on_access(access)
+    chunk.hook.on_access(access)
 
 
 @lru_cache(maxsize=256)
@@ -271,24 +269,20 @@ def _chunks(addresses: bytes, count: int) -> Ints:
     return np.unique(np.frombuffer(addresses, np.int64, count) // CHUNK) * CHUNK
 
 
-def _wait(c: Cohort, op: wgmma.Wait | wgmma.WaitGroup) -> None:
+@rule(wgmma.Wait, wgmma.WaitGroup)
+def wait(c: Cohort, op: wgmma.Wait | wgmma.WaitGroup, *values: Any) -> Any:
     require_full_warps(c, op)
-    waits(c, op, "wgmma", op.pending)
-
-
-@rule(wgmma.WaitGroup)
-def wait_group(c: Cohort, op: wgmma.WaitGroup, *values: Any) -> Any:
-    _wait(c, op)
+    c.chunk.hook.on_wait(op, "wgmma", *c.threads(), op.pending)
     return values if len(values) != 1 else values[0]
 
 
 @rule(wgmma.Fence)
 def fence(c: Cohort, op: wgmma.Fence) -> None:
     require_full_warps(c, op)
-    fences(c, op, "registers")
+    c.chunk.hook.on_fence(op, "registers", *c.threads())
 
 
 @rule(wgmma.Commit)
 def commit(c: Cohort, op: wgmma.Commit) -> None:
     require_full_warps(c, op)
-    commits(c, op, "wgmma")
+    c.chunk.hook.on_commit(op, "wgmma", *c.threads())

@@ -1,24 +1,26 @@
-"""What TMA and wgmma read until their groups were waited for: stores, by threads, and products, by warpgroups.
+"""Asynchronous reads and work: stores by TMA and products by wgmma, which read until their groups were waited for, and
+work that commits to mbarriers.
 
 (PTX ISA: cp.async.bulk.commit_group and wait_group; wgmma.fence, wgmma.commit_group, wgmma.wait_group.)
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
 from tiledsl.arch import WARP, WARPGROUP_WARPS
 from tiledsl.backends.emulator.async_copies import require_few
-from tiledsl.backends.emulator.hooks import Access
-from tiledsl.backends.emulator.sanitizer.clocks import Clocks
+from tiledsl.backends.emulator.hooks import Sync
+from tiledsl.backends.emulator.sanitizer.clocks import Known
 from tiledsl.backends.emulator.sanitizer.memory import SharedHistory, Touch
 from tiledsl.backends.emulator.sanitizer.shadow import Bools, Ints
 from tiledsl.errors import HazardError
 from tiledsl.ir.core import Op
 
-__all__ = ["ProductReads", "StoreReads"]
+__all__ = ["CommittedWork", "ProductReads", "StoreReads"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,10 @@ class _Reads:
 
 
 class _GroupReads:
-    """`committed` [blocks, threads or warps]: how many groups each has. `open`: what is being read."""
+    """`committed` [blocks, threads or warps]: how many groups each has. `open`: what is being read. `fix`: how to wait
+    for it."""
+
+    fix: ClassVar[str]
 
     def __init__(self, memory: SharedHistory, blocks: int, each: int) -> None:
         self.memory, self.clocks = memory, memory.clocks
@@ -46,7 +51,7 @@ class _GroupReads:
     def begin(self, touch: Touch, who: Ints, lanes: Ints) -> None:
         self.memory.against_writers(touch)
         self.memory.against_unfenced(touch)
-        require_few(touch.op, len(self.open))
+        require_few(touch.access.op, len(self.open))
         self.memory.begin_reading(touch, lanes)
         self.open.append(_Reads(touch, who, self.committed[touch.owners, who], lanes))
 
@@ -72,15 +77,16 @@ class _GroupReads:
     def end(self, reads: _Reads) -> None:
         self.memory.end_reading(reads.touch.cells, reads.touch.owners, reads.touch.warps)
 
-    def left(self, rows: Ints, warps: Ints) -> tuple[Touch, int] | None:
-        """What these warps have not waited for: one, and which entry of it."""
+    def require_ended(self, rows: Ints, warps: Ints) -> None:
+        """These warps end."""
         ending = np.zeros((len(self.committed), self.memory.warps), np.bool_)
         ending[rows, warps] = True
-        for reads in self.open:
-            left = ending[reads.touch.owners, reads.touch.warps]
+        for touch in (reads.touch for reads in self.open):
+            left = ending[touch.owners, touch.warps]
             if left.any():
-                return reads.touch, int(np.argmax(left))
-        return None
+                who, access = self.name(touch, int(np.argmax(left))), touch.access
+                text = f"{who} ends, and has not waited for {access.op.name}, which may still read {access.label}"
+                raise HazardError(text, access.loc, self.fix)
 
     def name(self, touch: Touch, entry: int) -> str:
         return self.memory.words.warp(int(touch.owners[entry]), int(touch.warps[entry]))
@@ -89,52 +95,40 @@ class _GroupReads:
 class StoreReads(_GroupReads):
     """Boxes that TMA takes from shared memory; each thread waits for its own."""
 
+    fix = "wait for it at the end: tma_commit(), tma_wait(0)"
+
     def __init__(self, memory: SharedHistory, blocks: int) -> None:
         super().__init__(memory, blocks, memory.warps * WARP)
 
-    def issue(self, access: Access) -> None:
-        threads = access.threads[:: access.run]
-        self.begin(self.memory.by_proxy(access), threads, threads[:, None] % WARP)
-
-    def require_ended(self, rows: Ints, warps: Ints) -> None:
-        """These warps end."""
-        if (found := self.left(rows, warps)) is not None:
-            touch, entry = found
-            raise HazardError(
-                f"{self.name(touch, entry)} ends, and its {touch.op.name} may still read {touch.label}",
-                touch.op.loc,
-                "wait for it at the end: tma_commit(), tma_wait(0)",
-            )
+    def issue(self, touch: Touch) -> None:
+        threads = touch.access.threads[:: touch.access.run]
+        self.begin(touch, threads, threads[:, None] % WARP)
 
 
 class ProductReads(_GroupReads):
     """Operands of products; a warpgroup is named by its first warp. `ready` [blocks, warps]: whether a fence has made a
     warp's registers ready."""
 
-    clocks: Clocks
+    fix = "wait for it: acc.wait()"
 
     def __init__(self, memory: SharedHistory, blocks: int) -> None:
         super().__init__(memory, blocks, memory.warps)
         self.ready = np.zeros(self.committed.shape, np.bool_)
 
-    def issue(self, access: Access) -> None:
-        rows, leaders = access.blocks[:: access.run] - self.memory.first, access.threads[:: access.run] // WARP
+    def issue(self, touch: Touch) -> None:
+        rows, leaders = touch.rows, touch.warps
         warps = leaders[:, None] + np.arange(WARPGROUP_WARPS)
-        self.require_ready(access.op, rows, leaders, np.asarray(self.ready[rows[:, None], warps].all(axis=1)))
+        if not (ready := np.asarray(self.ready[rows[:, None], warps].all(axis=1))).all():
+            at = int(np.argmin(ready))
+            raise HazardError(
+                f"{touch.access.op.name} of {self.memory.words.warp(rows[at], leaders[at])} uses registers that no "
+                "wgmma.fence has made ready",
+                touch.access.loc,
+                "put wgmma_fence() before the first product, and after registers of it were written",
+            )
         # What all of its warps know.
         known = self.clocks.view_of(self.clocks.known[rows[:, None], warps].min(axis=1))
-        self.begin(self.memory.by_proxy(access, known), leaders, np.zeros((len(rows), 1), np.int64))
-
-    def require_ready(self, op: Op, rows: Ints, leaders: Ints, ready: Bools) -> None:
-        if ready.all():
-            return
-        at = int(np.argmin(ready))
-        raise HazardError(
-            f"{op.name} of {self.memory.words.warp(rows[at], leaders[at])} uses registers that no wgmma.fence has made "
-            "ready",
-            op.loc,
-            "put wgmma_fence() before the first product, and after registers of it were written",
-        )
+        self.begin(replace(touch, known=known), leaders, np.zeros((len(rows), 1), np.int64))
 
     def fence(self, rows: Ints, warps: Ints) -> None:
         self.ready[rows, warps] = True
@@ -149,7 +143,7 @@ class ProductReads(_GroupReads):
             if lacks.any():
                 raise HazardError(
                     f"{op.name} of {self.name(touch, int(np.argmax(lacks)))} does not wait for the product at "
-                    f"{touch.op.loc}, which no commit has put into a group",
+                    f"{touch.access.loc}, which no commit has put into a group",
                     op.loc,
                     "put wgmma_commit() behind the products",
                 )
@@ -165,10 +159,70 @@ class ProductReads(_GroupReads):
             at = rows, leaders + warp, ranks, leaders
             self.clocks.known[at] = np.maximum(self.clocks.known[at], when)
 
-    def require_ended(self, rows: Ints, warps: Ints) -> None:
+
+# -- committed work ---------------------------------------------------------------------------------
+
+
+_FIX = "let the thread that begins it commit it to an mbarrier, and wait there before the block ends"
+
+
+class CommittedWork:
+    """Of one chunk, [blocks, warps]: `commits` so far; `needed`: the one behind which all work has ended, 0 for none;
+    `lane`: who begins it, -1 for nobody yet. `begun`: which op began work last, for messages."""
+
+    def __init__(self, memory: SharedHistory, blocks: int) -> None:
+        self.memory, self.clocks = memory, memory.clocks
+        self.commits, self.needed = (np.zeros((blocks, memory.warps), np.int64) for _ in range(2))
+        self.lane = np.full(self.needed.shape, -1, np.int64)
+        self.begun: Op | None = None
+
+    def issue(self, touch: Touch) -> None:
+        """Work begins that reads ("fetch") or writes."""
+        memory, access = self.memory, touch.access
+        who, lanes = (touch.owners, touch.warps), access.threads[:: access.run] % WARP
+        self.lane[who] = np.where(self.lane[who] < 0, lanes, self.lane[who])
+        if (other := self.lane[who] != lanes).any():
+            self.begun, at = access.op, int(np.argmax(other))
+            text = f"begins work in lane {lanes[at]}, and has begun some in lane {self.lane[who][at]}"
+            self.fail(int(touch.owners[at]), int(touch.warps[at]), text, "let one thread of a warp begin all of it")
+        agents, epochs = self.clocks.ids(touch.owners, self.clocks.work + touch.warps), self.commits[who] + 1
+        self.needed[who], self.begun = epochs, access.op
+        memory.against_writers(touch, in_order=agents)
+        if access.proxies:
+            memory.against_unfenced(touch)
+        if access.kind == "fetch":
+            memory.remember_work(touch, epochs)
+            return
+        memory.against_readers(touch, in_order=touch.warps)
+        if access.proxies:
+            memory.against_unfenced_readers(touch)
+        memory.set_writer(access.op, touch.cells, agents[:, None], epochs[:, None])
+
+    def commit(self, sync: Sync) -> Ints:
+        """How many commits there are with this one, of each warp; 0 where another of its threads commits."""
+        who = sync.blocks - self.memory.first, sync.warps
+        own = self.lane[who] == sync.commits
+        self.commits[who] += own
+        return np.where(own, self.commits[who], 0)
+
+    def require_committed(self, rows: Ints, warps: Ints) -> None:
         """These warps end."""
-        if (found := self.left(rows, warps)) is not None:
-            who = self.name(*found)
-            raise HazardError(
-                f"{who} ends, and has not waited for its product", found[0].op.loc, "wait for it: acc.wait()"
-            )
+        left = self.needed[rows, warps] > self.commits[rows, warps]
+        if left.any():
+            at = int(np.argmax(left))
+            self.fail(int(rows[at]), int(warps[at]), "ends, and has not committed all work that it has begun")
+
+    def end(self, known: Known) -> None:
+        """All blocks have ended, with what each `known` [blocks, rank, agents]."""
+        rows = np.arange(len(self.needed))
+        if not self.needed.any():
+            return
+        warps = self.clocks.work + np.arange(self.memory.warps)
+        left = self.needed > known[rows[:, None], self.clocks.ranks[rows][:, None], warps]
+        if left.any():
+            row, warp = np.argwhere(left)[0].tolist()
+            self.fail(row, warp, "has begun work that may go on when the block ends: nobody waits for its last commit")
+
+    def fail(self, row: int, warp: int, text: str, fix: str = _FIX) -> None:
+        assert self.begun is not None
+        raise HazardError(f"{self.memory.words.warp(row, warp)} {text}", self.begun.loc, fix)

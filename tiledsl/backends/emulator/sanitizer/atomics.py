@@ -1,8 +1,8 @@
-"""What a chunk's warps learn from each other through memory: releases and acquires of atomic operations, and fences.
+"""Releases and acquires through memory, by atomic operations and fences.
 
-An atomic write that releases publishes at its address what its warp knows; one that acquires what it reads there learns
-it. Updates hand on what was published before them, a store begins anew. A fence makes releases of the relaxed writes
-behind it, and acquires of the relaxed reads before it. (PTX ISA: memory consistency model, release and acquire
+An atomic write that releases publishes the clock of its warp at its address; a read that acquires merges what it finds
+there. An update keeps what was published before it, a store replaces it. A fence makes relaxed writes after it
+releases, and relaxed reads before it acquires. (PTX ISA: memory consistency model, release and acquire
 patterns.)
 
 The emulator runs every access at its place in one order, so what a read finds is what was published last. Scopes are
@@ -52,7 +52,7 @@ class AtomicOrder:
         if found is None:
             return
         if access.order in ACQUIRING:
-            self.clocks.take(found[None], np.array([row]), np.array([warp]))
+            self.clocks.acquire(found[None], np.array([row]), np.array([warp]))
         self.seen[row, warp] = np.maximum(self.seen[row, warp], found)
 
     def write(self, access: Access, place: _Place, row: int, warp: int) -> None:
@@ -65,6 +65,6 @@ class AtomicOrder:
 
     def fence(self, rows: Ints, warps: Ints) -> None:
         """These warps, each named once, execute a fence."""
-        self.clocks.take(self.seen[rows, warps], rows, warps)
+        self.clocks.acquire(self.seen[rows, warps], rows, warps)
         self.fenced[rows, warps] = self.clocks.known[rows, warps]
         self.clocks.tick(rows, warps)

@@ -52,7 +52,7 @@ def _require_untouched(op: wgmma.Instruction) -> None:
                 todo += _carried(user, position)
             else:
                 raise HazardError(
-                    f"{user.name} uses a register of the product at {op.loc}, which is on its way",
+                    f"{user.name} uses a register of the product at {op.loc}, which is in flight",
                     user.loc,
                     "wait for the accumulator first: acc.wait()",
                 )
@@ -61,29 +61,22 @@ def _require_untouched(op: wgmma.Instruction) -> None:
 def _carried(user: Op, position: int) -> Iterator[Value]:
     """The values that a control op makes of its operand at this position."""
     if isinstance(user, control.For):
-        yield user.body.args[position - 2]
-        yield user.results[position - 3]
+        targets, first = (user.body.args[1:], user.results), 3
     elif isinstance(user, control.While):
-        yield user.before.args[position]
-    elif isinstance(user, control.Condition):
-        owner = _owner(user)
-        assert isinstance(owner, control.While)
-        yield owner.after.args[position - 1]
-        yield owner.results[position - 1]
+        targets, first = (user.before.args,), 0
     else:
-        owner = _owner(user)
-        if isinstance(owner, control.If):
-            yield owner.results[position]
-        elif isinstance(owner, control.For):
-            yield owner.body.args[position + 1]
-            yield owner.results[position]
+        assert user.parent is not None
+        owner = user.parent.parent
+        if isinstance(owner, control.For):
+            targets, first = (owner.body.args[1:], owner.results), 0
+        elif isinstance(owner, control.While) and isinstance(user, control.Condition):
+            targets, first = (owner.after.args, owner.results), 1
         elif isinstance(owner, control.While):
-            yield owner.before.args[position]
-
-
-def _owner(op: Op) -> Op:
-    assert op.parent is not None and isinstance(op.parent.parent, Op)
-    return op.parent.parent
+            targets, first = (owner.before.args,), 0
+        else:
+            assert isinstance(owner, control.If)
+            targets, first = (owner.results,), 0
+    return (values[position - first] for values in targets)
 
 
 # -- fences ----------------------------------------------------------------------------------------

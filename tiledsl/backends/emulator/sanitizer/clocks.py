@@ -1,18 +1,19 @@
-"""Who knows of whose past: vector clocks of the warps of a chunk.
+"""Vector clocks of the warps of a chunk, and their proxy fences: what happens before what.
 
-Each warp counts; what it does belongs to its count at that time. To arrive somewhere is to leave there what one knows
-and to count on; to wait there is to take what was left. So one warp's access comes before another's if the other one
-knows of a count at least as high. Four kinds of *agents* count, in every block of a cluster:
+Each warp has a count, and what it does belongs to its count at that time. A release publishes the clock of its warp and
+increments its count; an acquire merges what was published into the clock of its warp. An access of one warp happens
+before another warp's if that warp's clock has a count of the first at least as high. Four kinds of *agents* have
+counts, in every block of a cluster:
 
 - warps: `warp`;
-- the proxy fences of warps: `warps + warp` knows of what all lanes of the warp have fenced, all before that count;
+- the proxy fences of warps: a clock with `warps + warp` knows that all lanes of the warp have fenced what they did
+  before that count;
 - mbarriers: `2 * warps + column` counts phases that have ended, with the bytes that have arrived in them;
-- work that threads begin and commit to mbarriers, of kernels with any: `work + warp` counts commits whose work has
+- work that threads begin and commit to mbarriers, in kernels with any: `work + warp` counts commits whose work has
   ended.
 
-After a barrier of a whole block all of its warps have one count, above all that they had before. So where nothing but
-such barriers orders warps, one number for each block, `met`, tells what lies behind its last barrier: what does needs
-no look at the clocks.
+After a barrier of a whole block all of its warps have one count, above all that they had before. So where only such
+barriers order warps, one number for each block, `met`, is enough for what happened before its last barrier.
 """
 
 from __future__ import annotations
@@ -22,22 +23,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tiledsl.arch import NAMED_BARRIERS
-from tiledsl.backends.emulator.clusters import Clusters
+from tiledsl.arch import NAMED_BARRIERS, WARP
+from tiledsl.backends.emulator.positions import Clusters
+from tiledsl.backends.emulator.sanitizer.shadow import Bools, Ints
 
-__all__ = ["Clocks", "Known", "View"]
+__all__ = ["Clocks", "Known", "Meeting", "ProxyFences", "View"]
 
-Ints = NDArray[np.int64]
 Known = NDArray[np.int32]
 
 
-class _Meeting:
-    """What those who arrive leave: `left` in the current round, `kept` since rounds that have ended."""
+class Meeting:
+    """What warps release to a barrier: `left` in this round, `kept` of rounds that have ended."""
 
     def __init__(self, *shape: int) -> None:
         self.left, self.kept = (np.zeros(shape, np.int32) for _ in range(2))
 
-    def leave(self, places: tuple[Ints, ...], known: Known) -> None:
+    def release(self, places: tuple[Ints, ...], known: Known) -> None:
         np.maximum.at(self.left, places, known)
 
     def end(self, *places: Ints) -> None:
@@ -47,8 +48,7 @@ class _Meeting:
 
 
 class View:
-    """What some know, one an entry: of the agent `id`, a number that stands for its rank and which it is there, the
-    entry knows ``flat[start + id]``."""
+    """Clocks, one an entry: its count of the agent `id` (see `Clocks.ids`) is ``flat[start + id]``."""
 
     __slots__ = ("flat", "start")
 
@@ -64,8 +64,8 @@ class View:
 
 
 class Clocks:
-    """`known` [blocks, warps, rank, agents]: what each warp knows. `synced` [blocks, warps]: its count when all of its
-    lanes met last. `met` [blocks]: all warps of the block know of what each did up to this count of its own, if nothing
+    """`known` [blocks, warps, rank, agents]: the clock of each warp. `synced` [blocks, warps]: its count when its lanes
+    met last. `met` [blocks]: all warps of the block know of what each did up to this count of its own, if nothing
     but barriers of whole blocks orders them."""
 
     def __init__(self, clusters: Clusters, blocks: int, warps: int, mbarriers: int, commits: bool) -> None:
@@ -76,9 +76,9 @@ class Clocks:
         self.known = np.zeros((blocks, warps, *shape), np.int32)
         self.synced = np.ones((blocks, warps), np.int64)
         self.met = np.zeros(blocks, np.int32)
-        self.mbarriers = _Meeting(blocks, max(mbarriers, 1), *shape)
-        self.named = _Meeting(blocks, NAMED_BARRIERS, *shape)
-        self.cluster = _Meeting(int(clusters.number.max()) + 1, *shape)
+        self.mbarriers = Meeting(blocks, max(mbarriers, 1), *shape)
+        self.named = Meeting(blocks, NAMED_BARRIERS, *shape)
+        self.cluster = Meeting(int(clusters.number.max()) + 1, *shape)
         self.meet(np.arange(blocks))
 
     # -- agents --------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ class Clocks:
         return int(id_) % self.agents
 
     def view(self, rows: Ints, warps: Ints) -> View:
-        """What these warps know now."""
+        """The clocks of these warps now."""
         size = self.known[0, 0].size
         return View(self.known.reshape(-1), (rows * self.warps + warps) * size)
 
@@ -106,7 +106,7 @@ class Clocks:
     # -- events --------------------------------------------------------------------------------
 
     def tick(self, rows: Ints, warps: Ints) -> None:
-        """These warps, each named once, count on."""
+        """Increments the counts of these warps, each named once."""
         self.known[rows, warps, self.ranks[rows], warps] += 1
 
     def sync(self, rows: Ints, warps: Ints) -> None:
@@ -114,21 +114,21 @@ class Clocks:
         self.tick(rows, warps)
         self.synced[rows, warps] = self.now(rows, warps)
 
-    def leave(self, meeting: _Meeting, places: tuple[Ints, ...], rows: Ints, warps: Ints) -> None:
-        """Warps, one an entry and maybe named twice, arrive at these places."""
-        meeting.leave(places, self.known[rows, warps])
+    def release(self, meeting: Meeting, places: tuple[Ints, ...], rows: Ints, warps: Ints) -> None:
+        """Warps, one an entry and maybe named twice, release their clocks at these places."""
+        meeting.release(places, self.known[rows, warps])
         self.tick(*np.divmod(np.unique(rows * self.warps + warps), self.warps))
 
-    def leave_work(self, places: tuple[Ints, ...], rows: Ints, warps: Ints, counts: Ints) -> None:
+    def release_work(self, places: tuple[Ints, ...], rows: Ints, warps: Ints, counts: Ints) -> None:
         """Work that these warps have begun, so many commits of it, arrives at these mbarriers when it has ended. It
-        comes after what the warp had waited for, and lets nobody know of what the warp has done itself."""
+        happens after what the warp had waited for; the arrival does not release what the warp did itself."""
         known, entry, ranks = self.known[rows, warps], np.arange(len(rows)), self.ranks[rows]
         known[entry, ranks, warps] = known[entry, ranks, self.warps + warps] = 0
         known[entry, ranks, self.work + warps] = counts
-        self.mbarriers.leave(places, known)
+        self.mbarriers.release(places, known)
 
-    def take(self, kept: Known, rows: Ints, warps: Ints) -> None:
-        """Warps, each named once, learn what was kept for them, one an entry."""
+    def acquire(self, kept: Known, rows: Ints, warps: Ints) -> None:
+        """Warps, each named once, acquire `kept`, one an entry."""
         self.known[rows, warps] = np.maximum(self.known[rows, warps], kept)
         own = kept[np.arange(len(rows)), self.ranks[rows], warps]
         self.synced[rows, warps] = np.maximum(self.synced[rows, warps], own + 1)
@@ -152,3 +152,64 @@ class Clocks:
         """These mbarriers have ended so many phases."""
         self.mbarriers.left[rows, columns, self.ranks[rows], 2 * self.warps + columns] = phases
         self.mbarriers.end(rows, columns)
+
+
+# -- proxy fences -----------------------------------------------------------------------------------
+
+
+Numbers = NDArray[Any]
+"""Integers of any width."""
+
+
+class ProxyFences:
+    """`unfenced` [blocks, warps, 32]: lanes that have read or written since their last proxy fence. `partial`: of a
+    row and a warp, the counts of fences that others of these lanes have not made, and the lanes that have."""
+
+    def __init__(self, clocks: Clocks, blocks: int, warps: int) -> None:
+        self.clocks = clocks
+        self.unfenced = np.zeros((blocks, warps, WARP), np.bool_)
+        self.partial: dict[tuple[int, int], list[tuple[int, Bools]]] = {}
+
+    def accessed(self, rows: Ints, warps: Ints, lanes: Ints, matrix: bool) -> None:
+        """These lanes read or write; all lanes of a warp move a matrix."""
+        if matrix:
+            self.unfenced[rows, warps] = True
+        else:
+            self.unfenced[rows, warps, lanes] = True
+
+    def make(self, rows: Ints, warps: Ints, lanes: Ints) -> None:
+        """These lanes execute a fence."""
+        made = np.zeros_like(self.unfenced)
+        made[rows, warps, lanes] = True
+        self.unfenced &= ~made
+        rows, warps = np.nonzero(made.any(axis=2))
+        whole = ~self.unfenced[rows, warps].any(axis=1)
+        self.clocks.fence(rows[whole], warps[whole])
+        rows, warps = rows[~whole], warps[~whole]
+        self.clocks.tick(rows, warps)
+        for row, warp, count in zip(rows.tolist(), warps.tolist(), self.clocks.now(rows, warps).tolist(), strict=True):
+            self.partial.setdefault((row, warp), []).append((count, made[row, warp]))
+
+    def missing(
+        self, late: Bools, rows: Numbers, warps: Numbers, lanes: Numbers, since: Numbers, known: Numbers
+    ) -> Bools:
+        """Which accesses no fence follows, of those, `late`, that no fence of the whole warp does.
+
+        One entry an access, or what broadcasts to that: by whom, at which count `since` of the warp, and which count
+        of it is `known`.
+        """
+        if not self.partial or not late.any():
+            return late
+        missing, places = late.copy(), np.argwhere(late)
+        rows, warps, lanes, since, known = np.broadcast_arrays(rows, warps, lanes, since, known)
+        who = np.stack([each[late] for each in (rows, warps, lanes)], axis=1)
+        for row, warp, lane in np.unique(who, axis=0).tolist():
+            fences = self.partial.get((row, warp), [])
+            counts = np.array([count for count, made in fences if lane < WARP and made[lane]], np.int64)
+            if not len(counts):
+                continue
+            at = tuple(places[(who == (row, warp, lane)).all(axis=1)].T)
+            # The first fence behind each access; a last one that never comes.
+            after = np.append(counts, np.iinfo(np.int64).max)[np.searchsorted(counts, since[at], side="right")]
+            missing[at] = after > known[at]
+        return missing

@@ -1,36 +1,33 @@
-"""The check of hazards: who may touch shared memory, by all that orders warps, copies and products.
+"""The check of hazards: every access to shared memory must happen after those that it conflicts with.
 
-It hears of a run as any hook does. An access must come after those that it conflicts with by what its warp has waited
-for, whatever the order in which the emulator ran them: `clocks` says who knows of whom, `memory` who touched
-what, `mbarriers`, `fences`, `atomics`, `async_reads` and `commits` what lets others
-know.
+It is a hook, and knows of a run what hooks are told. Happens-before is what warps have waited for (`clocks`), whatever
+the order in which the emulator ran them; `memory` is the history of accesses; `mbarriers`, `atomics` and `async_reads`
+are what releases and acquires. `checks` finds copies in flight and reads of what was never written.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import get_args
 
 import numpy as np
 
 from tiledsl.arch import WARP
-from tiledsl.backends.emulator.clusters import Clusters
-from tiledsl.backends.emulator.hooks import Access, FenceKind, Group, LaunchInfo, Sync, SyncKind
-from tiledsl.backends.emulator.sanitizer.async_reads import ProductReads, StoreReads
+from tiledsl.backends.emulator.hooks import Access, FenceKind, Group, Hook, LaunchInfo, Sync, SyncKind
+from tiledsl.backends.emulator.positions import Clusters
+from tiledsl.backends.emulator.sanitizer.async_reads import CommittedWork, ProductReads, StoreReads
 from tiledsl.backends.emulator.sanitizer.atomics import AtomicOrder
-from tiledsl.backends.emulator.sanitizer.clocks import Clocks
-from tiledsl.backends.emulator.sanitizer.commits import CommittedWork
+from tiledsl.backends.emulator.sanitizer.checks import InFlight, LastWrites
+from tiledsl.backends.emulator.sanitizer.clocks import Clocks, Meeting
 from tiledsl.backends.emulator.sanitizer.mbarriers import MbarrierUse
-from tiledsl.backends.emulator.sanitizer.memory import SharedHistory
-from tiledsl.backends.emulator.sanitizer.shadow import Ints, ShadowHook
-from tiledsl.backends.emulator.sanitizer.words import Words
+from tiledsl.backends.emulator.sanitizer.memory import SharedHistory, Touch
+from tiledsl.backends.emulator.sanitizer.shadow import Cells, Ints, Words
 from tiledsl.errors import Loc
 from tiledsl.ir.core import Kernel, Op
 from tiledsl.ir.ops import gpu, mem, tile, wgmma
 from tiledsl.ir.types import U64
 
-__all__ = ["HazardCheck", "Ordering"]
+__all__ = ["Checks", "Ordering"]
 
 
 _OTHERWISE = {"", "token", "mbarrier", *get_args(Group)}
@@ -68,172 +65,174 @@ def _orders_some(op: Op) -> bool:
     return op.sync.meets not in ("", "warp") and not isinstance(op, gpu.Barrier)
 
 
-class _Chunk:
+class Checks(Hook):
+    """Raises HazardError for accesses to shared memory that nothing orders, of asynchronous copies that were not waited
+    for, and of what nobody has written."""
+
+    def __init__(self, ordering: Ordering) -> None:
+        self.ordering = ordering
+
+    def of_blocks(self, launch: LaunchInfo, first: int, count: int) -> Hook:
+        return _Blocks(self.ordering, launch, first, count)
+
+
+class _Blocks(Hook):
     """What is known of the blocks `first` ... `first + count - 1`."""
 
     def __init__(self, ordering: Ordering, launch: LaunchInfo, first: int, count: int) -> None:
-        self.ordering, self.first = ordering, first
+        self.loc, self.first = ordering.loc, first
         x, y, z = launch.threads
         clusters, warps = Clusters(launch, first, count), -(-x * y * z // WARP)
-        self.clocks = Clocks(clusters, count, warps, ordering.mbarriers, ordering.commits)
+        self.cells = Cells(launch, first, count)
+        self.in_flight, self.last_writes = InFlight(self.cells), LastWrites(self.cells)
+        self.clocks = clocks = Clocks(clusters, count, warps, ordering.mbarriers, ordering.commits)
         self.words = Words(launch, first, ordering.simple)
-        self.memory = SharedHistory(self.words, self.clocks, first, count, ordering.simple)
-        self.mbarriers = MbarrierUse(self.words, self.clocks, self.memory.labels, count, ordering.mbarriers)
-        self.atomics = AtomicOrder(self.clocks, first) if ordering.atomics else None
+        self.memory = SharedHistory(self.words, clocks, self.cells, count)
+        self.mbarriers = MbarrierUse(self.words, clocks, self.memory.labels, count, ordering.mbarriers)
+        self.atomics = AtomicOrder(clocks, first) if ordering.atomics else None
         self.stores, self.products = StoreReads(self.memory, count), ProductReads(self.memory, count)
         self.work = CommittedWork(self.memory, count)
+        self.begin = {
+            "mbarrier": self.load,
+            "bulk": self.stores.issue,
+            "wgmma": self.products.issue,
+            "commit": self.work.issue,
+        }
 
     def warps(self, blocks: Ints, threads: Ints) -> tuple[Ints, Ints]:
         """Row and warp of each warp of these threads, which stand in the order of blocks and warps."""
         warps = (blocks - self.first) * self.clocks.warps + threads // WARP
         return np.divmod(warps[np.flatnonzero(np.diff(warps, prepend=-1))], self.clocks.warps)
 
+    def on_end(self) -> None:
+        self.in_flight.end()
+        self.mbarriers.end(self.loc)
+        self.work.end(self.mbarriers.ended)
+
     # -- accesses ------------------------------------------------------------------------------
 
-    def access(self, access: Access) -> None:
+    def on_access(self, access: Access) -> None:
+        """In this order: bytes in flight are also uninitialised, and so are those of mbarriers."""
+        if not len(access.blocks):
+            return
+        if access.space == "shared":
+            cells = self.cells.touched(access)
+            self.in_flight.access(access, cells)
+            if access.kind != "mbarrier":
+                self.begin.get(access.until, self.access)(self.memory.touch(access, cells))
+            self.last_writes.access(access, cells)
+        if access.order is not None and self.atomics is not None:
+            self.atomics.access(access)
+
+    def access(self, touch: Touch) -> None:
         """By threads themselves, or the beginning of a `cp.async`."""
-        touch = self.memory.by_lanes(access)
         self.memory.against_writers(touch)
-        if access.kind == "read":
+        if touch.access.kind == "read":
             self.memory.remember_reads(touch)
             return
         self.memory.against_readers(touch)
-        if access.kind != "async":
+        if touch.access.kind != "async":
             self.memory.remember_writes(touch)
 
-    def load(self, access: Access) -> None:
-        """Boxes are on their way to shared memory."""
-        touch = self.memory.by_proxy(access)
-        assert access.mbarriers is not None
-        columns, everywhere = self.mbarriers.columns(access.mbarriers), np.ones(len(touch.rows), np.bool_)
-        self.mbarriers.require_initialised(touch.op, touch.owners, touch.warps, touch.rows, columns, everywhere)
+    def load(self, touch: Touch) -> None:
+        """Boxes begin to be copied to shared memory."""
+        op, mbarriers = touch.access.op, touch.access.mbarriers
+        assert mbarriers is not None
+        columns, everywhere = self.mbarriers.columns(mbarriers), np.ones(len(touch.rows), np.bool_)
+        self.mbarriers.require_initialised(op, touch.owners, touch.warps, touch.rows, columns, everywhere)
         self.memory.against_writers(touch)
         self.memory.against_unfenced(touch)
         self.memory.against_unfenced_readers(touch)
         self.memory.against_fetchers(touch)
 
-    def delivered(self, access: Access) -> None:
-        self.words.copies.add(access.op)
-        if access.mbarriers is None:  # for the thread that has waited for it
-            self.memory.remember_writes(self.memory.by_lanes(access))
-            return
-        touch, columns = self.memory.by_proxy(access), self.mbarriers.columns(access.mbarriers)
-        phases = self.mbarriers.phase[touch.rows, columns]
-        self.memory.remember_arrival(access.op, touch.rows, touch.cells, columns, phases)
-
-
-class HazardCheck(ShadowHook[_Chunk]):
-    """Raises HazardError for accesses to shared memory that nothing orders."""
-
-    def __init__(self, ordering: Ordering) -> None:
-        super().__init__(partial(_Chunk, ordering))
-
-    def end(self, shadow: _Chunk) -> None:
-        shadow.mbarriers.end(shadow.ordering.loc)
-        shadow.work.end(shadow.mbarriers.ended)
-
-    # -- accesses ------------------------------------------------------------------------------
-
-    def on_access(self, access: Access) -> None:
-        if not len(access.blocks) or access.kind == "mbarrier":
-            return
-        chunk = self.of(access.blocks)
-        if access.until == "mbarrier":
-            chunk.load(access)
-        elif access.until == "bulk":
-            chunk.stores.issue(access)
-        elif access.until == "wgmma":
-            chunk.products.issue(access)
-        elif access.until == "commit":
-            chunk.work.issue(access)
-        elif access.space == "shared":
-            chunk.access(access)
-        if access.order is not None and chunk.atomics is not None:
-            chunk.atomics.access(access)
-
     def on_delivery(self, access: Access) -> None:
-        self.of(access.blocks).delivered(access)
+        cells = self.cells.touched(access)
+        self.in_flight.deliver(cells)
+        self.words.copies.add(access.op)
+        touch = self.memory.touch(access, cells)
+        if access.mbarriers is None:  # for the thread that has waited for it
+            self.memory.remember_writes(touch)
+        else:
+            columns = self.mbarriers.columns(access.mbarriers)
+            phases = self.mbarriers.phase[touch.rows, columns]
+            self.memory.remember_arrival(access.op, touch.rows, touch.cells, columns, phases)
+        self.last_writes.write(access, cells)
 
     def on_commit(self, op: Op, group: Group, blocks: Ints, threads: Ints) -> None:
-        chunk = self.of(blocks)
         if group == "bulk":
-            chunk.stores.commit(blocks - chunk.first, threads)
+            self.stores.commit(blocks - self.first, threads)
         elif group == "wgmma":
-            chunk.products.commit(*chunk.warps(blocks, threads))
+            self.products.commit(*self.warps(blocks, threads))
 
     def on_wait(self, op: Op, group: Group, blocks: Ints, threads: Ints, pending: int) -> None:
-        chunk = self.of(blocks)
         if group == "bulk":
-            chunk.stores.wait(blocks - chunk.first, threads, pending)
+            self.stores.wait(blocks - self.first, threads, pending)
         elif group == "wgmma":
-            warps = chunk.warps(blocks, threads)
-            chunk.products.wait(*warps, pending)
+            warps = self.warps(blocks, threads)
+            self.products.wait(*warps, pending)
             if op.finish if isinstance(op, wgmma.Wait) else op.operands:
-                chunk.products.finish(op, *warps)
+                self.products.finish(op, *warps)
 
     # -- what orders them ----------------------------------------------------------------------
 
     def on_barrier(self, op: Op, blocks: Ints) -> None:
-        chunk = self.of(blocks)
-        chunk.clocks.meet(blocks - chunk.first)
+        self.clocks.meet(blocks - self.first)
 
     def on_sync_warp(self, op: Op, blocks: Ints, warps: Ints) -> None:
-        chunk = self.of(blocks)
-        chunk.clocks.sync(blocks - chunk.first, warps)
+        self.clocks.sync(blocks - self.first, warps)
 
     def on_init(self, op: Op, label: str, base: int, blocks: Ints, threads: Ints, places: Ints) -> None:
-        chunk = self.of(blocks)
-        chunk.memory.reserve(blocks - chunk.first, places, U64.bytes)
-        chunk.mbarriers.initialise(label, base, blocks - chunk.first, threads, places)
+        rows = blocks - self.first
+        self.memory.reserve(rows, places, U64.bytes)
+        self.mbarriers.initialise(label, base, rows, threads, places)
 
     def on_arrive(self, sync: Sync) -> None:
-        chunk = self.of(sync.blocks)
-        rows, clocks = sync.blocks - chunk.first, chunk.clocks
+        rows, clocks = sync.blocks - self.first, self.clocks
         if sync.kind == "mbarrier":
-            chunk.mbarriers.arrive(sync, None if sync.commits is None else chunk.work.commit(sync))
-        elif sync.kind == "named":
-            clocks.leave(clocks.named, (rows, sync.places), rows, sync.warps)
-            clocks.sync(rows, sync.warps)
+            self.mbarriers.arrive(sync, None if sync.commits is None else self.work.commit(sync))
         else:
-            clocks.leave(clocks.cluster, (clocks.clusters[rows],), rows, sync.warps)
+            meeting, places = self.meeting(sync.kind, rows, sync.places)
+            clocks.release(meeting, places, rows, sync.warps)
             clocks.sync(rows, sync.warps)
 
     def on_complete(self, kind: SyncKind, homes: Ints, places: Ints) -> None:
-        chunk = self.of(homes)
-        rows, clocks = homes - chunk.first, chunk.clocks
+        rows = homes - self.first
         if kind == "mbarrier":
-            chunk.mbarriers.complete(rows, places)
-        elif kind == "named":
-            clocks.named.kept[rows, places] = 0
-            clocks.named.end(rows, places)
-        else:
-            clocks.cluster.end(np.unique(clocks.clusters[rows]))
+            self.mbarriers.complete(rows, places)
+            return
+        meeting, at = self.meeting(kind, rows, places)
+        if kind == "named":
+            meeting.kept[at] = 0
+        meeting.end(*at)
 
     def on_acquire(self, sync: Sync) -> None:
-        chunk = self.of(sync.blocks)
-        rows, clocks = sync.blocks - chunk.first, chunk.clocks
+        rows = sync.blocks - self.first
         if sync.kind == "mbarrier":
-            chunk.mbarriers.acquire(sync)
-        elif sync.kind == "named":
-            clocks.take(clocks.named.kept[rows, sync.places], rows, sync.warps)
-        else:
-            clocks.take(clocks.cluster.kept[clocks.clusters[rows]], rows, sync.warps)
+            self.mbarriers.acquire(sync)
+            return
+        meeting, places = self.meeting(sync.kind, rows, sync.places)
+        self.clocks.acquire(meeting.kept[places], rows, sync.warps)
+
+    def meeting(self, kind: SyncKind, rows: Ints, places: Ints) -> tuple[Meeting, tuple[Ints, ...]]:
+        """What a named barrier or one of a cluster has of those who arrive, and where."""
+        if kind == "named":
+            return self.clocks.named, (rows, places)
+        return self.clocks.cluster, (self.clocks.clusters[rows],)
 
     def on_fence(self, op: Op, kind: FenceKind, blocks: Ints, threads: Ints) -> None:
-        chunk = self.of(blocks)
+        rows = blocks - self.first
         if kind == "registers":
-            chunk.products.fence(*chunk.warps(blocks, threads))
-        elif kind == "memory" and chunk.atomics is not None:
-            chunk.atomics.fence(*chunk.warps(blocks, threads))
+            self.products.fence(*self.warps(blocks, threads))
+        elif kind == "memory" and self.atomics is not None:
+            self.atomics.fence(*self.warps(blocks, threads))
         elif kind == "proxy":
-            chunk.memory.fences.make(blocks - chunk.first, threads // WARP, threads % WARP)
+            self.memory.fences.make(rows, threads // WARP, threads % WARP)
         if kind in ("proxy", "init"):
-            chunk.mbarriers.fence(blocks - chunk.first, threads)
+            self.mbarriers.fence(rows, threads)
 
     def on_exit(self, blocks: Ints, warps: Ints) -> None:
-        chunk = self.of(blocks)
-        rows = blocks - chunk.first
-        chunk.mbarriers.exit(rows, warps)
-        chunk.work.require_committed(rows, warps)
-        chunk.products.require_ended(rows, warps)
-        chunk.stores.require_ended(rows, warps)
+        rows = blocks - self.first
+        self.mbarriers.exit(rows, warps)
+        self.work.require_committed(rows, warps)
+        self.products.require_ended(rows, warps)
+        self.stores.require_ended(rows, warps)

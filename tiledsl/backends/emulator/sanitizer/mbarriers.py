@@ -1,5 +1,4 @@
-"""mbarriers as the hazards see them: who initialised each and when, who arrives from another block, and which phase
-each is in."""
+"""mbarriers for the check of hazards: when each was initialised, by whom, its phase, and arrivals from other blocks."""
 
 from __future__ import annotations
 
@@ -8,8 +7,7 @@ import numpy as np
 from tiledsl.arch import WARP
 from tiledsl.backends.emulator.hooks import Sync
 from tiledsl.backends.emulator.sanitizer.clocks import Clocks
-from tiledsl.backends.emulator.sanitizer.shadow import Bools, Ints
-from tiledsl.backends.emulator.sanitizer.words import Words
+from tiledsl.backends.emulator.sanitizer.shadow import Bools, Ints, Words
 from tiledsl.errors import HazardError, Loc
 from tiledsl.ir.core import Op
 from tiledsl.ir.types import U64
@@ -79,9 +77,9 @@ class MbarrierUse:
             warps = sync.warps[remote]
             self.visits[rows[remote], self.ranks[owners[remote]], warps] = self.clocks.now(owners[remote], warps)
         if commits is None:
-            self.clocks.leave(self.clocks.mbarriers, (rows, columns), owners, sync.warps)
+            self.clocks.release(self.clocks.mbarriers, (rows, columns), owners, sync.warps)
         else:
-            self.clocks.leave_work((rows, columns), owners, sync.warps, commits)
+            self.clocks.release_work((rows, columns), owners, sync.warps, commits)
 
     def complete(self, rows: Ints, places: Ints) -> None:
         columns = self.columns(places)
@@ -97,7 +95,7 @@ class MbarrierUse:
         self.require_initialised(sync.op, rows, warps_, rows, columns, np.zeros(len(rows), np.bool_))
         for column in np.unique(columns).tolist():
             which = columns == column
-            self.clocks.take(self.clocks.mbarriers.kept[rows[which], column], rows[which], warps_[which])
+            self.clocks.acquire(self.clocks.mbarriers.kept[rows[which], column], rows[which], warps_[which])
 
     def fence(self, rows: Ints, threads: Ints) -> None:
         """What these threads have initialised is fenced; of all else that they did a proxy fence alone says so."""

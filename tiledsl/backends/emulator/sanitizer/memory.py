@@ -1,25 +1,22 @@
-"""Who has written each granule of a chunk's shared memory last, and who has read it since, by the clocks of `clocks`.
+"""The history of a chunk's shared memory: the last write of each granule and the reads since, with their clocks.
 
-An access that does not come after those that it conflicts with is a hazard, whatever the order in which the emulator
-ran them. What TMA and wgmma read is being read until it was waited for. What threads have written, TMA and wgmma may
-touch after a proxy fence of the writers only; what threads have read, TMA may overwrite after one of the readers only.
-(PTX ISA: memory consistency model; async proxy.)
+An access that does not happen after those that it conflicts with is a hazard. TMA and wgmma read until they were waited
+for. They may access what threads have written only after a proxy fence of the writers, and TMA may overwrite what
+threads have read only after a proxy fence of the readers. (PTX ISA: memory consistency model; async proxy.)
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tiledsl.arch import WARP
-from tiledsl.backends.emulator.hooks import Access, AccessKind
-from tiledsl.backends.emulator.sanitizer.clocks import Clocks, View
-from tiledsl.backends.emulator.sanitizer.fences import ProxyFences
-from tiledsl.backends.emulator.sanitizer.shadow import Bools, Cells, Ints, Ops, held_by
-from tiledsl.backends.emulator.sanitizer.words import Words
+from tiledsl.backends.emulator.hooks import Access
+from tiledsl.backends.emulator.sanitizer.clocks import Clocks, ProxyFences, View
+from tiledsl.backends.emulator.sanitizer.shadow import Bools, Cells, Ints, Ops, Words, held_by
 from tiledsl.ir.core import Op
 
 __all__ = ["SharedHistory", "Touch"]
@@ -36,30 +33,29 @@ _WAIT = "let that warp wait for it (wgmma_wait, tma_wait), and let this one know
 
 @dataclass(frozen=True, slots=True)
 class Touch:
-    """An access, one entry a lane or copy: whose, at which cells [entries, cells], and what its warp knows. `atomic`:
-    does it not conflict with others that are?
+    """An access, one entry a lane or copy: its warp, its cells [entries, cells], and the clock of its warp, `known`.
 
-    `rows`: of the blocks whose memory it is; `owners`: of those whose warps do it. `lanes`: None, or [entries, cells].
+    `rows`: of the blocks whose memory it is; `owners`: of those whose warps do it. `lanes`: None for what TMA or wgmma
+    do, or [entries, cells].
     """
 
-    op: Op
-    kind: AccessKind
-    label: str
-    base: int
+    access: Access
     owners: Ints
     warps: Ints
     rows: Ints
     cells: Ints
     known: View
-    lanes: Ints | None = None
-    atomic: bool = False
-    matrix: bool = False
+    lanes: Ints | None
+
+    @property
+    def atomic(self) -> bool:
+        """Does it not conflict with others that are?"""
+        return self.access.order is not None
 
     def part(self, which: Bools) -> Touch:
-        names = ("owners", "warps", "rows", "cells")
         lanes = None if self.lanes is None else self.lanes[which]
-        parts: dict[str, Any] = {name: getattr(self, name)[which] for name in names}
-        return replace(self, **parts, lanes=lanes, known=self.known.part(which))
+        owners, warps, rows, cells = (x[which] for x in (self.owners, self.warps, self.rows, self.cells))
+        return Touch(self.access, owners, warps, rows, cells, self.known.part(which), lanes)
 
 
 class _Times:
@@ -105,18 +101,18 @@ class SharedHistory:
     `simple`: nothing but barriers of whole blocks orders warps.
     """
 
-    def __init__(self, words: Words, clocks: Clocks, first: int, count: int, simple: bool) -> None:
-        self.words, self.clocks, self.first, self.simple = words, clocks, first, simple
-        self.cells, self.warps = Cells(words.launch, first, count), clocks.warps
+    def __init__(self, words: Words, clocks: Clocks, cells: Cells, blocks: int) -> None:
+        self.words, self.clocks, self.first, self.simple = words, clocks, words.first, words.simple
+        self.cells, self.warps = cells, clocks.warps
         self.ops = Ops()
         self.labels: list[str] = []
-        size = self.cells.count
+        size = cells.count
         self.writer, self.epoch, self.writer_op = (np.zeros(size, np.int32) for _ in range(3))
         self.lane = np.zeros(size, np.int8)
         self.readers, self.atomic_readers, self.updates = (_Times(size, self.warps) for _ in range(3))
         self.fetchers, self.workers = _Times(size, self.warps), _Times(size, self.warps)
         self.reserved: Bools | None = None
-        self.fences = ProxyFences(clocks, count, self.warps)
+        self.fences = ProxyFences(clocks, blocks, self.warps)
 
     def reserve(self, rows: Ints, at: Ints, width: int) -> None:
         """For mbarriers."""
@@ -124,32 +120,22 @@ class SharedHistory:
             self.reserved = np.zeros(len(self.writer), np.bool_)
         self.reserved[self.cells.of(rows, at[:, None], width)] = True
 
-    def by_lanes(self, access: Access) -> Touch:
-        """What threads do themselves."""
-        rows, (warps, lane) = access.blocks - self.first, np.divmod(access.threads, WARP)
-        cells = self.cells.touched(access)
-        held = held_by(access, cells.shape[1], self.cells.granule)
-        lanes = np.broadcast_to(lane[:, None], cells.shape) if held is None else held
-        known, atomic = self.clocks.view(rows, warps), access.order is not None
-        return Touch(
-            access.op, access.kind, access.label, access.base, rows, warps, rows, cells, known, lanes, atomic,
-            held is not None,
-        )  # fmt: skip
-
-    def by_proxy(self, access: Access, known: View | None = None) -> Touch:
-        """What TMA or wgmma do for a thread, or for all threads of a warpgroup, that know `known`."""
-        assert access.owners is not None
-        rows, owners = access.blocks[:: access.run] - self.first, access.owners - self.first
-        warps = access.threads[:: access.run] // WARP
-        cells = self.cells.of(rows, access.addresses.reshape(-1, access.run), access.width)
-        if known is None:
-            known = self.clocks.view(owners, warps)
-        return Touch(access.op, access.kind, access.label, access.base, owners, warps, rows, cells, known)
+    def touch(self, access: Access, cells: Ints) -> Touch:
+        """`cells`: of each entry of the access."""
+        rows = access.blocks[:: access.run] - self.first
+        warps, lane = np.divmod(access.threads[:: access.run], WARP)
+        owners, lanes = rows, None
+        if access.owners is not None:
+            owners, cells = access.owners - self.first, cells.reshape(len(rows), -1)
+        else:
+            held = held_by(access, cells.shape[1], self.cells.granule)
+            lanes = np.broadcast_to(lane[:, None], cells.shape) if held is None else held
+        return Touch(access, owners, warps, rows, cells, self.clocks.view(owners, warps), lanes)
 
     # -- conflicts -----------------------------------------------------------------------------
 
     def against_writers(self, touch: Touch, in_order: Ints | None = None) -> None:
-        """in_order: of each entry the agent whose writes come before it in any case."""
+        """It must happen after writes. in_order: of each entry the agent whose writes come before it in any case."""
         cells = touch.cells
         if self.reserved is not None and self.reserved[cells].any():
             at = np.argwhere(self.reserved[cells])[0]
@@ -168,26 +154,25 @@ class SharedHistory:
             synced = self.clocks.synced[touch.owners, touch.warps][:, None]
             late |= (writer == mine) & (self.lane.take(cells) != touch.lanes) & (epoch >= synced)
         if late.any():
-            at = np.argwhere(late)[0]
-            self.fail_writer(touch, at, "", "")
+            self.fail_writer(touch, np.argwhere(late)[0])
 
     def against_readers(self, touch: Touch, in_order: Ints | None = None) -> None:
-        """What is written, others have read, or TMA, wgmma or work that was committed. in_order: the warps of whose
-        work it is."""
+        """A write must happen after reads by threads, TMA, wgmma and committed work. in_order: the warps whose work it
+        is, which ends in order."""
         self.against(self.readers, touch)
         self.against_fetchers(touch, in_order)
         if not touch.atomic:
             self.against(self.atomic_readers, touch)
 
     def against_fetchers(self, touch: Touch, in_order: Ints | None = None) -> None:
-        """What goes on by itself reads, and was not waited for."""
+        """It must happen after reads by TMA, wgmma and committed work."""
         self.against(self.fetchers, touch)
         self.against(self.workers, touch, agents=self.clocks.work, in_order=in_order)
 
     def against(
         self, others: _Times, touch: Touch, did: str = "read", agents: int = 0, in_order: Ints | None = None
     ) -> None:
-        """What warps have done, which `touch` does not come after, is a hazard. agents: whose counts say when."""
+        """`touch` must happen after what warps have done. agents: whose counts say when that was."""
         if not others.any:
             return
         behind = self.clocks.met[touch.rows][:, None] if self.simple else 0
@@ -211,7 +196,8 @@ class SharedHistory:
             self.fail_warp(others, touch, np.argwhere(late)[0], did)
 
     def seen(self, touch: Touch, agents: int) -> Any:
-        """What is known of the warps of the block whose memory it is, [entries, 1, warps]: of so many agents on."""
+        """The counts that `touch` has of agents `agents` ... of the block whose memory it is, one a warp: [entries, 1,
+        warps]."""
         return touch.known.of(self.clocks.ids(touch.rows[:, None], agents + np.arange(self.warps)))[:, None, :]
 
     # -- proxies -------------------------------------------------------------------------------
@@ -230,14 +216,14 @@ class SharedHistory:
         known, rows = touch.known.of(ids), touch.rows[:, None]
         late = self.fences.missing(late, rows, warps, self.lane[touch.cells], epoch, known)
         if late.any():
-            self.fail_writer(touch, np.argwhere(late)[0], "with no proxy fence since", _FENCE)
+            self.fail_writer(touch, np.argwhere(late)[0], _FENCE)
 
     def against_unfenced_readers(self, touch: Touch) -> None:
         """TMA overwrites what threads have read."""
         self.against_unfenced_warps(self.readers, touch, "read", _READ_FENCE)
 
     def against_unfenced_warps(self, others: _Times, touch: Touch, did: str, fix: str) -> None:
-        """Who knows of a fence knows of what came before it."""
+        """`touch` must happen after a proxy fence that follows what warps `did`."""
         if not others.any:
             return
         cells = touch.cells
@@ -249,7 +235,7 @@ class SharedHistory:
         rows, warps, lanes = touch.rows[:, None, None], np.arange(self.warps), others.lane[cells]
         late = self.fences.missing(late, rows, warps, lanes, when, self.seen(touch, 0))
         if late.any():
-            self.fail_warp(others, touch, np.argwhere(late)[0], did, "with no proxy fence since", fix)
+            self.fail_warp(others, touch, np.argwhere(late)[0], did, fix)
 
     # -- what is remembered --------------------------------------------------------------------
 
@@ -260,16 +246,18 @@ class SharedHistory:
             return
         cells, lanes = touch.cells, touch.lanes
         mine = self.clocks.ids(touch.owners, touch.warps)[:, None]
-        self.set_writer(touch.op, cells, mine, self.clocks.now(touch.owners, touch.warps)[:, None])
+        self.set_writer(touch.access.op, cells, mine, self.clocks.now(touch.owners, touch.warps)[:, None])
         self.lane[cells] = lanes
         if not self.simple:
-            self.fences.accessed(touch.owners, touch.warps, lanes[:, 0], touch.matrix)
+            self.fences.accessed(touch.owners, touch.warps, lanes[:, 0], touch.access.held != "")
         # Two lanes at one cell: the one that does not find itself there has lost.
         lost = (self.lane.take(cells) != lanes) | (self.writer.take(cells) != mine)
         if lost.any():
             at = np.argwhere(lost)[0]
-            who = self.words.thread(self.clocks.agent(self.writer[cells[tuple(at)]]), int(self.lane[cells[tuple(at)]]))
-            self.fail(touch, at, f"which {who} writes, too, at {touch.op.loc}{self.words.unknown}", self.words.meet())
+            cell = cells[tuple(at)]
+            who = self.words.thread(self.clocks.agent(self.writer[cell]), int(self.lane[cell]))
+            text = f"which {who} writes, too, at {touch.access.loc}{self.words.unknown}"
+            self.fail(touch, at, text, self.words.meet())
 
     def remember_arrival(self, op: Op, rows: Ints, cells: Ints, columns: Ints, phases: Ints) -> None:
         """A load has arrived: whoever waits for the phase that its mbarrier is in knows."""
@@ -289,10 +277,10 @@ class SharedHistory:
     def remember(self, times: _Times, touch: Touch) -> None:
         assert touch.lanes is not None
         who = touch.owners, touch.warps
-        number = self.ops.number(touch.op)
+        number = self.ops.number(touch.access.op)
         times.remember(touch.cells, touch.warps, touch.lanes, self.clocks.now(*who), self.clocks.synced[who], number)
         if not self.simple:
-            self.fences.accessed(*who, touch.lanes[:, 0], touch.matrix)
+            self.fences.accessed(*who, touch.lanes[:, 0], touch.access.held != "")
 
     def begin_reading(self, touch: Touch, lanes: Ints | int = 0) -> None:
         """`lanes`: who will have waited for it."""
@@ -300,12 +288,12 @@ class SharedHistory:
         self.fetchers.any = True
         self.fetchers.when[at], self.fetchers.lane[at] = READING, lanes
         self.fetchers.latest[touch.cells] = READING
-        self.fetchers.op[at] = self.ops.number(touch.op)
+        self.fetchers.op[at] = self.ops.number(touch.access.op)
 
     def remember_work(self, touch: Touch, epochs: Ints) -> None:
         """Work reads that has ended behind so many commits of its warp."""
         nobody = np.zeros_like(touch.cells)
-        self.workers.remember(touch.cells, touch.warps, nobody, epochs, epochs, self.ops.number(touch.op))
+        self.workers.remember(touch.cells, touch.warps, nobody, epochs, epochs, self.ops.number(touch.access.op))
 
     def end_reading(self, cells: Ints, rows: Ints, warps: Ints) -> None:
         """These warps have waited for it."""
@@ -315,8 +303,8 @@ class SharedHistory:
 
     # -- messages ------------------------------------------------------------------------------
 
-    def fail_writer(self, touch: Touch, at: NDArray[Any], why: str, fix: str) -> None:
-        """`why`, `fix`: if it is not that nothing orders the two."""
+    def fail_writer(self, touch: Touch, at: NDArray[Any], fence: str = "") -> None:
+        """fence: the fix, if a proxy fence is missing; else nothing orders the two."""
         cell = int(touch.cells[tuple(at)])
         op, agent = self.ops[int(self.writer_op[cell])], self.clocks.agent(self.writer[cell])
         if agent < self.warps:
@@ -325,11 +313,10 @@ class SharedHistory:
             who = f"work of warp {agent - self.clocks.work}"
         else:
             who = f"a copy counted by {self.labels[agent - 2 * self.warps]}"
-        did = self.words.did("copied" if op in self.words.copies else "wrote")
-        self.fail(touch, at, f"which {who} {did} at {op.loc}{(why and ' ' + why) or self.words.unknown}",
-                  fix or self.words.meet(touch.atomic))  # fmt: skip
+        did = "copied" if op in self.words.copies else "wrote"
+        self.fail_unordered(touch, at, who, did, op, fence, touch.atomic)
 
-    def fail_warp(self, others: _Times, touch: Touch, at: NDArray[Any], did: str, why: str = "", fix: str = "") -> None:
+    def fail_warp(self, others: _Times, touch: Touch, at: NDArray[Any], did: str, fence: str = "") -> None:
         warp, cell = int(at[2]), int(touch.cells[tuple(at[:2])])
         op = self.ops[int(others.op[cell, warp])]
         if others.when[cell, warp] == READING:
@@ -337,10 +324,14 @@ class SharedHistory:
         who = self.words.other(warp, int(others.lane[cell, warp]), *self.thread(touch, at))
         who = f"work of {who}" if others is self.workers else who
         one_atomic = touch.atomic or others in (self.updates, self.atomic_readers)
-        self.fail(
-            touch, at, f"which {who} {self.words.did(did)} at {op.loc}{(why and ' ' + why) or self.words.unknown}",
-            fix or self.words.meet(one_atomic),
-        )  # fmt: skip
+        self.fail_unordered(touch, at, who, did, op, fence, one_atomic)
+
+    def fail_unordered(
+        self, touch: Touch, at: NDArray[Any], who: str, did: str, op: Op, fence: str, one_atomic: bool
+    ) -> None:
+        why = " with no proxy fence since" if fence else self.words.unknown
+        text = f"which {who} {self.words.did(did)} at {op.loc}{why}"
+        self.fail(touch, at, text, fence or self.words.meet(one_atomic))
 
     def thread(self, touch: Touch, at: NDArray[Any]) -> tuple[int, int]:
         """Warp and lane of what fails; lane -1: not of one thread."""
@@ -348,6 +339,6 @@ class SharedHistory:
         return int(touch.warps[at[0]]), lane
 
     def fail(self, touch: Touch, at: NDArray[Any], text: str, fix: str) -> None:
-        where = self.cells.byte(int(touch.cells[tuple(at[:2])]), touch)
+        where = self.cells.byte(int(touch.cells[tuple(at[:2])]), touch.access)
         block = int(touch.owners[at[0]]) + self.first
-        self.words.fail(touch.op, touch.kind, block, *self.thread(touch, at), where, text, fix)
+        self.words.fail(touch.access, block, *self.thread(touch, at), where, text, fix)

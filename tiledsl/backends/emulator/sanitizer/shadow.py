@@ -5,15 +5,15 @@ A cell stands for each granule: the narrowest element that the kernel accesses i
 
 from __future__ import annotations
 
-from typing import Callable, Generic, Protocol, TypeVar
-
 import numpy as np
 from numpy.typing import NDArray
 
-from tiledsl.backends.emulator.hooks import Access, Hook, LaunchInfo
+from tiledsl.arch import WARP
+from tiledsl.backends.emulator.hooks import Access, LaunchInfo
+from tiledsl.errors import HazardError
 from tiledsl.ir.core import Op
 
-__all__ = ["DOES", "Bools", "Cells", "Ints", "Ops", "ShadowHook", "held_by"]
+__all__ = ["DOES", "Bools", "Cells", "Ints", "Ops", "Words", "held_by"]
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -74,46 +74,51 @@ class Cells:
         """By each lane: [lanes, cells]."""
         return self.of(access.blocks - self.first, access.addresses[:, None], access.width)
 
-    def byte(self, cell: int, access: Touched) -> str:
+    def byte(self, cell: int, access: Access) -> str:
         """Its name in messages."""
         return f"byte {int(cell) % self.each * self.granule - access.base} of {access.label}"
 
 
-class Touched(Protocol):
-    """What has a name and a place, as an `Access` has."""
-
-    @property
-    def label(self) -> str: ...
-    @property
-    def base(self) -> int: ...
+# -- messages ---------------------------------------------------------------------------------------
 
 
-T = TypeVar("T")
+_MEET = "let the one wait for the other: at an mbarrier, or at a barrier where both are"
 
 
-class ShadowHook(Hook, Generic[T]):
-    """A hook that remembers something of all blocks that are emulated together: what `make` gives for a launch, their
-    first and their number."""
+class Words:
+    """`simple`: nothing but barriers of whole blocks orders warps. `copies`: the ops that have brought anything."""
 
-    launch: LaunchInfo
+    def __init__(self, launch: LaunchInfo, first: int, simple: bool) -> None:
+        self.launch, self.first, self.simple = launch, first, simple
+        self.copies: set[Op] = set()
+        self.unknown = " with no barrier between" if simple else ", with no wait between that lets it know"
 
-    def __init__(self, make: Callable[[LaunchInfo, int, int], T]) -> None:
-        self.make = make
-        self.shadows: dict[range, T] = {}
+    def meet(self, one_atomic: bool = False) -> str:
+        """The fix. one_atomic: one of the two is atomic, the other is not."""
+        return ("put a barrier() between the two" if self.simple else _MEET) + ", or make both atomic" * one_atomic
 
-    def on_launch(self, launch: LaunchInfo) -> None:
-        self.launch = launch
-        self.shadows.clear()
+    def did(self, what: str) -> str:
+        if self.simple:
+            return {"read": "read", "wrote": "wrote", "copied": "copied to"}[what]
+        return {"read": "has read", "wrote": "has written", "copied": "has filled"}[what]
 
-    def on_blocks_begin(self, first: int, count: int) -> None:
-        self.shadows[range(first, first + count)] = self.make(self.launch, first, count)
+    def other(self, warp: int, lane: int, own_warp: int, own_lane: int) -> str:
+        """Who did the earlier access, of which `own_warp` and `own_lane` do the later one."""
+        if not self.simple:
+            return f"warp {warp}"
+        same = (warp, lane % WARP) == (own_warp, own_lane)
+        return "another thread" if same else self.thread(warp, lane)
 
-    def on_blocks_end(self, first: int, count: int) -> None:
-        self.end(self.shadows.pop(range(first, first + count)))
+    def thread(self, warp: int, lane: int) -> str:
+        """lane: maybe with a flag above the bits of a lane."""
+        return f"thread {self.launch.thread_index(warp * WARP + lane % WARP)}"
 
-    def end(self, shadow: T) -> None:
-        """Its blocks have finished."""
+    def warp(self, row: int, warp: int) -> str:
+        return f"warp {int(warp)} of block {self.launch.block_index(int(row) + self.first)}"
 
-    def of(self, blocks: Ints) -> T:
-        """What is remembered of these blocks, which are emulated together."""
-        return next(shadow for covered, shadow in self.shadows.items() if int(blocks[0]) in covered)
+    def fail(self, access: Access, block: int, warp: int, lane: int, byte: str, text: str, fix: str) -> None:
+        """Raise HazardError. lane: -1 if it is not one thread that accesses."""
+        who = self.warp(block - self.first, warp)
+        if self.simple and lane >= 0:
+            who = self.launch.thread_of_block(warp * WARP + lane % WARP, block)
+        raise HazardError(f"race: {who} {DOES[access.kind]} {byte} at {access.loc}, {text}", access.loc, fix)
