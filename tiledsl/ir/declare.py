@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Generic, Sequence, TypeVar, overload
 
-__all__ = ["MOST_INT", "MOST_STAGES", "attribute"]
+__all__ = ["MOST_STAGES", "attribute"]
 
 T = TypeVar("T")
 
