@@ -87,9 +87,6 @@ def _kernel(kernel: Kernel) -> None:
         _fail(f"kernel of level {kernel.level} with {kernel.index_bits} index bits", loc)
     if not 1 <= len(kernel.threads) <= 3 or any(n < 1 for n in kernel.threads):
         _fail(f"threads{kernel.threads}: 1 to 3 positive extents are needed", loc)
-    if kernel.thread_count > MOST_THREADS or (*kernel.threads, 1, 1)[2] > MOST_THREADS_ALONG[2]:
-        most = f"{MOST_THREADS} in a block, {MOST_THREADS_ALONG[2]} along z"
-        _fail(f"threads{kernel.threads}: at most {most}", loc)
     if not 1 <= len(kernel.grid) <= 3:
         _fail(f"a grid of {len(kernel.grid)} extents: 1 to 3 are needed", loc)
     if not 0 <= kernel.assembler_level <= 3:
@@ -110,6 +107,9 @@ def _kernel(kernel: Kernel) -> None:
 def _thread_params(kernel: Kernel) -> set[str]:
     """Check the thread level's parameters and tensor maps; the names that grid expressions may use."""
     loc = kernel.loc
+    if kernel.thread_count > MOST_THREADS or (*kernel.threads, 1, 1)[2] > MOST_THREADS_ALONG[2]:
+        most = f"{MOST_THREADS} in a block, {MOST_THREADS_ALONG[2]} along z"
+        _fail(f"threads{kernel.threads}: at most {most}", loc)
     wanted = tuple(a.type for a in kernel.abi)
     if tuple(a.type for a in kernel.body.args) != wanted:
         _fail(f"the body's arguments are not the abi's: {', '.join(map(str, wanted))}", loc)
