@@ -143,7 +143,8 @@ class Lanes:
             case arith.Constant(value=number):
                 return self.constant(number)
             case gpu.Position():
-                return self._position(owner)
+                numbers = position(owner, self.kernel.threads)
+                return None if numbers is None else Form(numbers.reshape(self.warps, WARP), {})
             case tile.Dim():
                 return self._extent(owner)
             case arith.Scalar():
@@ -160,10 +161,6 @@ class Lanes:
                 return None if owner.packed is None else self.of(owner.packed)
             case _:
                 return None
-
-    def _position(self, op: gpu.Position) -> Form | None:
-        numbers = position(op, self.kernel.threads)
-        return None if numbers is None else Form(numbers.reshape(self.warps, WARP), {})
 
     def _extent(self, op: tile.Dim) -> Form | None:
         type_ = op.tensor.type

@@ -58,14 +58,13 @@ def _error(load: tile.Access) -> CompileError:
 
 class _Loop:
     """One loop. `changing`: values that may differ from iteration to iteration for ever, with no other thread writing.
-    All others are *settled*: after the first iterations at the latest. `steady`: arguments that depend on others only.
+    All others are *settled*: after the first iterations at the latest.
     """
 
     def __init__(self, op: control.While) -> None:
         self.op = op
-        _, *self.ops = op.walk()
+        self.ops = [inner for inner in op.walk() if inner is not op]
         self.written = [memory for inner in self.ops for memory, writes in memories(inner) if writes]
-        self.steady = self.args_without_cycles()
         self.changing = self.all_changing()
 
     def awaited(self) -> tile.Access | None:
@@ -105,15 +104,10 @@ class _Loop:
         """May the value differ from one iteration to the next where its sources do not?"""
         op = value.op
         if op is None:
-            return value not in self.steady
+            return value.owner not in self.op.blocks or self.goes_round(value)
         if _is_plain_load(op):
             return any(m is op.memory or overlap(m, op.memory) for m in self.written)
         return not isinstance(op, control.If) and bool(op.blocks or op.effects - {"pinned", "identity"})
-
-    def args_without_cycles(self) -> set[Value]:
-        """The loop's arguments that do not depend on themselves, other than by staying as they are."""
-        args = [*self.op.before.args, *self.op.after.args]
-        return {arg for arg in args if not self.goes_round(arg)}
 
     def goes_round(self, arg: Value) -> bool:
         """Does the next value of `arg` come from its present one, through more than choices?"""

@@ -159,7 +159,7 @@ class _Walker:
         """Put `block` in the place of `op`, whose results are what it yields."""
         for arg, value in zip(block.args, arguments, strict=True):
             arg.replace_all_uses_with(value)
-        (*ops, end), block.ops = block.ops, []
+        ops, end, block.ops = block.ops[:-1], block.terminator, []
         self.ops(ops)
         results = end.operands[1:] if isinstance(end, control.Condition) else list(end.operands)
         end.set_operands(())
