@@ -24,10 +24,9 @@ STACK = Register("R", 1)
 
 @dataclass(frozen=True)
 class Liveness:
-    """`masks`: a bit a register, for each instruction. complete: every instruction's operands are known."""
+    """`masks`: a bit a register, for each instruction."""
 
     masks: tuple[int, ...]
-    complete: bool
 
     def count(self, place: int) -> int:
         """How many general registers."""
@@ -60,8 +59,7 @@ def live_registers(program: SassProgram) -> Liveness:
                 after |= before[t]
             before[i] = reads[i] | (after & ~ends[i])
     kept = _mask([STACK]) if any(STACK in s.operands.writes for s in sasses) else 0
-    masks = tuple(b | w | kept for b, w in zip(before, writes, strict=True))
-    return Liveness(masks, all(s.operands.known for s in sasses))
+    return Liveness(tuple(b | w | kept for b, w in zip(before, writes, strict=True)))
 
 
 def _mask(registers: Iterable[Register]) -> int:

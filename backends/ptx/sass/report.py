@@ -288,12 +288,11 @@ def sass_report(cubin: bytes, ptx: str, level: int = 3) -> SassReport:
 def hottest_loop(program: SassProgram) -> Loop | None:
     """The loop with most multiply-adds of its own, outside the loops in it; where there are none, an innermost one.
     Among equals the longest, then the first."""
-    innermost = program.innermost()
 
     def weight(loop: Loop) -> tuple[int, bool, int, int]:
         own = program.own(loop)
         products = sum(products_of(program.instructions[i]) for i in own)
-        return products, loop in innermost, len(own), -loop.header
+        return products, not program.inside(loop), len(own), -loop.header
 
     return max(program.loops, key=weight, default=None)
 
