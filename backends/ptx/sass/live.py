@@ -51,7 +51,7 @@ def live_registers(program: SassProgram) -> Liveness:
     writes = [_mask(s.operands.writes) for s in sasses]
     ends = [0 if s.operands.conditional else w for s, w in zip(sasses, writes, strict=True)]
     before, last = [0] * len(sasses), None
-    while before != last:  # backwards, so that a pass settles all but loops
+    while before != last:  # backwards, so that only loops take more than one pass
         last = [*before]
         for i in reversed(range(len(sasses))):
             after = 0
