@@ -29,7 +29,7 @@ def access_bytes(sass: Sass) -> int:
 
 
 def full_iteration(program: SassProgram, loop: Loop) -> tuple[int, ...]:
-    """The places of a full tile, in order, with one iteration of a loop inside; the whole body if it is no loop nest."""
+    """Places of a full tile, in order, with one iteration of a loop inside; the whole body if it is no loop nest."""
     body = set(loop.body)
     again = {(i, inner.header) for inner in (loop, *program.inside(loop)) for i in inner.body}
     edges = [(i, t) for i in loop.body for t in program.successors[i] if t in body and (i, t) not in again]
