@@ -3,9 +3,9 @@
     python -m benchmarks.static_report
     python -m benchmarks.static_report --only mma_fastest --targets sm_90a
 
-Registers, bytes of shared memory, spills and stack as ptxas says them; instructions of the hottest loop and of one turn
-of it on a full tile, what arithmetic dominates it and its share of the turn, as read from SASS (`explain("sass")`). A
-kernel that chooses consts by size and target is compiled with those for 4096 x 4096 x 4096.
+Registers, bytes of shared memory, spills and stack as ptxas says them; instructions of the hottest loop and of one
+iteration of it on a full tile, what arithmetic dominates it and its share of the iteration, as read from SASS
+(`explain("sass")`). A kernel that chooses consts by size and target is compiled with those for 4096 x 4096 x 4096.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def examine(label: str, format: str, kernel: Any, consts: dict[str, Any], target
         **case,
         **compiled.resources.to_dict(),
         "loop": sum(report.histogram.values()) if report.hottest is not None else None,
-        "turn": len(report.turn) if report.hottest is not None else None,
+        "turn": len(report.iteration) if report.hottest is not None else None,
         "histogram": report.histogram,
         "arithmetic": report.arithmetic,
         "share": report.share,

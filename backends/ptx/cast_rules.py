@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from typing import Any, Sequence
 
-from tiledsl.arch import FEATURES
+from tiledsl.arch import FEATURES, require
 from tiledsl.backends.ptx.context import Lowering, lowers
 from tiledsl.backends.ptx.llvm import ir
 from tiledsl.backends.ptx.nan_bits import CANONICALIZE
 from tiledsl.backends.ptx.types import I8, I16, I32, bits_of, constant, integer, llvm_type
-from tiledsl.errors import CompileError
 from tiledsl.ir.ops import arith
 from tiledsl.ir.types import BF16, BOOL, E4M3, E5M2, F16, F32, F64, TF32, DType
 
@@ -119,7 +118,9 @@ def _matrix_format(lw: Lowering, op: arith.Cast, value: Any) -> Any:
     """By way of f16 or f32, which hold the source exactly, or as an f64 rounded to odd: rounded once."""
     src, to = op.src.dtype, op.to
     if {src, to} & PAIRS.keys():
-        _check_target(lw, op)
+        target, narrow = lw.target, to if to in PAIRS else src
+        only = f"on {target.name}, {narrow} is only moved and bit cast"
+        require(target, FEATURES["fp8"], f"a conversion from {src} to {to}", op.loc, only)
     if src in PAIRS:
         value, src = _unpacked(lw, value, src), F16
     elif src == TF32:
@@ -136,18 +137,6 @@ def _matrix_format(lw: Lowering, op: arith.Cast, value: Any) -> Any:
         return lw.b.bitcast(lw.intrinsic("llvm.nvvm.f2tf32.rna", I32, value), llvm_type(TF32))
     pair = lw.intrinsic(f"llvm.nvvm.ff.to.{PAIRS[to]}.rn", I16, constant(0.0, F32), value)
     return lw.b.trunc(pair, I8)
-
-
-def _check_target(lw: Lowering, op: arith.Cast) -> None:
-    if "fp8" in lw.target.features:
-        return
-    have = ", ".join(FEATURES["fp8"])
-    narrow = op.to if op.to in PAIRS else op.src.dtype
-    raise CompileError(
-        f"{lw.target.name} has no conversion from {op.src.dtype} to {op.to}",
-        op.loc,
-        f"compile for one of {have}; on {lw.target.name}, {narrow} is only moved and bit cast",
-    )
 
 
 def _unpacked(lw: Lowering, value: Any, src: DType) -> Any:

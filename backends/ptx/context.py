@@ -42,7 +42,7 @@ def _escaped(text: str) -> str:
 
 
 class Lowering:
-    """One kernel on its way to LLVM IR. Rules emit through `b`.
+    """One kernel while it becomes LLVM IR. Rules emit through `b`.
 
     `shared`: the dynamic array that is all of the block's shared memory. `tensor_maps`: pointers to them, by number.
     `assertions`, `prints`: ops so far, whose number is their place. `rare`: whether what is lowered now is rarely run.

@@ -108,7 +108,7 @@ def _before(lw: Lowering, index: Any, end: Any, direction: int, up: Any) -> Any:
 
 
 def _never_unrolled(lw: Lowering) -> Any:
-    """Metadata of one loop, which LLVM hands on to ptxas as a pragma. Its first operand is itself."""
+    """Metadata of one loop, which LLVM passes on to ptxas as a pragma. Its first operand is itself."""
     node = lw.module.add_metadata([lw.module.add_metadata(["llvm.loop.unroll.disable"])])
     node.operands = (node, *node.operands)
     return node

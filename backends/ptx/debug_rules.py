@@ -3,8 +3,8 @@
 A call of a device function makes ptxas wait after every wgmma (remark C7510), wherever in the kernel it stands; so do
 trap and exit where products are in flight (C7518). So neither is a call. A failed assertion is two stores and goes on:
 one writes which assertion it is, thread and block to memory of the host, the other one goes to address 0 and ends the
-kernel. print writes its operands into a ring that the host empties (`print_records.py`). Where nobody has given the
-module memory for them, nothing is written.
+kernel. print writes its operands into a ring that the host empties (`print_records.py`). A module that
+was given no memory for them writes nothing.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ What computes an f32, f16 or bf16 canonicalises a NaN (measured on an H200), but
 is an instruction there. LLVM and ptxas make of neg and abs a modifier of whatever comes next, or a bit operation; LLVM
 drops x * 1 and the like, and takes signs out of products. f64 instructions pass on the payload of an operand or make
 0xfff8000000000000, and what conversions from f64 make is not known. Arithmetic itself cannot tell NaNs apart, so it is
-enough to make such a value canonical on its way to what can: a store, a shuffle, a bit cast, a word, a print, inline
+enough to make such a value canonical before what can: a store, a shuffle, a bit cast, a word, a print, inline
 PTX, and a merge with a value whose payload counts, such as a loaded one. Accumulators of a loop cost nothing, nor does
 a stored -x, which is an addition anyway.
 """

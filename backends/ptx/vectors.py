@@ -51,7 +51,7 @@ def rounded_pairs(lw: Lowering, values: Sequence[Value]) -> list[Any] | None:
 
 @cache
 def numbered(start: int, end: int) -> str:
-    """The operands from `start` up to `end` of inline PTX as one: ``{$0, $1}``."""
+    """Operands `start` to `end` - 1 of inline PTX as one: ``{$0, $1}``."""
     return "{" + ", ".join(f"${i}" for i in range(start, end)) + "}"
 
 

@@ -56,14 +56,14 @@ def test_another_slot_finds_nothing() -> None:
 
 
 def test_the_last_flag_of_a_loop_serves_its_first_instruction() -> None:
-    turn = [fma(2, 5, 9), fma(2, 7, 11, A)]
-    assert served(turn)[0] == (True, False, False)
-    assert served(turn, loop=False)[0] == NONE
+    body = [fma(2, 5, 9), fma(2, 7, 11, A)]
+    assert served(body)[0] == (True, False, False)
+    assert served(body, loop=False)[0] == NONE
 
 
 def test_three_reads_of_two_banks_take_a_clock_and_a_half() -> None:
-    turn = [fma(2, 3, 4), fma(5, 6, 7)]
-    counts = count_banks(turn)
+    body = [fma(2, 3, 4), fma(5, 6, 7)]
+    counts = count_banks(body)
     assert counts.bank_reads == (3, 3)
     assert counts.bound == 3
 

@@ -12,10 +12,10 @@ from tiledsl.backends.ptx import TARGETS
 from tiledsl.backends.ptx.assemble import Assembled, assemble
 from tiledsl.backends.ptx.sass.classes import class_of, products_of
 from tiledsl.backends.ptx.sass.disassemble import sass_listing
+from tiledsl.backends.ptx.sass.iteration import access_bytes, full_iteration
 from tiledsl.backends.ptx.sass.program import SassProgram
 from tiledsl.backends.ptx.sass.report import SassReport, dominant_arithmetic, hottest_loop
 from tiledsl.backends.ptx.sass.tensor import TensorLoop, fold, rate_of, tensor_loop
-from tiledsl.backends.ptx.sass.turn import access_bytes, full_turn
 from tiledsl.layout.mma import TABLE, MmaRow
 
 HALF = next(row for row in TABLE if str(row) == "m16n8k16 f16 x f16 -> f32")
@@ -72,7 +72,7 @@ LOOP = (
 def counted(*texts: str) -> TensorLoop:
     program = listing(*texts, loop=0)
     (loop,) = program.loops
-    return tensor_loop(program, full_turn(program, loop))
+    return tensor_loop(program, full_iteration(program, loop))
 
 
 def test_a_turn() -> None:
@@ -96,10 +96,10 @@ def test_its_bounds() -> None:
 
 
 def test_the_longest_run_goes_round_the_loop() -> None:
-    """Two products before the copy, two behind it; without the loads at the top, those join the next turn's first."""
+    """Two products before the copy, two behind it; without the loads at the top, those join the next ones' first."""
     assert counted(*LOOP).longest == 2
     assert counted(*LOOP[2:]).longest == 4
-    assert counted(*LOOP[2:5], *LOOP[9:]).longest == 2  # no load at all: the products of one turn
+    assert counted(*LOOP[2:5], *LOOP[9:]).longest == 2  # no load at all: the products of one iteration
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_a_rate_that_is_not_known() -> None:
     assert set(found.bounds) == {"issue slots", "shared memory"} and "no rate is known" in str(found)
 
 
-# -- which loop, which turn
+# -- which loop, which iteration
 
 
 def test_multiply_adds_make_a_loop_hot() -> None:
@@ -221,13 +221,13 @@ def test_a_loop_inside_that_only_loads_is_not_the_hottest() -> None:
     outer, inner = EDGE.loops
     assert inner.parent is outer and EDGE.inside(outer) == (inner,) and EDGE.own(outer) == (0, 1, 2, 6, 7)
     assert hottest_loop(EDGE) is outer
-    assert full_turn(EDGE, outer) == (0, 1, 2, 6, 7)
+    assert full_iteration(EDGE, outer) == (0, 1, 2, 6, 7)
 
 
-def turn(program: SassProgram) -> tuple[int, ...]:
+def iteration(program: SassProgram) -> tuple[int, ...]:
     """Of the one loop of `program`."""
     (loop,) = program.loops
-    return full_turn(program, loop)
+    return full_iteration(program, loop)
 
 
 def test_a_turn_takes_the_wide_accesses() -> None:
@@ -243,7 +243,7 @@ def test_a_turn_takes_the_wide_accesses() -> None:
         edge=3,
         both=7,
     )
-    assert turn(program) == (0, 1, 2, 7, 8)
+    assert iteration(program) == (0, 1, 2, 7, 8)
 
 
 def test_a_turn_skips_no_load() -> None:
@@ -257,7 +257,7 @@ def test_a_turn_skips_no_load() -> None:
         loop=0,
         past=2,
     )
-    assert turn(program) == (0, 1, 2, 3)
+    assert iteration(program) == (0, 1, 2, 3)
 
 
 @pytest.mark.parametrize(
@@ -289,7 +289,7 @@ def test_a_loop_of_each_family(row: MmaRow, target: str) -> None:
     assert made.others["LDGSTS"] == 2 and made.others["DEPBAR"] == made.others["LDGDEPBAR"] == made.others["BAR"] == 1
     assert ("LDSM" in made.others) == (row.a != "f64")
     assert sum(n for name, n in made.order if name == found.arithmetic) == made.count
-    assert found.share == made.count / len(found.turn) and not found.unknown
+    assert found.share == made.count / len(found.iteration) and not found.unknown
     assert [line.loc for line in found.lines] == [None]  # PTX by hand has no Python lines
 
 

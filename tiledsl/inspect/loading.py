@@ -24,6 +24,11 @@ def load_module(path: Path) -> ModuleType:
     The folder comes last: a file called json.py must not stand in for the library of that name, neither for us nor for
     the libraries that we import. What the file raises becomes a TileError at its line.
     """
+    fix = "give FILE:KERNEL, for example examples/gemm/naive.py:naive"
+    if path.is_dir():
+        raise TileError(f"{path} is a folder; expected a Python file\n  fix: {fix}")
+    if not path.is_file():
+        raise TileError(f"no such file: {path}\n  fix: {fix}")
     folder = str(path.parent.resolve())
     if folder not in sys.path:
         sys.path.append(folder)
@@ -73,16 +78,7 @@ def load_kernel(path: Path, name: str = "") -> TileKernel:
 
     Raises TileError for a missing file or kernel; the message lists the kernels that are there.
     """
-    return _kernel_of(_module_of(path), path, name)
-
-
-def _module_of(path: Path) -> ModuleType:
-    fix = "give FILE:KERNEL, for example examples/gemm/naive.py:naive"
-    if path.is_dir():
-        raise TileError(f"{path} is a folder; expected a Python file\n  fix: {fix}")
-    if not path.is_file():
-        raise TileError(f"no such file: {path}\n  fix: {fix}")
-    return load_module(path)
+    return _kernel_of(load_module(path), path, name)
 
 
 def _kernel_of(module: ModuleType, path: Path, name: str) -> TileKernel:
@@ -105,7 +101,7 @@ def _kernel_of(module: ModuleType, path: Path, name: str) -> TileKernel:
 
 def load_kernel_or_function(path: Path, name: str) -> TileKernel | Callable[..., None]:
     """What is called `name` in the file at `path`: a plain Python function, else as `load_kernel`."""
-    module = _module_of(path)
+    module = load_module(path)
     found = vars(module).get(name)
     return found if isinstance(found, FunctionType) else _kernel_of(module, path, name)
 

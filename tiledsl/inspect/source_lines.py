@@ -38,7 +38,7 @@ _IR_LOC = re.compile(rf" @ (?P<innermost>{_IR_PLACE})(?: from {_IR_PLACE})*")
 
 
 def read_ir(text: str) -> Iterator[Line]:
-    """The IR printed with locations: ``@ "file":line:col`` stands behind an op, callers after ``from``."""
+    """The IR printed with locations: ``@ "file":line:col`` follows an op, callers follow ``from``."""
     for line in text.splitlines():
         found = _IR_LOC.search(line)
         if found is None:

@@ -92,13 +92,13 @@ def fma_of(sass: Sass) -> Fma:
 
 
 def served(sequence: Sequence[Fma], *, loop: bool = True) -> list[tuple[bool, ...]]:
-    """Which operands come from the operand cache, by slot. `loop`: the sequence repeats, and its second turn is
+    """Which operands come from the operand cache, by slot. `loop`: the sequence repeats, and its second iteration is
     looked at, so that what the last instruction flags serves the first one."""
     cache: dict[tuple[int, int], int] = {}
     hits: list[tuple[bool, ...]] = []
-    for turn in range(2 if loop else 1):
+    for number in range(2 if loop else 1):
         hits = [_pass(fma, cache) for fma in sequence]
-        if turn == 0 and not cache:
+        if number == 0 and not cache:
             break
     return hits
 

@@ -24,10 +24,9 @@ STACK = Register("R", 1)
 
 @dataclass(frozen=True)
 class Liveness:
-    """`masks`: a bit a register, for each instruction. complete: every instruction's operands are known."""
+    """`masks`: a bit a register, for each instruction."""
 
     masks: tuple[int, ...]
-    complete: bool
 
     def count(self, place: int) -> int:
         """How many general registers."""
@@ -52,7 +51,7 @@ def live_registers(program: SassProgram) -> Liveness:
     writes = [_mask(s.operands.writes) for s in sasses]
     ends = [0 if s.operands.conditional else w for s, w in zip(sasses, writes, strict=True)]
     before, last = [0] * len(sasses), None
-    while before != last:  # backwards, so that a pass settles all but loops
+    while before != last:  # backwards, so that only loops take more than one pass
         last = [*before]
         for i in reversed(range(len(sasses))):
             after = 0
@@ -60,8 +59,7 @@ def live_registers(program: SassProgram) -> Liveness:
                 after |= before[t]
             before[i] = reads[i] | (after & ~ends[i])
     kept = _mask([STACK]) if any(STACK in s.operands.writes for s in sasses) else 0
-    masks = tuple(b | w | kept for b, w in zip(before, writes, strict=True))
-    return Liveness(masks, all(s.operands.known for s in sasses))
+    return Liveness(tuple(b | w | kept for b, w in zip(before, writes, strict=True)))
 
 
 def _mask(registers: Iterable[Register]) -> int:

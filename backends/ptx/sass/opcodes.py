@@ -1,4 +1,4 @@
-"""Opcodes of SASS by class, for a histogram of a loop. An opcode that stands here is known."""
+"""Opcodes of SASS by class, for a histogram of a loop. Other opcodes are unknown."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from typing import Callable, NamedTuple
 from tiledsl.arch import WARP
 from tiledsl.backends.ptx.sass.opcodes import CLASS, names
 
-__all__ = ["Operand", "Operands", "Register", "decode_operands", "guard_of", "mma_shape"]
+__all__ = ["Operand", "Operands", "Register", "decode_operands", "mma_shape"]
 
 
 class Register(NamedTuple):
@@ -82,10 +82,11 @@ INTEGERS, FLOATS = frozenset({"S64", "U64"}), frozenset({"F64"})
 GUARD = re.compile(r"@(!?)(U?P)(\d|T)\s+")
 BARE = re.compile(r"[-~!|]*(UR|UP|R|P)(\d+|Z|T)(?![\w\[])")
 TOKEN = re.compile(r"(?<![\w.$])(UR|UP|R|P)(\d+|Z|T)(\.64|\.U32)?(?!\w)")
+COMMA = re.compile(r",(?![^\[({]*[\])}])")
+"""Between operands, not inside of brackets."""
 SHAPE = re.compile(r"(\d+)x(\d+)x(\d+)")
 SHORT_SHAPE = re.compile(r"(16|8)8(\d+)")
 
-PREDICATES = ("P", "UP")
 TESTS = ("SETP", "SETP2", "PLOP3", "FCHK")
 """Ends of opcodes whose results are predicates: two, of FCHK one."""
 CARRY_OUT = frozenset({"IADD", "IADD3", "UIADD3", "IMAD", "UIMAD", "LEA", "ULEA", "LOP3", "ULOP3", "VOTE"})
@@ -231,76 +232,45 @@ BULK_ROW = {"G": (2, 1), "S": (2, 2)}
 the data and the barrier of a load."""
 
 
-def guard_of(text: str) -> tuple[Register, bool] | None:
-    """The predicate that guards an instruction, and whether it runs where that is true; None without a guard, and for
-    one that never runs."""
-    found = GUARD.match(text)
-    return None if found is None or found[3] == "T" else (Register(found[2], int(found[3])), not found[1])
-
-
 def decode_operands(text: str, encoding: int = 0, *, capability: int = 90) -> Operands:
     """Decode what nvdisasm wrote. `encoding` and `capability` give the descriptor of a global access that the
     text of sm_8x does not show."""
     guard = GUARD.match(text)
-    body = GUARD.sub("", text, count=1).rstrip("; \t")
-    opcode, _, rest = body.partition(" ")
+    opcode, _, rest = GUARD.sub("", text, count=1).rstrip("; \t").partition(" ")
     base, *modifiers = opcode.split(".")
     mods = tuple(modifiers)
-    parts = _split(rest)
+    described = not UNKNOWN_MODS.intersection(mods)
+    known = described and (base in RULES if CLASS.get(base) == "MMA" else base in CLASS)
+    if guard is not None and guard[1] == "!" and guard[3] == "T":  # @!PT: a slot that must be filled
+        return Operands(opcode, (), None, True, known, never=True)
+    widths = RULES[base](mods) if described and base in RULES else ONE
+    parts = [part.strip() for part in COMMA.split(rest) if part.strip()]
     results = _results(base, parts)
-    widths = _widths(base, mods)
     operands: list[Operand] = []
     for number, part in enumerate(parts):
-        written = number in results
-        width = widths[0 if written else min(number - len(results) + 1, len(widths) - 1)]
-        operands.append(_operand(part, base, mods, width, written, first=not number))
+        width = widths[0 if number < results else min(number - results + 1, len(widths) - 1)]
+        operands.append(_operand(part, base, mods, width, number < results, first=not number))
     if hidden := _hidden_descriptor(base, rest, encoding, capability):
         operands.append(hidden)
     if base in ("P2R", "R2P", "UP2UR"):  # PR is the whole predicate file
         whole = tuple(Register("UP" if base.startswith("U") else "P", i) for i in range(7))
         operands = [Operand(o.text, whole, base == "R2P") if o.text in ("PR", "UPR") else o for o in operands]
-    never = guard is not None and guard[1] == "!" and guard[3] == "T"  # @!PT: a slot that must be filled
     predicate = Register(guard[2], int(guard[3])) if guard is not None and guard[3] != "T" else None
-    if never:
-        operands = []
-    known = (base in RULES if CLASS.get(base) == "MMA" else base in CLASS) and not UNKNOWN_MODS & set(mods)
-    return Operands(opcode, tuple(operands), predicate, never or predicate is not None, known, never)
+    return Operands(opcode, tuple(operands), predicate, predicate is not None, known)
 
 
-def _split(text: str) -> list[str]:
-    """The operands of an instruction: split at commas outside of brackets."""
-    parts: list[str] = []
-    depth, start = 0, 0
-    for at, sign in enumerate(text):
-        depth += (sign in "[({") - (sign in "])}")
-        if sign == "," and not depth:
-            parts.append(text[start:at].strip())
-            start = at + 1
-    return [p for p in (*parts, text[start:].strip()) if p]
-
-
-def _results(base: str, parts: list[str]) -> set[int]:
-    """Which operands are results, by their place."""
+def _results(base: str, parts: list[str]) -> int:
+    """How many operands are results: the first ones."""
     if base in NO_RESULT:
-        return set()
+        return 0
     if base in ("VOTE", "VOTEU"):
-        return set(range(len(parts) - 1))
+        return len(parts) - 1
     if base.endswith(TESTS):
-        return {0} if base == "FCHK" else {0, 1}
+        return 1 if base == "FCHK" else 2
     files = [found[1] if (found := BARE.match(part)) else part for part in parts]
-    count = 0
-    while count < len(parts) and files[count] in PREDICATES:
-        count += 1
-    if count < len(parts) and files[count] in ("R", "UR", "PR"):
-        count += 1
-        while base in CARRY_OUT and count < len(parts) and files[count] in PREDICATES:
-            count += 1
-    return set(range(count))
-
-
-def _widths(base: str, mods: Mods) -> Widths:
-    rule = RULES.get(base)
-    return rule(mods) if rule is not None and not UNKNOWN_MODS & set(mods) else ONE
+    kinds = "".join("p" if f in ("P", "UP") else "r" if f in ("R", "UR", "PR") else "-" for f in files)
+    found = re.match("p*(rp*)?" if base in CARRY_OUT else "p*r?", kinds)
+    return found.end() if found else 0
 
 
 def _operand(part: str, base: str, mods: Mods, width: int, written: bool, *, first: bool) -> Operand:

@@ -139,11 +139,6 @@ class SassProgram:
             loops.append(Loop(header, tuple(sorted(body)), 1 if parent is None else parent.depth + 1, parent))
         return tuple(sorted(loops, key=lambda loop: (loop.depth, loop.header)))
 
-    def innermost(self) -> tuple[Loop, ...]:
-        """The loops with no loop inside."""
-        outer = {loop.parent.header for loop in self.loops if loop.parent is not None}
-        return tuple(loop for loop in self.loops if loop.header not in outer)
-
     def inside(self, loop: Loop) -> tuple[Loop, ...]:
         """The loops inside of `loop`, at any depth."""
         body = set(loop.body)

@@ -17,11 +17,11 @@ from tiledsl.backends.ptx.ptx_lines import PtxLines
 from tiledsl.backends.ptx.sass.banks import BankCounts, count_banks, fma_of
 from tiledsl.backends.ptx.sass.classes import PUBLISHED, arithmetic_of, class_of, products_of
 from tiledsl.backends.ptx.sass.disassemble import sass_listing
+from tiledsl.backends.ptx.sass.iteration import full_iteration
 from tiledsl.backends.ptx.sass.live import Liveness, live_registers
 from tiledsl.backends.ptx.sass.opcodes import CLASSES
 from tiledsl.backends.ptx.sass.program import Loop, Sass, SassProgram
 from tiledsl.backends.ptx.sass.tensor import TensorLoop, tensor_loop
-from tiledsl.backends.ptx.sass.turn import full_turn
 from tiledsl.errors import Loc
 
 __all__ = ["LineCount", "SassReport", "Spill", "sass_report"]
@@ -84,16 +84,16 @@ class SassReport:
         return count_banks([fma_of(s) for s in self._sasses], loop=self.hottest is not None)
 
     @cached_property
-    def turn(self) -> tuple[int, ...]:
-        """Places of one turn of the hottest loop, that of a full tile (see `turn`), or those of the whole kernel."""
-        return tuple(self.places) if self.hottest is None else full_turn(self.program, self.hottest)
+    def iteration(self) -> tuple[int, ...]:
+        """Places of one iteration of the hottest loop, that of a full tile, or those of the whole kernel."""
+        return tuple(self.places) if self.hottest is None else full_iteration(self.program, self.hottest)
 
     @cached_property
     def tensor(self) -> TensorLoop | None:
-        """The matrix instructions of that turn and what feeds them, if those are the arithmetic; else None."""
+        """The matrix instructions of that iteration and what feeds them, if those are the arithmetic; else None."""
         if self.arithmetic in ("", "FFMA"):
             return None
-        return tensor_loop(self.program, self.turn, loop=self.hottest is not None)
+        return tensor_loop(self.program, self.iteration, loop=self.hottest is not None)
 
     @property
     def places(self) -> Sequence[int]:
@@ -113,14 +113,14 @@ class SassReport:
 
     @property
     def share(self) -> float:
-        """Its arithmetic, FFMAs or matrix instructions, over all instructions of one turn, that of a full tile."""
-        names = [arithmetic_of(self.program.instructions[place]) for place in self.turn]
+        """Its arithmetic, FFMAs or matrix instructions, over all instructions of one iteration, that of a full tile."""
+        names = [arithmetic_of(self.program.instructions[place]) for place in self.iteration]
         return sum(bool(name) and name == self.arithmetic for name in names) / len(names)
 
     @property
     def stalls(self) -> int:
-        """The sum of a turn's stall counts, which is how many clocks it takes one warp alone, waits apart."""
-        return sum(self.program.instructions[place].control.stall for place in self.turn)
+        """The sum of an iteration's stall counts, which is how many clocks it takes one warp alone, waits apart."""
+        return sum(self.program.instructions[place].control.stall for place in self.iteration)
 
     @property
     def max_live(self) -> tuple[int, int]:
@@ -252,14 +252,14 @@ class SassReport:
             f"registers read: {even} even, {odd} odd, in {banks.issued} issue slots",
             f"one read a bank and clock (a model, not confirmed on Hopper): at least {banks.bound} clocks, "
             f"{banks.fmas / banks.bound:.1%} of the FFMA peak",
-            f"stall counts of a turn: {self.stalls} clocks",
+            f"stall counts of an iteration: {self.stalls} clocks",
         )
         return "\n".join((_table(rows, left=(0,)), *lines))
 
     def _tensor(self, tensor: TensorLoop) -> str:
-        whole, count = sum(self.histogram.values()), len(self.turn)
-        some = "" if count == whole else f"of these {whole}, a turn of a full tile takes {count}:\n"
-        return f"{some}{tensor}\nstall counts of a turn: {self.stalls} clocks"
+        whole, count = sum(self.histogram.values()), len(self.iteration)
+        some = "" if count == whole else f"of these {whole}, an iteration of a full tile takes {count}:\n"
+        return f"{some}{tensor}\nstall counts of an iteration: {self.stalls} clocks"
 
     def _by_line(self) -> str:
         rows = [("Python line", "instructions", self.arithmetic or "FFMA")]
@@ -288,12 +288,11 @@ def sass_report(cubin: bytes, ptx: str, level: int = 3) -> SassReport:
 def hottest_loop(program: SassProgram) -> Loop | None:
     """The loop with most multiply-adds of its own, outside the loops in it; where there are none, an innermost one.
     Among equals the longest, then the first."""
-    innermost = program.innermost()
 
     def weight(loop: Loop) -> tuple[int, bool, int, int]:
         own = program.own(loop)
         products = sum(products_of(program.instructions[i]) for i in own)
-        return products, loop in innermost, len(own), -loop.header
+        return products, not program.inside(loop), len(own), -loop.header
 
     return max(program.loops, key=weight, default=None)
 

@@ -1,6 +1,6 @@
 """The main loop of a tensor-core kernel: its products, what feeds them, in which order, and what bounds its clocks.
 
-Three clocks are compared, of a turn of one warp on each of an SM's four schedulers:
+Three clocks are compared, of an iteration of one warp on each of an SM's four schedulers:
 
 - issue slots: a scheduler issues one instruction a clock;
 - shared memory: the SM serves one wavefront, 128 bytes, a clock, to all four schedulers. Wavefronts are those of the
@@ -24,8 +24,8 @@ from textwrap import wrap
 from tiledsl.arch import MULTIPLY_ADDS, PARTITIONS, WARP
 from tiledsl.backends.ptx.sass.classes import arithmetic_of, class_of, products_of
 from tiledsl.backends.ptx.sass.control import check_target
+from tiledsl.backends.ptx.sass.iteration import access_bytes
 from tiledsl.backends.ptx.sass.program import Sass, SassProgram
-from tiledsl.backends.ptx.sass.turn import access_bytes
 from tiledsl.layout.banks import BANKS, WORD
 
 __all__ = ["Rate", "TensorLoop", "fold", "rate_of", "tensor_loop"]
@@ -100,7 +100,7 @@ def rate_of(sass: Sass, capability: int) -> Rate | None:
 
 @dataclass(frozen=True)
 class TensorLoop:
-    """Counts of one turn of a loop, for one warp, that of a full tile (`turn`).
+    """Counts of one iteration of a loop, for one warp, that of a full tile.
 
     products: matrix instructions by opcode. issued: all instructions. others: loads, stores, waits and barriers, by
     opcode without modifiers. order: all of these as they come, as (name, how many in a row). longest: the most
@@ -127,7 +127,7 @@ class TensorLoop:
 
     @property
     def bounds(self) -> dict[str, float]:
-        """Clocks of a turn of one warp a scheduler, by what sets them; the tensor cores' only if known."""
+        """Clocks of an iteration of one warp a scheduler, by what sets them; the tensor cores' only if known."""
         known = {} if self.clocks is None else {"tensor cores": self.clocks}
         return {"issue slots": self.issued, "shared memory": PARTITIONS * self.wavefronts, **known}
 
@@ -160,13 +160,13 @@ class TensorLoop:
         rows = [f"  {name:<13} {clocks:7.1f}  {notes[name]}" for name, clocks in self.bounds.items()]
         share = self.peak_share
         most = "no rate is known" if share is None else f"at most {share:.1%} of the rate"
-        return ["clocks of a turn, one warp a scheduler:", *rows, f"  {most} of the tensor cores"]
+        return ["clocks of an iteration, one warp a scheduler:", *rows, f"  {most} of the tensor cores"]
 
 
-def tensor_loop(program: SassProgram, turn: Sequence[int], *, loop: bool = True) -> TensorLoop:
-    """Counts of one turn, which is followed by another if it is of a `loop`."""
+def tensor_loop(program: SassProgram, iteration: Sequence[int], *, loop: bool = True) -> TensorLoop:
+    """Counts of one iteration, which is followed by another if it is of a `loop`."""
     capability = check_target(program.target)
-    sasses = [program.instructions[i] for i in turn]
+    sasses = [program.instructions[i] for i in iteration]
     running = [s for s in sasses if not s.operands.never]
     matrix = [s for s in running if class_of(s) == "MMA"]
     names = [s.base for s in running if s.base in SHOWN or arithmetic_of(s) == s.base != "FFMA"]
@@ -191,7 +191,7 @@ def _longest(is_load: Sequence[bool], is_matrix: Sequence[bool], *, loop: bool) 
     if not any(is_load):
         return sum(is_matrix)
     best = run = 0
-    for _ in range(2 if loop else 1):  # the second turn sees the end of the first
+    for _ in range(2 if loop else 1):  # the second iteration sees the end of the first
         for load, matrix in zip(is_load, is_matrix, strict=True):
             run = 0 if load else run + matrix
             best = max(best, run)

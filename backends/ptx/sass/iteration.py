@@ -1,7 +1,7 @@
-"""One turn of a loop: of a block whose tile lies inside, when the loop also has code for the edge of a matrix.
+"""One iteration of a loop: of a block whose tile lies inside, when the loop also has code for the edge of a matrix.
 
-Such a loop loads with wide accesses on one branch and element by element on another, and a turn takes one of them. The
-way chosen here has most multiply-adds; among those, most bytes loaded, so that no load is skipped; among
+Such a loop loads with wide accesses on one branch and element by element on another, and an iteration takes one of
+them. The path chosen here has most multiply-adds; among those, most bytes loaded, so that no load is skipped; among
 those, the fewest instructions, which is that of the wide accesses.
 """
 
@@ -12,7 +12,7 @@ from graphlib import CycleError, TopologicalSorter
 from tiledsl.backends.ptx.sass.classes import products_of
 from tiledsl.backends.ptx.sass.program import Loop, Sass, SassProgram
 
-__all__ = ["access_bytes", "full_turn"]
+__all__ = ["access_bytes", "full_iteration"]
 
 LOADS = frozenset({"LDG", "LDGSTS", "LDS", "LDSM", "LD", "LDL"})
 BYTES = {"128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1}
@@ -28,8 +28,8 @@ def access_bytes(sass: Sass) -> int:
     return next((BYTES[mod] for mod in mods if mod in BYTES), 4)
 
 
-def full_turn(program: SassProgram, loop: Loop) -> tuple[int, ...]:
-    """The places of a full tile, in order. A loop inside takes one turn; the whole body where that is no loop nest."""
+def full_iteration(program: SassProgram, loop: Loop) -> tuple[int, ...]:
+    """Places of a full tile, in order, with one iteration of a loop inside; the whole body if it is no loop nest."""
     body = set(loop.body)
     again = {(i, inner.header) for inner in (loop, *program.inside(loop)) for i in inner.body}
     edges = [(i, t) for i in loop.body for t in program.successors[i] if t in body and (i, t) not in again]
