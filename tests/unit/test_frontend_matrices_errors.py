@@ -83,7 +83,7 @@ def ldmatrix_of_extents_that_do_not_fit(A: Global[f16, M, K]):
     store(a, S)
 
 
-@bad("store the tile the other way round, or use load_fragment")
+@bad("store the tile transposed, or use load_fragment")
 @tile_kernel
 def ldmatrix_that_transposes_other_widths(A: Global[tf32, M, K], B: Global[i8, K, N]):
     grid(1)
