@@ -444,6 +444,7 @@ def turns(*titles: str) -> str:
 @pytest.mark.parametrize(
     ("text", "at", "message"),
     [
+        (roles(*[("", "")] * 9), '"r8"', f"the roles have {' + '.join(['128'] * 9)} = 1152 threads"),
         (
             roles((", registers = 240", ""), (", registers = 240", ""), (", registers = 240", "")),
             '"r0"',

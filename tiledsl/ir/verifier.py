@@ -89,8 +89,6 @@ def _kernel(kernel: Kernel) -> None:
     _require(known_level, f"kernel of level {kernel.level} with {bits} index bits", loc)
     extents = 1 <= len(threads) <= 3 and min(threads) >= 1
     _require(extents, f"threads{threads}: 1 to 3 positive extents are needed", loc)
-    few = kernel.thread_count <= MOST_THREADS and (*threads, 1, 1)[2] <= MOST_THREADS_ALONG[2]
-    _require(few, f"threads{threads}: at most {MOST_THREADS} in a block, {MOST_THREADS_ALONG[2]} along z", loc)
     _require(1 <= len(kernel.grid) <= 3, f"a grid of {len(kernel.grid)} extents: 1 to 3 are needed", loc)
     _require(0 <= kernel.assembler_level <= 3, f"assembler_level({kernel.assembler_level}): 0 to 3", loc)
     blocks = len(cluster) == 3 and min(cluster) >= 1 and prod(cluster) <= MOST_CLUSTER
@@ -104,7 +102,9 @@ def _kernel(kernel: Kernel) -> None:
 
 def _thread_params(kernel: Kernel) -> set[str]:
     """Check the thread level's parameters and tensor maps; the names that grid expressions may use."""
-    loc = kernel.loc
+    loc, threads = kernel.loc, kernel.threads
+    few = kernel.thread_count <= MOST_THREADS and (*threads, 1, 1)[2] <= MOST_THREADS_ALONG[2]
+    _require(few, f"threads{threads}: at most {MOST_THREADS} in a block, {MOST_THREADS_ALONG[2]} along z", loc)
     wanted = [a.type for a in kernel.abi]
     same = [a.type for a in kernel.body.args] == wanted
     _require(same, f"the body's arguments are not the abi's: {', '.join(map(str, wanted))}", loc)
