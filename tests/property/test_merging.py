@@ -19,7 +19,7 @@ from tiledsl.ir.ops import control, gpu, tile
 from tiledsl.ir.printer import print_kernel
 from tiledsl.ir.types import DTYPES, I32, INDEX, U32, FragmentType, GlobalType, SharedType
 from tiledsl.ir.verifier import verify
-from tiledsl.layout.banks import PHASES, Kind, wavefronts
+from tiledsl.layout.banks import PHASES, Kind, cost
 from tiledsl.layout.shared import AUTO
 from tiledsl.passes.banks.merge_accesses import MergeAccesses
 from tiledsl.passes.pipeline import pipeline, run_pipeline
@@ -173,5 +173,5 @@ def test_a_vector_takes_no_more_wavefronts_than_its_elements(kind: Kind, width: 
     for element in (1, 2, 4, 8):
         if element < width:
             parts = [[start + e for start in starts] for e in range(0, width, element)]
-            singles = sum(wavefronts(part, element, active, kind) for part in parts)
-            assert wavefronts(starts, width, active, kind) <= singles
+            singles = sum(cost(part, element, active, kind).wavefronts for part in parts)
+            assert cost(starts, width, active, kind).wavefronts <= singles

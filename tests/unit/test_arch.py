@@ -32,8 +32,11 @@ SOURCES = [
     path.relative_to(ROOT)
     for folder in ("tiledsl", "backends")
     for path in sorted((ROOT / folder).rglob("*.py"))
-    if "__pycache__" not in path.parts and "tiledsl/backends/ptx" not in str(path) and path != Path(hardware.__file__)
+    if "__pycache__" not in path.parts
+    and not any(f"tiledsl/{part}/" in str(path) for part in ("backends/ptx", "gemm"))
+    and path != Path(hardware.__file__)
 ]
+"""Without the link, and the library of kernels, which are written as users write theirs."""
 
 
 # -- targets ---------------------------------------------------------------------------------------
