@@ -61,7 +61,7 @@ class ByReference:
     def __deepcopy__(self, memo: Any) -> Any:
         return self
 
-    def __reduce__(self) -> str:
+    def __reduce__(self) -> str | tuple[Any, ...]:
         if named(self) is not self:
             kind, name = type(self).__name__, f"{self.__module__}.{self.__qualname__}"
             message = f"this {kind} is not found under its name, {name}, by which it is pickled"
