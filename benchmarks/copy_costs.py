@@ -227,7 +227,7 @@ def pairs_of_lines(case: CopyCase) -> int:
 def as_a_store(case: CopyCase) -> int:
     """Wavefronts of a store of such a width to the same places."""
     active = [to != OFF for to in case.to]
-    return banks.wavefronts([max(to, 0) for to in case.to], case.width, active, "store")
+    return banks.cost([max(to, 0) for to in case.to], case.width, active, "store").wavefronts
 
 
 def copy_table(records: Sequence[dict[str, Any]]) -> str:

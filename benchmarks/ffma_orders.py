@@ -125,7 +125,7 @@ def shared_loop(
     """Each block: a GEMM of 16 * rows by 16 * columns by depth from shared memory, added up `steps` times.
 
     swap: the factors of each fma change places. spread: loads stand among the FFMAs, not before them.
-    vector: results leave 16 bytes at a time, their elements turned by `turn` places. level: of the assembler.
+    vector: results leave 16 bytes at a time, their elements rotated by `turn` places. level: of the assembler.
     """
     first, t = grid(cdiv(M, 256)) * 256, threads(256, assembler_level=level)
     lane, warp = t % 32, t // 32
@@ -217,8 +217,8 @@ FORMS: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...] = (
     ("factors swapped", (("swap", True),)),
     ("loads spread", (("spread", True),)),
     ("16-byte stores", (("vector", True),)),
-    ("16-byte stores turned by 1", (("vector", True), ("turn", 1))),
-    ("16-byte stores turned by 2", (("vector", True), ("turn", 2))),
+    ("16-byte stores rotated by 1", (("vector", True), ("turn", 1))),
+    ("16-byte stores rotated by 2", (("vector", True), ("turn", 2))),
     ("4 k a step", (("depth", 4),)),
     ("16 k a step", (("depth", 16),)),
 )
@@ -228,7 +228,7 @@ UNROLLED = (1, 2, 8)
 LEVEL: tuple[tuple[str, Any], ...] = (("level", 1),)
 LEVEL_FORMS: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...] = (
     ("loads spread", (("spread", True),)),
-    ("16-byte stores turned by 1", (("vector", True), ("turn", 1))),
+    ("16-byte stores rotated by 1", (("vector", True), ("turn", 1))),
 )
 """At level 1 of the assembler, which keeps what is written: all orders, and forms of the one made for it."""
 VARIANTS: tuple[Variant, ...] = (

@@ -109,7 +109,7 @@ OTHER = {
     "tiledsl/frontend/intrinsics/memory.py": {"1024"},  # elements of a fragment
     "tiledsl/ir/formats.py": {"1024"},  # an exponent
     "backends/ptx/debuginfo.py": {"65535"},  # columns
-    "tiledsl/backends/emulator/rules/wgmma_operands.py": {"32"},  # bits of a descriptor
+    "tiledsl/backends/emulator/rules/matrices.py": {"32"},  # bits of a descriptor
 }
 """Numbers that are the same and mean something else. The sizes of caches are recognised."""
 CACHE = re.compile(r"lru_cache\(|\bLIMIT\b")

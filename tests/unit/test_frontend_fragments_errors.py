@@ -71,7 +71,7 @@ def number_instead_of_a_layout(C: Global[f32, M, N]):
 def layout_of_shared_tiles(C: Global[f32, M, N]):
     grid(1)
     threads(128)
-    x = fragment((8, 8), f32, row_major)  # error: fragment() takes a layout of a fragment, got a compile-time Row
+    x = fragment((8, 8), f32, row_major)  # error: fragment() takes a layout of a fragment, got a compile-time Layout
     store(x, C[0:8, 0:8])
 
 

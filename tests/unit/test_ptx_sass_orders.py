@@ -35,7 +35,7 @@ def test_neighbours_share_a_factor(name: str) -> None:
     [
         "registers 8x8 spiral",
         "shared 16x8 pairs",
-        "shared 8x8 serpentine, 16-byte stores turned by 1",
+        "shared 8x8 serpentine, 16-byte stores rotated by 1",
         "shared 8x8 serpentine, 16 k a step",
     ],
 )
