@@ -41,6 +41,7 @@ from tiledsl import (
     u64,
 )
 from tiledsl.dims import K, M, N
+from tiledsl.inspect.loading import load_kernel
 from tiledsl.inspect.timing import quartiles
 
 __all__ = ["main"]
@@ -84,13 +85,15 @@ def main(argv: list[str] | None = None) -> int:
     device = Device()
     a, b, c = device.normal(SIZE, SIZE, 0), device.normal(SIZE, SIZE, 1), device.empty(SIZE, SIZE)
     kernels = gallery_kernels()
-    (kernel, _), (many, consts) = kernels["naive"], kernels["fastest"]
+    (kernel, _), (fastest, consts) = kernels["naive"], kernels["fastest"]
+    # Loaded as a file of a user's: names in the package's own modules are not looked at again.
+    many = load_kernel(Path(fastest.signature.loc.file), "fastest")
     bare = CudaKernel.load("naive", 16)
     packed = bare.arguments(*map(device.pointer, (a, b, c)), SIZE, SIZE, SIZE)
     contenders: dict[str, Callable[[], object]] = {
         "tiledsl, three torch tensors": lambda: kernel(a, b, c),
         "tiledsl, three tensor maps, cluster of 2": lambda: three_maps(a, b, c),
-        "tiledsl, three torch tensors, 67 names": lambda: many(a, b, c, **consts),
+        "tiledsl, three torch tensors, many names": lambda: many(a, b, c, **consts),
         "bare cuLaunchKernel, packed arguments": bare.launcher(packed, SIZE, SIZE, device.stream()),
         "torch.mm(a, b, out=c)": lambda: torch.mm(a, b, out=c),
     }
