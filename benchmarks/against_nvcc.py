@@ -24,7 +24,7 @@ from tiledsl.inspect.timing import Clocks, buffer_sets, interleave
 
 __all__ = ["main"]
 
-# A gallery kernel's label, and the reference that it is compared with. The goal: at least 0.97.
+# A gallery kernel's label, and its reference. The goal: at least 0.97.
 PAIRS = {
     "naive": ("naive", 16),
     "shared_tiled T=16": ("shared_tiled", 16),

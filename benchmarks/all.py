@@ -1,4 +1,4 @@
-"""Every benchmark in one command, the tables last; on one GPU some fifteen minutes.
+"""Every benchmark in one command, the tables last; about fifteen minutes on one GPU.
 
 python -m benchmarks.all            all
 python -m benchmarks.all --quick    fewer rounds and smaller sizes

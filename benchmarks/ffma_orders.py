@@ -2,9 +2,9 @@
 
     python -m benchmarks.ffma_orders                     what ptxas makes of every variant; needs no GPU
     python -m benchmarks.ffma_orders --ptxas PATH        with another ptxas
-    python -m benchmarks.ffma_orders --time              and TFLOP/s of each, taking turns, on a GPU
+    python -m benchmarks.ffma_orders --time              and TFLOP/s of each, interleaved, on a GPU
 
-Two loops: `registers_loop` multiplies the same fragments again and again, and so shows what operands cost;
+Two loops: `registers_loop` multiplies the same fragments repeatedly, and so shows the cost of operands;
 `shared_loop` is the main loop of a GEMM without its global loads: fragments from shared memory, the next ones
 loaded while these are multiplied, a barrier every 8 k. A block of 256 threads for each SM.
 """
@@ -62,7 +62,7 @@ def columns_first(m: int, n: int) -> Order:
 
 
 def serpentine_columns(m: int, n: int) -> Order:
-    """Column after column, every other one backwards."""
+    """Column by column, every other one backwards."""
     return tuple((i, j) for j, i in serpentine(n, m))
 
 
@@ -76,7 +76,7 @@ ORDERS: dict[str, Callable[[int, int], Order]] = {
     "column_quads": column_quads,
     "spiral": OUTER_FMA["spiral"],
 }
-"""Places (row, column) of an m x n outer product, by the name of their order."""
+"""Positions (row, column) of an m x n outer product, by the name of their order."""
 
 
 # -- kernels ---------------------------------------------------------------------------------------
@@ -124,8 +124,8 @@ def shared_loop(
 ):
     """Each block: a GEMM of 16 * rows by 16 * columns by depth from shared memory, added up `steps` times.
 
-    swap: the factors of each fma change places. spread: loads stand among the FFMAs, not before them.
-    vector: results leave 16 bytes at a time, their elements turned by `turn` places. level: of the assembler.
+    swap: the factors of each fma are swapped. spread: loads are among the FFMAs, not before them.
+    vector: results are stored 16 bytes at a time, rotated by `turn` places. level: of the assembler.
     """
     first, t = grid(cdiv(M, 256)) * 256, threads(256, assembler_level=level)
     lane, warp = t % 32, t // 32
@@ -179,7 +179,7 @@ def shared_loop(
 
 @dataclass(frozen=True)
 class Variant:
-    """One kernel of the tables. note: what differs from the plain form, for `settings`."""
+    """One kernel of the tables. note: the difference from the plain form, made by `settings`."""
 
     loop: str
     rows: int
@@ -200,7 +200,7 @@ class Variant:
 
     @property
     def turns(self) -> int:
-        """Outer products in a step: copies of the same one, or k."""
+        """Outer products in a step: copies of one, or one for each k."""
         name, plain = ("copies", COPIES) if self.loop == "registers" else ("depth", DEPTH)
         return dict(self.settings).get(name, plain)
 
@@ -230,7 +230,7 @@ LEVEL_FORMS: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...] = (
     ("loads spread", (("spread", True),)),
     ("16-byte stores turned by 1", (("vector", True), ("turn", 1))),
 )
-"""At level 1 of the assembler, which keeps what is written: all orders, and forms of the one made for it."""
+"""At level 1 of the assembler, which keeps the written order: all orders, and forms of the one made for it."""
 VARIANTS: tuple[Variant, ...] = (
     *(Variant(loop, m, n, order) for loop in ("registers", "shared") for m, n in TILES for order in ORDERS),
     *(Variant("shared", m, n, "serpentine", note, settings) for m, n in TILES for note, settings in FORMS),
@@ -249,7 +249,7 @@ VARIANTS: tuple[Variant, ...] = (
 
 
 def kept_order(report: SassReport) -> float:
-    """How many neighbouring FFMAs of the hottest loop are neighbours, in that order, in the PTX as well."""
+    """The share of adjacent FFMAs of the hottest loop that are adjacent, in the same order, in the PTX too."""
     lines = sorted({n for n, line in enumerate(report.ptx.splitlines(), 1) if "fma.rn.f32" in line})
     sasses = [report.program.instructions[i] for i in report.places]
     ranks = [bisect_left(lines, s.ptx_line) for s in sasses if s.base == "FFMA"]
@@ -258,13 +258,13 @@ def kept_order(report: SassReport) -> float:
 
 
 def examine(variant: Variant) -> tuple[SassReport, int]:
-    """The report on a variant for sm_90a, and the registers it was given."""
+    """The report on a variant for sm_90a, and its registers."""
     compiled = variant.kernel.compile(arch="sm_90a", **variant.consts)
     return sass_report(compiled.cubin, compiled.ptx), compiled.resources.registers
 
 
 def figures(variant: Variant) -> dict[str, Any]:
-    """What the tables say about one variant; rates and reads are per FFMA."""
+    """The figures of one variant in the tables; rates and reads are per FFMA."""
     report, registers = examine(variant)
     banks = report.banks
     even, odd = (reads / banks.fmas for reads in banks.bank_reads)
@@ -322,7 +322,7 @@ def multiprocessors(device: Device) -> int:
 
 
 def time_variants(device: Device, chosen: list[Variant], rounds: int, seconds: float) -> tuple[Timing, int, int]:
-    """Milliseconds of each variant, taking turns after each one's result was checked; blocks, and steps."""
+    """Milliseconds of each variant, interleaved after their results were checked; blocks, and steps."""
     blocks, steps = multiprocessors(device), 4000
     height = blocks * THREADS
     widest = max(v.rows * v.columns for v in chosen)
@@ -339,12 +339,12 @@ def time_variants(device: Device, chosen: list[Variant], rounds: int, seconds: f
 
 
 def to_host(array: Any) -> Any:
-    """A NumPy array of a framework's."""
+    """A framework's array as a NumPy array."""
     return array.get() if hasattr(array, "get") else array.cpu().numpy()
 
 
 def check_result(variant: Variant, x: Any, y: Any, steps: int) -> None:
-    """Raise SystemExit unless y is what the kernel should have computed from x, within its error bound."""
+    """Raise SystemExit unless y is the kernel's result for x, within its error bound."""
     import numpy as np
 
     m, n, turns = variant.rows, variant.columns, variant.turns
@@ -356,7 +356,7 @@ def check_result(variant: Variant, x: Any, y: Any, steps: int) -> None:
         blocks = wide.reshape(-1, THREADS, wide.shape[1])
         a, b = blocks[:, : 16 * m, :turns], blocks[:, : 16 * n, turns : 2 * turns]
         exact, size = (_each_thread(np.einsum("bik,bjk->bij", *f), m, n) for f in ((a, b), (abs(a), abs(b))))
-    got = _turned_back(y[:, : m * n].reshape(-1, m, n).astype(np.float64), dict(variant.settings).get("turn", 0))
+    got = _rotated_back(y[:, : m * n].reshape(-1, m, n).astype(np.float64), dict(variant.settings).get("turn", 0))
     bound = steps * size * (turns * steps * 2.0**-23) + 2.0**-149
     if not (abs(got - steps * exact) <= bound).all():
         raise SystemExit(f"{variant.label} computed a wrong result")
@@ -374,8 +374,8 @@ def _each_thread(product: Any, m: int, n: int) -> Any:
     return product[:, rows[:, :, None], columns[:, None, :]].reshape(-1, m, n)
 
 
-def _turned_back(got: Any, turn: int) -> Any:
-    """Elements in their own places again: out[e] was acc[(e + turn) % 4] of each four."""
+def _rotated_back(got: Any, turn: int) -> Any:
+    """The elements in their original order: out[e] was acc[(e + turn) % 4] of each four."""
     import numpy as np
 
     fours = got.reshape(*got.shape[:2], -1, 4)

@@ -5,11 +5,11 @@
     python -m benchmarks.gemm --sizes 2048 4096 777x1003x519 --rounds 15
     python -m benchmarks.gemm --sizes 4096 --variants fastest BM=64,128 BN=64,128 SCHEDULE=written,anew
 
-Ratios are of speed: 1.05 means 5% faster than cuBLAS. `cold` goes round more operands than fit in L2,
-`hot` uses the same ones again. --variants times one kernel under every combination of the consts given, the
-fastest first. --format: what is multiplied, by the names of examples/gemm/reference.py; --transposed b: B is a view of
-an array in the other order, as for 8-bit operands, which cuBLAS wants so. "registers only" is a loop of mma.sync that
-does as much arithmetic and nothing else: the ceiling of that instruction.
+Ratios are of speed: 1.05 means 5% faster than cuBLAS. `cold` rotates more operands than fit in L2, `hot` reuses the
+same ones. --variants times one kernel under every combination of the given consts, the fastest first. --format: of the
+operands, by the names of examples/gemm/reference.py; --transposed b: B is a view of a transposed array, as for 8-bit
+operands, where cuBLAS requires it. "registers only" is a loop of mma.sync with as much arithmetic and nothing else: the
+ceiling of that instruction.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ LLM: list[Size] = [
 ]
 """Products of language models."""
 MATRIX_SIZES: list[Size] = [(n, n, n) for n in (2048, 4096, 8192)]
-"""What the tensor-core kernels are timed at, before `LLM`."""
+"""The sizes at which the tensor-core kernels are timed, before `LLM`."""
 
 
 def parse_size(text: str) -> Size:

@@ -51,11 +51,11 @@ FAMILIES: dict[str, tuple[list[str], str, str]] = {
     "batched": (ANY, "bf16", "256x128x128x128 64x512x512x512 16x1024x1024x64 16x1024x64x1024"),
     "ladder": (LADDER, "bf16", "2048 4096 8192 8192x8192x512"),
 }
-"""What runs, the format, the sizes."""
+"""The kernel, the format, the sizes."""
 
 STORED = {"ragged": "NN", "ragged stored": "best", "batched": "NN"}
-"""How our operands are stored, if not NT: NN in row order, as they come; best: in that layout of four in which ours is
-fastest, found as cuBLAS's is. Of 4096 x 4096 x 4095, say, those along m and n need no copy."""
+"""How our operands are stored, if not NT: NN: in row order; best: in the fastest of the four layouts, found as
+cuBLAS's is. For 4096 x 4096 x 4095, for example, operands contiguous along m and n need no copy."""
 
 
 def main(argv: list[str] | None = None) -> int:

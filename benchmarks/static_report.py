@@ -1,10 +1,10 @@
-"""What the assembler makes of every kernel of the gallery, for each target. Needs no GPU.
+"""Registers, spills and main loop of every kernel of the gallery, for each target. Needs no GPU.
 
     python -m benchmarks.static_report
     python -m benchmarks.static_report --only mma_fastest --targets sm_90a
 
-Registers, bytes of shared memory, spills and stack as ptxas says them; instructions of the hottest loop and of one turn
-of it on a full tile, what arithmetic dominates it and its share of the turn, as read from SASS (`explain("sass")`). A
+Registers, bytes of shared memory, spills and stack as ptxas reports them; the instructions of the hottest loop and of
+one iteration of it on a full tile, the dominant arithmetic and its share, as read from SASS (`explain("sass")`). A
 kernel that chooses consts by size and target is compiled with those for 4096 x 4096 x 4096.
 """
 
@@ -40,7 +40,7 @@ def labelled_kernels() -> Iterator[tuple[str, str, Any, dict[str, Any]]]:
 
 
 def examine(label: str, format: str, kernel: Any, consts: dict[str, Any], target: str) -> dict[str, Any]:
-    """One row. A kernel that does not compile for `target` has "refused": why."""
+    """One row. A kernel that does not compile for `target` has "refused" with the reason."""
     chosen = chosen_consts(kernel.name, consts, SIZE, format, arch=target)
     case: dict[str, Any] = {"kernel": label, "format": format, "consts": _plain(chosen), "target": target}
     try:

@@ -89,7 +89,7 @@ GALLERY = (
     Entry(
         "fastest.py",
         "fastest",
-        "16 x 8 elements a thread, a loop that the assembler leaves as it is written",
+        "16 x 8 elements a thread, a loop that the assembler keeps as it is written",
         (
             {},
             {"BM": 128, "BN": 64, "BK": 8, "SCHEDULE": "anew"},
@@ -125,9 +125,9 @@ HOPPER = (
     _hopper("hopper_tma", "TMA copies tiles, wgmma multiplies them in shared memory"),
     _hopper("hopper_ring", "a ring of stages: copies run ahead of the products"),
     _hopper("hopper_roles", "one thread copies, warpgroups multiply: one, then two with a larger tile", ROLES),
-    _hopper("hopper_persistent", "blocks that stay, in grouped order; clusters", ({}, {"CLUSTER": (2, 1)})),
+    _hopper("hopper_persistent", "persistent blocks, in grouped order; clusters", ({}, {"CLUSTER": (2, 1)})),
     _hopper("hopper_store", "the result by TMA, while the next tile is multiplied"),
-    _hopper("hopper_pingpong", "two consumers in turns: one multiplies while the other stores"),
+    _hopper("hopper_pingpong", "two alternating consumers: one multiplies while the other stores"),
     _hopper("hopper_fastest", "tiles that fit, batches, any orientation, an epilogue function", choose="choose"),
 )
 """Kernels that need an sm_90a. TMA needs rows that are multiples of 16 bytes; `hopper_gemm.gemm` accepts any."""
