@@ -46,7 +46,7 @@ GPU: list[Job] = [
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--cpu", action="store_true", help="only what needs no GPU")
+    parser.add_argument("--cpu", action="store_true", help="only the benchmarks that need no GPU")
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args(argv)
     outputs: list[str] = []

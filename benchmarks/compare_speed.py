@@ -181,7 +181,7 @@ def main(argv: list[str] | None = None) -> int:
     timed = commands.add_parser("time", help="time them against the working tree's")
     timed.add_argument("made", type=Path)
     timed.add_argument("--rounds", type=int, default=15)
-    timed.add_argument("--seed", type=int, default=7, help="of the operands, and of the order")
+    timed.add_argument("--seed", type=int, default=7, help="for the operands and the order")
     args = parser.parse_args(argv)
     if args.command == "make":
         _make(args.commit, args.to)

@@ -395,11 +395,11 @@ def add_times(cases: list[dict[str, Any]], chosen: list[Variant], timing: Timing
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ptxas", type=Path, help="the assembler to use, not that of the wheel")
+    parser.add_argument("--ptxas", type=Path, help="the assembler to use instead of the one in the wheel")
     parser.add_argument("--only", default="", metavar="TEXT", help="variants whose label contains this")
     parser.add_argument("--time", action="store_true", help="time them, too: needs a GPU")
     parser.add_argument("--rounds", type=int, default=11)
-    parser.add_argument("--seconds", type=float, default=0.05, help="of one variant in one round")
+    parser.add_argument("--seconds", type=float, default=0.05, help="per variant and round")
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args(argv)
     if args.ptxas is not None:

@@ -62,7 +62,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=tuple(FAMILIES), default=list(FAMILIES))
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--seconds", type=float, default=0.02, help="of one contender in one round")
+    parser.add_argument("--seconds", type=float, default=0.02, help="per contender and round")
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args(argv)
     found: dict[str, Any] = {}

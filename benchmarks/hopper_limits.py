@@ -57,7 +57,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", nargs="+", default=list(SIZES), metavar="MxNxK")
     parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--launch", action="store_true", help="only launch the kernels: what ncu watches")
+    parser.add_argument("--launch", action="store_true", help="only launch the kernels, for ncu to watch")
     args = parser.parse_args(argv)
     sizes = [Size(*parse_size(text)) for text in args.sizes]
     if args.launch:

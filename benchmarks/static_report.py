@@ -86,7 +86,7 @@ def _as_text(cases: Sequence[dict[str, Any]]) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", metavar="LABEL", help="kernels whose label begins with one of these")
+    parser.add_argument("--only", nargs="+", metavar="LABEL", help="kernels whose label starts with one of these")
     parser.add_argument("--targets", nargs="+", default=TARGETS)
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args(argv)

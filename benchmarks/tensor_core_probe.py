@@ -306,7 +306,7 @@ def _rows(wanted: str, device: str) -> list[MmaRow]:
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--emulator", action="store_true", help="run on the emulator; no result is written")
-    parser.add_argument("--products", type=int, default=512, help="of each case (default 512)")
+    parser.add_argument("--products", type=int, default=512, help="per case (default 512)")
     parser.add_argument("--rows", default="", help="only products whose text contains this, as 'f16 x f16 -> f16'")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--raw", type=Path, help=f"keep the results of {RAW_PRODUCTS} products a case in this .npz")

@@ -127,7 +127,7 @@ def early_write(
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--launches", type=int, default=1000, help="of each row")
+    parser.add_argument("--launches", type=int, default=1000, help="per row of the table")
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args(argv)
 
