@@ -1,1 +1,1 @@
-"""Measurements of tiledsl, each a module that runs by itself: ``python -m benchmarks.gemm --help``."""
+"""Measurements of tiledsl, each a module that can be run: ``python -m benchmarks.gemm --help``."""

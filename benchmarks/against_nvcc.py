@@ -24,7 +24,7 @@ from tiledsl.inspect.timing import Clocks, buffer_sets, interleave
 
 __all__ = ["main"]
 
-# A gallery kernel's label, and the reference that it is compared with. The goal: at least 0.97.
+# A gallery kernel's label, and its reference. The goal: at least 0.97.
 PAIRS = {
     "naive": ("naive", 16),
     "shared_tiled T=16": ("shared_tiled", 16),
@@ -36,7 +36,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", type=parse_size, default=(4096,) * 3, metavar="MxNxK")
     parser.add_argument("--rounds", type=int, default=11)
-    parser.add_argument("--seconds", type=float, default=0.1, help="of one contender in one round")
+    parser.add_argument("--seconds", type=float, default=0.1, help="per contender and round")
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args(argv)
 

@@ -1,4 +1,4 @@
-"""Every benchmark in one command, the tables last; on one GPU some fifteen minutes.
+"""Every benchmark in one command, the tables last; about fifteen minutes on one GPU.
 
     python -m benchmarks.all            all
     python -m benchmarks.all --quick    fewer rounds and smaller sizes
@@ -46,7 +46,7 @@ GPU: list[Job] = [
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--cpu", action="store_true", help="only what needs no GPU")
+    parser.add_argument("--cpu", action="store_true", help="only the benchmarks that need no GPU")
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args(argv)
     outputs: list[str] = []

@@ -4,9 +4,9 @@
     python -m benchmarks.bank_calibration --gallery     static = emulator = counter for every gallery kernel
 
 A micro kernel makes one shared access of one warp, at offsets that it reads from global memory, so that one kernel
-serves all patterns of its kind and width. Predicted are the wavefronts of `tiledsl.layout.banks`; beside them stand
-other rules that an open entry might follow, and which of them fit all that was counted. A result that contradicts
-the table changes `PHASES`, and its `basis`, and nothing else.
+serves all patterns of its kind and width. `tiledsl.layout.banks` predicts the wavefronts; the report also lists other
+rules that an open entry might follow, and which of them fit all counts. If a result contradicts the table, only
+`PHASES`, with its `basis`, has to change.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ __all__ = ["Case", "cases", "compare", "fitting", "main", "rules", "verdict", "w
 ROOT = Path(__file__).parent.parent
 SIZE = (128, 256, 40)
 """M, N, K of the gallery run, small enough for the emulator: an edge along k, and whole tiles of C, since at an edge
-LLVM leaves out the load of a staged element that is not stored."""
+LLVM removes the load of a staged element that is not stored."""
 
 OFF = -1
-"""The offset of a lane that takes no part."""
+"""The offset of an inactive lane."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One access. `offsets`: by lane in units of the width; `OFF` for a lane that takes no part."""
+    """One access. `offsets`: by lane in units of the width; `OFF` for an inactive lane."""
 
     kind: Kind
     width: int
@@ -50,7 +50,7 @@ class Case:
     """Consts of the micro kernel."""
 
     def wavefronts(self, rule: Phases | None = None) -> int:
-        """As the table, or `rule`, has it."""
+        """The number by the table, or by `rule`."""
         active = [o != OFF for o in self.offsets]
         addresses = [max(o, 0) * self.width for o in self.offsets]
         return banks.cost(addresses, self.width, active, self.kind, rule).wavefronts
@@ -94,7 +94,7 @@ def _patterns() -> dict[str, tuple[int, ...]]:
 
 
 def _halves() -> dict[str, tuple[int, ...]]:
-    """Whose pairs differ between the halves of a warp, or of a half: which lanes must pair for phases to merge?"""
+    """Patterns whose pairs differ between parts of a warp: which lanes must pair for phases to merge?"""
     lanes = range(32)
     pairs = [lane // 2 for lane in lanes]
     fours = [lane // 4 * 2 + lane % 2 for lane in lanes]
@@ -118,12 +118,12 @@ def _halves() -> dict[str, tuple[int, ...]]:
 
 
 def _apart(patterns: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    """Those that a copy may have: two lanes that write one place would be a race."""
+    """The patterns that a copy may have: two lanes that write to one address would race."""
     return {name: at for name, at in patterns.items() if max(Counter(o for o in at if o != OFF).values()) == 1}
 
 
 def _destinations(width: int) -> dict[str, tuple[int, ...]]:
-    """Where the lanes of a copy write that goes along rows of 64 bytes: as they lie, padded by 16 bytes, swizzled."""
+    """Where the lanes of a copy along rows of 64 bytes write: contiguous, padded by 16 bytes, swizzled."""
     per_row, unit = 64 // width, max(1, 16 // width)
     rows = [divmod(lane, per_row) for lane in range(32)]
     swizzled = [(row, column ^ (row // 2 % 4 * unit)) for row, column in rows]
@@ -160,10 +160,10 @@ def _variants(kind: Kind, width: int) -> list[tuple[dict[str, int], dict[str, tu
             return [({"num": num, "trans": trans}, _matrices(num)) for num in (1, 2, 4) for trans in (False, True)]
         case "cp_async":
             patterns = _apart(_patterns()) | _destinations(width)
-            # 16 bytes that are fetched pass no bank: benchmarks/copy_costs.py says what those take.
+            # A fetch of 16 bytes uses no bank: benchmarks/copy_costs.py measures its cost.
             return [({"zeros": zeros}, patterns) for zeros in (False, True) if zeros or width < 16]
         case "atomic" if width != 4:
-            return []  # they become a loop, whose turns no table can know
+            return []  # they become a loop, whose number of iterations no table can know
         case "load" | "store" if width > 4:
             return [({}, _patterns() | _halves())]
         case _:
@@ -181,7 +181,7 @@ def cases() -> list[Case]:
 
 
 def rules(kind: Kind, width: int) -> dict[str, Phases]:
-    """What an entry might be, by name; the table's own first."""
+    """The rules that an entry might follow, by name; the table's own first."""
     own = PHASES[kind, width]
     named = {"the table": own}
     if width > 4:
@@ -189,7 +189,7 @@ def rules(kind: Kind, width: int) -> dict[str, Phases]:
         if kind in ("ldmatrix", "stmatrix"):
             merges = {(): "", (8,): ", merging matrices that are alike"}
         if kind == "cp_async":
-            merges = {(): ""}  # no two lanes write one place
+            merges = {(): ""}  # no two lanes write to one address
         for lanes in (32, 16, 8):
             for merge, words in merges.items():
                 named[f"phases of {lanes}{words}"] = Phases(lanes, merge, own.shared)
@@ -220,11 +220,11 @@ def _watched(arguments: Sequence[str]) -> list[Launch]:
 
 
 OF_ALL: tuple[Kind, ...] = ("atomic", "cp_async")
-"""What is counted by all wavefronts of a launch, which makes no other access. Atomics have no counter of their own;
-that of asynchronous copies counts lines of their source, too, and what passes no bank."""
+"""Kinds counted by all wavefronts of a launch, which makes no other access. Atomics have no counter of their own; that
+of asynchronous copies also counts lines of their source, and data that uses no bank."""
 
 OF_A_LAUNCH = 1
-"""Wavefronts that ncu counts in every launch, accesses or none: what all loads and stores left of the sum."""
+"""Wavefronts that ncu counts in every launch, even without accesses: the sum less those of loads and stores."""
 
 
 def measured(case: Case, launch: Launch) -> int | None:
@@ -232,7 +232,7 @@ def measured(case: Case, launch: Launch) -> int | None:
     if case.kind not in OF_ALL:
         return launch.counters.get(f"{case.kind} wavefronts")
     everything = launch.counters.get("all wavefronts")
-    # Loads: ptxas puts three that no lane makes before asynchronous copies. Each passes as one wavefront.
+    # Loads: ptxas puts three predicated-off ones before asynchronous copies. Each takes one wavefront.
     return None if everything is None else everything - OF_A_LAUNCH - launch.counters.get("load instructions", 0)
 
 
@@ -256,7 +256,7 @@ def compare(tried: Sequence[Case], launches: Sequence[Launch]) -> list[dict[str,
 
 
 def fitting(tried: Sequence[Case], records: Sequence[dict[str, Any]]) -> dict[tuple[Kind, int], list[str]]:
-    """For each entry of the table, the rules that give what was measured in every case."""
+    """For each entry of the table, the rules that give the measured number in every case."""
     found: dict[tuple[Kind, int], list[str]] = {}
     entries: dict[tuple[Kind, int], None] = {(case.kind, case.width): None for case in tried}
     for kind, width in entries:
@@ -289,7 +289,7 @@ def _shown(count: int | None) -> str:
 
 
 def wavefronts_of(kind: Kind, launch: Launch) -> int | None:
-    """ncu's count of a kind. That of loads is with those of ldmatrix, and that of stores with those of stmatrix."""
+    """ncu's count of a kind. Its counter of loads includes ldmatrix, and its counter of stores stmatrix."""
     within: dict[Kind, str] = {"load": "ldmatrix wavefronts", "store": "stmatrix wavefronts"}
     counted = launch.counters.get(f"{kind} wavefronts")
     return None if counted is None else counted - launch.counters.get(within.get(kind, ""), 0)
@@ -312,7 +312,7 @@ def gallery_records(size: tuple[int, int, int], launches: Sequence[Launch]) -> l
 
 
 NOISE = 1 / 500
-"""By how much ncu may count more: waits for a bank that something else uses, another number in each launch."""
+"""By how much ncu may count more: waits for a bank in use by something else, which vary from launch to launch."""
 
 
 def verdict(record: dict[str, Any]) -> str:

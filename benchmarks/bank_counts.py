@@ -1,7 +1,7 @@
 """Two counts of the wavefronts that a launch takes: the static one times executions, and the emulator's.
 
-The static count says what one access of each warp takes; how often a warp makes it depends on sizes, and comes
-from a run of the tile level on the emulator, which knows no layouts. The other count is of the real addresses
+The static count gives the wavefronts of one access of each warp. How often a warp makes it depends on sizes, and
+comes from a run of the tile level on the emulator, which knows no layouts. The other count uses the real addresses
 of the thread level.
 """
 
@@ -44,7 +44,7 @@ __all__ = [
 
 
 class Key(NamedTuple):
-    """Accesses that both levels can tell apart. place: file and line."""
+    """Accesses that both levels can distinguish. place: file and line."""
 
     place: str
     kind: Kind
@@ -63,9 +63,9 @@ Executions = Mapping[tuple[Op, int], Ints]
 
 @dataclass(frozen=True)
 class BothCounts:
-    """Wavefronts of one launch by access: static ones as least and most, None where they are not known.
+    """Wavefronts of one launch by access: static ones as minimum and maximum, None where they are not known.
 
-    `accesses`: how many a launch makes, of a warp each. `report`: the same kernel's, with the layouts that it has.
+    `accesses`: how many warp accesses a launch makes. `report`: of the same kernel, with its layouts.
     """
 
     static: dict[Key, Bounds | None]
@@ -99,7 +99,7 @@ class BothCounts:
 
 @dataclass(frozen=True)
 class Product:
-    """A gallery kernel with the consts of a variant, and what it multiplies: one of `reference.FORMATS`."""
+    """A gallery kernel with the consts of a variant, and its format: one of `reference.FORMATS`."""
 
     kernel: TileKernel
     consts: dict[str, Any]
@@ -113,8 +113,8 @@ class Product:
 def gallery_products() -> dict[str, Product]:
     """Every kernel, variant and format of the gallery; labels are like ``shared_tiled T=32`` and ``bf16 mma_async``.
 
-    Where a variant names no consts, those that the kernel chooses for the format of a large product; of f32, where
-    formats make no difference, its defaults.
+    A variant without consts gets those that the kernel chooses for a large product of the format; for f32, where the
+    format makes no difference, the defaults.
     """
     found: dict[str, Product] = {}
     for format in reference().FORMATS:
@@ -128,7 +128,7 @@ def gallery_products() -> dict[str, Product]:
 
 
 def count_both(kernel: TileKernel, *args: Any, **kwargs: Any) -> BothCounts:
-    """Both counts of one call, on the emulator; the arguments are written as by a call."""
+    """Both counts of one call, on the emulator; it writes to the arguments as a call does."""
     dispatcher = kernel.dispatcher
     arguments = dispatcher.arguments(dispatcher.launcher.bind(args, kwargs))
     problem = specialize(kernel.signature, arguments.arrays, arguments.consts)
@@ -166,7 +166,7 @@ def emulated_counts(hook: WavefrontCount) -> Counter[Key]:
 
 
 def static_counts(kernel: Kernel, layout: Literal["row", "chosen"], made: Executions) -> dict[Key, Bounds | None]:
-    """Least and most wavefronts of all that a tile-level kernel did on a line; None where they are not known."""
+    """Minimum and maximum wavefronts of a tile-level kernel's accesses on a line; None where they are not known."""
     lanes = Lanes(kernel)
     counter = WavefrontCounter(lanes)
     found: dict[Key, Bounds | None] = {}
@@ -190,6 +190,6 @@ def _bounds(access: SharedAccess, counter: WavefrontCounter, layout: str, made: 
     assert not times[len(count.mean) :].any(), "more warps than the block has"
     known = [(int(n), mean) for n, mean in zip(times, count.mean, strict=False) if n]
     if any(mean is None for _, mean in known):
-        return 0, 0  # a warp that should take no part did: differs from any count
+        return 0, 0  # a warp that should be inactive was not: differs from any count
     total = sum(n * mean for n, mean in known if mean is not None)
     return int(total), int(total)

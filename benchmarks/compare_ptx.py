@@ -4,7 +4,7 @@
     python -m benchmarks.compare_ptx main~3 main     two commits
     python -m benchmarks.compare_ptx main --keep /tmp/ptx && diff -r /tmp/ptx/before /tmp/ptx/after
 
-Every kernel of examples/gemm is compiled in every variant and format, and with what it chooses for some sizes.
+Every kernel of examples/gemm is compiled in every variant and format, and with the consts it chooses for some sizes.
 Locations, comments and the labels of debug information do not count. Each commit is checked out into a temporary
 worktree and compiled by a process of its own, with the same Python. Exit status 1 if anything differs.
 """
@@ -26,11 +26,11 @@ __all__ = ["Code", "checkout", "differences", "main", "without_locations"]
 
 ROOT = Path(__file__).parent.parent
 SIZES = ((128, 128, 128), (1000, 1000, 1000), (4096, 4096, 4096), (4096, 512, 4096))
-"""For which kernels choose their consts: small, odd, large, and skinny ones."""
+"""Sizes for which kernels choose their consts: small, odd, large, and skinny ones."""
 
 
 class Code(NamedTuple):
-    """What became of one kernel. ptx: without locations; "" where it does not compile, and `error` says why."""
+    """The result for one kernel. ptx: without locations; "" where it does not compile, and `error` says why."""
 
     ptx: str
     registers: int = 0
@@ -39,7 +39,7 @@ class Code(NamedTuple):
 
     @property
     def instructions(self) -> int:
-        """Statements but declarations; those of several lines of inline PTX count one by one."""
+        """Statements without declarations; each line of inline PTX counts."""
         return sum(line.endswith(";") and not line.startswith(".") for line in self.ptx.splitlines())
 
 
@@ -51,7 +51,7 @@ def without_locations(ptx: str) -> str:
 
 
 def differences(before: dict[str, Code], after: dict[str, Code]) -> list[str]:
-    """A line for each kernel whose code differs, or which only one of both has."""
+    """A line for each kernel whose code differs, or that only one of the two has."""
     found: list[str] = []
     for label in dict.fromkeys((*before, *after)):
         a, b = before.get(label), after.get(label)
@@ -69,8 +69,8 @@ def differences(before: dict[str, Code], after: dict[str, Code]) -> list[str]:
 
 
 def collect(arch: str) -> dict[str, Code]:
-    """The code of every kernel of the checkout in the working directory, which may be an old one: only what every
-    commit has is used."""
+    """The code of every kernel of the checkout in the working directory, which may be an old one: it uses only what
+    every commit has."""
     sys.path[:0] = [os.getcwd(), str(Path("examples/gemm").resolve())]
     import gallery  # pyright: ignore[reportMissingImports]
 
@@ -85,7 +85,7 @@ def collect(arch: str) -> dict[str, Code]:
 
 
 def _consts(gallery: Any, entry: Any, format: str, arch: str) -> list[dict[str, Any]]:
-    """The variants, and what the kernel chooses."""
+    """The variants, and the consts that the kernel chooses."""
     chosen = [gallery.chosen(entry, {}, *size, format, arch=arch) for size in SIZES] if entry.choose else []
     found: list[dict[str, Any]] = []
     for consts in (*entry.variants, *chosen):
@@ -96,7 +96,7 @@ def _consts(gallery: Any, entry: Any, format: str, arch: str) -> list[dict[str, 
 def _code(kernel: Any, arch: str, settings: dict[str, Any]) -> Code:
     try:
         compiled = kernel.compile(arch=arch, **settings)
-    except Exception as error:  # of any kind, as old commits may have them; where it stands does not count
+    except Exception as error:  # of any kind, as old commits may have them; its location does not count
         return Code("", error=f"{type(error).__name__}: {str(error).splitlines()[0].split('error: ')[-1]}")
     used = compiled.resources
     return Code(without_locations(compiled.ptx), used.registers, used.spill_stores + used.spill_loads)
@@ -122,7 +122,7 @@ def checkout(commit: str) -> Iterator[Path]:
 
 
 def _started(folder: Path, arch: str) -> subprocess.Popen[str]:
-    # -P: what stands beside this file, such as benchmarks/gallery.py, is not importable by its bare name.
+    # -P: files beside this one, such as benchmarks/gallery.py, are not importable by their bare names.
     command = [sys.executable, "-P", __file__, "--arch", arch, "--collect", "."]
     environment = os.environ | {"TILEDSL_CACHE": "0", "PYTHONPATH": str(folder)}
     return subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True)

@@ -1,10 +1,10 @@
-"""The Hopper ladder at two commits: machine code of an older one against that of the working tree, in turns on a GPU.
+"""The Hopper ladder at two commits: an older one's machine code and the working tree's, interleaved on a GPU.
 
     python -m benchmarks.compare_speed make main /tmp/main.json      where git is; needs no GPU
     python -m benchmarks.compare_speed time /tmp/main.json           on a GPU, with torch
 
-Both codes of a kernel go through the same launches on the same arrays, so that only what the GPU executes differs.
-Outputs are compared bit for bit before. Figures are ratios within a round: more than 1 is faster than before.
+Both versions of a kernel run through the same launches on the same arrays, so that only the machine code differs.
+Outputs are compared bit for bit first. Figures are ratios within a round: more than 1 is faster than before.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ LADDER: tuple[tuple[str, dict[str, Any]], ...] = (
     ("hopper_fastest", {"BM": 64, "BN": 64, "INSTANCES": 2, "STAGES": 10}),
 )
 SIZES = ((4096, 4096, 4096), (8192, 4096, 512), (1024, 1000, 8192), (2056, 3080, 2048))
-"""Long enough that the host does not decide, and with edges."""
+"""Long enough that the host is not the limit, and with edges."""
 SETS = 4
-"""Of operands, which take turns: more than L2 holds."""
+"""Bytes of operands, used in rotation: more than L2 holds."""
 
 
 def _label(name: str, consts: dict[str, Any]) -> str:
@@ -71,7 +71,7 @@ for label, name, consts in json.loads(sys.argv[1]):
                     image.resources.registers, image.resources.spill_loads]
 print(json.dumps(found))
 """
-"""Only what every commit has is used."""
+"""It uses only what every commit has."""
 
 
 def _make(commit: str, to: Path) -> None:
@@ -87,7 +87,7 @@ def _make(commit: str, to: Path) -> None:
 
 
 def _kernel(name: str, copy: str) -> Any:
-    """The gallery's kernel, as a module of its own: what is compiled for one is not that of the other."""
+    """The gallery's kernel, as a module of its own: the two copies share no compiled code."""
     sys.path[:0] = [str(ROOT / "examples/gemm")]
     spec = importlib.util.spec_from_file_location(f"{name}_{copy}", ROOT / f"examples/gemm/{name}.py")
     assert spec is not None and spec.loader is not None
@@ -98,7 +98,7 @@ def _kernel(name: str, copy: str) -> Any:
 
 
 def _launched(kernel: Any, cubin: bytes | None = None) -> list[Any]:
-    """The images that launches of `kernel` load from now on: what is compiled, or `cubin` in its place."""
+    """The images that launches of `kernel` load from now on: the compiled one, or `cubin` in its place."""
     compile_now, images = kernel.program.compiled, list[Any]()
 
     def compiled(spec: Any, arch: str) -> Any:
@@ -181,7 +181,7 @@ def main(argv: list[str] | None = None) -> int:
     timed = commands.add_parser("time", help="time them against the working tree's")
     timed.add_argument("made", type=Path)
     timed.add_argument("--rounds", type=int, default=15)
-    timed.add_argument("--seed", type=int, default=7, help="of the operands, and of the order")
+    timed.add_argument("--seed", type=int, default=7, help="for the operands and the order")
     args = parser.parse_args(argv)
     if args.command == "make":
         _make(args.commit, args.to)

@@ -48,7 +48,7 @@ found |= {label: seconds(label, "bf16") for label in kernels["bf16"]}
 print(json.dumps(found))
 """
 GOALS = {"cold compile": {"shared_tiled": 250, "mma_fastest": 400, "hopper_fastest": 500}, "from disk cache": {"": 10}}
-"""Milliseconds, by state and what the label begins with."""
+"""Milliseconds, by state and prefix of the label."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -86,7 +86,7 @@ def _goal(label: str) -> str:
 
 
 def _python(script: str, cache: str = "") -> str:
-    """What a new interpreter prints for `script`, with its last line only."""
+    """The last line that a new interpreter prints for `script`."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     if cache:
         env["TILEDSL_CACHE_DIR"] = cache

@@ -1,11 +1,11 @@
-"""What an asynchronous copy takes of shared memory, by ncu's counters and by the clock, on a GPU.
+"""What an asynchronous copy costs in shared memory, by ncu's counters and by the clock, on a GPU.
 
     python -m benchmarks.copy_costs             both; needs ncu and torch; under a minute
 
-Counted: one copy of a warp, from given places to given places; beside the wavefronts that ncu attributes to the
-instruction stand what passed the data banks and the tags, and two predictions: the pairs of a source line and a
-destination line, and the wavefronts of a store to the same places. Timed: a loop of copies between loads of matrices,
-by source rows and by cache policy: what a copy adds to loads that keep shared memory busy is what it takes.
+Counted: one copy of a warp, between given addresses. The report has the wavefronts that ncu attributes to the
+instruction, those of the data banks and the tags, and two predictions: the pairs of a source line and a destination
+line, and the wavefronts of a store to the same addresses. Timed: a loop of copies between loads of matrices, by source
+rows and by cache policy. The cost of a copy is the time that it adds to loads that keep shared memory busy.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OFF = -1
 LINE = 128
 KB = 1 << 10
 COUNTED_BYTES, TIMED_BYTES = 512 * KB, 8 << 20
-"""How many there are to copy from."""
+"""The bytes that can be copied from."""
 
 Places = tuple[int, ...]
 
@@ -52,7 +52,7 @@ class CopyCase:
 
 
 def _rows(bytes_of_row: int, pitch: int, width: int = 16, start: int = 0) -> Places:
-    """Lanes go along rows of so many bytes, `pitch` apart."""
+    """Lanes go along rows of `bytes_of_row` bytes, `pitch` apart."""
     per_row = bytes_of_row // width
     return tuple(start + lane // per_row * pitch + lane % per_row * width for lane in LANES)
 
@@ -94,7 +94,7 @@ def _targets(width: int) -> dict[str, Places]:
 
 
 def _random(number: int) -> tuple[Places, Places]:
-    """Eight lanes read one line, another one each time or the same, and write to two lines at most."""
+    """Each group of eight lanes reads one line, the same one or another, and writes to at most two lines."""
     source = random.Random(number)
     lines = [source.randrange(2 if number % 2 else 32) for _ in range(4)]
     into = [[source.randrange(8) for _ in range(1 + number % 3 // 2)] for _ in range(4)]
@@ -175,11 +175,11 @@ TIMED: dict[str, tuple[Places, int, int]] = {
     "rows 128, same place": (_rows(128, 8 * KB), 0, 65536),
     "rows 512, same place": (_rows(512, 8 * KB), 0, 65536),
 }
-"""Sources of a warp, how far they move on in a step, and how far those of the next warp lie."""
+"""Sources of a warp, their advance in a step, and the distance to those of the next warp."""
 
 
 def timed() -> list[dict[str, Any]]:
-    """Cycles a step and warp of the slowest of 8 blocks on 8 SMs; the least of 5 launches."""
+    """Cycles a step and warp of the slowest of 8 blocks on 8 SMs; the minimum of 5 launches."""
     torch: Any = importlib.import_module("torch")
     data = torch.zeros(TIMED_BYTES, dtype=torch.uint8, device="cuda")
     rows = torch.tensor([lane % 8 * 8 + (lane // 8 ^ lane % 8) for lane in LANES], dtype=torch.int32).cuda()
@@ -220,18 +220,18 @@ def timed() -> list[dict[str, Any]]:
 
 
 def pairs_of_lines(case: CopyCase) -> int:
-    """How many pairs of lines the lanes have, of 128 bytes each: one that is read and one that is written."""
+    """The number of pairs of 128-byte lines, one read and one written, of all lanes."""
     return len({(s // LINE, t // LINE) for s, t in zip(case.source, case.to, strict=True) if t != OFF})
 
 
 def as_a_store(case: CopyCase) -> int:
-    """Wavefronts of a store of such a width to the same places."""
+    """Wavefronts of a store of the same width to the same addresses."""
     active = [to != OFF for to in case.to]
     return banks.cost([max(to, 0) for to in case.to], case.width, active, "store").wavefronts
 
 
 def copy_table(records: Sequence[dict[str, Any]]) -> str:
-    """Counters less those of a launch in which no lane takes part."""
+    """Counters less those of a launch without active lanes."""
     base = records[0]["counters"]
     names = [name for name in COPY_COUNTERS if name in base]
     rows = [

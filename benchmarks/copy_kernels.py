@@ -1,7 +1,7 @@
-"""Kernels that begin asynchronous copies of given lanes: one copy that is counted, and a loop that is timed.
+"""Kernels that issue asynchronous copies of given lanes: one copy that is counted, and a loop that is timed.
 
-They are written in raw PTX, since the language has no word for copies of 16 bytes through L1 (.ca), and since source
-and destination of every lane are to be given by themselves.
+They are written in raw PTX, since the language has no copies of 16 bytes through L1 (.ca), and since source and
+destination of every lane are set individually.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SHARED = 1 << 15
 """Bytes of the tile."""
 
 WARPS = 8
-"""Of a block of the loop."""
+"""Warps of a block of the loop."""
 
 Lanes = Literal[32]
 Blocks = Literal[8]
@@ -50,8 +50,8 @@ def one_copy(
     zeros: Const[bool],
     warm: Const[bool],
 ):
-    """One copy of a warp to bytes TO of shared memory from bytes FROM of `data`; a lane whose TO is negative takes no
-    part. zeros: it brings zeros. warm: the bytes, which must be 0, are in L1 before."""
+    """One copy of a warp to bytes TO of shared memory from bytes FROM of `data`; a lane whose TO is negative is
+    inactive. zeros: the copy writes zeros. warm: the bytes, which must be 0, are in L1 before."""
     grid(1)
     t = threads(32)
     S = shared(SHARED // 2, f16)
@@ -93,9 +93,9 @@ def copy_loop(
     matrices: const,
     through_l1: Const[bool],
 ):
-    """`steps` times, each warp of 8 blocks begins `copies` copies of 16 bytes a lane and reads `matrices` times four
-    matrices, whose rows begin at ROWS times 16 bytes. Sources move on by `advance` bytes a step within 8 KB; the rows
-    of a warp lie `rows` bytes, and those of a block 512 KB, after those of the one before. CYCLES: of each block."""
+    """`steps` times, each warp of 8 blocks issues `copies` copies of 16 bytes a lane and reads `matrices` times four
+    matrices, whose rows start at ROWS times 16 bytes. Sources advance by `advance` bytes a step within 8 KB; the rows
+    of a warp are `rows` bytes, and those of a block 512 KB, after those of the previous one. CYCLES: of each block."""
     block, _ = grid(8, 1)
     t = threads(32 * WARPS)
     S = shared(SHARED // 2, f16)

@@ -1,4 +1,4 @@
-"""The GPU side of the harness: `tiledsl.inspect.frameworks`, for programs of their own."""
+"""The GPU side of the harness: `tiledsl.inspect.frameworks`, for stand-alone programs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Device", "open_device"]
 
 
 def open_device(format: str = "f32") -> Device:
-    """torch if it is installed and sees a GPU, else CuPy. Raises SystemExit that says what is missing."""
+    """torch if it is installed and sees a GPU, else CuPy. Raises SystemExit that names what is missing."""
     try:
         return frameworks.open_device(format)
     except DeviceError as error:

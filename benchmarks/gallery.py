@@ -31,7 +31,7 @@ def reference() -> Any:
 
 
 def dtype_settings(kernel: Any, format: str) -> dict[str, str]:
-    """What `compile` needs to know of a dtype-generic kernel."""
+    """The dtypes that `compile` needs for a dtype-generic kernel."""
     return gallery_module().dtypes(kernel, format)
 
 
@@ -51,9 +51,9 @@ def gallery_kernels(format: str = "f32") -> dict[str, tuple[Any, dict[str, Any]]
 def chosen_consts(
     name: str, consts: dict[str, Any], size: tuple[int, int, int], format: str = "", **known: Any
 ) -> dict[str, Any]:
-    """`consts`, or where there are none what the kernel called `name` chooses for a size and format, if it does so.
+    """`consts` or, where there are none, those that the kernel `name` chooses for a size and format, if any.
 
-    known: what else the choice may depend on: `arch`, `along_k`.
+    known: further inputs of the choice: `arch`, `along_k`.
     """
     gallery = gallery_module()
     entry = next(entry for entry in gallery.GALLERY if entry.kernel == name)

@@ -5,11 +5,11 @@
     python -m benchmarks.gemm --sizes 2048 4096 777x1003x519 --rounds 15
     python -m benchmarks.gemm --sizes 4096 --variants fastest BM=64,128 BN=64,128 SCHEDULE=written,anew
 
-Ratios are of speed: 1.05 means 5% faster than cuBLAS. `cold` goes round more operands than fit in L2,
-`hot` uses the same ones again. --variants times one kernel under every combination of the consts given, the
-fastest first. --format: what is multiplied, by the names of examples/gemm/reference.py; --transposed b: B is a view of
-an array in the other order, as for 8-bit operands, which cuBLAS wants so. "registers only" is a loop of mma.sync that
-does as much arithmetic and nothing else: the ceiling of that instruction.
+Ratios are of speed: 1.05 means 5% faster than cuBLAS. `cold` rotates more operands than fit in L2, `hot` reuses the
+same ones. --variants times one kernel under every combination of the given consts, the fastest first. --format: of the
+operands, by the names of examples/gemm/reference.py; --transposed b: B is a view of a transposed array, as for 8-bit
+operands, where cuBLAS requires it. "registers only" is a loop of mma.sync with as much arithmetic and nothing else: the
+ceiling of that instruction.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ LLM: list[Size] = [
 ]
 """Products of language models."""
 MATRIX_SIZES: list[Size] = [(n, n, n) for n in (2048, 4096, 8192)]
-"""What the tensor-core kernels are timed at, before `LLM`."""
+"""The sizes at which the tensor-core kernels are timed, before `LLM`."""
 
 
 def parse_size(text: str) -> Size:
@@ -61,10 +61,10 @@ def main(argv: list[str] | None = None) -> int:
         "--transposed", nargs="*", choices=("a", "b"), help="operands that are views of a transposed array"
     )
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--seconds", type=float, default=0.05, help="of one contender in one round")
-    parser.add_argument("--hot", action="store_true", help="the same operands again and again")
+    parser.add_argument("--seconds", type=float, default=0.05, help="per contender and round")
+    parser.add_argument("--hot", action="store_true", help="reuse the same operands")
     parser.add_argument("--only", nargs="+", help="labels of kernels, such as naive or 'shared_tiled T=32'")
-    parser.add_argument("--variants", nargs="+", metavar=("KERNEL", "CONST=VALUE,..."), help="of one kernel; see above")
+    parser.add_argument("--variants", nargs="+", metavar=("KERNEL", "CONST=VALUE,..."), help="one kernel; see above")
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args(argv)
 
@@ -72,7 +72,7 @@ def main(argv: list[str] | None = None) -> int:
     kernels = gallery_kernels(format)
     sizes = args.sizes or (SIZES if format == "f32" else MATRIX_SIZES + LLM)
     eight_bits = format in ("e4m3", "e5m2", "i8", "u8")
-    turned = set(args.transposed if args.transposed is not None else ["b"] if eight_bits else [])
+    transposed = set(args.transposed if args.transposed is not None else ["b"] if eight_bits else [])
     if args.variants:
         kernels = variants(kernels, args.variants[0], args.variants[1:], format)
     kernels = {k: v for k, v in kernels.items() if args.only is None or k in args.only}
@@ -81,19 +81,19 @@ def main(argv: list[str] | None = None) -> int:
     chosen: dict[str, dict[str, Any]] = {}
     with Clocks() as clocks:
         for size in sizes:
-            along_k = turned == {"b"}
+            along_k = transposed == {"b"}
             consts = {
                 label: chosen_consts(each.name, given, size, format, along_k=along_k)
                 for label, (each, given) in kernels.items()
             }
             chosen["x".join(map(str, size))] = {k: v for k, v in consts.items() if v != kernels[k][1]}
-            contenders, sets = prepare(device, kernels, size, cold=not args.hot, turned=turned)
+            contenders, sets = prepare(device, kernels, size, cold=not args.hot, transposed=transposed)
             start = time.perf_counter()
             timing = interleave(device, contenders, rounds=args.rounds, seconds=args.seconds)
             cases += summarize(timing, size, "cuBLAS", {"sets": sets, **clocks.since(start)})
             print(f"  {'x'.join(map(str, size))} timed in {time.perf_counter() - start:.1f} s", flush=True)
     kind = "hot" if args.hot else "cold"
-    data = {"cublas_through": device.name, "format": format, "transposed": sorted(turned), "cache": kind}
+    data = {"cublas_through": device.name, "format": format, "transposed": sorted(transposed), "cache": kind}
     data |= {"rounds": args.rounds, "chosen": chosen, "cases": cases}
     suffix = kind if format == "f32" else f"{format}_{kind}"
     if args.variants:
@@ -137,13 +137,13 @@ def _split(setting: str) -> tuple[str, str, str]:
 
 
 def prepare(
-    device: Device, kernels: Kernels, size: Size, *, cold: bool, turned: Set[str] = frozenset()
+    device: Device, kernels: Kernels, size: Size, *, cold: bool, transposed: Set[str] = frozenset()
 ) -> tuple[dict[str, Callable[[int], None]], int]:
     """Operands, and a launcher for cuBLAS and each kernel, whose results have been checked."""
     m, n, k = size
 
     def operand(name: str, rows: int, columns: int, seed: int) -> Any:
-        if name in turned:
+        if name in transposed:
             return device.transposed(device.normal(columns, rows, seed))
         return device.normal(rows, columns, seed)
 
@@ -166,7 +166,7 @@ def prepare(
 
     contenders: dict[str, Callable[[int], None]] = {"cuBLAS": cublas}
     for label, (kernel, consts) in kernels.items():
-        along_k = turned == {"b"}
+        along_k = transposed == {"b"}
         contenders[label] = of(kernel, chosen_consts(kernel.name, consts, size, device.format, along_k=along_k))
     for label, launch in contenders.items():
         c[0][...] = device.blank

@@ -51,18 +51,18 @@ FAMILIES: dict[str, tuple[list[str], str, str]] = {
     "batched": (ANY, "bf16", "256x128x128x128 64x512x512x512 16x1024x1024x64 16x1024x64x1024"),
     "ladder": (LADDER, "bf16", "2048 4096 8192 8192x8192x512"),
 }
-"""What runs, the format, the sizes."""
+"""The kernel, the format, the sizes."""
 
 STORED = {"ragged": "NN", "ragged stored": "best", "batched": "NN"}
-"""How our operands are stored, if not NT: NN in row order, as they come; best: in that layout of four in which ours is
-fastest, found as cuBLAS's is. Of 4096 x 4096 x 4095, say, those along m and n need no copy."""
+"""How our operands are stored, if not NT: NN: in row order; best: in the fastest of the four layouts, found as
+cuBLAS's is. For 4096 x 4096 x 4095, for example, operands contiguous along m and n need no copy."""
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=tuple(FAMILIES), default=list(FAMILIES))
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--seconds", type=float, default=0.02, help="of one contender in one round")
+    parser.add_argument("--seconds", type=float, default=0.02, help="per contender and round")
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args(argv)
     found: dict[str, Any] = {}

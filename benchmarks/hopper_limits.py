@@ -3,8 +3,8 @@
     python -m benchmarks.hopper_limits
     python -m benchmarks.hopper_limits --sizes 4096 8192x8192x512
 
-Percent of what each unit can do, over the whole launch, its start and end included; bf16, A and B along k. Every kernel
-is launched once, at the clock that the GPU has then: shares are within a launch, times are `benchmarks.hopper`'s.
+Percent of each unit's peak, over the whole launch, including its start and end; bf16, A and B contiguous along k. Every
+kernel is launched once, at the GPU's clock at that time: these are shares of a launch; `benchmarks.hopper` has times.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ UNITS: Mapping[str, str] = {
     "DRAM": "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
     "issue": "sm__inst_issued.avg.pct_of_peak_sustained_elapsed",
 }
-"""Counters by what they tell. Shared memory: for loads and stores of threads; TMA and wgmma have none of their own."""
+"""Counters by unit. Shared memory: loads and stores of threads; TMA and wgmma have no counter of their own."""
 
 SIZES = ("4096", "8192x8192x512")
 
@@ -49,7 +49,7 @@ def launch_all(sizes: Sequence[Size]) -> None:
 
 
 def busiest(launch: Launch) -> str:
-    """The unit that is nearest to its peak."""
+    """The unit closest to its peak."""
     return max(UNITS, key=lambda unit: launch.counters.get(unit, -1))
 
 
@@ -57,7 +57,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", nargs="+", default=list(SIZES), metavar="MxNxK")
     parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--launch", action="store_true", help="only launch the kernels: what ncu watches")
+    parser.add_argument("--launch", action="store_true", help="only launch the kernels, for ncu to watch")
     args = parser.parse_args(argv)
     sizes = [Size(*parse_size(text)) for text in args.sizes]
     if args.launch:

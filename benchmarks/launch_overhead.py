@@ -1,11 +1,11 @@
-"""Host time of one launch with three torch tensors, beside a bare cuLaunchKernel and torch.mm. The kernel with tensor
-maps, which are made at its first launch, is also launched as a cluster. That with many names shows what it costs to see
-whether they still mean what they did.
+"""Host time of one launch with three torch tensors, compared with a bare cuLaunchKernel and torch.mm. The kernel with
+tensor maps, which are encoded at its first launch, is also launched as a cluster. The one with many names shows the
+cost of checking whether their meaning has changed.
 
     python -m benchmarks.launch_overhead --rounds 40
 
-The product is tiny, so that the GPU is always ahead of the host: what is timed is the host's work alone.
-All take turns, in batches small enough for the launch queue; the figure is the median of the rounds.
+The product is tiny, so that the GPU is always ahead of the host: only the host's work is timed.
+All are interleaved, in batches small enough for the launch queue; the figure is the median of the rounds.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ BATCH = 200  # below the 1024 launches after which the driver blocks
 
 @tile_kernel(arch="sm_90a")
 def three_maps(A: Global[f32, M, K], B: Global[f32, K, N], C: Global[f32, M, N]):
-    """Rows of A and B by TMA, those of A to C by TMA: small, and with all that a launch can have."""
+    """Loads rows of A and B by TMA and stores those of A to C: small, but with every feature of a launch."""
     work = persistent(tile_schedule(M, N, K, tile=(8, SIZE, SIZE)), cluster=Cluster(m=2))
     t = threads(32)
     a, b = shared((8, SIZE), f32, layout=row_major), shared((8, SIZE), f32, layout=row_major)

@@ -1,4 +1,4 @@
-"""What a measurement was made on: GPU, driver, versions, commit."""
+"""The machine of a measurement: GPU, driver, versions, commit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PACKAGES = ("numpy", "llvmlite", "cuda-bindings", "nvidia-cuda-nvcc", "torch", "
 
 
 def describe() -> dict[str, Any]:
-    """Everything that a figure depends on besides the code it measures."""
+    """Everything that a figure depends on besides the measured code."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": _commit(),
@@ -41,7 +41,7 @@ def ptxas_version() -> str:
 
 
 def _commit() -> str:
-    """The commit of this checkout, with a mark if files differ from it. GIT_COMMIT stands in for a bare copy."""
+    """The commit of this checkout, with a mark if files differ from it. GIT_COMMIT is used for a copy without git."""
     if "GIT_COMMIT" in os.environ:
         return os.environ["GIT_COMMIT"]
     done = subprocess.run(

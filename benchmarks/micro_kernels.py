@@ -1,8 +1,8 @@
-"""Kernels of one warp that make one access to shared memory, at the offsets that they are given.
+"""Kernels of one warp that make one access to shared memory, at given offsets.
 
-What the tile contains does not matter, only how the access goes. Offsets count in units of the access's width;
-a lane whose offset is negative takes no part. Of ldmatrix and stmatrix all lanes take part, and the offsets are those
-of the lanes that give the row of a matrix.
+The contents of the tile do not matter, only the access. Offsets count in units of the access's width; a lane whose
+offset is negative is inactive. With ldmatrix and stmatrix all lanes are active, and the offsets are those of the lanes
+that supply a row's address.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tiledsl.layout.banks import Kind
 __all__ = ["PLACES", "access", "arguments", "micro_kernels"]
 
 PLACES = 1056
-"""How many places of the width of an access the tile has."""
+"""The size of the tile in units of the access's width."""
 
 Lanes = Literal[32]
 Copied = Literal[128]
@@ -108,7 +108,7 @@ def matrix_store(OFFSET: Global[i32, Lanes], OUT: Global[f32, Lanes], *, num: Co
 def asynchronous_copy(
     OFFSET: Global[i32, Lanes], DATA: Global[f32, Copied], *, width: Const[CopyBytes], zeros: Const[bool]
 ):
-    """Lanes read neighbouring words. zeros: nothing is read, since the source lies past the edge."""
+    """Lanes read neighbouring words. zeros: nothing is read, since the source is past the edge."""
     grid(1)
     t = threads(32)
     vec = width // 4
@@ -147,7 +147,7 @@ def micro_kernels(kind: Kind, width: int, **options: Any) -> tuple[TileKernel, d
 
 
 def arguments(kind: Kind, offsets: tuple[int, ...]) -> dict[str, Any]:
-    """What the kernel is called with. Lanes that give no matrix row still compute an address: any one in the tile."""
+    """The kernel's arguments. Lanes that supply no matrix row still compute an address: any one in the tile."""
     offset = np.array(offsets, np.int32)
     if kind in ("ldmatrix", "stmatrix"):
         offset = np.maximum(offset, 0)

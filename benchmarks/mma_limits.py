@@ -1,11 +1,11 @@
-"""What stands between mma.sync out of registers alone and a product by `mma_fastest`. Needs an H200 or H100, and torch.
+"""The costs between mma.sync on registers alone and a product by `mma_fastest`. Needs an H200 or H100, and torch.
 
     python -m benchmarks.mma_limits
     python -m benchmarks.mma_limits --format f16 --rest 0
 
-All do as many multiply-adds of 16-bit operands. One tile a block, with k so long that starts and ends vanish: operands
-by ldmatrix from tiles that stay, the same with a barrier for each 64 k, and the loops of both ways to copy. Then whole
-products. --rest: seconds in which the GPU does nothing before each batch, so that power does not limit it.
+All do the same number of multiply-adds of 16-bit operands. First with one tile a block, and k so long that starts and
+ends do not matter: operands by ldmatrix from tiles that stay, the same with a barrier for each 64 k, and the loops of
+both ways to copy. Then whole products. --rest: idle seconds before each batch, so that power is not the limit.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def shared_loop(
     *,
     BARRIER: Const[bool] = False,
 ):
-    """Each block `steps` times the product of 64 k, by ldmatrix and mma.sync out of one of four tiles in turn. C gets
-    the sums of the first block, so that they are not in vain."""
+    """Each block `steps` times the product of 64 k, by ldmatrix and mma.sync, from four tiles in rotation. C gets the
+    sums of the first block, so that they are not removed as dead code."""
     block = grid(blocks)
     threads(256)
     As, Bs = staging(A, BM, DEPTH, STAGES), staging(B, DEPTH, BN, STAGES)
@@ -89,7 +89,7 @@ def shared_loop(
 
 
 def loops(device: Device) -> dict[str, Callable[[int], None]]:
-    """The loops without copies, of as many multiply-adds as `ONE_TILE`."""
+    """The loops without copies, with as many multiply-adds as `ONE_TILE`."""
     a, b = device.normal(BM, STAGES * DEPTH, 1), device.normal(STAGES * DEPTH, BN, 2)
     c = device.empty(BM, BN)
 

@@ -1,4 +1,4 @@
-"""mma.sync out of registers and nothing else: the ceiling of the instruction, on the machine as it is just now."""
+"""mma.sync on registers and nothing else: the ceiling of the instruction, at the machine's present clock and power."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ D = TypeVar("D", bound=Scalar)
 E = TypeVar("E", bound=Number)
 
 WARPS = 8
-"""Of a block, one block an SM: two for each of its four tensor cores."""
+"""Warps of a block, one block an SM: two for each of its four tensor cores."""
 
 
 @tile_kernel
 def mma_loop(A: Global[D, M, K], B: Global[D, K, N], C: Global[E, M, N], blocks: i32, steps: i32, *, TILE: const = 64):
     """`steps` products of TILE x TILE a warp, whose instructions do not depend on each other within a step.
 
-    C gets the sums of the first block, so that they are not in vain. Stores of all blocks to one tile would wait for
-    each other in L2: tens of microseconds, a part of the time of small products that no product takes."""
+    C gets the sums of the first block, so that they are not removed as dead code. Stores of all blocks to one tile
+    would serialise in L2: tens of microseconds, which would distort the time of small products."""
     block = grid(blocks)
     threads(32 * WARPS)
     product, kind = PRODUCTS[A.dtype]
@@ -60,8 +60,8 @@ def mma_loop(A: Global[D, M, K], B: Global[D, K, N], C: Global[E, M, N], blocks:
 
 
 def register_loop(device: Device, products: int, processors: int = 132) -> Callable[[int], None]:
-    """A launcher of about as many multiply-adds as `products`, spread over all SMs. A lane's operands lie side by side
-    along k: so do they in memory."""
+    """A launcher of about `products` multiply-adds, spread over all SMs. A lane's operands are contiguous along k, and
+    so they are in memory."""
     import tiledsl
 
     operand = FORMATS[device.format].operand

@@ -2,8 +2,8 @@
 
     python -m benchmarks.mma_sass
 
-Two tables: the instructions of one product, read from SASS by the PTX line that they belong to; and the clocks from one
-matrix instruction to an independent one that ptxas plans by stall counts, where nothing else comes between.
+Two tables: the instructions of one product, read from SASS by the PTX line that they belong to; and the clocks that
+ptxas plans, by stall counts, from one matrix instruction to an independent one with nothing in between.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ __all__ = ["assembled", "made_of", "main", "operand_registers", "planned_clocks"
 
 PTX_NAMES = {"i8": "s8", "i32": "s32"}
 INDEPENDENT = 8
-"""Products in a row whose stall counts are added up."""
+"""Consecutive products whose stall counts are added."""
 
 
 # -- PTX -------------------------------------------------------------------------------------------
 
 
 def ptx_name(dtype: str) -> str:
-    """How PTX calls an operand's type."""
+    """PTX's name of an operand's type."""
     return PTX_NAMES.get(dtype, dtype)
 
 
 def operand_registers(row: MmaRow) -> tuple[tuple[str, int], tuple[str, int], tuple[str, int]]:
-    """Of A, B and C: the PTX type of a lane's registers, and how many there are."""
+    """For A, B and C: the PTX type of a lane's registers, and their number."""
     shape = row.shape
     counts = (row.a, shape.m * shape.k), (row.b, shape.k * shape.n), (row.acc, shape.m * shape.n)
     a, b, acc = (_registers(DTYPES[name], elements) for name, elements in counts)
@@ -56,7 +56,7 @@ def _registers(dtype: DType, elements: int) -> tuple[str, int]:
 
 
 def product_line(row: MmaRow, a: str, b: str, c: str) -> str:
-    """``mma.sync`` on registers whose names begin with `a`, `b` and `c`; D is C."""
+    """``mma.sync`` on registers whose names start with `a`, `b` and `c`; D is C."""
     names = (ptx_name(name) for name in (row.acc, row.a, row.b, row.acc))
     lists = [
         ", ".join(f"{p}{i}" for i in range(n)) for p, (_, n) in zip((a, b, c), operand_registers(row), strict=True)
@@ -66,8 +66,8 @@ def product_line(row: MmaRow, a: str, b: str, c: str) -> str:
 
 
 def _entry(name: str, row: MmaRow, count: int) -> str:
-    """`count` products with one A, operands from and results to global memory; each stands on a line of its own.
-    More than one are in a loop, where nothing else comes between them."""
+    """`count` products with one A, operands from and results to global memory; each is on a line of its own.
+    More than one are in a loop, with nothing else between them."""
     a, b, c = operand_registers(row)
     each = [(f"%{name}{i}_", kind) for i in range(count) for name, kind in (("b", b), ("c", c))]
     operands = [("%a", a), *each]
@@ -86,7 +86,7 @@ def _entry(name: str, row: MmaRow, count: int) -> str:
 
 @cache
 def _programs(target: Target) -> dict[tuple[MmaRow, int], tuple[int, tuple[Sass, ...]]]:
-    """See `assembled`. All are one module: nvdisasm takes longer to start than to read it."""
+    """See `assembled`. All are in one module, since nvdisasm takes longer to start than to read it."""
     cases = {
         f"products_{number}_{count}": (row, count)
         for number, row in enumerate(TABLE)
@@ -108,11 +108,11 @@ def assembled(row: MmaRow, target: Target, count: int = 1) -> tuple[int, tuple[S
     return _programs(target)[row, count]
 
 
-# -- what became of it -----------------------------------------------------------------------------
+# -- the instructions ------------------------------------------------------------------------------
 
 
 def made_of(row: MmaRow, target: Target) -> dict[str, int]:
-    """Instructions of one product by opcode, filler apart; the tensor core's first."""
+    """Instructions of one product by opcode, without filler; the tensor core's first."""
     number, sasses = assembled(row, target)
     mine = [s for s in sasses if s.ptx_line == number and not s.operands.never]
     counts = Counter(s.opcode for s in sorted(mine, key=lambda s: class_of(s) != "MMA"))
@@ -120,7 +120,7 @@ def made_of(row: MmaRow, target: Target) -> dict[str, int]:
 
 
 def planned_clocks(row: MmaRow, target: Target) -> int | None:
-    """The most frequent sum of stall counts from one matrix instruction to the next; None for a product that takes
+    """The most frequent sum of stall counts from one matrix instruction to the next; None for a product that needs
     other instructions, too."""
     if len(made_of(row, target)) > 1:
         return None
@@ -165,7 +165,7 @@ def sass_rows(cases: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
 
 
 def text_table(rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table of texts under the first row."""
+    """A Markdown table of texts, with the first row as its header."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     ruled = (rows[0], ["-" * width for width in widths], *rows[1:])
     cells = ([cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in ruled)

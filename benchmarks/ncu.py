@@ -29,7 +29,7 @@ COUNTERS: Mapping[str, str] = {
     "store instructions": "smsp__inst_executed_op_shared_st.sum",
     "atomic instructions": "smsp__inst_executed_op_shared_atom.sum",
 }
-"""What is counted, and under which name. Those that a version of ncu does not have are left out."""
+"""The counters, by our names. Those that a version of ncu does not have are left out."""
 
 COPY_COUNTERS: Mapping[str, str] = {
     "cp_async wavefronts": COUNTERS["cp_async wavefronts"],
@@ -43,19 +43,19 @@ COPY_COUNTERS: Mapping[str, str] = {
     "tag stage": "l1tex__t_set_accesses_pipe_lsu_mem_global_op_ld.sum",
     "sectors": "l1tex__m_xbar2l1tex_read_sectors_mem_lg_op_ld.sum",
 }
-"""Of a launch whose only access to shared memory is an asynchronous copy: what it moves, and through what."""
+"""For a launch whose only access to shared memory is an asynchronous copy: what it moves, and through which units."""
 
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel launch. `counters`: values by the names of COUNTERS, those that ncu gave."""
+    """One kernel launch. `counters`: the values that ncu reported, by the names of COUNTERS."""
 
     kernel: str
     counters: dict[str, int]
 
 
 def find_ncu() -> str:
-    """ncu on the PATH or in a CUDA toolkit. Raises SystemExit that says where to get it."""
+    """ncu on the PATH or in a CUDA toolkit. Raises SystemExit that says where to find it."""
     found = shutil.which("ncu")
     toolkits = sorted(Path("/usr/local").glob("cuda*/bin/ncu"), reverse=True)
     if found is None and not toolkits:
@@ -68,7 +68,7 @@ def profile(
 ) -> list[Launch]:
     """Run `command` in `folder` under ncu; its launches of kernels whose name contains `only`, in order.
 
-    Raises SystemExit with ncu's own words where it fails, for instance where counters are not permitted.
+    Raises SystemExit with ncu's own message where it fails, for instance where counters are not permitted.
     """
     ncu = find_ncu()
     metrics = _available(ncu, counters)

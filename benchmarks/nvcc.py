@@ -43,7 +43,7 @@ def build(name: str, tile: int, arch: str = "sm_90a") -> bytes:
 
 
 def check(result: tuple[Any, ...]) -> Any:
-    """The values behind the status that every call of cuda.bindings returns; raises on a failure."""
+    """The values that a call of cuda.bindings returns after its status; raises on a failure."""
     from cuda.bindings import driver
 
     status, *values = result
@@ -53,7 +53,7 @@ def check(result: tuple[Any, ...]) -> Any:
 
 
 class PackedArguments:
-    """Kernel arguments in the form that costs a launch least: an array of pointers to the values."""
+    """Kernel arguments in the cheapest form for a launch: an array of pointers to the values."""
 
     def __init__(self, *values: ctypes.c_void_p | ctypes.c_int | ctypes.c_longlong) -> None:
         self._values = values  # keeps what the pointers point to alive

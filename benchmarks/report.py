@@ -1,4 +1,4 @@
-"""How results are written: a table to read, and JSON with all that is needed to judge and repeat it."""
+"""Writes results: a table to read, and JSON with everything needed to judge and repeat the measurement."""
 
 from __future__ import annotations
 

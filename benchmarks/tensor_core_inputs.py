@@ -1,6 +1,6 @@
-"""Inputs that tell rules of tensor-core arithmetic apart: for each question a batch of products, as bits.
+"""Inputs that distinguish rules of tensor-core arithmetic: for each question a batch of products, as bits.
 
-A case gives A [products, m, k], B [products, k, n] and C [products, m, n] as unsigned integers of the elements' size.
+A case has A [products, m, k], B [products, k, n] and C [products, m, n] as unsigned integers of the elements' size.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ class Format:
 
     @property
     def top(self) -> int:
-        """The largest exponent field of which all numbers are finite."""
+        """The largest exponent field whose numbers are all finite."""
         return (1 << self.exponent) - 2
 
     @property
     def highest(self) -> int:
-        """The exponent that goes with `top`."""
+        """The exponent of `top`."""
         return self.top - self.bias
 
     @property
     def lowest(self) -> int:
-        """The exponent of the least subnormal."""
+        """The exponent of the smallest subnormal."""
         return 1 - self.bias - self.fraction
 
 
@@ -74,14 +74,14 @@ FORMATS: dict[str, Format] = {
 
 
 class Source:
-    """Draws arrays of one operand, of floats, as bits."""
+    """Draws arrays for one float operand, as bits."""
 
     def __init__(self, random: np.random.Generator, name: str, shape: tuple[int, ...]) -> None:
         self.random, self.name, self.shape = random, name, shape
         self.format = FORMATS[name]
 
     def assemble(self, field: Any, fraction: Any = None) -> Bits:
-        """From exponent fields, with random signs; fractions are random where they are not given."""
+        """Numbers with these exponent fields and random signs; fractions are random unless given."""
         kind = self.format
         if fraction is None:
             fraction = self.random.integers(0, 1 << kind.fraction, self.shape, np.uint64)
@@ -98,7 +98,7 @@ class Source:
         return self.between(-distance, distance)
 
     def finite(self) -> Bits:
-        """All finite numbers, each as likely as another."""
+        """Finite numbers, all equally likely."""
         kind = self.format
         field = self.random.integers(0, kind.most + 1, self.shape)
         fraction = self.random.integers(0, 1 << kind.fraction, self.shape, np.uint64)
@@ -123,16 +123,16 @@ class Source:
             return values.astype(numpy_dtype(DTYPES[self.name])).view(self.format.unsigned)
 
     def powers(self, least: int, most: int) -> Bits:
-        """Powers of two with random signs and exponents, subnormal ones too, as far as the format has them."""
+        """Powers of two with random signs and exponents, including subnormal ones, as far as the format has them."""
         exponent = np.minimum(self.random.integers(least, most + 1, self.shape), self.format.highest)
         return self.of(np.ldexp(self.random.choice([-1.0, 1.0], self.shape), exponent))
 
     def largest(self) -> Bits:
-        """The largest number of that exponent, of both signs."""
+        """The largest number with the exponent of `top`, of both signs."""
         return self.assemble(self.format.top, (1 << self.format.fraction) - 1)
 
     def zeros(self) -> Bits:
-        """Of both signs."""
+        """Zeros of both signs."""
         return self.assemble(0, 0)
 
     def ones(self) -> Bits:
@@ -156,7 +156,7 @@ class Source:
         return self.mixed(share, self.assemble(self.format.most + 1, 0), others)
 
     def with_nans(self, share: float, others: Bits) -> Bits:
-        """Of any payload and sign, quiet and signalling."""
+        """NaNs with any payload and sign, quiet and signalling."""
         kind = self.format
         if not kind.has_infinity:
             return self.mixed(share, self.assemble(kind.most, (1 << kind.fraction) - 1), others)
@@ -164,13 +164,13 @@ class Source:
         return self.mixed(share, self.assemble(kind.most + 1, payload), others)
 
     def with_hidden_nans(self, share: float, others: Bits) -> Bits:
-        """Of tf32: NaNs in memory, infinities where the low 13 bits are ignored."""
+        """For tf32: NaNs in memory that become infinities when the low 13 bits are ignored."""
         payload = self.random.integers(1, 1 << 13, self.shape, np.uint64)
         return self.mixed(share, self.assemble(self.format.most + 1, payload), others)
 
 
 class Draw:
-    """What a case draws from: the sources of A, B and C for `count` products.
+    """The sources of A, B and C from which a case draws, for `count` products.
 
     high: an exponent of C that leaves room for products below its last bit. low: the exponent of a product that is half
     of the last bit of such a C.
@@ -189,12 +189,12 @@ class Draw:
         return bits.view(numpy_dtype(DTYPES[source.name])).astype(np.float64)
 
     def small(self, distance: int) -> tuple[Bits, Bits]:
-        """A and B whose products lie around `low`, `distance` to both sides."""
+        """A and B whose products have exponents within `distance` of `low`."""
         of_b = self.low // 2
         return self.a.between(self.low - of_b - distance, self.low - of_b + distance), self.b.between(of_b, of_b)
 
     def places(self) -> tuple[Any, Any, Any]:
-        """The numbers of all products, and two places along k of each, the first before the second."""
+        """The indices of all products, and two positions along k for each, the first before the second."""
         k = self.row.shape.k
         first = self.random.integers(0, k - 1, self.count)
         return np.arange(self.count), first, self.random.integers(first + 1, k)
@@ -249,7 +249,7 @@ def _opposites(d: Draw) -> Batch:
 
 
 def _halfway(d: Draw) -> Batch:
-    """C and half of its last bit, which half of the time something below it decides."""
+    """C plus half of its last bit; in half of the cases a smaller term breaks the tie."""
     a, b = d.a.zeros(), d.b.zeros()
     products, first, second = d.places()
     of_b = d.low // 2
@@ -263,7 +263,7 @@ def _halfway(d: Draw) -> Batch:
 
 
 def _signed_zeros(d: Draw) -> Batch:
-    """In half of the products all terms of a sum have one sign."""
+    """In half of the products all terms of a sum have the same sign."""
     a, b, c = (s.mixed(share, s.zeros(), s.ones()) for s, share in ((d.a, 0.8), (d.b, 0.8), (d.c, 0.7)))
     half = d.count // 2
     signs = np.arange(half).reshape(-1, 1, 1) % 2
@@ -282,7 +282,7 @@ def _vanishing(d: Draw) -> Batch:
 
 
 def _least(d: Draw) -> Batch:
-    """Sums about the least result, which keep or lose what lies far below it."""
+    """Sums near the smallest result, which keep or lose terms far below it."""
     of_b = d.c.format.lowest // 2
     of_a = d.c.format.lowest - of_b
     return d.a.between(of_a - 8, of_a + 1), d.b.between(of_b, of_b), d.c.mixed(0.5, d.c.subnormal(), d.c.zeros())
@@ -297,7 +297,7 @@ def _halfway_to_infinity(d: Draw) -> Batch:
 
 
 def _beside(d: Draw, c: Bits, last: int) -> Batch:
-    """C, whose last bit has the exponent `last`, and that bit or its half, something below that, both, or nothing."""
+    """C, whose last bit has the exponent `last`, plus that bit or half of it, a smaller term, both, or nothing."""
     a, b = d.a.zeros(), d.b.zeros()
     products, first, second = d.places()
     of_b, below_b = last // 2, last // 2 - 4
@@ -389,7 +389,7 @@ def _extreme_integer(random: np.random.Generator, shape: Shape, dtype: np.dtype[
 
 
 def batches(row: MmaRow, count: int, seed: int = 0) -> dict[str, Batch]:
-    """All cases of one kind of product, by what they ask."""
+    """All cases of one kind of product, by question."""
     if row.acc == "i32":
         kinds = {"random": _any_integer, "extremes": _extreme_integer}
         return {name: _integers(row, count, seed + i, draw) for i, (name, draw) in enumerate(kinds.items())}

@@ -1,11 +1,11 @@
-"""What mma.sync computes, bit for bit: every product of `layout.mma` on a GPU against `ir.tensor_core`.
+"""Compares mma.sync bit for bit: every product of `layout.mma` on a GPU against `ir.tensor_core`.
 
     python -m benchmarks.tensor_core_probe                    on a GPU: one row a case
-    python -m benchmarks.tensor_core_probe --raw results.npz  and what the GPU gave, to try rules on later
+    python -m benchmarks.tensor_core_probe --raw results.npz  and the GPU's results, to try rules on later
     python -m benchmarks.tensor_core_probe --emulator         the same kernels on the emulator: nothing differs
 
-Where results differ, other rules are tried on the same inputs, and those that give all results are named. What comes
-out changes `ir/tensor_core.py`, and which of its points are called open.
+Where results differ, other rules are tried on the same inputs, and those that give all results are named. The outcome
+changes `ir/tensor_core.py`, and the list of its open points.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ Rule = Callable[[Bits, Bits, Bits], Bits]
 OPERANDS: tuple[Operand, ...] = ("a", "b", "acc")
 
 RAW_PRODUCTS = 32
-"""Of each case, how many products' results `--raw` keeps."""
+"""The number of products of each case whose results `--raw` keeps."""
 
 SHOWN = 3
-"""Mismatches that a record has in full."""
+"""Mismatches that a record shows in full."""
 
 
 @tile_kernel
@@ -61,7 +61,7 @@ def products(
     dtypes: Const[tuple[type[Any], type[Any], type[Any]]],
     counts: Const[tuple[int, int, int]],
 ):
-    """One product a block, of the registers that the host has packed. counts: of A, B and C, in a lane."""
+    """One product a block, from registers packed by the host. counts: of A's, B's and C's, in a lane."""
     n = grid(N)
     t = threads(32)
     a, b, c = fragment((counts[0],), A.dtype), fragment((counts[1],), A.dtype), fragment((counts[2],), A.dtype)
@@ -80,7 +80,7 @@ def products(
 
 
 def _register(row: MmaRow) -> np.dtype[Any]:
-    """What the kernel moves: f64, or words that other elements share or are."""
+    """The unit that the kernel moves: f64, or 32-bit words of one or more elements."""
     return np.dtype(np.float64 if row.a == "f64" else np.uint32)
 
 
@@ -120,7 +120,7 @@ def on_device(row: MmaRow, batch: Batch, device: str) -> Bits:
 
 
 def consts(row: MmaRow) -> dict[str, Any]:
-    """What `products` is compiled for."""
+    """The consts of `products` for this row."""
     names = {"a": row.a, "b": row.b, "acc": row.acc}
     counts: list[int] = []
     for operand in OPERANDS:
@@ -134,7 +134,7 @@ def consts(row: MmaRow) -> dict[str, Any]:
 
 
 def by_rule(row: MmaRow, batch: Batch, rule: Rule | None = None) -> Bits:
-    """The products, as `ir.tensor_core` has them, or another rule on arrays of the row's dtypes."""
+    """The products by `ir.tensor_core`, or by another rule on arrays of the row's dtypes."""
     names = row.a, row.b, row.acc
     a, b, c = (bits.view(numpy_dtype(DTYPES[name])) for bits, name in zip(batch, names, strict=True))
     return (rule or partial(_mma, row))(a, b, c).view(batch[2].dtype)
@@ -145,7 +145,7 @@ def _mma(row: MmaRow, a: Bits, b: Bits, c: Bits) -> Bits:
 
 
 def _fma(a: Bits, b: Bits, c: Bits) -> Bits:
-    """Of f64, compiled."""
+    """The fma of f64, compiled."""
     flat = (np.ascontiguousarray(x).reshape(1, -1, 32) for x in (a, b, c))
     return np.asarray(native.fma(F64)(*flat)).reshape(c.shape)
 
@@ -191,7 +191,7 @@ def _through_f32(row: MmaRow, to_f16: Callable[[Bits], Any], a: Bits, b: Bits, c
 
 
 def _truncated(wide: Bits) -> Bits:
-    """f32 to f16 towards zero; infinities and NaNs as they are."""
+    """f32 to f16, rounded towards zero; infinities and NaNs unchanged."""
     nearest = wide.astype(np.float16)
     beyond = np.isfinite(wide) & (np.abs(nearest.astype(np.float32)) > np.abs(wide))
     return (nearest.view(np.uint16) - beyond).view(np.float16)
@@ -202,8 +202,8 @@ def _truncated(wide: Bits) -> Bits:
 
 @dataclass(frozen=True)
 class Case:
-    """What one batch of products gave. kinds: of the mismatches, how many of each. shown: the first ones, in hex.
-    fits: other rules that give every result."""
+    """The outcome of one batch of products. kinds: the number of mismatches of each kind. shown: the first ones, in
+    hex. fits: other rules that give every result."""
 
     product: str
     case: str
@@ -230,7 +230,7 @@ def compare(row: MmaRow, name: str, batch: Batch, got: Bits) -> Case:
 
 
 def _kind(expected: Any, got: Any, expected_bits: Any, got_bits: Any) -> str:
-    """How two results differ whose bits do."""
+    """The kind of difference between two results with different bits."""
     nans = np.isnan(expected), np.isnan(got)
     if all(nans):
         return "bits of a NaN"
@@ -255,7 +255,7 @@ def _in_hex(batch: Batch, expected: Bits, got: Bits, product: int, row: int, col
 
 
 def probe(row: MmaRow, count: int, device: str, seed: int = 0) -> Iterator[tuple[Case, Bits]]:
-    """All cases of one kind of product, and the results that the device gave."""
+    """All cases of one kind of product, and the results of the device."""
     for name, batch in batches(row, count, seed).items():
         got = on_device(row, batch, device)
         yield compare(row, name, batch, got), got
@@ -287,7 +287,7 @@ def _examples(cases: list[Case]) -> str:
 
 
 def _rows(wanted: str, device: str) -> list[MmaRow]:
-    """Those whose text contains `wanted`, as far as the GPU has them."""
+    """The rows whose text contains `wanted`, as far as the GPU has them."""
     rows = [row for row in TABLE if wanted in str(row)]
     if device == "emulator":
         return rows
@@ -306,7 +306,7 @@ def _rows(wanted: str, device: str) -> list[MmaRow]:
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--emulator", action="store_true", help="run on the emulator; no result is written")
-    parser.add_argument("--products", type=int, default=512, help="of each case (default 512)")
+    parser.add_argument("--products", type=int, default=512, help="per case (default 512)")
     parser.add_argument("--rows", default="", help="only products whose text contains this, as 'f16 x f16 -> f16'")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--raw", type=Path, help=f"keep the results of {RAW_PRODUCTS} products a case in this .npz")

@@ -1,14 +1,14 @@
-"""May one warp's wait for a product stand for its warpgroup? Needs an H200 or H100, and torch.
+"""Does one warp's wait for a product cover its whole warpgroup? Needs an H200 or H100, and torch.
 
     python -m benchmarks.wgmma_wait --launches 1000
 
-The PTX ISA promises of wgmma.wait_group that those groups are complete which the *executing threads* have committed.
-Where one thread of a warpgroup releases a slot after its own wait, the other warps' shares must be complete, too.
-Here the warps of a warpgroup come to each of two groups of products late by random numbers of clocks, each by its own.
-One of them, as soon as its own wait for the first group is over, writes other values over all that this group reads,
-while the second one is in flight, as in a ring. If another warp's share still read them, its sums would differ. That
-such a read is found is shown by a warp that does not wait. The clocks tell besides how long before the end of that wait
-the last warp had come to the products of the first group.
+The PTX ISA guarantees only that after wgmma.wait_group the groups committed by the *executing threads* are complete. If
+one thread of a warpgroup releases a slot after its own wait, the other warps' shares must be complete, too.
+Here each warp of a warpgroup reaches each of two groups of products late, by its own random number of clocks.
+As soon as its own wait for the first group is over, one warp overwrites all operands of this group while the second
+one is in flight, as in a ring. If another warp's share still read them, its sums would differ. A run in which the
+writer does not wait shows that such a read is detected. The clocks also show how long before the end of that wait the
+last warp had reached the products of the first group.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ from tiledsl.dims import M, N
 __all__ = ["early_write", "main"]
 
 ROWS, COLUMNS, DEPTH, WARPS = 64, 128, 64, 4
-"""Of a product: 64 of a wgmma, as many columns as leave registers for what is compared, a panel along k; its warps."""
+"""Of a product: the rows of a wgmma, columns that leave registers for the comparison, a panel along k; its warps."""
 PRODUCTS = 4
-"""Of 64 x 128 x 64, in each group."""
+"""Products of 64 x 128 x 64 in each group."""
 VEC = 8
 LATEST = (0, 30, 300, 3000)
-"""The most clocks by which a warp is late."""
+"""The largest delay of a warp, in clocks."""
 
 
 @tile_function
@@ -63,7 +63,7 @@ def clock() -> i64:
 
 @tile_function
 def spread(S, value: bf16, thread: index, count: index):
-    """`count` threads write `value` all over S, from its end on: what is read last is written first."""
+    """`count` threads fill S with `value`, from its end: the data that is read last is written first."""
     values = fragment((VEC,), bf16, init=1) * value
     rows = S.shape[0]
     for first in range(thread, rows * DEPTH // VEC, count):
@@ -81,8 +81,8 @@ def early_write(
     ROUNDS: const = 32,
     WAIT: const = 1,
 ):
-    """LATE: clocks, of each warp before each group. WORST: how far sums are off, 64 rows a block. LEAST: clocks from
-    the last warp's coming to the first group to the end of the writer's wait."""
+    """LATE: the delay in clocks of each warp before each group. WORST: the largest error of the sums, 64 rows a block.
+    LEAST: clocks from the last warp's arrival at the first group to the end of the writer's wait."""
     block = grid(BLOCKS)
     threads(32 * WARPS)
     warp, lane = warp_id(), lane_id()
@@ -127,7 +127,7 @@ def early_write(
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--launches", type=int, default=1000, help="of each row")
+    parser.add_argument("--launches", type=int, default=1000, help="per row of the table")
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args(argv)
 

@@ -1,6 +1,6 @@
-"""The demo: every kernel of the gallery compiled for an H200 and run, here, with its answer checked.
+"""The demo: every kernel of the gallery compiled for an H200, run on this machine, and its result checked.
 
-On a GPU if there is one, otherwise on the emulator. Exit status 1 if any result is out of its bound.
+It runs on a GPU if there is one, otherwise on the emulator. Exit status 1 if any result exceeds its error bound.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from rich.table import Table
 __all__ = ["main"]
 
 # Neither square nor multiples of a tile. Rows of the first one are aligned to 4 bytes only, those of the second one
-# to 16, so that kernels with two paths take each of them. Both are quick on the emulator.
+# to 16, so that both paths of a kernel with two paths run. Both are quick on the emulator.
 SIZES = ((333, 217, 129), (277, 236, 108))
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="tiledsl demo", description=__doc__)
     parser.add_argument("--arch", default="sm_90a", help="target to compile for where there is no GPU")
-    parser.add_argument("--seed", type=int, default=0, help="of the random input")
+    parser.add_argument("--seed", type=int, default=0, help="for the random input")
     args = parser.parse_args(argv)
     console = Console()
     began = time.perf_counter()

@@ -2,7 +2,7 @@
 
 Registers hold the next tile between its load from global memory and its store to the other half of shared
 memory, and two sets of fragments alternate: k + 1 is read from shared memory while k is multiplied. Tiles that
-lie inside the operands are read without a guard; what is left of K has a loop of its own.
+are inside the operands are read without a guard; the rest of K has a loop of its own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The fastest in fp32: the library's kernel for FFMA, whose text is tiledsl/gemm/ffma.py."""
+"""The fastest in fp32: the library's kernel for FFMA, defined in tiledsl/gemm/ffma.py."""
 
 from tiledsl.gemm.ffma import choose, fastest
 

@@ -1,8 +1,8 @@
-"""The order of the FFMAs: the same 64 of every k, so that each finds an operand of the one before it at hand.
+"""The order of the FFMAs: the same 64 of every k, ordered so that each reuses an operand of the one before it.
 
-An FFMA reads three registers from two banks, and a small cache keeps operands that the next instruction names
-again. Row by row the first one of every row finds nothing; back and forth each finds something. PTX has no word
-for this: the order in which the FFMAs are written is all that can be said.
+An FFMA reads three registers from two banks, and a small cache keeps operands that the next instruction reads
+again. In row order the first one of every row reuses nothing; back and forth, each reuses one operand. PTX cannot
+express this: it can only give the order in which the FFMAs are written.
 """
 
 from dataclasses import replace
@@ -32,7 +32,7 @@ def ffma_order(
     As, Bs = shared((2, 8, 128), f32, layout=padded(128 + 4)), shared((2, 8, 128), f32)
     stage = shared((2, 16, 128), f32, over=(As, Bs), layout=PITCH)
     acc = fragment((8, 8), f32)
-    # Read in the other order, the fragments of the spiral take more registers than two blocks on an SM have.
+    # With B's fragments first, the spiral takes more registers than two blocks on an SM have.
     tiling = replace(MAXAS, a_first=ORDER == "spiral")
     if alpha != 0:
         acc = multiply(A, B, As, Bs, by * 128, bx * 128, m, n, t, 0, tiling, ORDER, acc)

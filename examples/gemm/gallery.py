@@ -1,4 +1,4 @@
-"""The list of kernels in this folder, in the order to read them, and what runs and checks one of them."""
+"""The list of kernels in this folder, in reading order, and the functions that run and check one of them."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ FOLDER = Path(__file__).parent
 class Entry:
     """One kernel of the gallery.
 
-    `file` in this folder holds `kernel`. `variants`: the consts worth showing, each a row of the demo.
-    `idea`: what this step adds, in one line. `choose`: the name of a function in the file that gives the
-    consts for a product of m x n x k, where none are asked for. `formats`: what it multiplies, by the names of
+    `file` in this folder contains `kernel`. `variants`: sets of consts, each a row of the demo. `idea`: what
+    this step adds, in one line. `choose`: the name of a function in the file that returns the consts for a
+    product of m x n x k, where none are given. `formats`: the operands' formats, by the names of
     `reference.FORMATS`; the demo takes the first. `multiple`: M, N and K are multiples of it.
     """
 
@@ -53,7 +53,7 @@ class Entry:
     multiple: int = 1
 
     def sized(self, m: int, n: int, k: int) -> tuple[int, int, int]:
-        """The extents, each rounded up to what the kernel takes."""
+        """The extents, each rounded up to a size that the kernel accepts."""
         m, n, k = (-(-extent // self.multiple) * self.multiple for extent in (m, n, k))
         return m, n, k
 
@@ -89,7 +89,7 @@ GALLERY = (
     Entry(
         "fastest.py",
         "fastest",
-        "16 x 8 elements a thread, a loop that the assembler leaves as it is written",
+        "16 x 8 elements a thread, a loop that the assembler keeps as it is written",
         (
             {},
             {"BM": 128, "BN": 64, "BK": 8, "SCHEDULE": "anew"},
@@ -125,20 +125,20 @@ HOPPER = (
     _hopper("hopper_tma", "TMA copies tiles, wgmma multiplies them in shared memory"),
     _hopper("hopper_ring", "a ring of stages: copies run ahead of the products"),
     _hopper("hopper_roles", "one thread copies, warpgroups multiply: one, then two with a larger tile", ROLES),
-    _hopper("hopper_persistent", "blocks that stay, in grouped order; clusters", ({}, {"CLUSTER": (2, 1)})),
+    _hopper("hopper_persistent", "persistent blocks, in grouped order; clusters", ({}, {"CLUSTER": (2, 1)})),
     _hopper("hopper_store", "the result by TMA, while the next tile is multiplied"),
-    _hopper("hopper_pingpong", "two consumers in turns: one multiplies while the other stores"),
+    _hopper("hopper_pingpong", "two alternating consumers: one multiplies while the other stores"),
     _hopper("hopper_fastest", "tiles that fit, batches, any orientation, an epilogue function", choose="choose"),
 )
-"""What needs an sm_90a. TMA takes rows that are multiples of 16 bytes; `hopper_gemm.gemm` takes any."""
+"""Kernels that need an sm_90a. TMA needs rows that are multiples of 16 bytes; `hopper_gemm.gemm` accepts any."""
 
 
 @dataclass(frozen=True)
 class Outcome:
     """One run, checked. `where`: the GPU's name or "emulator".
 
-    `error`, `bound`: of the element that uses most of its bound, against float64.
-    `seconds`: on a GPU of the kernel alone, on the emulator of the call. Sizes in bytes.
+    `error`, `bound`: of the element with the largest error relative to its bound, against float64.
+    `seconds`: on a GPU of the kernel alone, on the emulator of the whole call. Sizes in bytes.
     """
 
     kernel: str
@@ -163,7 +163,7 @@ def load(entry: Entry) -> TileKernel:
 
 
 def dtypes(kernel: TileKernel, format: str) -> dict[str, str]:
-    """What the dtype variables of `kernel` are in `format`: D stands for the operands, E for the result."""
+    """The dtype variables of `kernel` in `format`: D is the dtype of the operands, E that of the result."""
     kind = FORMATS[format]
     return {name: {"D": kind.operand, "E": kind.result}[name] for name in kernel.signature.dtype_variables}
 
@@ -171,9 +171,9 @@ def dtypes(kernel: TileKernel, format: str) -> dict[str, str]:
 def chosen(
     entry: Entry, consts: dict[str, Any], m: int, n: int, k: int, format: str = "", **known: Any
 ) -> dict[str, Any]:
-    """`consts`, or what the kernel's own choice for m x n x k in `format` is where there are none.
+    """`consts` or, where there are none, those that the kernel chooses for m x n x k in `format`.
 
-    known: what else a choice may depend on, by the names of its parameters, such as `arch`.
+    known: further inputs of the choice, by the names of its parameters, such as `arch`.
     """
     if consts or not entry.choose:
         return consts
@@ -183,13 +183,13 @@ def chosen(
 
 
 def as_given(kernel: TileKernel, *arrays: Any) -> tuple[Any, ...]:
-    """Matrices as `kernel` takes them: those of a kernel of batches are batches of one."""
+    """Matrices in the rank that `kernel` expects: for a batched kernel, batches of one."""
     batched = len(kernel.signature.tensors[0].dims) == 3
     return tuple(X[None] if batched else X for X in arrays)
 
 
 def here() -> tuple[Entry, ...]:
-    """What this machine can run: everything where there is no GPU, since the emulator can."""
+    """The kernels that this machine can run: without a GPU all of them, on the emulator."""
     gpu = available()
     hopper = not gpu or gpu.target_of(gpu.current_device()) == HOPPER_ARCH
     return (*GALLERY, *HOPPER) if hopper else GALLERY

@@ -1,4 +1,4 @@
-"""The fastest on Hopper: the library's kernel for TMA and wgmma, whose text is tiledsl/gemm/hopper.py."""
+"""The fastest on Hopper: the library's kernel for TMA and wgmma, defined in tiledsl/gemm/hopper.py."""
 
 from tiledsl.gemm.hopper import choose, hopper_fastest
 

@@ -1,4 +1,4 @@
-"""Any product by `hopper_fastest`: the library's `gemm`, whose text is tiledsl/gemm/call.py."""
+"""Any product by `hopper_fastest`: the library's `gemm`, defined in tiledsl/gemm/call.py."""
 
 from tiledsl.gemm import gemm
 

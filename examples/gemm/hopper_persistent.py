@@ -1,10 +1,10 @@
-"""Persistent blocks: as many as there are processors, each with tile after tile, in an order that the L2 cache likes.
+"""Persistent blocks: one for each processor, each computes tile after tile, in an order that suits the L2 cache.
 
-The producer begins with the next tile while the consumers store the last one. Tiles are numbered in bands of GROUP
-rows of tiles, so that blocks that run at the same time share rows of A and columns of B.
+The producer starts the next tile while the consumers store the last one. Tiles are numbered in bands of GROUP rows of
+tiles, so that concurrent blocks share rows of A and columns of B.
 
 CLUSTER: blocks of a cluster take neighbouring tiles. Those along m need the same columns of B: each loads a part of
-them, and TMA gives it to all (multicast); those along n share rows of A likewise.
+them, and TMA writes it to all (multicast); those along n share rows of A likewise.
 """
 
 from typing import TypeVar

@@ -1,7 +1,7 @@
-"""Pingpong: two consumers with a tile each, in turns.
+"""Pingpong: two alternating consumers with a tile each.
 
-While one of them stores its result, the other one multiplies: the tensor cores do not wait for an epilogue any more. It
-decides where K is small, since there the epilogue is a large part.
+While one of them stores its result, the other one multiplies: the tensor cores do not wait for an epilogue any more.
+This matters most where K is small, since there the epilogue is a large part.
 """
 
 from typing import TypeVar

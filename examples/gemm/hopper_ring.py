@@ -1,7 +1,7 @@
 """A ring of stages: copies run STAGES - 1 steps ahead of the products.
 
 Each stage has an mbarrier of its own. One group of MMAs stays in flight while the next one starts; when the one
-before it has ended, its stage is free, and thread 0 has the copy of the step STAGES - 1 further begin.
+before it has completed, its stage is free, and thread 0 starts the copy for the step STAGES - 1 ahead.
 """
 
 from typing import TypeVar
@@ -82,7 +82,7 @@ def hopper_ring(
 
 @tile_function
 def fetch(a: View[D], b: View[D], As: Memory[D], Bs: Memory[D], arrived: SharedTile[u64], slot: index | int) -> None:
-    """Parts of A and B begin to arrive in a stage."""
+    """Starts the copies of one step's tiles of A and B to a stage."""
     ptx.mbarrier_expect_tx(arrived, slot, bytes=(a.shape[0] + b.shape[1]) * a.shape[1] * a.dtype.bytes)
     tma_load(as_stored(a), As, mbarrier=(arrived, slot))
     tma_load(as_stored(b), Bs, mbarrier=(arrived, slot))

@@ -1,9 +1,9 @@
-"""Producer and consumers: one thread does nothing but copy, warpgroups do nothing but multiply.
+"""Producer and consumers: one thread only copies, warpgroups only multiply.
 
 A `Ring` has two mbarriers a stage: one says that its tiles have arrived, the other that they have been used. The
 producer runs ahead until the ring is full, and no barrier stops the whole block. With two consumers a block has a
-tile of 128 x 256, and more products for each byte that it loads: registers that copying does not need hold its
-accumulators.
+tile of 128 x 256, and more products for each byte that it loads: the accumulators use the registers that the
+producer does not need.
 """
 
 from typing import TypeVar

@@ -1,7 +1,7 @@
-"""The result by TMA: from registers to shared memory in matrices, and from there in the background.
+"""The result by TMA: from registers to shared memory by stmatrix, and from there asynchronously.
 
-A thread's own elements of the result are pairs, scattered over rows: stored directly, they take one access a pair. By
-way of `out` they leave as whole rows, while the next tile is being multiplied.
+A thread's elements of the result are pairs, scattered over rows: stored directly, they take one access a pair. Through
+`out` they are stored as whole rows, while the next tile is multiplied.
 """
 
 from typing import TypeVar

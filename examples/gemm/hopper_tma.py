@@ -1,8 +1,8 @@
-"""Hopper: one thread has the TMA unit copy whole tiles, a warpgroup multiplies them where they lie.
+"""Hopper: one thread makes the TMA unit copy whole tiles, a warpgroup multiplies them directly from shared memory.
 
-TMA takes no registers and no address arithmetic: one instruction a tile, and an mbarrier that counts the bytes as
-they arrive. wgmma reads both operands from shared memory, so the accumulators alone are in registers. But each step
-waits for its copy, and the next copy for the products: the tensor cores idle for all of the latency.
+TMA needs no registers and no address arithmetic: one instruction a tile, and an mbarrier that counts the bytes as
+they arrive. wgmma reads both operands from shared memory, so only the accumulators are in registers. But each step
+waits for its copy, and the next copy for the products: the tensor cores idle for the whole latency.
 """
 
 from typing import TypeVar

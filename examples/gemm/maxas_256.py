@@ -1,7 +1,7 @@
 """maxas with 256 threads: 128 x 128, four blocks of 4 x 4 a thread, 64 apart, and no bank conflict left.
 
-A warp covers 8 places along A and 4 along B, so that both of its reads are broadcasts of neighbouring vectors. Four
-words of padding a row keep the transposed writes of A apart too.
+A warp covers 8 positions along A and 4 along B, so that both of its reads are broadcasts of neighbouring vectors. Four
+words of padding a row put the transposed writes of A into different banks too.
 """
 
 from tiledsl import (

@@ -1,7 +1,7 @@
 """The tile of maxas: 64 x 64 by 64 threads, and a thread's 8 x 8 elements as four blocks of 4 x 4, 32 apart.
 
-One warp reads A and the other one B. A thread's vectors now stand next to its neighbours', not 32 bytes away from
-them: the eight addresses that a warp reads of A are 128 bytes in a row, one for each bank.
+One warp loads A and the other one B. A thread's vectors are now adjacent to its neighbours', not 32 bytes away from
+them: the eight vectors that a warp reads of A are 128 contiguous bytes, one word for each bank.
 """
 
 from tiledsl import (

@@ -1,8 +1,8 @@
 """cp.async with two buffers: the next tile is copied while this one is multiplied.
 
-A copy goes from global to shared memory by itself, past the registers, and gives a token to wait for. One barrier a
-step does for both: it makes the tile that has arrived visible to all warps, and it stands after everybody's last read
-of the buffer that is filled next. Past the edge a copy brings zeros, so that the last step needs no case of its own.
+A copy runs asynchronously from global to shared memory, past the registers, and returns a token to wait for. One
+barrier a step has two purposes: it makes the arrived tile visible to all warps, and it comes after the last read of
+the buffer that is filled next. Past the edge a copy writes zeros, so that the last step needs no special case.
 """
 
 from typing import TypeVar
@@ -52,20 +52,20 @@ def mma_async(
     Cs = slot(staging(C, BM, BN, over=(As, Bs)), C, 0)
     acc = fragment((BM, BN), f32, mma.m16n8k16.acc(warps=(2, 2)))
     if alpha != 0:
-        on_the_way = fetch(A[m, first], slot(As, A, 0), widest(A)) + fetch(B[first, n], slot(Bs, B, 0), widest(B))
+        in_flight = fetch(A[m, first], slot(As, A, 0), widest(A)) + fetch(B[first, n], slot(Bs, B, 0), widest(B))
         now = index(0)
         for k in tiles(K, BK):
-            if on_the_way:
-                wait(*on_the_way)
+            if in_flight:
+                wait(*in_flight)
             barrier()
             a, b, then = slot(As, A, now), slot(Bs, B, now), 1 - now
-            on_the_way = fetch(A[m, k + BK], slot(As, A, then), widest(A))
-            on_the_way += fetch(B[k + BK, n], slot(Bs, B, then), widest(B))
+            in_flight = fetch(A[m, k + BK], slot(As, A, then), widest(A))
+            in_flight += fetch(B[k + BK, n], slot(Bs, B, then), widest(B))
             for kk in unroll(tiles(BK, 16)):
                 acc = mma(load_matrix(a[:, kk], acc.a), load_matrix(b[kk, :], acc.b), acc)
             now = then
-        if on_the_way:
-            wait(*on_the_way)
+        if in_flight:
+            wait(*in_flight)
     store(scaled(acc, C[m, n], Cs, widest(C), alpha, beta).to(C.dtype), C[m, n], vec=pair(C))
 
 

@@ -1,6 +1,6 @@
 """Tensor cores: copy, wait, multiply. One warp instruction does 16 x 8 x 16 multiply-adds.
 
-Four warps share a tile of 128 x 128. Each step copies a tile of A and one of B by way of registers, and then every
+Four warps share a tile of 128 x 128. Each step copies a tile of A and one of B through registers, and then every
 warp loads its matrix operands (ldmatrix) and multiplies. Nothing overlaps within a block: while it copies, it leaves
 the tensor cores idle, and only another block on the same SM can use them.
 """

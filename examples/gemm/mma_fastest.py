@@ -1,4 +1,4 @@
-"""The fastest with mma.sync: the library's kernel, whose text is tiledsl/gemm/mma.py."""
+"""The fastest with mma.sync: the library's kernel, defined in tiledsl/gemm/mma.py."""
 
 from tiledsl.gemm.mma import choose, mma_fastest
 

@@ -1,8 +1,8 @@
 """Two copies in flight, and the matrix operands of the next 16 k loaded while these are multiplied.
 
-Three buffers: one is read, the copies of the next two tiles are in flight, so that each has a whole step longer to
-arrive. In registers there are two sets of operands by turns: before the last multiplication of a tile the next tile is
-waited for, and its first operands are loaded. So the tensor cores wait neither for memory nor for ldmatrix.
+Three buffers: one is read while the copies of the next two tiles are in flight, so that each has a whole step longer
+to arrive. In registers two sets of operands alternate: before the last multiplication of a tile the kernel waits for
+the next tile and loads its first operands. So the tensor cores wait neither for memory nor for ldmatrix.
 """
 
 from typing import TypeVar
@@ -38,7 +38,7 @@ __all__ = ["multiply"]
 
 D = TypeVar("D", bound=Float)
 DEPTH = 16
-"""Of one matrix instruction, along k."""
+"""The size of one matrix instruction along k."""
 
 
 @tile_kernel
@@ -97,7 +97,7 @@ def multiply(
                 source, following = then, tile(0, DEPTH)
             next_a = load_matrix(slot(As, A, source)[:, following], acc.a)
             next_b = load_matrix(slot(Bs, B, source)[following, :], acc.b)
-            if kk.start == 0:  # behind the loads, which are needed sooner
+            if kk.start == 0:  # after the loads, which are needed sooner
                 last = fetch(A[m, k2], slot(As, A, free), va) + fetch(B[k2, n], slot(Bs, B, free), vb)
             acc = mma(a, b, acc)
             a, b = next_a, next_b

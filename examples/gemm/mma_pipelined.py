@@ -1,7 +1,7 @@
-"""The same kernel through the passes: what to copy and what to multiply; when, and where to, is worked out.
+"""The same kernel by a pass: it says what to copy and what to multiply; the compiler decides when, and where to.
 
 `pipelined` makes STAGES buffers of every tile that the loop copies into, starts copies STAGES - 1 steps ahead, waits
-for the right ones, places the barriers, and loads matrix operands one step ahead of their multiplication. What it did:
+for the right ones, places the barriers, and loads matrix operands one step ahead of their multiplication. To see this:
 `python -m tiledsl explain examples/gemm/mma_pipelined.py:mma_pipelined pipeline`.
 """
 

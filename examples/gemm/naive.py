@@ -1,7 +1,7 @@
 """Naive: one thread computes one element of C, straight from global memory.
 
-Each multiply-add waits for two loads of its own. What saves it is that a warp's 16 or 32 neighbours in a
-row read the same A and adjacent B, so that the caches serve most of them.
+Each multiply-add waits for two loads of its own. The 16 or 32 neighbours in a row of a warp read the same
+A and adjacent B, so that the caches serve most of the loads.
 """
 
 from tiledsl import Global, cdiv, const, f32, grid, threads, tile_kernel

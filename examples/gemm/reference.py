@@ -1,4 +1,4 @@
-"""The product on the CPU: as three loops to read, in float64 to compare with, and how far off is allowed."""
+"""The product on the CPU: as three loops to read, in float64 to compare with, and the error bounds."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ NUMPY: dict[str, Any] = {
 
 
 def matmul_loops(A: Array, B: Array, C: Array) -> None:
-    """C = A @ B by the definition, one multiply-add at a time. What every kernel here computes."""
+    """C = A @ B by the definition, one multiply-add at a time: the product that every kernel here computes."""
     M, K = A.shape
     N = B.shape[1]
     for row in range(M):
@@ -67,7 +67,7 @@ def error_bound(
     old: Array | None = None,
     format: str = "f32",
 ) -> NDArray[np.float64]:
-    """The largest error, per element, of a product summed as `format` says, scaled and added to in fp32.
+    """The largest error, per element, of a product summed as `format` says, then scaled and added to C in fp32.
 
     u |ref| + (chain(K) + u32 for each of alpha and beta) (|alpha||A||B| + |beta||old|) + the smallest subnormal. It is
     a bound on each element, not on a norm: a wrong corner of a large matrix cannot hide in it.
@@ -87,7 +87,7 @@ def _size(X: Array) -> NDArray[np.float64]:
 def scaled_float64(
     A: Array, B: Array, alpha: float = 1.0, beta: float = 0.0, old: Array | None = None
 ) -> NDArray[np.float64]:
-    """alpha A B + beta old by the rules of BLAS: what a zero multiplies is not read, so that a NaN there is lost."""
+    """alpha A B + beta old by the rules of BLAS: a matrix scaled by zero is not read, so that its NaNs are lost."""
     exact = alpha * matmul_float64(A, B) if alpha else np.zeros((A.shape[0], B.shape[1]))
     return exact if old is None or not beta else exact + beta * old.astype(np.float64)
 
@@ -101,7 +101,7 @@ def worst_error(
     old: Array | None = None,
     format: str = "f32",
 ) -> tuple[float, float]:
-    """The error of the element of C that uses most of its bound, and that bound: right if error <= bound.
+    """The largest error of C relative to its bound, and the bound of that element: right if error <= bound.
 
     C should be alpha A B + beta old, alpha and beta being fp32 numbers. A NaN or infinity counts as an
     infinite error.

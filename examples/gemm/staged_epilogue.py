@@ -1,8 +1,8 @@
 """The result through shared memory: every store of a warp is 32 neighbouring elements of one row of C.
 
-A thread's elements lie in eight rows, so that a warp's direct store touches eight rows at once, a piece of each.
-Here a row of each thread at a time goes through shared memory, by turns in two halves, which the tiles of A and
-B no longer need.
+A thread's elements are in eight rows, so that a warp's direct store touches eight rows at once, a segment of each.
+Here one row of each thread at a time goes through shared memory, alternating between two halves, which the tiles of
+A and B no longer need.
 """
 
 from double_buffered import MAXAS, multiply
@@ -33,7 +33,7 @@ from tiledsl.gemm.ffma_tiles import store
 __all__ = ["PITCH", "store_staged"]
 
 PITCH = padded(128 + 8)
-"""Of the staging area: eight words of padding set the four rows that 8 lanes write 8 banks apart."""
+"""Layout of the staging area: with eight words of padding the four rows that 8 lanes write are 8 banks apart."""
 
 
 @tile_function
@@ -47,7 +47,7 @@ def store_staged(
     alpha: f32 | float,
     beta: f32 | float,
 ) -> None:
-    """C = alpha * acc + beta * C for the 128 x 128 elements that begin at (row, column)."""
+    """C = alpha * acc + beta * C for the 128 x 128 elements that start at (row, column)."""
     barrier()
     m, n = t >> 4 & 8 | t >> 1 & 7, t >> 3 & 14 | t & 1
     wide = C.unit == 1 and C.align >= 16

@@ -1,7 +1,7 @@
 """Vectors: 16 bytes an instruction, from global memory, into registers and out.
 
-The tile of A is stored transposed, so that what a thread needs of it for one k lies side by side as well. How
-wide a copy may be is known when the kernel is compiled for its arguments: operands that are aligned to 4 bytes
+The tile of A is stored transposed, so that a thread's elements of it for one k are contiguous as well. The
+width of a copy is fixed when the kernel is compiled for its arguments: operands that are aligned to 4 bytes
 only are copied element by element.
 """
 

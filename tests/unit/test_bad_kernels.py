@@ -328,7 +328,7 @@ def test_no_fix_is_empty() -> None:
 
 def test_the_limits_are_those_of_the_page() -> None:
     page = (ROOT.parent / "docs" / "language.md").read_text()
-    table = page.split("## How much at compile time")[1].split("\n\n")[2]
+    table = page.split("## Limits at compile time")[1].split("\n\n")[2]
     stated = [int(row.split("|")[2].replace(" ", "")) for row in table.splitlines()[2:]]
     most = (
         budget.MAX_UNROLL,
