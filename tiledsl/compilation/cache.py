@@ -35,7 +35,7 @@ __all__ = ["DiskCache", "disk_cache"]
 MAGIC = b"tiledsl cache 3\n"
 DEFAULT_SIZE = 512 * 2**20
 SUFFIX, DRAFT = ".entry", ".draft"
-STALE_SECONDS = 3600
+DRAFT_SECONDS = 3600
 """Age at which an unfinished file is taken to be from a process that died."""
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -183,7 +183,7 @@ class DiskCache:
     def _evict(self, folder: int, keep: str) -> None:
         now = time.time()
         for name, status in _files(folder, DRAFT):
-            if now - status.st_mtime > STALE_SECONDS:
+            if now - status.st_mtime > DRAFT_SECONDS:
                 _remove(folder, name)
         found = sorted(_files(folder, SUFFIX), key=lambda file: file[1].st_mtime_ns)
         total = sum(status.st_size for _, status in found)

@@ -1,4 +1,4 @@
-"""A call of a function of the language: its arguments, read by kind, and the table of what each function does."""
+"""A call of a function of the language, with typed accessors for its arguments, and the table of handlers."""
 
 from __future__ import annotations
 

@@ -122,8 +122,7 @@ class Choice(NamedTuple):
     """Consts, and their cost model.
 
     speed: of the main loop, relative to the other choices. exposed: the time of an epilogue that no other tile's MMAs
-    hide, as elements of k. least: the smallest k, in elements, that a tile's time depends on; below, storing it
-    decides.
+    hide, as elements of k. least: for k below this many elements, storing decides.
     """
 
     consts: dict[str, Any]
@@ -152,7 +151,7 @@ PAIRS: dict[str, Any] = {"BN": 128, "STAGES": 6, "CLUSTER": (2, 1)}
 thousands."""
 
 SHALLOW = 2048
-"""Elements of k, from which on k is split where there are few tiles."""
+"""Elements of k; from this many on, `gemm` (`call.py`) splits k where there are few tiles."""
 
 LARGE = 1 << 28
 """Elements of a result, from which on the operands that concurrent CTAs share do not stay in L2. There the
@@ -173,8 +172,8 @@ def choose(
 ) -> dict[str, Any]:
     """The consts for `batch` products of m x n x k: those with which the busiest of `processors` SMs ends first.
 
-    along_k: B is contiguous along k, so that a tile may be any multiple of 16 wide; else a multiple of 64. behind: how
-    many of beta * C and an epilogue function follow the product; pingpong has registers for them with
+    along_k: B is contiguous along k, so that a tile may be any multiple of 16 wide; else a multiple of 64. behind: the
+    number of extra epilogue steps (beta * C, an epilogue function: 0 to 2); pingpong has registers for them with
     small tiles only. by_tma: TMA can store C; if not, a tile's stores are not hidden behind the MMAs of another.
     """
 

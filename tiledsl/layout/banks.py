@@ -85,10 +85,6 @@ class Cost(NamedTuple):
     wavefronts: int
     ideal: int
 
-    @property
-    def conflicts(self) -> int:
-        return self.wavefronts - self.ideal
-
 
 def cost(
     addresses: Sequence[int],

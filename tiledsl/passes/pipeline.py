@@ -31,51 +31,51 @@ __all__ = ["named_passes", "pipeline", "run_pipeline", "stages"]
 
 
 def pipeline(*, shared_limit: int | None = None, target: str = "", bounds: bool = False) -> list[Pass]:
-    """All passes in order. `shared_limit`: the most bytes of shared memory that `target` gives a block. `bounds`: for
-    the emulator, with checks of what is not proven to stay inside its memory (`expand`)."""
+    """All passes in order. `shared_limit`: bytes of shared memory that `target` allows a block. `bounds`: for the
+    emulator, with checks of accesses that are not proven in bounds (`expand`)."""
     checks: list[Pass] = [CheckSharedMemory(shared_limit, target)] if shared_limit is not None else []
     return [
-        # Tile level. First, so that what follows knows branches, loops and barriers alone. Rings before roles: the role
-        # around says who waits and arrives.
+        # Tile level. Rings and roles are lowered first: later passes see branches, loops and barriers only. Rings come
+        # before roles, since the enclosing role says which threads wait and arrive.
         *COOPERATION,
-        # Conditions and bounds that are constant vanish before anything judges or copies them.
+        # Constant conditions and bounds are folded before later passes check or copy what they control.
         FunctionPass("canonicalize", canonicalize),
-        # On the user's own control flow: later, expand adds branches and unroll copies.
+        # On the user's own control flow, before unroll copies it and expand adds branches.
         FunctionPass("check-collectives", check_collectives),
-        # On the loops as they were written, too.
+        # Also on the loops as they were written.
         FunctionPass("check-spins", check_spins),
-        # While a loop's body is still as it was written. Before layouts are chosen, so that capacity, alignment and
-        # wavefronts are those of the buffers that there will be.
+        # While a loop's body is as it was written, and before layouts are chosen, so that capacity, alignment and
+        # wavefronts are those of the multiplied buffers.
         FunctionPass("pipeline", pipeline_loops),
-        # Makes indices constant: the checks below and the immediates of expand live on that.
+        # Makes indices constant, which the checks below and the immediate offsets of expand need.
         Unroll(),
-        # Counts groups in every copy of a loop's body that there will be, while copies are still whole.
+        # After unrolling, since each copy of a body commits groups; before distribute splits the asynchronous copies.
         FunctionPass("async-groups", group_copies),
-        # Copies become accesses by then, at the latest: layouts are chosen and alignment is proven for those.
+        # Expands copies into accesses per thread, for which layouts are chosen and alignment is proven below.
         FunctionPass("distribute", distribute),
-        # Proves what expand relies on; last moment at which tensors, tiles and indices are still known.
+        # Proves what expand relies on, while tensors, tiles and indices are still known.
         FunctionPass("check-accesses", check_accesses),
         # The same for TMA and wgmma, which reach memory by tensor maps and descriptors.
         FunctionPass("check-hopper", check_hopper),
-        # On accesses that are right as the user wrote them, so that no error speaks of a vector nobody asked for; and
-        # before wavefronts are counted, which then are those of the accesses that the machine makes.
+        # After the checks: no error mentions a vector that the user did not write. Before wavefronts are counted, which
+        # are then those of the machine's accesses.
         MergeAccesses(shared_limit),
-        # Sees every access to shared memory as it will be, with its width proven; what it chooses, expand addresses.
+        # Sees every access to shared memory in its final width; expand computes addresses with the layouts chosen here.
         BankConflicts(shared_limit),
-        # Of the bytes that the layouts take.
+        # Checks that the chosen layouts fit.
         *checks,
-        # Last thing at tile level, on every index that there is: what it leaves, expand may give 32 bits.
+        # Last at tile level, when all indices exist: expand uses 32 bits for every index that this pass does not widen.
         FunctionPass("index-width", widen_indices),
         # Thread level from here on.
         Expand(bounds),
-        # Before what follows looks at blocks: the arithmetic of the copies' addresses then stands with its like.
+        # Before cse, so that the copies' address arithmetic is in the block that it looks at.
         FunctionPass("predicate-copies", predicate_copies),
-        # Folds the extents, strides and casts that expand has spelled out.
+        # Folds the extents, strides and casts that expand has written out.
         FunctionPass("canonicalize", canonicalize),
-        # First, so that equal invariants of a loop are moved once.
+        # Before licm, so that equal invariants of a loop are moved once.
         FunctionPass("cse", merge_common_subexpressions),
         FunctionPass("licm", move_loop_invariants),
-        # Again: what left different loops now meets in one block.
+        # Again: ops moved out of different loops are now in one block.
         FunctionPass("cse", merge_common_subexpressions),
         # Everything above leaves unused ops behind.
         FunctionPass("dce", drop_dead_code),

@@ -2,7 +2,7 @@
 
 A cohort waits for a *condition*. Warps for which it holds go on at once, without the others. The others are tried
 again when nothing of their chunk can run; those at one instruction then go on together, so that cohorts stay wide.
-Asynchronous copies arrive only when that lets nobody go on. When even that does not, the warps wait for ever.
+Asynchronous copies are delivered only when no waiting warp can proceed. If none can after that, it is a deadlock.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tiledsl.ir.core import Op
 __all__ = ["PATIENCE", "Instr", "Roles", "Schedule", "Turns", "WaitInstr"]
 
 PATIENCE = 64
-"""Turns of spinning loops, with nothing else to run, after which another chunk is started."""
+"""Iterations for which spinning loops may run alone before another chunk is started."""
 
 Roles = dict[tuple[int, int], Loc]
 """The roles of a kernel: first warp and number of warps; where they are declared."""
@@ -31,7 +31,7 @@ Roles = dict[tuple[int, int], Loc]
 
 class Turns:
     """The cohorts that can run, of all chunks that live. `idle`: iterations of `while` loops since a loop has ended;
-    `steps`: of all loops. `fills`: as for `merge`; `roles`: for messages."""
+    `steps`: of all loops. `fills`: see `cohort.merge`; `roles`: for messages."""
 
     def __init__(self, max_steps: int, fills: dict[int, bool], roles: Roles) -> None:
         self.max_steps, self.fills, self.roles = max_steps, fills, roles

@@ -1,8 +1,8 @@
 """Counts the wavefronts of every shared access from the addresses that it really has.
 
-The counterpart of the static count of `passes.shared_accesses`, with which it shares no code but the phase
-table of `layout.banks`. At thread level the addresses are those of the chosen layouts, at tile level
-those of row order.
+A hook: pass `Options(hooks=(WavefrontCount(),))`. The counterpart of the static count of
+`passes.banks.wavefront_counter`, with which it shares no code but the phase table of `layout.banks`. At thread level
+the addresses are those of the chosen layouts, at tile level those of row order.
 """
 
 from __future__ import annotations

@@ -104,8 +104,8 @@ class Acquire(RingOp):
 
 
 class Publish(_Moves):
-    """The slot is filled as soon as what was written since `Acquire` is complete: stores of threads, products, or loads
-    of TMA, which name the ring and the slot as the mbarrier at which their bytes count. The next slot."""
+    """Ends the fill that `Acquire` began. The slot is filled once its writes are complete: stores of threads, or TMA
+    loads, whose bytes count at the slot's mbarrier. Result: the cursor of the next slot."""
 
     name = "ring.publish"
     sync = Sync(releases="cta")
@@ -122,9 +122,9 @@ class Wait(RingOp):
 
 
 class Release(_Moves):
-    """Ends the use that `Wait` began. The asynchronous products in it are a group; the slot is free when the group has
-    ended and threads have read what they did. in_flight: how many groups may stay in flight; their slots are held.
-    The next slot.
+    """Ends the use that `Wait` began. Its asynchronous MMAs are one group. The slot used `in_flight` uses before is
+    released, once its group has completed and threads have read it; later slots are held. Result: the next slot's
+    cursor.
     """
 
     name = "ring.release"
@@ -134,7 +134,7 @@ class Release(_Moves):
 
 
 class Drain(_Moves):
-    """All products have ended: the slots that are held are free. The same slot."""
+    """Releases the slots that are held; their MMAs have completed. Result: the cursor of the same slot."""
 
     name = "ring.drain"
     sync = Sync(releases="cta")
@@ -142,7 +142,7 @@ class Drain(_Moves):
 
 
 class Skip(_Moves):
-    """Past `count` slots, which are another instance's, or which `Free` releases one by one."""
+    """Advances by `count` slots without releasing them: they are another instance's, or `Free` releases them."""
 
     name = "ring.skip"
     sync = NOTHING
@@ -150,7 +150,7 @@ class Skip(_Moves):
 
 
 class Free(RingOp):
-    """The slot of this number, which was waited for, is free: threads have read it."""
+    """Releases the slot of this number, which was waited for and which threads have read."""
 
     name = "ring.free"
     sync = Sync(releases="cta")

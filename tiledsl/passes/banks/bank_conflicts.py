@@ -5,7 +5,7 @@ all accesses of all warps, weighted by trip counts (a loop of unknown length cou
 row order, then the one of fewer bytes, then the simpler one. A layout is a candidate if it keeps every vector
 access together and aligned, and if all tiles still fit. A layout that the user gave stays, and is only reported.
 
-The count is exact (`shared_accesses`): lane addresses are evaluated, phase by phase, under the bank model of
+The count is exact (`wavefront_counter`): lane addresses are evaluated, phase by phase, under the bank model of
 `layout.banks`. An access whose lanes are not known, such as one by an index that was loaded, is reported as unknown
 and has no say.
 """
