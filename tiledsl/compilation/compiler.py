@@ -33,7 +33,7 @@ LIMIT = 512
 
 
 def _collect() -> None:
-    """Collect the garbage of this compilation, if the collector would do so as soon as it is enabled again."""
+    """Collects the garbage of this compilation, if Python's collector was enabled before."""
     if WITHOUT_COLLECTOR.before:
         gc.collect(0)
 
@@ -68,7 +68,7 @@ class Program:
         self._lock = threading.RLock()
 
     def meaning(self) -> Meaning:
-        """What the kernel's names mean now. A build is reused only while this is the same."""
+        """The kernel's meaning now: walked again when the guards of the last walk no longer hold."""
         with self._lock:
             if self._meaning is None or not self._meaning.holds():
                 self._meaning = meaning_of_kernel(self.signature.fn)
@@ -85,14 +85,14 @@ class Program:
         )
 
     def _built(self, known: dict[Any, T], spec: Specialization, arch: str, build: Callable[[Meaning], T]) -> T:
-        """What `build` makes of the kernel as it is now; it runs once for each meaning."""
+        """The known build for the kernel's current meaning, else a new one."""
         with whole(), self._lock, WITHOUT_COLLECTOR.inside():
             meaning = self.meaning()
             key = _key(meaning, spec, arch)
             if key in known:
                 return known[key]
             made = build(meaning)
-            if isinstance(made, Compiled) and made.cached:  # no code of the user's has run, so the meaning is the same
+            if isinstance(made, Compiled) and made.cached:  # from disk, without the user's code: the same meaning
                 _collect()
             elif _key(self.meaning(), spec, arch) != key:
                 # Something that the kernel reads changed meanwhile. Build once more, but not again: compiling may be
@@ -124,6 +124,7 @@ def compile_kernel(signature: Signature, spec: Specialization, arch: str, meanin
         if image is not None and (image.name, image.arch) == (signature.name, arch):
             return Compiled(**vars(image), signature=signature, spec=spec, cached=True, meaning=meaning)
     image = _build(signature, spec, arch)
+    # Not kept if something that the kernel reads, or a tool, changed during the compilation.
     if cache is not None and key and key == disk_key(signature, spec, arch, meaning) and meaning.holds():
         cache.store(key, image.to_bytes())
     return Compiled(**vars(image), signature=signature, spec=spec, meaning=meaning)

@@ -76,7 +76,7 @@ class Instr:
 
 @dataclass(slots=True, eq=False)
 class WaitInstr(Instr):
-    """Lets those warps go on for which a condition holds. `srcs`: registers with what it depends on."""
+    """Lets warps go on when a condition holds for them. `srcs`: the registers that it depends on."""
 
     condition: Condition
     srcs: tuple[int, ...]
@@ -98,8 +98,8 @@ class WaitInstr(Instr):
 
 
 class Schedule:
-    """The cohorts of one chunk: those that wait are `blocked`, each at its instruction; the others run, or are `ready`
-    to, in the queue of `turns`."""
+    """The cohorts of one chunk. `blocked`: those that wait, each with its instruction. `ready`: the number of cohorts
+    in the queue of `turns`. `finished`: warps that have ended."""
 
     def __init__(self, chunk: Chunk, turns: Turns) -> None:
         self.chunk, self.turns = chunk, turns
@@ -111,7 +111,7 @@ class Schedule:
         self.ready += 1
 
     def take(self, cohort: Cohort) -> Cohort:
-        """It is its turn: it goes on with all of the chunk that gave way at the same point."""
+        """The cohort, off the queue, merged with all cohorts of its chunk that are parked at the same instruction."""
         self.ready -= 1
         queue = self.turns.queue
         if not cohort.parked or not queue:
@@ -140,8 +140,8 @@ class Schedule:
         return True
 
     def wait(self, cohort: Cohort, at: WaitInstr) -> bool:
-        """True if all of the cohort goes on at once. Else those of its warps that may are a cohort of their own, with
-        all whom they have met here."""
+        """True if the whole cohort goes on. Otherwise the warps that may go on become a cohort of their own, merged
+        with others that are released at the same condition."""
         rows, meets = at.ready(cohort), at.condition.meets
         if rows.all() and not (meets and self.blocked):
             at.go_on(cohort)
@@ -153,7 +153,7 @@ class Schedule:
         return False
 
     def wake(self, blocked: list[tuple[Cohort, WaitInstr]]) -> list[Cohort]:
-        """Those of these who can go on now, one cohort for each instruction."""
+        """The cohorts of these that can go on now, merged by instruction."""
         self.blocked = [entry for entry in self.blocked if entry not in blocked]
         leaving: dict[WaitInstr, list[Cohort]] = {}
         for cohort, at in self.gathered(blocked):
@@ -168,7 +168,7 @@ class Schedule:
         return [cohort for cohort, _ in merged]
 
     def gathered(self, blocked: list[tuple[Cohort, WaitInstr]]) -> list[tuple[Cohort, WaitInstr]]:
-        """Those that wait for each other as one cohort."""
+        """Merges the cohorts whose condition depends on their being together."""
         together: dict[WaitInstr, list[Cohort]] = {}
         for cohort, at in blocked:
             if at.condition.gathers:

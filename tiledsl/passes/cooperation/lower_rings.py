@@ -1,9 +1,9 @@
-"""Make mbarriers of rings: two a slot, "full" and "empty", with the arrivals that both ends make there.
+"""Lower rings to mbarriers: two a slot, "full" and "empty", and the arrivals of both ends there.
 
 The producer of a slot waits at its "empty" and arrives at its "full"; the consumer does the reverse. A cursor becomes
 three values: slot, phase, and how many slots before it are held. How an end arrives depends on its asynchronous work
-(`endpoints`): TMA counts bytes at the mbarrier, products are committed and waited for as a group, threads fence what
-the other end's proxy accesses, and meet. (PTX ISA: mbarrier; async proxy; wgmma.wait_group.)
+(`endpoints`): TMA counts bytes at the mbarrier; MMAs are committed and waited for as a group; threads execute a proxy
+fence where the other end uses another proxy, then a barrier. (PTX ISA: mbarrier; async proxy; wgmma.wait_group.)
 """
 
 from __future__ import annotations
@@ -45,9 +45,12 @@ def lower_rings(kernel: Kernel) -> None:
 
 @dataclass
 class _Use:
-    """Between a wait and its release. fenced: is there a fence before products? products: how many, also in uses
-    inside. nested: does one stand under a condition or in a loop? read: have threads read tiles themselves, not by
-    products alone? generic: by accesses that TMA does not know of?"""
+    """A use, from its wait to its release.
+
+    fenced: a wgmma fence precedes its MMAs. products: number of MMAs, those of nested uses included. nested: an MMA is
+    under a condition or in a loop. read: threads read tiles themselves, besides MMAs. generic: they do so by the
+    generic proxy.
+    """
 
     ring: Ring
     block: Block
@@ -59,9 +62,12 @@ class _Use:
 
 
 class _Lowering:
-    """One walk in program order. parts: what stands for a cursor (slot, phase, held) and for a ring (its "full").
-    bars: the mbarriers at which an end arrives. uses: those that the walk is in. open: are there products in them that
-    are no group yet?"""
+    """One walk in program order.
+
+    parts: the values that replace a cursor (slot, phase, held) and a ring (its "full" mbarriers). bars: the mbarriers
+    at which an end arrives. ending: waits that end a use. holding: skips at which slots may be held. uses: the
+    enclosing uses, innermost last. open: these have issued MMAs that are not committed yet.
+    """
 
     def __init__(self, kernel: Kernel, found: dict[Value, Ring]) -> None:
         self.kernel, self.rings = kernel, found
@@ -90,7 +96,7 @@ class _Lowering:
                 op.parent = None
 
     def other(self, op: Op) -> None:
-        """Any other op is as it was; where it has a cursor, it has three values, and "full" for a ring."""
+        """Other ops stay; a cursor among their values becomes three values, a ring operand its "full" mbarriers."""
         if isinstance(op, wgmma.Mma) and self.uses:
             self.product(op)
         elif isinstance(op, wgmma.Wait) and op.finish and self.open:
@@ -175,7 +181,7 @@ class _Lowering:
     def skip(self, op: rings.Skip) -> list[Any]:
         b, ring, (slot, phase, held) = self.b, self.rings[op.ring], self.cursor(op)
         if ring.consumer.in_flight and op in ring.consumer.inside and op in self.holding:
-            # Nobody has waited for the products of the item. The slots that they hold are those right before this one.
+            # MMAs of the previous item may be in flight; the slots that they read directly precede this one.
             b.add(wgmma.Wait(pending=0, finish=False))
             held = self.release_held(ring, slot, held)
         if integer(op.count) == 1:
@@ -248,7 +254,7 @@ class _Lowering:
 
     def release(self, op: rings.Release) -> list[Any]:
         b, ring, (slot, phase, held) = self.b, self.rings[op.ring], self.cursor(op)
-        # Without a wait before it, as IR may be written, nothing is known of what it ends.
+        # Hand-written IR may lack the Wait; then nothing is known about the use.
         begun = bool(self.uses) and self.uses[-1].ring is ring
         use, end, count = self.uses.pop() if begun else _Use(ring, b.block), ring.consumer, op.in_flight
         self.end_group(use, count)
@@ -267,15 +273,15 @@ class _Lowering:
         return [[*self.advanced(ring, slot, phase), held]]
 
     def end_group(self, use: _Use, in_flight: int) -> None:
-        """What the body has begun is a group, unless a use inside has made it one already."""
+        """Commits what the body has issued, unless a nested use has done so."""
         if use.products:
             if self.open or use.nested:
                 self.b.add(wgmma.Commit())
             self.b.add(wgmma.Wait(pending=in_flight, finish=False))
             self.open = False
         elif in_flight and use.ring.consumer.endpoint.groups:
-            # Slots become free in order, this one after those of products before it. (Not by an empty group: of that
-            # ptxas may make products that follow each other, C7519.)
+            # Slots are released in order, this one after those of earlier MMAs. (Not by an empty group, which can make
+            # ptxas serialise the MMAs after it, C7519.)
             self.b.add(wgmma.Wait(pending=0, finish=False))
 
     def drain(self, op: rings.Drain) -> list[Any]:
@@ -285,10 +291,10 @@ class _Lowering:
         return [[slot, phase, held]]
 
     def release_held(self, ring: Ring, slot: Value, held: Value) -> Value:
-        """Those before this slot, the oldest first. How many are held then: none."""
+        """Releases the slots before this one that are held, the oldest first. Gives the new count of held slots, 0."""
         b = self.b
         for distance in range(ring.consumer.in_flight, 0, -1):
-            # Whoever has read more than products do has met the others at the end of that use.
+            # Warps that read tiles themselves have synchronised at the end of that use.
             self.arrive(ring.consumer, slot, b.scalar("ge", held, distance), distance)
         return b.constant(0, INDEX)
 
@@ -325,8 +331,8 @@ class _Lowering:
             self.signal(end, slot)
 
     def signal(self, end: End, slot: Value) -> None:
-        """At the slot of each block that writes to this one's: the neighbours along the axes on which tiles are shared,
-        and this block itself."""
+        """Arrives at the slot in every block whose loads fill this block's slot: its neighbours along the axes of
+        multicast, and itself."""
         b, ring, signal, bars = self.b, end.ring, end.endpoint.signal, self.bars[end]
         if end is ring.producer or not ring.shared_along:
             b.add(signal(bars, slot))
