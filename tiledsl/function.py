@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 import operator
 import sys
@@ -61,12 +62,18 @@ class ByReference:
     def __deepcopy__(self, memo: Any) -> Any:
         return self
 
-    def __reduce__(self) -> str | tuple[Any, ...]:
-        if named(self) is not self:
-            kind, name = type(self).__name__, f"{self.__module__}.{self.__qualname__}"
-            message = f"this {kind} is not found under its name, {name}, by which it is pickled"
-            raise TileError(f"{message}\n  fix: define it at the top level of a module, and give it no other name")
-        return self.__qualname__
+    def __reduce__(self) -> tuple[Any, ...]:
+        module, name = self.__module__, self.__qualname__
+        if "<locals>" in name:
+            outer, _, inner = name.rpartition(".<locals>.")
+            message = f"{inner} is defined inside {outer}(), where no other process can find it"
+            raise TileError(f"{message}: it is pickled by name\n  fix: define it at the top level of a module")
+        found = named(self)
+        if found is not self:
+            message = f"{module}.{name} is {_described(found)}, not this {type(self).__name__}"
+            fix = f"let the name of its def, at the top level of {module}, stand for it"
+            raise TileError(f"{message}, which is pickled by name\n  fix: {fix}")
+        return _by_name, (type(self), module, name)
 
 
 def named(function: Any) -> Any:
@@ -75,6 +82,23 @@ def named(function: Any) -> Any:
         return operator.attrgetter(function.__qualname__)(sys.modules[function.__module__])
     except (KeyError, AttributeError):
         return None
+
+
+def _by_name(kind: type[ByReference], module: str, name: str) -> ByReference:
+    """The other end of `ByReference.__reduce__`, in the process that unpickles."""
+    try:
+        found = operator.attrgetter(name)(importlib.import_module(module))
+        problem = f"is {_described(found)}"
+    except (ImportError, AttributeError) as error:
+        found, problem = None, f"is not there: {error}"
+    if not isinstance(found, kind):
+        message = f"a pickled {kind.__name__} is looked up as {module}.{name}, which {problem}"
+        raise TileError(f"{message}\n  fix: define it in a module (not a script) that both processes import")
+    return found
+
+
+def _described(found: Any) -> str:
+    return "not there" if found is None else f"a {type(found).__name__}"
 
 
 class TileFunction(ByReference, Generic[P, R]):

@@ -260,10 +260,10 @@ def test_descriptors_without_a_swizzle() -> None:
     assert at[:3, 0].tolist() == [0, 16, 32]
     assert at[0, [1, 8, 9]].tolist() == [2, 128, 130]
     assert at[[8, 15], 0].tolist() == [256, 256 + 7 * 16]
-    turned = Descriptor(0, 128, 256, 0, 0).addresses(16, 16, 2, transposed=True)
-    assert turned[:3, 0].tolist() == [0, 2, 4]
-    assert turned[0, [1, 8, 9]].tolist() == [16, 128, 144]
-    assert turned[[8, 15], 0].tolist() == [256, 256 + 14]
+    transposed = Descriptor(0, 128, 256, 0, 0).addresses(16, 16, 2, transposed=True)
+    assert transposed[:3, 0].tolist() == [0, 2, 4]
+    assert transposed[0, [1, 8, 9]].tolist() == [16, 128, 144]
+    assert transposed[[8, 15], 0].tolist() == [256, 256 + 14]
 
 
 def test_fields_of_a_descriptor() -> None:

@@ -40,21 +40,37 @@ def test_what_was_compiled_is_copied_by_value() -> None:
 @pytest.mark.parametrize("value", made(), ids=("kernel", "tile_function"))
 def test_what_is_defined_inside_a_function_has_no_name(value: Any) -> None:
     assert copy.deepcopy(value) is value
-    with pytest.raises(TileError, match=rf"not found under its name, {HERE}.made.<locals>.\w+, by which") as caught:
+    with pytest.raises(TileError, match=r"is defined inside made\(\), where no other process can find it") as caught:
         pickle.dumps(value)
     assert "fix: define it at the top level of a module" in str(caught.value)
 
 
 def test_a_name_that_stands_for_something_else() -> None:
-    with pytest.raises(TileError, match=f"this TileKernel is not found under its name, {HERE}.replaced"):
+    with pytest.raises(TileError, match=f"{HERE}.replaced is a function, not this TileKernel"):
         pickle.dumps(other_name)
     with pytest.raises(TileError, match=f"replaced is not found under its name, {HERE}.replaced"):
         pickle.dumps(other_name.signature)
 
 
+@pytest.mark.parametrize(
+    ("module", "name", "problem"),
+    [
+        (HERE, "absent", "is not there"),
+        (HERE, "run_it", "is a function"),
+        ("no_such_module", "doubled", "is not there: No module named 'no_such_module'"),
+        ("__main__", "doubled", "is not there"),  # pickled by a script, and read by another one
+    ],
+)
+def test_a_name_that_this_process_does_not_have(module: str, name: str, problem: str) -> None:
+    data = pickle.dumps(doubled, 0).replace(b"doubled", name.encode()).replace(HERE.encode(), module.encode())
+    with pytest.raises(TileError, match=f"a pickled TileKernel is looked up as {module}.{name}, which {problem}") as e:
+        pickle.loads(data)
+    assert "fix: define it in a module" in str(e.value)
+
+
 def test_a_reloaded_module_does_not_pass_for_the_old_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, HERE)
-    with pytest.raises(TileError, match="this TileKernel is not found under its name"):
+    with pytest.raises(TileError, match="is not there, not this TileKernel"):
         pickle.dumps(doubled)
 
 

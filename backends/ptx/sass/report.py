@@ -23,6 +23,7 @@ from tiledsl.backends.ptx.sass.opcodes import CLASSES
 from tiledsl.backends.ptx.sass.program import Loop, Sass, SassProgram
 from tiledsl.backends.ptx.sass.tensor import TensorLoop, tensor_loop
 from tiledsl.errors import Loc
+from tiledsl.tables import table
 
 __all__ = ["LineCount", "SassReport", "Spill", "sass_report"]
 
@@ -216,7 +217,7 @@ class SassReport:
                     str(self.live.peak(loop.body)[0]) + mark,
                 )
             )
-        return _table(rows, left=(0, 1, 5))
+        return table(rows[0], rows[1:], (0, 1, 5))
 
     def _histogram(self) -> str:
         total, fmas = sum(self.histogram.values()), self.histogram.get("FFMA", 0)
@@ -233,7 +234,7 @@ class SassReport:
             if count or any(others):
                 rows.append(row(name, count, others))
         rows.append(row("all", total, [sum(counts.values()) for counts in published.values()]))
-        return _table(rows, left=(0,))
+        return table(rows[0], rows[1:], (0,))
 
     def _operands(self) -> str:
         banks = self.banks
@@ -254,7 +255,7 @@ class SassReport:
             f"{banks.fmas / banks.bound:.1%} of the FFMA peak",
             f"stall counts of an iteration: {self.stalls} clocks",
         )
-        return "\n".join((_table(rows, left=(0,)), *lines))
+        return "\n".join((table(rows[0], rows[1:], (0,)), *lines))
 
     def _tensor(self, tensor: TensorLoop) -> str:
         whole, count = sum(self.histogram.values()), len(self.iteration)
@@ -266,14 +267,14 @@ class SassReport:
         rows += [(_short(c.loc) or "(none)", str(c.instructions), str(c.arithmetic)) for c in self.lines[:LINES]]
         if len(self.lines) > LINES:
             rows.append((f"{len(self.lines) - LINES} more", str(sum(c.instructions for c in self.lines[LINES:])), ""))
-        return _table(rows, left=(0,))
+        return table(rows[0], rows[1:], (0,))
 
     def _spills(self) -> str:
         if not self.spills:
             return "no spills"
         rows = [("local memory", "stores", "loads")]
         rows += [(_short(s.loc) or "(no line)", str(s.stores), str(s.loads)) for s in self.spills]
-        return _table(rows, left=(0,))
+        return table(rows[0], rows[1:], (0,))
 
 
 def sass_report(cubin: bytes, ptx: str, level: int = 3) -> SassReport:
@@ -315,15 +316,3 @@ def _short(loc: Loc | None) -> str:
         return ""
     text = f"{Path(loc.file).name}:{loc.line}"
     return text if loc.caller is None else f"{text} < {loc.caller.line}"
-
-
-def _table(rows: Sequence[Sequence[str]], *, left: Iterable[int]) -> str:
-    """Aligned columns under a ruled header; those in `left` flush left, the others right."""
-    aligned = set(left)
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-
-    def line(row: Sequence[str]) -> str:
-        cells = [c.ljust(w) if i in aligned else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
-        return "  ".join(cells).rstrip()
-
-    return "\n".join((line(rows[0]), "  ".join("-" * w for w in widths), *map(line, rows[1:])))
