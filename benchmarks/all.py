@@ -1,8 +1,8 @@
 """Every benchmark in one command, the tables last; about fifteen minutes on one GPU.
 
-    python -m benchmarks.all            all
-    python -m benchmarks.all --quick    fewer rounds and smaller sizes
-    python -m benchmarks.all --cpu      those that need no GPU
+python -m benchmarks.all            all
+python -m benchmarks.all --quick    fewer rounds and smaller sizes
+python -m benchmarks.all --cpu      those that need no GPU
 """
 
 from __future__ import annotations

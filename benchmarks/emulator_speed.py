@@ -1,6 +1,6 @@
 """How fast the emulator is: shared_tiled at 512^3. Needs no GPU.
 
-    python -m benchmarks.emulator_speed --size 512
+python -m benchmarks.emulator_speed --size 512
 """
 
 from __future__ import annotations

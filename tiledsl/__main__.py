@@ -27,8 +27,6 @@ from tiledsl.inspect.contenders import Contender, read_roles
 if TYPE_CHECKING:
     from tiledsl.kernel import TileKernel
 
-__all__ = ["main"]
-
 EXAMPLES = Path(__file__).parent.parent / "examples" / "gemm"
 ASCII = {"│": "|", "…": "~", "×": "x", "─": "-", "–": "-", "≤": "<=", "µ": "u"}
 """Replacements for characters that the terminal lacks."""

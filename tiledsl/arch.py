@@ -14,52 +14,6 @@ from typing import Sequence
 
 from tiledsl.errors import UNKNOWN_LOC, CompileError, Loc
 
-__all__ = [
-    "FEATURES",
-    "FEATURE_NAMES",
-    "LANE_BITS",
-    "LEAST_SETMAXNREG",
-    "MAP_ALIGNMENT",
-    "MAP_BYTES",
-    "MOST_ACCESS",
-    "MOST_ARRIVALS",
-    "MOST_BLOCKS_PER_SM",
-    "MOST_CLUSTER",
-    "MOST_GRID",
-    "MOST_PROCESSORS",
-    "MOST_REGISTERS",
-    "MOST_SETMAXNREG",
-    "MOST_SHARED",
-    "MOST_THREADS",
-    "MOST_THREADS_ALONG",
-    "MOST_WARPS",
-    "MULTIPLY_ADDS",
-    "NAMED_BARRIERS",
-    "PARTITIONS",
-    "PORTABLE_CLUSTER",
-    "REGISTERS_PER_SM",
-    "REGISTER_UNIT",
-    "SHARED_RESERVED",
-    "SHARED_UNIT",
-    "STATIC_SHARED",
-    "TARGETS",
-    "TMA_ALIGNMENT",
-    "TMA_GRAIN",
-    "TMA_MOST_BOX",
-    "TMA_MOST_EXTENT",
-    "TMA_MOST_RANK",
-    "TMA_MOST_STRIDE",
-    "WARP",
-    "WARPGROUP",
-    "WARPGROUP_WARPS",
-    "Occupancy",
-    "Target",
-    "require",
-    "require_feature",
-    "target_named",
-    "targets_from",
-]
-
 # -- threads ---------------------------------------------------------------------------------------
 
 WARP = 32

@@ -18,8 +18,6 @@ from types import FrameType
 from tiledsl.errors import CompileError, InternalError, Loc, TileError, VerifyError
 from tiledsl.ir.core import Op
 
-__all__ = ["as_compile_error", "python_error", "stage"]
-
 _PACKAGE = Path(__file__).resolve().parent
 _OURS = (f"{_PACKAGE}/", f"{_PACKAGE.parent}/backends/")
 _STANDARD = tuple(f"{Path(sysconfig.get_path(name)).resolve()}/" for name in ("stdlib", "platstdlib"))

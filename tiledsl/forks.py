@@ -15,8 +15,6 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Callable
 from weakref import WeakSet
 
-__all__ = ["WhileBusy", "held_by_forks", "in_child", "whole"]
-
 MOST_SECONDS = 30.0
 """The longest wait of a fork: another thread may be waiting for something that the forking thread holds."""
 TICK = 0.002

@@ -12,16 +12,6 @@ from typing import Any, Callable, Generic, ParamSpec, TypeVar, cast
 from tiledsl.errors import UNKNOWN_LOC, CompileError, Loc, TileError
 from tiledsl.signatures.source import keep_lines
 
-__all__ = [
-    "ByReference",
-    "TileFunction",
-    "caller_line",
-    "location",
-    "named",
-    "require_function",
-    "tile_function",
-]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

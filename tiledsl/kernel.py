@@ -14,7 +14,7 @@ from tiledsl.arch import target_named
 from tiledsl.compilation.compiled import Compiled
 from tiledsl.compilation.compiler import Program
 from tiledsl.errors import CompileError
-from tiledsl.function import ByReference, TileFunction, caller_line, require_function, tile_function
+from tiledsl.function import ByReference, caller_line, require_function
 from tiledsl.ir.types import DTYPES, INDEX, DType
 from tiledsl.measure import Timing, Verification, time_kernel, verify
 from tiledsl.runtime import gpu_arch
@@ -22,8 +22,6 @@ from tiledsl.runtime.dispatch import EMULATED_ARCH, Dispatcher
 from tiledsl.signatures.annotations import read_signature
 from tiledsl.signatures.signature import Signature, Specialization
 from tiledsl.signatures.specialize import argument_error, assumed, check_consts
-
-__all__ = ["TileFunction", "TileKernel", "tile_function", "tile_kernel"]
 
 
 class TileKernel(ByReference):

@@ -17,8 +17,6 @@ from tiledsl.signatures.specialize import argument_error, looking_at
 if TYPE_CHECKING:
     from tiledsl.runtime.dispatch import Dispatcher
 
-__all__ = ["PRODUCTS", "Mismatch", "Product", "Timing", "Verification", "gemm_bound", "time_kernel", "verify"]
-
 
 @dataclass(frozen=True)
 class Product:

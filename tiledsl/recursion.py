@@ -6,8 +6,6 @@ import sys
 
 from tiledsl.forks import WhileBusy
 
-__all__ = ["deep_recursion"]
-
 _FRAMES = 5500
 """Python frames that a compilation may use: 95 nested tile functions need 1400, 1024 nested conditions 3200. A frame
 needs at most 1 KB of the C stack (Python 3.11, if a C function calls back), which has 8 MB in the main thread."""

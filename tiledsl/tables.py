@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-__all__ = ["table"]
-
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: Collection[int]) -> str:
     """Columns two blanks apart under a ruled header: those in `left` flush left, the others flush right."""

@@ -19,8 +19,6 @@ from tiledsl.backends.ptx.ptx_lines import PtxLines
 from tiledsl.backends.ptx.tools import PTXAS
 from tiledsl.errors import AssemblerError, Loc
 
-__all__ = ["Assembled", "Usage", "assemble", "parse_usage"]
-
 ERROR = re.compile(r"^ptxas [^\n]*?, line (\d+); (?:error|fatal)\s*: (.*)$", re.MULTILINE)
 FATAL = re.compile(r"^ptxas (?:fatal|error)\s*: (.*)$", re.MULTILINE)
 NEWER_PTX = re.compile(r"requires PTX ISA \.version (\d+)\.(\d+) or later")

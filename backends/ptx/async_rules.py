@@ -8,8 +8,6 @@ from tiledsl.ir.core import Value
 from tiledsl.ir.ops import arith, async_copy, mem
 from tiledsl.passes.analysis.constants import integer as integer_of
 
-__all__: list[str] = []
-
 
 @lowers(mem.CpAsync)
 def lower_cp_async(lw: Lowering, op: mem.CpAsync) -> None:

@@ -17,8 +17,6 @@ from tiledsl.ir.core import OPS
 from tiledsl.ir.ops import gpu, mem
 from tiledsl.ir.types import BF16, BOOL, DType, PtrType
 
-__all__: list[str] = []
-
 
 @lowers(*(OPS[f"mem.atomic_{row}"] for row in ATOMICS))
 def lower_atomic(lw: Lowering, op: mem.Atomic) -> Sequence[Any]:

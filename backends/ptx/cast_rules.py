@@ -19,8 +19,6 @@ from tiledsl.backends.ptx.types import I8, I16, I32, bits_of, constant, integer,
 from tiledsl.ir.ops import arith
 from tiledsl.ir.types import BF16, BOOL, E4M3, E5M2, F16, F32, F64, TF32, DType
 
-__all__: list[str] = []
-
 PAIRS = {E4M3: "e4m3x2", E5M2: "e5m2x2"}
 
 

@@ -19,8 +19,6 @@ from tiledsl.ir.core import Kernel, Op
 from tiledsl.ir.ops import arith, ptx, tma
 from tiledsl.ir.types import E4M3, E5M2
 
-__all__ = ["emit_ptx", "ptx_version_for"]
-
 INLINED_AT = 72
 """PTX 7.2 brought ``.loc ... inlined_at``, which every kernel may use."""
 

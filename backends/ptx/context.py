@@ -14,8 +14,6 @@ from tiledsl.errors import UNKNOWN_LOC, Loc
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import debug
 
-__all__ = ["RULES", "Lowering", "lowers"]
-
 Rule = Callable[["Lowering", Any], Sequence[Any] | None]
 
 RULES: dict[type[Op], Rule] = {}

@@ -11,8 +11,6 @@ from tiledsl.ir.ops import control
 from tiledsl.passes.analysis.constants import integer as integer_of
 from tiledsl.passes.analysis.intervals import Intervals
 
-__all__: list[str] = []
-
 LIKELY = (1 << 20, 1)
 """Weights of the two blocks of an `if` that is likely."""
 

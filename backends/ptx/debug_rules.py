@@ -30,9 +30,6 @@ from tiledsl.backends.ptx.types import I8, I64, global_variable
 from tiledsl.ir.ops import debug, mem
 from tiledsl.ir.types import DType
 
-__all__ = ["define_variables"]
-
-
 FAIL = (
     "{ .reg .b64 at, nowhere; .reg .b32 number, x, y, z, block, upper; .reg .pred there; "
     f"ld.global.b64 at, [${FAILURE}]; setp.ne.b64 there, at, 0; mov.u32 number, NUMBER; "

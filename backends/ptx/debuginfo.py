@@ -15,8 +15,6 @@ from tiledsl.backends.ptx.ptx_lines import encode_path
 from tiledsl.errors import Loc
 from tiledsl.ir.core import Kernel
 
-__all__ = ["DebugInfo", "restore_locations"]
-
 MAX_COLUMN = 65535
 """LLVM keeps 16 bits of a column; locations after so many have a line only."""
 

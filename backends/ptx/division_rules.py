@@ -13,8 +13,6 @@ from tiledsl.backends.ptx.llvm import ir
 from tiledsl.backends.ptx.types import integer
 from tiledsl.ir.types import DType
 
-__all__ = ["floor_division"]
-
 
 def floor_division(lw: Lowering, dtype: DType, a: Any, b: Any) -> tuple[Any, Any]:
     """Quotient and remainder. LLVM drops the one that nobody uses."""

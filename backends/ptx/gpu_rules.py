@@ -9,8 +9,6 @@ from tiledsl.backends.ptx.context import Lowering, lowers
 from tiledsl.backends.ptx.types import I1, I32, I64, VOID, bits_of, integer
 from tiledsl.ir.ops import arith, barriers, gpu, warp
 
-__all__: list[str] = []
-
 FULL_WARP = (1 << WARP) - 1
 
 REGISTERS = {gpu.ThreadId: "tid", gpu.BlockId: "ctaid", gpu.GridSize: "nctaid"}

@@ -16,8 +16,6 @@ from tiledsl.backends.ptx.vectors import numbered, product_names
 from tiledsl.ir.core import Op
 from tiledsl.ir.ops import barriers, tma, wgmma
 
-__all__: list[str] = []
-
 OWN_PTX = 86
 """From this PTX version on, TMA loads name the block's own memory. On sm_120a ptxas otherwise asks at run time whether
 it is that of another block, and calls a function for it."""

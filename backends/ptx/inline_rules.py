@@ -11,8 +11,6 @@ from tiledsl.errors import CompileError
 from tiledsl.ir.ops import ptx
 from tiledsl.ir.types import BOOL, TF32, DType
 
-__all__: list[str] = []
-
 DOLLAR = re.compile(r"\$(?:(\d+)|\{(\d+)\}|\{:uid\}|\$|(.{0,8}))", re.DOTALL)
 """What may follow a dollar sign; the last group is anything else."""
 

@@ -12,8 +12,6 @@ from typing import Any
 
 from tiledsl.forks import held_by_forks
 
-__all__ = ["LOCK", "binding", "ir", "options", "pass_manager"]
-
 ir: Any = import_module("llvmlite.ir")
 binding: Any = import_module("llvmlite.binding")
 

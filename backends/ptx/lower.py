@@ -29,8 +29,6 @@ from tiledsl.ir.types import BOOL, PtrType
 from tiledsl.layout.shared import SPANS, Paneled
 from tiledsl.passes.analysis.written import WrittenMemory, memory_of
 
-__all__ = ["TRIPLE", "lower_kernel", "read_only_pointers"]
-
 RULE_FILES = (
     scalar_rules,
     cast_rules,

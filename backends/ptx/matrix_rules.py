@@ -18,9 +18,6 @@ from tiledsl.backends.ptx.vectors import numbered, product_names, rounded_pairs,
 from tiledsl.ir.core import Value
 from tiledsl.ir.ops import arith, mem, ptx
 
-__all__: list[str] = []
-
-
 # -- words -----------------------------------------------------------------------------------------
 
 

@@ -12,8 +12,6 @@ from tiledsl.ir.core import Value
 from tiledsl.ir.ops import mem
 from tiledsl.ir.types import BOOL, DType, PtrType
 
-__all__: list[str] = []
-
 
 def _pointer_type(pointer: Value) -> PtrType:
     assert isinstance(pointer.type, PtrType)

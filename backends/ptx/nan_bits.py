@@ -20,8 +20,6 @@ from tiledsl.ir.ops import arith, control, mem
 from tiledsl.ir.ops.ptx import Inline
 from tiledsl.ir.types import BF16, F16, F32, F64, DType
 
-__all__ = ["CANONICALIZE", "canonicalize_nans"]
-
 CANONICALIZE: dict[DType, str] = {
     F64: "{.reg .pred p; setp.nan.f64 p, $1, $1; selp.f64 $0, 0d7FFFFFFFFFFFFFFF, $1, p;}",
     F32: "add.rn.f32 $0, $1, 0f80000000;",

@@ -9,8 +9,6 @@ from urllib.parse import quote, unquote
 
 from tiledsl.errors import UNKNOWN_LOC, Loc
 
-__all__ = ["PtxLines", "decode_path", "encode_path"]
-
 FILE = re.compile(r'^\s*\.file\s+(\d+)\s+"([^"]*)"', re.MULTILINE)
 LOC = re.compile(
     r"^\s*\.loc\s+(\d+)\s+(\d+)\s+(\d+)"

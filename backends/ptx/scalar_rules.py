@@ -17,8 +17,6 @@ from tiledsl.ir.ops import arith
 from tiledsl.ir.scalar import SCALAR
 from tiledsl.ir.types import DType
 
-__all__: list[str] = []
-
 # By row of `ir.scalar.SCALAR`: what LLVM has for floats, signed and unsigned integers, or one name for all of them.
 INSTRUCTIONS: dict[str, Sequence[str]] = {
     "add": ("fadd", "add", "add"),

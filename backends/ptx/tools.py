@@ -11,8 +11,6 @@ from pathlib import Path
 
 from tiledsl.errors import ToolNotFoundError
 
-__all__ = ["NVDISASM", "PTXAS", "Tool", "tool_versions"]
-
 
 @dataclass(frozen=True, slots=True)
 class Tool:

@@ -13,25 +13,6 @@ from tiledsl.ir.formats import FORMATS
 from tiledsl.ir.semantics import numpy_dtype
 from tiledsl.ir.types import BF16, BOOL, F16, F32, F64, TF32, DType, PtrType, Type
 
-__all__ = [
-    "ADDRESS_SPACES",
-    "I1",
-    "I8",
-    "I16",
-    "I32",
-    "I64",
-    "VOID",
-    "constant",
-    "float_bits",
-    "global_variable",
-    "integer",
-    "llvm_type",
-    "memory_type",
-    "overload",
-    "pointer_to",
-    "structure",
-]
-
 
 class _BFloat(ir.types._BaseFloatType):  # llvmlite has no bfloat of its own
     null = "0.0"

@@ -13,8 +13,6 @@ from tiledsl.ir.core import Value
 from tiledsl.ir.ops import arith
 from tiledsl.ir.types import BF16, F16, F32, DType
 
-__all__ = ["are_rounded_pairs", "numbered", "product_names", "rounded_pairs", "vector_of"]
-
 PAIRS = {F16: "f16x2", BF16: "bf16x2"}
 
 

@@ -11,8 +11,6 @@ from typing import Any
 
 from tiledsl.backends.ptx.types import I1, VOID
 
-__all__ = ["Label", "Phi", "Register", "Writer"]
-
 
 class Register:
     """The result of an instruction: an LLVM value as llvmlite's are, with `type` and `get_reference()`."""

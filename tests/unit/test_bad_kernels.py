@@ -22,7 +22,8 @@ from tiledsl.boundary import stage
 from tiledsl.errors import CompileErrors, InternalError, Loc
 from tiledsl.frontend import budget
 from tiledsl.ir.builder import Builder
-from tiledsl.ir.core import MOST_STAGES, Block, Op
+from tiledsl.ir.core import Block, Op
+from tiledsl.ir.declare import MOST_STAGES
 from tiledsl.ir.types import F32
 from tiledsl.kernel import TileKernel
 from tiledsl.layout.shared import MAX_EXTENT

@@ -18,22 +18,6 @@ if TYPE_CHECKING:
     from tiledsl.ir.core import Kernel
     from tiledsl.ir.ops import debug
 
-__all__ = [
-    "CAPACITY",
-    "LINES",
-    "LOST",
-    "OPERANDS",
-    "PRINTS",
-    "RECORDS",
-    "SITE",
-    "TIME",
-    "WORD",
-    "Records",
-    "encode_prints",
-    "line_text",
-    "record_bytes",
-]
-
 LINES, PRINTS = "$lines", "$prints"
 """Variables of a module whose kernel prints. `LINES` is four words: the address of the ring (0 for none), the bytes of
 a record, records reserved, tickets drawn. `PRINTS` says what the records mean."""

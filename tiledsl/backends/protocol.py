@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from tiledsl.ir.core import Kernel
     from tiledsl.ir.ops import debug
 
-__all__ = ["ASSERTIONS", "FAILURE", "RECORD_BYTES", "Binary", "Resources", "describe_failure", "encode_assertions"]
-
 FAILURE, ASSERTIONS = "$failure", "$assertions"
 """Variables of a module whose kernel asserts: the address where a failed assertion leaves its record (0 for nowhere),
 and what the numbers of such records mean."""

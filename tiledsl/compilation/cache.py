@@ -30,8 +30,6 @@ from pathlib import Path
 
 from tiledsl.errors import CacheError
 
-__all__ = ["DiskCache", "disk_cache"]
-
 MAGIC = b"tiledsl cache 3\n"
 DEFAULT_SIZE = 512 * 2**20
 SUFFIX, DRAFT = ".entry", ".draft"

@@ -22,9 +22,6 @@ from tiledsl.signatures.signature import GlobalSpec, Signature, Specialization
 if TYPE_CHECKING:
     from tiledsl.ir.core import Kernel
 
-__all__ = ["Compiled", "Image"]
-
-
 READERS: dict[str, Callable[[Any], Any]] = {
     "abi": lambda rows: tuple(AbiArg(kind, of, DTYPES[dtype], axis, tuple(n)) for kind, of, dtype, axis, n in rows),
     "grid": lambda texts: tuple(str(parse_expr(text)) for text in texts),

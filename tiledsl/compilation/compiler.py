@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from tiledsl.backends.emulator import Prepared
     from tiledsl.ir.core import Kernel
 
-__all__ = ["Lowered", "Program", "compile_kernel", "disk_key"]
-
 T = TypeVar("T")
 LIMIT = 512
 """Most builds of one kernel that are kept, so that a global that keeps changing does not fill the memory."""

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from tiledsl.ir.core import Kernel
     from tiledsl.signatures.signature import Signature, Specialization
 
-__all__ = ["EXPLAIN", "reports_of"]
-
 EXPLAIN = ("banks", "pipeline", "roles", "sass")
 """Names of the explanations."""
 

@@ -17,8 +17,6 @@ from tiledsl.meaning import Meaning, meaning_of
 from tiledsl.meaning.walk import Walk
 from tiledsl.signatures.signature import Signature, Specialization
 
-__all__ = ["NotUnderstood", "compiler_key", "entry_key", "kernel_key", "specialization_key"]
-
 
 class NotUnderstood(Exception):  # noqa: N818 - not an error: the kernel is compiled without the disk cache
     """The kernel depends on something that cannot be hashed. The message says what, and why."""

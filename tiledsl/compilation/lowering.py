@@ -15,8 +15,6 @@ from tiledsl.signatures.signature import Signature, Specialization
 if TYPE_CHECKING:
     from tiledsl.ir.core import Kernel
 
-__all__ = ["WITHOUT_COLLECTOR", "Observer", "ignore", "lower", "written_tensors"]
-
 Observer = Callable[[str, "Kernel"], None]
 
 

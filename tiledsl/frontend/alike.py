@@ -8,8 +8,6 @@ from tiledsl.frontend.bindings import Range, Ranges, leaves
 from tiledsl.ir.core import Op, Value
 from tiledsl.ir.types import CURSOR
 
-__all__ = ["differing"]
-
 
 def differing(binding: Any) -> Op | None:
     """An op that makes threads differ, on which a value in `binding` depends: by its operands, its addresses, or the

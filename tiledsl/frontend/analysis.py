@@ -7,8 +7,6 @@ from typing import Sequence
 
 from tiledsl.signatures.source import stored_names
 
-__all__ = ["assigned_names", "definitely_exits", "loop_exits", "read_first"]
-
 _LOOPS = (ast.For, ast.While)
 _EXITS = (ast.Return, ast.Break, ast.Continue)
 

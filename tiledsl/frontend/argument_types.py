@@ -19,9 +19,6 @@ from tiledsl.lang import ir_dtype
 from tiledsl.layout.fragments import FragmentLayout
 from tiledsl.layout.shared import Layout
 
-__all__ = ["misfit"]
-
-
 _Kind = tuple[Callable[[Any], bool], str]
 """A test, and what it is a test for."""
 

@@ -32,24 +32,6 @@ from tiledsl.ir.scalar import SCALAR, converts
 from tiledsl.ir.types import BOOL, DTYPES, F64, INDEX, DType, FragmentType
 from tiledsl.passes.analysis.constants import semantics
 
-__all__ = [
-    "apply",
-    "as_condition",
-    "as_value",
-    "at_compile_time",
-    "binary",
-    "common_dtype",
-    "convert",
-    "elements",
-    "elementwise",
-    "items_of",
-    "literal",
-    "negate",
-    "rounded",
-    "taken_by",
-    "unify",
-]
-
 _python: Any = operator  # its stubs are only partly typed
 
 BINARY: dict[type[ast.operator], tuple[str, str, Callable[[Any, Any], Any]]] = {

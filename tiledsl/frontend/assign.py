@@ -15,8 +15,6 @@ from tiledsl.frontend.products import add_product
 from tiledsl.ir.core import Value
 from tiledsl.lang import ir_dtype
 
-__all__ = ["append", "assign"]
-
 
 def assign(frame: Frame, target: ast.expr, binding: Any) -> None:
     """Bind `target` to `binding`, as Python's ``=`` would."""

@@ -17,8 +17,6 @@ from tiledsl.ir.core import Value
 from tiledsl.ir.ops import tile
 from tiledsl.ir.types import BOOL, DTYPES, DType, FragmentType, GlobalType, is_memory
 
-__all__ = ["BoundMethod", "attribute_of", "lang_class", "lang_dtype"]
-
 _CLASSES = {t.name: getattr(lang, t.name if t != BOOL else "boolean") for t in DTYPES.values()}
 
 

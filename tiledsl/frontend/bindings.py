@@ -19,39 +19,6 @@ from tiledsl.errors import CompileError, Loc
 from tiledsl.ir.core import Value
 from tiledsl.ir.types import CURSOR, DType, FragmentType, PendingType, TokenType, is_memory
 
-__all__ = [
-    "POISON",
-    "UNBOUND",
-    "Composite",
-    "LanguageObject",
-    "Pending",
-    "Poisoned",
-    "Range",
-    "Ranges",
-    "Region",
-    "Unusable",
-    "View",
-    "contains_value",
-    "describe",
-    "dtype_of",
-    "has_operators",
-    "instead_of",
-    "is_carried",
-    "is_fragment",
-    "is_int",
-    "is_pending",
-    "is_place",
-    "is_register",
-    "is_token",
-    "leaves",
-    "made_of",
-    "parts_of",
-    "positive_ints",
-    "rebuild",
-    "same_constant",
-    "unusable",
-]
-
 
 class Poisoned(Exception):  # noqa: N818 - control flow, not an error that a user sees
     """Raised when a statement uses the result of one that failed: the follow-up is not reported."""

@@ -12,21 +12,6 @@ from typing import Any
 
 from tiledsl.errors import CompileError
 
-__all__ = [
-    "MAX_BITS",
-    "MAX_CALLS",
-    "MAX_CONDITIONS",
-    "MAX_ITEMS",
-    "MAX_OPS",
-    "MAX_STATEMENTS",
-    "MAX_UNROLL",
-    "OutOfBudget",
-    "bounded",
-    "count_of",
-    "many_items",
-    "too_large",
-]
-
 MAX_UNROLL = 4096
 """Iterations of one loop that is unrolled at compile time."""
 

@@ -17,8 +17,6 @@ from tiledsl.ir.core import Value
 from tiledsl.ir.types import INDEX, DType, GlobalType, SharedType
 from tiledsl.lang import ir_dtype
 
-__all__ = ["INTRINSICS", "Call", "bind", "intrinsic", "intrinsic_of"]
-
 _MEMORY: dict[Any, str] = {GlobalType: "a Global", SharedType: "a shared tile", None: "memory"}
 
 

@@ -42,8 +42,6 @@ from tiledsl.lang import ir_dtype
 from tiledsl.lang.math import Elementwise
 from tiledsl.lang.schedules import Unwrapped
 
-__all__ = ["inline"]
-
 
 @evaluate.register
 def _(node: ast.Call, frame: Frame) -> Any:

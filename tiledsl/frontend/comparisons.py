@@ -11,8 +11,6 @@ from tiledsl.frontend.bindings import contains_value, describe, has_operators, i
 from tiledsl.frontend.frame import Frame
 from tiledsl.ir.core import Value
 
-__all__ = ["both", "compare"]
-
 _python: Any = operator  # its stubs are only partly typed
 
 COMPARE: dict[type[ast.cmpop], tuple[str, str, Callable[[Any, Any], Any]]] = {

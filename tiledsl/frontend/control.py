@@ -42,20 +42,6 @@ from tiledsl.ir.core import Block, Value
 from tiledsl.ir.ops import control, tile
 from tiledsl.ir.types import BOOL, INDEX, DType, FragmentType, Type
 
-__all__ = [
-    "Side",
-    "Steps",
-    "build_side",
-    "drive",
-    "exit_flag",
-    "guarded",
-    "merge_sides",
-    "poison",
-    "run_statements",
-    "runtime_if",
-    "unless_exited",
-]
-
 EXITS = ("$return", "$break", "$continue")
 
 

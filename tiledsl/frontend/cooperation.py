@@ -11,8 +11,6 @@ from tiledsl.errors import Loc
 from tiledsl.frontend.bindings import LanguageObject, View
 from tiledsl.ir.core import Block, Value
 
-__all__ = ["Cooperation", "Place", "RingObject", "RoleObject", "SlotObject", "WorkBody"]
-
 
 @dataclass(frozen=True, eq=False)
 class RoleObject(LanguageObject):

@@ -21,8 +21,6 @@ from tiledsl.ir.core import Value
 from tiledsl.ir.types import BOOL
 from tiledsl.lang import Dim
 
-__all__: list[str] = []
-
 
 @evaluate.register
 def _(node: ast.Constant, frame: Frame) -> Any:

@@ -17,8 +17,6 @@ from tiledsl.lang.matrices import Product
 from tiledsl.layout.fragments import FragmentLayout
 from tiledsl.layout.shared import Layout
 
-__all__ = ["EXAMPLE", "check_threads", "distributed", "is_distributed", "joined", "relaid"]
-
 EXAMPLE = "mma.m16n8k16.acc(warps=(2, 2))"
 """A layout as messages show one."""
 

@@ -27,8 +27,6 @@ from tiledsl.meaning import unreadable
 from tiledsl.signatures.signature import Signature, Specialization
 from tiledsl.signatures.source import checked_source, closure_values
 
-__all__ = ["Env", "Frame", "Unit", "during", "evaluate", "execute"]
-
 Env = dict[str, Any]
 
 

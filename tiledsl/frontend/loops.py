@@ -17,12 +17,11 @@ from tiledsl.frontend.control import Carried, Steps, drive, exit_flag, run_state
 from tiledsl.frontend.frame import Frame, during, evaluate, execute
 from tiledsl.frontend.intrinsics.schedules import ScheduleObject, WorkLoop, along_k, one_item
 from tiledsl.frontend.steps import Bounds, Counter
-from tiledsl.ir.core import MOST_STAGES, Block, Value
+from tiledsl.ir.core import Block, Value
+from tiledsl.ir.declare import MOST_STAGES
 from tiledsl.ir.ops import control
 from tiledsl.ir.ops.arith import Constant
 from tiledsl.ir.types import BOOL, TokenType
-
-__all__: list[str] = []
 
 
 @execute.register

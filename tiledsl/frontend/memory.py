@@ -38,18 +38,6 @@ from tiledsl.ir.core import Op, Value
 from tiledsl.ir.ops import tile
 from tiledsl.ir.types import INDEX, DType, FragmentType, GlobalType
 
-__all__ = [
-    "Access",
-    "absent",
-    "access",
-    "is_vector",
-    "read_element",
-    "replaced_in_fragment",
-    "vector_length",
-    "write_element",
-]
-
-
 # -- elements of memory ----------------------------------------------------------------------------
 
 

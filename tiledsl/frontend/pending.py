@@ -10,8 +10,6 @@ from tiledsl.frontend.frame import Unit
 from tiledsl.ir.core import Block, Op, Value
 from tiledsl.ir.ops import control, wgmma
 
-__all__ = ["check_pending"]
-
 
 def check_pending(unit: Unit) -> None:
     """Report accumulators that are dropped, used twice, or taken by a loop that does not carry them."""

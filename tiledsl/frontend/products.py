@@ -12,8 +12,6 @@ from tiledsl.frontend.bindings import is_register
 from tiledsl.frontend.frame import Frame, evaluate
 from tiledsl.ir.core import Value
 
-__all__ = ["add_product"]
-
 
 @dataclass(frozen=True)
 class _Product:

@@ -13,8 +13,6 @@ from tiledsl.frontend.call import intrinsic_of
 from tiledsl.frontend.control import run_statements
 from tiledsl.frontend.frame import Frame, evaluate, execute
 
-__all__: list[str] = []
-
 
 @execute.register
 def _(node: ast.Pass, frame: Frame) -> None:

@@ -14,8 +14,6 @@ from tiledsl.ir.ops import control
 from tiledsl.ir.ops.arith import Constant
 from tiledsl.ir.types import DTYPES, INDEX
 
-__all__ = ["Bounds", "Counter"]
-
 
 class Bounds:
     """A run-time loop's bounds as three values of one dtype: index, or what was given.

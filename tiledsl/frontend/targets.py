@@ -8,8 +8,6 @@ from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Op
 from tiledsl.passes.analysis.called import called
 
-__all__ = ["TargetBuilder", "require_feature"]
-
 
 def require_feature(arch: str, feature: str, what: str, loc: Loc) -> None:
     """An error where the kernel is compiled for a target without `feature`, a row of `FEATURES`, which `what` needs."""

@@ -18,22 +18,6 @@ from tiledsl.ir.ops import tile
 from tiledsl.ir.ops.arith import Constant
 from tiledsl.ir.types import INDEX, GlobalType, MemoryType, SharedType
 
-__all__ = [
-    "as_view",
-    "base_origin",
-    "extent",
-    "is_slice",
-    "located",
-    "memory_name",
-    "memory_type",
-    "places",
-    "slice_parts",
-    "stride",
-    "subview",
-    "transposed",
-    "unit_axis",
-]
-
 
 def as_view(memory: Value | View) -> View:
     """The whole of a tensor or tile as a view; a view as it is."""

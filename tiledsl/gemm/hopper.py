@@ -50,6 +50,7 @@ __all__ = ["choose", "hopper_fastest"]
 D = TypeVar("D", bound=Float)
 E = TypeVar("E", bound=Float)
 
+
 @tile_function
 def store_lines(x: Fragment[E], to: View[E], via: View[E], warps: int):
     """Stores x where TMA cannot: through shared memory, so that the stores are coalesced."""

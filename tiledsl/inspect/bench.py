@@ -44,8 +44,6 @@ from tiledsl.inspect.plots import Point, Roof, ladder, roofline, table, write_sv
 from tiledsl.inspect.timing import Clocks, Timing, buffer_sets, interleave, quartiles
 from tiledsl.runtime.driver import Driver, driver
 
-__all__ = ["LOADS", "Share", "add_arguments", "as_table", "parse_size", "run", "share_of", "summarize"]
-
 LOADS = {"sustained": (0.05, 0.0), "burst": (0.005, 0.15)}
 """Seconds of a batch, and of the rest before it."""
 

@@ -17,20 +17,6 @@ from tiledsl.kernel import TileKernel
 from tiledsl.measure import PRODUCTS
 from tiledsl.signatures.signature import REQUIRED
 
-__all__ = [
-    "CUBLAS",
-    "Contender",
-    "Launch",
-    "Operands",
-    "Roles",
-    "Size",
-    "cublas",
-    "fastest",
-    "format_of",
-    "read_contender",
-    "read_roles",
-]
-
 CUBLAS = "cuBLAS"
 LAYOUTS = ("NN", "NT", "TN", "TT")
 """How A and B are stored: N in row order as [M, K] and [K, N], T transposed."""

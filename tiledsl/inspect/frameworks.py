@@ -9,8 +9,6 @@ from typing import Any
 from tiledsl.errors import DeviceError, TileError
 from tiledsl.measure import PRODUCTS
 
-__all__ = ["Cupy", "Device", "open_device"]
-
 DTYPES = {
     "f32": "float32", "f64": "float64", "f16": "float16", "bf16": "bfloat16", "e4m3": "float8_e4m3fn",
     "e5m2": "float8_e5m2", "i8": "int8", "u8": "uint8", "i32": "int32",

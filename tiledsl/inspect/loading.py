@@ -15,8 +15,6 @@ from tiledsl.ir.types import DTYPES
 from tiledsl.kernel import TileKernel
 from tiledsl.signatures.signature import REQUIRED
 
-__all__ = ["load_kernel", "load_kernel_or_function", "load_module", "parse_consts", "parse_dtypes"]
-
 
 def load_module(path: Path) -> ModuleType:
     """Run the Python file at `path` as a module, with its folder importable.

@@ -13,8 +13,6 @@ from typing import Any
 
 from tiledsl.errors import TileError
 
-__all__ = ["Point", "Roof", "ladder", "roofline", "table", "write_svg"]
-
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from tiledsl.ir.core import Kernel
     from tiledsl.kernel import TileKernel
 
-__all__ = ["highlight", "read_stage", "render"]
-
 _WIDTH = 50
 """Columns for the Python source: two thirds of a kernel's lines fit whole."""
 

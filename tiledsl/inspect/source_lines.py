@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from tiledsl.backends.ptx.ptx_lines import PtxLines, decode_path
 from tiledsl.backends.ptx.sass.disassemble import SOURCE
 
-__all__ = ["READERS", "Line", "Source"]
-
 
 @dataclass(frozen=True, slots=True)
 class Source:

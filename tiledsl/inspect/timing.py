@@ -17,8 +17,6 @@ from dataclasses import dataclass
 
 from tiledsl.inspect.frameworks import Device
 
-__all__ = ["L2_BYTES", "Clocks", "Timing", "buffer_sets", "interleave", "quartiles"]
-
 L2_BYTES = 60 << 20
 """L2 of an H200."""
 MOST_LAUNCHES = 500

@@ -14,8 +14,6 @@ from typing import Literal, Sequence
 from tiledsl.ir.tensor_maps import TensorMap
 from tiledsl.ir.types import I32, I64, DType, GlobalType, PtrType, Type
 
-__all__ = ["INDEX32_LIMIT", "AbiArg", "abi_of", "launch_parameters"]
-
 INDEX32_LIMIT = 2**31 - 2**20
 """Extents, strides and offsets below this fit in 31 bits with room for the tiles that reach past an edge."""
 

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 
 from tiledsl.ir.types import DTYPES, INDEX, DType
 
-__all__ = ["ACQUIRING", "ATOMICS", "RELEASING", "SCOPES", "SCOPE_FEATURES", "AtomicFn"]
-
 SCOPES = ("cta", "cluster", "gpu", "sys")
 """The threads that an order speaks of: those of the block, of its cluster, of the GPU, of all GPUs and the host."""
 

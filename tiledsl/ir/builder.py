@@ -11,8 +11,6 @@ from tiledsl.ir.core import Block, Op, Value
 from tiledsl.ir.ops import arith, control
 from tiledsl.ir.types import INDEX, DType
 
-__all__ = ["Builder", "CachingBuilder"]
-
 
 class Builder:
     """`block` is where ops go; `loc` is given to every op. Both may be set at any time.

@@ -14,27 +14,12 @@ from typing import Any, Callable, ClassVar, Iterator, Literal, Mapping, Sequence
 
 from tiledsl.errors import UNKNOWN_LOC, Loc, VerifyError
 from tiledsl.ir.abi import AbiArg
-from tiledsl.ir.declare import MOST_STAGES, attribute
+from tiledsl.ir.declare import attribute
 from tiledsl.ir.expr import Expr
 from tiledsl.ir.facts import NOTHING, Access, Effect, NanBits, Scope, Stays, Sync, Varies, check_declared, effects_of
 from tiledsl.ir.tensor_maps import TensorMap
 from tiledsl.ir.types import INDEX, KINDS, DType, Type
 from tiledsl.recursion import deep_recursion
-
-__all__ = [
-    "MOST_STAGES",
-    "OPS",
-    "Block",
-    "Kernel",
-    "Level",
-    "Op",
-    "Orders",
-    "Pure",
-    "Value",
-    "attribute",
-    "operand",
-    "operands",
-]
 
 Attr = int | float | bool | str | Type | tuple[Any, ...]
 Level = Literal["tile", "thread", "both"]

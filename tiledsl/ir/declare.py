@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Generic, Sequence, TypeVar, overload
 
-__all__ = ["MOST_STAGES", "attribute"]
-
 T = TypeVar("T")
 
 

@@ -11,8 +11,6 @@ from typing import Callable, Mapping
 
 from tiledsl.errors import KernelArgumentError
 
-__all__ = ["PROCESSORS", "BinExpr", "ConstExpr", "Expr", "NameExpr", "evaluate", "parse_expr"]
-
 PROCESSORS = "processors"
 """The name that stands for the number of SMs of the GPU that a launch is for."""
 

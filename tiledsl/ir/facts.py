@@ -24,24 +24,6 @@ from typing import Any, Callable, Literal, NamedTuple, TypeVar, cast
 
 from tiledsl.arch import FEATURES
 
-__all__ = [
-    "NOTHING",
-    "Access",
-    "Effect",
-    "NanBits",
-    "Reach",
-    "Scope",
-    "Stays",
-    "Sync",
-    "Varies",
-    "Work",
-    "by",
-    "check_declared",
-    "effects_of",
-    "reads",
-    "writes",
-]
-
 Effect = Literal["read", "write", "sync", "io", "guard", "pinned", "identity"]
 """read, write: it accesses memory. sync: it orders accesses, or asynchronous work: no access moves past it, and memory
 is read anew behind it, as behind "io". The others: see `Stays`."""

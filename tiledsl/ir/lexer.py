@@ -9,8 +9,6 @@ from typing import NamedTuple, NoReturn
 
 from tiledsl.errors import CompileError, Loc
 
-__all__ = ["MOST_NESTING", "Token", "TokenReader"]
-
 MOST_NESTING = 1100
 """Levels of blocks and brackets inside each other: passes and printers are recursive, and Python's stack is limited."""
 MOST_BITS = 64

@@ -35,8 +35,6 @@ from tiledsl.ir.types import (
 from tiledsl.layout.fragments import parse_fragment_layout
 from tiledsl.recursion import deep_recursion
 
-__all__ = ["parse_kernel", "parse_kernels"]
-
 assert _ops  # importing the package registers the ops
 
 T = TypeVar("T")

@@ -37,8 +37,6 @@ from tiledsl.ir.ops import arith
 from tiledsl.ir.types import KINDS
 from tiledsl.recursion import deep_recursion
 
-__all__ = ["BLOCK_WORDS", "print_kernel", "type_attribute"]
-
 BLOCK_WORDS = {"control.if": "else", "control.while": "do"}
 """The word between the two blocks of an op."""
 

@@ -18,8 +18,6 @@ from dataclasses import dataclass
 
 from tiledsl.ir.types import DType
 
-__all__ = ["SCALAR", "ScalarFn", "converts"]
-
 _FLOAT = frozenset({"float"})
 _INT = frozenset({"int", "uint", "index"})
 _BITS = _INT | {"bool"}

@@ -23,8 +23,6 @@ from tiledsl.ir.formats import FORMATS
 from tiledsl.ir.scalar import SCALAR
 from tiledsl.ir.types import BF16, F16, F32, F64, TF32, DType
 
-__all__ = ["apply", "bitcast", "canonical", "cast", "fold", "fold_bitcast", "fold_cast", "function", "numpy_dtype"]
-
 Array = NDArray[Any]
 Function = Callable[..., Array]
 

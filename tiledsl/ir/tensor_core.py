@@ -37,8 +37,6 @@ from tiledsl.ir.types import DTYPES, F16, F32, F64, TF32, DType
 from tiledsl.layout.mma import MmaRow
 from tiledsl.layout.wgmma import WgmmaRow
 
-__all__ = ["DOTS", "LEAST_EXPONENT", "Add", "Dot", "Fma", "Terms", "mma", "mma_planes", "wgmma"]
-
 Array = NDArray[Any]
 Planes = Callable[[MmaRow, Array, Array, Array], Array]
 Fma = Callable[[Array, Array, Array], Array]

@@ -8,8 +8,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = ["TensorMap", "parse_tensor_map"]
-
 
 @dataclass(frozen=True, slots=True)
 class TensorMap:

@@ -14,45 +14,6 @@ from typing import Literal
 
 from tiledsl.layout.fragments import FragmentLayout
 
-__all__ = [
-    "BF16",
-    "BOOL",
-    "CURSOR",
-    "DTYPES",
-    "E4M3",
-    "E5M2",
-    "F16",
-    "F32",
-    "F64",
-    "I8",
-    "I16",
-    "I32",
-    "I64",
-    "INDEX",
-    "KINDS",
-    "MOST_EXTENT",
-    "MOST_SLOTS",
-    "TF32",
-    "U8",
-    "U16",
-    "U32",
-    "U64",
-    "CursorType",
-    "DType",
-    "FragmentType",
-    "GlobalType",
-    "PendingType",
-    "PtrType",
-    "RingType",
-    "SharedType",
-    "Space",
-    "TileType",
-    "TokenType",
-    "Type",
-    "is_memory",
-    "problem",
-]
-
 Kind = Literal["float", "matrix", "int", "uint", "bool", "index"]
 Space = Literal["global", "shared"]
 

@@ -55,8 +55,6 @@ from tiledsl.layout.fragments import FragmentLayout
 from tiledsl.layout.shared import MAX_SHARED, SPANS
 from tiledsl.recursion import deep_recursion
 
-__all__ = ["verify"]
-
 _TILE_TYPES = (GlobalType, TileType, FragmentType, TokenType, PendingType, RingType, CursorType)
 TYPES = (DType, PtrType, *_TILE_TYPES)
 

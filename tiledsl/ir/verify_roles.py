@@ -21,8 +21,6 @@ from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import control, rings, roles
 from tiledsl.ir.types import CURSOR
 
-__all__ = ["verify_roles"]
-
 _MOVES = (rings.Publish, rings.Release, rings.Drain, rings.Skip)
 _ENDS: dict[type[Op], tuple[type[rings.RingOp], ...]] = {
     rings.Acquire: (rings.Publish,),

@@ -17,8 +17,6 @@ from typing import Literal, NamedTuple, Sequence
 
 from tiledsl.arch import WARP
 
-__all__ = ["BANKS", "PHASES", "WORD", "Basis", "Cost", "Kind", "Phases", "cost"]
-
 BANKS = 32
 WORD = 4
 """Bytes of a word: a bank delivers one a wavefront."""

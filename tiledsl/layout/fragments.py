@@ -25,8 +25,6 @@ from tiledsl.arch import MOST_WARPS, WARP, WARPGROUP_WARPS
 from tiledsl.layout.mma import SHAPES, MmaShape
 from tiledsl.layout.shared import Problem
 
-__all__ = ["FragmentLayout", "Operand", "of_warpgroups", "parse_fragment_layout"]
-
 Operand = Literal["a", "b", "acc"]
 WORD_BITS = 32
 ROWS = 8

@@ -10,8 +10,6 @@ import re
 from dataclasses import dataclass
 from functools import cache
 
-__all__ = ["SHAPES", "TABLE", "MmaRow", "MmaShape", "find_row", "rows_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class MmaShape:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Callable
 
-__all__ = ["BLOCKS", "ORDERS", "Order", "column_pairs", "column_quads", "pairs", "rows", "serpentine", "spiral"]
-
 Order = tuple[tuple[int, int], ...]
 
 

@@ -27,22 +27,6 @@ from typing import Any, Sequence
 
 from tiledsl.arch import MOST_ACCESS
 
-__all__ = [
-    "ALIGNMENT",
-    "AUTO",
-    "MAX_EXTENT",
-    "MAX_SHARED",
-    "ROW",
-    "SPANS",
-    "Layout",
-    "Padded",
-    "Paneled",
-    "Problem",
-    "Swizzled",
-    "parse_layout",
-    "row_major",
-]
-
 AUTO = "auto"
 """The text of a layout that is still to be chosen."""
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["STEP_BYTES", "WGMMA", "WGMMA_ROWS", "WgmmaRow", "find_wgmma"]
-
 WGMMA_ROWS = 64
 """Rows of one instruction: 16 for each warp of the warpgroup."""
 STEP_BYTES = 32

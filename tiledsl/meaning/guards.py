@@ -17,8 +17,6 @@ from typing import Any, Callable, Sequence
 
 from tiledsl.meaning.versions import version_of
 
-__all__ = ["Guards"]
-
 INLINE = 64
 """Items of one object that the generated function compares by itself; more are compared in a loop."""
 FEW = 4

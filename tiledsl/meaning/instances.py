@@ -24,8 +24,6 @@ from tiledsl.meaning.origin import HEAP_TYPE, exact_type, home
 from tiledsl.meaning.versions import body_of
 from tiledsl.meaning.walk import KINDS, OTHERS, PLAIN, Walk
 
-__all__ = ["unreadable"]
-
 # -- classes ---------------------------------------------------------------------------------------------
 
 NATIVE = (MethodDescriptorType, WrapperDescriptorType, ClassMethodDescriptorType)

@@ -13,8 +13,6 @@ from typing import Any, NamedTuple
 from tiledsl.meaning.origin import exact_type, origin
 from tiledsl.meaning.walk import AMBIENT, KINDS, PLAIN, Kind, Walk
 
-__all__: list[str] = []
-
 
 def _parts(*names: str, changing: tuple[str, ...] = ()) -> Kind:
     """An object made of these attributes, of which some may be set anew."""

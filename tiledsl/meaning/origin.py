@@ -8,8 +8,6 @@ from types import FunctionType, ModuleType
 from typing import Any, Callable, Literal
 from weakref import WeakKeyDictionary
 
-__all__ = ["Origin", "exact_type", "home", "origin"]
-
 exact_type: Callable[[Any], type[Any]] = type
 """The class of an object, whatever its `__class__` says."""
 

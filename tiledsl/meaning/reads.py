@@ -10,8 +10,6 @@ from typing import Iterable, Iterator
 
 from tiledsl.signatures.bytecode import ATTRIBUTE, CELL, GLOBAL, IMPORT, instructions, nested
 
-__all__ = ["Reads", "reads_of_code", "reads_of_tree"]
-
 Chain = tuple[str, ...]
 
 _HIDDEN = """

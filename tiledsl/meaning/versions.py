@@ -12,8 +12,6 @@ import gc
 import sys
 from typing import Any
 
-__all__ = ["body_of", "version_of"]
-
 
 def version_of(namespace: dict[str, Any]) -> Any:
     """An object whose `value` is the version of a dict, which must live as long. None if there is no version, or what

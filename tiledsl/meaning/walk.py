@@ -21,8 +21,6 @@ from tiledsl.meaning.origin import Origin, exact_type, home, origin
 from tiledsl.meaning.reads import Chain, Reads, reads_of_code, reads_of_tree
 from tiledsl.signatures.source import FunctionSource, function_source
 
-__all__ = ["KINDS", "OTHERS", "PLAIN", "Walk"]
-
 PLAIN = frozenset({int, float, complex, str, bytes, bool, type(None), type(...), type(NotImplemented), DType})
 """Types whose values are their own content."""
 

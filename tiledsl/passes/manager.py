@@ -11,8 +11,6 @@ from tiledsl.ir.core import Kernel
 from tiledsl.ir.verifier import verify
 from tiledsl.recursion import deep_recursion
 
-__all__ = ["FunctionPass", "Pass", "PassManager"]
-
 
 class PassWithOptions(Protocol):
     """A frozen dataclass whose fields are the pass's options. `run` edits the kernel in place."""

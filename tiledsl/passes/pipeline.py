@@ -27,8 +27,6 @@ from tiledsl.passes.scalar.licm import move_loop_invariants
 from tiledsl.passes.scalar.order_chains import order_chains
 from tiledsl.passes.scalar.unroll import Unroll
 
-__all__ = ["named_passes", "pipeline", "run_pipeline", "stages"]
-
 
 def pipeline(*, shared_limit: int | None = None, target: str = "", bounds: bool = False) -> list[Pass]:
     """All passes in order. `shared_limit`: bytes of shared memory that `target` allows a block. `bounds`: for the

@@ -14,8 +14,6 @@ from tiledsl.runtime.dlpack import UnusableArray, describe_dlpack, row_major
 from tiledsl.signatures.signature import Signature
 from tiledsl.signatures.specialize import ARRAY_DTYPES, ArrayInfo, argument_error, looking_at
 
-__all__ = ["describe", "host_array", "movable", "same_bytes", "self_overlapping"]
-
 NUMPY_NAMES = {
     "float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16", "bool": "bool",
     "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2",

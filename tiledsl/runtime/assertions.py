@@ -9,8 +9,6 @@ import sys
 from tiledsl.backends.protocol import RECORD_BYTES, describe_failure
 from tiledsl.forks import in_child
 
-__all__ = ["Assertions"]
-
 
 class Assertions:
     """The records of all modules that assert."""

@@ -36,8 +36,6 @@ from tiledsl.signatures.specialize import (
 if TYPE_CHECKING:
     from tiledsl.compilation.compiler import Lowered, Program
 
-__all__ = ["EMULATED_ARCH", "Arguments", "Dispatcher", "Prepared"]
-
 P = TypeVar("P")
 EMULATED_ARCH = "sm_90a"
 """The target whose limits the emulator applies to a kernel that names none."""

@@ -10,8 +10,6 @@ from typing import Any
 from tiledsl.ir.types import DTYPES
 from tiledsl.signatures.specialize import ARRAY_DTYPES, ArrayInfo
 
-__all__ = ["UnusableArray", "describe_dlpack", "row_major"]
-
 CPU, CUDA, CUDA_HOST, CUDA_MANAGED = 1, 2, 3, 13
 """DLDeviceType."""
 CODES = {"int": 0, "uint": 1, "float": 2, "bf16": 4, "bool": 6, "e4m3": 10, "e5m2": 12}

@@ -22,8 +22,6 @@ from tiledsl.errors import DeviceError
 from tiledsl.runtime.assertions import Assertions
 from tiledsl.runtime.prints import Prints
 
-__all__ = ["Device", "Driver", "available", "driver", "has_variable"]
-
 OUT_OF_MEMORY, NO_DEVICE, NO_BINARY = 2, 100, 209
 WRONG_CONTEXT = frozenset({201, 400, 709})
 """INVALID_CONTEXT, INVALID_HANDLE, CONTEXT_IS_DESTROYED: the results of a launch while another context is current."""

@@ -27,18 +27,6 @@ from tiledsl.runtime.driver import STICKY, WRONG_CONTEXT, Driver
 from tiledsl.runtime.tensor_maps import MapImages
 from tiledsl.signatures.specialize import ArrayInfo, bf16_bits
 
-__all__ = [
-    "SEQUENCE_NAMES",
-    "ArgumentBuffer",
-    "Frame",
-    "LaunchPlan",
-    "Shape",
-    "checked_grid",
-    "count_versions",
-    "launch_sequence",
-    "overlap_windows",
-]
-
 SLOT = 8
 FORMATS = {
     "f64": "d", "f32": "f4x", "f16": "e6x", "bf16": "H6x", "bool": "?7x",

@@ -16,8 +16,6 @@ from tiledsl.runtime.launch import SEQUENCE_NAMES, launch_sequence
 from tiledsl.signatures.signature import ScalarParam, Signature
 from tiledsl.signatures.specialize import argument_error, const_identity
 
-__all__ = ["Launcher", "launcher_source"]
-
 BINDING = """\
     if _len(_args) == {count}:
         {ordinary} = _args

@@ -14,8 +14,6 @@ from typing import Any
 from tiledsl.backends.print_records import CAPACITY, LOST, OPERANDS, TIME, Records
 from tiledsl.forks import in_child, whole
 
-__all__ = ["Prints"]
-
 SECONDS = 0.005
 """Between two polls of the rings."""
 NEVER = 1 << 64

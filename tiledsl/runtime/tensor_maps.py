@@ -17,8 +17,6 @@ from tiledsl.ir.tensor_maps import TensorMap
 from tiledsl.runtime.driver import Driver
 from tiledsl.signatures.specialize import ArrayInfo
 
-__all__ = ["Encoding", "MapImages", "check_maps", "encoding"]
-
 DATA_TYPES = {
     "u8": 0, "i8": 0, "bool": 0, "e4m3": 0, "e5m2": 0, "u16": 1, "i16": 1, "u32": 2, "i32": 3, "u64": 4, "i64": 5,
     "f16": 6, "f32": 7, "tf32": 7, "f64": 8, "bf16": 9,

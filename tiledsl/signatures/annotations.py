@@ -14,8 +14,6 @@ from tiledsl.ir.types import INDEX, MOST_EXTENT, DType
 from tiledsl.signatures.signature import REQUIRED, ConstParam, GlobalParam, ScalarParam, Signature
 from tiledsl.signatures.source import FunctionSource, checked_source, closure_values
 
-__all__ = ["read_signature"]
-
 MAX_RANK = 4
 Param = GlobalParam | ScalarParam | ConstParam
 

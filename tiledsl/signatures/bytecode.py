@@ -6,8 +6,6 @@ import dis
 from types import CodeType
 from typing import Iterator
 
-__all__ = ["ATTRIBUTE", "CELL", "GLOBAL", "IMPORT", "instructions", "nested"]
-
 _CODES = {name: code for name, code in dis.opmap.items() if code < 256}  # beyond are names that no code object has
 
 ATTRIBUTE = _CODES["LOAD_ATTR"]

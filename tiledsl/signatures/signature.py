@@ -14,8 +14,6 @@ from tiledsl.errors import Loc, TileError
 from tiledsl.function import ByReference, named
 from tiledsl.ir.types import DType, GlobalType
 
-__all__ = ["REQUIRED", "ConstParam", "GlobalParam", "GlobalSpec", "ScalarParam", "Signature", "Specialization"]
-
 
 class _Required:
     def __repr__(self) -> str:

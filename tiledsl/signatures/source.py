@@ -19,8 +19,6 @@ from weakref import WeakKeyDictionary
 from tiledsl.errors import CompileError, Loc
 from tiledsl.signatures.bytecode import instructions, nested
 
-__all__ = ["FunctionSource", "checked_source", "closure_values", "function_source", "keep_lines", "stored_names"]
-
 
 @dataclass(frozen=True)
 class FunctionSource:

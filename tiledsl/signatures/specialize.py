@@ -25,22 +25,6 @@ from tiledsl.signatures.signature import (
     Specialization,
 )
 
-__all__ = [
-    "ARRAY_DTYPES",
-    "ArrayInfo",
-    "Problem",
-    "absent",
-    "argument_error",
-    "assumed",
-    "bf16_bits",
-    "check_consts",
-    "check_scalar",
-    "const_identity",
-    "is_numpy_scalar",
-    "looking_at",
-    "specialize",
-]
-
 HELD_BY = {TF32: F32}
 """Dtypes that no array library has, and whose arrays hold them. A type variable is bound to the array's own dtype."""
 

@@ -25,8 +25,6 @@ from dataclasses import dataclass
 from tiledsl.backends.ptx.sass.opcodes import names
 from tiledsl.backends.ptx.sass.program import Sass
 
-__all__ = ["BankCounts", "Fma", "count_banks", "fma_of", "served"]
-
 VARIABLE_LATENCY = names(
     """
     ATOM ATOMG ATOMS B2R BAR BMOV CCTL F2F F2I FLO FRND I2F LD LDC LDCU LDG LDGSTS LDL LDS LDSM MATCH MUFU POPC

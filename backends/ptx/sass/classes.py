@@ -8,8 +8,6 @@ from tiledsl.backends.ptx.sass.operands import mma_shape
 from tiledsl.backends.ptx.sass.program import Sass
 from tiledsl.layout.wgmma import WGMMA_ROWS
 
-__all__ = ["PUBLISHED", "arithmetic_of", "class_of", "products_of"]
-
 PUBLISHED = {
     # maxas, wiki page SGEMM: the loop of 8 steps in k on Maxwell; 4 IADD, 3 XOR, 1 SETP; BAR and BRA.
     "maxas": {"FFMA": 512, "LDS.128": 32, "STS.128": 4, "LDG.128": 4, "address, integer": 8, "control, barrier": 2},

@@ -17,8 +17,6 @@ from dataclasses import dataclass
 
 from tiledsl.errors import TileError
 
-__all__ = ["CAPABILITIES", "Control", "check_target", "decode_control"]
-
 CAPABILITIES = (80, 86, 89, 90, 100, 120)
 """Compute capabilities, major * 10 + minor, whose fields are known to be these."""
 

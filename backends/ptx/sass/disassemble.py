@@ -14,8 +14,6 @@ from tiledsl.backends.ptx.sass.program import Sass, SassProgram
 from tiledsl.backends.ptx.tools import NVDISASM
 from tiledsl.errors import AssemblerError, Loc
 
-__all__ = ["SOURCE", "sass_listing", "sass_text"]
-
 TARGET = re.compile(r"^\s*\.target\s+(\S+)")
 FUNCTION = re.compile(r"^\.text\.(\S+):$")
 LABEL = re.compile(r"^(\.L\S+|\$\S+):")

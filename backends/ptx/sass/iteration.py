@@ -12,8 +12,6 @@ from graphlib import CycleError, TopologicalSorter
 from tiledsl.backends.ptx.sass.classes import products_of
 from tiledsl.backends.ptx.sass.program import Loop, Sass, SassProgram
 
-__all__ = ["access_bytes", "full_iteration"]
-
 LOADS = frozenset({"LDG", "LDGSTS", "LDS", "LDSM", "LD", "LDL"})
 BYTES = {"128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1}
 LANE_BYTES = 4

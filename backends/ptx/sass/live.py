@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from tiledsl.backends.ptx.sass.operands import Register
 from tiledsl.backends.ptx.sass.program import SassProgram
 
-__all__ = ["Liveness", "live_registers"]
-
 PLACE = {"R": (0, 256), "UR": (256, 64), "P": (320, 8), "UP": (328, 8)}
 """Bits of a mask: first one and how many, by register file."""
 

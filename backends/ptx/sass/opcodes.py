@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["CLASS", "CLASSES", "names"]
-
 
 def names(text: str) -> frozenset[str]:
     """Opcodes with blanks between them."""

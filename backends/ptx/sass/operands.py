@@ -18,8 +18,6 @@ from typing import Callable, NamedTuple
 from tiledsl.arch import WARP
 from tiledsl.backends.ptx.sass.opcodes import CLASS, names
 
-__all__ = ["Operand", "Operands", "Register", "decode_operands", "mma_shape"]
-
 
 class Register(NamedTuple):
     """One 32-bit register or predicate. file: "R" general, "UR" uniform, "P" or "UP" their predicates."""

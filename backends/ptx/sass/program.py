@@ -11,8 +11,6 @@ from tiledsl.backends.ptx.sass.control import Control, decode_control
 from tiledsl.backends.ptx.sass.operands import Operands, decode_operands
 from tiledsl.errors import Loc
 
-__all__ = ["Loop", "Sass", "SassProgram"]
-
 LABEL = re.compile(r"`\(([^)]+)\)")
 TARGETS = re.compile(r"\.L\w+")
 BARRIER = re.compile(r"\bB\d+\b")

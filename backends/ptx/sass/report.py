@@ -25,8 +25,6 @@ from tiledsl.backends.ptx.sass.tensor import TensorLoop, tensor_loop
 from tiledsl.errors import Loc
 from tiledsl.tables import table
 
-__all__ = ["LineCount", "SassReport", "Spill", "sass_report"]
-
 GEMM_SHARE = 0.5
 """From this share of FFMAs on, the hottest loop is that of an fp32 product, and published ones stand beside it."""
 LINES = 12

@@ -28,8 +28,6 @@ from tiledsl.backends.ptx.sass.iteration import access_bytes
 from tiledsl.backends.ptx.sass.program import Sass, SassProgram
 from tiledsl.layout.banks import BANKS, WORD
 
-__all__ = ["Rate", "TensorLoop", "fold", "rate_of", "tensor_loop"]
-
 WAVEFRONT = BANKS * WORD
 """Bytes that shared memory moves in a clock."""
 

@@ -22,8 +22,6 @@ from tiledsl.errors import HazardError
 from tiledsl.ir.core import Op
 from tiledsl.layout.shared import CHUNK
 
-__all__ = ["AsyncCopies", "BulkCopies", "Transfer", "require_few"]
-
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 

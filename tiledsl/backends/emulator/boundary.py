@@ -13,8 +13,6 @@ from types import TracebackType
 
 from tiledsl.errors import EmulatorError, Loc, TileError
 
-__all__ = ["raise_internal"]
-
 _LIBRARIES = ("numpy", "ml_dtypes", "llvmlite")
 """What the emulator computes with."""
 

@@ -19,8 +19,6 @@ from tiledsl.backends.emulator.spans import GlobalBuffer, SharedMemory, SharedTi
 from tiledsl.errors import HazardError
 from tiledsl.ir.core import Kernel, Op
 
-__all__ = ["Chunk", "Run"]
-
 Ints = NDArray[np.int64]
 
 

@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 from tiledsl.arch import WARP
 from tiledsl.backends.emulator.chunk import Chunk
 
-__all__ = ["Cohort", "Mask", "blend", "is_array", "is_fragment", "merge"]
-
 Mask = NDArray[np.bool_] | None
 Ints = NDArray[np.int64]
 

@@ -17,20 +17,6 @@ from tiledsl.backends.emulator.cohort import Cohort, Mask, blend
 from tiledsl.backends.emulator.rules.registry import Rule
 from tiledsl.backends.emulator.schedule import Instr, Schedule
 
-__all__ = [
-    "ForBegin",
-    "ForTest",
-    "IfBegin",
-    "IfElse",
-    "IfEnd",
-    "Join",
-    "LoopBegin",
-    "LoopNext",
-    "LoopTest",
-    "OpInstr",
-    "ReturnInstr",
-]
-
 Rows = NDArray[np.bool_]
 
 ALL: Final = "all"

@@ -14,19 +14,6 @@ from tiledsl.errors import Loc
 from tiledsl.ir.core import Op
 from tiledsl.ir.types import Space
 
-__all__ = [
-    "Access",
-    "AccessKind",
-    "FenceKind",
-    "Group",
-    "Hook",
-    "LaunchInfo",
-    "Several",
-    "Sync",
-    "SyncKind",
-    "Until",
-]
-
 Ints = NDArray[np.int64]
 
 AccessKind = Literal["read", "write", "atomic", "async", "fetch", "mbarrier"]

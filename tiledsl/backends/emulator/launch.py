@@ -37,8 +37,6 @@ from tiledsl.passes.cooperation.lower_roles import COOPERATION
 from tiledsl.passes.manager import PassManager
 from tiledsl.recursion import deep_recursion
 
-__all__ = ["Prepared", "run"]
-
 for _family in iter_modules(rules.__path__, rules.__name__ + "."):
     import_module(_family.name)  # registers its rules
 

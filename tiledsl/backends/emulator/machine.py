@@ -19,8 +19,6 @@ from tiledsl.backends.emulator.positions import whole_clusters
 from tiledsl.backends.emulator.program import Program
 from tiledsl.backends.emulator.schedule import PATIENCE, Instr, Schedule, Turns
 
-__all__ = ["run_blocks"]
-
 _CHUNK_STEPS = 64
 """Iterations of a loop that a chunk counts as."""
 

@@ -15,8 +15,6 @@ from tiledsl.backends.emulator.hooks import Hook, LaunchInfo, Sync
 from tiledsl.errors import HazardError, Loc
 from tiledsl.ir.core import Op
 
-__all__ = ["ClusterBarriers", "Mbarriers", "NamedBarriers"]
-
 Ints = NDArray[np.int64]
 
 ENTRY = 8

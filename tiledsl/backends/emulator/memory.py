@@ -18,8 +18,6 @@ from tiledsl.backends.emulator.spans import Span
 from tiledsl.errors import EmulatorError
 from tiledsl.ir.core import Op
 
-__all__ = ["access_index", "assign", "load", "name_threads", "require_writable", "store"]
-
 Ints = NDArray[np.int64]
 
 

@@ -9,8 +9,6 @@ from typing import Any, TextIO
 from tiledsl.backends.emulator.hooks import Hook
 from tiledsl.errors import KernelArgumentError, Loc
 
-__all__ = ["Options", "RunResult", "TraceRow"]
-
 
 def _default_steps() -> int:
     text = os.environ.get("TILEDSL_MAX_STEPS", "2000000")

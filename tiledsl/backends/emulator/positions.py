@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from tiledsl.arch import WARP
 from tiledsl.backends.emulator.hooks import LaunchInfo
 
-__all__ = ["Clusters", "Positions", "whole_clusters"]
-
 
 class Positions:
     """Tables over the threads of a block. `warps`: how many; `exists`: None, or which lanes there are."""

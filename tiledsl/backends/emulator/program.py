@@ -20,8 +20,6 @@ from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import arith, control, gpu, mem, tile
 from tiledsl.ir.semantics import canonical, numpy_dtype
 
-__all__ = ["Program", "flatten"]
-
 I = TypeVar("I", bound=Instr)  # noqa: E741
 
 

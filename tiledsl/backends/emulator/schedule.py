@@ -20,8 +20,6 @@ from tiledsl.backends.emulator.rules.registry import Condition, Rows
 from tiledsl.errors import HazardError, Loc
 from tiledsl.ir.core import Op
 
-__all__ = ["PATIENCE", "Instr", "Roles", "Schedule", "Turns", "WaitInstr"]
-
 PATIENCE = 64
 """Iterations for which spinning loops may run alone before another chunk is started."""
 

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from tiledsl.errors import KernelArgumentError
 from tiledsl.ir.types import DType, Space
 
-__all__ = ["ADDRESS_BITS", "GlobalBuffer", "SharedMemory", "SharedTile", "Span"]
-
 ADDRESS_BITS = 40
 Ints = NDArray[np.int64]
 

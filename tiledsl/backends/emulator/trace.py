@@ -21,8 +21,6 @@ from tiledsl.backends.emulator.schedule import Instr
 from tiledsl.errors import KernelArgumentError, Loc
 from tiledsl.ir.core import Op
 
-__all__ = ["traced"]
-
 _ROW_STEPS = 4
 """Iterations of a loop that a row of the trace counts as."""
 

@@ -18,8 +18,6 @@ from tiledsl.backends.emulator.hooks import Access, Hook
 from tiledsl.ir.core import Op
 from tiledsl.layout.banks import BANKS, PHASES, WORD, Kind, Phases
 
-__all__ = ["OpCount", "WavefrontCount"]
-
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 

@@ -16,8 +16,6 @@ from tiledsl.ir.core import Value
 from tiledsl.ir.ops import async_copy
 from tiledsl.ir.types import GlobalType, SharedType
 
-__all__ = ["check_tokens"]
-
 NO_TOKEN = Unusable(
     "a copy_async() in a pipelined loop has no token: the loop waits for it",
     "leave the wait out; or leave pipelined() out, and place waits and barriers yourself",

@@ -14,8 +14,6 @@ from tiledsl.ir.ops import tile
 
 memory_class: Any = lang.Memory
 
-__all__: list[str] = []
-
 
 def _atomic(fn: AtomicFn, call: Call) -> Any:
     dtype = memory_type(call["self"]).dtype

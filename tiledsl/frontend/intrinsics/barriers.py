@@ -24,8 +24,6 @@ from tiledsl.ir.core import Op, Value
 from tiledsl.ir.ops import barriers, gpu, tma, wgmma
 from tiledsl.ir.types import I32, INDEX, U32, U64, SharedType
 
-__all__ = ["mbarrier_place"]
-
 _PLAIN: dict[Any, Callable[[], Op]] = {
     lang.warp_id: gpu.WarpId,
     lang.lane_id: gpu.LaneId,

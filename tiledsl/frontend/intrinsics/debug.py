@@ -13,8 +13,6 @@ from tiledsl.ir.ops import debug, ptx
 from tiledsl.ir.types import BOOL, F32, INDEX, DType
 from tiledsl.lang import ir_dtype
 
-__all__: list[str] = []
-
 
 def _print_signature(*values: Any, sep: str = " ") -> None:
     """The arguments of print() that a kernel may use."""

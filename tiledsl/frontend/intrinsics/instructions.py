@@ -21,8 +21,6 @@ from tiledsl.ir.types import U32, DType, FragmentType, GlobalType, SharedType
 from tiledsl.lang import ir_dtype
 from tiledsl.layout.mma import SHAPES, TABLE, find_row
 
-__all__: list[str] = []
-
 
 def _own_fragment(call: Call, name: str, value: Any) -> FragmentType:
     """The type of an argument that is a thread's own fragment."""

@@ -17,8 +17,6 @@ from tiledsl.ir.expr import FUNCTIONS, BinExpr, ConstExpr, Expr, NameExpr
 from tiledsl.ir.ops import arith, gpu, tile
 from tiledsl.ir.types import INDEX, DType, GlobalType
 
-__all__ = ["host_expression"]
-
 
 def _once(call: Call, declared: Any) -> tuple[Any, ...]:
     """The extents of grid() or threads(): one to three, declared once, at the top level."""

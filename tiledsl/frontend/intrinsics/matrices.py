@@ -30,8 +30,6 @@ from tiledsl.layout.mma import TABLE, MmaRow, find_row, rows_of
 from tiledsl.passes.distribute.matrix_map import widths
 from tiledsl.passes.distribute.thread_map import even_widths, plan_copy
 
-__all__ = ["check_held", "check_product_shapes", "store_to"]
-
 _fragment_class: Any = lang.Fragment
 OPERAND_NAMES = {"a": "left operand", "b": "right operand", "acc": "accumulator"}
 

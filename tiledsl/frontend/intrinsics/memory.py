@@ -23,8 +23,6 @@ scalar_class: Any = lang.Scalar
 fragment_class: Any = lang.Fragment
 memory_class: Any = lang.Memory  # generic, so that its methods are partly unknown to type checkers
 
-__all__ = ["index_and_value"]
-
 MAX_FRAGMENT = 1024
 
 

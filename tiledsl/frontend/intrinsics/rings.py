@@ -18,8 +18,6 @@ from tiledsl.ir.core import Block, Value
 from tiledsl.ir.ops import rings, tile
 from tiledsl.ir.types import INDEX, MOST_SLOTS, SharedType
 
-__all__ = ["check_rings", "drain", "refuse_in_flight", "slot_filled"]
-
 ring_class: Any = lang.Ring  # generic, so that its methods are partly unknown to type checkers
 
 MAX_IN_FLIGHT = 7

@@ -19,8 +19,6 @@ from tiledsl.frontend.frame import Frame, during
 from tiledsl.ir.core import Block, Value
 from tiledsl.ir.ops import control, gpu, rings, roles, tma
 
-__all__ = ["end_stores", "group_barrier", "if_", "leads", "refuse_in_role"]
-
 MAX_ROLE_REGISTERS = 240
 MAX_WARPGROUPS = MOST_THREADS // WARPGROUP
 

@@ -18,8 +18,6 @@ from tiledsl.ir.types import BOOL, F64, I32, INDEX
 from tiledsl.lang import scalar as lang_scalar
 from tiledsl.passes.analysis.constants import fold
 
-__all__: list[str] = []
-
 _TABLE = {name: name for name in lang_scalar.__all__ if name in SCALAR} | {"minimum": "min", "maximum": "max"}
 """Functions of the language that are a row of the scalar table, which has most under the same name."""
 

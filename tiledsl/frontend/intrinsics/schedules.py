@@ -27,8 +27,6 @@ from tiledsl.ir.ops import arith, barriers, gpu, rings, roles, tile
 from tiledsl.ir.types import I32, INDEX
 from tiledsl.lang.schedules import tile_count, tile_item
 
-__all__ = ["ScheduleObject", "WorkItemObject", "WorkLoop", "along_k", "one_item"]
-
 
 @dataclass(frozen=True, eq=False)
 class ScheduleObject(LanguageObject):

@@ -20,8 +20,6 @@ from tiledsl.ir.types import FragmentType, GlobalType, SharedType
 from tiledsl.layout.shared import SPANS
 from tiledsl.passes.distribute.matrix_map import widths
 
-__all__: list[str] = []
-
 INSTRUCTION_COLUMNS = 8
 """Of an accumulator that a thread's registers hold together: chunks are multiples of it."""
 

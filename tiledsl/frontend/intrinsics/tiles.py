@@ -17,8 +17,6 @@ from tiledsl.ir.types import INDEX, DType, FragmentType
 from tiledsl.layout.orders import BLOCKS, ORDERS
 from tiledsl.layout.shared import AUTO
 
-__all__ = ["IN_ROLES", "SWIZZLES", "add_copy", "bytes_at_once", "copied_views", "destination", "layout_of"]
-
 
 @intrinsic(lang.tile)
 def _tile(call: Call) -> Range:

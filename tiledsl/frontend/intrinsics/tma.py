@@ -18,8 +18,6 @@ from tiledsl.ir.ops import tma
 from tiledsl.ir.types import INDEX, U16, U32, GlobalType, SharedType
 from tiledsl.layout.shared import ROWS
 
-__all__ = ["Box", "box_of", "refuse_many_threads"]
-
 
 class Box:
     """A part of a tensor and one of a shared tile between which TMA moves.

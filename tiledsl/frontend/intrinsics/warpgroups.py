@@ -25,8 +25,6 @@ from tiledsl.layout.wgmma import WGMMA, WGMMA_ROWS, WgmmaRow, find_wgmma
 pending_class: Any = lang.Pending  # generic, so that its methods are partly unknown to type checkers
 Pending.described_by = pending_class
 
-__all__: list[str] = []
-
 
 @intrinsic(Wgmma.accumulator)
 def _accumulator(call: Call) -> Pending:

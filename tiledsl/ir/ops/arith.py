@@ -10,8 +10,6 @@ from tiledsl.ir.formats import FORMATS
 from tiledsl.ir.scalar import SCALAR, ScalarFn, converts
 from tiledsl.ir.types import BF16, BOOL, F32, I32, I64, INDEX, TF32, U32, DType, FragmentType, Type
 
-__all__ = ["Bitcast", "Cast", "Constant", "PackWord", "Scalar", "Select", "UnpackWord", "scalar"]
-
 
 class _Arithmetic(Pure):
     varies = "operands"

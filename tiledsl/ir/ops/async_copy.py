@@ -11,8 +11,6 @@ from tiledsl.ir.facts import Access, Sync, reads, writes
 from tiledsl.ir.ops import tile
 from tiledsl.ir.types import GlobalType, SharedType, TokenType
 
-__all__ = ["CP_BYTES", "CommitGroup", "Copy", "Cp", "Wait", "WaitGroup"]
-
 CP_BYTES = (4, 8, 16)
 """What one cp.async moves."""
 

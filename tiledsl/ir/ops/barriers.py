@@ -19,25 +19,6 @@ from tiledsl.ir.core import Op, Orders, Pure, Value, attribute, operand, operand
 from tiledsl.ir.facts import NOTHING, Sync, by, writes
 from tiledsl.ir.types import BOOL, I32, U32, U64, PtrType, SharedType
 
-__all__ = [
-    "Arrive",
-    "ClusterArrive",
-    "ClusterRank",
-    "ClusterWait",
-    "Elect",
-    "ExpectTx",
-    "FenceInit",
-    "FenceProxy",
-    "GridDependency",
-    "Init",
-    "MbarrierOp",
-    "NamedBarrier",
-    "SetMaxNReg",
-    "Wait",
-    "can_have",
-    "registers_at_launch",
-]
-
 
 class MbarrierOp(Orders):
     """Base: operands are a tile of u64, then its indices, then what the subclass adds. At thread level: the pointer

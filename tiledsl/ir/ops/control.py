@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Sequence
 
-from tiledsl.ir.core import MOST_STAGES, Block, Pure, Value, attribute, operand, operands
+from tiledsl.ir.core import Block, Pure, Value, attribute, operand, operands
+from tiledsl.ir.declare import MOST_STAGES
 from tiledsl.ir.types import BOOL, DType, Type
-
-__all__ = ["Condition", "For", "If", "Return", "While", "Yield"]
 
 
 def _types(values: Sequence[Value]) -> tuple[Type, ...]:

@@ -6,8 +6,6 @@ from tiledsl.ir.core import Op, attribute, operand, operands
 from tiledsl.ir.facts import NOTHING
 from tiledsl.ir.types import BOOL, DType
 
-__all__ = ["Assert", "Breakpoint", "Print"]
-
 
 class _Debug(Op):
     touches, sync, scope, features = (), NOTHING, "thread", ()

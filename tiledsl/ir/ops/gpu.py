@@ -7,8 +7,6 @@ from tiledsl.ir.core import Orders, Pure, attribute
 from tiledsl.ir.facts import Sync, by
 from tiledsl.ir.types import I32, INDEX, DType
 
-__all__ = ["Barrier", "BlockId", "Fence", "GridSize", "LaneId", "Position", "SyncWarp", "ThreadId", "WarpId"]
-
 
 class Position(Pure):
     """Base of the ops that say where a thread is. The result is index at tile level, i32 below."""

@@ -15,19 +15,6 @@ from tiledsl.ir.types import INDEX, U32, FragmentType, SharedType, Type, is_memo
 from tiledsl.layout.fragments import ROWS
 from tiledsl.layout.mma import MmaRow, find_row
 
-__all__ = [
-    "Convert",
-    "Coordinates",
-    "FromWords",
-    "LdMatrix",
-    "Load",
-    "Mma",
-    "Slice",
-    "StMatrix",
-    "Store",
-    "ToWords",
-]
-
 MATRIX_ROWS = ROWS
 """Of each matrix that ldmatrix and stmatrix move; as many lanes give the addresses of its rows."""
 

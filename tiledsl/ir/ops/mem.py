@@ -11,20 +11,6 @@ from tiledsl.ir.ops.async_copy import CP_BYTES
 from tiledsl.ir.ops.tile import VECTOR_BYTES, AtomicOp, define_atomics
 from tiledsl.ir.types import BOOL, I32, I64, U32, DType, PtrType, Type
 
-__all__ = [
-    "Atomic",
-    "CpAsync",
-    "LdMatrix",
-    "Load",
-    "Offset",
-    "SharedBase",
-    "StMatrix",
-    "Store",
-    "Within",
-    "atomic",
-    "check_shared",
-]
-
 
 def _pointee(op: Op) -> DType:
     return op.expect(op.operands[0].type, PtrType).dtype

@@ -12,8 +12,6 @@ from tiledsl.ir.types import DTYPES, DType, FragmentType, Type
 from tiledsl.layout.fragments import FragmentLayout
 from tiledsl.layout.mma import SHAPES, MmaRow, find_row
 
-__all__ = ["Inline", "MmaSync"]
-
 
 class Inline(Op):
     """PTX text, as ``ptx.inline("lop3.b32 $0, $1, $2, $3, 0xe8;", u32, a, b, c)``.

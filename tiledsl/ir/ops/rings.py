@@ -14,8 +14,6 @@ from tiledsl.ir.core import Kernel, Op, Orders, Pure, Value, attribute, operand
 from tiledsl.ir.facts import NOTHING, Sync
 from tiledsl.ir.types import CURSOR, INDEX, RingType, Type
 
-__all__ = ["Acquire", "Cursor", "Drain", "Free", "Make", "Publish", "Release", "RingOp", "Skip", "Slot", "Wait"]
-
 
 class Make(Op):
     """A ring of tiles that have all its stages along their first axis, each used by nothing but the ring's slots.

@@ -12,8 +12,6 @@ from tiledsl.ir.ops.barriers import can_have
 from tiledsl.ir.ops.control import For, Yield
 from tiledsl.ir.types import BOOL, INDEX
 
-__all__ = ["Enter", "GroupBarrier", "Instance", "Leads", "Leave", "Region", "Work"]
-
 
 class Region(Op):
     """The body is run by `warps` warps from warp `first` on, `instances` times as many where there are several.

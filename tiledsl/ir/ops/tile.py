@@ -10,7 +10,8 @@ from typing import Any, ClassVar, Iterator, Sequence
 
 from tiledsl.errors import VerifyError
 from tiledsl.ir.atomics import ACQUIRING, ATOMICS, RELEASING, SCOPE_FEATURES, AtomicFn
-from tiledsl.ir.core import MOST_STAGES, OPS, Op, Pure, Value, attribute, operand, operands
+from tiledsl.ir.core import OPS, Op, Pure, Value, attribute, operand, operands
+from tiledsl.ir.declare import MOST_STAGES
 from tiledsl.ir.facts import NOTHING, Sync, by, reads, writes
 from tiledsl.ir.facts import Access as Touch
 from tiledsl.ir.types import (
@@ -24,27 +25,6 @@ from tiledsl.ir.types import (
     is_memory,
 )
 from tiledsl.layout.shared import AUTO, ROW, Layout, parse_layout
-
-__all__ = [
-    "Access",
-    "Atomic",
-    "AtomicOp",
-    "Copy",
-    "Dim",
-    "Extract",
-    "Follows",
-    "Get",
-    "Insert",
-    "Load",
-    "Pack",
-    "Put",
-    "SharedAlloc",
-    "Side",
-    "Store",
-    "Stride",
-    "atomic",
-    "define_atomics",
-]
 
 VECTOR_BYTES = (2, 4, 8, 16)
 

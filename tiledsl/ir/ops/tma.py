@@ -17,18 +17,6 @@ from tiledsl.ir.ops.mem import check_shared
 from tiledsl.ir.ops.tile import Side
 from tiledsl.ir.types import I32, INDEX, U16, U64, GlobalType, PtrType, RingType, SharedType
 
-__all__ = [
-    "TMA_ALIGNMENT",
-    "BulkCommit",
-    "BulkWait",
-    "Load",
-    "MapLoad",
-    "MapPrefetch",
-    "MapStore",
-    "Prefetch",
-    "Store",
-]
-
 HINTS = ("", "evict_first", "evict_last")
 """What a load tells the L2 cache; "" nothing."""
 

@@ -7,8 +7,6 @@ from tiledsl.ir.core import Op, attribute, operand
 from tiledsl.ir.facts import NOTHING, by
 from tiledsl.ir.types import BOOL, I32, U32, DType
 
-__all__ = ["Shuffle", "Uniform", "Vote"]
-
 
 class _Exchange(Op):
     touches, sync, features = (), NOTHING, ()

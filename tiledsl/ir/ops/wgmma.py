@@ -17,8 +17,6 @@ from tiledsl.ir.ops.mem import check_shared
 from tiledsl.ir.types import BOOL, DTYPES, I64, U32, DType, FragmentType, PendingType, SharedType, Type
 from tiledsl.layout.wgmma import WgmmaRow, find_wgmma
 
-__all__ = ["Begin", "Commit", "Descriptor", "Fence", "Instruction", "Mma", "Registers", "Wait", "WaitGroup"]
-
 
 class _Registers(Pure):
     varies, nan = "thread", "sees"

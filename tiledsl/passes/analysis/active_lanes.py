@@ -11,8 +11,6 @@ from tiledsl.ir.core import Block, Op, Value
 from tiledsl.ir.ops import arith, control
 from tiledsl.passes.analysis.lanes import Lanes
 
-__all__ = ["ActiveLanes", "Mask"]
-
 
 @dataclass(frozen=True, slots=True)
 class Mask:

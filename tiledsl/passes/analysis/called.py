@@ -5,8 +5,6 @@ from __future__ import annotations
 from tiledsl.ir.core import Op, Value
 from tiledsl.ir.types import TileType
 
-__all__ = ["called", "name_of"]
-
 
 def called(op: Op) -> str:
     """The function that the author calls for `op`; the op's name if there is none."""

@@ -9,8 +9,6 @@ from tiledsl.ir.core import Value
 from tiledsl.ir.ops import arith
 from tiledsl.ir.types import DType
 
-__all__ = ["Number", "constant", "fold", "integer", "semantics"]
-
 Number = int | float | bool
 
 

@@ -15,8 +15,6 @@ from tiledsl.ir.types import DType, GlobalType
 from tiledsl.passes.analysis.constants import integer
 from tiledsl.passes.analysis.forward import Forward
 
-__all__ = ["LIMIT", "Divisibility", "divisor_of", "power_of_two_in"]
-
 LIMIT = 128
 """Enough for every alignment; i8 wraps at 256, so it is a true divisor in each dtype."""
 

@@ -8,8 +8,6 @@ from tiledsl.ir.core import Block, Op, Value
 from tiledsl.ir.ops import control
 from tiledsl.passes.analysis.structure import flows
 
-__all__ = ["Forward"]
-
 
 class Forward:
     """Walks in program order, loops until nothing changes. A subclass says what `op` and `join` note, and sets

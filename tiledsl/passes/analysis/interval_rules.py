@@ -8,8 +8,6 @@ from typing import Any
 
 from tiledsl.ir.types import BOOL, INDEX
 
-__all__ = ["RULES", "Interval", "every", "hull"]
-
 Interval = tuple[int, int]
 """The least and the greatest number."""
 

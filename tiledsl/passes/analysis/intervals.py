@@ -22,8 +22,6 @@ from tiledsl.passes.analysis.constants import integer
 from tiledsl.passes.analysis.interval_rules import RULES, Interval, every, hull
 from tiledsl.passes.analysis.structure import incoming
 
-__all__ = ["Intervals"]
-
 DEPTH = 200
 """How many ops deep one looks."""
 

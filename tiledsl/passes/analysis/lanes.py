@@ -28,8 +28,6 @@ from tiledsl.passes.analysis.structure import incoming, operands_first, trip_cou
 from tiledsl.passes.analysis.thread_numbers import position
 from tiledsl.passes.analysis.uniformity import Uniformity
 
-__all__ = ["Form", "Lanes"]
-
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 

@@ -10,18 +10,6 @@ from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import control
 from tiledsl.passes.analysis.constants import integer
 
-__all__ = [
-    "Flow",
-    "deciders",
-    "flows",
-    "incoming",
-    "loops_around",
-    "operands_first",
-    "ops_around",
-    "replace_op",
-    "trip_count",
-]
-
 
 class Flow(NamedTuple):
     """Values that a control op moves in parallel: the values at position i of `targets` are one of those of `sources`.

@@ -14,8 +14,6 @@ from tiledsl.ir.ops import arith, tile
 from tiledsl.ir.types import DType
 from tiledsl.passes.analysis.divisibility import Divisibility, power_of_two_in
 
-__all__ = ["Sum", "Sums"]
-
 
 @dataclass(frozen=True, slots=True)
 class Sum:

@@ -12,8 +12,6 @@ from tiledsl.ir import semantics
 from tiledsl.ir.core import Kernel, Op, Value
 from tiledsl.ir.ops import arith, gpu
 
-__all__ = ["ThreadNumbers", "position"]
-
 Numbers = NDArray[Any]
 
 

@@ -29,8 +29,6 @@ from tiledsl.passes.analysis.written import WrittenMemory
 if TYPE_CHECKING:  # it needs NumPy, which importing the pipeline must not load
     from tiledsl.passes.analysis.thread_numbers import ThreadNumbers
 
-__all__ = ["LEVELS", "Level", "Uniformity", "least_uniform"]
-
 Level = Literal["grid", "cta", "warpgroup", "warp", "thread"]
 LEVELS: tuple[Level, ...] = ("grid", "cta", "warpgroup", "warp", "thread")
 

@@ -16,8 +16,6 @@ from tiledsl.ir.ops import control, mem, tile, wgmma
 from tiledsl.ir.types import GlobalType, PtrType, SharedType
 from tiledsl.passes.pipelining.body import fills, overlap
 
-__all__ = ["WrittenMemory", "memory_of"]
-
 Touched = tuple[Value | None, bool]
 """A memory (None: any), and whether it is written."""
 

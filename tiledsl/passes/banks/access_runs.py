@@ -23,8 +23,6 @@ from tiledsl.passes.analysis.divisibility import power_of_two_in
 from tiledsl.passes.analysis.sums import Sum, Sums
 from tiledsl.passes.pipelining.body import memories
 
-__all__ = ["Part", "Run", "access_runs"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:

@@ -29,8 +29,6 @@ if TYPE_CHECKING:  # they need NumPy, which importing the pipeline must not load
     from tiledsl.passes.banks.shared_accesses import SharedAccess
     from tiledsl.passes.banks.wavefront_counter import Number, Pattern, Place, WavefrontCounter, Wavefronts
 
-__all__ = ["BankConflicts", "bank_report", "candidates"]
-
 LINE = BANKS * WORD
 """Bytes after which banks come again: padding by more, or swizzling further, reaches nothing new."""
 

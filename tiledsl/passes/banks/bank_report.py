@@ -13,8 +13,6 @@ from tiledsl.errors import Loc
 from tiledsl.layout.banks import PHASES, Kind
 from tiledsl.tables import table
 
-__all__ = ["AccessReport", "BankReport", "TileReport"]
-
 By = Literal["row order is best", "fewest wavefronts", "given", "used whole", "nothing known"]
 """Why a tile has its layout. used whole: something but an access by index needs the tile, so it was left alone."""
 

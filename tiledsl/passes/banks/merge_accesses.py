@@ -28,8 +28,6 @@ from tiledsl.passes.banks.access_runs import Part, Run, access_runs
 from tiledsl.passes.banks.bank_conflicts import bank_report
 from tiledsl.passes.distribute.vectors import elements_of, never_split, vector_of
 
-__all__ = ["MergeAccesses"]
-
 
 @dataclass(frozen=True)
 class MergeAccesses:

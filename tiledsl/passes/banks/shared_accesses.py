@@ -15,8 +15,6 @@ from tiledsl.passes.analysis.active_lanes import ActiveLanes, Mask
 from tiledsl.passes.analysis.lanes import Form, Lanes
 from tiledsl.passes.analysis.structure import ops_around, trip_count
 
-__all__ = ["UNKNOWN_TRIPS", "SharedAccess", "shared_accesses"]
-
 UNKNOWN_TRIPS = 64
 """What a loop counts in the weight of an access if its trip count is not known at compile time."""
 

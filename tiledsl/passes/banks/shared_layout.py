@@ -15,8 +15,6 @@ from tiledsl.ir.core import Kernel, Op
 from tiledsl.ir.ops import tile
 from tiledsl.layout.shared import ROW, Layout
 
-__all__ = ["CheckSharedMemory", "SharedLayout", "Slot", "lay_out_shared"]
-
 
 @dataclass(frozen=True, slots=True)
 class Slot:

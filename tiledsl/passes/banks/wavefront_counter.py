@@ -27,8 +27,6 @@ from tiledsl.layout.shared import ROWS, Layout, Paneled, Swizzled
 from tiledsl.passes.analysis.lanes import Lanes
 from tiledsl.passes.banks.shared_accesses import SharedAccess
 
-__all__ = ["Number", "Pattern", "Place", "WavefrontCounter", "Wavefronts"]
-
 LARGEST = np.iinfo(np.int64).max
 MOST_CASES = 256
 """An access with more than so many cases under a layout is not counted under it."""

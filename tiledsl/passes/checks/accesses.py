@@ -18,8 +18,6 @@ from tiledsl.passes.analysis.constants import integer
 from tiledsl.passes.analysis.divisibility import power_of_two_in
 from tiledsl.passes.checks.checker import Checker
 
-__all__ = ["check_accesses"]
-
 
 def check_accesses(kernel: Kernel) -> None:
     """Runs at tile level after unrolling, when indices are as constant as they get."""

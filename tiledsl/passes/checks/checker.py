@@ -8,8 +8,6 @@ from tiledsl.errors import CompileError, CompileErrors, Loc
 from tiledsl.ir.core import Kernel, Op
 from tiledsl.passes.analysis.divisibility import Divisibility
 
-__all__ = ["Checker"]
-
 
 class Checker:
     """Of one kernel. `op` raises what is wrong with an op, and need not say where; `run` reports all of it, each

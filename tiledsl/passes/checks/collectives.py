@@ -19,8 +19,6 @@ from tiledsl.passes.analysis.structure import deciders, ops_around
 from tiledsl.passes.analysis.uniformity import LEVELS, Level, Uniformity, least_uniform
 from tiledsl.passes.checks.checker import Checker
 
-__all__ = ["check_collectives"]
-
 _WHO = {
     "cta": "all threads of the block",
     "warpgroup": f"all {WARPGROUP} threads of the warpgroup",

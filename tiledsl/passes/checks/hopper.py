@@ -26,8 +26,6 @@ from tiledsl.passes.checks.checker import Checker
 if TYPE_CHECKING:  # it needs NumPy, which importing the pipeline must not load
     from tiledsl.passes.analysis.active_lanes import ActiveLanes
 
-__all__ = ["RULES", "check_hopper"]
-
 
 def check_hopper(kernel: Kernel) -> None:
     """Runs at tile level after unrolling, when indices are as constant as they get."""

@@ -31,8 +31,6 @@ from tiledsl.passes.analysis.constants import integer
 from tiledsl.passes.analysis.structure import incoming, ops_around
 from tiledsl.passes.pipelining.body import memories, overlap
 
-__all__ = ["check_spins"]
-
 _JOINS = ("and", "or", "xor", "not")
 
 

@@ -21,8 +21,6 @@ from tiledsl.ir.types import SharedType
 from tiledsl.passes.analysis.called import called, name_of
 from tiledsl.passes.analysis.structure import ops_around
 
-__all__ = ["ENDPOINTS", "End", "Endpoint", "Ring", "rings_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:

@@ -24,8 +24,6 @@ from tiledsl.passes.analysis.constants import integer
 from tiledsl.passes.analysis.structure import incoming
 from tiledsl.passes.cooperation.endpoints import End, Ring, ends_a_use
 
-__all__ = ["leads_warp", "lower_rings"]
-
 
 def lower_rings(kernel: Kernel) -> None:
     found: dict[Value, Ring] = {}

@@ -27,8 +27,6 @@ from tiledsl.passes.analysis.structure import replace_op
 from tiledsl.passes.cooperation.lower_rings import leads_warp, lower_rings
 from tiledsl.passes.manager import FunctionPass, Pass
 
-__all__ = ["COOPERATION"]
-
 
 def _lower_roles(kernel: Kernel) -> None:
     regions = [op for op in kernel.body.ops if isinstance(op, roles.Region)]

@@ -10,8 +10,6 @@ from tiledsl.passes.analysis.called import called
 from tiledsl.passes.cooperation.endpoints import End, Ring, rings_of
 from tiledsl.tables import table
 
-__all__ = ["RolesReport", "roles_report"]
-
 
 @dataclass(frozen=True, slots=True)
 class RolesReport:

@@ -18,8 +18,6 @@ from tiledsl.passes.analysis.structure import replace_op
 from tiledsl.passes.distribute.distribute_copies import write_copy
 from tiledsl.passes.distribute.distribute_matrices import write_convert, write_coordinates, write_load, write_store
 
-__all__ = ["distribute"]
-
 Writer = Callable[[Kernel, Any, Builder], Sequence[Value]]
 """Writes what an op becomes, and gives the values that stand for its results; CompileError where that cannot be had."""
 

@@ -17,8 +17,6 @@ from tiledsl.ir.types import INDEX
 from tiledsl.passes.distribute.thread_map import Coordinate, plan_copy
 from tiledsl.passes.distribute.vectors import elements_of, index, may_leave, never_split, read, vector_of, write, zeros
 
-__all__ = ["IN_FLIGHT", "write_copy"]
-
 IN_FLIGHT = 8
 """Accesses of one thread that are loaded before the first one is stored: 32 registers of 16-byte vectors."""
 

@@ -24,8 +24,6 @@ from tiledsl.passes.analysis.called import called, name_of
 from tiledsl.passes.distribute.matrix_map import Field, Place, Run, lane_fields, matrices, place, runs, widths
 from tiledsl.passes.distribute.vectors import elements_of, index, may_leave, read, vector_of, write, zeros
 
-__all__ = ["write_convert", "write_coordinates", "write_load", "write_store"]
-
 
 def write_load(kernel: Kernel, op: matrix.Load, b: Builder) -> Sequence[Value]:
     part = _Part(kernel, op.type, b)

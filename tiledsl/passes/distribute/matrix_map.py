@@ -13,8 +13,6 @@ from tiledsl.ir.ops.tile import VECTOR_BYTES, Side
 from tiledsl.ir.types import FragmentType
 from tiledsl.layout.fragments import ROWS, WORD_BITS
 
-__all__ = ["Field", "Matrices", "Place", "Run", "lane_fields", "matrices", "place", "runs", "widths"]
-
 ROW_BITS = ROWS.bit_length() - 1
 
 Place = tuple[int, int]

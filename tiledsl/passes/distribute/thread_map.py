@@ -19,8 +19,6 @@ from tiledsl.ir.ops import async_copy, tile
 from tiledsl.ir.types import GlobalType
 from tiledsl.passes.analysis.called import called, name_of
 
-__all__ = ["Coordinate", "ThreadMap", "even_widths", "plan_copy"]
-
 
 @dataclass(frozen=True, slots=True)
 class Coordinate:

@@ -10,8 +10,6 @@ from tiledsl.ir.ops import tile
 from tiledsl.ir.types import INDEX, DType, FragmentType, GlobalType
 from tiledsl.passes.analysis.constants import integer
 
-__all__ = ["elements_of", "index", "may_leave", "never_split", "read", "vector_of", "write", "zeros"]
-
 
 def may_leave(side: tile.Side, shape: tuple[int, ...]) -> bool:
     """True where the copied part of a global tensor may reach past its edge. A view of a shared tile does not."""

@@ -29,8 +29,6 @@ from tiledsl.passes.analysis.constants import integer
 from tiledsl.passes.analysis.divisibility import divisor_of
 from tiledsl.passes.analysis.intervals import Intervals
 
-__all__ = ["Memory", "Writer", "below", "both", "bounds", "element", "inside_from", "pointer_to", "unsigned_extent"]
-
 
 class Writer(CachingBuilder):
     """`intervals`: what values can be."""

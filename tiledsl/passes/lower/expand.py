@@ -23,8 +23,6 @@ from tiledsl.passes.lower.expand_matrices import MATRIX_RULES
 from tiledsl.passes.lower.expand_memory import MEMORY_RULES
 from tiledsl.passes.lower.expander import Expander, Rule
 
-__all__ = ["Expand"]
-
 
 @dataclass(frozen=True)
 class Expand:

@@ -25,8 +25,6 @@ from tiledsl.passes.lower.addresses import pointer_to
 from tiledsl.passes.lower.expander import Expander, Rule
 from tiledsl.passes.lower.within import Reach
 
-__all__ = ["HOPPER_RULES"]
-
 UNUSED_LEADING = 16
 """The leading byte offset where an operand is one panel along k: the hardware takes it for 1. (PTX ISA: wgmma.)"""
 

@@ -11,8 +11,6 @@ from tiledsl.ir.types import DTYPES, U32, FragmentType
 from tiledsl.passes.lower.expander import Expander, Rule
 from tiledsl.passes.lower.within import Reach
 
-__all__ = ["MATRIX_RULES"]
-
 
 def _pointer(x: Expander, op: matrix.LdMatrix | matrix.StMatrix) -> Value:
     """Of the row of this lane, if it is one of those that have one."""

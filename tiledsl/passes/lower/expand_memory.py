@@ -23,8 +23,6 @@ from tiledsl.passes.lower.addresses import (
 from tiledsl.passes.lower.expander import Expander, Rule
 from tiledsl.passes.lower.within import Reach
 
-__all__ = ["MEMORY_RULES"]
-
 
 def _dim(x: Expander, op: tile.Dim) -> None:
     memory = x.memories[op.tensor]

@@ -16,8 +16,6 @@ from tiledsl.passes.banks.shared_layout import lay_out_shared
 from tiledsl.passes.lower.addresses import Memory, Writer, pointer_to
 from tiledsl.passes.lower.within import Bounds, Reach
 
-__all__ = ["Expander", "Rule"]
-
 Rule = Callable[["Expander", Any], None]
 """Writes the thread level of one op and gives what stands for its results."""
 

@@ -20,8 +20,6 @@ from tiledsl.passes.analysis.constants import integer
 from tiledsl.passes.analysis.intervals import Intervals
 from tiledsl.passes.lower.addresses import Memory
 
-__all__ = ["Bounds", "Reach"]
-
 
 @dataclass(frozen=True, slots=True)
 class Reach:

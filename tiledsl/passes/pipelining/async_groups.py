@@ -29,8 +29,6 @@ from tiledsl.ir.ops import async_copy, control
 from tiledsl.ir.types import TokenType
 from tiledsl.passes.analysis.structure import Flow, flows, trip_count
 
-__all__ = ["group_copies"]
-
 
 def group_copies(kernel: Kernel) -> None:
     """Needs loops with tokens to be as they will run: unrolling comes first."""

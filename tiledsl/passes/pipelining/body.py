@@ -12,8 +12,6 @@ from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import control, tile
 from tiledsl.ir.types import GlobalType, SharedType
 
-__all__ = ["LoopBody", "fills", "memories", "outside_values", "overlap"]
-
 
 class LoopBody:
     """`ops`: those of the body, without its end; `inside`: with all that is in them, in program order.

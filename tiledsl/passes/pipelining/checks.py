@@ -17,8 +17,6 @@ from tiledsl.passes.analysis.called import called, name_of
 from tiledsl.passes.analysis.constants import integer
 from tiledsl.passes.pipelining.body import LoopBody, fills, memories, overlap
 
-__all__ = ["check_loop"]
-
 
 def check_loop(body: LoopBody) -> None:
     """Raises CompileErrors with all that is wrong."""

@@ -58,8 +58,6 @@ from tiledsl.passes.pipelining.body import outside_values
 from tiledsl.passes.pipelining.plan import LoopPlan, plan_loop
 from tiledsl.passes.scalar.canonicalize import canonicalize
 
-__all__ = ["loop_plans", "pipeline_loops"]
-
 
 def pipeline_loops(kernel: Kernel) -> None:
     """Before: loops with `stages`. After: none; the async copies of those that were are `grouped`."""

@@ -20,8 +20,6 @@ from tiledsl.passes.analysis.structure import ops_around, trip_count
 from tiledsl.passes.pipelining.body import LoopBody, memories, overlap
 from tiledsl.passes.pipelining.checks import check_loop
 
-__all__ = ["LoopPlan", "Step", "plan_loop"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:

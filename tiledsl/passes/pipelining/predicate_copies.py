@@ -12,8 +12,6 @@ from tiledsl.ir.core import Block, Kernel, Op
 from tiledsl.ir.ops import control, mem
 from tiledsl.passes.analysis.structure import replace_op
 
-__all__ = ["predicate_copies"]
-
 
 def predicate_copies(kernel: Kernel) -> None:
     """After `expand`: no op asks to be `predicated` that can be."""

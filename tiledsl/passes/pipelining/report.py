@@ -11,8 +11,6 @@ from tiledsl.ir.ops import arith, async_copy, matrix
 from tiledsl.passes.pipelining.plan import LoopPlan
 from tiledsl.tables import table
 
-__all__ = ["GroupReport", "PipelineReport", "group_reports", "loop_text", "schedule"]
-
 
 @dataclass(frozen=True, slots=True)
 class GroupReport:

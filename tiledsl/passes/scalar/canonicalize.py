@@ -23,8 +23,6 @@ from tiledsl.passes.scalar.identities import (
     simplify_select,
 )
 
-__all__ = ["canonicalize"]
-
 _ROUNDS = 8
 
 

@@ -12,8 +12,6 @@ from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import arith
 from tiledsl.passes.analysis.structure import replace_op
 
-__all__ = ["merge_common_subexpressions"]
-
 
 def merge_common_subexpressions(kernel: Kernel) -> None:
     _Scope().block(kernel.body)

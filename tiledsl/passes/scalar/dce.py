@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.passes.analysis.structure import deciders, flows, incoming
 
-__all__ = ["drop_dead_code"]
-
 
 def drop_dead_code(kernel: Kernel) -> None:
     live: set[Op | Value] = set()

@@ -16,8 +16,6 @@ from tiledsl.ir.ops import arith
 from tiledsl.ir.types import BF16, BOOL, F32, TF32, U16, U32, DType
 from tiledsl.passes.analysis.constants import Number, constant, fold, semantics
 
-__all__ = ["packed_word", "simplify_bitcast", "simplify_cast", "simplify_scalar", "simplify_select"]
-
 _OPPOSITE = {"eq": "ne", "ne": "eq", "lt": "ge", "ge": "lt", "gt": "le", "le": "gt"}
 _OF_ITSELF: dict[str, Literal["x", "0"] | bool] = {
     **dict.fromkeys(("and", "or", "min", "max"), "x"),

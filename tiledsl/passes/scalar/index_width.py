@@ -22,8 +22,6 @@ from tiledsl.ir.types import I64, INDEX, FragmentType
 from tiledsl.passes.analysis.intervals import Intervals
 from tiledsl.passes.analysis.structure import replace_op
 
-__all__ = ["widen_indices"]
-
 _LOW_BITS = frozenset({"add", "sub", "mul", "neg", "and", "or", "xor", "not"})
 """Functions whose low bits depend on the low bits of their operands alone."""
 

@@ -12,8 +12,6 @@ from tiledsl.ir.core import Block, Kernel, Op
 from tiledsl.ir.ops import control, mem
 from tiledsl.passes.analysis.constants import integer
 
-__all__ = ["move_loop_invariants"]
-
 
 def move_loop_invariants(kernel: Kernel) -> None:
     _block(kernel.body)

@@ -13,8 +13,6 @@ from __future__ import annotations
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import arith
 
-__all__ = ["order_chains"]
-
 FEWER = 32
 """How many values fewer must be alive: an eighth of a thread's registers."""
 

@@ -20,8 +20,6 @@ from tiledsl.passes.analysis.constants import integer
 from tiledsl.passes.analysis.structure import replace_op, trip_count
 from tiledsl.passes.scalar.canonicalize import canonicalize
 
-__all__ = ["Unroll"]
-
 
 @dataclass(frozen=True)
 class Unroll:

@@ -12,8 +12,6 @@ import numpy as np
 from tiledsl.backends.emulator.native.loops import compiled
 from tiledsl.ir.tensor_core import LEAST_EXPONENT, Add, Terms
 
-__all__ = ["add_terms"]
-
 LANES = 8
 """Results side by side; the n of wgmma is a multiple of it."""
 

@@ -22,8 +22,6 @@ from tiledsl.backends.emulator.spans import Span
 from tiledsl.ir import semantics
 from tiledsl.ir.types import DType
 
-__all__ = ["SMALL", "compiled", "fma", "gather"]
-
 SMALL = 256
 """Fewer elements than this are left to NumPy."""
 

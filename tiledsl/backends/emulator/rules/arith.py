@@ -16,8 +16,6 @@ from tiledsl.ir.semantics import numpy_dtype
 from tiledsl.ir.types import F32, F64
 from tiledsl.layout.fragments import WORD_BITS
 
-__all__ = ["from_word", "to_word"]
-
 
 @rule(arith.Scalar)
 def scalar(c: Cohort, op: arith.Scalar, *operands: Any) -> Any:

@@ -19,8 +19,6 @@ from tiledsl.errors import EmulatorError
 from tiledsl.ir.ops import async_copy, mem
 from tiledsl.ir.semantics import numpy_dtype
 
-__all__: list[str] = []
-
 Ints = NDArray[np.int64]
 
 TOKEN = np.zeros((), np.bool_)

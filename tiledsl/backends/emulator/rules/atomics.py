@@ -19,8 +19,6 @@ from tiledsl.ir import semantics
 from tiledsl.ir.ops import mem, tile
 from tiledsl.ir.types import F32, GlobalType, PtrType, TileType
 
-__all__ = ["access_atomically"]
-
 Atomic = tile.Atomic | mem.Atomic
 
 

@@ -20,8 +20,6 @@ from tiledsl.errors import EmulatorError, HazardError
 from tiledsl.ir.core import Op
 from tiledsl.ir.ops import barriers, gpu
 
-__all__ = ["columns_of", "commit_arrives"]
-
 Ints = NDArray[np.int64]
 
 

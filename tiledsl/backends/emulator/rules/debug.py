@@ -19,8 +19,6 @@ from tiledsl.ir.ops import debug, ptx
 from tiledsl.ir.semantics import numpy_dtype
 from tiledsl.ir.types import BOOL, DType
 
-__all__: list[str] = []
-
 
 @rule(debug.Print)
 def print_line(c: Cohort, op: debug.Print, *values: Any) -> None:

@@ -15,8 +15,6 @@ from tiledsl.ir.core import Op
 from tiledsl.ir.ops import gpu, warp
 from tiledsl.ir.semantics import numpy_dtype
 
-__all__ = ["arrive_at_barrier", "require_whole_warps"]
-
 _LANES = np.arange(WARP)
 
 

@@ -22,17 +22,6 @@ from tiledsl.layout.fragments import FragmentLayout, Operand
 from tiledsl.layout.mma import MmaRow
 from tiledsl.layout.shared import CHUNK, ROWS, Paneled
 
-__all__ = [
-    "Descriptor",
-    "accumulator",
-    "coordinates",
-    "from_accumulator",
-    "left_operand",
-    "permutation",
-    "product",
-    "swizzled",
-]
-
 Array = NDArray[Any]
 Ints = NDArray[np.int64]
 Values = Sequence[Any]

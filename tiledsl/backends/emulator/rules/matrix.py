@@ -36,8 +36,6 @@ from tiledsl.ir.semantics import numpy_dtype
 from tiledsl.ir.types import FragmentType, PtrType, TileType
 from tiledsl.layout.fragments import FragmentLayout
 
-__all__: list[str] = []
-
 Ints = NDArray[np.int64]
 Fragment = tuple[Any, ...]
 

@@ -21,8 +21,6 @@ from tiledsl.ir.ops import mem, tile, wgmma
 from tiledsl.ir.semantics import numpy_dtype
 from tiledsl.ir.types import GlobalType, PtrType, SharedType
 
-__all__ = ["located", "shared_bases", "span_of", "within"]
-
 Ints = NDArray[np.int64]
 
 

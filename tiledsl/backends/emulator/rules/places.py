@@ -17,20 +17,6 @@ from tiledsl.ir.core import Op
 from tiledsl.ir.semantics import numpy_dtype
 from tiledsl.ir.types import MemoryType
 
-__all__ = [
-    "Masked",
-    "Memory",
-    "Place",
-    "fail_outside",
-    "load_inside",
-    "read_guarded",
-    "read_place",
-    "shifted",
-    "store_inside",
-    "write_guarded",
-    "write_place",
-]
-
 Memory = GlobalBuffer | SharedTile
 
 

@@ -17,8 +17,6 @@ from tiledsl.backends.emulator.cohort import Cohort
 from tiledsl.errors import EmulatorError
 from tiledsl.ir.core import Op
 
-__all__ = ["CONDITIONS", "RULES", "Condition", "Rows", "Rule", "condition", "rule", "rule_of"]
-
 Rule = Callable[..., Any]
 F = TypeVar("F", bound=Rule)
 

@@ -24,9 +24,6 @@ from tiledsl.ir.ops import tile
 from tiledsl.ir.types import FragmentType
 from tiledsl.passes.distribute.thread_map import ThreadMap, plan_copy
 
-__all__: list[str] = []
-
-
 # -- tensors ---------------------------------------------------------------------------------------
 
 

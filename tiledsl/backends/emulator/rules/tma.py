@@ -27,8 +27,6 @@ from tiledsl.ir.core import Op
 from tiledsl.ir.ops import tma
 from tiledsl.layout.shared import CHUNK
 
-__all__: list[str] = []
-
 Ints = NDArray[np.int64]
 
 

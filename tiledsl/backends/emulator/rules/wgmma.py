@@ -38,8 +38,6 @@ from tiledsl.ir.types import DTYPES, FragmentType, SharedType
 from tiledsl.layout.shared import CHUNK, ROWS
 from tiledsl.layout.wgmma import WGMMA_ROWS
 
-__all__: list[str] = []
-
 Ints = NDArray[np.int64]
 Array = NDArray[Any]
 

@@ -20,8 +20,6 @@ from tiledsl.backends.emulator.sanitizer.shadow import Bools, Ints
 from tiledsl.errors import HazardError
 from tiledsl.ir.core import Op
 
-__all__ = ["CommittedWork", "ProductReads", "StoreReads"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Reads:

@@ -19,8 +19,6 @@ from tiledsl.backends.emulator.sanitizer.clocks import Clocks, Known
 from tiledsl.backends.emulator.sanitizer.shadow import Ints
 from tiledsl.ir.atomics import ACQUIRING, RELEASING
 
-__all__ = ["AtomicOrder"]
-
 _Place = tuple[str, int, int]
 """The space, whose (of a block, or for global memory of a cluster), and the address."""
 

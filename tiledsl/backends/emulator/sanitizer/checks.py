@@ -11,8 +11,6 @@ from tiledsl.errors import HazardError
 from tiledsl.ir.core import Op
 from tiledsl.ir.ops import mem
 
-__all__ = ["InFlight", "LastWrites"]
-
 
 class LastWrites:
     """Raises HazardError when a thread reads shared memory that no thread of its block has written, or that was last

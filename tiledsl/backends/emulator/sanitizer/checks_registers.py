@@ -10,8 +10,6 @@ from tiledsl.ir.core import Kernel, Op, Value
 from tiledsl.ir.ops import control, wgmma
 from tiledsl.ir.types import FragmentType
 
-__all__ = ["check_registers"]
-
 
 def check_registers(kernel: Kernel) -> None:
     """Raise HazardError at the first op that takes an accumulator too early, or product that lacks its fence."""

@@ -27,8 +27,6 @@ from tiledsl.arch import NAMED_BARRIERS, WARP
 from tiledsl.backends.emulator.positions import Clusters
 from tiledsl.backends.emulator.sanitizer.shadow import Bools, Ints
 
-__all__ = ["Clocks", "Known", "Meeting", "ProxyFences", "View"]
-
 Known = NDArray[np.int32]
 
 

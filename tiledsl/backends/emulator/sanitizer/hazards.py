@@ -27,9 +27,6 @@ from tiledsl.ir.core import Kernel, Op
 from tiledsl.ir.ops import gpu, mem, tile, wgmma
 from tiledsl.ir.types import U64
 
-__all__ = ["Checks", "Ordering"]
-
-
 _OTHERWISE = {"", "token", "mbarrier", *get_args(Group)}
 """What tells of the end of work but for a commit that arrives at an mbarrier."""
 

@@ -12,8 +12,6 @@ from tiledsl.errors import HazardError, Loc
 from tiledsl.ir.core import Op
 from tiledsl.ir.types import U64
 
-__all__ = ["MbarrierUse"]
-
 NEVER = np.iinfo(np.int32).max
 """The time of a fence that has not been made."""
 

@@ -19,8 +19,6 @@ from tiledsl.backends.emulator.sanitizer.clocks import Clocks, ProxyFences, View
 from tiledsl.backends.emulator.sanitizer.shadow import Bools, Cells, Ints, Ops, Words, held_by
 from tiledsl.ir.core import Op
 
-__all__ = ["SharedHistory", "Touch"]
-
 READING = np.iinfo(np.int32).max
 """The time of a read that has not ended."""
 MANY = 64

@@ -13,8 +13,6 @@ from tiledsl.backends.emulator.hooks import Access, LaunchInfo
 from tiledsl.errors import HazardError
 from tiledsl.ir.core import Op
 
-__all__ = ["DOES", "Bools", "Cells", "Ints", "Ops", "Words", "held_by"]
-
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
