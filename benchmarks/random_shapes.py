@@ -1,4 +1,4 @@
-"""`tiledsl.gemm` against cuBLAS on random shapes, by families, the worst shape beside the mean. Needs an H200, and torch.
+"""`gemm` against cuBLAS on random shapes of several families: mean and worst. Needs an H200, and torch.
 
     python -m benchmarks.random_shapes --seed 7
     python -m benchmarks.random_shapes --seed 7 --first 10 --families deep decode --format f16 --cache hot
@@ -7,8 +7,8 @@ Shapes depend on the family and the seed alone. A run times --count shapes of ea
 adds them to what the file of results has of the same format, cache and load, so that many short runs make one table.
 
 Launches go by CUDA graphs, so that host time does not count; contenders take turns. A ratio is of speed, to cuBLAS in
-the fastest of its four layouts. Ours is timed with B along k (NT) and in row order (NN), each by itself. rested: the GPU
-does nothing for 20 ms before each batch of 12 ms; sustained: batches follow each other, and power limits the clock.
+the fastest of its four layouts. Ours is timed with B along k (NT) and in row order (NN), each by itself. rested: the
+GPU does nothing for 20 ms before each batch of 12 ms; sustained: batches follow each other, and power limits the clock.
 """
 
 from __future__ import annotations
