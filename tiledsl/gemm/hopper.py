@@ -19,17 +19,21 @@ from tiledsl import (
     Fragment,
     Global,
     Ring,
+    Schedule,
     View,
     barrier,
     cdiv,
     const,
     coordinates,
     f32,
+    i32,
+    index,
     lane_id,
     load_fragment,
     persistent,
     ptx,
     role,
+    shared,
     store,
     store_tma,
     tile,
@@ -37,13 +41,16 @@ from tiledsl import (
     tile_kernel,
     tile_schedule,
     tma_load,
+    u32,
+    u64,
     unroll,
     warp_id,
     wgmma,
 )
-from tiledsl.dims import K, L, M, N
+from tiledsl.dims import H, J, K, L, M, N, P
 from tiledsl.gemm.epilogue import Epilogue, plain
 from tiledsl.gemm.hopper_tiles import as_stored, chunks, matrix, staging
+from tiledsl.gemm.split_k import begin, part_count, part_item, reduce_parts
 
 __all__ = ["choose", "hopper_fastest"]
 
@@ -72,6 +79,9 @@ def hopper_fastest(
     alpha: f32 | float = 1.0,
     beta: f32 | float = 0.0,
     bias: Global[f32, N] | None = None,
+    sums: Global[f32, P, H, J] | None = None,
+    done: Global[u32, P] | None = None,
+    groups: i32 | int = 1,
     *,
     BM: const = 128,
     BN: const = 256,
@@ -80,14 +90,22 @@ def hopper_fastest(
     GROUP: const = 8,
     CLUSTER: Const[tuple[int, int]] = (1, 1),
     INSTANCES: const = 1,
+    SPLIT: const = 0,
     EARLY: Const[bool] = False,
     ADD_C: Const[bool] = False,
     EPILOGUE: Const[Epilogue] = plain,
 ):
-    work = persistent(tile_schedule(M, N, K, (BM, BN, BK), GROUP, batches=L), Cluster(*CLUSTER))
+    if SPLIT:
+        shares = Schedule(part_count, part_item, M, N, K, (BM, BN, BK), L, index(groups))
+        work = persistent(shares, Cluster(SPLIT, 1))
+        arrived, found = shared((INSTANCES,), u64), shared((INSTANCES,), u32)
+        begin(arrived, SPLIT)
+    else:
+        work = persistent(tile_schedule(M, N, K, (BM, BN, BK), GROUP, batches=L), Cluster(*CLUSTER))
     ring = Ring(STAGES, a=staging(A, BM, BK), b=staging(B, BK, BN))
-    out = chunks(C, 2 * INSTANCES, BM, BN)
-    wide = out.shape[2]
+    if not SPLIT:
+        out = chunks(C, 2 * INSTANCES, BM, BN)
+        wide = out.shape[2]
     if EARLY:
         ptx.griddepcontrol_launch()
         ptx.griddepcontrol_wait()
@@ -95,9 +113,14 @@ def hopper_fastest(
         for t in work:
             for k in t.k:
                 with ring.fill() as s:
-                    tma_load(as_stored(A[t.batch, t.m, k]), s.a, multicast="n")
-                    tma_load(as_stored(B[t.batch, k, t.n]), s.b, multicast="m")
+                    if SPLIT:
+                        tma_load(as_stored(A[t.batch, t.m, k]), s.a)
+                        tma_load(as_stored(B[t.batch, k, t.n]), s.b)
+                    else:
+                        tma_load(as_stored(A[t.batch, t.m, k]), s.a, multicast="n")
+                        tma_load(as_stored(B[t.batch, k, t.n]), s.b, multicast="m")
     with role("math", warpgroups=2 // INSTANCES, registers=240, instances=INSTANCES) as r:
+        parity = u32(0)
         for t in work:
             acc = wgmma.accumulator((BM, BN), f32)
             with r.turn("multiply"):
@@ -105,18 +128,27 @@ def hopper_fastest(
                     with ring.use(in_flight=1) as s:
                         acc = wgmma(matrix(s.a, A), matrix(s.b, B), acc)
             with r.turn("store"):
-                sums = acc.wait()
-                for i in unroll(BN // wide):
-                    n = tile(t.n.start // wide + i, wide)
-                    to, x = C[t.batch, t.m, n], alpha * sums.columns(i * wide, wide)
-                    if ADD_C:
-                        x = beta * load_fragment(to, x.layout).to(f32) + x
-                    x = EPILOGUE(x, bias, n.start + coordinates(x)[1]).to(C.dtype)
-                    via = out[r.index * 2 + i % 2, :, :]
-                    if C.unit == 2 and C.align == 16:
-                        store_tma(x, to, via=via, in_flight=min(i, 1))
-                    else:
-                        store_lines(x, to, via, 8 // INSTANCES)
+                x = acc.wait()
+                if SPLIT:
+                    own = (warp_id() % (8 // INSTANCES)) * 32 + lane_id()
+                    arrived_, found_ = arrived[tile(r.index, 1)], found[tile(r.index, 1)]
+                    size = 256 // INSTANCES
+                    reduce_parts(
+                        x, t, SPLIT, index(groups), sums, done, arrived_, found_, parity, own, size, C, alpha, beta, bias, ADD_C, EPILOGUE
+                    )
+                    parity = parity ^ 1
+                else:
+                    for i in unroll(BN // wide):
+                        n = tile(t.n.start // wide + i, wide)
+                        to, y = C[t.batch, t.m, n], alpha * x.columns(i * wide, wide)
+                        if ADD_C:
+                            y = beta * load_fragment(to, y.layout).to(f32) + y
+                        y = EPILOGUE(y, bias, n.start + coordinates(y)[1]).to(C.dtype)
+                        via = out[r.index * 2 + i % 2, :, :]
+                        if C.unit == 2 and C.align == 16:
+                            store_tma(y, to, via=via, in_flight=min(i, 1))
+                        else:
+                            store_lines(y, to, via, 8 // INSTANCES)
 
 
 class Choice(NamedTuple):

@@ -1,13 +1,25 @@
-"""The reduction of the partial sums of a product whose k is split."""
+"""Products whose k is split: which work item has which part of k, and the reduction of the partial sums.
+
+SPLIT CTAs of a cluster share a tile of the result, each with a part of k; where that is not enough, `groups` clusters
+share it. A part is a whole number of tiles along k, so parts differ by one tile at most. Each CTA stores its sums in a
+workspace. Each CTA of the cluster adds up one slice of the tile, over the parts in their order. Of several clusters,
+the last one to have a slice adds it up over the clusters, in their order, too. So the bits of a result depend on the
+shapes and the consts alone, and nobody waits for a CTA that may not have started.
+"""
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tiledsl import (
     Const,
     Float,
+    Fragment,
     Global,
+    Memory,
+    Place,
+    SharedTile,
+    WorkItem,
     assert_,
     barrier,
     cdiv,
@@ -17,17 +29,27 @@ from tiledsl import (
     grid,
     i32,
     index,
+    lane_id,
     minimum,
+    ptx,
     shared,
+    store,
     threads,
+    tile,
+    tile_function,
     tile_kernel,
+    tiles,
+    u32,
+    u64,
     unroll,
+    warp_id,
     where,
 )
-from tiledsl.dims import J, L, M, N
+from tiledsl.dims import H, J, L, M, N, P
 from tiledsl.gemm.epilogue import Epilogue, plain
+from tiledsl.lang.schedules import _unwrapped
 
-__all__ = ["QUAD", "add_up", "split"]
+__all__ = ["QUAD", "add_up", "begin", "part_count", "part_item", "reduce_parts", "split"]
 
 E = TypeVar("E", bound=Float)
 
@@ -89,3 +111,151 @@ def split(parts: int) -> dict[str, int]:
     """The consts of `add_up` for `parts` parts: 8 parts a warp and 256 threads a block where possible."""
     warps = next(w for w in (1, 2, 4, 8, 16) if 8 * w >= parts or w == 16)
     return {"WARPS": warps, "DEEP": cdiv(parts, warps), "PIECES": max(8 // warps, 1)}
+
+
+# -- in one launch ---------------------------------------------------------------------------------
+
+
+@_unwrapped
+def part_count(place: Place, m: Any, n: Any, k: Any, sizes: Any, batches: Any, groups: Any) -> Any:
+    """Work items of a product: one for each tile and cluster that has a part of it."""
+    return cdiv(m, sizes[0]) * cdiv(n, sizes[1]) * batches * groups
+
+
+@_unwrapped
+def part_item(i: Any, place: Place, m: Any, n: Any, k: Any, sizes: Any, batches: Any, groups: Any) -> Any:
+    """number: of the tile. group: of the cluster among those that share the tile."""
+    rows, each = cdiv(m, sizes[0]), cdiv(m, sizes[0]) * cdiv(n, sizes[1])
+    number, group = i // groups, i % groups
+    steps, parts, part = cdiv(k, sizes[2]), groups * place.m, group * place.m + place.at_m
+    first, end = part * steps // parts * sizes[2], (part + 1) * steps // parts * sizes[2]
+    at = number % each
+    along_k = tiles(min(k, end), sizes[2], start=first)
+    return WorkItem(
+        m=tile(at % rows, sizes[0]),
+        n=tile(at // rows, sizes[1]),
+        k=along_k,
+        batch=number // each,
+        number=number,
+        group=group,
+        part=place.at_m,
+    )
+
+
+@tile_function
+def begin(arrived: SharedTile[u64], count: int):
+    """Initialises mbarriers at which every CTA of a cluster arrives. A `Ring` that is made next lets all know it."""
+    if warp_id() == 0 and lane_id() == 0:
+        for i in unroll(arrived.shape[0]):
+            ptx.mbarrier_init(arrived, i, count=count)
+        ptx.fence_mbarrier_init()
+
+
+@tile_function
+def reduce_parts(
+    x: Fragment[f32],
+    t: Any,
+    parts: int,
+    groups: index,
+    sums: Global[f32, P, H, J],
+    done: Global[u32, P],
+    arrived: Memory[u64],
+    found: Memory[u32],
+    parity: u32,
+    thread: index,
+    threads: int,
+    C: Global[E, L, M, N],
+    alpha: f32 | float,
+    beta: f32 | float,
+    bias: Any,
+    add_c: bool,
+    epilogue: Epilogue,
+):
+    """C = epilogue(alpha * (the sum of all parts' x) + beta * C) for one tile, by `threads` threads of every part.
+
+    sums: a tile for each part, with rows along the axis of C that is not contiguous. done: a zero for each slice of
+    each tile; it is zero again at the end. arrived: an mbarrier, whose phase has this parity; found: room for a number.
+    """
+    rows, columns = x.shape
+    across = C.unit == 1  # contiguous along m
+    inner = rows if across else columns
+    slice = rows * columns // parts // QUAD
+    each = cdiv(slice, threads)
+    assert slice % threads == 0 or each == 1, f"{threads} threads cannot share {slice} vectors evenly"
+    first = (t.number * groups + t.group) * parts
+    mine = sums[first + t.part, tile(0, columns if across else rows), tile(0, inner)]
+    store(x, mine.T if across else mine, vec=4 if across else 8)
+    barrier()
+    if parts > 1:
+        if thread < parts:
+            ptx.mbarrier_arrive(arrived, 0, rank=i32(thread))
+        ptx.mbarrier_wait(arrived, 0, parity=parity, scope="cluster")
+    begin = t.part * slice + (thread if slice >= threads else minimum(thread, slice - 1))
+    total = fragment((QUAD * each,), f32)
+    for p in unroll(parts):
+        total = add_slice(total, sums, first + p, begin, threads, inner)
+    last = groups == 1
+    if groups > 1:
+        if slice >= threads or thread < slice:
+            for i in unroll(each):
+                at = (begin + i * threads) * QUAD
+                sums.store(first + t.part, at // inner, at % inner, total[QUAD * i : QUAD * i + QUAD])
+        barrier()
+        if thread == 0:
+            found[0] = done.atomic_add(t.number * parts + t.part, 1, order="acq_rel")
+        barrier()
+        last = index(found[0]) == groups - 1
+        if last:
+            total = fragment(total.shape, f32)
+            for group in range(groups):
+                part = (t.number * groups + group) * parts + t.part
+                total = add_slice(total, sums, part, begin, threads, inner)
+            if thread == 0:
+                done.atomic_store(t.number * parts + t.part, 0)
+    if last and (slice >= threads or thread < slice):
+        for i in unroll(each):
+            at = (begin + i * threads) * QUAD
+            finish(total[QUAD * i : QUAD * i + QUAD], t, at // inner, at % inner, C, alpha, beta, bias, add_c, epilogue)
+
+
+@tile_function
+def add_slice(
+    total: Fragment[f32], sums: Global[f32, P, H, J], number: index, begin: index, threads: int, inner: int
+) -> Fragment[f32]:
+    """total plus this thread's vectors of tile `number`: begin, begin + threads and so on."""
+    got = fragment(total.shape, f32)
+    for i in unroll(total.shape[0] // QUAD):
+        at = (begin + i * threads) * QUAD
+        got[QUAD * i : QUAD * i + QUAD] = sums.load(number, at // inner, at % inner)
+    return total + got
+
+
+@tile_function
+def finish(
+    x: Fragment[f32],
+    t: Any,
+    outer: index,
+    inner: index,
+    C: Global[E, L, M, N],
+    alpha: f32 | float,
+    beta: f32 | float,
+    bias: Any,
+    add_c: bool,
+    epilogue: Epilogue,
+):
+    """Stores four elements of a tile's result that are neighbours in memory, or would be, were C contiguous along n."""
+    along = fragment((QUAD,), i32)
+    for i in unroll(QUAD):
+        along[i] = i
+    here = along.to(index)
+    across = C.unit == 1
+    m, n = t.m.start + (inner if across else outer), t.n.start + (outer if across else inner)
+    rows, columns = (here + m, here * 0 + n) if across else (here * 0 + m, here + n)
+    x = alpha * x
+    if add_c:
+        x = beta * C.get(t.batch, rows, columns).to(f32) + x
+    y = epilogue(x, bias, columns).to(C.dtype)
+    if C.unit > 0 and C.align >= QUAD * C.dtype.bytes:
+        C.put(t.batch, m, n, y)
+    else:
+        C.put(t.batch, rows, columns, y)

@@ -88,7 +88,7 @@ def _init(call: Call) -> None:
 def _arrive(call: Call) -> None:
     place, remote = _mbarrier(call), call["rank"] is not None
     rank = [call.value("rank", I32)] if remote else []
-    call.builder.add(barriers.Arrive(*place, *rank, cluster=remote))
+    call.builder.add(barriers.Arrive(*place, *rank, cluster=remote, scope_="cluster" if remote else "cta"))
 
 
 @intrinsic(lang.ptx.mbarrier_expect_tx)
@@ -104,7 +104,7 @@ def _wait(call: Call) -> None:
         raise call.error(f"{call.what} with parity={parity}", "a phase has parity 0 or 1, in turns")
     if isinstance(parity, Value) and parity.type == INDEX:
         raise call.error("the parity must be u32, it is index", "convert it: parity=u32(i // STAGES % 2)")
-    call.builder.add(barriers.Wait(*place, call.value("parity", U32)))
+    call.builder.add(barriers.Wait(*place, call.value("parity", U32), scope_=call.choice("scope", ("cta", "cluster"))))
 
 
 # -- the others ------------------------------------------------------------------------------------

@@ -62,12 +62,14 @@ class Arrive(MbarrierOp):
     """This thread arrives; its earlier memory accesses are visible to those that wait for the phase.
 
     cluster: the last operand, an i32, is the rank in the cluster of the block whose mbarrier at this place is meant.
+    scope: "cta": what those that wait see of another block's accesses is what they did to shared memory.
     """
 
     name = "mbarrier.arrive"
     sync = by(lambda op: Sync(releases="cluster" if op.cluster else "cta"))
     called = "ptx.mbarrier_arrive()"
     cluster = attribute(bool, False)
+    scope_ = attribute(str, "cta", among=("cta", "cluster"))
 
     @property
     def extra(self) -> int:  # type: ignore[override]
@@ -96,6 +98,7 @@ class Wait(MbarrierOp):
     called = "ptx.mbarrier_wait()"
     extra = 1
     parity = operand(-1, U32)
+    scope_ = attribute(str, "cta", among=("cta", "cluster"))
 
 
 class FenceInit(Orders):
