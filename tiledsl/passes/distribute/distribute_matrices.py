@@ -11,9 +11,9 @@ Writers give the values that stand for an op's results; CompileError where the l
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property, reduce
+from functools import cached_property
 
-from tiledsl.arch import LANE_BITS, WARP
+from tiledsl.arch import WARP
 from tiledsl.errors import CompileError
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Kernel, Op, Value
@@ -21,8 +21,9 @@ from tiledsl.ir.ops import gpu, matrix, tile
 from tiledsl.ir.types import INDEX, FragmentType
 from tiledsl.layout.fragments import WORD_BITS
 from tiledsl.passes.analysis.called import called, name_of
-from tiledsl.passes.distribute.matrix_map import Field, Place, Run, lane_fields, matrices, place, runs, widths
-from tiledsl.passes.distribute.vectors import elements_of, index, may_leave, read, vector_of, write, zeros
+from tiledsl.passes.distribute.matrix_map import Matrices, Place, Run, matrices, place, runs, widths
+from tiledsl.passes.distribute.positions import Position, index
+from tiledsl.passes.distribute.vectors import elements_of, may_leave, read, vector_of, write, zeros
 
 
 def write_load(kernel: Kernel, op: matrix.Load, b: Builder) -> Sequence[Value]:
@@ -34,20 +35,20 @@ def write_store(kernel: Kernel, op: matrix.Store, b: Builder) -> Sequence[Value]
     """What several warps hold, one of them writes."""
     type_, store = op.fragment.type, _store_matrices if op.vec == 0 else _store_elements
     assert isinstance(type_, FragmentType)
-    layout, part = type_.held_as, _Part(kernel, type_, b)
-    if layout.holders == 1:
+    part = _Part(kernel, type_, b)
+    holder = type_.held_as.holder(part.warp)
+    if isinstance(holder, int) or holder.variable is None:
         store(op, part)
         return ()
-    number = b.scalar("mod" if layout.operand == "a" else "floordiv", part.warp, layout.warps[1])
-    with b.when(b.scalar("eq", number, 0)):
+    with b.when(b.scalar("eq", holder.variable, 0)):
         store(op, part)
     return ()
 
 
 def write_coordinates(kernel: Kernel, op: matrix.Coordinates, b: Builder) -> Sequence[Value]:
-    thread = _Part(kernel, op.type, b).along(op.axis, lane_fields(op.type, op.axis))
+    at = _Part(kernel, op.type, b).first[op.axis]
     firsts = [place(op.type, register)[op.axis] for register in range(op.type.size)]
-    return [b.value(tile.Pack(*(index(b, None, thread, first) for first in firsts), type=op.type))]
+    return [b.value(tile.Pack(*(index(b, None, at + first) for first in firsts), type=op.type))]
 
 
 def write_convert(_: Kernel, op: matrix.Convert, b: Builder) -> Sequence[Value]:
@@ -64,17 +65,20 @@ def write_convert(_: Kernel, op: matrix.Convert, b: Builder) -> Sequence[Value]:
 
 
 class _Part:
-    """What one thread holds of a fragment: where it is in the block tile, as ops."""
+    """What one thread holds of a fragment. `first`: row and column of its first element in the block tile."""
 
     def __init__(self, kernel: Kernel, type_: FragmentType, b: Builder) -> None:
         self.kernel, self.type, self.layout, self.b = kernel, type_, type_.held_as, b
+        self.lane = Position(b, WARP, lambda: self._lane)
+        self.warp = Position(b, self.layout.threads // WARP, lambda: self._warp, constant=self.layout.first)
+        self.first = self.layout.place(type_.dims, type_.dtype.bits, 0, self.warp, self.lane)
 
     @cached_property
-    def lane(self) -> Value:
+    def _lane(self) -> Value:
         return self.b.value(gpu.LaneId(dtype=INDEX))
 
     @cached_property
-    def warp(self) -> Value:
+    def _warp(self) -> Value:
         """The number of the warp among those that hold the fragment, which may be some of the block's."""
         layout, warp = self.layout, self.b.value(gpu.WarpId(dtype=INDEX))
         if layout.first:
@@ -83,43 +87,20 @@ class _Part:
             return warp
         return self.b.scalar("mod", warp, layout.threads // WARP)
 
-    def at(self, side: tile.Side, first: Place, fields: Sequence[list[Field]]) -> list[Value]:
-        """Indices of what lane 0 has at `first`. fields: the lane's part of rows and of columns."""
+    def at(self, side: tile.Side, place: Sequence[Position | int]) -> list[Value]:
+        """The indices of a row and column of the fragment."""
         at = list(side.origin)
         for axis, position in enumerate(side.axes):
-            at[position] = index(self.b, side.origin[position], self.along(axis, fields[axis]), first[axis])
+            at[position] = index(self.b, side.origin[position], place[axis])
         return at
 
-    def along(self, axis: int, fields: list[Field]) -> Value | None:
-        """The thread's row (axis 0) or column: its warp's part and its lane's. On its own: no loop changes it."""
-        terms = [*self.of_warp(axis), *map(self.of_lane, fields)]
-        return reduce(lambda a, c: self.b.scalar("add", a, c), terms) if terms else None
+    def after(self, side: tile.Side, more: Place) -> list[Value]:
+        """The indices of what lies so many rows and columns after the first element."""
+        return self.at(side, (self.first[0] + more[0], self.first[1] + more[1]))
 
-    def of_warp(self, axis: int) -> list[Value]:
-        """Where the warp's part begins: the terms of a sum."""
-        b, layout = self.b, self.layout
-        parts, interleaved = layout.grid[axis], layout.interleaved
-        if parts == 1:
-            return []
-        number, size = self.warp, self.type.dims[axis] // parts
-        if axis == 0 and layout.warps[1] > 1:
-            number = b.scalar("floordiv", number, layout.warps[1])
-        elif axis == 1 and layout.warps[0] > 1:
-            number = b.scalar("mod", number, layout.warps[1])
-        if axis == 1 or interleaved == 1:
-            return [b.scalar("mul", number, size)]
-        if parts == interleaved:
-            return [b.scalar("mul", number, layout.tile[0])]
-        within = b.scalar("mul", b.scalar("mod", number, interleaved), layout.tile[0])
-        return [b.scalar("mul", b.scalar("floordiv", number, interleaved), interleaved * size), within]
-
-    def of_lane(self, field: Field) -> Value:
-        value = self.lane
-        if field.low:
-            value = self.b.scalar("floordiv", value, 1 << field.low)
-        if field.low + field.count < LANE_BITS:
-            value = self.b.scalar("mod", value, 1 << field.count)
-        return value if field.weight == 1 else self.b.scalar("mul", value, field.weight)
+    def row_of(self, side: tile.Side, found: Matrices) -> list[Value]:
+        """The indices of the row of a matrix whose address the lane gives."""
+        return self.at(side, found.row_of(self.lane, side, self.layout.origin(self.type.dims, self.warp)))
 
 
 # -- ldmatrix and stmatrix -------------------------------------------------------------------------
@@ -129,7 +110,7 @@ def _load_matrices(op: matrix.Load, part: _Part) -> Value:
     trans, b, row = _transposed("load_fragment()", op, op.side, op.type), part.b, _row(op.type)
     words: list[Value] = []
     for found in matrices(op.type):
-        at = part.at(op.side, found.at, found.fields(op.side))
+        at = part.row_of(op.side, found)
         words += b.add(matrix.LdMatrix(op.side.memory, *at, vec=row, num=found.num, trans=trans)).results
     return b.value(matrix.FromWords(*words, type=op.type))
 
@@ -138,7 +119,7 @@ def _store_matrices(op: matrix.Store, part: _Part) -> None:
     trans, b, row = _transposed("store()", op, op.side, part.type), part.b, _row(part.type)
     words = b.add(matrix.ToWords(op.fragment)).results
     for found in matrices(part.type):
-        at, (own, words) = part.at(op.side, found.at, found.fields(op.side)), (words[: found.num], words[found.num :])
+        at, (own, words) = part.row_of(op.side, found), (words[: found.num], words[found.num :])
         b.add(matrix.StMatrix(op.side.memory, *at, *own, vec=row, num=found.num, trans=trans))
 
 
@@ -174,11 +155,10 @@ def _transposed(plain: str, op: Op, side: tile.Side, type_: FragmentType) -> boo
 def _load_elements(op: matrix.Load, part: _Part) -> Value:
     b, type_, side = part.b, op.type, op.side
     found, count = _runs(op, side, type_, op.vec), op.vec // type_.dtype.bytes
-    fields = [lane_fields(type_, axis) for axis in (0, 1)]
     other = zeros(b, type_.dtype, count) if may_leave(side, type_.dims) else None
     elements: dict[int, Value] = {}
     for run in found:
-        value = read(b, side.memory, part.at(side, run.at, fields), other, count)
+        value = read(b, side.memory, part.after(side, run.at), other, count)
         elements.update(zip(run.registers, elements_of(b, value, count), strict=True))
     return b.value(tile.Pack(*(elements[r] for r in range(type_.size)), type=type_))
 
@@ -186,10 +166,9 @@ def _load_elements(op: matrix.Load, part: _Part) -> Value:
 def _store_elements(op: matrix.Store, part: _Part) -> None:
     b, type_, side = part.b, part.type, op.side
     found, count, guarded = _runs(op, side, type_, op.vec), op.vec // type_.dtype.bytes, may_leave(side, type_.dims)
-    fields = [lane_fields(type_, axis) for axis in (0, 1)]
     for run in found:
         value = vector_of(b, [b.value(tile.Extract(op.fragment, at=(r,))) for r in run.registers], count)
-        write(b, side.memory, part.at(side, run.at, fields), value, count, guarded=guarded)
+        write(b, side.memory, part.after(side, run.at), value, count, guarded=guarded)
 
 
 def _runs(op: Op, side: tile.Side, type_: FragmentType, vec: int) -> list[Run]:

@@ -20,27 +20,6 @@ from tiledsl.ir.types import GlobalType
 from tiledsl.passes.analysis.called import called, name_of
 
 
-@dataclass(frozen=True, slots=True)
-class Coordinate:
-    """A position along one axis as a function of the linear thread index t, in elements::
-
-        ((t + before) // divisor % modulus + after) * scale
-
-    A `divisor` of 1 divides nothing; a `modulus` of 0 stands for none, one of 1 makes the term constant.
-    """
-
-    before: int
-    divisor: int
-    modulus: int
-    after: int
-    scale: int
-
-    def of(self, thread: Any) -> Any:
-        """The position for a thread index, or an array of them."""
-        term = (thread + self.before) // self.divisor
-        return ((term % self.modulus if self.modulus else term) + self.after) * self.scale
-
-
 @dataclass(frozen=True)
 class ThreadMap:
     """How `threads` threads cover `shape`, `width` elements at once along `axis`."""
@@ -69,29 +48,14 @@ class ThreadMap:
         """The axes, the fastest first."""
         return [self.axis, *(a for a in reversed(range(len(self.shape))) if a != self.axis)]
 
-    def place(self, step: int) -> tuple[Coordinate, ...]:
-        """Where the access of each thread begins in this step, an axis each."""
-        found: dict[int, Coordinate] = {}
-        inner = 1
+    def place(self, step: int, thread: Any) -> list[Any]:
+        """Where the access of a thread begins in this step, an axis each; `thread` may be an array or a `Position`."""
+        number, inner = thread + step * self.threads, 1
+        found: dict[int, Any] = {}
         for axis in self.order:
-            found[axis] = self._coordinate(step, inner, axis)
+            found[axis] = number // inner % self.grid[axis] * (self.width if axis == self.axis else 1)
             inner *= self.grid[axis]
-        return tuple(found[axis] for axis in range(len(self.shape)))
-
-    def _coordinate(self, step: int, inner: int, axis: int) -> Coordinate:
-        """``(step * threads + t) // inner % count``, with the step's part as a constant where no carry is possible."""
-        count = self.grid[axis]
-        scale = self.width if axis == self.axis else 1
-        first = step * self.threads
-        if inner % self.threads == 0:  # the same for all threads
-            return Coordinate(0, 1, 1, first // inner % count, scale)
-        if self.threads % inner == 0:
-            across = self.threads // inner  # positions along this axis that one step covers, or a multiple of `count`
-            if across % count == 0:
-                return Coordinate(0, inner, count if across > count else 0, 0, scale)
-            if count % across == 0:
-                return Coordinate(0, inner, 0, first // inner % count, scale)
-        return Coordinate(first, inner, count, 0, scale)
+        return [found[axis] for axis in range(len(self.shape))]
 
     def width_on(self, side: tile.Side) -> int:
         """Elements of one access to this side: all of `width`, or one by one."""

@@ -143,7 +143,7 @@ def store_fragment(c: Cohort, op: matrix.Store, fragment: Fragment, memory: Memo
     if op.vec == 0:
         require_full_warps(c, op)
     type_, layout = _layout_of(op.fragment)
-    with Masked(c, np.asarray(layout.stores(c.warps))[..., None]) as some:
+    with Masked(c, np.asarray(layout.holder(c.warps) == 0)[..., None]) as some:
         for place, value in zip(_places(c, op, type_, op.side, memory, origin), fragment, strict=True):
             if some:
                 write_place(place, (value,))

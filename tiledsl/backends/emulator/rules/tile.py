@@ -67,7 +67,7 @@ def copy(c: Cohort, op: tile.Copy, *operands: Any) -> None:
     thread = c.warps[:, :, None].astype(np.int64) * WARP + np.arange(WARP)
     split = 1 + op.src.type.rank
     for step in range(threads.steps):
-        start = [coordinate.of(thread) for coordinate in threads.place(step)]
+        start = threads.place(step, thread)
         values: list[Any] = []
         for place in _places(c, op, op.src, operands[:split], threads, start):
             values += read_place(place)
