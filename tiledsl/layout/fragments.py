@@ -182,6 +182,21 @@ def _core_depth(bits: int) -> int:
     return max(4, 128 // bits)
 
 
+@lru_cache(maxsize=256)
+def converted(src: FragmentLayout, dst: FragmentLayout, dims: tuple[int, ...], bits: int) -> tuple[int, ...] | None:
+    """For each element that a thread holds in the layout `dst`, which of those in `src` it is, in all threads alike.
+
+    None if a thread lacks one.
+    """
+    threads = [(src.first + number // WARP, number % WARP) for number in range(src.threads)]
+    begins = ([layout.place(dims, bits, 0, *thread) for thread in threads] for layout in (src, dst))
+    if src.threads != dst.threads or next(begins) != next(begins):
+        return None
+    held = {src.place(dims, bits, r, *threads[0]): r for r in range(src.size(dims))}
+    found = [held.get(dst.place(dims, bits, r, *threads[0]), -1) for r in range(dst.size(dims))]
+    return None if -1 in found else tuple(found)
+
+
 _TEXT = re.compile(r"(?:mma\.(\w+)|wgmma)\.(a|b|acc)\(([\d, ]+)\)")
 
 

@@ -25,7 +25,7 @@ from tiledsl.ir.core import Value
 from tiledsl.ir.ops import gpu, matrix, tile
 from tiledsl.ir.types import BOOL, F32, INDEX, DType, FragmentType, GlobalType, SharedType
 from tiledsl.lang.matrices import Product
-from tiledsl.layout.fragments import FragmentLayout
+from tiledsl.layout.fragments import FragmentLayout, converted
 from tiledsl.layout.mma import TABLE, MmaRow, find_row, rows_of
 from tiledsl.passes.distribute.matrix_map import widths
 from tiledsl.passes.distribute.thread_map import even_widths, plan_copy
@@ -244,6 +244,10 @@ def _columns(call: Call) -> Value:
 def _convert(call: Call) -> Value:
     value, type_, layout = _held(call, "fragment")
     to = distributed(call.frame, call.node, type_.dtype, type_.dims, call["layout"], call.what)
+    if converted(layout, to.held_as, to.dims, to.dtype.bits) is None:
+        message = f"a thread does not hold all elements of {to.layout} that it needs: they are held as {layout}"
+        fix = "go through shared memory: store() the fragment into a tile, barrier(), load_matrix() it"
+        raise call.error(message, fix)
     return value if to.layout == layout else call.builder.value(matrix.Convert(value, type=to))
 
 

@@ -120,18 +120,6 @@ def coordinates(layout: FragmentLayout, dims: tuple[int, ...], bits: int) -> tup
     return rows, columns
 
 
-@lru_cache(maxsize=256)
-def permutation(src: FragmentLayout, dst: FragmentLayout, dims: tuple[int, ...], bits: int) -> tuple[int | None, ...]:
-    """For every element that a thread holds in the layout `dst`, which one in `src` it is; None if threads differ."""
-    held = {_key(src, dims, bits, element): element for element in range(src.size(dims))}
-    return tuple(held.get(_key(dst, dims, bits, element)) for element in range(dst.size(dims)))
-
-
-def _key(layout: FragmentLayout, dims: tuple[int, ...], bits: int, element: int) -> bytes:
-    rows, columns = coordinates(layout, dims, bits)
-    return (rows[element] * dims[1] + columns[element]).tobytes()
-
-
 # -- wgmma ------------------------------------------------------------------------------------------
 
 
