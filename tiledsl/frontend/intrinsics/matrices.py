@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from tiledsl import lang
-from tiledsl.errors import CompileError
 from tiledsl.frontend.bindings import (
     LanguageObject,
     View,
@@ -23,12 +22,11 @@ from tiledsl.frontend.intrinsics.tiles import add_copy, bytes_at_once, destinati
 from tiledsl.frontend.views import base_origin, memory_name, memory_type, unit_axis
 from tiledsl.ir.core import Value
 from tiledsl.ir.ops import gpu, matrix, tile
-from tiledsl.ir.types import BOOL, F32, INDEX, DType, FragmentType, GlobalType, SharedType
+from tiledsl.ir.types import BOOL, F32, INDEX, DType, FragmentType, SharedType
 from tiledsl.lang.matrices import Product
 from tiledsl.layout.fragments import FragmentLayout, converted
 from tiledsl.layout.mma import TABLE, MmaRow, find_row, rows_of
 from tiledsl.passes.distribute.matrix_map import widths
-from tiledsl.passes.distribute.thread_map import even_widths, plan_copy
 
 _fragment_class: Any = lang.Fragment
 OPERAND_NAMES = {"a": "left operand", "b": "right operand", "acc": "accumulator"}
@@ -143,22 +141,7 @@ def _staged_store(call: Call, value: Value, type_: FragmentType) -> None:
     call.builder.add(gpu.Barrier())
     store_to(call, value, via, widths(type_, unit_axis(via))[-1])
     call.builder.add(gpu.Barrier())
-    _check_shares(call, add_copy(call, tile.Copy, via, dst, vec), type_)
-
-
-def _check_shares(call: Call, copy: tile.Copy, type_: FragmentType) -> None:
-    """Can the threads that hold the fragment copy equal parts of the tile?"""
-    threads, size = type_.held_as.threads, type_.dtype.bytes
-    try:
-        plan_copy(copy, threads)
-    except CompileError as error:
-        sides = (copy.dst, copy.src) if isinstance(copy.dst.type, GlobalType) else (copy.src, copy.dst)
-        units = [side.unit for side in sides if side.unit is not None]
-        even = even_widths(copy, units[0] if units else len(copy.shape) - 1, threads)
-        fix = "store it without via=" if not even else f"pass vec={' or '.join(map(str, even))}"
-        name, at = memory_name(call["via"]), f"{copy.vec} bytes" if copy.vec > size else "one element"
-        message = f"store() by way of {name} copies it to {memory_name(call['dst'])}, {at} at once. {error.message}"
-        raise call.error(message, f"{fix}, or take another shape") from None
+    add_copy(call, tile.Copy, via, dst, vec)
 
 
 # -- products --------------------------------------------------------------------------------------
