@@ -96,7 +96,8 @@ def mma_planes(row: MmaRow, a: Array, b: Array, c: Array, fma: Fma = _fma) -> Ar
     with np.errstate(all="ignore"):
         for first in range(0, a.shape[2], CHUNK):
             part = slice(first, first + CHUNK)
-            out[:, :, part] = _planes(row, *(np.ascontiguousarray(x[:, :, part]) for x in (a, b, c)), fma)
+            left, right, sums = (np.ascontiguousarray(x[:, :, part]) for x in (a, b, c))
+            out[:, :, part] = _planes(row, left, right, sums, fma)
     return out
 
 
