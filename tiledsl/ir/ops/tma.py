@@ -60,8 +60,13 @@ class _Box(_Tma):
         return self.operands[2 + len(self.place) + len(self.origin) :]
 
     @property
-    def side(self) -> Side:
-        return Side(self.tensor, tuple(self.origin), self.axes)
+    def rows(self) -> int:
+        """Of the box, as it lies in the tile."""
+        return self.box[self.axes[0]]
+
+    @property
+    def columns(self) -> int:
+        return self.box[self.axes[1]]
 
     @property
     def bytes(self) -> int:
@@ -71,10 +76,12 @@ class _Box(_Tma):
     def verify(self) -> None:
         tile, tensor = self.expect(self.tile.type, SharedType), self.expect(self.tensor.type, GlobalType)
         box, axes = self.box, self.axes
-        self.side.check(self, 2, tile.dtype, " of the tensor")
+        Side(self.tensor, tuple(self.origin), axes).check(self, 2, tile.dtype, " of the tensor")
         self.require(len(box) == tensor.rank and all(n >= 1 for n in box), f"a box {box} of {tensor}")
         self.require(all(n == 1 for axis, n in enumerate(box) if axis not in axes), "a box of more than two axes")
         self.require_indices(self.place, tile.rank, " of the tile")
+        fits = tile.rank >= 2 and self.rows <= tile.dims[-2] and self.columns <= tile.dims[-1]
+        self.require(fits, f"a box {box} in {tile}")
 
 
 class Load(_Box):
