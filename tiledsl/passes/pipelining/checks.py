@@ -45,7 +45,8 @@ def _in_body(body: LoopBody) -> Iterator[CompileError]:
             yield CompileError("a pipelined loop inside a pipelined loop", op.loc, fix)
         if _handles_groups(op):
             message = f"{called(op)} inside a pipelined loop, which commits and waits by itself"
-            yield CompileError(message, op.loc, "leave it out; copy_async() is all that the body needs")
+            fix = "leave it out; or leave pipelined() out, and place groups, waits and barriers yourself"
+            yield CompileError(message, op.loc, fix)
         if body.op.stages > 1 and op.sync.acquires:  # copies behind it read what they must not read before it
             message = f"{called(op)} inside a pipelined loop, which lets this thread see what others wrote before"
             fix = "wait in front of the loop, or write a plain for, whose copies stay behind it"

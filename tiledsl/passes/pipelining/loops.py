@@ -121,26 +121,18 @@ class _Iteration:
 
 
 def _enter(op: Op, slot: Value) -> None:
-    """Where `op` accesses a buffer as if it were one tile, make it access that of `slot`."""
-    match op:
-        case tile.Copy():
-            src, op.attrs["src_axes"] = _shifted(op.src, slot)
-            dst, op.attrs["dst_axes"] = _shifted(op.dst, slot)
-            op.set_operands([*src, *dst])
-        case matrix.Load():
-            operands, op.attrs["axes"] = _shifted(op.side, slot)
-            op.set_operands(operands)
-        case tile.Access() if _is_buffer(op.memory):
-            op.set_operands([op.memory, slot, *op.operands[1:]])
-        case _:
-            pass
-
-
-def _shifted(side: tile.Side, slot: Value) -> tuple[list[Value], tuple[int, ...]]:
-    """Operands and axes."""
-    if not _is_buffer(side.memory):
-        return [*side], side.axes
-    return [side.memory, slot, *side.origin], tuple(axis + 1 for axis in side.axes)
+    """Where `op` accesses a buffer as if it were one tile, make it access that of `slot`: its first axis."""
+    if not any(map(_is_buffer, op.operands)):
+        return
+    op.set_operands([v for given in op.operands for v in ((given, slot) if _is_buffer(given) else (given,))])
+    sides: dict[str, tile.Side] = {}
+    if isinstance(op, tile.Copy):
+        sides = {"src_axes": op.src, "dst_axes": op.dst}
+    elif isinstance(op, matrix.Load):
+        sides = {"axes": op.side}
+    for name, side in sides.items():
+        if _is_buffer(side.memory):
+            op.attrs[name] = tuple(axis + 1 for axis in side.axes)
 
 
 def _is_buffer(memory: Value) -> bool:
