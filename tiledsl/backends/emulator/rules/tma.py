@@ -20,11 +20,13 @@ from tiledsl.backends.emulator.memory import name_threads, require_writable
 from tiledsl.backends.emulator.rules.barriers import columns_of
 from tiledsl.backends.emulator.rules.matrices import swizzled
 from tiledsl.backends.emulator.rules.memory import located, span_of
+from tiledsl.backends.emulator.rules.places import Place, require_box
 from tiledsl.backends.emulator.rules.registry import rule
-from tiledsl.backends.emulator.spans import GlobalBuffer, SharedTile
+from tiledsl.backends.emulator.spans import GlobalBuffer
 from tiledsl.errors import EmulatorError
 from tiledsl.ir.core import Op
 from tiledsl.ir.ops import tma
+from tiledsl.ir.types import SharedType
 from tiledsl.layout.shared import CHUNK
 
 Ints = NDArray[np.int64]
@@ -86,31 +88,18 @@ def _lanes_of(c: Cohort, values: Sequence[Any]) -> Ints:
 
 def _tile_side(c: Cohort, op: tma.Load | tma.Store, values: tuple[Any, ...]) -> tuple[_Box, Transfer, tuple[Any, ...]]:
     """The box, where it is in shared memory, and the values of the operands behind both."""
-    rank = len(op.place)
-    tile: SharedTile = values[0]
-    tensor: GlobalBuffer = values[1 + rank]
-    origin = values[2 + rank : 2 + rank + len(op.origin)]
-    rows, columns = (op.box[axis] for axis in op.axes)
-    box = _Box(tensor, op.axes, (rows, columns), _lanes_of(c, origin))
-    size, (height, width) = tile.dtype.bytes, tile.dims[-2:]
-    places = _lanes_of(c, values[1 : 1 + rank])
-    strides = np.array([prod(tile.dims[axis + 1 :]) for axis in range(rank)])
-    limits = np.array([*tile.dims[:-2], height - rows + 1, width - columns + 1])
-    start = (places * strides).sum(axis=1) * size
-    wrong = ((places < 0) | (places >= limits)).any(axis=1)
-    if wrong.any():
-        at = ", ".join(map(str, places[np.argmax(wrong)].tolist()))
-        raise EmulatorError(
-            f"out of bounds: {op.name} of {rows} x {columns} elements at {tile.label}[{at}], but {tile.label} has "
-            f"{' x '.join(map(str, tile.dims))}",
-            op.loc,
-            "correct the index",
-        )
-    if columns * size % CHUNK or (start % CHUNK).any() or width * size % CHUNK:
-        raise EmulatorError(f"{op.name} of rows of {columns * size} bytes", op.loc, "use rows of whole 16 bytes")
-    within = np.arange(rows)[:, None] * (width * size) + np.arange(0, columns * size, CHUNK)
-    transfer = _transfer(c, op, tile.label, tile.offset, tile.offset + start[:, None] + within.ravel())
-    return box, transfer, values[2 + rank + len(op.origin) :]
+    rank, type_ = len(op.place), op.tile.type
+    assert isinstance(type_, SharedType)
+    tile, place, tensor, more = values[0], values[1 : 1 + rank], values[1 + rank], values[2 + rank :]
+    origin, more = more[: len(op.origin)], more[len(op.origin) :]
+    box = _Box(tensor, op.axes, (op.rows, op.columns), _lanes_of(c, origin))
+    require_box(c, op, tile, place, (*[1] * (rank - 2), op.rows, op.columns))
+    start = _lanes_of(c, [Place(c, op, tile, place, type_, 1).address])
+    row, pitch = (columns * type_.dtype.bytes for columns in (op.columns, type_.dims[-1]))
+    if row % CHUNK or pitch % CHUNK or (start % CHUNK).any():
+        raise EmulatorError(f"{op.name} of rows of {row} bytes", op.loc, "use rows of whole 16 bytes")
+    within = np.arange(op.rows)[:, None] * pitch + np.arange(0, row, CHUNK)
+    return box, _transfer(c, op, tile.label, tile.offset, start + within.ravel()), more
 
 
 def _transfer(c: Cohort, op: Op, label: str, base: int, at: Ints) -> Transfer:
