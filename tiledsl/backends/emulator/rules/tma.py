@@ -159,7 +159,7 @@ def _load(
         at, data = at[which], data[which]
     columns = columns_of(c, op, span, transfer.rows, at)
     c.chunk.require_running(op, transfer.owners, transfer.rows)
-    c.chunk.bulk.load(transfer, data, columns)
+    c.chunk.copies.load(transfer, data, columns)
 
 
 def _to_cluster(c: Cohort, op: Op, transfer: Transfer, masks: Ints) -> tuple[Transfer, Ints]:
@@ -194,7 +194,7 @@ def store_mapped(c: Cohort, op: tma.MapStore, address: Any, *coordinates: Any) -
 
 
 def _store(c: Cohort, op: Op, box: _Box, transfer: Transfer) -> None:
-    box.write(op, c.chunk.bulk.store(transfer))
+    box.write(op, c.chunk.copies.store(transfer))
 
 
 @rule(tma.Prefetch, tma.MapPrefetch)

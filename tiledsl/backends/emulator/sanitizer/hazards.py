@@ -88,6 +88,7 @@ class _Blocks(Hook):
         self.mbarriers = MbarrierUse(self.words, clocks, self.memory.labels, count, ordering.mbarriers)
         self.atomics = AtomicOrder(clocks, first) if ordering.atomics else None
         self.stores, self.products = StoreReads(self.memory, count), ProductReads(self.memory, count)
+        self.groups: dict[Group, StoreReads] = {"bulk": self.stores, "wgmma": self.products}
         self.work = CommittedWork(self.memory, count)
         self.begin = {
             "mbarrier": self.load,
@@ -156,19 +157,16 @@ class _Blocks(Hook):
         self.last_writes.write(access, cells)
 
     def on_commit(self, op: Op, group: Group, blocks: Ints, threads: Ints) -> None:
-        if group == "bulk":
-            self.stores.commit(blocks - self.first, threads)
-        elif group == "wgmma":
-            self.products.commit(*self.warps(blocks, threads))
+        if group in self.groups:
+            self.groups[group].commit(blocks - self.first, threads)
 
     def on_wait(self, op: Op, group: Group, blocks: Ints, threads: Ints, pending: int) -> None:
-        if group == "bulk":
-            self.stores.wait(blocks - self.first, threads, pending)
-        elif group == "wgmma":
-            warps = self.warps(blocks, threads)
-            self.products.wait(*warps, pending)
-            if op.finish if isinstance(op, wgmma.Wait) else op.operands:
-                self.products.finish(op, *warps)
+        if group not in self.groups:
+            return
+        rows = blocks - self.first
+        self.groups[group].wait(rows, threads, pending)
+        if op.finish if isinstance(op, wgmma.Wait) else isinstance(op, wgmma.WaitGroup) and op.operands:
+            self.products.finish(op, rows, threads)
 
     # -- what orders them ----------------------------------------------------------------------
 
@@ -219,7 +217,7 @@ class _Blocks(Hook):
     def on_fence(self, op: Op, kind: FenceKind, blocks: Ints, threads: Ints) -> None:
         rows = blocks - self.first
         if kind == "registers":
-            self.products.fence(*self.warps(blocks, threads))
+            self.products.fence(rows, threads)
         elif kind == "memory" and self.atomics is not None:
             self.atomics.fence(*self.warps(blocks, threads))
         elif kind == "proxy":
