@@ -275,7 +275,7 @@ def test_two_steps_of_fragments() -> None:
     (loop,) = found.loops
     assert (loop.stages, loop.fragments, loop.why, loop.trips, loop.is_async) == (3, 2, "", None, True)
     assert loop.shares_with is None
-    assert [(t.result.name, t.type.dims, t.type.bytes) for t in loop.tiles] == [
+    assert [(t.name, t.type.dims, t.type.bytes) for t in loop.tiles] == [
         ("As", (64, 32), 4096),
         ("Bs", (32, 64), 4096),
     ]

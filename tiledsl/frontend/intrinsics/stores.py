@@ -39,7 +39,7 @@ def _store_tma(call: Call) -> None:
     tile, tensor = copied_views(call)
     box = box_of(call, tensor, tile)
     refuse_many_threads(call)
-    add_box(call, tma.Store(*box.operands, **box.attributes))
+    add_box(call, box, tma.Store)
 
 
 # -- fragments -------------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ def _in_chunks(call: Call, value: Value) -> None:
 def _begin(call: Call, boxes: Sequence[Box]) -> None:
     """One group of stores."""
     for box in boxes:
-        add_box(call, tma.Store(*box.operands, **box.attributes))
+        add_box(call, box, tma.Store)
     call.builder.add(tma.BulkCommit())
 
 

@@ -35,16 +35,6 @@ class Box:
         extents: list[Any] = [shared.dims[i] for i in order]
         self.rows, self.columns = extents
 
-    @property
-    def operands(self) -> list[Value]:
-        return [self.tile, *self.place, self.tensor, *self.origin]
-
-    @property
-    def attributes(self) -> dict[str, Any]:
-        extents = {self.axes[0]: self.rows, self.axes[1]: self.columns}
-        box = tuple(extents.get(axis, 1) for axis in range(memory_type(self.tensor).rank))
-        return {"box": box, "axes": self.axes}
-
 
 def box_of(call: Call, tensor: View, shared: View) -> Box:
     """The box, or an error that says what TMA cannot reach. `copied_views` has compared shapes and dtypes."""
@@ -59,7 +49,11 @@ def box_of(call: Call, tensor: View, shared: View) -> Box:
     return Box(call, tensor, shared)
 
 
-def add_box(call: Call, op: tma.Load | tma.Store) -> None:
+def add_box(call: Call, box: Box, cls: type[tma.Load | tma.Store], *more: Value, **how: Any) -> None:
+    """The op that moves the box. more, how: its other operands and attributes."""
+    extents = {box.axes[0]: box.rows, box.axes[1]: box.columns}
+    box_ = tuple(extents.get(axis, 1) for axis in range(memory_type(box.tensor).rank))
+    op = cls(box.tile, *box.place, box.tensor, *box.origin, *more, box=box_, axes=box.axes, **how)
     call.builder.add(op)
     check_box(op)
 
@@ -80,8 +74,7 @@ def _tma_load(call: Call) -> None:
     hint = call.choice("hint", tma.HINTS)
     barrier = _barrier(call, dst)
     mask = _multicast(call, src, box)
-    how: dict[str, Any] = {**box.attributes, "hint": hint, "multicast": call["multicast"] if mask else ""}
-    add_box(call, tma.Load(*box.operands, *barrier, *mask, **how))
+    add_box(call, box, tma.Load, *barrier, *mask, hint=hint, multicast=call["multicast"] if mask else "")
 
 
 def _barrier(call: Call, dst: View) -> list[Value]:

@@ -150,8 +150,8 @@ class _Writer:
         self.counter: DType = INDEX if self.op.lo.dtype is INDEX else I64
 
     def write(self) -> None:
-        for alloc in self.plan.tiles if self.count > 1 else ():
-            self.buffers[alloc.result] = self.buffer(alloc)
+        for memory in self.plan.tiles if self.count > 1 else ():
+            self.buffers[memory] = self.buffer(memory)
         if self.plan.shares_with is not None:
             self.b.add(gpu.Barrier())
         if self.count == 1:
@@ -165,12 +165,13 @@ class _Writer:
             results = self.two_steps() if self.plan.steps else self.one_step()
         self.replace(results)
 
-    def buffer(self, alloc: tile.SharedAlloc) -> Value:
+    def buffer(self, memory: Value) -> Value:
         """N tiles in the place of one."""
+        alloc = memory.op
+        assert isinstance(alloc, tile.SharedAlloc) and alloc.parent is not None
         type_ = SharedType(alloc.type.dtype, (self.count, *alloc.type.dims))
         new = tile.SharedAlloc(*alloc.operands, type=type_, layout=alloc.layout, stages=self.count, loc=alloc.loc)
-        new.result.name = alloc.result.name
-        assert alloc.parent is not None
+        new.result.name = memory.name
         alloc.parent.insert_before(alloc, new)
         return new.result
 

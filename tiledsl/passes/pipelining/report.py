@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tiledsl.ir.core import Kernel, Op
 from tiledsl.ir.ops import arith, async_copy, matrix
+from tiledsl.ir.types import SharedType
 from tiledsl.passes.analysis.called import name_of
 from tiledsl.passes.pipelining.plan import LoopPlan
 from tiledsl.tables import table
@@ -37,10 +38,14 @@ def loop_text(plan: LoopPlan) -> str:
     stages, trips, shared = plan.stages, plan.trips, plan.shares_with
     fragments = f"fragments: {plan.fragments}{f', because {plan.why}' if plan.fragments == 1 else ''}"
     lines = [f"line {plan.op.loc.line}: {stages} stage{'s' if stages > 1 else ''}, {fragments}"]
+    total = 0
     for tile in plan.tiles:
-        shape, size = " x ".join(map(str, tile.type.dims)), tile.type.bytes
-        lines.append(f"{name_of(tile.result)}: {shape} {tile.type.dtype}, {stages} x {size} = {stages * size} bytes")
-    lines.append(f"in all {stages * sum(tile.type.bytes for tile in plan.tiles)} bytes in row order")
+        type_ = tile.type
+        assert isinstance(type_, SharedType)
+        shape, size = " x ".join(map(str, type_.dims)), type_.bytes
+        lines.append(f"{name_of(tile)}: {shape} {type_.dtype}, {stages} x {size} = {stages * size} bytes")
+        total += stages * size
+    lines.append(f"in all {total} bytes in row order")
     if not plan.is_async:
         lines.append("copy() stores by itself: no groups and no waits, only barriers")
     if shared is not None:
