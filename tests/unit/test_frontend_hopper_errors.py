@@ -378,7 +378,6 @@ def what_a_role_cannot_do(A: Global[bf16, M, K], C: Global[f32, M, N], n: u32):
         acc = wgmma.accumulator((64, 64), f32)  # error: in the role load, whose body one thread runs
         y = load.name  # error: the role load has no attribute name
     with role("math") as math:
-        tma_load(A[0:64, 0:64], S, mbarrier=(bars, 0))  # error: is executed by one thread, and the role math has 128
         copy(A[0:64, 0:64], S)  # error: copy() is done by all threads of the block, and the role math has some of them
         t = copy_async(A[0:64, 0:64], S)  # error: copy_async() is done by all threads of the block
         frag = load_fragment(A[0:64, 0:64], mma.m16n8k16.acc(warps=(2, 4)))  # error: is held by 256 threads (2 x 4
@@ -776,15 +775,15 @@ def stores_of_warps_along_n(C: Global[bf16, M, N]):
     store_tma(acc, C[0:64, 0:128], via=W)  # error: a fragment held as mma.m16n8k16.acc(2, 2) in chunks of 64 columns
 
 
-@bad("or `if` one thread of math does it")
+@bad("in a role(..., threads=1), or under an if that is true for one thread")
 @tile_kernel(arch="sm_90a")
 def loads_of_many_threads(A: Global[bf16, M, K]):
     grid(1)
     S, bars = shared((64, 64), bf16, layout=swizzle_128b), shared((1,), u64)
     with role("math"):
         if warp_id() == 0:
-            tma_load(A[0:64, 0:64], S, mbarrier=(bars, 0))
-        tma_load(A[0:64, 0:64], S, mbarrier=(bars, 0))  # error: tma_load() is executed by one thread, and the role math
+            tma_load(A[0:64, 0:64], S, mbarrier=(bars, 0))  # error: for each thread that executes it, and 32 threads do
+        tma_load(A[0:64, 0:64], S, mbarrier=(bars, 0))  # error: for each thread that executes it, and 128 threads do
 
 
 # -- targets and tensors ---------------------------------------------------------------------------

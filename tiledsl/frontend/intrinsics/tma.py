@@ -58,14 +58,6 @@ def add_box(call: Call, box: Box, cls: type[tma.Load | tma.Store], *more: Value,
     check_box(op)
 
 
-def refuse_many_threads(call: Call) -> None:
-    """An error in a role that is run by more than one thread, unless a condition of the author's picks one."""
-    role = call.state.role
-    if role is not None and not role.one_thread and not call.unit.conditions:
-        fix = f'give the loads a role of their own: role("load", threads=1); or `if` one thread of {role.name} does it'
-        raise call.error(f"{call.what} is executed by one thread, and {role.shown} has {role.threads}", fix)
-
-
 @intrinsic(lang.tma_load)
 def _tma_load(call: Call) -> None:
     call.needs("tma")
@@ -86,7 +78,6 @@ def _barrier(call: Call, dst: View) -> list[Value]:
             fix = "write it in `with ring.fill() as s:`, or pass mbarrier=(bars, i), which expects the bytes"
             raise call.error(f"{call.what} needs an mbarrier at which its bytes count", fix)
         return slot
-    refuse_many_threads(call)
     parts: tuple[Any, ...] = given if isinstance(given, tuple) else ()  # pyright: ignore[reportUnknownVariableType]
     if len(parts) < 2:
         raise call.error(f"mbarrier= is a tile of u64 and an index, got {describe(given)}", "mbarrier=(bars, i)")
