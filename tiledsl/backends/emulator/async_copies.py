@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiledsl.arch import WARP
-from tiledsl.backends.emulator.hooks import Access, AccessKind, Hook, Until
+from tiledsl.backends.emulator.hooks import Access, AccessKind, Group, Hook, Until
 from tiledsl.backends.emulator.mbarriers import Mbarriers
 from tiledsl.backends.emulator.spans import SharedMemory
 from tiledsl.errors import HazardError
@@ -118,16 +118,18 @@ class Copies:
     def issue(self, transfer: Transfer, data: NDArray[np.uint8]) -> None:
         self.begin(_Copy(transfer, data, "cp_async", self.committed[transfer.rows, transfer.threads]))
 
-    def commit(self, op: Op, blocks: Ints, threads: Ints) -> None:
-        self.committed[blocks - self.memory.first, threads] += 1
-        self.hook.on_commit(op, "cp_async", blocks, threads)
+    def commit(self, op: Op, group: Group, blocks: Ints, threads: Ints) -> None:
+        if group == "cp_async":
+            self.committed[blocks - self.memory.first, threads] += 1
+        self.hook.on_commit(op, group, blocks, threads)
 
-    def wait(self, op: Op, blocks: Ints, threads: Ints, pending: int) -> None:
-        """All groups of these threads but their last `pending` arrive."""
-        which = blocks - self.memory.first, threads
-        self.arrived[which] = np.maximum(self.arrived[which], self.committed[which] - pending)
-        self.arrive("cp_async", lambda copy: copy.waits < self.arrived[copy.transfer.rows, copy.transfer.threads])
-        self.hook.on_wait(op, "cp_async", blocks, threads, pending)
+    def wait(self, op: Op, group: Group, blocks: Ints, threads: Ints, pending: int) -> None:
+        """All groups of cp.async of these threads but their last `pending` arrive."""
+        if group == "cp_async":
+            which = blocks - self.memory.first, threads
+            self.arrived[which] = np.maximum(self.arrived[which], self.committed[which] - pending)
+            self.arrive("cp_async", lambda copy: copy.waits < self.arrived[copy.transfer.rows, copy.transfer.threads])
+        self.hook.on_wait(op, group, blocks, threads, pending)
 
     # -- of TMA --------------------------------------------------------------------------------
 

@@ -8,7 +8,6 @@ instruction moves (`layout.shared.Paneled`): `expand` splits it.
 from __future__ import annotations
 
 from math import prod
-from typing import Any
 
 from tiledsl.arch import TMA_ALIGNMENT, TMA_MOST_RANK
 from tiledsl.ir.core import Kernel, Op, Value, attribute, operand
@@ -21,8 +20,7 @@ HINTS = ("", "evict_first", "evict_last")
 """What a load tells the L2 cache; "" nothing."""
 
 
-def _load_features(op: Any) -> tuple[str, ...]:
-    return ("tma", "multicast") if op.multicast else ("tma",)
+_LOAD_FEATURES = by(lambda op: ("tma", "multicast") if op.multicast else ("tma",))
 
 
 class _Tma(Op):
@@ -100,7 +98,7 @@ class Load(_Box):
         writes("tile", proxy="async", done="mbarrier", align=TMA_ALIGNMENT),
         writes("mbarrier", atomic="cluster"),
     )
-    features = by(_load_features)
+    features = _LOAD_FEATURES
     called = "tma_load()"
     parts = ("tile", "place", "tensor", "origin", "mbarrier", "receivers")
     multicast = attribute(str, "", among=("", "m", "n"))
@@ -213,7 +211,7 @@ class MapLoad(_Mapped):
         writes("dst", proxy="async", done="mbarrier", align=TMA_ALIGNMENT),
         writes("mbarrier", atomic="cluster"),
     )
-    features = by(_load_features)
+    features = _LOAD_FEATURES
     called = "tma_load()"
     variadic = True
     parts = ("dst", "mbarrier", "coordinates", "receivers")

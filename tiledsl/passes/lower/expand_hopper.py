@@ -44,26 +44,18 @@ def _barrier_at(x: Expander, op: Op, place: Sequence[Value]) -> Value:
 # -- tensor memory access --------------------------------------------------------------------------
 
 
-def _tma_load(x: Expander, op: tma.Load) -> None:
-    _require_box(x, op)
-    mbarrier = _barrier_at(x, op, op.mbarrier)
-    blocks = [x.one(op.operands[-1])] if op.multicast else []
-    for piece in _pieces(op):
-        to, at = _ends(x, op, piece)
-        number = x.tensor_map(piece.map)
-        x.b.add(tma.MapLoad(to, mbarrier, *at, *blocks, map=number, multicast=bool(op.multicast), hint=op.hint))
-
-
-def _tma_store(x: Expander, op: tma.Store) -> None:
-    _require_box(x, op)
-    for piece in _pieces(op):
-        source, at = _ends(x, op, piece)
-        x.b.add(tma.MapStore(source, *at, map=x.tensor_map(piece.map)))
-
-
-def _require_box(x: Expander, op: tma.Load | tma.Store) -> None:
+def _box(x: Expander, op: tma.Load | tma.Store) -> None:
     """The box lies in its tile; that of the tensor may lie across its edges."""
     x.require_within(op, op.tile, op.place, Reach((*[1] * (len(op.place) - 2), op.rows, op.columns)))
+    mbarrier = [_barrier_at(x, op, op.mbarrier)] if isinstance(op, tma.Load) else []
+    for piece in _pieces(op):
+        pointer, at = _ends(x, op, piece)
+        number = x.tensor_map(piece.map)
+        if isinstance(op, tma.Load):
+            operands = [pointer, *mbarrier, *at, *x.all(op.receivers)]
+            x.b.add(tma.MapLoad(*operands, map=number, multicast=bool(op.multicast), hint=op.hint))
+        else:
+            x.b.add(tma.MapStore(pointer, *at, map=number))
 
 
 class _Piece(NamedTuple):
@@ -231,8 +223,8 @@ def _held_until(op: wgmma.Wait) -> list[Value]:
 
 HOPPER_RULES: dict[type[Op], Rule] = {
     **dict.fromkeys(barriers.MbarrierOp.__subclasses__(), _mbarrier),
-    tma.Load: _tma_load,
-    tma.Store: _tma_store,
+    tma.Load: _box,
+    tma.Store: _box,
     tma.Prefetch: _prefetch,
     wgmma.Begin: _begin,
     wgmma.Mma: _mma,

@@ -40,14 +40,15 @@ class LoopBody:
                 pending += outside_values(value.op, self.block)
         return list(found)
 
-    def blame(self, values: Iterable[Value]) -> Value | Op | None:
-        """A carried value or an op with effects that `values` depend on; None if the variable is all that they need."""
+    def blame(self, values: Iterable[Value]) -> str:
+        """What `values` depend on besides the loop's variable, if it differs between iterations: a value that the loop
+        carries, or an op with effects. "" where there is nothing."""
         for value in self.slice(values):
             if value.op is None and value is not self.variable:
-                return value
+                return f"{f'{value.name}, ' if value.name else ''}a value that one iteration hands to the next"
             if value.op is not None and not value.op.is_pure:
-                return value.op
-        return None
+                return f"what line {value.op.loc.line} reads in the loop"
+        return ""
 
     def needed(self, by: Iterable[Op], but: set[Op]) -> list[Op]:
         """The ops `by`, the loop's results and what both need, in program order; not `but`, nor what only they need."""

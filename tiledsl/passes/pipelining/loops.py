@@ -75,20 +75,14 @@ def loop_plans(kernel: Kernel) -> list[LoopPlan]:
 
 
 def _loops(kernel: Kernel) -> list[control.For]:
-    """All pipelined loops in program order, with no tile allocated in their bodies any more."""
+    """All pipelined loops in program order. A tile allocated in a body is one tile: it goes in front of the loop."""
     loops = [op for op in kernel.walk() if isinstance(op, control.For) and op.stages > 0]
     for op in loops:
-        _move_tiles_out(op)
+        for alloc in [inner for inner in op.body.walk() if isinstance(inner, tile.SharedAlloc)]:
+            assert op.parent is not None and alloc.parent is not None
+            alloc.parent.ops.remove(alloc)
+            op.parent.insert_before(op, alloc)
     return loops
-
-
-def _move_tiles_out(op: control.For) -> None:
-    """A tile allocated in the body is one tile: allocate it in front of the loop."""
-    assert op.parent is not None
-    for alloc in [inner for inner in op.body.walk() if isinstance(inner, tile.SharedAlloc)]:
-        assert alloc.parent is not None
-        alloc.parent.ops.remove(alloc)
-        op.parent.insert_before(op, alloc)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -97,9 +97,8 @@ def _steps(body: LoopBody, consumers: list[Op]) -> tuple[list[Step], str]:
     for op, memory in readers:
         if op.parent is not body.block or not isinstance(op, (matrix.Load, tile.Load)):
             return [], f"line {op.loc.line} reads {name_of(memory)} by more than a load in the loop's own body"
-        if (blamed := body.blame(op.operands)) is not None:
-            line = "" if isinstance(blamed, Value) else f" of line {blamed.loc.line}"
-            return [], f"where line {op.loc.line} reads {name_of(memory)} depends on a computed value{line}"
+        if blamed := body.blame(op.operands):
+            return [], f"where line {op.loc.line} reads {name_of(memory)} depends on {blamed}"
         loads.add(op)
     if not loads:
         return [], "the loop does not load what it copies"

@@ -166,16 +166,3 @@ def _to_cluster(c: Cohort, op: Op, transfer: Transfer, masks: Ints) -> tuple[Tra
 @rule(tma.Prefetch, tma.MapPrefetch)
 def prefetch(c: Cohort, op: Op, *tensor: Any) -> None:
     """Nothing to be seen."""
-
-
-# -- groups ----------------------------------------------------------------------------------------
-
-
-@rule(tma.BulkCommit)
-def commit(c: Cohort, op: tma.BulkCommit) -> None:
-    c.chunk.hook.on_commit(op, "bulk", *c.threads())
-
-
-@rule(tma.BulkWait)
-def wait(c: Cohort, op: tma.BulkWait) -> None:
-    c.chunk.hook.on_wait(op, "bulk", *c.threads(), op.pending)
