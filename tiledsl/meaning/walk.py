@@ -18,7 +18,7 @@ from tiledsl.ir.types import DType
 from tiledsl.meaning.guards import Guards
 from tiledsl.meaning.origin import Origin, exact_type, home, origin
 from tiledsl.meaning.reads import reads_of_code, reads_of_source
-from tiledsl.signatures.source import function_source
+from tiledsl.signatures.source import checked_source
 
 PLAIN = frozenset({int, float, complex, str, bytes, bool, type(None), type(...), type(NotImplemented), DType})
 """Types whose values are their own content."""
@@ -183,7 +183,7 @@ class Walk:
     def _source(self, fn: FunctionType) -> list[tuple[str, ...]]:
         """Add the source of a function that the frontend compiles. Gives what it reads besides what its code shows."""
         try:
-            source = function_source(fn)
+            source = checked_source(fn)
             self.add("source", f"{source.file}:{source.line}\n{source.text}")
             return reads_of_source(source)
         except CompileError:
