@@ -30,6 +30,7 @@ from tiledsl.frontend.bindings import (
     is_place,
     is_register,
     is_token,
+    leaves,
     made_of,
     parts_of,
     rebuild,
@@ -332,28 +333,29 @@ class Carried:
     """The names that a loop's body binds, as loop-carried values; compile-time ints and bools among
     them become run-time ones.
 
-    exposed: names whose value at the start of an iteration is surely meant to be read. For these a
-    change of type is an error at the loop; the others only become unusable after it.
+    read: names whose value at the start of an iteration is read. For these a change of type is an error at the loop;
+    others only become unusable after it. before, entered, after: what names are bound to before the loop, with slots
+    for carried values, at the start of an iteration, and after the loop.
     """
 
-    def __init__(self, frame: Frame, names: set[str], exposed: set[str], node: ast.AST) -> None:
-        self.frame, self.node, self.exposed = frame, node, exposed
+    def __init__(self, frame: Frame, names: set[str], node: ast.AST) -> None:
+        self.frame, self.node = frame, node
+        self.read: set[str] = set()
         self.before: dict[str, Any] = {}
+        self.entered: dict[str, Any] = {}
         self.after: dict[str, Any] = {}
         self.inits: list[Value] = []
         self.names: list[str] = []
         for name in sorted(names):
             binding = frame.env.get(name, UNBOUND)
-            entered = binding if unusable(binding) else rebuild(binding, lambda x, n=name: self._enter(n, x))
-            self.before[name] = entered
+            literal = next((leaf for leaf in leaves(binding) if isinstance(leaf, float)), None)
+            if literal is not None:
+                message = f"{name} changes in a run-time loop but starts as the literal {literal!r}, which has no dtype"
+                binding = Unusable(message, f"start with {name} = f32({literal!r})", frame.loc(node))
+            self.before[name] = binding if unusable(binding) else rebuild(binding, partial(self._enter, name))
 
     def _enter(self, name: str, leaf: Any) -> Any:
         """The leaf as it enters the loop: a slot if it is carried."""
-        if isinstance(leaf, float):
-            if name not in self.exposed:
-                return UNBOUND
-            message = f"{name} changes in a run-time loop but starts as the literal {leaf!r}, which has no dtype"
-            raise self.frame.error(self.node, message, f"start with {name} = f32({leaf!r})")
         if isinstance(leaf, (bool, int)):
             leaf = as_value(leaf, BOOL if isinstance(leaf, bool) else INDEX, self.frame, self.node)
         elif not is_carried(leaf):
@@ -368,11 +370,18 @@ class Carried:
 
     def bind(self, args: Sequence[Value]) -> None:
         """Set the environment at the start of an iteration."""
-        for name, tree in self.before.items():
-            self.frame.env[name] = _filled(tree, args)
+        self.entered = {name: _filled(tree, args) for name, tree in self.before.items()}
+        self.frame.env |= self.entered
+        self.frame.looked_up -= {(name, id(binding)) for name, binding in self.entered.items()}
+
+    def note_reads(self, args: Sequence[Value]) -> None:
+        """Add to `read` the names that have been read since `bind`: values that have a use, all else by its name."""
+        self.read |= {name for name, arg in zip(self.names, args, strict=True) if arg.uses}
+        self.read |= {name for name, id_ in self.frame.looked_up if id(self.entered.get(name)) == id_}
 
     def collect(self, args: Sequence[Value]) -> list[Value]:
         """What the iteration passes on, and the verdict on each name for `finish`."""
+        self.note_reads(args)
         values = list(args)
         for name, before in self.before.items():
             end = self.frame.env.get(name, UNBOUND)
@@ -383,7 +392,9 @@ class Carried:
         """Compare a tree with what the body made of it; gives the binding after the loop."""
         if before is POISON or end is POISON:
             return POISON
-        if before is UNBOUND or isinstance(before, Unusable):
+        if isinstance(before, Unusable):
+            return before
+        if before is UNBOUND:
             message = f"{name} may be unbound: only the body of a loop assigns it, and that may run zero times"
             return Unusable(message, f"assign {name} before the loop")
         if end is UNBOUND or isinstance(end, Unusable):
@@ -411,7 +422,7 @@ class Carried:
         if isinstance(before, list) and isinstance(end, list):
             fix = "give the list its length before the loop, or loop with unroll"
         fix = _instead(before, end, fix)
-        if name in self.exposed:
+        if name in self.read:
             raise self.frame.error(self.node, message, fix)
         return Unusable(message, fix)
 

@@ -90,7 +90,8 @@ class Unit:
 
 @dataclass(eq=False)
 class Frame:
-    """One function, its environment, and the frame that called it. nowrap: as of `schedules.Unwrapped`."""
+    """One function, its environment, and the frame that called it. nowrap: as of `schedules.Unwrapped`. looked_up:
+    names, each with the id of what it stood for."""
 
     unit: Unit
     fn: Callable[..., Any]
@@ -98,6 +99,7 @@ class Frame:
     caller: Frame | None = None
     call: Loc | None = None
     nowrap: bool = False
+    looked_up: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
 
     def __post_init__(self) -> None:
         """Raises CompileError where there is no source, or not that of what Python runs."""
@@ -135,6 +137,7 @@ class Frame:
             raise self.error(node, f"{name} is used before it is bound", f"assign {name} first")
         if isinstance(binding, Unusable):
             raise binding.error(self.loc(node))
+        self.looked_up.add((name, id(binding)))
         return binding
 
     def check_readable(self, node: ast.AST, name: str, value: Any) -> None:

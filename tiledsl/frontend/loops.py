@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any, Callable, Iterable
 
-from tiledsl.frontend.analysis import assigned_names, loop_exits, read_first
+from tiledsl.frontend.analysis import assigned_names, loop_exits
 from tiledsl.frontend.arithmetic import as_condition, items_of
 from tiledsl.frontend.assign import assign
 from tiledsl.frontend.bindings import UNBOUND, Ranges, Unusable, describe, has_operators
@@ -53,12 +53,10 @@ def _calls_range(frame: Frame, node: ast.expr) -> bool:
 @execute.register
 def _(node: ast.While, frame: Frame) -> None:
     _refuse_else(frame, node)
-    tested = {n.id for n in ast.walk(node.test) if isinstance(n, ast.Name)}
     _while(
         frame,
         node,
         assigned_names(node.body),
-        read_first(node.body) | tested,
         lambda: as_condition(evaluate(node.test, frame), frame, node.test),
         lambda: run_statements(frame, node.body),
     )
@@ -110,8 +108,7 @@ def _run_time_for(frame: Frame, node: ast.For, bounds: Bounds) -> None:
         _for_as_while(frame, node, name, bounds)
         return
     builder, loc = frame.builder, frame.loc(node)
-    state = set(frame.unit.cooperation.carried)
-    carried = Carried(frame, names | state, read_first(node.body) | state, node)
+    carried = Carried(frame, names | set(frame.unit.cooperation.carried), node)
     pipelined = nullcontext()
     if "stages" in bounds.how:
         _check_pipelined(frame, node, carried)
@@ -161,8 +158,7 @@ def _for_as_while(frame: Frame, node: ast.For, name: str, bounds: Bounds) -> Non
         bounds.finish()
         counter.advance()
 
-    own = set(counter.names)
-    _while(frame, node, (assigned_names(node.body) - {name}) | own, read_first(node.body) | own, counter.goes_on, body)
+    _while(frame, node, (assigned_names(node.body) - {name}) | set(counter.names), counter.goes_on, body)
     counter.forget()
     _unbind_target(frame, name)
 
@@ -171,7 +167,6 @@ def _while(
     frame: Frame,
     node: ast.For | ast.While,
     names: set[str],
-    exposed: set[str],
     test: Callable[[], Value | bool],
     body: Callable[[], None],
 ) -> None:
@@ -184,11 +179,12 @@ def _while(
     outer = frame.env.get("$break", False), frame.env.get("$continue", False)
     frame.env["$break"] = frame.env["$continue"] = False
     flags |= set(frame.unit.cooperation.carried)
-    carried = Carried(frame, names | flags, exposed | flags, node)
+    carried = Carried(frame, names | flags, node)
     before, after = (Block(carried.types, carried.names) for _ in range(2))
     with frame.into(before):
         carried.bind(before.args)
         go_on = _tested(frame, node, test)
+        carried.note_reads(before.args)
         builder.add(control.Condition(go_on, *before.args))
     with frame.into(after):
         carried.bind(after.args)
