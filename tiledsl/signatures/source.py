@@ -114,7 +114,8 @@ class _File:
 @lru_cache(maxsize=64)
 def _compiled(file: _File, flags: int, optimize: int) -> dict[tuple[str, int], CodeType]:
     """What Python makes of all functions in a file, by name and first line."""
-    made = compile(file.tree, "", "exec", flags, dont_inherit=True, optimize=optimize)
+    # Not of `file.tree`: Python walks a tree recursively, and a long sum is deep.
+    made = compile("".join(file.lines), "", "exec", flags, dont_inherit=True, optimize=optimize)
     return {(code.co_name, code.co_firstlineno): code for code in nested(made)}
 
 
