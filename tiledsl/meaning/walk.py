@@ -10,6 +10,8 @@ from __future__ import annotations
 import builtins
 import hashlib
 import sys
+from collections import deque
+from functools import partial
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, Callable, ClassVar
 
@@ -25,9 +27,6 @@ PLAIN = frozenset({int, float, complex, str, bytes, bool, type(None), type(...),
 
 MOST = 20_000
 """Objects of one walk; a kernel that reaches more is not understood."""
-
-DEEPEST = 25
-"""Steps from object to object before the rest waits: each takes up to a dozen frames of Python's stack."""
 
 AMBIENT = frozenset(
     f"builtins.{name}"
@@ -52,11 +51,10 @@ class Walk:
         self._root = root
         self.guards = Guards()
         self.reasons: list[str] = []
-        self.path: list[str] = []
+        self._path: list[str] = []
         self._hash = hashlib.sha256()
         self._seen: dict[int, int] = {}
-        self._depth = 0
-        self._later: list[tuple[Any, list[str]]] = []
+        self._todo: deque[tuple[Any, list[str], Kind]] = deque()
 
     @property
     def digest(self) -> bytes:
@@ -70,61 +68,52 @@ class Walk:
         """`value` is not understood: only its identity counts, and only in this process."""
         self.guards.kept.append(value)
         self.add("unknown", str(id(value)))
-        where = " -> ".join(self.path)
+        where = " -> ".join(self._path)
         self.reasons.append(f"{where}: {why}" if where else why)
 
-    def visit(self, value: Any, name: str = "") -> None:
-        """Add all that `value` is. `name`: how a message calls the step to it."""
-        try:
-            self._visit(value, name)
-        except Exception as error:  # of a metaclass, say
-            self.unknown(value, f"{type(error).__name__} while {name or 'it'} was read: {error}")
+    def visit(self, value: Any, name: str = "", how: Kind | None = None) -> None:
+        """Add `value`: a plain one by its content, all else by a number; `finish` adds what it is.
 
-    def _visit(self, value: Any, name: str) -> None:
+        name: how a message calls the step to it. how: in which way it is walked, if not by its type.
+        """
         kind = exact_type(value)
         if kind in PLAIN:
             self.add(kind.__name__, value.hex() if kind is float else hex(value) if kind is int else repr(value))
-            return
-        if kind is tuple and all(exact_type(item) in PLAIN for item in value):
+        elif kind is tuple and all(exact_type(item) in PLAIN for item in value):
+            # Whether two are one object may depend on how Python loaded the code.
             self.add("tuple", repr([(exact_type(item).__name__, repr(item)) for item in value]))
-            return  # whether two are one object may depend on how Python loaded the code
-        if id(value) in self._seen:
-            self.add("seen", str(self._seen[id(value)]))
-            return
-        if len(self._seen) >= MOST:
-            self.unknown(value, f"the kernel reaches more than {MOST} objects")
-            return
-        if self._depth >= DEEPEST:
-            self.add("later")
-            self._later.append((value, [*self.path, name]))
-            return
-        self._seen[id(value)] = len(self._seen)
-        self.guards.kept.append(value)
-        outer = len(self.path)
-        if name:
-            self.path.append(name)
-        self._depth += 1
-        try:
-            KINDS.get(kind, KINDS[object])(self, value)
-        finally:
-            self._depth -= 1
-            del self.path[outer:]
+        else:
+            if id(value) not in self._seen:
+                self._seen[id(value)] = len(self._seen)
+                self.guards.kept.append(value)
+                path = [*self._path, name] if name else self._path
+                self._todo.append((value, path, how or KINDS.get(kind, KINDS[object])))
+            self.add("object", str(self._seen[id(value)]))
 
     def finish(self) -> None:
-        """Visit what stood too deep for Python's stack: a long chain of functions, of objects."""
-        while self._later:
-            value, self.path = self._later.pop(0)
-            self.visit(value)
+        """Walk what has been visited, and all that it reaches."""
+        while self._todo:
+            value, self._path, how = self._todo.popleft()
+            if len(self._seen) > MOST:
+                self.unknown(value, f"the kernel reaches more than {MOST} objects")
+                return
+            self.add("content", str(self._seen[id(value)]))
+            try:
+                how(self, value)
+            except Exception as error:  # of a metaclass, say
+                self.unknown(value, f"{type(error).__name__} while it was read: {error}")
 
     def apart(self, value: Any, guards: Guards | None = None) -> bytes:
         """The digest of `value` alone, for what has no order. `guards`: collect its guards there."""
-        outer = self._hash, self._seen, self.guards
+        outer = self._hash, self._seen, self.guards, self._todo, self._path
         self._hash, self._seen, self.guards = hashlib.sha256(), dict(self._seen), guards or self.guards
+        self._todo = deque()
         try:
             self.visit(value)
+            self.finish()
             return self._hash.digest()
         finally:
-            self._hash, self._seen, self.guards = outer
+            self._hash, self._seen, self.guards, self._todo, self._path = outer
 
     def place(self, obj: Any, kind: str, more: str = "") -> Origin:
         """Where a class or a function comes from. One that is not the user's is all added then."""
@@ -139,10 +128,7 @@ class Walk:
 
     def kernel(self, fn: FunctionType) -> None:
         """A function that the frontend compiles: its source counts, with its place."""
-        if id(fn) not in self._seen:
-            self._seen[id(fn)] = len(self._seen)
-            self.guards.kept.append(fn)
-            self.function(fn, compiled=True)
+        self.visit(fn, how=partial(Walk.function, compiled=True))
 
     def function(self, fn: FunctionType, compiled: bool = False) -> None:
         """A Python function; `compiled`: by the frontend from its source, not run by Python."""
