@@ -233,7 +233,7 @@ def test_an_image_of_nonsense_is_compiled_again(
 def _image() -> Image:
     resources = Resources(8, 0, 0, 0, 0, 32, 16, "threads", 1.0)
     abi = (AbiArg("pointer", "X", F32, dims=("N",)), AbiArg("extent", "N", I32))
-    return Image("doubled", "sm_90a", abi, ("N",), (32,), 0, frozenset({"X"}), resources,
+    return Image("doubled", "sm_90a", abi, ("N",), (32,), 0, ("X",), resources,
                  "llvm", "ptx", b"cubin")  # fmt: skip
 
 

@@ -258,7 +258,7 @@ def test_what_a_copy_reads_is_not_written() -> None:
     frozen, D = np.broadcast_to(np.arange(4, dtype=np.float32), (8, 4)), np.zeros((8, 4), np.float32)
     brought(frozen, frozen, frozen, D, device="emulator")
     np.testing.assert_array_equal(D, 3 * frozen)
-    assert brought.compile("sm_90a").written == {"D"}
+    assert brought.compile("sm_90a").written == ("D",)
 
 
 def test_no_gpu_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,7 +289,7 @@ def test_compile_assumes_the_usual() -> None:
     assert compiled.arch == "sm_90a"
     assert compiled.spec.consts == (("T", 8),)
     assert compiled.threads == (8, 8)
-    assert compiled.written == {"C"}
+    assert compiled.written == ("C",)
     assert len(compiled.grid) == 2
     assert compiled.ptx.lstrip().startswith("//") or ".version" in compiled.ptx
     assert "define" in compiled.llvm

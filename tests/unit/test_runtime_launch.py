@@ -20,13 +20,13 @@ from tiledsl.dims import K, M, N
 from tiledsl.errors import DeviceError, KernelArgumentError
 from tiledsl.ir.abi import abi_of
 from tiledsl.ir.expr import parse_expr
+from tiledsl.ir.grid import checked_grid
 from tiledsl.ir.types import BF16, F32, GlobalType
 from tiledsl.runtime.driver import Driver
 from tiledsl.runtime.launch import (
     ArgumentBuffer,
     LaunchPlan,
     Shape,
-    checked_grid,
     overlap_windows,
 )
 from tiledsl.runtime.launcher import Launcher, launcher_source

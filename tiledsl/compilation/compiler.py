@@ -41,7 +41,7 @@ class Lowered:
     """The thread-level kernel that the emulator runs, and the tensors that it may write."""
 
     kernel: Kernel
-    written: frozenset[str]
+    written: tuple[str, ...]
 
     @cached_property
     def prepared(self) -> Prepared:

@@ -14,12 +14,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Callable, Generator, Iterator, Mapping, TypeVar
 
-from tiledsl.forks import in_child, whole
+from tiledsl.forks import in_child
 from tiledsl.ir.abi import launch_parameters
 from tiledsl.ir.expr import PROCESSORS, parse_expr
+from tiledsl.ir.grid import checked_grid
 from tiledsl.runtime.arrays import describe, host_array, movable, same_bytes, self_overlapping
 from tiledsl.runtime.driver import available, driver
-from tiledsl.runtime.launch import ArgumentBuffer, LaunchPlan, Shape, checked_grid, count_versions, overlap_windows
+from tiledsl.runtime.launch import ArgumentBuffer, LaunchPlan, Shape, count_versions, overlap_windows
 from tiledsl.runtime.launcher import Launcher
 from tiledsl.runtime.tensor_maps import MapImages, check_maps
 from tiledsl.signatures.signature import REQUIRED, Signature
@@ -81,15 +82,6 @@ class Prepared:
     def run(self) -> None:
         launched = self.plan.run(self.stream, self.pointers, self.scalars, self.tensors)
         assert launched, f"a scalar of {self.plan.kernel}() does not fit: {self.scalars}"
-
-
-@dataclass(frozen=True)
-class Emulation:
-    """The plan of a call on the emulator. `extents`: run-time dimensions by name, for the grid."""
-
-    lowered: Lowered
-    written: tuple[str, ...]
-    extents: dict[str, int]
 
 
 class Dispatcher:
@@ -170,19 +162,11 @@ class Dispatcher:
     def emulate(self, arguments: Arguments, options: Any = None) -> tuple[tuple[str, ...], Any]:
         """Run on the emulator, with its Options. Returns the names of the tensors that the kernel may have written, and
         the emulator's RunResult."""
-        with whole():
-            from tiledsl.backends import emulator
-
         plan = self._plan(arguments, EMULATED, self._emulation, arguments.present)
         arrays = arguments.present
         count_versions(_of_torch(arrays, plan.written))
-        asked = options or emulator.Options()
-        kernel = plan.lowered.kernel
-        names = {PROCESSORS: asked.processors, **plan.extents, **arguments.integers}
-        if 0 in checked_grid(kernel.name, kernel.grid, names, kernel.cluster):
-            return plan.written, emulator.RunResult()
         inputs = {**{name: host_array(info) for name, info in arrays.items()}, **arguments.scalars}
-        return plan.written, plan.lowered.prepared.run(inputs, options=asked)
+        return plan.written, plan.prepared.run(inputs, options=options)
 
     @contextmanager
     def on_gpu(self, arguments: Arguments) -> Generator[Prepared, None, None]:
@@ -241,11 +225,11 @@ class Dispatcher:
                 self.launcher.add(self.launcher.key(keyed), plan, meaning)
         return plan
 
-    def _emulation(self, arguments: Arguments) -> Emulation:
+    def _emulation(self, arguments: Arguments) -> Lowered:
         problem = specialize(self.signature, arguments.arrays, arguments.consts)
         lowered = self.program.lowered(problem.spec, self.signature.arch or EMULATED_ARCH)
         check_maps(self.signature.name, lowered.kernel.tensor_maps, arguments.present)
-        return Emulation(lowered, _in_order(lowered.written, arguments), problem.extents)
+        return lowered
 
     def _launch_plan(self, arguments: Arguments) -> LaunchPlan:
         gpu, device = driver(), max(arguments.device, 0)
@@ -267,8 +251,7 @@ class Dispatcher:
         if image.tensor_maps:
             maps = MapImages(gpu, device, image.name, image.tensor_maps, buffer.pointers, arrays, image.written)
         windows = overlap_windows(buffer.pointers, arrays, image.written)
-        written = _in_order(image.written, arguments)
-        return LaunchPlan(gpu, image.name, device, function, shape, buffer, windows, maps, written)
+        return LaunchPlan(gpu, image.name, device, function, shape, buffer, windows, maps, image.written)
 
 
 def _memory_problems(name: str, arrays: Mapping[str, ArrayInfo]) -> Iterator[tuple[str, str]]:
@@ -289,11 +272,6 @@ def _memory_problems(name: str, arrays: Mapping[str, ArrayInfo]) -> Iterator[tup
 
 def _place(device: int) -> str:
     return "host memory" if device < 0 else f"the memory of GPU {device}"
-
-
-def _in_order(written: frozenset[str], arguments: Arguments) -> tuple[str, ...]:
-    """Those of `written` that are present, in the order of the signature."""
-    return tuple(name for name in arguments.present if name in written)
 
 
 def _keyed_consts(arguments: Arguments) -> dict[str, Any]:
