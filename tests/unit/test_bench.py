@@ -152,7 +152,7 @@ def test_consts_are_part_of_a_contender() -> None:
     tiled = f"{ROOT}/examples/gemm/shared_tiled.py"
     contender = read_contender(f"{tiled}:shared_tiled:T=32")
     assert (contender.label, contender.consts) == ("shared_tiled T=32", {"T": 32})
-    with pytest.raises(TileError, match="no const 'Q'"):
+    with pytest.raises(TileError, match="no open const 'Q'"):
         read_contender(f"{tiled}:shared_tiled:Q=1")
 
 

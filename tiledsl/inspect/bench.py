@@ -11,7 +11,7 @@ layout unless --base names a kernel or --layout fixes it. Each result is checked
 With --graph launches go by CUDA graphs: for products of a few microseconds, which else wait for the host.
 
 cold goes round more operands than fit in L2, hot uses the same ones again; sustained launches back to back, so that
-power may limit the clock, burst rests before each short batch. Without a kernel it is the gallery's of this checkout.
+power may limit the clock, burst rests before each short batch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import argparse
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,7 @@ BEST = "best"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `run`."""
-    parser.add_argument("kernels", nargs="*", metavar="FILE:KERNEL[:CONST=VALUE,...]")
+    parser.add_argument("kernels", nargs="+", metavar="FILE:KERNEL[:CONST=VALUE,...]")
     parser.add_argument("--sizes", nargs="+", type=parse_size, metavar="[BATCHx]MxNxK", default=[(4096, 4096, 4096)])
     parser.add_argument("--format", default="", help="f32, f16, bf16, tf32, e4m3, e5m2, i8, u8 or f64")
     parser.add_argument("--cache", nargs="+", choices=("cold", "hot"), default=["cold"])
@@ -82,12 +82,11 @@ def parse_size(text: str) -> tuple[int, ...]:
     return parts * 3 if len(parts) == 1 else parts
 
 
-def run(arguments: argparse.Namespace, gallery: Callable[[str], Sequence[Contender]]) -> int:
-    """Time and print. `gallery` gives the gallery's kernels of a format, for a call that names none."""
+def run(arguments: argparse.Namespace) -> int:
+    """Time and print."""
     contenders = [read_contender(text) for text in arguments.kernels]
     gpu = _driver()
-    contenders = contenders or [*gallery(arguments.format or "bf16")]
-    format = format_of(contenders, arguments.format or ("" if arguments.kernels else "bf16"))
+    format = format_of(contenders, arguments.format)
     if arguments.base not in (CUBLAS, *(c.label for c in contenders)):
         raise TileError(f"bench: no contender {arguments.base!r}; there are {', '.join(c.label for c in contenders)}")
     device = open_device(format)
