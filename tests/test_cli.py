@@ -345,7 +345,9 @@ def test_a_narrow_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pyte
 def test_the_cache_is_shown_and_cleared(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TILEDSL_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("TILEDSL_CACHE_DIR", str(tmp_path / "new"))
+    assert main(["cache", "info"]) == main(["cache", "clear"]) == 0
+    assert not (tmp_path / "new").exists() and " 0 kernels, " in capsys.readouterr().out
     shown(capsys, f"{TILED}:shared_tiled", "--const", "T=4")
     assert main(["cache", "info"]) == 0
     assert " kernels, " in capsys.readouterr().out
