@@ -2,7 +2,7 @@
 
     python -m tiledsl bench examples/gemm/fastest.py
     python -m tiledsl bench FILE:KERNEL FILE:KERNEL:BM=64,BN=128 --sizes 4096 4096x7168x2048
-    python -m tiledsl bench FILE:KERNEL --cache cold hot --load burst sustained --plot roofline.svg
+    python -m tiledsl bench FILE:KERNEL --cache cold hot --load burst sustained
 
 A kernel is any with three tensors A, B, C whose dimensions read as those of a product; what its own arguments leave
 open (a dtype) is given by --format. Ratios are of speed: 1.05 means 5% faster than the base, cuBLAS in its fastest
@@ -19,9 +19,9 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ from tiledsl.inspect.contenders import (
     read_contender,
 )
 from tiledsl.inspect.frameworks import Device, open_device
-from tiledsl.inspect.plots import Point, Roof, ladder, roofline, table, write_svg
+from tiledsl.inspect.plots import Point, Roof, ladder, roofline, table
 from tiledsl.inspect.timing import Clocks, Timing, buffer_sets, interleave, quartiles
 from tiledsl.runtime.driver import Driver, driver
 
@@ -67,7 +67,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stored", choices=(*LAYOUTS, BEST), help=stored)
     parser.add_argument("--base", default=CUBLAS, metavar="LABEL", help="what ratios are taken to, by its label")
     parser.add_argument("--graph", action="store_true", help="launches by CUDA graphs, without the host's part (torch)")
-    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="the roofline as a picture, too (matplotlib)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="all figures, too")
 
 
@@ -85,7 +84,6 @@ def parse_size(text: str) -> tuple[int, ...]:
 def run(arguments: argparse.Namespace) -> int:
     """Time and print."""
     contenders = [read_contender(text) for text in arguments.kernels]
-    gpu = _driver()
     format = format_of(contenders, arguments.format)
     if arguments.base not in (CUBLAS, *(c.label for c in contenders)):
         raise TileError(f"bench: no contender {arguments.base!r}; there are {', '.join(c.label for c in contenders)}")
@@ -95,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
         for numbers in arguments.sizes:
             for cache in arguments.cache:
                 cases += _measure(device, contenders, numbers, cache, arguments, clocks)
-    roof = _roof(gpu, device, format)
+    roof = _roof(driver(), device, format)
     for cache in arguments.cache:
         for load in arguments.load:
             chosen = [c for c in cases if (c["cache"], c["load"]) == (cache, load)]
@@ -103,16 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json is not None:
         data = {"format": format, "roof": {"tflops": roof.peak, "tb_per_s": roof.memory}, "cases": cases}
         arguments.json.write_text(json.dumps(data, indent=1) + "\n")
-    if arguments.plot is not None:
-        write_svg(arguments.plot, f"{gpu.devices[gpu.current_device()].name}, {format}", roof, _points(cases))
     return 0
-
-
-def _driver() -> Driver:
-    try:
-        return driver()
-    except DeviceError as error:
-        raise DeviceError(f"bench times kernels on an NVIDIA GPU: {error}") from None
 
 
 # -- measuring -------------------------------------------------------------------------------------------
@@ -127,8 +116,7 @@ def _measure(
     clocks: Clocks,
 ) -> list[dict[str, Any]]:
     """One record for each contender and load at one size."""
-    batch, (m, n, k) = (numbers[0] if len(numbers) == 4 else 0), numbers[-3:]
-    size = Size(m, n, k, batch)
+    size = Size(*numbers[-3:], batch=numbers[0] if len(numbers) == 4 else 0)
     fitting = [c for c in contenders if c.takes(size)]
     if not fitting:
         raise TileError(f"bench: {contenders[0].label} takes no batch: give MxNxK")
@@ -148,16 +136,9 @@ def _measure(
         start = time.perf_counter()
         timing = interleave(device, launches, rounds=arguments.rounds, seconds=arguments.seconds or seconds, rest=rest)
         timing = Timing({name: [ms / many for ms in taken] for name, taken in timing.rounds.items()})
-        noted = {
-            "cache": cache,
-            "load": load,
-            "layout": layout,
-            "stored": stored,
-            "sets": operands.sets,
-            **clocks.since(start),
-        }
+        noted = {"cache": cache, "load": load, "layout": layout, "stored": stored, "sets": operands.sets}
         noted["intensity"] = size.operations / size.bytes(device.itemsizes)
-        found += summarize(timing, (m, n, k), arguments.base, noted, batch=batch)
+        found += summarize(timing, numbers, arguments.base, {**noted, **clocks.since(start)})
         print(f"  {size} {cache} {load} timed in {time.perf_counter() - start:.1f} s", flush=True)
     return found
 
@@ -186,11 +167,9 @@ def _checked(
     return found
 
 
-def summarize(
-    timing: Timing, size: tuple[int, int, int], base: str, noted: dict[str, Any], *, batch: int = 0
-) -> list[dict[str, Any]]:
-    """One record for each contender: median time, TFLOP/s, and quartiles of its speed over `base`'s."""
-    m, n, k = size
+def summarize(timing: Timing, size: tuple[int, ...], base: str, noted: dict[str, Any]) -> list[dict[str, Any]]:
+    """One record for each contender at `size` (`parse_size`): median time, TFLOP/s, quartiles of its speed over
+    `base`'s."""
     records: list[dict[str, Any]] = []
     for name in timing.rounds:
         low, middle, high = quartiles(timing.speed_ratios(name, base))
@@ -198,9 +177,9 @@ def summarize(
         records.append(
             {
                 "kernel": name,
-                "size": [*([batch] if batch else []), *size],
+                "size": [*size],
                 "ms": round(ms, 6),
-                "tflops": _digits(2e-9 * max(batch, 1) * m * n * k / ms),
+                "tflops": _digits(2e-9 * math.prod(size) / ms),
                 "base": base,
                 "ratio": _digits(middle),
                 "ratio_quartiles": [_digits(low), _digits(high)],
@@ -227,22 +206,14 @@ def _roof(gpu: Driver, device: Device, format: str) -> Roof:
 # -- printing --------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Share:
-    """Speed over the base's: geometric mean and worst of the sizes."""
-
-    mean: float
-    worst: float
-
-
 def _report(title: str, cases: Sequence[dict[str, Any]], roof: Roof) -> str:
     """The table, the mean ratio of each contender, a ladder for each size, the roofline."""
     base = cases[0]["base"]
     parts = [f"\n{title}\n", as_table(cases)]
     sizes = list(dict.fromkeys(tuple(c["size"]) for c in cases))
-    if len(sizes) > 1:
-        shares = {name: share_of(cases, name) for name in dict.fromkeys(c["kernel"] for c in cases) if name != base}
-        parts += [f"{name}: geometric mean {s.mean:.3f}, worst {s.worst:.3f} of {base}" for name, s in shares.items()]
+    for name in dict.fromkeys(c["kernel"] for c in cases if len(sizes) > 1 and c["kernel"] != base):
+        mean, worst = share_of(cases, name)
+        parts.append(f"{name}: geometric mean {mean:.3f}, worst {worst:.3f} of {base}")
     for size in sizes:
         own = [c for c in cases if tuple(c["size"]) == size]
         shown = f"\n{'x'.join(map(str, size))}: TFLOP/s, and the share of {base}; {CUBLAS} has {own[0]['layout']}"
@@ -250,9 +221,10 @@ def _report(title: str, cases: Sequence[dict[str, Any]], roof: Roof) -> str:
     return "\n".join([*parts, "", roofline("roofline", roof, _points(cases))])
 
 
-def share_of(cases: Sequence[dict[str, Any]], name: str) -> Share:
+def share_of(cases: Sequence[dict[str, Any]], name: str) -> tuple[float, float]:
+    """Speed over the base's: geometric mean and worst of the sizes."""
     ratios = [c["ratio"] for c in cases if c["kernel"] == name]
-    return Share(math.exp(sum(map(math.log, ratios)) / len(ratios)), min(ratios))
+    return statistics.geometric_mean(ratios), min(ratios)
 
 
 def _points(cases: Sequence[dict[str, Any]]) -> list[Point]:
