@@ -365,7 +365,7 @@ def test_what_was_compiled_before_is_not_compiled_again(make_module: Callable[[s
     for value in (1.5, 2.5, float("1.5"), float("2.5")):
         module.G = value
         assert stored(module.k) == value
-    assert len(module.k.program._lowered) == 2
+    assert len(module.k.program._builds) == 2
 
 
 def test_a_helper_that_changes_what_the_kernel_reads_is_compiled_twice_and_not_kept(

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import re
 import sys
-import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Callable, Generator, Iterator, Mapping, TypeVar
 
-from tiledsl.forks import in_child
 from tiledsl.ir.abi import launch_parameters
 from tiledsl.ir.expr import PROCESSORS, parse_expr
 from tiledsl.ir.grid import checked_grid
@@ -59,18 +57,13 @@ class Arguments:
         return {name: info for name, info in self.arrays.items() if info is not None}
 
     @property
-    def integers(self) -> dict[str, int]:
-        """The scalars that the grid may depend on."""
-        return {name: int(value) for name, value in self.scalars.items() if isinstance(value, int)}
-
-    @property
     def device(self) -> int:
         """The CUDA device of the arrays, or -1 if they are on the host or there are none."""
         return next((info.device for info in self.present.values()), -1)
 
 
 @dataclass(frozen=True)
-class Prepared:
+class CheckedLaunch:
     """A launch whose arguments and memory were checked. It can run many times."""
 
     plan: LaunchPlan
@@ -91,11 +84,6 @@ class Dispatcher:
         self.program = program
         self.signature: Signature = program.signature
         self.launcher = Launcher(self.signature, self.run)
-        self._lock = threading.RLock()
-        in_child(self)
-
-    def renew(self) -> None:
-        self._lock = threading.RLock()
 
     # -- checking ----------------------------------------------------------------------------------------
 
@@ -118,12 +106,6 @@ class Dispatcher:
                 message = f"{places[0][0]} is in {_place(places[0][1])}, but {name} in {_place(place)}"
                 raise argument_error(signature, message, "move all arrays to one device")
         return Arguments({**values, "device": device}, arrays, scalars, consts)
-
-    def _check_memory(self, arrays: Mapping[str, ArrayInfo], written: tuple[str, ...]) -> None:
-        """Raise KernelArgumentError for a tensor of `written` that must not be written."""
-        for name in written:
-            for problem, fix in _memory_problems(name, arrays):
-                raise argument_error(self.signature, f"{name} is written by the kernel, {problem}", fix)
 
     # -- running -----------------------------------------------------------------------------------------
 
@@ -169,7 +151,7 @@ class Dispatcher:
         return plan.written, plan.prepared.run(inputs, options=options)
 
     @contextmanager
-    def on_gpu(self, arguments: Arguments) -> Generator[Prepared, None, None]:
+    def on_gpu(self, arguments: Arguments) -> Generator[CheckedLaunch, None, None]:
         """A launch on CUDA arrays in place, or on copies of host arrays on the GPU, which live as long as the block.
         Arrays that the kernel writes are copied back at the end of the block."""
         arrays = arguments.present
@@ -216,12 +198,14 @@ class Dispatcher:
         the caller's own arrays, was checked, as the launcher does not check it again. `where`: the key's `device`."""
         meaning = self.program.meaning()
         keyed = {**arguments.given, **_keyed_consts(arguments), **_keyed_arrays(arguments), "device": where}
-        with self._lock:
+        with self.program.lock:
             known: Any = self.launcher.plan(self.launcher.key(keyed), meaning)
             plan: Any = make(arguments) if known is None else known
-        self._check_memory(memory, plan.written)
+        for name in plan.written:
+            for problem, fix in _memory_problems(name, memory):
+                raise argument_error(self.signature, f"{name} is written by the kernel, {problem}", fix)
         if known is None and meaning.holds():  # else it was compiled for another meaning
-            with self._lock:
+            with self.program.lock:
                 self.launcher.add(self.launcher.key(keyed), plan, meaning)
         return plan
 
@@ -240,7 +224,8 @@ class Dispatcher:
         self.launcher.key_by_value(frozenset(p.name for p in self.signature.scalars if p.name in used))
         arrays = arguments.present
         check_maps(image.name, image.tensor_maps, arrays)
-        names = {PROCESSORS: gpu.devices[device].processors, **problem.extents, **arguments.integers}
+        integers = {name: int(value) for name, value in arguments.scalars.items() if isinstance(value, int)}
+        names = {PROCESSORS: gpu.devices[device].processors, **problem.extents, **integers}
         grid = checked_grid(image.name, tuple(map(parse_expr, image.grid)), names, image.cluster)
         shape = Shape(grid, image.block, image.shared_bytes, image.cluster, image.dependent)
         parameters = launch_parameters(image.abi, image.tensor_maps)
@@ -302,10 +287,10 @@ def _of_torch(arrays: Mapping[str, ArrayInfo], names: tuple[str, ...]) -> tuple[
     return tuple(arrays[name].owner for name in names if _is_torch(arrays[name]))
 
 
-def _prepared(plan: LaunchPlan, stream: int, pointers: Mapping[str, int], arguments: Arguments) -> Prepared:
+def _prepared(plan: LaunchPlan, stream: int, pointers: Mapping[str, int], arguments: Arguments) -> CheckedLaunch:
     addresses = tuple(pointers[name] for name in plan.arguments.pointers)
     scalars = tuple(arguments.scalars[name] for name in plan.arguments.scalars)
-    return Prepared(plan, stream, addresses, scalars, _of_torch(arguments.present, plan.written))
+    return CheckedLaunch(plan, stream, addresses, scalars, _of_torch(arguments.present, plan.written))
 
 
 def _moved(info: ArrayInfo, array: Any, device: int) -> ArrayInfo:
