@@ -72,7 +72,7 @@ def shapes(family: str, seed: int, count: int) -> list[Size]:
         batch = draw((2, 256), 1) if family == "batched" else 0
         size = Size(m, n, k, batch)
         even = family == "ragged" and not (m | n | k) & 1
-        if 1 << 18 <= size.operations // 2 <= 1 << 40 and size.bytes((4, 4)) <= 3e9 and not even:
+        if 1 << 18 <= math.prod(size.numbers) <= 1 << 40 and size.bytes((4, 4)) <= 3e9 and not even:
             found.append(size)
     return found
 
@@ -126,7 +126,7 @@ def _measure(
     seconds, rest = LOADS[load]
     timing = interleave(device, graphs, rounds=rounds, seconds=seconds, rest=rest)
     timing = Timing({name: [ms / GRAPHED for ms in taken] for name, taken in timing.rounds.items()})
-    return summarize(timing, (size.m, size.n, size.k), CUBLAS, {"layout": layout, **noted}, batch=size.batch)
+    return summarize(timing, size.numbers, CUBLAS, {"layout": layout, **noted})
 
 
 def _summary(cases: Sequence[dict[str, Any]]) -> str:
@@ -135,7 +135,7 @@ def _summary(cases: Sequence[dict[str, Any]]) -> str:
     for family in dict.fromkeys(c["family"] for c in cases):
         own = [c for c in cases if c["family"] == family]
         shares = [share_of(own, layout) for layout in LAYOUTS]
-        means = [f"{value:.3f}" for share in shares for value in (share.mean, share.worst)]
+        means = [f"{value:.3f}" for share in shares for value in share]
         rows.append((family, str(len(own) // 3), *means))
     header = ("family", "shapes", "NT mean", "NT worst", "NN mean", "NN worst")
     each = [

@@ -6,7 +6,7 @@
 
 A kernel is any with three tensors A, B, C whose dimensions read as those of a product; what its own arguments leave
 open (a dtype) is given by --format. Ratios are of speed: 1.05 means 5% faster than the base, cuBLAS in its fastest
-layout unless --base names a kernel or --layout fixes it. Each result is checked against float64 before it is timed.
+layout unless --base names a kernel. Each result is checked against float64 before it is timed.
 
 With --graph launches go by CUDA graphs: for products of a few microseconds, which else wait for the host.
 
@@ -62,7 +62,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--load", nargs="+", choices=tuple(LOADS), default=["sustained"])
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--seconds", type=float, help="of one contender in one round; 0.05, in a burst 0.005")
-    parser.add_argument("--layout", choices=LAYOUTS, help="of cuBLAS's operands; by default the fastest")
     stored = "how kernels get A and B: by default as they declare them; best: each as it is fastest, like cuBLAS"
     parser.add_argument("--stored", choices=(*LAYOUTS, BEST), help=stored)
     parser.add_argument("--base", default=CUBLAS, metavar="LABEL", help="what ratios are taken to, by its label")
@@ -121,7 +120,7 @@ def _measure(
     if not fitting:
         raise TileError(f"bench: {contenders[0].label} takes no batch: give MxNxK")
     operands = Operands(device, size, buffer_sets(size.bytes(device.itemsizes), cold=cache == "cold"))
-    layout, base = cublas(operands, arguments.layout or "")
+    layout, base = cublas(operands)
     many = GRAPHED if arguments.graph else 1
     runs = _checked(operands, fitting, arguments.stored or "", many)
     launches, stored = {CUBLAS: base, **{n: r[1] for n, r in runs.items()}}, {n: r[0] for n, r in runs.items()}
@@ -137,7 +136,7 @@ def _measure(
         timing = interleave(device, launches, rounds=arguments.rounds, seconds=arguments.seconds or seconds, rest=rest)
         timing = Timing({name: [ms / many for ms in taken] for name, taken in timing.rounds.items()})
         noted = {"cache": cache, "load": load, "layout": layout, "stored": stored, "sets": operands.sets}
-        noted["intensity"] = size.operations / size.bytes(device.itemsizes)
+        noted["intensity"] = 2 * math.prod(numbers) / size.bytes(device.itemsizes)
         found += summarize(timing, numbers, arguments.base, {**noted, **clocks.since(start)})
         print(f"  {size} {cache} {load} timed in {time.perf_counter() - start:.1f} s", flush=True)
     return found

@@ -34,8 +34,9 @@ class Size:
     batch: int = 0
 
     @property
-    def operations(self) -> int:
-        return 2 * self.m * self.n * self.k * max(self.batch, 1)
+    def numbers(self) -> tuple[int, ...]:
+        """M, N, K, behind the batch if there is one."""
+        return (*([self.batch] if self.batch else []), self.m, self.n, self.k)
 
     def bytes(self, itemsizes: tuple[int, int]) -> int:
         """Of the operands and of the result."""
@@ -44,8 +45,7 @@ class Size:
         return each * max(self.batch, 1)
 
     def __str__(self) -> str:
-        text = f"{self.m}x{self.n}x{self.k}"
-        return f"{self.batch}x{text}" if self.batch else text
+        return "x".join(map(str, self.numbers))
 
 
 @dataclass(frozen=True)
@@ -220,11 +220,11 @@ class Operands:
             raise TileError(f"bench: {label} at {self.size} is wrong: {share:.3g} times its error bound")
 
 
-def cublas(operands: Operands, layout: str = "") -> tuple[str, Launch]:
-    """cuBLAS with operands stored in `layout`, or in that of `LAYOUTS` in which it is fastest; and that layout."""
+def cublas(operands: Operands) -> tuple[str, Launch]:
+    """The layout in which cuBLAS is fastest, and cuBLAS with operands stored so."""
     refused: list[str] = []
     found: dict[str, Launch] = {}
-    for each in [layout] if layout else LAYOUTS:
+    for each in LAYOUTS:
         launch = partial(_multiply, operands.device.matmul, *operands.stored(each), operands.results(False))
         try:
             operands.check(f"{CUBLAS} {each}", launch)

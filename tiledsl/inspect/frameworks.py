@@ -8,11 +8,9 @@ from typing import Any
 
 from tiledsl.errors import DeviceError, TileError
 from tiledsl.measure import PRODUCTS
+from tiledsl.runtime.arrays import NUMPY_NAMES
 
-DTYPES = {
-    "f32": "float32", "f64": "float64", "f16": "float16", "bf16": "bfloat16", "e4m3": "float8_e4m3fn",
-    "e5m2": "float8_e5m2", "i8": "int8", "u8": "uint8", "i32": "int32",
-}  # fmt: skip
+DTYPES = {ours: theirs for theirs, ours in NUMPY_NAMES.items()}
 
 COPIED = 1 << 30
 """Bytes of the copy that measures the memory: far more than L2 holds."""
