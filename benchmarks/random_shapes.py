@@ -29,7 +29,7 @@ from tiledsl.gemm import gemm
 from tiledsl.inspect.bench import share_of, summarize
 from tiledsl.inspect.contenders import CUBLAS, Contender, Operands, Roles, Size, cublas
 from tiledsl.inspect.frameworks import Device
-from tiledsl.inspect.timing import Timing, buffer_sets, interleave
+from tiledsl.inspect.timing import buffer_sets, interleave
 
 __all__ = ["FAMILIES", "main", "shapes"]
 
@@ -122,10 +122,8 @@ def _measure(
         launches[stored] = ours.launcher(operands, stored)
         operands.check(f"gemm {stored}", launches[stored])
     operands.keep({layout, *LAYOUTS})
-    graphs = {name: device.graphed(launch, GRAPHED) for name, launch in launches.items()}
     seconds, rest = LOADS[load]
-    timing = interleave(device, graphs, rounds=rounds, seconds=seconds, rest=rest)
-    timing = Timing({name: [ms / GRAPHED for ms in taken] for name, taken in timing.rounds.items()})
+    timing = interleave(device, launches, rounds=rounds, seconds=seconds, rest=rest, graphed=GRAPHED)
     return summarize(timing, size.numbers, CUBLAS, {"layout": layout, **noted})
 
 

@@ -95,15 +95,11 @@ class Verification:
     wrong: int
     worst: Mismatch | None
 
-    @property
-    def ok(self) -> bool:
+    def __bool__(self) -> bool:
         return self.wrong == 0
 
-    def __bool__(self) -> bool:
-        return self.ok
-
     def __str__(self) -> str:
-        verdict = "right" if self.ok else f"{self.wrong} WRONG"
+        verdict = "right" if self else f"{self.wrong} WRONG"
         text = f"{self.kernel}(): {self.elements} elements, {verdict}"
         if self.worst is None:
             return text

@@ -371,7 +371,7 @@ def test_verify() -> None:
     assert matmul.verify(right, A, B, C, bound=bound, device="emulator")
     assert matmul.verify(in_place, A, B, C, bound=2 * bound, device="emulator")
     found = matmul.verify(wrong, A, B, C, bound=bound, device="emulator")
-    assert (found.ok, found.wrong, found.elements) == (False, 1, 13 * 9)
+    assert (bool(found), found.wrong, found.elements) == (False, 1, 13 * 9)
     assert found.worst is not None and (found.worst.tensor, found.worst.index) == ("C", (3, 4))
     assert re.search(r"1 WRONG; worst is C\[3, 4\]: got .*, expected .*, error 1", str(found))
     assert np.isnan(C).all()  # only copies were written

@@ -401,8 +401,9 @@ def test_what_a_launch_needs_survives_the_disk_cache() -> None:
     resources: Any = Resources(**dict.fromkeys(names, 0))
     maps = (MAP, TensorMap("C", (2, 1, 0), (32, 64, 1), 64))
     image = Image(
-        "k", "sm_90a", abi_of([("A", GlobalType(BF16, ("M", "K"), 1, 16))], 32), ("M",), (384,), 1024,
-        ("C",), resources, "llvm", "ptx", b"cubin", (2, 1, 1), maps, True,
+        "k", "sm_90a", "llvm", "ptx", b"cubin", resources,
+        abi=abi_of([("A", GlobalType(BF16, ("M", "K"), 1, 16))], 32), grid=("M",), threads=(384,), shared_bytes=1024,
+        written=("C",), cluster=(2, 1, 1), tensor_maps=maps, dependent=True,
     )  # fmt: skip
     again = Image.from_bytes(image.to_bytes())
     assert again is not None

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
-from tiledsl.backends.protocol import Resources
+from tiledsl.backends.protocol import Binary, Resources
 from tiledsl.compilation.explain import EXPLAIN, Printed, stages_and_reports
 from tiledsl.errors import Loc, TileError
 from tiledsl.ir.abi import AbiArg
@@ -42,28 +42,21 @@ def _plain(value: Any) -> Any:
             return str(value)
 
 
-@dataclass(frozen=True)
-class Image:
+@dataclass(frozen=True, kw_only=True)
+class Image(Binary):
     """A built kernel, as a launch and the disk cache need it.
 
-    `grid`: blocks along x, y, z, as expressions of extents and scalars (``ceildiv(N, 16)`` and the like). `threads`: of
-    a block along x, y, z. `written`: names of the tensors that it may write. `resources`: registers, spills, shared
-    memory, occupancy and what limits it. `llvm`: as given to LLVM. `cubin`: what the driver loads. `cluster`: blocks of
+    `abi`: the arguments. `grid`: blocks along x, y, z, as expressions of extents and scalars (``ceildiv(N, 16)``, say).
+    `threads`: of a block along x, y, z. `written`: names of the tensors that it may write. `cluster`: blocks of
     a cluster along x, y, z. `tensor_maps`: passed after the arguments of `abi`. `dependent`: it waits itself for the
     previous grid of its stream.
     """
 
-    name: str
-    arch: str
     abi: tuple[AbiArg, ...]
     grid: tuple[str, ...]
     threads: tuple[int, ...]
     shared_bytes: int
     written: tuple[str, ...]
-    resources: Resources
-    llvm: str
-    ptx: str
-    cubin: bytes
     cluster: tuple[int, int, int] = (1, 1, 1)
     tensor_maps: tuple[TensorMap, ...] = ()
     dependent: bool = False

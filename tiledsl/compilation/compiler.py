@@ -159,6 +159,7 @@ def _build(signature: Signature, spec: Specialization, arch: str) -> Image:
             binary = ptx.build(kernel, ptx.TARGETS[arch], meanwhile=_collect)
     waits = any(isinstance(op, GridDependency) and op.wait for op in kernel.walk())
     return Image(
-        kernel.name, arch, kernel.abi, tuple(map(str, kernel.grid)), kernel.threads, kernel.shared_bytes, written,
-        binary.resources, binary.llvm, binary.ptx, binary.cubin, kernel.cluster, kernel.tensor_maps, waits,
+        **vars(binary), abi=kernel.abi, grid=tuple(map(str, kernel.grid)), threads=kernel.threads,
+        shared_bytes=kernel.shared_bytes, written=written, cluster=kernel.cluster, tensor_maps=kernel.tensor_maps,
+        dependent=waits,
     )  # fmt: skip

@@ -121,20 +121,18 @@ def _measure(
         raise TileError(f"bench: {contenders[0].label} takes no batch: give MxNxK")
     operands = Operands(device, size, buffer_sets(size.bytes(device.itemsizes), cold=cache == "cold"))
     layout, base = cublas(operands)
-    many = GRAPHED if arguments.graph else 1
-    runs = _checked(operands, fitting, arguments.stored or "", many)
+    graphed = GRAPHED if arguments.graph else 1
+    runs = _checked(operands, fitting, arguments.stored or "", graphed)
     launches, stored = {CUBLAS: base, **{n: r[1] for n, r in runs.items()}}, {n: r[0] for n, r in runs.items()}
     operands.keep({layout, *stored.values()})
     if arguments.base not in launches:
         raise TileError(f"bench: the base {arguments.base} cannot run at {size}")
     found: list[dict[str, Any]] = []
-    if arguments.graph:
-        launches = {name: device.graphed(launch, many) for name, launch in launches.items()}
     for load in arguments.load:
         seconds, rest = LOADS[load]
         start = time.perf_counter()
-        timing = interleave(device, launches, rounds=arguments.rounds, seconds=arguments.seconds or seconds, rest=rest)
-        timing = Timing({name: [ms / many for ms in taken] for name, taken in timing.rounds.items()})
+        seconds = arguments.seconds or seconds
+        timing = interleave(device, launches, rounds=arguments.rounds, seconds=seconds, rest=rest, graphed=graphed)
         noted = {"cache": cache, "load": load, "layout": layout, "stored": stored, "sets": operands.sets}
         noted["intensity"] = 2 * math.prod(numbers) / size.bytes(device.itemsizes)
         found += summarize(timing, numbers, arguments.base, {**noted, **clocks.since(start)})
@@ -143,10 +141,10 @@ def _measure(
 
 
 def _checked(
-    operands: Operands, contenders: Sequence[Contender], stored: str, many: int
+    operands: Operands, contenders: Sequence[Contender], stored: str, graphed: int
 ) -> dict[str, tuple[str, Launch]]:
     """How each contender has its operands, and a launcher, whose result is right; what cannot run at this size is left
-    out, and said. many: launches of a graph, by which the best storage is found; 1: without."""
+    out, and said. `graphed`: see `interleave`."""
     found: dict[str, tuple[str, Launch]] = {}
     for contender in contenders:
         runs: dict[str, Launch] = {}
@@ -162,7 +160,7 @@ def _checked(
             operands.check(contender.label, launch, contender.roles.c in contender.roles.transposed)
             runs[layout] = launch
         if runs:
-            found[contender.label] = fastest(operands.device, runs, many)
+            found[contender.label] = fastest(operands.device, runs, graphed)
     return found
 
 

@@ -242,11 +242,9 @@ def _multiply(matmul: Callable[..., None], a: list[Any], b: list[Any], c: list[A
     matmul(a[i], b[i], c[i])
 
 
-def fastest(device: Device, found: dict[str, Launch], many: int = 1) -> tuple[str, Launch]:
-    """The layout whose launches take least, and its launcher. many: launches of a graph, by which they are timed; 1:
-    without."""
+def fastest(device: Device, found: dict[str, Launch], graphed: int = 1) -> tuple[str, Launch]:
+    """The layout whose launches take least, and its launcher. `graphed`: see `interleave`."""
     if len(found) == 1:
         return next(iter(found.items()))
-    timed = found if many == 1 else {layout: device.graphed(launch, many) for layout, launch in found.items()}
-    best = min(found, key=interleave(device, timed, rounds=3, seconds=0.02).median)
+    best = min(found, key=interleave(device, found, rounds=3, seconds=0.02, graphed=graphed).median)
     return best, found[best]
