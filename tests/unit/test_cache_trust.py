@@ -241,4 +241,4 @@ def _image() -> Image:
 
 def _compiled() -> Any:
     spec = Specialization((("X", GlobalSpec(F32, 0, 16)),), ())
-    return compile_kernel(doubled.signature, spec, "sm_90a", doubled.program.meaning())
+    return compile_kernel(doubled.signature, spec, "sm_90a", doubled.builds.meaning())

@@ -52,12 +52,12 @@ class Lowered:
         return Prepared(self.kernel)
 
 
-class Program:
+class Builds:
     """One kernel function and everything that this process built from it. Safe to use from several threads."""
 
     def __init__(self, signature: Signature) -> None:
         self.signature = signature
-        self._builds: dict[Any, Any] = {}
+        self._known: dict[Any, Any] = {}
         self._meaning: Meaning | None = None
         self.lock = threading.RLock()
         in_child(self)
@@ -87,7 +87,7 @@ class Program:
             identities = tuple(const_identity(value) for _, value in spec.consts)
             return build, meaning.digest, spec.tensors, spec.index_bits, identities, arch
 
-        known = self._builds
+        known = self._known
         with whole(), self.lock, WITHOUT_COLLECTOR.inside():
             meaning = self.meaning()
             key = key_of(meaning)

@@ -33,7 +33,7 @@ from tiledsl.signatures.specialize import (
 )
 
 if TYPE_CHECKING:
-    from tiledsl.compilation.compiler import Lowered, Program
+    from tiledsl.compilation.compiler import Builds, Lowered
 
 P = TypeVar("P")
 EMULATED_ARCH = "sm_90a"
@@ -80,9 +80,9 @@ class CheckedLaunch:
 class Dispatcher:
     """Runs the calls of one kernel. `launcher` is the fast path for torch tensors, and keeps all plans."""
 
-    def __init__(self, program: Program) -> None:
-        self.program = program
-        self.signature: Signature = program.signature
+    def __init__(self, builds: Builds) -> None:
+        self.builds = builds
+        self.signature: Signature = builds.signature
         self.launcher = Launcher(self.signature, self.run)
 
     # -- checking ----------------------------------------------------------------------------------------
@@ -196,22 +196,22 @@ class Dispatcher:
     ) -> P:
         """The known plan for arguments like these, or else the one that `make` returns. It is kept only after `memory`,
         the caller's own arrays, was checked, as the launcher does not check it again. `where`: the key's `device`."""
-        meaning = self.program.meaning()
+        meaning = self.builds.meaning()
         keyed = {**arguments.given, **_keyed_consts(arguments), **_keyed_arrays(arguments), "device": where}
-        with self.program.lock:
+        with self.builds.lock:
             known: Any = self.launcher.plan(self.launcher.key(keyed), meaning)
             plan: Any = make(arguments) if known is None else known
         for name in plan.written:
             for problem, fix in _memory_problems(name, memory):
                 raise argument_error(self.signature, f"{name} is written by the kernel, {problem}", fix)
         if known is None and meaning.holds():  # else it was compiled for another meaning
-            with self.program.lock:
+            with self.builds.lock:
                 self.launcher.add(self.launcher.key(keyed), plan, meaning)
         return plan
 
     def _emulation(self, arguments: Arguments) -> Lowered:
         problem = specialize(self.signature, arguments.arrays, arguments.consts)
-        lowered = self.program.lowered(problem.spec, self.signature.arch or EMULATED_ARCH)
+        lowered = self.builds.lowered(problem.spec, self.signature.arch or EMULATED_ARCH)
         check_maps(self.signature.name, lowered.kernel.tensor_maps, arguments.present)
         return lowered
 
@@ -219,7 +219,7 @@ class Dispatcher:
         gpu, device = driver(), max(arguments.device, 0)
         arch = gpu.target_of(device, self.signature.name, self.signature.arch)
         problem = specialize(self.signature, arguments.arrays, arguments.consts)
-        image = self.program.compiled(problem.spec, arch)
+        image = self.builds.compiled(problem.spec, arch)
         used = set(re.findall(r"\w+", " ".join(image.grid)))
         self.launcher.key_by_value(frozenset(p.name for p in self.signature.scalars if p.name in used))
         arrays = arguments.present
