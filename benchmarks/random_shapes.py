@@ -117,7 +117,7 @@ def _measure(
     operands = Operands(device, size, buffer_sets(size.bytes(device.itemsizes), cold=cache == "cold"))
     layout, base = cublas(operands)
     launches = {CUBLAS: base}
-    ours = Contender("gemm", gemm, {}, Roles("A", "B", "C", frozenset(), batched=False))
+    ours = Contender("gemm", gemm, {}, Roles("A", "B", "C"))
     for stored in LAYOUTS:
         launches[stored] = ours.launcher(operands, stored)
         operands.check(f"gemm {stored}", launches[stored])

@@ -43,8 +43,8 @@ BODY = """
 """
 NT = (
     HEAD
-    + "\n@tile_kernel\ndef nt(A: Global[f32, M, K], B: Global[f32, N, K], C: Global[f32, N, M]):"
-    + BODY.format(a="A[m, k]", b="B[n, k]", c="C[n, m]")
+    + "\n@tile_kernel\ndef nt(A: Global[f32, M, K], B: Global[f32, N, K], C: Global[f32, M, N]):"
+    + BODY.format(a="A[m, k]", b="B[n, k]", c="C[m, n]")
 )
 
 
@@ -128,9 +128,9 @@ def write(folder: Path, text: str, name: str = "kernels.py") -> Path:
 
 def test_a_product_is_read_off_the_names_of_its_dimensions(tmp_path: Path) -> None:
     roles = read_roles(load_kernel(Path(NAIVE)))
-    assert (roles.a, roles.b, roles.c, roles.layout, roles.transposed) == ("A", "B", "C", "NN", frozenset())
+    assert (roles.a, roles.b, roles.c, roles.layout) == ("A", "B", "C", "NN")
     roles = read_roles(load_kernel(write(tmp_path, NT)))
-    assert (roles.layout, roles.transposed) == ("NT", {"B", "C"})
+    assert roles.layout == "NT"
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_a_kernel_may_choose_its_consts_by_the_size() -> None:
 
 def test_the_format_is_that_of_the_kernels_or_asked_for(tmp_path: Path) -> None:
     declared = read_contender(NAIVE)
-    generic = NT.replace("f32, M, K", "X, M, K").replace("f32, N, K", "X, N, K").replace("f32, N, M", "X, N, M")
+    generic = NT.replace("f32, M, K", "X, M, K").replace("f32, N, K", "X, N, K").replace("f32, M, N", "X, M, N")
     open_ = read_contender(str(write(tmp_path, generic)))
     assert format_of([declared]) == format_of([open_, declared]) == "f32"
     assert format_of([open_], "bf16") == "bf16"
@@ -178,17 +178,17 @@ def test_the_format_is_that_of_the_kernels_or_asked_for(tmp_path: Path) -> None:
 
 
 def test_kernels_get_operands_as_they_declare_them(tmp_path: Path) -> None:
-    """B as [N, K] and C as [N, M] in row order: the same product as for a kernel that wants them the other way."""
+    """B as [N, K] in row order: the same product as for a kernel that wants it as [K, N]."""
     device: Any = HostDevice()
     operands = Operands(device, Size(3, 5, 7), 2)
     seen: list[Any] = []
     contender = read_contender(str(write(tmp_path, NT)))
     launch = contender.launcher(operands)
-    operands.check("nt", launch, transposed=True)
-    (a, b), c = operands.stored("NT"), operands.results(transposed=True)
+    operands.check("nt", launch)
+    (a, b), c = operands.stored("NT"), operands.results
     seen += [a[0].shape, b[0].shape, c[0].shape]
     assert seen == [(3, 7), (7, 5), (3, 5)]
-    assert b[0].T.flags.c_contiguous and c[0].T.flags.c_contiguous
+    assert b[0].T.flags.c_contiguous
     assert np.array_equal(b[0], operands.stored("NN")[1][0])
     assert not np.array_equal(a[0], a[1])  # each set has numbers of its own
 
@@ -273,7 +273,7 @@ def test_what_cannot_run_is_left_out(device: HostDevice, capsys: pytest.CaptureF
     fast = ["--rounds", "1", "--seconds", "0.001"]
     assert main(["bench", NAIVE, str(file), "--sizes", "9x8x7", "9x9x7", *fast]) == 0
     printed = capsys.readouterr().out
-    assert "eight at 9x9x7: left out: eight(): B has shape (7, 9); axis 1 of [K, 8] is fixed at 8" in printed
+    assert "eight at 9x9x7: left out: NN: eight(): B has shape (7, 9); axis 1 of [K, 8] is fixed at 8" in printed
     assert printed.count("| eight ") == 1 and printed.count("| naive ") == 2
 
 

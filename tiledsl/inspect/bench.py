@@ -26,12 +26,12 @@ from pathlib import Path
 from typing import Any
 
 from tiledsl.arch import MULTIPLY_ADDS
-from tiledsl.errors import DeviceError, TileError
+from tiledsl.errors import TileError
 from tiledsl.inspect.contenders import (
     CUBLAS,
     LAYOUTS,
+    CannotRun,
     Contender,
-    Launch,
     Operands,
     Size,
     cublas,
@@ -122,8 +122,13 @@ def _measure(
     operands = Operands(device, size, buffer_sets(size.bytes(device.itemsizes), cold=cache == "cold"))
     layout, base = cublas(operands)
     graphed = GRAPHED if arguments.graph else 1
-    runs = _checked(operands, fitting, arguments.stored or "", graphed)
-    launches, stored = {CUBLAS: base, **{n: r[1] for n, r in runs.items()}}, {n: r[0] for n, r in runs.items()}
+    launches, stored = {CUBLAS: base}, dict[str, str]()
+    for each in fitting:
+        layouts = LAYOUTS if arguments.stored == BEST else (arguments.stored or each.roles.layout,)
+        try:
+            stored[each.label], launches[each.label] = fastest(each, operands, layouts, graphed)
+        except CannotRun as error:
+            print(f"  {error}", flush=True)
     operands.keep({layout, *stored.values()})
     if arguments.base not in launches:
         raise TileError(f"bench: the base {arguments.base} cannot run at {size}")
@@ -137,30 +142,6 @@ def _measure(
         noted["intensity"] = 2 * math.prod(numbers) / size.bytes(device.itemsizes)
         found += summarize(timing, numbers, arguments.base, {**noted, **clocks.since(start)})
         print(f"  {size} {cache} {load} timed in {time.perf_counter() - start:.1f} s", flush=True)
-    return found
-
-
-def _checked(
-    operands: Operands, contenders: Sequence[Contender], stored: str, graphed: int
-) -> dict[str, tuple[str, Launch]]:
-    """How each contender has its operands, and a launcher, whose result is right; what cannot run at this size is left
-    out, and said. `graphed`: see `interleave`."""
-    found: dict[str, tuple[str, Launch]] = {}
-    for contender in contenders:
-        runs: dict[str, Launch] = {}
-        for layout in LAYOUTS if stored == BEST else (stored or contender.roles.layout,):
-            launch = contender.launcher(operands, layout)
-            try:
-                launch(0)
-            except DeviceError:
-                raise
-            except TileError as error:
-                print(f"  {contender.label} at {operands.size}: left out: {str(error).splitlines()[0]}", flush=True)
-                continue
-            operands.check(contender.label, launch, contender.roles.c in contender.roles.transposed)
-            runs[layout] = launch
-        if runs:
-            found[contender.label] = fastest(operands.device, runs, graphed)
     return found
 
 
