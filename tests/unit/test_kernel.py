@@ -262,7 +262,7 @@ def test_what_a_copy_reads_is_not_written() -> None:
 
 
 def test_no_gpu_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver_module, "_open", lambda: driver_module._no_gpu())
+    monkeypatch.setattr(driver_module, "_open", lambda: driver_module._no_gpu("none"))
     A, B, C = problem()
     with pytest.raises(DeviceError, match="fix: "):
         matmul(A, B, C, device="gpu")
