@@ -62,19 +62,18 @@ class Arguments:
         return next((info.device for info in self.present.values()), -1)
 
 
-@dataclass(frozen=True)
 class CheckedLaunch:
-    """A launch whose arguments and memory were checked. It can run many times."""
+    """A launch whose `arguments` and memory were checked. It can run many times. `tensors`: torch tensors that are
+    written."""
 
-    plan: LaunchPlan
-    stream: int
-    pointers: tuple[int, ...]
-    scalars: tuple[Any, ...]
-    tensors: tuple[Any, ...]
+    def __init__(self, plan: LaunchPlan, stream: int, arguments: Arguments, tensors: tuple[Any, ...]) -> None:
+        self.plan, self.stream, self._tensors = plan, stream, tensors
+        self._pointers = tuple(arguments.present[name].pointer for name in plan.arguments.pointers)
+        self._scalars = tuple(arguments.scalars[name] for name in plan.arguments.scalars)
 
     def run(self) -> None:
-        launched = self.plan.run(self.stream, self.pointers, self.scalars, self.tensors)
-        assert launched, f"a scalar of {self.plan.kernel}() does not fit: {self.scalars}"
+        launched = self.plan.run(self.stream, self._pointers, self._scalars, self._tensors)
+        assert launched, f"a scalar of {self.plan.kernel}() does not fit: {self._scalars}"
 
 
 class Dispatcher:
@@ -160,34 +159,33 @@ class Dispatcher:
                 torch = sys.modules["torch"]
                 self.launcher.take_torch(torch._C._cuda_getCurrentRawStream, torch.is_grad_enabled)
             plan = self._plan(arguments, arguments.given["device"], self._launch_plan, arrays)
-            pointers = {name: info.pointer for name, info in arrays.items()}
-            yield _prepared(plan, _launch_stream(arrays), pointers, arguments)
+            yield CheckedLaunch(plan, _launch_stream(arrays), arguments, _of_torch(arrays, plan.written))
             return
         gpu = driver()
         device = gpu.current_device()
-        staged = {name: movable(info) for name, info in arrays.items()}
-        moved = {name: _moved(info, staged[name], device) for name, info in arrays.items()}
-        sizes = {name: info.span()[1] for name, info in moved.items()}
-        copies: dict[str, int] = {}
+        copies: dict[str, tuple[Any, ArrayInfo]] = {}
         with gpu.active(device):
             try:
-                for name, size in sizes.items():
-                    copies[name] = gpu.allocate(size, f"{self.signature.name}(): {name}")
-                infos = {name: replace(info, pointer=copies[name]) for name, info in moved.items()}
+                for name, info in arrays.items():
+                    array = movable(info)
+                    copy = _copied(info, array, device)
+                    pointer = gpu.allocate(copy.span()[1], f"{self.signature.name}(): {name}")
+                    copies[name] = array, replace(copy, pointer=pointer)
+                infos = {name: copy for name, (_, copy) in copies.items()}
                 on_device = replace(arguments, arrays={n: infos.get(n) for n in arguments.arrays})
                 plan = self._plan(on_device, COPIED, self._launch_plan, arrays)
-                for name, array in staged.items():
-                    gpu.upload(copies[name], array.ctypes.data, sizes[name], name)
-                yield _prepared(plan, 0, copies, arguments)
+                for name, (array, copy) in copies.items():
+                    gpu.upload(copy.pointer, array.ctypes.data, copy.span()[1], name)
+                yield CheckedLaunch(plan, 0, on_device, _of_torch(arrays, plan.written))
                 gpu.synchronize(0, f"{self.signature.name}()")
                 for name in plan.written:
-                    array, target = staged[name], host_array(arrays[name])
-                    gpu.download(array.ctypes.data, copies[name], sizes[name], name)
+                    (array, copy), target = copies[name], host_array(arrays[name])
+                    gpu.download(array.ctypes.data, copy.pointer, copy.span()[1], name)
                     if array is not target:
                         target[...] = array
             finally:
-                for pointer in copies.values():
-                    gpu.free(pointer)
+                for _, copy in copies.values():
+                    gpu.free(copy.pointer)
 
     # -- plans -------------------------------------------------------------------------------------------
 
@@ -197,7 +195,11 @@ class Dispatcher:
         """The known plan for arguments like these, or else the one that `make` returns. It is kept only after `memory`,
         the caller's own arrays, was checked, as the launcher does not check it again. `where`: the key's `device`."""
         meaning = self.builds.meaning()
-        keyed = {**arguments.given, **_keyed_consts(arguments), **_keyed_arrays(arguments), "device": where}
+        given = arguments.given
+        # Consts as they were checked: an object with __index__ may give another number next time. NumPy's numbers stay,
+        # so that the launcher, which sees those, finds the plan.
+        consts = {n: given[n] if is_numpy_scalar(given[n]) else value for n, value in arguments.consts.items()}
+        keyed = {**given, **consts, **_keyed_arrays(arguments), "device": where}
         with self.builds.lock:
             known: Any = self.launcher.plan(self.launcher.key(keyed), meaning)
             plan: Any = make(arguments) if known is None else known
@@ -259,13 +261,6 @@ def _place(device: int) -> str:
     return "host memory" if device < 0 else f"the memory of GPU {device}"
 
 
-def _keyed_consts(arguments: Arguments) -> dict[str, Any]:
-    """The consts for the key, as they were checked: an object with __index__ may give another number next time. NumPy's
-    numbers stay, so that the launcher, which sees those, finds the plan."""
-    given = arguments.given
-    return {n: given[n] if is_numpy_scalar(given[n]) else value for n, value in arguments.consts.items()}
-
-
 def _keyed_arrays(arguments: Arguments) -> Mapping[str, Any]:
     """The arrays for the key: the torch tensors themselves if all are, since the launcher builds the key from those.
 
@@ -287,13 +282,7 @@ def _of_torch(arrays: Mapping[str, ArrayInfo], names: tuple[str, ...]) -> tuple[
     return tuple(arrays[name].owner for name in names if _is_torch(arrays[name]))
 
 
-def _prepared(plan: LaunchPlan, stream: int, pointers: Mapping[str, int], arguments: Arguments) -> CheckedLaunch:
-    addresses = tuple(pointers[name] for name in plan.arguments.pointers)
-    scalars = tuple(arguments.scalars[name] for name in plan.arguments.scalars)
-    return CheckedLaunch(plan, stream, addresses, scalars, _of_torch(arguments.present, plan.written))
-
-
-def _moved(info: ArrayInfo, array: Any, device: int) -> ArrayInfo:
+def _copied(info: ArrayInfo, array: Any, device: int) -> ArrayInfo:
     """`info` after its elements, now in `array`, are copied to `device`; the address is not known yet."""
     strides = tuple(s // array.itemsize for s in array.strides)
     return replace(info, strides=strides, pointer=0, device=device, writable=True, owner=None, stream=None)
