@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -26,17 +25,18 @@ from tiledsl.backends.emulator.rules.matrices import (
 )
 from tiledsl.backends.emulator.rules.matrix import require_full_warps
 from tiledsl.backends.emulator.rules.memory import shared_bases
+from tiledsl.backends.emulator.rules.places import require_box
 from tiledsl.backends.emulator.rules.registry import Condition, Rows, condition, rule
 from tiledsl.backends.emulator.spans import SharedTile
 from tiledsl.errors import EmulatorError
 from tiledsl.ir import tensor_core
-from tiledsl.ir.core import Op, Value
+from tiledsl.ir.core import Op
 from tiledsl.ir.ops import wgmma
 from tiledsl.ir.semantics import numpy_dtype
-from tiledsl.ir.types import DTYPES, SharedType
+from tiledsl.ir.types import DTYPES
 from tiledsl.layout.fragments import of_warpgroups
 from tiledsl.layout.mma import SHAPES
-from tiledsl.layout.shared import CHUNK, ROWS
+from tiledsl.layout.shared import CHUNK, ROWS, row_major
 from tiledsl.layout.wgmma import WGMMA_ROWS
 
 Ints = NDArray[np.int64]
@@ -100,46 +100,29 @@ def multiply(c: Cohort, op: wgmma.Mma, acc: tuple[Any, ...], accumulate: Any, *v
     count = layout.warps[0] // WARPGROUP_WARPS
     blocks = type_.dims[0] // (WGMMA_ROWS * count)
     first = (groups.leaders - layout.first) // WARPGROUP_WARPS % count * blocks * WGMMA_ROWS
-    at = 1 + len(op.a_origin)
-    if op.a_axes:
-        rows = first[:, None] + np.arange(blocks * WGMMA_ROWS)
-        a = _read_tile(groups, op, op.a, values[:at], op.a_axes, rows, np.arange(op.k))
+    *left, right = op.shared_operands
+    height = blocks * WGMMA_ROWS
+    if left:
+        a = _read_tile(groups, op, left[0], values, first, height)
     else:
-        a = _left_operand(groups, op, values[0], blocks * WGMMA_ROWS, op.k)
-    columns = np.broadcast_to(np.arange(type_.dims[1]), (len(first), type_.dims[1]))
-    b = _read_tile(groups, op, op.b, values[at:], op.b_axes[::-1], columns, np.arange(op.k))
+        a = _left_operand(groups, op, values[0], height, op.k)
+    b = _read_tile(groups, op, right, values[1 + len(op.a_origin) :], np.zeros_like(first), right.extent)
     return _product(groups, op, a, b, acc, accumulate)
 
 
 def _read_tile(
-    groups: _Warpgroups,
-    op: wgmma.Mma,
-    operand: Value,
-    values: Sequence[Any],
-    axes: tuple[int, ...],
-    rows: Ints,
-    k: Ints,
+    groups: _Warpgroups, op: wgmma.Mma, operand: wgmma.SharedOperand, values: Sequence[Any], first: Ints, count: int
 ) -> Array:
-    """[warpgroups, rows, k] of a tile in row order; `axes`: along which rows (of m or n) and k lie."""
+    """[warpgroups, rows, k] of a tile in row order. first, count: which rows of m or n each warpgroup reads."""
     tile: SharedTile = values[0]
-    type_ = operand.type
-    assert isinstance(type_, SharedType)
-    index: list[Any] = [groups.uniform(op, v, "an index")[:, None, None] for v in values[1 : 1 + type_.rank]]
-    index[axes[0]] = index[axes[0]] + rows[:, :, None]
-    index[axes[1]] = index[axes[1]] + k
-    for axis, extent in enumerate(tile.dims):
-        if (index[axis] < 0).any() or (index[axis] >= extent).any():
-            raise EmulatorError(
-                f"out of bounds: {op.name} reads elements {int(index[axis].min())} to {int(index[axis].max())} of axis "
-                f"{axis} of {tile.label}, which has {extent}",
-                op.loc,
-                "correct the index or the tile",
-            )
-    strides = [prod(tile.dims[axis + 1 :]) for axis in range(type_.rank)]
-    offset: Any = sum(i * s for i, s in zip(index, strides, strict=True))
-    return _read(
-        groups, op, tile.label, tile.offset, tile.offset + offset * type_.dtype.bytes, numpy_dtype(type_.dtype)
-    )
+    (along, along_k), dtype, origin = operand.axes, operand.type.dtype, values[1 : 1 + len(tile.dims)]
+    counts, strides = [1] * len(tile.dims), row_major(tile.dims)
+    counts[along], counts[along_k] = operand.extent, op.k
+    require_box(groups.c, op, tile, origin, counts)
+    start: Any = sum(groups.uniform(op, i, "an index") * s for i, s in zip(origin, strides, strict=True))
+    rows = start[:, None] + (first[:, None] + np.arange(count)) * strides[along]
+    offset = rows[:, :, None] + np.arange(op.k) * strides[along_k]
+    return _read(groups, op, tile.label, tile.offset, tile.offset + offset * dtype.bytes, numpy_dtype(dtype))
 
 
 # -- thread level ----------------------------------------------------------------------------------
