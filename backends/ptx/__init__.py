@@ -7,12 +7,11 @@ from typing import Callable
 
 from tiledsl.arch import TARGETS, Target
 from tiledsl.backends.protocol import Binary, Resources
-from tiledsl.backends.ptx.sass.disassemble import sass_text  # here: a later import would rebind `disassemble` below
 from tiledsl.errors import AssemblerError
 from tiledsl.ir.core import Kernel
 from tiledsl.recursion import deep_recursion
 
-__all__ = ["TARGETS", "Target", "build", "disassemble"]
+__all__ = ["TARGETS", "Target", "build"]
 
 
 @deep_recursion()
@@ -45,8 +44,3 @@ def build(kernel: Kernel, target: Target, *, meanwhile: Callable[[], None] = lam
         assembler_level=level,
     )
     return Binary(kernel.name, target.name, llvm, assembled.ptx, assembled.cubin, resources)
-
-
-def disassemble(cubin: bytes) -> str:
-    """The SASS of a cubin as text, by nvdisasm. Raises ToolNotFoundError without it."""
-    return sass_text(cubin)

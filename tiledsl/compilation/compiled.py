@@ -124,9 +124,9 @@ class Compiled(Image):
     @cached_property
     def sass(self) -> str:
         """The machine code, by nvdisasm. Raises ToolNotFoundError without it."""
-        from tiledsl.backends.ptx import disassemble
+        from tiledsl.backends.ptx.sass.disassemble import sass_text
 
-        return disassemble(self.cubin)
+        return sass_text(self.cubin)
 
     @property
     def stages(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Which registers hold a value that is still needed, at each instruction: a backward data flow.
+"""Which general registers hold a value that is still needed, at each instruction: a backward data flow.
 
 An instruction's own results count at it, as in ``nvdisasm --print-life-ranges``: it is where both are held.
 A result written under a predicate ends no earlier life, since the old value may stay. R1, the stack pointer, is
@@ -10,35 +10,25 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tiledsl.backends.ptx.sass.operands import Register
 from tiledsl.backends.ptx.sass.program import SassProgram
 
-PLACE = {"R": (0, 256), "UR": (256, 64), "P": (320, 8), "UP": (328, 8)}
-"""Bits of a mask: first one and how many, by register file."""
-
-
-STACK = Register("R", 1)
+STACK = 1
+"""The number of the stack pointer."""
 
 
 @dataclass(frozen=True)
 class Liveness:
-    """`masks`: a bit a register, for each instruction."""
+    """`masks`: for each instruction, a bit a register."""
 
     masks: tuple[int, ...]
 
     def count(self, place: int) -> int:
-        """How many general registers."""
-        return _part(self.masks[place], "R").bit_count()
+        """How many registers."""
+        return self.masks[place].bit_count()
 
-    def registers(self, place: int, file: str = "R") -> tuple[int, ...]:
-        """Their numbers, in order."""
-        part = _part(self.masks[place], file)
-        return tuple(i for i in range(part.bit_length()) if part >> i & 1)
-
-    def peak(self, places: Iterable[int] | None = None) -> tuple[int, int]:
-        """(most general registers alive at once, the first instruction where they are), over `places` or the whole."""
-        chosen = range(len(self.masks)) if places is None else places
-        first = max(chosen, key=lambda place: (self.count(place), -place), default=None)
+    def peak(self, places: Iterable[int]) -> tuple[int, int]:
+        """(most registers alive at once, the first instruction where they are), over `places`."""
+        first = max(places, key=lambda place: (self.count(place), -place), default=None)
         return (0, 0) if first is None else (self.count(first), first)
 
 
@@ -60,10 +50,5 @@ def live_registers(program: SassProgram) -> Liveness:
     return Liveness(tuple(b | w | kept for b, w in zip(before, writes, strict=True)))
 
 
-def _mask(registers: Iterable[Register]) -> int:
-    return sum(1 << PLACE[r.file][0] + r.number for r in registers)
-
-
-def _part(mask: int, file: str) -> int:
-    first, count = PLACE[file]
-    return mask >> first & ((1 << count) - 1)
+def _mask(registers: Iterable[int]) -> int:
+    return sum(1 << number for number in registers)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tiledsl.backends.ptx.ptx_lines import PtxLines
 from tiledsl.backends.ptx.sass.banks import BankCounts, count_banks, fma_of
-from tiledsl.backends.ptx.sass.classes import PUBLISHED, arithmetic_of, class_of, products_of
+from tiledsl.backends.ptx.sass.classes import arithmetic_of, class_of, products_of
 from tiledsl.backends.ptx.sass.disassemble import sass_listing
 from tiledsl.backends.ptx.sass.iteration import full_iteration
 from tiledsl.backends.ptx.sass.live import Liveness, live_registers
@@ -25,28 +25,8 @@ from tiledsl.backends.ptx.sass.tensor import TensorLoop, tensor_loop
 from tiledsl.errors import Loc
 from tiledsl.tables import table
 
-GEMM_SHARE = 0.5
-"""From this share of FFMAs on, the hottest loop is that of an fp32 product, and published ones stand beside it."""
 LINES = 12
 """Python lines shown of the hottest loop."""
-
-
-@dataclass(frozen=True, slots=True)
-class Spill:
-    """Accesses to local memory of one Python line (`loc` None: of no line)."""
-
-    loc: Loc | None
-    stores: int
-    loads: int
-
-
-@dataclass(frozen=True, slots=True)
-class LineCount:
-    """Instructions of one Python line in a loop; `arithmetic` of them are the loop's own."""
-
-    loc: Loc | None
-    instructions: int
-    arithmetic: int
 
 
 @dataclass(frozen=True)
@@ -106,11 +86,6 @@ class SassReport:
         return [self.program.instructions[place] for place in self.places]
 
     @property
-    def fma_share(self) -> float:
-        """FFMAs over all instructions of the hottest loop."""
-        return self.histogram.get("FFMA", 0) / sum(self.histogram.values())
-
-    @property
     def share(self) -> float:
         """Its arithmetic, FFMAs or matrix instructions, over all instructions of one iteration, that of a full tile."""
         names = [arithmetic_of(self.program.instructions[place]) for place in self.iteration]
@@ -132,22 +107,21 @@ class SassReport:
         return tuple(sorted({s.opcode for s in self.program.instructions if not s.operands.known}))
 
     @cached_property
-    def spills(self) -> tuple[Spill, ...]:
-        """Accesses to local memory, by Python line."""
+    def spills(self) -> dict[Loc | None, tuple[int, int]]:
+        """(stores, loads) of local memory, by Python line; None: of no line."""
         stores, loads = (
             Counter(self.loc(s) for s in self.program.instructions if s.base == base) for base in ("STL", "LDL")
         )
-        lines = sorted({*stores, *loads}, key=_line_order)
-        return tuple(Spill(loc, stores[loc], loads[loc]) for loc in lines)
+        return {loc: (stores[loc], loads[loc]) for loc in sorted({*stores, *loads}, key=_line_order)}
 
     @cached_property
-    def lines(self) -> tuple[LineCount, ...]:
-        """The hottest loop by Python line, those with most instructions first."""
+    def lines(self) -> dict[Loc | None, tuple[int, int]]:
+        """(all instructions, those of its arithmetic) of the hottest loop by Python line, those with most first."""
         total = Counter(map(self.loc, self._sasses))
         own = (s for s in self._sasses if self.arithmetic and arithmetic_of(s) == self.arithmetic)
         arithmetic = Counter(map(self.loc, own))
         ordered = sorted(total, key=lambda loc: (-total[loc], _line_order(loc)))
-        return tuple(LineCount(loc, total[loc], arithmetic[loc]) for loc in ordered)
+        return {loc: (total[loc], arithmetic[loc]) for loc in ordered}
 
     def loc(self, sass: Sass) -> Loc | None:
         """The Python line of an instruction, through its PTX line if the cubin does not say it."""
@@ -200,7 +174,7 @@ class SassReport:
     def _loops(self) -> str:
         if not self.program.loops:
             return "no loops"
-        rows = [("loop", "Python line", "instructions", "FFMA", "MMA", "most alive")]
+        rows: list[tuple[str, ...]] = []
         for loop in self.program.loops:
             sasses = [self.program.instructions[i] for i in loop.body]
             first = next((loc for loc in map(self.loc, sasses) if loc is not None), None)
@@ -215,24 +189,13 @@ class SassReport:
                     str(self.live.peak(loop.body)[0]) + mark,
                 )
             )
-        return table(rows[0], rows[1:], (0, 1, 5))
+        return table(("loop", "Python line", "instructions", "FFMA", "MMA", "most alive"), rows, (0, 1, 5))
 
     def _histogram(self) -> str:
-        total, fmas = sum(self.histogram.values()), self.histogram.get("FFMA", 0)
-        published = PUBLISHED if self.arithmetic == "FFMA" and fmas / total >= GEMM_SHARE else {}
-
-        def row(name: str, count: int, others: Sequence[int]) -> list[str]:
-            scaled = [f"{512 * count / fmas:.1f}"] if published else []
-            return [name, str(count), f"{count / total:.1%}", *scaled, *map(str, others)]
-
-        header = ["hottest loop" if self.hottest else "no loop: all of it", "count", "share"]
-        rows = [[*header, "per 512 FFMA", *published] if published else header]
-        for name in CLASSES:
-            count, others = self.histogram.get(name, 0), [counts.get(name, 0) for counts in published.values()]
-            if count or any(others):
-                rows.append(row(name, count, others))
-        rows.append(row("all", total, [sum(counts.values()) for counts in published.values()]))
-        return table(rows[0], rows[1:], (0,))
+        counts = {name: self.histogram[name] for name in CLASSES if name in self.histogram}
+        counts["all"] = total = sum(counts.values())
+        rows = [(name, str(count), f"{count / total:.1%}") for name, count in counts.items()]
+        return table(["hottest loop" if self.hottest else "no loop: all of it", "count", "share"], rows, (0,))
 
     def _operands(self) -> str:
         banks = self.banks
@@ -240,10 +203,11 @@ class SassReport:
             return self._tensor(self.tensor)
         if not banks.fmas:
             return ""
-        rows: list[tuple[str, ...]] = [("FFMA operands", "slot a", "slot b", "slot c", "all")]
-        for name, counts in (("reuse flags", banks.flags), ("from the operand cache", banks.hits)):
-            rows.append((name, *map(str, counts), str(sum(counts))))
-        rows.append(("reuse rate", *(f"{r:.1%}" for r in banks.rates), f"{banks.reuse_rate:.1%}"))
+        rows = [
+            ("reuse flags", *map(str, banks.flags), str(sum(banks.flags))),
+            ("from the operand cache", *map(str, banks.hits), str(sum(banks.hits))),
+            ("reuse rate", *(f"{r:.1%}" for r in banks.rates), f"{banks.reuse_rate:.1%}"),
+        ]
         even, odd = banks.bank_reads
         lines = (
             f"conflicts, 64-bit banks (Volta): {banks.conflicts} of {banks.fmas}; "
@@ -253,7 +217,8 @@ class SassReport:
             f"{banks.fmas / banks.bound:.1%} of the FFMA peak",
             f"stall counts of an iteration: {self.stalls} clocks",
         )
-        return "\n".join((table(rows[0], rows[1:], (0,)), *lines))
+        header = ("FFMA operands", "slot a", "slot b", "slot c", "all")
+        return "\n".join((table(header, rows, (0,)), *lines))
 
     def _tensor(self, tensor: TensorLoop) -> str:
         whole, count = sum(self.histogram.values()), len(self.iteration)
@@ -261,18 +226,17 @@ class SassReport:
         return f"{some}{tensor}\nstall counts of an iteration: {self.stalls} clocks"
 
     def _by_line(self) -> str:
-        rows = [("Python line", "instructions", self.arithmetic or "FFMA")]
-        rows += [(_short(c.loc) or "(none)", str(c.instructions), str(c.arithmetic)) for c in self.lines[:LINES]]
-        if len(self.lines) > LINES:
-            rows.append((f"{len(self.lines) - LINES} more", str(sum(c.instructions for c in self.lines[LINES:])), ""))
-        return table(rows[0], rows[1:], (0,))
+        lines = list(self.lines.items())
+        rows = [(_short(loc) or "(none)", str(count), str(own)) for loc, (count, own) in lines[:LINES]]
+        if len(lines) > LINES:
+            rows.append((f"{len(lines) - LINES} more", str(sum(count for _, (count, _) in lines[LINES:])), ""))
+        return table(("Python line", "instructions", self.arithmetic or "FFMA"), rows, (0,))
 
     def _spills(self) -> str:
         if not self.spills:
             return "no spills"
-        rows = [("local memory", "stores", "loads")]
-        rows += [(_short(s.loc) or "(no line)", str(s.stores), str(s.loads)) for s in self.spills]
-        return table(rows[0], rows[1:], (0,))
+        rows = [(_short(loc) or "(no line)", str(stores), str(loads)) for loc, (stores, loads) in self.spills.items()]
+        return table(("local memory", "stores", "loads"), rows, (0,))
 
 
 def sass_report(cubin: bytes, ptx: str, level: int = 3) -> SassReport:
