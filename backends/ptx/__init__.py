@@ -26,21 +26,13 @@ def build(kernel: Kernel, target: Target, *, meanwhile: Callable[[], None] = lam
     from tiledsl.backends.ptx.codegen import emit_ptx
 
     llvm, ptx = emit_ptx(kernel, target)
-    level = kernel.assembler_level
+    level, threads, shared = kernel.assembler_level, kernel.thread_count, kernel.shared_bytes
     try:
         assembled = assemble(ptx, target, name=kernel.name, level=level, meanwhile=meanwhile)
     except AssemblerError as error:
         error.stages = {"llvm": llvm, "ptx": ptx}
         raise
-    usage, shared = asdict(assembled.usage), kernel.shared_bytes
-    held = target.occupancy(registers=usage["registers"], shared=shared, threads=kernel.thread_count)
-    resources = Resources(
-        **usage,
-        shared=shared,
-        threads=kernel.thread_count,
-        blocks_per_sm=held.blocks_per_sm,
-        limiter=held.limiter,
-        occupancy=held.occupancy,
-        assembler_level=level,
-    )
+    usage = assembled.usage
+    held = target.occupancy(registers=usage.registers, shared=shared, threads=threads)
+    resources = Resources(**asdict(usage), **asdict(held), shared=shared, threads=threads, assembler_level=level)
     return Binary(kernel.name, target.name, llvm, assembled.ptx, assembled.cubin, resources)
