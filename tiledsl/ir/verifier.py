@@ -25,7 +25,7 @@ A breach is a `VerifyError` at the op: a compiler bug, or hand-written IR that i
 from __future__ import annotations
 
 from math import prod
-from typing import Any, Iterable, Mapping, NoReturn
+from typing import Any, Iterable, Mapping
 
 from tiledsl.arch import MOST_BLOCKS_PER_SM, MOST_CLUSTER, MOST_THREADS, MOST_THREADS_ALONG, TMA_MOST_BOX, WARP
 from tiledsl.errors import Loc, VerifyError
@@ -66,14 +66,10 @@ def verify(kernel: Kernel) -> None:
     """Raise VerifyError at the first broken invariant of `kernel`."""
     _kernel(kernel)
     walker = _Walker(kernel)
-    walker.block(kernel.body, kernel, (control.Return,), 0)
+    walker.block(kernel.body, kernel, control.Return)
     walker.check_uses()
     if kernel.level == "tile":
         verify_roles(kernel)
-
-
-def _fail(message: str, loc: Loc) -> NoReturn:
-    raise VerifyError(message, loc)
 
 
 def _require(condition: bool, message: str, loc: Loc) -> None:
@@ -94,8 +90,8 @@ def _kernel(kernel: Kernel) -> None:
     fits = 0 <= kernel.blocks_per_sm <= MOST_BLOCKS_PER_SM and 0 <= kernel.shared_bytes <= MAX_SHARED
     _require(fits, f"{kernel.blocks_per_sm} blocks an SM, of {kernel.shared_bytes} bytes of shared memory", loc)
     known = _thread_params(kernel) if kernel.level == "thread" else _tile_params(kernel)
-    for name in _names(kernel.grid) - known - {PROCESSORS}:
-        _fail(f"the grid needs {name}, which no parameter gives", loc)
+    missing = ", ".join(sorted(_names(kernel.grid) - known - {PROCESSORS}))
+    _require(not missing, f"the grid needs {missing}, which no parameter gives", loc)
 
 
 def _thread_params(kernel: Kernel) -> set[str]:
@@ -175,30 +171,26 @@ class _Walker:
         self.values: list[Value] = []
         self.uses = 0
 
-    def block(self, block: Block, parent: Op | Kernel, ends: tuple[type[Op], ...], position: int) -> None:
+    def block(self, block: Block, parent: Op | Kernel, end: type[Op]) -> None:
         loc = parent.loc
-        if block in self.seen:
-            _fail("a block appears twice", loc)
+        _require(block not in self.seen, "a block appears twice", loc)
         self.seen.add(block)
-        if block.parent is not parent:
-            _fail("a block does not know its owner", loc)
-        if not block.ops or not block.ops[-1].terminator:
-            _fail("a block does not end in a terminator", block.ops[-1].loc if block.ops else loc)
+        _require(block.parent is parent, "a block does not know its owner", loc)
+        last = block.ops[-1] if block.ops else None
+        ends = last is not None and last.terminator
+        _require(ends, "a block does not end in a terminator", loc if last is None else last.loc)
         local: list[Value] = []
         for index, arg in enumerate(block.args):
             self.define(arg, block, index, loc, local)
         for op in block.ops:
             self.op(op, block, local)
             if op.terminator:
-                if op is not block.ops[-1]:
-                    _fail(f"{op.name} in the middle of a block", op.loc)
-                if not isinstance(op, ends[position]):
-                    _fail(f"the block ends in {op.name}; {ends[position].name} is needed", op.loc)
+                _require(op is last, f"{op.name} in the middle of a block", op.loc)
+                _require(isinstance(op, end), f"the block ends in {op.name}; {end.name} is needed", op.loc)
         self.visible.difference_update(local)
 
     def define(self, value: Value, owner: Op | Block, index: int, loc: Loc, local: list[Value]) -> None:
-        if value.owner is not owner or value.index != index:
-            _fail(f"{value!r} does not know its owner", loc)
+        _require(value.owner is owner and value.index == index, f"{value!r} does not know its owner", loc)
         self.type(value.type, loc)
         self.visible.add(value)
         self.values.append(value)
@@ -206,17 +198,15 @@ class _Walker:
 
     def type(self, type_: Type, loc: Loc) -> None:
         wrong = problem(type_)
-        if wrong:
-            _fail(wrong, loc)
+        _require(not wrong, wrong, loc)
         if self.kernel.level == "tile":
-            if isinstance(type_, PtrType):
-                _fail(f"{type_} at tile level", loc)
+            _require(not isinstance(type_, PtrType), f"{type_} at tile level", loc)
             if isinstance(type_, PendingType):
                 type_ = type_.fragment
             if isinstance(type_, FragmentType) and type_.layout is not None:
                 self.fragment(type_, type_.layout, loc)
-        elif isinstance(type_, _TILE_TYPES) or type_ is INDEX:
-            _fail(f"{type_} at thread level", loc)
+        else:
+            _require(not isinstance(type_, _TILE_TYPES) and type_ is not INDEX, f"{type_} at thread level", loc)
 
     def fragment(self, type_: FragmentType, layout: FragmentLayout, loc: Loc) -> None:
         first, count = self.warps
@@ -225,73 +215,59 @@ class _Walker:
         several = (first, count) != (0, self.kernel.thread_count // WARP) or layout.interleaved > 1
         held = layout.threads // WARP
         fits = whole and layout.first == first and (count % held == 0 if several else count == held)
-        if not fits:
-            of = f"warps {first} to {first + count - 1}"
-            _fail(f"{type_} is held by {layout.threads} threads from warp {layout.first} on, not by {of}", loc)
+        holders = f"{layout.threads} threads from warp {layout.first} on, not by warps {first} to {first + count - 1}"
+        _require(fits, f"{type_} is held by {holders}", loc)
 
     def op(self, op: Op, block: Block, local: list[Value]) -> None:
-        if op in self.seen:
-            _fail(f"{op.name} appears twice", op.loc)
+        op.require(op not in self.seen, "appears twice")
         self.seen.add(op)
-        if op.parent is not block:
-            _fail(f"{op.name} does not know its block", op.loc)
-        if OPS.get(op.name) is not type(op):
-            _fail(f"{op.name} is not a registered op", op.loc)
-        if op.level not in ("both", self.kernel.level):
-            _fail(f"{op.name} is not legal at {self.kernel.level} level", op.loc)
+        op.require(op.parent is block, "does not know its block")
+        op.require(OPS.get(op.name) is type(op), "is not a registered op")
+        op.require(op.level in ("both", self.kernel.level), f"not legal at {self.kernel.level} level")
         for position, value in enumerate(op.operands):
-            self.operand(op, position, value)
+            op.require(value in self.visible, f"uses {value!r} (operand {position}) where it is not visible")
+            op.require((op, position) in value.uses, f"{value!r} does not know of its use as operand {position}")
+        self.uses += len(op.operands)
         self.attributes(op)
-        ends = op.ends
-        if len(op.blocks) != len(ends):
-            _fail(f"{op.name} has {len(op.blocks)} blocks, not {len(ends)}", op.loc)
+        op.require(len(op.blocks) == len(op.ends), f"has {len(op.blocks)} blocks, not {len(op.ends)}")
         outer, role = self.warps, op.role if isinstance(op, (control.If, roles.Region)) else ()
-        for position, inner in enumerate(op.blocks):
+        for position, (inner, end) in enumerate(zip(op.blocks, op.ends, strict=True)):
             self.warps = self.role(op, role) if role and position == 0 else outer
-            self.block(inner, op, ends, position)
+            self.block(inner, op, end)
         self.warps = outer
         op.verify_in(self.kernel)
         self.signature(op)
         for carried in [*op.results, *(a for b in op.blocks for a in b.args)] if op.blocks else ():
-            if isinstance(carried.type, (GlobalType, TileType, RingType)):
-                what = "a ring" if isinstance(carried.type, RingType) else "a tensor or a tile"
-                _fail(f"{op.name} carries {what}", op.loc)
+            fixed = isinstance(carried.type, (GlobalType, TileType, RingType))
+            op.require(not fixed, f"carries {carried.type}, which control flow cannot choose")
         for index, result in enumerate(op.results):
             self.define(result, op, index, op.loc, local)
 
     def role(self, op: Op, role: tuple[int, ...]) -> tuple[int, int]:
         first, count = role if len(role) == 2 else (-1, 0)
-        if first < 0 or count < 0 or (first + max(count, 1)) * WARP > self.kernel.thread_count:
-            _fail(f"{op.name}: a role {role} of {self.kernel.thread_count} threads", op.loc)
+        fits = first >= 0 and count >= 0 and (first + max(count, 1)) * WARP <= self.kernel.thread_count
+        op.require(fits, f"a role {role} of {self.kernel.thread_count} threads")
         return first, max(count, 1)
-
-    def operand(self, op: Op, position: int, value: Value) -> None:
-        self.uses += 1
-        if value not in self.visible:
-            _fail(f"{op.name} uses {value!r} (operand {position}) where it is not visible", op.loc)
-        if (op, position) not in value.uses:
-            _fail(f"{value!r} does not know that {op.name} uses it", op.loc)
 
     def attributes(self, op: Op) -> None:
         for name, declared in op.attributes.items():
             value: Any = op.attrs.get(name)
             wrong = declared.problem(value)
-            if wrong:
-                _fail(f"{op.name}: {wrong}", op.loc)
+            op.require(not wrong, wrong)
             if isinstance(value, TYPES):
                 self.type(value, op.loc)
-        if op.attrs.keys() != op.attributes.keys():
-            _fail(f"{op.name} has attributes that its class does not declare", op.loc)
+        op.require(op.attrs.keys() == op.attributes.keys(), "has attributes that its class does not declare")
 
     def signature(self, op: Op) -> None:
         given, named = len(op.operands), op.named_operands
-        if given < named or (given > named and not op.variadic):
-            _fail(f"{op.name} takes {'at least ' if op.variadic else ''}{named} operands, not {given}", op.loc)
+        takes = given == named or (op.variadic and given > named)
+        op.require(takes, f"takes {'at least ' if op.variadic else ''}{named} operands, not {given}")
         for name, declared in op.named.items():
             type_, kind = op.operands[declared.position].type, declared.kind
-            if kind is not None and not (isinstance(type_, kind) if isinstance(kind, type) else type_ == kind):
-                wanted = KINDS[kind] if isinstance(kind, type) else kind
-                _fail(f"{op.name}: {name} is {type_}, not {wanted}", op.loc)
+            if kind is not None:
+                is_class = isinstance(kind, type)
+                fits = isinstance(type_, kind) if is_class else type_ == kind
+                op.require(fits, f"{name} is {type_}, not {KINDS[kind] if is_class else kind}")
         try:
             op.verify()
             inferred = tuple(op.infer())
@@ -300,13 +276,13 @@ class _Walker:
         except Exception as error:  # it looks at one operand as another one, or an attribute, says: they disagree
             text = f"{op.name} cannot have these operands and attributes together ({type(error).__name__}: {error})"
             raise VerifyError(text, op.loc) from error
-        if inferred != tuple(r.type for r in op.results):
-            _fail(f"{op.name} gives {', '.join(map(str, inferred)) or 'nothing'}, not what its results say", op.loc)
+        gives = ", ".join(map(str, inferred)) or "nothing"
+        op.require(inferred == tuple(r.type for r in op.results), f"gives {gives}, not what its results say")
 
     def check_uses(self) -> None:
         if sum(len(v.uses) for v in self.values) == self.uses:
             return
         for value in self.values:
             for user, position in value.uses:
-                if user not in self.seen or position >= len(user.operands) or user.operands[position] is not value:
-                    _fail(f"{value!r} lists a use by {user.name} that does not exist", user.loc)
+                real = user in self.seen and position < len(user.operands) and user.operands[position] is value
+                _require(real, f"{value!r} lists a use by {user.name} that does not exist", user.loc)
