@@ -15,7 +15,7 @@ from tiledsl.ir.parser import parse_kernel
 from tiledsl.ir.printer import print_kernel
 from tiledsl.ir.verifier import verify
 from tiledsl.passes.lower.expand import Expand
-from tiledsl.passes.manager import Pass, PassManager
+from tiledsl.passes.manager import Pass, run_passes
 from tiledsl.passes.pipeline import named_passes, pipeline, run_pipeline
 
 TESTS = [test for path in filetests() for test in read_filetests(path)]
@@ -64,7 +64,7 @@ def check_run(test: FileTest, kernel: Kernel, run: Run, tile: Kernel | None = No
 def check_text(test: FileTest, kernel: Kernel) -> None:
     if not test.checks:
         return
-    PassManager([PASSES[name] for name in test.passes], verify_each=True).run(kernel)
+    run_passes(kernel, [PASSES[name] for name in test.passes], verify_each=True)
     text = print_kernel(kernel)
     lines = [" ".join(line.split()) for line in text.splitlines()]
     position = 0
@@ -80,7 +80,7 @@ def check_text(test: FileTest, kernel: Kernel) -> None:
 def expect_errors(test: FileTest, wanted: list[tuple[str, int, str]]) -> None:
     passes = [PASSES[name] for name in test.passes] or pipeline(shared_limit=SHARED_LIMIT, target="sm_90a")
     with pytest.raises(TileError) as caught:
-        PassManager(passes, verify_each=True).run(test.kernel())
+        run_passes(test.kernel(), passes, verify_each=True)
     expect_at(caught.value, wanted)
 
 

@@ -17,8 +17,6 @@ from tiledsl.layout.fragments import FragmentLayout
 Kind = Literal["float", "matrix", "int", "uint", "bool", "index"]
 Space = Literal["global", "shared"]
 
-_PYTHON: dict[str, type[float] | type[bool]] = {"float": float, "matrix": float, "bool": bool}
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DType:
@@ -51,7 +49,7 @@ class DType:
     @property
     def python(self) -> type[float] | type[int] | type[bool]:
         """The Python type of its constants; ``dtype.python(0)`` is its zero."""
-        return _PYTHON.get(self.kind, int)
+        return float if self.is_float or self.is_matrix else bool if self.kind == "bool" else int
 
     @property
     def is_integer(self) -> bool:
@@ -254,6 +252,7 @@ KINDS: dict[type, str] = {
 
 Type = DType | GlobalType | TileType | FragmentType | PtrType | TokenType | PendingType | RingType | CursorType
 MemoryType = GlobalType | SharedType
+"""What tile-level loads and stores accept."""
 
 
 MOST_SLOTS = 32
@@ -314,8 +313,3 @@ def _bad_holding(type_: FragmentType) -> str:
         if not layout.takes(type_.dtype.bits):
             return f"{type_}: no such layout of elements of {type_.dtype.bits} bits"
     return f"{type_} has more than {MOST_HELD} elements a thread" if type_.size > MOST_HELD else ""
-
-
-def is_memory(type_: Type) -> bool:
-    """True for the types that tile-level loads and stores accept."""
-    return isinstance(type_, (GlobalType, SharedType))

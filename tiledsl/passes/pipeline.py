@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Callable
-
 from tiledsl.ir.core import Kernel
 from tiledsl.passes.banks.bank_conflicts import BankConflicts
 from tiledsl.passes.banks.merge_accesses import MergeAccesses
@@ -15,7 +13,7 @@ from tiledsl.passes.checks.spins import check_spins
 from tiledsl.passes.cooperation.lower_roles import COOPERATION
 from tiledsl.passes.distribute.distribute import distribute
 from tiledsl.passes.lower.expand import Expand
-from tiledsl.passes.manager import FunctionPass, Pass, PassManager
+from tiledsl.passes.manager import FunctionPass, Observer, Pass, run_passes, stages_of
 from tiledsl.passes.pipelining.async_groups import group_copies
 from tiledsl.passes.pipelining.loops import pipeline_loops
 from tiledsl.passes.pipelining.predicate_copies import predicate_copies
@@ -84,7 +82,7 @@ def pipeline(*, shared_limit: int | None = None, target: str = "", bounds: bool 
 
 def stages() -> list[str]:
     """Names of the stages: ``Compiled.ir("after:cse")`` is the kernel after the pass of that name."""
-    return PassManager(pipeline(shared_limit=0)).stages
+    return stages_of(pipeline(shared_limit=0))
 
 
 def named_passes(*, shared_limit: int, target: str) -> dict[str, Pass]:
@@ -99,13 +97,12 @@ def run_pipeline(
     target: str = "",
     bounds: bool = False,
     verify_each: bool = False,
-    observe: Callable[[str, Kernel], None] | None = None,
+    observe: Observer | None = None,
 ) -> Kernel:
     """Take `kernel` from tile level to thread level, in place; returns it.
 
-    shared_limit, target, bounds: see `pipeline`; without a limit, any amount of shared memory passes.
-    verify_each: check the IR's invariants after each pass. observe: called with (stage, kernel) after each.
-    Raises CompileError where the kernel asks for what cannot be had.
+    shared_limit, target, bounds: see `pipeline`; without a limit, any amount of shared memory passes. verify_each,
+    observe: see `run_passes`. Raises CompileError where the kernel asks for what cannot be had.
     """
     passes = pipeline(shared_limit=shared_limit, target=target, bounds=bounds)
-    return PassManager(passes, verify_each, observe).run(kernel)
+    return run_passes(kernel, passes, verify_each=verify_each, observe=observe)

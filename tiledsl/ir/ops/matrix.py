@@ -11,7 +11,7 @@ from typing import Sequence
 from tiledsl.ir.core import Op, Pure, Value, attribute, operand, operands
 from tiledsl.ir.facts import NOTHING, by, reads, writes
 from tiledsl.ir.ops.tile import VECTOR_BYTES, Access, Follows, Side
-from tiledsl.ir.types import INDEX, U32, FragmentType, SharedType, Type, is_memory
+from tiledsl.ir.types import INDEX, U32, FragmentType, MemoryType, SharedType, Type
 from tiledsl.layout.fragments import ROWS
 from tiledsl.layout.mma import MmaRow, find_row
 
@@ -29,7 +29,7 @@ def _distributed(op: Op, type_: Type) -> FragmentType:
 
 
 def _check_side(op: Op, side: Side, type_: FragmentType, vec: int) -> None:
-    op.require(is_memory(side.memory.type), f"cannot access {side.memory.type}")
+    op.require(isinstance(side.memory.type, MemoryType), f"cannot access {side.memory.type}")
     side.check(op, 2, type_.dtype)
     size = type_.dtype.bytes
     op.require(vec in (0, size) or (vec in VECTOR_BYTES and vec % size == 0), f"accesses of {vec} bytes")
