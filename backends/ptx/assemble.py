@@ -89,16 +89,10 @@ def assemble(
 
 def parse_usage(output: str, name: str) -> Usage:
     """Read the resources of entry `name` from the output of ``ptxas -v``."""
-    at = output.find(f"Function properties for {name}\n")
-    part = output[at:] if at >= 0 else output
-
-    def number(pattern: str) -> int:
-        found = re.search(pattern, part)
-        return int(found.group(1)) if found else 0
-
-    registers = number(r"Used (\d+) registers")
-    assert registers, f"ptxas -v said nothing of registers:\n{output}"
-    stack, stores, loads = (number(rf"(\d+) bytes {what}") for what in ("stack frame", "spill stores", "spill loads"))
+    memory = r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads"
+    found = re.search(rf"Function properties for {name}\n\s*{memory}\n.*Used (\d+) registers", output)
+    assert found, f"ptxas -v said nothing of registers:\n{output}"
+    stack, stores, loads, registers = map(int, found.groups())
     return Usage(registers, stack, stores, loads)
 
 
