@@ -33,7 +33,7 @@ SHARED_ALIGN = Paneled(max(SPANS)).alignment
 
 
 def lower_kernel(kernel: Kernel, target: Target, data_layout: str) -> tuple[Any, Sequence[Loc]]:
-    """The llvmlite module of `kernel`, and its locations by number (see `debuginfo`).
+    """The llvmlite module of `kernel`, and its places by number (see `debuginfo`).
 
     `data_layout` is the target machine's.
     """
@@ -56,7 +56,7 @@ def lower_kernel(kernel: Kernel, target: Target, data_layout: str) -> tuple[Any,
     lw.lower_block(kernel.body)
     lw.b.ret_void()
     debug_rules.define_variables(lw)
-    return module, lw.debug.locations
+    return module, list(lw.debug.places)
 
 
 def _declare(kernel: Kernel, module: Any) -> Any:
