@@ -32,7 +32,6 @@ def build(kernel: Kernel, target: Target, *, meanwhile: Callable[[], None] = lam
     except AssemblerError as error:
         error.stages = {"llvm": llvm, "ptx": ptx}
         raise
-    usage = assembled.usage
-    held = target.occupancy(registers=usage.registers, shared=shared, threads=threads)
-    resources = Resources(**asdict(usage), **asdict(held), shared=shared, threads=threads, assembler_level=level)
+    held = target.occupancy(registers=assembled.usage["registers"], shared=shared, threads=threads)
+    resources = Resources(**assembled.usage, **asdict(held), shared=shared, threads=threads, assembler_level=level)
     return Binary(kernel.name, target.name, llvm, assembled.ptx, assembled.cubin, resources)

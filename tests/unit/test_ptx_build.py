@@ -102,8 +102,7 @@ def test_usage_is_read() -> None:
 ptxas info    : Function properties for k
     24 bytes stack frame, 16 bytes spill stores, 12 bytes spill loads
 ptxas info    : Used 255 registers, used 1 barriers"""
-    usage = parse_usage(text, "k")
-    assert (usage.registers, usage.stack, usage.spill_stores, usage.spill_loads) == (255, 24, 16, 12)
+    assert parse_usage(text, "k") == {"registers": 255, "stack": 24, "spill_stores": 16, "spill_loads": 12}
 
 
 def with_inline(text: str) -> Kernel:

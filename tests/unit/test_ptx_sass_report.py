@@ -96,8 +96,8 @@ def test_spills_by_line() -> None:
     ]
     assembled = assemble("\n".join(lines), TARGETS["sm_90a"], name="k")
     made = sass_report(assembled.cubin, assembled.ptx)
-    assert assembled.usage.spill_stores == 4 * sum(stores for stores, _ in made.spills.values()) > 0
-    assert assembled.usage.spill_loads == 4 * sum(loads for _, loads in made.spills.values()) > 0
+    assert assembled.usage["spill_stores"] == 4 * sum(stores for stores, _ in made.spills.values()) > 0
+    assert assembled.usage["spill_loads"] == 4 * sum(loads for _, loads in made.spills.values()) > 0
     assert {Path(loc.file).name for loc in made.spills if loc is not None} == {"kernel.py"}
     assert {loc.line for loc in made.spills if loc is not None} <= {7, 8, 9}
     assert "local memory  stores  loads" in str(made)

@@ -25,14 +25,13 @@ A breach is a `VerifyError` at the op: a compiler bug, or hand-written IR that i
 from __future__ import annotations
 
 from math import prod
-from typing import Any, Iterable, Mapping
+from typing import Any, Iterable, Iterator
 
 from tiledsl.arch import MOST_BLOCKS_PER_SM, MOST_CLUSTER, MOST_THREADS, MOST_THREADS_ALONG, TMA_MOST_BOX, WARP
 from tiledsl.errors import Loc, VerifyError
 from tiledsl.ir.core import OPS, Block, Kernel, Op, Value
 from tiledsl.ir.expr import PROCESSORS, BinExpr, Expr, NameExpr
 from tiledsl.ir.ops import control, roles
-from tiledsl.ir.tensor_maps import TensorMap
 from tiledsl.ir.types import (
     I32,
     I64,
@@ -64,7 +63,8 @@ SWIZZLES = (0, *sorted(SPANS))
 @deep_recursion()
 def verify(kernel: Kernel) -> None:
     """Raise VerifyError at the first broken invariant of `kernel`."""
-    _kernel(kernel)
+    for holds, message in _conditions(kernel):
+        _require(holds, message, kernel.loc)
     walker = _Walker(kernel)
     walker.block(kernel.body, kernel, control.Return)
     walker.check_uses()
@@ -77,73 +77,66 @@ def _require(condition: bool, message: str, loc: Loc) -> None:
         raise VerifyError(message, loc)
 
 
-def _kernel(kernel: Kernel) -> None:
-    loc, bits, threads, cluster = kernel.loc, kernel.index_bits, kernel.threads, kernel.cluster
-    known_level = kernel.level in ("tile", "thread") and bits in (32, 64)
-    _require(known_level, f"kernel of level {kernel.level} with {bits} index bits", loc)
-    extents = 1 <= len(threads) <= 3 and min(threads) >= 1
-    _require(extents, f"threads{threads}: 1 to 3 positive extents are needed", loc)
-    _require(1 <= len(kernel.grid) <= 3, f"a grid of {len(kernel.grid)} extents: 1 to 3 are needed", loc)
-    _require(0 <= kernel.assembler_level <= 3, f"assembler_level({kernel.assembler_level}): 0 to 3", loc)
+def _conditions(kernel: Kernel) -> Iterator[tuple[bool, str]]:
+    """What must hold for the header of a kernel, each with the message where it does not."""
+    bits, threads, cluster, level = kernel.index_bits, kernel.threads, kernel.cluster, kernel.assembler_level
+    yield kernel.level in ("tile", "thread"), f"a kernel of level {kernel.level}"
+    yield bits in (32, 64), f"{bits} index bits: 32 or 64 are possible"
+    yield 1 <= len(threads) <= 3 and min(threads) >= 1, f"threads{threads}: 1 to 3 positive extents are needed"
+    yield 1 <= len(kernel.grid) <= 3, f"a grid of {len(kernel.grid)} extents: 1 to 3 are needed"
+    yield 0 <= level <= 3, f"assembler_level({level}): 0 to 3"
     blocks = len(cluster) == 3 and min(cluster) >= 1 and prod(cluster) <= MOST_CLUSTER
-    _require(blocks, f"cluster{cluster}: 3 positive extents are needed, at most {MOST_CLUSTER} blocks", loc)
+    yield blocks, f"cluster{cluster}: 3 positive extents are needed, at most {MOST_CLUSTER} blocks"
     fits = 0 <= kernel.blocks_per_sm <= MOST_BLOCKS_PER_SM and 0 <= kernel.shared_bytes <= MAX_SHARED
-    _require(fits, f"{kernel.blocks_per_sm} blocks an SM, of {kernel.shared_bytes} bytes of shared memory", loc)
-    known = _thread_params(kernel) if kernel.level == "thread" else _tile_params(kernel)
+    yield fits, f"{kernel.blocks_per_sm} blocks an SM, of {kernel.shared_bytes} bytes of shared memory"
+    if kernel.level == "thread":
+        yield from _thread_level(kernel)
+        known = {a.name for a in kernel.abi if a.kind in ("extent", "scalar") and a.dtype.is_integer}
+    else:
+        yield from _tile_level(kernel)
+        tensors = [a.type.dims for a in kernel.body.args if isinstance(a.type, GlobalType)]
+        known = {d for dims in tensors for d in dims if isinstance(d, str)}
+        known |= {a.name for a in kernel.body.args if isinstance(a.type, DType) and a.type.is_integer}
     missing = ", ".join(sorted(_names(kernel.grid) - known - {PROCESSORS}))
-    _require(not missing, f"the grid needs {missing}, which no parameter gives", loc)
+    yield not missing, f"the grid needs {missing}, which no parameter gives"
 
 
-def _thread_params(kernel: Kernel) -> set[str]:
-    """Check the thread level's parameters and tensor maps; the names that grid expressions may use."""
-    loc, threads = kernel.loc, kernel.threads
+def _thread_level(kernel: Kernel) -> Iterator[tuple[bool, str]]:
+    """Parameters and tensor maps."""
+    threads = kernel.threads
     few = kernel.thread_count <= MOST_THREADS and (*threads, 1, 1)[2] <= MOST_THREADS_ALONG[2]
-    _require(few, f"threads{threads}: at most {MOST_THREADS} in a block, {MOST_THREADS_ALONG[2]} along z", loc)
+    yield few, f"threads{threads}: at most {MOST_THREADS} in a block, {MOST_THREADS_ALONG[2]} along z"
     wanted = [a.type for a in kernel.abi]
     same = [a.type for a in kernel.body.args] == wanted
-    _require(same, f"the body's arguments are not the abi's: {', '.join(map(str, wanted))}", loc)
+    yield same, f"the body's arguments are not the abi's: {', '.join(map(str, wanted))}"
     places = [(a.kind, a.name, a.axis) for a in kernel.abi]
-    _require(len(set(places)) == len(places), "parameters of the abi need distinct names", loc)
+    yield len(set(places)) == len(places), "parameters of the abi need distinct names"
     ranks = {a.name: len(a.dims) for a in kernel.abi if a.kind == "pointer"}
     for arg in kernel.abi:
         wrong = problem(GlobalType(arg.dtype, arg.dims, -1, 16)) if arg.dims else ""
-        _require(not wrong, wrong, loc)
+        yield not wrong, wrong
         an_index = arg.kind not in ("extent", "stride") or arg.dtype in (I32, I64)
-        _require(an_index, f"{arg.kind} {arg.name} of type {arg.dtype}", loc)
+        yield an_index, f"{arg.kind} {arg.name} of type {arg.dtype}"
         an_axis = arg.kind != "stride" or 0 <= arg.axis < ranks.get(arg.name, 0)
-        _require(an_axis, f"a stride along axis {arg.axis} of {arg.name}, which has no such axis", loc)
-    for tensor_map in kernel.tensor_maps:
-        _tensor_map(tensor_map, ranks, loc)
-    return {a.name for a in kernel.abi if a.kind in ("extent", "scalar") and a.dtype.is_integer}
+        yield an_axis, f"a stride along axis {arg.axis} of {arg.name}, which has no such axis"
+    for each in kernel.tensor_maps:
+        yield each.tensor in ranks, "a tensor map of no parameter"
+        same = sorted(each.axes) == list(range(ranks[each.tensor]))
+        yield same, f"{each}: its axes are not those of the tensor"
+        boxed = len(each.box) == len(each.axes) and all(1 <= n <= TMA_MOST_BOX for n in each.box)
+        needed = f"one extent of 1 to {TMA_MOST_BOX} an axis and a swizzle of {SWIZZLES} are needed"
+        yield boxed and each.swizzle in SWIZZLES, f"{each}: {needed}"
 
 
-def _tensor_map(tensor_map: TensorMap, ranks: Mapping[str, int], loc: Loc) -> None:
-    axes, box = tensor_map.axes, tensor_map.box
-    _require(tensor_map.tensor in ranks, "a tensor map of no parameter", loc)
-    same = sorted(axes) == list(range(ranks[tensor_map.tensor]))
-    _require(same, f"{tensor_map}: its axes are not those of the tensor", loc)
-    fits = len(box) == len(axes) and all(1 <= n <= TMA_MOST_BOX for n in box) and tensor_map.swizzle in SWIZZLES
-    needed = f"one extent of 1 to {TMA_MOST_BOX} an axis and a swizzle of {SWIZZLES} are needed"
-    _require(fits, f"{tensor_map}: {needed}", loc)
-
-
-def _tile_params(kernel: Kernel) -> set[str]:
-    """Check the tile level's parameters; the names that grid expressions may use."""
-    loc = kernel.loc
+def _tile_level(kernel: Kernel) -> Iterator[tuple[bool, str]]:
+    """Parameters."""
     lowered = bool(kernel.abi or kernel.shared_bytes or kernel.tensor_maps)
-    _require(not lowered, "abi, shared_bytes and tensor_maps belong to the thread level", loc)
-    known: set[str] = set()
+    yield not lowered, "abi, shared_bytes and tensor_maps belong to the thread level"
     names: set[str] = set()
     for arg in kernel.body.args:
-        known_type = isinstance(arg.type, (GlobalType, DType)) and arg.type != INDEX
-        _require(known_type, f"a parameter of type {arg.type}", loc)
-        _require(bool(arg.name) and arg.name not in names, f"parameters need distinct names, not {arg.name!r}", loc)
+        yield isinstance(arg.type, (GlobalType, DType)) and arg.type != INDEX, f"a parameter of type {arg.type}"
+        yield bool(arg.name) and arg.name not in names, f"parameters need distinct names, not {arg.name!r}"
         names.add(arg.name)
-        if isinstance(arg.type, GlobalType):
-            known.update(d for d in arg.type.dims if isinstance(d, str))
-        elif arg.dtype.is_integer:
-            known.add(arg.name)
-    return known
 
 
 def _names(exprs: Iterable[Expr]) -> set[str]:
