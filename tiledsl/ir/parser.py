@@ -68,6 +68,7 @@ _Scope = dict[str, Value]
 """Visible values by name. A block sees the values of the blocks around it."""
 
 _PLAIN_TYPES: dict[str, Type] = {**DTYPES, "token": TokenType(), "cursor": CURSOR}
+_TYPES_OF_PARTS = ("global", "shared", "fragment", "ptr", "pending", "ring")
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 
 
@@ -301,11 +302,11 @@ class _Parser(TokenReader):
         token = self.expect_kind("word", "a type")
         if token.text in _PLAIN_TYPES:
             return _PLAIN_TYPES[token.text]
-        if self.token.text != "<":
+        if token.text not in _TYPES_OF_PARTS:
             self.fail(f"no such type: {token.text}", token)
-        self.take()
+        self.expect("<")
         self.begin_nested()
-        type_ = self.inside_type(token)
+        type_ = self.inside_type(token.text)
         self.end_nested()
         self.expect(">")
         wrong = problem(type_)
@@ -313,9 +314,9 @@ class _Parser(TokenReader):
             self.fail(wrong, token)
         return type_
 
-    def inside_type(self, token: Token) -> Type:
+    def inside_type(self, name: str) -> Type:
         """The type that begins with this word, from what its angle brackets hold."""
-        match token.text:
+        match name:
             case "ring":
                 return RingType(self.integer())
             case "pending":
@@ -330,11 +331,9 @@ class _Parser(TokenReader):
                 return GlobalType(dtype, dims, unit, align, self.accept(",") and bool(self.expect("whole")))
             case "shared":
                 return SharedType(*self.elements(self.integer))
-            case "fragment":
+            case _:  # a fragment
                 dtype, dims = self.elements(self.integer)
                 return FragmentType(dtype, dims, self.item(parse_fragment_layout) if self.accept(",") else None)
-            case _:
-                self.fail(f"no such type: {token.text}", token)
 
     def elements(self, extent: Callable[[], T]) -> tuple[DType, tuple[T, ...]]:
         dtype = self.type_of(DType)

@@ -8,7 +8,6 @@ kept to the end. Calls go through the subroutines that ptxas adds.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from tiledsl.backends.ptx.sass.program import SassProgram
 
@@ -16,24 +15,8 @@ STACK = 1
 """The number of the stack pointer."""
 
 
-@dataclass(frozen=True)
-class Liveness:
-    """`masks`: for each instruction, a bit a register."""
-
-    masks: tuple[int, ...]
-
-    def count(self, place: int) -> int:
-        """How many registers."""
-        return self.masks[place].bit_count()
-
-    def peak(self, places: Iterable[int]) -> tuple[int, int]:
-        """(most registers alive at once, the first instruction where they are), over `places`."""
-        first = max(places, key=lambda place: (self.count(place), -place), default=None)
-        return (0, 0) if first is None else (self.count(first), first)
-
-
-def live_registers(program: SassProgram) -> Liveness:
-    """Solve the data flow for one function."""
+def live_registers(program: SassProgram) -> list[int]:
+    """Those of each instruction of one function, as a mask with a bit for each register."""
     sasses = program.instructions
     reads = [_mask(s.operands.reads) for s in sasses]
     writes = [_mask(s.operands.writes) for s in sasses]
@@ -47,7 +30,7 @@ def live_registers(program: SassProgram) -> Liveness:
                 after |= before[t]
             before[i] = reads[i] | (after & ~ends[i])
     kept = _mask([STACK]) if any(STACK in s.operands.writes for s in sasses) else 0
-    return Liveness(tuple(b | w | kept for b, w in zip(before, writes, strict=True)))
+    return [b | w | kept for b, w in zip(before, writes, strict=True)]
 
 
 def _mask(registers: Iterable[int]) -> int:

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from tiledsl.backends.ptx.ptx_lines import PtxLines
 from tiledsl.backends.ptx.sass.banks import BankCounts, count_banks, fma_of
 from tiledsl.backends.ptx.sass.classes import arithmetic_of, class_of, products_of
 from tiledsl.backends.ptx.sass.disassemble import sass_listing
 from tiledsl.backends.ptx.sass.iteration import full_iteration
-from tiledsl.backends.ptx.sass.live import Liveness, live_registers
+from tiledsl.backends.ptx.sass.live import live_registers
 from tiledsl.backends.ptx.sass.opcodes import CLASSES
 from tiledsl.backends.ptx.sass.program import Loop, Sass, SassProgram
 from tiledsl.backends.ptx.sass.tensor import TensorLoop, tensor_loop
@@ -31,21 +30,30 @@ LINES = 12
 
 @dataclass(frozen=True)
 class SassReport:
-    """The data behind the tables; places are indices into `program.instructions`. level: how much the assembler was to
-    optimise."""
+    """The data behind the tables; places are indices into `program.instructions`. ptx: what the instructions have lines
+    of. level: how much the assembler was to optimise."""
 
     program: SassProgram
     ptx: str
     level: int = 3
 
     @cached_property
-    def live(self) -> Liveness:
-        return live_registers(self.program)
+    def live(self) -> list[int]:
+        """How many registers are alive at each instruction."""
+        return [mask.bit_count() for mask in live_registers(self.program)]
 
     @cached_property
     def hottest(self) -> Loop | None:
-        """The loop with most multiply-adds of its own, else the longest innermost one; None without a loop."""
-        return hottest_loop(self.program)
+        """The loop with most multiply-adds of its own, outside the loops in it; where there are none, an innermost
+        one. Among equals the longest, then the first. None without a loop."""
+        program = self.program
+
+        def weight(loop: Loop) -> tuple[int, bool, int, int]:
+            own = program.own(loop)
+            products = sum(products_of(program.instructions[i]) for i in own)
+            return products, not program.inside(loop), len(own), -loop.header
+
+        return max(program.loops, key=weight, default=None)
 
     @cached_property
     def histogram(self) -> dict[str, int]:
@@ -55,7 +63,10 @@ class SassReport:
     @cached_property
     def arithmetic(self) -> str:
         """The opcode that makes most of their multiply-adds: "FFMA", "HMMA" and so on; "" without any."""
-        return dominant_arithmetic(self._sasses)
+        products: Counter[str] = Counter()
+        for sass in self._sasses:
+            products[arithmetic_of(sass)] += products_of(sass)
+        return max(products, key=lambda name: products[name], default="") if products.total() else ""
 
     @cached_property
     def banks(self) -> BankCounts:
@@ -99,7 +110,11 @@ class SassReport:
     @property
     def max_live(self) -> tuple[int, int]:
         """(most general registers alive at once, the first place where they are)."""
-        return self.live.peak(range(self._end))
+        return self._most_alive(range(self._end))
+
+    def _most_alive(self, places: Iterable[int]) -> tuple[int, int]:
+        first = max(places, key=lambda place: self.live[place], default=0)
+        return self.live[first], first
 
     @cached_property
     def unknown(self) -> tuple[str, ...]:
@@ -109,26 +124,17 @@ class SassReport:
     @cached_property
     def spills(self) -> dict[Loc | None, tuple[int, int]]:
         """(stores, loads) of local memory, by Python line; None: of no line."""
-        stores, loads = (
-            Counter(self.loc(s) for s in self.program.instructions if s.base == base) for base in ("STL", "LDL")
-        )
+        stores, loads = (Counter(s.loc for s in self.program.instructions if s.base == base) for base in ("STL", "LDL"))
         return {loc: (stores[loc], loads[loc]) for loc in sorted({*stores, *loads}, key=_line_order)}
 
     @cached_property
     def lines(self) -> dict[Loc | None, tuple[int, int]]:
         """(all instructions, those of its arithmetic) of the hottest loop by Python line, those with most first."""
-        total = Counter(map(self.loc, self._sasses))
+        total = Counter(s.loc for s in self._sasses)
         own = (s for s in self._sasses if self.arithmetic and arithmetic_of(s) == self.arithmetic)
-        arithmetic = Counter(map(self.loc, own))
+        arithmetic = Counter(s.loc for s in own)
         ordered = sorted(total, key=lambda loc: (-total[loc], _line_order(loc)))
         return {loc: (total[loc], arithmetic[loc]) for loc in ordered}
-
-    def loc(self, sass: Sass) -> Loc | None:
-        """The Python line of an instruction, through its PTX line if the cubin does not say it."""
-        if sass.loc is not None or not sass.ptx_line:
-            return sass.loc
-        loc = self._ptx_lines.location(sass.ptx_line)
-        return loc if loc.line else None
 
     def listing(self, loop: Loop | None = None) -> str:
         """All instructions, or those of `loop`: Python line, PTX line, control code, live registers, text."""
@@ -139,14 +145,11 @@ class SassReport:
             sass = self.program.instructions[i]
             if i in starts:
                 rows.append(f"{starts[i]}:")
-            where, ptx_line = _short(self.loc(sass)), sass.ptx_line or ""
-            count = self.live.count(i)
-            rows.append(f"{where:<24} {ptx_line:>6}  {sass.control!s:<22} {count:>4}  {sass.address:04x}  {sass.text}")
+            where, ptx_line = _short(sass.loc), sass.ptx_line or ""
+            rows.append(
+                f"{where:<24} {ptx_line:>6}  {sass.control!s:<22} {self.live[i]:>4}  {sass.address:04x}  {sass.text}"
+            )
         return "\n".join(rows)
-
-    @cached_property
-    def _ptx_lines(self) -> PtxLines:
-        return PtxLines(self.ptx)
 
     @property
     def _end(self) -> int:
@@ -163,7 +166,7 @@ class SassReport:
         sass = self.program.instructions[where]
         text = (
             f"{self.program.name} for {self.program.target}: {self._end} instructions, at most {most} registers alive "
-            f"(at {sass.address:04x}, {_short(self.loc(sass)) or 'no Python line'})"
+            f"(at {sass.address:04x}, {_short(sass.loc) or 'no Python line'})"
         )
         if self.level != 3:
             text += f"\nassembled at level {self.level}"
@@ -177,7 +180,7 @@ class SassReport:
         rows: list[tuple[str, ...]] = []
         for loop in self.program.loops:
             sasses = [self.program.instructions[i] for i in loop.body]
-            first = next((loc for loc in map(self.loc, sasses) if loc is not None), None)
+            first = next((s.loc for s in sasses if s.loc is not None), None)
             mark = " <- hottest" if loop is self.hottest else ""
             rows.append(
                 (
@@ -186,7 +189,7 @@ class SassReport:
                     str(len(sasses)),
                     str(sum(s.base == "FFMA" for s in sasses)),
                     str(sum(class_of(s) == "MMA" for s in sasses)),
-                    str(self.live.peak(loop.body)[0]) + mark,
+                    str(self._most_alive(loop.body)[0]) + mark,
                 )
             )
         return table(("loop", "Python line", "instructions", "FFMA", "MMA", "most alive"), rows, (0, 1, 5))
@@ -246,26 +249,6 @@ def sass_report(cubin: bytes, ptx: str, level: int = 3) -> SassReport:
     encoding is not known.
     """
     return SassReport(sass_listing(cubin)[0], ptx, level)
-
-
-def hottest_loop(program: SassProgram) -> Loop | None:
-    """The loop with most multiply-adds of its own, outside the loops in it; where there are none, an innermost one.
-    Among equals the longest, then the first."""
-
-    def weight(loop: Loop) -> tuple[int, bool, int, int]:
-        own = program.own(loop)
-        products = sum(products_of(program.instructions[i]) for i in own)
-        return products, not program.inside(loop), len(own), -loop.header
-
-    return max(program.loops, key=weight, default=None)
-
-
-def dominant_arithmetic(sasses: Iterable[Sass]) -> str:
-    """The opcode, without modifiers, that makes most of the multiply-adds; "" if there are none."""
-    products: Counter[str] = Counter()
-    for sass in sasses:
-        products[arithmetic_of(sass)] += products_of(sass)
-    return max(products, key=lambda name: products[name], default="") if products.total() else ""
 
 
 def _line_order(loc: Loc | None) -> tuple[str, int]:
