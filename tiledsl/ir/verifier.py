@@ -27,7 +27,15 @@ from __future__ import annotations
 from math import prod
 from typing import Any, Iterable, Iterator
 
-from tiledsl.arch import MOST_BLOCKS_PER_SM, MOST_CLUSTER, MOST_THREADS, MOST_THREADS_ALONG, TMA_MOST_BOX, WARP
+from tiledsl.arch import (
+    MOST_BLOCKS_PER_SM,
+    MOST_CLUSTER,
+    MOST_THREADS,
+    MOST_THREADS_ALONG,
+    TMA_GRAIN,
+    TMA_MOST_BOX,
+    WARP,
+)
 from tiledsl.errors import Loc, VerifyError
 from tiledsl.ir.core import OPS, Block, Kernel, Op, Value
 from tiledsl.ir.expr import PROCESSORS, BinExpr, Expr, NameExpr
@@ -111,21 +119,25 @@ def _thread_level(kernel: Kernel) -> Iterator[tuple[bool, str]]:
     yield same, f"the body's arguments are not the abi's: {', '.join(map(str, wanted))}"
     places = [(a.kind, a.name, a.axis) for a in kernel.abi]
     yield len(set(places)) == len(places), "parameters of the abi need distinct names"
-    ranks = {a.name: len(a.dims) for a in kernel.abi if a.kind == "pointer"}
+    pointers = {a.name: a for a in kernel.abi if a.kind == "pointer"}
     for arg in kernel.abi:
         wrong = problem(GlobalType(arg.dtype, arg.dims, -1, 16)) if arg.dims else ""
         yield not wrong, wrong
         an_index = arg.kind not in ("extent", "stride") or arg.dtype in (I32, I64)
         yield an_index, f"{arg.kind} {arg.name} of type {arg.dtype}"
-        an_axis = arg.kind != "stride" or 0 <= arg.axis < ranks.get(arg.name, 0)
+        an_axis = arg.kind != "stride" or (arg.name in pointers and 0 <= arg.axis < len(pointers[arg.name].dims))
         yield an_axis, f"a stride along axis {arg.axis} of {arg.name}, which has no such axis"
     for each in kernel.tensor_maps:
-        yield each.tensor in ranks, "a tensor map of no parameter"
-        same = sorted(each.axes) == list(range(ranks[each.tensor]))
+        yield each.tensor in pointers, "a tensor map of no parameter"
+        pointer, box, swizzle = pointers[each.tensor], each.box, each.swizzle
+        same = sorted(each.axes) == list(range(len(pointer.dims)))
         yield same, f"{each}: its axes are not those of the tensor"
-        boxed = len(each.box) == len(each.axes) and all(1 <= n <= TMA_MOST_BOX for n in each.box)
+        fits = 0 < len(box) == len(each.axes) and all(1 <= n <= TMA_MOST_BOX for n in box) and swizzle in SWIZZLES
         needed = f"one extent of 1 to {TMA_MOST_BOX} an axis and a swizzle of {SWIZZLES} are needed"
-        yield boxed and each.swizzle in SWIZZLES, f"{each}: {needed}"
+        yield fits, f"{each}: {needed}"
+        row = box[0] * pointer.dtype.bytes
+        whole = row % TMA_GRAIN == 0 and (swizzle == 0 or row <= swizzle)
+        yield whole, f"{each}: rows of {row} bytes; multiples of {TMA_GRAIN} up to the swizzle are needed"
 
 
 def _tile_level(kernel: Kernel) -> Iterator[tuple[bool, str]]:

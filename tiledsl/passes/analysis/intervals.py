@@ -83,9 +83,7 @@ class Intervals:
             case tile.Pack() | tile.Insert():
                 return self._any(op.operands)
             case matrix.Coordinates():
-                type_ = value.type
-                assert isinstance(type_, FragmentType)
-                return 0, type_.dims[op.axis] - 1
+                return 0, value.fragment.dims[op.axis] - 1
             case _:
                 return self._position(op)
 
