@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from functools import partial
 
 import pytest
 
@@ -14,7 +15,7 @@ from tiledsl.ir.core import OPS, Kernel
 from tiledsl.ir.parser import parse_kernel
 from tiledsl.ir.printer import print_kernel
 from tiledsl.ir.verifier import verify
-from tiledsl.passes.lower.expand import Expand
+from tiledsl.passes.lower.expand import expand
 from tiledsl.passes.manager import Pass, run_passes
 from tiledsl.passes.pipeline import named_passes, pipeline, run_pipeline
 
@@ -23,7 +24,7 @@ SHARED_LIMIT = 232448
 """Bytes a block may have on sm_90a."""
 
 PASSES: dict[str, Pass] = named_passes(shared_limit=SHARED_LIMIT, target="sm_90a")
-PASSES["expand(bounds)"] = Expand(bounds=True)
+PASSES["expand(bounds)"] = Pass("expand(bounds)", partial(expand, bounds=True))
 
 
 @pytest.mark.parametrize("test", TESTS, ids=lambda test: test.name)

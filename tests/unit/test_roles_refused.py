@@ -9,8 +9,8 @@ from tiledsl.errors import CompileError, InternalError, LocatedError, TileError,
 from tiledsl.ir.parser import parse_kernel
 from tiledsl.ir.verifier import verify
 from tiledsl.passes.cooperation.lower_roles import COOPERATION
-from tiledsl.passes.lower.expand import Expand
-from tiledsl.passes.manager import run_passes
+from tiledsl.passes.lower.expand import expand
+from tiledsl.passes.manager import Pass, run_passes
 
 RING = """
 kernel k(%X: global<i32, [64, 8], unit=1, align=16>, %Y: global<i32, [32], unit=0, align=4>)
@@ -482,4 +482,4 @@ def test_two_loops_of_a_role_share_the_barriers_of_a_turn() -> None:
 def test_expand_takes_none_of_them(text: str, op: str) -> None:
     """That they are gone by then is the pipeline's to see to."""
     with pytest.raises(InternalError, match=f"expand has no rule for {op}"):
-        run_passes(parse_kernel(text), [Expand()])
+        run_passes(parse_kernel(text), [Pass("expand", expand)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Callable, ClassVar, NamedTuple, Protocol, Sequence
+from typing import Callable, NamedTuple, Sequence
 
 from tiledsl import boundary
 from tiledsl.errors import VerifyError
@@ -11,22 +11,13 @@ from tiledsl.ir.verifier import verify
 from tiledsl.recursion import deep_recursion
 
 
-class PassWithOptions(Protocol):
-    """A frozen dataclass whose fields are the pass's options. `run` edits the kernel in place."""
-
-    name: ClassVar[str]
-
-    def run(self, kernel: Kernel) -> None: ...
-
-
-class FunctionPass(NamedTuple):
-    """A pass without options."""
+class Pass(NamedTuple):
+    """`run` edits a kernel in place."""
 
     name: str
     run: Callable[[Kernel], None]
 
 
-Pass = FunctionPass | PassWithOptions
 Observer = Callable[[str, Kernel], None]
 """Called with a stage's name and the kernel after it, for printing and for tools."""
 
