@@ -183,7 +183,7 @@ class Compiled(Image):
         if what == "sass":
             from tiledsl.backends.ptx.sass.report import sass_report
 
-            return sass_report(self.cubin, self.ptx, self.resources.assembler_level)
+            return sass_report(self.cubin, self.ptx)
         return self._reports[what]
 
     @property

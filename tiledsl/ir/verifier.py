@@ -73,9 +73,9 @@ def verify(kernel: Kernel) -> None:
     """Raise VerifyError at the first broken invariant of `kernel`."""
     for holds, message in _conditions(kernel):
         _require(holds, message, kernel.loc)
-    walker = _Walker(kernel)
-    walker.block(kernel.body, kernel, control.Return)
-    walker.check_uses()
+    ops = _OpsVerifier(kernel)
+    ops.block(kernel.body, kernel, control.Return)
+    ops.check_uses()
     if kernel.level == "tile":
         verify_roles(kernel)
 
@@ -164,7 +164,7 @@ def _names(exprs: Iterable[Expr]) -> set[str]:
     return names
 
 
-class _Walker:
+class _OpsVerifier:
     """One walk in program order. `visible`: values that the op at hand may use. `warps`: the first and the number of
     those that the op at hand is for."""
 

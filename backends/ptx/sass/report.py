@@ -31,11 +31,10 @@ LINES = 12
 @dataclass(frozen=True)
 class SassReport:
     """The data behind the tables; places are indices into `program.instructions`. ptx: what the instructions have lines
-    of. level: how much the assembler was to optimise."""
+    of."""
 
     program: SassProgram
     ptx: str
-    level: int = 3
 
     @cached_property
     def live(self) -> list[int]:
@@ -168,8 +167,6 @@ class SassReport:
             f"{self.program.name} for {self.program.target}: {self._end} instructions, at most {most} registers alive "
             f"(at {sass.address:04x}, {_short(sass.loc) or 'no Python line'})"
         )
-        if self.level != 3:
-            text += f"\nassembled at level {self.level}"
         if self.unknown:
             text += f"\noperands not known of: {', '.join(self.unknown)}; more registers may be alive"
         return text
@@ -242,13 +239,13 @@ class SassReport:
         return table(("local memory", "stores", "loads"), rows, (0,))
 
 
-def sass_report(cubin: bytes, ptx: str, level: int = 3) -> SassReport:
-    """Read the SASS of a cubin's one kernel, which was assembled at `level`. No GPU is needed.
+def sass_report(cubin: bytes, ptx: str) -> SassReport:
+    """Read the SASS of a cubin's one kernel. No GPU is needed.
 
     Raises ToolNotFoundError without nvdisasm, AssemblerError if it cannot read the cubin, TileError for a target whose
     encoding is not known.
     """
-    return SassReport(sass_listing(cubin)[0], ptx, level)
+    return SassReport(sass_listing(cubin)[0], ptx)
 
 
 def _line_order(loc: Loc | None) -> tuple[str, int]:

@@ -86,9 +86,8 @@ def inline(c: Cohort, op: ptx.Inline, *operands: Any) -> Any:
         # The user's own function: its traceback is of use, but does not say which kernel line called it.
         failure.add_note(render_at(op.loc, f"in emulate= of {op.text!r}, run by the emulator"))
         raise
-    results: Sequence[Any] = [returned] if op.outputs else []
-    if isinstance(returned, (tuple, list)):
-        results = cast(Sequence[Any], returned)
+    bare = [returned] if op.outputs else []
+    results: Sequence[Any] = cast(Sequence[Any], returned) if isinstance(returned, (tuple, list)) else bare
     if len(results) != len(op.outputs):
         raise EmulatorError(
             f"emulate= of {op.text!r} returned {len(results)} values, but it has {len(op.outputs)} outputs",
