@@ -58,6 +58,13 @@ class DType:
         return self.kind in ("int", "uint", "index")
 
     @property
+    def limits(self) -> tuple[int, int]:
+        """The least and the greatest integer; an index has 64 bits."""
+        if self.kind in ("bool", "uint"):
+            return 0, 1 if self.kind == "bool" else (1 << self.bits) - 1
+        return -(1 << (self.bits - 1)), (1 << (self.bits - 1)) - 1
+
+    @property
     def is_signed(self) -> bool:
         return self.kind in ("int", "index", "float")
 
@@ -290,9 +297,8 @@ def _conditions(type_: Type) -> Iterator[tuple[bool, str]]:
             yield type_.bytes <= MOST_EXTENT, f"{type_} has more than {MOST_EXTENT} bytes"
         case FragmentType(dtype, dims, layout):
             if layout is not None:
-                bad = layout.problem(dims)
+                bad = layout.problem(dims, dtype.bits)
                 yield bad is None, "" if bad is None else bad.message
-                yield layout.takes(dtype.bits), f"{type_}: no such layout of elements of {dtype.bits} bits"
             yield type_.size <= MOST_HELD, f"{type_} has more than {MOST_HELD} elements a thread"
         case RingType(stages):
             yield 1 <= stages <= MOST_SLOTS, f"{type_} has not 1 to {MOST_SLOTS} stages"
