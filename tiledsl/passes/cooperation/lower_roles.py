@@ -25,7 +25,7 @@ from tiledsl.ir.ops import barriers, control, gpu, roles
 from tiledsl.ir.types import I32
 from tiledsl.passes.analysis.structure import replace_op
 from tiledsl.passes.cooperation.lower_rings import leads_warp, lower_rings
-from tiledsl.passes.manager import FunctionPass, Pass
+from tiledsl.passes.manager import Pass
 
 
 def _lower_roles(kernel: Kernel) -> None:
@@ -39,7 +39,7 @@ def _lower_roles(kernel: Kernel) -> None:
     lowering.block(kernel.body, None)
 
 
-COOPERATION: list[Pass] = [FunctionPass("lower-rings", lower_rings), FunctionPass("lower-roles", _lower_roles)]
+COOPERATION: list[Pass] = [Pass("lower-rings", lower_rings), Pass("lower-roles", _lower_roles)]
 """The passes that make barriers and branches of rings and roles. Rings first: the role around says who waits."""
 
 
