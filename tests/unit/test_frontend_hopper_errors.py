@@ -358,12 +358,12 @@ def arguments_of_roles(A: Global[f32, M], n: u32):
     with shared((8,), f32):  # pyright: ignore # error: with is not part of the kernel language on
         A[0] = 1
     with role("a"):
-        with role("b"):  # error: the role b inside the role a
+        with role("b"):  # error: role() under a condition, in a loop, in another role or in a tile function
             A[0] = 1
     with role("a"):  # error: a second role 'a'; the first one is in line
         A[0] = 1
     if n > 0:
-        with role("c"):  # error: role() under a condition, in a loop or in a tile function
+        with role("c"):  # error: role() under a condition, in a loop, in another role or in a tile function
             A[0] = 1
     threads(128)
 
@@ -471,8 +471,6 @@ def fills(A: Global[bf16, M, K], n: u32):
             tma_load(A[0:64, 0:64], s.c)  # error: the slot of a ring has no attribute c
         ring.fill()  # error: ring.fill() is dropped here
     with role("math"):
-        with ring.fill() as s:
-            tma_load(A[0:64, 0:64], s.a)  # error: tma_load() in the role math, whose body 128 threads run
         with ring.use(in_flight=2) as s:  # error: of a ring of 2 stages: no slot would ever be free to fill
             pass
         with ring.use(in_flight=0) as s:
@@ -543,7 +541,7 @@ def slots_taken_and_freed(A: Global[bf16, M, K]):
         ring.free(i)
 
 
-@bad("i = ring.take(), and ring.slot(i), ring.free(i)")
+@bad("i = ring.take(), and ring.free(i) after its last read")
 @tile_kernel(arch="sm_90a")
 def slots_never_taken(A: Global[bf16, M, K], i: i32):
     grid(1)
@@ -553,10 +551,10 @@ def slots_never_taken(A: Global[bf16, M, K], i: i32):
             tma_load(A[0:64, 0:64], s.a)
     with role("math"):
         x = load_fragment(ring.slot(index(i)).a, mma.m16n8k16.acc(warps=(4, 1)))
-        ring.free(index(i))  # error: none is ever taken
+        ring.free(index(i))  # error: slots of this ring are released here, and never taken
 
 
-@bad("ring.free(i), when slot i has been read")
+@bad("i = ring.take(), and ring.free(i) after its last read")
 @tile_kernel(arch="sm_90a")
 def slots_taken_for_ever(A: Global[bf16, M, K]):
     grid(1)
@@ -569,7 +567,7 @@ def slots_taken_for_ever(A: Global[bf16, M, K]):
         x = load_fragment(ring.slot(i).a, mma.m16n8k16.acc(warps=(4, 1)))
 
 
-@bad("instances skip each other's slots, one use for each tile along k: ring.use()")
+@bad("instances use one for each tile along k, by ring.use()")
 @tile_kernel(arch="sm_90a")
 def slots_taken_by_instances(A: Global[bf16, M, K]):
     grid(1)

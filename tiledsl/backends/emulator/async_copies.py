@@ -154,7 +154,7 @@ class BulkCopies(_InFlight):
     def deliver(self, copy: _Copy) -> None:
         rows, columns = copy.transfer.rows, copy.waits
         self.write(copy, "mbarrier", self.mbarriers.places(columns))
-        self.mbarriers.expect(copy.transfer.op, rows, columns, -copy.data[0].size)
+        self.mbarriers.change_bytes(copy.transfer.op, rows, columns, -copy.data[0].size)
         self.mbarriers.flip(rows, columns)
 
     def store(self, transfer: Transfer) -> NDArray[np.uint8]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tiledsl.arch import MOST_ARRIVALS, NAMED_BARRIERS, WARP
+from tiledsl.arch import MOST_TX_BYTES, NAMED_BARRIERS, WARP
 from tiledsl.backends.emulator.hooks import Hook, LaunchInfo, Sync
 from tiledsl.errors import HazardError, Loc
 from tiledsl.ir.core import Op
@@ -82,13 +82,12 @@ class Mbarriers:
             )
         self.flip(rows, columns)
 
-    def expect(self, op: Op, rows: Ints, columns: Ints, bytes_: int) -> None:
-        """Each phase waits for so many bytes more; `bytes_` may be negative: they have come."""
-        np.add.at(self.bytes, (rows, columns), bytes_)
-        if np.abs(self.bytes[rows, columns]).max(initial=0) > MOST_ARRIVALS:
-            raise HazardError(
-                f"more than {MOST_ARRIVALS} bytes in one phase of an mbarrier", op.loc, "use smaller tiles"
-            )
+    def change_bytes(self, op: Op, rows: Ints, columns: Ints, more: int) -> None:
+        """Each phase lacks so many bytes more, which are expected, or fewer (below 0), which have come."""
+        np.add.at(self.bytes, (rows, columns), more)
+        if np.abs(self.bytes[rows, columns]).max(initial=0) > MOST_TX_BYTES:
+            message = f"more than {MOST_TX_BYTES} bytes in one phase of an mbarrier"
+            raise HazardError(message, op.loc, "use smaller tiles")
 
     def flip(self, rows: Ints, columns: Ints) -> None:
         """End the phases of these that lack nothing."""
@@ -107,31 +106,29 @@ class Mbarriers:
         if not (self.bytes != 0).any():
             return
         row, column = (int(i) for i in np.argwhere(self.bytes != 0)[0])
-        lacks, users = int(self.bytes[row, column]), list(self.users[column])
+        users = list(self.users[column])
         raise HazardError(
             f"{self.labels[column]} of block {launch.block_index(row + self.first)} ends in a phase that "
-            + (f"lacks {lacks} bytes" if lacks > 0 else f"has got {-lacks} bytes which nobody expected"),
+            + self.lacks_bytes(row, column),
             users[0].loc if users else loc,
             "let expect_tx say how many bytes the loads of the phase bring",
         )
 
+    def lacks_bytes(self, row: int, column: int) -> str:
+        bytes_ = int(self.bytes[row, column])
+        return f"lacks {bytes_} bytes" if bytes_ > 0 else f"has got {-bytes_} bytes which nobody expected"
+
     def describe(self, row: int, column: int, parity: int) -> str:
         """What the phase that somebody waits for lacks."""
-        arrivals, bytes_ = int(self.pending[row, column]), int(self.bytes[row, column])
-        phase, count = int(self.phase[row, column]), int(self.count[row, column])
-        lacks = [f"{arrivals} of {count} arrivals"] if arrivals else []
-        if bytes_ > 0:
-            lacks.append(f"{bytes_} bytes that it expects")
-        if bytes_ < 0:
-            lacks.append(f"{-bytes_} bytes have come that nobody expects")
+        arrivals, count = int(self.pending[row, column]), int(self.count[row, column])
+        lacks = [f"lacks {arrivals} of {count} arrivals"] if arrivals else []
+        lacks += [self.lacks_bytes(row, column)] if self.bytes[row, column] else []
         users = "".join(
             f"; arriving at {op.loc}: warp{'s' * (len(warps) > 1)} {', '.join(map(str, sorted(warps)))}"
             for op, warps in self.users[column].items()
         )
-        text = " and ".join(lacks)
-        return (
-            f"phase {phase} (parity {parity}) of {self.labels[column]}, which lacks {text}{users or '; nobody arrives'}"
-        )
+        phase = f"phase {self.phase[row, column]} (parity {parity}) of {self.labels[column]}"
+        return f"{phase}, which {' and '.join(lacks)}{users or '; nobody arrives'}"
 
 
 class NamedBarriers:

@@ -11,6 +11,7 @@ from tiledsl.arch import (
     MOST_ARRIVALS,
     MOST_SETMAXNREG,
     MOST_THREADS,
+    MOST_TX_BYTES,
     NAMED_BARRIERS,
     REGISTER_UNIT,
     WARP,
@@ -93,7 +94,7 @@ def _arrive(call: Call) -> None:
 
 @intrinsic(lang.ptx.mbarrier_expect_tx)
 def _expect_tx(call: Call) -> None:
-    size = call.integer("bytes", 1, MOST_ARRIVALS)
+    size = call.integer("bytes", 1, MOST_TX_BYTES)
     call.builder.add(barriers.ExpectTx(*_mbarrier(call), bytes=size))
 
 

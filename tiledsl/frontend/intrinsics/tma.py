@@ -96,7 +96,7 @@ def refuse_many_threads(call: Call) -> None:
     """An error in a role that is run by more than one thread, unless a condition of the author's picks one."""
     role = call.state.role
     if role is not None and not role.one_thread and not call.unit.conditions:
-        fix = f'give the loads a role of their own: role("load", threads=1); or `if` one thread of {role.name} does it'
+        fix = f'give the loads a role of their own: role("load", threads=1); or `if` one thread of {role.title} does it'
         raise call.error(f"{call.what} is executed by one thread, and {role.shown} has {role.threads}", fix)
 
 

@@ -11,11 +11,11 @@ from tiledsl.frontend.bindings import Pending, View, describe, positive_ints
 from tiledsl.frontend.call import Call, intrinsic
 from tiledsl.frontend.fragments import distributed, is_distributed
 from tiledsl.frontend.intrinsics.matrices import check_held, check_product_shapes
-from tiledsl.frontend.intrinsics.rings import drain, refuse_in_flight
+from tiledsl.frontend.intrinsics.rings import drain
 from tiledsl.frontend.intrinsics.tiles import SWIZZLES, layout_of
 from tiledsl.frontend.views import base_origin, memory_name, memory_type
 from tiledsl.ir.core import Block, Value
-from tiledsl.ir.ops import control, tile, wgmma
+from tiledsl.ir.ops import control, rings, tile, wgmma
 from tiledsl.ir.types import BOOL, DType, FragmentType, PendingType, SharedType
 from tiledsl.lang import ir_dtype
 from tiledsl.lang.warpgroups import Wgmma
@@ -108,8 +108,10 @@ def _wgmma(call: Call) -> Pending:
     _check_axes(call, "b", b, row, along=0)
     if type_.dims[1] not in row.widths():
         raise call.error(f"{what}: {row} has no n of {type_.dims[1]}", f"take {_near(type_.dims[1], row.widths())}")
-    if a_view is None:
-        refuse_in_flight(call)
+    around = call.state.slots[-1] if call.state.slots else None
+    if a_view is None and isinstance(around, rings.Wait) and around.in_flight:
+        message = f"wgmma() with a in registers, in ring.use(in_flight={around.in_flight})"
+        raise call.error(message, "registers that a product reads stay as they are until it ends: in_flight=0")
     left = [a] if a_view is None else [a_view.base, *base_origin(call.frame, a_view)]
     axes: dict[str, Any] = {"a_axes": () if a_view is None else a_view.axes, "b_axes": b.axes}
     started = acc.started if isinstance(acc.started, Value) else call.builder.constant(acc.started, BOOL)

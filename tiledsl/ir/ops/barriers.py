@@ -10,6 +10,7 @@ from tiledsl.arch import (
     LEAST_SETMAXNREG,
     MOST_ARRIVALS,
     MOST_SETMAXNREG,
+    MOST_TX_BYTES,
     NAMED_BARRIERS,
     REGISTER_UNIT,
     REGISTERS_PER_SM,
@@ -84,7 +85,7 @@ class ExpectTx(MbarrierOp):
     name = "mbarrier.expect_tx"
     sync = Sync(releases="cta")
     called = "ptx.mbarrier_expect_tx()"
-    bytes = attribute(int, least=1, most=MOST_ARRIVALS)
+    bytes = attribute(int, least=1, most=MOST_TX_BYTES)
 
 
 class Wait(MbarrierOp):

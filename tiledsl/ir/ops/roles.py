@@ -46,8 +46,7 @@ class Region(Op):
 
     @property
     def all_threads(self) -> int:
-        """Of all instances."""
-        return WARP * self.all_warps
+        return self.threads * self.instances
 
     @property
     def role(self) -> tuple[int, int]:
@@ -63,6 +62,11 @@ class Region(Op):
         self.require(self.warps > 0 and self.instances in (1, 2), f"{self.instances} instances of {self.warps} warps")
         self.require(not self.one_thread or self.instances == 1, "one thread is one instance")
         self.require(self.registers == 0 or can_have(self.registers), f"{self.registers} registers")
+
+
+def roles_of(body: Block) -> list[Region]:
+    """The roles of a kernel with this body."""
+    return [op for op in body.ops if isinstance(op, Region)]
 
 
 class _Turn(Orders):

@@ -29,14 +29,11 @@ from tiledsl.passes.manager import FunctionPass, Pass
 
 
 def _lower_roles(kernel: Kernel) -> None:
-    regions = [op for op in kernel.body.ops if isinstance(op, roles.Region)]
+    regions = roles.roles_of(kernel.body)
     if regions:
         _check_threads(kernel, regions)
         _check_registers(kernel, regions)
-    lowering = _Lowering(kernel)
-    for region in regions:
-        lowering.number(region)
-    lowering.block(kernel.body, None)
+    _Lowering(kernel, regions).block(kernel.body, None)
 
 
 COOPERATION: list[Pass] = [FunctionPass("lower-rings", lower_rings), FunctionPass("lower-roles", _lower_roles)]
@@ -66,18 +63,16 @@ def _check_registers(kernel: Kernel, regions: list[roles.Region]) -> None:
         message = f"{silent.shown} says no registers=, and {asked[0].shown} does"
         raise CompileError(message, silent.loc, "say it for every role, or for none")
     # What a role gives away, others take; more than the block has got at its launch they wait for, for ever.
-    threads = kernel.thread_count
-    at_launch = barriers.registers_at_launch(threads, kernel.blocks_per_sm)
-    limit, each = threads * at_launch, [region.all_threads for region in regions]
-    total = sum(count * region.registers for count, region in zip(each, regions, strict=True))
+    threads, at_launch = kernel.thread_count, barriers.registers_at_launch(kernel.thread_count, kernel.blocks_per_sm)
+    limit, total = threads * at_launch, sum(region.all_threads * region.registers for region in regions)
     if total <= limit:
         return
-    parts = " + ".join(f"{count} x {region.registers}" for count, region in zip(each, regions, strict=True))
+    parts = " + ".join(f"{region.all_threads} x {region.registers}" for region in regions)
     message = f"the roles' registers are {parts} = {total}; the block has {threads} x {at_launch} = {limit}"
     most = max(regions, key=lambda region: region.all_warps * region.registers)
-    own = most.all_threads
-    rest = (limit - (total - own * most.registers)) // own // REGISTER_UNIT * REGISTER_UNIT
-    fix = f"registers={rest} fits {most.shown}" if rest >= LEAST_SETMAXNREG else "use fewer warpgroups"
+    rest = limit - total + most.all_threads * most.registers
+    fits = rest // most.all_threads // REGISTER_UNIT * REGISTER_UNIT
+    fix = f"registers={fits} fits {most.shown}" if fits >= LEAST_SETMAXNREG else "use fewer warpgroups"
     raise CompileError(message, most.loc, fix)
 
 
@@ -97,17 +92,15 @@ class _Role:
 
 
 class _Lowering:
-    def __init__(self, kernel: Kernel) -> None:
-        self.kernel = kernel
+    def __init__(self, kernel: Kernel, regions: list[roles.Region]) -> None:
+        self.kernel, self.b = kernel, Builder(kernel.body)
         self.roles: dict[Op, _Role] = {}
         self.taken = 1
-        self.b = Builder(kernel.body)
-
-    def number(self, region: roles.Region) -> None:
-        role = self.roles[region] = _Role(region, self.take(region.instances, region.loc, "role()"))
-        for op in region.walk() if region.instances > 1 else ():
-            if isinstance(op, roles.Enter) and op.title not in role.turns:
-                role.turns[op.title] = self.take(region.instances, op.loc, "a turn")
+        for region in regions:
+            role = self.roles[region] = _Role(region, self.take(region.instances, region.loc, "role()"))
+            for op in region.walk() if region.instances > 1 else ():
+                if isinstance(op, roles.Enter) and op.title not in role.turns:
+                    role.turns[op.title] = self.take(region.instances, op.loc, "a turn")
 
     def take(self, count: int, loc: Loc, what: str) -> int:
         """The first of so many named barriers."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tiledsl.arch import WARP
+from tiledsl.arch import NAMED_BARRIERS, WARP
 from tiledsl.backends.emulator.cohort import Cohort
 from tiledsl.backends.emulator.hooks import FenceKind, Sync
 from tiledsl.backends.emulator.memory import access_index, name_threads
@@ -66,13 +66,15 @@ def init(c: Cohort, op: barriers.Init, *values: Any) -> None:
     c.chunk.hook.on_init(op, span.label, span.base, *c.threads(), at)
 
 
-@rule(barriers.Arrive)
-def arrive(c: Cohort, op: barriers.Arrive, *values: Any) -> None:
+@rule(barriers.Arrive, barriers.ExpectTx)
+def arrive(c: Cohort, op: Op, *values: Any, commits: Ints | None = None) -> None:
     span, owners, at, warps, rank = _mbarriers(c, op, values)
-    rows = _remote(c, op, owners, c.spread(rank[0])[c.active()]) if op.cluster else owners
+    rows = _remote(c, op, owners, c.spread(rank[0])[c.active()]) if rank else owners
     columns = columns_of(c, op, span, rows, at)
     c.chunk.require_running(op, owners, rows)
-    c.chunk.mbarriers.arrive(op, owners, warps, rows, columns)
+    if isinstance(op, barriers.ExpectTx):
+        c.chunk.mbarriers.change_bytes(op, rows, columns, op.bytes)
+    c.chunk.mbarriers.arrive(op, owners, warps, rows, columns, commits)
 
 
 def _remote(c: Cohort, op: Op, rows: Ints, ranks: Ints) -> Ints:
@@ -88,17 +90,7 @@ def _remote(c: Cohort, op: Op, rows: Ints, ranks: Ints) -> Ints:
 def commit_arrives(c: Cohort, op: Op, *values: Any) -> None:
     """The rule of an op that arrives when the asynchronous work has ended that its threads have begun. `values`: the
     mbarrier's place. Work is done when it is issued here: what comes before its end is for the hooks to say."""
-    span, rows, at, warps, _ = _mbarriers(c, op, values)
-    lanes = c.threads()[1] % WARP
-    c.chunk.mbarriers.arrive(op, rows, warps, rows, columns_of(c, op, span, rows, at), lanes)
-
-
-@rule(barriers.ExpectTx)
-def expect(c: Cohort, op: barriers.ExpectTx, *values: Any) -> None:
-    span, rows, at, warps, _ = _mbarriers(c, op, values)
-    columns = columns_of(c, op, span, rows, at)
-    c.chunk.mbarriers.expect(op, rows, columns, op.bytes)
-    c.chunk.mbarriers.arrive(op, rows, warps, rows, columns)
+    arrive(c, op, *values, commits=c.threads()[1] % WARP)
 
 
 def _waited(c: Cohort, op: Op, values: Sequence[Any]) -> tuple[Ints, Ints, Ints]:
@@ -158,7 +150,7 @@ class _PhaseEnded(Condition):
 # -- barriers of some warps ------------------------------------------------------------------------
 
 
-def _numbers(c: Cohort, op: barriers.NamedBarrier, number: tuple[Any, ...]) -> Ints:
+def _numbers(c: Cohort, op: barriers.NamedBarrier, number: Sequence[Any]) -> Ints:
     """Of the barrier of each warp: [groups, warps]."""
     added = np.asarray(number[0] if number else 0, np.int64)
     return np.broadcast_to(added[:, :, 0] if added.ndim else added, c.shape[:2]) + op.number
@@ -170,8 +162,9 @@ def arrive_at_named(c: Cohort, op: barriers.NamedBarrier, *number: Any) -> Any:
     require_whole_warps(c, op)
     groups, warps, _ = c.shape
     numbers = _numbers(c, op, number).ravel()
-    if (wrong := (numbers < 1) | (numbers > 15)).any():
-        raise EmulatorError(f"barrier {numbers[np.argmax(wrong)]}: named barriers are 1 to 15", op.loc, "use another")
+    if (wrong := (numbers < 1) | (numbers >= NAMED_BARRIERS)).any():
+        message = f"barrier {numbers[np.argmax(wrong)]}: named barriers are 1 to {NAMED_BARRIERS - 1}"
+        raise EmulatorError(message, op.loc, "use another")
     blocks, each, present = c.active_warps()
     round_ = np.zeros(groups * warps, np.int64)
     arrive = c.chunk.named_barriers.arrive
@@ -183,29 +176,22 @@ def arrive_at_named(c: Cohort, op: barriers.NamedBarrier, *number: Any) -> Any:
 class _RoundEnded(Condition):
     after = True
 
-    def where(self, c: Cohort, op: barriers.NamedBarrier, number: tuple[Any, ...]) -> tuple[Ints, Ints]:
-        return c.blocks[:, None] - c.chunk.first, _numbers(c, op, number)
-
-    def ready(self, c: Cohort, op: Op, *values: Any) -> Rows:
-        assert isinstance(op, barriers.NamedBarrier)
+    def ready(self, c: Cohort, op: Any, *values: Any) -> Rows:
+        round_, *number = values
         if not op.wait:
             return np.ones(c.shape[:2], np.bool_)
-        round_, *number = values
-        rows, numbers = self.where(c, op, tuple(number))
-        return c.chunk.named_barriers.rounds[rows, numbers] > np.asarray(round_)[:, :, 0]
+        rounds = c.chunk.named_barriers.rounds[c.blocks[:, None] - c.chunk.first, _numbers(c, op, number)]
+        return rounds > np.asarray(round_)[:, :, 0]
 
-    def passed(self, c: Cohort, op: Op, *values: Any) -> None:
-        assert isinstance(op, barriers.NamedBarrier)
+    def passed(self, c: Cohort, op: Any, *values: Any) -> None:
         if op.wait:
             blocks, warps, which = c.active_warps()
             numbers = _numbers(c, op, values[1:]).ravel()[which]
             c.chunk.hook.on_acquire(Sync(op, "named", blocks, warps, blocks, numbers))
 
-    def missing(self, c: Cohort, op: Op, *values: Any) -> str:
-        assert isinstance(op, barriers.NamedBarrier)
-        rows, numbers = self.where(c, op, values[1:])
-        row, number = int(rows[0, 0]), int(numbers[0, 0])
-        arrived = int(c.chunk.named_barriers.arrived[row, number])
+    def missing(self, c: Cohort, op: Any, *values: Any) -> str:
+        number = int(_numbers(c, op, values[1:])[0, 0])
+        arrived = int(c.chunk.named_barriers.arrived[c.blocks[0] - c.chunk.first, number])
         return f"barrier {number}, at which {arrived} of {op.threads} threads have arrived"
 
 

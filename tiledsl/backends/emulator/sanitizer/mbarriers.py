@@ -18,8 +18,8 @@ NEVER = np.iinfo(np.int32).max
 
 class MbarrierUse:
     """Of one chunk. [blocks, mbarriers]: `init_warp`, `init_lane` and `init_epoch`: who initialised an mbarrier, and
-    when; `init_fence`: when that thread fenced it; `phase`: how many have ended. [blocks, rank, agents]: `visits`: when
-    each warp of another block arrived last in this one's memory; `ended`: what the block knew at last."""
+    when; `init_fence`: when that thread fenced it. [blocks, rank, agents]: `visits`: when each warp of another block
+    arrived last in this one's memory; `ended`: what the block knew at last."""
 
     def __init__(self, words: Words, clocks: Clocks, labels: list[str], blocks: int, mbarriers: int) -> None:
         self.words, self.clocks, self.labels = words, clocks, labels
@@ -27,7 +27,6 @@ class MbarrierUse:
         self.table = np.full(-(-words.launch.shared_bytes // U64.bytes) + 1, -1, np.int64)
         shape = blocks, mbarriers
         self.init_warp, self.init_lane, self.init_epoch, self.init_fence = (np.zeros(shape, np.int32) for _ in range(4))
-        self.phase = np.zeros(shape, np.int64)
         self.visits, self.ended = (np.zeros(clocks.known[:, 0].shape, np.int32) for _ in range(2))
 
     def columns(self, places: Ints) -> Ints:
@@ -39,7 +38,7 @@ class MbarrierUse:
             self.labels.append(f"{label}[{(place - base) // U64.bytes}]")
         at, warps = (rows, self.columns(places)), threads // WARP
         self.init_warp[at], self.init_lane[at] = warps, threads % WARP
-        self.init_fence[at], self.phase[at] = NEVER, 0
+        self.init_fence[at] = NEVER
         self.init_epoch[at] = self.clocks.now(rows, warps)
 
     def require_initialised(self, op: Op, owners: Ints, warps: Ints, rows: Ints, columns: Ints, fenced: Bools) -> None:
@@ -80,9 +79,7 @@ class MbarrierUse:
             self.clocks.release_work((rows, columns), owners, sync.warps, commits)
 
     def complete(self, rows: Ints, places: Ints) -> None:
-        columns = self.columns(places)
-        self.phase[rows, columns] += 1
-        self.clocks.end_phases(rows, columns, self.phase[rows, columns])
+        self.clocks.end_phases(rows, self.columns(places))
 
     def acquire(self, sync: Sync) -> None:
         """Lanes of one warp may wait for several."""
@@ -100,7 +97,7 @@ class MbarrierUse:
         open_ = self.init_fence == NEVER
         if not open_.any():
             return
-        made = np.zeros((len(self.phase), self.clocks.warps, WARP), np.bool_)
+        made = np.zeros((len(self.init_warp), self.clocks.warps, WARP), np.bool_)
         made[rows, threads // WARP, threads % WARP] = True
         rows, columns = np.nonzero(open_)
         fenced = made[rows, self.init_warp[rows, columns], self.init_lane[rows, columns]]
