@@ -52,10 +52,7 @@ def _plain(make: Callable[[], Op], call: Call) -> Value | None:
 for _function, _make in _PLAIN.items():
     intrinsic(_function)(partial(_plain, _make))
 
-
-@intrinsic(lang.barrier)
-def _barrier(call: Call) -> None:
-    group_barrier(call)
+intrinsic(lang.barrier)(group_barrier)
 
 
 @intrinsic(lang.fence)
@@ -87,9 +84,8 @@ def _init(call: Call) -> None:
 
 @intrinsic(lang.ptx.mbarrier_arrive)
 def _arrive(call: Call) -> None:
-    place, remote = _mbarrier(call), call["rank"] is not None
-    rank = [call.value("rank", I32)] if remote else []
-    call.builder.add(barriers.Arrive(*place, *rank, cluster=remote))
+    rank = [] if call["rank"] is None else [call.value("rank", I32)]
+    call.builder.add(barriers.Arrive(*_mbarrier(call), *rank))
 
 
 @intrinsic(lang.ptx.mbarrier_expect_tx)
@@ -125,18 +121,12 @@ def _wgmma_wait(call: Call) -> None:
 
 @intrinsic(lang.ptx.setmaxnreg)
 def _setmaxnreg(call: Call) -> None:
-    registers = call.integer("registers", LEAST_SETMAXNREG, MOST_SETMAXNREG)
-    if registers % REGISTER_UNIT:
-        fix = f"a multiple of {REGISTER_UNIT}: {registers // REGISTER_UNIT * REGISTER_UNIT}"
-        raise call.error(f"{call.what} of {registers} registers", fix)
+    registers = call.integer("registers", LEAST_SETMAXNREG, MOST_SETMAXNREG, multiple=REGISTER_UNIT)
     call.builder.add(barriers.SetMaxNReg(registers=registers, increase=call["increase"]))
 
 
 @intrinsic(lang.ptx.named_barrier)
 def _named_barrier(call: Call) -> None:
     number = call.integer("number", 1, NAMED_BARRIERS - 1, "number 0 is that of barrier()")
-    threads = call.integer("threads", WARP, MOST_THREADS)
-    if threads % WARP:
-        message = f"{call.what} of {threads} threads, which are no whole warps"
-        raise call.error(message, f"pass {-(-threads // WARP) * WARP}")
+    threads = call.integer("threads", WARP, MOST_THREADS, "whole warps meet there", multiple=WARP)
     call.builder.add(barriers.NamedBarrier(number=number, threads=threads, wait=call["wait"]))

@@ -19,7 +19,7 @@ from tiledsl.ir.types import INDEX, MOST_SLOTS, SharedType
 
 ring_class: Any = lang.Ring  # generic, so that its methods are partly unknown to type checkers
 
-MAX_IN_FLIGHT = 7
+MOST_IN_FLIGHT = 7
 
 
 @intrinsic(lang.Ring)
@@ -80,12 +80,9 @@ def _fill(call: Call) -> Region:
 
 @intrinsic(ring_class.use)
 def _use(call: Call) -> Region:
-    stages = call["self"].value.type.stages
-    fix = "how many groups of products may stay in flight: 0 or 1, as a rule"
-    count = call.integer("in_flight", 0, MAX_IN_FLIGHT, fix)
-    if count >= stages:
-        message = f"ring.use(in_flight={count}) of a ring of {stages} stages: no slot would ever be free to fill"
-        raise call.error(message, f"use in_flight={stages - 1} at most, or more stages")
+    most = min(MOST_IN_FLIGHT, call["self"].value.type.stages - 1)
+    fix = "how many groups of products may stay in flight: 0 or 1, as a rule; each keeps a slot of the ring from fills"
+    count = call.integer("in_flight", 0, most, fix)
     return Region(call.what, partial(_around_slot, call, rings.Wait, rings.Release, {"in_flight": count}))
 
 

@@ -10,7 +10,7 @@ from typing import Any, Generator
 from tiledsl import lang
 from tiledsl.arch import LEAST_SETMAXNREG, MOST_THREADS, REGISTER_UNIT, WARPGROUP, WARPGROUP_WARPS
 from tiledsl.frontend.analysis import assigned_names
-from tiledsl.frontend.bindings import POISON, Region, Unusable, describe, is_place
+from tiledsl.frontend.bindings import POISON, Region, Unusable, is_place
 from tiledsl.frontend.call import Call, intrinsic
 from tiledsl.frontend.cooperation import RoleObject
 from tiledsl.frontend.frame import Frame, during
@@ -25,36 +25,19 @@ MAX_WARPGROUPS = MOST_THREADS // WARPGROUP
 @intrinsic(lang.role)
 def _role(call: Call) -> Region:
     call.needs("mbarrier")
-    name = _name(call, "a role", 'role("load", ...)')
     groups = call.integer("warpgroups", 1, MAX_WARPGROUPS, f"each is {WARPGROUP} threads")
     instances = call.integer("instances", 1, 2, "two of them take turns")
     threads = call.integer("threads", 0, 1, "threads=1: one thread runs the body; else leave it out")
-    registers = _registers(call)
+    registers = 0
+    if call["registers"] != 0:
+        fix = "24 to 40 for a role that only loads, up to 240 for one that multiplies"
+        registers = call.integer("registers", LEAST_SETMAXNREG, MAX_ROLE_REGISTERS, fix, multiple=REGISTER_UNIT)
+        call.needs("setmaxnreg", f"{call.what} with registers=")
     if threads and (groups > 1 or instances > 1):
         message = f"{call.what} of one thread with several warpgroups"
         raise call.error(message, "leave warpgroups and instances out")
-    how = {"title": name, "warps": WARPGROUP_WARPS * groups, "instances": instances, "registers": registers}
+    how = {"title": call["name"], "warps": WARPGROUP_WARPS * groups, "instances": instances, "registers": registers}
     return Region("a role", partial(_around_role, call, {**how, "one_thread": bool(threads)}))
-
-
-def _name(call: Call, what: str, example: str) -> str:
-    name = call["name"]
-    if not isinstance(name, str) or not name:
-        raise call.error(f"the name of {what} is a string, got {describe(name)}", example)
-    return name
-
-
-def _registers(call: Call) -> int:
-    if call["registers"] == 0:
-        return 0
-    fix = "a multiple of 8; 24 to 40 for a role that only loads, up to 240 for one that multiplies"
-    value = call.integer("registers", LEAST_SETMAXNREG, MAX_ROLE_REGISTERS, fix)
-    call.needs("setmaxnreg", f"{call.what} with registers=")
-    below = value // REGISTER_UNIT * REGISTER_UNIT
-    if value != below:
-        message = f"{call.what}: {value} registers, no multiple of {REGISTER_UNIT}"
-        raise call.error(message, f"pass {below} or {below + REGISTER_UNIT}")
-    return value
 
 
 @contextmanager
@@ -92,16 +75,13 @@ def _around_role(call: Call, how: dict[str, Any], frame: Frame, node: ast.With) 
 
 @intrinsic(lang.Role.turn)
 def _turn(call: Call) -> Region:
-    name = _name(call, "a turn", 'r.turn("mma")')
-    return Region("a turn", lambda frame, node: _around_turn(call, call["self"].op, name))
+    return Region("a turn", lambda frame, node: _around_turn(call, call["name"]))
 
 
 @contextmanager
-def _around_turn(call: Call, role: roles.Region, name: str) -> Generator[None]:
-    builder, state, loc = call.builder, call.state, call.builder.loc
-    if state.role is not role:
-        raise call.error(f"a turn of {role.shown} outside of it", "it orders the instances of a role")
-    if state.work is not builder.block:
+def _around_turn(call: Call, name: str) -> Generator[None]:
+    builder, loc = call.builder, call.builder.loc
+    if call.state.work is not builder.block:
         fix = "write it directly in `for t in work:`, so that each instance takes it once for an item"
         raise call.error(f"the turn {name!r} under a condition, or outside of the loop over work items", fix)
     if any(isinstance(op, roles.Enter) and op.title == name for op in builder.block.ops):

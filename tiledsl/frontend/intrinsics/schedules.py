@@ -12,7 +12,7 @@ from tiledsl.errors import CompileError
 from tiledsl.frontend.alike import differing
 from tiledsl.frontend.analysis import loop_exits
 from tiledsl.frontend.arithmetic import as_value
-from tiledsl.frontend.bindings import LanguageObject, Ranges, describe, positive_ints
+from tiledsl.frontend.bindings import LanguageObject, Ranges, describe, is_int, positive_ints
 from tiledsl.frontend.call import Call, bind, intrinsic
 from tiledsl.frontend.calls import inline
 from tiledsl.frontend.control import build_side, merge_sides
@@ -22,8 +22,8 @@ from tiledsl.frontend.intrinsics.launch import host_expression
 from tiledsl.frontend.steps import Bounds
 from tiledsl.function import TileFunction
 from tiledsl.ir.core import Block, Value
-from tiledsl.ir.expr import BinExpr, ConstExpr, Expr, NameExpr
-from tiledsl.ir.ops import arith, barriers, gpu, rings, roles, tile
+from tiledsl.ir.expr import BinExpr, ConstExpr, NameExpr
+from tiledsl.ir.ops import barriers, gpu, rings, roles, tile
 from tiledsl.ir.types import I32, INDEX
 from tiledsl.lang.schedules import tile_count, tile_item
 
@@ -115,11 +115,10 @@ def _tile_schedule(call: Call) -> ScheduleObject:
     extents = [call.value(name, INDEX) for name in ("m", "n", "k")]
     times: list[Value | None] = []
     for name in ("batches", "splits"):
-        value = call.value(name, INDEX)
-        known = int(value.op.value) if isinstance(value.op, arith.Constant) else None
-        if name == "splits" and known is not None and known < 1:
-            raise call.error(f"{call.what}: splits={known}, no positive number", "splits=1 for all of k at once")
-        times.append(None if known == 1 else value)
+        given = call[name]
+        if name == "splits" and is_int(given) and given < 1:
+            raise call.error(f"{call.what}: splits={given}, no positive number", "splits=1 for all of k at once")
+        times.append(None if is_int(given) and given == 1 else call.value(name, INDEX))
     sizes = positive_ints(call["tile"])
     if not isinstance(call["tile"], tuple) or sizes is None or len(sizes) != 3:
         message = f"{call.what}: tile= is three positive compile-time ints, got {describe(call['tile'])}"
@@ -143,23 +142,23 @@ def _persistent(call: Call) -> ScheduleObject:
         raise call.error(f"{what} {wrong}", "it declares the grid, once, at the kernel's top level")
     if call.state.rings:
         raise call.error(f"{what} after Ring()", "write it first: rings are initialised for the whole cluster")
-    place = Place(shape.m, shape.n)
+    place, processors = Place(shape.m, shape.n), NameExpr("processors")
     if place.blocks > 1:
         call.needs("cluster", "a cluster")
         rank, across = builder.value(barriers.ClusterRank()), builder.constant(shape.m, I32)
         at = [builder.cast(builder.scalar(fn, rank, across), INDEX) for fn in ("mod", "floordiv")]
         place = Place(shape.m, shape.n, at[0], at[1])
         unit.cluster = (place.blocks, 1, 1)
+    blocks = ConstExpr(place.blocks)
+    most = BinExpr("floordiv", processors, blocks) if place.blocks > 1 else processors
     call.state.cluster = place
     schedule = replace(schedule, place=place)
     items = schedule.counted(call.frame, call.node)
-    most = BinExpr("floordiv", NameExpr("processors"), ConstExpr(place.blocks))
-    clusters = most if place.blocks > 1 else NameExpr("processors")
     try:
-        grid = BinExpr("min", host_expression(call, items), clusters)
+        grid = BinExpr("min", host_expression(call, items), most)
     except CompileError:  # it depends on memory, say: blocks that have no item end at once
-        grid = clusters
-    unit.grid = (BinExpr("mul", grid, ConstExpr(place.blocks)) if place.blocks > 1 else grid,)
+        grid = most
+    unit.grid = (BinExpr("mul", grid, blocks) if place.blocks > 1 else grid,)
     return replace(schedule, items=items)
 
 
@@ -168,9 +167,15 @@ def _persistent(call: Call) -> ScheduleObject:
 
 def one_item(frame: Frame, node: ast.For, schedule: ScheduleObject) -> WorkItemObject:
     """The only item of a block, where the schedule is not persistent: it declares one block an item."""
-    unit, role = frame.unit, frame.unit.cooperation.role
-    grid = _host_count(schedule, schedule.counted(frame, node))
-    if unit.grid not in (None, (grid,)):
+    unit, role, call = frame.unit, frame.unit.cooperation.role, schedule.call
+    count = schedule.counted(frame, node)
+    try:
+        grid = (host_expression(call, count),)
+    except CompileError:
+        message = f"how many items {schedule.count.name}() counts, the host does not know before the launch"
+        fix = "persistent(...) has a block for each processor; or count by extents, consts and integer scalars alone"
+        raise call.error(message, fix) from None
+    if unit.grid not in (None, grid):
         if unit.cooperation.cluster is not None:
             message = "this schedule is not persistent, and the kernel has the grid of one that is"
             raise frame.error(node.iter, message, "work = persistent(...), and go through what that gives")
@@ -178,18 +183,8 @@ def one_item(frame: Frame, node: ast.For, schedule: ScheduleObject) -> WorkItemO
     if role is not None and role.instances > 1:
         fix = "work = persistent(tile_schedule(...))"
         raise frame.error(node.iter, f"{role.shown} has instances, and a block one item", fix)
-    unit.grid = (grid,)
+    unit.grid = grid
     return schedule.at(frame, node, frame.builder.value(gpu.BlockId(axis=0)))
-
-
-def _host_count(schedule: ScheduleObject, count: Value) -> Expr:
-    """The grid of one block an item."""
-    try:
-        return host_expression(schedule.call, count)
-    except CompileError:
-        message = f"how many items {schedule.count.name}() counts, the host does not know before the launch"
-        fix = "persistent(...) has a block for each processor; or count by extents, consts and integer scalars alone"
-        raise schedule.call.error(message, fix) from None
 
 
 class WorkLoop(Bounds):

@@ -30,6 +30,10 @@ def lower_rings(kernel: Kernel) -> None:
         _Lowering(kernel, found).block(kernel.body)
 
 
+_PARTS = {"slot": INDEX, "phase": U32, "held": INDEX}
+"""What a cursor becomes."""
+
+
 @dataclass
 class _Use:
     """A use, from its wait to its release.
@@ -105,16 +109,13 @@ class _Lowering:
         """The same arguments or results, with three values for each cursor."""
         found: list[Value] = []
         for value in values:
-            if value.type != CURSOR:
-                found.append(value)
-                continue
-            names = [f"{value.name}_{part}" if value.name else "" for part in ("slot", "phase", "held")]
-            self.parts[value] = [
-                Value(type_, value.owner, 0, name) for type_, name in zip((INDEX, U32, INDEX), names, strict=True)
-            ]
-            found += self.parts[value]
-        for index, value in enumerate(found):
-            value.index = index
+            parts = [value]
+            if value.type == CURSOR:
+                parts = [Value(type_, value.owner, 0, f"{value.name}_{part}") for part, type_ in _PARTS.items()]
+                self.parts[value] = parts
+            for part in parts:
+                part.index = len(found)
+                found.append(part)
         return found
 
     # -- making --------------------------------------------------------------------------------
@@ -229,20 +230,17 @@ class _Lowering:
 
     def release(self, op: rings.Release) -> list[Any]:
         b, ring, (slot, phase, held) = self.b, self.rings[op.ring], self.parts[op.cursor]
-        use, end = self.uses.pop(), ring.consumer
+        use = self.uses.pop()
         self.end_group(use)
         if use.generic and "async" in ring.producer.proxies():
             # The asynchronous proxy overwrites what the generic one has read. Neither a barrier nor an arrival orders
             # the two: without a fence TMA may be ahead of an ldmatrix that was issued before, and on an H200 it was
             # (docs/hardware.md). All threads of the body have read. (PTX ISA: memory consistency model; async proxy.)
             self.fence()
-        meet = use.read or not use.multiplies
-        if ring.in_flight:
-            ended = b.scalar("eq", held, ring.in_flight)
-            self.arrive(end, slot, ended, ring.in_flight, meet)
+        ended = b.scalar("eq", held, ring.in_flight) if ring.in_flight else None
+        self.arrive(ring.consumer, slot, ended, ring.in_flight, meet=use.read or not use.multiplies)
+        if ended is not None:
             self.parts[op.cursor] = [slot, phase, b.select(ended, held, b.scalar("add", held, 1))]
-        else:
-            self.arrive(end, slot, meet=meet)
         return [self.advanced(op)]
 
     def end_group(self, use: _Use) -> None:
@@ -296,7 +294,7 @@ class _Lowering:
             b.add(roles.GroupBarrier())
         elif who == "warp" and not end.role.one_thread:
             b.add(gpu.SyncWarp())
-        mine = None if end.role.one_thread else _LEADS[who](b)
+        mine = None if end.role.one_thread else leads_warp(b) if who == "warp" else _leads_warpgroup(b)
         if mine is not None and condition is not None:
             mine = b.scalar("and", mine, condition)
         slot = self.before(ring, slot, distance)
@@ -314,11 +312,11 @@ class _Lowering:
         at_m, at_n = (b.cast(at, I32) for at in ring.place)
         row = b.scalar("mul", at_n, width)
         for m in range(width) if "m" in along else ():
-            b.add(signal(bars, slot, b.scalar("add", row, m), cluster=True))
+            b.add(signal(bars, slot, b.scalar("add", row, m)))
         for n in range(height) if "n" in along else ():
             rank = b.scalar("add", at_m, n * width)
             with b.when(b.scalar("ne", at_n, n)) if "m" in along else nullcontext():
-                b.add(signal(bars, slot, rank, cluster=True))
+                b.add(signal(bars, slot, rank))
 
 
 def _releasing(ring: Ring) -> list[Op]:
@@ -344,8 +342,6 @@ def _leads_warpgroup(b: Builder) -> Value:
     own = b.scalar("mod", b.value(gpu.WarpId()), WARPGROUP_WARPS)
     return b.scalar("and", b.scalar("eq", own, 0), leads_warp(b))
 
-
-_LEADS = {"warp": leads_warp, "warpgroup": _leads_warpgroup}
 
 _RULES: dict[type[Op], Callable[[_Lowering, Any], Sequence[Any]]] = {
     rings.Make: _Lowering.make,

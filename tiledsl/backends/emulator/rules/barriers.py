@@ -37,15 +37,13 @@ def _mbarriers(c: Cohort, op: Op, values: Sequence[Any]) -> tuple[Span, Ints, In
 
 def columns_of(c: Cohort, op: Op, span: Span, rows: Ints, at: Ints) -> Ints:
     """The mbarriers at these places. Raises HazardError where none has been initialised."""
-    mbarriers = c.chunk.mbarriers
-    columns = mbarriers.columns(at)
-    if not (live := mbarriers.live(rows, columns)).all():
-        where = int(np.argmin(live))
-        block = c.chunk.run.launch.block_index(int(rows[where]) + c.chunk.first)
+    columns = c.chunk.mbarriers.columns(at)
+    for wrong in np.flatnonzero(~c.chunk.mbarriers.live(rows, columns)):
+        block = c.chunk.run.launch.block_index(int(rows[wrong]) + c.chunk.first)
+        place = f"byte {at[wrong] - span.base} of {span.label}"
+        message = f"{op.name} at {place}, where block {block} has no mbarrier"
         raise HazardError(
-            f"{op.name} at byte {at[where] - span.base} of {span.label}, where block {block} has no mbarrier",
-            op.loc,
-            "initialise it before, and let all who use it wait for that with a barrier()",
+            message, op.loc, "initialise it before, and let all who use it wait for that with a barrier()"
         )
     return columns
 
@@ -57,11 +55,8 @@ def init(c: Cohort, op: barriers.Init, *values: Any) -> None:
     twice = mbarriers.live(rows, mbarriers.columns(at))
     pairs = np.unique(np.stack([rows, at]), axis=1)
     if twice.any() or pairs.shape[1] < len(rows):
-        raise HazardError(
-            f"an mbarrier is initialised twice; {name_threads(c, c.active())}",
-            op.loc,
-            "let one thread initialise it, once",
-        )
+        message = f"an mbarrier is initialised twice; {name_threads(c, c.active())}"
+        raise HazardError(message, op.loc, "let one thread initialise it, once")
     mbarriers.init(rows, at, span.label, span.base, op.count)
     c.chunk.hook.on_init(op, span.label, span.base, *c.threads(), at)
 
@@ -80,9 +75,7 @@ def arrive(c: Cohort, op: Op, *values: Any, commits: Ints | None = None) -> None
 def _remote(c: Cohort, op: Op, rows: Ints, ranks: Ints) -> Ints:
     """The rows of the blocks of these ranks in the clusters of `rows`."""
     clusters = c.chunk.clusters
-    wrong = (ranks < 0) | (ranks >= clusters.size)
-    if wrong.any():
-        rank = int(ranks[np.argmax(wrong)])
+    for rank in ranks[(ranks < 0) | (ranks >= clusters.size)]:
         raise EmulatorError(f"rank {rank} in a cluster of {clusters.size} blocks", op.loc, "count ranks from 0")
     return clusters.members[rows, ranks]
 
@@ -127,12 +120,10 @@ class _PhaseEnded(Condition):
         missed = ((found & 1) == parities) & (mbarriers.phase[rows, columns] > found + 1)
         if missed.any():
             lanes[lanes] = missed
-            raise HazardError(
-                f"{op.name} waits for phase {found[missed][0]} of {mbarriers.labels[columns[missed][0]]}, and the next "
-                f"one has ended, too, before it could see that; {name_threads(c, lanes)}",
-                op.loc,
-                "let no phase end before all have waited for the one before it",
-            )
+            phase = f"phase {found[missed][0]} of {mbarriers.labels[columns[missed][0]]}"
+            message = f"{op.name} waits for {phase}, and the next one has ended, too, before it could see that"
+            fix = "let no phase end before all have waited for the one before it"
+            raise HazardError(f"{message}; {name_threads(c, lanes)}", op.loc, fix)
         blocks, threads = c.threads()
         places = mbarriers.places(columns)
         c.chunk.hook.on_acquire(Sync(op, "mbarrier", blocks, threads // WARP, blocks, places))
@@ -162,9 +153,8 @@ def arrive_at_named(c: Cohort, op: barriers.NamedBarrier, *number: Any) -> Any:
     require_whole_warps(c, op)
     groups, warps, _ = c.shape
     numbers = _numbers(c, op, number).ravel()
-    if (wrong := (numbers < 1) | (numbers >= NAMED_BARRIERS)).any():
-        message = f"barrier {numbers[np.argmax(wrong)]}: named barriers are 1 to {NAMED_BARRIERS - 1}"
-        raise EmulatorError(message, op.loc, "use another")
+    for number in numbers[(numbers < 1) | (numbers >= NAMED_BARRIERS)]:
+        raise EmulatorError(f"barrier {number}: named barriers are 1 to {NAMED_BARRIERS - 1}", op.loc, "use another")
     blocks, each, present = c.active_warps()
     round_ = np.zeros(groups * warps, np.int64)
     arrive = c.chunk.named_barriers.arrive
@@ -264,9 +254,8 @@ def set_registers(c: Cohort, op: barriers.SetMaxNReg) -> None:
     kernel = c.chunk.run.kernel
     given = barriers.registers_at_launch(kernel.thread_count, kernel.blocks_per_sm)
     if op.increase != (op.registers >= given) and op.registers != given:
-        does = "take more" if op.increase else "give some back"
-        raise EmulatorError(
-            f"setmaxnreg lets warps {does}, to {op.registers} registers a thread, but the launch gives them {given}",
-            op.loc,
-            f"{'raise' if op.increase else 'lower'} it, or turn the direction round",
+        does, fix = ("take more", "raise it") if op.increase else ("give some back", "lower it")
+        message = (
+            f"setmaxnreg lets warps {does}, to {op.registers} registers a thread, but the launch gives them {given}"
         )
+        raise EmulatorError(message, op.loc, f"{fix}, or turn the direction round")

@@ -45,24 +45,16 @@ class MbarrierUse:
         """Warps of the blocks `owners` know that these mbarriers were initialised, and fenced where that is asked."""
         by, when = self.init_warp[rows, columns], self.init_epoch[rows, columns]
         known = self.clocks.known[owners, warps, self.ranks[rows], by]
-        late = known < when
-        unfenced = fenced & (known < self.init_fence[rows, columns])
-        if late.any():
-            at = int(np.argmax(late))
-            raise HazardError(
-                f"{op.name}: {self.words.warp(owners[at], warps[at])} uses {self.labels[int(columns[at])]}, and does "
-                f"not know that {self.words.warp(rows[at], by[at])} has initialised it",
-                op.loc,
-                "put a barrier() behind the initialisation (of the cluster, if it uses the mbarrier)",
-            )
-        if unfenced.any():
-            at = int(np.argmax(unfenced))
-            raise HazardError(
-                f"{op.name}: {self.labels[int(columns[at])]} was initialised without a fence, and TMA or another block "
-                "of the cluster uses it",
-                op.loc,
-                "put fence_mbarrier_init() behind the initialisation, before the barrier",
-            )
+        for at in np.flatnonzero(known < when):
+            user, maker = self.words.warp(owners[at], warps[at]), self.words.warp(rows[at], by[at])
+            label = self.labels[int(columns[at])]
+            message = f"{op.name}: {user} uses {label}, and does not know that {maker} has initialised it"
+            fix = "put a barrier() behind the initialisation (of the cluster, if it uses the mbarrier)"
+            raise HazardError(message, op.loc, fix)
+        for column in columns[fenced & (known < self.init_fence[rows, columns])]:
+            message = f"{op.name}: {self.labels[int(column)]} was initialised without a fence"
+            fix = "put fence_mbarrier_init() behind the initialisation, before the barrier"
+            raise HazardError(f"{message}, and TMA or another block of the cluster uses it", op.loc, fix)
 
     def arrive(self, sync: Sync, commits: Ints | None = None) -> None:
         """commits: of each warp whose work it is that arrives, by TMA's proxy, how many there are."""
@@ -109,9 +101,7 @@ class MbarrierUse:
 
     def end(self, loc: Loc) -> None:
         """All blocks have ended: those that others of the cluster arrived in knew of that."""
-        late = self.visits > self.ended
-        if late.any():
-            row, rank, warp = np.argwhere(late)[0].tolist()
+        for row, rank, warp in np.argwhere(self.visits > self.ended).tolist():
             raise HazardError(
                 f"block {self.words.launch.block_index(row + self.first)} may end before warp {warp} of block {rank} "
                 "of its cluster arrives at an mbarrier in its shared memory",
