@@ -11,7 +11,7 @@ from tiledsl.frontend.fragments import is_distributed
 from tiledsl.frontend.intrinsics.matrices import store_to
 from tiledsl.frontend.intrinsics.roles import group_barrier
 from tiledsl.frontend.intrinsics.tiles import copied_views, destination
-from tiledsl.frontend.intrinsics.tma import Box, box_of, refuse_many_threads
+from tiledsl.frontend.intrinsics.tma import Box, add_box, box_of
 from tiledsl.frontend.views import as_view, memory_type, subview, unit_axis
 from tiledsl.ir.core import Value
 from tiledsl.ir.ops import barriers, matrix, roles, tma
@@ -37,8 +37,7 @@ def _store_tma(call: Call) -> None:
         raise call.error(f"{call.what} of a tile goes without via=", "via= is for fragments")
     tile, tensor = copied_views(call)
     box = box_of(call, tensor, tile)
-    refuse_many_threads(call)
-    call.builder.add(tma.Store(*box.operands, **box.attributes))
+    add_box(call, box, tma.Store)
 
 
 # -- fragments -------------------------------------------------------------------------------------
@@ -78,7 +77,7 @@ def _in_chunks(call: Call, value: Value) -> None:
         group_barrier(call)
         with builder.when(first):
             for box in boxes:
-                builder.add(tma.Store(*box.operands, **box.attributes))
+                add_box(call, box, tma.Store)
             builder.add(tma.BulkCommit())
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any
 
 from tiledsl.arch import (
     LEAST_SETMAXNREG,
@@ -194,20 +193,19 @@ class _Lowering:
 
     def work(self, op: roles.Work, role: _Role) -> None:
         """The items of this block, or of the role's instance."""
-        b, instances, (lo, hi, step) = self.b, role.region.instances, op.operands[:3]
-        instance: Any = role.instance
+        b, instance, instances, (lo, hi, step) = self.b, role.instance, role.region.instances, op.operands[:3]
         entered = [inner.title for inner in op.body.ops if isinstance(inner, roles.Enter)]
         turns = [role.turns[title] for title in entered if title in role.turns]
         first, each = lo, step
         if instance is not None:
             first, each = b.scalar("add", lo, b.scalar("mul", instance, step)), b.scalar("mul", step, instances)
-        if turns:
+        if instance is not None and turns:
             self.turns(b.scalar("eq", instance, 1), role, turns, leave=True)
         body, op.blocks = op.body, []
         self.block(body, role)
         b.loc = op.loc
         replace_op(op, b.add(control.For(first, hi, each, *op.inits, blocks=[body])).results)
-        if turns:
+        if instance is not None and turns:
             left = b.scalar("max", b.scalar("sub", hi, lo), 0)
             items = b.scalar("floordiv", b.scalar("sub", b.scalar("add", left, step), 1), step)
             following = b.scalar("mod", items, instances)
