@@ -128,7 +128,7 @@ def what_tma_moves(A: Global[bf16, M, K], B: Global[f16, M, K], V: Global[bf16, 
 # -- raw instructions ------------------------------------------------------------------------------
 
 
-@bad("convert it: parity=u32(i // STAGES % 2)")
+@bad("convert it: u32(...)")
 @tile_kernel(arch="sm_90a")
 def raw_barriers(A: Global[f32, M]):
     b = grid(1)

@@ -23,7 +23,7 @@ from tiledsl.frontend.views import located, memory_type
 from tiledsl.ir.atomics import SCOPES
 from tiledsl.ir.core import Op, Value
 from tiledsl.ir.ops import barriers, gpu, tma, wgmma
-from tiledsl.ir.types import I32, INDEX, U32, U64, SharedType
+from tiledsl.ir.types import I32, U32, U64, SharedType
 
 _PLAIN: dict[Any, Callable[[], Op]] = {
     lang.warp_id: gpu.WarpId,
@@ -99,8 +99,6 @@ def _wait(call: Call) -> None:
     place, parity = _mbarrier(call), call["parity"]
     if isinstance(parity, int) and parity not in (0, 1):
         raise call.error(f"{call.what} with parity={parity}", "a phase has parity 0 or 1, in turns")
-    if isinstance(parity, Value) and parity.type == INDEX:
-        raise call.error("the parity must be u32, it is index", "convert it: parity=u32(i // STAGES % 2)")
     call.builder.add(barriers.Wait(*place, call.value("parity", U32)))
 
 
