@@ -195,9 +195,7 @@ def mbarrier_expect_tx(barriers: Memory[u64], *index: Extent, bytes: int) -> Non
     raise only_in_kernel("ptx.mbarrier_expect_tx()")
 
 
-def mbarrier_wait(
-    barriers: Memory[u64], *index: Extent, parity: u32 | int, scope: Literal["cta", "cluster"] = "cta"
-) -> None:
+def mbarrier_wait(barriers: Memory[u64], *index: Extent, parity: u32 | int) -> None:
     """Waits until the phase of this parity, 0 or 1, has ended: the current phase, or the one before it.
 
     (PTX ISA: mbarrier.try_wait.parity, in a loop.)
