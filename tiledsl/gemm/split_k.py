@@ -189,7 +189,7 @@ def reduce_parts(
     if parts > 1:
         if thread < parts:
             ptx.mbarrier_arrive(arrived, 0, rank=i32(thread))
-        ptx.mbarrier_wait(arrived, 0, parity=parity, scope="cluster")
+        ptx.mbarrier_wait(arrived, 0, parity=parity)
     begin = t.part * slice + (thread if slice >= threads else minimum(thread, slice - 1))
     total = fragment((QUAD * each,), f32)
     for p in unroll(parts):

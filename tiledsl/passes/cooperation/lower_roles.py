@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Iterator
+from typing import Generator
 
 from tiledsl.arch import (
     LEAST_SETMAXNREG,
@@ -158,17 +158,17 @@ class _Lowering:
         op.blocks = []
 
     @contextmanager
-    def one_thread(self, op: roles.Region, role: _Role) -> Iterator[None]:
-        """TMA takes its operands from uniform registers. Under an election ptxas knows that one thread has them; under
-        any other condition it makes a loop over the threads of the warp around each TMA instruction."""
+    def one_thread(self, op: roles.Region, role: _Role) -> Generator[None]:
+        """TMA takes its operands from uniform registers. In a branch on an election ptxas knows that one thread has
+        them; in any other it makes a loop over the threads of the warp around each TMA instruction."""
         b = self.b
         if not any(isinstance(inside, tma.Load) for inside in op.walk()):
             with b.when(self.leads(role), role=op.role):
                 yield
             return
-        with b.when(b.scalar("eq", b.value(gpu.WarpId()), op.first)):
-            with b.when(b.value(barriers.Elect()), role=op.role):
-                yield
+        first_warp = b.scalar("eq", b.value(gpu.WarpId()), op.first)
+        with b.when(first_warp), b.when(b.value(barriers.Elect()), role=op.role):
+            yield
 
     def begin(self, op: roles.Region, role: _Role) -> None:
         b = self.b
