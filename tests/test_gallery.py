@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tiledsl.arch import MOST_REGISTERS
 from tiledsl.compilation.lowering import lower
 from tiledsl.ir.types import DTYPES
 from tiledsl.layout.orders import ORDERS
@@ -279,14 +280,16 @@ def test_no_race_and_nothing_undefined(gallery: ModuleType, number: int, consts:
     _load(number).check(*random_problem(70, 68, 52, format=format), **consts)
 
 
-@pytest.mark.parametrize(("number", "consts", "format"), _cases())
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_120a"])
-def test_nothing_is_spilled(gallery: ModuleType, number: int, consts: dict[str, Any], format: str, arch: str) -> None:
-    """On no architecture does a kernel need local memory, for spills or for a stack frame. The others, whose code is
-    nearly that of sm_80, stand in the committed report."""
+@pytest.mark.parametrize(("number", "consts", "format"), _together(_cases()))
+def test_nothing_is_spilled(gallery: ModuleType, number: int, consts: dict[str, Any], format: str) -> None:
+    """On no architecture does a kernel need local memory, for spills or for a stack frame. What is far from the limit
+    on one is so on all. Two more, whose code is nearly that of sm_80, stand in the committed report."""
     kernel = _load(number)
-    used = kernel.compile(arch=arch, **gallery.dtypes(kernel, format), **consts).resources
-    assert (used.spill_stores, used.spill_loads, used.stack) == (0, 0, 0)
+    for arch in ("sm_90a", "sm_80", "sm_120a"):
+        used = kernel.compile(arch=arch, **gallery.dtypes(kernel, format), **consts).resources
+        assert (used.spill_stores, used.spill_loads, used.stack) == (0, 0, 0), arch
+        if used.registers <= MOST_REGISTERS // 2:
+            break
 
 
 def test_the_committed_report_has_no_spills() -> None:

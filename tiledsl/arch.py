@@ -70,7 +70,10 @@ STATIC_SHARED = 48 * 1024
 NAMED_BARRIERS = 16
 """Named barriers of a block; number 0 is that of `barrier()`. (PTX: barrier.)"""
 MOST_ARRIVALS = 2**20 - 1
-"""Most arrivals, and most bytes, of one phase of an mbarrier. (PTX: mbarrier, contents of the mbarrier object.)"""
+"""Of one phase of an mbarrier. (PTX: mbarrier, contents of the mbarrier object.)"""
+
+MOST_TX_BYTES = 2**20 - 1
+"""That one phase of an mbarrier counts. (The same.)"""
 
 # -- the tensor memory accelerator -----------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Iterator, Sequence
 
 from tiledsl.errors import VerifyError
 from tiledsl.ir.atomics import ACQUIRING, ATOMICS, RELEASING, SCOPE_FEATURES, AtomicFn
-from tiledsl.ir.core import OPS, Op, Pure, Value, attribute, operand, operands
+from tiledsl.ir.core import Op, Pure, Value, attribute, operand, operands
 from tiledsl.ir.declare import MOST_STAGES
 from tiledsl.ir.facts import NOTHING, Sync, by, reads, writes
 from tiledsl.ir.facts import Access as Touch
@@ -258,11 +258,6 @@ def define_atomics(base: type[AtomicOp], family: str, part: str) -> None:
 
 
 define_atomics(Atomic, "tile", "memory")
-
-
-def atomic(fn: str, memory: Value, *operands: Value, **kwargs: Any) -> Op:
-    """The op of a row of the table: ``atomic("max", A, i, j, v)``."""
-    return OPS[f"tile.atomic_{fn}"](memory, *operands, **kwargs)
 
 
 # -- whole-block copies ----------------------------------------------------------------------------
