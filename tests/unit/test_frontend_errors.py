@@ -670,7 +670,7 @@ def assertion_of_run_time_value(A: Global[f32, M]):
     grid(1)
     tx = threads(32)
     assert A[tx] > 0  # error: assert of a run-time value
-    assert_(A[tx] > 0, 3)  # error: the message of assert_() is a string
+    assert_(A[tx] > 0, 3)  # error: assert_(): message= is a string
 
 
 @bad

@@ -7,11 +7,11 @@ import inspect
 from typing import Any, Callable, Sequence
 
 from tiledsl import lang
+from tiledsl.arch import require_feature
 from tiledsl.errors import CompileError
 from tiledsl.frontend.arithmetic import as_value
 from tiledsl.frontend.bindings import View, describe, is_int, is_place
 from tiledsl.frontend.frame import Frame
-from tiledsl.frontend.targets import require_feature
 from tiledsl.frontend.views import as_view, memory_name, memory_type
 from tiledsl.ir.core import Value
 from tiledsl.ir.types import INDEX, DType, GlobalType, SharedType

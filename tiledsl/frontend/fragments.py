@@ -63,17 +63,14 @@ def _hold(unit: Unit, layout: FragmentLayout, loc: Loc) -> None:
     role = unit.cooperation.role
     if role is None and unit.threads is None:
         unit.held.append((layout, loc))
-        return
-    wrong = _wrong_threads(unit, role, layout, loc)
-    if wrong is not None:
+    elif wrong := _wrong_threads(unit, role, layout, loc):
         raise wrong
 
 
 def check_threads(unit: Unit) -> None:
     """Report the fragments that came before threads() and do not fit it."""
     for layout, loc in unit.held if unit.threads is not None else ():
-        wrong = _wrong_threads(unit, None, layout, loc)
-        if wrong is not None:
+        if wrong := _wrong_threads(unit, None, layout, loc):
             unit.report(wrong)
 
 

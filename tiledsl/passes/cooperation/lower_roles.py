@@ -26,7 +26,7 @@ from tiledsl.ir.ops import barriers, control, gpu, roles
 from tiledsl.ir.types import I32
 from tiledsl.passes.analysis.structure import replace_op
 from tiledsl.passes.cooperation.lower_rings import leads_warp, lower_rings
-from tiledsl.passes.manager import FunctionPass, Pass
+from tiledsl.passes.manager import Pass
 
 
 def _lower_roles(kernel: Kernel) -> None:
@@ -38,7 +38,7 @@ def _lower_roles(kernel: Kernel) -> None:
     _Lowering(kernel, regions).block(kernel.body, _Role(block, barrier=0))
 
 
-COOPERATION: list[Pass] = [FunctionPass("lower-rings", lower_rings), FunctionPass("lower-roles", _lower_roles)]
+COOPERATION: list[Pass] = [Pass("lower-rings", lower_rings), Pass("lower-roles", _lower_roles)]
 """The passes that make barriers and branches of rings and roles. Rings first: the role around says who waits."""
 
 
