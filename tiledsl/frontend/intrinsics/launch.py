@@ -180,10 +180,10 @@ def _at_run_time(call: Call, loop: Any, fix: str) -> Bounds:
 
 
 def _compile_time_ranges(call: Call, ranges: Ranges) -> list[Range]:
-    if not isinstance(ranges.extent, int):
+    if not isinstance(ranges.extent, int) or not isinstance(ranges.start, int):
         fix = "leave unroll() out, or repeat the body a few times an iteration: unroll(tiles(K, BK), by=2)"
         raise call.error("unroll() of tiles() over an extent that is only known at run time", fix)
-    starts = range(0, ranges.extent, ranges.size)
+    starts = range(ranges.start, ranges.extent, ranges.size)
     found = items_of(starts, call.frame, call.node, MAX_UNROLL, "unroll {} iterations")
     return [Range(start, ranges.size) for start in found]
 
