@@ -28,7 +28,7 @@ def _atomic(fn: AtomicFn, call: Call) -> Any:
     at, values = _place_and_values(fn, call)
     found = access(call.frame, call.node, call["self"], at)
     operands = [found.values(value, dtype, "value") for value in values]
-    return found.each(partial(OPS[f"tile.atomic_{fn.name}"], order=order, reach=scope), *operands)
+    return found.each(OPS[f"tile.atomic_{fn.name}"], *operands, order=order, reach=scope)
 
 
 def _place_and_values(fn: AtomicFn, call: Call) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
