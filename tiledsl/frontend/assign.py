@@ -6,6 +6,7 @@ import ast
 from typing import Any, Callable
 
 from tiledsl.errors import CompileError
+from tiledsl.frontend.analysis import root_name
 from tiledsl.frontend.arithmetic import as_value
 from tiledsl.frontend.bindings import describe, is_fragment, is_place
 from tiledsl.frontend.budget import MAX_ITEMS
@@ -39,10 +40,6 @@ def _unpack(frame: Frame, target: ast.expr, elts: list[ast.expr], binding: Any) 
     if isinstance(binding, Value) or not isinstance(binding, (tuple, list, range)):
         message = f"cannot unpack {describe(binding)} into {len(elts)} names"
         raise frame.error(target, message, "assign it to one name, or take its elements by index")
-    for element in elts:
-        if isinstance(element, ast.Starred):
-            fix = "use slices: b = values[1:]"
-            raise frame.error(element, "a starred name is not part of the kernel language", fix)
     items: list[Any] = list(binding)  # pyright: ignore[reportUnknownArgumentType]
     if len(items) != len(elts):
         fix = f"write {len(items)} names"
@@ -53,20 +50,15 @@ def _unpack(frame: Frame, target: ast.expr, elts: list[ast.expr], binding: Any) 
 
 def _refuse_shared(frame: Frame, target: ast.expr, changed: list[Any]) -> None:
     """Refuse to change a list that has another name: in Python, both names would show the change."""
-    root = target
-    while isinstance(root, ast.Subscript):
-        root = root.value
-    own = root.id if isinstance(root, ast.Name) else ""
-    if own and own not in frame.env:
+    own = root_name(target)
+    if own is not None and own not in frame.env:
         message = f"{own} is a list from outside, which this would change"
         raise frame.error(target, message, f"copy it: {own} = list(...)")
-    here: Frame | None = frame
-    while here is not None:
+    for here in frame.callers:
         for name, binding in here.env.items():
             if _occurs(binding, changed) > (here is frame and name == own):
                 fix = f"copy it where it gets its second name: {name} = list(...)"
                 raise frame.error(target, f"{own} is a list that {name} holds, too, and this would change both", fix)
-        here = here.caller
 
 
 def _occurs(binding: Any, wanted: list[Any]) -> int:

@@ -19,7 +19,7 @@ from tiledsl.frontend.arithmetic import as_condition, as_value
 from tiledsl.frontend.bindings import (
     POISON,
     UNBOUND,
-    Composite,
+    Pending,
     Poisoned,
     Unusable,
     describe,
@@ -206,15 +206,15 @@ class _Merge:
         if xs is None or ys is None or type(a) is not type(b) or len(xs) != len(ys):
             return self._leaf(name, a, b)
         parts = [self.join(name, x, y) for x, y in zip(xs, ys, strict=True)]
-        bad = next(filter(unusable, parts), None) if isinstance(a, Composite) else None
+        bad = next(filter(unusable, parts), None) if isinstance(a, Pending) else None
         return bad or made_of(a, parts)
 
     def _leaf(self, name: str, a: Any, b: Any) -> Any:
         type_ = _joined_type(a, b)
         if type_ is None:
-            shown = "what is returned" if name == "$value" else name
+            shown = {"$value": "what is returned", "$choice": "what is chosen"}.get(name, name)
             message = f"{shown} is {describe(a)} on one path and {describe(b)} on the other"
-            return Unusable(message, _instead(a, b, f"give both the same dtype, as in {name} = f32(...)"))
+            return Unusable(message, _instead(a, b, "give both the same dtype, as in f32(...)"))
         if a is True and b is False:
             return self.condition
         if a is False and b is True:

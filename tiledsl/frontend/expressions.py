@@ -10,11 +10,11 @@ from tiledsl import lang
 from tiledsl.frontend.arithmetic import apply, as_condition, at_compile_time, items_of, select
 from tiledsl.frontend.assign import assign
 from tiledsl.frontend.attributes import attribute_of
-from tiledsl.frontend.bindings import UNBOUND, contains_value, describe, has_operators, is_carried, is_register
+from tiledsl.frontend.bindings import UNBOUND, contains_value, describe, has_operators, is_register
 from tiledsl.frontend.budget import MAX_ITEMS, many_items
 from tiledsl.frontend.comparisons import both, compare
 from tiledsl.frontend.control import Side, build_side, merge_sides
-from tiledsl.frontend.frame import Frame, evaluate
+from tiledsl.frontend.frame import Frame, during, evaluate
 from tiledsl.frontend.memory import read_element
 from tiledsl.frontend.views import extent
 from tiledsl.ir.core import Value
@@ -227,16 +227,10 @@ def _choose(
             for op in block.ops:
                 frame.builder.block.append(op)
         return pure(*values)
-    if not all(is_carried(value) or isinstance(value, (bool, int, float)) for value in values):
-        message = f"a choice at run time between {describe(values[0])} and {describe(values[1])}"
-        raise frame.error(node, message, _CHOICE)
     merge_sides(frame, condition, first, second, node)
     result = frame.lookup(ast.copy_location(ast.Name("$choice", ast.Load()), node))
     del frame.env["$choice"]
     return result
-
-
-_CHOICE = "a condition at run time chooses between numbers and fragments: do what differs under an `if`"
 
 
 def _evaluated(frame: Frame, side: Callable[[], Any]) -> Side:
@@ -275,10 +269,8 @@ def _comprehension(
     source = evaluate(first.iter, frame)
     if has_operators(source) or not hasattr(source, "__iter__"):
         raise frame.error(first.iter, f"a comprehension over {describe(source)}", "iterate over compile-time values")
-    outer = frame.env
-    frame.env = dict(outer)
     result: list[Any] = []
-    try:
+    with during(frame, env=dict(frame.env)):
         for element in items_of(source, frame, first.iter, MAX_ITEMS, "make {} items"):
             frame.unit.spend(frame.loc(node))
             assign(frame, first.target, element)
@@ -287,6 +279,4 @@ def _comprehension(
                 raise frame.error(first.ifs[0], "a run-time condition in a comprehension", "use where(condition, a, b)")
             if all(conditions):
                 result += _comprehension(frame, node, rest, item)
-    finally:
-        frame.env = outer
     return result

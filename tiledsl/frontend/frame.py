@@ -115,6 +115,14 @@ class Frame:
         """True where ops go straight into the kernel's body, outside run-time control flow."""
         return self.builder.block is self.unit.body
 
+    @property
+    def callers(self) -> list[Frame]:
+        """This frame, the one that called it, and so on."""
+        found: list[Frame] = [self]
+        while found[-1].caller is not None:
+            found.append(found[-1].caller)
+        return found
+
     def loc(self, node: ast.AST) -> Loc:
         return self.source.loc(node, self.call)
 
@@ -149,13 +157,8 @@ class Frame:
     @contextmanager
     def into(self, block: Block) -> Generator[Block, None, None]:
         """Send ops to `block` for a while, with a copy of the environment that is then dropped."""
-        builder, outer_env = self.builder, self.env
-        outer = builder.block, builder.before
-        (builder.block, builder.before), self.env = (block, None), dict(outer_env)
-        try:
+        with during(self.builder, block=block, before=None), during(self, env=dict(self.env)):
             yield block
-        finally:
-            (builder.block, builder.before), self.env = outer, outer_env
 
 
 def _lookup_free(fn: Callable[..., Any], name: str) -> Any:

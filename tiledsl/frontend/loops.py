@@ -10,7 +10,7 @@ from typing import Any, Callable, Iterable
 from tiledsl.frontend.analysis import assigned_names, loop_exits
 from tiledsl.frontend.arithmetic import as_condition, items_of
 from tiledsl.frontend.assign import assign
-from tiledsl.frontend.bindings import UNBOUND, Ranges, Unusable, describe, has_operators
+from tiledsl.frontend.bindings import Ranges, Unusable, describe, has_operators
 from tiledsl.frontend.budget import MAX_UNROLL
 from tiledsl.frontend.control import Carried, Steps, drive, exit_flag, run_statements, runtime_if, unless_exited
 from tiledsl.frontend.frame import Frame, during, evaluate, execute
@@ -202,22 +202,17 @@ def _while(
 
 def _tested(frame: Frame, node: ast.AST, test: Callable[[], Value | bool]) -> Value:
     """The loop's condition, which is not evaluated once control has left the loop."""
-    frame.env["$go"] = UNBOUND
 
     def run() -> None:
         frame.env["$go"] = test()
 
-    exited = exit_flag(frame)
-    if isinstance(exited, Value):
+    def stop() -> None:
         frame.env["$go"] = False
 
-        def stop() -> None:
-            frame.env["$go"] = False
-
+    exited = exit_flag(frame)
+    if isinstance(exited, Value):
         runtime_if(frame, frame.builder.scalar("not", exited), run, stop, node)
     else:
         run()
     result = frame.env.pop("$go")
-    if isinstance(result, bool):
-        return frame.builder.constant(result, BOOL)
-    return result
+    return result if isinstance(result, Value) else frame.builder.constant(result, BOOL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from contextlib import ExitStack
 
 from tiledsl.frontend.analysis import loop_exits
 from tiledsl.frontend.arithmetic import as_condition
@@ -58,20 +59,14 @@ def _(node: ast.With, frame: Frame) -> None:
     if exits:
         fix = "put the statements to skip under an `if`"
         raise frame.error(node, f"`{exits[0]}` leaves the body of a `with`, whose end would be skipped", fix)
-    _enter(frame, node, node.items)
-
-
-def _enter(frame: Frame, node: ast.With, items: list[ast.withitem]) -> None:
-    if not items:
+    with ExitStack() as regions:
+        for item in node.items:
+            region = _region(frame, item.context_expr)
+            frame.builder.loc = frame.loc(node)
+            bound = regions.enter_context(region.around(frame, node))
+            if item.optional_vars is not None:
+                assign(frame, item.optional_vars, bound)
         run_statements(frame, node.body)
-        return
-    item = items[0]
-    region = _region(frame, item.context_expr)
-    frame.builder.loc = frame.loc(node)
-    with region.around(frame, node) as bound:
-        if item.optional_vars is not None:
-            assign(frame, item.optional_vars, bound)
-        _enter(frame, node, items[1:])
 
 
 def _region(frame: Frame, node: ast.expr) -> Region:

@@ -236,12 +236,12 @@ def _check_const(signature: Signature, const: ConstParam, value: Any) -> Any:
     if checked and type(value) is not const.type:
         message = f"const {const.name} is {value!r}, a {type(value).__name__}; expected {const.type.__name__}"
         raise argument_error(signature, message, "a const is known at compile time and of the type it is declared with")
-    if _is_mutable(value):
-        message = f"const {const.name} is a {type(value).__name__}, which is mutable"
-        raise argument_error(signature, message, "pass a number, string, tuple, dtype or function")
-    hash(value)  # what it raises is about the const
-    if unreadable(value):
-        message = f"const {const.name} is a {type(value).__name__}, whose content cannot be read"
+    mutable = _is_mutable(value)
+    if not mutable:
+        hash(value)  # what it raises is about the const
+    if mutable or unreadable(value):
+        problem = "which is mutable" if mutable else "whose content cannot be read"
+        message = f"const {const.name} is a {type(value).__name__}, {problem}"
         raise argument_error(signature, message, "pass a number, string, tuple, dtype, function or frozen dataclass")
     return value
 
