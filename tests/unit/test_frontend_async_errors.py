@@ -81,13 +81,13 @@ def shapes(A: Global[f16, M, N], B: Global[f32, M, N]):
 # -- tokens ----------------------------------------------------------------------------------------
 
 
-@bad("t = copy_async(...), and wait(t) and a barrier() before it is read")
+@bad("token = copy_async(src, dst), then wait(token) where the tile is needed")
 @tile_kernel
 def token_dropped(A: Global[f32, M, N]):
     grid(1)
     threads(32)
     S = shared((16, 8), f32)
-    copy_async(A[0:16, 0:8], S)  # error: this copy_async() is never waited for: its token is dropped
+    copy_async(A[0:16, 0:8], S)  # error: this copy_async() is never waited for, so its tile
 
 
 @tile_function
@@ -265,26 +265,26 @@ def tokens_in_a_pipelined_loop(A: Global[f32, M, N]):
     grid(1)
     t = threads(32)
     S = shared((16, 8), f32)
-    done = copy_async(A[0:16, 0:8], S)
-    wait(done)
     for k in pipelined(tiles(N, 8), stages=2):
         token = copy_async(A[0:16, k], S)
         wait(token)  # error: a copy_async() in a pipelined loop has no token: the loop waits for it
-        wait(done)  # error: wait() in the pipelined loop of line
         A[0, k.start] = S[t, 0]
 
 
 @bad("place groups, waits and barriers yourself")
 @tile_kernel
-def groups_in_a_pipelined_loop(A: Global[f32, M, N]):
+def groups_in_a_pipelined_loop(A: Global[f32, M, N], C: Global[f32, M, N]):
     grid(1)
     t = threads(32)
-    S = shared((32, 8), f32)
+    S, T = shared((32, 8), f32), shared((16, 8), f32)
+    done = copy_async(A[0:16, 0:8], T)
     for k in pipelined(tiles(N, 8), stages=2):
-        ptx.cp_async(S, (t, 0), A, (t, k.start))  # error: ptx.cp_async() in the pipelined loop of line
-        ptx.commit_group()  # error: ptx.commit_group() in the pipelined loop of line
-        ptx.wait_group(0)  # error: ptx.wait_group() in the pipelined loop of line
-        A[0, k.start] = S[t, 0]
+        copy_async(A[0:32, k], S)
+        wait(done)  # error: wait() inside a pipelined loop, which commits and waits by itself
+        ptx.cp_async(T, (t, 0), A, (t, k.start))  # error: ptx.cp_async() inside a pipelined loop
+        ptx.commit_group()  # error: ptx.commit_group() inside a pipelined loop
+        ptx.wait_group(0)  # error: ptx.wait_group() inside a pipelined loop
+        C[0, k.start] = S[t, 0]
 
 
 @bad("wait for it before the loop, and take no tokens in its body")

@@ -435,7 +435,7 @@ def layouts_that_do_not_fit(A: Global[f32, M, N], *, L: Const[Layout] = row_majo
     grid(1)
     t = threads(32)
     S = shared((16, T), f32, layout=padded(4))  # error: padded(4) makes rows of 4 elements, but a row of the tile has 8
-    R = shared((16, T), f32, layout=swizzled(4, 4))  # error: 16 elements wide, wider than a row of 8
+    R = shared((16, T), f32, layout=swizzled(4, 4))  # error: 16 elements, and a row of 8 is no
     Q = shared((16, T), f32, layout=t)  # error: layout= takes a layout, got index
     copy(A[0:16, 0:8], S)
     copy(A[0:16, 0:8], R)
