@@ -95,7 +95,8 @@ def _statements(frame: Frame, statements: Sequence[ast.stmt]) -> Steps:
 
 @contextmanager
 def guarded(frame: Frame, statement: ast.stmt) -> Generator[None]:
-    """The boundary around one statement: what is raised in it is reported at its line, and its targets are poisoned.
+    """The boundary around one statement: what is raised in it is reported at its line, and the names that it would have
+    bound are poisoned, so that uses of them are not reported. Names of tiles are kept.
 
     An exception that is no error of the kernel's is a compiler bug, or was raised by Python code of the user's.
     """
@@ -107,17 +108,11 @@ def guarded(frame: Frame, statement: ast.stmt) -> Generator[None]:
     except OutOfBudget:
         raise
     except Exception as error:
-        poison(frame, [statement])
+        for name in assigned_names([statement]):
+            if not is_place(frame.env.get(name)):
+                frame.env[name] = POISON
         if not isinstance(error, Poisoned):
             unit.report(as_compile_error(error, loc))
-
-
-def poison(frame: Frame, statements: Sequence[ast.stmt]) -> None:
-    """Poison the names that the statements would have bound, so that uses of them are not reported. Tiles are kept."""
-    for name in assigned_names(statements):
-        binding = frame.env.get(name, UNBOUND)
-        if not is_place(binding):
-            frame.env[name] = POISON
 
 
 def exit_flag(frame: Frame) -> bool | Value:

@@ -22,13 +22,10 @@ def _(node: ast.Pass, frame: Frame) -> None:
 
 @execute.register
 def _(node: ast.Return, frame: Frame) -> None:
-    if node.value is not None:
-        value = evaluate(node.value, frame)
-        if frame.caller is None and value is not None:
-            raise frame.error(node, "a kernel returns nothing", "store the result to a Global, and `return` alone")
-        frame.env["$value"] = value
-    elif frame.caller is not None:
-        frame.env["$value"] = None
+    value = evaluate(node.value, frame) if node.value is not None else None
+    if frame.caller is None and value is not None:
+        raise frame.error(node, "a kernel returns nothing", "store the result to a Global, and `return` alone")
+    frame.env["$value"] = value
     frame.env["$return"] = True
 
 
