@@ -27,7 +27,7 @@ def assign(frame: Frame, target: ast.expr, binding: Any) -> None:
         case ast.Tuple(elts=elts) | ast.List(elts=elts):
             _unpack(frame, target, elts, binding)
         case ast.Subscript():
-            Element(frame, target).write(binding)
+            _Target(frame, target).write(binding)
         case _:
             raise _not_a_target(frame, target)
 
@@ -72,45 +72,46 @@ def _occurs(binding: Any, wanted: list[Any]) -> int:
     return sum(_occurs(item, wanted) for item in binding)  # pyright: ignore[reportUnknownVariableType]
 
 
-class Element:
-    """``t[i, j]`` as a target: where it is, evaluated once, through lists of lists."""
+class _Target:
+    """A name or ``t[i, j]`` that is read and then assigned: where it is, evaluated once, through lists of lists."""
 
-    def __init__(self, frame: Frame, target: ast.Subscript) -> None:
-        self.frame, self.target = frame, target
-        inner = target.value
-        self.outer = Element(frame, inner) if isinstance(inner, ast.Subscript) else None
-        self.container = evaluate(inner, frame) if self.outer is None else self.outer.read()
-        self.at = evaluate(target.slice, frame)
+    def __init__(self, frame: Frame, node: ast.expr) -> None:
+        self.frame, self.node = frame, node
+        if isinstance(node, ast.Subscript):
+            inner = node.value
+            self.outer = _Target(frame, inner) if isinstance(inner, (ast.Name, ast.Subscript)) else None
+            self.container = evaluate(inner, frame) if self.outer is None else self.outer.read()
+            self.at = evaluate(node.slice, frame)
+        elif not isinstance(node, ast.Name):
+            raise _not_a_target(frame, node)
 
     def read(self) -> Any:
-        return read_element(self.frame, self.target, self.container, self.at)
+        if isinstance(self.node, ast.Subscript):
+            return read_element(self.frame, self.node, self.container, self.at)
+        return evaluate(self.node, self.frame)
 
     def write(self, binding: Any) -> None:
         """Write to memory, or bind the name at the root of the target to a new value."""
-        if is_place(self.container):
-            write_element(self.frame, self.target, self.container, self.at, binding)
-            return
-        whole = _replaced(self.frame, self.target, self.container, self.at, binding)
-        if self.outer is None:
-            assign(self.frame, self.target.value, whole)
+        if not isinstance(self.node, ast.Subscript):
+            assign(self.frame, self.node, binding)
+        elif is_place(self.container):
+            write_element(self.frame, self.node, self.container, self.at, binding)
+        elif self.outer is None:
+            raise _not_a_target(self.frame, self.node)
         else:
-            self.outer.write(whole)
+            self.outer.write(_replaced(self.frame, self.node, self.container, self.at, binding))
 
 
-def append(frame: Frame, target: ast.expr, item: Callable[[], Any]) -> None:
-    """``target.append(item)``: lists are values, so the name is bound to a longer one."""
-    element = Element(frame, target) if isinstance(target, ast.Subscript) else None
-    owner: Any = evaluate(target, frame) if element is None else element.read()
+def append(frame: Frame, node: ast.expr, item: Callable[[], Any]) -> None:
+    """``xs.append(x)``: lists are values, so the name is bound to a longer one."""
+    target = _Target(frame, node)
+    owner: Any = target.read()
     if not isinstance(owner, list):
-        raise frame.error(target, f"append() on {describe(owner)}", "append one element to a list")
-    _refuse_shared(frame, target, owner)  # pyright: ignore[reportUnknownArgumentType]
+        raise frame.error(node, f"append() on {describe(owner)}", "append one element to a list")
+    _refuse_shared(frame, node, owner)  # pyright: ignore[reportUnknownArgumentType]
     if len(owner) >= MAX_ITEMS:  # pyright: ignore[reportUnknownArgumentType]
-        raise frame.error(target, f"a list of more than {MAX_ITEMS} items", "compute less at compile time")
-    longer: list[Any] = [*owner, item()]
-    if element is None:
-        assign(frame, target, longer)
-    else:
-        element.write(longer)
+        raise frame.error(node, f"a list of more than {MAX_ITEMS} items", "compute less at compile time")
+    target.write([*owner, item()])
 
 
 def _replaced(frame: Frame, node: ast.Subscript, container: Any, at: Any, binding: Any) -> Any:
@@ -152,14 +153,8 @@ def _(node: ast.AnnAssign, frame: Frame) -> None:
 @execute.register
 def _(node: ast.AugAssign, frame: Frame) -> None:
     """``t += a * b`` is one fma. The element of ``t[i, j] += x`` is addressed once."""
-    target = node.target
-    if not isinstance(target, ast.Subscript):
-        if not isinstance(target, ast.Name):
-            raise _not_a_target(frame, target)
-        old = frame.lookup(target)
-        if isinstance(old, list):
-            _refuse_shared(frame, target, old)  # pyright: ignore[reportUnknownArgumentType]
-        assign(frame, target, add_product(node.op, old, node.value, frame, node))
-        return
-    element = Element(frame, target)
-    element.write(add_product(node.op, element.read(), node.value, frame, node))
+    target = _Target(frame, node.target)
+    old = target.read()
+    if isinstance(old, list):
+        _refuse_shared(frame, node.target, old)  # pyright: ignore[reportUnknownArgumentType]
+    target.write(add_product(node.op, old, node.value, frame, node))

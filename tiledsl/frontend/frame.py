@@ -12,7 +12,7 @@ import builtins
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import singledispatch
-from typing import Any, Callable, Generator, Mapping
+from typing import Any, Callable, Generator
 
 from tiledsl.errors import CompileError, CompileErrors, Loc
 from tiledsl.frontend.bindings import POISON, UNBOUND, Poisoned, Unusable
@@ -34,11 +34,11 @@ Env = dict[str, Any]
 class Unit:
     """One kernel being built.
 
-    extents: run-time dimension names to (tensor value, axis). pipelined: where the `pipelined` loop begins whose body
-    is being built. held: fragments' layouts, each with the line that asked for it, whose threads are still to be
-    counted. dropped: tokens of copies that no name was given. raw_groups: does the author place groups of copies?
-    conditions: how many run-time conditions stand around what is being built. carried_out: statements so far, see
-    `budget`. cooperation: roles, rings and work items. host: where the extents of the grid are computed.
+    extents: run-time dimensions to the first tensor that has one, and its axis there. pipelined: where the `pipelined`
+    loop begins whose body is being built. held: fragments' layouts, each with the line that asked for it, whose threads
+    are still to be counted. dropped: tokens of copies that no name was given. raw_groups: does the author place groups
+    of copies? conditions: how many run-time conditions stand around what is being built. carried_out: statements so
+    far, see `budget`. cooperation: roles, rings and work items. host: where the extents of the grid are computed.
     """
 
     signature: Signature
@@ -47,7 +47,7 @@ class Unit:
     body: Block
     builder: Builder
     extents: dict[str, tuple[Value, int]] = field(default_factory=dict[str, tuple[Value, int]])
-    typevars: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    typevars: dict[str, Any] = field(default_factory=dict[str, Any])
     grid: tuple[Expr, ...] | None = None
     threads: tuple[int, ...] | None = None
     blocks_per_sm: int = 0
