@@ -148,6 +148,11 @@ def positive_ints(given: Any) -> tuple[int, ...] | None:
     return found if all(is_int(n) and n > 0 for n in found) else None
 
 
+def is_method(binding: Any) -> TypeGuard[MethodType]:
+    """True for a method of the language, bound to a run-time value or an object of the language."""
+    return isinstance(binding, MethodType) and has_operators(binding.__self__)
+
+
 def is_place(binding: Any) -> bool:
     """True for what has elements in memory: a tensor, a shared tile, a view."""
     return isinstance(binding, View) or (isinstance(binding, Value) and is_memory(binding.type))

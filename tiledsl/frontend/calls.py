@@ -15,7 +15,6 @@ from tiledsl.errors import CompileError
 from tiledsl.frontend.argument_types import check_types
 from tiledsl.frontend.arithmetic import at_compile_time, convert, items_of
 from tiledsl.frontend.assign import append
-from tiledsl.frontend.attributes import BoundMethod
 from tiledsl.frontend.bindings import (
     POISON,
     UNBOUND,
@@ -26,6 +25,7 @@ from tiledsl.frontend.bindings import (
     describe,
     dtype_of,
     is_fragment,
+    is_method,
     is_register,
     is_token,
     leaves,
@@ -58,11 +58,9 @@ def _(node: ast.Call, frame: Frame) -> Any:
 
 def call(frame: Frame, node: ast.Call, callee: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Call any object with evaluated arguments."""
-    unbound = True
-    if isinstance(callee, BoundMethod):
-        args, callee, unbound = [callee.receiver, *args], callee.method, False
-    elif inspect.ismethod(callee) and intrinsic_of(callee.__func__):
-        args, callee, unbound = [callee.__self__, *args], callee.__func__, False
+    bound = is_method(callee) or (inspect.ismethod(callee) and intrinsic_of(callee.__func__))
+    if bound:
+        args, callee = [callee.__self__, *args], callee.__func__
     dtype = ir_dtype(callee)
     if dtype is not None:
         if len(args) != 1 or kwargs:
@@ -71,7 +69,7 @@ def call(frame: Frame, node: ast.Call, callee: Any, args: list[Any], kwargs: dic
     entry = intrinsic_of(callee)
     if entry is not None and not (callee in PLAIN and not contains_value([args, kwargs])):
         signature, handler = entry
-        if unbound and "self" in signature.parameters:
+        if not bound and "self" in signature.parameters:
             name = callee.__qualname__
             fix = f"call it on what it belongs to: x.{callee.__name__}(...)"
             raise frame.error(node, f"{name}() is a method, and is called without an object", fix)

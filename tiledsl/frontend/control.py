@@ -232,12 +232,11 @@ class _Merge:
 
 def _joined_type(a: Any, b: Any) -> Type | None:
     """The type under which two leaves merge, or None if they cannot."""
-    types = [x.type for x in (a, b) if is_carried(x)]
-    if len(types) == 2:
-        return types[0] if types[0] == types[1] else None
-    other = b if types and is_carried(a) else a
-    if types:
-        return types[0] if isinstance(other, (bool, int, float)) and isinstance(types[0], DType) else None
+    if is_carried(b):
+        a, b = b, a
+    if is_carried(a):
+        fits = b.type == a.type if is_carried(b) else isinstance(b, (bool, int, float)) and isinstance(a.type, DType)
+        return a.type if fits else None
     if isinstance(a, bool) and isinstance(b, bool):
         return BOOL
     return INDEX if is_int(a) and is_int(b) else None

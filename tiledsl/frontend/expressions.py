@@ -24,8 +24,6 @@ from tiledsl.lang import Dim
 
 @evaluate.register
 def _(node: ast.Constant, frame: Frame) -> Any:
-    if isinstance(node.value, (complex, bytes)) or node.value is Ellipsis:
-        raise frame.error(node, f"{node.value!r} is not part of the kernel language", "use numbers, strings, bools")
     return node.value
 
 

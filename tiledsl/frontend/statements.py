@@ -8,8 +8,7 @@ from contextlib import ExitStack
 from tiledsl.frontend.analysis import loop_exits
 from tiledsl.frontend.arithmetic import as_condition
 from tiledsl.frontend.assign import assign
-from tiledsl.frontend.attributes import BoundMethod
-from tiledsl.frontend.bindings import Region, describe, has_operators
+from tiledsl.frontend.bindings import Region, describe, has_operators, is_method
 from tiledsl.frontend.call import intrinsic_of
 from tiledsl.frontend.control import run_statements
 from tiledsl.frontend.frame import Frame, evaluate, execute
@@ -69,7 +68,7 @@ def _(node: ast.With, frame: Frame) -> None:
 def _region(frame: Frame, node: ast.expr) -> Region:
     """The region that a ``with`` names. No other call is evaluated: it might have effects."""
     call = evaluate(node.func, frame) if isinstance(node, ast.Call) else None
-    of_the_language = call is None or isinstance(call, BoundMethod) or intrinsic_of(call)
+    of_the_language = call is None or is_method(call) or intrinsic_of(call)
     region = evaluate(node, frame) if of_the_language else call
     if isinstance(region, Region):
         return region

@@ -248,11 +248,9 @@ def _numpy_content(value: Any) -> tuple[Any, ...] | None:
     if isinstance(value, type):
         return ("type", f"{value.__module__}.{value.__name__}") if issubclass(value, numpy.generic) else None
     kind = exact_type(value)
-    if kind is numpy.ndarray:
+    if kind is numpy.ndarray or (isinstance(value, numpy.generic) and _is_native(kind)):
         plain = not value.dtype.hasobject and value.nbytes <= LARGEST
-        return (repr(value.dtype), value.shape, value.strides, value.tobytes()) if plain else None
-    if isinstance(value, numpy.generic) and _is_native(kind):
-        return (repr(value.dtype), value.tobytes()) if not value.dtype.hasobject else None
+        return (kind.__name__, repr(value.dtype), value.shape, value.strides, value.tobytes()) if plain else None
     if isinstance(value, numpy.dtype):
         return ("dtype", repr(value)) if not value.hasobject else None
     # Those made by frompyfunc call what they like.
