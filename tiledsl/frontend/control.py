@@ -281,6 +281,23 @@ def build_side(frame: Frame, run: Callable[[], None]) -> Side:
     return drive(_side(frame, run))
 
 
+def value_side(frame: Frame, compute: Callable[[], Any]) -> Side:
+    """A branch that computes a value, for `chosen`."""
+
+    def run() -> None:
+        frame.env["$choice"] = compute()
+
+    return build_side(frame, run)
+
+
+def chosen(frame: Frame, condition: Value, then: Side, orelse: Side, node: ast.AST) -> Any:
+    """The value of one of two branches."""
+    merge_sides(frame, condition, then, orelse, node)
+    result = frame.lookup(ast.copy_location(ast.Name("$choice", ast.Load()), node))
+    del frame.env["$choice"]
+    return result
+
+
 def _branches(
     frame: Frame, condition: Value, then: Callable[[], Steps | None], orelse: Callable[[], Steps | None], node: ast.AST
 ) -> Steps:

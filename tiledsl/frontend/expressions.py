@@ -13,7 +13,7 @@ from tiledsl.frontend.attributes import attribute_of
 from tiledsl.frontend.bindings import UNBOUND, contains_value, describe, has_operators, is_register
 from tiledsl.frontend.budget import MAX_ITEMS, many_items
 from tiledsl.frontend.comparisons import both, compare
-from tiledsl.frontend.control import Side, build_side, merge_sides
+from tiledsl.frontend.control import Side, chosen, value_side
 from tiledsl.frontend.frame import Frame, during, evaluate
 from tiledsl.frontend.memory import read_element
 from tiledsl.frontend.views import extent
@@ -218,24 +218,13 @@ def _choose(
 ) -> Any:
     """The value of one of two expressions, each evaluated once, into a block of its own. If neither has effects, their
     ops go where the expression stands, and `pure` joins them; else the blocks are those of a branch."""
-    first, second = _evaluated(frame, then), _evaluated(frame, orelse)
-    values = [env["$choice"] for _, env in (first, second)]
+    first, second = value_side(frame, then), value_side(frame, orelse)
     if _is_free(frame, first) and _is_free(frame, second):
         for block, _ in (first, second):
             for op in block.ops:
                 frame.builder.block.append(op)
-        return pure(*values)
-    merge_sides(frame, condition, first, second, node)
-    result = frame.lookup(ast.copy_location(ast.Name("$choice", ast.Load()), node))
-    del frame.env["$choice"]
-    return result
-
-
-def _evaluated(frame: Frame, side: Callable[[], Any]) -> Side:
-    def run() -> None:
-        frame.env["$choice"] = side()
-
-    return build_side(frame, run)
+        return pure(*(env["$choice"] for _, env in (first, second)))
+    return chosen(frame, condition, first, second, node)
 
 
 def _is_free(frame: Frame, side: Side) -> bool:
