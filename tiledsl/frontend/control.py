@@ -388,7 +388,7 @@ class Carried:
     def note_reads(self, args: Sequence[Value]) -> None:
         """Add to `read` the names that have been read since `bind`: values that have a use, all else by its name."""
         self.read |= {name for name, arg in zip(self.names, args, strict=True) if arg.uses}
-        self.read |= {name for name, id_ in self.frame.looked_up if id(self.entered.get(name)) == id_}
+        self.read |= {name for name, binding in self.entered.items() if (name, id(binding)) in self.frame.looked_up}
 
     def collect(self, args: Sequence[Value]) -> list[Value]:
         """What the iteration passes on, and the verdict on each name for `finish`."""
