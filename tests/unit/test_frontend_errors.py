@@ -393,7 +393,7 @@ def unsupported_statements(A: Global[f32, M]):
     A[tx] = A[tx] @ A[tx]  # error: @ is not part of the kernel language
     A[0:2] = 0  # error: a part of A is not an element
     print(f"{A[tx]}")  # error: a run-time value in an f-string
-    a, *b = (1, 2, 3)  # error: a starred name is not part of the kernel language  # noqa: F841
+    a, *b = (1, 2, 3)  # error: cannot unpack 3 values into 2 names  # noqa: F841
     A.H  # error: no attribute H  # noqa: B018
 
 
