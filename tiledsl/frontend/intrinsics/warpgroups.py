@@ -103,8 +103,6 @@ def _wgmma(call: Call) -> Pending:
         raise call.error(f"{what}: k is {k}, one instruction takes {row.k}", f"make it {-(-k // row.k) * row.k}")
     if a_view is None:
         check_held(call, "a", a_type, type_.held_as.a)
-    if type_.dims[1] not in row.widths():
-        raise call.error(f"{what}: {row} has no n of {type_.dims[1]}", f"take {_near(type_.dims[1], row.widths())}")
     if a_view is None:
         refuse_in_flight(call)
     left = [a] if a_view is None else [a_view.base, *base_origin(call.frame, a_view)]

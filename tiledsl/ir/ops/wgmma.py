@@ -101,11 +101,7 @@ class Mma(_Group):
     a_axes = attribute[tuple[int, ...]](tuple, ())
     b_axes = attribute[tuple[int, ...]](tuple)
     gives = ("acc",)
-    acc, accumulate = operand(0, PendingType), operand(1, BOOL)
-
-    @property
-    def a(self) -> Value:
-        return self.operands[2]
+    acc, accumulate, a = operand(0, PendingType), operand(1, BOOL), operand(2)
 
     @property
     def a_origin(self) -> list[Value]:
