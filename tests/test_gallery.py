@@ -225,7 +225,7 @@ def test_by_tma_nothing_is_spilled(gallery: ModuleType, bits: int) -> None:
     for _, consts in HALVES:
         given = check_consts(kernel.signature, {**consts, "EPILOGUE": add_bias})
         spec = assumed(kernel.signature, dtypes, given)
-        used = kernel.program.compiled(Specialization(spec.tensors, spec.consts, bits), "sm_90a").resources
+        used = kernel.builds.compiled(Specialization(spec.tensors, spec.consts, bits), "sm_90a").resources
         assert (used.spill_stores, used.spill_loads, used.stack) == (0, 0, 0)
 
 
@@ -331,7 +331,7 @@ def test_the_fastest_schedule_follows_from_the_alignment(gallery: ModuleType, al
     kernel = _load(_number(gallery, "fastest"))
     spec = assumed(kernel.signature, {}, check_consts(kernel.signature, {}))
     tensors = tuple((name, replace(known, align=align)) for name, known in spec.tensors if known)
-    ptx = kernel.program.compiled(replace(spec, tensors=tensors), "sm_90a").ptx
+    ptx = kernel.builds.compiled(replace(spec, tensors=tensors), "sm_90a").ptx
     factors = re.findall(r"fma\.rn\.f32 \s*%\w+, (%\w+), (%\w+)", ptx)[:128]
     schedule = ffma.VECTORS if align == 16 else ffma.ELEMENTS
     for found, wanted in zip(zip(*factors, strict=True), zip(*ORDERS[schedule.order](16, 8), strict=True), strict=True):
@@ -443,7 +443,7 @@ def test_narrow_copies_are_not_spilled(
         for (name, t), align in zip(given.items(), aligned, strict=True)
     ]
     tensors += [(name, None) for name, _ in spec.tensors if name not in units]
-    used = kernel.program.compiled(Specialization(tuple(tensors), spec.consts, 32), arch).resources
+    used = kernel.builds.compiled(Specialization(tuple(tensors), spec.consts, 32), arch).resources
     assert (used.spill_stores, used.spill_loads, used.stack) == (0, 0, 0)
 
 

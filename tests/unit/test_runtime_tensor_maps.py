@@ -42,11 +42,12 @@ from tiledsl.dims import K, M, N
 from tiledsl.errors import CompileError, DeviceError, KernelArgumentError
 from tiledsl.ir.abi import abi_of, launch_parameters
 from tiledsl.ir.expr import parse_expr
+from tiledsl.ir.grid import checked_grid
 from tiledsl.ir.tensor_maps import TensorMap, parse_tensor_map
 from tiledsl.ir.types import BF16, E4M3, F32, TF32, DType, GlobalType
 from tiledsl.runtime import tensor_maps
 from tiledsl.runtime.driver import Driver
-from tiledsl.runtime.launch import ArgumentBuffer, LaunchPlan, Shape, checked_grid
+from tiledsl.runtime.launch import ArgumentBuffer, LaunchPlan, Shape
 from tiledsl.runtime.launcher import Launcher
 from tiledsl.runtime.tensor_maps import MapImages, check_maps, encoding
 from tiledsl.signatures.annotations import read_signature
@@ -325,7 +326,7 @@ def counted(C: Global[f32, N]):
 def test_a_kernel_s_maps_are_those_of_its_declarations() -> None:
     image = moved.compile()
     assert set(image.tensor_maps) == {TensorMap(name, (1, 0), (64, 8), 128) for name in "AC"}
-    assert (image.cluster, image.dependent, image.written) == ((1, 1, 1), False, {"C"})
+    assert (image.cluster, image.dependent, image.written) == ((1, 1, 1), False, ("C",))
     assert counted.compile().cluster == (2, 1, 1)
 
 
@@ -376,8 +377,9 @@ def test_what_a_launch_needs_survives_the_disk_cache() -> None:
     resources: Any = Resources(**dict.fromkeys(names, 0))
     maps = (MAP, TensorMap("C", (2, 1, 0), (32, 64, 1), 64))
     image = Image(
-        "k", "sm_90a", abi_of([("A", GlobalType(BF16, ("M", "K"), 1, 16))], 32), ("M",), (384,), 1024,
-        frozenset("C"), resources, "llvm", "ptx", b"cubin", (2, 1, 1), maps, True,
+        "k", "sm_90a", "llvm", "ptx", b"cubin", resources,
+        abi=abi_of([("A", GlobalType(BF16, ("M", "K"), 1, 16))], 32), grid=("M",), threads=(384,), shared_bytes=1024,
+        written=("C",), cluster=(2, 1, 1), tensor_maps=maps, dependent=True,
     )  # fmt: skip
     again = Image.from_bytes(image.to_bytes())
     assert again is not None

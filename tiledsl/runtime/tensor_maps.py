@@ -9,7 +9,7 @@ import ctypes
 import struct
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Any, Mapping, Sequence
+from typing import Any, Collection, Mapping, Sequence
 
 from tiledsl import arch
 from tiledsl.errors import DeviceError, KernelArgumentError
@@ -102,7 +102,7 @@ class MapImages:
         maps: Sequence[TensorMap],
         order: Sequence[str],
         arrays: Mapping[str, ArrayInfo],
-        written: frozenset[str],
+        written: Collection[str],
     ) -> None:
         """`order`: names of the tensors, in the order in which a launch has their addresses. `written`: those that it
         may write."""

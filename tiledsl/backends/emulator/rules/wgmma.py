@@ -7,6 +7,7 @@ At tile level operands are read by index, at thread level by descriptors, as the
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -19,10 +20,8 @@ from tiledsl.backends.emulator.hooks import Access
 from tiledsl.backends.emulator.native.dot import add_terms
 from tiledsl.backends.emulator.rules.matrices import (
     Descriptor,
-    accumulator,
-    coordinates,
-    from_accumulator,
-    left_operand,
+    held_matrices,
+    registers,
 )
 from tiledsl.backends.emulator.rules.matrix import require_full_warps
 from tiledsl.backends.emulator.rules.memory import shared_bases
@@ -31,10 +30,12 @@ from tiledsl.backends.emulator.rules.registry import Condition, Rows, condition,
 from tiledsl.backends.emulator.spans import SharedTile
 from tiledsl.errors import EmulatorError
 from tiledsl.ir import tensor_core
-from tiledsl.ir.core import Op, Value
+from tiledsl.ir.core import Op
 from tiledsl.ir.ops import wgmma
 from tiledsl.ir.semantics import numpy_dtype
-from tiledsl.ir.types import DTYPES, FragmentType
+from tiledsl.ir.types import DTYPES
+from tiledsl.layout.fragments import of_warpgroups
+from tiledsl.layout.mma import SHAPES
 from tiledsl.layout.shared import CHUNK, ROWS, row_major
 from tiledsl.layout.wgmma import WGMMA_ROWS
 
@@ -94,7 +95,6 @@ def begin(c: Cohort, op: wgmma.Begin) -> tuple[Any, ...]:
 
 @rule(wgmma.Mma)
 def multiply(c: Cohort, op: wgmma.Mma, acc: tuple[Any, ...], accumulate: Any, *values: Any) -> tuple[Any, ...]:
-    """Steps of k ascend; in each, blocks of 64 rows ascend."""
     groups, type_ = _Warpgroups(c), op.fragment
     layout = type_.held_as
     count = layout.warps[0] // WARPGROUP_WARPS
@@ -102,14 +102,12 @@ def multiply(c: Cohort, op: wgmma.Mma, acc: tuple[Any, ...], accumulate: Any, *v
     first = (groups.leaders - layout.first) // WARPGROUP_WARPS % count * blocks * WGMMA_ROWS
     *left, right = op.shared_operands
     height = blocks * WGMMA_ROWS
-    a = _read_tile(groups, op, left[0], values, first, height) if left else _held(groups, op.a, values[0], first)
+    if left:
+        a = _read_tile(groups, op, left[0], values, first, height)
+    else:
+        a = _left_operand(groups, op, values[0], height, op.k)
     b = _read_tile(groups, op, right, values[1 + len(op.a_origin) :], np.zeros_like(first), right.extent)
-    each = len(acc) // blocks
-    results: list[Any] = []
-    for block in range(blocks):
-        part, held = a[:, block * WGMMA_ROWS : (block + 1) * WGMMA_ROWS], acc[block * each : (block + 1) * each]
-        results += _product(groups, op, part, b, held, accumulate)
-    return tuple(results)
+    return _product(groups, op, a, b, acc, accumulate)
 
 
 def _read_tile(
@@ -127,29 +125,11 @@ def _read_tile(
     return _read(groups, op, tile.label, tile.offset, tile.offset + offset * dtype.bytes, numpy_dtype(dtype))
 
 
-def _held(groups: _Warpgroups, operand: Value, fragment: tuple[Any, ...], first: Ints) -> Array:
-    """[warpgroups, rows, k] of a left operand in registers; `first`: the first row of each warpgroup."""
-    type_ = operand.type
-    assert isinstance(type_, FragmentType)
-    layout = type_.held_as
-    rows, columns = coordinates(layout, type_.dims, type_.dtype.bits)
-    warps = np.broadcast_to(groups.c.warps, groups.shape[:2]) % (layout.threads // WARP)
-    count = len(first)
-    height = type_.dims[0] * WARPGROUP_WARPS * WARP // layout.threads
-    matrix = np.empty((count, height, type_.dims[1]), numpy_dtype(type_.dtype))
-    entry = np.arange(count)[:, None]
-    for element, value in enumerate(fragment):
-        row = rows[element][warps].reshape(count, -1) - first[:, None]
-        column = columns[element][warps].reshape(count, -1)
-        matrix[entry, row, column] = np.broadcast_to(value, groups.shape).reshape(count, -1)
-    return matrix
-
-
 # -- thread level ----------------------------------------------------------------------------------
 
 
 @rule(wgmma.Registers)
-def registers(c: Cohort, op: wgmma.Registers) -> Any:
+def undefined(c: Cohort, op: wgmma.Registers) -> Any:
     """Of any content; zeros here."""
     zero = np.zeros((), numpy_dtype(op.dtype))
     return (zero,) * op.count if op.count > 1 else zero
@@ -167,7 +147,7 @@ def multiply_registers(c: Cohort, op: wgmma.Instruction, accumulate: Any, *value
     left = len(op.left)
     dtype = numpy_dtype(DTYPES[row.a])
     if op.a_registers:
-        a = left_operand(values[:left], groups.shape, dtype)
+        a = _left_operand(groups, op, values[:left], WGMMA_ROWS, row.k)
     else:
         a = _described(groups, op, values[0], WGMMA_ROWS, dtype, op.turned_a)
     b = _described(groups, op, values[left], op.n, numpy_dtype(DTYPES[row.b]), op.turned_b)
@@ -206,12 +186,21 @@ def _product(
     groups: _Warpgroups, op: wgmma.Mma | wgmma.Instruction, a: Array, b: Array, held: Sequence[Any], accumulate: Any
 ) -> tuple[Any, ...]:
     """``a b + c``, where `held` are the registers of c; without c where `accumulate` is false."""
-    sums = accumulator(held, groups.shape, numpy_dtype(DTYPES[op.row.acc]))
+    layout, dims = of_warpgroups(1), (a.shape[1], b.shape[1])
+    sums = held_matrices(layout, dims, held, groups.shape, numpy_dtype(DTYPES[op.row.acc]))[:, 0]
     keep = groups.uniform(op, accumulate, "accumulate")
     if not keep.all():
         sums = np.where(keep[:, None, None], sums, np.zeros((), sums.dtype))
     result = tensor_core.wgmma(op.row, a, b, sums, add_terms())
-    return from_accumulator(result, groups.shape, np.asarray(held[0]).dtype)
+    return registers(layout, result[:, None], groups.shape, np.asarray(held[0]).dtype)
+
+
+def _left_operand(
+    groups: _Warpgroups, op: wgmma.Mma | wgmma.Instruction, values: Sequence[Any], rows: int, k: int
+) -> Array:
+    """[warpgroups, rows, k] of a left operand in registers."""
+    layout = replace(of_warpgroups(1).a, shape=SHAPES[f"m16n8k{op.row.k}"])
+    return held_matrices(layout, (rows, k), values, groups.shape, numpy_dtype(DTYPES[op.row.a]))[:, 0]
 
 
 def _read(groups: _Warpgroups, op: Op, label: str, base: int, addresses: Ints, dtype: np.dtype[Any]) -> Array:
