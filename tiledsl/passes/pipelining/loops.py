@@ -1,8 +1,8 @@
 """Pipelining: the copies of a loop's later iterations go on while an earlier one computes.
 
 ``control.for {stages = N}``, N >= 2, becomes a plain loop over N buffers. With trips iterations, copies of iteration i
-fill slot i mod N, and are the i-th commit group. (Copies with `tile.copy` are the threads' own stores: then there are no
-groups and no waits. A group of an iteration that does not exist is empty, and so always complete.)
+fill slot i mod N, and are the i-th commit group. (Copies with `tile.copy` are the threads' own stores: then there are
+no groups and no waits. A group of an iteration that does not exist is empty, and so always complete.)
 
 One step of fragments:                              Two steps:
 
