@@ -6,7 +6,7 @@ the tensor now; see `async_copies` for what arrives when.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, Sequence
 
@@ -158,9 +158,8 @@ def _to_cluster(c: Cohort, op: Op, transfer: Transfer, masks: Ints) -> tuple[Tra
             "set a bit for each that gets it",
         )
     which, ranks = np.nonzero(bits)
-    rows = clusters.members[transfer.owners[which], ranks]
-    threads, owners = transfer.threads[which], transfer.owners[which]
-    return Transfer(op, transfer.label, transfer.base, owners, threads, rows, transfer.at[which]), which
+    sent = transfer.part(which)
+    return replace(sent, rows=clusters.members[sent.owners, ranks]), which
 
 
 @rule(tma.Prefetch, tma.MapPrefetch)
