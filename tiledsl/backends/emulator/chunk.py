@@ -15,7 +15,7 @@ from tiledsl.backends.emulator.async_copies import AsyncCopies, BulkCopies
 from tiledsl.backends.emulator.hooks import Hook, LaunchInfo, Several
 from tiledsl.backends.emulator.mbarriers import ClusterBarriers, Mbarriers, NamedBarriers
 from tiledsl.backends.emulator.positions import Clusters, Positions
-from tiledsl.backends.emulator.spans import GlobalBuffer, SharedMemory, SharedTile
+from tiledsl.backends.emulator.spans import SharedMemory, SharedTile, Span
 from tiledsl.errors import HazardError
 from tiledsl.ir.core import Kernel, Op
 
@@ -32,7 +32,7 @@ class Run:
     hooks: tuple[Hook, ...]
     stdout: TextIO
     positions: Positions
-    tensors: dict[str, GlobalBuffer]
+    tensors: dict[str, Span]
     tiles: dict[Op, SharedTile]
 
 

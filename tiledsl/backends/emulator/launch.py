@@ -23,7 +23,7 @@ from tiledsl.backends.emulator.program import Program, flatten
 from tiledsl.backends.emulator.sanitizer.checks_registers import check_registers
 from tiledsl.backends.emulator.sanitizer.hazards import Checks, Ordering
 from tiledsl.backends.emulator.schedule import Turns
-from tiledsl.backends.emulator.spans import GlobalBuffer, SharedTile
+from tiledsl.backends.emulator.spans import SharedTile, Span, tensor_span
 from tiledsl.backends.emulator.trace import traced
 from tiledsl.errors import EmulatorError, KernelArgumentError
 from tiledsl.ir.abi import AbiArg, abi_of
@@ -177,7 +177,7 @@ class _Arguments:
             raise KernelArgumentError(f"{self.kernel.name}: argument {name} is missing; got {', '.join(self.given)}")
         return self.given[name]
 
-    def tensor(self, arg: AbiArg, number: int) -> GlobalBuffer:
+    def tensor(self, arg: AbiArg, number: int) -> Span:
         array: Any = self.take(arg.name)
         wanted = numpy_dtype(arg.dtype)
         if not _is_ndarray(array):
@@ -192,7 +192,7 @@ class _Arguments:
                 raise KernelArgumentError(
                     f"{arg.name}: axis {axis} ({extent}) has extent {array.shape[axis]}, expected {wanted_extent}"
                 )
-        return GlobalBuffer(arg.name, array, number, arg.dtype)
+        return tensor_span(arg.name, array, number)
 
     def scalar(self, name: str, dtype: DType) -> Any:
         value: Any = self.take(name)
@@ -211,7 +211,7 @@ class _Arguments:
     def thread_value(self, arg: AbiArg) -> Any:
         match arg.kind:
             case "pointer":
-                return np.array(self.tensors[arg.name].pointer, np.int64)
+                return np.array(self.tensors[arg.name].base, np.int64)
             case "extent":
                 return np.array(self.extents[arg.name], numpy_dtype(arg.dtype))
             case "stride":

@@ -291,8 +291,7 @@ class Side:
     @property
     def unit(self) -> int | None:
         """The axis of the copied shape along which neighbours are contiguous in memory, if there is one."""
-        type_ = self.type
-        axis = type_.unit if isinstance(type_, GlobalType) else type_.rank - 1
+        axis = self.type.unit
         return self.axes.index(axis) if axis in self.axes else None
 
     def check(self, op: Op, count: int, dtype: DType, of: str = "") -> None:

@@ -103,7 +103,7 @@ class _Finder:
         if kind is None or not isinstance(op, tile.Access):
             return False
         memory, type_ = op.memory, op.memory_type
-        axis = type_.unit if isinstance(type_, GlobalType) and type_.unit >= 0 else type_.rank - 1
+        axis = type_.unit if type_.unit >= 0 else type_.rank - 1
         rows = [self.sums.of(v) for v in op.indices]
         column = rows.pop(axis)
         offset, aligned = column.constant, self.aligned(op, rows, column)

@@ -34,8 +34,7 @@ class Reach:
     @staticmethod
     def vector(type_: MemoryType, vec: int, lanes: int = WARP) -> Reach:
         """`vec` neighbours along the axis of stride 1."""
-        unit = type_.unit if isinstance(type_, GlobalType) else type_.rank - 1
-        return Reach(tuple(vec if axis == unit else 1 for axis in range(type_.rank)), lanes)
+        return Reach(tuple(vec if axis == type_.unit else 1 for axis in range(type_.rank)), lanes)
 
 
 class Bounds:

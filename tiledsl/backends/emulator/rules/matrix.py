@@ -20,9 +20,9 @@ from tiledsl.backends.emulator.rules.gpu import require_whole_warps
 from tiledsl.backends.emulator.rules.matrices import coordinates, permutation, product
 from tiledsl.backends.emulator.rules.memory import located
 from tiledsl.backends.emulator.rules.places import (
-    Masked,
     Memory,
     Place,
+    masked,
     read_place,
     shifted,
     write_place,
@@ -143,7 +143,7 @@ def store_fragment(c: Cohort, op: matrix.Store, fragment: Fragment, memory: Memo
     if op.vec == 0:
         require_full_warps(c, op)
     type_, layout = _layout_of(op.fragment)
-    with Masked(c, np.asarray(layout.stores(c.warps))[..., None]) as some:
+    with masked(c, np.asarray(layout.stores(c.warps))[..., None]) as some:
         for place, value in zip(_places(c, op, type_, op.side, memory, origin), fragment, strict=True):
             if some:
                 write_place(place, (value,))
@@ -169,7 +169,7 @@ def _row_bytes(c: Cohort, op: Load | Store, values: Sequence[Any], kind: AccessK
     memory = op.operands[0].type
     assert isinstance(memory, (TileType, PtrType))
     vec, held = matrix.MATRIX_BYTES // memory.dtype.bytes, "columns" if op.trans else "rows"
-    with Masked(c, _LANES[None, None] < matrix.MATRIX_ROWS * op.num):
+    with masked(c, _LANES[None, None] < matrix.MATRIX_ROWS * op.num):
         span, address, rest = located(c, op, 0, values, vec)
         start = access_index(c, op, span, address, kind, vec, held=held) * memory.dtype.bytes
     return np.broadcast_to(start, np.broadcast_shapes(start.shape, (1, 1, WARP))), rest

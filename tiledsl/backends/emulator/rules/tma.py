@@ -21,7 +21,7 @@ from tiledsl.backends.emulator.rules.barriers import columns_of
 from tiledsl.backends.emulator.rules.matrices import swizzled
 from tiledsl.backends.emulator.rules.memory import located, span_of
 from tiledsl.backends.emulator.rules.registry import rule
-from tiledsl.backends.emulator.spans import GlobalBuffer, SharedTile
+from tiledsl.backends.emulator.spans import SharedTile, Span
 from tiledsl.errors import EmulatorError
 from tiledsl.ir.core import Op
 from tiledsl.ir.ops import tma
@@ -35,7 +35,7 @@ class _Box:
     """Boxes of a tensor, one an entry. `axes`: those of the tensor that run along a box, slowest first; `extents`: of
     the box along them; `start` [entries, rank]: its first element."""
 
-    tensor: GlobalBuffer
+    tensor: Span
     axes: tuple[int, ...]
     extents: tuple[int, ...]
     start: Ints
@@ -43,14 +43,14 @@ class _Box:
     def elements(self) -> tuple[Ints, NDArray[np.bool_]]:
         """For every element of each box, [entries, elements] in row order: where it is among the tensor's elements, and
         whether it is inside."""
-        span = self.tensor.span
+        span = self.tensor
         along = np.ogrid[tuple(slice(extent) for extent in self.extents)]
         start = self.start.reshape(*self.start.shape, *[1] * len(self.axes))
         index: Any = (span.base - span.origin) // span.elements.itemsize
         inside: Any = np.True_
-        for axis, extent in enumerate(self.tensor.shape):
+        for axis, extent in enumerate(span.dims):
             at = start[:, axis] + (along[self.axes.index(axis)] if axis in self.axes else 0)
-            index = index + at * self.tensor.strides[axis]
+            index = index + at * span.strides[axis]
             inside = inside & (at >= 0) & (at < extent)
         full, flat = (len(start), *self.extents), (len(start), -1)
         return np.broadcast_to(index, full).reshape(flat), np.broadcast_to(inside, full).reshape(flat)
@@ -58,14 +58,14 @@ class _Box:
     def read(self) -> NDArray[np.uint8]:
         """[entries, chunks, 16]; zeros past the edge."""
         index, inside = self.elements()
-        source = self.tensor.span.elements
+        source = self.tensor.elements
         values = source.take(index, mode="clip") if source.size else np.zeros(index.shape, source.dtype)
         if not inside.all():
             values[~inside] = 0
         return values.view(np.uint8).reshape(len(index), -1, CHUNK)
 
     def write(self, op: Op, data: NDArray[np.uint8]) -> None:
-        span = self.tensor.span
+        span = self.tensor
         require_writable(op, span)
         index, inside = self.elements()
         values = data.reshape(len(index), -1).view(span.elements.dtype)
@@ -88,7 +88,7 @@ def _tile_side(c: Cohort, op: tma.Load | tma.Store, values: tuple[Any, ...]) -> 
     """The box, where it is in shared memory, and the values of the operands behind both."""
     rank = len(op.place)
     tile: SharedTile = values[0]
-    tensor: GlobalBuffer = values[1 + rank]
+    tensor: Span = values[1 + rank]
     origin = values[2 + rank : 2 + rank + len(op.origin)]
     rows, columns = (op.box[axis] for axis in op.axes)
     box = _Box(tensor, op.axes, (rows, columns), _lanes_of(c, origin))
@@ -124,12 +124,12 @@ def _map_side(
 ) -> tuple[_Box, Transfer]:
     described = c.chunk.run.kernel.tensor_maps[op.map]
     tensor = c.chunk.run.tensors[described.tensor]
-    start = np.zeros((int(c.active().sum()), len(tensor.shape)), np.int64)
+    start = np.zeros((int(c.active().sum()), len(tensor.dims)), np.int64)
     start[:, list(described.axes)] = _lanes_of(c, coordinates)
     box = _Box(tensor, described.axes[::-1], described.box[::-1], start)
     span = span_of(c, op, address)
     first = _lanes_of(c, [address])
-    size = prod(described.box) * tensor.dtype.bytes
+    size = prod(described.box) * tensor.elements.itemsize
     wrong = ((first < span.low) | (first + size > span.high) | (first % TMA_ALIGNMENT != 0)).ravel()
     if wrong.any():
         raise EmulatorError(
