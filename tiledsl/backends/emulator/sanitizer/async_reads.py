@@ -87,7 +87,7 @@ class _GroupReads:
                 raise HazardError(text, access.loc, self.fix)
 
     def name(self, touch: Touch, entry: int) -> str:
-        return self.memory.words.warp(int(touch.owners[entry]), int(touch.warps[entry]))
+        return self.memory.cells.warp(int(touch.owners[entry]), int(touch.warps[entry]))
 
 
 class StoreReads(_GroupReads):
@@ -119,7 +119,7 @@ class ProductReads(_GroupReads):
         if not (ready := np.asarray(self.ready[rows[:, None], warps].all(axis=1))).all():
             at = int(np.argmin(ready))
             raise HazardError(
-                f"{touch.access.op.name} of {self.memory.words.warp(rows[at], leaders[at])} uses registers that no "
+                f"{touch.access.op.name} of {self.memory.cells.warp(rows[at], leaders[at])} uses registers that no "
                 "wgmma.fence has made ready",
                 touch.access.loc,
                 "put wgmma_fence() before the first product, and after registers of it were written",
@@ -223,4 +223,4 @@ class CommittedWork:
 
     def fail(self, row: int, warp: int, text: str, fix: str = _FIX) -> None:
         assert self.begun is not None
-        raise HazardError(f"{self.memory.words.warp(row, warp)} {text}", self.begun.loc, fix)
+        raise HazardError(f"{self.memory.cells.warp(row, warp)} {text}", self.begun.loc, fix)

@@ -2,12 +2,13 @@
 
 It is a hook, and knows of a run what hooks are told. Happens-before is what warps have waited for (`clocks`), whatever
 the order in which the emulator ran them; `memory` is the history of accesses; `mbarriers`, `atomics` and `async_reads`
-are what releases and acquires. `checks` finds copies in flight and reads of what was never written.
+are what releases and acquires. `checks` finds reads of what was never written.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import get_args
 
 import numpy as np
@@ -17,11 +18,11 @@ from tiledsl.backends.emulator.hooks import Access, FenceKind, Group, Hook, Laun
 from tiledsl.backends.emulator.positions import Clusters
 from tiledsl.backends.emulator.sanitizer.async_reads import CommittedWork, ProductReads, StoreReads
 from tiledsl.backends.emulator.sanitizer.atomics import AtomicOrder
-from tiledsl.backends.emulator.sanitizer.checks import InFlight, LastWrites
+from tiledsl.backends.emulator.sanitizer.checks import LastWrites
 from tiledsl.backends.emulator.sanitizer.clocks import Clocks, Meeting
 from tiledsl.backends.emulator.sanitizer.mbarriers import MbarrierUse
 from tiledsl.backends.emulator.sanitizer.memory import SharedHistory, Touch
-from tiledsl.backends.emulator.sanitizer.shadow import Cells, Ints, Words
+from tiledsl.backends.emulator.sanitizer.shadow import Cells, Ints
 from tiledsl.errors import Loc
 from tiledsl.ir.core import Kernel, Op
 from tiledsl.ir.ops import gpu, mem, tile, wgmma
@@ -35,24 +36,26 @@ _OTHERWISE = {"", "token", "mbarrier", *get_args(Group)}
 class Ordering:
     """What can order the warps of a kernel. `mbarriers`: at most so many are there. `atomics`: whether releases and
     acquires do. `commits`: whether commits of work do, which arrive at mbarriers. `simple`: whether nothing but
-    barriers of whole blocks does."""
+    barriers of whole blocks does. `overlapping`: are there tiles with bytes in common?"""
 
     loc: Loc
     mbarriers: int
     atomics: bool
     commits: bool
     simple: bool
+    overlapping: bool
 
     @staticmethod
     def of(kernel: Kernel) -> Ordering:
         ops = list(kernel.walk())
         atomics = any(op.sync.releases or op.sync.acquires for op in ops)
-        bases = {(op.offset, op.bytes) for op in ops if isinstance(op, mem.SharedBase) and op.dtype == U64}
+        bases = sorted((op.offset, op.bytes, op.dtype == U64) for op in ops if isinstance(op, mem.SharedBase))
+        overlapping = any(start + size > after for (start, size, _), (after, *_) in pairwise(bases))
         tiles = [op.type.bytes for op in ops if isinstance(op, tile.SharedAlloc) and op.type.dtype == U64]
-        mbarriers = (sum(bytes_ for _, bytes_ in bases) + sum(tiles)) // U64.bytes
+        mbarriers = (sum(size for _, size, is_u64 in set(bases) if is_u64) + sum(tiles)) // U64.bytes
         commits = any(access.done not in _OTHERWISE for op in ops for access in op.touches)
         simple = not atomics and not any(_orders_some(op) for op in ops)
-        return Ordering(kernel.loc, 0 if simple else mbarriers, atomics, commits, simple)
+        return Ordering(kernel.loc, 0 if simple else mbarriers, atomics, commits, simple, overlapping)
 
 
 def _orders_some(op: Op) -> bool:
@@ -81,11 +84,10 @@ class _Blocks(Hook):
         x, y, z = launch.threads
         clusters, warps = Clusters(launch, first, count), -(-x * y * z // WARP)
         self.cells = Cells(launch, first, count)
-        self.in_flight, self.last_writes = InFlight(self.cells), LastWrites(self.cells)
+        self.last_writes = LastWrites(self.cells, ordering.overlapping)
         self.clocks = clocks = Clocks(clusters, count, warps, ordering.mbarriers, ordering.commits)
-        self.words = Words(launch, first, ordering.simple)
-        self.memory = SharedHistory(self.words, clocks, self.cells, count)
-        self.mbarriers = MbarrierUse(self.words, clocks, self.memory.labels, count, ordering.mbarriers)
+        self.memory = SharedHistory(self.cells, clocks, count, ordering.simple)
+        self.mbarriers = MbarrierUse(self.cells, clocks, self.memory.labels, count, ordering.mbarriers)
         self.atomics = AtomicOrder(clocks, first) if ordering.atomics else None
         self.stores, self.products = StoreReads(self.memory, count), ProductReads(self.memory, count)
         self.work = CommittedWork(self.memory, count)
@@ -102,7 +104,7 @@ class _Blocks(Hook):
         return np.divmod(warps[np.flatnonzero(np.diff(warps, prepend=-1))], self.clocks.warps)
 
     def on_end(self) -> None:
-        self.in_flight.end()
+        self.memory.end()
         self.mbarriers.end(self.loc)
         self.work.end(self.mbarriers.ended)
 
@@ -114,9 +116,11 @@ class _Blocks(Hook):
             return
         if access.space == "shared":
             cells = self.cells.touched(access)
-            self.in_flight.access(access, cells)
-            if access.kind != "mbarrier":
-                self.begin.get(access.until, self.access)(self.memory.touch(access, cells))
+            touch = self.memory.touch(access, cells)
+            if access.kind == "mbarrier":
+                self.memory.require_delivered(touch)
+            else:
+                self.begin.get(access.until, self.access)(touch)
             self.last_writes.access(access, cells)
         if access.order is not None and self.atomics is not None:
             self.atomics.access(access)
@@ -128,7 +132,9 @@ class _Blocks(Hook):
             self.memory.remember_reads(touch)
             return
         self.memory.against_readers(touch)
-        if touch.access.kind != "async":
+        if touch.access.kind == "async":
+            self.memory.begin_writing(touch)
+        else:
             self.memory.remember_writes(touch)
 
     def load(self, touch: Touch) -> None:
@@ -141,11 +147,10 @@ class _Blocks(Hook):
         self.memory.against_unfenced(touch)
         self.memory.against_unfenced_readers(touch)
         self.memory.against_fetchers(touch)
+        self.memory.begin_writing(touch)
 
     def on_delivery(self, access: Access) -> None:
         cells = self.cells.touched(access)
-        self.in_flight.deliver(cells)
-        self.words.copies.add(access.op)
         touch = self.memory.touch(access, cells)
         if access.mbarriers is None:  # for the thread that has waited for it
             self.memory.remember_writes(touch)
