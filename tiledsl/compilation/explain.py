@@ -47,7 +47,7 @@ def reports_of(signature: Signature, spec: Specialization, arch: str, title: str
         if stage == "after:async-groups":
             found["pipeline"] = PipelineReport(title, tuple(loops), group_reports(kernel, loops))
         if stage == before[BankConflicts.name]:
-            found["banks"] = replace(bank_report(kernel, limit), title=title)
+            found["banks"] = replace(bank_report(kernel, limit), kernel=title)
 
     lower(signature, spec, arch, observe=observe)
     return found

@@ -12,6 +12,7 @@ and has no say.
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
@@ -27,7 +28,7 @@ from tiledsl.passes.banks.shared_layout import lay_out_shared
 
 if TYPE_CHECKING:  # they need NumPy, which importing the pipeline must not load
     from tiledsl.passes.banks.shared_accesses import SharedAccess
-    from tiledsl.passes.banks.wavefront_counter import Number, Pattern, Place, WavefrontCounter, Wavefronts
+    from tiledsl.passes.banks.wavefront_counter import Number, Pattern, Shift, WavefrontCounter, Wavefronts
 
 LINE = BANKS * WORD
 """Bytes after which banks come again: padding by more, or swizzling further, reaches nothing new."""
@@ -95,25 +96,20 @@ def _powers(first: int, last: int) -> list[int]:
 class _Tile:
     """A tile, the accesses to it, and the layout that it gets, with the reason.
 
-    parts: the known accesses by pattern, with their weights at each place, the heaviest pattern first, and one place of
-    it before the others: often that alone is too much. row, ideal: their weighted wavefronts in row order, and without
-    conflicts.
+    parts: the known accesses by pattern, with their weights at each shift, the heaviest first. row, ideal: their
+    weighted wavefronts in row order, and without conflicts.
     """
 
     def __init__(self, alloc: tile.SharedAlloc, accesses: list[SharedAccess], counter: WavefrontCounter) -> None:
         self.alloc, self.accesses, self.counter = alloc, accesses, counter
         self.layout: Layout = alloc.placement
         self.by: By = "given"
-        found: dict[Pattern, dict[Place, int]] = {}
+        found: defaultdict[Pattern, Counter[Shift]] = defaultdict(Counter)
         for access in accesses:
             if access.is_known:
-                pattern, place = counter.place(access)
-                places = found.setdefault(pattern, {})
-                places[place] = places.get(place, 0) + access.weight
-        self.parts: list[tuple[Pattern, dict[Place, int]]] = []
-        for pattern, places in sorted(found.items(), key=lambda item: -sum(item[1].values())):
-            first, *others = places.items()
-            self.parts += [(pattern, dict([first])), (pattern, dict(others))]
+                pattern, shift = counter.place(access)
+                found[pattern][shift] += access.weight
+        self.parts = sorted(found.items(), key=lambda item: -item[1].total())
         self.row: Number = 0
         self.ideal = 0
         for weight, count in self.weighted(ROW):
@@ -123,8 +119,8 @@ class _Tile:
 
     def weighted(self, layout: Layout) -> Iterator[tuple[int, Wavefronts | None]]:
         """The known accesses under a layout, each with its weight."""
-        for pattern, places in self.parts:
-            yield from zip(places.values(), self.counter.counts(pattern, places, layout), strict=True)
+        for pattern, shifts in self.parts:
+            yield from zip(shifts.values(), self.counter.counts(pattern, shifts, layout), strict=True)
 
     def total(self, layout: Layout, bound: Number | None = None) -> Number | None:
         """Weighted wavefronts of the known accesses.
@@ -222,8 +218,6 @@ def _tile_report(here: _Tile, name: str) -> TileReport:
         wavefronts=here.total(here.layout),
         row_wavefronts=here.row,
         ideal=here.ideal,
-        unknown=sum(here.counter.count(a, here.layout) is None for a in here.accesses),
-        loc=here.alloc.loc,
     )
 
 
@@ -244,8 +238,8 @@ def _access_report(accesses: list[SharedAccess], here: _Tile, name: str) -> Acce
         row_order=Fraction(sum(c.total for c in before)) / warps if known else None,
         chosen=Fraction(sum(c.total for c in after)) / warps if known else None,
         ideal=Fraction(sum(c.ideal for c in after), warps) if known else None,
-        least=min((c.least for c in after), default=0),
-        most=max((c.most for c in after), default=0),
+        least=min((n for c in after for n in c.least if n), default=0),
+        most=max((n for c in after for n in c.most), default=0),
         weight=first.weight,
         notes=_notes(first),
     )

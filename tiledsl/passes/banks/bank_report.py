@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import linecache
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Literal
@@ -43,8 +43,6 @@ class TileReport:
     wavefronts: Fraction | int | None
     row_wavefronts: Fraction | int
     ideal: int
-    unknown: int
-    loc: Loc
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +84,6 @@ class BankReport:
     accesses: tuple[AccessReport, ...]
     limit: int | None = None
     used: int = 0
-    title: str = field(default="")
     file: str = ""
     """Where the kernel stands: places in other files are shown with the file's name."""
 
@@ -101,7 +98,7 @@ class BankReport:
 
     def __str__(self) -> str:
         shape = " x ".join(map(str, self.threads))
-        head = f"shared memory of {self.title or self.kernel}, blocks of {shape} threads"
+        head = f"shared memory of {self.kernel}, blocks of {shape} threads"
         if not self.tiles:
             return f"{head}: no tiles"
         room = f" of {self.limit} bytes" if self.limit is not None else " bytes"
