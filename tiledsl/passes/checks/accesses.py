@@ -60,10 +60,10 @@ class _Checker(Checker):
         self.unit_index(place)
 
     def unit_index(self, place: _Place) -> None:
-        known = self.divisibility.of(place.indices[place.unit])
+        known = self.divisibility.of(place.indices[place.type.unit])
         if known < place.vec:
             raise place.unaligned(
-                f"{place.size} bytes at once need an index along axis {place.axis(place.unit)} of "
+                f"{place.size} bytes at once need an index along axis {place.axis(place.type.unit)} of "
                 f"{place.name} that is a multiple of {place.vec}; this one is only known to be a multiple of {known}",
                 f"write it as {place.vec} * something, or {place.narrower(known)}",
             )
@@ -108,11 +108,6 @@ class _Place:
         """Bytes."""
         return self.vec * self.type.dtype.bytes
 
-    @property
-    def unit(self) -> int:
-        """The axis along which the elements are neighbours."""
-        return self.type.unit if isinstance(self.type, GlobalType) else self.type.rank - 1
-
     def axis(self, number: int) -> int:
         """The number of an axis as the kernel counts them: without the slots of a pipelined tile."""
         alloc = self.memory.op
@@ -137,7 +132,7 @@ def _check_static_bounds(place: _Place) -> None:
         at = integer(index)
         if at is None:
             continue
-        last = at + (place.vec - 1 if axis == place.unit else 0)
+        last = at + (place.vec - 1 if axis == place.type.unit else 0)
         if at < 0 or (isinstance(extent, int) and last >= extent):
             raise CompileError(
                 f"index {last if at >= 0 else at} along axis {place.axis(axis)} of {place.name}, whose extent there is "
