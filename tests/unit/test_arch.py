@@ -101,7 +101,7 @@ def test_targets_by_name_and_from_a_capability_on() -> None:
 
 # -- once ------------------------------------------------------------------------------------------
 
-CONSTANTS = {name for name in hardware.__all__ if isinstance(getattr(hardware, name), int | tuple)}
+CONSTANTS = {name for name, value in vars(hardware).items() if name.isupper() and isinstance(value, int | tuple)}
 NUMBERS = ("255", "1024", "65535", "65536")
 """Registers of a thread, threads of a block and bytes of a KiB, blocks along y, registers of an SM."""
 OTHER = {

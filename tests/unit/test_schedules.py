@@ -29,7 +29,7 @@ def product(A: Array, B: Array) -> Array:
     return A.astype(np.float32) @ B.astype(np.float32).T
 
 
-def extents(seed: int, count: int, most: int = 200) -> list[tuple[int, int, int]]:
+def extents(seed: int, count: int, most: int = 140) -> list[tuple[int, int, int]]:
     """So many m, n, k; n and k are multiples of 8, and k is 0 once."""
     draw = random.Random(seed).randint
     found = [(draw(1, most), 8 * draw(1, most // 8), 8 * draw(1, 60)) for _ in range(count)]

@@ -1,0 +1,158 @@
+"""`gemm` against cuBLAS on random shapes of several families: mean and worst. Needs an H200, and torch.
+
+    python -m benchmarks.random_shapes --seed 7
+    python -m benchmarks.random_shapes --seed 7 --first 10 --families deep decode --format f16 --cache hot
+
+Shapes depend on the family and the seed alone. A run times --count shapes of each family, from number --first on, and
+adds them to what the file of results has of the same format, cache and load, so that many short runs make one table.
+
+Launches go by CUDA graphs, so that host time does not count; contenders take turns. A ratio is of speed, to cuBLAS in
+the fastest of its four layouts. Ours is timed with B along k (NT) and in row order (NN), each by itself. rested: the
+GPU does nothing for 20 ms before each batch of 12 ms; sustained: batches follow each other, and power limits the clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.device import open_device
+from benchmarks.report import RESULTS, table, write
+from tiledsl.gemm import gemm
+from tiledsl.inspect.bench import share_of, summarize
+from tiledsl.inspect.contenders import CUBLAS, Contender, Operands, Roles, Size, cublas
+from tiledsl.inspect.frameworks import Device
+from tiledsl.inspect.timing import Timing, buffer_sets, interleave
+
+__all__ = ["FAMILIES", "main", "shapes"]
+
+Range = tuple[int, int]
+FAMILIES: dict[str, tuple[Range, Range, Range, int]] = {
+    "large": ((1024, 16384), (1024, 16384), (1024, 16384), 64),
+    "medium": ((128, 4096), (128, 4096), (128, 4096), 8),
+    "small": ((16, 1024), (16, 1024), (64, 4096), 8),
+    "decode": ((1, 128), (1024, 32768), (1024, 32768), 64),
+    "deep": ((64, 1024), (64, 1024), (4096, 131072), 64),
+    "thin": ((1024, 16384), (1024, 16384), (16, 512), 8),
+    "ragged": ((17, 8192), (17, 8192), (17, 8192), 1),
+    "batched": ((16, 2048), (16, 2048), (16, 2048), 8),
+}
+"""The ranges of M, N and K, log-uniform, and what they are multiples of; M of decode is any integer."""
+
+LOADS = {"rested": (0.012, 0.02), "sustained": (0.02, 0.0)}
+"""Seconds of a batch, and of the rest before it."""
+
+GRAPHED = 24
+"""Launches in one graph."""
+
+LAYOUTS = ("NT", "NN")
+
+
+def shapes(family: str, seed: int, count: int) -> list[Size]:
+    """The first `count` shapes of a family: 2^18 to 2^40 multiplications, and operands of at most 3 GB in f32. A
+    ragged shape has an odd extent."""
+    *ranges, step = FAMILIES[family]
+    drawn = random.Random(f"{family} {seed}")
+
+    def draw(range: Range, step: int) -> int:
+        low, high = range
+        exact = math.exp(drawn.uniform(math.log(low), math.log(high)))
+        return max(low, min(high, round(exact / step) * step))
+
+    found: list[Size] = []
+    while len(found) < count:
+        m, n, k = (draw(r, 1 if family == "decode" and i == 0 else step) for i, r in enumerate(ranges))
+        batch = draw((2, 256), 1) if family == "batched" else 0
+        size = Size(m, n, k, batch)
+        even = family == "ragged" and not (m | n | k) & 1
+        if 1 << 18 <= size.operations // 2 <= 1 << 40 and size.bytes((4, 4)) <= 3e9 and not even:
+            found.append(size)
+    return found
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--families", nargs="+", choices=tuple(FAMILIES), default=list(FAMILIES))
+    parser.add_argument("--count", type=int, default=10, help="shapes of a family")
+    parser.add_argument("--first", type=int, default=0, help="the number of the first of them")
+    parser.add_argument("--format", choices=("bf16", "f16", "f32"), default="bf16")
+    parser.add_argument("--cache", choices=("cold", "hot"), default="cold", help="operands in L2")
+    parser.add_argument("--load", choices=tuple(LOADS), default="rested")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    args = parser.parse_args(argv)
+    name = f"random_shapes_{args.format}_{args.cache}_{args.load}"
+    device = open_device(args.format)
+    cases = _earlier(args.out / f"{name}.json")
+    for family in args.families:
+        for size in shapes(family, args.seed, args.first + args.count)[args.first :]:
+            start = time.perf_counter()
+            noted = {"family": family, "seed": args.seed}
+            found = _measure(device, size, args.cache, args.load, args.rounds, noted)
+            known = {(case["family"], case["seed"], *case["size"]) for case in found}
+            cases = [c for c in cases if (c["family"], c["seed"], *c["size"]) not in known] + found
+            shown = " ".join(f"{c['kernel']} {c['ratio']:.3f}" for c in found if c["kernel"] != CUBLAS)
+            print(f"  {family} {size}: {shown} ({time.perf_counter() - start:.1f} s)", flush=True)
+    title = f"gemm on random shapes against cuBLAS, {args.format}, {args.cache}, {args.load}"
+    write(name, title, _summary(cases), {"cases": cases}, args.out)
+    return 0
+
+
+def _earlier(file: Path) -> list[dict[str, Any]]:
+    return json.loads(file.read_text())["cases"] if file.exists() else []
+
+
+def _measure(
+    device: Device, size: Size, cache: str, load: str, rounds: int, noted: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """A record for cuBLAS and for ours in each layout, whose results have been checked."""
+    operands = Operands(device, size, buffer_sets(size.bytes(device.itemsizes), cold=cache == "cold"))
+    layout, base = cublas(operands)
+    launches = {CUBLAS: base}
+    ours = Contender("gemm", gemm, {}, Roles("A", "B", "C", frozenset(), batched=False))
+    for stored in LAYOUTS:
+        launches[stored] = ours.launcher(operands, stored)
+        operands.check(f"gemm {stored}", launches[stored])
+    operands.keep({layout, *LAYOUTS})
+    graphs = {name: device.graphed(launch, GRAPHED) for name, launch in launches.items()}
+    seconds, rest = LOADS[load]
+    timing = interleave(device, graphs, rounds=rounds, seconds=seconds, rest=rest)
+    timing = Timing({name: [ms / GRAPHED for ms in taken] for name, taken in timing.rounds.items()})
+    return summarize(timing, (size.m, size.n, size.k), CUBLAS, {"layout": layout, **noted}, batch=size.batch)
+
+
+def _summary(cases: Sequence[dict[str, Any]]) -> str:
+    """Mean and worst by family, then every shape."""
+    rows: list[tuple[str, ...]] = []
+    for family in dict.fromkeys(c["family"] for c in cases):
+        own = [c for c in cases if c["family"] == family]
+        shares = [share_of(own, layout) for layout in LAYOUTS]
+        means = [f"{value:.3f}" for share in shares for value in (share.mean, share.worst)]
+        rows.append((family, str(len(own) // 3), *means))
+    header = ("family", "shapes", "NT mean", "NT worst", "NN mean", "NN worst")
+    each = [
+        (
+            c["family"],
+            "x".join(map(str, c["size"])),
+            c["kernel"],
+            f"{c['ms'] * 1e3:.2f}",
+            f"{c['ratio']:.3f}",
+            c["layout"],
+        )
+        for c in cases
+        if c["kernel"] != CUBLAS
+    ]
+    names = ("family", "M x N x K", "stored", "us", "speed / cuBLAS", "its layout")
+    return f"{table(header, rows)}\n\n{table(names, each)}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
