@@ -612,7 +612,7 @@ def orders_and_scopes(A: Global[i32, M], n: i32):
     A.atomic_max(0, 1, order=n)  # error: atomic_max() has no order i32
     A.atomic_min(0, 1, scope="block")  # error: atomic_min() has no scope 'block'
     A.atomic_load(0, scope=1)  # error: atomic_load() has no scope the compile-time value 1
-    A.atomic_load(0, order="volatile", scope="cta")  # error: a volatile access has scope 'sys', got 'cta'
+    A.atomic_load(0, order="volatile", scope="cta")  # error: atomic_load() is volatile, and has scope 'sys', not 'cta'
     fence("block")  # error: fence() has no reach 'block'
 
 

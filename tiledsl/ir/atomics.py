@@ -47,19 +47,16 @@ class AtomicFn:
     def writes(self) -> bool:
         return self.values > 0
 
-    def accepts(self, dtype: DType) -> bool:
-        return dtype.name in self.dtypes
-
     def problem(self, dtype: DType, order: str, scope: str) -> str | None:
         """What is wrong with an operation of this kind, if anything is."""
-        if not self.accepts(dtype):
+        if dtype.name not in self.dtypes:
             return f"not defined for {dtype}"
         if order not in self.orders:
             return f"no such order: {order!r}"
         if scope not in SCOPES:
             return f"no such scope: {scope!r}"
         if order == "volatile" and scope != "sys":
-            return "a volatile access has scope 'sys'"
+            return f"volatile, and has scope 'sys', not {scope!r}"
         return None
 
 

@@ -23,7 +23,7 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class Launch:
     """What all blocks of a launch share. `tensors`: by name;
     `tiles`: tile-level shared allocations."""
 
@@ -41,7 +41,7 @@ class Chunk:
     how many warps of each block have. `arrived`, `rounds`: at barriers of the block, [blocks]: warps that have arrived
     at the current one, and how many have ended."""
 
-    def __init__(self, run: Run, first: int, count: int) -> None:
+    def __init__(self, run: Launch, first: int, count: int) -> None:
         self.run, self.first, self.count = run, first, count
         self.warps = run.positions.warps
         hooks = [hook.of_blocks(run.launch, first, count) for hook in run.hooks]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tiledsl.arch import MOST_SHARED
 from tiledsl.backends.emulator import rules
 from tiledsl.backends.emulator.boundary import raise_internal
-from tiledsl.backends.emulator.chunk import Run
+from tiledsl.backends.emulator.chunk import Launch
 from tiledsl.backends.emulator.hooks import LaunchInfo
 from tiledsl.backends.emulator.machine import run_blocks
 from tiledsl.backends.emulator.options import Options, RunResult
@@ -125,7 +125,7 @@ def _run(prepared: Prepared, arguments: Mapping[str, object], options: Options) 
         program = traced(program, launch, options.trace, result, turns.spend)
     hooks = (Checks(prepared.ordering), *options.hooks) if options.checks else options.hooks
     stdout = options.stdout or sys.stdout
-    shared = Run(kernel, launch, hooks, stdout, Positions(launch), bound.tensors, tiles)
+    shared = Launch(kernel, launch, hooks, stdout, Positions(launch), bound.tensors, tiles)
     with np.errstate(all="ignore"):
         run_blocks(shared, program, registers, options, turns)
     return result

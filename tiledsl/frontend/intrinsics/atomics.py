@@ -18,14 +18,13 @@ memory_class: Any = lang.Memory
 
 def _atomic(fn: AtomicFn, call: Call) -> Any:
     dtype = memory_type(call["self"]).dtype
-    if not fn.accepts(dtype):
-        raise call.error(f"{call.what} is not defined for {dtype}", f"it takes {', '.join(sorted(fn.dtypes))}")
     order, scope = call.choice("order", fn.orders), call.choice("scope", SCOPES)
-    if order == "volatile":
-        if scope not in ("gpu", "sys"):
-            fix = "leave scope out, or order='relaxed', which has one"
-            raise call.error(f"a volatile access has scope 'sys', got {scope!r}", fix)
+    if order == "volatile" and scope == "gpu":  # the default
         scope = "sys"
+    problem = fn.problem(dtype, order, scope)
+    if problem is not None:
+        dtypes = ", ".join(sorted(fn.dtypes))
+        raise call.error(f"{call.what} is {problem}", f"it takes {dtypes}, and a scope unless it is volatile")
     names = ("compare", "value")[2 - fn.values :]
     at, values = place_and_values(call, "index_and_value" if names else "index", names)
     found = access(call.frame, call.node, call["self"], at)

@@ -52,6 +52,7 @@ class SharedBase(_Address):
     def verify_in(self, kernel: Kernel) -> None:
         last, size = self.offset + self.bytes, kernel.shared_bytes
         self.require(last <= size, f"reaches byte {last} of {size} bytes of shared memory")
+        self.require(self.offset % self.dtype.bytes == 0, f"byte {self.offset} is no multiple of {self.dtype.bytes}")
 
 
 class Offset(_Address):

@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from tiledsl.arch import MOST_ACCESS
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import arith, control, tile
-from tiledsl.ir.types import GlobalType, SharedType
+from tiledsl.ir.types import GlobalType
 from tiledsl.layout.shared import Paneled, Swizzled
 from tiledsl.passes.analysis.divisibility import power_of_two_in
 from tiledsl.passes.analysis.sums import Sum, Sums
-from tiledsl.passes.pipelining.body import memories
+from tiledsl.passes.pipelining.body import memories, overlap
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -144,7 +144,7 @@ class _Finder:
             self.growing.clear()
         for touched, writes in memories(op):
             for is_load, memory in list(self.growing):
-                if (writes or not is_load) and _overlap(memory, touched):
+                if (writes or not is_load) and (memory is touched or overlap(memory, touched)):
                     del self.growing[is_load, memory]
 
 
@@ -165,13 +165,6 @@ def _past_the_edge(op: tile.Access) -> Hashable:
         return None
     other = op.other.op
     return (repr(other.value), op.other.type) if isinstance(other, arith.Constant) else op.other
-
-
-def _overlap(memory: Value, other: Value) -> bool:
-    """True if the two may have bytes in common: they are one, or tiles of which one was allocated over others."""
-    if memory is other or other.op is None:
-        return memory is other or isinstance(other.type, SharedType)
-    return isinstance(memory.type, SharedType) and bool((memory.op and memory.op.operands) or other.op.operands)
 
 
 def _stops(op: Op) -> bool:

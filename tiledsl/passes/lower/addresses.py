@@ -204,11 +204,16 @@ def _peel(b: Writer, value: Value) -> tuple[Value | None, int]:
     if known is not None:
         return None, known
     op = value.op
-    if not isinstance(op, arith.Scalar) or op.fn.name not in ("add", "sub", "mul"):
+    name = op.fn.name if isinstance(op, arith.Scalar) else ""
+    if op is None or name not in ("add", "sub", "mul"):
         return value, 0
-    name, (left, right) = op.fn.name, op.operands
+    left, right = op.operands
     if name == "mul":
-        return _peel_product(b, value, left, right)
+        factor = integer(right)
+        a, ca = (None, 0) if factor is None else _peel(b, left)
+        if factor is None or a is None or ca == 0:
+            return value, 0
+        return b.scalar("mul", a, right), ca * factor
     a, ca = _peel(b, left)
     c, cc = _peel(b, right)
     if name == "sub":
@@ -220,17 +225,6 @@ def _peel(b: Writer, value: Value) -> tuple[Value | None, int]:
     if a is None:
         return (b.scalar("neg", c) if name == "sub" else c), ca + cc
     return b.scalar(name, a, c), ca + cc
-
-
-def _peel_product(b: Writer, value: Value, left: Value, right: Value) -> tuple[Value | None, int]:
-    """``(x + c) * factor`` for a constant factor."""
-    factor = integer(right)
-    if factor is None:
-        return value, 0
-    variable, constant = _peel(b, left)
-    if constant == 0 or variable is None:
-        return value, 0
-    return b.scalar("mul", variable, right), constant * factor
 
 
 def bounds(b: Writer, memory: Memory, indices: Sequence[Value], *, skip: int = -1) -> Value | None:

@@ -32,7 +32,7 @@ def _dim(x: Expander, op: tile.Dim) -> None:
 
 def _shared_alloc(x: Expander, op: tile.SharedAlloc) -> None:
     slot = x.layout.slots[op]
-    base = mem.SharedBase(dtype=op.type.dtype, offset=slot.offset, bytes=slot.bytes, label=x.layout.label(op))
+    base = mem.SharedBase(dtype=op.type.dtype, offset=slot.offset, bytes=slot.bytes, label=slot.label)
     pointer = x.b.value(base)
     pointer.name = op.result.name
     type_, layout, dims, width = op.type, op.placement, op.type.dims, 0

@@ -26,14 +26,6 @@ Ints = NDArray[np.int64]
 
 @rule(mem.SharedBase)
 def shared_base(c: Cohort, op: mem.SharedBase) -> Any:
-    has = c.chunk.run.launch.shared_bytes
-    if op.offset < 0 or op.bytes < 0 or op.offset + op.bytes > has or op.offset % op.dtype.bytes:
-        raise EmulatorError(
-            f"{op.label or 'a tile'} of {op.bytes} bytes of {op.dtype} at byte {op.offset} of shared memory, "
-            f"of which the block has {has}",
-            op.loc,
-            f"place it inside shared_bytes(...), at a multiple of {op.dtype.bytes}",
-        )
     return np.array(op.offset, np.int64)
 
 
