@@ -122,21 +122,17 @@ class _Finder:
 
     def aligned(self, op: tile.Access, rows: list[Sum], column: Sum) -> int:
         """How many elements are aligned together in these rows, at `column` but for its constant."""
-        type_, alloc = op.memory_type, op.memory.op
+        type_, alloc, element = op.memory_type, op.memory.op, op.memory_type.dtype.bytes
+        known = [self.sums.divisor(Sum(column.terms, 0))]
         if isinstance(alloc, tile.SharedAlloc):
-            return self.aligned_in_tile(alloc, rows, column)
+            layout = alloc.placement
+            strides = layout.strides(alloc.type.dims)[:-1]
+            known += [self.sums.divisor(r) * power_of_two_in(s) for r, s in zip(rows, strides, strict=True)]
+            known += [layout.unit] if isinstance(layout, (Swizzled, Paneled)) else []
+            return min(*known, MOST_ACCESS // element)
         if not isinstance(type_, GlobalType) or type_.unit < 0 or not op.attrs["gathered"]:
             return 1
-        known = min(MOST_ACCESS, max(type_.align, type_.dtype.bytes)) // type_.dtype.bytes
-        return min(known, self.sums.divisor(Sum(column.terms, 0)))
-
-    def aligned_in_tile(self, alloc: tile.SharedAlloc, rows: list[Sum], column: Sum) -> int:
-        dims, layout = alloc.type.dims, alloc.placement
-        known = [MOST_ACCESS // alloc.type.dtype.bytes, self.sums.divisor(Sum(column.terms, 0))]
-        if isinstance(layout, (Swizzled, Paneled)):
-            known.append(layout.unit)
-        strides = layout.strides(dims)[:-1]
-        return min(*known, *(self.sums.divisor(r) * power_of_two_in(s) for r, s in zip(rows, strides, strict=True)))
+        return min(*known, min(MOST_ACCESS, max(type_.align, element)) // element)
 
     def close(self, op: Op) -> None:
         """End the runs that may not go on behind `op`."""

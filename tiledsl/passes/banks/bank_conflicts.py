@@ -102,6 +102,7 @@ class _Tile:
 
     def __init__(self, alloc: tile.SharedAlloc, accesses: list[SharedAccess], counter: WavefrontCounter) -> None:
         self.alloc, self.accesses, self.counter = alloc, accesses, counter
+        self.name = alloc.result.name or "tile"
         self.layout: Layout = alloc.placement
         self.by: By = "given"
         found: defaultdict[Pattern, Counter[Shift]] = defaultdict(Counter)
@@ -194,21 +195,20 @@ class _Planner:
 
     def report(self) -> BankReport:
         kernel, used = self.kernel, lay_out_shared(self.kernel, self.layouts()).bytes
-        names = {here.alloc: here.alloc.result.name or f"tile {number}" for number, here in enumerate(self.tiles)}
-        tiles = tuple(_tile_report(here, names[here.alloc]) for here in self.tiles)
+        of = {here.alloc: here for here in self.tiles}
         groups: dict[tuple[object, ...], list[SharedAccess]] = {}
         for access in self.accesses:
             key = (access.op.loc, access.alloc, access.kind, access.width, access.weight, _notes(access))
             groups.setdefault(key, []).append(access)
-        of = {here.alloc: here for here in self.tiles}
-        accesses = tuple(_access_report(g, of[g[0].alloc], names[g[0].alloc]) for g in groups.values())
+        accesses = tuple(_access_report(group, of[group[0].alloc]) for group in groups.values())
+        tiles = tuple(map(_tile_report, self.tiles))
         return BankReport(kernel.name, kernel.threads, tiles, accesses, self.limit, used, file=kernel.loc.file)
 
 
-def _tile_report(here: _Tile, name: str) -> TileReport:
+def _tile_report(here: _Tile) -> TileReport:
     type_, element = here.alloc.type, here.alloc.type.dtype.bytes
     return TileReport(
-        name=name,
+        name=here.name,
         shape=type_.dims,
         dtype=type_.dtype.name,
         layout=str(here.layout),
@@ -221,7 +221,7 @@ def _tile_report(here: _Tile, name: str) -> TileReport:
     )
 
 
-def _access_report(accesses: list[SharedAccess], here: _Tile, name: str) -> AccessReport:
+def _access_report(accesses: list[SharedAccess], here: _Tile) -> AccessReport:
     """Copies of one access as one row."""
     first = accesses[0]
     before = [c for c in (here.counter.count(a, ROW) for a in accesses) if c is not None]
@@ -230,7 +230,7 @@ def _access_report(accesses: list[SharedAccess], here: _Tile, name: str) -> Acce
     known = len(after) == len(before) == len(accesses) and warps > 0
     return AccessReport(
         loc=first.op.loc,
-        tile=name,
+        tile=here.name,
         kind=first.kind,
         bytes=first.width,
         copies=len(accesses),

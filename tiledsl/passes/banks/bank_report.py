@@ -16,15 +16,6 @@ from tiledsl.tables import table
 By = Literal["row order is best", "fewest wavefronts", "given", "used whole", "nothing known"]
 """Why a tile has its layout. used whole: something but an access by index needs the tile, so it was left alone."""
 
-_CALLED: dict[Kind, str] = {
-    "load": "loads",
-    "store": "stores",
-    "atomic": "atomics",
-    "ldmatrix": "rows of ldmatrix",
-    "stmatrix": "rows of stmatrix",
-    "cp_async": "asynchronous copies",
-}
-
 
 @dataclass(frozen=True, slots=True)
 class TileReport:
@@ -115,11 +106,9 @@ class BankReport:
             lines.append("weight: how often a warp makes each copy; a loop of unknown length counts as 64")
         used = {(a.kind, a.bytes) for a in self.accesses}
         for (kind, width), phases in PHASES.items():
-            called = f"{_CALLED[kind]} of {width} bytes"
-            if (kind, width) in used and phases.basis == "open":
-                lines.append(f"not yet calibrated, {called}: {phases.question}")
-            if (kind, width) in used and phases.note:
-                lines.append(f"{called}: {phases.note}")
+            remark = f"not yet calibrated: {phases.question}" if phases.question else phases.note
+            if (kind, width) in used and remark:
+                lines.append(f"{kind} of {width} bytes: {remark}")
         return "\n".join(lines)
 
 
