@@ -218,7 +218,7 @@ class AtomicOp(Op):
         return [access._replace(atomic=self.reach) for access in super().accesses()]
 
     def infer(self) -> Sequence[Type]:
-        return (self.dtype,) if self.fn.result else ()
+        return (self.dtype,) if self.fn.reads else ()
 
     def verify(self) -> None:
         super().verify()

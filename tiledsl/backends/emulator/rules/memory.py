@@ -31,9 +31,7 @@ def shared_base(c: Cohort, op: mem.SharedBase) -> Any:
 
 @rule(mem.Offset)
 def offset(c: Cohort, op: mem.Offset, base: Any, index: Any) -> Any:
-    pointee = op.base.type
-    assert isinstance(pointee, PtrType)
-    return np.add(base, np.multiply(index, pointee.dtype.bytes, dtype=np.int64))
+    return np.add(base, np.multiply(index, mem.pointer(op).dtype.bytes, dtype=np.int64))
 
 
 def located(c: Cohort, op: Op, position: int, values: Sequence[Any], vec: int = 1) -> tuple[Span, Ints, Sequence[Any]]:
@@ -95,9 +93,7 @@ def _beyond(index: NDArray[Any], last: int) -> Any:
 
 def span_of(c: Cohort, op: Op, address: Any, position: int = 0) -> Span:
     """What an access through the op's operand at `position` may touch: the tile or tensor that it was derived from."""
-    pointer = op.operands[position]
-    type_ = pointer.type
-    assert isinstance(type_, PtrType)
+    pointer, type_ = op.operands[position], mem.pointer(op, position)
     if type_.space == "global":
         return _global_span(c, op, pointer, np.asarray(address), type_.dtype)
     base = _root(pointer).op
