@@ -154,7 +154,7 @@ MISSING = {
 def test_a_fence_of_the_readers_that_is_missing(which: str, level: str) -> None:
     with pytest.raises(HazardError, match=UNFENCED) as caught:
         refill(level, *MISSING[which])
-    assert "let the threads that read it execute fence_proxy_async()" in str(caught.value)
+    assert "let the threads that did so execute fence_proxy_async()" in str(caught.value)
 
 
 def test_an_arrival_that_is_too_early_is_named_first() -> None:

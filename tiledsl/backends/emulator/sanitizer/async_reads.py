@@ -185,13 +185,13 @@ class CommittedWork:
             self.fail(int(touch.owners[at]), int(touch.warps[at]), text, "let one thread of a warp begin all of it")
         agents, epochs = self.clocks.ids(touch.owners, self.clocks.work + touch.warps), self.commits[who] + 1
         self.needed[who], self.begun = epochs, access.op
-        memory.against_writers(touch, in_order=agents)
+        memory.against_writers(touch)
         if access.proxies:
             memory.against_unfenced(touch)
         if access.kind == "fetch":
             memory.remember_work(touch, epochs)
             return
-        memory.against_readers(touch, in_order=touch.warps)
+        memory.against_readers(touch)
         if access.proxies:
             memory.against_unfenced_readers(touch)
         memory.set_writer(access.op, touch.cells, agents[:, None], epochs[:, None])

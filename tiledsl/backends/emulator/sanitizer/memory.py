@@ -25,9 +25,8 @@ UNENDED = np.iinfo(np.int32).max
 MANY = 64
 """Added to a lane: others of its warp as well."""
 
-_FENCE = "let the threads that wrote it execute fence_proxy_async() before the barrier"
-_READ_FENCE = "let the threads that read it execute fence_proxy_async() before they arrive where this one waits"
 _WAIT = "let that warp wait for it (wgmma_wait, tma_wait), and let this one know: at an mbarrier or a barrier"
+_FENCE = "let the threads that did so execute fence_proxy_async() before they arrive where this one waits"
 _DELIVER = "wait for the copy (its group, or the mbarrier that counts its bytes); then others need a barrier()"
 _MEET = "put a barrier() between the two, or let the one wait for the other at an mbarrier"
 
@@ -62,10 +61,11 @@ class Touch:
 class _Times:
     """When each warp of the block has done something to each granule last, [granules, warps]: its count, `when`, which
     `lane` of it (and `MANY` if others did), by which `op`. `latest` [granules]: no `when` is above, 0 if all are over.
+    `did`: "read" or "wrote".
     """
 
-    def __init__(self, granules: int, warps: int) -> None:
-        self.warps, self.any = warps, False
+    def __init__(self, granules: int, warps: int, did: str = "read") -> None:
+        self.warps, self.did, self.any = warps, did, False
         self.latest = np.zeros(granules, np.int32)
         self.when = np.zeros((granules, warps), np.int32)
         self.lane = np.zeros((granules, warps), np.int8)
@@ -110,8 +110,8 @@ class SharedHistory:
         size = cells.count
         self.writer, self.epoch, self.writer_op = (np.zeros(size, np.int32) for _ in range(3))
         self.lane = np.zeros(size, np.int8)
-        self.readers, self.atomic_readers, self.updates = (_Times(size, self.warps) for _ in range(3))
-        self.fetchers, self.workers = _Times(size, self.warps), _Times(size, self.warps)
+        self.readers, self.atomic_readers, self.fetchers, self.workers = (_Times(size, self.warps) for _ in range(4))
+        self.updates = _Times(size, self.warps, "wrote")
         self.reserved: Bools | None = None
         self.fences = ProxyFences(clocks, blocks, self.warps)
 
@@ -135,21 +135,21 @@ class SharedHistory:
 
     # -- conflicts -----------------------------------------------------------------------------
 
-    def against_writers(self, touch: Touch, in_order: Ints | None = None) -> None:
-        """It must happen after writes. in_order: of each entry the agent whose writes come before it in any case."""
+    def against_writers(self, touch: Touch) -> None:
+        """It must happen after writes; committed work of one warp ends in order."""
         cells = touch.cells
         if self.reserved is not None and self.reserved[cells].any():
             at = np.argwhere(self.reserved[cells])[0]
             self.fail(touch, at, "where a live mbarrier is", "leave mbarriers to their own operations")
         if not touch.atomic:
-            self.against(self.updates, touch, "wrote")
+            self.against(self.updates, touch)
         epoch = self.epoch.take(cells)
         if self.simple and not (epoch > self.clocks.met[touch.rows][:, None]).any():
             return
         writer = self.writer.take(cells)
         late = touch.known.of(writer) < epoch
-        if in_order is not None:
-            late &= writer != in_order[:, None]
+        if touch.access.until == "commit":
+            late &= writer != self.clocks.ids(touch.owners, self.clocks.work + touch.warps)[:, None]
         if touch.lanes is not None:
             mine = self.clocks.ids(touch.owners, touch.warps)[:, None]
             synced = self.clocks.synced[touch.owners, touch.warps][:, None]
@@ -162,23 +162,20 @@ class SharedHistory:
         if late.any():
             self.fail_writer(touch, np.argwhere(late)[0])
 
-    def against_readers(self, touch: Touch, in_order: Ints | None = None) -> None:
-        """A write must happen after reads by threads, TMA, wgmma and committed work. in_order: the warps whose work it
-        is, which ends in order."""
+    def against_readers(self, touch: Touch) -> None:
+        """A write must happen after reads by threads, TMA, wgmma and committed work."""
         self.against(self.readers, touch)
-        self.against_fetchers(touch, in_order)
+        self.against_fetchers(touch)
         if not touch.atomic:
             self.against(self.atomic_readers, touch)
 
-    def against_fetchers(self, touch: Touch, in_order: Ints | None = None) -> None:
+    def against_fetchers(self, touch: Touch) -> None:
         """It must happen after reads by TMA, wgmma and committed work."""
         self.against(self.fetchers, touch)
-        self.against(self.workers, touch, agents=self.clocks.work, in_order=in_order)
+        self.against(self.workers, touch)
 
-    def against(
-        self, others: _Times, touch: Touch, did: str = "read", agents: int = 0, in_order: Ints | None = None
-    ) -> None:
-        """`touch` must happen after what warps have done. agents: whose counts say when that was."""
+    def against(self, others: _Times, touch: Touch) -> None:
+        """`touch` must happen after what warps have done."""
         if not others.any:
             return
         behind = self.clocks.met[touch.rows][:, None] if self.simple else 0
@@ -186,20 +183,20 @@ class SharedHistory:
         if not recent.any():
             return
         if not recent.all():
-            touch, in_order = touch.part(recent), None if in_order is None else in_order[recent]
+            touch = touch.part(recent)
         cells = touch.cells
         when = others.when[cells]
-        late = when > self.seen(touch, agents)
-        if in_order is not None:
-            late &= (np.arange(self.warps) != in_order[:, None])[:, None, :]
+        late = when > self.seen(touch, self.clocks.work if others is self.workers else 0)
+        own = np.arange(self.warps) == touch.warps[:, None]
+        if others is self.workers and touch.access.until == "commit":
+            late &= ~own[:, None, :]
         if touch.lanes is not None:
-            own = np.arange(self.warps) == touch.warps[:, None]
             synced = self.clocks.synced[touch.owners, touch.warps][:, None, None]
             other = others.lane[cells] != touch.lanes[:, :, None]
             late |= own[:, None, :] & other & (when >= synced)
         late &= when > 0
         if late.any():
-            self.fail_warp(others, touch, np.argwhere(late)[0], did)
+            self.fail_warp(others, touch, np.argwhere(late)[0])
 
     def seen(self, touch: Touch, agents: int) -> Any:
         """The counts that `touch` has of agents `agents` ... of the block whose memory it is, one a warp: [entries, 1,
@@ -210,7 +207,7 @@ class SharedHistory:
 
     def against_unfenced(self, touch: Touch) -> None:
         """TMA or wgmma touch what threads have written."""
-        self.against_unfenced_warps(self.updates, touch, "wrote", _FENCE)
+        self.against_unfenced_warps(self.updates, touch)
         epoch, writer = self.epoch.take(touch.cells), self.writer.take(touch.cells)
         ranks, agents = np.divmod(writer, self.clocks.agents)
         by_warp = (epoch > 0) & (agents < self.warps)
@@ -222,14 +219,14 @@ class SharedHistory:
         known, rows = touch.known.of(ids), touch.rows[:, None]
         late = self.fences.missing(late, rows, warps, self.lane[touch.cells], epoch, known)
         if late.any():
-            self.fail_writer(touch, np.argwhere(late)[0], _FENCE)
+            self.fail_writer(touch, np.argwhere(late)[0], unfenced=True)
 
     def against_unfenced_readers(self, touch: Touch) -> None:
         """TMA overwrites what threads have read."""
-        self.against_unfenced_warps(self.readers, touch, "read", _READ_FENCE)
+        self.against_unfenced_warps(self.readers, touch)
 
-    def against_unfenced_warps(self, others: _Times, touch: Touch, did: str, fix: str) -> None:
-        """`touch` must happen after a proxy fence that follows what warps `did`."""
+    def against_unfenced_warps(self, others: _Times, touch: Touch) -> None:
+        """`touch` must happen after a proxy fence that follows what warps have done."""
         if not others.any:
             return
         cells = touch.cells
@@ -237,11 +234,11 @@ class SharedHistory:
         late = (when >= self.seen(touch, self.warps)) & (when > 0)
         if not late.any():
             return
-        self.against(others, touch, did)
+        self.against(others, touch)
         rows, warps, lanes = touch.rows[:, None, None], np.arange(self.warps), others.lane[cells]
         late = self.fences.missing(late, rows, warps, lanes, when, self.seen(touch, 0))
         if late.any():
-            self.fail_warp(others, touch, np.argwhere(late)[0], did, fix)
+            self.fail_warp(others, touch, np.argwhere(late)[0], unfenced=True)
 
     # -- what is remembered --------------------------------------------------------------------
 
@@ -323,14 +320,11 @@ class SharedHistory:
 
     # -- messages ------------------------------------------------------------------------------
 
-    def fail_writer(self, touch: Touch, at: NDArray[Any], fence: str = "") -> None:
-        """fence: the fix, if a proxy fence is missing; else nothing orders the two."""
+    def fail_writer(self, touch: Touch, at: NDArray[Any], unfenced: bool = False) -> None:
+        """unfenced: a proxy fence is missing; else nothing orders the two."""
         cell = int(touch.cells[tuple(at)])
-        op, agent, lane = (
-            self.ops[int(self.writer_op[cell])],
-            self.clocks.agent(self.writer[cell]),
-            int(self.lane[cell]),
-        )
+        op, lane = self.ops[int(self.writer_op[cell])], int(self.lane[cell])
+        agent = self.clocks.agent(self.writer[cell])
         if self.epoch[cell] == UNENDED:
             text = f"which the copy of {self.cells.thread(agent, lane)} at {op.loc} has not delivered"
             self.fail(touch, at, text, _DELIVER)
@@ -340,9 +334,9 @@ class SharedHistory:
             who = f"work of warp {agent - self.clocks.work}"
         else:
             who = f"a copy counted by {self.labels[agent - 2 * self.warps]}"
-        self.fail_unordered(touch, at, f"{who} wrote at {op.loc}", fence, touch.atomic)
+        self.fail_unordered(touch, at, f"{who} wrote at {op.loc}", unfenced, touch.atomic)
 
-    def fail_warp(self, others: _Times, touch: Touch, at: NDArray[Any], did: str, fence: str = "") -> None:
+    def fail_warp(self, others: _Times, touch: Touch, at: NDArray[Any], unfenced: bool = False) -> None:
         warp, cell = int(at[2]), int(touch.cells[tuple(at[:2])])
         op = self.ops[int(others.op[cell, warp])]
         if others.when[cell, warp] == UNENDED:
@@ -352,12 +346,13 @@ class SharedHistory:
         else:
             who = self.other(touch, at, warp, int(others.lane[cell, warp]))
         one_atomic = touch.atomic or others in (self.updates, self.atomic_readers)
-        self.fail_unordered(touch, at, f"{who} {did} at {op.loc}", fence, one_atomic)
+        self.fail_unordered(touch, at, f"{who} {others.did} at {op.loc}", unfenced, one_atomic)
 
-    def fail_unordered(self, touch: Touch, at: NDArray[Any], did: str, fence: str, one_atomic: bool) -> None:
+    def fail_unordered(self, touch: Touch, at: NDArray[Any], did: str, unfenced: bool, one_atomic: bool) -> None:
         """one_atomic: one of the two is atomic, the other is not."""
-        why = "with no proxy fence since" if fence else "and nothing orders the two"
-        self.fail(touch, at, f"which {did}, {why}", fence or _MEET + ", or make both atomic" * one_atomic)
+        if unfenced:
+            self.fail(touch, at, f"which {did}, with no proxy fence since", _FENCE)
+        self.fail(touch, at, f"which {did}, and nothing orders the two", _MEET + ", or make both atomic" * one_atomic)
 
     def other(self, touch: Touch, at: NDArray[Any], warp: int, lane: int) -> str:
         """Who did the earlier access. lane: maybe with `MANY`."""
