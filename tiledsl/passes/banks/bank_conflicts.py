@@ -12,7 +12,7 @@ and has no say.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
@@ -96,8 +96,8 @@ def _powers(first: int, last: int) -> list[int]:
 class _Tile:
     """A tile, the accesses to it, and the layout that it gets, with the reason.
 
-    parts: the known accesses by pattern, with their weights at each shift, the heaviest first. row, ideal: their
-    weighted wavefronts in row order, and without conflicts.
+    parts: the known accesses, those of one pattern and shift together, with their weights, the heaviest first. row,
+    ideal: their weighted wavefronts in row order, and without conflicts.
     """
 
     def __init__(self, alloc: tile.SharedAlloc, accesses: list[SharedAccess], counter: WavefrontCounter) -> None:
@@ -105,12 +105,11 @@ class _Tile:
         self.name = alloc.result.name or "tile"
         self.layout: Layout = alloc.placement
         self.by: By = "given"
-        found: defaultdict[Pattern, Counter[Shift]] = defaultdict(Counter)
+        found: Counter[tuple[Pattern, Shift]] = Counter()
         for access in accesses:
             if access.is_known:
-                pattern, shift = counter.place(access)
-                found[pattern][shift] += access.weight
-        self.parts = sorted(found.items(), key=lambda item: -item[1].total())
+                found[counter.place(access)] += access.weight
+        self.parts = found.most_common()
         self.row: Number = 0
         self.ideal = 0
         for weight, count in self.weighted(ROW):
@@ -120,8 +119,8 @@ class _Tile:
 
     def weighted(self, layout: Layout) -> Iterator[tuple[int, Wavefronts | None]]:
         """The known accesses under a layout, each with its weight."""
-        for pattern, shifts in self.parts:
-            yield from zip(shifts.values(), self.counter.counts(pattern, shifts, layout), strict=True)
+        for place, weight in self.parts:
+            yield weight, self.counter.count_at(*place, layout)
 
     def total(self, layout: Layout, bound: Number | None = None) -> Number | None:
         """Weighted wavefronts of the known accesses.
@@ -224,10 +223,9 @@ def _tile_report(here: _Tile) -> TileReport:
 def _access_report(accesses: list[SharedAccess], here: _Tile) -> AccessReport:
     """Copies of one access as one row."""
     first = accesses[0]
-    before = [c for c in (here.counter.count(a, ROW) for a in accesses) if c is not None]
-    after = [c for c in (here.counter.count(a, here.layout) for a in accesses) if c is not None]
-    warps = sum(c.warps for c in after)
-    known = len(after) == len(before) == len(accesses) and warps > 0
+    before, after = ([c for a in accesses if (c := here.counter.count(a, lay))] for lay in (ROW, here.layout))
+    known = len(before) == len(after) == len(accesses)
+    warps = sum(c.warps for c in after) if known else 0
     return AccessReport(
         loc=first.op.loc,
         tile=here.name,
@@ -235,9 +233,9 @@ def _access_report(accesses: list[SharedAccess], here: _Tile) -> AccessReport:
         bytes=first.width,
         copies=len(accesses),
         warps=max((c.warps for c in after), default=0),
-        row_order=Fraction(sum(c.total for c in before)) / warps if known else None,
-        chosen=Fraction(sum(c.total for c in after)) / warps if known else None,
-        ideal=Fraction(sum(c.ideal for c in after), warps) if known else None,
+        row_order=Fraction(sum(c.total for c in before)) / warps if warps else None,
+        chosen=Fraction(sum(c.total for c in after)) / warps if warps else None,
+        ideal=Fraction(sum(c.ideal for c in after), warps) if warps else None,
         least=min((n for c in after for n in c.least if n), default=0),
         most=max((n for c in after for n in c.most), default=0),
         weight=first.weight,

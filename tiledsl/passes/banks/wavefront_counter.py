@@ -8,7 +8,7 @@ can have is counted; if the counts differ, the access has a least, a mean and a 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -100,10 +100,7 @@ class WavefrontCounter:
 
     def count(self, access: SharedAccess, layout: Layout) -> Wavefronts | None:
         """None for an access whose lanes are not known, or that leaves too many cases to count."""
-        if not access.is_known:
-            return None
-        pattern, shift = self.place(access)
-        return next(self.counts(pattern, (shift,), layout))
+        return self.count_at(*self.place(access), layout) if access.is_known else None
 
     def place(self, access: SharedAccess) -> tuple[Pattern, Shift]:
         """Of an access whose lanes are known."""
@@ -119,16 +116,15 @@ class WavefrontCounter:
         trips = self.lanes.trips
         return tuple(sorted((coefficient, trips.get(symbol, 0)) for symbol, coefficient in terms.items()))
 
-    def counts(self, pattern: Pattern, shifts: Iterable[Shift], layout: Layout) -> Iterator[Wavefronts | None]:
-        """Of accesses of one pattern, shifted so; None for one that leaves too many cases to count."""
+    def count_at(self, pattern: Pattern, shift: Shift, layout: Layout) -> Wavefronts | None:
+        """None for an access that leaves too many cases to count."""
         rows, columns = _periods(layout, pattern.alloc.type.dims, pattern.alloc.type.dtype.bytes)
-        for shift in shifts:
-            moved_rows = _residues(shift.row_steps, rows, shift.row % rows)
-            moved_columns = _residues(shift.column_steps, columns, shift.column % columns)
-            key = pattern, layout, moved_rows, moved_columns
-            if key not in self._counted:
-                self._counted[key] = _evaluated(*key)
-            yield self._counted[key]
+        moved_rows = _residues(shift.row_steps, rows, shift.row % rows)
+        moved_columns = _residues(shift.column_steps, columns, shift.column % columns)
+        key = pattern, layout, moved_rows, moved_columns
+        if key not in self._counted:
+            self._counted[key] = _evaluated(*key)
+        return self._counted[key]
 
 
 def _evaluated(pattern: Pattern, layout: Layout, rows: Residues, columns: Residues) -> Wavefronts | None:
