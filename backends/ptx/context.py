@@ -8,11 +8,12 @@ from typing import Any, Callable, Sequence
 from tiledsl.arch import Target, require_feature
 from tiledsl.backends.ptx.debuginfo import DebugInfo
 from tiledsl.backends.ptx.llvm import ir
-from tiledsl.backends.ptx.types import VOID, bits_of, overload, register_class, structure
+from tiledsl.backends.ptx.types import bits_of, overload, register_class, result_type
 from tiledsl.backends.ptx.writer import Writer
 from tiledsl.errors import UNKNOWN_LOC, Loc
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import debug
+from tiledsl.passes.analysis.called import called
 
 Rule = Callable[["Lowering", Any], Sequence[Any] | None]
 
@@ -72,7 +73,7 @@ class Lowering:
             rule = RULES.get(type(op))
             assert rule is not None, f"{op.name} has no lowering rule"
             for feature in op.features:
-                require_feature(self.target, feature, op.loc)
+                require_feature(self.target.name, feature, called(op), op.loc)
             self.values.update(zip(op.results, rule(self, op) or (), strict=True))
         self.at(block.terminator)
         return block.terminator
@@ -113,7 +114,7 @@ class Lowering:
         if not pure:
             constraints.append("~{memory}")
         callee = f'asm {"" if pure else "sideeffect "}"{_escaped(text)}", "{",".join(constraints)}"'
-        type_ = VOID if not results else results[0] if len(results) == 1 else structure(*results)
+        type_ = result_type(results)
         value = self.b.call(callee, type_, args, " convergent" if convergent else "")
         return self.parts(value, len(results))
 

@@ -32,7 +32,7 @@ from tiledsl.ir.ops import tile
 from tiledsl.ir.parser import parse_kernel
 from tiledsl.passes.analysis.active_lanes import ActiveLanes
 from tiledsl.passes.analysis.lanes import Lanes
-from tiledsl.passes.banks.bank_conflicts import BankConflicts, bank_report, candidates
+from tiledsl.passes.banks.bank_conflicts import bank_report, candidates, choose_layouts
 from tiledsl.passes.banks.bank_report import AccessReport, BankReport
 
 TILED = Path(__file__).parent.parent.parent / "examples" / "gemm" / "shared_tiled.py"
@@ -289,7 +289,7 @@ def test_lanes_of_thread_indices() -> None:
 def test_the_report_is_what_the_pass_does() -> None:
     made = kernel(f"{S}  tile.store %S, %t, %3, %v")
     promised = bank_report(made).tiles[0].layout
-    BankConflicts().run(made)
+    choose_layouts(made)
     (alloc,) = [op for op in made.walk() if isinstance(op, tile.SharedAlloc)]
     assert alloc.layout == promised
     again = bank_report(made).tiles[0]
@@ -360,7 +360,7 @@ def wide(A: Global[f32, M, N], *, rows: const = 8, layout: Const[Layout | None] 
         (padded(33), "S.load(t, 0, vec=16)", "its layout padded(33) a step along axis 0 is 132 bytes",
          "pad S to a multiple of 4, or leave its layout to the compiler"),
         (swizzled(1, 8), "S.load(t, 0, vec=16)", "moves every 4 bytes to a place of their own", "unit=4 or more"),
-        (swizzled(4, 16), "shared((rows, 32)", "64 elements wide, wider than a row of 32", "span=8 fits this row"),
+        (swizzled(4, 16), "shared((rows, 32)", "64 elements, and a row of 32", "span=8 fits this row"),
     ],
 )  # fmt: skip
 def test_a_layout_that_cannot_be(layout: Layout, line: str, message: str, fix: str) -> None:

@@ -18,7 +18,7 @@ from tiledsl.ir.declare import attribute
 from tiledsl.ir.expr import Expr
 from tiledsl.ir.facts import NOTHING, Access, Effect, NanBits, Scope, Stays, Sync, Varies, check_declared, effects_of
 from tiledsl.ir.tensor_maps import TensorMap
-from tiledsl.ir.types import INDEX, KINDS, DType, Type
+from tiledsl.ir.types import INDEX, KINDS, DType, FragmentType, Type
 from tiledsl.recursion import deep_recursion
 
 Attr = int | float | bool | str | Type | tuple[Any, ...]
@@ -45,6 +45,12 @@ class Value:
     def dtype(self) -> DType:
         """The dtype of a scalar value."""
         assert isinstance(self.type, DType), f"{self.type} is not a scalar"
+        return self.type
+
+    @property
+    def fragment(self) -> FragmentType:
+        """The type of a fragment."""
+        assert isinstance(self.type, FragmentType), f"{self.type} is not a fragment"
         return self.type
 
     @property
@@ -340,15 +346,12 @@ class Block:
 
     def walk(self) -> Iterator[Op]:
         # With nested generators each op would pass through as many as it is deep.
-        pending: list[Iterator[Op]] = [iter(list(self.ops))]
+        pending = self.ops[::-1]
         while pending:
-            for op in pending[-1]:
-                yield op
-                if op.blocks:
-                    pending.append(_ops_inside(op))
-                    break
-            else:
-                pending.pop()
+            op = pending.pop()
+            yield op
+            for block in reversed(op.blocks):
+                pending += reversed(block.ops)
 
     def clone(self, mapping: dict[Value, Value]) -> Block:
         copy = Block([a.type for a in self.args], [a.name for a in self.args])
@@ -356,11 +359,6 @@ class Block:
         for op in self.ops:
             copy.append(op.clone(mapping))
         return copy
-
-
-def _ops_inside(op: Op) -> Iterator[Op]:
-    for block in op.blocks:
-        yield from list(block.ops)
 
 
 @dataclass(eq=False)

@@ -58,15 +58,11 @@ def _joined_copies(kernel: Kernel) -> frozenset[Op]:
     return frozenset(op for loop in loops for op in loop.walk() if isinstance(op, tile.Copy))
 
 
-def _reads_memory(block: Block) -> bool:
-    return any("read" in op.effects for op in block.walk())
-
-
 def _spins(op: Op) -> bool:
     """May the loop wait for another warp's write? A `for` that asks by an atomic operation again and again may, too."""
     if isinstance(op, control.For):
         return any(isinstance(i, (tile.Atomic, mem.Atomic)) and i.fn.polls for i in op.body.walk())
-    return isinstance(op, control.While) and any(_reads_memory(b) for b in op.blocks)
+    return isinstance(op, control.While) and any("read" in inner.effects for b in op.blocks for inner in b.walk())
 
 
 def _last_use(value: Value, block: Block, places: Mapping[Op, int]) -> Op | None:
@@ -185,7 +181,7 @@ class _Flattener:
         free = self.block_ops(op.orelse)
         self.append(code.IfEnd(op, self.read(op.orelse.terminator.operands), results, from_then, free=free))
         middle.join_pc = len(self.code)
-        return self.append(code.Join(op, saved, (saved, pending, from_then), blocking))
+        return self.append(code.Join(op, saved, blocking, free=[saved, pending, from_then]))
 
     def emit_for(self, op: control.For) -> Instr:
         lo, hi, step = self.read(op.operands[:3])
@@ -220,4 +216,4 @@ class _Flattener:
         yields = self.read(body.terminator.operands)
         self.append(code.LoopNext(op, yields, carried, saved, head_pc, test.waits, _spins(op), free=free))
         test.exit_pc = len(self.code)
-        return self.append(code.Join(op, saved, (saved, *carried, *scratch), test.blocking))
+        return self.append(code.Join(op, saved, test.blocking, free=[saved, *carried, *scratch]))

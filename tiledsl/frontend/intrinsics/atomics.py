@@ -11,7 +11,7 @@ from tiledsl.frontend.intrinsics.memory import place_and_values
 from tiledsl.frontend.memory import access
 from tiledsl.frontend.views import memory_type
 from tiledsl.ir.atomics import ATOMICS, SCOPES, AtomicFn
-from tiledsl.ir.ops import tile
+from tiledsl.ir.core import OPS
 
 memory_class: Any = lang.Memory
 
@@ -29,7 +29,7 @@ def _atomic(fn: AtomicFn, call: Call) -> Any:
     at, values = place_and_values(call, "index_and_value" if names else "index", names)
     found = access(call.frame, call.node, call["self"], at)
     operands = [found.values(value, dtype, "value") for value in values]
-    return found.each(partial(tile.atomic, fn.name, order=order, reach=scope), *operands)
+    return found.each(partial(OPS[f"tile.atomic_{fn.name}"], order=order, reach=scope), *operands)
 
 
 for _row in ATOMICS.values():

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Iterator, Sequence
 
 from tiledsl.errors import VerifyError
 from tiledsl.ir.atomics import ACQUIRING, ATOMICS, RELEASING, SCOPE_FEATURES, AtomicFn
-from tiledsl.ir.core import OPS, Op, Pure, Value, attribute, operand, operands
+from tiledsl.ir.core import Op, Pure, Value, attribute, operand, operands
 from tiledsl.ir.declare import MOST_STAGES
 from tiledsl.ir.facts import NOTHING, Sync, by, reads, writes
 from tiledsl.ir.facts import Access as Touch
@@ -22,9 +22,8 @@ from tiledsl.ir.types import (
     MemoryType,
     SharedType,
     Type,
-    is_memory,
 )
-from tiledsl.layout.shared import AUTO, ROW, Layout, parse_layout
+from tiledsl.layout.shared import AUTO, ROW, Layout, parse_layout, row_major
 
 VECTOR_BYTES = (2, 4, 8, 16)
 
@@ -113,9 +112,8 @@ class Access(Op):
 
     @property
     def memory_type(self) -> MemoryType:
-        type_ = self.memory.type
-        assert isinstance(type_, (GlobalType, SharedType))
-        return type_
+        assert isinstance(self.memory.type, MemoryType)
+        return self.memory.type
 
     @property
     def indices(self) -> list[Value]:
@@ -128,7 +126,7 @@ class Access(Op):
         return dtype if self.vec == 1 else FragmentType(dtype, (self.vec,))
 
     def verify(self) -> None:
-        self.require(is_memory(self.memory.type), f"cannot access {self.memory.type}")
+        self.require(isinstance(self.memory.type, MemoryType), f"cannot access {self.memory.type}")
         rank = self.memory_type.rank
         self.require(len(self.operands) == 1 + rank + self.extra, f"takes {rank} indices")
         self.require_indices(self.indices, rank)
@@ -262,11 +260,6 @@ def define_atomics(base: type[AtomicOp], family: str, part: str) -> None:
 define_atomics(Atomic, "tile", "memory")
 
 
-def atomic(fn: str, memory: Value, *operands: Value, **kwargs: Any) -> Op:
-    """The op of a row of the table: ``atomic("max", A, i, j, v)``."""
-    return OPS[f"tile.atomic_{fn}"](memory, *operands, **kwargs)
-
-
 # -- whole-block copies ----------------------------------------------------------------------------
 
 
@@ -285,7 +278,7 @@ class Side:
 
     @property
     def type(self) -> MemoryType:
-        assert isinstance(self.memory.type, (GlobalType, SharedType))
+        assert isinstance(self.memory.type, MemoryType)
         return self.memory.type
 
     @property
@@ -349,7 +342,7 @@ class Copy(Op):
     def verify(self) -> None:
         self.require(len(self.operands) > 0 and len(self.shape) > 0, "has no operands or no shape")
         self.require(all(type(n) is int and n > 0 for n in self.shape), "extents are positive")
-        self.require(is_memory(self.operands[self._split].type), "the destination is no memory")
+        self.require(isinstance(self.operands[self._split].type, MemoryType), "the destination is no memory")
         for what, side in (("source", self.src), ("destination", self.dst)):
             side.check(self, len(self.shape), self.dtype, f" of the {what}")
             for axis, size in zip(side.axes, self.shape, strict=True):
@@ -376,20 +369,27 @@ class Pack(Follows):
         self.require(all(v.type == self.type.dtype for v in self.elements), "elements differ in dtype")
 
 
-def _check_position(op: Extract | Insert) -> DType:
-    """The dtype of the fragment, which has such an element."""
-    type_, at = op.expect(op.fragment.type, FragmentType), op.at
-    op.require(len(at) == len(type_.local), f"takes {len(type_.local)} indices")
-    op.require(all(0 <= i < n for i, n in zip(at, type_.local, strict=True)), f"{at} outside {type_}")
-    return type_.dtype
+class _Element(Follows):
+    """Base of ops on one element of a fragment. `at` is static: registers cannot be indexed at run time."""
 
-
-class Extract(Follows):
-    """One element of a fragment. `at` is static: registers cannot be indexed at run time."""
-
-    name = "tile.extract"
     at = attribute[tuple[int, ...]](tuple)
     fragment = operand(0)
+
+    @property
+    def position(self) -> int:
+        """The number of the element among those that a thread holds, which are in row-major order."""
+        return sum(i * step for i, step in zip(self.at, row_major(self.fragment.fragment.local), strict=True))
+
+    def verify(self) -> None:
+        type_, at = self.expect(self.fragment.type, FragmentType), self.at
+        self.require(len(at) == len(type_.local), f"takes {len(type_.local)} indices")
+        self.require(all(0 <= i < n for i, n in zip(at, type_.local, strict=True)), f"{at} outside {type_}")
+
+
+class Extract(_Element):
+    """One element of a fragment."""
+
+    name = "tile.extract"
 
     @property
     def packed(self) -> Value | None:
@@ -397,26 +397,20 @@ class Extract(Follows):
         pack = self.fragment.op
         if not isinstance(pack, Pack):
             return None
-        number = 0
-        for i, extent in zip(self.at, pack.type.local, strict=True):
-            number = number * extent + i
-        return pack.operands[number if len(pack.operands) > 1 else 0]
+        return pack.operands[self.position if len(pack.operands) > 1 else 0]
 
     def infer(self) -> Sequence[Type]:
         type_ = self.operands[0].type
         return (type_.dtype if isinstance(type_, FragmentType) else type_,)
 
-    def verify(self) -> None:
-        _check_position(self)
 
-
-class Insert(Follows):
+class Insert(_Element):
     """The fragment with one element replaced."""
 
     name = "tile.insert"
-    at = attribute[tuple[int, ...]](tuple)
     gives = ("fragment",)
-    fragment, element = operand(0), operand(1)
+    element = operand(1)
 
     def verify(self) -> None:
-        self.require(self.element.type == _check_position(self), "dtype differs")
+        super().verify()
+        self.require(self.element.type == self.fragment.fragment.dtype, "dtype differs")

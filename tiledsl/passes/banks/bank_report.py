@@ -106,9 +106,9 @@ class BankReport:
             lines.append("weight: how often a warp makes each copy; a loop of unknown length counts as 64")
         used = {(a.kind, a.bytes) for a in self.accesses}
         for (kind, width), phases in PHASES.items():
-            remark = f"not yet calibrated: {phases.question}" if phases.question else phases.note
-            if (kind, width) in used and remark:
-                lines.append(f"{kind} of {width} bytes: {remark}")
+            if (kind, width) in used and phases.note:
+                state = "" if phases.calibrated else "not yet calibrated, "
+                lines.append(f"{state}{kind} of {width} bytes: {phases.note}")
         return "\n".join(lines)
 
 

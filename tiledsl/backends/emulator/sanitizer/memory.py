@@ -265,12 +265,12 @@ class SharedHistory:
         if lost.any():
             self.fail_writer(touch, np.argwhere(lost)[0])
 
-    def remember_arrival(self, op: Op, rows: Ints, cells: Ints, columns: Ints, phases: Ints) -> None:
+    def remember_arrival(self, op: Op, rows: Ints, cells: Ints, columns: Ints) -> None:
         """A load has arrived: whoever waits for the phase that its mbarrier is in knows."""
         agents = self.clocks.ids(rows, 2 * self.warps + columns)
-        self.set_writer(op, cells, agents[:, None], phases[:, None] + 1)
+        self.set_writer(op, cells, agents[:, None], self.clocks.phases(rows, columns)[:, None] + 1)
 
-    def set_writer(self, op: Op, cells: Ints, ids: Ints, epochs: Ints | int) -> None:
+    def set_writer(self, op: Op, cells: Ints, ids: Ints, epochs: NDArray[Any] | int) -> None:
         """Reads and atomic updates come before the write, and so before all that comes after it."""
         self.writer[cells], self.epoch[cells] = ids, epochs
         self.writer_op[cells] = self.ops.number(op)
