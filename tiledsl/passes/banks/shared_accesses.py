@@ -6,6 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import reduce
 from math import prod
+from typing import Any
+
+from numpy.typing import NDArray
 
 from tiledsl.ir.core import Block, Op
 from tiledsl.ir.facts import Access
@@ -87,26 +90,26 @@ def _of(op: tile.Access, alloc: tile.SharedAlloc, lanes: Lanes, mask: Mask) -> l
 
 def _guarded(access: SharedAccess, indices: list[Form]) -> list[SharedAccess]:
     """Restrict the mask to indices inside the tile."""
-    dims, vec = access.alloc.type.dims, access.op.vec
-    inside = access.mask.lanes
-    for form, extent in zip(indices[:-1], dims[:-1], strict=True):
+    dims, vec, (*rows, column) = access.alloc.type.dims, access.op.vec, indices
+    mask = access.mask
+    for form, extent in zip(rows, dims, strict=False):
         if not form.terms:
-            inside = inside & (form.lanes >= 0) & (form.lanes < extent)
-    column = indices[-1]
-    open_bound = any(form.terms for form in indices)
+            mask &= _below(form.lanes, extent)
+    access = replace(access, mask=mask, guarded=any(form.terms for form in indices))
     if column.terms:
-        return [replace(access, mask=Mask(inside, access.mask.unknown), guarded=True)]
-    whole = inside & (column.lanes >= 0) & (column.lanes <= dims[-1] - vec)
-    parts = [replace(access, mask=Mask(whole, access.mask.unknown), guarded=open_bound)]
-    if vec == 1 or dims[-1] % vec == 0:
-        return parts
-    for e in range(vec):
+        return [access]
+    whole = _below(column.lanes, dims[-1] - vec + 1)
+    parts = [replace(access, mask=mask & whole)]
+    for e in range(0 if vec == 1 or dims[-1] % vec == 0 else vec):
         single = column.lanes + e
-        alone = inside & ~whole & (single >= 0) & (single < dims[-1])
-        if alone.any():
-            width, mask = access.width // vec, Mask(alone, access.mask.unknown)
-            parts.append(replace(access, width=width, column=Form(single, {}), mask=mask, guarded=open_bound))
+        alone = mask & _below(single, dims[-1]) & Mask(~whole.lanes)
+        if alone.lanes.any():
+            parts.append(replace(access, width=access.width // vec, column=Form(single, {}), mask=alone))
     return parts
+
+
+def _below(lanes: NDArray[Any], extent: int) -> Mask:
+    return Mask((lanes >= 0) & (lanes < extent))
 
 
 def _weight(op: Op) -> int:
