@@ -13,22 +13,15 @@ from dataclasses import dataclass
 
 from tiledsl.backends.ptx.ptx_lines import PtxLines, decode_path
 from tiledsl.backends.ptx.sass.disassemble import SOURCE
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A line of a Python file, counted from 1."""
-
-    file: str
-    line: int
+from tiledsl.errors import Loc
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a stage and the Python line it came from, if that is known."""
+    """One line of a stage and the Python line it came from, if that is known: a Loc without columns."""
 
     text: str
-    source: Source | None = None
+    source: Loc | None = None
 
 
 _IR_PLACE = r'"(?:[^"\\]|\\.)*":\d+:\d+(?:-\d+)?(?: in "[^"]*")?'
@@ -44,7 +37,7 @@ def read_ir(text: str) -> Iterator[Line]:
             continue
         file, end = json.JSONDecoder().raw_decode(found["innermost"])
         number = found["innermost"][end + 1 :].partition(":")[0]
-        yield Line(line[: found.start()] + line[found.end() :], Source(file, int(number)))
+        yield Line(line[: found.start()] + line[found.end() :], Loc(file, int(number)))
 
 
 def read_ptx(text: str) -> Iterator[Line]:
@@ -60,7 +53,7 @@ def read_ptx(text: str) -> Iterator[Line]:
         if word not in (".file", ".loc"):
             code = line.startswith("\t") and not word.startswith(("//", "."))
             loc = ptx.location(number)
-            yield Line(line, Source(loc.file, loc.line) if code and loc.line else None)
+            yield Line(line, Loc(loc.file, loc.line) if code and loc.line else None)
 
 
 def read_sass(text: str) -> Iterator[Line]:
@@ -68,14 +61,14 @@ def read_sass(text: str) -> Iterator[Line]:
 
     Of consecutive comments the first one counts: the innermost, where the code was written.
     """
-    here: Source | None = None
+    here: Loc | None = None
     follows = False
     for line in text.splitlines():
         found = SOURCE.match(line)
         if found is None:
             yield Line(line, here if "/*" in line else None)
         elif not follows:
-            here = Source(decode_path(found[1]), int(found[2]))
+            here = Loc(decode_path(found[1]), int(found[2]))
         follows = found is not None
 
 
@@ -96,7 +89,7 @@ def read_llvm(text: str) -> Iterator[Line]:
             yield Line(line[: found.start()] + line[found.end() :], _llvm_source(nodes, found[1]))
 
 
-def _llvm_source(nodes: dict[str, tuple[str, str]], location: str) -> Source | None:
+def _llvm_source(nodes: dict[str, tuple[str, str]], location: str) -> Loc | None:
     kind, body = nodes.get(location, ("", ""))
     line = re.search(r"line: (\d+)", body)
     if kind != "DILocation" or line is None or line[1] == "0":
@@ -108,7 +101,7 @@ def _llvm_source(nodes: dict[str, tuple[str, str]], location: str) -> Source | N
         kind, body = nodes.get(up[1], ("DIFile", ""))
     names = dict(re.findall(r'(filename|directory): "([^"]*)"', body))
     name, folder = names.get("filename", ""), names.get("directory", "")
-    return Source(f"{folder}/{name}" if folder and not name.startswith("/") else name, int(line[1]))
+    return Loc(f"{folder}/{name}" if folder and not name.startswith("/") else name, int(line[1]))
 
 
 READERS: dict[str, Callable[[str], Iterator[Line]]] = {
