@@ -21,7 +21,7 @@ from tiledsl.errors import TileError
 from tiledsl.inspect import bench, timing
 from tiledsl.inspect.contenders import Operands, Size, cublas, format_of, read_contender, read_roles
 from tiledsl.inspect.loading import load_kernel
-from tiledsl.inspect.plots import Point, Roof, ladder, roofline
+from tiledsl.inspect.plots import Roof, ladder, roofline
 from tiledsl.inspect.timing import interleave
 
 ROOT = Path(__file__).parents[2]
@@ -307,7 +307,7 @@ def test_a_ladder_has_bars_in_proportion() -> None:
 def test_a_roofline_has_points_below_its_roof() -> None:
     roof = Roof(1000.0, 4.0)
     assert (roof.at(10), roof.at(1000), Roof(0, 4.0).at(1000)) == (40, 1000, 4000)
-    points = [Point("slow", 600, 10), Point("fast", 600, 500), Point("fast", 20, 30)]
+    points = [("slow", 600, 10), ("fast", 600, 500), ("fast", 20, 30)]
     lines = roofline("title", roof, points).splitlines()
     row = {letter: next(i for i, line in enumerate(lines) if f"{letter}" in line[10:]) for letter in "ab"}
     roof_row = next(i for i, line in enumerate(lines) if "___" in line)
