@@ -50,18 +50,8 @@ def python_error(error: Exception, loc: Loc) -> CompileError:
     last = _innermost(error)
     if last is not None and not is_ours(last[0]):
         return _of_user(error, last, loc)
-    fix = next((fix for kind, fix in _FIXES.items() if isinstance(error, kind)), "use values that Python takes there")
+    fix = "use values for which Python can compute it"
     return CompileError(f"{type(error).__name__} at compile time: {error}", loc, fix)
-
-
-_FIXES: dict[type[Exception], str] = {
-    ZeroDivisionError: "give the divisor another value than 0",
-    LookupError: "use an index or key that is there",
-    AttributeError: "use an attribute that it has",
-    OverflowError: "use a smaller number",
-    MemoryError: "use fewer or smaller values",
-    RecursionError: "take it apart: assign parts to names",
-}
 
 
 def _of_user(error: Exception, last: Place, loc: Loc) -> CompileError:
@@ -123,12 +113,11 @@ def stage(name: str, kernel: str, loc: Loc) -> Generator[None]:
     """
     try:
         yield
-    except VerifyError as error:
-        raise as_compile_error(error, error.loc if error.loc.line else loc, f"{name} of {kernel}") from error
-    except TileError:
-        raise
     except Exception as error:
-        raise as_compile_error(error, _op_line(error) or loc, f"{name} of {kernel}") from error
+        if isinstance(error, TileError) and not isinstance(error, VerifyError):
+            raise
+        at = error.loc if isinstance(error, VerifyError) else _op_line(error)
+        raise as_compile_error(error, at if at is not None and at.line else loc, f"{name} of {kernel}") from error
 
 
 def _op_line(error: Exception) -> Loc | None:

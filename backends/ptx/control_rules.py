@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Sequence
 
 from tiledsl.backends.ptx.context import Lowering, lowers
-from tiledsl.backends.ptx.types import I32, integer, llvm_type
+from tiledsl.backends.ptx.types import I1, I32, integer, llvm_type
 from tiledsl.ir.core import Value
 from tiledsl.ir.ops import control
 from tiledsl.passes.analysis.constants import integer as integer_of
@@ -69,13 +69,18 @@ def lower_for(lw: Lowering, op: control.For) -> Sequence[Any]:
     """
     b = lw.b
     lo, hi, step, *inits = lw.operands(op.operands)
-    direction = _direction(lw, op)
     body, done = b.new_block("for"), b.new_block("endfor")
     last = _last(lw, op, hi, step)
     entry = b.block
-    up = b.icmp("sgt", step, integer(0, step)) if direction == 0 else None
-    enters = _before(lw, lo, hi, direction, up)
-    if up is not None:
+    least, most = Intervals(lw.kernel).of(op.step)
+    known = least > 0 or most < 0
+    up = integer(least > 0, I1) if known else b.icmp("sgt", step, integer(0, step))
+
+    def before(index: Any, end: Any) -> Any:
+        return b.select(up, b.icmp("slt", index, end), b.icmp("sgt", index, end))
+
+    enters = before(lo, hi)
+    if not known:
         enters = b.and_(enters, b.icmp("ne", step, integer(0, step)))
     b.cbranch(enters, body, done)
 
@@ -86,23 +91,10 @@ def lower_for(lw: Lowering, op: control.For) -> Sequence[Any]:
     index, latch = phis[0], b.block
     _feed(phis, [b.add(index, step, nsw=True), *yielded], latch)
     unrolling = {"llvm.loop": _never_unrolled(lw)} if lw.rare else None
-    b.cbranch(_before(lw, index, last, direction, up), body, done, unrolling)
+    b.cbranch(before(index, last), body, done, unrolling)
 
     b.block = done
     return _phis(lw, op.results, (inits, entry), (yielded, latch))
-
-
-def _direction(lw: Lowering, op: control.For) -> int:
-    """1 upwards, -1 downwards, 0 as the step is at run time."""
-    least, most = Intervals(lw.kernel).of(op.step)
-    return 1 if least > 0 else -1 if most < 0 else 0
-
-
-def _before(lw: Lowering, index: Any, end: Any, direction: int, up: Any) -> Any:
-    """Does `index` come before `end`? up: where the direction is not known, the bool that it goes upwards."""
-    if direction:
-        return lw.b.icmp("slt" if direction > 0 else "sgt", index, end)
-    return lw.b.select(up, lw.b.icmp("slt", index, end), lw.b.icmp("sgt", index, end))
 
 
 def _never_unrolled(lw: Lowering) -> Any:

@@ -1,7 +1,7 @@
 """Floor division and remainder, total: ``x floordiv 0 = 0``, ``x mod 0 = x``, ``MIN floordiv -1 = MIN``.
 
-Literal divisors cost what they must: a power of two is a shift or a mask, another one LLVM's multiply
-by the reciprocal.
+Literal divisors cost what they must: LLVM folds the tests, makes a shift or a mask of a power of two, and multiplies by
+the reciprocal of another one.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 from tiledsl.backends.ptx.context import Lowering
-from tiledsl.backends.ptx.llvm import ir
 from tiledsl.backends.ptx.types import integer
 from tiledsl.ir.types import DType
 
@@ -17,17 +16,7 @@ from tiledsl.ir.types import DType
 def floor_division(lw: Lowering, dtype: DType, a: Any, b: Any) -> tuple[Any, Any]:
     """Quotient and remainder. LLVM drops the one that nobody uses."""
     build, zero = lw.b, integer(0, a)
-    literal = b.constant if isinstance(b, ir.Constant) else None
-    if literal == 0:
-        return zero, a
-    if literal is not None and literal > 0 and literal & (literal - 1) == 0:
-        shift = build.ashr if dtype.is_signed else build.lshr
-        return shift(a, integer(literal.bit_length() - 1, a)), build.and_(a, integer(literal - 1, a))
-    if literal == -1:
-        return build.sub(zero, a), zero
     divide = _floored if dtype.is_signed else _truncated
-    if literal is not None:
-        return divide(lw, a, b)
     # Divisors 0 and -1 are replaced by 1: the first is undefined in LLVM, the second overflows.
     by_zero = build.icmp("eq", b, zero)
     if not dtype.is_signed:

@@ -12,13 +12,15 @@ a stored -x, which is an addition anyway.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from tiledsl.backends.ptx.vectors import are_rounded_pairs
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import arith, control, mem
 from tiledsl.ir.ops.ptx import Inline
 from tiledsl.ir.types import BF16, F16, F32, F64, DType
+from tiledsl.passes.analysis.forward import Forward
+from tiledsl.passes.analysis.structure import flows
 
 CANONICALIZE: dict[DType, str] = {
     F64: "{.reg .pred p; setp.nan.f64 p, $1, $1; selp.f64 $0, 0d7FFFFFFFFFFFFFFF, $1, p;}",
@@ -40,6 +42,8 @@ SIGNED: dict[tuple[str, DType], str] = {
     ),
 }
 """neg and abs with the addition in one text: of a neg before it LLVM would make an instruction of its own."""
+
+LITERALS = frozenset({"0.0", "-0.0", "1.0", "-1.0", "nan"})
 
 Use = tuple[Op, int]
 """An operand: an op, and the operand's place."""
@@ -69,81 +73,52 @@ def _canonical(value: Value) -> tuple[Value, str]:
 
 def _needed(kernel: Kernel) -> Iterator[Use]:
     """The operands to make canonical."""
-    ops = list(kernel.walk())
-    flow = _Flow(ops)
-    loose = _Loose(ops, flow).values
-    if not loose:
+    known = _Nans(kernel).of
+    if not any("loose" in facts for facts in known.values()):
         return
-    seen, kept = _seen(ops, flow), _with_payload(kernel, ops, flow)
+    ops = list(kernel.walk())
+    into = _destinations(ops)
+    seen = _seen(ops, into)
     for op in ops:
         for position, value in enumerate(op.operands):
-            if value not in loose or value in kept:
+            if "loose" not in known[value] or "kept" in known[value]:
                 continue
-            into = flow.into.get((op, position))
-            if not _is_blind(op, value) if into is None else any(v in seen and v in kept for v in into):
+            targets = into.get((op, position))
+            if not _is_blind(op, value) if targets is None else any(v in seen and "kept" in known[v] for v in targets):
                 yield op, position
 
 
 # -- where a value goes ----------------------------------------------------------------------------
 
 
-Edges = dict[Value, list[Value]]
+def _destinations(ops: Sequence[Op]) -> dict[Use, Sequence[Value]]:
+    """The values that an operand becomes, or that hold its bits."""
+    found: dict[Use, Sequence[Value]] = {}
+    for op in ops:
+        for flow in flows(op):
+            for offset, (targets, _) in enumerate(flow.slots):
+                found.update(((source, first + offset), targets) for source, first in flow.sources)
+        if isinstance(op, arith.Select):
+            found[op, 1] = found[op, 2] = op.results
+        elif op.nan == "carries" and not are_rounded_pairs(op.operands):
+            found.update(((op, position), op.results) for position in range(len(op.operands)))
+    return found
 
 
-class _Flow:
-    """Which values are one of others, or hold their bits.
-
-    into: the values that an operand becomes. inputs, outputs: from a value to those that it may be, and back. merges,
-    choices: the outputs that are no conversions, and those of branches and selections alone.
-    """
-
-    def __init__(self, ops: Sequence[Op]) -> None:
-        self.into: dict[Use, list[Value]] = defaultdict(list)
-        self.inputs: Edges = defaultdict(list)
-        self.outputs: Edges = defaultdict(list)
-        self.merges: Edges = defaultdict(list)
-        self.choices: Edges = defaultdict(list)
-        for op in ops:
-            for values, source, first in _becomes(op):
-                for position, value in enumerate(values, first):
-                    operand = source.operands[position]
-                    self.into[source, position].append(value)
-                    self.inputs[value].append(operand)
-                    self.outputs[operand].append(value)
-                    if not isinstance(op, arith.Cast):
-                        self.merges[operand].append(value)
-                    if isinstance(op, (arith.Select, control.If)):
-                        self.choices[operand].append(value)
-
-
-def _becomes(op: Op) -> list[tuple[Sequence[Value], Op, int]]:
-    """(values, an op, the place of the first of its operands that they are)."""
-    match op:
-        case arith.Select():
-            return [(op.results, op, 1), (op.results, op, 2)]
-        case control.If():
-            return [(op.results, block.terminator, 0) for block in op.blocks]
-        case control.For():
-            end, inside, behind = op.body.terminator, op.body.args[1:], op.results
-            return [(inside, op, 3), (inside, end, 0), (behind, op, 3), (behind, end, 0)]
-        case control.While():
-            passed = [(values, op.before.terminator, 1) for values in (op.after.args, op.results)]
-            return [(op.before.args, op, 0), (op.before.args, op.after.terminator, 0), *passed]
-        case arith.PackWord() if not are_rounded_pairs(op.operands):
-            return [(op.results, op, position) for position in range(len(op.operands))]
-        case arith.Cast() if op.nan == "carries":
-            return [(op.results, op, 0)]
-        case _:
-            return []
-
-
-def _reached(start: Iterable[Value], edges: Edges) -> set[Value]:
-    found = set(start)
-    rest = list(found)
+def _seen(ops: Sequence[Op], into: dict[Use, Sequence[Value]]) -> set[Value]:
+    """Values whose bits something looks at, itself or after merges and moves."""
+    origins: dict[Value, list[Value]] = defaultdict(list)
+    for (op, position), targets in into.items():
+        for target in targets:
+            origins[target].append(op.operands[position])
+    uses = ((op, position, value) for op in ops for position, value in enumerate(op.operands))
+    rest = [value for op, position, value in uses if (op, position) not in into and not _is_blind(op, value)]
+    found: set[Value] = set()
     while rest:
-        new = {value for value in edges.get(rest.pop(), ()) if value not in found}
-        rest += new
-        found |= new
+        value = rest.pop()
+        if value not in found:
+            found.add(value)
+            rest += origins[value]
     return found
 
 
@@ -161,55 +136,57 @@ def _is_blind(op: Op, value: Value) -> bool:
             return op.nan == "packed" or (op.nan in ("computes", "absorbs") and value.type in CANONICALIZE)
 
 
-def _seen(ops: Sequence[Op], flow: _Flow) -> set[Value]:
-    """Values whose bits something looks at, itself or after merges and moves."""
-    uses = ((op, position, value) for op in ops for position, value in enumerate(op.operands))
-    direct = (value for op, position, value in uses if (op, position) not in flow.into and not _is_blind(op, value))
-    return _reached(direct, flow.inputs)
+# -- what a NaN may be -----------------------------------------------------------------------------
 
 
-def _with_payload(kernel: Kernel, ops: Sequence[Op], flow: _Flow) -> set[Value]:
-    """Values that may be a NaN whose payload is to be kept: not results of arithmetic and constants on every path."""
-    moved = {r for op in ops if op.nan == "carries" for r in op.results}
-    others = {r for op in ops if not _computes(op) for r in op.results if r not in flow.inputs}
-    return _reached(moved | others | {*kernel.body.args}, flow.outputs)
+class _Nans(Forward):
+    """What is known of the NaNs that a value may be, `of` it.
 
-
-def _computes(op: Op) -> bool:
-    return op.nan in ("computes", "packed")
-
-
-# -- what may not be canonical ---------------------------------------------------------------------
-
-
-class _Loose:
-    """Results of arithmetic whose NaNs the emitted instructions may leave as they are, or with another sign.
-
-    values: those, and merges of them. half: f32 that LLVM may narrow to the f16 which they come from. constants: values
-    that are the constant with that text, or may be chosen to be; a loop's initial value is not.
+    "kept": one whose payload is to be kept, since not all paths lead from arithmetic and constants. "loose": of
+    arithmetic whose instructions may leave it as it is, or with another sign. "half": of an f32 that LLVM may narrow to
+    the f16 which it comes from. The text of one of `LITERALS`: the value is that constant, or may be chosen to be; a
+    loop's initial value is not.
     """
 
-    def __init__(self, ops: Sequence[Op], flow: _Flow) -> None:
-        literals = [op for op in ops if isinstance(op, arith.Constant) and op.dtype.is_float]
-        self.constants = {
-            text: _reached((op.result for op in literals if repr(op.value) == text), flow.choices)
-            for text in ("0.0", "-0.0", "1.0", "-1.0", "nan")
-        }
-        self.values: set[Value] = set()
-        self.half: set[Value] = set()
-        computing = [op for op in ops if _computes(op) and op.operands]  # a constant is canonical as it is
-        size = -1
-        while size != len(self.values) + len(self.half):
-            size = len(self.values) + len(self.half)
-            for op in computing:  # in program order, each sees what was found before it: a long chain takes one pass
-                self.values.update(r for r in op.results if self._is_loose(op, r))
-                self.half.update(r for r in op.results if self._is_half(op, r))
-            self.values, self.half = _reached(self.values, flow.merges), _reached(self.half, flow.merges)
+    def __init__(self, kernel: Kernel) -> None:
+        self.of: dict[Value, set[str]] = defaultdict(set)
+        for arg in kernel.body.args:
+            self.of[arg].add("kept")
+        self.walk(kernel.body)
+
+    def _note(self, value: Value, facts: set[str]) -> None:
+        if not facts <= self.of[value]:
+            self.of[value] |= facts
+            self.changed = True
+
+    def join(self, op: Op, target: Value, sources: Sequence[Value]) -> None:
+        dropped = LITERALS if isinstance(op, (control.For, control.While)) else frozenset[str]()
+        for source in sources:
+            self._note(target, self.of[source] - dropped)
+
+    def op(self, op: Op) -> None:
+        match op:
+            case arith.Select():
+                self.join(op, op.result, (op.a, op.b))
+            case arith.Constant():  # canonical as it is
+                self._note(op.result, {repr(op.value)} & LITERALS)
+            case _:
+                for result in op.results:
+                    self._result(op, result)
+
+    def _result(self, op: Op, result: Value) -> None:
+        if op.nan not in ("computes", "packed"):
+            self._note(result, {"kept"})
+            return
+        if self._is_loose(op, result):
+            self._note(result, {"loose"})
+        if self._is_half(op, result):
+            self._note(result, {"half"})
 
     def _is_half(self, op: Op, result: Value) -> bool:
         if isinstance(op, arith.Cast):
             return (op.src.type, op.to) == (F16, F32)
-        return result in self.values and any(v in self.half for v in op.operands)
+        return "loose" in self.of[result] and self._any(op.operands, "half")
 
     def _is_loose(self, op: Op, result: Value) -> bool:
         if result.type not in CANONICALIZE:
@@ -218,34 +195,34 @@ class _Loose:
             return True
         match op:
             case arith.Cast():
-                of_loose_float = op.src.type in CANONICALIZE and op.src in self.values
-                return op.src.type == F64 or of_loose_float or (op.to == F16 and op.src in self.half)
+                of_half = op.to == F16 and "half" in self.of[op.src]
+                return op.src.type == F64 or "loose" in self.of[op.src] or of_half
             case arith.Scalar():
                 return self._is_loose_row(op.fn.name, op.operands)
             case _:
                 return False
 
     def _is_loose_row(self, name: str, operands: list[Value]) -> bool:
-        loose = any(v in self.values for v in operands)
+        loose = self._any(operands, "loose")
         match name:
             case "neg" | "abs":
                 return True
             case "add":
-                return self._may_be(operands, "0.0", "-0.0")
+                return self._any(operands, "0.0", "-0.0")
             case "sub":
-                return self._may_be(operands[:1], "-0.0") or self._may_be(operands[1:], "0.0", "-0.0")
+                return self._any(operands[:1], "-0.0") or self._any(operands[1:], "0.0", "-0.0")
             case "mul":
-                return loose or self._may_be(operands, "1.0", "-1.0")
+                return loose or self._any(operands, "1.0", "-1.0")
             case "div":
-                return loose or self._may_be(operands[1:], "1.0", "-1.0")
+                return loose or self._any(operands[1:], "1.0", "-1.0")
             case "fma":
-                return self._may_be(operands[2:], "0.0", "-0.0") and self._is_loose_row("mul", operands[:2])
+                return self._any(operands[2:], "0.0", "-0.0") and self._is_loose_row("mul", operands[:2])
             case "min" | "max":
-                return loose or operands[0] is operands[1] or self._may_be(operands, "nan")
+                return loose or operands[0] is operands[1] or self._any(operands, "nan")
             case "floor" | "ceil" | "trunc" | "rint":
                 return loose
             case _:
                 return False
 
-    def _may_be(self, values: Sequence[Value], *wanted: str) -> bool:
-        return any(value in self.constants[text] for value in values for text in wanted)
+    def _any(self, values: Sequence[Value], *facts: str) -> bool:
+        return any(not self.of[value].isdisjoint(facts) for value in values)

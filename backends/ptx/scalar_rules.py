@@ -89,45 +89,34 @@ def lower_scalar(lw: Lowering, op: arith.Scalar) -> Sequence[Any]:
         return [compare(of(PREDICATES[name]), *values)]
     if name in APPROX:
         return lw.asm(f"{APPROX[name]} $0, $1;", *values, results=[type_], pure=True)
-    return [RULES[name](lw, dtype, *values)]
+    return [_composed(lw, name, dtype, *values)]
 
 
-def _floordiv(lw: Lowering, dtype: DType, a: Any, b: Any) -> Any:
-    return floor_division(lw, dtype, a, b)[0]
+def _composed(lw: Lowering, name: str, dtype: DType, value: Any, other: Any = None) -> Any:
+    """Rows that are more than one name."""
 
+    def intrinsic(fn: str, *flags: Any) -> Any:
+        return lw.intrinsic(fn, value.type, value, *flags, types=[value.type])
 
-def _mod(lw: Lowering, dtype: DType, a: Any, b: Any) -> Any:
-    return floor_division(lw, dtype, a, b)[1]
-
-
-def _neg(lw: Lowering, dtype: DType, value: Any) -> Any:
-    return lw.b.fneg(value) if dtype.is_float else lw.b.sub(integer(0, value), value)
-
-
-def _abs(lw: Lowering, dtype: DType, value: Any) -> Any:
-    if dtype.is_float:
-        return lw.intrinsic("llvm.fabs", value.type, value, types=[value.type])
-    if not dtype.is_signed:
-        return value
-    return lw.intrinsic("llvm.abs", value.type, value, integer(0, I1), types=[value.type])
-
-
-def _not(lw: Lowering, dtype: DType, value: Any) -> Any:
-    return lw.b.xor(value, integer(-1, value))
-
-
-def _clz(lw: Lowering, dtype: DType, value: Any) -> Any:
-    return lw.intrinsic("llvm.ctlz", value.type, value, integer(0, I1), types=[value.type])
-
-
-def _shl(lw: Lowering, dtype: DType, value: Any, amount: Any) -> Any:
-    return _shifted(lw, dtype, lw.b.shl, value, amount)
-
-
-def _shr(lw: Lowering, dtype: DType, value: Any, amount: Any) -> Any:
-    if dtype.is_signed:  # a shift by the width or more gives the sign, as one by width - 1 does
-        return lw.b.ashr(value, _at_most(lw, dtype.bits - 1, amount))
-    return _shifted(lw, dtype, lw.b.lshr, value, amount)
+    match name:
+        case "floordiv" | "mod":
+            return floor_division(lw, dtype, value, other)[name == "mod"]
+        case "neg":
+            return lw.b.fneg(value) if dtype.is_float else lw.b.sub(integer(0, value), value)
+        case "abs" if dtype.is_float:
+            return intrinsic("llvm.fabs")
+        case "abs":
+            return intrinsic("llvm.abs", integer(0, I1)) if dtype.is_signed else value
+        case "not":
+            return lw.b.xor(value, integer(-1, value))
+        case "clz":
+            return intrinsic("llvm.ctlz", integer(0, I1))
+        case "shr" if dtype.is_signed:  # a shift by the width or more gives the sign, as one by width - 1 does
+            return lw.b.ashr(value, _at_most(lw, dtype.bits - 1, other))
+        case "shl" | "shr":
+            return _shifted(lw, dtype, lw.b.shl if name == "shl" else lw.b.lshr, value, other)
+        case _:
+            raise AssertionError(f"the scalar row {name} has no PTX rule")
 
 
 def _shifted(lw: Lowering, dtype: DType, shift: Callable[..., Any], value: Any, amount: Any) -> Any:
@@ -141,18 +130,3 @@ def _shifted(lw: Lowering, dtype: DType, shift: Callable[..., Any], value: Any, 
 
 def _at_most(lw: Lowering, limit: int, amount: Any) -> Any:
     return lw.intrinsic("llvm.umin", amount.type, amount, integer(limit, amount), types=[amount.type])
-
-
-RULES: dict[str, Callable[..., Any]] = {
-    "floordiv": _floordiv,
-    "mod": _mod,
-    "neg": _neg,
-    "abs": _abs,
-    "not": _not,
-    "clz": _clz,
-    "shl": _shl,
-    "shr": _shr,
-}
-"""Rows that are more than one name."""
-
-assert {*INSTRUCTIONS, *INTRINSICS, *PREDICATES, *APPROX, *RULES} == SCALAR.keys(), "a scalar row has no PTX rule"

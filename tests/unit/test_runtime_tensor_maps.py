@@ -169,15 +169,7 @@ def test_a_stride_that_is_never_stepped_along_may_be_any() -> None:
 @pytest.mark.parametrize(
     ("array", "message"),
     [
-        (info((64, 64), pointer=BASE + 8), "its address is 0x7f0000000008, no multiple of 16 bytes"),
-        (info((64, 4095)), "the stride of axis 0 is 4095 elements of 2 bytes, 8190 bytes; expected a multiple of 16"),
-        (info((64, 64), (64, 2)), "the stride of axis 1 is 2 elements; expected 1"),
-        (info((64, 64), (0, 1)), "the stride of axis 0 is 0 elements; expected a positive one"),
-        (info((64, 64), (-64, 1)), "the stride of axis 0 is -64 elements; expected a positive one"),
-        (
-            info((2, 64), (2**39, 1)),
-            "the stride of axis 0 is 549755813888 elements, 1099511627776 bytes; expected less",
-        ),
+        (info((2, 64), (2**39, 1)), "the stride of axis 0 is 1099511627776 bytes; expected less"),
         (info((1, 2**32 + 8), dtype=E4M3), "axis 1 has 4294967304 elements; at most 2^32"),
     ],
 )
@@ -187,22 +179,6 @@ def test_arrays_that_tma_cannot_take(array: ArrayInfo, message: str) -> None:
     text = str(caught.value)
     assert text.startswith("gemm() reads or writes A by TMA, which cannot describe it: ") and message in text
     assert "\n  fix: " in text
-
-
-@pytest.mark.parametrize(
-    ("tensor", "message"),
-    [
-        (TensorMap("A", (1, 0), (64, 257), 128), "a box has 257 elements along axis 0; 1 to 256 are possible"),
-        (TensorMap("A", (1, 0), (72, 64), 128), "a row of a box has 144 bytes; the swizzle spans 128"),
-        (TensorMap("A", (1, 0), (12, 64), 32), "a row of a box has 24 bytes; expected a multiple of 16"),
-        (TensorMap("A", (1, 0), (8, 64), 48), "the swizzle spans 48 bytes; 32, 64, 128 or none are possible"),
-        (TensorMap("A", (5, 4, 3, 2, 1, 0), (8, 1, 1, 1, 1, 1), 0), "it has 6 axes; 1 to 5 are possible"),
-    ],
-)
-def test_boxes_that_tma_cannot_take(tensor: TensorMap, message: str) -> None:
-    with pytest.raises(KernelArgumentError) as caught:
-        check_maps("gemm", [tensor], {"A": info((8,) * len(tensor.axes))})
-    assert message in str(caught.value)
 
 
 def test_the_largest_that_tma_can_take() -> None:

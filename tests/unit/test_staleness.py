@@ -24,7 +24,7 @@ from tiledsl import frontend
 from tiledsl.compilation import fingerprint
 from tiledsl.errors import CompileError, KernelArgumentError, TileError
 from tiledsl.ir.printer import print_kernel
-from tiledsl.meaning import guards, meaning_of, versions
+from tiledsl.meaning import meaning_of, versions
 from tiledsl.signatures.specialize import assumed, check_consts
 
 ROOT = Path(__file__).parents[2]
@@ -226,19 +226,13 @@ def make_module(fresh_modules: Path, monkeypatch: pytest.MonkeyPatch) -> Callabl
     return make
 
 
-GUARDS: dict[str, tuple[int, bool]] = {
-    # how many names are compared one by one for each dict, and whether Python tells the versions of dicts
-    "as it is": (guards.FEW, versions._COUNTED),
-    "all by versions": (0, versions._COUNTED),
-    "a Python without versions": (guards.FEW, False),
-}
+GUARDS = {"as it is": versions._COUNTED, "a Python without versions": False}
+"""Whether Python tells the versions of dicts."""
 
 
 @pytest.fixture(params=GUARDS)
 def guarded(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    few, counted = GUARDS[request.param]
-    monkeypatch.setattr(guards, "FEW", few)
-    monkeypatch.setattr(versions, "_COUNTED", counted)
+    monkeypatch.setattr(versions, "_COUNTED", GUARDS[request.param])
 
 
 @pytest.mark.usefixtures("guarded")

@@ -38,7 +38,7 @@ def stages_and_reports(
     from tiledsl.passes.pipeline import stages
     from tiledsl.passes.pipelining.loops import loop_plans
     from tiledsl.passes.pipelining.plan import LoopPlan
-    from tiledsl.passes.pipelining.report import PipelineReport, group_reports
+    from tiledsl.passes.pipelining.report import PipelineReport, group_lines
 
     names = stages()
     before = {name: f"after:{names[names.index(name) - 1]}" for name in (BankConflicts.name, "pipeline")}
@@ -54,7 +54,7 @@ def stages_and_reports(
         if stage == before["pipeline"]:
             loops.extend(loop_plans(kernel))
         if stage == "after:async-groups":
-            found["pipeline"] = PipelineReport(title, tuple(loops), group_reports(kernel, loops))
+            found["pipeline"] = PipelineReport(title, loops, group_lines(kernel, loops))
         if stage == before[BankConflicts.name]:
             found["banks"] = replace(bank_report(kernel, limit), title=title)
 

@@ -29,7 +29,7 @@ from tiledsl.frontend.frame import Frame
 from tiledsl.ir.core import Value
 from tiledsl.ir.ops import tile
 from tiledsl.ir.scalar import SCALAR, converts
-from tiledsl.ir.types import BOOL, DTYPES, F64, INDEX, DType, FragmentType
+from tiledsl.ir.types import BOOL, DTYPES, F64, I32, INDEX, DType, FragmentType
 from tiledsl.passes.analysis.constants import semantics
 
 _python: Any = operator  # its stubs are only partly typed
@@ -58,42 +58,23 @@ def rounded(value: float, dtype: DType) -> float:
 
 def literal(value: bool | int | float, dtype: DType, loc: Loc) -> bool | int | float:
     """The compile-time number as a constant of `dtype`, or an error if that would change it."""
+    if isinstance(value, bool) != (dtype == BOOL) or (isinstance(value, float) and dtype.python is not float):
+        fix = "write True, False or a comparison" if dtype == BOOL else f"write {dtype}(...) to convert it"
+        raise CompileError(f"{value!r} where {dtype} is expected", loc, fix)
     if dtype.python is float:
-        if isinstance(value, bool):
-            raise CompileError(f"{value} is a bool where {dtype} is expected", loc, f"write {dtype}({int(value)})")
-        exact = _as_float(value)
-        if exact is None or (rounded(exact, dtype) != exact and not math.isnan(exact)):
+        try:
+            exact = float(value)
+        except OverflowError:
+            exact = math.inf
+        if not math.isnan(exact) and (exact != value or rounded(exact, dtype) != exact):
             fix = f"write {dtype}({value!r}) to round it on purpose"
             raise CompileError(f"{value!r} is not exact in {dtype}", loc, fix)
         return exact
-    if dtype == BOOL:
-        if not isinstance(value, bool):
-            raise CompileError(f"{value!r} where a bool is expected", loc, "write True, False or a comparison")
-        return value
-    if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
-        raise CompileError(f"{value!r} where {dtype} is expected", loc, f"write {dtype}(...) to convert it")
-    if isinstance(value, float):
-        raise CompileError(f"the float {value!r} where {dtype} is expected", loc, f"write {int(value)}")
-    low, high = _integer_range(dtype)
+    # An index may be 32 bits wide: literals must fit either way.
+    low, high = (I32 if dtype == INDEX else dtype).limits
     if not low <= value <= high:
         raise CompileError(f"{value} does not fit {dtype} ({low} to {high})", loc, "use a wider dtype")
     return value
-
-
-def _as_float(value: int | float) -> float | None:
-    try:
-        exact = float(value)
-    except OverflowError:
-        return None
-    return exact if isinstance(value, float) or int(exact) == value else None
-
-
-def _integer_range(dtype: DType) -> tuple[int, int]:
-    if dtype.kind == "uint":
-        return 0, (1 << dtype.bits) - 1
-    # An index may be 32 bits wide: literals must fit either way.
-    bits = 32 if dtype == INDEX else dtype.bits
-    return -(1 << (bits - 1)), (1 << (bits - 1)) - 1
 
 
 def as_value(binding: Any, dtype: DType, frame: Frame, node: ast.AST, what: str = "value") -> Value:

@@ -173,7 +173,6 @@ def _float_extremum(pick: Function, merge_zeros: Function) -> Function:
     """The other operand of a NaN; among equals, which differ only as -0 and +0, `merge_zeros` of the bits."""
 
     def extremum(a: Any, b: Any) -> Array:
-        a, b = np.asarray(a), np.asarray(b)
         best = type_cast(Array, np.where(np.isnan(a) | (pick(b, a) & ~np.isnan(b)), b, a))
         ties = merge_zeros(_bits(a), _bits(b)).view(a.dtype)
         return np.where(a == b, ties, best)
@@ -186,12 +185,10 @@ def _sign_bit(array: Array) -> Array:
 
 
 def _float_neg(a: Any) -> Array:
-    a = np.asarray(a)
     return (_bits(a) ^ _sign_bit(a)).view(a.dtype)
 
 
 def _float_abs(a: Any) -> Array:
-    a = np.asarray(a)
     return (_bits(a) & ~_sign_bit(a)).view(a.dtype)
 
 
@@ -206,7 +203,7 @@ _ON_FLOATS: dict[str, Function] = {
 def _to_odd(rounded: Array, error: Array) -> Array:
     """What rounding to odd would have given, from the nearest float and the sign of what it lost."""
     bits = _bits(rounded)
-    away = (error > 0) == (rounded > 0)
+    away = (error > 0) != np.signbit(rounded)
     step = np.where(away, np.array(1, bits.dtype), np.array(-1, np.int64).astype(bits.dtype))
     inexact = np.isfinite(rounded) & np.isfinite(error) & (error != 0) & (bits & 1 == 0)
     return np.where(inexact, bits + step, bits).view(rounded.dtype)
@@ -223,12 +220,7 @@ def _narrow(wide: Any, dtype: DType) -> Array:
 def _single_to_odd(wide: Array) -> Array:
     """An f64 array as f32, rounded to odd: rounding that again to 22 bits or fewer is rounding once."""
     single = wide.astype(np.float32)
-    back = single.astype(np.float64)
-    bits = _bits(single)
-    # To odd: truncate towards zero (an overflow to infinity becomes the largest float), then set the last bit.
-    odd = (bits - (np.abs(back) > np.abs(wide)).astype(bits.dtype)) | np.array(1, bits.dtype)
-    keep = (back == wide) | np.isnan(wide)
-    return np.where(keep, bits, odd).view(np.float32)
+    return _to_odd(single, wide - single)
 
 
 def _fma_in_f64(a: Any, b: Any, c: Any) -> Array:
@@ -270,20 +262,17 @@ _FMA: dict[str, Function] = {
 
 
 def _int_floordiv(a: Any, b: Any) -> Array:
-    a, b = np.asarray(a), np.asarray(b)
     by_minus_one = (b == -1) if b.dtype.kind == "i" else np.zeros(b.shape, bool)
     quotient = np.floor_divide(a, np.where((b == 0) | by_minus_one, np.array(1, b.dtype), b))
     return np.where(b == 0, np.array(0, a.dtype), np.where(by_minus_one, np.negative(a), quotient))
 
 
 def _int_mod(a: Any, b: Any) -> Array:
-    a, b = np.asarray(a), np.asarray(b)
     return np.subtract(a, np.multiply(_int_floordiv(a, b), b))
 
 
 def _shift(a: Any, b: Any) -> tuple[Array, Array, Array]:
     """The operand, the amount clipped to what NumPy defines, and where the amount is in range."""
-    a, b = np.asarray(a), np.asarray(b)
     amount = b.view(f"u{b.dtype.itemsize}")
     last = a.dtype.itemsize * 8 - 1
     return a, np.minimum(amount, np.array(last, amount.dtype)).astype(a.dtype), amount <= last
@@ -302,12 +291,10 @@ def _shr(a: Any, b: Any) -> Array:
 
 
 def _popc(a: Any) -> Array:
-    a = np.asarray(a)
     return np.bitwise_count(_bits(a)).astype(a.dtype)
 
 
 def _clz(a: Any) -> Array:
-    a = np.asarray(a)
     bits = _bits(a)
     width = a.dtype.itemsize * 8
     shift = 1
@@ -318,7 +305,6 @@ def _clz(a: Any) -> Array:
 
 
 def _int_abs(a: Any) -> Array:
-    a = np.asarray(a)
     return type_cast(Array, np.abs(a)) if a.dtype.kind == "i" else a
 
 

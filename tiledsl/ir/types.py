@@ -59,6 +59,13 @@ class DType:
         return self.kind in ("int", "uint", "index")
 
     @property
+    def limits(self) -> tuple[int, int]:
+        """The least and the greatest integer; an index has 64 bits."""
+        if self.kind in ("bool", "uint"):
+            return 0, 1 if self.kind == "bool" else (1 << self.bits) - 1
+        return -(1 << (self.bits - 1)), (1 << (self.bits - 1)) - 1
+
+    @property
     def is_signed(self) -> bool:
         return self.kind in ("int", "index", "float")
 

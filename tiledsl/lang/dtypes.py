@@ -13,8 +13,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Never, Self, SupportsIndex, TypeVar
 
-from tiledsl.ir import types as ir
-from tiledsl.ir.types import DType
+from tiledsl.ir.types import BOOL, DTYPES, INDEX, DType
 from tiledsl.lang.misuse import only_in_kernel, operators_only_in_kernel
 
 __all__ = [
@@ -48,14 +47,20 @@ S = TypeVar("S", bound="Scalar")
 
 @operators_only_in_kernel
 class Scalar:
-    """Base of all dtypes. `ir` is the dtype in the IR, `bytes` the size of an element in memory (not of an index)."""
+    """Base of all dtypes. `ir` is the dtype of the same name in the IR.
+
+    `bytes`: the size of an element in memory; an index has none.
+    """
 
     ir: ClassVar[DType]
     bytes: ClassVar[int]
 
     def __init_subclass__(cls) -> None:
-        if "ir" in vars(cls) and cls.ir.kind != "index":
-            cls.bytes = cls.ir.bytes
+        dtype = DTYPES.get("bool" if cls.__name__ == "boolean" else cls.__name__)
+        if dtype is not None:
+            cls.ir = dtype
+            if dtype != INDEX:
+                cls.bytes = dtype.bytes
         operators_only_in_kernel(cls)
 
     def __init__(self, value: Scalar | SupportsIndex | float) -> None:
@@ -177,25 +182,17 @@ class Integer(Number):
 class f64(Float):
     """IEEE binary64."""
 
-    ir = ir.F64
-
 
 class f32(Float):
     """IEEE binary32."""
-
-    ir = ir.F32
 
 
 class f16(Float):
     """IEEE binary16."""
 
-    ir = ir.F16
-
 
 class bf16(Float):
     """bfloat16: 8 exponent bits, 7 fraction bits."""
-
-    ir = ir.BF16
 
 
 class tf32(MatrixFormat):
@@ -207,8 +204,6 @@ class tf32(MatrixFormat):
     (PTX ISA: cvt.rna.tf32.f32.)
     """
 
-    ir = ir.TF32
-
 
 class e4m3(MatrixFormat):
     """8-bit float: 4 exponent bits, 3 fraction bits, no infinity; the largest number is 448, NaN is 0x7f.
@@ -216,8 +211,6 @@ class e4m3(MatrixFormat):
     ``e4m3(x)`` rounds to nearest even; what is beyond the largest number, infinity included, gives the largest number.
     Conversions need sm_89 or later; moving and bit casting do not. (PTX ISA: cvt.rn.satfinite.e4m3x2.f32.)
     """
-
-    ir = ir.E4M3
 
 
 class e5m2(MatrixFormat):
@@ -227,55 +220,37 @@ class e5m2(MatrixFormat):
     Conversions need sm_89 or later; moving and bit casting do not. (PTX ISA: cvt.rn.satfinite.e5m2x2.f32.)
     """
 
-    ir = ir.E5M2
-
 
 class i8(Integer):
     """Signed, 8 bits."""
-
-    ir = ir.I8
 
 
 class i16(Integer):
     """Signed, 16 bits."""
 
-    ir = ir.I16
-
 
 class i32(Integer):
     """Signed, 32 bits."""
-
-    ir = ir.I32
 
 
 class i64(Integer):
     """Signed, 64 bits."""
 
-    ir = ir.I64
-
 
 class u8(Integer):
     """Unsigned, 8 bits."""
-
-    ir = ir.U8
 
 
 class u16(Integer):
     """Unsigned, 16 bits."""
 
-    ir = ir.U16
-
 
 class u32(Integer):
     """Unsigned, 32 bits."""
 
-    ir = ir.U32
-
 
 class u64(Integer):
     """Unsigned, 64 bits."""
-
-    ir = ir.U64
 
 
 class index(Integer):
@@ -285,13 +260,9 @@ class index(Integer):
     pattern and is no memory dtype: write ``i32(x)`` to store one.
     """
 
-    ir = ir.INDEX
-
 
 class boolean(Scalar):
     """True or false; one byte in memory. Python's ``bool`` means the same in annotations."""
-
-    ir = ir.BOOL
 
     def __and__(self, other: boolean | bool) -> boolean: ...
     def __rand__(self, other: bool) -> boolean: ...
@@ -312,7 +283,7 @@ class boolean(Scalar):
 def ir_dtype(obj: object) -> DType | None:
     """The IR dtype that `obj` names: a dtype class, or Python's ``bool``. None for anything else."""
     if obj is bool:
-        return ir.BOOL
+        return BOOL
     if isinstance(obj, type) and issubclass(obj, Scalar):
         return getattr(obj, "ir", None)
     return None

@@ -41,10 +41,7 @@ class OpInstr(Instr):
         elif dsts:
             for register, value in zip(dsts, result, strict=True):
                 regs[register] = value
-        for register in self.free:
-            regs[register] = None
-        c.pc += 1
-        return True
+        return self.advance(c)
 
 
 @dataclass(slots=True, eq=False)
@@ -58,12 +55,7 @@ def _read(c: Cohort, registers: Sequence[int]) -> list[Any]:
     return [c.regs[r] for r in registers]
 
 
-def _write(c: Cohort, registers: Sequence[int], values: Sequence[Any]) -> None:
-    for register, value in zip(registers, values, strict=True):
-        c.regs[register] = value
-
-
-def _blend_into(c: Cohort, mask: Mask, registers: Sequence[int], values: Sequence[Any]) -> None:
+def _write(c: Cohort, registers: Sequence[int], values: Sequence[Any], mask: Mask = None) -> None:
     for register, value in zip(registers, values, strict=True):
         c.regs[register] = blend(mask, value, c.regs[register])
 
@@ -124,12 +116,10 @@ class IfBegin(Instr):
         regs[self.saved] = c.mask
         regs[self.pending] = regs[self.from_then] = None
         if decision is NONE:
-            c.pc = self.else_pc
-            return True
+            return self.advance(c, self.else_pc)
         if isinstance(decision, tuple):
             c.mask, regs[self.pending] = decision
-        c.pc += 1
-        return True
+        return self.advance(c)
 
 
 @dataclass(slots=True, eq=False)
@@ -144,14 +134,10 @@ class IfElse(Instr):
 
     def step(self, c: Cohort, s: Schedule) -> bool:
         _write(c, self.results, _read(c, self.yields))
-        self.release(c)
         if c.regs[self.pending] is None:
-            c.pc = self.join_pc
-            return True
-        c.regs[self.from_then] = c.mask
-        c.mask = c.regs[self.pending]
-        c.pc += 1
-        return True
+            return self.advance(c, self.join_pc)
+        c.regs[self.from_then], c.mask = c.mask, c.regs[self.pending]
+        return self.advance(c)
 
 
 @dataclass(slots=True, eq=False)
@@ -163,15 +149,9 @@ class IfEnd(Instr):
     from_then: int
 
     def step(self, c: Cohort, s: Schedule) -> bool:
-        values = _read(c, self.yields)
         from_then = c.regs[self.from_then]
-        if from_then is None:
-            _write(c, self.results, values)
-        else:
-            _write(c, self.results, [blend(from_then, c.regs[r], v) for r, v in zip(self.results, values, strict=True)])
-        self.release(c)
-        c.pc += 1
-        return True
+        _write(c, self.results, _read(c, self.yields), None if from_then is None else ~from_then)
+        return self.advance(c)
 
 
 @dataclass(slots=True, eq=False)
@@ -179,15 +159,11 @@ class Join(Instr):
     """After an if or a loop: the mask outside is restored; cohorts that a blocking region split may merge."""
 
     saved: int
-    scratch: tuple[int, ...]
     blocking: bool
 
     def step(self, c: Cohort, s: Schedule) -> bool:
         c.mask = c.regs[self.saved]
-        for register in self.scratch:
-            c.regs[register] = None
-        self.release(c)
-        c.pc += 1
+        self.advance(c)
         return not (self.blocking and s.give_way(c))
 
 
@@ -208,8 +184,7 @@ class LoopBegin(Instr):
         for register in self.results:
             c.regs[register] = None
         c.regs[self.saved] = c.mask
-        c.pc += 1
-        return True
+        return self.advance(c)
 
 
 @dataclass(slots=True, eq=False)
@@ -231,17 +206,15 @@ class LoopTest(Instr):
             return False
         values = _read(c, self.passed)
         if decision is NONE:
-            _blend_into(c, c.mask, self.results, values)
+            _write(c, self.results, values, c.mask)
             if self.waits:
                 s.turns.idle = 0
-        else:
-            if isinstance(decision, tuple):
-                c.mask, leaving = decision
-                _blend_into(c, leaving, self.results, values)
-            _write(c, self.arguments, values)
-        self.release(c)
-        c.pc = self.exit_pc if decision is NONE else c.pc + 1
-        return True
+            return self.advance(c, self.exit_pc)
+        if isinstance(decision, tuple):
+            c.mask, leaving = decision
+            _write(c, self.results, values, leaving)
+        _write(c, self.arguments, values)
+        return self.advance(c)
 
 
 @dataclass(slots=True, eq=False)
@@ -256,13 +229,8 @@ class LoopNext(Instr):
     spins: bool
 
     def step(self, c: Cohort, s: Schedule) -> bool:
-        values = _read(c, self.yields)
-        if c.mask is c.regs[self.saved]:
-            _write(c, self.carried, values)
-        else:
-            _blend_into(c, c.mask, self.carried, values)
-        self.release(c)
-        c.pc = self.head_pc
+        _write(c, self.carried, _read(c, self.yields), None if c.mask is c.regs[self.saved] else c.mask)
+        self.advance(c, self.head_pc)
         s.turns.idle += self.waits
         s.turns.spend(self.op.loc)
         return not (self.spins and s.give_way(c))
@@ -280,8 +248,7 @@ class ForBegin(Instr):
         lo, hi, step = _read(c, self.bounds)
         c.regs[self.trips] = _trip_count(lo, hi, step) + 1
         c.regs[self.induction] = np.subtract(lo, step)
-        c.pc += 1
-        return True
+        return self.advance(c)
 
 
 @dataclass(slots=True, eq=False)
@@ -298,8 +265,7 @@ class ForTest(Instr):
         regs[self.induction] = np.add(regs[self.induction], regs[self.increment])
         regs[self.trips] = regs[self.trips] - 1
         regs[self.more] = regs[self.trips] > 0
-        c.pc += 1
-        return True
+        return self.advance(c)
 
 
 def _trip_count(lo: Any, hi: Any, step: Any) -> Any:

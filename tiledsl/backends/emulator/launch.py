@@ -20,7 +20,7 @@ from tiledsl.backends.emulator.options import Options, RunResult
 from tiledsl.backends.emulator.positions import Positions
 from tiledsl.backends.emulator.program import Program, flatten
 from tiledsl.backends.emulator.sanitizer.checks_registers import check_registers
-from tiledsl.backends.emulator.sanitizer.hazards import Checks, Ordering
+from tiledsl.backends.emulator.sanitizer.hazards import Checks
 from tiledsl.backends.emulator.schedule import Turns
 from tiledsl.backends.emulator.spans import GlobalBuffer, SharedTile
 from tiledsl.backends.emulator.trace import traced
@@ -77,10 +77,10 @@ class Prepared:
         return min([t.dtype.bytes for t in shared] + [op.bytes for op in ops if isinstance(op, mem.CpAsync)], default=1)
 
     @cached_property
-    def ordering(self) -> Ordering:
-        """What the checks know without a run. Raises HazardError for registers that are used too early."""
+    def checks(self) -> Checks:
+        """Raises HazardError for registers that are used too early."""
         check_registers(self.kernel)
-        return Ordering.of(self.kernel)
+        return Checks(self.kernel)
 
     @deep_recursion()
     def run(self, arguments: Mapping[str, object], *, options: Options | None = None) -> RunResult:
@@ -122,7 +122,7 @@ def _run(prepared: Prepared, arguments: Mapping[str, object], options: Options) 
         registers[register] = value
     if options.trace is not None:
         program = traced(program, launch, options.trace, result, turns.spend)
-    hooks = (Checks(prepared.ordering), *options.hooks) if options.checks else options.hooks
+    hooks = (prepared.checks, *options.hooks) if options.checks else options.hooks
     stdout = options.stdout or sys.stdout
     shared = Run(kernel, launch, hooks, stdout, Positions(launch), bound.tensors, tiles)
     with np.errstate(all="ignore"):

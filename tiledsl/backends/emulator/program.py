@@ -181,7 +181,7 @@ class _Flattener:
         free = self.block_ops(op.orelse)
         self.append(code.IfEnd(op, self.read(op.orelse.terminator.operands), results, from_then, free=free))
         middle.join_pc = len(self.code)
-        return self.append(code.Join(op, saved, (saved, pending, from_then), blocking))
+        return self.append(code.Join(op, saved, blocking, free=[saved, pending, from_then]))
 
     def emit_for(self, op: control.For) -> Instr:
         lo, hi, step = self.read(op.operands[:3])
@@ -216,4 +216,4 @@ class _Flattener:
         yields = self.read(body.terminator.operands)
         self.append(code.LoopNext(op, yields, carried, saved, head_pc, test.waits, _spins(op), free=free))
         test.exit_pc = len(self.code)
-        return self.append(code.Join(op, saved, (saved, *carried, *scratch), test.blocking))
+        return self.append(code.Join(op, saved, test.blocking, free=[saved, *carried, *scratch]))

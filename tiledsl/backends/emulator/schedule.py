@@ -67,9 +67,12 @@ class Instr:
     def step(self, c: Cohort, s: Schedule) -> bool:
         raise NotImplementedError
 
-    def release(self, c: Cohort) -> None:
+    def advance(self, c: Cohort, pc: int = -1) -> bool:
+        """Free registers, and go on with the next instruction or the one at `pc`."""
         for register in self.free:
             c.regs[register] = None
+        c.pc = c.pc + 1 if pc < 0 else pc
+        return True
 
 
 @dataclass(slots=True, eq=False)
@@ -91,8 +94,7 @@ class WaitInstr(Instr):
 
     def go_on(self, c: Cohort) -> None:
         self.condition.passed(c, self.op, *self.values(c))
-        self.release(c)
-        c.pc += 1
+        self.advance(c)
 
 
 class Schedule:

@@ -28,17 +28,14 @@ class Constant(_Arithmetic):
     dtype = attribute(DType)
 
     def verify(self) -> None:
-        kind = self.dtype.kind
         wanted = self.dtype.python
         self.require(type(self.value) is wanted, f"a {self.dtype} constant holds a {wanted.__name__}")
         if wanted is float:
             format_ = FORMATS["f32" if self.dtype is TF32 else self.dtype.name]  # the low bits of a tf32 are kept
             self.require(format_.holds(self.value), f"{self.value!r} is no {self.dtype}")
-        if kind in ("int", "index"):
-            half = 1 << (self.dtype.bits - 1)
-            self.require(-half <= self.value < half, f"{self.value} does not fit {self.dtype}")
-        if kind == "uint":
-            self.require(0 <= self.value < 1 << self.dtype.bits, f"{self.value} does not fit {self.dtype}")
+        if self.dtype.is_integer:
+            least, most = self.dtype.limits
+            self.require(least <= self.value <= most, f"{self.value} does not fit {self.dtype}")
 
 
 class Scalar(_Arithmetic):

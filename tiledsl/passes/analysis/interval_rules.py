@@ -4,20 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import product
-from typing import Any
-
-from tiledsl.ir.types import BOOL, INDEX
 
 Interval = tuple[int, int]
 """The least and the greatest number."""
-
-
-def every(type_: Any) -> Interval:
-    """Every number of a dtype; an index has 64 bits."""
-    if type_ == BOOL:
-        return 0, 1
-    bits = 64 if type_ == INDEX else type_.bits
-    return (0, (1 << bits) - 1) if type_.kind == "uint" else (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
 
 
 def hull(a: Interval, b: Interval) -> Interval:

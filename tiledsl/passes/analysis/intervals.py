@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from functools import reduce
+from math import prod
 
 from tiledsl.arch import MOST_GRID, MOST_PROCESSORS, WARP
 from tiledsl.ir.abi import INDEX32_LIMIT
@@ -19,7 +20,7 @@ from tiledsl.ir.expr import PROCESSORS, BinExpr, ConstExpr, Expr, NameExpr
 from tiledsl.ir.ops import arith, barriers, control, gpu, matrix, tile
 from tiledsl.ir.types import BOOL, INDEX, DType, FragmentType
 from tiledsl.passes.analysis.constants import integer
-from tiledsl.passes.analysis.interval_rules import RULES, Interval, every, hull
+from tiledsl.passes.analysis.interval_rules import RULES, Interval, hull
 from tiledsl.passes.analysis.structure import incoming
 
 DEPTH = 200
@@ -38,14 +39,14 @@ class Intervals:
         self.depth = 0
         self._stops: list[int] = []
         self._most_extent = (INDEX32_LIMIT if kernel.index_bits == 32 else 1 << 63) - 1
-        self._scalars = {arg.name: every(arg.type) for arg in kernel.body.args if isinstance(arg.type, DType)}
+        self._scalars = {arg.name: arg.type.limits for arg in kernel.body.args if isinstance(arg.type, DType)}
 
     def of(self, value: Value) -> Interval:
         """The least and the greatest number that an integer, or an element of a fragment of integers, can be."""
         found = self.known.get(value)
         if found is not None:
             return found
-        full = every(_dtype(value))
+        full = _dtype(value).limits
         if self.depth >= DEPTH:
             return full
         self.depth += 1
@@ -67,7 +68,7 @@ class Intervals:
             case arith.Scalar() if op.operands[0].dtype.is_integer:
                 return self._scalar(op)
             case arith.Cast():
-                return self._cast(op)
+                return (0, 1) if op.src.type == BOOL else self.of(op.src) if op.src.dtype.is_integer else None
             case arith.Select():
                 return self._either(op.condition, op.a, op.b)
             case control.If():
@@ -83,11 +84,21 @@ class Intervals:
             case tile.Pack() | tile.Insert():
                 return self._any(op.operands)
             case matrix.Coordinates():
-                type_ = value.type
-                assert isinstance(type_, FragmentType)
-                return 0, type_.dims[op.axis] - 1
+                return 0, value.fragment.dims[op.axis] - 1
+            case gpu.ThreadId():
+                return 0, (*self.kernel.threads, 1, 1)[op.axis] - 1
+            case gpu.WarpId():
+                return 0, (self.kernel.thread_count - 1) // WARP
+            case gpu.LaneId():
+                return 0, WARP - 1
+            case gpu.GridSize():
+                return self._blocks(op.axis)
+            case gpu.BlockId():
+                return 0, self._blocks(op.axis)[1] - 1
+            case barriers.ClusterRank():
+                return 0, prod(self.kernel.cluster) - 1
             case _:
-                return self._position(op)
+                return None
 
     def _scalar(self, op: arith.Scalar) -> Interval | None:
         rule = RULES.get(op.fn.name)
@@ -109,27 +120,8 @@ class Intervals:
             return None
         known = integer(factor)
         same = any(v is factor or (known is not None and integer(v) == known) for v in times.operands)
-        fits = self.of(divisor) != every(divisor.type)
+        fits = self.of(divisor) != divisor.dtype.limits
         return (0, self.of(x)[1]) if same and fits and min(self.of(v)[0] for v in times.operands) >= 0 else None
-
-    def _position(self, op: Op) -> Interval | None:
-        kernel = self.kernel
-        match op:
-            case gpu.ThreadId():
-                return 0, (kernel.threads[op.axis] if op.axis < len(kernel.threads) else 1) - 1
-            case gpu.WarpId():
-                return 0, (kernel.thread_count - 1) // WARP
-            case gpu.LaneId():
-                return 0, WARP - 1
-            case gpu.GridSize():
-                return self._blocks(op.axis)
-            case gpu.BlockId():
-                return 0, self._blocks(op.axis)[1] - 1
-            case barriers.ClusterRank():
-                across, down, deep = kernel.cluster
-                return 0, across * down * deep - 1
-            case _:
-                return None
 
     def _blocks(self, axis: int) -> Interval:
         """How many blocks there are along an axis, in a launch that has any."""
@@ -148,13 +140,7 @@ class Intervals:
                     return 1, MOST_PROCESSORS
                 return self._scalars.get(name, (0, self._most_extent))
             case BinExpr(fn, a, b):
-                return RULES[fn](self._host(a), self._host(b)) or every(INDEX)
-
-    def _cast(self, op: arith.Cast) -> Interval | None:
-        src = op.src.type
-        if src == BOOL:
-            return 0, 1
-        return self.of(op.src) if isinstance(src, DType) and src.is_integer else None
+                return RULES[fn](self._host(a), self._host(b)) or INDEX.limits
 
     def _any(self, values: Sequence[Value]) -> Interval:
         return reduce(hull, map(self.of, values))
@@ -255,7 +241,7 @@ class Intervals:
         return min(low, new[0]), max(high, new[1])
 
     def _compared(self) -> list[int]:
-        stops = {*every(INDEX), -(1 << 31), (1 << 31) - 1, INDEX32_LIMIT - 1, 0}
+        stops = {*INDEX.limits, -(1 << 31), (1 << 31) - 1, INDEX32_LIMIT - 1, 0}
         for op in self.kernel.walk():
             if isinstance(op, arith.Scalar) and op.fn.name in _OPPOSITE:
                 number = integer(op.operands[1])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Sequence
 from itertools import compress
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import control
@@ -87,19 +87,20 @@ def trip_count(op: control.For) -> int | None:
     return None if lo is None or hi is None or step is None else len(range(lo, hi, step))
 
 
-def operands_first(
-    value: Value, known: Container[Value], operands: Callable[[Value], list[Value] | None]
-) -> Iterator[Value]:
-    """`value` and what it is made of, operands first, but for what is `known`, which the caller lets grow.
+T = TypeVar("T")
+
+
+def operands_first(start: T, known: Container[T], operands: Callable[[T], list[T] | None]) -> Iterator[T]:
+    """A value or an op and what it is made of, operands first, but for what is `known`, which the caller lets grow.
 
     Chains of ops may be longer than Python's stack.
     """
-    pending = [value]
+    pending = [start]
     while pending:
         here = pending[-1]
         missing = [] if here in known else [v for v in operands(here) or () if v not in known]
         if missing:
-            pending += missing
+            pending += reversed(missing)
             continue
         pending.pop()
         if here not in known:

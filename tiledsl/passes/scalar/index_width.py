@@ -31,8 +31,15 @@ FAR = 16
 
 
 def widen_indices(kernel: Kernel) -> None:
-    if kernel.level == "tile" and kernel.index_bits == 32 and not _Exact(kernel).block(kernel.body):
-        kernel.index_bits = 64
+    if kernel.level == "tile" and kernel.index_bits == 32:
+        try:
+            _Exact(kernel).block(kernel.body)
+        except _NeedsWideIndicesError:
+            kernel.index_bits = 64
+
+
+class _NeedsWideIndicesError(Exception):
+    """An index needs 64 bits where i64 cannot stand for it."""
 
 
 def _counted(op: Op) -> Sequence[Value]:
@@ -57,7 +64,7 @@ def _counted(op: Op) -> Sequence[Value]:
 
 
 class _Exact:
-    """Goes through a kernel and computes in i64 what has to be; a method gives False where that cannot be done."""
+    """Goes through a kernel and computes in i64 what has to be; raises where that cannot be done."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.intervals = Intervals(kernel)
@@ -67,15 +74,14 @@ class _Exact:
         low, high = self.intervals.of(value)
         return low >= -(1 << 31) and high < 1 << 31
 
-    def block(self, block: Block) -> bool:
+    def block(self, block: Block) -> None:
         for op in list(block.ops):
-            if not self.is_exact(op) and not self.exactly(op):
-                return False
+            if not self.is_exact(op):
+                self.exactly(op)
             if self.is_beyond(op):
-                return False
-            if op.blocks and not all(map(self.block, op.blocks)):
-                return False
-        return True
+                raise _NeedsWideIndicesError
+            for inner in op.blocks:
+                self.block(inner)
 
     def is_beyond(self, op: Op) -> bool:
         """Does the op make an index that no launch has measured, wherever it leads: a constant that needs 64 bits, or a
@@ -93,15 +99,13 @@ class _Exact:
                 return all(self.fits(v) for v in _counted(op) if _is_index(v))
         return True
 
-    def exactly(self, op: Op) -> bool:
+    def exactly(self, op: Op) -> None:
         """Put the same of i64 in the place of `op`."""
         if not isinstance(op, (arith.Scalar, arith.Cast)):
-            return False
+            raise _NeedsWideIndicesError
         assert op.parent is not None
         b = Builder(op.parent, op.loc, before=op)
         operands = self.in_64_bits(b, op.operands)
-        if operands is None:
-            return False
         result = b.cast(operands[0], op.to) if isinstance(op, arith.Cast) else b.scalar(op.fn.name, *operands)
         if _is_index(op.results[0]):
             low = b.cast(result, INDEX)
@@ -109,32 +113,27 @@ class _Exact:
             result = low
         op.parent.ops.remove(op)
         replace_op(op, [result])
-        return True
 
-    def in_64_bits(self, b: Builder, values: Sequence[Value]) -> list[Value] | None:
-        """The numbers that indices stand for as i64; None where one is not known from the ops that made it."""
+    def in_64_bits(self, b: Builder, values: Sequence[Value]) -> list[Value]:
+        """The numbers that indices stand for as i64; raises where one is not known from the ops that made it."""
         found: list[Value] = []
         for value in values:
             wide = self.wide.get((b.block, value)) if _is_index(value) else value
             if wide is None:
                 wide = b.cast(value, I64) if self.fits(value) else self.made_of(b, value.op)
-            if wide is None:
-                return None
             self.wide[b.block, value] = wide
             found.append(wide)
         return found
 
-    def made_of(self, b: Builder, op: Op | None) -> Value | None:
+    def made_of(self, b: Builder, op: Op | None) -> Value:
         match op:
             case arith.Cast():
                 return b.cast(op.src, I64)
             case arith.Scalar() | arith.Select():
                 operands = self.in_64_bits(b, op.operands)
-                if operands is None:
-                    return None
                 return b.select(*operands) if isinstance(op, arith.Select) else b.scalar(op.fn.name, *operands)
             case _:
-                return None
+                raise _NeedsWideIndicesError
 
 
 def _is_index(value: Value) -> bool:

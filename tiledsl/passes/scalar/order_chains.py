@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import arith
+from tiledsl.passes.analysis.structure import operands_first
 
 FEWER = 32
 """How many values fewer must be alive: an eighth of a thread's registers."""
@@ -45,26 +46,17 @@ def _ordered(row: list[Op]) -> list[Op]:
 
 
 def _by_chains(row: list[Op]) -> list[Op]:
-    left = set(row)
-    ordered: list[Op] = []
-    for op in [op for op in row if any(user not in left for result in op.results for user, _ in result.uses)]:
-        _emit(op, left, ordered)
-    return [*ordered, *(op for op in row if op in left)]
+    inside = set(row)
+    ordered: dict[Op, None] = {}
 
+    def makers(op: Op) -> list[Op]:
+        return [made for v in op.operands if (made := v.op) is not None and made in inside]
 
-def _emit(op: Op, left: set[Op], ordered: list[Op]) -> None:
-    """Move `op` from `left` to `ordered`, behind what it needs. Chains may be longer than Python's stack."""
-    pending = [op]
-    while pending:
-        here = pending[-1]
-        needed = [made for v in here.operands if (made := v.op) is not None and made in left]
-        if here in left and needed:
-            pending += reversed(needed)
-            continue
-        pending.pop()
-        if here in left:
-            left.remove(here)
-            ordered.append(here)
+    leaving = [op for op in row if any(user not in inside for result in op.results for user, _ in result.uses)]
+    for op in [*leaving, *row]:
+        for here in operands_first(op, ordered, makers):
+            ordered[here] = None
+    return [*ordered]
 
 
 def _most_alive(row: list[Op]) -> int:
