@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -89,6 +90,13 @@ def register_class(type_: Any) -> str:
     if isinstance(type_, ir.IntType):
         return {1: "b", 16: "h", 32: "r", 64: "l"}[type_.width]
     return {"float": "f", "double": "d"}[str(type_)]
+
+
+def result_type(registers: Sequence[Any]) -> Any:
+    """What an instruction gives: nothing, one register, or a structure of several."""
+    if len(registers) == 1:
+        return registers[0]
+    return ir.LiteralStructType(registers) if registers else VOID
 
 
 def global_variable(module: Any, type_: Any, name: str, space: str) -> Any:

@@ -166,7 +166,7 @@ def elements_too_narrow_for_the_shape(A: Global[i8, M, K]):
     grid(1)
     threads(128)
     S = shared((64, 16), i8)
-    a = load_matrix(S[:, 0:8], ACC8.a)  # error: i8 elements held as mma.m16n8k8.a(2, 2): along k they come in 16 bytes
+    a = load_matrix(S[:, 0:8], ACC8.a)  # error: 8-bit elements held as mma.m16n8k8.a(2, 2): along k
     store(a, S[:, 8:16])
 
 

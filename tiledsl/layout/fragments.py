@@ -147,8 +147,8 @@ class FragmentLayout:
         along_m, along_n = self._in_grid(warp)
         return {"a": along_n, "b": along_m, "acc": 0}[self.operand]
 
-    def problem(self, dims: tuple[int, ...]) -> Problem | None:
-        """What keeps a block tile of `dims` from this layout; None if nothing does."""
+    def problem(self, dims: tuple[int, ...], bits: int) -> Problem | None:
+        """What keeps a block tile of `dims`, of elements of `bits`, from this layout; None if nothing does."""
         if len(dims) != 2:
             return Problem(f"a fragment of {len(dims)} axes held as {self}", "such a fragment is rows by columns")
         for axis, (n, parts, size) in enumerate(zip(dims, self.grid, self.tile, strict=True)):
@@ -160,11 +160,10 @@ class FragmentLayout:
                     f"{unit} = {parts} warps x {size}",
                     f"use {near}{f' or {near - unit}' if near > unit else ''} there, or another grid of warps",
                 )
+        if self.operand != "acc" and self.shape.k % _core_depth(bits):
+            message = f"{bits}-bit elements held as {self}: along k they come in 16 bytes, more than {self.shape} has"
+            return Problem(message, "take a shape that multiplies this dtype: docs/language.md lists them")
         return None
-
-    def takes(self, bits: int) -> bool:
-        """Can elements of `bits` have this layout? An operand of one instruction consists of whole cores."""
-        return self.operand == "acc" or self.shape.k % _core_depth(bits) == 0
 
     def __str__(self) -> str:
         if self.interleaved == 1:

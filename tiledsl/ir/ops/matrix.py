@@ -44,18 +44,20 @@ class _Moves(Op):
     vec = attribute(int, 0)
 
     @property
+    def held(self) -> FragmentType:
+        raise NotImplementedError
+
+    @property
     def side(self) -> Side:
         return Side(self.memory, tuple(self.origin), self.axes)
 
     @property
     def transposed(self) -> bool:
         """Do rows of memory run across the words of a lane, so that a matrix instruction transposes?"""
-        assert isinstance(self.held, FragmentType)
         return self.side.unit != self.held.held_as.inner
 
     def verify(self) -> None:
         self.require(is_memory(self.memory.type), f"cannot access {self.memory.type}")
-        assert self.held is not None
         type_, side, vec = _distributed(self, self.held), self.side, self.vec
         side.check(self, 2, type_.dtype)
         bits, size = type_.dtype.bits, type_.dtype.bytes
@@ -84,7 +86,7 @@ class Load(_Moves):
     memory, origin = operand(0), operands(1)
 
     @property
-    def held(self) -> Type:
+    def held(self) -> FragmentType:
         return self.type
 
 
@@ -101,8 +103,8 @@ class Store(_Moves):
     fragment, memory, origin = operand(0), operand(1), operands(2)
 
     @property
-    def held(self) -> Type:
-        return self.fragment.type
+    def held(self) -> FragmentType:
+        return self.expect(self.fragment.type, FragmentType)
 
 
 class _Held(Pure):
@@ -198,6 +200,14 @@ class Slice(Follows):
         width = layout.tile[1]
         whole = first % width == 0 and count % width == 0
         self.require(whole and count > 0 and 0 <= first <= type_.dims[1] - count, f"columns {self.columns} of {type_}")
+
+    @property
+    def kept(self) -> list[int]:
+        """Which of the fragment's elements a thread keeps, in order: of each row of instructions, those of some."""
+        type_ = self.fragment.fragment
+        (rows, columns), size = type_.held_as.tiles(type_.dims), type_.held_as.tile_size
+        first, count = (n // type_.held_as.tile[1] * size for n in self.columns)
+        return [row * columns * size + first + e for row in range(rows) for e in range(count)]
 
 
 class FromWords(Follows):

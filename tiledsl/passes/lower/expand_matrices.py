@@ -39,12 +39,8 @@ def _to_words(x: Expander, op: matrix.ToWords) -> None:
 
 
 def _slice(x: Expander, op: matrix.Slice) -> None:
-    """Of each row of instructions, the registers of some of them."""
-    rows, columns = _tiles(op.fragment)
-    parts = _parts(x, op.fragment)
-    first, count = (n // op.fragment.fragment.held_as.tile[1] for n in op.columns)
-    wanted = [row * columns + first + i for row in range(rows) for i in range(count)]
-    x.give(op.result, [register for number in wanted for register in parts[number]])
+    registers, shared = x.mapping[op.fragment], op.fragment.fragment.per_register
+    x.give(op.result, [registers[element // shared] for element in op.kept[::shared]])
 
 
 def _mma(x: Expander, op: matrix.Mma) -> None:

@@ -150,30 +150,23 @@ class Descriptor:
         """Does the operand begin in the first row of the swizzle's pattern, as a base offset of 0 says it does?"""
         return self.base == 0 and self.start % (ROWS * self.span or 1) < max(self.span, 1)
 
+    @lru_cache(maxsize=1024)  # noqa: B019 - there are few
     def addresses(self, rows: int, k: int, size: int, transposed: bool) -> Ints:
-        """Of the elements of `size` bytes of an operand: [rows, k], where rows run along m or n."""
-        return _addresses(self, rows, k, size, transposed)
+        """Of the elements of `size` bytes of an operand: [rows, k], where rows run along m or n.
 
-
-@lru_cache(maxsize=1024)
-def _addresses(of: Descriptor, rows: int, k: int, size: int, transposed: bool) -> Ints:
-    row, depth = np.arange(rows)[:, None], np.arange(k)
-    unit = CHUNK // size
-    if transposed:
-        offset = _transposed_chunks(of, row, depth, unit) + row % unit * size
-    else:
-        # Rows of 8 are a pattern; along k one instruction has two chunks of 16 bytes.
-        step = CHUNK if of.span else of.leading
-        offset = row % ROWS * (of.span or CHUNK) + row // ROWS * of.stride + depth // unit * step + depth % unit * size
-    address = of.start + offset
-    return swizzled(address // CHUNK, of.span) * CHUNK + address % CHUNK
-
-
-def _transposed_chunks(of: Descriptor, row: Ints, depth: Ints, unit: int) -> Ints:
-    """Of the chunk that has the element. Without a swizzle, LBO is along k and SBO along m or n; with one, LBO leads to
-    the next span along m or n, SBO to the next 8 of k."""
-    chunk = row // unit
-    if not of.span:
-        return chunk * of.stride + depth % ROWS * CHUNK + depth // ROWS * of.leading
-    units = of.span // CHUNK
-    return chunk % units * CHUNK + chunk // units * of.leading + depth % ROWS * of.span + depth // ROWS * of.stride
+        Transposed without a swizzle, LBO is along k and SBO along m or n; with one, LBO leads to the next span along m
+        or n, SBO to the next 8 of k.
+        """
+        row, depth = np.arange(rows)[:, None], np.arange(k)
+        unit, span = CHUNK // size, self.span or CHUNK
+        if transposed:
+            chunk, units = row // unit, span // CHUNK
+            along_rows, along_k = (self.leading, self.stride) if self.span else (self.stride, self.leading)
+            offset = chunk % units * CHUNK + chunk // units * along_rows + row % unit * size
+            offset = offset + depth % ROWS * span + depth // ROWS * along_k
+        else:
+            # Rows of 8 are a pattern; along k one instruction has two chunks of 16 bytes.
+            step = CHUNK if self.span else self.leading
+            offset = row % ROWS * span + row // ROWS * self.stride + depth // unit * step + depth % unit * size
+        address = self.start + offset
+        return swizzled(address // CHUNK, self.span) * CHUNK + address % CHUNK

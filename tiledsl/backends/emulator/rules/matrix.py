@@ -91,10 +91,7 @@ def convert(c: Cohort, op: matrix.Convert, fragment: Fragment) -> Fragment:
 
 @rule(matrix.Slice)
 def take_columns(c: Cohort, op: matrix.Slice, fragment: Fragment) -> Fragment:
-    type_ = op.fragment.fragment
-    tiles = np.arange(type_.size).reshape(*type_.held_as.tiles(type_.dims), -1)
-    first, count = (n // type_.held_as.tile[1] for n in op.columns)
-    return tuple(fragment[e] for e in tiles[:, first : first + count].ravel())
+    return tuple(fragment[element] for element in op.kept)
 
 
 @rule(matrix.FromWords)
