@@ -50,6 +50,9 @@ LOADS = {"sustained": (0.05, 0.0), "burst": (0.005, 0.15)}
 GRAPHED = 24
 """Launches in one graph."""
 
+COPIED = 1 << 30
+"""Bytes of the copy that measures the memory: far more than L2 holds."""
+
 BEST = "best"
 
 
@@ -177,8 +180,14 @@ def _roof(gpu: Driver, device: Device, format: str) -> Roof:
     used = gpu.devices[gpu.current_device()]
     clock = gpu.cu.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_CLOCK_RATE
     khz = gpu.check(gpu.cu.cuDeviceGetAttribute(clock, used.handle), "reading the clock of the GPU")
+    source, target = (device.empty(1, COPIED // device.itemsizes[1]) for _ in range(2))
+
+    def copy(number: int) -> None:
+        target[...] = source
+
+    taken = min(interleave(device, {"copy": copy}, rounds=8, seconds=0.001).rounds["copy"])
     peak = 2 * MULTIPLY_ADDS.get(used.capability, {}).get(format, 0)
-    return Roof(1e-9 * peak * used.processors * khz, device.copy_rate() / 1e12)
+    return Roof(1e-9 * peak * used.processors * khz, 2e-9 * COPIED / taken)
 
 
 # -- printing --------------------------------------------------------------------------------------------

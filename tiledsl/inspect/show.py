@@ -69,7 +69,8 @@ def render(text: str, stage: str, *, color: bool, source: bool = True) -> Iterat
         new = line.source if line.source != last else None
         margin = f"{_margin(new, main) if new else '':<{_WIDTH}}"
         last = line.source or last
-        yield f"{_dim(margin) if color else margin} │ {body}".rstrip()
+        shaded = f"\x1b[36m{margin}\x1b[0m" if color else margin
+        yield f"{shaded} │ {body}".rstrip()
 
 
 def _margin(source: Loc, main: str) -> str:
@@ -77,10 +78,6 @@ def _margin(source: Loc, main: str) -> str:
     place = f"{source.line:4d}" if source.file == main else f"{Path(source.file).name}:{source.line}"
     text = f"{place} {linecache.getline(source.file, source.line).strip()}"
     return text if len(text) <= _WIDTH else text[: _WIDTH - 1] + "…"
-
-
-def _dim(text: str) -> str:
-    return f"\x1b[36m{text}\x1b[0m"
 
 
 def highlight(lines: list[str], stage: str) -> list[str]:
