@@ -23,7 +23,7 @@ from tiledsl.passes.scalar.canonicalize import canonicalize
 from tiledsl.passes.scalar.cse import merge_common_subexpressions
 from tiledsl.passes.scalar.dce import drop_dead_code
 from tiledsl.passes.scalar.licm import move_loop_invariants
-from tiledsl.passes.scalar.unroll import Unroll
+from tiledsl.passes.scalar.unroll import unroll_loops
 
 BOTH_LEVELS: tuple[Pass, ...] = (
     FunctionPass("canonicalize", canonicalize),
@@ -31,7 +31,7 @@ BOTH_LEVELS: tuple[Pass, ...] = (
     FunctionPass("dce", drop_dead_code),
     FunctionPass("licm", move_loop_invariants),
     MergeAccesses(),
-    Unroll(),
+    FunctionPass("unroll", unroll_loops),
 )
 
 

@@ -244,10 +244,7 @@ def convert(binding: Any, dtype: DType, frame: Frame, node: ast.AST) -> Value:
     if not converts(source, dtype):
         raise frame.error(node, f"no conversion from {source} to {dtype}", f"go by way of f32: {dtype}(f32(x))")
 
-    def cast(scalar: Value) -> Value:
-        return frame.builder.cast(scalar, dtype)
-
-    return elementwise([binding], frame, node, "conversion", cast)
+    return elementwise([binding], frame, node, "conversion", partial(frame.builder.cast, to=dtype))
 
 
 def converted(value: bool | int | float, dtype: DType, frame: Frame, node: ast.AST) -> bool | int | float:

@@ -25,7 +25,7 @@ from tiledsl.passes.scalar.dce import drop_dead_code
 from tiledsl.passes.scalar.index_width import widen_indices
 from tiledsl.passes.scalar.licm import move_loop_invariants
 from tiledsl.passes.scalar.order_chains import order_chains
-from tiledsl.passes.scalar.unroll import Unroll
+from tiledsl.passes.scalar.unroll import unroll_loops
 
 
 def pipeline(*, shared_limit: int | None = None, target: str = "", bounds: bool = False) -> list[Pass]:
@@ -46,7 +46,7 @@ def pipeline(*, shared_limit: int | None = None, target: str = "", bounds: bool 
         # wavefronts are those of the multiplied buffers.
         FunctionPass("pipeline", pipeline_loops),
         # Makes indices constant, which the checks below and the immediate offsets of expand need.
-        Unroll(),
+        FunctionPass("unroll", unroll_loops),
         # After unrolling, since each copy of a body commits groups; before distribute splits the asynchronous copies.
         FunctionPass("async-groups", group_copies),
         # Expands copies into accesses per thread, for which layouts are chosen and alignment is proven below.

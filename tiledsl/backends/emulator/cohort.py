@@ -67,12 +67,6 @@ class Cohort:
         """Which lanes are active, [groups, warps, 32]."""
         return self.spread(True if self.mask is None else self.mask)
 
-    def is_whole(self) -> bool:
-        """True if every lane that exists is active."""
-        if self.mask is None or self.mask is self.exists:
-            return True
-        return bool(np.all(self.mask == (True if self.exists is None else self.exists)))
-
     def partial_warps(self) -> NDArray[np.bool_]:
         """Which warps have some, but not all, of their lanes active: [groups, warps]."""
         active = self.active()

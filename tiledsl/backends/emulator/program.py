@@ -175,17 +175,17 @@ class _Flattener:
 
     def emit_if(self, op: control.If) -> Instr:
         blocking, condition = op in self.blocking, self.registers[op.condition]
-        saved, pending, from_then = self.scratch(True), self.scratch(False), self.scratch(False)
-        begin = self.append(code.IfBegin(op, condition, saved, pending, from_then, blocking))
+        saved, pending = self.scratch(True), self.scratch(False)
+        begin = self.append(code.IfBegin(op, condition, saved, pending, blocking))
         results = self.define(op.results)
         free = self.block_ops(op.then)
         yields = self.read(op.then.terminator.operands)
-        middle = self.append(code.IfElse(op, yields, results, pending, from_then, free=free))
+        middle = self.append(code.IfElse(op, yields, results, pending, free=free))
         begin.else_pc = len(self.code)
         free = self.block_ops(op.orelse)
-        self.append(code.IfEnd(op, self.read(op.orelse.terminator.operands), results, from_then, free=free))
+        self.append(code.IfEnd(op, self.read(op.orelse.terminator.operands), results, free=free))
         middle.join_pc = len(self.code)
-        return self.append(code.Join(op, saved, blocking, free=[saved, pending, from_then]))
+        return self.append(code.Join(op, saved, blocking, free=[saved, pending]))
 
     def emit_for(self, op: control.For) -> Instr:
         lo, hi, step = self.read(op.operands[:3])

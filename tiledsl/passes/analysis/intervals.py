@@ -18,6 +18,7 @@ from tiledsl.ir.abi import INDEX32_LIMIT
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.expr import PROCESSORS, BinExpr, ConstExpr, Expr, NameExpr
 from tiledsl.ir.ops import arith, barriers, control, gpu, matrix, tile
+from tiledsl.ir.scalar import OPPOSITE
 from tiledsl.ir.types import BOOL, INDEX, DType, FragmentType
 from tiledsl.passes.analysis.constants import integer
 from tiledsl.passes.analysis.interval_rules import RULES, Interval, hull
@@ -173,10 +174,10 @@ class Intervals:
             for part in op.operands:
                 found = self._where(part, holds, value, found)
             return found
-        if name not in _OPPOSITE or not op.operands[0].dtype.is_integer:
+        if name not in OPPOSITE or not op.operands[0].dtype.is_integer:
             return found
         a, b = op.operands
-        name = name if holds else _OPPOSITE[name]
+        name = name if holds else OPPOSITE[name]
         distance = _distance(a, value)
         if distance is None:
             a, b, name = b, a, _MIRRORED[name]
@@ -245,13 +246,12 @@ class Intervals:
     def _compared(self) -> list[int]:
         stops = {*INDEX.limits, -(1 << 31), (1 << 31) - 1, INDEX32_LIMIT - 1, 0}
         for op in self.kernel.walk():
-            if isinstance(op, arith.Scalar) and op.fn.name in _OPPOSITE:
+            if isinstance(op, arith.Scalar) and op.fn.name in OPPOSITE:
                 number = integer(op.operands[1])
                 stops |= set() if number is None else {number, number - 1}
         return sorted(stops)
 
 
-_OPPOSITE = {"lt": "ge", "ge": "lt", "le": "gt", "gt": "le", "eq": "ne", "ne": "eq"}
 _MIRRORED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq", "ne": "ne"}
 
 

@@ -143,8 +143,9 @@ class Lanes:
             case gpu.Position():
                 numbers = position(owner, self.kernel.threads)
                 return None if numbers is None else Form(numbers.reshape(self.warps, WARP), {})
-            case tile.Dim():
-                return self._extent(owner)
+            case tile.Dim() if not isinstance(owner, tile.Stride) and isinstance(owner.tensor.type, GlobalType):
+                extent = owner.tensor.type.dims[owner.axis]
+                return self.constant(extent) if isinstance(extent, int) else None
             case arith.Scalar():
                 return self._scalar(owner)
             case arith.Cast():
@@ -159,13 +160,6 @@ class Lanes:
                 return None if owner.packed is None else self.of(owner.packed)
             case _:
                 return None
-
-    def _extent(self, op: tile.Dim) -> Form | None:
-        type_ = op.tensor.type
-        if isinstance(op, tile.Stride) or not isinstance(type_, GlobalType):
-            return None
-        extent = type_.dims[op.axis]
-        return self.constant(extent) if isinstance(extent, int) else None
 
     def _cast(self, op: arith.Cast) -> Form | None:
         form, source = self.of(op.src), op.src.type

@@ -8,9 +8,6 @@ depend on an outer one. A shared tile allocated in the body stays one tile.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from tiledsl.errors import CompileError
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Kernel, Value
@@ -20,38 +17,29 @@ from tiledsl.passes.analysis.constants import integer
 from tiledsl.passes.analysis.structure import replace_op, trip_count
 from tiledsl.passes.scalar.canonicalize import canonicalize
 
-
-@dataclass(frozen=True)
-class Unroll:
-    """`max_ops`: the most ops that the loops of a kernel may become together."""
-
-    max_ops: int = 100_000
-    name: ClassVar[str] = "unroll"
-
-    def run(self, kernel: Kernel) -> None:
-        sweep = _Unroller(self.max_ops)
-        while asking := _asking(kernel):
-            sweep.progress = False
-            sweep.block(kernel.body)
-            if not sweep.progress:
-                raise CompileError(
-                    "the loop is to be unrolled fully, but its trip count is not known at compile time",
-                    asking[0].loc,
-                    fix="give it constant bounds, a partial factor (unroll=4), or none",
-                )
-            canonicalize(kernel)
+MAX_OPS = 100_000
+"""The most ops that the loops of a kernel may become together."""
 
 
-def _asking(kernel: Kernel) -> list[control.For]:
-    return [op for op in kernel.walk() if isinstance(op, control.For) and op.unroll != 1]
+def unroll_loops(kernel: Kernel) -> None:
+    sweep = _Unroller()
+    while asking := [op for op in kernel.walk() if isinstance(op, control.For) and op.unroll != 1]:
+        sweep.progress = False
+        sweep.block(kernel.body)
+        if not sweep.progress:
+            raise CompileError(
+                "the loop is to be unrolled fully, but its trip count is not known at compile time",
+                asking[0].loc,
+                fix="give it constant bounds, a partial factor (unroll=4), or none",
+            )
+        canonicalize(kernel)
 
 
 class _Unroller:
     """Every asking loop whose bounds allow it; loops inside it wait for the next sweep. `made`: ops so far."""
 
-    def __init__(self, max_ops: int) -> None:
-        self.max_ops, self.made = max_ops, 0
-        self.progress = False
+    made = 0
+    progress = False
 
     def block(self, block: Block) -> None:
         ops, block.ops = block.ops, []
@@ -91,10 +79,10 @@ class _Unroller:
     def check_size(self, op: control.For, copies: int) -> None:
         size = sum(1 for _ in op.body.walk())
         before, self.made = self.made, self.made + size * copies
-        if self.made > self.max_ops:
+        if self.made > MAX_OPS:
             others = f", and other loops became {before}" if before else ""
             raise CompileError(
-                f"unrolling makes {copies} copies of {size} ops{others}; at most {self.max_ops} ops are possible",
+                f"unrolling makes {copies} copies of {size} ops{others}; at most {MAX_OPS} ops are possible",
                 op.loc,
                 fix="unroll partially (unroll=4), or not at all",
             )

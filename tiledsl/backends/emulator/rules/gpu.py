@@ -85,7 +85,7 @@ class _BlockArrived(Condition):
 
 def require_whole_warps(c: Cohort, op: Op) -> None:
     """Raises HazardError if a warp reaches a warp-wide op with only some of its lanes."""
-    if c.is_whole():
+    if c.mask is None or c.mask is c.exists:
         return
     partial = c.partial_warps()
     if partial.any():
