@@ -30,7 +30,7 @@ from typing import Any, Iterable, Mapping, NoReturn
 from tiledsl.arch import MOST_BLOCKS_PER_SM, MOST_CLUSTER, MOST_THREADS, MOST_THREADS_ALONG, TMA_MOST_BOX, WARP
 from tiledsl.errors import Loc, VerifyError
 from tiledsl.ir.core import OPS, Block, Kernel, Op, Value
-from tiledsl.ir.expr import PROCESSORS, BinExpr, Expr, NameExpr
+from tiledsl.ir.expr import PROCESSORS, BinExpr, Expr
 from tiledsl.ir.ops import control, roles
 from tiledsl.ir.tensor_maps import TensorMap
 from tiledsl.ir.types import (
@@ -154,8 +154,8 @@ def _names(exprs: Iterable[Expr]) -> set[str]:
     names: set[str] = set()
     for expr in exprs:
         match expr:
-            case NameExpr(name):
-                names.add(name)
+            case str():
+                names.add(expr)
             case BinExpr(_, a, b):
                 names |= _names((a, b))
             case _:

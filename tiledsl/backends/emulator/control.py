@@ -162,13 +162,10 @@ class LoopBegin(Instr):
 
     inits: tuple[int, ...]
     carried: tuple[int, ...]
-    results: tuple[int, ...]
     saved: int
 
     def step(self, c: Cohort, s: Schedule) -> bool:
         _write(c, self.carried, _read(c, self.inits))
-        for register in self.results:
-            c.regs[register] = None
         c.regs[self.saved] = c.mask
         return self.advance(c)
 

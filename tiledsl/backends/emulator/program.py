@@ -193,21 +193,19 @@ class _Flattener:
         induction, *rest = self.define(op.body.args)
         carried = tuple(rest)
         self.append(code.ForBegin(op, (lo, hi, step), induction, trips))
-        begin = self.append(
-            code.LoopBegin(op, self.read(op.inits), carried, self.define(op.results), self.scratch(True))
-        )
+        begin = self.append(code.LoopBegin(op, self.read(op.inits), carried, self.scratch(True)))
         head_pc = len(self.code)
         self.append(code.ForTest(op, induction, step, trips, more))
-        test = code.LoopTest(op, more, carried, carried, begin.results, op in self.blocking, _spins(op))
+        test = code.LoopTest(op, more, carried, carried, self.define(op.results), op in self.blocking, _spins(op))
         return self.end_loop(begin, head_pc, test, op.body, (trips, more, induction))
 
     def emit_while(self, op: control.While) -> Instr:
-        before, results = self.define(op.before.args), self.define(op.results)
-        begin = self.append(code.LoopBegin(op, self.read(op.operands), before, results, self.scratch(True)))
+        before = self.define(op.before.args)
+        begin = self.append(code.LoopBegin(op, self.read(op.operands), before, self.scratch(True)))
         head_pc = len(self.code)
         free = self.block_ops(op.before)
         condition, *passed = self.read(op.before.terminator.operands)
-        after = self.define(op.after.args)
+        after, results = self.define(op.after.args), self.define(op.results)
         test = code.LoopTest(op, condition, tuple(passed), after, results, op in self.blocking, True, free=free)
         return self.end_loop(begin, head_pc, test, op.after, after)
 

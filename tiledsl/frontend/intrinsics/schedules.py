@@ -22,7 +22,7 @@ from tiledsl.frontend.intrinsics.launch import host_expression
 from tiledsl.frontend.steps import Bounds
 from tiledsl.function import TileFunction
 from tiledsl.ir.core import Block, Value
-from tiledsl.ir.expr import BinExpr, ConstExpr, Expr, NameExpr
+from tiledsl.ir.expr import PROCESSORS, BinExpr, Expr
 from tiledsl.ir.ops import arith, barriers, gpu, rings, roles, tile
 from tiledsl.ir.types import I32, INDEX
 from tiledsl.lang.schedules import tile_count, tile_item
@@ -153,13 +153,13 @@ def _persistent(call: Call) -> ScheduleObject:
     call.state.cluster = place
     schedule = replace(schedule, place=place)
     items = schedule.counted(call.frame, call.node)
-    most = BinExpr("floordiv", NameExpr("processors"), ConstExpr(place.blocks))
-    clusters = most if place.blocks > 1 else NameExpr("processors")
+    most = BinExpr("floordiv", PROCESSORS, place.blocks)
+    clusters = most if place.blocks > 1 else PROCESSORS
     try:
         grid = BinExpr("min", host_expression(call, items), clusters)
     except CompileError:  # it depends on memory, say: blocks that have no item end at once
         grid = clusters
-    unit.grid = (BinExpr("mul", grid, ConstExpr(place.blocks)) if place.blocks > 1 else grid,)
+    unit.grid = (BinExpr("mul", grid, place.blocks) if place.blocks > 1 else grid,)
     return replace(schedule, items=items)
 
 

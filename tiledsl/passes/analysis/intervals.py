@@ -16,7 +16,7 @@ from math import prod
 from tiledsl.arch import MOST_GRID, MOST_PROCESSORS, WARP
 from tiledsl.ir.abi import INDEX32_LIMIT
 from tiledsl.ir.core import Block, Kernel, Op, Value
-from tiledsl.ir.expr import PROCESSORS, BinExpr, ConstExpr, Expr, NameExpr
+from tiledsl.ir.expr import PROCESSORS, BinExpr, Expr
 from tiledsl.ir.ops import arith, barriers, control, gpu, matrix, tile
 from tiledsl.ir.scalar import OPPOSITE
 from tiledsl.ir.types import BOOL, INDEX, DType, FragmentType
@@ -40,7 +40,8 @@ class Intervals:
         self.depth = 0
         self._stops: list[int] = []
         self._most_extent = (INDEX32_LIMIT if kernel.index_bits == 32 else 1 << 63) - 1
-        self._scalars = {arg.name: arg.type.limits for arg in kernel.body.args if isinstance(arg.type, DType)}
+        self._names = {arg.name: arg.type.limits for arg in kernel.body.args if isinstance(arg.type, DType)}
+        self._names[PROCESSORS] = 1, MOST_PROCESSORS
 
     def of(self, value: Value) -> Interval:
         """The least and the greatest number that an integer, or an element of a fragment of integers, can be."""
@@ -136,12 +137,10 @@ class Intervals:
 
     def _host(self, expr: Expr) -> Interval:
         match expr:
-            case ConstExpr(value):
-                return value, value
-            case NameExpr(name):
-                if name == PROCESSORS:
-                    return 1, MOST_PROCESSORS
-                return self._scalars.get(name, (0, self._most_extent))
+            case int():
+                return expr, expr
+            case str():
+                return self._names.get(expr, (0, self._most_extent))
             case BinExpr(fn, a, b):
                 return RULES[fn](self._host(a), self._host(b)) or INDEX.limits
 
