@@ -200,10 +200,6 @@ def _moved(range_: Range, fn: str, distance: Any, frame: Frame, node: ast.AST) -
     return Range(frame.builder.scalar(fn, first, by), range_.size)
 
 
-def negate(value: Value, frame: Frame, node: ast.AST) -> Value:
-    return apply("neg", [value], frame, node, "-")
-
-
 def at_compile_time(
     compute: Callable[..., Any], operands: Sequence[Any], frame: Frame, node: ast.AST, *, structure: bool = False
 ) -> Any:

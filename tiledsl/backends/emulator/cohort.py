@@ -66,11 +66,9 @@ class Cohort:
         """Which lanes are active, [groups, warps, 32]."""
         return self.spread(True if self.mask is None else self.mask)
 
-    def partial_warps(self) -> NDArray[np.bool_]:
-        """Which warps have some, but not all, of their lanes active: [groups, warps]."""
-        active = self.active()
-        existing = self.spread(True if self.exists is None else self.exists)
-        return active.any(axis=2) & (active != existing).any(axis=2)
+    def existing(self) -> NDArray[np.bool_]:
+        """Which lanes there are, [groups, warps, 32]."""
+        return self.spread(True if self.exists is None else self.exists)
 
     def lanes_of(self, lanes: NDArray[np.bool_]) -> tuple[Ints, Ints]:
         """Linear block and thread index of every lane that is set in `lanes` [groups, warps, 32]."""

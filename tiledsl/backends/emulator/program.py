@@ -19,6 +19,7 @@ from tiledsl.errors import EmulatorError
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import arith, control, gpu, mem, tile
 from tiledsl.ir.semantics import canonical, numpy_dtype
+from tiledsl.passes.analysis.structure import ops_around
 
 I = TypeVar("I", bound=Instr)  # noqa: E741
 
@@ -85,10 +86,8 @@ def _blocking(kernel: Kernel, joined: frozenset[Op]) -> set[Op]:
     """Ops in which a warp may have to wait for others, and those that they lie in."""
     found: set[Op] = set()
     for op in kernel.walk():
-        here: Op | Kernel | None = op if type(op) in CONDITIONS or op in joined or _spins(op) else None
-        while isinstance(here, Op) and here not in found:
-            found.add(here)
-            here = here.parent.parent if here.parent is not None else None
+        if type(op) in CONDITIONS or op in joined or _spins(op):
+            found |= {op, *(owner for owner, _ in ops_around(op.parent))}
     return found
 
 

@@ -84,8 +84,8 @@ class _Walker:
             self.b.loc = op.loc
             if isinstance(op, arith.Scalar):
                 value = simplify_scalar(self.b, op)
-                word = packed_word(op) if value is None and self.kernel.level == "thread" else None
-                value = value if word is None else self.b.value(word)
+                if value is None and self.kernel.level == "thread":
+                    value = packed_word(self.b, op)
             else:
                 rule = self.simple.get(type(op))
                 value = None if rule is None else rule(op)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Literal
 
 from tiledsl.ir.builder import Builder
-from tiledsl.ir.core import Op, Value
+from tiledsl.ir.core import Value
 from tiledsl.ir.ops import arith
 from tiledsl.ir.scalar import OPPOSITE
 from tiledsl.ir.types import BF16, BOOL, TF32, U16, U32, DType
@@ -71,7 +71,7 @@ def simplify_scalar(b: Builder, op: arith.Scalar) -> Value | None:
             return None
 
 
-def packed_word(op: arith.Scalar) -> Op | None:
+def packed_word(b: Builder, op: arith.Scalar) -> Value | None:
     """``low.bitcast(u16).to(u32) | high.bitcast(u16).to(u32) << 16``: the word of two 16-bit values of one dtype.
 
     As one op it takes what is rounded for it in one instruction. (PTX ISA: cvt.rn.bf16x2.f32.)
@@ -84,7 +84,7 @@ def packed_word(op: arith.Scalar) -> Op | None:
             continue
         first, second = _half(low), _half(shift.operands[0])
         if first is not None and second is not None and first.type == second.type:
-            return arith.PackWord(first, second, loc=op.loc)
+            return b.value(arith.PackWord(first, second))
     return None
 
 
