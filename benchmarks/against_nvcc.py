@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.device import open_device
+from benchmarks.device import DEFAULT_STREAM, open_device, pointer
 from benchmarks.gallery import gallery_kernels
 from benchmarks.gemm import as_table, parse_size, summarize
 from benchmarks.nvcc import CudaKernel, nvcc_version
@@ -46,7 +46,6 @@ def main(argv: list[str] | None = None) -> int:
     a = [device.normal(m, k, seed) for seed in range(sets)]
     b = [device.normal(k, n, 1000 + seed) for seed in range(sets)]
     c = [device.empty(m, n) for _ in range(sets)]
-    stream = device.stream()
     kernels = gallery_kernels()
 
     def ours(label: str) -> Callable[[int], None]:
@@ -55,8 +54,8 @@ def main(argv: list[str] | None = None) -> int:
 
     def theirs(label: str) -> Callable[[int], None]:
         kernel = CudaKernel.load(*PAIRS[label])
-        pointers = [(device.pointer(a[i]), device.pointer(b[i]), device.pointer(c[i])) for i in range(sets)]
-        launchers = [kernel.launcher(kernel.arguments(*p, m, n, k), m, n, stream) for p in pointers]
+        pointers = [[pointer(x[i]) for x in (a, b, c)] for i in range(sets)]
+        launchers = [kernel.launcher(kernel.arguments(*p, m, n, k), m, n, DEFAULT_STREAM) for p in pointers]
         return lambda number: launchers[number % sets]()
 
     cases: list[dict[str, Any]] = []

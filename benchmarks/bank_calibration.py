@@ -6,7 +6,7 @@
 A micro kernel makes one shared access of one warp, at offsets that it reads from global memory, so that one kernel
 serves all patterns of its kind and width. `tiledsl.layout.banks` predicts the wavefronts; the report also lists other
 rules that an open entry might follow, and which of them fit all counts. If a result contradicts the table, only
-`PHASES`, with its `basis`, has to change.
+`PHASES`, with `calibrated`, has to change.
 """
 
 from __future__ import annotations
@@ -271,7 +271,7 @@ def micro_table(records: Sequence[dict[str, Any]], fits: dict[tuple[Kind, int], 
     for (kind, width), names in fits.items():
         own = [r for r in records if (r["kind"], r["width"]) == (kind, width)]
         right = sum(r["predicted"] == r["measured"] for r in own)
-        basis = PHASES[kind, width].basis
+        basis = "measured" if PHASES[kind, width].calibrated else "open"
         summary.append([f"{kind} of {width} bytes", basis, f"{right} of {len(own)}", "; ".join(names) or "none"])
     header = ["entry", "pattern", "predicted", "measured", "conflicts counted", ""]
     rows = [

@@ -99,14 +99,14 @@ def _kernel(name: str, copy: str) -> Any:
 
 def _launched(kernel: Any, cubin: bytes | None = None) -> list[Any]:
     """The images that launches of `kernel` load from now on: the compiled one, or `cubin` in its place."""
-    compile_now, images = kernel.program.compiled, list[Any]()
+    compile_now, images = kernel.builds.compiled, list[Any]()
 
     def compiled(spec: Any, arch: str) -> Any:
         built = compile_now(spec, arch)
         images.append(built)
         return built if cubin is None else replace(built, cubin=cubin)
 
-    kernel.program.compiled = compiled
+    kernel.builds.compiled = compiled
     return images
 
 

@@ -72,7 +72,7 @@ def main(argv: list[str] | None = None) -> int:
         found[name] = cases
         kernels = dict.fromkeys(c["kernel"] for c in cases if c["kernel"] != c["base"])
         shares = {kernel: share_of(cases, kernel) for kernel in kernels}
-        means = "; ".join(f"{kernel} {s.mean:.3f} (worst {s.worst:.3f})" for kernel, s in shares.items())
+        means = "; ".join(f"{kernel} {mean:.3f} (worst {worst:.3f})" for kernel, (mean, worst) in shares.items())
         kept = f"Operands: {STORED.get(name, 'NT')}."
         parts.append(f"### {name} ({FAMILIES[name][1]})\n\n{kept} Of cuBLAS: {means}.\n\n{as_table(cases)}")
         print(f"{name}: {means}", flush=True)

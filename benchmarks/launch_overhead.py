@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.device import Device
+from benchmarks.device import DEFAULT_STREAM, Device, pointer
 from benchmarks.gallery import gallery_kernels
 from benchmarks.nvcc import CudaKernel
 from benchmarks.report import RESULTS, table, write
@@ -89,12 +89,12 @@ def main(argv: list[str] | None = None) -> int:
     # Loaded as a file of a user's: names in the package's own modules are not looked at again.
     many = load_kernel(Path(fastest.signature.loc.file), "fastest")
     bare = CudaKernel.load("naive", 16)
-    packed = bare.arguments(*map(device.pointer, (a, b, c)), SIZE, SIZE, SIZE)
+    packed = bare.arguments(*map(pointer, (a, b, c)), SIZE, SIZE, SIZE)
     contenders: dict[str, Callable[[], object]] = {
         "tiledsl, three torch tensors": lambda: kernel(a, b, c),
         "tiledsl, three tensor maps, cluster of 2": lambda: three_maps(a, b, c),
         "tiledsl, three torch tensors, many names": lambda: many(a, b, c, **consts),
-        "bare cuLaunchKernel, packed arguments": bare.launcher(packed, SIZE, SIZE, device.stream()),
+        "bare cuLaunchKernel, packed arguments": bare.launcher(packed, SIZE, SIZE, DEFAULT_STREAM),
         "torch.mm(a, b, out=c)": lambda: torch.mm(a, b, out=c),
     }
     taken: dict[str, list[float]] = {name: [] for name in contenders}

@@ -29,7 +29,7 @@ from tiledsl.gemm import gemm
 from tiledsl.inspect.bench import share_of, summarize
 from tiledsl.inspect.contenders import CUBLAS, Contender, Operands, Roles, Size, cublas
 from tiledsl.inspect.frameworks import Device
-from tiledsl.inspect.timing import Timing, buffer_sets, interleave
+from tiledsl.inspect.timing import buffer_sets, interleave
 
 __all__ = ["FAMILIES", "main", "shapes"]
 
@@ -72,7 +72,7 @@ def shapes(family: str, seed: int, count: int) -> list[Size]:
         batch = draw((2, 256), 1) if family == "batched" else 0
         size = Size(m, n, k, batch)
         even = family == "ragged" and not (m | n | k) & 1
-        if 1 << 18 <= size.operations // 2 <= 1 << 40 and size.bytes((4, 4)) <= 3e9 and not even:
+        if 1 << 18 <= math.prod(size.numbers) <= 1 << 40 and size.bytes((4, 4)) <= 3e9 and not even:
             found.append(size)
     return found
 
@@ -117,16 +117,14 @@ def _measure(
     operands = Operands(device, size, buffer_sets(size.bytes(device.itemsizes), cold=cache == "cold"))
     layout, base = cublas(operands)
     launches = {CUBLAS: base}
-    ours = Contender("gemm", gemm, {}, Roles("A", "B", "C", frozenset(), batched=False))
+    ours = Contender("gemm", gemm, {}, Roles("A", "B", "C"))
     for stored in LAYOUTS:
         launches[stored] = ours.launcher(operands, stored)
         operands.check(f"gemm {stored}", launches[stored])
     operands.keep({layout, *LAYOUTS})
-    graphs = {name: device.graphed(launch, GRAPHED) for name, launch in launches.items()}
     seconds, rest = LOADS[load]
-    timing = interleave(device, graphs, rounds=rounds, seconds=seconds, rest=rest)
-    timing = Timing({name: [ms / GRAPHED for ms in taken] for name, taken in timing.rounds.items()})
-    return summarize(timing, (size.m, size.n, size.k), CUBLAS, {"layout": layout, **noted}, batch=size.batch)
+    timing = interleave(device, launches, rounds=rounds, seconds=seconds, rest=rest, graphed=GRAPHED)
+    return summarize(timing, size.numbers, CUBLAS, {"layout": layout, **noted})
 
 
 def _summary(cases: Sequence[dict[str, Any]]) -> str:
@@ -135,7 +133,7 @@ def _summary(cases: Sequence[dict[str, Any]]) -> str:
     for family in dict.fromkeys(c["family"] for c in cases):
         own = [c for c in cases if c["family"] == family]
         shares = [share_of(own, layout) for layout in LAYOUTS]
-        means = [f"{value:.3f}" for share in shares for value in (share.mean, share.worst)]
+        means = [f"{value:.3f}" for share in shares for value in share]
         rows.append((family, str(len(own) // 3), *means))
     header = ("family", "shapes", "NT mean", "NT worst", "NN mean", "NN worst")
     each = [

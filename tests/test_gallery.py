@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tiledsl.arch import MOST_REGISTERS
 from tiledsl.compilation.lowering import lower
 from tiledsl.ir.types import DTYPES
 from tiledsl.layout.orders import ORDERS
@@ -225,7 +226,7 @@ def test_by_tma_nothing_is_spilled(gallery: ModuleType, bits: int) -> None:
     for _, consts in HALVES:
         given = check_consts(kernel.signature, {**consts, "EPILOGUE": add_bias})
         spec = assumed(kernel.signature, dtypes, given)
-        used = kernel.program.compiled(Specialization(spec.tensors, spec.consts, bits), "sm_90a").resources
+        used = kernel.builds.compiled(Specialization(spec.tensors, spec.consts, bits), "sm_90a").resources
         assert (used.spill_stores, used.spill_loads, used.stack) == (0, 0, 0)
 
 
@@ -279,14 +280,16 @@ def test_no_race_and_nothing_undefined(gallery: ModuleType, number: int, consts:
     _load(number).check(*random_problem(70, 68, 52, format=format), **consts)
 
 
-@pytest.mark.parametrize(("number", "consts", "format"), _cases())
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_120a"])
-def test_nothing_is_spilled(gallery: ModuleType, number: int, consts: dict[str, Any], format: str, arch: str) -> None:
-    """On no architecture does a kernel need local memory, for spills or for a stack frame. The others, whose code is
-    nearly that of sm_80, stand in the committed report."""
+@pytest.mark.parametrize(("number", "consts", "format"), _together(_cases()))
+def test_nothing_is_spilled(gallery: ModuleType, number: int, consts: dict[str, Any], format: str) -> None:
+    """On no architecture does a kernel need local memory, for spills or for a stack frame. What is far from the limit
+    on one is so on all. Two more, whose code is nearly that of sm_80, stand in the committed report."""
     kernel = _load(number)
-    used = kernel.compile(arch=arch, **gallery.dtypes(kernel, format), **consts).resources
-    assert (used.spill_stores, used.spill_loads, used.stack) == (0, 0, 0)
+    for arch in ("sm_90a", "sm_80", "sm_120a"):
+        used = kernel.compile(arch=arch, **gallery.dtypes(kernel, format), **consts).resources
+        assert (used.spill_stores, used.spill_loads, used.stack) == (0, 0, 0), arch
+        if used.registers <= MOST_REGISTERS // 2:
+            break
 
 
 def test_the_committed_report_has_no_spills() -> None:
@@ -331,7 +334,7 @@ def test_the_fastest_schedule_follows_from_the_alignment(gallery: ModuleType, al
     kernel = _load(_number(gallery, "fastest"))
     spec = assumed(kernel.signature, {}, check_consts(kernel.signature, {}))
     tensors = tuple((name, replace(known, align=align)) for name, known in spec.tensors if known)
-    ptx = kernel.program.compiled(replace(spec, tensors=tensors), "sm_90a").ptx
+    ptx = kernel.builds.compiled(replace(spec, tensors=tensors), "sm_90a").ptx
     factors = re.findall(r"fma\.rn\.f32 \s*%\w+, (%\w+), (%\w+)", ptx)[:128]
     schedule = ffma.VECTORS if align == 16 else ffma.ELEMENTS
     for found, wanted in zip(zip(*factors, strict=True), zip(*ORDERS[schedule.order](16, 8), strict=True), strict=True):
@@ -443,7 +446,7 @@ def test_narrow_copies_are_not_spilled(
         for (name, t), align in zip(given.items(), aligned, strict=True)
     ]
     tensors += [(name, None) for name, _ in spec.tensors if name not in units]
-    used = kernel.program.compiled(Specialization(tuple(tensors), spec.consts, 32), arch).resources
+    used = kernel.builds.compiled(Specialization(tuple(tensors), spec.consts, 32), arch).resources
     assert (used.spill_stores, used.spill_loads, used.stack) == (0, 0, 0)
 
 

@@ -9,11 +9,9 @@ if __name__ == "__main__" and sys.path[:1] != [""] and not sys.flags.safe_path:
     sys.path.append(sys.path.pop(0))
 
 import argparse
-import codecs
 import importlib
 import os
 from collections.abc import Callable
-from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,24 +20,20 @@ from tiledsl.arch import target_named
 from tiledsl.compilation.explain import EXPLAIN
 from tiledsl.errors import TileError
 from tiledsl.inspect import bench
-from tiledsl.inspect.contenders import Contender, read_roles
 
 if TYPE_CHECKING:
     from tiledsl.kernel import TileKernel
 
 EXAMPLES = Path(__file__).parent.parent / "examples" / "gemm"
-ASCII = {"│": "|", "…": "~", "×": "x", "─": "-", "–": "-", "≤": "<=", "µ": "u"}
-"""Replacements for characters that the terminal lacks."""
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command. An error is one message without a traceback, and exit code 1 (2 for arguments)."""
     if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison] - it was closed before Python began
         return _fail("the output is closed\n  fix: leave stdout open, or send it to /dev/null")
-    codecs.register_error("tiledsl", _in_ascii)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="tiledsl")
+            stream.reconfigure(errors="replace")  # of characters that the terminal lacks
     try:
         try:
             return _run(argv)
@@ -60,7 +54,7 @@ def main(argv: list[str] | None = None) -> int:
 def _run(argv: list[str] | None) -> int:
     arguments, rest = _parser().parse_known_args(argv)
     if arguments.command == "demo":
-        return _from_checkout("demo").main(rest)
+        return _demo(rest)
     if rest:
         _parser().error(f"unrecognized arguments: {' '.join(rest)}")
     return arguments.run(arguments)
@@ -75,12 +69,6 @@ def _fail(message: str, code: int = 1) -> int:
 def _drop_output() -> None:
     """Discard buffered output, which Python would fail to write again when it exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _in_ascii(error: UnicodeError) -> tuple[str, int]:
-    """Replace characters that the terminal lacks."""
-    assert isinstance(error, UnicodeEncodeError)
-    return "".join(ASCII.get(c, "?") for c in error.object[error.start : error.end]), error.end
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -109,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     timed = commands.add_parser("bench", help="time kernels against cuBLAS and each other, on a GPU")
     timed.description, timed.formatter_class = bench.__doc__, argparse.RawDescriptionHelpFormatter
     bench.add_arguments(timed)
-    timed.set_defaults(run=partial(bench.run, gallery=_gallery))
+    timed.set_defaults(run=bench.run)
 
     cache = commands.add_parser("cache", help="the on-disk cache of compiled kernels")
     cache.add_argument("action", choices=["info", "clear"])
@@ -188,24 +176,12 @@ def _read(file: str) -> tuple[str, str]:
         raise TileError(f"cannot read {file}: {error}\n  fix: pass a text file, or - for the standard input") from error
 
 
-def _gallery(format: str) -> list[Contender]:
-    """Every variant of the gallery's kernels that multiply `format`."""
-    gallery = _from_checkout("gallery")
-    found: list[Contender] = []
-    for entry in (e for e in gallery.here() if format in e.formats):
-        kernel: TileKernel = gallery.load(entry)
-        for consts in entry.variants:
-            label = " ".join([kernel.name, *(f"{name}={value}" for name, value in consts.items())])
-            found.append(Contender(label, kernel, consts, read_roles(kernel)))
-    return found
-
-
-def _from_checkout(module: str) -> Any:
-    """A module of examples/gemm, which belongs to the repository and not to the installed package."""
-    if not (EXAMPLES / f"{module}.py").is_file():
-        raise TileError(f"{module} is part of the repository and not of the installed package: run this in a checkout")
+def _demo(rest: list[str]) -> int:
+    """The demo of examples/gemm, which belongs to the repository and not to the installed package."""
+    if not (EXAMPLES / "demo.py").is_file():
+        raise TileError("demo is part of the repository and not of the installed package: run this in a checkout")
     sys.path.insert(0, str(EXAMPLES))
-    return importlib.import_module(module)
+    return importlib.import_module("demo").main(rest)
 
 
 def _cache(arguments: argparse.Namespace) -> int:

@@ -37,7 +37,7 @@ def as_compile_error(error: Exception, loc: Loc, doing: str = "") -> CompileErro
     if isinstance(error, CompileError):
         return error
     last = _innermost(error)
-    if doing or last is None or _is_ours(last[0]):
+    if doing or last is None or is_ours(last[0]):
         found = _of_ours(error, last, loc, doing)
     else:
         found = _of_user(error, last, loc)
@@ -48,20 +48,10 @@ def as_compile_error(error: Exception, loc: Loc, doing: str = "") -> CompileErro
 def python_error(error: Exception, loc: Loc) -> CompileError:
     """The CompileError for what Python raised in an operation on compile-time values or in a function of the user's."""
     last = _innermost(error)
-    if last is not None and not _is_ours(last[0]):
+    if last is not None and not is_ours(last[0]):
         return _of_user(error, last, loc)
-    fix = next((fix for kind, fix in _FIXES.items() if isinstance(error, kind)), "use values that Python takes there")
+    fix = "use values for which Python can compute it"
     return CompileError(f"{type(error).__name__} at compile time: {error}", loc, fix)
-
-
-_FIXES: dict[type[Exception], str] = {
-    ZeroDivisionError: "give the divisor another value than 0",
-    LookupError: "use an index or key that is there",
-    AttributeError: "use an attribute that it has",
-    OverflowError: "use a smaller number",
-    MemoryError: "use fewer or smaller values",
-    RecursionError: "take it apart: assign parts to names",
-}
 
 
 def _of_user(error: Exception, last: Place, loc: Loc) -> CompileError:
@@ -94,18 +84,18 @@ def _innermost(error: Exception) -> Place | None:
     places = [
         (frame, line)
         for frame, line in walk_tb(error.__traceback__)
-        if _is_ours(frame) or not _is_standard(frame.f_code.co_filename)
+        if is_ours(frame) or not is_standard(frame.f_code.co_filename)
     ]
     return places[-1] if places else None
 
 
-def _is_ours(frame: FrameType) -> bool:
+def is_ours(frame: FrameType) -> bool:
     file = frame.f_code.co_filename
     generated = file.startswith("<") and str(frame.f_globals.get("__name__")).split(".")[0] == "tiledsl"
     return (file.startswith(_OURS) and not file.startswith(_KERNELS)) or generated
 
 
-def _is_standard(file: str) -> bool:
+def is_standard(file: str) -> bool:
     if file.startswith("<frozen "):
         return True
     return file.startswith(_STANDARD) and not any(part in file for part in _INSTALLED)
@@ -123,12 +113,11 @@ def stage(name: str, kernel: str, loc: Loc) -> Generator[None]:
     """
     try:
         yield
-    except VerifyError as error:
-        raise as_compile_error(error, error.loc if error.loc.line else loc, f"{name} of {kernel}") from error
-    except TileError:
-        raise
     except Exception as error:
-        raise as_compile_error(error, _op_line(error) or loc, f"{name} of {kernel}") from error
+        if isinstance(error, TileError) and not isinstance(error, VerifyError):
+            raise
+        at = error.loc if isinstance(error, VerifyError) else _op_line(error)
+        raise as_compile_error(error, at if at is not None and at.line else loc, f"{name} of {kernel}") from error
 
 
 def _op_line(error: Exception) -> Loc | None:

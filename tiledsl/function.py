@@ -53,17 +53,12 @@ class ByReference:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        module, name = self.__module__, self.__qualname__
-        if "<locals>" in name:
-            outer, _, inner = name.rpartition(".<locals>.")
-            message = f"{inner} is defined inside {outer}(), where no other process can find it"
-            raise TileError(f"{message}: it is pickled by name\n  fix: define it at the top level of a module")
         found = named(self)
         if found is not self:
-            message = f"{module}.{name} is {_described(found)}, not this {type(self).__name__}"
-            fix = f"let the name of its def, at the top level of {module}, stand for it"
-            raise TileError(f"{message}, which is pickled by name\n  fix: {fix}")
-        return _by_name, (type(self), module, name)
+            name = f"{self.__module__}.{self.__qualname__}"
+            message = f"{name} is {_described(found)}, not this {type(self).__name__}, which is pickled by that name"
+            raise TileError(f"{message}\n  fix: define it at the top level of a module, and leave it its name")
+        return _by_name, (type(self), self.__module__, self.__qualname__)
 
 
 def named(function: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Any, Callable, Mapping, overload
 
 from tiledsl.arch import target_named
 from tiledsl.compilation.compiled import Compiled
-from tiledsl.compilation.compiler import Program
+from tiledsl.compilation.compiler import Builds
 from tiledsl.errors import CompileError
 from tiledsl.function import ByReference, caller_line, require_function
 from tiledsl.ir.types import DTYPES, INDEX, DType
@@ -37,8 +37,8 @@ class TileKernel(ByReference):
 
     def __init__(self, signature: Signature) -> None:
         self.signature = signature
-        self.program = Program(signature)
-        self.dispatcher = Dispatcher(self.program)
+        self.builds = Builds(signature)
+        self.dispatcher = Dispatcher(self.builds)
         self._launch, self._bind = self.dispatcher.launcher.launch, self.dispatcher.launcher.bind
         functools.update_wrapper(self, signature.fn)
 
@@ -68,7 +68,7 @@ class TileKernel(ByReference):
         """
         if "arch" not in self._names:
             target = settings.pop("arch", target)
-        return self.program.compiled(*self.specialized(target, settings))
+        return self.builds.compiled(*self.specialized(target, settings))
 
     def specialized(self, target: str | None, settings: Mapping[str, Any]) -> tuple[Specialization, str]:
         """The specialisation that `compile` builds for these settings, and its target."""

@@ -95,15 +95,11 @@ class Verification:
     wrong: int
     worst: Mismatch | None
 
-    @property
-    def ok(self) -> bool:
+    def __bool__(self) -> bool:
         return self.wrong == 0
 
-    def __bool__(self) -> bool:
-        return self.ok
-
     def __str__(self) -> str:
-        verdict = "right" if self.ok else f"{self.wrong} WRONG"
+        verdict = "right" if self else f"{self.wrong} WRONG"
         text = f"{self.kernel}(): {self.elements} elements, {verdict}"
         if self.worst is None:
             return text
@@ -115,16 +111,17 @@ class Verification:
     __repr__ = __str__
 
 
-def gemm_bound(A: Any, B: Any, *, terms: int | None = None) -> Any:
+def gemm_bound(A: Any, B: Any) -> Any:
     """The largest error of ``A @ B`` in fp32 fma chains, in any order, for each element (without the final rounding).
 
     E(K) |A||B| with E(K) = K u / (1 - K u), u = 2^-24 (Higham, Accuracy and Stability of Numerical
-    Algorithms, section 3.1). `terms`: K, by default the columns of A.
+    Algorithms, section 3.1).
     """
     import numpy
 
-    k = A.shape[-1] if terms is None else terms
-    return PRODUCTS["f32"].chain(k) * (numpy.abs(A).astype(numpy.float64) @ numpy.abs(B).astype(numpy.float64))
+    return PRODUCTS["f32"].chain(A.shape[-1]) * (
+        numpy.abs(A).astype(numpy.float64) @ numpy.abs(B).astype(numpy.float64)
+    )
 
 
 BOUNDS = "pass a number, or an array of one for each element (gemm_bound gives that of a product)"
@@ -191,13 +188,6 @@ def _host(array: Any) -> Any:
     return array.get() if type(array).__module__.split(".")[0] == "cupy" else numpy.asarray(array)
 
 
-def _check_fit(bound: Any, name: str, shape: tuple[int, ...]) -> None:
-    fits = bound.ndim <= len(shape) and all(n in (1, m) for n, m in zip(bound.shape[::-1], shape[::-1], strict=False))
-    if not fits:
-        message = f"verify(): bound has the shape {bound.shape}, which does not fit {name}, of shape {shape}"
-        raise KernelArgumentError(f"{message}\n  fix: {BOUNDS}")
-
-
 def _compare(
     name: str, got: Any, expected: Any, dtype: DType, bound: Any, exact: bool
 ) -> tuple[int, int, Mismatch | None]:
@@ -215,13 +205,19 @@ def _compare(
         same = _same(got, expected)
         left, right = got.astype(numpy.float64), expected.astype(numpy.float64)
         error = numpy.where(same, 0.0, numpy.abs(left - right))
-        limit = numpy.zeros_like(error)
+        limit, right_ones = numpy.zeros_like(error), same
         if not exact:
-            _check_fit(bound, name, got.shape)
+            try:
+                bound = numpy.broadcast_to(bound, got.shape)
+            except ValueError:
+                message = (
+                    f"verify(): bound has the shape {bound.shape}, which does not fit {name}, of shape {got.shape}"
+                )
+                raise KernelArgumentError(f"{message}\n  fix: {BOUNDS}") from None
             form = FORMATS.get(dtype.name)  # None: an integer, to which nothing is rounded
             relative, least = (form.unit_roundoff, form.smallest) if form is not None else (0.0, 0.0)
             limit = relative * numpy.abs(right) + bound + least
-        right_ones = same if exact else same | (numpy.isfinite(right) & (error <= limit))
+            right_ones = same | (numpy.isfinite(right) & (error <= limit))
         share = numpy.where(right_ones & (limit == 0), 0.0, error / limit)
         share = numpy.where(right_ones, share, numpy.where(numpy.isnan(share), numpy.inf, numpy.maximum(share, 1.0)))
     index = numpy.unravel_index(int(numpy.argmax(share)), share.shape)

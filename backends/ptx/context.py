@@ -8,7 +8,7 @@ from typing import Any, Callable, Sequence
 from tiledsl.arch import Target, require_feature
 from tiledsl.backends.ptx.debuginfo import DebugInfo
 from tiledsl.backends.ptx.llvm import ir
-from tiledsl.backends.ptx.types import VOID, bits_of, overload, register_class, structure
+from tiledsl.backends.ptx.types import bits_of, overload, register_class, result_type
 from tiledsl.backends.ptx.writer import Writer
 from tiledsl.errors import UNKNOWN_LOC, Loc
 from tiledsl.ir.core import Block, Kernel, Op, Value
@@ -113,7 +113,7 @@ class Lowering:
         if not pure:
             constraints.append("~{memory}")
         callee = f'asm {"" if pure else "sideeffect "}"{_escaped(text)}", "{",".join(constraints)}"'
-        type_ = VOID if not results else results[0] if len(results) == 1 else structure(*results)
+        type_ = result_type(results)
         value = self.b.call(callee, type_, args, " convergent" if convergent else "")
         return self.parts(value, len(results))
 

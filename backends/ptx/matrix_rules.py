@@ -13,7 +13,7 @@ from typing import Any
 from tiledsl.arch import require, targets_from
 from tiledsl.backends.ptx.context import Lowering, lowers
 from tiledsl.backends.ptx.llvm import ir
-from tiledsl.backends.ptx.types import I32, VOID, integer, llvm_type, structure
+from tiledsl.backends.ptx.types import I32, VOID, integer, llvm_type, result_type
 from tiledsl.backends.ptx.vectors import numbered, product_names, rounded_pairs, vector_of
 from tiledsl.ir.core import Value
 from tiledsl.ir.ops import arith, mem, ptx
@@ -44,8 +44,8 @@ def _matrices(what: str, op: mem.LdMatrix | mem.StMatrix) -> str:
 
 @lowers(mem.LdMatrix)
 def lower_ldmatrix(lw: Lowering, op: mem.LdMatrix) -> Sequence[Any]:
-    result = I32 if op.num == 1 else structure(*[I32] * op.num)
-    return lw.parts(lw.intrinsic(_matrices("ldmatrix", op), result, lw.value(op.ptr)), op.num)
+    result = lw.intrinsic(_matrices("ldmatrix", op), result_type([I32] * op.num), lw.value(op.ptr))
+    return lw.parts(result, op.num)
 
 
 @lowers(mem.StMatrix)

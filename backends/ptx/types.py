@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -60,18 +61,13 @@ def overload(type_: Any) -> str:
     return type_.intrinsic_name if hasattr(type_, "intrinsic_name") else f"i{type_.width}"
 
 
-def float_bits(value: float, dtype: DType) -> int:
-    """The bit pattern of `value`, which `dtype` represents exactly; the canonical one for a NaN."""
-    if math.isnan(value):
-        return FORMATS[dtype.name].nan
-    return int.from_bytes(np.array(value, numpy_dtype(dtype)).tobytes(), "little")
-
-
 def constant(value: int | float | bool, dtype: DType) -> Any:
     """A literal of `dtype`. Floats are written as bit patterns, so that nothing is lost in decimals."""
     if dtype.python is not float:
         return ir.Constant(llvm_type(dtype), int(value))
-    bits = float_bits(float(value), dtype)
+    bits = int.from_bytes(np.array(value, numpy_dtype(dtype)).tobytes(), "little")
+    if math.isnan(value):
+        bits = FORMATS[dtype.name].nan
     if dtype.bits == 8:
         return ir.Constant(llvm_type(dtype), bits)
     if dtype in (F32, TF32):  # LLVM spells a float as the double of the same value
@@ -96,10 +92,11 @@ def register_class(type_: Any) -> str:
     return {"float": "f", "double": "d"}[str(type_)]
 
 
-@cache
-def structure(*elements: Any) -> Any:
-    """What several registers are together: the result of an instruction that gives more than one."""
-    return ir.LiteralStructType(elements)
+def result_type(registers: Sequence[Any]) -> Any:
+    """What an instruction gives: nothing, one register, or a structure of several."""
+    if len(registers) == 1:
+        return registers[0]
+    return ir.LiteralStructType(registers) if registers else VOID
 
 
 def global_variable(module: Any, type_: Any, name: str, space: str) -> Any:

@@ -126,7 +126,7 @@ def torch_launches_follow_names() -> None:
     assert gives(3.0)
     k.factor = lambda: 4.0
     assert gives(4.0)
-    assert len(k.scaled.program._compiled) == 3
+    assert len(k.scaled.builds._known) == 3
 
 
 def arrays_of_any_library_find_their_plan() -> None:

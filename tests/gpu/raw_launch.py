@@ -12,9 +12,10 @@ from tiledsl.backends import ptx
 from tiledsl.ir.abi import launch_parameters
 from tiledsl.ir.core import Kernel
 from tiledsl.ir.expr import PROCESSORS
+from tiledsl.ir.grid import checked_grid
 from tiledsl.ir.types import DType
 from tiledsl.runtime.driver import Driver, driver
-from tiledsl.runtime.launch import ArgumentBuffer, LaunchPlan, Shape, checked_grid
+from tiledsl.runtime.launch import ArgumentBuffer, LaunchPlan, Shape
 from tiledsl.runtime.tensor_maps import MapImages, check_maps
 from tiledsl.signatures.specialize import ArrayInfo
 

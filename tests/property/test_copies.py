@@ -43,7 +43,7 @@ def test_every_access_is_made_once(grid: list[int], axis: int, width: int, threa
     seen = np.zeros(shape, np.int32)
     thread = np.arange(threads)
     for step in range(made.steps):
-        at = [np.broadcast_to(c.of(thread), (threads,)) for c in made.place(step)]
+        at = [np.broadcast_to(c, (threads,)) for c in made.place(step, thread)]
         for e in range(width):
             np.add.at(seen, tuple(x + e if a == axis else x for a, x in enumerate(at)), 1)
     assert (seen == 1).all()
@@ -51,12 +51,9 @@ def test_every_access_is_made_once(grid: list[int], axis: int, width: int, threa
 
 def test_neighbouring_threads_move_neighbouring_elements() -> None:
     """Along the vectors' axis first, whichever it is, and then row after row."""
-    rows, columns = ThreadMap((16, 64), 1, 4, 128).place(1)
-    assert [rows.of(t) for t in (0, 15, 16, 127)] == [8, 8, 9, 15]
-    assert [columns.of(t) for t in (0, 1, 15, 16)] == [0, 4, 60, 0]
-    rows, columns = ThreadMap((16, 64), 0, 4, 128).place(1)
-    assert [rows.of(t) for t in (0, 1, 3, 4)] == [0, 4, 12, 0]
-    assert [columns.of(t) for t in (0, 3, 4, 127)] == [32, 32, 33, 63]
+    by_rows, by_columns = ThreadMap((16, 64), 1, 4, 128), ThreadMap((16, 64), 0, 4, 128)
+    assert [by_rows.place(1, t) for t in (0, 1, 15, 16, 127)] == [[8, 0], [8, 4], [8, 60], [9, 0], [15, 60]]
+    assert [by_columns.place(1, t) for t in (0, 1, 3, 4, 127)] == [[0, 32], [4, 32], [12, 32], [0, 33], [12, 63]]
 
 
 @dataclass

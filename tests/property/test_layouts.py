@@ -90,7 +90,7 @@ def test_the_hardware_swizzles() -> None:
 @pytest.mark.parametrize(
     ("layout", "dims", "message", "fix"),
     [
-        (Swizzled(4, 8), (16, 16), "4 = 32 elements wide, wider than a row of 16", "units of 4, span=4 fits"),
+        (Swizzled(4, 8), (16, 16), "4 = 32 elements, and a row of 16", "units of 4, span=4 fits"),
         (Swizzled(4, 8), (16, 144), "a row of 144 is no whole number of them", "span=4 fits this row"),
         (Swizzled(4, 2), (16, 33), "a row of 33 is no whole number of them", "a multiple of 8 elements (40)"),
         (Swizzled(3, 2), (16, 36), "unit is 3", "make unit a power of two"),

@@ -270,7 +270,7 @@ def test_past_the_edge_of_a_tensor_are_zeros_and_nothing_is_written(case: Case, 
 def test_coordinates_are_those_of_the_layout(type_: FragmentType, axis: int) -> None:
     assert type_.layout is not None
     case = Case(FragmentType(I32, type_.dims, type_.layout.acc), False, (0, 0), 4, shared=False)
-    assume(case.type.layout is not None and case.type.layout.problem(type_.dims) is None)
+    assume(case.type.layout is not None and case.type.layout.problem(type_.dims, type_.dtype.bits) is None)
 
     def move(b: Builder, thread: Value, a: Value, out: Value, c: Value) -> None:
         index = FragmentType(INDEX, case.type.dims, case.type.layout)

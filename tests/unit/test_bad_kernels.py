@@ -66,7 +66,7 @@ def k(A: Global[f32, M, K], C: Global[f32, M]):
     t = threads(32)
     S = shared((32, 8), f32)
     total = f32(0)
-    for q in pipelined(tiles(K, 8), stages=10**6):  # error: stages= is a compile-time int from 1 to
+    for q in pipelined(tiles(K, 8), stages=10**6):  # error: stages is a compile-time int from 1 to
         copy_async(A[m, q], S)
         for j in unroll(8):
             total += S[t, j]
@@ -128,7 +128,7 @@ BODIES: dict[str, tuple[str, ...]] = {
     "unroll(2**31)": ("for j in unroll(2**31):  # error: this would unroll 2147483648 iterations", "    A[i] = 1.0"),
     "unroll(2**63)": ("for j in unroll(2**63):  # error: this would unroll 9223372036854775808", "    A[i] = 1.0"),
     "unroll of tiles": ("for j in unroll(tiles(2**40, 1)):  # error: this would unroll 109951162777", "    A[i] = 1.0"),
-    "by=10**6": ("for j in unroll(range(M), by=10**6):  # error: by= is a compile-time int", "    A[i] = 1.0"),
+    "by=10**6": ("for j in unroll(range(M), by=10**6):  # error: by is a compile-time int", "    A[i] = 1.0"),
     "count()": ("for j in itertools.count():  # error: this would unroll more than 4096 iterations", "    A[i] = 1.0"),
     "a list of count()": ("xs = list(itertools.count())  # error: this would go through more than 65536 items", STORE),
     "a sum of count()": ("x = sum(itertools.count())  # error: this would go through more than 65536 items", STORE),

@@ -360,7 +360,7 @@ def wide(A: Global[f32, M, N], *, rows: const = 8, layout: Const[Layout | None] 
         (padded(33), "S.load(t, 0, vec=16)", "its layout padded(33) a step along axis 0 is 132 bytes",
          "pad S to a multiple of 4, or leave its layout to the compiler"),
         (swizzled(1, 8), "S.load(t, 0, vec=16)", "moves every 4 bytes to a place of their own", "unit=4 or more"),
-        (swizzled(4, 16), "shared((rows, 32)", "64 elements wide, wider than a row of 32", "span=8 fits this row"),
+        (swizzled(4, 16), "shared((rows, 32)", "64 elements, and a row of 32", "span=8 fits this row"),
     ],
 )  # fmt: skip
 def test_a_layout_that_cannot_be(layout: Layout, line: str, message: str, fix: str) -> None:

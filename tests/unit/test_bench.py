@@ -6,6 +6,7 @@ The device is NumPy with a clock; kernels run on the emulator.
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from pathlib import Path
@@ -42,8 +43,8 @@ BODY = """
 """
 NT = (
     HEAD
-    + "\n@tile_kernel\ndef nt(A: Global[f32, M, K], B: Global[f32, N, K], C: Global[f32, N, M]):"
-    + BODY.format(a="A[m, k]", b="B[n, k]", c="C[n, m]")
+    + "\n@tile_kernel\ndef nt(A: Global[f32, M, K], B: Global[f32, N, K], C: Global[f32, M, N]):"
+    + BODY.format(a="A[m, k]", b="B[n, k]", c="C[m, n]")
 )
 
 
@@ -127,9 +128,9 @@ def write(folder: Path, text: str, name: str = "kernels.py") -> Path:
 
 def test_a_product_is_read_off_the_names_of_its_dimensions(tmp_path: Path) -> None:
     roles = read_roles(load_kernel(Path(NAIVE)))
-    assert (roles.a, roles.b, roles.c, roles.layout, roles.transposed) == ("A", "B", "C", "NN", frozenset())
+    assert (roles.a, roles.b, roles.c, roles.layout) == ("A", "B", "C", "NN")
     roles = read_roles(load_kernel(write(tmp_path, NT)))
-    assert (roles.layout, roles.transposed) == ("NT", {"B", "C"})
+    assert roles.layout == "NT"
 
 
 @pytest.mark.parametrize(
@@ -152,7 +153,7 @@ def test_consts_are_part_of_a_contender() -> None:
     tiled = f"{ROOT}/examples/gemm/shared_tiled.py"
     contender = read_contender(f"{tiled}:shared_tiled:T=32")
     assert (contender.label, contender.consts) == ("shared_tiled T=32", {"T": 32})
-    with pytest.raises(TileError, match="no const 'Q'"):
+    with pytest.raises(TileError, match="no open const 'Q'"):
         read_contender(f"{tiled}:shared_tiled:Q=1")
 
 
@@ -166,7 +167,7 @@ def test_a_kernel_may_choose_its_consts_by_the_size() -> None:
 
 def test_the_format_is_that_of_the_kernels_or_asked_for(tmp_path: Path) -> None:
     declared = read_contender(NAIVE)
-    generic = NT.replace("f32, M, K", "X, M, K").replace("f32, N, K", "X, N, K").replace("f32, N, M", "X, N, M")
+    generic = NT.replace("f32, M, K", "X, M, K").replace("f32, N, K", "X, N, K").replace("f32, M, N", "X, M, N")
     open_ = read_contender(str(write(tmp_path, generic)))
     assert format_of([declared]) == format_of([open_, declared]) == "f32"
     assert format_of([open_], "bf16") == "bf16"
@@ -177,17 +178,17 @@ def test_the_format_is_that_of_the_kernels_or_asked_for(tmp_path: Path) -> None:
 
 
 def test_kernels_get_operands_as_they_declare_them(tmp_path: Path) -> None:
-    """B as [N, K] and C as [N, M] in row order: the same product as for a kernel that wants them the other way."""
+    """B as [N, K] in row order: the same product as for a kernel that wants it as [K, N]."""
     device: Any = HostDevice()
     operands = Operands(device, Size(3, 5, 7), 2)
     seen: list[Any] = []
     contender = read_contender(str(write(tmp_path, NT)))
     launch = contender.launcher(operands)
-    operands.check("nt", launch, transposed=True)
-    (a, b), c = operands.stored("NT"), operands.results(transposed=True)
+    operands.check("nt", launch)
+    (a, b), c = operands.stored("NT"), operands.results
     seen += [a[0].shape, b[0].shape, c[0].shape]
     assert seen == [(3, 7), (7, 5), (3, 5)]
-    assert b[0].T.flags.c_contiguous and c[0].T.flags.c_contiguous
+    assert b[0].T.flags.c_contiguous
     assert np.array_equal(b[0], operands.stored("NN")[1][0])
     assert not np.array_equal(a[0], a[1])  # each set has numbers of its own
 
@@ -203,11 +204,8 @@ def test_cublas_runs_in_its_fastest_layout() -> None:
     device: Any = HostDevice()
     assert cublas(Operands(device, Size(32, 16, 8), 1))[0] == "NT"
     assert set(device.orders) == {"NN", "NT", "TN", "TT"}
-    assert cublas(Operands(device, Size(32, 16, 8), 1), "TN")[0] == "TN"
     refusing: Any = HostDevice(refused="NT")
     assert cublas(Operands(refusing, Size(32, 16, 8), 1))[0] != "NT"
-    with pytest.raises(TileError, match="NT: layout not supported"):
-        cublas(Operands(refusing, Size(32, 16, 8), 1), "NT")
 
 
 def test_a_burst_rests_before_each_batch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,27 +273,18 @@ def test_what_cannot_run_is_left_out(device: HostDevice, capsys: pytest.CaptureF
     fast = ["--rounds", "1", "--seconds", "0.001"]
     assert main(["bench", NAIVE, str(file), "--sizes", "9x8x7", "9x9x7", *fast]) == 0
     printed = capsys.readouterr().out
-    assert "eight at 9x9x7: left out: eight(): B has shape (7, 9); axis 1 of [K, 8] is fixed at 8" in printed
+    assert "eight at 9x9x7: left out: NN: eight(): B has shape (7, 9); axis 1 of [K, 8] is fixed at 8" in printed
     assert printed.count("| eight ") == 1 and printed.count("| naive ") == 2
 
 
-def test_without_a_gpu_it_says_so(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    from tiledsl.runtime import driver as driver_module
-
-    monkeypatch.setattr(driver_module, "_open", lambda: driver_module._no_gpu())
-    assert main(["bench", NAIVE]) == 1
-    printed = capsys.readouterr().err
-    assert printed.startswith("bench times kernels on an NVIDIA GPU: there is no NVIDIA GPU that this process can use")
-
-
-def test_without_a_library_it_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tiledsl.errors import DeviceError
-    from tiledsl.inspect.frameworks import open_device
-
+def test_without_a_gpu_or_a_library_it_says_so(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.setitem(sys.modules, "cupy", None)
-    with pytest.raises(DeviceError, match=r"torch or CuPy for arrays and cuBLAS:\n  torch: .*torch.*\n  cupy: .*cupy"):
-        open_device("f32")
+    assert main(["bench", NAIVE]) == 1
+    expected = r"a benchmark needs an NVIDIA GPU, and torch or CuPy .*:\n  torch: .*torch.*\n  cupy: .*cupy"
+    assert re.match(expected, capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("text", ["x", "1x2", "0", "1x2x3x4x5"])
@@ -324,11 +313,3 @@ def test_a_roofline_has_points_below_its_roof() -> None:
     roof_row = next(i for i, line in enumerate(lines) if "___" in line)
     assert roof_row < row["b"] < row["a"]
     assert "a slow, b fast" in lines[-1]
-
-
-def test_a_picture_needs_matplotlib(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from tiledsl.inspect.plots import write_svg
-
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(TileError, match="needs matplotlib, which is not installed\n  fix: pip install matplotlib"):
-        write_svg(tmp_path / "x.svg", "title", Roof(1000.0, 4.0), [Point("a", 1, 1)])

@@ -143,7 +143,7 @@ def load(folder: Path, source: str, helpers: str = HELPERS) -> ModuleType:
 
 def kernel_key(kernel: Any) -> bytes:
     """The part of an entry's key that stands for the kernel."""
-    return fingerprint.kernel_key(kernel.signature, kernel.program.meaning())
+    return fingerprint.kernel_key(kernel.signature, kernel.builds.meaning())
 
 
 @pytest.fixture

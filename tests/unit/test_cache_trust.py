@@ -233,10 +233,12 @@ def test_an_image_of_nonsense_is_compiled_again(
 def _image() -> Image:
     resources = Resources(8, 0, 0, 0, 0, 32, 16, "threads", 1.0)
     abi = (AbiArg("pointer", "X", F32, dims=("N",)), AbiArg("extent", "N", I32))
-    return Image("doubled", "sm_90a", abi, ("N",), (32,), 0, frozenset({"X"}), resources,
-                 "llvm", "ptx", b"cubin")  # fmt: skip
+    return Image(
+        "doubled", "sm_90a", "llvm", "ptx", b"cubin", resources,
+        abi=abi, grid=("N",), threads=(32,), shared_bytes=0, written=("X",),
+    )  # fmt: skip
 
 
 def _compiled() -> Any:
     spec = Specialization((("X", GlobalSpec(F32, 0, 16)),), ())
-    return compile_kernel(doubled.signature, spec, "sm_90a", doubled.program.meaning())
+    return compile_kernel(doubled.signature, spec, "sm_90a", doubled.builds.meaning())

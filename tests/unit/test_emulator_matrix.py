@@ -196,19 +196,6 @@ def test_values_that_vary_along_some_axes_only() -> None:
     np.testing.assert_array_equal(y, expected)
 
 
-def test_a_fragment_that_threads_would_have_to_exchange_is_not_converted() -> None:
-    body = """
-    %x = arith.constant 1.0 : f16
-    %f = tile.pack %x {type = ACC} : ACC
-    %g = matrix.convert %f {type = LEFT} : LEFT
-    """
-    for name, operand in (("ACC", "acc"), ("LEFT", "a")):
-        body = body.replace(name, f"fragment<f16, [32, 32], mma.m16n8k16.{operand}(1, 2)>")
-    lacking = r"from mma.m16n8k16.acc\(1, 2\) to mma.m16n8k16.a\(1, 2\), where threads lack"
-    with pytest.raises(EmulatorError, match=lacking):
-        run(tile_kernel(body), {})
-
-
 # -- bounds, alignment, hooks ----------------------------------------------------------------------
 
 

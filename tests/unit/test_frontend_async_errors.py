@@ -81,13 +81,13 @@ def shapes(A: Global[f16, M, N], B: Global[f32, M, N]):
 # -- tokens ----------------------------------------------------------------------------------------
 
 
-@bad("t = copy_async(...), and wait(t) and a barrier() before it is read")
+@bad("token = copy_async(src, dst), then wait(token) where the tile is needed")
 @tile_kernel
 def token_dropped(A: Global[f32, M, N]):
     grid(1)
     threads(32)
     S = shared((16, 8), f32)
-    copy_async(A[0:16, 0:8], S)  # error: this copy_async() is never waited for: its token is dropped
+    copy_async(A[0:16, 0:8], S)  # error: this copy_async() is never waited for, so its tile
 
 
 @tile_function
@@ -128,7 +128,7 @@ def arithmetic_on_tokens(A: Global[f32, M, N]):
     wait(t)
 
 
-@bad("wait for the copy before the paths part or meet, or begin one on both")
+@bad("have a token on every path")
 @tile_kernel
 def token_of_one_path(A: Global[f32, M, N]):
     i = grid(1)
@@ -151,7 +151,7 @@ def token_of_a_branch(A: Global[f32, M, N]):
     wait(t)  # error: t may be unbound: only one branch assigns it
 
 
-@bad("a token that a loop carries is one on every iteration")
+@bad("have a token on every path")
 @tile_kernel
 def token_that_a_loop_changes(A: Global[f32, M, N]):
     grid(1)
@@ -175,7 +175,7 @@ def token_returned_on_one_path(A: Global[f32, M, N]):
     i = grid(1)
     threads(32)
     S = shared((16, 8), f32)
-    wait(fetched_if(A, S, i))  # error: a token is returned on some paths only
+    wait(fetched_if(A, S, i))  # error: the token of a copy_async() is returned on some paths only
 
 
 # -- groups ----------------------------------------------------------------------------------------
@@ -207,31 +207,35 @@ def raw_copies(A: Global[f32, M, N], H: Global[f16, M, N]):
 # -- pipelined loops -------------------------------------------------------------------------------
 
 
+@bad("call it as pipelined(loop")
+@tile_kernel
+def other_arguments_of_pipelined(A: Global[f32, M, N]):
+    grid(1)
+    threads(32)
+    for k in pipelined(tiles(N, 8)):  # error: missing a required argument: 'stages'
+        A[0, k.start] = 0
+    for k in pipelined(tiles(N, 8), 3):  # error: too many positional arguments
+        A[0, k.start] = 0
+
+
 @bad("write `for k in pipelined(tiles(K, BK), stages=3)`")
 @tile_kernel
 def stages_of_another_kind(A: Global[f32, M, N]):
     i = grid(1)
     threads(32)
-    for k in pipelined(tiles(N, 8)):  # error: pipelined() takes one range(...) or tiles(...), stages= and
+    for k in pipelined(tiles(N, 8), stages=0):  # error: stages is a compile-time int from 1 to
         A[0, k.start] = 0
-    for k in pipelined(tiles(N, 8), 3):  # error: pipelined() takes one range(...) or tiles(...), stages= and
+    for k in pipelined(tiles(N, 8), stages=i):  # error: stages is a compile-time int from 1 to
         A[0, k.start] = 0
-    for k in pipelined(tiles(N, 8), stages=0):  # error: stages= is a compile-time int from 1 to
+    for k in pipelined(tiles(N, 8), stages=2, fragments=3):  # error: fragments is a compile-time int from 0 to 2, got
         A[0, k.start] = 0
-    for k in pipelined(tiles(N, 8), stages=i):  # error: stages= is a compile-time int from 1 to
-        A[0, k.start] = 0
-    for k in pipelined(tiles(N, 8), stages=2, fragments=3):  # error: fragments= is a compile-time int from 0 to 2, got
-        A[0, k.start] = 0
-    for k in pipelined(unroll(4), stages=2):  # error: pipelined() on a compile-time range
+    for k in pipelined(unroll(4), stages=2):  # error: pipelined() on a list of length 4
         A[0, k] = 0
     for k in pipelined(A, stages=2):  # error: pipelined() on the tile A
         A[0, k] = 0
-    loop = pipelined(tiles(N, 8), stages=2)  # error: pipelined() stands in a `for`
-    for k in loop:
-        A[0, k.start] = 0
 
 
-@bad("leave pipelined() out, or shorten the range")
+@bad("leave pipelined() out")
 @tile_kernel
 def loops_that_are_left(A: Global[f32, M, N]):
     grid(1)
@@ -261,26 +265,26 @@ def tokens_in_a_pipelined_loop(A: Global[f32, M, N]):
     grid(1)
     t = threads(32)
     S = shared((16, 8), f32)
-    done = copy_async(A[0:16, 0:8], S)
-    wait(done)
     for k in pipelined(tiles(N, 8), stages=2):
         token = copy_async(A[0:16, k], S)
         wait(token)  # error: a copy_async() in a pipelined loop has no token: the loop waits for it
-        wait(done)  # error: wait() in the pipelined loop of line
         A[0, k.start] = S[t, 0]
 
 
 @bad("place groups, waits and barriers yourself")
 @tile_kernel
-def groups_in_a_pipelined_loop(A: Global[f32, M, N]):
+def groups_in_a_pipelined_loop(A: Global[f32, M, N], C: Global[f32, M, N]):
     grid(1)
     t = threads(32)
-    S = shared((32, 8), f32)
+    S, T = shared((32, 8), f32), shared((16, 8), f32)
+    done = copy_async(A[0:16, 0:8], T)
     for k in pipelined(tiles(N, 8), stages=2):
-        ptx.cp_async(S, (t, 0), A, (t, k.start))  # error: ptx.cp_async() in the pipelined loop of line
-        ptx.commit_group()  # error: ptx.commit_group() in the pipelined loop of line
-        ptx.wait_group(0)  # error: ptx.wait_group() in the pipelined loop of line
-        A[0, k.start] = S[t, 0]
+        copy_async(A[0:32, k], S)
+        wait(done)  # error: wait() inside a pipelined loop, which commits and waits by itself
+        ptx.cp_async(T, (t, 0), A, (t, k.start))  # error: ptx.cp_async() inside a pipelined loop
+        ptx.commit_group()  # error: ptx.commit_group() inside a pipelined loop
+        ptx.wait_group(0)  # error: ptx.wait_group() inside a pipelined loop
+        C[0, k.start] = S[t, 0]
 
 
 @bad("wait for it before the loop, and take no tokens in its body")

@@ -166,7 +166,7 @@ def elements_too_narrow_for_the_shape(A: Global[i8, M, K]):
     grid(1)
     threads(128)
     S = shared((64, 16), i8)
-    a = load_matrix(S[:, 0:8], ACC8.a)  # error: i8 elements held as mma.m16n8k8.a(2, 2): along k they come in 16 bytes
+    a = load_matrix(S[:, 0:8], ACC8.a)  # error: 8-bit elements held as mma.m16n8k8.a(2, 2): along k
     store(a, S[:, 8:16])
 
 
@@ -313,13 +313,13 @@ def shuffled(C: Global[f32, M, N]):
 # -- coordinates and indices -----------------------------------------------------------------------
 
 
-@bad("they are those of an accumulator")
+@bad("make acc with mma.m16n8k16.acc(2, 2)")
 @tile_kernel
 def coordinates_of_an_operand(A: Global[f16, M, K]):
     grid(1)
     threads(128)
     a = load_fragment(A[0:64, 0:16], ACC.a)
-    rows, columns = coordinates(a)  # error: coordinates() of a fragment held as mma.m16n8k16.a(2, 2), a left operand
+    rows, columns = coordinates(a)  # error: takes an accumulator, acc is held as mma.m16n8k16.a(2, 2), a left
     A.put(rows, columns, a)
 
 

@@ -91,8 +91,8 @@ def layouts_that_tma_does_not_write(A: Global[bf16, M, K]):
     narrow, wide = shared((64, 12), bf16, layout=row_major), shared((8, 512), bf16, layout=row_major)
     tma_load(A[0:64, 0:64], S, mbarrier=(bars, 0))  # error: S has no layout of its own: the compiler chooses one
     tma_load(A[0:64, 0:64], P, mbarrier=(bars, 0))  # error: tma_load(): P has the layout padded(72)
-    tma_load(A[0:64, 0:12], narrow, mbarrier=(bars, 0))  # error: rows of 24 bytes; TMA moves multiples of 16
-    tma_load(A[0:8, 0:512], wide, mbarrier=(bars, 0))  # error: a row of 512 elements; without a swizzle TMA moves at
+    tma_load(A[0:64, 0:12], narrow, mbarrier=(bars, 0))  # error: of 12 columns (24 bytes) of narrow in row order
+    tma_load(A[0:8, 0:512], wide, mbarrier=(bars, 0))  # error: it takes all 512 of the tile, at most 256
 
 
 @bad("make it 64 columns, or use swizzle_32b")
@@ -117,7 +117,7 @@ def what_tma_moves(A: Global[bf16, M, K], B: Global[f16, M, K], V: Global[bf16, 
     tma_load(B[0:64, 0:64], S[0, :, :], mbarrier=(bars, 0))  # error: tma_load() from f16 to bf16: it moves elements
     tma_load(S[1, :, :], S[0, :, :], mbarrier=(bars, 0))  # error: tma_load() moves between a Global and a shared tile
     tma_load(A, S[0, :, :], mbarrier=(bars, 0))  # error: tma_load() of A, whose shape M x K is only known at run time
-    tma_load(A[0:64, 0:64].T, S[0, :, :], mbarrier=(bars, 0))  # error: along the rows of the tile lies axis 0 of A
+    tma_load(A[0:64, 0:64].T, S[0, :, :], mbarrier=(bars, 0))  # error: along the rows of the tile lies axis 0
     tma_load(A[0:64, 0:64], S[0, :, :], hint="hot", mbarrier=(bars, 0))  # error: tma_load() has no hint 'hot'
     tma_load(A[0:64, 0:64], S[0, :, :], multicast="k", mbarrier=(bars, 0))  # error: tma_load() has no multicast 'k'
     tma_load(A[0:64, 0:64], S[0, :, :], multicast="m", mbarrier=(bars, 0))  # error: in a kernel without clusters
@@ -184,7 +184,7 @@ def operands(A: Global[bf16, M, K]):
     y5 = wgmma(wide, S.T, acc)  # error: wgmma() of 64 x 128 times 64 x 64 into 64 x 64
     y6 = wgmma(S, wide, acc)  # error: wgmma() of 64 x 64 times 64 x 128 into 64 x 64
     y7 = wgmma(S[:, 0:8], S.T[0:8, :], acc)  # error: wgmma(): k is 8, one instruction takes 16
-    y8 = wgmma(I8[0:64, :], I8, sums)  # error: wgmma() of i8: I8 is contiguous along n, not along k
+    y8 = wgmma(I8[0:64, :], I8, sums)  # error: wgmma() reads i8 along k only, but the rows of I8 run
     y9 = wgmma(x, S.T, acc)  # error: wgmma() with a held as mma.m16n8k16.a(4, 1), for this acc it is wgmma.a(1)
     y0 = wgmma(S, S.T, x)  # error: wgmma() adds to an accumulator in flight, acc is fragment<bf16, [64, 64],
     done = acc.wait()
@@ -378,7 +378,6 @@ def what_a_role_cannot_do(A: Global[bf16, M, K], C: Global[f32, M, N], n: u32):
         acc = wgmma.accumulator((64, 64), f32)  # error: in the role load, whose body one thread runs
         y = load.name  # error: the role load has no attribute name
     with role("math") as math:
-        tma_load(A[0:64, 0:64], S, mbarrier=(bars, 0))  # error: is executed by one thread, and the role math has 128
         copy(A[0:64, 0:64], S)  # error: copy() is done by all threads of the block, and the role math has some of them
         t = copy_async(A[0:64, 0:64], S)  # error: copy_async() is done by all threads of the block
         frag = load_fragment(A[0:64, 0:64], mma.m16n8k16.acc(warps=(2, 4)))  # error: is held by 256 threads (2 x 4
@@ -776,15 +775,15 @@ def stores_of_warps_along_n(C: Global[bf16, M, N]):
     store_tma(acc, C[0:64, 0:128], via=W)  # error: a fragment held as mma.m16n8k16.acc(2, 2) in chunks of 64 columns
 
 
-@bad("or `if` one thread of math does it")
+@bad("in a role(..., threads=1), or under an if that is true for one thread")
 @tile_kernel(arch="sm_90a")
 def loads_of_many_threads(A: Global[bf16, M, K]):
     grid(1)
     S, bars = shared((64, 64), bf16, layout=swizzle_128b), shared((1,), u64)
     with role("math"):
         if warp_id() == 0:
-            tma_load(A[0:64, 0:64], S, mbarrier=(bars, 0))
-        tma_load(A[0:64, 0:64], S, mbarrier=(bars, 0))  # error: tma_load() is executed by one thread, and the role math
+            tma_load(A[0:64, 0:64], S, mbarrier=(bars, 0))  # error: for each thread that executes it, and 32 threads do
+        tma_load(A[0:64, 0:64], S, mbarrier=(bars, 0))  # error: for each thread that executes it, and 128 threads do
 
 
 # -- targets and tensors ---------------------------------------------------------------------------
@@ -817,8 +816,8 @@ def loads_any_tensor(A: Global[bf16, M, K], *, T: const = 64):
         (1, 8, "those of A are known to be multiples of 8, or are not all positive, in this call"),
         (1, 4, "multiples of 16 bytes; those of A are known to be multiples of 4 in this call"),
         (1, 1, "those of A need not even be aligned in this call"),
-        (0, 16, "along the rows of the tile lies axis 1 of A, whose stride is not 1"),
-        (-1, 16, "no axis of A that the tile has is known to have stride 1"),
+        (0, 16, "the axis of stride 1, axis 0 of A; along the rows of the tile lies axis 1"),
+        (-1, 16, "the axis of stride 1, no axis of A in this call; along the rows of the tile lies axis 1"),
     ],
 )
 def test_tensors_that_tma_does_not_reach(unit: int, align: int, message: str) -> None:

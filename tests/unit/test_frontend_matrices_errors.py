@@ -102,7 +102,7 @@ def ldmatrix_of_other_dtypes(A: Global[f64, M, K]):
     threads(128)
     S, T, P = shared((16, 4), f64), shared((64, 64), f32), shared((64, 32), boolean)
     a = load_matrix(S, ACC_F64.a)  # error: load_matrix() of f64 held as mma.m8n8k4.a(2, 2): the instruction moves
-    b = load_matrix(T, ACC)  # error: the instruction moves accumulators of 16-bit elements
+    b = load_matrix(T, ACC)  # error: the instruction moves elements of 16 bits
     c = load_matrix(P, ACC32.a)  # error: load_matrix() of bool held as mma.m16n8k32.a(2, 2)
     store(a, S)
     store(b, T)
@@ -115,7 +115,7 @@ def ldmatrix_along_a_dropped_axis(A: Global[f16, M, K]):
     grid(1)
     threads(128)
     S = shared((64, 16, 8), f16)
-    a = load_matrix(S[:, :, 0], ACC.a)  # error: along the axis of stride 1 of S, which this view has dropped
+    a = load_matrix(S[:, :, 0], ACC.a)  # error: this view has dropped the axis of stride 1
     store(a, S[:, :, 1])
 
 
@@ -177,7 +177,7 @@ def stmatrix_of_other_widths(C: Global[f32, M, N]):
     grid(1)
     threads(128)
     acc, S = fragment((64, 32), f32, ACC), shared((64, 32), f32)
-    store_matrix(acc, S)  # error: store_matrix() of f32 elements: the instruction moves those of 16 bits
+    store_matrix(acc, S)  # error: the instruction moves elements of 16 bits
     store_matrix(acc.to(f16), C[0:64, 0:32])  # error: store_matrix() of f16 elements to C of f32
 
 
@@ -225,7 +225,7 @@ def operands_the_wrong_way_round(C: Global[f32, M, N]):
     a, b = load_matrix(S, acc.a), load_matrix(S, acc.b)
     x = mma(b, a, acc)  # error: mma() with a held as mma.m16n8k16.b(2, 2), for this acc it is mma.m16n8k16.a(2, 2)
     y = mma(a, a, acc)  # error: mma() with b held as mma.m16n8k16.a(2, 2), for this acc it is mma.m16n8k16.b(2, 2)
-    z = mma(a, b, a)  # error: mma() adds to an accumulator, acc is held as mma.m16n8k16.a(2, 2), a left operand
+    z = mma(a, b, a)  # error: mma() takes an accumulator, acc is held as mma.m16n8k16.a(2, 2), a left operand
     store(x + y, C[0:64, 0:64])
     store(z, S)
 

@@ -60,7 +60,7 @@ def test_blocks_an_sm_bound_the_registers() -> None:
 
 def test_blocks_survive_printing_parsing_and_cloning() -> None:
     spec = assumed(two_blocks.signature, {}, {})
-    kernel = two_blocks.program.lowered(spec, "sm_90a").kernel
+    kernel = two_blocks.builds.lowered(spec, "sm_90a").kernel
     assert "blocks_per_sm(2)" in print_kernel(kernel)
     assert parse_kernel(print_kernel(kernel)).blocks_per_sm == kernel.clone().blocks_per_sm == 2
 
@@ -83,7 +83,7 @@ def test_the_assembler_level_changes_the_code_and_is_reported() -> None:
 
 def test_the_assembler_level_survives_printing_parsing_and_cloning() -> None:
     spec = assumed(sums.signature, {}, {"LEVEL": 2})
-    kernel = sums.program.lowered(spec, "sm_90a").kernel
+    kernel = sums.builds.lowered(spec, "sm_90a").kernel
     assert "assembler_level(2)" in print_kernel(kernel)
     assert parse_kernel(print_kernel(kernel)).assembler_level == kernel.clone().assembler_level == 2
 
@@ -99,7 +99,7 @@ def test_other_assembler_levels_are_refused(level: int) -> None:
 
 def test_the_assembler_level_of_ir_is_checked() -> None:
     spec = assumed(sums.signature, {}, {"LEVEL": 2})
-    kernel = sums.program.lowered(spec, "sm_90a").kernel
+    kernel = sums.builds.lowered(spec, "sm_90a").kernel
     kernel = kernel.clone()
     kernel.assembler_level = 4
     with pytest.raises(VerifyError, match=r"assembler_level\(4\): 0 to 3"):

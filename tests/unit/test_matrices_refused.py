@@ -45,16 +45,16 @@ THREE: Any = mma.m16n8k16.acc(warps=(3, 1))
 # -- shares ----------------------------------------------------------------------------------------
 
 
-@bad("pass vec=2 or 4 or 8, or take another shape")
+@bad("use vec=2 or 4 or 8")
 @tile_kernel
 def staged_store_that_does_not_divide(C: Global[f16, M, N]):
     grid(1)
     threads(96)
     acc, S = fragment((48, 40), f16, THREE), shared((48, 40), f16)
-    store(acc, C[0:48, 0:40], via=S)  # error: store() by way of S copies it to C, 16 bytes at once. copy() of 48 x 40
+    store(acc, C[0:48, 0:40], via=S)  # error: copy() of 48 x 40 f16 is 240 accesses of 16 bytes, which 96 threads
 
 
-@bad("pass vec=2 or 4 or 8, or take another shape")
+@bad("use vec=2 or 4 or 8")
 @tile_kernel
 def staged_store_of_short_rows(C: Global[f16, M, N]):
     grid(1)

@@ -9,7 +9,7 @@ from tiledsl.ir.parser import parse_kernel
 from tiledsl.passes.pipeline import run_pipeline
 
 KERNEL = """
-kernel k(%A: global<{dtype}, [M, K], unit={unit}, align={align}>, %i: i32, %x: {dtype})
+kernel k(%A: global<{dtype}, [M, K], unit={unit}, align={align}>, %i: i32)
   grid(1) threads(32) level(tile) index_bits(32) {{
   %0 = arith.constant 0 : index
   %two = arith.constant 2 : index
@@ -21,7 +21,6 @@ kernel k(%A: global<{dtype}, [M, K], unit={unit}, align={align}>, %i: i32, %x: {
 }}
 """
 A_TYPE = "fragment<f16, [16, 16], mma.m16n8k16.a(1, 1)>"
-ACC_TYPE = "fragment<f32, [16, 8], mma.m16n8k8.acc(1, 1)>"
 
 
 def copy(vec: int, column: str = "%0") -> str:
@@ -44,13 +43,6 @@ CASES = {
     "padding": ({"layout": "padded(36)", "op": load()}, "pad S to a multiple of 8"),
     "small units": ({"layout": "swizzled(unit=4, span=4)", "op": load()}, "give S a swizzle of unit=8 or more"),
     "wide": ({"op": load(vec=8)}, "use vec=2 or 4"),
-    "accumulators": (
-        {
-            "dtype": "f32",
-            "op": f"%c = tile.pack %x : {ACC_TYPE}\n  matrix.store %c, %S, %0, %0 {{axes = (0, 1)}}",
-        },
-        "use store(), which moves element by element",
-    ),
 }
 
 

@@ -40,7 +40,7 @@ def test_what_was_compiled_is_copied_by_value() -> None:
 @pytest.mark.parametrize("value", made(), ids=("kernel", "tile_function"))
 def test_what_is_defined_inside_a_function_has_no_name(value: Any) -> None:
     assert copy.deepcopy(value) is value
-    with pytest.raises(TileError, match=r"is defined inside made\(\), where no other process can find it") as caught:
+    with pytest.raises(TileError, match=r"is not there, not this Tile.*, which is pickled by that name") as caught:
         pickle.dumps(value)
     assert "fix: define it at the top level of a module" in str(caught.value)
 

@@ -72,7 +72,7 @@ def row_sums(A: Global[f32, M, K], C: Global[f32, M]):
 
 def thread_level(whole: bool) -> Any:
     tensors = (("A", GlobalSpec(F32, 1, 16, whole)), ("C", GlobalSpec(F32, 0, 16)))
-    kernel = row_sums.program.lowered(Specialization(tensors, ()), "sm_90a").kernel
+    kernel = row_sums.builds.lowered(Specialization(tensors, ()), "sm_90a").kernel
     return kernel
 
 

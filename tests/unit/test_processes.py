@@ -215,8 +215,8 @@ def test_ctrl_c_leaves_everything_whole(monkeypatch: pytest.MonkeyPatch) -> None
 
     def work() -> None:
         try:
-            doubled.program.__init__(doubled.signature)
-            doubled.program.lowered(_spec(), "sm_90a")
+            doubled.builds.__init__(doubled.signature)
+            doubled.builds.lowered(_spec(), "sm_90a")
             _build(doubled.signature, _spec(), "sm_90a")
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)

@@ -254,7 +254,7 @@ def test_copies_of_a_pipelined_loop_are_predicated(whole: bool) -> None:
     """No branch around them: ptxas spreads them among the other instructions. Whether the rows of a tensor end inside
     a vector is known when the kernel is compiled, so that there is one form of each copy."""
     tensors = (*((name, GlobalSpec(F16, 1, 16, whole)) for name in "AB"), ("C", GlobalSpec(F32, 1, 16)))
-    compiled = pipelined_products.program.compiled(Specialization(tensors, ()), "sm_90a")
+    compiled = pipelined_products.builds.compiled(Specialization(tensors, ()), "sm_90a")
     texts = [i.text for i in sass_listing(compiled.cubin)[0].instructions]
     copies = [text for text in texts if "LDGSTS" in text]
     # In the prologue and in the loop: a copy of A and one of B.

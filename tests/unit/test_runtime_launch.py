@@ -20,13 +20,13 @@ from tiledsl.dims import K, M, N
 from tiledsl.errors import DeviceError, KernelArgumentError
 from tiledsl.ir.abi import abi_of
 from tiledsl.ir.expr import parse_expr
+from tiledsl.ir.grid import checked_grid
 from tiledsl.ir.types import BF16, F32, GlobalType
 from tiledsl.runtime.driver import Driver
 from tiledsl.runtime.launch import (
     ArgumentBuffer,
     LaunchPlan,
     Shape,
-    checked_grid,
     overlap_windows,
 )
 from tiledsl.runtime.launcher import Launcher, launcher_source
@@ -452,8 +452,9 @@ def test_no_driver_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cuda.bindings.driver", bindings)
     with pytest.raises(DeviceError) as caught:
         module.Driver()
-    assert "there is no NVIDIA driver on this machine" in str(caught.value)
+    assert "there is no NVIDIA GPU that this process can use: libcuda not found" in str(caught.value)
     assert 'device="emulator"' in str(caught.value)
     bindings.cuInit = lambda flags: (100,)  # type: ignore[attr-defined]
-    with pytest.raises(DeviceError, match="no NVIDIA GPU that this process can use"):
+    bindings.CUresult = lambda code: types.SimpleNamespace(name="CUDA_ERROR_NO_DEVICE")  # type: ignore[attr-defined]
+    with pytest.raises(DeviceError, match="no NVIDIA GPU that this process can use: cuInit gives CUDA_ERROR_NO_DEVICE"):
         module.Driver()

@@ -24,7 +24,7 @@ from tiledsl import frontend
 from tiledsl.compilation import fingerprint
 from tiledsl.errors import CompileError, KernelArgumentError, TileError
 from tiledsl.ir.printer import print_kernel
-from tiledsl.meaning import guards, meaning_of, versions
+from tiledsl.meaning import meaning_of, versions
 from tiledsl.signatures.specialize import assumed, check_consts
 
 ROOT = Path(__file__).parents[2]
@@ -58,7 +58,7 @@ def version(folder: Path, scenario: Scenario, new: bool, monkeypatch: pytest.Mon
         signature = kernel.signature
         spec = assumed(signature, {}, check_consts(signature, {}))
         try:
-            key = fingerprint.kernel_key(signature, kernel.program.meaning())
+            key = fingerprint.kernel_key(signature, kernel.builds.meaning())
             key += fingerprint.specialization_key(spec, "sm_90a")
         except fingerprint.NotUnderstood:
             key = None
@@ -226,19 +226,13 @@ def make_module(fresh_modules: Path, monkeypatch: pytest.MonkeyPatch) -> Callabl
     return make
 
 
-GUARDS: dict[str, tuple[int, bool]] = {
-    # how many names are compared one by one for each dict, and whether Python tells the versions of dicts
-    "as it is": (guards.FEW, versions._COUNTED),
-    "all by versions": (0, versions._COUNTED),
-    "a Python without versions": (guards.FEW, False),
-}
+GUARDS = {"as it is": versions._COUNTED, "a Python without versions": False}
+"""Whether Python tells the versions of dicts."""
 
 
 @pytest.fixture(params=GUARDS)
 def guarded(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    few, counted = GUARDS[request.param]
-    monkeypatch.setattr(guards, "FEW", few)
-    monkeypatch.setattr(versions, "_COUNTED", counted)
+    monkeypatch.setattr(versions, "_COUNTED", GUARDS[request.param])
 
 
 @pytest.mark.usefixtures("guarded")
@@ -247,8 +241,8 @@ def test_a_kernel_sees_what_its_names_mean_now(make_module: Callable[[str, str],
     before, value, then = CHANGES[change]
     module = make_module(before, value)
     assert stored(module.k) == 1.5
-    meaning = module.k.program.meaning()
-    assert stored(module.k) == 1.5 and module.k.program.meaning() is meaning  # nothing is walked again
+    meaning = module.k.builds.meaning()
+    assert stored(module.k) == 1.5 and module.k.builds.meaning() is meaning  # nothing is walked again
     exec(then, vars(module))
     assert stored(module.k) == 2.5
     assert stored(module.k, T=2) == 2.5  # another specialisation sees the same
@@ -269,7 +263,7 @@ WAYS: dict[str, tuple[str, str, str]] = {
     ),
     "an attribute of the next module": (
         MANY + "\nimport helpers, types\nother = types.ModuleType('other')\nother.scale = helpers.scale",
-        f"{ALL} + helpers.scale", "helpers = other\nk.program.meaning()\nother.scale = 2.5",
+        f"{ALL} + helpers.scale", "helpers = other\nk.builds.meaning()\nother.scale = 2.5",
     ),
 }  # fmt: skip
 
@@ -280,8 +274,8 @@ def test_a_change_of_one_of_many_names_is_seen(make_module: Callable[[str, str],
     before, value, then = WAYS[way]
     module = make_module(before, value)
     assert [stored(module.k) for _ in range(3)] == [1.5] * 3
-    module.unrelated, meaning = 1, module.k.program.meaning()
-    assert stored(module.k) == 1.5 and module.k.program.meaning() is meaning
+    module.unrelated, meaning = 1, module.k.builds.meaning()
+    assert stored(module.k) == 1.5 and module.k.builds.meaning() is meaning
     exec(then, vars(module))
     assert [stored(module.k) for _ in range(3)] == [2.5] * 3
 
@@ -352,7 +346,7 @@ def test_guards_outlive_what_they_look_at(make_module: Callable[[str, str], Any]
     """A launcher may still ask guards of a kernel that means another thing by now: their dicts are kept."""
     module = make_module("D = {'s': 1.5}", "D['s']")
     assert stored(module.k) == 1.5
-    check = module.k.program.meaning().guards.check
+    check = module.k.builds.meaning().guards.check
     module.D = {"s": 2.5}
     assert stored(module.k) == 2.5
     gc.collect()
@@ -365,7 +359,7 @@ def test_what_was_compiled_before_is_not_compiled_again(make_module: Callable[[s
     for value in (1.5, 2.5, float("1.5"), float("2.5")):
         module.G = value
         assert stored(module.k) == value
-    assert len(module.k.program._lowered) == 2
+    assert len(module.k.builds._known) == 2
 
 
 def test_a_helper_that_changes_what_the_kernel_reads_is_compiled_twice_and_not_kept(

@@ -254,7 +254,7 @@ def arithmetic_on_a_range(A: Global[f32, M, N]):
     A[tile(t, 4) * 2, 0] = 0  # error: * is not defined for a range of 4 elements at a run-time position
 
 
-@bad("choose an index of one tile with it")
+@bad("carry an index of one tile, as in S[stage, i]")
 @tile_kernel
 def view_chosen_at_run_time(A: Global[f32, M, N]):
     grid(1)
@@ -265,7 +265,7 @@ def view_chosen_at_run_time(A: Global[f32, M, N]):
     A[0, t] = V[0, t]  # error: V is a view of 4 x N elements of A
 
 
-@bad("a loop cannot carry memory")
+@bad("control flow cannot carry memory")
 @tile_kernel
 def view_changed_in_a_loop(A: Global[f32, M, N]):
     grid(1)
@@ -388,7 +388,7 @@ def outer_product_dropped(A: Global[f32, M, N]):
 def unroll_of_a_range_alone(A: Global[f32, M, N]):
     grid(1)
     t = threads(32)
-    for i in unroll(range(M)):  # error: unroll() takes one range(...) or tiles(...), by=
+    for i in unroll(range(M)):  # error: unroll() needs compile-time ints, got a loop at run time
         A[i, t] = 0
 
 
@@ -397,7 +397,7 @@ def unroll_of_a_range_alone(A: Global[f32, M, N]):
 def unroll_by_a_run_time_number(A: Global[f32, M, N]):
     grid(1)
     t = threads(32)
-    for i in unroll(range(M), by=M):  # error: by= is a compile-time int from 1 to 4096, got index
+    for i in unroll(range(M), by=M):  # error: unroll(): by is a compile-time int from 1 to 4096, got index
         A[i, t] = 0
 
 
@@ -415,7 +415,7 @@ def unroll_with_a_run_time_step(A: Global[f32, M, N]):
 def unroll_of_a_loop_that_breaks(A: Global[f32, M, N]):
     grid(1)
     t = threads(32)
-    for i in unroll(range(M), by=2):  # error: by= on a loop that `break` or `return` may leave
+    for i in unroll(range(M), by=2):  # error: unroll() on a loop that `break` or `return` may leave
         if A[i, t] > 0:
             break
 
@@ -435,7 +435,7 @@ def layouts_that_do_not_fit(A: Global[f32, M, N], *, L: Const[Layout] = row_majo
     grid(1)
     t = threads(32)
     S = shared((16, T), f32, layout=padded(4))  # error: padded(4) makes rows of 4 elements, but a row of the tile has 8
-    R = shared((16, T), f32, layout=swizzled(4, 4))  # error: 16 elements wide, wider than a row of 8
+    R = shared((16, T), f32, layout=swizzled(4, 4))  # error: 16 elements, and a row of 8 is no
     Q = shared((16, T), f32, layout=t)  # error: layout= takes a layout, got index
     copy(A[0:16, 0:8], S)
     copy(A[0:16, 0:8], R)

@@ -71,6 +71,8 @@ TENSOR_MAPS = [
     ("map(A, axes=[1, 0], box=[8], swizzle=0)", "one extent of 1 to 256 an axis"),
     ("map(A, axes=[1, 0], box=[8, 257], swizzle=0)", "one extent of 1 to 256 an axis"),
     ("map(A, axes=[1, 0], box=[8, 8], swizzle=48)", "a swizzle of (0, 32, 64, 128) are needed"),
+    ("map(A, axes=[1, 0], box=[6, 8], swizzle=32)", "rows of 24 bytes; multiples of 16 up to the swizzle"),
+    ("map(A, axes=[1, 0], box=[36, 8], swizzle=128)", "rows of 144 bytes; multiples of 16 up to the swizzle"),
 ]
 
 

@@ -48,7 +48,7 @@ class Resources:
         return asdict(self)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Binary:
     """A kernel built for one target: texts of the stages, the loadable image, its resources."""
 

@@ -77,7 +77,7 @@ class DiskCache:
         """The content of an entry, or None. One that is damaged or not the user's own is removed with a warning."""
         try:
             with self._opened() as folder:
-                return self._read(folder, key)
+                return None if folder is None else self._read(folder, key)
         except CacheError as error:
             _warn(f"{error}\n{WITHOUT}")
             return None
@@ -85,7 +85,8 @@ class DiskCache:
     def store(self, key: str, content: bytes) -> None:
         """Publish an entry, then evict old ones beyond the limit. Warns if it cannot be written."""
         try:
-            with self._opened() as folder:
+            with self._opened(create=True) as folder:
+                assert folder is not None
                 self._publish(folder, key, content)
                 self._evict(folder, keep=key + SUFFIX)
         except CacheError as error:
@@ -94,7 +95,7 @@ class DiskCache:
     def clear(self) -> int:
         """Remove all entries and return their number. Raises CacheError if one cannot be removed."""
         with self._opened() as folder:
-            removed, left = _empty(folder)
+            removed, left = (0, []) if folder is None else _empty(folder)
         if left:
             raise CacheError(f"cannot remove {self.folder / left[0]} and {len(left) - 1} more files\n  fix: {FIX}")
         return removed
@@ -102,14 +103,14 @@ class DiskCache:
     def info(self) -> tuple[int, int]:
         """The number of entries, and their bytes. Raises CacheError where the folder cannot be read."""
         with self._opened() as folder:
-            found = _files(folder, SUFFIX)
+            found = [] if folder is None else _files(folder, SUFFIX)
         return len(found), sum(s.st_size for _, s in found)
 
     # -- the folder --------------------------------------------------------------------------------------
 
     @contextmanager
-    def _opened(self) -> Generator[int]:
-        """The descriptor of the folder, which is created if needed, and is trusted.
+    def _opened(self, *, create: bool = False) -> Generator[int | None]:
+        """The descriptor of the folder, which is trusted; None if there is none and it is not to be created.
 
         Raises CacheError if it cannot be used, and for any failure of the file system inside the block.
         """
@@ -118,6 +119,9 @@ class DiskCache:
             try:
                 folder = os.open(self.folder, FOLDER)
             except FileNotFoundError:
+                if not create:
+                    yield None
+                    return
                 self.folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 self.folder.mkdir(mode=0o700, exist_ok=True)
                 folder = os.open(self.folder, FOLDER)
@@ -235,12 +239,10 @@ def _files(folder: int, suffix: str) -> list[tuple[str, os.stat_result]]:
     """Files and links in the folder whose names end with `suffix`."""
     found: list[tuple[str, os.stat_result]] = []
     with os.scandir(folder) as items:
-        names = [item.name for item in items if item.name.endswith(suffix)]
-    for name in names:
-        with suppress(FileNotFoundError):  # evicted by another process
-            status = os.stat(name, dir_fd=folder, follow_symlinks=False)
-            if not stat.S_ISDIR(status.st_mode):
-                found.append((name, status))
+        for item in items:
+            with suppress(FileNotFoundError):  # evicted by another process
+                if item.name.endswith(suffix) and not item.is_dir(follow_symlinks=False):
+                    found.append((item.name, item.stat(follow_symlinks=False)))
     return found
 
 

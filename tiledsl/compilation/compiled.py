@@ -6,11 +6,10 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tiledsl.backends.protocol import Resources
-from tiledsl.compilation.explain import EXPLAIN, reports_of
-from tiledsl.compilation.lowering import Observer, ignore
+from tiledsl.backends.protocol import Binary, Resources
+from tiledsl.compilation.explain import EXPLAIN, Printed, stages_and_reports
 from tiledsl.errors import Loc, TileError
 from tiledsl.ir.abi import AbiArg
 from tiledsl.ir.expr import parse_expr
@@ -19,14 +18,11 @@ from tiledsl.ir.types import DTYPES
 from tiledsl.meaning import Meaning, meaning_of_kernel
 from tiledsl.signatures.signature import GlobalSpec, Signature, Specialization
 
-if TYPE_CHECKING:
-    from tiledsl.ir.core import Kernel
-
 READERS: dict[str, Callable[[Any], Any]] = {
     "abi": lambda rows: tuple(AbiArg(kind, of, DTYPES[dtype], axis, tuple(n)) for kind, of, dtype, axis, n in rows),
     "grid": lambda texts: tuple(str(parse_expr(text)) for text in texts),
     "threads": tuple,
-    "written": frozenset,
+    "written": tuple,
     "resources": lambda fields: Resources(**fields),
     "cluster": tuple,
     "tensor_maps": lambda texts: tuple(map(parse_tensor_map, texts)),
@@ -42,34 +38,25 @@ def _plain(value: Any) -> Any:
             return [value.kind, value.name, value.dtype.name, value.axis, value.dims]
         case Resources():
             return asdict(value)
-        case frozenset():
-            return sorted(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
         case _:
             return str(value)
 
 
-@dataclass(frozen=True)
-class Image:
+@dataclass(frozen=True, kw_only=True)
+class Image(Binary):
     """A built kernel, as a launch and the disk cache need it.
 
-    `grid`: blocks along x, y, z, as expressions of extents and scalars (``ceildiv(N, 16)`` and the like). `threads`: of
-    a block along x, y, z. `written`: names of the tensors that it may write. `resources`: registers, spills, shared
-    memory, occupancy and what limits it. `llvm`: as given to LLVM. `cubin`: what the driver loads. `cluster`: blocks of
+    `abi`: the arguments. `grid`: blocks along x, y, z, as expressions of extents and scalars (``ceildiv(N, 16)``, say).
+    `threads`: of a block along x, y, z. `written`: names of the tensors that it may write. `cluster`: blocks of
     a cluster along x, y, z. `tensor_maps`: passed after the arguments of `abi`. `dependent`: it waits itself for the
     previous grid of its stream.
     """
 
-    name: str
-    arch: str
     abi: tuple[AbiArg, ...]
     grid: tuple[str, ...]
     threads: tuple[int, ...]
     shared_bytes: int
-    written: frozenset[str]
-    resources: Resources
-    llvm: str
-    ptx: str
-    cubin: bytes
+    written: tuple[str, ...]
     cluster: tuple[int, int, int] = (1, 1, 1)
     tensor_maps: tuple[TensorMap, ...] = ()
     dependent: bool = False
@@ -131,14 +118,14 @@ class Compiled(Image):
     @property
     def stages(self) -> tuple[str, ...]:
         """The names that `ir` takes, in order: "tile", "after:<pass>" for each pass, "thread"."""
-        return tuple(self._stages)
+        return tuple(self._lowered_again[0])
 
     def ir(self, stage: str = "tile", *, locs: bool = False) -> str:
         """The IR: "tile" (from the frontend), a pass's name (or "after:<pass>"), or "thread" (for the backends).
 
         `locs`: with the Python line of each op. Raises TileError for an unknown stage.
         """
-        stages = self._stages
+        stages, _ = self._lowered_again
         if stage not in stages and f"after:{stage}" in stages:
             stage = f"after:{stage}"
         if stage not in stages:
@@ -148,29 +135,13 @@ class Compiled(Image):
         return _located(text, lines) if locs else text
 
     @cached_property
-    def _reports(self) -> dict[str, object]:
-        """The explanations that need the passes, which run once for all of them."""
-        return self._run_passes()
-
-    @cached_property
-    def _stages(self) -> dict[str, tuple[str, list[Loc]]]:
-        """The IR at each stage, by its name, with the lines of its ops in the order in which they are printed."""
-        from tiledsl.ir.printer import print_kernel
-
-        found: dict[str, tuple[str, list[Loc]]] = {}
-
-        def show(name: str, kernel: Kernel) -> None:
-            found[name] = print_kernel(kernel), [kernel.loc, *(op.loc for op in kernel.walk())]
-
-        self.__dict__.setdefault("_reports", self._run_passes(show))
-        return found
-
-    def _run_passes(self, observe: Observer = ignore) -> dict[str, object]:
-        """Lower the kernel again for its reports, since neither a build nor the disk cache keeps the IR."""
+    def _lowered_again(self) -> tuple[dict[str, Printed], dict[str, object]]:
+        """The IR at each stage, and the reports. The passes run once more for all of them: neither a build nor the disk
+        cache keeps the IR."""
         if not self._holds():
             message = f"what {self.name} reads has changed since it was compiled: its IR would be another kernel's"
             raise TileError(f"{message}\n  fix: compile it again")
-        return reports_of(self.signature, self.spec, self.arch, f"{self.label} for {self.arch}", observe)
+        return stages_and_reports(self.signature, self.spec, self.arch, f"{self.label} for {self.arch}")
 
     def explain(self, what: str) -> object:
         """What the compiler decided and what resulted, as data whose `str` is a table.
@@ -184,7 +155,7 @@ class Compiled(Image):
             from tiledsl.backends.ptx.sass.report import sass_report
 
             return sass_report(self.cubin, self.ptx, self.resources.assembler_level)
-        return self._reports[what]
+        return self._lowered_again[1][what]
 
     @property
     def label(self) -> str:
@@ -201,7 +172,7 @@ class Compiled(Image):
         level = "" if r.assembler_level == 3 else f", assembler level {r.assembler_level}"
         return (
             f"<Compiled {self.label} for {self.arch}{', from the disk cache' if self.cached else ''}\n"
-            f"  tensors    {tensors}; {bits}-bit indices; writes {', '.join(sorted(self.written))}\n"
+            f"  tensors    {tensors}; {bits}-bit indices; writes {', '.join(self.written)}\n"
             f"  launch     grid ({', '.join(self.grid)}), block {self.block}{cluster}\n"
             f"  resources  {r.registers} registers, {r.shared} bytes shared, {r.spill_stores + r.spill_loads} spilled, "
             f"{r.blocks_per_sm} blocks per SM ({r.occupancy:.0%} occupancy, limited by {r.limiter}){level}>"

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tiledsl.ir.core import Kernel
 
 T = TypeVar("T")
+Build = Callable[[Signature, Specialization, str, Meaning], T]
 LIMIT = 512
 """Most builds of one kernel that are kept, so that a global that keeps changing does not fill the memory."""
 
@@ -41,7 +42,7 @@ class Lowered:
     """The thread-level kernel that the emulator runs, and the tensors that it may write."""
 
     kernel: Kernel
-    written: frozenset[str]
+    written: tuple[str, ...]
 
     @cached_property
     def prepared(self) -> Prepared:
@@ -51,60 +52,63 @@ class Lowered:
         return Prepared(self.kernel)
 
 
-class Program:
+class Builds:
     """One kernel function and everything that this process built from it. Safe to use from several threads."""
 
     def __init__(self, signature: Signature) -> None:
         self.signature = signature
-        self._compiled: dict[Any, Compiled] = {}
-        self._lowered: dict[Any, Lowered] = {}
+        self._known: dict[Any, Any] = {}
         self._meaning: Meaning | None = None
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         in_child(self)
 
     def renew(self) -> None:
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
 
     def meaning(self) -> Meaning:
         """The kernel's meaning now: walked again when the guards of the last walk no longer hold."""
-        with self._lock:
+        with self.lock:
             if self._meaning is None or not self._meaning.holds():
                 self._meaning = meaning_of_kernel(self.signature.fn)
             return self._meaning
 
     def compiled(self, spec: Specialization, arch: str) -> Compiled:
         """The build for `arch`: from memory, else from disk, else compiled."""
-        return self._built(self._compiled, spec, arch, lambda m: compile_kernel(self.signature, spec, arch, m))
+        return self._built(compile_kernel, spec, arch)
 
     def lowered(self, spec: Specialization, arch: str) -> Lowered:
         """The kernel for the emulator."""
-        return self._built(
-            self._lowered, spec, arch, lambda _: Lowered(*lower(self.signature, spec, arch, bounds=True))
-        )
+        return self._built(lower_for_emulator, spec, arch)
 
-    def _built(self, known: dict[Any, T], spec: Specialization, arch: str, build: Callable[[Meaning], T]) -> T:
-        """The known build for the kernel's current meaning, else a new one."""
-        with whole(), self._lock, WITHOUT_COLLECTOR.inside():
+    def _built(self, build: Build[T], spec: Specialization, arch: str) -> T:
+        """The known result of `build` for the kernel's current meaning, else a new one."""
+
+        def key_of(meaning: Meaning) -> Any:
+            identities = tuple(const_identity(value) for _, value in spec.consts)
+            return build, meaning.digest, spec.tensors, spec.index_bits, identities, arch
+
+        known = self._known
+        with whole(), self.lock, WITHOUT_COLLECTOR.inside():
             meaning = self.meaning()
-            key = _key(meaning, spec, arch)
+            key = key_of(meaning)
             if key in known:
                 return known[key]
-            made = build(meaning)
+            made = build(self.signature, spec, arch, meaning)
             if isinstance(made, Compiled) and made.cached:  # from disk, without the user's code: the same meaning
                 _collect()
-            elif _key(self.meaning(), spec, arch) != key:
+            elif key_of(self.meaning()) != key:
                 # Something that the kernel reads changed meanwhile. Build once more, but not again: compiling may be
                 # what changes it, as with a helper that counts its calls.
-                made = build(self.meaning())
-                key = _key(self.meaning(), spec, arch)
+                made = build(self.signature, spec, arch, self.meaning())
+                key = key_of(self.meaning())
             if len(known) >= LIMIT:
                 del known[next(iter(known))]
             return known.setdefault(key, made)
 
 
-def _key(meaning: Meaning, spec: Specialization, arch: str) -> Any:
-    identities = tuple(const_identity(value) for _, value in spec.consts)
-    return meaning.digest, spec.tensors, spec.index_bits, identities, arch
+def lower_for_emulator(signature: Signature, spec: Specialization, arch: str, meaning: Meaning) -> Lowered:
+    """The kernel for the emulator, with checks of bounds."""
+    return Lowered(*lower(signature, spec, arch, bounds=True))
 
 
 @deep_recursion()
@@ -155,6 +159,7 @@ def _build(signature: Signature, spec: Specialization, arch: str) -> Image:
             binary = ptx.build(kernel, ptx.TARGETS[arch], meanwhile=_collect)
     waits = any(isinstance(op, GridDependency) and op.wait for op in kernel.walk())
     return Image(
-        kernel.name, arch, kernel.abi, tuple(map(str, kernel.grid)), kernel.threads, kernel.shared_bytes, written,
-        binary.resources, binary.llvm, binary.ptx, binary.cubin, kernel.cluster, kernel.tensor_maps, waits,
+        **vars(binary), abi=kernel.abi, grid=tuple(map(str, kernel.grid)), threads=kernel.threads,
+        shared_bytes=kernel.shared_bytes, written=written, cluster=kernel.cluster, tensor_maps=kernel.tensor_maps,
+        dependent=waits,
     )  # fmt: skip

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tiledsl.arch import target_named
-from tiledsl.compilation.lowering import Observer, lower
+from tiledsl.compilation.lowering import lower
+from tiledsl.errors import Loc
 
 if TYPE_CHECKING:
     from tiledsl.ir.core import Kernel
@@ -17,37 +18,45 @@ EXPLAIN = ("banks", "pipeline", "roles", "sass")
 """Names of the explanations."""
 
 
-def reports_of(signature: Signature, spec: Specialization, arch: str, title: str, show: Observer) -> dict[str, object]:
-    """The explanations that need the passes, which run once for all of them. `show` gets the IR at each stage.
+Printed = tuple[str, list[Loc]]
+"""The text of a kernel, and the lines of its ops in the order in which they are printed."""
+
+
+def stages_and_reports(
+    signature: Signature, spec: Specialization, arch: str, title: str
+) -> tuple[dict[str, Printed], dict[str, object]]:
+    """The IR at each stage, by its name, and the explanations that need the passes: they run once for all of them.
 
     "banks": every shared access with its wavefronts, and the layouts, for the kernel as the pass gets it, which alone
     determines its choices (`passes.banks.bank_report.BankReport`). "pipeline": the schedules of pipelined loops, and
     other groups of copies (`passes.pipelining.report.PipelineReport`). "roles": roles, and the rings between
     them (`passes.cooperation.role_report.RolesReport`).
     """
+    from tiledsl.ir.printer import print_kernel
     from tiledsl.passes.banks.bank_conflicts import BankConflicts, bank_report
     from tiledsl.passes.cooperation.role_report import roles_report
     from tiledsl.passes.pipeline import stages
     from tiledsl.passes.pipelining.loops import loop_plans
     from tiledsl.passes.pipelining.plan import LoopPlan
-    from tiledsl.passes.pipelining.report import PipelineReport, group_reports
+    from tiledsl.passes.pipelining.report import PipelineReport, group_lines
 
     names = stages()
     before = {name: f"after:{names[names.index(name) - 1]}" for name in (BankConflicts.name, "pipeline")}
     limit = target_named(arch).shared_per_block
     loops: list[LoopPlan] = []
+    printed: dict[str, Printed] = {}
     found: dict[str, object] = {}
 
     def observe(stage: str, kernel: Kernel) -> None:
-        show(stage, kernel)
+        printed[stage] = print_kernel(kernel), [kernel.loc, *(op.loc for op in kernel.walk())]
         if stage == "tile":
             found["roles"] = roles_report(kernel, title)
         if stage == before["pipeline"]:
             loops.extend(loop_plans(kernel))
         if stage == "after:async-groups":
-            found["pipeline"] = PipelineReport(title, tuple(loops), group_reports(kernel, loops))
+            found["pipeline"] = PipelineReport(title, loops, group_lines(kernel, loops))
         if stage == before[BankConflicts.name]:
             found["banks"] = replace(bank_report(kernel, limit), title=title)
 
     lower(signature, spec, arch, observe=observe)
-    return found
+    return printed, found

@@ -40,7 +40,7 @@ def ignore(stage: str, kernel: Kernel) -> None:
 
 def lower(
     signature: Signature, spec: Specialization, arch: str, *, observe: Observer = ignore, bounds: bool = False
-) -> tuple[Kernel, frozenset[str]]:
+) -> tuple[Kernel, tuple[str, ...]]:
     """The thread-level kernel, and the tensors that it writes. `observe` is called with each stage's name and IR.
     `bounds`: with checks of bounds, for the emulator."""
     from tiledsl import frontend
@@ -59,11 +59,10 @@ def lower(
     return kernel, written
 
 
-def written_tensors(kernel: Kernel) -> frozenset[str]:
-    """Names of the tensors that a tile-level kernel may write. What a copy reads is not written."""
+def written_tensors(kernel: Kernel) -> tuple[str, ...]:
+    """Names of the tensors that a tile-level kernel may write, in the order of its parameters. What a copy reads is
+    not written."""
     from tiledsl.passes.pipelining.body import memories
 
-    tensors = {arg: arg.name for arg in kernel.body.args if isinstance(arg.type, GlobalType)}
-    return frozenset(
-        tensors[memory] for op in kernel.walk() for memory, writes in memories(op) if writes and memory in tensors
-    )
+    written = {memory for op in kernel.walk() for memory, writes in memories(op) if writes}
+    return tuple(arg.name for arg in kernel.body.args if arg in written and isinstance(arg.type, GlobalType))

@@ -14,7 +14,7 @@ from tiledsl.frontend.budget import OutOfBudget
 from tiledsl.frontend.control import run_statements
 from tiledsl.frontend.fragments import check_threads
 from tiledsl.frontend.frame import Env, Frame, Unit
-from tiledsl.frontend.intrinsics.async_copies import check_tokens
+from tiledsl.frontend.intrinsics.async_copies import group_dropped
 from tiledsl.frontend.intrinsics.rings import check_rings
 from tiledsl.frontend.intrinsics.roles import end_stores
 from tiledsl.frontend.pending import check_pending
@@ -59,7 +59,7 @@ def build(signature: Signature, spec: Specialization, arch: str) -> Kernel:
             example = "bx, by = grid(cdiv(N, T), cdiv(M, T))" if what == "grid" else "tx, ty = threads(T, T)"
             message = f"the kernel {signature.name} does not call {what}()"
             raise CompileErrors([frame.error(frame.source.tree, message, f"begin with `{example}`")])
-    for check in (check_threads, check_tokens, check_pending, check_rings):
+    for check in (check_threads, group_dropped, check_pending, check_rings):
         check(unit)
     unit.raise_errors()
     _end(frame)

@@ -92,48 +92,29 @@ def _data(frame: Frame, node: ast.AST, owner: Value | View, name: str) -> Any:
 
 
 def _fragment_data(frame: Frame, node: ast.AST, type_: FragmentType, name: str) -> Any:
-    match name:
-        case "dtype":
-            return lang_dtype(type_.dtype)
-        case "shape":
-            return type_.dims
-        case "rank":
-            return len(type_.dims)
-        case "layout" | "a" | "b" if type_.layout is None:
+    layout = type_.layout
+    if name in ("layout", "a", "b"):
+        if layout is None:
             fix = "make it with one: fragment((BM, BN), f32, mma.m16n8k16.acc(warps=(2, 2)))"
             raise frame.error(node, f".{name} of {type_}, which is each thread's own and has no layout", fix)
-        case "layout":
-            return type_.layout
-        case "a" | "b":
-            return getattr(type_.layout, name)
-        case _:
-            return None
+        return layout if name == "layout" else getattr(layout, name)
+    return {"dtype": lang_dtype(type_.dtype), "shape": type_.dims, "rank": len(type_.dims)}.get(name)
 
 
 def _memory_data(frame: Frame, node: ast.AST, memory: Value | View, name: str) -> Any:
-    type_, rank = memory_type(memory), as_view(memory).rank
-    match name:
-        case "dtype":
-            return lang_dtype(type_.dtype)
-        case "shape":
-            return tuple(extent(frame, memory, axis) for axis in range(rank))
-        case "strides":
-            return tuple(stride(frame, memory, axis) for axis in range(rank))
-        case "rank":
-            return rank
-        case "unit":
-            axis = unit_axis(as_view(memory))
-            return -1 if axis is None else axis
-        case "T":
-            return transposed(memory)
-        case "align" if isinstance(memory, View):
+    type_, view = memory_type(memory), as_view(memory)
+    if name in ("shape", "strides"):
+        of = extent if name == "shape" else stride
+        return tuple(of(frame, view, axis) for axis in range(view.rank))
+    if name == "align":
+        if isinstance(memory, View):
             fix = "ask the tensor or tile itself; whether an access is aligned depends on where the view begins"
             raise frame.error(node, f".align of {describe(memory)}", fix)
-        case "align":
-            if isinstance(type_, GlobalType):
-                return type_.align
-            # A shared tile starts at a multiple of 16 bytes; the rest is its layout's.
-            assert isinstance(memory, Value) and isinstance(memory.op, tile.SharedAlloc)
-            return memory.op.placement.vector_bytes(type_.dims, type_.dtype.bytes)
-        case _:
-            return None
+        if isinstance(type_, GlobalType):
+            return type_.align
+        # A shared tile starts at a multiple of 16 bytes; the rest is its layout's.
+        assert isinstance(memory.op, tile.SharedAlloc)
+        return memory.op.placement.vector_bytes(type_.dims, type_.dtype.bytes)
+    axis = unit_axis(view)
+    known = {"dtype": lang_dtype(type_.dtype), "rank": view.rank, "unit": -1 if axis is None else axis}
+    return transposed(view) if name == "T" else known.get(name)

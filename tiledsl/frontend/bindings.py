@@ -38,13 +38,14 @@ UNBOUND = _Marker("<unbound>")
 
 @dataclass(frozen=True)
 class Unusable:
-    """A name that exists but has no usable value here; using it is an error with this text."""
+    """A name that exists but has no usable value here; using it is an error with this text, at `at` if it is given."""
 
     message: str
     fix: str
+    at: Loc | None = None
 
     def error(self, loc: Loc) -> CompileError:
-        return CompileError(self.message, loc, self.fix)
+        return CompileError(self.message, self.at or loc, self.fix)
 
 
 @dataclass(frozen=True)

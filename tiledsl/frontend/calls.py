@@ -98,7 +98,7 @@ def call(frame: Frame, node: ast.Call, callee: Any, args: list[Any], kwargs: dic
     return _call_python(frame, node, callee, args, kwargs)
 
 
-PLAIN: set[Any] = {min, max, abs, len}
+PLAIN: set[Any] = {min, max, abs, len, range}
 """Builtins that are intrinsics on run-time values and plain Python otherwise."""
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 from contextlib import contextmanager
+from functools import partial, reduce
 from typing import Any, Callable, Generator, Sequence
 
 from tiledsl.boundary import as_compile_error
@@ -19,7 +20,6 @@ from tiledsl.frontend.bindings import (
     POISON,
     UNBOUND,
     Composite,
-    LanguageObject,
     Poisoned,
     Unusable,
     describe,
@@ -30,6 +30,7 @@ from tiledsl.frontend.bindings import (
     is_place,
     is_register,
     is_token,
+    leaves,
     made_of,
     parts_of,
     rebuild,
@@ -122,15 +123,10 @@ def poison(frame: Frame, statements: Sequence[ast.stmt]) -> None:
 def exit_flag(frame: Frame) -> bool | Value:
     """Has control left the current sequence? True, False, or a run-time bool."""
     flags = [frame.env.get(name, False) for name in EXITS]
-    if True in [f for f in flags if isinstance(f, bool)]:
+    if any(flag is True for flag in flags):
         return True
-    values = [f for f in flags if isinstance(f, Value)]
-    if not values:
-        return False
-    flag = values[0]
-    for other in values[1:]:
-        flag = frame.builder.scalar("or", flag, other)
-    return flag
+    values = [flag for flag in flags if isinstance(flag, Value)]
+    return reduce(partial(frame.builder.scalar, "or"), values) if values else False
 
 
 def unless_exited(frame: Frame, node: ast.stmt, rest: Callable[[], Steps] | None) -> Steps:
@@ -218,7 +214,7 @@ class _Merge:
         if type_ is None:
             shown = "what is returned" if name == "$value" else name
             message = f"{shown} is {describe(a)} on one path and {describe(b)} on the other"
-            return Unusable(message, _merge_fix(name, a, b))
+            return Unusable(message, _instead(a, b, f"give both the same dtype, as in {name} = f32(...)"))
         if a is True and b is False:
             return self.condition
         if a is False and b is True:
@@ -228,11 +224,9 @@ class _Merge:
 
     def _dummy(self, tree: Any, first: bool) -> Any:
         def leaf(value: Any) -> Any:
-            if is_token(value):
-                fix = "return it on every path, or wait for it first"
-                return Unusable("a token is returned on some paths only", fix)
-            if is_pending(value):
-                return Unusable("an accumulator is returned on some paths only", "return it on every path")
+            if is_token(value) or is_pending(value):
+                message = f"{describe(value)} is returned on some paths only"
+                return Unusable(message, "return it on every path, or wait for it first")
             if not is_register(value):
                 return value
             self.pairs.append((UNBOUND, value, value.type, "") if first else (value, UNBOUND, value.type, ""))
@@ -254,16 +248,15 @@ def _joined_type(a: Any, b: Any) -> Type | None:
     return INDEX if is_int(a) and is_int(b) else None
 
 
-def _merge_fix(name: str, a: Any, b: Any) -> str:
+def _instead(a: Any, b: Any, otherwise: str) -> str:
+    """What to do where control flow cannot carry what a name stands for, `a` or `b`."""
     if is_place(a) or is_place(b):
-        return "a condition at run time cannot choose memory: choose an index of one tile with it, as in S[stage, i]"
+        return "control flow cannot carry memory: carry an index of one tile, as in S[stage, i]"
     if is_token(a) or is_token(b):
-        return "wait for the copy before the paths part or meet, or begin one on both"
-    if isinstance(a, LanguageObject) or isinstance(b, LanguageObject):
-        return "a condition at run time chooses between numbers and fragments: do what differs in its branches"
-    if has_operators(a) and not is_register(a):
-        return "choose its start instead: a range is made of an index and a compile-time size"
-    return f"give both the same dtype, as in {name} = f32(...)"
+        return "have a token on every path: begin a copy on each, or wait for it before the paths part or meet"
+    if any(has_operators(x) and not is_register(x) for x in (a, b)):
+        return "control flow carries numbers and fragments: carry those that it is made of, or use it in each branch"
+    return otherwise
 
 
 def materialize(frame: Frame, leaf: Any, type_: Type, node: ast.AST) -> Value:
@@ -340,28 +333,29 @@ class Carried:
     """The names that a loop's body binds, as loop-carried values; compile-time ints and bools among
     them become run-time ones.
 
-    exposed: names whose value at the start of an iteration is surely meant to be read. For these a
-    change of type is an error at the loop; the others only become unusable after it.
+    read: names whose value at the start of an iteration is read. For these a change of type is an error at the loop;
+    others only become unusable after it. before, entered, after: what names are bound to before the loop, with slots
+    for carried values, at the start of an iteration, and after the loop.
     """
 
-    def __init__(self, frame: Frame, names: set[str], exposed: set[str], node: ast.AST) -> None:
-        self.frame, self.node, self.exposed = frame, node, exposed
+    def __init__(self, frame: Frame, names: set[str], node: ast.AST) -> None:
+        self.frame, self.node = frame, node
+        self.read: set[str] = set()
         self.before: dict[str, Any] = {}
+        self.entered: dict[str, Any] = {}
         self.after: dict[str, Any] = {}
         self.inits: list[Value] = []
         self.names: list[str] = []
         for name in sorted(names):
             binding = frame.env.get(name, UNBOUND)
-            entered = binding if unusable(binding) else rebuild(binding, lambda x, n=name: self._enter(n, x))
-            self.before[name] = entered
+            literal = next((leaf for leaf in leaves(binding) if isinstance(leaf, float)), None)
+            if literal is not None:
+                message = f"{name} changes in a run-time loop but starts as the literal {literal!r}, which has no dtype"
+                binding = Unusable(message, f"start with {name} = f32({literal!r})", frame.loc(node))
+            self.before[name] = binding if unusable(binding) else rebuild(binding, partial(self._enter, name))
 
     def _enter(self, name: str, leaf: Any) -> Any:
         """The leaf as it enters the loop: a slot if it is carried."""
-        if isinstance(leaf, float):
-            if name not in self.exposed:
-                return UNBOUND
-            message = f"{name} changes in a run-time loop but starts as the literal {leaf!r}, which has no dtype"
-            raise self.frame.error(self.node, message, f"start with {name} = f32({leaf!r})")
         if isinstance(leaf, (bool, int)):
             leaf = as_value(leaf, BOOL if isinstance(leaf, bool) else INDEX, self.frame, self.node)
         elif not is_carried(leaf):
@@ -376,11 +370,18 @@ class Carried:
 
     def bind(self, args: Sequence[Value]) -> None:
         """Set the environment at the start of an iteration."""
-        for name, tree in self.before.items():
-            self.frame.env[name] = _filled(tree, args)
+        self.entered = {name: _filled(tree, args) for name, tree in self.before.items()}
+        self.frame.env |= self.entered
+        self.frame.looked_up -= {(name, id(binding)) for name, binding in self.entered.items()}
+
+    def note_reads(self, args: Sequence[Value]) -> None:
+        """Add to `read` the names that have been read since `bind`: values that have a use, all else by its name."""
+        self.read |= {name for name, arg in zip(self.names, args, strict=True) if arg.uses}
+        self.read |= {name for name, id_ in self.frame.looked_up if id(self.entered.get(name)) == id_}
 
     def collect(self, args: Sequence[Value]) -> list[Value]:
         """What the iteration passes on, and the verdict on each name for `finish`."""
+        self.note_reads(args)
         values = list(args)
         for name, before in self.before.items():
             end = self.frame.env.get(name, UNBOUND)
@@ -391,7 +392,9 @@ class Carried:
         """Compare a tree with what the body made of it; gives the binding after the loop."""
         if before is POISON or end is POISON:
             return POISON
-        if before is UNBOUND or isinstance(before, Unusable):
+        if isinstance(before, Unusable):
+            return before
+        if before is UNBOUND:
             message = f"{name} may be unbound: only the body of a loop assigns it, and that may run zero times"
             return Unusable(message, f"assign {name} before the loop")
         if end is UNBOUND or isinstance(end, Unusable):
@@ -416,13 +419,10 @@ class Carried:
     def _changed(self, name: str, before: Any, end: Any) -> Unusable:
         message = f"{name} is {describe(before)} before the loop and {describe(end)} at the end of its body"
         fix = "use another name in the body, or convert to one dtype"
-        if is_token(before) or is_token(end):
-            fix = "a token that a loop carries is one on every iteration: wait(t), then t = copy_async(...)"
         if isinstance(before, list) and isinstance(end, list):
             fix = "give the list its length before the loop, or loop with unroll"
-        if is_place(before) or is_place(end):
-            fix = "a loop cannot carry memory: carry an index of one tile, as in S[stage, i]"
-        if name in self.exposed:
+        fix = _instead(before, end, fix)
+        if name in self.read:
             raise self.frame.error(self.node, message, fix)
         return Unusable(message, fix)
 

@@ -33,12 +33,9 @@ def distributed(frame: Frame, node: Any, dtype: DType, dims: tuple[int, ...], la
     role = frame.unit.cooperation.role
     if role is not None:
         layout = replace(layout, first=role.first)
-    problem = layout.problem(dims)
+    problem = layout.problem(dims, dtype.bits)
     if problem is not None:
         raise frame.error(node, problem.message, problem.fix)
-    if not layout.takes(dtype.bits):
-        message = f"{dtype} elements held as {layout}: along k they come in 16 bytes, more than {layout.shape} has"
-        raise frame.error(node, message, "take a shape that multiplies this dtype: docs/language.md lists them")
     type_ = FragmentType(dtype, dims, layout)
     registers = type_.size // type_.per_register * max(1, dtype.bits // 32)
     if registers > MOST_REGISTERS:

@@ -90,7 +90,8 @@ class Unit:
 
 @dataclass(eq=False)
 class Frame:
-    """One function, its environment, and the frame that called it. nowrap: as of `schedules.Unwrapped`."""
+    """One function, its environment, and the frame that called it. nowrap: as of `schedules.Unwrapped`. looked_up:
+    names, each with the id of what it stood for."""
 
     unit: Unit
     fn: Callable[..., Any]
@@ -98,6 +99,7 @@ class Frame:
     caller: Frame | None = None
     call: Loc | None = None
     nowrap: bool = False
+    looked_up: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
 
     def __post_init__(self) -> None:
         """Raises CompileError where there is no source, or not that of what Python runs."""
@@ -125,8 +127,8 @@ class Frame:
         if name in self.env or name in self.source.bound:
             binding = self.env.get(name, UNBOUND)
         else:
-            found, binding = _lookup_free(self.fn, name)
-            if not found:
+            binding = _lookup_free(self.fn, name)
+            if binding is UNBOUND:
                 raise self.error(node, f"the name {name} is not defined", "define it before the kernel, or import it")
             self.check_readable(node, name, binding)
         if binding is POISON:
@@ -135,6 +137,7 @@ class Frame:
             raise self.error(node, f"{name} is used before it is bound", f"assign {name} first")
         if isinstance(binding, Unusable):
             raise binding.error(self.loc(node))
+        self.looked_up.add((name, id(binding)))
         return binding
 
     def check_readable(self, node: ast.AST, name: str, value: Any) -> None:
@@ -155,13 +158,11 @@ class Frame:
             (builder.block, builder.before), self.env = outer, outer_env
 
 
-def _lookup_free(fn: Callable[..., Any], name: str) -> tuple[bool, Any]:
+def _lookup_free(fn: Callable[..., Any], name: str) -> Any:
     """The object that a free variable of `fn` stands for now: closure, module globals, builtins."""
-    if name in fn.__code__.co_freevars and fn.__closure__ is not None:
-        return True, closure_values(fn).get(name)
-    if name in fn.__globals__:
-        return True, fn.__globals__[name]
-    return hasattr(builtins, name), getattr(builtins, name, None)
+    if name in fn.__code__.co_freevars:
+        return closure_values(fn).get(name, UNBOUND)
+    return fn.__globals__.get(name, getattr(builtins, name, UNBOUND))
 
 
 @contextmanager
@@ -195,22 +196,15 @@ _UNSUPPORTED: dict[type[ast.AST], tuple[str, str]] = {
     ast.Import: ("import", "import at the top of the file"),
     ast.ImportFrom: ("import", "import at the top of the file"),
     ast.FunctionDef: ("a nested function", "write a @tile_function at module level"),
-    ast.AsyncFunctionDef: ("an async function", "write a @tile_function at module level"),
     ast.ClassDef: ("a class", "define it outside the kernel and use its compile-time values"),
     ast.Lambda: ("lambda", "write a @tile_function at module level"),
     ast.Global: ("global", "pass the value as a const parameter"),
-    ast.Nonlocal: ("nonlocal", "pass the value as a const parameter"),
     ast.Delete: ("del", "leave the name; registers are freed by the compiler"),
     ast.Match: ("match", "use if / elif"),
     ast.NamedExpr: (":=", "assign in a statement of its own"),
     ast.Yield: ("yield", "return a value, or take a tile function as an argument"),
-    ast.YieldFrom: ("yield from", "return a value, or take a tile function as an argument"),
-    ast.Await: ("await", "kernels have no coroutines"),
     ast.Starred: ("* in this place", "write the elements out"),
     ast.Set: ("a set", "use a tuple"),
-    ast.SetComp: ("a set comprehension", "use a list comprehension"),
-    ast.AsyncFor: ("async for", "use for"),
-    ast.AsyncWith: ("async with", "write the statements without it"),
 }
 
 

@@ -7,58 +7,56 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any, Callable, Iterable
 
-from tiledsl import lang
-from tiledsl.frontend.analysis import assigned_names, loop_exits, read_first
+from tiledsl.frontend.analysis import assigned_names, loop_exits
 from tiledsl.frontend.arithmetic import as_condition, items_of
 from tiledsl.frontend.assign import assign
-from tiledsl.frontend.bindings import UNBOUND, Ranges, Unusable, describe, has_operators, is_int
+from tiledsl.frontend.bindings import UNBOUND, Ranges, Unusable, describe, has_operators
 from tiledsl.frontend.budget import MAX_UNROLL
 from tiledsl.frontend.control import Carried, Steps, drive, exit_flag, run_statements, runtime_if, unless_exited
 from tiledsl.frontend.frame import Frame, during, evaluate, execute
 from tiledsl.frontend.intrinsics.schedules import ScheduleObject, WorkLoop, along_k, one_item
 from tiledsl.frontend.steps import Bounds, Counter
 from tiledsl.ir.core import Block, Value
-from tiledsl.ir.declare import MOST_STAGES
 from tiledsl.ir.ops import control
-from tiledsl.ir.ops.arith import Constant
 from tiledsl.ir.types import BOOL, TokenType
 
 
 @execute.register
 def _(node: ast.For, frame: Frame) -> None:
     _refuse_else(frame, node)
-    call = node.iter
-    if isinstance(call, ast.Call):
-        bounds = _run_time_bounds(frame, call)
-        if bounds is not None:
+    items = evaluate(node.iter, frame)
+    match items:
+        case Bounds():
+            _run_time_for(frame, node, items)
+        case range() if _calls_range(frame, node.iter):
+            _run_time_for(frame, node, Bounds(frame, node.iter, items.start, items.stop, items.step))
+        case Ranges():
+            bounds = Bounds(frame, node.iter, items.start, items.extent, items.size, size=items.size)
+            bounds.of_item = along_k(frame, items)
             _run_time_for(frame, node, bounds)
-            return
-    items = evaluate(call, frame)
-    if isinstance(items, Ranges):
-        ends = items.start, items.extent, items.size
-        _run_time_for(frame, node, Bounds(frame, call, *ends, size=items.size, of_item=along_k(frame, items)))
-        return
-    if isinstance(items, ScheduleObject):
-        if items.items is None:
+        case ScheduleObject(items=None):
             _unrolled(frame, node, [one_item(frame, node, items)])
-        else:
+        case ScheduleObject():
             _run_time_for(frame, node, WorkLoop(frame, node, items))
-        return
-    if has_operators(items) or not isinstance(items, Iterable):
-        fix = "loop over range(...), unroll(...) or a compile-time sequence"
-        raise frame.error(call, f"cannot loop over {describe(items)}", fix)
-    _unrolled(frame, node, items_of(items, frame, call, MAX_UNROLL, "unroll {} iterations"))
+        case _ if has_operators(items) or not isinstance(items, Iterable):
+            fix = "loop over range(...), unroll(...) or a compile-time sequence"
+            raise frame.error(node.iter, f"cannot loop over {describe(items)}", fix)
+        case _:
+            _unrolled(frame, node, items_of(items, frame, node.iter, MAX_UNROLL, "unroll {} iterations"))
+
+
+def _calls_range(frame: Frame, node: ast.expr) -> bool:
+    """Is it ``range(...)``, a loop at run time? Over a range that has a name, a loop is unrolled."""
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and frame.lookup(node.func) is range
 
 
 @execute.register
 def _(node: ast.While, frame: Frame) -> None:
     _refuse_else(frame, node)
-    tested = {n.id for n in ast.walk(node.test) if isinstance(n, ast.Name)}
     _while(
         frame,
         node,
         assigned_names(node.body),
-        read_first(node.body) | tested,
         lambda: as_condition(evaluate(node.test, frame), frame, node.test),
         lambda: run_statements(frame, node.body),
     )
@@ -96,76 +94,6 @@ def _iterations(frame: Frame, node: ast.For, items: list[Any]) -> Steps:
 # -- run time --------------------------------------------------------------------------------------
 
 
-# How `unroll` and `pipelined` change a loop at run time: the smallest and largest value of each argument.
-_CHANGES: dict[Any, tuple[dict[str, tuple[int, int]], str]] = {
-    lang.unroll: (
-        {"by": (1, MAX_UNROLL)},
-        "write `for k in unroll(range(n), by=4)`; unroll(n) alone repeats the body for each value",
-    ),
-    lang.pipelined: (
-        {"stages": (1, MOST_STAGES), "fragments": (0, 2)},
-        "write `for k in pipelined(tiles(K, BK), stages=3)`",
-    ),
-}
-
-
-def _run_time_bounds(frame: Frame, call: ast.Call) -> Bounds | None:
-    """The bounds of ``range(...)``, and of ``unroll(loop, by=n)`` and ``pipelined(loop, stages=n)`` with a `range` or
-    `tiles` as the loop; None for other calls."""
-    callee = _named(frame, call)
-    if callee is range:
-        return _range(frame, call)
-    if callee is not lang.unroll and callee is not lang.pipelined:
-        return None
-    limits, example = _CHANGES[callee]
-    given = {keyword.arg or "**": keyword.value for keyword in call.keywords}
-    inner = call.args[0] if len(call.args) == 1 else None
-    over_range = isinstance(inner, ast.Call) and _named(frame, inner) is range
-    if callee is lang.unroll and "by" not in given and not over_range:
-        return None  # a loop at compile time
-    name, (needed, *optional) = callee.__name__, limits
-    if inner is None or needed not in given or given.keys() - limits.keys():
-        arguments = " and, if wanted, ".join(f"{argument}=" for argument in (needed, *optional))
-        raise frame.error(call, f"{name}() takes one range(...) or tiles(...), {arguments}", example)
-    how = {argument: evaluate(value, frame) for argument, value in given.items()}
-    for argument, value in how.items():
-        low, high = limits[argument]
-        if not is_int(value) or not low <= value <= high:
-            message = f"{argument}= is a compile-time int from {low} to {high}, got {describe(value)}"
-            raise frame.error(call, message, example)
-    if over_range and isinstance(inner, ast.Call):
-        bounds = _range(frame, inner)
-    else:
-        ranges = evaluate(inner, frame)
-        if not isinstance(ranges, Ranges):
-            raise frame.error(call, f"{name}() on {describe(ranges)}", example)
-        bounds = Bounds(frame, inner, ranges.start, ranges.extent, ranges.size, size=ranges.size)
-    if "by" in how:
-        how = {"unroll": how["by"]}
-        if how["unroll"] > 1 and not isinstance(bounds.step.op, Constant):
-            message = "by= needs a step that is known at compile time"
-            raise frame.error(call, message, "give the range a constant step")
-    bounds.how = how
-    return bounds
-
-
-def _named(frame: Frame, call: ast.Call) -> Any:
-    """The object that is called by its name, else None. The lookup has no effects, so it may come before the call."""
-    node = call.func
-    while isinstance(node, ast.Attribute):
-        node = node.value
-    return evaluate(call.func, frame) if isinstance(node, ast.Name) else None
-
-
-def _range(frame: Frame, call: ast.Call) -> Bounds:
-    if call.keywords or not 1 <= len(call.args) <= 3:
-        raise frame.error(call, f"range() takes 1 to 3 positional arguments, got {len(call.args)}", "range(n)")
-    given = [evaluate(arg, frame) for arg in call.args]
-    ends = [0, *given] if len(given) == 1 else given
-    lo, hi, step = ends if len(ends) == 3 else (*ends, 1)
-    return Bounds(frame, call, lo, hi, step)
-
-
 def _run_time_for(frame: Frame, node: ast.For, bounds: Bounds) -> None:
     if not isinstance(node.target, ast.Name):
         raise frame.error(node.target, "the variable of a run-time loop is a name", "write `for i in range(...)`")
@@ -173,16 +101,14 @@ def _run_time_for(frame: Frame, node: ast.For, bounds: Bounds) -> None:
     names = assigned_names(node.body) - {name}
     exits = loop_exits(node.body)
     if exits & {ast.Break, ast.Return}:
-        if bounds.how.get("unroll", 1) > 1:
-            raise frame.error(node.iter, "by= on a loop that `break` or `return` may leave", "leave unroll() out")
-        if "stages" in bounds.how:
-            fix = "leave pipelined() out, or shorten the range"
-            raise frame.error(node.iter, "pipelined() on a loop that `break` or `return` may leave", fix)
+        changed = "pipelined()" if "stages" in bounds.how else "unroll()" if bounds.how.get("unroll", 1) > 1 else ""
+        if changed:
+            message = f"{changed} on a loop that `break` or `return` may leave"
+            raise frame.error(node.iter, message, f"leave {changed} out")
         _for_as_while(frame, node, name, bounds)
         return
     builder, loc = frame.builder, frame.loc(node)
-    state = set(frame.unit.cooperation.carried)
-    carried = Carried(frame, names | state, read_first(node.body) | state, node)
+    carried = Carried(frame, names | set(frame.unit.cooperation.carried), node)
     pipelined = nullcontext()
     if "stages" in bounds.how:
         _check_pipelined(frame, node, carried)
@@ -198,8 +124,7 @@ def _run_time_for(frame: Frame, node: ast.For, bounds: Bounds) -> None:
         bounds.finish()
         builder.add(control.Yield(*carried.collect(body.args[1:])))
     builder.loc = loc
-    how: dict[str, Any] = {**bounds.how}
-    loop = builder.add(bounds.loop(bounds.lo, bounds.hi, bounds.step, *carried.inits, blocks=[body], **how))
+    loop = builder.add(bounds.loop(bounds.lo, bounds.hi, bounds.step, *carried.inits, blocks=[body], **bounds.how))
     carried.finish(loop.results)
     _unbind_target(frame, name)
 
@@ -233,8 +158,7 @@ def _for_as_while(frame: Frame, node: ast.For, name: str, bounds: Bounds) -> Non
         bounds.finish()
         counter.advance()
 
-    own = set(counter.names)
-    _while(frame, node, (assigned_names(node.body) - {name}) | own, read_first(node.body) | own, counter.goes_on, body)
+    _while(frame, node, (assigned_names(node.body) - {name}) | set(counter.names), counter.goes_on, body)
     counter.forget()
     _unbind_target(frame, name)
 
@@ -243,7 +167,6 @@ def _while(
     frame: Frame,
     node: ast.For | ast.While,
     names: set[str],
-    exposed: set[str],
     test: Callable[[], Value | bool],
     body: Callable[[], None],
 ) -> None:
@@ -256,11 +179,12 @@ def _while(
     outer = frame.env.get("$break", False), frame.env.get("$continue", False)
     frame.env["$break"] = frame.env["$continue"] = False
     flags |= set(frame.unit.cooperation.carried)
-    carried = Carried(frame, names | flags, exposed | flags, node)
+    carried = Carried(frame, names | flags, node)
     before, after = (Block(carried.types, carried.names) for _ in range(2))
     with frame.into(before):
         carried.bind(before.args)
         go_on = _tested(frame, node, test)
+        carried.note_reads(before.args)
         builder.add(control.Condition(go_on, *before.args))
     with frame.into(after):
         carried.bind(after.args)

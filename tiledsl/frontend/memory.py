@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import operator
 from dataclasses import dataclass
-from itertools import product
+from itertools import product, repeat
 from typing import Any, Callable
 
 from tiledsl.errors import CompileError
@@ -30,7 +30,7 @@ from tiledsl.frontend.views import (
     memory_name,
     memory_type,
     places,
-    slice_parts,
+    slice_range,
     subview,
     unit_axis,
 )
@@ -168,66 +168,46 @@ def _selected(frame: Frame, node: ast.AST, type_: FragmentType, at: Any) -> tupl
         message = f"a fragment of shape {type_.dims} takes {len(type_.dims)} indices, got {len(items)}"
         raise frame.error(node, message, _INSIDE)
     chosen: list[range] = []
-    shape: list[int] = []
     for item, limit in zip(items, type_.dims, strict=True):
-        found = _along(frame, node, item, limit)
-        if not found or not 0 <= found[0] < limit or not 0 <= found[-1] < limit:
-            shown = f"index {item}" if not is_slice(item) else f"the slice {found.start}:{found.stop}"
+        at, count = (item.start, item.size) if isinstance(item, Range) else (item, 1)
+        if is_int(at):
+            found = range(at, at + count)
+        elif is_slice(at):
+            found = slice_range(frame, node, at, limit)
+        else:
+            message = f"a fragment lives in registers and takes compile-time indices, got {describe(at)}"
+            raise frame.error(node, message, "loop with unroll() instead of range()")
+        if not 0 <= found[0] <= found[-1] < limit:
+            shown = f"the slice {found.start}:{found.stop}" if is_slice(item) else f"index {item}"
             raise frame.error(node, f"{shown} is outside a fragment of shape {type_.dims}", _INSIDE)
         chosen.append(found)
-        if is_slice(item):
-            shape.append(len(found))
-    return chosen, tuple(shape)
+    return chosen, tuple(len(found) for found, item in zip(chosen, items, strict=True) if is_slice(item))
 
 
-_INSIDE = "slices are not empty and not clipped; there are no negative indices"
-
-
-def _along(frame: Frame, node: ast.AST, item: Any, limit: int) -> range:
-    """One index of a fragment as the places that it names along its axis."""
-    start: Any
-    stop: Any
-    if isinstance(item, Range):
-        start, step = item.start, 1
-        stop = start + item.size if isinstance(start, int) else start
-    elif isinstance(item, slice):
-        start, stop, step = slice_parts(item, limit)
-    else:
-        start, stop, step = item, item + 1 if isinstance(item, int) else item, 1
-    for bound in (start, stop, step):
-        if not is_int(bound):
-            message = f"a fragment lives in registers and takes compile-time indices, got {describe(bound)}"
-            raise frame.error(node, message, "loop with unroll() instead of range()")
-    if step < 1:
-        raise frame.error(node, f"a slice with step {step}", "a step is positive")
-    return range(start, stop, step)
+_INSIDE = "slices are not clipped; there are no negative indices"
 
 
 def _read_fragment(frame: Frame, node: ast.AST, fragment: Value, at: Any) -> Value:
     """``f[i, j]`` and ``f[0:4, j]``."""
-    assert isinstance(fragment.type, FragmentType)
-    chosen, shape = _selected(frame, node, fragment.type, at)
-    elements = [frame.builder.value(tile.Extract(fragment, at=place)) for place in product(*chosen)]
+    chosen, shape = _selected(frame, node, fragment.fragment, at)
+    found = [frame.builder.value(tile.Extract(fragment, at=place)) for place in product(*chosen)]
     if not shape:
-        return elements[0]
-    return frame.builder.value(tile.Pack(*elements, type=FragmentType(fragment.type.dtype, shape)))
+        return found[0]
+    return frame.builder.value(tile.Pack(*found, type=FragmentType(fragment.fragment.dtype, shape)))
 
 
 def replaced_in_fragment(frame: Frame, node: ast.AST, fragment: Value, at: Any, binding: Any) -> Value:
     """The fragment with one element, or those of a slice, replaced: by a number, or a fragment of that shape."""
-    assert isinstance(fragment.type, FragmentType)
-    dtype = fragment.type.dtype
-    chosen, shape = _selected(frame, node, fragment.type, at)
+    dtype = fragment.fragment.dtype
+    chosen, shape = _selected(frame, node, fragment.fragment, at)
     if not is_fragment(binding):
-        element = as_value(binding, dtype, frame, node, "element")
-        sources = [element for _ in product(*chosen)]
+        sources = repeat(as_value(binding, dtype, frame, node, "element"))
     elif binding.type != FragmentType(dtype, shape):
         wanted = f"a slice of shape {shape}" if shape else "one element"
         fix = "both sides of an assignment have one shape and dtype"
         raise frame.error(node, f"{describe(binding)} assigned to {wanted} of {dtype}", fix)
     else:
-        inner = product(*map(range, shape))
-        sources = [frame.builder.value(tile.Extract(binding, at=place)) for place in inner]
-    for place, element in zip(product(*chosen), sources, strict=True):
+        sources = elements(binding, frame)
+    for place, element in zip(product(*chosen), sources, strict=False):
         fragment = frame.builder.value(tile.Insert(fragment, element, at=place))
     return fragment

@@ -12,6 +12,8 @@ from tiledsl.frontend.bindings import is_register
 from tiledsl.frontend.frame import Frame, evaluate
 from tiledsl.ir.core import Value
 
+_SUMS = (ast.Add, ast.Sub)
+
 
 @dataclass(frozen=True)
 class _Product:
@@ -31,18 +33,10 @@ def _operand(node: ast.expr, frame: Frame) -> Any:
 
 def _product(a: Any, b: Any, frame: Frame, node: ast.AST) -> Any:
     """``a * b`` where a sum may take it."""
-    if (is_register(a) or is_register(b)) and _is_float(a, b, frame, node):
+    dtype = common_dtype([a, b], frame, node, "*") if is_register(a) or is_register(b) else None
+    if dtype is not None and dtype.is_float:
         return _Product(a, b, node)
     return binary(ast.Mult(), a, b, frame, node)
-
-
-def _is_float(a: Any, b: Any, frame: Frame, node: ast.AST) -> bool:
-    dtype = common_dtype([a, b], frame, node, "*")
-    return dtype is not None and dtype.is_float
-
-
-def _value(operand: Any, frame: Frame) -> Any:
-    return apply("mul", [operand.a, operand.b], frame, operand.node, "*") if isinstance(operand, _Product) else operand
 
 
 def _fma(product: _Product, addend: Any, frame: Frame, node: ast.AST, *, negative: bool = False) -> Any:
@@ -59,7 +53,9 @@ def _sum(op: ast.operator, left: Any, right: Any, frame: Frame, node: ast.AST) -
     """``left <op> right`` for + and -, either of which may be a `_Product`."""
     minus = isinstance(op, ast.Sub)
     if isinstance(left, _Product):
-        addend = _value(right, frame)
+        addend = right
+        if isinstance(right, _Product):
+            addend = apply("mul", [right.a, right.b], frame, right.node, "*")
         if minus and isinstance(addend, Value):
             addend = apply("neg", [addend], frame, node, "-")
         elif minus and isinstance(addend, (int, float)) and not isinstance(addend, bool):
@@ -90,11 +86,8 @@ def _(node: ast.BinOp, frame: Frame) -> Any:
     return left
 
 
-_SUMS = (ast.Add, ast.Sub)
-
-
 def add_product(op: ast.operator, old: Any, value: ast.expr, frame: Frame, node: ast.AST) -> Any:
     """``old <op>= value``."""
-    if not isinstance(op, (ast.Add, ast.Sub)) or not is_register(old):
+    if not isinstance(op, _SUMS) or not is_register(old):
         return binary(op, old, evaluate(value, frame), frame, node)
     return _sum(op, old, _operand(value, frame), frame, node)

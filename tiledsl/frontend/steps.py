@@ -6,7 +6,7 @@ import ast
 from typing import Any
 
 from tiledsl.frontend.arithmetic import common_dtype, unify
-from tiledsl.frontend.bindings import Range
+from tiledsl.frontend.bindings import LanguageObject, Range
 from tiledsl.frontend.frame import Frame
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Value
@@ -15,7 +15,7 @@ from tiledsl.ir.ops.arith import Constant
 from tiledsl.ir.types import DTYPES, INDEX
 
 
-class Bounds:
+class Bounds(LanguageObject):
     """A run-time loop's bounds as three values of one dtype: index, or what was given.
 
     size: 0, or the variable is a `Range` of so many elements. of_item: as of `along_k`. how: the attributes of the
@@ -24,10 +24,10 @@ class Bounds:
     """
 
     loop: type[control.For] = control.For
+    shown = "a loop at run time"
+    use = "write it in a `for`"
 
-    def __init__(
-        self, frame: Frame, node: ast.AST, lo: Any, hi: Any, step: Any, *, size: int = 0, of_item: bool = False
-    ) -> None:
+    def __init__(self, frame: Frame, node: ast.AST, lo: Any, hi: Any, step: Any, *, size: int = 0) -> None:
         dtype = common_dtype([lo, hi, step], frame, node, "range()") or INDEX
         if dtype.kind not in ("int", "index"):
             raise frame.error(node, f"range() over {dtype}", "convert the bounds: i32(...) or index(...)")
@@ -36,8 +36,8 @@ class Bounds:
         self.lo, self.hi, self.step = unify([lo, hi, step], dtype, frame, node)
         op = self.step.op
         self.known = int(op.value) if isinstance(op, Constant) else 0
-        self.frame, self.size, self.of_item = frame, size, of_item
-        self.how: dict[str, int] = {}
+        self.frame, self.size, self.of_item = frame, size, False
+        self.how: dict[str, Any] = {}
 
     def variable(self, value: Value) -> Any:
         """What the loop's name is bound to."""

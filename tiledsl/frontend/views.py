@@ -74,11 +74,21 @@ def is_slice(item: Any) -> bool:
     return isinstance(item, (slice, Range))
 
 
-def slice_parts(item: Any, limit: int | str) -> tuple[Any, Any, Any]:
-    """Start, stop and step of a slice of an axis of extent `limit`."""
-    parts = zip((item.start, item.stop, item.step), (0, limit, 1), strict=True)
+def slice_range(frame: Frame, node: ast.AST, item: slice, limit: int | str) -> range:
+    """The places that a slice names on an axis of extent `limit`, of which there is one at least."""
+    parts: Any = zip((item.start, item.stop, item.step), (0, limit, 1), strict=True)
     start, stop, step = (default if part is None else part for part, default in parts)
-    return start, stop, step
+    for bound in (start, stop, step):
+        if not is_int(bound):
+            message = f"a slice is made of compile-time ints, got {describe(bound)}"
+            if bound is limit:
+                message = f"a slice up to {limit}, which is only known at run time: it has a compile-time length"
+            raise frame.error(node, message, "give it an end, take the whole axis with `:`, or a range tile(i, B)")
+    if start < 0 or stop <= start or step < 1:
+        shown = f"{start}:{stop}" + (f":{step}" if step != 1 else "")
+        fix = "write a:b with a < b; there are no negative indices: count from the start"
+        raise frame.error(node, f"the slice {shown} is empty, or goes backwards", fix)
+    return range(start, stop, step)
 
 
 def located(frame: Frame, node: ast.AST, memory: Value | View, at: Any) -> tuple[Value, list[Value]]:
@@ -167,7 +177,11 @@ def _part(frame: Frame, node: ast.AST, view: View, position: int, item: Any) -> 
     elif item == slice(None):
         return 0, limit
     else:
-        start, size = _bounds(frame, node, limit, item)
+        found = slice_range(frame, node, item, limit)
+        start, size = found.start, found.stop - found.start
+        if found.step != 1:
+            fix = "a view takes neighbouring elements: leave the step out"
+            raise frame.error(node, f"a slice with step {found.step}", fix)
     first = _known(start)
     last = size if first is None else first + size
     if (first is not None and first < 0) or (isinstance(limit, int) and last > limit):
@@ -176,21 +190,3 @@ def _part(frame: Frame, node: ast.AST, view: View, position: int, item: Any) -> 
         fix = "a slice lies inside a static extent; it is not clipped, and there are no negative indices"
         raise frame.error(node, message, fix)
     return start, size
-
-
-def _bounds(frame: Frame, node: ast.AST, limit: int | str, item: Any) -> tuple[int, int]:
-    """Start and length of ``a:b`` on an axis of extent `limit`."""
-    first, end, step = slice_parts(item, limit)
-    if step != 1:
-        raise frame.error(node, f"a slice with step {step!r}", "a view takes neighbouring elements: leave the step out")
-    if item.stop is None and isinstance(limit, str):
-        message = f"a slice up to {limit}, which is only known at run time: a view has a compile-time shape"
-        raise frame.error(node, message, "give it an end, take the whole axis with `:`, or a range tile(i, B)")
-    for bound in (first, end):
-        if not is_int(bound):
-            raise frame.error(node, f"a slice is made of compile-time ints, got {describe(bound)}", "write a:b")
-    if first < 0 or end < 0:
-        raise frame.error(node, f"the slice {first}:{end}", "there are no negative indices: count from the start")
-    if end <= first:
-        raise frame.error(node, f"the slice {first}:{end} is empty", "write a:b with a < b")
-    return first, end - first

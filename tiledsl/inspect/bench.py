@@ -2,16 +2,16 @@
 
     python -m tiledsl bench examples/gemm/fastest.py
     python -m tiledsl bench FILE:KERNEL FILE:KERNEL:BM=64,BN=128 --sizes 4096 4096x7168x2048
-    python -m tiledsl bench FILE:KERNEL --cache cold hot --load burst sustained --plot roofline.svg
+    python -m tiledsl bench FILE:KERNEL --cache cold hot --load burst sustained
 
 A kernel is any with three tensors A, B, C whose dimensions read as those of a product; what its own arguments leave
 open (a dtype) is given by --format. Ratios are of speed: 1.05 means 5% faster than the base, cuBLAS in its fastest
-layout unless --base names a kernel or --layout fixes it. Each result is checked against float64 before it is timed.
+layout unless --base names a kernel. Each result is checked against float64 before it is timed.
 
 With --graph launches go by CUDA graphs: for products of a few microseconds, which else wait for the host.
 
 cold goes round more operands than fit in L2, hot uses the same ones again; sustained launches back to back, so that
-power may limit the clock, burst rests before each short batch. Without a kernel it is the gallery's of this checkout.
+power may limit the clock, burst rests before each short batch.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import statistics
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from tiledsl.arch import MULTIPLY_ADDS
-from tiledsl.errors import DeviceError, TileError
+from tiledsl.errors import TileError
 from tiledsl.inspect.contenders import (
     CUBLAS,
     LAYOUTS,
+    CannotRun,
     Contender,
-    Launch,
     Operands,
     Size,
     cublas,
@@ -40,7 +40,7 @@ from tiledsl.inspect.contenders import (
     read_contender,
 )
 from tiledsl.inspect.frameworks import Device, open_device
-from tiledsl.inspect.plots import Point, Roof, ladder, roofline, table, write_svg
+from tiledsl.inspect.plots import Point, Roof, ladder, roofline, table
 from tiledsl.inspect.timing import Clocks, Timing, buffer_sets, interleave, quartiles
 from tiledsl.runtime.driver import Driver, driver
 
@@ -55,19 +55,17 @@ BEST = "best"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `run`."""
-    parser.add_argument("kernels", nargs="*", metavar="FILE:KERNEL[:CONST=VALUE,...]")
+    parser.add_argument("kernels", nargs="+", metavar="FILE:KERNEL[:CONST=VALUE,...]")
     parser.add_argument("--sizes", nargs="+", type=parse_size, metavar="[BATCHx]MxNxK", default=[(4096, 4096, 4096)])
     parser.add_argument("--format", default="", help="f32, f16, bf16, tf32, e4m3, e5m2, i8, u8 or f64")
     parser.add_argument("--cache", nargs="+", choices=("cold", "hot"), default=["cold"])
     parser.add_argument("--load", nargs="+", choices=tuple(LOADS), default=["sustained"])
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--seconds", type=float, help="of one contender in one round; 0.05, in a burst 0.005")
-    parser.add_argument("--layout", choices=LAYOUTS, help="of cuBLAS's operands; by default the fastest")
     stored = "how kernels get A and B: by default as they declare them; best: each as it is fastest, like cuBLAS"
     parser.add_argument("--stored", choices=(*LAYOUTS, BEST), help=stored)
     parser.add_argument("--base", default=CUBLAS, metavar="LABEL", help="what ratios are taken to, by its label")
     parser.add_argument("--graph", action="store_true", help="launches by CUDA graphs, without the host's part (torch)")
-    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="the roofline as a picture, too (matplotlib)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="all figures, too")
 
 
@@ -82,12 +80,10 @@ def parse_size(text: str) -> tuple[int, ...]:
     return parts * 3 if len(parts) == 1 else parts
 
 
-def run(arguments: argparse.Namespace, gallery: Callable[[str], Sequence[Contender]]) -> int:
-    """Time and print. `gallery` gives the gallery's kernels of a format, for a call that names none."""
+def run(arguments: argparse.Namespace) -> int:
+    """Time and print."""
     contenders = [read_contender(text) for text in arguments.kernels]
-    gpu = _driver()
-    contenders = contenders or [*gallery(arguments.format or "bf16")]
-    format = format_of(contenders, arguments.format or ("" if arguments.kernels else "bf16"))
+    format = format_of(contenders, arguments.format)
     if arguments.base not in (CUBLAS, *(c.label for c in contenders)):
         raise TileError(f"bench: no contender {arguments.base!r}; there are {', '.join(c.label for c in contenders)}")
     device = open_device(format)
@@ -96,7 +92,7 @@ def run(arguments: argparse.Namespace, gallery: Callable[[str], Sequence[Contend
         for numbers in arguments.sizes:
             for cache in arguments.cache:
                 cases += _measure(device, contenders, numbers, cache, arguments, clocks)
-    roof = _roof(gpu, device, format)
+    roof = _roof(driver(), device, format)
     for cache in arguments.cache:
         for load in arguments.load:
             chosen = [c for c in cases if (c["cache"], c["load"]) == (cache, load)]
@@ -104,16 +100,7 @@ def run(arguments: argparse.Namespace, gallery: Callable[[str], Sequence[Contend
     if arguments.json is not None:
         data = {"format": format, "roof": {"tflops": roof.peak, "tb_per_s": roof.memory}, "cases": cases}
         arguments.json.write_text(json.dumps(data, indent=1) + "\n")
-    if arguments.plot is not None:
-        write_svg(arguments.plot, f"{gpu.devices[gpu.current_device()].name}, {format}", roof, _points(cases))
     return 0
-
-
-def _driver() -> Driver:
-    try:
-        return driver()
-    except DeviceError as error:
-        raise DeviceError(f"bench times kernels on an NVIDIA GPU: {error}") from None
 
 
 # -- measuring -------------------------------------------------------------------------------------------
@@ -128,70 +115,39 @@ def _measure(
     clocks: Clocks,
 ) -> list[dict[str, Any]]:
     """One record for each contender and load at one size."""
-    batch, (m, n, k) = (numbers[0] if len(numbers) == 4 else 0), numbers[-3:]
-    size = Size(m, n, k, batch)
+    size = Size(*numbers[-3:], batch=numbers[0] if len(numbers) == 4 else 0)
     fitting = [c for c in contenders if c.takes(size)]
     if not fitting:
         raise TileError(f"bench: {contenders[0].label} takes no batch: give MxNxK")
     operands = Operands(device, size, buffer_sets(size.bytes(device.itemsizes), cold=cache == "cold"))
-    layout, base = cublas(operands, arguments.layout or "")
-    many = GRAPHED if arguments.graph else 1
-    runs = _checked(operands, fitting, arguments.stored or "", many)
-    launches, stored = {CUBLAS: base, **{n: r[1] for n, r in runs.items()}}, {n: r[0] for n, r in runs.items()}
+    layout, base = cublas(operands)
+    graphed = GRAPHED if arguments.graph else 1
+    launches, stored = {CUBLAS: base}, dict[str, str]()
+    for each in fitting:
+        layouts = LAYOUTS if arguments.stored == BEST else (arguments.stored or each.roles.layout,)
+        try:
+            stored[each.label], launches[each.label] = fastest(each, operands, layouts, graphed)
+        except CannotRun as error:
+            print(f"  {error}", flush=True)
     operands.keep({layout, *stored.values()})
     if arguments.base not in launches:
         raise TileError(f"bench: the base {arguments.base} cannot run at {size}")
     found: list[dict[str, Any]] = []
-    if arguments.graph:
-        launches = {name: device.graphed(launch, many) for name, launch in launches.items()}
     for load in arguments.load:
         seconds, rest = LOADS[load]
         start = time.perf_counter()
-        timing = interleave(device, launches, rounds=arguments.rounds, seconds=arguments.seconds or seconds, rest=rest)
-        timing = Timing({name: [ms / many for ms in taken] for name, taken in timing.rounds.items()})
-        noted = {
-            "cache": cache,
-            "load": load,
-            "layout": layout,
-            "stored": stored,
-            "sets": operands.sets,
-            **clocks.since(start),
-        }
-        noted["intensity"] = size.operations / size.bytes(device.itemsizes)
-        found += summarize(timing, (m, n, k), arguments.base, noted, batch=batch)
+        seconds = arguments.seconds or seconds
+        timing = interleave(device, launches, rounds=arguments.rounds, seconds=seconds, rest=rest, graphed=graphed)
+        noted = {"cache": cache, "load": load, "layout": layout, "stored": stored, "sets": operands.sets}
+        noted["intensity"] = 2 * math.prod(numbers) / size.bytes(device.itemsizes)
+        found += summarize(timing, numbers, arguments.base, {**noted, **clocks.since(start)})
         print(f"  {size} {cache} {load} timed in {time.perf_counter() - start:.1f} s", flush=True)
     return found
 
 
-def _checked(
-    operands: Operands, contenders: Sequence[Contender], stored: str, many: int
-) -> dict[str, tuple[str, Launch]]:
-    """How each contender has its operands, and a launcher, whose result is right; what cannot run at this size is left
-    out, and said. many: launches of a graph, by which the best storage is found; 1: without."""
-    found: dict[str, tuple[str, Launch]] = {}
-    for contender in contenders:
-        runs: dict[str, Launch] = {}
-        for layout in LAYOUTS if stored == BEST else (stored or contender.roles.layout,):
-            launch = contender.launcher(operands, layout)
-            try:
-                launch(0)
-            except DeviceError:
-                raise
-            except TileError as error:
-                print(f"  {contender.label} at {operands.size}: left out: {str(error).splitlines()[0]}", flush=True)
-                continue
-            operands.check(contender.label, launch, contender.roles.c in contender.roles.transposed)
-            runs[layout] = launch
-        if runs:
-            found[contender.label] = fastest(operands.device, runs, many)
-    return found
-
-
-def summarize(
-    timing: Timing, size: tuple[int, int, int], base: str, noted: dict[str, Any], *, batch: int = 0
-) -> list[dict[str, Any]]:
-    """One record for each contender: median time, TFLOP/s, and quartiles of its speed over `base`'s."""
-    m, n, k = size
+def summarize(timing: Timing, size: tuple[int, ...], base: str, noted: dict[str, Any]) -> list[dict[str, Any]]:
+    """One record for each contender at `size` (`parse_size`): median time, TFLOP/s, quartiles of its speed over
+    `base`'s."""
     records: list[dict[str, Any]] = []
     for name in timing.rounds:
         low, middle, high = quartiles(timing.speed_ratios(name, base))
@@ -199,9 +155,9 @@ def summarize(
         records.append(
             {
                 "kernel": name,
-                "size": [*([batch] if batch else []), *size],
+                "size": [*size],
                 "ms": round(ms, 6),
-                "tflops": _digits(2e-9 * max(batch, 1) * m * n * k / ms),
+                "tflops": _digits(2e-9 * math.prod(size) / ms),
                 "base": base,
                 "ratio": _digits(middle),
                 "ratio_quartiles": [_digits(low), _digits(high)],
@@ -228,22 +184,14 @@ def _roof(gpu: Driver, device: Device, format: str) -> Roof:
 # -- printing --------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Share:
-    """Speed over the base's: geometric mean and worst of the sizes."""
-
-    mean: float
-    worst: float
-
-
 def _report(title: str, cases: Sequence[dict[str, Any]], roof: Roof) -> str:
     """The table, the mean ratio of each contender, a ladder for each size, the roofline."""
     base = cases[0]["base"]
     parts = [f"\n{title}\n", as_table(cases)]
     sizes = list(dict.fromkeys(tuple(c["size"]) for c in cases))
-    if len(sizes) > 1:
-        shares = {name: share_of(cases, name) for name in dict.fromkeys(c["kernel"] for c in cases) if name != base}
-        parts += [f"{name}: geometric mean {s.mean:.3f}, worst {s.worst:.3f} of {base}" for name, s in shares.items()]
+    for name in dict.fromkeys(c["kernel"] for c in cases if len(sizes) > 1 and c["kernel"] != base):
+        mean, worst = share_of(cases, name)
+        parts.append(f"{name}: geometric mean {mean:.3f}, worst {worst:.3f} of {base}")
     for size in sizes:
         own = [c for c in cases if tuple(c["size"]) == size]
         shown = f"\n{'x'.join(map(str, size))}: TFLOP/s, and the share of {base}; {CUBLAS} has {own[0]['layout']}"
@@ -251,9 +199,10 @@ def _report(title: str, cases: Sequence[dict[str, Any]], roof: Roof) -> str:
     return "\n".join([*parts, "", roofline("roofline", roof, _points(cases))])
 
 
-def share_of(cases: Sequence[dict[str, Any]], name: str) -> Share:
+def share_of(cases: Sequence[dict[str, Any]], name: str) -> tuple[float, float]:
+    """Speed over the base's: geometric mean and worst of the sizes."""
     ratios = [c["ratio"] for c in cases if c["kernel"] == name]
-    return Share(math.exp(sum(map(math.log, ratios)) / len(ratios)), min(ratios))
+    return statistics.geometric_mean(ratios), min(ratios)
 
 
 def _points(cases: Sequence[dict[str, Any]]) -> list[Point]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tiledsl.errors import TileError
+from tiledsl.errors import DeviceError, TileError
 from tiledsl.inspect.frameworks import Device
 from tiledsl.inspect.loading import load_kernel, load_kernel_or_function, parse_consts
 from tiledsl.inspect.timing import interleave
@@ -34,8 +34,9 @@ class Size:
     batch: int = 0
 
     @property
-    def operations(self) -> int:
-        return 2 * self.m * self.n * self.k * max(self.batch, 1)
+    def numbers(self) -> tuple[int, ...]:
+        """M, N, K, behind the batch if there is one."""
+        return (*([self.batch] if self.batch else []), self.m, self.n, self.k)
 
     def bytes(self, itemsizes: tuple[int, int]) -> int:
         """Of the operands and of the result."""
@@ -44,52 +45,39 @@ class Size:
         return each * max(self.batch, 1)
 
     def __str__(self) -> str:
-        text = f"{self.m}x{self.n}x{self.k}"
-        return f"{self.batch}x{text}" if self.batch else text
+        return "x".join(map(str, self.numbers))
 
 
 @dataclass(frozen=True)
 class Roles:
-    """Which tensor of a kernel is A, B, C of a product, and which of these are transposed: [K, M], [N, K], [N, M]."""
+    """Which tensor of a kernel is A, B, C of a product, and how it declares A and B: as in LAYOUTS."""
 
     a: str
     b: str
     c: str
-    transposed: frozenset[str]
-    batched: bool
-
-    @property
-    def layout(self) -> str:
-        """As in LAYOUTS."""
-        return "".join("T" if name in self.transposed else "N" for name in (self.a, self.b))
+    layout: str = "NN"
+    batched: bool = False
 
 
 def read_roles(kernel: TileKernel) -> Roles:
     """Read off the names of the dimensions. Raises TileError for a kernel that is no product of two matrices."""
     tensors = [p for p in kernel.signature.tensors if not p.optional]
-    ranks = {len(p.dims) for p in tensors}
-    if len(tensors) != 3 or ranks not in ({2}, {3}):
-        raise _no_product(kernel)
-    a, b, c = tensors
-    shared = [{*one.dims[-2:]} & {*other.dims[-2:]} for one, other in ((a, c), (a, b), (b, c))]
-    batches = {p.dims[0] for p in tensors} if ranks == {3} else {0}
-    if {len(dims) for dims in shared} != {1} or len(set[int | str]().union(*shared)) != 3 or len(batches) != 1:
-        raise _no_product(kernel)
-    (m,), (k,), (n,) = shared
-    order = {a.name: (m, k), b.name: (k, n), c.name: (m, n)}
-    transposed = frozenset(p.name for p in tensors if p.dims[-2:] != order[p.name])
     for param in kernel.signature.scalars:
         if param.default is REQUIRED:
             raise TileError(f"bench: {kernel.name} needs {param.name}\n  fix: give it a default")
-    return Roles(a.name, b.name, c.name, transposed, ranks == {3})
-
-
-def _no_product(kernel: TileKernel) -> TileError:
+    ranks, batches = {len(p.dims) for p in tensors}, {p.dims[:-2] for p in tensors}
+    if len(tensors) == 3 and ranks in ({2}, {3}) and len(batches) == 1:
+        a, b, c = tensors
+        for layout in LAYOUTS:
+            stored = zip((a, b), layout, strict=True)
+            (m, k), (inner, n) = (p.dims[-2:] if order == "N" else p.dims[:-3:-1] for p, order in stored)
+            if k == inner and c.dims[-2:] == (m, n):
+                return Roles(a.name, b.name, c.name, layout, ranks == {3})
     shown = ", ".join(f"{p.name}[{', '.join(map(str, p.dims))}]" for p in kernel.signature.tensors)
-    return TileError(
+    raise TileError(
         f"bench: {kernel.name}({shown}) is no product that it knows\n"
-        "  fix: name A, B and C in this order, with the dimensions M, K / K, N / M, N, each pair in either order, "
-        "and a batch before all of them or none"
+        "  fix: name A, B and C in this order, with the dimensions M, K / K, N / M, N, in A and B also the other way "
+        "round, and a batch before all of them or none"
     )
 
 
@@ -115,15 +103,12 @@ class Contender:
 
     def launcher(self, operands: Operands, layout: str = "") -> Launch:
         """``launch(number)`` on the operands of that number; stored as the kernel declares them, or in `layout`."""
-        roles, size = self.roles, operands.size
-        stored = operands.stored(layout or roles.layout)
-        results = operands.results(roles.c in roles.transposed)
+        roles, size, device = self.roles, operands.size, operands.device
         sets: list[dict[str, Any]] = []
-        for a, b, c in zip(*stored, results, strict=True):
-            given = {roles.a: a, roles.b: b, roles.c: c}
-            if roles.batched and not size.batch:
-                given = {n: x[None] for n, x in given.items()}
-            sets.append({n: operands.device.transposed(x) if n in roles.transposed else x for n, x in given.items()})
+        for arrays in zip(*operands.stored(layout or roles.layout), operands.results, strict=True):
+            a, b, c = (x[None] for x in arrays) if roles.batched and not size.batch else arrays
+            a, b = (device.transposed(x) if order == "T" else x for x, order in zip((a, b), roles.layout, strict=True))
+            sets.append({roles.a: a, roles.b: b, roles.c: c})
         fixed = self.consts_for(size, operands.device.format)
         if isinstance(self.kernel, TileKernel):
             fixed = {**{p.name: None for p in self.kernel.signature.tensors if p.optional}, **fixed}
@@ -137,7 +122,7 @@ def read_contender(text: str) -> Contender:
     name, _, settings = rest.partition(":")
     kernel = load_kernel(Path(file), name) if settings else load_kernel_or_function(Path(file), name)
     if not isinstance(kernel, TileKernel):
-        return Contender(name, kernel, {}, Roles("A", "B", "C", frozenset(), batched=False))
+        return Contender(name, kernel, {}, Roles("A", "B", "C"))
     given = settings.split(",") if settings else []
     consts = parse_consts(kernel, given)
     return Contender(" ".join([kernel.name, *given]), kernel, consts, read_roles(kernel))
@@ -184,25 +169,17 @@ class Operands:
         return self._operand("a", size.m, size.k, layout[0], 0), self._operand("b", size.k, size.n, layout[1], 1000)
 
     def _operand(self, name: str, rows: int, columns: int, order: str, seed: int) -> list[Any]:
-        def make(number: int) -> Any:
-            array = self.device.normal(rows, columns, seed + number, self.size.batch)
-            return self.device.restored(array) if order == "T" else array
-
-        return self._once(f"{name} {order}", make)
-
-    def results(self, transposed: bool) -> list[Any]:
-        """C as [.., M, N]; stored as [.., N, M] if transposed."""
-        device, m, n, batch = self.device, self.size.m, self.size.n, self.size.batch
-
-        def make(number: int) -> Any:
-            return device.transposed(device.empty(n, m, batch)) if transposed else device.empty(m, n, batch)
-
-        return self._once(f"c {transposed}", make)
-
-    def _once(self, key: str, make: Callable[[int], Any]) -> list[Any]:
+        key, device = f"{name} {order}", self.device
         if key not in self._made:
-            self._made[key] = [make(number) for number in range(self.sets)]
+            arrays = (device.normal(rows, columns, seed + number, self.size.batch) for number in range(self.sets))
+            self._made[key] = [device.restored(x) if order == "T" else x for x in arrays]
         return self._made[key]
+
+    @cached_property
+    def results(self) -> list[Any]:
+        """C as [.., M, N]."""
+        size = self.size
+        return [self.device.empty(size.m, size.n, size.batch) for _ in range(self.sets)]
 
     def keep(self, layouts: set[str]) -> None:
         """Release what no layout of these needs."""
@@ -210,9 +187,9 @@ class Operands:
         for key in [k for k in self._made if k[0] in "ab" and k not in needed]:
             del self._made[key]
 
-    def check(self, label: str, launch: Launch, transposed: bool = False) -> None:
+    def check(self, label: str, launch: Launch) -> None:
         """Raise TileError unless `launch` gives the product of the first set, within its error bound."""
-        (a, b), c = self.stored("NN"), self.results(transposed)
+        (a, b), c = self.stored("NN"), self.results
         c[0][...] = self.device.blank
         launch(0)
         share = self.device.worst_share(c[0], a[0], b[0])
@@ -220,33 +197,34 @@ class Operands:
             raise TileError(f"bench: {label} at {self.size} is wrong: {share:.3g} times its error bound")
 
 
-def cublas(operands: Operands, layout: str = "") -> tuple[str, Launch]:
-    """cuBLAS with operands stored in `layout`, or in that of `LAYOUTS` in which it is fastest; and that layout."""
+class CannotRun(TileError):  # noqa: N818 - no failure of the command
+    """A contender takes none of the layouts at a size."""
+
+
+def fastest(contender: Contender, operands: Operands, layouts: Sequence[str], graphed: int = 1) -> tuple[str, Launch]:
+    """The layout of `layouts` in which `contender` is fastest, and its launcher, whose result is right. `graphed`: see
+    `interleave`. Raises CannotRun, and TileError for a wrong result."""
     refused: list[str] = []
     found: dict[str, Launch] = {}
-    for each in [layout] if layout else LAYOUTS:
-        launch = partial(_multiply, operands.device.matmul, *operands.stored(each), operands.results(False))
+    for layout in layouts:
+        launch = contender.launcher(operands, layout)
         try:
-            operands.check(f"{CUBLAS} {each}", launch)
-        except (RuntimeError, ValueError) as error:  # an order that the library does not take
-            refused.append(f"{each}: {str(error).splitlines()[0]}")
+            launch(0)
+        except DeviceError:
+            raise
+        except (TileError, RuntimeError, ValueError) as error:  # the last two: of cuBLAS, by torch or CuPy
+            refused.append(f"{layout}: {str(error).splitlines()[0]}")
             continue
-        found[each] = launch
+        operands.check(contender.label, launch)
+        found[layout] = launch
     if not found:
-        raise TileError("bench: cuBLAS takes none of the layouts\n  " + "\n  ".join(refused))
-    return fastest(operands.device, found)
-
-
-def _multiply(matmul: Callable[..., None], a: list[Any], b: list[Any], c: list[Any], number: int) -> None:
-    i = number % len(c)
-    matmul(a[i], b[i], c[i])
-
-
-def fastest(device: Device, found: dict[str, Launch], many: int = 1) -> tuple[str, Launch]:
-    """The layout whose launches take least, and its launcher. many: launches of a graph, by which they are timed; 1:
-    without."""
+        raise CannotRun(f"{contender.label} at {operands.size}: left out: {'; '.join(refused)}")
     if len(found) == 1:
         return next(iter(found.items()))
-    timed = found if many == 1 else {layout: device.graphed(launch, many) for layout, launch in found.items()}
-    best = min(found, key=interleave(device, timed, rounds=3, seconds=0.02).median)
+    best = min(found, key=interleave(operands.device, found, rounds=3, seconds=0.02, graphed=graphed).median)
     return best, found[best]
+
+
+def cublas(operands: Operands) -> tuple[str, Launch]:
+    """The layout in which cuBLAS is fastest, and cuBLAS with operands stored so."""
+    return fastest(Contender(CUBLAS, operands.device.matmul, {}, Roles("a", "b", "out")), operands, LAYOUTS)

@@ -8,11 +8,9 @@ from typing import Any
 
 from tiledsl.errors import DeviceError, TileError
 from tiledsl.measure import PRODUCTS
+from tiledsl.runtime.arrays import NUMPY_NAMES
 
-DTYPES = {
-    "f32": "float32", "f64": "float64", "f16": "float16", "bf16": "bfloat16", "e4m3": "float8_e4m3fn",
-    "e5m2": "float8_e5m2", "i8": "int8", "u8": "uint8", "i32": "int32",
-}  # fmt: skip
+DTYPES = {ours: theirs for theirs, ours in NUMPY_NAMES.items()}
 
 COPIED = 1 << 30
 """Bytes of the copy that measures the memory: far more than L2 holds."""
@@ -56,11 +54,11 @@ class Device:
 
     def transposed(self, array: Any) -> Any:
         """A view with the last two axes exchanged."""
-        return array.mT
+        return array.swapaxes(-1, -2)
 
     def restored(self, array: Any) -> Any:
         """The same elements, stored with the last two axes in the other order."""
-        return array.mT.contiguous().mT
+        return self.transposed(self.transposed(array).contiguous())
 
     def empty(self, rows: int, columns: int, batch: int = 0) -> Any:
         """A result that nobody has written."""
@@ -92,7 +90,7 @@ class Device:
 
     def copy_rate(self) -> float:
         """Bytes a second that a copy inside of device memory reads and writes, together: the best of a few."""
-        source, target = self._bytes(COPIED), self._bytes(COPIED)
+        source, target = (self.empty(1, COPIED // self.itemsizes[1]) for _ in range(2))
         taken: list[float] = []
         for _ in range(8):
             start, end = self.event(), self.event()
@@ -103,9 +101,6 @@ class Device:
             taken.append(self.milliseconds(start, end) / 1e3)
         return 2 * COPIED / min(taken)
 
-    def _bytes(self, count: int) -> Any:
-        return self._torch.zeros(count, device="cuda", dtype=self._torch.uint8)
-
     def graphed(self, launch: Callable[[int], None], count: int) -> Callable[[int], None]:
         """``replay(number)``: `count` launches, numbered from 0 on, by one CUDA graph: none waits for the host."""
         graph = self._torch.cuda.CUDAGraph()
@@ -114,12 +109,6 @@ class Device:
             for number in range(count):
                 launch(number)
         return lambda number: graph.replay()
-
-    def pointer(self, array: Any) -> int:
-        return array.data_ptr()
-
-    def stream(self) -> int:
-        return self._torch.cuda.current_stream().cuda_stream
 
     def synchronize(self) -> None:
         self._torch.cuda.synchronize()
@@ -154,11 +143,8 @@ class Cupy(Device):
         drawn = "float64" if self.format == "f64" else "float32"
         return self._cupy.random.default_rng(seed).standard_normal(shape, dtype=drawn).astype(self._dtype, copy=False)
 
-    def transposed(self, array: Any) -> Any:
-        return array.swapaxes(-1, -2)
-
     def restored(self, array: Any) -> Any:
-        return self._cupy.ascontiguousarray(array.swapaxes(-1, -2)).swapaxes(-1, -2)
+        return self.transposed(self._cupy.ascontiguousarray(self.transposed(array)))
 
     def empty(self, rows: int, columns: int, batch: int = 0) -> Any:
         return self._cupy.full((batch, rows, columns) if batch else (rows, columns), self.blank, self._dtype)
@@ -169,17 +155,8 @@ class Cupy(Device):
     def _double(self, array: Any) -> Any:
         return array.astype("float64")
 
-    def _bytes(self, count: int) -> Any:
-        return self._cupy.zeros(count, "uint8")
-
     def graphed(self, launch: Callable[[int], None], count: int) -> Callable[[int], None]:
         raise TileError("bench: --graph needs torch\n  fix: install torch, or leave --graph out")
-
-    def pointer(self, array: Any) -> int:
-        return array.data.ptr
-
-    def stream(self) -> int:
-        return self._cupy.cuda.get_current_stream().ptr
 
     def synchronize(self) -> None:
         self._cupy.cuda.runtime.deviceSynchronize()

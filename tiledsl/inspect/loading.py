@@ -11,7 +11,6 @@ from types import FunctionType, ModuleType
 from typing import Any, Literal, get_args, get_origin
 
 from tiledsl.errors import TileError
-from tiledsl.ir.types import DTYPES
 from tiledsl.kernel import TileKernel
 from tiledsl.signatures.signature import REQUIRED
 
@@ -22,19 +21,15 @@ def load_module(path: Path) -> ModuleType:
     The folder comes last: a file called json.py must not stand in for the library of that name, neither for us nor for
     the libraries that we import. What the file raises becomes a TileError at its line.
     """
-    fix = "give FILE:KERNEL, for example examples/gemm/naive.py:naive"
-    if path.is_dir():
-        raise TileError(f"{path} is a folder; expected a Python file\n  fix: {fix}")
-    if not path.is_file():
-        raise TileError(f"no such file: {path}\n  fix: {fix}")
+    if path.suffix != ".py" or not path.is_file():
+        fix = "give FILE:KERNEL, for example examples/gemm/naive.py:naive"
+        raise TileError(f"there is no Python file {path}\n  fix: {fix}")
     folder = str(path.parent.resolve())
     if folder not in sys.path:
         sys.path.append(folder)
-    spec = importlib.util.spec_from_file_location(_free_name(path), path.resolve())
-    if spec is None or spec.loader is None:
-        raise TileError(
-            f"cannot load {path}: expected a Python file (.py)\n  fix: name the file that defines the kernel"
-        )
+    # A name that no library has.
+    spec = importlib.util.spec_from_file_location(f"_file_{path.stem}", path.resolve())
+    assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     try:
@@ -45,17 +40,6 @@ def load_module(path: Path) -> ModuleType:
             raise
         raise _failed(path, error) from error
     return module
-
-
-def _free_name(path: Path) -> str:
-    """The file's own name, unless a library has it."""
-    name = path.stem
-    try:
-        found = importlib.util.find_spec(name) if name.isidentifier() else None
-        taken = found is not None and found.origin != str(path.resolve())
-    except (ImportError, ValueError):
-        taken = True
-    return f"_file_{name}" if taken or name in sys.stdlib_module_names or not name.isidentifier() else name
 
 
 def _failed(path: Path, error: BaseException) -> TileError:
@@ -85,15 +69,11 @@ def _kernel_of(module: ModuleType, path: Path, name: str) -> TileKernel:
         raise TileError(
             f"{path} defines no kernel\n  fix: put @tile_kernel above a function in it, or name another file"
         )
-    listed = ", ".join(kernels)
-    if not name:
-        if len(kernels) > 1:
-            raise TileError(
-                f"{path} defines several kernels: {listed}\n  fix: say which, as {path}:{next(iter(kernels))}"
-            )
+    if not name and len(kernels) == 1:
         return next(iter(kernels.values()))
     if name not in kernels:
-        raise TileError(f"no kernel {name!r} in {path}. It defines: {listed}\n  fix: give one of these after the colon")
+        found = f"no kernel {name!r} in {path}" if name else f"{path} defines several kernels"
+        raise TileError(f"{found}. It defines: {', '.join(kernels)}\n  fix: give one of these after the colon")
     return kernels[name]
 
 
@@ -107,21 +87,9 @@ def load_kernel_or_function(path: Path, name: str) -> TileKernel | Callable[...,
 def parse_consts(kernel: TileKernel, settings: list[str]) -> dict[str, Any]:
     """``["T=32"]`` as ``{"T": 32}``, each value of the type that the kernel declares."""
     declared = {c.name: c for c in kernel.signature.consts}
-    consts: dict[str, Any] = {}
-    for setting in settings:
-        name, equals, text = setting.partition("=")
-        if not equals:
-            raise TileError(f"--const {setting}: expected NAME=VALUE, for example --const T=32")
-        if name not in declared:
-            known = ", ".join(declared) or "none"
-            raise TileError(f"--const {setting}: {kernel.signature.name} has no const {name!r}. It has: {known}")
-        consts[name] = _const_value(setting, declared[name].type, text)
-    missing = [name for name, const in declared.items() if const.default is REQUIRED and name not in consts]
-    if missing:
-        raise TileError(
-            f"const {missing[0]} of {kernel.signature.name} has no default\n  fix: give --const {missing[0]}=..."
-        )
-    return consts
+    texts = _settings(kernel, "const", settings, [*declared])
+    _require(kernel, "const", {name for name, const in declared.items() if const.default is REQUIRED} - {*texts})
+    return {name: _const_value(f"--const {name}={text}", declared[name].type, text) for name, text in texts.items()}
 
 
 def parse_dtypes(kernel: TileKernel, settings: list[str]) -> dict[str, str]:
@@ -129,37 +97,42 @@ def parse_dtypes(kernel: TileKernel, settings: list[str]) -> dict[str, str]:
     signature = kernel.signature
     variables = {v: v for v in signature.dtype_variables}
     variables |= {p.name: p.dtype for p in signature.tensors if isinstance(p.dtype, str)}
-    dtypes: dict[str, str] = {}
-    for setting in settings:
-        name, equals, dtype = setting.partition("=")
-        if not equals or dtype not in DTYPES:
-            raise TileError(f"--dtype {setting}: expected NAME=DTYPE with one of {', '.join(DTYPES)}")
-        if name not in variables:
-            known = ", ".join(variables) or "none"
-            raise TileError(f"--dtype {setting}: no dtype of {signature.name} is open under that name. Open: {known}")
-        dtypes[name] = dtype
-    given = {variables[name] for name in dtypes}
-    for variable in signature.dtype_variables:
-        if variable not in given:
-            raise TileError(
-                f"the dtype variable {variable} of {signature.name} is open\n  fix: give --dtype {variable}=f32"
-            )
+    dtypes = _settings(kernel, "dtype", settings, [*variables])
+    _require(kernel, "dtype", {*variables.values()} - {variables[name] for name in dtypes})
     return dtypes
 
 
+def _settings(kernel: TileKernel, option: str, settings: list[str], known: list[str]) -> dict[str, str]:
+    """``["T=32"]`` as ``{"T": "32"}``: settings of what is called `known`."""
+    found: dict[str, str] = {}
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not equals:
+            raise TileError(f"--{option} {setting}: expected NAME=VALUE, for example --const T=32 or --dtype A=f16")
+        if name not in known:
+            listed = ", ".join(known) or "none"
+            raise TileError(f"--{option} {setting}: {kernel.name} has no open {option} {name!r}. It has: {listed}")
+        found[name] = text
+    return found
+
+
+def _require(kernel: TileKernel, option: str, missing: set[str]) -> None:
+    for name in sorted(missing):
+        raise TileError(f"{option} {name} of {kernel.name} is not given\n  fix: give --{option} {name}=...")
+
+
 def _const_value(setting: str, type_: Any, text: str) -> Any:
-    if type_ is bool:
-        if text not in ("True", "False"):
-            raise TileError(f"--const {setting}: expected True or False, got {text!r}")
-        return text == "True"
-    if type_ in (int, float, str):
+    choices = (True, False) if type_ is bool else get_args(type_) if get_origin(type_) is Literal else ()
+    if choices:
+        named = {str(value): value for value in choices}
+        if text in named:
+            return named[text]
+        expected = f"one of {', '.join(named)}"
+    elif type_ in (int, float, str):
         try:
             return type_(text)
         except ValueError:
-            raise TileError(f"--const {setting}: expected an {type_.__name__}, got {text!r}") from None
-    if get_origin(type_) is Literal:
-        named = {str(value): value for value in get_args(type_)}
-        if text not in named:
-            raise TileError(f"--const {setting}: expected one of {', '.join(named)}, got {text!r}")
-        return named[text]
-    raise TileError(f"--const {setting}: a const of type {type_!r} cannot be given on the command line")
+            expected = f"an {type_.__name__}"
+    else:
+        expected = f"a {type_!r}, which cannot be given on the command line"
+    raise TileError(f"{setting}: expected {expected}, got {text!r}")

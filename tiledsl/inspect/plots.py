@@ -1,17 +1,12 @@
-"""Tables and plots as text: a table of results, the ladder of kernels, and the roofline. An SVG of it on request."""
+"""Tables and plots as text: a table of results, the ladder of kernels, and the roofline."""
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import cycle
-from pathlib import Path
 from string import ascii_letters, digits
-from typing import Any
-
-from tiledsl.errors import TileError
 
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 
@@ -96,29 +91,3 @@ def roofline(title: str, roof: Roof, points: Sequence[Point], width: int = 72, h
         *lines, f"{'TFLOP/s':>8} +{'-' * width}", f"{'':10}{axis}", f"{'':10}operations a byte; the roof is "
         f"{peak}{roof.memory:.2f} TB/s", f"{'':10}{', '.join(legend)}",
     ])  # fmt: skip
-
-
-def write_svg(path: Path, title: str, roof: Roof, points: Sequence[Point]) -> None:
-    """The roofline as a picture, by matplotlib. Raises TileError where that is not installed."""
-    try:
-        # Not an import statement: matplotlib is no dependency.
-        matplotlib: Any = importlib.import_module("matplotlib")
-        matplotlib.use("svg")
-        pyplot: Any = importlib.import_module("matplotlib.pyplot")
-    except ImportError:
-        raise TileError(
-            f"--plot {path} needs matplotlib, which is not installed\n"
-            "  fix: pip install matplotlib, or leave it out: the plot is printed as text, too"
-        ) from None
-    figure, axes = pyplot.subplots(figsize=(8, 5))
-    xs = [p.intensity for p in points]
-    low, high = min(xs) / 4, max(*xs, roof.peak / roof.memory) * 4
-    line = [low * (high / low) ** (i / 200) for i in range(201)]
-    axes.loglog(line, [roof.at(x) for x in line], color="black", linewidth=1)
-    for label in dict.fromkeys(p.label for p in points):
-        own = [p for p in points if p.label == label]
-        axes.loglog([p.intensity for p in own], [p.rate for p in own], "o", label=label)
-    axes.set(title=title, xlabel="operations a byte", ylabel="TFLOP/s")
-    axes.legend(fontsize="small")
-    figure.savefig(path)
-    pyplot.close(figure)

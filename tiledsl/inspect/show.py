@@ -30,6 +30,9 @@ def read_stage(
 
     Raises the error itself where there is none.
     """
+    from tiledsl.compilation.lowering import lower
+    from tiledsl.ir.printer import print_kernel
+
     asked = f"after:{after}" if after else "tile" if stage == "ir" else "thread"
     try:
         compiled = kernel.compile(arch, **settings)
@@ -38,25 +41,16 @@ def read_stage(
         if isinstance(error, AssemblerError) and stage != "ir":
             last = "ptx" if stage == "sass" else stage
             return last, error.stages[last], error
-        texts = _ir(kernel, arch, settings)
+        texts: dict[str, str] = {}
+
+        def observe(name: str, kernel: Kernel) -> None:
+            texts[name] = print_kernel(kernel, locs=True)
+
+        with suppress(CompileError):
+            lower(kernel.signature, *kernel.specialized(arch, settings), observe=observe)
         if not texts:
             raise
         return "ir", texts.get(asked, [*texts.values()][-1]), error
-
-
-def _ir(kernel: TileKernel, arch: str, settings: Mapping[str, Any]) -> dict[str, str]:
-    """The IR with its lines, by stage, as far as it goes."""
-    from tiledsl.compilation.lowering import lower
-    from tiledsl.ir.printer import print_kernel
-
-    texts: dict[str, str] = {}
-
-    def observe(name: str, kernel: Kernel) -> None:
-        texts[name] = print_kernel(kernel, locs=True)
-
-    with suppress(CompileError):
-        lower(kernel.signature, *kernel.specialized(arch, settings), observe=observe)
-    return texts
 
 
 def render(text: str, stage: str, *, color: bool, source: bool = True) -> Iterator[str]:

@@ -18,7 +18,7 @@ from tiledsl.ir.declare import attribute
 from tiledsl.ir.expr import Expr
 from tiledsl.ir.facts import NOTHING, Access, Effect, NanBits, Scope, Stays, Sync, Varies, check_declared, effects_of
 from tiledsl.ir.tensor_maps import TensorMap
-from tiledsl.ir.types import INDEX, KINDS, DType, Type
+from tiledsl.ir.types import INDEX, KINDS, DType, FragmentType, Type
 from tiledsl.recursion import deep_recursion
 
 Attr = int | float | bool | str | Type | tuple[Any, ...]
@@ -45,6 +45,12 @@ class Value:
     def dtype(self) -> DType:
         """The dtype of a scalar value."""
         assert isinstance(self.type, DType), f"{self.type} is not a scalar"
+        return self.type
+
+    @property
+    def fragment(self) -> FragmentType:
+        """The type of a fragment."""
+        assert isinstance(self.type, FragmentType), f"{self.type} is not a fragment"
         return self.type
 
     @property

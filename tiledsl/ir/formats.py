@@ -21,6 +21,11 @@ class FloatFormat:
     largest: float = math.inf
 
     @property
+    def least_normal(self) -> int:
+        """Exponent of the smallest normal number, which subnormals have too."""
+        return self.least + self.precision - 1
+
+    @property
     def unit_roundoff(self) -> float:
         """The relative error of rounding once to nearest."""
         return math.ldexp(1.0, -self.precision)

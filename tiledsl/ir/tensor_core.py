@@ -24,23 +24,22 @@ Other architectures have other rules: an A100 takes 8 products of 16 bits (4 of 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tiledsl.ir import semantics
+from tiledsl.ir.formats import FORMATS
 from tiledsl.ir.types import DTYPES, F16, F32, F64, TF32, DType
 from tiledsl.layout.mma import MmaRow
 from tiledsl.layout.wgmma import WgmmaRow
 
 Array = NDArray[Any]
-Planes = Callable[[MmaRow, Array, Array, Array], Array]
 Fma = Callable[[Array, Array, Array], Array]
-Terms = tuple[Array, Array, Array]
+Terms = Sequence[Array]
 Add = Callable[[int, Terms, Terms], Array]
 
 LEAST_EXPONENT = -133
@@ -56,23 +55,24 @@ CHUNK = 96
 @dataclass(frozen=True, slots=True)
 class Dot:
     """How floats of one format are multiplied. products: most of one step. bits: kept below the largest exponent.
-    least: exponent of the format's subnormals; least_b: of B's format, if that is another one. kept: significant bits
-    of the sum; 0: those of the accumulators."""
+    kept: significant bits of the sum; 0: those of the accumulators."""
 
     products: int
     bits: int
-    least: int
-    least_b: int | None = None
     kept: int = 0
 
 
-DOTS: dict[str, Dot] = {"f16": Dot(16, 25, -14), "bf16": Dot(16, 25, -126), "tf32": Dot(8, 25, -126)}
+DOTS: dict[str, Dot] = {"f16": Dot(16, 25), "bf16": Dot(16, 25), "tf32": Dot(8, 25)}
 """By the dtype of the operands."""
 
-_LEAST_ACC = {"f32": -126, "f16": -14}
+_WGMMA_FP8 = Dot(32, 13, 14)
 
 
-def mma(row: MmaRow, a: Any, b: Any, c: Any, fma: Fma | None = None) -> Array:
+def _fma(a: Array, b: Array, c: Array) -> Array:
+    return semantics.apply("fma", F64, a, b, c)
+
+
+def mma(row: MmaRow, a: Any, b: Any, c: Any, fma: Fma = _fma) -> Array:
     """``a b + c`` of one instruction, for arrays [..., m, k], [..., k, n] and [..., m, n] of the row's dtypes.
 
     The leading axes broadcast: each of their places is a warp. `fma`: a faster stand-in for the f64 of `semantics`.
@@ -87,72 +87,54 @@ def mma(row: MmaRow, a: Any, b: Any, c: Any, fma: Fma | None = None) -> Array:
     return np.ascontiguousarray(result.transpose(2, 0, 1)).reshape(*leading, shape.m, shape.n)
 
 
-def mma_planes(row: MmaRow, a: Array, b: Array, c: Array, fma: Fma | None = None) -> Array:
+def mma_planes(row: MmaRow, a: Array, b: Array, c: Array, fma: Fma = _fma) -> Array:
     """The same with the warps last and k first: a [k, m, warps], b [k, n, warps], c and the result [m, n, warps].
 
     So every operation below runs along the warps, whose number is large and whose values are contiguous.
     """
-    compute = _rule(row, fma or _fma)
-    warps = a.shape[2]
     out = np.empty(c.shape, c.dtype)
     with np.errstate(all="ignore"):
-        for first in range(0, warps, CHUNK):
+        for first in range(0, a.shape[2], CHUNK):
             part = slice(first, first + CHUNK)
-            operands = (np.ascontiguousarray(x[:, :, part]) for x in (a, b, c))
-            out[:, :, part] = compute(row, *operands)
+            left, right, sums = (np.ascontiguousarray(x[:, :, part]) for x in (a, b, c))
+            out[:, :, part] = _planes(row, left, right, sums, fma)
     return out
 
 
-def _rule(row: MmaRow, fma: Fma) -> Planes:
+def _planes(row: MmaRow, a: Array, b: Array, c: Array, fma: Fma) -> Array:
     dtype = DTYPES[row.a]
     if dtype == F64:
-        return partial(_fma_chain, fma)
+        for x, y in zip(a, b, strict=True):
+            c = fma(np.broadcast_to(x[:, None], c.shape), np.broadcast_to(y, c.shape), c)
+        return c
     if dtype.is_integer:
-        return _integers
-    return _floats if dtype.name in DOTS else _fp8
-
-
-# -- integers and f64 ------------------------------------------------------------------------------
-
-
-def _integers(row: MmaRow, a: Array, b: Array, c: Array) -> Array:
-    """A product of two bytes and a sum of 32 of them fit; adding to `c` wraps around, as NumPy's int32 does."""
-    total = c.copy()
-    for x, y in zip(a.astype(np.int32), b.astype(np.int32), strict=True):
-        total += x[:, None] * y
-    return total
-
-
-def _fma(a: Array, b: Array, c: Array) -> Array:
-    return semantics.apply("fma", F64, a, b, c)
-
-
-def _fma_chain(fma: Fma, row: MmaRow, a: Array, b: Array, c: Array) -> Array:
-    for x, y in zip(a, b, strict=True):
-        c = fma(np.broadcast_to(x[:, None], c.shape), np.broadcast_to(y, c.shape), c)
-    return c
+        # A product of two bytes and a sum of 32 of them fit; adding to `c` wraps around, as NumPy's int32 does.
+        total = c.copy()
+        for x, y in zip(a.astype(np.int32), b.astype(np.int32), strict=True):
+            total += x[:, None] * y
+        return total
+    if dtype.name in DOTS:
+        dot = DOTS[dtype.name]
+        return _chain(dot, dot.products, (row.a, row.b, row.acc), _wide(a, dtype), _wide(b, dtype), c)
+    # All numbers of both formats of fp8 are numbers of f16, whose exponents count.
+    early = np.arange(len(a)) % 4 < 2
+    left, right = a.astype(np.float64), b.astype(np.float64)
+    total = np.zeros_like(c)
+    for chosen in (early, ~early):
+        total = _step(DOTS["f16"], ("f16", "f16", "f32"), left[chosen], right[chosen], total)
+    return semantics.apply("add", F32, total, c)
 
 
 # -- floats ----------------------------------------------------------------------------------------
 
 
-def _floats(row: MmaRow, a: Array, b: Array, c: Array) -> Array:
-    dtype, acc = DTYPES[row.a], DTYPES[row.acc]
-    size = DOTS[dtype.name].products
-    left, right = _wide(a, dtype), _wide(b, dtype)
+def _chain(
+    dot: Dot, size: int, formats: tuple[str, str, str], a: Array, b: Array, c: Array, add: Add | None = None
+) -> Array:
+    """Steps of `size` products each, in k order."""
     for first in range(0, len(a), size):
-        c = _step(DOTS[dtype.name], left[first : first + size], right[first : first + size], c, acc)
+        c = _step(dot, formats, a[first : first + size], b[first : first + size], c, add)
     return c
-
-
-def _fp8(row: MmaRow, a: Array, b: Array, c: Array) -> Array:
-    """All numbers of both formats are numbers of f16, whose exponents count."""
-    early = np.arange(len(a)) % 4 < 2
-    left, right = a.astype(np.float64), b.astype(np.float64)
-    total = np.zeros_like(c)
-    for chosen in (early, ~early):
-        total = _step(DOTS["f16"], left[chosen], right[chosen], total, F32)
-    return semantics.apply("add", F32, total, c)
 
 
 def _wide(array: Array, dtype: DType) -> Array:
@@ -162,26 +144,26 @@ def _wide(array: Array, dtype: DType) -> Array:
     return array.astype(np.float64)
 
 
-def _exponents(values: Array, least: int) -> Array:
-    """floor(log2 |x|), at least `least`; of zeros `ZERO`. No f64 here is subnormal, so that its bits say it."""
+def _exponents(values: Array, format: str) -> Array:
+    """floor(log2 |x|), at least the format's; of zeros `ZERO`. No f64 here is subnormal, so that its bits say it."""
     biased = (values.view(np.int64) >> 52 & 0x7FF).astype(np.int16)
-    return np.where(biased == 0, ZERO, np.maximum(biased - np.int16(1023), np.int16(least)))
+    return np.where(biased == 0, ZERO, np.maximum(biased - np.int16(1023), np.int16(FORMATS[format].least_normal)))
 
 
-def _step(dot: Dot, a: Array, b: Array, c: Array, acc: DType, add: Add | None = None) -> Array:
-    """One step: a [k, m, warps] and b [k, n, warps] in f64, c [m, n, warps] in `acc`.
+def _step(dot: Dot, formats: tuple[str, str, str], a: Array, b: Array, c: Array, add: Add | None = None) -> Array:
+    """One step: a [k, m, warps] and b [k, n, warps] in f64, c [m, n, warps]. formats: of a, b and c.
 
     No operation on f64 rounds. A product has at most 22 significant bits and lies between 2^-266 (of bf16 subnormals)
     and 2^256; scaled by a power of two it stays far inside f64's range. The scaled product is below 2^(bits + 2), since
     each operand is below 2 in units of its exponent, so the truncated terms sum to an integer far below 2^53.
     """
-    wide = c.astype(np.float64)
-    special = _special(a, b, wide)
+    acc = DTYPES[formats[2]]
+    terms = a, b, c.astype(np.float64)
+    special = _special(*terms)
     if special is not None:
-        a, b, wide = (np.where(np.isfinite(x), x, 0.0) for x in (a, b, wide))
-    least_b = dot.least if dot.least_b is None else dot.least_b
-    exponents = _exponents(a, dot.least), _exponents(b, least_b), _exponents(wide, _LEAST_ACC[acc.name])
-    exact = (add or _add)(dot.bits, (a, b, wide), exponents)
+        terms = tuple(np.where(np.isfinite(x), x, 0.0) for x in terms)
+    exponents = tuple(map(_exponents, terms, formats))
+    exact = (add or _add)(dot.bits, terms, exponents)
     if dot.kept:
         exact = _leading(exact, dot.kept)
     result = _round(exact + 0.0, acc)  # -0 + 0 is +0
@@ -238,9 +220,6 @@ def _round(exact: Array, acc: DType) -> Array:
 # -- wgmma -----------------------------------------------------------------------------------------
 
 
-_FP8_LEAST = {"e4m3": -6, "e5m2": -14}
-
-
 def wgmma(row: WgmmaRow, a: Array, b: Array, c: Array, add: Add | None = None) -> Array:
     """``a b^T + c`` of ``wgmma``: arrays [products, m, k], [products, n, k] and [products, m, n] of the row's dtypes; k
     is a multiple of the instruction's, whose steps chain through c.
@@ -249,27 +228,18 @@ def wgmma(row: WgmmaRow, a: Array, b: Array, c: Array, add: Add | None = None) -
     exponent and 14 bits of the sum, as measured on an H200; the filetests `hopper/wgmma.tir` have the bits.
     `add`: a faster stand-in for `_add`, of a [k, m, 1], b [k, 1, n] and c [m, 1, n].
     """
-    out = np.empty(c.shape, c.dtype)
+    if DTYPES[row.a].is_integer:
+        # f64 holds sums of 2^37 products of bytes.
+        exact = a.astype(np.float64) @ b.astype(np.float64).transpose(0, 2, 1)
+        return (c.astype(np.int64) + exact.astype(np.int64)).astype(np.int32)
+    dot, formats, out = DOTS.get(row.a, _WGMMA_FP8), (row.a, row.b, row.acc), np.empty(c.shape, c.dtype)
     with np.errstate(all="ignore"):
         for product in range(len(c)):
-            out[product] = _wgmma_one(row, a[product], b[product], c[product], add)
+            # One row of `_step`'s products a row of m, along n.
+            left = _wide(a[product], DTYPES[row.a]).T[:, :, None]
+            right = _wide(b[product], DTYPES[row.b]).T[:, None, :]
+            out[product] = _chain(dot, row.k, formats, left, right, c[product][:, None, :], add)[:, 0]
     return out
-
-
-def _wgmma_one(row: WgmmaRow, a: Array, b: Array, c: Array, add: Add | None) -> Array:
-    dtype = DTYPES[row.a]
-    if dtype.is_integer:
-        # f64 holds sums of 2^37 products of bytes.
-        exact = a.astype(np.float64) @ b.T.astype(np.float64)
-        return (c.astype(np.int64) + exact.astype(np.int64)).astype(np.int32)
-    # One row of `_step`'s products a row of m, along n.
-    left, right = _wide(a, dtype).T[:, :, None], _wide(b, DTYPES[row.b]).T[:, None, :]
-    dot = DOTS.get(row.a) or Dot(32, 13, _FP8_LEAST[row.a], _FP8_LEAST[row.b], 14)
-    sums = c[:, None, :]
-    for first in range(0, len(left), row.k):
-        part = slice(first, first + row.k)
-        sums = _step(dot, left[part], right[part], sums, DTYPES[row.acc], add)
-    return sums[:, 0]
 
 
 def _leading(total: Array, bits: int) -> Array:

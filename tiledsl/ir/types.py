@@ -315,11 +315,9 @@ def _bad_promise(type_: GlobalType, unit: int, align: int) -> str:
 def _bad_holding(type_: FragmentType) -> str:
     layout = type_.layout
     if layout is not None:
-        bad = layout.problem(type_.dims)
+        bad = layout.problem(type_.dims, type_.dtype.bits)
         if bad is not None:
             return bad.message
-        if not layout.takes(type_.dtype.bits):
-            return f"{type_}: no such layout of elements of {type_.dtype.bits} bits"
     return f"{type_} has more than {MOST_HELD} elements a thread" if type_.size > MOST_HELD else ""
 
 

@@ -27,8 +27,17 @@ from __future__ import annotations
 from math import prod
 from typing import Any, Iterable, Mapping, NoReturn
 
-from tiledsl.arch import MOST_BLOCKS_PER_SM, MOST_CLUSTER, MOST_THREADS, MOST_THREADS_ALONG, TMA_MOST_BOX, WARP
+from tiledsl.arch import (
+    MOST_BLOCKS_PER_SM,
+    MOST_CLUSTER,
+    MOST_THREADS,
+    MOST_THREADS_ALONG,
+    TMA_GRAIN,
+    TMA_MOST_BOX,
+    WARP,
+)
 from tiledsl.errors import Loc, VerifyError
+from tiledsl.ir.abi import AbiArg
 from tiledsl.ir.core import OPS, Block, Kernel, Op, Value
 from tiledsl.ir.expr import PROCESSORS, BinExpr, Expr
 from tiledsl.ir.ops import control, roles
@@ -108,27 +117,31 @@ def _thread_params(kernel: Kernel) -> set[str]:
     _require(same, f"the body's arguments are not the abi's: {', '.join(map(str, wanted))}", loc)
     places = [(a.kind, a.name, a.axis) for a in kernel.abi]
     _require(len(set(places)) == len(places), "parameters of the abi need distinct names", loc)
-    ranks = {a.name: len(a.dims) for a in kernel.abi if a.kind == "pointer"}
+    pointers = {a.name: a for a in kernel.abi if a.kind == "pointer"}
     for arg in kernel.abi:
         wrong = problem(GlobalType(arg.dtype, arg.dims, -1, 16)) if arg.dims else ""
         _require(not wrong, wrong, loc)
         an_index = arg.kind not in ("extent", "stride") or arg.dtype in (I32, I64)
         _require(an_index, f"{arg.kind} {arg.name} of type {arg.dtype}", loc)
-        an_axis = arg.kind != "stride" or 0 <= arg.axis < ranks.get(arg.name, 0)
+        an_axis = arg.kind != "stride" or (arg.name in pointers and 0 <= arg.axis < len(pointers[arg.name].dims))
         _require(an_axis, f"a stride along axis {arg.axis} of {arg.name}, which has no such axis", loc)
     for tensor_map in kernel.tensor_maps:
-        _tensor_map(tensor_map, ranks, loc)
+        _tensor_map(tensor_map, pointers, loc)
     return {a.name for a in kernel.abi if a.kind in ("extent", "scalar") and a.dtype.is_integer}
 
 
-def _tensor_map(tensor_map: TensorMap, ranks: Mapping[str, int], loc: Loc) -> None:
-    axes, box = tensor_map.axes, tensor_map.box
-    _require(tensor_map.tensor in ranks, "a tensor map of no parameter", loc)
-    same = sorted(axes) == list(range(ranks[tensor_map.tensor]))
+def _tensor_map(tensor_map: TensorMap, pointers: Mapping[str, AbiArg], loc: Loc) -> None:
+    axes, box, swizzle = tensor_map.axes, tensor_map.box, tensor_map.swizzle
+    _require(tensor_map.tensor in pointers, "a tensor map of no parameter", loc)
+    pointer = pointers[tensor_map.tensor]
+    same = sorted(axes) == list(range(len(pointer.dims)))
     _require(same, f"{tensor_map}: its axes are not those of the tensor", loc)
-    fits = len(box) == len(axes) and all(1 <= n <= TMA_MOST_BOX for n in box) and tensor_map.swizzle in SWIZZLES
+    fits = 0 < len(box) == len(axes) and all(1 <= n <= TMA_MOST_BOX for n in box) and swizzle in SWIZZLES
     needed = f"one extent of 1 to {TMA_MOST_BOX} an axis and a swizzle of {SWIZZLES} are needed"
     _require(fits, f"{tensor_map}: {needed}", loc)
+    row = box[0] * pointer.dtype.bytes
+    whole = row % TMA_GRAIN == 0 and (swizzle == 0 or row <= swizzle)
+    _require(whole, f"{tensor_map}: rows of {row} bytes; multiples of {TMA_GRAIN} up to the swizzle are needed", loc)
 
 
 def _tile_params(kernel: Kernel) -> set[str]:

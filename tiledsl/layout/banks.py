@@ -24,10 +24,6 @@ WORD = 4
 Kind = Literal["load", "store", "atomic", "ldmatrix", "stmatrix", "cp_async"]
 """cp_async: what an asynchronous copy writes to shared memory; for a row of 16 bytes see its note."""
 
-Basis = Literal["documented", "measured", "open"]
-"""documented: in NVIDIA's guides. measured: against hardware counters, the result is committed under
-benchmarks/results. open: the simplest rule that fits what is published; to be calibrated."""
-
 
 @dataclass(frozen=True, slots=True)
 class Phases:
@@ -37,40 +33,41 @@ class Phases:
     merge: neighbouring phases 2p and 2p + 1 run as one where, for one of these distances d, every active lane i of the
            warp has the address of lane i ^ d, or that lane is inactive. Empty: never.
     shared: lanes that touch the same word share it; otherwise each takes a turn.
-    basis: where the entry comes from; `question` says what is to be measured, `note` for what it does not stand.
+    calibrated: measured against hardware counters; the result is committed under benchmarks/results. Otherwise the
+                simplest rule that fits what is published.
+    note: for what the entry does not stand, or what is to be measured.
     """
 
     lanes: int
     merge: tuple[int, ...] = ()
     shared: bool = True
-    basis: Basis = "documented"
-    question: str = ""
+    calibrated: bool = True
     note: str = ""
 
 
-_ONE_LINE = "where the lanes of a phase read from one line of 128 bytes; each further line takes a phase of its own"
-_PAST = "zeros take that. What is fetched passes no bank: it hardly delays other accesses, whatever the layout"
+_SMALL_COPY = "where the lanes of a phase read from one line of 128 bytes; each further line takes a phase of its own"
+_LARGE_COPY = "zeros take that. What is fetched passes no bank: it hardly delays other accesses, whatever the layout"
 _LOOP = "the machine has no such addition: how many turns does its loop of a load and a compare-and-swap take?"
 
 PHASES: dict[tuple[Kind, int], Phases] = {
-    ("load", 1): Phases(32, basis="measured"),
-    ("load", 2): Phases(32, basis="measured"),
-    ("load", 4): Phases(32, basis="measured"),
-    ("load", 8): Phases(16, merge=(1, 2), basis="measured"),
-    ("load", 16): Phases(8, merge=(1, 2), basis="measured"),
-    ("store", 1): Phases(32, basis="measured"),
-    ("store", 2): Phases(32, basis="measured"),
-    ("store", 4): Phases(32, basis="measured"),
-    ("store", 8): Phases(16, basis="measured"),
-    ("store", 16): Phases(8, basis="measured"),
-    ("atomic", 2): Phases(32, shared=False, basis="open", question=_LOOP),
-    ("atomic", 4): Phases(32, shared=False, basis="measured"),
-    ("atomic", 8): Phases(16, shared=False, basis="open", question=_LOOP),
-    ("ldmatrix", 16): Phases(8, basis="measured"),
-    ("stmatrix", 16): Phases(8, basis="measured"),
-    ("cp_async", 4): Phases(32, basis="measured", note=_ONE_LINE),
-    ("cp_async", 8): Phases(16, basis="measured", note=_ONE_LINE),
-    ("cp_async", 16): Phases(8, basis="measured", note=_PAST),
+    ("load", 1): Phases(32),
+    ("load", 2): Phases(32),
+    ("load", 4): Phases(32),
+    ("load", 8): Phases(16, merge=(1, 2)),
+    ("load", 16): Phases(8, merge=(1, 2)),
+    ("store", 1): Phases(32),
+    ("store", 2): Phases(32),
+    ("store", 4): Phases(32),
+    ("store", 8): Phases(16),
+    ("store", 16): Phases(8),
+    ("atomic", 2): Phases(32, shared=False, calibrated=False, note=_LOOP),
+    ("atomic", 4): Phases(32, shared=False),
+    ("atomic", 8): Phases(16, shared=False, calibrated=False, note=_LOOP),
+    ("ldmatrix", 16): Phases(8),
+    ("stmatrix", 16): Phases(8),
+    ("cp_async", 4): Phases(32, note=_SMALL_COPY),
+    ("cp_async", 8): Phases(16, note=_SMALL_COPY),
+    ("cp_async", 16): Phases(8, note=_LARGE_COPY),
 }
 """By kind of access and bytes a lane. An f32 adds in a loop as well; its entry is that of 4 bytes. Of ldmatrix and
 stmatrix the lanes are those that give a row's address: the first 8, 16 or 32 of a warp for 1, 2 or 4 matrices. What

@@ -117,7 +117,8 @@ class FragmentLayout:
         return depth * core + inside, 0, run, 1
 
     def place(self, dims: tuple[int, ...], bits: int, register: int, warp: Any, lane: Any) -> tuple[Any, Any]:
-        """(row, column) in the block tile of element `register` of a lane; `warp` and `lane` may be arrays."""
+        """(row, column) in the block tile of element `register` of a lane; `warp` and `lane` may be arrays, or the
+        positions that `distribute` computes with."""
         columns = self.tiles(dims)[1]
         instruction, register = divmod(register, self.tile_size)
         row, column, per_row, per_column = self.within(register, bits)
@@ -131,31 +132,23 @@ class FragmentLayout:
 
     def origin(self, dims: tuple[int, ...], warp: Any) -> tuple[Any, Any]:
         """(row, column) where a warp's part begins."""
-        along_m, along_n = self.local(warp)
+        (along_m, along_n), together = self._in_grid(warp), self.interleaved
         height, width = dims[0] // self.grid[0], dims[1] // self.grid[1]
-        row = along_m // self.interleaved * (self.interleaved * height) + along_m % self.interleaved * self.tile[0]
-        if self.interleaved == 1:
-            row = along_m * height
+        row = along_m % together * self.tile[0] + along_m // together * (together * height)
         return (0 if self.operand == "b" else row, 0 if self.operand == "a" else along_n * width)
 
-    def local(self, warp: Any) -> tuple[Any, Any]:
+    def _in_grid(self, warp: Any) -> tuple[Any, Any]:
         """Where a warp of the block is in the grid of warps, along m and along n."""
         number = (warp - self.first) % (self.warps[0] * self.warps[1])
         return number // self.warps[1], number % self.warps[1]
 
-    @property
-    def holders(self) -> int:
-        """How many warps hold the same part."""
-        along_m, along_n = self.warps
-        return {"a": along_n, "b": along_m, "acc": 1}[self.operand]
+    def holder(self, warp: Any) -> Any:
+        """A warp's number among those that hold the same part; the first one writes where a fragment is stored."""
+        along_m, along_n = self._in_grid(warp)
+        return {"a": along_n, "b": along_m, "acc": 0}[self.operand]
 
-    def stores(self, warp: Any) -> Any:
-        """True for the warp that writes its part where a fragment is stored: the first of its holders."""
-        along_m, along_n = self.local(warp)
-        return {"a": along_n == 0, "b": along_m == 0, "acc": warp >= 0}[self.operand]
-
-    def problem(self, dims: tuple[int, ...]) -> Problem | None:
-        """What keeps a block tile of `dims` from this layout; None if nothing does."""
+    def problem(self, dims: tuple[int, ...], bits: int) -> Problem | None:
+        """What keeps a block tile of `dims`, of elements of `bits`, from this layout; None if nothing does."""
         if len(dims) != 2:
             return Problem(f"a fragment of {len(dims)} axes held as {self}", "such a fragment is rows by columns")
         for axis, (n, parts, size) in enumerate(zip(dims, self.grid, self.tile, strict=True)):
@@ -167,11 +160,10 @@ class FragmentLayout:
                     f"{unit} = {parts} warps x {size}",
                     f"use {near}{f' or {near - unit}' if near > unit else ''} there, or another grid of warps",
                 )
+        if self.operand != "acc" and self.shape.k % _core_depth(bits):
+            message = f"{bits}-bit elements held as {self}: along k they come in 16 bytes, more than {self.shape} has"
+            return Problem(message, "take a shape that multiplies this dtype: docs/language.md lists them")
         return None
-
-    def takes(self, bits: int) -> bool:
-        """Can elements of `bits` have this layout? An operand of one instruction consists of whole cores."""
-        return self.operand == "acc" or self.shape.k % _core_depth(bits) == 0
 
     def __str__(self) -> str:
         if self.interleaved == 1:
@@ -187,6 +179,21 @@ class FragmentLayout:
 def _core_depth(bits: int) -> int:
     """Elements of one core along k."""
     return max(4, 128 // bits)
+
+
+@lru_cache(maxsize=256)
+def converted(src: FragmentLayout, dst: FragmentLayout, dims: tuple[int, ...], bits: int) -> tuple[int, ...] | None:
+    """For each element that a thread holds in the layout `dst`, which of those in `src` it is, in all threads alike.
+
+    None if a thread lacks one.
+    """
+    threads = [(src.first + number // WARP, number % WARP) for number in range(src.threads)]
+    begins = ([layout.place(dims, bits, 0, *thread) for thread in threads] for layout in (src, dst))
+    if src.threads != dst.threads or next(begins) != next(begins):
+        return None
+    held = {src.place(dims, bits, r, *threads[0]): r for r in range(src.size(dims))}
+    found = [held.get(dst.place(dims, bits, r, *threads[0]), -1) for r in range(dst.size(dims))]
+    return None if -1 in found else tuple(found)
 
 
 _TEXT = re.compile(r"(?:mma\.(\w+)|wgmma)\.(a|b|acc)\(([\d, ]+)\)")

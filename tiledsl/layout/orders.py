@@ -75,14 +75,8 @@ def _column_groups(m: int, n: int, width: int, top: int) -> Order:
     return tuple(order)
 
 
-ORDERS: dict[str, Callable[[int, int], Order]] = {
-    "rows": rows,
-    "serpentine": serpentine,
-    "spiral": spiral,
-    "pairs": pairs,
-    "column_pairs": column_pairs,
-    "column_quads": column_quads,
-}
+_FUNCTIONS: tuple[Callable[[int, int], Order], ...] = (rows, serpentine, spiral, pairs, column_pairs, column_quads)
+ORDERS = {order.__name__: order for order in _FUNCTIONS}
 """By the names that `outer_fma` takes."""
 
 BLOCKS = {"spiral": (8, 8), "pairs": (2, 1), "column_pairs": (1, 2), "column_quads": (1, 4)}

@@ -186,20 +186,16 @@ class Swizzled(Layout):
         if width <= row and row % width == 0:
             return None
         fits = power_of_two_in(row) // self.unit
-        fix = f"with units of {self.unit}, span={fits} fits this row" if fits > 1 else _other_row(row, width)
-        if width > row:
-            return Problem(
-                f"{self} is {self.span} x {self.unit} = {width} elements wide, wider than a row of {row}", fix
-            )
-        return Problem(f"{self} has panels of {width} elements, and a row of {row} is no whole number of them", fix)
+        near = -(-row // width) * width
+        fix = f"make the row a multiple of {width} elements ({near}), or use padded({row + 1})"
+        if fits > 1:
+            fix = f"with units of {self.unit}, span={fits} fits this row"
+        panels = f"{self} has panels of {self.span} x {self.unit} = {width} elements"
+        return Problem(f"{panels}, and a row of {row} is no whole number of them", fix)
 
     def __str__(self) -> str:
         every = f", every={self.every}" if self.every != 1 else ""
         return f"swizzled(unit={self.unit}, span={self.span}{every})"
-
-
-def _other_row(row: int, width: int) -> str:
-    return f"make the row a multiple of {width} elements ({-(-row // width) * width}), or use padded({row + 1})"
 
 
 SPANS = (128, 64, 32)
@@ -297,23 +293,20 @@ class Paneled(Layout):
         return f"swizzle_{self.span}b"
 
 
-_TEXT = re.compile(r"(row|padded|swizzled|swizzle_(\d+)b)(?:\((.*)\))?")
+_TEXT = re.compile(
+    r"row|padded\((?P<length>\d+)\)|swizzle_(?P<width>128|64|32)b"
+    r"|swizzled\(unit=(?P<unit>\d+), span=(?P<span>\d+)(?:, every=(?P<every>\d+))?\)"
+)
 
 
 def parse_layout(text: str, element: int = 0) -> Layout:
     """Read what `str(layout)` wrote, of a tile whose elements have `element` bytes; ValueError for anything else."""
     match = _TEXT.fullmatch(text)
-    name, span, rest = match.groups() if match else ("", None, None)
-    try:
-        if name == "row" and rest is None:
-            return ROW
-        if name == "padded" and rest is not None:
-            return Padded(int(rest))
-        if span is not None and int(span) in SPANS and rest is None:
-            return Paneled(int(span), element)
-        if name == "swizzled" and rest is not None:
-            given = {key.strip(): int(value) for key, value in (part.split("=") for part in rest.split(","))}
-            return Swizzled(**given)
-    except (ValueError, TypeError):
-        pass
-    raise ValueError(f"not a layout: {text!r}; expected row, padded(n), swizzled(unit=, span=, every=) or swizzle_128b")
+    if match is None:
+        expected = "row, padded(n), swizzled(unit=, span=, every=) or swizzle_128b"
+        raise ValueError(f"not a layout: {text!r}; expected {expected}")
+    if match["length"]:
+        return Padded(int(match["length"]))
+    if match["width"]:
+        return Paneled(int(match["width"]), element)
+    return Swizzled(int(match["unit"]), int(match["span"]), int(match["every"] or 1)) if match["unit"] else ROW

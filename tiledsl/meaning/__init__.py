@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import FunctionType
-from typing import Any, Callable
+from typing import Any
 
 from tiledsl.meaning import kinds
 from tiledsl.meaning.guards import Guards
@@ -36,17 +36,16 @@ class Meaning:
         return self.guards.holds()
 
 
-def _meaning(value: Any, walk: Walk, visit: Callable[[Any], None]) -> Meaning:
-    visit(value)
+def _meaning(walk: Walk, value: Any) -> Meaning:
     walk.finish()
-    walk.guards.keep(walk.kept)
     return Meaning(walk.digest, tuple(walk.reasons), walk.guards, value)
 
 
 def meaning_of_kernel(fn: FunctionType) -> Meaning:
     """What a kernel's function means now, with all that it reaches."""
     walk = Walk(root=fn)
-    return _meaning(fn, walk, walk.kernel)
+    walk.kernel(fn)
+    return _meaning(walk, fn)
 
 
 _KNOWN: dict[int, Meaning] = {}
@@ -60,5 +59,6 @@ def meaning_of(value: Any) -> Meaning:
         if len(_KNOWN) >= LIMIT:
             _KNOWN.clear()
         walk = Walk()
-        known = _KNOWN[id(value)] = _meaning(value, walk, walk.visit)
+        walk.visit(value)
+        known = _KNOWN[id(value)] = _meaning(walk, value)
     return known

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import builtins
 import sys
 import typing
-from functools import WRAPPER_ASSIGNMENTS, partial
 from importlib import import_module
-from keyword import iskeyword
 from types import (
     ClassMethodDescriptorType,
     FunctionType,
@@ -16,13 +15,14 @@ from types import (
     ModuleType,
     WrapperDescriptorType,
 )
-from typing import Any, Callable, Iterable, TypeVar
+from typing import Any, Callable, TypeVar
 from weakref import WeakKeyDictionary
 
 from tiledsl.function import TileFunction
-from tiledsl.meaning.origin import HEAP_TYPE, exact_type, home
+from tiledsl.meaning.guards import Guards
+from tiledsl.meaning.origin import HEAP_TYPE, exact_type, home, origin
 from tiledsl.meaning.versions import body_of
-from tiledsl.meaning.walk import KINDS, OTHERS, PLAIN, Walk
+from tiledsl.meaning.walk import KINDS, PLAIN, Walk
 
 # -- classes ---------------------------------------------------------------------------------------------
 
@@ -32,10 +32,10 @@ DESCRIBING = frozenset({"__annotations__", "__dataclass_fields__", "__dataclass_
 """What `typing` and `dataclasses` keep of a class: it counts, but is never changed in place."""
 
 
-def walk_class(walk: Walk, cls: type) -> None:
+def _walk_class(walk: Walk, cls: type) -> None:
     if walk.place(cls, "class") != "user":
         return
-    if is_native(cls):
+    if _is_native(cls):
         if not _of_numpy(walk, cls):
             walk.unknown(cls, f"the class {cls.__module__}.{cls.__qualname__} is not written in Python")
         return
@@ -49,8 +49,7 @@ def walk_class(walk: Walk, cls: type) -> None:
             if _is_generated(name, member, cls):
                 continue
             if name in DESCRIBING:
-                with walk.guards.off():
-                    walk.add("describing", walk.apart(member).hex())
+                walk.add("describing", walk.apart(member, Guards()).hex())
             else:
                 walk.visit(member, f"{cls.__name__}.{name}")
     walk.guards.term("{0}.__bases__ is {1}", cls, cls.__bases__)
@@ -75,7 +74,7 @@ def _registrations(walk: Walk, cls: type) -> None:
             walk.unknown(cls, f"other classes are registered with {cls.__qualname__}")
 
 
-def is_native(cls: type) -> bool:
+def _is_native(cls: type) -> bool:
     """True for a class that is not written in Python: its instances may have content that Python does not show."""
     if not type.__dict__["__flags__"].__get__(cls) & HEAP_TYPE:
         return True
@@ -90,35 +89,36 @@ def is_native(cls: type) -> bool:
 
 
 _dict: Any = dict
-_PARTS: dict[Any, list[Any]] = {dict: [_dict.keys, _dict.values]}
 
 
-def _plain(base: Any) -> Callable[[Any], Any]:
-    """What makes a plain `base` of an instance of a class derived from it, whatever that class overrides."""
-    return lambda value: base(base.__iter__(value))
+def _content_of(base: Any) -> Callable[[Any], Any]:
+    """What an instance of a class derived from `base` contains as that, whatever the class overrides."""
+    if base is dict:
+        return lambda value: _dict(_dict.items(value))
+    return base.__getnewargs__ if hasattr(base, "__getnewargs__") else lambda value: base(base.__iter__(value))
 
 
-def _items(base: Any) -> Callable[[Any], list[Any]]:
-    return lambda value: [item for part in _PARTS.get(base, [base.__iter__]) for item in part(value)]
-
-
-CONTENT: dict[type, Callable[[Any], Any]] = {
-    int: int.__int__, float: float.__float__, complex: complex.__complex__,
-    str: str.__str__, bytes: bytes.__bytes__,
-    **{base: _plain(base) for base in (tuple, list, set, frozenset)}, dict: lambda value: _dict(_dict.items(value)),
-}  # fmt: skip
-"""What an instance of a class derived from a builtin one contains as that: a plain one of it."""
-
-MUTABLE = {base: _items(base) for base in (list, set, dict)}
-"""The items of one that can change in place."""
-
+CONTENT = {base: _content_of(base) for base in (int, float, complex, str, bytes, tuple, list, set, frozenset, dict)}
 READABLE_BASES = frozenset({object, typing.Generic, *CONTENT})  # Generic is made in C from Python 3.12 on
 
 
-def walk_instance(walk: Walk, value: Any) -> None:
+def walk_other(walk: Walk, value: Any) -> None:
+    """An object whose type is not a kind of its own."""
+    if isinstance(value, ModuleType):  # its attributes may be read by any name
+        if value is not builtins and origin(value) in ("pure", "tiledsl"):
+            walk.add("module", value.__name__)
+        else:
+            walk.unknown(value, f"the module {value.__name__} as a value: which of its names are read is not known")
+    elif isinstance(value, type):
+        _walk_class(walk, value)
+    elif isinstance(value, TypeVar):
+        walk.add("type variable", value.__name__)
+    elif not _of_numpy(walk, value):
+        _walk_instance(walk, value)
+
+
+def _walk_instance(walk: Walk, value: Any) -> None:
     cls = exact_type(value)
-    if _of_numpy(walk, value):
-        return
     if cls.__module__ == "typing" and vars(typing).get(getattr(value, "_name", "")) is value:
         walk.add("typing", value._name)  # Literal, Optional ..., which keep caches
         return
@@ -132,48 +132,24 @@ def walk_instance(walk: Walk, value: Any) -> None:
         return
     walk.add("object", f"{cls.__module__}.{cls.__qualname__}")
     walk.visit(cls)
-    if home(cls) == "tiledsl":
-        _own(walk, value)
+    ours = home(cls) == "tiledsl"
+    if ours and isinstance(value, TileFunction):
+        walk.kernel(value.fn)  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
+        return
+    if ours and cls.__name__ == "TileKernel":
+        walk.visit(value.signature.fn)  # its caches are no part of it
         return
     for base, content in CONTENT.items():
         if isinstance(value, base):
             walk.visit(content(value))
-    _visit_all(walk, "state", _state(value))
-    _guard_state(walk, value)
-
-
-def _visit_all(walk: Walk, kind: str, members: Iterable[tuple[str, Any]]) -> None:
+    own, slots = _dict_of(value), _slots(cls)
+    members = [*own.items(), *((name, _slot(slot, value)) for name, slot in slots)]
     for name, member in members:
-        walk.add(kind, name)
-        walk.visit(member, name)
-
-
-def _own(walk: Walk, value: Any) -> None:
-    """An object of tiledsl. None of them changes."""
-    if isinstance(value, TileFunction):
-        _tile_function(walk, value)  # pyright: ignore[reportUnknownArgumentType]
-    elif type(value).__name__ == "TileKernel":
-        walk.visit(value.signature.fn)  # its caches are no part of it
-    else:
-        _visit_all(walk, "state", _state(value))
-
-
-TILE_FUNCTION = frozenset({*WRAPPER_ASSIGNMENTS, "fn", "loc", "__wrapped__", "_complete"})
-"""The attributes that every tile function has."""
-
-
-def _tile_function(walk: Walk, function: TileFunction[..., Any]) -> None:
-    fn: Any = function.fn
-    walk.kernel(fn)
-    # The others were set on `fn` before it was decorated.
-    _visit_all(walk, "attribute", [pair for pair in vars(function).items() if pair[0] not in TILE_FUNCTION])
-
-
-def _state(value: Any) -> list[tuple[str, Any]]:
-    """The attributes of an instance, in its dict and its slots."""
-    cls = exact_type(value)
-    slots = [(name, _slot(slot, value)) for name, slot in _slots(cls)]
-    return [*_dict_of(value).items(), *(pair for pair in slots if pair[1] is not _EMPTY_SLOT)]
+        if member is not _EMPTY_SLOT:
+            walk.add("state", name)
+            walk.visit(member, name)
+    if not ours and not _is_frozen(cls):
+        _guard_state(walk, value, own, slots)
 
 
 def _dict_of(value: Any) -> dict[str, Any]:
@@ -188,47 +164,6 @@ def _slots(cls: type) -> list[tuple[str, Any]]:
     return [(name, slot) for name, slot in slots if isinstance(slot, MemberDescriptorType)]
 
 
-def _guard_state(walk: Walk, value: Any) -> None:
-    """Guard all content of an instance that may change in place. A frozen dataclass and a NamedTuple do not."""
-    cls = exact_type(value)
-    if _is_frozen(cls) or not walk.guards.taken:
-        return
-    walk.guards.term("{0}({1}) is {2}", type, value, cls)
-    for base, read in MUTABLE.items():
-        if isinstance(value, base):
-            walk.guards.items(read(value), "{0}({1})", read, value)
-    own = _dict_of(value)
-    slots = _slots(cls)
-    plain = cls.__getattribute__ is object.__getattribute__ and not slots
-    if not plain or not all(_is_only_here(name, cls) for name in own):
-        read = partial(_state_items, slots)
-        walk.guards.items(read(value), "{0}({1})", read, value)
-        return
-    # Python reads an attribute faster than an item of the dict.
-    for name, member in own.items():
-        walk.guards.term(f"{{0}}.{name} is {{1}}", value, member)
-    if own or cls.__dictoffset__:
-        walk.guards.term("{0}({1}.__dict__) == {2}", len, value, len(own))
-
-
-def _is_only_here(name: str, cls: type) -> bool:
-    """True if ``value.name`` gives what is in the dict of an instance: no class of it has such an attribute."""
-    written = name.isidentifier() and not iskeyword(name)
-    return written and not any(name in base.__dict__ for base in cls.__mro__)
-
-
-def _is_frozen(cls: type) -> bool:
-    parameters: Any = cls.__dict__.get("__dataclass_params__")
-    if parameters is not None:
-        return parameters.frozen
-    return tuple in cls.__mro__ and cls.__dict__.get("__slots__") == () and "_fields" in cls.__dict__
-
-
-def _state_items(slots: list[tuple[str, Any]], value: Any) -> list[Any]:
-    own = _dict_of(value)
-    return [*(_slot(slot, value) for _, slot in slots), *own, *own.values()]
-
-
 _EMPTY_SLOT = object()
 
 
@@ -239,6 +174,41 @@ def _slot(slot: Any, value: Any) -> Any:
         return _EMPTY_SLOT
 
 
+def _guard_state(walk: Walk, value: Any, own: dict[str, Any], slots: list[tuple[str, Any]]) -> None:
+    """Guard all content of an instance that may change in place."""
+    cls = exact_type(value)
+    walk.guards.term("{0}({1}) is {2}", type, value, cls)
+    for base in (list, set, dict):
+        if isinstance(value, base):
+            read = _dict_items if base is dict else CONTENT[base]
+            walk.guards.items([*read(value)], "{0}({1})", read, value)
+    if cls.__dictoffset__:
+        walk.guards.term("{0}({1}, '__dict__') is {2}", object.__getattribute__, value, own)
+        guard_dict(walk, own)
+    for _, slot in slots:
+        walk.guards.term("{0}({1}, {2}) is {3}", _slot, slot, value, _slot(slot, value))
+
+
+def guard_dict(walk: Walk, value: Any) -> None:
+    """Guard the content of a dict, or of a view of one."""
+    held_by: dict[Any, Any] | None = (
+        value if exact_type(value) is dict else None
+    )  # others may keep an order of their own
+    walk.guards.items([*value, *value.values()], "[*{0}, *{0}.values()]", value, held_by=held_by)
+
+
+def _dict_items(value: Any) -> list[Any]:
+    return [*_dict.keys(value), *_dict.values(value)]
+
+
+def _is_frozen(cls: type) -> bool:
+    """True for a frozen dataclass and a NamedTuple, which do not change in place."""
+    parameters: Any = cls.__dict__.get("__dataclass_params__")
+    if parameters is not None:
+        return parameters.frozen
+    return tuple in cls.__mro__ and cls.__dict__.get("__slots__") == () and "_fields" in cls.__dict__
+
+
 _READABLE: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
 
 
@@ -246,13 +216,13 @@ def _readable_class(cls: type) -> bool:
     """True if all content of its instances is in their dict, their slots, or that of a builtin type."""
     known = _READABLE.get(cls)
     if known is None:
-        known = _READABLE[cls] = all(base in READABLE_BASES or not is_native(base) for base in cls.__mro__)
+        known = _READABLE[cls] = all(base in READABLE_BASES or not _is_native(base) for base in cls.__mro__)
     return known
 
 
 def _is_record(cls: type) -> bool:
     """True for a tuple with names that is made in C: sys.version_info, the shape of a tensor."""
-    return cls.__mro__[1:] == (tuple, object) and is_native(cls)
+    return cls.__mro__[1:] == (tuple, object) and _is_native(cls)
 
 
 def unreadable(value: Any) -> bool:
@@ -294,7 +264,7 @@ def _numpy_content(value: Any) -> tuple[Any, ...] | None:
     if kind is numpy.ndarray:
         plain = not value.dtype.hasobject and value.nbytes <= LARGEST
         return (repr(value.dtype), value.shape, value.strides, value.tobytes()) if plain else None
-    if isinstance(value, numpy.generic) and is_native(kind):
+    if isinstance(value, numpy.generic) and _is_native(kind):
         return (repr(value.dtype), value.tobytes()) if not value.dtype.hasobject else None
     if isinstance(value, numpy.dtype):
         return ("dtype", repr(value)) if not value.hasobject else None
@@ -302,4 +272,4 @@ def _numpy_content(value: Any) -> tuple[Any, ...] | None:
     return ("ufunc", value.__name__) if kind is numpy.ufunc and value is vars(numpy).get(value.__name__) else None
 
 
-OTHERS.update({"class": walk_class, "instance": walk_instance})
+KINDS[object] = walk_other

@@ -10,7 +10,8 @@ import types
 from collections import OrderedDict, defaultdict, deque
 from typing import Any, NamedTuple
 
-from tiledsl.meaning.origin import exact_type, origin
+from tiledsl.meaning.instances import guard_dict
+from tiledsl.meaning.origin import origin
 from tiledsl.meaning.walk import AMBIENT, KINDS, PLAIN, Kind, Walk
 
 
@@ -42,7 +43,7 @@ def _shown(walk: Walk, value: Any) -> None:
 
 
 def _sequence(walk: Walk, value: Any) -> None:
-    walk.add(type(value).__name__, str(len(value)))
+    walk.add(type(value).__name__, f"{len(value)} {getattr(value, 'maxlen', '')}")  # the latter of a deque
     for i, item in enumerate(value):
         walk.visit(item, "" if type(item) in PLAIN else f"[{i}]")
 
@@ -58,30 +59,17 @@ def _dict(walk: Walk, value: Any) -> None:
     for key, item in value.items():
         walk.visit(key)
         walk.visit(item, "" if type(item) in PLAIN else f"[{key!r}]" if type(key) in PLAIN else "[...]")
-
-
-def _changing_dict(walk: Walk, value: Any) -> None:
-    _dict(walk, value)
-    values = value.values()  # a view, which follows the dict
-    # Others may keep an order of their own.
-    held_by: dict[Any, Any] | None = value if exact_type(value) is dict else None
-    walk.guards.items([*value], "{0}", value, held_by=held_by)
-    walk.guards.items([*values], "{0}", values, held_by=held_by)
+    guard_dict(walk, value)
 
 
 def _default_dict(walk: Walk, value: Any) -> None:
-    _changing_dict(walk, value)
+    _dict(walk, value)
     _parts("default_factory", changing=("default_factory",))(walk, value)
-
-
-def _deque(walk: Walk, value: Any) -> None:
-    _changing(_sequence)(walk, value)
-    walk.visit(value.maxlen)
 
 
 def _namespace(walk: Walk, value: Any) -> None:
     walk.add("namespace")
-    _changing_dict(walk, vars(value))
+    _dict(walk, vars(value))
 
 
 def _native_function(walk: Walk, value: Any) -> None:
@@ -158,7 +146,7 @@ _UNDERSTOOD: dict[Any, Kind] = {
     types.UnionType: _parts("__args__"),
     types.CellType: _cell,
     types.SimpleNamespace: _namespace,
-    types.MappingProxyType: _changing_dict,
+    types.MappingProxyType: _dict,
     property: _parts("fget", "fset", "fdel"),
     staticmethod: _parts("__func__"),
     classmethod: _parts("__func__"),
@@ -176,10 +164,10 @@ _UNDERSTOOD: dict[Any, Kind] = {
     frozenset: _set,
     list: _changing(_sequence),
     set: _changing(_set),
-    dict: _changing_dict,
-    OrderedDict: _changing_dict,
+    dict: _dict,
+    OrderedDict: _dict,
     defaultdict: _default_dict,
-    deque: _deque,
+    deque: _changing(_sequence),
     bytearray: _bytes,
     array.array: _bytes,
 }

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
 from functools import lru_cache
 from types import CodeType
-from typing import Iterable, Iterator
+from typing import NamedTuple
 
 from tiledsl.signatures.bytecode import ATTRIBUTE, CELL, GLOBAL, IMPORT, instructions, nested
-
-Chain = tuple[str, ...]
+from tiledsl.signatures.source import FunctionSource
 
 _HIDDEN = """
     __globals__ __builtins__ __annotations__ __code__ __subclasses__ __traceback__ f_back f_builtins f_globals f_locals
@@ -20,71 +18,56 @@ HIDDEN = frozenset(_HIDDEN.split())
 """Attributes that lead to more than what belongs to their object."""
 
 
-@dataclass(frozen=True)
-class Reads:
-    """names: each with the chains of attributes read of it, () for the object itself. imports: modules that the code
-    imports when it runs. hidden: attributes that cannot be followed."""
+class Reads(NamedTuple):
+    """names: each read of a name, with the attributes read of it. imports: modules that the code imports when it runs.
+    hidden: attributes that cannot be followed. All are sorted."""
 
-    names: tuple[tuple[str, tuple[Chain, ...]], ...]
-    imports: tuple[str, ...] = ()
-    hidden: tuple[str, ...] = ()
-
-
-def _reads(found: Iterable[tuple[str, Chain]], imports: Iterable[str] = (), hidden: Iterable[str] = ()) -> Reads:
-    names: dict[str, set[Chain]] = {}
-    for name, chain in found:
-        names.setdefault(name, set()).add(chain)
-    ordered = tuple((name, tuple(sorted(chains))) for name, chains in sorted(names.items()))
-    return Reads(ordered, tuple(sorted(set(imports))), tuple(sorted(set(hidden))))
+    names: list[tuple[str, ...]]
+    imports: list[str]
+    hidden: list[str]
 
 
 @lru_cache(maxsize=4096)
 def reads_of_code(code: CodeType) -> Reads:
     """What `code` and the functions and classes inside it read of globals, builtins and the closure."""
-    found: list[tuple[str, Chain]] = []
-    imports: list[str] = []
-    hidden: list[str] = []
+    found: set[tuple[str, ...]] = set()
+    imports: set[str] = set()
+    hidden: set[str] = set()
     for inner in nested(code):
-        hidden += HIDDEN.intersection(inner.co_names)
-        for name, chain, in_cell in _scan(inner, imports):
-            if not in_cell or name in code.co_freevars:
-                found.append((name, chain))
-    return _reads(found, imports, hidden)
+        hidden |= HIDDEN.intersection(inner.co_names)
+        read: list[str] = []
+        for op, arg in instructions(inner):
+            if op == ATTRIBUTE and read:
+                read.append(inner.co_names[arg])
+                continue
+            if read:  # what is between a name and a dot ends the chain: sound
+                found.add(tuple(read))
+                read = []
+            if op in GLOBAL:
+                read = [inner.co_names[arg]]
+            elif op in CELL:
+                name: str = inner._varname_from_oparg(arg)  # type: ignore[attr-defined]
+                read = [name] if name in code.co_freevars else []
+            elif op == IMPORT:
+                imports.add(inner.co_names[arg])
+    return Reads(sorted(found), sorted(imports), sorted(hidden))
 
 
-def _scan(code: CodeType, imports: list[str]) -> Iterator[tuple[str, Chain, bool]]:
-    """(name, attributes, whether it is a cell) of each read. What is between a name and a dot ends the chain: sound."""
-    root = ""
-    chain: list[str] = []
-    in_cell = False
-    for op, arg in instructions(code):
-        if op == ATTRIBUTE and root:
-            chain.append(code.co_names[arg])
-            continue
-        if root:
-            yield root, tuple(chain), in_cell
-            root = ""
-        if op in GLOBAL or op in CELL:
-            in_cell = op in CELL
-            root = code._varname_from_oparg(arg) if in_cell else code.co_names[arg]  # type: ignore[attr-defined]
-            chain = []
-        elif op == IMPORT:
-            imports.append(code.co_names[arg])
-
-
-def reads_of_tree(tree: ast.FunctionDef, local: frozenset[str]) -> Reads:
-    """The same of a function's AST, annotations of its variables included; `local` names are its own."""
-    found: list[tuple[str, Chain]] = []
-    todo: list[ast.AST] = list(tree.body)
+@lru_cache(maxsize=4096)
+def reads_of_source(source: FunctionSource) -> list[tuple[str, ...]]:
+    """What the frontend reads where Python makes no code: annotations of variables, and assertions under ``-O``."""
+    found: set[tuple[str, ...]] = set()
+    nodes = list(ast.walk(source.tree))
+    todo: list[ast.AST] = [node.annotation for node in nodes if isinstance(node, ast.AnnAssign)]
+    todo += [node for node in nodes if isinstance(node, ast.Assert) and not __debug__]
     while todo:
         node = todo.pop()
-        chain: list[str] = []
+        attributes: tuple[str, ...] = ()
         while isinstance(node, ast.Attribute):
-            chain.insert(0, node.attr)
+            attributes = (node.attr, *attributes)
             node = node.value
-        if isinstance(node, ast.Name):
-            if node.id not in local:
-                found.append((node.id, tuple(chain)))
-        else:
+        if not isinstance(node, ast.Name):
             todo += ast.iter_child_nodes(node)
-    return _reads(found)
+        elif node.id not in source.bound:
+            found.add((node.id, *attributes))
+    return sorted(found)

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import re
 import sys
-import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Callable, Generator, Iterator, Mapping, TypeVar
 
-from tiledsl.forks import in_child, whole
 from tiledsl.ir.abi import launch_parameters
 from tiledsl.ir.expr import PROCESSORS, parse_expr
+from tiledsl.ir.grid import checked_grid
 from tiledsl.runtime.arrays import describe, host_array, movable, same_bytes, self_overlapping
 from tiledsl.runtime.driver import available, driver
-from tiledsl.runtime.launch import ArgumentBuffer, LaunchPlan, Shape, checked_grid, count_versions, overlap_windows
+from tiledsl.runtime.launch import ArgumentBuffer, LaunchPlan, Shape, count_versions, overlap_windows
 from tiledsl.runtime.launcher import Launcher
 from tiledsl.runtime.tensor_maps import MapImages, check_maps
 from tiledsl.signatures.signature import REQUIRED, Signature
@@ -34,7 +33,7 @@ from tiledsl.signatures.specialize import (
 )
 
 if TYPE_CHECKING:
-    from tiledsl.compilation.compiler import Lowered, Program
+    from tiledsl.compilation.compiler import Builds, Lowered
 
 P = TypeVar("P")
 EMULATED_ARCH = "sm_90a"
@@ -58,52 +57,32 @@ class Arguments:
         return {name: info for name, info in self.arrays.items() if info is not None}
 
     @property
-    def integers(self) -> dict[str, int]:
-        """The scalars that the grid may depend on."""
-        return {name: int(value) for name, value in self.scalars.items() if isinstance(value, int)}
-
-    @property
     def device(self) -> int:
         """The CUDA device of the arrays, or -1 if they are on the host or there are none."""
         return next((info.device for info in self.present.values()), -1)
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """A launch whose arguments and memory were checked. It can run many times."""
+class CheckedLaunch:
+    """A launch whose `arguments` and memory were checked. It can run many times. `tensors`: torch tensors that are
+    written."""
 
-    plan: LaunchPlan
-    stream: int
-    pointers: tuple[int, ...]
-    scalars: tuple[Any, ...]
-    tensors: tuple[Any, ...]
+    def __init__(self, plan: LaunchPlan, stream: int, arguments: Arguments, tensors: tuple[Any, ...]) -> None:
+        self.plan, self.stream, self._tensors = plan, stream, tensors
+        self._pointers = tuple(arguments.present[name].pointer for name in plan.arguments.pointers)
+        self._scalars = tuple(arguments.scalars[name] for name in plan.arguments.scalars)
 
     def run(self) -> None:
-        launched = self.plan.run(self.stream, self.pointers, self.scalars, self.tensors)
-        assert launched, f"a scalar of {self.plan.kernel}() does not fit: {self.scalars}"
-
-
-@dataclass(frozen=True)
-class Emulation:
-    """The plan of a call on the emulator. `extents`: run-time dimensions by name, for the grid."""
-
-    lowered: Lowered
-    written: tuple[str, ...]
-    extents: dict[str, int]
+        launched = self.plan.run(self.stream, self._pointers, self._scalars, self._tensors)
+        assert launched, f"a scalar of {self.plan.kernel}() does not fit: {self._scalars}"
 
 
 class Dispatcher:
     """Runs the calls of one kernel. `launcher` is the fast path for torch tensors, and keeps all plans."""
 
-    def __init__(self, program: Program) -> None:
-        self.program = program
-        self.signature: Signature = program.signature
+    def __init__(self, builds: Builds) -> None:
+        self.builds = builds
+        self.signature: Signature = builds.signature
         self.launcher = Launcher(self.signature, self.run)
-        self._lock = threading.RLock()
-        in_child(self)
-
-    def renew(self) -> None:
-        self._lock = threading.RLock()
 
     # -- checking ----------------------------------------------------------------------------------------
 
@@ -126,12 +105,6 @@ class Dispatcher:
                 message = f"{places[0][0]} is in {_place(places[0][1])}, but {name} in {_place(place)}"
                 raise argument_error(signature, message, "move all arrays to one device")
         return Arguments({**values, "device": device}, arrays, scalars, consts)
-
-    def _check_memory(self, arrays: Mapping[str, ArrayInfo], written: tuple[str, ...]) -> None:
-        """Raise KernelArgumentError for a tensor of `written` that must not be written."""
-        for name in written:
-            for problem, fix in _memory_problems(name, arrays):
-                raise argument_error(self.signature, f"{name} is written by the kernel, {problem}", fix)
 
     # -- running -----------------------------------------------------------------------------------------
 
@@ -170,22 +143,14 @@ class Dispatcher:
     def emulate(self, arguments: Arguments, options: Any = None) -> tuple[tuple[str, ...], Any]:
         """Run on the emulator, with its Options. Returns the names of the tensors that the kernel may have written, and
         the emulator's RunResult."""
-        with whole():
-            from tiledsl.backends import emulator
-
         plan = self._plan(arguments, EMULATED, self._emulation, arguments.present)
         arrays = arguments.present
         count_versions(_of_torch(arrays, plan.written))
-        asked = options or emulator.Options()
-        kernel = plan.lowered.kernel
-        names = {PROCESSORS: asked.processors, **plan.extents, **arguments.integers}
-        if 0 in checked_grid(kernel.name, kernel.grid, names, kernel.cluster):
-            return plan.written, emulator.RunResult()
         inputs = {**{name: host_array(info) for name, info in arrays.items()}, **arguments.scalars}
-        return plan.written, plan.lowered.prepared.run(inputs, options=asked)
+        return plan.written, plan.prepared.run(inputs, options=options)
 
     @contextmanager
-    def on_gpu(self, arguments: Arguments) -> Generator[Prepared, None, None]:
+    def on_gpu(self, arguments: Arguments) -> Generator[CheckedLaunch, None, None]:
         """A launch on CUDA arrays in place, or on copies of host arrays on the GPU, which live as long as the block.
         Arrays that the kernel writes are copied back at the end of the block."""
         arrays = arguments.present
@@ -194,34 +159,33 @@ class Dispatcher:
                 torch = sys.modules["torch"]
                 self.launcher.take_torch(torch._C._cuda_getCurrentRawStream, torch.is_grad_enabled)
             plan = self._plan(arguments, arguments.given["device"], self._launch_plan, arrays)
-            pointers = {name: info.pointer for name, info in arrays.items()}
-            yield _prepared(plan, _launch_stream(arrays), pointers, arguments)
+            yield CheckedLaunch(plan, _launch_stream(arrays), arguments, _of_torch(arrays, plan.written))
             return
         gpu = driver()
         device = gpu.current_device()
-        staged = {name: movable(info) for name, info in arrays.items()}
-        moved = {name: _moved(info, staged[name], device) for name, info in arrays.items()}
-        sizes = {name: info.span()[1] for name, info in moved.items()}
-        copies: dict[str, int] = {}
+        copies: dict[str, tuple[Any, ArrayInfo]] = {}
         with gpu.active(device):
             try:
-                for name, size in sizes.items():
-                    copies[name] = gpu.allocate(size, f"{self.signature.name}(): {name}")
-                infos = {name: replace(info, pointer=copies[name]) for name, info in moved.items()}
+                for name, info in arrays.items():
+                    array = movable(info)
+                    copy = _copied(info, array, device)
+                    pointer = gpu.allocate(copy.span()[1], f"{self.signature.name}(): {name}")
+                    copies[name] = array, replace(copy, pointer=pointer)
+                infos = {name: copy for name, (_, copy) in copies.items()}
                 on_device = replace(arguments, arrays={n: infos.get(n) for n in arguments.arrays})
                 plan = self._plan(on_device, COPIED, self._launch_plan, arrays)
-                for name, array in staged.items():
-                    gpu.upload(copies[name], array.ctypes.data, sizes[name], name)
-                yield _prepared(plan, 0, copies, arguments)
+                for name, (array, copy) in copies.items():
+                    gpu.upload(copy.pointer, array.ctypes.data, copy.span()[1], name)
+                yield CheckedLaunch(plan, 0, on_device, _of_torch(arrays, plan.written))
                 gpu.synchronize(0, f"{self.signature.name}()")
                 for name in plan.written:
-                    array, target = staged[name], host_array(arrays[name])
-                    gpu.download(array.ctypes.data, copies[name], sizes[name], name)
+                    (array, copy), target = copies[name], host_array(arrays[name])
+                    gpu.download(array.ctypes.data, copy.pointer, copy.span()[1], name)
                     if array is not target:
                         target[...] = array
             finally:
-                for pointer in copies.values():
-                    gpu.free(pointer)
+                for _, copy in copies.values():
+                    gpu.free(copy.pointer)
 
     # -- plans -------------------------------------------------------------------------------------------
 
@@ -230,33 +194,40 @@ class Dispatcher:
     ) -> P:
         """The known plan for arguments like these, or else the one that `make` returns. It is kept only after `memory`,
         the caller's own arrays, was checked, as the launcher does not check it again. `where`: the key's `device`."""
-        meaning = self.program.meaning()
-        keyed = {**arguments.given, **_keyed_consts(arguments), **_keyed_arrays(arguments), "device": where}
-        with self._lock:
+        meaning = self.builds.meaning()
+        given = arguments.given
+        # Consts as they were checked: an object with __index__ may give another number next time. NumPy's numbers stay,
+        # so that the launcher, which sees those, finds the plan.
+        consts = {n: given[n] if is_numpy_scalar(given[n]) else value for n, value in arguments.consts.items()}
+        keyed = {**given, **consts, **_keyed_arrays(arguments), "device": where}
+        with self.builds.lock:
             known: Any = self.launcher.plan(self.launcher.key(keyed), meaning)
             plan: Any = make(arguments) if known is None else known
-        self._check_memory(memory, plan.written)
+        for name in plan.written:
+            for problem, fix in _memory_problems(name, memory):
+                raise argument_error(self.signature, f"{name} is written by the kernel, {problem}", fix)
         if known is None and meaning.holds():  # else it was compiled for another meaning
-            with self._lock:
+            with self.builds.lock:
                 self.launcher.add(self.launcher.key(keyed), plan, meaning)
         return plan
 
-    def _emulation(self, arguments: Arguments) -> Emulation:
+    def _emulation(self, arguments: Arguments) -> Lowered:
         problem = specialize(self.signature, arguments.arrays, arguments.consts)
-        lowered = self.program.lowered(problem.spec, self.signature.arch or EMULATED_ARCH)
+        lowered = self.builds.lowered(problem.spec, self.signature.arch or EMULATED_ARCH)
         check_maps(self.signature.name, lowered.kernel.tensor_maps, arguments.present)
-        return Emulation(lowered, _in_order(lowered.written, arguments), problem.extents)
+        return lowered
 
     def _launch_plan(self, arguments: Arguments) -> LaunchPlan:
         gpu, device = driver(), max(arguments.device, 0)
         arch = gpu.target_of(device, self.signature.name, self.signature.arch)
         problem = specialize(self.signature, arguments.arrays, arguments.consts)
-        image = self.program.compiled(problem.spec, arch)
+        image = self.builds.compiled(problem.spec, arch)
         used = set(re.findall(r"\w+", " ".join(image.grid)))
         self.launcher.key_by_value(frozenset(p.name for p in self.signature.scalars if p.name in used))
         arrays = arguments.present
         check_maps(image.name, image.tensor_maps, arrays)
-        names = {PROCESSORS: gpu.devices[device].processors, **problem.extents, **arguments.integers}
+        integers = {name: int(value) for name, value in arguments.scalars.items() if isinstance(value, int)}
+        names = {PROCESSORS: gpu.devices[device].processors, **problem.extents, **integers}
         grid = checked_grid(image.name, tuple(map(parse_expr, image.grid)), names, image.cluster)
         shape = Shape(grid, image.block, image.shared_bytes, image.cluster, image.dependent)
         parameters = launch_parameters(image.abi, image.tensor_maps)
@@ -267,8 +238,7 @@ class Dispatcher:
         if image.tensor_maps:
             maps = MapImages(gpu, device, image.name, image.tensor_maps, buffer.pointers, arrays, image.written)
         windows = overlap_windows(buffer.pointers, arrays, image.written)
-        written = _in_order(image.written, arguments)
-        return LaunchPlan(gpu, image.name, device, function, shape, buffer, windows, maps, written)
+        return LaunchPlan(gpu, image.name, device, function, shape, buffer, windows, maps, image.written)
 
 
 def _memory_problems(name: str, arrays: Mapping[str, ArrayInfo]) -> Iterator[tuple[str, str]]:
@@ -289,18 +259,6 @@ def _memory_problems(name: str, arrays: Mapping[str, ArrayInfo]) -> Iterator[tup
 
 def _place(device: int) -> str:
     return "host memory" if device < 0 else f"the memory of GPU {device}"
-
-
-def _in_order(written: frozenset[str], arguments: Arguments) -> tuple[str, ...]:
-    """Those of `written` that are present, in the order of the signature."""
-    return tuple(name for name in arguments.present if name in written)
-
-
-def _keyed_consts(arguments: Arguments) -> dict[str, Any]:
-    """The consts for the key, as they were checked: an object with __index__ may give another number next time. NumPy's
-    numbers stay, so that the launcher, which sees those, finds the plan."""
-    given = arguments.given
-    return {n: given[n] if is_numpy_scalar(given[n]) else value for n, value in arguments.consts.items()}
 
 
 def _keyed_arrays(arguments: Arguments) -> Mapping[str, Any]:
@@ -324,13 +282,7 @@ def _of_torch(arrays: Mapping[str, ArrayInfo], names: tuple[str, ...]) -> tuple[
     return tuple(arrays[name].owner for name in names if _is_torch(arrays[name]))
 
 
-def _prepared(plan: LaunchPlan, stream: int, pointers: Mapping[str, int], arguments: Arguments) -> Prepared:
-    addresses = tuple(pointers[name] for name in plan.arguments.pointers)
-    scalars = tuple(arguments.scalars[name] for name in plan.arguments.scalars)
-    return Prepared(plan, stream, addresses, scalars, _of_torch(arguments.present, plan.written))
-
-
-def _moved(info: ArrayInfo, array: Any, device: int) -> ArrayInfo:
+def _copied(info: ArrayInfo, array: Any, device: int) -> ArrayInfo:
     """`info` after its elements, now in `array`, are copied to `device`; the address is not known yet."""
     strides = tuple(s // array.itemsize for s in array.strides)
     return replace(info, strides=strides, pointer=0, device=device, writable=True, owner=None, stream=None)

@@ -22,7 +22,7 @@ from tiledsl.errors import DeviceError
 from tiledsl.runtime.assertions import Assertions
 from tiledsl.runtime.prints import Prints
 
-OUT_OF_MEMORY, NO_DEVICE, NO_BINARY = 2, 100, 209
+OUT_OF_MEMORY, NO_BINARY = 2, 209
 WRONG_CONTEXT = frozenset({201, 400, 709})
 """INVALID_CONTEXT, INVALID_HANDLE, CONTEXT_IS_DESTROYED: the results of a launch while another context is current."""
 
@@ -98,19 +98,17 @@ class Driver:
         return name.decode(), text.decode()
 
     def _lose(self, code: int) -> DeviceError:
-        first = not self.lost
         self.prints.show(last=True)
-        failed = self.assertions.failed()
-        if failed:
-            self.lost = failed
-            return DeviceError(f"{failed}\n  fix: start a new process: the GPU cannot be used any more by this one")
-        if first:
-            kernel = f"kernel {self.last_kernel}()" if self.last_kernel else "a kernel"
-            self.lost = f"{kernel} {STICKY[code]}"
-        text = self.lost if first else f"the GPU cannot be used any more by this process: {self.lost}"
+        text = self.assertions.failed()
+        if not text and not self.lost:
+            text = f"{f'kernel {self.last_kernel}()' if self.last_kernel else 'a kernel'} {STICKY[code]}"
+        if text:
+            self.lost = text
+        else:
+            text = f"the GPU cannot be used any more by this process: {self.lost}"
+            text += " (launches are asynchronous: it is the kernel launched last before the error was seen)"
         fix = 'start a new process; run the kernel with device="emulator" to find the line'
-        note = "" if first else " (launches are asynchronous: it is the kernel launched last before the error was seen)"
-        return DeviceError(f"{text}{note}\n  fix: {fix}")
+        return DeviceError(f"{text}\n  fix: {fix}")
 
     def refuse_if_lost(self) -> None:
         if self.lost:
@@ -121,7 +119,7 @@ class Driver:
     def _find_devices(self) -> tuple[Device, ...]:
         count = self.check(self.cu.cuDeviceGetCount(), "counting the GPUs")
         if not count:
-            raise _no_gpu()
+            raise _no_gpu("the driver finds none")
         return tuple(self._device(ordinal) for ordinal in range(count))
 
     def _device(self, ordinal: int) -> Device:
@@ -312,31 +310,20 @@ def has_variable(cubin: bytes, name: str) -> bool:
     return b"\0%b\0" % name.encode() in cubin
 
 
-def _no_gpu() -> DeviceError:
-    fix = 'check CUDA_VISIBLE_DEVICES, or run the kernel with device="emulator"'
-    return DeviceError(f"there is no NVIDIA GPU that this process can use (the driver is there)\n  fix: {fix}")
+def _no_gpu(reason: str) -> DeviceError:
+    fix = 'see whether nvidia-smi works, check CUDA_VISIBLE_DEVICES, or run the kernel with device="emulator"'
+    return DeviceError(f"there is no NVIDIA GPU that this process can use: {reason}\n  fix: {fix}")
 
 
 def _load_bindings() -> Any:
     try:
         # Not an import statement: the package has no type stubs.
         cu: Any = importlib.import_module("cuda.bindings.driver")
-    except ImportError:
-        message = "the Python package cuda.bindings is missing, so the GPU cannot be used"
-        fix = 'pip install cuda-python, or run the kernel with device="emulator"'
-        raise DeviceError(f"{message}\n  fix: {fix}") from None
-    try:
         code = int(cu.cuInit(0)[0])
-    except RuntimeError:  # DynamicLibNotFoundError: there is no libcuda
-        message = "there is no NVIDIA driver on this machine (libcuda was not found)"
-        fix = 'install the driver, or run the kernel with device="emulator" and NumPy arrays'
-        raise DeviceError(f"{message}\n  fix: {fix}") from None
-    if code == NO_DEVICE:
-        raise _no_gpu()
+    except (ImportError, RuntimeError) as error:  # the package or libcuda is missing
+        raise _no_gpu(str(error)) from None
     if code:
-        message = f"the NVIDIA driver does not start: cuInit gives {cu.CUresult(code).name}"
-        fix = 'see whether nvidia-smi works and memory is left, or run the kernel with device="emulator"'
-        raise DeviceError(f"{message}\n  fix: {fix}")
+        raise _no_gpu(f"cuInit gives {cu.CUresult(code).name}")
     return cu
 
 

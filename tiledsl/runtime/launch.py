@@ -11,18 +11,15 @@ Every launch runs the same code, `SEQUENCE`.
 from __future__ import annotations
 
 import ctypes
-import math
 import struct
 import sys
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import combinations
-from typing import Any, Callable, Iterator, Mapping, Sequence
+from typing import Any, Callable, Collection, Mapping, Sequence
 
-from tiledsl.arch import MAP_ALIGNMENT, MAP_BYTES, MOST_GRID, PORTABLE_CLUSTER
-from tiledsl.errors import KernelArgumentError
+from tiledsl.arch import MAP_ALIGNMENT, MAP_BYTES
 from tiledsl.ir.abi import AbiArg
-from tiledsl.ir.expr import Expr, evaluate
 from tiledsl.runtime.driver import STICKY, WRONG_CONTEXT, Driver
 from tiledsl.runtime.tensor_maps import MapImages
 from tiledsl.signatures.specialize import ArrayInfo, bf16_bits
@@ -244,45 +241,14 @@ class LaunchPlan:
             raise self.driver.error(code, f"launching {self.kernel}()")
 
 
-def checked_grid(
-    kernel: str, exprs: Sequence[Expr], names: Mapping[str, int], cluster: tuple[int, int, int]
-) -> tuple[int, int, int]:
-    """Blocks along x, y, z. Raises KernelArgumentError for a grid or a cluster that a GPU cannot launch."""
-    x, y, z = (*(evaluate(e, names) for e in exprs), 1, 1)[:3]
-    for message, fix in _grid_problems(exprs, (x, y, z), cluster):
-        raise KernelArgumentError(f"{kernel}(): {message}\n  fix: {fix}")
-    return x, y, z
-
-
-def _grid_problems(
-    exprs: Sequence[Expr], grid: tuple[int, int, int], cluster: tuple[int, int, int]
-) -> Iterator[tuple[str, str]]:
-    """(what is wrong, how to fix it) for each limit that is exceeded."""
-    for axis, extent, limit, expr in zip("xyz", grid, MOST_GRID, exprs, strict=False):
-        what = f"{axis} = {expr} = {extent} blocks"
-        if extent > limit:
-            fix = "use larger tiles, or put the long dimension on x, the first of grid(...)"
-            yield f"the grid is too large: {what}; at most {limit}", fix
-        if extent < 0:
-            yield f"the grid is negative: {what}", "give grid(...) extents that are 0 or more for these arguments"
-    shown, blocks = " x ".join(map(str, cluster)), math.prod(cluster)
-    if blocks > PORTABLE_CLUSTER:
-        message = f"a cluster of {shown} = {blocks} blocks; at most {PORTABLE_CLUSTER} run on every GPU"
-        yield message, "use smaller clusters"
-    for axis, extent, size in zip("xyz", grid, cluster, strict=True):
-        if extent % size:
-            fix = f"round grid(...) up to a multiple of {size} and let the blocks past the edge do nothing"
-            yield f"the grid has {extent} blocks along {axis}, no multiple of the cluster's {size} ({shown})", fix
-
-
 def overlap_windows(
-    order: Sequence[str], arrays: Mapping[str, ArrayInfo], written: frozenset[str]
+    order: Sequence[str], arrays: Mapping[str, ArrayInfo], written: Collection[str]
 ) -> tuple[tuple[int, int, int, int], ...]:
     """(i, j, low, high) for each pair with a written tensor: their byte ranges overlap iff low < p[j] - p[i] < high."""
     found: list[tuple[int, int, int, int]] = []
     for (i, first), (j, second) in combinations(enumerate(order), 2):
         a, b = arrays[first], arrays[second]
-        if a.empty or b.empty or not {first, second} & written:
+        if a.empty or b.empty or not (first in written or second in written):
             continue
         (a_low, a_high), (b_low, b_high) = a.span(), b.span()
         found.append((i, j, a_low - b_high, a_high - b_low))

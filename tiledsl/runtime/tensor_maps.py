@@ -9,7 +9,7 @@ import ctypes
 import struct
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Any, Iterator, Mapping, Sequence
+from typing import Any, Collection, Mapping, Sequence
 
 from tiledsl import arch
 from tiledsl.errors import DeviceError, KernelArgumentError
@@ -39,8 +39,6 @@ _PROTOTYPE = (
     *[ctypes.c_int] * 4,  # interleave, swizzle, promotion in L2, fill
 )
 
-COPY = "copy it to a contiguous tensor whose rows begin at multiples of 16 bytes, or use a kernel without TMA"
-
 
 @dataclass(frozen=True)
 class Encoding:
@@ -66,62 +64,25 @@ def encoding(tensor: TensorMap, info: ArrayInfo) -> Encoding:
     return Encoding(DATA_TYPES[info.dtype.name], extents, strides, tensor.box, SWIZZLES[tensor.swizzle])
 
 
-# -- checks ----------------------------------------------------------------------------------------------
-
-
 def check_maps(kernel: str, maps: Sequence[TensorMap], arrays: Mapping[str, ArrayInfo]) -> None:
-    """Raise KernelArgumentError unless every map can be encoded for its array."""
+    """Raise KernelArgumentError unless every map can be encoded for its array.
+
+    Only sizes are checked: boxes are the compiler's, and the specialisation says that strides are positive and
+    aligned (`ArrayInfo.alignment`).
+    """
     for tensor in maps:
-        for message, fix in _problems(tensor, arrays[tensor.tensor]):
-            head = f"{kernel}() reads or writes {tensor.tensor} by TMA, which cannot describe it"
-            raise KernelArgumentError(f"{head}: {message}\n  fix: {fix}")
-
-
-def _problems(tensor: TensorMap, info: ArrayInfo) -> Iterator[tuple[str, str]]:
-    """(what is wrong, how to fix it) for each limit of the hardware that is exceeded."""
-    yield from _box_problems(tensor, info.dtype.bytes)
-    if info.empty:
-        return
-    if info.pointer % arch.TMA_GRAIN:
-        yield f"its address is {info.pointer:#x}, no multiple of {arch.TMA_GRAIN} bytes", COPY
-    for place, axis in enumerate(tensor.axes):
-        extent, stride = info.shape[axis], info.strides[axis]
-        if extent > arch.TMA_MOST_EXTENT:
-            yield f"axis {axis} has {extent} elements; at most 2^32", "split it"
-        if extent > 1:
-            yield from _stride_problems(axis, stride, info.dtype.bytes, fastest=place == 0)
-
-
-def _stride_problems(axis: int, stride: int, size: int, *, fastest: bool) -> Iterator[tuple[str, str]]:
-    what = f"the stride of axis {axis} is {stride} elements"
-    if fastest:
-        if stride != 1:
-            yield f"{what}; expected 1", COPY
-    elif stride <= 0:
-        yield f"{what}; expected a positive one", COPY
-    elif stride * size % arch.TMA_GRAIN:
-        yield f"{what} of {size} bytes, {stride * size} bytes; expected a multiple of {arch.TMA_GRAIN}", COPY
-    elif stride * size >= arch.TMA_MOST_STRIDE:
-        yield f"{what}, {stride * size} bytes; expected less than 2^40", COPY
-
-
-def _box_problems(tensor: TensorMap, size: int) -> Iterator[tuple[str, str]]:
-    smaller = "use smaller tiles"
-    if not 1 <= len(tensor.axes) <= arch.TMA_MOST_RANK:
-        yield f"it has {len(tensor.axes)} axes; 1 to {arch.TMA_MOST_RANK} are possible", "pass a view of fewer axes"
-    if tensor.swizzle not in SWIZZLES:
-        yield f"the swizzle spans {tensor.swizzle} bytes; 32, 64, 128 or none are possible", "use swizzle_128b"
-    for axis, extent in zip(tensor.axes, tensor.box, strict=True):
-        if not 1 <= extent <= arch.TMA_MOST_BOX:
-            yield f"a box has {extent} elements along axis {axis}; 1 to {arch.TMA_MOST_BOX} are possible", smaller
-    inner = tensor.box[0] * size
-    if inner % arch.TMA_GRAIN:
-        yield (
-            f"a row of a box has {inner} bytes; expected a multiple of {arch.TMA_GRAIN}",
-            "use tiles with other widths",
+        info, head = (
+            arrays[tensor.tensor],
+            f"{kernel}() reads or writes {tensor.tensor} by TMA, which cannot describe it",
         )
-    if tensor.swizzle and inner > tensor.swizzle:
-        yield f"a row of a box has {inner} bytes; the swizzle spans {tensor.swizzle}", smaller
+        for axis in () if info.empty else tensor.axes:
+            extent, stride = info.shape[axis], info.strides[axis] * info.dtype.bytes
+            if extent > arch.TMA_MOST_EXTENT:
+                raise KernelArgumentError(f"{head}: axis {axis} has {extent} elements; at most 2^32\n  fix: split it")
+            if extent > 1 and stride >= arch.TMA_MOST_STRIDE:
+                message = f"the stride of axis {axis} is {stride} bytes; expected less than 2^40"
+                fix = "copy it to a contiguous tensor, or use a kernel without TMA"
+                raise KernelArgumentError(f"{head}: {message}\n  fix: {fix}")
 
 
 # -- encoding --------------------------------------------------------------------------------------------
@@ -141,7 +102,7 @@ class MapImages:
         maps: Sequence[TensorMap],
         order: Sequence[str],
         arrays: Mapping[str, ArrayInfo],
-        written: frozenset[str],
+        written: Collection[str],
     ) -> None:
         """`order`: names of the tensors, in the order in which a launch has their addresses. `written`: those that it
         may write."""

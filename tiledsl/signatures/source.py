@@ -8,44 +8,25 @@ from __future__ import annotations
 import __future__
 
 import ast
-import inspect
 import linecache
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from types import CodeType
-from typing import Any, Callable, Iterator, Sequence
+from typing import Any, Callable, Sequence
 from weakref import WeakKeyDictionary
 
 from tiledsl.errors import CompileError, Loc
 from tiledsl.signatures.bytecode import instructions, nested
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FunctionSource:
-    """`text`: the lines of the function, decorators included; `line`: the first one's number in `file`."""
+    """`tree`: the function's AST. `text`: its lines, decorators included; `line`: the first one's number in `file`."""
 
     file: str
     line: int
     text: str
-    name: str
-
-    @cached_property
-    def tree(self) -> ast.FunctionDef:
-        """The function's AST, with the line numbers of the file and columns as in the file."""
-        try:
-            module = ast.parse(self.placed())
-        except SyntaxError as error:
-            loc = Loc(self.file, self.line, function=self.name)
-            fix = "save the file as Python runs it, and import it again"
-            raise CompileError(f"the source of {self.name} cannot be read: {error.msg}", loc, fix) from None
-        for node in ast.walk(module):
-            if isinstance(node, ast.FunctionDef) and node.name == self.name:
-                return node
-            if isinstance(node, ast.AsyncFunctionDef) and node.name == self.name:
-                loc = Loc(self.file, node.lineno, node.col_offset + 1, node.col_offset + 10, self.name)
-                raise CompileError("async is not part of the kernel language", loc, "write it with def alone")
-        loc = Loc(self.file, self.line, function=self.name)
-        raise CompileError(f"no function {self.name} in its source", loc, "define it with def, not lambda")
+    tree: ast.FunctionDef
 
     @cached_property
     def bound(self) -> frozenset[str]:
@@ -54,19 +35,13 @@ class FunctionSource:
         names = {a.arg for a in (*args.posonlyargs, *args.args, *args.kwonlyargs)}
         return frozenset(names | stored_names(list(ast.walk(self.tree))))
 
-    def placed(self, outer: str = "if 1:") -> str:
-        """The text on its lines and columns in the file. `outer` stands above an indented function, as its block."""
-        above = self.line - 1
-        indented = self.text[:1] in (" ", "\t")
-        return "\n" * (above - 1) + f"{outer}\n{self.text}" if indented else "\n" * above + self.text
-
     def loc(self, node: ast.AST, caller: Loc | None = None) -> Loc:
         """The span of `node`, a part of `tree`, on its first line. caller: where the function is called, if inlined."""
         line = getattr(node, "lineno", self.tree.lineno)
         col = getattr(node, "col_offset", 0) + 1
         on_one_line = getattr(node, "end_lineno", line) == line
         end = getattr(node, "end_col_offset", col) + 1 if on_one_line else 0
-        return Loc(self.file, line, col, end, self.name, caller)
+        return Loc(self.file, line, col, end, self.tree.name, caller)
 
 
 def stored_names(nodes: Sequence[ast.AST]) -> set[str]:
@@ -75,78 +50,6 @@ def stored_names(nodes: Sequence[ast.AST]) -> set[str]:
     inside = {id(n) for c in nodes if isinstance(c, ast.comprehension) for n in ast.walk(c.target)}
     stores = [n for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store) and id(n) not in inside]
     return {node.id for node in stores}
-
-
-@dataclass(slots=True)
-class _Kept:
-    """The lines of a file as they were when the function that has `code` was decorated, and what was found there."""
-
-    code: CodeType
-    lines: list[str]
-    source: FunctionSource | None = None
-    checked: bool = False
-
-
-_KEPT: WeakKeyDictionary[Callable[..., Any], _Kept] = WeakKeyDictionary()
-
-
-def keep_lines(fn: Callable[..., Any]) -> None:
-    """Keep the lines of the file of `fn` as they are now. All functions of a file share one list."""
-    _kept(fn)
-
-
-def _kept(fn: Callable[..., Any]) -> _Kept:
-    kept = _KEPT.get(fn)
-    if kept is None or kept.code is not fn.__code__:
-        linecache.checkcache(fn.__code__.co_filename)
-        lines = linecache.getlines(fn.__code__.co_filename, fn.__globals__)
-        kept = _KEPT[fn] = _Kept(fn.__code__, lines)
-    return kept
-
-
-def function_source(fn: Callable[..., Any]) -> FunctionSource:
-    """The source of `fn`. Raises CompileError where there is none: at a bare prompt, in `python -c`, in `exec`."""
-    kept = _kept(fn)
-    if kept.source is None:
-        kept.source = _cut(fn, kept.lines, _lines_of)
-    return kept.source
-
-
-Block = Callable[[list[str], CodeType], list[str]]
-
-
-def _cut(fn: Callable[..., Any], lines: list[str], block: Block) -> FunctionSource:
-    file, first = fn.__code__.co_filename, fn.__code__.co_firstlineno
-    if not 0 < first <= len(lines):
-        loc = Loc(file, first, function=fn.__name__)
-        message = f"the source of {fn.__name__} is not available (it was defined at a prompt, by -c or by exec)"
-        raise CompileError(message, loc, "write it in a file or a notebook cell")
-    return FunctionSource(file, first, "".join(block(lines, fn.__code__)), fn.__code__.co_name)
-
-
-def _lines_of(lines: list[str], code: CodeType) -> list[str]:
-    """The lines that the code object names, and the more indented ones below. Reading tokens would take far longer."""
-    first = code.co_firstlineno - 1
-    last = max(line for inner in nested(code) for _, _, line in inner.co_lines() if line is not None)
-    margin = _indent(lines[first])
-    end = last
-    for at in range(last, len(lines)):
-        text = lines[at].strip()
-        if text and not text.startswith("#"):
-            if _indent(lines[at]) <= margin:
-                break
-            end = at + 1
-    return lines[first:end]
-
-
-def _indent(line: str) -> int:
-    line = line.expandtabs()
-    return len(line) - len(line.lstrip())
-
-
-def _block_of(lines: list[str], code: CodeType) -> list[str]:
-    """The same by tokens, for a function with a multi-line string that is less indented than it."""
-    return inspect.getblock(lines[code.co_firstlineno - 1 :])
 
 
 def closure_values(fn: Callable[..., Any]) -> dict[str, Any]:
@@ -160,65 +63,126 @@ def closure_values(fn: Callable[..., Any]) -> dict[str, Any]:
     return values
 
 
-# -- is it what Python runs? -----------------------------------------------------------------------------
+# -- files -----------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class _File:
+    """The lines of a file at one time, which all functions share that were decorated then."""
+
+    lines: list[str]
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        try:
+            return ast.parse("".join(self.lines))
+        except (SyntaxError, ValueError):
+            return ast.Module([], [])
+
+    @cached_property
+    def functions(self) -> dict[tuple[str, int], ast.FunctionDef | ast.AsyncFunctionDef]:
+        """By name and first line, decorators included."""
+        found = [n for n in ast.walk(self.tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
+        return {(n.name, min(part.lineno for part in (n, *n.decorator_list))): n for n in found}
+
+    def source_of(self, code: CodeType) -> FunctionSource | None:
+        """The source that Python compiles to `code`; None if this file has none."""
+        node = self.functions.get((code.co_name, code.co_firstlineno))
+        if node is None:
+            return None
+        text = "".join(self.lines[code.co_firstlineno - 1 : node.end_lineno])
+        if not self._belongs(code, "assert" in text):
+            return None
+        if isinstance(node, ast.AsyncFunctionDef):
+            loc = Loc(code.co_filename, node.lineno, node.col_offset + 1, node.col_offset + 10, node.name)
+            raise CompileError("async is not part of the kernel language", loc, "write it with def alone")
+        return FunctionSource(code.co_filename, code.co_firstlineno, text, node)
+
+    def _belongs(self, code: CodeType, asserts: bool) -> bool:
+        place, flags = (code.co_name, code.co_firstlineno), code.co_flags & FUTURES
+        made = _compiled(self, flags, -1).get(place)
+        if made is not None and _same(made, code):
+            return True
+        # pytest rewrites the assertions of test modules: all but those must be there.
+        bare = _compiled(self, flags, 1).get(place) if asserts else None
+        return bare is not None and all(
+            set(map(_shown, getattr(bare, part))) <= set(map(_shown, getattr(code, part)))
+            for part in ("co_names", "co_varnames", "co_freevars", "co_consts")
+        )
+
+
+@lru_cache(maxsize=64)
+def _compiled(file: _File, flags: int, optimize: int) -> dict[tuple[str, int], CodeType]:
+    """What Python makes of all functions in a file, by name and first line."""
+    # Not of `file.tree`: Python walks a tree recursively, and a long sum is deep.
+    made = compile("".join(file.lines), "", "exec", flags, dont_inherit=True, optimize=optimize)
+    return {(code.co_name, code.co_firstlineno): code for code in nested(made)}
+
+
+_FILES: dict[str, _File] = {}
+
+
+def _file_of(fn: Callable[..., Any]) -> _File:
+    """The file of `fn` as it is now."""
+    name = fn.__code__.co_filename
+    linecache.checkcache(name)
+    lines = linecache.getlines(name, fn.__globals__)
+    if name not in _FILES or _FILES[name].lines != lines:
+        _FILES[name] = _File(lines)
+    return _FILES[name]
+
+
+# -- functions -------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Kept:
+    """The file of a function when it was decorated with `code`, and its source there once that has been found."""
+
+    code: CodeType
+    file: _File
+    source: FunctionSource | None = None
+
+
+_KEPT: WeakKeyDictionary[Callable[..., Any], _Kept] = WeakKeyDictionary()
+
+
+def keep_lines(fn: Callable[..., Any]) -> _Kept:
+    """Keep the lines of the file of `fn` as they are now."""
+    kept = _KEPT.get(fn)
+    if kept is None or kept.code is not fn.__code__:
+        kept = _KEPT[fn] = _Kept(fn.__code__, _file_of(fn))
+    return kept
 
 
 def checked_source(fn: Callable[..., Any]) -> FunctionSource:
-    """The source of `fn`, which Python compiles to the code of `fn`. Raises CompileError if the file has changed."""
-    kept = _kept(fn)
-    if kept.checked and kept.source is not None:
+    """The source of `fn`, which Python compiles to the code of `fn`. Raises CompileError where there is none: at a bare
+    prompt, in `python -c`, in `exec`, or if the file has changed."""
+    kept = keep_lines(fn)
+    if kept.source is not None:
         return kept.source
-    found = function_source(fn)
-    for source in _candidates(fn, kept):
-        if fn.__code__.co_name == "<lambda>" or _belongs(fn.__code__, source):
-            kept.source, kept.checked = source, True
-            return source
-    message = f"{found.file} has changed since {fn.__name__} was defined: this is not what Python runs"
-    loc = Loc(found.file, found.line, function=fn.__name__)
-    raise CompileError(message, loc, "import it again (importlib.reload), or start Python again")
-
-
-def _candidates(fn: Callable[..., Any], kept: _Kept) -> Iterator[FunctionSource]:
-    yield function_source(fn)
-    yield _cut(fn, kept.lines, _block_of)
-    # Read once more: an edit may leave a file's size and date as they were.
-    linecache.cache.pop(fn.__code__.co_filename, None)
-    kept.lines = linecache.getlines(fn.__code__.co_filename, fn.__globals__) or kept.lines
-    if fn.__code__.co_firstlineno <= len(kept.lines):
-        yield _cut(fn, kept.lines, _block_of)
+    code = fn.__code__
+    loc = Loc(code.co_filename, code.co_firstlineno, function=fn.__name__)
+    if not kept.file.lines:
+        message = f"the source of {fn.__name__} is not available (it was defined at a prompt, by -c or by exec)"
+        raise CompileError(message, loc, "write it in a file or a notebook cell")
+    if code.co_name == "<lambda>":
+        raise CompileError("a lambda is not compiled", loc, "define it with def")
+    kept.source = kept.file.source_of(code)
+    if kept.source is None:
+        # Read once more: an edit may leave a file's size and date as they were.
+        linecache.cache.pop(code.co_filename, None)
+        kept.file = _file_of(fn)
+        kept.source = kept.file.source_of(code)
+    if kept.source is None:
+        message = f"{code.co_filename} has changed since {fn.__name__} was defined: this is not what Python runs"
+        raise CompileError(message, loc, "import it again (importlib.reload), or start Python again")
+    return kept.source
 
 
 FUTURES: int = sum(
     getattr(__future__, name).compiler_flag for name in __future__.all_feature_names if name != "nested_scopes"
 )
-
-
-def _belongs(code: CodeType, source: FunctionSource) -> bool:
-    made = _compiled(code, source, -1)
-    if made is not None and _same(made, code):
-        return True
-    if "assert" not in source.text:
-        return False
-    # pytest rewrites the assertions of test modules: all but those must be there.
-    bare = _compiled(code, source, 1)
-    return bare is not None and all(
-        set(map(_shown, getattr(bare, part))) <= set(map(_shown, getattr(code, part)))
-        for part in ("co_names", "co_varnames", "co_freevars", "co_consts")
-    )
-
-
-def _compiled(code: CodeType, source: FunctionSource, optimize: int) -> CodeType | None:
-    """What Python makes of the function in `source`, if that is where `code` is from."""
-    outer = f"def _({', '.join(code.co_freevars)}):" if code.co_freevars else "if 1:"
-    flags = code.co_flags & FUTURES
-    try:
-        made = compile(source.placed(outer), source.file, "exec", flags, dont_inherit=True, optimize=optimize)
-    except (SyntaxError, ValueError):
-        return None
-    place = code.co_name, code.co_firstlineno
-    return next((inner for inner in nested(made) if (inner.co_name, inner.co_firstlineno) == place), None)
-
-
 PARTS = ("co_names", "co_varnames", "co_freevars", "co_cellvars")
 
 

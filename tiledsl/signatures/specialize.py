@@ -269,23 +269,19 @@ def const_identity(value: Any) -> Any:
 
 def check_scalar(signature: Signature, param: ScalarParam, value: Any) -> int | float | bool:
     """`value` as the kernel will see it: an int in range, a float already rounded to the dtype, or a bool."""
-    fix = "pass True or False" if param.dtype.kind == "bool" else "convert it with int() or float()"
-    with looking_at(signature, param.name, value, f"a scalar of {param.dtype}", fix):
-        return _check_scalar(signature, param, value, fix)
-
-
-def _check_scalar(signature: Signature, param: ScalarParam, value: Any, fix: str) -> int | float | bool:
     kind = param.dtype.kind
-    number = value.item() if is_numpy_scalar(value) else value
+    fix = "pass True or False" if kind == "bool" else "convert it with int() or float()"
     expected = {"float": (int, float), "bool": (bool,)}.get(kind, (int,))
-    if not isinstance(number, expected) or (isinstance(number, bool) and kind != "bool"):
-        message = f"{param.name} is a {type(value).__name__}; expected a Python or NumPy number for {param.dtype}"
-        raise argument_error(signature, message, fix)
-    try:
-        return _round_float(param.dtype, float(number)) if kind == "float" else _check_range(param.dtype, number)
-    except OverflowError:
-        message = f"{param.name} is {value!r}, out of the range of {param.dtype}"
-        raise argument_error(signature, message, "pass a smaller value or declare a wider dtype") from None
+    with looking_at(signature, param.name, value, f"a scalar of {param.dtype}", fix):
+        number = value.item() if is_numpy_scalar(value) else value
+        if not isinstance(number, expected) or (isinstance(number, bool) and kind != "bool"):
+            message = f"{param.name} is a {type(value).__name__}; expected a Python or NumPy number for {param.dtype}"
+            raise argument_error(signature, message, fix)
+        try:
+            return _round_float(param.dtype, float(number)) if kind == "float" else _check_range(param.dtype, number)
+        except OverflowError:
+            message = f"{param.name} is {value!r}, out of the range of {param.dtype}"
+            raise argument_error(signature, message, "pass a smaller value or declare a wider dtype") from None
 
 
 def is_numpy_scalar(value: Any) -> bool:

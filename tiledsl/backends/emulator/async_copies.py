@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tiledsl.arch import WARP
-from tiledsl.backends.emulator.hooks import Access, AccessKind, Hook, Until
+from tiledsl.backends.emulator.hooks import Access, AccessKind, Group, Hook, Until
 from tiledsl.backends.emulator.mbarriers import Mbarriers
 from tiledsl.backends.emulator.spans import SharedMemory
 from tiledsl.errors import HazardError
@@ -66,96 +67,82 @@ def require_few(op: Op, pending: int) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Copy:
-    """`data` [entries, pieces, bytes]. `waits`: the number of each one's group among its thread's, or the column of the
-    mbarrier that counts it."""
+    """`data` [entries, pieces, bytes]. `waits`: the number of each one's group of cp.async among its thread's, or the
+    column of the mbarrier that counts it."""
 
     transfer: Transfer
     data: NDArray[np.uint8]
+    until: Literal["cp_async", "mbarrier"]
     waits: Ints
 
     def part(self, which: Bools) -> _Copy:
-        return _Copy(self.transfer.part(which), self.data[which], self.waits[which])
+        return _Copy(self.transfer.part(which), self.data[which], self.until, self.waits[which])
 
 
-class _InFlight:
-    """`pending`: what has not arrived in `memory`."""
+class Copies:
+    """`pending`: what has not arrived in `memory`. [blocks, threads]: `committed`: how many groups of cp.async each
+    thread has, `arrived`: how many of them have. TMA moves chunks of 16 bytes; `mbarriers` count its loads."""
 
-    def __init__(self, memory: SharedMemory, hook: Hook) -> None:
-        self.memory, self.hook = memory, hook
+    def __init__(self, memory: SharedMemory, warps: int, mbarriers: Mbarriers, hook: Hook) -> None:
+        self.memory, self.mbarriers, self.hook = memory, mbarriers, hook
         self.pending: list[_Copy] = []
+        self.committed, self.arrived = (np.zeros((memory.count, warps * WARP), np.int64) for _ in range(2))
 
-    def begin(self, transfer: Transfer, data: NDArray[np.uint8], waits: Ints) -> None:
-        require_few(transfer.op, len(self.pending))
-        self.pending.append(_Copy(transfer, data, waits))
+    def begin(self, copy: _Copy) -> None:
+        require_few(copy.transfer.op, len(self.pending))
+        self.pending.append(copy)
 
-    def arrive(self, arrives: Callable[[_Copy], Bools]) -> None:
+    def arrive(self, until: Until, arrives: Callable[[_Copy], Bools]) -> None:
         """Those entries for which `arrives` holds."""
         waiting, self.pending = self.pending, []
         for copy in waiting:
-            which = arrives(copy)
+            which = arrives(copy) if copy.until == until else np.zeros(1, np.bool_)
             if which.any():
                 self.deliver(copy if which.all() else copy.part(which))
             if not which.all():
                 self.pending.append(copy.part(~which) if which.any() else copy)
 
     def deliver(self, copy: _Copy) -> None:
-        raise NotImplementedError
-
-    def write(self, copy: _Copy, until: Until, mbarriers: Ints | None = None) -> None:
         """Pieces of `width` bytes: addresses are aligned to it, and so is a block's memory."""
         transfer, width = copy.transfer, copy.data.shape[2]
-        self.hook.on_delivery(transfer.access(self.memory.first, "async", width, until, mbarriers))
+        counted = copy.until == "mbarrier"
+        places = self.mbarriers.places(copy.waits) if counted else None
+        self.hook.on_delivery(transfer.access(self.memory.first, "async", width, copy.until, places))
         self.memory.pieces(width)[self.memory.piece(transfer.rows[:, None], transfer.at, width)] = copy.data
+        if counted:
+            self.mbarriers.expect(transfer.op, transfer.rows, copy.waits, -copy.data[0].size)
+            self.mbarriers.flip(transfer.rows, copy.waits)
 
-
-class AsyncCopies(_InFlight):
-    """Of threads. [blocks, threads]: `committed`: how many groups each has, `arrived`: how many of them have."""
-
-    def __init__(self, memory: SharedMemory, warps: int, hook: Hook) -> None:
-        super().__init__(memory, hook)
-        self.committed, self.arrived = (np.zeros((memory.count, warps * WARP), np.int64) for _ in range(2))
+    # -- of threads ----------------------------------------------------------------------------
 
     def issue(self, transfer: Transfer, data: NDArray[np.uint8]) -> None:
-        self.begin(transfer, data, self.committed[transfer.rows, transfer.threads])
+        self.begin(_Copy(transfer, data, "cp_async", self.committed[transfer.rows, transfer.threads]))
 
-    def commit(self, op: Op, blocks: Ints, threads: Ints) -> None:
-        self.committed[blocks - self.memory.first, threads] += 1
-        self.hook.on_commit(op, "cp_async", blocks, threads)
+    def commit(self, op: Op, group: Group, blocks: Ints, threads: Ints) -> None:
+        if group == "cp_async":
+            self.committed[blocks - self.memory.first, threads] += 1
+        self.hook.on_commit(op, group, blocks, threads)
 
-    def wait(self, op: Op, blocks: Ints, threads: Ints, pending: int) -> None:
-        """All groups of these threads but their last `pending` arrive."""
-        which = blocks - self.memory.first, threads
-        self.arrived[which] = np.maximum(self.arrived[which], self.committed[which] - pending)
-        self.arrive(lambda copy: copy.waits < self.arrived[copy.transfer.rows, copy.transfer.threads])
-        self.hook.on_wait(op, "cp_async", blocks, threads, pending)
+    def wait(self, op: Op, group: Group, blocks: Ints, threads: Ints, pending: int) -> None:
+        """All groups of cp.async of these threads but their last `pending` arrive."""
+        if group == "cp_async":
+            which = blocks - self.memory.first, threads
+            self.arrived[which] = np.maximum(self.arrived[which], self.committed[which] - pending)
+            self.arrive("cp_async", lambda copy: copy.waits < self.arrived[copy.transfer.rows, copy.transfer.threads])
+        self.hook.on_wait(op, group, blocks, threads, pending)
 
-    def deliver(self, copy: _Copy) -> None:
-        self.write(copy, "cp_async")
-
-
-class BulkCopies(_InFlight):
-    """Of TMA, in chunks of 16 bytes; `mbarriers` count its loads."""
-
-    def __init__(self, memory: SharedMemory, mbarriers: Mbarriers, hook: Hook) -> None:
-        super().__init__(memory, hook)
-        self.mbarriers = mbarriers
+    # -- of TMA --------------------------------------------------------------------------------
 
     def load(self, transfer: Transfer, data: NDArray[np.uint8], columns: Ints) -> None:
         places = self.mbarriers.places(columns)
         self.hook.on_access(transfer.access(self.memory.first, "async", CHUNK, "mbarrier", places))
-        self.begin(transfer, data, columns)
+        self.begin(_Copy(transfer, data, "mbarrier", columns))
 
     def deliver_counted(self, rows: Ints, columns: Ints) -> None:
         """All loads that these mbarriers count arrive."""
         wanted = np.zeros((self.memory.count, len(self.mbarriers.offsets)), np.bool_)
         wanted[rows, columns] = True
-        self.arrive(lambda copy: wanted[copy.transfer.rows, copy.waits])
-
-    def deliver(self, copy: _Copy) -> None:
-        rows, columns = copy.transfer.rows, copy.waits
-        self.write(copy, "mbarrier", self.mbarriers.places(columns))
-        self.mbarriers.expect(copy.transfer.op, rows, columns, -copy.data[0].size)
-        self.mbarriers.flip(rows, columns)
+        self.arrive("mbarrier", lambda copy: wanted[copy.transfer.rows, copy.waits])
 
     def store(self, transfer: Transfer) -> NDArray[np.uint8]:
         """What is there: [entries, chunks, 16]."""

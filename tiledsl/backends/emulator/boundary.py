@@ -6,11 +6,11 @@ Errors that tiledsl raises on purpose pass, and so do those of the user's own co
 
 from __future__ import annotations
 
-import sysconfig
 from importlib import import_module
 from pathlib import Path
-from types import TracebackType
+from traceback import walk_tb
 
+from tiledsl.boundary import is_ours, is_standard
 from tiledsl.errors import EmulatorError, Loc, TileError
 
 _LIBRARIES = ("numpy", "ml_dtypes", "llvmlite")
@@ -19,7 +19,7 @@ _LIBRARIES = ("numpy", "ml_dtypes", "llvmlite")
 
 def raise_internal(failure: Exception, what: str, loc: Loc) -> None:
     """Raises EmulatorError in place of `failure`, which came out of `what` at `loc`, unless that is right itself."""
-    if isinstance(failure, (TileError, OSError)) or _is_foreign(failure.__traceback__):
+    if isinstance(failure, (TileError, OSError)) or _is_foreign(failure):
         return
     message = f"the emulator fails in {what}: {type(failure).__name__}: {failure}"
     fix = "report this with the kernel; IR that is written by hand may break a rule of the op"
@@ -31,20 +31,13 @@ def raise_internal(failure: Exception, what: str, loc: Loc) -> None:
     raise EmulatorError(message, loc, fix) from failure
 
 
-def _is_foreign(traceback: TracebackType | None) -> bool:
+def _is_foreign(failure: Exception) -> bool:
     """Does the failure come through code that is not the emulator's?"""
-    own = [Path(__file__).parents[2], *(_folder(name) for name in _LIBRARIES)]
-    standard = Path(sysconfig.get_paths()["stdlib"])
-    while traceback is not None:
-        name = traceback.tb_frame.f_code.co_filename
-        traceback = traceback.tb_next
-        if name.startswith("<") or any(Path(name).is_relative_to(folder) for folder in own):
+    libraries = tuple(f"{Path(str(import_module(name).__file__)).parent}/" for name in _LIBRARIES)
+    for frame, _ in walk_tb(failure.__traceback__):
+        file = frame.f_code.co_filename
+        if file.startswith(("<", *libraries)) or is_ours(frame):
             continue
-        packages = {"site-packages", "dist-packages"}.intersection(Path(name).parts)
-        if packages or not Path(name).is_relative_to(standard) or Path(name).name == "bdb.py":
+        if not is_standard(file) or file.endswith("/bdb.py"):
             return True
     return False
-
-
-def _folder(name: str) -> Path:
-    return Path(str(import_module(name).__file__)).parent

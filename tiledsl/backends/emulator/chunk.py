@@ -11,7 +11,7 @@ from typing import TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from tiledsl.backends.emulator.async_copies import AsyncCopies, BulkCopies
+from tiledsl.backends.emulator.async_copies import Copies
 from tiledsl.backends.emulator.hooks import Hook, LaunchInfo, Several
 from tiledsl.backends.emulator.mbarriers import ClusterBarriers, Mbarriers, NamedBarriers
 from tiledsl.backends.emulator.positions import Clusters, Positions
@@ -37,7 +37,7 @@ class Run:
 
 
 class Chunk:
-    """Blocks `first` ... `first + count - 1`. `copies`, `bulk`: what is in flight to their shared `memory`. `ended`:
+    """Blocks `first` ... `first + count - 1`. `copies`: what is in flight to their shared `memory`. `ended`:
     how many warps of each block have. `arrived`, `rounds`: at barriers of the block, [blocks]: warps that have arrived
     at the current one, and how many have ended."""
 
@@ -53,8 +53,7 @@ class Chunk:
         self.mbarriers = Mbarriers(first, count, self.memory.pitch, hook)
         self.named_barriers = NamedBarriers(first, count, hook)
         self.cluster_barriers = ClusterBarriers(first, self.clusters.number, self.warps, hook)
-        self.copies = AsyncCopies(self.memory, self.warps, hook)
-        self.bulk = BulkCopies(self.memory, self.mbarriers, hook)
+        self.copies = Copies(self.memory, self.warps, self.mbarriers, hook)
 
     def end(self, rows: Ints) -> None:
         """A warp of each of these blocks has ended."""

@@ -6,10 +6,9 @@ import sys
 from functools import cached_property
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Any, Mapping, TypeGuard
+from typing import Any, Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tiledsl.arch import MOST_SHARED
 from tiledsl.backends.emulator import rules
@@ -21,17 +20,18 @@ from tiledsl.backends.emulator.options import Options, RunResult
 from tiledsl.backends.emulator.positions import Positions
 from tiledsl.backends.emulator.program import Program, flatten
 from tiledsl.backends.emulator.sanitizer.checks_registers import check_registers
-from tiledsl.backends.emulator.sanitizer.hazards import Checks, Ordering
+from tiledsl.backends.emulator.sanitizer.hazards import Checks
 from tiledsl.backends.emulator.schedule import Turns
 from tiledsl.backends.emulator.spans import GlobalBuffer, SharedTile
 from tiledsl.backends.emulator.trace import traced
 from tiledsl.errors import EmulatorError, KernelArgumentError
 from tiledsl.ir.abi import AbiArg, abi_of
 from tiledsl.ir.core import Kernel, Op
-from tiledsl.ir.expr import PROCESSORS, evaluate
+from tiledsl.ir.expr import PROCESSORS
+from tiledsl.ir.grid import checked_grid
 from tiledsl.ir.ops import mem
 from tiledsl.ir.semantics import numpy_dtype
-from tiledsl.ir.types import DType, PtrType, TileType
+from tiledsl.ir.types import PtrType, TileType
 from tiledsl.layout.shared import ALIGNMENT, MAX_SHARED
 from tiledsl.passes.cooperation.lower_roles import COOPERATION
 from tiledsl.passes.manager import PassManager
@@ -77,10 +77,10 @@ class Prepared:
         return min([t.dtype.bytes for t in shared] + [op.bytes for op in ops if isinstance(op, mem.CpAsync)], default=1)
 
     @cached_property
-    def ordering(self) -> Ordering:
-        """What the checks know without a run. Raises HazardError for registers that are used too early."""
+    def checks(self) -> Checks:
+        """Raises HazardError for registers that are used too early."""
         check_registers(self.kernel)
-        return Ordering.of(self.kernel)
+        return Checks(self.kernel)
 
     @deep_recursion()
     def run(self, arguments: Mapping[str, object], *, options: Options | None = None) -> RunResult:
@@ -106,34 +106,28 @@ def run(kernel: Kernel, arguments: Mapping[str, object], *, options: Options | N
 def _run(prepared: Prepared, arguments: Mapping[str, object], options: Options) -> RunResult:
     kernel = prepared.kernel
     bound = _Arguments(kernel, arguments)
-    grid = [evaluate(extent, {PROCESSORS: options.processors, **bound.extents}) for extent in kernel.grid]
-    if any(extent <= 0 for extent in grid):
+    names = {PROCESSORS: options.processors, **bound.extents}
+    grid = checked_grid(kernel.name, kernel.grid, names, kernel.cluster)
+    if 0 in grid:
         return RunResult()
     tiles, tile_bytes = prepared.tiles
     shared_bytes = max(kernel.shared_bytes, tile_bytes)
     _require_little(kernel, tiles, shared_bytes)
-    blocks, threads = _three(grid), _three(kernel.threads)
-    launch = LaunchInfo(kernel.name, blocks, threads, shared_bytes, prepared.granule, kernel.cluster)
-    if any(n % size for n, size in zip(blocks, kernel.cluster, strict=True)):
-        raise KernelArgumentError(f"{kernel.name}: a grid of {blocks} blocks is no whole clusters of {kernel.cluster}")
+    x, y, z = (*kernel.threads, 1, 1)[:3]
+    launch = LaunchInfo(kernel.name, grid, (x, y, z), shared_bytes, prepared.granule, kernel.cluster)
     result, program = RunResult(), prepared.program
     turns = Turns(options.max_steps, program.fills, program.roles)
     registers = list(program.initial)
-    for register, value in zip(program.arguments, bound.values(), strict=True):
+    for register, value in zip(program.arguments, bound.values, strict=True):
         registers[register] = value
     if options.trace is not None:
         program = traced(program, launch, options.trace, result, turns.spend)
-    hooks = (Checks(prepared.ordering), *options.hooks) if options.checks else options.hooks
+    hooks = (prepared.checks, *options.hooks) if options.checks else options.hooks
     stdout = options.stdout or sys.stdout
     shared = Run(kernel, launch, hooks, stdout, Positions(launch), bound.tensors, tiles)
     with np.errstate(all="ignore"):
         run_blocks(shared, program, registers, options, turns)
     return result
-
-
-def _three(extents: list[int] | tuple[int, ...]) -> tuple[int, int, int]:
-    x, y, z = [*extents, 1, 1][:3]
-    return x, y, z
 
 
 def _require_little(kernel: Kernel, tiles: Mapping[Op, SharedTile], shared_bytes: int) -> None:
@@ -146,77 +140,60 @@ def _require_little(kernel: Kernel, tiles: Mapping[Op, SharedTile], shared_bytes
         )
 
 
-def _is_ndarray(value: Any) -> TypeGuard[NDArray[Any]]:
-    return isinstance(value, np.ndarray)
-
-
 class _Arguments:
-    """Checked arguments. `extents`: what grid expressions may name."""
+    """Checked arguments. `extents`: what grid expressions may name. `values`: what the body's arguments start with."""
 
-    def __init__(self, kernel: Kernel, arguments: Mapping[str, object]) -> None:
-        self.kernel, self.given = kernel, arguments
+    def __init__(self, kernel: Kernel, given: Mapping[str, object]) -> None:
+        self.kernel, self.given = kernel, given
         self.extents: dict[str, int] = {}
-        self.scalars: dict[str, Any] = {}
         args = kernel.body.args
-        self.abi = kernel.abi if kernel.level == "thread" else abi_of([(a.name, a.type) for a in args], 64)
-        self.tensors = {a.name: self.tensor(a, number) for number, a in enumerate(self.abi) if a.kind == "pointer"}
-        for arg in self.abi:
-            if arg.kind == "scalar":
-                self.scalars[arg.name] = self.scalar(arg.name, arg.dtype)
-                if arg.dtype.is_integer:
-                    self.extents[arg.name] = int(self.scalars[arg.name])
-            elif arg.kind == "extent" and arg.name not in self.extents:
-                self.extents[arg.name] = int(self.scalar(arg.name, arg.dtype))
-        known = {*self.tensors, *self.scalars, *self.extents}
-        unknown = [name for name, value in arguments.items() if name not in known and value is not None]
+        abi = kernel.abi if kernel.level == "thread" else abi_of([(a.name, a.type) for a in args], 64)
+        self.tensors = {a.name: self.tensor(a, number) for number, a in enumerate(abi) if a.kind == "pointer"}
+        values = {arg: self.value(arg) for arg in abi}
+        named = {**self.tensors, **{arg.name: value for arg, value in values.items() if arg.kind == "scalar"}}
+        self.values = [named[a.name] for a in args] if kernel.level == "tile" else [*values.values()]
+        known = {**named, **self.extents}
+        unknown = [name for name, value in given.items() if name not in known and value is not None]
         if unknown:
             raise KernelArgumentError(f"{kernel.name} has no parameter {', '.join(unknown)}; it has {', '.join(known)}")
 
-    def take(self, name: str) -> object:
+    def take(self, name: str) -> Any:
         if name not in self.given:
             raise KernelArgumentError(f"{self.kernel.name}: argument {name} is missing; got {', '.join(self.given)}")
         return self.given[name]
 
     def tensor(self, arg: AbiArg, number: int) -> GlobalBuffer:
-        array: Any = self.take(arg.name)
+        array = self.take(arg.name)
         wanted = numpy_dtype(arg.dtype)
-        if not _is_ndarray(array):
-            raise KernelArgumentError(f"{arg.name}: expected a NumPy array of {arg.dtype}, got {type(array).__name__}")
-        if array.dtype != wanted:
-            raise KernelArgumentError(f"{arg.name}: expected dtype {wanted} ({arg.dtype}), got {array.dtype}")
+        if not issubclass(type(array), np.ndarray) or array.dtype != wanted:
+            found = getattr(array, "dtype", type(array).__name__)
+            raise KernelArgumentError(f"{arg.name}: expected a NumPy array of {wanted} ({arg.dtype}), got {found}")
         if arg.dims and array.ndim != len(arg.dims):
             raise KernelArgumentError(f"{arg.name}: expected {len(arg.dims)} dimensions, got {array.ndim}")
-        for axis, extent in enumerate(arg.dims):
-            wanted_extent = extent if isinstance(extent, int) else self.extents.setdefault(extent, array.shape[axis])
-            if array.shape[axis] != wanted_extent:
-                raise KernelArgumentError(
-                    f"{arg.name}: axis {axis} ({extent}) has extent {array.shape[axis]}, expected {wanted_extent}"
-                )
+        for axis, (dim, extent) in enumerate(zip(arg.dims, array.shape, strict=False)):
+            expected = dim if isinstance(dim, int) else self.extents.setdefault(dim, extent)
+            if extent != expected:
+                raise KernelArgumentError(f"{arg.name}: axis {axis} ({dim}) has extent {extent}, expected {expected}")
         return GlobalBuffer(arg.name, array, number, arg.dtype)
 
-    def scalar(self, name: str, dtype: DType) -> Any:
-        value: Any = self.take(name)
-        try:
-            return np.asarray(value).astype(numpy_dtype(dtype)).reshape(())
-        except (TypeError, ValueError):
-            raise KernelArgumentError(f"{name}: expected a {dtype}, got {value!r}") from None
-
-    def values(self) -> list[Any]:
-        """What the registers of the body's arguments start with."""
-        if self.kernel.level == "tile":
-            known = {**self.scalars, **self.tensors}
-            return [known[a.name] for a in self.kernel.body.args]
-        return [self.thread_value(arg) for arg in self.abi]
-
-    def thread_value(self, arg: AbiArg) -> Any:
+    def value(self, arg: AbiArg) -> Any:
+        """What the register of a thread-level argument starts with."""
         match arg.kind:
             case "pointer":
                 return np.array(self.tensors[arg.name].pointer, np.int64)
-            case "extent":
-                return np.array(self.extents[arg.name], numpy_dtype(arg.dtype))
             case "stride":
                 return np.array(self.tensors[arg.name].strides[arg.axis], numpy_dtype(arg.dtype))
-            case "scalar":
-                return self.scalars[arg.name]
-            case "tensor_map":
-                raise AssertionError("tensor maps are no arguments of a body")
+            case "extent" if arg.name in self.extents:
+                return np.array(self.extents[arg.name], numpy_dtype(arg.dtype))
+            case _:
+                value = self.scalar(arg)
+                if arg.dtype.is_integer:
+                    self.extents[arg.name] = int(value)
+                return value
+
+    def scalar(self, arg: AbiArg) -> Any:
+        value = self.take(arg.name)
+        try:
+            return np.asarray(value).astype(numpy_dtype(arg.dtype)).reshape(())
+        except (TypeError, ValueError):
+            raise KernelArgumentError(f"{arg.name}: expected a {arg.dtype}, got {value!r}") from None

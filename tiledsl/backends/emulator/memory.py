@@ -57,14 +57,8 @@ def access_index(
     Raises EmulatorError outside the span; lanes that a mask turns off get any index inside. align: of what the address
     must be a multiple, if not of the width. more: of what hooks hear.
     """
-    address = np.asarray(address, np.int64)
     width = vec * span.elements.itemsize
-    inside = _inside(span, address, width, align or width)
-    if not inside.all():
-        wrong = c.active() & ~inside
-        if wrong.any():
-            _fail(c, op, span, int(c.spread(address)[wrong][0]), wrong, width, align or width)
-        address = np.where(inside, address, np.int64(span.low))
+    address = checked(c, op, span, address, width, align or width)
     if c.chunk.watched:
         lanes = c.active()
         blocks, threads = c.lanes_of(lanes)
@@ -72,6 +66,19 @@ def access_index(
         access = Access(op, kind, span.space, span.label, span.base, at, width, blocks, threads, **more)
         c.chunk.hook.on_access(access)
     return _index(span, address)
+
+
+def checked(c: Cohort, op: Op, span: Span, address: Any, width: int, align: int) -> Ints:
+    """The addresses; any inside of lanes that a mask turns off. Raises EmulatorError unless `width` bytes from each one
+    on are in the span, and it is a multiple of `align`."""
+    address = np.asarray(address, np.int64)
+    inside = _inside(span, address, width, align)
+    if inside.all():
+        return address
+    wrong = c.active() & ~inside
+    if wrong.any():
+        _fail(c, op, span, int(c.spread(address)[wrong][0]), wrong, width, align)
+    return np.where(inside, address, np.int64(span.low))
 
 
 def assign(elements: NDArray[Any], index: Ints, value: Any, mask: Any) -> None:

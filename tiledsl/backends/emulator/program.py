@@ -59,15 +59,11 @@ def _joined_copies(kernel: Kernel) -> frozenset[Op]:
     return frozenset(op for loop in loops for op in loop.walk() if isinstance(op, tile.Copy))
 
 
-def _reads_memory(block: Block) -> bool:
-    return any("read" in op.effects for op in block.walk())
-
-
 def _spins(op: Op) -> bool:
     """May the loop wait for another warp's write? A `for` that asks by an atomic operation again and again may, too."""
     if isinstance(op, control.For):
         return any(isinstance(i, (tile.Atomic, mem.Atomic)) and i.fn.polls for i in op.body.walk())
-    return isinstance(op, control.While) and any(_reads_memory(b) for b in op.blocks)
+    return isinstance(op, control.While) and any("read" in inner.effects for b in op.blocks for inner in b.walk())
 
 
 def _last_use(value: Value, block: Block, places: Mapping[Op, int]) -> Op | None:

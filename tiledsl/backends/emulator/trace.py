@@ -47,14 +47,12 @@ def traced(
 
 def _linear(what: str, index: Index, extents: tuple[int, int, int]) -> int:
     coordinates = index if isinstance(index, tuple) else (index,)
-    if not all(type(i) is int for i in coordinates) or not 1 <= len(coordinates) <= 3:
-        fix = f"pass one number, or up to three as in {what}=(3, 1)"
-        raise KernelArgumentError(f"trace: {what} is {index!r}; expected its number\n  fix: {fix}")
+    limits = extents if isinstance(index, tuple) else (prod(extents),)
+    inside = all(type(i) is int and 0 <= i < n for i, n in zip(coordinates, limits, strict=False))
+    if not inside or not 1 <= len(coordinates) <= 3:
+        fix = f"pass its number, below {prod(extents)}, or coordinates below {extents}, as in {what}=(3, 1)"
+        raise KernelArgumentError(f"trace: {what} is {index!r}, and no {what} of this launch\n  fix: {fix}")
     x, y, z = (*coordinates, 0, 0)[:3]
-    limits = extents if isinstance(index, tuple) else (extents[0] * extents[1] * extents[2], 1, 1)
-    if not all(0 <= i < n for i, n in zip((x, y, z), limits, strict=True)):
-        fix = f"pass a {what} of this launch: coordinates below {extents}, or one number below {prod(extents)}"
-        raise KernelArgumentError(f"trace: {what} {coordinates} is outside the launch's {extents}\n  fix: {fix}")
     return x + extents[0] * (y + extents[1] * z)
 
 

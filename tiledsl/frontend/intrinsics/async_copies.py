@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from tiledsl import lang
-from tiledsl.errors import CompileError
 from tiledsl.frontend.bindings import Unusable, describe, is_token, leaves
 from tiledsl.frontend.call import Call, intrinsic
 from tiledsl.frontend.frame import Unit
@@ -37,7 +36,6 @@ def _copy_async(call: Call) -> Value | Unusable:
 @intrinsic(lang.wait)
 def _wait(call: Call) -> None:
     given: list[Any] = list(call["tokens"])
-    refuse_in_pipelined(call)
     if not given:
         fix = "pass its tokens: wait(token); groups of raw copies are waited for with ptx.wait_group(n)"
         raise call.error("wait() for nothing", fix)
@@ -50,24 +48,8 @@ def _wait(call: Call) -> None:
     call.builder.add(async_copy.Wait(*dict.fromkeys(given)))
 
 
-def refuse_in_pipelined(call: Call) -> None:
-    """An error in a pipelined loop, which places the groups of copies itself."""
-    if call.unit.pipelined is not None:
-        line = call.unit.pipelined.line
-        message = f"{call.what} in the pipelined loop of line {line}, which waits for its copies by itself"
-        fix = "leave it out; or leave pipelined() out, and place groups, waits and barriers yourself"
-        raise call.error(message, fix)
-
-
-def check_tokens(unit: Unit) -> None:
-    """Copies whose token was dropped: the author's raw groups have them, or nobody does."""
+def group_dropped(unit: Unit) -> None:
+    """Copies whose token was dropped belong to the author's own groups, if there are any."""
     for token in unit.dropped:
-        copy = token.op
-        if token.uses:
-            continue
-        if unit.raw_groups and isinstance(copy, async_copy.Copy):
-            copy.attrs["grouped"] = True
-            continue
-        assert copy is not None
-        fix = "t = copy_async(...), and wait(t) and a barrier() before it is read"
-        unit.report(CompileError("this copy_async() is never waited for: its token is dropped", copy.loc, fix))
+        if unit.raw_groups and not token.uses and isinstance(token.op, async_copy.Copy):
+            token.op.attrs["grouped"] = True

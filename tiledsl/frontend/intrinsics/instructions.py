@@ -10,7 +10,6 @@ from tiledsl.frontend.arithmetic import elements
 from tiledsl.frontend.bindings import View, describe, is_fragment
 from tiledsl.frontend.call import Call, intrinsic
 from tiledsl.frontend.fragments import is_distributed
-from tiledsl.frontend.intrinsics.async_copies import refuse_in_pipelined
 from tiledsl.frontend.intrinsics.memory import index_and_value
 from tiledsl.frontend.memory import vector_length
 from tiledsl.frontend.views import located, memory_type, places
@@ -102,7 +101,6 @@ def _registers(call: Call, name: str, wanted: Sequence[DType]) -> list[Value]:
 
 @intrinsic(lang.ptx.cp_async)
 def _cp_async(call: Call) -> None:
-    refuse_in_pipelined(call)
     dst, src = call.memory("dst", SharedType), call.memory("src", GlobalType)
     dtype, other = memory_type(dst).dtype, memory_type(src).dtype
     if dtype != other:
@@ -118,13 +116,11 @@ def _cp_async(call: Call) -> None:
 
 @intrinsic(lang.ptx.commit_group)
 def _commit_group(call: Call) -> None:
-    refuse_in_pipelined(call)
     call.unit.raw_groups = True
     call.builder.add(async_copy.CommitGroup())
 
 
 @intrinsic(lang.ptx.wait_group)
 def _wait_group(call: Call) -> None:
-    refuse_in_pipelined(call)
     fix = "how many of the last groups may still be in flight, a compile-time int: ptx.wait_group(1)"
     call.builder.add(async_copy.WaitGroup(pending=call.integer("pending", 0, fix=fix)))

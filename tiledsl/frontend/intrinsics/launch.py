@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from copy import copy
 from math import prod
 from typing import Any
 
@@ -12,7 +13,9 @@ from tiledsl.frontend.arithmetic import apply, at_compile_time, binary, common_d
 from tiledsl.frontend.bindings import Range, Ranges, contains_value, describe, is_int, positive_ints
 from tiledsl.frontend.budget import MAX_UNROLL
 from tiledsl.frontend.call import Call, intrinsic
+from tiledsl.frontend.steps import Bounds
 from tiledsl.ir.core import Value
+from tiledsl.ir.declare import MOST_STAGES
 from tiledsl.ir.expr import FUNCTIONS, BinExpr, Expr
 from tiledsl.ir.ops import arith, gpu, tile
 from tiledsl.ir.types import INDEX, DType, GlobalType
@@ -119,28 +122,62 @@ def host_expression(call: Call, extent: Any) -> Expr:
             raise call.error(message, fix)
 
 
+@intrinsic(range, signature=lambda *bounds: None)
+def _range(call: Call) -> Bounds:
+    """A loop at run time. Of compile-time numbers, `range` is Python's."""
+    given: tuple[Any, ...] = call["bounds"]
+    if len(given) > 3:
+        raise call.error(f"range() takes 1 to 3 arguments, got {len(given)}", "range(n)")
+    lo, hi, step = (0, *given, 1) if len(given) == 1 else (*given, 1)[:3]
+    return Bounds(call.frame, call.node, lo, hi, step)
+
+
 @intrinsic(lang.unroll)
 def _unroll(call: Call) -> Any:
-    """The compile-time sequence; with ``by=`` the loop itself is at run time, and `loops` makes it."""
+    """The items of a loop at compile time; with ``by=`` a loop at run time."""
     bounds: tuple[Any, ...] = call["bounds"]
     if call["by"] != 0:
-        raise call.error("unroll(..., by=n) stands in a `for`", "write `for k in unroll(range(n), by=4)`")
+        by = call.integer("by", 1, MAX_UNROLL, _BY)
+        loop = _at_run_time(call, bounds[0] if len(bounds) == 1 else bounds, _BY)
+        if by > 1 and not loop.known:
+            raise call.error("by= needs a step that is known at compile time", "give the range a constant step")
+        loop.how = {"unroll": by}
+        return loop
     if not 1 <= len(bounds) <= 3:
         raise call.error(f"unroll() takes 1 to 3 bounds, got {len(bounds)}", "unroll(n)")
     if len(bounds) == 1 and isinstance(bounds[0], Ranges):
         return _compile_time_ranges(call, bounds[0])
     for bound in bounds:
         if not is_int(bound):
-            fix = "use range() for a loop at run time"
-            raise call.error(f"unroll() needs compile-time ints, got {describe(bound)}", fix)
+            raise call.error(f"unroll() needs compile-time ints, got {describe(bound)}", _BY)
     if len(bounds) == 3 and bounds[2] == 0:
         raise call.error("unroll() with step 0 never ends", "use a step of 1 or more, or a negative one")
-    return range(*bounds)
+    return items_of(range(*bounds), call.frame, call.node, MAX_UNROLL, "unroll {} iterations")
+
+
+_BY = "a loop at run time is `for k in range(n)`, or `for k in unroll(range(n), by=4)`; unroll(4) repeats its body"
+_STAGES = "write `for k in pipelined(tiles(K, BK), stages=3)`"
 
 
 @intrinsic(lang.pipelined)
-def _pipelined(call: Call) -> Any:
-    raise call.error("pipelined() stands in a `for`", "write `for k in pipelined(tiles(K, BK), stages=3)`")
+def _pipelined(call: Call) -> Bounds:
+    loop = _at_run_time(call, call["loop"], _STAGES)
+    stages, fragments = call.integer("stages", 1, MOST_STAGES, _STAGES), call.integer("fragments", 0, 2, _STAGES)
+    loop.how = {"stages": stages, "fragments": fragments}
+    return loop
+
+
+def _at_run_time(call: Call, loop: Any, fix: str) -> Bounds:
+    """The loop that ``unroll(loop, by=n)`` or `pipelined` changes."""
+    match loop:
+        case Bounds():
+            return copy(loop)
+        case range():
+            return Bounds(call.frame, call.node, loop.start, loop.stop, loop.step)
+        case Ranges():
+            return Bounds(call.frame, call.node, loop.start, loop.extent, loop.size, size=loop.size)
+        case _:
+            raise call.error(f"{call.what} on {describe(loop)}; expected range(...) or tiles(...)", fix)
 
 
 def _compile_time_ranges(call: Call, ranges: Ranges) -> list[Range]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from tiledsl import lang
-from tiledsl.errors import CompileError
 from tiledsl.frontend.bindings import (
     LanguageObject,
     View,
@@ -23,15 +22,14 @@ from tiledsl.frontend.intrinsics.tiles import add_copy, bytes_at_once, destinati
 from tiledsl.frontend.views import base_origin, memory_name, memory_type, unit_axis
 from tiledsl.ir.core import Value
 from tiledsl.ir.ops import gpu, matrix, tile
-from tiledsl.ir.types import BOOL, F32, INDEX, DType, FragmentType, GlobalType, SharedType
+from tiledsl.ir.types import BOOL, F32, INDEX, DType, FragmentType, SharedType
 from tiledsl.lang.matrices import Product
-from tiledsl.layout.fragments import FragmentLayout
-from tiledsl.layout.mma import TABLE, MmaRow, find_row, rows_of
+from tiledsl.layout.fragments import FragmentLayout, converted
+from tiledsl.layout.mma import TABLE, find_row, rows_of
 from tiledsl.passes.distribute.matrix_map import widths
-from tiledsl.passes.distribute.thread_map import even_widths, plan_copy
 
 _fragment_class: Any = lang.Fragment
-OPERAND_NAMES = {"a": "left operand", "b": "right operand", "acc": "accumulator"}
+OPERAND_NAMES = {"a": "left operand", "b": "right operand"}
 
 
 # -- layouts ---------------------------------------------------------------------------------------
@@ -49,11 +47,11 @@ def _layout(call: Call) -> FragmentLayout:
     return method(call["self"], warps)
 
 
-def _held(call: Call, name: str) -> tuple[Value, FragmentType, FragmentLayout]:
-    """An argument that is a fragment with a layout: the value, its type and its layout."""
+def _held(call: Call, name: str) -> Value:
+    """An argument that is a fragment with a layout."""
     value = call[name]
     if is_distributed(value):
-        return value, value.type, value.type.layout
+        return value
     fix = f"make it with one: fragment(shape, f32, {EXAMPLE})"
     if isinstance(value, LanguageObject):
         fix = value.fix
@@ -67,26 +65,22 @@ def _held(call: Call, name: str) -> tuple[Value, FragmentType, FragmentLayout]:
 # -- loads and stores ------------------------------------------------------------------------------
 
 
-def _check_matrix_side(call: Call, view: View, type_: FragmentType, instead: str) -> None:
-    """Can 8 x 8 matrices be moved between this view and fragments of this type?"""
-    what, layout, dtype, memory = call.what, type_.held_as, type_.dtype, memory_type(view)
+def _check_matrix_side(call: Call, view: View, type_: FragmentType, bits: tuple[int, ...], instead: str) -> None:
+    """Can 8 x 8 matrices be moved between this view and fragments of this type? bits: of the elements it may have."""
+    layout, dtype, memory = type_.held_as, type_.dtype, memory_type(view)
+    what, axis = f"{call.what} of {dtype} held as {layout}", unit_axis(view)
     if not isinstance(memory, SharedType):
         fix = f"copy it to a shared tile first, or {instead}"
-        raise call.error(f"{what} reaches shared memory only, {memory_name(view)} is {memory}", fix)
-    if dtype == BOOL or dtype.bits > 32 or (layout.operand == "acc" and dtype.bits != 16):
-        which = "accumulators of 16-bit elements" if layout.operand == "acc" else "elements of 8, 16 and 32 bits"
-        raise call.error(f"{what} of {dtype} held as {layout}: the instruction moves {which}", instead)
-    axis = unit_axis(view)
-    if axis is None:
-        message = f"{what} goes along the axis of stride 1 of {memory_name(view)}, which this view has dropped"
-        raise call.error(message, f"take a view that keeps it, or {instead}")
-    if axis != layout.inner and dtype.bits != 16:
-        here, there = (("column", "row")[i] for i in (axis, layout.inner))
-        message = (
-            f"{what} of {dtype} held as {layout}: the elements of a {there} must be contiguous in memory, "
-            f"here those of a {here} are, and only 16-bit elements are transposed"
-        )
-        raise call.error(message, f"store the tile transposed, or {instead}")
+        raise call.error(f"{call.what} reaches shared memory only, {memory_name(view)} is {memory}", fix)
+    if dtype == BOOL or dtype.bits not in bits:
+        raise call.error(f"{what}: the instruction moves elements of {' or '.join(map(str, bits))} bits", instead)
+    if axis != layout.inner and (axis is None or dtype.bits != 16):
+        here, fix = "this view has dropped the axis of stride 1", "take a view that keeps it"
+        if axis is not None:
+            here = f"here those of a {('column', 'row')[axis]} are, and only 16-bit elements are transposed"
+            fix = "store the tile transposed"
+        wanted = f"the elements of a {('column', 'row')[layout.inner]} must be contiguous in memory"
+        raise call.error(f"{what}: {wanted}, {here}", f"{fix}, or {instead}")
 
 
 @intrinsic(lang.load_matrix, lang.load_fragment)
@@ -95,7 +89,8 @@ def _load(call: Call) -> Value:
     dims, dtype = tuple(n for n in view.dims if isinstance(n, int)), memory_type(view).dtype
     type_ = distributed(call.frame, call.node, dtype, dims, call["layout"], call.what)
     if call.callee is lang.load_matrix:
-        _check_matrix_side(call, view, type_, "use load_fragment(src, layout), which reads elements")
+        bits = (16,) if type_.held_as.operand == "acc" else (8, 16, 32)
+        _check_matrix_side(call, view, type_, bits, "use load_fragment(src, layout), which reads elements")
         vec = 0
     else:
         vec = _width(call, dtype)
@@ -114,23 +109,20 @@ def store_to(call: Call, value: Value, view: View, vec: int) -> None:
 
 @intrinsic(lang.store_matrix)
 def _store_matrix(call: Call) -> None:
-    value, type_, _ = _held(call, "fragment")
-    view = destination(call, "dst", type_)
-    instead = "use store(x, dst), which writes elements"
-    if type_.dtype.bits != 16:
-        raise call.error(f"{call.what} of {type_.dtype} elements: the instruction moves those of 16 bits", instead)
-    _check_matrix_side(call, view, type_, instead)
+    value = _held(call, "fragment")
+    view = destination(call, "dst", value.fragment)
+    _check_matrix_side(call, view, value.fragment, (16,), "use store(x, dst), which writes elements")
     store_to(call, value, view, 0)
 
 
 @intrinsic(lang.store)
 def _store(call: Call) -> None:
-    value, type_, _ = _held(call, "fragment")
+    value = _held(call, "fragment")
     if call["via"] is not None:
-        _staged_store(call, value, type_)
+        _staged_store(call, value, value.fragment)
         return
-    view = destination(call, "dst", type_)
-    store_to(call, value, view, _width(call, type_.dtype))
+    view = destination(call, "dst", value.fragment)
+    store_to(call, value, view, _width(call, value.fragment.dtype))
 
 
 def _staged_store(call: Call, value: Value, type_: FragmentType) -> None:
@@ -143,22 +135,17 @@ def _staged_store(call: Call, value: Value, type_: FragmentType) -> None:
     call.builder.add(gpu.Barrier())
     store_to(call, value, via, widths(type_, unit_axis(via))[-1])
     call.builder.add(gpu.Barrier())
-    _check_shares(call, add_copy(call, tile.Copy, via, dst, vec), type_)
+    add_copy(call, tile.Copy, via, dst, vec)
 
 
-def _check_shares(call: Call, copy: tile.Copy, type_: FragmentType) -> None:
-    """Can the threads that hold the fragment copy equal parts of the tile?"""
-    threads, size = type_.held_as.threads, type_.dtype.bytes
-    try:
-        plan_copy(copy, threads)
-    except CompileError as error:
-        sides = (copy.dst, copy.src) if isinstance(copy.dst.type, GlobalType) else (copy.src, copy.dst)
-        units = [side.unit for side in sides if side.unit is not None]
-        even = even_widths(copy, units[0] if units else len(copy.shape) - 1, threads)
-        fix = "store it without via=" if not even else f"pass vec={' or '.join(map(str, even))}"
-        name, at = memory_name(call["via"]), f"{copy.vec} bytes" if copy.vec > size else "one element"
-        message = f"store() by way of {name} copies it to {memory_name(call['dst'])}, {at} at once. {error.message}"
-        raise call.error(message, f"{fix}, or take another shape") from None
+def _accumulator(call: Call) -> Value:
+    """The argument `acc`."""
+    value = _held(call, "acc")
+    layout = value.fragment.held_as
+    if layout.operand != "acc":
+        message = f"{call.what} takes an accumulator, acc is held as {layout}, a {OPERAND_NAMES[layout.operand]}"
+        raise call.error(message, f"make acc with {layout.acc}")
+    return value
 
 
 # -- products --------------------------------------------------------------------------------------
@@ -166,16 +153,12 @@ def _check_shares(call: Call, copy: tile.Copy, type_: FragmentType) -> None:
 
 @intrinsic(lang.mma)
 def _mma(call: Call) -> Value:
-    a, a_type, _ = _held(call, "a")
-    b, b_type, _ = _held(call, "b")
-    acc, type_, layout = _held(call, "acc")
-    if layout.operand != "acc":
-        message = f"mma() adds to an accumulator, acc is held as {layout}, a {OPERAND_NAMES[layout.operand]}"
-        raise call.error(message, f"make acc with {layout.acc}")
-    _check_product(call, layout, a_type.dtype, b_type.dtype, type_.dtype)
-    check_held(call, "a", a_type, layout.a)
-    check_held(call, "b", b_type, layout.b)
-    check_product_shapes(call, a_type.dims, b_type.dims, type_.dims)
+    a, b, acc = _held(call, "a"), _held(call, "b"), _accumulator(call)
+    layout = acc.fragment.held_as
+    _check_product(call, layout, a.fragment.dtype, b.fragment.dtype, acc.fragment.dtype)
+    check_held(call, "a", a.fragment, layout.a)
+    check_held(call, "b", b.fragment, layout.b)
+    check_product_shapes(call, a.fragment.dims, b.fragment.dims, acc.fragment.dims)
     return call.builder.value(matrix.Mma(a, b, acc))
 
 
@@ -200,25 +183,16 @@ def check_product_shapes(call: Call, a: tuple[Any, ...], b: tuple[Any, ...], acc
 def _check_product(call: Call, layout: FragmentLayout, a: DType, b: DType, acc: DType) -> None:
     if find_row(layout.shape, a.name, b.name, acc.name) is not None:
         return
-    known = rows_of(a.name, b.name)
+    known: dict[str, list[str]] = {}
+    for row in rows_of(a.name, b.name):
+        known.setdefault(f"into {row.acc} with ", []).append(str(row.shape))
+    pairs = dict.fromkeys(" x ".join(sorted((row.a, row.b))) for row in TABLE)
+    fix = f"operands are {', '.join(pairs)}"
     if F32 in (a, b):
         fix = "multiply as tf32, with m16n8k8: x.to(tf32) rounds, x.bitcast(tf32) leaves off the low bits"
     elif known:
-        fix = f"{a} x {b} goes {_offer(known)}"
-    else:
-        fix = f"operands are {_operand_dtypes()}"
+        fix = f"{a} x {b} goes {', or '.join(into + ', '.join(shapes) for into, shapes in known.items())}"
     raise call.error(f"there is no product {layout.shape} of {a} x {b} into {acc}", fix)
-
-
-def _offer(rows: list[MmaRow]) -> str:
-    shapes = {row.acc: ", ".join(str(r.shape) for r in rows if r.acc == row.acc) for row in rows}
-    return ", or ".join(f"into {acc} with {names}" for acc, names in shapes.items())
-
-
-def _operand_dtypes() -> str:
-    """All pairs of operands, each once, whatever their order."""
-    pairs = dict.fromkeys(tuple(sorted((row.a, row.b))) for row in TABLE)
-    return ", ".join(f"{a} x {b}" for a, b in pairs)
 
 
 # -- between layouts -------------------------------------------------------------------------------
@@ -226,12 +200,12 @@ def _operand_dtypes() -> str:
 
 @intrinsic(_fragment_class.columns)
 def _columns(call: Call) -> Value:
-    value, type_, layout = _held(call, "self")
-    first, count = call["first"], call["count"]
+    value, first, count = _held(call, "self"), call["first"], call["count"]
+    layout, total = value.fragment.held_as, value.fragment.dims[1]
     if layout.operand != "acc" or layout.warps[1] != 1:
         message = f"{call.what} of a fragment held as {layout}"
         raise call.error(message, "it takes accumulators whose warps are distributed along m alone")
-    unit, total = layout.tile[1], type_.dims[1]
+    unit = layout.tile[1]
     if any(not is_int(n) or n % unit for n in (first, count)):
         shown = ", ".join(describe(n) if contains_value(n) else str(n) for n in (first, count))
         raise call.error(f"{call.what} takes compile-time multiples of {unit}, got {shown}", f"x.columns(0, {unit})")
@@ -242,17 +216,19 @@ def _columns(call: Call) -> Value:
 
 @intrinsic(lang.convert)
 def _convert(call: Call) -> Value:
-    value, type_, layout = _held(call, "fragment")
+    value = _held(call, "fragment")
+    type_, layout = value.fragment, value.fragment.held_as
     to = distributed(call.frame, call.node, type_.dtype, type_.dims, call["layout"], call.what)
+    if converted(layout, to.held_as, to.dims, to.dtype.bits) is None:
+        message = f"a thread does not hold all elements of {to.layout} that it needs: they are held as {layout}"
+        fix = "go through shared memory: store() the fragment into a tile, barrier(), load_matrix() it"
+        raise call.error(message, fix)
     return value if to.layout == layout else call.builder.value(matrix.Convert(value, type=to))
 
 
 @intrinsic(lang.coordinates)
 def _coordinates(call: Call) -> tuple[Value, Value]:
-    _, type_, layout = _held(call, "acc")
-    if layout.operand != "acc":
-        message = f"coordinates() of a fragment held as {layout}, a {OPERAND_NAMES[layout.operand]}"
-        raise call.error(message, "they are those of an accumulator")
-    places = FragmentType(INDEX, type_.dims, layout)
+    type_ = _accumulator(call).fragment
+    places = FragmentType(INDEX, type_.dims, type_.layout)
     rows, columns = (call.builder.value(matrix.Coordinates(type=places, axis=axis)) for axis in (0, 1))
     return rows, columns

@@ -12,7 +12,7 @@ from tiledsl.frontend.fragments import is_distributed
 from tiledsl.frontend.intrinsics.matrices import store_to
 from tiledsl.frontend.intrinsics.roles import group_barrier, if_, leads
 from tiledsl.frontend.intrinsics.tiles import copied_views, destination
-from tiledsl.frontend.intrinsics.tma import Box, box_of, refuse_many_threads
+from tiledsl.frontend.intrinsics.tma import Box, add_box, box_of
 from tiledsl.frontend.views import as_view, memory_type, subview, unit_axis
 from tiledsl.ir.core import Value
 from tiledsl.ir.ops import barriers, matrix, tma
@@ -38,8 +38,7 @@ def _store_tma(call: Call) -> None:
         raise call.error(f"{call.what} of a tile goes without via=", "via= is for fragments")
     tile, tensor = copied_views(call)
     box = box_of(call, tensor, tile)
-    refuse_many_threads(call)
-    call.builder.add(tma.Store(*box.operands, **box.attributes))
+    add_box(call, box, tma.Store)
 
 
 # -- fragments -------------------------------------------------------------------------------------
@@ -82,7 +81,7 @@ def _in_chunks(call: Call, value: Value) -> None:
 def _begin(call: Call, boxes: Sequence[Box]) -> None:
     """One group of stores."""
     for box in boxes:
-        call.builder.add(tma.Store(*box.operands, **box.attributes))
+        add_box(call, box, tma.Store)
     call.builder.add(tma.BulkCommit())
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Sequence
+from typing import Any
 
 from tiledsl import lang
 from tiledsl.frontend.arithmetic import elements
@@ -15,7 +15,6 @@ from tiledsl.ir.core import Value
 from tiledsl.ir.ops import tile
 from tiledsl.ir.types import INDEX, DType, FragmentType
 from tiledsl.layout.orders import BLOCKS, ORDERS
-from tiledsl.layout.shared import AUTO
 
 
 @intrinsic(lang.tile)
@@ -34,9 +33,6 @@ def _tiles(call: Call) -> Ranges:
 # -- copy ------------------------------------------------------------------------------------------
 
 IN_ROLES = "tma_load() in a role with threads=1; or elements, with load_fragment() and store()"
-
-SWIZZLES = ("swizzle_128b", "swizzle_64b", "swizzle_32b")
-"""The layouts of shared tiles that TMA writes and wgmma reads."""
 
 
 @intrinsic(lang.copy)
@@ -88,19 +84,6 @@ def add_copy(call: Call, cls: type[tile.Copy], src: View, dst: View, vec: int) -
     op = cls(*operands, shape=src.dims, src_axes=src.axes, dst_axes=dst.axes, vec=vec)
     call.builder.add(op)
     return op
-
-
-def layout_of(call: Call, view: View, possible: Sequence[str]) -> str:
-    """The layout of a shared tile, as the IR has it; an error if it is none of `possible`."""
-    alloc = view.base.op
-    assert isinstance(alloc, tile.SharedAlloc)
-    if alloc.layout not in possible:
-        shown = f"the layout {alloc.layout}"
-        shown = "no layout of its own: the compiler chooses one" if alloc.layout == AUTO else shown
-        names = " or ".join("row_major" if layout == "row" else layout for layout in possible)
-        fix = f"give it one that {call.what} takes: shared(..., layout={names})"
-        raise call.error(f"{call.what}: {memory_name(view)} has {shown}", fix)
-    return alloc.layout
 
 
 def _check_shapes(call: Call, src: tuple[int | str, ...], dst: tuple[int | str, ...]) -> None:

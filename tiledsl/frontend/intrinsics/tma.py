@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from tiledsl import lang
-from tiledsl.arch import TMA_GRAIN, TMA_MOST_BOX
 from tiledsl.frontend.bindings import View, describe
 from tiledsl.frontend.call import Call, intrinsic
 from tiledsl.frontend.cooperation import Place
 from tiledsl.frontend.intrinsics.barriers import mbarrier_place
 from tiledsl.frontend.intrinsics.rings import slot_filled
-from tiledsl.frontend.intrinsics.tiles import SWIZZLES, copied_views, layout_of
+from tiledsl.frontend.intrinsics.tiles import copied_views
 from tiledsl.frontend.views import base_origin, memory_name, memory_type
 from tiledsl.ir.core import Value
 from tiledsl.ir.ops import tma
 from tiledsl.ir.types import INDEX, U16, U32, GlobalType, SharedType
 from tiledsl.layout.shared import ROWS
+from tiledsl.passes.checks.hopper import check_box
 
 
 class Box:
@@ -35,16 +35,6 @@ class Box:
         extents: list[Any] = [shared.dims[i] for i in order]
         self.rows, self.columns = extents
 
-    @property
-    def operands(self) -> list[Value]:
-        return [self.tile, *self.place, self.tensor, *self.origin]
-
-    @property
-    def attributes(self) -> dict[str, Any]:
-        extents = {self.axes[0]: self.rows, self.axes[1]: self.columns}
-        box = tuple(extents.get(axis, 1) for axis in range(memory_type(self.tensor).rank))
-        return {"box": box, "axes": self.axes}
-
 
 def box_of(call: Call, tensor: View, shared: View) -> Box:
     """The box, or an error that says what TMA cannot reach. `copied_views` has compared shapes and dtypes."""
@@ -56,48 +46,16 @@ def box_of(call: Call, tensor: View, shared: View) -> Box:
     if shared.rank != 2 or type_.rank < 2 or set(shared.axes) != {type_.rank - 2, type_.rank - 1}:
         fix = "a number drops an axis: S[stage, :, :] of a tile of stages, A[batch, m, k] of a tensor"
         raise call.error(f"{call.what} takes rows and columns, {memory_name(shared)} is {describe(shared)}", fix)
-    box = Box(call, tensor, shared)
-    _check_tensor(call, tensor, box)
-    _check_layout(call, shared, box)
-    return box
+    return Box(call, tensor, shared)
 
 
-def _check_tensor(call: Call, view: View, box: Box) -> None:
-    what, type_, name = call.what, memory_type(view), memory_name(view)
-    if not isinstance(type_, GlobalType):
-        return
-    if type_.unit != box.axes[1]:
-        if type_.unit == box.axes[0]:
-            message = f"{what}: along the rows of the tile lies axis {box.axes[1]} of {name}, whose stride is not 1"
-            fix = f"load it transposed, {name}[...].T to a tile of {box.columns} x {box.rows}, and multiply with S.T"
-            raise call.error(message, fix)
-        fix = "copy it to one that is contiguous along an axis, or use copy()"
-        raise call.error(f"{what}: no axis of {name} that the tile has is known to have stride 1", fix)
-    if type_.align < TMA_GRAIN:
-        wanted = f"TMA needs an address and positive strides that are multiples of {TMA_GRAIN} bytes"
-        known = f"are known to be multiples of {type_.align}" if type_.align > 1 else "need not even be aligned"
-        known += ", or are not all positive," if type_.align == 8 else ""
-        fix = "pad its rows (a leading dimension in elements of 16 bytes), or choose another way by A.align == 16"
-        raise call.error(f"{what}: {wanted}; those of {name} {known} in this call", fix)
-
-
-def _check_layout(call: Call, view: View, box: Box) -> None:
-    size, layout = memory_type(view).dtype.bytes, layout_of(call, view, (*SWIZZLES, "row"))
-    width = box.columns * size
-    if width % 16:
-        fix = f"make it {-(-width // 16) * 16 // size} columns wide"
-        raise call.error(f"{call.what}: rows of {width} bytes; TMA moves multiples of 16", fix)
-    if layout == "row" and box.columns > TMA_MOST_BOX:
-        message = f"{call.what}: a row of {box.columns} elements; without a swizzle TMA moves at most {TMA_MOST_BOX}"
-        raise call.error(message, "give the tile a swizzled layout, which is moved in panels: layout=swizzle_128b")
-
-
-def refuse_many_threads(call: Call) -> None:
-    """An error in a role that is run by more than one thread, unless a condition of the author's picks one."""
-    role = call.state.role
-    if role is not None and not role.one_thread and not call.unit.conditions:
-        fix = f'give the loads a role of their own: role("load", threads=1); or `if` one thread of {role.name} does it'
-        raise call.error(f"{call.what} is executed by one thread, and {role.shown} has {role.threads}", fix)
+def add_box(call: Call, box: Box, cls: type[tma.Load | tma.Store], *more: Value, **how: Any) -> None:
+    """The op that moves the box. more, how: its other operands and attributes."""
+    extents = {box.axes[0]: box.rows, box.axes[1]: box.columns}
+    box_ = tuple(extents.get(axis, 1) for axis in range(memory_type(box.tensor).rank))
+    op = cls(box.tile, *box.place, box.tensor, *box.origin, *more, box=box_, axes=box.axes, **how)
+    call.builder.add(op)
+    check_box(op)
 
 
 @intrinsic(lang.tma_load)
@@ -108,8 +66,7 @@ def _tma_load(call: Call) -> None:
     hint = call.choice("hint", tma.HINTS)
     barrier = _barrier(call, dst)
     mask = _multicast(call, src, box)
-    how: dict[str, Any] = {**box.attributes, "hint": hint, "multicast": call["multicast"] if mask else ""}
-    call.builder.add(tma.Load(*box.operands, *barrier, *mask, **how))
+    add_box(call, box, tma.Load, *barrier, *mask, hint=hint, multicast=call["multicast"] if mask else "")
 
 
 def _barrier(call: Call, dst: View) -> list[Value]:
@@ -121,7 +78,6 @@ def _barrier(call: Call, dst: View) -> list[Value]:
             fix = "write it in `with ring.fill() as s:`, or pass mbarrier=(bars, i), which expects the bytes"
             raise call.error(f"{call.what} needs an mbarrier at which its bytes count", fix)
         return slot
-    refuse_many_threads(call)
     parts: tuple[Any, ...] = given if isinstance(given, tuple) else ()  # pyright: ignore[reportUnknownVariableType]
     if len(parts) < 2:
         raise call.error(f"mbarrier= is a tile of u64 and an index, got {describe(given)}", "mbarrier=(bars, i)")

@@ -12,8 +12,7 @@ from tiledsl.frontend.call import Call, intrinsic
 from tiledsl.frontend.fragments import distributed, is_distributed
 from tiledsl.frontend.intrinsics.matrices import check_held, check_product_shapes
 from tiledsl.frontend.intrinsics.rings import drain, refuse_in_flight
-from tiledsl.frontend.intrinsics.tiles import SWIZZLES, layout_of
-from tiledsl.frontend.views import base_origin, memory_name, memory_type
+from tiledsl.frontend.views import base_origin, memory_type
 from tiledsl.ir.core import Block, Value
 from tiledsl.ir.ops import control, tile, wgmma
 from tiledsl.ir.types import BOOL, DType, FragmentType, PendingType, SharedType
@@ -21,6 +20,7 @@ from tiledsl.lang import ir_dtype
 from tiledsl.lang.warpgroups import Wgmma
 from tiledsl.layout.fragments import of_warpgroups
 from tiledsl.layout.wgmma import WGMMA, WGMMA_ROWS, WgmmaRow, find_wgmma
+from tiledsl.passes.checks.hopper import check_operands
 
 pending_class: Any = lang.Pending  # generic, so that its methods are partly unknown to type checkers
 Pending.described_by = pending_class
@@ -103,9 +103,6 @@ def _wgmma(call: Call) -> Pending:
         raise call.error(f"{what}: k is {k}, one instruction takes {row.k}", f"make it {-(-k // row.k) * row.k}")
     if a_view is None:
         check_held(call, "a", a_type, type_.held_as.a)
-    else:
-        _check_axes(call, "a", a_view, row, along=1)
-    _check_axes(call, "b", b, row, along=0)
     if type_.dims[1] not in row.widths():
         raise call.error(f"{what}: {row} has no n of {type_.dims[1]}", f"take {_near(type_.dims[1], row.widths())}")
     if a_view is None:
@@ -114,14 +111,14 @@ def _wgmma(call: Call) -> Pending:
     axes: dict[str, Any] = {"a_axes": () if a_view is None else a_view.axes, "b_axes": b.axes}
     started = acc.started if isinstance(acc.started, Value) else call.builder.constant(acc.started, BOOL)
     op = wgmma.Mma(acc.value, started, *left, b.base, *base_origin(call.frame, b), k=k, **axes)
-    return _accumulated(call, op, True)
+    product = _accumulated(call, op, True)
+    check_operands(op)
+    return product
 
 
 def _operand(call: Call, name: str) -> View:
     fix = "pass a view of one, as s.a or s.b.T" + "; or a fragment in the layout acc.a" * (name == "a")
-    view = call.memory(name, SharedType, fix, axes=2)
-    layout_of(call, view, SWIZZLES)
-    return view
+    return call.memory(name, SharedType, fix, axes=2)
 
 
 def _row(call: Call, a: DType, b: DType, acc: DType) -> WgmmaRow:
@@ -132,19 +129,6 @@ def _row(call: Call, a: DType, b: DType, acc: DType) -> WgmmaRow:
         fix = f"{a} x {b} goes into {', '.join(known)}" if known else f"operands are {', '.join(pairs)}"
         raise call.error(f"{call.what}: there is no product of {a} x {b} into {acc}", fix)
     return row
-
-
-def _check_axes(call: Call, name: str, view: View, row: WgmmaRow, along: int) -> None:
-    """Is the operand contiguous along its axis `along`, which is k, or may the dtype be transposed?"""
-    type_ = memory_type(view)
-    inner = type_.rank - 1
-    if inner not in view.axes:
-        message = f"{call.what}: {name} is a view without the axis along which {memory_name(view)} has its rows"
-        raise call.error(message, "index the other axes only: S[stage, :, :]")
-    if view.axes[along] != inner and row.bits != 16:
-        axis = "mn"[name == "b"]
-        message = f"{call.what} of {type_.dtype}: {memory_name(view)} is contiguous along {axis}, not along k"
-        raise call.error(message, "only 16-bit operands are transposed: store the tile transposed")
 
 
 # -- the end ---------------------------------------------------------------------------------------

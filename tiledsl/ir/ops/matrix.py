@@ -12,7 +12,7 @@ from tiledsl.ir.core import Op, Pure, Value, attribute, operand, operands
 from tiledsl.ir.facts import NOTHING, by, reads, writes
 from tiledsl.ir.ops.tile import VECTOR_BYTES, Access, Follows, Side
 from tiledsl.ir.types import INDEX, U32, FragmentType, SharedType, Type, is_memory
-from tiledsl.layout.fragments import ROWS
+from tiledsl.layout.fragments import ROWS, WORD_BITS, converted
 from tiledsl.layout.mma import MmaRow, find_row
 
 MATRIX_ROWS = ROWS
@@ -28,19 +28,12 @@ def _distributed(op: Op, type_: Type) -> FragmentType:
     return fragment
 
 
-def _check_side(op: Op, side: Side, type_: FragmentType, vec: int) -> None:
-    op.require(is_memory(side.memory.type), f"cannot access {side.memory.type}")
-    side.check(op, 2, type_.dtype)
-    size = type_.dtype.bytes
-    op.require(vec in (0, size) or (vec in VECTOR_BYTES and vec % size == 0), f"accesses of {vec} bytes")
-    op.require(vec > 0 or isinstance(side.type, SharedType), "matrix instructions read and write shared memory only")
-
-
 HELD = "what a lane holds of a matrix"
 
 
 class _Moves(Op):
-    """`held`: the fragment that the threads which move it hold together."""
+    """`held`: the fragment that the threads which move it hold together. vec: bytes of one access of a lane; 0 stands
+    for ldmatrix or stmatrix, which access shared memory."""
 
     sync, stays, features = NOTHING, "", ()
     scope, alike = "warp", ("memory", "origin")
@@ -51,16 +44,36 @@ class _Moves(Op):
     vec = attribute(int, 0)
 
     @property
+    def held(self) -> FragmentType:
+        raise NotImplementedError
+
+    @property
     def side(self) -> Side:
         return Side(self.memory, tuple(self.origin), self.axes)
+
+    @property
+    def transposed(self) -> bool:
+        """Do rows of memory run across the words of a lane, so that a matrix instruction transposes?"""
+        return self.side.unit != self.held.held_as.inner
+
+    def verify(self) -> None:
+        self.require(is_memory(self.memory.type), f"cannot access {self.memory.type}")
+        type_, side, vec = _distributed(self, self.held), self.side, self.vec
+        side.check(self, 2, type_.dtype)
+        bits, size = type_.dtype.bits, type_.dtype.bytes
+        self.require(vec in (0, size) or (vec in VECTOR_BYTES and vec % size == 0), f"accesses of {vec} bytes")
+        if vec == 0:
+            self.require(isinstance(side.type, SharedType), "matrix instructions read and write shared memory only")
+            words = bits <= WORD_BITS and (bits == 16 or type_.held_as.operand != "acc")
+            straight = side.unit is not None and (bits == 16 or not self.transposed)
+            self.require(words and straight, f"no matrices make {type_} along axes {self.axes} of {side.type}")
 
 
 class Load(_Moves):
     """The fragment `type` from the elements of a tensor or tile that begin at an origin.
 
     Operands: the memory, then the origin, an index an axis. Rows and columns of the fragment run along `axes` of it.
-    vec: bytes of one access of a lane; 0 stands for ldmatrix, which reads shared memory. What is past the edge
-    of a global tensor reads as zero.
+    What is past the edge of a global tensor reads as zero.
     """
 
     name = "matrix.load"
@@ -73,18 +86,15 @@ class Load(_Moves):
     memory, origin = operand(0), operands(1)
 
     @property
-    def held(self) -> Type:
+    def held(self) -> FragmentType:
         return self.type
-
-    def verify(self) -> None:
-        _check_side(self, self.side, _distributed(self, self.type), self.vec)
 
 
 class Store(_Moves):
     """Writes a fragment to the elements of a tensor or tile that begin at an origin; no barrier is implied.
 
-    Operands: the fragment, the memory, the origin. `axes`, `vec`: as for `Load`, 0 stands for stmatrix. What is past
-    the edge of a global tensor is not written.
+    Operands: the fragment, the memory, the origin, with `axes` as for `Load`. What is past the edge of a global tensor
+    is not written.
     """
 
     name = "matrix.store"
@@ -93,11 +103,8 @@ class Store(_Moves):
     fragment, memory, origin = operand(0), operand(1), operands(2)
 
     @property
-    def held(self) -> Type:
-        return self.fragment.type
-
-    def verify(self) -> None:
-        _check_side(self, self.side, _distributed(self, self.fragment.type), self.vec)
+    def held(self) -> FragmentType:
+        return self.expect(self.fragment.type, FragmentType)
 
 
 class _Held(Pure):
@@ -162,6 +169,13 @@ class Convert(Follows):
     def verify(self) -> None:
         src, dst = _distributed(self, self.fragment.type), _distributed(self, self.type)
         self.require((src.dtype, src.dims) == (dst.dtype, dst.dims), f"{src} and {dst} differ in more than the layout")
+        self.require(self.sources is not None, f"threads lack elements of {dst} when they hold {src}")
+
+    @property
+    def sources(self) -> tuple[int, ...] | None:
+        """For each element of the result that a thread holds, which of the fragment's it is."""
+        src, dst = self.fragment.fragment, self.type
+        return converted(src.held_as, dst.held_as, dst.dims, dst.dtype.bits)
 
 
 class Slice(Follows):
@@ -186,6 +200,14 @@ class Slice(Follows):
         width = layout.tile[1]
         whole = first % width == 0 and count % width == 0
         self.require(whole and count > 0 and 0 <= first <= type_.dims[1] - count, f"columns {self.columns} of {type_}")
+
+    @property
+    def kept(self) -> list[int]:
+        """Which of the fragment's elements a thread keeps, in order: of each row of instructions, those of some."""
+        type_ = self.fragment.fragment
+        (rows, columns), size = type_.held_as.tiles(type_.dims), type_.held_as.tile_size
+        first, count = (n // type_.held_as.tile[1] * size for n in self.columns)
+        return [row * columns * size + first + e for row in range(rows) for e in range(count)]
 
 
 class FromWords(Follows):

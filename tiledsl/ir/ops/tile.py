@@ -24,7 +24,7 @@ from tiledsl.ir.types import (
     Type,
     is_memory,
 )
-from tiledsl.layout.shared import AUTO, ROW, Layout, parse_layout
+from tiledsl.layout.shared import AUTO, ROW, Layout, parse_layout, row_major
 
 VECTOR_BYTES = (2, 4, 8, 16)
 
@@ -377,20 +377,27 @@ class Pack(Follows):
         self.require(all(v.type == self.type.dtype for v in self.elements), "elements differ in dtype")
 
 
-def _check_position(op: Extract | Insert) -> DType:
-    """The dtype of the fragment, which has such an element."""
-    type_, at = op.expect(op.fragment.type, FragmentType), op.at
-    op.require(len(at) == len(type_.local), f"takes {len(type_.local)} indices")
-    op.require(all(0 <= i < n for i, n in zip(at, type_.local, strict=True)), f"{at} outside {type_}")
-    return type_.dtype
+class _Element(Follows):
+    """Base of ops on one element of a fragment. `at` is static: registers cannot be indexed at run time."""
 
-
-class Extract(Follows):
-    """One element of a fragment. `at` is static: registers cannot be indexed at run time."""
-
-    name = "tile.extract"
     at = attribute[tuple[int, ...]](tuple)
     fragment = operand(0)
+
+    @property
+    def position(self) -> int:
+        """The number of the element among those that a thread holds, which are in row-major order."""
+        return sum(i * step for i, step in zip(self.at, row_major(self.fragment.fragment.local), strict=True))
+
+    def verify(self) -> None:
+        type_, at = self.expect(self.fragment.type, FragmentType), self.at
+        self.require(len(at) == len(type_.local), f"takes {len(type_.local)} indices")
+        self.require(all(0 <= i < n for i, n in zip(at, type_.local, strict=True)), f"{at} outside {type_}")
+
+
+class Extract(_Element):
+    """One element of a fragment."""
+
+    name = "tile.extract"
 
     @property
     def packed(self) -> Value | None:
@@ -398,26 +405,20 @@ class Extract(Follows):
         pack = self.fragment.op
         if not isinstance(pack, Pack):
             return None
-        number = 0
-        for i, extent in zip(self.at, pack.type.local, strict=True):
-            number = number * extent + i
-        return pack.operands[number if len(pack.operands) > 1 else 0]
+        return pack.operands[self.position if len(pack.operands) > 1 else 0]
 
     def infer(self) -> Sequence[Type]:
         type_ = self.operands[0].type
         return (type_.dtype if isinstance(type_, FragmentType) else type_,)
 
-    def verify(self) -> None:
-        _check_position(self)
 
-
-class Insert(Follows):
+class Insert(_Element):
     """The fragment with one element replaced."""
 
     name = "tile.insert"
-    at = attribute[tuple[int, ...]](tuple)
     gives = ("fragment",)
-    fragment, element = operand(0), operand(1)
+    element = operand(1)
 
     def verify(self) -> None:
-        self.require(self.element.type == _check_position(self), "dtype differs")
+        super().verify()
+        self.require(self.element.type == self.fragment.fragment.dtype, "dtype differs")

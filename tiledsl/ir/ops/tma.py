@@ -8,7 +8,6 @@ instruction moves (`layout.shared.Paneled`): `expand` splits it.
 from __future__ import annotations
 
 from math import prod
-from typing import Any
 
 from tiledsl.arch import TMA_ALIGNMENT, TMA_MOST_RANK
 from tiledsl.ir.core import Kernel, Op, Value, attribute, operand
@@ -21,8 +20,7 @@ HINTS = ("", "evict_first", "evict_last")
 """What a load tells the L2 cache; "" nothing."""
 
 
-def _load_features(op: Any) -> tuple[str, ...]:
-    return ("tma", "multicast") if op.multicast else ("tma",)
+_LOAD_FEATURES = by(lambda op: ("tma", "multicast") if op.multicast else ("tma",))
 
 
 class _Tma(Op):
@@ -60,8 +58,13 @@ class _Box(_Tma):
         return self.operands[2 + len(self.place) + len(self.origin) :]
 
     @property
-    def side(self) -> Side:
-        return Side(self.tensor, tuple(self.origin), self.axes)
+    def rows(self) -> int:
+        """Of the box, as it lies in the tile."""
+        return self.box[self.axes[0]]
+
+    @property
+    def columns(self) -> int:
+        return self.box[self.axes[1]]
 
     @property
     def bytes(self) -> int:
@@ -71,10 +74,12 @@ class _Box(_Tma):
     def verify(self) -> None:
         tile, tensor = self.expect(self.tile.type, SharedType), self.expect(self.tensor.type, GlobalType)
         box, axes = self.box, self.axes
-        self.side.check(self, 2, tile.dtype, " of the tensor")
+        Side(self.tensor, tuple(self.origin), axes).check(self, 2, tile.dtype, " of the tensor")
         self.require(len(box) == tensor.rank and all(n >= 1 for n in box), f"a box {box} of {tensor}")
         self.require(all(n == 1 for axis, n in enumerate(box) if axis not in axes), "a box of more than two axes")
         self.require_indices(self.place, tile.rank, " of the tile")
+        fits = tile.rank >= 2 and self.rows <= tile.dims[-2] and self.columns <= tile.dims[-1]
+        self.require(fits, f"a box {box} in {tile}")
 
 
 class Load(_Box):
@@ -93,7 +98,7 @@ class Load(_Box):
         writes("tile", proxy="async", done="mbarrier", align=TMA_ALIGNMENT),
         writes("mbarrier", atomic="cluster"),
     )
-    features = by(_load_features)
+    features = _LOAD_FEATURES
     called = "tma_load()"
     parts = ("tile", "place", "tensor", "origin", "mbarrier", "receivers")
     multicast = attribute(str, "", among=("", "m", "n"))
@@ -206,7 +211,7 @@ class MapLoad(_Mapped):
         writes("dst", proxy="async", done="mbarrier", align=TMA_ALIGNMENT),
         writes("mbarrier", atomic="cluster"),
     )
-    features = by(_load_features)
+    features = _LOAD_FEATURES
     called = "tma_load()"
     variadic = True
     parts = ("dst", "mbarrier", "coordinates", "receivers")

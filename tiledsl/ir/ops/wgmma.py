@@ -7,9 +7,9 @@ be read.
 
 from __future__ import annotations
 
-from typing import Sequence
+from typing import NamedTuple, Sequence
 
-from tiledsl.arch import WARPGROUP
+from tiledsl.arch import WARPGROUP, WARPGROUP_WARPS
 from tiledsl.ir.core import Op, Pure, Value, attribute, operand, operands
 from tiledsl.ir.facts import NOTHING, Access, Sync, by, reads
 from tiledsl.ir.ops.matrix import HELD
@@ -59,6 +59,27 @@ class Commit(_Group):
     called = "ptx.wgmma_commit()"
 
 
+class SharedOperand(NamedTuple):
+    """An operand of a product in shared memory. axes: of the tile, along which m or n runs, then along which k does;
+    extent: along m or n."""
+
+    tile: Value
+    origin: list[Value]
+    axes: tuple[int, ...]
+    extent: int
+
+    @property
+    def type(self) -> SharedType:
+        type_ = self.tile.type
+        assert isinstance(type_, SharedType)
+        return type_
+
+    @property
+    def k_major(self) -> bool:
+        """Does k run along the rows of the tile?"""
+        return self.axes[1] == len(self.origin) - 1
+
+
 class Mma(_Group):
     """Begins ``a b + acc``, or ``a b`` where `accumulate`, a bool that is the same in the warpgroup, is false.
 
@@ -103,6 +124,13 @@ class Mma(_Group):
     def held(self) -> Type:
         return self.fragment
 
+    @property
+    def shared_operands(self) -> list[SharedOperand]:
+        """b, or a and b."""
+        m, n = self.fragment.dims
+        b = SharedOperand(self.b, self.b_origin, self.b_axes[::-1], n)
+        return [SharedOperand(self.a, self.a_origin, self.a_axes, m), b] if self.a_axes else [b]
+
     def accesses(self) -> list[Access]:
         """Its left operand may be in registers."""
         return [each for each in super().accesses() if each.part == "b" or isinstance(self.a.type, SharedType)]
@@ -127,6 +155,17 @@ class Mma(_Group):
         self.require(len(self.b_axes) == 2 and len(self.a_axes) in (0, 2), "two axes of a tile")
         self.require_indices(self.a_origin, len(self.a_origin))
         self.require_indices(self.b_origin, self.expect(self.b.type, SharedType).rank, " of b")
+        layout = acc.held_as
+        whole = layout.interleaved == WARPGROUP_WARPS and layout.first % WARPGROUP_WARPS == 0
+        self.require(whole, f"{layout} is not of warpgroups")
+        a = self.a.type
+        if isinstance(a, FragmentType):
+            self.require((a.layout, a.dims) == (layout.a, (acc.dims[0], self.k)), f"a is {a}")
+        self.require(bool(self.a_axes) == isinstance(a, SharedType), f"axes {self.a_axes} of {a}")
+        for each in self.shared_operands:
+            for axis, size in zip(each.axes, (each.extent, self.k), strict=True):
+                inside = 0 <= axis < each.type.rank and size <= each.type.dims[axis]
+                self.require(inside, f"{size} elements along axis {axis} of {each.type}")
 
 
 class Wait(_Group):

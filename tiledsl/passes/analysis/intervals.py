@@ -86,9 +86,7 @@ class Intervals:
             case tile.Pack() | tile.Insert():
                 return self._any(op.operands)
             case matrix.Coordinates():
-                type_ = value.type
-                assert isinstance(type_, FragmentType)
-                return 0, type_.dims[op.axis] - 1
+                return 0, value.fragment.dims[op.axis] - 1
             case gpu.ThreadId():
                 return 0, (*self.kernel.threads, 1, 1)[op.axis] - 1
             case gpu.WarpId():

@@ -119,10 +119,8 @@ class BankReport:
         used = {(a.kind, a.bytes) for a in self.accesses}
         for (kind, width), phases in PHASES.items():
             called = f"{_CALLED[kind]} of {width} bytes"
-            if (kind, width) in used and phases.basis == "open":
-                lines.append(f"not yet calibrated, {called}: {phases.question}")
             if (kind, width) in used and phases.note:
-                lines.append(f"{called}: {phases.note}")
+                lines.append(f"{'' if phases.calibrated else 'not yet calibrated, '}{called}: {phases.note}")
         return "\n".join(lines)
 
 

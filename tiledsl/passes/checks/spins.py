@@ -28,10 +28,8 @@ from tiledsl.ir.ops import arith, control, tile
 from tiledsl.ir.types import BOOL
 from tiledsl.passes.analysis.called import name_of
 from tiledsl.passes.analysis.constants import integer
-from tiledsl.passes.analysis.structure import incoming, ops_around
+from tiledsl.passes.analysis.structure import incoming
 from tiledsl.passes.pipelining.body import memories, overlap
-
-_JOINS = ("and", "or", "xor", "not")
 
 
 def check_spins(kernel: Kernel) -> None:
@@ -55,47 +53,44 @@ def _error(load: tile.Access) -> CompileError:
 
 
 class _Loop:
-    """One loop. `changing`: values that may differ from iteration to iteration for ever, with no other thread writing.
-    All others are *settled*: after the first iterations at the latest.
+    """One loop. `inside`: the values made in it. `changing`: those that may differ from iteration to iteration for
+    ever, with no other thread writing. All others are *settled*: after the first iterations at the latest.
     """
 
     def __init__(self, op: control.While) -> None:
         self.op = op
         self.ops = [inner for inner in op.walk() if inner is not op]
         self.written = [memory for inner in self.ops for memory, writes in memories(inner) if writes]
+        arguments = [v for each in (op, *self.ops) for block in each.blocks for v in block.args]
+        self.inside = dict.fromkeys([*(v for each in self.ops for v in each.results), *arguments])
         self.changing = self.all_changing()
 
     def awaited(self) -> tile.Access | None:
         """The load by which the loop waits for others, if it does."""
-        if any(_shows_writes(op) for op in self.ops):
+        if any(not op.effects.isdisjoint(("sync", "io")) for op in self.ops):  # others' writes are seen behind it
             return None
         go_on = self.op.before.terminator.operands[0]
-        if self.is_settled(go_on):
+        if go_on not in self.changing:
             return self.load_behind(go_on)
         if not self.only_asks():
             return None
-        exits = (v for v in self.conditions(go_on) if self.is_settled(v))
+        exits = (v for v in self.conditions(go_on) if v not in self.changing)
         return next((load for v in exits if (load := self.load_behind(v)) is not None), None)
 
     def only_asks(self) -> bool:
         """True if the loop has no effects, and all that it reads is settled."""
         does = [op for op in self.ops if op.effects - {"pinned", "identity", "guard"}]
-        return all(op.effects <= {"read"} and all(self.is_settled(r) for r in op.results) for op in does)
+        return all(op.effects <= {"read"} and self.changing.isdisjoint(op.results) for op in does)
 
     # -- what changes ----------------------------------------------------------------------------
 
-    def is_settled(self, value: Value) -> bool:
-        return value not in self.changing
-
     def all_changing(self) -> set[Value]:
         """Whatever changes by itself, and what depends on that."""
-        results = [v for op in self.ops for v in op.results]
-        values = [*results, *(v for op in (self.op, *self.ops) for block in op.blocks for v in block.args)]
-        found = {v for v in values if self.may_change(v)}
+        found = {v for v in self.inside if self.may_change(v)}
         size = -1
         while size != len(found):
             size = len(found)
-            found |= {v for v in values if any(source in found for source in self.sources(v))}
+            found |= {v for v in self.inside if not found.isdisjoint(self.sources(v))}
         return found
 
     def may_change(self, value: Value) -> bool:
@@ -113,11 +108,9 @@ class _Loop:
         seen: set[tuple[Value, bool]] = set()
         while pending:
             value, computed = pending.pop()
-            if value is arg:
-                if computed:
-                    return True
-                continue
-            if (value, computed) in seen or not self.is_inside(value):
+            if value is arg and computed:
+                return True
+            if value is arg or (value, computed) in seen:
                 continue
             seen.add((value, computed))
             other = value.op is None and value.owner is arg.owner
@@ -125,17 +118,11 @@ class _Loop:
             pending += [(v, computed or other or v not in moved) for v in self.sources(value)]
         return False
 
-    def is_inside(self, value: Value) -> bool:
-        """Is the value made in the loop?"""
-        block = value.owner.parent if isinstance(value.owner, Op) else value.owner
-        return any(op is self.op for op, _ in ops_around(block))
-
     def sources(self, value: Value) -> list[Value]:
         """What a value of the loop is computed from, or chosen by."""
-        if not self.is_inside(value):
+        if value not in self.inside:
             return []
-        op = value.op
-        return [*(op.operands if op is not None else ()), *_moved_from(value)]
+        return [*(value.op.operands if value.op is not None else ()), *_moved_from(value)]
 
     # -- conditions ------------------------------------------------------------------------------
 
@@ -145,11 +132,11 @@ class _Loop:
         pending = [value]
         while pending:
             here = pending.pop()
-            if here in seen or here.type != BOOL or not self.is_inside(here):
+            if here in seen or here.type != BOOL or here not in self.inside:
                 continue
             seen.add(here)
             yield here
-            joins = isinstance(here.op, arith.Scalar) and here.op.fn.name in _JOINS
+            joins = isinstance(here.op, arith.Scalar) and here.op.fn.name in ("and", "or", "xor", "not")
             if joins or here.op is None or isinstance(here.op, (control.If, arith.Select)):
                 pending += self.sources(here)
 
@@ -162,7 +149,7 @@ class _Loop:
             if here in seen:
                 continue
             seen.add(here)
-            if _is_plain_load(here.op) and self.is_inside(here):
+            if _is_plain_load(here.op) and here in self.inside:
                 return here.op
             pending += self.sources(here)
         return None
@@ -175,8 +162,3 @@ def _moved_from(value: Value) -> list[Value]:
 
 def _is_plain_load(op: Op | None) -> TypeGuard[tile.Access]:
     return isinstance(op, tile.Access) and op.varies == "memory"
-
-
-def _shows_writes(op: Op) -> bool:
-    """May others' writes be seen behind it?"""
-    return not op.effects.isdisjoint(("sync", "io"))

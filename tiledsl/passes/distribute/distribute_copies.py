@@ -9,13 +9,15 @@ registers: each access is one `async.cp`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Kernel, Value
 from tiledsl.ir.ops import async_copy, control, gpu, tile
 from tiledsl.ir.types import INDEX
-from tiledsl.passes.distribute.thread_map import Coordinate, plan_copy
-from tiledsl.passes.distribute.vectors import elements_of, index, may_leave, never_split, read, vector_of, write, zeros
+from tiledsl.passes.distribute.positions import Position, index
+from tiledsl.passes.distribute.thread_map import ThreadMap, plan_copy
+from tiledsl.passes.distribute.vectors import elements_of, may_leave, never_split, read, vector_of, write, zeros
 
 IN_FLIGHT = 8
 """Accesses of one thread that are loaded before the first one is stored: 32 registers of 16-byte vectors."""
@@ -41,12 +43,13 @@ class _Writer:
         self.op, self.b = op, b
         self.map = plan_copy(op, kernel.thread_count)
         self.guard_src, self.guard_dst = may_leave(op.src, op.shape), may_leave(op.dst, op.shape)
-        self.thread = _linear_thread(kernel.threads, b)
+        self.thread = thread = _linear_thread(kernel.threads, b)
+        position = Position(b, kernel.thread_count, lambda: thread)
+        self.steps = [self.map.place(step, position) for step in range(self.map.steps)]
 
     def write_async(self, op: async_copy.Copy) -> None:
         """The tensor's side and the tile's, at once. All indices first: the accesses stand together for `expand`."""
-        steps = map(self.map.place, range(self.map.steps))
-        pairs = [(self.indices(op.dst, place, 0), self.indices(op.src, place, 0)) for place in steps]
+        pairs = [(self.indices(op.dst, place), self.indices(op.src, place)) for place in self.steps]
         for to, at in pairs:
             cp = async_copy.Cp(op.dst.memory, *to, op.src.memory, *at, vec=self.map.width, guard=self.guard_src)
             self.b.add(cp)
@@ -102,50 +105,28 @@ class _Writer:
         """A loop in which neighbouring threads copy neighbouring elements, one by one."""
         b, op = self.b, self.op
         other = zeros(b, op.dtype, 1) if self.guard_src else None
-        body = Block([INDEX], ["element"])
+        body, count = Block([INDEX], ["element"]), prod(op.shape)
         with b.inside(body):
-            place: dict[int, Value] = {}
-            inner = 1
-            for axis in self.map.order:
-                at = b.scalar("floordiv", body.args[0], inner) if inner > 1 else body.args[0]
-                inner *= op.shape[axis]
-                place[axis] = at if axis == self.map.order[-1] else b.scalar("mod", at, op.shape[axis])
-            src, dst = [*op.src.origin], [*op.dst.origin]
-            for side, indices in ((op.src, src), (op.dst, dst)):
-                for position, axis in enumerate(side.axes):
-                    indices[axis] = b.scalar("add", indices[axis], place[position])
+            place = ThreadMap(op.shape, self.map.axis, 1, count).place(0, Position(b, count, lambda: body.args[0]))
+            src, dst = self.indices(op.src, place), self.indices(op.dst, place)
             write(b, op.dst.memory, dst, read(b, op.src.memory, src, other, 1), 1, guarded=self.guard_dst)
             b.add(control.Yield())
-        count, threads = (b.constant(n, INDEX) for n in (inner, self.map.threads))
-        b.add(control.For(self.thread, count, threads, blocks=[body]))
+        bounds = (b.constant(n, INDEX) for n in (count, self.map.threads))
+        b.add(control.For(self.thread, *bounds, blocks=[body]))
 
     # -- indices -------------------------------------------------------------------------------
 
     def places(self, side: tile.Side) -> Places:
         """Of all accesses on this side."""
-        steps, elements = map(self.map.place, range(self.map.steps)), range(0, self.map.width, self.map.width_on(side))
-        return [[self.indices(side, place, e) for e in elements] for place in steps]
+        elements = range(0, self.map.width, self.map.width_on(side))
+        return [[self.indices(side, place, e) for e in elements] for place in self.steps]
 
-    def indices(self, side: tile.Side, place: tuple[Coordinate, ...], e: int) -> list[Value]:
+    def indices(self, side: tile.Side, place: list[Position], e: int = 0) -> list[Value]:
         """Of the element `e` after `place` along the vectors' axis."""
         indices = list(side.origin)
         for position, (axis, at) in enumerate(zip(side.axes, place, strict=True)):
-            further = e if position == self.map.axis else 0
-            indices[axis] = index(self.b, side.origin[axis], self.part(at), at.after * at.scale + further)
+            indices[axis] = index(self.b, side.origin[axis], at + (e if position == self.map.axis else 0))
         return indices
-
-    def part(self, place: Coordinate) -> Value | None:
-        """The part of a coordinate that depends on the thread, if one does."""
-        if place.modulus == 1:
-            return None
-        value = self.thread
-        if place.before:
-            value = self.b.scalar("add", value, place.before)
-        if place.divisor > 1:
-            value = self.b.scalar("floordiv", value, place.divisor)
-        if place.modulus:
-            value = self.b.scalar("mod", value, place.modulus)
-        return value if place.scale == 1 else self.b.scalar("mul", value, place.scale)
 
 
 def _linear_thread(extents: tuple[int, ...], b: Builder) -> Value:

@@ -11,18 +11,21 @@ Writers give the values that stand for an op's results; CompileError where the l
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property, reduce
+from contextlib import nullcontext
+from functools import cache
+from itertools import islice
+from typing import Any
 
-from tiledsl.arch import LANE_BITS, WARP
+from tiledsl.arch import WARP
 from tiledsl.errors import CompileError
 from tiledsl.ir.builder import Builder
-from tiledsl.ir.core import Kernel, Op, Value
+from tiledsl.ir.core import Kernel, Value
 from tiledsl.ir.ops import gpu, matrix, tile
 from tiledsl.ir.types import INDEX, FragmentType
-from tiledsl.layout.fragments import WORD_BITS
 from tiledsl.passes.analysis.called import called, name_of
-from tiledsl.passes.distribute.matrix_map import Field, Place, Run, lane_fields, matrices, place, runs, widths
-from tiledsl.passes.distribute.vectors import elements_of, index, may_leave, read, vector_of, write, zeros
+from tiledsl.passes.distribute.matrix_map import Matrices, Run, matrices, place, runs, widths
+from tiledsl.passes.distribute.positions import Position, index
+from tiledsl.passes.distribute.vectors import elements_of, may_leave, read, vector_of, write, zeros
 
 
 def write_load(kernel: Kernel, op: matrix.Load, b: Builder) -> Sequence[Value]:
@@ -31,50 +34,44 @@ def write_load(kernel: Kernel, op: matrix.Load, b: Builder) -> Sequence[Value]:
 
 
 def write_store(kernel: Kernel, op: matrix.Store, b: Builder) -> Sequence[Value]:
-    """What several warps hold, one of them writes."""
-    type_, store = op.fragment.type, _store_matrices if op.vec == 0 else _store_elements
-    assert isinstance(type_, FragmentType)
-    layout, part = type_.held_as, _Part(kernel, type_, b)
-    if layout.holders == 1:
-        store(op, part)
-        return ()
-    number = b.scalar("mod" if layout.operand == "a" else "floordiv", part.warp, layout.warps[1])
-    with b.when(b.scalar("eq", number, 0)):
-        store(op, part)
+    """What several warps hold, the first of them writes."""
+    part = _Part(kernel, op.fragment.fragment, b)
+    holder = part.layout.holder(part.warp)
+    several = isinstance(holder, Position) and holder.variable
+    with b.when(b.scalar("eq", several, 0)) if several else nullcontext():
+        _store_matrices(op, part) if op.vec == 0 else _store_elements(op, part)
     return ()
 
 
 def write_coordinates(kernel: Kernel, op: matrix.Coordinates, b: Builder) -> Sequence[Value]:
-    thread = _Part(kernel, op.type, b).along(op.axis, lane_fields(op.type, op.axis))
-    firsts = [place(op.type, register)[op.axis] for register in range(op.type.size)]
-    return [b.value(tile.Pack(*(index(b, None, thread, first) for first in firsts), type=op.type))]
+    at = _Part(kernel, op.type, b).first[op.axis]
+    further = [place(op.type, register)[op.axis] for register in range(op.type.size)]
+    return [b.value(tile.Pack(*(index(b, None, at + more) for more in further), type=op.type))]
 
 
 def write_convert(_: Kernel, op: matrix.Convert, b: Builder) -> Sequence[Value]:
-    src, dst = op.fragment.type, op.type
-    assert isinstance(src, FragmentType)
-    sources = _sources(src, dst)
-    if sources is None:
-        raise CompileError(
-            f"a thread does not hold all elements of {dst.held_as} that it needs: they are held as {src.held_as}",
-            op.loc,
-            "go through shared memory: store() the fragment into a tile, barrier(), load_matrix() it",
-        )
-    return [_permuted(op.fragment, src, dst, sources, b)]
+    """Whole words where they stay together, else element by element."""
+    sources, per_word = op.sources, op.type.per_register
+    assert sources is not None, "the verifier has seen that threads hold what they need"
+    firsts = sources[::per_word]
+    whole = [first + e for first in firsts for e in range(per_word) if first % per_word == 0]
+    if per_word > 1 and whole == list(sources):
+        words = b.add(matrix.ToWords(op.fragment)).results
+        return [b.value(matrix.FromWords(*(words[first // per_word] for first in firsts), type=op.type))]
+    elements = [b.value(tile.Extract(op.fragment, at=(r,))) for r in sources]
+    return [b.value(tile.Pack(*elements, type=op.type))]
 
 
 class _Part:
-    """What one thread holds of a fragment: where it is in the block tile, as ops."""
+    """What one thread holds of a fragment. `first`: row and column of its first element in the block tile."""
 
     def __init__(self, kernel: Kernel, type_: FragmentType, b: Builder) -> None:
         self.kernel, self.type, self.layout, self.b = kernel, type_, type_.held_as, b
+        self.lane = Position(b, WARP, cache(lambda: b.value(gpu.LaneId(dtype=INDEX))))
+        self.warp = Position(b, self.layout.threads // WARP, cache(self._warp), constant=self.layout.first)
+        self.first = self.layout.place(type_.dims, type_.dtype.bits, 0, self.warp, self.lane)
 
-    @cached_property
-    def lane(self) -> Value:
-        return self.b.value(gpu.LaneId(dtype=INDEX))
-
-    @cached_property
-    def warp(self) -> Value:
+    def _warp(self) -> Value:
         """The number of the warp among those that hold the fragment, which may be some of the block's."""
         layout, warp = self.layout, self.b.value(gpu.WarpId(dtype=INDEX))
         if layout.first:
@@ -83,158 +80,70 @@ class _Part:
             return warp
         return self.b.scalar("mod", warp, layout.threads // WARP)
 
-    def at(self, side: tile.Side, first: Place, fields: Sequence[list[Field]]) -> list[Value]:
-        """Indices of what lane 0 has at `first`. fields: the lane's part of rows and of columns."""
-        at = list(side.origin)
-        for axis, position in enumerate(side.axes):
-            at[position] = index(self.b, side.origin[position], self.along(axis, fields[axis]), first[axis])
-        return at
+    def access(self, side: tile.Side, run: Run) -> list[Value]:
+        """The indices of a run."""
+        return self._indices(side, [at + more for at, more in zip(self.first, run.at, strict=True)])
 
-    def along(self, axis: int, fields: list[Field]) -> Value | None:
-        """The thread's row (axis 0) or column: its warp's part and its lane's. On its own: no loop changes it."""
-        terms = [*self.of_warp(axis), *map(self.of_lane, fields)]
-        return reduce(lambda a, c: self.b.scalar("add", a, c), terms) if terms else None
+    def instruction(self, op: matrix.Load | matrix.Store, found: Matrices) -> tuple[list[Value], dict[str, Any]]:
+        """Of an ldmatrix or stmatrix the indices, of the row whose address the lane gives, and the attributes."""
+        at = found.row_of(self.lane, op.side, self.layout.origin(self.type.dims, self.warp))
+        attributes = {"vec": matrix.MATRIX_BYTES // self.type.dtype.bytes, "num": found.num, "trans": op.transposed}
+        return self._indices(op.side, at), attributes
 
-    def of_warp(self, axis: int) -> list[Value]:
-        """Where the warp's part begins: the terms of a sum."""
-        b, layout = self.b, self.layout
-        parts, interleaved = layout.grid[axis], layout.interleaved
-        if parts == 1:
-            return []
-        number, size = self.warp, self.type.dims[axis] // parts
-        if axis == 0 and layout.warps[1] > 1:
-            number = b.scalar("floordiv", number, layout.warps[1])
-        elif axis == 1 and layout.warps[0] > 1:
-            number = b.scalar("mod", number, layout.warps[1])
-        if axis == 1 or interleaved == 1:
-            return [b.scalar("mul", number, size)]
-        if parts == interleaved:
-            return [b.scalar("mul", number, layout.tile[0])]
-        within = b.scalar("mul", b.scalar("mod", number, interleaved), layout.tile[0])
-        return [b.scalar("mul", b.scalar("floordiv", number, interleaved), interleaved * size), within]
-
-    def of_lane(self, field: Field) -> Value:
-        value = self.lane
-        if field.low:
-            value = self.b.scalar("floordiv", value, 1 << field.low)
-        if field.low + field.count < LANE_BITS:
-            value = self.b.scalar("mod", value, 1 << field.count)
-        return value if field.weight == 1 else self.b.scalar("mul", value, field.weight)
+    def _indices(self, side: tile.Side, at: Sequence[Position | int]) -> list[Value]:
+        """Of a row and column of the fragment."""
+        indices = list(side.origin)
+        for axis, part in zip(side.axes, at, strict=True):
+            indices[axis] = index(self.b, side.origin[axis], part)
+        return indices
 
 
 # -- ldmatrix and stmatrix -------------------------------------------------------------------------
 
 
 def _load_matrices(op: matrix.Load, part: _Part) -> Value:
-    trans, b, row = _transposed("load_fragment()", op, op.side, op.type), part.b, _row(op.type)
     words: list[Value] = []
     for found in matrices(op.type):
-        at = part.at(op.side, found.at, found.fields(op.side))
-        words += b.add(matrix.LdMatrix(op.side.memory, *at, vec=row, num=found.num, trans=trans)).results
-    return b.value(matrix.FromWords(*words, type=op.type))
+        at, attributes = part.instruction(op, found)
+        words += part.b.add(matrix.LdMatrix(op.memory, *at, **attributes)).results
+    return part.b.value(matrix.FromWords(*words, type=op.type))
 
 
 def _store_matrices(op: matrix.Store, part: _Part) -> None:
-    trans, b, row = _transposed("store()", op, op.side, part.type), part.b, _row(part.type)
-    words = b.add(matrix.ToWords(op.fragment)).results
+    words = iter(part.b.add(matrix.ToWords(op.fragment)).results)
     for found in matrices(part.type):
-        at, (own, words) = part.at(op.side, found.at, found.fields(op.side)), (words[: found.num], words[found.num :])
-        b.add(matrix.StMatrix(op.side.memory, *at, *own, vec=row, num=found.num, trans=trans))
-
-
-def _row(type_: FragmentType) -> int:
-    """Elements of a row of a matrix."""
-    return matrix.MATRIX_BYTES // type_.dtype.bytes
-
-
-def _transposed(plain: str, op: Op, side: tile.Side, type_: FragmentType) -> bool:
-    """True if rows of memory run across the words of a lane, so that the instruction transposes. CompileError where it
-    cannot."""
-    layout, dtype = type_.held_as, type_.dtype
-    use = f"use {plain}, which moves element by element"
-    if dtype.bits > WORD_BITS or (layout.operand == "acc" and dtype.bits != 16):
-        message = f"{called(op)} of {dtype} held as {layout}: a lane does not hold words of its rows"
-        raise CompileError(message, op.loc, use)
-    if side.unit is None:
-        raise CompileError(f"{called(op)} from a view without the axis along which the tile's rows run", op.loc, use)
-    trans = side.unit != layout.inner
-    if trans and dtype.bits != 16:
-        raise CompileError(
-            f"{called(op)} of {dtype} would have to transpose, since the tile's rows do not run along "
-            f"{'k' if layout.operand != 'acc' else 'the columns'} of {layout}; it transposes 16-bit elements only",
-            op.loc,
-            f"{use}, or store the tile transposed",
-        )
-    return trans
+        at, attributes = part.instruction(op, found)
+        part.b.add(matrix.StMatrix(op.memory, *at, *islice(words, found.num), **attributes))
 
 
 # -- plain accesses --------------------------------------------------------------------------------
 
 
 def _load_elements(op: matrix.Load, part: _Part) -> Value:
-    b, type_, side = part.b, op.type, op.side
-    found, count = _runs(op, side, type_, op.vec), op.vec // type_.dtype.bytes
-    fields = [lane_fields(type_, axis) for axis in (0, 1)]
-    other = zeros(b, type_.dtype, count) if may_leave(side, type_.dims) else None
+    b, type_, count = part.b, op.type, op.vec // op.type.dtype.bytes
+    found = _runs(op, type_)
+    other = zeros(b, type_.dtype, count) if may_leave(op.side, type_.dims) else None
     elements: dict[int, Value] = {}
     for run in found:
-        value = read(b, side.memory, part.at(side, run.at, fields), other, count)
+        value = read(b, op.memory, part.access(op.side, run), other, count)
         elements.update(zip(run.registers, elements_of(b, value, count), strict=True))
     return b.value(tile.Pack(*(elements[r] for r in range(type_.size)), type=type_))
 
 
 def _store_elements(op: matrix.Store, part: _Part) -> None:
-    b, type_, side = part.b, part.type, op.side
-    found, count, guarded = _runs(op, side, type_, op.vec), op.vec // type_.dtype.bytes, may_leave(side, type_.dims)
-    fields = [lane_fields(type_, axis) for axis in (0, 1)]
-    for run in found:
+    b, count, guarded = part.b, op.vec // part.type.dtype.bytes, may_leave(op.side, part.type.dims)
+    for run in _runs(op, part.type):
         value = vector_of(b, [b.value(tile.Extract(op.fragment, at=(r,))) for r in run.registers], count)
-        write(b, side.memory, part.at(side, run.at, fields), value, count, guarded=guarded)
+        write(b, op.memory, part.access(op.side, run), value, count, guarded=guarded)
 
 
-def _runs(op: Op, side: tile.Side, type_: FragmentType, vec: int) -> list[Run]:
-    found = runs(type_, side.unit, vec // type_.dtype.bytes)
-    if found is not None:
-        return found
-    possible = widths(type_, side.unit)
-    held = f"{possible[-1] // type_.dtype.bytes} {type_.dtype}" if len(possible) > 1 else "single elements"
-    raise CompileError(
-        f"{called(op)} with vec={vec}: of {type_.held_as} a lane holds {held} side by side in {name_of(side.memory)}",
-        op.loc,
-        f"use vec={' or '.join(map(str, possible))}",
-    )
-
-
-# -- conversion ------------------------------------------------------------------------------------
-
-
-def _sources(src: FragmentType, dst: FragmentType) -> list[int] | None:
-    """For each element of `dst` that a thread holds, which of `src` it is, in all threads alike; None if one is not."""
-    if _parts(src) != _parts(dst):
-        return None
-    register = {place(src, r): r for r in range(src.size)}
-    found = [register.get(place(dst, r)) for r in range(dst.size)]
-    known = [r for r in found if r is not None]
-    return known if len(known) == len(found) else None
-
-
-def _parts(type_: FragmentType) -> list[tuple[int, int]]:
-    """How far from the first thread's elements those of each thread lie."""
-    warps = range(type_.held_as.threads // WARP)
-    return [place(type_, 0, warp, lane) for warp in warps for lane in range(WARP)]
-
-
-def _permuted(value: Value, src: FragmentType, dst: FragmentType, sources: list[int], b: Builder) -> Value:
-    """Whole words where they stay together, else element by element."""
-    per_word = src.per_register
-    firsts = sources[::per_word]
-    together = all(
-        first % per_word == 0 and sources[i * per_word + e] == first + e
-        for i, first in enumerate(firsts)
-        for e in range(per_word)
-    )
-    if together and per_word > 1:
-        words = b.add(matrix.ToWords(value)).results
-        return b.value(matrix.FromWords(*(words[first // per_word] for first in firsts), type=dst))
-    elements = [b.value(tile.Extract(value, at=(r,))) for r in sources]
-    return b.value(tile.Pack(*elements, type=dst))
+def _runs(op: matrix.Load | matrix.Store, type_: FragmentType) -> list[Run]:
+    side, size = op.side, type_.dtype.bytes
+    found = runs(type_, side.unit, op.vec // size)
+    if found is None:
+        possible = widths(type_, side.unit)
+        held = f"{possible[-1] // size} {type_.dtype}" if len(possible) > 1 else "single elements"
+        message = f"of {type_.held_as} a lane holds {held} side by side in {name_of(side.memory)}"
+        fix = f"use vec={' or '.join(map(str, possible))}"
+        raise CompileError(f"{called(op)} with vec={op.vec}: {message}", op.loc, fix)
+    return found

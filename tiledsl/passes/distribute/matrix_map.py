@@ -8,6 +8,7 @@ holds side by side is the same for all lanes. Positions are (row, column) in the
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from tiledsl.ir.ops.tile import VECTOR_BYTES, Side
 from tiledsl.ir.types import FragmentType
@@ -25,15 +26,6 @@ def place(type_: FragmentType, register: int, warp: int = 0, lane: int = 0) -> P
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
-    """``lane // 2**low % 2**count * weight``: a part of a lane's row or column."""
-
-    low: int
-    count: int
-    weight: int
-
-
-@dataclass(frozen=True, slots=True)
 class Matrices:
     """One ldmatrix or stmatrix. `at`: where the first of its `num` matrices begins; `steps`: how far from there the one
     begins whose number has bit 0, bit 1 set."""
@@ -42,27 +34,30 @@ class Matrices:
     at: Place
     steps: tuple[Place, ...]
 
-    def fields(self, side: Side) -> list[list[Field]]:
-        """Of the row that a lane addresses, the parts along both axes. Rows follow each other along the axis that is
-        not contiguous."""
-        found: list[list[Field]] = []
+    def row_of(self, lane: Any, side: Side, origin: tuple[Any, Any]) -> list[Any]:
+        """Row and column of where the row begins that a lane addresses, in the part of a warp that begins at `origin`.
+
+        Rows follow each other along the axis that is not contiguous.
+        """
+        found: list[Any] = []
         for axis in (0, 1):
-            weights = [(bit, 1 << bit) for bit in range(ROW_BITS)] if axis != side.unit else []
-            found.append(_fields([*weights, *((ROW_BITS + i, step[axis]) for i, step in enumerate(self.steps))]))
+            weights = [0 if axis == side.unit else 1 << bit for bit in range(ROW_BITS)]
+            terms = _by_lane_bits([*weights, *(step[axis] for step in self.steps)])
+            parts = (lane // (1 << low) % (1 << count) * weight for low, count, weight in terms)
+            found.append(sum(parts, origin[axis] + self.at[axis]))
         return found
 
 
-def _fields(weights: list[tuple[int, int]]) -> list[Field]:
-    """The sum of lane bits times weights, in as few terms as there are; `weights`: (bit, weight), lowest bit first."""
-    found: list[Field] = []
-    for bit, weight in weights:
-        last = found[-1] if found else None
-        if weight == 0:
-            continue
-        if last is not None and bit == last.low + last.count and weight == last.weight << last.count:
-            found[-1] = replace(last, count=last.count + 1)
-        else:
-            found.append(Field(bit, 1, weight))
+def _by_lane_bits(weights: list[int]) -> list[tuple[int, int, int]]:
+    """The sum of the lane's bits times these weights in as few terms as there are, each (low, count, weight), which
+    stands for ``lane // 2**low % 2**count * weight``."""
+    found: list[tuple[int, int, int]] = []
+    for bit, weight in enumerate(weights):
+        low, count, first = found[-1] if found else (0, 0, 0)
+        if weight and bit == low + count and weight == first << count:
+            found[-1] = low, count + 1, first
+        elif weight:
+            found.append((bit, 1, weight))
     return found
 
 
@@ -128,12 +123,3 @@ def widths(type_: FragmentType, unit: int | None) -> list[int]:
     """Bytes that one access of a lane may have along `unit`, the narrowest first."""
     size = type_.dtype.bytes
     return [size, *(v for v in VECTOR_BYTES if v > size and runs(type_, unit, v // size) is not None)]
-
-
-def lane_fields(type_: FragmentType, axis: int) -> list[Field]:
-    """A lane's part of the row or column of each element that it holds."""
-    layout = type_.held_as
-    _, _, *steps = layout.within(0, type_.dtype.bits)
-    # With g = lane // 4 and t = lane % 4: the inner axis goes by t, the other one by g.
-    low, count = (0, 2) if axis == layout.inner else (2, 3)
-    return [Field(low, count, steps[axis])]

@@ -20,27 +20,6 @@ from tiledsl.ir.types import GlobalType
 from tiledsl.passes.analysis.called import called, name_of
 
 
-@dataclass(frozen=True, slots=True)
-class Coordinate:
-    """A position along one axis as a function of the linear thread index t, in elements::
-
-        ((t + before) // divisor % modulus + after) * scale
-
-    A `divisor` of 1 divides nothing; a `modulus` of 0 stands for none, one of 1 makes the term constant.
-    """
-
-    before: int
-    divisor: int
-    modulus: int
-    after: int
-    scale: int
-
-    def of(self, thread: Any) -> Any:
-        """The position for a thread index, or an array of them."""
-        term = (thread + self.before) // self.divisor
-        return ((term % self.modulus if self.modulus else term) + self.after) * self.scale
-
-
 @dataclass(frozen=True)
 class ThreadMap:
     """How `threads` threads cover `shape`, `width` elements at once along `axis`."""
@@ -69,29 +48,14 @@ class ThreadMap:
         """The axes, the fastest first."""
         return [self.axis, *(a for a in reversed(range(len(self.shape))) if a != self.axis)]
 
-    def place(self, step: int) -> tuple[Coordinate, ...]:
-        """Where the access of each thread begins in this step, an axis each."""
-        found: dict[int, Coordinate] = {}
-        inner = 1
+    def place(self, step: int, thread: Any) -> list[Any]:
+        """Where the access of a thread begins in this step, an axis each; `thread` may be an array or a `Position`."""
+        number, inner = thread + step * self.threads, 1
+        found: dict[int, Any] = {}
         for axis in self.order:
-            found[axis] = self._coordinate(step, inner, axis)
+            found[axis] = number // inner % self.grid[axis] * (self.width if axis == self.axis else 1)
             inner *= self.grid[axis]
-        return tuple(found[axis] for axis in range(len(self.shape)))
-
-    def _coordinate(self, step: int, inner: int, axis: int) -> Coordinate:
-        """``(step * threads + t) // inner % count``, with the step's part as a constant where no carry is possible."""
-        count = self.grid[axis]
-        scale = self.width if axis == self.axis else 1
-        first = step * self.threads
-        if inner % self.threads == 0:  # the same for all threads
-            return Coordinate(0, 1, 1, first // inner % count, scale)
-        if self.threads % inner == 0:
-            across = self.threads // inner  # positions along this axis that one step covers, or a multiple of `count`
-            if across % count == 0:
-                return Coordinate(0, inner, count if across > count else 0, 0, scale)
-            if count % across == 0:
-                return Coordinate(0, inner, 0, first // inner % count, scale)
-        return Coordinate(first, inner, count, 0, scale)
+        return [found[axis] for axis in range(len(self.shape))]
 
     def width_on(self, side: tile.Side) -> int:
         """Elements of one access to this side: all of `width`, or one by one."""
@@ -105,31 +69,27 @@ def plan_copy(op: tile.Copy, threads: int) -> ThreadMap:
     that follows from the types alone. What an asynchronous copy moves at once has to be side by side on both sides.
     Whether the accesses are aligned is for `check-accesses`.
     """
-    asked = called(op)
+    asked, size, by = called(op), op.dtype.bytes, " x ".join(map(str, op.shape))
     sides = sorted((op.src, op.dst), key=lambda side: not isinstance(side.type, GlobalType))  # stable
     units = [side.unit for side in sides if side.unit is not None]
-    width = op.vec // op.dtype.bytes
+    width = op.vec // size
     if width > 1 and not units:
         message = f"{asked} with vec={op.vec}: neither side has its axis of stride 1 among the copied axes"
         raise CompileError(message, op.loc, _one_element(op))
     axis = units[0] if units else len(op.shape) - 1
     if op.shape[axis] % width:
-        raise CompileError(
-            f"{asked} with vec={op.vec}: rows of {op.shape[axis]} {op.dtype} (axis {axis} of {_by(op.shape)}) are not "
-            f"a multiple of {width} elements",
-            op.loc,
-            _advice(op, axis, threads),
-        )
+        message = f"{asked} with vec={op.vec}: rows of {op.shape[axis]} {op.dtype} (axis {axis} of {by}) are not a"
+        raise CompileError(f"{message} multiple of {width} elements", op.loc, _advice(op, axis, threads))
     plan = ThreadMap(op.shape, axis, width, threads)
     if plan.accesses % threads:
-        raise CompileError(
-            f"{asked} of {_by(op.shape)} {op.dtype} is {plan.accesses} accesses of {op.vec} bytes, "
-            f"which {threads} threads cannot share equally",
-            op.loc,
-            _advice(op, axis, threads),
-        )
+        message = f"{asked} of {by} {op.dtype} is {plan.accesses} accesses of {op.vec} bytes, which {threads} threads"
+        raise CompileError(f"{message} cannot share equally", op.loc, _advice(op, axis, threads))
     if isinstance(op, async_copy.Copy) and width > min(map(plan.width_on, sides)):
-        raise _transposing(op)
+        source, name = name_of(op.src.memory), name_of(op.dst.memory)
+        message = f"{asked} with vec={op.vec}: neighbours in {source} are not neighbours in {name}, but what it moves"
+        fix = f"use copy(), which transposes through registers; or copy as it is and read {name} through its view .T"
+        fix += f"; or {_one_element(op)}" if size in async_copy.CP_BYTES else ""
+        raise CompileError(f"{message} at once stays together", op.loc, fix)
     return plan
 
 
@@ -140,47 +100,18 @@ def _one_element(op: tile.Copy) -> str:
     return f"use vec={size}, one element at once"
 
 
-def _transposing(op: tile.Copy) -> CompileError:
-    """An asynchronous copy that would have to transpose."""
-    name, source = name_of(op.dst.memory), name_of(op.src.memory)
-    return CompileError(
-        f"copy_async() with vec={op.vec}: neighbours in {source} are not neighbours in {name}, but what it moves at "
-        "once stays together",
-        op.loc,
-        f"use copy(), which transposes through registers; or copy as it is and read {name} through its view .T"
-        f"{f'; or {_one_element(op)}' if op.dtype.bytes in async_copy.CP_BYTES else ''}",
-    )
-
-
-def _by(shape: tuple[int, ...]) -> str:
-    return " x ".join(map(str, shape))
-
-
 def _advice(op: tile.Copy, axis: int, threads: int) -> str:
     """Which widths or numbers of threads would do."""
-    size = op.dtype.bytes
-    fitting = _row_widths(op, axis)
-    widths = even_widths(op, axis, threads)
-    advice = [f"vec={' or '.join(map(str, widths))}"] if widths else []
+    possible = async_copy.CP_BYTES if isinstance(op, async_copy.Copy) else (1, 2, 4, 8, 16)
+    fitting = [v for v in possible if v % op.dtype.bytes == 0 and op.shape[axis] * op.dtype.bytes % v == 0]
+    accesses = {v: prod(op.shape) * op.dtype.bytes // v for v in fitting}
+    widths = [str(v) for v in fitting if accesses[v] % threads == 0]
+    advice = [f"vec={' or '.join(widths)}"] if widths else []
     if op.vec in fitting:
-        accesses = prod(op.shape) // (op.vec // size)
-        warps = [n for n in range(WARP, MOST_THREADS + 1, WARP) if accesses % n == 0]
-        counts = warps or [n for n in range(1, WARP) if accesses % n == 0]
+        warps = [n for n in range(WARP, MOST_THREADS + 1, WARP) if accesses[op.vec] % n == 0]
+        counts = warps or [n for n in range(1, WARP) if accesses[op.vec] % n == 0]
         near = sorted(sorted(counts, key=lambda n: abs(n - threads))[:3])
         advice.append(f"{' or '.join(map(str, near))} threads")
     if not advice:
         return f"use a shape of which {threads} threads can copy equal parts"
     return f"use {', or '.join(advice)}"
-
-
-def even_widths(op: tile.Copy, axis: int, threads: int) -> list[int]:
-    """Bytes of one access along `axis` with which so many threads share a copy equally."""
-    size = op.dtype.bytes
-    return [v for v in _row_widths(op, axis) if prod(op.shape) // (v // size) % threads == 0]
-
-
-def _row_widths(op: tile.Copy, axis: int) -> list[int]:
-    """Bytes of one access of which a row is a multiple."""
-    size = op.dtype.bytes
-    possible = async_copy.CP_BYTES if isinstance(op, async_copy.Copy) else (1, 2, 4, 8, 16)
-    return [v for v in possible if v % size == 0 and op.shape[axis] % (v // size) == 0]

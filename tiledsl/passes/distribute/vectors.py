@@ -1,4 +1,4 @@
-"""One thread's accesses to a tensor or tile: indices, guards at edges, and vectors of elements."""
+"""One thread's accesses to a tensor or tile: guards at edges, and vectors of elements."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Value
 from tiledsl.ir.ops import tile
-from tiledsl.ir.types import INDEX, DType, FragmentType, GlobalType
+from tiledsl.ir.types import DType, FragmentType, GlobalType
 from tiledsl.passes.analysis.constants import integer
 
 
@@ -27,17 +27,6 @@ def may_leave(side: tile.Side, shape: tuple[int, ...]) -> bool:
 def never_split(memory: Value) -> bool:
     """True for a tensor whose rows are whole vectors, in any launch that the specialisation is for."""
     return isinstance(memory.type, GlobalType) and memory.type.whole
-
-
-def index(b: Builder, origin: Value | None, part: Value | None, constant: int) -> Value:
-    """``origin + part + constant``. The constants come last: they become immediates of one address."""
-    known = 0 if origin is None else integer(origin)
-    if known is not None:
-        origin, constant = None, constant + known
-    base = b.scalar("add", origin, part) if origin is not None and part is not None else origin or part
-    if base is None:
-        return b.constant(constant, INDEX)
-    return base if constant == 0 else b.scalar("add", base, constant)
 
 
 def vector_of(b: Builder, elements: Sequence[Value], width: int) -> Value:

@@ -16,8 +16,7 @@ from typing import Any, ClassVar
 
 from tiledsl.ir.core import Kernel, Op
 from tiledsl.ir.ops import arith, control, debug, gpu, tile
-from tiledsl.ir.types import I32, I64, INDEX, FragmentType, Type
-from tiledsl.layout.shared import row_major
+from tiledsl.ir.types import I32, I64, INDEX, FragmentType
 from tiledsl.passes.lower.expand_hopper import HOPPER_RULES
 from tiledsl.passes.lower.expand_matrices import MATRIX_RULES
 from tiledsl.passes.lower.expand_memory import MEMORY_RULES
@@ -86,14 +85,13 @@ def _pack(x: Expander, op: tile.Pack) -> None:
 
 
 def _extract(x: Expander, op: tile.Extract) -> None:
-    register, within = _place(op.fragment.type, op.at)
+    register, within = divmod(op.position, op.fragment.fragment.per_register)
     x.mapping[op.result] = [x.held_by(op.fragment, register)[within]]
 
 
 def _insert(x: Expander, op: tile.Insert) -> None:
-    type_ = op.fragment.type
-    assert isinstance(type_, FragmentType)
-    register, within = _place(type_, op.at)
+    type_ = op.fragment.fragment
+    register, within = divmod(op.position, type_.per_register)
     elements = x.held_by(op.fragment, register)
     elements[within] = x.one(op.element)
     registers = list(x.mapping[op.fragment])
@@ -112,14 +110,6 @@ def _breakpoint(x: Expander, op: debug.Breakpoint) -> None:
         names += [f"{name}[{', '.join(map(str, at))}]" for at in places] or [name] * len(new)
         values += new
     x.b.add(debug.Breakpoint(*values, names=tuple(names)))
-
-
-def _place(type_: Type, at: tuple[int, ...]) -> tuple[int, int]:
-    """Which of a thread's registers holds element `at`, and where in it."""
-    assert isinstance(type_, FragmentType)
-    if len(at) == 1:
-        return divmod(at[0], type_.per_register)
-    return divmod(sum(i * s for i, s in zip(at, row_major(type_.local), strict=True)), type_.per_register)
 
 
 _RULES: dict[type[Op], Rule] = {

@@ -9,15 +9,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from tiledsl.arch import TMA_MOST_BOX, WARPGROUP_WARPS
 from tiledsl.ir.core import Op, Value
 from tiledsl.ir.ops import barriers, gpu, tile, tma, wgmma
 from tiledsl.ir.ops import warp as warp_ops
 from tiledsl.ir.tensor_maps import TensorMap
-from tiledsl.ir.types import BOOL, DTYPES, I32, U32, FragmentType, SharedType
+from tiledsl.ir.types import BOOL, DTYPES, I32, U32, FragmentType
 from tiledsl.layout.shared import ROWS, Paneled
 from tiledsl.layout.wgmma import STEP_BYTES, WGMMA_ROWS
 from tiledsl.passes.analysis.constants import integer
@@ -44,31 +44,21 @@ def _barrier_at(x: Expander, op: Op, place: Sequence[Value]) -> Value:
 # -- tensor memory access --------------------------------------------------------------------------
 
 
-def _tma_load(x: Expander, op: tma.Load) -> None:
-    _require_box(x, op)
-    mbarrier = _barrier_at(x, op, op.mbarrier)
-    blocks = [x.one(op.operands[-1])] if op.multicast else []
-    for piece in _pieces(op):
-        to, at = _ends(x, op, piece)
-        number = x.tensor_map(piece.map)
-        x.b.add(tma.MapLoad(to, mbarrier, *at, *blocks, map=number, multicast=bool(op.multicast), hint=op.hint))
-
-
-def _tma_store(x: Expander, op: tma.Store) -> None:
-    _require_box(x, op)
-    for piece in _pieces(op):
-        source, at = _ends(x, op, piece)
-        x.b.add(tma.MapStore(source, *at, map=x.tensor_map(piece.map)))
-
-
-def _require_box(x: Expander, op: tma.Load | tma.Store) -> None:
+def _box(x: Expander, op: tma.Load | tma.Store) -> None:
     """The box lies in its tile; that of the tensor may lie across its edges."""
-    rows, columns = (op.box[axis] for axis in op.axes)
-    x.require_within(op, op.tile, op.place, Reach((*[1] * (len(op.place) - 2), rows, columns)))
+    x.require_within(op, op.tile, op.place, Reach((*[1] * (len(op.place) - 2), op.rows, op.columns)))
+    mbarrier = [_barrier_at(x, op, op.mbarrier)] if isinstance(op, tma.Load) else []
+    for piece in _pieces(op):
+        pointer, at = _ends(x, op, piece)
+        number = x.tensor_map(piece.map)
+        if isinstance(op, tma.Load):
+            operands = [pointer, *mbarrier, *at, *x.all(op.receivers)]
+            x.b.add(tma.MapLoad(*operands, map=number, multicast=bool(op.multicast), hint=op.hint))
+        else:
+            x.b.add(tma.MapStore(pointer, *at, map=number))
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
+class _Piece(NamedTuple):
     """A part of a box that begins `row` and `column` elements into it, and the tensor map that it goes by."""
 
     map: TensorMap
@@ -78,21 +68,17 @@ class _Piece:
 
 def _pieces(op: tma.Load | tma.Store) -> list[_Piece]:
     """What one instruction each moves of the box: one panel, at most 256 rows. (PTX ISA: cp.async.bulk.tensor, box.)"""
-    row_axis, column_axis = op.axes
-    rows, columns = op.box[row_axis], op.box[column_axis]
     alloc = op.tile.op
     assert isinstance(alloc, tile.SharedAlloc)
     layout = alloc.placement
-    width = layout.width if isinstance(layout, Paneled) else columns
-    swizzle = layout.span if isinstance(layout, Paneled) else 0
+    width, swizzle = (layout.width, layout.span) if isinstance(layout, Paneled) else (op.columns, 0)
     others = [axis for axis in reversed(range(len(op.box))) if axis not in op.axes]
-    axes = (column_axis, row_axis, *others)
-    found: list[_Piece] = []
-    for column in range(0, columns, width):
-        for row, count in _shares(rows):
-            box = (width, count, *(1 for _ in others))
-            found.append(_Piece(TensorMap(op.tensor.name, axes, box, swizzle), row, column))
-    return found
+    axes, ones = (*op.axes[::-1], *others), [1] * len(others)
+    return [
+        _Piece(TensorMap(op.tensor.name, axes, (width, count, *ones), swizzle), row, column)
+        for column in range(0, op.columns, width)
+        for row, count in _shares(op.rows)
+    ]
 
 
 def _shares(rows: int) -> list[tuple[int, int]]:
@@ -107,9 +93,7 @@ def _ends(x: Expander, op: tma.Load | tma.Store, piece: _Piece) -> tuple[Value, 
     *lead, row, column = x.all(op.place)
     indices = [*lead, _moved(x, row, piece.row), _moved(x, column, piece.column)]
     pointer = pointer_to(x.b, x.memories[op.tile], indices, [x.depth(v) for v in op.place])
-    row_axis, column_axis = op.axes
-    shifts = {row_axis: piece.row, column_axis: piece.column}
-    origin = x.all(op.origin)
+    shifts, origin = dict(zip(op.axes, (piece.row, piece.column), strict=True)), x.all(op.origin)
     at = [x.b.cast(_moved(x, origin[axis], shifts.get(axis, 0)), I32) for axis in piece.map.axes]
     return pointer, at
 
@@ -142,13 +126,11 @@ def _mma(x: Expander, op: wgmma.Mma) -> None:
     blocks = acc.dims[0] // (WGMMA_ROWS * _warpgroups(acc))
     registers = list(x.mapping[op.acc])
     each = len(registers) // blocks
-    if isinstance(op.a.type, FragmentType):
-        a, transposed_a = _in_registers(x, op, blocks), False
-    else:
-        a, transposed_a = _in_shared(x, op, op.a, op.a_origin, op.a_axes, acc.dims[0], _warpgroups(acc))
-    b, transposed_b = _in_shared(x, op, op.b, op.b_origin, op.b_axes[::-1], acc.dims[1], 1)
+    *left, right = op.shared_operands
+    a = _in_shared(x, op, left[0], _warpgroups(acc)) if left else _in_registers(x, op, blocks)
+    b = _in_shared(x, op, right, 1)
     attrs: dict[str, Any] = {name: DTYPES[getattr(row, name)] for name in ("a", "b", "acc")}
-    attrs |= {"n": acc.dims[1], "turned_a": transposed_a, "turned_b": transposed_b}
+    attrs |= {"n": acc.dims[1], "turned_a": bool(left) and not left[0].k_major, "turned_b": not right.k_major}
     for k in range(op.k // row.k):
         accumulate = x.b.constant(True, BOOL) if k else x.one(op.accumulate)
         for block in range(blocks):
@@ -180,35 +162,26 @@ def _in_registers(x: Expander, op: wgmma.Mma, blocks: int) -> Operand:
     words = [x.word(register) for register in x.mapping[op.a]]
     each = len(words) // blocks
 
-    def registers(block: int, k: int) -> list[Value]:
-        first = block * each + 4 * k
-        return words[first : first + 4]
-
-    return registers
+    return lambda block, k: words[block * each + 4 * k :][:4]
 
 
-def _in_shared(
-    x: Expander, op: wgmma.Mma, memory: Value, origin: Sequence[Value], axes: Sequence[int], size: int, groups: int
-) -> tuple[Operand, bool]:
-    """An operand in shared memory, and whether rows of its tile run along m or n instead of k.
-
-    axes: of the tile, along which m or n runs, over `size` elements that `groups` warpgroups share, and along which k.
-    """
-    alloc, type_ = memory.op, memory.type
-    assert isinstance(alloc, tile.SharedAlloc) and isinstance(type_, SharedType)
+def _in_shared(x: Expander, op: wgmma.Mma, operand: wgmma.SharedOperand, groups: int) -> Operand:
+    """An operand in shared memory, of whose rows of m each of `groups` warpgroups reads its share."""
+    memory, origin, axes, size = operand
+    alloc, type_ = memory.op, operand.type
+    assert isinstance(alloc, tile.SharedAlloc)
     layout, element = alloc.placement, type_.dtype.bytes
     assert isinstance(layout, Paneled), "check-hopper has approved the layout"
-    span = layout.span
-    sizes = dict(zip(axes, (size, op.k), strict=True))
+    span, sizes = layout.span, dict(zip(axes, (size, op.k), strict=True))
     x.require_within(op, memory, origin, Reach(tuple(sizes.get(axis, 1) for axis in range(type_.rank))))
     indices = x.all(origin)
-    if groups > 1:  # each begins with its own
+    if groups > 1:
         rows = x.b.scalar("mul", _warpgroup(x, op.fragment), x.b.constant(size // groups, x.index))
         first = indices[axes[0]]
         indices[axes[0]] = rows if integer(first) == 0 else x.b.scalar("add", first, rows)
     # The hardware permutes what it addresses: descriptors have places as they would be without.
     pointer = pointer_to(x.b, replace(x.memories[memory], swizzle=None), indices)
-    panel_bytes, transposed = layout.panel_size(type_.dims) * element, axes[0] == type_.rank - 1
+    panel_bytes, transposed = layout.panel_size(type_.dims) * element, not operand.k_major
     column = (integer(indices[-1]) or 0) * element % span
 
     def descriptor(block: int, k: int) -> list[Value]:
@@ -221,7 +194,7 @@ def _in_shared(
         made = wgmma.Descriptor(pointer, advance=advance, leading=leading, stride=ROWS * span, swizzle=span)
         return [x.b.value(made)]
 
-    return descriptor, transposed
+    return descriptor
 
 
 def _wait(x: Expander, op: wgmma.Wait) -> None:
@@ -250,8 +223,8 @@ def _held_until(op: wgmma.Wait) -> list[Value]:
 
 HOPPER_RULES: dict[type[Op], Rule] = {
     **dict.fromkeys(barriers.MbarrierOp.__subclasses__(), _mbarrier),
-    tma.Load: _tma_load,
-    tma.Store: _tma_store,
+    tma.Load: _box,
+    tma.Store: _box,
     tma.Prefetch: _prefetch,
     wgmma.Begin: _begin,
     wgmma.Mma: _mma,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tiledsl.ir.core import Op, Value
 from tiledsl.ir.ops import arith, matrix, mem, ptx
-from tiledsl.ir.types import DTYPES, U32, FragmentType
+from tiledsl.ir.types import DTYPES, U32
 from tiledsl.passes.lower.expander import Expander, Rule
 from tiledsl.passes.lower.within import Reach
 
@@ -39,14 +39,8 @@ def _to_words(x: Expander, op: matrix.ToWords) -> None:
 
 
 def _slice(x: Expander, op: matrix.Slice) -> None:
-    """Of each row of instructions, the registers of some of them."""
-    rows, columns = _tiles(op.fragment)
-    parts = _parts(x, op.fragment)
-    type_ = op.fragment.type
-    assert isinstance(type_, FragmentType)
-    first, count = (n // type_.held_as.tile[1] for n in op.columns)
-    wanted = [row * columns + first + i for row in range(rows) for i in range(count)]
-    x.give(op.result, [register for number in wanted for register in parts[number]])
+    registers, shared = x.mapping[op.fragment], op.fragment.fragment.per_register
+    x.give(op.result, [registers[element // shared] for element in op.kept[::shared]])
 
 
 def _mma(x: Expander, op: matrix.Mma) -> None:
@@ -77,9 +71,7 @@ def _parts(x: Expander, value: Value) -> list[list[Value]]:
 
 
 def _tiles(value: Value) -> tuple[int, int]:
-    type_ = value.type
-    assert isinstance(type_, FragmentType)
-    return type_.held_as.tiles(type_.dims)
+    return value.fragment.held_as.tiles(value.fragment.dims)
 
 
 MATRIX_RULES: dict[type[Op], Rule] = {

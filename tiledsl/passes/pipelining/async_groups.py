@@ -39,10 +39,10 @@ def group_copies(kernel: Kernel) -> None:
     if errors:
         raise CompileErrors(errors)
     _commit(kernel.body)
-    flow = _Ages()
-    flow.block(kernel.body, {})
-    if flow.errors:
-        raise CompileErrors(flow.errors.values())
+    ages = _Ages(kernel)
+    ages.block(kernel.body, {})
+    if ages.errors:
+        raise CompileErrors(ages.errors.values())
     _drop_tokens(kernel.body)
     for op in copies:
         op.attrs["grouped"] = True
@@ -92,11 +92,10 @@ def _is_passed_on(value: Value, op: Op, assumed: set[Value]) -> bool:
     around = op.parent.parent if op.terminator and op.parent is not None else op
     assert isinstance(around, Op)
     for flow in flows(around):
-        for user, first in flow.sources:
-            operands = op.operands[first:] if user is op else []
-            for (targets, _), operand in zip(flow.slots, operands, strict=False):
-                if operand is value and all(_is_settled(target, assumed) for target in targets):
-                    return True
+        for targets, sources in flow.slots:
+            passed = any(user is op and v is value for (user, _), v in zip(flow.sources, sources, strict=True))
+            if passed and all(_is_settled(target, assumed) for target in targets):
+                return True
     return False
 
 
@@ -105,25 +104,16 @@ def _is_passed_on(value: Value, op: Op, assumed: set[Value]) -> bool:
 
 def _commit(block: Block) -> None:
     """A commit behind each group of copies."""
-    ops, block.ops = block.ops, []
-    group: list[async_copy.Copy] = []
-    last = 0  # where in the new list the last copy of the group stands
-
-    def end() -> None:
-        if group:
-            commit = async_copy.CommitGroup(loc=group[-1].loc)
-            commit.parent = block
-            block.ops.insert(last + 1, commit)
-            group.clear()
-
-    for op in ops:
+    last: async_copy.Copy | None = None  # of a group that has no commit yet
+    for op in list(block.ops):
         copy = op if isinstance(op, async_copy.Copy) and not op.grouped else None
-        if op.blocks or op.terminator or _ends(op) or (copy and group and _users(group[-1]) != _users(copy)):
-            end()
-        block.append(op)
-        if copy is not None:
-            group.append(copy)
-            last = len(block.ops) - 1
+        other = last is not None and copy is not None and _users(last) != _users(copy)
+        if last is not None and (op.blocks or op.terminator or _ends(op) or other):
+            commit = async_copy.CommitGroup(loc=last.loc)
+            commit.parent = block
+            block.ops.insert(block.ops.index(last) + 1, commit)
+            last = None
+        last = copy or last
         for inner in op.blocks:
             _commit(inner)
 
@@ -156,31 +146,28 @@ class _Count:
 _NONE = _Count(0)
 
 
-class _Commits:
-    """How many groups an op commits with all that it contains, which is asked for at every level of nesting."""
+def _count_commits(block: Block, known: dict[Op | Block, _Count]) -> _Count:
+    """How many groups a block commits with all that it contains; `known` gets this for every op and block in it."""
+    known[block] = _NONE
+    for op in block.ops:
+        known[op] = _commits_of(op, [_count_commits(inner, known) for inner in op.blocks])
+        known[block] += known[op]
+    return known[block]
 
-    def __init__(self) -> None:
-        self.known: dict[Op, _Count] = {}
 
-    def of(self, op: Op) -> _Count:
-        if not op.blocks:
-            return _Count(1) if isinstance(op, async_copy.CommitGroup) else _NONE
-        if op not in self.known:
-            self.known[op] = self._count(op, [self.of_block(block) for block in op.blocks])
-        return self.known[op]
-
-    def of_block(self, block: Block) -> _Count:
-        return sum(map(self.of, block.ops), _NONE)
-
-    def _count(self, op: Op, blocks: list[_Count]) -> _Count:
-        first, *others = blocks
-        if isinstance(op, control.If):
-            return _Count(min(count.least for count in blocks), blocks == [first] * 2 and first.exact)
-        trips = trip_count(op) if isinstance(op, control.For) else None
-        if trips is not None:
-            return _Count(first.least * trips, first.exact)
-        again = _NONE if all(count == _NONE for count in blocks) else _Count(0, exact=False)
-        return first + again if others else again
+def _commits_of(op: Op, blocks: list[_Count]) -> _Count:
+    if isinstance(op, async_copy.CommitGroup):
+        return _Count(1)
+    if all(count == _NONE for count in blocks):
+        return _NONE
+    first, *others = blocks
+    if isinstance(op, control.If):
+        return _Count(min(count.least for count in blocks), blocks == [first] * 2 and first.exact)
+    trips = trip_count(op) if isinstance(op, control.For) else None
+    if trips is not None:
+        return _Count(first.least * trips, first.exact)
+    again = _Count(0, exact=False)
+    return first + again if others else again
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,17 +182,23 @@ class _Age:
     def line(self) -> str:
         return f"the copy_async() of line {self.copy.loc.line}"
 
+    def unknown(self, why: str, fix: str) -> _Age:
+        """The same where the number of groups in flight is not one number. The first reason counts."""
+        return replace(self, problem=self.problem or (f"how many groups are in flight here {why}", fix))
+
 
 class _Ages:
     """Walks in program order with the age of every visible token, and replaces waits."""
 
-    def __init__(self) -> None:
+    def __init__(self, kernel: Kernel) -> None:
         self.errors: dict[tuple[Loc, str], CompileError] = {}
-        self.commits = _Commits()
+        self.commits: dict[Op | Block, _Count] = {}
+        _count_commits(kernel.body, self.commits)
 
-    def error(self, op: Op, problem: tuple[str, str]) -> None:
-        message, fix = problem
-        self.errors.setdefault((op.loc, message), CompileError(message, op.loc, fix))
+    def require_known(self, op: Op, age: _Age) -> None:
+        if age.problem:
+            message, fix = age.problem
+            self.errors.setdefault((op.loc, message), CompileError(message, op.loc, fix))
 
     def block(self, block: Block, ages: dict[Value, _Age]) -> None:
         """Brings `ages` from the beginning of `block` to its end."""
@@ -222,16 +215,14 @@ class _Ages:
                     made = self.loop(op, ages)
                 case _:
                     pass
-            commits = self.commits.of(op)
+            commits = self.commits[op]
             if commits != _NONE:
                 ages.update({token: replace(age, count=age.count + commits) for token, age in ages.items()})
             ages.update(made)
 
     def wait(self, op: async_copy.Wait, ages: dict[Value, _Age]) -> None:
         for token in op.operands:
-            problem = ages[token].problem
-            if problem is not None:
-                self.error(op, problem)
+            self.require_known(op, ages[token])
         pending = min(ages[token].count.least for token in op.operands)
         assert op.parent is not None
         Builder(op.parent, op.loc, before=op).add(async_copy.WaitGroup(pending=pending))
@@ -239,36 +230,32 @@ class _Ages:
 
     def if_(self, op: control.If, ages: dict[Value, _Age]) -> dict[Value, _Age]:
         """The ages of its results. Where the sides commit differently, those from before it are not known."""
-        sides = [dict(ages), dict(ages)]
+        sides, line = [dict(ages), dict(ages)], op.loc.line
         for block, side in zip(op.blocks, sides, strict=True):
             self.block(block, side)
-        then, orelse = map(self.commits.of_block, op.blocks)
+        then, orelse = (self.commits[block] for block in op.blocks)
         if then != orelse and then.exact and orelse.exact:
             for token, age in ages.items():
-                problem = (
-                    f"how many groups are in flight here is not known: the sides of the if in line {op.loc.line} "
-                    f"commit {then.least} and {orelse.least} since {age.line}",
-                    "wait for it before the if, or make as many copies on both sides",
-                )
-                ages[token] = replace(age, problem=age.problem or problem)
+                counts = f"{then.least} and {orelse.least}"
+                why = f"is not known: the sides of the if in line {line} commit {counts} since {age.line}"
+                ages[token] = age.unknown(why, "wait for it before the if, or make as many copies on both sides")
         found: dict[Value, _Age] = {}
         for (result,), yielded in _tokens(flows(op)[0]):
             first, second = (side[value] for side, value in zip(sides, yielded, strict=True))
-            if first.count != second.count and not first.problem and not second.problem:
-                numbers = f"{first.count.least} groups back if the condition holds, {second.count.least} if not"
-                problem = (
-                    f"{first.line} or {second.line}, as the if of line {op.loc.line} decides: {numbers}, so how many "
-                    "groups are in flight here is not known",
-                    "wait on both sides of the if, or make as many copies on both",
-                )
-                first = replace(first, problem=problem)
+            if first.count != second.count and not second.problem:
+                either = f"{first.line}, {first.count.least} groups back, or {second.line}, {second.count.least} back"
+                why = f"is not known: it is {either}, as the if of line {line} decides"
+                first = first.unknown(why, "wait on both sides of the if, or make as many copies on both")
             found[result] = first if first.problem else second
         return found
 
     def loop(self, op: control.For | control.While, ages: dict[Value, _Age]) -> dict[Value, _Age]:
         """The ages of its results. What it carries is as many groups back after an iteration as before the loop."""
-        commits = any(self.commits.of_block(block) != _NONE for block in op.blocks)
-        inside = {token: _from_outside(age) if commits else age for token, age in ages.items()}
+        inside = dict(ages)
+        if any(self.commits[block] != _NONE for block in op.blocks):
+            for token, age in ages.items():
+                why = f"differs between iterations: {age.line} was made before the loop, which commits too"
+                inside[token] = age.unknown(why, "wait for it before the loop, or let the loop carry the token")
         around, *passing = flows(op)
         carried = [(targets, yielded, ages[init]) for targets, (init, yielded) in _tokens(around)]
         found = {target: age for targets, _, age in carried for target in targets}
@@ -281,27 +268,15 @@ class _Ages:
             self.block(op.blocks[1], inside)
         for _, yielded, age in carried:
             after = inside[yielded]
-            if after.problem:
-                self.error(op, after.problem)
-            elif after.count != age.count:
-                message = (
-                    f"how many groups are in flight here differs between iterations: {age.line} is "
-                    f"{age.count.least} groups back when the loop begins, and {after.line}, which takes its place, "
-                    f"{after.count.least} after an iteration"
+            if after.count != age.count:
+                why = (
+                    f"differs between iterations: {age.line} is {age.count.least} groups back when the loop begins, "
+                    f"and {after.line}, which takes its place, {after.count.least} after an iteration"
                 )
                 fix = "begin as many copies before the loop as an iteration begins after the one that it passes on"
-                self.error(op, (message, fix))
+                after = after.unknown(why, fix)
+            self.require_known(op, after)
         return found
-
-
-def _from_outside(age: _Age) -> _Age:
-    """Of a token that was made before a loop that commits, as the loop's body sees it."""
-    problem = (
-        f"how many groups are in flight here differs between iterations: {age.line} was made before the loop, which "
-        "commits too",
-        "wait for it before the loop, or let the loop carry the token",
-    )
-    return replace(age, problem=age.problem or problem)
 
 
 # -- tokens leave the control flow ------------------------------------------------------------------

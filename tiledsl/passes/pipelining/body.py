@@ -16,7 +16,7 @@ from tiledsl.ir.types import GlobalType, SharedType
 class LoopBody:
     """`ops`: those of the body, without its end; `inside`: with all that is in them, in program order.
 
-    `copies`: the producers; `tiles`: what they fill.
+    `copies`: the producers; `tiles`: what they fill. `variable`: what the loop counts.
     """
 
     def __init__(self, kernel: Kernel, op: control.For) -> None:
@@ -24,16 +24,8 @@ class LoopBody:
         self.ops = op.body.ops[:-1]
         self.inside = dict.fromkeys(op.body.walk())
         self.copies = [c for c in self.ops if isinstance(c, tile.Copy) and fills(c)]
-        self.tiles: dict[Value, tile.SharedAlloc] = {}
-        for copy in self.copies:
-            alloc = copy.dst.memory.op
-            assert isinstance(alloc, tile.SharedAlloc)
-            self.tiles[copy.dst.memory] = alloc
-
-    @property
-    def variable(self) -> Value:
-        """What the loop counts."""
-        return self.block.args[0]
+        self.tiles = dict.fromkeys(c.dst.memory for c in self.copies)
+        self.variable = self.block.args[0]
 
     def slice(self, values: Iterable[Value]) -> list[Value]:
         """The local values that `values` depend on, themselves included, looking through pure ops only."""
@@ -48,14 +40,15 @@ class LoopBody:
                 pending += outside_values(value.op, self.block)
         return list(found)
 
-    def blame(self, values: Iterable[Value]) -> Value | Op | None:
-        """A carried value or an op with effects that `values` depend on; None if the variable is all that they need."""
+    def blame(self, values: Iterable[Value]) -> str:
+        """What `values` depend on besides the loop's variable, if it differs between iterations: a value that the loop
+        carries, or an op with effects. "" where there is nothing."""
         for value in self.slice(values):
             if value.op is None and value is not self.variable:
-                return value
+                return f"{f'{value.name}, ' if value.name else ''}a value that one iteration hands to the next"
             if value.op is not None and not value.op.is_pure:
-                return value.op
-        return None
+                return f"what line {value.op.loc.line} reads in the loop"
+        return ""
 
     def needed(self, by: Iterable[Op], but: set[Op]) -> list[Op]:
         """The ops `by`, the loop's results and what both need, in program order; not `but`, nor what only they need."""
@@ -68,10 +61,6 @@ class LoopBody:
                 found.add(op)
                 pending += outside_values(op, self.block)
         return [op for op in self.ops if op in found]
-
-    def read_by(self, op: Op) -> Value | None:
-        """The produced tile that `op` itself reads."""
-        return next((memory for memory, writes in memories(op) if memory in self.tiles and not writes), None)
 
 
 def fills(copy: tile.Copy) -> bool:

@@ -45,7 +45,8 @@ def _in_body(body: LoopBody) -> Iterator[CompileError]:
             yield CompileError("a pipelined loop inside a pipelined loop", op.loc, fix)
         if _handles_groups(op):
             message = f"{called(op)} inside a pipelined loop, which commits and waits by itself"
-            yield CompileError(message, op.loc, "leave it out; copy_async() is all that the body needs")
+            fix = "leave it out; or leave pipelined() out, and place groups, waits and barriers yourself"
+            yield CompileError(message, op.loc, fix)
         if body.op.stages > 1 and op.sync.acquires:  # copies behind it read what they must not read before it
             message = f"{called(op)} inside a pipelined loop, which lets this thread see what others wrote before"
             fix = "wait in front of the loop, or write a plain for, whose copies stay behind it"
@@ -68,15 +69,9 @@ def _of_copy(body: LoopBody, copy: tile.Copy) -> Iterator[CompileError]:
     """What the copy is made of, and what it reads, must be there when earlier iterations have not run."""
     name, source = name_of(copy.dst.memory), copy.src.memory
     what = f"a consumer that feeds its producer: {called(copy)} to {name}"
-    blamed = body.blame(copy.operands)
-    if blamed is not None:
-        depends = (
-            f"depends on what line {blamed.loc.line} reads in the loop"
-            if isinstance(blamed, Op)
-            else (f"depends on {f'{blamed.name}, ' if blamed.name else ''}a value that one iteration hands to the next")
-        )
+    if blamed := body.blame(copy.operands):
         fix = "say where to copy from by the loop's variable and by what is known before the loop"
-        yield CompileError(f"{what} {depends}{_ahead(body)}", copy.loc, fix)
+        yield CompileError(f"{what} depends on {blamed}{_ahead(body)}", copy.loc, fix)
     elif body.variable in body.slice(copy.dst.origin):
         message = f"where in {name} {called(copy)} goes changes from one iteration to the next"
         fix = "copy to the same place in every iteration; stages= keeps the tiles of several iterations apart"

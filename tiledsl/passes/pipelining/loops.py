@@ -75,20 +75,14 @@ def loop_plans(kernel: Kernel) -> list[LoopPlan]:
 
 
 def _loops(kernel: Kernel) -> list[control.For]:
-    """All pipelined loops in program order, with no tile allocated in their bodies any more."""
+    """All pipelined loops in program order. A tile allocated in a body is one tile: it goes in front of the loop."""
     loops = [op for op in kernel.walk() if isinstance(op, control.For) and op.stages > 0]
     for op in loops:
-        _move_tiles_out(op)
+        for alloc in [inner for inner in op.body.walk() if isinstance(inner, tile.SharedAlloc)]:
+            assert op.parent is not None and alloc.parent is not None
+            alloc.parent.ops.remove(alloc)
+            op.parent.insert_before(op, alloc)
     return loops
-
-
-def _move_tiles_out(op: control.For) -> None:
-    """A tile allocated in the body is one tile: allocate it in front of the loop."""
-    assert op.parent is not None
-    for alloc in [inner for inner in op.body.walk() if isinstance(inner, tile.SharedAlloc)]:
-        assert alloc.parent is not None
-        alloc.parent.ops.remove(alloc)
-        op.parent.insert_before(op, alloc)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,26 +115,18 @@ class _Iteration:
 
 
 def _enter(op: Op, slot: Value) -> None:
-    """Where `op` accesses a buffer as if it were one tile, make it access that of `slot`."""
-    match op:
-        case tile.Copy():
-            src, op.attrs["src_axes"] = _shifted(op.src, slot)
-            dst, op.attrs["dst_axes"] = _shifted(op.dst, slot)
-            op.set_operands([*src, *dst])
-        case matrix.Load():
-            operands, op.attrs["axes"] = _shifted(op.side, slot)
-            op.set_operands(operands)
-        case tile.Access() if _is_buffer(op.memory):
-            op.set_operands([op.memory, slot, *op.operands[1:]])
-        case _:
-            pass
-
-
-def _shifted(side: tile.Side, slot: Value) -> tuple[list[Value], tuple[int, ...]]:
-    """Operands and axes."""
-    if not _is_buffer(side.memory):
-        return [*side], side.axes
-    return [side.memory, slot, *side.origin], tuple(axis + 1 for axis in side.axes)
+    """Where `op` accesses a buffer as if it were one tile, make it access that of `slot`: its first axis."""
+    if not any(map(_is_buffer, op.operands)):
+        return
+    op.set_operands([v for given in op.operands for v in ((given, slot) if _is_buffer(given) else (given,))])
+    sides: dict[str, tile.Side] = {}
+    if isinstance(op, tile.Copy):
+        sides = {"src_axes": op.src, "dst_axes": op.dst}
+    elif isinstance(op, matrix.Load):
+        sides = {"axes": op.side}
+    for name, side in sides.items():
+        if _is_buffer(side.memory):
+            op.attrs[name] = tuple(axis + 1 for axis in side.axes)
 
 
 def _is_buffer(memory: Value) -> bool:
@@ -158,8 +144,8 @@ class _Writer:
         self.counter: DType = INDEX if self.op.lo.dtype is INDEX else I64
 
     def write(self) -> None:
-        for alloc in self.plan.tiles if self.count > 1 else ():
-            self.buffers[alloc.result] = self.buffer(alloc)
+        for memory in self.plan.tiles if self.count > 1 else ():
+            self.buffers[memory] = self.buffer(memory)
         if self.plan.shares_with is not None:
             self.b.add(gpu.Barrier())
         if self.count == 1:
@@ -173,12 +159,13 @@ class _Writer:
             results = self.two_steps() if self.plan.steps else self.one_step()
         self.replace(results)
 
-    def buffer(self, alloc: tile.SharedAlloc) -> Value:
+    def buffer(self, memory: Value) -> Value:
         """N tiles in the place of one."""
+        alloc = memory.op
+        assert isinstance(alloc, tile.SharedAlloc) and alloc.parent is not None
         type_ = SharedType(alloc.type.dtype, (self.count, *alloc.type.dims))
         new = tile.SharedAlloc(*alloc.operands, type=type_, layout=alloc.layout, stages=self.count, loc=alloc.loc)
-        new.result.name = alloc.result.name
-        assert alloc.parent is not None
+        new.result.name = memory.name
         alloc.parent.insert_before(alloc, new)
         return new.result
 

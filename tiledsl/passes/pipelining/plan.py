@@ -40,7 +40,7 @@ class LoopPlan:
 
     op: control.For
     copies: tuple[tile.Copy, ...]
-    tiles: tuple[tile.SharedAlloc, ...]
+    tiles: tuple[Value, ...]
     consumers: tuple[Op, ...]
     steps: tuple[Step, ...]
     why: str
@@ -80,8 +80,7 @@ def plan_loop(kernel: Kernel, op: control.For) -> LoopPlan:
     if op.fragments == 2 and not steps:
         message = f"fragments=2 reads the operands of the next step from shared memory ahead, but {why}"
         raise CompileErrors([CompileError(message, op.loc, fix="pass fragments=1, or leave it out")])
-    tiles = tuple(body.tiles.values())
-    return LoopPlan(op, tuple(body.copies), tiles, tuple(consumers), tuple(steps), why, _shares_with(body))
+    return LoopPlan(op, tuple(body.copies), tuple(body.tiles), tuple(consumers), tuple(steps), why, _shares_with(body))
 
 
 # -- steps ------------------------------------------------------------------------------------------
@@ -93,14 +92,13 @@ def _steps(body: LoopBody, consumers: list[Op]) -> tuple[list[Step], str]:
         return [], "asked for"
     if body.op.stages == 1:
         return [], "with one stage nothing of the next iteration is there to be read"
-    readers = [(op, memory) for op in body.inside if (memory := body.read_by(op)) is not None]
+    readers = [(op, m) for op in body.inside for m, writes in memories(op) if m in body.tiles and not writes]
     loads: set[Op] = set()
     for op, memory in readers:
         if op.parent is not body.block or not isinstance(op, (matrix.Load, tile.Load)):
             return [], f"line {op.loc.line} reads {name_of(memory)} by more than a load in the loop's own body"
-        if (blamed := body.blame(op.operands)) is not None:
-            line = "" if isinstance(blamed, Value) else f" of line {blamed.loc.line}"
-            return [], f"where line {op.loc.line} reads {name_of(memory)} depends on a computed value{line}"
+        if blamed := body.blame(op.operands):
+            return [], f"where line {op.loc.line} reads {name_of(memory)} depends on {blamed}"
         loads.add(op)
     if not loads:
         return [], "the loop does not load what it copies"

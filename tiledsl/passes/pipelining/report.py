@@ -5,46 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tiledsl.errors import Loc
 from tiledsl.ir.core import Kernel, Op
 from tiledsl.ir.ops import arith, async_copy, matrix
+from tiledsl.ir.types import SharedType
+from tiledsl.passes.analysis.called import name_of
 from tiledsl.passes.pipelining.plan import LoopPlan
 from tiledsl.tables import table
 
 
 @dataclass(frozen=True, slots=True)
-class GroupReport:
-    """One commit or wait outside of pipelined loops, in program order.
-
-    copies: line and tile of each copy in the group, if it is one of tokens. pending: of a wait; None for a commit.
-    """
-
-    loc: Loc
-    copies: tuple[tuple[int, str], ...] = ()
-    pending: int | None = None
-
-    def __str__(self) -> str:
-        if self.pending is None:
-            tiles = ", ".join(f"{name} (line {line})" for line, name in self.copies)
-            return f"line {self.loc.line}: commits {tiles or 'what was begun since the last one'}"
-        left = f"{self.pending} group{'s' if self.pending > 1 else ''} may stay" if self.pending else "none stays"
-        return f"line {self.loc.line}: wait_group {self.pending}, {left} in flight"
-
-
-@dataclass(frozen=True, slots=True)
 class PipelineReport:
-    """All pipelined loops of a kernel, and all groups outside of them. `str` gives the tables."""
+    """All pipelined loops of a kernel, and a line for each commit and wait outside of them. `str` gives the tables."""
 
     kernel: str
-    loops: tuple[LoopPlan, ...]
-    groups: tuple[GroupReport, ...]
+    loops: Sequence[LoopPlan]
+    groups: Sequence[str]
 
     def __str__(self) -> str:
         if not self.loops and not self.groups:
             return f"asynchronous copies (cp.async) of {self.kernel}: none, and no pipelined loop"
         parts = [f"pipelined loops of {self.kernel}: {len(self.loops)}", *map(loop_text, self.loops)]
         if self.groups:
-            parts.append("\n".join([f"groups of {self.kernel} outside of pipelined loops:", *map(str, self.groups)]))
+            parts.append("\n".join([f"groups of {self.kernel} outside of pipelined loops:", *self.groups]))
         return "\n\n".join(parts if self.loops else parts[1:])
 
 
@@ -56,19 +38,19 @@ def loop_text(plan: LoopPlan) -> str:
     stages, trips, shared = plan.stages, plan.trips, plan.shares_with
     fragments = f"fragments: {plan.fragments}{f', because {plan.why}' if plan.fragments == 1 else ''}"
     lines = [f"line {plan.op.loc.line}: {stages} stage{'s' if stages > 1 else ''}, {fragments}"]
+    total = 0
     for tile in plan.tiles:
-        shape, size = " x ".join(map(str, tile.type.dims)), tile.type.bytes
-        name = tile.result.name or "a tile"
-        lines.append(f"{name}: {shape} {tile.type.dtype}, {stages} x {size} = {stages * size} bytes")
-    lines.append(f"in all {stages * sum(tile.type.bytes for tile in plan.tiles)} bytes in row order")
+        type_ = tile.type
+        assert isinstance(type_, SharedType)
+        shape, size = " x ".join(map(str, type_.dims)), type_.bytes
+        lines.append(f"{name_of(tile)}: {shape} {type_.dtype}, {stages} x {size} = {stages * size} bytes")
+        total += stages * size
+    lines.append(f"in all {total} bytes in row order")
     if not plan.is_async:
         lines.append("copy() stores by itself: no groups and no waits, only barriers")
     if shared is not None:
         lines.append(f"a barrier before the first copies: line {shared.loc.line} may still access the same bytes")
-    counted = "counted at run time, (hi - lo) / step rounded up; copies are made only for iterations that exist"
-    if plan.is_async and stages > 1:
-        counted += "; groups of others are empty"
-    lines.append(f"trips: {counted if trips is None else f'{trips}, known at compile time'}")
+    lines.append(f"trips: {'counted at run time' if trips is None else trips}; only iterations that exist are copied")
     rows = schedule(plan)
     kept = [name for name in _COLUMNS if any(name in row for row in rows)]
     cells = [[row.get(name, "") for name in kept] for row in rows]
@@ -135,22 +117,23 @@ def _compute(ops: Sequence[Op]) -> str:
 # -- groups of tokens and of the author -------------------------------------------------------------
 
 
-def group_reports(kernel: Kernel, loops: Sequence[LoopPlan]) -> tuple[GroupReport, ...]:
+def group_lines(kernel: Kernel, loops: Sequence[LoopPlan]) -> list[str]:
     """Of a kernel as it is after the pass `async-groups`; what it made of `loops` is left out."""
     made = {op.loc for loop in loops for op in (loop.op, *loop.copies)}
-    found: dict[GroupReport, None] = {}  # unrolled copies of one are one
-    copies: list[tuple[int, str]] = []
+    found: dict[str, None] = {}  # unrolled copies of one are one
+    copies: list[str] = []
     for op in kernel.walk():
         if op.loc in made:
             continue
         match op:
             case async_copy.Copy():
-                copies.append((op.loc.line, op.dst.memory.name or "a tile"))
+                copies.append(f"{name_of(op.dst.memory)} (line {op.loc.line})")
             case async_copy.CommitGroup():
-                found[GroupReport(op.loc, tuple(copies))] = None
+                found[f"line {op.loc.line}: commits {', '.join(copies) or 'what was begun since the last one'}"] = None
                 copies.clear()
             case async_copy.WaitGroup():
-                found[GroupReport(op.loc, pending=op.pending)] = None
+                left = f"{op.pending} group{'s' if op.pending > 1 else ''} may stay" if op.pending else "none stays"
+                found[f"line {op.loc.line}: wait_group {op.pending}, {left} in flight"] = None
             case _:
                 pass
-    return tuple(found)
+    return list(found)

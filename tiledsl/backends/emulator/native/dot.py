@@ -9,13 +9,37 @@ from functools import cache
 
 import numpy as np
 
-from tiledsl.backends.emulator.native.loops import compiled
+from tiledsl.backends.emulator.native.loops import compiled, splat
 from tiledsl.ir.tensor_core import LEAST_EXPONENT, Add, Terms
 
 LANES = 8
 """Results side by side; the n of wgmma is a multiple of it."""
 
 _BIAS, _MANTISSA = 1023, 52
+
+
+def _loaded(name: str, type_: str, at: str) -> str:
+    """Defines the vector ``%name.v`` of the elements of the array ``%name`` from number `at` on."""
+    return f"""
+  %{name}.p = getelementptr {type_}, ptr %{name}, i64 {at}
+  %{name}.v = load <8 x {type_}>, ptr %{name}.p, align 8"""
+
+
+def _row(name: str, type_: str, k: str) -> str:
+    """The same for row `k` of an array of %n a row, from column %j on."""
+    return f"""
+  %{name}.row = mul i64 {k}, %n
+  %{name}.at = add i64 %{name}.row, %j{_loaded(name, type_, f"%{name}.at")}"""
+
+
+def _repeated(name: str, type_: str, k: str) -> str:
+    """Defines the vector ``%name.v``, in every place row `k` and column %i of an array of %m a row."""
+    return f"""
+  %{name}.row = mul i64 {k}, %m
+  %{name}.at = add i64 %{name}.row, %i
+  %{name}.p = getelementptr {type_}, ptr %{name}, i64 %{name}.at
+  %{name}.value = load {type_}, ptr %{name}.p, align 8{splat(f"{name}.v", type_, f"%{name}.value", LANES)}"""
+
 
 _IR = f"""
 define i64 @run(ptr noalias %out, ptr %a, ptr %b, ptr %c, ptr %ea, ptr %eb, ptr %ec, i64 %m, i64 %n, i64 %k, i64 %bits)
@@ -26,57 +50,33 @@ entry:
 body:
   %at = phi i64 [ 0, %entry ], [ %at.next, %body.end ]
   %i = udiv i64 %at, %n
-  %j = urem i64 %at, %n
-  %ecp = getelementptr i64, ptr %ec, i64 %at
-  %ec.v = load <8 x i64>, ptr %ecp, align 8
+  %j = urem i64 %at, %n{_loaded("ec", "i64", "%at")}
   %e.0 = call <8 x i64> @llvm.smax.v8i64(<8 x i64> %ec.v, <8 x i64> splat (i64 {LEAST_EXPONENT}))
   br label %largest
 largest:
   %p = phi i64 [ 0, %body ], [ %p.next, %largest ]
   %e = phi <8 x i64> [ %e.0, %body ], [ %e.next, %largest ]
-  %ea.row = mul i64 %p, %m
-  %ea.at = add i64 %ea.row, %i
-  %eap = getelementptr i64, ptr %ea, i64 %ea.at
-  %ea.one = load i64, ptr %eap, align 8
-  %ea.ins = insertelement <8 x i64> poison, i64 %ea.one, i32 0
-  %ea.v = shufflevector <8 x i64> %ea.ins, <8 x i64> poison, <8 x i32> zeroinitializer
-  %eb.row = mul i64 %p, %n
-  %eb.at = add i64 %eb.row, %j
-  %ebp = getelementptr i64, ptr %eb, i64 %eb.at
-  %eb.v = load <8 x i64>, ptr %ebp, align 8
+  {_repeated("ea", "i64", "%p")}{_row("eb", "i64", "%p")}
   %pair = add <8 x i64> %ea.v, %eb.v
   %e.next = call <8 x i64> @llvm.smax.v8i64(<8 x i64> %e, <8 x i64> %pair)
   %p.next = add i64 %p, 1
   %p.done = icmp eq i64 %p.next, %k
   br i1 %p.done, label %scale, label %largest
-scale:
-  %bits.ins = insertelement <8 x i64> poison, i64 %bits, i32 0
-  %bits.v = shufflevector <8 x i64> %bits.ins, <8 x i64> poison, <8 x i32> zeroinitializer
+scale:{splat("bits.v", "i64", "%bits", LANES)}
   %up = sub <8 x i64> %bits.v, %e.next
   %up.biased = add <8 x i64> %up, splat (i64 {_BIAS})
   %up.bits = shl <8 x i64> %up.biased, splat (i64 {_MANTISSA})
   %factor = bitcast <8 x i64> %up.bits to <8 x double>
   %down.biased = sub <8 x i64> splat (i64 {_BIAS}), %up
   %down.bits = shl <8 x i64> %down.biased, splat (i64 {_MANTISSA})
-  %inverse = bitcast <8 x i64> %down.bits to <8 x double>
-  %cp = getelementptr double, ptr %c, i64 %at
-  %c.v = load <8 x double>, ptr %cp, align 8
+  %inverse = bitcast <8 x i64> %down.bits to <8 x double>{_loaded("c", "double", "%at")}
   %c.scaled = fmul <8 x double> %c.v, %factor
   %sum.0 = call <8 x double> @llvm.trunc.v8f64(<8 x double> %c.scaled)
   br label %products
 products:
   %q = phi i64 [ 0, %scale ], [ %q.next, %products ]
   %sum = phi <8 x double> [ %sum.0, %scale ], [ %sum.next, %products ]
-  %a.row = mul i64 %q, %m
-  %a.at = add i64 %a.row, %i
-  %ap = getelementptr double, ptr %a, i64 %a.at
-  %a.one = load double, ptr %ap, align 8
-  %a.ins = insertelement <8 x double> poison, double %a.one, i32 0
-  %a.v = shufflevector <8 x double> %a.ins, <8 x double> poison, <8 x i32> zeroinitializer
-  %b.row = mul i64 %q, %n
-  %b.at = add i64 %b.row, %j
-  %bp = getelementptr double, ptr %b, i64 %b.at
-  %b.v = load <8 x double>, ptr %bp, align 8
+  {_repeated("a", "double", "%q")}{_row("b", "double", "%q")}
   %product = fmul <8 x double> %a.v, %b.v
   %scaled = fmul <8 x double> %product, %factor
   %term = call <8 x double> @llvm.trunc.v8f64(<8 x double> %scaled)

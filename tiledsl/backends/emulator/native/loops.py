@@ -34,9 +34,8 @@ def compiled(source: str, arguments: int) -> Callable[..., int]:
     llvm: Any = llvmlite.binding  # untyped
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    features = llvm.get_host_cpu_features().flatten()
-    target = llvm.Target.from_default_triple()
-    machine = target.create_target_machine(cpu=llvm.get_host_cpu_name(), features=features, opt=3)
+    host = {"cpu": llvm.get_host_cpu_name(), "features": llvm.get_host_cpu_features().flatten()}
+    machine = llvm.Target.from_default_triple().create_target_machine(**host, opt=3)
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(source), machine)
     engine.finalize_object()
     function = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * arguments)(engine.get_function_address("run"))
@@ -72,10 +71,12 @@ exit:
 """
 
 
-def _splat(name: str, type_: str, value: str) -> str:
+def splat(name: str, type_: str, value: str, lanes: int = WARP) -> str:
+    """Defines the vector ``%name`` with `value` in every place."""
+    vector = f"<{lanes} x {type_}>"
     return f"""
-  %{name}.one = insertelement <32 x {type_}> poison, {type_} {value}, i32 0
-  %{name} = shufflevector <32 x {type_}> %{name}.one, <32 x {type_}> poison, <32 x i32> zeroinitializer"""
+  %{name}.one = insertelement {vector} poison, {type_} {value}, i32 0
+  %{name} = shufflevector {vector} %{name}.one, {vector} poison, <{lanes} x i32> zeroinitializer"""
 
 
 def _operand(name: str, type_: str, align: int, varies: bool) -> str:
@@ -87,7 +88,7 @@ def _operand(name: str, type_: str, align: int, varies: bool) -> str:
   %{name}.at = getelementptr {type_}, ptr %{name}.start, i64 %{name}.from"""
     if varies:
         return f"{at}\n  %{name} = load <32 x {type_}>, ptr %{name}.at, align {align}"
-    return f"{at}\n  %{name}.value = load {type_}, ptr %{name}.at" + _splat(name, type_, f"%{name}.value")
+    return f"{at}\n  %{name}.value = load {type_}, ptr %{name}.at" + splat(name, type_, f"%{name}.value")
 
 
 def _parameters(*names: str) -> str:
@@ -158,7 +159,7 @@ def _gather(bits: int, varies: bool) -> Callable[..., int]:
     """The element of address a in group g is at ``memory + a + rows[g] * size``; a is inside if ``(a - low) <= room``,
     unsigned, and ``a & misaligned`` is 0. `memory` has the origin taken off."""
     vector, size = f"<32 x i{bits}>", bits // 8
-    splats = "".join(_splat(f"{name}.all", "i64", f"%{name}") for name in ("low", "room", "misaligned"))
+    splats = "".join(splat(f"{name}.all", "i64", f"%{name}") for name in ("low", "room", "misaligned"))
     body = f"""{_operand("a", "i64", 8, varies)}{splats}
   %off.low = sub <32 x i64> %a, %low.all
   %within = icmp ule <32 x i64> %off.low, %room.all

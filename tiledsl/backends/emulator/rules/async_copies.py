@@ -11,13 +11,12 @@ from tiledsl.backends.emulator.async_copies import Transfer
 from tiledsl.backends.emulator.cohort import Cohort
 from tiledsl.backends.emulator.memory import access_index, name_threads
 from tiledsl.backends.emulator.rules.memory import span_of
-from tiledsl.backends.emulator.rules.places import Masked, Memory, Place, load_inside, read_guarded, store_inside
+from tiledsl.backends.emulator.rules.places import Masked, Memory, Place, load_inside, read_place, store_inside
 from tiledsl.backends.emulator.rules.registry import rule
 from tiledsl.backends.emulator.rules.tile import copy
 from tiledsl.backends.emulator.spans import Span
 from tiledsl.errors import EmulatorError
-from tiledsl.ir.ops import async_copy, mem
-from tiledsl.ir.semantics import numpy_dtype
+from tiledsl.ir.ops import async_copy, mem, tma
 
 Ints = NDArray[np.int64]
 
@@ -45,24 +44,21 @@ def access_at_once(c: Cohort, op: async_copy.Cp, tile: Memory, *operands: Any) -
     indices, tensor, start = operands[:rank], operands[rank], operands[rank + 1 :]
     side = op.source
     src = Place(c, op, tensor, start, side.type, op.vec)
-    zero = np.zeros((), numpy_dtype(side.type.dtype))
-    values = read_guarded(src, (zero,) * op.vec) if op.guard else load_inside(src)
+    values = read_place(src) if op.guard else load_inside(src)
     store_inside(Place(c, op, tile, indices, op.memory_type, op.vec), values)
 
 
 # -- groups ----------------------------------------------------------------------------------------
 
 
-@rule(async_copy.CommitGroup)
-def commit_group(c: Cohort, op: async_copy.CommitGroup) -> None:
-    if c.chunk.run.kernel.level == "thread":
-        c.chunk.copies.commit(op, *c.threads())
+@rule(async_copy.CommitGroup, tma.BulkCommit)
+def commit(c: Cohort, op: async_copy.CommitGroup | tma.BulkCommit) -> None:
+    c.chunk.copies.commit(op, "bulk" if isinstance(op, tma.BulkCommit) else "cp_async", *c.threads())
 
 
-@rule(async_copy.WaitGroup)
-def wait_group(c: Cohort, op: async_copy.WaitGroup) -> None:
-    if c.chunk.run.kernel.level == "thread":
-        c.chunk.copies.wait(op, *c.threads(), op.pending)
+@rule(async_copy.WaitGroup, tma.BulkWait)
+def wait(c: Cohort, op: async_copy.WaitGroup | tma.BulkWait) -> None:
+    c.chunk.copies.wait(op, "bulk" if isinstance(op, tma.BulkWait) else "cp_async", *c.threads(), op.pending)
 
 
 # -- thread level ----------------------------------------------------------------------------------
@@ -80,7 +76,9 @@ def _issue(c: Cohort, op: mem.CpAsync, address: Any, source: Any, count: Any) ->
     """Reads now. (PTX ISA: cp.async; both addresses are aligned to the bytes that are copied.)"""
     lanes = c.active()
     size = np.asarray(count, np.int64)
-    _check_size(c, op, size, lanes)
+    if (wrong := lanes & ((size < 0) | (size > op.bytes))).any():
+        message = f"{op.name} of {op.bytes} bytes reads {int(c.spread(size)[wrong][0])}; {name_threads(c, wrong)}"
+        raise EmulatorError(message, op.loc, f"read 0 to {op.bytes} bytes")
     dst, src = span_of(c, op, address), span_of(c, op, source, 1)
     data = _read(c, op, src, np.asarray(source, np.int64), size)
     address = np.asarray(address, np.int64)
@@ -88,16 +86,6 @@ def _issue(c: Cohort, op: mem.CpAsync, address: Any, source: Any, count: Any) ->
     blocks, threads = c.threads()
     rows, at = blocks - c.chunk.first, c.spread(address)[lanes][:, None]
     c.chunk.copies.issue(Transfer(op, dst.label, dst.base, rows, threads, rows, at), data[:, None])
-
-
-def _check_size(c: Cohort, op: mem.CpAsync, size: Ints, lanes: NDArray[np.bool_]) -> None:
-    wrong = lanes & ((size < 0) | (size > op.bytes))
-    if wrong.any():
-        raise EmulatorError(
-            f"{op.name} of {op.bytes} bytes reads {int(c.spread(size)[wrong][0])}; {name_threads(c, wrong)}",
-            op.loc,
-            f"read 0 to {op.bytes} bytes",
-        )
 
 
 def _read(c: Cohort, op: mem.CpAsync, span: Span, address: Ints, size: Ints) -> NDArray[np.uint8]:

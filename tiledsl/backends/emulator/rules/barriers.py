@@ -152,7 +152,7 @@ class _PhaseEnded(Condition):
 
     def wanted(self, c: Cohort, op: Op, *values: Any) -> None:
         rows, columns, _ = _waited(c, op, values[1:])
-        c.chunk.bulk.deliver_counted(rows, columns)
+        c.chunk.copies.deliver_counted(rows, columns)
 
 
 # -- barriers of some warps ------------------------------------------------------------------------

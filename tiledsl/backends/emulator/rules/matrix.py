@@ -17,7 +17,7 @@ from tiledsl.backends.emulator.hooks import AccessKind
 from tiledsl.backends.emulator.memory import access_index, assign
 from tiledsl.backends.emulator.rules.arith import from_word, to_word
 from tiledsl.backends.emulator.rules.gpu import require_whole_warps
-from tiledsl.backends.emulator.rules.matrices import coordinates, permutation, product
+from tiledsl.backends.emulator.rules.matrices import coordinates, product
 from tiledsl.backends.emulator.rules.memory import located
 from tiledsl.backends.emulator.rules.places import (
     Masked,
@@ -29,12 +29,10 @@ from tiledsl.backends.emulator.rules.places import (
 )
 from tiledsl.backends.emulator.rules.registry import rule
 from tiledsl.errors import EmulatorError
-from tiledsl.ir.core import Op, Value
+from tiledsl.ir.core import Op
 from tiledsl.ir.ops import matrix, mem, ptx
-from tiledsl.ir.ops.tile import Side
 from tiledsl.ir.semantics import numpy_dtype
 from tiledsl.ir.types import FragmentType, PtrType, TileType
-from tiledsl.layout.fragments import FragmentLayout
 
 Ints = NDArray[np.int64]
 Fragment = tuple[Any, ...]
@@ -48,9 +46,7 @@ _LANES = np.arange(WARP)
 @rule(matrix.Mma)
 def multiply(c: Cohort, op: matrix.Mma, a: Fragment, b: Fragment, acc: Fragment) -> Fragment:
     require_full_warps(c, op)
-    left, sums = _layout_of(op.a), _layout_of(op.acc)
-    rows, depth = left[1].tiles(left[0].dims)
-    _, columns = sums[1].tiles(sums[0].dims)
+    (rows, depth), (_, columns) = (v.fragment.held_as.tiles(v.fragment.dims) for v in (op.a, op.acc))
     return product(op.row, a, b, acc, (rows, columns, depth))
 
 
@@ -72,12 +68,6 @@ def require_full_warps(c: Cohort, op: Op) -> None:
         )
 
 
-def _layout_of(value: Value) -> tuple[FragmentType, FragmentLayout]:
-    type_ = value.type
-    assert isinstance(type_, FragmentType)
-    return type_, type_.held_as
-
-
 # -- fragments -------------------------------------------------------------------------------------
 
 
@@ -95,25 +85,13 @@ def position(c: Cohort, op: matrix.Coordinates) -> Fragment:
 
 @rule(matrix.Convert)
 def convert(c: Cohort, op: matrix.Convert, fragment: Fragment) -> Fragment:
-    (type_, src), (_, dst) = _layout_of(op.fragment), _layout_of(op.result)
-    sources = permutation(src, dst, type_.dims, type_.dtype.bits)
-    if None in sources:
-        raise EmulatorError(
-            f"matrix.convert from {src} to {dst}, where threads lack elements that they must hold",
-            op.loc,
-            "go through shared memory",
-        )
-    return tuple(fragment[source] for source in sources if source is not None)
+    assert op.sources is not None, "the verifier has seen that threads hold what they need"
+    return tuple(fragment[source] for source in op.sources)
 
 
 @rule(matrix.Slice)
 def take_columns(c: Cohort, op: matrix.Slice, fragment: Fragment) -> Fragment:
-    type_, layout = _layout_of(op.fragment)
-    rows, columns = layout.tiles(type_.dims)
-    size, width = layout.tile_size, layout.tile[1]
-    first, count = (n // width for n in op.columns)
-    tiles = [row * columns + column for row in range(rows) for column in range(first, first + count)]
-    return tuple(element for tile in tiles for element in fragment[tile * size : (tile + 1) * size])
+    return tuple(fragment[element] for element in op.kept)
 
 
 @rule(matrix.FromWords)
@@ -132,26 +110,26 @@ def to_words(c: Cohort, op: matrix.ToWords, fragment: Fragment) -> Any:
 @rule(matrix.Load)
 def load_fragment(c: Cohort, op: matrix.Load, memory: Memory, *origin: Any) -> Fragment:
     """Element by element: how wide the accesses are is `distribute`'s choice."""
-    if op.vec == 0:
-        require_full_warps(c, op)
-    places = _places(c, op, op.type, op.side, memory, origin)
-    return tuple(element for place in places for element in read_place(place))
+    return tuple(element for place in _places(c, op, op.type, memory, origin) for element in read_place(place))
 
 
 @rule(matrix.Store)
 def store_fragment(c: Cohort, op: matrix.Store, fragment: Fragment, memory: Memory, *origin: Any) -> None:
-    if op.vec == 0:
-        require_full_warps(c, op)
-    type_, layout = _layout_of(op.fragment)
-    with Masked(c, np.asarray(layout.stores(c.warps))[..., None]) as some:
-        for place, value in zip(_places(c, op, type_, op.side, memory, origin), fragment, strict=True):
+    type_ = op.fragment.fragment
+    places = _places(c, op, type_, memory, origin)
+    with Masked(c, np.asarray(type_.held_as.holder(c.warps) == 0)[..., None]) as some:
+        for place, value in zip(places, fragment, strict=True):
             if some:
                 write_place(place, (value,))
 
 
-def _places(c: Cohort, op: Op, type_: FragmentType, side: Side, memory: Memory, origin: tuple[Any, ...]) -> list[Place]:
+def _places(
+    c: Cohort, op: matrix.Load | matrix.Store, type_: FragmentType, memory: Memory, origin: tuple[Any, ...]
+) -> list[Place]:
     """Where each element that a lane holds lies in the memory."""
-    coordinates = zip(*_coordinates(c, type_), strict=True)
+    if op.vec == 0:
+        require_full_warps(c, op)
+    side, coordinates = op.side, zip(*_coordinates(c, type_), strict=True)
     return [Place(c, op, memory, shifted(origin, side.axes, at), side.type, 1) for at in coordinates]
 
 

@@ -81,6 +81,16 @@ class Place:
             fail_outside(self.c, self.op, self.op.name, self.span.label, self.indices, self.extents, counts, wrong)
 
 
+def require_box(c: Cohort, op: Op, tile: SharedTile, indices: Sequence[Any], counts: Sequence[int]) -> None:
+    """Raise EmulatorError unless `counts` elements along each axis, from `indices` on, are in the tile."""
+    wrong = np.zeros(c.shape, np.bool_)
+    for index, extent, count in zip(indices, tile.dims, counts, strict=True):
+        wrong |= (np.asarray(index) < 0) | (np.asarray(index) > extent - count)
+    wrong &= c.active()
+    if wrong.any():
+        fail_outside(c, op, op.name, tile.label, indices, tile.dims, counts, wrong)
+
+
 def fail_outside(
     c: Cohort,
     op: Op,

@@ -19,9 +19,7 @@ from tiledsl.backends.emulator.rules.places import (
 )
 from tiledsl.backends.emulator.rules.registry import rule
 from tiledsl.backends.emulator.spans import GlobalBuffer, SharedTile
-from tiledsl.ir.core import Value
 from tiledsl.ir.ops import tile
-from tiledsl.ir.types import FragmentType
 from tiledsl.passes.distribute.thread_map import ThreadMap, plan_copy
 
 # -- tensors ---------------------------------------------------------------------------------------
@@ -67,7 +65,7 @@ def copy(c: Cohort, op: tile.Copy, *operands: Any) -> None:
     thread = c.warps[:, :, None].astype(np.int64) * WARP + np.arange(WARP)
     split = 1 + op.src.type.rank
     for step in range(threads.steps):
-        start = [coordinate.of(thread) for coordinate in threads.place(step)]
+        start = threads.place(step, thread)
         values: list[Any] = []
         for place in _places(c, op, op.src, operands[:split], threads, start):
             values += read_place(place)
@@ -98,22 +96,11 @@ def pack(c: Cohort, op: tile.Pack, *elements: Any) -> tuple[Any, ...]:
     return elements if len(elements) == op.type.size else elements * op.type.size
 
 
-def _position(at: tuple[int, ...], fragment: Value) -> int:
-    """Where an element is in the tuple: row-major order of what one thread holds."""
-    type_ = fragment.type
-    assert isinstance(type_, FragmentType)
-    linear = 0
-    for index, extent in zip(at, type_.local, strict=True):
-        linear = linear * extent + index
-    return linear
-
-
 @rule(tile.Extract)
 def extract(c: Cohort, op: tile.Extract, fragment: tuple[Any, ...]) -> Any:
-    return fragment[_position(op.at, op.fragment)]
+    return fragment[op.position]
 
 
 @rule(tile.Insert)
 def insert(c: Cohort, op: tile.Insert, fragment: tuple[Any, ...], element: Any) -> tuple[Any, ...]:
-    at = _position(op.at, op.fragment)
-    return (*fragment[:at], element, *fragment[at + 1 :])
+    return (*fragment[: op.position], element, *fragment[op.position + 1 :])

@@ -16,15 +16,17 @@ from numpy.typing import NDArray
 from tiledsl.arch import TMA_ALIGNMENT
 from tiledsl.backends.emulator.async_copies import Transfer
 from tiledsl.backends.emulator.cohort import Cohort
-from tiledsl.backends.emulator.memory import name_threads, require_writable
+from tiledsl.backends.emulator.memory import checked, require_writable
 from tiledsl.backends.emulator.rules.barriers import columns_of
 from tiledsl.backends.emulator.rules.matrices import swizzled
 from tiledsl.backends.emulator.rules.memory import located, span_of
+from tiledsl.backends.emulator.rules.places import Place, require_box
 from tiledsl.backends.emulator.rules.registry import rule
-from tiledsl.backends.emulator.spans import GlobalBuffer, SharedTile
+from tiledsl.backends.emulator.spans import GlobalBuffer
 from tiledsl.errors import EmulatorError
 from tiledsl.ir.core import Op
 from tiledsl.ir.ops import tma
+from tiledsl.ir.types import SharedType
 from tiledsl.layout.shared import CHUNK
 
 Ints = NDArray[np.int64]
@@ -84,33 +86,34 @@ def _lanes_of(c: Cohort, values: Sequence[Any]) -> Ints:
     return found
 
 
-def _tile_side(c: Cohort, op: tma.Load | tma.Store, values: tuple[Any, ...]) -> tuple[_Box, Transfer, tuple[Any, ...]]:
-    """The box, where it is in shared memory, and the values of the operands behind both."""
-    rank = len(op.place)
-    tile: SharedTile = values[0]
-    tensor: GlobalBuffer = values[1 + rank]
-    origin = values[2 + rank : 2 + rank + len(op.origin)]
-    rows, columns = (op.box[axis] for axis in op.axes)
-    box = _Box(tensor, op.axes, (rows, columns), _lanes_of(c, origin))
-    size, (height, width) = tile.dtype.bytes, tile.dims[-2:]
-    places = _lanes_of(c, values[1 : 1 + rank])
-    strides = np.array([prod(tile.dims[axis + 1 :]) for axis in range(rank)])
-    limits = np.array([*tile.dims[:-2], height - rows + 1, width - columns + 1])
-    start = (places * strides).sum(axis=1) * size
-    wrong = ((places < 0) | (places >= limits)).any(axis=1)
-    if wrong.any():
-        at = ", ".join(map(str, places[np.argmax(wrong)].tolist()))
-        raise EmulatorError(
-            f"out of bounds: {op.name} of {rows} x {columns} elements at {tile.label}[{at}], but {tile.label} has "
-            f"{' x '.join(map(str, tile.dims))}",
-            op.loc,
-            "correct the index",
-        )
-    if columns * size % CHUNK or (start % CHUNK).any() or width * size % CHUNK:
-        raise EmulatorError(f"{op.name} of rows of {columns * size} bytes", op.loc, "use rows of whole 16 bytes")
-    within = np.arange(rows)[:, None] * (width * size) + np.arange(0, columns * size, CHUNK)
-    transfer = _transfer(c, op, tile.label, tile.offset, tile.offset + start[:, None] + within.ravel())
-    return box, transfer, values[2 + rank + len(op.origin) :]
+def _sides(c: Cohort, op: Op, values: tuple[Any, ...]) -> tuple[_Box, Transfer]:
+    """The box, and where it is in shared memory."""
+    if isinstance(op, (tma.Load, tma.Store)):
+        return _tile_sides(c, op, values)
+    assert isinstance(op, (tma.MapLoad, tma.MapStore))
+    described = c.chunk.run.kernel.tensor_maps[op.map]
+    tensor, first = c.chunk.run.tensors[described.tensor], op.operands.index(op.coordinates[0])
+    start = np.zeros((int(c.active().sum()), len(tensor.shape)), np.int64)
+    start[:, list(described.axes)] = _lanes_of(c, values[first : first + len(op.coordinates)])
+    box = _Box(tensor, described.axes[::-1], described.box[::-1], start)
+    span, size = span_of(c, op, values[0]), prod(described.box) * tensor.dtype.bytes
+    chunk = _lanes_of(c, [checked(c, op, span, values[0], size, TMA_ALIGNMENT)]) // CHUNK
+    at = swizzled(chunk + np.arange(size // CHUNK), described.swizzle) * CHUNK
+    return box, _transfer(c, op, span.label, span.base, at)
+
+
+def _tile_sides(c: Cohort, op: tma.Load | tma.Store, values: tuple[Any, ...]) -> tuple[_Box, Transfer]:
+    rank, type_ = len(op.place), op.tile.type
+    assert isinstance(type_, SharedType)
+    tile, place, tensor, origin = values[0], values[1 : 1 + rank], values[1 + rank], values[2 + rank :]
+    box = _Box(tensor, op.axes, (op.rows, op.columns), _lanes_of(c, origin[: len(op.origin)]))
+    require_box(c, op, tile, place, (*[1] * (rank - 2), op.rows, op.columns))
+    start = _lanes_of(c, [Place(c, op, tile, place, type_, 1).address])
+    row, pitch = (columns * type_.dtype.bytes for columns in (op.columns, type_.dims[-1]))
+    if row % CHUNK or pitch % CHUNK or (start % CHUNK).any():
+        raise EmulatorError(f"{op.name} of rows of {row} bytes", op.loc, "use rows of whole 16 bytes")
+    within = np.arange(op.rows)[:, None] * pitch + np.arange(0, row, CHUNK)
+    return box, _transfer(c, op, tile.label, tile.offset, start + within.ravel())
 
 
 def _transfer(c: Cohort, op: Op, label: str, base: int, at: Ints) -> Transfer:
@@ -119,58 +122,28 @@ def _transfer(c: Cohort, op: Op, label: str, base: int, at: Ints) -> Transfer:
     return Transfer(op, label, base, rows, threads, rows, at)
 
 
-def _map_side(
-    c: Cohort, op: tma.MapLoad | tma.MapStore, address: Any, coordinates: Sequence[Any]
-) -> tuple[_Box, Transfer]:
-    described = c.chunk.run.kernel.tensor_maps[op.map]
-    tensor = c.chunk.run.tensors[described.tensor]
-    start = np.zeros((int(c.active().sum()), len(tensor.shape)), np.int64)
-    start[:, list(described.axes)] = _lanes_of(c, coordinates)
-    box = _Box(tensor, described.axes[::-1], described.box[::-1], start)
-    span = span_of(c, op, address)
-    first = _lanes_of(c, [address])
-    size = prod(described.box) * tensor.dtype.bytes
-    wrong = ((first < span.low) | (first + size > span.high) | (first % TMA_ALIGNMENT != 0)).ravel()
-    if wrong.any():
-        raise EmulatorError(
-            f"{op.name} of {size} bytes at byte {int(first[np.argmax(wrong), 0]) - span.base} of {span.label}, which "
-            f"has {span.high - span.low}; a box begins at a multiple of {TMA_ALIGNMENT}; {name_threads(c, c.active())}",
-            op.loc,
-            "make the tile as large as the box, and let it begin at a multiple of 128 bytes",
-        )
-    at = swizzled(first // CHUNK + np.arange(size // CHUNK), described.swizzle) * CHUNK
-    return box, _transfer(c, op, span.label, span.base, at)
+# -- loads and stores ------------------------------------------------------------------------------
 
 
-# -- loads -----------------------------------------------------------------------------------------
-
-
-@rule(tma.Load)
-def load_box(c: Cohort, op: tma.Load, *values: Any) -> None:
-    box, transfer, more = _tile_side(c, op, values)
-    position = len(values) - len(more)
-    _load(c, op, box, transfer, position, more[: len(op.mbarrier)], more[-1] if op.multicast else None)
-
-
-@rule(tma.MapLoad)
-def load_mapped(c: Cohort, op: tma.MapLoad, address: Any, *values: Any) -> None:
-    box, transfer = _map_side(c, op, address, values[1 : 1 + len(op.coordinates)])
-    _load(c, op, box, transfer, 1, values[:1], values[-1] if op.multicast else None)
-
-
-def _load(
-    c: Cohort, op: Op, box: _Box, transfer: Transfer, position: int, mbarrier: tuple[Any, ...], blocks: Any
-) -> None:
-    """`mbarrier`: the operands from `position` on; `blocks`: None, or bits of the blocks of the cluster that get it."""
-    span, address, _ = located(c, op, position, mbarrier)
+@rule(tma.Load, tma.MapLoad)
+def load(c: Cohort, op: tma.Load | tma.MapLoad, *values: Any) -> None:
+    box, transfer = _sides(c, op, values)
+    position = 1 if isinstance(op, tma.MapLoad) else len(values) - len(op.more)
+    span, address, _ = located(c, op, position, values[position:])
     at = c.spread(address)[c.active()]
     data = box.read()
-    if blocks is not None:
-        transfer, which = _to_cluster(c, op, transfer, c.spread(blocks)[c.active()])
+    if op.multicast:
+        transfer, which = _to_cluster(c, op, transfer, c.spread(values[-1])[c.active()])
         at, data = at[which], data[which]
     columns = columns_of(c, op, span, transfer.rows, at)
     c.chunk.require_running(op, transfer.owners, transfer.rows)
-    c.chunk.bulk.load(transfer, data, columns)
+    c.chunk.copies.load(transfer, data, columns)
+
+
+@rule(tma.Store, tma.MapStore)
+def store(c: Cohort, op: Op, *values: Any) -> None:
+    box, transfer = _sides(c, op, values)
+    box.write(op, c.chunk.copies.store(transfer))
 
 
 def _to_cluster(c: Cohort, op: Op, transfer: Transfer, masks: Ints) -> tuple[Transfer, Ints]:
@@ -190,37 +163,6 @@ def _to_cluster(c: Cohort, op: Op, transfer: Transfer, masks: Ints) -> tuple[Tra
     return Transfer(op, transfer.label, transfer.base, owners, threads, rows, transfer.at[which]), which
 
 
-# -- stores ----------------------------------------------------------------------------------------
-
-
-@rule(tma.Store)
-def store_box(c: Cohort, op: tma.Store, *values: Any) -> None:
-    box, transfer, _ = _tile_side(c, op, values)
-    _store(c, op, box, transfer)
-
-
-@rule(tma.MapStore)
-def store_mapped(c: Cohort, op: tma.MapStore, address: Any, *coordinates: Any) -> None:
-    _store(c, op, *_map_side(c, op, address, coordinates))
-
-
-def _store(c: Cohort, op: Op, box: _Box, transfer: Transfer) -> None:
-    box.write(op, c.chunk.bulk.store(transfer))
-
-
 @rule(tma.Prefetch, tma.MapPrefetch)
 def prefetch(c: Cohort, op: Op, *tensor: Any) -> None:
     """Nothing to be seen."""
-
-
-# -- groups ----------------------------------------------------------------------------------------
-
-
-@rule(tma.BulkCommit)
-def commit(c: Cohort, op: tma.BulkCommit) -> None:
-    c.chunk.hook.on_commit(op, "bulk", *c.threads())
-
-
-@rule(tma.BulkWait)
-def wait(c: Cohort, op: tma.BulkWait) -> None:
-    c.chunk.hook.on_wait(op, "bulk", *c.threads(), op.pending)

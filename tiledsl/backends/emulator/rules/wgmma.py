@@ -7,8 +7,8 @@ At tile level operands are read by index, at thread level by descriptors, as the
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -20,22 +20,23 @@ from tiledsl.backends.emulator.hooks import Access
 from tiledsl.backends.emulator.native.dot import add_terms
 from tiledsl.backends.emulator.rules.matrices import (
     Descriptor,
-    accumulator,
-    coordinates,
-    from_accumulator,
-    left_operand,
+    held_matrices,
+    registers,
 )
 from tiledsl.backends.emulator.rules.matrix import require_full_warps
 from tiledsl.backends.emulator.rules.memory import shared_bases
+from tiledsl.backends.emulator.rules.places import require_box
 from tiledsl.backends.emulator.rules.registry import Condition, Rows, condition, rule
 from tiledsl.backends.emulator.spans import SharedTile
 from tiledsl.errors import EmulatorError
 from tiledsl.ir import tensor_core
-from tiledsl.ir.core import Op, Value
+from tiledsl.ir.core import Op
 from tiledsl.ir.ops import wgmma
 from tiledsl.ir.semantics import numpy_dtype
-from tiledsl.ir.types import DTYPES, FragmentType, SharedType
-from tiledsl.layout.shared import CHUNK, ROWS
+from tiledsl.ir.types import DTYPES
+from tiledsl.layout.fragments import of_warpgroups
+from tiledsl.layout.mma import SHAPES
+from tiledsl.layout.shared import CHUNK, ROWS, row_major
 from tiledsl.layout.wgmma import WGMMA_ROWS
 
 Ints = NDArray[np.int64]
@@ -94,82 +95,41 @@ def begin(c: Cohort, op: wgmma.Begin) -> tuple[Any, ...]:
 
 @rule(wgmma.Mma)
 def multiply(c: Cohort, op: wgmma.Mma, acc: tuple[Any, ...], accumulate: Any, *values: Any) -> tuple[Any, ...]:
-    """Steps of k ascend; in each, blocks of 64 rows ascend."""
     groups, type_ = _Warpgroups(c), op.fragment
     layout = type_.held_as
     count = layout.warps[0] // WARPGROUP_WARPS
     blocks = type_.dims[0] // (WGMMA_ROWS * count)
     first = (groups.leaders - layout.first) // WARPGROUP_WARPS % count * blocks * WGMMA_ROWS
-    at = 1 + len(op.a_origin)
-    if op.a_axes:
-        rows = first[:, None] + np.arange(blocks * WGMMA_ROWS)
-        a = _read_tile(groups, op, op.a, values[:at], op.a_axes, rows, np.arange(op.k))
+    *left, right = op.shared_operands
+    height = blocks * WGMMA_ROWS
+    if left:
+        a = _read_tile(groups, op, left[0], values, first, height)
     else:
-        a = _held(groups, op.a, values[0], first)
-    columns = np.broadcast_to(np.arange(type_.dims[1]), (len(first), type_.dims[1]))
-    b = _read_tile(groups, op, op.b, values[at:], op.b_axes[::-1], columns, np.arange(op.k))
-    each = len(acc) // blocks
-    results: list[Any] = []
-    for block in range(blocks):
-        part, held = a[:, block * WGMMA_ROWS : (block + 1) * WGMMA_ROWS], acc[block * each : (block + 1) * each]
-        results += _product(groups, op, part, b, held, accumulate)
-    return tuple(results)
+        a = _left_operand(groups, op, values[0], height, op.k)
+    b = _read_tile(groups, op, right, values[1 + len(op.a_origin) :], np.zeros_like(first), right.extent)
+    return _product(groups, op, a, b, acc, accumulate)
 
 
 def _read_tile(
-    groups: _Warpgroups,
-    op: wgmma.Mma,
-    operand: Value,
-    values: Sequence[Any],
-    axes: tuple[int, ...],
-    rows: Ints,
-    k: Ints,
+    groups: _Warpgroups, op: wgmma.Mma, operand: wgmma.SharedOperand, values: Sequence[Any], first: Ints, count: int
 ) -> Array:
-    """[warpgroups, rows, k] of a tile in row order; `axes`: along which rows (of m or n) and k lie."""
+    """[warpgroups, rows, k] of a tile in row order. first, count: which rows of m or n each warpgroup reads."""
     tile: SharedTile = values[0]
-    type_ = operand.type
-    assert isinstance(type_, SharedType)
-    index: list[Any] = [groups.uniform(op, v, "an index")[:, None, None] for v in values[1 : 1 + type_.rank]]
-    index[axes[0]] = index[axes[0]] + rows[:, :, None]
-    index[axes[1]] = index[axes[1]] + k
-    for axis, extent in enumerate(tile.dims):
-        if (index[axis] < 0).any() or (index[axis] >= extent).any():
-            raise EmulatorError(
-                f"out of bounds: {op.name} reads elements {int(index[axis].min())} to {int(index[axis].max())} of axis "
-                f"{axis} of {tile.label}, which has {extent}",
-                op.loc,
-                "correct the index or the tile",
-            )
-    strides = [prod(tile.dims[axis + 1 :]) for axis in range(type_.rank)]
-    offset: Any = sum(i * s for i, s in zip(index, strides, strict=True))
-    return _read(
-        groups, op, tile.label, tile.offset, tile.offset + offset * type_.dtype.bytes, numpy_dtype(type_.dtype)
-    )
-
-
-def _held(groups: _Warpgroups, operand: Value, fragment: tuple[Any, ...], first: Ints) -> Array:
-    """[warpgroups, rows, k] of a left operand in registers; `first`: the first row of each warpgroup."""
-    type_ = operand.type
-    assert isinstance(type_, FragmentType)
-    layout = type_.held_as
-    rows, columns = coordinates(layout, type_.dims, type_.dtype.bits)
-    warps = np.broadcast_to(groups.c.warps, groups.shape[:2]) % (layout.threads // WARP)
-    count = len(first)
-    height = type_.dims[0] * WARPGROUP_WARPS * WARP // layout.threads
-    matrix = np.empty((count, height, type_.dims[1]), numpy_dtype(type_.dtype))
-    entry = np.arange(count)[:, None]
-    for element, value in enumerate(fragment):
-        row = rows[element][warps].reshape(count, -1) - first[:, None]
-        column = columns[element][warps].reshape(count, -1)
-        matrix[entry, row, column] = np.broadcast_to(value, groups.shape).reshape(count, -1)
-    return matrix
+    (along, along_k), dtype, origin = operand.axes, operand.type.dtype, values[1 : 1 + len(tile.dims)]
+    counts, strides = [1] * len(tile.dims), row_major(tile.dims)
+    counts[along], counts[along_k] = operand.extent, op.k
+    require_box(groups.c, op, tile, origin, counts)
+    start: Any = sum(groups.uniform(op, i, "an index") * s for i, s in zip(origin, strides, strict=True))
+    rows = start[:, None] + (first[:, None] + np.arange(count)) * strides[along]
+    offset = rows[:, :, None] + np.arange(op.k) * strides[along_k]
+    return _read(groups, op, tile.label, tile.offset, tile.offset + offset * dtype.bytes, numpy_dtype(dtype))
 
 
 # -- thread level ----------------------------------------------------------------------------------
 
 
 @rule(wgmma.Registers)
-def registers(c: Cohort, op: wgmma.Registers) -> Any:
+def undefined(c: Cohort, op: wgmma.Registers) -> Any:
     """Of any content; zeros here."""
     zero = np.zeros((), numpy_dtype(op.dtype))
     return (zero,) * op.count if op.count > 1 else zero
@@ -187,7 +147,7 @@ def multiply_registers(c: Cohort, op: wgmma.Instruction, accumulate: Any, *value
     left = len(op.left)
     dtype = numpy_dtype(DTYPES[row.a])
     if op.a_registers:
-        a = left_operand(values[:left], groups.shape, dtype)
+        a = _left_operand(groups, op, values[:left], WGMMA_ROWS, row.k)
     else:
         a = _described(groups, op, values[0], WGMMA_ROWS, dtype, op.turned_a)
     b = _described(groups, op, values[left], op.n, numpy_dtype(DTYPES[row.b]), op.turned_b)
@@ -226,12 +186,21 @@ def _product(
     groups: _Warpgroups, op: wgmma.Mma | wgmma.Instruction, a: Array, b: Array, held: Sequence[Any], accumulate: Any
 ) -> tuple[Any, ...]:
     """``a b + c``, where `held` are the registers of c; without c where `accumulate` is false."""
-    sums = accumulator(held, groups.shape, numpy_dtype(DTYPES[op.row.acc]))
+    layout, dims = of_warpgroups(1), (a.shape[1], b.shape[1])
+    sums = held_matrices(layout, dims, held, groups.shape, numpy_dtype(DTYPES[op.row.acc]))[:, 0]
     keep = groups.uniform(op, accumulate, "accumulate")
     if not keep.all():
         sums = np.where(keep[:, None, None], sums, np.zeros((), sums.dtype))
     result = tensor_core.wgmma(op.row, a, b, sums, add_terms())
-    return from_accumulator(result, groups.shape, np.asarray(held[0]).dtype)
+    return registers(layout, result[:, None], groups.shape, np.asarray(held[0]).dtype)
+
+
+def _left_operand(
+    groups: _Warpgroups, op: wgmma.Mma | wgmma.Instruction, values: Sequence[Any], rows: int, k: int
+) -> Array:
+    """[warpgroups, rows, k] of a left operand in registers."""
+    layout = replace(of_warpgroups(1).a, shape=SHAPES[f"m16n8k{op.row.k}"])
+    return held_matrices(layout, (rows, k), values, groups.shape, numpy_dtype(DTYPES[op.row.a]))[:, 0]
 
 
 def _read(groups: _Warpgroups, op: Op, label: str, base: int, addresses: Ints, dtype: np.dtype[Any]) -> Array:

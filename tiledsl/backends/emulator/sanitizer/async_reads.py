@@ -24,43 +24,50 @@ from tiledsl.ir.core import Op
 @dataclass(frozen=True, slots=True)
 class _Reads:
     """What one op reads, one entry a copy or warpgroup. `who`: which of the block's threads, or warps, waits for each;
-    `groups`: the number of the group among its own; `lanes` [entries, 1]."""
+    `groups`: the number of the group among its own."""
 
     touch: Touch
     who: Ints
     groups: Ints
-    lanes: Ints
 
     def part(self, which: Bools) -> _Reads:
-        return _Reads(self.touch.part(which), self.who[which], self.groups[which], self.lanes[which])
+        return _Reads(self.touch.part(which), self.who[which], self.groups[which])
 
 
-class _GroupReads:
-    """`committed` [blocks, threads or warps]: how many groups each has. `open`: what is being read. `fix`: how to wait
-    for it."""
+class StoreReads:
+    """Boxes that TMA takes from shared memory; each thread waits for its own groups.
 
-    fix: ClassVar[str]
+    `committed` [blocks, threads]: how many groups each has. `open`: what is being read. `unit`: threads that commit and
+    wait as one. `fix`: how to wait.
+    """
 
-    def __init__(self, memory: SharedHistory, blocks: int, each: int) -> None:
+    unit: ClassVar[int] = 1
+    fix: ClassVar[str] = "wait for it at the end: tma_commit(), tma_wait(0)"
+
+    def __init__(self, memory: SharedHistory, blocks: int) -> None:
         self.memory, self.clocks = memory, memory.clocks
-        self.committed = np.zeros((blocks, each), np.int64)
+        self.committed = np.zeros((blocks, memory.warps * WARP // self.unit), np.int64)
         self.open: list[_Reads] = []
 
-    def begin(self, touch: Touch, who: Ints, lanes: Ints) -> None:
+    def issue(self, touch: Touch) -> None:
         self.memory.against_writers(touch)
         self.memory.against_unfenced(touch)
         require_few(touch.access.op, len(self.open))
-        self.memory.begin_reading(touch, lanes)
-        self.open.append(_Reads(touch, who, self.committed[touch.owners, who], lanes))
+        who = touch.access.threads[:: touch.access.run] // self.unit
+        self.open.append(_Reads(touch, who, self.committed[touch.owners, who]))
+        self.begin(self.open[-1])
 
-    def commit(self, rows: Ints, who: Ints) -> None:
-        self.committed[rows, who] += 1
+    def begin(self, reads: _Reads) -> None:
+        self.memory.begin_reading(reads.touch, (reads.who * self.unit % WARP)[:, None])
 
-    def wait(self, rows: Ints, who: Ints, pending: int) -> None:
+    def commit(self, rows: Ints, threads: Ints) -> None:
+        self.committed[rows, threads // self.unit] += 1
+
+    def wait(self, rows: Ints, threads: Ints, pending: int) -> None:
         """All groups of these but the last `pending` have ended."""
         if not self.open:
             return
-        done = np.full(self.committed.shape, -1)
+        who, done = threads // self.unit, np.full(self.committed.shape, -1)
         done[rows, who] = self.committed[rows, who] - pending
         over = [reads.groups < done[reads.touch.owners, reads.who] for reads in self.open]
         ended = [reads.part(which) for reads, which in zip(self.open, over, strict=True) if which.any()]
@@ -70,7 +77,7 @@ class _GroupReads:
         for reads in ended:
             self.end(reads)
         for reads in self.open:  # the same bytes may have been read by what has ended
-            self.memory.begin_reading(reads.touch, reads.lanes)
+            self.begin(reads)
 
     def end(self, reads: _Reads) -> None:
         self.memory.end_reading(reads.touch.cells, reads.touch.owners, reads.touch.warps)
@@ -90,51 +97,39 @@ class _GroupReads:
         return self.memory.words.warp(int(touch.owners[entry]), int(touch.warps[entry]))
 
 
-class StoreReads(_GroupReads):
-    """Boxes that TMA takes from shared memory; each thread waits for its own."""
+class ProductReads(StoreReads):
+    """Operands of products; a warpgroup, named by its first warp, waits for its groups. `ready` [blocks, warps]:
+    whether a fence has made a warp's registers ready."""
 
-    fix = "wait for it at the end: tma_commit(), tma_wait(0)"
-
-    def __init__(self, memory: SharedHistory, blocks: int) -> None:
-        super().__init__(memory, blocks, memory.warps * WARP)
-
-    def issue(self, touch: Touch) -> None:
-        threads = touch.access.threads[:: touch.access.run]
-        self.begin(touch, threads, threads[:, None] % WARP)
-
-
-class ProductReads(_GroupReads):
-    """Operands of products; a warpgroup is named by its first warp. `ready` [blocks, warps]: whether a fence has made a
-    warp's registers ready."""
-
+    unit = WARP
     fix = "wait for it: acc.wait()"
 
     def __init__(self, memory: SharedHistory, blocks: int) -> None:
-        super().__init__(memory, blocks, memory.warps)
+        super().__init__(memory, blocks)
         self.ready = np.zeros(self.committed.shape, np.bool_)
 
     def issue(self, touch: Touch) -> None:
         rows, leaders = touch.rows, touch.warps
         warps = leaders[:, None] + np.arange(WARPGROUP_WARPS)
-        if not (ready := np.asarray(self.ready[rows[:, None], warps].all(axis=1))).all():
-            at = int(np.argmin(ready))
+        ready = self.ready[rows[:, None], warps].all(axis=1)
+        if not ready.all():
             raise HazardError(
-                f"{touch.access.op.name} of {self.memory.words.warp(rows[at], leaders[at])} uses registers that no "
+                f"{touch.access.op.name} of {self.name(touch, int(np.argmin(ready)))} uses registers that no "
                 "wgmma.fence has made ready",
                 touch.access.loc,
                 "put wgmma_fence() before the first product, and after registers of it were written",
             )
         # What all of its warps know.
         known = self.clocks.view_of(self.clocks.known[rows[:, None], warps].min(axis=1))
-        self.begin(replace(touch, known=known), leaders, np.zeros((len(rows), 1), np.int64))
+        super().issue(replace(touch, known=known))
 
-    def fence(self, rows: Ints, warps: Ints) -> None:
-        self.ready[rows, warps] = True
+    def fence(self, rows: Ints, threads: Ints) -> None:
+        self.ready[rows, threads // WARP] = True
 
-    def finish(self, op: Op, rows: Ints, warps: Ints) -> None:
+    def finish(self, op: Op, rows: Ints, threads: Ints) -> None:
         """Accumulators are read after this wait: all products of these warps are in groups."""
         waits = np.zeros(self.committed.shape, np.bool_)
-        waits[rows, warps] = True
+        waits[rows, threads // WARP] = True
         for reads in self.open:
             touch = reads.touch
             lacks = waits[touch.owners, reads.who] & (reads.groups >= self.committed[touch.owners, reads.who])
@@ -145,7 +140,7 @@ class ProductReads(_GroupReads):
                     op.loc,
                     "put wgmma_commit() behind the products",
                 )
-        self.ready[rows, warps] = False
+        self.ready[rows, threads // WARP] = False
 
     def end(self, reads: _Reads) -> None:
         """Warps of a warpgroup wait together: each knows that the products have ended."""

@@ -7,7 +7,6 @@ are what releases and acquires. `checks` finds copies in flight and reads of wha
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import get_args
 
 import numpy as np
@@ -22,37 +21,12 @@ from tiledsl.backends.emulator.sanitizer.clocks import Clocks, Meeting
 from tiledsl.backends.emulator.sanitizer.mbarriers import MbarrierUse
 from tiledsl.backends.emulator.sanitizer.memory import SharedHistory, Touch
 from tiledsl.backends.emulator.sanitizer.shadow import Cells, Ints, Words
-from tiledsl.errors import Loc
 from tiledsl.ir.core import Kernel, Op
 from tiledsl.ir.ops import gpu, mem, tile, wgmma
 from tiledsl.ir.types import U64
 
 _OTHERWISE = {"", "token", "mbarrier", *get_args(Group)}
 """What tells of the end of work but for a commit that arrives at an mbarrier."""
-
-
-@dataclass(frozen=True)
-class Ordering:
-    """What can order the warps of a kernel. `mbarriers`: at most so many are there. `atomics`: whether releases and
-    acquires do. `commits`: whether commits of work do, which arrive at mbarriers. `simple`: whether nothing but
-    barriers of whole blocks does."""
-
-    loc: Loc
-    mbarriers: int
-    atomics: bool
-    commits: bool
-    simple: bool
-
-    @staticmethod
-    def of(kernel: Kernel) -> Ordering:
-        ops = list(kernel.walk())
-        atomics = any(op.sync.releases or op.sync.acquires for op in ops)
-        bases = {(op.offset, op.bytes) for op in ops if isinstance(op, mem.SharedBase) and op.dtype == U64}
-        tiles = [op.type.bytes for op in ops if isinstance(op, tile.SharedAlloc) and op.type.dtype == U64]
-        mbarriers = (sum(bytes_ for _, bytes_ in bases) + sum(tiles)) // U64.bytes
-        commits = any(access.done not in _OTHERWISE for op in ops for access in op.touches)
-        simple = not atomics and not any(_orders_some(op) for op in ops)
-        return Ordering(kernel.loc, 0 if simple else mbarriers, atomics, commits, simple)
 
 
 def _orders_some(op: Op) -> bool:
@@ -64,42 +38,48 @@ def _orders_some(op: Op) -> bool:
 
 class Checks(Hook):
     """Raises HazardError for accesses to shared memory that nothing orders, of asynchronous copies that were not waited
-    for, and of what nobody has written."""
+    for, and of what nobody has written.
 
-    def __init__(self, ordering: Ordering) -> None:
-        self.ordering = ordering
+    What can order the warps of the kernel: `mbarriers`: at most so many are there. `atomics`: whether releases and
+    acquires do. `commits`: whether commits of work do, which arrive at mbarriers. `simple`: whether nothing but
+    barriers of whole blocks does.
+    """
+
+    def __init__(self, kernel: Kernel) -> None:
+        ops = list(kernel.walk())
+        self.loc = kernel.loc
+        self.atomics = any(op.sync.releases or op.sync.acquires for op in ops)
+        self.commits = any(access.done not in _OTHERWISE for op in ops for access in op.touches)
+        self.simple = not self.atomics and not any(_orders_some(op) for op in ops)
+        bases = {(op.offset, op.bytes) for op in ops if isinstance(op, mem.SharedBase) and op.dtype == U64}
+        tiles = [op.type.bytes for op in ops if isinstance(op, tile.SharedAlloc) and op.type.dtype == U64]
+        self.mbarriers = 0 if self.simple else (sum(bytes_ for _, bytes_ in bases) + sum(tiles)) // U64.bytes
 
     def of_blocks(self, launch: LaunchInfo, first: int, count: int) -> Hook:
-        return _Blocks(self.ordering, launch, first, count)
+        return _Blocks(self, launch, first, count)
 
 
 class _Blocks(Hook):
     """What is known of the blocks `first` ... `first + count - 1`."""
 
-    def __init__(self, ordering: Ordering, launch: LaunchInfo, first: int, count: int) -> None:
-        self.loc, self.first = ordering.loc, first
+    def __init__(self, kernel: Checks, launch: LaunchInfo, first: int, count: int) -> None:
+        self.loc, self.first = kernel.loc, first
         x, y, z = launch.threads
         clusters, warps = Clusters(launch, first, count), -(-x * y * z // WARP)
         self.cells = Cells(launch, first, count)
         self.in_flight, self.last_writes = InFlight(self.cells), LastWrites(self.cells)
-        self.clocks = clocks = Clocks(clusters, count, warps, ordering.mbarriers, ordering.commits)
-        self.words = Words(launch, first, ordering.simple)
+        self.clocks = clocks = Clocks(clusters, count, warps, kernel.mbarriers, kernel.commits)
+        self.words = Words(launch, first, kernel.simple)
         self.memory = SharedHistory(self.words, clocks, self.cells, count)
-        self.mbarriers = MbarrierUse(self.words, clocks, self.memory.labels, count, ordering.mbarriers)
-        self.atomics = AtomicOrder(clocks, first) if ordering.atomics else None
-        self.stores, self.products = StoreReads(self.memory, count), ProductReads(self.memory, count)
-        self.work = CommittedWork(self.memory, count)
+        self.mbarriers = MbarrierUse(self.words, clocks, self.memory.labels, count, kernel.mbarriers)
+        self.atomics = AtomicOrder(clocks, first) if kernel.atomics else None
+        self.products, self.work = ProductReads(self.memory, count), CommittedWork(self.memory, count)
+        self.groups: dict[Group, StoreReads] = {"wgmma": self.products, "bulk": StoreReads(self.memory, count)}
         self.begin = {
             "mbarrier": self.load,
-            "bulk": self.stores.issue,
-            "wgmma": self.products.issue,
             "commit": self.work.issue,
+            **{group: reads.issue for group, reads in self.groups.items()},
         }
-
-    def warps(self, blocks: Ints, threads: Ints) -> tuple[Ints, Ints]:
-        """Row and warp of each warp of these threads, which stand in the order of blocks and warps."""
-        warps = (blocks - self.first) * self.clocks.warps + threads // WARP
-        return np.divmod(warps[np.flatnonzero(np.diff(warps, prepend=-1))], self.clocks.warps)
 
     def on_end(self) -> None:
         self.in_flight.end()
@@ -156,19 +136,16 @@ class _Blocks(Hook):
         self.last_writes.write(access, cells)
 
     def on_commit(self, op: Op, group: Group, blocks: Ints, threads: Ints) -> None:
-        if group == "bulk":
-            self.stores.commit(blocks - self.first, threads)
-        elif group == "wgmma":
-            self.products.commit(*self.warps(blocks, threads))
+        if group in self.groups:
+            self.groups[group].commit(blocks - self.first, threads)
 
     def on_wait(self, op: Op, group: Group, blocks: Ints, threads: Ints, pending: int) -> None:
-        if group == "bulk":
-            self.stores.wait(blocks - self.first, threads, pending)
-        elif group == "wgmma":
-            warps = self.warps(blocks, threads)
-            self.products.wait(*warps, pending)
-            if op.finish if isinstance(op, wgmma.Wait) else op.operands:
-                self.products.finish(op, *warps)
+        if group not in self.groups:
+            return
+        rows = blocks - self.first
+        self.groups[group].wait(rows, threads, pending)
+        if op.finish if isinstance(op, wgmma.Wait) else isinstance(op, wgmma.WaitGroup) and op.operands:
+            self.products.finish(op, rows, threads)
 
     # -- what orders them ----------------------------------------------------------------------
 
@@ -219,9 +196,10 @@ class _Blocks(Hook):
     def on_fence(self, op: Op, kind: FenceKind, blocks: Ints, threads: Ints) -> None:
         rows = blocks - self.first
         if kind == "registers":
-            self.products.fence(*self.warps(blocks, threads))
+            self.products.fence(rows, threads)
         elif kind == "memory" and self.atomics is not None:
-            self.atomics.fence(*self.warps(blocks, threads))
+            warps = rows * self.clocks.warps + threads // WARP
+            self.atomics.fence(*np.divmod(np.unique(warps), self.clocks.warps))
         elif kind == "proxy":
             self.memory.fences.make(rows, threads // WARP, threads % WARP)
         if kind in ("proxy", "init"):
@@ -231,5 +209,5 @@ class _Blocks(Hook):
         rows = blocks - self.first
         self.mbarriers.exit(rows, warps)
         self.work.require_committed(rows, warps)
-        self.products.require_ended(rows, warps)
-        self.stores.require_ended(rows, warps)
+        for reads in self.groups.values():
+            reads.require_ended(rows, warps)
