@@ -12,7 +12,7 @@ from tiledsl.ir.facts import Access
 from tiledsl.ir.ops import control, matrix, tile
 from tiledsl.layout.banks import Kind
 from tiledsl.passes.analysis.active_lanes import ActiveLanes, Mask
-from tiledsl.passes.analysis.lanes import Form, Lanes
+from tiledsl.passes.analysis.lanes import AffineForm, Lanes
 from tiledsl.passes.analysis.structure import ops_around, trip_count
 
 UNKNOWN_TRIPS = 64
@@ -34,8 +34,8 @@ class SharedAccess:
     kind: Kind
     width: int
     weight: int
-    row: Form | None
-    column: Form | None
+    row: AffineForm | None
+    column: AffineForm | None
     mask: Mask
     guarded: bool = False
 
@@ -80,12 +80,12 @@ def _of(op: tile.Access, alloc: tile.SharedAlloc, lanes: Lanes, mask: Mask) -> l
         return [SharedAccess(op, alloc, kind, width, weight, None, None, mask)]
     strides = alloc.placement.row_strides(alloc.type.dims)
     rows = [form.scaled(stride) for form, stride in zip(forms[:-1], strides, strict=True)]
-    row = reduce(Form.plus, rows) if rows else lanes.constant(0)
+    row = reduce(AffineForm.plus, rows) if rows else lanes.constant(0)
     access = SharedAccess(op, alloc, kind, width, weight, row, forms[-1], mask)
     return _guarded(access, forms) if touched.guarded else [access]
 
 
-def _guarded(access: SharedAccess, indices: list[Form]) -> list[SharedAccess]:
+def _guarded(access: SharedAccess, indices: list[AffineForm]) -> list[SharedAccess]:
     """Restrict the mask to indices inside the tile."""
     dims, vec = access.alloc.type.dims, access.op.vec
     inside = access.mask.lanes
@@ -105,7 +105,7 @@ def _guarded(access: SharedAccess, indices: list[Form]) -> list[SharedAccess]:
         alone = inside & ~whole & (single >= 0) & (single < dims[-1])
         if alone.any():
             width, mask = access.width // vec, Mask(alone, access.mask.unknown)
-            parts.append(replace(access, width=width, column=Form(single, {}), mask=mask, guarded=open_bound))
+            parts.append(replace(access, width=width, column=AffineForm(single, {}), mask=mask, guarded=open_bound))
     return parts
 
 
