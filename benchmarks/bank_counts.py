@@ -22,7 +22,7 @@ from tiledsl.kernel import TileKernel
 from tiledsl.layout.banks import PHASES, Kind
 from tiledsl.layout.shared import ROW
 from tiledsl.passes.analysis.lanes import Lanes
-from tiledsl.passes.banks.bank_conflicts import BankConflicts, bank_report
+from tiledsl.passes.banks.bank_conflicts import bank_report
 from tiledsl.passes.banks.bank_report import BankReport
 from tiledsl.passes.banks.shared_accesses import SharedAccess, shared_accesses
 from tiledsl.passes.banks.wavefront_counter import WavefrontCounter
@@ -135,7 +135,7 @@ def count_both(kernel: TileKernel, *args: Any, **kwargs: Any) -> BothCounts:
     at_tile_level: list[Kernel] = []
 
     def observe(stage: str, at_stage: Kernel) -> None:
-        if stage == f"after:{BankConflicts.name}":
+        if stage == "after:bank-conflict":
             at_tile_level.append(at_stage.clone())
 
     arch = kernel.signature.arch or EMULATED_ARCH

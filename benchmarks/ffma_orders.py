@@ -270,7 +270,7 @@ def figures(variant: Variant) -> dict[str, Any]:
     even, odd = (reads / banks.fmas for reads in banks.bank_reads)
     return {
         "variant": variant.label,
-        "ffma_share": report.fma_share,
+        "ffma_share": report.share,
         "kept_order": kept_order(report),
         "reuse": [*banks.rates, banks.reuse_rate],
         "conflicts": banks.conflicts / banks.fmas,

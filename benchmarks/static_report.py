@@ -51,7 +51,7 @@ def examine(label: str, format: str, kernel: Any, consts: dict[str, Any], target
     tensor = None if report.tensor is None else asdict(report.tensor) | {"bounds": report.tensor.bounds}
     return {
         **case,
-        **compiled.resources.to_dict(),
+        **asdict(compiled.resources),
         "loop": sum(report.histogram.values()) if report.hottest is not None else None,
         "turn": len(report.iteration) if report.hottest is not None else None,
         "histogram": report.histogram,

@@ -393,12 +393,12 @@ def test_sass_locations_take_the_innermost_of_a_chain() -> None:
     assert [line.source for line in read_sass(text)] == [Source("/math.py", 3), Source("/k.py", 9)]
 
 
-def test_llvm_locations_follow_the_scopes() -> None:
+def test_llvm_locations_are_numbers_of_places() -> None:
     text = (
         "  %x = add i32 %a, %b, !dbg !4\n"
-        '!1 = !DIFile(filename: "k.py", directory: "/d")\n'
-        '!2 = distinct !DISubprogram(name: "k", file: !1, line: 3)\n'
-        "!3 = !DILexicalBlock(scope: !2, file: !1, line: 4)\n"
-        "!4 = !DILocation(line: 5, column: 2, scope: !3)"
+        '!2 = distinct !DISubprogram(name: "k", file: !1, line: 1)\n'
+        "!4 = !DILocation(column: 2, line: 2, scope: !2)\n"
+        '; line 1: "/d/k.py":3\n'
+        '; line 2: "/d/k.py":5\n'
     )
     assert list(read_llvm(text)) == [Line("  %x = add i32 %a, %b", Source("/d/k.py", 5))]

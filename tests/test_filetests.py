@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from functools import partial
 
 import pytest
 
@@ -14,8 +15,8 @@ from tiledsl.ir.core import OPS, Kernel
 from tiledsl.ir.parser import parse_kernel
 from tiledsl.ir.printer import print_kernel
 from tiledsl.ir.verifier import verify
-from tiledsl.passes.lower.expand import Expand
-from tiledsl.passes.manager import Pass, PassManager
+from tiledsl.passes.lower.expand import expand
+from tiledsl.passes.manager import Pass, run_passes
 from tiledsl.passes.pipeline import named_passes, pipeline, run_pipeline
 
 TESTS = [test for path in filetests() for test in read_filetests(path)]
@@ -23,7 +24,7 @@ SHARED_LIMIT = 232448
 """Bytes a block may have on sm_90a."""
 
 PASSES: dict[str, Pass] = named_passes(shared_limit=SHARED_LIMIT, target="sm_90a")
-PASSES["expand(bounds)"] = Expand(bounds=True)
+PASSES["expand(bounds)"] = Pass("expand(bounds)", partial(expand, bounds=True))
 
 
 @pytest.mark.parametrize("test", TESTS, ids=lambda test: test.name)
@@ -64,7 +65,7 @@ def check_run(test: FileTest, kernel: Kernel, run: Run, tile: Kernel | None = No
 def check_text(test: FileTest, kernel: Kernel) -> None:
     if not test.checks:
         return
-    PassManager([PASSES[name] for name in test.passes], verify_each=True).run(kernel)
+    run_passes(kernel, [PASSES[name] for name in test.passes], verify_each=True)
     text = print_kernel(kernel)
     lines = [" ".join(line.split()) for line in text.splitlines()]
     position = 0
@@ -80,7 +81,7 @@ def check_text(test: FileTest, kernel: Kernel) -> None:
 def expect_errors(test: FileTest, wanted: list[tuple[str, int, str]]) -> None:
     passes = [PASSES[name] for name in test.passes] or pipeline(shared_limit=SHARED_LIMIT, target="sm_90a")
     with pytest.raises(TileError) as caught:
-        PassManager(passes, verify_each=True).run(test.kernel())
+        run_passes(test.kernel(), passes, verify_each=True)
     expect_at(caught.value, wanted)
 
 

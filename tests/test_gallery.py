@@ -310,7 +310,7 @@ def test_the_main_loop_of_the_fastest_kernel_is_ffma(gallery: ModuleType, consts
     93% of the loop were FFMAs when it was that of LONG. The one of 92% that took its place is faster.
     """
     report = _load(_number(gallery, "fastest")).compile(arch="sm_90a", **consts).explain("sass")
-    assert report.fma_share >= share
+    assert report.share >= share
     assert report.histogram["LDS.128"] == 6 * report.histogram["FFMA"] // 128 and "LDS" not in report.histogram
     assert not report.spills
 

@@ -151,7 +151,7 @@ def _show(arguments: argparse.Namespace) -> int:
 def _opt(arguments: argparse.Namespace) -> int:
     from tiledsl.ir.parser import parse_kernels
     from tiledsl.ir.printer import print_kernel
-    from tiledsl.passes.manager import PassManager
+    from tiledsl.passes.manager import run_passes
     from tiledsl.passes.pipeline import named_passes
 
     target = target_named(arguments.arch)
@@ -161,7 +161,7 @@ def _opt(arguments: argparse.Namespace) -> int:
         if name not in known:
             raise TileError(f"no pass is called {name!r}\n  fix: they are {', '.join(known)}")
     for kernel in parse_kernels(*_read(arguments.file)):
-        PassManager([known[name] for name in asked], verify_each=True).run(kernel)
+        run_passes(kernel, [known[name] for name in asked], verify_each=True)
         print(print_kernel(kernel, locs=arguments.locs))
     return 0
 

@@ -70,7 +70,10 @@ STATIC_SHARED = 48 * 1024
 NAMED_BARRIERS = 16
 """Named barriers of a block; number 0 is that of `barrier()`. (PTX: barrier.)"""
 MOST_ARRIVALS = 2**20 - 1
-"""Most arrivals, and most bytes, of one phase of an mbarrier. (PTX: mbarrier, contents of the mbarrier object.)"""
+"""Of one phase of an mbarrier. (PTX: mbarrier, contents of the mbarrier object.)"""
+
+MOST_TX_BYTES = 2**20 - 1
+"""That one phase of an mbarrier counts. (The same.)"""
 
 # -- the tensor memory accelerator -----------------------------------------------------------------
 
@@ -87,23 +90,21 @@ MAP_BYTES, MAP_ALIGNMENT = 128, 64
 
 # -- targets ---------------------------------------------------------------------------------------
 
-FEATURE_NAMES = {
-    "fp8": "conversions of e4m3 and e5m2",  # cvt.rn.satfinite.e4m3x2
-    "bf16_of_int": "conversions of integers to bf16",  # cvt.rn.bf16.s32; older ones take 16 bits, by way of f32
-    "bf16_atomics": "atomic additions of bf16",  # atom.add.noftz.bf16
-    "stmatrix": "stmatrix",
-    "mbarrier": "mbarriers that count bytes",  # and their try_wait
-    "tma": "tensor memory access",
-    "cluster": "clusters",
-    "cluster_scope": "scope 'cluster'",  # of atomic operations and fences
-    "multicast": "loads for several blocks of a cluster",
-    "elect": "elect.sync",
-    "griddepcontrol": "programmatic dependent launch",
-    "setmaxnreg": "setmaxnreg",
-    "wgmma": "wgmma",
-    "tcgen05": "tensor memory, and the tensor core instructions that use it",
-}
-"""Features that some targets lack, and their names in messages. (PTX: target notes of the instructions.)"""
+# Features that some targets lack. (PTX: target notes of the instructions.)
+#   fp8             conversions of e4m3 and e5m2 (cvt.rn.satfinite.e4m3x2)
+#   bf16_of_int     conversions of integers to bf16 (cvt.rn.bf16.s32; older ones take 16 bits, by way of f32)
+#   bf16_atomics    atomic additions of bf16 (atom.add.noftz.bf16)
+#   stmatrix        stmatrix
+#   mbarrier        mbarriers that count bytes, and their try_wait
+#   tma             tensor memory access
+#   cluster         clusters
+#   cluster_scope   scope 'cluster' of atomic operations and fences
+#   multicast       loads for several blocks of a cluster
+#   elect           elect.sync
+#   griddepcontrol  programmatic dependent launch
+#   setmaxnreg      setmaxnreg
+#   wgmma           wgmma
+#   tcgen05         tensor memory, and the tensor core instructions that use it
 INSTEAD = {"stmatrix": "store() writes a fragment with plain accesses", "cluster_scope": "or use scope 'gpu'"}
 """Alternatives for targets without a feature, for messages."""
 
@@ -128,7 +129,7 @@ class Target:
 
     capability: major, minor. ptx: lowest PTX version that knows the target, as major * 10 + minor. A driver refuses
     PTX that is newer than itself, so code is emitted with the lowest version that has what it uses.
-    features: rows of `FEATURE_NAMES`.
+    features: of the list above.
     """
 
     name: str
@@ -201,7 +202,8 @@ TARGETS: dict[str, Target] = {
 """Targets by name."""
 
 FEATURES: dict[str, tuple[str, ...]] = {
-    feature: tuple(t.name for t in TARGETS.values() if feature in t.features) for feature in FEATURE_NAMES
+    feature: tuple(t.name for t in TARGETS.values() if feature in t.features)
+    for feature in frozenset[str]().union(*(t.features for t in TARGETS.values()))
 }
 """The names of the targets that have each feature."""
 
@@ -230,14 +232,16 @@ def targets_from(capability: tuple[int, int]) -> tuple[str, ...]:
     return tuple(t.name for t in TARGETS.values() if t.capability >= capability)
 
 
-def require(target: Target, have: Sequence[str], what: str, loc: Loc, instead: str = "") -> None:
-    """CompileError at `loc` unless `target` is one of the targets that `have` the feature `what`. instead: a fix."""
-    if target.name in have:
+def require(arch: str, have: Sequence[str], what: str, loc: Loc, instead: str = "") -> None:
+    """CompileError at `loc` unless `arch` is one of the targets that `have` what `what` needs. instead: another fix."""
+    if arch in have:
         return
-    fix = f"compile for {'one of ' * (len(have) > 1)}{', '.join(have)}"
-    raise CompileError(f"{target.name} does not have {what}", loc, f"{fix}; {instead}" if instead else fix)
+    best = "sm_90a" if "sm_90a" in have else have[0]
+    message = f"{what} needs {'one of ' * (len(have) > 1)}{', '.join(have)}, and this is compiled for {arch}"
+    raise CompileError(message, loc, f'write @tile_kernel(arch="{best}")' + (f"; {instead}" if instead else ""))
 
 
-def require_feature(target: Target, feature: str, loc: Loc) -> None:
-    """CompileError at `loc` if `target` lacks `feature`, a row of `FEATURES`."""
-    require(target, FEATURES[feature], FEATURE_NAMES[feature], loc, INSTEAD.get(feature, ""))
+def require_feature(arch: str, feature: str, what: str, loc: Loc) -> None:
+    """CompileError at `loc` if the target `arch` lacks `feature`, a row of `FEATURES`, which `what` needs."""
+    instead = INSTEAD.get(feature, "for other GPUs, copy_async() and mma() do the same work")
+    require(arch, FEATURES[feature], what, loc, instead)

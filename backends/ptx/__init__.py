@@ -7,12 +7,11 @@ from typing import Callable
 
 from tiledsl.arch import TARGETS, Target
 from tiledsl.backends.protocol import Binary, Resources
-from tiledsl.backends.ptx.sass.disassemble import sass_text  # here: a later import would rebind `disassemble` below
 from tiledsl.errors import AssemblerError
 from tiledsl.ir.core import Kernel
 from tiledsl.recursion import deep_recursion
 
-__all__ = ["TARGETS", "Target", "build", "disassemble"]
+__all__ = ["TARGETS", "Target", "build"]
 
 
 @deep_recursion()
@@ -27,26 +26,12 @@ def build(kernel: Kernel, target: Target, *, meanwhile: Callable[[], None] = lam
     from tiledsl.backends.ptx.codegen import emit_ptx
 
     llvm, ptx = emit_ptx(kernel, target)
-    level = kernel.assembler_level
+    level, threads, shared = kernel.assembler_level, kernel.thread_count, kernel.shared_bytes
     try:
         assembled = assemble(ptx, target, name=kernel.name, level=level, meanwhile=meanwhile)
     except AssemblerError as error:
         error.stages = {"llvm": llvm, "ptx": ptx}
         raise
-    usage, shared = asdict(assembled.usage), kernel.shared_bytes
-    held = target.occupancy(registers=usage["registers"], shared=shared, threads=kernel.thread_count)
-    resources = Resources(
-        **usage,
-        shared=shared,
-        threads=kernel.thread_count,
-        blocks_per_sm=held.blocks_per_sm,
-        limiter=held.limiter,
-        occupancy=held.occupancy,
-        assembler_level=level,
-    )
+    held = target.occupancy(registers=assembled.usage["registers"], shared=shared, threads=threads)
+    resources = Resources(**assembled.usage, **asdict(held), shared=shared, threads=threads, assembler_level=level)
     return Binary(kernel.name, target.name, llvm, assembled.ptx, assembled.cubin, resources)
-
-
-def disassemble(cubin: bytes) -> str:
-    """The SASS of a cubin as text, by nvdisasm. Raises ToolNotFoundError without it."""
-    return sass_text(cubin)

@@ -34,22 +34,13 @@ TIMEOUT = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
-    """What ``ptxas -v`` says of one entry: registers, and bytes of stack and spills of a thread."""
-
-    registers: int
-    stack: int
-    spill_stores: int
-    spill_loads: int
-
-
-@dataclass(frozen=True, slots=True)
 class Assembled:
-    """`ptx` is what was assembled: its version is raised where inline PTX asked for that."""
+    """`ptx` is what was assembled: its version is raised where inline PTX asked for that. `usage`: what ``ptxas -v``
+    says of the entry: "registers", and bytes of "stack", "spill_stores" and "spill_loads" of a thread."""
 
     cubin: bytes
     ptx: str
-    usage: Usage
+    usage: dict[str, int]
 
 
 def assemble(
@@ -80,26 +71,19 @@ def assemble(
         message = f"ptxas made a remark that means a slow or altered kernel: {text}"
         raise _failed(message, loc, REGISTERS if "setmaxnreg" in text else ACCUMULATORS, ptx, name)
     usage = parse_usage(output, name)
-    if usage.stack and not usage.spill_stores:  # spills have their own place in Resources
-        message = f"kernel {name} has a stack frame of {usage.stack} bytes a thread"
+    if usage["stack"] and not usage["spill_stores"]:  # spills have their own place in Resources
+        message = f"kernel {name} has a stack frame of {usage['stack']} bytes a thread"
         fix = "index fragments with compile-time values only, and keep inline PTX free of local memory"
         raise _failed(message, lines.first(), fix, ptx, name)
     return Assembled(cubin, ptx, usage)
 
 
-def parse_usage(output: str, name: str) -> Usage:
+def parse_usage(output: str, name: str) -> dict[str, int]:
     """Read the resources of entry `name` from the output of ``ptxas -v``."""
-    at = output.find(f"Function properties for {name}\n")
-    part = output[at:] if at >= 0 else output
-
-    def number(pattern: str) -> int:
-        found = re.search(pattern, part)
-        return int(found.group(1)) if found else 0
-
-    registers = number(r"Used (\d+) registers")
-    assert registers, f"ptxas -v said nothing of registers:\n{output}"
-    stack, stores, loads = (number(rf"(\d+) bytes {what}") for what in ("stack frame", "spill stores", "spill loads"))
-    return Usage(registers, stack, stores, loads)
+    memory = r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads"
+    found = re.search(rf"Function properties for {name}\n\s*{memory}\n.*Used (\d+) registers", output)
+    assert found, f"ptxas -v said nothing of registers:\n{output}"
+    return dict(zip(("stack", "spill_stores", "spill_loads", "registers"), map(int, found.groups()), strict=True))
 
 
 def _run(ptx: str, target: Target, level: int, meanwhile: Callable[[], None]) -> tuple[int, str, bytes]:

@@ -116,9 +116,8 @@ def _matrix_format(lw: Lowering, op: arith.Cast, value: Any) -> Any:
     """By way of f16 or f32, which hold the source exactly, or as an f64 rounded to odd: rounded once."""
     src, to = op.src.dtype, op.to
     if {src, to} & PAIRS.keys():
-        target, narrow = lw.target, to if to in PAIRS else src
-        only = f"on {target.name}, {narrow} is only moved and bit cast"
-        require(target, FEATURES["fp8"], f"a conversion from {src} to {to}", op.loc, only)
+        only = f"on {lw.target.name}, {to if to in PAIRS else src} is only moved and bit cast"
+        require(lw.target.name, FEATURES["fp8"], f"a conversion from {src} to {to}", op.loc, only)
     if src in PAIRS:
         value, src = _unpacked(lw, value, src), F16
     elif src == TF32:

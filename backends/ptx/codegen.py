@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from tiledsl.arch import Target
-from tiledsl.backends.ptx.debuginfo import restore_locations
+from tiledsl.backends.ptx.debuginfo import list_places, restore_locations
 from tiledsl.backends.ptx.llvm import binding, options, pass_manager
 from tiledsl.backends.ptx.lower import TRIPLE, lower_kernel
 from tiledsl.backends.ptx.nan_bits import canonicalize_nans
@@ -72,11 +72,11 @@ def _machine(target: Target, ptx_version: int) -> Any:
 def emit_ptx(kernel: Kernel, target: Target) -> tuple[str, str]:
     """(LLVM IR before optimisation, PTX) of a thread-level kernel.
 
-    In the LLVM IR the columns of locations are numbers, see `debuginfo`.
+    In the LLVM IR the lines of locations are numbers, see `debuginfo`; comments say what they stand for.
     """
     with options(OPTIONS):
         machine = _machine(target, ptx_version_for(target, kernel))
-    lowered, locations = lower_kernel(canonicalize_nans(kernel), target, str(machine.target_data))
+    lowered, places = lower_kernel(canonicalize_nans(kernel), target, str(machine.target_data))
     text = str(lowered)
     # Types, constants and metadata belong to the context, and would stay in LLVM's global one for ever.
     module = binding.parse_assembly(text, binding.create_context())
@@ -84,7 +84,7 @@ def emit_ptx(kernel: Kernel, target: Target) -> tuple[str, str]:
         module.verify()
         _optimize(module, machine)
         ptx = CALL_NUMBER.sub("", machine.emit_assembly(module))
-    return text, restore_locations(ptx, locations)
+    return text + list_places(places), restore_locations(ptx, places)
 
 
 def _optimize(module: Any, machine: Any) -> None:

@@ -13,6 +13,7 @@ from tiledsl.backends.ptx.writer import Writer
 from tiledsl.errors import UNKNOWN_LOC, Loc
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import debug
+from tiledsl.passes.analysis.called import called
 
 Rule = Callable[["Lowering", Any], Sequence[Any] | None]
 
@@ -72,7 +73,7 @@ class Lowering:
             rule = RULES.get(type(op))
             assert rule is not None, f"{op.name} has no lowering rule"
             for feature in op.features:
-                require_feature(self.target, feature, op.loc)
+                require_feature(self.target.name, feature, called(op), op.loc)
             self.values.update(zip(op.results, rule(self, op) or (), strict=True))
         self.at(block.terminator)
         return block.terminator

@@ -62,7 +62,7 @@ def lower_init(lw: Lowering, op: barriers.Init) -> None:
 @lowers(barriers.Arrive)
 def lower_arrive(lw: Lowering, op: barriers.Arrive) -> None:
     text = "mbarrier.arrive.shared::cta.b64 _, [$0];"
-    if op.cluster:
+    if op.more:
         there = "mapa.shared::cluster.u32 there, $0, $1; mbarrier.arrive.shared::cluster.b64 _, [there];"
         text = f"{{ .reg .b32 there; {there} }}"
     lw.asm(text, *lw.operands(op.operands))

@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 import re
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any, Sequence
 
 from tiledsl.arch import MAP_ALIGNMENT, MAP_BYTES, Target
-from tiledsl.backends.ptx import (
-    async_rules,
-    atomic_rules,
-    cast_rules,
-    control_rules,
-    debug_rules,
-    gpu_rules,
-    hopper_rules,
-    inline_rules,
-    matrix_rules,
-    memory_rules,
-    scalar_rules,
-)
+from tiledsl.backends import ptx
+from tiledsl.backends.ptx import debug_rules
 from tiledsl.backends.ptx.context import Lowering
 from tiledsl.backends.ptx.llvm import ir
 from tiledsl.backends.ptx.types import I8, VOID, global_variable, integer, memory_type, pointer_to
@@ -29,20 +20,9 @@ from tiledsl.ir.types import BOOL, PtrType
 from tiledsl.layout.shared import SPANS, Paneled
 from tiledsl.passes.analysis.written import WrittenMemory, memory_of
 
-RULE_FILES = (
-    scalar_rules,
-    cast_rules,
-    control_rules,
-    memory_rules,
-    atomic_rules,
-    async_rules,
-    matrix_rules,
-    gpu_rules,
-    hopper_rules,
-    inline_rules,
-    debug_rules,
-)
-"""Importing these has registered every rule."""
+for _file in iter_modules(ptx.__path__, f"{ptx.__name__}."):
+    if _file.name.endswith("_rules"):
+        import_module(_file.name)  # registers its rules
 
 NAME = re.compile(r"(?!WARP_SZ$)(?:[A-Za-z]|_[A-Za-z0-9_])[A-Za-z0-9_]*")
 """Python names that PTX takes for an entry (PTX ISA: Identifiers; `WARP_SZ` is a constant)."""
@@ -53,7 +33,7 @@ SHARED_ALIGN = Paneled(max(SPANS)).alignment
 
 
 def lower_kernel(kernel: Kernel, target: Target, data_layout: str) -> tuple[Any, Sequence[Loc]]:
-    """The llvmlite module of `kernel`, and its locations by number (see `debuginfo`).
+    """The llvmlite module of `kernel`, and its places by number (see `debuginfo`).
 
     `data_layout` is the target machine's.
     """
@@ -76,7 +56,7 @@ def lower_kernel(kernel: Kernel, target: Target, data_layout: str) -> tuple[Any,
     lw.lower_block(kernel.body)
     lw.b.ret_void()
     debug_rules.define_variables(lw)
-    return module, lw.debug.locations
+    return module, list(lw.debug.places)
 
 
 def _declare(kernel: Kernel, module: Any) -> Any:

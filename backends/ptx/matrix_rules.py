@@ -59,7 +59,7 @@ def lower_stmatrix(lw: Lowering, op: mem.StMatrix) -> None:
 @lowers(ptx.MmaSync)
 def lower_mma_sync(lw: Lowering, op: ptx.MmaSync) -> Sequence[Any]:
     row = op.row
-    require(lw.target, targets_from(row.capability), f"the product {row}", op.loc)
+    require(lw.target.name, targets_from(row.capability), f"the product {row}", op.loc)
     registers = [_to_register(lw, v) for v in op.operands]
     types = [r.type for r in registers[len(registers) - len(op.results) :]]
     ends = list(accumulate((len(types), *map(len, op.split()))))

@@ -97,9 +97,9 @@ class Writer:
         self.function.blocks.append(label)
         return label
 
-    def emit(self, type_: Any, text: str) -> Register:
+    def emit(self, type_: Any, text: str, *, located: bool = True) -> Register:
         name = self._name()
-        self.block.lines.append(f"{name} = {text}{self.suffix}")
+        self.block.lines.append(f"{name} = {text}{self.suffix}" if located else f"{name} = {text}")
         return Register(type_, name)
 
     def _line(self, text: str) -> None:
@@ -139,17 +139,13 @@ class Writer:
 
     # -- vectors and structures ----------------------------------------------------------------
 
-    def _part(self, type_: Any, text: str) -> Register:
-        """Without a location: a vector in registers is nothing that runs."""
-        name = self._name()
-        self.block.lines.append(f"{name} = {text}")
-        return Register(type_, name)
+    # Those of vectors have no location: a vector in registers is nothing that runs.
 
     def extract_element(self, vector: Any, at: Any) -> Register:
-        return self._part(vector.type.element, f"extractelement {_typed(vector)}, {_typed(at)}")
+        return self.emit(vector.type.element, f"extractelement {_typed(vector)}, {_typed(at)}", located=False)
 
     def insert_element(self, vector: Any, value: Any, at: Any) -> Register:
-        return self._part(vector.type, f"insertelement {_typed(vector)}, {_typed(value)}, {_typed(at)}")
+        return self.emit(vector.type, f"insertelement {_typed(vector)}, {_typed(value)}, {_typed(at)}", located=False)
 
     def extract_value(self, whole: Any, at: int) -> Register:
         return self.emit(whole.type.elements[at], f"extractvalue {_typed(whole)}, {at}")

@@ -278,7 +278,7 @@ def _multicast_kernel() -> str:
         "mbarrier.wait %bars, %0, %even",
         "tile.copy %S, %0, %0, %C, %index, %0, %0 {shape = (16, 32), src_axes = (0, 1), dst_axes = (1, 2), vec = 1}",
         "gpu.barrier",
-        *_once("mbarrier.arrive %bars, %1, %other {cluster = true}"),
+        *_once("mbarrier.arrive %bars, %1, %other"),
         "mbarrier.wait %bars, %1, %even",
         "cluster.arrive",
         "cluster.wait",

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from tiledsl.errors import Loc
 from tiledsl.ir.atomics import ATOMICS
 from tiledsl.ir.builder import Builder
-from tiledsl.ir.core import Block, Kernel, Value
+from tiledsl.ir.core import OPS, Block, Kernel, Value
 from tiledsl.ir.ops import arith, control, gpu, tile, warp
 from tiledsl.ir.scalar import SCALAR, converts
 from tiledsl.ir.types import (
@@ -366,7 +366,7 @@ class _Maker:
         """The old value depends on the order of threads, so nothing uses it; all of a kernel are one function."""
         memory = self.param["COUNT"]
         fn, order = UPDATES[self.seed % len(UPDATES)], ORDERS[self.seed // len(UPDATES) % len(ORDERS)]
-        self.b.add(tile.atomic(fn, memory, self.in_bounds(memory, 0), self.pick(U32), order=order))
+        self.b.add(OPS[f"tile.atomic_{fn}"](memory, self.in_bounds(memory, 0), self.pick(U32), order=order))
 
     def guarded_store(self) -> None:
         """A row that only this thread writes, at columns that may lie outside."""

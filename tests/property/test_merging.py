@@ -20,7 +20,7 @@ from tiledsl.ir.types import DTYPES, I32, INDEX, U32, FragmentType, GlobalType, 
 from tiledsl.ir.verifier import verify
 from tiledsl.layout.banks import PHASES, Kind, cost
 from tiledsl.layout.shared import AUTO
-from tiledsl.passes.banks.merge_accesses import MergeAccesses
+from tiledsl.passes.banks.merge_accesses import merge_accesses
 from tiledsl.passes.pipeline import pipeline, run_pipeline
 
 THREADS, COLUMNS = 32, 16
@@ -139,11 +139,11 @@ def test_results_stay(seed: int) -> None:
     kernel = Neighbours(seed).kernel
     verify(kernel)
     merged, unmerged = kernel.clone(), kernel.clone()
-    MergeAccesses().run(merged)
+    merge_accesses(merged)
     verify(merged)
     assert np.array_equal(outputs(merged.clone()), outputs(kernel.clone())), print_kernel(merged)
     for item in pipeline():
-        if not isinstance(item, MergeAccesses):
+        if item.name != "merge-accesses":
             item.run(unmerged)
     assert np.array_equal(outputs(run_pipeline(kernel, verify_each=True)), outputs(unmerged)), print_kernel(kernel)
 
@@ -154,7 +154,7 @@ def test_most_random_kernels_have_something_to_merge() -> None:
     for seed in range(40):
         kernel = Neighbours(seed).kernel
         before = sum(isinstance(op, tile.Access) for op in kernel.walk())
-        MergeAccesses().run(kernel)
+        merge_accesses(kernel)
         fewer += sum(isinstance(op, tile.Access) for op in kernel.walk()) < before - 8
     assert fewer >= 30
 

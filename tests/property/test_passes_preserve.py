@@ -14,24 +14,24 @@ from tiledsl.backends import emulator
 from tiledsl.ir.core import Kernel
 from tiledsl.ir.printer import print_kernel
 from tiledsl.ir.verifier import verify
-from tiledsl.passes.banks.merge_accesses import MergeAccesses
+from tiledsl.passes.banks.merge_accesses import merge_accesses
 from tiledsl.passes.distribute.distribute import distribute
-from tiledsl.passes.lower.expand import Expand
-from tiledsl.passes.manager import FunctionPass, Pass
+from tiledsl.passes.lower.expand import expand
+from tiledsl.passes.manager import Pass
 from tiledsl.passes.pipeline import run_pipeline
 from tiledsl.passes.scalar.canonicalize import canonicalize
 from tiledsl.passes.scalar.cse import merge_common_subexpressions
 from tiledsl.passes.scalar.dce import drop_dead_code
 from tiledsl.passes.scalar.licm import move_loop_invariants
-from tiledsl.passes.scalar.unroll import unroll_loops
+from tiledsl.passes.scalar.unroll import unroll
 
 BOTH_LEVELS: tuple[Pass, ...] = (
-    FunctionPass("canonicalize", canonicalize),
-    FunctionPass("cse", merge_common_subexpressions),
-    FunctionPass("dce", drop_dead_code),
-    FunctionPass("licm", move_loop_invariants),
-    MergeAccesses(),
-    FunctionPass("unroll", unroll_loops),
+    Pass("canonicalize", canonicalize),
+    Pass("cse", merge_common_subexpressions),
+    Pass("dce", drop_dead_code),
+    Pass("licm", move_loop_invariants),
+    Pass("merge-accesses", merge_accesses),
+    Pass("unroll", unroll),
 )
 
 
@@ -72,7 +72,7 @@ def test_any_order(level: str, case: Case, order: list[Pass]) -> None:
     expected = result_of(kernel.clone(), case)
     if level == "thread":
         distribute(kernel)
-        Expand().run(kernel)
+        expand(kernel)
     for item in order:
         item.run(kernel)
         verify(kernel)

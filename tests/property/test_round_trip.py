@@ -10,7 +10,7 @@ from tiledsl.ir.parser import parse_kernel
 from tiledsl.ir.printer import print_kernel
 from tiledsl.ir.verifier import verify
 from tiledsl.passes.distribute.distribute import distribute
-from tiledsl.passes.lower.expand import Expand
+from tiledsl.passes.lower.expand import expand
 from tiledsl.passes.pipeline import run_pipeline
 
 
@@ -33,6 +33,6 @@ def test_round_trip(case: Case) -> None:
     check(case.kernel, locs=False)
     kernel = case.kernel.clone()
     distribute(kernel)
-    Expand().run(kernel)
+    expand(kernel)
     check(kernel)
     check(run_pipeline(case.kernel))

@@ -150,8 +150,8 @@ _CHANGES = (
     ),
     (
         "        mbarrier.arrive %empty, %other #release\n",
-        "        mbarrier.arrive %empty, %other, %r0 {cluster = true} #release\n"
-        "        mbarrier.arrive %empty, %other, %r1 {cluster = true} #release_other\n",
+        "        mbarrier.arrive %empty, %other, %r0 #release\n"
+        "        mbarrier.arrive %empty, %other, %r1 #release_other\n",
     ),
     ("  control.return", "  cluster.arrive #last_arrive\n  cluster.wait #last_cluster\n  control.return"),
 )

@@ -9,17 +9,15 @@ import pytest
 from tiledsl.backends import emulator
 from tiledsl.errors import HazardError
 from tiledsl.frontend import build
-from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Kernel, Op
-from tiledsl.ir.ops import barriers, rings
+from tiledsl.ir.ops import barriers
 from tiledsl.ir.parser import parse_kernel
 from tiledsl.ir.printer import print_kernel
-from tiledsl.ir.types import INDEX
 from tiledsl.ir.verifier import verify
 from tiledsl.passes.cooperation.lower_roles import COOPERATION
 from tiledsl.signatures.specialize import assumed, check_consts
 
-__all__ = ["called", "ir", "lowered", "not_found", "ops", "take_out", "written"]
+__all__ = ["called", "ir", "lowered", "not_found", "ops", "written"]
 
 
 def written(kernel: Any, **consts: Any) -> Kernel:
@@ -39,15 +37,6 @@ def lowered(kernel: Kernel) -> Kernel:
         lower.run(kernel)
         _valid(kernel)
     return kernel
-
-
-def take_out(op: Op) -> None:
-    """At ring level an op that gives the next cursor goes past the slot instead."""
-    if op.results:
-        assert isinstance(op, rings.RingOp) and op.parent is not None
-        b = Builder(op.parent, op.loc, before=op)
-        op.result.replace_all_uses_with(b.value(rings.Skip(op.ring, op.at, b.constant(1, INDEX))))
-    op.erase()
 
 
 def called(

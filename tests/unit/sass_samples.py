@@ -14,7 +14,6 @@ from ptx_kernels import naive, shared_tiled
 from tiledsl.backends.ptx import TARGETS, build
 from tiledsl.backends.ptx.assemble import assemble
 from tiledsl.backends.ptx.sass.disassemble import FUNCTION, sass_listing
-from tiledsl.backends.ptx.sass.operands import Register
 from tiledsl.backends.ptx.sass.program import Sass, SassProgram
 from tiledsl.backends.ptx.tools import NVDISASM
 
@@ -148,14 +147,14 @@ def listing(*texts: str, **labels: int) -> SassProgram:
     return SassProgram("f", "sm_90a", instructions, {f".L_{name}": place for name, place in labels.items()})
 
 
-FILES = {"GPR": "R", "PRED": "P", "UGPR": "UR", "UPRED": "UP"}
 INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/")
 
-LifeRanges = dict[int, dict[Register, str]]
+LifeRanges = dict[int, dict[int, str]]
 
 
 def life_ranges(name: str, target: str) -> LifeRanges:
-    """What `nvdisasm --print-life-ranges` says at each address: "v" read, "^" written, "x" both, ":" only alive."""
+    """What `nvdisasm --print-life-ranges` says of general registers at each address: "v" read, "^" written, "x" both,
+    ":" only alive."""
     found = _life_ranges(cubin(name, target))
     return found[name] if name not in KERNELS else next(iter(found.values()))
 
@@ -183,8 +182,7 @@ def _life_ranges(image: bytes) -> dict[str, LifeRanges]:
             bars = [m.start() for m in re.finditer(r"\|", tail)]
             columns = list(zip([m.start() + 2 for m in re.finditer("#", tail)], bars[1:], strict=True))
         elif tail and (match := INSTRUCTION.match(line)):
-            marks: dict[Register, str] = {}
-            for name, (first, end) in zip(names, columns, strict=True):
-                marks |= {Register(FILES[name], i): c for i, c in enumerate(tail[first:end]) if c != " "}
+            first, end = columns[names.index("GPR")]
+            marks = {i: c for i, c in enumerate(tail[first:end]) if c != " "}
             found.setdefault(function, {})[int(match[1], 16)] = marks
     return found

@@ -13,7 +13,6 @@ import pytest
 from tiledsl import Global, barrier, cdiv, f32, grid, shared, threads, tile_kernel
 from tiledsl import arch as hardware
 from tiledsl.arch import (
-    FEATURE_NAMES,
     FEATURES,
     INSTEAD,
     MOST_BLOCKS_PER_SM,
@@ -66,7 +65,7 @@ def test_every_target_compiles_a_kernel(name: str) -> None:
 
 
 def test_rows_name_features_of_the_table() -> None:
-    assert set().union(*(target.features for target in TARGETS.values())) == FEATURE_NAMES.keys() == FEATURES.keys()
+    assert set().union(*(target.features for target in TARGETS.values())) == FEATURES.keys()
     for name, target in TARGETS.items():
         assert name == target.name and {f for f, have in FEATURES.items() if name in have} == target.features
 
@@ -85,13 +84,13 @@ def test_what_no_target_exceeds() -> None:
 
 def test_a_missing_feature_is_refused_with_the_targets_that_have_it() -> None:
     loc = Loc("k.py", 3, 1)
-    require_feature(TARGETS["sm_90"], "tma", loc)
-    with pytest.raises(CompileError, match="sm_89 does not have stmatrix") as several:
-        require_feature(TARGETS["sm_89"], "stmatrix", loc)
-    assert several.value.fix == f"compile for one of {', '.join(FEATURES['stmatrix'])}; {INSTEAD['stmatrix']}"
-    with pytest.raises(CompileError) as one:
-        require_feature(TARGETS["sm_100a"], "wgmma", loc)
-    assert one.value.fix == "compile for sm_90a"
+    require_feature("sm_90", "tma", "tma_load()", loc)
+    have = f"needs one of {', '.join(FEATURES['stmatrix'])}, and this is compiled for sm_89"
+    with pytest.raises(CompileError, match=re.escape(f"store_matrix() {have}")) as several:
+        require_feature("sm_89", "stmatrix", "store_matrix()", loc)
+    assert several.value.fix == f'write @tile_kernel(arch="sm_90a"); {INSTEAD["stmatrix"]}'
+    with pytest.raises(CompileError, match="wgmma needs sm_90a, and this is compiled for sm_100a"):
+        require_feature("sm_100a", "wgmma", "wgmma", loc)
 
 
 def test_targets_by_name_and_from_a_capability_on() -> None:

@@ -27,7 +27,7 @@ from tiledsl.ir.declare import MOST_STAGES
 from tiledsl.ir.types import F32
 from tiledsl.kernel import TileKernel
 from tiledsl.layout.shared import MAX_EXTENT
-from tiledsl.passes.scalar.unroll import MAX_OPS
+from tiledsl.passes.scalar.unroll import MOST_OPS
 
 HEAD = "import functools, itertools\nimport numpy as np\nfrom tiledsl import *\nfrom tiledsl.dims import K, M, N\n"
 
@@ -334,7 +334,7 @@ def test_the_limits_are_those_of_the_page() -> None:
     most = (
         budget.MAX_UNROLL,
         budget.MAX_OPS,
-        MAX_OPS,
+        MOST_OPS,
         budget.MAX_STATEMENTS,
         budget.MAX_CONDITIONS,
         budget.MAX_CALLS,

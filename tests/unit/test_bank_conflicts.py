@@ -32,7 +32,7 @@ from tiledsl.ir.ops import tile
 from tiledsl.ir.parser import parse_kernel
 from tiledsl.passes.analysis.active_lanes import ActiveLanes
 from tiledsl.passes.analysis.lanes import Lanes
-from tiledsl.passes.banks.bank_conflicts import BankConflicts, bank_report, candidates
+from tiledsl.passes.banks.bank_conflicts import bank_report, candidates, choose_layouts
 from tiledsl.passes.banks.bank_report import AccessReport, BankReport
 
 TILED = Path(__file__).parent.parent.parent / "examples" / "gemm" / "shared_tiled.py"
@@ -289,7 +289,7 @@ def test_lanes_of_thread_indices() -> None:
 def test_the_report_is_what_the_pass_does() -> None:
     made = kernel(f"{S}  tile.store %S, %t, %3, %v")
     promised = bank_report(made).tiles[0].layout
-    BankConflicts().run(made)
+    choose_layouts(made)
     (alloc,) = [op for op in made.walk() if isinstance(op, tile.SharedAlloc)]
     assert alloc.layout == promised
     again = bank_report(made).tiles[0]

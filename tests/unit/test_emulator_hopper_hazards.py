@@ -22,7 +22,7 @@ EXPECTED: dict[str, str] = {
     "init_fence": UNFENCED,
     "init_barrier": UNKNOWN,
     "empty_wait": r"2 arrivals at full\[0\], a phase of which waits for 1",
-    "expect": DEADLOCK + r"(?s:.*)12288 bytes have come that nobody expects",
+    "expect": DEADLOCK + r"(?s:.*)has got 12288 bytes which nobody expected",
     "full_wait": "copy in flight: .* lets TMA or wgmma read byte 0 of a .* has not delivered",
     "wgmma_fence": "uses registers that no wgmma.fence has made ready",
     "commit": r"copies to byte 0 of a at .* may still read",
@@ -79,8 +79,8 @@ def test_a_deadlock_says_who_waits_for_whom() -> None:
 @pytest.mark.parametrize(
     ("bytes_", "message"),
     [
-        (12288 - 128, r"deadlock(?s:.*)full\[0\], which lacks 128 bytes have come that nobody expects"),
-        (12288 + 128, r"deadlock(?s:.*)full\[0\], which lacks 128 bytes that it expects"),
+        (12288 - 128, r"deadlock(?s:.*)full\[0\], which has got 128 bytes which nobody expected"),
+        (12288 + 128, r"deadlock(?s:.*)full\[0\], which lacks 128 bytes"),
     ],
 )
 def test_bytes_are_counted(bytes_: int, message: str) -> None:

@@ -670,7 +670,7 @@ def assertion_of_run_time_value(A: Global[f32, M]):
     grid(1)
     tx = threads(32)
     assert A[tx] > 0  # error: assert of a run-time value
-    assert_(A[tx] > 0, 3)  # error: the message of assert_() is a string
+    assert_(A[tx] > 0, 3)  # error: assert_(): message= is a string
 
 
 @bad
@@ -825,8 +825,8 @@ def test_the_caret_marks_the_expression() -> None:
 def test_advice_that_can_be_followed() -> None:
     assert "decorate it with @tile_function" in str(errors_of(python_function_on_run_time_value))
     assert "fix: write it out: a loop over unroll(...)" in str(errors_of(python_builtin_on_run_time_values))
-    assert "fix: pass 1 or more" in str(errors_of(no_threads))
-    assert "fix: use a const parameter" in str(errors_of(run_time_threads))
+    assert "fix: use const parameters of 1 or more" in str(errors_of(no_threads))
+    assert "fix: use const parameters of 1 or more" in str(errors_of(run_time_threads))
     assert "fix: pass 1 or more" in str(errors_of(empty_tile))
     assert "fix: use const parameters; run-time extents belong to" in str(errors_of(run_time_shape))
     assert "fix: multiply, or use exp2(y * log(x) * f32(1.4426950408889634))" in str(errors_of(power))

@@ -177,7 +177,7 @@ def test_raw_instructions_are_one_op_each() -> None:
         "gpu.grid_size",
     ]
     assert [(op.wait) for op in ops(kernel, barriers.GridDependency)] == [True, False]
-    assert [op.cluster for op in ops(kernel, barriers.Arrive)] == [False, True]
+    assert [len(op.more) for op in ops(kernel, barriers.Arrive)] == [0, 1]
     (init,), (named,) = ops(kernel, barriers.Init), ops(kernel, barriers.NamedBarrier)
     assert (init.count, named.number, named.threads, named.wait) == (256, 3, 256, False)
 
@@ -314,7 +314,7 @@ def test_a_cluster_shares_loads_and_slots_wait_for_its_users() -> None:
     assert (a.multicast, a.box, b.multicast, b.box) == ("", (128, 64), "m", (32, 64))
     assert ops(kernel, barriers.ExpectTx)[0].bytes == (128 + 64) * 64 * 2  # both halves arrive here
     assert {op.count for op in ops(kernel, barriers.Init)} == {1, 2 * 2}
-    assert [op.cluster for op in ops(kernel, barriers.Arrive)] == [True] * 4
+    assert [len(op.more) for op in ops(kernel, barriers.Arrive)] == [1] * 4
     before, behind = (
         [op.name for op in ops(kernel, barriers.ClusterArrive, barriers.ClusterWait, gpu.Barrier)][:2],
         ([op.name for op in kernel.body.ops[-4:]]),

@@ -74,7 +74,7 @@ def test_locations() -> None:
 @pytest.mark.parametrize(
     ("text", "line", "col", "message"),
     [
-        ("kernel k() grid(1) threads(32) {\n  ? }", 2, 3, "unexpected character '?'"),
+        ("kernel k() grid(1) threads(32) {\n  ? }", 2, 3, "expected an op, found '?'"),
         ("kernel k() grid(1) {\n}", 1, 20, "the kernel has no threads(...)"),
         ("kernel k() grid(sin(N, 1)) threads(1) {\n}", 1, 17, "not a host expression: 'sin(N, 1)'"),
         ("kernel k() grid(1) threads(1) level(warp) {\n}", 1, 37, "a kernel's level is tile or thread, not warp"),
@@ -85,12 +85,12 @@ def test_locations() -> None:
         (HEADER + "  %y = arith.add %x, %z : i32\n}", 3, 22, "%z is not defined here"),
         (HEADER + "  %x = arith.neg %x : i32\n}", 3, 3, "%x is defined twice"),
         (HEADER + "  %y, %z = arith.neg %x : i32\n}", 3, 12, "arith.neg has 1 results, 2 are named"),
-        (HEADER + "  %y = arith.neg %x : f31\n}", 3, 23, "no such dtype: f31"),
+        (HEADER + "  %y = arith.neg %x : f31\n}", 3, 23, "no such type: f31"),
         (HEADER + "  gpu.fence {range = 1}\n}", 3, 14, "gpu.fence has no attribute range"),
         (HEADER + "  %y = gpu.thread_id : index\n}", 3, 8, "gpu.thread_id needs attribute axis"),
         (HEADER + "  gpu.fence {reach = }\n}", 3, 22, "expected an attribute's value, found '}'"),
         (HEADER + "  %y = arith.add\n}", 3, 8, "cannot infer its result"),
-        (HEADER + "  %y = tile.shared_alloc : shared<f32, [N]>\n}", 3, 28, "extents of a shared type are integers"),
+        (HEADER + "  %y = tile.shared_alloc : shared<f32, [N]>\n}", 3, 41, "expected an integer, found 'N'"),
         (HEADER + "  gpu.barrier\n", 4, 1, "'}' is missing"),
         (HEADER + "  gpu.barrier @ 3\n}", 3, 17, "expected a string, found '3'"),
         (HEADER + "  control.if %x\n  {\n  } else gpu.barrier\n}", 5, 10, "expected a block, found 'gpu.barrier'"),

@@ -77,8 +77,6 @@ def test_the_assembler_level_changes_the_code_and_is_reported() -> None:
     assert default.cubin != low.cubin
     assert (default.resources.assembler_level, low.resources.assembler_level) == (3, 1)
     assert "assembler level 1" in repr(low) and "assembler level" not in repr(default)
-    assert "assembled at level 1" in str(low.explain("sass"))
-    assert "assembled at level" not in str(default.explain("sass"))
 
 
 def test_the_assembler_level_survives_printing_parsing_and_cloning() -> None:

@@ -203,7 +203,7 @@ OPS = """kernel ops(%A: global<bf16, [M, N], unit=1, align=16>, %blocks: u16, %b
     tma.load %S, %zero, %zero, %A, %zero, %zero, %bars, %zero, %blocks
         {box = (64, 64), axes = (0, 1), multicast = "m", hint = "evict_last"}
     mbarrier.arrive %bars, %zero
-    mbarrier.arrive %bars, %zero, %rank {cluster = true}
+    mbarrier.arrive %bars, %zero, %rank
     mbarrier.wait %bars, %zero, %parity
     fence.proxy_async
     tma.store %S, %zero, %zero, %A, %zero, %zero {box = (64, 64), axes = (0, 1)}
@@ -267,9 +267,9 @@ def test_a_tensor_that_tma_writes_is_not_read_only() -> None:
 @pytest.mark.parametrize(
     ("target", "word", "message"),
     [
-        ("sm_90", "wgmma.fence", "sm_90 does not have wgmma"),
-        ("sm_100a", "wgmma.fence", "sm_100a does not have wgmma"),
-        ("sm_80", "mbarrier.init", "sm_80 does not have mbarriers that count bytes"),
+        ("sm_90", "wgmma.fence", "needs sm_90a, and this is compiled for sm_90"),
+        ("sm_100a", "wgmma.fence", "needs sm_90a, and this is compiled for sm_100a"),
+        ("sm_80", "mbarrier.init", "ptx.mbarrier_init() needs one of sm_90, sm_90a"),
     ],
 )
 def test_targets_without_it(target: str, word: str, message: str) -> None:

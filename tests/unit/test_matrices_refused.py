@@ -197,17 +197,17 @@ def stmatrix_before_sm_90(A: Global[f16, M, N]):
     grid(1)
     threads(128)
     S = shared((64, 16), f16)
-    store_matrix(load_fragment(A[0:64, 0:16], ACC.a), S)  # error: sm_80 does not have stmatrix
+    store_matrix(load_fragment(A[0:64, 0:16], ACC.a), S)  # error: stmatrix needs one of
 
 
-@old("compile for one of sm_89")
+@old("sm_90a")
 @tile_kernel
 def fp8_before_sm_89(A: Global[e4m3, M, N], C: Global[f32, M, N]):
     grid(1)
     threads(128)
     acc = fragment((64, 64), f32, mma.m16n8k32.acc(warps=(2, 2)))
     a, b = load_fragment(A[0:64, 0:32], acc.a), load_fragment(A[0:32, 0:64], acc.b)
-    store(mma(a, b, acc), C[0:64, 0:64])  # error: sm_80 does not have the product m16n8k32 e4m3 x e4m3 -> f32
+    store(mma(a, b, acc), C[0:64, 0:64])  # error: the product m16n8k32 e4m3 x e4m3 -> f32 needs
 
 
 @pytest.mark.parametrize(("kernel", "fix"), old.cases, ids=old.names)

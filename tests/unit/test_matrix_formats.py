@@ -408,8 +408,10 @@ def test_before_that_a_conversion_is_an_error_at_its_line(target: str) -> None:
     with pytest.raises(CompileError) as caught:
         narrowed.compile(target)
     text = str(caught.value)
-    assert f"{target} does not have a conversion from f32 to e4m3" in text and "B.put(i, e4m3(X.get(i)))" in text
-    assert "fix: compile for one of sm_89, sm_90, sm_90a" in text and "e4m3 is only moved and bit cast" in text
+    assert (
+        "a conversion from f32 to e4m3 needs one of sm_89, sm_90, sm_90a" in text and "B.put(i, e4m3(X.get(i)))" in text
+    )
+    assert f"compiled for {target}" in text and 'arch="sm_90a"' in text and "e4m3 is only moved and bit cast" in text
 
 
 def test_the_conversion_of_a_constant_is_folded() -> None:

@@ -11,7 +11,7 @@ from tiledsl.ir.ops import tile
 from tiledsl.ir.parser import parse_kernel
 from tiledsl.ir.verifier import verify
 from tiledsl.passes.banks.bank_conflicts import bank_report
-from tiledsl.passes.banks.merge_accesses import MergeAccesses
+from tiledsl.passes.banks.merge_accesses import merge_accesses
 
 HEAD = """kernel k(%A: global<f32, [N], unit=0, align=16>, %n: i32, %on: bool)
   grid(1) threads(32) level(tile) index_bits(32) {
@@ -46,7 +46,7 @@ def kernel(body: str) -> Kernel:
 
 def merge(body: str, limit: int | None = None) -> Kernel:
     made = kernel(body)
-    MergeAccesses(limit).run(made)
+    merge_accesses(made, limit)
     verify(made)
     return made
 
@@ -302,7 +302,7 @@ GATHERED = ", gathered = true"
 def of_tensors(body: str, head: str = TENSORS) -> list[str]:
     made = parse_kernel(f"{head}{body}\n  control.return\n}}\n")
     verify(made)
-    MergeAccesses(None).run(made)
+    merge_accesses(made)
     verify(made)
     return [f"{op.name.removeprefix('tile.')} {op.vec}" for op in made.walk() if isinstance(op, tile.Access)]
 

@@ -58,7 +58,7 @@ def test_a_matrix_instruction_takes_the_registers_of_the_product(row: MmaRow) ->
     """Of PTX and of the widths in `sass.operands`; there an f64 has two registers."""
     _, sasses = assembled(row, TARGETS["sm_90a"])
     (matrix,) = (s for s in sasses if class_of(s) == "MMA")
-    found = [len(operand.registers) for operand in matrix.operands.operands]
+    found = [len(registers) for registers in (*matrix.operands.results, *matrix.operands.sources)]
     a, b, c = (count * (2 if kind == "f64" else 1) for kind, count in operand_registers(row))
     assert found == [c, a, b, c]
 

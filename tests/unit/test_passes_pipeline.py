@@ -12,7 +12,7 @@ from tiledsl.errors import CompileError, VerifyError
 from tiledsl.ir.core import Kernel
 from tiledsl.ir.ops import control
 from tiledsl.ir.parser import parse_kernel
-from tiledsl.passes.manager import FunctionPass, PassManager
+from tiledsl.passes.manager import Pass, run_passes
 from tiledsl.passes.pipeline import pipeline, run_pipeline, stages
 from tiledsl.passes.scalar.dce import drop_dead_code
 
@@ -89,10 +89,9 @@ def test_verification_names_the_pass() -> None:
     def breaks(kernel: Kernel) -> None:
         kernel.body.ops.pop()
 
-    passes = [FunctionPass("dce", drop_dead_code), FunctionPass("breaks", breaks)]
-    manager = PassManager(passes, verify_each=True)
+    passes = [Pass("dce", drop_dead_code), Pass("breaks", breaks)]
     with pytest.raises(VerifyError) as caught:
-        manager.run(tiled())
+        run_passes(tiled(), passes, verify_each=True)
     assert caught.value.message.startswith("after breaks: a block does not end in a terminator")
 
 

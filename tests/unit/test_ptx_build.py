@@ -11,10 +11,10 @@ import pytest
 from ptx_kernels import FILE, at, kernel, load, naive, shared_tiled, store
 
 from tiledsl.arch import target_named
-from tiledsl.backends.ptx import TARGETS, build, disassemble
+from tiledsl.backends.ptx import TARGETS, build
 from tiledsl.backends.ptx.assemble import assemble, parse_usage
 from tiledsl.backends.ptx.codegen import emit_ptx
-from tiledsl.backends.ptx.sass.disassemble import sass_listing
+from tiledsl.backends.ptx.sass.disassemble import sass_listing, sass_text
 from tiledsl.backends.ptx.tools import NVDISASM, PTXAS, tool_versions
 from tiledsl.errors import AssemblerError, CompileError, ToolNotFoundError
 from tiledsl.ir.core import Kernel
@@ -103,8 +103,7 @@ def test_usage_is_read() -> None:
 ptxas info    : Function properties for k
     24 bytes stack frame, 16 bytes spill stores, 12 bytes spill loads
 ptxas info    : Used 255 registers, used 1 barriers"""
-    usage = parse_usage(text, "k")
-    assert (usage.registers, usage.stack, usage.spill_stores, usage.spill_loads) == (255, 24, 16, 12)
+    assert parse_usage(text, "k") == {"registers": 255, "stack": 24, "spill_stores": 16, "spill_loads": 12}
 
 
 def with_inline(text: str) -> Kernel:
@@ -195,7 +194,7 @@ def test_a_missing_tool_names_its_wheel(tool: object, wheel: str, monkeypatch: p
     monkeypatch.delenv("TILEDSL_NVDISASM", raising=False)
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr("tiledsl.backends.ptx.tools._in_wheel", lambda wheel, name: None)
-    use = (lambda: build(naive(), TARGETS["sm_90a"])) if tool is PTXAS else (lambda: disassemble(b""))
+    use = (lambda: build(naive(), TARGETS["sm_90a"])) if tool is PTXAS else (lambda: sass_text(b""))
     with pytest.raises(ToolNotFoundError, match=f"pip install {wheel}"):
         use()
 
@@ -214,7 +213,7 @@ def test_tool_versions_are_stable() -> None:
 
 def test_sass_shows_python_lines_through_inlining() -> None:
     binary = build(with_inline("sin.approx.f32 $0, $1;"), TARGETS["sm_90a"])
-    assert "EXIT" in disassemble(binary.cubin)
+    assert "EXIT" in sass_text(binary.cubin)
     (listing,) = sass_listing(binary.cubin)
     assert listing.name == "k"
     sine = next(i for i in listing.instructions if i.opcode == "MUFU.SIN")

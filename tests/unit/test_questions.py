@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from tiledsl.dims import M, N
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Kernel
 from tiledsl.ir.printer import print_kernel
-from tiledsl.passes.manager import PassManager
+from tiledsl.passes.manager import Pass, run_passes, stages_of
 from tiledsl.passes.pipeline import stages
 
 SCALE = 2.0
@@ -36,13 +37,12 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often each pass ran, by the name of its stage."""
     count: Counter[str] = Counter()
     monkeypatch.setenv("TILEDSL_CACHE", "0")
-    run = PassManager.run
 
-    def counting(manager: PassManager, kernel: Kernel) -> Kernel:
-        count.update(manager.stages)
-        return run(manager, kernel)
+    def counting(kernel: Kernel, passes: Sequence[Pass], **options: Any) -> Kernel:
+        count.update(stages_of(passes))
+        return run_passes(kernel, passes, **options)
 
-    monkeypatch.setattr(PassManager, "run", counting)
+    monkeypatch.setattr("tiledsl.passes.pipeline.run_passes", counting)
     return count
 
 

@@ -9,13 +9,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 import ring_endpoint_programs as programs
-from hopper_ir import called, ir, lowered, not_found, ops, take_out, written
+from hopper_ir import called, ir, not_found, ops
 from numpy.typing import NDArray
 
-from tiledsl.backends import emulator
-from tiledsl.errors import CompileErrors, HazardError
 from tiledsl.ir.core import Kernel, Op
-from tiledsl.ir.ops import barriers, control, gpu, rings, tma
+from tiledsl.ir.ops import barriers, control, gpu, tma
 
 Array = NDArray[Any]
 
@@ -199,28 +197,6 @@ def test_each_fence_arrive_and_wait_is_needed(
 ) -> None:
     kernel, arguments = called(program, arguments_of(program), consts, monkeypatch)
     assert not not_found(kernel, arguments, NEEDED, consts.get("CM", 1))
-
-
-RING_LEVEL = (rings.Wait, rings.Acquire, rings.Publish, rings.Release)
-
-
-@pytest.mark.parametrize("program", [programs.totals, programs.converted, programs.relayed, programs.stored_by_one])
-def test_each_end_of_a_slot_is_needed(program: Any) -> None:
-    """Taken out before rings are lowered; a slot that is never released is an error of the compiler already."""
-    names = [argument.name for argument in written(program).body.args]
-    values = dict(zip(names, arguments_of(program), strict=True))
-    missed: list[str] = []
-    for number, op in enumerate(ops(written(program), *RING_LEVEL)):
-        kernel = written(program)
-        take_out(ops(kernel, *RING_LEVEL)[number])
-        try:
-            emulator.run(lowered(kernel), values, options=emulator.Options(checks=True, processors=1))
-            missed.append(f"{op.name} at {op.loc}")
-        except CompileErrors as error:
-            missed += [] if isinstance(op, rings.Release) else [str(error)]
-        except HazardError:
-            pass
-    assert not missed, "\n".join(missed)
 
 
 def test_a_load_belongs_to_the_fill_around_it() -> None:

@@ -57,7 +57,7 @@ def filled_by_tma_and_by_threads(A: Global[bf16, M, K], C: Global[bf16, M, N]):
             C[0, 0] = s.a[0, 0] + s.b[0, 0]
 
 
-@bad('role("load", threads=1): one thread begins the copies; or let all threads write the tiles')
+@bad('role("load", threads=1): one thread begins what it fills')
 @tile_kernel(arch="sm_90a")
 def loaded_by_many(A: Global[bf16, M, K], C: Global[bf16, M, N]):
     grid(1)
@@ -110,7 +110,7 @@ def filled_and_used_by_one_role(A: Global[bf16, M, K], C: Global[bf16, M, N]):
             C[0, 0] = s.a[0, 0]
 
 
-@bad("fill it in a role with one instance: slots have one order")
+@bad("slots have one order: fill or take them in a role with one instance")
 @tile_kernel(arch="sm_90a")
 def filled_by_instances(A: Global[bf16, M, K], C: Global[bf16, M, N]):
     work = persistent(tile_schedule(M, N, K, tile=(64, 64, 64)))

@@ -11,9 +11,9 @@ from tiledsl.passes.cooperation.endpoints import End
 from tiledsl.passes.cooperation.role_report import roles_report
 
 
-def described(end: End) -> tuple[str, set[str], int, int]:
-    """The role, what reaches the tiles, arrivals that make a slot the other end's, uses whose slots are held."""
-    return end.role.title, {called(op) for op in end.accesses}, end.ring.arrivals(end), end.in_flight
+def described(end: End) -> tuple[str, set[str], int]:
+    """The role, what reaches the tiles, arrivals that make a slot the other end's."""
+    return end.role.title, {called(op) for op in end.accesses}, end.arrivals
 
 
 def test_roles_have_warps_threads_registers_and_turns() -> None:
@@ -24,20 +24,24 @@ def test_roles_have_warps_threads_registers_and_turns() -> None:
     assert (math.first, math.all_warps, math.threads, math.instances) == (4, 8, 128, 2)
     assert [line.split()[-2:] for line in str(report).splitlines()[3:5]] == [["of", "168"], ["multiply,", "store"]]
     (ring,) = report.rings
-    assert (ring.stages, [(tile.name, ring.bytes_of(tile)) for tile in ring.tiles]) == (3, [("a", 8192), ("b", 8192)])
-    assert described(ring.producer) == ("load", {"tma_load()"}, 1, 0)
-    assert described(ring.consumer) == ("math", {"wgmma()"}, 1, 1)
+    assert (ring.make.stages, [(tile.name, ring.bytes_of(tile)) for tile in ring.tiles]) == (
+        3,
+        [("a", 8192), ("b", 8192)],
+    )
+    assert described(ring.producer) == ("load", {"tma_load()"}, 1)
+    assert ring.in_flight == 1
+    assert described(ring.consumer) == ("math", {"wgmma()"}, 1)
 
 
 def test_a_slot_waits_for_all_blocks_that_share_it() -> None:
     (ring,) = roles_report(written(programs.producer_consumers, CM=2, CN=2), "").rings
     assert ring.shared_along == ["m", "n"]
-    assert (ring.arrivals(ring.producer), ring.arrivals(ring.consumer)) == (1, 6)  # of 3 blocks, 2 warpgroups each
+    assert (ring.producer.arrivals, ring.consumer.arrivals) == (1, 6)  # of 3 blocks, 2 warpgroups each
 
 
 def test_warps_release_for_themselves_what_threads_read() -> None:
     (ring,) = roles_report(written(plain_ring_programs.by_mma_sync), "").rings
-    assert described(ring.consumer) == ("math", {"load_matrix()"}, 8, 0)
+    assert described(ring.consumer) == ("math", {"load_matrix()"}, 8)
 
 
 def test_the_text_has_a_line_for_each() -> None:

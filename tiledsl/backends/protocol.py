@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from tiledsl.errors import Loc, render_at
+from tiledsl.errors import render_at
 
 if TYPE_CHECKING:
     from tiledsl.ir.core import Kernel
@@ -20,6 +20,9 @@ and what the numbers of such records mean."""
 RECORD_BYTES = 16
 """Four words: the assertion's number, from 1 on; x, y, z of the thread, 10 bits each; x of the block; its y and z, 16
 bits each."""
+
+_WHERE = "\0"
+"""Stands for thread and block in the text of an assertion."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +47,6 @@ class Resources:
     occupancy: float
     assembler_level: int = 3
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class Binary:
@@ -61,10 +61,10 @@ class Binary:
 
 
 def encode_assertions(kernel: Kernel, assertions: Iterable[debug.Assert]) -> bytes:
-    """The content of `ASSERTIONS`."""
-    sites = [[a.message, asdict(a.loc)] for a in assertions]
-    ranks = len(kernel.threads), len(kernel.grid)
-    return json.dumps({"kernel": kernel.name, "ranks": ranks, "sites": sites}).encode()
+    """The content of `ASSERTIONS`: the text of each with `_WHERE` in it, and how many coordinates to show."""
+    messages = [(a.loc, f"assertion failed{f': {a.message}' if a.message else ''}; {_WHERE}") for a in assertions]
+    texts = [render_at(loc, f"kernel {kernel.name}(): {message}") for loc, message in messages]
+    return json.dumps({"texts": texts, "threads": len(kernel.threads), "blocks": len(kernel.grid)}).encode()
 
 
 def describe_failure(assertions: bytes, record: bytes) -> str:
@@ -73,14 +73,6 @@ def describe_failure(assertions: bytes, record: bytes) -> str:
     if number == 0:
         return ""
     told = json.loads(assertions)
-    threads, blocks = told["ranks"]
-    text, place = told["sites"][number - 1]
-    at_thread = (thread & 0x3FF, thread >> 10 & 0x3FF, thread >> 20)[:threads]
-    at_block = (block, upper & 0xFFFF, upper >> 16)[:blocks]
-    message = f"assertion failed{f': {text}' if text else ''}; thread {at_thread} of block {at_block}"
-    return render_at(_loc(place), f"kernel {told['kernel']}(): {message}")
-
-
-def _loc(told: dict[str, Any]) -> Loc:
-    caller = told.pop("caller")
-    return Loc(**told, caller=_loc(caller) if caller else None)
+    at_thread = (thread & 0x3FF, thread >> 10 & 0x3FF, thread >> 20)[: told["threads"]]
+    at_block = (block, upper & 0xFFFF, upper >> 16)[: told["blocks"]]
+    return told["texts"][number - 1].replace(_WHERE, f"thread {at_thread} of block {at_block}")

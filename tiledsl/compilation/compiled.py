@@ -111,9 +111,9 @@ class Compiled(Image):
     @cached_property
     def sass(self) -> str:
         """The machine code, by nvdisasm. Raises ToolNotFoundError without it."""
-        from tiledsl.backends.ptx import disassemble
+        from tiledsl.backends.ptx.sass.disassemble import sass_text
 
-        return disassemble(self.cubin)
+        return sass_text(self.cubin)
 
     @property
     def stages(self) -> tuple[str, ...]:
@@ -154,7 +154,7 @@ class Compiled(Image):
         if what == "sass":
             from tiledsl.backends.ptx.sass.report import sass_report
 
-            return sass_report(self.cubin, self.ptx, self.resources.assembler_level)
+            return sass_report(self.cubin, self.ptx)
         return self._lowered_again[1][what]
 
     @property

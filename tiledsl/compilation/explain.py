@@ -33,7 +33,7 @@ def stages_and_reports(
     them (`passes.cooperation.role_report.RolesReport`).
     """
     from tiledsl.ir.printer import print_kernel
-    from tiledsl.passes.banks.bank_conflicts import BankConflicts, bank_report
+    from tiledsl.passes.banks.bank_conflicts import bank_report
     from tiledsl.passes.cooperation.role_report import roles_report
     from tiledsl.passes.pipeline import stages
     from tiledsl.passes.pipelining.loops import loop_plans
@@ -41,7 +41,7 @@ def stages_and_reports(
     from tiledsl.passes.pipelining.report import PipelineReport, group_lines
 
     names = stages()
-    before = {name: f"after:{names[names.index(name) - 1]}" for name in (BankConflicts.name, "pipeline")}
+    before = {name: f"after:{names[names.index(name) - 1]}" for name in ("bank-conflict", "pipeline")}
     limit = target_named(arch).shared_per_block
     loops: list[LoopPlan] = []
     printed: dict[str, Printed] = {}
@@ -55,7 +55,7 @@ def stages_and_reports(
             loops.extend(loop_plans(kernel))
         if stage == "after:async-groups":
             found["pipeline"] = PipelineReport(title, loops, group_lines(kernel, loops))
-        if stage == before[BankConflicts.name]:
+        if stage == before["bank-conflict"]:
             found["banks"] = replace(bank_report(kernel, limit), title=title)
 
     lower(signature, spec, arch, observe=observe)

@@ -6,7 +6,6 @@ IR values. Every op carries the line it came from, through inlined tile function
 
 from __future__ import annotations
 
-from tiledsl.arch import WARP
 from tiledsl.errors import CompileErrors
 from tiledsl.frontend import assign, calls, expressions, intrinsics, loops, products, statements
 from tiledsl.frontend.attributes import lang_dtype
@@ -21,6 +20,7 @@ from tiledsl.frontend.pending import check_pending
 from tiledsl.frontend.targets import TargetBuilder
 from tiledsl.ir.core import Block, Kernel, Value
 from tiledsl.ir.ops import barriers, control, gpu
+from tiledsl.ir.ops.roles import roles_of
 from tiledsl.ir.types import GlobalType, Type
 from tiledsl.signatures.signature import GlobalParam, Signature, Specialization
 
@@ -52,8 +52,8 @@ def build(signature: Signature, spec: Specialization, arch: str) -> Kernel:
     except OutOfBudget as error:
         unit.report(error)
     unit.raise_errors()
-    if unit.cooperation.roles and unit.threads is None:
-        unit.threads = (sum(WARP * role.all_warps for role in unit.cooperation.roles),)
+    if unit.threads is None and (roles := roles_of(body)):
+        unit.threads = (sum(role.all_threads for role in roles),)
     for what, declared in (("grid", unit.grid), ("threads", unit.threads)):
         if declared is None:
             example = "bx, by = grid(cdiv(N, T), cdiv(M, T))" if what == "grid" else "tx, ty = threads(T, T)"
@@ -82,8 +82,7 @@ def _end(frame: Frame) -> None:
     unit, builder = frame.unit, frame.builder
     builder.loc = unit.signature.loc
     if None in unit.cooperation.stores:
-        end_stores(frame, frame.source.tree)
-        builder.loc = unit.signature.loc
+        end_stores(builder)
     if unit.cooperation.cluster is not None and unit.cooperation.cluster.blocks > 1:
         # No block of a cluster ends while another one may still write to its shared memory or arrive there; the threads
         # of a warp that came out of different roles meet again.

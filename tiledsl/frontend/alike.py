@@ -35,11 +35,8 @@ def differing(binding: Any) -> Op | None:
 
 def _values(binding: Any) -> list[Value]:
     """The run-time values in a binding."""
-    match binding:
-        case Ranges():
-            binding = [binding.start, binding.extent]
-        case Range():
-            binding = binding.start
-        case _:
-            pass
+    if isinstance(binding, Ranges):
+        binding = [binding.start, binding.extent]
+    elif isinstance(binding, Range):
+        binding = binding.start
     return [leaf for leaf in leaves(binding) if isinstance(leaf, Value)]

@@ -35,6 +35,7 @@ _KINDS: dict[str, _Kind] = {
     "Global": (is_place, "a tensor"),
     "SharedTile": (is_place, "a shared tile"),
     "Fragment": (is_fragment, "a fragment"),
+    "Emulation": (callable, "a function of NumPy arrays"),
     "type": (lambda value: ir_dtype(value) is not None, "a dtype"),
 }
 """By the name that an annotation begins with."""

@@ -15,7 +15,7 @@ from tiledsl.frontend.memory import absent
 from tiledsl.frontend.views import as_view, extent, memory_type, stride, transposed, unit_axis
 from tiledsl.ir.core import Value
 from tiledsl.ir.ops import tile
-from tiledsl.ir.types import BOOL, DTYPES, DType, FragmentType, GlobalType, is_memory
+from tiledsl.ir.types import BOOL, DTYPES, DType, FragmentType, GlobalType, MemoryType
 
 _CLASSES = {t.name: getattr(lang, t.name if t != BOOL else "boolean") for t in DTYPES.values()}
 
@@ -39,7 +39,7 @@ def lang_class(binding: Value | View) -> type[Any]:
         return lang.View
     if isinstance(binding.type, GlobalType):
         return lang.Global
-    if is_memory(binding.type):
+    if isinstance(binding.type, MemoryType):
         return lang.SharedTile
     if isinstance(binding.type, FragmentType):
         return lang.Fragment

@@ -17,7 +17,7 @@ from typing import Any, Callable, ClassVar, Sequence, TypeGuard
 
 from tiledsl.errors import CompileError, Loc
 from tiledsl.ir.core import Value
-from tiledsl.ir.types import CURSOR, DType, FragmentType, PendingType, TokenType, is_memory
+from tiledsl.ir.types import CURSOR, DType, FragmentType, MemoryType, PendingType, TokenType
 
 
 class Poisoned(Exception):  # noqa: N818 - control flow, not an error that a user sees
@@ -169,7 +169,7 @@ def positive_ints(given: Any) -> tuple[int, ...] | None:
 
 def is_place(binding: Any) -> bool:
     """True for what has elements in memory: a tensor, a shared tile, a view."""
-    return isinstance(binding, View) or (isinstance(binding, Value) and is_memory(binding.type))
+    return isinstance(binding, View) or (isinstance(binding, Value) and isinstance(binding.type, MemoryType))
 
 
 def has_operators(binding: Any) -> bool:
@@ -304,7 +304,7 @@ def instead_of(binding: Any) -> str:
 def describe(binding: Any) -> str:
     """How a message names the type of a binding."""
     if isinstance(binding, Value):
-        if is_memory(binding.type):
+        if isinstance(binding.type, MemoryType):
             return f"the tile {binding.name or ''} ({binding.type})".replace("  ", " ")
         if is_token(binding):
             return "the token of a copy_async()"

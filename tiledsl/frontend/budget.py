@@ -40,12 +40,6 @@ class OutOfBudget(CompileError):  # noqa: N818 - of the kernel, and read as one 
 
 def bounded(items: Iterable[Any], most: int) -> list[Any] | None:
     """All of `items`, or None if there are more than `most`; at most one more than that is requested."""
-    try:
-        if len(items) > most:  # pyright: ignore[reportArgumentType, reportUnknownArgumentType]
-            return None
-    except (TypeError, OverflowError):  # an iterator, or a range whose length is no machine word
-        if isinstance(items, range):
-            return None
     found = list(islice(items, most + 1))
     return found if len(found) <= most else None
 

@@ -7,11 +7,11 @@ import inspect
 from typing import Any, Callable, Sequence
 
 from tiledsl import lang
+from tiledsl.arch import require_feature
 from tiledsl.errors import CompileError
 from tiledsl.frontend.arithmetic import as_value
 from tiledsl.frontend.bindings import View, describe, is_int, is_place
 from tiledsl.frontend.frame import Frame
-from tiledsl.frontend.targets import require_feature
 from tiledsl.frontend.views import as_view, memory_name, memory_type
 from tiledsl.ir.core import Value
 from tiledsl.ir.types import INDEX, DType, GlobalType, SharedType
@@ -45,11 +45,14 @@ class Call:
         """As `require_feature`, before the arguments are looked at. The builder asks it of each op."""
         require_feature(self.unit.arch, feature, what or self.what, self.frame.loc(self.node))
 
-    def integer(self, name: str, low: int, high: int | None = None, fix: str = "use a const parameter") -> int:
+    def integer(
+        self, name: str, low: int, high: int | None = None, fix: str = "use a const parameter", multiple: int = 1
+    ) -> int:
         """An argument that is a compile-time int in a range."""
         value = self[name]
-        if not is_int(value) or value < low or (high is not None and value > high):
+        if not is_int(value) or value < low or (high is not None and value > high) or value % multiple:
             limits = f"of {low} or more" if high is None else f"from {low} to {high}"
+            limits += f", a multiple of {multiple}" if multiple > 1 else ""
             shown = str(value) if isinstance(value, int) else describe(value)
             raise self.error(f"{self.what}: {name} is a compile-time int {limits}, got {shown}", fix)
         return value

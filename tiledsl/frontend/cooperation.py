@@ -1,4 +1,4 @@
-"""What a compilation knows of roles, rings and clusters while it builds a kernel: where statements stand."""
+"""Roles, rings and places in clusters as kernels name them, and what a compilation knows of where statements stand."""
 
 from __future__ import annotations
 
@@ -6,41 +6,24 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tiledsl import lang
-from tiledsl.arch import WARP
-from tiledsl.errors import Loc
-from tiledsl.frontend.bindings import LanguageObject, View
+from tiledsl.frontend.bindings import LanguageObject, Ranges, View
 from tiledsl.ir.core import Block, Value
+from tiledsl.ir.ops import rings, roles
 
 
 @dataclass(frozen=True, eq=False)
 class RoleObject(LanguageObject):
-    """A role. first: its first warp; warps: of one instance. one_thread: is the body one thread's? index: of the
-    instance."""
+    """What ``with role(...) as r`` binds. index: of the instance."""
 
-    name: str
-    loc: Loc
-    first: int
-    warps: int
-    instances: int
-    registers: int
-    one_thread: bool
-    index: Value | int = 0
+    op: roles.Region
+    index: Value | int
 
     described_by = lang.Role
     use = "it has .index and .turn(name)"
 
     @property
-    def threads(self) -> int:
-        """Of one instance."""
-        return WARP * self.warps
-
-    @property
-    def all_warps(self) -> int:
-        return self.warps * self.instances
-
-    @property
     def shown(self) -> str:  # type: ignore[override]
-        return f"the role {self.name}"
+        return self.op.shown
 
     @property
     def data(self) -> dict[str, Any]:
@@ -49,12 +32,10 @@ class RoleObject(LanguageObject):
 
 @dataclass(frozen=True, eq=False)
 class RingObject(LanguageObject):
-    """A ring. tiles, by name: of (stages, *extents). cursor: the name of a role's cursor of it in the environment, so
-    that loops, branches and functions carry it."""
+    """A ring. cursor: the name of a role's cursor of it in the environment, so that loops, branches and functions carry
+    it."""
 
     value: Value
-    stages: int
-    tiles: dict[str, Value]
     cursor: str
 
     described_by = lang.Ring
@@ -74,13 +55,13 @@ class SlotObject(LanguageObject):
 
     @property
     def data(self) -> dict[str, Any]:
-        return {name: self._tile(tile) for name, tile in self.ring.tiles.items()}
-
-    def _tile(self, stages: Value) -> View:
-        """Its part of a tile of all stages."""
-        type_: Any = stages.type
-        rest = type_.dims[1:]
-        return View(stages, (self.slot, *[0] * len(rest)), tuple(range(1, type_.rank)), rest)
+        """Its part of each of the tiles, which have all stages."""
+        make: Any = self.ring.value.op
+        found: dict[str, View] = {}
+        for tile in make.tiles:
+            rest = tile.type.dims[1:]
+            found[tile.name] = View(tile, (self.slot, *[0] * len(rest)), tuple(range(1, tile.type.rank)), rest)
+        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,33 +86,25 @@ class Place(LanguageObject):
         return vars(self)
 
 
-@dataclass(eq=False)
-class WorkBody:
-    """The body of a loop over work items that is being built. k: what the item has along k; k_loop: the body of the
-    loop over it, directly in this one, that is being built; used: the rings of which such a loop has used slots."""
-
-    block: Block
-    k: Any
-    k_loop: Block | None = None
-    used: list[RingObject] = field(default_factory=list[RingObject])
-
-
 @dataclass
 class Cooperation:
-    """role: of the statements that are built now, and role_body: where its own begin. region: of a ring, around them.
-    work: the loop around them over work items; turn: is one of its turns around them? cluster: as `persistent` declared
-    it. templates: tiles that were given to rings. stores: the roles that store by TMA, None for the block."""
+    """rings: those made so far, and templates, the tiles that were given to them. cluster: as `persistent` declared it.
+    stores: the roles that store by TMA, None for the block.
 
-    roles: list[RoleObject] = field(default_factory=list[RoleObject])
+    Of the statements that are built now: their role; slots: what began the fills and uses around them, the innermost
+    last; work: the body of the loop over work items around them, and k, what its item has along k; k_loop: the body of
+    the loop over that, directly in the one over work items.
+    """
+
     rings: list[RingObject] = field(default_factory=list[RingObject])
-    role: RoleObject | None = None
-    role_body: Block | None = None
-    region: Any = None
-    work: WorkBody | None = None
-    turn: bool = False
-    cluster: Place | None = None
     templates: list[Value] = field(default_factory=list[Value])
-    stores: set[RoleObject | None] = field(default_factory=set[RoleObject | None])
+    cluster: Place | None = None
+    stores: set[roles.Region | None] = field(default_factory=set[roles.Region | None])
+    role: roles.Region | None = None
+    slots: tuple[rings.RingOp, ...] = ()
+    work: Block | None = None
+    k: Ranges | None = None
+    k_loop: Block | None = None
 
     @property
     def carried(self) -> list[str]:

@@ -9,9 +9,9 @@ from typing import Any
 from tiledsl.arch import MOST_REGISTERS, MOST_THREADS
 from tiledsl.errors import CompileError, Loc
 from tiledsl.frontend.bindings import describe
-from tiledsl.frontend.cooperation import RoleObject
 from tiledsl.frontend.frame import Frame, Unit
 from tiledsl.ir.core import Value
+from tiledsl.ir.ops.roles import Region
 from tiledsl.ir.types import DType, FragmentType
 from tiledsl.lang.matrices import Product
 from tiledsl.layout.fragments import FragmentLayout
@@ -63,21 +63,18 @@ def _hold(unit: Unit, layout: FragmentLayout, loc: Loc) -> None:
     role = unit.cooperation.role
     if role is None and unit.threads is None:
         unit.held.append((layout, loc))
-        return
-    wrong = _wrong_threads(unit, role, layout, loc)
-    if wrong is not None:
+    elif wrong := _wrong_threads(unit, role, layout, loc):
         raise wrong
 
 
 def check_threads(unit: Unit) -> None:
     """Report the fragments that came before threads() and do not fit it."""
     for layout, loc in unit.held if unit.threads is not None else ():
-        wrong = _wrong_threads(unit, None, layout, loc)
-        if wrong is not None:
+        if wrong := _wrong_threads(unit, None, layout, loc):
             unit.report(wrong)
 
 
-def _wrong_threads(unit: Unit, role: RoleObject | None, layout: FragmentLayout, loc: Loc) -> CompileError | None:
+def _wrong_threads(unit: Unit, role: Region | None, layout: FragmentLayout, loc: Loc) -> CompileError | None:
     """The error for a layout whose threads are not those of the role, or of the block; None if they are."""
     there = prod(unit.threads or ())
     if role is not None:

@@ -114,9 +114,8 @@ def _run_time_for(frame: Frame, node: ast.For, bounds: Bounds) -> None:
         _check_pipelined(frame, node, carried)
         pipelined = during(frame.unit, pipelined=loc)
     body = Block([bounds.lo.type, *carried.types], [name, *carried.names])
-    work = frame.unit.cooperation.work
-    k_loop = during(work, k_loop=body) if work is not None and bounds.of_item else nullcontext()
-    with pipelined, k_loop, frame.into(body):
+    k_loop = body if bounds.of_item else None
+    with pipelined, during(frame.unit.cooperation, k_loop=k_loop), frame.into(body):
         carried.bind(body.args[1:])
         frame.env.update({name: bounds.variable(body.args[0]), "$break": False, "$continue": False})
         run_statements(frame, node.body)

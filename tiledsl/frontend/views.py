@@ -15,8 +15,8 @@ from tiledsl.frontend.bindings import Range, View, describe, is_int
 from tiledsl.frontend.frame import Frame
 from tiledsl.ir.core import Value
 from tiledsl.ir.ops import tile
-from tiledsl.ir.ops.arith import Constant
 from tiledsl.ir.types import INDEX, GlobalType, MemoryType, SharedType
+from tiledsl.passes.analysis.constants import integer
 
 
 def as_view(memory: Value | View) -> View:
@@ -108,31 +108,25 @@ def base_origin(frame: Frame, view: View) -> list[Value]:
 
 def _number(frame: Frame, node: ast.AST, view: View, position: int, item: Any) -> Value:
     value = as_value(item, INDEX, frame, node, f"index of axis {position}")
-    limit = view.dims[position]
-    if isinstance(value.op, Constant):
-        at = value.op.value
-        if at < 0 or (isinstance(limit, int) and at >= limit):
-            message = f"index {at} is outside axis {position} of {memory_name(view)}, whose extent is {limit}"
-            raise frame.error(node, message, "indices go from 0 to the extent - 1; there are no negative ones")
+    at, limit = integer(value), view.dims[position]
+    if at is not None and (at < 0 or (isinstance(limit, int) and at >= limit)):
+        message = f"index {at} is outside axis {position} of {memory_name(view)}, whose extent is {limit}"
+        raise frame.error(node, message, "indices go from 0 to the extent - 1; there are no negative ones")
     return value
 
 
 def _sum(frame: Frame, a: Value | int, b: Value | int) -> Value | int:
     """a + b, constants folded, so that static indices stay checkable."""
     left, right = _known(a), _known(b)
-    if left == 0:
-        return b
-    if right == 0:
-        return a
     if left is not None and right is not None:
         return left + right
+    if 0 in (left, right):
+        return b if left == 0 else a
     return frame.builder.scalar("add", _materialized(frame, a), _materialized(frame, b))
 
 
 def _known(index: Value | int) -> int | None:
-    if isinstance(index, int):
-        return index
-    return index.op.value if isinstance(index.op, Constant) else None
+    return index if isinstance(index, int) else integer(index)
 
 
 def _materialized(frame: Frame, index: Value | int) -> Value:

@@ -42,9 +42,13 @@ def read_ir(text: str) -> Iterator[Line]:
         if found is None:
             yield Line(line)
             continue
-        file, end = json.JSONDecoder().raw_decode(found["innermost"])
-        number = found["innermost"][end + 1 :].partition(":")[0]
-        yield Line(line[: found.start()] + line[found.end() :], Source(file, int(number)))
+        yield Line(line[: found.start()] + line[found.end() :], _place(found["innermost"]))
+
+
+def _place(text: str) -> Source:
+    """The line that ``"file":line`` names, whatever follows."""
+    file, end = json.JSONDecoder().raw_decode(text)
+    return Source(file, int(text[end + 1 :].partition(":")[0]))
 
 
 def read_ptx(text: str) -> Iterator[Line]:
@@ -80,35 +84,22 @@ def read_sass(text: str) -> Iterator[Line]:
 
 
 _LLVM_USE = re.compile(r",? !dbg !(\d+)")
-_LLVM_NODE = re.compile(r"!(\d+) = (?:distinct )?!(\w+)\((.*)\)$")
+_LLVM_LOCATION = re.compile(r"^!(\d+) = !DILocation\(.*\bline: (\d+)", re.MULTILINE)
+_LLVM_PLACE = re.compile(r"^; line (\d+): (.*)", re.MULTILINE)
 
 
 def read_llvm(text: str) -> Iterator[Line]:
-    """LLVM IR: ``!dbg`` names a DILocation, whose scope leads to its file. Metadata is left out."""
-    nodes = {found[1]: (found[2], found[3]) for line in text.splitlines() if (found := _LLVM_NODE.match(line))}
+    """LLVM IR: ``!dbg`` names a DILocation, and a comment says what its line stands for. Metadata is left out."""
+    lines = dict(_LLVM_LOCATION.findall(text))
+    places = {number: _place(place) for number, place in _LLVM_PLACE.findall(text)}
     for line in text.splitlines():
-        if line.startswith("!"):
+        if line.startswith("!") or _LLVM_PLACE.match(line):
             continue
         found = _LLVM_USE.search(line)
         if found is None or line.startswith("define"):
             yield Line(_LLVM_USE.sub("", line))
         else:
-            yield Line(line[: found.start()] + line[found.end() :], _llvm_source(nodes, found[1]))
-
-
-def _llvm_source(nodes: dict[str, tuple[str, str]], location: str) -> Source | None:
-    kind, body = nodes.get(location, ("", ""))
-    line = re.search(r"line: (\d+)", body)
-    if kind != "DILocation" or line is None or line[1] == "0":
-        return None
-    while kind != "DIFile":
-        up = re.search(r"file: !(\d+)", body) or re.search(r"scope: !(\d+)", body)
-        if up is None:
-            return None
-        kind, body = nodes.get(up[1], ("DIFile", ""))
-    names = dict(re.findall(r'(filename|directory): "([^"]*)"', body))
-    name, folder = names.get("filename", ""), names.get("directory", "")
-    return Source(f"{folder}/{name}" if folder and not name.startswith("/") else name, int(line[1]))
+            yield Line(line[: found.start()] + line[found.end() :], places.get(lines.get(found[1], "")))
 
 
 READERS: dict[str, Callable[[str], Iterator[Line]]] = {

@@ -346,15 +346,12 @@ class Block:
 
     def walk(self) -> Iterator[Op]:
         # With nested generators each op would pass through as many as it is deep.
-        pending: list[Iterator[Op]] = [iter(list(self.ops))]
+        pending = self.ops[::-1]
         while pending:
-            for op in pending[-1]:
-                yield op
-                if op.blocks:
-                    pending.append(_ops_inside(op))
-                    break
-            else:
-                pending.pop()
+            op = pending.pop()
+            yield op
+            for block in reversed(op.blocks):
+                pending += reversed(block.ops)
 
     def clone(self, mapping: dict[Value, Value]) -> Block:
         copy = Block([a.type for a in self.args], [a.name for a in self.args])
@@ -362,11 +359,6 @@ class Block:
         for op in self.ops:
             copy.append(op.clone(mapping))
         return copy
-
-
-def _ops_inside(op: Op) -> Iterator[Op]:
-    for block in op.blocks:
-        yield from list(block.ops)
 
 
 @dataclass(eq=False)

@@ -115,19 +115,9 @@ NOTHING = Sync()
 T = TypeVar("T")
 
 
-class _By:
-    """A fact of an op that its attributes decide; the class has the rule."""
-
-    def __init__(self, rule: Callable[[Any], Any]) -> None:
-        self.rule = rule
-
-    def __get__(self, op: Any, owner: type[Any]) -> Any:
-        return self if op is None else self.rule(op)
-
-
 def by(rule: Callable[[Any], T]) -> T:
     """Declares a fact that depends on the op's attributes or operands."""
-    return cast(T, _By(rule))
+    return cast(T, property(rule))
 
 
 _ALWAYS: tuple[str, ...] = ("touches", "sync", "stays", "scope", "features")
@@ -146,7 +136,7 @@ def check_declared(cls: type[Any], base: type[Any]) -> None:
     if unknown:
         raise TypeError(f"op {cls.name} declares {', '.join(unknown)}, of which it has no operand or attribute")
     features: Any = cls.features
-    absent = [] if isinstance(features, _By) else [feature for feature in features if feature not in FEATURES]
+    absent = [] if isinstance(features, property) else [feature for feature in features if feature not in FEATURES]
     if absent:
         raise TypeError(f"op {cls.name} needs {', '.join(absent)}, not a row of arch.FEATURES")
 

@@ -15,15 +15,15 @@ MOST_BITS = 64
 """Of an integer."""
 
 _TOKEN = re.compile(
-    r"""(?:[ \t\r\n]+|;[^\n]*)*
-      (?: (?P<value>%\w+)
-        | (?P<string>"(?:[^"\\\n]|\\.)*")
-        | (?P<number>-?(?:0x[0-9a-fA-F]+(?:\.[0-9a-fA-F]*)?(?:p[+-]?\d+)?
-                        |\d+\.\d*(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+|\d+|inf\b|nan\b))
-        | (?P<word>[^\W\d]\w*(?:\.[^\W\d]\w*)*)
-        | (?P<punct>[(){}\[\]<>=,:@-])
-        | (?P<end>\Z)
-        | (?P<other>.))""",
+    r"""(?P<space>(?:[ \t\r\n]|;[^\n]*)+)
+      | (?P<value>%\w+)
+      | (?P<string>"(?:[^"\\\n]|\\.)*")
+      | (?P<number>-?(?:0x[0-9a-fA-F]+(?:\.[0-9a-fA-F]*)?(?:p[+-]?\d+)?
+                      |\d+\.\d*(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+|\d+|inf\b|nan\b))
+      | (?P<word>[^\W\d]\w*(?:\.[^\W\d]\w*)*)
+      | (?P<punct>[(){}\[\]<>=,:@-])
+      | (?P<end>\Z)
+      | (?P<other>.)""",
     re.VERBOSE,
 )
 
@@ -40,74 +40,57 @@ class TokenReader:
     def __init__(self, text: str, file: str) -> None:
         self.text, self.file = text, file
         self.line_starts = [0, *(m.end() for m in re.finditer("\n", text))]
-        self.tokens = self.tokenize()
+        found = (Token(str(m.lastgroup), m[0], m.start()) for m in _TOKEN.finditer(text))
+        self.tokens = [token for token in found if token.kind != "space"]
         self.at = 0
         self.depth = 0
-
-    # -- tokens --------------------------------------------------------------------------------
-
-    def tokenize(self) -> list[Token]:
-        tokens: list[Token] = []
-        for match in _TOKEN.finditer(self.text):
-            kind = match.lastgroup
-            assert kind is not None
-            token = Token(kind, match[kind], match.start(kind))
-            if kind == "other":
-                self.fail_at(token.start, f"unexpected character {token.text!r}")
-            tokens.append(token)
-            if kind == "end":
-                break
-        return tokens
-
-    def loc_at(self, start: int, length: int = 1) -> Loc:
-        line = bisect_right(self.line_starts, start)
-        col = start - self.line_starts[line - 1] + 1
-        return Loc(self.file, line, col, col + length)
-
-    def fail_at(self, start: int, message: str, length: int = 1) -> NoReturn:
-        if self.file.startswith("<"):  # no file to show the line from
-            linecache.cache[self.file] = len(self.text), None, self.text.splitlines(keepends=True), self.file
-        raise CompileError(message, self.loc_at(start, length), "write it as print_kernel() does")
-
-    def fail(self, message: str, token: Token | None = None) -> NoReturn:
-        token = token or self.tokens[self.at]
-        self.fail_at(token.start, message, max(1, len(token.text)))
 
     @property
     def token(self) -> Token:
         return self.tokens[self.at]
 
+    def loc(self, token: Token) -> Loc:
+        line = bisect_right(self.line_starts, token.start)
+        col = token.start - self.line_starts[line - 1] + 1
+        return Loc(self.file, line, col, col + max(1, len(token.text)))
+
+    def fail(self, message: str, token: Token | None = None) -> NoReturn:
+        if self.file.startswith("<"):  # no file to show the line from
+            linecache.cache[self.file] = len(self.text), None, self.text.splitlines(keepends=True), self.file
+        raise CompileError(message, self.loc(token or self.token), "write it as print_kernel() does")
+
+    def fail_expected(self, what: str) -> NoReturn:
+        self.fail(f"expected {what}, found {self.token.text or 'the end'!r}")
+
     def take(self) -> Token:
-        token = self.tokens[self.at]
         self.at += 1
-        return token
+        return self.tokens[self.at - 1]
 
     def accept(self, text: str) -> bool:
-        token = self.tokens[self.at]
-        if token.text == text and token.kind in ("punct", "word"):
-            self.at += 1
-            return True
-        return False
+        found = self.token.text == text and self.token.kind in ("punct", "word")
+        self.at += found
+        return found
 
     def expect(self, text: str) -> Token:
         if not self.accept(text):
-            self.fail(f"expected {text!r}, found {self.token.text or 'the end'!r}")
+            self.fail_expected(repr(text))
         return self.tokens[self.at - 1]
 
     def expect_kind(self, kind: str, what: str) -> Token:
         if self.token.kind != kind:
-            self.fail(f"expected {what}, found {self.token.text or 'the end'!r}")
+            self.fail_expected(what)
         return self.take()
 
     def integer(self) -> int:
-        token = self.expect_kind("number", "an integer")
-        value = self.number(token)
+        token = self.token
+        value = self.number("an integer")
         if not isinstance(value, int):
             self.fail(f"expected an integer, found {token.text}", token)
         return value
 
-    def number(self, token: Token) -> int | float:
-        """The value of a number token: an int, or a float if it has a point, an exponent or a name."""
+    def number(self, what: str = "a number") -> int | float:
+        """An int, or a float if it has a point, an exponent or a name."""
+        token = self.expect_kind("number", what)
         try:
             value = _number(token.text)
         except (ValueError, OverflowError):  # too many digits, or no float
@@ -124,9 +107,6 @@ class TokenReader:
 
     def end_nested(self) -> None:
         self.depth -= 1
-
-    def word(self, what: str) -> str:
-        return self.expect_kind("word", what).text
 
 
 def _number(text: str) -> int | float:

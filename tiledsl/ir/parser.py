@@ -21,6 +21,7 @@ from tiledsl.ir.tensor_maps import parse_tensor_map
 from tiledsl.ir.types import (
     CURSOR,
     DTYPES,
+    KINDS,
     DType,
     FragmentType,
     GlobalType,
@@ -66,62 +67,72 @@ def parse_kernels(text: str, file: str = "<ir>") -> list[Kernel]:
 _Scope = dict[str, Value]
 """Visible values by name. A block sees the values of the blocks around it."""
 
+_PLAIN_TYPES: dict[str, Type] = {**DTYPES, "token": TokenType(), "cursor": CURSOR}
+_TYPES_OF_PARTS = ("global", "shared", "fragment", "ptr", "pending", "ring")
+_CLOSING = {"(": ")", "[": "]", "{": "}"}
+
 
 class _Parser(TokenReader):
     # -- the kernel ----------------------------------------------------------------------------
 
     def kernel(self) -> Kernel:
-        start = self.expect("kernel").start
-        name = self.word("the kernel's name")
+        start = self.expect("kernel")
+        name = self.expect_kind("word", "the kernel's name").text
         scope = _Scope()
         body = self.block_args(scope)
-        loc = self.location() or self.loc_at(start, len("kernel"))
+        loc = self.location(start)
         fields = self.header()
         self.block_ops(body, scope)
         return Kernel(name, body, loc=loc, **fields)
 
     def header(self) -> dict[str, Any]:
-        readers: dict[str, Callable[[], Any]] = {
-            "grid": lambda: self.listed(lambda: self.item(parse_expr)),
-            "threads": lambda: self.listed(self.integer),
+        lists: dict[str, Callable[[], Any]] = {
+            "grid": lambda: self.item(parse_expr),
+            "threads": self.integer,
+            "abi": self.abi_arg,
+            "cluster": self.integer,
+            "tensor_maps": lambda: self.item(parse_tensor_map),
+        }
+        single: dict[str, Callable[[], Any]] = {
             "level": lambda: self.choice("a kernel's level", "tile", "thread"),
             **dict.fromkeys(("index_bits", "blocks_per_sm", "assembler_level", "shared_bytes"), self.integer),
-            "abi": lambda: self.listed(self.abi_arg),
-            "cluster": lambda: self.listed(self.integer),
-            "tensor_maps": lambda: self.listed(lambda: self.item(parse_tensor_map)),
         }
         fields: dict[str, Any] = {}
         while self.token.text != "{":
-            token = self.expect_kind("word", f"{', '.join(readers)} or '{{'")
-            if token.text not in readers:
-                self.fail(f"a kernel has no {token.text!r}", token)
-            self.expect("(")
-            fields[token.text] = readers[token.text]()
-            self.expect(")")
+            field = self.expect_kind("word", f"{', '.join([*lists, *single])} or '{{'")
+            if field.text in lists:
+                fields[field.text] = self.listed("(", lists[field.text])
+            elif field.text in single:
+                self.expect("(")
+                fields[field.text] = single[field.text]()
+                self.expect(")")
+            else:
+                self.fail(f"a kernel has no {field.text!r}", field)
         for needed in ("grid", "threads"):
             if needed not in fields:
                 self.fail(f"the kernel has no {needed}(...)")
         return fields
 
-    def listed(self, read: Callable[[], T]) -> tuple[T, ...]:
-        """Items separated by commas, up to a closing bracket; one comma may trail."""
+    def listed(self, opening: str, read: Callable[[], T]) -> tuple[T, ...]:
+        """Items separated by commas, in a pair of brackets; one comma may trail."""
+        self.expect(opening)
         items: list[T] = []
-        while self.token.text not in (")", "]", "}"):
+        while self.token.text != _CLOSING[opening]:
             items.append(read())
             if not self.accept(","):
                 break
+        self.expect(_CLOSING[opening])
         return tuple(items)
 
     def item(self, parse: Callable[[str], T]) -> T:
         """What `parse` makes of the text up to the next comma or closing bracket outside of brackets."""
         first, depth = self.token, self.depth
         while self.token.kind != "end" and (self.depth > depth or self.token.text not in (",", ")", "]", ">")):
-            token = self.take()
-            if token.kind == "number":
-                self.number(token)
-            elif token.text in ("(", "["):
+            if self.token.kind == "number":
+                self.number()
+            elif self.accept("(") or self.accept("["):
                 self.begin_nested()
-            elif token.text in (")", "]"):
+            elif self.take().text in (")", "]"):
                 self.end_nested()
         try:
             return parse(self.text[first.start : self.token.start].strip())
@@ -136,33 +147,32 @@ class _Parser(TokenReader):
 
     def abi_arg(self) -> AbiArg:
         kind = self.choice("the kind of a parameter", "pointer", "extent", "stride", "scalar")
-        name = self.word("a name")
+        name = self.expect_kind("word", "a name").text
         axis = self.integer() if kind == "stride" else -1
-        dtype = self.dtype()
-        dims = self.dims() if kind == "pointer" and self.token.text == "[" else ()
+        dtype = self.type_of(DType)
+        dims = self.listed("[", self.extent) if kind == "pointer" and self.token.text == "[" else ()
         return AbiArg(kind, name, dtype, axis, dims)
 
     # -- blocks and ops ------------------------------------------------------------------------
 
     def block_args(self, scope: _Scope) -> Block:
-        names: list[Token] = []
-        types: list[Type] = []
-        if self.accept("("):
-            while not self.accept(")"):
-                if names:
-                    self.expect(",")
-                names.append(self.expect_kind("value", "an argument"))
-                self.expect(":")
-                types.append(self.type())
-        block = Block(types, [_hint(t.text) for t in names])
-        for token, arg in zip(names, block.args, strict=True):
+        given = self.listed("(", self.argument) if self.token.text == "(" else ()
+        block = Block([type_ for _, type_ in given])
+        for (token, _), arg in zip(given, block.args, strict=True):
             self.define(token, arg, scope)
         return block
 
+    def argument(self) -> tuple[Token, Type]:
+        token = self.expect_kind("value", "an argument")
+        self.expect(":")
+        return token, self.type()
+
     def define(self, token: Token, value: Value, scope: _Scope) -> None:
+        """Names a value; a name that begins with a digit, such as ``%3``, is no hint for printing."""
         if token.text in scope:
             self.fail(f"{token.text} is defined twice", token)
         scope[token.text] = value
+        value.name = "" if token.text[1].isdigit() else token.text[1:]
 
     def block_ops(self, block: Block, scope: _Scope) -> None:
         self.begin_nested()
@@ -190,9 +200,11 @@ class _Parser(TokenReader):
         operands = self.operands(token, scope)
         attrs.update(self.attrs(cls))
         types = self.types() if self.accept(":") else None
-        if types is not None and len(types) == 1:
-            self.attrs_from_type(cls, attrs, types[0])
-        loc = self.location() or self.loc_at(token.start, len(token.text))
+        only = types[0] if types is not None and len(types) == 1 else None
+        for name, declared in cls.attributes.items():
+            if name not in attrs and type_attribute(cls, name) and isinstance(only, declared.type):
+                attrs[name] = only  # left out where it is the result's type
+        loc = self.location(token)
         blocks = self.blocks(cls, scope)
         for name, value in attrs.items() if types is None else ():  # of what a type may be inferred from
             wrong = cls.attributes[name].problem(value)
@@ -204,7 +216,10 @@ class _Parser(TokenReader):
             self.fail(error.message, token)
         except Exception as error:  # it infers from what it takes for granted, and the verifier would check
             self.fail(f"{cls.name} cannot infer its result from these operands ({error})", token)
-        self.bind(names, token, op, scope)
+        if len(names) != len(op.results):
+            self.fail(f"{op.name} has {len(op.results)} results, {len(names)} are named", token)
+        for name, result in zip(names, op.results, strict=True):
+            self.define(name, result, scope)
         return op
 
     def operands(self, op: Token, scope: _Scope) -> list[Value]:
@@ -212,10 +227,9 @@ class _Parser(TokenReader):
         values: list[Value] = []
         while self.token.kind == "value" and (values or "\n" not in self.text[op.start : self.token.start]):
             token = self.take()
-            value = scope.get(token.text)
-            if value is None:
+            if token.text not in scope:
                 self.fail(f"{token.text} is not defined here", token)
-            values.append(value)
+            values.append(scope[token.text])
             if not self.accept(","):
                 break
         return values
@@ -224,19 +238,11 @@ class _Parser(TokenReader):
         blocks: list[Block] = []
         while self.token.text in ("(", "{") or (blocks and self.accept(BLOCK_WORDS.get(cls.name, "and"))):
             if self.token.text not in ("(", "{"):
-                self.fail(f"expected a block, found {self.token.text!r}")
+                self.fail_expected("a block")
             inner = _Scope(scope)
-            block = self.block_args(inner)
-            self.block_ops(block, inner)
-            blocks.append(block)
+            blocks.append(self.block_args(inner))
+            self.block_ops(blocks[-1], inner)
         return blocks
-
-    def bind(self, names: list[Token], token: Token, op: Op, scope: _Scope) -> None:
-        if len(names) != len(op.results):
-            self.fail(f"{op.name} has {len(op.results)} results, {len(names)} are named", token)
-        for name, result in zip(names, op.results, strict=True):
-            result.name = _hint(name.text)
-            self.define(name, result, scope)
 
     # -- attributes, types, locations ----------------------------------------------------------
 
@@ -245,45 +251,33 @@ class _Parser(TokenReader):
         after = self.tokens[self.at + 1 : self.at + 3]
         if self.token.text != "{" or len(after) < 2 or after[0].kind != "word" or after[1].text != "=":
             return {}
-        self.expect("{")
-        attrs: dict[str, Any] = {}
-        while not self.accept("}"):
-            if attrs:
-                self.expect(",")
-            name = self.expect_kind("word", "an attribute's name")
-            if name.text not in cls.attributes:
-                self.fail(f"{cls.name} has no attribute {name.text}", name)
-            self.expect("=")
-            attrs[name.text] = self.attr()
-        return attrs
+        return dict(self.listed("{", lambda: self.named_attr(cls)))
 
-    def attrs_from_type(self, cls: type[Op], attrs: dict[str, Any], result: Type) -> None:
-        """A type attribute that was left out is the result's type."""
-        for name, declared in cls.attributes.items():
-            if name not in attrs and type_attribute(cls, name) and isinstance(result, declared.type):
-                attrs[name] = result
+    def named_attr(self, cls: type[Op]) -> tuple[str, Any]:
+        name = self.expect_kind("word", "an attribute's name")
+        if name.text not in cls.attributes:
+            self.fail(f"{cls.name} has no attribute {name.text}", name)
+        self.expect("=")
+        return name.text, self.attr()
 
     def attr(self) -> Any:
         token = self.token
         match token.kind:
             case "number":
-                return self.number(self.take())
+                return self.number()
             case "string":
                 return self.string()
             case "word" if token.text in ("true", "false"):
                 return self.take().text == "true"
-            case "word" if token.text in ("inf", "nan"):
-                return float(self.take().text)
             case "word":
                 return self.type()
-            case _ if self.accept("("):
+            case _ if token.text == "(":
                 self.begin_nested()
-                items = self.listed(self.attr)
-                self.expect(")")
+                items = self.listed("(", self.attr)
                 self.end_nested()
                 return items
             case _:
-                self.fail(f"expected an attribute's value, found {token.text or 'the end'!r}")
+                self.fail_expected("an attribute's value")
 
     def string(self) -> str:
         token = self.expect_kind("string", "a string")
@@ -298,22 +292,21 @@ class _Parser(TokenReader):
             types.append(self.type())
         return types
 
-    def dtype(self) -> DType:
-        token = self.expect_kind("word", "a dtype")
-        if token.text not in DTYPES:
-            self.fail(f"no such dtype: {token.text}", token)
-        return DTYPES[token.text]
+    def type_of(self, cls: type[T]) -> T:
+        token, found = self.token, self.type()
+        if not isinstance(found, cls):
+            self.fail(f"{found} is not {KINDS[cls]}", token)
+        return found
 
     def type(self) -> Type:
-        token = self.token
-        if token.text not in ("global", "shared", "fragment", "ptr", "pending", "ring", "token", "cursor"):
-            return self.dtype()
-        self.take()
-        if token.text in ("token", "cursor"):
-            return TokenType() if token.text == "token" else CURSOR
+        token = self.expect_kind("word", "a type")
+        if token.text in _PLAIN_TYPES:
+            return _PLAIN_TYPES[token.text]
+        if token.text not in _TYPES_OF_PARTS:
+            self.fail(f"no such type: {token.text}", token)
         self.expect("<")
         self.begin_nested()
-        type_ = self.inside_type(token)
+        type_ = self.inside_type(token.text)
         self.end_nested()
         self.expect(">")
         wrong = problem(type_)
@@ -321,52 +314,43 @@ class _Parser(TokenReader):
             self.fail(wrong, token)
         return type_
 
-    def inside_type(self, token: Token) -> Type:
+    def inside_type(self, name: str) -> Type:
         """The type that begins with this word, from what its angle brackets hold."""
-        match token.text:
+        match name:
             case "ring":
                 return RingType(self.integer())
             case "pending":
-                first, fragment = self.token, self.type()
-                if not isinstance(fragment, FragmentType):
-                    self.fail("a pending accumulator will be a fragment", first)
-                return PendingType(fragment)
+                return PendingType(self.type_of(FragmentType))
             case "ptr":
                 space = self.choice("a memory space", "global", "shared")
                 self.expect(",")
-                return PtrType(space, self.dtype())
-            case _:
-                return self.tile(token)
+                return PtrType(space, self.type_of(DType))
+            case "global":
+                dtype, dims = self.elements(self.extent)
+                unit, align = self.named_integer("unit"), self.named_integer("align")
+                return GlobalType(dtype, dims, unit, align, self.accept(",") and bool(self.expect("whole")))
+            case "shared":
+                return SharedType(*self.elements(self.integer))
+            case _:  # a fragment
+                dtype, dims = self.elements(self.integer)
+                return FragmentType(dtype, dims, self.item(parse_fragment_layout) if self.accept(",") else None)
 
-    def tile(self, token: Token) -> Type:
-        dtype = self.dtype()
+    def elements(self, extent: Callable[[], T]) -> tuple[DType, tuple[T, ...]]:
+        dtype = self.type_of(DType)
         self.expect(",")
-        dims = self.dims()
-        if token.text == "global":
-            unit, align = self.named_integer("unit"), self.named_integer("align")
-            return GlobalType(dtype, dims, unit, align, self.accept(",") and bool(self.expect("whole")))
-        sizes = tuple(d for d in dims if isinstance(d, int))
-        if len(sizes) != len(dims):
-            self.fail(f"extents of a {token.text} type are integers", token)
-        if token.text == "shared":
-            return SharedType(dtype, sizes)
-        return FragmentType(dtype, sizes, self.item(parse_fragment_layout) if self.accept(",") else None)
+        return dtype, self.listed("[", extent)
 
-    def dims(self) -> tuple[int | str, ...]:
-        self.expect("[")
-        dims = self.listed(lambda: self.take().text if self.token.kind == "word" else self.integer())
-        self.expect("]")
-        return dims
+    def extent(self) -> int | str:
+        return self.take().text if self.token.kind == "word" else self.integer()
 
     def named_integer(self, name: str) -> int:
-        self.expect(",")
-        self.expect(name)
-        self.expect("=")
+        for word in (",", name, "="):
+            self.expect(word)
         return self.integer()
 
-    def location(self) -> Loc | None:
-        """``@ "file":line:col-end in "function" from "file":...``, or None where there is no ``@``."""
-        return self.source_loc() if self.accept("@") else None
+    def location(self, start: Token) -> Loc:
+        """``@ "file":line:col-end in "function" from "file":...``, or where there is no ``@`` the place of `start`."""
+        return self.source_loc() if self.accept("@") else self.loc(start)
 
     def source_loc(self) -> Loc:
         file = self.string()
@@ -374,9 +358,7 @@ class _Parser(TokenReader):
         line = self.integer()
         self.expect(":")
         col = self.integer()
-        end = 0
-        if self.token.kind == "number" and self.token.text.startswith("-"):  # "5-9" reads as 5, -9
-            end = -self.integer()
+        end = -self.integer() if self.token.text.startswith("-") else 0  # "5-9" reads as 5, -9
         function = self.string() if self.accept("in") else ""
         self.begin_nested()
         caller = self.source_loc() if self.accept("from") else None
@@ -385,8 +367,3 @@ class _Parser(TokenReader):
         if line < known or col < 1 or end < 0:
             self.fail("lines and columns count from 1", self.tokens[self.at - 1])
         return Loc(file, line, col, end, function, caller)
-
-
-def _hint(text: str) -> str:
-    """``%acc`` has the hint "acc"; ``%3`` has none."""
-    return "" if text[1].isdigit() else text[1:]

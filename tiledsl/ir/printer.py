@@ -28,6 +28,8 @@ Floats are written by `repr`, which is exact. `Kernel.externals` holds Python fu
 from __future__ import annotations
 
 import re
+from collections import defaultdict
+from itertools import count
 from json import dumps
 from typing import Any
 
@@ -61,26 +63,20 @@ class _Printer:
         self.locs = locs
         self.names: dict[Value, str] = {}
         self.taken: set[str] = set()
-        self.suffix: dict[str, int] = {}
-        self.count = 0
+        self.numbers = count()
+        self.suffixes: defaultdict[str, count[int]] = defaultdict(lambda: count(1))
         self.lines: list[str] = []
 
     def name(self, value: Value) -> str:
         known = self.names.get(value)
-        if known is not None:
-            return known
-        hint = value.name
-        if not hint or not _HINT.match(hint):
-            text = str(self.count)
-            self.count += 1
-        else:
-            text = hint
+        if known is None:
+            hint = value.name
+            text = hint if _HINT.match(hint) else str(next(self.numbers))
             while text in self.taken:
-                self.suffix[hint] = self.suffix.get(hint, 0) + 1
-                text = f"{hint}_{self.suffix[hint]}"
+                text = f"{hint}_{next(self.suffixes[hint])}"
             self.taken.add(text)
-        self.names[value] = text = "%" + text
-        return text
+            known = self.names[value] = "%" + text
+        return known
 
     def kernel(self, kernel: Kernel) -> str:
         shown = [f"{name}({_field(getattr(kernel, name))})" for name in ("grid", "threads", "level", "index_bits")]

@@ -7,6 +7,7 @@ Text forms: ``f32``; ``global<f32, [M, K], unit=1, align=16>``; ``shared<f32, [1
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -16,8 +17,6 @@ from tiledsl.layout.fragments import FragmentLayout
 
 Kind = Literal["float", "matrix", "int", "uint", "bool", "index"]
 Space = Literal["global", "shared"]
-
-_PYTHON: dict[str, type[float] | type[bool]] = {"float": float, "matrix": float, "bool": bool}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,7 +50,7 @@ class DType:
     @property
     def python(self) -> type[float] | type[int] | type[bool]:
         """The Python type of its constants; ``dtype.python(0)`` is its zero."""
-        return _PYTHON.get(self.kind, int)
+        return float if self.is_float or self.is_matrix else bool if self.kind == "bool" else int
 
     @property
     def is_integer(self) -> bool:
@@ -261,6 +260,7 @@ KINDS: dict[type, str] = {
 
 Type = DType | GlobalType | TileType | FragmentType | PtrType | TokenType | PendingType | RingType | CursorType
 MemoryType = GlobalType | SharedType
+"""What tile-level loads and stores accept."""
 
 
 MOST_SLOTS = 32
@@ -276,51 +276,36 @@ ALIGNMENTS = (1, 2, 4, 8, 16)
 
 def problem(type_: Type) -> str:
     """What is wrong with a type by itself; "" for one that a kernel may have. All passes may rely on it."""
+    return next((message for holds, message in _conditions(type_) if not holds), "")
+
+
+def _conditions(type_: Type) -> Iterator[tuple[bool, str]]:
+    """What must hold for a type, each with the message where it does not."""
+    if isinstance(type_, PtrType | GlobalType | TileType):
+        yield type_.dtype is not INDEX, f"{type_}: an index has no size in memory"
+    if isinstance(type_, GlobalType | TileType | FragmentType):
+        dims, least = type_.dims, 0 if isinstance(type_, GlobalType) else 1
+        yield 1 <= len(dims) <= MOST_RANK, f"{type_} has {len(dims)} axes; 1 to {MOST_RANK} are possible"
+        in_range = all(isinstance(d, str) or least <= d <= MOST_EXTENT for d in dims)
+        yield in_range, f"{type_} has an extent that is not from {least} to {MOST_EXTENT}"
     match type_:
-        case PtrType(_, dtype) | GlobalType(dtype) | TileType(dtype) if dtype is INDEX:
-            return f"{type_}: an index has no size in memory"
-        case GlobalType(_, dims, unit, align):
-            return _bad_dims(type_, dims, 0) or _bad_promise(type_, unit, align)
-        case TileType(_, dims):
-            large = f"{type_} has more than {MOST_EXTENT} bytes"
-            return _bad_dims(type_, dims, 1) or (large if type_.bytes > MOST_EXTENT else "")
-        case FragmentType(_, dims):
-            return _bad_dims(type_, dims, 1) or _bad_holding(type_)
+        case GlobalType(dtype, _, unit, align):
+            yield -1 <= unit < type_.rank, f"{type_} has no axis {unit}"
+            possible = align in ALIGNMENTS and align >= dtype.bytes
+            yield possible, f"{type_}: elements of {dtype.bytes} bytes at multiples of {align}"
+        case TileType():
+            yield type_.bytes <= MOST_EXTENT, f"{type_} has more than {MOST_EXTENT} bytes"
+        case FragmentType(dtype, dims, layout):
+            if layout is not None:
+                bad = layout.problem(dims, dtype.bits)
+                yield bad is None, "" if bad is None else bad.message
+            yield type_.size <= MOST_HELD, f"{type_} has more than {MOST_HELD} elements a thread"
         case RingType(stages):
-            return "" if 1 <= stages <= MOST_SLOTS else f"{type_} has not 1 to {MOST_SLOTS} stages"
+            yield 1 <= stages <= MOST_SLOTS, f"{type_} has not 1 to {MOST_SLOTS} stages"
         case PendingType(fragment):
+            yield from _conditions(fragment)
             layout = fragment.layout
             warpgroups = layout is not None and layout.operand == "acc" and layout.interleaved > 1
-            return problem(fragment) or ("" if warpgroups else f"{type_} is no accumulator of warpgroups")
+            yield warpgroups, f"{type_} is no accumulator of warpgroups"
         case _:
-            return ""
-
-
-def _bad_dims(type_: Type, dims: tuple[int | str, ...], least: int) -> str:
-    if not 1 <= len(dims) <= MOST_RANK:
-        return f"{type_} has {len(dims)} axes; 1 to {MOST_RANK} are possible"
-    if not all(isinstance(d, str) or least <= d <= MOST_EXTENT for d in dims):
-        return f"{type_} has an extent that is not from {least} to {MOST_EXTENT}"
-    return ""
-
-
-def _bad_promise(type_: GlobalType, unit: int, align: int) -> str:
-    if not -1 <= unit < type_.rank:
-        return f"{type_} has no axis {unit}"
-    if align not in ALIGNMENTS or align < type_.dtype.bytes:
-        return f"{type_}: elements of {type_.dtype.bytes} bytes at multiples of {align}"
-    return ""
-
-
-def _bad_holding(type_: FragmentType) -> str:
-    layout = type_.layout
-    if layout is not None:
-        bad = layout.problem(type_.dims, type_.dtype.bits)
-        if bad is not None:
-            return bad.message
-    return f"{type_} has more than {MOST_HELD} elements a thread" if type_.size > MOST_HELD else ""
-
-
-def is_memory(type_: Type) -> bool:
-    """True for the types that tile-level loads and stores accept."""
-    return isinstance(type_, (GlobalType, SharedType))
+            pass

@@ -6,7 +6,6 @@ capability on. `layout.fragments` says which lane holds which element.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from functools import cache
 
@@ -37,18 +36,17 @@ class MmaRow:
         return f"{self.shape} {self.a} x {self.b} -> {self.acc}"
 
 
-def _shape(text: str) -> MmaShape:
-    match = re.fullmatch(r"m(\d+)n(\d+)k(\d+)", text)
-    assert match, text
-    m, n, k = map(int, match.groups())
-    return MmaShape(m, n, k)
+SHAPES: dict[str, MmaShape] = {
+    f"m{m}n{n}k{k}": MmaShape(m, n, k) for m, n, k in ((16, 8, 8), (16, 8, 16), (16, 8, 4), (16, 8, 32), (8, 8, 4))
+}
+"""Shapes by their PTX name."""
 
 
 def _rows(shapes: str, operands: str, accs: str, capability: tuple[int, int]) -> list[MmaRow]:
     """All rows of some shapes; `operands`: dtypes that A and B may have, each on its own."""
     names = operands.split()
     return [
-        MmaRow(_shape(shape), a, b, acc, capability)
+        MmaRow(SHAPES[shape], a, b, acc, capability)
         for shape in shapes.split()
         for a in names
         for b in names
@@ -67,16 +65,8 @@ TABLE: tuple[MmaRow, ...] = (
 )
 """Every product of the language. s8 and u8 are called i8 and u8 here, s32 is i32."""
 
-SHAPES: dict[str, MmaShape] = {str(row.shape): row.shape for row in TABLE}
-"""Shapes by their PTX name."""
-
 
 @cache
 def find_row(shape: MmaShape, a: str, b: str, acc: str) -> MmaRow | None:
     """The row of these dtypes; None if there is no such product."""
     return next((r for r in TABLE if (r.shape, r.a, r.b, r.acc) == (shape, a, b, acc)), None)
-
-
-def rows_of(a: str, b: str) -> list[MmaRow]:
-    """All rows for these operands: what an error can offer."""
-    return [r for r in TABLE if (r.a, r.b) == (a, b)]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Callable, ClassVar, NamedTuple, Protocol, Sequence
+from typing import Callable, NamedTuple, Sequence
 
 from tiledsl import boundary
 from tiledsl.errors import VerifyError
@@ -12,60 +11,47 @@ from tiledsl.ir.verifier import verify
 from tiledsl.recursion import deep_recursion
 
 
-class PassWithOptions(Protocol):
-    """A frozen dataclass whose fields are the pass's options. `run` edits the kernel in place."""
-
-    name: ClassVar[str]
-
-    def run(self, kernel: Kernel) -> None: ...
-
-
-class FunctionPass(NamedTuple):
-    """A pass without options."""
+class Pass(NamedTuple):
+    """`run` edits a kernel in place."""
 
     name: str
     run: Callable[[Kernel], None]
 
 
-Pass = FunctionPass | PassWithOptions
+Observer = Callable[[str, Kernel], None]
+"""Called with a stage's name and the kernel after it, for printing and for tools."""
 
 
-@dataclass
-class PassManager:
-    """`passes` run in order; a name that comes up again is numbered: "cse", "cse.2".
+def stages_of(passes: Sequence[Pass]) -> list[str]:
+    """Names of passes that run in this order, each unique: one that comes up again is numbered, "cse", "cse.2"."""
+    names = [item.name for item in passes]
+    counts = [names[: i + 1].count(name) for i, name in enumerate(names)]
+    return [name if count == 1 else f"{name}.{count}" for name, count in zip(names, counts, strict=True)]
+
+
+@deep_recursion()
+def run_passes(
+    kernel: Kernel,
+    passes: Sequence[Pass],
+    *,
+    verify_each: bool = False,
+    observe: Observer | None = None,
+) -> Kernel:
+    """Run `passes` in order on `kernel`, in place; returns it.
 
     verify_each: check the IR's invariants before the first pass and after each.
-    observe: called with the stage's name and the kernel after each pass; for printing and for tools.
+    observe: called after each pass.
     """
-
-    passes: Sequence[Pass]
-    verify_each: bool = False
-    observe: Callable[[str, Kernel], None] | None = None
-
-    @property
-    def stages(self) -> list[str]:
-        """Names of the passes in order, each unique."""
-        names: list[str] = []
-        for item in self.passes:
-            count = sum(1 for n in names if n.split(".")[0] == item.name) + 1
-            names.append(item.name if count == 1 else f"{item.name}.{count}")
-        return names
-
-    @deep_recursion()
-    def run(self, kernel: Kernel) -> Kernel:
-        if self.verify_each:
-            verify(kernel)
-        for stage, item in zip(self.stages, self.passes, strict=True):
-            with boundary.stage(f"the pass {stage}", kernel.name, kernel.loc):
-                item.run(kernel)
-            if self.verify_each:
-                self.verify(stage, kernel)
-            if self.observe is not None:
-                self.observe(stage, kernel)
-        return kernel
-
-    def verify(self, stage: str, kernel: Kernel) -> None:
-        try:
-            verify(kernel)
-        except VerifyError as error:
-            raise VerifyError(f"after {stage}: {error.message}", error.loc) from error
+    if verify_each:
+        verify(kernel)
+    for stage, item in zip(stages_of(passes), passes, strict=True):
+        with boundary.stage(f"the pass {stage}", kernel.name, kernel.loc):
+            item.run(kernel)
+        if verify_each:
+            try:
+                verify(kernel)
+            except VerifyError as error:
+                raise VerifyError(f"after {stage}: {error.message}", error.loc) from error
+        if observe is not None:
+            observe(stage, kernel)
+    return kernel

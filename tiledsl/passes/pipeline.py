@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Callable
+from functools import partial
 
 from tiledsl.ir.core import Kernel
-from tiledsl.passes.banks.bank_conflicts import BankConflicts
-from tiledsl.passes.banks.merge_accesses import MergeAccesses
-from tiledsl.passes.banks.shared_layout import CheckSharedMemory
+from tiledsl.passes.banks.bank_conflicts import choose_layouts
+from tiledsl.passes.banks.merge_accesses import merge_accesses
+from tiledsl.passes.banks.shared_layout import check_shared_memory
 from tiledsl.passes.checks.accesses import check_accesses
 from tiledsl.passes.checks.collectives import check_collectives
 from tiledsl.passes.checks.hopper import check_hopper
 from tiledsl.passes.checks.spins import check_spins
 from tiledsl.passes.cooperation.lower_roles import COOPERATION
 from tiledsl.passes.distribute.distribute import distribute
-from tiledsl.passes.lower.expand import Expand
-from tiledsl.passes.manager import FunctionPass, Pass, PassManager
+from tiledsl.passes.lower.expand import expand
+from tiledsl.passes.manager import Observer, Pass, run_passes, stages_of
 from tiledsl.passes.pipelining.async_groups import group_copies
 from tiledsl.passes.pipelining.loops import pipeline_loops
 from tiledsl.passes.pipelining.predicate_copies import predicate_copies
@@ -25,66 +25,68 @@ from tiledsl.passes.scalar.dce import drop_dead_code
 from tiledsl.passes.scalar.index_width import widen_indices
 from tiledsl.passes.scalar.licm import move_loop_invariants
 from tiledsl.passes.scalar.order_chains import order_chains
-from tiledsl.passes.scalar.unroll import unroll_loops
+from tiledsl.passes.scalar.unroll import unroll
 
 
 def pipeline(*, shared_limit: int | None = None, target: str = "", bounds: bool = False) -> list[Pass]:
     """All passes in order. `shared_limit`: bytes of shared memory that `target` allows a block. `bounds`: for the
     emulator, with checks of accesses that are not proven in bounds (`expand`)."""
-    checks: list[Pass] = [CheckSharedMemory(shared_limit, target)] if shared_limit is not None else []
+    checks: list[Pass] = []
+    if shared_limit is not None:
+        checks.append(Pass("check-shared-memory", partial(check_shared_memory, limit=shared_limit, target=target)))
     return [
         # Tile level. Rings and roles are lowered first: later passes see branches, loops and barriers only. Rings come
         # before roles, since the enclosing role says which threads wait and arrive.
         *COOPERATION,
         # Constant conditions and bounds are folded before later passes check or copy what they control.
-        FunctionPass("canonicalize", canonicalize),
+        Pass("canonicalize", canonicalize),
         # On the user's own control flow, before unroll copies it and expand adds branches.
-        FunctionPass("check-collectives", check_collectives),
+        Pass("check-collectives", check_collectives),
         # Also on the loops as they were written.
-        FunctionPass("check-spins", check_spins),
+        Pass("check-spins", check_spins),
         # While a loop's body is as it was written, and before layouts are chosen, so that capacity, alignment and
         # wavefronts are those of the multiplied buffers.
-        FunctionPass("pipeline", pipeline_loops),
+        Pass("pipeline", pipeline_loops),
         # Makes indices constant, which the checks below and the immediate offsets of expand need.
-        FunctionPass("unroll", unroll_loops),
+        Pass("unroll", unroll),
         # After unrolling, since each copy of a body commits groups; before distribute splits the asynchronous copies.
-        FunctionPass("async-groups", group_copies),
+        Pass("async-groups", group_copies),
         # Expands copies into accesses per thread, for which layouts are chosen and alignment is proven below.
-        FunctionPass("distribute", distribute),
+        Pass("distribute", distribute),
         # Proves what expand relies on, while tensors, tiles and indices are still known.
-        FunctionPass("check-accesses", check_accesses),
+        Pass("check-accesses", check_accesses),
         # The same for TMA and wgmma, which reach memory by tensor maps and descriptors.
-        FunctionPass("check-hopper", check_hopper),
+        Pass("check-hopper", check_hopper),
         # After the checks: no error mentions a vector that the user did not write. Before wavefronts are counted, which
         # are then those of the machine's accesses.
-        MergeAccesses(shared_limit),
+        Pass("merge-accesses", partial(merge_accesses, limit=shared_limit)),
         # Sees every access to shared memory in its final width; expand computes addresses with the layouts chosen here.
-        BankConflicts(shared_limit),
+        Pass("bank-conflict", partial(choose_layouts, limit=shared_limit)),
         # Checks that the chosen layouts fit.
         *checks,
         # Last at tile level, when all indices exist: expand uses 32 bits for every index that this pass does not widen.
-        FunctionPass("index-width", widen_indices),
+        Pass("index-width", widen_indices),
         # Thread level from here on.
-        Expand(bounds),
+        Pass("expand", partial(expand, bounds=bounds)),
         # Before cse, so that the copies' address arithmetic is in the block that it looks at.
-        FunctionPass("predicate-copies", predicate_copies),
+        Pass("predicate-copies", predicate_copies),
         # Folds the extents, strides and casts that expand has written out.
-        FunctionPass("canonicalize", canonicalize),
+        Pass("canonicalize", canonicalize),
         # Before licm, so that equal invariants of a loop are moved once.
-        FunctionPass("cse", merge_common_subexpressions),
-        FunctionPass("licm", move_loop_invariants),
+        Pass("cse", merge_common_subexpressions),
+        Pass("licm", move_loop_invariants),
         # Again: ops moved out of different loops are now in one block.
-        FunctionPass("cse", merge_common_subexpressions),
+        Pass("cse", merge_common_subexpressions),
         # Everything above leaves unused ops behind.
-        FunctionPass("dce", drop_dead_code),
+        Pass("dce", drop_dead_code),
         # Last, since every other pass may move ops.
-        FunctionPass("order-chains", order_chains),
+        Pass("order-chains", order_chains),
     ]
 
 
 def stages() -> list[str]:
     """Names of the stages: ``Compiled.ir("after:cse")`` is the kernel after the pass of that name."""
-    return PassManager(pipeline(shared_limit=0)).stages
+    return stages_of(pipeline(shared_limit=0))
 
 
 def named_passes(*, shared_limit: int, target: str) -> dict[str, Pass]:
@@ -99,13 +101,12 @@ def run_pipeline(
     target: str = "",
     bounds: bool = False,
     verify_each: bool = False,
-    observe: Callable[[str, Kernel], None] | None = None,
+    observe: Observer | None = None,
 ) -> Kernel:
     """Take `kernel` from tile level to thread level, in place; returns it.
 
-    shared_limit, target, bounds: see `pipeline`; without a limit, any amount of shared memory passes.
-    verify_each: check the IR's invariants after each pass. observe: called with (stage, kernel) after each.
-    Raises CompileError where the kernel asks for what cannot be had.
+    shared_limit, target, bounds: see `pipeline`; without a limit, any amount of shared memory passes. verify_each,
+    observe: see `run_passes`. Raises CompileError where the kernel asks for what cannot be had.
     """
     passes = pipeline(shared_limit=shared_limit, target=target, bounds=bounds)
-    return PassManager(passes, verify_each, observe).run(kernel)
+    return run_passes(kernel, passes, verify_each=verify_each, observe=observe)

@@ -81,11 +81,10 @@ class BankCounts:
 def fma_of(sass: Sass) -> Fma:
     """What the register file sees of an instruction."""
     operands = sass.operands
-    results = tuple(r.number for r in sorted(operands.writes) if r.file == "R")
+    results = tuple(sorted(operands.writes))
     if sass.base in VARIABLE_LATENCY:
         return Fma(results, (None, None, None), is_fma=False)
-    sources = [next((r.number for r in s.registers if r.file == "R"), None) for s in operands.sources[:3]]
-    sources += [None] * (3 - len(sources))
+    sources = [registers[0] if registers else None for registers in (*operands.sources, (), (), ())[:3]]
     return Fma(results, tuple(sources), sass.control.reuse[:3], sass.base == "FFMA")
 
 
@@ -94,10 +93,8 @@ def served(sequence: Sequence[Fma], *, loop: bool = True) -> list[tuple[bool, ..
     looked at, so that what the last instruction flags serves the first one."""
     cache: dict[tuple[int, int], int] = {}
     hits: list[tuple[bool, ...]] = []
-    for number in range(2 if loop else 1):
+    for _ in range(2 if loop else 1):
         hits = [_pass(fma, cache) for fma in sequence]
-        if number == 0 and not cache:
-            break
     return hits
 
 

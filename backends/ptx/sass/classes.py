@@ -1,4 +1,4 @@
-"""Classes of instructions for a histogram of a loop, and the published counts of two fp32 GEMM loops."""
+"""Classes of instructions for a histogram of a loop, and the multiply-adds of each instruction."""
 
 from __future__ import annotations
 
@@ -7,14 +7,6 @@ from tiledsl.backends.ptx.sass.opcodes import CLASS
 from tiledsl.backends.ptx.sass.operands import mma_shape
 from tiledsl.backends.ptx.sass.program import Sass
 from tiledsl.layout.wgmma import WGMMA_ROWS
-
-PUBLISHED = {
-    # maxas, wiki page SGEMM: the loop of 8 steps in k on Maxwell; 4 IADD, 3 XOR, 1 SETP; BAR and BRA.
-    "maxas": {"FFMA": 512, "LDS.128": 32, "STS.128": 4, "LDG.128": 4, "address, integer": 8, "control, barrier": 2},
-    # An equivalent CUDA C++ kernel on Volta; 1 SHF, 6 LEA, 4 IADD, 2 ISETP, 3 IMAD, 2 LOP3; 2 S2R, 1 MOV; BAR.
-    "CUDA, Volta": {"FFMA": 512, "LDS.128": 32, "STS": 5, "address, integer": 18, "move": 3, "control, barrier": 1},
-}
-"""Published loops, by class, for 512 FFMAs."""
 
 SHAPELESS = (16, 8, 16)
 """Taken for a matrix instruction whose opcode does not say what it multiplies."""

@@ -6,6 +6,7 @@ import re
 import subprocess
 import tempfile
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 
 from tiledsl.backends.ptx.ptx_lines import decode_path
@@ -42,7 +43,7 @@ def sass_listing(cubin: bytes) -> tuple[SassProgram, ...]:
         "--print-line-info-ptx",
         "--print-instruction-encoding",
     )
-    return _Reader().read(text)
+    return _read(text)
 
 
 def _nvdisasm(cubin: bytes, *options: str) -> str:
@@ -57,59 +58,41 @@ def _nvdisasm(cubin: bytes, *options: str) -> str:
     return done.stdout
 
 
-class _Reader:
-    """A pass over nvdisasm's lines."""
-
-    def __init__(self) -> None:
-        self.programs: list[SassProgram] = []
-        self.target = ""
-        self.capability = 0
-        self._begin("")
-
-    def _begin(self, function: str) -> None:
-        self.function = function
-        self.instructions: list[Sass] = []
-        self.labels: dict[str, int] = {}
-        self.callers: list[tuple[str, int]] = []
-        """Consecutive comments with lines of sources, innermost first."""
-        self._no_place()
-
-    def _no_place(self) -> None:
-        self.loc: Loc | None = None
-        self.ptx_line = 0
-
-    def read(self, text: str) -> tuple[SassProgram, ...]:
-        lines = text.splitlines()
-        for line, following in zip(lines, [*lines[1:], ""], strict=True):
-            if match := TARGET.match(line):
-                self.target, self.capability = match[1], check_target(match[1])
-            elif match := FUNCTION.match(line):
-                self._finish()
-                self._begin(match[1])
-            elif match := LABEL.match(line):
-                self.labels[match[1]] = len(self.instructions)
-                if match[1].startswith("$"):  # what ptxas adds, such as the slow path of a division
-                    self._no_place()
-            elif match := SOURCE.match(line):
-                if match[1] == PTX_FILE:
-                    self.ptx_line = int(match[2])
-                else:
-                    self.callers.append((decode_path(match[1]), int(match[2])))
-            elif match := INSTRUCTION.match(line):
-                self._instruction(match, SECOND_WORD.match(following))
-        self._finish()
-        return tuple(self.programs)
-
-    def _instruction(self, low: re.Match[str], high: re.Match[str] | None) -> None:
-        if self.callers:
-            self.loc = None
-            for file, line in reversed(self.callers):
-                self.loc = Loc(file, line, caller=self.loc)
-            self.callers = []
-        encoding = int(low[3], 16) | (int(high[1], 16) << 64 if high else 0)
-        self.instructions.append(Sass(int(low[1], 16), low[2], encoding, self.loc, self.ptx_line, self.capability))
-
-    def _finish(self) -> None:
-        if self.function:
-            labels = {name: place for name, place in self.labels.items() if place < len(self.instructions)}
-            self.programs.append(SassProgram(self.function, self.target, tuple(self.instructions), labels))
+def _read(text: str) -> tuple[SassProgram, ...]:
+    """The functions in nvdisasm's text."""
+    target = ""
+    functions: dict[str, tuple[list[Sass], dict[str, int]]] = {}
+    instructions: list[Sass] = []
+    labels: dict[str, int] = {}
+    callers: list[tuple[str, int]] = []  # consecutive comments with lines of sources, innermost first
+    loc: Loc | None = None
+    ptx_line = 0
+    for line, following in pairwise([*text.splitlines(), ""]):
+        if match := TARGET.match(line):
+            target = match[1]
+            check_target(target)
+        elif match := FUNCTION.match(line):
+            instructions, labels = functions[match[1]] = [], {}
+            callers, loc, ptx_line = [], None, 0
+        elif match := LABEL.match(line):
+            labels[match[1]] = len(instructions)
+            if match[1].startswith("$"):  # what ptxas adds, such as the slow path of a division
+                loc, ptx_line = None, 0
+        elif match := SOURCE.match(line):
+            if match[1] == PTX_FILE:
+                ptx_line = int(match[2])
+            else:
+                callers.append((decode_path(match[1]), int(match[2])))
+        elif match := INSTRUCTION.match(line):
+            if callers:
+                loc = None
+                for file, number in reversed(callers):
+                    loc = Loc(file, number, caller=loc)
+                callers = []
+            upper = SECOND_WORD.match(following)
+            encoding = int(match[3], 16) | (int(upper[1], 16) << 64 if upper else 0)
+            instructions.append(Sass(int(match[1], 16), match[2], encoding, loc, ptx_line))
+    return tuple(
+        SassProgram(name, target, tuple(code), {label: place for label, place in places.items() if place < len(code)})
+        for name, (code, places) in functions.items()
+    )

@@ -1,4 +1,4 @@
-"""Operands of SASS instructions: which registers each one reads and writes, and how many at each place.
+"""Operands of SASS instructions: which general registers each one reads and writes, and how many at each place.
 
 nvdisasm's text names the first register of a vector; how many follow is in the opcode: ``LDS.128 R4`` writes
 R4 to R7, ``DFMA`` reads pairs, ``HMMA.16816.F32`` takes 4, 2 and 4. The tables below are checked against the
@@ -13,62 +13,35 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Callable, NamedTuple
+from typing import Callable
 
 from tiledsl.arch import WARP
 from tiledsl.backends.ptx.sass.opcodes import CLASS, names
 
 
-class Register(NamedTuple):
-    """One 32-bit register or predicate. file: "R" general, "UR" uniform, "P" or "UP" their predicates."""
-
-    file: str
-    number: int
-
-    def __str__(self) -> str:
-        return f"{self.file}{self.number}"
-
-
-@dataclass(frozen=True, slots=True)
-class Operand:
-    """text: as nvdisasm writes it. registers: all that it stands for, in order. written: it is a result.
-    reuse: its value stays in the operand cache."""
-
-    text: str
-    registers: tuple[Register, ...]
-    written: bool = False
-    reuse: bool = False
-
-
 @dataclass(frozen=True)
 class Operands:
-    """The operands of one instruction.
+    """The general registers of one instruction, by number.
 
-    predicate: what guards it, or None. known: every register is accounted for; if not, `reads` and
-    `writes` may miss some. conditional: it may not run, so that what it writes may keep its old value.
-    never: it does not run (``@!PT``), and only takes its slot.
+    results, sources: those of each operand, in order; none for constants, predicates and uniform registers. known:
+    every register is accounted for; if not, `reads` and `writes` may miss some. conditional: it may not run, so that
+    what it writes may keep its old value. never: it does not run (``@!PT``), and only takes its slot.
     """
 
     opcode: str
-    operands: tuple[Operand, ...]
-    predicate: Register | None
+    results: tuple[tuple[int, ...], ...]
+    sources: tuple[tuple[int, ...], ...]
     conditional: bool
     known: bool
     never: bool = False
 
     @cached_property
-    def reads(self) -> frozenset[Register]:
-        guard = () if self.predicate is None else (self.predicate,)
-        return frozenset((*guard, *(r for o in self.operands if not o.written for r in o.registers)))
+    def reads(self) -> frozenset[int]:
+        return frozenset[int]().union(*self.sources)
 
     @cached_property
-    def writes(self) -> frozenset[Register]:
-        return frozenset(r for o in self.operands if o.written for r in o.registers)
-
-    @property
-    def sources(self) -> tuple[Operand, ...]:
-        """Everything that is not a result, in order: constants and immediates, too."""
-        return tuple(o for o in self.operands if not o.written)
+    def writes(self) -> frozenset[int]:
+        return frozenset[int]().union(*self.results)
 
 
 Mods = tuple[str, ...]
@@ -77,9 +50,9 @@ Widths = tuple[int, ...]
 ONE: Widths = (1, 1)
 INTEGERS, FLOATS = frozenset({"S64", "U64"}), frozenset({"F64"})
 
-GUARD = re.compile(r"@(!?)(U?P)(\d|T)\s+")
+GUARD = re.compile(r"@(!?)U?P(\d|T)\s+")
 BARE = re.compile(r"[-~!|]*(UR|UP|R|P)(\d+|Z|T)(?![\w\[])")
-TOKEN = re.compile(r"(?<![\w.$])(UR|UP|R|P)(\d+|Z|T)(\.64|\.U32)?(?!\w)")
+REGISTER = re.compile(r"(?<![\w.$])R(\d+)(\.64|\.U32)?(?!\w)")
 COMMA = re.compile(r",(?![^\[({]*[\])}])")
 """Between operands, not inside of brackets."""
 SHAPE = re.compile(r"(\d+)x(\d+)x(\d+)")
@@ -87,7 +60,7 @@ SHORT_SHAPE = re.compile(r"(16|8)8(\d+)")
 
 TESTS = ("SETP", "SETP2", "PLOP3", "FCHK")
 """Ends of opcodes whose results are predicates: two, of FCHK one."""
-CARRY_OUT = frozenset({"IADD", "IADD3", "UIADD3", "IMAD", "UIMAD", "LEA", "ULEA", "LOP3", "ULOP3", "VOTE"})
+CARRY_OUT = frozenset({"IADD", "IADD3", "IMAD", "LEA", "LOP3", "VOTE"})
 """Opcodes with predicate results behind the register result."""
 
 NO_RESULT = names(
@@ -198,11 +171,10 @@ RULES: dict[str, Callable[[Mods], Widths]] = {
     **dict.fromkeys(("ATOM", "ATOMG", "ATOMS", "RED", "REDG", "REDS", "FRND"), _sized),
     # From sm_100 on, integer instructions have 64-bit forms.
     **dict.fromkeys(("IADD", "IADD3", "ISETP", "IMNMX", "VIMNMX", "SEL", "MOV"), _sized),
-    **dict.fromkeys(("UIADD3", "UISETP", "UIMNMX", "UVIMNMX", "USEL", "UMOV"), _sized),
     **dict.fromkeys(("LDSM", "STSM", "MOVM"), _matrix_move),
     **dict.fromkeys(("DADD", "DMUL", "DFMA", "DSETP", "DMNMX", "FADD2", "FMUL2", "FFMA2"), _pairs),
-    **dict.fromkeys(("RET", "BRX", "CALL", "LEPC", "JMX", "UTMACCTL"), _pairs),
-    **dict.fromkeys(("IMAD", "UIMAD"), _multiply),
+    **dict.fromkeys(("RET", "BRX", "CALL", "LEPC", "JMX"), _pairs),
+    "IMAD": _multiply,
     "F2F": _float_to_float,
     "F2I": _to_integer,
     "I2F": _from_integer,
@@ -222,46 +194,34 @@ RULES: dict[str, Callable[[Mods], Widths]] = {
 UNKNOWN_MODS = frozenset({"SP", "SF", "256", "ENL2"})
 """Sparse and scaled products and 32-byte accesses have operands that are not described here."""
 
-BULK = {"UTMALDG": 2, "UTMASTG": 1}
-"""Shared addresses (of the data, of the barrier) in a tensor copy's first operand; a coordinate a dimension follows.
-The second operand is the address of the tensor map."""
-BULK_ROW = {"G": (2, 1), "S": (2, 2)}
-"""Words of the two addresses of UBLKCP, by where it copies to: a global address has two; so have, in shared memory,
-the data and the barrier of a load."""
 
-
-def decode_operands(text: str, encoding: int = 0, *, capability: int = 90) -> Operands:
-    """Decode what nvdisasm wrote. `encoding` and `capability` give the descriptor of a global access that the
-    text of sm_8x does not show."""
+def decode_operands(text: str) -> Operands:
+    """Decode what nvdisasm wrote."""
     guard = GUARD.match(text)
-    opcode, _, rest = GUARD.sub("", text, count=1).rstrip("; \t").partition(" ")
+    opcode, _, rest = text[guard.end() if guard else 0 :].rstrip("; \t").partition(" ")
     base, *modifiers = opcode.split(".")
     mods = tuple(modifiers)
     described = not UNKNOWN_MODS.intersection(mods)
     known = described and (base in RULES if CLASS.get(base) == "MMA" else base in CLASS)
-    if guard is not None and guard[1] == "!" and guard[3] == "T":  # @!PT: a slot that must be filled
-        return Operands(opcode, (), None, True, known, never=True)
+    if guard is not None and guard[1] and guard[2] == "T":  # @!PT: a slot that must be filled
+        return Operands(opcode, (), (), True, known, never=True)
     widths = RULES[base](mods) if described and base in RULES else ONE
     parts = [part.strip() for part in COMMA.split(rest) if part.strip()]
     results = _results(base, parts)
-    operands: list[Operand] = []
+    operands: list[tuple[int, ...]] = []
     for number, part in enumerate(parts):
         width = widths[0 if number < results else min(number - results + 1, len(widths) - 1)]
-        operands.append(_operand(part, base, mods, width, number < results, first=not number))
-    if hidden := _hidden_descriptor(base, rest, encoding, capability):
-        operands.append(hidden)
-    if base in ("P2R", "R2P", "UP2UR"):  # PR is the whole predicate file
-        whole = tuple(Register("UP" if base.startswith("U") else "P", i) for i in range(7))
-        operands = [Operand(o.text, whole, base == "R2P") if o.text in ("PR", "UPR") else o for o in operands]
-    predicate = Register(guard[2], int(guard[3])) if guard is not None and guard[3] != "T" else None
-    return Operands(opcode, tuple(operands), predicate, predicate is not None, known)
+        to_shared = base == "LDGSTS" and number == 0
+        operands.append(_registers(part, width, 2 if base in GLOBAL and "E" in mods and not to_shared else 1))
+    conditional = guard is not None and guard[2] != "T"
+    return Operands(opcode, tuple(operands[:results]), tuple(operands[results:]), conditional, known)
 
 
 def _results(base: str, parts: list[str]) -> int:
     """How many operands are results: the first ones."""
     if base in NO_RESULT:
         return 0
-    if base in ("VOTE", "VOTEU"):
+    if base == "VOTE":
         return len(parts) - 1
     if base.endswith(TESTS):
         return 1 if base == "FCHK" else 2
@@ -271,45 +231,17 @@ def _results(base: str, parts: list[str]) -> int:
     return found.end() if found else 0
 
 
-def _operand(part: str, base: str, mods: Mods, width: int, written: bool, *, first: bool) -> Operand:
-    registers: list[Register] = []
-    in_memory = "[" in part and not part.startswith(("c[", "cx["))
-    for found in TOKEN.finditer(part):
-        file, number = found[1], found[2]
-        if number in ("Z", "T"):
-            continue
-        count = 1
-        if in_memory:
-            count = _address_words(part, base, mods, found, first)
-        elif file in ("R", "UR"):
-            count = width if not part.startswith(("c[", "cx[")) else 1
-        registers += (Register(file, int(number) + i) for i in range(count))
-    return Operand(part, tuple(registers), written, ".reuse" in part)
-
-
-def _address_words(part: str, base: str, mods: Mods, found: re.Match[str], first: bool) -> int:
-    """Words that a register inside of brackets stands for."""
-    file, suffix = found[1], found[3]
-    if part.startswith("gdesc["):
-        return 4  # the descriptors of A and of B
-    if base == "UBLKCP":
-        return BULK_ROW[mods[0]][not first]
-    if base in BULK:
-        return BULK[base] + int(mods[0][0]) if first else 2
-    if part.startswith("desc[") and found.start() < part.index("]"):
-        return 2
-    if base == "UTMACCTL" or (file == "UR" and base in GLOBAL):
-        return 2
-    if suffix is not None:
-        return 2 if suffix == ".64" else 1
-    to_shared = base == "LDGSTS" and first
-    return 2 if file == "R" and base in GLOBAL and "E" in mods and not to_shared else 1
-
-
-def _hidden_descriptor(base: str, rest: str, encoding: int, capability: int) -> Operand | None:
-    """On sm_8x, ``[R2.64]`` goes with a descriptor in a uniform pair that only the encoding names: where a load
-    has its second source, or a store its third."""
-    if capability >= 90 or base not in GLOBAL or ".64" not in rest or "UR" in rest or not encoding:
-        return None
-    first = encoding >> (32 if base in ("LDG", "LD", "CCTL") else 64) & 63
-    return Operand(f"desc[UR{first}]", (Register("UR", first), Register("UR", first + 1)))
+def _registers(part: str, width: int, address_width: int) -> tuple[int, ...]:
+    """All registers that an operand stands for: of a value, `width` ones; of an address, what it says itself, or else
+    `address_width` ones."""
+    in_constants, in_memory = part.startswith(("c[", "cx[")), "[" in part
+    registers: list[int] = []
+    for first, size in REGISTER.findall(part):
+        if in_constants:
+            count = 1
+        elif in_memory:
+            count = (2 if size == ".64" else 1) if size else address_width
+        else:
+            count = width
+        registers += range(int(first), int(first) + count)
+    return tuple(registers)

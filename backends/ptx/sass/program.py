@@ -24,7 +24,7 @@ class Sass:
 
     address: bytes from the start of its function. text: as nvdisasm writes it, with predicate and operands. encoding:
     its 128 bits. loc: the Python line, with the chain of callers of an inlined function, or None. ptx_line: line of the
-    PTX text, or 0. capability: of the target, as 90.
+    PTX text, or 0.
     """
 
     address: int
@@ -32,7 +32,6 @@ class Sass:
     encoding: int = 0
     loc: Loc | None = None
     ptx_line: int = 0
-    capability: int = 90
 
     @cached_property
     def control(self) -> Control:
@@ -40,7 +39,7 @@ class Sass:
 
     @cached_property
     def operands(self) -> Operands:
-        return decode_operands(self.text, self.encoding, capability=self.capability)
+        return decode_operands(self.text)
 
     @property
     def opcode(self) -> str:
@@ -56,15 +55,11 @@ class Sass:
 @dataclass(frozen=True)
 class Loop:
     """A natural loop. header: the first instruction, by index. body: all its instructions by index, inner
-    loops included. depth: 1 for an outermost loop. parent: the loop around it."""
+    loops included. depth: 1 for an outermost loop."""
 
     header: int
     body: tuple[int, ...]
     depth: int
-    parent: Loop | None
-
-    def __repr__(self) -> str:
-        return f"Loop(header={self.header}, {len(self.body)} instructions, depth {self.depth})"
 
 
 @dataclass(frozen=True)
@@ -91,8 +86,8 @@ class SassProgram:
         if sass.base in JUMPS:
             names = LABEL.findall(sass.text) or TARGETS.findall(sass.text)  # BRX lists its targets in a comment
             targets = [self.labels[name] for name in names if name in self.labels]
-            # Under a guard, or with a predicate among its operands, or one that only divergent warps take.
-            passes = sass.operands.conditional or (bool(sass.operands.reads) and sass.base == "BRA")
+            # Under a guard, or with a condition before its target.
+            passes = sass.operands.conditional or (len(sass.operands.sources) > 1 and sass.base == "BRA")
             return (*targets, *(following if passes else ()))
         if sass.base == "BSYNC":
             target = self._reconvergence(i)
@@ -129,12 +124,8 @@ class SassProgram:
     def loops(self) -> tuple[Loop, ...]:
         """Every natural loop, outer ones before those inside them, then by address."""
         bodies = _natural_loops(self.successors)
-        ordered = sorted(bodies.items(), key=lambda item: (-len(item[1]), item[0]))
-        loops: list[Loop] = []
-        for header, body in ordered:
-            around = [loop for loop in loops if header in loop.body and body < set(loop.body)]
-            parent = around[-1] if around else None
-            loops.append(Loop(header, tuple(sorted(body)), 1 if parent is None else parent.depth + 1, parent))
+        depths = {header: 1 + sum(body < other for other in bodies.values()) for header, body in bodies.items()}
+        loops = [Loop(header, tuple(sorted(body)), depths[header]) for header, body in bodies.items()]
         return tuple(sorted(loops, key=lambda loop: (loop.depth, loop.header)))
 
     def inside(self, loop: Loop) -> tuple[Loop, ...]:

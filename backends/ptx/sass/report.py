@@ -13,59 +13,46 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from tiledsl.backends.ptx.ptx_lines import PtxLines
 from tiledsl.backends.ptx.sass.banks import BankCounts, count_banks, fma_of
-from tiledsl.backends.ptx.sass.classes import PUBLISHED, arithmetic_of, class_of, products_of
+from tiledsl.backends.ptx.sass.classes import arithmetic_of, class_of, products_of
 from tiledsl.backends.ptx.sass.disassemble import sass_listing
 from tiledsl.backends.ptx.sass.iteration import full_iteration
-from tiledsl.backends.ptx.sass.live import Liveness, live_registers
+from tiledsl.backends.ptx.sass.live import live_registers
 from tiledsl.backends.ptx.sass.opcodes import CLASSES
 from tiledsl.backends.ptx.sass.program import Loop, Sass, SassProgram
 from tiledsl.backends.ptx.sass.tensor import TensorLoop, tensor_loop
 from tiledsl.errors import Loc
 from tiledsl.tables import table
 
-GEMM_SHARE = 0.5
-"""From this share of FFMAs on, the hottest loop is that of an fp32 product, and published ones stand beside it."""
 LINES = 12
 """Python lines shown of the hottest loop."""
 
 
-@dataclass(frozen=True, slots=True)
-class Spill:
-    """Accesses to local memory of one Python line (`loc` None: of no line)."""
-
-    loc: Loc | None
-    stores: int
-    loads: int
-
-
-@dataclass(frozen=True, slots=True)
-class LineCount:
-    """Instructions of one Python line in a loop; `arithmetic` of them are the loop's own."""
-
-    loc: Loc | None
-    instructions: int
-    arithmetic: int
-
-
 @dataclass(frozen=True)
 class SassReport:
-    """The data behind the tables; places are indices into `program.instructions`. level: how much the assembler was to
-    optimise."""
+    """The data behind the tables; places are indices into `program.instructions`. ptx: what the instructions have lines
+    of."""
 
     program: SassProgram
     ptx: str
-    level: int = 3
 
     @cached_property
-    def live(self) -> Liveness:
-        return live_registers(self.program)
+    def live(self) -> list[int]:
+        """How many registers are alive at each instruction."""
+        return [mask.bit_count() for mask in live_registers(self.program)]
 
     @cached_property
     def hottest(self) -> Loop | None:
-        """The loop with most multiply-adds of its own, else the longest innermost one; None without a loop."""
-        return hottest_loop(self.program)
+        """The loop with most multiply-adds of its own, outside the loops in it; where there are none, an innermost
+        one. Among equals the longest, then the first. None without a loop."""
+        program = self.program
+
+        def weight(loop: Loop) -> tuple[int, bool, int, int]:
+            own = program.own(loop)
+            products = sum(products_of(program.instructions[i]) for i in own)
+            return products, not program.inside(loop), len(own), -loop.header
+
+        return max(program.loops, key=weight, default=None)
 
     @cached_property
     def histogram(self) -> dict[str, int]:
@@ -75,7 +62,10 @@ class SassReport:
     @cached_property
     def arithmetic(self) -> str:
         """The opcode that makes most of their multiply-adds: "FFMA", "HMMA" and so on; "" without any."""
-        return dominant_arithmetic(self._sasses)
+        products: Counter[str] = Counter()
+        for sass in self._sasses:
+            products[arithmetic_of(sass)] += products_of(sass)
+        return max(products, key=lambda name: products[name], default="") if products.total() else ""
 
     @cached_property
     def banks(self) -> BankCounts:
@@ -106,11 +96,6 @@ class SassReport:
         return [self.program.instructions[place] for place in self.places]
 
     @property
-    def fma_share(self) -> float:
-        """FFMAs over all instructions of the hottest loop."""
-        return self.histogram.get("FFMA", 0) / sum(self.histogram.values())
-
-    @property
     def share(self) -> float:
         """Its arithmetic, FFMAs or matrix instructions, over all instructions of one iteration, that of a full tile."""
         names = [arithmetic_of(self.program.instructions[place]) for place in self.iteration]
@@ -124,7 +109,11 @@ class SassReport:
     @property
     def max_live(self) -> tuple[int, int]:
         """(most general registers alive at once, the first place where they are)."""
-        return self.live.peak(range(self._end))
+        return self._most_alive(range(self._end))
+
+    def _most_alive(self, places: Iterable[int]) -> tuple[int, int]:
+        first = max(places, key=lambda place: self.live[place], default=0)
+        return self.live[first], first
 
     @cached_property
     def unknown(self) -> tuple[str, ...]:
@@ -132,29 +121,19 @@ class SassReport:
         return tuple(sorted({s.opcode for s in self.program.instructions if not s.operands.known}))
 
     @cached_property
-    def spills(self) -> tuple[Spill, ...]:
-        """Accesses to local memory, by Python line."""
-        stores, loads = (
-            Counter(self.loc(s) for s in self.program.instructions if s.base == base) for base in ("STL", "LDL")
-        )
-        lines = sorted({*stores, *loads}, key=_line_order)
-        return tuple(Spill(loc, stores[loc], loads[loc]) for loc in lines)
+    def spills(self) -> dict[Loc | None, tuple[int, int]]:
+        """(stores, loads) of local memory, by Python line; None: of no line."""
+        stores, loads = (Counter(s.loc for s in self.program.instructions if s.base == base) for base in ("STL", "LDL"))
+        return {loc: (stores[loc], loads[loc]) for loc in sorted({*stores, *loads}, key=_line_order)}
 
     @cached_property
-    def lines(self) -> tuple[LineCount, ...]:
-        """The hottest loop by Python line, those with most instructions first."""
-        total = Counter(map(self.loc, self._sasses))
+    def lines(self) -> dict[Loc | None, tuple[int, int]]:
+        """(all instructions, those of its arithmetic) of the hottest loop by Python line, those with most first."""
+        total = Counter(s.loc for s in self._sasses)
         own = (s for s in self._sasses if self.arithmetic and arithmetic_of(s) == self.arithmetic)
-        arithmetic = Counter(map(self.loc, own))
+        arithmetic = Counter(s.loc for s in own)
         ordered = sorted(total, key=lambda loc: (-total[loc], _line_order(loc)))
-        return tuple(LineCount(loc, total[loc], arithmetic[loc]) for loc in ordered)
-
-    def loc(self, sass: Sass) -> Loc | None:
-        """The Python line of an instruction, through its PTX line if the cubin does not say it."""
-        if sass.loc is not None or not sass.ptx_line:
-            return sass.loc
-        loc = self._ptx_lines.location(sass.ptx_line)
-        return loc if loc.line else None
+        return {loc: (total[loc], arithmetic[loc]) for loc in ordered}
 
     def listing(self, loop: Loop | None = None) -> str:
         """All instructions, or those of `loop`: Python line, PTX line, control code, live registers, text."""
@@ -165,14 +144,11 @@ class SassReport:
             sass = self.program.instructions[i]
             if i in starts:
                 rows.append(f"{starts[i]}:")
-            where, ptx_line = _short(self.loc(sass)), sass.ptx_line or ""
-            count = self.live.count(i)
-            rows.append(f"{where:<24} {ptx_line:>6}  {sass.control!s:<22} {count:>4}  {sass.address:04x}  {sass.text}")
+            where, ptx_line = _short(sass.loc), sass.ptx_line or ""
+            rows.append(
+                f"{where:<24} {ptx_line:>6}  {sass.control!s:<22} {self.live[i]:>4}  {sass.address:04x}  {sass.text}"
+            )
         return "\n".join(rows)
-
-    @cached_property
-    def _ptx_lines(self) -> PtxLines:
-        return PtxLines(self.ptx)
 
     @property
     def _end(self) -> int:
@@ -189,10 +165,8 @@ class SassReport:
         sass = self.program.instructions[where]
         text = (
             f"{self.program.name} for {self.program.target}: {self._end} instructions, at most {most} registers alive "
-            f"(at {sass.address:04x}, {_short(self.loc(sass)) or 'no Python line'})"
+            f"(at {sass.address:04x}, {_short(sass.loc) or 'no Python line'})"
         )
-        if self.level != 3:
-            text += f"\nassembled at level {self.level}"
         if self.unknown:
             text += f"\noperands not known of: {', '.join(self.unknown)}; more registers may be alive"
         return text
@@ -200,10 +174,10 @@ class SassReport:
     def _loops(self) -> str:
         if not self.program.loops:
             return "no loops"
-        rows = [("loop", "Python line", "instructions", "FFMA", "MMA", "most alive")]
+        rows: list[tuple[str, ...]] = []
         for loop in self.program.loops:
             sasses = [self.program.instructions[i] for i in loop.body]
-            first = next((loc for loc in map(self.loc, sasses) if loc is not None), None)
+            first = next((s.loc for s in sasses if s.loc is not None), None)
             mark = " <- hottest" if loop is self.hottest else ""
             rows.append(
                 (
@@ -212,27 +186,16 @@ class SassReport:
                     str(len(sasses)),
                     str(sum(s.base == "FFMA" for s in sasses)),
                     str(sum(class_of(s) == "MMA" for s in sasses)),
-                    str(self.live.peak(loop.body)[0]) + mark,
+                    str(self._most_alive(loop.body)[0]) + mark,
                 )
             )
-        return table(rows[0], rows[1:], (0, 1, 5))
+        return table(("loop", "Python line", "instructions", "FFMA", "MMA", "most alive"), rows, (0, 1, 5))
 
     def _histogram(self) -> str:
-        total, fmas = sum(self.histogram.values()), self.histogram.get("FFMA", 0)
-        published = PUBLISHED if self.arithmetic == "FFMA" and fmas / total >= GEMM_SHARE else {}
-
-        def row(name: str, count: int, others: Sequence[int]) -> list[str]:
-            scaled = [f"{512 * count / fmas:.1f}"] if published else []
-            return [name, str(count), f"{count / total:.1%}", *scaled, *map(str, others)]
-
-        header = ["hottest loop" if self.hottest else "no loop: all of it", "count", "share"]
-        rows = [[*header, "per 512 FFMA", *published] if published else header]
-        for name in CLASSES:
-            count, others = self.histogram.get(name, 0), [counts.get(name, 0) for counts in published.values()]
-            if count or any(others):
-                rows.append(row(name, count, others))
-        rows.append(row("all", total, [sum(counts.values()) for counts in published.values()]))
-        return table(rows[0], rows[1:], (0,))
+        counts = {name: self.histogram[name] for name in CLASSES if name in self.histogram}
+        counts["all"] = total = sum(counts.values())
+        rows = [(name, str(count), f"{count / total:.1%}") for name, count in counts.items()]
+        return table(["hottest loop" if self.hottest else "no loop: all of it", "count", "share"], rows, (0,))
 
     def _operands(self) -> str:
         banks = self.banks
@@ -240,10 +203,11 @@ class SassReport:
             return self._tensor(self.tensor)
         if not banks.fmas:
             return ""
-        rows: list[tuple[str, ...]] = [("FFMA operands", "slot a", "slot b", "slot c", "all")]
-        for name, counts in (("reuse flags", banks.flags), ("from the operand cache", banks.hits)):
-            rows.append((name, *map(str, counts), str(sum(counts))))
-        rows.append(("reuse rate", *(f"{r:.1%}" for r in banks.rates), f"{banks.reuse_rate:.1%}"))
+        rows = [
+            ("reuse flags", *map(str, banks.flags), str(sum(banks.flags))),
+            ("from the operand cache", *map(str, banks.hits), str(sum(banks.hits))),
+            ("reuse rate", *(f"{r:.1%}" for r in banks.rates), f"{banks.reuse_rate:.1%}"),
+        ]
         even, odd = banks.bank_reads
         lines = (
             f"conflicts, 64-bit banks (Volta): {banks.conflicts} of {banks.fmas}; "
@@ -253,7 +217,8 @@ class SassReport:
             f"{banks.fmas / banks.bound:.1%} of the FFMA peak",
             f"stall counts of an iteration: {self.stalls} clocks",
         )
-        return "\n".join((table(rows[0], rows[1:], (0,)), *lines))
+        header = ("FFMA operands", "slot a", "slot b", "slot c", "all")
+        return "\n".join((table(header, rows, (0,)), *lines))
 
     def _tensor(self, tensor: TensorLoop) -> str:
         whole, count = sum(self.histogram.values()), len(self.iteration)
@@ -261,47 +226,26 @@ class SassReport:
         return f"{some}{tensor}\nstall counts of an iteration: {self.stalls} clocks"
 
     def _by_line(self) -> str:
-        rows = [("Python line", "instructions", self.arithmetic or "FFMA")]
-        rows += [(_short(c.loc) or "(none)", str(c.instructions), str(c.arithmetic)) for c in self.lines[:LINES]]
-        if len(self.lines) > LINES:
-            rows.append((f"{len(self.lines) - LINES} more", str(sum(c.instructions for c in self.lines[LINES:])), ""))
-        return table(rows[0], rows[1:], (0,))
+        lines = list(self.lines.items())
+        rows = [(_short(loc) or "(none)", str(count), str(own)) for loc, (count, own) in lines[:LINES]]
+        if len(lines) > LINES:
+            rows.append((f"{len(lines) - LINES} more", str(sum(count for _, (count, _) in lines[LINES:])), ""))
+        return table(("Python line", "instructions", self.arithmetic or "FFMA"), rows, (0,))
 
     def _spills(self) -> str:
         if not self.spills:
             return "no spills"
-        rows = [("local memory", "stores", "loads")]
-        rows += [(_short(s.loc) or "(no line)", str(s.stores), str(s.loads)) for s in self.spills]
-        return table(rows[0], rows[1:], (0,))
+        rows = [(_short(loc) or "(no line)", str(stores), str(loads)) for loc, (stores, loads) in self.spills.items()]
+        return table(("local memory", "stores", "loads"), rows, (0,))
 
 
-def sass_report(cubin: bytes, ptx: str, level: int = 3) -> SassReport:
-    """Read the SASS of a cubin's one kernel, which was assembled at `level`. No GPU is needed.
+def sass_report(cubin: bytes, ptx: str) -> SassReport:
+    """Read the SASS of a cubin's one kernel. No GPU is needed.
 
     Raises ToolNotFoundError without nvdisasm, AssemblerError if it cannot read the cubin, TileError for a target whose
     encoding is not known.
     """
-    return SassReport(sass_listing(cubin)[0], ptx, level)
-
-
-def hottest_loop(program: SassProgram) -> Loop | None:
-    """The loop with most multiply-adds of its own, outside the loops in it; where there are none, an innermost one.
-    Among equals the longest, then the first."""
-
-    def weight(loop: Loop) -> tuple[int, bool, int, int]:
-        own = program.own(loop)
-        products = sum(products_of(program.instructions[i]) for i in own)
-        return products, not program.inside(loop), len(own), -loop.header
-
-    return max(program.loops, key=weight, default=None)
-
-
-def dominant_arithmetic(sasses: Iterable[Sass]) -> str:
-    """The opcode, without modifiers, that makes most of the multiply-adds; "" if there are none."""
-    products: Counter[str] = Counter()
-    for sass in sasses:
-        products[arithmetic_of(sass)] += products_of(sass)
-    return max(products, key=lambda name: products[name], default="") if products.total() else ""
+    return SassReport(sass_listing(cubin)[0], ptx)
 
 
 def _line_order(loc: Loc | None) -> tuple[str, int]:

@@ -175,7 +175,7 @@ def tensor_loop(program: SassProgram, iteration: Sequence[int], *, loop: bool = 
         issued=len(sasses),
         others=dict(Counter(s.base for s in running if s.base in SHOWN)),
         order=tuple((name, len(list(group))) for name, group in groupby(names)),
-        longest=_longest([name in LOADS for name in names], [name not in SHOWN for name in names], loop=loop),
+        longest=_longest(names, loop=loop),
         stalls=dict(Counter(s.control.stall for s in matrix)),
         waiting=sum(bool(s.control.waits) for s in matrix),
         wavefronts=sum(map(_wavefronts, sasses)),
@@ -184,16 +184,11 @@ def tensor_loop(program: SassProgram, iteration: Sequence[int], *, loop: bool = 
     )
 
 
-def _longest(is_load: Sequence[bool], is_matrix: Sequence[bool], *, loop: bool) -> int:
+def _longest(names: Sequence[str], *, loop: bool) -> int:
     """The most matrix instructions with no load among them."""
-    if not any(is_load):
-        return sum(is_matrix)
-    best = run = 0
-    for _ in range(2 if loop else 1):  # the second iteration sees the end of the first
-        for load, matrix in zip(is_load, is_matrix, strict=True):
-            run = 0 if load else run + matrix
-            best = max(best, run)
-    return best
+    repeated = [*names, *names] if loop and not set(LOADS).isdisjoint(names) else names  # a run goes on past the end
+    runs = groupby(repeated, key=lambda name: name in LOADS)
+    return max((sum(name not in SHOWN for name in run) for is_load, run in runs if not is_load), default=0)
 
 
 def _wavefronts(sass: Sass) -> int:

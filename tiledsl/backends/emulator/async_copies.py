@@ -110,7 +110,7 @@ class Copies:
         self.hook.on_delivery(transfer.access(self.memory.first, "async", width, copy.until, places))
         self.memory.pieces(width)[self.memory.piece(transfer.rows[:, None], transfer.at, width)] = copy.data
         if counted:
-            self.mbarriers.expect(transfer.op, transfer.rows, copy.waits, -copy.data[0].size)
+            self.mbarriers.change_bytes(transfer.op, transfer.rows, copy.waits, -copy.data[0].size)
             self.mbarriers.flip(transfer.rows, copy.waits)
 
     # -- of threads ----------------------------------------------------------------------------

@@ -34,7 +34,7 @@ from tiledsl.ir.semantics import numpy_dtype
 from tiledsl.ir.types import PtrType, TileType
 from tiledsl.layout.shared import ALIGNMENT, MAX_SHARED
 from tiledsl.passes.cooperation.lower_roles import COOPERATION
-from tiledsl.passes.manager import PassManager
+from tiledsl.passes.manager import run_passes
 from tiledsl.recursion import deep_recursion
 
 for _family in iter_modules(rules.__path__, rules.__name__ + "."):
@@ -50,7 +50,7 @@ class Prepared:
 
     def __init__(self, kernel: Kernel) -> None:
         cooperates = kernel.level == "tile" and any(op.name.startswith(("ring.", "role.")) for op in kernel.walk())
-        self.kernel = PassManager(COOPERATION).run(kernel.clone()) if cooperates else kernel
+        self.kernel = run_passes(kernel.clone(), COOPERATION) if cooperates else kernel
 
     @cached_property
     def program(self) -> Program:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tiledsl.arch import MOST_ARRIVALS, NAMED_BARRIERS, WARP
+from tiledsl.arch import MOST_TX_BYTES, NAMED_BARRIERS, WARP
 from tiledsl.backends.emulator.hooks import Hook, LaunchInfo, Sync
 from tiledsl.errors import HazardError, Loc
 from tiledsl.ir.core import Op
@@ -72,23 +72,21 @@ class Mbarriers:
             users = self.users[int(column)]
             users.setdefault(op, set()).update(warps[columns == column].tolist())
         np.subtract.at(self.pending, (rows, columns), 1)
-        if self.pending.min(initial=0) < 0:
-            row, column = np.argwhere(self.pending < 0)[0]
-            count, more = self.count[row, column], -self.pending[row, column]
-            raise HazardError(
-                f"{count + more} arrivals at {self.labels[column]}, a phase of which waits for {count}",
-                op.loc,
-                "wait for a phase before arriving for the next one, or let each wait for as many arrivals as there are",
+        for row, column in np.argwhere(self.pending < 0).tolist():
+            count, label = self.count[row, column], self.labels[column]
+            message = f"{count - self.pending[row, column]} arrivals at {label}, a phase of which waits for {count}"
+            fix = (
+                "wait for a phase before arriving for the next one, or let each wait for as many arrivals as there are"
             )
+            raise HazardError(message, op.loc, fix)
         self.flip(rows, columns)
 
-    def expect(self, op: Op, rows: Ints, columns: Ints, bytes_: int) -> None:
-        """Each phase waits for so many bytes more; `bytes_` may be negative: they have come."""
-        np.add.at(self.bytes, (rows, columns), bytes_)
-        if np.abs(self.bytes[rows, columns]).max(initial=0) > MOST_ARRIVALS:
-            raise HazardError(
-                f"more than {MOST_ARRIVALS} bytes in one phase of an mbarrier", op.loc, "use smaller tiles"
-            )
+    def change_bytes(self, op: Op, rows: Ints, columns: Ints, more: int) -> None:
+        """Each phase lacks so many bytes more, which are expected, or fewer (below 0), which have come."""
+        np.add.at(self.bytes, (rows, columns), more)
+        if np.abs(self.bytes[rows, columns]).max(initial=0) > MOST_TX_BYTES:
+            message = f"more than {MOST_TX_BYTES} bytes in one phase of an mbarrier"
+            raise HazardError(message, op.loc, "use smaller tiles")
 
     def flip(self, rows: Ints, columns: Ints) -> None:
         """End the phases of these that lack nothing."""
@@ -104,34 +102,27 @@ class Mbarriers:
 
     def require_complete(self, launch: LaunchInfo, loc: Loc) -> None:
         """Raise HazardError for a phase with bytes too few or too many, when the blocks have ended."""
-        if not (self.bytes != 0).any():
-            return
-        row, column = (int(i) for i in np.argwhere(self.bytes != 0)[0])
-        lacks, users = int(self.bytes[row, column]), list(self.users[column])
-        raise HazardError(
-            f"{self.labels[column]} of block {launch.block_index(row + self.first)} ends in a phase that "
-            + (f"lacks {lacks} bytes" if lacks > 0 else f"has got {-lacks} bytes which nobody expected"),
-            users[0].loc if users else loc,
-            "let expect_tx say how many bytes the loads of the phase bring",
-        )
+        for row, column in np.argwhere(self.bytes != 0).tolist():
+            block, users = launch.block_index(row + self.first), list(self.users[column])
+            message = f"{self.labels[column]} of block {block} ends in a phase that {self.lacks_bytes(row, column)}"
+            fix = "let expect_tx say how many bytes the loads of the phase bring"
+            raise HazardError(message, users[0].loc if users else loc, fix)
+
+    def lacks_bytes(self, row: int, column: int) -> str:
+        bytes_ = int(self.bytes[row, column])
+        return f"lacks {bytes_} bytes" if bytes_ > 0 else f"has got {-bytes_} bytes which nobody expected"
 
     def describe(self, row: int, column: int, parity: int) -> str:
         """What the phase that somebody waits for lacks."""
-        arrivals, bytes_ = int(self.pending[row, column]), int(self.bytes[row, column])
-        phase, count = int(self.phase[row, column]), int(self.count[row, column])
-        lacks = [f"{arrivals} of {count} arrivals"] if arrivals else []
-        if bytes_ > 0:
-            lacks.append(f"{bytes_} bytes that it expects")
-        if bytes_ < 0:
-            lacks.append(f"{-bytes_} bytes have come that nobody expects")
+        arrivals, count = int(self.pending[row, column]), int(self.count[row, column])
+        lacks = [f"lacks {arrivals} of {count} arrivals"] if arrivals else []
+        lacks += [self.lacks_bytes(row, column)] if self.bytes[row, column] else []
         users = "".join(
             f"; arriving at {op.loc}: warp{'s' * (len(warps) > 1)} {', '.join(map(str, sorted(warps)))}"
             for op, warps in self.users[column].items()
         )
-        text = " and ".join(lacks)
-        return (
-            f"phase {phase} (parity {parity}) of {self.labels[column]}, which lacks {text}{users or '; nobody arrives'}"
-        )
+        phase = f"phase {self.phase[row, column]} (parity {parity}) of {self.labels[column]}"
+        return f"{phase}, which {' and '.join(lacks)}{users or '; nobody arrives'}"
 
 
 class NamedBarriers:
@@ -146,34 +137,22 @@ class NamedBarriers:
 
     def arrive(self, op: Op, rows: Ints, warps: Ints, numbers: Ints, threads: int, waits: bool) -> Ints:
         """One warp an entry arrives. Gives the round that it arrives in, which has not ended yet for it."""
-        blocks = rows + self.first
+        blocks, at = rows + self.first, (rows, numbers)
         self.hook.on_arrive(Sync(op, "named", blocks, warps, blocks, numbers))
-        round_ = self.rounds[rows, numbers].copy()
-        begun = self.arrived[rows, numbers] > 0
-        expected = np.where(begun, self.threads[rows, numbers], threads)
-        if (expected != threads).any():
-            at = int(np.argmax(expected != threads))
-            raise HazardError(
-                f"barrier {numbers[at]} waits for {expected[at]} threads, and here for {threads}",
-                op.loc,
-                "let all that meet at a named barrier give the same number of threads",
-            )
-        self.threads[rows, numbers] = threads
-        np.add.at(self.arrived, (rows, numbers), WARP)
-        arrived = self.arrived[rows, numbers]
-        if (arrived > threads).any():
-            at = int(np.argmax(arrived > threads))
-            raise HazardError(
-                f"{arrived[at]} threads arrive at barrier {numbers[at]}, which waits for {threads}",
-                op.loc,
-                "use another number for other threads, or count them all",
-            )
-        self.waited[rows, numbers] |= waits
-        rows, numbers = np.unique(np.stack([rows, numbers]), axis=1)
-        over = self.arrived[rows, numbers] == threads
-        rows, numbers = rows[over], numbers[over]
-        if not self.waited[rows, numbers].all():
-            number = numbers[np.argmin(self.waited[rows, numbers])]
+        round_ = self.rounds[at].copy()
+        expected = np.where(self.arrived[at] > 0, self.threads[at], threads)
+        self.threads[at] = threads
+        self.waited[at] |= waits
+        np.add.at(self.arrived, at, WARP)
+        for wrong in np.flatnonzero(expected != threads):
+            message = f"barrier {numbers[wrong]} waits for {expected[wrong]} threads, and here for {threads}"
+            raise HazardError(message, op.loc, "let all that meet at a named barrier give the same number of threads")
+        arrived = self.arrived[at]
+        for wrong in np.flatnonzero(arrived > threads):
+            message = f"{arrived[wrong]} threads arrive at barrier {numbers[wrong]}, which waits for {threads}"
+            raise HazardError(message, op.loc, "use another number for other threads, or count them all")
+        rows, numbers = np.nonzero((self.arrived == threads) & (self.threads == threads))
+        for number in numbers[~self.waited[rows, numbers]]:
             message = f"all {threads} threads arrive at barrier {number}, and none of them waits"
             raise HazardError(message, op.loc, "let somebody wait: who comes later waits for the next round")
         self.rounds[rows, numbers] += 1

@@ -47,11 +47,8 @@ class Turns:
             raise HazardError(f"the run does not end: {self.max_steps} iterations of loops", loc, fix)
         waiting = {id(o.chunk): self.schedules[o.chunk] for o in self.queue}.values()
         at_barriers = "".join("\n  " + line for schedule in waiting for line in schedule.describe())
-        raise HazardError(
-            f"this loop spins for ever: {self.max_steps} iterations and no loop has ended{at_barriers}",
-            loc,
-            f"check that what the loop waits for is written; {fix}",
-        )
+        message = f"this loop spins for ever: {self.max_steps} iterations and no loop has ended{at_barriers}"
+        raise HazardError(message, loc, f"check that what the loop waits for is written; {fix}")
 
 
 @dataclass(slots=True, eq=False)
@@ -155,8 +152,12 @@ class Schedule:
     def wake(self, blocked: list[tuple[Cohort, WaitInstr]]) -> list[Cohort]:
         """The cohorts of these that can go on now, merged by instruction."""
         self.blocked = [entry for entry in self.blocked if entry not in blocked]
+        together: dict[Any, list[Cohort]] = {}  # merged are those whose condition depends on their being together
+        for cohort, at in blocked:
+            together.setdefault((at, None if at.condition.gathers else cohort), []).append(cohort)
         leaving: dict[WaitInstr, list[Cohort]] = {}
-        for cohort, at in self.gathered(blocked):
+        for (at, _), cohorts in together.items():
+            cohort = merge(cohorts, self.turns.fills)
             rows = at.ready(cohort)
             if rows.any():
                 leaving.setdefault(at, []).append(cohort if rows.all() else cohort.select(rows))
@@ -166,15 +167,6 @@ class Schedule:
         for cohort, at in merged:
             at.go_on(cohort)
         return [cohort for cohort, _ in merged]
-
-    def gathered(self, blocked: list[tuple[Cohort, WaitInstr]]) -> list[tuple[Cohort, WaitInstr]]:
-        """Merges the cohorts whose condition depends on their being together."""
-        together: dict[WaitInstr, list[Cohort]] = {}
-        for cohort, at in blocked:
-            if at.condition.gathers:
-                together.setdefault(at, []).append(cohort)
-        others = [(cohort, at) for cohort, at in blocked if not at.condition.gathers]
-        return others + [(merge(cohorts, self.turns.fills), at) for at, cohorts in together.items()]
 
     def finish(self, cohort: Cohort) -> None:
         self.finished += cohort.shape[0] * cohort.shape[1]
@@ -227,13 +219,8 @@ class Schedule:
             missing = at.condition.missing(mine, at.op, *at.values(mine))
             lines.append(f"{name}{_name(warps, 'waits', 'wait', self.role(warps))} at {at.op.loc} for {missing}")
         running = {w for c in self.turns.queue if c.chunk is self.chunk for w in _warps_of(c, block)} & absent
-        for warps, one, several in (
-            (running, "still runs", "still run"),
-            (absent - running, "has ended", "have ended"),
-        ):
-            if warps:
-                lines.append(name + _name(sorted(warps), one, several))
-        return lines
+        others = (running, "still runs", "still run"), (absent - running, "has ended", "have ended")
+        return lines + [name + _name(sorted(warps), one, several) for warps, one, several in others if warps]
 
     def role(self, warps: Sequence[int]) -> str:
         """The role that the warps belong to, if the kernel has one of them."""

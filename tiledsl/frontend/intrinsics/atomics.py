@@ -10,7 +10,7 @@ from tiledsl.frontend.call import Call, intrinsic
 from tiledsl.frontend.memory import access
 from tiledsl.frontend.views import as_view, memory_type
 from tiledsl.ir.atomics import ATOMICS, SCOPES, AtomicFn
-from tiledsl.ir.ops import tile
+from tiledsl.ir.core import OPS
 
 memory_class: Any = lang.Memory
 
@@ -28,7 +28,7 @@ def _atomic(fn: AtomicFn, call: Call) -> Any:
     at, values = _place_and_values(fn, call)
     found = access(call.frame, call.node, call["self"], at)
     operands = [found.values(value, dtype, "value") for value in values]
-    return found.each(partial(tile.atomic, fn.name, order=order, reach=scope), *operands)
+    return found.each(partial(OPS[f"tile.atomic_{fn.name}"], order=order, reach=scope), *operands)
 
 
 def _place_and_values(fn: AtomicFn, call: Call) -> tuple[tuple[Any, ...], tuple[Any, ...]]:

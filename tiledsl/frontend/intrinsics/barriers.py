@@ -11,6 +11,7 @@ from tiledsl.arch import (
     MOST_ARRIVALS,
     MOST_SETMAXNREG,
     MOST_THREADS,
+    MOST_TX_BYTES,
     NAMED_BARRIERS,
     REGISTER_UNIT,
     WARP,
@@ -22,7 +23,7 @@ from tiledsl.frontend.views import located, memory_type
 from tiledsl.ir.atomics import SCOPES
 from tiledsl.ir.core import Op, Value
 from tiledsl.ir.ops import barriers, gpu, tma, wgmma
-from tiledsl.ir.types import I32, INDEX, U32, U64, SharedType
+from tiledsl.ir.types import I32, U32, U64, SharedType
 
 _PLAIN: dict[Any, Callable[[], Op]] = {
     lang.warp_id: gpu.WarpId,
@@ -51,10 +52,7 @@ def _plain(make: Callable[[], Op], call: Call) -> Value | None:
 for _function, _make in _PLAIN.items():
     intrinsic(_function)(partial(_plain, _make))
 
-
-@intrinsic(lang.barrier)
-def _barrier(call: Call) -> None:
-    group_barrier(call)
+intrinsic(lang.barrier)(group_barrier)
 
 
 @intrinsic(lang.fence)
@@ -86,14 +84,13 @@ def _init(call: Call) -> None:
 
 @intrinsic(lang.ptx.mbarrier_arrive)
 def _arrive(call: Call) -> None:
-    place, remote = _mbarrier(call), call["rank"] is not None
-    rank = [call.value("rank", I32)] if remote else []
-    call.builder.add(barriers.Arrive(*place, *rank, cluster=remote))
+    rank = [] if call["rank"] is None else [call.value("rank", I32)]
+    call.builder.add(barriers.Arrive(*_mbarrier(call), *rank))
 
 
 @intrinsic(lang.ptx.mbarrier_expect_tx)
 def _expect_tx(call: Call) -> None:
-    size = call.integer("bytes", 1, MOST_ARRIVALS)
+    size = call.integer("bytes", 1, MOST_TX_BYTES)
     call.builder.add(barriers.ExpectTx(*_mbarrier(call), bytes=size))
 
 
@@ -102,8 +99,6 @@ def _wait(call: Call) -> None:
     place, parity = _mbarrier(call), call["parity"]
     if isinstance(parity, int) and parity not in (0, 1):
         raise call.error(f"{call.what} with parity={parity}", "a phase has parity 0 or 1, in turns")
-    if isinstance(parity, Value) and parity.type == INDEX:
-        raise call.error("the parity must be u32, it is index", "convert it: parity=u32(i // STAGES % 2)")
     call.builder.add(barriers.Wait(*place, call.value("parity", U32)))
 
 
@@ -124,18 +119,12 @@ def _wgmma_wait(call: Call) -> None:
 
 @intrinsic(lang.ptx.setmaxnreg)
 def _setmaxnreg(call: Call) -> None:
-    registers = call.integer("registers", LEAST_SETMAXNREG, MOST_SETMAXNREG)
-    if registers % REGISTER_UNIT:
-        fix = f"a multiple of {REGISTER_UNIT}: {registers // REGISTER_UNIT * REGISTER_UNIT}"
-        raise call.error(f"{call.what} of {registers} registers", fix)
+    registers = call.integer("registers", LEAST_SETMAXNREG, MOST_SETMAXNREG, multiple=REGISTER_UNIT)
     call.builder.add(barriers.SetMaxNReg(registers=registers, increase=call["increase"]))
 
 
 @intrinsic(lang.ptx.named_barrier)
 def _named_barrier(call: Call) -> None:
     number = call.integer("number", 1, NAMED_BARRIERS - 1, "number 0 is that of barrier()")
-    threads = call.integer("threads", WARP, MOST_THREADS)
-    if threads % WARP:
-        message = f"{call.what} of {threads} threads, which are no whole warps"
-        raise call.error(message, f"pass {-(-threads // WARP) * WARP}")
+    threads = call.integer("threads", WARP, MOST_THREADS, "whole warps meet there", multiple=WARP)
     call.builder.add(barriers.NamedBarrier(number=number, threads=threads, wait=call["wait"]))

@@ -56,9 +56,6 @@ def _not_a_place(literal: str) -> str:
 @intrinsic(lang.assert_)
 def _assert(call: Call) -> Any:
     message, condition = call["message"], call["condition"]
-    if not isinstance(message, str):
-        fix = "write what is wrong: assert_(condition, 'text')"
-        raise call.error(f"the message of assert_() is a string, got {describe(message)}", fix)
     if is_fragment(condition):
         fix = "store it, and check what arrived" if is_distributed(condition) else "check its elements"
         raise call.error(f"the condition of assert_() is one bool, got {describe(condition)}", fix)
@@ -110,9 +107,6 @@ def _emulation(call: Call) -> str:
     function = call["emulate"]
     if function is None:
         return ""
-    if not callable(function):
-        fix = "pass a function of NumPy arrays that does the same"
-        raise call.error(f"emulate= takes a function, got {describe(function)}", fix)
     externals = call.unit.externals
     for key, known in externals.items():
         if known is function:

@@ -53,15 +53,15 @@ def _grid(call: Call) -> Any:
 @intrinsic(lang.threads)
 def _threads(call: Call) -> Any:
     extents = _once(call, call.unit.threads)
-    for extent in extents:
-        if not is_int(extent) or extent < 1:
-            fix = "pass 1 or more" if isinstance(extent, int) else "use a const parameter"
-            raise call.error(f"threads() takes positive compile-time ints, got {describe(extent)}", fix)
-    count = prod(extents)
-    if count > MOST_THREADS or (len(extents) == 3 and extents[2] > MOST_THREADS_ALONG[2]):
+    if positive_ints(extents) is None:
+        shown = ", ".join(map(describe, extents))
+        raise call.error(
+            f"threads() takes positive compile-time ints, got {shown}", "use const parameters of 1 or more"
+        )
+    if prod(extents) > MOST_THREADS or (*extents, 1, 1)[2] > MOST_THREADS_ALONG[2]:
         limit = f"at most {MOST_THREADS} threads fit in a block, {MOST_THREADS_ALONG[2]} along z"
-        shown = ", ".join(str(extent) for extent in extents)
-        raise call.error(f"threads({shown}): {count} threads; {limit}", "use fewer threads, each doing more")
+        shown = ", ".join(map(str, extents))
+        raise call.error(f"threads({shown}): {prod(extents)} threads; {limit}", "use fewer threads, each doing more")
     fix = "leave it out, or give the minimum of resident blocks per SM"
     call.unit.blocks_per_sm = call.integer("blocks", 0, MOST_BLOCKS_PER_SM, fix)
     call.unit.assembler_level = call.integer("assembler_level", 0, 3, "leave it out, which is 3")
@@ -143,15 +143,13 @@ def _unroll(call: Call) -> Any:
             raise call.error("by= needs a step that is known at compile time", "give the range a constant step")
         loop.how = {"unroll": by}
         return loop
-    if not 1 <= len(bounds) <= 3:
-        raise call.error(f"unroll() takes 1 to 3 bounds, got {len(bounds)}", "unroll(n)")
     if len(bounds) == 1 and isinstance(bounds[0], Ranges):
         return _compile_time_ranges(call, bounds[0])
+    if not 1 <= len(bounds) <= 3 or bounds[2:] == (0,):
+        raise call.error("unroll() takes 1 to 3 bounds, of which the third, the step, is not 0", "unroll(n)")
     for bound in bounds:
         if not is_int(bound):
             raise call.error(f"unroll() needs compile-time ints, got {describe(bound)}", _BY)
-    if len(bounds) == 3 and bounds[2] == 0:
-        raise call.error("unroll() with step 0 never ends", "use a step of 1 or more, or a negative one")
     return items_of(range(*bounds), call.frame, call.node, MAX_UNROLL, "unroll {} iterations")
 
 

@@ -25,7 +25,7 @@ from tiledsl.ir.ops import gpu, matrix, tile
 from tiledsl.ir.types import BOOL, F32, INDEX, DType, FragmentType, SharedType
 from tiledsl.lang.matrices import Product
 from tiledsl.layout.fragments import FragmentLayout, converted
-from tiledsl.layout.mma import TABLE, find_row, rows_of
+from tiledsl.layout.mma import TABLE, find_row
 from tiledsl.passes.distribute.matrix_map import widths
 
 _fragment_class: Any = lang.Fragment
@@ -184,7 +184,7 @@ def _check_product(call: Call, layout: FragmentLayout, a: DType, b: DType, acc: 
     if find_row(layout.shape, a.name, b.name, acc.name) is not None:
         return
     known: dict[str, list[str]] = {}
-    for row in rows_of(a.name, b.name):
+    for row in (row for row in TABLE if (row.a, row.b) == (a.name, b.name)):
         known.setdefault(f"into {row.acc} with ", []).append(str(row.shape))
     pairs = dict.fromkeys(" x ".join(sorted((row.a, row.b))) for row in TABLE)
     fix = f"operands are {', '.join(pairs)}"

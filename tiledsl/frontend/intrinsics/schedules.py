@@ -12,18 +12,18 @@ from tiledsl.errors import CompileError
 from tiledsl.frontend.alike import differing
 from tiledsl.frontend.analysis import loop_exits
 from tiledsl.frontend.arithmetic import as_value
-from tiledsl.frontend.bindings import LanguageObject, Ranges, describe, positive_ints
+from tiledsl.frontend.bindings import LanguageObject, Ranges, describe, is_int, positive_ints
 from tiledsl.frontend.call import Call, bind, intrinsic
 from tiledsl.frontend.calls import inline
-from tiledsl.frontend.control import runtime_if
-from tiledsl.frontend.cooperation import Place, RoleObject, WorkBody
+from tiledsl.frontend.control import build_side, merge_sides
+from tiledsl.frontend.cooperation import Place
 from tiledsl.frontend.frame import Frame
 from tiledsl.frontend.intrinsics.launch import host_expression
 from tiledsl.frontend.steps import Bounds
 from tiledsl.function import TileFunction
 from tiledsl.ir.core import Block, Value
 from tiledsl.ir.expr import PROCESSORS, BinExpr, Expr
-from tiledsl.ir.ops import arith, barriers, gpu, rings, roles, tile
+from tiledsl.ir.ops import barriers, gpu, rings, roles, tile
 from tiledsl.ir.types import I32, INDEX
 from tiledsl.lang.schedules import tile_count, tile_item
 
@@ -115,11 +115,10 @@ def _tile_schedule(call: Call) -> ScheduleObject:
     extents = [call.value(name, INDEX) for name in ("m", "n", "k")]
     times: list[Value | None] = []
     for name in ("batches", "splits"):
-        value = call.value(name, INDEX)
-        known = int(value.op.value) if isinstance(value.op, arith.Constant) else None
-        if name == "splits" and known is not None and known < 1:
-            raise call.error(f"{call.what}: splits={known}, no positive number", "splits=1 for all of k at once")
-        times.append(None if known == 1 else value)
+        given = call[name]
+        if name == "splits" and is_int(given) and given < 1:
+            raise call.error(f"{call.what}: splits={given}, no positive number", "splits=1 for all of k at once")
+        times.append(None if is_int(given) and given == 1 else call.value(name, INDEX))
     sizes = positive_ints(call["tile"])
     if not isinstance(call["tile"], tuple) or sizes is None or len(sizes) != 3:
         message = f"{call.what}: tile= is three positive compile-time ints, got {describe(call['tile'])}"
@@ -150,15 +149,14 @@ def _persistent(call: Call) -> ScheduleObject:
         at = [builder.cast(builder.scalar(fn, rank, across), INDEX) for fn in ("mod", "floordiv")]
         place = Place(shape.m, shape.n, at[0], at[1])
         unit.cluster = (place.blocks, 1, 1)
+    most: Expr = BinExpr("floordiv", PROCESSORS, place.blocks) if place.blocks > 1 else PROCESSORS
     call.state.cluster = place
     schedule = replace(schedule, place=place)
     items = schedule.counted(call.frame, call.node)
-    most = BinExpr("floordiv", PROCESSORS, place.blocks)
-    clusters = most if place.blocks > 1 else PROCESSORS
     try:
-        grid = BinExpr("min", host_expression(call, items), clusters)
+        grid = BinExpr("min", host_expression(call, items), most)
     except CompileError:  # it depends on memory, say: blocks that have no item end at once
-        grid = clusters
+        grid = most
     unit.grid = (BinExpr("mul", grid, place.blocks) if place.blocks > 1 else grid,)
     return replace(schedule, items=items)
 
@@ -168,9 +166,15 @@ def _persistent(call: Call) -> ScheduleObject:
 
 def one_item(frame: Frame, node: ast.For, schedule: ScheduleObject) -> WorkItemObject:
     """The only item of a block, where the schedule is not persistent: it declares one block an item."""
-    unit, role = frame.unit, frame.unit.cooperation.role
-    grid = _host_count(schedule, schedule.counted(frame, node))
-    if unit.grid not in (None, (grid,)):
+    unit, role, call = frame.unit, frame.unit.cooperation.role, schedule.call
+    count = schedule.counted(frame, node)
+    try:
+        grid = (host_expression(call, count),)
+    except CompileError:
+        message = f"how many items {schedule.count.name}() counts, the host does not know before the launch"
+        fix = "persistent(...) has a block for each processor; or count by extents, consts and integer scalars alone"
+        raise call.error(message, fix) from None
+    if unit.grid not in (None, grid):
         if unit.cooperation.cluster is not None:
             message = "this schedule is not persistent, and the kernel has the grid of one that is"
             raise frame.error(node.iter, message, "work = persistent(...), and go through what that gives")
@@ -178,18 +182,8 @@ def one_item(frame: Frame, node: ast.For, schedule: ScheduleObject) -> WorkItemO
     if role is not None and role.instances > 1:
         fix = "work = persistent(tile_schedule(...))"
         raise frame.error(node.iter, f"{role.shown} has instances, and a block one item", fix)
-    unit.grid = (grid,)
+    unit.grid = grid
     return schedule.at(frame, node, frame.builder.value(gpu.BlockId(axis=0)))
-
-
-def _host_count(schedule: ScheduleObject, count: Value) -> Expr:
-    """The grid of one block an item."""
-    try:
-        return host_expression(schedule.call, count)
-    except CompileError:
-        message = f"how many items {schedule.count.name}() counts, the host does not know before the launch"
-        fix = "persistent(...) has a block for each processor; or count by extents, consts and integer scalars alone"
-        raise schedule.call.error(message, fix) from None
 
 
 class WorkLoop(Bounds):
@@ -200,7 +194,10 @@ class WorkLoop(Bounds):
     def __init__(self, frame: Frame, node: ast.For, schedule: ScheduleObject) -> None:
         builder = frame.builder
         self.node, self.schedule = node, schedule
-        self._check_instances(frame)
+        role = frame.unit.cooperation.role
+        self.instances = role.instances if role is not None else 1
+        if role is not None and role.instances > 1:
+            self._check_instances(frame, role)
         blocks = builder.constant(schedule.place.blocks, INDEX)
         first = builder.scalar("floordiv", builder.value(gpu.BlockId(axis=0)), blocks)
         step = builder.scalar("floordiv", builder.value(gpu.GridSize(axis=0)), blocks)
@@ -209,24 +206,21 @@ class WorkLoop(Bounds):
         self.item: Value | None = None
         self.skip()
 
-    def _check_instances(self, frame: Frame) -> None:
+    def _check_instances(self, frame: Frame, role: roles.Region) -> None:
         """Where instances skip each other's slots: all of them, once."""
-        state, builder = frame.unit.cooperation, frame.builder
-        role = state.role
-        if role is None or role.instances == 1:
-            return
-        what, where = "loop over work items", f"{role.shown}, which has instances"
+        what, where, block = "loop over work items", f"{role.shown}, which has instances", frame.builder.block
         if loop_exits(self.node.body) & {ast.Break, ast.Return}:
             fix = "put the statements to skip under an `if`"
             raise frame.error(self.node.iter, f"a {what} that {where}, may leave", fix)
-        if builder.block is not state.role_body:
+        if block is not role.body:
             raise frame.error(self.node.iter, f"a {what} under a condition or in a loop, in {where}", "take it out")
-        if any(isinstance(op, roles.Work) for op in builder.block.ops):
+        if any(isinstance(op, roles.Work) for op in block.ops):
             raise frame.error(self.node.iter, f"a second {what} in {where}", "go through all items in one loop")
 
     def variable(self, value: Value) -> WorkItemObject:
         self.item, item = value, self.schedule.at(self.frame, self.node, value)
-        self.frame.unit.cooperation.work = WorkBody(self.frame.builder.block, item.data.get("k"))
+        state = self.frame.unit.cooperation
+        state.work, state.k = self.frame.builder.block, item.parts.get("k")
         return item
 
     def finish(self) -> None:
@@ -237,52 +231,51 @@ class WorkLoop(Bounds):
         """In a role with instances, skip the slots of rings that other instances use: before the loop (no item) those
         of instances with lower numbers, after an item those of the next one, which is the other's, if there is one:
         schedules are asked for no item past the end."""
-        frame, item = self.frame, self.item
-        role, builder = frame.unit.cooperation.role, frame.builder
-        if role is None or role.instances == 1:
+        frame, item, builder = self.frame, self.item, self.frame.builder
+        if self.instances == 1:
             return
         theirs = self.lo if item is None else builder.scalar("add", item, self.step)
 
-        def go_past(k: Ranges) -> None:
-            steps = self._steps(frame, k)
-            if item is None:
-                assert isinstance(role.index, Value)
-                steps = builder.scalar("mul", steps, role.index)
-            for ring in frame.unit.cooperation.rings:
-                frame.env[ring.cursor] = builder.value(rings.Skip(ring.value, frame.env[ring.cursor], steps))
-
-        with frame.into(Block()) as tried:
-            k = self._along_k(role, theirs)
-        if all(not isinstance(end, Value) or end.op not in tried.ops for end in (k.start, k.extent)):
-            go_past(k)  # every item's is the same, and after the last one nothing is used
-        else:
+        with frame.into(Block()) as asked:
+            k = self._along_k(theirs)
+            depends = any(isinstance(end, Value) and end.op in asked.ops for end in (k.start, k.extent))
+            if depends:
+                self._skip_tiles(k)
+            side = asked, frame.env
+        if depends:
             there = builder.scalar("lt", theirs, self.hi)
-            runtime_if(frame, there, lambda: go_past(self._along_k(role, theirs)), lambda: None, self.node)
-        for op in tried.ops:
+            merge_sides(frame, there, side, build_side(frame, lambda: None), self.node)
+            return
+        for op in asked.ops:
             op.drop_operands()
+        self._skip_tiles(k)  # every item's is the same, and after the last one nothing is used
 
-    def _along_k(self, role: RoleObject, item: Value) -> Ranges:
-        k = self.schedule.at(self.frame, self.node, item).data.get("k")
+    def _along_k(self, item: Value) -> Ranges:
+        k = self.schedule.at(self.frame, self.node, item).parts.get("k")
         if not isinstance(k, Ranges):
+            role: Any = self.frame.unit.cooperation.role
             message = f"{role.shown} has instances, and work items without k: how many slots each uses is not known"
             raise self.frame.error(self.node.iter, message, "WorkItem(..., k=tiles(K, BK))")
         return k
 
-    def _steps(self, frame: Frame, k: Ranges) -> Value:
-        """How many tiles there are; none where they would end before they start."""
-        builder = frame.builder
+    def _skip_tiles(self, k: Ranges) -> None:
+        """Skip a slot of each ring for each of the tiles; none where they would end before they start."""
+        frame, builder = self.frame, self.frame.builder
         start, extent = (as_value(x, INDEX, frame, self.node) for x in (k.start, k.extent))
         size = builder.constant(k.size, INDEX)
         whole = not isinstance(k.start, Value) and k.start == 0
         length = extent if whole else builder.scalar("sub", extent, start)
         last = builder.scalar("add", length, builder.constant(k.size - 1, INDEX))
         steps = builder.scalar("floordiv", last, size)
-        if whole and isinstance(extent.op, tile.Dim):
-            return steps  # an extent of a tensor is not negative
-        return builder.scalar("max", steps, builder.constant(0, INDEX))
+        if not (whole and isinstance(extent.op, tile.Dim)):  # an extent of a tensor is not negative
+            steps = builder.scalar("max", steps, builder.constant(0, INDEX))
+        if self.item is None:
+            steps = builder.scalar("mul", steps, builder.value(roles.Instance()))
+        for ring in frame.unit.cooperation.rings:
+            frame.env[ring.cursor] = builder.value(rings.Skip(ring.value, frame.env[ring.cursor], steps))
 
 
 def along_k(frame: Frame, ranges: Ranges) -> bool:
     """Is a loop over these, here, the one over the tiles along k of a work item, directly in the loop over items?"""
-    work = frame.unit.cooperation.work
-    return work is not None and ranges is work.k and frame.builder.block is work.block
+    state = frame.unit.cooperation
+    return ranges is state.k and frame.builder.block is state.work

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from tiledsl import lang
@@ -10,12 +9,12 @@ from tiledsl.frontend.bindings import View, describe, is_place
 from tiledsl.frontend.call import Call, intrinsic
 from tiledsl.frontend.fragments import is_distributed
 from tiledsl.frontend.intrinsics.matrices import store_to
-from tiledsl.frontend.intrinsics.roles import group_barrier, if_, leads
+from tiledsl.frontend.intrinsics.roles import group_barrier
 from tiledsl.frontend.intrinsics.tiles import copied_views, destination
 from tiledsl.frontend.intrinsics.tma import Box, add_box, box_of
 from tiledsl.frontend.views import as_view, memory_type, subview, unit_axis
 from tiledsl.ir.core import Value
-from tiledsl.ir.ops import barriers, matrix, tma
+from tiledsl.ir.ops import barriers, matrix, roles, tma
 from tiledsl.ir.types import FragmentType, GlobalType, SharedType
 from tiledsl.layout.shared import SPANS
 from tiledsl.passes.distribute.matrix_map import widths
@@ -60,12 +59,13 @@ def _in_chunks(call: Call, value: Value) -> None:
     in_flight = call.integer("in_flight", 0)
     frame, builder = call.frame, call.builder
     call.state.stores.add(call.state.role)
-    first = leads(frame)
+    first = builder.value(roles.Leads())
     chunks = range(type_.dims[1] // width)
     size = len(chunks) if len(buffers) >= len(chunks) else max(1, len(buffers) // 2)
     for batch in (chunks[start : start + size] for start in range(0, len(chunks), size)):
         pending = min(batch[0] // size, len(buffers) // size - 1) if batch[0] else in_flight
-        if_(frame, first, lambda n=pending: builder.add(tma.BulkWait(pending=n, read=True)), call.node)
+        with builder.when(first):
+            builder.add(tma.BulkWait(pending=pending, read=True))
         group_barrier(call)
         boxes: list[Box] = []
         for number in batch:
@@ -75,14 +75,10 @@ def _in_chunks(call: Call, value: Value) -> None:
             store_to(call, part, via, 0 if type_.dtype.bits == 16 else widths(type_, unit_axis(via))[-1])
         builder.add(barriers.FenceProxy())
         group_barrier(call)
-        if_(frame, first, lambda boxes=boxes: _begin(call, boxes), call.node)
-
-
-def _begin(call: Call, boxes: Sequence[Box]) -> None:
-    """One group of stores."""
-    for box in boxes:
-        add_box(call, box, tma.Store)
-    call.builder.add(tma.BulkCommit())
+        with builder.when(first):
+            for box in boxes:
+                add_box(call, box, tma.Store)
+            builder.add(tma.BulkCommit())
 
 
 def _buffers(call: Call, type_: FragmentType) -> list[View]:

@@ -11,12 +11,11 @@ from tiledsl.frontend.bindings import Pending, View, describe, positive_ints
 from tiledsl.frontend.call import Call, intrinsic
 from tiledsl.frontend.fragments import distributed, is_distributed
 from tiledsl.frontend.intrinsics.matrices import check_held, check_product_shapes
-from tiledsl.frontend.intrinsics.rings import drain, refuse_in_flight
+from tiledsl.frontend.intrinsics.rings import drain
 from tiledsl.frontend.views import base_origin, memory_type
 from tiledsl.ir.core import Block, Value
-from tiledsl.ir.ops import control, tile, wgmma
+from tiledsl.ir.ops import control, rings, tile, wgmma
 from tiledsl.ir.types import BOOL, DType, FragmentType, PendingType, SharedType
-from tiledsl.lang import ir_dtype
 from tiledsl.lang.warpgroups import Wgmma
 from tiledsl.layout.fragments import of_warpgroups
 from tiledsl.layout.wgmma import WGMMA, WGMMA_ROWS, WgmmaRow, find_wgmma
@@ -29,11 +28,10 @@ Pending.described_by = pending_class
 @intrinsic(Wgmma.accumulator)
 def _accumulator(call: Call) -> Pending:
     call.needs("wgmma")
-    what, dtype, dims = call.what, ir_dtype(call["dtype"]), positive_ints(call["shape"])
+    what, dtype, dims = call.what, call.dtype(), positive_ints(call["shape"])
     known = tuple(dict.fromkeys(row.acc for row in WGMMA))
-    if dtype is None or dtype.name not in known:
-        shown = dtype.name if dtype is not None else describe(call["dtype"])
-        raise call.error(f"{what} of {shown}", f"products are added up in {', '.join(known)}")
+    if dtype.name not in known:
+        raise call.error(f"{what} of {dtype}", f"products are added up in {', '.join(known)}")
     if dims is None or len(dims) != 2:
         message = f"{what} has rows and columns, compile-time ints; got {describe(call['shape'])}"
         raise call.error(message, "(BM, BN)")
@@ -45,9 +43,7 @@ def _accumulator(call: Call) -> Pending:
     if dims[0] % unit:
         message = f"{what} of {dims[0]} rows for {groups} warpgroups: each has whole blocks of {WGMMA_ROWS} rows"
         raise call.error(message, f"use {-(-dims[0] // unit) * unit} rows, or another number of warpgroups")
-    role = call.state.role
-    layout = of_warpgroups(groups, role.first if role is not None else 0)
-    type_ = distributed(call.frame, call.node, dtype, dims, layout, what)
+    type_ = distributed(call.frame, call.node, dtype, dims, of_warpgroups(groups), what)
     return _accumulated(call, wgmma.Begin(type=PendingType(type_)), False)
 
 
@@ -88,9 +84,7 @@ def _wgmma(call: Call) -> Pending:
     call.needs("wgmma")
     what, a, acc = call.what, call["a"], call["acc"]
     if not isinstance(acc, Pending):
-        fix = "acc = wgmma.accumulator((BM, BN), f32)"
-        if is_distributed(acc):
-            fix = "what wait() gave is complete; begin a new accumulator, and add the two when it is: " + fix
+        fix = "acc = wgmma.accumulator((BM, BN), f32); what acc.wait() gave is complete, and can be added to its result"
         raise call.error(f"{what} adds to an accumulator in flight, acc is {describe(acc)}", fix)
     type_, b = acc.type, _operand(call, "b")
     a_view = None if is_distributed(a) else _operand(call, "a")
@@ -103,10 +97,9 @@ def _wgmma(call: Call) -> Pending:
         raise call.error(f"{what}: k is {k}, one instruction takes {row.k}", f"make it {-(-k // row.k) * row.k}")
     if a_view is None:
         check_held(call, "a", a_type, type_.held_as.a)
+        _refuse_in_flight(call)
     if type_.dims[1] not in row.widths():
         raise call.error(f"{what}: {row} has no n of {type_.dims[1]}", f"take {_near(type_.dims[1], row.widths())}")
-    if a_view is None:
-        refuse_in_flight(call)
     left = [a] if a_view is None else [a_view.base, *base_origin(call.frame, a_view)]
     axes: dict[str, Any] = {"a_axes": () if a_view is None else a_view.axes, "b_axes": b.axes}
     started = acc.started if isinstance(acc.started, Value) else call.builder.constant(acc.started, BOOL)
@@ -114,6 +107,13 @@ def _wgmma(call: Call) -> Pending:
     product = _accumulated(call, op, True)
     check_operands(op)
     return product
+
+
+def _refuse_in_flight(call: Call) -> None:
+    for around in call.state.slots[-1:]:
+        if isinstance(around, rings.Wait) and around.in_flight:
+            message = f"wgmma() with a in registers, in ring.use(in_flight={around.in_flight})"
+            raise call.error(message, "registers that a product reads stay as they are until it ends: in_flight=0")
 
 
 def _operand(call: Call, name: str) -> View:
@@ -144,12 +144,12 @@ def _wait(call: Call) -> Value:
     if acc.started is False:
         return _zero(call, acc.type)
     # Of no products it is 0: a branch costs nothing, a select would cost an instruction for each element.
-    blocks: list[Block] = []
-    for value in (lambda: fragment, lambda: _zero(call, acc.type)):
-        with call.frame.into(Block()) as block:
-            call.builder.add(control.Yield(value()))
-            blocks.append(block)
-    return call.builder.value(control.If(acc.started, blocks=blocks, likely=True))
+    builder, blocks = call.builder, [Block(), Block()]
+    with builder.inside(blocks[0]):
+        builder.add(control.Yield(fragment))
+    with builder.inside(blocks[1]):
+        builder.add(control.Yield(_zero(call, acc.type)))
+    return builder.value(control.If(acc.started, blocks=blocks, likely=True))
 
 
 def _zero(call: Call, type_: FragmentType) -> Value:

@@ -6,10 +6,14 @@ setmaxnreg; griddepcontrol.)
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from tiledsl.arch import (
     LEAST_SETMAXNREG,
     MOST_ARRIVALS,
     MOST_SETMAXNREG,
+    MOST_THREADS,
+    MOST_TX_BYTES,
     NAMED_BARRIERS,
     REGISTER_UNIT,
     REGISTERS_PER_SM,
@@ -17,36 +21,41 @@ from tiledsl.arch import (
 )
 from tiledsl.ir.core import Op, Orders, Pure, Value, attribute, operand, operands
 from tiledsl.ir.facts import NOTHING, Sync, by, writes
-from tiledsl.ir.types import BOOL, I32, U32, U64, PtrType, SharedType
+from tiledsl.ir.types import BOOL, I32, U32, U64, PtrType, SharedType, Type
+
+REGISTER_COUNTS = range(LEAST_SETMAXNREG, MOST_SETMAXNREG + 1, REGISTER_UNIT)
+"""How many registers `SetMaxNReg` can give a thread."""
 
 
 class MbarrierOp(Orders):
-    """Base: operands are a tile of u64, then its indices, then what the subclass adds. At thread level: the pointer
-    instead of tile and indices."""
+    """Base: operands are a tile of u64 and its indices, at thread level a pointer instead; then what else it takes."""
 
     touches = (writes("place", atomic="cluster"),)
     features = ("mbarrier",)
     variadic = True
     parts = ("place", "more")
-    extra = 0
+    takes: ClassVar[tuple[list[Type], ...]] = ([],)
+    """Types of the operands after the place: any of these."""
 
     @property
     def place(self) -> list[Value]:
         """The tile and its indices, or the pointer."""
-        return self.operands[: len(self.operands) - self.extra]
+        type_ = self.operands[0].type
+        return self.operands[: 1 + type_.rank] if isinstance(type_, SharedType) else self.operands[:1]
 
     @property
     def more(self) -> list[Value]:
-        return self.operands[len(self.operands) - self.extra :]
+        return self.operands[len(self.place) :]
 
     def verify(self) -> None:
-        type_ = self.operands[0].type
+        type_, takes = self.operands[0].type, " or ".join(", ".join(map(str, each)) for each in self.takes)
         if isinstance(type_, PtrType):
-            self.require(type_ == PtrType("shared", U64) and len(self.place) == 1, f"an mbarrier at {type_}")
-            return
-        tile = self.expect(type_, SharedType)
-        self.require(tile.dtype == U64, f"{tile} has no mbarriers")
-        self.require_indices(self.place[1:], tile.rank)
+            self.require(type_ == PtrType("shared", U64), f"an mbarrier at {type_}")
+        else:
+            tile = self.expect(type_, SharedType)
+            self.require(tile.dtype == U64, f"{tile} has no mbarriers")
+            self.require_indices(self.place[1:], tile.rank)
+        self.require([v.type for v in self.more] in self.takes, f"takes {takes or 'nothing'} after the mbarrier")
 
 
 class Init(MbarrierOp):
@@ -59,23 +68,13 @@ class Init(MbarrierOp):
 
 
 class Arrive(MbarrierOp):
-    """This thread arrives; its earlier memory accesses are visible to those that wait for the phase.
-
-    cluster: the last operand, an i32, is the rank in the cluster of the block whose mbarrier at this place is meant.
-    """
+    """This thread arrives; its earlier memory accesses are visible to those that wait for the phase. With one more
+    operand, an i32: at the mbarrier at this place in the block of that rank in the cluster."""
 
     name = "mbarrier.arrive"
-    sync = by(lambda op: Sync(releases="cluster" if op.cluster else "cta"))
+    sync = by(lambda op: Sync(releases="cluster" if op.more else "cta"))
     called = "ptx.mbarrier_arrive()"
-    cluster = attribute(bool, False)
-
-    @property
-    def extra(self) -> int:  # type: ignore[override]
-        return 1 if self.cluster else 0
-
-    def verify(self) -> None:
-        super().verify()
-        self.require([v.type for v in self.more] == [I32] * self.extra, "takes the rank of a block, an i32")
+    takes = ([], [I32])
 
 
 class ExpectTx(MbarrierOp):
@@ -84,7 +83,7 @@ class ExpectTx(MbarrierOp):
     name = "mbarrier.expect_tx"
     sync = Sync(releases="cta")
     called = "ptx.mbarrier_expect_tx()"
-    bytes = attribute(int, least=1, most=MOST_ARRIVALS)
+    bytes = attribute(int, least=1, most=MOST_TX_BYTES)
 
 
 class Wait(MbarrierOp):
@@ -94,7 +93,7 @@ class Wait(MbarrierOp):
     name = "mbarrier.wait"
     sync = Sync(meets="cta", completes="mbarrier")
     called = "ptx.mbarrier_wait()"
-    extra = 1
+    takes = ([U32],)
     parity = operand(-1, U32)
 
 
@@ -126,13 +125,12 @@ class NamedBarrier(Orders):
     scope, alike = "warp", ()
     called = "a barrier of some warps"
     number = attribute(int, least=1, most=NAMED_BARRIERS - 1)
-    threads = attribute(int)
+    threads = attribute(int, among=range(WARP, MOST_THREADS + 1, WARP))
     wait = attribute(bool, True)
     offset = operands(0)
 
     def verify(self) -> None:
         self.require([v.type for v in self.offset] in ([], [I32]), "takes at most one i32")
-        self.require(self.threads > 0 and self.threads % WARP == 0, f"{self.threads} threads are no whole warps")
 
 
 class ClusterArrive(Orders):
@@ -190,16 +188,8 @@ class SetMaxNReg(Op):
     scope, alike = "warpgroup", ()
     features = ("setmaxnreg",)
     called = "ptx.setmaxnreg()"
-    registers = attribute(int)
+    registers = attribute(int, among=REGISTER_COUNTS)
     increase = attribute(bool)
-
-    def verify(self) -> None:
-        self.require(can_have(self.registers), f"{self.registers} registers")
-
-
-def can_have(registers: int) -> bool:
-    """Can `SetMaxNReg` give a thread this many?"""
-    return LEAST_SETMAXNREG <= registers <= MOST_SETMAXNREG and registers % REGISTER_UNIT == 0
 
 
 def registers_at_launch(threads: int, blocks_per_sm: int) -> int:

@@ -11,7 +11,7 @@ from typing import Sequence
 from tiledsl.ir.core import Op, Pure, Value, attribute, operand, operands
 from tiledsl.ir.facts import NOTHING, by, reads, writes
 from tiledsl.ir.ops.tile import VECTOR_BYTES, Access, Follows, Side
-from tiledsl.ir.types import INDEX, U32, FragmentType, SharedType, Type, is_memory
+from tiledsl.ir.types import INDEX, U32, FragmentType, MemoryType, SharedType, Type
 from tiledsl.layout.fragments import ROWS, WORD_BITS, converted
 from tiledsl.layout.mma import MmaRow, find_row
 
@@ -57,7 +57,7 @@ class _Moves(Op):
         return self.side.unit != self.held.held_as.inner
 
     def verify(self) -> None:
-        self.require(is_memory(self.memory.type), f"cannot access {self.memory.type}")
+        self.require(isinstance(self.memory.type, MemoryType), f"cannot access {self.memory.type}")
         type_, side, vec = _distributed(self, self.held), self.side, self.vec
         side.check(self, 2, type_.dtype)
         bits, size = type_.dtype.bits, type_.dtype.bytes

@@ -65,40 +65,35 @@ class Cursor(Pure):
     ring = operand(0, RingType)
 
 
-class Slot(Pure):
-    """The number of the cursor's slot, an index."""
-
-    name = "ring.slot"
-    level = "tile"
-    varies, cause, nan = "thread", "a slot of a ring", "sees"
-    gives = (INDEX,)
-    ring, cursor = operand(0, RingType), operand(1, CURSOR)
-
-
 class RingOp(Orders):
     """Base: operands are a ring, then `at`: a cursor, or the number of a slot."""
 
     level = "tile"
     features = ("mbarrier",)
+    varies, cause, nan = "thread", "a slot of a ring", "sees"
     ring, at = operand(0, RingType), operand(1)
+
+
+class _Begins(RingOp):
+    """Waits for the cursor's slot. Result: its number, an index."""
+
+    sync = Sync(meets="cta", completes="mbarrier")
+    gives = (INDEX,)
+    cursor = operand(1, CURSOR)
 
 
 class _Moves(RingOp):
     """Gives the role's next cursor."""
 
-    varies, nan = "thread", "sees"
-    cause = "a slot of a ring"
     gives = (CURSOR,)
     cursor = operand(1, CURSOR)
 
 
-class Acquire(RingOp):
-    """Waits until the slot is free."""
+class Acquire(_Begins):
+    """A fill begins: waits until the slot is free."""
 
     name = "ring.acquire"
-    sync = Sync(meets="cta", completes="mbarrier")
     called = "ring.fill()"
-    cursor = operand(1, CURSOR)
 
 
 class Publish(_Moves):
@@ -110,25 +105,22 @@ class Publish(_Moves):
     called = "ring.fill()"
 
 
-class Wait(RingOp):
-    """Waits until the slot is filled."""
+class Wait(_Begins):
+    """A use begins: waits until the slot is filled. Its asynchronous MMAs are one group, which may stay in flight past
+    `in_flight` later uses."""
 
     name = "ring.wait"
-    sync = Sync(meets="cta", completes="mbarrier")
     called = "ring.use()"
-    cursor = operand(1, CURSOR)
+    in_flight = attribute(int, 0, most=7)
 
 
 class Release(_Moves):
-    """Ends the use that `Wait` began. Its asynchronous MMAs are one group. The slot used `in_flight` uses before is
-    released, once its group has completed and threads have read it; later slots are held. Result: the next slot's
-    cursor.
-    """
+    """Ends the use that `Wait` began. The slot used `in_flight` uses before is released, once its group has completed
+    and threads have read it; later slots are held. Result: the next slot's cursor."""
 
     name = "ring.release"
     sync = Sync(releases="cta")
     called = "ring.use()"
-    in_flight = attribute(int, 0, most=7)
 
 
 class Drain(_Moves):
@@ -140,15 +132,23 @@ class Drain(_Moves):
 
 
 class Skip(_Moves):
-    """Advances by `count` slots without releasing them: they are another instance's, or `Free` releases them."""
+    """Advances by `count` slots, which are another instance's."""
 
     name = "ring.skip"
     sync = NOTHING
     count = operand(2, INDEX)
 
 
+class Take(_Begins):
+    """Waits until the slot is filled; `Free` releases it. Results: its number, and the cursor of the next slot."""
+
+    name = "ring.take"
+    called = "ring.take()"
+    gives = (INDEX, CURSOR)
+
+
 class Free(RingOp):
-    """Releases the slot of this number, which was waited for and which threads have read."""
+    """Releases the slot of this number, which was taken and which threads have read."""
 
     name = "ring.free"
     sync = Sync(releases="cta")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from tiledsl.arch import WARP
 from tiledsl.ir.core import Block, Op, Orders, Pure, attribute
 from tiledsl.ir.facts import NOTHING, Sync
-from tiledsl.ir.ops.barriers import can_have
+from tiledsl.ir.ops.barriers import REGISTER_COUNTS
 from tiledsl.ir.ops.control import For, Yield
 from tiledsl.ir.types import BOOL, INDEX
 
@@ -26,10 +26,10 @@ class Region(Op):
     ends = (Yield,)
     title = attribute(str)
     first = attribute(int)
-    warps = attribute(int)
-    instances = attribute(int, 1)
+    warps = attribute(int, least=1)
+    instances = attribute(int, 1, least=1, most=2)
     one_thread = attribute(bool, False)
-    registers = attribute(int, 0)
+    registers = attribute(int, 0, among=(0, *REGISTER_COUNTS))
 
     @property
     def body(self) -> Block:
@@ -46,8 +46,7 @@ class Region(Op):
 
     @property
     def all_threads(self) -> int:
-        """Of all instances."""
-        return WARP * self.all_warps
+        return self.threads * self.instances
 
     @property
     def role(self) -> tuple[int, int]:
@@ -60,9 +59,12 @@ class Region(Op):
 
     def verify(self) -> None:
         self.require(not self.body.args and not self.body.terminator.operands, "gives nothing on")
-        self.require(self.warps > 0 and self.instances in (1, 2), f"{self.instances} instances of {self.warps} warps")
         self.require(not self.one_thread or self.instances == 1, "one thread is one instance")
-        self.require(self.registers == 0 or can_have(self.registers), f"{self.registers} registers")
+
+
+def roles_of(body: Block) -> list[Region]:
+    """The roles of a kernel with this body."""
+    return [op for op in body.ops if isinstance(op, Region)]
 
 
 class _Turn(Orders):

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Iterator, Sequence
 
 from tiledsl.errors import VerifyError
 from tiledsl.ir.atomics import ACQUIRING, ATOMICS, RELEASING, SCOPE_FEATURES, AtomicFn
-from tiledsl.ir.core import OPS, Op, Pure, Value, attribute, operand, operands
+from tiledsl.ir.core import Op, Pure, Value, attribute, operand, operands
 from tiledsl.ir.declare import MOST_STAGES
 from tiledsl.ir.facts import NOTHING, Sync, by, reads, writes
 from tiledsl.ir.facts import Access as Touch
@@ -22,7 +22,6 @@ from tiledsl.ir.types import (
     MemoryType,
     SharedType,
     Type,
-    is_memory,
 )
 from tiledsl.layout.shared import AUTO, ROW, Layout, parse_layout, row_major
 
@@ -113,9 +112,8 @@ class Access(Op):
 
     @property
     def memory_type(self) -> MemoryType:
-        type_ = self.memory.type
-        assert isinstance(type_, (GlobalType, SharedType))
-        return type_
+        assert isinstance(self.memory.type, MemoryType)
+        return self.memory.type
 
     @property
     def indices(self) -> list[Value]:
@@ -128,7 +126,7 @@ class Access(Op):
         return dtype if self.vec == 1 else FragmentType(dtype, (self.vec,))
 
     def verify(self) -> None:
-        self.require(is_memory(self.memory.type), f"cannot access {self.memory.type}")
+        self.require(isinstance(self.memory.type, MemoryType), f"cannot access {self.memory.type}")
         rank = self.memory_type.rank
         self.require(len(self.operands) == 1 + rank + self.extra, f"takes {rank} indices")
         self.require_indices(self.indices, rank)
@@ -262,11 +260,6 @@ def define_atomics(base: type[AtomicOp], family: str, part: str) -> None:
 define_atomics(Atomic, "tile", "memory")
 
 
-def atomic(fn: str, memory: Value, *operands: Value, **kwargs: Any) -> Op:
-    """The op of a row of the table: ``atomic("max", A, i, j, v)``."""
-    return OPS[f"tile.atomic_{fn}"](memory, *operands, **kwargs)
-
-
 # -- whole-block copies ----------------------------------------------------------------------------
 
 
@@ -285,7 +278,7 @@ class Side:
 
     @property
     def type(self) -> MemoryType:
-        assert isinstance(self.memory.type, (GlobalType, SharedType))
+        assert isinstance(self.memory.type, MemoryType)
         return self.memory.type
 
     @property
@@ -350,7 +343,7 @@ class Copy(Op):
     def verify(self) -> None:
         self.require(len(self.operands) > 0 and len(self.shape) > 0, "has no operands or no shape")
         self.require(all(type(n) is int and n > 0 for n in self.shape), "extents are positive")
-        self.require(is_memory(self.operands[self._split].type), "the destination is no memory")
+        self.require(isinstance(self.operands[self._split].type, MemoryType), "the destination is no memory")
         for what, side in (("source", self.src), ("destination", self.dst)):
             side.check(self, len(self.shape), self.dtype, f" of the {what}")
             for axis, size in zip(side.axes, self.shape, strict=True):

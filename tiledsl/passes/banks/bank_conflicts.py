@@ -13,10 +13,9 @@ and has no say.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from tiledsl.ir.core import Kernel, Op
 from tiledsl.ir.ops import tile
@@ -35,19 +34,13 @@ LINE = BANKS * WORD
 LARGEST_EVERY = 128
 
 
-@dataclass(frozen=True)
-class BankConflicts:
+def choose_layouts(kernel: Kernel, limit: int | None = None) -> None:
     """Gives every shared tile its layout. Runs at tile level, on accesses that `check-accesses` has approved.
 
     limit: bytes of shared memory that a block may have; None for no limit.
     """
-
-    limit: int | None = None
-    name: ClassVar[str] = "bank-conflict"
-
-    def run(self, kernel: Kernel) -> None:
-        for here in _Planner(kernel, self.limit).tiles:
-            here.alloc.attrs["layout"] = str(here.layout)
+    for here in _Planner(kernel, limit).tiles:
+        here.alloc.attrs["layout"] = str(here.layout)
 
 
 def bank_report(kernel: Kernel, limit: int | None = None) -> BankReport:

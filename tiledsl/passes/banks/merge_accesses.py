@@ -15,8 +15,7 @@ made as wide as they can be without more wavefronts in the kernel's best layouts
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from tiledsl.arch import MOST_ACCESS
 from tiledsl.ir.builder import Builder
@@ -29,20 +28,14 @@ from tiledsl.passes.banks.bank_conflicts import bank_report
 from tiledsl.passes.distribute.vectors import elements_of, never_split, vector_of
 
 
-@dataclass(frozen=True)
-class MergeAccesses:
+def merge_accesses(kernel: Kernel, limit: int | None = None) -> None:
     """Runs at tile level, on accesses that `check-accesses` has approved, before layouts are chosen.
 
     limit: bytes of shared memory that a block may have; None for no limit.
     """
-
-    limit: int | None = None
-    name: ClassVar[str] = "merge-accesses"
-
-    def run(self, kernel: Kernel) -> None:
-        if any(isinstance(op, (tile.Load, tile.Get, tile.Store)) for op in kernel.walk()):
-            runs = access_runs(kernel)
-            _merge(runs, _widths(kernel, runs, self.limit))
+    if any(isinstance(op, (tile.Load, tile.Get, tile.Store)) for op in kernel.walk()):
+        runs = access_runs(kernel)
+        _merge(runs, _widths(kernel, runs, limit))
 
 
 def _widths(kernel: Kernel, runs: list[Run], limit: int | None) -> dict[tile.SharedAlloc, int]:

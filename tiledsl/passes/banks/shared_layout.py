@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from tiledsl.errors import CompileError
 from tiledsl.ir.core import Kernel, Op
@@ -102,47 +101,42 @@ def _without(slot: Slot, holes: list[Slot]) -> list[tuple[int, int]]:
     return parts
 
 
-@dataclass(frozen=True)
-class CheckSharedMemory:
+def check_shared_memory(kernel: Kernel, limit: int, target: str = "") -> None:
     """Error if a block's shared tiles need more than `limit` bytes (what `target` grants on request).
 
     Runs at tile level, where every tile still has its name and its line.
     """
+    layout = lay_out_shared(kernel)
+    if layout.bytes <= limit:
+        return
+    first = next(s for s in layout.slots.values() if s.end > limit)
+    tiles = ", ".join(_described(s) for s in layout.slots.values())
+    on = f" on {target}" if target else ""
+    raise CompileError(
+        f"the block's shared tiles need {layout.bytes} bytes, {limit} are possible{on}: {tiles}",
+        first.op.loc,
+        fix=f"{_fewer_stages(kernel, limit)}"
+        f"make them {layout.bytes - limit} bytes smaller{_what_fits(first, limit)}, "
+        f"{_without_padding(kernel, limit)}"
+        "or let a tile reuse the bytes of one that is no longer needed: shared(..., over=tile)",
+    )
 
-    limit: int
-    target: str = ""
-    name: ClassVar[str] = "check-shared-memory"
 
-    def run(self, kernel: Kernel) -> None:
-        layout = lay_out_shared(kernel)
-        if layout.bytes <= self.limit:
-            return
-        first = next(s for s in layout.slots.values() if s.end > self.limit)
-        tiles = ", ".join(_described(s) for s in layout.slots.values())
-        on = f" on {self.target}" if self.target else ""
-        raise CompileError(
-            f"the block's shared tiles need {layout.bytes} bytes, {self.limit} are possible{on}: {tiles}",
-            first.op.loc,
-            fix=f"{self.fewer_stages(kernel)}"
-            f"make them {layout.bytes - self.limit} bytes smaller{_what_fits(first, self.limit)}, "
-            f"{self.without_padding(kernel)}"
-            "or let a tile reuse the bytes of one that is no longer needed: shared(..., over=tile)",
-        )
+def _fewer_stages(kernel: Kernel, limit: int) -> str:
+    """A word on how many stages of pipelined loops fit."""
+    most = max((op.stages for op in kernel.walk() if isinstance(op, tile.SharedAlloc)), default=1)
+    for stages in range(most - 1, 0, -1):
+        needed = lay_out_shared(kernel, stages=stages).bytes
+        if needed <= limit:
+            return f"pass stages={stages}, the most that fit ({needed} bytes), "
+    return "not even one stage fits: " if most > 1 else ""
 
-    def fewer_stages(self, kernel: Kernel) -> str:
-        """A word on how many stages of pipelined loops fit."""
-        most = max((op.stages for op in kernel.walk() if isinstance(op, tile.SharedAlloc)), default=1)
-        for stages in range(most - 1, 0, -1):
-            needed = lay_out_shared(kernel, stages=stages).bytes
-            if needed <= self.limit:
-                return f"pass stages={stages}, the most that fit ({needed} bytes), "
-        return "not even one stage fits: " if most > 1 else ""
 
-    def without_padding(self, kernel: Kernel) -> str:
-        """A word on row order, where that would fit."""
-        rows: dict[Op, Layout] = {op: ROW for op in kernel.walk() if isinstance(op, tile.SharedAlloc)}
-        needed = lay_out_shared(kernel, rows).bytes
-        return f"leave out the padding (row order needs {needed}), " if needed <= self.limit else ""
+def _without_padding(kernel: Kernel, limit: int) -> str:
+    """A word on row order, where that would fit."""
+    rows: dict[Op, Layout] = {op: ROW for op in kernel.walk() if isinstance(op, tile.SharedAlloc)}
+    needed = lay_out_shared(kernel, rows).bytes
+    return f"leave out the padding (row order needs {needed}), " if needed <= limit else ""
 
 
 def _described(slot: Slot) -> str:

@@ -7,13 +7,13 @@ the asynchronous proxy at the other access the same shared memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
 from tiledsl.arch import WARPGROUP_WARPS
-from tiledsl.errors import CompileError, Loc
+from tiledsl.errors import CompileError, CompileErrors, Loc
 from tiledsl.ir.core import Kernel, Op, Value
 from tiledsl.ir.facts import Access
 from tiledsl.ir.ops import barriers, rings, roles, tma
@@ -35,11 +35,6 @@ class Endpoint:
     groups: bool = False
     threads: bool = False
 
-    def arrivals(self, role: roles.Region) -> int:
-        if role.one_thread:
-            return 1
-        return role.warps // WARPGROUP_WARPS if self.who == "warpgroup" else role.warps
-
 
 ENDPOINTS: dict[str, Endpoint] = {
     "": Endpoint("warp", threads=True),
@@ -51,32 +46,22 @@ ENDPOINTS: dict[str, Endpoint] = {
 
 @dataclass(frozen=True, eq=False)
 class End:
-    """One end of a ring. ops: those with which `role` reaches its slots; accesses: those of its tiles; inside: all."""
+    """One end of a ring: what `role` does with its slots. accesses: the ops that reach the tiles."""
 
     ring: Ring
     role: roles.Region
-    ops: list[rings.RingOp]
-    inside: set[Op]
 
     @cached_property
     def accesses(self) -> list[Op]:
-        return [op for op in self.role.walk() if self.ring.reached_by(op)]
+        return [op for op in self.role.walk() if self.touches(op)]
 
-    def touches(self, op: Op) -> list[Access]:
+    def touches(self, *ops: Op) -> list[Access]:
         """Of the ring's tiles."""
-        return [access for access in op.accesses() if access.memory in self.ring.tiles]
-
-    def reached(self, *, writes: bool) -> set[Value | int | None]:
-        """The ring's tiles that are written here, or read."""
-        return {touch.memory for op in self.accesses for touch in self.touches(op) if touch.writes == writes}
+        return [access for op in ops for access in op.accesses() if access.memory in self.ring.tiles]
 
     def works(self, op: Op) -> set[str]:
         """What signals that the op's accesses of the ring's tiles are complete; "" where they are in program order."""
-        return {touch.done if touch.done in ENDPOINTS else "" for touch in self.touches(op)} or {""}
-
-    def by_threads(self, op: Op) -> bool:
-        """True if the op accesses the tiles in program order, not asynchronously."""
-        return self.ring.reached_by(op) and "" in self.works(op)
+        return {touch.done if touch.done in ENDPOINTS else "" for touch in self.touches(op)}
 
     @cached_property
     def endpoint(self) -> Endpoint:
@@ -96,105 +81,100 @@ class End:
         return row
 
     @property
-    def in_flight(self) -> int:
-        """How many uses may be in flight past their end, their slots held."""
-        if not self.endpoint.groups:
-            return 0
-        return max((op.in_flight for op in self.ops if isinstance(op, rings.Release)), default=0)
+    def arrivals(self) -> int:
+        """Arrivals of this end that complete a phase; of a consumer, from each block that shares the slot."""
+        ring, warps = self.ring, 1 if self.role.one_thread else self.role.warps
+        others = 0 if self is ring.producer else sum(ring.along(axis) - 1 for axis in ring.shared_along)
+        return (1 + others) * (warps // WARPGROUP_WARPS if self.endpoint.who == "warpgroup" else warps)
 
     def proxies(self, *ops: Op) -> set[str]:
         """The proxies by which these ops, or all accesses, reach the ring's tiles in shared memory."""
-        touches = [touch for op in ops or self.accesses for touch in self.touches(op)]
+        touches = self.touches(*(ops or self.accesses))
         return {t.proxy for t in touches if isinstance(t.memory, Value) and isinstance(t.memory.type, SharedType)}
-
-    @cached_property
-    def asynchronous(self) -> bool:
-        """True if the asynchronous proxy accesses shared memory here."""
-        return "async" in self.proxies()
 
 
 class Ring:
-    """A ring and both its ends. Raises CompileError where it lacks one, or is used as no ring can be."""
+    """A ring and both its ends. Raises CompileError where it lacks one, or is used as no ring can be.
+
+    in_flight: how many uses may be in flight past their end, their slots held.
+    """
 
     def __init__(self, make: rings.Make) -> None:
-        self.make, self.stages, self.tiles, self.place = make, make.stages, make.tiles, make.place
+        self.make, self.tiles, self.place = make, make.tiles, make.place
         users = [op for op, _ in make.result.uses]
         self.loads = [op for op in users if isinstance(op, tma.Load)]
         filled = [op for op in users if isinstance(op, (rings.Acquire, rings.Publish))]
-        used = [op for op in users if isinstance(op, (rings.Wait, rings.Release, rings.Free))]
-        self.producer = self._end([*filled], "filled", "with ring.fill() as s:")
-        self.consumer = self._end([*used], "used", "with ring.use() as s:")
+        used = [op for op in users if isinstance(op, (rings.Wait, rings.Release, rings.Take, rings.Free))]
+        self.producer = self._end(filled, "filled", "with ring.fill() as s:")
+        self.consumer = self._end(used, "used", "with ring.use() as s:")
         if self.producer.role is self.consumer.role:
             message = f"{self.producer.role.shown} fills this ring, and uses it as well"
             raise CompileError(message, used[0].loc, "a ring goes from one role to another")
-        acquires = [op for op in filled if isinstance(op, rings.Acquire)]
         if self.producer.endpoint.bytes:
-            for op in acquires:
-                self._check_loads(op)
+            for op in filled:
+                if isinstance(op, rings.Acquire):
+                    self._check_loads(op)
         else:
-            self._check_groups()
             self._check_written(filled[0].loc)
-        self._check_uses([*used])
+        self._check_uses(used)
+        counts = [op.in_flight for op in used if isinstance(op, rings.Wait)]
+        self.in_flight = max(counts, default=0) if self.consumer.endpoint.groups else 0
 
-    def _end(self, ops: list[rings.RingOp], did: str, example: str) -> End:
+    def _end(self, ops: Sequence[rings.RingOp], did: str, example: str) -> End:
         if not ops:
             fix = f"{example} in a role, or remove the ring"
             raise CompileError(f"this ring is never {did}", self.make.loc, fix)
-        role, *others = dict.fromkeys(_role(op) for op in ops)
-        for op in ops if others else ():
-            if _role(op) is not role:
-                message = f"this ring is {did} by {role.shown} already, and now by {_role(op).shown}"
+        role = role_of(ops[0])
+        for op in ops:
+            if role_of(op) is not role:
+                message = f"this ring is {did} by {role.shown} already, and now by {role_of(op).shown}"
                 fix = "make a ring for each role, or one role of them; instances=2 makes a role twice"
                 raise CompileError(message, op.loc, fix)
-        return End(self, role, ops, set(role.walk()))
-
-    def reached_by(self, op: Op) -> bool:
-        return any(tile in op.operands for tile in self.tiles)
-
-    def _check_groups(self) -> None:
-        """No products in the role that fills: nothing would wait for them before the slot is published."""
-        for op in self.producer.accesses if self.producer.endpoint.groups else ():
-            if self.producer.works(op) != {""}:
-                message = f"{called(op)} reads the tiles of a ring in {self.producer.role.shown}, which fills it"
-                raise CompileError(message, op.loc, "multiply in the role that uses the ring")
+        return End(self, role)
 
     def _check_written(self, loc: Loc) -> None:
-        """Each tile is written somewhere; without a count of bytes it is not known which fill writes what."""
+        """Each tile is written somewhere; without a count of bytes it is not known which fill writes what. No products
+        read them in the role that fills: nothing would wait for them before the slot is published."""
+        end = self.producer
+        for op in end.accesses if end.endpoint.groups else ():
+            if end.works(op) != {""}:
+                message = f"{called(op)} reads the tiles of a ring in {end.role.shown}, which fills it"
+                raise CompileError(message, op.loc, "multiply in the role that uses the ring")
         for tile in self.tiles:
-            if tile not in self.producer.reached(writes=True):
+            if not any(touch.writes and touch.memory is tile for touch in end.touches(*end.accesses)):
                 name = name_of(tile)
                 fix = f"tma_load(..., s.{name}) in a role with threads=1, or s.{name}[i, j] = x, store(x, s.{name})"
                 raise CompileError(f"ring.fill() writes nothing into s.{name}", loc, fix)
 
-    def _check_uses(self, used: list[rings.RingOp]) -> None:
-        counts = {op: op.in_flight if isinstance(op, rings.Release) else 0 for op in used if type(op) is not rings.Wait}
-        for op, count in counts.items():
-            if count != next(iter(counts.values())):
-                message = f"in_flight={count}, and elsewhere in_flight={next(iter(counts.values()))}"
+    def _check_uses(self, used: Sequence[rings.RingOp]) -> None:
+        begun = [op for op in used if isinstance(op, (rings.Wait, rings.Take))]
+        counts = [op.in_flight if isinstance(op, rings.Wait) else 0 for op in begun]
+        for op, count in zip(begun, counts, strict=True):
+            if count != counts[0]:
+                message = f"in_flight={count}, and elsewhere in_flight={counts[0]}"
                 raise CompileError(message, op.loc, "all uses of a ring have one in_flight; take() has 0")
+        end = self.consumer
         for tile in self.tiles:
-            if tile not in self.consumer.reached(writes=False):
+            if not any(touch.memory is tile and not touch.writes for touch in end.touches(*end.accesses)):
                 message = f"the tile {tile.name} of this ring is never read in its ring.use()"
                 fix = f"read s.{tile.name}, or leave {tile.name} out of the ring"
                 raise CompileError(message, self.make.loc, fix)
-        frees = [op for op in used if isinstance(op, rings.Free)]
-        takes = [op for op in used if isinstance(op, rings.Wait) and not ends_a_use(op)]
-        if frees and not takes:
-            message = "a slot of this ring is named here, and none is ever taken"
-            raise CompileError(message, frees[0].loc, "i = ring.take(), and ring.slot(i), ring.free(i)")
-        if takes and not frees:
-            message = "slots of this ring are taken here, and never released: it would be full for ever"
-            raise CompileError(message, takes[0].loc, "ring.free(i), when slot i has been read")
+        takes, frees = ([op for op in used if isinstance(op, kind)] for kind in (rings.Take, rings.Free))
+        if bool(takes) != bool(frees):
+            did, missing = ("taken", "released") if takes else ("released", "taken")
+            message = f"slots of this ring are {did} here, and never {missing}"
+            fix = "i = ring.take(), and ring.free(i) after its last read"
+            raise CompileError(message, (takes or frees)[0].loc, fix)
 
     # -- bytes ---------------------------------------------------------------------------------
 
     def loads_of(self, op: rings.Acquire) -> list[tma.Load]:
-        return [load for load in self.loads if _cursor(load.mbarrier[1]) is op.cursor]
+        return [load for load in self.loads if load.mbarrier[1] is op.result]
 
     def bytes_of(self, tile: Value) -> int:
         """A stage of the tile."""
         assert isinstance(tile.type, SharedType)
-        return tile.type.bytes // self.stages
+        return tile.type.bytes // self.make.stages
 
     def bytes(self, load: tma.Load) -> int:
         """What arrives in one block's slot by this load: the share of each block of the cluster."""
@@ -213,37 +193,29 @@ class Ring:
                 message = f"ring.fill() loads {found} bytes into s.{name_of(tile)}, which has {whole}"
                 raise CompileError(message, op.loc, "fill every tile of the slot once, as a whole or in parts")
 
-    def arrivals(self, end: End) -> int:
-        """Arrivals of this end that complete a phase; of a consumer, from each block that shares the slot."""
-        blocks = 1 if end is self.producer else 1 + sum(self.along(axis) - 1 for axis in self.shared_along)
-        return blocks * end.endpoint.arrivals(end.role)
-
     @property
     def shared_along(self) -> list[str]:
         """Axes of the cluster along which blocks load for each other."""
         return sorted({load.multicast for load in self.loads if self.along(load.multicast) > 1})
 
 
-def ends_a_use(op: rings.Wait) -> bool:
-    """True if the end of a use releases the slot; False if `ring.free` does, by its number."""
-    assert op.parent is not None
-    behind = op.parent.ops[op.parent.ops.index(op) + 1 :]
-    ends = (o for o in behind if isinstance(o, (rings.Release, rings.Skip)) and o.ring is op.ring)
-    return isinstance(next(ends, None), rings.Release)
-
-
-def _cursor(slot: Value) -> Value | None:
-    return slot.op.cursor if isinstance(slot.op, rings.Slot) else None
-
-
-def _role(op: Op) -> roles.Region:
+def role_of(op: Op) -> roles.Region:
     for around, _ in ops_around(op.parent):
         if isinstance(around, roles.Region):
             return around
     raise CompileError(f"{called(op)} outside of a role", op.loc, 'with role("math", ...):')
 
 
-def rings_of(kernel: Kernel) -> Iterator[Ring]:
-    for op in list(kernel.body.ops):
+def rings_of(kernel: Kernel) -> list[Ring]:
+    """Raises CompileErrors with those of all rings."""
+    found: list[Ring] = []
+    errors: list[CompileError] = []
+    for op in kernel.body.ops:
         if isinstance(op, rings.Make):
-            yield Ring(op)
+            try:
+                found.append(Ring(op))
+            except CompileError as error:
+                errors.append(error)
+    if errors:
+        raise CompileErrors(errors)
+    return found

@@ -13,47 +13,41 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from tiledsl.arch import MOST_ARRIVALS, WARPGROUP_WARPS
-from tiledsl.errors import CompileError, CompileErrors
+from tiledsl.arch import MOST_TX_BYTES, WARPGROUP_WARPS
+from tiledsl.errors import CompileError
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import barriers, gpu, rings, roles, tile, wgmma
 from tiledsl.ir.types import CURSOR, I32, INDEX, U32, U64, SharedType
 from tiledsl.layout.shared import ROW
-from tiledsl.passes.analysis.constants import integer
 from tiledsl.passes.analysis.structure import incoming
-from tiledsl.passes.cooperation.endpoints import End, Ring, ends_a_use
+from tiledsl.passes.cooperation.endpoints import End, Ring, rings_of, role_of
 
 
 def lower_rings(kernel: Kernel) -> None:
-    found: dict[Value, Ring] = {}
-    errors: list[CompileError] = []
-    for make in kernel.body.ops:
-        if isinstance(make, rings.Make):
-            try:
-                found[make.result] = ring = Ring(make)
-                _ = ring.producer.endpoint, ring.consumer.endpoint
-            except CompileError as error:
-                errors.append(error)
-    if errors:
-        raise CompileErrors(errors)
+    found = {ring.make.result: ring for ring in rings_of(kernel)}
     if found:
         _Lowering(kernel, found).block(kernel.body)
+
+
+_PARTS = {"slot": INDEX, "phase": U32, "held": INDEX}
+"""What a cursor becomes."""
 
 
 @dataclass
 class _Use:
     """A use, from its wait to its release.
 
-    fenced: a wgmma fence precedes its MMAs. products: number of MMAs, those of nested uses included. nested: an MMA is
-    under a condition or in a loop. read: threads read tiles themselves, besides MMAs. generic: they do so by the
-    generic proxy.
+    in_flight: of its group. fenced: a wgmma fence precedes its MMAs. multiplies: it has MMAs, or a nested use has.
+    nested: an MMA is under a condition or in a loop. read: threads read tiles themselves, besides MMAs. generic: they
+    do so by the generic proxy.
     """
 
     ring: Ring
     block: Block
+    in_flight: int
     fenced: bool = False
-    products: int = 0
+    multiplies: bool = False
     nested: bool = False
     read: bool = False
     generic: bool = False
@@ -63,16 +57,15 @@ class _Lowering:
     """One walk in program order.
 
     parts: the values that replace a cursor (slot, phase, held) and a ring (its "full" mbarriers). bars: the mbarriers
-    at which an end arrives. ending: waits that end a use. holding: skips at which slots may be held. uses: the
-    enclosing uses, innermost last. open: these have issued MMAs that are not committed yet.
+    at which an end arrives. releasing: drains and skips of rings whose slots may be held there. uses: the enclosing
+    uses, innermost last. open: these have issued MMAs that are not committed yet.
     """
 
     def __init__(self, kernel: Kernel, found: dict[Value, Ring]) -> None:
         self.kernel, self.rings = kernel, found
         self.parts: dict[Value, list[Value]] = {}
         self.bars: dict[End, Value] = {}
-        self.ending = {op for op in kernel.walk() if isinstance(op, rings.Wait) and ends_a_use(op)}
-        self.holding = {op for op in kernel.walk() if isinstance(op, rings.Skip) and _may_hold(op.cursor, set())}
+        self.releasing = {op for ring in found.values() if ring.in_flight for op in _releasing(ring)}
         self.uses: list[_Use] = []
         self.open = False
         self.b = Builder(kernel.body)
@@ -101,7 +94,7 @@ class _Lowering:
             self.b.add(wgmma.Commit())
             self.open = self.b.block is not self.uses[-1].block
         for use in self.uses:
-            if use.ring.consumer.by_threads(op):
+            if "" in use.ring.consumer.works(op):
                 use.read = True
                 use.generic |= "generic" in use.ring.consumer.proxies(op)
         self.b.block.append(op)
@@ -116,21 +109,14 @@ class _Lowering:
         """The same arguments or results, with three values for each cursor."""
         found: list[Value] = []
         for value in values:
-            if value.type != CURSOR:
-                found.append(value)
-                continue
-            names = [f"{value.name}_{part}" if value.name else "" for part in ("slot", "phase", "held")]
-            self.parts[value] = [
-                Value(type_, value.owner, 0, name) for type_, name in zip((INDEX, U32, INDEX), names, strict=True)
-            ]
-            found += self.parts[value]
-        for index, value in enumerate(found):
-            value.index = index
+            parts = [value]
+            if value.type == CURSOR:
+                parts = [Value(type_, value.owner, 0, f"{value.name}_{part}") for part, type_ in _PARTS.items()]
+                self.parts[value] = parts
+            for part in parts:
+                part.index = len(found)
+                found.append(part)
         return found
-
-    def cursor(self, op: rings.RingOp) -> tuple[Value, Value, Value]:
-        slot, phase, held = self.parts[op.at]
-        return slot, phase, held
 
     # -- making --------------------------------------------------------------------------------
 
@@ -144,16 +130,16 @@ class _Lowering:
         b = self.b
         for number, (value, ring) in enumerate(self.rings.items()):
             for end, name in ((ring.producer, "full"), (ring.consumer, "empty")):
-                slots = SharedType(U64, (ring.stages,))
+                slots = SharedType(U64, (ring.make.stages,))
                 bars = self.bars[end] = b.value(tile.SharedAlloc(type=slots, layout=str(ROW)))
                 bars.name = name + (str(number) if number else "")
             self.parts[value] = [self.bars[ring.producer]]
         with b.when(b.value(roles.Leads())):
             for ring in self.rings.values():
-                for slot in range(ring.stages):
+                for slot in range(ring.make.stages):
                     at = b.constant(slot, INDEX)
                     for end in (ring.producer, ring.consumer):
-                        b.add(barriers.Init(self.bars[end], at, count=ring.arrivals(end)))
+                        b.add(barriers.Init(self.bars[end], at, count=end.arrivals))
             b.add(barriers.FenceInit())
         if self.kernel.cluster == (1, 1, 1):
             b.add(gpu.Barrier())
@@ -167,24 +153,22 @@ class _Lowering:
 
     # -- slots ---------------------------------------------------------------------------------
 
-    def advanced(self, ring: Ring, slot: Value, phase: Value) -> tuple[Value, Value]:
-        """The next slot, and its phase: that changes from the last slot to the first one."""
-        b = self.b
-        if ring.stages == 1:
-            return slot, b.scalar("xor", phase, 1)
+    def advanced(self, op: rings.RingOp) -> list[Value]:
+        """The cursor of the next slot, whose phase changes from the last slot to the first one."""
+        b, stages, (slot, phase, held) = self.b, self.rings[op.ring].make.stages, self.parts[op.at]
+        if stages == 1:
+            return [slot, b.scalar("xor", phase, 1), held]
         following = b.scalar("add", slot, 1)
-        wraps = b.scalar("eq", following, ring.stages)
-        return b.select(wraps, 0, following), b.scalar("xor", phase, b.cast(wraps, U32))
+        wraps = b.scalar("eq", following, stages)
+        return [b.select(wraps, 0, following), b.scalar("xor", phase, b.cast(wraps, U32)), held]
 
     def skip(self, op: rings.Skip) -> list[Any]:
-        b, ring, (slot, phase, held) = self.b, self.rings[op.ring], self.cursor(op)
-        if ring.consumer.in_flight and op in ring.consumer.inside and op in self.holding:
+        b, ring, (slot, phase, held) = self.b, self.rings[op.ring], self.parts[op.cursor]
+        if op in self.releasing:
             # MMAs of the previous item may be in flight; the slots that they read directly precede this one.
             b.add(wgmma.Wait(pending=0, finish=False))
             held = self.release_held(ring, slot, held)
-        if integer(op.count) == 1:
-            return [[*self.advanced(ring, slot, phase), held]]
-        stages = b.constant(ring.stages, INDEX)
+        stages = b.constant(ring.make.stages, INDEX)
         at = b.scalar("add", slot, op.count)
         rounds = b.cast(b.scalar("floordiv", at, stages), U32)
         odd = b.scalar("and", rounds, 1)
@@ -192,51 +176,45 @@ class _Lowering:
 
     def before(self, ring: Ring, slot: Value, distance: int) -> Value:
         """The slot `distance` steps before."""
-        b, distance = self.b, distance % ring.stages
+        b, distance = self.b, distance % ring.make.stages
         if distance == 0:
             return slot
         moved = b.scalar("sub", slot, distance)
         wraps = b.scalar("lt", slot, distance)
-        return b.select(wraps, b.scalar("add", moved, ring.stages), moved)
+        return b.select(wraps, b.scalar("add", moved, ring.make.stages), moved)
 
     # -- filling -------------------------------------------------------------------------------
 
-    def slot(self, op: rings.Slot) -> list[Any]:
-        return [self.parts[op.cursor][0]]
-
     def acquire(self, op: rings.Acquire) -> list[Any]:
-        b, ring, (slot, phase, _) = self.b, self.rings[op.ring], self.cursor(op)
+        b, ring, (slot, phase, _) = self.b, self.rings[op.ring], self.parts[op.cursor]
         b.add(barriers.Wait(self.bars[ring.consumer], slot, b.scalar("xor", phase, 1)))
         endpoint = ring.producer.endpoint
-        if endpoint.bytes and self.published(op):
+        if endpoint.bytes:  # they are announced before the loads begin
             size = sum(ring.bytes(load) for load in ring.loads_of(op))
-            if size > MOST_ARRIVALS:
-                message = f"a slot of this ring takes {size} bytes; an mbarrier counts {MOST_ARRIVALS} at most"
+            if size > MOST_TX_BYTES:
+                message = f"a slot of this ring takes {size} bytes; an mbarrier counts {MOST_TX_BYTES} at most"
                 raise CompileError(message, op.loc, "make its tiles smaller")
             b.add(endpoint.signal(self.bars[ring.producer], slot, bytes=size))
-        return []
-
-    def published(self, op: rings.Acquire) -> bool:
-        """True if the slot is published: its bytes are announced here, before the loads begin."""
-        return any(isinstance(user, rings.Publish) for user, _ in op.cursor.uses)
+        return [slot]
 
     def publish(self, op: rings.Publish) -> list[Any]:
-        ring, (slot, phase, held) = self.rings[op.ring], self.cursor(op)
+        ring = self.rings[op.ring]
         end = ring.producer
         if not end.endpoint.bytes:
-            if "generic" in end.proxies() and ring.consumer.asynchronous:
+            if "generic" in end.proxies() and "async" in ring.consumer.proxies():
                 self.fence()  # it reads what threads have written
-            self.arrive(end, slot)
-        return [[*self.advanced(ring, slot, phase), held]]
+            self.arrive(end, self.parts[op.cursor][0])
+        return [self.advanced(op)]
 
     # -- using ---------------------------------------------------------------------------------
 
-    def wait(self, op: rings.Wait) -> list[Any]:
-        ring, (slot, phase, _) = self.rings[op.ring], self.cursor(op)
+    def wait(self, op: rings.Wait | rings.Take) -> list[Any]:
+        ring, (slot, phase, _) = self.rings[op.ring], self.parts[op.cursor]
         self.b.add(barriers.Wait(self.bars[ring.producer], slot, phase))
-        if op in self.ending:
-            self.uses.append(_Use(ring, self.b.block))
-        return []
+        if isinstance(op, rings.Take):
+            return [slot, self.advanced(op)]
+        self.uses.append(_Use(ring, self.b.block, op.in_flight))
+        return [slot]
 
     def product(self, op: wgmma.Mma) -> None:
         """A fence comes before the first product of a use, and before those that read registers."""
@@ -247,58 +225,53 @@ class _Lowering:
         here.fenced = here.fenced or block is here.block
         self.open = True
         for use in self.uses:
-            use.products += 1
+            use.multiplies = True
             use.nested = use.nested or block is not use.block
 
     def release(self, op: rings.Release) -> list[Any]:
-        b, ring, (slot, phase, held) = self.b, self.rings[op.ring], self.cursor(op)
-        # Hand-written IR may lack the Wait; then nothing is known about the use.
-        begun = bool(self.uses) and self.uses[-1].ring is ring
-        use, end, count = self.uses.pop() if begun else _Use(ring, b.block), ring.consumer, op.in_flight
-        self.end_group(use, count)
-        if use.generic and ring.producer.asynchronous:
+        b, ring, (slot, phase, held) = self.b, self.rings[op.ring], self.parts[op.cursor]
+        use = self.uses.pop()
+        self.end_group(use)
+        if use.generic and "async" in ring.producer.proxies():
             # The asynchronous proxy overwrites what the generic one has read. Neither a barrier nor an arrival orders
             # the two: without a fence TMA may be ahead of an ldmatrix that was issued before, and on an H200 it was
             # (docs/hardware.md). All threads of the body have read. (PTX ISA: memory consistency model; async proxy.)
             self.fence()
-        meet = use.read or not use.products
-        if count and end.endpoint.groups:
-            ended = b.scalar("eq", held, count)
-            self.arrive(end, slot, ended, count, meet)
-            held = b.select(ended, held, b.scalar("add", held, 1))
-        else:
-            self.arrive(end, slot, meet=meet)
-        return [[*self.advanced(ring, slot, phase), held]]
+        ended = b.scalar("eq", held, ring.in_flight) if ring.in_flight else None
+        self.arrive(ring.consumer, slot, ended, ring.in_flight, meet=use.read or not use.multiplies)
+        if ended is not None:
+            self.parts[op.cursor] = [slot, phase, b.select(ended, held, b.scalar("add", held, 1))]
+        return [self.advanced(op)]
 
-    def end_group(self, use: _Use, in_flight: int) -> None:
+    def end_group(self, use: _Use) -> None:
         """Commits what the body has issued, unless a nested use has done so."""
-        if use.products:
+        if use.multiplies:
             if self.open or use.nested:
                 self.b.add(wgmma.Commit())
-            self.b.add(wgmma.Wait(pending=in_flight, finish=False))
+            self.b.add(wgmma.Wait(pending=use.in_flight, finish=False))
             self.open = False
-        elif in_flight and use.ring.consumer.endpoint.groups:
+        elif use.ring.in_flight:
             # Slots are released in order, this one after those of earlier MMAs. (Not by an empty group, which can make
             # ptxas serialise the MMAs after it, C7519.)
             self.b.add(wgmma.Wait(pending=0, finish=False))
 
     def drain(self, op: rings.Drain) -> list[Any]:
-        ring, (slot, phase, held) = self.rings[op.ring], self.cursor(op)
-        if ring.consumer.in_flight and op in ring.consumer.inside:
-            held = self.release_held(ring, slot, held)
+        slot, phase, held = self.parts[op.cursor]
+        if op in self.releasing:
+            held = self.release_held(self.rings[op.ring], slot, held)
         return [[slot, phase, held]]
 
     def release_held(self, ring: Ring, slot: Value, held: Value) -> Value:
         """Releases the slots before this one that are held, the oldest first. Gives the new count of held slots, 0."""
         b = self.b
-        for distance in range(ring.consumer.in_flight, 0, -1):
+        for distance in range(ring.in_flight, 0, -1):
             # Warps that read tiles themselves have synchronised at the end of that use.
             self.arrive(ring.consumer, slot, b.scalar("ge", held, distance), distance)
         return b.constant(0, INDEX)
 
     def free(self, op: rings.Free) -> list[Any]:
         ring = self.rings[op.ring]
-        if "generic" in ring.consumer.proxies() and ring.producer.asynchronous:
+        if "generic" in ring.consumer.proxies() and "async" in ring.producer.proxies():
             self.fence()  # as behind a use whose body reads tiles
         self.arrive(ring.consumer, op.slot, meet=True)
         return []
@@ -321,7 +294,7 @@ class _Lowering:
             b.add(roles.GroupBarrier())
         elif who == "warp" and not end.role.one_thread:
             b.add(gpu.SyncWarp())
-        mine = None if end.role.one_thread else _LEADS[who](b)
+        mine = None if end.role.one_thread else leads_warp(b) if who == "warp" else _leads_warpgroup(b)
         if mine is not None and condition is not None:
             mine = b.scalar("and", mine, condition)
         slot = self.before(ring, slot, distance)
@@ -339,17 +312,22 @@ class _Lowering:
         at_m, at_n = (b.cast(at, I32) for at in ring.place)
         row = b.scalar("mul", at_n, width)
         for m in range(width) if "m" in along else ():
-            b.add(signal(bars, slot, b.scalar("add", row, m), cluster=True))
+            b.add(signal(bars, slot, b.scalar("add", row, m)))
         for n in range(height) if "n" in along else ():
             rank = b.scalar("add", at_m, n * width)
             with b.when(b.scalar("ne", at_n, n)) if "m" in along else nullcontext():
-                b.add(signal(bars, slot, rank, cluster=True))
+                b.add(signal(bars, slot, rank))
+
+
+def _releasing(ring: Ring) -> list[Op]:
+    users = [op for op, _ in ring.make.result.uses if isinstance(op, (rings.Drain, rings.Skip))]
+    return [op for op in users if role_of(op) is ring.consumer.role and _may_hold(op.cursor, set())]
 
 
 def _may_hold(cursor: Value, seen: set[Value]) -> bool:
     """True if slots before this one may be held: not after a drain, and not before the first use."""
     op = cursor.op
-    if cursor in seen or isinstance(op, (rings.Cursor, rings.Drain, rings.Publish)):
+    if cursor in seen or isinstance(op, (rings.Cursor, rings.Drain)):
         return False
     seen.add(cursor)
     sources = [op.cursor] if isinstance(op, rings.Skip) else incoming(cursor)
@@ -365,15 +343,13 @@ def _leads_warpgroup(b: Builder) -> Value:
     return b.scalar("and", b.scalar("eq", own, 0), leads_warp(b))
 
 
-_LEADS = {"warp": leads_warp, "warpgroup": _leads_warpgroup}
-
 _RULES: dict[type[Op], Callable[[_Lowering, Any], Sequence[Any]]] = {
     rings.Make: _Lowering.make,
     rings.Cursor: _Lowering.start,
-    rings.Slot: _Lowering.slot,
     rings.Acquire: _Lowering.acquire,
     rings.Publish: _Lowering.publish,
     rings.Wait: _Lowering.wait,
+    rings.Take: _Lowering.wait,
     rings.Release: _Lowering.release,
     rings.Drain: _Lowering.drain,
     rings.Skip: _Lowering.skip,

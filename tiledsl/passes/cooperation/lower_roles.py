@@ -15,6 +15,7 @@ from tiledsl.arch import (
     MOST_THREADS,
     NAMED_BARRIERS,
     REGISTER_UNIT,
+    WARP,
     WARPGROUP,
     WARPGROUP_WARPS,
 )
@@ -25,21 +26,19 @@ from tiledsl.ir.ops import barriers, control, gpu, roles
 from tiledsl.ir.types import I32
 from tiledsl.passes.analysis.structure import replace_op
 from tiledsl.passes.cooperation.lower_rings import leads_warp, lower_rings
-from tiledsl.passes.manager import FunctionPass, Pass
+from tiledsl.passes.manager import Pass
 
 
 def _lower_roles(kernel: Kernel) -> None:
-    regions = [op for op in kernel.body.ops if isinstance(op, roles.Region)]
+    regions = roles.roles_of(kernel.body)
     if regions:
         _check_threads(kernel, regions)
         _check_registers(kernel, regions)
-    lowering = _Lowering(kernel)
-    for region in regions:
-        lowering.number(region)
-    lowering.block(kernel.body, None)
+    block = roles.Region(title="the block", first=0, warps=-(-kernel.thread_count // WARP))
+    _Lowering(kernel, regions).block(kernel.body, _Role(block, barrier=0))
 
 
-COOPERATION: list[Pass] = [FunctionPass("lower-rings", lower_rings), FunctionPass("lower-roles", _lower_roles)]
+COOPERATION: list[Pass] = [Pass("lower-rings", lower_rings), Pass("lower-roles", _lower_roles)]
 """The passes that make barriers and branches of rings and roles. Rings first: the role around says who waits."""
 
 
@@ -48,12 +47,13 @@ COOPERATION: list[Pass] = [FunctionPass("lower-rings", lower_rings), FunctionPas
 
 def _check_threads(kernel: Kernel, regions: list[roles.Region]) -> None:
     threads = [region.all_threads for region in regions]
-    total, sums = sum(threads), " + ".join(map(str, threads))
+    total = sum(threads)
+    have = f"the roles have {' + '.join(map(str, threads))} = {total} threads"
     if total > MOST_THREADS:
-        message = f"the roles have {sums} = {total} threads; a block has at most {MOST_THREADS}"
+        message = f"{have}; a block has at most {MOST_THREADS}"
         raise CompileError(message, regions[-1].loc, "use fewer warpgroups")
     if total != kernel.thread_count:
-        message = f"the roles have {sums} = {total} threads, the block has {kernel.thread_count}"
+        message = f"{have}, the block has {kernel.thread_count}"
         raise CompileError(message, regions[-1].loc, f"write threads({total}), or leave threads() out")
 
 
@@ -66,18 +66,16 @@ def _check_registers(kernel: Kernel, regions: list[roles.Region]) -> None:
         message = f"{silent.shown} says no registers=, and {asked[0].shown} does"
         raise CompileError(message, silent.loc, "say it for every role, or for none")
     # What a role gives away, others take; more than the block has got at its launch they wait for, for ever.
-    threads = kernel.thread_count
-    at_launch = barriers.registers_at_launch(threads, kernel.blocks_per_sm)
-    limit, each = threads * at_launch, [region.all_threads for region in regions]
-    total = sum(count * region.registers for count, region in zip(each, regions, strict=True))
+    threads, at_launch = kernel.thread_count, barriers.registers_at_launch(kernel.thread_count, kernel.blocks_per_sm)
+    limit, total = threads * at_launch, sum(region.all_threads * region.registers for region in regions)
     if total <= limit:
         return
-    parts = " + ".join(f"{count} x {region.registers}" for count, region in zip(each, regions, strict=True))
+    parts = " + ".join(f"{region.all_threads} x {region.registers}" for region in regions)
     message = f"the roles' registers are {parts} = {total}; the block has {threads} x {at_launch} = {limit}"
     most = max(regions, key=lambda region: region.all_warps * region.registers)
-    own = most.all_threads
-    rest = (limit - (total - own * most.registers)) // own // REGISTER_UNIT * REGISTER_UNIT
-    fix = f"registers={rest} fits {most.shown}" if rest >= LEAST_SETMAXNREG else "use fewer warpgroups"
+    rest = limit - total + most.all_threads * most.registers
+    fits = rest // most.all_threads // REGISTER_UNIT * REGISTER_UNIT
+    fix = f"registers={fits} fits {most.shown}" if fits >= LEAST_SETMAXNREG else "use fewer warpgroups"
     raise CompileError(message, most.loc, fix)
 
 
@@ -86,8 +84,8 @@ def _check_registers(kernel: Kernel, regions: list[roles.Region]) -> None:
 
 @dataclass
 class _Role:
-    """barrier: the named one of instance 0; groups: of the first of its warpgroups, 0 where none meets by itself.
-    turns: the first of each turn. instance: its number, where there are several."""
+    """barrier: the named one of instance 0, 0 for the block; groups: of the first of its warpgroups, 0 where none meets
+    by itself. turns: the first of each turn of instances. instance: its number, where there are several."""
 
     region: roles.Region
     barrier: int
@@ -97,17 +95,15 @@ class _Role:
 
 
 class _Lowering:
-    def __init__(self, kernel: Kernel) -> None:
-        self.kernel = kernel
+    def __init__(self, kernel: Kernel, regions: list[roles.Region]) -> None:
+        self.kernel, self.b = kernel, Builder(kernel.body)
         self.roles: dict[Op, _Role] = {}
         self.taken = 1
-        self.b = Builder(kernel.body)
-
-    def number(self, region: roles.Region) -> None:
-        role = self.roles[region] = _Role(region, self.take(region.instances, region.loc, "role()"))
-        for op in region.walk() if region.instances > 1 else ():
-            if isinstance(op, roles.Enter) and op.title not in role.turns:
-                role.turns[op.title] = self.take(region.instances, op.loc, "a turn")
+        for region in regions:
+            role = self.roles[region] = _Role(region, self.take(region.instances, region.loc, "role()"))
+            for op in region.walk() if region.instances > 1 else ():
+                if isinstance(op, roles.Enter) and op.title not in role.turns:
+                    role.turns[op.title] = self.take(region.instances, op.loc, "a turn")
 
     def take(self, count: int, loc: Loc, what: str) -> int:
         """The first of so many named barriers."""
@@ -118,31 +114,29 @@ class _Lowering:
         self.taken += count
         return first
 
-    def block(self, block: Block, role: _Role | None) -> None:
+    def block(self, block: Block, role: _Role) -> None:
         with self.b.anew(block) as ops:
             self.ops(ops, role)
 
-    def ops(self, ops: list[Op], role: _Role | None) -> None:
+    def ops(self, ops: list[Op], role: _Role) -> None:
         for op in ops:
             self.b.loc = op.loc
             match op:
                 case roles.Region():
                     self.region(op, self.roles[op])
                 case roles.Enter() | roles.Leave():
-                    assert role is not None
-                    if role.instance is not None:
+                    if op.title in role.turns:
                         self.turn(role, role.turns[op.title], leave=isinstance(op, roles.Leave))
                 case roles.Work():
                     self.work(op, role)
                 case roles.Leads():
                     replace_op(op, [self.leads(role)])
                 case roles.Instance():
-                    assert role is not None and role.instance is not None
+                    assert role.instance is not None
                     replace_op(op, [role.instance])
                 case roles.GroupBarrier():
-                    assert role is not None
                     self.group_barrier(role)
-                case gpu.Barrier() if role is not None:
+                case gpu.Barrier() if role.barrier:
                     self.barrier(role)
                 case _:
                     self.b.block.append(op)
@@ -171,11 +165,11 @@ class _Lowering:
             role.instance = b.scalar("floordiv", b.scalar("sub", b.value(gpu.WarpId()), op.first), op.warps)
             role.instance.name = "instance"
 
-    def leads(self, role: _Role | None) -> Value:
+    def leads(self, role: _Role) -> Value:
         """Is this thread the first one of the role's instance, or of the block?"""
-        b, region = self.b, None if role is None else role.region
-        warp, first = b.value(gpu.WarpId()), 0 if region is None else region.first
-        if region is not None and region.instances > 1:
+        b, region = self.b, role.region
+        warp, first = b.value(gpu.WarpId()), region.first
+        if region.instances > 1:
             warp, first = b.scalar("mod", b.scalar("sub", warp, first), region.warps), 0
         return b.scalar("and", b.scalar("eq", warp, first), leads_warp(b))
 
@@ -197,28 +191,25 @@ class _Lowering:
 
     # -- work and turns ------------------------------------------------------------------------
 
-    def work(self, op: roles.Work, role: _Role | None) -> None:
+    def work(self, op: roles.Work, role: _Role) -> None:
         """The items of this block, or of the role's instance."""
-        if role is None or role.instance is None:
-            self.loop(op, op.lo, op.step, role)
-            return
         b, instance, instances, (lo, hi, step) = self.b, role.instance, role.region.instances, op.operands[:3]
-        turns = [role.turns[inner.title] for inner in op.body.ops if isinstance(inner, roles.Enter)]
-        first, each = b.scalar("add", lo, b.scalar("mul", instance, step)), b.scalar("mul", step, instances)
-        if turns:
+        entered = [inner.title for inner in op.body.ops if isinstance(inner, roles.Enter)]
+        turns = [role.turns[title] for title in entered if title in role.turns]
+        first, each = lo, step
+        if instance is not None:
+            first, each = b.scalar("add", lo, b.scalar("mul", instance, step)), b.scalar("mul", step, instances)
+        if instance is not None and turns:
             self.turns(b.scalar("eq", instance, 1), role, turns, leave=True)
-        self.loop(op, first, each, role)
-        if turns:
+        body, op.blocks = op.body, []
+        self.block(body, role)
+        b.loc = op.loc
+        replace_op(op, b.add(control.For(first, hi, each, *op.inits, blocks=[body])).results)
+        if instance is not None and turns:
             left = b.scalar("max", b.scalar("sub", hi, lo), 0)
             items = b.scalar("floordiv", b.scalar("sub", b.scalar("add", left, step), 1), step)
             following = b.scalar("mod", items, instances)
             self.turns(b.scalar("eq", following, instance), role, turns, leave=False)
-
-    def loop(self, op: roles.Work, lo: Value, step: Value, role: _Role | None) -> None:
-        body, op.blocks = op.body, []
-        self.block(body, role)
-        self.b.loc = op.loc
-        replace_op(op, self.b.add(control.For(lo, op.hi, step, *op.inits, blocks=[body])).results)
 
     def turns(self, condition: Value, role: _Role, turns: list[int], *, leave: bool) -> None:
         with self.b.when(condition):

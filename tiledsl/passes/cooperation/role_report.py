@@ -39,13 +39,13 @@ class RolesReport:
         rows = [
             (
                 ring.make.result.name,
-                str(ring.stages),
+                str(ring.make.stages),
                 ", ".join(f"{tile.name} {ring.bytes_of(tile)} bytes" for tile in ring.tiles),
                 _end(ring.producer),
                 _end(ring.consumer),
-                f"{ring.arrivals(ring.producer)}, {ring.arrivals(ring.consumer)}"
+                f"{ring.producer.arrivals}, {ring.consumer.arrivals}"
                 + (f", shared along {' and '.join(ring.shared_along)}" if ring.shared_along else ""),
-                str(ring.consumer.in_flight),
+                str(ring.in_flight),
             )
             for ring in self.rings
         ]
@@ -57,8 +57,7 @@ def _end(end: End) -> str:
 
 
 def roles_report(kernel: Kernel, title: str) -> RolesReport:
-    """Of a kernel as the frontend makes it, which stays as it is. Raises CompileError where a ring cannot be."""
+    """Of a kernel as the frontend makes it, which stays as it is. Raises CompileErrors where a ring cannot be."""
     kernel = kernel.clone()
     at_launch = barriers.registers_at_launch(kernel.thread_count, kernel.blocks_per_sm)
-    found = [op for op in kernel.body.ops if isinstance(op, roles.Region)]
-    return RolesReport(title, at_launch, tuple(found), tuple(rings_of(kernel)))
+    return RolesReport(title, at_launch, tuple(roles.roles_of(kernel.body)), tuple(rings_of(kernel)))

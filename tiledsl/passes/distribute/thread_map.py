@@ -2,8 +2,8 @@
 
 The elements are cut into accesses of `width` along one axis, the copy's vector axis. Accesses are numbered
 with that axis fastest and the other axes in order, so that neighbouring threads move neighbouring elements of
-a row; in step s, thread t makes access s * threads + t. `passes.distribute` writes the map as ops, and
-the emulator runs it as it is at tile level: both read `ThreadMap.place`.
+a row; in step s, thread t makes access s * threads + t. `distribute` writes the map as ops, and the emulator runs it as
+it is at tile level: both call `ThreadMap.place`, with a `Position` and with arrays.
 """
 
 from __future__ import annotations

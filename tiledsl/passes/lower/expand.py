@@ -10,9 +10,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import product
-from typing import Any, ClassVar
+from typing import Any
 
 from tiledsl.ir.core import Kernel, Op
 from tiledsl.ir.ops import arith, control, debug, gpu, tile
@@ -23,19 +22,13 @@ from tiledsl.passes.lower.expand_memory import MEMORY_RULES
 from tiledsl.passes.lower.expander import Expander, Rule
 
 
-@dataclass(frozen=True)
-class Expand:
+def expand(kernel: Kernel, bounds: bool = False) -> None:
     """Rewrites a tile-level kernel, whose accesses `check-accesses` has approved.
 
     bounds: put a `mem.within` before accesses that are not proven to stay inside their memory, for the emulator.
     """
-
-    bounds: bool = False
-    name: ClassVar[str] = "expand"
-
-    def run(self, kernel: Kernel) -> None:
-        assert kernel.level == "tile", "only tile-level kernels are expanded"
-        Expander(kernel, _RULES, self.bounds).run()
+    assert kernel.level == "tile", "only tile-level kernels are expanded"
+    Expander(kernel, _RULES, bounds).run()
 
 
 def _constant(x: Expander, op: arith.Constant) -> None:

@@ -9,7 +9,7 @@ from tiledsl.ir.abi import abi_of
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import arith, control
 from tiledsl.ir.tensor_maps import TensorMap
-from tiledsl.ir.types import I32, I64, INDEX, U32, FragmentType, GlobalType, PendingType, Type, is_memory
+from tiledsl.ir.types import I32, I64, INDEX, U32, FragmentType, GlobalType, MemoryType, PendingType, Type
 from tiledsl.passes.analysis.intervals import Intervals
 from tiledsl.passes.analysis.structure import loops_around
 from tiledsl.passes.banks.shared_layout import lay_out_shared
@@ -209,7 +209,7 @@ class Expander:
 
 
 def _accesses(op: Op) -> bool:
-    return any(isinstance(a.memory, Value) and is_memory(a.memory.type) for a in op.accesses())
+    return any(isinstance(a.memory, Value) and isinstance(a.memory.type, MemoryType) for a in op.accesses())
 
 
 def _arg_name(kind: str, name: str, axis: int) -> str:

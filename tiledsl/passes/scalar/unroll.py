@@ -17,11 +17,11 @@ from tiledsl.passes.analysis.constants import integer
 from tiledsl.passes.analysis.structure import replace_op, trip_count
 from tiledsl.passes.scalar.canonicalize import canonicalize
 
-MAX_OPS = 100_000
-"""The most ops that the loops of a kernel may become together."""
+MOST_OPS = 100_000
+"""That the loops of a kernel may become together."""
 
 
-def unroll_loops(kernel: Kernel) -> None:
+def unroll(kernel: Kernel) -> None:
     sweep = _Unroller()
     while asking := [op for op in kernel.walk() if isinstance(op, control.For) and op.unroll != 1]:
         sweep.progress = False
@@ -79,10 +79,10 @@ class _Unroller:
     def check_size(self, op: control.For, copies: int) -> None:
         size = sum(1 for _ in op.body.walk())
         before, self.made = self.made, self.made + size * copies
-        if self.made > MAX_OPS:
+        if self.made > MOST_OPS:
             others = f", and other loops became {before}" if before else ""
             raise CompileError(
-                f"unrolling makes {copies} copies of {size} ops{others}; at most {MAX_OPS} ops are possible",
+                f"unrolling makes {copies} copies of {size} ops{others}; at most {MOST_OPS} ops are possible",
                 op.loc,
                 fix="unroll partially (unroll=4), or not at all",
             )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tiledsl.arch import WARP
+from tiledsl.arch import NAMED_BARRIERS, WARP
 from tiledsl.backends.emulator.cohort import Cohort
 from tiledsl.backends.emulator.hooks import FenceKind, Sync
 from tiledsl.backends.emulator.memory import access_index, name_threads
@@ -37,15 +37,13 @@ def _mbarriers(c: Cohort, op: Op, values: Sequence[Any]) -> tuple[Span, Ints, In
 
 def columns_of(c: Cohort, op: Op, span: Span, rows: Ints, at: Ints) -> Ints:
     """The mbarriers at these places. Raises HazardError where none has been initialised."""
-    mbarriers = c.chunk.mbarriers
-    columns = mbarriers.columns(at)
-    if not (live := mbarriers.live(rows, columns)).all():
-        where = int(np.argmin(live))
-        block = c.chunk.run.launch.block_index(int(rows[where]) + c.chunk.first)
+    columns = c.chunk.mbarriers.columns(at)
+    for wrong in np.flatnonzero(~c.chunk.mbarriers.live(rows, columns)):
+        block = c.chunk.run.launch.block_index(int(rows[wrong]) + c.chunk.first)
+        place = f"byte {at[wrong] - span.base} of {span.label}"
+        message = f"{op.name} at {place}, where block {block} has no mbarrier"
         raise HazardError(
-            f"{op.name} at byte {at[where] - span.base} of {span.label}, where block {block} has no mbarrier",
-            op.loc,
-            "initialise it before, and let all who use it wait for that with a barrier()",
+            message, op.loc, "initialise it before, and let all who use it wait for that with a barrier()"
         )
     return columns
 
@@ -57,30 +55,27 @@ def init(c: Cohort, op: barriers.Init, *values: Any) -> None:
     twice = mbarriers.live(rows, mbarriers.columns(at))
     pairs = np.unique(np.stack([rows, at]), axis=1)
     if twice.any() or pairs.shape[1] < len(rows):
-        raise HazardError(
-            f"an mbarrier is initialised twice; {name_threads(c, c.active())}",
-            op.loc,
-            "let one thread initialise it, once",
-        )
+        message = f"an mbarrier is initialised twice; {name_threads(c, c.active())}"
+        raise HazardError(message, op.loc, "let one thread initialise it, once")
     mbarriers.init(rows, at, span.label, span.base, op.count)
     c.chunk.hook.on_init(op, span.label, span.base, *c.threads(), at)
 
 
-@rule(barriers.Arrive)
-def arrive(c: Cohort, op: barriers.Arrive, *values: Any) -> None:
+@rule(barriers.Arrive, barriers.ExpectTx)
+def arrive(c: Cohort, op: Op, *values: Any, commits: Ints | None = None) -> None:
     span, owners, at, warps, rank = _mbarriers(c, op, values)
-    rows = _remote(c, op, owners, c.spread(rank[0])[c.active()]) if op.cluster else owners
+    rows = _remote(c, op, owners, c.spread(rank[0])[c.active()]) if rank else owners
     columns = columns_of(c, op, span, rows, at)
     c.chunk.require_running(op, owners, rows)
-    c.chunk.mbarriers.arrive(op, owners, warps, rows, columns)
+    if isinstance(op, barriers.ExpectTx):
+        c.chunk.mbarriers.change_bytes(op, rows, columns, op.bytes)
+    c.chunk.mbarriers.arrive(op, owners, warps, rows, columns, commits)
 
 
 def _remote(c: Cohort, op: Op, rows: Ints, ranks: Ints) -> Ints:
     """The rows of the blocks of these ranks in the clusters of `rows`."""
     clusters = c.chunk.clusters
-    wrong = (ranks < 0) | (ranks >= clusters.size)
-    if wrong.any():
-        rank = int(ranks[np.argmax(wrong)])
+    for rank in ranks[(ranks < 0) | (ranks >= clusters.size)]:
         raise EmulatorError(f"rank {rank} in a cluster of {clusters.size} blocks", op.loc, "count ranks from 0")
     return clusters.members[rows, ranks]
 
@@ -88,17 +83,7 @@ def _remote(c: Cohort, op: Op, rows: Ints, ranks: Ints) -> Ints:
 def commit_arrives(c: Cohort, op: Op, *values: Any) -> None:
     """The rule of an op that arrives when the asynchronous work has ended that its threads have begun. `values`: the
     mbarrier's place. Work is done when it is issued here: what comes before its end is for the hooks to say."""
-    span, rows, at, warps, _ = _mbarriers(c, op, values)
-    lanes = c.threads()[1] % WARP
-    c.chunk.mbarriers.arrive(op, rows, warps, rows, columns_of(c, op, span, rows, at), lanes)
-
-
-@rule(barriers.ExpectTx)
-def expect(c: Cohort, op: barriers.ExpectTx, *values: Any) -> None:
-    span, rows, at, warps, _ = _mbarriers(c, op, values)
-    columns = columns_of(c, op, span, rows, at)
-    c.chunk.mbarriers.expect(op, rows, columns, op.bytes)
-    c.chunk.mbarriers.arrive(op, rows, warps, rows, columns)
+    arrive(c, op, *values, commits=c.threads()[1] % WARP)
 
 
 def _waited(c: Cohort, op: Op, values: Sequence[Any]) -> tuple[Ints, Ints, Ints]:
@@ -135,12 +120,10 @@ class _PhaseEnded(Condition):
         missed = ((found & 1) == parities) & (mbarriers.phase[rows, columns] > found + 1)
         if missed.any():
             lanes[lanes] = missed
-            raise HazardError(
-                f"{op.name} waits for phase {found[missed][0]} of {mbarriers.labels[columns[missed][0]]}, and the next "
-                f"one has ended, too, before it could see that; {name_threads(c, lanes)}",
-                op.loc,
-                "let no phase end before all have waited for the one before it",
-            )
+            phase = f"phase {found[missed][0]} of {mbarriers.labels[columns[missed][0]]}"
+            message = f"{op.name} waits for {phase}, and the next one has ended, too, before it could see that"
+            fix = "let no phase end before all have waited for the one before it"
+            raise HazardError(f"{message}; {name_threads(c, lanes)}", op.loc, fix)
         blocks, threads = c.threads()
         places = mbarriers.places(columns)
         c.chunk.hook.on_acquire(Sync(op, "mbarrier", blocks, threads // WARP, blocks, places))
@@ -158,7 +141,7 @@ class _PhaseEnded(Condition):
 # -- barriers of some warps ------------------------------------------------------------------------
 
 
-def _numbers(c: Cohort, op: barriers.NamedBarrier, number: tuple[Any, ...]) -> Ints:
+def _numbers(c: Cohort, op: barriers.NamedBarrier, number: Sequence[Any]) -> Ints:
     """Of the barrier of each warp: [groups, warps]."""
     added = np.asarray(number[0] if number else 0, np.int64)
     return np.broadcast_to(added[:, :, 0] if added.ndim else added, c.shape[:2]) + op.number
@@ -170,8 +153,8 @@ def arrive_at_named(c: Cohort, op: barriers.NamedBarrier, *number: Any) -> Any:
     require_whole_warps(c, op)
     groups, warps, _ = c.shape
     numbers = _numbers(c, op, number).ravel()
-    if (wrong := (numbers < 1) | (numbers > 15)).any():
-        raise EmulatorError(f"barrier {numbers[np.argmax(wrong)]}: named barriers are 1 to 15", op.loc, "use another")
+    for number in numbers[(numbers < 1) | (numbers >= NAMED_BARRIERS)]:
+        raise EmulatorError(f"barrier {number}: named barriers are 1 to {NAMED_BARRIERS - 1}", op.loc, "use another")
     blocks, each, present = c.active_warps()
     round_ = np.zeros(groups * warps, np.int64)
     arrive = c.chunk.named_barriers.arrive
@@ -183,29 +166,22 @@ def arrive_at_named(c: Cohort, op: barriers.NamedBarrier, *number: Any) -> Any:
 class _RoundEnded(Condition):
     after = True
 
-    def where(self, c: Cohort, op: barriers.NamedBarrier, number: tuple[Any, ...]) -> tuple[Ints, Ints]:
-        return c.blocks[:, None] - c.chunk.first, _numbers(c, op, number)
-
-    def ready(self, c: Cohort, op: Op, *values: Any) -> Rows:
-        assert isinstance(op, barriers.NamedBarrier)
+    def ready(self, c: Cohort, op: Any, *values: Any) -> Rows:
+        round_, *number = values
         if not op.wait:
             return np.ones(c.shape[:2], np.bool_)
-        round_, *number = values
-        rows, numbers = self.where(c, op, tuple(number))
-        return c.chunk.named_barriers.rounds[rows, numbers] > np.asarray(round_)[:, :, 0]
+        rounds = c.chunk.named_barriers.rounds[c.blocks[:, None] - c.chunk.first, _numbers(c, op, number)]
+        return rounds > np.asarray(round_)[:, :, 0]
 
-    def passed(self, c: Cohort, op: Op, *values: Any) -> None:
-        assert isinstance(op, barriers.NamedBarrier)
+    def passed(self, c: Cohort, op: Any, *values: Any) -> None:
         if op.wait:
             blocks, warps, which = c.active_warps()
             numbers = _numbers(c, op, values[1:]).ravel()[which]
             c.chunk.hook.on_acquire(Sync(op, "named", blocks, warps, blocks, numbers))
 
-    def missing(self, c: Cohort, op: Op, *values: Any) -> str:
-        assert isinstance(op, barriers.NamedBarrier)
-        rows, numbers = self.where(c, op, values[1:])
-        row, number = int(rows[0, 0]), int(numbers[0, 0])
-        arrived = int(c.chunk.named_barriers.arrived[row, number])
+    def missing(self, c: Cohort, op: Any, *values: Any) -> str:
+        number = int(_numbers(c, op, values[1:])[0, 0])
+        arrived = int(c.chunk.named_barriers.arrived[c.blocks[0] - c.chunk.first, number])
         return f"barrier {number}, at which {arrived} of {op.threads} threads have arrived"
 
 
@@ -278,9 +254,8 @@ def set_registers(c: Cohort, op: barriers.SetMaxNReg) -> None:
     kernel = c.chunk.run.kernel
     given = barriers.registers_at_launch(kernel.thread_count, kernel.blocks_per_sm)
     if op.increase != (op.registers >= given) and op.registers != given:
-        does = "take more" if op.increase else "give some back"
-        raise EmulatorError(
-            f"setmaxnreg lets warps {does}, to {op.registers} registers a thread, but the launch gives them {given}",
-            op.loc,
-            f"{'raise' if op.increase else 'lower'} it, or turn the direction round",
+        does, fix = ("take more", "raise it") if op.increase else ("give some back", "lower it")
+        message = (
+            f"setmaxnreg lets warps {does}, to {op.registers} registers a thread, but the launch gives them {given}"
         )
+        raise EmulatorError(message, op.loc, f"{fix}, or turn the direction round")

@@ -54,13 +54,8 @@ def stop(c: Cohort, op: debug.Breakpoint, *values: Any) -> None:
     }
     for name, value in zip(op.names, values, strict=True):
         visible[name] = _of_lanes(c, value, lanes)
-    call = ast.Expr(ast.Call(ast.Name("__breakpointhook__", ast.Load()), [], []))
-    module = ast.Module([call], [])
-    for node in ast.walk(call):
-        if isinstance(node, (ast.expr, ast.stmt)):
-            node.lineno, node.col_offset = max(op.loc.line, 1), 0
-            node.end_lineno, node.end_col_offset = node.lineno, 0
-    code = compile(module, op.loc.file, "exec").replace(co_name=op.loc.function or "<kernel>")
+    call = ast.increment_lineno(ast.parse("__breakpointhook__()"), max(op.loc.line, 1) - 1)
+    code = compile(call, op.loc.file, "exec").replace(co_name=op.loc.function or "<kernel>")
     exec(code, {"__breakpointhook__": sys.breakpointhook}, visible)
 
 
@@ -91,9 +86,8 @@ def inline(c: Cohort, op: ptx.Inline, *operands: Any) -> Any:
         # The user's own function: its traceback is of use, but does not say which kernel line called it.
         failure.add_note(render_at(op.loc, f"in emulate= of {op.text!r}, run by the emulator"))
         raise
-    results: Sequence[Any] = [returned] if op.outputs else []
-    if isinstance(returned, (tuple, list)):
-        results = cast(Sequence[Any], returned)
+    bare = [returned] if op.outputs else []
+    results: Sequence[Any] = cast(Sequence[Any], returned) if isinstance(returned, (tuple, list)) else bare
     if len(results) != len(op.outputs):
         raise EmulatorError(
             f"emulate= of {op.text!r} returned {len(results)} values, but it has {len(op.outputs)} outputs",
@@ -109,7 +103,11 @@ def _result(c: Cohort, op: ptx.Inline, value: Any, dtype: DType) -> Any:
     exact = array.dtype.kind in "iub" or not (dtype.is_integer or dtype == BOOL)
     if dtype.is_matrix:  # NumPy's own conversions round differently, or none was meant
         exact = array.dtype == numpy_dtype(dtype)
-    if not exact or not _broadcasts(array.shape, shape):
+    try:
+        np.broadcast_to(array, shape)
+    except ValueError:
+        exact = False
+    if not exact:
         raise EmulatorError(
             f"emulate= of {op.text!r} returned {array.dtype}{list(array.shape)} for an output that is {dtype}; "
             f"expected {list(shape)}, or what broadcasts to it",
@@ -117,9 +115,3 @@ def _result(c: Cohort, op: ptx.Inline, value: Any, dtype: DType) -> Any:
             "return an array of the operands' shape and of the output's dtype",
         )
     return np.broadcast_to(array.astype(numpy_dtype(dtype)), shape).reshape(c.shape)
-
-
-def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
-    """True if an array of `shape` broadcasts to one of shape `to`."""
-    tail = to[len(to) - len(shape) :]
-    return len(shape) <= len(to) and all(a in (1, b) for a, b in zip(shape, tail, strict=True))

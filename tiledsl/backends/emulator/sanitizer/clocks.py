@@ -146,9 +146,14 @@ class Clocks:
         self.tick(rows, warps)
         self.known[rows, warps, self.ranks[rows], self.warps + warps] = self.now(rows, warps)
 
-    def end_phases(self, rows: Ints, columns: Ints, phases: Ints) -> None:
-        """These mbarriers have ended so many phases."""
-        self.mbarriers.left[rows, columns, self.ranks[rows], 2 * self.warps + columns] = phases
+    def phases(self, rows: Ints, columns: Ints) -> Known:
+        """How many phases of these mbarriers have ended."""
+        return self.mbarriers.kept[rows, columns, self.ranks[rows], 2 * self.warps + columns]
+
+    def end_phases(self, rows: Ints, columns: Ints) -> None:
+        """These mbarriers end a phase."""
+        ended = self.phases(rows, columns) + 1
+        self.mbarriers.left[rows, columns, self.ranks[rows], 2 * self.warps + columns] = ended
         self.mbarriers.end(rows, columns)
 
 

@@ -131,8 +131,7 @@ class _Blocks(Hook):
             self.memory.remember_writes(touch)
         else:
             columns = self.mbarriers.columns(access.mbarriers)
-            phases = self.mbarriers.phase[touch.rows, columns]
-            self.memory.remember_arrival(access.op, touch.rows, touch.cells, columns, phases)
+            self.memory.remember_arrival(access.op, touch.rows, touch.cells, columns)
         self.last_writes.write(access, cells)
 
     def on_commit(self, op: Op, group: Group, blocks: Ints, threads: Ints) -> None:

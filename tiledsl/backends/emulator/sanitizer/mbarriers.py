@@ -18,8 +18,8 @@ NEVER = np.iinfo(np.int32).max
 
 class MbarrierUse:
     """Of one chunk. [blocks, mbarriers]: `init_warp`, `init_lane` and `init_epoch`: who initialised an mbarrier, and
-    when; `init_fence`: when that thread fenced it; `phase`: how many have ended. [blocks, rank, agents]: `visits`: when
-    each warp of another block arrived last in this one's memory; `ended`: what the block knew at last."""
+    when; `init_fence`: when that thread fenced it. [blocks, rank, agents]: `visits`: when each warp of another block
+    arrived last in this one's memory; `ended`: what the block knew at last."""
 
     def __init__(self, words: Words, clocks: Clocks, labels: list[str], blocks: int, mbarriers: int) -> None:
         self.words, self.clocks, self.labels = words, clocks, labels
@@ -27,7 +27,6 @@ class MbarrierUse:
         self.table = np.full(-(-words.launch.shared_bytes // U64.bytes) + 1, -1, np.int64)
         shape = blocks, mbarriers
         self.init_warp, self.init_lane, self.init_epoch, self.init_fence = (np.zeros(shape, np.int32) for _ in range(4))
-        self.phase = np.zeros(shape, np.int64)
         self.visits, self.ended = (np.zeros(clocks.known[:, 0].shape, np.int32) for _ in range(2))
 
     def columns(self, places: Ints) -> Ints:
@@ -39,31 +38,23 @@ class MbarrierUse:
             self.labels.append(f"{label}[{(place - base) // U64.bytes}]")
         at, warps = (rows, self.columns(places)), threads // WARP
         self.init_warp[at], self.init_lane[at] = warps, threads % WARP
-        self.init_fence[at], self.phase[at] = NEVER, 0
+        self.init_fence[at] = NEVER
         self.init_epoch[at] = self.clocks.now(rows, warps)
 
     def require_initialised(self, op: Op, owners: Ints, warps: Ints, rows: Ints, columns: Ints, fenced: Bools) -> None:
         """Warps of the blocks `owners` know that these mbarriers were initialised, and fenced where that is asked."""
         by, when = self.init_warp[rows, columns], self.init_epoch[rows, columns]
         known = self.clocks.known[owners, warps, self.ranks[rows], by]
-        late = known < when
-        unfenced = fenced & (known < self.init_fence[rows, columns])
-        if late.any():
-            at = int(np.argmax(late))
-            raise HazardError(
-                f"{op.name}: {self.words.warp(owners[at], warps[at])} uses {self.labels[int(columns[at])]}, and does "
-                f"not know that {self.words.warp(rows[at], by[at])} has initialised it",
-                op.loc,
-                "put a barrier() behind the initialisation (of the cluster, if it uses the mbarrier)",
-            )
-        if unfenced.any():
-            at = int(np.argmax(unfenced))
-            raise HazardError(
-                f"{op.name}: {self.labels[int(columns[at])]} was initialised without a fence, and TMA or another block "
-                "of the cluster uses it",
-                op.loc,
-                "put fence_mbarrier_init() behind the initialisation, before the barrier",
-            )
+        for at in np.flatnonzero(known < when):
+            user, maker = self.words.warp(owners[at], warps[at]), self.words.warp(rows[at], by[at])
+            label = self.labels[int(columns[at])]
+            message = f"{op.name}: {user} uses {label}, and does not know that {maker} has initialised it"
+            fix = "put a barrier() behind the initialisation (of the cluster, if it uses the mbarrier)"
+            raise HazardError(message, op.loc, fix)
+        for column in columns[fenced & (known < self.init_fence[rows, columns])]:
+            message = f"{op.name}: {self.labels[int(column)]} was initialised without a fence"
+            fix = "put fence_mbarrier_init() behind the initialisation, before the barrier"
+            raise HazardError(f"{message}, and TMA or another block of the cluster uses it", op.loc, fix)
 
     def arrive(self, sync: Sync, commits: Ints | None = None) -> None:
         """commits: of each warp whose work it is that arrives, by TMA's proxy, how many there are."""
@@ -80,9 +71,7 @@ class MbarrierUse:
             self.clocks.release_work((rows, columns), owners, sync.warps, commits)
 
     def complete(self, rows: Ints, places: Ints) -> None:
-        columns = self.columns(places)
-        self.phase[rows, columns] += 1
-        self.clocks.end_phases(rows, columns, self.phase[rows, columns])
+        self.clocks.end_phases(rows, self.columns(places))
 
     def acquire(self, sync: Sync) -> None:
         """Lanes of one warp may wait for several."""
@@ -100,7 +89,7 @@ class MbarrierUse:
         open_ = self.init_fence == NEVER
         if not open_.any():
             return
-        made = np.zeros((len(self.phase), self.clocks.warps, WARP), np.bool_)
+        made = np.zeros((len(self.init_warp), self.clocks.warps, WARP), np.bool_)
         made[rows, threads // WARP, threads % WARP] = True
         rows, columns = np.nonzero(open_)
         fenced = made[rows, self.init_warp[rows, columns], self.init_lane[rows, columns]]
@@ -112,9 +101,7 @@ class MbarrierUse:
 
     def end(self, loc: Loc) -> None:
         """All blocks have ended: those that others of the cluster arrived in knew of that."""
-        late = self.visits > self.ended
-        if late.any():
-            row, rank, warp = np.argwhere(late)[0].tolist()
+        for row, rank, warp in np.argwhere(self.visits > self.ended).tolist():
             raise HazardError(
                 f"block {self.words.launch.block_index(row + self.first)} may end before warp {warp} of block {rank} "
                 "of its cluster arrives at an mbarrier in its shared memory",

@@ -257,12 +257,12 @@ class SharedHistory:
             text = f"which {who} writes, too, at {touch.access.loc}{self.words.unknown}"
             self.fail(touch, at, text, self.words.meet())
 
-    def remember_arrival(self, op: Op, rows: Ints, cells: Ints, columns: Ints, phases: Ints) -> None:
+    def remember_arrival(self, op: Op, rows: Ints, cells: Ints, columns: Ints) -> None:
         """A load has arrived: whoever waits for the phase that its mbarrier is in knows."""
         agents = self.clocks.ids(rows, 2 * self.warps + columns)
-        self.set_writer(op, cells, agents[:, None], phases[:, None] + 1)
+        self.set_writer(op, cells, agents[:, None], self.clocks.phases(rows, columns)[:, None] + 1)
 
-    def set_writer(self, op: Op, cells: Ints, ids: Ints, epochs: Ints) -> None:
+    def set_writer(self, op: Op, cells: Ints, ids: Ints, epochs: NDArray[Any]) -> None:
         """Reads and atomic updates come before the write, and so before all that comes after it."""
         self.writer[cells], self.epoch[cells] = ids, epochs
         self.writer_op[cells] = self.ops.number(op)
