@@ -15,7 +15,7 @@ from tiledsl.ir.facts import Access
 from tiledsl.ir.ops import control, matrix, tile
 from tiledsl.layout.banks import Kind
 from tiledsl.passes.analysis.active_lanes import ActiveLanes, Mask
-from tiledsl.passes.analysis.lanes import Form, Lanes
+from tiledsl.passes.analysis.lanes import AffineForm, Lanes
 from tiledsl.passes.analysis.structure import ops_around, trip_count
 
 UNKNOWN_TRIPS = 64
@@ -37,8 +37,8 @@ class SharedAccess:
     kind: Kind
     width: int
     weight: int
-    row: Form | None
-    column: Form | None
+    row: AffineForm | None
+    column: AffineForm | None
     mask: Mask
     guarded: bool = False
 
@@ -83,12 +83,12 @@ def _of(op: tile.Access, alloc: tile.SharedAlloc, lanes: Lanes, mask: Mask) -> l
         return [SharedAccess(op, alloc, kind, width, weight, None, None, mask)]
     strides = alloc.placement.row_strides(alloc.type.dims)
     rows = [form.scaled(stride) for form, stride in zip(forms[:-1], strides, strict=True)]
-    row = reduce(Form.plus, rows) if rows else lanes.constant(0)
+    row = reduce(AffineForm.plus, rows) if rows else lanes.constant(0)
     access = SharedAccess(op, alloc, kind, width, weight, row, forms[-1], mask)
     return _guarded(access, forms) if touched.guarded else [access]
 
 
-def _guarded(access: SharedAccess, indices: list[Form]) -> list[SharedAccess]:
+def _guarded(access: SharedAccess, indices: list[AffineForm]) -> list[SharedAccess]:
     """Restrict the mask to indices inside the tile."""
     dims, vec, (*rows, column) = access.alloc.type.dims, access.op.vec, indices
     mask = access.mask
@@ -104,7 +104,7 @@ def _guarded(access: SharedAccess, indices: list[Form]) -> list[SharedAccess]:
         single = column.lanes + e
         alone = mask & _below(single, dims[-1]) & Mask(~whole.lanes)
         if alone.lanes.any():
-            parts.append(replace(access, width=access.width // vec, column=Form(single, {}), mask=alone))
+            parts.append(replace(access, width=access.width // vec, column=AffineForm(single, {}), mask=alone))
     return parts
 
 
