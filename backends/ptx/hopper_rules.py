@@ -28,11 +28,6 @@ BY_THREAD: dict[type[Op], str] = {
     tma.BulkCommit: "cp.async.bulk.commit_group;",
 }
 BY_WARP: dict[type[Op], str] = {
-    # try_wait sleeps for a while by itself; the loop asks again.
-    barriers.Wait: (
-        "{ .reg .pred done; WAIT${:uid}: mbarrier.try_wait.parity.shared::cta.b64 done, [$0], $1; "
-        "@!done bra WAIT${:uid}; }"
-    ),
     barriers.ClusterArrive: "barrier.cluster.arrive.release.aligned;",
     barriers.ClusterWait: "barrier.cluster.wait.acquire.aligned;",
     wgmma.Fence: "wgmma.fence.sync.aligned;",
@@ -59,11 +54,22 @@ def lower_init(lw: Lowering, op: barriers.Init) -> None:
     lw.asm(f"mbarrier.init.shared::cta.b64 [$0], {op.count};", *lw.operands(op.operands))
 
 
+@lowers(barriers.Wait)
+def lower_wait(lw: Lowering, op: barriers.Wait) -> None:
+    # Without a scope it is .cta, and what another block has done to global memory need not be seen.
+    order = ".acquire.cluster" if op.reach == "cluster" and lw.kernel.cluster != (1, 1, 1) else ""
+    # try_wait sleeps for a while by itself; the loop asks again.
+    wait = f"mbarrier.try_wait.parity{order}.shared::cta.b64 done, [$0], $1;"
+    text = f"{{ .reg .pred done; WAIT${{:uid}}: {wait} @!done bra WAIT${{:uid}}; }}"
+    lw.asm(text, *lw.operands(op.operands), convergent=True)
+
+
 @lowers(barriers.Arrive)
 def lower_arrive(lw: Lowering, op: barriers.Arrive) -> None:
     text = "mbarrier.arrive.shared::cta.b64 _, [$0];"
     if op.more:
-        there = "mapa.shared::cluster.u32 there, $0, $1; mbarrier.arrive.shared::cluster.b64 _, [there];"
+        order = ".release.cluster" if op.reach == "cluster" else ""
+        there = f"mapa.shared::cluster.u32 there, $0, $1; mbarrier.arrive{order}.shared::cluster.b64 _, [there];"
         text = f"{{ .reg .b32 there; {there} }}"
     lw.asm(text, *lw.operands(op.operands))
 

@@ -27,6 +27,9 @@ REGISTER_COUNTS = range(LEAST_SETMAXNREG, MOST_SETMAXNREG + 1, REGISTER_UNIT)
 """How many registers `SetMaxNReg` can give a thread."""
 
 
+REACHES = ("cta", "cluster")
+
+
 class MbarrierOp(Orders):
     """Base: operands are a tile of u64 and its indices, at thread level a pointer instead; then what else it takes."""
 
@@ -69,12 +72,16 @@ class Init(MbarrierOp):
 
 class Arrive(MbarrierOp):
     """This thread arrives; its earlier memory accesses are visible to those that wait for the phase. With one more
-    operand, an i32: at the mbarrier at this place in the block of that rank in the cluster."""
+    operand, an i32: at the mbarrier at this place in the block of that rank in the cluster.
+
+    reach: with "cta", those of another block see what was done to shared memory only, which is all that a ring needs.
+    """
 
     name = "mbarrier.arrive"
     sync = by(lambda op: Sync(releases="cluster" if op.more else "cta"))
     called = "ptx.mbarrier_arrive()"
     takes = ([], [I32])
+    reach = attribute(str, "cluster", among=REACHES)
 
 
 class ExpectTx(MbarrierOp):
@@ -88,12 +95,13 @@ class ExpectTx(MbarrierOp):
 
 class Wait(MbarrierOp):
     """Waits until the phase of this parity (the last operand, a u32 of 0 or 1) has ended: the current phase or the one
-    before it."""
+    before it. reach: as for `Arrive`."""
 
     name = "mbarrier.wait"
     sync = Sync(meets="cta", completes="mbarrier")
     called = "ptx.mbarrier_wait()"
     takes = ([U32],)
+    reach = attribute(str, "cluster", among=REACHES)
     parity = operand(-1, U32)
 
 

@@ -7,8 +7,9 @@ that would run next waits once, consuming the unmatched arrival. (PTX ISA: barri
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from typing import Generator
 
 from tiledsl.arch import (
     LEAST_SETMAXNREG,
@@ -22,7 +23,7 @@ from tiledsl.arch import (
 from tiledsl.errors import CompileError, Loc
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Kernel, Op, Value
-from tiledsl.ir.ops import barriers, control, gpu, roles
+from tiledsl.ir.ops import barriers, control, gpu, roles, tma
 from tiledsl.ir.types import I32
 from tiledsl.passes.analysis.structure import replace_op
 from tiledsl.passes.cooperation.lower_rings import leads_warp, lower_rings
@@ -152,9 +153,22 @@ class _Lowering:
             inside = b.scalar("and", b.scalar("ge", warp, op.first), inside)
         with b.when(inside, role=(op.first, op.all_warps)):
             self.begin(op, role)
-            with b.when(self.leads(role), role=op.role) if op.one_thread else nullcontext():
+            with self.one_thread(op, role) if op.one_thread else nullcontext():
                 self.ops(op.body.ops[:-1], role)
         op.blocks = []
+
+    @contextmanager
+    def one_thread(self, op: roles.Region, role: _Role) -> Generator[None]:
+        """TMA takes its operands from uniform registers. In a branch on an election ptxas knows that one thread has
+        them; in any other it makes a loop over the threads of the warp around each TMA instruction."""
+        b = self.b
+        if not any(isinstance(inside, tma.Load) for inside in op.walk()):
+            with b.when(self.leads(role), role=op.role):
+                yield
+            return
+        first_warp = b.scalar("eq", b.value(gpu.WarpId()), op.first)
+        with b.when(first_warp), b.when(b.value(barriers.Elect()), role=op.role):
+            yield
 
     def begin(self, op: roles.Region, role: _Role) -> None:
         b = self.b
