@@ -233,7 +233,7 @@ def dropped(A: Global[bf16, M, K], C: Global[f32, M, N], n: u32):
         sums = wgmma(S, S.T, sums)
 
 
-@bad("a product gives a new accumulator: acc = wgmma(S, S.T, acc)")
+@bad("bind it, x = wgmma(S, S.T, acc), or wait for it")
 @tile_kernel(arch="sm_90a")
 def given_on_twice(A: Global[bf16, M, K], C: Global[f32, M, N]):
     grid(1)

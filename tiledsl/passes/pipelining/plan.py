@@ -90,8 +90,6 @@ def _steps(body: LoopBody, consumers: list[Op]) -> tuple[list[Step], str]:
     """The steps, or none and the reason."""
     if body.op.fragments == 1:
         return [], "asked for"
-    if body.op.stages == 1:
-        return [], "with one stage nothing of the next iteration is there to be read"
     readers = [(op, m) for op in body.inside for m, writes in memories(op) if m in body.tiles and not writes]
     loads: set[Op] = set()
     for op, memory in readers:
@@ -134,15 +132,13 @@ def _shares_with(body: LoopBody) -> Op | None:
     """An access to the tiles' bytes that may come before the loop with no barrier between."""
     if _after_barrier(body.op):
         return None
-    around = _outermost_loop(body.op)
-    repeated = set(around.walk()) if around is not None else set[Op]()
+    loops = [op for op, _ in ops_around(body.op.parent) if isinstance(op, (control.For, control.While))]
+    repeated = set(loops[-1].walk()) if loops else set[Op]()
     begun = False
     for op in body.kernel.walk():
         begun |= op is body.op
         if begun and op not in repeated:
             return None
-        if op in body.inside and body.op.stages == 1:
-            continue  # each of its iterations ends in a barrier
         if any(overlap(memory, t) for memory, _ in memories(op) for t in body.tiles):
             return op
     return None
@@ -158,9 +154,3 @@ def _after_barrier(loop: Op) -> bool:
         if op.blocks or any(isinstance(memory.type, SharedType) for memory, _ in memories(op)):
             return False
     return False
-
-
-def _outermost_loop(op: Op) -> Op | None:
-    """The outermost loop around `op`."""
-    loops = [around for around, _ in ops_around(op.parent) if isinstance(around, (control.For, control.While))]
-    return loops[-1] if loops else None
