@@ -231,7 +231,7 @@ def transposed(A: Global[f32, M, K], C: Global[f32, K, M], *, STAGES: const = 3)
         barrier()
 
 
-@pytest.mark.parametrize("stages", [2, 4])
+@pytest.mark.parametrize("stages", [1, 2, 4])
 def test_a_tile_is_copied_on_to_another_one(stages: int) -> None:
     A, C = np.arange(20 * 37, dtype=np.float32).reshape(20, 37), np.zeros((37, 20), np.float32)
     transposed.check(A, C, STAGES=stages)
