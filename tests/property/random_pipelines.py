@@ -92,7 +92,7 @@ def random_shape(random: Random, *, is_async: bool) -> Shape:
         rows = random.choice([8, 16, 32])
         halves = rows * columns >= 2 * THREADS and random.random() < 0.3
         tiles.append((rows, columns, random.choice(LAYOUTS[columns]), halves))
-    stages = random.randint(2, 4)
+    stages = random.randint(1, 4)
     return Shape(
         tiles=tuple(tiles),
         stages=stages,

@@ -97,7 +97,7 @@ def random_product(random: Random, *, is_async: bool) -> Product:
         bk=bk,
         tall=random.random() < 0.5,
         layout=random.choice(layouts[bk]),
-        stages=random.randint(2, 4),
+        stages=random.randint(1, 4),
         fragments=random.choice([0, 1]),
         is_async=is_async,
         depth=8 * random.randint(1, 20),

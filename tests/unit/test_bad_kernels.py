@@ -66,7 +66,7 @@ def k(A: Global[f32, M, K], C: Global[f32, M]):
     t = threads(32)
     S = shared((32, 8), f32)
     total = f32(0)
-    for q in pipelined(tiles(K, 8), stages=10**6):  # error: stages is a compile-time int from 2 to
+    for q in pipelined(tiles(K, 8), stages=10**6):  # error: stages is a compile-time int from 1 to
         copy_async(A[m, q], S)
         for j in unroll(8):
             total += S[t, j]

@@ -80,10 +80,10 @@ def product(a: Array, b: Array) -> Array:
     return total.transpose(0, 2, 1, 3).reshape(m, n)
 
 
-@pytest.mark.parametrize("stages", [2, 3, 4])
+@pytest.mark.parametrize("stages", [1, 2, 3])
 @pytest.mark.parametrize("depth", [0, 32, 160])
 def test_a_product_through_copies_ldmatrix_and_mma(stages: int, depth: int) -> None:
-    """Bit for bit at both levels, and without a hazard, the copies of two, three and four iterations in flight."""
+    """Bit for bit at both levels, and without a hazard, the copies of one, two and three iterations in flight."""
     rng = np.random.default_rng(stages)
     a, b = (rng.standard_normal(s).astype(np.float16) for s in ((128, depth), (depth, 96)))
     expected = product(a, b)

@@ -223,9 +223,9 @@ def other_arguments_of_pipelined(A: Global[f32, M, N]):
 def stages_of_another_kind(A: Global[f32, M, N]):
     i = grid(1)
     threads(32)
-    for k in pipelined(tiles(N, 8), stages=1):  # error: stages is a compile-time int from 2 to
+    for k in pipelined(tiles(N, 8), stages=0):  # error: stages is a compile-time int from 1 to
         A[0, k.start] = 0
-    for k in pipelined(tiles(N, 8), stages=i):  # error: stages is a compile-time int from 2 to
+    for k in pipelined(tiles(N, 8), stages=i):  # error: stages is a compile-time int from 1 to
         A[0, k.start] = 0
     for k in pipelined(tiles(N, 8), stages=2, fragments=3):  # error: fragments is a compile-time int from 0 to 2, got
         A[0, k.start] = 0

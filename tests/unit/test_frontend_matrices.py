@@ -354,7 +354,7 @@ def pipelined_range(A: Global[f32, M, K], C: Global[f32, M, K], n: i32):
         _ = copy_async(A[0:32, tile(index(k) // 8, 8)], S)
         C.put(t, index(k), S[t, 0])
     for k in tiles(K, 8):
-        for j in pipelined(range(4), stages=3, fragments=1):
+        for j in pipelined(range(4), stages=1, fragments=1):
             copy_async(A[0:32, k], S)
             C.put(t, j, S[t, 0])
 
@@ -364,7 +364,7 @@ def test_pipelined_loops() -> None:
     assert [(op.stages, op.fragments, str(op.lo.type)) for op in loops] == [
         (2, 0, "i32"),
         (0, 0, "index"),
-        (3, 1, "index"),
+        (1, 1, "index"),
     ]
 
 

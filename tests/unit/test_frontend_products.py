@@ -377,7 +377,7 @@ def gemm(
 
 
 @pytest.mark.parametrize("k", [0, 16, 64, 72, 160])
-@pytest.mark.parametrize(("stages", "fragments"), [(2, 0), (2, 1), (2, 2), (3, 0), (4, 2)])
+@pytest.mark.parametrize(("stages", "fragments"), [(1, 1), (1, 0), (2, 1), (2, 2), (3, 0), (4, 2)])
 def test_pipelined_products(stages: int, fragments: int, k: int) -> None:
     a, b, c = small(40, k), small(k, 40), np.ones((40, 40), np.float16)
     run(gemm, a, b, c, STAGES=stages, FRAGMENTS=fragments)
@@ -398,7 +398,7 @@ def summed(A: Global[f32, M, K], C: Global[f32, M], first: i32, last: i32, *, ST
 
 
 @pytest.mark.parametrize(("first", "last"), [(0, 24), (8, 12), (8, 8), (12, 30)])
-@pytest.mark.parametrize("stages", [2, 3])
+@pytest.mark.parametrize("stages", [1, 2, 3])
 def test_pipelined_ranges(first: int, last: int, stages: int) -> None:
     a, c = small(40, 32, dtype=np.float32), np.zeros(40, np.float32)
     run(summed, a, c, first, last, STAGES=stages)

@@ -231,7 +231,7 @@ def transposed(A: Global[f32, M, K], C: Global[f32, K, M], *, STAGES: const = 3)
         barrier()
 
 
-@pytest.mark.parametrize("stages", [2, 4])
+@pytest.mark.parametrize("stages", [1, 2, 4])
 def test_a_tile_is_copied_on_to_another_one(stages: int) -> None:
     A, C = np.arange(20 * 37, dtype=np.float32).reshape(20, 37), np.zeros((37, 20), np.float32)
     transposed.check(A, C, STAGES=stages)
@@ -316,7 +316,9 @@ def test_one_step_says_why() -> None:
     steady = schedule(loop)[-1]
     assert (steady["wait"], steady["in flight"], steady["copies"]) == ("wait_group 1", "i+1", "i+2 to slot (i+2) mod 3")
     assert (steady["barrier"], steady["compute"]) == ("shows the copies of i, frees the slot of i-1", "2 mma")
-    assert "fragments: 1, because asked for" in loop_text(loop)
+    (loop,) = explained(product, STAGES=1).loops
+    assert "fragments: 1, because with one stage nothing of the next iteration is there" in loop_text(loop)
+    assert [row.get("wait") for row in schedule(loop)] == [None, "wait_group 0", None]
 
 
 def test_more_stages_than_fit() -> None:

@@ -160,7 +160,7 @@ _STAGES = "write `for k in pipelined(tiles(K, BK), stages=3)`"
 @intrinsic(lang.pipelined)
 def _pipelined(call: Call) -> Bounds:
     loop = _at_run_time(call, call["loop"], _STAGES)
-    stages, fragments = call.integer("stages", 2, MOST_STAGES, _STAGES), call.integer("fragments", 0, 2, _STAGES)
+    stages, fragments = call.integer("stages", 1, MOST_STAGES, _STAGES), call.integer("fragments", 0, 2, _STAGES)
     loop.how = {"stages": stages, "fragments": fragments}
     return loop
 

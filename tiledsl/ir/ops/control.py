@@ -84,7 +84,7 @@ class For(_Control):
     makes no iterations.
     `unroll`: 1 is a plain loop; n > 1 asks the unroll pass for n copies of the body an iteration;
     0 asks for full unrolling, which needs a constant trip count.
-    `stages`: 0 is a plain loop; n > 1 asks the pipeline pass to have the copies of n iterations in shared memory.
+    `stages`: 0 is a plain loop; n asks the pipeline pass to have the copies of n iterations in shared memory.
     `fragments`: of how many inner steps such a loop holds the matrix operands in registers, 1 or 2; 0 leaves it to
     the pass, which takes 2 where the body allows it.
     """
@@ -110,7 +110,6 @@ class For(_Control):
         self.require(_types(self.body.args) == (dtype, *_types(self.inits)), "block arguments do not match")
         self.require(_types(self.body.terminator.operands) == _types(self.inits), "yielded types differ")
         self.require(self.stages == 0 or self.unroll == 1, "a pipelined loop is not unrolled")
-        self.require(self.stages != 1, "a pipelined loop has two stages or more")
 
 
 class While(_Control):

@@ -117,11 +117,11 @@ def check_shared_memory(kernel: Kernel, limit: int, target: str = "") -> None:
 def _fewer_stages(kernel: Kernel, limit: int) -> str:
     """A word on how many stages of pipelined loops fit."""
     most = max((op.stages for op in kernel.walk() if isinstance(op, tile.SharedAlloc)), default=1)
-    for stages in range(most - 1, 1, -1):
+    for stages in range(most - 1, 0, -1):
         needed = lay_out_shared(kernel, stages=stages).bytes
         if needed <= limit:
             return f"pass stages={stages}, the most that fit ({needed} bytes), "
-    return "not even two stages fit: " if most > 1 else ""
+    return "not even one stage fits: " if most > 1 else ""
 
 
 def _without_padding(kernel: Kernel, limit: int) -> str:

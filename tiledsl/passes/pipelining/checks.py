@@ -47,7 +47,7 @@ def _in_body(body: LoopBody) -> Iterator[CompileError]:
             message = f"{called(op)} inside a pipelined loop, which commits and waits by itself"
             fix = "leave it out; or leave pipelined() out, and place groups, waits and barriers yourself"
             yield CompileError(message, op.loc, fix)
-        if op.sync.acquires:  # copies behind it read what they must not read before it
+        if body.op.stages > 1 and op.sync.acquires:  # copies behind it read what they must not read before it
             message = f"{called(op)} inside a pipelined loop, which lets this thread see what others wrote before"
             fix = "wait in front of the loop, or write a plain for, whose copies stay behind it"
             yield CompileError(message + _ahead(body), op.loc, fix)
@@ -62,7 +62,7 @@ def _in_body(body: LoopBody) -> Iterator[CompileError]:
 
 def _ahead(body: LoopBody) -> str:
     count = body.op.stages - 1
-    return f", but copies begin up to {count} iteration{'s' if count > 1 else ''} ahead"
+    return f", but copies begin up to {count} iteration{'s' if count > 1 else ''} ahead" if count else ""
 
 
 def _of_copy(body: LoopBody, copy: tile.Copy) -> Iterator[CompileError]:

@@ -1,10 +1,10 @@
 """Pipelining: the copies of a loop's later iterations go on while an earlier one computes.
 
-``control.for {stages = N}``, N >= 2, becomes a plain loop over N buffers. With trips iterations, copies of iteration i
-fill slot i mod N, and are the i-th commit group. (Copies with `tile.copy` are the threads' own stores: then there are
-no groups and no waits. A group of an iteration that does not exist is empty, and so always complete.)
+``control.for {stages = N}`` becomes a plain loop over N buffers. With trips iterations, copies of iteration i fill slot
+i mod N, and are the i-th commit group. (Copies with `tile.copy` are the threads' own stores: then there are no groups
+and no waits. A group of an iteration that does not exist is empty, and so always complete.)
 
-One step of fragments:                              Two steps:
+N >= 2, one step of fragments:                      N >= 2, two steps:
 
     copies of 0 .. N-2, a commit after each             copies of 0 .. N-2, a commit after each
     for i in 0 .. trips-1:                              if trips > 0:
@@ -12,11 +12,14 @@ One step of fragments:                              Two steps:
         copies of i+N-1; commit                             for i in 0 .. trips-2:
         consumers of i                                          steps but the last, each after the loads of the next one
                                                                     and a part of the copies of i+N-1; commit
-                                                                wait_group N-2; barrier; loads of step 0 of i+1
+    N = 1:                                                      wait_group N-2; barrier; loads of step 0 of i+1
                                                                 last step of i
-                                                            steps of trips-1, each after the loads of the next one
+    for i in 0 .. trips-1:                                  steps of trips-1, each after the loads of the next one
+        copies of i; commit; wait_group 0; barrier
+        consumers of i
+        barrier
 
-Why that is right:
+Why that is right, N >= 2:
 
 - At the wait for iteration i, N-1+i groups are committed, so that group i, and all before it, has arrived: each
   thread's part of it. The barrier behind the wait shows every part to every thread; consumers of i, or their first
@@ -31,7 +34,9 @@ Why that is right:
   tile may be written `over` the buffers as soon as a barrier stands behind the last reads. That one is the author's.
 - Before the first copies a barrier is needed only where the same bytes may have been accessed since the last one:
   by tiles that the buffers share bytes with, or by the loop itself if it lies in a loop (`LoopPlan.shares_with`).
-- At two steps the last iteration is peeled, so nothing is ever loaded from a slot that no copy has filled.
+
+N = 1: the first barrier shows the copies, the second keeps the next ones from overwriting what is still read. At two
+steps the last iteration is peeled, so nothing is ever loaded from a slot that no copy has filled.
 
 Slots are counters that wrap around by a select; a buffer's address is one multiply-add of its counter an iteration.
 Trips are counted, not compared: any range that the loop may have is right, up to the last value of its dtype.
@@ -82,11 +87,11 @@ def _loops(kernel: Kernel) -> list[control.For]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Iteration:
-    """One copy of the body: `values` stand for the old ones in it, `slot` is the buffers'."""
+    """One copy of the body: `values` stand for the old ones in it, `slot` is the buffers' (None: there is one)."""
 
     body: Block
     values: dict[Value, Value]
-    slot: Value
+    slot: Value | None
 
     def emit(self, block: Block, ops: Sequence[Op]) -> None:
         """Append `ops`, as far as they are not there yet, with the pure ops that they need."""
@@ -98,8 +103,9 @@ class _Iteration:
                     assert value.op is not None and value.op.is_pure, "a value of an iteration that has not begun"
                     self.emit(block, [value.op])
             copy = op.clone(self.values)
-            for inner in copy.walk():
-                _enter(inner, self.slot)
+            if self.slot is not None:
+                for inner in copy.walk():
+                    _enter(inner, self.slot)
             if isinstance(copy, async_copy.Copy):
                 copy.attrs["grouped"] = True
             block.append(copy)
@@ -138,16 +144,20 @@ class _Writer:
         self.counter: DType = INDEX if self.op.lo.dtype is INDEX else I64
 
     def write(self) -> None:
-        for memory in self.plan.tiles:
+        for memory in self.plan.tiles if self.count > 1 else ():
             self.buffers[memory] = self.buffer(memory)
         if self.plan.shares_with is not None:
             self.b.add(gpu.Barrier())
-        self.trips = self.trip_count()
-        self.ahead = self.b.scalar("sub", self.trips, self.count - 1)
-        for s in range(self.count - 1):
-            self.copies_if(self.plan.copies, self.number(s), self.b.constant(s, INDEX), self.trips)
-            self.commit()
-        self.replace(self.two_steps() if self.plan.steps else self.one_step())
+        if self.count == 1:
+            results = self.single()
+        else:
+            self.trips = self.trip_count()
+            self.ahead = self.b.scalar("sub", self.trips, self.count - 1)
+            for s in range(self.count - 1):
+                self.copies_if(self.plan.copies, self.number(s), self.b.constant(s, INDEX), self.trips)
+                self.commit()
+            results = self.two_steps() if self.plan.steps else self.one_step()
+        self.replace(results)
 
     def buffer(self, memory: Value) -> Value:
         """N tiles in the place of one."""
@@ -224,6 +234,20 @@ class _Writer:
         return self.b.select(self.b.scalar("eq", following, self.count), 0, following)
 
     # -- schedules -----------------------------------------------------------------------------
+
+    def single(self) -> Sequence[Value]:
+        """One buffer: the loop as it is, with its barriers."""
+        op = self.op
+        body = Block([a.type for a in op.body.args], [a.name for a in op.body.args])
+        with self.b.inside(body):
+            iteration = _Iteration(op.body, dict(zip(op.body.args, body.args, strict=True)), None)
+            iteration.emit(body, self.plan.copies)
+            self.commit()
+            self.arrive(0)
+            iteration.emit(body, self.plan.consumers)
+            self.b.add(gpu.Barrier())
+            self.b.add(control.Yield(*iteration.results(op.body.terminator.operands)))
+        return self.b.add(control.For(*op.operands, blocks=[body])).results
 
     def loop(
         self,

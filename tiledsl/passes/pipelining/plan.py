@@ -90,6 +90,8 @@ def _steps(body: LoopBody, consumers: list[Op]) -> tuple[list[Step], str]:
     """The steps, or none and the reason."""
     if body.op.fragments == 1:
         return [], "asked for"
+    if body.op.stages == 1:
+        return [], "with one stage nothing of the next iteration is there to be read"
     readers = [(op, m) for op in body.inside for m, writes in memories(op) if m in body.tiles and not writes]
     loads: set[Op] = set()
     for op, memory in readers:
@@ -139,6 +141,8 @@ def _shares_with(body: LoopBody) -> Op | None:
         begun |= op is body.op
         if begun and op not in repeated:
             return None
+        if op in body.inside and body.op.stages == 1:
+            continue  # each of its iterations ends in a barrier
         if any(overlap(memory, t) for memory, _ in memories(op) for t in body.tiles):
             return op
     return None

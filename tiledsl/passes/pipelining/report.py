@@ -37,7 +37,7 @@ def loop_text(plan: LoopPlan) -> str:
     """The buffers of a loop, and its schedule."""
     stages, trips, shared = plan.stages, plan.trips, plan.shares_with
     fragments = f"fragments: {plan.fragments}{f', because {plan.why}' if plan.fragments == 1 else ''}"
-    lines = [f"line {plan.op.loc.line}: {stages} stages, {fragments}"]
+    lines = [f"line {plan.op.loc.line}: {stages} stage{'s' if stages > 1 else ''}, {fragments}"]
     total = 0
     for tile in plan.tiles:
         type_ = tile.type
@@ -75,10 +75,15 @@ def schedule(plan: LoopPlan) -> list[dict[str, str]]:
 
     def arrived(of: str, others: Sequence[str], frees: str = "") -> dict[str, str]:
         barrier = f"shows the copies of {of}" + (f", frees the slot of {frees}" if frees else "")
-        waits = {"wait": f"wait_group {n - 2}", "in_flight": ", ".join(others)} if plan.is_async else {}
+        waits = {"wait": f"wait_group {max(0, n - 2)}", "in_flight": ", ".join(others)} if plan.is_async else {}
         return {**waits, "barrier": barrier}
 
     commit = "commit" if plan.is_async else ""
+    if n == 1:
+        add("each i", copies="i", commit=commit)
+        add("", **arrived("i", []), compute=_compute(plan.consumers))
+        add("", barrier="frees the tiles")
+        return rows
     for s in range(n - 1):
         add(f"before: {s}", copies=f"{s} to slot {s}", commit=commit)
     ahead, each = f"i+{n - 1} to slot (i+{n - 1}) mod {n}", "each i but the last"
