@@ -11,10 +11,11 @@ from collections.abc import Sequence
 
 from tiledsl.arch import WARP
 from tiledsl.ir.builder import Builder
-from tiledsl.ir.core import Value
-from tiledsl.ir.ops import mem
+from tiledsl.ir.core import Block, Value
+from tiledsl.ir.ops import control, mem, tile
 from tiledsl.ir.types import GlobalType, MemoryType, SharedType
 from tiledsl.passes.analysis.called import name_of
+from tiledsl.passes.analysis.constants import integer
 from tiledsl.passes.analysis.intervals import Intervals
 from tiledsl.passes.lower.addresses import Memory
 
@@ -63,4 +64,19 @@ class BoundsChecks:
         assert isinstance(type_, (GlobalType, SharedType))
         extent = type_.dims[axis]
         least, most = self.intervals.of(index)
-        return isinstance(extent, int) and least >= 0 and most + count <= extent
+        if isinstance(extent, int):
+            return least >= 0 and most + count <= extent
+        return count == 1 and least >= 0 and _counts_to(index, extent)
+
+
+def _counts_to(index: Value, extent: str) -> bool:
+    """Is it the variable of a loop that counts up to a run-time extent of this name?"""
+    owner = index.owner
+    loop = owner.parent if isinstance(owner, Block) else None
+    if not isinstance(loop, control.For) or index is not loop.body.args[0]:
+        return False
+    hi, step = loop.hi.op, integer(loop.step)
+    if type(hi) is not tile.Dim or step is None or step <= 0:
+        return False
+    type_ = hi.tensor.type
+    return isinstance(type_, GlobalType) and type_.dims[hi.axis] == extent
