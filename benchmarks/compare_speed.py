@@ -44,8 +44,9 @@ LADDER: tuple[tuple[str, dict[str, Any]], ...] = (
     ("hopper_fastest", {"BN": 64, "STAGES": 8}),
     ("hopper_fastest", {"BM": 64, "BN": 64, "INSTANCES": 2, "STAGES": 10}),
 )
-SIZES = ((4096, 4096, 4096), (8192, 4096, 512), (1024, 1000, 8192), (2056, 3080, 2048))
-"""Long enough that the host is not the limit, and with edges."""
+SIZES = ((4096, 4096, 4096), (8192, 4096, 512), (1024, 1000, 8192), (2056, 3080, 2048), (128, 1024, 32768))
+"""Long enough that the host is not the limit, and with edges. The last one has tiles for few SMs only, so that the
+latency of a step along k decides."""
 SETS = 4
 """Bytes of operands, used in rotation: more than L2 holds."""
 
