@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import base64
+import importlib
 import importlib.util
 import json
 import os
@@ -88,9 +89,10 @@ def _make(commit: str, to: Path) -> None:
 
 
 def _kernel(name: str, copy: str) -> Any:
-    """The gallery's kernel, as a module of its own: the two copies share no compiled code."""
+    """The gallery's kernel, from a module of its own: the two copies share no compiled code."""
     sys.path[:0] = [str(ROOT / "examples/gemm")]
-    spec = importlib.util.spec_from_file_location(f"{name}_{copy}", ROOT / f"examples/gemm/{name}.py")
+    defined = getattr(importlib.import_module(name), name).signature.loc.file  # that of the library, for some
+    spec = importlib.util.spec_from_file_location(f"{name}_{copy}", defined)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
