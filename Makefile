@@ -10,7 +10,7 @@ JOBS ?= 2
 .PHONY: demo test lint types pytest clean outdated
 
 demo: $(READY)
-	@$(BIN)/python -m tiledsl demo
+	@$(BIN)/python examples/gemm/demo.py
 
 # Pyright has one thread: beside it there is room for a worker of pytest.
 test: lint

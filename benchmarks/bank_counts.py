@@ -185,11 +185,6 @@ def _bounds(access: SharedAccess, counter: WavefrontCounter, layout: str, made: 
         return 0, 0
     if count is None or access.mask.unknown or access.guarded:
         return None
-    if not count.is_exact:
-        return count.least * int(times.sum()), count.most * int(times.sum())
-    assert not times[len(count.mean) :].any(), "more warps than the block has"
-    known = [(int(n), mean) for n, mean in zip(times, count.mean, strict=False) if n]
-    if any(mean is None for _, mean in known):
-        return 0, 0  # a warp that should be inactive was not: differs from any count
-    total = sum(n * mean for n, mean in known if mean is not None)
-    return int(total), int(total)
+    assert not times[len(count.least) :].any(), "more warps than the block has"
+    here = times[: len(count.least)]
+    return int(here @ count.least), int(here @ count.most)

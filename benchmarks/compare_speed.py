@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import base64
+import importlib
 import importlib.util
 import json
 import os
@@ -44,8 +45,9 @@ LADDER: tuple[tuple[str, dict[str, Any]], ...] = (
     ("hopper_fastest", {"BN": 64, "STAGES": 8}),
     ("hopper_fastest", {"BM": 64, "BN": 64, "INSTANCES": 2, "STAGES": 10}),
 )
-SIZES = ((4096, 4096, 4096), (8192, 4096, 512), (1024, 1000, 8192), (2056, 3080, 2048))
-"""Long enough that the host is not the limit, and with edges."""
+SIZES = ((4096, 4096, 4096), (8192, 4096, 512), (1024, 1000, 8192), (2056, 3080, 2048), (128, 1024, 32768))
+"""Long enough that the host is not the limit, and with edges. The last one has tiles for few SMs only, so that the
+latency of a step along k decides."""
 SETS = 4
 """Bytes of operands, used in rotation: more than L2 holds."""
 
@@ -87,9 +89,10 @@ def _make(commit: str, to: Path) -> None:
 
 
 def _kernel(name: str, copy: str) -> Any:
-    """The gallery's kernel, as a module of its own: the two copies share no compiled code."""
+    """The gallery's kernel, from a module of its own: the two copies share no compiled code."""
     sys.path[:0] = [str(ROOT / "examples/gemm")]
-    spec = importlib.util.spec_from_file_location(f"{name}_{copy}", ROOT / f"examples/gemm/{name}.py")
+    defined = getattr(importlib.import_module(name), name).signature.loc.file  # that of the library, for some
+    spec = importlib.util.spec_from_file_location(f"{name}_{copy}", defined)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module

@@ -45,7 +45,7 @@ from tiledsl import (
 from tiledsl.backends.ptx.sass.report import SassReport, sass_report
 from tiledsl.backends.ptx.tools import PTXAS
 from tiledsl.dims import K, M, N
-from tiledsl.inspect.timing import Clocks, Timing, interleave, quartiles
+from tiledsl.inspect.timing import Clocks, RoundTimes, interleave, quartiles
 from tiledsl.layout.orders import ORDERS as OUTER_FMA
 from tiledsl.layout.orders import Order, column_pairs, column_quads, pairs, serpentine
 
@@ -321,7 +321,7 @@ def multiprocessors(device: Device) -> int:
     return check(driver.cuDeviceGetAttribute(attribute, check(driver.cuCtxGetDevice())))
 
 
-def time_variants(device: Device, chosen: list[Variant], rounds: int, seconds: float) -> tuple[Timing, int, int]:
+def time_variants(device: Device, chosen: list[Variant], rounds: int, seconds: float) -> tuple[RoundTimes, int, int]:
     """Milliseconds of each variant, interleaved after their results were checked; blocks, and steps."""
     blocks, steps = multiprocessors(device), 4000
     height = blocks * THREADS
@@ -382,7 +382,7 @@ def _rotated_back(got: Any, turn: int) -> Any:
     return np.roll(fours, turn, axis=3).reshape(got.shape)
 
 
-def add_times(cases: list[dict[str, Any]], chosen: list[Variant], timing: Timing, blocks: int, steps: int) -> None:
+def add_times(cases: list[dict[str, Any]], chosen: list[Variant], timing: RoundTimes, blocks: int, steps: int) -> None:
     """TFLOP/s of each variant, and its speed over that of the same loop and tile in row order."""
     for case, variant in zip(cases, chosen, strict=True):
         flops = variant.flops(blocks, steps)

@@ -141,7 +141,7 @@ def by_rule(row: MmaRow, batch: Batch, rule: Rule | None = None) -> Bits:
 
 
 def _mma(row: MmaRow, a: Bits, b: Bits, c: Bits) -> Bits:
-    return mma(row, a, b, c, _fma if row.a == "f64" else None)
+    return mma(row, a, b, c, _fma)
 
 
 def _fma(a: Bits, b: Bits, c: Bits) -> Bits:

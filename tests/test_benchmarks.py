@@ -13,7 +13,7 @@ from benchmarks.compare_ptx import Code, differences, without_locations
 from benchmarks.gallery import chosen_consts, gallery_kernels
 from benchmarks.gemm import SIZES, as_table, parse_size, summarize, variants
 from benchmarks.report import write
-from tiledsl.inspect.timing import L2_BYTES, Timing, buffer_sets, interleave, quartiles
+from tiledsl.inspect.timing import L2_BYTES, RoundTimes, buffer_sets, interleave, quartiles
 
 
 class FakeDevice:
@@ -83,7 +83,7 @@ def test_sizes() -> None:
 
 
 def test_a_result_can_be_judged_and_repeated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    timing = Timing({"cuBLAS": [2.0, 2.0, 2.0], "ours": [1.0, 1.0, 4.0]})
+    timing = RoundTimes({"cuBLAS": [2.0, 2.0, 2.0], "ours": [1.0, 1.0, 4.0]})
     cases = summarize(timing, (1000, 1000, 1000), "cuBLAS", {"sm_mhz": 1980.0})
     write("made_up", "A title", as_table(cases), {"cases": cases}, tmp_path)
     result = json.loads((tmp_path / "made_up.json").read_text())

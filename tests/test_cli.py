@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from tiledsl.__main__ import main
+from tiledsl.errors import Loc
 from tiledsl.inspect.show import highlight
-from tiledsl.inspect.source_lines import Line, Source, read_ir, read_llvm, read_ptx, read_sass
+from tiledsl.inspect.source_lines import Line, read_ir, read_llvm, read_ptx, read_sass
 from tiledsl.ir.parser import parse_kernels
 
 ROOT = Path(__file__).parent.parent
@@ -363,8 +364,8 @@ def test_ir_locations() -> None:
         '  control.for %x @ "c.py":8:1 (%k: f32) {'
     )
     assert list(read_ir(text)) == [
-        Line("  %v = arith.add %a, %b : f32", Source('a "b".py', 7)),
-        Line("  control.for %x (%k: f32) {", Source("c.py", 8)),
+        Line("  %v = arith.add %a, %b : f32", Loc('a "b".py', 7)),
+        Line("  control.for %x (%k: f32) {", Loc("c.py", 8)),
     ]
 
 
@@ -376,8 +377,8 @@ def test_ptx_locations() -> None:
     assert list(read_ptx(text)) == [
         Line(".entry f()"),
         Line("{"),
-        Line("\tadd.f32 %f1, %f2, %f3;", Source("/k.py", 12)),
-        Line("\tret;", Source("/k.py", 12)),
+        Line("\tadd.f32 %f1, %f2, %f3;", Loc("/k.py", 12)),
+        Line("\tret;", Loc("/k.py", 12)),
         Line("}"),
     ]
 
@@ -390,7 +391,7 @@ def test_sass_locations_take_the_innermost_of_a_chain() -> None:
         '\t//## File "/k.py", line 9\n'
         "        /*0020*/ EXIT ;"
     )
-    assert [line.source for line in read_sass(text)] == [Source("/math.py", 3), Source("/k.py", 9)]
+    assert [line.source for line in read_sass(text)] == [Loc("/math.py", 3), Loc("/k.py", 9)]
 
 
 def test_llvm_locations_are_numbers_of_places() -> None:
@@ -401,4 +402,4 @@ def test_llvm_locations_are_numbers_of_places() -> None:
         '; line 1: "/d/k.py":3\n'
         '; line 2: "/d/k.py":5\n'
     )
-    assert list(read_llvm(text)) == [Line("  %x = add i32 %a, %b", Source("/d/k.py", 5))]
+    assert list(read_llvm(text)) == [Line("  %x = add i32 %a, %b", Loc("/d/k.py", 5))]

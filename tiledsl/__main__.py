@@ -1,4 +1,4 @@
-"""The command line: ``python -m tiledsl show | explain | opt | demo | bench | cache``."""
+"""The command line: ``python -m tiledsl show | explain | opt | bench | cache``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ if __name__ == "__main__" and sys.path[:1] != [""] and not sys.flags.safe_path:
     sys.path.append(sys.path.pop(0))
 
 import argparse
-import importlib
 import os
 from collections.abc import Callable
 from io import TextIOWrapper
@@ -24,8 +23,6 @@ from tiledsl.inspect import bench
 if TYPE_CHECKING:
     from tiledsl.kernel import TileKernel
 
-EXAMPLES = Path(__file__).parent.parent / "examples" / "gemm"
-
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command. An error is one message without a traceback, and exit code 1 (2 for arguments)."""
@@ -36,7 +33,8 @@ def main(argv: list[str] | None = None) -> int:
             stream.reconfigure(errors="replace")  # of characters that the terminal lacks
     try:
         try:
-            return _run(argv)
+            arguments = _parser().parse_args(argv)
+            return arguments.run(arguments)
         finally:
             sys.stdout.flush()  # here, where an error can still be reported
     except TileError as error:
@@ -49,15 +47,6 @@ def main(argv: list[str] | None = None) -> int:
     except OSError as error:
         _drop_output()
         return _fail(f"cannot write the output: {error.strerror or error}\n  fix: send it where there is room")
-
-
-def _run(argv: list[str] | None) -> int:
-    arguments, rest = _parser().parse_known_args(argv)
-    if arguments.command == "demo":
-        return _demo(rest)
-    if rest:
-        _parser().error(f"unrecognized arguments: {' '.join(rest)}")
-    return arguments.run(arguments)
 
 
 def _fail(message: str, code: int = 1) -> int:
@@ -93,7 +82,6 @@ def _parser() -> argparse.ArgumentParser:
     opt.add_argument("--locs", action="store_true", help="with the location of every op")
     opt.set_defaults(run=_opt)
 
-    commands.add_parser("demo", help="compile, run and check the gallery", add_help=False)
     timed = commands.add_parser("bench", help="time kernels against cuBLAS and each other, on a GPU")
     timed.description, timed.formatter_class = bench.__doc__, argparse.RawDescriptionHelpFormatter
     bench.add_arguments(timed)
@@ -174,14 +162,6 @@ def _read(file: str) -> tuple[str, str]:
         return Path(file).read_text(encoding="utf-8"), file
     except (OSError, UnicodeDecodeError) as error:
         raise TileError(f"cannot read {file}: {error}\n  fix: pass a text file, or - for the standard input") from error
-
-
-def _demo(rest: list[str]) -> int:
-    """The demo of examples/gemm, which belongs to the repository and not to the installed package."""
-    if not (EXAMPLES / "demo.py").is_file():
-        raise TileError("demo is part of the repository and not of the installed package: run this in a checkout")
-    sys.path.insert(0, str(EXAMPLES))
-    return importlib.import_module("demo").main(rest)
 
 
 def _cache(arguments: argparse.Namespace) -> int:

@@ -20,7 +20,7 @@ from tiledsl.ir.core import Op
 
 _PACKAGE = Path(__file__).resolve().parent
 _OURS = (f"{_PACKAGE}/", f"{_PACKAGE.parent}/backends/")
-_STANDARD = tuple(f"{Path(sysconfig.get_path(name)).resolve()}/" for name in ("stdlib", "platstdlib"))
+_STANDARD = ("<frozen ", *(f"{Path(sysconfig.get_path(name)).resolve()}/" for name in ("stdlib", "platstdlib")))
 _KERNELS = f"{_PACKAGE}/gemm/"
 """Written in the language, as the user's kernels are: what goes wrong in them is no fault of the compiler."""
 _INSTALLED = ("/site-packages/", "/dist-packages/")
@@ -66,12 +66,10 @@ def _of_user(error: Exception, last: Place, loc: Loc) -> CompileError:
 
 def _of_ours(error: Exception, last: Place | None, loc: Loc, doing: str) -> CompileError:
     at_stage = f", in {doing}" if doing else ""
-    if isinstance(error, RecursionError):
-        message = f"this is nested too deep for the compiler{at_stage}"
-        return CompileError(message, loc, "take it apart: assign parts to names, or move them to a @tile_function")
-    if isinstance(error, MemoryError):
-        message = f"the compiler ran out of memory here{at_stage}"
-        return CompileError(message, loc, "unroll less, or make the compile-time values smaller")
+    if isinstance(error, (RecursionError, MemoryError)):
+        needed = "stack" if isinstance(error, RecursionError) else "memory"
+        fix = "take it apart: assign parts to names, move them to a @tile_function, or unroll less"
+        return CompileError(f"this needs more {needed} than the compiler has{at_stage}", loc, fix)
     file = last[0].f_code.co_filename.removeprefix(f"{_PACKAGE.parent}/") if last is not None else ""
     at = f" at {file}:{last[1]}" if last is not None else ""
     text = error.message if isinstance(error, VerifyError) else str(error)
@@ -96,8 +94,6 @@ def is_ours(frame: FrameType) -> bool:
 
 
 def is_standard(file: str) -> bool:
-    if file.startswith("<frozen "):
-        return True
     return file.startswith(_STANDARD) and not any(part in file for part in _INSTALLED)
 
 

@@ -32,12 +32,10 @@ def caller_line() -> Loc:
 
 def require_function(fn: Any, decorator: str, loc: Loc) -> None:
     """Raise CompileError at the line of a decorator that is not above a def."""
-    if inspect.isfunction(fn):
-        return
-    kind = type(fn).__name__
-    if kind in ("TileKernel", "TileFunction"):
-        raise CompileError(f"{fn.name} is already a {kind}", loc, "decorate a function once")
-    raise CompileError(f"@{decorator} takes a function, got a {kind}", loc, "put it right above a def")
+    if not inspect.isfunction(fn):
+        raise CompileError(
+            f"@{decorator} takes a function, got a {type(fn).__name__}", loc, "put it, once, above a def"
+        )
 
 
 class ByReference:

@@ -13,7 +13,6 @@ from typing import Any, Callable, Mapping, overload
 from tiledsl.arch import target_named
 from tiledsl.compilation.compiled import Compiled
 from tiledsl.compilation.compiler import Builds
-from tiledsl.errors import CompileError
 from tiledsl.function import ByReference, caller_line, require_function
 from tiledsl.ir.types import DTYPES, INDEX, DType
 from tiledsl.measure import Timing, Verification, time_kernel, verify
@@ -181,8 +180,6 @@ def tile_kernel(fn: Any = None, /, *, arch: str = "") -> Any:
 
     def decorate(function: Any) -> TileKernel:
         require_function(function, "tile_kernel", loc)
-        if str(function.__module__).startswith("tiledsl.lang"):
-            raise CompileError(f"{function.__name__}() of tiledsl is no kernel", loc, "put @tile_kernel above a def")
         return TileKernel(read_signature(function, arch, names))
 
     return decorate if fn is None else decorate(fn)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-import time
+import timeit
 from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING, Any, Callable, Mapping
@@ -246,21 +246,12 @@ def time_kernel(kernel: Dispatcher, values: Mapping[str, Any], *, repeat: int, d
     arguments = kernel.arguments(values, device)
     where = kernel.place(arguments)
     if where == "emulator":
-        seconds = _by_clock(lambda: kernel.emulate(arguments), repeat)
+        kernel.emulate(arguments)
+        seconds = timeit.repeat(lambda: kernel.emulate(arguments), number=1, repeat=repeat)
     else:
         with kernel.on_gpu(arguments) as prepared:
             seconds = _by_events(prepared, repeat)
     return Timing(statistics.median(seconds), min(seconds), max(seconds), len(seconds), where)
-
-
-def _by_clock(run: Callable[[], Any], repeat: int) -> list[float]:
-    run()
-    seconds: list[float] = []
-    for _ in range(repeat):
-        start = time.perf_counter()
-        run()
-        seconds.append(time.perf_counter() - start)
-    return seconds
 
 
 def _by_events(prepared: Any, repeat: int) -> list[float]:

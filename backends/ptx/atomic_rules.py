@@ -15,27 +15,25 @@ from tiledsl.backends.ptx.types import I16, integer, llvm_type
 from tiledsl.ir.atomics import ATOMICS
 from tiledsl.ir.core import OPS
 from tiledsl.ir.ops import gpu, mem
-from tiledsl.ir.types import BF16, BOOL, DType, PtrType
+from tiledsl.ir.types import BF16, BOOL, DType
 
 
 @lowers(*(OPS[f"mem.atomic_{row}"] for row in ATOMICS))
 def lower_atomic(lw: Lowering, op: mem.Atomic) -> Sequence[Any]:
     """Values travel as their bits, which PTX allows for floats, and 8 bits in registers of 16."""
-    pointer = op.ptr.type
-    assert isinstance(pointer, PtrType)
-    dtype = pointer.dtype
+    dtype = op.dtype
     values = [lw.bits(v) for v in lw.operands(op.values)]
     if dtype.bits == 8:  # a bool is one bit in registers
         values = [lw.b.zext(v, I16) for v in values]
     held = [ir.IntType(max(16, dtype.bits))] * len(op.results)
-    found = lw.asm(_text(lw, op, pointer.space, dtype), lw.value(op.ptr), *values, results=held, early=True)
+    found = lw.asm(_text(lw, op), lw.value(op.ptr), *values, results=held, early=True)
     if dtype == BOOL:
         return [lw.b.icmp("ne", bits, integer(0, I16)) for bits in found]
     return [lw.from_bits(bits, llvm_type(dtype)) for bits in found]
 
 
-def _text(lw: Lowering, op: mem.Atomic, space: str, dtype: DType) -> str:
-    how = _how(op.order, op.reach)
+def _text(lw: Lowering, op: mem.Atomic) -> str:
+    how, space, dtype = _how(op.order, op.reach), mem.pointer(op).space, op.dtype
     match op.fn.name:
         case "load":
             return f"ld.{how}.{space}.b{dtype.bits} $0, [$1];"

@@ -45,16 +45,9 @@ def _check_operands(op: ptx.Inline) -> None:
     count = len(op.outputs) + len(op.operands)
     for match in DOLLAR.finditer(op.text):
         number = match.group(1) or match.group(2)
-        if number is not None and int(number) >= count:
-            there = f"{count} results and operands, $0 to ${count - 1}" if count else "no results and no operands"
+        if match.group(3) is not None or (number is not None and int(number) >= count):
             raise CompileError(
-                f"inline PTX uses ${number}, but it has {there}",
+                f"inline PTX has {match.group(0)!r}, which is none of its {count} results and operands",
                 op.loc,
-                "results are numbered first, then operands",
-            )
-        if match.group(3) is not None:
-            raise CompileError(
-                f"inline PTX has a dollar sign that names nothing: {match.group(0)!r}",
-                op.loc,
-                "write $0, $1, ... for results and operands, ${:uid} for a unique number, $$ for a dollar sign",
+                "write $0, $1, ... for results, then operands, ${:uid} for a unique number, $$ for a dollar sign",
             )

@@ -8,14 +8,8 @@ from tiledsl.backends.ptx.context import Lowering, lowers
 from tiledsl.backends.ptx.llvm import ir
 from tiledsl.backends.ptx.types import I8, I32, integer, memory_type
 from tiledsl.backends.ptx.vectors import rounded_pairs, vector_of
-from tiledsl.ir.core import Value
 from tiledsl.ir.ops import mem
-from tiledsl.ir.types import BOOL, DType, PtrType
-
-
-def _pointer_type(pointer: Value) -> PtrType:
-    assert isinstance(pointer.type, PtrType)
-    return pointer.type
+from tiledsl.ir.types import BOOL, DType
 
 
 @lowers(mem.SharedBase)
@@ -28,12 +22,12 @@ def lower_offset(lw: Lowering, op: mem.Offset) -> Sequence[Any]:
     """GEP takes the i32 as signed: in global memory it becomes one ``mad.wide.s32``; a shared address
     has 32 bits itself, so that constants in the index always end up in the instruction's immediate."""
     base, index = lw.operands(op.operands)
-    return [lw.b.gep(base, [index], source_etype=memory_type(_pointer_type(op.base).dtype))]
+    return [lw.b.gep(base, [index], source_etype=memory_type(mem.pointer(op).dtype))]
 
 
 @lowers(mem.Load)
 def lower_load(lw: Lowering, op: mem.Load) -> Sequence[Any]:
-    dtype = _pointer_type(op.ptr).dtype
+    dtype = mem.pointer(op).dtype
     element = memory_type(dtype)
     if op.vec == 1:
         return [_from_memory(lw, dtype, lw.b.load(lw.value(op.ptr), align=dtype.bytes, typ=element))]
@@ -44,7 +38,7 @@ def lower_load(lw: Lowering, op: mem.Load) -> Sequence[Any]:
 
 @lowers(mem.Store)
 def lower_store(lw: Lowering, op: mem.Store) -> None:
-    dtype = _pointer_type(op.ptr).dtype
+    dtype = mem.pointer(op).dtype
     values = rounded_pairs(lw, op.values)
     if values is None:
         values = [lw.b.zext(v, I8) if dtype == BOOL else v for v in lw.operands(op.values)]

@@ -22,7 +22,7 @@ SIZES = ((333, 217, 129), (277, 236, 108))
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="tiledsl demo", description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--arch", default="sm_90a", help="target to compile for where there is no GPU")
     parser.add_argument("--seed", type=int, default=0, help="for the random input")
     args = parser.parse_args(argv)

@@ -66,7 +66,7 @@ def _kernel(fn: AtomicFn, dtype: DType, family: str) -> str:
     new = special_bits(dtype)[-1]
     after = [updated(fn.name, dtype, a, b, new) for a, b in zip(old, value, strict=True)]
     count = len(old)
-    outs = {"C": after, "SC": after} | ({"O": old, "SO": old} if fn.result else {})
+    outs = {"C": after, "SC": after} | ({"O": old, "SO": old} if fn.reads else {})
     lines = ["", "; run: special values"]
     lines += [f"; in C: {dtype} [{count}] = specials(0 of 2)", f"; in A: {dtype} [{count}] = specials(1 of 2)"]
     for name, bits in outs.items():
@@ -106,7 +106,7 @@ def _operands(fn: AtomicFn) -> str:
 
 def _shown(fn: AtomicFn, result: str, family: str, place: str, how: str, dtype: DType) -> str:
     made = f"{family}.atomic_{fn.name} {place}{_operands(fn)} {how}"
-    return f"  {result} = {made} : {dtype}" if fn.result else f"  {made}"
+    return f"  {result} = {made} : {dtype}" if fn.reads else f"  {made}"
 
 
 def _constant(dtype: DType, bits: int) -> list[str]:
@@ -126,13 +126,13 @@ def _tile_body(fn: AtomicFn, dtype: DType, new: int, how: str, count: int) -> li
     lines += [f"  %S = tile.shared_alloc {{type = {shared}}} : {shared}", f"  %c = tile.load %C, %t : {dtype}"]
     lines += ["  tile.store %S, %t, %c"]
     lines += [_shown(fn, "%old", "tile", "%C, %t", how, dtype), _shown(fn, "%before", "tile", "%S, %t", how, dtype)]
-    lines += ["  tile.store %O, %t, %old", "  tile.store %SO, %t, %before"] if fn.result else []
+    lines += ["  tile.store %O, %t, %old", "  tile.store %SO, %t, %before"] if fn.reads else []
     return [*lines, f"  %after = tile.load %S, %t : {dtype}", "  tile.store %SC, %t, %after"]
 
 
 def _thread_body(fn: AtomicFn, dtype: DType, new: int, how: str, count: int) -> list[str]:
     lines = ["  %t = gpu.thread_id {axis = 0} : i32"]
-    names = ["C", "A", "SC", *(("O", "SO") if fn.result else ())]
+    names = ["C", "A", "SC", *(("O", "SO") if fn.reads else ())]
     lines += [f"  %at{n} = mem.offset %{n}, %t : ptr<global, {dtype}>" for n in names]
     lines += [f"  %value = mem.load %atA : {dtype}"]
     lines += _constant(dtype, new) if fn.values == 2 else []
@@ -141,7 +141,7 @@ def _thread_body(fn: AtomicFn, dtype: DType, new: int, how: str, count: int) -> 
     lines += [f"  %atS = mem.offset %S, %t : ptr<shared, {dtype}>", f"  %c = mem.load %atC : {dtype}"]
     lines += ["  mem.store %atS, %c"]
     lines += [_shown(fn, "%old", "mem", "%atC", how, dtype), _shown(fn, "%before", "mem", "%atS", how, dtype)]
-    lines += ["  mem.store %atO, %old", "  mem.store %atSO, %before"] if fn.result else []
+    lines += ["  mem.store %atO, %old", "  mem.store %atSO, %before"] if fn.reads else []
     return [*lines, f"  %after = mem.load %atS : {dtype}", "  mem.store %atSC, %after"]
 
 

@@ -231,3 +231,28 @@ def printing(A: Global[bf16, M, K], B: Global[bf16, N, K], C: Global[f32, M, N])
         x = acc.wait()
         print("block", by, bx, "is done", lane_id())
         store(x, C[m, n])
+
+
+@tile_kernel(arch="sm_90a")
+def sums_of_a_cluster(X: Global[f32, M, N], Y: Global[f32, M, N], out: Global[f32, M, N], *, BLOCKS: const = 8):
+    """Each block of a cluster copies a row, and adds up the rows that all of them have copied: an mbarrier of another
+    block orders accesses to global memory, too."""
+    block = grid(M, cluster=(BLOCKS,))
+    t = threads(128)
+    copied = shared((1,), u64)
+    if t == 0:
+        ptx.mbarrier_init(copied, 0, count=BLOCKS)
+        ptx.fence_mbarrier_init()
+    ptx.cluster_arrive()
+    ptx.cluster_wait()
+    for i in range(t, N, 128):
+        Y[block, i] = X[block, i]
+    barrier()
+    if t < BLOCKS:
+        ptx.mbarrier_arrive(copied, 0, rank=i32(t))
+    ptx.mbarrier_wait(copied, 0, parity=0)
+    for i in range(t, N, 128):
+        total = f32(0)
+        for row in unroll(BLOCKS):
+            total += Y[block // BLOCKS * BLOCKS + row, (i + 128 * block) % N]
+        out[block, (i + 128 * block) % N] = total

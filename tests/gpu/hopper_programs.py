@@ -187,6 +187,20 @@ def clusters_parity() -> None:
             parity(h.ring_gemm, *_problem(*size), **shape)
 
 
+def clusters_share_global_memory() -> None:
+    import torch
+
+    X = torch.randint(-9, 9, (128, 8192), device="cuda").float()
+    exact = X.view(16, 8, -1).sum(1).repeat_interleave(8, 0)
+    Y, out = torch.empty_like(X), torch.empty_like(X)
+    for _ in range(300):
+        Y.fill_(float("nan"))
+        h.sums_of_a_cluster(X, Y, out)
+        assert bool((out == exact).all())
+    A = np.random.default_rng(0).integers(-9, 9, (16, 256)).astype(np.float32)
+    parity(h.sums_of_a_cluster, A, np.zeros_like(A), np.zeros_like(A))
+
+
 def large_products() -> None:
     import torch
 

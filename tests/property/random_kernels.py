@@ -22,7 +22,6 @@ from tiledsl.errors import Loc
 from tiledsl.ir.atomics import ATOMICS
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import OPS, Block, Kernel, Value
-from tiledsl.ir.expr import ConstExpr
 from tiledsl.ir.ops import arith, control, gpu, tile, warp
 from tiledsl.ir.scalar import SCALAR, converts
 from tiledsl.ir.types import (
@@ -148,7 +147,7 @@ class _Maker:
         self.prologue()
         self.statements(size)
         self.epilogue()
-        grid = (ConstExpr(BLOCKS),)
+        grid = (BLOCKS,)
         kernel = Kernel("random", self.body, grid, self.threads, index_bits=self.random.choice([32, 64]))
         return Case(kernel, self.arguments_factory())
 

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from tiledsl.errors import Loc
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Kernel, Value
-from tiledsl.ir.expr import ConstExpr
 from tiledsl.ir.ops import async_copy, control, gpu, tile
 from tiledsl.ir.types import F32, I32, INDEX, DType, GlobalType, SharedType, Type
 
@@ -140,7 +139,7 @@ class _Maker:
             total = self.loop(total)
         b.add(tile.Store(self.out, self.thread, total))
         b.add(control.Return())
-        return Kernel("pipelined", self.body, (ConstExpr(1),), (THREADS,))
+        return Kernel("pipelined", self.body, (1,), (THREADS,))
 
     def next_line(self) -> None:
         self.line += 1

@@ -14,7 +14,6 @@ from random import Random
 from tiledsl.errors import Loc
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Kernel, Value
-from tiledsl.ir.expr import ConstExpr
 from tiledsl.ir.ops import async_copy, control, gpu, matrix, tile
 from tiledsl.ir.types import F16, F32, F64, I32, I64, INDEX, U8, U32, DType, FragmentType, GlobalType, SharedType
 from tiledsl.layout.shared import AUTO
@@ -71,7 +70,7 @@ class _Maker:
         self.b.op(async_copy.CommitGroup)
         self.b.op(async_copy.WaitGroup, pending=0)
         self.body.append(control.Return())
-        return Kernel("shared", self.body, (ConstExpr(BLOCKS),), self.threads)
+        return Kernel("shared", self.body, (BLOCKS,), self.threads)
 
     def positions(self) -> None:
         b = self.b

@@ -18,7 +18,6 @@ from tiledsl.backends import emulator
 from tiledsl.errors import HazardError
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Kernel, Value
-from tiledsl.ir.expr import ConstExpr
 from tiledsl.ir.ops import async_copy, control, gpu, tile
 from tiledsl.ir.parser import parse_kernel
 from tiledsl.ir.printer import print_kernel
@@ -51,7 +50,7 @@ class Program:
             self.arrive()
         self.b.add(tile.Store(out, self.thread, self.sum))
         self.b.add(control.Return())
-        self.kernel = Kernel("tokens", self.body, (ConstExpr(1),), (THREADS,))
+        self.kernel = Kernel("tokens", self.body, (1,), (THREADS,))
 
     def arguments(self, n: int) -> dict[str, Any]:
         rng = np.random.default_rng(0)

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from tiledsl.backends import emulator
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Kernel
-from tiledsl.ir.expr import ConstExpr
 from tiledsl.ir.ops import async_copy, control, gpu, tile
 from tiledsl.ir.parser import parse_kernel
 from tiledsl.ir.printer import print_kernel
@@ -92,7 +91,7 @@ class Case:
         b.add(gpu.Barrier())
         b.add(tile.Copy(s, *[zero] * rank, c, *origin, src_axes=self.order, dst_axes=axes, **whole))
         b.add(control.Return())
-        return Kernel("copies", body, (ConstExpr(1),), (self.threads,))
+        return Kernel("copies", body, (1,), (self.threads,))
 
 
 @st.composite

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from tiledsl.backends import emulator
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Kernel, Value
-from tiledsl.ir.expr import ConstExpr
 from tiledsl.ir.ops import arith, control, gpu, matrix, tile
 from tiledsl.ir.semantics import fold, numpy_dtype
 from tiledsl.ir.types import BF16, DTYPES, F16, I32, INDEX, DType, FragmentType, GlobalType, SharedType
@@ -121,7 +120,7 @@ def kernel_of(case: Case, move: Any) -> Kernel:
     thread = b.value(gpu.ThreadId(axis=0, dtype=INDEX))
     move(b, thread, *body.args)
     b.add(control.Return())
-    return Kernel("fragments", body, (ConstExpr(1),), (layout.threads,))
+    return Kernel("fragments", body, (1,), (layout.threads,))
 
 
 def source_of(case: Case, b: Builder, a: Value) -> Value:

@@ -14,7 +14,6 @@ from tiledsl.arch import WARP
 from tiledsl.backends import emulator
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Kernel, Value
-from tiledsl.ir.expr import ConstExpr
 from tiledsl.ir.ops import control, gpu, tile
 from tiledsl.ir.printer import print_kernel
 from tiledsl.ir.types import DTYPES, I32, INDEX, U32, FragmentType, GlobalType, SharedType
@@ -55,7 +54,7 @@ class Neighbours:
                 self.add_up(b.value(tile.Load(memory, self.thread, self.number(column))))
         b.add(tile.Store(self.body.args[0], self.thread, self.number(0), self.total))
         b.add(control.Return())
-        self.kernel = Kernel("neighbours", self.body, (ConstExpr(1),), (THREADS,))
+        self.kernel = Kernel("neighbours", self.body, (1,), (THREADS,))
 
     def allocate(self) -> list[Value]:
         type_, layouts = SharedType(self.dtype, (THREADS, COLUMNS)), self.random.choices(LAYOUTS, k=2)

@@ -185,5 +185,5 @@ def load_element(c: Cohort, op: Load, tile: SharedTile, slot: Any, column: Any) 
     row = c.warps[:, :, None] % WARPGROUP_WARPS * WARP + np.arange(WARP)
     type_: Any = op.memory.type
     place = Place(c, op, tile, (slot, row, column), type_, 1)
-    place.require_inside(place.whole)
+    place.require_inside()
     return load(c, op, place.span, place.address)[0]

@@ -252,8 +252,8 @@ def test_each_wait_is_needed_in_every_round(number: int) -> None:
 @pytest.mark.parametrize(
     ("number", "found"),
     [
-        (0, "copies to byte 0 of a at .*, which work of warp 2 has read at"),
-        (1, "reads byte 0 of acc at .*, which work of warp 2 has written at"),
+        (0, "copies to byte 0 of a at .*, which work of warp 2 read at"),
+        (1, "reads byte 0 of acc at .*, which work of warp 2 wrote at"),
     ],
 )
 def test_an_arrival_of_the_thread_is_no_commit(number: int, found: str) -> None:
@@ -263,4 +263,4 @@ def test_an_arrival_of_the_thread_is_no_commit(number: int, found: str) -> None:
     assert commit.parent is not None
     Builder(commit.parent, commit.loc, before=commit).add(barriers.Arrive(*commit.operands))
     commit.erase()
-    assert re.search(f"race: .*{found}.*, with no wait between that lets it know", outcome(kernel))
+    assert re.search(f"race: .*{found}.*, and nothing orders the two", outcome(kernel))

@@ -194,7 +194,7 @@ MODULES = {
     "a tile function of None": HEAD + "f = tile_function(None)  # error: takes a function, got a NoneType\n",
     "a tile function of a class": HEAD + "@tile_function  # error: takes a function, got a type\nclass f:\n    pass\n",
     "a tile function of a kernel": HEAD
-    + "@tile_function  # error: k is already a TileKernel\n@tile_kernel\n"
+    + "@tile_function  # error: takes a function, got a TileKernel\n@tile_kernel\n"
     + "def k(A: Global[f32, M]):\n    A[grid(1) + threads(1)] = 1.0\n",
     "a kernel of a class": HEAD + "@tile_kernel  # error: takes a function, got a type\nclass k:\n    pass\n",
     "an arch that is a list": HEAD + "@tile_kernel(arch=['sm_90a'])  # error: no target\ndef k(A: f32): pass\n",

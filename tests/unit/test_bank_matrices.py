@@ -13,7 +13,6 @@ from tiledsl.dims import M, N
 from tiledsl.errors import Loc
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Kernel, Value
-from tiledsl.ir.expr import ConstExpr
 from tiledsl.ir.ops import async_copy, control, gpu, matrix, tile
 from tiledsl.ir.types import (
     BF16,
@@ -78,7 +77,7 @@ class Operand:
 def kernel(dtype: DType) -> tuple[Kernel, Builder]:
     """128 threads; a tensor A to copy from and to, and n, which is not known."""
     body = Block([GlobalType(dtype, ("M", "N"), 1, 16), I32], ["A", "n"])
-    return Kernel("k", body, (ConstExpr(1),), (32 * WARPS[0] * WARPS[1],)), Builder(body, Loc("k.py", 1))
+    return Kernel("k", body, (1,), (32 * WARPS[0] * WARPS[1],)), Builder(body, Loc("k.py", 1))
 
 
 def finished(made: Kernel, b: Builder) -> Kernel:

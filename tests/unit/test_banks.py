@@ -1,9 +1,9 @@
-"""The bank model: pinned counts, what it does not depend on, and the emulator's own count of the same table."""
+"""The bank model: pinned counts, what it does not depend on, and what the emulator makes of an access."""
 
 from __future__ import annotations
 
 from math import gcd
-from typing import Any, Sequence
+from typing import Sequence
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ from tiledsl.ir.ops import mem
 from tiledsl.ir.ops.gpu import Barrier
 from tiledsl.ir.types import F32, U32, PtrType
 from tiledsl.layout import banks
-from tiledsl.layout.banks import PHASES, Kind, Phases, cost
+from tiledsl.layout.banks import PHASES, Kind, cost
 
 LANES = range(32)
 
@@ -138,30 +138,6 @@ def test_moving_by_less_than_a_word_does() -> None:
     addresses = [0, 2, 33 * 4] + [0] * 29
     assert wavefronts(addresses, 2) == 1
     assert wavefronts([a + 2 for a in addresses], 2) == 2
-
-
-RULES = [*PHASES.values(), *(Phases(n, merge) for n in (8, 16) for merge in ((1,), (2,), (1, 2)))]
-
-
-@given(case=addresses_and_width, active=st.lists(st.booleans(), min_size=32, max_size=32), rule=st.sampled_from(RULES))
-def test_the_emulators_count_of_the_same_entry(case: tuple[list[int], int], active: list[bool], rule: Phases) -> None:
-    addresses, width = case
-    kind: Kind = "load"
-    saved, PHASES[kind, width] = PHASES[kind, width], rule
-    try:
-        counted, static = emulated(addresses, width, active), wavefronts(addresses, width, active, kind)
-    finally:
-        PHASES[kind, width] = saved
-    assert counted == static
-
-
-def emulated(addresses: list[int], width: int, active: list[bool]) -> int:
-    hook = WavefrontCount()
-    threads = np.flatnonzero(active)
-    chosen: Any = np.array(addresses, np.int64)[threads]
-    blocks = np.zeros(len(threads), np.int64)
-    hook.on_access(Access(Barrier(loc=UNKNOWN_LOC), "read", "shared", "S", 0, chosen, width, blocks, threads))
-    return hook.wavefronts
 
 
 def accesses() -> list[tuple[Op, Kind, AccessKind, int]]:

@@ -25,7 +25,7 @@ def test_bytes_arrive_at_the_wait() -> None:
 def test_bytes_never_arrive_earlier(before: str) -> None:
     kernel = COPY + before + READ
     assert not result(kernel, Options()).any()
-    message = r"copy in flight: thread \(0, 0, 0\) .* reads byte 0 of S at .*, which the copy of thread \(0, 0, 0\) at"
+    message = r"race: thread \(0, 0, 0\) .* reads byte 0 of S at .*, which the copy of thread \(0, 0, 0\) at"
     with pytest.raises(HazardError, match=message + r" .*:7:1 has not delivered") as caught:
         result(kernel)
     assert caught.value.loc.line > 7

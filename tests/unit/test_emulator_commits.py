@@ -112,15 +112,15 @@ OVERWRITTEN = "tile.store %a, %zero, %lane, %zero, %two"
     [
         ({"fence": ""}, "lets TMA or wgmma read byte 0 of a .* with no proxy fence since"),
         ({"made": ""}, "test.mma_commit: ended.* was initialised without a fence, and TMA or another block"),
-        ({"wait": ""}, "reads byte 0 of acc .*, which work of warp 0 has written"),
-        ({"commit": "mbarrier.arrive %ended, %zero"}, "reads byte 0 of acc .*, which work of warp 0 has written"),
-        ({"early": OVERWRITTEN}, "writes byte 0 of a .*, which work of warp 0 has read"),
-        ({"own": OVERWRITTEN}, "writes byte 0 of a .*, which work of warp 0 has read"),
+        ({"wait": ""}, "reads byte 0 of acc .*, which work of warp 0 wrote"),
+        ({"commit": "mbarrier.arrive %ended, %zero"}, "reads byte 0 of acc .*, which work of warp 0 wrote"),
+        ({"early": OVERWRITTEN}, "writes byte 0 of a .*, which work of warp 0 read"),
+        ({"own": OVERWRITTEN}, "writes byte 0 of a .*, which work of warp 0 read"),
         ({"commit": "", "wait": "", "load": ""}, "warp 0 .* ends, and has not committed all work that it has begun"),
         ({"wait": "", "load": ""}, "may go on when the block ends: nobody waits for its last commit"),
         (
             {"own": RIGHT["commit"], "commit": "test.mma %acc, %zero, %a, %zero, %b, %zero, %new"},
-            "which work of warp 0 has written",
+            "which work of warp 0 wrote",
         ),
     ],
 )
@@ -138,7 +138,7 @@ def test_a_commit_speaks_for_its_own_thread() -> None:
         } else {
           control.yield
         }"""
-    with pytest.raises(HazardError, match=r"reads byte 0 of acc .*, which work of warp 0 has written"):
+    with pytest.raises(HazardError, match=r"reads byte 0 of acc .*, which work of warp 0 wrote"):
         product(commit="", early=by_another)
     issued = by_another.replace("test.mma_commit %ended, %zero", "test.mma %acc, %zero, %a, %zero, %b, %zero, %new")
     with pytest.raises(HazardError, match=r"warp 0 of .* begins work in lane 1, and has begun some in lane 0"):

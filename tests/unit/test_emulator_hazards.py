@@ -36,13 +36,13 @@ def test_a_correct_ring_is_right_and_silent(stages: int, trips: int) -> None:
     [
         (
             {"wait": False},
-            r"copy in flight: .* reads byte .* of S at kernel.py:15:5, which the copy .* at kernel.py:11:5",
+            r"race: .* reads byte .* of S at kernel.py:15:5, which the copy .* at kernel.py:11:5",
         ),
         (
             {"commit": False},
-            r"copy in flight: .* reads byte .* of S at kernel.py:15:5, which the copy .* kernel.py:11:5",
+            r"race: .* reads byte .* of S at kernel.py:15:5, which the copy .* kernel.py:11:5",
         ),
-        ({"barrier": False}, r"race: .* reads byte .* of S at kernel.py:15:5, which .* copied to at kernel.py:11:5"),
+        ({"barrier": False}, r"race: .* reads byte .* of S at kernel.py:15:5, which .* wrote at kernel.py:11:5"),
         ({"copy_first": True}, r"race: .* copies to byte .* of S at kernel.py:11:5, which .* read at kernel.py:15:5"),
         ({"overrun": True}, r"block \(0, 0, 0\) ends, and a copy that thread \(0, 0, 0\) began has not arrived"),
     ],
@@ -54,11 +54,11 @@ def test_what_is_wrong_with_a_ring(stages: int, changes: dict[str, Any], message
 
 
 def test_a_ring_with_too_few_tiles() -> None:
-    copies = r"two copies in flight: .* copies to byte .* at kernel.py:11:5, where the copy of .* at kernel.py:11:5"
+    copies = r"race: .* copies to byte .* at kernel.py:11:5, which the copy of .* at kernel.py:11:5"
     with pytest.raises(HazardError, match=copies):
         ring(Ring(3, slots=1), 5)
     for stages in (2, 3):
-        with pytest.raises(HazardError, match=r"copy in flight: .* reads byte .* at kernel.py:15:5"):
+        with pytest.raises(HazardError, match=r"race: .* reads byte .* at kernel.py:15:5"):
             ring(Ring(stages, slots=stages - 1), 5)
 
 
@@ -72,7 +72,7 @@ def hazard(body: str, message: str, threads: int = 64) -> None:
 
 def test_the_copying_thread_may_not_write_either() -> None:
     store = "%z = arith.constant 0.0 : f32\nmem.store %p, %z\n"
-    hazard(COPY + COMMIT + store + wait(), r"copy in flight: .* writes byte 0 of S .* has not delivered")
+    hazard(COPY + COMMIT + store + wait(), r"race: .* writes byte 0 of S .* has not delivered")
     result(store + COPY + COMMIT + wait() + READ)
 
 
@@ -85,7 +85,7 @@ OTHER = """
 
 
 def test_other_threads_need_a_barrier_after_the_wait() -> None:
-    copied = r"race: .* reads byte 128 of S .*, which thread \(32, 0, 0\) copied to at .* with no barrier"
+    copied = r"race: .* reads byte 128 of S .*, which thread \(32, 0, 0\) wrote at .* nothing orders the two"
     hazard(COPY + COMMIT + wait() + OTHER.format(32), copied)
     hazard(COPY + COMMIT + "gpu.barrier\n" + wait() + OTHER.format(32), copied)
     result(COPY + COMMIT + wait() + "gpu.barrier\n" + OTHER.format(32), threads=64)
@@ -99,12 +99,15 @@ def test_the_same_warp_needs_a_sync_warp() -> None:
 def test_a_copy_may_not_begin_while_others_read() -> None:
     start = "%z = arith.constant 0.0 : f32\nmem.store %p, %z\ngpu.barrier\n"
     end = COPY + COMMIT + wait()
-    hazard(start + OTHER.format(32) + end, r"race: .* copies to byte .* of S .*, which thread .* read at .* no barrier")
+    hazard(
+        start + OTHER.format(32) + end,
+        r"race: .* copies to byte .* of S .*, which thread .* read at .* nothing orders the two",
+    )
     result(start + OTHER.format(32) + "gpu.barrier\n" + end, threads=64)
 
 
 def test_lanes_of_one_copy_may_not_meet() -> None:
-    hazard("mem.cp_async %s, %x {bytes = 4}\n" + COMMIT + wait(), r"two copies in flight: .* copies to byte 0 of S")
+    hazard("mem.cp_async %s, %x {bytes = 4}\n" + COMMIT + wait(), r"race: .* copies to byte 0 of S")
 
 
 def test_a_delivered_byte_counts_as_written() -> None:

@@ -15,6 +15,7 @@ from tiledsl.backends.emulator.native.dot import add_terms
 from tiledsl.backends.emulator.rules.matrices import (
     Descriptor,
     held_matrices,
+    operand_addresses,
     registers,
     swizzled,
 )
@@ -238,9 +239,9 @@ def test_descriptors_read_what_the_layout_says_along_k(span: int, size: int) -> 
     dims = rows, layout.width
     at = np.asarray(layout.offset([np.arange(rows)[:, None], np.arange(dims[1])], dims)) * size
     for step in range(dims[1] // k):
-        described = Descriptor(2048 + step * 32, 16, 8 * span, span, 0)
+        described = Descriptor(2048 + step * 32, 16, 8 * span, span)
         expected = 2048 + at[:, step * k : (step + 1) * k]
-        np.testing.assert_array_equal(described.addresses(rows, k, size, transposed=False), expected)
+        np.testing.assert_array_equal(operand_addresses(described, rows, k, size, transposed=False), expected)
 
 
 @pytest.mark.parametrize("span", [128, 64, 32])
@@ -249,34 +250,20 @@ def test_descriptors_read_what_the_layout_says_along_n(span: int) -> None:
     layout = Paneled(span, 2)
     dims = 16, 4 * layout.width
     at = np.asarray(layout.offset([np.arange(16)[:, None], np.arange(dims[1])], dims)) * 2
-    described = Descriptor(1024, 2 * layout.panel_size(dims), 8 * span, span, 0)
-    np.testing.assert_array_equal(described.addresses(dims[1], 16, 2, transposed=True), 1024 + at.T)
-
-
-def test_descriptors_without_a_swizzle() -> None:
-    """Core matrices of 8 rows by 16 bytes lie dense; LBO is between the two along k, SBO between those along m."""
-    at = Descriptor(0, 128, 256, 0, 0).addresses(16, 16, 2, transposed=False)
-    assert at[:3, 0].tolist() == [0, 16, 32]
-    assert at[0, [1, 8, 9]].tolist() == [2, 128, 130]
-    assert at[[8, 15], 0].tolist() == [256, 256 + 7 * 16]
-    transposed = Descriptor(0, 128, 256, 0, 0).addresses(16, 16, 2, transposed=True)
-    assert transposed[:3, 0].tolist() == [0, 2, 4]
-    assert transposed[0, [1, 8, 9]].tolist() == [16, 128, 144]
-    assert transposed[[8, 15], 0].tolist() == [256, 256 + 14]
+    described = Descriptor(1024, 2 * layout.panel_size(dims), 8 * span, span)
+    np.testing.assert_array_equal(operand_addresses(described, dims[1], 16, 2, transposed=True), 1024 + at.T)
 
 
 def test_fields_of_a_descriptor() -> None:
-    bits = 0x1234 | 0x55 << 16 | 0x40 << 32 | 3 << 49 | 1 << 62
-    assert Descriptor.of(bits) == Descriptor(0x12340, 0x550, 0x400, 128, 3)
+    bits = 0x1234 | 0x55 << 16 | 0x40 << 32 | 1 << 62
+    assert Descriptor.of(bits) == Descriptor(0x12340, 0x550, 0x400, 128)
     assert Descriptor.of(bits - (1 << 64) | 3 << 62).span == 32
 
 
 def test_operands_begin_where_the_pattern_does() -> None:
-    """Advancing along k stays in the first row of the pattern; the rows behind it ask for a base offset."""
-    begin = [start for start in range(0, 2048, 16) if Descriptor(start, 16, 1024, 128, 0).begins_pattern]
+    """Advancing along k stays in the first row of the pattern; the rows behind it would ask for a base offset."""
+    begin = [start for start in range(0, 2048, 16) if Descriptor(start, 16, 1024, 128).begins_pattern]
     assert begin == [*range(0, 128, 16), *range(1024, 1152, 16)]
-    assert not Descriptor(0, 16, 1024, 128, 1).begins_pattern
-    assert Descriptor(16, 128, 256, 0, 0).begins_pattern
 
 
 def test_a_swizzle_permutes_by_address() -> None:

@@ -136,7 +136,7 @@ def test_a_shared_tile_ends_where_the_next_begins() -> None:
         """,
         shared=192,
     )
-    with pytest.raises(EmulatorError, match=r"byte 64 of As, which holds 16 elements .* thread \(16, 0, 0\)"):
+    with pytest.raises(EmulatorError, match=r"byte 64 of As \(element \[16\]\), .* 16 elements .* thread \(16, 0, 0\)"):
         run(k, {})
 
 

@@ -109,7 +109,7 @@ def test_each_checked_run_finds_what_is_wrong() -> None:
     prepared = Prepared(racy())
     x = np.ones(64, np.int32)
     for _ in range(2):
-        with pytest.raises(HazardError, match=r"race: thread .* writes byte 0 of S .*, which thread .* writes, too"):
+        with pytest.raises(HazardError, match=r"race: thread .* writes byte 0 of S .*, which thread .* wrote at"):
             prepared.run({"x": x}, options=Options(checks=True))
     prepared.run({"x": x})
     assert (x == 2).all()

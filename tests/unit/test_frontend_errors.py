@@ -393,7 +393,7 @@ def unsupported_statements(A: Global[f32, M]):
     A[tx] = A[tx] @ A[tx]  # error: @ is not part of the kernel language
     A[0:2] = 0  # error: a part of A is not an element
     print(f"{A[tx]}")  # error: a run-time value in an f-string
-    a, *b = (1, 2, 3)  # error: a starred name is not part of the kernel language  # noqa: F841
+    a, *b = (1, 2, 3)  # error: cannot unpack 3 values into 2 names  # noqa: F841
     A.H  # error: no attribute H  # noqa: B018
 
 
@@ -612,7 +612,7 @@ def orders_and_scopes(A: Global[i32, M], n: i32):
     A.atomic_max(0, 1, order=n)  # error: atomic_max() has no order i32
     A.atomic_min(0, 1, scope="block")  # error: atomic_min() has no scope 'block'
     A.atomic_load(0, scope=1)  # error: atomic_load() has no scope the compile-time value 1
-    A.atomic_load(0, order="volatile", scope="cta")  # error: a volatile access has scope 'sys', got 'cta'
+    A.atomic_load(0, order="volatile", scope="cta")  # error: atomic_load() is volatile, and has scope 'sys', not 'cta'
     fence("block")  # error: fence() has no reach 'block'
 
 
@@ -620,11 +620,11 @@ def orders_and_scopes(A: Global[i32, M], n: i32):
 def atomic_arguments(A: Global[i32, M, N]):
     grid(1)
     threads(32)
-    A.atomic_load(0)  # error: atomic_load() on a tile of 2 axes takes 2 indices, got 1 arguments
-    A.atomic_max(0, 0)  # error: takes 2 indices and a value, got 2 arguments
-    A.atomic_cas(0, 0, 1)  # error: takes 2 indices, the value to compare with, and the new one, got 3 arguments
+    A.atomic_load(0)  # error: atomic_load() on a tile of 2 axes takes (i, j), got 1 arguments
+    A.atomic_max(0, 0)  # error: takes (i, j, value), got 2 arguments
+    A.atomic_cas(0, 0, 1)  # error: takes (i, j, compare, value), got 3 arguments
     A.atomic_store(0, 0, 1.5)  # error: 1.5 where i32 is expected
-    A.atomic_xor(0, 0, 1, 2)  # error: takes 2 indices and a value, got 4 arguments
+    A.atomic_xor(0, 0, 1, 2)  # error: takes (i, j, value), got 4 arguments
 
 
 @bad

@@ -235,7 +235,7 @@ def outer_product_of_layouts(C: Global[f32, M, N]):
     grid(1)
     threads(128)
     acc = fragment((64, 64), f32, ACC)
-    acc = outer_fma(acc, fragment((64,), f32), fragment((64,), f32))  # error: outer_fma() takes fragments of one thread
+    acc = outer_fma(acc, fragment((64,), f32), fragment((64,), f32))  # error: outer_fma() takes one thread's fragment
     store(acc, C[0:64, 0:64])
 
 

@@ -233,7 +233,7 @@ def dropped(A: Global[bf16, M, K], C: Global[f32, M, N], n: u32):
         sums = wgmma(S, S.T, sums)
 
 
-@bad("a product gives a new accumulator: acc = wgmma(S, S.T, acc)")
+@bad("bind it, x = wgmma(S, S.T, acc), or wait for it")
 @tile_kernel(arch="sm_90a")
 def given_on_twice(A: Global[bf16, M, K], C: Global[f32, M, N]):
     grid(1)
@@ -752,8 +752,8 @@ def stores(C: Global[bf16, M, N], D: Global[f32, M, N]):
     store_tma(x, C[0:64, 0:64], via=W)  # error: store_tma() between different shapes: 64 x 96 and 64 x 64
     store_tma(x, D[0:64, 0:96], via=W)  # error: store_tma() of bf16 elements to D of f32
     store_tma(x, S, via=W)  # error: store_tma() takes a Global as dst, got the tile S (shared<bf16, [64, 96]>)
-    store_tma(x, C[0:64, 0:96], via=F)  # error: store_tma() of bf16 elements by way of f32
-    store_tma(x, C[0:64, 0:96], via=T)  # error: of 64 x 96 elements by way of a view of 2 x 32 x 96 elements
+    store_tma(x, C[0:64, 0:96], via=F)  # error: of 64 x 96 bf16 elements by way of a view of 64 x
+    store_tma(x, C[0:64, 0:96], via=T)  # error: of 64 x 96 bf16 elements by way of a view of 2 x 32 x 96 elements
     store_tma(x, C[0:64, 0:96], via=W)  # error: store_tma() of 96 columns in chunks of 64
     store_tma(x, C[0:64, 0:96], via=S)  # error: store_tma(): S has no layout of its own
     store_tma(S, C[0:64, 0:96], via=W)  # error: store_tma() of a tile goes without via=

@@ -371,7 +371,7 @@ def raw_stores(X: Global[u32, M]):
     H = shared((32, 32), f16)
     ptx.stmatrix(H, t, 0, fragment((4,), f32))  # error: ptx.stmatrix() takes u32 words, got fragment<f32, [4]>
     ptx.stmatrix(H, t, 0, fragment((3,), u32))  # error: ptx.stmatrix() moves 1, 2 or 4 matrices, got 3
-    ptx.stmatrix(H, t, fragment((4,), u32))  # error: ptx.stmatrix() on a tile of 2 axes takes as many indices and a
+    ptx.stmatrix(H, t, fragment((4,), u32))  # error: ptx.stmatrix() on a tile of 2 axes takes (i, j, words)
 
 
 @pytest.mark.parametrize(("kernel", "fix"), bad.cases, ids=bad.names)

@@ -110,8 +110,8 @@ def async_copy_of_the_middle_of_vectors(A: Global[f32, M, N]):
     i = grid(1)
     threads(32)
     S, T = shared((16, 16), f32), shared((16, 16), f32, layout=padded(17))
-    wait(copy_async(A[0:16, tile(i, 16) + 1], S))  # error: unaligned async copy: 16 bytes at once need an index along
-    wait(copy_async(A[0:16, tile(i, 16)], T))  # error: unaligned async copy: 16 bytes at once from T, but with its
+    wait(copy_async(A[0:16, tile(i, 16) + 1], S))  # error: 16 bytes at once need an index along
+    wait(copy_async(A[0:16, tile(i, 16)], T))  # error: 16 bytes at once from T, but with its
 
 
 @bad("pad S to a multiple of 8, or leave its layout to the compiler")

@@ -363,7 +363,7 @@ def test_loops_around_a_value() -> None:
     }
     control.yield
   }""")
-    depths = {name: loops_around(values[name]) for name in ("n", "x", "i", "y", "j", "s", "t", "v")}
+    depths = {name: loops_around(values[name], {}) for name in ("n", "x", "i", "y", "j", "s", "t", "v")}
     assert depths == {"n": 0, "x": 0, "i": 1, "y": 0, "j": 2, "s": 1, "t": 2, "v": 2}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -129,15 +130,11 @@ def test_bad_inline_ptx_is_reported_at_its_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("mov.b32 $0, $2;", "uses \\$2, but it has 2 results and operands, \\$0 to \\$1"),
-        ("mov.b32 $0, $x;", "dollar sign that names nothing"),
-        ("mov.b32 $0, ${1:x};", "dollar sign that names nothing"),
-        ("mov.b32 $0, $1; $", "dollar sign that names nothing"),
-    ],
+    ("text", "shown"),
+    [("mov.b32 $0, $2;", "$2"), ("mov.b32 $0, $x;", "$x;"), ("mov.b32 $0, ${1:x};", "${1:x};"), ("mov $0, $1; $", "$")],
 )
-def test_inline_ptx_that_names_no_operand(text: str, message: str) -> None:
+def test_inline_ptx_that_names_no_operand(text: str, shown: str) -> None:
+    message = re.escape(f"{shown!r}, which is none of its 2 results and operands")
     with pytest.raises(CompileError, match=message) as caught:
         build(with_inline(text), TARGETS["sm_90a"])
     assert caught.value.loc.line == 41

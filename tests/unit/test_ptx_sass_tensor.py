@@ -72,7 +72,7 @@ LOOP = (
 def counted(*texts: str) -> TensorLoop:
     program = listing(*texts, loop=0)
     (loop,) = program.loops
-    return tensor_loop(program, full_iteration(program, loop))
+    return tensor_loop([program.instructions[i] for i in full_iteration(program, loop)], program.target)
 
 
 def test_a_turn() -> None:

@@ -160,7 +160,7 @@ def test_decorating_twice_and_decorating_no_function() -> None:
     def helper(x: f32) -> f32:
         return x
 
-    with pytest.raises(TileError, match="already a TileFunction"):
+    with pytest.raises(TileError, match="takes a function, got a TileFunction"):
         tile_kernel(helper)
     with pytest.raises(TileError, match="takes a function, got a int"):
         tile_kernel(3)  # type: ignore[call-overload]

@@ -184,9 +184,9 @@ def test_a_const_of_a_few_values_has_one_of_them() -> None:
 
     signature = read_signature(kernel)
     assert check_consts(signature, {"ORDER": "columns", "LEVEL": 0}) == {"ORDER": "columns", "LEVEL": 0}
-    with pytest.raises(KernelArgumentError, match="const ORDER is 'fast'; expected one of 'rows', 'columns'"):
+    with pytest.raises(KernelArgumentError, match="const ORDER is 'fast', a str; expected one of 'rows', 'columns'"):
         check_consts(signature, {"ORDER": "fast"})
-    with pytest.raises(KernelArgumentError, match="const LEVEL is True; expected one of 0, 1"):
+    with pytest.raises(KernelArgumentError, match="const LEVEL is True, a bool; expected one of 0, 1"):
         check_consts(signature, {"ORDER": "rows", "LEVEL": True})
 
 

@@ -304,6 +304,21 @@ def slices(A: Global[f32, M, Literal[8]], C: Global[f32, M, Literal[8]]):
             C.store(row, half.start, both[1, half])
 
 
+@tile_kernel
+def later_tiles(C: Global[f32, M]):
+    grid(1)
+    t = threads(32)
+    for part in unroll(tiles(16, 4, start=8)):
+        if t == 0:
+            C[part.start] = 1.0
+
+
+def test_tiles_at_compile_time_begin_at_their_start() -> None:
+    c = np.zeros(16, np.float32)
+    run(later_tiles, c)
+    assert np.flatnonzero(c).tolist() == [8, 12]
+
+
 def test_slices_of_fragments() -> None:
     a, c = floats(9, 8), floats(9, 8)
     run(slices, a, c)

@@ -125,6 +125,10 @@ def texts(*changes: tuple[str, str, str]) -> list[tuple[str, str]]:
         (THREAD.replace("grid(N)", "grid(M)"), "the grid needs M"),
         (THREAD.replace("threads(32)", "threads(2000)"), "at most 1024 in a block"),
         (THREAD.replace("threads(32)", "threads(32) shared_bytes(9999999)"), "9999999 bytes of shared memory"),
+        (
+            COPY.format("%S, %A {bytes = 4}").replace("offset = 0, bytes = 16", "offset = 2, bytes = 8"),
+            "no multiple of 4",
+        ),
         (THREAD.replace("extent N i32", "stride A 1 i32"), "a stride along axis 1 of A, which has no such axis"),
         (THREAD.replace("extent N i32", "extent N u32").replace("%N: i32", "%N: u32"), "extent N of type u32"),
         (COPY.format("%S, %A {bytes = 16}").replace("bytes = 16, label", "bytes = 17, label"), "byte 17 of 16 bytes"),

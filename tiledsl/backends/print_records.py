@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tiledsl.ir.types import DTYPES, DType
+from tiledsl.ir.types import DTYPES
 
 if TYPE_CHECKING:
     from tiledsl.ir.core import Kernel
@@ -59,10 +59,12 @@ class Records:
     """What the records of one module mean, read from its `PRINTS`. `kernel`: its name; `size`: bytes of a record."""
 
     def __init__(self, told: bytes) -> None:
+        from tiledsl.ir.semantics import numpy_dtype  # here: it loads NumPy
+
         table = json.loads(told)
         self.kernel: str = table["kernel"]
         self.size: int = table["bytes"]
-        self._sites = [(text, [_numpy_dtype(DTYPES[name]) for name in names]) for text, names in table["sites"]]
+        self._sites = [(text, [numpy_dtype(DTYPES[name]) for name in names]) for text, names in table["sites"]]
 
     @property
     def ring_bytes(self) -> int:
@@ -73,17 +75,8 @@ class Records:
         return RECORDS + ticket % CAPACITY * self.size
 
     def text(self, record: bytes) -> str:
+        import numpy
+
         format_, dtypes = self._sites[int.from_bytes(record[SITE:TIME], "little")]
-        return line_text(format_, (_value(record, record_bytes(i), dtype) for i, dtype in enumerate(dtypes)))
-
-
-def _numpy_dtype(dtype: DType) -> Any:
-    from tiledsl.ir.semantics import numpy_dtype  # here: it loads NumPy
-
-    return numpy_dtype(dtype)
-
-
-def _value(record: bytes, at: int, dtype: Any) -> Any:
-    import numpy
-
-    return numpy.frombuffer(record, dtype, 1, at)[0]
+        values = (numpy.frombuffer(record, dtype, 1, record_bytes(i))[0] for i, dtype in enumerate(dtypes))
+        return line_text(format_, values)

@@ -211,7 +211,8 @@ def _remove(folder: int, name: str) -> None:
 
 
 def _read_own(folder: int, name: str) -> bytes | None:
-    """The content of a file of the folder; None if it is not the user's own. Raises FileNotFoundError."""
+    """The content of a file of the folder; None unless it is a file of the user with one name, which nobody else can
+    write. Raises FileNotFoundError."""
     try:
         file = os.open(name, ENTRY, dir_fd=folder)
     except OSError as error:
@@ -219,7 +220,9 @@ def _read_own(folder: int, name: str) -> bytes | None:
             return None
         raise
     try:
-        if not _is_own(os.fstat(file)):
+        status = os.fstat(file)
+        plain = stat.S_ISREG(status.st_mode) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        if not plain or status.st_uid != os.getuid() or status.st_nlink > 1:
             return None
         with suppress(OSError):  # a read-only file system: the entry itself is good
             os.utime(file)  # the date of last use, for eviction
@@ -227,12 +230,6 @@ def _read_own(folder: int, name: str) -> bytes | None:
             return content.read()
     finally:
         os.close(file)
-
-
-def _is_own(status: os.stat_result) -> bool:
-    """True for a file of the user with one name, which nobody else can write."""
-    plain = stat.S_ISREG(status.st_mode) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    return plain and status.st_uid == os.getuid() and status.st_nlink <= 1
 
 
 def _files(folder: int, suffix: str) -> list[tuple[str, os.stat_result]]:

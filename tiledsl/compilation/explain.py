@@ -56,7 +56,7 @@ def stages_and_reports(
         if stage == "after:async-groups":
             found["pipeline"] = PipelineReport(title, loops, group_lines(kernel, loops))
         if stage == before["bank-conflict"]:
-            found["banks"] = replace(bank_report(kernel, limit), title=title)
+            found["banks"] = replace(bank_report(kernel, limit), kernel=title)
 
     lower(signature, spec, arch, observe=observe)
     return printed, found

@@ -18,10 +18,10 @@ from tiledsl.frontend.intrinsics.rings import check_rings
 from tiledsl.frontend.intrinsics.roles import end_stores
 from tiledsl.frontend.pending import check_pending
 from tiledsl.frontend.targets import TargetBuilder
-from tiledsl.ir.core import Block, Kernel, Value
+from tiledsl.ir.core import Block, Kernel
 from tiledsl.ir.ops import barriers, control, gpu
 from tiledsl.ir.ops.roles import roles_of
-from tiledsl.ir.types import GlobalType, Type
+from tiledsl.ir.types import GlobalType
 from tiledsl.signatures.signature import GlobalParam, Signature, Specialization
 
 __all__ = ["build"]
@@ -35,17 +35,18 @@ def build(signature: Signature, spec: Specialization, arch: str) -> Kernel:
 
     The body's arguments are the present tensors and the scalars, in the order of the signature.
     """
-    params = _run_time_params(signature, spec)
-    body = Block([type_ for _, type_ in params], [name for name, _ in params])
+    types = {p.name: spec.global_type(p) if isinstance(p, GlobalParam) else p.dtype for p in signature.params}
+    present = {name: type_ for name, type_ in types.items() if type_ is not None}
+    body = Block([*present.values()], [*present])
     unit = Unit(signature, spec, arch, body, TargetBuilder(body, arch, signature.loc))
-    unit.extents = _extents(body.args)
-    unit.typevars = {
-        p.dtype: lang_dtype(s.dtype)
-        for p in signature.params
-        if isinstance(p, GlobalParam) and isinstance(p.dtype, str) and (s := dict(spec.tensors)[p.name]) is not None
-    }
-    env: Env = dict.fromkeys((param.name for param in signature.params), None)
-    env |= {arg.name: arg for arg in body.args} | dict(spec.consts)
+    for param in signature.tensors:
+        if isinstance(param.dtype, str) and isinstance(type_ := types[param.name], GlobalType):
+            unit.typevars[param.dtype] = lang_dtype(type_.dtype)
+    for arg in body.args:
+        for axis, dim in enumerate(arg.type.dims if isinstance(arg.type, GlobalType) else ()):
+            if isinstance(dim, str):
+                unit.extents.setdefault(dim, (arg, axis))
+    env: Env = dict.fromkeys(types) | {arg.name: arg for arg in body.args} | dict(spec.consts)
     frame = Frame(unit, signature.fn, env)
     try:
         run_statements(frame, frame.source.tree.body)
@@ -56,9 +57,9 @@ def build(signature: Signature, spec: Specialization, arch: str) -> Kernel:
         unit.threads = (sum(role.all_threads for role in roles),)
     for what, declared in (("grid", unit.grid), ("threads", unit.threads)):
         if declared is None:
-            example = "bx, by = grid(cdiv(N, T), cdiv(M, T))" if what == "grid" else "tx, ty = threads(T, T)"
-            message = f"the kernel {signature.name} does not call {what}()"
-            raise CompileErrors([frame.error(frame.source.tree, message, f"begin with `{example}`")])
+            fix = "begin with `bx, by = grid(cdiv(N, T), cdiv(M, T))` and `tx, ty = threads(T, T)`"
+            error = frame.error(frame.source.tree, f"the kernel {signature.name} does not call {what}()", fix)
+            raise CompileErrors([error])
     for check in (check_threads, group_dropped, check_pending, check_rings):
         check(unit)
     unit.raise_errors()
@@ -89,23 +90,3 @@ def _end(frame: Frame) -> None:
         for op in (gpu.SyncWarp(), barriers.ClusterArrive(), barriers.ClusterWait()):
             builder.add(op)
     builder.add(control.Return())
-
-
-def _run_time_params(signature: Signature, spec: Specialization) -> list[tuple[str, Type]]:
-    found: list[tuple[str, Type]] = []
-    for param in signature.params:
-        type_ = spec.global_type(param) if isinstance(param, GlobalParam) else param.dtype
-        if type_ is not None:
-            found.append((param.name, type_))
-    return found
-
-
-def _extents(args: list[Value]) -> dict[str, tuple[Value, int]]:
-    """Where the extent of each named dimension can be read: the first tensor that has it."""
-    found: dict[str, tuple[Value, int]] = {}
-    for arg in args:
-        if isinstance(arg.type, GlobalType):
-            for axis, dim in enumerate(arg.type.dims):
-                if isinstance(dim, str):
-                    found.setdefault(dim, (arg, axis))
-    return found

@@ -11,7 +11,8 @@ _LOOPS = (ast.For, ast.While)
 _EXITS = (ast.Return, ast.Break, ast.Continue)
 
 
-def _root_name(node: ast.expr) -> str | None:
+def root_name(node: ast.expr) -> str | None:
+    """``x`` of ``x[i][j]``; None if that is no name."""
     while isinstance(node, ast.Subscript):
         node = node.value
     return node.id if isinstance(node, ast.Name) else None
@@ -24,9 +25,9 @@ def assigned_names(statements: Sequence[ast.stmt]) -> set[str]:
     for node in nodes:
         match node:
             case ast.Subscript(ctx=ast.Store()):
-                names.add(_root_name(node))
+                names.add(root_name(node))
             case ast.Expr(value=ast.Call(func=ast.Attribute(value=value, attr="append"))):
-                names.add(_root_name(value))
+                names.add(root_name(value))
             case _:
                 pass
     return {name for name in names if name is not None}

@@ -11,7 +11,6 @@ import inspect
 from functools import cache
 from typing import Any, Callable
 
-from tiledsl.errors import CompileError
 from tiledsl.frontend.bindings import describe, is_fragment, is_int, is_place
 from tiledsl.frontend.call import Call
 from tiledsl.ir.core import Value
@@ -41,8 +40,8 @@ _KINDS: dict[str, _Kind] = {
 """By the name that an annotation begins with."""
 
 
-def misfit(call: Call, signature: inspect.Signature) -> CompileError | None:
-    """The error for the first argument that is not what its annotation says; None if all are."""
+def check_types(call: Call, signature: inspect.Signature) -> None:
+    """An error for an argument that is not what its annotation says."""
     for name, parameter in signature.parameters.items():
         annotation, given = parameter.annotation, call[name]
         fits = not isinstance(annotation, str) or annotation.startswith("*")  # of several: the function's own rule
@@ -57,8 +56,7 @@ def misfit(call: Call, signature: inspect.Signature) -> CompileError | None:
             kinds = _kinds(annotation)
             if not any(fits(value) for fits, _ in kinds):
                 wanted = " or ".join(what for _, what in kinds)
-                return call.error(f"{call.what}: {name}= is {wanted}, got {describe(value)}", f"pass {wanted}")
-    return None
+                raise call.error(f"{call.what}: {name}= is {wanted}, got {describe(value)}", f"pass {wanted}")
 
 
 @cache

@@ -200,10 +200,6 @@ def _moved(range_: Range, fn: str, distance: Any, frame: Frame, node: ast.AST) -
     return Range(frame.builder.scalar(fn, first, by), range_.size)
 
 
-def negate(value: Value, frame: Frame, node: ast.AST) -> Value:
-    return apply("neg", [value], frame, node, "-")
-
-
 def at_compile_time(
     compute: Callable[..., Any], operands: Sequence[Any], frame: Frame, node: ast.AST, *, structure: bool = False
 ) -> Any:
@@ -244,10 +240,7 @@ def convert(binding: Any, dtype: DType, frame: Frame, node: ast.AST) -> Value:
     if not converts(source, dtype):
         raise frame.error(node, f"no conversion from {source} to {dtype}", f"go by way of f32: {dtype}(f32(x))")
 
-    def cast(scalar: Value) -> Value:
-        return frame.builder.cast(scalar, dtype)
-
-    return elementwise([binding], frame, node, "conversion", cast)
+    return elementwise([binding], frame, node, "conversion", partial(frame.builder.cast, to=dtype))
 
 
 def converted(value: bool | int | float, dtype: DType, frame: Frame, node: ast.AST) -> bool | int | float:

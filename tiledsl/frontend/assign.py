@@ -6,6 +6,7 @@ import ast
 from typing import Any, Callable
 
 from tiledsl.errors import CompileError
+from tiledsl.frontend.analysis import root_name
 from tiledsl.frontend.arithmetic import as_value
 from tiledsl.frontend.bindings import describe, is_fragment, is_place
 from tiledsl.frontend.budget import MAX_ITEMS
@@ -26,7 +27,7 @@ def assign(frame: Frame, target: ast.expr, binding: Any) -> None:
         case ast.Tuple(elts=elts) | ast.List(elts=elts):
             _unpack(frame, target, elts, binding)
         case ast.Subscript():
-            Element(frame, target).write(binding)
+            _Target(frame, target).write(binding)
         case _:
             raise _not_a_target(frame, target)
 
@@ -39,10 +40,6 @@ def _unpack(frame: Frame, target: ast.expr, elts: list[ast.expr], binding: Any) 
     if isinstance(binding, Value) or not isinstance(binding, (tuple, list, range)):
         message = f"cannot unpack {describe(binding)} into {len(elts)} names"
         raise frame.error(target, message, "assign it to one name, or take its elements by index")
-    for element in elts:
-        if isinstance(element, ast.Starred):
-            fix = "use slices: b = values[1:]"
-            raise frame.error(element, "a starred name is not part of the kernel language", fix)
     items: list[Any] = list(binding)  # pyright: ignore[reportUnknownArgumentType]
     if len(items) != len(elts):
         fix = f"write {len(items)} names"
@@ -53,20 +50,15 @@ def _unpack(frame: Frame, target: ast.expr, elts: list[ast.expr], binding: Any) 
 
 def _refuse_shared(frame: Frame, target: ast.expr, changed: list[Any]) -> None:
     """Refuse to change a list that has another name: in Python, both names would show the change."""
-    root = target
-    while isinstance(root, ast.Subscript):
-        root = root.value
-    own = root.id if isinstance(root, ast.Name) else ""
-    if own and own not in frame.env:
+    own = root_name(target)
+    if own is not None and own not in frame.env:
         message = f"{own} is a list from outside, which this would change"
         raise frame.error(target, message, f"copy it: {own} = list(...)")
-    here: Frame | None = frame
-    while here is not None:
+    for here in frame.callers:
         for name, binding in here.env.items():
             if _occurs(binding, changed) > (here is frame and name == own):
                 fix = f"copy it where it gets its second name: {name} = list(...)"
                 raise frame.error(target, f"{own} is a list that {name} holds, too, and this would change both", fix)
-        here = here.caller
 
 
 def _occurs(binding: Any, wanted: list[Any]) -> int:
@@ -80,45 +72,46 @@ def _occurs(binding: Any, wanted: list[Any]) -> int:
     return sum(_occurs(item, wanted) for item in binding)  # pyright: ignore[reportUnknownVariableType]
 
 
-class Element:
-    """``t[i, j]`` as a target: where it is, evaluated once, through lists of lists."""
+class _Target:
+    """A name or ``t[i, j]`` that is read and then assigned: where it is, evaluated once, through lists of lists."""
 
-    def __init__(self, frame: Frame, target: ast.Subscript) -> None:
-        self.frame, self.target = frame, target
-        inner = target.value
-        self.outer = Element(frame, inner) if isinstance(inner, ast.Subscript) else None
-        self.container = evaluate(inner, frame) if self.outer is None else self.outer.read()
-        self.at = evaluate(target.slice, frame)
+    def __init__(self, frame: Frame, node: ast.expr) -> None:
+        self.frame, self.node = frame, node
+        if isinstance(node, ast.Subscript):
+            inner = node.value
+            self.outer = _Target(frame, inner) if isinstance(inner, (ast.Name, ast.Subscript)) else None
+            self.container = evaluate(inner, frame) if self.outer is None else self.outer.read()
+            self.at = evaluate(node.slice, frame)
+        elif not isinstance(node, ast.Name):
+            raise _not_a_target(frame, node)
 
     def read(self) -> Any:
-        return read_element(self.frame, self.target, self.container, self.at)
+        if isinstance(self.node, ast.Subscript):
+            return read_element(self.frame, self.node, self.container, self.at)
+        return evaluate(self.node, self.frame)
 
     def write(self, binding: Any) -> None:
         """Write to memory, or bind the name at the root of the target to a new value."""
-        if is_place(self.container):
-            write_element(self.frame, self.target, self.container, self.at, binding)
-            return
-        whole = _replaced(self.frame, self.target, self.container, self.at, binding)
-        if self.outer is None:
-            assign(self.frame, self.target.value, whole)
+        if not isinstance(self.node, ast.Subscript):
+            assign(self.frame, self.node, binding)
+        elif is_place(self.container):
+            write_element(self.frame, self.node, self.container, self.at, binding)
+        elif self.outer is None:
+            raise _not_a_target(self.frame, self.node)
         else:
-            self.outer.write(whole)
+            self.outer.write(_replaced(self.frame, self.node, self.container, self.at, binding))
 
 
-def append(frame: Frame, target: ast.expr, item: Callable[[], Any]) -> None:
-    """``target.append(item)``: lists are values, so the name is bound to a longer one."""
-    element = Element(frame, target) if isinstance(target, ast.Subscript) else None
-    owner: Any = evaluate(target, frame) if element is None else element.read()
+def append(frame: Frame, node: ast.expr, item: Callable[[], Any]) -> None:
+    """``xs.append(x)``: lists are values, so the name is bound to a longer one."""
+    target = _Target(frame, node)
+    owner: Any = target.read()
     if not isinstance(owner, list):
-        raise frame.error(target, f"append() on {describe(owner)}", "append one element to a list")
-    _refuse_shared(frame, target, owner)  # pyright: ignore[reportUnknownArgumentType]
+        raise frame.error(node, f"append() on {describe(owner)}", "append one element to a list")
+    _refuse_shared(frame, node, owner)  # pyright: ignore[reportUnknownArgumentType]
     if len(owner) >= MAX_ITEMS:  # pyright: ignore[reportUnknownArgumentType]
-        raise frame.error(target, f"a list of more than {MAX_ITEMS} items", "compute less at compile time")
-    longer: list[Any] = [*owner, item()]
-    if element is None:
-        assign(frame, target, longer)
-    else:
-        element.write(longer)
+        raise frame.error(node, f"a list of more than {MAX_ITEMS} items", "compute less at compile time")
+    target.write([*owner, item()])
 
 
 def _replaced(frame: Frame, node: ast.Subscript, container: Any, at: Any, binding: Any) -> Any:
@@ -160,14 +153,8 @@ def _(node: ast.AnnAssign, frame: Frame) -> None:
 @execute.register
 def _(node: ast.AugAssign, frame: Frame) -> None:
     """``t += a * b`` is one fma. The element of ``t[i, j] += x`` is addressed once."""
-    target = node.target
-    if not isinstance(target, ast.Subscript):
-        if not isinstance(target, ast.Name):
-            raise _not_a_target(frame, target)
-        old = frame.lookup(target)
-        if isinstance(old, list):
-            _refuse_shared(frame, target, old)  # pyright: ignore[reportUnknownArgumentType]
-        assign(frame, target, add_product(node.op, old, node.value, frame, node))
-        return
-    element = Element(frame, target)
-    element.write(add_product(node.op, element.read(), node.value, frame, node))
+    target = _Target(frame, node.target)
+    old = target.read()
+    if isinstance(old, list):
+        _refuse_shared(frame, node.target, old)  # pyright: ignore[reportUnknownArgumentType]
+    target.write(add_product(node.op, old, node.value, frame, node))

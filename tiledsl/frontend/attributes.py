@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from dataclasses import dataclass
+from types import MethodType
 from typing import Any
 
 from tiledsl import lang
@@ -18,14 +18,6 @@ from tiledsl.ir.ops import tile
 from tiledsl.ir.types import BOOL, DTYPES, DType, FragmentType, GlobalType, MemoryType
 
 _CLASSES = {t.name: getattr(lang, t.name if t != BOOL else "boolean") for t in DTYPES.values()}
-
-
-@dataclass(frozen=True)
-class BoundMethod:
-    """`receiver.name` of a language class: `method` is that class's function, which handlers know."""
-
-    receiver: Any
-    method: Any
 
 
 def lang_dtype(dtype: DType) -> Any:
@@ -71,7 +63,7 @@ def attribute_of(frame: Frame, node: ast.AST, owner: Any, name: str) -> Any:
         return found
     method: Any = getattr(described, name, None)
     if callable(method) and not name.startswith("_"):
-        return BoundMethod(owner, method)
+        return MethodType(method, owner)
     if isinstance(owner, LanguageObject):
         fix = owner.fix
     else:

@@ -2,7 +2,7 @@
 
 A binding is an `ir.Value` (run time), a plain Python object (compile time), a list or tuple of bindings,
 or one of the classes below, which are compile-time objects that hold values: a `View` of memory, a
-`Range`, the `Ranges` of a loop, a `Composite`, any `LanguageObject`. Lists are values: an item assignment
+`Range`, the `Ranges` of a loop, any `LanguageObject`. Lists are values: an item assignment
 makes a new list, so that branches cannot see each other's changes.
 """
 
@@ -13,7 +13,7 @@ import struct
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
 from types import MethodType
-from typing import Any, Callable, ClassVar, Sequence, TypeGuard
+from typing import Any, Callable, ClassVar, TypeGuard
 
 from tiledsl.errors import CompileError, Loc
 from tiledsl.ir.core import Value
@@ -104,18 +104,6 @@ class LanguageObject:
         return self.use or f"it has {', '.join('.' + name for name in self.data)}"
 
 
-class Composite(LanguageObject):
-    """An object made of other bindings, which control flow carries and merges one by one."""
-
-    @property
-    def parts(self) -> tuple[Any, ...]:
-        raise NotImplementedError
-
-    def made_of(self, parts: Sequence[Any]) -> Composite:
-        """The same with other parts."""
-        raise NotImplementedError
-
-
 @dataclass(frozen=True, eq=False)
 class Region(LanguageObject):
     """What a ``with`` names. around: of the frame and the statement, adds the ops before and after the body, and
@@ -127,21 +115,14 @@ class Region(LanguageObject):
 
 
 @dataclass(frozen=True, eq=False)
-class Pending(Composite):
+class Pending(LanguageObject):
     """An accumulator of `wgmma`. value: of a `PendingType`. started: has anything been added to it? If not, its content
-    is undefined, and it stands for 0."""
+    is undefined, and it stands for 0. Control flow carries and merges both."""
 
     value: Any
     started: Any
     shown = "an accumulator that products are still being added to"
     use = "wait for it: x = acc.wait()"
-
-    @property
-    def parts(self) -> tuple[Any, ...]:
-        return self.value, self.started
-
-    def made_of(self, parts: Sequence[Any]) -> Pending:
-        return Pending(*parts)
 
     @property
     def type(self) -> FragmentType:
@@ -165,6 +146,11 @@ def positive_ints(given: Any) -> tuple[int, ...] | None:
     """Positive compile-time ints, one or a tuple or list of them, as a tuple; None for anything else."""
     found: Any = tuple(given) if isinstance(given, (tuple, list)) else (given,)  # pyright: ignore
     return found if all(is_int(n) and n > 0 for n in found) else None
+
+
+def is_method(binding: Any) -> TypeGuard[MethodType]:
+    """True for a method of the language, bound to a run-time value or an object of the language."""
+    return isinstance(binding, MethodType) and has_operators(binding.__self__)
 
 
 def is_place(binding: Any) -> bool:
@@ -211,16 +197,16 @@ def is_pending(binding: Any) -> bool:
 
 
 def parts_of(binding: Any) -> tuple[Any, ...] | None:
-    """The parts of a list, a tuple or a composite; None for a leaf of the tree that such bindings form."""
-    if isinstance(binding, Composite):
-        return binding.parts
+    """The parts of a list, a tuple or an accumulator; None for a leaf of the tree that such bindings form."""
+    if isinstance(binding, Pending):
+        return binding.value, binding.started
     return tuple(binding) if isinstance(binding, (list, tuple)) else None  # pyright: ignore
 
 
 def made_of(binding: Any, parts: list[Any]) -> Any:
     """The same kind of binding with other parts."""
-    if isinstance(binding, Composite):
-        return binding.made_of(parts)
+    if isinstance(binding, Pending):
+        return Pending(*parts)
     return parts if isinstance(binding, list) else tuple(parts)
 
 

@@ -5,28 +5,27 @@ from __future__ import annotations
 
 import ast
 import inspect
+from contextlib import nullcontext
 from functools import partial
 from types import BuiltinMethodType, MappingProxyType
 from typing import Any, Iterator
 
 from tiledsl import lang
-from tiledsl.errors import CompileError, Loc
-from tiledsl.frontend.argument_types import misfit
+from tiledsl.errors import CompileError
+from tiledsl.frontend.argument_types import check_types
 from tiledsl.frontend.arithmetic import at_compile_time, convert, items_of
 from tiledsl.frontend.assign import append
-from tiledsl.frontend.attributes import BoundMethod
 from tiledsl.frontend.bindings import (
     POISON,
     UNBOUND,
     LanguageObject,
-    Pending,
     Poisoned,
-    Region,
     Unusable,
     contains_value,
     describe,
     dtype_of,
     is_fragment,
+    is_method,
     is_register,
     is_token,
     leaves,
@@ -51,10 +50,7 @@ def _(node: ast.Call, frame: Frame) -> Any:
             raise frame.error(node, f"append() takes one element, got {given}", "xs.append(x)")
         return append(frame, node.func.value, lambda: evaluate(node.args[0], frame))
     callee = evaluate(node.func, frame)
-    if callee is lang.grid:  # the host computes what it is given
-        with frame.into(frame.unit.host):
-            args, kwargs = _arguments(frame, node)
-    else:
+    with frame.into(frame.unit.host) if callee is lang.grid else nullcontext():  # the host computes a grid's extents
         args, kwargs = _arguments(frame, node)
     frame.builder.loc = frame.loc(node)
     return call(frame, node, callee, args, kwargs)
@@ -62,11 +58,9 @@ def _(node: ast.Call, frame: Frame) -> Any:
 
 def call(frame: Frame, node: ast.Call, callee: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Call any object with evaluated arguments."""
-    unbound = True
-    if isinstance(callee, BoundMethod):
-        args, callee, unbound = [callee.receiver, *args], callee.method, False
-    elif inspect.ismethod(callee) and intrinsic_of(callee.__func__):
-        args, callee, unbound = [callee.__self__, *args], callee.__func__, False
+    bound = is_method(callee) or (inspect.ismethod(callee) and intrinsic_of(callee.__func__))
+    if bound:
+        args, callee = [callee.__self__, *args], callee.__func__
     dtype = ir_dtype(callee)
     if dtype is not None:
         if len(args) != 1 or kwargs:
@@ -75,7 +69,7 @@ def call(frame: Frame, node: ast.Call, callee: Any, args: list[Any], kwargs: dic
     entry = intrinsic_of(callee)
     if entry is not None and not (callee in PLAIN and not contains_value([args, kwargs])):
         signature, handler = entry
-        if unbound and "self" in signature.parameters:
+        if not bound and "self" in signature.parameters:
             name = callee.__qualname__
             fix = f"call it on what it belongs to: x.{callee.__name__}(...)"
             raise frame.error(node, f"{name}() is a method, and is called without an object", fix)
@@ -84,14 +78,10 @@ def call(frame: Frame, node: ast.Call, callee: Any, args: list[Any], kwargs: dic
             result = handler(found)
         except (CompileError, Poisoned):
             raise
-        except Exception as error:
-            wrong = misfit(found, signature)
-            if wrong is None:
-                raise
-            raise wrong from error
-        wrong = misfit(found, signature)
-        if wrong is not None:
-            raise wrong
+        except Exception:
+            check_types(found, signature)
+            raise
+        check_types(found, signature)
         return result
     if isinstance(callee, TileFunction):
         return inline(frame, node, callee, args, kwargs)  # pyright: ignore[reportUnknownArgumentType]
@@ -137,15 +127,15 @@ def _call_python(frame: Frame, node: ast.Call, callee: Any, args: list[Any], kwa
         raise frame.error(node, f"the kernel {name} is called inside a kernel", fix)
     if not callable(callee):
         raise frame.error(node, f"{describe(callee)} is not callable", "call a function, a dtype or a method")
-    if callee in (int, float) and contains_value(args):
-        raise frame.error(node, f"{name}() of a run-time value", "convert to a dtype: i32(x), f32(x)")
     if isinstance(callee, BuiltinMethodType) and getattr(type(callee.__self__), name, None) in _CHANGES:
         fix = f"make a new one and assign it, as xs = xs + [x] or xs = sorted(xs), in the place of .{name}()"
         raise frame.error(node, f"{name}() changes {describe(callee.__self__)} in place; here it is a value", fix)
     structural = callee in (tuple, list, zip, enumerate, reversed)
     if contains_value([args, kwargs]) and not structural:
         fix = "decorate it with @tile_function, so that it is compiled into the kernel"
-        if not inspect.isfunction(callee):  # nothing that can be decorated: sum, math.sqrt, a class
+        if callee in (int, float):
+            fix = "convert to a dtype: i32(x), f32(x)"
+        elif not inspect.isfunction(callee):  # nothing that can be decorated: sum, math.sqrt, a class
             fix = "write it out: a loop over unroll(...), or functions of tiledsl, such as sqrt and exp"
         raise frame.error(node, f"the Python function {name}() is called with a run-time value", fix)
     args = [_finite(frame, node, callee, arg) for arg in args]
@@ -173,14 +163,10 @@ def inline(
     frame: Frame, node: ast.AST, function: TileFunction[..., Any], args: list[Any], kwargs: dict[str, Any]
 ) -> Any:
     """Compile the body of a tile function here, for these arguments. Recursion is an error."""
-    chain: Frame | None = frame
-    depth = 0
-    while chain is not None:
-        depth += 1
-        if chain.fn is function.fn:
-            raise frame.error(node, f"{function.name}() calls itself", "write a loop: kernels have no call stack")
-        chain = chain.caller
-    if depth > MAX_CALLS:
+    callers = frame.callers
+    if any(caller.fn is function.fn for caller in callers):
+        raise frame.error(node, f"{function.name}() calls itself", "write a loop: kernels have no call stack")
+    if len(callers) > MAX_CALLS:
         fix = "let the functions below do more in one of them"
         raise frame.error(node, f"more than {MAX_CALLS} tile functions inside each other", fix)
     arguments = bind(frame, node, inspect.signature(function.fn), function, args, kwargs)
@@ -191,7 +177,7 @@ def inline(
     state = {name: frame.env[name] for name in frame.unit.cooperation.carried}
     nowrap = isinstance(function, Unwrapped)
     inner = Frame(frame.unit, function.fn, {**arguments, **state}, frame, frame.loc(node), nowrap)
-    outer_loc: Loc = frame.builder.loc
+    outer_loc = frame.builder.loc
     run_statements(inner, inner.source.tree.body)
     frame.env |= {name: inner.env[name] for name in state}
     frame.builder.loc = outer_loc
@@ -219,18 +205,12 @@ def _(node: ast.Expr, frame: Frame) -> None:
     if not isinstance(node.value, ast.Call):
         raise frame.error(node, "this expression has no effect", "assign its value, or remove it")
     if isinstance(value, LanguageObject):
-        raise frame.error(node, f"{value.shown} is dropped here", _kept(node, value))
+        fix = f"bind it, x = {ast.unparse(node.value)}, or {value.fix}"
+        raise frame.error(node, f"{value.shown} is dropped here", fix)
     frame.unit.dropped += [leaf for leaf in leaves(value) if is_token(leaf)]
     if is_fragment(value) and not _written(value):
         name = ast.unparse(node.value.func)
         raise frame.error(node, f"{name}() gives a new fragment, which is dropped here", f"assign it: x = {name}(...)")
-
-
-def _kept(node: ast.Expr, value: LanguageObject) -> str:
-    name = ast.unparse(node.value)
-    if isinstance(value, Pending):
-        return f"a product gives a new accumulator: acc = {name}"
-    return f"it stands in `with {name}:`" if isinstance(value, Region) else f"assign it: x = {name}"
 
 
 def _written(fragment: Value) -> bool:

@@ -19,7 +19,7 @@ from tiledsl.frontend.arithmetic import as_condition, as_value
 from tiledsl.frontend.bindings import (
     POISON,
     UNBOUND,
-    Composite,
+    Pending,
     Poisoned,
     Unusable,
     describe,
@@ -95,7 +95,8 @@ def _statements(frame: Frame, statements: Sequence[ast.stmt]) -> Steps:
 
 @contextmanager
 def guarded(frame: Frame, statement: ast.stmt) -> Generator[None]:
-    """The boundary around one statement: what is raised in it is reported at its line, and its targets are poisoned.
+    """The boundary around one statement: what is raised in it is reported at its line, and the names that it would have
+    bound are poisoned, so that uses of them are not reported. Names of tiles are kept.
 
     An exception that is no error of the kernel's is a compiler bug, or was raised by Python code of the user's.
     """
@@ -107,17 +108,11 @@ def guarded(frame: Frame, statement: ast.stmt) -> Generator[None]:
     except OutOfBudget:
         raise
     except Exception as error:
-        poison(frame, [statement])
+        for name in assigned_names([statement]):
+            if not is_place(frame.env.get(name)):
+                frame.env[name] = POISON
         if not isinstance(error, Poisoned):
             unit.report(as_compile_error(error, loc))
-
-
-def poison(frame: Frame, statements: Sequence[ast.stmt]) -> None:
-    """Poison the names that the statements would have bound, so that uses of them are not reported. Tiles are kept."""
-    for name in assigned_names(statements):
-        binding = frame.env.get(name, UNBOUND)
-        if not is_place(binding):
-            frame.env[name] = POISON
 
 
 def exit_flag(frame: Frame) -> bool | Value:
@@ -206,15 +201,15 @@ class _Merge:
         if xs is None or ys is None or type(a) is not type(b) or len(xs) != len(ys):
             return self._leaf(name, a, b)
         parts = [self.join(name, x, y) for x, y in zip(xs, ys, strict=True)]
-        bad = next(filter(unusable, parts), None) if isinstance(a, Composite) else None
+        bad = next(filter(unusable, parts), None) if isinstance(a, Pending) else None
         return bad or made_of(a, parts)
 
     def _leaf(self, name: str, a: Any, b: Any) -> Any:
         type_ = _joined_type(a, b)
         if type_ is None:
-            shown = "what is returned" if name == "$value" else name
+            shown = {"$value": "what is returned", "$choice": "what is chosen"}.get(name, name)
             message = f"{shown} is {describe(a)} on one path and {describe(b)} on the other"
-            return Unusable(message, _instead(a, b, f"give both the same dtype, as in {name} = f32(...)"))
+            return Unusable(message, _instead(a, b, "give both the same dtype, as in f32(...)"))
         if a is True and b is False:
             return self.condition
         if a is False and b is True:
@@ -237,12 +232,11 @@ class _Merge:
 
 def _joined_type(a: Any, b: Any) -> Type | None:
     """The type under which two leaves merge, or None if they cannot."""
-    types = [x.type for x in (a, b) if is_carried(x)]
-    if len(types) == 2:
-        return types[0] if types[0] == types[1] else None
-    other = b if types and is_carried(a) else a
-    if types:
-        return types[0] if isinstance(other, (bool, int, float)) and isinstance(types[0], DType) else None
+    if is_carried(b):
+        a, b = b, a
+    if is_carried(a):
+        fits = b.type == a.type if is_carried(b) else isinstance(b, (bool, int, float)) and isinstance(a.type, DType)
+        return a.type if fits else None
     if isinstance(a, bool) and isinstance(b, bool):
         return BOOL
     return INDEX if is_int(a) and is_int(b) else None
@@ -285,6 +279,23 @@ def runtime_if(
 def build_side(frame: Frame, run: Callable[[], None]) -> Side:
     """Run one branch, once, into a block that is not part of the kernel yet."""
     return drive(_side(frame, run))
+
+
+def value_side(frame: Frame, compute: Callable[[], Any]) -> Side:
+    """A branch that computes a value, for `chosen`."""
+
+    def run() -> None:
+        frame.env["$choice"] = compute()
+
+    return build_side(frame, run)
+
+
+def chosen(frame: Frame, condition: Value, then: Side, orelse: Side, node: ast.AST) -> Any:
+    """The value of one of two branches."""
+    merge_sides(frame, condition, then, orelse, node)
+    result = frame.lookup(ast.copy_location(ast.Name("$choice", ast.Load()), node))
+    del frame.env["$choice"]
+    return result
 
 
 def _branches(
@@ -377,7 +388,7 @@ class Carried:
     def note_reads(self, args: Sequence[Value]) -> None:
         """Add to `read` the names that have been read since `bind`: values that have a use, all else by its name."""
         self.read |= {name for name, arg in zip(self.names, args, strict=True) if arg.uses}
-        self.read |= {name for name, id_ in self.frame.looked_up if id(self.entered.get(name)) == id_}
+        self.read |= {name for name, binding in self.entered.items() if (name, id(binding)) in self.frame.looked_up}
 
     def collect(self, args: Sequence[Value]) -> list[Value]:
         """What the iteration passes on, and the verdict on each name for `finish`."""

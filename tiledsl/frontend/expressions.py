@@ -10,11 +10,11 @@ from tiledsl import lang
 from tiledsl.frontend.arithmetic import apply, as_condition, at_compile_time, items_of, select
 from tiledsl.frontend.assign import assign
 from tiledsl.frontend.attributes import attribute_of
-from tiledsl.frontend.bindings import UNBOUND, contains_value, describe, has_operators, is_carried, is_register
+from tiledsl.frontend.bindings import UNBOUND, contains_value, describe, has_operators, is_register
 from tiledsl.frontend.budget import MAX_ITEMS, many_items
 from tiledsl.frontend.comparisons import both, compare
-from tiledsl.frontend.control import Side, build_side, merge_sides
-from tiledsl.frontend.frame import Frame, evaluate
+from tiledsl.frontend.control import Side, chosen, value_side
+from tiledsl.frontend.frame import Frame, during, evaluate
 from tiledsl.frontend.memory import read_element
 from tiledsl.frontend.views import extent
 from tiledsl.ir.core import Value
@@ -24,8 +24,6 @@ from tiledsl.lang import Dim
 
 @evaluate.register
 def _(node: ast.Constant, frame: Frame) -> Any:
-    if isinstance(node.value, (complex, bytes)) or node.value is Ellipsis:
-        raise frame.error(node, f"{node.value!r} is not part of the kernel language", "use numbers, strings, bools")
     return node.value
 
 
@@ -220,30 +218,13 @@ def _choose(
 ) -> Any:
     """The value of one of two expressions, each evaluated once, into a block of its own. If neither has effects, their
     ops go where the expression stands, and `pure` joins them; else the blocks are those of a branch."""
-    first, second = _evaluated(frame, then), _evaluated(frame, orelse)
-    values = [env["$choice"] for _, env in (first, second)]
+    first, second = value_side(frame, then), value_side(frame, orelse)
     if _is_free(frame, first) and _is_free(frame, second):
         for block, _ in (first, second):
             for op in block.ops:
                 frame.builder.block.append(op)
-        return pure(*values)
-    if not all(is_carried(value) or isinstance(value, (bool, int, float)) for value in values):
-        message = f"a choice at run time between {describe(values[0])} and {describe(values[1])}"
-        raise frame.error(node, message, _CHOICE)
-    merge_sides(frame, condition, first, second, node)
-    result = frame.lookup(ast.copy_location(ast.Name("$choice", ast.Load()), node))
-    del frame.env["$choice"]
-    return result
-
-
-_CHOICE = "a condition at run time chooses between numbers and fragments: do what differs under an `if`"
-
-
-def _evaluated(frame: Frame, side: Callable[[], Any]) -> Side:
-    def run() -> None:
-        frame.env["$choice"] = side()
-
-    return build_side(frame, run)
+        return pure(*(env["$choice"] for _, env in (first, second)))
+    return chosen(frame, condition, first, second, node)
 
 
 def _is_free(frame: Frame, side: Side) -> bool:
@@ -275,10 +256,8 @@ def _comprehension(
     source = evaluate(first.iter, frame)
     if has_operators(source) or not hasattr(source, "__iter__"):
         raise frame.error(first.iter, f"a comprehension over {describe(source)}", "iterate over compile-time values")
-    outer = frame.env
-    frame.env = dict(outer)
     result: list[Any] = []
-    try:
+    with during(frame, env=dict(frame.env)):
         for element in items_of(source, frame, first.iter, MAX_ITEMS, "make {} items"):
             frame.unit.spend(frame.loc(node))
             assign(frame, first.target, element)
@@ -287,6 +266,4 @@ def _comprehension(
                 raise frame.error(first.ifs[0], "a run-time condition in a comprehension", "use where(condition, a, b)")
             if all(conditions):
                 result += _comprehension(frame, node, rest, item)
-    finally:
-        frame.env = outer
     return result

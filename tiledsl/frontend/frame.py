@@ -12,7 +12,7 @@ import builtins
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import singledispatch
-from typing import Any, Callable, Generator, Mapping
+from typing import Any, Callable, Generator
 
 from tiledsl.errors import CompileError, CompileErrors, Loc
 from tiledsl.frontend.bindings import POISON, UNBOUND, Poisoned, Unusable
@@ -34,11 +34,11 @@ Env = dict[str, Any]
 class Unit:
     """One kernel being built.
 
-    extents: run-time dimension names to (tensor value, axis). pipelined: where the `pipelined` loop begins whose body
-    is being built. held: fragments' layouts, each with the line that asked for it, whose threads are still to be
-    counted. dropped: tokens of copies that no name was given. raw_groups: does the author place groups of copies?
-    conditions: how many run-time conditions stand around what is being built. carried_out: statements so far, see
-    `budget`. cooperation: roles, rings and work items. host: where the extents of the grid are computed.
+    extents: run-time dimensions to the first tensor that has one, and its axis there. pipelined: where the `pipelined`
+    loop begins whose body is being built. held: fragments' layouts, each with the line that asked for it, whose threads
+    are still to be counted. dropped: tokens of copies that no name was given. raw_groups: does the author place groups
+    of copies? conditions: how many run-time conditions stand around what is being built. carried_out: statements so
+    far, see `budget`. cooperation: roles, rings and work items. host: where the extents of the grid are computed.
     """
 
     signature: Signature
@@ -47,7 +47,7 @@ class Unit:
     body: Block
     builder: Builder
     extents: dict[str, tuple[Value, int]] = field(default_factory=dict[str, tuple[Value, int]])
-    typevars: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    typevars: dict[str, Any] = field(default_factory=dict[str, Any])
     grid: tuple[Expr, ...] | None = None
     threads: tuple[int, ...] | None = None
     blocks_per_sm: int = 0
@@ -115,6 +115,14 @@ class Frame:
         """True where ops go straight into the kernel's body, outside run-time control flow."""
         return self.builder.block is self.unit.body
 
+    @property
+    def callers(self) -> list[Frame]:
+        """This frame, the one that called it, and so on."""
+        found: list[Frame] = [self]
+        while found[-1].caller is not None:
+            found.append(found[-1].caller)
+        return found
+
     def loc(self, node: ast.AST) -> Loc:
         return self.source.loc(node, self.call)
 
@@ -149,13 +157,8 @@ class Frame:
     @contextmanager
     def into(self, block: Block) -> Generator[Block, None, None]:
         """Send ops to `block` for a while, with a copy of the environment that is then dropped."""
-        builder, outer_env = self.builder, self.env
-        outer = builder.block, builder.before
-        (builder.block, builder.before), self.env = (block, None), dict(outer_env)
-        try:
+        with during(self.builder, block=block, before=None), during(self, env=dict(self.env)):
             yield block
-        finally:
-            (builder.block, builder.before), self.env = outer, outer_env
 
 
 def _lookup_free(fn: Callable[..., Any], name: str) -> Any:

@@ -10,9 +10,9 @@ from typing import Any, Callable, Iterable
 from tiledsl.frontend.analysis import assigned_names, loop_exits
 from tiledsl.frontend.arithmetic import as_condition, items_of
 from tiledsl.frontend.assign import assign
-from tiledsl.frontend.bindings import UNBOUND, Ranges, Unusable, describe, has_operators
+from tiledsl.frontend.bindings import Ranges, Unusable, describe, has_operators
 from tiledsl.frontend.budget import MAX_UNROLL
-from tiledsl.frontend.control import Carried, Steps, drive, exit_flag, run_statements, runtime_if, unless_exited
+from tiledsl.frontend.control import Carried, Steps, chosen, drive, exit_flag, run_statements, unless_exited, value_side
 from tiledsl.frontend.frame import Frame, during, evaluate, execute
 from tiledsl.frontend.intrinsics.schedules import ScheduleObject, WorkLoop, along_k, one_item
 from tiledsl.frontend.steps import Bounds, Counter
@@ -201,22 +201,10 @@ def _while(
 
 def _tested(frame: Frame, node: ast.AST, test: Callable[[], Value | bool]) -> Value:
     """The loop's condition, which is not evaluated once control has left the loop."""
-    frame.env["$go"] = UNBOUND
-
-    def run() -> None:
-        frame.env["$go"] = test()
-
     exited = exit_flag(frame)
     if isinstance(exited, Value):
-        frame.env["$go"] = False
-
-        def stop() -> None:
-            frame.env["$go"] = False
-
-        runtime_if(frame, frame.builder.scalar("not", exited), run, stop, node)
+        goes_on = frame.builder.scalar("not", exited)
+        result = chosen(frame, goes_on, value_side(frame, test), value_side(frame, lambda: False), node)
     else:
-        run()
-    result = frame.env.pop("$go")
-    if isinstance(result, bool):
-        return frame.builder.constant(result, BOOL)
-    return result
+        result = test()
+    return result if isinstance(result, Value) else frame.builder.constant(result, BOOL)

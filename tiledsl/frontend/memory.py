@@ -36,7 +36,7 @@ from tiledsl.frontend.views import (
 )
 from tiledsl.ir.core import Op, Value
 from tiledsl.ir.ops import tile
-from tiledsl.ir.types import INDEX, DType, FragmentType, GlobalType
+from tiledsl.ir.types import INDEX, DType, FragmentType
 
 # -- elements of memory ----------------------------------------------------------------------------
 
@@ -143,7 +143,7 @@ def vector_length(frame: Frame, node: ast.AST, memory: Value | View, vec: Any) -
         message = f"vec={vec if isinstance(vec, int) else describe(vec)} on elements of {size} bytes"
         raise frame.error(node, message, "vec counts bytes: 2, 4, 8 or 16, and at least one element")
     count = vec // size
-    if count > 1 and unit_axis(as_view(memory)) is None and not (isinstance(type_, GlobalType) and type_.unit < 0):
+    if count > 1 and unit_axis(as_view(memory)) is None and type_.unit >= 0:
         name = memory_name(memory)
         message = f"{vec} bytes at once along the axis of stride 1 of {name}, which this view has dropped"
         raise frame.error(node, message, "take a view that keeps that axis, or access single elements")

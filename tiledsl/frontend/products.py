@@ -7,7 +7,7 @@ import ast
 from dataclasses import dataclass
 from typing import Any
 
-from tiledsl.frontend.arithmetic import apply, binary, common_dtype, negate, unify
+from tiledsl.frontend.arithmetic import apply, binary, common_dtype, unify
 from tiledsl.frontend.bindings import is_register
 from tiledsl.frontend.frame import Frame, evaluate
 from tiledsl.ir.core import Value
@@ -44,7 +44,9 @@ def _fma(product: _Product, addend: Any, frame: Frame, node: ast.AST, *, negativ
     dtype = common_dtype([product.a, product.b, addend], frame, node, "fma (from a * b + c)")
     assert dtype is not None
     a, b, c = unify([product.a, product.b, addend], dtype, frame, node)
-    return apply("fma", [negate(a, frame, node) if negative else a, b, c], frame, node, "fma (from a * b + c)")
+    return apply(
+        "fma", [apply("neg", [a], frame, node, "-") if negative else a, b, c], frame, node, "fma (from a * b + c)"
+    )
 
 
 def _sum(op: ast.operator, left: Any, right: Any, frame: Frame, node: ast.AST) -> Any:
@@ -55,7 +57,7 @@ def _sum(op: ast.operator, left: Any, right: Any, frame: Frame, node: ast.AST) -
         if isinstance(right, _Product):
             addend = apply("mul", [right.a, right.b], frame, right.node, "*")
         if minus and isinstance(addend, Value):
-            addend = negate(addend, frame, node)
+            addend = apply("neg", [addend], frame, node, "-")
         elif minus and isinstance(addend, (int, float)) and not isinstance(addend, bool):
             # -0 for the integer 0 as well: x - 0 and x + 0 differ for x = -0.
             addend = -float(addend)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
+from contextlib import ExitStack
 
 from tiledsl.frontend.analysis import loop_exits
 from tiledsl.frontend.arithmetic import as_condition
 from tiledsl.frontend.assign import assign
-from tiledsl.frontend.attributes import BoundMethod
-from tiledsl.frontend.bindings import Region, describe, has_operators
+from tiledsl.frontend.bindings import Region, describe, has_operators, is_method
 from tiledsl.frontend.call import intrinsic_of
 from tiledsl.frontend.control import run_statements
 from tiledsl.frontend.frame import Frame, evaluate, execute
@@ -21,13 +21,10 @@ def _(node: ast.Pass, frame: Frame) -> None:
 
 @execute.register
 def _(node: ast.Return, frame: Frame) -> None:
-    if node.value is not None:
-        value = evaluate(node.value, frame)
-        if frame.caller is None and value is not None:
-            raise frame.error(node, "a kernel returns nothing", "store the result to a Global, and `return` alone")
-        frame.env["$value"] = value
-    elif frame.caller is not None:
-        frame.env["$value"] = None
+    value = evaluate(node.value, frame) if node.value is not None else None
+    if frame.caller is None and value is not None:
+        raise frame.error(node, "a kernel returns nothing", "store the result to a Global, and `return` alone")
+    frame.env["$value"] = value
     frame.env["$return"] = True
 
 
@@ -58,26 +55,20 @@ def _(node: ast.With, frame: Frame) -> None:
     if exits:
         fix = "put the statements to skip under an `if`"
         raise frame.error(node, f"`{exits[0]}` leaves the body of a `with`, whose end would be skipped", fix)
-    _enter(frame, node, node.items)
-
-
-def _enter(frame: Frame, node: ast.With, items: list[ast.withitem]) -> None:
-    if not items:
+    with ExitStack() as regions:
+        for item in node.items:
+            region = _region(frame, item.context_expr)
+            frame.builder.loc = frame.loc(node)
+            bound = regions.enter_context(region.around(frame, node))
+            if item.optional_vars is not None:
+                assign(frame, item.optional_vars, bound)
         run_statements(frame, node.body)
-        return
-    item = items[0]
-    region = _region(frame, item.context_expr)
-    frame.builder.loc = frame.loc(node)
-    with region.around(frame, node) as bound:
-        if item.optional_vars is not None:
-            assign(frame, item.optional_vars, bound)
-        _enter(frame, node, items[1:])
 
 
 def _region(frame: Frame, node: ast.expr) -> Region:
     """The region that a ``with`` names. No other call is evaluated: it might have effects."""
     call = evaluate(node.func, frame) if isinstance(node, ast.Call) else None
-    of_the_language = call is None or isinstance(call, BoundMethod) or intrinsic_of(call)
+    of_the_language = call is None or is_method(call) or intrinsic_of(call)
     region = evaluate(node, frame) if of_the_language else call
     if isinstance(region, Region):
         return region

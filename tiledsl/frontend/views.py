@@ -41,8 +41,7 @@ def memory_name(memory: Value | View) -> str:
 
 def unit_axis(view: View) -> int | None:
     """The view's axis along which elements are contiguous; None if it has none."""
-    type_ = memory_type(view)
-    axis = type_.unit if isinstance(type_, GlobalType) else type_.rank - 1
+    axis = memory_type(view).unit
     return view.axes.index(axis) if axis in view.axes else None
 
 

@@ -40,8 +40,8 @@ from tiledsl.inspect.contenders import (
     read_contender,
 )
 from tiledsl.inspect.frameworks import Device, open_device
-from tiledsl.inspect.plots import Point, Roof, ladder, roofline, table
-from tiledsl.inspect.timing import Clocks, Timing, buffer_sets, interleave, quartiles
+from tiledsl.inspect.plots import Roof, ladder, roofline, table
+from tiledsl.inspect.timing import Clocks, RoundTimes, buffer_sets, interleave, quartiles
 from tiledsl.runtime.driver import Driver, driver
 
 LOADS = {"sustained": (0.05, 0.0), "burst": (0.005, 0.15)}
@@ -49,6 +49,9 @@ LOADS = {"sustained": (0.05, 0.0), "burst": (0.005, 0.15)}
 
 GRAPHED = 24
 """Launches in one graph."""
+
+COPIED = 1 << 30
+"""Bytes of the copy that measures the memory: far more than L2 holds."""
 
 BEST = "best"
 
@@ -145,7 +148,7 @@ def _measure(
     return found
 
 
-def summarize(timing: Timing, size: tuple[int, ...], base: str, noted: dict[str, Any]) -> list[dict[str, Any]]:
+def summarize(timing: RoundTimes, size: tuple[int, ...], base: str, noted: dict[str, Any]) -> list[dict[str, Any]]:
     """One record for each contender at `size` (`parse_size`): median time, TFLOP/s, quartiles of its speed over
     `base`'s."""
     records: list[dict[str, Any]] = []
@@ -177,8 +180,14 @@ def _roof(gpu: Driver, device: Device, format: str) -> Roof:
     used = gpu.devices[gpu.current_device()]
     clock = gpu.cu.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_CLOCK_RATE
     khz = gpu.check(gpu.cu.cuDeviceGetAttribute(clock, used.handle), "reading the clock of the GPU")
+    source, target = (device.empty(1, COPIED // device.itemsizes[1]) for _ in range(2))
+
+    def copy(number: int) -> None:
+        target[...] = source
+
+    taken = min(interleave(device, {"copy": copy}, rounds=8, seconds=0.001).rounds["copy"])
     peak = 2 * MULTIPLY_ADDS.get(used.capability, {}).get(format, 0)
-    return Roof(1e-9 * peak * used.processors * khz, device.copy_rate() / 1e12)
+    return Roof(1e-9 * peak * used.processors * khz, 2e-9 * COPIED / taken)
 
 
 # -- printing --------------------------------------------------------------------------------------------
@@ -196,17 +205,14 @@ def _report(title: str, cases: Sequence[dict[str, Any]], roof: Roof) -> str:
         own = [c for c in cases if tuple(c["size"]) == size]
         shown = f"\n{'x'.join(map(str, size))}: TFLOP/s, and the share of {base}; {CUBLAS} has {own[0]['layout']}"
         parts.append(ladder(shown, {c["kernel"]: c["tflops"] for c in own}, base))
-    return "\n".join([*parts, "", roofline("roofline", roof, _points(cases))])
+    points = [(c["kernel"], c["intensity"], c["tflops"]) for c in cases]
+    return "\n".join([*parts, "", roofline("roofline", roof, points)])
 
 
 def share_of(cases: Sequence[dict[str, Any]], name: str) -> tuple[float, float]:
     """Speed over the base's: geometric mean and worst of the sizes."""
     ratios = [c["ratio"] for c in cases if c["kernel"] == name]
     return statistics.geometric_mean(ratios), min(ratios)
-
-
-def _points(cases: Sequence[dict[str, Any]]) -> list[Point]:
-    return [Point(c["kernel"], c["intensity"], c["tflops"]) for c in cases]
 
 
 def as_table(cases: Sequence[dict[str, Any]]) -> str:

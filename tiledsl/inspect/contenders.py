@@ -130,27 +130,21 @@ def read_contender(text: str) -> Contender:
 
 def format_of(contenders: Sequence[Contender], asked: str = "") -> str:
     """The name in `measure.PRODUCTS` of what all of them multiply. Raises TileError where they do not agree."""
-    found = asked
+    declared: list[tuple[str, Any, Any]] = []
     for contender in contenders:
-        if not isinstance(contender.kernel, TileKernel):
-            continue
-        tensors = {p.name: p for p in contender.kernel.signature.tensors}
-        operand, result = (tensors[n].dtype for n in (contender.roles.a, contender.roles.c))
-        if isinstance(operand, DType):
-            found = found or operand.name
-        if not found:
-            continue
-        if found not in PRODUCTS:
-            raise TileError(f"bench: no product of {found}\n  fix: give --format, one of {', '.join(PRODUCTS)}")
-        product = PRODUCTS[found]
+        if isinstance(contender.kernel, TileKernel):
+            tensors = {p.name: p.dtype for p in contender.kernel.signature.tensors}
+            declared.append((contender.label, tensors[contender.roles.a], tensors[contender.roles.c]))
+    found = asked or next((operand.name for _, operand, _ in declared if isinstance(operand, DType)), "")
+    if found not in PRODUCTS:
+        what = f"no product of {found}" if found else f"the dtypes of {', '.join(c.label for c in contenders)} are open"
+        raise TileError(f"bench: {what}\n  fix: give --format, one of {', '.join(PRODUCTS)}")
+    product = PRODUCTS[found]
+    for label, operand, result in declared:
         for dtype, wanted in ((operand, product.operand), (result, product.result)):
             if isinstance(dtype, DType) and dtype.name not in (wanted, found):
-                fix = "time it on its own, or give --format" if not asked else "give another --format"
-                message = f"bench: {contender.label} has {dtype}, where a product of {found} has {wanted}"
-                raise TileError(f"{message}\n  fix: {fix}")
-    if not found:
-        names = ", ".join(c.label for c in contenders)
-        raise TileError(f"bench: the dtypes of {names} are open\n  fix: give --format, one of {', '.join(PRODUCTS)}")
+                message = f"bench: {label} has {dtype}, where a product of {found} has {wanted}"
+                raise TileError(f"{message}\n  fix: give another --format, or time it on its own")
     return found
 
 

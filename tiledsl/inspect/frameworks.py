@@ -12,9 +12,6 @@ from tiledsl.runtime.arrays import NUMPY_NAMES
 
 DTYPES = {ours: theirs for theirs, ours in NUMPY_NAMES.items()}
 
-COPIED = 1 << 30
-"""Bytes of the copy that measures the memory: far more than L2 holds."""
-
 
 class Device:
     """PyTorch's allocator, its current stream, and cuBLAS behind torch.mm, for products of `format` (see
@@ -87,19 +84,6 @@ class Device:
 
     def _double(self, array: Any) -> Any:
         return array.to(self._torch.float64)
-
-    def copy_rate(self) -> float:
-        """Bytes a second that a copy inside of device memory reads and writes, together: the best of a few."""
-        source, target = (self.empty(1, COPIED // self.itemsizes[1]) for _ in range(2))
-        taken: list[float] = []
-        for _ in range(8):
-            start, end = self.event(), self.event()
-            self.record(start)
-            target[...] = source
-            self.record(end)
-            self.synchronize()
-            taken.append(self.milliseconds(start, end) / 1e3)
-        return 2 * COPIED / min(taken)
 
     def graphed(self, launch: Callable[[int], None], count: int) -> Callable[[int], None]:
         """``replay(number)``: `count` launches, numbered from 0 on, by one CUDA graph: none waits for the host."""

@@ -49,23 +49,16 @@ class Roof:
         return min(limit, self.peak) if self.peak else limit
 
 
-@dataclass(frozen=True)
-class Point:
-    """`label` ran at `rate` TFLOP/s a product of `intensity` operations for each byte that must move."""
-
-    label: str
-    intensity: float
-    rate: float
+Point = tuple[str, float, float]
+"""What ran, the operations of its product for each byte that must move, and its TFLOP/s."""
 
 
 def roofline(title: str, roof: Roof, points: Sequence[Point], width: int = 72, height: int = 18) -> str:
     """The roof and the points on logarithmic axes; a letter stands for a kernel, a ``*`` for several at one place."""
-    labels = list(dict.fromkeys(p.label for p in points))
-    letters = dict(zip(labels, cycle(ascii_letters + digits), strict=False))
-    left = min(p.intensity for p in points) / 4
-    right = max(*(p.intensity for p in points), roof.peak / roof.memory) * 4
-    top = max(*(p.rate for p in points), roof.at(right)) * 1.3
-    bottom = min(*(p.rate for p in points), roof.at(left)) / 1.3
+    labels, intensities, rates = zip(*points, strict=True)
+    letters = dict(zip(dict.fromkeys(labels), cycle(ascii_letters + digits), strict=False))
+    left, right = min(intensities) / 4, max(*intensities, roof.peak / roof.memory) * 4
+    top, bottom = max(*rates, roof.at(right)) * 1.3, min(*rates, roof.at(left)) / 1.3
 
     def column(x: float) -> int:
         return round((width - 1) * math.log(x / left) / math.log(right / left))
@@ -77,10 +70,9 @@ def roofline(title: str, roof: Roof, points: Sequence[Point], width: int = 72, h
     for i in range(width):
         x = left * (right / left) ** (i / (width - 1))
         grid[row(roof.at(x))][i] = "_" if roof.peak and roof.at(x) >= roof.peak else "/"
-    for p in points:
-        cell = (row(p.rate), column(p.intensity))
-        old = grid[cell[0]][cell[1]]
-        grid[cell[0]][cell[1]] = letters[p.label] if old in " _/" or old == letters[p.label] else "*"
+    for label, intensity, rate in points:
+        cells, i = grid[row(rate)], column(intensity)
+        cells[i] = letters[label] if cells[i] in f" _/{letters[label]}" else "*"
     marks = {row(y): f"{y:.4g}" for y in (top, math.sqrt(top * bottom), bottom)}
     lines = [title, *(f"{marks.get(i, ''):>8} |{''.join(cells).rstrip()}" for i, cells in enumerate(grid))]
     ends = f"{left:.3g}", f"{math.sqrt(left * right):.3g}", f"{right:.3g}"

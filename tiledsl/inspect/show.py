@@ -9,8 +9,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tiledsl.errors import AssemblerError, CompileError
-from tiledsl.inspect.source_lines import READERS, Source
+from tiledsl.errors import AssemblerError, CompileError, Loc
+from tiledsl.inspect.source_lines import READERS
 
 if TYPE_CHECKING:
     from tiledsl.ir.core import Kernel
@@ -64,23 +64,20 @@ def render(text: str, stage: str, *, color: bool, source: bool = True) -> Iterat
         yield from shown
         return
     main = next((line.source.file for line in lines if line.source), "")
-    last: Source | None = None
+    last: Loc | None = None
     for line, body in zip(lines, shown, strict=True):
         new = line.source if line.source != last else None
         margin = f"{_margin(new, main) if new else '':<{_WIDTH}}"
         last = line.source or last
-        yield f"{_dim(margin) if color else margin} │ {body}".rstrip()
+        shaded = f"\x1b[36m{margin}\x1b[0m" if color else margin
+        yield f"{shaded} │ {body}".rstrip()
 
 
-def _margin(source: Source, main: str) -> str:
+def _margin(source: Loc, main: str) -> str:
     """Number and text of a Python line; the file's name where it is not `main`."""
     place = f"{source.line:4d}" if source.file == main else f"{Path(source.file).name}:{source.line}"
     text = f"{place} {linecache.getline(source.file, source.line).strip()}"
     return text if len(text) <= _WIDTH else text[: _WIDTH - 1] + "…"
-
-
-def _dim(text: str) -> str:
-    return f"\x1b[36m{text}\x1b[0m"
 
 
 def highlight(lines: list[str], stage: str) -> list[str]:

@@ -13,22 +13,15 @@ from dataclasses import dataclass
 
 from tiledsl.backends.ptx.ptx_lines import PtxLines, decode_path
 from tiledsl.backends.ptx.sass.disassemble import SOURCE
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A line of a Python file, counted from 1."""
-
-    file: str
-    line: int
+from tiledsl.errors import Loc
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a stage and the Python line it came from, if that is known."""
+    """One line of a stage and the Python line it came from, if that is known: a Loc without columns."""
 
     text: str
-    source: Source | None = None
+    source: Loc | None = None
 
 
 _IR_PLACE = r'"(?:[^"\\]|\\.)*":\d+:\d+(?:-\d+)?(?: in "[^"]*")?'
@@ -45,10 +38,10 @@ def read_ir(text: str) -> Iterator[Line]:
         yield Line(line[: found.start()] + line[found.end() :], _place(found["innermost"]))
 
 
-def _place(text: str) -> Source:
+def _place(text: str) -> Loc:
     """The line that ``"file":line`` names, whatever follows."""
     file, end = json.JSONDecoder().raw_decode(text)
-    return Source(file, int(text[end + 1 :].partition(":")[0]))
+    return Loc(file, int(text[end + 1 :].partition(":")[0]))
 
 
 def read_ptx(text: str) -> Iterator[Line]:
@@ -64,7 +57,7 @@ def read_ptx(text: str) -> Iterator[Line]:
         if word not in (".file", ".loc"):
             code = line.startswith("\t") and not word.startswith(("//", "."))
             loc = ptx.location(number)
-            yield Line(line, Source(loc.file, loc.line) if code and loc.line else None)
+            yield Line(line, Loc(loc.file, loc.line) if code and loc.line else None)
 
 
 def read_sass(text: str) -> Iterator[Line]:
@@ -72,14 +65,14 @@ def read_sass(text: str) -> Iterator[Line]:
 
     Of consecutive comments the first one counts: the innermost, where the code was written.
     """
-    here: Source | None = None
+    here: Loc | None = None
     follows = False
     for line in text.splitlines():
         found = SOURCE.match(line)
         if found is None:
             yield Line(line, here if "/*" in line else None)
         elif not follows:
-            here = Source(decode_path(found[1]), int(found[2]))
+            here = Loc(decode_path(found[1]), int(found[2]))
         follows = found is not None
 
 

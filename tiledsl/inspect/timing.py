@@ -24,7 +24,7 @@ MOST_LAUNCHES = 500
 
 
 @dataclass(frozen=True)
-class Timing:
+class RoundTimes:
     """Milliseconds of one launch in each round, by contender, in the same order of rounds."""
 
     rounds: dict[str, list[float]]
@@ -59,7 +59,7 @@ def interleave(
     rest: float = 0.0,
     seed: int = 0,
     graphed: int = 1,
-) -> Timing:
+) -> RoundTimes:
     """Time `contenders`, each called with a running number that picks its operands.
 
     In each round each contender runs for about `seconds`, timed by events around the whole batch, in an
@@ -84,7 +84,7 @@ def interleave(
                 time.sleep(rest)
                 contenders[name](number)  # the first launch after a rest finds everything asleep
             taken[name].append(_timed(device, contenders[name], number, batch[name]) / graphed)
-    return Timing(taken)
+    return RoundTimes(taken)
 
 
 def _timed(device: Device, launch: Callable[[int], None], first: int, count: int) -> float:

@@ -28,57 +28,43 @@ _UPDATE_ORDERS = ("relaxed", "acquire", "release", "acq_rel")
 
 @dataclass(frozen=True, slots=True)
 class AtomicFn:
-    """One row. `dtypes`: names of those that it exists for. `values`: how many follow the place; `result`: does it give
+    """One row. `dtypes`: names of those that it exists for. `values`: how many follow the place; `reads`: does it give
     the element that it found? `polls`: does a loop wait for others by it? The others count or collect, as a rule."""
 
     name: str
-    doc: str
     dtypes: frozenset[str]
     orders: tuple[str, ...] = _UPDATE_ORDERS
     values: int = 1
-    result: bool = True
+    reads: bool = True
     polls: bool = False
-
-    @property
-    def reads(self) -> bool:
-        return self.result
 
     @property
     def writes(self) -> bool:
         return self.values > 0
 
-    def accepts(self, dtype: DType) -> bool:
-        return dtype.name in self.dtypes
-
     def problem(self, dtype: DType, order: str, scope: str) -> str | None:
         """What is wrong with an operation of this kind, if anything is."""
-        if not self.accepts(dtype):
+        if dtype.name not in self.dtypes:
             return f"not defined for {dtype}"
         if order not in self.orders:
             return f"no such order: {order!r}"
         if scope not in SCOPES:
             return f"no such scope: {scope!r}"
         if order == "volatile" and scope != "sys":
-            return "a volatile access has scope 'sys'"
+            return f"volatile, and has scope 'sys', not {scope!r}"
         return None
 
 
 _ROWS = (
-    AtomicFn("load", "the element", _MOVED, _LOAD_ORDERS, values=0, polls=True),
-    AtomicFn("store", "writes the element", _MOVED, _STORE_ORDERS, result=False),
+    AtomicFn("load", _MOVED, _LOAD_ORDERS, values=0, polls=True),
+    AtomicFn("store", _MOVED, _STORE_ORDERS, reads=False),
     # f32 in global memory: subnormal operands and results become zeros of their sign; all others keep them.
-    AtomicFn("add", "old + value", _WORDS | {"f64", "f32", "f16", "bf16"}),
-    AtomicFn("exchange", "value", _WORDS | {"f64", "f32"}, polls=True),
-    # By bits: 0.0 is not -0.0, and a NaN equals itself.
-    AtomicFn(
-        "cas", "value if old has the bits of compare, else old", _MOVED - {"i8", "u8", "bool"}, values=2, polls=True
-    ),
-    AtomicFn("min", "the lesser of old and value", _WORDS),
-    AtomicFn("max", "the greater of old and value", _WORDS),
-    AtomicFn("and", "old & value", _WORDS),
-    AtomicFn("or", "old | value", _WORDS),
-    AtomicFn("xor", "old ^ value", _WORDS),
+    AtomicFn("add", _WORDS | {"f64", "f32", "f16", "bf16"}),
+    AtomicFn("exchange", _WORDS | {"f64", "f32"}, polls=True),
+    # Writes the second value if the element has the bits of the first: 0.0 is not -0.0, and a NaN equals itself.
+    AtomicFn("cas", _MOVED - {"i8", "u8", "bool"}, values=2, polls=True),
+    *(AtomicFn(name, _WORDS) for name in ("min", "max", "and", "or", "xor")),
 )
 
 ATOMICS: dict[str, AtomicFn] = {row.name: row for row in _ROWS}
-"""Rows by name. `doc` says what becomes the element."""
+"""Rows by name."""

@@ -16,24 +16,6 @@ PROCESSORS = "processors"
 
 
 @dataclass(frozen=True, slots=True)
-class ConstExpr:
-    value: int
-
-    def __str__(self) -> str:
-        return str(self.value)
-
-
-@dataclass(frozen=True, slots=True)
-class NameExpr:
-    """A run-time dimension, an integer scalar argument, or PROCESSORS, by name."""
-
-    name: str
-
-    def __str__(self) -> str:
-        return self.name
-
-
-@dataclass(frozen=True, slots=True)
 class BinExpr:
     """`fn` is one of add, sub, mul, floordiv, mod, min, max."""
 
@@ -45,7 +27,8 @@ class BinExpr:
         return f"{self.fn}({self.a}, {self.b})"
 
 
-Expr = ConstExpr | NameExpr | BinExpr
+Expr = int | str | BinExpr
+"""A str is the name of a run-time dimension or of an integer scalar argument, or PROCESSORS."""
 
 FUNCTIONS: dict[str, Callable[[int, int], int]] = {
     "add": int.__add__,
@@ -62,10 +45,10 @@ def evaluate(expr: Expr, values: Mapping[str, int]) -> int:
     """The value of `expr` in exact integers. Raises KeyError for a name that is not in `values`, and
     KernelArgumentError for what these values leave undefined."""
     match expr:
-        case ConstExpr(value):
-            return value
-        case NameExpr(name):
-            return values[name]
+        case int():
+            return expr
+        case str():
+            return values[expr]
         case BinExpr(fn, a, b):
             left, right = evaluate(a, values), evaluate(b, values)
             if fn in ("floordiv", "mod") and right == 0:
@@ -85,11 +68,11 @@ def parse_expr(text: str) -> Expr:
 def _from_ast(node: ast.expr) -> Expr:
     match node:
         case ast.Constant(value=int(value)):
-            return ConstExpr(value)
+            return value
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int(value))):
-            return ConstExpr(-value)
+            return -value
         case ast.Name(id=name):
-            return NameExpr(name)
+            return name
         case ast.Call(func=ast.Name(id=fn), args=[a, b]) if fn in FUNCTIONS:
             return BinExpr(fn, _from_ast(a), _from_ast(b))
         case _:

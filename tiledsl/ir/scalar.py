@@ -94,6 +94,9 @@ _ROWS = (
 SCALAR: dict[str, ScalarFn] = {row.name: row for row in _ROWS}
 """Rows by name. Casts, bit casts and `select` are ops of their own in `ir.ops.arith`."""
 
+OPPOSITE = {"lt": "ge", "ge": "lt", "le": "gt", "gt": "le", "eq": "ne", "ne": "eq"}
+"""The comparison that holds where another one does not, of integers."""
+
 
 def converts(src: DType, dst: DType) -> bool:
     """Is there a cast? The formats of matrix operands convert to and from floats and each other only."""

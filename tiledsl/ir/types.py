@@ -136,6 +136,11 @@ class TileType:
         return len(self.dims)
 
     @property
+    def unit(self) -> int:
+        """The axis of stride 1."""
+        return len(self.dims) - 1
+
+    @property
     def bytes(self) -> int:
         return prod(self.dims) * self.dtype.bytes
 

@@ -38,7 +38,7 @@ from tiledsl.arch import (
 )
 from tiledsl.errors import Loc, VerifyError
 from tiledsl.ir.core import OPS, Block, Kernel, Op, Value
-from tiledsl.ir.expr import PROCESSORS, BinExpr, Expr, NameExpr
+from tiledsl.ir.expr import PROCESSORS, BinExpr, Expr
 from tiledsl.ir.ops import control, roles
 from tiledsl.ir.types import (
     I32,
@@ -155,8 +155,8 @@ def _names(exprs: Iterable[Expr]) -> set[str]:
     names: set[str] = set()
     for expr in exprs:
         match expr:
-            case NameExpr(name):
-                names.add(name)
+            case str():
+                names.add(expr)
             case BinExpr(_, a, b):
                 names |= _names((a, b))
             case _:

@@ -4,15 +4,13 @@ Bank of a byte address: ``address // 4 % 32``. A warp's access runs in phases of
 phase that touch the same 32-bit word share it. A phase takes as many wavefronts as the bank with the most
 distinct words in it; a phase without active lanes takes none. The access takes the sum over its phases.
 
-`PHASES` is the only place that holds numbers, and the only code that this static count and the emulator's
-count from real addresses have in common. `benchmarks/bank_calibration.py` compares every entry with the
+`PHASES` is the only place that holds numbers. `benchmarks/bank_calibration.py` compares every entry with the
 hardware counters; what it finds changes this table and nothing else.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Literal, NamedTuple, Sequence
 
 from tiledsl.arch import WARP
@@ -93,15 +91,8 @@ def cost(
     Lanes that are not `active` take no part; their addresses do not count. `rule`: instead of the table's.
     """
     assert len(addresses) == WARP, "one address a lane"
+    rule = rule or PHASES[kind, width]
     lanes = [a if on else None for a, on in zip(addresses, active or [True] * WARP, strict=True)]
-    start = min((a for a in lanes if a is not None), default=0) // WORD * WORD
-    # A translation by whole words rotates the banks and changes nothing else: one entry serves all of them.
-    return _count(tuple(None if a is None else a - start for a in lanes), width, rule or PHASES[kind, width])
-
-
-@lru_cache(maxsize=1 << 15)
-def _count(lanes: tuple[int | None, ...], width: int, rule: Phases) -> Cost:
-    """None stands for an inactive lane."""
     count = ideal = 0
     for phase in _phases(lanes, rule):
         addresses = [a for a in phase if a is not None]
@@ -114,15 +105,15 @@ def _count(lanes: tuple[int | None, ...], width: int, rule: Phases) -> Cost:
     return Cost(count, ideal)
 
 
-def _phases(lanes: tuple[int | None, ...], rule: Phases) -> list[tuple[int | None, ...]]:
-    """The lanes of each phase, after neighbours have merged."""
+def _phases(lanes: list[int | None], rule: Phases) -> list[list[int | None]]:
+    """The lanes of each phase, after neighbours have merged; None for an inactive one."""
     phases = [lanes[start : start + rule.lanes] for start in range(0, WARP, rule.lanes)]
     if not any(_paired(lanes, distance) for distance in rule.merge):
         return phases
     return [first + second for first, second in zip(phases[::2], phases[1::2], strict=True)]
 
 
-def _paired(lanes: tuple[int | None, ...], distance: int) -> bool:
+def _paired(lanes: list[int | None], distance: int) -> bool:
     partners = (lanes[lane ^ distance] for lane in range(len(lanes)))
     return all(a is None or b is None or a == b for a, b in zip(lanes, partners, strict=True))
 

@@ -29,9 +29,6 @@ class WgmmaRow:
             return (8, 16, 24, 32, *range(48, 257, 16))
         return tuple(range(8, 257, 8))
 
-    def __str__(self) -> str:
-        return f"m64k{self.k} {self.a} x {self.b} -> {self.acc}"
-
 
 WGMMA: tuple[WgmmaRow, ...] = (
     WgmmaRow("f16", "f16", "f32", 16, 16),

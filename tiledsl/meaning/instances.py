@@ -16,7 +16,6 @@ from types import (
     WrapperDescriptorType,
 )
 from typing import Any, Callable, TypeVar
-from weakref import WeakKeyDictionary
 
 from tiledsl.function import TileFunction
 from tiledsl.meaning.guards import Guards
@@ -55,7 +54,9 @@ def _walk_class(walk: Walk, cls: type) -> None:
     walk.guards.term("{0}.__bases__ is {1}", cls, cls.__bases__)
     values = cls.__dict__.values()  # a view, which follows the class
     walk.guards.items([*values], "{0}", values, held_by=body_of(cls))
-    _registrations(walk, cls)
+    registered: Any = import_module("_abc")._get_dump
+    if "_abc_impl" in cls.__dict__ and registered(cls)[0]:  # they decide `isinstance`, from wherever they are
+        walk.unknown(cls, f"other classes are registered with {cls.__qualname__}")
 
 
 def _is_generated(name: str, member: Any, cls: type) -> bool:
@@ -64,14 +65,6 @@ def _is_generated(name: str, member: Any, cls: type) -> bool:
         return False
     wrapped: Any = member.__dict__.get("__wrapped__", member)  # __repr__ is wrapped
     return wrapped.__code__.co_qualname == f"__create_fn__.<locals>.{name}"
-
-
-def _registrations(walk: Walk, cls: type) -> None:
-    """Classes that were registered with an abstract one decide `isinstance`, from wherever they are."""
-    if "_abc_impl" in cls.__dict__:
-        abstract: Any = import_module("_abc")
-        if abstract._get_dump(cls)[0]:
-            walk.unknown(cls, f"other classes are registered with {cls.__qualname__}")
 
 
 def _is_native(cls: type) -> bool:
@@ -209,15 +202,9 @@ def _is_frozen(cls: type) -> bool:
     return tuple in cls.__mro__ and cls.__dict__.get("__slots__") == () and "_fields" in cls.__dict__
 
 
-_READABLE: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
-
-
 def _readable_class(cls: type) -> bool:
     """True if all content of its instances is in their dict, their slots, or that of a builtin type."""
-    known = _READABLE.get(cls)
-    if known is None:
-        known = _READABLE[cls] = all(base in READABLE_BASES or not _is_native(base) for base in cls.__mro__)
-    return known
+    return all(base in READABLE_BASES or not _is_native(base) for base in cls.__mro__)
 
 
 def _is_record(cls: type) -> bool:
@@ -261,11 +248,9 @@ def _numpy_content(value: Any) -> tuple[Any, ...] | None:
     if isinstance(value, type):
         return ("type", f"{value.__module__}.{value.__name__}") if issubclass(value, numpy.generic) else None
     kind = exact_type(value)
-    if kind is numpy.ndarray:
+    if kind is numpy.ndarray or (isinstance(value, numpy.generic) and _is_native(kind)):
         plain = not value.dtype.hasobject and value.nbytes <= LARGEST
-        return (repr(value.dtype), value.shape, value.strides, value.tobytes()) if plain else None
-    if isinstance(value, numpy.generic) and _is_native(kind):
-        return (repr(value.dtype), value.tobytes()) if not value.dtype.hasobject else None
+        return (kind.__name__, repr(value.dtype), value.shape, value.strides, value.tobytes()) if plain else None
     if isinstance(value, numpy.dtype):
         return ("dtype", repr(value)) if not value.hasobject else None
     # Those made by frompyfunc call what they like.

@@ -8,10 +8,11 @@ import operator
 import re
 import types
 from collections import OrderedDict, defaultdict, deque
-from typing import Any, NamedTuple
+from typing import Any
 
 from tiledsl.meaning.instances import guard_dict
 from tiledsl.meaning.origin import origin
+from tiledsl.meaning.reads import Reads
 from tiledsl.meaning.walk import AMBIENT, KINDS, PLAIN, Kind, Walk
 
 
@@ -75,23 +76,17 @@ def _namespace(walk: Walk, value: Any) -> None:
 def _native_function(walk: Walk, value: Any) -> None:
     """A function written in C, or one of its methods bound to an object."""
     owner = value.__self__
-    if isinstance(owner, types.ModuleType):
+    if owner is None:
+        walk.unknown(value, f"{value.__name__}() is not written in Python")
+    elif isinstance(owner, types.ModuleType):
         name = f"{owner.__name__}.{value.__name__}"
         if (origin(owner) == "pure" or name in INERT) and name not in AMBIENT:
             walk.add("native", name)
         else:
             walk.unknown(value, f"{name}() may depend on more than its arguments")
-        return
-    if owner is None:
-        walk.unknown(value, f"{value.__name__}() is not written in Python")
-        return
-    walk.add("method", value.__name__)
-    walk.visit(owner, "self")
-
-
-def _descriptor(walk: Walk, value: Any) -> None:
-    walk.add(type(value).__name__, value.__name__)
-    walk.visit(value.__objclass__)
+    else:
+        walk.add("method", value.__name__)
+        walk.visit(owner, "self")
 
 
 def _cached_function(walk: Walk, value: Any) -> None:
@@ -107,16 +102,6 @@ def _reduced(walk: Walk, value: Any) -> None:
     walk.visit(value.__reduce__()[1])
 
 
-def _cell(walk: Walk, value: types.CellType) -> None:
-    walk.add("cell")
-    try:
-        walk.visit(value.cell_contents)
-    except ValueError:
-        walk.add("empty")
-        return
-    walk.guards.term("{0}.cell_contents is {1}", value, value.cell_contents)
-
-
 def _bytes(walk: Walk, value: Any) -> None:
     """An array or a bytearray: all that it is stands in its text."""
     walk.add(type(value).__name__, repr(value))
@@ -127,24 +112,21 @@ INERT = frozenset({"_thread.get_ident"})
 """Functions that the code of dataclasses calls, without any effect on what a kernel sees."""
 
 
-class _Pair(NamedTuple):
-    a: int
-
-
+_DESCRIPTOR = _parts("__name__", "__objclass__")
 _UNDERSTOOD: dict[Any, Kind] = {
     types.FunctionType: Walk.function,
     types.CodeType: Walk.code,
     types.BuiltinFunctionType: _native_function,
     types.MethodType: _parts("__func__", "__self__"),
     types.MethodWrapperType: _parts("__name__", "__self__"),
-    types.MethodDescriptorType: _descriptor,
-    types.WrapperDescriptorType: _descriptor,
-    types.ClassMethodDescriptorType: _descriptor,
-    types.GetSetDescriptorType: _descriptor,
-    types.MemberDescriptorType: _descriptor,
+    types.MethodDescriptorType: _DESCRIPTOR,
+    types.WrapperDescriptorType: _DESCRIPTOR,
+    types.ClassMethodDescriptorType: _DESCRIPTOR,
+    types.GetSetDescriptorType: _DESCRIPTOR,
+    types.MemberDescriptorType: _DESCRIPTOR,
     types.GenericAlias: _parts("__origin__", "__args__"),
     types.UnionType: _parts("__args__"),
-    types.CellType: _cell,
+    types.CellType: _parts("cell_contents", changing=("cell_contents",)),
     types.SimpleNamespace: _namespace,
     types.MappingProxyType: _dict,
     property: _parts("fget", "fset", "fdel"),
@@ -153,7 +135,7 @@ _UNDERSTOOD: dict[Any, Kind] = {
     functools.partial: _parts("func", "args", "keywords", "__dict__", changing=("func", "args", "keywords")),
     functools.cached_property: _parts("attrname", "func", changing=("func",)),  # not its lock
     type(functools.cache(int)): _cached_function,
-    type(vars(_Pair)["a"]): _reduced,  # the fields of a NamedTuple
+    type(vars(Reads)["names"]): _reduced,  # the fields of a NamedTuple
     operator.itemgetter: _reduced,
     operator.attrgetter: _reduced,
     operator.methodcaller: _reduced,

@@ -105,15 +105,12 @@ class Walk:
 
     def apart(self, value: Any, guards: Guards | None = None) -> bytes:
         """The digest of `value` alone, for what has no order. `guards`: collect its guards there."""
-        outer = self._hash, self._seen, self.guards, self._todo, self._path
-        self._hash, self._seen, self.guards = hashlib.sha256(), dict(self._seen), guards or self.guards
-        self._todo = deque()
-        try:
-            self.visit(value)
-            self.finish()
-            return self._hash.digest()
-        finally:
-            self._hash, self._seen, self.guards, self._todo, self._path = outer
+        inner = Walk()
+        inner.guards, inner.reasons = guards or self.guards, self.reasons
+        inner._seen, inner._path = dict(self._seen), self._path
+        inner.visit(value)
+        inner.finish()
+        return inner.digest
 
     def place(self, obj: Any, kind: str, more: str = "") -> Origin:
         """Where a class or a function comes from. One that is not the user's is all added then."""

@@ -228,20 +228,22 @@ def _check_const(signature: Signature, const: ConstParam, value: Any) -> Any:
         value = operator.index(value)
     if const.type is float and type(value) is int:
         value = float(value)
-    choices = get_args(const.type) if get_origin(const.type) is Literal else ()
-    if choices and not any(type(value) is type(choice) and value == choice for choice in choices):
-        message = f"const {const.name} is {value!r}; expected one of {', '.join(map(repr, choices))}"
+    fits, expected = True, ""  # other types are for type checkers, as in the rest of Python
+    if get_origin(const.type) is Literal:
+        choices = get_args(const.type)
+        fits = any(type(value) is type(choice) and value == choice for choice in choices)
+        expected = f"one of {', '.join(map(repr, choices))}"
+    elif const.type in (int, float, str, bool):
+        fits, expected = type(value) is const.type, const.type.__name__
+    if not fits:
+        message = f"const {const.name} is {value!r}, a {type(value).__name__}; expected {expected}"
         raise argument_error(signature, message, f"call it as {signature.usage}")
-    checked = const.type in (int, float, str, bool)  # other types are for type checkers, as in the rest of Python
-    if checked and type(value) is not const.type:
-        message = f"const {const.name} is {value!r}, a {type(value).__name__}; expected {const.type.__name__}"
-        raise argument_error(signature, message, "a const is known at compile time and of the type it is declared with")
-    if _is_mutable(value):
-        message = f"const {const.name} is a {type(value).__name__}, which is mutable"
-        raise argument_error(signature, message, "pass a number, string, tuple, dtype or function")
-    hash(value)  # what it raises is about the const
-    if unreadable(value):
-        message = f"const {const.name} is a {type(value).__name__}, whose content cannot be read"
+    mutable = _is_mutable(value)
+    if not mutable:
+        hash(value)  # what it raises is about the const
+    if mutable or unreadable(value):
+        problem = "which is mutable" if mutable else "whose content cannot be read"
+        message = f"const {const.name} is a {type(value).__name__}, {problem}"
         raise argument_error(signature, message, "pass a number, string, tuple, dtype, function or frozen dataclass")
     return value
 

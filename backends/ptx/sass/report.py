@@ -73,16 +73,17 @@ class SassReport:
         return count_banks([fma_of(s) for s in self._sasses], loop=self.hottest is not None)
 
     @cached_property
-    def iteration(self) -> tuple[int, ...]:
-        """Places of one iteration of the hottest loop, that of a full tile, or those of the whole kernel."""
-        return tuple(self.places) if self.hottest is None else full_iteration(self.program, self.hottest)
+    def iteration(self) -> list[Sass]:
+        """One iteration of the hottest loop, that of a full tile, or the whole kernel."""
+        places = self.places if self.hottest is None else full_iteration(self.program, self.hottest)
+        return [self.program.instructions[place] for place in places]
 
     @cached_property
     def tensor(self) -> TensorLoop | None:
         """The matrix instructions of that iteration and what feeds them, if those are the arithmetic; else None."""
         if self.arithmetic in ("", "FFMA"):
             return None
-        return tensor_loop(self.program, self.iteration, loop=self.hottest is not None)
+        return tensor_loop(self.iteration, self.program.target, loop=self.hottest is not None)
 
     @property
     def places(self) -> Sequence[int]:
@@ -98,13 +99,13 @@ class SassReport:
     @property
     def share(self) -> float:
         """Its arithmetic, FFMAs or matrix instructions, over all instructions of one iteration, that of a full tile."""
-        names = [arithmetic_of(self.program.instructions[place]) for place in self.iteration]
-        return sum(bool(name) and name == self.arithmetic for name in names) / len(names)
+        own = sum(arithmetic_of(sass) == self.arithmetic != "" for sass in self.iteration)
+        return own / len(self.iteration)
 
     @property
     def stalls(self) -> int:
         """The sum of an iteration's stall counts, which is how many clocks it takes one warp alone, waits apart."""
-        return sum(self.program.instructions[place].control.stall for place in self.iteration)
+        return sum(sass.control.stall for sass in self.iteration)
 
     @property
     def max_live(self) -> tuple[int, int]:

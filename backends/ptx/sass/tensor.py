@@ -25,7 +25,7 @@ from tiledsl.arch import MULTIPLY_ADDS, PARTITIONS, WARP
 from tiledsl.backends.ptx.sass.classes import arithmetic_of, class_of, products_of
 from tiledsl.backends.ptx.sass.control import check_target
 from tiledsl.backends.ptx.sass.iteration import access_bytes
-from tiledsl.backends.ptx.sass.program import Sass, SassProgram
+from tiledsl.backends.ptx.sass.program import Sass
 from tiledsl.layout.banks import BANKS, WORD
 
 WAVEFRONT = BANKS * WORD
@@ -161,10 +161,9 @@ class TensorLoop:
         return ["clocks of an iteration, one warp a scheduler:", *rows, f"  {most} of the tensor cores"]
 
 
-def tensor_loop(program: SassProgram, iteration: Sequence[int], *, loop: bool = True) -> TensorLoop:
+def tensor_loop(sasses: Sequence[Sass], target: str, *, loop: bool = True) -> TensorLoop:
     """Counts of one iteration, which is followed by another if it is of a `loop`."""
-    capability = check_target(program.target)
-    sasses = [program.instructions[i] for i in iteration]
+    capability = check_target(target)
     running = [s for s in sasses if not s.operands.never]
     matrix = [s for s in running if class_of(s) == "MMA"]
     names = [s.base for s in running if s.base in SHOWN or arithmetic_of(s) == s.base != "FFMA"]

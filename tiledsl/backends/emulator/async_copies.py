@@ -49,7 +49,7 @@ class Transfer:
             owners=None if until == "cp_async" else owners, mbarriers=mbarriers,
         )  # fmt: skip
 
-    def part(self, which: Bools) -> Transfer:
+    def part(self, which: Bools | Ints) -> Transfer:
         arrays = (x[which] for x in (self.owners, self.threads, self.rows, self.at))
         return Transfer(self.op, self.label, self.base, *arrays)
 

@@ -15,7 +15,7 @@ from tiledsl.backends.emulator.async_copies import Copies
 from tiledsl.backends.emulator.hooks import Hook, LaunchInfo, Several
 from tiledsl.backends.emulator.mbarriers import ClusterBarriers, Mbarriers, NamedBarriers
 from tiledsl.backends.emulator.positions import Clusters, Positions
-from tiledsl.backends.emulator.spans import GlobalBuffer, SharedMemory, SharedTile
+from tiledsl.backends.emulator.spans import SharedMemory, SharedTile, Span
 from tiledsl.errors import HazardError
 from tiledsl.ir.core import Kernel, Op
 
@@ -23,7 +23,7 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class Launch:
     """What all blocks of a launch share. `tensors`: by name;
     `tiles`: tile-level shared allocations."""
 
@@ -32,7 +32,7 @@ class Run:
     hooks: tuple[Hook, ...]
     stdout: TextIO
     positions: Positions
-    tensors: dict[str, GlobalBuffer]
+    tensors: dict[str, Span]
     tiles: dict[Op, SharedTile]
 
 
@@ -41,7 +41,7 @@ class Chunk:
     how many warps of each block have. `arrived`, `rounds`: at barriers of the block, [blocks]: warps that have arrived
     at the current one, and how many have ended."""
 
-    def __init__(self, run: Run, first: int, count: int) -> None:
+    def __init__(self, run: Launch, first: int, count: int) -> None:
         self.run, self.first, self.count = run, first, count
         self.warps = run.positions.warps
         hooks = [hook.of_blocks(run.launch, first, count) for hook in run.hooks]

@@ -11,7 +11,6 @@ Masks are values of bools; None stands for all lanes.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, Callable, Sequence, TypeGuard
 
 import numpy as np
@@ -67,17 +66,9 @@ class Cohort:
         """Which lanes are active, [groups, warps, 32]."""
         return self.spread(True if self.mask is None else self.mask)
 
-    def is_whole(self) -> bool:
-        """True if every lane that exists is active."""
-        if self.mask is None or self.mask is self.exists:
-            return True
-        return bool(np.all(self.mask == (True if self.exists is None else self.exists)))
-
-    def partial_warps(self) -> NDArray[np.bool_]:
-        """Which warps have some, but not all, of their lanes active: [groups, warps]."""
-        active = self.active()
-        existing = self.spread(True if self.exists is None else self.exists)
-        return active.any(axis=2) & (active != existing).any(axis=2)
+    def existing(self) -> NDArray[np.bool_]:
+        """Which lanes there are, [groups, warps, 32]."""
+        return self.spread(True if self.exists is None else self.exists)
 
     def lanes_of(self, lanes: NDArray[np.bool_]) -> tuple[Ints, Ints]:
         """Linear block and thread index of every lane that is set in `lanes` [groups, warps, 32]."""
@@ -100,40 +91,20 @@ class Cohort:
         some_groups: NDArray[np.bool_] = np.any(keep, axis=1)
         some_columns: NDArray[np.bool_] = np.any(keep, axis=0)
         if np.array_equal(keep, some_groups[:, None] & some_columns):
-            groups, columns = np.flatnonzero(some_groups), np.flatnonzero(some_columns)
-            warps = self.warps[:, columns]
-            warps, take = warps if self.is_regular else warps[groups], partial(_take_product, groups, columns)
-        else:
-            groups, columns = np.nonzero(keep)
-            warps = np.broadcast_to(self.warps, self.shape[:2])[groups, columns][:, None]
-            take = partial(_take_pairs, groups, columns)
-        regs = [_of_arrays(take, v) for v in self.regs]
-        mask, exists = _of_arrays(take, self.mask), _of_arrays(take, self.exists)
-        return Cohort(self.chunk, self.blocks[groups], warps, regs, mask, exists, self.pc)
+            groups, columns = np.ix_(some_groups, some_columns)
+        else:  # one pair a group of the result
+            groups, columns = (places[:, None] for places in np.nonzero(keep))
 
+        def taken(value: Any) -> Any:
+            if is_fragment(value):
+                return tuple(taken(v) for v in value)
+            if not is_array(value) or value.shape[:2] == (1, 1):
+                return value
+            at = groups if value.shape[0] > 1 else 0, columns if value.shape[1] > 1 else 0
+            return np.ascontiguousarray(value[at])
 
-def _of_arrays(take: Callable[[NDArray[Any]], Any], value: Any) -> Any:
-    """The value with what `take` gives of each array in it."""
-    if is_fragment(value):
-        return tuple(_of_arrays(take, v) for v in value)
-    return take(value) if is_array(value) else value
-
-
-def _take_product(groups: Ints, columns: Ints, value: NDArray[Any]) -> NDArray[Any]:
-    """Of some groups and some columns."""
-    if value.shape[0] > 1 and len(groups) < value.shape[0]:
-        value = value[groups]
-    if value.shape[1] > 1 and len(columns) < value.shape[1]:
-        value = np.ascontiguousarray(value[:, columns])
-    return value
-
-
-def _take_pairs(groups: Ints, columns: Ints, value: NDArray[Any]) -> NDArray[Any]:
-    """Of single pairs, one a group of the result."""
-    if value.shape[:2] == (1, 1):
-        return value
-    at = groups if value.shape[0] > 1 else 0, columns if value.shape[1] > 1 else 0
-    return np.ascontiguousarray(value[at][:, None, :])
+        regs, blocks = [taken(v) for v in self.regs], self.blocks[groups[:, 0]]
+        return Cohort(self.chunk, blocks, taken(self.warps), regs, taken(self.mask), taken(self.exists), self.pc)
 
 
 def blend(mask: Mask, new: Any, old: Any) -> Any:

@@ -67,19 +67,12 @@ def _decide(c: Cohort, s: Schedule, condition: Any, blocking: bool) -> str | tup
     """
     if np.ndim(condition) == 0:
         return ALL if condition else NONE
-    if c.mask is None:
-        if condition.all():
-            return ALL
-        if not condition.any():
-            return NONE
-        yes, no = condition, ~condition
-    else:
-        yes = condition & c.mask
-        if not yes.any():
-            return NONE
-        no = ~condition & c.mask
-        if not no.any():
-            return ALL
+    yes = condition if c.mask is None else condition & c.mask
+    if not yes.any():
+        return NONE
+    no = ~condition if c.mask is None else ~condition & c.mask
+    if not no.any():
+        return ALL
     if blocking:
         some_yes: Rows = np.any(c.spread(yes), axis=2)
         some_no: Rows = np.any(c.spread(no), axis=2)
@@ -96,15 +89,11 @@ def _decide(c: Cohort, s: Schedule, condition: Any, blocking: bool) -> str | tup
 
 @dataclass(slots=True, eq=False)
 class IfBegin(Instr):
-    """`saved`: the mask outside. `pending`: the lanes that still have to run the else block.
-
-    `from_then`: the lanes whose results the then block has already written.
-    """
+    """`saved`: the mask outside. `pending`: the lanes that still have to run the else block."""
 
     condition: int
     saved: int
     pending: int
-    from_then: int
     blocking: bool
     else_pc: int = -1
 
@@ -114,7 +103,7 @@ class IfBegin(Instr):
             return False
         regs = c.regs
         regs[self.saved] = c.mask
-        regs[self.pending] = regs[self.from_then] = None
+        regs[self.pending] = None
         if decision is NONE:
             return self.advance(c, self.else_pc)
         if isinstance(decision, tuple):
@@ -129,28 +118,25 @@ class IfElse(Instr):
     yields: tuple[int, ...]
     results: tuple[int, ...]
     pending: int
-    from_then: int
     join_pc: int = -1
 
     def step(self, c: Cohort, s: Schedule) -> bool:
         _write(c, self.results, _read(c, self.yields))
         if c.regs[self.pending] is None:
             return self.advance(c, self.join_pc)
-        c.regs[self.from_then], c.mask = c.mask, c.regs[self.pending]
+        c.mask = c.regs[self.pending]
         return self.advance(c)
 
 
 @dataclass(slots=True, eq=False)
 class IfEnd(Instr):
-    """Ends the else block."""
+    """Ends the else block; the then block may have written the results of other lanes."""
 
     yields: tuple[int, ...]
     results: tuple[int, ...]
-    from_then: int
 
     def step(self, c: Cohort, s: Schedule) -> bool:
-        from_then = c.regs[self.from_then]
-        _write(c, self.results, _read(c, self.yields), None if from_then is None else ~from_then)
+        _write(c, self.results, _read(c, self.yields), c.mask)
         return self.advance(c)
 
 
@@ -176,13 +162,10 @@ class LoopBegin(Instr):
 
     inits: tuple[int, ...]
     carried: tuple[int, ...]
-    results: tuple[int, ...]
     saved: int
 
     def step(self, c: Cohort, s: Schedule) -> bool:
         _write(c, self.carried, _read(c, self.inits))
-        for register in self.results:
-            c.regs[register] = None
         c.regs[self.saved] = c.mask
         return self.advance(c)
 

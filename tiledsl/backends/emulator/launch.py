@@ -13,7 +13,7 @@ import numpy as np
 from tiledsl.arch import MOST_SHARED
 from tiledsl.backends.emulator import rules
 from tiledsl.backends.emulator.boundary import raise_internal
-from tiledsl.backends.emulator.chunk import Run
+from tiledsl.backends.emulator.chunk import Launch
 from tiledsl.backends.emulator.hooks import LaunchInfo
 from tiledsl.backends.emulator.machine import run_blocks
 from tiledsl.backends.emulator.options import Options, RunResult
@@ -22,7 +22,7 @@ from tiledsl.backends.emulator.program import Program, flatten
 from tiledsl.backends.emulator.sanitizer.checks_registers import check_registers
 from tiledsl.backends.emulator.sanitizer.hazards import Checks
 from tiledsl.backends.emulator.schedule import Turns
-from tiledsl.backends.emulator.spans import GlobalBuffer, SharedTile
+from tiledsl.backends.emulator.spans import SharedTile, Span, tensor_span
 from tiledsl.backends.emulator.trace import traced
 from tiledsl.errors import EmulatorError, KernelArgumentError
 from tiledsl.ir.abi import AbiArg, abi_of
@@ -124,7 +124,7 @@ def _run(prepared: Prepared, arguments: Mapping[str, object], options: Options) 
         program = traced(program, launch, options.trace, result, turns.spend)
     hooks = (prepared.checks, *options.hooks) if options.checks else options.hooks
     stdout = options.stdout or sys.stdout
-    shared = Run(kernel, launch, hooks, stdout, Positions(launch), bound.tensors, tiles)
+    shared = Launch(kernel, launch, hooks, stdout, Positions(launch), bound.tensors, tiles)
     with np.errstate(all="ignore"):
         run_blocks(shared, program, registers, options, turns)
     return result
@@ -162,7 +162,7 @@ class _Arguments:
             raise KernelArgumentError(f"{self.kernel.name}: argument {name} is missing; got {', '.join(self.given)}")
         return self.given[name]
 
-    def tensor(self, arg: AbiArg, number: int) -> GlobalBuffer:
+    def tensor(self, arg: AbiArg, number: int) -> Span:
         array = self.take(arg.name)
         wanted = numpy_dtype(arg.dtype)
         if not issubclass(type(array), np.ndarray) or array.dtype != wanted:
@@ -174,13 +174,13 @@ class _Arguments:
             expected = dim if isinstance(dim, int) else self.extents.setdefault(dim, extent)
             if extent != expected:
                 raise KernelArgumentError(f"{arg.name}: axis {axis} ({dim}) has extent {extent}, expected {expected}")
-        return GlobalBuffer(arg.name, array, number, arg.dtype)
+        return tensor_span(arg.name, array, number)
 
     def value(self, arg: AbiArg) -> Any:
         """What the register of a thread-level argument starts with."""
         match arg.kind:
             case "pointer":
-                return np.array(self.tensors[arg.name].pointer, np.int64)
+                return np.array(self.tensors[arg.name].base, np.int64)
             case "stride":
                 return np.array(self.tensors[arg.name].strides[arg.axis], numpy_dtype(arg.dtype))
             case "extent" if arg.name in self.extents:

@@ -12,7 +12,7 @@ import numpy as np
 
 from tiledsl.arch import WARP
 from tiledsl.backends.emulator.boundary import raise_internal
-from tiledsl.backends.emulator.chunk import Chunk, Run
+from tiledsl.backends.emulator.chunk import Chunk, Launch
 from tiledsl.backends.emulator.cohort import Cohort
 from tiledsl.backends.emulator.options import Options
 from tiledsl.backends.emulator.positions import whole_clusters
@@ -26,7 +26,7 @@ _SHARED_BYTES, _CHECKED_BYTES = 1 << 26, 1 << 22
 """Shared memory that is emulated at once; with checks, which remember some hundred bytes of each."""
 
 
-def run_blocks(shared: Run, program: Program, registers: list[Any], options: Options, turns: Turns) -> None:
+def run_blocks(shared: Launch, program: Program, registers: list[Any], options: Options, turns: Turns) -> None:
     """All blocks of a launch. `registers` are those that every cohort starts with, arguments included."""
     launch = shared.launch
     x, y, z = launch.grid

@@ -125,7 +125,7 @@ def _fail(c: Cohort, op: Op, span: Span, address: int, wrong: NDArray[np.bool_],
     place = _element(span, offset // size) if offset % size == 0 else ""
     raise EmulatorError(
         f"out of bounds: {op.name} of {width} bytes at byte {offset} of {span.label}{place}, which holds "
-        f"{span.extents or 'no'} elements of {size} bytes; {who}",
+        f"{' x '.join(map(str, span.dims)) or 'no'} elements of {size} bytes; {who}",
         op.loc,
         "guard the access (A.get, A.put) or correct the index",
     )

@@ -19,6 +19,7 @@ from tiledsl.errors import EmulatorError
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import arith, control, gpu, mem, tile
 from tiledsl.ir.semantics import canonical, numpy_dtype
+from tiledsl.passes.analysis.structure import ops_around
 
 I = TypeVar("I", bound=Instr)  # noqa: E741
 
@@ -81,10 +82,8 @@ def _blocking(kernel: Kernel, joined: frozenset[Op]) -> set[Op]:
     """Ops in which a warp may have to wait for others, and those that they lie in."""
     found: set[Op] = set()
     for op in kernel.walk():
-        here: Op | Kernel | None = op if type(op) in CONDITIONS or op in joined or _spins(op) else None
-        while isinstance(here, Op) and here not in found:
-            found.add(here)
-            here = here.parent.parent if here.parent is not None else None
+        if type(op) in CONDITIONS or op in joined or _spins(op):
+            found |= {op, *(owner for owner, _ in ops_around(op.parent))}
     return found
 
 
@@ -171,17 +170,17 @@ class _Flattener:
 
     def emit_if(self, op: control.If) -> Instr:
         blocking, condition = op in self.blocking, self.registers[op.condition]
-        saved, pending, from_then = self.scratch(True), self.scratch(False), self.scratch(False)
-        begin = self.append(code.IfBegin(op, condition, saved, pending, from_then, blocking))
+        saved, pending = self.scratch(True), self.scratch(False)
+        begin = self.append(code.IfBegin(op, condition, saved, pending, blocking))
         results = self.define(op.results)
         free = self.block_ops(op.then)
         yields = self.read(op.then.terminator.operands)
-        middle = self.append(code.IfElse(op, yields, results, pending, from_then, free=free))
+        middle = self.append(code.IfElse(op, yields, results, pending, free=free))
         begin.else_pc = len(self.code)
         free = self.block_ops(op.orelse)
-        self.append(code.IfEnd(op, self.read(op.orelse.terminator.operands), results, from_then, free=free))
+        self.append(code.IfEnd(op, self.read(op.orelse.terminator.operands), results, free=free))
         middle.join_pc = len(self.code)
-        return self.append(code.Join(op, saved, blocking, free=[saved, pending, from_then]))
+        return self.append(code.Join(op, saved, blocking, free=[saved, pending]))
 
     def emit_for(self, op: control.For) -> Instr:
         lo, hi, step = self.read(op.operands[:3])
@@ -189,21 +188,19 @@ class _Flattener:
         induction, *rest = self.define(op.body.args)
         carried = tuple(rest)
         self.append(code.ForBegin(op, (lo, hi, step), induction, trips))
-        begin = self.append(
-            code.LoopBegin(op, self.read(op.inits), carried, self.define(op.results), self.scratch(True))
-        )
+        begin = self.append(code.LoopBegin(op, self.read(op.inits), carried, self.scratch(True)))
         head_pc = len(self.code)
         self.append(code.ForTest(op, induction, step, trips, more))
-        test = code.LoopTest(op, more, carried, carried, begin.results, op in self.blocking, _spins(op))
+        test = code.LoopTest(op, more, carried, carried, self.define(op.results), op in self.blocking, _spins(op))
         return self.end_loop(begin, head_pc, test, op.body, (trips, more, induction))
 
     def emit_while(self, op: control.While) -> Instr:
-        before, results = self.define(op.before.args), self.define(op.results)
-        begin = self.append(code.LoopBegin(op, self.read(op.operands), before, results, self.scratch(True)))
+        before = self.define(op.before.args)
+        begin = self.append(code.LoopBegin(op, self.read(op.operands), before, self.scratch(True)))
         head_pc = len(self.code)
         free = self.block_ops(op.before)
         condition, *passed = self.read(op.before.terminator.operands)
-        after = self.define(op.after.args)
+        after, results = self.define(op.after.args), self.define(op.results)
         test = code.LoopTest(op, condition, tuple(passed), after, results, op in self.blocking, True, free=free)
         return self.end_loop(begin, head_pc, test, op.after, after)
 

@@ -13,7 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiledsl.errors import KernelArgumentError
+from tiledsl.ir.semantics import numpy_dtype
 from tiledsl.ir.types import DType, Space
+from tiledsl.layout.shared import row_major
 
 ADDRESS_BITS = 40
 Ints = NDArray[np.int64]
@@ -24,8 +26,9 @@ class Span:
     """Memory that an access may touch: the elements at addresses `low` ... `high` (bytes, end exclusive).
 
     `elements` is flat; the element at address a is ``elements[(a - origin) / itemsize + rows]``, where
-    `rows` [groups, 1, 1] is None or selects the shared memory of each group's block. `valid`: None, or
-    which elements belong to the tensor (a strided tensor has gaps). `extents`: what to call it in messages.
+    `rows` [groups, 1, 1] is None or selects the shared memory of each group's block. `base`: the address of element
+    [0, ..., 0]; `dims`, `strides`: in elements. `valid`: None, or which elements belong to the tensor (a strided tensor
+    has gaps).
     """
 
     space: Space
@@ -34,58 +37,35 @@ class Span:
     origin: int
     low: int
     high: int
+    base: int
+    dims: tuple[int, ...]
+    strides: tuple[int, ...]
     rows: Ints | None = None
     valid: NDArray[np.bool_] | None = None
-    base: int = 0
-    extents: str = ""
-    strides: tuple[int, ...] = ()
     writable: bool = True
 
 
-class GlobalBuffer:
-    """A tensor argument: any strides, read and written in place.
-
-    `pointer`: the virtual address of its element [0, ..., 0], with the host address's alignment.
-    """
-
-    def __init__(self, name: str, array: NDArray[Any], number: int, dtype: DType) -> None:
-        size = array.itemsize
-        if any(s % size for s in array.strides):
-            raise KernelArgumentError(
-                f"{name}: strides of {array.strides} bytes are not multiples of its item size, {size}; pass a copy"
-            )
-        self.name, self.array, self.dtype = name, array, dtype
-        self.shape = array.shape
-        self.strides = tuple(s // size for s in array.strides)
-        flipped = array[tuple(slice(None, None, -1 if s < 0 else 1) for s in array.strides)]
-        count = 1 + sum((n - 1) * abs(s) for n, s in zip(array.shape, self.strides, strict=True)) if array.size else 0
-        # As plain words: NumPy's array interface does not know all dtypes of ml_dtypes.
-        elements = np.lib.stride_tricks.as_strided(flipped.view(f"u{size}"), (count,), (size,)).view(array.dtype)
-        host = flipped.__array_interface__["data"][0]
-        start = (number << ADDRESS_BITS) + (1 << (ADDRESS_BITS - 1)) + host % 4096
-        below = sum((n - 1) * -s for n, s in zip(array.shape, self.strides, strict=True) if s < 0)
-        self.pointer = start + max(below, 0) * size
-        self.span = Span(
-            "global",
-            name,
-            elements,
-            start,
-            start,
-            start + count * size,
-            valid=self.gaps(elements, below),
-            base=self.pointer,
-            extents=" x ".join(map(str, array.shape)),
-            strides=self.strides,
-            writable=array.flags.writeable,
+def tensor_span(name: str, array: NDArray[Any], number: int) -> Span:
+    """A tensor argument: any strides, read and written in place; its addresses are aligned as those of the host."""
+    size = array.itemsize
+    if any(s % size for s in array.strides):
+        raise KernelArgumentError(
+            f"{name}: strides of {array.strides} bytes are not multiples of its item size, {size}; pass a copy"
         )
-
-    def gaps(self, elements: NDArray[Any], below: int) -> NDArray[np.bool_] | None:
-        if elements.size <= self.array.size:
-            return None
-        valid = np.zeros(elements.shape, np.bool_)
-        view = np.lib.stride_tricks.as_strided(valid[below:], self.shape, self.strides)
-        view[...] = True
-        return valid
+    strides = tuple(s // size for s in array.strides)
+    reach = [(n - 1) * s for n, s in zip(array.shape, strides, strict=True)] if array.size else []
+    count, below = 1 + sum(map(abs, reach)) if array.size else 0, -sum(r for r in reach if r < 0)
+    flipped = array[tuple(slice(None, None, -1 if s < 0 else 1) for s in array.strides)]
+    # As plain words: NumPy's array interface does not know all dtypes of ml_dtypes.
+    elements = np.lib.stride_tricks.as_strided(flipped.view(f"u{size}"), (count,), (size,)).view(array.dtype)
+    valid = None
+    if count > array.size:
+        valid = np.zeros(count, np.bool_)
+        np.lib.stride_tricks.as_strided(valid[below:], array.shape, strides)[...] = True
+    start = (number << ADDRESS_BITS) + (1 << (ADDRESS_BITS - 1)) + flipped.__array_interface__["data"][0] % 4096
+    base, writable = start + below * size, array.flags.writeable
+    end = start + count * size
+    return Span("global", name, elements, start, start, end, base, array.shape, strides, None, valid, writable)
 
 
 class SharedMemory:
@@ -125,11 +105,10 @@ class SharedTile:
     bytes: int
     dims: tuple[int, ...] = ()
 
-    def span(self, memory: SharedMemory, blocks: Ints, dtype: np.dtype[Any]) -> Span:
+    def span(self, memory: SharedMemory, blocks: Ints) -> Span:
         """`blocks`: of the groups of a cohort."""
-        elements = memory.typed(dtype)
-        rows = ((blocks - memory.first) * (memory.pitch // dtype.itemsize))[:, None, None]
-        extents = " x ".join(map(str, self.dims)) or f"{self.bytes // dtype.itemsize}"
-        return Span(
-            "shared", self.label, elements, 0, self.offset, self.offset + self.bytes, rows, None, self.offset, extents
-        )
+        size, start = self.dtype.bytes, self.offset
+        rows = ((blocks - memory.first) * (memory.pitch // size))[:, None, None]
+        dims = self.dims or (self.bytes // size,)
+        elements = memory.typed(numpy_dtype(self.dtype))
+        return Span("shared", self.label, elements, 0, start, start + self.bytes, start, dims, row_major(dims), rows)

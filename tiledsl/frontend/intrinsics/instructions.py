@@ -10,7 +10,7 @@ from tiledsl.frontend.arithmetic import elements
 from tiledsl.frontend.bindings import View, describe, is_fragment
 from tiledsl.frontend.call import Call, intrinsic
 from tiledsl.frontend.fragments import is_distributed
-from tiledsl.frontend.intrinsics.memory import index_and_value
+from tiledsl.frontend.intrinsics.memory import place_and_values
 from tiledsl.frontend.memory import vector_length
 from tiledsl.frontend.views import located, memory_type, places
 from tiledsl.ir.core import Value
@@ -57,7 +57,7 @@ def _ldmatrix(call: Call) -> Value:
 @intrinsic(lang.ptx.stmatrix)
 def _stmatrix(call: Call) -> None:
     memory = call.memory("dst", SharedType)
-    index, words = index_and_value(call, "index_and_words", "dst", "ptx.stmatrix(S, row, column, words)")
+    index, (words,) = place_and_values(call, "index_and_words", ("words",), "dst")
     type_ = _own_fragment(call, "words", words)
     if type_.dtype != U32:
         raise call.error(f"{call.what} takes u32 words, got {type_}", "x.bitcast(u32) of 32-bit elements")

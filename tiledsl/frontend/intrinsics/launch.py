@@ -16,7 +16,7 @@ from tiledsl.frontend.call import Call, intrinsic
 from tiledsl.frontend.steps import Bounds
 from tiledsl.ir.core import Value
 from tiledsl.ir.declare import MOST_STAGES
-from tiledsl.ir.expr import FUNCTIONS, BinExpr, ConstExpr, Expr, NameExpr
+from tiledsl.ir.expr import FUNCTIONS, BinExpr, Expr
 from tiledsl.ir.ops import arith, gpu, tile
 from tiledsl.ir.types import INDEX, DType, GlobalType
 
@@ -81,7 +81,7 @@ def _cluster(call: Call, grid: tuple[Expr, ...]) -> tuple[int, int, int]:
         message = f"a cluster of {prod(sizes)} blocks; at most {PORTABLE_CLUSTER} are portable"
         raise call.error(message, "use a smaller one")
     for axis, (blocks, size) in enumerate(zip(grid, sizes, strict=False)):
-        if isinstance(blocks, ConstExpr) and blocks.value % size:
+        if isinstance(blocks, int) and blocks % size:
             message = f"clusters of {size} blocks along {'xyz'[axis]} in a grid of {blocks}, which that does not divide"
             raise call.error(message, f"round the grid up: cdiv({blocks}, {size}) * {size}")
     if prod(sizes) > 1:
@@ -98,20 +98,19 @@ def _grid_size(call: Call) -> Any:
 def host_expression(call: Call, extent: Any) -> Expr:
     """A grid extent as an expression that the launch evaluates, read off the ops that compute it."""
     if is_int(extent):
-        return ConstExpr(extent)
+        return extent
     if not isinstance(extent, Value):
         raise call.error(f"a grid extent is an integer, got {describe(extent)}", "as in cdiv(M, 128)")
     owner, integer = extent.owner, isinstance(extent.type, DType) and extent.type.is_integer
     if owner in (call.unit.body, call.unit.host) and integer:
-        return NameExpr(extent.name)
+        return extent.name
     match owner:
         case arith.Constant() if owner.dtype.is_integer:
-            return ConstExpr(owner.value)
+            return owner.value
         case tile.Dim() if type(owner) is tile.Dim:
             tensor = owner.tensor.type
             assert isinstance(tensor, GlobalType)
-            size = tensor.dims[owner.axis]
-            return ConstExpr(size) if isinstance(size, int) else NameExpr(size)
+            return tensor.dims[owner.axis]
         case arith.Cast() if integer:
             return host_expression(call, owner.src)
         case arith.Scalar() if owner.fn.name in FUNCTIONS:
@@ -180,10 +179,10 @@ def _at_run_time(call: Call, loop: Any, fix: str) -> Bounds:
 
 
 def _compile_time_ranges(call: Call, ranges: Ranges) -> list[Range]:
-    if not isinstance(ranges.extent, int):
+    if not isinstance(ranges.extent, int) or not isinstance(ranges.start, int):
         fix = "leave unroll() out, or repeat the body a few times an iteration: unroll(tiles(K, BK), by=2)"
         raise call.error("unroll() of tiles() over an extent that is only known at run time", fix)
-    starts = range(0, ranges.extent, ranges.size)
+    starts = range(ranges.start, ranges.extent, ranges.size)
     found = items_of(starts, call.frame, call.node, MAX_UNROLL, "unroll {} iterations")
     return [Range(start, ranges.size) for start in found]
 

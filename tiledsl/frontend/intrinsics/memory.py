@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -133,15 +134,17 @@ def _as_vector(call: Call, value: Value) -> Value:
 # -- stores ----------------------------------------------------------------------------------------
 
 
-def index_and_value(call: Call, name: str, memory: str = "self", example: str = "") -> tuple[tuple[Any, ...], Any]:
-    """The indices in `memory`, and the value after them, which are one argument, `name`."""
-    arguments: tuple[Any, ...] = call[name]
+def place_and_values(
+    call: Call, name: str, values: Sequence[str] = ("value",), memory: str = "self"
+) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """The indices in `memory`, and the values that follow them in one argument, `name`."""
+    given: tuple[Any, ...] = call[name]
     rank = as_view(call[memory]).rank
-    if len(arguments) != rank + 1:
-        message = f"{call.what} on a tile of {rank} axes takes as many indices and a value"
-        message = f"{message}, got {len(arguments)} arguments"
-        raise call.error(message, example or f"t.{call.what[:-1]}{', '.join('ijkl'[:rank])}, x)")
-    return arguments[:-1], arguments[-1]
+    if len(given) != rank + len(values):
+        wanted = ", ".join(("i", "j", "k", "l")[:rank] + tuple(values))
+        message = f"{call.what} on a tile of {rank} axes takes ({wanted}), got {len(given)} arguments"
+        raise call.error(message, "an element is named by one index an axis; values follow")
+    return given[:rank], given[rank:]
 
 
 @intrinsic(memory_class.put)
@@ -159,7 +162,7 @@ def _vector_store(call: Call) -> None:
 
 def _store(call: Call, op: type[tile.Store], name: str) -> None:
     dtype = memory_type(call["self"]).dtype
-    at, value = index_and_value(call, name)
+    at, (value,) = place_and_values(call, name)
     found = access(call.frame, call.node, call["self"], at)
     if is_distributed(value) and not found.gathered:
         fix = "store(x, C[m, n]); or name a place for each element: rows, columns = coordinates(x)"

@@ -40,6 +40,7 @@ def _scalar(row: str, call: Call) -> Any:
 
 for _name, _row in _TABLE.items():
     intrinsic(getattr(lang_scalar, _name))(partial(_scalar, _row))
+intrinsic(abs)(partial(_scalar, "abs"))
 
 
 def _variadic(*values: Any) -> None:
@@ -51,20 +52,15 @@ def _extremum(call: Call) -> Any:
     values, what = call["values"], call.what
     if len(values) == 1:
         values = values[0]
-    if type(values) not in (list, tuple) and not isinstance(values, Value):
-        raise call.error(f"{what} of {describe(values)}", f"{what[:-1]}a, b), of numbers or values of a dtype")
-    if isinstance(values, Value) or len(values) < 2:
-        raise call.error(f"{what} takes at least two values", f"{what[:-1]}a, b)")
+    if type(values) not in (list, tuple) or len(values) < 2:
+        raise call.error(
+            f"{what} of {describe(values)}", f"{what[:-1]}a, b), of two or more numbers or values of a dtype"
+        )
     frame, node = call.frame, call.node
     dtype = common_dtype(list(values), frame, node, what)
     assert dtype is not None, "Python's own on compile-time values"
     operands = unify(list(values), dtype, frame, node)
     return reduce(lambda a, b: apply(call.callee.__name__, [a, b], frame, node, what), operands)
-
-
-@intrinsic(abs)
-def _abs(call: Call) -> Any:
-    return apply("abs", [call["x"]], call.frame, call.node, "abs()")
 
 
 @intrinsic(len)
@@ -96,20 +92,13 @@ def _shuffle(mode: str, lane: str, call: Call) -> Value:
         raise call.error(message, f"leave it out, which is {WARP}")
     if not is_register(value) or is_fragment(value) or value.type == INDEX:
         message = f"{call.what} shuffles a run-time scalar, got {describe(value)}"
-        raise call.error(message, _shuffle_instead(value))
+        fix = "shuffle scalars that each lane has computed: i32(x) of an index, the elements of a fragment"
+        raise call.error(message, "go through a shared tile: store(x, S)" if is_distributed(value) else fix)
     given = call[lane]
     if isinstance(given, Value) and given.type == INDEX:
         given = call.builder.cast(given, I32)
     distance = as_value(given, I32, call.frame, call.node, lane)
     return call.builder.value(warp.Shuffle(value, distance, mode=mode, width=width))
-
-
-def _shuffle_instead(value: Any) -> str:
-    if not is_register(value):
-        return "shuffle what each lane has computed, as in shuffle(x, 0)"
-    if value.type == INDEX:
-        return "convert it: i32(x)"
-    return "go through a shared tile: store(x, S)" if is_distributed(value) else "shuffle its elements"
 
 
 def _vote(mode: str, call: Call) -> Value:

@@ -22,7 +22,7 @@ from tiledsl.frontend.intrinsics.launch import host_expression
 from tiledsl.frontend.steps import Bounds
 from tiledsl.function import TileFunction
 from tiledsl.ir.core import Block, Value
-from tiledsl.ir.expr import BinExpr, ConstExpr, NameExpr
+from tiledsl.ir.expr import PROCESSORS, BinExpr, Expr
 from tiledsl.ir.ops import barriers, gpu, rings, roles, tile
 from tiledsl.ir.types import I32, INDEX
 from tiledsl.lang.schedules import tile_count, tile_item
@@ -142,15 +142,14 @@ def _persistent(call: Call) -> ScheduleObject:
         raise call.error(f"{what} {wrong}", "it declares the grid, once, at the kernel's top level")
     if call.state.rings:
         raise call.error(f"{what} after Ring()", "write it first: rings are initialised for the whole cluster")
-    place, processors = Place(shape.m, shape.n), NameExpr("processors")
+    place = Place(shape.m, shape.n)
     if place.blocks > 1:
         call.needs("cluster", "a cluster")
         rank, across = builder.value(barriers.ClusterRank()), builder.constant(shape.m, I32)
         at = [builder.cast(builder.scalar(fn, rank, across), INDEX) for fn in ("mod", "floordiv")]
         place = Place(shape.m, shape.n, at[0], at[1])
         unit.cluster = (place.blocks, 1, 1)
-    blocks = ConstExpr(place.blocks)
-    most = BinExpr("floordiv", processors, blocks) if place.blocks > 1 else processors
+    most: Expr = BinExpr("floordiv", PROCESSORS, place.blocks) if place.blocks > 1 else PROCESSORS
     call.state.cluster = place
     schedule = replace(schedule, place=place)
     items = schedule.counted(call.frame, call.node)
@@ -158,7 +157,7 @@ def _persistent(call: Call) -> ScheduleObject:
         grid = BinExpr("min", host_expression(call, items), most)
     except CompileError:  # it depends on memory, say: blocks that have no item end at once
         grid = most
-    unit.grid = (BinExpr("mul", grid, blocks) if place.blocks > 1 else grid,)
+    unit.grid = (BinExpr("mul", grid, place.blocks) if place.blocks > 1 else grid,)
     return replace(schedule, items=items)
 
 

@@ -89,11 +89,9 @@ def _buffers(call: Call, type_: FragmentType) -> list[View]:
         shown = "without via=" if via is None else f"with via= {describe(via)}"
         raise call.error(f"{what} of a fragment {shown}: it goes through a shared tile", example)
     view = as_view(via)
-    if memory_type(view).dtype != type_.dtype:
-        raise call.error(f"{what} of {type_.dtype} elements by way of {memory_type(view).dtype}", example)
-    if view.rank not in (2, 3) or view.dims[-2] != rows:
-        message = f"{what} of {rows} x {columns} elements by way of {describe(view)}"
-        raise call.error(message, f"it has {rows} rows, or buffers of them: {example}")
+    if memory_type(view).dtype != type_.dtype or view.rank not in (2, 3) or view.dims[-2] != rows:
+        message = f"{what} of {rows} x {columns} {type_.dtype} elements by way of {describe(view)}"
+        raise call.error(message, f"it has {rows} rows of {type_.dtype}, or buffers of them: {example}")
     width: Any = view.dims[-1]
     if type_.held_as.warps[1] > 1 and width != columns:
         message = f"{what} of a fragment held as {type_.layout} in chunks of {width} columns"

@@ -81,9 +81,7 @@ def destination(call: Call, name: str, type_: FragmentType, kind: Any = None) ->
 def add_copy(call: Call, cls: type[tile.Copy], src: View, dst: View, vec: int) -> tile.Copy:
     """The op of a whole-block copy between two views."""
     operands = [src.base, *base_origin(call.frame, src), dst.base, *base_origin(call.frame, dst)]
-    op = cls(*operands, shape=src.dims, src_axes=src.axes, dst_axes=dst.axes, vec=vec)
-    call.builder.add(op)
-    return op
+    return call.builder.add(cls(*operands, shape=src.dims, src_axes=src.axes, dst_axes=dst.axes, vec=vec))
 
 
 def _check_shapes(call: Call, src: tuple[int | str, ...], dst: tuple[int | str, ...]) -> None:
@@ -106,12 +104,10 @@ def _outer_fma(call: Call) -> Value:
     acc, a, b = call["acc"], call["a"], call["b"]
     for name, rank in (("acc", 2), ("a", 1), ("b", 1)):
         value = call[name]
-        if not (is_fragment(value) and len(value.type.dims) == rank):
-            message = f"outer_fma() takes a fragment of {rank} axes as {name}, got {describe(value)}"
-            raise call.error(message, "acc is m x n, a has m elements, b has n")
-        if is_distributed(value):
-            fix = "mma(a, b, acc) is the product of fragments with a layout"
-            raise call.error(f"outer_fma() takes fragments of one thread, {name} is {describe(value)}", fix)
+        if not is_fragment(value) or is_distributed(value) or len(value.type.dims) != rank:
+            message = f"outer_fma() takes one thread's fragment of {rank} axes as {name}, got {describe(value)}"
+            fix = "acc is m x n, a has m elements, b has n; mma(a, b, acc) is the product of fragments with a layout"
+            raise call.error(message, fix)
     (m, n), dtype = acc.type.dims, acc.type.dtype
     if (a.type, b.type) != (FragmentType(dtype, (m,)), FragmentType(dtype, (n,))):
         fix = f"for this acc, a is a fragment of {m} and b one of {n} {dtype}"

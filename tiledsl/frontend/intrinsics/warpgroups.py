@@ -98,8 +98,6 @@ def _wgmma(call: Call) -> Pending:
     if a_view is None:
         check_held(call, "a", a_type, type_.held_as.a)
         _refuse_in_flight(call)
-    if type_.dims[1] not in row.widths():
-        raise call.error(f"{what}: {row} has no n of {type_.dims[1]}", f"take {_near(type_.dims[1], row.widths())}")
     left = [a] if a_view is None else [a_view.base, *base_origin(call.frame, a_view)]
     axes: dict[str, Any] = {"a_axes": () if a_view is None else a_view.axes, "b_axes": b.axes}
     started = acc.started if isinstance(acc.started, Value) else call.builder.constant(acc.started, BOOL)

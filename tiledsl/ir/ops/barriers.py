@@ -19,7 +19,7 @@ from tiledsl.arch import (
     REGISTERS_PER_SM,
     WARP,
 )
-from tiledsl.ir.core import Op, Orders, Pure, Value, attribute, operand, operands
+from tiledsl.ir.core import Kernel, Op, Orders, Pure, Value, attribute, operand, operands
 from tiledsl.ir.facts import NOTHING, Sync, by, writes
 from tiledsl.ir.types import BOOL, I32, U32, U64, PtrType, SharedType, Type
 
@@ -200,10 +200,10 @@ class SetMaxNReg(Op):
     increase = attribute(bool)
 
 
-def registers_at_launch(threads: int, blocks_per_sm: int) -> int:
+def registers_at_launch(kernel: Kernel) -> int:
     """How many a launch gives each thread of a kernel with `SetMaxNReg`, of which `blocks_per_sm` blocks (0: one) share
     a multiprocessor. (PTX ISA: setmaxnreg, .minnctapersm.)"""
-    each = REGISTERS_PER_SM // max(1, blocks_per_sm) // threads
+    each = REGISTERS_PER_SM // max(1, kernel.blocks_per_sm) // kernel.thread_count
     return min(each // REGISTER_UNIT * REGISTER_UNIT, MOST_SETMAXNREG)
 
 

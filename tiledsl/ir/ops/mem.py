@@ -12,8 +12,9 @@ from tiledsl.ir.ops.tile import VECTOR_BYTES, AtomicOp, define_atomics
 from tiledsl.ir.types import BOOL, I32, I64, U32, DType, PtrType, Type
 
 
-def _pointee(op: Op) -> DType:
-    return op.expect(op.operands[0].type, PtrType).dtype
+def pointer(op: Op, position: int = 0) -> PtrType:
+    """The type of an address, the operand at this position."""
+    return op.expect(op.operands[position].type, PtrType)
 
 
 def check_shared(op: Op, place: Value) -> None:
@@ -35,6 +36,10 @@ class _Memory(Op):
     nan = "sees"
     level = "thread"
 
+    def check_values(self, values: Sequence[Value], count: int) -> None:
+        self.require(len(values) == count, f"takes {count} values")
+        self.require(all(v.type == pointer(self).dtype for v in values), "values differ in dtype")
+
 
 class SharedBase(_Address):
     """The address `offset` bytes into the block's shared memory. `bytes`, `label`: extent and name
@@ -52,6 +57,7 @@ class SharedBase(_Address):
     def verify_in(self, kernel: Kernel) -> None:
         last, size = self.offset + self.bytes, kernel.shared_bytes
         self.require(last <= size, f"reaches byte {last} of {size} bytes of shared memory")
+        self.require(self.offset % self.dtype.bytes == 0, f"byte {self.offset} is no multiple of {self.dtype.bytes}")
 
 
 class Offset(_Address):
@@ -70,8 +76,7 @@ class _Vector(_Memory):
     ptr = operand(0)
 
     def verify(self) -> None:
-        dtype = _pointee(self)
-        size = self.vec * dtype.bytes
+        size = self.vec * pointer(self).dtype.bytes
         self.require(self.vec == 1 or size in VECTOR_BYTES, f"a vector of {size} bytes")
 
 
@@ -84,7 +89,7 @@ class Load(_Vector):
     called = "load()"
 
     def infer(self) -> Sequence[Type]:
-        return (_pointee(self),) * self.vec
+        return (pointer(self).dtype,) * self.vec
 
 
 class Store(_Vector):
@@ -97,8 +102,7 @@ class Store(_Vector):
 
     def verify(self) -> None:
         super().verify()
-        self.require(len(self.values) == self.vec, f"takes {self.vec} values")
-        self.require(all(v.type == _pointee(self) for v in self.values), "values differ in dtype")
+        self.check_values(self.values, self.vec)
 
 
 class Atomic(AtomicOp, _Memory):
@@ -108,12 +112,11 @@ class Atomic(AtomicOp, _Memory):
 
     @property
     def dtype(self) -> DType:
-        return _pointee(self)
+        return pointer(self).dtype
 
     def verify(self) -> None:
         super().verify()
-        self.require(len(self.values) == self.fn.values, f"takes {self.fn.values} values")
-        self.require(all(v.type == self.dtype for v in self.values), "values differ in dtype")
+        self.check_values(self.values, self.fn.values)
 
 
 define_atomics(Atomic, "mem", "ptr")

@@ -216,7 +216,7 @@ class AtomicOp(Op):
         return [access._replace(atomic=self.reach) for access in super().accesses()]
 
     def infer(self) -> Sequence[Type]:
-        return (self.dtype,) if self.fn.result else ()
+        return (self.dtype,) if self.fn.reads else ()
 
     def verify(self) -> None:
         super().verify()
@@ -284,8 +284,7 @@ class Side:
     @property
     def unit(self) -> int | None:
         """The axis of the copied shape along which neighbours are contiguous in memory, if there is one."""
-        type_ = self.type
-        axis = type_.unit if isinstance(type_, GlobalType) else type_.rank - 1
+        axis = self.type.unit
         return self.axes.index(axis) if axis in self.axes else None
 
     def check(self, op: Op, count: int, dtype: DType, of: str = "") -> None:

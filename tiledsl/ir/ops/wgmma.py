@@ -15,6 +15,7 @@ from tiledsl.ir.facts import NOTHING, Access, Sync, by, reads
 from tiledsl.ir.ops.matrix import HELD
 from tiledsl.ir.ops.mem import check_shared
 from tiledsl.ir.types import BOOL, DTYPES, I64, U32, DType, FragmentType, PendingType, SharedType, Type
+from tiledsl.layout.shared import SPANS
 from tiledsl.layout.wgmma import WgmmaRow, find_wgmma
 
 
@@ -101,11 +102,7 @@ class Mma(_Group):
     a_axes = attribute[tuple[int, ...]](tuple, ())
     b_axes = attribute[tuple[int, ...]](tuple)
     gives = ("acc",)
-    acc, accumulate = operand(0, PendingType), operand(1, BOOL)
-
-    @property
-    def a(self) -> Value:
-        return self.operands[2]
+    acc, accumulate, a = operand(0, PendingType), operand(1, BOOL), operand(2)
 
     @property
     def a_origin(self) -> list[Value]:
@@ -217,14 +214,14 @@ class Descriptor(Pure):
     advance = attribute(int, 0)
     leading = attribute(int)
     stride = attribute(int)
-    swizzle = attribute(int, among=(0, 32, 64, 128))
+    swizzle = attribute(int, among=SPANS)
     gives = (I64,)
     ptr = operand(0)
 
     @property
     def bits(self) -> int:
         """All of it but the address that the pointer has."""
-        mode = {0: 0, 128: 1, 64: 2, 32: 3}[self.swizzle]
+        mode = SPANS.index(self.swizzle) + 1
         return self.advance >> 4 | self.leading >> 4 << 16 | self.stride >> 4 << 32 | mode << 62
 
     def verify(self) -> None:

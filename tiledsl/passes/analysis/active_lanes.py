@@ -46,7 +46,10 @@ class ActiveLanes:
             case control.For():
                 return self._iterating(owner)
             case control.While():
-                return self._spinning(owner, block)
+                go_on = owner.before.terminator.operands[0]
+                if block is owner.after:
+                    return self._condition(go_on, True, owner)
+                return Mask(self.lanes.exists, () if self.lanes.is_uniform(go_on) else (owner,))
             case _:
                 return Mask(self.lanes.exists, (owner,))
 
@@ -64,12 +67,6 @@ class ActiveLanes:
                 a, b = (self._condition(v, wanted, op) for v in inner.operands)
                 return a & b
         return Mask(self.lanes.exists, (op,))
-
-    def _spinning(self, loop: control.While, block: Block) -> Mask:
-        go_on = loop.before.terminator.operands[0]
-        if self.lanes.is_uniform(go_on):
-            return Mask(self.lanes.exists)
-        return self._condition(go_on, True, loop) if block is loop.after else Mask(self.lanes.exists, (loop,))
 
     def _iterating(self, loop: control.For) -> Mask:
         if all(self.lanes.is_uniform(v) for v in (loop.lo, loop.hi, loop.step)):

@@ -16,8 +16,9 @@ from math import prod
 from tiledsl.arch import MOST_GRID, MOST_PROCESSORS, WARP
 from tiledsl.ir.abi import INDEX32_LIMIT
 from tiledsl.ir.core import Block, Kernel, Op, Value
-from tiledsl.ir.expr import PROCESSORS, BinExpr, ConstExpr, Expr, NameExpr
+from tiledsl.ir.expr import PROCESSORS, BinExpr, Expr
 from tiledsl.ir.ops import arith, barriers, control, gpu, matrix, tile
+from tiledsl.ir.scalar import OPPOSITE
 from tiledsl.ir.types import BOOL, INDEX, DType, FragmentType
 from tiledsl.passes.analysis.constants import integer
 from tiledsl.passes.analysis.interval_rules import RULES, Interval, hull
@@ -39,7 +40,8 @@ class Intervals:
         self.depth = 0
         self._stops: list[int] = []
         self._most_extent = (INDEX32_LIMIT if kernel.index_bits == 32 else 1 << 63) - 1
-        self._scalars = {arg.name: arg.type.limits for arg in kernel.body.args if isinstance(arg.type, DType)}
+        self._names = {arg.name: arg.type.limits for arg in kernel.body.args if isinstance(arg.type, DType)}
+        self._names[PROCESSORS] = 1, MOST_PROCESSORS
 
     def of(self, value: Value) -> Interval:
         """The least and the greatest number that an integer, or an element of a fragment of integers, can be."""
@@ -133,12 +135,10 @@ class Intervals:
 
     def _host(self, expr: Expr) -> Interval:
         match expr:
-            case ConstExpr(value):
-                return value, value
-            case NameExpr(name):
-                if name == PROCESSORS:
-                    return 1, MOST_PROCESSORS
-                return self._scalars.get(name, (0, self._most_extent))
+            case int():
+                return expr, expr
+            case str():
+                return self._names.get(expr, (0, self._most_extent))
             case BinExpr(fn, a, b):
                 return RULES[fn](self._host(a), self._host(b)) or INDEX.limits
 
@@ -171,10 +171,10 @@ class Intervals:
             for part in op.operands:
                 found = self._where(part, holds, value, found)
             return found
-        if name not in _OPPOSITE or not op.operands[0].dtype.is_integer:
+        if name not in OPPOSITE or not op.operands[0].dtype.is_integer:
             return found
         a, b = op.operands
-        name = name if holds else _OPPOSITE[name]
+        name = name if holds else OPPOSITE[name]
         distance = _distance(a, value)
         if distance is None:
             a, b, name = b, a, _MIRRORED[name]
@@ -243,13 +243,12 @@ class Intervals:
     def _compared(self) -> list[int]:
         stops = {*INDEX.limits, -(1 << 31), (1 << 31) - 1, INDEX32_LIMIT - 1, 0}
         for op in self.kernel.walk():
-            if isinstance(op, arith.Scalar) and op.fn.name in _OPPOSITE:
+            if isinstance(op, arith.Scalar) and op.fn.name in OPPOSITE:
                 number = integer(op.operands[1])
                 stops |= set() if number is None else {number, number - 1}
         return sorted(stops)
 
 
-_OPPOSITE = {"lt": "ge", "ge": "lt", "le": "gt", "gt": "le", "eq": "ne", "ne": "eq"}
 _MIRRORED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq", "ne": "ne"}
 
 

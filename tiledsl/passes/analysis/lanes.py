@@ -1,8 +1,8 @@
-"""What each lane of each warp of a block computes: integers as lane constants plus a form in unknown symbols.
+"""What each lane of each warp of a block computes: integers as affine forms of unknown symbols.
 
-A `Form` stands for ``lanes[warp, lane] + sum of coefficient * symbol``. A symbol is an integer that is not known
-here but that all lanes of a warp agree on at any one time: a loop variable, a block index, an extent, the
-way that a loop-carried index has gone. Thread indices are known, since the block's shape is. What is neither,
+An `AffineForm` stands for ``lanes[warp, lane] + sum of coefficient * symbol``. A symbol is an integer that is not known
+here but that all lanes of a warp agree on at any one time: a loop variable, a block index, an extent,
+how far a loop-carried index has moved. Thread indices are known, since the block's shape is. What is neither,
 such as an index that was loaded from memory, is None: unknown, and never guessed.
 
 A form is taken not to wrap; where that would matter (division and comparison) only `index` is followed, whose
@@ -39,7 +39,7 @@ PLAIN_DEPTH = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Form:
+class AffineForm:
     """`lanes` [warps, 32]; `terms`: coefficients by symbol, none of them 0. A bool has no terms."""
 
     lanes: NDArray[Any]
@@ -56,16 +56,16 @@ class Form:
         first = self.lanes.flat[0]
         return int(first) if not self.terms and bool((self.lanes == first).all()) else None
 
-    def scaled(self, factor: int) -> Form:
+    def scaled(self, factor: int) -> AffineForm:
         if factor == 1:
             return self
-        return Form(self.lanes * factor, {s: c * factor for s, c in self.terms.items()} if factor else {})
+        return AffineForm(self.lanes * factor, {s: c * factor for s, c in self.terms.items()} if factor else {})
 
-    def plus(self, other: Form, sign: int = 1) -> Form:
+    def plus(self, other: AffineForm, sign: int = 1) -> AffineForm:
         terms = dict(self.terms)
         for symbol, coefficient in other.terms.items():
             terms[symbol] = terms.get(symbol, 0) + sign * coefficient
-        return Form(self.lanes + sign * other.lanes, {s: c for s, c in terms.items() if c})
+        return AffineForm(self.lanes + sign * other.lanes, {s: c for s, c in terms.items() if c})
 
 
 class Lanes:
@@ -82,29 +82,29 @@ class Lanes:
         self.thread = thread
         self.kernel = kernel
         self.trips: dict[Hashable, int] = {}
-        self._known: dict[Value, Form | None] = {}
+        self._known: dict[Value, AffineForm | None] = {}
 
     @cached_property
     def uniformity(self) -> Uniformity:
         """The analysis of the whole kernel: made when something is asked that forms do not tell."""
         return Uniformity(self.kernel)
 
-    def of(self, value: Value) -> Form | None:
+    def of(self, value: Value) -> AffineForm | None:
         """The form of an integer or bool, or None."""
         for here in operands_first(value, self._known, _inputs):
             self._known[here] = self._or_symbol(here, self._form(here))
         return self._known[value]
 
-    def constant(self, number: Any) -> Form:
-        return Form(np.full((self.warps, WARP), number), {})
+    def constant(self, number: Any) -> AffineForm:
+        return AffineForm(np.full((self.warps, WARP), number), {})
 
     def first(self, count: int) -> Bools:
         """True for the first `count` lanes of each warp."""
         return self.thread % WARP < count
 
-    def symbol(self, key: Hashable, multiple: int = 1) -> Form:
+    def symbol(self, key: Hashable, multiple: int = 1) -> AffineForm:
         """A fresh unknown that is `multiple` times an integer."""
-        return Form(np.zeros((self.warps, WARP), np.int64), {key: multiple})
+        return AffineForm(np.zeros((self.warps, WARP), np.int64), {key: multiple})
 
     def is_uniform(self, value: Value) -> bool:
         """True if all lanes of a warp agree on `value`: by form, by a look at what it comes from, or by analysis."""
@@ -124,14 +124,14 @@ class Lanes:
         forms = ((v, self._known.get(v)) for v in op.operands)
         return all(self._is_plainly_uniform(v, depth - 1) if form is None else form.is_uniform for v, form in forms)
 
-    def _or_symbol(self, value: Value, form: Form | None) -> Form | None:
+    def _or_symbol(self, value: Value, form: AffineForm | None) -> AffineForm | None:
         """Where nothing is known of a number but that the lanes agree, it is a symbol of its own."""
         plain = isinstance(value.type, DType) and value.type.is_integer
         return self.symbol(value) if form is None and plain and self._lanes_agree(value) else form
 
     # -- one value -----------------------------------------------------------------------------
 
-    def _form(self, value: Value) -> Form | None:
+    def _form(self, value: Value) -> AffineForm | None:
         if not isinstance(value.type, DType) or value.type.python is float:
             return None
         owner = value.owner
@@ -142,9 +142,10 @@ class Lanes:
                 return self.constant(number)
             case gpu.Position():
                 numbers = position(owner, self.kernel.threads)
-                return None if numbers is None else Form(numbers.reshape(self.warps, WARP), {})
-            case tile.Dim():
-                return self._extent(owner)
+                return None if numbers is None else AffineForm(numbers.reshape(self.warps, WARP), {})
+            case tile.Dim() if not isinstance(owner, tile.Stride) and isinstance(owner.tensor.type, GlobalType):
+                extent = owner.tensor.type.dims[owner.axis]
+                return self.constant(extent) if isinstance(extent, int) else None
             case arith.Scalar():
                 return self._scalar(owner)
             case arith.Cast():
@@ -160,14 +161,7 @@ class Lanes:
             case _:
                 return None
 
-    def _extent(self, op: tile.Dim) -> Form | None:
-        type_ = op.tensor.type
-        if isinstance(op, tile.Stride) or not isinstance(type_, GlobalType):
-            return None
-        extent = type_.dims[op.axis]
-        return self.constant(extent) if isinstance(extent, int) else None
-
-    def _cast(self, op: arith.Cast) -> Form | None:
+    def _cast(self, op: arith.Cast) -> AffineForm | None:
         form, source = self.of(op.src), op.src.type
         if form is None or not isinstance(source, DType):
             return None
@@ -176,16 +170,16 @@ class Lanes:
         wide = source.bits >= 32 and op.to.bits >= 32 and op.to.is_integer
         return form if wide else None
 
-    def _exact(self, array: NDArray[Any], dtype: DType) -> Form | None:
+    def _exact(self, array: NDArray[Any], dtype: DType) -> AffineForm | None:
         if dtype == BOOL:
-            return Form(array.astype(np.bool_), {})
+            return AffineForm(array.astype(np.bool_), {})
         if not dtype.is_integer or (dtype.kind == "uint" and dtype.bits == 64 and bool((array >> 63).any())):
             return None
-        return Form(array.astype(np.int64), {})
+        return AffineForm(array.astype(np.int64), {})
 
     # -- scalar functions ----------------------------------------------------------------------
 
-    def _scalar(self, op: arith.Scalar) -> Form | None:
+    def _scalar(self, op: arith.Scalar) -> AffineForm | None:
         forms = [self.of(v) for v in op.operands]
         known = [f for f in forms if f is not None]
         dtype = op.operands[0].type
@@ -201,7 +195,7 @@ class Lanes:
             return None
         return form
 
-    def _with_terms(self, fn: str, dtype: DType, forms: list[Form]) -> Form | None:
+    def _with_terms(self, fn: str, dtype: DType, forms: list[AffineForm]) -> AffineForm | None:
         """Operands of which one at least has symbols."""
         if dtype.bits < 32:
             return None
@@ -226,41 +220,41 @@ class Lanes:
             case "and" if number is not None and number >= 0 and number & (number + 1) == 0:
                 return self._divided("mod", dtype, a, number + 1)
             case "eq" | "ne" | "lt" | "le" | "gt" | "ge" if dtype == INDEX and a.terms == b.terms:
-                return Form(semantics.apply(fn, INDEX, a.lanes, b.lanes).astype(np.bool_), {})
+                return AffineForm(semantics.apply(fn, INDEX, a.lanes, b.lanes).astype(np.bool_), {})
             case _:
                 return None
 
-    def _divided(self, fn: str, dtype: DType, form: Form, by: int) -> Form | None:
+    def _divided(self, fn: str, dtype: DType, form: AffineForm, by: int) -> AffineForm | None:
         """Exact where every symbol comes in whole multiples of the divisor."""
         wraps_alike = fn == "mod" and by & (by - 1) == 0
         if any(c % by for c in form.terms.values()) or (dtype != INDEX and not wraps_alike):
             return None
         if fn == "mod":
-            return Form(form.lanes % by, {})
-        return Form(form.lanes // by, {s: c // by for s, c in form.terms.items()})
+            return AffineForm(form.lanes % by, {})
+        return AffineForm(form.lanes // by, {s: c // by for s, c in form.terms.items()})
 
     # -- several definitions -------------------------------------------------------------------
 
-    def _either(self, value: Value, condition: Value, then: Value, orelse: Value) -> Form | None:
+    def _either(self, value: Value, condition: Value, then: Value, orelse: Value) -> AffineForm | None:
         a, b = self.of(then), self.of(orelse)
         if a is None or b is None:
             return None
         chosen = self.of(condition)
         same_terms = a.terms == b.terms
         if chosen is not None and same_terms:
-            return Form(np.where(chosen.lanes, a.lanes, b.lanes), a.terms)
+            return AffineForm(np.where(chosen.lanes, a.lanes, b.lanes), a.terms)
         if a.lanes.dtype == np.bool_:
             return None
         difference = a.plus(b, -1)
         if chosen is not None and chosen.is_uniform:
             # Each warp takes one of the two; which terms it has then is what the symbol hides.
             lanes = np.where(chosen.lanes, a.lanes, b.lanes)
-            return Form(lanes, {value: gcd(*a.terms.values(), *b.terms.values())})
+            return AffineForm(lanes, {value: gcd(*a.terms.values(), *b.terms.values())})
         if self.is_uniform(condition) and difference.is_uniform:
             return a.plus(self.symbol(value, _common(difference))) if difference.terms or difference.lanes.any() else a
         return None
 
-    def _argument(self, value: Value, block: Block) -> Form | None:
+    def _argument(self, value: Value, block: Block) -> AffineForm | None:
         loop = block.parent
         if isinstance(loop, control.For) and value.index == 0:
             return self._induction(loop)
@@ -270,7 +264,7 @@ class Lanes:
             case _:
                 return None
 
-    def _induction(self, loop: control.For) -> Form | None:
+    def _induction(self, loop: control.For) -> AffineForm | None:
         """lo + step * iteration: at any one time all lanes are in the same iteration."""
         lo, step = self.of(loop.lo), self.of(loop.step)
         if lo is None or step is None or step.constant is None or loop.lo.dtype.bits < 32:
@@ -280,8 +274,8 @@ class Lanes:
             self.trips[loop] = trips
         return lo.plus(self.symbol(loop, step.constant))
 
-    def _carried(self, value: Value, init: Value, following: Value) -> Form | None:
-        """Where each iteration moves all lanes of a warp by the same distance: the start plus an unknown way."""
+    def _carried(self, value: Value, init: Value, following: Value) -> AffineForm | None:
+        """Where each iteration moves all lanes of a warp by the same distance: the start plus an unknown one."""
         start = self.of(init)
         if start is None or not value.dtype.is_integer or value.dtype.bits < 32:
             return None
@@ -295,7 +289,7 @@ class Lanes:
             return None
         return start.plus(self.symbol(value, _common(step))) if step.terms or step.lanes.any() else start
 
-    def _after_loop(self, value: Value, loop: control.For) -> Form | None:
+    def _after_loop(self, value: Value, loop: control.For) -> AffineForm | None:
         """A carried value, after as many iterations in one lane as in the others."""
         if not all(self.is_uniform(v) for v in (loop.lo, loop.hi, loop.step)):
             return None
@@ -303,8 +297,8 @@ class Lanes:
         start = self.of(loop.inits[value.index])
         if inside is None or start is None or inside.lanes.dtype == np.bool_:
             return None
-        way = inside.plus(start, -1)
-        return start.plus(self.symbol(value, _common(way))) if way.terms else start
+        moved = inside.plus(start, -1)
+        return start.plus(self.symbol(value, _common(moved))) if moved.terms else start
 
 
 def _inputs(value: Value) -> list[Value]:
@@ -315,7 +309,7 @@ def _inputs(value: Value) -> list[Value]:
     return op.operands if isinstance(op, (arith.Scalar, arith.Cast, arith.Select)) else []
 
 
-def _common(form: Form) -> int:
+def _common(form: AffineForm) -> int:
     """The largest number that divides a uniform form, whatever its symbols are; 1 for 0."""
     return gcd(*(int(v) for v in form.lanes[:, 0]), *form.terms.values()) or 1
 

@@ -107,16 +107,15 @@ def operands_first(start: T, known: Container[T], operands: Callable[[T], list[T
             yield here
 
 
-def loops_around(value: Value, known: dict[Value, int] | None = None) -> int:
+def loops_around(value: Value, known: dict[Value, int]) -> int:
     """How many loops around it change `value`: none for a parameter, or what is computed from parameters alone.
 
     `known` keeps what was found, for the next question about the same IR.
     """
-    depths = {} if known is None else known
-    for here in operands_first(value, depths, _computed_from):
+    for here in operands_first(value, known, _computed_from):
         made_of = _computed_from(here)
-        depths[here] = _nesting(here) if made_of is None else max((depths[v] for v in made_of), default=0)
-    return depths[value]
+        known[here] = _nesting(here) if made_of is None else max((known[v] for v in made_of), default=0)
+    return known[value]
 
 
 def _computed_from(value: Value) -> list[Value] | None:

@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from tiledsl.arch import MOST_ACCESS
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import arith, control, tile
-from tiledsl.ir.types import GlobalType, SharedType
+from tiledsl.ir.types import GlobalType
 from tiledsl.layout.shared import Paneled, Swizzled
 from tiledsl.passes.analysis.divisibility import power_of_two_in
 from tiledsl.passes.analysis.sums import Sum, Sums
-from tiledsl.passes.pipelining.body import memories
+from tiledsl.passes.pipelining.body import memories, overlap
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,7 +103,7 @@ class _Finder:
         if kind is None or not isinstance(op, tile.Access):
             return False
         memory, type_ = op.memory, op.memory_type
-        axis = type_.unit if isinstance(type_, GlobalType) and type_.unit >= 0 else type_.rank - 1
+        axis = type_.unit if type_.unit >= 0 else type_.rank - 1
         rows = [self.sums.of(v) for v in op.indices]
         column = rows.pop(axis)
         offset, aligned = column.constant, self.aligned(op, rows, column)
@@ -122,21 +122,17 @@ class _Finder:
 
     def aligned(self, op: tile.Access, rows: list[Sum], column: Sum) -> int:
         """How many elements are aligned together in these rows, at `column` but for its constant."""
-        type_, alloc = op.memory_type, op.memory.op
+        type_, alloc, element = op.memory_type, op.memory.op, op.memory_type.dtype.bytes
+        known = [self.sums.divisor(Sum(column.terms, 0))]
         if isinstance(alloc, tile.SharedAlloc):
-            return self.aligned_in_tile(alloc, rows, column)
+            layout = alloc.placement
+            strides = layout.strides(alloc.type.dims)[:-1]
+            known += [self.sums.divisor(r) * power_of_two_in(s) for r, s in zip(rows, strides, strict=True)]
+            known += [layout.unit] if isinstance(layout, (Swizzled, Paneled)) else []
+            return min(*known, MOST_ACCESS // element)
         if not isinstance(type_, GlobalType) or type_.unit < 0 or not op.attrs["gathered"]:
             return 1
-        known = min(MOST_ACCESS, max(type_.align, type_.dtype.bytes)) // type_.dtype.bytes
-        return min(known, self.sums.divisor(Sum(column.terms, 0)))
-
-    def aligned_in_tile(self, alloc: tile.SharedAlloc, rows: list[Sum], column: Sum) -> int:
-        dims, layout = alloc.type.dims, alloc.placement
-        known = [MOST_ACCESS // alloc.type.dtype.bytes, self.sums.divisor(Sum(column.terms, 0))]
-        if isinstance(layout, (Swizzled, Paneled)):
-            known.append(layout.unit)
-        strides = layout.strides(dims)[:-1]
-        return min(*known, *(self.sums.divisor(r) * power_of_two_in(s) for r, s in zip(rows, strides, strict=True)))
+        return min(*known, min(MOST_ACCESS, max(type_.align, element)) // element)
 
     def close(self, op: Op) -> None:
         """End the runs that may not go on behind `op`."""
@@ -144,7 +140,7 @@ class _Finder:
             self.growing.clear()
         for touched, writes in memories(op):
             for is_load, memory in list(self.growing):
-                if (writes or not is_load) and _overlap(memory, touched):
+                if (writes or not is_load) and (memory is touched or overlap(memory, touched)):
                     del self.growing[is_load, memory]
 
 
@@ -165,13 +161,6 @@ def _past_the_edge(op: tile.Access) -> Hashable:
         return None
     other = op.other.op
     return (repr(other.value), op.other.type) if isinstance(other, arith.Constant) else op.other
-
-
-def _overlap(memory: Value, other: Value) -> bool:
-    """True if the two may have bytes in common: they are one, or tiles of which one was allocated over others."""
-    if memory is other or other.op is None:
-        return memory is other or isinstance(other.type, SharedType)
-    return isinstance(memory.type, SharedType) and bool((memory.op and memory.op.operands) or other.op.operands)
 
 
 def _stops(op: Op) -> bool:

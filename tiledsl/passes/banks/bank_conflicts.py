@@ -12,6 +12,7 @@ and has no say.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from fractions import Fraction
 from math import prod
@@ -26,7 +27,7 @@ from tiledsl.passes.banks.shared_layout import lay_out_shared
 
 if TYPE_CHECKING:  # they need NumPy, which importing the pipeline must not load
     from tiledsl.passes.banks.shared_accesses import SharedAccess
-    from tiledsl.passes.banks.wavefront_counter import Number, Pattern, Place, WavefrontCounter, Wavefronts
+    from tiledsl.passes.banks.wavefront_counter import Number, Pattern, Shift, WavefrontCounter, Wavefronts
 
 LINE = BANKS * WORD
 """Bytes after which banks come again: padding by more, or swizzling further, reaches nothing new."""
@@ -88,25 +89,20 @@ def _powers(first: int, last: int) -> list[int]:
 class _Tile:
     """A tile, the accesses to it, and the layout that it gets, with the reason.
 
-    parts: the known accesses by pattern, with their weights at each place, the heaviest pattern first, and one place of
-    it before the others: often that alone is too much. row, ideal: their weighted wavefronts in row order, and without
-    conflicts.
+    parts: the known accesses, those of one pattern and shift together, with their weights, the heaviest first. row,
+    ideal: their weighted wavefronts in row order, and without conflicts.
     """
 
     def __init__(self, alloc: tile.SharedAlloc, accesses: list[SharedAccess], counter: WavefrontCounter) -> None:
         self.alloc, self.accesses, self.counter = alloc, accesses, counter
+        self.name = alloc.result.name or "tile"
         self.layout: Layout = alloc.placement
         self.by: By = "given"
-        found: dict[Pattern, dict[Place, int]] = {}
+        found: Counter[tuple[Pattern, Shift]] = Counter()
         for access in accesses:
             if access.is_known:
-                pattern, place = counter.place(access)
-                places = found.setdefault(pattern, {})
-                places[place] = places.get(place, 0) + access.weight
-        self.parts: list[tuple[Pattern, dict[Place, int]]] = []
-        for pattern, places in sorted(found.items(), key=lambda item: -sum(item[1].values())):
-            first, *others = places.items()
-            self.parts += [(pattern, dict([first])), (pattern, dict(others))]
+                found[counter.place(access)] += access.weight
+        self.parts = found.most_common()
         self.row: Number = 0
         self.ideal = 0
         for weight, count in self.weighted(ROW):
@@ -116,8 +112,8 @@ class _Tile:
 
     def weighted(self, layout: Layout) -> Iterator[tuple[int, Wavefronts | None]]:
         """The known accesses under a layout, each with its weight."""
-        for pattern, places in self.parts:
-            yield from zip(places.values(), self.counter.counts(pattern, places, layout), strict=True)
+        for place, weight in self.parts:
+            yield weight, self.counter.count_at(*place, layout)
 
     def total(self, layout: Layout, bound: Number | None = None) -> Number | None:
         """Weighted wavefronts of the known accesses.
@@ -191,21 +187,20 @@ class _Planner:
 
     def report(self) -> BankReport:
         kernel, used = self.kernel, lay_out_shared(self.kernel, self.layouts()).bytes
-        names = {here.alloc: here.alloc.result.name or f"tile {number}" for number, here in enumerate(self.tiles)}
-        tiles = tuple(_tile_report(here, names[here.alloc]) for here in self.tiles)
+        of = {here.alloc: here for here in self.tiles}
         groups: dict[tuple[object, ...], list[SharedAccess]] = {}
         for access in self.accesses:
             key = (access.op.loc, access.alloc, access.kind, access.width, access.weight, _notes(access))
             groups.setdefault(key, []).append(access)
-        of = {here.alloc: here for here in self.tiles}
-        accesses = tuple(_access_report(g, of[g[0].alloc], names[g[0].alloc]) for g in groups.values())
+        accesses = tuple(_access_report(group, of[group[0].alloc]) for group in groups.values())
+        tiles = tuple(map(_tile_report, self.tiles))
         return BankReport(kernel.name, kernel.threads, tiles, accesses, self.limit, used, file=kernel.loc.file)
 
 
-def _tile_report(here: _Tile, name: str) -> TileReport:
+def _tile_report(here: _Tile) -> TileReport:
     type_, element = here.alloc.type, here.alloc.type.dtype.bytes
     return TileReport(
-        name=name,
+        name=here.name,
         shape=type_.dims,
         dtype=type_.dtype.name,
         layout=str(here.layout),
@@ -215,30 +210,27 @@ def _tile_report(here: _Tile, name: str) -> TileReport:
         wavefronts=here.total(here.layout),
         row_wavefronts=here.row,
         ideal=here.ideal,
-        unknown=sum(here.counter.count(a, here.layout) is None for a in here.accesses),
-        loc=here.alloc.loc,
     )
 
 
-def _access_report(accesses: list[SharedAccess], here: _Tile, name: str) -> AccessReport:
+def _access_report(accesses: list[SharedAccess], here: _Tile) -> AccessReport:
     """Copies of one access as one row."""
     first = accesses[0]
-    before = [c for c in (here.counter.count(a, ROW) for a in accesses) if c is not None]
-    after = [c for c in (here.counter.count(a, here.layout) for a in accesses) if c is not None]
-    warps = sum(c.warps for c in after)
-    known = len(after) == len(before) == len(accesses) and warps > 0
+    before, after = ([c for a in accesses if (c := here.counter.count(a, lay))] for lay in (ROW, here.layout))
+    known = len(before) == len(after) == len(accesses)
+    warps = sum(c.warps for c in after) if known else 0
     return AccessReport(
         loc=first.op.loc,
-        tile=name,
+        tile=here.name,
         kind=first.kind,
         bytes=first.width,
         copies=len(accesses),
         warps=max((c.warps for c in after), default=0),
-        row_order=Fraction(sum(c.total for c in before)) / warps if known else None,
-        chosen=Fraction(sum(c.total for c in after)) / warps if known else None,
-        ideal=Fraction(sum(c.ideal for c in after), warps) if known else None,
-        least=min((c.least for c in after), default=0),
-        most=max((c.most for c in after), default=0),
+        row_order=Fraction(sum(c.total for c in before)) / warps if warps else None,
+        chosen=Fraction(sum(c.total for c in after)) / warps if warps else None,
+        ideal=Fraction(sum(c.ideal for c in after), warps) if warps else None,
+        least=min((n for c in after for n in c.least if n), default=0),
+        most=max((n for c in after for n in c.most), default=0),
         weight=first.weight,
         notes=_notes(first),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import linecache
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Literal
@@ -15,15 +15,6 @@ from tiledsl.tables import table
 
 By = Literal["row order is best", "fewest wavefronts", "given", "used whole", "nothing known"]
 """Why a tile has its layout. used whole: something but an access by index needs the tile, so it was left alone."""
-
-_CALLED: dict[Kind, str] = {
-    "load": "loads",
-    "store": "stores",
-    "atomic": "atomics",
-    "ldmatrix": "rows of ldmatrix",
-    "stmatrix": "rows of stmatrix",
-    "cp_async": "asynchronous copies",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +34,6 @@ class TileReport:
     wavefronts: Fraction | int | None
     row_wavefronts: Fraction | int
     ideal: int
-    unknown: int
-    loc: Loc
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +75,6 @@ class BankReport:
     accesses: tuple[AccessReport, ...]
     limit: int | None = None
     used: int = 0
-    title: str = field(default="")
     file: str = ""
     """Where the kernel stands: places in other files are shown with the file's name."""
 
@@ -101,7 +89,7 @@ class BankReport:
 
     def __str__(self) -> str:
         shape = " x ".join(map(str, self.threads))
-        head = f"shared memory of {self.title or self.kernel}, blocks of {shape} threads"
+        head = f"shared memory of {self.kernel}, blocks of {shape} threads"
         if not self.tiles:
             return f"{head}: no tiles"
         room = f" of {self.limit} bytes" if self.limit is not None else " bytes"
@@ -118,9 +106,9 @@ class BankReport:
             lines.append("weight: how often a warp makes each copy; a loop of unknown length counts as 64")
         used = {(a.kind, a.bytes) for a in self.accesses}
         for (kind, width), phases in PHASES.items():
-            called = f"{_CALLED[kind]} of {width} bytes"
             if (kind, width) in used and phases.note:
-                lines.append(f"{'' if phases.calibrated else 'not yet calibrated, '}{called}: {phases.note}")
+                state = "" if phases.calibrated else "not yet calibrated, "
+                lines.append(f"{state}{kind} of {width} bytes: {phases.note}")
         return "\n".join(lines)
 
 

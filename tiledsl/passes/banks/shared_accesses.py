@@ -6,13 +6,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import reduce
 from math import prod
+from typing import Any
+
+from numpy.typing import NDArray
 
 from tiledsl.ir.core import Block, Op
 from tiledsl.ir.facts import Access
 from tiledsl.ir.ops import control, matrix, tile
 from tiledsl.layout.banks import Kind
 from tiledsl.passes.analysis.active_lanes import ActiveLanes, Mask
-from tiledsl.passes.analysis.lanes import Form, Lanes
+from tiledsl.passes.analysis.lanes import AffineForm, Lanes
 from tiledsl.passes.analysis.structure import ops_around, trip_count
 
 UNKNOWN_TRIPS = 64
@@ -34,8 +37,8 @@ class SharedAccess:
     kind: Kind
     width: int
     weight: int
-    row: Form | None
-    column: Form | None
+    row: AffineForm | None
+    column: AffineForm | None
     mask: Mask
     guarded: bool = False
 
@@ -80,33 +83,33 @@ def _of(op: tile.Access, alloc: tile.SharedAlloc, lanes: Lanes, mask: Mask) -> l
         return [SharedAccess(op, alloc, kind, width, weight, None, None, mask)]
     strides = alloc.placement.row_strides(alloc.type.dims)
     rows = [form.scaled(stride) for form, stride in zip(forms[:-1], strides, strict=True)]
-    row = reduce(Form.plus, rows) if rows else lanes.constant(0)
+    row = reduce(AffineForm.plus, rows) if rows else lanes.constant(0)
     access = SharedAccess(op, alloc, kind, width, weight, row, forms[-1], mask)
     return _guarded(access, forms) if touched.guarded else [access]
 
 
-def _guarded(access: SharedAccess, indices: list[Form]) -> list[SharedAccess]:
+def _guarded(access: SharedAccess, indices: list[AffineForm]) -> list[SharedAccess]:
     """Restrict the mask to indices inside the tile."""
-    dims, vec = access.alloc.type.dims, access.op.vec
-    inside = access.mask.lanes
-    for form, extent in zip(indices[:-1], dims[:-1], strict=True):
+    dims, vec, (*rows, column) = access.alloc.type.dims, access.op.vec, indices
+    mask = access.mask
+    for form, extent in zip(rows, dims, strict=False):
         if not form.terms:
-            inside = inside & (form.lanes >= 0) & (form.lanes < extent)
-    column = indices[-1]
-    open_bound = any(form.terms for form in indices)
+            mask &= _below(form.lanes, extent)
+    access = replace(access, mask=mask, guarded=any(form.terms for form in indices))
     if column.terms:
-        return [replace(access, mask=Mask(inside, access.mask.unknown), guarded=True)]
-    whole = inside & (column.lanes >= 0) & (column.lanes <= dims[-1] - vec)
-    parts = [replace(access, mask=Mask(whole, access.mask.unknown), guarded=open_bound)]
-    if vec == 1 or dims[-1] % vec == 0:
-        return parts
-    for e in range(vec):
+        return [access]
+    whole = _below(column.lanes, dims[-1] - vec + 1)
+    parts = [replace(access, mask=mask & whole)]
+    for e in range(0 if vec == 1 or dims[-1] % vec == 0 else vec):
         single = column.lanes + e
-        alone = inside & ~whole & (single >= 0) & (single < dims[-1])
-        if alone.any():
-            width, mask = access.width // vec, Mask(alone, access.mask.unknown)
-            parts.append(replace(access, width=width, column=Form(single, {}), mask=mask, guarded=open_bound))
+        alone = mask & _below(single, dims[-1]) & Mask(~whole.lanes)
+        if alone.lanes.any():
+            parts.append(replace(access, width=access.width // vec, column=AffineForm(single, {}), mask=alone))
     return parts
+
+
+def _below(lanes: NDArray[Any], extent: int) -> Mask:
+    return Mask((lanes >= 0) & (lanes < extent))
 
 
 def _weight(op: Op) -> int:

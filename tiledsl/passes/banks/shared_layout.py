@@ -6,6 +6,7 @@ allocated `over` others may lie on their bytes. First fit in program order, so t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -17,19 +18,16 @@ from tiledsl.layout.shared import ROW, Layout
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """The bytes [offset, offset + bytes) of one tile."""
+    """The bytes [offset, offset + bytes) of one tile. label: its name, with a number if others before it have that."""
 
     op: tile.SharedAlloc
     offset: int
     bytes: int
+    label: str
 
     @property
     def end(self) -> int:
         return self.offset + self.bytes
-
-    @property
-    def label(self) -> str:
-        return self.op.result.name or "a tile"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +36,6 @@ class SharedLayout:
 
     slots: dict[Op, Slot]
     bytes: int
-
-    def label(self, op: tile.SharedAlloc) -> str:
-        """The tile's name, with a number where earlier tiles of that name begin at the same byte: else equal ones that
-        lie over each other would be one."""
-        slot, before = self.slots[op], 0
-        for other in self.slots.values():
-            if other.op is op:
-                break
-            before += other.offset == slot.offset and other.op.result.name == op.result.name
-        return f"{op.result.name or 'tile'} ({before + 1})" if before else op.result.name
 
 
 def lay_out_shared(
@@ -59,6 +47,7 @@ def lay_out_shared(
     have.
     """
     slots: dict[Op, Slot] = {}
+    named = Counter[str]()
     for op in kernel.walk():
         if isinstance(op, tile.SharedAlloc):
             layout = op.placement if layouts is None else layouts.get(op, op.placement)
@@ -66,7 +55,10 @@ def lay_out_shared(
             if stages is not None and op.stages > stages:
                 dims = (stages, *dims[1:])
             size = layout.footprint(dims) * op.type.dtype.bytes
-            slots[op] = Slot(op, _first_fit(op, size, slots, _alignment(op, layout)), size)
+            name = op.result.name or "tile"
+            named[name] += 1
+            label = name if named[name] == 1 else f"{name} ({named[name]})"
+            slots[op] = Slot(op, _first_fit(op, size, slots, _alignment(op, layout)), size, label)
     return SharedLayout(slots, max((s.end for s in slots.values()), default=0))
 
 
@@ -116,7 +108,7 @@ def check_shared_memory(kernel: Kernel, limit: int, target: str = "") -> None:
         f"the block's shared tiles need {layout.bytes} bytes, {limit} are possible{on}: {tiles}",
         first.op.loc,
         fix=f"{_fewer_stages(kernel, limit)}"
-        f"make them {layout.bytes - limit} bytes smaller{_what_fits(first, limit)}, "
+        f"make them {layout.bytes - limit} bytes smaller, "
         f"{_without_padding(kernel, limit)}"
         "or let a tile reuse the bytes of one that is no longer needed: shared(..., over=tile)",
     )
@@ -147,11 +139,3 @@ def _described(slot: Slot) -> str:
     notes += [f"over {' and '.join(v.name or 'a tile' for v in op.operands)}"] if op.operands else []
     notes += [f"{stages} stages"] if stages > 1 else []
     return f"{slot.label} {slot.bytes} bytes ({', '.join(notes)})"
-
-
-def _what_fits(slot: Slot, limit: int) -> str:
-    """How long the first axis of the tile that does not fit may be."""
-    op, (extent, *others), element = slot.op, slot.op.type.dims, slot.op.type.dtype.bytes
-    fitting = (n for n in range(extent, 0, -1) if op.placement.footprint((n, *others)) * element <= limit - slot.offset)
-    rows = next(fitting, 0) if op.stages == 1 else 0
-    return f" ({rows} of the {extent} rows of {slot.label} fit)" if rows else ""

@@ -12,7 +12,7 @@ from tiledsl.errors import CompileError
 from tiledsl.ir.core import Kernel, Op, Value
 from tiledsl.ir.ops import async_copy, matrix, tile
 from tiledsl.ir.types import GlobalType, MemoryType, SharedType
-from tiledsl.layout.shared import Layout, Paneled, Swizzled
+from tiledsl.layout.shared import Paneled, Swizzled
 from tiledsl.passes.analysis.called import name_of
 from tiledsl.passes.analysis.constants import integer
 from tiledsl.passes.analysis.divisibility import power_of_two_in
@@ -46,26 +46,26 @@ class _Checker(Checker):
 
     def global_vector(self, place: _Place, type_: GlobalType) -> None:
         if type_.unit < 0:
-            raise place.unaligned(
+            raise CompileError(
                 f"{place.size} bytes at once from {place.name}, which has no axis of stride 1 in this call",
-                "pass a tensor with a contiguous axis, or access single elements",
+                fix="pass a tensor with a contiguous axis, or access single elements",
             )
         if type_.align < place.size:
             what = f"{place.name}'s rows are" if type_.rank > 1 else f"{place.name} is"
-            raise place.unaligned(
+            raise CompileError(
                 f"{what} aligned to {type_.align} bytes in this call, {place.size} needed",
-                f"pass a tensor whose address and row length are multiples of {place.size} bytes, "
+                fix=f"pass a tensor whose address and row length are multiples of {place.size} bytes, "
                 f"or {place.narrower(max(1, type_.align // type_.dtype.bytes))}",
             )
         self.unit_index(place)
 
     def unit_index(self, place: _Place) -> None:
-        known = self.divisibility.of(place.indices[place.unit])
+        known = self.divisibility.of(place.indices[place.type.unit])
         if known < place.vec:
-            raise place.unaligned(
-                f"{place.size} bytes at once need an index along axis {place.axis(place.unit)} of "
+            raise CompileError(
+                f"{place.size} bytes at once need an index along axis {place.axis(place.type.unit)} of "
                 f"{place.name} that is a multiple of {place.vec}; this one is only known to be a multiple of {known}",
-                f"write it as {place.vec} * something, or {place.narrower(known)}",
+                fix=f"write it as {place.vec} * something, or {place.narrower(known)}",
             )
 
     def shared_vector(self, place: _Place) -> None:
@@ -73,17 +73,21 @@ class _Checker(Checker):
         assert isinstance(alloc, tile.SharedAlloc) and isinstance(place.type, SharedType)
         layout = alloc.placement
         if isinstance(layout, (Swizzled, Paneled)) and layout.unit < place.vec:
-            raise place.unaligned(
+            raise CompileError(
                 f"{place.size} bytes at once from {place.name}, whose layout {layout} moves every "
                 f"{layout.unit * element} bytes to a place of their own",
-                f"give {place.name} a swizzle of unit={place.vec} or more, or leave its layout to the compiler",
+                fix=f"give {place.name} a swizzle of unit={place.vec} or more, or leave its layout to the compiler",
             )
         for axis, (index, stride) in enumerate(zip(place.indices, layout.strides(place.type.dims), strict=True)):
             if self.divisibility.of(index) * power_of_two_in(stride) >= place.vec:
                 continue
             if axis == len(dims) - 1:
                 self.unit_index(place)
-            raise _row_step(place, axis, stride * element, layout)
+            raise CompileError(
+                f"{place.size} bytes at once from {place.name}, but with its layout {layout} a step along axis "
+                f"{place.axis(axis)} is {stride * element} bytes, not a multiple of {place.size}",
+                fix=f"pad {place.name} to a multiple of {place.vec}, or leave its layout to the compiler",
+            )
 
 
 @dataclass(frozen=True)
@@ -108,19 +112,10 @@ class _Place:
         """Bytes."""
         return self.vec * self.type.dtype.bytes
 
-    @property
-    def unit(self) -> int:
-        """The axis along which the elements are neighbours."""
-        return self.type.unit if isinstance(self.type, GlobalType) else self.type.rank - 1
-
     def axis(self, number: int) -> int:
         """The number of an axis as the kernel counts them: without the slots of a pipelined tile."""
         alloc = self.memory.op
         return number - (isinstance(alloc, tile.SharedAlloc) and alloc.stages > 1)
-
-    def unaligned(self, message: str, fix: str) -> CompileError:
-        prefix = "unaligned async copy: " if isinstance(self.op, async_copy.Cp) else ""
-        return CompileError(prefix + message, fix=fix)
 
     def narrower(self, elements: int) -> str:
         """What would do where only so many elements are sure to be aligned."""
@@ -137,23 +132,10 @@ def _check_static_bounds(place: _Place) -> None:
         at = integer(index)
         if at is None:
             continue
-        last = at + (place.vec - 1 if axis == place.unit else 0)
+        last = at + (place.vec - 1 if axis == place.type.unit else 0)
         if at < 0 or (isinstance(extent, int) and last >= extent):
             raise CompileError(
                 f"index {last if at >= 0 else at} along axis {place.axis(axis)} of {place.name}, whose extent there is "
                 f"{extent}",
                 fix="indices run from 0 to the extent less 1; get() and put() guard an access",
             )
-
-
-def _row_step(place: _Place, axis: int, step: int, layout: Layout) -> CompileError:
-    """A vector that some rows misalign."""
-    multiple = f"a multiple of {place.vec}"
-    by, fix = "", f"make the last extent of {place.name} {multiple}"
-    if str(layout) != "row":
-        by, fix = f"with its layout {layout} ", f"pad {place.name} to {multiple}, or leave its layout to the compiler"
-    return place.unaligned(
-        f"{place.size} bytes at once from {place.name}, but {by}a step along axis {place.axis(axis)} is {step} bytes, "
-        f"not a multiple of {place.size}",
-        fix,
-    )

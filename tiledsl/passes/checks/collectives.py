@@ -19,21 +19,12 @@ from tiledsl.passes.analysis.structure import deciders, ops_around
 from tiledsl.passes.analysis.uniformity import LEVELS, Level, Uniformity, least_uniform
 from tiledsl.passes.checks.checker import Checker
 
-_WHO = {
+_WHO: dict[Level, str] = {
     "cta": "all threads of the block",
     "warpgroup": f"all {WARPGROUP} threads of the warpgroup",
-    "warp": "all 32 lanes of the warp",
-    "whole warp": "all 32 lanes of the warp",
-}
-_VARIES = {
-    "cta": "block to block",
-    "warpgroup": "warpgroup to warpgroup",
-    "warp": "warp to warp",
-    "thread": "thread to thread",
+    "warp": f"all {WARP} lanes of the warp",
 }
 _SCOPES: dict[str, Level] = {"cta": "cta", "warpgroup": "warpgroup", "warp": "warp", "whole warp": "warp"}
-
-
 _WHAT: dict[type[Op], str] = {
     control.If: "condition",
     control.For: "loop bounds",
@@ -81,10 +72,10 @@ class _Checker(Checker):
         asked, what = called(op), _WHAT[type(owner)]
         where = f"line {owner.loc.line}" if owner.loc.line else "around it"
         raise CompileError(
-            f"{asked} must be reached by {_WHO[op.scope]}, but the {what} in {where} "
-            f"may differ from {_VARIES[level]}{self.because(worst)}",
+            f"{asked} must be reached by {_WHO[scope]}, but the {what} in {where} "
+            f"may differ from {_varies(level)}{self.because(worst)}",
             fix=f"move {asked} out of the {'loop' if 'loop' in what else 'if'}, "
-            f"or use a condition that {_WHO[op.scope]} agree on",
+            f"or use a condition that {_WHO[scope]} agree on",
         )
 
     def common_place(self, op: Op, value: Value, together: Level) -> None:
@@ -93,7 +84,7 @@ class _Checker(Checker):
         if least_uniform(level, together) != together:
             raise CompileError(
                 f"{called(op)} moves one view by {_WHO[together]}, but where this one begins may differ "
-                f"from {_VARIES[level]}{self.because(value)}",
+                f"from {_varies(level)}{self.because(value)}",
                 fix="begin it where the block's tile begins; one thread's elements move with get() and put()",
             )
 
@@ -108,3 +99,8 @@ class _Checker(Checker):
         memory = cause.accesses()[0].memory
         assert isinstance(memory, Value)
         return f": it depends on a load of {name_of(memory)}{at}, which the kernel may write meanwhile"
+
+
+def _varies(level: Level) -> str:
+    name = "block" if level == "cta" else level
+    return f"{name} to {name}"

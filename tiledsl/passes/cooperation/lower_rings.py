@@ -35,7 +35,7 @@ _PARTS = {"slot": INDEX, "phase": U32, "held": INDEX}
 
 
 @dataclass
-class _Use:
+class _OpenUse:
     """A use, from its wait to its release.
 
     in_flight: of its group. fenced: a wgmma fence precedes its MMAs. multiplies: it has MMAs, or a nested use has.
@@ -66,7 +66,7 @@ class _Lowering:
         self.parts: dict[Value, list[Value]] = {}
         self.bars: dict[End, Value] = {}
         self.releasing = {op for ring in found.values() if ring.in_flight for op in _releasing(ring)}
-        self.uses: list[_Use] = []
+        self.uses: list[_OpenUse] = []
         self.open = False
         self.b = Builder(kernel.body)
 
@@ -218,7 +218,7 @@ class _Lowering:
         self.b.add(barriers.Wait(self.bars[ring.producer], slot, phase, reach=self.reach))
         if isinstance(op, rings.Take):
             return [slot, self.advanced(op)]
-        self.uses.append(_Use(ring, self.b.block, op.in_flight))
+        self.uses.append(_OpenUse(ring, self.b.block, op.in_flight))
         return [slot]
 
     def product(self, op: wgmma.Mma) -> None:
@@ -248,7 +248,7 @@ class _Lowering:
             self.parts[op.cursor] = [slot, phase, b.select(ended, held, b.scalar("add", held, 1))]
         return [self.advanced(op)]
 
-    def end_group(self, use: _Use) -> None:
+    def end_group(self, use: _OpenUse) -> None:
         """Commits what the body has issued, unless a nested use has done so."""
         if use.multiplies:
             if self.open or use.nested:

@@ -67,7 +67,7 @@ def _check_registers(kernel: Kernel, regions: list[roles.Region]) -> None:
         message = f"{silent.shown} says no registers=, and {asked[0].shown} does"
         raise CompileError(message, silent.loc, "say it for every role, or for none")
     # What a role gives away, others take; more than the block has got at its launch they wait for, for ever.
-    threads, at_launch = kernel.thread_count, barriers.registers_at_launch(kernel.thread_count, kernel.blocks_per_sm)
+    threads, at_launch = kernel.thread_count, barriers.registers_at_launch(kernel)
     limit, total = threads * at_launch, sum(region.all_threads * region.registers for region in regions)
     if total <= limit:
         return
@@ -172,7 +172,7 @@ class _Lowering:
 
     def begin(self, op: roles.Region, role: _Role) -> None:
         b = self.b
-        at_launch = barriers.registers_at_launch(self.kernel.thread_count, self.kernel.blocks_per_sm)
+        at_launch = barriers.registers_at_launch(self.kernel)
         if op.registers not in (0, at_launch):
             b.add(barriers.SetMaxNReg(registers=op.registers, increase=op.registers > at_launch))
         if op.instances > 1:

@@ -58,6 +58,5 @@ def _end(end: End) -> str:
 
 def roles_report(kernel: Kernel, title: str) -> RolesReport:
     """Of a kernel as the frontend makes it, which stays as it is. Raises CompileErrors where a ring cannot be."""
-    kernel = kernel.clone()
-    at_launch = barriers.registers_at_launch(kernel.thread_count, kernel.blocks_per_sm)
+    kernel, at_launch = kernel.clone(), barriers.registers_at_launch(kernel)
     return RolesReport(title, at_launch, tuple(roles.roles_of(kernel.body)), tuple(rings_of(kernel)))

@@ -23,7 +23,7 @@ from functools import reduce
 from tiledsl.ir.builder import CachingBuilder
 from tiledsl.ir.core import Block, Value
 from tiledsl.ir.ops import arith, mem
-from tiledsl.ir.types import BOOL, I32, I64, U32, U64, DType
+from tiledsl.ir.types import I32, I64, U32, U64, DType
 from tiledsl.layout.shared import Swizzled
 from tiledsl.passes.analysis.constants import integer
 from tiledsl.passes.analysis.divisibility import divisor_of
@@ -43,9 +43,8 @@ class Memory:
     """A tensor or tile at thread level. Extents and strides, in elements, are constants or values.
 
     `unit` is the axis of stride 1, or -1. `whole`: of a tensor, no vector lies across its edge (`GlobalType.whole`).
-    `swizzle`: how a shared tile is permuted, if it is; `row_strides` then says how many rows one step along each axis
-    but the last is, and `panels` how many panels a row has. `width`: of a tile in panels that follow each other, the
-    columns of one; `strides` and `row_strides` are then those of panels, rows and columns of a panel.
+    `swizzle`: how a shared tile of extents `dims` is permuted, if it is. `width`: of a tile in panels that follow each
+    other, the columns of one; `strides` and `dims` are then those of panels, rows and columns of a panel.
     """
 
     base: Value
@@ -54,8 +53,7 @@ class Memory:
     unit: int
     whole: bool = False
     swizzle: Swizzled | None = None
-    row_strides: tuple[int, ...] = ()
-    panels: int = 1
+    dims: tuple[int, ...] = ()
     width: int = 0
 
     def never_splits(self, vec: int) -> bool:
@@ -64,16 +62,19 @@ class Memory:
         return vec == 1 or self.whole or (isinstance(extent, int) and extent % vec == 0)
 
 
-def pointer_to(b: Writer, memory: Memory, indices: Sequence[Value], depths: Sequence[int] = ()) -> Value:
+def pointer_to(
+    b: Writer, memory: Memory, indices: Sequence[Value], depths: Sequence[int] = (), *, permuted: bool = True
+) -> Value:
     """The address of the element at `indices`.
 
     depths: by how many loops each index is changed. What fewer change is added first, so that such a sum leaves a loop
     whole; without them terms are added in the order of the axes.
+    permuted: False for an address that a swizzle permutes later.
     """
     if memory.width:
         indices, depths = _unfolded(b, memory.width, indices, depths)
-    if memory.swizzle is not None:
-        indices = [*indices[:-1], _swizzled(b, memory, memory.swizzle, indices)]
+    if memory.swizzle is not None and permuted:
+        indices = [*indices[:-1], _swizzled(b, memory.swizzle, memory.dims, indices)]
     constant = 0
     terms: list[Value] = []
     order = sorted(range(len(indices)), key=lambda axis: depths[axis]) if depths else range(len(indices))
@@ -123,10 +124,10 @@ def _split(b: Writer, column: Value, width: int) -> tuple[Value, Value]:
     return panel, b.scalar("and", moved, b.constant(width - 1, dtype))
 
 
-def _swizzled(b: Writer, memory: Memory, swizzle: Swizzled, indices: Sequence[Value]) -> Value:
+def _swizzled(b: Writer, swizzle: Swizzled, dims: Sequence[int], indices: Sequence[Value]) -> Value:
     """Where in its row the element lies, as an index."""
     column = indices[-1]
-    bits = _xored_bits(b, memory, swizzle, indices)
+    bits = _xored_bits(b, swizzle, dims, indices)
     if bits == 0:
         return column
     dtype = column.dtype
@@ -145,13 +146,13 @@ def _swizzled(b: Writer, memory: Memory, swizzle: Swizzled, indices: Sequence[Va
     return b.scalar("add", moved, b.constant(constant - inside, dtype)) if constant != inside else moved
 
 
-def _xored_bits(b: Writer, memory: Memory, swizzle: Swizzled, indices: Sequence[Value]) -> Value | int:
+def _xored_bits(b: Writer, swizzle: Swizzled, dims: Sequence[int], indices: Sequence[Value]) -> Value | int:
     """``panel // every % span * unit``. What moves the panel's number by whole periods does not matter."""
     panel: Value | None = None
     constant = 0
-    terms = [(index, rows * memory.panels) for index, rows in zip(indices[:-1], memory.row_strides, strict=True)]
-    parts = [_term(b, index, stride) for index, stride in terms if stride % swizzle.period]
-    if swizzle.every % memory.panels:
+    strides = [rows * swizzle.panels(dims) for rows in swizzle.row_strides(dims)]
+    parts = [_term(b, index, s) for index, s in zip(indices[:-1], strides, strict=True) if s % swizzle.period]
+    if not swizzle.by_rows_only(dims):
         parts.append(_panel_in_row(b, swizzle, indices[-1]))
     for term, peeled in parts:
         constant += peeled
@@ -203,11 +204,16 @@ def _peel(b: Writer, value: Value) -> tuple[Value | None, int]:
     if known is not None:
         return None, known
     op = value.op
-    if not isinstance(op, arith.Scalar) or op.fn.name not in ("add", "sub", "mul"):
+    name = op.fn.name if isinstance(op, arith.Scalar) else ""
+    if op is None or name not in ("add", "sub", "mul"):
         return value, 0
-    name, (left, right) = op.fn.name, op.operands
+    left, right = op.operands
     if name == "mul":
-        return _peel_product(b, value, left, right)
+        factor = integer(right)
+        a, ca = (None, 0) if factor is None else _peel(b, left)
+        if factor is None or a is None or ca == 0:
+            return value, 0
+        return b.scalar("mul", a, right), ca * factor
     a, ca = _peel(b, left)
     c, cc = _peel(b, right)
     if name == "sub":
@@ -219,17 +225,6 @@ def _peel(b: Writer, value: Value) -> tuple[Value | None, int]:
     if a is None:
         return (b.scalar("neg", c) if name == "sub" else c), ca + cc
     return b.scalar(name, a, c), ca + cc
-
-
-def _peel_product(b: Writer, value: Value, left: Value, right: Value) -> tuple[Value | None, int]:
-    """``(x + c) * factor`` for a constant factor."""
-    factor = integer(right)
-    if factor is None:
-        return value, 0
-    variable, constant = _peel(b, left)
-    if constant == 0 or variable is None:
-        return value, 0
-    return b.scalar("mul", variable, right), constant * factor
 
 
 def bounds(b: Writer, memory: Memory, indices: Sequence[Value], *, skip: int = -1) -> Value | None:
@@ -258,9 +253,7 @@ def both(b: Writer, left: Value | None, right: Value) -> Value:
 
 def below(b: Writer, index: Value, limit: Value) -> Value:
     """0 <= index < limit, as one unsigned comparison; `limit` is unsigned already."""
-    condition = b.scalar("lt", b.cast(index, limit.dtype), limit)
-    assert condition.type is BOOL
-    return condition
+    return b.scalar("lt", b.cast(index, limit.dtype), limit)
 
 
 def unsigned_extent(b: Writer, extent: Value | int, index: DType, multiple_of: int = 1) -> Value:

@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from tiledsl.arch import TMA_MOST_BOX, WARPGROUP_WARPS
@@ -23,7 +22,6 @@ from tiledsl.layout.wgmma import STEP_BYTES, WGMMA_ROWS
 from tiledsl.passes.analysis.constants import integer
 from tiledsl.passes.lower.addresses import pointer_to
 from tiledsl.passes.lower.expander import Expander, Rule
-from tiledsl.passes.lower.within import Reach
 
 UNUSED_LEADING = 16
 """The leading byte offset where an operand is one panel along k: the hardware takes it for 1. (PTX ISA: wgmma.)"""
@@ -38,7 +36,7 @@ def _mbarrier(x: Expander, op: barriers.MbarrierOp) -> None:
 
 def _barrier_at(x: Expander, op: Op, place: Sequence[Value]) -> Value:
     memory, *indices = place
-    return x.address(op, memory, indices, Reach())
+    return x.address(op, memory, indices, (1,) * len(indices))
 
 
 # -- tensor memory access --------------------------------------------------------------------------
@@ -46,7 +44,7 @@ def _barrier_at(x: Expander, op: Op, place: Sequence[Value]) -> Value:
 
 def _box(x: Expander, op: tma.Load | tma.Store) -> None:
     """The box lies in its tile; that of the tensor may lie across its edges."""
-    x.require_within(op, op.tile, op.place, Reach((*[1] * (len(op.place) - 2), op.rows, op.columns)))
+    x.require_within(op, op.tile, op.place, (*[1] * (len(op.place) - 2), op.rows, op.columns))
     mbarrier = [_barrier_at(x, op, op.mbarrier)] if isinstance(op, tma.Load) else []
     for piece in _pieces(op):
         pointer, at = _ends(x, op, piece)
@@ -173,14 +171,14 @@ def _in_shared(x: Expander, op: wgmma.Mma, operand: wgmma.SharedOperand, groups:
     layout, element = alloc.placement, type_.dtype.bytes
     assert isinstance(layout, Paneled), "check-hopper has approved the layout"
     span, sizes = layout.span, dict(zip(axes, (size, op.k), strict=True))
-    x.require_within(op, memory, origin, Reach(tuple(sizes.get(axis, 1) for axis in range(type_.rank))))
+    x.require_within(op, memory, origin, tuple(sizes.get(axis, 1) for axis in range(type_.rank)))
     indices = x.all(origin)
     if groups > 1:
         rows = x.b.scalar("mul", _warpgroup(x, op.fragment), x.b.constant(size // groups, x.index))
         first = indices[axes[0]]
         indices[axes[0]] = rows if integer(first) == 0 else x.b.scalar("add", first, rows)
     # The hardware permutes what it addresses: descriptors have places as they would be without.
-    pointer = pointer_to(x.b, replace(x.memories[memory], swizzle=None), indices)
+    pointer = pointer_to(x.b, x.memories[memory], indices, permuted=False)
     panel_bytes, transposed = layout.panel_size(type_.dims) * element, not operand.k_major
     column = (integer(indices[-1]) or 0) * element % span
 

@@ -9,12 +9,13 @@ from tiledsl.ir.core import Op, Value
 from tiledsl.ir.ops import arith, matrix, mem, ptx
 from tiledsl.ir.types import DTYPES, U32
 from tiledsl.passes.lower.expander import Expander, Rule
-from tiledsl.passes.lower.within import Reach
+from tiledsl.passes.lower.within import vector
 
 
 def _pointer(x: Expander, op: matrix.LdMatrix | matrix.StMatrix) -> Value:
     """Of the row of this lane, if it is one of those that have one."""
-    return x.address(op, op.memory, op.indices, Reach.vector(op.memory_type, op.vec, matrix.MATRIX_ROWS * op.num))
+    lanes = matrix.MATRIX_ROWS * op.num
+    return x.address(op, op.memory, op.indices, vector(op.memory_type, op.vec), lanes=lanes)
 
 
 def _ldmatrix(x: Expander, op: matrix.LdMatrix) -> None:

@@ -9,7 +9,7 @@ from tiledsl.ir.atomics import ATOMICS
 from tiledsl.ir.core import OPS, Op, Value
 from tiledsl.ir.ops import async_copy, mem, tile
 from tiledsl.ir.types import I32
-from tiledsl.layout.shared import Layout, Paneled, Swizzled
+from tiledsl.layout.shared import Paneled, Swizzled
 from tiledsl.passes.lower.addresses import (
     Memory,
     below,
@@ -21,7 +21,7 @@ from tiledsl.passes.lower.addresses import (
     unsigned_extent,
 )
 from tiledsl.passes.lower.expander import Expander, Rule
-from tiledsl.passes.lower.within import Reach
+from tiledsl.passes.lower.within import vector
 
 
 def _dim(x: Expander, op: tile.Dim) -> None:
@@ -32,18 +32,14 @@ def _dim(x: Expander, op: tile.Dim) -> None:
 
 def _shared_alloc(x: Expander, op: tile.SharedAlloc) -> None:
     slot = x.layout.slots[op]
-    base = mem.SharedBase(dtype=op.type.dtype, offset=slot.offset, bytes=slot.bytes, label=x.layout.label(op))
+    base = mem.SharedBase(dtype=op.type.dtype, offset=slot.offset, bytes=slot.bytes, label=slot.label)
     pointer = x.b.value(base)
     pointer.name = op.result.name
-    dims, layout, width, swizzle = op.type.dims, op.placement, 0, None
-    places: Layout = layout
-    parts, panels = dims, 1
+    type_, layout, dims, width = op.type, op.placement, op.type.dims, 0
     if isinstance(layout, Paneled):
-        places, parts, width, swizzle = layout.inner, layout.unfolded(dims), layout.width, layout.inner
-    elif isinstance(layout, Swizzled):
-        swizzle, panels = layout, layout.panels(dims)
-    rows, strides = places.row_strides(parts), places.strides(parts)
-    x.memories[op.result] = Memory(pointer, dims, strides, len(dims) - 1, False, swizzle, rows, panels, width)
+        layout, dims, width = layout.inner, layout.unfolded(dims), layout.width
+    swizzle = layout if isinstance(layout, Swizzled) else None
+    x.memories[op.result] = Memory(pointer, type_.dims, layout.strides(dims), type_.unit, False, swizzle, dims, width)
 
 
 # -- plain accesses --------------------------------------------------------------------------------
@@ -51,7 +47,7 @@ def _shared_alloc(x: Expander, op: tile.SharedAlloc) -> None:
 
 def _address(x: Expander, op: tile.Access, *, guarded: bool = False) -> Value:
     """guarded: the rule compares the indices itself."""
-    x.require_within(op, op.memory, op.indices, None if guarded else Reach.vector(op.memory_type, op.vec))
+    x.require_within(op, op.memory, op.indices, None if guarded else vector(op.memory_type, op.vec))
     return pointer_to(x.b, x.memories[op.memory], x.all(op.indices))
 
 
@@ -133,8 +129,8 @@ def _guarded(
 
 def _cp(x: Expander, op: async_copy.Cp) -> None:
     source = op.source
-    to = x.address(op, op.memory, op.indices, Reach.vector(op.memory_type, op.vec))
-    at = x.address(op, source.memory, source.origin, None if op.guard else Reach.vector(source.type, op.vec))
+    to = x.address(op, op.memory, op.indices, vector(op.memory_type, op.vec))
+    at = x.address(op, source.memory, source.origin, None if op.guard else vector(source.type, op.vec))
     size = op.vec * op.memory_type.dtype.bytes
     never_splits = x.memories[source.memory].never_splits(op.vec)
     count = [_all_or_none(x, op, size) if never_splits else _part(x, op)] if op.guard else []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tiledsl.arch import WARP
 from tiledsl.ir.abi import abi_of
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import arith, control
@@ -14,7 +15,7 @@ from tiledsl.passes.analysis.intervals import Intervals
 from tiledsl.passes.analysis.structure import loops_around
 from tiledsl.passes.banks.shared_layout import lay_out_shared
 from tiledsl.passes.lower.addresses import Memory, Writer, pointer_to
-from tiledsl.passes.lower.within import Bounds, Reach
+from tiledsl.passes.lower.within import BoundsChecks
 
 Rule = Callable[["Expander", Any], None]
 """Writes the thread level of one op and gives what stands for its results."""
@@ -30,7 +31,7 @@ class Expander:
     def __init__(self, kernel: Kernel, rules: dict[type[Op], Rule], bounds: bool = False) -> None:
         self.kernel, self.rules = kernel, rules
         intervals = Intervals(kernel)
-        self.bounds = Bounds(intervals) if bounds else None
+        self.bounds = BoundsChecks(intervals) if bounds else None
         self.index = I32 if kernel.index_bits == 32 else I64
         self.layout = lay_out_shared(kernel)
         self.abi = abi_of([(a.name, a.type) for a in kernel.body.args], kernel.index_bits)
@@ -94,20 +95,24 @@ class Expander:
             self.give(value, new[position : position + count])
             position += count
 
-    def address(self, op: Op, memory: Value, indices: Sequence[Value], reach: Reach | None) -> Value:
-        """A pointer to the element at `indices`, summed up from what the most loops leave as it is.
-
-        reach: what `op` accesses from there on; None if it guards the access itself.
+    def address(
+        self, op: Op, memory: Value, indices: Sequence[Value], counts: Sequence[int] | None, *, lanes: int = WARP
+    ) -> Value:
+        """A pointer to the element at `indices`, summed up from what the most loops leave as it is. `op` accesses
+        `counts` elements from there on along each axis; None if it guards the access itself. lanes: of a warp only the
+        first so many have indices.
         """
-        self.require_within(op, memory, indices, reach)
+        self.require_within(op, memory, indices, counts, lanes)
         return pointer_to(self.b, self.memories[memory], self.all(indices), [self.depth(v) for v in indices])
 
-    def require_within(self, op: Op, memory: Value, indices: Sequence[Value], reach: Reach | None) -> None:
-        """On the emulator, an access that leaves an axis of its memory is an error. reach: None if `op` guards it."""
+    def require_within(
+        self, op: Op, memory: Value, indices: Sequence[Value], counts: Sequence[int] | None, lanes: int = WARP
+    ) -> None:
+        """On the emulator, an access that leaves an axis of its memory is an error. counts, lanes: see `address`."""
         self._judged = True
-        if reach is not None and self.bounds is not None:
+        if counts is not None and self.bounds is not None:
             lowered, new = self.memories[memory], self.all(indices)
-            self.bounds.require(self.b, op.name, memory, lowered, indices, new, reach)
+            self.bounds.require(self.b, op.name, memory, lowered, indices, new, counts, lanes)
 
     def tensor_map(self, described: TensorMap) -> int:
         """The number of a tensor map; equal ones are one."""

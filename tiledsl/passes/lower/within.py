@@ -8,7 +8,6 @@ lowers for the emulator. A GPU has no such check, and the same kernel without it
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from tiledsl.arch import WARP
 from tiledsl.ir.builder import Builder
@@ -21,24 +20,12 @@ from tiledsl.passes.analysis.intervals import Intervals
 from tiledsl.passes.lower.addresses import Memory
 
 
-@dataclass(frozen=True, slots=True)
-class Reach:
-    """What an op reaches of a memory: from the indices on, `counts` elements along each axis (none: 1).
-
-    lanes: of those of a warp the first so many, whose indices alone count.
-    """
-
-    counts: tuple[int, ...] = ()
-    lanes: int = WARP
-
-    @staticmethod
-    def vector(type_: MemoryType, vec: int, lanes: int = WARP) -> Reach:
-        """`vec` neighbours along the axis of stride 1."""
-        unit = type_.unit if isinstance(type_, GlobalType) else type_.rank - 1
-        return Reach(tuple(vec if axis == unit else 1 for axis in range(type_.rank)), lanes)
+def vector(type_: MemoryType, vec: int) -> tuple[int, ...]:
+    """How many elements along each axis `vec` neighbours along the axis of stride 1 are."""
+    return tuple(vec if axis == type_.unit else 1 for axis in range(type_.rank))
 
 
-class Bounds:
+class BoundsChecks:
     """Writes the checks of one kernel, each once in a block and what is inside it.
 
     `known`: index, extent and count of each axis that was checked where `expand` is now.
@@ -50,23 +37,23 @@ class Bounds:
 
     def require(
         self, b: Builder, access: str, memory: Value, lowered: Memory, indices: Sequence[Value], new: Sequence[Value],
-        reach: Reach,
+        counts: Sequence[int], lanes: int,
     ) -> None:  # fmt: skip
-        """Check an access called `access` to `memory`. `indices`: at tile level; `new`: at thread level."""
-        if _ends_with_its_axis(lowered):
+        """Check an access called `access` to `memory`, of `counts` elements along each axis, by the first `lanes` of a
+        warp. `indices`: at tile level; `new`: at thread level."""
+        if lowered.strides == (1,):  # what is past its end is past the allocation's, and found there
             return
-        counts = reach.counts or (1,) * len(new)
         axes = [axis for axis, index in enumerate(indices) if not self.proven(memory, index, axis, counts[axis])]
         keys = {(new[axis], lowered.extents[axis], counts[axis]) for axis in axes}
         if keys <= self.known:
             return
-        if reach.lanes == WARP:
+        if lanes == WARP:
             self.known |= keys
         extents = tuple(-1 if isinstance(e, Value) else e for e in lowered.extents)
         given = [e for e in lowered.extents if isinstance(e, Value)]
         b.add(
             mem.Within(
-                *new, *given, extents=extents, counts=tuple(counts), axes=tuple(axes), lanes=reach.lanes,
+                *new, *given, extents=extents, counts=tuple(counts), axes=tuple(axes), lanes=lanes,
                 label=name_of(memory), access=access,
             )
         )  # fmt: skip
@@ -80,11 +67,6 @@ class Bounds:
         if isinstance(extent, int):
             return least >= 0 and most + count <= extent
         return count == 1 and least >= 0 and _counts_to(index, extent)
-
-
-def _ends_with_its_axis(memory: Memory) -> bool:
-    """One axis of neighbours: what is past its end is past the allocation's, and found there."""
-    return len(memory.strides) == 1 and memory.strides[0] == 1 and memory.swizzle is None and not memory.width
 
 
 def _counts_to(index: Value, extent: str) -> bool:

@@ -134,8 +134,8 @@ def _shares_with(body: LoopBody) -> Op | None:
     """An access to the tiles' bytes that may come before the loop with no barrier between."""
     if _after_barrier(body.op):
         return None
-    around = _outermost_loop(body.op)
-    repeated = set(around.walk()) if around is not None else set[Op]()
+    loops = [op for op, _ in ops_around(body.op.parent) if isinstance(op, (control.For, control.While))]
+    repeated = set(loops[-1].walk()) if loops else set[Op]()
     begun = False
     for op in body.kernel.walk():
         begun |= op is body.op
@@ -158,9 +158,3 @@ def _after_barrier(loop: Op) -> bool:
         if op.blocks or any(isinstance(memory.type, SharedType) for memory, _ in memories(op)):
             return False
     return False
-
-
-def _outermost_loop(op: Op) -> Op | None:
-    """The outermost loop around `op`."""
-    loops = [around for around, _ in ops_around(op.parent) if isinstance(around, (control.For, control.While))]
-    return loops[-1] if loops else None

@@ -23,32 +23,26 @@ def _block(block: Block) -> None:
     for op in block.ops:
         for inner in op.blocks:
             _block(inner)
-        ops += _flat(op) if isinstance(op, control.If) and op.predicated and _can_be(op) else [op]
+        ops += _flat(op) if isinstance(op, control.If) and op.predicated else [op]
     for op in ops:
         op.parent = block
     block.ops = ops
 
 
-def _can_be(op: control.If) -> bool:
-    return len(op.orelse.ops) == 1 and all(
-        (isinstance(inner, mem.CpAsync) and inner.condition is None)
-        or inner.is_pure
-        or inner.terminator
-        or isinstance(inner, mem.Within)
-        for inner in op.then.ops
-    )
-
-
 def _flat(op: control.If) -> list[Op]:
-    """What is under the condition, its copies predicated by it. What the emulator checks stays under it."""
+    """What is under the condition, its copies predicated by it. What the emulator checks stays under it. The op as it
+    is where there is anything else."""
     *ops, end = op.then.ops
-    copies = [inner for inner in ops if isinstance(inner, mem.CpAsync)]
+    pure = [inner for inner in ops if inner.is_pure]
+    copies = [inner for inner in ops if isinstance(inner, mem.CpAsync) and inner.condition is None]
+    checks = [inner for inner in ops if isinstance(inner, mem.Within)]
+    if len(op.orelse.ops) > 1 or len(pure) + len(copies) + len(checks) < len(ops):
+        return [op]
     for copy in copies:
         copy.set_operands([*copy.operands, op.condition])
-    checks = [inner for inner in ops if isinstance(inner, mem.Within)]
     op.then.ops = [*checks, end] if checks else []
     if checks:
         op.attrs["predicated"] = False
-        return [*(inner for inner in ops if inner.is_pure), op, *copies]
+        return [*pure, op, *copies]
     replace_op(op, [])
     return ops

@@ -10,7 +10,6 @@ from typing import Any, Callable, Sequence
 
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Kernel, Op, Value
-from tiledsl.ir.expr import ConstExpr
 from tiledsl.ir.ops import arith, control, debug, gpu, mem
 from tiledsl.ir.types import BOOL, PendingType, TokenType
 from tiledsl.passes.analysis.constants import constant, integer
@@ -85,8 +84,8 @@ class _Walker:
             self.b.loc = op.loc
             if isinstance(op, arith.Scalar):
                 value = simplify_scalar(self.b, op)
-                word = packed_word(op) if value is None and self.kernel.level == "thread" else None
-                value = value if word is None else self.b.value(word)
+                if value is None and self.kernel.level == "thread":
+                    value = packed_word(self.b, op)
             else:
                 rule = self.simple.get(type(op))
                 value = None if rule is None else rule(op)
@@ -122,7 +121,7 @@ class _Walker:
 
     def block_id(self, op: gpu.BlockId) -> Value | None:
         grid = self.kernel.grid
-        only_one = op.axis >= len(grid) or grid[op.axis] == ConstExpr(1)
+        only_one = op.axis >= len(grid) or grid[op.axis] == 1
         return self.b.constant(0, op.dtype) if only_one else None
 
     def assert_(self, op: debug.Assert) -> None:

@@ -11,12 +11,12 @@ from __future__ import annotations
 from typing import Literal
 
 from tiledsl.ir.builder import Builder
-from tiledsl.ir.core import Op, Value
+from tiledsl.ir.core import Value
 from tiledsl.ir.ops import arith
-from tiledsl.ir.types import BF16, BOOL, F32, TF32, U16, U32, DType
+from tiledsl.ir.scalar import OPPOSITE
+from tiledsl.ir.types import BF16, BOOL, TF32, U16, U32, DType
 from tiledsl.passes.analysis.constants import Number, constant, fold, semantics
 
-_OPPOSITE = {"eq": "ne", "ne": "eq", "lt": "ge", "ge": "lt", "gt": "le", "le": "gt"}
 _OF_ITSELF: dict[str, Literal["x", "0"] | bool] = {
     **dict.fromkeys(("and", "or", "min", "max"), "x"),
     **dict.fromkeys(("xor", "sub", "mod"), "0"),  # also 0 mod 0, which is 0
@@ -71,7 +71,7 @@ def simplify_scalar(b: Builder, op: arith.Scalar) -> Value | None:
             return None
 
 
-def packed_word(op: arith.Scalar) -> Op | None:
+def packed_word(b: Builder, op: arith.Scalar) -> Value | None:
     """``low.bitcast(u16).to(u32) | high.bitcast(u16).to(u32) << 16``: the word of two 16-bit values of one dtype.
 
     As one op it takes what is rounded for it in one instruction. (PTX ISA: cvt.rn.bf16x2.f32.)
@@ -84,7 +84,7 @@ def packed_word(op: arith.Scalar) -> Op | None:
             continue
         first, second = _half(low), _half(shift.operands[0])
         if first is not None and second is not None and first.type == second.type:
-            return arith.PackWord(first, second, loc=op.loc)
+            return b.value(arith.PackWord(first, second))
     return None
 
 
@@ -102,7 +102,7 @@ def simplify_cast(b: Builder, op: arith.Cast) -> Value | None:
     if src == to:
         return op.src
     value = constant(op.src)
-    if value is not None and not (_keeps_payload(src, to) and value != value):
+    if value is not None and not ((src, to) in _MOVES and value != value):
         return b.constant(semantics().fold_cast(value, src, to), to)
     inner = op.src.op
     if not isinstance(inner, arith.Cast) or not (src.is_integer and to.is_integer and inner.src.dtype.is_integer):
@@ -127,12 +127,8 @@ def simplify_bitcast(b: Builder, op: arith.Bitcast) -> Value | None:
     return None
 
 
-_MOVES = frozenset({(TF32, F32), (BF16, F32), (BF16, TF32)})
-
-
-def _keeps_payload(src: DType, to: DType) -> bool:
-    """True for a cast that moves bits: not even of the canonical NaN does it make that of `to`."""
-    return (src, to) in _MOVES
+_MOVES = arith.CARRIERS | {(BF16, TF32)}
+"""Casts that move bits: not even of the canonical NaN do they make that of the result's dtype."""
 
 
 def _is_payload_nan(value: Number, src: DType, to: DType) -> bool:
@@ -167,7 +163,7 @@ def _twice(b: Builder, op: arith.Scalar, operand: Value) -> Value | None:
     x = inner.operands[0]
     if inner.fn.name == name:
         return x if not x.dtype.is_float or _canonical(x) else None
-    opposite = _OPPOSITE.get(inner.fn.name)
+    opposite = OPPOSITE.get(inner.fn.name)
     if name == "not" and opposite is not None and (not x.dtype.is_float or opposite in ("eq", "ne")):
         return b.scalar(opposite, *inner.operands)
     return None
@@ -187,7 +183,7 @@ def _canonical(value: Value) -> bool:
     """True if a NaN here can only be the canonical one."""
     op = value.op
     if isinstance(op, arith.Cast):
-        return op.src.dtype != op.to and not _keeps_payload(op.src.dtype, op.to)
+        return op.src.dtype != op.to and (op.src.dtype, op.to) not in _MOVES
     return isinstance(op, (arith.Scalar, arith.Constant))
 
 

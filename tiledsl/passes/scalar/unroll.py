@@ -23,7 +23,7 @@ MOST_OPS = 100_000
 
 def unroll(kernel: Kernel) -> None:
     sweep = _Unroller()
-    while asking := _asking(kernel):
+    while asking := [op for op in kernel.walk() if isinstance(op, control.For) and op.unroll != 1]:
         sweep.progress = False
         sweep.block(kernel.body)
         if not sweep.progress:
@@ -35,16 +35,11 @@ def unroll(kernel: Kernel) -> None:
         canonicalize(kernel)
 
 
-def _asking(kernel: Kernel) -> list[control.For]:
-    return [op for op in kernel.walk() if isinstance(op, control.For) and op.unroll != 1]
-
-
 class _Unroller:
     """Every asking loop whose bounds allow it; loops inside it wait for the next sweep. `made`: ops so far."""
 
-    def __init__(self) -> None:
-        self.made = 0
-        self.progress = False
+    made = 0
+    progress = False
 
     def block(self, block: Block) -> None:
         ops, block.ops = block.ops, []

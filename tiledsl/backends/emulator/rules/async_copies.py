@@ -11,7 +11,7 @@ from tiledsl.backends.emulator.async_copies import Transfer
 from tiledsl.backends.emulator.cohort import Cohort
 from tiledsl.backends.emulator.memory import access_index, name_threads
 from tiledsl.backends.emulator.rules.memory import span_of
-from tiledsl.backends.emulator.rules.places import Masked, Memory, Place, load_inside, read_place, store_inside
+from tiledsl.backends.emulator.rules.places import Memory, Place, masked, read_place, write_place
 from tiledsl.backends.emulator.rules.registry import rule
 from tiledsl.backends.emulator.rules.tile import copy
 from tiledsl.backends.emulator.spans import Span
@@ -42,10 +42,10 @@ def wait_for_tokens(c: Cohort, op: async_copy.Wait, *tokens: Any) -> None:
 def access_at_once(c: Cohort, op: async_copy.Cp, tile: Memory, *operands: Any) -> None:
     rank = op.memory_type.rank
     indices, tensor, start = operands[:rank], operands[rank], operands[rank + 1 :]
-    side = op.source
-    src = Place(c, op, tensor, start, side.type, op.vec)
-    values = read_place(src) if op.guard else load_inside(src)
-    store_inside(Place(c, op, tile, indices, op.memory_type, op.vec), values)
+    source = Place(c, op, tensor, start, op.source.type, op.vec)
+    if not op.guard:
+        source.require_inside()
+    write_place(Place(c, op, tile, indices, op.memory_type, op.vec), read_place(source))
 
 
 # -- groups ----------------------------------------------------------------------------------------
@@ -67,7 +67,7 @@ def wait(c: Cohort, op: async_copy.WaitGroup | tma.BulkWait) -> None:
 @rule(mem.CpAsync)
 def issue(c: Cohort, op: mem.CpAsync, address: Any, source: Any, *given: Any) -> None:
     """Lanes whose condition holds take part."""
-    with Masked(c, True if op.condition is None else given[-1]) as some:
+    with masked(c, True if op.condition is None else given[-1]) as some:
         if some:
             _issue(c, op, address, source, op.bytes if op.src_bytes is None else given[0])
 
@@ -96,7 +96,7 @@ def _read(c: Cohort, op: mem.CpAsync, span: Span, address: Ints, size: Ints) -> 
     elements = np.zeros((len(sizes), op.bytes // item), span.elements.dtype)
     for count in np.unique(sizes[sizes > 0]).tolist():
         vec = -(-count // item)
-        with Masked(c, size == count):
+        with masked(c, size == count):
             index = access_index(c, op, span, address, "read", vec, align=op.bytes)
         which = sizes == count
         first = c.spread(index)[lanes][which]

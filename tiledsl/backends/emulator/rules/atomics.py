@@ -17,7 +17,7 @@ from tiledsl.backends.emulator.memory import access_index, load, require_writabl
 from tiledsl.backends.emulator.spans import Span
 from tiledsl.ir import semantics
 from tiledsl.ir.ops import mem, tile
-from tiledsl.ir.types import F32, GlobalType, PtrType, TileType
+from tiledsl.ir.types import F32, GlobalType, PtrType
 
 Atomic = tile.Atomic | mem.Atomic
 
@@ -53,17 +53,16 @@ def access_atomically(c: Cohort, op: Atomic, span: Span, address: Any, *values: 
 def _update(op: Atomic) -> Callable[..., Any]:
     """What becomes of elements, from the old ones and the values."""
     memory = op.operands[0].type
-    assert isinstance(memory, (TileType, GlobalType, PtrType))
-    shared = isinstance(memory, TileType) or (isinstance(memory, PtrType) and memory.space == "shared")
+    in_tensor = isinstance(memory, GlobalType) or (isinstance(memory, PtrType) and memory.space == "global")
     match op.fn.name:
         case "exchange":
             return _exchange
         case "cas":
             return _compare_and_swap
-        case "add" if memory.dtype == F32 and not shared:
+        case "add" if op.dtype == F32 and in_tensor:
             return _global_f32
         case name:
-            return partial(semantics.apply, name, memory.dtype)
+            return partial(semantics.apply, name, op.dtype)
 
 
 def _exchange(old: Any, value: Any) -> Any:

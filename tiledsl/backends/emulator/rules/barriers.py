@@ -251,8 +251,7 @@ def grid_dependency(c: Cohort, op: barriers.GridDependency) -> None:
 def set_registers(c: Cohort, op: barriers.SetMaxNReg) -> None:
     """Only checked. (PTX ISA: setmaxnreg: all warps of a warpgroup execute the same one.)"""
     require_whole_warps(c, op)
-    kernel = c.chunk.run.kernel
-    given = barriers.registers_at_launch(kernel.thread_count, kernel.blocks_per_sm)
+    given = barriers.registers_at_launch(c.chunk.run.kernel)
     if op.increase != (op.registers >= given) and op.registers != given:
         does, fix = ("take more", "raise it") if op.increase else ("give some back", "lower it")
         message = (

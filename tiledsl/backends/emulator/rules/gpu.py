@@ -85,13 +85,14 @@ class _BlockArrived(Condition):
 
 def require_whole_warps(c: Cohort, op: Op) -> None:
     """Raises HazardError if a warp reaches a warp-wide op with only some of its lanes."""
-    if c.is_whole():
+    if c.mask is None or c.mask is c.exists:
         return
-    partial = c.partial_warps()
+    active = c.active()
+    partial = active.any(axis=2) & (active != c.existing()).any(axis=2)
     if partial.any():
         raise HazardError(
             f"{op.name} takes part with all {WARP} lanes of a warp, but only some reach it: "
-            f"{name_threads(c, c.active() & partial[:, :, None])}",
+            f"{name_threads(c, active & partial[:, :, None])}",
             op.loc,
             "move it out of the condition that the lanes do not share",
         )
@@ -115,7 +116,7 @@ def shuffle(c: Cohort, op: warp.Shuffle, value: Any, lane: Any) -> Any:
     source = np.where((target >= 0) & (target < op.width), first + target, _LANES)
     if c.exists is not None:
         spread = np.broadcast_to(source, c.shape)
-        source = np.where(np.take_along_axis(c.spread(c.exists), spread, axis=2), spread, _LANES)
+        source = np.where(np.take_along_axis(c.existing(), spread, axis=2), spread, _LANES)
     values = np.asarray(value)
     if values.ndim == 0 or values.shape[2] == 1:
         return value
@@ -131,11 +132,10 @@ def uniform(c: Cohort, op: warp.Uniform, value: Any) -> Any:
 @rule(warp.Vote)
 def vote(c: Cohort, op: warp.Vote, predicate: Any) -> Any:
     require_whole_warps(c, op)
-    active = c.spread(True if c.exists is None else c.exists)
     predicate = np.asarray(predicate)
     if op.mode == "all":
-        return (predicate | ~active).all(axis=2, keepdims=True)
-    holds = predicate & active
+        return (predicate | ~c.existing()).all(axis=2, keepdims=True)
+    holds = predicate & c.existing()
     if op.mode == "any":
         return holds.any(axis=2, keepdims=True)
     bits = np.uint32(1) << _LANES.astype(np.uint32)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +16,7 @@ from tiledsl.ir.tensor_core import mma_planes
 from tiledsl.ir.types import DTYPES, F64
 from tiledsl.layout.fragments import FragmentLayout
 from tiledsl.layout.mma import MmaRow
-from tiledsl.layout.shared import CHUNK, ROWS, Paneled
+from tiledsl.layout.shared import CHUNK, ROWS, SPANS, Paneled
 
 Array = NDArray[Any]
 Ints = NDArray[np.int64]
@@ -115,10 +114,6 @@ def coordinates(layout: FragmentLayout, dims: tuple[int, ...], bits: int) -> tup
 # -- wgmma ------------------------------------------------------------------------------------------
 
 
-SPANS = (0, 128, 64, 32)
-"""Bytes of the swizzle's span by the mode of a descriptor."""
-
-
 def swizzled(chunks: Any, span: int) -> Any:
     """Where the hardware puts the chunk of 16 bytes at each of these places, counted from the start of memory."""
     if not span:
@@ -128,45 +123,33 @@ def swizzled(chunks: Any, span: int) -> Any:
     return chunks // units * units + inner.place(chunks // units, chunks % units, (1, units))
 
 
-@dataclass(frozen=True, slots=True)
-class Descriptor:
-    """Of one operand. start, leading, stride: bytes. span: of the swizzle; 0 for none."""
+class Descriptor(NamedTuple):
+    """Of one operand. start, leading, stride: bytes. span: of the swizzle; 0 for none, which no op asks for."""
 
     start: int
     leading: int
     stride: int
     span: int
-    base: int
 
     @staticmethod
     def of(bits: int) -> Descriptor:
-        def field(at: int) -> int:
-            return (bits >> at & 0x3FFF) << 4
-
-        return Descriptor(field(0), field(16), field(32), SPANS[bits >> 62 & 3], bits >> 49 & 7)
+        start, leading, stride = ((bits >> at & 0x3FFF) << 4 for at in (0, 16, 32))
+        return Descriptor(start, leading, stride, (0, *SPANS)[bits >> 62 & 3])
 
     @property
     def begins_pattern(self) -> bool:
-        """Does the operand begin in the first row of the swizzle's pattern, as a base offset of 0 says it does?"""
-        return self.base == 0 and self.start % (ROWS * self.span or 1) < max(self.span, 1)
+        """Does the operand begin in the first row of the swizzle's pattern, as a base offset of 0 says?"""
+        return self.span > 0 and self.start % (ROWS * self.span) < self.span
 
-    @lru_cache(maxsize=1024)  # noqa: B019 - there are few
-    def addresses(self, rows: int, k: int, size: int, transposed: bool) -> Ints:
-        """Of the elements of `size` bytes of an operand: [rows, k], where rows run along m or n.
 
-        Transposed without a swizzle, LBO is along k and SBO along m or n; with one, LBO leads to the next span along m
-        or n, SBO to the next 8 of k.
-        """
-        row, depth = np.arange(rows)[:, None], np.arange(k)
-        unit, span = CHUNK // size, self.span or CHUNK
-        if transposed:
-            chunk, units = row // unit, span // CHUNK
-            along_rows, along_k = (self.leading, self.stride) if self.span else (self.stride, self.leading)
-            offset = chunk % units * CHUNK + chunk // units * along_rows + row % unit * size
-            offset = offset + depth % ROWS * span + depth // ROWS * along_k
-        else:
-            # Rows of 8 are a pattern; along k one instruction has two chunks of 16 bytes.
-            step = CHUNK if self.span else self.leading
-            offset = row % ROWS * span + row // ROWS * self.stride + depth // unit * step + depth % unit * size
-        address = self.start + offset
-        return swizzled(address // CHUNK, self.span) * CHUNK + address % CHUNK
+@lru_cache(maxsize=1024)
+def operand_addresses(of: Descriptor, rows: int, k: int, size: int, transposed: bool) -> Ints:
+    """Of the elements of `size` bytes of an operand: [rows, k], where rows run along m or n."""
+    row, depth = np.arange(rows)[:, None], np.arange(k)
+    if transposed:  # LBO leads to the next span along m or n, SBO to the next 8 of k
+        span, inside = np.divmod(row * size, of.span)
+        offset = span * of.leading + inside + depth // ROWS * of.stride + depth % ROWS * of.span
+    else:  # rows of 8 are a pattern
+        offset = row // ROWS * of.stride + row % ROWS * of.span + depth * size
+    address = of.start + offset
+    return swizzled(address // CHUNK, of.span) * CHUNK + address % CHUNK

@@ -20,9 +20,9 @@ from tiledsl.backends.emulator.rules.gpu import require_whole_warps
 from tiledsl.backends.emulator.rules.matrices import coordinates, product
 from tiledsl.backends.emulator.rules.memory import located
 from tiledsl.backends.emulator.rules.places import (
-    Masked,
     Memory,
     Place,
+    masked,
     read_place,
     shifted,
     write_place,
@@ -117,7 +117,7 @@ def load_fragment(c: Cohort, op: matrix.Load, memory: Memory, *origin: Any) -> F
 def store_fragment(c: Cohort, op: matrix.Store, fragment: Fragment, memory: Memory, *origin: Any) -> None:
     type_ = op.fragment.fragment
     places = _places(c, op, type_, memory, origin)
-    with Masked(c, np.asarray(type_.held_as.holder(c.warps) == 0)[..., None]) as some:
+    with masked(c, np.asarray(type_.held_as.holder(c.warps) == 0)[..., None]) as some:
         for place, value in zip(places, fragment, strict=True):
             if some:
                 write_place(place, (value,))
@@ -147,7 +147,7 @@ def _row_bytes(c: Cohort, op: Load | Store, values: Sequence[Any], kind: AccessK
     memory = op.operands[0].type
     assert isinstance(memory, (TileType, PtrType))
     vec, held = matrix.MATRIX_BYTES // memory.dtype.bytes, "columns" if op.trans else "rows"
-    with Masked(c, _LANES[None, None] < matrix.MATRIX_ROWS * op.num):
+    with masked(c, _LANES[None, None] < matrix.MATRIX_ROWS * op.num):
         span, address, rest = located(c, op, 0, values, vec)
         start = access_index(c, op, span, address, kind, vec, held=held) * memory.dtype.bytes
     return np.broadcast_to(start, np.broadcast_shapes(start.shape, (1, 1, WARP))), rest

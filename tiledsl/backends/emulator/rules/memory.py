@@ -19,29 +19,19 @@ from tiledsl.errors import EmulatorError
 from tiledsl.ir.core import Op, Value
 from tiledsl.ir.ops import mem, tile, wgmma
 from tiledsl.ir.semantics import numpy_dtype
-from tiledsl.ir.types import GlobalType, PtrType, SharedType
+from tiledsl.ir.types import DType, GlobalType, PtrType, SharedType
 
 Ints = NDArray[np.int64]
 
 
 @rule(mem.SharedBase)
 def shared_base(c: Cohort, op: mem.SharedBase) -> Any:
-    has = c.chunk.run.launch.shared_bytes
-    if op.offset < 0 or op.bytes < 0 or op.offset + op.bytes > has or op.offset % op.dtype.bytes:
-        raise EmulatorError(
-            f"{op.label or 'a tile'} of {op.bytes} bytes of {op.dtype} at byte {op.offset} of shared memory, "
-            f"of which the block has {has}",
-            op.loc,
-            f"place it inside shared_bytes(...), at a multiple of {op.dtype.bytes}",
-        )
     return np.array(op.offset, np.int64)
 
 
 @rule(mem.Offset)
 def offset(c: Cohort, op: mem.Offset, base: Any, index: Any) -> Any:
-    pointee = op.base.type
-    assert isinstance(pointee, PtrType)
-    return np.add(base, np.multiply(index, pointee.dtype.bytes, dtype=np.int64))
+    return np.add(base, np.multiply(index, mem.pointer(op).dtype.bytes, dtype=np.int64))
 
 
 def located(c: Cohort, op: Op, position: int, values: Sequence[Any], vec: int = 1) -> tuple[Span, Ints, Sequence[Any]]:
@@ -55,7 +45,7 @@ def located(c: Cohort, op: Op, position: int, values: Sequence[Any], vec: int = 
         return span_of(c, op, values[0], position), np.asarray(values[0], np.int64), values[1:]
     assert isinstance(type_, (GlobalType, SharedType))
     place = Place(c, op, values[0], values[1 : 1 + type_.rank], type_, vec)
-    place.require_inside(place.whole)
+    place.require_inside()
     return place.span, np.asarray(place.address, np.int64), values[1 + type_.rank :]
 
 
@@ -103,20 +93,14 @@ def _beyond(index: NDArray[Any], last: int) -> Any:
 
 def span_of(c: Cohort, op: Op, address: Any, position: int = 0) -> Span:
     """What an access through the op's operand at `position` may touch: the tile or tensor that it was derived from."""
-    pointer = op.operands[position]
-    type_ = pointer.type
-    assert isinstance(type_, PtrType)
-    dtype = numpy_dtype(type_.dtype)
-    if type_.space == "shared":
-        root = _root(pointer)
-        shared_bytes = c.chunk.run.launch.shared_bytes
-        if isinstance(root.owner, mem.SharedBase):
-            base = root.owner
-            tile = SharedTile(base.label or "shared memory", type_.dtype, base.offset, base.bytes)
-        else:
-            tile = SharedTile("shared memory", type_.dtype, 0, shared_bytes)
-        return tile.span(c.chunk.memory, c.blocks, dtype)
-    return _global_span(c, op, pointer, np.asarray(address), dtype)
+    pointer, type_ = op.operands[position], mem.pointer(op, position)
+    if type_.space == "global":
+        return _global_span(c, op, pointer, np.asarray(address), type_.dtype)
+    base = _root(pointer).op
+    label, start, size = "shared memory", 0, c.chunk.memory.bytes
+    if isinstance(base, mem.SharedBase):
+        label, start, size = base.label or label, base.offset, base.bytes
+    return SharedTile(label, type_.dtype, start, size).span(c.chunk.memory, c.blocks)
 
 
 def shared_bases(op: Op) -> list[mem.SharedBase]:
@@ -134,16 +118,16 @@ def _root(pointer: Value) -> Value:
     return pointer
 
 
-def _global_span(c: Cohort, op: Op, pointer: Value, address: NDArray[Any], dtype: np.dtype[Any]) -> Span:
+def _global_span(c: Cohort, op: Op, pointer: Value, address: NDArray[Any], dtype: DType) -> Span:
     """Found by address, since a pointer may have come through a selection; all lanes use one tensor."""
     run = c.chunk.run
     root = _root(pointer)
     if root.owner is run.kernel.body:
-        return run.tensors[run.kernel.abi[root.index].name].span
+        return run.tensors[run.kernel.abi[root.index].name]
     lanes = c.active()
     numbers = np.unique(c.spread(address)[lanes] >> ADDRESS_BITS)
-    spans = [t.span for t in run.tensors.values() if t.pointer >> ADDRESS_BITS in numbers]
-    if len(numbers) == 1 and len(spans) == 1 and spans[0].elements.dtype == dtype:
+    spans = [span for span in run.tensors.values() if span.base >> ADDRESS_BITS in numbers]
+    if len(numbers) == 1 and len(spans) == 1 and spans[0].elements.dtype == numpy_dtype(dtype):
         return spans[0]
     raise EmulatorError(
         f"{op.name} through a pointer into "

@@ -18,7 +18,7 @@ from tiledsl.backends.emulator.rules.places import (
     write_place,
 )
 from tiledsl.backends.emulator.rules.registry import rule
-from tiledsl.backends.emulator.spans import GlobalBuffer, SharedTile
+from tiledsl.backends.emulator.spans import SharedTile, Span
 from tiledsl.ir.ops import tile
 from tiledsl.passes.distribute.thread_map import ThreadMap, plan_copy
 
@@ -26,12 +26,12 @@ from tiledsl.passes.distribute.thread_map import ThreadMap, plan_copy
 
 
 @rule(tile.Dim)
-def dim(c: Cohort, op: tile.Dim, tensor: GlobalBuffer) -> Any:
-    return np.array(tensor.shape[op.axis], np.int64)
+def dim(c: Cohort, op: tile.Dim, tensor: Span) -> Any:
+    return np.array(tensor.dims[op.axis], np.int64)
 
 
 @rule(tile.Stride)
-def stride(c: Cohort, op: tile.Stride, tensor: GlobalBuffer) -> Any:
+def stride(c: Cohort, op: tile.Stride, tensor: Span) -> Any:
     return np.array(tensor.strides[op.axis], np.int64)
 
 

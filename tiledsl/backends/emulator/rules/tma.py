@@ -6,7 +6,7 @@ the tensor now; see `async_copies` for what arrives when.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, Sequence
 
@@ -22,7 +22,7 @@ from tiledsl.backends.emulator.rules.matrices import swizzled
 from tiledsl.backends.emulator.rules.memory import located, span_of
 from tiledsl.backends.emulator.rules.places import Place, require_box
 from tiledsl.backends.emulator.rules.registry import rule
-from tiledsl.backends.emulator.spans import GlobalBuffer
+from tiledsl.backends.emulator.spans import Span
 from tiledsl.errors import EmulatorError
 from tiledsl.ir.core import Op
 from tiledsl.ir.ops import tma
@@ -37,7 +37,7 @@ class _Box:
     """Boxes of a tensor, one an entry. `axes`: those of the tensor that run along a box, slowest first; `extents`: of
     the box along them; `start` [entries, rank]: its first element."""
 
-    tensor: GlobalBuffer
+    tensor: Span
     axes: tuple[int, ...]
     extents: tuple[int, ...]
     start: Ints
@@ -45,14 +45,14 @@ class _Box:
     def elements(self) -> tuple[Ints, NDArray[np.bool_]]:
         """For every element of each box, [entries, elements] in row order: where it is among the tensor's elements, and
         whether it is inside."""
-        span = self.tensor.span
+        span = self.tensor
         along = np.ogrid[tuple(slice(extent) for extent in self.extents)]
         start = self.start.reshape(*self.start.shape, *[1] * len(self.axes))
         index: Any = (span.base - span.origin) // span.elements.itemsize
         inside: Any = np.True_
-        for axis, extent in enumerate(self.tensor.shape):
+        for axis, extent in enumerate(span.dims):
             at = start[:, axis] + (along[self.axes.index(axis)] if axis in self.axes else 0)
-            index = index + at * self.tensor.strides[axis]
+            index = index + at * span.strides[axis]
             inside = inside & (at >= 0) & (at < extent)
         full, flat = (len(start), *self.extents), (len(start), -1)
         return np.broadcast_to(index, full).reshape(flat), np.broadcast_to(inside, full).reshape(flat)
@@ -60,14 +60,14 @@ class _Box:
     def read(self) -> NDArray[np.uint8]:
         """[entries, chunks, 16]; zeros past the edge."""
         index, inside = self.elements()
-        source = self.tensor.span.elements
+        source = self.tensor.elements
         values = source.take(index, mode="clip") if source.size else np.zeros(index.shape, source.dtype)
         if not inside.all():
             values[~inside] = 0
         return values.view(np.uint8).reshape(len(index), -1, CHUNK)
 
     def write(self, op: Op, data: NDArray[np.uint8]) -> None:
-        span = self.tensor.span
+        span = self.tensor
         require_writable(op, span)
         index, inside = self.elements()
         values = data.reshape(len(index), -1).view(span.elements.dtype)
@@ -93,10 +93,10 @@ def _sides(c: Cohort, op: Op, values: tuple[Any, ...]) -> tuple[_Box, Transfer]:
     assert isinstance(op, (tma.MapLoad, tma.MapStore))
     described = c.chunk.run.kernel.tensor_maps[op.map]
     tensor, first = c.chunk.run.tensors[described.tensor], op.operands.index(op.coordinates[0])
-    start = np.zeros((int(c.active().sum()), len(tensor.shape)), np.int64)
+    start = np.zeros((int(c.active().sum()), len(tensor.dims)), np.int64)
     start[:, list(described.axes)] = _lanes_of(c, values[first : first + len(op.coordinates)])
     box = _Box(tensor, described.axes[::-1], described.box[::-1], start)
-    span, size = span_of(c, op, values[0]), prod(described.box) * tensor.dtype.bytes
+    span, size = span_of(c, op, values[0]), prod(described.box) * tensor.elements.itemsize
     chunk = _lanes_of(c, [checked(c, op, span, values[0], size, TMA_ALIGNMENT)]) // CHUNK
     at = swizzled(chunk + np.arange(size // CHUNK), described.swizzle) * CHUNK
     return box, _transfer(c, op, span.label, span.base, at)
@@ -158,9 +158,8 @@ def _to_cluster(c: Cohort, op: Op, transfer: Transfer, masks: Ints) -> tuple[Tra
             "set a bit for each that gets it",
         )
     which, ranks = np.nonzero(bits)
-    rows = clusters.members[transfer.owners[which], ranks]
-    threads, owners = transfer.threads[which], transfer.owners[which]
-    return Transfer(op, transfer.label, transfer.base, owners, threads, rows, transfer.at[which]), which
+    sent = transfer.part(which)
+    return replace(sent, rows=clusters.members[sent.owners, ranks]), which
 
 
 @rule(tma.Prefetch, tma.MapPrefetch)

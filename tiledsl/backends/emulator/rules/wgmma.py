@@ -21,6 +21,7 @@ from tiledsl.backends.emulator.native.dot import add_terms
 from tiledsl.backends.emulator.rules.matrices import (
     Descriptor,
     held_matrices,
+    operand_addresses,
     registers,
 )
 from tiledsl.backends.emulator.rules.matrix import require_full_warps
@@ -158,25 +159,20 @@ def _described(
     groups: _Warpgroups, op: wgmma.Instruction, bits: Any, rows: int, dtype: np.dtype[Any], transposed: bool
 ) -> Array:
     """[warpgroups, rows, k] of the operand that descriptors describe; `rows` run along m or n."""
-    each = groups.uniform(op, bits, "a descriptor")
-    k = op.row.k
-    addresses = np.stack([_of_descriptor(op, b, rows, k, dtype.itemsize, transposed) for b in each.tolist()])
+    described = [Descriptor.of(each) for each in groups.uniform(op, bits, "a descriptor").tolist()]
+    wrong = next((each for each in described if not each.begins_pattern), None)
+    if wrong is not None:
+        raise EmulatorError(
+            f"{op.name} of an operand at byte {wrong.start}, which is not in the first row of a pattern of "
+            f"{ROWS * wrong.span} bytes",
+            op.loc,
+            "let operands begin where the swizzle's pattern does",
+        )
+    addresses = np.stack([operand_addresses(each, rows, op.row.k, dtype.itemsize, transposed) for each in described])
     byte = int(addresses.min())
     under = (base for base in shared_bases(op) if base.offset <= byte < base.offset + base.bytes)
     label, base = next(((tile.label, tile.offset) for tile in under), ("", 0))
     return _read(groups, op, label or "shared memory", base, addresses, dtype)
-
-
-def _of_descriptor(op: wgmma.Instruction, bits: int, rows: int, k: int, size: int, transposed: bool) -> Ints:
-    described = Descriptor.of(bits)
-    if not described.begins_pattern:
-        raise EmulatorError(
-            f"{op.name} of an operand at byte {described.start} with a base offset of {described.base}, which is not "
-            f"in the first row of a pattern of {ROWS * described.span} bytes",
-            op.loc,
-            "let operands begin where the swizzle's pattern does",
-        )
-    return described.addresses(rows, k, size, transposed)
 
 
 # -- both ------------------------------------------------------------------------------------------

@@ -94,7 +94,7 @@ class StoreReads:
                 raise HazardError(text, access.loc, self.fix)
 
     def name(self, touch: Touch, entry: int) -> str:
-        return self.memory.words.warp(int(touch.owners[entry]), int(touch.warps[entry]))
+        return self.memory.cells.warp(int(touch.owners[entry]), int(touch.warps[entry]))
 
 
 class ProductReads(StoreReads):
@@ -180,13 +180,13 @@ class CommittedWork:
             self.fail(int(touch.owners[at]), int(touch.warps[at]), text, "let one thread of a warp begin all of it")
         agents, epochs = self.clocks.ids(touch.owners, self.clocks.work + touch.warps), self.commits[who] + 1
         self.needed[who], self.begun = epochs, access.op
-        memory.against_writers(touch, in_order=agents)
+        memory.against_writers(touch)
         if access.proxies:
             memory.against_unfenced(touch)
         if access.kind == "fetch":
             memory.remember_work(touch, epochs)
             return
-        memory.against_readers(touch, in_order=touch.warps)
+        memory.against_readers(touch)
         if access.proxies:
             memory.against_unfenced_readers(touch)
         memory.set_writer(access.op, touch.cells, agents[:, None], epochs[:, None])
@@ -218,4 +218,4 @@ class CommittedWork:
 
     def fail(self, row: int, warp: int, text: str, fix: str = _FIX) -> None:
         assert self.begun is not None
-        raise HazardError(f"{self.memory.words.warp(row, warp)} {text}", self.begun.loc, fix)
+        raise HazardError(f"{self.memory.cells.warp(row, warp)} {text}", self.begun.loc, fix)

@@ -3,19 +3,26 @@ write need a fence before the product. (PTX ISA: wgmma.fence, wgmma.wait_group.)
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Mapping
 
 from tiledsl.errors import HazardError
 from tiledsl.ir.core import Kernel, Op, Value
 from tiledsl.ir.ops import control, wgmma
 from tiledsl.ir.types import FragmentType
+from tiledsl.passes.analysis.structure import flows
 
 
 def check_registers(kernel: Kernel) -> None:
     """Raise HazardError at the first op that takes an accumulator too early, or product that lacks its fence."""
-    for op in kernel.walk():
+    ops = list(kernel.walk())
+    carried: defaultdict[Value, list[Value]] = defaultdict(list)  # what control ops make of a value
+    for targets, sources in (slot for op in ops for flow in flows(op) for slot in flow.slots):
+        for source in sources:
+            carried[source] += targets
+    for op in ops:
         if isinstance(op, wgmma.Instruction):
-            _require_untouched(op)
+            _require_untouched(op, carried)
             _require_fenced(op, op.left if op.a_registers else [])
             _require_fenced(op, [v for v in op.accumulators if not _is_ready(v)])
         elif isinstance(op, wgmma.Mma) and isinstance(op.a.type, FragmentType):
@@ -33,7 +40,7 @@ def _is_ready(accumulator: Value) -> bool:
 # -- accumulators ----------------------------------------------------------------------------------
 
 
-def _require_untouched(op: wgmma.Instruction) -> None:
+def _require_untouched(op: wgmma.Instruction, carried: Mapping[Value, list[Value]]) -> None:
     seen: set[Value] = set()
     todo: list[Value] = list(op.results)
     while todo:
@@ -41,40 +48,20 @@ def _require_untouched(op: wgmma.Instruction) -> None:
         if value in seen:
             continue
         seen.add(value)
+        todo += carried.get(value, ())
         for user, position in value.uses:
             if isinstance(user, wgmma.WaitGroup):
                 todo += [user.results[position]] if user.pending else []
-            elif isinstance(user, wgmma.Instruction) and position >= 2 + len(user.left):
-                continue  # it asks for its own results
-            elif isinstance(user, (control.For, control.While, control.Yield, control.Condition)):
-                todo += _carried(user, position)
-            else:
+                continue
+            asks_for_own = isinstance(user, wgmma.Instruction) and position >= 2 + len(user.left)
+            if not asks_for_own and not isinstance(
+                user, (control.For, control.While, control.Yield, control.Condition)
+            ):
                 raise HazardError(
                     f"{user.name} uses a register of the product at {op.loc}, which is in flight",
                     user.loc,
                     "wait for the accumulator first: acc.wait()",
                 )
-
-
-def _carried(user: Op, position: int) -> Iterator[Value]:
-    """The values that a control op makes of its operand at this position."""
-    if isinstance(user, control.For):
-        targets, first = (user.body.args[1:], user.results), 3
-    elif isinstance(user, control.While):
-        targets, first = (user.before.args,), 0
-    else:
-        assert user.parent is not None
-        owner = user.parent.parent
-        if isinstance(owner, control.For):
-            targets, first = (owner.body.args[1:], owner.results), 0
-        elif isinstance(owner, control.While) and isinstance(user, control.Condition):
-            targets, first = (owner.after.args, owner.results), 1
-        elif isinstance(owner, control.While):
-            targets, first = (owner.before.args,), 0
-        else:
-            assert isinstance(owner, control.If)
-            targets, first = (owner.results,), 0
-    return (values[position - first] for values in targets)
 
 
 # -- fences ----------------------------------------------------------------------------------------

@@ -175,10 +175,7 @@ class ProxyFences:
 
     def accessed(self, rows: Ints, warps: Ints, lanes: Ints, matrix: bool) -> None:
         """These lanes read or write; all lanes of a warp move a matrix."""
-        if matrix:
-            self.unfenced[rows, warps] = True
-        else:
-            self.unfenced[rows, warps, lanes] = True
+        self.unfenced[rows, warps, slice(None) if matrix else lanes] = True
 
     def make(self, rows: Ints, warps: Ints, lanes: Ints) -> None:
         """These lanes execute a fence."""

@@ -2,11 +2,12 @@
 
 It is a hook, and knows of a run what hooks are told. Happens-before is what warps have waited for (`clocks`), whatever
 the order in which the emulator ran them; `memory` is the history of accesses; `mbarriers`, `atomics` and `async_reads`
-are what releases and acquires. `checks` finds copies in flight and reads of what was never written.
+are what releases and acquires. `checks` finds reads of what was never written.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import get_args
 
 import numpy as np
@@ -16,11 +17,11 @@ from tiledsl.backends.emulator.hooks import Access, FenceKind, Group, Hook, Laun
 from tiledsl.backends.emulator.positions import Clusters
 from tiledsl.backends.emulator.sanitizer.async_reads import CommittedWork, ProductReads, StoreReads
 from tiledsl.backends.emulator.sanitizer.atomics import AtomicOrder
-from tiledsl.backends.emulator.sanitizer.checks import InFlight, LastWrites
+from tiledsl.backends.emulator.sanitizer.checks import LastWrites
 from tiledsl.backends.emulator.sanitizer.clocks import Clocks, Meeting
 from tiledsl.backends.emulator.sanitizer.mbarriers import MbarrierUse
 from tiledsl.backends.emulator.sanitizer.memory import SharedHistory, Touch
-from tiledsl.backends.emulator.sanitizer.shadow import Cells, Ints, Words
+from tiledsl.backends.emulator.sanitizer.shadow import Cells, Ints
 from tiledsl.ir.core import Kernel, Op
 from tiledsl.ir.ops import gpu, mem, tile, wgmma
 from tiledsl.ir.types import U64
@@ -42,7 +43,7 @@ class Checks(Hook):
 
     What can order the warps of the kernel: `mbarriers`: at most so many are there. `atomics`: whether releases and
     acquires do. `commits`: whether commits of work do, which arrive at mbarriers. `simple`: whether nothing but
-    barriers of whole blocks does.
+    barriers of whole blocks does. `overlapping`: are there tiles with bytes in common?
     """
 
     def __init__(self, kernel: Kernel) -> None:
@@ -51,9 +52,10 @@ class Checks(Hook):
         self.atomics = any(op.sync.releases or op.sync.acquires for op in ops)
         self.commits = any(access.done not in _OTHERWISE for op in ops for access in op.touches)
         self.simple = not self.atomics and not any(_orders_some(op) for op in ops)
-        bases = {(op.offset, op.bytes) for op in ops if isinstance(op, mem.SharedBase) and op.dtype == U64}
+        bases = sorted((op.offset, op.bytes, op.dtype == U64) for op in ops if isinstance(op, mem.SharedBase))
+        self.overlapping = any(start + size > after for (start, size, _), (after, *_) in pairwise(bases))
         tiles = [op.type.bytes for op in ops if isinstance(op, tile.SharedAlloc) and op.type.dtype == U64]
-        self.mbarriers = 0 if self.simple else (sum(bytes_ for _, bytes_ in bases) + sum(tiles)) // U64.bytes
+        self.mbarriers = 0 if self.simple else (sum(b for _, b, u64 in set(bases) if u64) + sum(tiles)) // U64.bytes
 
     def of_blocks(self, launch: LaunchInfo, first: int, count: int) -> Hook:
         return _Blocks(self, launch, first, count)
@@ -67,11 +69,10 @@ class _Blocks(Hook):
         x, y, z = launch.threads
         clusters, warps = Clusters(launch, first, count), -(-x * y * z // WARP)
         self.cells = Cells(launch, first, count)
-        self.in_flight, self.last_writes = InFlight(self.cells), LastWrites(self.cells)
+        self.last_writes = LastWrites(self.cells, kernel.overlapping)
         self.clocks = clocks = Clocks(clusters, count, warps, kernel.mbarriers, kernel.commits)
-        self.words = Words(launch, first, kernel.simple)
-        self.memory = SharedHistory(self.words, clocks, self.cells, count)
-        self.mbarriers = MbarrierUse(self.words, clocks, self.memory.labels, count, kernel.mbarriers)
+        self.memory = SharedHistory(self.cells, clocks, count, kernel.simple)
+        self.mbarriers = MbarrierUse(self.cells, clocks, self.memory.labels, count, kernel.mbarriers)
         self.atomics = AtomicOrder(clocks, first) if kernel.atomics else None
         self.products, self.work = ProductReads(self.memory, count), CommittedWork(self.memory, count)
         self.groups: dict[Group, StoreReads] = {"wgmma": self.products, "bulk": StoreReads(self.memory, count)}
@@ -82,7 +83,7 @@ class _Blocks(Hook):
         }
 
     def on_end(self) -> None:
-        self.in_flight.end()
+        self.memory.end()
         self.mbarriers.end(self.loc)
         self.work.end(self.mbarriers.ended)
 
@@ -94,9 +95,11 @@ class _Blocks(Hook):
             return
         if access.space == "shared":
             cells = self.cells.touched(access)
-            self.in_flight.access(access, cells)
-            if access.kind != "mbarrier":
-                self.begin.get(access.until, self.access)(self.memory.touch(access, cells))
+            touch = self.memory.touch(access, cells)
+            if access.kind == "mbarrier":
+                self.memory.require_delivered(touch)
+            else:
+                self.begin.get(access.until, self.access)(touch)
             self.last_writes.access(access, cells)
         if access.order is not None and self.atomics is not None:
             self.atomics.access(access)
@@ -108,7 +111,9 @@ class _Blocks(Hook):
             self.memory.remember_reads(touch)
             return
         self.memory.against_readers(touch)
-        if touch.access.kind != "async":
+        if touch.access.kind == "async":
+            self.memory.begin_writing(touch)
+        else:
             self.memory.remember_writes(touch)
 
     def load(self, touch: Touch) -> None:
@@ -121,11 +126,10 @@ class _Blocks(Hook):
         self.memory.against_unfenced(touch)
         self.memory.against_unfenced_readers(touch)
         self.memory.against_fetchers(touch)
+        self.memory.begin_writing(touch)
 
     def on_delivery(self, access: Access) -> None:
         cells = self.cells.touched(access)
-        self.in_flight.deliver(cells)
-        self.words.copies.add(access.op)
         touch = self.memory.touch(access, cells)
         if access.mbarriers is None:  # for the thread that has waited for it
             self.memory.remember_writes(touch)

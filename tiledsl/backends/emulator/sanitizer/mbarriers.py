@@ -7,7 +7,7 @@ import numpy as np
 from tiledsl.arch import WARP
 from tiledsl.backends.emulator.hooks import Sync
 from tiledsl.backends.emulator.sanitizer.clocks import Clocks
-from tiledsl.backends.emulator.sanitizer.shadow import Bools, Ints, Words
+from tiledsl.backends.emulator.sanitizer.shadow import Bools, Cells, Ints
 from tiledsl.errors import HazardError, Loc
 from tiledsl.ir.core import Op
 from tiledsl.ir.types import U64
@@ -21,10 +21,10 @@ class MbarrierUse:
     when; `init_fence`: when that thread fenced it. [blocks, rank, agents]: `visits`: when each warp of another block
     arrived last in this one's memory; `ended`: what the block knew at last."""
 
-    def __init__(self, words: Words, clocks: Clocks, labels: list[str], blocks: int, mbarriers: int) -> None:
-        self.words, self.clocks, self.labels = words, clocks, labels
-        self.first, self.ranks = words.first, clocks.ranks
-        self.table = np.full(-(-words.launch.shared_bytes // U64.bytes) + 1, -1, np.int64)
+    def __init__(self, cells: Cells, clocks: Clocks, labels: list[str], blocks: int, mbarriers: int) -> None:
+        self.cells, self.clocks, self.labels = cells, clocks, labels
+        self.first, self.ranks = cells.first, clocks.ranks
+        self.table = np.full(-(-cells.launch.shared_bytes // U64.bytes) + 1, -1, np.int64)
         shape = blocks, mbarriers
         self.init_warp, self.init_lane, self.init_epoch, self.init_fence = (np.zeros(shape, np.int32) for _ in range(4))
         self.visits, self.ended = (np.zeros(clocks.known[:, 0].shape, np.int32) for _ in range(2))
@@ -46,7 +46,7 @@ class MbarrierUse:
         by, when = self.init_warp[rows, columns], self.init_epoch[rows, columns]
         known = self.clocks.known[owners, warps, self.ranks[rows], by]
         for at in np.flatnonzero(known < when):
-            user, maker = self.words.warp(owners[at], warps[at]), self.words.warp(rows[at], by[at])
+            user, maker = self.cells.warp(owners[at], warps[at]), self.cells.warp(rows[at], by[at])
             label = self.labels[int(columns[at])]
             message = f"{op.name}: {user} uses {label}, and does not know that {maker} has initialised it"
             fix = "put a barrier() behind the initialisation (of the cluster, if it uses the mbarrier)"
@@ -103,7 +103,7 @@ class MbarrierUse:
         """All blocks have ended: those that others of the cluster arrived in knew of that."""
         for row, rank, warp in np.argwhere(self.visits > self.ended).tolist():
             raise HazardError(
-                f"block {self.words.launch.block_index(row + self.first)} may end before warp {warp} of block {rank} "
+                f"block {self.cells.launch.block_index(row + self.first)} may end before warp {warp} of block {rank} "
                 "of its cluster arrives at an mbarrier in its shared memory",
                 loc,
                 "end the kernel with a barrier of the cluster (cluster_arrive, cluster_wait), or wait for all arrivals",

@@ -16,17 +16,19 @@ from numpy.typing import NDArray
 from tiledsl.arch import WARP
 from tiledsl.backends.emulator.hooks import Access
 from tiledsl.backends.emulator.sanitizer.clocks import Clocks, ProxyFences, View
-from tiledsl.backends.emulator.sanitizer.shadow import Bools, Cells, Ints, Ops, Words, held_by
+from tiledsl.backends.emulator.sanitizer.shadow import DOES, Bools, Cells, Ints, Ops, held_by
+from tiledsl.errors import HazardError
 from tiledsl.ir.core import Op
 
-READING = np.iinfo(np.int32).max
-"""The time of a read that has not ended."""
+UNENDED = np.iinfo(np.int32).max
+"""The time of an asynchronous read or write that has not ended."""
 MANY = 64
 """Added to a lane: others of its warp as well."""
 
-_FENCE = "let the threads that wrote it execute fence_proxy_async() before the barrier"
-_READ_FENCE = "let the threads that read it execute fence_proxy_async() before they arrive where this one waits"
 _WAIT = "let that warp wait for it (wgmma_wait, tma_wait), and let this one know: at an mbarrier or a barrier"
+_FENCE = "let the threads that did so execute fence_proxy_async() before they arrive where this one waits"
+_DELIVER = "wait for the copy (its group, or the mbarrier that counts its bytes); then others need a barrier()"
+_MEET = "put a barrier() between the two, or let the one wait for the other at an mbarrier"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +61,11 @@ class Touch:
 class _Times:
     """When each warp of the block has done something to each granule last, [granules, warps]: its count, `when`, which
     `lane` of it (and `MANY` if others did), by which `op`. `latest` [granules]: no `when` is above, 0 if all are over.
+    `did`: "read" or "wrote".
     """
 
-    def __init__(self, granules: int, warps: int) -> None:
-        self.warps, self.any = warps, False
+    def __init__(self, granules: int, warps: int, did: str = "read") -> None:
+        self.warps, self.did, self.any = warps, did, False
         self.latest = np.zeros(granules, np.int32)
         self.when = np.zeros((granules, warps), np.int32)
         self.lane = np.zeros((granules, warps), np.int8)
@@ -99,16 +102,16 @@ class SharedHistory:
     `simple`: nothing but barriers of whole blocks orders warps.
     """
 
-    def __init__(self, words: Words, clocks: Clocks, cells: Cells, blocks: int) -> None:
-        self.words, self.clocks, self.first, self.simple = words, clocks, words.first, words.simple
-        self.cells, self.warps = cells, clocks.warps
+    def __init__(self, cells: Cells, clocks: Clocks, blocks: int, simple: bool) -> None:
+        self.cells, self.clocks, self.first, self.simple = cells, clocks, cells.first, simple
+        self.warps = clocks.warps
         self.ops = Ops()
         self.labels: list[str] = []
         size = cells.count
         self.writer, self.epoch, self.writer_op = (np.zeros(size, np.int32) for _ in range(3))
         self.lane = np.zeros(size, np.int8)
-        self.readers, self.atomic_readers, self.updates = (_Times(size, self.warps) for _ in range(3))
-        self.fetchers, self.workers = _Times(size, self.warps), _Times(size, self.warps)
+        self.readers, self.atomic_readers, self.fetchers, self.workers = (_Times(size, self.warps) for _ in range(4))
+        self.updates = _Times(size, self.warps, "wrote")
         self.reserved: Bools | None = None
         self.fences = ProxyFences(clocks, blocks, self.warps)
 
@@ -132,21 +135,21 @@ class SharedHistory:
 
     # -- conflicts -----------------------------------------------------------------------------
 
-    def against_writers(self, touch: Touch, in_order: Ints | None = None) -> None:
-        """It must happen after writes. in_order: of each entry the agent whose writes come before it in any case."""
+    def against_writers(self, touch: Touch) -> None:
+        """It must happen after writes; committed work of one warp ends in order."""
         cells = touch.cells
         if self.reserved is not None and self.reserved[cells].any():
             at = np.argwhere(self.reserved[cells])[0]
             self.fail(touch, at, "where a live mbarrier is", "leave mbarriers to their own operations")
         if not touch.atomic:
-            self.against(self.updates, touch, "wrote")
+            self.against(self.updates, touch)
         epoch = self.epoch.take(cells)
         if self.simple and not (epoch > self.clocks.met[touch.rows][:, None]).any():
             return
         writer = self.writer.take(cells)
         late = touch.known.of(writer) < epoch
-        if in_order is not None:
-            late &= writer != in_order[:, None]
+        if touch.access.until == "commit":
+            late &= writer != self.clocks.ids(touch.owners, self.clocks.work + touch.warps)[:, None]
         if touch.lanes is not None:
             mine = self.clocks.ids(touch.owners, touch.warps)[:, None]
             synced = self.clocks.synced[touch.owners, touch.warps][:, None]
@@ -154,23 +157,25 @@ class SharedHistory:
         if late.any():
             self.fail_writer(touch, np.argwhere(late)[0])
 
-    def against_readers(self, touch: Touch, in_order: Ints | None = None) -> None:
-        """A write must happen after reads by threads, TMA, wgmma and committed work. in_order: the warps whose work it
-        is, which ends in order."""
+    def require_delivered(self, touch: Touch) -> None:
+        late = self.epoch.take(touch.cells) == UNENDED
+        if late.any():
+            self.fail_writer(touch, np.argwhere(late)[0])
+
+    def against_readers(self, touch: Touch) -> None:
+        """A write must happen after reads by threads, TMA, wgmma and committed work."""
         self.against(self.readers, touch)
-        self.against_fetchers(touch, in_order)
+        self.against_fetchers(touch)
         if not touch.atomic:
             self.against(self.atomic_readers, touch)
 
-    def against_fetchers(self, touch: Touch, in_order: Ints | None = None) -> None:
+    def against_fetchers(self, touch: Touch) -> None:
         """It must happen after reads by TMA, wgmma and committed work."""
         self.against(self.fetchers, touch)
-        self.against(self.workers, touch, agents=self.clocks.work, in_order=in_order)
+        self.against(self.workers, touch)
 
-    def against(
-        self, others: _Times, touch: Touch, did: str = "read", agents: int = 0, in_order: Ints | None = None
-    ) -> None:
-        """`touch` must happen after what warps have done. agents: whose counts say when that was."""
+    def against(self, others: _Times, touch: Touch) -> None:
+        """`touch` must happen after what warps have done."""
         if not others.any:
             return
         behind = self.clocks.met[touch.rows][:, None] if self.simple else 0
@@ -178,20 +183,20 @@ class SharedHistory:
         if not recent.any():
             return
         if not recent.all():
-            touch, in_order = touch.part(recent), None if in_order is None else in_order[recent]
+            touch = touch.part(recent)
         cells = touch.cells
         when = others.when[cells]
-        late = when > self.seen(touch, agents)
-        if in_order is not None:
-            late &= (np.arange(self.warps) != in_order[:, None])[:, None, :]
+        late = when > self.seen(touch, self.clocks.work if others is self.workers else 0)
+        own = np.arange(self.warps) == touch.warps[:, None]
+        if others is self.workers and touch.access.until == "commit":
+            late &= ~own[:, None, :]
         if touch.lanes is not None:
-            own = np.arange(self.warps) == touch.warps[:, None]
             synced = self.clocks.synced[touch.owners, touch.warps][:, None, None]
             other = others.lane[cells] != touch.lanes[:, :, None]
             late |= own[:, None, :] & other & (when >= synced)
         late &= when > 0
         if late.any():
-            self.fail_warp(others, touch, np.argwhere(late)[0], did)
+            self.fail_warp(others, touch, np.argwhere(late)[0])
 
     def seen(self, touch: Touch, agents: int) -> Any:
         """The counts that `touch` has of agents `agents` ... of the block whose memory it is, one a warp: [entries, 1,
@@ -202,7 +207,7 @@ class SharedHistory:
 
     def against_unfenced(self, touch: Touch) -> None:
         """TMA or wgmma touch what threads have written."""
-        self.against_unfenced_warps(self.updates, touch, "wrote", _FENCE)
+        self.against_unfenced_warps(self.updates, touch)
         epoch, writer = self.epoch.take(touch.cells), self.writer.take(touch.cells)
         ranks, agents = np.divmod(writer, self.clocks.agents)
         by_warp = (epoch > 0) & (agents < self.warps)
@@ -214,14 +219,14 @@ class SharedHistory:
         known, rows = touch.known.of(ids), touch.rows[:, None]
         late = self.fences.missing(late, rows, warps, self.lane[touch.cells], epoch, known)
         if late.any():
-            self.fail_writer(touch, np.argwhere(late)[0], _FENCE)
+            self.fail_writer(touch, np.argwhere(late)[0], unfenced=True)
 
     def against_unfenced_readers(self, touch: Touch) -> None:
         """TMA overwrites what threads have read."""
-        self.against_unfenced_warps(self.readers, touch, "read", _READ_FENCE)
+        self.against_unfenced_warps(self.readers, touch)
 
-    def against_unfenced_warps(self, others: _Times, touch: Touch, did: str, fix: str) -> None:
-        """`touch` must happen after a proxy fence that follows what warps `did`."""
+    def against_unfenced_warps(self, others: _Times, touch: Touch) -> None:
+        """`touch` must happen after a proxy fence that follows what warps have done."""
         if not others.any:
             return
         cells = touch.cells
@@ -229,11 +234,11 @@ class SharedHistory:
         late = (when >= self.seen(touch, self.warps)) & (when > 0)
         if not late.any():
             return
-        self.against(others, touch, did)
+        self.against(others, touch)
         rows, warps, lanes = touch.rows[:, None, None], np.arange(self.warps), others.lane[cells]
         late = self.fences.missing(late, rows, warps, lanes, when, self.seen(touch, 0))
         if late.any():
-            self.fail_warp(others, touch, np.argwhere(late)[0], did, fix)
+            self.fail_warp(others, touch, np.argwhere(late)[0], unfenced=True)
 
     # -- what is remembered --------------------------------------------------------------------
 
@@ -242,27 +247,30 @@ class SharedHistory:
         if touch.atomic:
             self.remember(self.updates, touch)
             return
-        cells, lanes = touch.cells, touch.lanes
-        mine = self.clocks.ids(touch.owners, touch.warps)[:, None]
-        self.set_writer(touch.access.op, cells, mine, self.clocks.now(touch.owners, touch.warps)[:, None])
-        self.lane[cells] = lanes
+        self.write(touch, touch.lanes, self.clocks.now(touch.owners, touch.warps)[:, None])
         if not self.simple:
-            self.fences.accessed(touch.owners, touch.warps, lanes[:, 0], touch.access.held != "")
+            self.fences.accessed(touch.owners, touch.warps, touch.lanes[:, 0], touch.access.held != "")
+
+    def begin_writing(self, touch: Touch) -> None:
+        """A copy begins. Nobody may touch its bytes, the thread that copies included, before it has waited for it."""
+        lanes = (touch.access.threads[:: touch.access.run] % WARP)[:, None]
+        self.write(touch, lanes, UNENDED)
+
+    def write(self, touch: Touch, lanes: Ints, epochs: Ints | int) -> None:
+        cells, mine = touch.cells, self.clocks.ids(touch.owners, touch.warps)[:, None]
+        self.set_writer(touch.access.op, cells, mine, epochs)
+        self.lane[cells] = lanes
         # Two lanes at one cell: the one that does not find itself there has lost.
         lost = (self.lane.take(cells) != lanes) | (self.writer.take(cells) != mine)
         if lost.any():
-            at = np.argwhere(lost)[0]
-            cell = cells[tuple(at)]
-            who = self.words.thread(self.clocks.agent(self.writer[cell]), int(self.lane[cell]))
-            text = f"which {who} writes, too, at {touch.access.loc}{self.words.unknown}"
-            self.fail(touch, at, text, self.words.meet())
+            self.fail_writer(touch, np.argwhere(lost)[0])
 
     def remember_arrival(self, op: Op, rows: Ints, cells: Ints, columns: Ints) -> None:
         """A load has arrived: whoever waits for the phase that its mbarrier is in knows."""
         agents = self.clocks.ids(rows, 2 * self.warps + columns)
         self.set_writer(op, cells, agents[:, None], self.clocks.phases(rows, columns)[:, None] + 1)
 
-    def set_writer(self, op: Op, cells: Ints, ids: Ints, epochs: NDArray[Any]) -> None:
+    def set_writer(self, op: Op, cells: Ints, ids: Ints, epochs: NDArray[Any] | int) -> None:
         """Reads and atomic updates come before the write, and so before all that comes after it."""
         self.writer[cells], self.epoch[cells] = ids, epochs
         self.writer_op[cells] = self.ops.number(op)
@@ -284,8 +292,8 @@ class SharedHistory:
         """`lanes`: who will have waited for it."""
         at = touch.cells, touch.warps[:, None]
         self.fetchers.any = True
-        self.fetchers.when[at], self.fetchers.lane[at] = READING, lanes
-        self.fetchers.latest[touch.cells] = READING
+        self.fetchers.when[at], self.fetchers.lane[at] = UNENDED, lanes
+        self.fetchers.latest[touch.cells] = UNENDED
         self.fetchers.op[at] = self.ops.number(touch.access.op)
 
     def remember_work(self, touch: Touch, epochs: Ints) -> None:
@@ -296,40 +304,59 @@ class SharedHistory:
     def end_reading(self, cells: Ints, rows: Ints, warps: Ints) -> None:
         """These warps have waited for it."""
         at, when = (cells, warps[:, None]), self.fetchers.when
-        when[at] = np.where(when[at] == READING, self.clocks.now(rows, warps)[:, None], when[at])
+        when[at] = np.where(when[at] == UNENDED, self.clocks.now(rows, warps)[:, None], when[at])
         self.clocks.tick(*np.divmod(np.unique(rows * self.warps + warps), self.warps))
+
+    def end(self) -> None:
+        """The blocks have ended."""
+        for cell in np.flatnonzero(self.epoch == UNENDED)[:1].tolist():
+            block = self.cells.launch.block_index(self.first + cell // self.cells.each)
+            who = self.cells.thread(self.clocks.agent(self.writer[cell]), int(self.lane[cell]))
+            raise HazardError(
+                f"block {block} ends, and a copy that {who} began has not arrived: nothing waits for it",
+                self.ops[int(self.writer_op[cell])].loc,
+                "wait for the copy, also on the last iteration; or do not begin it",
+            )
 
     # -- messages ------------------------------------------------------------------------------
 
-    def fail_writer(self, touch: Touch, at: NDArray[Any], fence: str = "") -> None:
-        """fence: the fix, if a proxy fence is missing; else nothing orders the two."""
+    def fail_writer(self, touch: Touch, at: NDArray[Any], unfenced: bool = False) -> None:
+        """unfenced: a proxy fence is missing; else nothing orders the two."""
         cell = int(touch.cells[tuple(at)])
-        op, agent = self.ops[int(self.writer_op[cell])], self.clocks.agent(self.writer[cell])
+        op, lane = self.ops[int(self.writer_op[cell])], int(self.lane[cell])
+        agent = self.clocks.agent(self.writer[cell])
+        if self.epoch[cell] == UNENDED:
+            text = f"which the copy of {self.cells.thread(agent, lane)} at {op.loc} has not delivered"
+            self.fail(touch, at, text, _DELIVER)
         if agent < self.warps:
-            who = self.words.other(agent, int(self.lane[cell]), *self.thread(touch, at))
+            who = self.other(touch, at, agent, lane)
         elif agent >= self.clocks.work:
             who = f"work of warp {agent - self.clocks.work}"
         else:
             who = f"a copy counted by {self.labels[agent - 2 * self.warps]}"
-        did = "copied" if op in self.words.copies else "wrote"
-        self.fail_unordered(touch, at, who, did, op, fence, touch.atomic)
+        self.fail_unordered(touch, at, f"{who} wrote at {op.loc}", unfenced, touch.atomic)
 
-    def fail_warp(self, others: _Times, touch: Touch, at: NDArray[Any], did: str, fence: str = "") -> None:
+    def fail_warp(self, others: _Times, touch: Touch, at: NDArray[Any], unfenced: bool = False) -> None:
         warp, cell = int(at[2]), int(touch.cells[tuple(at[:2])])
         op = self.ops[int(others.op[cell, warp])]
-        if others.when[cell, warp] == READING:
+        if others.when[cell, warp] == UNENDED:
             self.fail(touch, at, f"which {op.name} of warp {warp} at {op.loc} may still read", _WAIT)
-        who = self.words.other(warp, int(others.lane[cell, warp]), *self.thread(touch, at))
-        who = f"work of {who}" if others is self.workers else who
+        if others in (self.fetchers, self.workers):
+            who = f"work of warp {warp}"
+        else:
+            who = self.other(touch, at, warp, int(others.lane[cell, warp]))
         one_atomic = touch.atomic or others in (self.updates, self.atomic_readers)
-        self.fail_unordered(touch, at, who, did, op, fence, one_atomic)
+        self.fail_unordered(touch, at, f"{who} {others.did} at {op.loc}", unfenced, one_atomic)
 
-    def fail_unordered(
-        self, touch: Touch, at: NDArray[Any], who: str, did: str, op: Op, fence: str, one_atomic: bool
-    ) -> None:
-        why = " with no proxy fence since" if fence else self.words.unknown
-        text = f"which {who} {self.words.did(did)} at {op.loc}{why}"
-        self.fail(touch, at, text, fence or self.words.meet(one_atomic))
+    def fail_unordered(self, touch: Touch, at: NDArray[Any], did: str, unfenced: bool, one_atomic: bool) -> None:
+        """one_atomic: one of the two is atomic, the other is not."""
+        if unfenced:
+            self.fail(touch, at, f"which {did}, with no proxy fence since", _FENCE)
+        self.fail(touch, at, f"which {did}, and nothing orders the two", _MEET + ", or make both atomic" * one_atomic)
+
+    def other(self, touch: Touch, at: NDArray[Any], warp: int, lane: int) -> str:
+        """Who did the earlier access. lane: maybe with `MANY`."""
+        return "another thread" if (warp, lane % WARP) == self.thread(touch, at) else self.cells.thread(warp, lane)
 
     def thread(self, touch: Touch, at: NDArray[Any]) -> tuple[int, int]:
         """Warp and lane of what fails; lane -1: not of one thread."""
@@ -337,6 +364,9 @@ class SharedHistory:
         return int(touch.warps[at[0]]), lane
 
     def fail(self, touch: Touch, at: NDArray[Any], text: str, fix: str) -> None:
-        where = self.cells.byte(int(touch.cells[tuple(at[:2])]), touch.access)
-        block = int(touch.owners[at[0]]) + self.first
-        self.words.fail(touch.access, block, *self.thread(touch, at), where, text, fix)
+        access, row, (warp, lane) = touch.access, int(touch.owners[at[0]]), self.thread(touch, at)
+        who = self.cells.warp(row, warp)
+        if lane >= 0:
+            who = self.cells.launch.thread_of_block(warp * WARP + lane % WARP, row + self.first)
+        byte = self.cells.byte(int(touch.cells[tuple(at[:2])]), access)
+        raise HazardError(f"race: {who} {DOES[access.kind]} {byte} at {access.loc}, {text}", access.loc, fix)

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from tiledsl.arch import WARP
 from tiledsl.backends.emulator.hooks import Access, LaunchInfo
-from tiledsl.errors import HazardError
 from tiledsl.ir.core import Op
 
 Ints = NDArray[np.int64]
@@ -72,40 +71,10 @@ class Cells:
         """By each lane: [lanes, cells]."""
         return self.of(access.blocks - self.first, access.addresses[:, None], access.width)
 
+    # -- messages ------------------------------------------------------------------------------
+
     def byte(self, cell: int, access: Access) -> str:
-        """Its name in messages."""
         return f"byte {int(cell) % self.each * self.granule - access.base} of {access.label}"
-
-
-# -- messages ---------------------------------------------------------------------------------------
-
-
-_MEET = "let the one wait for the other: at an mbarrier, or at a barrier where both are"
-
-
-class Words:
-    """`simple`: nothing but barriers of whole blocks orders warps. `copies`: the ops that have brought anything."""
-
-    def __init__(self, launch: LaunchInfo, first: int, simple: bool) -> None:
-        self.launch, self.first, self.simple = launch, first, simple
-        self.copies: set[Op] = set()
-        self.unknown = " with no barrier between" if simple else ", with no wait between that lets it know"
-
-    def meet(self, one_atomic: bool = False) -> str:
-        """The fix. one_atomic: one of the two is atomic, the other is not."""
-        return ("put a barrier() between the two" if self.simple else _MEET) + ", or make both atomic" * one_atomic
-
-    def did(self, what: str) -> str:
-        if self.simple:
-            return {"read": "read", "wrote": "wrote", "copied": "copied to"}[what]
-        return {"read": "has read", "wrote": "has written", "copied": "has filled"}[what]
-
-    def other(self, warp: int, lane: int, own_warp: int, own_lane: int) -> str:
-        """Who did the earlier access, of which `own_warp` and `own_lane` do the later one."""
-        if not self.simple:
-            return f"warp {warp}"
-        same = (warp, lane % WARP) == (own_warp, own_lane)
-        return "another thread" if same else self.thread(warp, lane)
 
     def thread(self, warp: int, lane: int) -> str:
         """lane: maybe with a flag above the bits of a lane."""
@@ -113,10 +82,3 @@ class Words:
 
     def warp(self, row: int, warp: int) -> str:
         return f"warp {int(warp)} of block {self.launch.block_index(int(row) + self.first)}"
-
-    def fail(self, access: Access, block: int, warp: int, lane: int, byte: str, text: str, fix: str) -> None:
-        """Raise HazardError. lane: -1 if it is not one thread that accesses."""
-        who = self.warp(block - self.first, warp)
-        if self.simple and lane >= 0:
-            who = self.launch.thread_of_block(warp * WARP + lane % WARP, block)
-        raise HazardError(f"race: {who} {DOES[access.kind]} {byte} at {access.loc}, {text}", access.loc, fix)
