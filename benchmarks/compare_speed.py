@@ -49,7 +49,7 @@ SIZES = ((4096, 4096, 4096), (8192, 4096, 512), (1024, 1000, 8192), (2056, 3080,
 """Long enough that the host is not the limit, and with edges. The last one has tiles for few SMs only, so that the
 latency of a step along k decides."""
 SETS = 4
-"""Bytes of operands, used in rotation: more than L2 holds."""
+"""Sets of operands, used in rotation: together more than L2 holds."""
 
 
 def _label(name: str, consts: dict[str, Any]) -> str:

@@ -26,7 +26,7 @@ from typing import Any
 from benchmarks.device import open_device
 from benchmarks.report import RESULTS, table, write
 from tiledsl.gemm import gemm
-from tiledsl.inspect.bench import share_of, summarize
+from tiledsl.inspect.bench import GRAPHED, share_of, summarize
 from tiledsl.inspect.contenders import CUBLAS, Contender, Operands, Roles, Size, cublas
 from tiledsl.inspect.frameworks import Device
 from tiledsl.inspect.timing import buffer_sets, interleave
@@ -48,9 +48,6 @@ FAMILIES: dict[str, tuple[Range, Range, Range, int]] = {
 
 LOADS = {"rested": (0.012, 0.02), "sustained": (0.02, 0.0)}
 """Seconds of a batch, and of the rest before it."""
-
-GRAPHED = 24
-"""Launches in one graph."""
 
 LAYOUTS = ("NT", "NN")
 

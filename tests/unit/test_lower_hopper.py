@@ -203,8 +203,8 @@ OPS = """kernel ops(%A: global<bf16, [M, N], unit=1, align=16>, %blocks: u16, %b
     tma.load %S, %zero, %zero, %A, %zero, %zero, %bars, %zero, %blocks
         {box = (64, 64), axes = (0, 1), multicast = "m", hint = "evict_last"}
     mbarrier.arrive %bars, %zero
-    mbarrier.arrive %bars, %zero, %rank
-    mbarrier.wait %bars, %zero, %parity
+    mbarrier.arrive %bars, %zero, %rank {reach = "cluster"}
+    mbarrier.wait %bars, %zero, %parity {reach = "cluster"}
     fence.proxy_async
     tma.store %S, %zero, %zero, %A, %zero, %zero {box = (64, 64), axes = (0, 1)}
     tma.commit_group

@@ -28,6 +28,8 @@ REGISTER_COUNTS = range(LEAST_SETMAXNREG, MOST_SETMAXNREG + 1, REGISTER_UNIT)
 
 
 REACHES = ("cta", "cluster")
+"""Whose accesses to memory an mbarrier orders. Across blocks, "cta" orders those to shared memory only, which is all
+that a ring needs, without a fence."""
 
 
 class MbarrierOp(Orders):
@@ -72,16 +74,13 @@ class Init(MbarrierOp):
 
 class Arrive(MbarrierOp):
     """This thread arrives; its earlier memory accesses are visible to those that wait for the phase. With one more
-    operand, an i32: at the mbarrier at this place in the block of that rank in the cluster.
-
-    reach: with "cta", those of another block see what was done to shared memory only, which is all that a ring needs.
-    """
+    operand, an i32: at the mbarrier at this place in the block of that rank in the cluster."""
 
     name = "mbarrier.arrive"
     sync = by(lambda op: Sync(releases="cluster" if op.more else "cta"))
     called = "ptx.mbarrier_arrive()"
     takes = ([], [I32])
-    reach = attribute(str, "cluster", among=REACHES)
+    reach = attribute(str, "cta", among=REACHES)
 
 
 class ExpectTx(MbarrierOp):
@@ -95,13 +94,13 @@ class ExpectTx(MbarrierOp):
 
 class Wait(MbarrierOp):
     """Waits until the phase of this parity (the last operand, a u32 of 0 or 1) has ended: the current phase or the one
-    before it. reach: as for `Arrive`."""
+    before it."""
 
     name = "mbarrier.wait"
     sync = Sync(meets="cta", completes="mbarrier")
     called = "ptx.mbarrier_wait()"
     takes = ([U32],)
-    reach = attribute(str, "cluster", among=REACHES)
+    reach = attribute(str, "cta", among=REACHES)
     parity = operand(-1, U32)
 
 

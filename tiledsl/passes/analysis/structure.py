@@ -138,6 +138,18 @@ def ops_around(block: Block | None) -> Iterator[tuple[Op, Block]]:
         block = block.parent.parent
 
 
+def rewrite(block: Block, instead: Callable[[Op], list[Op]]) -> None:
+    """Put `instead` of it in the place of each op, those of inner blocks first."""
+    ops: list[Op] = []
+    for op in block.ops:
+        for inner in op.blocks:
+            rewrite(inner, instead)
+        ops += instead(op)
+    for op in ops:
+        op.parent = block
+    block.ops = ops
+
+
 def replace_op(op: Op, values: Sequence[Value]) -> None:
     """Let `values` stand for the results of `op`, which forgets its operands. The caller unlinks it."""
     for result, value in zip(op.results, values, strict=True):

@@ -118,11 +118,6 @@ class _Lowering:
                 found.append(part)
         return found
 
-    @property
-    def reach(self) -> str:
-        """Of arrivals and waits: blocks of a cluster share no data but in shared memory, by a ring."""
-        return "cluster" if self.kernel.cluster == (1, 1, 1) else "cta"
-
     # -- making --------------------------------------------------------------------------------
 
     def make(self, op: rings.Make) -> list[Any]:
@@ -192,7 +187,7 @@ class _Lowering:
 
     def acquire(self, op: rings.Acquire) -> list[Any]:
         b, ring, (slot, phase, _) = self.b, self.rings[op.ring], self.parts[op.cursor]
-        b.add(barriers.Wait(self.bars[ring.consumer], slot, b.scalar("xor", phase, 1), reach=self.reach))
+        b.add(barriers.Wait(self.bars[ring.consumer], slot, b.scalar("xor", phase, 1)))
         endpoint = ring.producer.endpoint
         if endpoint.bytes:  # they are announced before the loads begin
             size = sum(ring.bytes(load) for load in ring.loads_of(op))
@@ -215,7 +210,7 @@ class _Lowering:
 
     def wait(self, op: rings.Wait | rings.Take) -> list[Any]:
         ring, (slot, phase, _) = self.rings[op.ring], self.parts[op.cursor]
-        self.b.add(barriers.Wait(self.bars[ring.producer], slot, phase, reach=self.reach))
+        self.b.add(barriers.Wait(self.bars[ring.producer], slot, phase))
         if isinstance(op, rings.Take):
             return [slot, self.advanced(op)]
         self.uses.append(_OpenUse(ring, self.b.block, op.in_flight))
@@ -317,16 +312,11 @@ class _Lowering:
         at_m, at_n = (b.cast(at, I32) for at in ring.place)
         row = b.scalar("mul", at_n, width)
         for m in range(width) if "m" in along else ():
-            self.signal_at(end, slot, b.scalar("add", row, m))
+            b.add(signal(bars, slot, b.scalar("add", row, m)))
         for n in range(height) if "n" in along else ():
             rank = b.scalar("add", at_m, n * width)
             with b.when(b.scalar("ne", at_n, n)) if "m" in along else nullcontext():
-                self.signal_at(end, slot, rank)
-
-    def signal_at(self, end: End, slot: Value, rank: Value) -> None:
-        signal = end.endpoint.signal
-        reach: dict[str, Any] = {"reach": self.reach} if issubclass(signal, barriers.Arrive) else {}
-        self.b.add(signal(self.bars[end], slot, rank, **reach))
+                b.add(signal(bars, slot, rank))
 
 
 def _releasing(ring: Ring) -> list[Op]:

@@ -8,25 +8,14 @@ done in any case; it is pure, and an address that no copy uses harms nobody. Don
 
 from __future__ import annotations
 
-from tiledsl.ir.core import Block, Kernel, Op
+from tiledsl.ir.core import Kernel, Op
 from tiledsl.ir.ops import control, mem
-from tiledsl.passes.analysis.structure import replace_op
+from tiledsl.passes.analysis.structure import replace_op, rewrite
 
 
 def predicate_copies(kernel: Kernel) -> None:
     """After `expand`: no op asks to be `predicated` that can be."""
-    _block(kernel.body)
-
-
-def _block(block: Block) -> None:
-    ops: list[Op] = []
-    for op in block.ops:
-        for inner in op.blocks:
-            _block(inner)
-        ops += _flat(op) if isinstance(op, control.If) and op.predicated else [op]
-    for op in ops:
-        op.parent = block
-    block.ops = ops
+    rewrite(kernel.body, lambda op: _flat(op) if isinstance(op, control.If) and op.predicated else [op])
 
 
 def _flat(op: control.If) -> list[Op]:

@@ -8,27 +8,14 @@ the immediate of its load it is free, in front of the loop it would hold a regis
 
 from __future__ import annotations
 
-from tiledsl.ir.core import Block, Kernel, Op
+from tiledsl.ir.core import Kernel, Op
 from tiledsl.ir.ops import control, mem
 from tiledsl.passes.analysis.constants import integer
+from tiledsl.passes.analysis.structure import rewrite
 
 
 def move_loop_invariants(kernel: Kernel) -> None:
-    _block(kernel.body)
-
-
-def _block(block: Block) -> None:
-    """Hoist out of the loops in `block`, innermost first."""
-    ops: list[Op] = []
-    for op in block.ops:
-        for inner in op.blocks:
-            _block(inner)
-        if isinstance(op, (control.For, control.While)):
-            for moved in _invariants(op):
-                moved.parent = block
-                ops.append(moved)
-        ops.append(op)
-    block.ops = ops
+    rewrite(kernel.body, lambda op: [*_invariants(op), op] if isinstance(op, (control.For, control.While)) else [op])
 
 
 def _invariants(loop: Op) -> list[Op]:
