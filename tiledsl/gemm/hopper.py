@@ -47,10 +47,10 @@ from tiledsl import (
     warp_id,
     wgmma,
 )
-from tiledsl.dims import H, J, K, L, M, N, P
+from tiledsl.dims import H, J, K, L, M, N, P, Q, R
 from tiledsl.gemm.epilogue import Epilogue, plain
 from tiledsl.gemm.hopper_tiles import as_stored, chunks, matrix, staging
-from tiledsl.gemm.split_k import begin, part_count, part_item, reduce_parts
+from tiledsl.gemm.split_k import Reduction, begin, part_count, part_item, reduce_parts
 
 __all__ = ["choose", "hopper_fastest"]
 
@@ -78,9 +78,9 @@ def hopper_fastest(
     C: Global[E, L, M, N],
     alpha: f32 | float = 1.0,
     beta: f32 | float = 0.0,
-    bias: Global[f32, N] | None = None,
+    bias: Global[f32, Q] | None = None,
     sums: Global[f32, P, H, J] | None = None,
-    done: Global[u32, P] | None = None,
+    done: Global[u32, R] | None = None,
     groups: i32 | int = 1,
     *,
     BM: const = 128,
@@ -91,13 +91,15 @@ def hopper_fastest(
     CLUSTER: Const[tuple[int, int]] = (1, 1),
     INSTANCES: const = 1,
     SPLIT: const = 0,
+    EXCHANGED: Const[bool] = False,
     EARLY: Const[bool] = False,
     ADD_C: Const[bool] = False,
     EPILOGUE: Const[Epilogue] = plain,
 ):
     if SPLIT:
+        assert CLUSTER[1] == 1, f"SPLIT={SPLIT}: the parts of k take the cluster's other axis, expected CLUSTER=(m, 1)"
         shares = Schedule(part_count, part_item, M, N, K, (BM, BN, BK), L, index(groups))
-        work = persistent(shares, Cluster(SPLIT, 1))
+        work = persistent(shares, Cluster(CLUSTER[0], SPLIT))
         arrived, found = shared((INSTANCES,), u64), shared((INSTANCES,), u32)
         begin(arrived, SPLIT)
     else:
@@ -113,12 +115,8 @@ def hopper_fastest(
         for t in work:
             for k in t.k:
                 with ring.fill() as s:
-                    if SPLIT:
-                        tma_load(as_stored(A[t.batch, t.m, k]), s.a)
-                        tma_load(as_stored(B[t.batch, k, t.n]), s.b)
-                    else:
-                        tma_load(as_stored(A[t.batch, t.m, k]), s.a, multicast="n")
-                        tma_load(as_stored(B[t.batch, k, t.n]), s.b, multicast="m")
+                    tma_load(as_stored(A[t.batch, t.m, k]), s.a, multicast="" if SPLIT else "n")
+                    tma_load(as_stored(B[t.batch, k, t.n]), s.b, multicast="m")
     with role("math", warpgroups=2 // INSTANCES, registers=240, instances=INSTANCES) as r:
         parity = u32(0)
         for t in work:
@@ -130,11 +128,10 @@ def hopper_fastest(
             with r.turn("store"):
                 x = acc.wait()
                 if SPLIT:
-                    own = (warp_id() % (8 // INSTANCES)) * 32 + lane_id()
-                    arrived_, found_ = arrived[tile(r.index, 1)], found[tile(r.index, 1)]
-                    size = 256 // INSTANCES
+                    own = tile(r.index, 1)
+                    how = Reduction(SPLIT, 256 // INSTANCES, ADD_C, EPILOGUE, EXCHANGED)
                     reduce_parts(
-                        x, t, SPLIT, index(groups), sums, done, arrived_, found_, parity, own, size, C, alpha, beta, bias, ADD_C, EPILOGUE
+                        x, t, how, index(groups), sums, done, arrived[own], found[own], parity, C, alpha, beta, bias
                     )
                     parity = parity ^ 1
                 else:
@@ -143,7 +140,8 @@ def hopper_fastest(
                         to, y = C[t.batch, t.m, n], alpha * x.columns(i * wide, wide)
                         if ADD_C:
                             y = beta * load_fragment(to, y.layout).to(f32) + y
-                        y = EPILOGUE(y, bias, n.start + coordinates(y)[1]).to(C.dtype)
+                        at, across = coordinates(y)
+                        y = EPILOGUE(y, bias, t.m.start + at if EXCHANGED else n.start + across).to(C.dtype)
                         via = out[r.index * 2 + i % 2, :, :]
                         if C.unit == 2 and C.align == 16:
                             store_tma(y, to, via=via, in_flight=min(i, 1))

@@ -9,6 +9,7 @@ shapes and the consts alone, and nobody waits for a CTA that may not have starte
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from tiledsl import (
@@ -45,7 +46,7 @@ from tiledsl import (
     warp_id,
     where,
 )
-from tiledsl.dims import H, J, L, M, N, P
+from tiledsl.dims import H, J, L, M, N, P, R
 from tiledsl.gemm.epilogue import Epilogue, plain
 from tiledsl.lang.schedules import _unwrapped
 
@@ -118,27 +119,34 @@ def split(parts: int) -> dict[str, int]:
 
 @_unwrapped
 def part_count(place: Place, m: Any, n: Any, k: Any, sizes: Any, batches: Any, groups: Any) -> Any:
-    """Work items of a product: one for each tile and cluster that has a part of it."""
-    return cdiv(m, sizes[0]) * cdiv(n, sizes[1]) * batches * groups
+    """Work items of a product: one for each of a cluster's tiles and each of the clusters that have a part of it."""
+    return cdiv(m, sizes[0] * place.m) * cdiv(n, sizes[1]) * batches * groups
 
 
 @_unwrapped
 def part_item(i: Any, place: Place, m: Any, n: Any, k: Any, sizes: Any, batches: Any, groups: Any) -> Any:
-    """number: of the tile. group: of the cluster among those that share the tile."""
-    rows, each = cdiv(m, sizes[0]), cdiv(m, sizes[0]) * cdiv(n, sizes[1])
-    number, group = i // groups, i % groups
-    steps, parts, part = cdiv(k, sizes[2]), groups * place.m, group * place.m + place.at_m
+    """A tile's part of k. Clusters with the same part of k follow each other, since they share operands.
+
+    number, count: of the tile, and how many there are. group: of the cluster among those that share the tile. part: of
+    the CTA in the cluster. at_m, along_m: which of the cluster's tiles along m this is, and how many there are.
+    """
+    rows, columns = cdiv(m, sizes[0] * place.m), cdiv(n, sizes[1])
+    count = rows * columns * batches
+    at, group = i % count, i // count
+    steps, parts, part = cdiv(k, sizes[2]), groups * place.n, group * place.n + place.at_n
     first, end = part * steps // parts * sizes[2], (part + 1) * steps // parts * sizes[2]
-    at = number % each
-    along_k = tiles(min(k, end), sizes[2], start=first)
+    column = at // rows
     return WorkItem(
-        m=tile(at % rows, sizes[0]),
-        n=tile(at // rows, sizes[1]),
-        k=along_k,
-        batch=number // each,
-        number=number,
+        m=tile(at % rows * place.m + place.at_m, sizes[0]),
+        n=tile(column % columns, sizes[1]),
+        k=tiles(min(k, end), sizes[2], start=first),
+        batch=column // columns,
+        number=at * place.m + place.at_m,
+        count=count * place.m,
         group=group,
-        part=place.at_m,
+        part=place.at_n,
+        at_m=place.at_m,
+        along_m=place.m,
     )
 
 
@@ -151,44 +159,54 @@ def begin(arrived: SharedTile[u64], count: int):
         ptx.fence_mbarrier_init()
 
 
+@dataclass(frozen=True)
+class Reduction:
+    """parts: of k in a cluster. threads: that have a tile. add_c, epilogue, exchanged: the consts of the kernel."""
+
+    parts: int
+    threads: int
+    add_c: bool
+    epilogue: Epilogue
+    exchanged: bool
+
+
 @tile_function
 def reduce_parts(
     x: Fragment[f32],
     t: Any,
-    parts: int,
+    how: Reduction,
     groups: index,
     sums: Global[f32, P, H, J],
-    done: Global[u32, P],
+    done: Global[u32, R],
     arrived: Memory[u64],
     found: Memory[u32],
     parity: u32,
-    thread: index,
-    threads: int,
     C: Global[E, L, M, N],
     alpha: f32 | float,
     beta: f32 | float,
     bias: Any,
-    add_c: bool,
-    epilogue: Epilogue,
 ):
-    """C = epilogue(alpha * (the sum of all parts' x) + beta * C) for one tile, by `threads` threads of every part.
+    """C = epilogue(alpha * (the sum of all parts' x) + beta * C) for one tile.
 
     sums: a tile for each part, with rows along the axis of C that is not contiguous. done: a zero for each slice of
     each tile; it is zero again at the end. arrived: an mbarrier, whose phase has this parity; found: room for a number.
     """
     rows, columns = x.shape
+    parts, threads = how.parts, how.threads
     across = C.unit == 1  # contiguous along m
     inner = rows if across else columns
     slice = rows * columns // parts // QUAD
     each = cdiv(slice, threads)
     assert slice % threads == 0 or each == 1, f"{threads} threads cannot share {slice} vectors evenly"
-    first = (t.number * groups + t.group) * parts
+    thread = warp_id() % (threads // 32) * 32 + lane_id()
+    number = t.number * parts + t.part
+    first = (t.group * t.count + t.number) * parts
     mine = sums[first + t.part, tile(0, columns if across else rows), tile(0, inner)]
     store(x, mine.T if across else mine, vec=4 if across else 8)
     barrier()
     if parts > 1:
         if thread < parts:
-            ptx.mbarrier_arrive(arrived, 0, rank=i32(thread))
+            ptx.mbarrier_arrive(arrived, 0, rank=i32(t.at_m + t.along_m * thread))
         ptx.mbarrier_wait(arrived, 0, parity=parity)
     begin = t.part * slice + (thread if slice >= threads else minimum(thread, slice - 1))
     total = fragment((QUAD * each,), f32)
@@ -202,20 +220,19 @@ def reduce_parts(
                 sums.store(first + t.part, at // inner, at % inner, total[QUAD * i : QUAD * i + QUAD])
         barrier()
         if thread == 0:
-            found[0] = done.atomic_add(t.number * parts + t.part, 1, order="acq_rel")
+            found[0] = done.atomic_add(number, 1, order="acq_rel")
         barrier()
         last = index(found[0]) == groups - 1
         if last:
             total = fragment(total.shape, f32)
             for group in range(groups):
-                part = (t.number * groups + group) * parts + t.part
-                total = add_slice(total, sums, part, begin, threads, inner)
+                total = add_slice(total, sums, group * t.count * parts + number, begin, threads, inner)
             if thread == 0:
-                done.atomic_store(t.number * parts + t.part, 0)
+                done.atomic_store(number, 0)
     if last and (slice >= threads or thread < slice):
         for i in unroll(each):
             at = (begin + i * threads) * QUAD
-            finish(total[QUAD * i : QUAD * i + QUAD], t, at // inner, at % inner, C, alpha, beta, bias, add_c, epilogue)
+            finish(total[QUAD * i : QUAD * i + QUAD], t, at // inner, at % inner, C, alpha, beta, bias, how)
 
 
 @tile_function
@@ -240,8 +257,7 @@ def finish(
     alpha: f32 | float,
     beta: f32 | float,
     bias: Any,
-    add_c: bool,
-    epilogue: Epilogue,
+    how: Reduction,
 ):
     """Stores four elements of a tile's result that are neighbours in memory, or would be, were C contiguous along n."""
     along = fragment((QUAD,), i32)
@@ -252,9 +268,9 @@ def finish(
     m, n = t.m.start + (inner if across else outer), t.n.start + (outer if across else inner)
     rows, columns = (here + m, here * 0 + n) if across else (here * 0 + m, here + n)
     x = alpha * x
-    if add_c:
+    if how.add_c:
         x = beta * C.get(t.batch, rows, columns).to(f32) + x
-    y = epilogue(x, bias, columns).to(C.dtype)
+    y = how.epilogue(x, bias, rows if how.exchanged else columns).to(C.dtype)
     if C.unit > 0 and C.align >= QUAD * C.dtype.bytes:
         C.put(t.batch, m, n, y)
     else:
