@@ -98,10 +98,13 @@ def hopper_fastest(
 ):
     if SPLIT:
         assert CLUSTER[1] == 1, f"SPLIT={SPLIT}: the parts of k take the cluster's other axis, expected CLUSTER=(m, 1)"
-        shares = Schedule(part_count, part_item, M, N, K, (BM, BN, BK), L, index(groups))
+        shares = Schedule(part_count, part_item, M, N, K, (BM, BN, BK), GROUP, L, index(groups))
         work = persistent(shares, Cluster(CLUSTER[0], SPLIT))
         arrived, found = shared((INSTANCES,), u64), shared((INSTANCES,), u32)
         begin(arrived, SPLIT)
+    elif CLUSTER != (1, 1):
+        assert CLUSTER[1] == 1
+        work = persistent(Schedule(part_count, part_item, M, N, K, (BM, BN, BK), GROUP, L, index(1)), Cluster(*CLUSTER))
     else:
         work = persistent(tile_schedule(M, N, K, (BM, BN, BK), GROUP, batches=L), Cluster(*CLUSTER))
     ring = Ring(STAGES, a=staging(A, BM, BK), b=staging(B, BK, BN))

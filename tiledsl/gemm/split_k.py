@@ -48,11 +48,17 @@ from tiledsl import (
 )
 from tiledsl.dims import H, J, L, M, N, P, R
 from tiledsl.gemm.epilogue import Epilogue, plain
-from tiledsl.lang.schedules import _unwrapped
+from tiledsl.lang.schedules import _unwrapped, in_bands
 
 __all__ = ["QUAD", "add_up", "begin", "part_count", "part_item", "reduce_parts", "split"]
 
 E = TypeVar("E", bound=Float)
+
+GPCS = 8
+"""Of an H200."""
+
+LOADS = 16
+"""Vectors that a thread loads at once."""
 
 QUAD = 4
 """Columns of a lane; rows of partial sums are whole quads."""
@@ -118,29 +124,34 @@ def split(parts: int) -> dict[str, int]:
 
 
 @_unwrapped
-def part_count(place: Place, m: Any, n: Any, k: Any, sizes: Any, batches: Any, groups: Any) -> Any:
+def part_count(place: Place, m: Any, n: Any, k: Any, sizes: Any, band: Any, batches: Any, groups: Any) -> Any:
     """Work items of a product: one for each of a cluster's tiles and each of the clusters that have a part of it."""
     return cdiv(m, sizes[0] * place.m) * cdiv(n, sizes[1]) * batches * groups
 
 
 @_unwrapped
-def part_item(i: Any, place: Place, m: Any, n: Any, k: Any, sizes: Any, batches: Any, groups: Any) -> Any:
-    """A tile's part of k. Clusters with the same part of k follow each other, since they share operands.
+def part_item(
+    i: Any, place: Place, m: Any, n: Any, k: Any, sizes: Any, band: Any, batches: Any, groups: Any
+) -> Any:
+    """A tile's part of k. CTAs of one GPC that read the same at the same time read it once, so they have neighbouring
+    tiles, and the same part of k.
 
     number, count: of the tile, and how many there are. group: of the cluster among those that share the tile. part: of
     the CTA in the cluster. at_m, along_m: which of the cluster's tiles along m this is, and how many there are.
     """
     rows, columns = cdiv(m, sizes[0] * place.m), cdiv(n, sizes[1])
     count = rows * columns * batches
+    if place.m * place.n > 1:
+        i = _of_gpc(i, count * groups)
     at, group = i % count, i // count
     steps, parts, part = cdiv(k, sizes[2]), groups * place.n, group * place.n + place.at_n
     first, end = part * steps // parts * sizes[2], (part + 1) * steps // parts * sizes[2]
-    column = at // rows
+    row, column = in_bands(at % (rows * columns), rows, columns, max(1, band // place.m))
     return WorkItem(
-        m=tile(at % rows * place.m + place.at_m, sizes[0]),
-        n=tile(column % columns, sizes[1]),
+        m=tile(row * place.m + place.at_m, sizes[0]),
+        n=tile(column, sizes[1]),
         k=tiles(min(k, end), sizes[2], start=first),
-        batch=column // columns,
+        batch=at // (rows * columns),
         number=at * place.m + place.at_m,
         count=count * place.m,
         group=group,
@@ -148,6 +159,14 @@ def part_item(i: Any, place: Place, m: Any, n: Any, k: Any, sizes: Any, batches:
         at_m=place.at_m,
         along_m=place.m,
     )
+
+
+@_unwrapped
+def _of_gpc(i: Any, count: Any) -> Any:
+    """A permutation of `count` items for which those of clusters in one GPC are neighbours: the clusters of a grid are
+    dealt out to the GPCs in turn."""
+    gpc, size, more = i % GPCS, count // GPCS, count % GPCS
+    return gpc * size + min(gpc, more) + i // GPCS
 
 
 @tile_function
@@ -210,11 +229,12 @@ def reduce_parts(
         ptx.mbarrier_wait(arrived, 0, parity=parity)
     begin = t.part * slice + (thread if slice >= threads else minimum(thread, slice - 1))
     total = fragment((QUAD * each,), f32)
-    for p in unroll(parts):
-        total = add_slice(total, sums, first + p, begin, threads, inner)
     last = groups == 1
+    if parts > 1 or groups == 1:
+        for p in unroll(parts):
+            total = total + load_slice(sums, first + p, begin, threads, inner, each)
     if groups > 1:
-        if slice >= threads or thread < slice:
+        if parts > 1 and (slice >= threads or thread < slice):
             for i in unroll(each):
                 at = (begin + i * threads) * QUAD
                 sums.store(first + t.part, at // inner, at % inner, total[QUAD * i : QUAD * i + QUAD])
@@ -225,8 +245,12 @@ def reduce_parts(
         last = index(found[0]) == groups - 1
         if last:
             total = fragment(total.shape, f32)
-            for group in range(groups):
-                total = add_slice(total, sums, group * t.count * parts + number, begin, threads, inner)
+            deep = max(1, LOADS // each)
+            for group in range(0, groups, deep):
+                at = [minimum(group + i, groups - 1) * t.count * parts + number for i in range(deep)]
+                more = [load_slice(sums, at[i], begin, threads, inner, each) for i in range(deep)]
+                for i in unroll(deep):
+                    total = total + where(group + i < groups, more[i], 0)
             if thread == 0:
                 done.atomic_store(number, 0)
     if last and (slice >= threads or thread < slice):
@@ -236,15 +260,15 @@ def reduce_parts(
 
 
 @tile_function
-def add_slice(
-    total: Fragment[f32], sums: Global[f32, P, H, J], number: index, begin: index, threads: int, inner: int
+def load_slice(
+    sums: Global[f32, P, H, J], number: index, begin: index, threads: int, inner: int, each: int
 ) -> Fragment[f32]:
-    """total plus this thread's vectors of tile `number`: begin, begin + threads and so on."""
-    got = fragment(total.shape, f32)
-    for i in unroll(total.shape[0] // QUAD):
+    """This thread's vectors of tile `number`: `begin`, begin + threads and so on, `each` of them."""
+    x = fragment((QUAD * each,), f32)
+    for i in unroll(each):
         at = (begin + i * threads) * QUAD
-        got[QUAD * i : QUAD * i + QUAD] = sums.load(number, at // inner, at % inner)
-    return total + got
+        x[QUAD * i : QUAD * i + QUAD] = sums.load(number, at // inner, at % inner)
+    return x
 
 
 @tile_function

@@ -182,14 +182,20 @@ def tile_item(i: Any, place: Place, m: Any, n: Any, k: Any, sizes: Any, bands: A
     group, along_m = bands
     group = max(1, group // (place.m if along_m else place.n))
     banded, across = (rows, columns) if along_m else (columns, rows)
-    first = rest // (across * group) * group
-    size = min(banded - first, group)
-    within = rest % (across * group)
-    inner, outer = first + within % size, within // size
+    inner, outer = in_bands(rest, banded, across, group)
     row, column = (inner, outer) if along_m else (outer, inner)
     if place.m * place.n > 1:
         row, column = row * place.m + place.at_m, column * place.n + place.at_n
     return WorkItem(m=tile(row, sizes[0]), n=tile(column, sizes[1]), k=along_k, batch=batch, split=split)
+
+
+@_unwrapped
+def in_bands(i: Any, extent: Any, across: Any, group: Any) -> Any:
+    """Number `i` of extent x across places: bands of `group` along the first axis, in a band those along it first."""
+    first = i // (across * group) * group
+    size = min(extent - first, group)
+    within = i % (across * group)
+    return first + within % size, within // size
 
 
 @_unwrapped

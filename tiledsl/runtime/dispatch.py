@@ -18,7 +18,14 @@ from tiledsl.ir.expr import PROCESSORS, parse_expr
 from tiledsl.ir.grid import checked_grid
 from tiledsl.runtime.arrays import describe, host_array, movable, same_bytes, self_overlapping
 from tiledsl.runtime.driver import available, driver
-from tiledsl.runtime.launch import ArgumentBuffer, LaunchPlan, Shape, count_versions, overlap_windows
+from tiledsl.runtime.launch import (
+    ArgumentBuffer,
+    LaunchPlan,
+    Shape,
+    count_versions,
+    overlap_windows,
+    processors_for,
+)
 from tiledsl.runtime.launcher import Launcher
 from tiledsl.runtime.tensor_maps import MapImages, check_maps
 from tiledsl.signatures.signature import REQUIRED, Signature
@@ -227,17 +234,21 @@ class Dispatcher:
         arrays = arguments.present
         check_maps(image.name, image.tensor_maps, arrays)
         integers = {name: int(value) for name, value in arguments.scalars.items() if isinstance(value, int)}
-        names = {PROCESSORS: gpu.devices[device].processors, **problem.extents, **integers}
-        grid = checked_grid(image.name, tuple(map(parse_expr, image.grid)), names, image.cluster)
-        shape = Shape(grid, image.block, image.shared_bytes, image.cluster, image.dependent)
         parameters = launch_parameters(image.abi, image.tensor_maps)
         buffer = ArgumentBuffer(parameters, problem.extents, {name: info.strides for name, info in arrays.items()})
         with gpu.active(device) as context:
             function = gpu.function(context, image.cubin, image.name, image.arch, image.shared_bytes, device)
+            shape = Shape(image.cluster, image.block, image.shared_bytes, image.cluster, image.dependent)
+            processors = gpu.devices[device].processors
+            if PROCESSORS in used and image.cluster != (1, 1, 1):
+                processors = min(processors, processors_for(gpu, function, shape))
+        names = {PROCESSORS: processors, **problem.extents, **integers}
+        grid = checked_grid(image.name, tuple(map(parse_expr, image.grid)), names, image.cluster)
         maps = None
         if image.tensor_maps:
             maps = MapImages(gpu, device, image.name, image.tensor_maps, buffer.pointers, arrays, image.written)
         windows = overlap_windows(buffer.pointers, arrays, image.written)
+        shape = replace(shape, grid=grid)
         return LaunchPlan(gpu, image.name, device, function, shape, buffer, windows, maps, image.written)
 
 

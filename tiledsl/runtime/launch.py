@@ -11,6 +11,7 @@ Every launch runs the same code, `SEQUENCE`.
 from __future__ import annotations
 
 import ctypes
+import math
 import struct
 import sys
 from dataclasses import dataclass
@@ -129,6 +130,14 @@ def _launcher(driver: Driver, function: Any, shape: Shape) -> Callable[..., Any]
         return driver.launch_with(config(stream), function, params, extra)
 
     return launch
+
+
+def processors_for(driver: Driver, function: Any, shape: Shape) -> int:
+    """SMs that blocks of `shape`'s clusters can hold at once: those of a cluster are in one GPC (GPU processing
+    cluster), whose SMs are not always a multiple of its size. `shape.grid` may be any. The context is active."""
+    config = _launch_config(driver.cu, shape, 0)
+    clusters = driver.check(driver.cu.cuOccupancyMaxActiveClusters(function, config), "counting resident clusters")
+    return clusters * math.prod(shape.cluster)
 
 
 def _launch_config(cu: Any, shape: Shape, stream: int) -> Any:
