@@ -20,23 +20,19 @@ runs. That is safe whatever the kernels before and after it are:
 from __future__ import annotations
 
 import importlib
-from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from tiledsl.errors import KernelArgumentError
 from tiledsl.gemm.epilogue import plain
-from tiledsl.gemm.hopper import HALF, QUARTER, SHALLOW, choose, hopper_fastest
+from tiledsl.gemm.hopper import hopper_fastest
 from tiledsl.gemm.pad import VEC, pad, pad_both
+from tiledsl.gemm.plan import Problem, plan
 from tiledsl.gemm.split_k import QUAD, add_up, split
-from tiledsl.lang import cdiv
 
-__all__ = ["gemm", "plan"]
+__all__ = ["gemm"]
 
 ALIGNED = 16
 """TMA needs an address, and strides other than 1, that are multiples of this many bytes."""
-PROCESSORS = 132
-EARLY = 1 << 34
-"""Multiplications, under which a product is small enough to gain from early launches."""
 
 
 def gemm(
@@ -63,8 +59,11 @@ def gemm(
     a, b, c = (A, B, C) if A.ndim == 3 else (A[None], B[None], C[None])
     batch, m, k = a.shape
     n = b.shape[2]
-    behind = (beta != 0) + (epilogue is not plain or bias is not None)
-    parts, early, consts = plan(batch, m, n, k, _unit(b) == 1, behind, _unit(c) == 2 and _by_tma(c))
+    behind = epilogue is not plain
+    dtypes = (str(X.dtype).removeprefix("torch.").replace("float", "f") for X in (a, c))
+    facts = (*dtypes, *map(_unit, (a, b, c)), *map(_by_tma, (a, b, c)), beta != 0, bias is not None, behind)
+    made = plan(Problem._make((batch, m, n, k, *facts, "sm_90a", 132)))
+    parts, early, consts = made.parts, made.early, made.consts
     copies: list[Any] = []
     a, b = _aligned(a, copies), _aligned(b, copies)
     if copies:
@@ -77,34 +76,6 @@ def gemm(
     a, b = a[0].reshape(m, parts, k // parts).swapaxes(0, 1), b[0].reshape(parts, k // parts, n)
     hopper_fastest(a, b, sums[:, :, :n], device=device, **consts)
     add_up(sums, c[0], alpha, beta, bias, ADD_C=beta != 0, EPILOGUE=epilogue, device=device, **split(parts))
-
-
-class Plan(NamedTuple):
-    """How `gemm` computes a product. parts: of k. early: EARLY of its kernels. consts: of `hopper_fastest`."""
-
-    parts: int
-    early: bool
-    consts: dict[str, Any]
-
-
-@cache
-def plan(batch: int, m: int, n: int, k: int, along_k: bool = False, behind: int = 0, by_tma: bool = True) -> Plan:
-    """How to compute `batch` products of m x n x k; `along_k`, `behind` and `by_tma` as for `choose`.
-
-    Where one product has tiles for at most a quarter of the SMs, and k is deep, k is split into equal parts of at least
-    512, as many as there are SMs for. Tiles are then half as large, or a quarter where there would be more than 32
-    parts. Small products launch early. Large and split ones do not: that was slower, or no faster.
-    """
-    early = batch * m * n * k < EARLY
-    consts = choose(m, n, k, along_k=along_k, behind=behind, batch=batch, by_tma=by_tma)
-    tiles, halves = cdiv(m, 128) * cdiv(n, 128), cdiv(m, 128) * cdiv(n, 64)
-    if batch != 1 or not 0 < 4 * tiles <= PROCESSORS or k < SHALLOW:
-        return Plan(1, early, consts)
-    cut, most = HALF, PROCESSORS // halves
-    if most > 32:
-        cut, most = QUARTER, PROCESSORS // (cdiv(m, 64) * cdiv(n, 64))
-    parts = next(p for p in range(min(most, k // 512), 0, -1) if k % (p * 64) == 0 or p == 1)
-    return Plan(parts, False, cut) if parts > 1 else Plan(1, early, consts)
 
 
 def _strides(X: Any) -> tuple[int, ...]:
