@@ -16,10 +16,9 @@ from tiledsl.gemm.hopper import HALF, QUARTER, SHALLOW, choose, hopper_fastest
 from tiledsl.kernel import TileKernel
 from tiledsl.lang import cdiv
 
-__all__ = ["Plan", "Problem", "plan"]
+__all__ = ["FORMATS", "Plan", "Problem", "plan"]
 
-HALVES = ("bf16", "f16")
-FORMATS = (*HALVES, "f32")
+FORMATS = ("bf16", "f16", "f32")
 """dtypes of A and B."""
 EARLY = 1 << 34
 """Multiplications, under which a product is small enough to gain from early launches."""
@@ -83,9 +82,6 @@ class Plan(NamedTuple):
 @cache
 def plan(problem: Problem) -> Plan:
     """How to compute this product. Raises KernelArgumentError if no kernel can."""
-    if problem.dtype not in FORMATS:
-        message = f"gemm(): no kernel multiplies {problem.dtype}; expected one of {', '.join(FORMATS)}"
-        raise KernelArgumentError(f"{message}\n  fix: convert A and B")
     if problem.dtype == "f32":
         return _for_f32(problem)
     if "wgmma" in TARGETS[problem.arch].features:
