@@ -12,6 +12,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from tiledsl.gemm import call, workspace
+from tiledsl.gemm.ffma import fastest
+from tiledsl.gemm.hopper import hopper_fastest
+from tiledsl.gemm.mma import mma_fastest
+from tiledsl.gemm.pad import pad, pad_both
+from tiledsl.gemm.split_k import add_up
 from tiledsl.runtime import driver
 from tiledsl.runtime.dispatch import Arguments, Dispatcher
 from tiledsl.runtime.driver import Device, Driver
@@ -134,8 +140,8 @@ class FakeTorch:
     def get_device(self) -> int:
         return self.device.index
 
-    def new_empty(self, shape: tuple[int, ...], dtype: str) -> FakeTorch:
-        return _torch_full(shape, dtype=dtype)
+    def untyped_storage(self) -> Any:
+        return SimpleNamespace(resize_=lambda size: None)
 
 
 def _torch_full(shape: Any, dtype: str, device: Any = None, value: int = 255) -> FakeTorch:
@@ -174,8 +180,6 @@ class FakeExporter:
 def install(patch: pytest.MonkeyPatch, gpu: EmulatedDriver) -> Any:
     """Make `gpu` the driver, with stand-ins for torch, whose current stream is 7, and CuPy, whose stream is 9. Returns
     torch's."""
-    from tiledsl.gemm import call, workspace
-
     patch.setattr(driver, "_open", lambda: gpu)
 
     def launch_plan(self: Dispatcher, arguments: Arguments) -> EmulatedPlan:
@@ -185,6 +189,8 @@ def install(patch: pytest.MonkeyPatch, gpu: EmulatedDriver) -> Any:
     patch.setattr(Dispatcher, "_launch_plan", launch_plan)
     patch.setattr(Dispatcher, "is_loaded", lambda self, values: self.signature.name in gpu.loaded)
     patch.setattr(call, "_KNOWN", {})
+    for kernel in (hopper_fastest, mma_fastest, fastest, pad, pad_both, add_up):
+        kernel.dispatcher.launcher.plans.clear()
     patch.setattr(workspace, "_ALL", {})
 
     def increment(tensors: Any) -> None:
@@ -193,6 +199,7 @@ def install(patch: pytest.MonkeyPatch, gpu: EmulatedDriver) -> Any:
 
     torch: Any = SimpleNamespace(
         Tensor=FakeTorch, strided="strided", is_grad_enabled=lambda: True, empty=_torch_full, capturing=False,
+        empty_like=lambda tensor: _torch_full(tensor.shape, tensor.dtype),
         zeros=lambda *size, **more: _torch_full(*size, value=0, **more), **{n: f"torch.{n}" for n in NAMES},
     )  # fmt: skip
     torch._C = SimpleNamespace(

@@ -32,6 +32,7 @@ EMULATED = "sm_90a", 132
 """What the emulator is taken for: an H200, of which it gives the bits."""
 _raw_stream: Any = None
 _grad_enabled: Any = None
+_empty_like: Any = None
 """Functions of torch, set when the first product of its tensors is kept."""
 
 
@@ -78,8 +79,9 @@ def gemm(
         at_a = at_b = at_c = at_bias = 0
     if known is not None and (C is None or not C.requires_grad or not _grad_enabled()):
         on = _raw_stream(known.device) if stream is None else stream_handle(stream)
-        result, written = (C, (C,)) if C is not None else (known.new(A), ())
+        result, written = C, (C,)
         if C is None:
+            result, written = _empty_like(known.like), ()
             at_c = result.data_ptr()
         single, pick = known.single, known.pick
         if single is not None:
@@ -111,13 +113,13 @@ def _call(
     if of.a.device < 0:
         _on_host(of, alpha, beta, behind, place, device)
     else:
-        _on_gpu(of, alpha, beta, behind, stream, key)
+        _on_gpu(of, alpha, beta, behind, stream, key, C is None)
     if _is_torch(of.result):
         count_versions((of.result,))
     return of.result
 
 
-def _on_gpu(of: Operands, alpha: float, beta: float, behind: Any, stream: Any, key: Any) -> None:
+def _on_gpu(of: Operands, alpha: float, beta: float, behind: Any, stream: Any, key: Any, new: bool) -> None:
     gpu, torch = driver(), all(_is_torch(info.owner) for info in of.given)
     on = stream_handle(stream) if stream is not None else launch_stream(of.given)
     facts = [(x.dtype, x.shape, x.strides, x.pointer & 15, x.device) for x in of.given]
@@ -131,8 +133,10 @@ def _on_gpu(of: Operands, alpha: float, beta: float, behind: Any, stream: Any, k
     assert launched, f"alpha and beta were checked: {alpha}, {beta}"
     # A lazily negated view has no stride of 1: see runtime/dispatch.py.
     if key is not None and torch and all(info.empty or 1 in info.strides for info in of.given):
-        known.out = of.result.shape, of.result.dtype
         _take_torch(sys.modules["torch"])
+        if new:
+            known.like = _empty_like(of.result)
+            known.like.untyped_storage().resize_(0)
         _keep(key, known)
 
 
@@ -143,8 +147,9 @@ def _keep(key: Any, known: Prepared) -> None:
 
 
 def _take_torch(torch: Any) -> None:
-    global _raw_stream, _grad_enabled
+    global _raw_stream, _grad_enabled, _empty_like
     _raw_stream, _grad_enabled = torch._C._cuda_getCurrentRawStream, torch.is_grad_enabled
+    _empty_like = torch.empty_like
 
 
 def _on_host(of: Operands, alpha: float, beta: float, behind: Any, place: str, device: Any) -> None:

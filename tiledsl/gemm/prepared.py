@@ -26,11 +26,11 @@ class Prepared:
     """The launches of a product, for arrays of one kind on one device.
 
     single: the only launch, if it needs no workspace; `pick` gives its addresses from those of A, B, C and the bias,
-    and None stands for A, B and C as they are. rest: its scalars after alpha and beta. out: shape and dtype of the C
-    that a call on torch tensors allocates.
+    and None stands for A, B and C as they are. rest: its scalars after alpha and beta. like: a torch tensor
+    like the C that a call without C allocates, whose own memory was given back.
     """
 
-    __slots__ = ("_launches", "_room", "_zeros", "device", "out", "pick", "rest", "single")
+    __slots__ = ("_launches", "_room", "_zeros", "device", "like", "pick", "rest", "single")
 
     def __init__(self, device: int, steps: Steps, of: Operands) -> None:
         self.device = device
@@ -40,17 +40,12 @@ class Prepared:
         self.single: LaunchPlan | None = None
         self.rest: tuple[Any, ...] = ()
         self.pick: Any = None
-        self.out: tuple[Any, ...] = ()
+        self.like: Any = None
         if len(self._launches) == 1 and not (steps.room or steps.zeros):
             self.single, sources, _, self.rest = self._launches[0]
             assert not any(offset for _, offset in sources), "a single launch is of whole arrays"
             order = [memory for memory, _ in sources]
             self.pick = None if order == [0, 1, 2] else itemgetter(*order)
-
-    def new(self, A: Any) -> Any:
-        """C, like the torch tensor A."""
-        shape, dtype = self.out
-        return A.new_empty(shape, dtype=dtype)
 
     def run(
         self, stream: int, addresses: tuple[int, ...], alpha: float, beta: float, tensor: Any, *, apart: bool = False
