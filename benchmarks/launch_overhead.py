@@ -2,6 +2,10 @@
 tensor maps, which are encoded at its first launch, is also launched as a cluster. The one with many names shows the
 cost of checking whether their meaning has changed.
 
+`gemm` of bf16, choice included, is compared with torch.mm and ``@``: with a result of the caller's, a new one, with a
+bias, with operands that are copied and k that is cut (more launches than one), and with a result at an address that no
+launch has had before, whose tensor map is encoded.
+
     python -m benchmarks.launch_overhead --rounds 40
 
 The product is tiny, so that the GPU is always ahead of the host: only the host's work is timed.
@@ -11,11 +15,13 @@ All are interleaved, in batches small enough for the launch queue; the figure is
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from benchmarks.device import DEFAULT_STREAM, Device, pointer
 from benchmarks.gallery import gallery_kernels
@@ -41,12 +47,14 @@ from tiledsl import (
     u64,
 )
 from tiledsl.dims import K, M, N
+from tiledsl.gemm import gemm
 from tiledsl.inspect.loading import load_kernel
 from tiledsl.inspect.timing import quartiles
 
 __all__ = ["main"]
 
 SIZE = 16
+PRODUCT = 256
 BATCH = 200  # below the 1024 launches after which the driver blocks
 
 
@@ -97,6 +105,7 @@ def main(argv: list[str] | None = None) -> int:
         "bare cuLaunchKernel, packed arguments": bare.launcher(packed, SIZE, SIZE, DEFAULT_STREAM),
         "torch.mm(a, b, out=c)": lambda: torch.mm(a, b, out=c),
     }
+    contenders |= _products(torch)
     taken: dict[str, list[float]] = {name: [] for name in contenders}
     names = list(contenders)
     for number in range(args.rounds + 1):
@@ -113,9 +122,44 @@ def main(argv: list[str] | None = None) -> int:
     text = table(("host us a launch", "median", "quartiles", "goal"), rows)
     data = {"microseconds": {name: [round(v, 3) for v in values] for name, values in taken.items()}}
     write("launch_overhead", "Host time of one launch", text, data, args.out)
-    ours, mm = (statistics.median(taken[name]) for name in (names[0], names[-1]))
-    print(f"below torch.mm: {'yes' if ours < mm else 'NO'}")
+    for ours, theirs in (
+        ("tiledsl, three torch tensors", "torch.mm(a, b, out=c)"),
+        ("gemm(a, b, c)", "torch.mm(a, b, out=c), bf16"),
+        ("gemm(a, b)", "a @ b, bf16"),
+    ):
+        below = statistics.median(taken[ours]) <= statistics.median(taken[theirs])
+        print(f"{ours}, at most {theirs}: {'yes' if below else 'NO'}")
     return 0
+
+
+def _products(torch: Any) -> dict[str, Callable[[], object]]:
+    """Calls of `gemm` and of torch on bf16 tensors."""
+
+    def tensor(*shape: int) -> Any:
+        return torch.randn(*shape, device="cuda").bfloat16()
+
+    a, b, c = (tensor(PRODUCT, PRODUCT) for _ in range(3))
+    bias = torch.randn(PRODUCT, device="cuda")
+    odd = tensor(PRODUCT, PRODUCT - 1), tensor(PRODUCT - 1, PRODUCT), c
+    deep = tensor(64, 4096), tensor(4096, 64), tensor(64, 64)
+    room = tensor(1 << 24)
+    addresses = itertools.count()
+
+    def elsewhere() -> Any:
+        start = next(addresses) % (room.numel() // 64 - PRODUCT * PRODUCT // 64) * 64
+        return room[start : start + PRODUCT * PRODUCT].view(PRODUCT, PRODUCT)
+
+    return {
+        "gemm(a, b, c)": lambda: gemm(a, b, c),
+        "torch.mm(a, b, out=c), bf16": lambda: torch.mm(a, b, out=c),
+        "gemm(a, b)": lambda: gemm(a, b),
+        "a @ b, bf16": lambda: a @ b,
+        "gemm(a, b, c, bias=bias)": lambda: gemm(a, b, c, bias=bias),
+        "gemm, one operand copied": lambda: gemm(*odd),
+        "gemm, k cut": lambda: gemm(*deep),
+        "a view of new memory": elsewhere,
+        "a view of new memory, and gemm(a, b, view)": lambda: gemm(a, b, elsewhere()),
+    }
 
 
 def _host_time(device: Device, launch: Callable[[], object]) -> float:

@@ -217,12 +217,12 @@ def test_a_map_is_encoded_once_for_each_address() -> None:
     here, there = (BASE, BASE + 4096), (BASE + 65536, BASE + 4096)
     for pointers in (here, here, there, here, there, there):
         plan.run(0, pointers, ())
-    assert [e["address"] for e in driver.encoded] == [*here, *there]
+    assert [e["address"] for e in driver.encoded] == [*here, there[0]]
     first = driver.encoded[0]
     assert (first["extents"], first["strides"], first["box"], first["steps"]) == ([64, 256], [128], [64, 128], [1, 1])
     assert (first["interleave"], first["swizzle"], first["promotion"], first["fill"]) == (0, 3, 3, 0)
-    images = [bytes([number]) * MAP_BYTES for number in (1, 2, 3, 4)]
-    assert driver.params == [images[:2] if p == here else images[2:] for p in (here, here, there, here, there, there)]
+    a, c, other_a = (bytes([number]) * MAP_BYTES for number in (1, 2, 3))
+    assert driver.params == [[a, c] if p == here else [other_a, c] for p in (here, here, there, here, there, there)]
 
 
 def test_kept_maps_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,12 +80,19 @@ class Builds:
         """The kernel for the emulator."""
         return self._built(lower_for_emulator, spec, arch)
 
+    def known(self, spec: Specialization, arch: str) -> Compiled | None:
+        """The build for `arch` if it is in memory."""
+        return self._known.get(_key(compile_kernel, self.meaning(), spec, arch))
+
+    def on_disk(self, spec: Specialization, arch: str) -> bool:
+        """Is the build for `arch` in the disk cache?"""
+        return load_kernel(self.signature, spec, arch, self.meaning()) is not None
+
     def _built(self, build: Build[T], spec: Specialization, arch: str) -> T:
         """The known result of `build` for the kernel's current meaning, else a new one."""
 
         def key_of(meaning: Meaning) -> Any:
-            identities = tuple(const_identity(value) for _, value in spec.consts)
-            return build, meaning.digest, spec.tensors, spec.index_bits, identities, arch
+            return _key(build, meaning, spec, arch)
 
         known = self._known
         with whole(), self.lock, WITHOUT_COLLECTOR.inside():
@@ -106,6 +113,11 @@ class Builds:
             return known.setdefault(key, made)
 
 
+def _key(build: Any, meaning: Meaning, spec: Specialization, arch: str) -> Any:
+    identities = tuple(const_identity(value) for _, value in spec.consts)
+    return build, meaning.digest, spec.tensors, spec.index_bits, identities, arch
+
+
 def lower_for_emulator(signature: Signature, spec: Specialization, arch: str, meaning: Meaning) -> Lowered:
     """The kernel for the emulator, with checks of bounds."""
     return Lowered(*lower(signature, spec, arch, bounds=True))
@@ -119,17 +131,26 @@ def compile_kernel(signature: Signature, spec: Specialization, arch: str, meanin
     settings of the cache. A cache that cannot be used is a warning.
     """
     target_named(arch)
+    if (found := load_kernel(signature, spec, arch, meaning)) is not None:
+        return found
     cache = disk_cache()
     key = disk_key(signature, spec, arch, meaning) if cache is not None else ""
-    if cache is not None and key and (content := cache.load(key)) is not None:
-        image = Image.from_bytes(content)
-        if image is not None and (image.name, image.arch) == (signature.name, arch):
-            return Compiled(**vars(image), signature=signature, spec=spec, cached=True, meaning=meaning)
     image = _build(signature, spec, arch)
     # Not kept if something that the kernel reads, or a tool, changed during the compilation.
     if cache is not None and key and key == disk_key(signature, spec, arch, meaning) and meaning.holds():
         cache.store(key, image.to_bytes())
     return Compiled(**vars(image), signature=signature, spec=spec, meaning=meaning)
+
+
+def load_kernel(signature: Signature, spec: Specialization, arch: str, meaning: Meaning) -> Compiled | None:
+    """The build from the disk cache, if it is there. Raises CacheError for invalid settings of the cache."""
+    cache = disk_cache()
+    key = disk_key(signature, spec, arch, meaning) if cache is not None else ""
+    content = cache.load(key) if cache is not None and key else None
+    image = Image.from_bytes(content) if content is not None else None
+    if image is None or (image.name, image.arch) != (signature.name, arch):
+        return None
+    return Compiled(**vars(image), signature=signature, spec=spec, cached=True, meaning=meaning)
 
 
 _WARNED: WeakSet[Any] = WeakSet()

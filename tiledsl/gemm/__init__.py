@@ -1,6 +1,8 @@
 """Production kernels, and the call that chooses among them.
 
-- `gemm` (`call.py`): C = epilogue(alpha A B + beta C) for bf16 and f16 on sm_90a, any shape and strides.
+- `gemm` (`call.py`): C = epilogue(alpha A B + beta C), any shape and strides. `warmup` compiles before the first call,
+  `release` frees workspaces. A call goes: `operands.py` (what the arrays are), `plan.py` (the choice), `steps.py` (its
+  launches), `prepared.py` (kept for later calls), `workspace.py`.
 - `hopper.py`: TMA and wgmma. `mma.py`: mma.sync, any dtype of the tensor cores. `ffma.py`: fp32.
 - `epilogue.py`: functions applied to the result. `pad.py`: copies of operands that TMA cannot read. `split_k.py`: the
   reduction of partial sums.
@@ -9,5 +11,7 @@
 """
 
 from tiledsl.gemm.call import gemm
+from tiledsl.gemm.warm_up import warmup
+from tiledsl.gemm.workspace import release
 
-__all__ = ["gemm"]
+__all__ = ["gemm", "release", "warmup"]

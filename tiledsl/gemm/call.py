@@ -1,144 +1,180 @@
-"""Any product by `hopper_fastest`: operands that TMA cannot read are padded first, small results with deep k are split
-along k.
+"""`gemm`: any product of matrices by the kernel that suits it.
 
-TMA needs addresses and strides that are multiples of 16 bytes. An operand without them is copied once into a padded
-workspace, by `pad`, or both operands by `pad_both`: a few percent of the product's time. Where a result has few
-tiles, k is split: the parts are a batch of views, and `add_up` reduces their f32 partial sums in an
-order that depends on the shape alone, so the bits are the same each time.
-
-Small products use programmatic dependent launch (EARLY): a kernel starts while the one before it in the stream still
-runs. That is safe whatever the kernels before and after it are:
-
-- Each thread of such a kernel waits (griddepcontrol.wait) before it touches global memory, until the grid before it has
-  completed and its writes are visible. By induction all earlier grids have completed then. So a workspace may be reused
-  by the next call as soon as this call has returned.
-- A kernel that does not wait is launched normally: it starts when the whole grid before it has ended.
-- Waiting blocks cannot starve the grid that they wait for: dependents start only when every block of that grid has
-  started.
+A call like an earlier one on torch tensors only looks up its launches, by all that these depend on, and gives them the
+addresses. Every other call goes through `_call`, which describes and checks the arrays.
 """
 
 from __future__ import annotations
 
-import importlib
-from functools import cache
-from typing import Any, NamedTuple
+import sys
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
 
-from tiledsl.errors import KernelArgumentError
-from tiledsl.gemm.epilogue import plain
-from tiledsl.gemm.hopper import HALF, QUARTER, SHALLOW, choose, hopper_fastest
-from tiledsl.gemm.pad import VEC, pad, pad_both
-from tiledsl.gemm.split_k import QUAD, add_up, split
-from tiledsl.lang import cdiv
+from tiledsl.gemm.epilogue import add_bias, plain
+from tiledsl.gemm.operands import GEMM, Operands, described, stream_handle
+from tiledsl.gemm.prepared import Prepared, planned, prepare
+from tiledsl.gemm.steps import GRAIN
+from tiledsl.ir.types import F32
+from tiledsl.runtime.dispatch import in_order, launch_stream, place_of
+from tiledsl.runtime.dlpack import row_major
+from tiledsl.runtime.driver import driver
+from tiledsl.runtime.launch import count_versions
+from tiledsl.signatures.signature import ScalarParam
+from tiledsl.signatures.specialize import argument_error, check_scalar, const_identity
 
-__all__ = ["gemm", "plan"]
+__all__ = ["gemm"]
 
-ALIGNED = 16
-"""TMA needs an address, and strides other than 1, that are multiples of this many bytes."""
-PROCESSORS = 132
-EARLY = 1 << 34
-"""Multiplications, under which a product is small enough to gain from early launches."""
+_KNOWN: dict[Any, Prepared] = {}
+LIMIT = 4096
+"""Most products that are kept, so that shapes that keep changing do not fill the memory."""
+EMULATED = "sm_90a", 132
+"""What the emulator is taken for: an H200, of which it gives the bits."""
+_raw_stream: Any = None
+_grad_enabled: Any = None
+_empty_like: Any = None
+"""Functions of torch, set when the first product of its tensors is kept."""
 
 
 def gemm(
     A: Any,
     B: Any,
-    C: Any,
+    C: Any = None,
     alpha: float = 1.0,
     beta: float = 0.0,
     bias: Any = None,
     epilogue: Any = plain,
+    *,
+    out_dtype: Any = None,
+    stream: Any = None,
     device: str | None = None,
-) -> None:
-    """C = epilogue(alpha A B + beta C) for bf16 or f16 arrays of NumPy or torch.
+) -> Any:
+    """C = epilogue(alpha A B + beta C). Returns C.
 
-    A: [M, K] or [batch, M, K], B: [K, N], C: [M, N] likewise, of any strides, those of C positive; bias: [N] of f32 or
-    None.
+    A: [M, K], B: [K, N], C: [M, N], each with a batch in front or without; a batch of 1, and none, is repeated. Arrays
+    of NumPy, torch, CuPy, DLPack or `__cuda_array_interface__`, of any strides (those of C positive) and of bf16, f16
+    or f32; C of any of these. Without C, it is allocated by the library of A, of `out_dtype` or the dtype of A.
+
+    alpha 0: A and B are not read; beta 0: C is not read. bias: f32 [N], added to each row, by `epilogue` if one is
+    given: a tile function as in tiledsl.gemm.epilogue. stream: a CUDA stream (its handle, or one of torch or CuPy)
+    instead of the library's current one. device: as for kernels.
+
+    Raises KernelArgumentError, DeviceError. docs/gemm.md has the rest: errors, streams, captured graphs.
     """
-    ranks = tuple(len(X.shape) for X in (A, B, C))
-    if ranks not in ((2, 2, 2), (3, 3, 3)):
-        message = f"gemm(): A, B and C have {ranks} axes; expected 2 each, or 3 with a batch"
-        raise KernelArgumentError(f"{message}\n  fix: pass them as [M, K], [K, N], [M, N]")
-    if not str(A.dtype).endswith("float16"):  # bfloat16 too
-        raise KernelArgumentError(f"gemm(): A is {A.dtype}; expected bf16 or f16\n  fix: convert A and B")
-    a, b, c = (A, B, C) if A.ndim == 3 else (A[None], B[None], C[None])
-    batch, m, k = a.shape
-    n = b.shape[2]
-    behind = (beta != 0) + (epilogue is not plain or bias is not None)
-    parts, early, consts = plan(batch, m, n, k, _unit(b) == 1, behind, _unit(c) == 2 and _by_tma(c))
-    copies: list[Any] = []
-    a, b = _aligned(a, copies), _aligned(b, copies)
-    if copies:
-        (pad if len(copies) == 2 else pad_both)(*copies, device=device, EARLY=early)
-    if parts == 1:
-        finish: dict[str, Any] = {"ADD_C": beta != 0, "EPILOGUE": epilogue, "EARLY": early}
-        hopper_fastest(a, b, c, alpha, beta, bias, device=device, **finish, **consts)
-        return
-    sums = _empty(c, (parts, m, -(-n // QUAD) * QUAD), "float32")
-    a, b = a[0].reshape(m, parts, k // parts).swapaxes(0, 1), b[0].reshape(parts, k // parts, n)
-    hopper_fastest(a, b, sums[:, :, :n], device=device, **consts)
-    add_up(sums, c[0], alpha, beta, bias, ADD_C=beta != 0, EPILOGUE=epilogue, device=device, **split(parts))
+    key = known = None
+    try:
+        at_a, at_b, at_c = A.data_ptr(), B.data_ptr(), 0 if C is None else C.data_ptr()
+        at_bias = 0 if bias is None else bias.data_ptr()
+        key = (
+            A.dtype, A.shape, A.stride(), at_a & 15, A.get_device(),
+            B.dtype, B.shape, B.stride(), at_b & 15, B.get_device(),
+            out_dtype if C is None else (C.dtype, C.shape, C.stride(), at_c & 15, C.get_device(), out_dtype),
+            None if bias is None else (bias.dtype, bias.shape, bias.stride(), at_bias & 15, bias.get_device()),
+            alpha.__class__, alpha != 0, beta.__class__, beta != 0,
+            plain if epilogue is plain else const_identity(epilogue),
+            device,
+        )  # fmt: skip
+        known = _KNOWN.get(key)
+    except Exception:  # not of torch, or wrong: `_call` says what
+        at_a = at_b = at_c = at_bias = 0
+    if known is not None and (C is None or not C.requires_grad or not _grad_enabled()):
+        on = _raw_stream(known.device) if stream is None else stream_handle(stream)
+        result, written = C, (C,)
+        if C is None:
+            result, written = _empty_like(known.like), ()
+            at_c = result.data_ptr()
+        single, pick = known.single, known.pick
+        if single is not None:
+            pointers = (at_a, at_b, at_c) if pick is None else pick((at_a, at_b, at_c, at_bias))
+            if single.run_apart(on, pointers, (alpha, beta, *known.rest), written):
+                return result
+        elif known.run(on, (at_a, at_b, at_c, at_bias), alpha, beta, result if stream is None else None, apart=True):
+            count_versions(written)
+            return result
+    return _call(A, B, C, alpha, beta, bias, epilogue, out_dtype, stream, device, key)
 
 
-class Plan(NamedTuple):
-    """How `gemm` computes a product. parts: of k. early: EARLY of its kernels. consts: of `hopper_fastest`."""
-
-    parts: int
-    early: bool
-    consts: dict[str, Any]
-
-
-@cache
-def plan(batch: int, m: int, n: int, k: int, along_k: bool = False, behind: int = 0, by_tma: bool = True) -> Plan:
-    """How to compute `batch` products of m x n x k; `along_k`, `behind` and `by_tma` as for `choose`.
-
-    Where one product has tiles for at most a quarter of the SMs, and k is deep, k is split into equal parts of at least
-    512, as many as there are SMs for. Tiles are then half as large, or a quarter where there would be more than 32
-    parts. Small products launch early. Large and split ones do not: that was slower, or no faster.
-    """
-    early = batch * m * n * k < EARLY
-    consts = choose(m, n, k, along_k=along_k, behind=behind, batch=batch, by_tma=by_tma)
-    tiles, halves = cdiv(m, 128) * cdiv(n, 128), cdiv(m, 128) * cdiv(n, 64)
-    if batch != 1 or not 0 < 4 * tiles <= PROCESSORS or k < SHALLOW:
-        return Plan(1, early, consts)
-    cut, most = HALF, PROCESSORS // halves
-    if most > 32:
-        cut, most = QUARTER, PROCESSORS // (cdiv(m, 64) * cdiv(n, 64))
-    parts = next(p for p in range(min(most, k // 512), 0, -1) if k % (p * 64) == 0 or p == 1)
-    return Plan(parts, False, cut) if parts > 1 else Plan(1, early, consts)
+def _call(
+    A: Any, B: Any, C: Any, alpha: Any, beta: Any, bias: Any, epilogue: Any,
+    out_dtype: Any, stream: Any, device: Any, key: Any,
+) -> Any:  # fmt: skip
+    """`gemm`, with every check. key: under which a call on torch tensors like this one would look it up, or None."""
+    alpha, beta = (check_scalar(GEMM, ScalarParam(n, F32), v) for n, v in (("alpha", alpha), ("beta", beta)))
+    if bias is not None and epilogue is plain:
+        epilogue = add_bias
+    behind = None if epilogue is plain else epilogue
+    of = described(A, B, C, bias, out_dtype, behind is not None)
+    place = place_of(GEMM, device, "A", of.a.device)
+    if stream is not None and of.a.device < 0:
+        raise argument_error(GEMM, "stream is given, and the arrays are in host memory", "leave it out")
+    if of.c.empty:
+        return of.result
+    of = _without_k(of) if alpha == 0 else of
+    if of.a.device < 0:
+        _on_host(of, alpha, beta, behind, place, device)
+    else:
+        _on_gpu(of, alpha, beta, behind, stream, key, C is None)
+    if _is_torch(of.result):
+        count_versions((of.result,))
+    return of.result
 
 
-def _strides(X: Any) -> tuple[int, ...]:
-    """In bytes."""
-    return X.strides if hasattr(X, "__array_interface__") else tuple(s * X.element_size() for s in X.stride())
+def _on_gpu(of: Operands, alpha: float, beta: float, behind: Any, stream: Any, key: Any, new: bool) -> None:
+    gpu, torch = driver(), all(_is_torch(info.owner) for info in of.given)
+    on = stream_handle(stream) if stream is not None else launch_stream(of.given)
+    facts = [(x.dtype, x.shape, x.strides, x.pointer & 15, x.device) for x in of.given]
+    same = ("described", *facts, alpha != 0, beta != 0, behind and const_identity(behind))
+    known = _KNOWN.get(same)
+    if known is None:
+        known = prepare(gpu, of, beta, behind, gpu.capturing(on))
+        _keep(same, known)
+    with nullcontext() if stream is not None else in_order(gpu, on, of.given):
+        launched = known.run(on, of.addresses, alpha, beta, of.result if torch and stream is None else None)
+    assert launched, f"alpha and beta were checked: {alpha}, {beta}"
+    # A lazily negated view has no stride of 1: see runtime/dispatch.py.
+    if key is not None and torch and all(info.empty or 1 in info.strides for info in of.given):
+        _take_torch(sys.modules["torch"])
+        if new:
+            known.like = _empty_like(of.result)
+            known.like.untyped_storage().resize_(0)
+        _keep(key, known)
 
 
-def _unit(X: Any) -> int:
-    """The axis along which elements are neighbours."""
-    strides = _strides(X)
-    return min((1, 2), key=lambda axis: (strides[axis], -axis))
+def _keep(key: Any, known: Prepared) -> None:
+    if len(_KNOWN) >= LIMIT:
+        _KNOWN.clear()
+    _KNOWN[key] = known
 
 
-def _by_tma(X: Any) -> bool:
-    """Whether TMA can read it, stored by rows or by columns."""
-    unit, strides = _unit(X), _strides(X)
-    address = X.ctypes.data if hasattr(X, "__array_interface__") else X.data_ptr()
-    others = [s for axis, s in enumerate(strides) if axis != unit and X.shape[axis] > 1]
-    return strides[unit] == X.itemsize and not any(s % ALIGNED or s <= 0 for s in (*others, address or ALIGNED))
+def _take_torch(torch: Any) -> None:
+    global _raw_stream, _grad_enabled, _empty_like
+    _raw_stream, _grad_enabled = torch._C._cuda_getCurrentRawStream, torch.is_grad_enabled
+    _empty_like = torch.empty_like
 
 
-def _aligned(X: Any, copies: list[Any]) -> Any:
-    """X if TMA can read it; else an uninitialised padded copy, and source and destination are appended to `copies`."""
-    if _by_tma(X):
-        return X
-    if _unit(X) == 1:
-        return _aligned(X.swapaxes(1, 2), copies).swapaxes(1, 2)
-    padded = _empty(X, (*X.shape[:2], -(-X.shape[2] // VEC) * VEC), X.dtype)
-    copies += [X, padded]
-    return padded[:, :, : X.shape[2]]
+def _on_host(of: Operands, alpha: float, beta: float, behind: Any, place: str, device: Any) -> None:
+    """On the emulator, or launch by launch on copies on the GPU."""
+    import numpy as np
+
+    target = EMULATED
+    if place == "gpu":
+        gpu = driver()
+        at = gpu.current_device()
+        target = gpu.target_of(at), gpu.devices[at].processors
+    steps = planned(of, beta, behind, *target)
+    room, zeros = np.empty(steps.room + GRAIN, np.uint8), np.zeros(steps.zeros + GRAIN, np.uint8)
+    addresses = (*of.addresses, *(x.ctypes.data + -x.ctypes.data % GRAIN for x in (room, zeros)))
+    for step in steps.launches:
+        step.kernel.dispatcher.run(step.values(addresses, -1, alpha, beta, (of.given, room, zeros)), device)
 
 
-def _empty(like: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-    """An array of the same library, on the same device."""
-    library: Any = importlib.import_module("numpy" if hasattr(like, "__array_interface__") else "torch")
-    where = {"device": like.device} if library.__name__ == "torch" else {}
-    return library.empty(shape, dtype=getattr(library, dtype) if isinstance(dtype, str) else dtype, **where)
+def _without_k(of: Operands) -> Operands:
+    """The same product of operands with k = 0, which are not read."""
+    shapes = (*of.a.shape[:2], 0), (of.b.shape[0], 0, of.b.shape[2])
+    a, b = (replace(x, shape=s, strides=row_major(s)) for x, s in zip((of.a, of.b), shapes, strict=True))
+    return of._replace(a=a, b=b)
+
+
+def _is_torch(array: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(array, torch.Tensor)

@@ -11,8 +11,7 @@ from typing import Any
 
 from tiledsl.ir.types import BF16, BOOL, DTYPES, E5M2, DType
 from tiledsl.runtime.dlpack import UnusableArray, describe_dlpack, row_major
-from tiledsl.signatures.signature import Signature
-from tiledsl.signatures.specialize import ARRAY_DTYPES, ArrayInfo, argument_error, looking_at
+from tiledsl.signatures.specialize import ARRAY_DTYPES, ArrayInfo, Named, argument_error, looking_at
 
 NUMPY_NAMES = {
     "float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16", "bool": "bool",
@@ -28,8 +27,12 @@ ml_dtypes.float8_e5m2, whose other 8-bit floats are all V1."""
 ARRAYS = "pass a NumPy, torch or CuPy array, or one with __cuda_array_interface__ or DLPack"
 
 
-def describe(signature: Signature, name: str, value: Any) -> ArrayInfo:
-    """Describe the array `value`, which is argument `name`. Raises KernelArgumentError if it is not a usable array."""
+def describe(signature: Named, name: str, value: Any) -> ArrayInfo:
+    """Describe the array `value`, which is argument `name`. Raises KernelArgumentError if it is not a usable array.
+
+    A description stands for its array: a caller that has computed one needs no view."""
+    if type(value) is ArrayInfo:
+        return value
     with looking_at(signature, name, value, "an array", ARRAYS):
         try:
             info = _reader(value)(value)

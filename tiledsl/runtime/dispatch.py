@@ -11,13 +11,13 @@ import re
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Callable, Generator, Iterator, Mapping, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Generator, Iterable, Iterator, Mapping, TypeVar
 
 from tiledsl.ir.abi import launch_parameters
 from tiledsl.ir.expr import PROCESSORS, parse_expr
 from tiledsl.ir.grid import checked_grid
 from tiledsl.runtime.arrays import describe, host_array, movable, same_bytes, self_overlapping
-from tiledsl.runtime.driver import available, driver
+from tiledsl.runtime.driver import Driver, available, driver
 from tiledsl.runtime.launch import (
     ArgumentBuffer,
     LaunchPlan,
@@ -28,9 +28,10 @@ from tiledsl.runtime.launch import (
 )
 from tiledsl.runtime.launcher import Launcher
 from tiledsl.runtime.tensor_maps import MapImages, check_maps
-from tiledsl.signatures.signature import REQUIRED, Signature
+from tiledsl.signatures.signature import REQUIRED, Signature, Specialization
 from tiledsl.signatures.specialize import (
     ArrayInfo,
+    Named,
     absent,
     argument_error,
     check_consts,
@@ -40,6 +41,7 @@ from tiledsl.signatures.specialize import (
 )
 
 if TYPE_CHECKING:
+    from tiledsl.compilation.compiled import Image
     from tiledsl.compilation.compiler import Builds, Lowered
 
 P = TypeVar("P")
@@ -109,7 +111,7 @@ class Dispatcher:
         places = [(name, info.device) for name, info in arrays.items() if info is not None]
         for name, place in places:
             if place != places[0][1]:
-                message = f"{places[0][0]} is in {_place(places[0][1])}, but {name} in {_place(place)}"
+                message = f"{places[0][0]} is in {place_name(places[0][1])}, but {name} in {place_name(place)}"
                 raise argument_error(signature, message, "move all arrays to one device")
         return Arguments({**values, "device": device}, arrays, scalars, consts)
 
@@ -121,31 +123,17 @@ class Dispatcher:
         arguments = self.arguments(values, device)
         if self.place(arguments) == "emulator":
             return self.emulate(arguments)[0]
-        with self.on_gpu(arguments) as prepared:
-            gpu = prepared.plan.driver
-            streams = {info.stream for info in arguments.present.values() if info.stream is not None}
-            others = streams - {prepared.stream}
-            for other in others:
-                gpu.wait_for(prepared.stream, other)
+        with (
+            self.on_gpu(arguments) as prepared,
+            in_order(prepared.plan.driver, prepared.stream, arguments.present.values()),
+        ):
             prepared.run()
-            for other in others:
-                gpu.wait_for(other, prepared.stream)
         return prepared.plan.written
 
     def place(self, arguments: Arguments) -> str:
         """ "emulator" or "gpu": where a call runs. Raises KernelArgumentError or DeviceError."""
-        device = arguments.given["device"]
-        if not (device is None or (isinstance(device, str) and device in ("emulator", "gpu"))):
-            fix = 'pass "emulator", "gpu", or leave it out'
-            raise argument_error(self.signature, f"device is {device!r}", fix)
-        if device == "emulator" and arguments.device >= 0:
-            name = next(iter(arguments.present))
-            message = f"{name} is in {_place(arguments.device)}, and the emulator runs on host memory"
-            raise argument_error(self.signature, message, "pass NumPy arrays")
-        if device == "emulator" or (device is None and arguments.device < 0 and available() is None):
-            return "emulator"
-        driver().refuse_if_lost()
-        return "gpu"
+        name = next(iter(arguments.present), "")
+        return place_of(self.signature, arguments.given["device"], name, arguments.device)
 
     def emulate(self, arguments: Arguments, options: Any = None) -> tuple[tuple[str, ...], Any]:
         """Run on the emulator, with its Options. Returns the names of the tensors that the kernel may have written, and
@@ -166,7 +154,7 @@ class Dispatcher:
                 torch = sys.modules["torch"]
                 self.launcher.take_torch(torch._C._cuda_getCurrentRawStream, torch.is_grad_enabled)
             plan = self._plan(arguments, arguments.given["device"], self._launch_plan, arrays)
-            yield CheckedLaunch(plan, _launch_stream(arrays), arguments, _of_torch(arrays, plan.written))
+            yield CheckedLaunch(plan, launch_stream(arrays.values()), arguments, _of_torch(arrays, plan.written))
             return
         gpu = driver()
         device = gpu.current_device()
@@ -194,6 +182,28 @@ class Dispatcher:
                 for _, copy in copies.values():
                     gpu.free(copy.pointer)
 
+    # -- launches of other code --------------------------------------------------------------------------
+
+    def prepared(self, values: Mapping[str, Any]) -> LaunchPlan:
+        """The plan of a launch on CUDA arrays, for a caller that runs it itself, on other addresses, too: of the same
+        alignment to 16 bytes. `values`: all arguments and consts by name; arrays may be given as `ArrayInfo`."""
+        arguments = self.arguments(values)
+        return self._plan(arguments, None, self._launch_plan, arguments.present)
+
+    def build_of(self, values: Mapping[str, Any], arch: str = "") -> tuple[Specialization, str]:
+        """The build that a launch with these `values` uses: the specialisation and the target, by default that of the
+        device."""
+        arguments = self.arguments(values)
+        target = arch or driver().target_of(max(arguments.device, 0), self.signature.name, self.signature.arch)
+        return specialize(self.signature, arguments.arrays, arguments.consts).spec, target
+
+    def is_loaded(self, values: Mapping[str, Any]) -> bool:
+        """Can `prepared` do without compiling, and without loading code to the GPU?"""
+        arguments, gpu = self.arguments(values), driver()
+        image = self.builds.known(*self.build_of(values))
+        with gpu.active(arguments.device) as context:
+            return image is not None and gpu.is_loaded(*_code(context, image, arguments.device))
+
     # -- plans -------------------------------------------------------------------------------------------
 
     def _plan(
@@ -211,7 +221,7 @@ class Dispatcher:
             known: Any = self.launcher.plan(self.launcher.key(keyed), meaning)
             plan: Any = make(arguments) if known is None else known
         for name in plan.written:
-            for problem, fix in _memory_problems(name, memory):
+            for problem, fix in memory_problems(name, memory):
                 raise argument_error(self.signature, f"{name} is written by the kernel, {problem}", fix)
         if known is None and meaning.holds():  # else it was compiled for another meaning
             with self.builds.lock:
@@ -237,11 +247,13 @@ class Dispatcher:
         parameters = launch_parameters(image.abi, image.tensor_maps)
         buffer = ArgumentBuffer(parameters, problem.extents, {name: info.strides for name, info in arrays.items()})
         with gpu.active(device) as context:
-            function = gpu.function(context, image.cubin, image.name, image.arch, image.shared_bytes, device)
+            function = gpu.function(*_code(context, image, device))
             shape = Shape(image.cluster, image.block, image.shared_bytes, image.cluster, image.dependent)
             processors = gpu.devices[device].processors
             if PROCESSORS in used and image.cluster != (1, 1, 1):
                 processors = min(processors, processors_for(gpu, function, shape))
+            if image.tensor_maps:
+                gpu.blank(context, False)  # now, as nothing can be allocated while a graph is captured
         names = {PROCESSORS: processors, **problem.extents, **integers}
         grid = checked_grid(image.name, tuple(map(parse_expr, image.grid)), names, image.cluster)
         maps = None
@@ -252,7 +264,12 @@ class Dispatcher:
         return LaunchPlan(gpu, image.name, device, function, shape, buffer, windows, maps, image.written)
 
 
-def _memory_problems(name: str, arrays: Mapping[str, ArrayInfo]) -> Iterator[tuple[str, str]]:
+def _code(context: int, image: Image, device: int) -> tuple[Any, ...]:
+    """The arguments of `Driver.function`."""
+    return context, image.cubin, image.name, image.arch, image.shared_bytes, device
+
+
+def memory_problems(name: str, arrays: Mapping[str, ArrayInfo]) -> Iterator[tuple[str, str]]:
     """(why the tensor `name` must not be written, how to fix it): it is read-only, shares bytes with another argument
     or with itself, or requires a gradient."""
     info = arrays[name]
@@ -268,7 +285,21 @@ def _memory_problems(name: str, arrays: Mapping[str, ArrayInfo]) -> Iterator[tup
         yield "and requires a gradient, which a kernel does not have", fix
 
 
-def _place(device: int) -> str:
+def place_of(called: Named, device: Any, name: str, memory: int) -> str:
+    """ "emulator" or "gpu": where a call with this `device` runs, whose array `name` is in the `memory` of that number.
+    Raises KernelArgumentError or DeviceError."""
+    if not (device is None or (isinstance(device, str) and device in ("emulator", "gpu"))):
+        raise argument_error(called, f"device is {device!r}", 'pass "emulator", "gpu", or leave it out')
+    if device == "emulator" and memory >= 0:
+        message = f"{name} is in {place_name(memory)}, and the emulator runs on host memory"
+        raise argument_error(called, message, "pass NumPy arrays")
+    if device == "emulator" or (device is None and memory < 0 and available() is None):
+        return "emulator"
+    driver().refuse_if_lost()
+    return "gpu"
+
+
+def place_name(device: int) -> str:
     return "host memory" if device < 0 else f"the memory of GPU {device}"
 
 
@@ -299,8 +330,21 @@ def _copied(info: ArrayInfo, array: Any, device: int) -> ArrayInfo:
     return replace(info, strides=strides, pointer=0, device=device, writable=True, owner=None, stream=None)
 
 
-def _launch_stream(arrays: Mapping[str, ArrayInfo]) -> int:
+@contextmanager
+def in_order(gpu: Driver, stream: int, arrays: Iterable[ArrayInfo]) -> Generator[None]:
+    """Work that the block launches on `stream` comes after what other streams have done to `arrays`, and before what
+    they do next."""
+    others = {info.stream for info in arrays if info.stream is not None} - {stream}
+    for other in others:
+        gpu.wait_for(stream, other)
+    yield
+    for other in others:
+        gpu.wait_for(other, stream)
+
+
+def launch_stream(arrays: Iterable[ArrayInfo]) -> int:
     """The stream to launch on: torch's or CuPy's current one, else one that an array names, else the default stream."""
-    current = [a.stream for a in arrays.values() if type(a.owner).__module__.split(".")[0] in ("torch", "cupy")]
-    named = [a.stream for a in arrays.values()]
+    described = list(arrays)
+    current = [a.stream for a in described if type(a.owner).__module__.split(".")[0] in ("torch", "cupy")]
+    named = [a.stream for a in described]
     return next((stream for stream in [*current, *named] if stream is not None), 0)

@@ -70,7 +70,7 @@ class Driver:
         """The kernel launched last, which most likely caused an error that is reported late."""
         self.lost = ""
         """Why the context is dead, or ""."""
-        self.function = cache(self._load)
+        self._functions: dict[tuple[Any, ...], Any] = {}
         self._primary_context = cache(self._retain)
         self._zeros = cache(self._allocate_zeros)
 
@@ -186,6 +186,14 @@ class Driver:
 
     # -- code --------------------------------------------------------------------------------------------
 
+    def function(self, *code: Any) -> Any:
+        """The kernel of this `code`, the arguments of `_load`, which loads it the first time."""
+        found = self._functions.get(code)
+        return self._functions.setdefault(code, self._load(*code)) if found is None else found
+
+    def is_loaded(self, *code: Any) -> bool:
+        return code in self._functions
+
     def _load(self, context: int, cubin: bytes, name: str, arch: str, shared: int, ordinal: int) -> Any:
         """The kernel, loaded into `context` (active), with `shared` bytes of shared memory allowed."""
         cu = self.cu
@@ -276,6 +284,19 @@ class Driver:
     def synchronize(self, stream: int, what: str) -> None:
         self.check(self.cu.cuStreamSynchronize(stream), f"waiting for {what}")
         self.prints.show()
+
+    def clear(self, pointer: int, size: int, stream: int) -> None:
+        """Fill memory with zeros, in the order of `stream`."""
+        self.check(self.cu.cuMemsetD8Async(pointer, 0, size, stream), "filling memory with zeros")
+
+    def capturing(self, stream: int) -> bool:
+        """Does `stream` capture a graph now? It may not be the legacy default stream while another one captures."""
+        status = self.check(self.cu.cuStreamIsCapturing(stream), "asking whether a stream captures a graph")
+        return int(status) != 0
+
+    def finish(self, what: str) -> None:
+        """Wait for all work of the current context."""
+        self.check(self.cu.cuCtxSynchronize(), f"waiting for {what}")
 
     def event(self) -> Any:
         return self.check(self.cu.cuEventCreate(0), "creating an event")

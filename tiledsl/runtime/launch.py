@@ -207,10 +207,10 @@ def launch_sequence(windows: str, scalars: str, tensors: str, refused: str) -> s
     return SEQUENCE.format(windows=windows, pack=pack, count=count, refused=refused)
 
 
-def _generated_run() -> Callable[..., bool]:
+def _generated_run(windows: str) -> Callable[..., bool]:
     names: dict[str, Any] = {**SEQUENCE_NAMES}
     head = "def run(_plan, _stream, _pointers, _scalars, _tensors=()):\n"
-    exec(f"{head}{launch_sequence('()', '*_scalars', '_tensors', 'False')}    return True", names)
+    exec(f"{head}{launch_sequence(windows, '*_scalars', '_tensors', 'False')}    return True", names)
     return names["run"]
 
 
@@ -235,9 +235,11 @@ class LaunchPlan:
         self.count: Callable[[Any], None] = count_versions if torch is None else torch._C._increment_version
         self.frames: list[Frame] = []
 
-    run = _generated_run()
+    run = _generated_run("()")
     """``run(stream, pointers, scalars, tensors=())``: launch on checked arguments. `tensors`: torch tensors that are
     written. False if a scalar does not fit."""
+    run_apart = _generated_run("_plan.windows")
+    """`run` of arrays whose addresses are new: also False if one that is written may overlap another."""
 
     def failed(self, code: int, stream: int, frame: Frame) -> None:
         """Launch again if another context was current, which is no error; raise DeviceError for any other failure."""

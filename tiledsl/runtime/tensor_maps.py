@@ -89,7 +89,8 @@ def check_maps(kernel: str, maps: Sequence[TensorMap], arrays: Mapping[str, Arra
 
 
 class MapImages:
-    """The encoded maps of one launch plan, by the addresses of its tensors: shapes and strides are the plan's."""
+    """The encoded maps of one launch plan, by the addresses of its tensors: shapes and strides are the plan's. Of a
+    launch on new addresses, only the maps of those are encoded."""
 
     LIMIT = 1024
     """Most images that are kept, so that addresses that keep changing do not fill the memory."""
@@ -111,6 +112,7 @@ class MapImages:
         self._empty = {order.index(m.tensor): m.tensor in written for m in maps if arrays[m.tensor].empty}
         """Whether an empty tensor may be written, by its place in `order`."""
         self.image = lru_cache(self.LIMIT)(self._encode)
+        self._map = lru_cache(self.LIMIT)(self._one)
         self._store = struct.Struct(f"{arch.MAP_BYTES * len(maps)}s").pack_into
 
     def write(self, buffer: Any, offset: int, pointers: tuple[int, ...]) -> None:
@@ -120,7 +122,7 @@ class MapImages:
     def _encode(self, pointers: tuple[int, ...]) -> bytes:
         with self._driver.active(self._device) as context:
             blank = {i: self._driver.blank(context, writable) for i, writable in self._empty.items()}
-            return b"".join(self._one(e, blank.get(i, pointers[i])) for e, i in self._encodings)
+            return b"".join(self._map(e, blank.get(i, pointers[i])) for e, i in self._encodings)
 
     def _one(self, of: Encoding, address: int) -> bytes:
         memory = ctypes.create_string_buffer(arch.MAP_BYTES + arch.MAP_ALIGNMENT - 1)

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, Mapping, get_args, get_origin
+from typing import Any, Literal, Mapping, Protocol, get_args, get_origin
 
 from tiledsl.errors import KernelArgumentError, TileError
 from tiledsl.ir.abi import INDEX32_LIMIT
@@ -111,13 +111,20 @@ class Problem:
     extents: dict[str, int]
 
 
-def argument_error(signature: Signature, message: str, fix: str = "") -> KernelArgumentError:
+class Named(Protocol):
+    """What is called, for messages: a signature, or a function that launches kernels."""
+
+    @property
+    def name(self) -> str: ...
+
+
+def argument_error(signature: Named, message: str, fix: str = "") -> KernelArgumentError:
     text = f"{signature.name}(): {message}"
     return KernelArgumentError(f"{text}\n  fix: {fix}" if fix else text)
 
 
 @contextmanager
-def looking_at(signature: Signature, name: str, value: Any, expected: str, fix: str) -> Generator[None]:
+def looking_at(signature: Named, name: str, value: Any, expected: str, fix: str) -> Generator[None]:
     """Turn whatever an object of the caller raises while it is examined into an error of that argument."""
     try:
         yield
@@ -269,7 +276,7 @@ def const_identity(value: Any) -> Any:
     return tuple(map(const_identity, value)) if kind is tuple else meaning_of(value).digest
 
 
-def check_scalar(signature: Signature, param: ScalarParam, value: Any) -> int | float | bool:
+def check_scalar(signature: Named, param: ScalarParam, value: Any) -> int | float | bool:
     """`value` as the kernel will see it: an int in range, a float already rounded to the dtype, or a bool."""
     kind = param.dtype.kind
     fix = "pass True or False" if kind == "bool" else "convert it with int() or float()"

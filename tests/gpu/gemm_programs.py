@@ -1,0 +1,217 @@
+"""What the GPU tests of `gemm` do: each function runs in a process of its own.
+
+``python tests/gpu/gemm_programs.py NAME`` runs one by hand.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+from programs import raises, same_bits
+
+from tiledsl.errors import DeviceError, KernelArgumentError
+from tiledsl.gemm import gemm, release, warmup
+
+KINDS = {
+    "one launch": (300, 264, 72),
+    "both operands copied": (133, 217, 129),
+    "in parts": (270, 70, 2048),
+}
+"""Products of the kinds of launches that there are."""
+
+
+def _tensors(m: int, n: int, k: int, seed: int = 0) -> tuple[Any, Any, Any]:
+    """Small integers, whose products are exact."""
+    import torch
+
+    torch.manual_seed(seed)
+    A, B = (torch.randint(-3, 4, shape, device="cuda").bfloat16() for shape in ((m, k), (k, n)))
+    return A, B, torch.full((m, n), float("nan"), device="cuda", dtype=torch.bfloat16)
+
+
+def _exact(A: Any, B: Any) -> Any:
+    return (A.double() @ B.double()).to(A.dtype)
+
+
+def every_library() -> None:
+    """NumPy, torch on both sides, CuPy, and DLPack without a library that is known."""
+    import cupy
+    import torch
+
+    class Exporter:
+        def __init__(self, tensor: Any) -> None:
+            self.tensor = tensor
+
+        def __dlpack_device__(self) -> Any:
+            return self.tensor.__dlpack_device__()
+
+        def __dlpack__(self, **more: Any) -> Any:
+            return self.tensor.__dlpack__(**more)
+
+    for name, (m, n, k) in KINDS.items():
+        A, B, C = (x.half() for x in _tensors(m, n, k))
+        expected = _exact(A, B)
+        assert torch.equal(gemm(A, B, C), expected), name
+        assert torch.equal(gemm(A, B), expected) and gemm(A, B, out_dtype="f32").dtype == torch.float32, name
+        made = gemm(cupy.asarray(A), cupy.asarray(B))
+        assert isinstance(made, cupy.ndarray) and bool((made == cupy.asarray(expected)).all()), name
+        C.zero_()
+        torch.cuda.synchronize()
+        gemm(Exporter(A), Exporter(B), Exporter(C))
+        torch.cuda.synchronize()
+        assert torch.equal(C, expected), name
+        a, b = A.cpu(), B.cpu()
+        assert torch.equal(gemm(a, b), expected.cpu()), name
+        found = gemm(a.numpy(), b.numpy())
+        assert same_bits(found, expected.cpu().numpy()), name
+        assert same_bits(gemm(a.numpy(), b.numpy(), device="emulator"), found), name
+    text = "A is in the memory of GPU 0, but B in host memory"
+    raises(KernelArgumentError, lambda: gemm(A, B.cpu()), text)
+
+
+def shared_batches() -> None:
+    """One matrix times many, in every way that it can be said."""
+    import torch
+
+    for m, n, k in ((128, 256, 64), (1, 512, 264), (77, 33, 129)):
+        (A, B, _), (one, other, _) = _tensors(5 * m, n, k), _tensors(m, 5 * n, k, 1)
+        A = A.view(5, m, k)
+        many = other.view(k, 5, n).permute(1, 0, 2)
+        for a, b in (
+            (A, B),
+            (A, B[None]),
+            (A, B.expand(5, k, n)),
+            (one, many),
+            (one[None], many.contiguous()),
+            (A, many),
+        ):
+            expected = _exact(a, b)
+            assert torch.equal(gemm(a, b), expected), (m, n, k, a.stride(), b.stride())
+            C = torch.empty(m, 5, n, device="cuda", dtype=a.dtype).transpose(0, 1)
+            assert torch.equal(gemm(a, b, C), expected), (m, n, k, a.stride(), b.stride())
+
+
+def sizes_of_nothing() -> None:
+    import torch
+
+    for m, n, k in ((0, 8, 8), (8, 0, 8), (0, 0, 0)):
+        assert gemm(*_tensors(m, n, k)).shape == (m, n)
+    A, B, C = _tensors(40, 32, 0)
+    assert bool((gemm(A, B, C) == 0).all())
+    C.fill_(3)
+    assert bool((gemm(A, B, C, 1.0, 2.0) == 6).all())
+    A, B, C = _tensors(300, 264, 72)
+    A.fill_(float("nan"))
+    assert bool((gemm(A, B, C, 0.0) == 0).all())
+    assert bool((gemm(A, B, C.fill_(1), 0.0, -1.0) == -1).all())
+    torch.cuda.synchronize()
+
+
+def streams_and_threads() -> None:
+    """Threads with a stream each, and several on one stream: workspaces are not shared by what runs at once."""
+    import torch
+
+    cases = [(name, _tensors(*size, seed)) for seed, (name, size) in enumerate([*KINDS.items(), *KINDS.items()])]
+    expected = [_exact(A, B) for _, (A, B, _) in cases]
+    torch.cuda.synchronize()
+    wrong: list[str] = []
+
+    def work(number: int, stream: Any, named: bool) -> None:
+        name, (A, B, C) = cases[number]
+        C = torch.empty_like(C)
+        for _ in range(60):
+            if named:
+                gemm(A, B, C, stream=stream)
+            else:
+                with torch.cuda.stream(stream):
+                    gemm(A, B, C)
+            stream.synchronize()
+            if not torch.equal(C, expected[number]):
+                wrong.append(name)
+            C.zero_()
+            torch.cuda.current_stream().synchronize()
+
+    shared = torch.cuda.Stream()
+    for streams in ([torch.cuda.Stream() for _ in cases], [shared] * len(cases)):
+        for named in (False, True):
+            threads = [threading.Thread(target=work, args=(i, stream, named)) for i, stream in enumerate(streams)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+    assert not wrong, wrong
+    release()
+    for (name, (A, B, C)), exact in zip(cases, expected, strict=True):
+        assert torch.equal(gemm(A, B, C), exact), name
+
+
+def captured_by_torch() -> None:
+    """Graphs that were captured on one stream may run at the same time, and besides other calls."""
+    import torch
+
+    cases = {name: _tensors(*size, seed) for seed, (name, size) in enumerate(KINDS.items())}
+    A, B, C = next(iter(cases.values()))
+    torch.cuda.synchronize()
+
+    def capture(*products: Any) -> Any:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for product in products:
+                gemm(*product)
+        return graph
+
+    raises(DeviceError, lambda: capture((A, B, C)), "which is not loaded yet", "tiledsl.gemm.warmup(")
+    torch.cuda.synchronize()
+    warmup(KINDS.values())
+    graphs = [capture(*cases.values()) for _ in range(3)]
+    streams = [torch.cuda.Stream() for _ in graphs]
+    for _ in range(30):
+        for x in cases.values():
+            x[2].zero_()
+        torch.cuda.synchronize()
+        for graph, stream in zip(graphs, streams, strict=True):
+            with torch.cuda.stream(stream):
+                graph.replay()
+        others = {name: gemm(A, B) for name, (A, B, _) in cases.items()}
+        torch.cuda.synchronize()
+        for name, (A, B, C) in cases.items():
+            assert torch.equal(C, _exact(A, B)) and torch.equal(others[name], C), name
+
+
+def captured_by_cupy() -> None:
+    """In a graph of CuPy the workspace is that of the stream, which `warmup` allocates."""
+    import cupy
+
+    stream = cupy.cuda.Stream(non_blocking=True)
+    size = KINDS["both operands copied"]
+    A, B, _ = (cupy.asarray(x.half()) for x in _tensors(*size))
+    C = cupy.zeros(size[:2], "float16")
+    expected = (A.astype("float64") @ B.astype("float64")).astype("float16")
+    cupy.cuda.Device().synchronize()
+
+    def capture() -> Any:
+        with stream:
+            stream.begin_capture()
+            try:
+                gemm(A, B, C)
+            finally:
+                graph = stream.end_capture()
+        return graph
+
+    raises(DeviceError, capture, "which is not loaded yet", "tiledsl.gemm.warmup(")
+    warmup([size], "f16", stream=0)
+    raises(DeviceError, capture, "needs a workspace of", "tiledsl.gemm.warmup(")
+    warmup([size], "f16", stream=stream)
+    graph = capture()
+    graph.launch(stream)
+    stream.synchronize()
+    assert bool((expected == C).all())
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]]()
+    print("done")

@@ -1,0 +1,215 @@
+"""A GPU whose memory is the host's and whose launches run on the emulator, and arrays of each library in its memory."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tiledsl.gemm import call, workspace
+from tiledsl.gemm.ffma import fastest
+from tiledsl.gemm.hopper import hopper_fastest
+from tiledsl.gemm.mma import mma_fastest
+from tiledsl.gemm.pad import pad, pad_both
+from tiledsl.gemm.split_k import add_up
+from tiledsl.runtime import driver
+from tiledsl.runtime.dispatch import Arguments, Dispatcher
+from tiledsl.runtime.driver import Device, Driver
+from tiledsl.runtime.launch import overlap_windows
+
+__all__ = ["EmulatedDriver", "FakeCupy", "FakeExporter", "FakeTorch", "aligned", "install"]
+
+NAMES = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16, "float32": np.float32, "uint8": np.uint8}
+
+
+def aligned(array: Any, shift: int = 0) -> Any:
+    """A copy with the same strides that starts `shift` bytes after a multiple of 256."""
+    size = sum((n - 1) * s for n, s in zip(array.shape, array.strides, strict=True)) + array.itemsize
+    memory = np.zeros(size + 512, np.uint8)
+    start = -memory.ctypes.data % 256 + shift
+    copy = np.ndarray(array.shape, array.dtype, memory, start, array.strides)
+    copy[...] = array
+    return copy
+
+
+class EmulatedDriver(Driver):
+    """launched: kernel, stream and addresses of each launch. loaded: names of kernels. streams: those that capture a
+    graph now."""
+
+    def __init__(self, capability: tuple[int, int] = (9, 0), processors: int = 132) -> None:
+        self.lost = self.last_kernel = ""
+        self.devices = (Device(0, 0, "a GPU", capability, processors), Device(1, 1, "another", capability, processors))
+        self.launched: list[tuple[str, int, tuple[int, ...]]] = []
+        self.memory: dict[int, Any] = {}
+        self.streams: set[int] = set()
+        self.waits: list[tuple[int, int]] = []
+        self.loaded: set[str] = set()
+
+    def active(self, ordinal: int) -> Any:  # type: ignore[override]
+        return nullcontext(1)
+
+    def current_device(self) -> int:
+        return 0
+
+    def pointer_device(self, pointer: int) -> int:
+        return 0
+
+    def capturing(self, stream: int) -> bool:
+        return stream in self.streams
+
+    def allocate(self, size: int, what: str) -> int:
+        memory = np.full(size + 256, 255, np.uint8)
+        address = memory.ctypes.data + -memory.ctypes.data % 256
+        self.memory[address] = memory
+        return address
+
+    def clear(self, pointer: int, size: int, stream: int) -> None:
+        start = pointer - self.memory[pointer].ctypes.data
+        self.memory[pointer][start : start + size] = 0
+
+    def free(self, pointer: int) -> None:
+        del self.memory[pointer]
+
+    def finish(self, what: str) -> None:
+        pass
+
+    def wait_for(self, stream: int, other: int) -> None:
+        self.waits.append((stream, other))
+
+
+class EmulatedPlan:
+    """Stands in for `LaunchPlan`: runs the kernel on the emulator, on the arrays at the addresses that it gets."""
+
+    def __init__(self, dispatcher: Dispatcher, arguments: Arguments) -> None:
+        self._dispatcher, self._of = dispatcher, arguments
+        signature = dispatcher.signature
+        names = tuple(arguments.present)
+        self.arguments = SimpleNamespace(pointers=names, scalars=tuple(p.name for p in signature.scalars))
+        self.written = ("Y", "W") if signature.name == "pad_both" else ("Y",) if signature.name == "pad" else ("C",)
+        self.windows = overlap_windows(names, arguments.present, self.written)
+
+    def run(self, stream: int, pointers: tuple[int, ...], scalars: tuple[Any, ...], tensors: Any = ()) -> bool:
+        infos = {
+            name: replace(info, pointer=at, device=-1, owner=(self,))
+            for (name, info), at in zip(self._of.present.items(), pointers, strict=True)
+        }
+        given = dict(zip(self.arguments.scalars, scalars, strict=True))
+        gpu: Any = driver.driver()
+        gpu.launched.append((self._dispatcher.signature.name, stream, pointers))
+        self._dispatcher.run({**self._of.given, **infos, **given}, "emulator")
+        for tensor in tensors:
+            tensor.version += 1
+        return True
+
+    def run_apart(self, stream: int, pointers: tuple[int, ...], scalars: tuple[Any, ...], tensors: Any = ()) -> bool:
+        if any(low < pointers[j] - pointers[i] < high for i, j, low, high in self.windows):
+            return False
+        return self.run(stream, pointers, scalars, tensors)
+
+
+# -- arrays ------------------------------------------------------------------------------------------------
+
+
+class FakeTorch:
+    """A torch tensor on GPU 0, as far as it is asked."""
+
+    __module__ = "torch"
+    layout, is_nested, is_cuda, requires_grad = "strided", False, True, False
+    __torch_dispatch__ = None
+
+    def __init__(self, array: Any, ordinal: int = 0) -> None:
+        self.array, self.shape, self.version = array, array.shape, 0
+        self.dtype = f"torch.{array.dtype.name}"
+        self.device = SimpleNamespace(type="cuda", index=ordinal)
+
+    def is_neg(self) -> bool:
+        return False
+
+    def stride(self) -> tuple[int, ...]:
+        return tuple(s // self.array.itemsize for s in self.array.strides)
+
+    def data_ptr(self) -> int:
+        return self.array.ctypes.data
+
+    def get_device(self) -> int:
+        return self.device.index
+
+    def untyped_storage(self) -> Any:
+        return SimpleNamespace(resize_=lambda size: None)
+
+
+def _torch_full(shape: Any, dtype: str, device: Any = None, value: int = 255) -> FakeTorch:
+    shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    array = aligned(np.empty(shape, NAMES[dtype.removeprefix("torch.")]))
+    array.reshape(-1).view(np.uint8)[:] = value
+    return FakeTorch(array)
+
+
+class FakeDevice(nullcontext[None]):
+    id = 0
+
+
+class FakeCupy:
+    __module__ = "cupy"
+
+    def __init__(self, array: Any) -> None:
+        self.array, self.shape, self.strides, self.dtype = array, array.shape, array.strides, array.dtype
+        self.data = SimpleNamespace(ptr=array.ctypes.data)
+        self.device: Any = FakeDevice()
+
+
+class FakeExporter:
+    """By DLPack, from CUDA memory."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (2, 0)
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return self.array.__dlpack__()
+
+
+def install(patch: pytest.MonkeyPatch, gpu: EmulatedDriver) -> Any:
+    """Make `gpu` the driver, with stand-ins for torch, whose current stream is 7, and CuPy, whose stream is 9. Returns
+    torch's."""
+    patch.setattr(driver, "_open", lambda: gpu)
+
+    def launch_plan(self: Dispatcher, arguments: Arguments) -> EmulatedPlan:
+        gpu.loaded.add(self.signature.name)
+        return EmulatedPlan(self, arguments)
+
+    patch.setattr(Dispatcher, "_launch_plan", launch_plan)
+    patch.setattr(Dispatcher, "is_loaded", lambda self, values: self.signature.name in gpu.loaded)
+    patch.setattr(call, "_KNOWN", {})
+    for kernel in (hopper_fastest, mma_fastest, fastest, pad, pad_both, add_up):
+        kernel.dispatcher.launcher.plans.clear()
+    patch.setattr(workspace, "_ALL", {})
+
+    def increment(tensors: Any) -> None:
+        for tensor in tensors:
+            tensor.version += 1
+
+    torch: Any = SimpleNamespace(
+        Tensor=FakeTorch, strided="strided", is_grad_enabled=lambda: True, empty=_torch_full, capturing=False,
+        empty_like=lambda tensor: _torch_full(tensor.shape, tensor.dtype),
+        zeros=lambda *size, **more: _torch_full(*size, value=0, **more), **{n: f"torch.{n}" for n in NAMES},
+    )  # fmt: skip
+    torch._C = SimpleNamespace(
+        _cuda_getCurrentRawStream=lambda device: 7, _increment_version=increment,
+        _cuda_isCurrentStreamCapturing=lambda: torch.capturing,
+    )  # fmt: skip
+    torch.autograd = SimpleNamespace(graph=SimpleNamespace(increment_version=increment))
+    torch.cuda = SimpleNamespace(is_initialized=lambda: True)
+    empty = lambda shape, dtype: FakeCupy(aligned(np.empty(shape, dtype)))  # noqa: E731
+    cupy = SimpleNamespace(cuda=SimpleNamespace(get_current_stream=lambda: SimpleNamespace(ptr=9)), empty=empty)
+    patch.setitem(sys.modules, "torch", torch)
+    patch.setitem(sys.modules, "cupy", cupy)
+    return torch

@@ -1,0 +1,214 @@
+"""The arrays of a call of `gemm`: what each library says of them, whether they fit together, and C if none is given.
+
+All have three axes in the end, [batch, rows, columns]. A batch that only repeats an operand is a stride of 0, or no
+batch at all: where one matrix multiplies all others, and these follow each other in memory, they are one matrix with
+more rows or columns.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from tiledsl.gemm.plan import FORMATS
+from tiledsl.ir.types import DTYPES, DType
+from tiledsl.runtime.arrays import NUMPY_NAMES, describe
+from tiledsl.runtime.dispatch import memory_problems, place_name
+from tiledsl.runtime.dlpack import row_major
+from tiledsl.signatures.specialize import ArrayInfo, argument_error
+
+__all__ = ["GEMM", "Operands", "described", "dtype_named", "folded", "stream_handle"]
+
+RESULTS = ("bf16", "f16", "f32")
+"""dtypes of C."""
+LONG_NAMES = {short: long for long, short in NUMPY_NAMES.items()}
+SHAPES = "pass [M, K] and [K, N], or [batch, M, K] and [batch, K, N]"
+
+
+class _Function(NamedTuple):
+    name: str
+
+
+GEMM = _Function("gemm")
+"""What errors name."""
+
+
+class Operands(NamedTuple):
+    """a, b, c: with three axes. bias: None, or with one axis. given: A, B, C and the bias as they were passed.
+    result: C itself."""
+
+    a: ArrayInfo
+    b: ArrayInfo
+    c: ArrayInfo
+    bias: ArrayInfo | None
+    given: tuple[ArrayInfo, ...]
+    result: Any
+
+    @property
+    def addresses(self) -> tuple[int, ...]:
+        """Of A, B, C and the bias, 0 for none."""
+        return self.a.pointer, self.b.pointer, self.c.pointer, 0 if self.bias is None else self.bias.pointer
+
+
+def described(A: Any, B: Any, C: Any, bias: Any, out_dtype: Any, by_column: bool) -> Operands:
+    """Describe and check all arrays. Raises KernelArgumentError. C is allocated if it is None. by_column: what is done
+    to an element of C depends on its column."""
+    a, b = describe(GEMM, "A", A), describe(GEMM, "B", B)
+    if a.dtype.name not in FORMATS:
+        message = f"A is {a.dtype}, which no kernel multiplies; expected one of {', '.join(FORMATS)}"
+        raise argument_error(GEMM, message, "convert A and B")
+    if a.dtype != b.dtype:
+        raise argument_error(GEMM, f"A is {a.dtype}, but B is {b.dtype}", "convert one of them")
+    shape = _shape_of_result(a.shape, b.shape)
+    wanted = None if out_dtype is None else dtype_named(out_dtype)
+    result = _empty(A, a, shape, wanted or a.dtype) if C is None else C
+    c = describe(GEMM, "C", result)
+    if c.dtype.name not in RESULTS:
+        raise argument_error(GEMM, f"C is {c.dtype}; expected one of {', '.join(RESULTS)}", "pass C of such a dtype")
+    if wanted not in (None, c.dtype):
+        raise argument_error(GEMM, f"C is {c.dtype}, but out_dtype is {wanted}", "leave out one of them")
+    if c.shape != shape:
+        message = f"C has the shape {c.shape}; expected {shape} for A {a.shape} and B {b.shape}"
+        raise argument_error(GEMM, message, "pass C of that shape, or leave it out")
+    arrays = {"A": a, "B": b, "C": c}
+    if bias is not None:
+        arrays["bias"] = _described_bias(bias, shape[-1])
+    _check_memory(arrays)
+    return folded(a, b, c, arrays.get("bias"), by_column, result)
+
+
+def dtype_named(value: Any) -> DType:
+    """The dtype of `out_dtype`: "bf16", or one of torch, NumPy or this language."""
+    found = getattr(value, "ir", value)
+    if not isinstance(found, DType):
+        text = str(getattr(value, "__name__", value)).removeprefix("torch.")
+        found = DTYPES.get(NUMPY_NAMES.get(text, text))
+    if found is None or found.name not in RESULTS:
+        raise argument_error(GEMM, f"the dtype {value!r} is none of {', '.join(RESULTS)}", 'pass "f32", for example')
+    return found
+
+
+def stream_handle(stream: Any) -> int:
+    """The handle of a CUDA stream: an int, or a stream of torch, CuPy or any library with `__cuda_stream__`."""
+    if type(stream) is int:
+        return stream
+    for name in ("cuda_stream", "ptr"):
+        handle = getattr(stream, name, None)
+        if isinstance(handle, int):
+            return handle
+    if hasattr(stream, "__cuda_stream__"):
+        return int(stream.__cuda_stream__()[1])
+    message = f"stream is a {type(stream).__name__}; expected a CUDA stream"
+    raise argument_error(GEMM, message, "pass its handle as an int, or a stream of torch or CuPy")
+
+
+def _shape_of_result(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    if not (len(a) in (2, 3) and len(b) in (2, 3)):
+        raise argument_error(GEMM, f"A has the shape {a} and B {b}; expected two axes, or three with a batch", SHAPES)
+    if a[-1] != b[-2]:
+        message = f"K is {a[-1]} in A, of shape {a}, but {b[-2]} in B, of shape {b}"
+        raise argument_error(GEMM, message, f"{SHAPES}; a transposed view will do")
+    batches = {shape[0] for shape in (a, b) if len(shape) == 3}
+    if len(batches - {1}) > 1:
+        raise argument_error(GEMM, f"A has a batch of {a[0]}, but B one of {b[0]}", "pass batches that agree, or of 1")
+    batch = [next(iter(batches - {1}), 1)] if batches else []
+    return (*batch, a[-2], b[-1])
+
+
+def _described_bias(bias: Any, n: int) -> ArrayInfo:
+    found = describe(GEMM, "bias", bias)
+    if found.dtype.name != "f32" or found.shape != (n,):
+        message = f"bias is {found.dtype} of shape {found.shape}; expected f32 of shape ({n},), one for each column"
+        raise argument_error(GEMM, message, "convert it")
+    return found
+
+
+def _check_memory(arrays: dict[str, ArrayInfo]) -> None:
+    """All in one place; C can be written, and nothing else has its memory."""
+    for name, info in arrays.items():
+        if info.device != arrays["A"].device:
+            message = f"A is in {place_name(arrays['A'].device)}, but {name} in {place_name(info.device)}"
+            raise argument_error(GEMM, message, "move all arrays to one device")
+    c = arrays["C"]
+    if any(s < 0 and n > 1 for n, s in zip(c.shape, c.strides, strict=True)):
+        raise argument_error(GEMM, f"C has negative strides {c.strides}", "pass C without, and reverse A or B instead")
+    for problem, fix in memory_problems("C", arrays):
+        raise argument_error(GEMM, f"C is written, {problem}", fix)
+
+
+# -- three axes ----------------------------------------------------------------------------------------------
+
+
+def folded(
+    a: ArrayInfo, b: ArrayInfo, c: ArrayInfo, bias: ArrayInfo | None, by_column: bool, result: Any = None
+) -> Operands:
+    """Arrays that fit together, with three axes and the smallest batch."""
+    given = tuple(info for info in (a, b, c, bias) if info is not None)
+    batch = c.shape[0] if len(c.shape) == 3 else 1
+    a, b, c = (_batched(info, batch) for info in (a, b, c))
+    if batch > 1 and b.strides[0] == 0 and _in_a_row((a, c), 1):
+        a, b, c = _joined(a, 1), _batched(b, 1), _joined(c, 1)
+    elif batch > 1 and a.strides[0] == 0 and not by_column and _in_a_row((b, c), 2):
+        a, b, c = _batched(a, 1), _joined(b, 2), _joined(c, 2)
+    return Operands(_canonical(a), _canonical(b), _canonical(c), bias, given, result)
+
+
+def _batched(info: ArrayInfo, batch: int) -> ArrayInfo:
+    """With a batch: the matrix of a batch of 1 is repeated."""
+    step = info.strides[0] if len(info.shape) == 3 and info.shape[0] > 1 and batch > 1 else 0
+    shape, strides = (batch, *info.shape[-2:]), (step, *info.strides[-2:])
+    return replace(info, shape=shape, strides=strides, owner=(info.owner,))
+
+
+def _in_a_row(arrays: Iterable[ArrayInfo], axis: int) -> bool:
+    """Does each matrix continue the one before along `axis`?"""
+    return all(x.shape[axis] == 1 or x.strides[0] == x.shape[axis] * x.strides[axis] for x in arrays)
+
+
+def _joined(info: ArrayInfo, axis: int) -> ArrayInfo:
+    """The matrices of a batch as one that is longer along `axis`."""
+    shape, strides = list(info.shape), list(info.strides)
+    strides[axis] = strides[0] if shape[axis] == 1 else strides[axis]
+    shape[axis] *= shape[0]
+    return replace(info, shape=(1, *shape[1:]), strides=(0, *strides[1:]))
+
+
+def _canonical(info: ArrayInfo) -> ArrayInfo:
+    """With the strides along axes of extent 1, which are never used, that give it a contiguous axis and alignment."""
+    _, rows, columns = info.shape
+    step, down, across = info.strides
+    if info.empty:
+        return replace(info, strides=row_major(info.shape))
+    aside = 16  # a multiple of 16 bytes, and not 1
+    if columns == 1 and (rows == 1 or down != 1):
+        across, down = 1, aside if rows == 1 else down
+    elif columns == 1:
+        across = aside
+    elif rows == 1:
+        down = aside
+    return replace(info, strides=(step, down, across))
+
+
+# -- a new C -------------------------------------------------------------------------------------------------
+
+
+def _empty(like: Any, info: ArrayInfo, shape: tuple[int, ...], dtype: DType) -> Any:
+    """An uninitialised array of the library of `like`, in the same memory."""
+    from tiledsl.ir.semantics import numpy_dtype
+
+    library = type(like).__module__.split(".")[0]
+    if "torch" in sys.modules and isinstance(like, sys.modules["torch"].Tensor):
+        torch: Any = sys.modules["torch"]
+        return torch.empty(shape, dtype=getattr(torch, LONG_NAMES[dtype.name]), device=like.device)
+    if library == "cupy":
+        with like.device:
+            return sys.modules["cupy"].empty(shape, dtype=like.dtype if dtype == info.dtype else numpy_dtype(dtype))
+    if info.device < 0 and "numpy" in sys.modules and isinstance(like, sys.modules["numpy"].ndarray):
+        return importlib.import_module("numpy").empty(shape, numpy_dtype(dtype))
+    message = (
+        f"C is left out, and A is a {type(like).__module__}.{type(like).__name__}: nothing is known to allocate it"
+    )
+    raise argument_error(GEMM, message, "pass C, or A as an array of NumPy, torch or CuPy")

@@ -1,0 +1,124 @@
+"""What a product is, as far as the choice of a kernel depends on it, and how it is computed.
+
+`plan` chooses. Everything that it may look at is in `Problem`; everything that a call does follows from the `Plan`
+(`steps.py`). So a choice can be tested and tuned without arrays.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+from tiledsl.arch import TARGETS
+from tiledsl.errors import KernelArgumentError
+from tiledsl.gemm import ffma, mma
+from tiledsl.gemm.hopper import HALF, QUARTER, SHALLOW, choose, hopper_fastest
+from tiledsl.kernel import TileKernel
+from tiledsl.lang import cdiv
+
+__all__ = ["FORMATS", "Plan", "Problem", "plan"]
+
+FORMATS = ("bf16", "f16", "f32")
+"""dtypes of A and B."""
+EARLY = 1 << 34
+"""Multiplications, under which a product is small enough to gain from early launches."""
+
+
+class Problem(NamedTuple):
+    """`batch` products of m x n x k.
+
+    dtype: of A and B. out: of C. unit_a, unit_b, unit_c: the axis along which elements are neighbours in memory: 1 or 2
+    of [batch, rows, columns], 0 for neither. tma_a, tma_b: TMA can read the operand. tma_c: TMA can store C. add_c:
+    beta is not 0. bias: one is given. epilogue: there is an epilogue function, one that adds the bias included. arch:
+    name of the target. processors: its SMs.
+    """
+
+    batch: int
+    m: int
+    n: int
+    k: int
+    dtype: str = "bf16"
+    out: str = "bf16"
+    unit_a: int = 2
+    unit_b: int = 2
+    unit_c: int = 2
+    tma_a: bool = True
+    tma_b: bool = True
+    tma_c: bool = True
+    add_c: bool = False
+    bias: bool = False
+    epilogue: bool = False
+    arch: str = "sm_90a"
+    processors: int = 132
+
+
+class Plan(NamedTuple):
+    """One launch of `kernel` with `consts`, and what it needs.
+
+    The kernel has the parameters A, B, C, alpha, beta and, if it can add one, bias. If these have two axes, it is
+    launched for each product of the batch. Of the consts ADD_C, EPILOGUE, EARLY and EXCHANGED it gets those that it
+    has; they are not in `consts`.
+
+    pad_a, pad_b: the operand is first copied to a workspace whose rows TMA can read. exchanged: the product is computed
+    as C^T = B^T A^T: the kernel gets B, A and C with their matrix axes swapped, and adds the bias along rows. sums:
+    shape of the f32 workspace that is the argument `sums`, or None. done: length of the u32 workspace `done`, which is
+    zero before and after the launch; 0 for none. groups: the argument `groups`, passed with `sums`. early: the kernels
+    of this product may start before the previous kernel of the stream has ended; they wait for it themselves. parts: k
+    is cut in so many equal parts, which are a batch of products whose sums a second launch adds up.
+    """
+
+    kernel: TileKernel
+    consts: dict[str, Any]
+    exchanged: bool = False
+    pad_a: bool = False
+    pad_b: bool = False
+    sums: tuple[int, int, int] | None = None
+    done: int = 0
+    groups: int = 1
+    early: bool = False
+    parts: int = 1
+
+
+@cache
+def plan(problem: Problem) -> Plan:
+    """How to compute this product. Raises KernelArgumentError if no kernel can."""
+    if problem.dtype == "f32":
+        return _for_f32(problem)
+    if "wgmma" in TARGETS[problem.arch].features:
+        return _for_wgmma(problem)
+    consts = mma.choose(problem.m, problem.n, problem.k, problem.dtype, problem.arch, processors=problem.processors)
+    return Plan(mma.mma_fastest, consts)
+
+
+def _for_f32(problem: Problem) -> Plan:
+    refused = {"a C of f32": problem.out != "f32", "no bias and no epilogue function": problem.bias or problem.epilogue}
+    for expected, wrong in refused.items():
+        if wrong:
+            message = f"gemm(): the kernel for A and B of f32 takes {expected}"
+            raise KernelArgumentError(f"{message}\n  fix: pass bf16 or f16, or apply the rest afterwards")
+    return Plan(ffma.fastest, dict(ffma.choose(problem.m, problem.n, problem.k, processors=problem.processors)))
+
+
+def _for_wgmma(problem: Problem) -> Plan:
+    """By `hopper_fastest`. Operands that TMA cannot read are padded first, small results with deep k are split.
+
+    Where one product has tiles for at most a quarter of the SMs, and k is deep, k is split into equal parts of at least
+    512, as many as there are SMs for. Tiles are then half as large, or a quarter where there would be more than 32
+    parts. Small products launch early. Large and split ones do not: that was slower, or no faster.
+    """
+    batch, m, n, k = problem[:4]
+    processors = problem.processors
+    pad_a, pad_b = not problem.tma_a, not problem.tma_b
+    early = batch * m * n * k < EARLY
+    along_k, by_tma = problem.unit_b == 1, problem.unit_c == 2 and problem.tma_c
+    behind = problem.add_c + (problem.bias or problem.epilogue)
+    consts = choose(m, n, k, processors=processors, along_k=along_k, behind=behind, batch=batch, by_tma=by_tma)
+    whole = Plan(hopper_fastest, consts, pad_a=pad_a, pad_b=pad_b, early=early)
+    tiles, halves = cdiv(m, 128) * cdiv(n, 128), cdiv(m, 128) * cdiv(n, 64)
+    if batch != 1 or not 0 < 4 * tiles <= processors or k < SHALLOW:
+        return whole
+    cut, most = HALF, processors // halves
+    if most > 32:
+        cut, most = QUARTER, processors // (cdiv(m, 64) * cdiv(n, 64))
+    parts = next(p for p in range(min(most, k // 512), 0, -1) if k % (p * 64) == 0 or p == 1)
+    return Plan(hopper_fastest, cut, pad_a=pad_a, pad_b=pad_b, parts=parts) if parts > 1 else whole

@@ -1,0 +1,123 @@
+"""Products that were planned: their launches on a GPU, which a later call only has to give addresses to."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from operator import itemgetter
+from typing import Any
+
+from tiledsl.errors import DeviceError
+from tiledsl.gemm.operands import Operands
+from tiledsl.gemm.plan import plan
+from tiledsl.gemm.steps import Step, Steps, problem_of, steps_of
+from tiledsl.gemm.workspace import Memory, workspace_of
+from tiledsl.runtime.driver import Driver
+from tiledsl.runtime.launch import LaunchPlan
+
+__all__ = ["Prepared", "planned", "prepare"]
+
+Sources = list[tuple[int, int]]
+SOMEWHERE = 1 << 60, 1 << 61
+"""Addresses of workspaces while launches are planned: aligned, and away from all others."""
+
+
+class Prepared:
+    """The launches of a product, for arrays of one kind on one device.
+
+    single: the only launch, if it needs no workspace; `pick` gives its addresses from those of A, B, C and the bias,
+    and None stands for A, B and C as they are. rest: its scalars after alpha and beta. like: a torch tensor
+    like the C that a call without C allocates, whose own memory was given back.
+    """
+
+    __slots__ = ("_launches", "_room", "_zeros", "device", "like", "pick", "rest", "single")
+
+    def __init__(self, device: int, steps: Steps, of: Operands) -> None:
+        self.device = device
+        self._room, self._zeros = steps.room, steps.zeros
+        addresses = (*of.addresses, *SOMEWHERE)
+        self._launches = [_launch(step, addresses, device) for step in steps.launches]
+        self.single: LaunchPlan | None = None
+        self.rest: tuple[Any, ...] = ()
+        self.pick: Any = None
+        self.like: Any = None
+        if len(self._launches) == 1 and not (steps.room or steps.zeros):
+            self.single, sources, _, self.rest = self._launches[0]
+            assert not any(offset for _, offset in sources), "a single launch is of whole arrays"
+            order = [memory for memory, _ in sources]
+            self.pick = None if order == [0, 1, 2] else itemgetter(*order)
+
+    def run(
+        self, stream: int, addresses: tuple[int, ...], alpha: float, beta: float, tensor: Any, *, apart: bool = False
+    ) -> bool:
+        """Launch all. addresses: of A, B, C and the bias. tensor: C if it is a torch tensor on its current stream, else
+        None. apart: launch nothing and return False where C may overlap another array, or a scalar does not fit."""
+        if self.single is not None:
+            return self._run_all(stream, addresses, alpha, beta, apart)
+        if tensor is not None and _capturing():
+            memory, _kept = _of_graph(tensor, self._room, self._zeros)
+            return self._run_all(stream, (*addresses, *memory), alpha, beta, apart)
+        own = workspace_of(self.device, stream)
+        with own.lock:
+            memory = own.require(self._room, self._zeros)
+            return self._run_all(stream, (*addresses, *memory), alpha, beta, apart)
+
+    def _run_all(self, stream: int, addresses: tuple[int, ...], alpha: float, beta: float, apart: bool) -> bool:
+        for launch, sources, scaled, rest in self._launches:
+            pointers = tuple([addresses[memory] + offset for memory, offset in sources])
+            scalars = (alpha, beta, *rest) if scaled else rest
+            if not (launch.run_apart if apart else launch.run)(stream, pointers, scalars):
+                return False
+        return True
+
+    def reserve(self, stream: int) -> None:
+        """Allocate the workspace that this product needs on `stream`."""
+        if self.single is None:
+            own = workspace_of(self.device, stream)
+            with own.lock:
+                own.require(self._room, self._zeros)
+
+
+def _launch(step: Step, addresses: Sequence[int], device: int) -> tuple[LaunchPlan, Sources, bool, tuple[Any, ...]]:
+    """The plan of a launch, its memories and offsets, whether it takes alpha and beta, and its other scalars."""
+    values = step.values(addresses, device)
+    made = step.kernel.dispatcher.prepared(values)
+    sources = [(step.arrays[name].memory, step.arrays[name].offset) for name in made.arguments.pointers]
+    given = 2 if step.scaled else 0  # alpha and beta come first
+    assert made.arguments.scalars[:given] == ("alpha", "beta")[:given], f"{step.kernel.name}: alpha, beta, then others"
+    return made, sources, step.scaled, tuple(values[name] for name in made.arguments.scalars[given:])
+
+
+def _capturing() -> bool:
+    return sys.modules["torch"]._C._cuda_isCurrentStreamCapturing()
+
+
+def _of_graph(tensor: Any, room: int, zeros: int) -> tuple[Memory, Any]:
+    """Memory of the graph that torch captures on its current stream: it belongs to the graph as other tensors do."""
+    torch: Any = sys.modules["torch"]
+    kept = (
+        torch.empty(room, dtype=torch.uint8, device=tensor.device),
+        torch.zeros(zeros, dtype=torch.uint8, device=tensor.device),
+    )
+    return Memory(*(t.data_ptr() for t in kept)), kept
+
+
+def planned(of: Operands, beta: float, epilogue: Any, arch: str, processors: int = 132) -> Steps:
+    """The launches of a product for this target, and this number of SMs. epilogue: None for none."""
+    problem = problem_of(of, beta, epilogue is not None, arch, processors)
+    return steps_of(of, problem, plan(problem), epilogue)
+
+
+def prepare(gpu: Driver, of: Operands, beta: float, epilogue: Any, capturing: bool) -> Prepared:
+    """Plan a product and compile its kernels. Raises DeviceError if code would have to be loaded while a graph is
+    captured."""
+    device = of.a.device
+    steps = planned(of, beta, epilogue, gpu.target_of(device), gpu.devices[device].processors)
+    if capturing:
+        addresses = (*of.addresses, *SOMEWHERE)
+        for step in steps.launches:
+            if not step.kernel.dispatcher.is_loaded(step.values(addresses, device)):
+                message = f"gemm() needs {step.kernel.name}, which is not loaded yet, and its stream captures a graph"
+                fix = "call tiledsl.gemm.warmup(...) for these shapes, or gemm once, before the capture"
+                raise DeviceError(f"{message}\n  fix: {fix}")
+    return Prepared(device, steps, of)

@@ -1,0 +1,196 @@
+"""From a `Plan` to launches: which kernel gets which memory, with which shape and strides.
+
+No array is made for that. A launch is described by the strides of views of A, B, C and the workspace, and works for any
+addresses of the same alignment.
+
+Small products use programmatic dependent launch (EARLY): a kernel starts while the one before it in the stream still
+runs. That is safe whatever the kernels before and after it are:
+
+- Each thread of such a kernel waits (griddepcontrol.wait) before it touches global memory, until the grid before it has
+  completed and its writes are visible. By induction all earlier grids have completed then. So a workspace may be reused
+  by the next call as soon as this call has returned.
+- A kernel that does not wait is launched normally: it starts when the whole grid before it has ended.
+- Waiting blocks cannot starve the grid that they wait for: dependents start only when every block of that grid has
+  started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, NamedTuple
+
+from tiledsl.gemm.epilogue import plain
+from tiledsl.gemm.operands import Operands
+from tiledsl.gemm.pad import VEC, pad, pad_both
+from tiledsl.gemm.plan import Plan, Problem
+from tiledsl.gemm.split_k import QUAD, add_up, split
+from tiledsl.ir.types import F32, U32, DType
+from tiledsl.kernel import TileKernel
+from tiledsl.lang import cdiv
+from tiledsl.runtime.dlpack import row_major
+from tiledsl.signatures.specialize import ArrayInfo
+
+__all__ = ["GRAIN", "Place", "Step", "Steps", "problem_of", "steps_of"]
+
+BIAS, ROOM, ZEROS = 3, 4, 5
+"""Numbers of memories, after A, B and C. ROOM: a workspace. ZEROS: another one, whose words are 0 between launches."""
+GRAIN = 256
+"""Alignment of the parts of a workspace, in bytes."""
+
+
+class Place(NamedTuple):
+    """An array of a launch, `offset` bytes after the start of memory number `memory`. strides: in elements."""
+
+    memory: int
+    dtype: DType
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int = 0
+
+    @property
+    def transposed(self) -> Place:
+        """With the last two axes swapped."""
+        *rest, m, n = self.shape
+        *steps, down, across = self.strides
+        return self._replace(shape=(*rest, n, m), strides=(*steps, across, down))
+
+    def matrix(self, number: int) -> Place:
+        """Matrix `number` of a batch, without an axis for it."""
+        at = self.offset + number * self.strides[0] * self.dtype.bytes
+        return self._replace(shape=self.shape[1:], strides=self.strides[1:], offset=at)
+
+    def info(self, addresses: Sequence[int], device: int, owner: Any) -> ArrayInfo:
+        at = addresses[self.memory] + self.offset
+        return ArrayInfo(self.dtype, self.shape, self.strides, at, device, True, owner)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A launch: of arrays and consts by name. scaled: by alpha and beta. groups: the argument of that name, or None."""
+
+    kernel: TileKernel
+    arrays: Mapping[str, Place]
+    consts: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    scaled: bool = False
+    groups: int | None = None
+
+    def values(
+        self, addresses: Sequence[int], device: int, alpha: float = 1.0, beta: float = 0.0, owner: Any = None
+    ) -> dict[str, Any]:
+        """All arguments and consts by name, where the memories have these addresses."""
+        given: dict[str, Any] = {name: place.info(addresses, device, owner) for name, place in self.arrays.items()}
+        given |= self.consts
+        if self.scaled:
+            given |= {"alpha": alpha, "beta": beta}
+        if self.groups is not None:
+            given["groups"] = self.groups
+        return self.kernel.dispatcher.launcher.bind((), given)
+
+
+class Steps(NamedTuple):
+    """All launches of a product, the bytes of the workspace that they need, and its words that are zero."""
+
+    launches: tuple[Step, ...]
+    room: int
+    zeros: int
+
+
+def problem_of(of: Operands, beta: float, epilogue: bool, arch: str, processors: int) -> Problem:
+    """What the choice depends on."""
+    batch, m, k = of.a.shape
+    arrays = (of.a, of.b, of.c)
+    units = [info.unit_axis() for info in arrays]
+    units = [unit if unit in (1, 2) else 0 for unit in units]
+    by_tma = [bool(unit) and info.alignment(unit) == 16 for info, unit in zip(arrays, units, strict=True)]
+    facts = (of.a.dtype.name, of.c.dtype.name, *units, *by_tma, beta != 0, of.bias is not None, epilogue)
+    return Problem._make((batch, m, of.b.shape[2], k, *facts, arch, processors))
+
+
+class _Builder:
+    def __init__(self, of: Operands) -> None:
+        self.room = 0
+        self.steps: list[Step] = []
+        self.a, self.b, self.c = (
+            Place(number, info.dtype, info.shape, info.strides) for number, info in enumerate((of.a, of.b, of.c))
+        )
+        bias = of.bias
+        self.bias = {} if bias is None else {"bias": Place(BIAS, bias.dtype, bias.shape, bias.strides)}
+
+    def take(self, dtype: DType, shape: tuple[int, ...]) -> Place:
+        """A row-major array in the workspace."""
+        at = self.room
+        self.room += cdiv(prod(shape) * dtype.bytes, GRAIN) * GRAIN
+        return Place(ROOM, dtype, shape, row_major(shape), at)
+
+    def pad(self, plan: Plan) -> None:
+        """Replace operands by copies whose rows TMA can read, which the first launch makes."""
+        copies: list[Place] = []
+
+        def copied(X: Place) -> Place:
+            if X.strides[1] == 1 and X.strides[2] != 1:
+                return copied(X.transposed).transposed
+            batch, rows, columns = X.shape
+            Y = self.take(X.dtype, (batch, rows, cdiv(columns, VEC) * VEC))
+            copies.extend((X, Y))
+            return Y._replace(shape=X.shape)
+
+        self.a = copied(self.a) if plan.pad_a else self.a
+        self.b = copied(self.b) if plan.pad_b else self.b
+        if copies:
+            kernel, names = (pad, "XY") if len(copies) == 2 else (pad_both, "XYZW")
+            self.steps.append(Step(kernel, dict(zip(names, copies, strict=True)), {"EARLY": plan.early}))
+
+    def multiply(self, plan: Plan, finish: Mapping[str, Any]) -> int:
+        """The launches of the kernel. Returns the number of zeros that they need."""
+        kernel = plan.kernel
+        names = {const.name for const in kernel.signature.consts}
+        missing = [name for name, value in finish.items() if value and name not in names and name != "ADD_C"]
+        assert not missing, f"{kernel.name} was chosen for what it cannot do: {missing}"
+        consts = {**{name: value for name, value in finish.items() if name in names}, **plan.consts}
+        a, b, c = self.a, self.b, self.c
+        if plan.exchanged:
+            a, b, c = b.transposed, a.transposed, c.transposed
+        if len(kernel.signature.tensors[0].dims) == 2:
+            for number in range(c.shape[0]):
+                parts = {name: X.matrix(number) for name, X in zip("ABC", (a, b, c), strict=True)}
+                self.steps.append(Step(kernel, {**parts, **self.bias}, consts, True))
+            return 0
+        more: dict[str, Place] = {}
+        if plan.sums is not None:
+            more["sums"] = self.take(F32, plan.sums)
+        if plan.done:
+            more["done"] = Place(ZEROS, U32, (plan.done,), (1,))
+        groups = None if plan.sums is None else plan.groups
+        self.steps.append(Step(kernel, {"A": a, "B": b, "C": c, **self.bias, **more}, consts, True, groups))
+        return plan.done
+
+    def multiply_parts(self, plan: Plan, finish: Mapping[str, Any]) -> None:
+        """k in equal parts: a batch of views, and the reduction of their sums."""
+        (_, m, k), n, parts = self.a.shape, self.b.shape[2], plan.parts
+        depth = k // parts
+        sums = self.take(F32, (parts, m, cdiv(n, QUAD) * QUAD))
+        a, b = (
+            X._replace(shape=shape, strides=(depth * X.strides[axis], *X.strides[1:]))
+            for X, axis, shape in ((self.a, 2, (parts, m, depth)), (self.b, 1, (parts, depth, n)))
+        )
+        self.steps.append(Step(plan.kernel, {"A": a, "B": b, "C": sums._replace(shape=(parts, m, n))}, plan.consts))
+        known = {name: finish[name] for name in ("ADD_C", "EPILOGUE")}
+        self.steps.append(
+            Step(add_up, {"P": sums, "C": self.c.matrix(0), **self.bias}, {**known, **split(parts)}, True)
+        )
+
+
+def steps_of(of: Operands, problem: Problem, plan: Plan, epilogue: Any) -> Steps:
+    """The launches of `plan`. epilogue: None for none."""
+    builder = _Builder(of)
+    builder.pad(plan)
+    finish = {"ADD_C": problem.add_c, "EARLY": plan.early, "EXCHANGED": plan.exchanged}
+    finish |= {} if epilogue is None else {"EPILOGUE": epilogue}
+    zeros = 0
+    if plan.parts > 1:
+        builder.multiply_parts(plan, {"EPILOGUE": plain, **finish})
+    else:
+        zeros = builder.multiply(plan, finish)
+    return Steps(tuple(builder.steps), builder.room, zeros)

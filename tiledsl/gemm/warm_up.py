@@ -1,0 +1,108 @@
+"""Before the first call: kernels for a list of shapes are compiled and loaded, and their workspace is allocated."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from tiledsl.arch import target_named
+from tiledsl.compilation.parallel import Job, build_all
+from tiledsl.gemm.epilogue import add_bias, plain
+from tiledsl.gemm.operands import GEMM, Operands, dtype_named, folded, stream_handle
+from tiledsl.gemm.prepared import SOMEWHERE, planned, prepare
+from tiledsl.ir.types import F32, DType
+from tiledsl.runtime.dlpack import row_major
+from tiledsl.runtime.driver import driver
+from tiledsl.signatures.specialize import ArrayInfo, argument_error
+
+__all__ = ["warmup"]
+
+LAYOUTS = ("NN", "NT", "TN", "TT")
+APART = 1 << 50
+"""Between the addresses of arrays that do not exist."""
+
+
+def warmup(
+    shapes: Iterable[Sequence[int]],
+    dtype: Any = "bf16",
+    *,
+    out_dtype: Any = None,
+    layouts: Sequence[str] = ("NN",),
+    beta: float = 0.0,
+    bias: bool = False,
+    epilogue: Any = plain,
+    stream: Any = None,
+    arch: str | None = None,
+) -> None:
+    """Compile and load what `gemm` needs for products of these shapes, and allocate the workspace of a stream.
+
+    shapes: (m, n, k), or (batch, m, n, k). dtype, out_dtype: of A and B, and of C. layouts: how A and B are stored: N
+    in rows, T transposed; "NT" is a B whose columns are contiguous. beta, bias, epilogue: as calls will pass them; any
+    beta but 0 stands for all. stream: that of the calls, by default torch's current one, else CuPy's, else the default
+    stream. Arrays are taken to be contiguous and aligned to 16 bytes.
+
+    arch: compile for this target only, into the disk cache; no GPU is needed. Kernels that are not in the cache are
+    compiled by several processes.
+    """
+    wanted = dtype_named(dtype)
+    out = wanted if out_dtype is None else dtype_named(out_dtype)
+    if bias and epilogue is plain:
+        epilogue = add_bias
+    behind = None if epilogue is plain else epilogue
+    wrong = [layout for layout in layouts if layout not in LAYOUTS]
+    if wrong:
+        raise argument_error(GEMM, f"the layout {wrong[0]!r}", f"pass some of {', '.join(LAYOUTS)}")
+    device = 0 if arch is not None else driver().current_device()
+    products = [
+        _operands(tuple(shape), wanted, out, layout, bias, behind is not None, device)
+        for shape in shapes
+        for layout in layouts
+    ]
+    if arch is not None:
+        target_named(arch)
+        _compile(products, beta, behind, arch)
+        return
+    gpu = driver()
+    _compile(products, beta, behind, gpu.target_of(device), gpu.devices[device].processors)
+    on = _current_stream(device) if stream is None else stream_handle(stream)
+    capturing = gpu.capturing(on)
+    for of in products:
+        prepare(gpu, of, beta, behind, capturing).reserve(on)
+
+
+def _compile(products: Sequence[Operands], beta: float, behind: Any, *target: Any) -> None:
+    """Build the kernels of all these for the `target`: its name, and its SMs where these are known."""
+    jobs: dict[Any, Job] = {}
+    for of in products:
+        for step in planned(of, beta, behind, *target).launches:
+            values = step.values((*of.addresses, *SOMEWHERE), of.a.device)
+            spec, arch = step.kernel.dispatcher.build_of(values, target[0])
+            jobs[step.kernel.name, repr(spec)] = step.kernel, spec, arch
+    build_all(list(jobs.values()))
+
+
+def _operands(
+    shape: tuple[int, ...], dtype: DType, out: DType, layout: str, bias: bool, by_column: bool, device: int
+) -> Operands:
+    """Arrays of this shape, which do not exist."""
+    if len(shape) not in (3, 4) or any(type(n) is not int or n < 1 for n in shape):
+        raise argument_error(GEMM, f"the shape {shape}", "pass (m, n, k) or (batch, m, n, k), of positive ints")
+    *batch, m, n, k = shape
+    found: list[ArrayInfo] = []
+    for number, (rows, columns, order) in enumerate(((m, k, layout[0]), (k, n, layout[1]), (m, n, "N"))):
+        stored = (*batch, rows, columns) if order == "N" else (*batch, columns, rows)
+        strides = row_major(stored)
+        if order == "T":
+            strides = (*strides[:-2], strides[-1], strides[-2])
+        of = out if number == 2 else dtype
+        found.append(ArrayInfo(of, (*batch, rows, columns), strides, APART * (number + 1), device, True, None))
+    added = ArrayInfo(F32, (n,), (1,), APART * 4, device, True, None) if bias else None
+    return folded(found[0], found[1], found[2], added, by_column)
+
+
+def _current_stream(device: int) -> int:
+    torch, cupy = (sys.modules.get(name) for name in ("torch", "cupy"))
+    if torch is not None and torch.cuda.is_initialized():
+        return torch._C._cuda_getCurrentRawStream(device)
+    return int(cupy.cuda.get_current_stream().ptr) if cupy is not None else 0

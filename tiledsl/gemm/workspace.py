@@ -1,0 +1,88 @@
+"""Workspaces of `gemm`: memory of the GPU that belongs to a stream, so that calls on different streams share none.
+
+The calls of one stream share a workspace: its kernels run in their order. It grows on demand. The smaller one is kept,
+since kernels that are still to run, and captured graphs, may use it; each is at least twice as large as the one before,
+so all that are kept are no larger than the last. `release` frees them.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import NamedTuple
+
+from tiledsl.errors import DeviceError
+from tiledsl.runtime.driver import Driver, driver
+
+__all__ = ["Memory", "Workspace", "release", "workspace_of"]
+
+PER_THREAD_STREAM = 2
+"""The handle that is another stream in each thread. (CUDA driver API: CU_STREAM_PER_THREAD.)"""
+LEAST_ROOM, LEAST_ZEROS = 1 << 20, 1 << 12
+"""Bytes that are allocated at least."""
+
+
+class Memory(NamedTuple):
+    """Addresses of a workspace and of words that are zero."""
+
+    room: int
+    zeros: int
+
+
+class Workspace:
+    """The memory of one stream. Who launches kernels that use it holds `lock` from `require` to the last launch, so
+    that those of another thread do not come between."""
+
+    def __init__(self, gpu: Driver, device: int, stream: int) -> None:
+        self.gpu, self.device, self.stream = gpu, device, stream
+        self.lock = threading.Lock()
+        self.kept: list[int] = []
+        self.memory = Memory(0, 0)
+        self.room = self.zeros = 0
+
+    def require(self, room: int, zeros: int) -> Memory:
+        """At least `room` bytes, and `zeros` bytes that are 0 when the stream comes to what is launched next."""
+        if room <= self.room and zeros <= self.zeros:
+            return self.memory
+        with self.gpu.active(self.device):
+            if self.gpu.capturing(self.stream):
+                message = f"gemm() needs a workspace of {room + zeros} bytes, and its stream captures a graph"
+                fix = "call tiledsl.gemm.warmup(...) for these shapes on this stream, or gemm once, before the capture"
+                raise DeviceError(f"{message}\n  fix: {fix}")
+            if room > self.room:
+                self.room, self.memory = self._grown(self.room, room, LEAST_ROOM, self.memory, "room")
+            if zeros > self.zeros:
+                self.zeros, self.memory = self._grown(self.zeros, zeros, LEAST_ZEROS, self.memory, "zeros")
+                self.gpu.clear(self.memory.zeros, self.zeros, self.stream)
+        return self.memory
+
+    def _grown(self, old: int, needed: int, least: int, memory: Memory, part: str) -> tuple[int, Memory]:
+        size = max(needed, least, 2 * old)
+        address = self.gpu.allocate(size, "the workspace of gemm()")
+        self.kept.append(address)
+        return size, memory._replace(**{part: address})
+
+    def free(self) -> None:
+        with self.lock, self.gpu.active(self.device):
+            if self.kept:
+                self.gpu.finish("gemm()")
+            for address in self.kept:
+                self.gpu.free(address)
+            self.kept, self.memory, self.room, self.zeros = [], Memory(0, 0), 0, 0
+
+
+_ALL: dict[tuple[int, ...], Workspace] = {}
+
+
+def workspace_of(device: int, stream: int) -> Workspace:
+    """The workspace of this stream."""
+    key = (device, stream) if stream != PER_THREAD_STREAM else (device, stream, threading.get_ident())
+    return _ALL.get(key) or _ALL.setdefault(key, Workspace(driver(), device, stream))
+
+
+def release() -> None:
+    """Free all workspaces of `gemm`, after the work of their GPUs has ended. Later calls allocate new ones.
+
+    Graphs that were captured must not run any more, except those of torch tensors, which have memory of their own.
+    """
+    for found in list(_ALL.values()):
+        found.free()
