@@ -123,11 +123,20 @@ def what_tma_cannot_take() -> None:
     for A in (_numbers((64, 63), ml_dtypes.bfloat16), _numbers((64, 72), ml_dtypes.bfloat16)[:, 4:]):
         text = raises((CompileErrors, KernelArgumentError), lambda A=A: _boxes(A, np.zeros_like(A)), "16")
         assert "A" in text and "fix:" in text
+    A, C = _numbers((1, 64, 64), ml_dtypes.bfloat16), np.zeros((1, 64, 64), ml_dtypes.bfloat16)
+    raises(CompileErrors, lambda: h.batches(A[:, ::-1], C), "tma_load()", "multiples of 8, or one is negative")
+
+
+def rows_and_matrices_may_be_repeated() -> None:
+    """By a stride of 0."""
     import torch
 
-    row = torch.ones(1, 1, 64, device="cuda", dtype=torch.bfloat16).expand(1, 64, 64)
-    C = torch.zeros(1, 64, 64, device="cuda", dtype=torch.bfloat16)
-    raises(CompileErrors, lambda: h.batches(row, C), "tma_load()", "multiples of 8, or are not all positive")
+    row = torch.randn(1, 1, 128, device="cuda").bfloat16().expand(3, 128, 128)
+    one = torch.randn(1, 128, 128, device="cuda").bfloat16().expand(3, 128, 128)
+    for A in (row, one):
+        C = torch.zeros(3, 128, 128, device="cuda", dtype=torch.bfloat16)
+        h.batches(A, C)
+        assert torch.equal(A, C)
 
 
 def maps_follow_their_arrays() -> None:

@@ -807,7 +807,7 @@ def loads_any_tensor(A: Global[bf16, M, K], *, T: const = 64):
 @pytest.mark.parametrize(
     ("unit", "align", "message"),
     [
-        (1, 8, "those of A are known to be multiples of 8, or are not all positive, in this call"),
+        (1, 8, "those of A are known to be multiples of 8, or one is negative, in this call"),
         (1, 4, "multiples of 16 bytes; those of A are known to be multiples of 4 in this call"),
         (1, 1, "those of A need not even be aligned in this call"),
         (0, 16, "the axis of stride 1, axis 0 of A; along the rows of the tile lies axis 1"),

@@ -17,10 +17,12 @@ import pytest
 from tiledsl import Global, cdiv, const, f32, grid, i32, threads, tile_kernel
 from tiledsl.dims import M, N
 from tiledsl.errors import KernelArgumentError
+from tiledsl.ir.types import F32
 from tiledsl.runtime import dispatch, driver
 from tiledsl.runtime.driver import Device, Driver
 from tiledsl.runtime.launch import LaunchPlan
 from tiledsl.signatures.signature import REQUIRED
+from tiledsl.signatures.specialize import ArrayInfo
 
 
 class HostDriver(Driver):
@@ -243,6 +245,39 @@ def test_a_const_counts_by_the_number_that_it_stands_for(library: str, gpu: Host
     for T in (np.int64(32), np.int64(32), 16):
         kernel(of(zeros(4, 8)), of(zeros(4, 8)), T=T)
     assert planned.count("plan") == 3 and len(gpu.launches) == 6  # of 32, 16, and NumPy's 32
+
+
+def test_a_caller_may_keep_a_plan_and_give_it_addresses(gpu: HostDriver, planned: list[str]) -> None:
+    """It describes the arrays itself. A plan that a call has made is found."""
+    kernel = make_kernel()
+    X, Y = (ArrayInfo(F32, (4, 8), (8, 1), at, 0, True, None, 0) for at in (4096, 8192))
+    values = kernel.dispatcher.launcher.bind((X, Y), {"n": 2})
+    plan = kernel.dispatcher.prepared(values)
+    assert kernel.dispatcher.prepared(values) is plan and planned == ["specialize", "check_maps", "plan"]
+    assert plan.arguments.pointers == ("X", "Y") and not gpu.launches
+    assert plan.run_apart(11, (256, 512), (2,)) and plan.run(12, (512, 512), (2,))
+    assert gpu.launches == [(11, [256, 512]), (12, [512, 512])]
+    assert not plan.run_apart(11, (256, 272), (2,)) and len(gpu.launches) == 2
+    with pytest.raises(KernelArgumentError, match="Y is written by the kernel, and shares memory with X"):
+        kernel.dispatcher.prepared({**values, "X": Y})
+
+
+def test_a_caller_may_ask_whether_code_is_loaded(gpu: HostDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = make_kernel()
+    X, Y = (ArrayInfo(F32, (4, 8), (8, 1), at, 0, True, None, 0) for at in (4096, 8192))
+    values = kernel.dispatcher.launcher.bind((X, Y), {"n": 2})
+    dispatcher, gpu._functions, loaded = kernel.dispatcher, {}, list[Any]()
+    monkeypatch.setattr(gpu, "function", lambda *code: Driver.function(gpu, *code))
+    monkeypatch.setattr(gpu, "_load", lambda *code: loaded.append(code) or 5)
+    assert not dispatcher.is_loaded(values)
+    spec, arch = dispatcher.build_of(values)
+    assert arch == "sm_90a" and dispatcher.build_of(values, "sm_80") == (spec, "sm_80")
+    compiled = kernel.builds.compiled(spec, arch)
+    assert kernel.builds.known(spec, arch) is compiled and kernel.builds.on_disk(spec, arch)
+    assert kernel.builds.known(spec, "sm_80") is None and not kernel.builds.on_disk(spec, "sm_80")
+    assert not dispatcher.is_loaded(values)
+    dispatcher.prepared(values)
+    assert dispatcher.is_loaded(values) and len(loaded) == 1
 
 
 @pytest.mark.usefixtures("libraries")

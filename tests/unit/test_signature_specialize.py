@@ -91,7 +91,7 @@ def test_static_extents() -> None:
         ((8, 16), (18, 1), 1, 8),
         ((8, 16), (32, 2), -1, 8),
         ((8, 16), (-16, 1), 1, 8),  # 16 is for what TMA can describe
-        ((8, 16), (0, 1), 1, 8),
+        ((8, 16), (0, 1), 1, 16),
         ((1, 16), (16, 1), 1, 16),
         ((1, 16), (17, 1), 1, 16),  # one row: its stride is never used
         ((8, 1), (1, 1), 1, 4),  # a contiguous column is row-major, too: a vector begins at each row, and is cut off

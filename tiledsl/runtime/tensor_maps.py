@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any, Collection, Mapping, Sequence
 
 from tiledsl import arch
@@ -67,8 +67,8 @@ def encoding(tensor: TensorMap, info: ArrayInfo) -> Encoding:
 def check_maps(kernel: str, maps: Sequence[TensorMap], arrays: Mapping[str, ArrayInfo]) -> None:
     """Raise KernelArgumentError unless every map can be encoded for its array.
 
-    Only sizes are checked: boxes are the compiler's, and the specialisation says that strides are positive and
-    aligned (`ArrayInfo.alignment`).
+    Only sizes are checked: boxes are the compiler's, and the specialisation says that strides are aligned and
+    not negative (`ArrayInfo.alignment`).
     """
     for tensor in maps:
         info, head = (
@@ -108,43 +108,50 @@ class MapImages:
         """`order`: names of the tensors, in the order in which a launch has their addresses. `written`: those that it
         may write."""
         self._driver, self._device, self._kernel = driver, device, kernel
-        self._encodings = [(encoding(m, arrays[m.tensor]), order.index(m.tensor)) for m in maps]
+        encodings = [encoding(m, arrays[m.tensor]) for m in maps]
+        self._places = [order.index(m.tensor) for m in maps]
+        self._maps = [lru_cache(self.LIMIT)(partial(self._encoded, of, _arguments(of))) for of in encodings]
         self._empty = {order.index(m.tensor): m.tensor in written for m in maps if arrays[m.tensor].empty}
         """Whether an empty tensor may be written, by its place in `order`."""
-        self.image = lru_cache(self.LIMIT)(self._encode)
-        self._map = lru_cache(self.LIMIT)(self._one)
+        self.image = lru_cache(self.LIMIT)(self._image)
         self._store = struct.Struct(f"{arch.MAP_BYTES * len(maps)}s").pack_into
 
     def write(self, buffer: Any, offset: int, pointers: tuple[int, ...]) -> None:
         """Write the maps of tensors at `pointers` to an argument buffer."""
         self._store(buffer, offset, self.image(pointers))
 
-    def _encode(self, pointers: tuple[int, ...]) -> bytes:
-        with self._driver.active(self._device) as context:
-            blank = {i: self._driver.blank(context, writable) for i, writable in self._empty.items()}
-            return b"".join(self._map(e, blank.get(i, pointers[i])) for e, i in self._encodings)
+    def _image(self, pointers: tuple[int, ...]) -> bytes:
+        if self._empty:
+            with self._driver.active(self._device) as context:
+                blank = {i: self._driver.blank(context, writable) for i, writable in self._empty.items()}
+            pointers = tuple(blank.get(i, address) for i, address in enumerate(pointers))
+        return b"".join([made(pointers[i]) for made, i in zip(self._maps, self._places, strict=True)])
 
-    def _one(self, of: Encoding, address: int) -> bytes:
+    def _encoded(self, of: Encoding, arguments: tuple[tuple[Any, ...], tuple[Any, ...]], address: int) -> bytes:
+        """One map, of a tensor at `address`. `arguments`: those of the driver's function before it and behind."""
         memory = ctypes.create_string_buffer(arch.MAP_BYTES + arch.MAP_ALIGNMENT - 1)
         offset = -ctypes.addressof(memory) % arch.MAP_ALIGNMENT  # ctypes gives 16
-        rank = len(of.extents)
-        code = encoder(self._driver)(
-            ctypes.addressof(memory) + offset,
-            of.data_type,
-            rank,
-            address,
-            (ctypes.c_uint64 * rank)(*of.extents),
-            (ctypes.c_uint64 * rank)(*of.strides),
-            (ctypes.c_uint32 * rank)(*of.box),
-            (ctypes.c_uint32 * rank)(*[1] * rank),
-            NO_INTERLEAVE,
-            of.swizzle,
-            L2_PROMOTION_256B,
-            FILL_WITH_ZEROS,
-        )
+        before, behind = arguments
+        code = encoder(self._driver)(ctypes.addressof(memory) + offset, *before, address, *behind)
         if code:
             raise self._driver.error(code, f"describing a tensor of {self._kernel}() to TMA ({of})")
         return memory.raw[offset : offset + arch.MAP_BYTES]
+
+
+def _arguments(of: Encoding) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """What the driver's function gets before the address and behind it: made once, which takes longer than the call."""
+    rank = len(of.extents)
+    behind = (
+        (ctypes.c_uint64 * rank)(*of.extents),
+        (ctypes.c_uint64 * rank)(*of.strides),
+        (ctypes.c_uint32 * rank)(*of.box),
+        (ctypes.c_uint32 * rank)(*[1] * rank),
+        NO_INTERLEAVE,
+        of.swizzle,
+        L2_PROMOTION_256B,
+        FILL_WITH_ZEROS,
+    )
+    return (of.data_type, rank), behind
 
 
 @cache

@@ -85,12 +85,12 @@ class ArrayInfo:
     def alignment(self, unit: int) -> int:
         """The largest of 16, 8, 4, 2, 1 bytes at which every vector along `unit` may start.
 
-        16 also says that TMA can describe the array, and so that no stride is negative or 0: then it is 8 at most.
+        16 also says that TMA can describe the array, and so that no stride is negative: then it is 8 at most.
         """
         if self.empty:
             return 16
         steps = [s for axis, s in enumerate(self.strides) if axis != unit and self.shape[axis] > 1]
-        most = 16 if all(s > 0 for s in steps) else 8
+        most = 16 if all(s >= 0 for s in steps) else 8
         return math.gcd(self.pointer, most, *(s * self.dtype.bytes for s in steps))
 
     def whole(self, unit: int, align: int) -> bool:

@@ -162,8 +162,8 @@ def _check_tensor(op: tma.Load | tma.Store) -> None:
         raise CompileError(message, op.loc, fix)
     if type_.align < TMA_GRAIN:
         known = f"are known to be multiples of {type_.align}" if type_.align > 1 else "need not even be aligned"
-        known += ", or are not all positive," if type_.align == 8 else ""
-        message = f"{what}: TMA needs an address and positive strides that are multiples of {TMA_GRAIN} bytes"
+        known += ", or one is negative," if type_.align == 8 else ""
+        message = f"{what}: TMA needs an address and strides that are multiples of {TMA_GRAIN} bytes"
         fix = "pad its rows (a leading dimension in elements of 16 bytes), or choose another way by A.align == 16"
         raise CompileError(f"{message}; those of {name} {known} in this call", op.loc, fix)
     if type_.rank > TMA_MOST_RANK:
