@@ -1,7 +1,9 @@
-"""How `hopper_fastest` computes a product of less than a few waves of tiles: which tile, which parts of k, and whether
-the operands are exchanged. A model estimates the time of each variant on an H200 and the shortest wins.
+"""How `hopper_fastest` computes a product: which tile, which parts of k, and whether the operands are exchanged.
 
-Everything in the model is a time in ns, or a rate in bytes per ns. `STEP` and the constants below it were fitted to
+Below `LARGE` multiplications, and with few tiles, `best` estimates the time of each variant on an H200 and takes the
+shortest. Above, the tiles are large, and what counts is how full the last wave is: `_of_waves`.
+
+Everything in the model is a time in ns, or a rate in bytes per ns. `STEP` and the constants below it were fitted to the
 measured times of 2400 variants on 186 random shapes, operands not in L2. What it chooses is 3.5% slower than the best
 variant measured, in the mean, and 5% on shapes that the fit did not see.
 """
@@ -9,13 +11,14 @@ variant measured, in the mean, and 5% on shapes that the fit did not see.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from math import ceil
 from typing import Any, NamedTuple
 
 from tiledsl.gemm.split_k import QUAD
 from tiledsl.lang import cdiv
 
-__all__ = ["Variant", "best"]
+__all__ = ["Variant", "best", "choose", "is_large"]
 
 SHARED = 225 << 10
 """Bytes of shared memory for the ring and the staging of results."""
@@ -37,6 +40,10 @@ WHOLE: tuple[Tile, ...] = (
 )
 PARTED: tuple[Tile, ...] = (*FLAT, (128, 64, 1), (128, 96, 1), (128, 128, 1), (128, 192, 1))
 
+ACCUMULATORS = (176, 128, 96)
+"""By the number of extra epilogue steps: registers of a thread that leave enough for them."""
+LARGE = 1 << 34
+"""Multiplications."""
 MACS = 3700
 """Multiplications of an SM's tensor cores per ns, at 1.755 GHz."""
 STEP = {64: (143, 0.34), 128: (79, 0.51)}
@@ -45,7 +52,7 @@ L2, READ, WRITE = 8830, 4830, 3790
 SHARING = 0.52
 """A load that CTAs of a cluster share costs its bytes over their number to this power."""
 ACROSS, NARROW = 4.9, 1.2
-"""Factors of WRITE: for a result that is stored by columns, and for a tile that is stored in pieces of 64 bytes or less."""
+"""How much more writing costs: by columns, and in pieces of 64 bytes or less."""
 STORE, STORE_EACH = 265, 0.058
 """A tile's result takes STORE, and STORE_EACH for each element."""
 LAUNCH, CLUSTERED = 2275, 170
@@ -78,42 +85,140 @@ class Variant(NamedTuple):
         of_tile = {"BM": rows, "BN": columns, "BK": self.bk, "STAGES": stages, "INSTANCES": instances}
         return {**of_tile, "CLUSTER": (self.along_m, 1), "SPLIT": self.parts}
 
+    @property
+    def registers(self) -> int:
+        """Of accumulators, in each thread."""
+        rows, columns, instances = self.tile
+        return rows * columns * instances // 256
+
     def tiles(self, m: int, n: int) -> int:
         """Those past the edge that a cluster has are counted, too."""
         rows, columns, _ = self.tile
         return cdiv(m, rows * self.along_m) * self.along_m * cdiv(n, columns)
 
 
-def best(batch: int, m: int, n: int, k: int, along_k: tuple[bool, bool], processors: int = 132) -> Variant:
-    """The variant with the least estimated time. along_k: whether A and B are contiguous along k."""
-    return min(_variants(batch, m, n, k, along_k, processors), key=lambda v: _time(v, batch, m, n, k, processors))
+def is_large(batch: int, m: int, n: int, k: int, processors: int) -> bool:
+    """Whether the product has enough work and tiles for `choose` alone, without parts of k and exchanged operands."""
+    tiles = batch * cdiv(m, 128) * cdiv(n, 256)
+    return batch * m * n * k >= LARGE and tiles >= processors and min(m, n) > 128
 
 
-def _variants(batch: int, m: int, n: int, k: int, along_k: tuple[bool, bool], processors: int) -> Iterator[Variant]:
-    steps = cdiv(k, 64)
-    for exchanged in (False, True):
-        height, width = (n, m) if exchanged else (m, n)
-        fine = along_k[0 if exchanged else 1]  # else a tile of the second operand is a multiple of 64 wide
+@cache
+def best(
+    batch: int, m: int, n: int, k: int, along_k: tuple[bool, bool], behind: int = 0, processors: int = 132
+) -> Variant:
+    """The variant with the least estimated time. along_k: whether A and B are contiguous along k. behind: as of
+    `choose`."""
+    variants = (*_whole(m, n, along_k), *_parted(batch, m, n, k, along_k, processors))
+    fitting = (v for v in variants if v.registers <= ACCUMULATORS[behind])
+    return min(fitting, key=lambda v: _time(v, batch, m, n, k, processors))
 
-        def fits(tile: Tile, along_m: int, height: int = height, width: int = width, fine: bool = fine) -> bool:
-            rows, columns, _ = tile
-            shared = along_m == 1 or (columns % (8 * along_m) == 0 and height > rows)
-            wide = columns > 16 and columns >= 2 * width
-            return shared and not wide and (fine or columns % 64 == 0) and (rows == 64 or height > 64)
 
+@cache
+def choose(
+    m: int,
+    n: int,
+    k: int,
+    format: str = "bf16",
+    processors: int = 132,
+    along_k: bool = False,
+    behind: int = 0,
+    batch: int = 1,
+    by_tma: bool = True,
+) -> dict[str, Any]:
+    """The consts of `hopper_fastest` for `batch` products of m x n x k, each in one piece and as they are.
+
+    along_k: B is contiguous along k, so that a tile may be any multiple of 16 wide; else a multiple of 64. behind: the
+    number of extra epilogue steps (beta * C, an epilogue function: 0 to 2); pingpong has registers for them with
+    small tiles only. by_tma: TMA can store C; if not, a tile's stores are not hidden behind the MMAs of another.
+    """
+    if is_large(batch, m, n, k, processors):
+        return _of_waves(m, n, k, processors, along_k, behind, batch, by_tma)
+    fitting = (v for v in _whole(m, n, (True, along_k)) if not v.exchanged and v.registers <= ACCUMULATORS[behind])
+    return min(fitting, key=lambda v: _time(v, batch, m, n, k, processors)).consts()
+
+
+# -- large products --------------------------------------------------------------------------------
+
+
+class Waves(NamedTuple):
+    """A tile for large products. speed: of the main loop, relative to the others. exposed: the time of an epilogue that
+    no other tile's MMAs hide, as elements of k. least: for k below this many elements, storing decides."""
+
+    consts: dict[str, Any]
+    speed: float
+    exposed: int
+    least: int
+
+
+SHOWN = 300
+"""Elements of k that take as long as an epilogue."""
+
+WAVES = (
+    Waves({"BN": 176, "INSTANCES": 2}, 0.985, 0, 280),
+    Waves({"BN": 160, "INSTANCES": 2}, 0.975, 0, 208),
+    Waves({"BN": 128, "INSTANCES": 2}, 0.95, 0, 224),
+    Waves({"BN": 256}, 0.97, SHOWN, 0),
+    Waves({"BN": 144, "STAGES": 5}, 0.96, SHOWN, 0),
+    Waves({"BN": 128, "STAGES": 6}, 0.95, SHOWN, 0),
+)
+"""Measured at 4096 and 8192 cubed, and at 8192 x 8192 with k from 128 to 512."""
+
+WIDE_RESULT = 1 << 28
+"""Elements of a result, from which on the operands that concurrent CTAs share do not stay in L2. There the
+widest tile, which loads least, is fastest."""
+
+
+def _of_waves(
+    m: int, n: int, k: int, processors: int, along_k: bool, behind: int, batch: int, by_tma: bool
+) -> dict[str, Any]:
+    """The tile with which the busiest of `processors` SMs ends first."""
+
+    def clocks(choice: Waves) -> float:
+        width: int = choice.consts["BN"]
+        waves = cdiv(batch * cdiv(m, 128) * cdiv(n, width), processors)
+        exposed = choice.exposed if by_tma else SHOWN
+        alone = 1.4 if waves == 1 and not choice.exposed else 1  # of two pingpong instances, one is idle
+        return waves * width * (max(k, choice.least) / choice.speed * alone + exposed)
+
+    if batch * m * n >= WIDE_RESULT:
+        return {"BN": 256, "GROUP": 16}
+    widest = (256, 128, 0)[behind]
+    fitting = [c for c in WAVES if along_k or c.consts["BN"] % 64 == 0]
+    return min((c for c in fitting if c.exposed or c.consts["BN"] <= widest), key=clocks).consts
+
+
+# -- the others ------------------------------------------------------------------------------------
+
+
+def _fits(tile: Tile, along_m: int, m: int, n: int, fine: bool) -> bool:
+    """Whether a tile makes sense. fine: it may be any multiple of 16 wide; else of 64, as B is in row order."""
+    rows, columns, _ = tile
+    shared = along_m == 1 or (columns % (8 * along_m) == 0 and m > rows)
+    much = columns > 16 and columns >= 2 * n
+    return shared and not much and (fine or columns % 64 == 0) and (rows == 64 or m > 64)
+
+
+def _whole(m: int, n: int, along_k: tuple[bool, bool]) -> Iterator[Variant]:
+    for exchanged, height, width, fine in ((False, m, n, along_k[1]), (True, n, m, along_k[0])):
         for along_m in (1, 2, 4):
-            yield from (Variant(tile, exchanged, 0, along_m) for tile in WHOLE if fits(tile, along_m))
-            if steps < 8 or batch > 1:
-                continue
-            for tile in PARTED:
-                whole = Variant(tile, exchanged, 1, along_m)
-                tiles = whole.tiles(height, width)
-                if not fits(tile, along_m) or tiles > 3 * processors or (along_m > 1 and tile[1] < 64):
-                    continue
-                for parts in (1, 2, 4, 8):
-                    if parts * along_m <= 8 and _shares_evenly(tile, parts):
-                        groups = _groups(tiles * parts, steps // (2 * parts), processors, parts * along_m)
-                        yield from (whole._replace(parts=parts, groups=g) for g in groups if parts * g > 1)
+            tiles = (tile for tile in WHOLE if _fits(tile, along_m, height, width, fine))
+            yield from (Variant(tile, exchanged, 0, along_m) for tile in tiles)
+
+
+def _parted(batch: int, m: int, n: int, k: int, along_k: tuple[bool, bool], processors: int) -> Iterator[Variant]:
+    steps = cdiv(k, 64)
+    if steps < 8 or batch > 1:
+        return
+    for whole in _whole(m, n, along_k):
+        tile, exchanged, _, along_m, _ = whole
+        tiles = whole.tiles(n, m) if exchanged else whole.tiles(m, n)
+        if tile not in PARTED or tiles > 3 * processors or (along_m > 1 and tile[1] < 64):
+            continue
+        for parts in (1, 2, 4, 8):
+            if parts * along_m <= 8 and _shares_evenly(tile, parts):
+                groups = _groups(tiles * parts, steps // (2 * parts), processors, parts * along_m)
+                yield from (whole._replace(parts=parts, groups=g) for g in groups if parts * g > 1)
 
 
 def _shares_evenly(tile: Tile, parts: int) -> bool:

@@ -9,8 +9,7 @@ warps store it.
 A, B and C are batches of matrices. `tiledsl.gemm.gemm` also takes operands that TMA cannot read.
 """
 
-from functools import cache
-from typing import Any, NamedTuple, TypeVar
+from typing import TypeVar
 
 from tiledsl import (
     Cluster,
@@ -22,7 +21,6 @@ from tiledsl import (
     Schedule,
     View,
     barrier,
-    cdiv,
     const,
     coordinates,
     f32,
@@ -39,7 +37,6 @@ from tiledsl import (
     tile,
     tile_function,
     tile_kernel,
-    tile_schedule,
     tma_load,
     u32,
     u64,
@@ -48,6 +45,7 @@ from tiledsl import (
     wgmma,
 )
 from tiledsl.dims import H, J, K, L, M, N, P, Q, R
+from tiledsl.gemm.choice import choose
 from tiledsl.gemm.epilogue import Epilogue, plain
 from tiledsl.gemm.hopper_tiles import as_stored, chunks, matrix, staging
 from tiledsl.gemm.split_k import Reduction, begin, part_count, part_item, reduce_parts
@@ -96,17 +94,14 @@ def hopper_fastest(
     ADD_C: Const[bool] = False,
     EPILOGUE: Const[Epilogue] = plain,
 ):
+    assert not SPLIT or CLUSTER[1] == 1, f"SPLIT={SPLIT} takes the place of CLUSTER[1]={CLUSTER[1]}: make that 1"
+    items = Schedule(
+        part_count, part_item, M, N, K, (BM, BN, BK), GROUP, L, SPLIT, index(groups) if SPLIT else index(1)
+    )
+    work = persistent(items, Cluster(CLUSTER[0], SPLIT or CLUSTER[1]))
     if SPLIT:
-        assert CLUSTER[1] == 1, f"SPLIT={SPLIT}: the parts of k take the cluster's other axis, expected CLUSTER=(m, 1)"
-        shares = Schedule(part_count, part_item, M, N, K, (BM, BN, BK), GROUP, L, index(groups))
-        work = persistent(shares, Cluster(CLUSTER[0], SPLIT))
         arrived, found = shared((INSTANCES,), u64), shared((INSTANCES,), u32)
         begin(arrived, SPLIT)
-    elif CLUSTER != (1, 1):
-        assert CLUSTER[1] == 1
-        work = persistent(Schedule(part_count, part_item, M, N, K, (BM, BN, BK), GROUP, L, index(1)), Cluster(*CLUSTER))
-    else:
-        work = persistent(tile_schedule(M, N, K, (BM, BN, BK), GROUP, batches=L), Cluster(*CLUSTER))
     ring = Ring(STAGES, a=staging(A, BM, BK), b=staging(B, BK, BN))
     if not SPLIT:
         out = chunks(C, 2 * INSTANCES, BM, BN)
@@ -150,85 +145,3 @@ def hopper_fastest(
                             store_tma(y, to, via=via, in_flight=min(i, 1))
                         else:
                             store_lines(y, to, via, 8 // INSTANCES)
-
-
-class Choice(NamedTuple):
-    """Consts, and their cost model.
-
-    speed: of the main loop, relative to the other choices. exposed: the time of an epilogue that no other tile's MMAs
-    hide, as elements of k. least: for k below this many elements, storing decides.
-    """
-
-    consts: dict[str, Any]
-    speed: float
-    exposed: int
-    least: int
-
-
-EXPOSED = 300
-"""Elements of k that take as long as an epilogue."""
-
-CHOICES = (
-    Choice({"BN": 176, "INSTANCES": 2}, 0.985, 0, 280),
-    Choice({"BN": 160, "INSTANCES": 2}, 0.975, 0, 208),
-    Choice({"BN": 128, "INSTANCES": 2}, 0.95, 0, 224),
-    Choice({"BN": 256}, 0.97, EXPOSED, 0),
-    Choice({"BN": 144, "STAGES": 5}, 0.96, EXPOSED, 0),
-    Choice({"BN": 128, "STAGES": 6}, 0.95, EXPOSED, 0),
-)
-"""Measured at 4096 and 8192 cubed, and at 8192 x 8192 with k from 128 to 512."""
-
-HALF: dict[str, Any] = {"BN": 64, "STAGES": 8}
-QUARTER: dict[str, Any] = {"BM": 64, "BN": 64, "INSTANCES": 2, "STAGES": 10}
-PAIRS: dict[str, Any] = {"BN": 128, "STAGES": 6, "CLUSTER": (2, 1)}
-"""For few tiles. PAIRS: clusters of two CTAs that share B, ahead at 1000 cubed, and at most equal where k is in the
-thousands."""
-
-SHALLOW = 2048
-"""Elements of k; from this many on, `gemm` (`call.py`) splits k where there are few tiles."""
-
-LARGE = 1 << 28
-"""Elements of a result, from which on the operands that concurrent CTAs share do not stay in L2. There the
-widest tile, which loads least, is fastest."""
-
-
-@cache
-def choose(
-    m: int,
-    n: int,
-    k: int,
-    format: str = "bf16",
-    processors: int = 132,
-    along_k: bool = False,
-    behind: int = 0,
-    batch: int = 1,
-    by_tma: bool = True,
-) -> dict[str, Any]:
-    """The consts for `batch` products of m x n x k: those with which the busiest of `processors` SMs ends first.
-
-    along_k: B is contiguous along k, so that a tile may be any multiple of 16 wide; else a multiple of 64. behind: the
-    number of extra epilogue steps (beta * C, an epilogue function: 0 to 2); pingpong has registers for them with
-    small tiles only. by_tma: TMA can store C; if not, a tile's stores are not hidden behind the MMAs of another.
-    """
-
-    def tiles(width: int) -> int:
-        return batch * cdiv(m, 128) * cdiv(n, width)
-
-    def clocks(choice: Choice) -> float:
-        width: int = choice.consts["BN"]
-        waves = cdiv(tiles(width), processors)
-        exposed = choice.exposed if by_tma else EXPOSED
-        alone = 1.4 if waves == 1 and not choice.exposed else 1  # of two pingpong instances, one is idle
-        return waves * width * (max(k, choice.least) / choice.speed * alone + exposed)
-
-    if batch * m * n >= LARGE:
-        return {"BN": 256, "GROUP": 16}
-    if n <= QUARTER["BN"]:
-        return QUARTER
-    if 2 * tiles(128) <= processors and not by_tma:
-        return HALF
-    if 2 * tiles(128) <= processors and m > 128 and k < SHALLOW:
-        return PAIRS
-    fitting = [c for c in CHOICES if (along_k or c.consts["BN"] % 64 == 0)]
-    widest = (256, 128, 0)[behind]
-    return min((c for c in fitting if c.exposed or c.consts["BN"] <= widest), key=clocks).consts

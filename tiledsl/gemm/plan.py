@@ -12,16 +12,14 @@ from typing import Any, NamedTuple
 from tiledsl.arch import TARGETS
 from tiledsl.errors import KernelArgumentError
 from tiledsl.gemm import ffma, mma
-from tiledsl.gemm.hopper import HALF, QUARTER, SHALLOW, choose, hopper_fastest
+from tiledsl.gemm.choice import best, choose, is_large
+from tiledsl.gemm.hopper import hopper_fastest
 from tiledsl.kernel import TileKernel
-from tiledsl.lang import cdiv
 
 __all__ = ["FORMATS", "Plan", "Problem", "plan"]
 
 FORMATS = ("bf16", "f16", "f32")
 """dtypes of A and B."""
-EARLY = 1 << 34
-"""Multiplications, under which a product is small enough to gain from early launches."""
 
 
 class Problem(NamedTuple):
@@ -63,8 +61,7 @@ class Plan(NamedTuple):
     as C^T = B^T A^T: the kernel gets B, A and C with their matrix axes swapped, and adds the bias along rows. sums:
     shape of the f32 workspace that is the argument `sums`, or None. done: length of the u32 workspace `done`, which is
     zero before and after the launch; 0 for none. groups: the argument `groups`, passed with `sums`. early: the kernels
-    of this product may start before the previous kernel of the stream has ended; they wait for it themselves. parts: k
-    is cut in so many equal parts, which are a batch of products whose sums a second launch adds up.
+    of this product may start before the previous kernel of the stream has ended; they wait for it themselves.
     """
 
     kernel: TileKernel
@@ -76,7 +73,6 @@ class Plan(NamedTuple):
     done: int = 0
     groups: int = 1
     early: bool = False
-    parts: int = 1
 
 
 @cache
@@ -100,25 +96,23 @@ def _for_f32(problem: Problem) -> Plan:
 
 
 def _for_wgmma(problem: Problem) -> Plan:
-    """By `hopper_fastest`. Operands that TMA cannot read are padded first, small results with deep k are split.
-
-    Where one product has tiles for at most a quarter of the SMs, and k is deep, k is split into equal parts of at least
-    512, as many as there are SMs for. Tiles are then half as large, or a quarter where there would be more than 32
-    parts. Small products launch early. Large and split ones do not: that was slower, or no faster.
-    """
+    """By `hopper_fastest`. Operands that TMA cannot read are padded first. Large products do not launch early: that was
+    slower, or no faster."""
     batch, m, n, k = problem[:4]
     processors = problem.processors
-    pad_a, pad_b = not problem.tma_a, not problem.tma_b
-    early = batch * m * n * k < EARLY
-    along_k, by_tma = problem.unit_b == 1, problem.unit_c == 2 and problem.tma_c
+    padded = {"pad_a": not problem.tma_a, "pad_b": not problem.tma_b}
     behind = problem.add_c + (problem.bias or problem.epilogue)
-    consts = choose(m, n, k, processors=processors, along_k=along_k, behind=behind, batch=batch, by_tma=by_tma)
-    whole = Plan(hopper_fastest, consts, pad_a=pad_a, pad_b=pad_b, early=early)
-    tiles, halves = cdiv(m, 128) * cdiv(n, 128), cdiv(m, 128) * cdiv(n, 64)
-    if batch != 1 or not 0 < 4 * tiles <= processors or k < SHALLOW:
-        return whole
-    cut, most = HALF, processors // halves
-    if most > 32:
-        cut, most = QUARTER, processors // (cdiv(m, 64) * cdiv(n, 64))
-    parts = next(p for p in range(min(most, k // 512), 0, -1) if k % (p * 64) == 0 or p == 1)
-    return Plan(hopper_fastest, cut, pad_a=pad_a, pad_b=pad_b, parts=parts) if parts > 1 else whole
+    along_k = problem.unit_a != 1, problem.unit_b == 1
+    if is_large(batch, m, n, k, processors):
+        by_tma = problem.unit_c == 2 and problem.tma_c
+        consts = choose(m, n, k, problem.dtype, processors, along_k[1], behind, batch, by_tma)
+        return Plan(hopper_fastest, consts, **padded)
+    chosen = best(batch, m, n, k, along_k, behind, processors)
+    plan = Plan(hopper_fastest, chosen.consts(), chosen.exchanged, early=True, **padded)
+    if not chosen.parts:
+        return plan
+    rows, columns, _ = chosen.tile
+    by_columns = (problem.unit_c == 1) != chosen.exchanged
+    slices = chosen.parts * batch * (chosen.tiles(n, m) if chosen.exchanged else chosen.tiles(m, n))
+    sums = (slices * chosen.groups, *((columns, rows) if by_columns else (rows, columns)))
+    return plan._replace(sums=sums, done=slices, groups=chosen.groups)

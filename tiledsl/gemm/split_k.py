@@ -1,4 +1,4 @@
-"""Products whose k is split: which work item has which part of k, and the reduction of the partial sums.
+"""Which tiles a CTA has, and which part of their k, and the reduction of the partial sums.
 
 SPLIT CTAs of a cluster share a tile of the result, each with a part of k; where that is not enough, `groups` clusters
 share it. A part is a whole number of tiles along k, so parts differ by one tile at most. Each CTA stores its sums in a
@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from tiledsl import (
-    Const,
     Float,
     Fragment,
     Global,
@@ -21,24 +20,18 @@ from tiledsl import (
     Place,
     SharedTile,
     WorkItem,
-    assert_,
     barrier,
     cdiv,
-    const,
     f32,
     fragment,
-    grid,
     i32,
     index,
     lane_id,
     minimum,
     ptx,
-    shared,
     store,
-    threads,
     tile,
     tile_function,
-    tile_kernel,
     tiles,
     u32,
     u64,
@@ -47,10 +40,10 @@ from tiledsl import (
     where,
 )
 from tiledsl.dims import H, J, L, M, N, P, R
-from tiledsl.gemm.epilogue import Epilogue, plain
+from tiledsl.gemm.epilogue import Epilogue
 from tiledsl.lang.schedules import _unwrapped, in_bands
 
-__all__ = ["QUAD", "add_up", "begin", "part_count", "part_item", "reduce_parts", "split"]
+__all__ = ["QUAD", "Reduction", "begin", "part_count", "part_item", "reduce_parts"]
 
 E = TypeVar("E", bound=Float)
 
@@ -61,98 +54,49 @@ LOADS = 16
 """Vectors that a thread loads at once."""
 
 QUAD = 4
-"""Columns of a lane; rows of partial sums are whole quads."""
-
-
-@tile_kernel(arch="sm_90a")
-def add_up(
-    P: Global[f32, L, M, J],
-    C: Global[E, M, N],
-    alpha: f32 | float = 1.0,
-    beta: f32 | float = 0.0,
-    bias: Global[f32, N] | None = None,
-    *,
-    WARPS: const = 8,
-    DEEP: const = 8,
-    PIECES: const = 1,
-    ADD_C: Const[bool] = False,
-    EPILOGUE: Const[Epilogue] = plain,
-):
-    """C = epilogue(alpha * (the sum of P along its first axis) + beta * C); rows of P are aligned, whole vectors.
-
-    A lane has 4 columns. Each of WARPS warps loads up to DEEP parts at once and adds them; the first warp adds the
-    others' sums. So the order of additions depends on the shape alone. A block has PIECES such groups of warps.
-    """
-    assert WARPS > 0 and DEEP > 0 and PIECES > 0, "WARPS, DEEP and PIECES are counts: 1 or more"
-    block = grid(cdiv(M * J, PIECES * 32 * QUAD))
-    # At its highest level, ptxas moves additions in between the loads, whose latencies then add up.
-    lane, warp, piece = threads(32, WARPS, PIECES, assembler_level=1)
-    assert_(L <= WARPS * DEEP, "each of WARPS warps adds up DEEP parts, and there are more: take more of either")
-    sums = shared((PIECES, WARPS, 32 * QUAD), f32)
-    at = (block * PIECES + piece) * 32 + lane
-    row, column = at // (J // QUAD), at % (J // QUAD) * QUAD
-    parts = [P.load(minimum(warp + i * WARPS, L - 1), minimum(row, M - 1), column) for i in range(DEEP)]
-    x = fragment((QUAD,), f32)
-    for i in unroll(DEEP):
-        x = x + where(warp + i * WARPS < L, parts[i], 0)
-    sums.store(piece, warp, lane * QUAD, x)
-    barrier()
-    if warp == 0:
-        for i in unroll(1, WARPS):
-            x = x + sums.load(piece, i, lane * QUAD)
-        x = alpha * x
-        columns = fragment((QUAD,), i32)
-        for i in unroll(QUAD):
-            columns[i] = i
-        columns = columns.to(index) + column
-        if ADD_C:
-            x = beta * C.get(row, columns).to(f32) + x
-        x = EPILOGUE(x, bias, columns).to(C.dtype)
-        if C.unit == 1 and C.align >= QUAD * C.dtype.bytes:
-            C.put(row, column, x)
-        else:
-            C.put(row, columns, x)
-
-
-def split(parts: int) -> dict[str, int]:
-    """The consts of `add_up` for `parts` parts: 8 parts a warp and 256 threads a block where possible."""
-    warps = next(w for w in (1, 2, 4, 8, 16) if 8 * w >= parts or w == 16)
-    return {"WARPS": warps, "DEEP": cdiv(parts, warps), "PIECES": max(8 // warps, 1)}
-
-
-# -- in one launch ---------------------------------------------------------------------------------
+"""Elements of a vector."""
 
 
 @_unwrapped
-def part_count(place: Place, m: Any, n: Any, k: Any, sizes: Any, band: Any, batches: Any, groups: Any) -> Any:
+def part_count(
+    place: Place, m: Any, n: Any, k: Any, sizes: Any, band: Any, batches: Any, parts: int, groups: Any
+) -> Any:
     """Work items of a product: one for each of a cluster's tiles and each of the clusters that have a part of it."""
-    return cdiv(m, sizes[0] * place.m) * cdiv(n, sizes[1]) * batches * groups
+    return cdiv(m, sizes[0] * place.m) * cdiv(n, sizes[1] * (1 if parts else place.n)) * batches * groups
 
 
 @_unwrapped
 def part_item(
-    i: Any, place: Place, m: Any, n: Any, k: Any, sizes: Any, band: Any, batches: Any, groups: Any
+    i: Any, place: Place, m: Any, n: Any, k: Any, sizes: Any, band: Any, batches: Any, parts: int, groups: Any
 ) -> Any:
-    """A tile's part of k. CTAs of one GPC that read the same at the same time read it once, so they have neighbouring
-    tiles, and the same part of k.
+    """A tile, or with `parts` its part of k. A GPC reads once what several of its CTAs read at the same time, so these
+    have neighbouring tiles, and the same part of k.
 
     number, count: of the tile, and how many there are. group: of the cluster among those that share the tile. part: of
     the CTA in the cluster. at_m, along_m: which of the cluster's tiles along m this is, and how many there are.
     """
-    rows, columns = cdiv(m, sizes[0] * place.m), cdiv(n, sizes[1])
-    count = rows * columns * batches
+    across = 1 if parts else place.n
+    rows, columns = cdiv(m, sizes[0] * place.m), cdiv(n, sizes[1] * across)
+    each = rows * columns
     if place.m * place.n > 1:
-        i = _of_gpc(i, count * groups)
-    at, group = i % count, i // count
-    steps, parts, part = cdiv(k, sizes[2]), groups * place.n, group * place.n + place.at_n
-    first, end = part * steps // parts * sizes[2], (part + 1) * steps // parts * sizes[2]
-    row, column = in_bands(at % (rows * columns), rows, columns, max(1, band // place.m))
+        i = _of_gpc(i, each * batches * groups)
+    group, along_k = 0, tiles(k, sizes[2])
+    count = each * batches
+    if parts:
+        i, group = i % count, i // count
+        steps, all_parts, part = cdiv(k, sizes[2]), groups * place.n, group * place.n + place.at_n
+        first, end = part * steps // all_parts * sizes[2], (part + 1) * steps // all_parts * sizes[2]
+        along_k = tiles(min(k, end), sizes[2], start=first)
+    row, column = in_bands(i % each, rows, columns, max(1, band // place.m))
+    row = row * place.m + place.at_m
+    if across > 1:
+        column = column * across + place.at_n
     return WorkItem(
-        m=tile(row * place.m + place.at_m, sizes[0]),
+        m=tile(row, sizes[0]),
         n=tile(column, sizes[1]),
-        k=tiles(min(k, end), sizes[2], start=first),
-        batch=at // (rows * columns),
-        number=at * place.m + place.at_m,
+        k=along_k,
+        batch=i // each,
+        number=i * place.m + place.at_m,
         count=count * place.m,
         group=group,
         part=place.at_n,

@@ -21,11 +21,9 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any, NamedTuple
 
-from tiledsl.gemm.epilogue import plain
 from tiledsl.gemm.operands import Operands
 from tiledsl.gemm.pad import VEC, pad, pad_both
 from tiledsl.gemm.plan import Plan, Problem
-from tiledsl.gemm.split_k import QUAD, add_up, split
 from tiledsl.ir.types import F32, U32, DType
 from tiledsl.kernel import TileKernel
 from tiledsl.lang import cdiv
@@ -166,21 +164,6 @@ class _Builder:
         self.steps.append(Step(kernel, {"A": a, "B": b, "C": c, **self.bias, **more}, consts, True, groups))
         return plan.done
 
-    def multiply_parts(self, plan: Plan, finish: Mapping[str, Any]) -> None:
-        """k in equal parts: a batch of views, and the reduction of their sums."""
-        (_, m, k), n, parts = self.a.shape, self.b.shape[2], plan.parts
-        depth = k // parts
-        sums = self.take(F32, (parts, m, cdiv(n, QUAD) * QUAD))
-        a, b = (
-            X._replace(shape=shape, strides=(depth * X.strides[axis], *X.strides[1:]))
-            for X, axis, shape in ((self.a, 2, (parts, m, depth)), (self.b, 1, (parts, depth, n)))
-        )
-        self.steps.append(Step(plan.kernel, {"A": a, "B": b, "C": sums._replace(shape=(parts, m, n))}, plan.consts))
-        known = {name: finish[name] for name in ("ADD_C", "EPILOGUE")}
-        self.steps.append(
-            Step(add_up, {"P": sums, "C": self.c.matrix(0), **self.bias}, {**known, **split(parts)}, True)
-        )
-
 
 def steps_of(of: Operands, problem: Problem, plan: Plan, epilogue: Any) -> Steps:
     """The launches of `plan`. epilogue: None for none."""
@@ -188,9 +171,5 @@ def steps_of(of: Operands, problem: Problem, plan: Plan, epilogue: Any) -> Steps
     builder.pad(plan)
     finish = {"ADD_C": problem.add_c, "EARLY": plan.early, "EXCHANGED": plan.exchanged}
     finish |= {} if epilogue is None else {"EPILOGUE": epilogue}
-    zeros = 0
-    if plan.parts > 1:
-        builder.multiply_parts(plan, {"EPILOGUE": plain, **finish})
-    else:
-        zeros = builder.multiply(plan, finish)
+    zeros = builder.multiply(plan, finish)
     return Steps(tuple(builder.steps), builder.room, zeros)
