@@ -15,6 +15,7 @@ from tiledsl.ir.core import Op
 from tiledsl.ir.types import Space
 
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 AccessKind = Literal["read", "write", "atomic", "async", "fetch", "mbarrier"]
 """async: what an asynchronous copy will write to shared memory; it has begun, or is arriving (`Hook.on_delivery`).

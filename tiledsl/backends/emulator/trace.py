@@ -39,7 +39,7 @@ def traced(
     thread = _linear("thread", where[1], launch.threads)
     code = list[Instr]()
     for instr in program.code:
-        if isinstance(instr, OpInstr) and instr.rule not in (within, arrive_at_barrier):
+        if isinstance(instr, OpInstr) and not instr.op.blocks and instr.rule not in (within, arrive_at_barrier):
             instr = replace(instr, rule=_tracing(instr.rule, block, thread, result, spend))
         code.append(instr)
     return replace(program, code=code)

@@ -14,7 +14,7 @@ from tiledsl.errors import CompileError, CompileErrors, Loc
 from tiledsl.ir.builder import Builder, CachingBuilder
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import async_copy, matrix, tile
-from tiledsl.passes.analysis.structure import replace_op
+from tiledsl.passes.analysis.structure import replace_op, rewrite
 from tiledsl.passes.distribute.distribute_copies import write_copy
 from tiledsl.passes.distribute.distribute_matrices import write_convert, write_coordinates, write_load, write_store
 
@@ -34,24 +34,20 @@ _WRITERS: dict[type[Op], Writer] = {
 def distribute(kernel: Kernel) -> None:
     """Needs `check-collectives` to have found that all threads reach each copy; `async-groups` has taken the tokens."""
     errors: dict[Loc, CompileError] = {}  # by location: an unrolled copy is wrong once
-    _block(kernel, kernel.body, errors)
-    if errors:
-        raise CompileErrors(errors.values())
 
-
-def _block(kernel: Kernel, block: Block, errors: dict[Loc, CompileError]) -> None:
-    ops, block.ops = block.ops, []
-    for op in ops:
-        for inner in op.blocks:
-            _block(kernel, inner, errors)
-        writer = _WRITERS.get(type(op))
+    def written(op: Op) -> list[Op]:
+        writer, b = _WRITERS.get(type(op)), CachingBuilder(Block(), op.loc)
         if writer is None:
-            block.append(op)
-            continue
+            return [op]
         try:
-            values = writer(kernel, op, CachingBuilder(block, op.loc))
+            values = writer(kernel, op, b)
         except CompileError as error:
             errors.setdefault(op.loc, error)
-            continue
+            return []
         assert values or not any(result.uses for result in op.results), f"{op.name} has a token that is still used"
         replace_op(op, values or op.results)
+        return b.block.ops
+
+    rewrite(kernel.body, written)
+    if errors:
+        raise CompileErrors(errors.values())

@@ -97,7 +97,7 @@ def _guarded(
     b, whole = x.b, partial(access, 0, op.vec)
     if op.vec == 1:
         condition = bounds(b, memory, indices)
-        return whole() if condition is None else x.branch(condition, whole, outside)
+        return whole() if condition is None else x.b.either(condition, whole, outside)
     axis = memory.unit
     index, extent = indices[axis], memory.extents[axis]
     rest = bounds(b, memory, indices, skip=axis)
@@ -105,7 +105,7 @@ def _guarded(
     rounded = unsigned_extent(b, extent, index.dtype, multiple_of=1 if op.whole else op.vec)
     condition = both(b, rest, below(b, index, rounded))
     if op.whole or (isinstance(extent, int) and extent % op.vec == 0):
-        return x.branch(condition, whole, outside)
+        return x.b.either(condition, whole, outside)
     limit = unsigned_extent(b, extent, index.dtype)
 
     def one_by_one() -> Sequence[Value]:
@@ -114,10 +114,10 @@ def _guarded(
             shift = b.constant(position, index.dtype)
             moved = b.scalar("add", index, shift) if position else index
             inside = both(b, rest, below(b, moved, limit))
-            results += x.branch(inside, partial(access, position, 1), outside[position : position + 1])
+            results += x.b.either(inside, partial(access, position, 1), outside[position : position + 1])
         return results
 
-    return x.branch(condition, whole, one_by_one)
+    return x.b.either(condition, whole, one_by_one)
 
 
 # -- asynchronous copies ---------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 from tiledsl.arch import WARP
 from tiledsl.ir.abi import abi_of
 from tiledsl.ir.core import Block, Kernel, Op, Value
-from tiledsl.ir.ops import arith, control
+from tiledsl.ir.ops import arith
 from tiledsl.ir.tensor_maps import TensorMap
 from tiledsl.ir.types import I32, I64, INDEX, U32, FragmentType, GlobalType, MemoryType, PendingType, Type
 from tiledsl.passes.analysis.intervals import Intervals
@@ -170,12 +170,11 @@ class Expander:
     def block(self, old: Block) -> Block:
         new = Block([t for a in old.args for t in self.flat(a.type)])
         self.give_each(old.args, new.args)
-        outer, self.b.block = self.b.block, new
         checked = set(self.bounds.known) if self.bounds is not None else set[Any]()
-        self.ops(old)
+        with self.b.inside(new):
+            self.ops(old)
         if self.bounds is not None:
             self.bounds.known = checked
-        self.b.block = outer
         return new
 
     def copy(self, op: Op) -> None:
@@ -192,25 +191,6 @@ class Expander:
         if isinstance(value, tuple):
             return tuple(self._attr(v) for v in value)  # pyright: ignore[reportUnknownVariableType]
         return self.index if value is INDEX else value
-
-    def branch(
-        self,
-        condition: Value,
-        then: Callable[[], Sequence[Value]],
-        orelse: Callable[[], Sequence[Value]] | Sequence[Value],
-        *,
-        likely: bool = False,
-    ) -> Sequence[Value]:
-        """A `control.if` whose blocks are what the callables emit; its results."""
-        outer = self.b.block
-        blocks: list[Block] = []
-        for emit in (then, orelse):
-            self.b.block = block = Block()
-            results = emit() if callable(emit) else emit
-            self.b.add(control.Yield(*results))
-            blocks.append(block)
-        self.b.block = outer
-        return self.b.add(control.If(condition, blocks=blocks, likely=likely)).results
 
 
 def _accesses(op: Op) -> bool:

@@ -53,7 +53,7 @@ from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import async_copy, control, gpu, matrix, tile
 from tiledsl.ir.types import I64, INDEX, DType, SharedType, Type
 from tiledsl.passes.analysis.constants import integer
-from tiledsl.passes.analysis.structure import replace_op
+from tiledsl.passes.analysis.structure import replace_op, take_tiles
 from tiledsl.passes.pipelining.body import outside_values
 from tiledsl.passes.pipelining.plan import LoopPlan, plan_loop
 from tiledsl.passes.scalar.canonicalize import canonicalize
@@ -75,12 +75,11 @@ def loop_plans(kernel: Kernel) -> list[LoopPlan]:
 
 
 def _loops(kernel: Kernel) -> list[control.For]:
-    """All pipelined loops in program order. A tile allocated in a body is one tile: it goes in front of the loop."""
+    """All pipelined loops in program order, without the tiles that are allocated in them."""
     loops = [op for op in kernel.walk() if isinstance(op, control.For) and op.stages > 0]
     for op in loops:
-        for alloc in [inner for inner in op.body.walk() if isinstance(inner, tile.SharedAlloc)]:
-            assert op.parent is not None and alloc.parent is not None
-            alloc.parent.ops.remove(alloc)
+        for alloc in take_tiles(op):
+            assert op.parent is not None
             op.parent.insert_before(op, alloc)
     return loops
 
@@ -285,12 +284,7 @@ class _Writer:
 
     def two_steps(self) -> Sequence[Value]:
         """All of it under ``trips > 0``; the results are the initial values otherwise."""
-        b, blocks = self.b, [Block(), Block()]
-        with b.inside(blocks[0]):
-            b.add(control.Yield(*self.peeled()))
-        with b.inside(blocks[1]):
-            b.add(control.Yield(*self.op.inits))
-        return b.add(control.If(b.scalar("gt", self.trips, 0), blocks=blocks)).results
+        return self.b.either(self.b.scalar("gt", self.trips, 0), self.peeled, self.op.inits)
 
     def peeled(self) -> Sequence[Value]:
         b, steps, op = self.b, self.plan.steps, self.op

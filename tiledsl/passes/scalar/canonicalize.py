@@ -69,10 +69,8 @@ class _Walker:
         }
 
     def block(self, block: Block) -> None:
-        outer, ops = self.b.block, block.ops
-        block.ops, self.b.block = [], block
-        self.ops(ops)
-        self.b.block = outer
+        with self.b.anew(block) as ops:
+            self.ops(ops)
 
     def ops(self, ops: list[Op]) -> None:
         """Simplify `ops` onto the end of the current block."""
@@ -148,8 +146,6 @@ class _Walker:
         self.b.loc = op.loc
         then, orelse = (block.terminator for block in op.blocks)
         values = [self.b.select(op.condition, x, y) for x, y in zip(then.operands, orelse.operands, strict=True)]
-        then.set_operands(())
-        orelse.set_operands(())
         replace_op(op, values)
 
     def inline(self, op: Op, block: Block, arguments: Sequence[Value]) -> None:

@@ -11,10 +11,10 @@ from __future__ import annotations
 from tiledsl.errors import CompileError
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Kernel, Value
-from tiledsl.ir.ops import control, tile
+from tiledsl.ir.ops import control
 from tiledsl.ir.types import I64, INDEX
 from tiledsl.passes.analysis.constants import integer
-from tiledsl.passes.analysis.structure import replace_op, trip_count
+from tiledsl.passes.analysis.structure import replace_op, take_tiles, trip_count
 from tiledsl.passes.scalar.canonicalize import canonicalize
 
 MOST_OPS = 100_000
@@ -68,7 +68,8 @@ class _Unroller:
             return False
         self.check_size(op, op.unroll or trips or 0)
         b = Builder(block, op.loc)
-        _move_tiles_out(op, block)
+        for alloc in take_tiles(op):
+            block.append(alloc)
         if step is None or op.unroll == 0 or (trips is not None and trips < op.unroll):
             results = _copies(b, op, op.lo, op.inits, trips or 0)
         else:
@@ -86,14 +87,6 @@ class _Unroller:
                 op.loc,
                 fix="unroll partially (unroll=4), or not at all",
             )
-
-
-def _move_tiles_out(op: control.For, block: Block) -> None:
-    tiles = [inner for inner in op.body.walk() if isinstance(inner, tile.SharedAlloc)]
-    for alloc in tiles:
-        assert alloc.parent is not None
-        alloc.parent.ops.remove(alloc)
-        block.append(alloc)
 
 
 def _copies(b: Builder, op: control.For, start: Value, carried: list[Value], count: int) -> list[Value]:

@@ -7,10 +7,10 @@ import sys
 from typing import Any, Sequence, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tiledsl.arch import WARP
 from tiledsl.backends.emulator.cohort import Cohort, is_fragment
+from tiledsl.backends.emulator.hooks import Bools
 from tiledsl.backends.emulator.memory import name_threads
 from tiledsl.backends.emulator.rules.registry import rule
 from tiledsl.backends.print_records import line_text
@@ -59,7 +59,7 @@ def stop(c: Cohort, op: debug.Breakpoint, *values: Any) -> None:
     exec(code, {"__breakpointhook__": sys.breakpointhook}, visible)
 
 
-def _of_lanes(c: Cohort, value: Any, lanes: NDArray[np.bool_]) -> Any:
+def _of_lanes(c: Cohort, value: Any, lanes: Bools) -> Any:
     if is_fragment(value):
         return tuple(_of_lanes(c, v, lanes) for v in value)
     return c.spread(value)[lanes]

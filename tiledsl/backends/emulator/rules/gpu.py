@@ -8,8 +8,9 @@ import numpy as np
 
 from tiledsl.arch import WARP
 from tiledsl.backends.emulator.cohort import Cohort
+from tiledsl.backends.emulator.hooks import Bools
 from tiledsl.backends.emulator.memory import name_threads
-from tiledsl.backends.emulator.rules.registry import Condition, Rows, condition, rule
+from tiledsl.backends.emulator.rules.registry import Condition, condition, rule
 from tiledsl.errors import HazardError
 from tiledsl.ir.core import Op
 from tiledsl.ir.ops import gpu, warp
@@ -73,7 +74,7 @@ def arrive_at_barrier(c: Cohort, op: Op) -> Any:
 class _BlockArrived(Condition):
     after, meets = True, True
 
-    def ready(self, c: Cohort, op: Op, *values: Any) -> Rows:
+    def ready(self, c: Cohort, op: Op, *values: Any) -> Bools:
         (round_,) = values
         if round_ is None:
             return np.ones((1, 1), np.bool_)

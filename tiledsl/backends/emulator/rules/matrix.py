@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tiledsl.arch import WARP
 from tiledsl.backends.emulator.cohort import Cohort
-from tiledsl.backends.emulator.hooks import AccessKind
+from tiledsl.backends.emulator.hooks import AccessKind, Ints
 from tiledsl.backends.emulator.memory import access_index, assign
 from tiledsl.backends.emulator.rules.arith import from_word, to_word
 from tiledsl.backends.emulator.rules.gpu import require_whole_warps
@@ -34,7 +33,6 @@ from tiledsl.ir.ops import matrix, mem, ptx
 from tiledsl.ir.semantics import numpy_dtype
 from tiledsl.ir.types import FragmentType, PtrType, TileType
 
-Ints = NDArray[np.int64]
 Fragment = tuple[Any, ...]
 
 _LANES = np.arange(WARP)

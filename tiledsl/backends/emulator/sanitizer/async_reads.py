@@ -13,10 +13,9 @@ import numpy as np
 
 from tiledsl.arch import WARP, WARPGROUP_WARPS
 from tiledsl.backends.emulator.async_copies import require_few
-from tiledsl.backends.emulator.hooks import Sync
+from tiledsl.backends.emulator.hooks import Bools, Ints, Sync
 from tiledsl.backends.emulator.sanitizer.clocks import Known
 from tiledsl.backends.emulator.sanitizer.memory import SharedHistory, Touch
-from tiledsl.backends.emulator.sanitizer.shadow import Bools, Ints
 from tiledsl.errors import HazardError
 from tiledsl.ir.core import Op
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from tiledsl.backends.emulator.hooks import Access
+from tiledsl.backends.emulator.hooks import Access, Bools, Ints
 from tiledsl.backends.emulator.rules.memory import shared_bases
-from tiledsl.backends.emulator.sanitizer.shadow import Bools, Cells, Ints, Ops
+from tiledsl.backends.emulator.sanitizer.shadow import Cells, Ops
 from tiledsl.errors import HazardError
 from tiledsl.ir.ops import mem
 

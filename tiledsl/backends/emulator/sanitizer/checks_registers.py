@@ -10,7 +10,7 @@ from tiledsl.errors import HazardError
 from tiledsl.ir.core import Kernel, Op, Value
 from tiledsl.ir.ops import control, wgmma
 from tiledsl.ir.types import FragmentType
-from tiledsl.passes.analysis.structure import flows
+from tiledsl.passes.analysis.structure import flows, reached
 
 
 def check_registers(kernel: Kernel) -> None:
@@ -39,24 +39,19 @@ def _is_ready(accumulator: Value) -> bool:
 
 # -- accumulators ----------------------------------------------------------------------------------
 
+_MAY_HOLD = (wgmma.WaitGroup, control.For, control.While, control.Yield, control.Condition)
+"""Who may take a register of a product in flight, besides products."""
+
 
 def _require_untouched(op: wgmma.Instruction, carried: Mapping[Value, list[Value]]) -> None:
-    seen: set[Value] = set()
-    todo: list[Value] = list(op.results)
-    while todo:
-        value = todo.pop()
-        if value in seen:
-            continue
-        seen.add(value)
-        todo += carried.get(value, ())
+    def passed_on(value: Value) -> list[Value]:
+        waits = [(user, at) for user, at in value.uses if isinstance(user, wgmma.WaitGroup) and user.pending]
+        return [*carried.get(value, ()), *(wait.results[at] for wait, at in waits)]
+
+    for value in reached(op.results, passed_on):
         for user, position in value.uses:
-            if isinstance(user, wgmma.WaitGroup):
-                todo += [user.results[position]] if user.pending else []
-                continue
             asks_for_own = isinstance(user, wgmma.Instruction) and position >= 2 + len(user.left)
-            if not asks_for_own and not isinstance(
-                user, (control.For, control.While, control.Yield, control.Condition)
-            ):
+            if not asks_for_own and not isinstance(user, _MAY_HOLD):
                 raise HazardError(
                     f"{user.name} uses a register of the product at {op.loc}, which is in flight",
                     user.loc,

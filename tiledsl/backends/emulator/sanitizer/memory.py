@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiledsl.arch import WARP
-from tiledsl.backends.emulator.hooks import Access
+from tiledsl.backends.emulator.hooks import Access, Bools, Ints
 from tiledsl.backends.emulator.sanitizer.clocks import Clocks, ProxyFences, View
-from tiledsl.backends.emulator.sanitizer.shadow import DOES, Bools, Cells, Ints, Ops, held_by
+from tiledsl.backends.emulator.sanitizer.shadow import DOES, Cells, Ops, held_by
 from tiledsl.errors import HazardError
 from tiledsl.ir.core import Op
 
