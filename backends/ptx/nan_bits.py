@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Container, Iterator, Sequence
 
 from tiledsl.backends.ptx.vectors import are_rounded_pairs
-from tiledsl.ir.core import Block, Kernel, Op, Value
+from tiledsl.ir.core import Kernel, Op, Value
 from tiledsl.ir.ops import arith, control, mem
 from tiledsl.ir.ops.ptx import Inline
 from tiledsl.ir.types import BF16, F16, F32, F64, DType
@@ -55,11 +55,10 @@ def canonicalize_nans(kernel: Kernel) -> Kernel:
         return kernel
     kernel = kernel.clone()
     for op, position in list(_needed(kernel)):
-        value, block = op.operands[position], op.parent
-        assert isinstance(block, Block)
+        value = op.operands[position]
         source, text = _canonical(value)
         canonical = Inline(source, text=text, outputs=(value.dtype,), loc=op.loc)
-        block.insert_before(op, canonical)
+        op.block.insert_before(op, canonical)
         op.set_operand(position, canonical.result)
     return kernel
 

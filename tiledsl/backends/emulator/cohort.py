@@ -86,6 +86,10 @@ class Cohort:
         blocks = np.repeat(self.blocks, self.shape[1])
         return blocks[which], np.broadcast_to(self.warps, self.shape[:2]).ravel()[which], which
 
+    def of_lanes(self, value: Any, lanes: Any) -> Any:
+        """The value in these lanes, or this one; of a fragment, each element."""
+        return tuple(self.of_lanes(v, lanes) for v in value) if is_fragment(value) else self.spread(value)[lanes]
+
     def select(self, keep: Bools) -> Cohort:
         """A cohort of the pairs that are set in `keep` [groups, warps]; arrays are copied, scalars shared."""
         some_groups: Bools = np.any(keep, axis=1)

@@ -10,7 +10,6 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tiledsl.errors import Loc
 from tiledsl.ir.core import Op
 from tiledsl.ir.types import Space
 
@@ -97,10 +96,6 @@ class Access:
     order: str | None = None
     reach: str | None = None
     proxies: bool = True
-
-    @property
-    def loc(self) -> Loc:
-        return self.op.loc
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,23 +119,13 @@ def _fail(c: Cohort, op: Op, span: Span, address: int, wrong: Bools, width: int,
             op.loc,
             f"make the address a multiple of {align} bytes, or access fewer elements at once",
         )
-    place = _element(span, offset // size) if offset % size == 0 else ""
+    place = f" (element {offset // size})" if offset % size == 0 else ""
     raise EmulatorError(
         f"out of bounds: {op.name} of {width} bytes at byte {offset} of {span.label}{place}, which holds "
         f"{' x '.join(map(str, span.dims)) or 'no'} elements of {size} bytes; {who}",
         op.loc,
         "guard the access (A.get, A.put) or correct the index",
     )
-
-
-def _element(span: Span, offset: int) -> str:
-    """The index, counted from the largest stride down, that an offset in elements would have."""
-    if not span.strides or any(s <= 0 for s in span.strides):
-        return ""
-    index = [0] * len(span.strides)
-    for axis in sorted(range(len(index)), key=lambda a: -span.strides[a]):
-        index[axis], offset = divmod(offset, span.strides[axis])
-    return f" (element [{', '.join(map(str, index))}])"
 
 
 def name_threads(c: Cohort, lanes: Bools) -> str:

@@ -71,7 +71,7 @@ def _last_use(value: Value, block: Block, places: Mapping[Op, int]) -> Op | None
     users: list[Op] = []
     for user, _ in value.uses:
         while user.parent is not block:
-            owner = user.parent.parent if user.parent is not None else None
+            owner = user.block.parent
             assert isinstance(owner, Op), "a value is used outside the block that defines it"
             user = owner
         users.append(user)

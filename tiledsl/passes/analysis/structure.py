@@ -137,9 +137,7 @@ def _computed_from(value: Value) -> list[Value] | None:
 
 def _nesting(value: Value) -> int:
     """How many loops there are around the place where `value` is made."""
-    owner = value.owner
-    block = owner.parent if isinstance(owner, Op) else owner
-    return sum(isinstance(op, (control.For, control.While)) for op, _ in ops_around(block))
+    return sum(isinstance(op, (control.For, control.While)) for op, _ in ops_around(value.block))
 
 
 def ops_around(block: Block | None) -> Iterator[tuple[Op, Block]]:
@@ -154,8 +152,7 @@ def take_tiles(loop: Op) -> list[Op]:
     written as another."""
     found: list[Op] = [op for op in loop.walk() if isinstance(op, tile.SharedAlloc)]
     for op in found:
-        assert op.parent is not None
-        op.parent.ops.remove(op)
+        op.block.ops.remove(op)
     return found
 
 

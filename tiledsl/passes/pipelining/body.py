@@ -34,7 +34,7 @@ class LoopBody:
         def made_of(value: Value) -> Iterable[Value]:
             return outside_values(value.op, self.block) if value.op is not None and value.op.is_pure else ()
 
-        return list(reached((v for v in values if _is_local(v, self.block)), made_of))
+        return list(reached((v for v in values if v.block is self.block), made_of))
 
     def blame(self, values: Iterable[Value]) -> str:
         """What `values` depend on besides the loop's variable, if it differs between iterations: a value that the loop
@@ -61,15 +61,9 @@ def fills(copy: tile.Copy) -> bool:
     return isinstance(copy.src.type, GlobalType) and isinstance(copy.dst.type, SharedType)
 
 
-def _is_local(value: Value, body: Block) -> bool:
-    """True for arguments of the body and results of its ops."""
-    owner = value.owner
-    return owner is body or (isinstance(owner, Op) and owner.parent is body)
-
-
 def outside_values(op: Op, body: Block) -> Iterator[Value]:
     """Arguments of `body` and results of its ops that `op`, or an op inside it, uses."""
-    return (value for inner in op.walk() for value in inner.operands if _is_local(value, body))
+    return (value for inner in op.walk() for value in inner.operands if value.block is body)
 
 
 def memories(op: Op) -> list[tuple[Value, bool]]:

@@ -79,8 +79,7 @@ def _loops(kernel: Kernel) -> list[control.For]:
     loops = [op for op in kernel.walk() if isinstance(op, control.For) and op.stages > 0]
     for op in loops:
         for alloc in take_tiles(op):
-            assert op.parent is not None
-            op.parent.insert_before(op, alloc)
+            op.block.insert_before(op, alloc)
     return loops
 
 
@@ -160,17 +159,15 @@ class _Writer:
 
     def buffer(self, memory: Value) -> Value:
         """N tiles in the place of one."""
-        alloc = memory.op
-        assert isinstance(alloc, tile.SharedAlloc) and alloc.parent is not None
+        alloc = tile.allocation(memory)
         type_ = SharedType(alloc.type.dtype, (self.count, *alloc.type.dims))
         new = tile.SharedAlloc(*alloc.operands, type=type_, layout=alloc.layout, stages=self.count, loc=alloc.loc)
         new.result.name = memory.name
-        alloc.parent.insert_before(alloc, new)
+        alloc.block.insert_before(alloc, new)
         return new.result
 
     def replace(self, results: Sequence[Value]) -> None:
-        op, block = self.op, self.op.parent
-        assert block is not None
+        op, block = self.op, self.op.block
         replace_op(op, results)
         position = block.ops.index(op)
         block.ops[position : position + 1] = self.out.ops
@@ -178,8 +175,7 @@ class _Writer:
             new.parent = block
         for old, new in self.buffers.items():
             old.replace_all_uses_with(new)  # of tiles that lie over it
-            assert old.op is not None
-            old.op.erase()
+            tile.allocation(old).erase()
 
     # -- iterations ----------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ def _needed(here: Op | Value) -> Iterator[Op | Value]:
     """What a live op or value needs besides: carried values are live only where somebody needs them."""
     if isinstance(here, Op):
         yield from deciders(here) if here.blocks else here.operands
-        around = here.parent.parent if here.parent is not None else None
+        around = here.block.parent
     else:
         yield from incoming(here)
         around = here.owner.parent if isinstance(here.owner, Block) else here.owner

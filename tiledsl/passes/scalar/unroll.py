@@ -102,7 +102,7 @@ def _copies(b: Builder, op: control.For, start: Value, carried: list[Value], cou
 
 def _advanced(b: Builder, op: control.For, start: Value, trips: int) -> Value:
     """start + trips * step; the canonicalizer folds it where it is constant."""
-    return b.scalar("add", start, b.scalar("mul", op.step, b.constant(trips, op.lo.dtype)))
+    return b.scalar("add", start, b.scalar("mul", op.step, trips))
 
 
 def _partial(b: Builder, op: control.For, trips: int | None, step: int) -> list[Value]:
@@ -137,7 +137,6 @@ def _middle(b: Builder, op: control.For, step: int) -> Value:
     wide = dtype if dtype is INDEX else I64
     lo, hi = b.cast(op.lo, wide), b.cast(op.hi, wide)
     distance = b.scalar("sub", lo, hi) if step < 0 else b.scalar("sub", hi, lo)
-    size, zero, count = b.constant(abs(step), wide), b.constant(0, wide), b.constant(op.unroll, wide)
-    steps = b.scalar("max", b.scalar("floordiv", distance, size), zero)
-    whole = b.scalar("mul", b.scalar("floordiv", steps, count), count)
-    return b.cast(b.scalar("add", lo, b.scalar("mul", whole, b.constant(step, wide))), dtype)
+    steps = b.scalar("max", b.scalar("floordiv", distance, abs(step)), 0)
+    whole = b.scalar("mul", b.scalar("floordiv", steps, op.unroll), op.unroll)
+    return b.cast(b.scalar("add", lo, b.scalar("mul", whole, step)), dtype)

@@ -32,11 +32,6 @@ def copy_at_once(c: Cohort, op: async_copy.Copy, *operands: Any) -> Any:
     return TOKEN
 
 
-@rule(async_copy.Wait)
-def wait_for_tokens(c: Cohort, op: async_copy.Wait, *tokens: Any) -> None:
-    """Program order has done it."""
-
-
 @rule(async_copy.Cp)
 def access_at_once(c: Cohort, op: async_copy.Cp, tile: Memory, *operands: Any) -> None:
     rank = op.memory_type.rank

@@ -238,11 +238,6 @@ def elect(c: Cohort, op: barriers.Elect) -> Any:
     return (np.arange(WARP) == 0)[None, None]
 
 
-@rule(barriers.GridDependency)
-def grid_dependency(c: Cohort, op: barriers.GridDependency) -> None:
-    """Launches follow each other here."""
-
-
 @rule(barriers.SetMaxNReg)
 def set_registers(c: Cohort, op: barriers.SetMaxNReg) -> None:
     """Only checked. (PTX ISA: setmaxnreg: all warps of a warpgroup execute the same one.)"""

@@ -159,8 +159,3 @@ def _to_cluster(c: Cohort, op: Op, transfer: Transfer, masks: Ints) -> tuple[Tra
     which, ranks = np.nonzero(bits)
     sent = transfer.part(which)
     return replace(sent, rows=clusters.members[sent.owners, ranks]), which
-
-
-@rule(tma.Prefetch, tma.MapPrefetch)
-def prefetch(c: Cohort, op: Op, *tensor: Any) -> None:
-    """Nothing to be seen."""

@@ -62,7 +62,7 @@ class LastWrites:
         lane, cell = (int(i) for i in np.argwhere(wrong)[0])
         who = self.cells.launch.thread_of_block(access.threads[lane], access.blocks[lane])
         byte = self.cells.byte(int(cells[lane, cell]), access)
-        raise HazardError(f"{what}: {who} reads {byte}, {why}", access.loc, fix)
+        raise HazardError(f"{what}: {who} reads {byte}, {why}", access.op.loc, fix)
 
 
 def _tile(access: Access) -> mem.SharedBase | None:

@@ -32,9 +32,8 @@ def check_registers(kernel: Kernel) -> None:
 def _is_ready(accumulator: Value) -> bool:
     """Of a product, or not written yet: it needs no fence."""
     maker = accumulator.op
-    return maker is not None and (
-        isinstance(maker, wgmma.Registers) or any(touch.done == "wgmma" for touch in maker.touches)
-    )
+    of_product = maker is not None and any(touch.done == "wgmma" for touch in maker.touches)
+    return of_product or isinstance(maker, wgmma.Registers)
 
 
 # -- accumulators ----------------------------------------------------------------------------------
@@ -75,8 +74,7 @@ def _require_fenced(op: Op, values: list[Value]) -> None:
 
 def _fence_between(maker: Op, op: Op) -> bool:
     """Does a fence stand between the two, in the block of `op` or one around it?"""
-    block = op.parent
-    assert block is not None
+    block = op.block
     before = block.ops[: block.ops.index(op)]
     if block is maker.parent:
         return any(isinstance(o, wgmma.Fence) for o in before[before.index(maker) :])

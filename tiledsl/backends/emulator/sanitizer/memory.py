@@ -369,4 +369,4 @@ class SharedHistory:
         if lane >= 0:
             who = self.cells.launch.thread_of_block(warp * WARP + lane % WARP, row + self.first)
         byte = self.cells.byte(int(touch.cells[tuple(at[:2])]), access)
-        raise HazardError(f"race: {who} {DOES[access.kind]} {byte} at {access.loc}, {text}", access.loc, fix)
+        raise HazardError(f"race: {who} {DOES[access.kind]} {byte} at {access.op.loc}, {text}", access.op.loc, fix)
