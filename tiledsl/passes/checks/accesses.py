@@ -16,12 +16,12 @@ from tiledsl.layout.shared import Paneled, Swizzled
 from tiledsl.passes.analysis.called import name_of
 from tiledsl.passes.analysis.constants import integer
 from tiledsl.passes.analysis.divisibility import power_of_two_in
-from tiledsl.passes.checks.checker import Checker
+from tiledsl.passes.checks.checker import Checker, of_each
 
 
 def check_accesses(kernel: Kernel) -> None:
     """Runs at tile level after unrolling, when indices are as constant as they get."""
-    _Checker(kernel).run()
+    of_each(kernel.walk(), _Checker(kernel).op)
 
 
 class _Checker(Checker):

@@ -17,7 +17,7 @@ from tiledsl.ir.types import FragmentType
 from tiledsl.passes.analysis.called import called, name_of
 from tiledsl.passes.analysis.structure import deciders, ops_around
 from tiledsl.passes.analysis.uniformity import LEVELS, Level, Uniformity, least_uniform
-from tiledsl.passes.checks.checker import Checker
+from tiledsl.passes.checks.checker import Checker, of_each
 
 _WHO: dict[Level, str] = {
     "cta": "all threads of the block",
@@ -32,7 +32,7 @@ _WHAT: dict[type[Op], str] = {
 
 
 def check_collectives(kernel: Kernel) -> None:
-    _Checker(kernel).run()
+    of_each(kernel.walk(), _Checker(kernel).op)
 
 
 class _Checker(Checker):

@@ -24,7 +24,7 @@ from tiledsl.layout.wgmma import STEP_BYTES
 from tiledsl.passes.analysis.called import called, name_of
 from tiledsl.passes.analysis.constants import integer
 from tiledsl.passes.analysis.divisibility import power_of_two_in
-from tiledsl.passes.checks.checker import Checker
+from tiledsl.passes.checks.checker import Checker, of_each
 
 if TYPE_CHECKING:  # it needs NumPy, which importing the pipeline must not load
     from tiledsl.passes.analysis.active_lanes import ActiveLanes
@@ -35,7 +35,7 @@ SWIZZLES = tuple(f"swizzle_{span}b" for span in SPANS)
 
 def check_hopper(kernel: Kernel) -> None:
     """Runs at tile level after unrolling, when indices are as constant as they get."""
-    _Checker(kernel).run()
+    of_each(kernel.walk(), _Checker(kernel).op)
 
 
 class _Checker(Checker):

@@ -8,13 +8,14 @@ and the checks of alignment see ordinary accesses at the line of the copy or loa
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
-from tiledsl.errors import CompileError, CompileErrors, Loc
 from tiledsl.ir.builder import Builder, CachingBuilder
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import async_copy, matrix, tile
 from tiledsl.passes.analysis.structure import replace_op, rewrite
+from tiledsl.passes.checks.checker import of_each
 from tiledsl.passes.distribute.distribute_copies import write_copy
 from tiledsl.passes.distribute.distribute_matrices import write_convert, write_coordinates, write_load, write_store
 
@@ -33,21 +34,14 @@ _WRITERS: dict[type[Op], Writer] = {
 
 def distribute(kernel: Kernel) -> None:
     """Needs `check-collectives` to have found that all threads reach each copy; `async-groups` has taken the tokens."""
-    errors: dict[Loc, CompileError] = {}  # by location: an unrolled copy is wrong once
+    ops = [op for op in kernel.walk() if type(op) in _WRITERS]
+    instead = dict(zip(ops, of_each(ops, partial(_written, kernel)), strict=True))
+    rewrite(kernel.body, lambda op: instead.get(op, [op]))
 
-    def written(op: Op) -> list[Op]:
-        writer, b = _WRITERS.get(type(op)), CachingBuilder(Block(), op.loc)
-        if writer is None:
-            return [op]
-        try:
-            values = writer(kernel, op, b)
-        except CompileError as error:
-            errors.setdefault(op.loc, error)
-            return []
-        assert values or not any(result.uses for result in op.results), f"{op.name} has a token that is still used"
-        replace_op(op, values or op.results)
-        return b.block.ops
 
-    rewrite(kernel.body, written)
-    if errors:
-        raise CompileErrors(errors.values())
+def _written(kernel: Kernel, op: Op) -> list[Op]:
+    b = CachingBuilder(Block(), op.loc)
+    values = _WRITERS[type(op)](kernel, op, b)
+    assert values or not any(result.uses for result in op.results), f"{op.name} has a token that is still used"
+    replace_op(op, values or op.results)
+    return b.block.ops
