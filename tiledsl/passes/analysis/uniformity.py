@@ -134,7 +134,4 @@ class Uniformity(Forward):
         groups: dict[Level, int] = {"warpgroup": WARPGROUP, "warp": WARP}
         if isinstance(value.op, gpu.Position):
             groups = {"grid": self._kernel.thread_count, **groups}
-        for level, size in groups.items():
-            if self._numbers.alike(value, size):
-                return level
-        return "thread"
+        return next((level for level, size in groups.items() if self._numbers.alike(value, size)), "thread")

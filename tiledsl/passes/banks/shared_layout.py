@@ -69,16 +69,14 @@ def _alignment(op: tile.SharedAlloc, layout: Layout) -> int:
 
 
 def _first_fit(op: tile.SharedAlloc, size: int, slots: dict[Op, Slot], alignment: int) -> int:
-    """The lowest aligned offset with `size` bytes that are free or belong to a tile that `op` lies over."""
+    """The lowest aligned offset with `size` bytes that are free or belong to a tile that `op` lies over. The end of all
+    tiles is always free."""
     over = {v.op for v in op.operands}
     shared = [s for s in slots.values() if s.op in over]
     taken = [part for s in slots.values() if s.op not in over for part in _without(s, shared)]
     places = [*(s.offset for s in shared), *(end for _, end in taken)]
     starts = sorted({0, *(-(-place // alignment) * alignment for place in places)})
-    for start in starts:
-        if all(start + size <= lo or hi <= start for lo, hi in taken):
-            return start
-    raise AssertionError("the end of all tiles is always free")
+    return next(start for start in starts if all(start + size <= lo or hi <= start for lo, hi in taken))
 
 
 def _without(slot: Slot, holes: list[Slot]) -> list[tuple[int, int]]:
