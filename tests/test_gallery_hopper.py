@@ -89,13 +89,14 @@ def _batches(count: int, *size: int) -> tuple[Any, Any, Any]:
 def test_every_choice() -> None:
     """Tiles of all sizes, with B along k as they need it. Two processors have several tiles each, so that the result's
     buffers are used again by the next tile: of as many pieces as there are buffers, and of others."""
-    from tiledsl.gemm.hopper import CHOICES, HALF, PAIRS, QUARTER
+    from tiledsl.gemm.choice import WAVES, WHOLE, Variant
 
     kernel = _load(FASTEST)
-    for consts in (*(choice.consts for choice in CHOICES), HALF, QUARTER, {**PAIRS, "EARLY": True}):
+    variants = [Variant(tile, along_m=1 + number % 2).consts() for number, tile in enumerate(WHOLE)]
+    for consts in (*(waves.consts for waves in WAVES), *variants):
         A, B, C = random_problem(136, 376, 72, format="bf16")
         given = as_given(kernel, A, np.asfortranarray(B), C)
-        kernel._emulated(given, consts, checks=True, processors=2)
+        kernel._emulated(given, {"EARLY": True, **consts}, checks=True, processors=2)
         error, bound = worst_error(C, A, B, format="bf16")
         assert error <= bound, consts
 
@@ -103,14 +104,16 @@ def test_every_choice() -> None:
 @pytest.mark.parametrize("behind", [0, 1, 2])
 def test_no_choice_spills(behind: int) -> None:
     """Neither alone, nor with an epilogue function, nor with that and C to add."""
+    from tiledsl.gemm.choice import ACCUMULATORS, WAVES, WHOLE, Variant, choose
     from tiledsl.gemm.epilogue import add_bias, plain
-    from tiledsl.gemm.hopper import CHOICES, choose
 
     kernel = _load(FASTEST)
-    for n in (128, 144, 256, 576, 2112):
-        consts = choose(4096, n, 4096, behind=behind)
-        assert any(c.consts == consts for c in CHOICES)
-        function = add_bias if behind else plain
+    large = [choose(8192, n, 8192, behind=behind) for n in (2112, 4096, 8192, 40000)]
+    assert all(any(waves.consts == consts for waves in WAVES) for consts in large[:3])
+    small = (Variant(tile) for tile in WHOLE if tile[1] % 64 == 0)
+    most = max((v for v in small if v.registers <= ACCUMULATORS[behind]), key=lambda v: v.registers)
+    function = add_bias if behind else plain
+    for consts in (*large, most.consts()):
         used = kernel.compile(D="bf16", E="bf16", ADD_C=behind == 2, EPILOGUE=function, **consts).resources
         assert (used.spill_stores, used.stack) == (0, 0)
 
@@ -220,52 +223,6 @@ def test_gemm_takes_any_strides(size: tuple[int, int, int]) -> None:
         assert error <= bound
         at[...] = 7
         assert (room == 7).all()
-
-
-@pytest.mark.parametrize(
-    ("size", "along_k", "expected"),
-    [
-        ((1, 512, 512, 16384), True, (4, False, {"BN": 64, "STAGES": 8})),
-        ((1, 128, 128, 65536), True, (32, False, {"BM": 64, "BN": 64, "INSTANCES": 2, "STAGES": 10})),
-        ((1, 1000, 1000, 1000), False, (1, True, {"BN": 128, "STAGES": 6, "CLUSTER": (2, 1)})),
-        ((1, 777, 1003, 519), False, (1, True, {"BN": 64, "STAGES": 8})),
-        ((1, 2048, 2047, 2048), False, (1, True, {"BN": 256})),
-        ((1, 4095, 4095, 4095), False, (1, False, {"BN": 256})),
-        ((1, 2048, 2048, 2048), True, (1, True, {"BN": 128, "INSTANCES": 2})),
-        ((1, 4096, 4096, 4096), True, (1, False, {"BN": 176, "INSTANCES": 2})),
-        ((1, 4096, 576, 7168), True, (1, True, {"BN": 144, "STAGES": 5})),
-        ((16, 1024, 64, 1024), False, (1, True, {"BM": 64, "BN": 64, "INSTANCES": 2, "STAGES": 10})),
-        ((256, 128, 128, 128), False, (1, True, {"BN": 128, "INSTANCES": 2})),
-    ],
-)
-def test_plans_are_those_that_were_measured(size: Any, along_k: bool, expected: Any) -> None:
-    """On an H200, against their neighbours: section 24 of the README."""
-    from tiledsl.gemm.plan import Problem, plan
-
-    batch, m, n, k = size
-    made = plan(Problem(batch, m, n, k, unit_b=1 if along_k else 2, tma_c=n % 8 == 0))
-    assert (made.parts, made.early, made.consts) == expected
-
-
-@pytest.mark.parametrize("parts", [2, 3, 8, 9, 32, 66, 132])
-def test_parts_are_added_in_one_order(parts: int) -> None:
-    """Bit for bit: each warp's parts in their order, then the warps'. Nothing of the room between rows is added."""
-    from tiledsl.gemm.split_k import add_up, split
-
-    m, n = 5, 10
-    random = np.random.default_rng(parts)
-    P = np.full((parts, m, 12), np.nan, np.float32)
-    P[:, :, :n] = random.standard_normal((parts, m, n), np.float32) * 100
-    C = np.full((m, n), np.nan, np.float32)
-    shape = split(parts)
-    add_up.check(P, C, **shape)
-    add_up(P, C, device="emulator", **shape)
-    sums = np.zeros((shape["WARPS"], m, n), np.float32)
-    for i in range(parts):
-        sums[i % shape["WARPS"]] += P[i, :, :n]
-    for warp in range(1, shape["WARPS"]):
-        sums[0] += sums[warp]
-    assert C.tobytes() == sums[0].tobytes()
 
 
 @pytest.mark.parametrize("shape", [(1, 9, 19), (3, 17, 300), (2, 1, 1)])

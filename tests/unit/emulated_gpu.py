@@ -17,7 +17,6 @@ from tiledsl.gemm.ffma import fastest
 from tiledsl.gemm.hopper import hopper_fastest
 from tiledsl.gemm.mma import mma_fastest
 from tiledsl.gemm.pad import pad, pad_both
-from tiledsl.gemm.split_k import add_up
 from tiledsl.runtime import driver
 from tiledsl.runtime.dispatch import Arguments, Dispatcher
 from tiledsl.runtime.driver import Device, Driver
@@ -189,7 +188,7 @@ def install(patch: pytest.MonkeyPatch, gpu: EmulatedDriver) -> Any:
     patch.setattr(Dispatcher, "_launch_plan", launch_plan)
     patch.setattr(Dispatcher, "is_loaded", lambda self, values: self.signature.name in gpu.loaded)
     patch.setattr(call, "_KNOWN", {})
-    for kernel in (hopper_fastest, mma_fastest, fastest, pad, pad_both, add_up):
+    for kernel in (hopper_fastest, mma_fastest, fastest, pad, pad_both):
         kernel.dispatcher.launcher.plans.clear()
     patch.setattr(workspace, "_ALL", {})
 

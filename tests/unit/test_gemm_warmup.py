@@ -37,7 +37,7 @@ def test_every_launch_of_every_shape(built: list[tuple[str, str]]) -> None:
     assert built == [(name, "sm_90a") for name in ("pad", "hopper_fastest", "pad_both", "hopper_fastest")]
     built.clear()
     warmup([(128, 128, 65536)], "f16", out_dtype="f32", bias=True, epilogue=relu_bias, arch="sm_90a")
-    assert [name for name, _ in built] == ["hopper_fastest", "add_up"]
+    assert [name for name, _ in built] == ["hopper_fastest"]
     built.clear()
     warmup([(512, 512, 512)], arch="sm_80")
     warmup([(512, 512, 512)], "f32", arch="sm_90a")

@@ -195,7 +195,8 @@ def _fits(tile: Tile, along_m: int, m: int, n: int, fine: bool) -> bool:
     """Whether a tile makes sense. fine: it may be any multiple of 16 wide; else of 64, as B is in row order."""
     rows, columns, _ = tile
     shared = along_m == 1 or (columns % (8 * along_m) == 0 and m > rows)
-    much = columns > 16 and columns >= 2 * n
+    least = 16 if fine else 64
+    much = columns > least and columns >= 2 * n
     return shared and not much and (fine or columns % 64 == 0) and (rows == 64 or m > 64)
 
 

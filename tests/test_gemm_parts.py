@@ -1,0 +1,120 @@
+"""`hopper_fastest` with k in parts, on the emulator: right, without hazards, and with the same bits each time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tiledsl.errors import CompileErrors
+from tiledsl.gemm.choice import Variant
+from tiledsl.gemm.epilogue import add_bias
+from tiledsl.gemm.hopper import hopper_fastest
+from tiledsl.lang import cdiv
+
+BF16 = np.dtype(ml_dtypes.bfloat16)
+Array = NDArray[Any]
+
+CASES = {
+    "a cluster": (Variant((64, 64, 2), parts=2), 100, 72, 1240, 1),
+    "clusters": (Variant((64, 64, 2), parts=2, groups=3), 100, 72, 1240, 1),
+    "groups alone": (Variant((64, 32, 2), parts=1, groups=7), 40, 72, 2600, 1),
+    "one part": (Variant((64, 32, 2), parts=1), 40, 72, 300, 1),
+    "two warpgroups a tile": (Variant((128, 64, 1), parts=4, groups=2), 150, 72, 1240, 1),
+    "neighbours along m": (Variant((64, 64, 2), parts=4, along_m=2), 300, 72, 1240, 2),
+    "exchanged": (Variant((64, 16, 2), exchanged=True, parts=8, groups=2), 10, 200, 2000, 1),
+    "more parts than steps": (Variant((64, 32, 2), parts=8, groups=2), 40, 40, 104, 1),
+}
+
+
+def operands(batch: int, m: int, n: int, k: int, order: str) -> tuple[Array, Array, Array, Array]:
+    """Small integers, whose sums are exact in any order, and a bias."""
+    random = np.random.default_rng(m + n + k)
+    A, B = (random.integers(-3, 4, (batch, *shape)).astype(BF16) for shape in ((m, k), (n, k)))
+    C = np.full((batch, m, n), np.nan, BF16, order="C")
+    if order == "columns":
+        C = C.swapaxes(1, 2).copy().swapaxes(1, 2)
+    return A, B.swapaxes(1, 2), C, random.integers(-9, 10, n).astype(np.float32)
+
+
+def workspace(variant: Variant, C: Array) -> dict[str, Any]:
+    """As `plan` sizes it, full of what must not be read."""
+    batch, m, n = C.shape
+    rows, columns, _ = variant.tile
+    tiles = cdiv(m, rows * variant.along_m) * variant.along_m * cdiv(n, columns) * batch
+    shape = (columns, rows) if C.strides[1] == C.itemsize else (rows, columns)
+    sums = np.full((tiles * variant.parts * variant.groups, *shape), np.nan, np.float32)
+    return {"sums": sums, "done": np.zeros(tiles * variant.parts, np.uint32), "groups": variant.groups}
+
+
+def multiply(variant: Variant, A: Array, B: Array, C: Array, bias: Array, check: bool = False) -> None:
+    if variant.exchanged:
+        A, B, C = B.swapaxes(1, 2), A.swapaxes(1, 2), C.swapaxes(1, 2)
+    room = workspace(variant, C)
+    consts = variant.consts() | {"EXCHANGED": variant.exchanged, "EPILOGUE": add_bias, "EARLY": True}
+    if check:
+        hopper_fastest.check(A, B, C, bias=bias, **room, **consts)
+    else:
+        hopper_fastest(A, B, C, bias=bias, device="emulator", **room, **consts)
+    assert not room["done"].any(), "the next launch finds zeros"
+
+
+@pytest.mark.parametrize("order", ["rows", "columns"])
+@pytest.mark.parametrize("name", CASES)
+def test_right_and_without_hazards(name: str, order: str) -> None:
+    variant, m, n, k, batch = CASES[name]
+    A, B, C, bias = operands(batch, m, n, k, order)
+    multiply(variant, A, B, C, bias, check=True)
+    exact = A.astype(np.float64) @ B.astype(np.float64) + bias
+    assert (C.astype(np.float64) == exact.astype(BF16).astype(np.float64)).all()
+
+
+def test_the_same_bits_each_time() -> None:
+    """Sums that round: parts are added in their order, whichever comes last."""
+    variant, m, n, k, batch = CASES["clusters"]
+    A, B, C, bias = operands(batch, m, n, k, "rows")
+    random = np.random.default_rng(0)
+    A, B = (random.standard_normal(X.shape).astype(BF16) for X in (A, B))
+    found = {variant.groups: set[bytes]()}
+    for _ in range(3):
+        C[...] = np.nan
+        multiply(variant, A, B, C, bias)
+        found[variant.groups].add(C.tobytes())
+    assert len(found[variant.groups]) == 1
+
+
+def test_a_scaled_sum_without_tma() -> None:
+    """Rows of C that no vector fits: elements are stored one by one, and what is beside them stays."""
+    variant, m, n, k, batch = CASES["clusters"]
+    A, B, _, bias = operands(batch, m, n, k, "rows")
+    room = np.full((batch, m, n + 5), 7, BF16)
+    C = room[:, :, 3 : n + 3]
+    workspaces = workspace(variant, C)
+    consts = variant.consts() | {"ADD_C": True}
+    hopper_fastest(A, B, C, 2.0, -1.0, None, **workspaces, device="emulator", **consts)
+    exact = 2 * (A.astype(np.float64) @ B.astype(np.float64)) - 7
+    assert (C.astype(np.float64) == exact.astype(BF16).astype(np.float64)).all()
+    room[:, :, 3 : n + 3] = 7
+    assert (room == 7).all()
+
+
+def test_parts_take_the_place_of_the_clusters_other_axis() -> None:
+    variant, m, n, k, batch = CASES["a cluster"]
+    A, B, C, bias = operands(batch, m, n, k, "rows")
+    with pytest.raises(CompileErrors, match=r"SPLIT=2 takes the place of CLUSTER\[1\]=2"):
+        hopper_fastest(
+            A, B, C, bias=bias, device="emulator", **workspace(variant, C), **variant.consts() | {"CLUSTER": (1, 2)}
+        )
+
+
+def test_slices_that_threads_cannot_share_are_refused() -> None:
+    variant, m, n, k, batch = CASES["a cluster"]
+    A, B, C, bias = operands(batch, m, n, k, "rows")
+    odd = variant._replace(tile=(64, 80, 2))
+    with pytest.raises(CompileErrors, match="128 threads cannot share"):
+        hopper_fastest(
+            A, B, C, bias=bias, device="emulator", **workspace(odd, C), **odd.consts() | {"STAGES": 4, "BK": 64}
+        )

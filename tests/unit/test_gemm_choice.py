@@ -1,0 +1,81 @@
+"""What `gemm` chooses on a Hopper GPU: variants that exist, that fit, and that are right in kind."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tiledsl.arch import TARGETS
+from tiledsl.gemm.choice import Variant, best, choose
+from tiledsl.gemm.plan import Problem, plan
+
+EXTENTS = st.one_of(st.integers(0, 300), st.integers(1, 20000), st.sampled_from((64, 4096, 8192)))
+
+
+@given(EXTENTS, EXTENTS, EXTENTS, st.integers(1, 64), st.booleans(), st.booleans(), st.integers(0, 2))
+def test_every_choice_fits(m: int, n: int, k: int, batch: int, a: bool, b: bool, behind: int) -> None:
+    """Shared memory, clusters, and the widths that an operand in row order allows."""
+    chosen = best(batch, m, n, k, (a, b), behind)
+    consts = chosen.consts()
+    rows, columns, instances = chosen.tile
+    staged = 0 if chosen.parts else 2 * instances * rows * 128
+    used = consts["STAGES"] * 2 * consts["BK"] * (rows + columns) + staged
+    assert consts["STAGES"] >= 3 and used + 1024 <= TARGETS["sm_90a"].shared_per_block
+    assert chosen.along_m * max(chosen.parts, 1) <= 8
+    assert (a if chosen.exchanged else b) or columns % 64 == 0
+    assert not (chosen.parts and batch > 1) and chosen.groups >= 1
+    assert chosen.parts * chosen.groups != 1, "one part is a whole"
+
+
+@given(EXTENTS, EXTENTS, EXTENTS, st.sampled_from((0, 1, 2)), st.booleans())
+def test_workspace_has_a_slice_for_each_part(m: int, n: int, k: int, unit: int, along_k: bool) -> None:
+    made = plan(Problem(1, m, n, k, unit_b=1 if along_k else 2, unit_c=unit))
+    consts = made.consts
+    if made.sums is None:
+        assert (made.done, made.groups, consts.get("SPLIT", 0)) == (0, 1, 0)
+        return
+    if made.exchanged:
+        m, n = n, m
+    along_m = consts["CLUSTER"][0]
+    tiles = math.ceil(m / consts["BM"] / along_m) * along_m * math.ceil(n / consts["BN"])
+    by_columns = (unit == 1) != made.exchanged
+    slots = tiles * consts["SPLIT"]
+    tile = consts["BM"], consts["BN"]
+    assert made.sums == (slots * made.groups, *(tile[::-1] if by_columns else tile))
+    assert made.done == slots and made.early
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        ((1, 8192, 8192), "few rows"),
+        ((16, 8192, 8192), "few rows"),
+        ((64, 512, 126592), "parts"),
+        ((192, 256, 4416), "parts"),
+        ((512, 512, 512), "small"),
+        ((8192, 8192, 8192), "large"),
+        ((4096, 4096, 4096), "large"),
+    ],
+)
+def test_choices_are_right_in_kind(size: tuple[int, int, int], expected: str) -> None:
+    """Few rows: the other operand has wgmma's 64 rows. Deep and small: parts for more than half of the SMs."""
+    made = plan(Problem(1, *size, unit_b=1))
+    if expected == "large":
+        assert made.sums is None and not made.early and made.consts["BN"] >= 128
+    elif expected == "parts":
+        assert made.sums is not None and made.sums[0] > 66
+    elif expected == "small":
+        assert made.consts["BM"] == 64 and made.consts["BN"] <= 64
+    else:
+        assert made.exchanged and made.consts["BN"] == 16
+
+
+def test_consts_for_a_launch_of_the_kernel_itself_need_no_workspace() -> None:
+    assert all(choose(*size)["SPLIT"] == 0 for size in ((64, 64, 65536), (16, 8192, 8192), (512, 512, 512)))
+
+
+def test_a_deeper_step_where_latency_decides() -> None:
+    assert [Variant(tile).consts()["BK"] for tile in ((64, 32, 2), (64, 96, 2), (128, 128, 2))] == [128, 128, 64]
