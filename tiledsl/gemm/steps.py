@@ -88,7 +88,7 @@ class Step:
 
 
 class Steps(NamedTuple):
-    """All launches of a product, the bytes of the workspace that they need, and its words that are zero."""
+    """All launches of a product, and the bytes that they need: of a workspace, and of memory that is zero."""
 
     launches: tuple[Step, ...]
     room: int
@@ -141,7 +141,7 @@ class _Builder:
             self.steps.append(Step(kernel, dict(zip(names, copies, strict=True)), {"EARLY": plan.early}))
 
     def multiply(self, plan: Plan, finish: Mapping[str, Any]) -> int:
-        """The launches of the kernel. Returns the number of zeros that they need."""
+        """The launches of the kernel. Returns the bytes of zeros that they need."""
         kernel = plan.kernel
         names = {const.name for const in kernel.signature.consts}
         missing = [name for name, value in finish.items() if value and name not in names and name != "ADD_C"]
@@ -164,7 +164,7 @@ class _Builder:
         groups = {"groups": plan.groups} if has_groups else {}
         arrays = {"A": a, "B": b, "C": c, **self.bias, **more}
         self.steps.append(Step(kernel, arrays, consts, True, {**groups, **plan.numbers}))
-        return plan.done
+        return plan.done * U32.bytes
 
     def multiply_parts(self, plan: Plan, finish: Mapping[str, Any]) -> None:
         """k in equal parts: a batch of views, and the reduction of their sums."""
