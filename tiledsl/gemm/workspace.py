@@ -51,7 +51,8 @@ class Workspace:
         return self.memory
 
     def _allocated(self, size: int) -> tuple[int, int]:
-        address = self.gpu.allocate(size, "the workspace of gemm()")
+        with self.gpu.beside_captures():
+            address = self.gpu.allocate(size, "the workspace of gemm()")
         self.kept.append(address)
         return address, size
 
