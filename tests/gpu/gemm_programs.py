@@ -182,6 +182,37 @@ def captured_by_torch() -> None:
             assert torch.equal(C, _exact(A, B)) and torch.equal(others[name], C), name
 
 
+def captured_while_others_call() -> None:
+    """Another thread compiles, loads code and allocates workspaces meanwhile."""
+    import torch
+
+    products = [_tensors(*size, seed) for seed, size in enumerate(KINDS.values())]
+    A, B, C = _tensors(256, 256, 256)
+    gemm(A, B, C)
+    torch.cuda.synchronize()
+    failed: list[Exception] = []
+
+    def others() -> None:
+        try:
+            stream = torch.cuda.Stream()
+            for a, b, c in products:
+                gemm(a, b, c, stream=stream)
+        except Exception as error:
+            failed.append(error)
+
+    graph, thread = torch.cuda.CUDAGraph(), threading.Thread(target=others)
+    with torch.cuda.graph(graph):
+        gemm(A, B, C)
+        thread.start()
+        thread.join()
+        gemm(A, B, C, 1.0)
+    assert not failed, failed
+    C.zero_()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(C, _exact(A, B)) and all(torch.equal(c, _exact(a, b)) for a, b, c in products)
+
+
 def captured_by_cupy() -> None:
     """In a graph of CuPy the workspace is that of the stream, which `warmup` allocates."""
     import cupy

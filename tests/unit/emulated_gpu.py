@@ -53,6 +53,9 @@ class EmulatedDriver(Driver):
     def active(self, ordinal: int) -> Any:  # type: ignore[override]
         return nullcontext(1)
 
+    def beside_captures(self) -> Any:  # type: ignore[override]
+        return nullcontext()
+
     def current_device(self) -> int:
         return 0
 

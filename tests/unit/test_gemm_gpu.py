@@ -303,7 +303,7 @@ def test_a_plan_is_carried_out(exchanged: bool, gpu: EmulatedDriver, monkeypatch
 
     m, n, k = 6, 5, 7
     sums = (2, n, m) if exchanged else (2, m, n)
-    made = Plan(probe, {}, exchanged, pad_b=True, sums=sums, done=9, groups=3)
+    made = Plan(probe, {}, exchanged, pad_b=True, sums=sums, done=5000, groups=3)
     monkeypatch.setattr(prepared, "plan", lambda problem: made)
     bias = FakeTorch(aligned(numbers(n, dtype=np.float32)))
     for _ in range(2):
@@ -313,6 +313,9 @@ def test_a_plan_is_carried_out(exchanged: bool, gpu: EmulatedDriver, monkeypatch
         assert equal(C.array, expected)
         (_, _, (source, copy)), (name, _, pointers) = gpu.launched[-2:]
         assert name == "probe" and source == B.data_ptr()
+        zeros = gpu.memory[pointers[5]]
+        start = pointers[5] - zeros.ctypes.data
+        assert zeros[start:].size >= 20000 and not zeros[start : start + 20000].any()
         assert pointers[:3] == ((copy, A.data_ptr(), C.data_ptr()) if exchanged else (A.data_ptr(), copy, C.data_ptr()))
 
 

@@ -11,7 +11,6 @@ from tests.unit.emulated_gpu import EmulatedDriver, install
 from tests.unit.test_gemm_call import relu_bias
 from tests.unit.test_gemm_gpu import tensors
 from tiledsl.compilation import compiler, parallel
-from tiledsl.compilation.cache import disk_cache
 from tiledsl.errors import CompileError, KernelArgumentError
 from tiledsl.gemm import gemm, warmup
 
@@ -81,10 +80,15 @@ def test_workers_fill_the_disk_cache(tmp_path: Path, monkeypatch: pytest.MonkeyP
     compiled: list[Any] = []
     build = compiler._build
     monkeypatch.setattr(compiler, "_build", lambda *args: (compiled.append(args[2]), build(*args))[1])
-    warmup([(64, 64, 63)], layouts=("NN",), arch="sm_90a")
+    warmup([(64, 64, 63)], arch="sm_90a")
     assert len(compiled) == 1
-    cache = disk_cache()
-    assert cache is not None
-    assert len(list(Path(tmp_path / "cache").rglob("*.entry"))) == 2
-    warmup([(64, 64, 63)], layouts=("NN",), arch="sm_90a")
+    assert len(list((tmp_path / "cache").rglob("*.entry"))) == 2
+    warmup([(64, 64, 63)], arch="sm_90a")
     assert len(compiled) == 1
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_120a"])
+def test_other_targets_compile(arch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEDSL_CACHE_DIR", str(tmp_path / "cache"))
+    warmup([(2, 64, 64, 63)], arch=arch, bias=True)
+    assert len(list((tmp_path / "cache").rglob("*.entry"))) == 1

@@ -268,6 +268,7 @@ def test_a_caller_may_ask_whether_code_is_loaded(gpu: HostDriver, monkeypatch: p
     values = kernel.dispatcher.launcher.bind((X, Y), {"n": 2})
     dispatcher, gpu._functions, loaded = kernel.dispatcher, {}, list[Any]()
     monkeypatch.setattr(gpu, "function", lambda *code: Driver.function(gpu, *code))
+    monkeypatch.setattr(gpu, "beside_captures", nullcontext)
     monkeypatch.setattr(gpu, "_load", lambda *code: loaded.append(code) or 5)
     assert not dispatcher.is_loaded(values)
     spec, arch = dispatcher.build_of(values)

@@ -319,3 +319,10 @@ def test_shared_memory_is_found_exactly() -> None:
     assert not same_bytes(described(base[:0]), left)
     assert self_overlapping(described(np.broadcast_to(base[0], (3, 8))))
     assert not self_overlapping(described(base[::2, ::-1]))
+
+
+def test_arrays_that_are_apart_are_compared_by_their_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without NumPy, which would take longer than the rest of a launch."""
+    monkeypatch.setattr("tiledsl.runtime.arrays._Memory", None)
+    first, second = (ArrayInfo(F32, (8, 8), (8, 1), at, 0, True, None) for at in (4096, 4096 + 256))
+    assert not same_bytes(first, second) and not same_bytes(second, first)

@@ -33,6 +33,8 @@ EMULATED = "sm_90a", 132
 _raw_stream: Any = None
 _grad_enabled: Any = None
 _empty_like: Any = None
+_capturing: Any = None
+_count: Any = None
 """Functions of torch, set when the first product of its tensors is kept."""
 
 
@@ -88,9 +90,11 @@ def gemm(
             pointers = (at_a, at_b, at_c) if pick is None else pick((at_a, at_b, at_c, at_bias))
             if single.run_apart(on, pointers, (alpha, beta, *known.rest), written):
                 return result
-        elif known.run(on, (at_a, at_b, at_c, at_bias), alpha, beta, result if stream is None else None, apart=True):
-            count_versions(written)
-            return result
+        else:
+            captured = result if stream is None and _capturing() else None
+            if known.run(on, (at_a, at_b, at_c, at_bias), alpha, beta, captured, apart=True):
+                _count(written)
+                return result
     return _call(A, B, C, alpha, beta, bias, epilogue, out_dtype, stream, device, key)
 
 
@@ -128,8 +132,9 @@ def _on_gpu(of: Operands, alpha: float, beta: float, behind: Any, stream: Any, k
     if known is None:
         known = prepare(gpu, of, beta, behind, gpu.capturing(on))
         _keep(same, known)
+    captured = torch and stream is None and sys.modules["torch"]._C._cuda_isCurrentStreamCapturing()
     with nullcontext() if stream is not None else in_order(gpu, on, of.given):
-        launched = known.run(on, of.addresses, alpha, beta, of.result if torch and stream is None else None)
+        launched = known.run(on, of.addresses, alpha, beta, of.result if captured else None)
     assert launched, f"alpha and beta were checked: {alpha}, {beta}"
     # A lazily negated view has no stride of 1: see runtime/dispatch.py.
     if key is not None and torch and all(info.empty or 1 in info.strides for info in of.given):
@@ -147,9 +152,10 @@ def _keep(key: Any, known: Prepared) -> None:
 
 
 def _take_torch(torch: Any) -> None:
-    global _raw_stream, _grad_enabled, _empty_like
+    global _raw_stream, _grad_enabled, _empty_like, _capturing, _count
     _raw_stream, _grad_enabled = torch._C._cuda_getCurrentRawStream, torch.is_grad_enabled
-    _empty_like = torch.empty_like
+    _empty_like, _count = torch.empty_like, torch._C._increment_version
+    _capturing = torch._C._cuda_isCurrentStreamCapturing
 
 
 def _on_host(of: Operands, alpha: float, beta: float, behind: Any, place: str, device: Any) -> None:

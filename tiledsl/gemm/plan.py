@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -60,8 +61,9 @@ class Plan(NamedTuple):
     pad_a, pad_b: the operand is first copied to a workspace whose rows TMA can read. exchanged: the product is computed
     as C^T = B^T A^T: the kernel gets B, A and C with their matrix axes swapped, and adds the bias along rows. sums:
     shape of the f32 workspace that is the argument `sums`, or None. done: length of the u32 workspace `done`, which is
-    zero before and after the launch; 0 for none. groups: the argument `groups`, passed with `sums`. early: the kernels
-    of this product may start before the previous kernel of the stream has ended; they wait for it themselves.
+    zero before and after the launch; 0 for none. groups: the argument `groups`, if the kernel has it. numbers: other
+    integer arguments by name. early: the kernels of this product may start before the previous kernel of the stream has
+    ended; they wait for it themselves.
     """
 
     kernel: TileKernel
@@ -69,9 +71,10 @@ class Plan(NamedTuple):
     exchanged: bool = False
     pad_a: bool = False
     pad_b: bool = False
-    sums: tuple[int, int, int] | None = None
+    sums: tuple[int, ...] | None = None
     done: int = 0
     groups: int = 1
+    numbers: Mapping[str, int] = {}
     early: bool = False
 
 

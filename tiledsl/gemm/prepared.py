@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from operator import itemgetter
+from collections.abc import Callable, Sequence
+from operator import add, itemgetter
 from typing import Any
 
 from tiledsl.errors import DeviceError
 from tiledsl.gemm.operands import Operands
 from tiledsl.gemm.plan import plan
 from tiledsl.gemm.steps import Step, Steps, problem_of, steps_of
-from tiledsl.gemm.workspace import Memory, workspace_of
+from tiledsl.gemm.workspace import workspace_of
 from tiledsl.runtime.driver import Driver
 from tiledsl.runtime.launch import LaunchPlan
 
 __all__ = ["Prepared", "planned", "prepare"]
 
-Sources = list[tuple[int, int]]
+Launch = tuple[LaunchPlan, Callable[[tuple[int, ...]], tuple[int, ...]], list[int] | None, bool, tuple[Any, ...]]
+"""The plan; what picks its addresses from those of all memories; offsets from them, or None; whether it takes alpha and
+beta; its other scalars."""
 SOMEWHERE = 1 << 60, 1 << 61
 """Addresses of workspaces while launches are planned: aligned, and away from all others."""
 
@@ -42,29 +44,28 @@ class Prepared:
         self.pick: Any = None
         self.like: Any = None
         if len(self._launches) == 1 and not (steps.room or steps.zeros):
-            self.single, sources, _, self.rest = self._launches[0]
-            assert not any(offset for _, offset in sources), "a single launch is of whole arrays"
-            order = [memory for memory, _ in sources]
-            self.pick = None if order == [0, 1, 2] else itemgetter(*order)
+            self.single, self.pick, offsets, _, self.rest = self._launches[0]
+            assert offsets is None, "a single launch is of whole arrays"
+            if self.pick((0, 1, 2, 3)) == (0, 1, 2):
+                self.pick = None
 
     def run(
-        self, stream: int, addresses: tuple[int, ...], alpha: float, beta: float, tensor: Any, *, apart: bool = False
+        self, stream: int, addresses: tuple[int, ...], alpha: float, beta: float, captured: Any, *, apart: bool = False
     ) -> bool:
-        """Launch all. addresses: of A, B, C and the bias. tensor: C if it is a torch tensor on its current stream, else
-        None. apart: launch nothing and return False where C may overlap another array, or a scalar does not fit."""
-        if self.single is not None:
-            return self._run_all(stream, addresses, alpha, beta, apart)
-        if tensor is not None and _capturing():
-            memory, _kept = _of_graph(tensor, self._room, self._zeros)
-            return self._run_all(stream, (*addresses, *memory), alpha, beta, apart)
+        """Launch all. addresses: of A, B, C and the bias. captured: C if torch captures a graph on its current stream,
+        else None. apart: launch nothing and return False where C may overlap another array, or a scalar does not fit.
+        """
+        if captured is not None:
+            memory, _kept = _of_graph(captured, self._room, self._zeros)
+            return self._run_all(stream, addresses + memory, alpha, beta, apart)
         own = workspace_of(self.device, stream)
         with own.lock:
             memory = own.require(self._room, self._zeros)
-            return self._run_all(stream, (*addresses, *memory), alpha, beta, apart)
+            return self._run_all(stream, addresses + memory, alpha, beta, apart)
 
     def _run_all(self, stream: int, addresses: tuple[int, ...], alpha: float, beta: float, apart: bool) -> bool:
-        for launch, sources, scaled, rest in self._launches:
-            pointers = tuple([addresses[memory] + offset for memory, offset in sources])
+        for launch, pick, offsets, scaled, rest in self._launches:
+            pointers = pick(addresses) if offsets is None else tuple(map(add, pick(addresses), offsets))
             scalars = (alpha, beta, *rest) if scaled else rest
             if not (launch.run_apart if apart else launch.run)(stream, pointers, scalars):
                 return False
@@ -78,28 +79,26 @@ class Prepared:
                 own.require(self._room, self._zeros)
 
 
-def _launch(step: Step, addresses: Sequence[int], device: int) -> tuple[LaunchPlan, Sources, bool, tuple[Any, ...]]:
-    """The plan of a launch, its memories and offsets, whether it takes alpha and beta, and its other scalars."""
+def _launch(step: Step, addresses: Sequence[int], device: int) -> Launch:
     values = step.values(addresses, device)
     made = step.kernel.dispatcher.prepared(values)
-    sources = [(step.arrays[name].memory, step.arrays[name].offset) for name in made.arguments.pointers]
+    places = [step.arrays[name] for name in made.arguments.pointers]
+    pick = itemgetter(*(place.memory for place in places))
+    offsets = [place.offset for place in places]
     given = 2 if step.scaled else 0  # alpha and beta come first
     assert made.arguments.scalars[:given] == ("alpha", "beta")[:given], f"{step.kernel.name}: alpha, beta, then others"
-    return made, sources, step.scaled, tuple(values[name] for name in made.arguments.scalars[given:])
+    rest = tuple(values[name] for name in made.arguments.scalars[given:])
+    return made, pick, offsets if any(offsets) else None, step.scaled, rest
 
 
-def _capturing() -> bool:
-    return sys.modules["torch"]._C._cuda_isCurrentStreamCapturing()
-
-
-def _of_graph(tensor: Any, room: int, zeros: int) -> tuple[Memory, Any]:
+def _of_graph(tensor: Any, room: int, zeros: int) -> tuple[tuple[int, int], Any]:
     """Memory of the graph that torch captures on its current stream: it belongs to the graph as other tensors do."""
     torch: Any = sys.modules["torch"]
     kept = (
         torch.empty(room, dtype=torch.uint8, device=tensor.device),
         torch.zeros(zeros, dtype=torch.uint8, device=tensor.device),
     )
-    return Memory(*(t.data_ptr() for t in kept)), kept
+    return (kept[0].data_ptr(), kept[1].data_ptr()), kept
 
 
 def planned(of: Operands, beta: float, epilogue: Any, arch: str, processors: int = 132) -> Steps:

@@ -66,29 +66,27 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Step:
-    """A launch: of arrays and consts by name. scaled: by alpha and beta. groups: the argument of that name, or None."""
+    """A launch: of arrays, consts and other integers by name. scaled: by alpha and beta."""
 
     kernel: TileKernel
     arrays: Mapping[str, Place]
     consts: Mapping[str, Any] = field(default_factory=dict[str, Any])
     scaled: bool = False
-    groups: int | None = None
+    numbers: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def values(
         self, addresses: Sequence[int], device: int, alpha: float = 1.0, beta: float = 0.0, owner: Any = None
     ) -> dict[str, Any]:
         """All arguments and consts by name, where the memories have these addresses."""
         given: dict[str, Any] = {name: place.info(addresses, device, owner) for name, place in self.arrays.items()}
-        given |= self.consts
+        given |= {**self.consts, **self.numbers}
         if self.scaled:
             given |= {"alpha": alpha, "beta": beta}
-        if self.groups is not None:
-            given["groups"] = self.groups
         return self.kernel.dispatcher.launcher.bind((), given)
 
 
 class Steps(NamedTuple):
-    """All launches of a product, the bytes of the workspace that they need, and its words that are zero."""
+    """All launches of a product, and the bytes that they need: of a workspace, and of memory that is zero."""
 
     launches: tuple[Step, ...]
     room: int
@@ -141,7 +139,7 @@ class _Builder:
             self.steps.append(Step(kernel, dict(zip(names, copies, strict=True)), {"EARLY": plan.early}))
 
     def multiply(self, plan: Plan, finish: Mapping[str, Any]) -> int:
-        """The launches of the kernel. Returns the number of zeros that they need."""
+        """The launches of the kernel. Returns the bytes of zeros that they need."""
         kernel = plan.kernel
         names = {const.name for const in kernel.signature.consts}
         missing = [name for name, value in finish.items() if value and name not in names and name != "ADD_C"]
@@ -160,9 +158,11 @@ class _Builder:
             more["sums"] = self.take(F32, plan.sums)
         if plan.done:
             more["done"] = Place(ZEROS, U32, (plan.done,), (1,))
-        groups = None if plan.sums is None else plan.groups
-        self.steps.append(Step(kernel, {"A": a, "B": b, "C": c, **self.bias, **more}, consts, True, groups))
-        return plan.done
+        has_groups = any(param.name == "groups" for param in kernel.signature.scalars)
+        groups = {"groups": plan.groups} if has_groups else {}
+        arrays = {"A": a, "B": b, "C": c, **self.bias, **more}
+        self.steps.append(Step(kernel, arrays, consts, True, {**groups, **plan.numbers}))
+        return plan.done * U32.bytes
 
 
 def steps_of(of: Operands, problem: Problem, plan: Plan, epilogue: Any) -> Steps:

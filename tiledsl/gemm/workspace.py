@@ -8,24 +8,16 @@ so all that are kept are no larger than the last. `release` frees them.
 from __future__ import annotations
 
 import threading
-from typing import NamedTuple
 
 from tiledsl.errors import DeviceError
 from tiledsl.runtime.driver import Driver, driver
 
-__all__ = ["Memory", "Workspace", "release", "workspace_of"]
+__all__ = ["Workspace", "release", "workspace_of"]
 
 PER_THREAD_STREAM = 2
 """The handle that is another stream in each thread. (CUDA driver API: CU_STREAM_PER_THREAD.)"""
 LEAST_ROOM, LEAST_ZEROS = 1 << 20, 1 << 12
 """Bytes that are allocated at least."""
-
-
-class Memory(NamedTuple):
-    """Addresses of a workspace and of words that are zero."""
-
-    room: int
-    zeros: int
 
 
 class Workspace:
@@ -36,11 +28,12 @@ class Workspace:
         self.gpu, self.device, self.stream = gpu, device, stream
         self.lock = threading.Lock()
         self.kept: list[int] = []
-        self.memory = Memory(0, 0)
+        self.memory = 0, 0
         self.room = self.zeros = 0
 
-    def require(self, room: int, zeros: int) -> Memory:
-        """At least `room` bytes, and `zeros` bytes that are 0 when the stream comes to what is launched next."""
+    def require(self, room: int, zeros: int) -> tuple[int, int]:
+        """Addresses of at least `room` bytes, and of `zeros` bytes that are 0 when the stream comes to what is launched
+        next."""
         if room <= self.room and zeros <= self.zeros:
             return self.memory
         with self.gpu.active(self.device):
@@ -49,17 +42,19 @@ class Workspace:
                 fix = "call tiledsl.gemm.warmup(...) for these shapes on this stream, or gemm once, before the capture"
                 raise DeviceError(f"{message}\n  fix: {fix}")
             if room > self.room:
-                self.room, self.memory = self._grown(self.room, room, LEAST_ROOM, self.memory, "room")
+                address, size = self._allocated(max(room, LEAST_ROOM, 2 * self.room))
+                self.memory, self.room = (address, self.memory[1]), size
             if zeros > self.zeros:
-                self.zeros, self.memory = self._grown(self.zeros, zeros, LEAST_ZEROS, self.memory, "zeros")
-                self.gpu.clear(self.memory.zeros, self.zeros, self.stream)
+                address, size = self._allocated(max(zeros, LEAST_ZEROS, 2 * self.zeros))
+                self.gpu.clear(address, size, self.stream)
+                self.memory, self.zeros = (self.memory[0], address), size
         return self.memory
 
-    def _grown(self, old: int, needed: int, least: int, memory: Memory, part: str) -> tuple[int, Memory]:
-        size = max(needed, least, 2 * old)
-        address = self.gpu.allocate(size, "the workspace of gemm()")
+    def _allocated(self, size: int) -> tuple[int, int]:
+        with self.gpu.beside_captures():
+            address = self.gpu.allocate(size, "the workspace of gemm()")
         self.kept.append(address)
-        return size, memory._replace(**{part: address})
+        return address, size
 
     def free(self) -> None:
         with self.lock, self.gpu.active(self.device):
@@ -67,7 +62,7 @@ class Workspace:
                 self.gpu.finish("gemm()")
             for address in self.kept:
                 self.gpu.free(address)
-            self.kept, self.memory, self.room, self.zeros = [], Memory(0, 0), 0, 0
+            self.kept, self.memory, self.room, self.zeros = [], (0, 0), 0, 0
 
 
 _ALL: dict[tuple[int, ...], Workspace] = {}

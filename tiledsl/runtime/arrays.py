@@ -210,7 +210,8 @@ def movable(info: ArrayInfo) -> Any:
 
 def same_bytes(a: ArrayInfo, b: ArrayInfo) -> bool:
     """True if some byte belongs to elements of both. This is exact, not by range; the memory is not read."""
-    (a_low, a_high), (b_low, b_high) = (((x.pointer + end) for end in x.span()) for x in (a, b))
+    a_low, a_high = (a.pointer + end for end in a.span())
+    b_low, b_high = (b.pointer + end for end in b.span())
     if a.empty or b.empty or a_high <= b_low or b_high <= a_low:
         return False
     import numpy

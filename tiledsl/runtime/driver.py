@@ -189,10 +189,24 @@ class Driver:
     def function(self, *code: Any) -> Any:
         """The kernel of this `code`, the arguments of `_load`, which loads it the first time."""
         found = self._functions.get(code)
-        return self._functions.setdefault(code, self._load(*code)) if found is None else found
+        if found is None:
+            with self.beside_captures():
+                found = self._functions.setdefault(code, self._load(*code))
+        return found
 
     def is_loaded(self, *code: Any) -> bool:
         return code in self._functions
+
+    @contextmanager
+    def beside_captures(self) -> Generator[None]:
+        """Allow this thread to allocate and to load code while another one captures a graph. The driver forbids it, as
+        it cannot know that the graph does not depend on it. (CUDA driver API: CU_STREAM_CAPTURE_MODE_RELAXED.)"""
+        relaxed = self.cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        before = self.check(self.cu.cuThreadExchangeStreamCaptureMode(relaxed), "changing the mode of captures")
+        try:
+            yield
+        finally:
+            self.cu.cuThreadExchangeStreamCaptureMode(before)
 
     def _load(self, context: int, cubin: bytes, name: str, arch: str, shared: int, ordinal: int) -> Any:
         """The kernel, loaded into `context` (active), with `shared` bytes of shared memory allowed."""
@@ -266,8 +280,9 @@ class Driver:
         return self._zeros(context) + (128 if writable else 0)
 
     def _allocate_zeros(self, context: int) -> int:
-        base = self.allocate(256, "memory for empty arrays")
-        self.check(self.cu.cuMemsetD8(base, 0, 256), "filling memory with zeros")
+        with self.beside_captures():
+            base = self.allocate(256, "memory for empty arrays")
+            self.check(self.cu.cuMemsetD8(base, 0, 256), "filling memory with zeros")
         return base
 
     def free(self, pointer: int) -> None:
