@@ -206,7 +206,7 @@ def fastest(contender: Contender, operands: Operands, layouts: Sequence[str], gr
             launch(0)
         except DeviceError:
             raise
-        except (TileError, RuntimeError, ValueError) as error:  # the last two: of cuBLAS, by torch or CuPy
+        except (TileError, RuntimeError, ValueError) as error:  # the last two: of cuBLAS, by torch
             refused.append(f"{layout}: {str(error).splitlines()[0]}")
             continue
         operands.check(contender.label, launch)
