@@ -43,7 +43,7 @@ class Call:
 
     def needs(self, feature: str, what: str = "") -> None:
         """As `require_feature`, before the arguments are looked at. The builder asks it of each op."""
-        require_feature(self.unit.arch, feature, what or self.what, self.frame.loc(self.node))
+        require_feature(self.unit.builder.arch, feature, what or self.what, self.frame.loc(self.node))
 
     def integer(
         self, name: str, low: int, high: int | None = None, fix: str = "use a const parameter", multiple: int = 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import prod
 from typing import Any
 
 from tiledsl.arch import MOST_REGISTERS, MOST_THREADS
@@ -61,7 +60,7 @@ def _layout_fix(layout: Any) -> str:
 def _hold(unit: Unit, layout: FragmentLayout, loc: Loc) -> None:
     """Compare the layout's threads with the role's or the block's, now or once threads() has been called."""
     role = unit.cooperation.role
-    if role is None and unit.threads is None:
+    if role is None and not unit.kernel.threads:
         unit.held.append((layout, loc))
     elif wrong := _wrong_threads(unit, role, layout, loc):
         raise wrong
@@ -69,14 +68,14 @@ def _hold(unit: Unit, layout: FragmentLayout, loc: Loc) -> None:
 
 def check_threads(unit: Unit) -> None:
     """Report the fragments that came before threads() and do not fit it."""
-    for layout, loc in unit.held if unit.threads is not None else ():
+    for layout, loc in unit.held if unit.kernel.threads else ():
         if wrong := _wrong_threads(unit, None, layout, loc):
             unit.report(wrong)
 
 
 def _wrong_threads(unit: Unit, role: Region | None, layout: FragmentLayout, loc: Loc) -> CompileError | None:
     """The error for a layout whose threads are not those of the role, or of the block; None if they are."""
-    there = prod(unit.threads or ())
+    there = unit.kernel.thread_count
     if role is not None:
         there = 1 if role.one_thread else role.threads
     if layout.threads == there:

@@ -107,7 +107,7 @@ def _emulation(call: Call) -> str:
     function = call["emulate"]
     if function is None:
         return ""
-    externals = call.unit.externals
+    externals = call.unit.kernel.externals
     for key, known in externals.items():
         if known is function:
             return key

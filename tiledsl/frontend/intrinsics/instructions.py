@@ -118,9 +118,3 @@ def _cp_async(call: Call) -> None:
 def _commit_group(call: Call) -> None:
     call.unit.raw_groups = True
     call.builder.add(async_copy.CommitGroup())
-
-
-@intrinsic(lang.ptx.wait_group)
-def _wait_group(call: Call) -> None:
-    fix = "how many of the last groups may still be in flight, a compile-time int: ptx.wait_group(1)"
-    call.builder.add(async_copy.WaitGroup(pending=call.integer("pending", 0, fix=fix)))

@@ -130,15 +130,15 @@ def _tile_schedule(call: Call) -> ScheduleObject:
 
 @intrinsic(lang.persistent)
 def _persistent(call: Call) -> ScheduleObject:
-    what, builder, unit = call.what, call.builder, call.unit
+    what, builder, kernel = call.what, call.builder, call.unit.kernel
     schedule, shape = call["schedule"], call["cluster"]
     if not isinstance(schedule, ScheduleObject) or schedule.items is not None:
         message = f"{what} takes what tile_schedule() gives, got {describe(schedule)}"
         raise call.error(message, "persistent(tile_schedule(...))")
     if not isinstance(shape, lang.Cluster):
         raise call.error(f"{what}: cluster= is {describe(shape)}", "cluster=Cluster(m=2)")
-    if unit.grid is not None or not call.frame.at_top_level:
-        wrong = "in a kernel with a grid" if unit.grid is not None else "under a run-time condition or loop"
+    if kernel.grid or not call.frame.at_top_level:
+        wrong = "in a kernel with a grid" if kernel.grid else "under a run-time condition or loop"
         raise call.error(f"{what} {wrong}", "it declares the grid, once, at the kernel's top level")
     if call.state.rings:
         raise call.error(f"{what} after Ring()", "write it first: rings are initialised for the whole cluster")
@@ -148,7 +148,7 @@ def _persistent(call: Call) -> ScheduleObject:
         rank, across = builder.value(barriers.ClusterRank()), builder.constant(shape.m, I32)
         at = [builder.cast(builder.scalar(fn, rank, across), INDEX) for fn in ("mod", "floordiv")]
         place = Place(shape.m, shape.n, at[0], at[1])
-        unit.cluster = (place.blocks, 1, 1)
+        kernel.cluster = (place.blocks, 1, 1)
     most: Expr = BinExpr("floordiv", PROCESSORS, place.blocks) if place.blocks > 1 else PROCESSORS
     call.state.cluster = place
     schedule = replace(schedule, place=place)
@@ -157,7 +157,7 @@ def _persistent(call: Call) -> ScheduleObject:
         grid = BinExpr("min", host_expression(call, items), most)
     except CompileError:  # it depends on memory, say: blocks that have no item end at once
         grid = most
-    unit.grid = (BinExpr("mul", grid, place.blocks) if place.blocks > 1 else grid,)
+    kernel.grid = (BinExpr("mul", grid, place.blocks) if place.blocks > 1 else grid,)
     return replace(schedule, items=items)
 
 
@@ -174,7 +174,7 @@ def one_item(frame: Frame, node: ast.For, schedule: ScheduleObject) -> WorkItemO
         message = f"how many items {schedule.count.name}() counts, the host does not know before the launch"
         fix = "persistent(...) has a block for each processor; or count by extents, consts and integer scalars alone"
         raise call.error(message, fix) from None
-    if unit.grid not in (None, grid):
+    if unit.kernel.grid not in ((), grid):
         if unit.cooperation.cluster is not None:
             message = "this schedule is not persistent, and the kernel has the grid of one that is"
             raise frame.error(node.iter, message, "work = persistent(...), and go through what that gives")
@@ -182,7 +182,7 @@ def one_item(frame: Frame, node: ast.For, schedule: ScheduleObject) -> WorkItemO
     if role is not None and role.instances > 1:
         fix = "work = persistent(tile_schedule(...))"
         raise frame.error(node.iter, f"{role.shown} has instances, and a block one item", fix)
-    unit.grid = grid
+    unit.kernel.grid = grid
     return schedule.at(frame, node, frame.builder.value(gpu.BlockId(axis=0)))
 
 

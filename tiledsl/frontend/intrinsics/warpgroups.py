@@ -60,13 +60,13 @@ def _near(n: int, possible: tuple[int, ...]) -> str:
 
 def _warpgroups(call: Call) -> int:
     """How many warpgroups are here: those of the role, else of the block."""
-    role, threads = call.state.role, call.unit.threads
+    role, threads = call.state.role, call.unit.kernel.threads
     if role is not None:
         if role.one_thread:
             message = f"{call.what} in {role.shown}, whose body one thread runs"
             raise call.error(message, "a role without threads=1 multiplies")
         return role.warps // WARPGROUP_WARPS
-    if threads is None:
+    if not threads:
         message = f"{call.what} before threads(): who holds it is not known"
         raise call.error(message, "call threads(...) first, or use a role")
     count = prod(threads)
