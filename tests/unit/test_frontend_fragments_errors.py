@@ -95,14 +95,14 @@ def shape_that_does_not_exist(C: Global[f32, M, N]):
     store(acc, C[0:64, 0:64])
 
 
-@bad("two positive compile-time ints, the warps along m and along n: warps=(2, 2)")
+@bad("how many are along m and along n: warps=(2, 2)")
 @tile_kernel
 def warps_of_another_kind(C: Global[f32, M, N]):
     grid(1)
     t = threads(128)
-    a = fragment((64, 64), f32, mma.m16n8k16.acc(4))  # error: warps= is the compile-time value 4
-    b = fragment((64, 64), f32, mma.m16n8k16.acc(warps=(2, 0)))  # error: warps= is (2, 0)
-    c = fragment((64, 64), f32, mma.m16n8k16.acc(warps=(2, t)))  # error: warps= is a tuple of length 2
+    a = fragment((64, 64), f32, mma.m16n8k16.acc(4))  # error: acc(): warps= is 2 positive compile-time ints, got 4
+    b = fragment((64, 64), f32, mma.m16n8k16.acc(warps=(2, 0)))  # error: compile-time ints, got (2, 0)
+    c = fragment((64, 64), f32, mma.m16n8k16.acc(warps=(2, t)))  # error: compile-time ints, got a tuple of length 2
     store(a + b + c, C[0:64, 0:64])
 
 

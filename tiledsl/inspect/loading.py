@@ -94,9 +94,7 @@ def parse_consts(kernel: TileKernel, settings: list[str]) -> dict[str, Any]:
 
 def parse_dtypes(kernel: TileKernel, settings: list[str]) -> dict[str, str]:
     """``["A=f16"]`` as ``{"A": "f16"}``, by tensor or by dtype variable. None may stay open."""
-    signature = kernel.signature
-    variables = {v: v for v in signature.dtype_variables}
-    variables |= {p.name: p.dtype for p in signature.tensors if isinstance(p.dtype, str)}
+    variables = kernel.signature.dtype_variables
     dtypes = _settings(kernel, "dtype", settings, [*variables])
     _require(kernel, "dtype", {*variables.values()} - {variables[name] for name in dtypes})
     return dtypes

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tiledsl.ir.types import BF16, BOOL, DTYPES, E5M2, DType
-from tiledsl.runtime.dlpack import UnusableArray, describe_dlpack, row_major
+from tiledsl.layout.shared import row_major
+from tiledsl.runtime.dlpack import UnusableArray, describe_dlpack
 from tiledsl.signatures.signature import Signature
 from tiledsl.signatures.specialize import ARRAY_DTYPES, ArrayInfo, argument_error, looking_at
 

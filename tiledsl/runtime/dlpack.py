@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import inspect
-import math
 from typing import Any
 
 from tiledsl.ir.types import DTYPES
+from tiledsl.layout.shared import row_major
 from tiledsl.signatures.specialize import ARRAY_DTYPES, ArrayInfo
 
 CPU, CUDA, CUDA_HOST, CUDA_MANAGED = 1, 2, 3, 13
@@ -73,11 +73,6 @@ def describe_dlpack(value: Any) -> ArrayInfo:
         return ArrayInfo(dtype, shape, strides, pointer, -1, not read_only, owner)
     # The legacy default stream was named to the producer, which has ordered its work before it. Its handle is 0.
     return ArrayInfo(dtype, shape, strides, pointer, int(device), not read_only, owner, stream=0)
-
-
-def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides, in elements, of a row-major array without gaps."""
-    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
 def _export(value: Any, on_gpu: bool) -> Any:

@@ -13,7 +13,6 @@ from tiledsl.frontend.bindings import (
     is_fragment,
     is_int,
     is_place,
-    positive_ints,
 )
 from tiledsl.frontend.call import Call, intrinsic
 from tiledsl.frontend.fragments import EXAMPLE, distributed, is_distributed
@@ -37,14 +36,8 @@ OPERAND_NAMES = {"a": "left operand", "b": "right operand"}
 
 @intrinsic(Product.acc, Product.a, Product.b)
 def _layout(call: Call) -> FragmentLayout:
-    warps: Any = call["warps"]
-    pair, is_tuple = positive_ints(warps), type(warps) is tuple
-    if not is_tuple or pair is None or len(pair) != 2:
-        shown = str(warps) if is_tuple and not contains_value(warps) else describe(warps)
-        fix = "two positive compile-time ints, the warps along m and along n: warps=(2, 2)"
-        raise call.error(f"warps= is {shown}", fix)
     method: Any = call.callee
-    return method(call["self"], warps)
+    return method(call["self"], call.extents("warps", 2, "how many are along m and along n: warps=(2, 2)"))
 
 
 def _held(call: Call, name: str) -> Value:

@@ -12,7 +12,7 @@ from tiledsl.errors import CompileError
 from tiledsl.frontend.alike import differing
 from tiledsl.frontend.analysis import loop_exits
 from tiledsl.frontend.arithmetic import as_value
-from tiledsl.frontend.bindings import LanguageObject, Ranges, describe, is_int, positive_ints
+from tiledsl.frontend.bindings import LanguageObject, Ranges, describe, is_int
 from tiledsl.frontend.call import Call, bind, intrinsic
 from tiledsl.frontend.calls import inline
 from tiledsl.frontend.control import build_side, merge_sides
@@ -119,10 +119,7 @@ def _tile_schedule(call: Call) -> ScheduleObject:
         if name == "splits" and is_int(given) and given < 1:
             raise call.error(f"{call.what}: splits={given}, no positive number", "splits=1 for all of k at once")
         times.append(None if is_int(given) and given == 1 else call.value(name, INDEX))
-    sizes = positive_ints(call["tile"])
-    if not isinstance(call["tile"], tuple) or sizes is None or len(sizes) != 3:
-        message = f"{call.what}: tile= is three positive compile-time ints, got {describe(call['tile'])}"
-        raise call.error(message, "tile=(BM, BN, BK)")
+    sizes = call.extents("tile", 3, "tile=(BM, BN, BK)")
     group = call.integer("group", 1, 1 << 20, "how many tiles a band has: 8 or 16, as a rule")
     args = (*extents, sizes, (group, call.choice("along", ("m", "n")) == "m"), *times)
     return _made(call, tile_count, tile_item, args)

@@ -7,7 +7,7 @@ from typing import Any
 
 from tiledsl import lang
 from tiledsl.arch import WARPGROUP, WARPGROUP_WARPS
-from tiledsl.frontend.bindings import Pending, View, describe, positive_ints
+from tiledsl.frontend.bindings import Pending, View, describe
 from tiledsl.frontend.call import Call, intrinsic
 from tiledsl.frontend.fragments import distributed, is_distributed
 from tiledsl.frontend.intrinsics.matrices import check_held, check_product_shapes
@@ -28,14 +28,11 @@ Pending.described_by = pending_class
 @intrinsic(Wgmma.accumulator)
 def _accumulator(call: Call) -> Pending:
     call.needs("wgmma")
-    what, dtype, dims = call.what, call.dtype(), positive_ints(call["shape"])
+    what, dtype = call.what, call.dtype()
     known = tuple(dict.fromkeys(row.acc for row in WGMMA))
     if dtype.name not in known:
         raise call.error(f"{what} of {dtype}", f"products are added up in {', '.join(known)}")
-    if dims is None or len(dims) != 2:
-        message = f"{what} has rows and columns, compile-time ints; got {describe(call['shape'])}"
-        raise call.error(message, "(BM, BN)")
-    groups = _warpgroups(call)
+    dims, groups = call.extents("shape", 2, "rows and columns: (BM, BN)"), _warpgroups(call)
     unit, columns = WGMMA_ROWS * groups, next(row for row in WGMMA if row.acc == dtype.name).widths()
     if dims[1] not in columns:
         fix = "make two accumulators side by side" if dims[1] > columns[-1] else f"take {_near(dims[1], columns)}"
