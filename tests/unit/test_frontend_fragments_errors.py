@@ -49,7 +49,7 @@ ACC8: Any = mma.m16n8k8.acc(warps=WARPS)
 # -- layouts ---------------------------------------------------------------------------------------
 
 
-@bad("say which operand, and how many warps share it: mma.m16n8k16.acc(warps=(2, 2))")
+@bad("pass mma.m16n8k16.acc(warps=(2, 2)), or acc.a, acc.b or acc.layout of an accumulator")
 @tile_kernel
 def shape_instead_of_a_layout(C: Global[f32, M, N]):
     grid(1)
@@ -66,7 +66,7 @@ def number_instead_of_a_layout(C: Global[f32, M, N]):
     C[0, 0] = x[0]
 
 
-@bad("that is a layout of shared tiles")
+@bad("pass mma.m16n8k16.acc(warps=(2, 2))")
 @tile_kernel
 def layout_of_shared_tiles(C: Global[f32, M, N]):
     grid(1)
@@ -75,7 +75,7 @@ def layout_of_shared_tiles(C: Global[f32, M, N]):
     store(x, C[0:8, 0:8])
 
 
-@bad("pass acc.a, acc.b or acc.layout")
+@bad("acc.a, acc.b or acc.layout of an accumulator")
 @tile_kernel
 def fragment_instead_of_its_layout(C: Global[f32, M, N]):
     grid(1)

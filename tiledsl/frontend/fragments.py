@@ -12,12 +12,11 @@ from tiledsl.frontend.frame import Frame, Unit
 from tiledsl.ir.core import Value
 from tiledsl.ir.ops.roles import Region
 from tiledsl.ir.types import DType, FragmentType
-from tiledsl.lang.matrices import Product
 from tiledsl.layout.fragments import FragmentLayout
-from tiledsl.layout.shared import Layout
 
 EXAMPLE = "mma.m16n8k16.acc(warps=(2, 2))"
 """A layout as messages show one."""
+_LAYOUTS = f"pass {EXAMPLE}, or acc.a, acc.b or acc.layout of an accumulator; the value of the elements is init=..."
 
 
 def is_distributed(binding: Any) -> bool:
@@ -28,7 +27,7 @@ def is_distributed(binding: Any) -> bool:
 def distributed(frame: Frame, node: Any, dtype: DType, dims: tuple[int, ...], layout: Any, what: str) -> FragmentType:
     """The type of a fragment of `dims` that the block holds in `layout`; `what` asked for it."""
     if not isinstance(layout, FragmentLayout):
-        raise frame.error(node, f"{what} takes a layout of a fragment, got {describe(layout)}", _layout_fix(layout))
+        raise frame.error(node, f"{what} takes a layout of a fragment, got {describe(layout)}", _LAYOUTS)
     role = frame.unit.cooperation.role
     if role is not None:
         layout = replace(layout, first=role.first)
@@ -43,18 +42,6 @@ def distributed(frame: Frame, node: Any, dtype: DType, dims: tuple[int, ...], la
         raise frame.error(node, message, "spread it over more warps, or make it smaller")
     _hold(frame.unit, layout, frame.loc(node))
     return type_
-
-
-def _layout_fix(layout: Any) -> str:
-    if isinstance(layout, Product):
-        return f"say which operand, and how many warps share it: {layout}.acc(warps=(2, 2))"
-    if isinstance(layout, Layout):
-        return f"that is a layout of shared tiles; a fragment's is {EXAMPLE}"
-    if is_distributed(layout):
-        return "pass acc.a, acc.b or acc.layout"
-    if isinstance(layout, (int, float, Value)):
-        return f"pass {EXAMPLE}; the value of the elements is init=..."
-    return f"pass {EXAMPLE}, acc.a or acc.b"
 
 
 def _hold(unit: Unit, layout: FragmentLayout, loc: Loc) -> None:

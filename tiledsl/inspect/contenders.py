@@ -175,12 +175,6 @@ class Operands:
         size = self.size
         return [self.device.empty(size.m, size.n, size.batch) for _ in range(self.sets)]
 
-    def keep(self, layouts: set[str]) -> None:
-        """Release what no layout of these needs."""
-        needed = {f"{name} {layout[i]}" for layout in layouts for i, name in enumerate("ab")}
-        for key in [k for k in self._made if k[0] in "ab" and k not in needed]:
-            del self._made[key]
-
     def check(self, label: str, launch: Launch) -> None:
         """Raise TileError unless `launch` gives the product of the first set, within its error bound."""
         (a, b), c = self.stored("NN"), self.results

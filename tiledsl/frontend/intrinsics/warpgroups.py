@@ -10,15 +10,15 @@ from tiledsl.arch import WARPGROUP, WARPGROUP_WARPS
 from tiledsl.frontend.bindings import Pending, View, describe
 from tiledsl.frontend.call import Call, intrinsic
 from tiledsl.frontend.fragments import distributed, is_distributed
-from tiledsl.frontend.intrinsics.matrices import check_held, check_product_shapes
+from tiledsl.frontend.intrinsics.matrices import check_held, check_product_shapes, no_product
 from tiledsl.frontend.intrinsics.rings import drain
 from tiledsl.frontend.views import base_origin, memory_type
 from tiledsl.ir.core import Block, Value
 from tiledsl.ir.ops import control, rings, tile, wgmma
-from tiledsl.ir.types import BOOL, DType, FragmentType, PendingType, SharedType
+from tiledsl.ir.types import BOOL, FragmentType, PendingType, SharedType
 from tiledsl.lang.warpgroups import Wgmma
 from tiledsl.layout.fragments import of_warpgroups
-from tiledsl.layout.wgmma import WGMMA, WGMMA_ROWS, WgmmaRow, find_wgmma
+from tiledsl.layout.wgmma import WGMMA, WGMMA_ROWS, find_wgmma
 from tiledsl.passes.checks.hopper import check_operands
 
 pending_class: Any = lang.Pending  # generic, so that its methods are partly unknown to type checkers
@@ -87,7 +87,10 @@ def _wgmma(call: Call) -> Pending:
     a_view = None if is_distributed(a) else _operand(call, "a")
     a_type: Any = a.type if a_view is None else memory_type(a_view)
     a_dims: tuple[Any, ...] = a_type.dims if a_view is None else a_view.dims
-    row = _row(call, a_type.dtype, memory_type(b).dtype, type_.dtype)
+    left, right = a_type.dtype, memory_type(b).dtype
+    row = find_wgmma(left.name, right.name, type_.dtype.name)
+    if row is None:
+        raise no_product(call, WGMMA, left, right, f"of {left} x {right} into {type_.dtype}")
     check_product_shapes(call, a_dims, b.dims, type_.dims)
     k = a_dims[1]
     if k % row.k:
@@ -95,10 +98,10 @@ def _wgmma(call: Call) -> Pending:
     if a_view is None:
         check_held(call, "a", a_type, type_.held_as.a)
         _refuse_in_flight(call)
-    left = [a] if a_view is None else [a_view.base, *base_origin(call.frame, a_view)]
+    operands = [a] if a_view is None else [a_view.base, *base_origin(call.frame, a_view)]
     axes: dict[str, Any] = {"a_axes": () if a_view is None else a_view.axes, "b_axes": b.axes}
     started = acc.started if isinstance(acc.started, Value) else call.builder.constant(acc.started, BOOL)
-    op = wgmma.Mma(acc.value, started, *left, b.base, *base_origin(call.frame, b), k=k, **axes)
+    op = wgmma.Mma(acc.value, started, *operands, b.base, *base_origin(call.frame, b), k=k, **axes)
     product = _accumulated(call, op, True)
     check_operands(op)
     return product
@@ -114,16 +117,6 @@ def _refuse_in_flight(call: Call) -> None:
 def _operand(call: Call, name: str) -> View:
     fix = "pass a view of one, as s.a or s.b.T" + "; or a fragment in the layout acc.a" * (name == "a")
     return call.memory(name, SharedType, fix, axes=2)
-
-
-def _row(call: Call, a: DType, b: DType, acc: DType) -> WgmmaRow:
-    row = find_wgmma(a.name, b.name, acc.name)
-    if row is None:
-        known = dict.fromkeys(r.acc for r in WGMMA if (r.a, r.b) == (a.name, b.name))
-        pairs = dict.fromkeys(f"{r.a} x {r.b}" for r in WGMMA)
-        fix = f"{a} x {b} goes into {', '.join(known)}" if known else f"operands are {', '.join(pairs)}"
-        raise call.error(f"{call.what}: there is no product of {a} x {b} into {acc}", fix)
-    return row
 
 
 # -- the end ---------------------------------------------------------------------------------------
