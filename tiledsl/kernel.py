@@ -74,7 +74,7 @@ class TileKernel(ByReference):
         if target is not None and not isinstance(target, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             message = f"the target is a {type(target).__name__}; expected its name, as 'sm_90a'"
             raise argument_error(self.signature, message, "pass arch='sm_90a', or leave it out")
-        variables = self.signature.dtype_variables
+        variables = self.signature.open_dtypes
         for const in self.signature.consts:
             variables.pop(const.name, None)
         consts = check_consts(

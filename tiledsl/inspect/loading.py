@@ -94,7 +94,7 @@ def parse_consts(kernel: TileKernel, settings: list[str]) -> dict[str, Any]:
 
 def parse_dtypes(kernel: TileKernel, settings: list[str]) -> dict[str, str]:
     """``["A=f16"]`` as ``{"A": "f16"}``, by tensor or by dtype variable. None may stay open."""
-    variables = kernel.signature.dtype_variables
+    variables = kernel.signature.open_dtypes
     dtypes = _settings(kernel, "dtype", settings, [*variables])
     _require(kernel, "dtype", {*variables.values()} - {variables[name] for name in dtypes})
     return dtypes

@@ -90,10 +90,15 @@ class Signature(ByReference):
         return tuple(p for p in self.params if isinstance(p, ScalarParam))
 
     @property
-    def dtype_variables(self) -> dict[str, str]:
+    def dtype_variables(self) -> tuple[str, ...]:
+        """Names of the dtype variables, in order of first appearance."""
+        return tuple(dict.fromkeys(p.dtype for p in self.tensors if isinstance(p.dtype, str)))
+
+    @property
+    def open_dtypes(self) -> dict[str, str]:
         """The dtype variables, by their own names and by those of the tensors that have them."""
         by_tensor = {p.name: p.dtype for p in self.tensors if isinstance(p.dtype, str)}
-        return {variable: variable for variable in by_tensor.values()} | by_tensor
+        return {name: name for name in self.dtype_variables} | by_tensor
 
     @property
     def usage(self) -> str:

@@ -330,7 +330,7 @@ def bf16_bits(value: float) -> int:
 def assumed(signature: Signature, dtypes: Mapping[str, DType], consts: Mapping[str, Any]) -> Specialization:
     """The specialisation of `compile` without arguments: row-major, 16-byte aligned, rows of whole vectors,
     32-bit-safe, nothing absent."""
-    missing = [v for v in dict.fromkeys(signature.dtype_variables.values()) if v not in dtypes]
+    missing = [v for v in signature.dtype_variables if v not in dtypes]
     if missing:
         message = f"the dtype variable {missing[0]} is open"
         raise argument_error(signature, message, f"call compile({missing[0]}=f32, ...)")

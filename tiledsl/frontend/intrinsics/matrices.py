@@ -18,6 +18,7 @@ from tiledsl.frontend.bindings import (
 )
 from tiledsl.frontend.call import Call, intrinsic
 from tiledsl.frontend.fragments import EXAMPLE, distributed, is_distributed
+from tiledsl.frontend.intrinsics.memory import fragment_class
 from tiledsl.frontend.intrinsics.roles import refuse_in_role
 from tiledsl.frontend.intrinsics.tiles import add_copy, bytes_at_once, destination
 from tiledsl.frontend.views import base_origin, memory_name, memory_type, unit_axis
@@ -30,7 +31,6 @@ from tiledsl.layout.mma import TABLE, MmaRow, find_row
 from tiledsl.layout.wgmma import WgmmaRow
 from tiledsl.passes.distribute.matrix_map import widths
 
-_fragment_class: Any = lang.Fragment
 OPERAND_NAMES = {"a": "left operand", "b": "right operand"}
 
 
@@ -190,7 +190,7 @@ def no_product(call: Call, rows: Sequence[MmaRow | WgmmaRow], a: DType, b: DType
 # -- between layouts -------------------------------------------------------------------------------
 
 
-@intrinsic(_fragment_class.columns)
+@intrinsic(fragment_class.columns)
 def _columns(call: Call) -> Value:
     value, first, count = _held(call, "self"), call["first"], call["count"]
     layout, total = value.fragment.held_as, value.fragment.dims[1]

@@ -43,11 +43,7 @@ for _name, _row in _TABLE.items():
 intrinsic(abs)(partial(_scalar, "abs"))
 
 
-def _variadic(*values: Any) -> None:
-    """The signature of min() and max() as kernels may call them."""
-
-
-@intrinsic(min, max, signature=_variadic)
+@intrinsic(min, max, signature=lambda *values: None)
 def _extremum(call: Call) -> Any:
     values, what = call["values"], call.what
     if len(values) == 1:
