@@ -33,7 +33,7 @@ def _shape(call: Call) -> tuple[int, ...]:
     if not dims:
         given: list[Any] = [*shape] if isinstance(shape, (tuple, list)) else [shape]
         shown = ", ".join(map(describe, given)) or "no extent"
-        fix = "as in shared((64, 32), f32), or with const parameters; run-time extents belong to Global tensors"
+        fix = "use const parameters of 1 or more, as in shared((T, 32), f32); run-time extents belong to Global tensors"
         raise call.error(f"a shape is made of positive compile-time ints, got {shown}", fix)
     if max(dims) > MAX_EXTENT:
         raise call.error(f"an extent of {max(dims)} elements; at most {MAX_EXTENT}", "make the tile smaller")
