@@ -119,9 +119,8 @@ def gemm_bound(A: Any, B: Any) -> Any:
     """
     import numpy
 
-    return PRODUCTS["f32"].chain(A.shape[-1]) * (
-        numpy.abs(A).astype(numpy.float64) @ numpy.abs(B).astype(numpy.float64)
-    )
+    left, right = (numpy.abs(x).astype(numpy.float64) for x in (A, B))
+    return PRODUCTS["f32"].chain(A.shape[-1]) * (left @ right)
 
 
 BOUNDS = "pass a number, or an array of one for each element (gemm_bound gives that of a product)"

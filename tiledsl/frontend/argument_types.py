@@ -62,20 +62,12 @@ def check_types(call: Call, signature: inspect.Signature) -> None:
 
 @cache
 def _kinds(annotation: str) -> tuple[_Kind, ...]:
-    return tuple(_kind(part) for part in _parts(ast.parse(annotation, mode="eval").body))
+    return tuple(map(_kind, annotation.split(" | ")))
 
 
-def _parts(node: ast.expr) -> list[ast.expr]:
-    """``A | B | C`` as a list."""
-    if isinstance(node, ast.BinOp):
-        return [*_parts(node.left), *_parts(node.right)]
-    return [node]
-
-
-def _kind(node: ast.expr) -> _Kind:
-    head = ast.unparse(node.value if isinstance(node, ast.Subscript) else node)
-    if head == "Literal" and isinstance(node, ast.Subscript):
-        given: Any = ast.literal_eval(node.slice)
-        choices: tuple[Any, ...] = given if isinstance(given, tuple) else (given,)  # pyright: ignore
+def _kind(text: str) -> _Kind:
+    head, _, inside = text.partition("[")
+    if head == "Literal":
+        choices: tuple[Any, ...] = ast.literal_eval(f"({inside.removesuffix(']')},)")
         return (lambda value: isinstance(value, str) and value in choices), f"one of {', '.join(map(repr, choices))}"
     return _KINDS.get(head, (lambda value: True, ""))

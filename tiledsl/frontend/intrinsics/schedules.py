@@ -195,7 +195,7 @@ class WorkLoop(Bounds):
         self.instances = role.instances if role is not None else 1
         if role is not None and role.instances > 1:
             self._check_instances(frame, role)
-        blocks = builder.constant(schedule.place.blocks, INDEX)
+        blocks = schedule.place.blocks
         first = builder.scalar("floordiv", builder.value(gpu.BlockId(axis=0)), blocks)
         step = builder.scalar("floordiv", builder.value(gpu.GridSize(axis=0)), blocks)
         super().__init__(frame, node.iter, first, schedule.items, step)
@@ -259,13 +259,11 @@ class WorkLoop(Bounds):
         """Skip a slot of each ring for each of the tiles; none where they would end before they start."""
         frame, builder = self.frame, self.frame.builder
         start, extent = (as_value(x, INDEX, frame, self.node) for x in (k.start, k.extent))
-        size = builder.constant(k.size, INDEX)
         whole = not isinstance(k.start, Value) and k.start == 0
         length = extent if whole else builder.scalar("sub", extent, start)
-        last = builder.scalar("add", length, builder.constant(k.size - 1, INDEX))
-        steps = builder.scalar("floordiv", last, size)
+        steps = builder.scalar("floordiv", builder.scalar("add", length, k.size - 1), k.size)
         if not (whole and isinstance(extent.op, tile.Dim)):  # an extent of a tensor is not negative
-            steps = builder.scalar("max", steps, builder.constant(0, INDEX))
+            steps = builder.scalar("max", steps, 0)
         if self.item is None:
             steps = builder.scalar("mul", steps, builder.value(roles.Instance()))
         for ring in frame.unit.cooperation.rings:
