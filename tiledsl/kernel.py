@@ -77,9 +77,8 @@ class TileKernel(ByReference):
         variables = self.signature.open_dtypes
         for const in self.signature.consts:
             variables.pop(const.name, None)
-        consts = check_consts(
-            self.signature, {name: value for name, value in settings.items() if name not in variables}
-        )
+        given = {name: value for name, value in settings.items() if name not in variables}
+        consts = check_consts(self.signature, given)
         dtypes: dict[str, DType] = {}
         for name in filter(variables.__contains__, settings):
             dtype, variable = self._dtype(name, settings[name]), variables[name]

@@ -209,10 +209,8 @@ def _compare(
             try:
                 bound = numpy.broadcast_to(bound, got.shape)
             except ValueError:
-                message = (
-                    f"verify(): bound has the shape {bound.shape}, which does not fit {name}, of shape {got.shape}"
-                )
-                raise KernelArgumentError(f"{message}\n  fix: {BOUNDS}") from None
+                message = f"bound has the shape {bound.shape}, which does not fit {name}, of shape {got.shape}"
+                raise KernelArgumentError(f"verify(): {message}\n  fix: {BOUNDS}") from None
             form = FORMATS.get(dtype.name)  # None: an integer, to which nothing is rounded
             relative, least = (form.unit_roundoff, form.smallest) if form is not None else (0.0, 0.0)
             limit = relative * numpy.abs(right) + bound + least

@@ -66,9 +66,8 @@ def load_kernel(path: Path, name: str = "") -> TileKernel:
 def _kernel_of(module: ModuleType, path: Path, name: str) -> TileKernel:
     kernels = {n: k for n, k in vars(module).items() if isinstance(k, TileKernel)}
     if not kernels:
-        raise TileError(
-            f"{path} defines no kernel\n  fix: put @tile_kernel above a function in it, or name another file"
-        )
+        fix = "put @tile_kernel above a function in it, or name another file"
+        raise TileError(f"{path} defines no kernel\n  fix: {fix}")
     if not name and len(kernels) == 1:
         return next(iter(kernels.values()))
     if name not in kernels:

@@ -47,6 +47,5 @@ class Dim(metaclass=DimMeta):
     """
 
     def __new__(cls) -> Never:
-        raise TileError(
-            f"a dimension is used as it is, not called: {cls.__name__}() has no value.\n  fix: write {cls.__name__}"
-        )
+        message = f"a dimension is used as it is, not called: {cls.__name__}() has no value."
+        raise TileError(f"{message}\n  fix: write {cls.__name__}")

@@ -57,9 +57,8 @@ def _threads(call: Call) -> Any:
     extents = _once(call, kernel.threads)
     if positive_ints(extents) is None:
         shown = ", ".join(map(describe, extents))
-        raise call.error(
-            f"threads() takes positive compile-time ints, got {shown}", "use const parameters of 1 or more"
-        )
+        message = f"threads() takes positive compile-time ints, got {shown}"
+        raise call.error(message, "use const parameters of 1 or more")
     if prod(extents) > MOST_THREADS or (*extents, 1, 1)[2] > MOST_THREADS_ALONG[2]:
         limit = f"at most {MOST_THREADS} threads fit in a block, {MOST_THREADS_ALONG[2]} along z"
         shown = ", ".join(map(str, extents))

@@ -100,9 +100,8 @@ def _buffers(call: Call, type_: FragmentType) -> list[View]:
         raise call.error(message, fix)
     if columns % width or width % INSTRUCTION_COLUMNS:
         divisors = [w for w in range(INSTRUCTION_COLUMNS, columns + 1, INSTRUCTION_COLUMNS) if columns % w == 0]
-        near = [w for w in divisors if w <= width][-1:] + [w for w in divisors if w > width][:1]
         message = f"{what} of {columns} columns in chunks of {width}"
-        raise call.error(message, f"take chunks that divide them: {' or '.join(map(str, near))} columns")
+        raise call.error(message, f"take chunks that divide them: {', '.join(map(str, divisors))} columns")
     if view.rank == 2:
         return [view]
     whole = (slice(None), slice(None))

@@ -153,9 +153,8 @@ class Coordinates(_Held):
 
     def verify(self) -> None:
         type_ = _distributed(self, self.type)
-        self.require(
-            type_.dtype == INDEX and type_.held_as.operand == "acc", "gives indices in an accumulator's layout"
-        )
+        fits = type_.dtype == INDEX and type_.held_as.operand == "acc"
+        self.require(fits, "gives indices in an accumulator's layout")
 
 
 class Convert(Follows):
