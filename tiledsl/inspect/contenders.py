@@ -74,11 +74,9 @@ def read_roles(kernel: TileKernel) -> Roles:
             if k == inner and c.dims[-2:] == (m, n):
                 return Roles(a.name, b.name, c.name, layout, ranks == {3})
     shown = ", ".join(f"{p.name}[{', '.join(map(str, p.dims))}]" for p in kernel.signature.tensors)
-    raise TileError(
-        f"bench: {kernel.name}({shown}) is no product that it knows\n"
-        "  fix: name A, B and C in this order, with the dimensions M, K / K, N / M, N, in A and B also the other way "
-        "round, and a batch before all of them or none"
-    )
+    fix = "name A, B and C in this order, with the dimensions M, K / K, N / M, N, of A and B also transposed"
+    fix += ", and a batch before all of them or none"
+    raise TileError(f"bench: {kernel.name}({shown}) is no product that it knows\n  fix: {fix}")
 
 
 @dataclass(frozen=True)

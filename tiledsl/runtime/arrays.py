@@ -118,9 +118,8 @@ def _describe_torch(tensor: Any) -> ArrayInfo:
         raise UnusableArray(f"is on {tensor.device}", "move it to the CPU or to a CUDA device")
     device = tensor.get_device() if tensor.is_cuda else -1
     stream = torch._C._cuda_getCurrentRawStream(device) if device >= 0 else None
-    return ArrayInfo(
-        dtype, tuple(tensor.shape), tuple(tensor.stride()), tensor.data_ptr(), device, True, tensor, stream
-    )
+    shape, strides = tuple(tensor.shape), tuple(tensor.stride())
+    return ArrayInfo(dtype, shape, strides, tensor.data_ptr(), device, True, tensor, stream)
 
 
 def _describe_cupy(array: Any) -> ArrayInfo:
