@@ -16,6 +16,7 @@ from tiledsl.ir.core import Value
 from tiledsl.ir.ops import tma
 from tiledsl.ir.types import INDEX, U16, U32, GlobalType, SharedType
 from tiledsl.layout.shared import ROWS
+from tiledsl.passes.analysis.structure import reached
 from tiledsl.passes.checks.hopper import check_box
 
 
@@ -101,15 +102,7 @@ def _multicast(call: Call, src: View, dst: View) -> tuple[View, View, list[Value
 
 def _depends(value: Value, on: Any) -> bool:
     """Is `value` computed from `on`? What loops and branches give is not."""
-    pending, seen = [value], set[Value]()
-    while pending:
-        here = pending.pop()
-        if here is on:
-            return True
-        if here.op is not None and here not in seen:
-            seen.add(here)
-            pending += here.op.operands
-    return False
+    return on in reached([value], lambda here: here.op.operands if here.op is not None else ())
 
 
 def _mask(call: Call, cluster: Place, axis: str) -> Value:
