@@ -89,7 +89,7 @@ def test_the_same_bits_each_time() -> None:
 def test_a_scaled_sum_without_tma() -> None:
     """Rows of C that no vector fits: elements are stored one by one, and what is beside them stays."""
     variant, m, n, k, batch = CASES["clusters"]
-    A, B, _, bias = operands(batch, m, n, k, "rows")
+    A, B, _, _ = operands(batch, m, n, k, "rows")
     room = np.full((batch, m, n + 5), 7, BF16)
     C = room[:, :, 3 : n + 3]
     workspaces = workspace(variant, C)
