@@ -41,7 +41,7 @@ def test_workspace_has_a_slice_for_each_part(m: int, n: int, k: int, unit: int, 
         m, n = n, m
     along_m = consts["CLUSTER"][0]
     tiles = math.ceil(m / consts["BM"] / along_m) * along_m * math.ceil(n / consts["BN"])
-    by_columns = (unit == 1) != made.exchanged
+    by_columns = unit == (2 if made.exchanged else 1)
     slots = tiles * consts["SPLIT"]
     tile = consts["BM"], consts["BN"]
     assert made.sums == (slots * made.groups, *(tile[::-1] if by_columns else tile))

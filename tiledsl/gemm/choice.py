@@ -27,16 +27,11 @@ TOGETHER = {1: 1.0, 2: 1.0, 4: 10 / 11, 8: 10 / 11}
 
 Tile = tuple[int, int, int]
 """Rows, columns, and instances of the role that multiplies."""
-FLAT: tuple[Tile, ...] = ((64, 16, 2), (64, 32, 2), (64, 48, 2), (64, 64, 2), (64, 96, 2), (64, 128, 2), (64, 160, 2))
-FLAT += ((64, 192, 2), (64, 256, 2))
+FLAT: tuple[Tile, ...] = tuple((64, columns, 2) for columns in (16, 32, 48, 64, 96, 128, 160, 192, 256))
 WHOLE: tuple[Tile, ...] = (
     *FLAT,
-    (128, 16, 1),
-    (128, 96, 2),
-    (128, 128, 2),
-    (128, 160, 2),
-    (128, 192, 1),
-    (128, 256, 1),
+    *((128, columns, 1) for columns in (16, 64, 96, 128, 192, 256)),
+    *((128, columns, 2) for columns in (96, 128, 160)),
 )
 PARTED: tuple[Tile, ...] = (*FLAT, (128, 64, 1), (128, 96, 1), (128, 128, 1), (128, 192, 1))
 

@@ -2,14 +2,21 @@
 
 One thread loads and two warpgroups multiply: the two halves of one tile, or, with INSTANCES = 2 (pingpong), a tile
 each, so that one stores its result while the other uses the tensor cores. The persistent CTAs walk the tiles in bands
-of GROUP rows of tiles, so that operands stay in the L2 cache. The result is stored in pieces as wide as `out`, each
+of GROUP rows of tiles, so that operands stay in the L2 cache. The result is stored in pieces as wide as `room`, each
 scaled and passed through the epilogue by itself, since registers do not suffice for more. Where TMA cannot store C,
 warps store it.
+
+With SPLIT, so many CTAs of a cluster share a tile's k, and `groups` clusters more: `split_k.py`. `sums` and `done` are
+the workspace: P is SPLIT * groups for each tile, H x J a tile, R is SPLIT for each tile. `done` is zero before and
+after.
+
+EXCHANGED says that A, B and C are the transposes of what the caller multiplies, so that few rows are a narrow tile;
+the bias and the epilogue then go by rows.
 
 A, B and C are batches of matrices. `tiledsl.gemm.gemm` also takes operands that TMA cannot read.
 """
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tiledsl import (
     Cluster,
@@ -31,7 +38,6 @@ from tiledsl import (
     persistent,
     ptx,
     role,
-    shared,
     store,
     store_tma,
     tile,
@@ -39,7 +45,6 @@ from tiledsl import (
     tile_kernel,
     tma_load,
     u32,
-    u64,
     unroll,
     warp_id,
     wgmma,
@@ -48,7 +53,7 @@ from tiledsl.dims import H, J, K, L, M, N, P, Q, R
 from tiledsl.gemm.choice import choose
 from tiledsl.gemm.epilogue import Epilogue, plain
 from tiledsl.gemm.hopper_tiles import as_stored, chunks, matrix, staging
-from tiledsl.gemm.split_k import Reduction, begin, part_count, part_item, reduce_parts
+from tiledsl.gemm.split_k import Reduction, meeting, part_count, part_item, reduce_parts
 
 __all__ = ["choose", "hopper_fastest"]
 
@@ -99,13 +104,8 @@ def hopper_fastest(
         part_count, part_item, M, N, K, (BM, BN, BK), GROUP, L, SPLIT, index(groups) if SPLIT else index(1)
     )
     work = persistent(items, Cluster(CLUSTER[0], SPLIT or CLUSTER[1]))
-    if SPLIT:
-        arrived, found = shared((INSTANCES,), u64), shared((INSTANCES,), u32)
-        begin(arrived, SPLIT)
+    room: Any = meeting(SPLIT, INSTANCES) if SPLIT else chunks(C, 2 * INSTANCES, BM, BN)
     ring = Ring(STAGES, a=staging(A, BM, BK), b=staging(B, BK, BN))
-    if not SPLIT:
-        out = chunks(C, 2 * INSTANCES, BM, BN)
-        wide = out.shape[2]
     if EARLY:
         ptx.griddepcontrol_launch()
         ptx.griddepcontrol_wait()
@@ -126,13 +126,11 @@ def hopper_fastest(
             with r.turn("store"):
                 x = acc.wait()
                 if SPLIT:
-                    own = tile(r.index, 1)
                     how = Reduction(SPLIT, 256 // INSTANCES, ADD_C, EPILOGUE, EXCHANGED)
-                    reduce_parts(
-                        x, t, how, index(groups), sums, done, arrived[own], found[own], parity, C, alpha, beta, bias
-                    )
+                    reduce_parts(x, t, how, index(groups), sums, done, room, r.index, parity, C, alpha, beta, bias)
                     parity = parity ^ 1
                 else:
+                    wide: int = room.shape[2]
                     for i in unroll(BN // wide):
                         n = tile(t.n.start // wide + i, wide)
                         to, y = C[t.batch, t.m, n], alpha * x.columns(i * wide, wide)
@@ -140,7 +138,7 @@ def hopper_fastest(
                             y = beta * load_fragment(to, y.layout).to(f32) + y
                         at, across = coordinates(y)
                         y = EPILOGUE(y, bias, t.m.start + at if EXCHANGED else n.start + across).to(C.dtype)
-                        via = out[r.index * 2 + i % 2, :, :]
+                        via = room[r.index * 2 + i % 2, :, :]
                         if C.unit == 2 and C.align == 16:
                             store_tma(y, to, via=via, in_flight=min(i, 1))
                         else:

@@ -188,7 +188,7 @@ def _canonical(info: ArrayInfo) -> ArrayInfo:
     elif columns == 1:
         across = aside
     elif rows == 1:
-        down = aside
+        down = aside if across == 1 else 1
     return replace(info, strides=(step, down, across))
 
 

@@ -102,20 +102,20 @@ def _for_wgmma(problem: Problem) -> Plan:
     """By `hopper_fastest`. Operands that TMA cannot read are padded first. Large products do not launch early: that was
     slower, or no faster."""
     batch, m, n, k = problem[:4]
-    processors = problem.processors
-    padded = {"pad_a": not problem.tma_a, "pad_b": not problem.tma_b}
+    processors, padded = problem.processors, (not problem.tma_a, not problem.tma_b)
     behind = problem.add_c + (problem.bias or problem.epilogue)
-    along_k = problem.unit_a != 1, problem.unit_b == 1
+    # Of an empty operand the last axis always counts as contiguous, also of a transposed one.
+    along_k = (problem.unit_a != 1, problem.unit_b == 1) if k else (False, False)
     if is_large(batch, m, n, k, processors):
         by_tma = problem.unit_c == 2 and problem.tma_c
         consts = choose(m, n, k, problem.dtype, processors, along_k[1], behind, batch, by_tma)
-        return Plan(hopper_fastest, consts, **padded)
+        return Plan(hopper_fastest, consts, False, *padded)
     chosen = best(batch, m, n, k, along_k, behind, processors)
-    plan = Plan(hopper_fastest, chosen.consts(), chosen.exchanged, early=True, **padded)
+    plan = Plan(hopper_fastest, chosen.consts(), chosen.exchanged, *padded, early=True)
     if not chosen.parts:
         return plan
     rows, columns, _ = chosen.tile
-    by_columns = (problem.unit_c == 1) != chosen.exchanged
+    by_columns = problem.unit_c == (2 if chosen.exchanged else 1)
     slices = chosen.parts * batch * (chosen.tiles(n, m) if chosen.exchanged else chosen.tiles(m, n))
     sums = (slices * chosen.groups, *((columns, rows) if by_columns else (rows, columns)))
     return plan._replace(sums=sums, done=slices, groups=chosen.groups)

@@ -16,7 +16,6 @@ from tiledsl import (
     Float,
     Fragment,
     Global,
-    Memory,
     Place,
     SharedTile,
     WorkItem,
@@ -29,6 +28,7 @@ from tiledsl import (
     lane_id,
     minimum,
     ptx,
+    shared,
     store,
     tile,
     tile_function,
@@ -41,11 +41,13 @@ from tiledsl import (
 )
 from tiledsl.dims import H, J, L, M, N, P, R
 from tiledsl.gemm.epilogue import Epilogue
-from tiledsl.lang.schedules import _unwrapped, in_bands
+from tiledsl.lang.schedules import in_bands, unwrapped
 
-__all__ = ["QUAD", "Reduction", "begin", "part_count", "part_item", "reduce_parts"]
+__all__ = ["QUAD", "Reduction", "meeting", "part_count", "part_item", "reduce_parts"]
 
 E = TypeVar("E", bound=Float)
+
+_cdiv: Any = cdiv  # of anything, as schedules take anything
 
 GPCS = 8
 """Of an H200."""
@@ -57,15 +59,15 @@ QUAD = 4
 """Elements of a vector."""
 
 
-@_unwrapped
+@unwrapped
 def part_count(
     place: Place, m: Any, n: Any, k: Any, sizes: Any, band: Any, batches: Any, parts: int, groups: Any
 ) -> Any:
     """Work items of a product: one for each of a cluster's tiles and each of the clusters that have a part of it."""
-    return cdiv(m, sizes[0] * place.m) * cdiv(n, sizes[1] * (1 if parts else place.n)) * batches * groups
+    return _cdiv(m, sizes[0] * place.m) * _cdiv(n, sizes[1] * (1 if parts else place.n)) * batches * groups
 
 
-@_unwrapped
+@unwrapped
 def part_item(
     i: Any, place: Place, m: Any, n: Any, k: Any, sizes: Any, band: Any, batches: Any, parts: int, groups: Any
 ) -> Any:
@@ -76,7 +78,7 @@ def part_item(
     the CTA in the cluster. at_m, along_m: which of the cluster's tiles along m this is, and how many there are.
     """
     across = 1 if parts else place.n
-    rows, columns = cdiv(m, sizes[0] * place.m), cdiv(n, sizes[1] * across)
+    rows, columns = _cdiv(m, sizes[0] * place.m), _cdiv(n, sizes[1] * across)
     each = rows * columns
     if place.m * place.n > 1:
         i = _of_gpc(i, each * batches * groups)
@@ -84,7 +86,7 @@ def part_item(
     count = each * batches
     if parts:
         i, group = i % count, i // count
-        steps, all_parts, part = cdiv(k, sizes[2]), groups * place.n, group * place.n + place.at_n
+        steps, all_parts, part = _cdiv(k, sizes[2]), groups * place.n, group * place.n + place.at_n
         first, end = part * steps // all_parts * sizes[2], (part + 1) * steps // all_parts * sizes[2]
         along_k = tiles(min(k, end), sizes[2], start=first)
     row, column = in_bands(i % each, rows, columns, max(1, band // place.m))
@@ -105,7 +107,7 @@ def part_item(
     )
 
 
-@_unwrapped
+@unwrapped
 def _of_gpc(i: Any, count: Any) -> Any:
     """A permutation of `count` items for which those of clusters in one GPC are neighbours: the clusters of a grid are
     dealt out to the GPCs in turn."""
@@ -114,12 +116,15 @@ def _of_gpc(i: Any, count: Any) -> Any:
 
 
 @tile_function
-def begin(arrived: SharedTile[u64], count: int):
-    """Initialises mbarriers at which every CTA of a cluster arrives. A `Ring` that is made next lets all know it."""
+def meeting(parts: int, instances: int) -> tuple[SharedTile[u64], SharedTile[u32]]:
+    """For each instance of a role, an mbarrier at which `parts` CTAs of a cluster arrive, and room for a number. A
+    `Ring` that is made next lets all CTAs know that the mbarriers are initialised."""
+    arrived, found = shared((instances,), u64), shared((instances,), u32)
     if warp_id() == 0 and lane_id() == 0:
-        for i in unroll(arrived.shape[0]):
-            ptx.mbarrier_init(arrived, i, count=count)
+        for i in unroll(instances):
+            ptx.mbarrier_init(arrived, i, count=parts)
         ptx.fence_mbarrier_init()
+    return arrived, found
 
 
 @dataclass(frozen=True)
@@ -139,10 +144,10 @@ def reduce_parts(
     t: Any,
     how: Reduction,
     groups: index,
-    sums: Global[f32, P, H, J],
-    done: Global[u32, R],
-    arrived: Memory[u64],
-    found: Memory[u32],
+    sums: Global[f32, P, H, J] | None,
+    done: Global[u32, R] | None,
+    room: tuple[SharedTile[u64], SharedTile[u32]],
+    instance: index,
     parity: u32,
     C: Global[E, L, M, N],
     alpha: f32 | float,
@@ -152,8 +157,10 @@ def reduce_parts(
     """C = epilogue(alpha * (the sum of all parts' x) + beta * C) for one tile.
 
     sums: a tile for each part, with rows along the axis of C that is not contiguous. done: a zero for each slice of
-    each tile; it is zero again at the end. arrived: an mbarrier, whose phase has this parity; found: room for a number.
+    each tile; it is zero again at the end. room: of `meeting`, where the mbarrier's phase has this parity.
     """
+    assert sums is not None and done is not None, "SPLIT needs its workspace: pass sums and done"
+    arrived, found = room
     rows, columns = x.shape
     parts, threads = how.parts, how.threads
     across = C.unit == 1  # contiguous along m
@@ -169,8 +176,8 @@ def reduce_parts(
     barrier()
     if parts > 1:
         if thread < parts:
-            ptx.mbarrier_arrive(arrived, 0, rank=i32(t.at_m + t.along_m * thread))
-        ptx.mbarrier_wait(arrived, 0, parity=parity)
+            ptx.mbarrier_arrive(arrived, instance, rank=i32(t.at_m + t.along_m * thread))
+        ptx.mbarrier_wait(arrived, instance, parity=parity)
     begin = t.part * slice + (thread if slice >= threads else minimum(thread, slice - 1))
     total = fragment((QUAD * each,), f32)
     last = groups == 1
@@ -184,9 +191,9 @@ def reduce_parts(
                 sums.store(first + t.part, at // inner, at % inner, total[QUAD * i : QUAD * i + QUAD])
         barrier()
         if thread == 0:
-            found[0] = done.atomic_add(number, 1, order="acq_rel")
+            found[instance] = done.atomic_add(number, 1, order="acq_rel")
         barrier()
-        last = index(found[0]) == groups - 1
+        last = index(found[instance]) == groups - 1
         if last:
             total = fragment(total.shape, f32)
             deep = max(1, LOADS // each)
@@ -237,7 +244,8 @@ def finish(
     rows, columns = (here + m, here * 0 + n) if across else (here * 0 + m, here + n)
     x = alpha * x
     if how.add_c:
-        x = beta * C.get(t.batch, rows, columns).to(f32) + x
+        old: Any = C.get(t.batch, rows, columns)
+        x = beta * old.to(f32) + x
     y = how.epilogue(x, bias, rows if how.exchanged else columns).to(C.dtype)
     if C.unit > 0 and C.align >= QUAD * C.dtype.bytes:
         C.put(t.batch, m, n, y)

@@ -141,7 +141,7 @@ class Unwrapped(TileFunction[P, Any]):
     no more: of places in a problem whose tiles a launch can count. Functions that it calls have their own say."""
 
 
-def _unwrapped(fn: Any) -> Any:
+def unwrapped(fn: Any) -> Any:
     return Unwrapped(fn, location(fn))
 
 
@@ -154,7 +154,7 @@ def _pieces(extent: Any, size: Any) -> Any:
     return _cdiv(extent, size)
 
 
-@_unwrapped
+@unwrapped
 def tile_count(place: Place, m: Any, n: Any, k: Any, sizes: Any, bands: Any, batches: Any, splits: Any) -> Any:
     """How many tiles there are, in units of a cluster's, each as often as there are matrices and parts of k.
 
@@ -167,7 +167,7 @@ def tile_count(place: Place, m: Any, n: Any, k: Any, sizes: Any, bands: Any, bat
     return count
 
 
-@_unwrapped
+@unwrapped
 def tile_item(i: Any, place: Place, m: Any, n: Any, k: Any, sizes: Any, bands: Any, batches: Any, splits: Any) -> Any:
     """Work item number `i`: bands of tiles along one axis, in a band those along that axis first."""
     rows, columns = _pieces(m, sizes[0] * place.m), _pieces(n, sizes[1] * place.n)
@@ -189,7 +189,7 @@ def tile_item(i: Any, place: Place, m: Any, n: Any, k: Any, sizes: Any, bands: A
     return WorkItem(m=tile(row, sizes[0]), n=tile(column, sizes[1]), k=along_k, batch=batch, split=split)
 
 
-@_unwrapped
+@unwrapped
 def in_bands(i: Any, extent: Any, across: Any, group: Any) -> Any:
     """Number `i` of extent x across places: bands of `group` along the first axis, in a band those along it first."""
     first = i // (across * group) * group
@@ -198,7 +198,7 @@ def in_bands(i: Any, extent: Any, across: Any, group: Any) -> Any:
     return first + within % size, within // size
 
 
-@_unwrapped
+@unwrapped
 def _part(k: Any, size: int, split: Any, splits: Any) -> Any:
     """The tiles along k of one part: all have as many, but for the last ones, which may have none."""
     part = _pieces(_pieces(k, size), splits) * size
