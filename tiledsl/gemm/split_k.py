@@ -238,14 +238,13 @@ def finish(
     along = fragment((QUAD,), i32)
     for i in unroll(QUAD):
         along[i] = i
-    here = along.to(index)
+    here: Any = along.to(index)
     across = C.unit == 1
     m, n = t.m.start + (inner if across else outer), t.n.start + (outer if across else inner)
     rows, columns = (here + m, here * 0 + n) if across else (here * 0 + m, here + n)
     x = alpha * x
     if how.add_c:
-        old: Any = C.get(t.batch, rows, columns)
-        x = beta * old.to(f32) + x
+        x = beta * C.get(t.batch, rows, columns).to(f32) + x
     y = how.epilogue(x, bias, rows if how.exchanged else columns).to(C.dtype)
     if C.unit > 0 and C.align >= QUAD * C.dtype.bytes:
         C.put(t.batch, m, n, y)
