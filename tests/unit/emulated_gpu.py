@@ -13,11 +13,7 @@ import numpy as np
 import pytest
 
 from tiledsl.gemm import call, workspace
-from tiledsl.gemm.ffma import fastest
-from tiledsl.gemm.hopper import hopper_fastest
-from tiledsl.gemm.mma import mma_fastest
-from tiledsl.gemm.pad import pad, pad_both
-from tiledsl.gemm.split_k import add_up
+from tiledsl.kernel import TileKernel
 from tiledsl.runtime import driver
 from tiledsl.runtime.dispatch import Arguments, Dispatcher
 from tiledsl.runtime.driver import Device, Driver
@@ -192,8 +188,10 @@ def install(patch: pytest.MonkeyPatch, gpu: EmulatedDriver) -> Any:
     patch.setattr(Dispatcher, "_launch_plan", launch_plan)
     patch.setattr(Dispatcher, "is_loaded", lambda self, values: self.signature.name in gpu.loaded)
     patch.setattr(call, "_KNOWN", {})
-    for kernel in (hopper_fastest, mma_fastest, fastest, pad, pad_both, add_up):
-        kernel.dispatcher.launcher.plans.clear()
+    for name, module in list(sys.modules.items()):
+        for kernel in vars(module).values() if name.startswith("tiledsl.gemm.") else ():
+            if isinstance(kernel, TileKernel):
+                kernel.dispatcher.launcher.plans.clear()
     patch.setattr(workspace, "_ALL", {})
 
     def increment(tensors: Any) -> None:
