@@ -44,6 +44,7 @@ class EmulatedDriver(Driver):
         self.launched: list[tuple[str, int, tuple[int, ...]]] = []
         self.memory: dict[int, Any] = {}
         self.streams: set[int] = set()
+        self.capture = 1
         self.waits: list[tuple[int, int]] = []
         self.loaded: set[str] = set()
 
@@ -77,6 +78,12 @@ class EmulatedDriver(Driver):
 
     def finish(self, what: str) -> None:
         pass
+
+    def synchronize(self, stream: int, what: str) -> None:
+        pass
+
+    def capture_id(self, stream: int) -> int:
+        return self.capture
 
     def wait_for(self, stream: int, other: int) -> None:
         self.waits.append((stream, other))
@@ -193,6 +200,7 @@ def install(patch: pytest.MonkeyPatch, gpu: EmulatedDriver) -> Any:
             if isinstance(kernel, TileKernel):
                 kernel.dispatcher.launcher.plans.clear()
     patch.setattr(workspace, "_ALL", {})
+    patch.setattr(workspace, "_GRAPHS", {})
 
     def increment(tensors: Any) -> None:
         for tensor in tensors:
