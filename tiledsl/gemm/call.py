@@ -16,8 +16,8 @@ from tiledsl.gemm.operands import GEMM, Operands, described, stream_handle
 from tiledsl.gemm.prepared import Prepared, planned, prepare
 from tiledsl.gemm.steps import GRAIN
 from tiledsl.ir.types import F32
+from tiledsl.layout.shared import row_major
 from tiledsl.runtime.dispatch import in_order, launch_stream, place_of
-from tiledsl.runtime.dlpack import row_major
 from tiledsl.runtime.driver import driver
 from tiledsl.runtime.launch import count_versions
 from tiledsl.signatures.signature import ScalarParam

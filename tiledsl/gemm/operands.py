@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 from tiledsl.gemm.plan import FORMATS
 from tiledsl.ir.types import DTYPES, DType
+from tiledsl.layout.shared import row_major
 from tiledsl.runtime.arrays import NUMPY_NAMES, describe
 from tiledsl.runtime.dispatch import memory_problems, place_name
-from tiledsl.runtime.dlpack import row_major
 from tiledsl.signatures.specialize import ArrayInfo, argument_error
 
 __all__ = ["GEMM", "Operands", "described", "dtype_named", "folded", "stream_handle"]

@@ -29,7 +29,7 @@ from tiledsl.gemm.split_k import QUAD, add_up, split
 from tiledsl.ir.types import F32, U32, DType
 from tiledsl.kernel import TileKernel
 from tiledsl.lang import cdiv
-from tiledsl.runtime.dlpack import row_major
+from tiledsl.layout.shared import row_major
 from tiledsl.signatures.specialize import ArrayInfo
 
 __all__ = ["GRAIN", "Place", "Step", "Steps", "problem_of", "steps_of"]

@@ -12,7 +12,7 @@ from tiledsl.gemm.epilogue import add_bias, plain
 from tiledsl.gemm.operands import GEMM, Operands, dtype_named, folded, stream_handle
 from tiledsl.gemm.prepared import SOMEWHERE, planned, prepare
 from tiledsl.ir.types import F32, DType
-from tiledsl.runtime.dlpack import row_major
+from tiledsl.layout.shared import row_major
 from tiledsl.runtime.driver import driver
 from tiledsl.signatures.specialize import ArrayInfo, argument_error
 
