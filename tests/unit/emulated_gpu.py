@@ -13,10 +13,7 @@ import numpy as np
 import pytest
 
 from tiledsl.gemm import call, workspace
-from tiledsl.gemm.ffma import fastest
-from tiledsl.gemm.hopper import hopper_fastest
-from tiledsl.gemm.mma import mma_fastest
-from tiledsl.gemm.pad import pad, pad_both
+from tiledsl.kernel import TileKernel
 from tiledsl.runtime import driver
 from tiledsl.runtime.dispatch import Arguments, Dispatcher
 from tiledsl.runtime.driver import Device, Driver
@@ -47,6 +44,7 @@ class EmulatedDriver(Driver):
         self.launched: list[tuple[str, int, tuple[int, ...]]] = []
         self.memory: dict[int, Any] = {}
         self.streams: set[int] = set()
+        self.capture = 1
         self.waits: list[tuple[int, int]] = []
         self.loaded: set[str] = set()
 
@@ -80,6 +78,12 @@ class EmulatedDriver(Driver):
 
     def finish(self, what: str) -> None:
         pass
+
+    def synchronize(self, stream: int, what: str) -> None:
+        pass
+
+    def capture_id(self, stream: int) -> int:
+        return self.capture
 
     def wait_for(self, stream: int, other: int) -> None:
         self.waits.append((stream, other))
@@ -191,9 +195,12 @@ def install(patch: pytest.MonkeyPatch, gpu: EmulatedDriver) -> Any:
     patch.setattr(Dispatcher, "_launch_plan", launch_plan)
     patch.setattr(Dispatcher, "is_loaded", lambda self, values: self.signature.name in gpu.loaded)
     patch.setattr(call, "_KNOWN", {})
-    for kernel in (hopper_fastest, mma_fastest, fastest, pad, pad_both):
-        kernel.dispatcher.launcher.plans.clear()
+    for name, module in list(sys.modules.items()):
+        for kernel in vars(module).values() if name.startswith("tiledsl.gemm.") else ():
+            if isinstance(kernel, TileKernel):
+                kernel.dispatcher.launcher.plans.clear()
     patch.setattr(workspace, "_ALL", {})
+    patch.setattr(workspace, "_GRAPHS", {})
 
     def increment(tensors: Any) -> None:
         for tensor in tensors:

@@ -14,7 +14,7 @@ from tests.unit.test_gemm_call import BF16, equal, exact, numbers, relu_bias
 from tiledsl import Const, Float, Global, f32, grid, i32, threads, tile_kernel, u32
 from tiledsl.dims import H, J, K, L, M, N, P, Q, R
 from tiledsl.errors import DeviceError, KernelArgumentError
-from tiledsl.gemm import call, gemm, release
+from tiledsl.gemm import call, gemm, release, workspace
 from tiledsl.gemm.epilogue import Epilogue, plain
 from tiledsl.gemm.plan import Plan, Problem
 
@@ -53,22 +53,26 @@ def right(A: FakeTorch, B: FakeTorch, C: FakeTorch) -> bool:
 
 
 PRODUCTS = {
-    "one launch": (40, 32, 24, ["hopper_fastest"]),
-    "both operands copied": (40, 31, 23, ["pad_both", "hopper_fastest"]),
-    "A copied": (40, 32, 23, ["pad", "hopper_fastest"]),
-    "in parts": (40, 32, 2048, ["hopper_fastest"]),
+    "one launch": (40, 32, 24, "hopper_fastest"),
+    "both operands copied": (40, 31, 23, "pad_both"),
+    "A copied": (40, 32, 23, "pad"),
+    "k is cut": (40, 32, 2048, "hopper_fastest"),
 }
+"""And the kernel that is launched first."""
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_later_calls_only_look_up(name: str, gpu: EmulatedDriver, slow: list[Any]) -> None:
-    m, n, k, expected = PRODUCTS[name]
+    m, n, k, first = PRODUCTS[name]
+    launches: list[Any] = []
     for seed in range(3):
         A, B, C = tensors(m, n, k, seed)
         assert gemm(A, B, C) is C
         assert right(A, B, C) and C.version == 1
+        launches.append([(kernel, stream) for kernel, stream, _ in gpu.launched])
+        gpu.launched.clear()
     assert len(slow) == 1
-    assert [(kernel, stream) for kernel, stream, _ in gpu.launched] == [(kernel, 7) for kernel in expected] * 3
+    assert launches[0][0] == (first, 7) and launches == [launches[0]] * 3
 
 
 def test_c_is_allocated(gpu: EmulatedDriver, slow: list[Any]) -> None:
@@ -229,6 +233,36 @@ def test_in_a_graph_of_torch_memory_is_torchs(gpu: EmulatedDriver, torch: Any) -
     (room,) = rooms(gpu)
     assert right(*product) and set(gpu.memory) == own
     assert not any(at <= room < at + memory.size for at, memory in gpu.memory.items())
+
+
+def test_each_graph_of_torch_has_zeros_of_its_own(
+    gpu: EmulatedDriver, torch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are zero before: nothing in the graph sets them. Its launches on one stream share them."""
+    from tiledsl.gemm import prepared
+
+    monkeypatch.setattr(prepared, "plan", lambda problem: Plan(probe, {}, done=5000, groups=3))
+    monkeypatch.setattr(workspace, "GRAPH_ZEROS", 1 << 17)
+    product = tensors(6, 5, 7)
+    gemm(*product)
+    eager = gpu.launched[-1][2][3]
+    gpu.streams, torch.capturing = {7}, True
+    found: list[int] = []
+    for gpu.capture in (1, 1, 2, 3):
+        gemm(*product)
+        assert right(*product)
+        found.append(gpu.launched[-1][2][3])
+    first, again, second, third = found
+    assert first == again and len({eager, first, second, third}) == 4
+    assert all(second - first >= 20000 and third - second >= 20000 for _ in found)
+    for gpu.capture in range(4, 20):  # no zeros are left: they are torch's, and set in the graph
+        gemm(*product)
+        assert right(*product)
+    gpu.streams, torch.capturing = set(), False
+    gemm(*tensors(6, 5, 8))
+    gpu.streams, torch.capturing, gpu.capture = {7}, True, 20
+    gemm(*product)
+    assert any(at <= gpu.launched[-1][2][3] < at + memory.size for at, memory in gpu.memory.items())
 
 
 def test_in_another_graph_the_workspace_must_be_there(gpu: EmulatedDriver) -> None:

@@ -130,7 +130,10 @@ def _on_gpu(of: Operands, alpha: float, beta: float, behind: Any, stream: Any, k
     same = ("described", *facts, alpha != 0, beta != 0, behind and const_identity(behind))
     known = _KNOWN.get(same)
     if known is None:
-        known = prepare(gpu, of, beta, behind, gpu.capturing(on))
+        capturing = gpu.capturing(on)
+        known = prepare(gpu, of, beta, behind, capturing)
+        if not capturing:
+            known.prepare_graphs(on)
         _keep(same, known)
     captured = torch and stream is None and sys.modules["torch"]._C._cuda_isCurrentStreamCapturing()
     with nullcontext() if stream is not None else in_order(gpu, on, of.given):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from tiledsl.gemm.plan import FORMATS
@@ -159,8 +158,12 @@ def folded(
 def _batched(info: ArrayInfo, batch: int) -> ArrayInfo:
     """With a batch: the matrix of a batch of 1 is repeated."""
     step = info.strides[0] if len(info.shape) == 3 and info.shape[0] > 1 and batch > 1 else 0
-    shape, strides = (batch, *info.shape[-2:]), (step, *info.strides[-2:])
-    return replace(info, shape=shape, strides=strides, owner=(info.owner,))
+    return _view(info, (batch, *info.shape[-2:]), (step, *info.strides[-2:]))
+
+
+def _view(info: ArrayInfo, shape: tuple[int, ...], strides: tuple[int, ...]) -> ArrayInfo:
+    """The same memory. Its owner is no array of this shape."""
+    return ArrayInfo(info.dtype, shape, strides, info.pointer, info.device, info.writable, (info.owner,), info.stream)
 
 
 def _in_a_row(arrays: Iterable[ArrayInfo], axis: int) -> bool:
@@ -173,7 +176,7 @@ def _joined(info: ArrayInfo, axis: int) -> ArrayInfo:
     shape, strides = list(info.shape), list(info.strides)
     strides[axis] = strides[0] if shape[axis] == 1 else strides[axis]
     shape[axis] *= shape[0]
-    return replace(info, shape=(1, *shape[1:]), strides=(0, *strides[1:]))
+    return _view(info, (1, *shape[1:]), (0, *strides[1:]))
 
 
 def _canonical(info: ArrayInfo) -> ArrayInfo:
@@ -181,7 +184,7 @@ def _canonical(info: ArrayInfo) -> ArrayInfo:
     _, rows, columns = info.shape
     step, down, across = info.strides
     if info.empty:
-        return replace(info, strides=row_major(info.shape))
+        return _view(info, info.shape, row_major(info.shape))
     aside = 16  # a multiple of 16 bytes, and not 1
     if columns == 1 and (rows == 1 or down != 1):
         across, down = 1, aside if rows == 1 else down
@@ -189,7 +192,7 @@ def _canonical(info: ArrayInfo) -> ArrayInfo:
         across = aside
     elif rows == 1:
         down = aside if across == 1 else 1
-    return replace(info, strides=(step, down, across))
+    return _view(info, info.shape, (step, down, across))
 
 
 # -- a new C -------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from tiledsl.errors import DeviceError
 from tiledsl.gemm.operands import Operands
 from tiledsl.gemm.plan import plan
 from tiledsl.gemm.steps import Step, Steps, problem_of, steps_of
-from tiledsl.gemm.workspace import workspace_of
+from tiledsl.gemm.workspace import graph_zeros, keep_graph_zeros, workspace_of
 from tiledsl.runtime.driver import Driver
 from tiledsl.runtime.launch import LaunchPlan
 
@@ -56,7 +56,7 @@ class Prepared:
         else None. apart: launch nothing and return False where C may overlap another array, or a scalar does not fit.
         """
         if captured is not None:
-            memory, _kept = _of_graph(captured, self._room, self._zeros)
+            memory, _kept = self._of_graph(captured, stream)
             return self._run_all(stream, addresses + memory, alpha, beta, apart)
         own = workspace_of(self.device, stream)
         with own.lock:
@@ -70,6 +70,22 @@ class Prepared:
             if not (launch.run_apart if apart else launch.run)(stream, pointers, scalars):
                 return False
         return True
+
+    def _of_graph(self, tensor: Any, stream: int) -> tuple[tuple[int, int], Any]:
+        """Addresses of memory of the graph that torch captures on its current stream, and what keeps it until it is
+        launched. It belongs to the graph as that of other tensors does."""
+        torch: Any = sys.modules["torch"]
+        kept = [torch.empty(self._room, dtype=torch.uint8, device=tensor.device)]
+        zeros = graph_zeros(self.device, stream, self._zeros) if self._zeros else 0
+        if self._zeros and not zeros:
+            kept.append(torch.zeros(self._zeros, dtype=torch.uint8, device=tensor.device))
+            zeros = kept[1].data_ptr()
+        return (kept[0].data_ptr(), zeros), kept
+
+    def prepare_graphs(self, stream: int) -> None:
+        """Allocate what later captures of this product need. `stream` captures nothing now."""
+        if self._zeros:
+            keep_graph_zeros(self.device, stream)
 
     def reserve(self, stream: int) -> None:
         """Allocate the workspace that this product needs on `stream`."""
@@ -89,16 +105,6 @@ def _launch(step: Step, addresses: Sequence[int], device: int) -> Launch:
     assert made.arguments.scalars[:given] == ("alpha", "beta")[:given], f"{step.kernel.name}: alpha, beta, then others"
     rest = tuple(values[name] for name in made.arguments.scalars[given:])
     return made, pick, offsets if any(offsets) else None, step.scaled, rest
-
-
-def _of_graph(tensor: Any, room: int, zeros: int) -> tuple[tuple[int, int], Any]:
-    """Memory of the graph that torch captures on its current stream: it belongs to the graph as other tensors do."""
-    torch: Any = sys.modules["torch"]
-    kept = (
-        torch.empty(room, dtype=torch.uint8, device=tensor.device),
-        torch.zeros(zeros, dtype=torch.uint8, device=tensor.device),
-    )
-    return (kept[0].data_ptr(), kept[1].data_ptr()), kept
 
 
 def planned(of: Operands, beta: float, epilogue: Any, arch: str, processors: int = 132) -> Steps:

@@ -238,15 +238,17 @@ def finish(
     along = fragment((QUAD,), i32)
     for i in unroll(QUAD):
         along[i] = i
-    here: Any = along.to(index)
+    here = along.to(index)
     across = C.unit == 1
-    m, n = t.m.start + (inner if across else outer), t.n.start + (outer if across else inner)
+    batch: index = t.batch
+    m: index = t.m.start + (inner if across else outer)
+    n: index = t.n.start + (outer if across else inner)
     rows, columns = (here + m, here * 0 + n) if across else (here * 0 + m, here + n)
     x = alpha * x
     if how.add_c:
-        x = beta * C.get(t.batch, rows, columns).to(f32) + x
+        x = beta * C.get(batch, rows, columns).to(f32) + x
     y = how.epilogue(x, bias, rows if how.exchanged else columns).to(C.dtype)
     if C.unit > 0 and C.align >= QUAD * C.dtype.bytes:
-        C.put(t.batch, m, n, y)
+        C.put(batch, m, n, y)
     else:
-        C.put(t.batch, rows, columns, y)
+        C.put(batch, rows, columns, y)

@@ -68,7 +68,10 @@ def warmup(
     on = _current_stream(device) if stream is None else stream_handle(stream)
     capturing = gpu.capturing(on)
     for of in products:
-        prepare(gpu, of, beta, behind, capturing).reserve(on)
+        made = prepare(gpu, of, beta, behind, capturing)
+        made.reserve(on)
+        if not capturing:
+            made.prepare_graphs(on)
 
 
 def _compile(products: Sequence[Operands], beta: float, behind: Any, *target: Any) -> None:

@@ -3,6 +3,9 @@
 The calls of one stream share a workspace: its kernels run in their order. It grows on demand. The smaller one is kept,
 since kernels that are still to run, and captured graphs, may use it; each is at least twice as large as the one before,
 so all that are kept are no larger than the last. `release` frees them.
+
+A graph that torch captures has its workspace from torch. The words that are zero before and after each product it has
+from here: torch's would have to be set to zero in the graph. They are zero before, and each graph has words of its own.
 """
 
 from __future__ import annotations
@@ -12,12 +15,14 @@ import threading
 from tiledsl.errors import DeviceError
 from tiledsl.runtime.driver import Driver, driver
 
-__all__ = ["Workspace", "release", "workspace_of"]
+__all__ = ["Workspace", "graph_zeros", "keep_graph_zeros", "release", "workspace_of"]
 
 PER_THREAD_STREAM = 2
 """The handle that is another stream in each thread. (CUDA driver API: CU_STREAM_PER_THREAD.)"""
 LEAST_ROOM, LEAST_ZEROS = 1 << 20, 1 << 12
 """Bytes that are allocated at least."""
+GRAPH_ZEROS = 1 << 20
+"""Bytes of zeros for captured graphs that are allocated at a time."""
 
 
 class Workspace:
@@ -72,6 +77,55 @@ def workspace_of(device: int, stream: int) -> Workspace:
     """The workspace of this stream."""
     key = (device, stream) if stream != PER_THREAD_STREAM else (device, stream, threading.get_ident())
     return _ALL.get(key) or _ALL.setdefault(key, Workspace(driver(), device, stream))
+
+
+class _GraphZeros:
+    """Memory of one device that is zero. Each capture takes a part for each of its streams."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.start = self.end = 0
+        self.parts: dict[tuple[int, int], tuple[int, int]] = {}
+
+    def keep(self, gpu: Driver, stream: int) -> None:
+        """Have enough for the captures to come. `stream` captures nothing."""
+        with self.lock:
+            if self.end - self.start >= GRAPH_ZEROS // 2:
+                return
+            with gpu.beside_captures():
+                start = gpu.allocate(GRAPH_ZEROS, "the workspaces of graphs")
+            gpu.clear(start, GRAPH_ZEROS, stream)
+            gpu.synchronize(stream, "the workspaces of graphs")
+            self.start, self.end = start, start + GRAPH_ZEROS
+
+    def part(self, gpu: Driver, stream: int, size: int) -> int:
+        with self.lock:
+            key = stream, gpu.capture_id(stream)
+            at, has = self.parts.get(key, (0, 0))
+            if has < size:
+                at, has = self.start, max(size + -size % LEAST_ZEROS, 2 * has)
+                if at + has > self.end:
+                    return 0
+                self.start, self.parts[key] = at + has, (at, has)
+            return at
+
+
+_GRAPHS: dict[int, _GraphZeros] = {}
+
+
+def keep_graph_zeros(device: int, stream: int) -> None:
+    """Have zeros for graphs that are captured later. `stream` captures nothing now."""
+    found = _GRAPHS.get(device) or _GRAPHS.setdefault(device, _GraphZeros())
+    gpu = driver()
+    with gpu.active(device):
+        found.keep(gpu, stream)
+
+
+def graph_zeros(device: int, stream: int, size: int) -> int:
+    """The address of `size` bytes that are zero, for the graph that `stream` captures; 0 if none are left. The launches
+    of a graph on one stream share them."""
+    found = _GRAPHS.get(device)
+    return 0 if found is None else found.part(driver(), stream, size)
 
 
 def release() -> None:

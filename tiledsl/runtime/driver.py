@@ -312,6 +312,10 @@ class Driver:
         """Wait for all work of the current context."""
         self.check(self.cu.cuCtxSynchronize(), f"waiting for {what}")
 
+    def capture_id(self, stream: int) -> int:
+        """A number of the capture that `stream` is in, which no other capture of this process has."""
+        return int(self.check(self.cu.cuStreamGetCaptureInfo(stream), "asking for the capture of a stream")[1])
+
     def event(self) -> Any:
         return self.check(self.cu.cuEventCreate(0), "creating an event")
 
