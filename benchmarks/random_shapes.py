@@ -111,15 +111,16 @@ def _measure(
     device: Device, size: Size, cache: str, load: str, rounds: int, noted: dict[str, Any]
 ) -> list[dict[str, Any]]:
     """A record for cuBLAS and for ours in each layout, whose results have been checked."""
-    operands = Operands(device, size, buffer_sets(size.bytes(device.itemsizes), cold=cache == "cold"))
-    layout, base = cublas(operands)
+    sets = buffer_sets(size.bytes(device.itemsizes), cold=cache == "cold")
+    operands, graphed = Operands(device, size, sets), max(GRAPHED, sets)  # so that a graph goes round all of them
+    layout, base = cublas(operands, graphed)
     launches = {CUBLAS: base}
     ours = Contender("gemm", gemm, {}, Roles("A", "B", "C"))
     for stored in LAYOUTS:
         launches[stored] = ours.launcher(operands, stored)
         operands.check(f"gemm {stored}", launches[stored])
     seconds, rest = LOADS[load]
-    timing = interleave(device, launches, rounds=rounds, seconds=seconds, rest=rest, graphed=GRAPHED)
+    timing = interleave(device, launches, rounds=rounds, seconds=seconds, rest=rest, graphed=graphed)
     return summarize(timing, size.numbers, CUBLAS, {"layout": layout, **noted})
 
 

@@ -48,7 +48,7 @@ LOADS = {"sustained": (0.05, 0.0), "burst": (0.005, 0.15)}
 """Seconds of a batch, and of the rest before it."""
 
 GRAPHED = 24
-"""Launches in one graph."""
+"""Launches in one graph, at least."""
 
 COPIED = 1 << 30
 """Bytes of the copy that measures the memory: far more than L2 holds."""
@@ -122,9 +122,10 @@ def _measure(
     fitting = [c for c in contenders if c.takes(size)]
     if not fitting:
         raise TileError(f"bench: {contenders[0].label} takes no batch: give MxNxK")
-    operands = Operands(device, size, buffer_sets(size.bytes(device.itemsizes), cold=cache == "cold"))
-    layout, base = cublas(operands)
-    graphed = GRAPHED if arguments.graph else 1
+    sets = buffer_sets(size.bytes(device.itemsizes), cold=cache == "cold")
+    operands = Operands(device, size, sets)
+    graphed = max(GRAPHED, sets) if arguments.graph else 1  # a graph goes round all operands
+    layout, base = cublas(operands, graphed)
     launches, stored = {CUBLAS: base}, dict[str, str]()
     for each in fitting:
         layouts = LAYOUTS if arguments.stored == BEST else (arguments.stored or each.roles.layout,)

@@ -211,6 +211,7 @@ def fastest(contender: Contender, operands: Operands, layouts: Sequence[str], gr
     return best, found[best]
 
 
-def cublas(operands: Operands) -> tuple[str, Launch]:
-    """The layout in which cuBLAS is fastest, and cuBLAS with operands stored so."""
-    return fastest(Contender(CUBLAS, operands.device.matmul, {}, Roles("a", "b", "out")), operands, LAYOUTS)
+def cublas(operands: Operands, graphed: int = 1) -> tuple[str, Launch]:
+    """The layout in which cuBLAS is fastest, and cuBLAS with operands stored so. `graphed`: see `interleave`."""
+    contender = Contender(CUBLAS, operands.device.matmul, {}, Roles("a", "b", "out"))
+    return fastest(contender, operands, LAYOUTS, graphed)
