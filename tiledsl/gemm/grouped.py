@@ -1,12 +1,12 @@
 """Products of groups of rows, each with a matrix of its own, whose sizes are in device memory.
 
-`hopper_grouped` is the Hopper kernel (`hopper.py`) under another schedule. Grouped: A [M, K] has the rows of all groups,
-one group after the other, and group g has the rows bounds[g] to bounds[g + 1]. Masked: A [L, M, K] has room for M rows
+`hopper_grouped` is the Hopper kernel (`hopper.py`) under another schedule. Grouped: A [M, K] has the rows of all
+groups, one group after the other, and group g has the rows bounds[g] to bounds[g + 1]. Masked: A [L, M, K] has room for M rows
 of each group, and bounds[g] says how many there are. B [L, K, N] has a matrix for each group.
 
-At the start each block counts the tiles of every group, in parallel, and keeps in shared memory how many there are up
-to each group's end. A work item is found there by binary search. A tile begins at a row of its group, wherever that
-is; rows that it reads behind the group's end belong to others and are not stored. Groups without rows have no tiles.
+At the start each block reads all bounds, in parallel, and keeps in shared memory how many tiles there are up to the end
+of each group. A work item is found there by binary search. A tile begins at a row of its group, wherever that is; rows
+that it reads behind the group's end belong to others and are not stored. Groups without rows have no tiles.
 
 For few rows of a group the operands are exchanged (EXCHANGED): the columns of B are the rows of wgmma's product, which
 are 64 for each warpgroup, and the rows of A its columns, of which a tile may have as few as 8.
@@ -38,12 +38,12 @@ from tiledsl import (
     i32,
     index,
     lane_id,
+    minimum,
     persistent,
     ptx,
     role,
     shared,
     shuffle_up,
-    store,
     store_matrix,
     store_tma,
     swizzle_128b,
@@ -66,7 +66,7 @@ from tiledsl.lang.schedules import _unwrapped, tile_item
 __all__ = ["hopper_grouped"]
 
 D = TypeVar("D", bound=Float)
-I = TypeVar("I", bound=Integer)
+Bound = TypeVar("Bound", bound=Integer)
 
 WARPS = 12
 """Of a block: a warpgroup that loads, two that multiply."""
@@ -79,60 +79,73 @@ TALL = 32
 # -- the schedule ----------------------------------------------------------------------------------
 
 
-@_unwrapped
-def group_rows(bounds: Memory[I], group: index, rows: index, masked: bool) -> tuple[index, index]:
-    """The first row of a group and the row behind its last one, inside of A whatever `bounds` says."""
-    begin = index(0) if masked else min(max(index(bounds[group]), 0), rows)
-    return begin, min(max(index(bounds[group if masked else group + 1]), begin), rows)
-
-
 @tile_function
-def count_tiles(
-    ends: SharedTile[i32], bounds: Memory[I], groups: index, rows: index, size: int, masked: bool, check: bool
+def read_groups(
+    ends: SharedTile[i32],
+    starts: SharedTile[i32],
+    bounds: Memory[Bound],
+    groups: index,
+    rows: index,
+    size: int,
+    masked: bool,
+    check: bool,
 ):
-    """ends[g] = how many tiles of `size` rows the groups 0 to g have, computed by all threads of the block."""
+    """Reads the bounds and counts tiles of `size` rows, by all threads of the block: 32 groups a warp at once.
+
+    ends[g] is the number of tiles of groups 0 to g, along their rows. starts[g] is the row where group g begins and
+    group g - 1 ends; of masked products, how many rows group g has.
+    """
     assert ends.shape[0] % 32 == 0, "GROUPS is a multiple of 32"
-    totals = shared((WARPS,), i32)
+    sums = shared((WARPS,), i32)
     warp, lane = warp_id(), lane_id()
     before = i32(0)
     for first in range(0, groups, 32 * WARPS):
         group, count = first + warp * 32 + lane, i32(0)
         if group < groups:
-            begin, end = group_rows(bounds, group, rows, masked)
+            low = 0 if masked else index(bounds[group])
+            high = index(bounds[group if masked else group + 1])
             if check:
-                expected = "counts are 0 to max_m" if masked else "offsets do not decrease, from 0 on, up to the rows of A"
-                low, high = (0 if masked else index(bounds[group])), index(bounds[group if masked else group + 1])
-                assert_((begin == low) & (end == high), expected)
-            count = i32(cdiv(end - begin, size))
+                what = "counts" if masked else "offsets"
+                assert_((low >= 0) & (low <= high) & (high <= rows), f"{what} are in range, and offsets in order")
+            low, high = min(max(low, 0), rows), min(max(high, 0), rows)
+            if masked:
+                starts[group] = i32(high)
+            else:
+                starts[group] = i32(low)
+                if group == groups - 1:
+                    starts[groups] = i32(high)
+            count = i32(cdiv(max(high - low, 0), size))
         for step in (1, 2, 4, 8, 16):
             lower = shuffle_up(count, step)
             count += where(lane >= step, lower, 0)
         if lane == 31:
-            totals[warp] = count
+            sums[warp] = count
         barrier()
-        all_ = before
+        after = before
         for w in unroll(WARPS):
-            total = totals[w]
-            before += where(w < warp, total, 0)
-            all_ += total
+            before += where(w < warp, sums[w], 0)
+            after += sums[w]
         if group < groups:
             ends[group] = before + count
-        before = all_
+        before = after
         barrier()
 
 
 @_unwrapped
-def group_count(place: Place, ends: Any, bounds: Any, groups: Any, m: Any, n: Any, k: Any, sizes: Any, band: Any) -> Any:
+def group_count(place: Place, ends: Any, starts: Any, groups: Any, n: Any, k: Any, sizes: Any, options: Any) -> Any:
     """Tiles of all groups."""
     return index(ends[groups - 1]) * cdiv(n, sizes[1])
 
 
 @_unwrapped
 def group_item(
-    i: Any, place: Place, ends: Any, bounds: Any, groups: Any, m: Any, n: Any, k: Any, sizes: Any, band: Any
+    i: Any, place: Place, ends: Any, starts: Any, groups: Any, n: Any, k: Any, sizes: Any, options: Any
 ) -> Any:
-    """Tile number `i`. rest: how many rows its group has from its first row on, more than it has itself or fewer."""
-    size, masked = band
+    """Tile number `i`. rest: how many rows its group has from the tile's first one on: more than a tile has, or fewer.
+
+    options: how many tiles a band has, and whether products are masked.
+    """
+    band, masked = options
     columns = cdiv(n, sizes[1])
     row, low, high = i32(i // columns), i32(0), i32(groups) - 1
     while low < high:  # the first group that ends behind this row of tiles
@@ -144,33 +157,20 @@ def group_item(
     group, before = index(low), i32(0)
     if low > 0:
         before = ends[group - 1]
-    first, last = group_rows(bounds, group, m, masked)
-    t = tile_item(i - index(before) * columns, place, last - first, n, k, sizes, (size, True), None, None)
-    return WorkItem(
-        m=t.m + first, n=t.n, k=t.k, group=group, batch=group if masked else 0, rest=last - first - t.m.start
-    )
+    begin = 0 if masked else index(starts[group])
+    rows = index(starts[group]) if masked else index(starts[group + 1]) - begin
+    t = tile_item(i - index(before) * columns, place, rows, n, k, sizes, (band, True), None, None)
+    m, rest = t.m + begin, rows - t.m.start
+    return WorkItem(m=m, n=t.n, k=t.k, group=group, batch=group if masked else 0, rest=rest)
 
 
 # -- the kernel ------------------------------------------------------------------------------------
 
 
 @tile_function
-def store_rows(via: View[D], C: Global[D, P, M, N], t: Any, first: int, column: index, thread: index, threads: int):
-    """Stores what `via` has of rows `first` and on of a tile, as far as they belong to the tile's group."""
-    rows, columns = via.shape
-    vectors = rows * (columns // VECTOR)
-    for i in unroll(cdiv(vectors, threads)):
-        at = i * threads + thread
-        row, along = at // (columns // VECTOR), at % (columns // VECTOR) * VECTOR
-        if (vectors % threads == 0 or at < vectors) and first + row < t.rest:
-            C.put(t.batch, t.m.start + first + row, column + along, via.load(row, along))
-
-
-@tile_function
 def store_part(
     y: Fragment[D],
     via: View[D],
-    to: View[D],
     C: Global[D, P, M, N],
     t: Any,
     first: int,
@@ -179,19 +179,29 @@ def store_part(
     thread: index,
     threads: int,
 ):
-    """Stores a part of a tile, of which `via` has the shape, by TMA where all of its rows belong to the group."""
+    """Stores rows `first` and on of a tile, and columns `column` and on, as many as `via` has, through `via`.
+
+    By TMA where all these rows belong to the tile's group, else by vectors of those rows that do. pending: how many TMA
+    stores from other buffers may still be reading. thread: this one's number of `threads`, of which the first one uses
+    TMA.
+    """
+    rows, columns = via.shape
     if thread == 0:
         tma_wait(pending, read=True)
     barrier()
-    store_matrix(y, via.T if y.shape != via.shape else via)
+    store_matrix(y, via if y.shape == via.shape else via.T)
     ptx.fence_proxy_async()
     barrier()
-    if first + via.shape[0] <= t.rest:
+    if first + rows <= t.rest:
         if thread == 0:
-            store_tma(via, to)
+            m, n = tile(0, rows) + (t.m.start + first), tile(column // columns, columns)
+            store_tma(via, C[t.batch, m, n])
             tma_commit()
     else:
-        store_rows(via, C, t, first, column, thread, threads)
+        vectors = columns // VECTOR
+        for at in range(thread, minimum(rows, t.rest - first) * vectors, threads):
+            row, along = at // vectors, at % vectors * VECTOR
+            C.put(t.batch, t.m.start + first + row, column + along, via.load(row, along))
 
 
 @tile_kernel(arch="sm_90a")
@@ -199,7 +209,7 @@ def hopper_grouped(
     A: Global[D, P, M, K],
     B: Global[D, L, K, N],
     C: Global[D, P, M, N],
-    bounds: Global[I, J],
+    bounds: Global[Bound, J],
     alpha: f32 | float = 1.0,
     bias: Global[f32, L, N] | None = None,
     *,
@@ -218,29 +228,32 @@ def hopper_grouped(
 ):
     """C = epilogue(alpha A B) for the rows of each group, by tiles of BM rows and BN columns.
 
-    GROUPS: the least multiple of 32 with room for all groups. CHECK: assert that the bounds are in order and in range;
-    without it nothing outside the arrays is touched, whatever they are.
+    GROUPS: room for so many groups, a multiple of 32. CHECK: assert that the bounds are in order and in range; without
+    it no access leaves the arrays, whatever they are.
     """
     if EARLY:
         ptx.griddepcontrol_launch()
         ptx.griddepcontrol_wait()
-    ends = shared((GROUPS,), i32)
-    count_tiles(ends, bounds, L, M, BM, MASKED, CHECK)
-    sizes, band = (BM, BN, BK), (GROUP, MASKED)
-    work = persistent(Schedule(group_count, group_item, ends, bounds, L, M, N, K, sizes, band))
+    ends, starts = shared((GROUPS,), i32), shared((GROUPS + 32,), i32)
+    read_groups(ends, starts, bounds, L, M, BM, MASKED, CHECK)
+    work = persistent(Schedule(group_count, group_item, ends, starts, L, N, K, (BM, BN, BK), (GROUP, MASKED)))
     ring = Ring(STAGES, a=staging(A, BM, BK), b=staging(B, BK, BN))
-    tall = min(BM, TALL)
-    out = shared((2 * INSTANCES, tall, BN), C.dtype, layout=swizzle_128b) if EXCHANGED else chunks(C, 2 * INSTANCES, BM, BN)
-    wide = out.shape[2]
-    size = 256 // INSTANCES
-    with role("load", registers=24, threads=1):
+    if EXCHANGED:
+        tall = min(BM, TALL)
+        assert BM % tall == 0, f"a result is stored in pieces of {tall} rows, which do not divide {BM}"
+        out = shared((2 * INSTANCES, tall, BN), C.dtype, layout=swizzle_128b)
+    else:
+        out = chunks(C, 2 * INSTANCES, BM, BN)
+    piece = out.shape[1 if EXCHANGED else 2]
+    with role("load", registers=56, threads=1):
         for t in work:
             for k in t.k:
                 with ring.fill() as s:
                     tma_load(as_stored(A[t.batch, t.m, k]), s.a)
                     tma_load(as_stored(B[t.group, k, t.n]), s.b)
-    with role("math", warpgroups=2 // INSTANCES, registers=240, instances=INSTANCES) as r:
-        thread = (warp_id() % (size // 32)) * 32 + lane_id()
+    with role("math", warpgroups=2 // INSTANCES, registers=224, instances=INSTANCES) as r:
+        threads = 256 // INSTANCES
+        thread = (warp_id() % (threads // 32)) * 32 + lane_id()
         for t in work:
             acc = wgmma.accumulator((BN, BM) if EXCHANGED else (BM, BN), f32)
             with r.turn("multiply"):
@@ -251,17 +264,13 @@ def hopper_grouped(
                         else:
                             acc = wgmma(matrix(s.a, A), matrix(s.b, B), acc)
             with r.turn("store"):
-                x = acc.wait()
-                own = bias[t.group, :] if bias is not None else None
-                for i in unroll(BM // tall if EXCHANGED else BN // wide):
-                    first, column = (i * tall, t.n.start) if EXCHANGED else (0, t.n.start + i * wide)
-                    y = alpha * x.columns(first, tall) if EXCHANGED else alpha * x.columns(i * wide, wide)
-                    at = coordinates(y)[0 if EXCHANGED else 1]
-                    y = EPILOGUE(y, own, column + at).to(C.dtype)
-                    m = tile(0, out.shape[1]) + (t.m.start + first)
-                    n = tile(column // wide, wide)
-                    via = out[r.index * 2 + i % 2, :, :]
+                sums, own = acc.wait(), bias[t.group, :] if bias is not None else None
+                for i in unroll((BM if EXCHANGED else BN) // piece):
+                    first, column = (i * piece, t.n.start) if EXCHANGED else (0, t.n.start + i * piece)
                     if first < t.rest:
-                        store_part(y, via, C[t.batch, m, n], C, t, first, column, min(i, 1), thread, size)
+                        y = alpha * sums.columns(i * piece, piece)
+                        y = EPILOGUE(y, own, column + coordinates(y)[0 if EXCHANGED else 1]).to(C.dtype)
+                        via = out[r.index * 2 + i % 2, :, :]
+                        store_part(y, via, C, t, first, column, min(i, 1), thread, threads)
         if thread == 0:
             tma_wait(0)
