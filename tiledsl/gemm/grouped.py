@@ -1,8 +1,8 @@
 """Products of groups of rows, each with a matrix of its own, whose sizes are in device memory.
 
-`hopper_grouped` is the Hopper kernel (`hopper.py`) under another schedule. Grouped: A [M, K] has the rows of all
-groups, one group after the other, and group g has the rows bounds[g] to bounds[g + 1]. Masked: A [L, M, K] has room for M rows
-of each group, and bounds[g] says how many there are. B [L, K, N] has a matrix for each group.
+`hopper_grouped` is the Hopper kernel (`hopper.py`) under another schedule. Grouped: A [1, M, K] has the rows of
+all groups, one group after the other, and group g has the rows bounds[g] to bounds[g + 1]. Masked: A [L, M, K] has room
+for M rows of each group, and bounds[g] says how many there are. B [L, K, N] has a matrix for each group.
 
 At the start each block reads all bounds, in parallel, and keeps in shared memory how many tiles there are up to the end
 of each group. A work item is found there by binary search. A tile begins at a row of its group, wherever that is; rows
@@ -105,8 +105,8 @@ def read_groups(
             low = 0 if masked else index(bounds[group])
             high = index(bounds[group if masked else group + 1])
             if check:
-                what = "counts" if masked else "offsets"
-                assert_((low >= 0) & (low <= high) & (high <= rows), f"{what} are in range, and offsets in order")
+                expected = "counts are from 0 to max_m" if masked else "offsets do not decrease, from 0 to the rows of A"
+                assert_((low >= 0) & (low <= high) & (high <= rows), expected)
             low, high = min(max(low, 0), rows), min(max(high, 0), rows)
             if masked:
                 starts[group] = i32(high)
