@@ -61,7 +61,7 @@ from tiledsl import (
 from tiledsl.dims import J, K, L, M, N, P
 from tiledsl.gemm.epilogue import Epilogue, plain
 from tiledsl.gemm.hopper_tiles import as_stored, chunks, matrix, staging
-from tiledsl.lang.schedules import _unwrapped, tile_item
+from tiledsl.lang.schedules import _unwrapped, tile_item  # pyright: ignore[reportPrivateUsage]
 
 __all__ = ["hopper_grouped"]
 
@@ -84,8 +84,8 @@ def read_groups(
     ends: SharedTile[i32],
     starts: SharedTile[i32],
     bounds: Memory[Bound],
-    groups: index,
-    rows: index,
+    groups: Any,
+    rows: Any,
     size: int,
     masked: bool,
     check: bool,
@@ -105,7 +105,9 @@ def read_groups(
             low = 0 if masked else index(bounds[group])
             high = index(bounds[group if masked else group + 1])
             if check:
-                expected = "counts are from 0 to max_m" if masked else "offsets do not decrease, from 0 to the rows of A"
+                expected = (
+                    "counts are from 0 to max_m" if masked else "offsets do not decrease, from 0 to the rows of A"
+                )
                 assert_((low >= 0) & (low <= high) & (high <= rows), expected)
             low, high = min(max(low, 0), rows), min(max(high, 0), rows)
             if masked:
@@ -131,10 +133,13 @@ def read_groups(
         barrier()
 
 
+_cdiv: Any = cdiv  # of anything, as these functions take anything
+
+
 @_unwrapped
 def group_count(place: Place, ends: Any, starts: Any, groups: Any, n: Any, k: Any, sizes: Any, options: Any) -> Any:
     """Tiles of all groups."""
-    return index(ends[groups - 1]) * cdiv(n, sizes[1])
+    return index(ends[groups - 1]) * _cdiv(n, sizes[1])
 
 
 @_unwrapped
@@ -146,7 +151,7 @@ def group_item(
     options: how many tiles a band has, and whether products are masked.
     """
     band, masked = options
-    columns = cdiv(n, sizes[1])
+    columns = _cdiv(n, sizes[1])
     row, low, high = i32(i // columns), i32(0), i32(groups) - 1
     while low < high:  # the first group that ends behind this row of tiles
         middle = (low + high) // 2
