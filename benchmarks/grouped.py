@@ -36,7 +36,7 @@ from benchmarks.report import RESULTS, table, write
 from tiledsl.errors import TileError
 from tiledsl.gemm import grouped_gemm
 from tiledsl.gemm.grouped import hopper_grouped
-from tiledsl.gemm.grouped_call import TILES, microseconds
+from tiledsl.gemm.grouped_call import EARLY, TILES, microseconds
 from tiledsl.inspect.frameworks import Device
 from tiledsl.inspect.timing import L2_BYTES, RoundTimes, buffer_sets, interleave
 
@@ -124,6 +124,7 @@ def _measure(device: Device, problem: Problem, load: str, rounds: int, choices: 
     sets = 1 if 2 * groups * n * k > 4 * L2_BYTES else buffer_sets(2 * (groups * n * k + rows * (n + k)), cold=True)
     ends = np.cumsum(problem.sizes)
     offsets = torch.tensor([0, *ends], dtype=torch.int32, device="cuda")
+    behind = offsets[1:].clone()
     a = [device.normal(rows, k, s) for s in range(sets)]
     along_k = [device.normal(n, k, 1000 + s, groups).swapaxes(1, 2) for s in range(sets)]
     stored = {"NT": along_k, "NN": [b.contiguous() for b in along_k]}
@@ -141,7 +142,7 @@ def _measure(device: Device, problem: Problem, load: str, rounds: int, choices: 
         return launch
 
     def grouped_mm(layout: str) -> Launch:
-        return lambda number: torch._grouped_mm(a[number % sets], stored[layout][number % sets], offs=offsets[1:])
+        return lambda number: torch._grouped_mm(a[number % sets], stored[layout][number % sets], offs=behind)
 
     def ours(layout: str) -> Launch:
         return lambda number: grouped_gemm(a[number % sets], stored[layout][number % sets], offsets, c[number % sets])
@@ -151,24 +152,32 @@ def _measure(device: Device, problem: Problem, load: str, rounds: int, choices: 
             a[number % sets][None], stored[layout][number % sets], c[number % sets][None], offsets, **consts
         )
 
-    launches: dict[str, Launch] = {}
-    for layout in LAYOUTS:
-        launches[layout] = ours(layout)
+    launches: dict[str, Launch] = {layout: ours(layout) for layout in LAYOUTS}
+    for layout in LAYOUTS if choices else ():
+        for tile in TILES:
+            consts = {**tile.consts(groups), "EARLY": microseconds(tile, groups, rows / groups, n, k) < EARLY}
+            launches[f"{tile.rows}x{tile.columns} {layout}"] = by_tile(layout, consts)
+    right: Any = None
+    for name, launch in launches.items():
         c[0].fill_(device.blank)
-        launches[layout](0)
-        shares = [device.worst_share(c[0][i:j], a[0][i:j], stored[layout][0][g]) for g, i, j in spans]
-        if not max(shares) <= 1:
-            raise TileError(f"grouped: {layout} at {problem} is wrong: {max(shares):.3g} times its error bound")
+        launch(0)
+        if right is None:
+            shares = [device.worst_share(c[0][i:j], a[0][i:j], along_k[0][g]) for g, i, j in spans]
+            if not max(shares) <= 1:
+                raise TileError(f"grouped: {name} at {problem} is wrong: {max(shares):.3g} times its error bound")
+            right = c[0].clone()
+        if not torch.equal(c[0], right):  # all tiles add up in the same order
+            raise TileError(f"grouped: {name} at {problem} differs from {next(iter(launches))}")
+    for layout in LAYOUTS:
         launches[f"loop {layout}"] = loop(layout)
         if device.format == "bf16":  # torch has no other
             launches[f"torch {layout}"] = grouped_mm(layout)
-        for tile in TILES if choices else ():
-            consts = {**tile.consts(groups), "EARLY": microseconds(tile, groups, rows / groups, n, k) < 50}
-            launches[f"{tile.rows}x{tile.columns} {layout}"] = by_tile(layout, consts)
+        for base in BASES:
+            launches.get(f"{base} {layout}", launches[layout])(0)
     about = min(microseconds(tile, groups, rows / groups, n, k) for tile in TILES)
     graphed = max(2, min(24, int(1e3 * MILLISECONDS / about)))
     seconds, rest = LOADS[load]
-    timing = interleave(device, launches, rounds=rounds, seconds=seconds / graphed, rest=rest, graphed=graphed)
+    timing = interleave(device, launches, rounds=rounds, seconds=seconds, rest=rest, graphed=graphed)
     times = {name: round(1e3 * timing.median(name), 2) for name in launches}
     return {"us": times, "ratios": _ratios(timing, times)}
 
