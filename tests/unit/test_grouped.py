@@ -3,8 +3,10 @@ written, wrong offsets are errors there and harmless without checks."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -248,3 +250,15 @@ def test_bad_arguments_of_masked_products() -> None:
     ):
         with pytest.raises(KernelArgumentError, match=message):
             masked_gemm(A, small(2, 64, 72), counts, device="emulator")
+
+
+def test_the_example_of_the_page() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "grouped.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    found: dict[str, Any] = {}
+    exec(
+        example.replace("offsets)", 'offsets, device="emulator")').replace("counts)", 'counts, device="emulator")'),
+        found,
+    )
+    exact = product(found["A"][0, :4], found["B"][0])
+    assert np.abs(found["C"][0, :4].astype(np.float32) - exact).max() < 2**-6 * np.abs(exact).max()

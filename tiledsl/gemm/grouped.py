@@ -14,6 +14,7 @@ are 64 for each warpgroup, and the rows of A its columns, of which a tile may ha
 
 from __future__ import annotations
 
+from math import gcd
 from typing import Any, TypeVar
 
 from tiledsl import (
@@ -50,9 +51,11 @@ from tiledsl import (
     tile,
     tile_function,
     tile_kernel,
+    tiles,
     tma_commit,
     tma_load,
     tma_wait,
+    u32,
     unroll,
     warp_id,
     wgmma,
@@ -61,9 +64,9 @@ from tiledsl import (
 from tiledsl.dims import J, K, L, M, N, P
 from tiledsl.gemm.epilogue import Epilogue, plain
 from tiledsl.gemm.hopper_tiles import as_stored, chunks, matrix, staging
-from tiledsl.lang.schedules import _unwrapped, tile_item  # pyright: ignore[reportPrivateUsage]
+from tiledsl.lang.schedules import _unwrapped  # pyright: ignore[reportPrivateUsage]
 
-__all__ = ["hopper_grouped"]
+__all__ = ["TALL", "hopper_grouped"]
 
 D = TypeVar("D", bound=Float)
 Bound = TypeVar("Bound", bound=Integer)
@@ -73,7 +76,7 @@ WARPS = 12
 VECTOR = 8
 """Elements of 16 bytes."""
 TALL = 32
-"""Rows of the result that are stored at once where operands are exchanged, unless a tile has fewer."""
+"""Rows of the result that are stored at once where operands are exchanged, or fewer, so that they divide a tile's."""
 
 
 # -- the schedule ----------------------------------------------------------------------------------
@@ -151,22 +154,27 @@ def group_item(
     options: how many tiles a band has, and whether products are masked.
     """
     band, masked = options
-    columns = _cdiv(n, sizes[1])
-    row, low, high = i32(i // columns), i32(0), i32(groups) - 1
+    columns = u32(_cdiv(n, sizes[1]))
+    line, low, high = u32(i) // columns, u32(0), u32(groups) - 1
     while low < high:  # the first group that ends behind this row of tiles
         middle = (low + high) // 2
-        if ends[index(middle)] > row:
+        if u32(ends[index(i32(middle))]) > line:
             high = middle
         else:
             low = middle + 1
-    group, before = index(low), i32(0)
+    group, before = index(i32(low)), u32(0)
     if low > 0:
-        before = ends[group - 1]
+        before = u32(ends[group - 1])
     begin = 0 if masked else index(starts[group])
     rows = index(starts[group]) if masked else index(starts[group + 1]) - begin
-    t = tile_item(i - index(before) * columns, place, rows, n, k, sizes, (band, True), None, None)
-    m, rest = t.m + begin, rows - t.m.start
-    return WorkItem(m=m, n=t.n, k=t.k, group=group, batch=group if masked else 0, rest=rest)
+    # Bands of tiles along the rows, as those of `tile_schedule`.
+    rest = u32(i) - before * columns
+    first = rest // (columns * band) * band
+    within, size = rest - first * columns, minimum(u32(ends[group]) - before - first, band)
+    column = within // size
+    m, n = tile(index(i32(first + within - column * size)), sizes[0]), tile(index(i32(column)), sizes[1])
+    batch, along_k = group if masked else 0, tiles(k, sizes[2])
+    return WorkItem(m=m + begin, n=n, k=along_k, group=group, batch=batch, rest=rows - m.start)
 
 
 # -- the kernel ------------------------------------------------------------------------------------
@@ -244,19 +252,17 @@ def hopper_grouped(
     work = persistent(Schedule(group_count, group_item, ends, starts, L, N, K, (BM, BN, BK), (GROUP, MASKED)))
     ring = Ring(STAGES, a=staging(A, BM, BK), b=staging(B, BK, BN))
     if EXCHANGED:
-        tall = min(BM, TALL)
-        assert BM % tall == 0, f"a result is stored in pieces of {tall} rows, which do not divide {BM}"
-        out = shared((2 * INSTANCES, tall, BN), C.dtype, layout=swizzle_128b)
+        out = shared((2 * INSTANCES, gcd(BM, TALL), BN), C.dtype, layout=swizzle_128b)
     else:
         out = chunks(C, 2 * INSTANCES, BM, BN)
     piece = out.shape[1 if EXCHANGED else 2]
-    with role("load", registers=56, threads=1):
+    with role("load", registers=40, threads=1):
         for t in work:
             for k in t.k:
                 with ring.fill() as s:
                     tma_load(as_stored(A[t.batch, t.m, k]), s.a)
                     tma_load(as_stored(B[t.group, k, t.n]), s.b)
-    with role("math", warpgroups=2 // INSTANCES, registers=224, instances=INSTANCES) as r:
+    with role("math", warpgroups=2 // INSTANCES, registers=232, instances=INSTANCES) as r:
         threads = 256 // INSTANCES
         thread = (warp_id() % (threads // 32)) * 32 + lane_id()
         for t in work:
