@@ -84,6 +84,21 @@ def test_every_tile(tile: Any, order: str, bounds: Any, make: Any) -> None:
     run(make(SIZES, 136, 264, order, bounds), **tile.consts(len(SIZES)))
 
 
+@pytest.mark.parametrize(
+    "consts",
+    [
+        {"BM": 64, "BN": 256, "INSTANCES": 2},
+        {"BM": 64, "BN": 128, "INSTANCES": 2, "BK": 128, "STAGES": 2, "GROUP": 1},
+        {"BM": 32, "BN": 128, "EXCHANGED": True, "STAGES": 10},
+        {"BM": 8, "BN": 64, "EXCHANGED": True, "INSTANCES": 2, "EARLY": True},
+        {"BM": 176, "BN": 128, "EXCHANGED": True, "INSTANCES": 2},
+    ],
+    ids=str,
+)
+def test_consts_that_are_never_chosen(consts: dict[str, Any]) -> None:
+    run(grouped([3, 0, 200, 64, 1], 136, 264, "N"), GROUPS=32, **consts)
+
+
 @pytest.mark.parametrize("sizes", [[0], [0, 0, 0], [1], [300]], ids=str)
 @pytest.mark.parametrize("make", [grouped, masked])
 def test_few_groups(make: Any, sizes: list[int]) -> None:

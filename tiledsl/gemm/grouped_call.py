@@ -126,12 +126,12 @@ def _call(
 
 
 class Tile(NamedTuple):
-    """Rows, columns, and whether two instances take turns, so that one stores while the other multiplies."""
+    """Rows and columns of a tile. exchanged: for few rows of a group; then two instances take turns, so that one stores
+    while the other multiplies."""
 
     rows: int
     columns: int
     exchanged: bool
-    turns: bool
 
     @property
     def loaded(self) -> int:
@@ -141,26 +141,24 @@ class Tile(NamedTuple):
     def consts(self, groups: int) -> dict[str, Any]:
         """The consts of `hopper_grouped`, with as many stages as there is room for, up to 16."""
         room = next(size for size in ROOM if groups <= size)
-        stored = gcd(self.rows, TALL) * self.columns if self.exchanged else self.rows * 64
-        free = SHARED_BYTES - (4 if self.turns else 2) * 2 * stored - 8 * room - OTHER_BYTES
+        stored = 4 * gcd(self.rows, TALL) * self.columns if self.exchanged else 2 * self.rows * 64
+        free = SHARED_BYTES - 2 * stored - 8 * room - OTHER_BYTES
         return {
             "BM": self.rows,
             "BN": self.columns,
             "EXCHANGED": self.exchanged,
-            "INSTANCES": 1 + self.turns,
+            "INSTANCES": 1 + self.exchanged,
             "STAGES": min(free // self.loaded, 16),
             "GROUPS": room,
         }
 
 
 TILES = (
-    Tile(16, 64, True, True),
-    Tile(32, 128, True, False),
-    Tile(64, 128, True, True),
-    Tile(128, 128, True, True),
-    Tile(64, 256, False, True),
-    Tile(128, 192, False, False),
-    Tile(128, 256, False, False),
+    Tile(16, 64, True),
+    Tile(64, 128, True),
+    Tile(128, 128, True),
+    Tile(128, 192, False),
+    Tile(128, 256, False),
 )
 
 LOADED = 92e3
@@ -173,7 +171,7 @@ STORED = 2.8
 """Microseconds in which a tile of 128 x 256 is stored."""
 UNEVEN = 1.3
 """How many tiles more than the average the busiest SM has, with what starting takes. These numbers were fitted to times
-of all tiles for 25 problems: the tile that they choose took 1.2% longer than the best one on average, 7% at most."""
+of all tiles for 25 problems: the tile that they choose took 1.1% longer than the best one on average, 7% at most."""
 
 
 @cache
@@ -187,7 +185,7 @@ def microseconds(tile: Tile, groups: int, mean: float, n: int, k: int) -> float:
     """What a product takes, about: the SMs' part and the memory's, of which the longer one hides most of the other."""
     some = mean / (1 + mean)  # the share of groups that have rows
     tiles = groups * some / (1 - some**tile.rows) * cdiv(n, tile.columns)
-    exposed = 0.0 if tile.turns else STORED * tile.rows * tile.columns / (128 * 256)
+    exposed = 0.0 if tile.exchanged else STORED * tile.rows * tile.columns / (128 * 256)
     busiest = (tiles / PROCESSORS + UNEVEN) * (cdiv(k, BK) * tile.loaded / LOADED + STARTED + exposed)
     memory = 2 * (groups * some * n * k + groups * mean * (k + n)) / READ
     return float(busiest**3 + memory**3) ** (1 / 3)
