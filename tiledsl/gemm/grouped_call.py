@@ -71,7 +71,7 @@ def masked_gemm(
 
     A: [G, max_m, K], C: [G, max_m, N], counts: [G] of int32 or int64, all else as for `grouped_gemm`. Rows from
     counts[g] on are not written, and what A has there does not matter. expected: how many rows a group has on average,
-    by which tiles are chosen, max_m / 2 if it is None; results do not depend on it, but for the order of additions.
+    by which tiles are chosen, max_m / 2 if it is None; results do not depend on it.
     """
     return _call(_Call("masked_gemm", True), A, B, counts, C, alpha, bias, epilogue, device, expected)
 
@@ -81,6 +81,11 @@ class _Call(NamedTuple):
 
     name: str
     masked: bool
+
+
+_KNOWN: dict[Any, dict[str, Any]] = {}
+LIMIT = 4096
+"""Most calls that are kept, so that shapes that keep changing do not fill the memory."""
 
 
 def _call(
@@ -95,31 +100,55 @@ def _call(
     device: str | None,
     expected: int | None,
 ) -> Any:
+    """A call like an earlier one on torch tensors only looks up the consts, by all that the checks depend on."""
+    try:
+        facts = [(X.dtype, X.shape, X.stride(), X.data_ptr() & 15, X.get_device()) for X in (A, B, bounds)]
+        of_c = None if C is None else (C.dtype, C.shape, C.stride(), C.data_ptr() & 15)
+        key = (*facts, of_c, call.masked, device, expected)
+        consts = _KNOWN.get(key)
+    except Exception:  # not of torch, or wrong: the checks say what
+        key = consts = None
+    if consts is not None:
+        result = _empty(call, A, (*A.shape[:-1], B.shape[2])) if C is None else C
+    else:
+        result, consts = _checked(call, A, B, bounds, C, device, expected)
+        if consts is None:
+            return result
+        if key is not None:
+            if len(_KNOWN) >= LIMIT:
+                _KNOWN.clear()
+            _KNOWN[key] = consts
+    arrays = (A, B, result) if call.masked else (A[None], B, result[None])
+    hopper_grouped(*arrays, bounds, alpha, bias, device=device, EPILOGUE=epilogue, **consts)
+    return result
+
+
+def _checked(
+    call: Any, A: Any, B: Any, bounds: Any, C: Any, device: str | None, expected: int | None
+) -> tuple[Any, dict[str, Any] | None]:
+    """C, and the consts; None if there is nothing to compute. Raises KernelArgumentError."""
     a, b = describe(call, "A", A), describe(call, "B", B)
-    limits = describe(call, "counts" if call.masked else "offsets", bounds)
-    _check_shapes(call, a, b, limits)
+    _check_shapes(call, a, b, describe(call, "counts" if call.masked else "offsets", bounds))
     groups, k, n = b.shape
-    shape = (*a.shape[:-1], n)
+    rows, shape = a.shape[-2], (*a.shape[:-1], n)
     result = _empty(call, A, shape) if C is None else C
     c = describe(call, "C", result)
     if c.shape != shape or c.dtype != a.dtype:
         message = f"C is {c.dtype} of shape {c.shape}; expected {a.dtype} of shape {shape}"
         raise argument_error(call, message, "pass C so, or leave it out")
-    rows = a.shape[-2]
     if 0 in (groups, rows, n):
-        return result
+        return result, None
     for name, info in (("A", a), ("B", b), ("C", c)):
         _check_alignment(call, name, info, either=name != "C")
-    mean = (rows if expected is None else 2 * expected) / 2 if call.masked else rows / groups
+    mean = rows / groups
+    if call.masked:
+        mean = rows / 2 if expected is None else float(expected)
     consts = choose_grouped(groups, mean, n, k)
     if cdiv(rows, consts["BM"]) * cdiv(n, consts["BN"]) * groups >= 1 << 31:
         message = f"{groups} groups of up to {rows} rows and {n} columns have more than 2^31 tiles"
         raise argument_error(call, message, "split the groups over several calls")
     emulated = device == "emulator" or (device is None and a.device < 0 and available() is None)
-    arrays = (A, B, result) if call.masked else (A[None], B, result[None])
-    options = {"MASKED": call.masked, "CHECK": emulated, "EPILOGUE": epilogue}
-    hopper_grouped(*arrays, bounds, alpha, bias, device=device, **options, **consts)
-    return result
+    return result, {**consts, "MASKED": call.masked, "CHECK": emulated}
 
 
 # -- the choice ------------------------------------------------------------------------------------
