@@ -194,9 +194,9 @@ def store_part(
 ):
     """Stores rows `first` and on of a tile, and columns `column` and on, as many as `via` has, through `via`.
 
-    By TMA where all these rows belong to the tile's group, else by vectors of those rows that do. pending: how many TMA
-    stores from other buffers may still be reading. thread: this one's number of `threads`, of which the first one uses
-    TMA.
+    By TMA where all these rows belong to the tile's group, else by vectors of those rows that do; and element by
+    element where TMA cannot store C. pending: how many TMA stores from other buffers may still be reading. thread: this
+    one's number of `threads`, of which the first one uses TMA.
     """
     rows, columns = via.shape
     if thread == 0:
@@ -205,15 +205,19 @@ def store_part(
     store_matrix(y, via if y.shape == via.shape else via.T)
     ptx.fence_proxy_async()
     barrier()
-    if first + rows <= t.rest:
+    count = minimum(rows, t.rest - first)
+    if C.unit != 2 or C.align != 16:
+        for at in range(thread, count * columns, threads):
+            row, along = (at % count, at // count) if C.unit == 1 else (at // columns, at % columns)
+            C.put(t.batch, t.m.start + first + row, column + along, via[row, along])
+    elif count == rows:
         if thread == 0:
             m, n = tile(0, rows) + (t.m.start + first), tile(column // columns, columns)
             store_tma(via, C[t.batch, m, n])
             tma_commit()
     else:
-        vectors = columns // VECTOR
-        for at in range(thread, minimum(rows, t.rest - first) * vectors, threads):
-            row, along = at // vectors, at % vectors * VECTOR
+        for at in range(thread, count * (columns // VECTOR), threads):
+            row, along = at // (columns // VECTOR), at % (columns // VECTOR) * VECTOR
             C.put(t.batch, t.m.start + first + row, column + along, via.load(row, along))
 
 

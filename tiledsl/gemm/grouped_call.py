@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from tiledsl.gemm.epilogue import plain
 from tiledsl.gemm.grouped import TALL, hopper_grouped
+from tiledsl.gemm.pad import VEC, pad
 from tiledsl.lang import cdiv
 from tiledsl.runtime.arrays import describe
 from tiledsl.runtime.driver import available
@@ -24,7 +25,7 @@ __all__ = ["choose_grouped", "grouped_gemm", "masked_gemm"]
 BK = 64
 PROCESSORS = 132
 ALIGNED = 16
-"""TMA needs an address, and strides other than 1, that are multiples of this many bytes."""
+"""TMA needs an address, and strides other than 1, that are positive multiples of this many bytes."""
 ROOM = (32, 128, 256, 512, 1024, 4096)
 """Values of GROUPS: a kernel is compiled for each by itself."""
 SHARED_BYTES = 227 << 10
@@ -47,8 +48,8 @@ def grouped_gemm(
     """C[r] = epilogue(alpha A[r] B[g]) for each row r of each group g; returns C.
 
     A: [rows, K] of bf16 or f16. offsets: [G + 1] of int32 or int64; group g has the rows offsets[g] to offsets[g + 1].
-    B: [G, K, N], contiguous along K or N. C: [rows, N], a new array if it is None. bias: [G, N] of f32. Rows outside of
-    all groups are not written.
+    B: [G, K, N]. C: [rows, N], a new array if it is None. bias: [G, N] of f32. Rows outside of all groups are not
+    written. Strides are any, those of C positive; operands that TMA cannot read are copied first.
 
     The offsets may be in device memory and are never copied to the host. They do not decrease, and stay from 0 to the
     number of rows: the emulator reports others; on a GPU results are then undefined, and nothing outside is accessed.
@@ -83,7 +84,15 @@ class _Call(NamedTuple):
     masked: bool
 
 
-_KNOWN: dict[Any, dict[str, Any]] = {}
+class _Known(NamedTuple):
+    """What a call is once it was checked. unaligned: which of A and B TMA cannot read, and along which axis the rows of
+    its copy run."""
+
+    consts: dict[str, Any]
+    unaligned: tuple[tuple[int, int], ...]
+
+
+_KNOWN: dict[Any, _Known] = {}
 LIMIT = 4096
 """Most calls that are kept, so that shapes that keep changing do not fill the memory."""
 
@@ -105,28 +114,30 @@ def _call(
         facts = [(X.dtype, X.shape, X.stride(), X.data_ptr() & 15, X.get_device()) for X in (A, B, bounds)]
         of_c = None if C is None else (C.dtype, C.shape, C.stride(), C.data_ptr() & 15)
         key = (*facts, of_c, call.masked, device, expected)
-        consts = _KNOWN.get(key)
+        known = _KNOWN.get(key)
     except Exception:  # not of torch, or wrong: the checks say what
-        key = consts = None
-    if consts is not None:
+        key = known = None
+    if known is not None:
         result = _empty(call, A, (*A.shape[:-1], B.shape[2])) if C is None else C
     else:
-        result, consts = _checked(call, A, B, bounds, C, device, expected)
-        if consts is None:
+        result, known = _checked(call, A, B, bounds, C, device, expected)
+        if known is None:
             return result
         if key is not None:
             if len(_KNOWN) >= LIMIT:
                 _KNOWN.clear()
-            _KNOWN[key] = consts
-    arrays = (A, B, result) if call.masked else (A[None], B, result[None])
-    hopper_grouped(*arrays, bounds, alpha, bias, device=device, EPILOGUE=epilogue, **consts)
+            _KNOWN[key] = known
+    arrays = [A, B, result] if call.masked else [A[None], B, result[None]]
+    for i, axis in known.unaligned:
+        arrays[i] = _padded(call, arrays[i], axis, device)
+    hopper_grouped(*arrays, bounds, alpha, bias, device=device, EPILOGUE=epilogue, **known.consts)
     return result
 
 
 def _checked(
     call: Any, A: Any, B: Any, bounds: Any, C: Any, device: str | None, expected: int | None
-) -> tuple[Any, dict[str, Any] | None]:
-    """C, and the consts; None if there is nothing to compute. Raises KernelArgumentError."""
+) -> tuple[Any, _Known | None]:
+    """C, and how to compute it; None if there is nothing to compute. Raises KernelArgumentError."""
     a, b = describe(call, "A", A), describe(call, "B", B)
     _check_shapes(call, a, b, describe(call, "counts" if call.masked else "offsets", bounds))
     groups, k, n = b.shape
@@ -138,8 +149,6 @@ def _checked(
         raise argument_error(call, message, "pass C so, or leave it out")
     if 0 in (groups, rows, n):
         return result, None
-    for name, info in (("A", a), ("B", b), ("C", c)):
-        _check_alignment(call, name, info, either=name != "C")
     mean = rows / groups
     if call.masked:
         mean = rows / 2 if expected is None else float(expected)
@@ -148,7 +157,8 @@ def _checked(
         message = f"{groups} groups of up to {rows} rows and {n} columns have more than 2^31 tiles"
         raise argument_error(call, message, "split the groups over several calls")
     emulated = device == "emulator" or (device is None and a.device < 0 and available() is None)
-    return result, {**consts, "MASKED": call.masked, "CHECK": emulated}
+    unaligned = [(i, axis) for i, axis in enumerate(map(_unaligned, (a, b))) if axis]
+    return result, _Known({**consts, "MASKED": call.masked, "CHECK": emulated}, tuple(unaligned))
 
 
 # -- the choice ------------------------------------------------------------------------------------
@@ -246,15 +256,21 @@ def _check_shapes(call: Any, a: ArrayInfo, b: ArrayInfo, limits: ArrayInfo) -> N
         raise argument_error(call, message, fix)
 
 
-def _check_alignment(call: Any, name: str, info: ArrayInfo, either: bool) -> None:
-    """Can TMA access it? either: rows may run along either of the last two axes."""
-    unit, last = info.unit_axis(), len(info.shape) - 1
-    if (unit == last or (either and unit == last - 1)) and info.alignment(unit) == ALIGNED:
-        return
-    message = f"{name} has the shape {info.shape}, strides {info.strides} and an address that TMA cannot take"
-    axes, elements = "one of its last two axes" if either else "its last axis", ALIGNED // info.dtype.bytes
-    fix = f"make it contiguous along {axes}, with other strides of multiples of {elements} elements"
-    raise argument_error(call, message, f"{fix}, and the address a multiple of {ALIGNED} bytes")
+def _unaligned(info: ArrayInfo) -> int:
+    """0 if TMA can read it; else the axis along which the rows of an aligned copy run, -1 or -2."""
+    axis = info.unit_axis() - len(info.shape)
+    if axis in (-1, -2) and info.alignment(axis + len(info.shape)) == ALIGNED:
+        return 0
+    return -2 if axis == -2 else -1
+
+
+def _padded(call: Any, X: Any, axis: int, device: str | None) -> Any:
+    """A copy of an operand with three axes, whose rows run along `axis` and are aligned."""
+    if axis == -2:
+        return _padded(call, X.swapaxes(1, 2), -1, device).swapaxes(1, 2)
+    copy = _empty(call, X, (*X.shape[:2], -(-X.shape[2] // VEC) * VEC))
+    pad(X, copy, device=device)
+    return copy[:, :, : X.shape[2]]
 
 
 def _empty(call: Any, like: Any, shape: tuple[int, ...]) -> Any:
