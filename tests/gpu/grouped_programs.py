@@ -41,6 +41,25 @@ def every_tile() -> None:
             parity(hopper_grouped, A, B, C, np.array(SIZES, bounds), MASKED=True, **tile.consts(groups))
 
 
+def any_strides() -> None:
+    """Operands that TMA cannot read, a C that it cannot store; twice, since a second call is looked up."""
+    import torch
+
+    A, B = torch.randn(200, 67, device="cuda").bfloat16(), torch.randn(5, 67, 301, device="cuda").bfloat16()
+    offsets = torch.tensor([1, 40, 40, 41, 190, 199], device="cuda")
+    by_columns = torch.full((301, 200), 7.0, device="cuda", dtype=torch.bfloat16).T
+    for b, c in ((B, torch.full_like(by_columns, 7)), (B.transpose(1, 2).contiguous().transpose(1, 2), by_columns)):
+        for _ in range(2):
+            assert grouped_gemm(A, b, offsets, c) is c
+            for g, (first, last) in enumerate(pairwise(offsets.tolist())):
+                exact = A[first:last].double() @ B[g].double()
+                assert torch.allclose(c[first:last].double(), exact, rtol=2**-8, atol=2**-10)
+            assert bool((c[:1] == 7).all()) and bool((c[199:] == 7).all())
+            made = grouped_gemm(A, b, offsets)
+            assert torch.equal(made[1:199], c[1:199])
+            c.fill_(7)
+
+
 def in_a_graph() -> None:
     """Captured once; replays read the sizes anew. Rows behind the counts stay, and NaN there does not matter."""
     import torch

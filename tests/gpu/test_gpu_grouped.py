@@ -10,7 +10,8 @@ pytestmark = pytest.mark.gpu
 
 
 @pytest.mark.parametrize(
-    "name", ["every_tile", "in_a_graph", "wrong_offsets_touch_nothing_else", "offsets_beyond_32_bits"]
+    "name",
+    ["every_tile", "any_strides", "in_a_graph", "wrong_offsets_touch_nothing_else", "offsets_beyond_32_bits"],
 )
 def test_program(name: str) -> None:
     run_program("grouped_programs.py", name)
