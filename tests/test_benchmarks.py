@@ -12,6 +12,7 @@ import pytest
 from benchmarks.compare_ptx import Code, differences, without_locations
 from benchmarks.gallery import chosen_consts, gallery_kernels
 from benchmarks.gemm import SIZES, as_table, parse_size, summarize, variants
+from benchmarks.grouped import FAMILIES, problems
 from benchmarks.report import write
 from tiledsl.inspect.timing import L2_BYTES, RoundTimes, buffer_sets, interleave, quartiles
 
@@ -138,3 +139,14 @@ def test_ptx_of_two_commits_is_compared_without_locations() -> None:
         "gone: only before",
         "new: only after",
     ]
+
+
+@pytest.mark.parametrize("family", list(FAMILIES))
+def test_problems_of_groups_depend_on_the_seed_alone(family: str) -> None:
+    found = problems(family, 3, 8)
+    assert found == problems(family, 3, 20)[:8] != problems(family, 4, 8)
+    low, high = FAMILIES[family]
+    for problem in found:
+        groups, rows, n, k = problem.shape
+        assert 8 <= groups <= 128 and low <= rows / groups <= high and n % 64 == k % 64 == 0
+    assert any(0 in problem.sizes for problem in found) or family != "decode"

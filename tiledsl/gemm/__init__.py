@@ -2,16 +2,19 @@
 
 - `gemm` (`call.py`): C = epilogue(alpha A B + beta C), any shape and strides. `warmup` compiles before the first call,
   `release` frees workspaces. A call goes: `operands.py` (what the arrays are), `plan.py` (the choice), `steps.py` (its
-  launches), `prepared.py` (kept for later calls), `workspace.py`.
+  launches), `prepared.py` (kept for later calls), `workspace.py`. `choice.py`: tile and parts for a Hopper GPU.
+- `grouped_gemm`, `masked_gemm` (`grouped_call.py`): groups of rows, each with a matrix of its own, whose sizes are in
+  device memory; the kernel is in `grouped.py`.
 - `hopper.py`: TMA and wgmma. `mma.py`: mma.sync, any dtype of the tensor cores. `ffma.py`: fp32.
-- `epilogue.py`: functions applied to the result. `pad.py`: copies of operands that TMA cannot read. `split_k.py`: the
-  reduction of partial sums.
+- `epilogue.py`: functions applied to the result. `pad.py`: copies of operands that TMA cannot read. `split_k.py`: which
+  CTA has which tile and part of k, and the reduction of partial sums.
 - `*_tiles.py`: tile functions that these kernels share with the gallery, `examples/gemm/` of the repository, which
   explains each idea in a kernel of its own.
 """
 
 from tiledsl.gemm.call import gemm
+from tiledsl.gemm.grouped_call import grouped_gemm, masked_gemm
 from tiledsl.gemm.warm_up import warmup
 from tiledsl.gemm.workspace import release
 
-__all__ = ["gemm", "release", "warmup"]
+__all__ = ["gemm", "grouped_gemm", "masked_gemm", "release", "warmup"]

@@ -1,0 +1,284 @@
+"""`grouped_gemm` and `masked_gemm`: products of groups of rows whose sizes the device alone knows.
+
+Sizes are not read back, so tiles are chosen by what the host knows: how many rows there are in all, or are expected.
+The model takes sizes to be as uneven as those of a geometric distribution, and adds up what the busiest SM loads and
+stores.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from math import gcd
+from typing import Any, NamedTuple
+
+from tiledsl.gemm.epilogue import plain
+from tiledsl.gemm.grouped import TALL, hopper_grouped
+from tiledsl.gemm.pad import VEC, pad
+from tiledsl.lang import cdiv
+from tiledsl.runtime.arrays import describe
+from tiledsl.runtime.driver import available
+from tiledsl.signatures.specialize import ArrayInfo, argument_error
+
+__all__ = ["choose_grouped", "grouped_gemm", "masked_gemm"]
+
+BK = 64
+PROCESSORS = 132
+ALIGNED = 16
+"""TMA needs an address, and strides other than 1, that are positive multiples of this many bytes."""
+ROOM = (32, 128, 256, 512, 1024, 4096)
+"""Values of GROUPS: a kernel is compiled for each by itself."""
+SHARED_BYTES = 227 << 10
+OTHER_BYTES = 1024
+"""Of shared memory: mbarriers, the tables of `read_groups` beside those for each group, and what aligns tiles."""
+EARLY = 50.0
+"""Microseconds; products that are shorter gain from an early launch."""
+
+
+def grouped_gemm(
+    A: Any,
+    B: Any,
+    offsets: Any,
+    C: Any = None,
+    alpha: float = 1.0,
+    bias: Any = None,
+    epilogue: Any = plain,
+    device: str | None = None,
+) -> Any:
+    """C[r] = epilogue(alpha A[r] B[g]) for each row r of each group g; returns C.
+
+    A: [rows, K] of bf16 or f16. offsets: [G + 1] of int32 or int64; group g has the rows offsets[g] to offsets[g + 1].
+    B: [G, K, N]. C: [rows, N], a new array if it is None. bias: [G, N] of f32. Rows outside of all groups are not
+    written. Strides are any, those of C positive; operands that TMA cannot read are copied first.
+
+    The offsets may be in device memory and are never copied to the host. They do not decrease, and stay from 0 to the
+    number of rows: the emulator reports others; on a GPU results are then undefined, and nothing outside is accessed.
+    """
+    return _call(_Call("grouped_gemm", False), A, B, offsets, C, alpha, bias, epilogue, device, None)
+
+
+def masked_gemm(
+    A: Any,
+    B: Any,
+    counts: Any,
+    C: Any = None,
+    alpha: float = 1.0,
+    bias: Any = None,
+    epilogue: Any = plain,
+    device: str | None = None,
+    expected: int | None = None,
+) -> Any:
+    """C[g, r] = epilogue(alpha A[g, r] B[g]) for the rows r below counts[g] of each group g; returns C.
+
+    A: [G, max_m, K], C: [G, max_m, N], counts: [G] of int32 or int64, all else as for `grouped_gemm`. Rows from
+    counts[g] on are not written, and what A has there does not matter. expected: how many rows a group has on average,
+    by which tiles are chosen, max_m / 2 if it is None; results do not depend on it.
+    """
+    return _call(_Call("masked_gemm", True), A, B, counts, C, alpha, bias, epilogue, device, expected)
+
+
+class _Call(NamedTuple):
+    """The function that errors name, and whether its products are masked."""
+
+    name: str
+    masked: bool
+
+
+class _Known(NamedTuple):
+    """What a call is once it was checked. unaligned: which of A and B TMA cannot read, and along which axis the rows of
+    its copy run."""
+
+    consts: dict[str, Any]
+    unaligned: tuple[tuple[int, int], ...]
+
+
+_KNOWN: dict[Any, _Known] = {}
+LIMIT = 4096
+"""Most calls that are kept, so that shapes that keep changing do not fill the memory."""
+
+
+def _call(
+    call: Any,
+    A: Any,
+    B: Any,
+    bounds: Any,
+    C: Any,
+    alpha: float,
+    bias: Any,
+    epilogue: Any,
+    device: str | None,
+    expected: int | None,
+) -> Any:
+    """A call like an earlier one on torch tensors only looks up the consts, by all that the checks depend on."""
+    try:
+        facts = [(X.dtype, X.shape, X.stride(), X.data_ptr() & 15, X.get_device()) for X in (A, B, bounds)]
+        of_c = None if C is None else (C.dtype, C.shape, C.stride(), C.data_ptr() & 15)
+        key = (*facts, of_c, call.masked, device, expected)
+        known = _KNOWN.get(key)
+    except Exception:  # not of torch, or wrong: the checks say what
+        key = known = None
+    if known is not None:
+        result = _empty(call, A, (*A.shape[:-1], B.shape[2])) if C is None else C
+    else:
+        result, known = _checked(call, A, B, bounds, C, device, expected)
+        if known is None:
+            return result
+        if key is not None:
+            if len(_KNOWN) >= LIMIT:
+                _KNOWN.clear()
+            _KNOWN[key] = known
+    arrays = [A, B, result] if call.masked else [A[None], B, result[None]]
+    for i, axis in known.unaligned:
+        arrays[i] = _padded(call, arrays[i], axis, device)
+    hopper_grouped(*arrays, bounds, alpha, bias, device=device, EPILOGUE=epilogue, **known.consts)
+    return result
+
+
+def _checked(
+    call: Any, A: Any, B: Any, bounds: Any, C: Any, device: str | None, expected: int | None
+) -> tuple[Any, _Known | None]:
+    """C, and how to compute it; None if there is nothing to compute. Raises KernelArgumentError."""
+    a, b = describe(call, "A", A), describe(call, "B", B)
+    _check_shapes(call, a, b, describe(call, "counts" if call.masked else "offsets", bounds))
+    groups, k, n = b.shape
+    rows, shape = a.shape[-2], (*a.shape[:-1], n)
+    result = _empty(call, A, shape) if C is None else C
+    c = describe(call, "C", result)
+    if c.shape != shape or c.dtype != a.dtype:
+        message = f"C is {c.dtype} of shape {c.shape}; expected {a.dtype} of shape {shape}"
+        raise argument_error(call, message, "pass C so, or leave it out")
+    if 0 in (groups, rows, n):
+        return result, None
+    mean = rows / groups
+    if call.masked:
+        mean = rows / 2 if expected is None else float(expected)
+    consts = choose_grouped(groups, mean, n, k)
+    if cdiv(rows, consts["BM"]) * cdiv(n, consts["BN"]) * groups >= 1 << 31:
+        message = f"{groups} groups of up to {rows} rows and {n} columns have more than 2^31 tiles"
+        raise argument_error(call, message, "split the groups over several calls")
+    emulated = device == "emulator" or (device is None and a.device < 0 and available() is None)
+    unaligned = [(i, axis) for i, axis in enumerate(map(_unaligned, (a, b))) if axis]
+    return result, _Known({**consts, "MASKED": call.masked, "CHECK": emulated}, tuple(unaligned))
+
+
+# -- the choice ------------------------------------------------------------------------------------
+
+
+class Tile(NamedTuple):
+    """Rows and columns of a tile. exchanged: for few rows of a group; then two instances take turns, so that one stores
+    while the other multiplies."""
+
+    rows: int
+    columns: int
+    exchanged: bool
+
+    @property
+    def loaded(self) -> int:
+        """Bytes of a stage."""
+        return (self.rows + self.columns) * BK * 2
+
+    def consts(self, groups: int) -> dict[str, Any]:
+        """The consts of `hopper_grouped`, with as many stages as there is room for, up to 16."""
+        room = next(size for size in ROOM if groups <= size)
+        stored = 4 * gcd(self.rows, TALL) * self.columns if self.exchanged else 2 * self.rows * 64
+        free = SHARED_BYTES - 2 * stored - 8 * room - OTHER_BYTES
+        return {
+            "BM": self.rows,
+            "BN": self.columns,
+            "EXCHANGED": self.exchanged,
+            "INSTANCES": 1 + self.exchanged,
+            "STAGES": min(free // self.loaded, 16),
+            "GROUPS": room,
+        }
+
+
+TILES = (
+    Tile(16, 64, True),
+    Tile(64, 128, True),
+    Tile(128, 128, True),
+    Tile(128, 192, False),
+    Tile(128, 256, False),
+)
+
+LOADED = 92e3
+"""Bytes that an SM loads from L2 in a microsecond while all do. Multiplying them takes no longer with any tile."""
+READ = 4.35e6
+"""Bytes that all SMs read from memory in a microsecond."""
+STARTED = 0.3
+"""Microseconds between two tiles, in which nothing is multiplied."""
+STORED = 2.8
+"""Microseconds in which a tile of 128 x 256 is stored."""
+UNEVEN = 1.3
+"""How many tiles more than the average the busiest SM has, with what starting takes. These numbers were fitted to times
+of all tiles for 25 problems: the tile that they choose took 1.1% longer than the best one on average, 7% at most."""
+
+
+@cache
+def choose_grouped(groups: int, mean: float, n: int, k: int) -> dict[str, Any]:
+    """The consts of `hopper_grouped` for groups of `mean` rows on average and matrices of k x n."""
+    tile = min(TILES, key=lambda t: microseconds(t, groups, mean, n, k))
+    return {**tile.consts(groups), "EARLY": bool(microseconds(tile, groups, mean, n, k) < EARLY)}
+
+
+def microseconds(tile: Tile, groups: int, mean: float, n: int, k: int) -> float:
+    """What a product takes, about: the SMs' part and the memory's, of which the longer one hides most of the other."""
+    some = mean / (1 + mean)  # the share of groups that have rows
+    tiles = groups * some / (1 - some**tile.rows) * cdiv(n, tile.columns)
+    exposed = 0.0 if tile.exchanged else STORED * tile.rows * tile.columns / (128 * 256)
+    busiest = (tiles / PROCESSORS + UNEVEN) * (cdiv(k, BK) * tile.loaded / LOADED + STARTED + exposed)
+    memory = 2 * (groups * some * n * k + groups * mean * (k + n)) / READ
+    return float(busiest**3 + memory**3) ** (1 / 3)
+
+
+# -- arrays ----------------------------------------------------------------------------------------
+
+
+def _check_shapes(call: Any, a: ArrayInfo, b: ArrayInfo, limits: ArrayInfo) -> None:
+    first = "[G, max_m, K]" if call.masked else "[rows, K]"
+    if len(a.shape) != 2 + call.masked or len(b.shape) != 3:
+        message = f"A has the shape {a.shape} and B {b.shape}; expected {first} and [G, K, N]"
+        raise argument_error(call, message, "pass them so; transposed views will do")
+    if a.shape[-1] != b.shape[1]:
+        message = f"K is {a.shape[-1]} in A, of shape {a.shape}, but {b.shape[1]} in B, of shape {b.shape}"
+        raise argument_error(call, message, f"pass A as {first} and B as [G, K, N]; a transposed view will do")
+    groups = b.shape[0]
+    if call.masked and a.shape[0] != groups:
+        raise argument_error(call, f"A has {a.shape[0]} groups, but B {groups}", "pass as many of both")
+    if groups > ROOM[-1]:
+        message = f"there are {groups} groups; a call takes {ROOM[-1]} at most"
+        raise argument_error(call, message, "split them over several calls")
+    if a.dtype.name not in ("bf16", "f16") or a.dtype != b.dtype:
+        raise argument_error(call, f"A is {a.dtype} and B {b.dtype}; expected bf16 or f16, of both", "convert them")
+    name, count = ("counts", groups) if call.masked else ("offsets", groups + 1)
+    if limits.shape != (count,) or limits.dtype.name not in ("i32", "i64"):
+        message = f"{name} are {limits.dtype} of shape {limits.shape}; expected i32 or i64 of shape ({count},)"
+        fix = "one for each group" if call.masked else "where each group begins, and where the last one ends"
+        raise argument_error(call, message, fix)
+
+
+def _unaligned(info: ArrayInfo) -> int:
+    """0 if TMA can read it; else the axis along which the rows of an aligned copy run, -1 or -2."""
+    axis = info.unit_axis() - len(info.shape)
+    if axis in (-1, -2) and info.alignment(axis + len(info.shape)) == ALIGNED:
+        return 0
+    return -2 if axis == -2 else -1
+
+
+def _padded(call: Any, X: Any, axis: int, device: str | None) -> Any:
+    """A copy of an operand with three axes, whose rows run along `axis` and are aligned."""
+    if axis == -2:
+        return _padded(call, X.swapaxes(1, 2), -1, device).swapaxes(1, 2)
+    copy = _empty(call, X, (*X.shape[:2], -(-X.shape[2] // VEC) * VEC))
+    pad(X, copy, device=device)
+    return copy[:, :, : X.shape[2]]
+
+
+def _empty(call: Any, like: Any, shape: tuple[int, ...]) -> Any:
+    """An uninitialised array of the library, dtype and place of `like`."""
+    library = type(like).__module__.split(".")[0]
+    if "torch" in sys.modules and isinstance(like, sys.modules["torch"].Tensor):
+        return like.new_empty(shape)
+    if library in ("numpy", "cupy"):
+        return sys.modules[library].empty(shape, like.dtype)
+    message = f"C is left out, and A is a {library} array: nothing is known to allocate it"
+    raise argument_error(call, message, "pass C, or A as an array of NumPy, torch or CuPy")
