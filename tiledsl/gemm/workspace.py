@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 
 from tiledsl.errors import DeviceError
+from tiledsl.forks import in_child
 from tiledsl.runtime.driver import Driver, driver
 
 __all__ = ["Workspace", "graph_zeros", "keep_graph_zeros", "release", "workspace_of"]
@@ -35,6 +36,12 @@ class Workspace:
         self.kept: list[int] = []
         self.memory = 0, 0
         self.room = self.zeros = 0
+        in_child(self)
+
+    def renew(self) -> None:
+        """In the child of a fork, which has no context: the memory is the parent's."""
+        self.lock = threading.Lock()
+        self.kept, self.memory, self.room, self.zeros = [], (0, 0), 0, 0
 
     def require(self, room: int, zeros: int) -> tuple[int, int]:
         """Addresses of at least `room` bytes, and of `zeros` bytes that are 0 when the stream comes to what is launched
@@ -86,6 +93,11 @@ class _GraphZeros:
         self.lock = threading.Lock()
         self.start = self.end = 0
         self.parts: dict[tuple[int, int], tuple[int, int]] = {}
+        in_child(self)
+
+    def renew(self) -> None:
+        self.lock = threading.Lock()
+        self.start, self.end, self.parts = 0, 0, {}
 
     def keep(self, gpu: Driver, stream: int) -> None:
         """Have enough for the captures to come. `stream` captures nothing."""
