@@ -24,9 +24,10 @@ types: $(READY)
 	@echo "==> pyright (strict)"
 	@$(BIN)/pyright
 
+# A file is run by one worker: its tests share what they compile. In their order, short files come last.
 pytest: $(READY)
 	@echo "==> pytest"
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 # An environment whose Python is gone or too old is made again.
 ifneq ($(shell $(BIN)/python -c 'import sys; print(sys.version_info >= (3, 11))' 2>/dev/null),True)

@@ -79,12 +79,6 @@ Case = tuple[int, dict[str, Any], str]
 """A kernel's number in the gallery, consts, and the format of its operands."""
 
 
-def _together(cases: list[Case]) -> list[Any]:
-    """The tests of one kernel in one format run in one process: they share what has been compiled."""
-    groups = [f"gallery {number} {format}" for number, _, format in cases]
-    return [pytest.param(*case, marks=pytest.mark.xdist_group(name)) for case, name in zip(cases, groups, strict=True)]
-
-
 def _cases(*, every_format: bool = False) -> list[Case]:
     """All variants of all kernels, in the first of their formats, or in all of them with what they choose for it."""
     sys.path.insert(0, str(GEMM))
@@ -105,7 +99,7 @@ def _scaled(*, every_format: bool = False) -> list[Case]:
     return [case for case in _cases(every_format=every_format) if gallery.GALLERY[case[0]].scaled]
 
 
-@pytest.mark.parametrize(("number", "consts", "format"), _together(_cases()))
+@pytest.mark.parametrize(("number", "consts", "format"), _cases())
 @pytest.mark.parametrize("size", [(1, 1, 1), (37, 21, 19), (16, 64, 168), (5, 40, 0), (0, 64, 32)])
 def test_right_at_edges(
     gallery: ModuleType, number: int, consts: dict[str, Any], format: str, size: tuple[int, int, int]
@@ -119,7 +113,7 @@ def test_right_at_edges(
     assert error <= bound
 
 
-@pytest.mark.parametrize(("number", "consts", "format"), _together(_scaled(every_format=True)))
+@pytest.mark.parametrize(("number", "consts", "format"), _scaled(every_format=True))
 @pytest.mark.parametrize("size", [(130, 260, 40), (133, 139, 35)])
 def test_right_over_several_tiles(
     gallery: ModuleType, number: int, consts: dict[str, Any], format: str, size: tuple[int, int, int]
@@ -136,7 +130,7 @@ def test_right_over_several_tiles(
     assert error <= bound
 
 
-@pytest.mark.parametrize(("number", "consts", "format"), _together(_scaled()))
+@pytest.mark.parametrize(("number", "consts", "format"), _scaled())
 @pytest.mark.parametrize(("alpha", "beta"), [(-0.5, 0.0), (0.0, 2.0), (0.0, 0.0), (1.0, 1.0)])
 def test_what_a_zero_multiplies_is_not_read(
     gallery: ModuleType, number: int, consts: dict[str, Any], format: str, alpha: float, beta: float
@@ -155,7 +149,7 @@ def test_what_a_zero_multiplies_is_not_read(
     assert error <= bound
 
 
-@pytest.mark.parametrize(("number", "consts", "format"), _together(_cases(every_format=True)))
+@pytest.mark.parametrize(("number", "consts", "format"), _cases(every_format=True))
 def test_any_strides(gallery: ModuleType, number: int, consts: dict[str, Any], format: str) -> None:
     """Column-major, shifted and every-other-element operands give the same bits as packed ones."""
     from reference import random_problem
@@ -272,7 +266,7 @@ def test_an_epilogue_function(gallery: ModuleType) -> None:
     assert (np.abs(C.astype(np.float64) - exact) <= bound).all()
 
 
-@pytest.mark.parametrize(("number", "consts", "format"), _together(_cases()))
+@pytest.mark.parametrize(("number", "consts", "format"), _cases())
 def test_no_race_and_nothing_undefined(gallery: ModuleType, number: int, consts: dict[str, Any], format: str) -> None:
     """The emulator's checks: no barrier is missing, and no shared word is read that nothing has written."""
     from reference import random_problem
@@ -280,7 +274,7 @@ def test_no_race_and_nothing_undefined(gallery: ModuleType, number: int, consts:
     _load(number).check(*random_problem(70, 68, 52, format=format), **consts)
 
 
-@pytest.mark.parametrize(("number", "consts", "format"), _together(_cases()))
+@pytest.mark.parametrize(("number", "consts", "format"), _cases())
 def test_nothing_is_spilled(gallery: ModuleType, number: int, consts: dict[str, Any], format: str) -> None:
     """On no architecture does a kernel need local memory, for spills or for a stack frame. What is far from the limit
     on one is so on all. Two more, whose code is nearly that of sm_80, stand in the committed report."""
