@@ -20,11 +20,14 @@ lint: $(READY)
 	@echo "==> ruff"
 	@$(BIN)/ruff check .
 
+# With a larger young generation node's garbage collector takes less time: a tenth of all.
 types: $(READY)
 	@echo "==> pyright (strict)"
-	@$(BIN)/pyright
+	@NODE_OPTIONS="$(NODE_OPTIONS) --max-semi-space-size=64" $(BIN)/pyright
 
 # A file is run by one worker: its tests share what they compile. In their order, short files come last.
+# Where no bytecode may be kept, each worker would rewrite the assertions of all tests anew.
+pytest: unexport PYTHONDONTWRITEBYTECODE
 pytest: $(READY)
 	@echo "==> pytest"
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder

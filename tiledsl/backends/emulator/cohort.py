@@ -11,6 +11,7 @@ Masks are values of bools; None stands for all lanes.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Callable, Sequence, TypeGuard
 
 import numpy as np
@@ -32,6 +33,12 @@ def is_fragment(value: Any) -> TypeGuard[tuple[Any, ...]]:
     return isinstance(value, tuple)
 
 
+@lru_cache(maxsize=64)
+def all_lanes(shape: tuple[int, int, int]) -> NDArray[np.bool_]:
+    """A mask that is set everywhere (read only)."""
+    return np.broadcast_to(np.True_, shape)
+
+
 class Cohort:
     """`blocks` [groups]: linear block indices. `warps` [1 or groups, warps]: which warps of the block.
 
@@ -40,7 +47,7 @@ class Cohort:
     `parked`: it gave way at a point where it may merge with others at the same `pc`.
     """
 
-    __slots__ = ("blocks", "chunk", "exists", "mask", "parked", "pc", "regs", "warps")
+    __slots__ = ("_everyone", "blocks", "chunk", "exists", "mask", "parked", "pc", "regs", "warps")
 
     def __init__(
         self, chunk: Chunk, blocks: Ints, warps: Ints, regs: list[Any], mask: Mask, exists: Mask, pc: int = 0
@@ -48,6 +55,7 @@ class Cohort:
         self.chunk, self.blocks, self.warps = chunk, blocks, warps
         self.regs, self.mask, self.exists, self.pc = regs, mask, exists, pc
         self.parked = False
+        self._everyone: tuple[Ints, Ints] | None = None
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -64,17 +72,22 @@ class Cohort:
 
     def active(self) -> NDArray[np.bool_]:
         """Which lanes are active, [groups, warps, 32]."""
-        return self.spread(True if self.mask is None else self.mask)
+        return all_lanes(self.shape) if self.mask is None else self.spread(self.mask)
 
     def existing(self) -> NDArray[np.bool_]:
         """Which lanes there are, [groups, warps, 32]."""
-        return self.spread(True if self.exists is None else self.exists)
+        return all_lanes(self.shape) if self.exists is None else self.spread(self.exists)
 
     def lanes_of(self, lanes: NDArray[np.bool_]) -> tuple[Ints, Ints]:
         """Linear block and thread index of every lane that is set in `lanes` [groups, warps, 32]."""
-        blocks = np.broadcast_to(self.blocks[:, None, None], self.shape)[lanes]
-        threads = self.spread(self.warps[:, :, None] * WARP + np.arange(WARP))[lanes]
-        return blocks, threads
+        if self._everyone is None:
+            threads = self.spread(self.warps[:, :, None] * WARP + np.arange(WARP)).ravel()
+            self._everyone = np.repeat(self.blocks, self.shape[1] * WARP), threads
+        blocks, threads = self._everyone
+        if lanes.all():
+            return blocks, threads
+        which = lanes.ravel()
+        return blocks[which], threads[which]
 
     def threads(self) -> tuple[Ints, Ints]:
         """Linear block and thread index of every active lane."""
