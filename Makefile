@@ -6,6 +6,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 JOBS ?= 2
+# Without bytecode, each process compiles all that it imports anew, and each worker rewrites the assertions of all tests.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test lint types pytest clean outdated
 
@@ -26,8 +28,6 @@ types: $(READY)
 	@NODE_OPTIONS="$(NODE_OPTIONS) --max-semi-space-size=64" $(BIN)/pyright
 
 # A file is run by one worker: its tests share what they compile. In their order, short files come last.
-# Where no bytecode may be kept, each worker would rewrite the assertions of all tests anew.
-pytest: unexport PYTHONDONTWRITEBYTECODE
 pytest: $(READY)
 	@echo "==> pytest"
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder

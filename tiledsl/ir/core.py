@@ -356,6 +356,22 @@ class Block:
             else:
                 pending.pop()
 
+    def discard(self) -> None:
+        """Take apart all that is in the block, which nobody needs any more. Ops, values and blocks refer to each other:
+        Python's collector would find them one by one, for a tenth of the time that a compilation takes."""
+        pending: list[Block] = [self]
+        for block in pending:
+            for op in block.ops:
+                pending += op.blocks
+                op.operands.clear()
+                for result in op.results:
+                    result.uses.clear()
+                op.results.clear()
+            for arg in block.args:
+                arg.uses.clear()
+            block.ops.clear()
+            block.parent = None
+
     def clone(self, mapping: dict[Value, Value]) -> Block:
         copy = Block([a.type for a in self.args], [a.name for a in self.args])
         mapping.update(zip(self.args, copy.args, strict=True))
