@@ -58,6 +58,11 @@ class Value:
         """The op that defines this value, or None for a block argument."""
         return self.owner if isinstance(self.owner, Op) else None
 
+    @property
+    def block(self) -> Block:
+        """The block that it is made in."""
+        return self.owner.block if isinstance(self.owner, Op) else self.owner
+
     def replace_all_uses_with(self, other: Value) -> None:
         for user, position in list(self.uses):
             user.set_operand(position, other)
@@ -199,6 +204,12 @@ class Op:
         """The only result."""
         assert len(self.results) == 1, f"{self.name} has {len(self.results)} results"
         return self.results[0]
+
+    @property
+    def block(self) -> Block:
+        """The block that it is in."""
+        assert self.parent is not None, f"{self.name} is in no block"
+        return self.parent
 
     @property
     def groups(self) -> dict[str, tuple[Value, ...]]:

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from tiledsl.arch import WARP
 from tiledsl.backends.emulator.chunk import Chunk
+from tiledsl.backends.emulator.hooks import Bools, Ints
 
-Mask = NDArray[np.bool_] | None
-Ints = NDArray[np.int64]
+Mask = Bools | None
 
 
 def is_array(value: Any) -> TypeGuard[NDArray[Any]]:
@@ -70,15 +70,15 @@ class Cohort:
         shape = self.shape
         return value if np.shape(value) == shape else np.broadcast_to(value, shape)
 
-    def active(self) -> NDArray[np.bool_]:
+    def active(self) -> Bools:
         """Which lanes are active, [groups, warps, 32]."""
         return all_lanes(self.shape) if self.mask is None else self.spread(self.mask)
 
-    def existing(self) -> NDArray[np.bool_]:
+    def existing(self) -> Bools:
         """Which lanes there are, [groups, warps, 32]."""
         return all_lanes(self.shape) if self.exists is None else self.spread(self.exists)
 
-    def lanes_of(self, lanes: NDArray[np.bool_]) -> tuple[Ints, Ints]:
+    def lanes_of(self, lanes: Bools) -> tuple[Ints, Ints]:
         """Linear block and thread index of every lane that is set in `lanes` [groups, warps, 32]."""
         if self._everyone is None:
             threads = self.spread(self.warps[:, :, None] * WARP + np.arange(WARP)).ravel()
@@ -93,16 +93,20 @@ class Cohort:
         """Linear block and thread index of every active lane."""
         return self.lanes_of(self.active())
 
-    def active_warps(self) -> tuple[Ints, Ints, NDArray[np.bool_]]:
+    def active_warps(self) -> tuple[Ints, Ints, Bools]:
         """Block and warp of each warp of which a lane is active, and which of all the cohort's warps these are."""
         which = self.active().any(axis=2).ravel()
         blocks = np.repeat(self.blocks, self.shape[1])
         return blocks[which], np.broadcast_to(self.warps, self.shape[:2]).ravel()[which], which
 
-    def select(self, keep: NDArray[np.bool_]) -> Cohort:
+    def of_lanes(self, value: Any, lanes: Any) -> Any:
+        """The value in these lanes, or this one; of a fragment, each element."""
+        return tuple(self.of_lanes(v, lanes) for v in value) if is_fragment(value) else self.spread(value)[lanes]
+
+    def select(self, keep: Bools) -> Cohort:
         """A cohort of the pairs that are set in `keep` [groups, warps]; arrays are copied, scalars shared."""
-        some_groups: NDArray[np.bool_] = np.any(keep, axis=1)
-        some_columns: NDArray[np.bool_] = np.any(keep, axis=0)
+        some_groups: Bools = np.any(keep, axis=1)
+        some_columns: Bools = np.any(keep, axis=0)
         if np.array_equal(keep, some_groups[:, None] & some_columns):
             groups, columns = np.ix_(some_groups, some_columns)
         else:  # one pair a group of the result

@@ -13,8 +13,8 @@ from tiledsl.frontend.fragments import distributed, is_distributed
 from tiledsl.frontend.intrinsics.matrices import check_held, check_product_shapes
 from tiledsl.frontend.intrinsics.rings import drain
 from tiledsl.frontend.views import base_origin, memory_type
-from tiledsl.ir.core import Block, Value
-from tiledsl.ir.ops import control, rings, tile, wgmma
+from tiledsl.ir.core import Value
+from tiledsl.ir.ops import rings, tile, wgmma
 from tiledsl.ir.types import BOOL, DType, FragmentType, PendingType, SharedType
 from tiledsl.lang.warpgroups import Wgmma
 from tiledsl.layout.fragments import of_warpgroups
@@ -142,12 +142,7 @@ def _wait(call: Call) -> Value:
     if acc.started is False:
         return _zero(call, acc.type)
     # Of no products it is 0: a branch costs nothing, a select would cost an instruction for each element.
-    builder, blocks = call.builder, [Block(), Block()]
-    with builder.inside(blocks[0]):
-        builder.add(control.Yield(fragment))
-    with builder.inside(blocks[1]):
-        builder.add(control.Yield(_zero(call, acc.type)))
-    return builder.value(control.If(acc.started, blocks=blocks, likely=True))
+    return call.builder.either(acc.started, [fragment], lambda: [_zero(call, acc.type)], likely=True)[0]
 
 
 def _zero(call: Call, type_: FragmentType) -> Value:

@@ -1,7 +1,7 @@
 """Atomic operations with a defined order: lanes go in block, warp and lane order.
 
 A run of the emulator is one of those that the memory model allows, with every write seen at once. What an order or a
-scope adds is for the checks: each access has both (`options.Access`).
+scope adds is for the checks: each access has both (`hooks.Access`).
 """
 
 from __future__ import annotations

@@ -6,22 +6,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tiledsl.arch import NAMED_BARRIERS, WARP
 from tiledsl.backends.emulator.cohort import Cohort
-from tiledsl.backends.emulator.hooks import FenceKind, Sync
+from tiledsl.backends.emulator.hooks import Bools, FenceKind, Ints, Sync
 from tiledsl.backends.emulator.memory import access_index, name_threads
 from tiledsl.backends.emulator.rules.gpu import require_whole_warps
 from tiledsl.backends.emulator.rules.memory import located
-from tiledsl.backends.emulator.rules.registry import Condition, Rows, condition, rule
+from tiledsl.backends.emulator.rules.registry import Condition, condition, rule
 from tiledsl.backends.emulator.spans import Span
 from tiledsl.errors import EmulatorError, HazardError
 from tiledsl.ir.core import Op
 from tiledsl.ir.ops import barriers, gpu
-
-Ints = NDArray[np.int64]
-
 
 # -- mbarriers -------------------------------------------------------------------------------------
 
@@ -115,7 +111,7 @@ class _PhaseEnded(Condition):
 
     after = True
 
-    def ready(self, c: Cohort, op: Op, *values: Any) -> Rows:
+    def ready(self, c: Cohort, op: Op, *values: Any) -> Bools:
         rows, columns, parities = _awaited(c, op, values[1:])
         found = c.spread(values[0])[c.active()]
         ended = np.ones(c.shape, np.bool_)
@@ -174,7 +170,7 @@ def arrive_at_named(c: Cohort, op: barriers.NamedBarrier, *number: Any) -> Any:
 class _RoundEnded(Condition):
     after = True
 
-    def ready(self, c: Cohort, op: Any, *values: Any) -> Rows:
+    def ready(self, c: Cohort, op: Any, *values: Any) -> Bools:
         round_, *number = values
         if not op.wait:
             return np.ones(c.shape[:2], np.bool_)
@@ -210,7 +206,7 @@ def arrive_at_cluster(c: Cohort, op: barriers.ClusterArrive) -> None:
 
 @condition(barriers.ClusterWait)
 class _ClusterArrived(Condition):
-    def ready(self, c: Cohort, op: Op, *values: Any) -> Rows:
+    def ready(self, c: Cohort, op: Op, *values: Any) -> Bools:
         all_, rows = c.chunk.cluster_barriers, c.blocks[:, None] - c.chunk.first
         return all_.rounds[all_.clusters[rows]] > all_.waits[rows, c.warps]
 
@@ -248,11 +244,6 @@ def elect(c: Cohort, op: barriers.Elect) -> Any:
     """The first lane. (PTX ISA: elect.sync leaves open which one.)"""
     require_whole_warps(c, op)
     return (np.arange(WARP) == 0)[None, None]
-
-
-@rule(barriers.GridDependency)
-def grid_dependency(c: Cohort, op: barriers.GridDependency) -> None:
-    """Launches follow each other here."""
 
 
 @rule(barriers.SetMaxNReg)
