@@ -12,6 +12,7 @@ Masks are values of bools; None stands for all lanes.
 from __future__ import annotations
 
 from functools import lru_cache
+from math import prod
 from typing import Any, Callable, Sequence, TypeGuard
 
 import numpy as np
@@ -22,6 +23,9 @@ from tiledsl.backends.emulator.chunk import Chunk
 from tiledsl.backends.emulator.hooks import Bools, Ints
 
 Mask = Bools | None
+
+FEW = 1 << 13
+"""Lanes of which a copy is made in less time than a view by `np.broadcast_to`."""
 
 
 def is_array(value: Any) -> TypeGuard[NDArray[Any]]:
@@ -68,7 +72,13 @@ class Cohort:
     def spread(self, value: Any) -> NDArray[Any]:
         """The value with one entry a lane, [groups, warps, 32] (read only)."""
         shape = self.shape
-        return value if np.shape(value) == shape else np.broadcast_to(value, shape)
+        if np.shape(value) == shape:
+            return value
+        if prod(shape) > FEW:
+            return np.broadcast_to(value, shape)
+        copy = np.empty(shape, np.asarray(value).dtype)
+        copy[...] = value
+        return copy
 
     def active(self) -> Bools:
         """Which lanes are active, [groups, warps, 32]."""
