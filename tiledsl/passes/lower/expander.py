@@ -47,8 +47,9 @@ class Expander:
     def run(self) -> None:
         self._parameters()
         self.ops(self.kernel.body)
-        kernel = self.kernel
+        kernel, old = self.kernel, self.kernel.body
         kernel.body, self.body.parent = self.body, kernel
+        old.discard()
         kernel.level, kernel.abi, kernel.shared_bytes = "thread", self.abi, self.layout.bytes
         kernel.tensor_maps = tuple(self.maps)
 

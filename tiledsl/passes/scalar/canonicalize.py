@@ -159,7 +159,7 @@ class _Walker:
         inner = op.condition.op
         if isinstance(inner, arith.Scalar) and inner.fn.name == "not" and not (op.likely or op.role or op.predicated):
             op.set_operand(0, inner.operands[0])
-            op.blocks.reverse()
+            op.blocks = op.blocks[::-1]
 
     # -- loops ---------------------------------------------------------------------------------
 

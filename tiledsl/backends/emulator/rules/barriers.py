@@ -88,6 +88,14 @@ def _waited(c: Cohort, op: Op, values: Sequence[Any]) -> tuple[Ints, Ints, Ints]
     return rows, columns_of(c, op, span, rows, at), c.spread(parity)[c.active()]
 
 
+def _awaited(c: Cohort, op: Op, values: Sequence[Any]) -> tuple[Ints, Ints, Ints]:
+    """The same while they wait: `phase_now` has checked the access, and hooks have heard of it."""
+    span, address, (parity,) = located(c, op, 0, values)
+    lanes = c.active()
+    rows, at = c.lanes_of(lanes)[0] - c.chunk.first, c.spread(address)[lanes]
+    return rows, columns_of(c, op, span, rows, at), c.spread(parity)[lanes]
+
+
 @rule(barriers.Wait)
 def phase_now(c: Cohort, op: barriers.Wait, *values: Any) -> Any:
     """The phase that each lane's mbarrier is in when the lane comes: [groups, warps, lanes]."""
@@ -104,7 +112,7 @@ class _PhaseEnded(Condition):
     after = True
 
     def ready(self, c: Cohort, op: Op, *values: Any) -> Bools:
-        rows, columns, parities = _waited(c, op, values[1:])
+        rows, columns, parities = _awaited(c, op, values[1:])
         found = c.spread(values[0])[c.active()]
         ended = np.ones(c.shape, np.bool_)
         ended[c.active()] = ((found & 1) != parities) | (c.chunk.mbarriers.phase[rows, columns] > found)
@@ -125,12 +133,12 @@ class _PhaseEnded(Condition):
         c.chunk.hook.on_acquire(Sync(op, "mbarrier", blocks, threads // WARP, blocks, places))
 
     def missing(self, c: Cohort, op: Op, *values: Any) -> str:
-        rows, columns, parities = _waited(c, op, values[1:])
+        rows, columns, parities = _awaited(c, op, values[1:])
         at = int(np.argmax((c.chunk.mbarriers.phase[rows, columns] & 1) == parities))
         return c.chunk.mbarriers.describe(int(rows[at]), int(columns[at]), int(parities[at]))
 
     def wanted(self, c: Cohort, op: Op, *values: Any) -> None:
-        rows, columns, _ = _waited(c, op, values[1:])
+        rows, columns, _ = _awaited(c, op, values[1:])
         c.chunk.copies.deliver_counted(rows, columns)
 
 
