@@ -246,3 +246,36 @@ def captured_by_cupy() -> None:
 if __name__ == "__main__":
     globals()[sys.argv[1]]()
     print("done")
+
+
+def bits_of_the_emulator() -> None:
+    """Sums that round: whole tiles, parts of k, few rows, also 100 times in a row."""
+    import torch
+
+    for m, n, k in ((300, 264, 72), (3, 520, 2048), (70, 136, 4104), (128, 192, 9000), (512, 64, 3000)):
+        torch.manual_seed(m)
+        A, B = (torch.randn(shape, device="cuda").bfloat16() for shape in ((m, k), (k, n)))
+        for right in (B, B.T.contiguous().T):
+            found = gemm(A, right)
+            expected = torch.empty_like(found, device="cpu")
+            gemm(A.cpu(), right.cpu(), expected, device="emulator")
+            assert same_bits(found.cpu().float().numpy(), expected.float().numpy()), (m, n, k)
+            for _ in range(100):
+                assert torch.equal(gemm(A, right), found), (m, n, k)
+
+
+def batch_invariance() -> None:
+    """A row has the same bits whatever m is, and whatever the other rows are."""
+    import torch
+
+    for dtype in (torch.bfloat16, torch.float16):
+        for n, k in ((264, 1544), (4096, 4096), (1000, 8192)):
+            torch.manual_seed(n)
+            A, B = (torch.randn(shape, device="cuda").to(dtype) for shape in ((5000, k), (k, n)))
+            for right in (B, B.T.contiguous().T):
+                alone = torch.cat([gemm(A[i : i + 1], right, batch_invariant=True) for i in range(0, 5000, 500)])
+                for m in (2, 7, 16, 33, 64, 100, 257, 1000, 2049, 4999):
+                    chosen = torch.randperm(5000, device="cuda")[:m]
+                    found = gemm(A[chosen], right, batch_invariant=True)
+                    here = torch.nonzero(chosen % 500 == 0)[:, 0]
+                    assert torch.equal(found[here], alone[chosen[here] // 500]), (n, k, m)

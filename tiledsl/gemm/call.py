@@ -48,6 +48,7 @@ def gemm(
     epilogue: Any = plain,
     *,
     out_dtype: Any = None,
+    batch_invariant: bool = False,
     stream: Any = None,
     device: str | None = None,
 ) -> Any:
@@ -58,8 +59,9 @@ def gemm(
     or f32; C of any of these. Without C, it is allocated by the library of A, of `out_dtype` or the dtype of A.
 
     alpha 0: A and B are not read; beta 0: C is not read. bias: f32 [N], added to each row, by `epilogue` if one is
-    given: a tile function as in tiledsl.gemm.epilogue. stream: a CUDA stream (its handle, or one of torch or CuPy)
-    instead of the library's current one. device: as for kernels.
+    given: a tile function as in tiledsl.gemm.epilogue. batch_invariant: the bits of a row of C depend on this row of A
+    and on B alone, not on m or the other rows; this may take longer. stream: a CUDA stream (its handle, or one of torch
+    or CuPy) instead of the library's current one. device: as for kernels.
 
     Raises KernelArgumentError, DeviceError. docs/gemm.md has the rest: errors, streams, captured graphs.
     """
@@ -74,7 +76,7 @@ def gemm(
             None if bias is None else (bias.dtype, bias.shape, bias.stride(), at_bias & 15, bias.get_device()),
             alpha.__class__, alpha != 0, beta.__class__, beta != 0,
             plain if epilogue is plain else const_identity(epilogue),
-            device,
+            batch_invariant, device,
         )  # fmt: skip
         known = _KNOWN.get(key)
     except Exception:  # not of torch, or wrong: `_call` says what
@@ -95,19 +97,19 @@ def gemm(
             if known.run(on, (at_a, at_b, at_c, at_bias), alpha, beta, captured, apart=True):
                 _count(written)
                 return result
-    return _call(A, B, C, alpha, beta, bias, epilogue, out_dtype, stream, device, key)
+    return _call(A, B, C, alpha, beta, bias, epilogue, out_dtype, batch_invariant, stream, device, key)
 
 
 def _call(
     A: Any, B: Any, C: Any, alpha: Any, beta: Any, bias: Any, epilogue: Any,
-    out_dtype: Any, stream: Any, device: Any, key: Any,
+    out_dtype: Any, batch_invariant: bool, stream: Any, device: Any, key: Any,
 ) -> Any:  # fmt: skip
     """`gemm`, with every check. key: under which a call on torch tensors like this one would look it up, or None."""
     alpha, beta = (check_scalar(GEMM, ScalarParam(n, F32), v) for n, v in (("alpha", alpha), ("beta", beta)))
     if bias is not None and epilogue is plain:
         epilogue = add_bias
     behind = None if epilogue is plain else epilogue
-    of = described(A, B, C, bias, out_dtype, behind is not None)
+    of = described(A, B, C, bias, out_dtype, behind is not None)._replace(batch_invariant=batch_invariant)
     place = place_of(GEMM, device, "A", of.a.device)
     if stream is not None and of.a.device < 0:
         raise argument_error(GEMM, "stream is given, and the arrays are in host memory", "leave it out")
@@ -127,7 +129,7 @@ def _on_gpu(of: Operands, alpha: float, beta: float, behind: Any, stream: Any, k
     gpu, torch = driver(), all(_is_torch(info.owner) for info in of.given)
     on = stream_handle(stream) if stream is not None else launch_stream(of.given)
     facts = [(x.dtype, x.shape, x.strides, x.pointer & 15, x.device) for x in of.given]
-    same = ("described", *facts, alpha != 0, beta != 0, behind and const_identity(behind))
+    same = ("described", *facts, alpha != 0, beta != 0, behind and const_identity(behind), of.batch_invariant)
     known = _KNOWN.get(same)
     if known is None:
         capturing = gpu.capturing(on)

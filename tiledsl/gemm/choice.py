@@ -100,11 +100,20 @@ def is_large(batch: int, m: int, n: int, k: int, processors: int) -> bool:
 
 @cache
 def best(
-    batch: int, m: int, n: int, k: int, along_k: tuple[bool, bool], behind: int = 0, processors: int = 132
+    batch: int,
+    m: int,
+    n: int,
+    k: int,
+    along_k: tuple[bool, bool],
+    behind: int = 0,
+    processors: int = 132,
+    parted: bool = True,
 ) -> Variant:
     """The variant with the least estimated time. along_k: whether A and B are contiguous along k. behind: as of
-    `choose`."""
-    variants = (*_whole(m, n, along_k), *_parted(batch, m, n, k, along_k, processors))
+    `choose`. parted: k may be split."""
+    variants = list(_whole(m, n, along_k))
+    if parted:
+        variants += _parted(batch, m, n, k, along_k, processors)
     fitting = (v for v in variants if v.registers <= ACCUMULATORS[behind])
     return min(fitting, key=lambda v: _time(v, batch, m, n, k, processors))
 

@@ -37,7 +37,7 @@ GEMM = _Function("gemm")
 
 class Operands(NamedTuple):
     """a, b, c: with three axes. bias: None, or with one axis. given: A, B, C and the bias as they were passed.
-    result: C itself."""
+    result: C itself. batch_invariant: the bits of a row of C must not depend on the number of rows."""
 
     a: ArrayInfo
     b: ArrayInfo
@@ -45,6 +45,7 @@ class Operands(NamedTuple):
     bias: ArrayInfo | None
     given: tuple[ArrayInfo, ...]
     result: Any
+    batch_invariant: bool = False
 
     @property
     def addresses(self) -> tuple[int, ...]:

@@ -29,7 +29,8 @@ class Problem(NamedTuple):
     dtype: of A and B. out: of C. unit_a, unit_b, unit_c: the axis along which elements are neighbours in memory: 1 or 2
     of [batch, rows, columns], 0 for neither. tma_a, tma_b: TMA can read the operand. tma_c: TMA can store C. add_c:
     beta is not 0. bias: one is given. epilogue: there is an epilogue function, one that adds the bias included. arch:
-    name of the target. processors: its SMs.
+    name of the target. processors: its SMs. batch_invariant: the order in which a row's products are added must not
+    depend on m.
     """
 
     batch: int
@@ -49,6 +50,7 @@ class Problem(NamedTuple):
     epilogue: bool = False
     arch: str = "sm_90a"
     processors: int = 132
+    batch_invariant: bool = False
 
 
 class Plan(NamedTuple):
@@ -100,7 +102,8 @@ def _for_f32(problem: Problem) -> Plan:
 
 def _for_wgmma(problem: Problem) -> Plan:
     """By `hopper_fastest`. Operands that TMA cannot read are padded first. Large products do not launch early: that was
-    slower, or no faster."""
+    slower, or no faster. A row's products are added 16 at a time along k whatever the tile is, so that parts of k alone
+    make its bits depend on m."""
     batch, m, n, k = problem[:4]
     processors, padded = problem.processors, (not problem.tma_a, not problem.tma_b)
     behind = problem.add_c + (problem.bias or problem.epilogue)
@@ -110,7 +113,7 @@ def _for_wgmma(problem: Problem) -> Plan:
         by_tma = problem.unit_c == 2 and problem.tma_c
         consts = choose(m, n, k, problem.dtype, processors, along_k[1], behind, batch, by_tma)
         return Plan(hopper_fastest, consts, False, *padded)
-    chosen = best(batch, m, n, k, along_k, behind, processors)
+    chosen = best(batch, m, n, k, along_k, behind, processors, parted=not problem.batch_invariant)
     plan = Plan(hopper_fastest, chosen.consts(), chosen.exchanged, *padded, early=True)
     if not chosen.parts:
         return plan

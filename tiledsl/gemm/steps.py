@@ -101,7 +101,7 @@ def problem_of(of: Operands, beta: float, epilogue: bool, arch: str, processors:
     units = [unit if unit in (1, 2) else 0 for unit in units]
     by_tma = [bool(unit) and info.alignment(unit) == 16 for info, unit in zip(arrays, units, strict=True)]
     facts = (of.a.dtype.name, of.c.dtype.name, *units, *by_tma, beta != 0, of.bias is not None, epilogue)
-    return Problem._make((batch, m, of.b.shape[2], k, *facts, arch, processors))
+    return Problem._make((batch, m, of.b.shape[2], k, *facts, arch, processors, of.batch_invariant))
 
 
 class _Builder:

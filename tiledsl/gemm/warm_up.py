@@ -32,14 +32,15 @@ def warmup(
     beta: float = 0.0,
     bias: bool = False,
     epilogue: Any = plain,
+    batch_invariant: bool = False,
     stream: Any = None,
     arch: str | None = None,
 ) -> None:
     """Compile and load what `gemm` needs for products of these shapes, and allocate the workspace of a stream.
 
     shapes: (m, n, k), or (batch, m, n, k). dtype, out_dtype: of A and B, and of C. layouts: how A and B are stored: N
-    in rows, T transposed; "NT" is a B whose columns are contiguous. beta, bias, epilogue: as calls will pass them; any
-    beta but 0 stands for all. stream: that of the calls, by default torch's current one, else CuPy's, else the default
+    in rows, T transposed; "NT" is a B whose columns are contiguous. beta, bias, epilogue, batch_invariant: as calls will
+    pass them; any beta but 0 stands for all. stream: that of the calls, by default torch's current one, else CuPy's, else the default
     stream. Arrays are taken to be contiguous and aligned to 16 bytes.
 
     arch: compile for this target only, into the disk cache; no GPU is needed. Kernels that are not in the cache are
@@ -55,7 +56,9 @@ def warmup(
         raise argument_error(GEMM, f"the layout {wrong[0]!r}", f"pass some of {', '.join(LAYOUTS)}")
     device = 0 if arch is not None else driver().current_device()
     products = [
-        _operands(tuple(shape), wanted, out, layout, bias, behind is not None, device)
+        _operands(tuple(shape), wanted, out, layout, bias, behind is not None, device)._replace(
+            batch_invariant=batch_invariant
+        )
         for shape in shapes
         for layout in layouts
     ]
