@@ -39,9 +39,9 @@ def warmup(
     """Compile and load what `gemm` needs for products of these shapes, and allocate the workspace of a stream.
 
     shapes: (m, n, k), or (batch, m, n, k). dtype, out_dtype: of A and B, and of C. layouts: how A and B are stored: N
-    in rows, T transposed; "NT" is a B whose columns are contiguous. beta, bias, epilogue, batch_invariant: as calls will
-    pass them; any beta but 0 stands for all. stream: that of the calls, by default torch's current one, else CuPy's, else the default
-    stream. Arrays are taken to be contiguous and aligned to 16 bytes.
+    in rows, T transposed; "NT" is a B whose columns are contiguous. beta, bias, epilogue, batch_invariant: as calls
+    will pass them; any beta but 0 stands for all. stream: that of the calls, by default torch's current one, else
+    CuPy's, else the default stream. Arrays are taken to be contiguous and aligned to 16 bytes.
 
     arch: compile for this target only, into the disk cache; no GPU is needed. Kernels that are not in the cache are
     compiled by several processes.
