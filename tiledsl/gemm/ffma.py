@@ -31,20 +31,27 @@ from tiledsl import (
     fma,
     fragment,
     grid,
+    i32,
     index,
     lane_id,
     maximum,
     padded,
+    ptx,
     row_major,
     shared,
     syncwarp,
     threads,
+    tile,
     tile_function,
     tile_kernel,
+    u32,
     unroll,
     warp_id,
 )
-from tiledsl.dims import K, M, N
+from tiledsl.dims import H, J, K, L, M, N, P
+from tiledsl.gemm.bands import in_bands
+from tiledsl.gemm.epilogue import Epilogue, plain
+from tiledsl.gemm.ffma_parts import add_parts, part_of
 from tiledsl.gemm.ffma_tiles import (
     Order,
     Reading,
@@ -56,8 +63,8 @@ from tiledsl.gemm.ffma_tiles import (
     inside,
     reading,
     stash,
-    store,
 )
+from tiledsl.gemm.ffma_staged import Sharing, add_slices, element, multiply_staged, operand_tile, sums_tile
 from tiledsl.layout.orders import ORDERS
 
 __all__ = ["choose", "fastest"]
@@ -186,40 +193,120 @@ def choose(m: int, n: int, k: int, format: str = "f32", processors: int = 132) -
 
 @tile_kernel
 def fastest(
-    A: Global[f32, M, K],
-    B: Global[f32, K, N],
-    C: Global[f32, M, N],
+    A: Global[f32, L, M, K],
+    B: Global[f32, L, K, N],
+    C: Global[f32, L, M, N],
     alpha: f32 | float = 1.0,
     beta: f32 | float = 0.0,
+    bias: Global[f32, N] | None = None,
+    sums: Global[f32, P, J] | None = None,
+    done: Global[u32, H] | None = None,
+    parts: i32 | int = 1,
+    fold: i32 | int = 1,
     *,
     BM: const = 128,
     BN: const = 128,
     BK: const = 8,
+    WARP_TILE: Const[tuple[int, int]] = (WARP, WARP),
     SLICES: const = 1,
-    SCHEDULE: Const[Literal["written", "anew"]] = "written",
+    SCHEDULE: Const[Literal["written", "anew", "staged"]] = "written",
+    STAGES: const = 3,
+    BLOCKS: const = 0,
+    GROUP: const = 8,
+    SPLIT: Const[bool] = False,
+    EARLY: Const[bool] = False,
+    EPILOGUE: Const[Epilogue] = plain,
 ):
-    assert BM > 0 and BN > 0 and BM % WARP == BN % WARP == 0, f"a warp has {WARP} x {WARP}: BM={BM}, BN={BN} do not fit"
-    assert SLICES > 0 and BK % SLICES == 0, f"the slices share each BK: it is a multiple of them, got {BK} for {SLICES}"
-    warps = BM // WARP * (BN // WARP)
-    size = 32 * warps * SLICES
-    of_a, of_b = reading(A.T.unit, A.align, BK, BM, size), reading(B.unit, B.align, BK, BN, size)
-    written = VECTORS if of_a.vec == of_b.vec == 4 else ALONG_K if of_b.along_k else ELEMENTS
-    schedule = ANEW if SCHEDULE == "anew" else written
-    m_runs, n_runs = range(0, WARP, 4 * ROWS), range(0, WARP, 128 // ROWS)
-    tiling = Tiling(BM, BN, BK, size, m_runs, n_runs, SLICES, schedule.a_first)
-    bx, by = grid(cdiv(N, BN), cdiv(M, BM))
-    t = threads(size, blocks=schedule.warps * 32 // size, assembler_level=schedule.level)
-    warp, part = warp_id() % warps, warp_id() // warps
-    m, n = warp % (BM // WARP) * WARP, warp // (BM // WARP) * WARP
-    As, Bs = shared((2, BK, BM), f32, layout=padded(BM + 4)), shared((2, BK, BN), f32, layout=row_major)
-    pitch = padded(WARP + schedule.pad)
-    stage = shared((2, warps * SLICES, SLICES * ROWS, WARP), f32, over=(As, Bs), layout=pitch)
-    acc = fragment((WARP // ROWS, WARP * ROWS // 32), f32)
-    if alpha != 0:
-        down, across = lane(schedule)
-        m_lane, n_lane = m + down * 4, n + across * 4
-        acc = multiply(A, B, As, Bs, by * BM, bx * BN, m_lane, n_lane, t, part, tiling, of_a, of_b, schedule, acc)
-    write(C, stage, by * BM + m, bx * BN + n, warp, part, SLICES, schedule, acc, alpha, beta)
+    rows, columns = cdiv(M, BM), cdiv(N, BN)
+    if SPLIT:
+        assert sums is not None and done is not None, "SPLIT needs the workspaces sums and done: see plan_f32"
+        number, part = grid(rows * columns * L, parts)
+        found = shared((1,), u32)
+    else:
+        number = grid(rows * columns * L)
+    batch, at = number // (rows * columns), number % (rows * columns)
+    by, bx = in_bands(at, rows, columns, GROUP)
+    row, column = by * BM, bx * BN
+    if EARLY:
+        ptx.griddepcontrol_launch()
+        ptx.griddepcontrol_wait()
+    a, b, c = A[batch, :, :], B[batch, :, :], C[batch, :, :]
+    first, end = part_of(K, BK, part, index(parts)) if SPLIT else (0, K)
+    vec = C.align >= 16 and c.unit >= 0
+    if SCHEDULE == "staged":
+        how = Sharing(BM, BN, BK, *WARP_TILE, SLICES)
+        t = threads(how.threads, blocks=BLOCKS)
+        along_k = (a.unit != 0, b.unit == 0)
+        As, Bs = operand_tile(along_k[0], BM, BK), operand_tile(along_k[1], BN, BK)
+        out = sums_tile(how, STAGES, (As, Bs))
+        if alpha == 0:
+            end = index(first)
+        widths = tuple(16 if unit >= 0 and align >= 16 else 4 for unit, align in ((a.unit, A.align), (b.unit, B.align)))
+        acc = multiply_staged(a, b, As, Bs, tile(by, BM), tile(bx, BN), first, end, along_k, widths, how, STAGES)
+        rounds, last = how.rounds(STAGES), True
+        x = add_slices(acc, out, along_k, t, how, rounds, c.unit == 0)
+        if SPLIT:
+            x, last = add_parts(x, sums, done, found, number, part, index(parts), index(fold), t, how.threads)
+        if last:
+            for v in unroll(how.vectors(rounds) * rounds):
+                if t < how.threads_in_use(rounds):
+                    m, n = element(t, v, how, rounds, c.unit == 0)
+                    finish(x[4 * v : 4 * v + 4], c, row + m, column + n, c.unit == 0, vec, alpha, beta, bias, EPILOGUE)
+    else:
+        assert BM > 0 and BN > 0 and BM % WARP == BN % WARP == 0, (
+            f"a warp has {WARP} x {WARP}: BM={BM}, BN={BN} do not fit"
+        )
+        assert SLICES > 0 and BK % SLICES == 0, (
+            f"the slices share each BK: it is a multiple of them, got {BK} for {SLICES}"
+        )
+        assert WARP_TILE == (WARP, WARP), f"SCHEDULE={SCHEDULE!r} has warp tiles of {WARP} x {WARP}, got {WARP_TILE}"
+        assert SLICES == 1 or not SPLIT, f'SLICES={SLICES} with SPLIT needs SCHEDULE="staged", got {SCHEDULE!r}'
+        warps = BM // WARP * (BN // WARP)
+        size = 32 * warps * SLICES
+        of_a, of_b = reading(a.T.unit, A.align, BK, BM, size), reading(b.unit, B.align, BK, BN, size)
+        written = VECTORS if of_a.vec == of_b.vec == 4 else ALONG_K if of_b.along_k else ELEMENTS
+        schedule = ANEW if SCHEDULE == "anew" else written
+        m_runs, n_runs = range(0, WARP, 4 * ROWS), range(0, WARP, 128 // ROWS)
+        tiling = Tiling(BM, BN, BK, size, m_runs, n_runs, SLICES, schedule.a_first)
+        t = threads(size, blocks=schedule.warps * 32 // size, assembler_level=schedule.level)
+        warp, slice = warp_id() % warps, warp_id() // warps
+        m, n = warp % (BM // WARP) * WARP, warp // (BM // WARP) * WARP
+        As = shared((2, BK, BM), f32, layout=padded(BM + 4))
+        Bs = shared((2, BK, BN), f32, layout=padded(BN + 4) if of_b.along_k else row_major)
+        pitch = padded(WARP + schedule.pad)
+        stage = shared((2, warps * SLICES, SLICES * ROWS, WARP), f32, over=(As, Bs), layout=pitch)
+        acc, last = fragment((WARP // ROWS, WARP * ROWS // 32), f32), True
+        if alpha != 0:
+            down, across = lane(schedule)
+            m_lane, n_lane = m + down * 4, n + across * 4
+            acc = multiply(
+                a, b, As, Bs, row, column, first, end, m_lane, n_lane, t, slice, tiling, of_a, of_b, schedule, acc
+            )
+        if SPLIT:
+            x = flat(acc, schedule.rotation)
+            x, last = add_parts(x, sums, done, found, number, part, index(parts), index(fold), t, size)
+            acc = unflat(x, acc, schedule.rotation)
+        if last:
+            write(c, stage, row + m, column + n, warp, slice, SLICES, schedule, acc, vec, alpha, beta, bias, EPILOGUE)
+
+
+@tile_function
+def flat(acc: Fragment[f32], rotation: int) -> Fragment[f32]:
+    """The elements of acc as vectors, rotated as `write` stores them."""
+    x = fragment((acc.shape[0] * acc.shape[1],), f32)
+    for i in unroll(acc.shape[0]):
+        for j in unroll(acc.shape[1]):
+            x[i * acc.shape[1] + j] = acc[i, j // 4 * 4 + (j + rotation) % 4]
+    return x
+
+
+@tile_function
+def unflat(x: Fragment[f32], acc: Fragment[f32], rotation: int) -> Fragment[f32]:
+    """What `flat` was given, of acc's shape."""
+    for i in unroll(acc.shape[0]):
+        for j in unroll(acc.shape[1]):
+            acc[i, j // 4 * 4 + (j + rotation) % 4] = x[i * acc.shape[1] + j]
+    return acc
 
 
 @tile_function
@@ -233,12 +320,14 @@ def lane(schedule: Schedule) -> tuple[index, index]:
 
 @tile_function
 def multiply(
-    A: Global[f32, M, K],
-    B: Global[f32, K, N],
+    A: Memory[f32],
+    B: Memory[f32],
     As: SharedTile[f32],
     Bs: SharedTile[f32],
     row: index,
     column: index,
+    first: index | int,
+    end: index,
     m: index,
     n: index,
     t: index,
@@ -249,16 +338,17 @@ def multiply(
     schedule: Schedule,
     acc: Fragment[f32],
 ) -> Fragment[f32]:
-    """The double-buffered main loop, with each instruction at the place that `schedule` gives."""
+    """acc + A B for k from `first` to `end`: the double-buffered main loop, with each instruction at the place that
+    `schedule` gives."""
     bk, steps = tiling.bk, tiling.steps
-    rows, depth, columns = A.shape[0], A.shape[1], B.shape[1]
-    stash(As[0, :, :], of_a, t, fetch(A.T, of_a, 0, row, rows, t, True))
-    stash(Bs[0, :, :], of_b, t, fetch(B, of_b, 0, column, columns, t, True))
+    rows, columns = A.shape[0], B.shape[1]
+    stash(As[0, :, :], of_a, t, fetch(A.T, of_a, first, row, rows, t, True))
+    stash(Bs[0, :, :], of_b, t, fetch(B, of_b, first, column, columns, t, True))
     barrier()
     now, skip = index(0), part * steps
     a, b = both(As[now, :, :], Bs[now, :, :], skip, m, n, tiling)
-    full = depth // bk * bk if inside(of_a, row, rows) and inside(of_b, column, columns) else index(0)
-    for k0 in range(bk, full, bk):
+    full = end // bk * bk if inside(of_a, row, rows) and inside(of_b, column, columns) else index(0)
+    for k0 in range(first + bk, full, bk):
         next_a, next_b = fragment((of_a.vec * of_a.steps,), f32), fragment((of_b.vec * of_b.steps,), f32)
         for k in unroll(steps):
             later, later_a, later_b = skip + (k + 1) % steps, fragment(a.shape, f32), fragment(b.shape, f32)
@@ -280,7 +370,8 @@ def multiply(
                     now = 1 - now
                     barrier()
             a, b = later_a, later_b
-    return guarded(A, B, As, Bs, row, column, m, n, t, part, tiling, schedule.order, acc, now, maximum(full, bk))
+    rest = maximum(full, first + bk)
+    return guarded(A, B, As, Bs, row, column, m, n, t, part, tiling, of_a, of_b, schedule.order, acc, now, rest, end)
 
 
 Instruction = tuple[str, int, int]
@@ -321,16 +412,19 @@ def write(
     slices: int,
     schedule: Schedule,
     acc: Fragment[f32],
+    vec: bool,
     alpha: f32 | float,
     beta: f32 | float,
+    bias: Global[f32, N] | None,
+    epilogue: Epilogue,
 ) -> None:
-    """C = alpha * acc + beta * C for the warp's 64 x 64 at (row, column); the slices of one tile are added.
+    """C = epilogue(alpha * acc + beta * C) for the warp's 64 x 64 at (row, column); the slices of one tile are added.
 
     It goes through `slices` rows of each thread at a time: a warp stages its part of all of them and stores one.
     """
-    wide, rotation = C.unit == 1 and C.align >= 16, schedule.rotation
-    first, runs = (lane_id() % 16 * 4, (0,)) if wide else (lane_id(), (0, 32))
-    line = fragment((1, 4 if wide else 2), f32)
+    wide, rotation = C.unit == 1 and vec, schedule.rotation
+    first = lane_id() % 16 * 4 if wide else lane_id()
+    line = fragment((4 if wide else 2,), f32)
     barrier()
     for i in unroll(0, acc.shape[0], slices):
         now = i // slices % 2
@@ -348,17 +442,52 @@ def write(
             barrier()
         # This warp stores the staged row number `part`: row i + part of every lane, ROWS rows of C.
         top = (i + part) // 4 * (4 * ROWS) + (i + part) % 4
-        for r in unroll(0, ROWS, 2 if wide else 1):
-            lane_row = r + lane_id() // 16 if wide else index(r)
+        for i4 in unroll(0, ROWS, 2 if wide else 1):
+            lane_row = i4 + lane_id() // 16 if wide else index(i4)
             for s in unroll(slices):
                 at = s * ROWS + lane_row
                 if wide:
                     four = stage.load(now, warp * slices + part, at, first, vec=16)
                     for x in unroll(4):
                         one = four[(x + 4 - rotation) % 4]
-                        line[0, x] = one if s == 0 else line[0, x] + one
+                        line[x] = one if s == 0 else line[x] + one
                 else:
                     for x in unroll(2):
                         one = stage[now, warp * slices + part, at, first // 4 * 4 + (first + 4 - rotation) % 4 + 32 * x]
-                        line[0, x] = one if s == 0 else line[0, x] + one
-            store(C, row + top + lane_row * 4, column + first, line, (0,), runs, alpha, beta)
+                        line[x] = one if s == 0 else line[x] + one
+            r = row + top + lane_row * 4
+            if wide:
+                finish(line, C, r, column + first, False, True, alpha, beta, bias, epilogue)
+            else:
+                for x in unroll(2):
+                    finish(line[x : x + 1], C, r, column + first + 32 * x, False, False, alpha, beta, bias, epilogue)
+
+
+@tile_function
+def finish(
+    x: Fragment[f32],
+    C: Memory[f32],
+    row: index,
+    column: index,
+    across: bool,
+    vec: bool,
+    alpha: f32 | float,
+    beta: f32 | float,
+    bias: Global[f32, N] | None,
+    epilogue: Epilogue,
+) -> None:
+    """Stores epilogue(alpha * x + beta * C) to elements of C from (row, column) on, along the row or, if `across`, along
+    the column. vec: they are one aligned vector. With beta == 0, C is not read."""
+    along = fragment(x.shape, i32)
+    for i in unroll(x.shape[0]):
+        along[i] = i
+    here = along.to(index)
+    m, n = (here + row, here * 0 + column) if across else (here * 0 + row, here + column)
+    y = alpha * x
+    if beta != 0:
+        y = beta * (C.get(row, column, vec=16) if vec else C.get(m, n)) + y
+    y = epilogue(y, bias, n)
+    if vec:
+        C.put(row, column, y)
+    else:
+        C.put(m, n, y)

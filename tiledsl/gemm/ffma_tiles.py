@@ -14,7 +14,6 @@ from typing import Literal
 
 from tiledsl import (
     Fragment,
-    Global,
     Memory,
     SharedTile,
     View,
@@ -28,7 +27,6 @@ from tiledsl import (
     tile_function,
     unroll,
 )
-from tiledsl.dims import K, M, N
 
 __all__ = [
     "Order",
@@ -203,8 +201,8 @@ def both(
 
 @tile_function
 def guarded(
-    A: Global[f32, M, K],
-    B: Global[f32, K, N],
+    A: Memory[f32],
+    B: Memory[f32],
     As: SharedTile[f32],
     Bs: SharedTile[f32],
     row: index,
@@ -214,16 +212,17 @@ def guarded(
     t: index,
     part: index | int,
     tiling: Tiling,
+    of_a: Reading,
+    of_b: Reading,
     order: Order,
     acc: Fragment[f32],
     now: index,
     first: index,
+    depth: index,
 ) -> Fragment[f32]:
-    """The end of the main loop: the tile that is in half `now` of As and Bs, then all from k = `first` on, guarded."""
+    """The end of the main loop: the tile that is in half `now` of As and Bs, then from k = `first` to `depth`, guarded."""
     bk, steps = tiling.bk, tiling.steps
-    of_a = reading(A.T.unit, A.align, bk, tiling.bm, tiling.threads)
-    of_b = reading(B.unit, B.align, bk, tiling.bn, tiling.threads)
-    rows, depth, columns = A.shape[0], A.shape[1], B.shape[1]
+    rows, columns = A.shape[0], B.shape[1]
     skip = part * steps
     for k0 in range(first, depth + bk, bk):
         next_a = fetch(A.T, of_a, k0, row, rows, t, True)

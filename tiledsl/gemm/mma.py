@@ -66,6 +66,7 @@ from tiledsl.dims import K, M, N
 from tiledsl.gemm.epilogue import Epilogue, plain
 from tiledsl.gemm.hopper_tiles import as_stored, matrix
 from tiledsl.gemm.hopper_tiles import staging as matrix_staging
+from tiledsl.gemm.bands import in_bands
 from tiledsl.gemm.mma_tiles import PRODUCTS, fetch, scaled, slot, staging, widest
 from tiledsl.runtime.driver import available
 
@@ -116,14 +117,6 @@ def operand(S: Memory[Any], layout: Any) -> Fragment[Any]:
     if S.dtype.bytes == 2 or (along_k and S.dtype.bytes < 8):
         return load_matrix(S, layout)
     return load_fragment(S, layout)
-
-
-@tile_function
-def in_bands(i: index, rows: index, columns: index, height: int) -> tuple[index, index]:
-    """Row and column of tile number i; tiles are numbered in bands of `height` rows, column by column within a band."""
-    band, within = i // (height * columns), i % (height * columns)
-    here = minimum(rows - band * height, height)
-    return band * height + within % here, within // here
 
 
 def within_registers(

@@ -1,0 +1,117 @@
+"""Products whose k is split within one launch, for kernels whose threads hold their sums in registers.
+
+`parts` CTAs share a tile of the result, each with a part of k. A part is a whole number of BK, so parts differ by one
+BK at most. Each CTA stores its sums in a workspace; the last one of `fold` neighbouring parts adds them up in order, and
+the last of those CTAs adds up their sums in order. So the bits depend on the shapes and the arguments alone, and nobody
+waits for a CTA that may not have started.
+"""
+
+from __future__ import annotations
+
+from tiledsl import (
+    Fragment,
+    Global,
+    SharedTile,
+    barrier,
+    boolean,
+    cdiv,
+    f32,
+    fragment,
+    index,
+    minimum,
+    tile_function,
+    u32,
+    unroll,
+    where,
+)
+from tiledsl.dims import H, J, P
+
+__all__ = ["add_parts", "part_of"]
+
+QUAD = 4
+"""Elements of a vector of 16 bytes."""
+IN_FLIGHT = 16
+"""Vectors that a thread loads before it adds the first."""
+
+
+@tile_function
+def part_of(depth: index, bk: int, part: index, parts: index) -> tuple[index, index]:
+    """Where part number `part` of k begins and ends."""
+    steps = cdiv(depth, bk)
+    return part * steps // parts * bk, minimum((part + 1) * steps // parts * bk, depth)
+
+
+@tile_function
+def add_parts(
+    x: Fragment[f32],
+    sums: Global[f32, P, J],
+    done: Global[u32, H],
+    found: SharedTile[u32],
+    number: index,
+    part: index,
+    parts: index,
+    fold: index,
+    t: index,
+    size: int,
+) -> tuple[Fragment[f32], boolean]:
+    """The sum of all parts' x, and whether this CTA has it: the last one to arrive.
+
+    x: whole vectors. sums: a row for each part of each tile. done: cdiv(parts, fold) + 1 zeros for each tile, which are
+    zero again at the end. found: room for a number. number: of the tile. t, size: this thread, and how many there are.
+    """
+    first, groups, group = number * parts, cdiv(parts, fold), part // fold
+    counters, members = number * (groups + 1), minimum(fold, parts - group * fold)
+    save(x, sums, first + part, t, size)
+    last = arrive(done, found, counters + group, members, t)
+    if last:
+        x = add_up(x, sums, first + group * fold, 1, members, t, size)
+        if groups > 1:
+            save(x, sums, first + group * fold, t, size)
+            last = arrive(done, found, counters + groups, groups, t)
+            if last:
+                x = add_up(x, sums, first, fold, groups, t, size)
+    return x, last
+
+
+@tile_function
+def arrive(done: Global[u32, H], found: SharedTile[u32], at: index, count: index, t: index) -> boolean:
+    """Whether this CTA is the last of `count` to arrive at counter `at`. Then it sees what the others have stored."""
+    barrier()
+    if t == 0:
+        before = done.atomic_add(at, 1, order="acq_rel")
+        if index(before) == count - 1:
+            done.atomic_store(at, 0)
+        found[0] = before
+    barrier()
+    return index(found[0]) == count - 1
+
+
+@tile_function
+def save(x: Fragment[f32], sums: Global[f32, P, J], row: index, t: index, size: int) -> None:
+    """Neighbouring threads store neighbouring vectors."""
+    for v in unroll(x.shape[0] // QUAD):
+        sums.store(row, (t + v * size) * QUAD, x[QUAD * v : QUAD * v + QUAD])
+
+
+@tile_function
+def add_up(
+    x: Fragment[f32], sums: Global[f32, P, J], row: index, step: index | int, count: index, t: index, size: int
+) -> Fragment[f32]:
+    """The sum of `count` rows that `save` stored, of x's shape: row, row + step and so on."""
+    vectors = x.shape[0] // QUAD
+    ahead = max(IN_FLIGHT // vectors, 1)
+    total = fragment(x.shape, f32)
+    for p in range(0, count, ahead):
+        got = [load(x, sums, row + minimum(p + i, count - 1) * step, t, size) for i in range(ahead)]
+        for i in unroll(ahead):
+            total = total + where(p + i < count, got[i], 0)
+    return total
+
+
+@tile_function
+def load(x: Fragment[f32], sums: Global[f32, P, J], row: index, t: index, size: int) -> Fragment[f32]:
+    """What `save` stored."""
+    got = fragment(x.shape, f32)
+    for v in unroll(x.shape[0] // QUAD):
+        got[QUAD * v : QUAD * v + QUAD] = sums.load(row, (t + v * size) * QUAD, vec=16)
+    return got
