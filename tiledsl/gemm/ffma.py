@@ -16,7 +16,7 @@ such a tile: each computes its part of every BK, and their sums are added in the
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from tiledsl import (
     Const,
@@ -35,6 +35,7 @@ from tiledsl import (
     index,
     lane_id,
     maximum,
+    minimum,
     padded,
     ptx,
     row_major,
@@ -65,6 +66,7 @@ from tiledsl.gemm.ffma_tiles import (
     stash,
 )
 from tiledsl.gemm.ffma_staged import Sharing, add_slices, element, multiply_staged, operand_tile, sums_tile
+from tiledsl.lang.schedules import _unwrapped
 from tiledsl.layout.orders import ORDERS
 
 __all__ = ["choose", "fastest"]
@@ -212,6 +214,8 @@ def fastest(
     SCHEDULE: Const[Literal["written", "anew", "staged"]] = "written",
     STAGES: const = 3,
     BLOCKS: const = 0,
+    LEVEL: const = 3,
+    ORDER: Const[Order] = "serpentine",
     GROUP: const = 8,
     SPLIT: Const[bool] = False,
     EARLY: Const[bool] = False,
@@ -221,11 +225,10 @@ def fastest(
     if SPLIT:
         assert sums is not None and done is not None, "SPLIT needs the workspaces sums and done: see plan_f32"
         number, part = grid(rows * columns * L, parts)
-        found = shared((1,), u32)
+        found, kept = shared((1,), u32), shared((2,), i32)
     else:
         number = grid(rows * columns * L)
-    batch, at = number // (rows * columns), number % (rows * columns)
-    by, bx = in_bands(at, rows, columns, GROUP)
+    batch, by, bx = position(number, rows, columns, GROUP)
     row, column = by * BM, bx * BN
     if EARLY:
         ptx.griddepcontrol_launch()
@@ -235,14 +238,14 @@ def fastest(
     vec = C.align >= 16 and c.unit >= 0
     if SCHEDULE == "staged":
         how = Sharing(BM, BN, BK, *WARP_TILE, SLICES)
-        t = threads(how.threads, blocks=BLOCKS)
+        t = threads(how.threads, blocks=BLOCKS, assembler_level=LEVEL)
         along_k = (a.unit != 0, b.unit == 0)
         As, Bs = operand_tile(along_k[0], BM, BK), operand_tile(along_k[1], BN, BK)
         out = sums_tile(how, STAGES, (As, Bs))
         if alpha == 0:
             end = index(first)
         widths = tuple(16 if unit >= 0 and align >= 16 else 4 for unit, align in ((a.unit, A.align), (b.unit, B.align)))
-        acc = multiply_staged(a, b, As, Bs, tile(by, BM), tile(bx, BN), first, end, along_k, widths, how, STAGES)
+        acc = multiply_staged(a, b, As, Bs, tile(by, BM), tile(bx, BN), first, end, along_k, widths, how, STAGES, ORDER)
         rounds, last = how.rounds(STAGES), True
         x = add_slices(acc, out, along_k, t, how, rounds, c.unit == 0)
         if SPLIT:
@@ -276,6 +279,8 @@ def fastest(
         pitch = padded(WARP + schedule.pad)
         stage = shared((2, warps * SLICES, SLICES * ROWS, WARP), f32, over=(As, Bs), layout=pitch)
         acc, last = fragment((WARP // ROWS, WARP * ROWS // 32), f32), True
+        if SPLIT and t == 0:  # what the end needs would cost registers if it were held over the loop
+            kept[0], kept[1] = i32(number), i32(part)
         if alpha != 0:
             down, across = lane(schedule)
             m_lane, n_lane = m + down * 4, n + across * 4
@@ -283,11 +288,22 @@ def fastest(
                 a, b, As, Bs, row, column, first, end, m_lane, n_lane, t, slice, tiling, of_a, of_b, schedule, acc
             )
         if SPLIT:
+            barrier()
+            number, part = index(kept[0]), index(kept[1])
+            batch, by, bx = position(number, rows, columns, GROUP)
+            row, column, c = by * BM, bx * BN, C[batch, :, :]
             x = flat(acc, schedule.rotation)
             x, last = add_parts(x, sums, done, found, number, part, index(parts), index(fold), t, size)
             acc = unflat(x, acc, schedule.rotation)
         if last:
             write(c, stage, row + m, column + n, warp, slice, SLICES, schedule, acc, vec, alpha, beta, bias, EPILOGUE)
+
+
+@_unwrapped
+def position(number: Any, rows: Any, columns: Any, height: int) -> Any:
+    """The batch of tile `number` of all, and its row and column among the rows x columns tiles of that batch."""
+    by, bx = in_bands(number % (rows * columns), rows, columns, height)
+    return number // (rows * columns), by, bx
 
 
 @tile_function
@@ -348,7 +364,8 @@ def multiply(
     now, skip = index(0), part * steps
     a, b = both(As[now, :, :], Bs[now, :, :], skip, m, n, tiling)
     full = end // bk * bk if inside(of_a, row, rows) and inside(of_b, column, columns) else index(0)
-    for k0 in range(first + bk, full, bk):
+    for at in range(bk, maximum(minimum(full - first, end), 0), bk):  # of a length that is seen to fit in 32 bits
+        k0 = first + at
         next_a, next_b = fragment((of_a.vec * of_a.steps,), f32), fragment((of_b.vec * of_b.steps,), f32)
         for k in unroll(steps):
             later, later_a, later_b = skip + (k + 1) % steps, fragment(a.shape, f32), fragment(b.shape, f32)

@@ -8,6 +8,8 @@ waits for a CTA that may not have started.
 
 from __future__ import annotations
 
+from typing import Any
+
 from tiledsl import (
     Fragment,
     Global,
@@ -25,6 +27,7 @@ from tiledsl import (
     where,
 )
 from tiledsl.dims import H, J, P
+from tiledsl.lang.schedules import _unwrapped
 
 __all__ = ["add_parts", "part_of"]
 
@@ -32,13 +35,16 @@ QUAD = 4
 """Elements of a vector of 16 bytes."""
 IN_FLIGHT = 16
 """Vectors that a thread loads before it adds the first."""
+FEW = 4
+"""Vectors of the result that a thread adds up at a time, so that registers suffice for those in flight."""
 
 
-@tile_function
-def part_of(depth: index, bk: int, part: index, parts: index) -> tuple[index, index]:
+@_unwrapped
+def part_of(depth: Any, bk: int, part: Any, parts: Any) -> Any:
     """Where part number `part` of k begins and ends."""
     steps = cdiv(depth, bk)
-    return part * steps // parts * bk, minimum((part + 1) * steps // parts * bk, depth)
+    # The first minimum says no more than the interval analysis needs: a part begins inside k.
+    return min(part * steps // parts, depth // bk) * bk, min((part + 1) * steps // parts * bk, depth)
 
 
 @tile_function
@@ -59,18 +65,26 @@ def add_parts(
     x: whole vectors. sums: a row for each part of each tile. done: cdiv(parts, fold) + 1 zeros for each tile, which are
     zero again at the end. found: room for a number. number: of the tile. t, size: this thread, and how many there are.
     """
-    first, groups, group = number * parts, cdiv(parts, fold), part // fold
-    counters, members = number * (groups + 1), minimum(fold, parts - group * fold)
-    save(x, sums, first + part, t, size)
-    last = arrive(done, found, counters + group, members, t)
+    own, first, ahead, groups, members, counters = rows_of(number, part, parts, fold)
+    save(x, sums, own, t, size)
+    last = arrive(done, found, counters + part // fold, members, t)
     if last:
-        x = add_up(x, sums, first + group * fold, 1, members, t, size)
+        x = add_up(x, sums, ahead, 1, members, t, size)
         if groups > 1:
-            save(x, sums, first + group * fold, t, size)
+            save(x, sums, ahead, t, size)
             last = arrive(done, found, counters + groups, groups, t)
             if last:
                 x = add_up(x, sums, first, fold, groups, t, size)
     return x, last
+
+
+@_unwrapped
+def rows_of(number: Any, part: Any, parts: Any, fold: Any) -> Any:
+    """Of tile `number`: the row of this part, of the first part, and of the first one of this part's group; how many
+    groups there are, how many parts this one has; the first counter."""
+    groups, begin = cdiv(parts, fold), part // fold * fold
+    first = number * parts
+    return first + part, first, first + begin, groups, max(min(fold, parts - begin), 0), number * (groups + 1)
 
 
 @tile_function
@@ -98,13 +112,15 @@ def add_up(
     x: Fragment[f32], sums: Global[f32, P, J], row: index, step: index | int, count: index, t: index, size: int
 ) -> Fragment[f32]:
     """The sum of `count` rows that `save` stored, of x's shape: row, row + step and so on."""
-    vectors = x.shape[0] // QUAD
-    ahead = max(IN_FLIGHT // vectors, 1)
-    total = fragment(x.shape, f32)
-    for p in range(0, count, ahead):
-        got = [load(x, sums, row + minimum(p + i, count - 1) * step, t, size) for i in range(ahead)]
-        for i in unroll(ahead):
-            total = total + where(p + i < count, got[i], 0)
+    total, few = fragment(x.shape, f32), min(x.shape[0], QUAD * FEW)
+    ahead = max(IN_FLIGHT * QUAD // few, 1)
+    for v in unroll(0, x.shape[0], few):
+        some = fragment((few,), f32)
+        for p in range(0, count, ahead):
+            got = [load(some, sums, row + minimum(p + i, count - 1) * step, t + v // QUAD * size, size) for i in range(ahead)]
+            for i in unroll(ahead):
+                some = some + where(p + i < count, got[i], 0)
+        total[v : v + few] = some
     return total
 
 

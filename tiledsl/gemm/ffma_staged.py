@@ -37,6 +37,8 @@ from tiledsl import (
     warp_id,
 )
 
+from tiledsl.gemm.ffma_tiles import Order
+
 __all__ = ["Sharing", "add_slices", "element", "multiply_staged", "operand_tile", "sums_tile"]
 
 QUAD = 4
@@ -173,6 +175,7 @@ def multiply_staged(
     vec: tuple[int, int],
     how: Sharing,
     stages: int,
+    order: Order,
 ) -> Fragment[f32]:
     """This thread's part of A[m, first:end] B[first:end, n], of its slices of k. vec: bytes of a copy of A, of B."""
     acc = fragment(how.part, f32)
@@ -189,7 +192,7 @@ def multiply_staged(
             a = four_k(As, a_along, at, top, down, of_m, rows)
             b = four_k(Bs, b_along, at, left, across, of_n, columns)
             for x in unroll(QUAD):
-                acc = outer_fma(acc, a[x, :], b[x, :], "serpentine")
+                acc = outer_fma(acc, a[x, :], b[x, :], order)
     return acc
 
 

@@ -22,6 +22,7 @@ from tiledsl import (
     f32,
     fragment,
     index,
+    maximum,
     minimum,
     outer_fma,
     tile_function,
@@ -227,7 +228,7 @@ def guarded(
     for k0 in range(first, depth + bk, bk):
         next_a = fetch(A.T, of_a, k0, row, rows, t, True)
         next_b = fetch(B, of_b, k0, column, columns, t, True)
-        for k in range(skip, minimum(skip + steps, depth + bk - k0)):
+        for k in range(skip, minimum(skip + steps, maximum(depth + bk - k0, 0))):
             a, b = both(As[now, :, :], Bs[now, :, :], k, m, n, tiling)
             acc = outer_fma(acc, a, b, order)
         now = 1 - now
