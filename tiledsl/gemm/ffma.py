@@ -65,7 +65,15 @@ from tiledsl.gemm.ffma_tiles import (
     reading,
     stash,
 )
-from tiledsl.gemm.ffma_staged import Sharing, add_slices, element, multiply_staged, operand_tile, sums_tile
+from tiledsl.gemm.ffma_staged import (
+    Sharing,
+    add_slices,
+    element,
+    lane_in,
+    multiply_staged,
+    operand_tile,
+    sums_tile,
+)
 from tiledsl.lang.schedules import _unwrapped
 from tiledsl.layout.orders import ORDERS
 
@@ -85,12 +93,11 @@ class Schedule:
 
     `level`: of ptxas. `warps`: minimum resident warps per SM that registers must allow; 0: ptxas decides. `order`: of
     the FFMAs of one k; `flip`: XORed into their rows and columns. `loads`: the fragment loads of the next k, four
-    elements of A or B each; `load_at`: the place of the first, `load_every`: the distance between two. `fetch_at`,
+    elements of A or B each; none: all of B, then all of A; `load_at`: the place of the first, `load_every`: the distance between two. `fetch_at`,
     `fetch_every`: the same for the next tile's global loads, A's before B's, all in the first k. `stash_at`: that tile
     is stored to shared memory this many k before the last, at this place. `barrier_at`: its place in the last k, whose
-    loads follow it. `rotation`: of the vectors of the result. `squares`: the lanes that one phase of an LDS serves form
-    squares on the warp's tile, not columns. `pad`: added to a row of the staging buffer, so that the writes of 8 lanes
-    hit different banks.
+    loads follow it. `rotation`: of the vectors of the result. `pad`: added to a row of the staging buffer, so that the
+    writes of 8 lanes hit different banks.
     """
 
     level: int
@@ -104,14 +111,13 @@ class Schedule:
     fetch_every: int
     stash_at: tuple[int, int]
     barrier_at: int
-    rotation: int
-    squares: bool
-    pad: int
+    rotation: int = 0
+    pad: int = 0
 
     @property
     def a_first(self) -> bool:
         """Whether A's fragments are loaded before B's, also outside the main loop."""
-        return self.loads[0] == "a0"
+        return self.loads[:1] == ("a0",)
 
 
 VECTORS = Schedule(
@@ -127,7 +133,6 @@ VECTORS = Schedule(
     stash_at=(1, 9),
     barrier_at=24,
     rotation=3,
-    squares=False,
     pad=8,
 )
 """For operands that are both read in vectors, in program order."""
@@ -144,7 +149,6 @@ ELEMENTS = Schedule(
     stash_at=(1, 0),
     barrier_at=0,
     rotation=1,
-    squares=False,
     pad=8,
 )
 """For operands one of which is read element by element, in program order."""
@@ -155,16 +159,13 @@ ANEW = Schedule(
     warps=0,
     order="pairs",
     flip=(0, 0),
-    loads=("b0", "b1", "a0", "a1", "a2", "a3"),
+    loads=(),
     load_at=0,
     load_every=0,
     fetch_at=-1,
     fetch_every=0,
     stash_at=(1, WARP * WARP // 32),
     barrier_at=0,
-    rotation=1,
-    squares=True,
-    pad=16,
 )
 """For a loop that ptxas reschedules: all loads first, and the next tile stored right before the barrier."""
 
@@ -214,8 +215,6 @@ def fastest(
     SCHEDULE: Const[Literal["written", "anew", "staged"]] = "written",
     STAGES: const = 3,
     BLOCKS: const = 0,
-    LEVEL: const = 3,
-    ORDER: Const[Order] = "serpentine",
     GROUP: const = 8,
     SPLIT: Const[bool] = False,
     EARLY: Const[bool] = False,
@@ -236,54 +235,33 @@ def fastest(
     a, b, c = A[batch, :, :], B[batch, :, :], C[batch, :, :]
     first, end = part_of(K, BK, part, index(parts)) if SPLIT else (0, K)
     vec = C.align >= 16 and c.unit >= 0
+    how, across = Sharing(BM, BN, BK, *WARP_TILE, SLICES), c.unit == 0
     if SCHEDULE == "staged":
-        how = Sharing(BM, BN, BK, *WARP_TILE, SLICES)
-        t = threads(how.threads, blocks=BLOCKS, assembler_level=LEVEL)
+        t = threads(how.threads, blocks=BLOCKS)
         along_k = (a.unit != 0, b.unit == 0)
+        widths = tuple(16 if unit >= 0 and align >= 16 else 4 for unit, align in ((a.unit, A.align), (b.unit, B.align)))
         As, Bs = operand_tile(along_k[0], BM, BK), operand_tile(along_k[1], BN, BK)
-        out = sums_tile(how, STAGES, (As, Bs))
+        rounds = how.rounds(STAGES)
         if alpha == 0:
             end = index(first)
-        widths = tuple(16 if unit >= 0 and align >= 16 else 4 for unit, align in ((a.unit, A.align), (b.unit, B.align)))
-        acc = multiply_staged(a, b, As, Bs, tile(by, BM), tile(bx, BN), first, end, along_k, widths, how, STAGES, ORDER)
-        rounds, last = how.rounds(STAGES), True
-        x = add_slices(acc, out, along_k, t, how, rounds, c.unit == 0)
-        if SPLIT:
-            x, last = add_parts(x, sums, done, found, number, part, index(parts), index(fold), t, how.threads)
-        if last:
-            for v in unroll(how.vectors(rounds) * rounds):
-                if t < how.threads_in_use(rounds):
-                    m, n = element(t, v, how, rounds, c.unit == 0)
-                    finish(x[4 * v : 4 * v + 4], c, row + m, column + n, c.unit == 0, vec, alpha, beta, bias, EPILOGUE)
+        acc = multiply_staged(a, b, As, Bs, tile(by, BM), tile(bx, BN), first, end, along_k, widths, how, STAGES)
     else:
-        assert BM > 0 and BN > 0 and BM % WARP == BN % WARP == 0, (
-            f"a warp has {WARP} x {WARP}: BM={BM}, BN={BN} do not fit"
-        )
-        assert SLICES > 0 and BK % SLICES == 0, (
-            f"the slices share each BK: it is a multiple of them, got {BK} for {SLICES}"
-        )
-        assert WARP_TILE == (WARP, WARP), f"SCHEDULE={SCHEDULE!r} has warp tiles of {WARP} x {WARP}, got {WARP_TILE}"
-        assert SLICES == 1 or not SPLIT, f'SLICES={SLICES} with SPLIT needs SCHEDULE="staged", got {SCHEDULE!r}'
-        warps = BM // WARP * (BN // WARP)
-        size = 32 * warps * SLICES
+        along_k, rounds, size = (False, False), how.rounds(2), how.threads
         of_a, of_b = reading(a.T.unit, A.align, BK, BM, size), reading(b.unit, B.align, BK, BN, size)
         written = VECTORS if of_a.vec == of_b.vec == 4 else ALONG_K if of_b.along_k else ELEMENTS
         schedule = ANEW if SCHEDULE == "anew" else written
-        m_runs, n_runs = range(0, WARP, 4 * ROWS), range(0, WARP, 128 // ROWS)
-        tiling = Tiling(BM, BN, BK, size, m_runs, n_runs, SLICES, schedule.a_first)
-        t = threads(size, blocks=schedule.warps * 32 // size, assembler_level=schedule.level)
-        warp, slice = warp_id() % warps, warp_id() // warps
-        m, n = warp % (BM // WARP) * WARP, warp // (BM // WARP) * WARP
+        tiling = Tiling(BM, BN, BK, size, *how.runs, SLICES, schedule.a_first)
+        t = threads(size, blocks=BLOCKS or schedule.warps * 32 // size, assembler_level=schedule.level)
+        warp, slice = warp_id() % how.warps, warp_id() // how.warps
+        m, n = warp % (BM // how.rows) * how.rows, warp // (BM // how.rows) * how.columns
         As = shared((2, BK, BM), f32, layout=padded(BM + 4))
         Bs = shared((2, BK, BN), f32, layout=padded(BN + 4) if of_b.along_k else row_major)
-        pitch = padded(WARP + schedule.pad)
-        stage = shared((2, warps * SLICES, SLICES * ROWS, WARP), f32, over=(As, Bs), layout=pitch)
-        acc, last = fragment((WARP // ROWS, WARP * ROWS // 32), f32), True
         if SPLIT and t == 0:  # what the end needs would cost registers if it were held over the loop
             kept[0], kept[1] = i32(number), i32(part)
+        acc = fragment(how.part, f32)
         if alpha != 0:
-            down, across = lane(schedule)
-            m_lane, n_lane = m + down * 4, n + across * 4
+            down, right = lane() if SCHEDULE == "written" else lane_in(how.lanes)
+            m_lane, n_lane = m + down * 4, n + right * 4
             acc = multiply(
                 a, b, As, Bs, row, column, first, end, m_lane, n_lane, t, slice, tiling, of_a, of_b, schedule, acc
             )
@@ -292,11 +270,28 @@ def fastest(
             number, part = index(kept[0]), index(kept[1])
             batch, by, bx = position(number, rows, columns, GROUP)
             row, column, c = by * BM, bx * BN, C[batch, :, :]
+    last = True
+    if SCHEDULE == "written":
+        assert WARP_TILE == (WARP, WARP) and SLICES == 1, (
+            f'SCHEDULE="written" has WARP_TILE=({WARP}, {WARP}) and SLICES=1, got {WARP_TILE} and {SLICES}'
+        )
+        stage = shared((2, how.warps, ROWS, WARP), f32, over=(As, Bs), layout=padded(WARP + schedule.pad))
+        if SPLIT:
             x = flat(acc, schedule.rotation)
-            x, last = add_parts(x, sums, done, found, number, part, index(parts), index(fold), t, size)
+            x, last = add_parts(x, sums, done, found, number, part, index(parts), index(fold), t, how.threads)
             acc = unflat(x, acc, schedule.rotation)
         if last:
-            write(c, stage, row + m, column + n, warp, slice, SLICES, schedule, acc, vec, alpha, beta, bias, EPILOGUE)
+            write(c, stage, row + m, column + n, warp, schedule.rotation, acc, vec, alpha, beta, bias, EPILOGUE)
+    else:
+        out = sums_tile(how, rounds, (As, Bs))
+        x = add_slices(acc, out, along_k, t, how, rounds, across)
+        if SPLIT:
+            x, last = add_parts(x, sums, done, found, number, part, index(parts), index(fold), t, how.threads)
+        if last:
+            for v in unroll(how.vectors(rounds) * rounds):
+                if t < how.threads_in_use(rounds):
+                    m, n = element(t, v, how, rounds, across)
+                    finish(x[4 * v : 4 * v + 4], c, row + m, column + n, across, vec, alpha, beta, bias, EPILOGUE)
 
 
 @_unwrapped
@@ -326,12 +321,9 @@ def unflat(x: Fragment[f32], acc: Fragment[f32], rotation: int) -> Fragment[f32]
 
 
 @tile_function
-def lane(schedule: Schedule) -> tuple[index, index]:
-    """This lane's row and column in the ROWS x 32 // ROWS grid of its warp."""
-    t = lane_id()
-    if schedule.squares:
-        return t >> 1 & 1 | t >> 3 & 2, t & 1 | t >> 1 & 6
-    return t % ROWS, t // ROWS
+def lane() -> tuple[index, index]:
+    """This lane's row and column in the ROWS x 32 // ROWS grid of a "written" warp."""
+    return lane_id() % ROWS, lane_id() // ROWS
 
 
 @tile_function
@@ -407,7 +399,9 @@ def instructions(schedule: Schedule, tiling: Tiling, k: int, fetches_a: int, fet
     if k == last:
         found.append((schedule.barrier_at, ("barrier", 0, 0)))
     load_at = max(schedule.load_at, schedule.barrier_at) if k == last else schedule.load_at
-    for n, (of, number) in enumerate(schedule.loads):
+    runs = (("b", tiling.n_runs), ("a", tiling.m_runs))
+    loads = schedule.loads or tuple(f"{of}{number}" for of, own in runs for number in range(len(own)))
+    for n, (of, number) in enumerate(loads):
         found.append((load_at + n * schedule.load_every, (f"load {of}", int(number), 0)))
     fetches = [("fetch a", n, 0) for n in range(fetches_a)] + [("fetch b", n, 0) for n in range(fetches_b)]
     if k == 0:
@@ -425,9 +419,7 @@ def write(
     row: index,
     column: index,
     warp: index,
-    part: index,
-    slices: int,
-    schedule: Schedule,
+    rotation: int,
     acc: Fragment[f32],
     vec: bool,
     alpha: f32 | float,
@@ -435,49 +427,36 @@ def write(
     bias: Global[f32, N] | None,
     epilogue: Epilogue,
 ) -> None:
-    """C = epilogue(alpha * acc + beta * C) for the warp's 64 x 64 at (row, column); the slices of one tile are added.
-
-    It goes through `slices` rows of each thread at a time: a warp stages its part of all of them and stores one.
-    """
-    wide, rotation = C.unit == 1 and vec, schedule.rotation
+    """C = epilogue(alpha * acc + beta * C) for the warp's 64 x 64 at (row, column), one row of each thread at a time."""
+    wide = C.unit == 1 and vec
     first = lane_id() % 16 * 4 if wide else lane_id()
     line = fragment((4 if wide else 2,), f32)
     barrier()
-    for i in unroll(0, acc.shape[0], slices):
-        now = i // slices % 2
-        for s in unroll(slices):
-            for run in unroll(acc.shape[1] // 4):
-                four = fragment((4,), f32)
-                for x in unroll(4):
-                    four[x] = acc[i + s, 4 * run + (x + rotation) % 4]
-                down, across = lane(schedule)  # again: held over the loop, they would cost registers
-                at = part * ROWS + down
-                stage.store(now, warp * slices + s, at, across * 4 + 128 // ROWS * run, four)
-        if slices == 1:
-            syncwarp()
-        else:
-            barrier()
-        # This warp stores the staged row number `part`: row i + part of every lane, ROWS rows of C.
-        top = (i + part) // 4 * (4 * ROWS) + (i + part) % 4
-        for i4 in unroll(0, ROWS, 2 if wide else 1):
-            lane_row = i4 + lane_id() // 16 if wide else index(i4)
-            for s in unroll(slices):
-                at = s * ROWS + lane_row
-                if wide:
-                    four = stage.load(now, warp * slices + part, at, first, vec=16)
-                    for x in unroll(4):
-                        one = four[(x + 4 - rotation) % 4]
-                        line[x] = one if s == 0 else line[x] + one
-                else:
-                    for x in unroll(2):
-                        one = stage[now, warp * slices + part, at, first // 4 * 4 + (first + 4 - rotation) % 4 + 32 * x]
-                        line[x] = one if s == 0 else line[x] + one
-            r = row + top + lane_row * 4
+    for i in unroll(acc.shape[0]):
+        now = i % 2
+        for run in unroll(acc.shape[1] // 4):
+            four = fragment((4,), f32)
+            for x in unroll(4):
+                four[x] = acc[i, 4 * run + (x + rotation) % 4]
+            down, right = lane()  # again: held over the loop, they would cost registers
+            stage.store(now, warp, down, right * 4 + 128 // ROWS * run, four)
+        syncwarp()
+        top = i // 4 * (4 * ROWS) + i % 4
+        for r in unroll(0, ROWS, 2 if wide else 1):
+            lane_row = r + lane_id() // 16 if wide else index(r)
+            at = row + top + lane_row * 4
             if wide:
-                finish(line, C, r, column + first, False, True, alpha, beta, bias, epilogue)
+                four = stage.load(now, warp, lane_row, first, vec=16)
+                for x in unroll(4):
+                    line[x] = four[(x + 4 - rotation) % 4]
+                finish(line, C, at, column + first, False, True, alpha, beta, bias, epilogue)
             else:
                 for x in unroll(2):
-                    finish(line[x : x + 1], C, r, column + first + 32 * x, False, False, alpha, beta, bias, epilogue)
+                    here = first // 4 * 4 + (first + 4 - rotation) % 4 + 32 * x
+                    line[x] = stage[now, warp, lane_row, here]
+                for x in unroll(2):
+                    some = line[x : x + 1]
+                    finish(some, C, at, column + first + 32 * x, False, False, alpha, beta, bias, epilogue)
 
 
 @tile_function

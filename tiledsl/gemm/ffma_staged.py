@@ -22,6 +22,7 @@ from tiledsl import (
     barrier,
     copy_async,
     f32,
+    fma,
     fragment,
     index,
     lane_id,
@@ -37,9 +38,7 @@ from tiledsl import (
     warp_id,
 )
 
-from tiledsl.gemm.ffma_tiles import Order
-
-__all__ = ["Sharing", "add_slices", "element", "multiply_staged", "operand_tile", "sums_tile"]
+__all__ = ["Sharing", "add_slices", "element", "lane_in", "multiply_staged", "operand_tile", "sums_tile"]
 
 QUAD = 4
 """Elements of a vector of 16 bytes; also how many k are multiplied between two loads."""
@@ -89,6 +88,11 @@ class Sharing:
         return self.rows // self.lanes[0], self.columns // self.lanes[1]
 
     @property
+    def runs(self) -> tuple[range, range]:
+        """Where a thread's runs of four rows begin, from its first row on, and those of four columns."""
+        return range(0, self.rows, QUAD * self.lanes[0]), range(0, self.columns, QUAD * self.lanes[1])
+
+    @property
     def warps(self) -> int:
         """Warps of one slice."""
         return self.bm // self.rows * (self.bn // self.columns)
@@ -129,9 +133,9 @@ def operand_tile(along_k: bool, width: int, depth: int) -> SharedTile[f32]:
 
 
 @tile_function
-def sums_tile(how: Sharing, stages: int, over: tuple[SharedTile[f32], SharedTile[f32]]) -> SharedTile[f32]:
+def sums_tile(how: Sharing, rounds: int, over: tuple[SharedTile[f32], SharedTile[f32]]) -> SharedTile[f32]:
     """A shared tile for the sums of all slices, one round."""
-    shape = (how.slices, how.bm // how.rounds(stages), how.bn)
+    shape = (how.slices, how.bm // rounds, how.bn)
     return shared(shape, f32, over=over, layout=padded(how.bn + PADDING))
 
 
@@ -162,6 +166,47 @@ def four_k(S: SharedTile[f32], along_k: bool, k: index, w: index, lane: index, l
 
 
 @tile_function
+def multiply_four(
+    acc: Fragment[f32],
+    As: SharedTile[f32],
+    Bs: SharedTile[f32],
+    along_k: tuple[bool, bool],
+    k: index,
+    top: index,
+    left: index,
+    down: index,
+    across: index,
+    lanes: tuple[int, int],
+) -> Fragment[f32]:
+    """acc plus this thread's products for k, k + 1, k + 2, k + 3.
+
+    Of an operand that is contiguous along k, one row or column is loaded at a time, and multiplied with all of the other
+    operand, which stays in registers.
+    """
+    rows, columns = acc.shape
+    if along_k[1]:
+        a = four_k(As, along_k[0], k, top, down, lanes[0], rows)
+        for j in unroll(columns):
+            b = Bs.load(left + across + lanes[1] * j, k, vec=16)
+            for x in unroll(QUAD):
+                for i in unroll(rows):
+                    acc[i, j] = fma(a[x, i], b[x], acc[i, j])
+    elif along_k[0]:
+        b = four_k(Bs, False, k, left, across, lanes[1], columns)
+        for i in unroll(rows):
+            a = As.load(top + down + lanes[0] * i, k, vec=16)
+            for x in unroll(QUAD):
+                for j in unroll(columns):
+                    acc[i, j] = fma(a[x], b[x, j], acc[i, j])
+    else:
+        a = four_k(As, False, k, top, down, lanes[0], rows)
+        b = four_k(Bs, False, k, left, across, lanes[1], columns)
+        for x in unroll(QUAD):
+            acc = outer_fma(acc, a[x, :], b[x, :], "serpentine")
+    return acc
+
+
+@tile_function
 def multiply_staged(
     A: Memory[f32],
     B: Memory[f32],
@@ -175,12 +220,10 @@ def multiply_staged(
     vec: tuple[int, int],
     how: Sharing,
     stages: int,
-    order: Order,
 ) -> Fragment[f32]:
     """This thread's part of A[m, first:end] B[first:end, n], of its slices of k. vec: bytes of a copy of A, of B."""
     acc = fragment(how.part, f32)
     a_along, b_along = along_k
-    (rows, columns), (of_m, of_n) = how.part, how.lanes
     warp, slice = warp_id() % how.warps, warp_id() // how.warps
     down, across = lane_in(how.lanes)
     top, left = warp % (how.bm // how.rows) * how.rows, warp // (how.bm // how.rows) * how.columns
@@ -189,10 +232,7 @@ def multiply_staged(
         copy_async(B[k, n], Bs.T if b_along else Bs, vec=vec[1])
         for q in unroll(0, how.steps, QUAD):
             at = slice * how.steps + q
-            a = four_k(As, a_along, at, top, down, of_m, rows)
-            b = four_k(Bs, b_along, at, left, across, of_n, columns)
-            for x in unroll(QUAD):
-                acc = outer_fma(acc, a[x, :], b[x, :], order)
+            acc = multiply_four(acc, As, Bs, along_k, at, top, left, down, across, how.lanes)
     return acc
 
 
