@@ -52,7 +52,18 @@ from tiledsl import (
 from tiledsl.dims import H, J, K, L, M, N, P
 from tiledsl.gemm.bands import in_bands
 from tiledsl.gemm.epilogue import Epilogue, plain
-from tiledsl.gemm.ffma_parts import add_parts, part_of
+from tiledsl.gemm.ffma_choice import choose
+from tiledsl.gemm.ffma_parts import add_parts, part_of, unwrapped
+from tiledsl.gemm.ffma_staged import (
+    Sharing,
+    add_slices,
+    element,
+    lane_in,
+    multiply_staged,
+    operand_tile,
+    sharing,
+    sums_tile,
+)
 from tiledsl.gemm.ffma_tiles import (
     Order,
     Reading,
@@ -65,16 +76,6 @@ from tiledsl.gemm.ffma_tiles import (
     reading,
     stash,
 )
-from tiledsl.gemm.ffma_staged import (
-    Sharing,
-    add_slices,
-    element,
-    lane_in,
-    multiply_staged,
-    operand_tile,
-    sums_tile,
-)
-from tiledsl.lang.schedules import _unwrapped
 from tiledsl.layout.orders import ORDERS
 
 __all__ = ["choose", "fastest"]
@@ -93,7 +94,8 @@ class Schedule:
 
     `level`: of ptxas. `warps`: minimum resident warps per SM that registers must allow; 0: ptxas decides. `order`: of
     the FFMAs of one k; `flip`: XORed into their rows and columns. `loads`: the fragment loads of the next k, four
-    elements of A or B each; none: all of B, then all of A; `load_at`: the place of the first, `load_every`: the distance between two. `fetch_at`,
+    elements of A or B each; none: all of B, then all of A. `load_at`: the place of the first, `load_every`: the
+    distance between two. `fetch_at`,
     `fetch_every`: the same for the next tile's global loads, A's before B's, all in the first k. `stash_at`: that tile
     is stored to shared memory this many k before the last, at this place. `barrier_at`: its place in the last k, whose
     loads follow it. `rotation`: of the vectors of the result. `pad`: added to a row of the staging buffer, so that the
@@ -169,30 +171,6 @@ ANEW = Schedule(
 )
 """For a loop that ptxas reschedules: all loads first, and the next tile stored right before the barrier."""
 
-CHOICES: tuple[tuple[dict[str, int | str], float], ...] = (
-    ({"BM": 128, "BN": 128, "BK": 8, "SLICES": 1, "SCHEDULE": "written"}, 0.84),
-    ({"BM": 128, "BN": 64, "BK": 8, "SLICES": 1, "SCHEDULE": "anew"}, 0.755),
-    ({"BM": 64, "BN": 64, "BK": 32, "SLICES": 4, "SCHEDULE": "anew"}, 0.73),
-)
-"""Tiles to choose from, and the share of an H200's FFMA peak that each reaches while all SMs are busy: measured at
-4096 x 4096 x 4096, 4096 x 2112 x 7168 and the latter again, with the idle part of the last wave subtracted."""
-
-BUSY = 8
-"""Warps that keep an SM busy: two for each scheduler, one of which may stall."""
-
-
-def choose(m: int, n: int, k: int, format: str = "f32", processors: int = 132) -> dict[str, int | str]:
-    """The consts for a product of m x n x k: those with which the busiest of `processors` SMs ends first."""
-
-    def time(choice: tuple[dict[str, int | str], float]) -> float:
-        consts, share = choice
-        bm, bn, slices = (int(consts[name]) for name in ("BM", "BN", "SLICES"))
-        blocks = cdiv(cdiv(m, bm) * cdiv(n, bn), processors)
-        warps = blocks * (bm // WARP) * (bn // WARP) * slices
-        return blocks * bm * bn / (share * min(1, warps / BUSY))
-
-    return min(CHOICES, key=time)[0]
-
 
 @tile_kernel
 def fastest(
@@ -214,19 +192,18 @@ def fastest(
     SLICES: const = 1,
     SCHEDULE: Const[Literal["written", "anew", "staged"]] = "written",
     STAGES: const = 3,
-    BLOCKS: const = 0,
     GROUP: const = 8,
     SPLIT: Const[bool] = False,
     EARLY: Const[bool] = False,
     EPILOGUE: Const[Epilogue] = plain,
 ):
     rows, columns = cdiv(M, BM), cdiv(N, BN)
-    if SPLIT:
-        assert sums is not None and done is not None, "SPLIT needs the workspaces sums and done: see plan_f32"
-        number, part = grid(rows * columns * L, parts)
-        found, kept = shared((1,), u32), shared((2,), i32)
-    else:
-        number = grid(rows * columns * L)
+    count = rows * columns * L
+    assert not SPLIT or (sums is not None and done is not None), (
+        "SPLIT needs the workspaces sums and done: see plan_f32"
+    )
+    number, part = grid(count, parts) if SPLIT else (grid(count), index(0))
+    found, kept = (shared((1,), u32), shared((2,), i32)) if SPLIT else (None, None)
     batch, by, bx = position(number, rows, columns, GROUP)
     row, column = by * BM, bx * BN
     if EARLY:
@@ -234,59 +211,57 @@ def fastest(
         ptx.griddepcontrol_wait()
     a, b, c = A[batch, :, :], B[batch, :, :], C[batch, :, :]
     first, end = part_of(K, BK, part, index(parts)) if SPLIT else (0, K)
-    vec = C.align >= 16 and c.unit >= 0
-    how, across = Sharing(BM, BN, BK, *WARP_TILE, SLICES), c.unit == 0
+    how, along_k, stages = sharing(BM, BN, BK, WARP_TILE, SLICES), (a.unit != 0, b.unit == 0), STAGES
+    top, left = corner(how)
+    rotation, pad = 0, 0
     if SCHEDULE == "staged":
-        t = threads(how.threads, blocks=BLOCKS)
-        along_k = (a.unit != 0, b.unit == 0)
+        t = threads(how.threads)
         widths = tuple(16 if unit >= 0 and align >= 16 else 4 for unit, align in ((a.unit, A.align), (b.unit, B.align)))
         As, Bs = operand_tile(along_k[0], BM, BK), operand_tile(along_k[1], BN, BK)
-        rounds = how.rounds(STAGES)
         if alpha == 0:
             end = index(first)
         acc = multiply_staged(a, b, As, Bs, tile(by, BM), tile(bx, BN), first, end, along_k, widths, how, STAGES)
     else:
-        along_k, rounds, size = (False, False), how.rounds(2), how.threads
+        size = how.threads
         of_a, of_b = reading(a.T.unit, A.align, BK, BM, size), reading(b.unit, B.align, BK, BN, size)
-        written = VECTORS if of_a.vec == of_b.vec == 4 else ALONG_K if of_b.along_k else ELEMENTS
-        schedule = ANEW if SCHEDULE == "anew" else written
+        schedule = ANEW if SCHEDULE == "anew" else written(of_a, of_b)
+        along_k, stages, rotation, pad = (False, False), 2, schedule.rotation, schedule.pad
         tiling = Tiling(BM, BN, BK, size, *how.runs, SLICES, schedule.a_first)
-        t = threads(size, blocks=BLOCKS or schedule.warps * 32 // size, assembler_level=schedule.level)
-        warp, slice = warp_id() % how.warps, warp_id() // how.warps
-        m, n = warp % (BM // how.rows) * how.rows, warp // (BM // how.rows) * how.columns
+        t = threads(size, blocks=schedule.warps * 32 // size, assembler_level=schedule.level)
         As = shared((2, BK, BM), f32, layout=padded(BM + 4))
         Bs = shared((2, BK, BN), f32, layout=padded(BN + 4) if of_b.along_k else row_major)
-        if SPLIT and t == 0:  # what the end needs would cost registers if it were held over the loop
-            kept[0], kept[1] = i32(number), i32(part)
+        if SPLIT:
+            keep(kept, t, number, part)
         acc = fragment(how.part, f32)
         if alpha != 0:
+            slice = warp_id() // how.warps
             down, right = lane() if SCHEDULE == "written" else lane_in(how.lanes)
-            m_lane, n_lane = m + down * 4, n + right * 4
+            m, n, edges = top + down * 4, left + right * 4, (a.shape[0], b.shape[1])
             acc = multiply(
-                a, b, As, Bs, row, column, first, end, m_lane, n_lane, t, slice, tiling, of_a, of_b, schedule, acc
+                a, b, As, Bs, row, column, first, end, m, n, t, slice, tiling, of_a, of_b, schedule, acc, edges
             )
         if SPLIT:
-            barrier()
-            number, part = index(kept[0]), index(kept[1])
+            number, part = kept_places(kept)
             batch, by, bx = position(number, rows, columns, GROUP)
             row, column, c = by * BM, bx * BN, C[batch, :, :]
-    last = True
+    last, across, vec = True, c.unit == 0, C.align >= 16 and c.unit >= 0
     if SCHEDULE == "written":
         assert WARP_TILE == (WARP, WARP) and SLICES == 1, (
             f'SCHEDULE="written" has WARP_TILE=({WARP}, {WARP}) and SLICES=1, got {WARP_TILE} and {SLICES}'
         )
-        stage = shared((2, how.warps, ROWS, WARP), f32, over=(As, Bs), layout=padded(WARP + schedule.pad))
+        stage = shared((2, how.warps, ROWS, WARP), f32, over=(As, Bs), layout=padded(WARP + pad))
         if SPLIT:
-            x = flat(acc, schedule.rotation)
+            x = flat(acc, rotation)
             x, last = add_parts(x, sums, done, found, number, part, index(parts), index(fold), t, how.threads)
-            acc = unflat(x, acc, schedule.rotation)
+            acc = unflat(x, acc, rotation)
         if last:
-            write(c, stage, row + m, column + n, warp, schedule.rotation, acc, vec, alpha, beta, bias, EPILOGUE)
+            write(c, stage, row + top, column + left, rotation, acc, vec, alpha, beta, bias, EPILOGUE)
     else:
-        out = sums_tile(how, rounds, (As, Bs))
-        x = add_slices(acc, out, along_k, t, how, rounds, across)
+        rounds = how.rounds(stages)
+        x = add_slices(acc, sums_tile(how, rounds, (As, Bs)), along_k, t, how, rounds, across)
         if SPLIT:
-            x, last = add_parts(x, sums, done, found, number, part, index(parts), index(fold), t, how.threads)
+            used = how.threads_in_use(rounds)
+            x, last = add_parts(x, sums, done, found, number, part, index(parts), index(fold), t, used)
         if last:
             for v in unroll(how.vectors(rounds) * rounds):
                 if t < how.threads_in_use(rounds):
@@ -294,7 +269,35 @@ def fastest(
                     finish(x[4 * v : 4 * v + 4], c, row + m, column + n, across, vec, alpha, beta, bias, EPILOGUE)
 
 
-@_unwrapped
+def written(of_a: Reading, of_b: Reading) -> Schedule:
+    """The schedule in program order for operands that are read so."""
+    if of_a.vec == of_b.vec == 4:
+        return VECTORS
+    return ALONG_K if of_b.along_k else ELEMENTS
+
+
+@tile_function
+def keep(kept: Any, t: index, number: index, part: index) -> None:
+    """Stores what the end of the kernel needs in shared memory: held over the main loop, it would cost registers."""
+    if t == 0:
+        kept[0], kept[1] = i32(number), i32(part)
+
+
+@tile_function
+def kept_places(kept: Any) -> tuple[index, index]:
+    """What `keep` stored: the numbers of the tile and of the part."""
+    barrier()
+    return index(kept[0]), index(kept[1])
+
+
+@tile_function
+def corner(how: Sharing) -> tuple[index, index]:
+    """Row and column of this warp's tile in that of the CTA."""
+    warp = warp_id() % how.warps
+    return warp % (how.bm // how.rows) * how.rows, warp // (how.bm // how.rows) * how.columns
+
+
+@unwrapped
 def position(number: Any, rows: Any, columns: Any, height: int) -> Any:
     """The batch of tile `number` of all, and its row and column among the rows x columns tiles of that batch."""
     by, bx = in_bands(number % (rows * columns), rows, columns, height)
@@ -334,8 +337,8 @@ def multiply(
     Bs: SharedTile[f32],
     row: index,
     column: index,
-    first: index | int,
-    end: index,
+    first: Any,
+    end: Any,
     m: index,
     n: index,
     t: index,
@@ -345,11 +348,12 @@ def multiply(
     of_b: Reading,
     schedule: Schedule,
     acc: Fragment[f32],
+    edges: Any,
 ) -> Fragment[f32]:
     """acc + A B for k from `first` to `end`: the double-buffered main loop, with each instruction at the place that
-    `schedule` gives."""
+    `schedule` gives. edges: rows of A, columns of B."""
     bk, steps = tiling.bk, tiling.steps
-    rows, columns = A.shape[0], B.shape[1]
+    rows, columns = edges
     stash(As[0, :, :], of_a, t, fetch(A.T, of_a, first, row, rows, t, True))
     stash(Bs[0, :, :], of_b, t, fetch(B, of_b, first, column, columns, t, True))
     barrier()
@@ -380,7 +384,8 @@ def multiply(
                     barrier()
             a, b = later_a, later_b
     rest = maximum(full, first + bk)
-    return guarded(A, B, As, Bs, row, column, m, n, t, part, tiling, of_a, of_b, schedule.order, acc, now, rest, end)
+    order = schedule.order
+    return guarded(A, B, As, Bs, row, column, m, n, t, part, tiling, of_a, of_b, order, acc, now, rest, end, edges)
 
 
 Instruction = tuple[str, int, int]
@@ -418,7 +423,6 @@ def write(
     stage: SharedTile[f32],
     row: index,
     column: index,
-    warp: index,
     rotation: int,
     acc: Fragment[f32],
     vec: bool,
@@ -427,8 +431,8 @@ def write(
     bias: Global[f32, N] | None,
     epilogue: Epilogue,
 ) -> None:
-    """C = epilogue(alpha * acc + beta * C) for the warp's 64 x 64 at (row, column), one row of each thread at a time."""
-    wide = C.unit == 1 and vec
+    """C = epilogue(alpha * acc + beta * C) for the warp's 64 x 64 at (row, column), a row of each thread at a time."""
+    wide, warp = C.unit == 1 and vec, warp_id() % stage.shape[1]
     first = lane_id() % 16 * 4 if wide else lane_id()
     line = fragment((4 if wide else 2,), f32)
     barrier()
@@ -472,8 +476,8 @@ def finish(
     bias: Global[f32, N] | None,
     epilogue: Epilogue,
 ) -> None:
-    """Stores epilogue(alpha * x + beta * C) to elements of C from (row, column) on, along the row or, if `across`, along
-    the column. vec: they are one aligned vector. With beta == 0, C is not read."""
+    """Stores epilogue(alpha * x + beta * C) to elements of C from (row, column) on, along the row or, if `across`, the
+    column. vec: they are one aligned vector. With beta == 0, C is not read."""
     along = fragment(x.shape, i32)
     for i in unroll(x.shape[0]):
         along[i] = i

@@ -1,7 +1,7 @@
 """Products whose k is split within one launch, for kernels whose threads hold their sums in registers.
 
-`parts` CTAs share a tile of the result, each with a part of k. A part is a whole number of BK, so parts differ by one
-BK at most. Each CTA stores its sums in a workspace; the last one of `fold` neighbouring parts adds them up in order, and
+`parts` CTAs share a tile of the result, each with a part of k. Parts are whole numbers of BK that differ by one at
+most. Each CTA stores its sums in a workspace; the last one of `fold` neighbouring parts adds them up in order, and
 the last of those CTAs adds up their sums in order. So the bits depend on the shapes and the arguments alone, and nobody
 waits for a CTA that may not have started.
 """
@@ -27,9 +27,10 @@ from tiledsl import (
     where,
 )
 from tiledsl.dims import H, J, P
-from tiledsl.lang.schedules import _unwrapped
+from tiledsl.function import location
+from tiledsl.lang.schedules import Unwrapped
 
-__all__ = ["add_parts", "part_of"]
+__all__ = ["add_parts", "part_of", "unwrapped"]
 
 QUAD = 4
 """Elements of a vector of 16 bytes."""
@@ -39,10 +40,18 @@ FEW = 4
 """Vectors of the result that a thread adds up at a time, so that registers suffice for those in flight."""
 
 
-@_unwrapped
+_cdiv: Any = cdiv  # of anything, as these functions take anything
+
+
+def unwrapped(fn: Any) -> Any:
+    """A tile function of places in a problem, whose sums, differences and products of `index` fit its width."""
+    return Unwrapped(fn, location(fn))
+
+
+@unwrapped
 def part_of(depth: Any, bk: int, part: Any, parts: Any) -> Any:
     """Where part number `part` of k begins and ends."""
-    steps = cdiv(depth, bk)
+    steps = _cdiv(depth, bk)
     # The first minimum says no more than the interval analysis needs: a part begins inside k.
     return min(part * steps // parts, depth // bk) * bk, min((part + 1) * steps // parts * bk, depth)
 
@@ -50,9 +59,9 @@ def part_of(depth: Any, bk: int, part: Any, parts: Any) -> Any:
 @tile_function
 def add_parts(
     x: Fragment[f32],
-    sums: Global[f32, P, J],
-    done: Global[u32, H],
-    found: SharedTile[u32],
+    sums: Any,
+    done: Any,
+    found: Any,
     number: index,
     part: index,
     parts: index,
@@ -63,26 +72,30 @@ def add_parts(
     """The sum of all parts' x, and whether this CTA has it: the last one to arrive.
 
     x: whole vectors. sums: a row for each part of each tile. done: cdiv(parts, fold) + 1 zeros for each tile, which are
-    zero again at the end. found: room for a number. number: of the tile. t, size: this thread, and how many there are.
+    zero again at the end. found: room for a number. number: of the tile. t: this thread; the first `size` have a part
+    of the tile.
     """
     own, first, ahead, groups, members, counters = rows_of(number, part, parts, fold)
-    save(x, sums, own, t, size)
+    if t < size:
+        save(x, sums, own, t, size)
     last = arrive(done, found, counters + part // fold, members, t)
     if last:
-        x = add_up(x, sums, ahead, 1, members, t, size)
+        if t < size:
+            x = add_up(x, sums, ahead, 1, members, t, size)
+            if groups > 1:
+                save(x, sums, ahead, t, size)
         if groups > 1:
-            save(x, sums, ahead, t, size)
             last = arrive(done, found, counters + groups, groups, t)
-            if last:
+            if last and t < size:
                 x = add_up(x, sums, first, fold, groups, t, size)
     return x, last
 
 
-@_unwrapped
+@unwrapped
 def rows_of(number: Any, part: Any, parts: Any, fold: Any) -> Any:
     """Of tile `number`: the row of this part, of the first part, and of the first one of this part's group; how many
     groups there are, how many parts this one has; the first counter."""
-    groups, begin = cdiv(parts, fold), part // fold * fold
+    groups, begin = _cdiv(parts, fold), part // fold * fold
     first = number * parts
     return first + part, first, first + begin, groups, max(min(fold, parts - begin), 0), number * (groups + 1)
 
@@ -117,7 +130,8 @@ def add_up(
     for v in unroll(0, x.shape[0], few):
         some = fragment((few,), f32)
         for p in range(0, count, ahead):
-            got = [load(some, sums, row + minimum(p + i, count - 1) * step, t + v // QUAD * size, size) for i in range(ahead)]
+            rows = [row + minimum(p + i, count - 1) * step for i in range(ahead)]
+            got = [load(some, sums, r, t + v // QUAD * size, size) for r in rows]
             for i in unroll(ahead):
                 some = some + where(p + i < count, got[i], 0)
         total[v : v + few] = some

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from tiledsl import (
     Fragment,
@@ -219,11 +219,12 @@ def guarded(
     acc: Fragment[f32],
     now: index,
     first: index,
-    depth: index,
+    depth: Any,
+    edges: Any,
 ) -> Fragment[f32]:
-    """The end of the main loop: the tile that is in half `now` of As and Bs, then from k = `first` to `depth`, guarded."""
-    bk, steps = tiling.bk, tiling.steps
-    rows, columns = A.shape[0], B.shape[1]
+    """The end of the main loop: the tile in half `now` of As and Bs, then those from k = `first` to `depth`, guarded.
+    edges: rows of A, columns of B."""
+    bk, steps, (rows, columns) = tiling.bk, tiling.steps, edges
     skip = part * steps
     for k0 in range(first, depth + bk, bk):
         next_a = fetch(A.T, of_a, k0, row, rows, t, True)

@@ -37,7 +37,6 @@ from tiledsl import (
     lane_id,
     load_fragment,
     load_matrix,
-    minimum,
     mma,
     persistent,
     pipelined,
@@ -63,10 +62,10 @@ from tiledsl import (
 )
 from tiledsl.arch import target_named
 from tiledsl.dims import K, M, N
+from tiledsl.gemm.bands import in_bands
 from tiledsl.gemm.epilogue import Epilogue, plain
 from tiledsl.gemm.hopper_tiles import as_stored, matrix
 from tiledsl.gemm.hopper_tiles import staging as matrix_staging
-from tiledsl.gemm.bands import in_bands
 from tiledsl.gemm.mma_tiles import PRODUCTS, fetch, scaled, slot, staging, widest
 from tiledsl.runtime.driver import available
 
