@@ -11,11 +11,11 @@ from tiledsl.inspect.frameworks import Device
 __all__ = ["DEFAULT_STREAM", "Device", "open_device", "pointer"]
 
 DEFAULT_STREAM = 0
-"""The stream on which torch and CuPy work unless told otherwise."""
+"""The stream on which torch works unless told otherwise."""
 
 
 def open_device(format: str = "f32") -> Device:
-    """torch if it is installed and sees a GPU, else CuPy. Raises SystemExit that names what is missing."""
+    """The GPU that torch sees. Raises SystemExit that names what is missing."""
     try:
         return frameworks.open_device(format)
     except DeviceError as error:

@@ -93,7 +93,7 @@ def main(argv: list[str] | None = None) -> int:
             cases += summarize(timing, size, "cuBLAS", {"sets": sets, **clocks.since(start)})
             print(f"  {'x'.join(map(str, size))} timed in {time.perf_counter() - start:.1f} s", flush=True)
     kind = "hot" if args.hot else "cold"
-    data = {"cublas_through": device.name, "format": format, "transposed": sorted(transposed), "cache": kind}
+    data = {"format": format, "transposed": sorted(transposed), "cache": kind}
     data |= {"rounds": args.rounds, "chosen": chosen, "cases": cases}
     suffix = kind if format == "f32" else f"{format}_{kind}"
     if args.variants:

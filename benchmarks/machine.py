@@ -17,7 +17,7 @@ __all__ = ["describe", "ptxas_version"]
 
 ROOT = Path(__file__).parent.parent
 
-PACKAGES = ("numpy", "llvmlite", "cuda-bindings", "nvidia-cuda-nvcc", "torch", "cupy-cuda13x")
+PACKAGES = ("numpy", "llvmlite", "cuda-bindings", "nvidia-cuda-nvcc", "torch")
 
 
 def describe() -> dict[str, Any]:

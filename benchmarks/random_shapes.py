@@ -118,7 +118,6 @@ def _measure(
     for stored in LAYOUTS:
         launches[stored] = ours.launcher(operands, stored)
         operands.check(f"gemm {stored}", launches[stored])
-    operands.keep({layout, *LAYOUTS})
     seconds, rest = LOADS[load]
     timing = interleave(device, launches, rounds=rounds, seconds=seconds, rest=rest, graphed=GRAPHED)
     return summarize(timing, size.numbers, CUBLAS, {"layout": layout, **noted})

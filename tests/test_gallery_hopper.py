@@ -19,11 +19,7 @@ sys.path.insert(0, str(GEMM))
 from gallery import HOPPER, as_given, dtypes, load  # noqa: E402
 from reference import error_bound, random_problem, worst_error  # noqa: E402
 
-CASES = [
-    pytest.param(number, consts, marks=pytest.mark.xdist_group(f"hopper {number}"))
-    for number, entry in enumerate(HOPPER)
-    for consts in entry.variants
-]
+CASES = [(number, consts) for number, entry in enumerate(HOPPER) for consts in entry.variants]
 FASTEST = len(HOPPER) - 1
 
 

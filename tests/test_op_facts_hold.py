@@ -30,7 +30,6 @@ from tiledsl.passes.analysis.uniformity import LEVELS, Uniformity
 from tiledsl.passes.analysis.written import memory_of
 from tiledsl.passes.pipeline import run_pipeline
 
-pytestmark = pytest.mark.xdist_group("facts of ops")
 """They share the kernels at their levels."""
 
 RUNNING = [

@@ -16,7 +16,7 @@ from tiledsl.compilation.lowering import lower
 from tiledsl.ir.core import Kernel
 from tiledsl.ir.ops import control, gpu, tile
 
-PRODUCTS = {label: product for label, product in gallery_products().items() if product.format in ("f32", "f16")}
+PRODUCTS = {label: product for label, product in gallery_products().items() if product.format in ("f32", "bf16")}
 PTX = re.compile(r"\b(ld|st)\.shared(?:\.v(\d))?\.[a-z](\d+)")
 KINDS = {"ld": "load", "st": "store", "LDS": "load", "STS": "store"}
 BYTES = {"": 4, "U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16}

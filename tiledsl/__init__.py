@@ -38,12 +38,9 @@ def _check_checkout() -> None:
     folder = os.path.join(os.path.dirname(__file__), "backends", "ptx")
     if not os.path.isdir(folder):
         found = "a plain file" if os.path.isfile(folder) else "missing"
-        raise ImportError(
-            f"tiledsl is not complete: {folder} should be a link to ../../backends/ptx, and is {found}. "
-            "The checkout did not keep symbolic links.\n"
-            "  fix: run `git config core.symlinks true`, then `git checkout -- tiledsl/backends/ptx`; "
-            "or install the wheel"
-        )
+        message = f"tiledsl is not complete: {folder} should be a link to ../../backends/ptx, and is {found}"
+        fix = "run `git config core.symlinks true`, then `git checkout -- tiledsl/backends/ptx`; or install the wheel"
+        raise ImportError(f"{message}. The checkout did not keep symbolic links.\n  fix: {fix}")
 
 
 _check_checkout()

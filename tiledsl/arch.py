@@ -35,8 +35,6 @@ MOST_GRID = (2**31 - 1, 65535, 65535)
 """Most blocks of a grid along x, y and z. (Guide, table.)"""
 PORTABLE_CLUSTER = 8
 """Blocks of a cluster that every GPU with clusters takes. (PTX: .maxclusterrank; guide: thread block clusters.)"""
-MOST_CLUSTER = 16
-"""Blocks of the largest cluster of any GPU, which a kernel must opt in to. (Guide: thread block clusters.)"""
 PARTITIONS = 4
 """Partitions of a multiprocessor (SM), each with a scheduler and a share of the registers. (Guide: compute
 capabilities.)"""

@@ -33,9 +33,8 @@ def caller_line() -> Loc:
 def require_function(fn: Any, decorator: str, loc: Loc) -> None:
     """Raise CompileError at the line of a decorator that is not above a def."""
     if not inspect.isfunction(fn):
-        raise CompileError(
-            f"@{decorator} takes a function, got a {type(fn).__name__}", loc, "put it, once, above a def"
-        )
+        message = f"@{decorator} takes a function, got a {type(fn).__name__}"
+        raise CompileError(message, loc, "put it, once, above a def")
 
 
 class ByReference:

@@ -74,14 +74,11 @@ class TileKernel(ByReference):
         if target is not None and not isinstance(target, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             message = f"the target is a {type(target).__name__}; expected its name, as 'sm_90a'"
             raise argument_error(self.signature, message, "pass arch='sm_90a', or leave it out")
-        # By type variable, or by a tensor of that type.
-        variables = {name: name for name in self.signature.dtype_variables}
-        variables |= {p.name: p.dtype for p in self.signature.tensors if isinstance(p.dtype, str)}
+        variables = self.signature.open_dtypes
         for const in self.signature.consts:
             variables.pop(const.name, None)
-        consts = check_consts(
-            self.signature, {name: value for name, value in settings.items() if name not in variables}
-        )
+        given = {name: value for name, value in settings.items() if name not in variables}
+        consts = check_consts(self.signature, given)
         dtypes: dict[str, DType] = {}
         for name in filter(variables.__contains__, settings):
             dtype, variable = self._dtype(name, settings[name]), variables[name]

@@ -119,9 +119,8 @@ def gemm_bound(A: Any, B: Any) -> Any:
     """
     import numpy
 
-    return PRODUCTS["f32"].chain(A.shape[-1]) * (
-        numpy.abs(A).astype(numpy.float64) @ numpy.abs(B).astype(numpy.float64)
-    )
+    left, right = (numpy.abs(x).astype(numpy.float64) for x in (A, B))
+    return PRODUCTS["f32"].chain(A.shape[-1]) * (left @ right)
 
 
 BOUNDS = "pass a number, or an array of one for each element (gemm_bound gives that of a product)"
@@ -210,10 +209,8 @@ def _compare(
             try:
                 bound = numpy.broadcast_to(bound, got.shape)
             except ValueError:
-                message = (
-                    f"verify(): bound has the shape {bound.shape}, which does not fit {name}, of shape {got.shape}"
-                )
-                raise KernelArgumentError(f"{message}\n  fix: {BOUNDS}") from None
+                message = f"bound has the shape {bound.shape}, which does not fit {name}, of shape {got.shape}"
+                raise KernelArgumentError(f"verify(): {message}\n  fix: {BOUNDS}") from None
             form = FORMATS.get(dtype.name)  # None: an integer, to which nothing is rounded
             relative, least = (form.unit_roundoff, form.smallest) if form is not None else (0.0, 0.0)
             limit = relative * numpy.abs(right) + bound + least

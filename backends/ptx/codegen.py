@@ -28,11 +28,6 @@ CALL_NUMBER = re.compile(r" // callseq \d+(?:, \d+)?")
 """A comment with a count over the life of the process: the same kernel must give the same text."""
 
 
-def ptx_version_for(target: Target, kernel: Kernel) -> int:
-    """The lowest PTX version (major * 10 + minor) that knows the target and what the kernel uses."""
-    return max(target.ptx, INLINED_AT, *map(_needed_ptx, kernel.walk()))
-
-
 def _needed_ptx(op: Op) -> int:
     """What `op` needs beyond the target's own version; 0 for most."""
     match op:
@@ -74,8 +69,9 @@ def emit_ptx(kernel: Kernel, target: Target) -> tuple[str, str]:
 
     In the LLVM IR the lines of locations are numbers, see `debuginfo`; comments say what they stand for.
     """
+    version = max(target.ptx, INLINED_AT, *map(_needed_ptx, kernel.walk()))
     with options(OPTIONS):
-        machine = _machine(target, ptx_version_for(target, kernel))
+        machine = _machine(target, version)
     lowered, places = lower_kernel(canonicalize_nans(kernel), target, str(machine.target_data))
     text = str(lowered)
     # Types, constants and metadata belong to the context, and would stay in LLVM's global one for ever.

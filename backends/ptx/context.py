@@ -13,6 +13,7 @@ from tiledsl.backends.ptx.writer import Writer
 from tiledsl.errors import UNKNOWN_LOC, Loc
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import debug
+from tiledsl.ir.types import DType
 from tiledsl.passes.analysis.called import called
 
 Rule = Callable[["Lowering", Any], Sequence[Any] | None]
@@ -127,6 +128,11 @@ class Lowering:
     def bits(self, value: Any) -> Any:
         """A scalar as an integer of as many bits."""
         return self.b.bitcast(value, ir.IntType(bits_of(value.type)))
+
+    def widened(self, value: Any, dtype: DType, to: Any) -> Any:
+        """The bits of a scalar in an integer type that has as many or more; an integer keeps its value."""
+        extend = self.b.sext if dtype.is_integer and dtype.is_signed else self.b.zext
+        return extend(self.bits(value), to)
 
     def from_bits(self, bits: Any, type_: Any) -> Any:
         """The scalar of an LLVM type whose bits are the lowest of an integer."""

@@ -28,7 +28,6 @@ from tiledsl.backends.ptx.context import Lowering, lowers
 from tiledsl.backends.ptx.llvm import ir
 from tiledsl.backends.ptx.types import I8, I64, global_variable
 from tiledsl.ir.ops import debug, mem
-from tiledsl.ir.types import DType
 
 FAIL = (
     "{ .reg .b64 at, nowhere; .reg .b32 number, x, y, z, block, upper; .reg .pred there; "
@@ -63,16 +62,10 @@ PUBLISH = f"@room st.release.sys.global.u64 [at+{RECORDS}], ticket; }}"
 @lowers(debug.Print)
 def lower_print(lw: Lowering, op: debug.Print) -> None:
     """A record in the ring, or one line more that is lost: predicated code, so that no branch divides the block."""
-    words = [_word(lw, v.dtype, lw.value(v)) for v in op.operands]
+    words = [lw.widened(lw.value(v), v.dtype, I64) for v in op.operands]
     stores = "".join(f"@room st.global.b64 [at+{RECORDS + record_bytes(i)}], ${i}; " for i in range(len(words)))
     lw.asm(RESERVE.replace("NUMBER", str(len(lw.prints))) + stores + PUBLISH, *words)
     lw.prints.append(op)
-
-
-def _word(lw: Lowering, dtype: DType, value: Any) -> Any:
-    """The bits of a value in 64; of an integer, the value."""
-    extend = lw.b.sext if dtype.is_integer and dtype.is_signed else lw.b.zext
-    return extend(lw.bits(value), I64)
 
 
 @lowers(debug.Assert)

@@ -16,20 +16,16 @@ from tiledsl.ir.types import DType
 def floor_division(lw: Lowering, dtype: DType, a: Any, b: Any) -> tuple[Any, Any]:
     """Quotient and remainder. LLVM drops the one that nobody uses."""
     build, zero = lw.b, integer(0, a)
-    divide = _floored if dtype.is_signed else _truncated
     # Divisors 0 and -1 are replaced by 1: the first is undefined in LLVM, the second overflows.
     by_zero = build.icmp("eq", b, zero)
     if not dtype.is_signed:
-        quotient, remainder = divide(lw, a, build.select(by_zero, integer(1, a), b))
+        divisor = build.select(by_zero, integer(1, a), b)
+        quotient, remainder = build.udiv(a, divisor), build.urem(a, divisor)
     else:
         negated = build.icmp("eq", b, integer(-1, a))
-        quotient, remainder = divide(lw, a, build.select(build.or_(by_zero, negated), integer(1, a), b))
+        quotient, remainder = _floored(lw, a, build.select(build.or_(by_zero, negated), integer(1, a), b))
         quotient = build.select(negated, build.sub(zero, a), quotient)
     return build.select(by_zero, zero, quotient), build.select(by_zero, a, remainder)
-
-
-def _truncated(lw: Lowering, a: Any, b: Any) -> tuple[Any, Any]:
-    return lw.b.udiv(a, b), lw.b.urem(a, b)
 
 
 def _floored(lw: Lowering, a: Any, b: Any) -> tuple[Any, Any]:

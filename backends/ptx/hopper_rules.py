@@ -20,9 +20,11 @@ OWN_PTX = 86
 """From this PTX version on, TMA loads name the block's own memory. On sm_120a ptxas otherwise asks at run time whether
 it is that of another block, and calls a function for it."""
 
-# Ops that are one text, with their operands.
+# Ops that are one text, with their operands and attributes.
 
 BY_THREAD: dict[type[Op], str] = {
+    barriers.Init: "mbarrier.init.shared::cta.b64 [$0], {op.count};",
+    barriers.ExpectTx: "mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], {op.bytes};",
     barriers.FenceInit: "fence.mbarrier_init.release.cluster;",
     barriers.FenceProxy: "fence.proxy.async.shared::cta;",
     tma.BulkCommit: "cp.async.bulk.commit_group;",
@@ -38,7 +40,7 @@ BY_WARP: dict[type[Op], str] = {
 
 @lowers(*BY_THREAD)
 def lower_by_thread(lw: Lowering, op: Op) -> None:
-    lw.asm(BY_THREAD[type(op)], *lw.operands(op.operands))
+    lw.asm(BY_THREAD[type(op)].format(op=op), *lw.operands(op.operands))
 
 
 @lowers(*BY_WARP)
@@ -47,11 +49,6 @@ def lower_by_warp(lw: Lowering, op: Op) -> None:
 
 
 # -- mbarriers -------------------------------------------------------------------------------------
-
-
-@lowers(barriers.Init)
-def lower_init(lw: Lowering, op: barriers.Init) -> None:
-    lw.asm(f"mbarrier.init.shared::cta.b64 [$0], {op.count};", *lw.operands(op.operands))
 
 
 @lowers(barriers.Wait)
@@ -72,11 +69,6 @@ def lower_arrive(lw: Lowering, op: barriers.Arrive) -> None:
         there = f"mapa.shared::cluster.u32 there, $0, $1; mbarrier.arrive{order}.shared::cluster.b64 _, [there];"
         text = f"{{ .reg .b32 there; {there} }}"
     lw.asm(text, *lw.operands(op.operands))
-
-
-@lowers(barriers.ExpectTx)
-def lower_expect_tx(lw: Lowering, op: barriers.ExpectTx) -> None:
-    lw.asm(f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], {op.bytes};", *lw.operands(op.operands))
 
 
 # -- parts of a block, clusters, grids -------------------------------------------------------------

@@ -34,10 +34,7 @@ def _register_type(dtype: DType) -> Any:
 
 def _to_register(lw: Lowering, dtype: DType, value: Any) -> Any:
     register = _register_type(dtype)
-    if register == value.type:
-        return value
-    extend = lw.b.sext if dtype.is_integer and dtype.is_signed else lw.b.zext
-    return extend(lw.bits(value), register)
+    return value if register == value.type else lw.widened(value, dtype, register)
 
 
 def _check_operands(op: ptx.Inline) -> None:

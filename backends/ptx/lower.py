@@ -12,7 +12,7 @@ from tiledsl.backends import ptx
 from tiledsl.backends.ptx import debug_rules
 from tiledsl.backends.ptx.context import Lowering
 from tiledsl.backends.ptx.llvm import ir
-from tiledsl.backends.ptx.types import I8, VOID, global_variable, integer, memory_type, pointer_to
+from tiledsl.backends.ptx.types import I8, POINTERS, VOID, global_variable, integer, memory_type
 from tiledsl.errors import CompileError, Loc
 from tiledsl.ir.core import Kernel, Op, Value
 from tiledsl.ir.ops import barriers
@@ -63,7 +63,7 @@ def _declare(kernel: Kernel, module: Any) -> Any:
     """The entry, with `.reqntid`: the launch always has exactly `kernel.threads`, and ptxas needs a
     bound on threads (for setmaxnreg, and to spend registers)."""
     types = [memory_type(a.type) for a in kernel.body.args]
-    types += [pointer_to("generic")] * len(kernel.tensor_maps)
+    types += [POINTERS["generic"]] * len(kernel.tensor_maps)
     function = ir.Function(module, ir.FunctionType(VOID, types), kernel.name)
     function.calling_convention = "ptx_kernel"
     threads = ",".join(str(n) for n in (*kernel.threads, 1, 1)[:3])

@@ -12,15 +12,15 @@ a stored -x, which is an addition anyway.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 
 from tiledsl.backends.ptx.vectors import are_rounded_pairs
-from tiledsl.ir.core import Block, Kernel, Op, Value
+from tiledsl.ir.core import Kernel, Op, Value
 from tiledsl.ir.ops import arith, control, mem
 from tiledsl.ir.ops.ptx import Inline
 from tiledsl.ir.types import BF16, F16, F32, F64, DType
 from tiledsl.passes.analysis.forward import Forward
-from tiledsl.passes.analysis.structure import flows
+from tiledsl.passes.analysis.structure import flows, reached
 
 CANONICALIZE: dict[DType, str] = {
     F64: "{.reg .pred p; setp.nan.f64 p, $1, $1; selp.f64 $0, 0d7FFFFFFFFFFFFFFF, $1, p;}",
@@ -55,11 +55,10 @@ def canonicalize_nans(kernel: Kernel) -> Kernel:
         return kernel
     kernel = kernel.clone()
     for op, position in list(_needed(kernel)):
-        value, block = op.operands[position], op.parent
-        assert isinstance(block, Block)
+        value = op.operands[position]
         source, text = _canonical(value)
         canonical = Inline(source, text=text, outputs=(value.dtype,), loc=op.loc)
-        block.insert_before(op, canonical)
+        op.block.insert_before(op, canonical)
         op.set_operand(position, canonical.result)
     return kernel
 
@@ -105,21 +104,15 @@ def _destinations(ops: Sequence[Op]) -> dict[Use, Sequence[Value]]:
     return found
 
 
-def _seen(ops: Sequence[Op], into: dict[Use, Sequence[Value]]) -> set[Value]:
+def _seen(ops: Sequence[Op], into: dict[Use, Sequence[Value]]) -> Container[Value]:
     """Values whose bits something looks at, itself or after merges and moves."""
     origins: dict[Value, list[Value]] = defaultdict(list)
     for (op, position), targets in into.items():
         for target in targets:
             origins[target].append(op.operands[position])
     uses = ((op, position, value) for op in ops for position, value in enumerate(op.operands))
-    rest = [value for op, position, value in uses if (op, position) not in into and not _is_blind(op, value)]
-    found: set[Value] = set()
-    while rest:
-        value = rest.pop()
-        if value not in found:
-            found.add(value)
-            rest += origins[value]
-    return found
+    looked_at = (value for op, position, value in uses if (op, position) not in into and not _is_blind(op, value))
+    return reached(looked_at, origins.__getitem__)
 
 
 def _is_blind(op: Op, value: Value) -> bool:

@@ -67,12 +67,8 @@ def _in_wheel(wheel: str, program: str) -> Path | None:
         files = metadata.files(wheel) or []
     except metadata.PackageNotFoundError:
         return None
-    for file in files:
-        if file.name == program:
-            path = Path(str(file.locate()))
-            if _is_program(path):
-                return path
-    return None
+    paths = (Path(str(file.locate())) for file in files if file.name == program)
+    return next(filter(_is_program, paths), None)
 
 
 def _is_program(path: Path) -> bool:

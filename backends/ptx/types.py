@@ -32,19 +32,14 @@ ADDRESS_SPACES = {"generic": 0, "global": 1, "shared": 3}
 _FLOATS: dict[DType, Any] = {
     F64: ir.DoubleType(), F32: ir.FloatType(), F16: ir.HalfType(), BF16: _BFloat(), TF32: ir.FloatType(),
 }  # fmt: skip
-_POINTERS: dict[str, Any] = {space: ir.PointerType(addrspace=number) for space, number in ADDRESS_SPACES.items()}
-
-
-def pointer_to(space: str) -> Any:
-    """The type of an address in "global", "shared" or "generic" memory."""
-    return _POINTERS[space]
+POINTERS: dict[str, Any] = {space: ir.PointerType(addrspace=number) for space, number in ADDRESS_SPACES.items()}
 
 
 @cache
 def llvm_type(type_: Type) -> Any:
     """The LLVM type of a value: a bool is an i1, an 8-bit float an i8, signed and unsigned integers are the same."""
     if isinstance(type_, PtrType):
-        return _POINTERS[type_.space]
+        return POINTERS[type_.space]
     assert isinstance(type_, DType), f"{type_} does not exist at thread level"
     if type_ == BOOL:
         return I1
@@ -86,7 +81,7 @@ def bits_of(type_: Any) -> int:
 def register_class(type_: Any) -> str:
     """The letter by which inline PTX asks for a register of an LLVM type, all but floats of 16 bits: those are i16."""
     if isinstance(type_, ir.PointerType):
-        return "r" if type_ == pointer_to("shared") else "l"
+        return "r" if type_ == POINTERS["shared"] else "l"
     if isinstance(type_, ir.IntType):
         return {1: "b", 16: "h", 32: "r", 64: "l"}[type_.width]
     return {"float": "f", "double": "d"}[str(type_)]
@@ -102,7 +97,7 @@ def result_type(registers: Sequence[Any]) -> Any:
 def global_variable(module: Any, type_: Any, name: str, space: str) -> Any:
     """A module-level variable, as an opaque pointer like every other one (llvmlite would type it)."""
     variable = ir.GlobalVariable(module, type_, name, addrspace=ADDRESS_SPACES[space])
-    variable.type = pointer_to(space)
+    variable.type = POINTERS[space]
     return variable
 
 

@@ -156,21 +156,18 @@ def is_found(name: str, numbers: tuple[int, ...]) -> bool:
     return is_stopped(called(name).lowered, numbers, partial(run, name))
 
 
-NAMES = [pytest.param(name, marks=pytest.mark.xdist_group(f"taken out of {name}")) for name in CASES]
-
-
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", CASES)
 def test_nothing_is_found_as_it_stands(name: str) -> None:
     run(name, called(name).lowered)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", CASES)
 def test_each_barrier_fence_arrive_and_wait_is_needed(name: str) -> None:
     left = not_found(called(name).lowered, partial(is_found, name))
     assert left == sorted(op for op, _ in CASES[name].thread)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", CASES)
 def test_each_op_of_rings_and_roles_is_needed(name: str) -> None:
     """An op of the text that the frontend makes is taken out: all that it orders."""
     left = not_found_of_text(called(name).written, called(name).lowered, partial(is_found, name))

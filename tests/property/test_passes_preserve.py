@@ -1,4 +1,5 @@
-"""Every pass preserves what the emulator computes, bit for bit, and leaves a kernel that verifies."""
+"""Every pass preserves what the emulator computes, bit for bit, and leaves a kernel that verifies; printing and parsing
+are inverse before and after."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from tests.property.random_kernels import Case, cases, same_bits
 from tiledsl.backends import emulator
 from tiledsl.ir.core import Kernel
+from tiledsl.ir.parser import parse_kernel
 from tiledsl.ir.printer import print_kernel
 from tiledsl.ir.verifier import verify
 from tiledsl.passes.banks.merge_accesses import merge_accesses
@@ -47,10 +49,24 @@ def expect(kernel: Kernel, case: Case, expected: dict[str, Any], after: str) -> 
             pytest.fail(f"{name} changed after {after}:\n{expected[name]}\n{got}\n{print_kernel(kernel)}")
 
 
+def round_trip(kernel: Kernel, *, locs: bool = True) -> None:
+    text = print_kernel(kernel, locs=locs)
+    again = parse_kernel(text)
+    verify(again)
+    assert print_kernel(again, locs=locs) == text
+    for old, new in zip(kernel.walk(), again.walk(), strict=True):
+        assert repr(old.attrs) == repr(new.attrs) and [type(old)] == [type(new)]
+        assert [r.type for r in old.results] == [r.type for r in new.results]
+        assert not locs or old.loc == new.loc
+
+
 @settings(max_examples=45)
 @given(case=cases(), bounds=st.booleans())
 def test_pipeline(case: Case, bounds: bool) -> None:
     """With checks of bounds, too, which are silent: these kernels leave no memory."""
+    verify(case.kernel)
+    round_trip(case.kernel)
+    round_trip(case.kernel, locs=False)
     expected = result_of(case.kernel.clone(), case)
     texts = [""]
 
@@ -61,7 +77,7 @@ def test_pipeline(case: Case, bounds: bool) -> None:
             expect(kernel, case, expected, stage)
         texts.append(text)
 
-    run_pipeline(case.kernel, bounds=bounds, observe=check)
+    round_trip(run_pipeline(case.kernel, bounds=bounds, observe=check))
 
 
 @pytest.mark.parametrize("level", ["tile", "thread"])
@@ -73,6 +89,7 @@ def test_any_order(level: str, case: Case, order: list[Pass]) -> None:
     if level == "thread":
         distribute(kernel)
         expand(kernel)
+        round_trip(kernel)
     for item in order:
         item.run(kernel)
         verify(kernel)

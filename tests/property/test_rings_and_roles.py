@@ -76,23 +76,20 @@ def is_found(name: str, numbers: tuple[int, ...]) -> bool:
     return is_stopped(lowered(name), numbers, partial(run, TESTS[name]))
 
 
-NAMES = [pytest.param(name, marks=pytest.mark.xdist_group(f"taken out of {name}")) for name in TESTS]
-
-
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", TESTS)
 def test_nothing_is_found_as_it_stands(name: str) -> None:
     """At both levels."""
     run(TESTS[name], lowered(name))
     run(TESTS[name], TESTS[name].kernel())
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", TESTS)
 def test_each_barrier_fence_arrive_and_wait_is_needed(name: str) -> None:
     left = not_found(lowered(name), partial(is_found, name))
     assert left == sorted(op for op, _ in LEFT.get(name, Left()).thread)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", TESTS)
 def test_each_op_of_the_text_is_needed(name: str) -> None:
     assert ordering(lowered(name))
     left = not_found_of_text(TESTS[name].kernel(), lowered(name), partial(is_found, name))

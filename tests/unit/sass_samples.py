@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from functools import cache, partial
 
 from mma_samples import matrix_samples
+from one_module import entries
 from ptx_kernels import naive, shared_tiled
 
-from tiledsl.backends.ptx import TARGETS, build
+from tiledsl.backends.ptx import TARGETS
 from tiledsl.backends.ptx.assemble import assemble
 from tiledsl.backends.ptx.sass.disassemble import FUNCTION, sass_listing
 from tiledsl.backends.ptx.sass.program import Sass, SassProgram
@@ -115,7 +116,6 @@ def samples(target: str) -> list[str]:
 
 
 def _bodies(target: str) -> dict[str, str]:
-    """All of a target are one module: nvdisasm takes longer to start than to read it."""
     small = {name: body for name, body in BODIES.items() if name != "wgmma" or target == "sm_90a"}
     return small | matrix_samples(TARGETS[target])
 
@@ -124,20 +124,16 @@ KERNELS = {"naive": naive, "shared_tiled": partial(shared_tiled, 16)}
 
 
 @cache
-def cubin(name: str, target: str) -> bytes:
-    """With the sample of that name, and others."""
-    return build(KERNELS[name](), TARGETS[target]).cubin if name in KERNELS else _samples_in_ptx(target)
-
-
-@cache
-def _samples_in_ptx(target: str) -> bytes:
+def cubin(target: str) -> bytes:
+    """All samples of a target are one module: nvdisasm takes longer to start than to read it."""
     bodies = _bodies(target)
-    return assemble(module(bodies, target), TARGETS[target], name=next(iter(bodies))).cubin
+    _, kernels = entries((make() for make in KERNELS.values()), TARGETS[target])
+    return assemble(module(bodies, target) + kernels, TARGETS[target], name=next(iter(bodies))).cubin
 
 
 @cache
 def program(name: str, target: str) -> SassProgram:
-    (found,) = (each for each in sass_listing(cubin(name, target)) if name in KERNELS or each.name == name)
+    (found,) = (each for each in sass_listing(cubin(target)) if each.name == name)
     return found
 
 
@@ -155,15 +151,14 @@ LifeRanges = dict[int, dict[int, str]]
 def life_ranges(name: str, target: str) -> LifeRanges:
     """What `nvdisasm --print-life-ranges` says of general registers at each address: "v" read, "^" written, "x" both,
     ":" only alive."""
-    found = _life_ranges(cubin(name, target))
-    return found[name] if name not in KERNELS else next(iter(found.values()))
+    return _life_ranges(target)[name]
 
 
 @cache
-def _life_ranges(image: bytes) -> dict[str, LifeRanges]:
+def _life_ranges(target: str) -> dict[str, LifeRanges]:
     """By function."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(image)
+        file.write(cubin(target))
         file.flush()
         options = ("--print-code", "--print-life-ranges", "--life-range-mode", "narrow")
         command = [str(NVDISASM.path()), *options, file.name]

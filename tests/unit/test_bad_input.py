@@ -189,7 +189,7 @@ def ptx_without_emulation(A: Global[f32, M]):
 @tile_kernel
 def out_of_bounds(A: Global[f32, M]):
     i = grid(1) + threads(64)
-    A[i] = 0  # error: of A (element [60]), which holds 60 elements of 4 bytes
+    A[i] = 0  # error: of A (element 60), which holds 60 elements of 4 bytes
 
 
 def unchained(error: BaseException) -> str:

@@ -11,9 +11,9 @@ import importlib.util
 import inspect
 import re
 import sys
+from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Iterator
 
 import pytest
 
@@ -292,7 +292,9 @@ PLACES = {"CompileError": 3, "OutOfBudget": 3, "Unusable": 2, "argument_error": 
 """How many arguments there are with the fix, by the name of what is called; `error` of a frame has 3, of a call 2."""
 
 
-def constructions() -> Iterator[tuple[str, ast.Call, int]]:
+@cache
+def constructions() -> list[tuple[str, ast.Call, int]]:
+    found: list[tuple[str, ast.Call, int]] = []
     for path in sorted(p for p in ROOT.rglob("*.py") if "emulator" not in p.parts and "inspect" not in p.parts):
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.Call):
@@ -303,7 +305,8 @@ def constructions() -> Iterator[tuple[str, ast.Call, int]]:
                 3 if shown.endswith("frame.error") else 2 if shown.endswith("call.error") else 0
             )
             if places:
-                yield f"{path.relative_to(ROOT)}:{node.lineno}", node, places
+                found.append((f"{path.relative_to(ROOT)}:{node.lineno}", node, places))
+    return found
 
 
 def test_every_error_is_made_with_a_fix() -> None:

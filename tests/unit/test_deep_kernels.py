@@ -13,6 +13,7 @@ from typing import Any, Callable
 import numpy as np
 import pytest
 
+from tiledsl.backends import emulator
 from tiledsl.compilation.lowering import lower
 from tiledsl.ir.core import Kernel
 from tiledsl.ir.parser import parse_kernel
@@ -108,14 +109,14 @@ def test_compiles_and_runs(text: str, wanted: Callable[[float], float], tmp_path
         if stage in ("tile", "thread"):
             texts[stage] = print_kernel(found)
 
-    lower(kernel.signature, compiled.spec, compiled.arch, observe=observe)
+    lowered, _ = lower(kernel.signature, compiled.spec, compiled.arch, bounds=True, observe=observe)
     for printed in texts.values():
         read = parse_kernel(printed)
         verify(read)
         assert print_kernel(read) == printed
     values = np.arange(-40, 24, dtype=np.float32)
     expected = np.array([wanted(float(x)) for x in values], np.float32)
-    kernel(values, device="emulator")
+    emulator.run(lowered, {"A": values})
     np.testing.assert_array_equal(values, expected)
 
 

@@ -181,7 +181,7 @@ def token_returned_on_one_path(A: Global[f32, M, N]):
 # -- groups ----------------------------------------------------------------------------------------
 
 
-@bad("a compile-time int: ptx.wait_group(1)")
+@bad("in flight, a compile-time int: 0 waits for all")
 @tile_kernel
 def groups_counted_wrongly(A: Global[f32, M, N]):
     i = grid(1)

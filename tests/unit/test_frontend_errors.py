@@ -827,8 +827,8 @@ def test_advice_that_can_be_followed() -> None:
     assert "fix: write it out: a loop over unroll(...)" in str(errors_of(python_builtin_on_run_time_values))
     assert "fix: use const parameters of 1 or more" in str(errors_of(no_threads))
     assert "fix: use const parameters of 1 or more" in str(errors_of(run_time_threads))
-    assert "fix: pass 1 or more" in str(errors_of(empty_tile))
-    assert "fix: use const parameters; run-time extents belong to" in str(errors_of(run_time_shape))
+    assert "fix: use const parameters of 1 or more" in str(errors_of(empty_tile))
+    assert "run-time extents belong to Global tensors" in str(errors_of(run_time_shape))
     assert "fix: multiply, or use exp2(y * log(x) * f32(1.4426950408889634))" in str(errors_of(power))
 
 

@@ -49,7 +49,7 @@ ACC8: Any = mma.m16n8k8.acc(warps=WARPS)
 # -- layouts ---------------------------------------------------------------------------------------
 
 
-@bad("say which operand, and how many warps share it: mma.m16n8k16.acc(warps=(2, 2))")
+@bad("pass mma.m16n8k16.acc(warps=(2, 2)), or acc.a, acc.b or acc.layout of an accumulator")
 @tile_kernel
 def shape_instead_of_a_layout(C: Global[f32, M, N]):
     grid(1)
@@ -66,7 +66,7 @@ def number_instead_of_a_layout(C: Global[f32, M, N]):
     C[0, 0] = x[0]
 
 
-@bad("that is a layout of shared tiles")
+@bad("pass mma.m16n8k16.acc(warps=(2, 2))")
 @tile_kernel
 def layout_of_shared_tiles(C: Global[f32, M, N]):
     grid(1)
@@ -75,7 +75,7 @@ def layout_of_shared_tiles(C: Global[f32, M, N]):
     store(x, C[0:8, 0:8])
 
 
-@bad("pass acc.a, acc.b or acc.layout")
+@bad("acc.a, acc.b or acc.layout of an accumulator")
 @tile_kernel
 def fragment_instead_of_its_layout(C: Global[f32, M, N]):
     grid(1)
@@ -95,14 +95,14 @@ def shape_that_does_not_exist(C: Global[f32, M, N]):
     store(acc, C[0:64, 0:64])
 
 
-@bad("two positive compile-time ints, the warps along m and along n: warps=(2, 2)")
+@bad("how many are along m and along n: warps=(2, 2)")
 @tile_kernel
 def warps_of_another_kind(C: Global[f32, M, N]):
     grid(1)
     t = threads(128)
-    a = fragment((64, 64), f32, mma.m16n8k16.acc(4))  # error: warps= is the compile-time value 4
-    b = fragment((64, 64), f32, mma.m16n8k16.acc(warps=(2, 0)))  # error: warps= is (2, 0)
-    c = fragment((64, 64), f32, mma.m16n8k16.acc(warps=(2, t)))  # error: warps= is a tuple of length 2
+    a = fragment((64, 64), f32, mma.m16n8k16.acc(4))  # error: acc(): warps= is 2 positive compile-time ints, got 4
+    b = fragment((64, 64), f32, mma.m16n8k16.acc(warps=(2, 0)))  # error: compile-time ints, got (2, 0)
+    c = fragment((64, 64), f32, mma.m16n8k16.acc(warps=(2, t)))  # error: compile-time ints, got a tuple of length 2
     store(a + b + c, C[0:64, 0:64])
 
 

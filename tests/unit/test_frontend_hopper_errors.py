@@ -122,7 +122,7 @@ def what_tma_moves(A: Global[bf16, M, K], B: Global[f16, M, K], V: Global[bf16, 
     tma_load(A[0:64, 0:64], S[0, :, :], multicast="k", mbarrier=(bars, 0))  # error: tma_load() has no multicast 'k'
     tma_load(A[0:64, 0:64], S[0, :, :], multicast="m", mbarrier=(bars, 0))  # error: in a kernel without clusters
     tma_prefetch(S)  # error: tma_prefetch() takes a Global, got the tile S
-    tma_wait(-1)  # error: pending is a compile-time int from 0 to 63, got -1
+    tma_wait(-1)  # error: pending is a compile-time int of 0 or more, got -1
 
 
 # -- raw instructions ------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ def accumulators(A: Global[bf16, M, K]):
     wgmma.accumulator((128, 252), f32)  # error: of 252 columns; n is a multiple of 8 up to 256
     wgmma.accumulator((128, 320), f32)  # error: of 320 columns; n is a multiple of 8 up to 256
     wgmma.accumulator((128, 64), bf16)  # error: wgmma.accumulator() of bf16
-    wgmma.accumulator(128, f32)  # error: has rows and columns, compile-time ints; got the compile-time value 128
+    wgmma.accumulator(128, f32)  # error: shape= is 2 positive compile-time ints, got 128
     wgmma.accumulator((512, 256), f32)  # error: is 512 registers a thread, of which there are 255
 
 
@@ -627,8 +627,8 @@ def shared_by_the_wrong_blocks(A: Global[bf16, M, K], B: Global[bf16, N, K]):
 @bad("cluster=Cluster(m=2)")
 @tile_kernel(arch="sm_90a")
 def arguments_of_schedules(A: Global[bf16, M, K], B: Global[bf16, N, K], n: u32):
-    tile_schedule(M, N, K, tile=(64, 64))  # error: tile_schedule(): tile= is three positive compile-time ints, got
-    tile_schedule(M, N, K, tile=(64, 64, 0))  # error: tile_schedule(): tile= is three positive compile-time ints, got
+    tile_schedule(M, N, K, tile=(64, 64))  # error: tile_schedule(): tile= is 3 positive compile-time ints, got (64, 64)
+    tile_schedule(M, N, K, tile=(64, 64, 0))  # error: tile_schedule(): tile= is 3 positive compile-time ints, got
     tile_schedule(M, N, K, tile=(64, 64, 64), group=0)  # error: group is a compile-time int from 1
     tile_schedule(M, N, K, tile=(64, 64, 64), along="k")  # error: tile_schedule() has no along 'k'
     tile_schedule(M, N, K, tile=(64, 64, 64), splits=0)  # error: tile_schedule(): splits=0

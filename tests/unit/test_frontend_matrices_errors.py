@@ -263,7 +263,7 @@ def product_of_f32(C: Global[f32, M, N]):
     store(acc, C[0:64, 0:64])
 
 
-@bad("f16 x f16 goes into f32 with m16n8k8, m16n8k16, or into f16 with m16n8k8, m16n8k16")
+@bad("there are m16n8k8 f16 x f16 -> f32, m16n8k8 f16 x f16 -> f16, m16n8k16 f16 x f16 -> f32")
 @tile_kernel
 def product_of_another_shape(C: Global[f32, M, N]):
     grid(1)
@@ -274,7 +274,7 @@ def product_of_another_shape(C: Global[f32, M, N]):
     store(acc, C[0:64, 0:64])
 
 
-@bad("operands are f16 x f16, bf16 x bf16, tf32 x tf32, e4m3 x e4m3, e4m3 x e5m2")
+@bad("there are f16 x f16, bf16 x bf16, tf32 x tf32, e4m3 x e4m3, e4m3 x e5m2")
 @tile_kernel
 def product_of_two_dtypes(C: Global[f32, M, N]):
     grid(1)
@@ -285,7 +285,7 @@ def product_of_two_dtypes(C: Global[f32, M, N]):
     store(acc, C[0:64, 0:64])
 
 
-@bad("bf16 x bf16 goes into f32 with m16n8k8, m16n8k16")
+@bad("there are m16n8k8 bf16 x bf16 -> f32, m16n8k16 bf16 x bf16 -> f32")
 @tile_kernel
 def product_into_another_dtype(C: Global[bf16, M, N]):
     grid(1)

@@ -6,6 +6,7 @@ That pyright accepts the files, and refuses exactly the lines they say, is check
 from __future__ import annotations
 
 import runpy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,11 @@ import pytest
 from tiledsl import bf16, f16, f32, gelu, mma, padded
 
 FOLDER = Path(__file__).parents[1] / "typing"
+
+
+@cache
+def _files() -> list[dict[str, Any]]:
+    return [runpy.run_path(str(path)) for path in FOLDER.glob("*.py")]
 
 
 @pytest.mark.parametrize(
@@ -37,6 +43,5 @@ FOLDER = Path(__file__).parents[1] / "typing"
     ],
 )
 def test_kernel_compiles(name: str, settings: dict[str, Any]) -> None:
-    files = [runpy.run_path(str(path)) for path in FOLDER.glob("*.py")]
-    kernel: Any = next(names[name] for names in files if name in names)
+    kernel: Any = next(names[name] for names in _files() if name in names)
     assert kernel.compile(arch="sm_90a", **settings).ptx

@@ -102,6 +102,11 @@ def test_features_are_rows_of_the_table() -> None:
     assert {feature for features in classes.values() for feature in features} <= FEATURES.keys()
 
 
+@pytest.mark.parametrize("reach", barriers.REACHES)
+def test_a_wait_meets_those_that_its_mbarrier_orders(reach: str) -> None:
+    assert barriers.Wait(reach=reach).sync.meets == reach
+
+
 def test_what_others_than_threads_reach_is_checked() -> None:
     """Each op of tile level that lets TMA or wgmma reach a tile has a rule in the pass that checks where it lies."""
     theirs = {op for op in OPS.values() if op.level == "tile" and any(t.proxy == "async" for t in op.touches)}

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import cache
 
 import pytest
+from one_module import listings
 
 from tiledsl.backends.ptx import TARGETS, build
 from tiledsl.backends.ptx.nan_bits import canonicalize_nans
-from tiledsl.backends.ptx.sass.disassemble import sass_listing
-from tiledsl.backends.ptx.sass.program import Sass
+from tiledsl.backends.ptx.sass.program import Sass, SassProgram
 from tiledsl.ir.core import Kernel
 from tiledsl.ir.parser import parse_kernel
 from tiledsl.ir.printer import print_kernel
@@ -180,9 +181,8 @@ MOVES = {"PRMT", "SEL", "FSEL", "MOV", "IMAD"}
 REGISTER = re.compile(r"\bR\d+\b")
 
 
-def stored_from(made: Kernel, target: str) -> list[Counter[str]]:
+def stored_from(listing: SassProgram) -> list[Counter[str]]:
     """Of every store, opcodes of the instructions that made the stored bits, seen through moves."""
-    (listing,) = sass_listing(build(made, TARGETS[target]).cubin)
     stores = [n for n, i in enumerate(listing.instructions) if i.opcode.startswith("STG")]
     data = [REGISTER.findall(listing.instructions[n].text)[-1] for n in stores]
     return [Counter(makers(listing.instructions[:n], register)) for n, register in zip(stores, data, strict=True)]
@@ -216,47 +216,69 @@ def each_of(cases: dict[str, str], end: str) -> str:
     return "\n".join(texts)
 
 
+ENDS = {"value": "mem.store %po, %r", "word": "%u = arith.bitcast %r {{to = {u}}} : {u}\nmem.store %po, %u"}
+BY_F32 = ("%r = arith.cast %s : f16", "%m = arith.neg %s : f32\n%r = arith.cast %m : f16")
+
+
+@cache
+def compiled(target: str) -> dict[str, SassProgram]:
+    """The machine code of all kernels below, by their names."""
+    made: dict[str, Kernel] = {}
+    for dtype in NARROW:
+        for end, text in ENDS.items():
+            made[f"dropped_{dtype}_{end}"] = kernel(
+                dtype, each_of(DROPPED, text), WORDS[dtype] if end == "word" else dtype
+            )
+        made[f"branch_{dtype}"] = kernel(dtype, BRANCH + "\nmem.store %O, %r")
+        made[f"from_f64_{dtype}"] = kernel("f64", f"%r = arith.cast %x : {dtype}\nmem.store %O, %r", dtype)
+    made["choice"] = kernel("f32", "%m = arith.neg %x : f32\n%r = arith.select %p, %m, %y : f32\nmem.store %O, %r")
+    for number, between in enumerate(BY_F32):
+        made[f"by_f32_{number}"] = kernel("f16", f"%s = arith.cast %x : f32\n{between}\nmem.store %O, %r")
+    made["loop"] = signs_in_a_loop()
+    return listings(made, TARGETS[target])
+
+
 @pytest.mark.parametrize("target", ALL)
 @pytest.mark.parametrize("dtype", NARROW)
-@pytest.mark.parametrize("end", ["mem.store %po, %r", "%u = arith.bitcast %r {{to = {u}}} : {u}\nmem.store %po, %u"])
+@pytest.mark.parametrize("end", ENDS)
 def test_arithmetic_makes_all_bits_that_are_seen(end: str, dtype: str, target: str) -> None:
-    made = kernel(dtype, each_of(DROPPED, end), WORDS[dtype] if "bitcast" in end else dtype)
-    found = stored_from(made, target)
+    found = stored_from(compiled(target)[f"dropped_{dtype}_{end}"])
     assert len(found) == len(DROPPED)
     assert all(opcodes and opcodes.keys() <= ARITHMETIC for opcodes in found), found
 
 
 @pytest.mark.parametrize("dtype", NARROW)
 def test_a_branch_around_a_sign(dtype: str) -> None:
-    (opcodes,) = stored_from(kernel(dtype, BRANCH + "\nmem.store %O, %r"), "sm_90a")
+    (opcodes,) = stored_from(compiled("sm_90a")[f"branch_{dtype}"])
     assert opcodes and opcodes.keys() <= ARITHMETIC
 
 
 @pytest.mark.parametrize("target", ALL)
 def test_a_choice_with_a_loaded_value(target: str) -> None:
-    made = kernel("f32", "%m = arith.neg %x : f32\n%r = arith.select %p, %m, %y : f32\nmem.store %O, %r")
-    (opcodes,) = stored_from(made, target)
+    (opcodes,) = stored_from(compiled(target)["choice"])
     assert "FADD" in opcodes and opcodes.keys() <= {"FADD", "LDG"}
 
 
 @pytest.mark.parametrize("target", ALL)
-@pytest.mark.parametrize("to", [*NARROW, "tf32"])
+@pytest.mark.parametrize("to", NARROW)
 def test_conversions_from_f64(to: str, target: str) -> None:
-    """What they make of a NaN is not known; tf32, which takes over an f32's, gets it settled on the way."""
-    made = kernel("f64", f"%r = arith.cast %x : {to}\nmem.store %O, %r", to)
-    if to == "tf32":
-        assert "add.rn.f32" in build(made, TARGETS[target]).ptx
-        return
-    (opcodes,) = stored_from(made, target)
+    """What they make of a NaN is not known."""
+    (opcodes,) = stored_from(compiled(target)[f"from_f64_{to}"])
     assert opcodes and opcodes.keys() <= ARITHMETIC
+
+
+@pytest.mark.parametrize("target", ALL)
+def test_tf32_from_f64(target: str) -> None:
+    """It takes over an f32's NaN, and gets it settled on the way."""
+    made = kernel("f64", "%r = arith.cast %x : tf32\nmem.store %O, %r", "tf32")
+    assert "add.rn.f32" in build(made, TARGETS[target]).ptx
 
 
 @pytest.mark.parametrize("target", ALL)
 def test_f16_by_way_of_f32(target: str) -> None:
     """LLVM drops the way there and back, and narrows what lies between."""
-    for between in ("%r = arith.cast %s : f16", "%m = arith.neg %s : f32\n%r = arith.cast %m : f16"):
-        made = kernel("f16", f"%s = arith.cast %x : f32\n{between}\nmem.store %O, %r")
-        (opcodes,) = stored_from(made, target)
+    for number in range(len(BY_F32)):
+        (opcodes,) = stored_from(compiled(target)[f"by_f32_{number}"])
         assert opcodes and opcodes.keys() <= ARITHMETIC
 
 
@@ -275,13 +297,16 @@ def test_signs_by_integers_stay_bits(dtype: str) -> None:
     assert "xor.b" in ptx and "neg." not in ptx
 
 
-@pytest.mark.parametrize("target", ALL)
-def test_signs_in_a_loop_are_modifiers(target: str) -> None:
+def signs_in_a_loop() -> Kernel:
     signs = "%m = arith.neg %y : {t}\n%v = arith.abs %x : {t}\n"
     body = ACCUMULATE.replace("INIT", "%start").replace("NEW", "%l").replace("%x", "%v")
     inside = "%o = mem.offset %A, %i : ptr<global, {t}>\n%e = mem.load %o : {t}\n%l = arith.neg %e : {t}\n%next ="
-    made = kernel("f32", signs + body.replace("%next =", inside, 1))
-    (listing,) = sass_listing(build(made, TARGETS[target]).cubin)
+    return kernel("f32", signs + body.replace("%next =", inside, 1))
+
+
+@pytest.mark.parametrize("target", ALL)
+def test_signs_in_a_loop_are_modifiers(target: str) -> None:
+    listing = compiled(target)["loop"]
     opcodes = Counter(i.opcode.split(".")[0] for i in listing.instructions)
     assert opcodes["FFMA"] > 0 and opcodes["FADD"] == 0
     assert all(re.search(r"-R\d", i.text) for i in listing.instructions if i.opcode == "FFMA")

@@ -14,13 +14,7 @@ from tiledsl.backends.ptx.sass.operands import decode_operands
 from tiledsl.backends.ptx.sass.program import Sass, SassProgram
 from tiledsl.errors import TileError
 
-TARGET = [pytest.param(target, marks=pytest.mark.xdist_group(f"sass {target}")) for target in TARGETS]
-SAMPLES = [
-    pytest.param(name, target, marks=pytest.mark.xdist_group(f"sass {target}"))
-    for target in TARGETS
-    for name in samples(target)
-]
-"""The tests of one target run in one process, since each sample is compiled once there."""
+SAMPLES = [(name, target) for target in TARGETS for name in samples(target)]
 
 LOADS = ("LDS", "LDG", "LDSM", "LDC", "S2R", "MUFU", "SHFL", "ATOMG", "ATOMS", "F2F", "F2I", "I2F")
 
@@ -44,7 +38,7 @@ def test_reuse_flags_are_where_nvdisasm_shows_them(name: str, target: str) -> No
             assert flags == [k for k, source in enumerate(sources) if ".reuse" in source], sass.text
 
 
-@pytest.mark.parametrize("target", TARGET)
+@pytest.mark.parametrize("target", TARGETS)
 def test_whoever_uses_a_loaded_register_waits_for_its_barrier(target: str) -> None:
     """Of what the barriers are for: a load names one, and the first use of its result waits for that."""
     waited = 0
@@ -86,7 +80,7 @@ def test_a_target_whose_encoding_is_not_known_is_refused(target: str) -> None:
         check_target(target)
 
 
-@pytest.mark.parametrize("target", TARGET)
+@pytest.mark.parametrize("target", TARGETS)
 def test_every_target_of_the_compiler_is_known(target: str) -> None:
     major, minor = TARGETS[target].capability
     assert check_target(target) == 10 * major + minor

@@ -355,13 +355,6 @@ def test_the_grid_is_a_multiple_of_the_cluster() -> None:
         checked_grid("k", grid, {"M": 3, "N": 1}, (2, 1, 1))
 
 
-def test_clusters_are_of_a_size_that_every_gpu_takes() -> None:
-    grid = [parse_expr("M"), parse_expr("N")]
-    assert checked_grid("k", grid, {"M": 4, "N": 2}, (4, 2, 1)) == (4, 2, 1)
-    with pytest.raises(KernelArgumentError, match=r"a cluster of 4 x 4 x 1 = 16 blocks; at most 8 run on every GPU"):
-        checked_grid("k", grid, {"M": 4, "N": 4}, (4, 4, 1))
-
-
 def test_a_grid_may_depend_on_the_number_of_processors() -> None:
     grid = [parse_expr("min(M, processors)")]
     assert checked_grid("k", grid, {"processors": 132, "M": 500}, (1, 1, 1)) == (132, 1, 1)

@@ -115,7 +115,7 @@ def texts(*changes: tuple[str, str, str]) -> list[tuple[str, str]]:
             ("  %x = tile.load", "  mbarrier.arrive\n  %x = tile.load", "these operands and attributes together"),
             ("{axis = 0}", "{axis = 99999999999}", "0 to 2 are possible"),
             ("%p : f32 {", "%p {role = (0.5, 1)} : f32 {", "not of items of type int"),
-            ("threads(32)", "threads(32) cluster(8, 8, 8)", "at most 16 blocks"),
+            ("threads(32)", "threads(32) cluster(8, 8, 8)", "at most 8 blocks"),
             ("threads(32)", "threads(32) blocks_per_sm(1000)", "1000 blocks an SM"),
         ),
         (THREAD.replace("%N: i32", "%N: i64"), "the body's arguments are not the abi's"),

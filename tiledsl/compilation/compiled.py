@@ -6,11 +6,11 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from tiledsl.backends.protocol import Binary, Resources
-from tiledsl.compilation.explain import EXPLAIN, Printed, stages_and_reports
-from tiledsl.errors import Loc, TileError
+from tiledsl.compilation.explain import EXPLAIN, printed_stages, reports
+from tiledsl.errors import TileError
 from tiledsl.ir.abi import AbiArg
 from tiledsl.ir.expr import parse_expr
 from tiledsl.ir.tensor_maps import TensorMap, parse_tensor_map
@@ -29,6 +29,8 @@ READERS: dict[str, Callable[[Any], Any]] = {
 }
 """How the fields of an image that JSON cannot represent as they are become values again."""
 STAGES = ("llvm", "ptx", "cubin")
+
+T = TypeVar("T")
 
 
 def _plain(value: Any) -> Any:
@@ -98,6 +100,7 @@ class Compiled(Image):
     spec: Specialization
     cached: bool = False
     meaning: Meaning | bytes | None = field(default=None, compare=False)
+    _answers: dict[Any, Any] = field(default_factory=dict[Any, Any], init=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "meaning": self.meaning.digest if isinstance(self.meaning, Meaning) else self.meaning}
@@ -118,30 +121,33 @@ class Compiled(Image):
     @property
     def stages(self) -> tuple[str, ...]:
         """The names that `ir` takes, in order: "tile", "after:<pass>" for each pass, "thread"."""
-        return tuple(self._lowered_again[0])
+        from tiledsl.passes.pipeline import stages
+
+        return ("tile", *(f"after:{name}" for name in stages()), "thread")
 
     def ir(self, stage: str = "tile", *, locs: bool = False) -> str:
         """The IR: "tile" (from the frontend), a pass's name (or "after:<pass>"), or "thread" (for the backends).
 
         `locs`: with the Python line of each op. Raises TileError for an unknown stage.
         """
-        stages, _ = self._lowered_again
+        stages = self.stages
         if stage not in stages and f"after:{stage}" in stages:
             stage = f"after:{stage}"
         if stage not in stages:
             message = f"no stage {stage!r} of {self.name}; there are: {', '.join(stages)}"
             raise TileError(f"{message}\n  fix: ask for one of them, or for a pass without its after:")
-        text, lines = stages[stage]
-        return _located(text, lines) if locs else text
+        return self._answer(printed_stages, locs)[stage]
 
-    @cached_property
-    def _lowered_again(self) -> tuple[dict[str, Printed], dict[str, object]]:
-        """The IR at each stage, and the reports. The passes run once more for all of them: neither a build nor the disk
-        cache keeps the IR."""
-        if not self._holds():
-            message = f"what {self.name} reads has changed since it was compiled: its IR would be another kernel's"
-            raise TileError(f"{message}\n  fix: compile it again")
-        return stages_and_reports(self.signature, self.spec, self.arch, f"{self.label} for {self.arch}")
+    def _answer(self, question: Callable[..., dict[str, T]], about: object) -> dict[str, T]:
+        """What the passes tell. They run for each question once more: neither a build nor the disk cache keeps the
+        IR."""
+        key = question.__name__, about
+        if key not in self._answers:
+            if not self._holds():
+                message = f"what {self.name} reads has changed since it was compiled: its IR would be another kernel's"
+                raise TileError(f"{message}\n  fix: compile it again")
+            self._answers[key] = question(self.signature, self.spec, self.arch, about)
+        return self._answers[key]
 
     def explain(self, what: str) -> object:
         """What the compiler decided and what resulted, as data whose `str` is a table.
@@ -155,7 +161,7 @@ class Compiled(Image):
             from tiledsl.backends.ptx.sass.report import sass_report
 
             return sass_report(self.cubin, self.ptx)
-        return self._lowered_again[1][what]
+        return self._answer(reports, f"{self.label} for {self.arch}")[what]
 
     @property
     def label(self) -> str:
@@ -177,17 +183,6 @@ class Compiled(Image):
             f"  resources  {r.registers} registers, {r.shared} bytes shared, {r.spill_stores + r.spill_loads} spilled, "
             f"{r.blocks_per_sm} blocks per SM ({r.occupancy:.0%} occupancy, limited by {r.limiter}){level}>"
         )
-
-
-def _located(text: str, locs: list[Loc]) -> str:
-    """The text of a kernel with the lines of its ops."""
-    from tiledsl.ir.parser import parse_kernel
-    from tiledsl.ir.printer import print_kernel
-
-    kernel = parse_kernel(text)
-    for located, loc in zip((kernel, *kernel.walk()), locs, strict=True):
-        located.loc = loc
-    return print_kernel(kernel, locs=True)
 
 
 def _seen(spec: GlobalSpec | None) -> str:

@@ -153,11 +153,15 @@ def _build(signature: Signature, spec: Specialization, arch: str) -> Image:
     from tiledsl.backends import ptx
     from tiledsl.ir.ops.barriers import GridDependency
 
+    def meanwhile() -> None:
+        kernel.body.discard()
+        _collect()
+
     with WITHOUT_COLLECTOR.inside():
         kernel, written = lower(signature, spec, arch)
+        waits = any(isinstance(op, GridDependency) and op.wait for op in kernel.walk())
         with stage("the PTX backend", signature.name, signature.loc):
-            binary = ptx.build(kernel, ptx.TARGETS[arch], meanwhile=_collect)
-    waits = any(isinstance(op, GridDependency) and op.wait for op in kernel.walk())
+            binary = ptx.build(kernel, ptx.TARGETS[arch], meanwhile=meanwhile)
     return Image(
         **vars(binary), abi=kernel.abi, grid=tuple(map(str, kernel.grid)), threads=kernel.threads,
         shared_bytes=kernel.shared_bytes, written=written, cluster=kernel.cluster, tensor_maps=kernel.tensor_maps,

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from tiledsl.arch import target_named
 from tiledsl.compilation.lowering import lower
-from tiledsl.errors import Loc
 
 if TYPE_CHECKING:
     from tiledsl.ir.core import Kernel
@@ -18,21 +17,27 @@ EXPLAIN = ("banks", "pipeline", "roles", "sass")
 """Names of the explanations."""
 
 
-Printed = tuple[str, list[Loc]]
-"""The text of a kernel, and the lines of its ops in the order in which they are printed."""
+def printed_stages(signature: Signature, spec: Specialization, arch: str, locs: bool) -> dict[str, str]:
+    """The IR at each stage, by its name. locs: with the Python line of each op."""
+    from tiledsl.ir.printer import print_kernel
+
+    printed: dict[str, str] = {}
+
+    def observe(stage: str, kernel: Kernel) -> None:
+        printed[stage] = print_kernel(kernel, locs=locs)
+
+    lower(signature, spec, arch, observe=observe)
+    return printed
 
 
-def stages_and_reports(
-    signature: Signature, spec: Specialization, arch: str, title: str
-) -> tuple[dict[str, Printed], dict[str, object]]:
-    """The IR at each stage, by its name, and the explanations that need the passes: they run once for all of them.
+def reports(signature: Signature, spec: Specialization, arch: str, title: str) -> dict[str, object]:
+    """The explanations that need the passes, which run once for all of them.
 
     "banks": every shared access with its wavefronts, and the layouts, for the kernel as the pass gets it, which alone
     determines its choices (`passes.banks.bank_report.BankReport`). "pipeline": the schedules of pipelined loops, and
     other groups of copies (`passes.pipelining.report.PipelineReport`). "roles": roles, and the rings between
     them (`passes.cooperation.role_report.RolesReport`).
     """
-    from tiledsl.ir.printer import print_kernel
     from tiledsl.passes.banks.bank_conflicts import bank_report
     from tiledsl.passes.cooperation.role_report import roles_report
     from tiledsl.passes.pipeline import stages
@@ -44,11 +49,9 @@ def stages_and_reports(
     before = {name: f"after:{names[names.index(name) - 1]}" for name in ("bank-conflict", "pipeline")}
     limit = target_named(arch).shared_per_block
     loops: list[LoopPlan] = []
-    printed: dict[str, Printed] = {}
     found: dict[str, object] = {}
 
     def observe(stage: str, kernel: Kernel) -> None:
-        printed[stage] = print_kernel(kernel), [kernel.loc, *(op.loc for op in kernel.walk())]
         if stage == "tile":
             found["roles"] = roles_report(kernel, title)
         if stage == before["pipeline"]:
@@ -59,4 +62,4 @@ def stages_and_reports(
             found["banks"] = replace(bank_report(kernel, limit), kernel=title)
 
     lower(signature, spec, arch, observe=observe)
-    return printed, found
+    return found

@@ -38,7 +38,8 @@ def build(signature: Signature, spec: Specialization, arch: str) -> Kernel:
     types = {p.name: spec.global_type(p) if isinstance(p, GlobalParam) else p.dtype for p in signature.params}
     present = {name: type_ for name, type_ in types.items() if type_ is not None}
     body = Block([*present.values()], [*present])
-    unit = Unit(signature, spec, arch, body, TargetBuilder(body, arch, signature.loc))
+    kernel = Kernel(signature.name, body, (), (), index_bits=spec.index_bits, loc=signature.loc)
+    unit = Unit(kernel, TargetBuilder(body, arch, signature.loc))
     for param in signature.tensors:
         if isinstance(param.dtype, str) and isinstance(type_ := types[param.name], GlobalType):
             unit.typevars[param.dtype] = lang_dtype(type_.dtype)
@@ -53,10 +54,10 @@ def build(signature: Signature, spec: Specialization, arch: str) -> Kernel:
     except OutOfBudget as error:
         unit.report(error)
     unit.raise_errors()
-    if unit.threads is None and (roles := roles_of(body)):
-        unit.threads = (sum(role.all_threads for role in roles),)
-    for what, declared in (("grid", unit.grid), ("threads", unit.threads)):
-        if declared is None:
+    if not kernel.threads and (roles := roles_of(body)):
+        kernel.threads = (sum(role.all_threads for role in roles),)
+    for what, declared in (("grid", kernel.grid), ("threads", kernel.threads)):
+        if not declared:
             fix = "begin with `bx, by = grid(cdiv(N, T), cdiv(M, T))` and `tx, ty = threads(T, T)`"
             error = frame.error(frame.source.tree, f"the kernel {signature.name} does not call {what}()", fix)
             raise CompileErrors([error])
@@ -64,24 +65,12 @@ def build(signature: Signature, spec: Specialization, arch: str) -> Kernel:
         check(unit)
     unit.raise_errors()
     _end(frame)
-    assert unit.grid is not None and unit.threads is not None
-    return Kernel(
-        signature.name,
-        body,
-        unit.grid,
-        unit.threads,
-        index_bits=spec.index_bits,
-        loc=signature.loc,
-        externals=unit.externals,
-        blocks_per_sm=unit.blocks_per_sm,
-        cluster=unit.cluster,
-        assembler_level=unit.assembler_level,
-    )
+    return kernel
 
 
 def _end(frame: Frame) -> None:
     unit, builder = frame.unit, frame.builder
-    builder.loc = unit.signature.loc
+    builder.loc = unit.kernel.loc
     if None in unit.cooperation.stores:
         end_stores(builder)
     if unit.cooperation.cluster is not None and unit.cooperation.cluster.blocks > 1:

@@ -48,9 +48,8 @@ def loop_exits(statements: Sequence[ast.stmt]) -> set[type[ast.stmt]]:
 
 def definitely_exits(statements: Sequence[ast.stmt]) -> bool:
     """True if control never runs past the end of the statements."""
-    for statement in statements:
-        if isinstance(statement, _EXITS):
-            return True
-        if isinstance(statement, ast.If) and definitely_exits(statement.body) and definitely_exits(statement.orelse):
-            return True
-    return False
+    return any(
+        isinstance(each, _EXITS)
+        or (isinstance(each, ast.If) and definitely_exits(each.body) and definitely_exits(each.orelse))
+        for each in statements
+    )

@@ -28,6 +28,7 @@ _KINDS: dict[str, _Kind] = {
     "float": (lambda value: isinstance(value, (int, float)), "a number"),
     "None": (lambda value: value is None, "None"),
     "boolean": (lambda value: isinstance(value, Value), "a run-time bool"),
+    "tuple": (lambda value: isinstance(value, tuple), "a tuple"),
     "Layout": (lambda value: isinstance(value, Layout), "a layout"),
     "FragmentLayout": (lambda value: isinstance(value, FragmentLayout), "a layout of fragments"),
     "Memory": (is_place, "a tensor, a shared tile or a view of one"),
@@ -61,35 +62,12 @@ def check_types(call: Call, signature: inspect.Signature) -> None:
 
 @cache
 def _kinds(annotation: str) -> tuple[_Kind, ...]:
-    return tuple(_kind(part) for part in _parts(ast.parse(annotation, mode="eval").body))
+    return tuple(map(_kind, annotation.split(" | ")))
 
 
-def _parts(node: ast.expr) -> list[ast.expr]:
-    """``A | B | C`` as a list."""
-    if isinstance(node, ast.BinOp):
-        return [*_parts(node.left), *_parts(node.right)]
-    return [node]
-
-
-def _kind(node: ast.expr) -> _Kind:
-    head = ast.unparse(node.value if isinstance(node, ast.Subscript) else node)
-    if head == "Literal" and isinstance(node, ast.Subscript):
-        given: Any = ast.literal_eval(node.slice)
-        choices: tuple[Any, ...] = given if isinstance(given, tuple) else (given,)  # pyright: ignore
+def _kind(text: str) -> _Kind:
+    head, _, inside = text.partition("[")
+    if head == "Literal":
+        choices: tuple[Any, ...] = ast.literal_eval(f"({inside.removesuffix(']')},)")
         return (lambda value: isinstance(value, str) and value in choices), f"one of {', '.join(map(repr, choices))}"
-    if head == "tuple" and isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Tuple):
-        return _tuple(node.slice.elts)
     return _KINDS.get(head, (lambda value: True, ""))
-
-
-def _tuple(elements: list[ast.expr]) -> _Kind:
-    kinds = [_kind(element) for element in elements]
-    if any(isinstance(element, ast.Constant) for element in elements):  # tuple[int, ...]
-        fits = kinds[0][0]
-        return (lambda value: isinstance(value, tuple) and all(map(fits, value))), "a tuple"  # pyright: ignore
-
-    def matches(value: Any) -> bool:
-        items: list[Any] = [*value] if isinstance(value, tuple) else []
-        return len(items) == len(kinds) and all(fits(item) for (fits, _), item in zip(kinds, items, strict=True))
-
-    return matches, f"a tuple of {len(kinds)}: ({', '.join(what for _, what in kinds)})"

@@ -9,13 +9,13 @@ from typing import Any
 
 from tiledsl import lang
 from tiledsl.frontend.arithmetic import at_compile_time
-from tiledsl.frontend.bindings import LanguageObject, Range, View, contains_value, describe, is_place, is_token
+from tiledsl.frontend.bindings import LanguageObject, Range, View, contains_value, describe, is_place
 from tiledsl.frontend.frame import Frame
 from tiledsl.frontend.memory import absent
 from tiledsl.frontend.views import as_view, extent, memory_type, stride, transposed, unit_axis
 from tiledsl.ir.core import Value
 from tiledsl.ir.ops import tile
-from tiledsl.ir.types import BOOL, DTYPES, DType, FragmentType, GlobalType, MemoryType
+from tiledsl.ir.types import BOOL, DTYPES, DType, FragmentType, GlobalType, SharedType, TokenType
 
 _CLASSES = {t.name: getattr(lang, t.name if t != BOOL else "boolean") for t in DTYPES.values()}
 
@@ -25,20 +25,20 @@ def lang_dtype(dtype: DType) -> Any:
     return _CLASSES[dtype.name]
 
 
+_BY_TYPE: dict[Any, type[Any]] = {
+    GlobalType: lang.Global,
+    SharedType: lang.SharedTile,
+    FragmentType: lang.Fragment,
+    TokenType: lang.Token,
+}
+
+
 def lang_class(binding: Value | View) -> type[Any]:
     """The class of `tiledsl.lang` that describes a run-time value or a view."""
     if isinstance(binding, View):
         return lang.View
-    if isinstance(binding.type, GlobalType):
-        return lang.Global
-    if isinstance(binding.type, MemoryType):
-        return lang.SharedTile
-    if isinstance(binding.type, FragmentType):
-        return lang.Fragment
-    if is_token(binding):
-        return lang.Token
-    assert isinstance(binding.type, DType)
-    return lang_dtype(binding.type)
+    type_ = binding.type
+    return lang_dtype(type_) if isinstance(type_, DType) else _BY_TYPE[type(type_)]
 
 
 def attribute_of(frame: Frame, node: ast.AST, owner: Any, name: str) -> Any:

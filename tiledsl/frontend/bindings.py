@@ -12,6 +12,7 @@ import ast
 import struct
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
+from enum import Enum
 from types import MethodType
 from typing import Any, Callable, ClassVar, TypeGuard
 
@@ -24,16 +25,12 @@ class Poisoned(Exception):  # noqa: N818 - control flow, not an error that a use
     """Raised when a statement uses the result of one that failed: the follow-up is not reported."""
 
 
-class _Marker:
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __repr__(self) -> str:
-        return self.name
+class _Marker(Enum):
+    POISON = "the result of a failed statement"
+    UNBOUND = "a name without a value"
 
 
-POISON = _Marker("<result of a failed statement>")
-UNBOUND = _Marker("<unbound>")
+POISON, UNBOUND = _Marker
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from tiledsl import lang
 from tiledsl.arch import require_feature
 from tiledsl.errors import CompileError
 from tiledsl.frontend.arithmetic import as_value
-from tiledsl.frontend.bindings import View, describe, is_int, is_place
+from tiledsl.frontend.bindings import View, contains_value, describe, is_int, is_place, positive_ints
 from tiledsl.frontend.frame import Frame
 from tiledsl.frontend.views import as_view, memory_name, memory_type
 from tiledsl.ir.core import Value
@@ -43,7 +43,7 @@ class Call:
 
     def needs(self, feature: str, what: str = "") -> None:
         """As `require_feature`, before the arguments are looked at. The builder asks it of each op."""
-        require_feature(self.unit.arch, feature, what or self.what, self.frame.loc(self.node))
+        require_feature(self.unit.builder.arch, feature, what or self.what, self.frame.loc(self.node))
 
     def integer(
         self, name: str, low: int, high: int | None = None, fix: str = "use a const parameter", multiple: int = 1
@@ -64,6 +64,15 @@ class Call:
             shown = repr(value) if isinstance(value, str) else describe(value)
             raise self.error(f"{self.what} has no {name} {shown}", f"one of {', '.join(map(repr, options))}")
         return value
+
+    def extents(self, name: str, count: int, fix: str) -> tuple[int, ...]:
+        """An argument that is a tuple of `count` positive compile-time ints."""
+        value = self[name]
+        found = positive_ints(value)
+        if not isinstance(value, tuple) or found is None or len(found) != count:
+            shown = describe(value) if contains_value(value) else repr(value)  # pyright: ignore[reportUnknownArgumentType]
+            raise self.error(f"{self.what}: {name}= is {count} positive compile-time ints, got {shown}", fix)
+        return found
 
     def width(self, name: str, dtype: DType, widths: Sequence[int]) -> int:
         """An argument that says how many bytes of memory with elements of `dtype` are accessed at once."""

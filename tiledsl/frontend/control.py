@@ -269,13 +269,6 @@ Side = tuple[Block, dict[str, Any]]
 """What one branch was built into, and what its names are bound to at its end."""
 
 
-def runtime_if(
-    frame: Frame, condition: Value, then: Callable[[], None], orelse: Callable[[], None], node: ast.AST
-) -> None:
-    """Run both branches into blocks of a `control.if` and bind what they merge to."""
-    merge_sides(frame, condition, build_side(frame, then), build_side(frame, orelse), node)
-
-
 def build_side(frame: Frame, run: Callable[[], None]) -> Side:
     """Run one branch, once, into a block that is not part of the kernel yet."""
     return drive(_side(frame, run))
@@ -301,7 +294,7 @@ def chosen(frame: Frame, condition: Value, then: Side, orelse: Side, node: ast.A
 def _branches(
     frame: Frame, condition: Value, then: Callable[[], Steps | None], orelse: Callable[[], Steps | None], node: ast.AST
 ) -> Steps:
-    """`runtime_if` of branches that are built in steps."""
+    """Build both branches, and bind what they merge to."""
     first = yield _side(frame, then)
     second = yield _side(frame, orelse)
     merge_sides(frame, condition, first, second, node)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import partial
 from typing import Any, Callable, TypeVar
 
 from tiledsl import lang
@@ -183,14 +184,9 @@ def _short_circuit(frame: Frame, node: ast.BoolOp, conjunction: bool, parts: lis
         return frame.builder.constant(value, BOOL) if isinstance(value, bool) else value
 
     assert isinstance(condition, Value)
-    return _choose(
-        frame,
-        node,
-        condition if conjunction else frame.builder.scalar("not", condition),
-        rest,
-        lambda: frame.builder.constant(not conjunction, BOOL),
-        lambda a, _: frame.builder.scalar(fn, condition, a),
-    )
+    goes_on = condition if conjunction else frame.builder.scalar("not", condition)
+    decided = partial(frame.builder.constant, not conjunction, BOOL)
+    return _choose(frame, node, goes_on, rest, decided, lambda a, _: frame.builder.scalar(fn, condition, a))
 
 
 @evaluate.register
@@ -198,14 +194,8 @@ def _(node: ast.IfExp, frame: Frame) -> Any:
     condition = as_condition(evaluate(node.test, frame), frame, node.test)
     if isinstance(condition, bool):
         return evaluate(node.body if condition else node.orelse, frame)
-    return _choose(
-        frame,
-        node,
-        condition,
-        lambda: evaluate(node.body, frame),
-        lambda: evaluate(node.orelse, frame),
-        lambda a, b: select(condition, a, b, frame, node),
-    )
+    sides = partial(evaluate, node.body, frame), partial(evaluate, node.orelse, frame)
+    return _choose(frame, node, condition, *sides, lambda a, b: select(condition, a, b, frame, node))
 
 
 def _choose(

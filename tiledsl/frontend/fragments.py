@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import prod
 from typing import Any
 
 from tiledsl.arch import MOST_REGISTERS, MOST_THREADS
@@ -13,12 +12,11 @@ from tiledsl.frontend.frame import Frame, Unit
 from tiledsl.ir.core import Value
 from tiledsl.ir.ops.roles import Region
 from tiledsl.ir.types import DType, FragmentType
-from tiledsl.lang.matrices import Product
 from tiledsl.layout.fragments import FragmentLayout
-from tiledsl.layout.shared import Layout
 
 EXAMPLE = "mma.m16n8k16.acc(warps=(2, 2))"
 """A layout as messages show one."""
+_LAYOUTS = f"pass {EXAMPLE}, or acc.a, acc.b or acc.layout of an accumulator; the value of the elements is init=..."
 
 
 def is_distributed(binding: Any) -> bool:
@@ -29,7 +27,7 @@ def is_distributed(binding: Any) -> bool:
 def distributed(frame: Frame, node: Any, dtype: DType, dims: tuple[int, ...], layout: Any, what: str) -> FragmentType:
     """The type of a fragment of `dims` that the block holds in `layout`; `what` asked for it."""
     if not isinstance(layout, FragmentLayout):
-        raise frame.error(node, f"{what} takes a layout of a fragment, got {describe(layout)}", _layout_fix(layout))
+        raise frame.error(node, f"{what} takes a layout of a fragment, got {describe(layout)}", _LAYOUTS)
     role = frame.unit.cooperation.role
     if role is not None:
         layout = replace(layout, first=role.first)
@@ -46,22 +44,10 @@ def distributed(frame: Frame, node: Any, dtype: DType, dims: tuple[int, ...], la
     return type_
 
 
-def _layout_fix(layout: Any) -> str:
-    if isinstance(layout, Product):
-        return f"say which operand, and how many warps share it: {layout}.acc(warps=(2, 2))"
-    if isinstance(layout, Layout):
-        return f"that is a layout of shared tiles; a fragment's is {EXAMPLE}"
-    if is_distributed(layout):
-        return "pass acc.a, acc.b or acc.layout"
-    if isinstance(layout, (int, float, Value)):
-        return f"pass {EXAMPLE}; the value of the elements is init=..."
-    return f"pass {EXAMPLE}, acc.a or acc.b"
-
-
 def _hold(unit: Unit, layout: FragmentLayout, loc: Loc) -> None:
     """Compare the layout's threads with the role's or the block's, now or once threads() has been called."""
     role = unit.cooperation.role
-    if role is None and unit.threads is None:
+    if role is None and not unit.kernel.threads:
         unit.held.append((layout, loc))
     elif wrong := _wrong_threads(unit, role, layout, loc):
         raise wrong
@@ -69,14 +55,14 @@ def _hold(unit: Unit, layout: FragmentLayout, loc: Loc) -> None:
 
 def check_threads(unit: Unit) -> None:
     """Report the fragments that came before threads() and do not fit it."""
-    for layout, loc in unit.held if unit.threads is not None else ():
+    for layout, loc in unit.held if unit.kernel.threads else ():
         if wrong := _wrong_threads(unit, None, layout, loc):
             unit.report(wrong)
 
 
 def _wrong_threads(unit: Unit, role: Region | None, layout: FragmentLayout, loc: Loc) -> CompileError | None:
     """The error for a layout whose threads are not those of the role, or of the block; None if they are."""
-    there = prod(unit.threads or ())
+    there = unit.kernel.thread_count
     if role is not None:
         there = 1 if role.one_thread else role.threads
     if layout.threads == there:

@@ -18,13 +18,11 @@ from tiledsl.errors import CompileError, CompileErrors, Loc
 from tiledsl.frontend.bindings import POISON, UNBOUND, Poisoned, Unusable
 from tiledsl.frontend.budget import MAX_OPS, MAX_STATEMENTS, OutOfBudget
 from tiledsl.frontend.cooperation import Cooperation
-from tiledsl.ir.builder import Builder
-from tiledsl.ir.core import Block, Value
-from tiledsl.ir.expr import Expr
+from tiledsl.frontend.targets import TargetBuilder
+from tiledsl.ir.core import Block, Kernel, Value
 from tiledsl.ir.types import INDEX
 from tiledsl.layout.fragments import FragmentLayout
 from tiledsl.meaning import unreadable
-from tiledsl.signatures.signature import Signature, Specialization
 from tiledsl.signatures.source import checked_source, closure_values
 
 Env = dict[str, Any]
@@ -32,7 +30,7 @@ Env = dict[str, Any]
 
 @dataclass
 class Unit:
-    """One kernel being built.
+    """One kernel being built. The grid and the threads of `kernel` are () until the kernel has declared them.
 
     extents: run-time dimensions to the first tensor that has one, and its axis there. pipelined: where the `pipelined`
     loop begins whose body is being built. held: fragments' layouts, each with the line that asked for it, whose threads
@@ -41,26 +39,17 @@ class Unit:
     far, see `budget`. cooperation: roles, rings and work items. host: where the extents of the grid are computed.
     """
 
-    signature: Signature
-    spec: Specialization
-    arch: str
-    body: Block
-    builder: Builder
+    kernel: Kernel
+    builder: TargetBuilder
     extents: dict[str, tuple[Value, int]] = field(default_factory=dict[str, tuple[Value, int]])
     typevars: dict[str, Any] = field(default_factory=dict[str, Any])
-    grid: tuple[Expr, ...] | None = None
-    threads: tuple[int, ...] | None = None
-    blocks_per_sm: int = 0
-    assembler_level: int = 3
     pipelined: Loc | None = None
     held: list[tuple[FragmentLayout, Loc]] = field(default_factory=list[tuple[FragmentLayout, Loc]])
     dropped: list[Value] = field(default_factory=list[Value])
     raw_groups: bool = False
     conditions: int = 0
-    cluster: tuple[int, int, int] = (1, 1, 1)
     cooperation: Cooperation = field(default_factory=Cooperation)
     host: Block = field(default_factory=lambda: Block([INDEX], ["processors"]))
-    externals: dict[str, Callable[..., Any]] = field(default_factory=dict[str, Callable[..., Any]])
     errors: dict[tuple[str, Loc], CompileError] = field(default_factory=dict[tuple[str, Loc], CompileError])
     carried_out: int = 0
 
@@ -107,13 +96,13 @@ class Frame:
         self.env.setdefault("$return", False)
 
     @property
-    def builder(self) -> Builder:
+    def builder(self) -> TargetBuilder:
         return self.unit.builder
 
     @property
     def at_top_level(self) -> bool:
         """True where ops go straight into the kernel's body, outside run-time control flow."""
-        return self.builder.block is self.unit.body
+        return self.builder.block is self.unit.kernel.body
 
     @property
     def callers(self) -> list[Frame]:

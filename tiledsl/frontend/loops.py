@@ -53,13 +53,11 @@ def _calls_range(frame: Frame, node: ast.expr) -> bool:
 @execute.register
 def _(node: ast.While, frame: Frame) -> None:
     _refuse_else(frame, node)
-    _while(
-        frame,
-        node,
-        assigned_names(node.body),
-        lambda: as_condition(evaluate(node.test, frame), frame, node.test),
-        lambda: run_statements(frame, node.body),
-    )
+
+    def test() -> Value | bool:
+        return as_condition(evaluate(node.test, frame), frame, node.test)
+
+    _while(frame, node, assigned_names(node.body), test, partial(run_statements, frame, node.body))
 
 
 def _refuse_else(frame: Frame, node: ast.For | ast.While) -> None:
@@ -140,10 +138,8 @@ def _check_pipelined(frame: Frame, node: ast.For, carried: Carried) -> None:
 
 
 def _unbind_target(frame: Frame, name: str) -> None:
-    frame.env[name] = Unusable(
-        f"{name} may be unbound: it is the variable of a loop that may run zero times",
-        f"copy {name} to a variable that is assigned before the loop",
-    )
+    message = f"{name} may be unbound: it is the variable of a loop that may run zero times"
+    frame.env[name] = Unusable(message, f"copy {name} to a variable that is assigned before the loop")
 
 
 def _for_as_while(frame: Frame, node: ast.For, name: str, bounds: Bounds) -> None:

@@ -41,12 +41,12 @@ def _product(a: Any, b: Any, frame: Frame, node: ast.AST) -> Any:
 
 def _fma(product: _Product, addend: Any, frame: Frame, node: ast.AST, *, negative: bool = False) -> Any:
     """``a * b + addend``, or with the product negated: exact, since negation is."""
-    dtype = common_dtype([product.a, product.b, addend], frame, node, "fma (from a * b + c)")
+    operands, what = [product.a, product.b, addend], "fma (from a * b + c)"
+    dtype = common_dtype(operands, frame, node, what)
     assert dtype is not None
-    a, b, c = unify([product.a, product.b, addend], dtype, frame, node)
-    return apply(
-        "fma", [apply("neg", [a], frame, node, "-") if negative else a, b, c], frame, node, "fma (from a * b + c)"
-    )
+    a, b, c = unify(operands, dtype, frame, node)
+    factor = apply("neg", [a], frame, node, "-") if negative else a
+    return apply("fma", [factor, b, c], frame, node, what)
 
 
 def _sum(op: ast.operator, left: Any, right: Any, frame: Frame, node: ast.AST) -> Any:

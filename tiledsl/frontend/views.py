@@ -102,7 +102,7 @@ def located(frame: Frame, node: ast.AST, memory: Value | View, at: Any) -> tuple
 
 def base_origin(frame: Frame, view: View) -> list[Value]:
     """Where a view begins, as indices into its base."""
-    return [_materialized(frame, i) for i in view.origin]
+    return [frame.builder.constant(i, INDEX) if isinstance(i, int) else i for i in view.origin]
 
 
 def _number(frame: Frame, node: ast.AST, view: View, position: int, item: Any) -> Value:
@@ -121,15 +121,11 @@ def _sum(frame: Frame, a: Value | int, b: Value | int) -> Value | int:
         return left + right
     if 0 in (left, right):
         return b if left == 0 else a
-    return frame.builder.scalar("add", _materialized(frame, a), _materialized(frame, b))
+    return frame.builder.scalar("add", a, b)
 
 
 def _known(index: Value | int) -> int | None:
     return index if isinstance(index, int) else integer(index)
-
-
-def _materialized(frame: Frame, index: Value | int) -> Value:
-    return frame.builder.constant(index, INDEX) if isinstance(index, int) else index
 
 
 # -- views -----------------------------------------------------------------------------------------

@@ -132,7 +132,6 @@ def _measure(
             stored[each.label], launches[each.label] = fastest(each, operands, layouts, graphed)
         except CannotRun as error:
             print(f"  {error}", flush=True)
-    operands.keep({layout, *stored.values()})
     if arguments.base not in launches:
         raise TileError(f"bench: the base {arguments.base} cannot run at {size}")
     found: list[dict[str, Any]] = []

@@ -74,11 +74,9 @@ def read_roles(kernel: TileKernel) -> Roles:
             if k == inner and c.dims[-2:] == (m, n):
                 return Roles(a.name, b.name, c.name, layout, ranks == {3})
     shown = ", ".join(f"{p.name}[{', '.join(map(str, p.dims))}]" for p in kernel.signature.tensors)
-    raise TileError(
-        f"bench: {kernel.name}({shown}) is no product that it knows\n"
-        "  fix: name A, B and C in this order, with the dimensions M, K / K, N / M, N, in A and B also the other way "
-        "round, and a batch before all of them or none"
-    )
+    fix = "name A, B and C in this order, with the dimensions M, K / K, N / M, N, of A and B also transposed"
+    fix += ", and a batch before all of them or none"
+    raise TileError(f"bench: {kernel.name}({shown}) is no product that it knows\n  fix: {fix}")
 
 
 @dataclass(frozen=True)
@@ -175,12 +173,6 @@ class Operands:
         size = self.size
         return [self.device.empty(size.m, size.n, size.batch) for _ in range(self.sets)]
 
-    def keep(self, layouts: set[str]) -> None:
-        """Release what no layout of these needs."""
-        needed = {f"{name} {layout[i]}" for layout in layouts for i, name in enumerate("ab")}
-        for key in [k for k in self._made if k[0] in "ab" and k not in needed]:
-            del self._made[key]
-
     def check(self, label: str, launch: Launch) -> None:
         """Raise TileError unless `launch` gives the product of the first set, within its error bound."""
         (a, b), c = self.stored("NN"), self.results
@@ -206,7 +198,7 @@ def fastest(contender: Contender, operands: Operands, layouts: Sequence[str], gr
             launch(0)
         except DeviceError:
             raise
-        except (TileError, RuntimeError, ValueError) as error:  # the last two: of cuBLAS, by torch or CuPy
+        except (TileError, RuntimeError, ValueError) as error:  # the last two: of cuBLAS, by torch
             refused.append(f"{layout}: {str(error).splitlines()[0]}")
             continue
         operands.check(contender.label, launch)

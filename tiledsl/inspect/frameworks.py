@@ -1,4 +1,4 @@
-"""What a benchmark needs of torch or CuPy, whichever is there: arrays, cuBLAS, events and graphs."""
+"""What a benchmark needs of torch: arrays, cuBLAS, events and graphs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from tiledsl.errors import DeviceError, TileError
+from tiledsl.errors import DeviceError
 from tiledsl.measure import PRODUCTS
 from tiledsl.runtime.arrays import NUMPY_NAMES
 
@@ -19,8 +19,6 @@ class Device:
 
     itemsizes: bytes of an element of an operand, and of the result. blank: what a result holds that nobody has written.
     """
-
-    name = "torch"
 
     def __init__(self, format: str = "f32") -> None:
         # Not an import statement: torch is no dependency.
@@ -76,14 +74,11 @@ class Device:
     def worst_share(self, out: Any, a: Any, b: Any) -> float:
         """The largest share of its error bound that any element of `out` uses against float64 (<= 1: right); any error
         of an integer is too much."""
-        a, b, out = map(self._double, (a, b, out))
+        a, b, out = (x.to(self._torch.float64) for x in (a, b, out))
         exact, product = a @ b, PRODUCTS[self.format]
         bound = product.roundoff * abs(exact) + product.chain(a.shape[-1]) * (abs(a) @ abs(b)) + 2.0**-149
         share = abs(out - exact) / bound
         return float("inf") if bool((share != share).any()) else float(share.max())
-
-    def _double(self, array: Any) -> Any:
-        return array.to(self._torch.float64)
 
     def graphed(self, launch: Callable[[int], None], count: int) -> Callable[[int], None]:
         """``replay(number)``: `count` launches, numbered from 0 on, by one CUDA graph: none waits for the host."""
@@ -107,58 +102,9 @@ class Device:
         return start.elapsed_time(end)
 
 
-class Cupy(Device):
-    """The same by CuPy, for f32, f64 and f16; it has no graphs here."""
-
-    name = "cupy"
-
-    def __init__(self, format: str = "f32") -> None:
-        cupy: Any = importlib.import_module("cupy")
-        if not cupy.cuda.is_available():
-            raise RuntimeError("CuPy sees no CUDA device")
-        if format not in ("f32", "f64", "f16"):
-            raise RuntimeError(f"CuPy multiplies f32, f64 and f16 here, not {format}")
-        self._cupy, self.format, self._dtype = cupy, format, DTYPES[format]
-        self.itemsizes = (int(cupy.dtype(self._dtype).itemsize),) * 2
-        self.blank = float("nan")
-
-    def normal(self, rows: int, columns: int, seed: int, batch: int = 0) -> Any:
-        shape = (batch, rows, columns) if batch else (rows, columns)
-        drawn = "float64" if self.format == "f64" else "float32"
-        return self._cupy.random.default_rng(seed).standard_normal(shape, dtype=drawn).astype(self._dtype, copy=False)
-
-    def restored(self, array: Any) -> Any:
-        return self.transposed(self._cupy.ascontiguousarray(self.transposed(array)))
-
-    def empty(self, rows: int, columns: int, batch: int = 0) -> Any:
-        return self._cupy.full((batch, rows, columns) if batch else (rows, columns), self.blank, self._dtype)
-
-    def matmul(self, a: Any, b: Any, out: Any) -> None:
-        self._cupy.matmul(a, b, out=out)
-
-    def _double(self, array: Any) -> Any:
-        return array.astype("float64")
-
-    def graphed(self, launch: Callable[[int], None], count: int) -> Callable[[int], None]:
-        raise TileError("bench: --graph needs torch\n  fix: install torch, or leave --graph out")
-
-    def synchronize(self) -> None:
-        self._cupy.cuda.runtime.deviceSynchronize()
-
-    def event(self) -> Any:
-        return self._cupy.cuda.Event()
-
-    def milliseconds(self, start: Any, end: Any) -> float:
-        return self._cupy.cuda.get_elapsed_time(start, end)
-
-
 def open_device(format: str = "f32") -> Device:
-    """torch if it is installed and sees a GPU, else CuPy. Raises DeviceError that says what is missing."""
-    reasons: list[str] = []
-    for kind in (Device, Cupy):
-        try:
-            return kind(format)
-        except (ImportError, RuntimeError) as error:
-            reasons.append(f"{kind.name}: {error}")
-    text = "\n  ".join(reasons)
-    raise DeviceError(f"a benchmark needs an NVIDIA GPU, and torch or CuPy for arrays and cuBLAS:\n  {text}")
+    """The GPU that torch sees. Raises DeviceError that says what is missing."""
+    try:
+        return Device(format)
+    except (ImportError, RuntimeError) as error:
+        raise DeviceError(f"a benchmark needs an NVIDIA GPU, and torch for arrays and cuBLAS: {error}") from None

@@ -66,9 +66,8 @@ def load_kernel(path: Path, name: str = "") -> TileKernel:
 def _kernel_of(module: ModuleType, path: Path, name: str) -> TileKernel:
     kernels = {n: k for n, k in vars(module).items() if isinstance(k, TileKernel)}
     if not kernels:
-        raise TileError(
-            f"{path} defines no kernel\n  fix: put @tile_kernel above a function in it, or name another file"
-        )
+        fix = "put @tile_kernel above a function in it, or name another file"
+        raise TileError(f"{path} defines no kernel\n  fix: {fix}")
     if not name and len(kernels) == 1:
         return next(iter(kernels.values()))
     if name not in kernels:
@@ -94,9 +93,7 @@ def parse_consts(kernel: TileKernel, settings: list[str]) -> dict[str, Any]:
 
 def parse_dtypes(kernel: TileKernel, settings: list[str]) -> dict[str, str]:
     """``["A=f16"]`` as ``{"A": "f16"}``, by tensor or by dtype variable. None may stay open."""
-    signature = kernel.signature
-    variables = {v: v for v in signature.dtype_variables}
-    variables |= {p.name: p.dtype for p in signature.tensors if isinstance(p.dtype, str)}
+    variables = kernel.signature.open_dtypes
     dtypes = _settings(kernel, "dtype", settings, [*variables])
     _require(kernel, "dtype", {*variables.values()} - {variables[name] for name in dtypes})
     return dtypes

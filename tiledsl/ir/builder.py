@@ -11,6 +11,9 @@ from tiledsl.ir.core import Block, Op, Value
 from tiledsl.ir.ops import arith, control
 from tiledsl.ir.types import INDEX, DType
 
+Side = Sequence[Value] | Callable[[], Sequence[Value] | None]
+"""Of a condition: values from before it, or a function that writes ops and gives their values, if any."""
+
 
 class Builder:
     """`block` is where ops go; `loc` is given to every op. Both may be set at any time.
@@ -86,6 +89,14 @@ class Builder:
             with self.inside(block):
                 self.add(control.Yield())
         self.add(control.If(condition, blocks=blocks, **attrs))
+
+    def either(self, condition: Value, then: Side, orelse: Side, **attrs: Any) -> list[Value]:
+        """What one of two sides gives. attrs: of the `control.if`."""
+        blocks = [Block(), Block()]
+        for block, side in zip(blocks, (then, orelse), strict=True):
+            with self.inside(block):
+                self.add(control.Yield(*((side() or ()) if callable(side) else side)))
+        return self.add(control.If(condition, blocks=blocks, **attrs)).results
 
 
 class CachingBuilder(Builder):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from typing import Iterator, Mapping, Sequence
 
-from tiledsl.arch import MOST_GRID, PORTABLE_CLUSTER
+from tiledsl.arch import MOST_GRID
 from tiledsl.errors import KernelArgumentError
 from tiledsl.ir.expr import Expr, evaluate
 
@@ -31,10 +30,7 @@ def _grid_problems(
             yield f"the grid is too large: {what}; at most {limit}", fix
         if extent < 0:
             yield f"the grid is negative: {what}", "give grid(...) extents that are 0 or more for these arguments"
-    shown, blocks = " x ".join(map(str, cluster)), math.prod(cluster)
-    if blocks > PORTABLE_CLUSTER:
-        message = f"a cluster of {shown} = {blocks} blocks; at most {PORTABLE_CLUSTER} run on every GPU"
-        yield message, "use smaller clusters"
+    shown = " x ".join(map(str, cluster))
     for axis, extent, size in zip("xyz", grid, cluster, strict=True):
         if extent % size:
             fix = f"round grid(...) up to a multiple of {size} and let the blocks past the edge do nothing"

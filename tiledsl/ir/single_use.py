@@ -26,11 +26,10 @@ class Use(NamedTuple):
 
 
 def uses_of(value: Value) -> list[Use]:
-    home = value.owner if isinstance(value.owner, Block) else value.owner.parent
     found: list[Use] = []
     for op, _ in value.uses:
         path: list[Op | Block] = [op]
-        while path[0] is not home:
+        while path[0] is not value.block:
             around = path[0].parent
             assert isinstance(around, (Op, Block))
             path.insert(0, around)

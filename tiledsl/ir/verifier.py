@@ -29,9 +29,9 @@ from typing import Any, Iterable, Iterator
 
 from tiledsl.arch import (
     MOST_BLOCKS_PER_SM,
-    MOST_CLUSTER,
     MOST_THREADS,
     MOST_THREADS_ALONG,
+    PORTABLE_CLUSTER,
     TMA_GRAIN,
     TMA_MOST_BOX,
     WARP,
@@ -93,8 +93,8 @@ def _conditions(kernel: Kernel) -> Iterator[tuple[bool, str]]:
     yield 1 <= len(threads) <= 3 and min(threads) >= 1, f"threads{threads}: 1 to 3 positive extents are needed"
     yield 1 <= len(kernel.grid) <= 3, f"a grid of {len(kernel.grid)} extents: 1 to 3 are needed"
     yield 0 <= level <= 3, f"assembler_level({level}): 0 to 3"
-    blocks = len(cluster) == 3 and min(cluster) >= 1 and prod(cluster) <= MOST_CLUSTER
-    yield blocks, f"cluster{cluster}: 3 positive extents are needed, at most {MOST_CLUSTER} blocks"
+    blocks = len(cluster) == 3 and min(cluster) >= 1 and prod(cluster) <= PORTABLE_CLUSTER
+    yield blocks, f"cluster{cluster}: 3 positive extents are needed, at most {PORTABLE_CLUSTER} blocks"
     fits = 0 <= kernel.blocks_per_sm <= MOST_BLOCKS_PER_SM and 0 <= kernel.shared_bytes <= MAX_SHARED
     yield fits, f"{kernel.blocks_per_sm} blocks an SM, of {kernel.shared_bytes} bytes of shared memory"
     if kernel.level == "thread":

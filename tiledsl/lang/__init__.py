@@ -2,50 +2,30 @@
 
 from __future__ import annotations
 
-from tiledsl.lang import (
-    constants,
-    debug,
-    dim,
-    dtypes,
-    fragments,
-    launch,
-    layouts,
-    loops,
-    math,
-    matrices,
-    memory,
-    movement,
-    ptx,
-    ranges,
-    roles,
-    scalar,
-    schedules,
-    sync,
-    tma,
-    warp,
-    warpgroups,
-)
-from tiledsl.lang.constants import *  # noqa: F403
-from tiledsl.lang.debug import *  # noqa: F403
-from tiledsl.lang.dim import *  # noqa: F403
-from tiledsl.lang.dtypes import *  # noqa: F403
-from tiledsl.lang.fragments import *  # noqa: F403
-from tiledsl.lang.launch import *  # noqa: F403
-from tiledsl.lang.layouts import *  # noqa: F403
-from tiledsl.lang.loops import *  # noqa: F403
-from tiledsl.lang.math import *  # noqa: F403
-from tiledsl.lang.matrices import *  # noqa: F403
-from tiledsl.lang.memory import *  # noqa: F403
-from tiledsl.lang.movement import *  # noqa: F403
-from tiledsl.lang.ranges import *  # noqa: F403
-from tiledsl.lang.roles import *  # noqa: F403
-from tiledsl.lang.scalar import *  # noqa: F403
-from tiledsl.lang.schedules import *  # noqa: F403
-from tiledsl.lang.sync import *  # noqa: F403
-from tiledsl.lang.tma import *  # noqa: F403
-from tiledsl.lang.warp import *  # noqa: F403
-from tiledsl.lang.warpgroups import *  # noqa: F403
+from tiledsl.lang import ptx
 from tiledsl.layout.fragments import FragmentLayout
+
+# `from .math import *` binds `math` as well, whose `__all__` is added below.
+from .constants import *
+from .debug import *
+from .dim import *
+from .dtypes import *
+from .fragments import *
+from .launch import *
+from .layouts import *
+from .loops import *
+from .math import *
+from .matrices import *
+from .memory import *
+from .movement import *
+from .ranges import *
+from .roles import *
+from .scalar import *
+from .schedules import *
+from .sync import *
+from .tma import *
+from .warp import *
+from .warpgroups import *
 
 __all__: list[str] = ["FragmentLayout", "ptx"]
 __all__ += constants.__all__

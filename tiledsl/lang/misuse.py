@@ -20,11 +20,9 @@ _OPERATORS: dict[str, str] = dict(zip(_NAMES.split(), _SYMBOLS.split(), strict=T
 
 def only_in_kernel(what: str) -> TileError:
     """The error to raise where `what` (such as ``"barrier()"``) runs outside a kernel."""
-    return TileError(
-        f"{what} works only inside a @tile_kernel or @tile_function, whose body is compiled; "
-        "it was executed as plain Python.\n"
-        "  fix: move it into a function decorated with @tile_kernel or @tile_function, and call the kernel"
-    )
+    message = f"{what} works only inside a @tile_kernel or @tile_function, whose body is compiled"
+    fix = "move it into a function decorated with @tile_kernel or @tile_function, and call the kernel"
+    return TileError(f"{message}; it was executed as plain Python.\n  fix: {fix}")
 
 
 def operators_only_in_kernel(cls: C) -> C:

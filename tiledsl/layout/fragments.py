@@ -155,11 +155,10 @@ class FragmentLayout:
             unit = parts * size
             if n % unit:
                 near = -(-n // unit) * unit
-                return Problem(
-                    f"{' x '.join(map(str, dims))} held as {self}: {('rows', 'columns')[axis]} come in multiples of "
-                    f"{unit} = {parts} warps x {size}",
-                    f"use {near}{f' or {near - unit}' if near > unit else ''} there, or another grid of warps",
-                )
+                held = f"{' x '.join(map(str, dims))} held as {self}"
+                message = f"{held}: {('rows', 'columns')[axis]} come in multiples of {unit} = {parts} warps x {size}"
+                possible = f"{near} or {near - unit}" if near > unit else f"{near}"
+                return Problem(message, f"use {possible} there, or another grid of warps")
         if self.operand != "acc" and self.shape.k % _core_depth(bits):
             message = f"{bits}-bit elements held as {self}: along k they come in 16 bytes, more than {self.shape} has"
             return Problem(message, "take a shape that multiplies this dtype: docs/language.md lists them")

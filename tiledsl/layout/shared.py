@@ -135,10 +135,8 @@ class Padded(Layout):
 
     def _misfit(self, dims: Sequence[int]) -> Problem | None:
         if self.length < dims[-1]:
-            return Problem(
-                f"{self} makes rows of {self.length} elements, but a row of the tile has {dims[-1]}",
-                f"pass {dims[-1]} or more; padded(n) counts the elements of a whole row",
-            )
+            message = f"{self} makes rows of {self.length} elements, but a row of the tile has {dims[-1]}"
+            return Problem(message, f"pass {dims[-1]} or more; padded(n) counts the elements of a whole row")
         return None
 
     def __str__(self) -> str:
@@ -278,15 +276,12 @@ class Paneled(Layout):
         if dims[-1] % self.width:
             fits = [f"swizzle_{s}b" for s in SPANS if dims[-1] * self.element % s == 0]
             near = -(-dims[-1] // self.width) * self.width
-            return Problem(
-                f"{self} has panels of {self.width} columns ({self.span} bytes), and {dims[-1]} is no multiple of that",
-                f"make it {near} columns" + (f", or use {fits[0]}" if fits else ""),
-            )
+            panels = f"{self} has panels of {self.width} columns ({self.span} bytes)"
+            fix = f"make it {near} columns" + (f", or use {fits[0]}" if fits else "")
+            return Problem(f"{panels}, and {dims[-1]} is no multiple of that", fix)
         if dims[-2] % ROWS and prod(dims[:-2]) * self.panels(dims) > 1:
-            return Problem(
-                f"{self}: panels of {dims[-2]} rows do not begin where the pattern of {ROWS} rows does",
-                f"make the rows a multiple of {ROWS} ({-(-dims[-2] // ROWS) * ROWS})",
-            )
+            message = f"{self}: panels of {dims[-2]} rows do not begin where the pattern of {ROWS} rows does"
+            return Problem(message, f"make the rows a multiple of {ROWS} ({-(-dims[-2] // ROWS) * ROWS})")
         return None
 
     def __str__(self) -> str:

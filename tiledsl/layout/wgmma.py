@@ -23,6 +23,9 @@ class WgmmaRow:
     k: int
     bits: int
 
+    def __str__(self) -> str:
+        return f"{self.a} x {self.b} -> {self.acc}"
+
     def widths(self) -> tuple[int, ...]:
         """The n that exist: multiples of 8 up to 256; of 16 from 48 on for integers."""
         if self.acc == "i32":

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tiledsl.ir.types import BF16, BOOL, DTYPES, E5M2, DType
-from tiledsl.runtime.dlpack import UnusableArray, describe_dlpack, row_major
+from tiledsl.layout.shared import row_major
+from tiledsl.runtime.dlpack import UnusableArray, describe_dlpack
 from tiledsl.signatures.signature import Signature
 from tiledsl.signatures.specialize import ARRAY_DTYPES, ArrayInfo, argument_error, looking_at
 
@@ -117,9 +118,8 @@ def _describe_torch(tensor: Any) -> ArrayInfo:
         raise UnusableArray(f"is on {tensor.device}", "move it to the CPU or to a CUDA device")
     device = tensor.get_device() if tensor.is_cuda else -1
     stream = torch._C._cuda_getCurrentRawStream(device) if device >= 0 else None
-    return ArrayInfo(
-        dtype, tuple(tensor.shape), tuple(tensor.stride()), tensor.data_ptr(), device, True, tensor, stream
-    )
+    shape, strides = tuple(tensor.shape), tuple(tensor.stride())
+    return ArrayInfo(dtype, shape, strides, tensor.data_ptr(), device, True, tensor, stream)
 
 
 def _describe_cupy(array: Any) -> ArrayInfo:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import inspect
-import math
 from typing import Any
 
 from tiledsl.ir.types import DTYPES
+from tiledsl.layout.shared import row_major
 from tiledsl.signatures.specialize import ARRAY_DTYPES, ArrayInfo
 
 CPU, CUDA, CUDA_HOST, CUDA_MANAGED = 1, 2, 3, 13
@@ -59,7 +59,10 @@ def describe_dlpack(value: Any) -> ArrayInfo:
     if kind not in (CPU, CUDA, CUDA_HOST, CUDA_MANAGED):
         raise UnusableArray(f"is on a device of DLPack type {int(kind)}", "pass an array in host or CUDA memory")
     on_gpu = kind in (CUDA, CUDA_MANAGED)
-    capsule = _export(value, on_gpu)
+    arguments: dict[str, Any] = {"stream": 1} if on_gpu else {}
+    if _knows_versions(value.__dlpack__):
+        arguments["max_version"] = (1, 0)
+    capsule = value.__dlpack__(**arguments)
     tensor, read_only = _open(capsule)
     dtype = BY_CODE.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
     if dtype is None:
@@ -73,18 +76,6 @@ def describe_dlpack(value: Any) -> ArrayInfo:
         return ArrayInfo(dtype, shape, strides, pointer, -1, not read_only, owner)
     # The legacy default stream was named to the producer, which has ordered its work before it. Its handle is 0.
     return ArrayInfo(dtype, shape, strides, pointer, int(device), not read_only, owner, stream=0)
-
-
-def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides, in elements, of a row-major array without gaps."""
-    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
-
-
-def _export(value: Any, on_gpu: bool) -> Any:
-    arguments: dict[str, Any] = {"stream": 1} if on_gpu else {}
-    if _knows_versions(value.__dlpack__):
-        arguments["max_version"] = (1, 0)
-    return value.__dlpack__(**arguments)
 
 
 def _knows_versions(export: Any) -> bool:

@@ -203,9 +203,8 @@ class Driver:
             self.watch_prints(module, name)
         limit = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         if shared > STATIC_SHARED:
-            self.check(
-                cu.cuFuncSetAttribute(function, limit, shared), f"giving {name}() {shared} bytes of shared memory"
-            )
+            result = cu.cuFuncSetAttribute(function, limit, shared)
+            self.check(result, f"giving {name}() {shared} bytes of shared memory")
         return function
 
     def watch_assertions(self, module: Any, name: str) -> None:

@@ -71,10 +71,8 @@ def check_maps(kernel: str, maps: Sequence[TensorMap], arrays: Mapping[str, Arra
     aligned (`ArrayInfo.alignment`).
     """
     for tensor in maps:
-        info, head = (
-            arrays[tensor.tensor],
-            f"{kernel}() reads or writes {tensor.tensor} by TMA, which cannot describe it",
-        )
+        info = arrays[tensor.tensor]
+        head = f"{kernel}() reads or writes {tensor.tensor} by TMA, which cannot describe it"
         for axis in () if info.empty else tensor.axes:
             extent, stride = info.shape[axis], info.strides[axis] * info.dtype.bytes
             if extent > arch.TMA_MOST_EXTENT:

@@ -95,6 +95,12 @@ class Signature(ByReference):
         return tuple(dict.fromkeys(p.dtype for p in self.tensors if isinstance(p.dtype, str)))
 
     @property
+    def open_dtypes(self) -> dict[str, str]:
+        """The dtype variables, by their own names and by those of the tensors that have them."""
+        by_tensor = {p.name: p.dtype for p in self.tensors if isinstance(p.dtype, str)}
+        return {name: name for name in self.dtype_variables} | by_tensor
+
+    @property
     def usage(self) -> str:
         """How to call the kernel, for messages: ``gemm(A, B, C, *, T=16)``."""
 

@@ -16,15 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiledsl.arch import WARP
-from tiledsl.backends.emulator.hooks import Access, AccessKind, Group, Hook, Until
+from tiledsl.backends.emulator.hooks import Access, AccessKind, Bools, Group, Hook, Ints, Until
 from tiledsl.backends.emulator.mbarriers import Mbarriers
 from tiledsl.backends.emulator.spans import SharedMemory
 from tiledsl.errors import HazardError
 from tiledsl.ir.core import Op
 from tiledsl.layout.shared import CHUNK
-
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

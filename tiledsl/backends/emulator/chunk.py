@@ -9,17 +9,14 @@ from dataclasses import dataclass
 from typing import TextIO
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tiledsl.backends.emulator.async_copies import Copies
-from tiledsl.backends.emulator.hooks import Hook, LaunchInfo, Several
+from tiledsl.backends.emulator.hooks import Hook, Ints, LaunchInfo, Several
 from tiledsl.backends.emulator.mbarriers import ClusterBarriers, Mbarriers, NamedBarriers
 from tiledsl.backends.emulator.positions import Clusters, Positions
 from tiledsl.backends.emulator.spans import SharedMemory, SharedTile, Span
 from tiledsl.errors import HazardError
 from tiledsl.ir.core import Kernel, Op
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,6 +11,8 @@ Masks are values of bools; None stands for all lanes.
 
 from __future__ import annotations
 
+from functools import lru_cache
+from math import prod
 from typing import Any, Callable, Sequence, TypeGuard
 
 import numpy as np
@@ -18,9 +20,12 @@ from numpy.typing import NDArray
 
 from tiledsl.arch import WARP
 from tiledsl.backends.emulator.chunk import Chunk
+from tiledsl.backends.emulator.hooks import Bools, Ints
 
-Mask = NDArray[np.bool_] | None
-Ints = NDArray[np.int64]
+Mask = Bools | None
+
+FEW = 1 << 13
+"""Lanes of which a copy is made in less time than a view by `np.broadcast_to`."""
 
 
 def is_array(value: Any) -> TypeGuard[NDArray[Any]]:
@@ -32,6 +37,12 @@ def is_fragment(value: Any) -> TypeGuard[tuple[Any, ...]]:
     return isinstance(value, tuple)
 
 
+@lru_cache(maxsize=64)
+def all_lanes(shape: tuple[int, int, int]) -> NDArray[np.bool_]:
+    """A mask that is set everywhere (read only)."""
+    return np.broadcast_to(np.True_, shape)
+
+
 class Cohort:
     """`blocks` [groups]: linear block indices. `warps` [1 or groups, warps]: which warps of the block.
 
@@ -40,7 +51,7 @@ class Cohort:
     `parked`: it gave way at a point where it may merge with others at the same `pc`.
     """
 
-    __slots__ = ("blocks", "chunk", "exists", "mask", "parked", "pc", "regs", "warps")
+    __slots__ = ("_everyone", "blocks", "chunk", "exists", "mask", "parked", "pc", "regs", "warps")
 
     def __init__(
         self, chunk: Chunk, blocks: Ints, warps: Ints, regs: list[Any], mask: Mask, exists: Mask, pc: int = 0
@@ -48,6 +59,7 @@ class Cohort:
         self.chunk, self.blocks, self.warps = chunk, blocks, warps
         self.regs, self.mask, self.exists, self.pc = regs, mask, exists, pc
         self.parked = False
+        self._everyone: tuple[Ints, Ints] | None = None
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -60,36 +72,51 @@ class Cohort:
     def spread(self, value: Any) -> NDArray[Any]:
         """The value with one entry a lane, [groups, warps, 32] (read only)."""
         shape = self.shape
-        return value if np.shape(value) == shape else np.broadcast_to(value, shape)
+        if np.shape(value) == shape:
+            return value
+        if prod(shape) > FEW:
+            return np.broadcast_to(value, shape)
+        copy = np.empty(shape, np.asarray(value).dtype)
+        copy[...] = value
+        return copy
 
-    def active(self) -> NDArray[np.bool_]:
+    def active(self) -> Bools:
         """Which lanes are active, [groups, warps, 32]."""
-        return self.spread(True if self.mask is None else self.mask)
+        return all_lanes(self.shape) if self.mask is None else self.spread(self.mask)
 
-    def existing(self) -> NDArray[np.bool_]:
+    def existing(self) -> Bools:
         """Which lanes there are, [groups, warps, 32]."""
-        return self.spread(True if self.exists is None else self.exists)
+        return all_lanes(self.shape) if self.exists is None else self.spread(self.exists)
 
-    def lanes_of(self, lanes: NDArray[np.bool_]) -> tuple[Ints, Ints]:
+    def lanes_of(self, lanes: Bools) -> tuple[Ints, Ints]:
         """Linear block and thread index of every lane that is set in `lanes` [groups, warps, 32]."""
-        blocks = np.broadcast_to(self.blocks[:, None, None], self.shape)[lanes]
-        threads = self.spread(self.warps[:, :, None] * WARP + np.arange(WARP))[lanes]
-        return blocks, threads
+        if self._everyone is None:
+            threads = self.spread(self.warps[:, :, None] * WARP + np.arange(WARP)).ravel()
+            self._everyone = np.repeat(self.blocks, self.shape[1] * WARP), threads
+        blocks, threads = self._everyone
+        if lanes.all():
+            return blocks, threads
+        which = lanes.ravel()
+        return blocks[which], threads[which]
 
     def threads(self) -> tuple[Ints, Ints]:
         """Linear block and thread index of every active lane."""
         return self.lanes_of(self.active())
 
-    def active_warps(self) -> tuple[Ints, Ints, NDArray[np.bool_]]:
+    def active_warps(self) -> tuple[Ints, Ints, Bools]:
         """Block and warp of each warp of which a lane is active, and which of all the cohort's warps these are."""
         which = self.active().any(axis=2).ravel()
         blocks = np.repeat(self.blocks, self.shape[1])
         return blocks[which], np.broadcast_to(self.warps, self.shape[:2]).ravel()[which], which
 
-    def select(self, keep: NDArray[np.bool_]) -> Cohort:
+    def of_lanes(self, value: Any, lanes: Any) -> Any:
+        """The value in these lanes, or this one; of a fragment, each element."""
+        return tuple(self.of_lanes(v, lanes) for v in value) if is_fragment(value) else self.spread(value)[lanes]
+
+    def select(self, keep: Bools) -> Cohort:
         """A cohort of the pairs that are set in `keep` [groups, warps]; arrays are copied, scalars shared."""
-        some_groups: NDArray[np.bool_] = np.any(keep, axis=1)
-        some_columns: NDArray[np.bool_] = np.any(keep, axis=0)
+        some_groups: Bools = np.any(keep, axis=1)
+        some_columns: Bools = np.any(keep, axis=0)
         if np.array_equal(keep, some_groups[:, None] & some_columns):
             groups, columns = np.ix_(some_groups, some_columns)
         else:  # one pair a group of the result

@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from typing import Any, Final, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tiledsl.backends.emulator.cohort import Cohort, Mask, blend
+from tiledsl.backends.emulator.hooks import Bools
 from tiledsl.backends.emulator.rules.registry import Rule
 from tiledsl.backends.emulator.schedule import Instr, Schedule
-
-Rows = NDArray[np.bool_]
+from tiledsl.ir.core import Op
 
 ALL: Final = "all"
 NONE: Final = "none"
@@ -74,9 +73,9 @@ def _decide(c: Cohort, s: Schedule, condition: Any, blocking: bool) -> str | tup
     if not no.any():
         return ALL
     if blocking:
-        some_yes: Rows = np.any(c.spread(yes), axis=2)
-        some_no: Rows = np.any(c.spread(no), axis=2)
-        classes: list[Rows] = [some_yes & ~some_no, ~some_yes, some_yes & some_no]
+        some_yes: Bools = np.any(c.spread(yes), axis=2)
+        some_no: Bools = np.any(c.spread(no), axis=2)
+        classes: list[Bools] = [some_yes & ~some_no, ~some_yes, some_yes & some_no]
         parts = [c.select(rows) for rows in classes if rows.any()]
         if len(parts) > 1:
             s.replace(parts)
@@ -112,8 +111,9 @@ class IfBegin(Instr):
 
 
 @dataclass(slots=True, eq=False)
-class IfElse(Instr):
-    """Ends the then block."""
+class IfEnd(Instr):
+    """Ends either block; the then block may have written the results of other lanes. Those that are pending go on
+    with the else block, which is next."""
 
     yields: tuple[int, ...]
     results: tuple[int, ...]
@@ -121,22 +121,11 @@ class IfElse(Instr):
     join_pc: int = -1
 
     def step(self, c: Cohort, s: Schedule) -> bool:
-        _write(c, self.results, _read(c, self.yields))
-        if c.regs[self.pending] is None:
-            return self.advance(c, self.join_pc)
-        c.mask = c.regs[self.pending]
-        return self.advance(c)
-
-
-@dataclass(slots=True, eq=False)
-class IfEnd(Instr):
-    """Ends the else block; the then block may have written the results of other lanes."""
-
-    yields: tuple[int, ...]
-    results: tuple[int, ...]
-
-    def step(self, c: Cohort, s: Schedule) -> bool:
         _write(c, self.results, _read(c, self.yields), c.mask)
+        pending, c.regs[self.pending] = c.regs[self.pending], None
+        if pending is None:
+            return self.advance(c, self.join_pc)
+        c.mask = pending
         return self.advance(c)
 
 
@@ -219,36 +208,15 @@ class LoopNext(Instr):
         return not (self.spins and s.give_way(c))
 
 
-@dataclass(slots=True, eq=False)
-class ForBegin(Instr):
-    """Counts the trips that are left rather than compare the induction variable, which may wrap at the end."""
-
-    bounds: tuple[int, int, int]
-    induction: int
-    trips: int
-
-    def step(self, c: Cohort, s: Schedule) -> bool:
-        lo, hi, step = _read(c, self.bounds)
-        c.regs[self.trips] = _trip_count(lo, hi, step) + 1
-        c.regs[self.induction] = np.subtract(lo, step)
-        return self.advance(c)
+def begin_counting(c: Cohort, op: Op, lo: Any, hi: Any, step: Any) -> tuple[Any, Any]:
+    """The induction variable and the trips, as `count_down` takes them. Trips that are left are counted; the induction
+    variable, which may wrap at the end, is not compared."""
+    return np.subtract(lo, step), _trip_count(lo, hi, step) + 1
 
 
-@dataclass(slots=True, eq=False)
-class ForTest(Instr):
-    """Begins an iteration. `more`: is there one?"""
-
-    induction: int
-    increment: int
-    trips: int
-    more: int
-
-    def step(self, c: Cohort, s: Schedule) -> bool:
-        regs = c.regs
-        regs[self.induction] = np.add(regs[self.induction], regs[self.increment])
-        regs[self.trips] = regs[self.trips] - 1
-        regs[self.more] = regs[self.trips] > 0
-        return self.advance(c)
+def count_down(c: Cohort, op: Op, induction: Any, step: Any, trips: Any) -> tuple[Any, Any, Any]:
+    """The induction variable of the next iteration, the trips that are left, and whether there is one."""
+    return np.add(induction, step), trips - 1, trips > 1
 
 
 def _trip_count(lo: Any, hi: Any, step: Any) -> Any:

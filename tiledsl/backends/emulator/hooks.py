@@ -10,11 +10,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tiledsl.errors import Loc
 from tiledsl.ir.core import Op
 from tiledsl.ir.types import Space
 
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 AccessKind = Literal["read", "write", "atomic", "async", "fetch", "mbarrier"]
 """async: what an asynchronous copy will write to shared memory; it has begun, or is arriving (`Hook.on_delivery`).
@@ -96,10 +96,6 @@ class Access:
     order: str | None = None
     reach: str | None = None
     proxies: bool = True
-
-    @property
-    def loc(self) -> Loc:
-        return self.op.loc
 
 
 @dataclass(frozen=True, slots=True)

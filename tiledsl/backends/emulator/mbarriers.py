@@ -8,14 +8,11 @@ hear of arrivals before they count, and of phases and rounds that end.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tiledsl.arch import MOST_TX_BYTES, NAMED_BARRIERS, WARP
-from tiledsl.backends.emulator.hooks import Hook, LaunchInfo, Sync
+from tiledsl.backends.emulator.hooks import Bools, Hook, Ints, LaunchInfo, Sync
 from tiledsl.errors import HazardError, Loc
 from tiledsl.ir.core import Op
-
-Ints = NDArray[np.int64]
 
 ENTRY = 8
 """Bytes of an mbarrier."""
@@ -45,7 +42,7 @@ class Mbarriers:
         """Where these columns' mbarriers are, bytes of a block's shared memory."""
         return np.array(self.offsets, np.int64)[columns]
 
-    def live(self, rows: Ints, columns: Ints) -> NDArray[np.bool_]:
+    def live(self, rows: Ints, columns: Ints) -> Bools:
         if not self.offsets:
             return np.zeros(columns.shape, np.bool_)
         return (columns >= 0) & (self.count[rows, columns] > 0)

@@ -12,14 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiledsl.backends.emulator.cohort import Cohort
-from tiledsl.backends.emulator.hooks import Access, AccessKind
+from tiledsl.backends.emulator.hooks import Access, AccessKind, Bools, Ints
 from tiledsl.backends.emulator.native import loops as native
 from tiledsl.backends.emulator.spans import Span
 from tiledsl.errors import EmulatorError
 from tiledsl.ir.core import Op
-
-Ints = NDArray[np.int64]
-
 
 # -- accesses --------------------------------------------------------------------------------------
 
@@ -99,7 +96,7 @@ def _index(span: Span, address: Ints) -> Ints:
     return index if span.rows is None else index + span.rows
 
 
-def _inside(span: Span, address: Ints, width: int, align: int) -> NDArray[np.bool_]:
+def _inside(span: Span, address: Ints, width: int, align: int) -> Bools:
     """Which addresses are aligned and begin `width` bytes of the span. `align`: a power of two."""
     inside = (address >= span.low) & (address <= span.high - width) & (address & (align - 1) == 0)
     if span.valid is not None and inside.any():
@@ -112,7 +109,7 @@ def _inside(span: Span, address: Ints, width: int, align: int) -> NDArray[np.boo
 # -- errors ----------------------------------------------------------------------------------------
 
 
-def _fail(c: Cohort, op: Op, span: Span, address: int, wrong: NDArray[np.bool_], width: int, align: int) -> None:
+def _fail(c: Cohort, op: Op, span: Span, address: int, wrong: Bools, width: int, align: int) -> None:
     """Raise EmulatorError for the first lane of `wrong`, whose address this is."""
     size, who, offset = span.elements.itemsize, name_threads(c, wrong), address - span.base
     if span.low <= address <= span.high - width and address % align:
@@ -122,7 +119,7 @@ def _fail(c: Cohort, op: Op, span: Span, address: int, wrong: NDArray[np.bool_],
             op.loc,
             f"make the address a multiple of {align} bytes, or access fewer elements at once",
         )
-    place = _element(span, offset // size) if offset % size == 0 else ""
+    place = f" (element {offset // size})" if offset % size == 0 else ""
     raise EmulatorError(
         f"out of bounds: {op.name} of {width} bytes at byte {offset} of {span.label}{place}, which holds "
         f"{' x '.join(map(str, span.dims)) or 'no'} elements of {size} bytes; {who}",
@@ -131,17 +128,7 @@ def _fail(c: Cohort, op: Op, span: Span, address: int, wrong: NDArray[np.bool_],
     )
 
 
-def _element(span: Span, offset: int) -> str:
-    """The index, counted from the largest stride down, that an offset in elements would have."""
-    if not span.strides or any(s <= 0 for s in span.strides):
-        return ""
-    index = [0] * len(span.strides)
-    for axis in sorted(range(len(index)), key=lambda a: -span.strides[a]):
-        index[axis], offset = divmod(offset, span.strides[axis])
-    return f" (element [{', '.join(map(str, index))}])"
-
-
-def name_threads(c: Cohort, lanes: NDArray[np.bool_]) -> str:
+def name_threads(c: Cohort, lanes: Bools) -> str:
     """The first thread of `lanes`, its block, and how many more there are."""
     blocks, threads = c.lanes_of(lanes)
     others = len(threads) - 1

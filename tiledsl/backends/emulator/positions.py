@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiledsl.arch import WARP
-from tiledsl.backends.emulator.hooks import LaunchInfo
+from tiledsl.backends.emulator.hooks import Bools, Ints, LaunchInfo
 
 
 class Positions:
@@ -20,17 +20,17 @@ class Positions:
         count = x * y * z
         self.warps = -(-count // WARP)
         linear = np.arange(self.warps * WARP).reshape(self.warps, WARP)
-        self.exists: NDArray[np.bool_] | None = (linear < count)[None] if count % WARP else None
+        self.exists: Bools | None = (linear < count)[None] if count % WARP else None
         self.tables = [_smallest(linear % x), _smallest(linear // x % y), _smallest(linear // (x * y) % z)]
 
-    def thread(self, warps: NDArray[np.int64], axis: int, dtype: np.dtype[Any]) -> Any:
+    def thread(self, warps: Ints, axis: int, dtype: np.dtype[Any]) -> Any:
         """The thread index along an axis, of a cohort of these warps."""
         table = self.tables[axis]
         if table.shape[0] > 1:
             return table[warps].astype(dtype)
         return table[None].astype(dtype) if table.size > 1 else table[0, 0].astype(dtype)
 
-    def block(self, blocks: NDArray[np.int64], axis: int, dtype: np.dtype[Any]) -> Any:
+    def block(self, blocks: Ints, axis: int, dtype: np.dtype[Any]) -> Any:
         """The block index along an axis, of a cohort of these blocks."""
         x, y, z = self.launch.grid
         extent = (x, y, z)[axis]
@@ -50,9 +50,6 @@ def _smallest(table: NDArray[Any]) -> NDArray[Any]:
 
 
 # -- clusters ---------------------------------------------------------------------------------------
-
-
-Ints = NDArray[np.int64]
 
 
 def whole_clusters(launch: LaunchInfo) -> int:

@@ -71,7 +71,7 @@ def _last_use(value: Value, block: Block, places: Mapping[Op, int]) -> Op | None
     users: list[Op] = []
     for user, _ in value.uses:
         while user.parent is not block:
-            owner = user.parent.parent if user.parent is not None else None
+            owner = user.block.parent
             assert isinstance(owner, Op), "a value is used outside the block that defines it"
             user = owner
         users.append(user)
@@ -173,13 +173,13 @@ class _Flattener:
         saved, pending = self.scratch(True), self.scratch(False)
         begin = self.append(code.IfBegin(op, condition, saved, pending, blocking))
         results = self.define(op.results)
-        free = self.block_ops(op.then)
-        yields = self.read(op.then.terminator.operands)
-        middle = self.append(code.IfElse(op, yields, results, pending, free=free))
-        begin.else_pc = len(self.code)
-        free = self.block_ops(op.orelse)
-        self.append(code.IfEnd(op, self.read(op.orelse.terminator.operands), results, free=free))
-        middle.join_pc = len(self.code)
+        ends: list[code.IfEnd] = []
+        for block in op.blocks:
+            begin.else_pc = len(self.code)  # in the end that of the else block
+            free = self.block_ops(block)
+            yields = self.read(block.terminator.operands)
+            ends.append(self.append(code.IfEnd(op, yields, results, pending, free=free)))
+        ends[0].join_pc = len(self.code)
         return self.append(code.Join(op, saved, blocking, free=[saved, pending]))
 
     def emit_for(self, op: control.For) -> Instr:
@@ -187,10 +187,10 @@ class _Flattener:
         trips, more = self.scratch(), self.scratch()
         induction, *rest = self.define(op.body.args)
         carried = tuple(rest)
-        self.append(code.ForBegin(op, (lo, hi, step), induction, trips))
+        self.append(code.OpInstr(op, code.begin_counting, (lo, hi, step), (induction, trips)))
         begin = self.append(code.LoopBegin(op, self.read(op.inits), carried, self.scratch(True)))
         head_pc = len(self.code)
-        self.append(code.ForTest(op, induction, step, trips, more))
+        self.append(code.OpInstr(op, code.count_down, (induction, step, trips), (induction, trips, more)))
         test = code.LoopTest(op, more, carried, carried, self.define(op.results), op in self.blocking, _spins(op))
         return self.end_loop(begin, head_pc, test, op.body, (trips, more, induction))
 

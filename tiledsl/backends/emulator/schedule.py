@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tiledsl.backends.emulator.chunk import Chunk
 from tiledsl.backends.emulator.cohort import Cohort, merge
-from tiledsl.backends.emulator.rules.registry import Condition, Rows
+from tiledsl.backends.emulator.hooks import Bools, Ints
+from tiledsl.backends.emulator.rules.registry import Condition
 from tiledsl.errors import HazardError, Loc
 from tiledsl.ir.core import Op
 
@@ -85,7 +85,7 @@ class WaitInstr(Instr):
     def values(self, c: Cohort) -> list[Any]:
         return [c.regs[s] for s in self.srcs]
 
-    def ready(self, c: Cohort) -> Rows:
+    def ready(self, c: Cohort) -> Bools:
         """For which warps it holds, [groups, warps]."""
         return np.broadcast_to(self.condition.ready(c, self.op, *self.values(c)), c.shape[:2])
 
@@ -230,7 +230,7 @@ class Schedule:
         return ""
 
 
-def _warps_of(cohort: Cohort, block: int) -> NDArray[np.int64]:
+def _warps_of(cohort: Cohort, block: int) -> Ints:
     """The warps of the block that are in the cohort."""
     return np.broadcast_to(cohort.warps, cohort.shape[:2])[cohort.blocks == block].ravel()
 

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tiledsl.backends.emulator.hooks import Bools, Ints
 from tiledsl.errors import KernelArgumentError
 from tiledsl.ir.semantics import numpy_dtype
 from tiledsl.ir.types import DType, Space
 from tiledsl.layout.shared import row_major
 
 ADDRESS_BITS = 40
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,7 +41,7 @@ class Span:
     dims: tuple[int, ...]
     strides: tuple[int, ...]
     rows: Ints | None = None
-    valid: NDArray[np.bool_] | None = None
+    valid: Bools | None = None
     writable: bool = True
 
 

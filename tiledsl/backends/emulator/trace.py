@@ -9,7 +9,7 @@ from typing import Any, Callable
 import numpy as np
 
 from tiledsl.arch import WARP
-from tiledsl.backends.emulator.cohort import Cohort, is_fragment
+from tiledsl.backends.emulator.cohort import Cohort
 from tiledsl.backends.emulator.control import OpInstr
 from tiledsl.backends.emulator.hooks import LaunchInfo
 from tiledsl.backends.emulator.options import RunResult, TraceRow
@@ -39,7 +39,7 @@ def traced(
     thread = _linear("thread", where[1], launch.threads)
     code = list[Instr]()
     for instr in program.code:
-        if isinstance(instr, OpInstr) and instr.rule not in (within, arrive_at_barrier):
+        if isinstance(instr, OpInstr) and not instr.op.blocks and instr.rule not in (within, arrive_at_barrier):
             instr = replace(instr, rule=_tracing(instr.rule, block, thread, result, spend))
         code.append(instr)
     return replace(program, code=code)
@@ -66,13 +66,7 @@ def _tracing(rule: Rule, block: int, thread: int, result: RunResult, spend: Call
             if c.active()[lane]:
                 spend(op.loc, _ROW_STEPS)
                 values = value if len(op.results) > 1 else (value,) if op.results else ()
-                result.trace.append(TraceRow(op.loc, op.name, tuple(_of_lane(c, v, lane) for v in values)))
+                result.trace.append(TraceRow(op.loc, op.name, tuple(c.of_lanes(v, lane) for v in values)))
         return value
 
     return run
-
-
-def _of_lane(c: Cohort, value: Any, lane: tuple[int, ...]) -> Any:
-    if is_fragment(value):
-        return tuple(_of_lane(c, v, lane) for v in value)
-    return c.spread(value)[lane] if isinstance(value, (np.ndarray, np.generic)) else value

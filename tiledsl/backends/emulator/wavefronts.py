@@ -11,15 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tiledsl.arch import MOST_WARPS, WARP
-from tiledsl.backends.emulator.hooks import Access, Hook
+from tiledsl.backends.emulator.hooks import Access, Hook, Ints
 from tiledsl.ir.core import Op
 from tiledsl.layout.banks import Kind
 from tiledsl.passes.banks.wavefront_counter import costs
-
-Ints = NDArray[np.int64]
 
 KINDS: Mapping[str, Kind] = {"read": "load", "write": "store", "atomic": "atomic"}
 MATRIX_KINDS: Mapping[str, Kind] = {"read": "ldmatrix", "write": "stmatrix"}

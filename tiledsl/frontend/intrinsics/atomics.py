@@ -5,15 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from tiledsl import lang
 from tiledsl.frontend.call import Call, intrinsic
-from tiledsl.frontend.intrinsics.memory import place_and_values
+from tiledsl.frontend.intrinsics.memory import memory_class, place_and_values
 from tiledsl.frontend.memory import access
 from tiledsl.frontend.views import memory_type
 from tiledsl.ir.atomics import ATOMICS, SCOPES, AtomicFn
 from tiledsl.ir.core import OPS
-
-memory_class: Any = lang.Memory
 
 
 def _atomic(fn: AtomicFn, call: Call) -> Any:

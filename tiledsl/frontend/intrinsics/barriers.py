@@ -3,61 +3,69 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Callable
+from typing import Any
 
 from tiledsl import lang
-from tiledsl.arch import (
-    LEAST_SETMAXNREG,
-    MOST_ARRIVALS,
-    MOST_SETMAXNREG,
-    MOST_THREADS,
-    MOST_TX_BYTES,
-    NAMED_BARRIERS,
-    REGISTER_UNIT,
-    WARP,
-)
 from tiledsl.frontend.bindings import describe, is_place
 from tiledsl.frontend.call import Call, intrinsic
 from tiledsl.frontend.intrinsics.roles import group_barrier
 from tiledsl.frontend.views import located, memory_type
-from tiledsl.ir.atomics import SCOPES
 from tiledsl.ir.core import Op, Value
-from tiledsl.ir.ops import barriers, gpu, tma, wgmma
+from tiledsl.ir.declare import MOST_INT
+from tiledsl.ir.ops import async_copy, barriers, gpu, tma, wgmma
 from tiledsl.ir.types import I32, U32, U64, SharedType
 
-_PLAIN: dict[Any, Callable[[], Op]] = {
+_ONE_OP: dict[Any, type[Op]] = {
     lang.warp_id: gpu.WarpId,
     lang.lane_id: gpu.LaneId,
     lang.syncwarp: gpu.SyncWarp,
+    lang.fence: gpu.Fence,
     lang.tma_commit: tma.BulkCommit,
+    lang.tma_wait: tma.BulkWait,
+    lang.ptx.wait_group: async_copy.WaitGroup,
     lang.ptx.fence_mbarrier_init: barriers.FenceInit,
     lang.ptx.fence_proxy_async: barriers.FenceProxy,
     lang.ptx.wgmma_fence: wgmma.Fence,
     lang.ptx.wgmma_commit: wgmma.Commit,
     lang.ptx.elect: barriers.Elect,
+    lang.ptx.setmaxnreg: barriers.SetMaxNReg,
+    lang.ptx.named_barrier: barriers.NamedBarrier,
     lang.ptx.cluster_arrive: barriers.ClusterArrive,
     lang.ptx.cluster_wait: barriers.ClusterWait,
     lang.ptx.cluster_rank: barriers.ClusterRank,
-    lang.ptx.griddepcontrol_wait: partial(barriers.GridDependency, wait=True),
-    lang.ptx.griddepcontrol_launch: partial(barriers.GridDependency, wait=False),
+    lang.ptx.mbarrier_init: barriers.Init,
+    lang.ptx.mbarrier_expect_tx: barriers.ExpectTx,
 }
-"""Functions without arguments."""
+"""Functions that are one op. Its attributes are arguments of the same names, the others the place of an mbarrier."""
+
+_FIXES = {
+    "pending": "how many of the last groups may still be in flight, a compile-time int: 0 waits for all",
+    "number": "number 0 is that of barrier()",
+    "threads": "whole warps meet there",
+}
 
 
-def _plain(make: Callable[[], Op], call: Call) -> Value | None:
-    op = call.builder.add(make())
+def _one_op(cls: type[Op], call: Call) -> Value | None:
+    attributes = {name: _attribute(cls, name, call) for name in call.arguments if name in cls.attributes}
+    place = _mbarrier(call) if issubclass(cls, barriers.MbarrierOp) else []
+    op = call.builder.add(cls(*place, **attributes))
     return op.result if op.results else None
 
 
-for _function, _make in _PLAIN.items():
-    intrinsic(_function)(partial(_plain, _make))
+def _attribute(cls: type[Op], name: str, call: Call) -> Any:
+    """An argument that is an attribute of the op, in the range that its class declares."""
+    declared, fix = cls.attributes[name], _FIXES.get(name, "use a const parameter")
+    if isinstance(declared.among, range):
+        return call.integer(name, declared.among[0], declared.among[-1], fix, multiple=declared.among.step)
+    if declared.type is int:
+        return call.integer(name, declared.least, None if declared.most == MOST_INT else declared.most, fix)
+    return call.choice(name, declared.among) if declared.among else call[name]
+
+
+for _function, _class in _ONE_OP.items():
+    intrinsic(_function)(partial(_one_op, _class))
 
 intrinsic(lang.barrier)(group_barrier)
-
-
-@intrinsic(lang.fence)
-def _fence(call: Call) -> None:
-    call.builder.add(gpu.Fence(reach=call.choice("reach", SCOPES)))
 
 
 # -- mbarriers -------------------------------------------------------------------------------------
@@ -76,22 +84,10 @@ def _mbarrier(call: Call) -> list[Value]:
     return mbarrier_place(call, call["barriers"], call["index"])
 
 
-@intrinsic(lang.ptx.mbarrier_init)
-def _init(call: Call) -> None:
-    count = call.integer("count", 1, MOST_ARRIVALS)
-    call.builder.add(barriers.Init(*_mbarrier(call), count=count))
-
-
 @intrinsic(lang.ptx.mbarrier_arrive)
 def _arrive(call: Call) -> None:
     rank = [] if call["rank"] is None else [call.value("rank", I32)]
     call.builder.add(barriers.Arrive(*_mbarrier(call), *rank, reach="cluster"))
-
-
-@intrinsic(lang.ptx.mbarrier_expect_tx)
-def _expect_tx(call: Call) -> None:
-    size = call.integer("bytes", 1, MOST_TX_BYTES)
-    call.builder.add(barriers.ExpectTx(*_mbarrier(call), bytes=size))
 
 
 @intrinsic(lang.ptx.mbarrier_wait)
@@ -105,26 +101,11 @@ def _wait(call: Call) -> None:
 # -- the others ------------------------------------------------------------------------------------
 
 
-@intrinsic(lang.tma_wait)
-def _tma_wait(call: Call) -> None:
-    pending = call.integer("pending", 0, 63, "how many of the last groups may still be in flight")
-    call.builder.add(tma.BulkWait(pending=pending, read=call["read"]))
-
-
 @intrinsic(lang.ptx.wgmma_wait)
 def _wgmma_wait(call: Call) -> None:
-    fix = "how many of the last groups may still be in flight; acc.wait() waits for all, and gives the elements"
-    call.builder.add(wgmma.Wait(pending=call.integer("pending", 0, 7, fix), finish=False))
+    call.builder.add(wgmma.Wait(pending=call.integer("pending", 0, 7, _FIXES["pending"]), finish=False))
 
 
-@intrinsic(lang.ptx.setmaxnreg)
-def _setmaxnreg(call: Call) -> None:
-    registers = call.integer("registers", LEAST_SETMAXNREG, MOST_SETMAXNREG, multiple=REGISTER_UNIT)
-    call.builder.add(barriers.SetMaxNReg(registers=registers, increase=call["increase"]))
-
-
-@intrinsic(lang.ptx.named_barrier)
-def _named_barrier(call: Call) -> None:
-    number = call.integer("number", 1, NAMED_BARRIERS - 1, "number 0 is that of barrier()")
-    threads = call.integer("threads", WARP, MOST_THREADS, "whole warps meet there", multiple=WARP)
-    call.builder.add(barriers.NamedBarrier(number=number, threads=threads, wait=call["wait"]))
+@intrinsic(lang.ptx.griddepcontrol_wait, lang.ptx.griddepcontrol_launch)
+def _grid_dependency(call: Call) -> None:
+    call.builder.add(barriers.GridDependency(wait=call.callee is lang.ptx.griddepcontrol_wait))

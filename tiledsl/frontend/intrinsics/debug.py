@@ -62,11 +62,7 @@ def _assert(call: Call) -> Any:
     call.builder.add(debug.Assert(call.value("condition", BOOL), message=_encodable(call, message)))
 
 
-def _no_arguments() -> None:
-    """breakpoint() takes no arguments in a kernel."""
-
-
-@intrinsic(breakpoint, signature=_no_arguments)
+@intrinsic(breakpoint, signature=lambda: None)
 def _breakpoint(call: Call) -> Any:
     shown = {
         name: value
@@ -107,7 +103,7 @@ def _emulation(call: Call) -> str:
     function = call["emulate"]
     if function is None:
         return ""
-    externals = call.unit.externals
+    externals = call.unit.kernel.externals
     for key, known in externals.items():
         if known is function:
             return key

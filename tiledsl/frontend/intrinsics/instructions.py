@@ -10,6 +10,7 @@ from tiledsl.frontend.arithmetic import elements
 from tiledsl.frontend.bindings import View, describe, is_fragment
 from tiledsl.frontend.call import Call, intrinsic
 from tiledsl.frontend.fragments import is_distributed
+from tiledsl.frontend.intrinsics.matrices import no_product
 from tiledsl.frontend.intrinsics.memory import place_and_values
 from tiledsl.frontend.memory import vector_length
 from tiledsl.frontend.views import located, memory_type, places
@@ -75,8 +76,7 @@ def _mma_sync(call: Call) -> Value:
         raise call.error(message, "three dtypes, of a, b and c: dtypes=(f16, f16, f32)")
     a, b, acc = (d for d in dtypes if d is not None)
     if find_row(SHAPES[shape], a.name, b.name, acc.name) is None:
-        known = ", ".join(f"{row.a} x {row.b} -> {row.acc}" for row in TABLE if str(row.shape) == shape)
-        raise call.error(f"{call.what}: no product {shape} of {a} x {b} into {acc}", f"{shape} has {known}")
+        raise no_product(call, TABLE, a, b, f"{shape} of {a} x {b} into {acc}")
     attributes: dict[str, Any] = {"shape": shape, "a": a, "b": b, "acc": acc}
     wanted = ptx.MmaSync(**attributes).registers()
     registers = [v for name, types in zip("abc", wanted, strict=True) for v in _registers(call, name, types)]
@@ -118,9 +118,3 @@ def _cp_async(call: Call) -> None:
 def _commit_group(call: Call) -> None:
     call.unit.raw_groups = True
     call.builder.add(async_copy.CommitGroup())
-
-
-@intrinsic(lang.ptx.wait_group)
-def _wait_group(call: Call) -> None:
-    fix = "how many of the last groups may still be in flight, a compile-time int: ptx.wait_group(1)"
-    call.builder.add(async_copy.WaitGroup(pending=call.integer("pending", 0, fix=fix)))

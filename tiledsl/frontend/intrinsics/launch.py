@@ -21,14 +21,14 @@ from tiledsl.ir.ops import arith, gpu, tile
 from tiledsl.ir.types import INDEX, DType, GlobalType
 
 
-def _once(call: Call, declared: Any) -> tuple[Any, ...]:
+def _once(call: Call, declared: tuple[Any, ...]) -> tuple[Any, ...]:
     """The extents of grid() or threads(): one to three, declared once, at the top level."""
     extents: tuple[Any, ...] = call["extents"]
     name = call.callee.__name__
     if not 1 <= len(extents) <= 3:
         fix = f"{name}(x), {name}(x, y) or {name}(x, y, z)"
         raise call.error(f"{name}() takes 1 to 3 extents, got {len(extents)}", fix)
-    if declared is not None:
+    if declared:
         raise call.error(f"{name}() is called twice", "declare the launch once")
     if not call.frame.at_top_level:
         raise call.error(f"{name}() under a run-time condition or loop", "declare the launch at the kernel's top level")
@@ -42,30 +42,31 @@ def _positions(call: Call, op: type[gpu.ThreadId] | type[gpu.BlockId], count: in
 
 @intrinsic(lang.grid)
 def _grid(call: Call) -> Any:
-    extents = _once(call, call.unit.grid)
-    call.unit.grid = tuple(host_expression(call, extent) for extent in extents)
+    kernel = call.unit.kernel
+    extents = _once(call, kernel.grid)
+    kernel.grid = tuple(host_expression(call, extent) for extent in extents)
     for op in call.unit.host.ops:
         op.drop_operands()
-    call.unit.cluster = _cluster(call, call.unit.grid)
+    kernel.cluster = _cluster(call, kernel.grid)
     return _positions(call, gpu.BlockId, len(extents))
 
 
 @intrinsic(lang.threads)
 def _threads(call: Call) -> Any:
-    extents = _once(call, call.unit.threads)
+    kernel = call.unit.kernel
+    extents = _once(call, kernel.threads)
     if positive_ints(extents) is None:
         shown = ", ".join(map(describe, extents))
-        raise call.error(
-            f"threads() takes positive compile-time ints, got {shown}", "use const parameters of 1 or more"
-        )
+        message = f"threads() takes positive compile-time ints, got {shown}"
+        raise call.error(message, "use const parameters of 1 or more")
     if prod(extents) > MOST_THREADS or (*extents, 1, 1)[2] > MOST_THREADS_ALONG[2]:
         limit = f"at most {MOST_THREADS} threads fit in a block, {MOST_THREADS_ALONG[2]} along z"
         shown = ", ".join(map(str, extents))
         raise call.error(f"threads({shown}): {prod(extents)} threads; {limit}", "use fewer threads, each doing more")
     fix = "leave it out, or give the minimum of resident blocks per SM"
-    call.unit.blocks_per_sm = call.integer("blocks", 0, MOST_BLOCKS_PER_SM, fix)
-    call.unit.assembler_level = call.integer("assembler_level", 0, 3, "leave it out, which is 3")
-    call.unit.threads = extents
+    kernel.blocks_per_sm = call.integer("blocks", 0, MOST_BLOCKS_PER_SM, fix)
+    kernel.assembler_level = call.integer("assembler_level", 0, 3, "leave it out, which is 3")
+    kernel.threads = extents
     return _positions(call, gpu.ThreadId, len(extents))
 
 
@@ -102,7 +103,7 @@ def host_expression(call: Call, extent: Any) -> Expr:
     if not isinstance(extent, Value):
         raise call.error(f"a grid extent is an integer, got {describe(extent)}", "as in cdiv(M, 128)")
     owner, integer = extent.owner, isinstance(extent.type, DType) and extent.type.is_integer
-    if owner in (call.unit.body, call.unit.host) and integer:
+    if owner in (call.unit.kernel.body, call.unit.host) and integer:
         return extent.name
     match owner:
         case arith.Constant() if owner.dtype.is_integer:

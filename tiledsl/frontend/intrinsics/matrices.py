@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tiledsl import lang
+from tiledsl.errors import CompileError
 from tiledsl.frontend.bindings import (
     LanguageObject,
     View,
@@ -13,10 +15,10 @@ from tiledsl.frontend.bindings import (
     is_fragment,
     is_int,
     is_place,
-    positive_ints,
 )
 from tiledsl.frontend.call import Call, intrinsic
 from tiledsl.frontend.fragments import EXAMPLE, distributed, is_distributed
+from tiledsl.frontend.intrinsics.memory import fragment_class
 from tiledsl.frontend.intrinsics.roles import refuse_in_role
 from tiledsl.frontend.intrinsics.tiles import add_copy, bytes_at_once, destination
 from tiledsl.frontend.views import base_origin, memory_name, memory_type, unit_axis
@@ -25,10 +27,10 @@ from tiledsl.ir.ops import gpu, matrix, tile
 from tiledsl.ir.types import BOOL, F32, INDEX, DType, FragmentType, SharedType
 from tiledsl.lang.matrices import Product
 from tiledsl.layout.fragments import FragmentLayout, converted
-from tiledsl.layout.mma import TABLE, find_row
+from tiledsl.layout.mma import TABLE, MmaRow, find_row
+from tiledsl.layout.wgmma import WgmmaRow
 from tiledsl.passes.distribute.matrix_map import widths
 
-_fragment_class: Any = lang.Fragment
 OPERAND_NAMES = {"a": "left operand", "b": "right operand"}
 
 
@@ -37,14 +39,8 @@ OPERAND_NAMES = {"a": "left operand", "b": "right operand"}
 
 @intrinsic(Product.acc, Product.a, Product.b)
 def _layout(call: Call) -> FragmentLayout:
-    warps: Any = call["warps"]
-    pair, is_tuple = positive_ints(warps), type(warps) is tuple
-    if not is_tuple or pair is None or len(pair) != 2:
-        shown = str(warps) if is_tuple and not contains_value(warps) else describe(warps)
-        fix = "two positive compile-time ints, the warps along m and along n: warps=(2, 2)"
-        raise call.error(f"warps= is {shown}", fix)
     method: Any = call.callee
-    return method(call["self"], warps)
+    return method(call["self"], call.extents("warps", 2, "how many are along m and along n: warps=(2, 2)"))
 
 
 def _held(call: Call, name: str) -> Value:
@@ -154,8 +150,10 @@ def _accumulator(call: Call) -> Value:
 @intrinsic(lang.mma)
 def _mma(call: Call) -> Value:
     a, b, acc = _held(call, "a"), _held(call, "b"), _accumulator(call)
-    layout = acc.fragment.held_as
-    _check_product(call, layout, a.fragment.dtype, b.fragment.dtype, acc.fragment.dtype)
+    layout, dtypes = acc.fragment.held_as, [each.fragment.dtype for each in (a, b, acc)]
+    if find_row(layout.shape, *(dtype.name for dtype in dtypes)) is None:
+        what = f"{layout.shape} of {dtypes[0]} x {dtypes[1]} into {dtypes[2]}"
+        raise no_product(call, TABLE, dtypes[0], dtypes[1], what)
     check_held(call, "a", a.fragment, layout.a)
     check_held(call, "b", b.fragment, layout.b)
     check_product_shapes(call, a.fragment.dims, b.fragment.dims, acc.fragment.dims)
@@ -180,25 +178,19 @@ def check_product_shapes(call: Call, a: tuple[Any, ...], b: tuple[Any, ...], acc
         raise call.error(f"{call.what} of {shapes}", fix)
 
 
-def _check_product(call: Call, layout: FragmentLayout, a: DType, b: DType, acc: DType) -> None:
-    if find_row(layout.shape, a.name, b.name, acc.name) is not None:
-        return
-    known: dict[str, list[str]] = {}
-    for row in (row for row in TABLE if (row.a, row.b) == (a.name, b.name)):
-        known.setdefault(f"into {row.acc} with ", []).append(str(row.shape))
-    pairs = dict.fromkeys(" x ".join(sorted((row.a, row.b))) for row in TABLE)
-    fix = f"operands are {', '.join(pairs)}"
+def no_product(call: Call, rows: Sequence[MmaRow | WgmmaRow], a: DType, b: DType, what: str) -> CompileError:
+    """The error for a product that `rows` do not have, with those that they have of its operands."""
+    own = [str(row) for row in rows if (row.a, row.b) == (a.name, b.name)]
+    fix = f"there are {', '.join(own or dict.fromkeys(f'{row.a} x {row.b}' for row in rows))}"
     if F32 in (a, b):
-        fix = "multiply as tf32, with m16n8k8: x.to(tf32) rounds, x.bitcast(tf32) leaves off the low bits"
-    elif known:
-        fix = f"{a} x {b} goes {', or '.join(into + ', '.join(shapes) for into, shapes in known.items())}"
-    raise call.error(f"there is no product {layout.shape} of {a} x {b} into {acc}", fix)
+        fix = "multiply as tf32: x.to(tf32) rounds, x.bitcast(tf32) leaves off the low bits"
+    return call.error(f"{call.what}: there is no product {what}", fix)
 
 
 # -- between layouts -------------------------------------------------------------------------------
 
 
-@intrinsic(_fragment_class.columns)
+@intrinsic(fragment_class.columns)
 def _columns(call: Call) -> Value:
     value, first, count = _held(call, "self"), call["first"], call["count"]
     layout, total = value.fragment.held_as, value.fragment.dims[1]

@@ -30,13 +30,11 @@ MAX_FRAGMENT = 1024
 def _shape(call: Call) -> tuple[int, ...]:
     shape: Any = call["shape"]
     dims = positive_ints(shape)
-    if dims is None:
-        odd = next(n for n in (shape if isinstance(shape, (tuple, list)) else [shape]) if positive_ints(n) is None)  # pyright: ignore
-        fix = "use const parameters; run-time extents belong to Global tensors"
-        fix = "pass 1 or more" if isinstance(odd, int) else fix
-        raise call.error(f"a shape is made of positive compile-time ints, got {describe(odd)}", fix)
     if not dims:
-        raise call.error("a shape needs at least one extent", "as in shared((64, 32), f32)")
+        given: list[Any] = [*shape] if isinstance(shape, (tuple, list)) else [shape]
+        shown = ", ".join(map(describe, given)) or "no extent"
+        fix = "use const parameters of 1 or more, as in shared((T, 32), f32); run-time extents belong to Global tensors"
+        raise call.error(f"a shape is made of positive compile-time ints, got {shown}", fix)
     if max(dims) > MAX_EXTENT:
         raise call.error(f"an extent of {max(dims)} elements; at most {MAX_EXTENT}", "make the tile smaller")
     return dims

@@ -43,19 +43,14 @@ for _name, _row in _TABLE.items():
 intrinsic(abs)(partial(_scalar, "abs"))
 
 
-def _variadic(*values: Any) -> None:
-    """The signature of min() and max() as kernels may call them."""
-
-
-@intrinsic(min, max, signature=_variadic)
+@intrinsic(min, max, signature=lambda *values: None)
 def _extremum(call: Call) -> Any:
     values, what = call["values"], call.what
     if len(values) == 1:
         values = values[0]
     if type(values) not in (list, tuple) or len(values) < 2:
-        raise call.error(
-            f"{what} of {describe(values)}", f"{what[:-1]}a, b), of two or more numbers or values of a dtype"
-        )
+        fix = f"{what[:-1]}a, b), of two or more numbers or values of a dtype"
+        raise call.error(f"{what} of {describe(values)}", fix)
     frame, node = call.frame, call.node
     dtype = common_dtype(list(values), frame, node, what)
     assert dtype is not None, "Python's own on compile-time values"

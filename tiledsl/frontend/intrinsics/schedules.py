@@ -12,7 +12,7 @@ from tiledsl.errors import CompileError
 from tiledsl.frontend.alike import differing
 from tiledsl.frontend.analysis import loop_exits
 from tiledsl.frontend.arithmetic import as_value
-from tiledsl.frontend.bindings import LanguageObject, Ranges, describe, is_int, positive_ints
+from tiledsl.frontend.bindings import LanguageObject, Ranges, describe, is_int
 from tiledsl.frontend.call import Call, bind, intrinsic
 from tiledsl.frontend.calls import inline
 from tiledsl.frontend.control import build_side, merge_sides
@@ -119,10 +119,7 @@ def _tile_schedule(call: Call) -> ScheduleObject:
         if name == "splits" and is_int(given) and given < 1:
             raise call.error(f"{call.what}: splits={given}, no positive number", "splits=1 for all of k at once")
         times.append(None if is_int(given) and given == 1 else call.value(name, INDEX))
-    sizes = positive_ints(call["tile"])
-    if not isinstance(call["tile"], tuple) or sizes is None or len(sizes) != 3:
-        message = f"{call.what}: tile= is three positive compile-time ints, got {describe(call['tile'])}"
-        raise call.error(message, "tile=(BM, BN, BK)")
+    sizes = call.extents("tile", 3, "tile=(BM, BN, BK)")
     group = call.integer("group", 1, 1 << 20, "how many tiles a band has: 8 or 16, as a rule")
     args = (*extents, sizes, (group, call.choice("along", ("m", "n")) == "m"), *times)
     return _made(call, tile_count, tile_item, args)
@@ -130,15 +127,15 @@ def _tile_schedule(call: Call) -> ScheduleObject:
 
 @intrinsic(lang.persistent)
 def _persistent(call: Call) -> ScheduleObject:
-    what, builder, unit = call.what, call.builder, call.unit
+    what, builder, kernel = call.what, call.builder, call.unit.kernel
     schedule, shape = call["schedule"], call["cluster"]
     if not isinstance(schedule, ScheduleObject) or schedule.items is not None:
         message = f"{what} takes what tile_schedule() gives, got {describe(schedule)}"
         raise call.error(message, "persistent(tile_schedule(...))")
     if not isinstance(shape, lang.Cluster):
         raise call.error(f"{what}: cluster= is {describe(shape)}", "cluster=Cluster(m=2)")
-    if unit.grid is not None or not call.frame.at_top_level:
-        wrong = "in a kernel with a grid" if unit.grid is not None else "under a run-time condition or loop"
+    if kernel.grid or not call.frame.at_top_level:
+        wrong = "in a kernel with a grid" if kernel.grid else "under a run-time condition or loop"
         raise call.error(f"{what} {wrong}", "it declares the grid, once, at the kernel's top level")
     if call.state.rings:
         raise call.error(f"{what} after Ring()", "write it first: rings are initialised for the whole cluster")
@@ -148,7 +145,7 @@ def _persistent(call: Call) -> ScheduleObject:
         rank, across = builder.value(barriers.ClusterRank()), builder.constant(shape.m, I32)
         at = [builder.cast(builder.scalar(fn, rank, across), INDEX) for fn in ("mod", "floordiv")]
         place = Place(shape.m, shape.n, at[0], at[1])
-        unit.cluster = (place.blocks, 1, 1)
+        kernel.cluster = (place.blocks, 1, 1)
     most: Expr = BinExpr("floordiv", PROCESSORS, place.blocks) if place.blocks > 1 else PROCESSORS
     call.state.cluster = place
     schedule = replace(schedule, place=place)
@@ -157,7 +154,7 @@ def _persistent(call: Call) -> ScheduleObject:
         grid = BinExpr("min", host_expression(call, items), most)
     except CompileError:  # it depends on memory, say: blocks that have no item end at once
         grid = most
-    unit.grid = (BinExpr("mul", grid, place.blocks) if place.blocks > 1 else grid,)
+    kernel.grid = (BinExpr("mul", grid, place.blocks) if place.blocks > 1 else grid,)
     return replace(schedule, items=items)
 
 
@@ -174,7 +171,7 @@ def one_item(frame: Frame, node: ast.For, schedule: ScheduleObject) -> WorkItemO
         message = f"how many items {schedule.count.name}() counts, the host does not know before the launch"
         fix = "persistent(...) has a block for each processor; or count by extents, consts and integer scalars alone"
         raise call.error(message, fix) from None
-    if unit.grid not in (None, grid):
+    if unit.kernel.grid not in ((), grid):
         if unit.cooperation.cluster is not None:
             message = "this schedule is not persistent, and the kernel has the grid of one that is"
             raise frame.error(node.iter, message, "work = persistent(...), and go through what that gives")
@@ -182,7 +179,7 @@ def one_item(frame: Frame, node: ast.For, schedule: ScheduleObject) -> WorkItemO
     if role is not None and role.instances > 1:
         fix = "work = persistent(tile_schedule(...))"
         raise frame.error(node.iter, f"{role.shown} has instances, and a block one item", fix)
-    unit.grid = grid
+    unit.kernel.grid = grid
     return schedule.at(frame, node, frame.builder.value(gpu.BlockId(axis=0)))
 
 
@@ -198,7 +195,7 @@ class WorkLoop(Bounds):
         self.instances = role.instances if role is not None else 1
         if role is not None and role.instances > 1:
             self._check_instances(frame, role)
-        blocks = builder.constant(schedule.place.blocks, INDEX)
+        blocks = schedule.place.blocks
         first = builder.scalar("floordiv", builder.value(gpu.BlockId(axis=0)), blocks)
         step = builder.scalar("floordiv", builder.value(gpu.GridSize(axis=0)), blocks)
         super().__init__(frame, node.iter, first, schedule.items, step)
@@ -262,13 +259,11 @@ class WorkLoop(Bounds):
         """Skip a slot of each ring for each of the tiles; none where they would end before they start."""
         frame, builder = self.frame, self.frame.builder
         start, extent = (as_value(x, INDEX, frame, self.node) for x in (k.start, k.extent))
-        size = builder.constant(k.size, INDEX)
         whole = not isinstance(k.start, Value) and k.start == 0
         length = extent if whole else builder.scalar("sub", extent, start)
-        last = builder.scalar("add", length, builder.constant(k.size - 1, INDEX))
-        steps = builder.scalar("floordiv", last, size)
+        steps = builder.scalar("floordiv", builder.scalar("add", length, k.size - 1), k.size)
         if not (whole and isinstance(extent.op, tile.Dim)):  # an extent of a tensor is not negative
-            steps = builder.scalar("max", steps, builder.constant(0, INDEX))
+            steps = builder.scalar("max", steps, 0)
         if self.item is None:
             steps = builder.scalar("mul", steps, builder.value(roles.Instance()))
         for ring in frame.unit.cooperation.rings:

@@ -11,7 +11,7 @@ from tiledsl.frontend.fragments import is_distributed
 from tiledsl.frontend.intrinsics.matrices import store_to
 from tiledsl.frontend.intrinsics.roles import group_barrier
 from tiledsl.frontend.intrinsics.tiles import copied_views, destination
-from tiledsl.frontend.intrinsics.tma import Box, add_box, box_of
+from tiledsl.frontend.intrinsics.tma import add_box, check_reach
 from tiledsl.frontend.views import as_view, memory_type, subview, unit_axis
 from tiledsl.ir.core import Value
 from tiledsl.ir.ops import barriers, matrix, roles, tma
@@ -36,8 +36,8 @@ def _store_tma(call: Call) -> None:
     if call["via"] is not None:
         raise call.error(f"{call.what} of a tile goes without via=", "via= is for fragments")
     tile, tensor = copied_views(call)
-    box = box_of(call, tensor, tile)
-    add_box(call, box, tma.Store)
+    check_reach(call, tensor, tile)
+    add_box(call, tma.Store, tensor, tile)
 
 
 # -- fragments -------------------------------------------------------------------------------------
@@ -55,6 +55,7 @@ def _in_chunks(call: Call, value: Value) -> None:
     if type_.held_as.operand != "acc":
         raise call.error(f"{call.what} of a fragment held as {type_.layout}", "it takes accumulators")
     buffers = _buffers(call, type_)
+    check_reach(call, dst, buffers[0])
     width: Any = buffers[0].dims[1]
     in_flight = call.integer("in_flight", 0)
     frame, builder = call.frame, call.builder
@@ -67,17 +68,17 @@ def _in_chunks(call: Call, value: Value) -> None:
         with builder.when(first):
             builder.add(tma.BulkWait(pending=pending, read=True))
         group_barrier(call)
-        boxes: list[Box] = []
+        parts: list[tuple[View, View]] = []
         for number in batch:
             via, columns = buffers[number % len(buffers)], slice(number * width, (number + 1) * width)
-            boxes.append(box_of(call, subview(frame, call.node, dst, (slice(None), columns)), via))
+            parts.append((subview(frame, call.node, dst, (slice(None), columns)), via))
             part = value if len(chunks) == 1 else builder.value(matrix.Slice(value, columns=(columns.start, width)))
             store_to(call, part, via, 0 if type_.dtype.bits == 16 else widths(type_, unit_axis(via))[-1])
         builder.add(barriers.FenceProxy())
         group_barrier(call)
         with builder.when(first):
-            for box in boxes:
-                add_box(call, box, tma.Store)
+            for part_of_dst, via in parts:
+                add_box(call, tma.Store, part_of_dst, via)
             builder.add(tma.BulkCommit())
 
 
@@ -99,9 +100,8 @@ def _buffers(call: Call, type_: FragmentType) -> list[View]:
         raise call.error(message, fix)
     if columns % width or width % INSTRUCTION_COLUMNS:
         divisors = [w for w in range(INSTRUCTION_COLUMNS, columns + 1, INSTRUCTION_COLUMNS) if columns % w == 0]
-        near = [w for w in divisors if w <= width][-1:] + [w for w in divisors if w > width][:1]
         message = f"{what} of {columns} columns in chunks of {width}"
-        raise call.error(message, f"take chunks that divide them: {' or '.join(map(str, near))} columns")
+        raise call.error(message, f"take chunks that divide them: {', '.join(map(str, divisors))} columns")
     if view.rank == 2:
         return [view]
     whole = (slice(None), slice(None))

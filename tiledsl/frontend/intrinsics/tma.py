@@ -5,39 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 from tiledsl import lang
-from tiledsl.frontend.bindings import View, describe
+from tiledsl.frontend.bindings import Range, View, describe
 from tiledsl.frontend.call import Call, intrinsic
 from tiledsl.frontend.cooperation import Place
 from tiledsl.frontend.intrinsics.barriers import mbarrier_place
 from tiledsl.frontend.intrinsics.rings import slot_filled
 from tiledsl.frontend.intrinsics.tiles import copied_views
-from tiledsl.frontend.views import base_origin, memory_name, memory_type
+from tiledsl.frontend.views import base_origin, memory_name, memory_type, subview
 from tiledsl.ir.core import Value
 from tiledsl.ir.ops import tma
 from tiledsl.ir.types import INDEX, U16, U32, GlobalType, SharedType
 from tiledsl.layout.shared import ROWS
+from tiledsl.passes.analysis.structure import reached
 from tiledsl.passes.checks.hopper import check_box
 
 
-class Box:
-    """A part of a tensor and one of a shared tile between which TMA moves.
-
-    tile, place: the tile, and where the box begins there. tensor, origin: the same there. axes: which axes of the
-    tensor run along the tile's rows and columns. rows, columns: how many there are.
-    """
-
-    def __init__(self, call: Call, tensor: View, shared: View) -> None:
-        type_: Any = memory_type(shared)
-        self.tile, self.tensor = shared.base, tensor.base
-        self.place, self.origin = base_origin(call.frame, shared), base_origin(call.frame, tensor)
-        order = [shared.axes.index(axis) for axis in (type_.rank - 2, type_.rank - 1)]
-        self.axes = tuple(tensor.axes[i] for i in order)
-        extents: list[Any] = [shared.dims[i] for i in order]
-        self.rows, self.columns = extents
-
-
-def box_of(call: Call, tensor: View, shared: View) -> Box:
-    """The box, or an error that says what TMA cannot reach. `copied_views` has compared shapes and dtypes."""
+def check_reach(call: Call, tensor: View, shared: View) -> None:
+    """An error that says what TMA cannot reach. `copied_views` has compared shapes and dtypes."""
     if not isinstance(memory_type(tensor), GlobalType) or not isinstance(memory_type(shared), SharedType):
         found = " and ".join(f"{memory_name(view)} ({memory_type(view)})" for view in (tensor, shared))
         message = f"{call.what} moves between a Global and a shared tile, this one between {found}"
@@ -46,15 +30,16 @@ def box_of(call: Call, tensor: View, shared: View) -> Box:
     if shared.rank != 2 or type_.rank < 2 or set(shared.axes) != {type_.rank - 2, type_.rank - 1}:
         fix = "a number drops an axis: S[stage, :, :] of a tile of stages, A[batch, m, k] of a tensor"
         raise call.error(f"{call.what} takes rows and columns, {memory_name(shared)} is {describe(shared)}", fix)
-    return Box(call, tensor, shared)
 
 
-def add_box(call: Call, box: Box, cls: type[tma.Load | tma.Store], *more: Value, **how: Any) -> None:
-    """The op that moves the box. more, how: its other operands and attributes."""
-    extents = {box.axes[0]: box.rows, box.axes[1]: box.columns}
-    box_ = tuple(extents.get(axis, 1) for axis in range(memory_type(box.tensor).rank))
-    op = cls(box.tile, *box.place, box.tensor, *box.origin, *more, box=box_, axes=box.axes, **how)
-    call.builder.add(op)
+def add_box(call: Call, cls: type[tma.Load | tma.Store], tensor: View, shared: View, *more: Value, **how: Any) -> None:
+    """The op that moves between two views that `check_reach` accepts. more, how: its other operands and attributes."""
+    rows_first = [shared.axes.index(axis) for axis in sorted(shared.axes)]
+    axes = tuple(tensor.axes[i] for i in rows_first)
+    extents = dict(zip(tensor.axes, shared.dims, strict=True))
+    box = tuple(extents.get(axis, 1) for axis in range(memory_type(tensor).rank))
+    places = [[view.base, *base_origin(call.frame, view)] for view in (shared, tensor)]
+    op = call.builder.add(cls(*places[0], *places[1], *more, box=box, axes=axes, **how))
     check_box(op)
 
 
@@ -62,11 +47,11 @@ def add_box(call: Call, box: Box, cls: type[tma.Load | tma.Store], *more: Value,
 def _tma_load(call: Call) -> None:
     call.needs("tma")
     src, dst = copied_views(call)
-    box = box_of(call, src, dst)
+    check_reach(call, src, dst)
     hint = call.choice("hint", tma.HINTS)
     barrier = _barrier(call, dst)
-    mask = _multicast(call, src, box)
-    add_box(call, box, tma.Load, *barrier, *mask, hint=hint, multicast=call["multicast"] if mask else "")
+    src, dst, mask = _multicast(call, src, dst)
+    add_box(call, tma.Load, src, dst, *barrier, *mask, hint=hint, multicast=call["multicast"] if mask else "")
 
 
 def _barrier(call: Call, dst: View) -> list[Value]:
@@ -87,50 +72,37 @@ def _barrier(call: Call, dst: View) -> list[Value]:
 # -- multicast -------------------------------------------------------------------------------------
 
 
-def _multicast(call: Call, src: View, box: Box) -> list[Value]:
-    """The blocks that get the box, a u16; narrows the box to this block's share. Nothing where there is one alone."""
+def _multicast(call: Call, src: View, dst: View) -> tuple[View, View, list[Value]]:
+    """This block's share of both views, and the blocks that get it, a u16. Of one block: all of them, and nothing."""
     axis, cluster = call.choice("multicast", ("", "m", "n")), call.state.cluster
     if axis == "":
-        return []
+        return src, dst, []
     what = f"{call.what} with multicast={axis!r}"
     if cluster is None:
         fix = f"work = persistent(tile_schedule(...), cluster=Cluster({axis}=2))"
         raise call.error(f"{what} in a kernel without clusters", fix)
     count, here = (cluster.m, cluster.at_m) if axis == "m" else (cluster.n, cluster.at_n)
     if count == 1:
-        return []
+        return src, dst, []
     call.needs("multicast", what)
     if any(isinstance(i, Value) and _depends(i, here) for i in src.origin):
         other = "n" if axis == "m" else "m"
         message = f"{what} of a part of {memory_name(src)} that differs along {axis}"
         raise call.error(message, f"blocks along {other} share what depends on {axis} alone: multicast={other!r}")
-    if box.rows % (count * ROWS):
-        message = f"{call.what}: {box.rows} rows, of which each of {count} blocks loads its share, whole {ROWS} rows"
+    position = dst.axes.index(min(dst.axes))
+    rows: Any = dst.dims[position]
+    if rows % (count * ROWS):
+        message = f"{call.what}: {rows} rows, of which each of {count} blocks loads its share, whole {ROWS} rows"
         raise call.error(message, f"use a multiple of {count * ROWS} rows, or a smaller cluster")
-    _narrow(call, box, here, count)
-    return [_mask(call, cluster, axis)]
+    share: list[Any] = [slice(None), slice(None)]
+    share[position] = Range(call.builder.scalar("mul", here, rows // count), rows // count)
+    dst, src = (subview(call.frame, call.node, view, share) for view in (dst, src))
+    return src, dst, [_mask(call, cluster, axis)]
 
 
 def _depends(value: Value, on: Any) -> bool:
     """Is `value` computed from `on`? What loops and branches give is not."""
-    pending, seen = [value], set[Value]()
-    while pending:
-        here = pending.pop()
-        if here is on:
-            return True
-        if here.op is not None and here not in seen:
-            seen.add(here)
-            pending += here.op.operands
-    return False
-
-
-def _narrow(call: Call, box: Box, at: Any, count: int) -> None:
-    builder = call.builder
-    box.rows //= count
-    distance = builder.scalar("mul", at, builder.constant(box.rows, INDEX))
-    rank: Any = memory_type(box.tile).rank
-    box.place[rank - 2] = builder.scalar("add", box.place[rank - 2], distance)
-    box.origin[box.axes[0]] = builder.scalar("add", box.origin[box.axes[0]], distance)
+    return on in reached([value], lambda here: here.op.operands if here.op is not None else ())
 
 
 def _mask(call: Call, cluster: Place, axis: str) -> Value:

@@ -7,18 +7,18 @@ from typing import Any
 
 from tiledsl import lang
 from tiledsl.arch import WARPGROUP, WARPGROUP_WARPS
-from tiledsl.frontend.bindings import Pending, View, describe, positive_ints
+from tiledsl.frontend.bindings import Pending, View, describe
 from tiledsl.frontend.call import Call, intrinsic
 from tiledsl.frontend.fragments import distributed, is_distributed
-from tiledsl.frontend.intrinsics.matrices import check_held, check_product_shapes
+from tiledsl.frontend.intrinsics.matrices import check_held, check_product_shapes, no_product
 from tiledsl.frontend.intrinsics.rings import drain
 from tiledsl.frontend.views import base_origin, memory_type
-from tiledsl.ir.core import Block, Value
-from tiledsl.ir.ops import control, rings, tile, wgmma
-from tiledsl.ir.types import BOOL, DType, FragmentType, PendingType, SharedType
+from tiledsl.ir.core import Value
+from tiledsl.ir.ops import rings, tile, wgmma
+from tiledsl.ir.types import BOOL, FragmentType, PendingType, SharedType
 from tiledsl.lang.warpgroups import Wgmma
 from tiledsl.layout.fragments import of_warpgroups
-from tiledsl.layout.wgmma import WGMMA, WGMMA_ROWS, WgmmaRow, find_wgmma
+from tiledsl.layout.wgmma import WGMMA, WGMMA_ROWS, find_wgmma
 from tiledsl.passes.checks.hopper import check_operands
 
 pending_class: Any = lang.Pending  # generic, so that its methods are partly unknown to type checkers
@@ -28,14 +28,11 @@ Pending.described_by = pending_class
 @intrinsic(Wgmma.accumulator)
 def _accumulator(call: Call) -> Pending:
     call.needs("wgmma")
-    what, dtype, dims = call.what, call.dtype(), positive_ints(call["shape"])
+    what, dtype = call.what, call.dtype()
     known = tuple(dict.fromkeys(row.acc for row in WGMMA))
     if dtype.name not in known:
         raise call.error(f"{what} of {dtype}", f"products are added up in {', '.join(known)}")
-    if dims is None or len(dims) != 2:
-        message = f"{what} has rows and columns, compile-time ints; got {describe(call['shape'])}"
-        raise call.error(message, "(BM, BN)")
-    groups = _warpgroups(call)
+    dims, groups = call.extents("shape", 2, "rows and columns: (BM, BN)"), _warpgroups(call)
     unit, columns = WGMMA_ROWS * groups, next(row for row in WGMMA if row.acc == dtype.name).widths()
     if dims[1] not in columns:
         fix = "make two accumulators side by side" if dims[1] > columns[-1] else f"take {_near(dims[1], columns)}"
@@ -60,13 +57,13 @@ def _near(n: int, possible: tuple[int, ...]) -> str:
 
 def _warpgroups(call: Call) -> int:
     """How many warpgroups are here: those of the role, else of the block."""
-    role, threads = call.state.role, call.unit.threads
+    role, threads = call.state.role, call.unit.kernel.threads
     if role is not None:
         if role.one_thread:
             message = f"{call.what} in {role.shown}, whose body one thread runs"
             raise call.error(message, "a role without threads=1 multiplies")
         return role.warps // WARPGROUP_WARPS
-    if threads is None:
+    if not threads:
         message = f"{call.what} before threads(): who holds it is not known"
         raise call.error(message, "call threads(...) first, or use a role")
     count = prod(threads)
@@ -90,7 +87,10 @@ def _wgmma(call: Call) -> Pending:
     a_view = None if is_distributed(a) else _operand(call, "a")
     a_type: Any = a.type if a_view is None else memory_type(a_view)
     a_dims: tuple[Any, ...] = a_type.dims if a_view is None else a_view.dims
-    row = _row(call, a_type.dtype, memory_type(b).dtype, type_.dtype)
+    left, right = a_type.dtype, memory_type(b).dtype
+    row = find_wgmma(left.name, right.name, type_.dtype.name)
+    if row is None:
+        raise no_product(call, WGMMA, left, right, f"of {left} x {right} into {type_.dtype}")
     check_product_shapes(call, a_dims, b.dims, type_.dims)
     k = a_dims[1]
     if k % row.k:
@@ -98,10 +98,10 @@ def _wgmma(call: Call) -> Pending:
     if a_view is None:
         check_held(call, "a", a_type, type_.held_as.a)
         _refuse_in_flight(call)
-    left = [a] if a_view is None else [a_view.base, *base_origin(call.frame, a_view)]
+    operands = [a] if a_view is None else [a_view.base, *base_origin(call.frame, a_view)]
     axes: dict[str, Any] = {"a_axes": () if a_view is None else a_view.axes, "b_axes": b.axes}
     started = acc.started if isinstance(acc.started, Value) else call.builder.constant(acc.started, BOOL)
-    op = wgmma.Mma(acc.value, started, *left, b.base, *base_origin(call.frame, b), k=k, **axes)
+    op = wgmma.Mma(acc.value, started, *operands, b.base, *base_origin(call.frame, b), k=k, **axes)
     product = _accumulated(call, op, True)
     check_operands(op)
     return product
@@ -119,16 +119,6 @@ def _operand(call: Call, name: str) -> View:
     return call.memory(name, SharedType, fix, axes=2)
 
 
-def _row(call: Call, a: DType, b: DType, acc: DType) -> WgmmaRow:
-    row = find_wgmma(a.name, b.name, acc.name)
-    if row is None:
-        known = dict.fromkeys(r.acc for r in WGMMA if (r.a, r.b) == (a.name, b.name))
-        pairs = dict.fromkeys(f"{r.a} x {r.b}" for r in WGMMA)
-        fix = f"{a} x {b} goes into {', '.join(known)}" if known else f"operands are {', '.join(pairs)}"
-        raise call.error(f"{call.what}: there is no product of {a} x {b} into {acc}", fix)
-    return row
-
-
 # -- the end ---------------------------------------------------------------------------------------
 
 
@@ -142,12 +132,7 @@ def _wait(call: Call) -> Value:
     if acc.started is False:
         return _zero(call, acc.type)
     # Of no products it is 0: a branch costs nothing, a select would cost an instruction for each element.
-    builder, blocks = call.builder, [Block(), Block()]
-    with builder.inside(blocks[0]):
-        builder.add(control.Yield(fragment))
-    with builder.inside(blocks[1]):
-        builder.add(control.Yield(_zero(call, acc.type)))
-    return builder.value(control.If(acc.started, blocks=blocks, likely=True))
+    return call.builder.either(acc.started, [fragment], lambda: [_zero(call, acc.type)], likely=True)[0]
 
 
 def _zero(call: Call, type_: FragmentType) -> Value:

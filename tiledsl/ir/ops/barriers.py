@@ -97,7 +97,7 @@ class Wait(MbarrierOp):
     before it."""
 
     name = "mbarrier.wait"
-    sync = Sync(meets="cta", completes="mbarrier")
+    sync = by(lambda op: Sync(meets=op.reach, completes="mbarrier"))
     called = "ptx.mbarrier_wait()"
     takes = ([U32],)
     reach = attribute(str, "cta", among=REACHES)

@@ -153,9 +153,8 @@ class Coordinates(_Held):
 
     def verify(self) -> None:
         type_ = _distributed(self, self.type)
-        self.require(
-            type_.dtype == INDEX and type_.held_as.operand == "acc", "gives indices in an accumulator's layout"
-        )
+        fits = type_.dtype == INDEX and type_.held_as.operand == "acc"
+        self.require(fits, "gives indices in an accumulator's layout")
 
 
 class Convert(Follows):
@@ -240,13 +239,17 @@ def _words(op: Op, type_: Type) -> int:
     return fragment.size * fragment.dtype.bits // 32
 
 
-class _Matrices(Access):
-    """`num` matrices of 8 rows x 16 bytes. Lane i gives the indices of row i % 8 of matrix i // 8; those of the lanes
-    from 8 * num on do not matter. `trans`: of 16-bit elements, the transposed matrix is distributed."""
+class Matrices(Op):
+    """`num` matrices of 8 rows x 16 bytes, at either level. `trans`: of 16-bit elements, the transposed matrix is
+    distributed."""
 
     scope, alike = "whole warp", ()
     num = attribute(int, 4, among=(1, 2, 4))
     trans = attribute(bool, False)
+
+
+class _IndexedMatrices(Matrices, Access):
+    """Lane i gives the indices of row i % 8 of matrix i // 8; those of the lanes from 8 * num on do not matter."""
 
     def verify(self) -> None:
         type_ = self.expect(self.memory.type, SharedType)
@@ -260,7 +263,7 @@ class _Matrices(Access):
         return self.operands[1 + self.memory_type.rank :]
 
 
-class LdMatrix(_Matrices):
+class LdMatrix(_IndexedMatrices):
     """``ldmatrix``: `num` u32 a lane. Of matrix j lane 4g + t gets the t-th 32 bits of row g. (PTX ISA: ldmatrix.)"""
 
     name = "matrix.ldmatrix"
@@ -277,7 +280,7 @@ class LdMatrix(_Matrices):
         self.require(not self.words, "takes nothing but indices")
 
 
-class StMatrix(_Matrices):
+class StMatrix(_IndexedMatrices):
     """``stmatrix``: writes `num` u32 of each lane, the last operands, to where `LdMatrix` reads them. (PTX ISA:
     stmatrix.)"""
 

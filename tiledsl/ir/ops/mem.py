@@ -8,6 +8,7 @@ from tiledsl.arch import WARP
 from tiledsl.ir.core import OPS, Kernel, Op, Pure, Value, attribute, operand, operands
 from tiledsl.ir.facts import NOTHING, reads, writes
 from tiledsl.ir.ops.async_copy import CP_BYTES
+from tiledsl.ir.ops.matrix import HELD, Matrices
 from tiledsl.ir.ops.tile import VECTOR_BYTES, AtomicOp, define_atomics
 from tiledsl.ir.types import BOOL, I32, I64, U32, DType, PtrType, Type
 
@@ -127,12 +128,7 @@ def atomic(fn: str, ptr: Value, *values: Value, **kwargs: Any) -> Op:
     return OPS[f"mem.atomic_{fn}"](ptr, *values, **kwargs)
 
 
-class _Matrices(Op):
-    sync, stays, features = NOTHING, "", ()
-    scope, alike = "whole warp", ()
-    level = "thread"
-    num = attribute(int, 4, among=(1, 2, 4))
-    trans = attribute(bool, False)
+class _Matrices(Matrices, _Memory):
     ptr = operand(0)
 
     def verify(self) -> None:
@@ -144,8 +140,7 @@ class LdMatrix(_Matrices):
 
     name = "mem.ldmatrix"
     touches = (reads("ptr", matrix=True),)
-    varies, nan = "thread", "sees"
-    cause = "what a lane holds of a matrix"
+    varies, cause = "thread", HELD
     called = "ldmatrix"
 
     def infer(self) -> Sequence[Type]:

@@ -94,6 +94,12 @@ class SharedAlloc(Op):
             self.require(False, str(error))
 
 
+def allocation(memory: Value) -> SharedAlloc:
+    """What allocates a shared tile."""
+    assert isinstance(memory.op, SharedAlloc), f"{memory} is no shared tile"
+    return memory.op
+
+
 class Access(Op):
     """Base of loads and stores. Operands: the memory, its indices, then what the subclass adds.
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tiledsl.ir.core import Block, Op, Value
 from tiledsl.ir.ops import arith, control
-from tiledsl.passes.analysis.lanes import Lanes
+from tiledsl.passes.analysis.lanes import Bools, Lanes
 
 
 @dataclass(frozen=True, slots=True)
 class Mask:
     """Which lanes take part, [warps, 32]. `unknown`: conditions whose lanes are not known; they count as true."""
 
-    lanes: NDArray[np.bool_]
+    lanes: Bools
     unknown: tuple[Op, ...] = ()
 
     def __and__(self, other: Mask) -> Mask:

@@ -15,7 +15,7 @@ from math import prod
 
 from tiledsl.arch import MOST_GRID, MOST_PROCESSORS, WARP
 from tiledsl.ir.abi import INDEX32_LIMIT
-from tiledsl.ir.core import Block, Kernel, Op, Value
+from tiledsl.ir.core import Kernel, Op, Value
 from tiledsl.ir.expr import PROCESSORS, BinExpr, Expr
 from tiledsl.ir.ops import arith, barriers, control, gpu, matrix, tile
 from tiledsl.ir.scalar import OPPOSITE
@@ -197,8 +197,7 @@ class Intervals:
     # -- arguments of blocks -------------------------------------------------------------------
 
     def _argument(self, value: Value) -> Interval | None:
-        assert isinstance(value.owner, Block)
-        loop = value.owner.parent
+        loop = value.block.parent
         if isinstance(loop, control.For) and value.index == 0:
             return self._induction(loop)
         match incoming(value):

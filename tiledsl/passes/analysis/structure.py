@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from itertools import compress
 from typing import NamedTuple, TypeVar
 
 from tiledsl.ir.core import Block, Kernel, Op, Value
-from tiledsl.ir.ops import control
+from tiledsl.ir.ops import control, tile
 from tiledsl.passes.analysis.constants import integer
 
 
@@ -90,6 +90,17 @@ def trip_count(op: control.For) -> int | None:
 T = TypeVar("T")
 
 
+def reached(starts: Iterable[T], following: Callable[[T], Iterable[T]]) -> dict[T, None]:
+    """The values or ops `starts`, and whatever is reached from there step by step, the nearest first."""
+    found: dict[T, None] = {}
+    pending = [*starts]
+    for here in pending:  # which grows meanwhile
+        if here not in found:
+            found[here] = None
+            pending += following(here)
+    return found
+
+
 def operands_first(start: T, known: Container[T], operands: Callable[[T], list[T] | None]) -> Iterator[T]:
     """A value or an op and what it is made of, operands first, but for what is `known`, which the caller lets grow.
 
@@ -126,9 +137,7 @@ def _computed_from(value: Value) -> list[Value] | None:
 
 def _nesting(value: Value) -> int:
     """How many loops there are around the place where `value` is made."""
-    owner = value.owner
-    block = owner.parent if isinstance(owner, Op) else owner
-    return sum(isinstance(op, (control.For, control.While)) for op, _ in ops_around(block))
+    return sum(isinstance(op, (control.For, control.While)) for op, _ in ops_around(value.block))
 
 
 def ops_around(block: Block | None) -> Iterator[tuple[Op, Block]]:
@@ -136,6 +145,15 @@ def ops_around(block: Block | None) -> Iterator[tuple[Op, Block]]:
     while block is not None and isinstance(block.parent, Op):
         yield block.parent, block
         block = block.parent.parent
+
+
+def take_tiles(loop: Op) -> list[Op]:
+    """Unlink the tiles that are allocated in a loop: each is one tile, and stands in front of the loop when that is
+    written as another."""
+    found: list[Op] = [op for op in loop.walk() if isinstance(op, tile.SharedAlloc)]
+    for op in found:
+        op.block.ops.remove(op)
+    return found
 
 
 def rewrite(block: Block, instead: Callable[[Op], list[Op]]) -> None:

@@ -131,10 +131,7 @@ class Uniformity(Forward):
 
         What is computed belongs to a warpgroup at most: a condition that no thread of this block meets is a mistake.
         """
-        groups: dict[Level, int] = {"warpgroup": WARPGROUP, "warp": WARP}
+        groups: dict[Level, int] = {"warpgroup": WARPGROUP, "warp": WARP, "thread": 1}
         if isinstance(value.op, gpu.Position):
             groups = {"grid": self._kernel.thread_count, **groups}
-        for level, size in groups.items():
-            if self._numbers.alike(value, size):
-                return level
-        return "thread"
+        return next(level for level, size in groups.items() if self._numbers.alike(value, size))

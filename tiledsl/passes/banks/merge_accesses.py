@@ -22,7 +22,7 @@ from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import tile
 from tiledsl.layout.shared import AUTO
-from tiledsl.passes.analysis.structure import replace_op
+from tiledsl.passes.analysis.structure import replace_op, rewrite
 from tiledsl.passes.banks.access_runs import Part, Run, access_runs
 from tiledsl.passes.banks.bank_conflicts import bank_report
 from tiledsl.passes.distribute.vectors import elements_of, never_split, vector_of
@@ -35,7 +35,7 @@ def merge_accesses(kernel: Kernel, limit: int | None = None) -> None:
     """
     if any(isinstance(op, (tile.Load, tile.Get, tile.Store)) for op in kernel.walk()):
         runs = access_runs(kernel)
-        _merge(runs, _widths(kernel, runs, limit))
+        _merge(kernel, runs, _widths(kernel, runs, limit))
 
 
 def _widths(kernel: Kernel, runs: list[Run], limit: int | None) -> dict[tile.SharedAlloc, int]:
@@ -47,7 +47,8 @@ def _widths(kernel: Kernel, runs: list[Run], limit: int | None) -> dict[tile.Sha
         """Of the whole kernel in its best layouts, if accesses are merged up to `widths`."""
         trial = kernel.clone()
         copies = [op for op in trial.walk() if isinstance(op, tile.SharedAlloc)]
-        _merge(access_runs(trial), {new: widths[a] for a, new in zip(allocs, copies, strict=True) if a in widths})
+        most = {new: widths[a] for a, new in zip(allocs, copies, strict=True) if a in widths}
+        _merge(trial, access_runs(trial), most)
         counts = [report.wavefronts for report in bank_report(trial, limit).tiles]
         return sum(float("inf") if count is None else float(count) for count in counts)
 
@@ -66,21 +67,15 @@ def _widest(alloc: tile.SharedAlloc) -> int:
     return max((op.vec for op, _ in alloc.result.uses if isinstance(op, tile.Access)), default=1)
 
 
-def _merge(runs: list[Run], most: Mapping[tile.SharedAlloc, int]) -> None:
+def _merge(kernel: Kernel, runs: list[Run], most: Mapping[tile.SharedAlloc, int]) -> None:
     """Make each part of each run one access. `most`: its elements, for the tiles that have a limit."""
     instead: dict[Op, list[Op]] = {}
-    changed: dict[Block, None] = {}
     for run in runs:
         alloc = run.memory.op
         for part in run.parts(most.get(alloc, MOST_ACCESS) if isinstance(alloc, tile.SharedAlloc) else MOST_ACCESS):
             is_load = part.accesses[0][1].varies == "memory"
             instead.update(_load(part, run.axis) if is_load else _store(part, run.axis))
-            changed[run.block] = None
-    for block in changed:
-        ops, block.ops = block.ops, []
-        for op in ops:
-            for new in instead.get(op, (op,)):
-                block.append(new)
+    rewrite(kernel.body, lambda op: instead.get(op, [op]))
 
 
 def _load(part: Part, axis: int) -> dict[Op, list[Op]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 from tiledsl.errors import CompileError
 from tiledsl.ir.core import Kernel, Op
@@ -68,29 +69,21 @@ def _alignment(op: tile.SharedAlloc, layout: Layout) -> int:
 
 
 def _first_fit(op: tile.SharedAlloc, size: int, slots: dict[Op, Slot], alignment: int) -> int:
-    """The lowest aligned offset with `size` bytes that are free or belong to a tile that `op` lies over."""
+    """The lowest aligned offset with `size` bytes that are free or belong to a tile that `op` lies over. The end of all
+    tiles is always free."""
     over = {v.op for v in op.operands}
     shared = [s for s in slots.values() if s.op in over]
     taken = [part for s in slots.values() if s.op not in over for part in _without(s, shared)]
     places = [*(s.offset for s in shared), *(end for _, end in taken)]
     starts = sorted({0, *(-(-place // alignment) * alignment for place in places)})
-    for start in starts:
-        if all(start + size <= lo or hi <= start for lo, hi in taken):
-            return start
-    raise AssertionError("the end of all tiles is always free")
+    return next(start for start in starts if all(start + size <= lo or hi <= start for lo, hi in taken))
 
 
 def _without(slot: Slot, holes: list[Slot]) -> list[tuple[int, int]]:
     """The byte ranges of `slot` that lie in none of `holes`."""
-    parts = [(slot.offset, slot.end)]
-    for hole in holes:
-        parts = [
-            piece
-            for lo, hi in parts
-            for piece in ((lo, min(hi, hole.offset)), (max(lo, hole.end), hi))
-            if piece[0] < piece[1]
-        ]
-    return parts
+    ends = {slot.offset, slot.end, *(end for hole in holes for end in (hole.offset, hole.end))}
+    pieces = pairwise(sorted(end for end in ends if slot.offset <= end <= slot.end))
+    return [(lo, hi) for lo, hi in pieces if not any(hole.offset <= lo and hi <= hole.end for hole in holes)]
 
 
 def check_shared_memory(kernel: Kernel, limit: int, target: str = "") -> None:
@@ -109,7 +102,6 @@ def check_shared_memory(kernel: Kernel, limit: int, target: str = "") -> None:
         first.op.loc,
         fix=f"{_fewer_stages(kernel, limit)}"
         f"make them {layout.bytes - limit} bytes smaller, "
-        f"{_without_padding(kernel, limit)}"
         "or let a tile reuse the bytes of one that is no longer needed: shared(..., over=tile)",
     )
 
@@ -122,13 +114,6 @@ def _fewer_stages(kernel: Kernel, limit: int) -> str:
         if needed <= limit:
             return f"pass stages={stages}, the most that fit ({needed} bytes), "
     return "not even one stage fits: " if most > 1 else ""
-
-
-def _without_padding(kernel: Kernel, limit: int) -> str:
-    """A word on row order, where that would fit."""
-    rows: dict[Op, Layout] = {op: ROW for op in kernel.walk() if isinstance(op, tile.SharedAlloc)}
-    needed = lay_out_shared(kernel, rows).bytes
-    return f"leave out the padding (row order needs {needed}), " if needed <= limit else ""
 
 
 def _described(slot: Slot) -> str:

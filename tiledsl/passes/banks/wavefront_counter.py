@@ -16,21 +16,19 @@ from math import gcd
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tiledsl.arch import WARP
 from tiledsl.ir.ops import tile
 from tiledsl.layout import banks
 from tiledsl.layout.banks import WORD, Kind
 from tiledsl.layout.shared import ROWS, Layout, Paneled, Swizzled
-from tiledsl.passes.analysis.lanes import Lanes
+from tiledsl.passes.analysis.lanes import Bools, Ints, Lanes
 from tiledsl.passes.banks.shared_accesses import SharedAccess
 
 LARGEST = np.iinfo(np.int64).max
 MOST_CASES = 256
 """An access with more than so many cases under a layout is not counted under it."""
 
-Ints = NDArray[np.int64]
 Number = Fraction | int
 Steps = tuple[tuple[int, int], ...]
 """Of each unknown symbol: how far one step of it moves the lanes, and how many values it takes; 0: not known."""
@@ -78,7 +76,7 @@ class Pattern:
     width: int
     row: Ints
     column: Ints
-    mask: NDArray[np.bool_]
+    mask: Bools
 
 
 class Shift(NamedTuple):

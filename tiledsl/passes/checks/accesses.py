@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from tiledsl.errors import CompileError
 from tiledsl.ir.core import Kernel, Op, Value
 from tiledsl.ir.ops import async_copy, matrix, tile
-from tiledsl.ir.types import GlobalType, MemoryType, SharedType
+from tiledsl.ir.types import GlobalType, MemoryType
 from tiledsl.layout.shared import Paneled, Swizzled
 from tiledsl.passes.analysis.called import name_of
 from tiledsl.passes.analysis.constants import integer
 from tiledsl.passes.analysis.divisibility import power_of_two_in
-from tiledsl.passes.checks.checker import Checker
+from tiledsl.passes.checks.checker import Checker, of_each
 
 
 def check_accesses(kernel: Kernel) -> None:
     """Runs at tile level after unrolling, when indices are as constant as they get."""
-    _Checker(kernel).run()
+    of_each(kernel.walk(), _Checker(kernel).op)
 
 
 class _Checker(Checker):
@@ -69,8 +69,7 @@ class _Checker(Checker):
             )
 
     def shared_vector(self, place: _Place) -> None:
-        alloc, dims, element = place.memory.op, place.type.dims, place.type.dtype.bytes
-        assert isinstance(alloc, tile.SharedAlloc) and isinstance(place.type, SharedType)
+        alloc, element = tile.allocation(place.memory), place.type.dtype.bytes
         layout = alloc.placement
         if isinstance(layout, (Swizzled, Paneled)) and layout.unit < place.vec:
             raise CompileError(
@@ -78,10 +77,10 @@ class _Checker(Checker):
                 f"{layout.unit * element} bytes to a place of their own",
                 fix=f"give {place.name} a swizzle of unit={place.vec} or more, or leave its layout to the compiler",
             )
-        for axis, (index, stride) in enumerate(zip(place.indices, layout.strides(place.type.dims), strict=True)):
+        for axis, (index, stride) in enumerate(zip(place.indices, layout.strides(alloc.type.dims), strict=True)):
             if self.divisibility.of(index) * power_of_two_in(stride) >= place.vec:
                 continue
-            if axis == len(dims) - 1:
+            if axis == place.type.rank - 1:
                 self.unit_index(place)
             raise CompileError(
                 f"{place.size} bytes at once from {place.name}, but with its layout {layout} a step along axis "

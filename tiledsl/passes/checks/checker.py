@@ -1,17 +1,37 @@
-"""The frame of checks that go from op to op."""
+"""The frame of passes that go from op to op, and report all that is wrong."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from functools import cached_property
+from typing import TypeVar
 
-from tiledsl.errors import CompileError, CompileErrors, Loc
+from tiledsl.errors import UNKNOWN_LOC, CompileError, CompileErrors, Loc
 from tiledsl.ir.core import Kernel, Op
 from tiledsl.passes.analysis.divisibility import Divisibility
 
+O = TypeVar("O", bound=Op)  # noqa: E741
+T = TypeVar("T")
+
+
+def of_each(ops: Iterable[O], rule: Callable[[O], T]) -> list[T]:
+    """What `rule` gives of each op. Raises CompileErrors with all that it raises, each location once, since an unrolled
+    loop has copies of an op. The rule need not say where: it is at the op then."""
+    found: list[T] = []
+    errors: dict[Loc, CompileError] = {}
+    for op in ops:
+        try:
+            found.append(rule(op))
+        except CompileError as error:
+            error.loc = op.loc if error.loc is UNKNOWN_LOC else error.loc
+            errors.setdefault(error.loc, error)
+    if errors:
+        raise CompileErrors(errors.values())
+    return found
+
 
 class Checker:
-    """Of one kernel. `op` raises what is wrong with an op, and need not say where; `run` reports all of it, each
-    location once, since an unrolled loop has copies of an op."""
+    """What checks of one kernel ask for."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
@@ -19,17 +39,3 @@ class Checker:
     @cached_property
     def divisibility(self) -> Divisibility:
         return Divisibility(self.kernel)
-
-    def op(self, op: Op) -> None:
-        raise NotImplementedError
-
-    def run(self) -> None:
-        errors: dict[Loc, CompileError] = {}
-        for op in self.kernel.walk():
-            try:
-                self.op(op)
-            except CompileError as error:
-                error.loc = op.loc
-                errors.setdefault(op.loc, error)
-        if errors:
-            raise CompileErrors(errors.values())

@@ -17,14 +17,13 @@ from tiledsl.ir.types import FragmentType
 from tiledsl.passes.analysis.called import called, name_of
 from tiledsl.passes.analysis.structure import deciders, ops_around
 from tiledsl.passes.analysis.uniformity import LEVELS, Level, Uniformity, least_uniform
-from tiledsl.passes.checks.checker import Checker
+from tiledsl.passes.checks.checker import Checker, of_each
 
 _WHO: dict[Level, str] = {
     "cta": "all threads of the block",
     "warpgroup": f"all {WARPGROUP} threads of the warpgroup",
     "warp": f"all {WARP} lanes of the warp",
 }
-_SCOPES: dict[str, Level] = {"cta": "cta", "warpgroup": "warpgroup", "warp": "warp", "whole warp": "warp"}
 _WHAT: dict[type[Op], str] = {
     control.If: "condition",
     control.For: "loop bounds",
@@ -33,7 +32,7 @@ _WHAT: dict[type[Op], str] = {
 
 
 def check_collectives(kernel: Kernel) -> None:
-    _Checker(kernel).run()
+    of_each(kernel.walk(), _Checker(kernel).op)
 
 
 class _Checker(Checker):
@@ -66,7 +65,7 @@ class _Checker(Checker):
     def condition(self, op: Op, owner: Op) -> None:
         """What decides whether and how often `op` is reached is the same for all that must reach it."""
         worst = max(deciders(owner), key=lambda v: LEVELS.index(self.uniformity.of(v)))
-        level, scope = self.uniformity.of(worst), _SCOPES[op.scope]
+        level, scope = self.uniformity.of(worst), "warp" if op.scope == "whole warp" else op.scope
         if least_uniform(level, scope) == scope:
             return
         asked, what = called(op), _WHAT[type(owner)]

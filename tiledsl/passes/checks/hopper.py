@@ -18,13 +18,13 @@ from tiledsl.arch import TMA_GRAIN, TMA_MOST_BOX, TMA_MOST_RANK
 from tiledsl.errors import CompileError
 from tiledsl.ir.core import Kernel, Op, Value
 from tiledsl.ir.ops import tile, tma, wgmma
-from tiledsl.ir.types import FragmentType, GlobalType, SharedType
+from tiledsl.ir.types import FragmentType, GlobalType
 from tiledsl.layout.shared import AUTO, ROW, ROWS, SPANS, Layout, Paneled
 from tiledsl.layout.wgmma import STEP_BYTES
 from tiledsl.passes.analysis.called import called, name_of
 from tiledsl.passes.analysis.constants import integer
 from tiledsl.passes.analysis.divisibility import power_of_two_in
-from tiledsl.passes.checks.checker import Checker
+from tiledsl.passes.checks.checker import Checker, of_each
 
 if TYPE_CHECKING:  # it needs NumPy, which importing the pipeline must not load
     from tiledsl.passes.analysis.active_lanes import ActiveLanes
@@ -35,7 +35,7 @@ SWIZZLES = tuple(f"swizzle_{span}b" for span in SPANS)
 
 def check_hopper(kernel: Kernel) -> None:
     """Runs at tile level after unrolling, when indices are as constant as they get."""
-    _Checker(kernel).run()
+    of_each(kernel.walk(), _Checker(kernel).op)
 
 
 class _Checker(Checker):
@@ -57,8 +57,7 @@ class _Checker(Checker):
         if isinstance(layout, Paneled):
             self.begins(op, op.tile, op.place, (ROWS, layout.width), layout)
             return
-        type_ = op.tile.type
-        assert isinstance(type_, SharedType)
+        type_ = tile.allocation(op.tile).type
         for index, stride in zip(op.place, layout.strides(type_.dims), strict=True):
             known = self.divisibility.of(index) * power_of_two_in(stride * type_.dtype.bytes)
             if known < tma.TMA_ALIGNMENT:
@@ -111,8 +110,7 @@ RULES: dict[type[Op], Callable[[_Checker, Any], None]] = {
 
 
 def _is_waited_for(op: wgmma.Mma) -> bool:
-    assert op.parent is not None
-    ops = op.parent.ops
+    ops = op.block.ops
     return any(isinstance(other, wgmma.Wait) and not other.pending for other in ops[ops.index(op) + 1 :])
 
 
@@ -135,8 +133,7 @@ def check_box(op: tma.Load | tma.Store) -> Layout:
     if isinstance(layout, Paneled):
         _require_panels(op, op.tile, columns, layout)
         return layout
-    type_ = op.tile.type
-    assert isinstance(type_, SharedType)
+    type_ = tile.allocation(op.tile).type
     size = columns * type_.dtype.bytes
     if columns != type_.dims[-1] or columns > TMA_MOST_BOX or size % TMA_GRAIN:
         row = type_.dims[-1] * type_.dtype.bytes
@@ -193,8 +190,7 @@ def check_operands(op: wgmma.Mma) -> list[tuple[wgmma.SharedOperand, Paneled]]:
 
 def _layout(op: Op, memory: Value, possible: Sequence[str]) -> Layout:
     """The layout of a shared tile, which its author has chosen; an error if it is none of `possible`."""
-    alloc = memory.op
-    assert isinstance(alloc, tile.SharedAlloc)
+    alloc = tile.allocation(memory)
     shown = "row_major" if alloc.layout == str(ROW) else alloc.layout
     if shown in possible:
         return alloc.placement

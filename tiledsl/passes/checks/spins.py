@@ -19,7 +19,6 @@ So loops that search (``A[i] != x``), follow links, or compare a running value w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TypeGuard
 
 from tiledsl.errors import CompileError, CompileErrors
@@ -28,7 +27,7 @@ from tiledsl.ir.ops import arith, control, tile
 from tiledsl.ir.types import BOOL
 from tiledsl.passes.analysis.called import name_of
 from tiledsl.passes.analysis.constants import integer
-from tiledsl.passes.analysis.structure import incoming
+from tiledsl.passes.analysis.structure import incoming, reached
 from tiledsl.passes.pipelining.body import memories, overlap
 
 
@@ -74,7 +73,7 @@ class _Loop:
             return self.load_behind(go_on)
         if not self.only_asks():
             return None
-        exits = (v for v in self.conditions(go_on) if v not in self.changing)
+        exits = (v for v in reached([go_on], self.parts) if v not in self.changing)
         return next((load for v in exits if (load := self.load_behind(v)) is not None), None)
 
     def only_asks(self) -> bool:
@@ -104,19 +103,17 @@ class _Loop:
 
     def goes_round(self, arg: Value) -> bool:
         """Does the next value of `arg` come from its present one, through more than choices?"""
-        pending = [(v, False) for v in self.sources(arg)]
-        seen: set[tuple[Value, bool]] = set()
-        while pending:
-            value, computed = pending.pop()
-            if value is arg and computed:
-                return True
-            if value is arg or (value, computed) in seen:
-                continue
-            seen.add((value, computed))
-            other = value.op is None and value.owner is arg.owner
+
+        def before(place: tuple[Value, bool]) -> list[tuple[Value, bool]]:
+            """What a value comes from, each with whether `arg` is computed from that on the way here."""
+            value, computed = place
+            if value is arg:
+                return []
+            computed = computed or (value.op is None and value.owner is arg.owner)
             moved = _moved_from(value)
-            pending += [(v, computed or other or v not in moved) for v in self.sources(value)]
-        return False
+            return [(v, computed or v not in moved) for v in self.sources(value)]
+
+        return (arg, True) in reached([(v, False) for v in self.sources(arg)], before)
 
     def sources(self, value: Value) -> list[Value]:
         """What a value of the loop is computed from, or chosen by."""
@@ -126,33 +123,18 @@ class _Loop:
 
     # -- conditions ------------------------------------------------------------------------------
 
-    def conditions(self, value: Value) -> Iterator[Value]:
-        """The bools that `value` is put together from."""
-        seen: set[Value] = set()
-        pending = [value]
-        while pending:
-            here = pending.pop()
-            if here in seen or here.type != BOOL or here not in self.inside:
-                continue
-            seen.add(here)
-            yield here
-            joins = isinstance(here.op, arith.Scalar) and here.op.fn.name in ("and", "or", "xor", "not")
-            if joins or here.op is None or isinstance(here.op, (control.If, arith.Select)):
-                pending += self.sources(here)
+    def parts(self, condition: Value) -> list[Value]:
+        """The bools that it is put together from."""
+        op = condition.op
+        joins = isinstance(op, arith.Scalar) and op.fn.name in ("and", "or", "xor", "not")
+        if not joins and op is not None and not isinstance(op, (control.If, arith.Select)):
+            return []
+        return [v for v in self.sources(condition) if v.type == BOOL and v in self.inside]
 
     def load_behind(self, value: Value) -> tile.Access | None:
         """The first plain load in the loop that the value depends on."""
-        seen: set[Value] = set()
-        pending = [value]
-        while pending:
-            here = pending.pop(0)
-            if here in seen:
-                continue
-            seen.add(here)
-            if _is_plain_load(here.op) and here in self.inside:
-                return here.op
-            pending += self.sources(here)
-        return None
+        makers = (v.op for v in reached([value], self.sources) if v in self.inside)
+        return next((op for op in makers if _is_plain_load(op)), None)
 
 
 def _moved_from(value: Value) -> list[Value]:

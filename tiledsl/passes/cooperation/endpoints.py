@@ -13,13 +13,14 @@ from functools import cached_property
 from typing import Literal
 
 from tiledsl.arch import WARPGROUP_WARPS
-from tiledsl.errors import CompileError, CompileErrors, Loc
+from tiledsl.errors import CompileError, Loc
 from tiledsl.ir.core import Kernel, Op, Value
 from tiledsl.ir.facts import Access
 from tiledsl.ir.ops import barriers, rings, roles, tma
 from tiledsl.ir.types import SharedType
 from tiledsl.passes.analysis.called import called, name_of
 from tiledsl.passes.analysis.structure import ops_around
+from tiledsl.passes.checks.checker import of_each
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,14 +209,4 @@ def role_of(op: Op) -> roles.Region:
 
 def rings_of(kernel: Kernel) -> list[Ring]:
     """Raises CompileErrors with those of all rings."""
-    found: list[Ring] = []
-    errors: list[CompileError] = []
-    for op in kernel.body.ops:
-        if isinstance(op, rings.Make):
-            try:
-                found.append(Ring(op))
-            except CompileError as error:
-                errors.append(error)
-    if errors:
-        raise CompileErrors(errors)
-    return found
+    return of_each((op for op in kernel.body.ops if isinstance(op, rings.Make)), Ring)

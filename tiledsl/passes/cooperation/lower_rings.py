@@ -20,7 +20,7 @@ from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import barriers, gpu, rings, roles, tile, wgmma
 from tiledsl.ir.types import CURSOR, I32, INDEX, U32, U64, SharedType
 from tiledsl.layout.shared import ROW
-from tiledsl.passes.analysis.structure import incoming
+from tiledsl.passes.analysis.structure import incoming, reached
 from tiledsl.passes.cooperation.endpoints import End, Ring, rings_of, role_of
 
 
@@ -321,17 +321,15 @@ class _Lowering:
 
 def _releasing(ring: Ring) -> list[Op]:
     users = [op for op, _ in ring.make.result.uses if isinstance(op, (rings.Drain, rings.Skip))]
-    return [op for op in users if role_of(op) is ring.consumer.role and _may_hold(op.cursor, set())]
+    return [op for op in users if role_of(op) is ring.consumer.role and _may_hold(op.cursor)]
 
 
-def _may_hold(cursor: Value, seen: set[Value]) -> bool:
+def _may_hold(cursor: Value) -> bool:
     """True if slots before this one may be held: not after a drain, and not before the first use."""
-    op = cursor.op
-    if cursor in seen or isinstance(op, (rings.Cursor, rings.Drain)):
-        return False
-    seen.add(cursor)
-    sources = [op.cursor] if isinstance(op, rings.Skip) else incoming(cursor)
-    return any(_may_hold(v, seen) for v in sources) if sources else True
+    found = reached([cursor], lambda v: [v.op.cursor] if isinstance(v.op, rings.Skip) else incoming(v))
+    # What neither control flow nor a skip passes on is a use's.
+    passed_on = (rings.Skip, rings.Cursor, rings.Drain)
+    return any(not isinstance(v.op, passed_on) and not incoming(v) for v in found)
 
 
 def leads_warp(b: Builder) -> Value:

@@ -8,13 +8,14 @@ and the checks of alignment see ordinary accesses at the line of the copy or loa
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
-from tiledsl.errors import CompileError, CompileErrors, Loc
 from tiledsl.ir.builder import Builder, CachingBuilder
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import async_copy, matrix, tile
-from tiledsl.passes.analysis.structure import replace_op
+from tiledsl.passes.analysis.structure import replace_op, rewrite
+from tiledsl.passes.checks.checker import of_each
 from tiledsl.passes.distribute.distribute_copies import write_copy
 from tiledsl.passes.distribute.distribute_matrices import write_convert, write_coordinates, write_load, write_store
 
@@ -33,25 +34,14 @@ _WRITERS: dict[type[Op], Writer] = {
 
 def distribute(kernel: Kernel) -> None:
     """Needs `check-collectives` to have found that all threads reach each copy; `async-groups` has taken the tokens."""
-    errors: dict[Loc, CompileError] = {}  # by location: an unrolled copy is wrong once
-    _block(kernel, kernel.body, errors)
-    if errors:
-        raise CompileErrors(errors.values())
+    ops = [op for op in kernel.walk() if type(op) in _WRITERS]
+    instead = dict(zip(ops, of_each(ops, partial(_written, kernel)), strict=True))
+    rewrite(kernel.body, lambda op: instead.get(op, [op]))
 
 
-def _block(kernel: Kernel, block: Block, errors: dict[Loc, CompileError]) -> None:
-    ops, block.ops = block.ops, []
-    for op in ops:
-        for inner in op.blocks:
-            _block(kernel, inner, errors)
-        writer = _WRITERS.get(type(op))
-        if writer is None:
-            block.append(op)
-            continue
-        try:
-            values = writer(kernel, op, CachingBuilder(block, op.loc))
-        except CompileError as error:
-            errors.setdefault(op.loc, error)
-            continue
-        assert values or not any(result.uses for result in op.results), f"{op.name} has a token that is still used"
-        replace_op(op, values or op.results)
+def _written(kernel: Kernel, op: Op) -> list[Op]:
+    b = CachingBuilder(Block(), op.loc)
+    values = _WRITERS[type(op)](kernel, op, b)
+    assert values or not any(result.uses for result in op.results), f"{op.name} has a token that is still used"
+    replace_op(op, values or op.results)
+    return b.block.ops

@@ -9,13 +9,14 @@ registers: each access is one `async.cp`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from math import prod
 
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Kernel, Value
 from tiledsl.ir.ops import async_copy, control, gpu, tile
 from tiledsl.ir.types import INDEX
-from tiledsl.passes.distribute.positions import Position, index
+from tiledsl.passes.distribute.positions import Position, indices
 from tiledsl.passes.distribute.thread_map import ThreadMap, plan_copy
 from tiledsl.passes.distribute.vectors import elements_of, may_leave, never_split, read, vector_of, write, zeros
 
@@ -61,14 +62,7 @@ class _Writer:
             self.vectors(src, dst, whole=False)
             return
         even = b.scalar("eq", b.scalar("mod", extent, self.map.width), 0)
-        whole, ragged = Block(), Block()
-        with b.inside(whole):
-            self.vectors(src, dst, whole=True)
-            b.add(control.Yield())
-        with b.inside(ragged):
-            self.elements()
-            b.add(control.Yield())
-        b.add(control.If(even, blocks=[whole, ragged], likely=True))
+        b.either(even, partial(self.vectors, src, dst, whole=True), self.elements, likely=True)
 
     def splitting_extent(self) -> Value | None:
         """The extent of the tensor along the vectors' axis, where only a launch tells if they divide it evenly.
@@ -123,10 +117,7 @@ class _Writer:
 
     def indices(self, side: tile.Side, place: list[Position], e: int = 0) -> list[Value]:
         """Of the element `e` after `place` along the vectors' axis."""
-        indices = list(side.origin)
-        for position, (axis, at) in enumerate(zip(side.axes, place, strict=True)):
-            indices[axis] = index(self.b, side.origin[axis], at + (e if position == self.map.axis else 0))
-        return indices
+        return indices(self.b, side, (at + e if axis == self.map.axis else at for axis, at in enumerate(place)))
 
 
 def _linear_thread(extents: tuple[int, ...], b: Builder) -> Value:

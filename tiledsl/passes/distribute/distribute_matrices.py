@@ -24,7 +24,7 @@ from tiledsl.ir.ops import gpu, matrix, tile
 from tiledsl.ir.types import INDEX, FragmentType
 from tiledsl.passes.analysis.called import called, name_of
 from tiledsl.passes.distribute.matrix_map import Matrices, Run, matrices, place, runs, widths
-from tiledsl.passes.distribute.positions import Position, index
+from tiledsl.passes.distribute.positions import Position, index, indices
 from tiledsl.passes.distribute.vectors import elements_of, may_leave, read, vector_of, write, zeros
 
 
@@ -82,20 +82,13 @@ class _Part:
 
     def access(self, side: tile.Side, run: Run) -> list[Value]:
         """The indices of a run."""
-        return self._indices(side, [at + more for at, more in zip(self.first, run.at, strict=True)])
+        return indices(self.b, side, (at + more for at, more in zip(self.first, run.at, strict=True)))
 
     def instruction(self, op: matrix.Load | matrix.Store, found: Matrices) -> tuple[list[Value], dict[str, Any]]:
         """Of an ldmatrix or stmatrix the indices, of the row whose address the lane gives, and the attributes."""
         at = found.row_of(self.lane, op.side, self.layout.origin(self.type.dims, self.warp))
         attributes = {"vec": matrix.MATRIX_BYTES // self.type.dtype.bytes, "num": found.num, "trans": op.transposed}
-        return self._indices(op.side, at), attributes
-
-    def _indices(self, side: tile.Side, at: Sequence[Position | int]) -> list[Value]:
-        """Of a row and column of the fragment."""
-        indices = list(side.origin)
-        for axis, part in zip(side.axes, at, strict=True):
-            indices[axis] = index(self.b, side.origin[axis], part)
-        return indices
+        return indices(self.b, op.side, at), attributes
 
 
 # -- ldmatrix and stmatrix -------------------------------------------------------------------------

@@ -6,11 +6,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import reduce
 
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Value
+from tiledsl.ir.ops import tile
 from tiledsl.ir.types import INDEX
 from tiledsl.passes.analysis.constants import integer
 
@@ -71,6 +72,14 @@ class Position:
         """With `fn` and a number applied to the variable part."""
         terms = self.terms if number == 1 else (lambda: self.b.scalar(fn, self.write(), number),)
         return Position(self.b, bound, *terms, constant=constant)
+
+
+def indices(b: Builder, side: tile.Side, at: Iterable[Position | int]) -> list[Value]:
+    """Of what is `at` further along the axes of a side, counted from its origin."""
+    found = list(side.origin)
+    for axis, part in zip(side.axes, at, strict=True):
+        found[axis] = index(b, side.origin[axis], part)
+    return found
 
 
 def index(b: Builder, origin: Value | None, part: Position | int) -> Value:

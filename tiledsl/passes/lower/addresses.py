@@ -114,14 +114,14 @@ def _split(b: Writer, column: Value, width: int) -> tuple[Value, Value]:
     whole, rest = divmod(constant, width)
     if variable is None:
         return b.constant(whole, dtype), b.constant(rest, dtype)
-    moved = b.scalar("add", variable, b.constant(rest, dtype)) if rest else variable
+    moved = b.scalar("add", variable, rest) if rest else variable
     least, most = b.intervals.of(variable)
     if least >= 0 and most + rest < width:
         return b.constant(whole, dtype), moved
-    panel = b.scalar("shr", moved, b.constant(width.bit_length() - 1, dtype))
+    panel = b.scalar("shr", moved, width.bit_length() - 1)
     if whole:
-        panel = b.scalar("add", panel, b.constant(whole, dtype))
-    return panel, b.scalar("and", moved, b.constant(width - 1, dtype))
+        panel = b.scalar("add", panel, whole)
+    return panel, b.scalar("and", moved, width - 1)
 
 
 def _swizzled(b: Writer, swizzle: Swizzled, dims: Sequence[int], indices: Sequence[Value]) -> Value:
@@ -130,7 +130,6 @@ def _swizzled(b: Writer, swizzle: Swizzled, dims: Sequence[int], indices: Sequen
     bits = _xored_bits(b, swizzle, dims, indices)
     if bits == 0:
         return column
-    dtype = column.dtype
     variable, constant = _peel(b, column)
     # What the XOR does not touch may be added after it: whole panels, and the place inside a unit.
     inside = constant % swizzle.panel
@@ -138,12 +137,12 @@ def _swizzled(b: Writer, swizzle: Swizzled, dims: Sequence[int], indices: Sequen
         inside -= inside % swizzle.unit
     if variable is None:
         if isinstance(bits, int):
-            return b.constant(constant - inside + (inside ^ bits), dtype)
-        moved = b.scalar("xor", bits, b.constant(inside, dtype)) if inside else bits
+            return b.constant(constant - inside + (inside ^ bits), column.dtype)
+        moved = b.scalar("xor", bits, inside) if inside else bits
     else:
-        within = b.scalar("add", variable, b.constant(inside, dtype)) if inside else variable
-        moved = b.scalar("xor", within, b.constant(bits, dtype) if isinstance(bits, int) else bits)
-    return b.scalar("add", moved, b.constant(constant - inside, dtype)) if constant != inside else moved
+        within = b.scalar("add", variable, inside) if inside else variable
+        moved = b.scalar("xor", within, bits)
+    return b.scalar("add", moved, constant - inside) if constant != inside else moved
 
 
 def _xored_bits(b: Writer, swizzle: Swizzled, dims: Sequence[int], indices: Sequence[Value]) -> Value | int:
@@ -161,13 +160,12 @@ def _xored_bits(b: Writer, swizzle: Swizzled, dims: Sequence[int], indices: Sequ
     constant %= swizzle.period
     if panel is None:
         return constant // swizzle.every % swizzle.span * swizzle.unit
-    dtype = panel.dtype
     if constant:
-        panel = b.scalar("add", panel, b.constant(constant, dtype))
+        panel = b.scalar("add", panel, constant)
     shift = swizzle.unit.bit_length() - swizzle.every.bit_length()
     if shift:
-        panel = b.scalar("shl" if shift > 0 else "shr", panel, b.constant(abs(shift), dtype))
-    return b.scalar("and", panel, b.constant((swizzle.span - 1) * swizzle.unit, dtype))
+        panel = b.scalar("shl" if shift > 0 else "shr", panel, abs(shift))
+    return b.scalar("and", panel, (swizzle.span - 1) * swizzle.unit)
 
 
 def _panel_in_row(b: Writer, swizzle: Swizzled, column: Value) -> tuple[Value | None, int]:
@@ -176,11 +174,10 @@ def _panel_in_row(b: Writer, swizzle: Swizzled, column: Value) -> tuple[Value | 
     whole = constant // swizzle.panel
     if variable is None:
         return None, whole
-    dtype = column.dtype
     rest = constant % swizzle.panel
     if rest >= multiple_of(variable):  # else it cannot carry into the panel's number
-        variable = b.scalar("add", variable, b.constant(rest, dtype))
-    return b.scalar("shr", variable, b.constant(swizzle.panel.bit_length() - 1, dtype)), whole
+        variable = b.scalar("add", variable, rest)
+    return b.scalar("shr", variable, swizzle.panel.bit_length() - 1), whole
 
 
 def multiple_of(value: Value) -> int:
@@ -195,7 +192,7 @@ def _term(b: Writer, index: Value, stride: Value | int) -> tuple[Value | None, i
     variable, constant = _peel(b, index)
     if variable is None or stride == 1:
         return variable, constant * stride
-    return b.scalar("mul", variable, b.constant(stride, variable.dtype)), constant * stride
+    return b.scalar("mul", variable, stride), constant * stride
 
 
 def _peel(b: Writer, value: Value) -> tuple[Value | None, int]:
@@ -244,7 +241,7 @@ def inside_from(b: Writer, index: Value, extent: Value | int, count: int) -> Val
     limit = unsigned_extent(b, extent, index.dtype)
     first = b.cast(index, limit.dtype)
     left = b.scalar("sub", b.scalar("max", limit, first), first)
-    return b.cast(b.scalar("min", left, b.constant(count, limit.dtype)), I32)
+    return b.cast(b.scalar("min", left, count), I32)
 
 
 def both(b: Writer, left: Value | None, right: Value) -> Value:
@@ -264,4 +261,4 @@ def unsigned_extent(b: Writer, extent: Value | int, index: DType, multiple_of: i
     value = b.cast(extent, unsigned)
     if multiple_of == 1:
         return value
-    return b.scalar("and", value, b.constant((1 << unsigned.bits) - multiple_of, unsigned))
+    return b.scalar("and", value, (1 << unsigned.bits) - multiple_of)

@@ -36,9 +36,8 @@ def _constant(x: Expander, op: arith.Constant) -> None:
 
 
 def _scalar(x: Expander, op: arith.Scalar) -> None:
-    x.give(
-        op.result, [x.b.scalar(op.fn.name, *x.all(op.operands), nowrap=op.nowrap and op.operands[0].type is not INDEX)]
-    )
+    nowrap = op.nowrap and op.operands[0].type is not INDEX
+    x.give(op.result, [x.b.scalar(op.fn.name, *x.all(op.operands), nowrap=nowrap)])
 
 
 def _position(x: Expander, op: gpu.Position) -> None:

@@ -66,9 +66,7 @@ class _Piece(NamedTuple):
 
 def _pieces(op: tma.Load | tma.Store) -> list[_Piece]:
     """What one instruction each moves of the box: one panel, at most 256 rows. (PTX ISA: cp.async.bulk.tensor, box.)"""
-    alloc = op.tile.op
-    assert isinstance(alloc, tile.SharedAlloc)
-    layout = alloc.placement
+    layout = tile.allocation(op.tile).placement
     width, swizzle = (layout.width, layout.span) if isinstance(layout, Paneled) else (op.columns, 0)
     others = [axis for axis in reversed(range(len(op.box))) if axis not in op.axes]
     axes, ones = (*op.axes[::-1], *others), [1] * len(others)
@@ -97,7 +95,7 @@ def _ends(x: Expander, op: tma.Load | tma.Store, piece: _Piece) -> tuple[Value, 
 
 
 def _moved(x: Expander, index: Value, by: int) -> Value:
-    return x.b.scalar("add", index, x.b.constant(by, index.dtype)) if by else index
+    return x.b.scalar("add", index, by) if by else index
 
 
 def _prefetch(x: Expander, op: tma.Prefetch) -> None:
@@ -147,10 +145,10 @@ def _warpgroup(x: Expander, acc: FragmentType) -> Value:
     b, layout = x.b, acc.held_as
     warp = b.value(gpu.WarpId(dtype=I32))
     if layout.first:
-        warp = b.scalar("sub", warp, b.constant(layout.first, I32))
-    number = b.scalar("floordiv", warp, b.constant(WARPGROUP_WARPS, I32))
+        warp = b.scalar("sub", warp, layout.first)
+    number = b.scalar("floordiv", warp, WARPGROUP_WARPS)
     if x.kernel.thread_count != layout.threads:
-        number = b.scalar("mod", number, b.constant(_warpgroups(acc), I32))
+        number = b.scalar("mod", number, _warpgroups(acc))
     # Descriptors are in uniform registers: of what each lane computes they would be copied there one by one.
     return b.cast(b.value(warp_ops.Uniform(b.cast(number, U32))), x.index)
 
@@ -166,15 +164,13 @@ def _in_registers(x: Expander, op: wgmma.Mma, blocks: int) -> Operand:
 def _in_shared(x: Expander, op: wgmma.Mma, operand: wgmma.SharedOperand, groups: int) -> Operand:
     """An operand in shared memory, of whose rows of m each of `groups` warpgroups reads its share."""
     memory, origin, axes, size = operand
-    alloc, type_ = memory.op, operand.type
-    assert isinstance(alloc, tile.SharedAlloc)
-    layout, element = alloc.placement, type_.dtype.bytes
+    layout, type_, element = tile.allocation(memory).placement, operand.type, operand.type.dtype.bytes
     assert isinstance(layout, Paneled), "check-hopper has approved the layout"
     span, sizes = layout.span, dict(zip(axes, (size, op.k), strict=True))
     x.require_within(op, memory, origin, tuple(sizes.get(axis, 1) for axis in range(type_.rank)))
     indices = x.all(origin)
     if groups > 1:
-        rows = x.b.scalar("mul", _warpgroup(x, op.fragment), x.b.constant(size // groups, x.index))
+        rows = x.b.scalar("mul", _warpgroup(x, op.fragment), size // groups)
         first = indices[axes[0]]
         indices[axes[0]] = rows if integer(first) == 0 else x.b.scalar("add", first, rows)
     # The hardware permutes what it addresses: descriptors have places as they would be without.
@@ -206,10 +202,9 @@ def _wait(x: Expander, op: wgmma.Wait) -> None:
 
 def _held_until(op: wgmma.Wait) -> list[Value]:
     """The left operands in registers of the products that a wait for all of them is the first one after."""
-    assert op.parent is not None
     if op.pending:
         return []
-    ops = op.parent.ops
+    ops = op.block.ops
     found: dict[Value, None] = {}
     for other in reversed(ops[: ops.index(op)]):
         if isinstance(other, wgmma.Wait) and not other.pending:

@@ -97,7 +97,7 @@ def _guarded(
     b, whole = x.b, partial(access, 0, op.vec)
     if op.vec == 1:
         condition = bounds(b, memory, indices)
-        return whole() if condition is None else x.branch(condition, whole, outside)
+        return whole() if condition is None else x.b.either(condition, whole, outside)
     axis = memory.unit
     index, extent = indices[axis], memory.extents[axis]
     rest = bounds(b, memory, indices, skip=axis)
@@ -105,19 +105,18 @@ def _guarded(
     rounded = unsigned_extent(b, extent, index.dtype, multiple_of=1 if op.whole else op.vec)
     condition = both(b, rest, below(b, index, rounded))
     if op.whole or (isinstance(extent, int) and extent % op.vec == 0):
-        return x.branch(condition, whole, outside)
+        return x.b.either(condition, whole, outside)
     limit = unsigned_extent(b, extent, index.dtype)
 
     def one_by_one() -> Sequence[Value]:
         results: list[Value] = []
         for position in range(op.vec):
-            shift = b.constant(position, index.dtype)
-            moved = b.scalar("add", index, shift) if position else index
+            moved = b.scalar("add", index, position) if position else index
             inside = both(b, rest, below(b, moved, limit))
-            results += x.branch(inside, partial(access, position, 1), outside[position : position + 1])
+            results += x.b.either(inside, partial(access, position, 1), outside[position : position + 1])
         return results
 
-    return x.branch(condition, whole, one_by_one)
+    return x.b.either(condition, whole, one_by_one)
 
 
 # -- asynchronous copies ---------------------------------------------------------------------------
@@ -147,7 +146,7 @@ def _all_or_none(x: Expander, op: async_copy.Cp, size: int) -> Value:
     limit = unsigned_extent(b, memory.extents[last], index.dtype)
     rest = bounds(b, memory, indices, skip=last)
     if rest is not None and max(d for axis, d in enumerate(depths) if axis != last) < depths[last]:
-        limit, rest = b.select(rest, limit, b.constant(0, limit.dtype)), None
+        limit, rest = b.select(rest, limit, 0), None
     return b.select(both(b, rest, below(b, index, limit)), b.constant(size, I32), b.constant(0, I32))
 
 
@@ -156,9 +155,9 @@ def _part(x: Expander, op: async_copy.Cp) -> Value:
     b, memory, indices = x.b, x.memories[op.source.memory], x.all(op.source.origin)
     axis = memory.unit
     inside = inside_from(b, indices[axis], memory.extents[axis], op.vec)
-    count = b.scalar("mul", inside, b.constant(op.memory_type.dtype.bytes, I32))
+    count = b.scalar("mul", inside, op.memory_type.dtype.bytes)
     rest = bounds(b, memory, indices, skip=axis)
-    return count if rest is None else b.select(rest, count, b.constant(0, I32))
+    return count if rest is None else b.select(rest, count, 0)
 
 
 MEMORY_RULES: dict[type[Op], Rule] = {

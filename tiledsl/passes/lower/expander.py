@@ -8,14 +8,15 @@ from typing import Any
 from tiledsl.arch import WARP
 from tiledsl.ir.abi import abi_of
 from tiledsl.ir.core import Block, Kernel, Op, Value
-from tiledsl.ir.ops import arith, control
+from tiledsl.ir.ops import arith, mem
 from tiledsl.ir.tensor_maps import TensorMap
 from tiledsl.ir.types import I32, I64, INDEX, U32, FragmentType, GlobalType, MemoryType, PendingType, Type
+from tiledsl.passes.analysis.called import name_of
 from tiledsl.passes.analysis.intervals import Intervals
 from tiledsl.passes.analysis.structure import loops_around
 from tiledsl.passes.banks.shared_layout import lay_out_shared
 from tiledsl.passes.lower.addresses import Memory, Writer, pointer_to
-from tiledsl.passes.lower.within import BoundsChecks
+from tiledsl.passes.lower.within import proven
 
 Rule = Callable[["Expander", Any], None]
 """Writes the thread level of one op and gives what stands for its results."""
@@ -25,13 +26,13 @@ class Expander:
     """Writes a new body. `mapping` gives each old value's new ones: a fragment's registers in order.
 
     `memories`: where tensors and tiles lie. `maps`: tensor maps, by number. `b`: writes at the current place.
-    `bounds`: writes checks of accesses, for the emulator; None for a GPU.
+    `checked`: index, extent and count of each axis that a check of bounds has been written for, each once in a block
+    and what is inside it; None for a GPU, which has no such checks.
     """
 
     def __init__(self, kernel: Kernel, rules: dict[type[Op], Rule], bounds: bool = False) -> None:
         self.kernel, self.rules = kernel, rules
-        intervals = Intervals(kernel)
-        self.bounds = BoundsChecks(intervals) if bounds else None
+        self.checked: set[tuple[Value, Value | int, int]] | None = set() if bounds else None
         self.index = I32 if kernel.index_bits == 32 else I64
         self.layout = lay_out_shared(kernel)
         self.abi = abi_of([(a.name, a.type) for a in kernel.body.args], kernel.index_bits)
@@ -39,15 +40,16 @@ class Expander:
         self.mapping: dict[Value, list[Value]] = {}
         self.memories: dict[Value, Memory] = {}
         self.maps: dict[TensorMap, int] = {}
-        self.b = Writer(self.body, intervals)
+        self.b = Writer(self.body, Intervals(kernel))
         self._depths: dict[Value, int] = {}
         self._judged = False
 
     def run(self) -> None:
         self._parameters()
         self.ops(self.kernel.body)
-        kernel = self.kernel
+        kernel, old = self.kernel, self.kernel.body
         kernel.body, self.body.parent = self.body, kernel
+        old.discard()
         kernel.level, kernel.abi, kernel.shared_bytes = "thread", self.abi, self.layout.bytes
         kernel.tensor_maps = tuple(self.maps)
 
@@ -110,9 +112,20 @@ class Expander:
     ) -> None:
         """On the emulator, an access that leaves an axis of its memory is an error. counts, lanes: see `address`."""
         self._judged = True
-        if counts is not None and self.bounds is not None:
-            lowered, new = self.memories[memory], self.all(indices)
-            self.bounds.require(self.b, op.name, memory, lowered, indices, new, counts, lanes)
+        lowered = self.memories[memory]
+        if counts is None or self.checked is None or lowered.strides == (1,):  # past its end is past the allocation's
+            return
+        new, known = self.all(indices), self.b.intervals
+        axes = [axis for axis, v in enumerate(indices) if not proven(known, memory, v, axis, counts[axis])]
+        keys = {(new[axis], lowered.extents[axis], counts[axis]) for axis in axes}
+        if keys <= self.checked:
+            return
+        if lanes == WARP:
+            self.checked |= keys
+        extents = tuple(-1 if isinstance(e, Value) else e for e in lowered.extents)
+        operands = [*new, *(e for e in lowered.extents if isinstance(e, Value))]
+        where: dict[str, Any] = {"extents": extents, "counts": tuple(counts), "axes": tuple(axes), "lanes": lanes}
+        self.b.add(mem.Within(*operands, **where, label=name_of(memory), access=op.name))
 
     def tensor_map(self, described: TensorMap) -> int:
         """The number of a tensor map; equal ones are one."""
@@ -170,12 +183,11 @@ class Expander:
     def block(self, old: Block) -> Block:
         new = Block([t for a in old.args for t in self.flat(a.type)])
         self.give_each(old.args, new.args)
-        outer, self.b.block = self.b.block, new
-        checked = set(self.bounds.known) if self.bounds is not None else set[Any]()
-        self.ops(old)
-        if self.bounds is not None:
-            self.bounds.known = checked
-        self.b.block = outer
+        checked = self.checked
+        self.checked = None if checked is None else {*checked}
+        with self.b.inside(new):
+            self.ops(old)
+        self.checked = checked
         return new
 
     def copy(self, op: Op) -> None:
@@ -192,25 +204,6 @@ class Expander:
         if isinstance(value, tuple):
             return tuple(self._attr(v) for v in value)  # pyright: ignore[reportUnknownVariableType]
         return self.index if value is INDEX else value
-
-    def branch(
-        self,
-        condition: Value,
-        then: Callable[[], Sequence[Value]],
-        orelse: Callable[[], Sequence[Value]] | Sequence[Value],
-        *,
-        likely: bool = False,
-    ) -> Sequence[Value]:
-        """A `control.if` whose blocks are what the callables emit; its results."""
-        outer = self.b.block
-        blocks: list[Block] = []
-        for emit in (then, orelse):
-            self.b.block = block = Block()
-            results = emit() if callable(emit) else emit
-            self.b.add(control.Yield(*results))
-            blocks.append(block)
-        self.b.block = outer
-        return self.b.add(control.If(condition, blocks=blocks, likely=likely)).results
 
 
 def _accesses(op: Op) -> bool:

@@ -69,9 +69,7 @@ def _is_settled(value: Value, assumed: set[Value]) -> bool:
     """True if every path from the definition of the token `value` leads to a wait for it."""
     if value in assumed:  # around a loop once more
         return True
-    block = value.owner if isinstance(value.owner, Block) else value.owner.parent
-    assert block is not None
-    return _is_settled_in(value, block, assumed | {value})
+    return _is_settled_in(value, value.block, assumed | {value})
 
 
 def _is_settled_in(value: Value, block: Block, assumed: set[Value]) -> bool:
@@ -89,7 +87,7 @@ def _is_settled_in(value: Value, block: Block, assumed: set[Value]) -> bool:
 
 def _is_passed_on(value: Value, op: Op, assumed: set[Value]) -> bool:
     """True if control flow takes the operand `value` of `op` to where it is waited for, in each place of one slot."""
-    around = op.parent.parent if op.terminator and op.parent is not None else op
+    around = op.block.parent if op.terminator else op
     assert isinstance(around, Op)
     for flow in flows(around):
         for targets, sources in flow.slots:
@@ -120,7 +118,7 @@ def _commit(block: Block) -> None:
 
 def _ends(op: Op) -> bool:
     """Does a group end in front of it?"""
-    waits = op.sync.completes in ("token", "cp_async") or op.sync.meets == "cta"
+    waits = op.sync.completes in ("token", "cp_async") or op.sync.meets in ("cta", "cluster")
     return waits or op.sync.commits == "cp_async"
 
 
@@ -186,6 +184,13 @@ class _Age:
         """The same where the number of groups in flight is not one number. The first reason counts."""
         return replace(self, problem=self.problem or (f"how many groups are in flight here {why}", fix))
 
+    def unless_as(self, other: _Age, where: str, fix: str) -> _Age:
+        """Not known if it is another number of groups than `other`, the two being one token from here on."""
+        if self.count == other.count:
+            return self
+        either = f"{other.line}, {other.count.least} groups back, or {self.line}, {self.count.least} back"
+        return self.unknown(f"differs {where}: it is {either}", fix)
+
 
 class _Ages:
     """Walks in program order with the age of every visible token, and replaces waits."""
@@ -224,8 +229,7 @@ class _Ages:
         for token in op.operands:
             self.require_known(op, ages[token])
         pending = min(ages[token].count.least for token in op.operands)
-        assert op.parent is not None
-        Builder(op.parent, op.loc, before=op).add(async_copy.WaitGroup(pending=pending))
+        Builder(op.block, op.loc, before=op).add(async_copy.WaitGroup(pending=pending))
         op.erase()
 
     def if_(self, op: control.If, ages: dict[Value, _Age]) -> dict[Value, _Age]:
@@ -242,10 +246,8 @@ class _Ages:
         found: dict[Value, _Age] = {}
         for (result,), yielded in _tokens(flows(op)[0]):
             first, second = (side[value] for side, value in zip(sides, yielded, strict=True))
-            if first.count != second.count and not second.problem:
-                either = f"{first.line}, {first.count.least} groups back, or {second.line}, {second.count.least} back"
-                why = f"is not known: it is {either}, as the if of line {line} decides"
-                first = first.unknown(why, "wait on both sides of the if, or make as many copies on both")
+            fix = "wait on both sides of the if, or make as many copies on both"
+            second = second.unless_as(first, f"between the sides of the if in line {line}", fix)
             found[result] = first if first.problem else second
         return found
 
@@ -267,15 +269,8 @@ class _Ages:
             found.update(passed)
             self.block(op.blocks[1], inside)
         for _, yielded, age in carried:
-            after = inside[yielded]
-            if after.count != age.count:
-                why = (
-                    f"differs between iterations: {age.line} is {age.count.least} groups back when the loop begins, "
-                    f"and {after.line}, which takes its place, {after.count.least} after an iteration"
-                )
-                fix = "begin as many copies before the loop as an iteration begins after the one that it passes on"
-                after = after.unknown(why, fix)
-            self.require_known(op, after)
+            fix = "begin as many copies before the loop as an iteration begins after the one that it passes on"
+            self.require_known(op, inside[yielded].unless_as(age, "between iterations", fix))
         return found
 
 

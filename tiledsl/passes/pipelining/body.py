@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import control, tile
 from tiledsl.ir.types import GlobalType, SharedType
+from tiledsl.passes.analysis.structure import reached
 
 
 class LoopBody:
@@ -29,16 +30,11 @@ class LoopBody:
 
     def slice(self, values: Iterable[Value]) -> list[Value]:
         """The local values that `values` depend on, themselves included, looking through pure ops only."""
-        found: dict[Value, None] = {}
-        pending = [v for v in values if _is_local(v, self.block)]
-        while pending:
-            value = pending.pop()
-            if value in found:
-                continue
-            found[value] = None
-            if value.op is not None and value.op.is_pure:
-                pending += outside_values(value.op, self.block)
-        return list(found)
+
+        def made_of(value: Value) -> Iterable[Value]:
+            return outside_values(value.op, self.block) if value.op is not None and value.op.is_pure else ()
+
+        return list(reached((v for v in values if v.block is self.block), made_of))
 
     def blame(self, values: Iterable[Value]) -> str:
         """What `values` depend on besides the loop's variable, if it differs between iterations: a value that the loop
@@ -52,14 +48,11 @@ class LoopBody:
 
     def needed(self, by: Iterable[Op], but: set[Op]) -> list[Op]:
         """The ops `by`, the loop's results and what both need, in program order; not `but`, nor what only they need."""
-        found = set(by) - but
-        pending: list[Value] = [v for op in found for v in outside_values(op, self.block)]
-        pending += [v for v in self.block.terminator.operands if _is_local(v, self.block)]
-        while pending:
-            op = pending.pop().op
-            if op is not None and op not in found and op not in but:
-                found.add(op)
-                pending += outside_values(op, self.block)
+
+        def makers(op: Op) -> list[Op]:
+            return [made for v in outside_values(op, self.block) if (made := v.op) is not None and made not in but]
+
+        found = reached([*(op for op in by if op not in but), self.block.terminator], makers)
         return [op for op in self.ops if op in found]
 
 
@@ -68,15 +61,9 @@ def fills(copy: tile.Copy) -> bool:
     return isinstance(copy.src.type, GlobalType) and isinstance(copy.dst.type, SharedType)
 
 
-def _is_local(value: Value, body: Block) -> bool:
-    """True for arguments of the body and results of its ops."""
-    owner = value.owner
-    return owner is body or (isinstance(owner, Op) and owner.parent is body)
-
-
 def outside_values(op: Op, body: Block) -> Iterator[Value]:
     """Arguments of `body` and results of its ops that `op`, or an op inside it, uses."""
-    return (value for inner in op.walk() for value in inner.operands if _is_local(value, body))
+    return (value for inner in op.walk() for value in inner.operands if value.block is body)
 
 
 def memories(op: Op) -> list[tuple[Value, bool]]:
@@ -91,11 +78,5 @@ def overlap(a: Value, b: Value) -> bool:
 
 def _under(memory: Value) -> set[Value]:
     """The tile and all that it lies over; nothing for a tensor."""
-    found: set[Value] = set()
-    pending = [memory]
-    while pending:
-        value = pending.pop()
-        if value not in found and isinstance(value.op, tile.SharedAlloc):
-            found.add(value)
-            pending += value.op.operands
-    return found
+    alloc = memory.op
+    return {memory}.union(*map(_under, alloc.operands)) if isinstance(alloc, tile.SharedAlloc) else set()

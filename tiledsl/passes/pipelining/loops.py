@@ -53,7 +53,7 @@ from tiledsl.ir.core import Block, Kernel, Op, Value
 from tiledsl.ir.ops import async_copy, control, gpu, matrix, tile
 from tiledsl.ir.types import I64, INDEX, DType, SharedType, Type
 from tiledsl.passes.analysis.constants import integer
-from tiledsl.passes.analysis.structure import replace_op
+from tiledsl.passes.analysis.structure import replace_op, take_tiles
 from tiledsl.passes.pipelining.body import outside_values
 from tiledsl.passes.pipelining.plan import LoopPlan, plan_loop
 from tiledsl.passes.scalar.canonicalize import canonicalize
@@ -75,13 +75,11 @@ def loop_plans(kernel: Kernel) -> list[LoopPlan]:
 
 
 def _loops(kernel: Kernel) -> list[control.For]:
-    """All pipelined loops in program order. A tile allocated in a body is one tile: it goes in front of the loop."""
+    """All pipelined loops in program order, without the tiles that are allocated in them."""
     loops = [op for op in kernel.walk() if isinstance(op, control.For) and op.stages > 0]
     for op in loops:
-        for alloc in [inner for inner in op.body.walk() if isinstance(inner, tile.SharedAlloc)]:
-            assert op.parent is not None and alloc.parent is not None
-            alloc.parent.ops.remove(alloc)
-            op.parent.insert_before(op, alloc)
+        for alloc in take_tiles(op):
+            op.block.insert_before(op, alloc)
     return loops
 
 
@@ -161,17 +159,15 @@ class _Writer:
 
     def buffer(self, memory: Value) -> Value:
         """N tiles in the place of one."""
-        alloc = memory.op
-        assert isinstance(alloc, tile.SharedAlloc) and alloc.parent is not None
+        alloc = tile.allocation(memory)
         type_ = SharedType(alloc.type.dtype, (self.count, *alloc.type.dims))
         new = tile.SharedAlloc(*alloc.operands, type=type_, layout=alloc.layout, stages=self.count, loc=alloc.loc)
         new.result.name = memory.name
-        alloc.parent.insert_before(alloc, new)
+        alloc.block.insert_before(alloc, new)
         return new.result
 
     def replace(self, results: Sequence[Value]) -> None:
-        op, block = self.op, self.op.parent
-        assert block is not None
+        op, block = self.op, self.op.block
         replace_op(op, results)
         position = block.ops.index(op)
         block.ops[position : position + 1] = self.out.ops
@@ -179,8 +175,7 @@ class _Writer:
             new.parent = block
         for old, new in self.buffers.items():
             old.replace_all_uses_with(new)  # of tiles that lie over it
-            assert old.op is not None
-            old.op.erase()
+            tile.allocation(old).erase()
 
     # -- iterations ----------------------------------------------------------------------------
 
@@ -285,12 +280,7 @@ class _Writer:
 
     def two_steps(self) -> Sequence[Value]:
         """All of it under ``trips > 0``; the results are the initial values otherwise."""
-        b, blocks = self.b, [Block(), Block()]
-        with b.inside(blocks[0]):
-            b.add(control.Yield(*self.peeled()))
-        with b.inside(blocks[1]):
-            b.add(control.Yield(*self.op.inits))
-        return b.add(control.If(b.scalar("gt", self.trips, 0), blocks=blocks)).results
+        return self.b.either(self.b.scalar("gt", self.trips, 0), self.peeled, self.op.inits)
 
     def peeled(self) -> Sequence[Value]:
         b, steps, op = self.b, self.plan.steps, self.op

@@ -150,9 +150,8 @@ def _shares_with(body: LoopBody) -> Op | None:
 
 def _after_barrier(loop: Op) -> bool:
     """True if a barrier stands before the loop, with nothing but harmless ops between."""
-    block = loop.parent
-    assert block is not None
-    for op in reversed(block.ops[: block.ops.index(loop)]):
+    ops = loop.block.ops
+    for op in reversed(ops[: ops.index(loop)]):
         if isinstance(op, gpu.Barrier):
             return True
         if op.blocks or any(isinstance(memory.type, SharedType) for memory, _ in memories(op)):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tiledsl.ir.core import Kernel, Op
 from tiledsl.ir.ops import arith, async_copy, matrix
-from tiledsl.ir.types import SharedType
+from tiledsl.ir.ops.tile import allocation
 from tiledsl.passes.analysis.called import name_of
 from tiledsl.passes.pipelining.plan import LoopPlan
 from tiledsl.tables import table
@@ -40,8 +40,7 @@ def loop_text(plan: LoopPlan) -> str:
     lines = [f"line {plan.op.loc.line}: {stages} stage{'s' if stages > 1 else ''}, {fragments}"]
     total = 0
     for tile in plan.tiles:
-        type_ = tile.type
-        assert isinstance(type_, SharedType)
+        type_ = allocation(tile).type
         shape, size = " x ".join(map(str, type_.dims)), type_.bytes
         lines.append(f"{name_of(tile)}: {shape} {type_.dtype}, {stages} x {size} = {stages * size} bytes")
         total += stages * size

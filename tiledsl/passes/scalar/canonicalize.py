@@ -10,6 +10,7 @@ from typing import Any, Callable, Sequence
 
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Kernel, Op, Value
+from tiledsl.ir.expr import Expr
 from tiledsl.ir.ops import arith, control, debug, gpu, mem
 from tiledsl.ir.types import BOOL, PendingType, TokenType
 from tiledsl.passes.analysis.constants import constant, integer
@@ -58,8 +59,8 @@ class _Walker:
             arith.Bitcast: lambda op: simplify_bitcast(self.b, op),
             arith.Select: lambda op: simplify_select(self.b, op),
             mem.Offset: self.offset,
-            gpu.ThreadId: self.thread_id,
-            gpu.BlockId: self.block_id,
+            gpu.ThreadId: lambda op: self.position(op, self.kernel.threads),
+            gpu.BlockId: lambda op: self.position(op, self.kernel.grid),
         }
         self.structured: dict[type[Op], Callable[[Any], None]] = {
             control.If: self.if_,
@@ -69,10 +70,8 @@ class _Walker:
         }
 
     def block(self, block: Block) -> None:
-        outer, ops = self.b.block, block.ops
-        block.ops, self.b.block = [], block
-        self.ops(ops)
-        self.b.block = outer
+        with self.b.anew(block) as ops:
+            self.ops(ops)
 
     def ops(self, ops: list[Op]) -> None:
         """Simplify `ops` onto the end of the current block."""
@@ -114,14 +113,9 @@ class _Walker:
                 op.set_operands([inner.base, self.b.constant(known + distance, dtype)])
         return None
 
-    def thread_id(self, op: gpu.ThreadId) -> Value | None:
-        threads = self.kernel.threads
-        extent = threads[op.axis] if op.axis < len(threads) else 1
-        return self.b.constant(0, op.dtype) if extent == 1 else None
-
-    def block_id(self, op: gpu.BlockId) -> Value | None:
-        grid = self.kernel.grid
-        only_one = op.axis >= len(grid) or grid[op.axis] == 1
+    def position(self, op: gpu.ThreadId | gpu.BlockId, extents: Sequence[Expr]) -> Value | None:
+        """0 along an axis where there is only one."""
+        only_one = op.axis >= len(extents) or extents[op.axis] == 1
         return self.b.constant(0, op.dtype) if only_one else None
 
     def assert_(self, op: debug.Assert) -> None:
@@ -148,8 +142,6 @@ class _Walker:
         self.b.loc = op.loc
         then, orelse = (block.terminator for block in op.blocks)
         values = [self.b.select(op.condition, x, y) for x, y in zip(then.operands, orelse.operands, strict=True)]
-        then.set_operands(())
-        orelse.set_operands(())
         replace_op(op, values)
 
     def inline(self, op: Op, block: Block, arguments: Sequence[Value]) -> None:
@@ -167,7 +159,7 @@ class _Walker:
         inner = op.condition.op
         if isinstance(inner, arith.Scalar) and inner.fn.name == "not" and not (op.likely or op.role or op.predicated):
             op.set_operand(0, inner.operands[0])
-            op.blocks.reverse()
+            op.blocks = op.blocks[::-1]
 
     # -- loops ---------------------------------------------------------------------------------
 

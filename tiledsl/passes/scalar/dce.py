@@ -7,28 +7,22 @@ A loop without effects whose results nobody needs goes as well, whether or not i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from tiledsl.ir.core import Block, Kernel, Op, Value
-from tiledsl.passes.analysis.structure import deciders, flows, incoming
+from tiledsl.passes.analysis.structure import deciders, flows, incoming, reached
 
 
 def drop_dead_code(kernel: Kernel) -> None:
-    live: set[Op | Value] = set()
-    pending: list[Op | Value] = [op for op in kernel.walk() if not op.blocks and op.effects - {"read"}]
-    while pending:
-        here = pending.pop()
-        if here not in live:
-            live.add(here)
-            pending += _needed(here)
-    _sweep(kernel.body, live)
+    effective: list[Op | Value] = [op for op in kernel.walk() if not op.blocks and op.effects - {"read"}]
+    _sweep(kernel.body, reached(effective, _needed))
 
 
 def _needed(here: Op | Value) -> Iterator[Op | Value]:
     """What a live op or value needs besides: carried values are live only where somebody needs them."""
     if isinstance(here, Op):
         yield from deciders(here) if here.blocks else here.operands
-        around = here.parent.parent if here.parent is not None else None
+        around = here.block.parent
     else:
         yield from incoming(here)
         around = here.owner.parent if isinstance(here.owner, Block) else here.owner
@@ -36,7 +30,7 @@ def _needed(here: Op | Value) -> Iterator[Op | Value]:
         yield around
 
 
-def _sweep(block: Block, live: set[Op | Value]) -> None:
+def _sweep(block: Block, live: Container[Op | Value]) -> None:
     """Innermost last: a dead op's operands are dropped before the ops that define them are looked at."""
     kept: list[Op] = []
     for op in reversed(block.ops):

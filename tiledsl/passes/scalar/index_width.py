@@ -103,15 +103,14 @@ class _Exact:
         """Put the same of i64 in the place of `op`."""
         if not isinstance(op, (arith.Scalar, arith.Cast)):
             raise _NeedsWideIndicesError
-        assert op.parent is not None
-        b = Builder(op.parent, op.loc, before=op)
+        b = Builder(op.block, op.loc, before=op)
         operands = self.in_64_bits(b, op.operands)
         result = b.cast(operands[0], op.to) if isinstance(op, arith.Cast) else b.scalar(op.fn.name, *operands)
         if _is_index(op.results[0]):
             low = b.cast(result, INDEX)
             self.intervals.known[low] = self.intervals.of(op.results[0])
             result = low
-        op.parent.ops.remove(op)
+        op.block.ops.remove(op)
         replace_op(op, [result])
 
     def in_64_bits(self, b: Builder, values: Sequence[Value]) -> list[Value]:

@@ -11,10 +11,10 @@ from __future__ import annotations
 from tiledsl.errors import CompileError
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.core import Block, Kernel, Value
-from tiledsl.ir.ops import control, tile
+from tiledsl.ir.ops import control
 from tiledsl.ir.types import I64, INDEX
 from tiledsl.passes.analysis.constants import integer
-from tiledsl.passes.analysis.structure import replace_op, trip_count
+from tiledsl.passes.analysis.structure import replace_op, take_tiles, trip_count
 from tiledsl.passes.scalar.canonicalize import canonicalize
 
 MOST_OPS = 100_000
@@ -68,7 +68,8 @@ class _Unroller:
             return False
         self.check_size(op, op.unroll or trips or 0)
         b = Builder(block, op.loc)
-        _move_tiles_out(op, block)
+        for alloc in take_tiles(op):
+            block.append(alloc)
         if step is None or op.unroll == 0 or (trips is not None and trips < op.unroll):
             results = _copies(b, op, op.lo, op.inits, trips or 0)
         else:
@@ -88,14 +89,6 @@ class _Unroller:
             )
 
 
-def _move_tiles_out(op: control.For, block: Block) -> None:
-    tiles = [inner for inner in op.body.walk() if isinstance(inner, tile.SharedAlloc)]
-    for alloc in tiles:
-        assert alloc.parent is not None
-        alloc.parent.ops.remove(alloc)
-        block.append(alloc)
-
-
 def _copies(b: Builder, op: control.For, start: Value, carried: list[Value], count: int) -> list[Value]:
     """`count` copies of the body from induction value `start`; the carried values after them."""
     for trip in range(count):
@@ -109,7 +102,7 @@ def _copies(b: Builder, op: control.For, start: Value, carried: list[Value], cou
 
 def _advanced(b: Builder, op: control.For, start: Value, trips: int) -> Value:
     """start + trips * step; the canonicalizer folds it where it is constant."""
-    return b.scalar("add", start, b.scalar("mul", op.step, b.constant(trips, op.lo.dtype)))
+    return b.scalar("add", start, b.scalar("mul", op.step, trips))
 
 
 def _partial(b: Builder, op: control.For, trips: int | None, step: int) -> list[Value]:
@@ -144,7 +137,6 @@ def _middle(b: Builder, op: control.For, step: int) -> Value:
     wide = dtype if dtype is INDEX else I64
     lo, hi = b.cast(op.lo, wide), b.cast(op.hi, wide)
     distance = b.scalar("sub", lo, hi) if step < 0 else b.scalar("sub", hi, lo)
-    size, zero, count = b.constant(abs(step), wide), b.constant(0, wide), b.constant(op.unroll, wide)
-    steps = b.scalar("max", b.scalar("floordiv", distance, size), zero)
-    whole = b.scalar("mul", b.scalar("floordiv", steps, count), count)
-    return b.cast(b.scalar("add", lo, b.scalar("mul", whole, b.constant(step, wide))), dtype)
+    steps = b.scalar("max", b.scalar("floordiv", distance, abs(step)), 0)
+    whole = b.scalar("mul", b.scalar("floordiv", steps, op.unroll), op.unroll)
+    return b.cast(b.scalar("add", lo, b.scalar("mul", whole, step)), dtype)

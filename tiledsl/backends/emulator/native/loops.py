@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiledsl.arch import WARP
+from tiledsl.backends.emulator.hooks import Ints
 from tiledsl.backends.emulator.spans import Span
 from tiledsl.ir import semantics
 from tiledsl.ir.types import DType
@@ -185,7 +186,7 @@ declare {vector} @llvm.masked.gather.v32i{bits}.v32p0(<32 x ptr>, <32 x i1>, {ve
     return compiled(declare + _loop(parameters, body), 11)
 
 
-def gather(span: Span, address: NDArray[np.int64], vec: int) -> tuple[NDArray[Any], ...] | None:
+def gather(span: Span, address: Ints, vec: int) -> tuple[NDArray[Any], ...] | None:
     """What `memory.load` returns, or None for small accesses and if any lane is outside."""
     size = span.elements.itemsize
     room = span.high - span.low - vec * size

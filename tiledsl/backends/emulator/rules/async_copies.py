@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from tiledsl.backends.emulator.async_copies import Transfer
 from tiledsl.backends.emulator.cohort import Cohort
+from tiledsl.backends.emulator.hooks import Ints
 from tiledsl.backends.emulator.memory import access_index, name_threads
 from tiledsl.backends.emulator.rules.memory import span_of
 from tiledsl.backends.emulator.rules.places import Memory, Place, masked, read_place, write_place
@@ -17,8 +18,6 @@ from tiledsl.backends.emulator.rules.tile import copy
 from tiledsl.backends.emulator.spans import Span
 from tiledsl.errors import EmulatorError
 from tiledsl.ir.ops import async_copy, mem, tma
-
-Ints = NDArray[np.int64]
 
 TOKEN = np.zeros((), np.bool_)
 """Nothing is left to wait for."""
@@ -31,11 +30,6 @@ TOKEN = np.zeros((), np.bool_)
 def copy_at_once(c: Cohort, op: async_copy.Copy, *operands: Any) -> Any:
     copy(c, op, *operands)
     return TOKEN
-
-
-@rule(async_copy.Wait)
-def wait_for_tokens(c: Cohort, op: async_copy.Wait, *tokens: Any) -> None:
-    """Program order has done it."""
 
 
 @rule(async_copy.Cp)

@@ -1,12 +1,11 @@
 """Atomic operations with a defined order: lanes go in block, warp and lane order.
 
 A run of the emulator is one of those that the memory model allows, with every write seen at once. What an order or a
-scope adds is for the checks: each access has both (`options.Access`).
+scope adds is for the checks: each access has both (`hooks.Access`).
 """
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, Callable
 
 import numpy as np
@@ -62,7 +61,7 @@ def _update(op: Atomic) -> Callable[..., Any]:
         case "add" if op.dtype == F32 and in_tensor:
             return _global_f32
         case name:
-            return partial(semantics.apply, name, op.dtype)
+            return semantics.function(name, op.dtype)
 
 
 def _exchange(old: Any, value: Any) -> Any:
@@ -78,10 +77,13 @@ def _compare_and_swap(old: NDArray[Any], compare: NDArray[Any], value: NDArray[A
 def _global_f32(old: Any, added: Any) -> Any:
     """atom.add.f32 on global memory takes subnormals as zeros of their sign, and gives such zeros
     (PTX ISA: atom). On shared memory it keeps them, as all other arithmetic does."""
-    return _flushed(semantics.apply("add", F32, _flushed(old), _flushed(added)))
+    return _flushed(_ADD_F32(_flushed(old), _flushed(added)))
 
 
-def _flushed(x: Any) -> Any:
-    flushed: Any = np.array(x)
-    flushed[np.abs(flushed) < np.finfo(np.float32).tiny] *= 0  # a zero of the same sign
-    return flushed
+_ADD_F32 = semantics.function("add", F32)
+_LEAST_NORMAL = np.finfo(np.float32).tiny
+
+
+def _flushed(x: NDArray[Any]) -> NDArray[Any]:
+    small = np.abs(x) < _LEAST_NORMAL
+    return np.where(small, np.copysign(np.float32(0), x), x) if small.any() else x

@@ -6,22 +6,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tiledsl.arch import NAMED_BARRIERS, WARP
 from tiledsl.backends.emulator.cohort import Cohort
-from tiledsl.backends.emulator.hooks import FenceKind, Sync
+from tiledsl.backends.emulator.hooks import Bools, FenceKind, Ints, Sync
 from tiledsl.backends.emulator.memory import access_index, name_threads
 from tiledsl.backends.emulator.rules.gpu import require_whole_warps
 from tiledsl.backends.emulator.rules.memory import located
-from tiledsl.backends.emulator.rules.registry import Condition, Rows, condition, rule
+from tiledsl.backends.emulator.rules.registry import Condition, condition, rule
 from tiledsl.backends.emulator.spans import Span
 from tiledsl.errors import EmulatorError, HazardError
 from tiledsl.ir.core import Op
 from tiledsl.ir.ops import barriers, gpu
-
-Ints = NDArray[np.int64]
-
 
 # -- mbarriers -------------------------------------------------------------------------------------
 
@@ -92,6 +88,14 @@ def _waited(c: Cohort, op: Op, values: Sequence[Any]) -> tuple[Ints, Ints, Ints]
     return rows, columns_of(c, op, span, rows, at), c.spread(parity)[c.active()]
 
 
+def _awaited(c: Cohort, op: Op, values: Sequence[Any]) -> tuple[Ints, Ints, Ints]:
+    """The same while they wait: `phase_now` has checked the access, and hooks have heard of it."""
+    span, address, (parity,) = located(c, op, 0, values)
+    lanes = c.active()
+    rows, at = c.lanes_of(lanes)[0] - c.chunk.first, c.spread(address)[lanes]
+    return rows, columns_of(c, op, span, rows, at), c.spread(parity)[lanes]
+
+
 @rule(barriers.Wait)
 def phase_now(c: Cohort, op: barriers.Wait, *values: Any) -> Any:
     """The phase that each lane's mbarrier is in when the lane comes: [groups, warps, lanes]."""
@@ -107,8 +111,8 @@ class _PhaseEnded(Condition):
 
     after = True
 
-    def ready(self, c: Cohort, op: Op, *values: Any) -> Rows:
-        rows, columns, parities = _waited(c, op, values[1:])
+    def ready(self, c: Cohort, op: Op, *values: Any) -> Bools:
+        rows, columns, parities = _awaited(c, op, values[1:])
         found = c.spread(values[0])[c.active()]
         ended = np.ones(c.shape, np.bool_)
         ended[c.active()] = ((found & 1) != parities) | (c.chunk.mbarriers.phase[rows, columns] > found)
@@ -129,12 +133,12 @@ class _PhaseEnded(Condition):
         c.chunk.hook.on_acquire(Sync(op, "mbarrier", blocks, threads // WARP, blocks, places))
 
     def missing(self, c: Cohort, op: Op, *values: Any) -> str:
-        rows, columns, parities = _waited(c, op, values[1:])
+        rows, columns, parities = _awaited(c, op, values[1:])
         at = int(np.argmax((c.chunk.mbarriers.phase[rows, columns] & 1) == parities))
         return c.chunk.mbarriers.describe(int(rows[at]), int(columns[at]), int(parities[at]))
 
     def wanted(self, c: Cohort, op: Op, *values: Any) -> None:
-        rows, columns, _ = _waited(c, op, values[1:])
+        rows, columns, _ = _awaited(c, op, values[1:])
         c.chunk.copies.deliver_counted(rows, columns)
 
 
@@ -166,7 +170,7 @@ def arrive_at_named(c: Cohort, op: barriers.NamedBarrier, *number: Any) -> Any:
 class _RoundEnded(Condition):
     after = True
 
-    def ready(self, c: Cohort, op: Any, *values: Any) -> Rows:
+    def ready(self, c: Cohort, op: Any, *values: Any) -> Bools:
         round_, *number = values
         if not op.wait:
             return np.ones(c.shape[:2], np.bool_)
@@ -202,7 +206,7 @@ def arrive_at_cluster(c: Cohort, op: barriers.ClusterArrive) -> None:
 
 @condition(barriers.ClusterWait)
 class _ClusterArrived(Condition):
-    def ready(self, c: Cohort, op: Op, *values: Any) -> Rows:
+    def ready(self, c: Cohort, op: Op, *values: Any) -> Bools:
         all_, rows = c.chunk.cluster_barriers, c.blocks[:, None] - c.chunk.first
         return all_.rounds[all_.clusters[rows]] > all_.waits[rows, c.warps]
 
@@ -240,11 +244,6 @@ def elect(c: Cohort, op: barriers.Elect) -> Any:
     """The first lane. (PTX ISA: elect.sync leaves open which one.)"""
     require_whole_warps(c, op)
     return (np.arange(WARP) == 0)[None, None]
-
-
-@rule(barriers.GridDependency)
-def grid_dependency(c: Cohort, op: barriers.GridDependency) -> None:
-    """Launches follow each other here."""
 
 
 @rule(barriers.SetMaxNReg)

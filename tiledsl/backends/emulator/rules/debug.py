@@ -7,10 +7,9 @@ import sys
 from typing import Any, Sequence, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tiledsl.arch import WARP
-from tiledsl.backends.emulator.cohort import Cohort, is_fragment
+from tiledsl.backends.emulator.cohort import Cohort
 from tiledsl.backends.emulator.memory import name_threads
 from tiledsl.backends.emulator.rules.registry import rule
 from tiledsl.backends.print_records import line_text
@@ -53,16 +52,10 @@ def stop(c: Cohort, op: debug.Breakpoint, *values: Any) -> None:
         "thread": np.array([launch.thread_index(int(t)) for t in threads]),
     }
     for name, value in zip(op.names, values, strict=True):
-        visible[name] = _of_lanes(c, value, lanes)
+        visible[name] = c.of_lanes(value, lanes)
     call = ast.increment_lineno(ast.parse("__breakpointhook__()"), max(op.loc.line, 1) - 1)
     code = compile(call, op.loc.file, "exec").replace(co_name=op.loc.function or "<kernel>")
     exec(code, {"__breakpointhook__": sys.breakpointhook}, visible)
-
-
-def _of_lanes(c: Cohort, value: Any, lanes: NDArray[np.bool_]) -> Any:
-    if is_fragment(value):
-        return tuple(_of_lanes(c, v, lanes) for v in value)
-    return c.spread(value)[lanes]
 
 
 # -- raw PTX ----------------------------------------------------------------------------------------

@@ -8,14 +8,15 @@ import numpy as np
 
 from tiledsl.arch import WARP
 from tiledsl.backends.emulator.cohort import Cohort
+from tiledsl.backends.emulator.hooks import Bools
 from tiledsl.backends.emulator.memory import name_threads
-from tiledsl.backends.emulator.rules.registry import Condition, Rows, condition, rule
+from tiledsl.backends.emulator.rules.registry import Condition, condition, rule
 from tiledsl.errors import HazardError
 from tiledsl.ir.core import Op
-from tiledsl.ir.ops import gpu, warp
+from tiledsl.ir.ops import async_copy, barriers, gpu, tma, warp
 from tiledsl.ir.semantics import numpy_dtype
 
-_LANES = np.arange(WARP)
+LANES = np.arange(WARP)
 
 
 @rule(gpu.ThreadId)
@@ -40,7 +41,7 @@ def warp_id(c: Cohort, op: gpu.WarpId) -> Any:
 
 @rule(gpu.LaneId)
 def lane_id(c: Cohort, op: gpu.LaneId) -> Any:
-    return _LANES[None, None].astype(numpy_dtype(op.dtype))
+    return LANES[None, None].astype(numpy_dtype(op.dtype))
 
 
 @rule(gpu.SyncWarp)
@@ -73,7 +74,7 @@ def arrive_at_barrier(c: Cohort, op: Op) -> Any:
 class _BlockArrived(Condition):
     after, meets = True, True
 
-    def ready(self, c: Cohort, op: Op, *values: Any) -> Rows:
+    def ready(self, c: Cohort, op: Op, *values: Any) -> Bools:
         (round_,) = values
         if round_ is None:
             return np.ones((1, 1), np.bool_)
@@ -98,6 +99,11 @@ def require_whole_warps(c: Cohort, op: Op) -> None:
         )
 
 
+@rule(async_copy.Wait, barriers.GridDependency, tma.Prefetch, tma.MapPrefetch)
+def nothing(c: Cohort, op: Op, *operands: Any) -> None:
+    """Copies with tokens are complete at once, launches follow each other, and a prefetch changes nothing."""
+
+
 # -- exchange between the lanes of a warp -----------------------------------------------------------
 
 
@@ -106,17 +112,17 @@ def shuffle(c: Cohort, op: warp.Shuffle, value: Any, lane: Any) -> Any:
     """A source outside the group, or a lane that the block does not have, gives the lane's own value."""
     require_whole_warps(c, op)
     lane = np.asarray(lane, np.int64)
-    within, first = _LANES % op.width, _LANES - _LANES % op.width
+    within, first = LANES % op.width, LANES - LANES % op.width
     target = {
         "idx": lambda: lane % op.width,
         "up": lambda: within - lane,
         "down": lambda: within + lane,
         "xor": lambda: within ^ lane,
     }[op.mode]()
-    source = np.where((target >= 0) & (target < op.width), first + target, _LANES)
+    source = np.where((target >= 0) & (target < op.width), first + target, LANES)
     if c.exists is not None:
         spread = np.broadcast_to(source, c.shape)
-        source = np.where(np.take_along_axis(c.existing(), spread, axis=2), spread, _LANES)
+        source = np.where(np.take_along_axis(c.existing(), spread, axis=2), spread, LANES)
     values = np.asarray(value)
     if values.ndim == 0 or values.shape[2] == 1:
         return value
@@ -138,5 +144,5 @@ def vote(c: Cohort, op: warp.Vote, predicate: Any) -> Any:
     holds = predicate & c.existing()
     if op.mode == "any":
         return holds.any(axis=2, keepdims=True)
-    bits = np.uint32(1) << _LANES.astype(np.uint32)
+    bits = np.uint32(1) << LANES.astype(np.uint32)
     return np.where(holds, bits, np.uint32(0)).sum(axis=2, keepdims=True, dtype=np.uint32)

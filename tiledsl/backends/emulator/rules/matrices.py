@@ -7,19 +7,17 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tiledsl.arch import WARP
+from tiledsl.backends.emulator.hooks import Ints
 from tiledsl.backends.emulator.native.loops import fma
-from tiledsl.ir.semantics import numpy_dtype
+from tiledsl.ir.semantics import Array, numpy_dtype
 from tiledsl.ir.tensor_core import mma_planes
 from tiledsl.ir.types import DTYPES, F64
 from tiledsl.layout.fragments import FragmentLayout
 from tiledsl.layout.mma import MmaRow
 from tiledsl.layout.shared import CHUNK, ROWS, SPANS, Paneled
 
-Array = NDArray[Any]
-Ints = NDArray[np.int64]
 Values = Sequence[Any]
 
 

@@ -9,14 +9,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tiledsl.arch import WARP
 from tiledsl.backends.emulator.cohort import Cohort
-from tiledsl.backends.emulator.hooks import AccessKind
+from tiledsl.backends.emulator.hooks import AccessKind, Ints
 from tiledsl.backends.emulator.memory import access_index, assign
 from tiledsl.backends.emulator.rules.arith import from_word, to_word
-from tiledsl.backends.emulator.rules.gpu import require_whole_warps
+from tiledsl.backends.emulator.rules.gpu import LANES, require_whole_warps
 from tiledsl.backends.emulator.rules.matrices import coordinates, product
 from tiledsl.backends.emulator.rules.memory import located
 from tiledsl.backends.emulator.rules.places import (
@@ -34,10 +33,7 @@ from tiledsl.ir.ops import matrix, mem, ptx
 from tiledsl.ir.semantics import numpy_dtype
 from tiledsl.ir.types import FragmentType, PtrType, TileType
 
-Ints = NDArray[np.int64]
 Fragment = tuple[Any, ...]
-
-_LANES = np.arange(WARP)
 
 
 # -- products --------------------------------------------------------------------------------------
@@ -147,7 +143,7 @@ def _row_bytes(c: Cohort, op: Load | Store, values: Sequence[Any], kind: AccessK
     memory = op.operands[0].type
     assert isinstance(memory, (TileType, PtrType))
     vec, held = matrix.MATRIX_BYTES // memory.dtype.bytes, "columns" if op.trans else "rows"
-    with masked(c, _LANES[None, None] < matrix.MATRIX_ROWS * op.num):
+    with masked(c, LANES[None, None] < matrix.MATRIX_ROWS * op.num):
         span, address, rest = located(c, op, 0, values, vec)
         start = access_index(c, op, span, address, kind, vec, held=held) * memory.dtype.bytes
     return np.broadcast_to(start, np.broadcast_shapes(start.shape, (1, 1, WARP))), rest
@@ -181,9 +177,9 @@ def store_matrices(c: Cohort, op: Store, *values: Any) -> None:
 
 def _straight(rows: Ints, number: int) -> Ints:
     """The 32-bit word of matrix `number` that each lane, 4g + t, has: the t-th of row g."""
-    return rows[:, :, 8 * number + _LANES // 4] // 4 + _LANES % 4
+    return rows[:, :, 8 * number + LANES // 4] // 4 + LANES % 4
 
 
 def _transposed(rows: Ints, number: int) -> list[Ints]:
     """The two 16-bit elements that lane 4g + t has of the transposed matrix: column g of rows 2t and 2t + 1."""
-    return [rows[:, :, 8 * number + 2 * (_LANES % 4) + e] // 2 + _LANES // 4 for e in (0, 1)]
+    return [rows[:, :, 8 * number + 2 * (LANES % 4) + e] // 2 + LANES // 4 for e in (0, 1)]

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tiledsl.arch import WARP
 from tiledsl.backends.emulator.cohort import Cohort, is_fragment
+from tiledsl.backends.emulator.hooks import Ints
 from tiledsl.backends.emulator.memory import load, name_threads, store
 from tiledsl.backends.emulator.rules.atomics import access_atomically
-from tiledsl.backends.emulator.rules.places import Place, fail_outside
+from tiledsl.backends.emulator.rules.places import Place, require_within
 from tiledsl.backends.emulator.rules.registry import rule
 from tiledsl.backends.emulator.spans import ADDRESS_BITS, SharedTile, Span
 from tiledsl.errors import EmulatorError
@@ -20,8 +20,6 @@ from tiledsl.ir.core import Op, Value
 from tiledsl.ir.ops import mem, tile, wgmma
 from tiledsl.ir.semantics import numpy_dtype
 from tiledsl.ir.types import DType, GlobalType, PtrType, SharedType
-
-Ints = NDArray[np.int64]
 
 
 @rule(mem.SharedBase)
@@ -70,25 +68,9 @@ def atomic(c: Cohort, op: tile.Atomic | mem.Atomic, *operands: Any) -> Any:
 
 @rule(mem.Within)
 def within(c: Cohort, op: mem.Within, *operands: Any) -> None:
-    """Of lanes that a mask turns off indices may be anything."""
     given = iter(operands[op.rank :])
     extents = [int(next(given)) if extent < 0 else extent for extent in op.extents]
-    outside: Any = False
-    for axis in op.axes:
-        outside = outside | _beyond(np.asarray(operands[axis]), extents[axis] - op.counts[axis])
-    if not np.any(outside):
-        return
-    lanes = np.arange(WARP) < op.lanes
-    wrong = c.active() & outside & lanes
-    if wrong.any():
-        fail_outside(c, op, op.access, op.label, operands[: op.rank], extents, op.counts, wrong)
-
-
-def _beyond(index: NDArray[Any], last: int) -> Any:
-    """Where an index is not one of 0 ... `last`: as unsigned numbers, negative ones are beyond."""
-    if last < 0:
-        return True
-    return index.view(f"u{index.itemsize}") > last
+    require_within(c, op, op.access, op.label, operands[: op.rank], extents, op.counts, op.axes, op.lanes)
 
 
 def span_of(c: Cohort, op: Op, address: Any, position: int = 0) -> Span:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tiledsl.arch import WARP
 from tiledsl.backends.emulator.cohort import Cohort, blend
 from tiledsl.backends.emulator.memory import load, name_threads, store
 from tiledsl.backends.emulator.spans import SharedTile, Span
@@ -58,11 +59,8 @@ class Place:
     def require_inside(self) -> None:
         if np.all(self.whole):
             return
-        wrong = self.c.active() & ~self.whole
-        if wrong.any():
-            dims = self.span.dims
-            counts = [self.vec if axis == self.axis else 1 for axis in range(len(dims))]
-            fail_outside(self.c, self.op, self.op.name, self.span.label, self.indices, dims, counts, wrong)
+        counts = [self.vec if axis == self.axis else 1 for axis in range(len(self.indices))]
+        require_within(self.c, self.op, self.op.name, self.span.label, self.indices, self.span.dims, counts)
 
     def parts(self) -> Iterator[tuple[int, int, Any]]:
         """The accesses of a guarded vector, each with its first element, their number, and the lanes that make it, to
@@ -77,17 +75,7 @@ class Place:
                     yield e, 1, alone
 
 
-def require_box(c: Cohort, op: Op, tile: SharedTile, indices: Sequence[Any], counts: Sequence[int]) -> None:
-    """Raise EmulatorError unless `counts` elements along each axis, from `indices` on, are in the tile."""
-    wrong = np.zeros(c.shape, np.bool_)
-    for index, extent, count in zip(indices, tile.dims, counts, strict=True):
-        wrong |= (np.asarray(index) < 0) | (np.asarray(index) > extent - count)
-    wrong &= c.active()
-    if wrong.any():
-        fail_outside(c, op, op.name, tile.label, indices, tile.dims, counts, wrong)
-
-
-def fail_outside(
+def require_within(
     c: Cohort,
     op: Op,
     access: str,
@@ -95,9 +83,19 @@ def fail_outside(
     indices: Sequence[Any],
     extents: Sequence[int],
     counts: Sequence[int],
-    wrong: NDArray[np.bool_],
+    axes: Iterable[int] | None = None,
+    lanes: int = WARP,
 ) -> None:
-    """Raise EmulatorError: the lanes of `wrong` access `counts` elements from `indices` on, not all of them inside."""
+    """Raise EmulatorError unless `counts` elements along each of the `axes`, all by default, from `indices` on, are
+    inside for the first active `lanes` of each warp. Of lanes that a mask turns off indices may be anything."""
+    outside: Any = False
+    for axis in range(len(indices)) if axes is None else axes:
+        outside = outside | _beyond(np.asarray(indices[axis]), extents[axis] - counts[axis])
+    if not np.any(outside):
+        return
+    wrong = c.active() & outside & (np.arange(WARP) < lanes)
+    if not wrong.any():
+        return
     at = ", ".join(str(int(c.spread(i)[wrong][0])) for i in indices)
     several = [n for n in counts if n > 1]
     more = f" and the {several[0] - 1} elements after it" if len(several) == 1 else ""
@@ -108,6 +106,13 @@ def fail_outside(
         op.loc,
         f"guard the access ({name}.get, {name}.put) or correct the index",
     )
+
+
+def _beyond(index: NDArray[Any], last: int) -> Any:
+    """Where an index is not one of 0 ... `last`: as unsigned numbers, negative ones are beyond."""
+    if last < 0:
+        return True
+    return index.view(f"u{index.itemsize}") > last
 
 
 def shifted(origin: Sequence[Any], axes: Sequence[int], offsets: Sequence[Any]) -> list[Any]:

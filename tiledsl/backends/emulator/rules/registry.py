@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from typing import Any, Callable, ClassVar, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from tiledsl.backends.emulator.cohort import Cohort
+from tiledsl.backends.emulator.hooks import Bools
 from tiledsl.errors import EmulatorError
 from tiledsl.ir.core import Op
 
@@ -46,9 +44,6 @@ def rule_of(op: Op) -> Rule:
 # -- waits ------------------------------------------------------------------------------------------
 
 
-Rows = NDArray[np.bool_]
-
-
 class Condition:
     """What the warps that come to an op wait for; one object for each class of ops.
 
@@ -61,7 +56,7 @@ class Condition:
     gathers: ClassVar[bool] = False
     meets: ClassVar[bool] = False
 
-    def ready(self, c: Cohort, op: Op, *values: Any) -> Rows:
+    def ready(self, c: Cohort, op: Op, *values: Any) -> Bools:
         """For which warps, [groups, warps], it holds."""
         raise NotImplementedError
 

@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 from tiledsl.arch import TMA_ALIGNMENT
 from tiledsl.backends.emulator.async_copies import Transfer
 from tiledsl.backends.emulator.cohort import Cohort
+from tiledsl.backends.emulator.hooks import Bools, Ints
 from tiledsl.backends.emulator.memory import checked, require_writable
 from tiledsl.backends.emulator.rules.barriers import columns_of
 from tiledsl.backends.emulator.rules.matrices import swizzled
 from tiledsl.backends.emulator.rules.memory import located, span_of
-from tiledsl.backends.emulator.rules.places import Place, require_box
+from tiledsl.backends.emulator.rules.places import Place, require_within
 from tiledsl.backends.emulator.rules.registry import rule
 from tiledsl.backends.emulator.spans import Span
 from tiledsl.errors import EmulatorError
@@ -28,8 +29,6 @@ from tiledsl.ir.core import Op
 from tiledsl.ir.ops import tma
 from tiledsl.ir.types import SharedType
 from tiledsl.layout.shared import CHUNK
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,7 @@ class _Box:
     extents: tuple[int, ...]
     start: Ints
 
-    def elements(self) -> tuple[Ints, NDArray[np.bool_]]:
+    def elements(self) -> tuple[Ints, Bools]:
         """For every element of each box, [entries, elements] in row order: where it is among the tensor's elements, and
         whether it is inside."""
         span = self.tensor
@@ -107,7 +106,7 @@ def _tile_sides(c: Cohort, op: tma.Load | tma.Store, values: tuple[Any, ...]) ->
     assert isinstance(type_, SharedType)
     tile, place, tensor, origin = values[0], values[1 : 1 + rank], values[1 + rank], values[2 + rank :]
     box = _Box(tensor, op.axes, (op.rows, op.columns), _lanes_of(c, origin[: len(op.origin)]))
-    require_box(c, op, tile, place, (*[1] * (rank - 2), op.rows, op.columns))
+    require_within(c, op, op.name, tile.label, place, tile.dims, (*[1] * (rank - 2), op.rows, op.columns))
     start = _lanes_of(c, [Place(c, op, tile, place, type_, 1).address])
     row, pitch = (columns * type_.dtype.bytes for columns in (op.columns, type_.dims[-1]))
     if row % CHUNK or pitch % CHUNK or (start % CHUNK).any():
@@ -160,8 +159,3 @@ def _to_cluster(c: Cohort, op: Op, transfer: Transfer, masks: Ints) -> tuple[Tra
     which, ranks = np.nonzero(bits)
     sent = transfer.part(which)
     return replace(sent, rows=clusters.members[sent.owners, ranks]), which
-
-
-@rule(tma.Prefetch, tma.MapPrefetch)
-def prefetch(c: Cohort, op: Op, *tensor: Any) -> None:
-    """Nothing to be seen."""

@@ -12,11 +12,10 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tiledsl.arch import WARP, WARPGROUP_WARPS
 from tiledsl.backends.emulator.cohort import Cohort
-from tiledsl.backends.emulator.hooks import Access
+from tiledsl.backends.emulator.hooks import Access, Bools, Ints
 from tiledsl.backends.emulator.native.dot import add_terms
 from tiledsl.backends.emulator.rules.matrices import (
     Descriptor,
@@ -26,22 +25,19 @@ from tiledsl.backends.emulator.rules.matrices import (
 )
 from tiledsl.backends.emulator.rules.matrix import require_full_warps
 from tiledsl.backends.emulator.rules.memory import shared_bases
-from tiledsl.backends.emulator.rules.places import require_box
-from tiledsl.backends.emulator.rules.registry import Condition, Rows, condition, rule
+from tiledsl.backends.emulator.rules.places import require_within
+from tiledsl.backends.emulator.rules.registry import Condition, condition, rule
 from tiledsl.backends.emulator.spans import SharedTile
 from tiledsl.errors import EmulatorError
 from tiledsl.ir import tensor_core
 from tiledsl.ir.core import Op
 from tiledsl.ir.ops import wgmma
-from tiledsl.ir.semantics import numpy_dtype
+from tiledsl.ir.semantics import Array, numpy_dtype
 from tiledsl.ir.types import DTYPES
 from tiledsl.layout.fragments import of_warpgroups
 from tiledsl.layout.mma import SHAPES
 from tiledsl.layout.shared import CHUNK, ROWS, row_major
 from tiledsl.layout.wgmma import WGMMA_ROWS
-
-Ints = NDArray[np.int64]
-Array = NDArray[Any]
 
 
 @condition(wgmma.Mma, wgmma.Instruction)
@@ -50,7 +46,7 @@ class _WholeWarpgroups(Condition):
 
     gathers = True
 
-    def ready(self, c: Cohort, op: Op, *values: Any) -> Rows:
+    def ready(self, c: Cohort, op: Op, *values: Any) -> Bools:
         warps = np.broadcast_to(c.warps, c.shape[:2])
         group = c.blocks[:, None] * WARP + warps // WARPGROUP_WARPS
         _, which, count = np.unique(group, return_inverse=True, return_counts=True)
@@ -119,7 +115,7 @@ def _read_tile(
     (along, along_k), dtype, origin = operand.axes, operand.type.dtype, values[1 : 1 + len(tile.dims)]
     counts, strides = [1] * len(tile.dims), row_major(tile.dims)
     counts[along], counts[along_k] = operand.extent, op.k
-    require_box(groups.c, op, tile, origin, counts)
+    require_within(groups.c, op, op.name, tile.label, origin, tile.dims, counts)
     start: Any = sum(groups.uniform(op, i, "an index") * s for i, s in zip(origin, strides, strict=True))
     rows = start[:, None] + (first[:, None] + np.arange(count)) * strides[along]
     offset = rows[:, :, None] + np.arange(op.k) * strides[along_k]

@@ -13,10 +13,9 @@ import numpy as np
 
 from tiledsl.arch import WARP, WARPGROUP_WARPS
 from tiledsl.backends.emulator.async_copies import require_few
-from tiledsl.backends.emulator.hooks import Sync
+from tiledsl.backends.emulator.hooks import Bools, Ints, Sync
 from tiledsl.backends.emulator.sanitizer.clocks import Known
 from tiledsl.backends.emulator.sanitizer.memory import SharedHistory, Touch
-from tiledsl.backends.emulator.sanitizer.shadow import Bools, Ints
 from tiledsl.errors import HazardError
 from tiledsl.ir.core import Op
 
@@ -91,7 +90,7 @@ class StoreReads:
             if left.any():
                 who, access = self.name(touch, int(np.argmax(left))), touch.access
                 text = f"{who} ends, and has not waited for {access.op.name}, which may still read {access.label}"
-                raise HazardError(text, access.loc, self.fix)
+                raise HazardError(text, access.op.loc, self.fix)
 
     def name(self, touch: Touch, entry: int) -> str:
         return self.memory.cells.warp(int(touch.owners[entry]), int(touch.warps[entry]))
@@ -116,7 +115,7 @@ class ProductReads(StoreReads):
             raise HazardError(
                 f"{touch.access.op.name} of {self.name(touch, int(np.argmin(ready)))} uses registers that no "
                 "wgmma.fence has made ready",
-                touch.access.loc,
+                touch.access.op.loc,
                 "put wgmma_fence() before the first product, and after registers of it were written",
             )
         # What all of its warps know.
@@ -136,7 +135,7 @@ class ProductReads(StoreReads):
             if lacks.any():
                 raise HazardError(
                     f"{op.name} of {self.name(touch, int(np.argmax(lacks)))} does not wait for the product at "
-                    f"{touch.access.loc}, which no commit has put into a group",
+                    f"{touch.access.op.loc}, which no commit has put into a group",
                     op.loc,
                     "put wgmma_commit() behind the products",
                 )

@@ -14,9 +14,8 @@ from __future__ import annotations
 import numpy as np
 
 from tiledsl.arch import WARP
-from tiledsl.backends.emulator.hooks import Access
+from tiledsl.backends.emulator.hooks import Access, Ints
 from tiledsl.backends.emulator.sanitizer.clocks import Clocks, Known
-from tiledsl.backends.emulator.sanitizer.shadow import Ints
 from tiledsl.ir.atomics import ACQUIRING, RELEASING
 
 _Place = tuple[str, int, int]

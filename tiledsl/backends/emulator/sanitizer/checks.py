@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from tiledsl.backends.emulator.hooks import Access
+from tiledsl.backends.emulator.hooks import Access, Bools, Ints
 from tiledsl.backends.emulator.rules.memory import shared_bases
-from tiledsl.backends.emulator.sanitizer.shadow import Bools, Cells, Ints, Ops
+from tiledsl.backends.emulator.sanitizer.shadow import Cells, Ops
 from tiledsl.errors import HazardError
 from tiledsl.ir.ops import mem
 
@@ -62,7 +62,7 @@ class LastWrites:
         lane, cell = (int(i) for i in np.argwhere(wrong)[0])
         who = self.cells.launch.thread_of_block(access.threads[lane], access.blocks[lane])
         byte = self.cells.byte(int(cells[lane, cell]), access)
-        raise HazardError(f"{what}: {who} reads {byte}, {why}", access.loc, fix)
+        raise HazardError(f"{what}: {who} reads {byte}, {why}", access.op.loc, fix)
 
 
 def _tile(access: Access) -> mem.SharedBase | None:

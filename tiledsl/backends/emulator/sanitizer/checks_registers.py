@@ -10,7 +10,7 @@ from tiledsl.errors import HazardError
 from tiledsl.ir.core import Kernel, Op, Value
 from tiledsl.ir.ops import control, wgmma
 from tiledsl.ir.types import FragmentType
-from tiledsl.passes.analysis.structure import flows
+from tiledsl.passes.analysis.structure import flows, reached
 
 
 def check_registers(kernel: Kernel) -> None:
@@ -32,31 +32,25 @@ def check_registers(kernel: Kernel) -> None:
 def _is_ready(accumulator: Value) -> bool:
     """Of a product, or not written yet: it needs no fence."""
     maker = accumulator.op
-    return maker is not None and (
-        isinstance(maker, wgmma.Registers) or any(touch.done == "wgmma" for touch in maker.touches)
-    )
+    of_product = maker is not None and any(touch.done == "wgmma" for touch in maker.touches)
+    return of_product or isinstance(maker, wgmma.Registers)
 
 
 # -- accumulators ----------------------------------------------------------------------------------
 
+_MAY_HOLD = (wgmma.WaitGroup, control.For, control.While, control.Yield, control.Condition)
+"""Who may take a register of a product in flight, besides products."""
+
 
 def _require_untouched(op: wgmma.Instruction, carried: Mapping[Value, list[Value]]) -> None:
-    seen: set[Value] = set()
-    todo: list[Value] = list(op.results)
-    while todo:
-        value = todo.pop()
-        if value in seen:
-            continue
-        seen.add(value)
-        todo += carried.get(value, ())
+    def passed_on(value: Value) -> list[Value]:
+        waits = [(user, at) for user, at in value.uses if isinstance(user, wgmma.WaitGroup) and user.pending]
+        return [*carried.get(value, ()), *(wait.results[at] for wait, at in waits)]
+
+    for value in reached(op.results, passed_on):
         for user, position in value.uses:
-            if isinstance(user, wgmma.WaitGroup):
-                todo += [user.results[position]] if user.pending else []
-                continue
             asks_for_own = isinstance(user, wgmma.Instruction) and position >= 2 + len(user.left)
-            if not asks_for_own and not isinstance(
-                user, (control.For, control.While, control.Yield, control.Condition)
-            ):
+            if not asks_for_own and not isinstance(user, _MAY_HOLD):
                 raise HazardError(
                     f"{user.name} uses a register of the product at {op.loc}, which is in flight",
                     user.loc,
@@ -80,8 +74,7 @@ def _require_fenced(op: Op, values: list[Value]) -> None:
 
 def _fence_between(maker: Op, op: Op) -> bool:
     """Does a fence stand between the two, in the block of `op` or one around it?"""
-    block = op.parent
-    assert block is not None
+    block = op.block
     before = block.ops[: block.ops.index(op)]
     if block is maker.parent:
         return any(isinstance(o, wgmma.Fence) for o in before[before.index(maker) :])

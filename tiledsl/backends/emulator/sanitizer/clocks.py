@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiledsl.arch import NAMED_BARRIERS, WARP
+from tiledsl.backends.emulator.hooks import Bools, Ints
 from tiledsl.backends.emulator.positions import Clusters
-from tiledsl.backends.emulator.sanitizer.shadow import Bools, Ints
 
 Known = NDArray[np.int32]
 
@@ -57,7 +57,7 @@ class View:
         """[entries, any], of agents [entries, any]."""
         return self.flat.take(self.start.reshape(-1, *[1] * (ids.ndim - 1)) + ids)
 
-    def part(self, which: NDArray[np.bool_]) -> View:
+    def part(self, which: Bools) -> View:
         return View(self.flat, self.start[which])
 
 

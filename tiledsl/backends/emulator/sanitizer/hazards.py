@@ -13,7 +13,7 @@ from typing import get_args
 import numpy as np
 
 from tiledsl.arch import WARP
-from tiledsl.backends.emulator.hooks import Access, FenceKind, Group, Hook, LaunchInfo, Sync, SyncKind
+from tiledsl.backends.emulator.hooks import Access, FenceKind, Group, Hook, Ints, LaunchInfo, Sync, SyncKind
 from tiledsl.backends.emulator.positions import Clusters
 from tiledsl.backends.emulator.sanitizer.async_reads import CommittedWork, ProductReads, StoreReads
 from tiledsl.backends.emulator.sanitizer.atomics import AtomicOrder
@@ -21,7 +21,7 @@ from tiledsl.backends.emulator.sanitizer.checks import LastWrites
 from tiledsl.backends.emulator.sanitizer.clocks import Clocks, Meeting
 from tiledsl.backends.emulator.sanitizer.mbarriers import MbarrierUse
 from tiledsl.backends.emulator.sanitizer.memory import SharedHistory, Touch
-from tiledsl.backends.emulator.sanitizer.shadow import Cells, Ints
+from tiledsl.backends.emulator.sanitizer.shadow import Cells
 from tiledsl.ir.core import Kernel, Op
 from tiledsl.ir.ops import gpu, mem, tile, wgmma
 from tiledsl.ir.types import U64

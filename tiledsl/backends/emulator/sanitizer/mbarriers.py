@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from tiledsl.arch import WARP
-from tiledsl.backends.emulator.hooks import Sync
+from tiledsl.backends.emulator.hooks import Bools, Ints, Sync
 from tiledsl.backends.emulator.sanitizer.clocks import Clocks
-from tiledsl.backends.emulator.sanitizer.shadow import Bools, Cells, Ints
+from tiledsl.backends.emulator.sanitizer.shadow import Cells
 from tiledsl.errors import HazardError, Loc
 from tiledsl.ir.core import Op
 from tiledsl.ir.types import U64

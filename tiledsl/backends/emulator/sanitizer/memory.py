@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiledsl.arch import WARP
-from tiledsl.backends.emulator.hooks import Access
+from tiledsl.backends.emulator.hooks import Access, Bools, Ints
 from tiledsl.backends.emulator.sanitizer.clocks import Clocks, ProxyFences, View
-from tiledsl.backends.emulator.sanitizer.shadow import DOES, Bools, Cells, Ints, Ops, held_by
+from tiledsl.backends.emulator.sanitizer.shadow import DOES, Cells, Ops, held_by
 from tiledsl.errors import HazardError
 from tiledsl.ir.core import Op
 
@@ -369,4 +369,4 @@ class SharedHistory:
         if lane >= 0:
             who = self.cells.launch.thread_of_block(warp * WARP + lane % WARP, row + self.first)
         byte = self.cells.byte(int(touch.cells[tuple(at[:2])]), access)
-        raise HazardError(f"race: {who} {DOES[access.kind]} {byte} at {access.loc}, {text}", access.loc, fix)
+        raise HazardError(f"race: {who} {DOES[access.kind]} {byte} at {access.op.loc}, {text}", access.op.loc, fix)

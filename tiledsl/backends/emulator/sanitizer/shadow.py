@@ -6,14 +6,10 @@ A cell stands for each granule: the narrowest element that the kernel accesses i
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tiledsl.arch import WARP
-from tiledsl.backends.emulator.hooks import Access, LaunchInfo
+from tiledsl.backends.emulator.hooks import Access, Ints, LaunchInfo
 from tiledsl.ir.core import Op
-
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 DOES = {
     "read": "reads",
