@@ -96,12 +96,13 @@ def main(argv: list[str] | None = None) -> int:
     (kernel, _), (fastest, consts) = kernels["naive"], kernels["fastest"]
     # Loaded as a file of a user's: names in the package's own modules are not looked at again.
     many = load_kernel(Path(fastest.signature.loc.file), "fastest")
+    batches = [x[None] for x in (a, b, c)]
     bare = CudaKernel.load("naive", 16)
     packed = bare.arguments(*map(pointer, (a, b, c)), SIZE, SIZE, SIZE)
     contenders: dict[str, Callable[[], object]] = {
         "tiledsl, three torch tensors": lambda: kernel(a, b, c),
         "tiledsl, three tensor maps, cluster of 2": lambda: three_maps(a, b, c),
-        "tiledsl, three torch tensors, many names": lambda: many(a, b, c, **consts),
+        "tiledsl, three torch tensors, many names": lambda: many(*batches, **consts),
         "bare cuLaunchKernel, packed arguments": bare.launcher(packed, SIZE, SIZE, DEFAULT_STREAM),
         "torch.mm(a, b, out=c)": lambda: torch.mm(a, b, out=c),
     }

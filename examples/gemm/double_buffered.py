@@ -75,7 +75,8 @@ def multiply(
             after_a, after_b = both(As[now, :, :], Bs[now, :, :], skip + (k + 1) % steps, m, n, tiling)
             acc = outer_fma(acc, a, b, order)
             a, b = after_a, after_b
-    return guarded(A, B, As, Bs, row, column, m, n, t, part, tiling, order, acc, now, maximum(full, bk))
+    rest, edges = maximum(full, bk), (rows, columns)
+    return guarded(A, B, As, Bs, row, column, m, n, t, part, tiling, of_a, of_b, order, acc, now, rest, depth, edges)
 
 
 @tile_kernel

@@ -94,6 +94,7 @@ GALLERY = (
             {},
             {"BM": 128, "BN": 64, "BK": 8, "SCHEDULE": "anew"},
             {"BM": 64, "BN": 64, "BK": 32, "SLICES": 4, "SCHEDULE": "anew"},
+            {"BM": 32, "BN": 32, "BK": 32, "WARP_TILE": (32, 32), "SLICES": 4, "SCHEDULE": "staged"},
         ),
         choose="choose",
     ),

@@ -29,7 +29,7 @@ def main(name: str, format: str) -> None:
             if entry in GALLERY and entry.scaled:
                 A, B, C = random_problem(*size, format=format)
                 scale = (3.0, -2.0) if format in ("i8", "u8") else (0.3, -1.7)
-                parity(kernel, A, B, np.ones_like(C), *scale, **consts)
+                parity(kernel, *as_given(kernel, A, B, np.ones_like(C)), *scale, **consts)
         if name in ("mma_fastest", "hopper_fastest"):
             A, B, C = random_problem(80, 144, 96, format=format)
             for turned in ((A.T.copy().T, B, C), (A, B.T.copy().T, C), (A.T.copy().T, B.T.copy().T, C.T.copy().T)):

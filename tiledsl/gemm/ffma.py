@@ -16,7 +16,7 @@ such a tile: each computes its part of every BK, and their sums are added in the
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from tiledsl import (
     Const,
@@ -31,20 +31,39 @@ from tiledsl import (
     fma,
     fragment,
     grid,
+    i32,
     index,
     lane_id,
     maximum,
+    minimum,
     padded,
+    ptx,
     row_major,
     shared,
     syncwarp,
     threads,
+    tile,
     tile_function,
     tile_kernel,
+    u32,
     unroll,
     warp_id,
 )
-from tiledsl.dims import K, M, N
+from tiledsl.dims import H, J, K, L, M, N, P
+from tiledsl.gemm.bands import in_bands
+from tiledsl.gemm.epilogue import Epilogue, plain
+from tiledsl.gemm.ffma_choice import choose
+from tiledsl.gemm.ffma_parts import add_parts, part_of, unwrapped
+from tiledsl.gemm.ffma_staged import (
+    Sharing,
+    add_slices,
+    element,
+    lane_in,
+    multiply_staged,
+    operand_tile,
+    sharing,
+    sums_tile,
+)
 from tiledsl.gemm.ffma_tiles import (
     Order,
     Reading,
@@ -56,7 +75,6 @@ from tiledsl.gemm.ffma_tiles import (
     inside,
     reading,
     stash,
-    store,
 )
 from tiledsl.layout.orders import ORDERS
 
@@ -76,12 +94,12 @@ class Schedule:
 
     `level`: of ptxas. `warps`: minimum resident warps per SM that registers must allow; 0: ptxas decides. `order`: of
     the FFMAs of one k; `flip`: XORed into their rows and columns. `loads`: the fragment loads of the next k, four
-    elements of A or B each; `load_at`: the place of the first, `load_every`: the distance between two. `fetch_at`,
+    elements of A or B each; none: all of B, then all of A. `load_at`: the place of the first, `load_every`: the
+    distance between two. `fetch_at`,
     `fetch_every`: the same for the next tile's global loads, A's before B's, all in the first k. `stash_at`: that tile
     is stored to shared memory this many k before the last, at this place. `barrier_at`: its place in the last k, whose
-    loads follow it. `rotation`: of the vectors of the result. `squares`: the lanes that one phase of an LDS serves form
-    squares on the warp's tile, not columns. `pad`: added to a row of the staging buffer, so that the writes of 8 lanes
-    hit different banks.
+    loads follow it. `rotation`: of the vectors of the result. `pad`: added to a row of the staging buffer, so that the
+    writes of 8 lanes hit different banks.
     """
 
     level: int
@@ -95,14 +113,13 @@ class Schedule:
     fetch_every: int
     stash_at: tuple[int, int]
     barrier_at: int
-    rotation: int
-    squares: bool
-    pad: int
+    rotation: int = 0
+    pad: int = 0
 
     @property
     def a_first(self) -> bool:
         """Whether A's fragments are loaded before B's, also outside the main loop."""
-        return self.loads[0] == "a0"
+        return self.loads[:1] == ("a0",)
 
 
 VECTORS = Schedule(
@@ -118,7 +135,6 @@ VECTORS = Schedule(
     stash_at=(1, 9),
     barrier_at=24,
     rotation=3,
-    squares=False,
     pad=8,
 )
 """For operands that are both read in vectors, in program order."""
@@ -135,7 +151,6 @@ ELEMENTS = Schedule(
     stash_at=(1, 0),
     barrier_at=0,
     rotation=1,
-    squares=False,
     pad=8,
 )
 """For operands one of which is read element by element, in program order."""
@@ -146,99 +161,184 @@ ANEW = Schedule(
     warps=0,
     order="pairs",
     flip=(0, 0),
-    loads=("b0", "b1", "a0", "a1", "a2", "a3"),
+    loads=(),
     load_at=0,
     load_every=0,
     fetch_at=-1,
     fetch_every=0,
     stash_at=(1, WARP * WARP // 32),
     barrier_at=0,
-    rotation=1,
-    squares=True,
-    pad=16,
 )
 """For a loop that ptxas reschedules: all loads first, and the next tile stored right before the barrier."""
-
-CHOICES: tuple[tuple[dict[str, int | str], float], ...] = (
-    ({"BM": 128, "BN": 128, "BK": 8, "SLICES": 1, "SCHEDULE": "written"}, 0.84),
-    ({"BM": 128, "BN": 64, "BK": 8, "SLICES": 1, "SCHEDULE": "anew"}, 0.755),
-    ({"BM": 64, "BN": 64, "BK": 32, "SLICES": 4, "SCHEDULE": "anew"}, 0.73),
-)
-"""Tiles to choose from, and the share of an H200's FFMA peak that each reaches while all SMs are busy: measured at
-4096 x 4096 x 4096, 4096 x 2112 x 7168 and the latter again, with the idle part of the last wave subtracted."""
-
-BUSY = 8
-"""Warps that keep an SM busy: two for each scheduler, one of which may stall."""
-
-
-def choose(m: int, n: int, k: int, format: str = "f32", processors: int = 132) -> dict[str, int | str]:
-    """The consts for a product of m x n x k: those with which the busiest of `processors` SMs ends first."""
-
-    def time(choice: tuple[dict[str, int | str], float]) -> float:
-        consts, share = choice
-        bm, bn, slices = (int(consts[name]) for name in ("BM", "BN", "SLICES"))
-        blocks = cdiv(cdiv(m, bm) * cdiv(n, bn), processors)
-        warps = blocks * (bm // WARP) * (bn // WARP) * slices
-        return blocks * bm * bn / (share * min(1, warps / BUSY))
-
-    return min(CHOICES, key=time)[0]
 
 
 @tile_kernel
 def fastest(
-    A: Global[f32, M, K],
-    B: Global[f32, K, N],
-    C: Global[f32, M, N],
+    A: Global[f32, L, M, K],
+    B: Global[f32, L, K, N],
+    C: Global[f32, L, M, N],
     alpha: f32 | float = 1.0,
     beta: f32 | float = 0.0,
+    bias: Global[f32, N] | None = None,
+    sums: Global[f32, P, J] | None = None,
+    done: Global[u32, H] | None = None,
+    parts: i32 | int = 1,
+    fold: i32 | int = 1,
     *,
     BM: const = 128,
     BN: const = 128,
     BK: const = 8,
+    WARP_TILE: Const[tuple[int, int]] = (WARP, WARP),
     SLICES: const = 1,
-    SCHEDULE: Const[Literal["written", "anew"]] = "written",
+    SCHEDULE: Const[Literal["written", "anew", "staged"]] = "written",
+    STAGES: const = 3,
+    GROUP: const = 8,
+    SPLIT: Const[bool] = False,
+    EARLY: Const[bool] = False,
+    EPILOGUE: Const[Epilogue] = plain,
 ):
-    assert BM > 0 and BN > 0 and BM % WARP == BN % WARP == 0, f"a warp has {WARP} x {WARP}: BM={BM}, BN={BN} do not fit"
-    assert SLICES > 0 and BK % SLICES == 0, f"the slices share each BK: it is a multiple of them, got {BK} for {SLICES}"
-    warps = BM // WARP * (BN // WARP)
-    size = 32 * warps * SLICES
-    of_a, of_b = reading(A.T.unit, A.align, BK, BM, size), reading(B.unit, B.align, BK, BN, size)
-    written = VECTORS if of_a.vec == of_b.vec == 4 else ALONG_K if of_b.along_k else ELEMENTS
-    schedule = ANEW if SCHEDULE == "anew" else written
-    m_runs, n_runs = range(0, WARP, 4 * ROWS), range(0, WARP, 128 // ROWS)
-    tiling = Tiling(BM, BN, BK, size, m_runs, n_runs, SLICES, schedule.a_first)
-    bx, by = grid(cdiv(N, BN), cdiv(M, BM))
-    t = threads(size, blocks=schedule.warps * 32 // size, assembler_level=schedule.level)
-    warp, part = warp_id() % warps, warp_id() // warps
-    m, n = warp % (BM // WARP) * WARP, warp // (BM // WARP) * WARP
-    As, Bs = shared((2, BK, BM), f32, layout=padded(BM + 4)), shared((2, BK, BN), f32, layout=row_major)
-    pitch = padded(WARP + schedule.pad)
-    stage = shared((2, warps * SLICES, SLICES * ROWS, WARP), f32, over=(As, Bs), layout=pitch)
-    acc = fragment((WARP // ROWS, WARP * ROWS // 32), f32)
-    if alpha != 0:
-        down, across = lane(schedule)
-        m_lane, n_lane = m + down * 4, n + across * 4
-        acc = multiply(A, B, As, Bs, by * BM, bx * BN, m_lane, n_lane, t, part, tiling, of_a, of_b, schedule, acc)
-    write(C, stage, by * BM + m, bx * BN + n, warp, part, SLICES, schedule, acc, alpha, beta)
+    rows, columns = cdiv(M, BM), cdiv(N, BN)
+    count = rows * columns * L
+    assert not SPLIT or (sums is not None and done is not None), (
+        "SPLIT needs the workspaces sums and done: see plan_f32"
+    )
+    number, part = grid(count, parts) if SPLIT else (grid(count), index(0))
+    found, kept = (shared((1,), u32), shared((2,), i32)) if SPLIT else (None, None)
+    batch, by, bx = position(number, rows, columns, GROUP)
+    row, column = by * BM, bx * BN
+    if EARLY:
+        ptx.griddepcontrol_launch()
+        ptx.griddepcontrol_wait()
+    a, b, c = A[batch, :, :], B[batch, :, :], C[batch, :, :]
+    first, end = part_of(K, BK, part, index(parts)) if SPLIT else (0, K)
+    how, along_k, stages = sharing(BM, BN, BK, WARP_TILE, SLICES), (a.unit != 0, b.unit == 0), STAGES
+    top, left = corner(how)
+    rotation, pad = 0, 0
+    if SCHEDULE == "staged":
+        t = threads(how.threads)
+        widths = tuple(16 if unit >= 0 and align >= 16 else 4 for unit, align in ((a.unit, A.align), (b.unit, B.align)))
+        As, Bs = operand_tile(along_k[0], BM, BK), operand_tile(along_k[1], BN, BK)
+        if alpha == 0:
+            end = index(first)
+        acc = multiply_staged(a, b, As, Bs, tile(by, BM), tile(bx, BN), first, end, along_k, widths, how, STAGES)
+    else:
+        size = how.threads
+        of_a, of_b = reading(a.T.unit, A.align, BK, BM, size), reading(b.unit, B.align, BK, BN, size)
+        schedule = ANEW if SCHEDULE == "anew" else written(of_a, of_b)
+        along_k, stages, rotation, pad = (False, False), 2, schedule.rotation, schedule.pad
+        tiling = Tiling(BM, BN, BK, size, *how.runs, SLICES, schedule.a_first)
+        t = threads(size, blocks=schedule.warps * 32 // size, assembler_level=schedule.level)
+        As = shared((2, BK, BM), f32, layout=padded(BM + 4))
+        Bs = shared((2, BK, BN), f32, layout=padded(BN + 4) if of_b.along_k else row_major)
+        if SPLIT:
+            keep(kept, t, number, part)
+        acc = fragment(how.part, f32)
+        if alpha != 0:
+            slice = warp_id() // how.warps
+            down, right = lane() if SCHEDULE == "written" else lane_in(how.lanes)
+            m, n, edges = top + down * 4, left + right * 4, (a.shape[0], b.shape[1])
+            acc = multiply(
+                a, b, As, Bs, row, column, first, end, m, n, t, slice, tiling, of_a, of_b, schedule, acc, edges
+            )
+        if SPLIT:
+            number, part = kept_places(kept)
+            batch, by, bx = position(number, rows, columns, GROUP)
+            row, column, c = by * BM, bx * BN, C[batch, :, :]
+    last, across, vec = True, c.unit == 0, C.align >= 16 and c.unit >= 0
+    if SCHEDULE == "written":
+        assert WARP_TILE == (WARP, WARP) and SLICES == 1, (
+            f'SCHEDULE="written" has WARP_TILE=({WARP}, {WARP}) and SLICES=1, got {WARP_TILE} and {SLICES}'
+        )
+        stage = shared((2, how.warps, ROWS, WARP), f32, over=(As, Bs), layout=padded(WARP + pad))
+        if SPLIT:
+            x = flat(acc, rotation)
+            x, last = add_parts(x, sums, done, found, number, part, index(parts), index(fold), t, how.threads)
+            acc = unflat(x, acc, rotation)
+        if last:
+            write(c, stage, row + top, column + left, rotation, acc, vec, alpha, beta, bias, EPILOGUE)
+    else:
+        rounds = how.rounds(stages)
+        x = add_slices(acc, sums_tile(how, rounds, (As, Bs)), along_k, t, how, rounds, across)
+        if SPLIT:
+            used = how.threads_in_use(rounds)
+            x, last = add_parts(x, sums, done, found, number, part, index(parts), index(fold), t, used)
+        if last:
+            for v in unroll(how.vectors(rounds) * rounds):
+                if t < how.threads_in_use(rounds):
+                    m, n = element(t, v, how, rounds, across)
+                    finish(x[4 * v : 4 * v + 4], c, row + m, column + n, across, vec, alpha, beta, bias, EPILOGUE)
+
+
+def written(of_a: Reading, of_b: Reading) -> Schedule:
+    """The schedule in program order for operands that are read so."""
+    if of_a.vec == of_b.vec == 4:
+        return VECTORS
+    return ALONG_K if of_b.along_k else ELEMENTS
 
 
 @tile_function
-def lane(schedule: Schedule) -> tuple[index, index]:
-    """This lane's row and column in the ROWS x 32 // ROWS grid of its warp."""
-    t = lane_id()
-    if schedule.squares:
-        return t >> 1 & 1 | t >> 3 & 2, t & 1 | t >> 1 & 6
-    return t % ROWS, t // ROWS
+def keep(kept: Any, t: index, number: index, part: index) -> None:
+    """Stores what the end of the kernel needs in shared memory: held over the main loop, it would cost registers."""
+    if t == 0:
+        kept[0], kept[1] = i32(number), i32(part)
+
+
+@tile_function
+def kept_places(kept: Any) -> tuple[index, index]:
+    """What `keep` stored: the numbers of the tile and of the part."""
+    barrier()
+    return index(kept[0]), index(kept[1])
+
+
+@tile_function
+def corner(how: Sharing) -> tuple[index, index]:
+    """Row and column of this warp's tile in that of the CTA."""
+    warp = warp_id() % how.warps
+    return warp % (how.bm // how.rows) * how.rows, warp // (how.bm // how.rows) * how.columns
+
+
+@unwrapped
+def position(number: Any, rows: Any, columns: Any, height: int) -> Any:
+    """The batch of tile `number` of all, and its row and column among the rows x columns tiles of that batch."""
+    by, bx = in_bands(number % (rows * columns), rows, columns, height)
+    return number // (rows * columns), by, bx
+
+
+@tile_function
+def flat(acc: Fragment[f32], rotation: int) -> Fragment[f32]:
+    """The elements of acc as vectors, rotated as `write` stores them."""
+    x = fragment((acc.shape[0] * acc.shape[1],), f32)
+    for i in unroll(acc.shape[0]):
+        for j in unroll(acc.shape[1]):
+            x[i * acc.shape[1] + j] = acc[i, j // 4 * 4 + (j + rotation) % 4]
+    return x
+
+
+@tile_function
+def unflat(x: Fragment[f32], acc: Fragment[f32], rotation: int) -> Fragment[f32]:
+    """What `flat` was given, of acc's shape."""
+    for i in unroll(acc.shape[0]):
+        for j in unroll(acc.shape[1]):
+            acc[i, j // 4 * 4 + (j + rotation) % 4] = x[i * acc.shape[1] + j]
+    return acc
+
+
+@tile_function
+def lane() -> tuple[index, index]:
+    """This lane's row and column in the ROWS x 32 // ROWS grid of a "written" warp."""
+    return lane_id() % ROWS, lane_id() // ROWS
 
 
 @tile_function
 def multiply(
-    A: Global[f32, M, K],
-    B: Global[f32, K, N],
+    A: Memory[f32],
+    B: Memory[f32],
     As: SharedTile[f32],
     Bs: SharedTile[f32],
     row: index,
     column: index,
+    first: Any,
+    end: Any,
     m: index,
     n: index,
     t: index,
@@ -248,17 +348,20 @@ def multiply(
     of_b: Reading,
     schedule: Schedule,
     acc: Fragment[f32],
+    edges: Any,
 ) -> Fragment[f32]:
-    """The double-buffered main loop, with each instruction at the place that `schedule` gives."""
+    """acc + A B for k from `first` to `end`: the double-buffered main loop, with each instruction at the place that
+    `schedule` gives. edges: rows of A, columns of B."""
     bk, steps = tiling.bk, tiling.steps
-    rows, depth, columns = A.shape[0], A.shape[1], B.shape[1]
-    stash(As[0, :, :], of_a, t, fetch(A.T, of_a, 0, row, rows, t, True))
-    stash(Bs[0, :, :], of_b, t, fetch(B, of_b, 0, column, columns, t, True))
+    rows, columns = edges
+    stash(As[0, :, :], of_a, t, fetch(A.T, of_a, first, row, rows, t, True))
+    stash(Bs[0, :, :], of_b, t, fetch(B, of_b, first, column, columns, t, True))
     barrier()
     now, skip = index(0), part * steps
     a, b = both(As[now, :, :], Bs[now, :, :], skip, m, n, tiling)
-    full = depth // bk * bk if inside(of_a, row, rows) and inside(of_b, column, columns) else index(0)
-    for k0 in range(bk, full, bk):
+    full = end // bk * bk if inside(of_a, row, rows) and inside(of_b, column, columns) else index(0)
+    for at in range(bk, maximum(minimum(full - first, end), 0), bk):  # of a length that is seen to fit in 32 bits
+        k0 = first + at
         next_a, next_b = fragment((of_a.vec * of_a.steps,), f32), fragment((of_b.vec * of_b.steps,), f32)
         for k in unroll(steps):
             later, later_a, later_b = skip + (k + 1) % steps, fragment(a.shape, f32), fragment(b.shape, f32)
@@ -280,7 +383,9 @@ def multiply(
                     now = 1 - now
                     barrier()
             a, b = later_a, later_b
-    return guarded(A, B, As, Bs, row, column, m, n, t, part, tiling, schedule.order, acc, now, maximum(full, bk))
+    rest = maximum(full, first + bk)
+    order = schedule.order
+    return guarded(A, B, As, Bs, row, column, m, n, t, part, tiling, of_a, of_b, order, acc, now, rest, end, edges)
 
 
 Instruction = tuple[str, int, int]
@@ -299,7 +404,9 @@ def instructions(schedule: Schedule, tiling: Tiling, k: int, fetches_a: int, fet
     if k == last:
         found.append((schedule.barrier_at, ("barrier", 0, 0)))
     load_at = max(schedule.load_at, schedule.barrier_at) if k == last else schedule.load_at
-    for n, (of, number) in enumerate(schedule.loads):
+    runs = (("b", tiling.n_runs), ("a", tiling.m_runs))
+    loads = schedule.loads or tuple(f"{of}{number}" for of, own in runs for number in range(len(own)))
+    for n, (of, number) in enumerate(loads):
         found.append((load_at + n * schedule.load_every, (f"load {of}", int(number), 0)))
     fetches = [("fetch a", n, 0) for n in range(fetches_a)] + [("fetch b", n, 0) for n in range(fetches_b)]
     if k == 0:
@@ -316,49 +423,71 @@ def write(
     stage: SharedTile[f32],
     row: index,
     column: index,
-    warp: index,
-    part: index,
-    slices: int,
-    schedule: Schedule,
+    rotation: int,
     acc: Fragment[f32],
+    vec: bool,
     alpha: f32 | float,
     beta: f32 | float,
+    bias: Global[f32, N] | None,
+    epilogue: Epilogue,
 ) -> None:
-    """C = alpha * acc + beta * C for the warp's 64 x 64 at (row, column); the slices of one tile are added.
-
-    It goes through `slices` rows of each thread at a time: a warp stages its part of all of them and stores one.
-    """
-    wide, rotation = C.unit == 1 and C.align >= 16, schedule.rotation
-    first, runs = (lane_id() % 16 * 4, (0,)) if wide else (lane_id(), (0, 32))
-    line = fragment((1, 4 if wide else 2), f32)
+    """C = epilogue(alpha * acc + beta * C) for the warp's 64 x 64 at (row, column), a row of each thread at a time."""
+    wide, warp = C.unit == 1 and vec, warp_id() % stage.shape[1]
+    first = lane_id() % 16 * 4 if wide else lane_id()
+    line = fragment((4 if wide else 2,), f32)
     barrier()
-    for i in unroll(0, acc.shape[0], slices):
-        now = i // slices % 2
-        for s in unroll(slices):
-            for run in unroll(acc.shape[1] // 4):
-                four = fragment((4,), f32)
-                for x in unroll(4):
-                    four[x] = acc[i + s, 4 * run + (x + rotation) % 4]
-                down, across = lane(schedule)  # again: held over the loop, they would cost registers
-                at = part * ROWS + down
-                stage.store(now, warp * slices + s, at, across * 4 + 128 // ROWS * run, four)
-        if slices == 1:
-            syncwarp()
-        else:
-            barrier()
-        # This warp stores the staged row number `part`: row i + part of every lane, ROWS rows of C.
-        top = (i + part) // 4 * (4 * ROWS) + (i + part) % 4
+    for i in unroll(acc.shape[0]):
+        now = i % 2
+        for run in unroll(acc.shape[1] // 4):
+            four = fragment((4,), f32)
+            for x in unroll(4):
+                four[x] = acc[i, 4 * run + (x + rotation) % 4]
+            down, right = lane()  # again: held over the loop, they would cost registers
+            stage.store(now, warp, down, right * 4 + 128 // ROWS * run, four)
+        syncwarp()
+        top = i // 4 * (4 * ROWS) + i % 4
         for r in unroll(0, ROWS, 2 if wide else 1):
             lane_row = r + lane_id() // 16 if wide else index(r)
-            for s in unroll(slices):
-                at = s * ROWS + lane_row
-                if wide:
-                    four = stage.load(now, warp * slices + part, at, first, vec=16)
-                    for x in unroll(4):
-                        one = four[(x + 4 - rotation) % 4]
-                        line[0, x] = one if s == 0 else line[0, x] + one
-                else:
-                    for x in unroll(2):
-                        one = stage[now, warp * slices + part, at, first // 4 * 4 + (first + 4 - rotation) % 4 + 32 * x]
-                        line[0, x] = one if s == 0 else line[0, x] + one
-            store(C, row + top + lane_row * 4, column + first, line, (0,), runs, alpha, beta)
+            at = row + top + lane_row * 4
+            if wide:
+                four = stage.load(now, warp, lane_row, first, vec=16)
+                for x in unroll(4):
+                    line[x] = four[(x + 4 - rotation) % 4]
+                finish(line, C, at, column + first, False, True, alpha, beta, bias, epilogue)
+            else:
+                for x in unroll(2):
+                    here = first // 4 * 4 + (first + 4 - rotation) % 4 + 32 * x
+                    line[x] = stage[now, warp, lane_row, here]
+                for x in unroll(2):
+                    some = line[x : x + 1]
+                    finish(some, C, at, column + first + 32 * x, False, False, alpha, beta, bias, epilogue)
+
+
+@tile_function
+def finish(
+    x: Fragment[f32],
+    C: Memory[f32],
+    row: index,
+    column: index,
+    across: bool,
+    vec: bool,
+    alpha: f32 | float,
+    beta: f32 | float,
+    bias: Global[f32, N] | None,
+    epilogue: Epilogue,
+) -> None:
+    """Stores epilogue(alpha * x + beta * C) to elements of C from (row, column) on, along the row or, if `across`, the
+    column. vec: they are one aligned vector. With beta == 0, C is not read."""
+    along = fragment(x.shape, i32)
+    for i in unroll(x.shape[0]):
+        along[i] = i
+    here = along.to(index)
+    m, n = (here + row, here * 0 + column) if across else (here * 0 + row, here + column)
+    y = alpha * x
+    if beta != 0:
+        y = beta * (C.get(row, column, vec=16) if vec else C.get(m, n)) + y
+    y = epilogue(y, bias, n)
+    if vec:
+        C.put(row, column, y)
+    else:
+        C.put(m, n, y)

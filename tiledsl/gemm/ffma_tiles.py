@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from tiledsl import (
     Fragment,
-    Global,
     Memory,
     SharedTile,
     View,
@@ -23,12 +22,12 @@ from tiledsl import (
     f32,
     fragment,
     index,
+    maximum,
     minimum,
     outer_fma,
     tile_function,
     unroll,
 )
-from tiledsl.dims import K, M, N
 
 __all__ = [
     "Order",
@@ -203,8 +202,8 @@ def both(
 
 @tile_function
 def guarded(
-    A: Global[f32, M, K],
-    B: Global[f32, K, N],
+    A: Memory[f32],
+    B: Memory[f32],
     As: SharedTile[f32],
     Bs: SharedTile[f32],
     row: index,
@@ -214,21 +213,23 @@ def guarded(
     t: index,
     part: index | int,
     tiling: Tiling,
+    of_a: Reading,
+    of_b: Reading,
     order: Order,
     acc: Fragment[f32],
     now: index,
     first: index,
+    depth: Any,
+    edges: Any,
 ) -> Fragment[f32]:
-    """The end of the main loop: the tile that is in half `now` of As and Bs, then all from k = `first` on, guarded."""
-    bk, steps = tiling.bk, tiling.steps
-    of_a = reading(A.T.unit, A.align, bk, tiling.bm, tiling.threads)
-    of_b = reading(B.unit, B.align, bk, tiling.bn, tiling.threads)
-    rows, depth, columns = A.shape[0], A.shape[1], B.shape[1]
+    """The end of the main loop: the tile in half `now` of As and Bs, then those from k = `first` to `depth`, guarded.
+    edges: rows of A, columns of B."""
+    bk, steps, (rows, columns) = tiling.bk, tiling.steps, edges
     skip = part * steps
     for k0 in range(first, depth + bk, bk):
         next_a = fetch(A.T, of_a, k0, row, rows, t, True)
         next_b = fetch(B, of_b, k0, column, columns, t, True)
-        for k in range(skip, minimum(skip + steps, depth + bk - k0)):
+        for k in range(skip, minimum(skip + steps, maximum(depth + bk - k0, 0))):
             a, b = both(As[now, :, :], Bs[now, :, :], k, m, n, tiling)
             acc = outer_fma(acc, a, b, order)
         now = 1 - now

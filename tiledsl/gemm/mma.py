@@ -37,7 +37,6 @@ from tiledsl import (
     lane_id,
     load_fragment,
     load_matrix,
-    minimum,
     mma,
     persistent,
     pipelined,
@@ -63,6 +62,7 @@ from tiledsl import (
 )
 from tiledsl.arch import target_named
 from tiledsl.dims import K, M, N
+from tiledsl.gemm.bands import in_bands
 from tiledsl.gemm.epilogue import Epilogue, plain
 from tiledsl.gemm.hopper_tiles import as_stored, matrix
 from tiledsl.gemm.hopper_tiles import staging as matrix_staging
@@ -116,14 +116,6 @@ def operand(S: Memory[Any], layout: Any) -> Fragment[Any]:
     if S.dtype.bytes == 2 or (along_k and S.dtype.bytes < 8):
         return load_matrix(S, layout)
     return load_fragment(S, layout)
-
-
-@tile_function
-def in_bands(i: index, rows: index, columns: index, height: int) -> tuple[index, index]:
-    """Row and column of tile number i; tiles are numbered in bands of `height` rows, column by column within a band."""
-    band, within = i // (height * columns), i % (height * columns)
-    here = minimum(rows - band * height, height)
-    return band * height + within % here, within // here
 
 
 def within_registers(

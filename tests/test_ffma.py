@@ -1,0 +1,200 @@
+"""`tiledsl.gemm.ffma` on the emulator: every candidate of its plans, batches, epilogues, and k in parts."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tiledsl import Fragment, index, relu, tile_function
+from tiledsl.errors import TileError
+from tiledsl.gemm.epilogue import add_bias
+from tiledsl.gemm.ffma import fastest
+from tiledsl.gemm.ffma_choice import CANDIDATES, Candidate, choose, plan_f32
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "examples" / "gemm"))
+
+from reference import error_bound, random_problem
+
+STAGED: dict[str, Any] = {"SCHEDULE": "staged", "BM": 32, "BN": 32, "BK": 32, "WARP_TILE": (32, 32), "SLICES": 4}
+ANEW: dict[str, Any] = {**STAGED, "SCHEDULE": "anew"}
+KINDS: list[dict[str, Any]] = [{}, ANEW, STAGED]
+
+
+def _stored(X: Any, order: str) -> Any:
+    """The same matrices; T: stored column by column."""
+    return np.ascontiguousarray(X.swapaxes(-1, -2)).swapaxes(-1, -2) if order == "T" else X
+
+
+def _batches(count: int, m: int, n: int, k: int) -> tuple[Any, Any, Any]:
+    A, B, C = zip(*(random_problem(m, n, k, seed) for seed in range(count)), strict=True)
+    return np.stack(A), np.stack(B), np.stack(C)
+
+
+def _right(A: Any, B: Any, C: Any, bias: Any = 0.0, alpha: float = 1.0) -> bool:
+    for a, b, c in zip(A, B, C, strict=True):
+        exact = alpha * (a.astype(np.float64) @ b.astype(np.float64)) + bias
+        bound = error_bound(a, b, exact, alpha) + 2.0**-23 * np.abs(exact)
+        if not (np.abs(c.astype(np.float64) - exact) <= bound).all():  # a NaN is not
+            return False
+    return True
+
+
+def _in_parts(A: Any, B: Any, C: Any, parts: int, fold: int, **consts: Any) -> Any:
+    """The counters afterwards. The workspace of the sums holds NaN: whatever is added has been written."""
+    bm, bn = consts.get("BM", 128), consts.get("BN", 128)
+    tiles = len(C) * -(-C.shape[1] // bm) * -(-C.shape[2] // bn)
+    sums = np.full((tiles * parts, bm * bn), np.nan, np.float32)
+    done = np.zeros(tiles * (-(-parts // fold) + 1), np.uint32)
+    fastest.check(A, B, C, sums=sums, done=done, parts=parts, fold=fold, SPLIT=True, **consts)
+    return done
+
+
+def _name(candidate: Candidate) -> str:
+    return "-".join(str(value).replace(" ", "") for value in candidate.consts.values())
+
+
+@pytest.mark.parametrize("candidate", CANDIDATES, ids=_name)
+def test_every_candidate_of_the_plans(candidate: Candidate) -> None:
+    """Several tiles with edges; B in row order with k in three parts of unequal length, then along k in one part."""
+    c = candidate.consts
+    A, B, C = _batches(1, c["BM"] + 4, c["BN"] + 8, 4 * c["BK"] + 4)
+    done = _in_parts(A, B, C, 3, 2, **c)
+    assert _right(A, B, C) and not done.any()
+    C[...] = np.nan
+    fastest(A, _stored(B, "T"), C, device="emulator", **c)
+    assert _right(A, B, C)
+
+
+@pytest.mark.parametrize("consts", KINDS)
+@pytest.mark.parametrize("orders", ["NN", "NT", "TN", "TT"])
+def test_batches_in_any_order(consts: dict[str, Any], orders: str) -> None:
+    A, B, C = _batches(3, 70, 52, 68)
+    for stored in "NT":
+        C = _stored(np.full_like(C, np.nan), stored)
+        fastest(_stored(A, orders[0]), _stored(B, orders[1]), C, device="emulator", **consts)
+        assert _right(A, B, C)
+
+
+@pytest.mark.parametrize("consts", KINDS)
+@pytest.mark.parametrize("size", [(71, 67, 101), (37, 64, 52), (64, 37, 51), (1, 1, 1)])
+def test_rows_of_any_alignment(consts: dict[str, Any], size: tuple[int, int, int]) -> None:
+    A, B, C = _batches(2, *size)
+    fastest(A, B, C, device="emulator", **consts)
+    assert _right(A, B, C)
+    C[...] = np.nan
+    fastest(A, _stored(B, "T"), C, device="emulator", **consts)
+    assert _right(A, B, C)
+
+
+@tile_function
+def rectified(x: Fragment[Any], bias: Any, column: Fragment[index]) -> Fragment[Any]:
+    return relu(x + bias.get(column))
+
+
+@pytest.mark.parametrize("consts", KINDS)
+@pytest.mark.parametrize("stored", ["N", "T"])
+def test_a_bias_and_an_epilogue_function(consts: dict[str, Any], stored: str) -> None:
+    A, B, C = _batches(2, 37, 44, 40)
+    C, bias = _stored(C, stored), np.linspace(-2, 2, 44, dtype=np.float32)
+    fastest(A, B, C, 0.5, 0.0, bias, device="emulator", EPILOGUE=add_bias, **consts)
+    assert _right(A, B, C, bias, 0.5)
+    summed = C.copy()
+    fastest(A, B, C, 0.5, 0.0, bias, device="emulator", EPILOGUE=rectified, **consts)
+    assert np.array_equal(C, np.maximum(summed, 0)) and (summed < 0).any()
+
+
+@pytest.mark.parametrize("consts", KINDS)
+@pytest.mark.parametrize(("parts", "fold"), [(2, 2), (5, 5), (7, 3), (9, 1)])
+def test_k_in_parts(consts: dict[str, Any], parts: int, fold: int) -> None:
+    """Added up at once or by groups; the bits do not depend on the workspaces, and the counters are ready again."""
+    A, B, C = _batches(2, 40, 36, 300)
+    done = _in_parts(A, B, C, parts, fold, **consts)
+    assert _right(A, B, C) and not done.any()
+    again = np.full_like(C, np.nan)
+    _in_parts(A, B, again, parts, fold, **consts)
+    assert np.array_equal(C, again)
+
+
+@pytest.mark.parametrize("consts", KINDS)
+def test_more_parts_than_steps_along_k(consts: dict[str, Any]) -> None:
+    A, B, C = _batches(1, 33, 34, 20)
+    assert not _in_parts(A, B, C, 5, 2, **consts).any()
+    assert _right(A, B, C)
+
+
+@pytest.mark.parametrize("consts", KINDS)
+def test_parts_are_scaled_once(consts: dict[str, Any]) -> None:
+    """alpha and beta apply to the sum; with alpha = 0, A and B are not read."""
+    A, B, C = _batches(1, 33, 36, 200)
+    C[...] = 3.0
+    sums, done = np.empty((8 * 4, 128 * 128), np.float32), np.zeros(64, np.uint32)
+    given: dict[str, Any] = {"sums": sums[:, : 32 * 32] if consts else sums, "done": done, "parts": 3, "fold": 3}
+    given["sums"] = np.ascontiguousarray(given["sums"])
+    fastest(A, B, C, 2.0, -1.0, device="emulator", SPLIT=True, **given, **consts)
+    assert _right(A, B, C, -3.0, 2.0)
+    A[...], B[...], C[...] = np.nan, np.nan, 3.0
+    fastest(A, B, C, 0.0, 2.0, device="emulator", SPLIT=True, **given, **consts)
+    assert np.array_equal(C, np.full_like(C, 6.0)) and not done.any()
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"BM": 96}, "consists of whole tiles of warps"),
+    ({"WARP_TILE": (32, 32)}, r"has WARP_TILE=\(64, 64\) and SLICES=1"),
+    ({"SLICES": 2, "BK": 16}, r"has WARP_TILE=\(64, 64\) and SLICES=1"),
+    ({**STAGED, "SLICES": 3}, "each slice of BK is a multiple of 4"),
+    ({**STAGED, "SLICES": 0}, "are positive"),
+    ({**STAGED, "WARP_TILE": (2, 16), "BM": 2}, "a multiple of 4 rows and of 4 columns"),
+    ({**STAGED, "BM": 8, "BN": 64, "BK": 16, "WARP_TILE": (8, 64)}, "cannot share equally"),
+    ({"SPLIT": True}, "SPLIT needs the workspaces sums and done"),
+]
+
+
+@pytest.mark.parametrize(("consts", "message"), BAD)
+def test_consts_that_do_not_fit(consts: dict[str, Any], message: str) -> None:
+    A, B, C = _batches(1, 40, 40, 40)
+    with pytest.raises(TileError, match=message):
+        fastest(A, B, C, device="emulator", **consts)
+
+
+# -- plans -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "size",
+    [(1, 40, 56, 900), (3, 24, 100, 64), (1, 3, 700, 300), (1, 17, 33, 5), (2, 130, 70, 0), (1, 90, 90, 2000)],
+)
+@pytest.mark.parametrize("along", [False, True])
+def test_a_plan_is_right(size: tuple[int, int, int, int], along: bool) -> None:
+    A, B, C = _batches(*size)
+    plan = plan_f32(*size, 2, 1 if along else 2, 2, early=False)
+    sums = None if plan.sums is None else np.full(plan.sums, np.nan, np.float32)
+    done = None if plan.done is None else np.zeros(plan.done, np.uint32)
+    given = (A, _stored(B, "T" if along else "N"), C, 1.0, 0.0, None, sums, done, plan.parts, plan.fold)
+    fastest(*given, device="emulator", **plan.consts)
+    assert _right(A, B, C)
+
+
+def test_what_a_plan_says_of_its_workspaces() -> None:
+    whole = plan_f32(1, 4096, 4096, 4096)
+    assert (whole.parts, whole.sums, whole.done) == (1, None, None) and "SPLIT" not in whole.consts
+    deep = plan_f32(1, 64, 128, 100000)
+    tiles = -(-64 // deep.consts["BM"]) * -(-128 // deep.consts["BN"])
+    assert deep.parts > 16 > deep.fold > 1 and deep.consts["SPLIT"] is True
+    assert deep.sums == (tiles * deep.parts, deep.consts["BM"] * deep.consts["BN"])
+    assert deep.done == (tiles * (-(-deep.parts // deep.fold) + 1),)
+
+
+def test_small_products_launch_early_where_the_target_can() -> None:
+    assert plan_f32(1, 256, 256, 256).consts["EARLY"] is True
+    assert "EARLY" not in plan_f32(1, 256, 256, 256, early=False).consts
+    assert "EARLY" not in plan_f32(1, 8192, 8192, 8192).consts
+
+
+def test_few_rows_have_flat_tiles() -> None:
+    for m, most in ((1, 16), (8, 32), (16, 32)):
+        assert plan_f32(1, m, 8192, 8192).consts["BM"] <= most
+        assert choose(m, 8192, 8192)["BM"] <= most
