@@ -234,8 +234,8 @@ REFUSED: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     "device": (lambda: {"device": "tpu"}, "device is 'tpu'"),
     "stream": (lambda: {"stream": 0}, "stream is given, and the arrays are in host memory"),
     "f32": (
-        lambda: {**{n: numbers(8, 8, dtype=np.float32) for n in "ABC"}, "bias": np.zeros(8, np.float32)},
-        "the kernel for A and B of f32 takes no bias and no epilogue",
+        lambda: {**{n: numbers(8, 8, dtype=np.float32) for n in "AB"}, "C": numbers(8, 8)},
+        "C is bf16, but the kernel for A and B of f32 takes a C of f32",
     ),
 }
 

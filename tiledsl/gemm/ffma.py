@@ -53,7 +53,7 @@ from tiledsl.dims import H, J, K, L, M, N, P
 from tiledsl.gemm.bands import in_bands
 from tiledsl.gemm.epilogue import Epilogue, plain
 from tiledsl.gemm.ffma_choice import choose
-from tiledsl.gemm.ffma_parts import add_parts, part_of, unwrapped
+from tiledsl.gemm.ffma_parts import add_parts, part_of
 from tiledsl.gemm.ffma_staged import (
     Sharing,
     add_slices,
@@ -76,6 +76,7 @@ from tiledsl.gemm.ffma_tiles import (
     reading,
     stash,
 )
+from tiledsl.lang.schedules import unwrapped
 from tiledsl.layout.orders import ORDERS
 
 __all__ = ["choose", "fastest"]

@@ -265,6 +265,7 @@ def plan_f32(
     a_align: int = 16,
     b_align: int = 16,
     early: bool = True,
+    batch_invariant: bool = False,
     processors: int = PROCESSORS,
 ) -> PlanF32:
     """How to compute `batch` products of m x n x k in f32.
@@ -272,13 +273,17 @@ def plan_f32(
     a_unit, b_unit, c_unit: the axes of stride 1 of A [batch, m, k], B [batch, k, n] and C [batch, m, n], -1: none;
     a_align, b_align: bytes, 16 or fewer, that divide the address and the other strides; all as a kernel sees them
     (`Global.unit`, `Global.align`). With c_unit=1 results are stored in vectors, too, but it is faster to exchange the
-    operands: C^T = B^T A^T by views. early: the target has early launches (sm_90 and later). A bias and an epilogue
-    change nothing: consts of their own, as EPILOGUE, are added by the caller.
+    operands: C^T = B^T A^T by views. early: the target has early launches (sm_90 and later). batch_invariant: the
+    products of a row are added in the order of k, whatever m is. A bias and an epilogue change nothing: consts of their
+    own, as EPILOGUE, are added by the caller.
     """
     del c_unit  # the tiles are the same
     unaligned = (a_unit < 0 or a_align < 16) + (b_unit < 0 or b_align < 16)
     product = _Product(max(batch, 1), max(m, 1), max(n, 1), k, b_unit == 1, unaligned, processors)
-    options = [(c, parts) for c in CANDIDATES if _known(product, c) for parts in _parts(product, c)]
+    if batch_invariant:
+        options = [(c, 1) for c in CANDIDATES if c.consts["SLICES"] == 1]
+    else:
+        options = [(c, parts) for c in CANDIDATES if _known(product, c) for parts in _parts(product, c)]
     best, parts = min(options, key=lambda option: _time(product, *option))
     consts, tiles = dict(best.consts), product.tiles(best)
     if early and batch * m * n * k < EARLY:

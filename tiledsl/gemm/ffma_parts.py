@@ -27,10 +27,9 @@ from tiledsl import (
     where,
 )
 from tiledsl.dims import H, J, P
-from tiledsl.function import location
-from tiledsl.lang.schedules import Unwrapped
+from tiledsl.lang.schedules import unwrapped
 
-__all__ = ["add_parts", "part_of", "unwrapped"]
+__all__ = ["add_parts", "part_of"]
 
 QUAD = 4
 """Elements of a vector of 16 bytes."""
@@ -41,11 +40,6 @@ FEW = 4
 
 
 _cdiv: Any = cdiv  # of anything, as these functions take anything
-
-
-def unwrapped(fn: Any) -> Any:
-    """A tile function of places in a problem, whose sums, differences and products of `index` fit its width."""
-    return Unwrapped(fn, location(fn))
 
 
 @unwrapped

@@ -12,15 +12,20 @@ from typing import Any, NamedTuple
 
 from tiledsl.arch import TARGETS
 from tiledsl.errors import KernelArgumentError
-from tiledsl.gemm import ffma, mma
+from tiledsl.gemm import mma
 from tiledsl.gemm.choice import best, choose, is_large
+from tiledsl.gemm.ffma import fastest
+from tiledsl.gemm.ffma_choice import plan_f32
 from tiledsl.gemm.hopper import hopper_fastest
+from tiledsl.ir.types import F32
 from tiledsl.kernel import TileKernel
 
 __all__ = ["FORMATS", "Plan", "Problem", "plan"]
 
 FORMATS = ("bf16", "f16", "f32")
 """dtypes of A and B."""
+ALIGNED = 16
+"""Bytes of a vector."""
 
 
 class Problem(NamedTuple):
@@ -92,12 +97,25 @@ def plan(problem: Problem) -> Plan:
 
 
 def _for_f32(problem: Problem) -> Plan:
-    refused = {"a C of f32": problem.out != "f32", "no bias and no epilogue function": problem.bias or problem.epilogue}
-    for expected, wrong in refused.items():
-        if wrong:
-            message = f"gemm(): the kernel for A and B of f32 takes {expected}"
-            raise KernelArgumentError(f"{message}\n  fix: pass bf16 or f16, or apply the rest afterwards")
-    return Plan(ffma.fastest, dict(ffma.choose(problem.m, problem.n, problem.k, processors=problem.processors)))
+    """By `fastest`. A result by columns is computed as a transposed one by rows, if nothing is done to its columns."""
+    if problem.out != "f32":
+        message = f"gemm(): C is {problem.out}, but the kernel for A and B of f32 takes a C of f32"
+        raise KernelArgumentError(f"{message}\n  fix: pass a C of f32, or A and B of bf16 or f16")
+    batch, m, n, k = problem[:4]
+    units = [unit or -1 for unit in (problem.unit_a, problem.unit_b)]
+    aligned = [ALIGNED if by_tma else F32.bytes for by_tma in (problem.tma_a, problem.tma_b)]
+    exchanged = problem.unit_c == 1 and not (problem.bias or problem.epilogue)
+    if exchanged:
+        m, n, aligned = n, m, aligned[::-1]
+        units = [unit if unit < 0 else 3 - unit for unit in reversed(units)]
+    chosen = plan_f32(
+        batch, m, n, k, *units,
+        a_align=aligned[0], b_align=aligned[1], processors=problem.processors, batch_invariant=problem.batch_invariant,
+        early="griddepcontrol" in TARGETS[problem.arch].features,
+    )  # fmt: skip
+    numbers = {"parts": chosen.parts, "fold": chosen.fold}
+    done = chosen.done[0] if chosen.done else 0
+    return Plan(fastest, chosen.consts, exchanged, sums=chosen.sums, done=done, numbers=numbers)
 
 
 def _for_wgmma(problem: Problem) -> Plan:

@@ -142,7 +142,9 @@ class _Builder:
         """The launches of the kernel. Returns the bytes of zeros that they need."""
         kernel = plan.kernel
         names = {const.name for const in kernel.signature.consts}
-        missing = [name for name, value in finish.items() if value and name not in names and name != "ADD_C"]
+        # Without a const for them, beta is a factor like any other, and exchanged operands have nothing by column.
+        optional = "ADD_C", "EXCHANGED"
+        missing = [name for name, value in finish.items() if value and name not in names and name not in optional]
         assert not missing, f"{kernel.name} was chosen for what it cannot do: {missing}"
         consts = {**{name: value for name, value in finish.items() if name in names}, **plan.consts}
         a, b, c = self.a, self.b, self.c
