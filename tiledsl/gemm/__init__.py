@@ -5,7 +5,8 @@
   launches), `prepared.py` (kept for later calls), `workspace.py`. `choice.py`: tile and parts for a Hopper GPU.
 - `grouped_gemm`, `masked_gemm` (`grouped_call.py`): groups of rows, each with a matrix of its own, whose sizes are in
   device memory; the kernel is in `grouped.py`.
-- `hopper.py`: TMA and wgmma. `mma.py`: mma.sync, any dtype of the tensor cores. `ffma.py`: fp32.
+- `hopper.py`: TMA and wgmma. `mma.py`: mma.sync, any dtype of the tensor cores. `bands.py`: the order of tiles.
+- `ffma.py`: fp32. `ffma_staged.py`: its loop for small tiles. `ffma_parts.py`: k in parts. `ffma_choice.py`: its plans.
 - `epilogue.py`: functions applied to the result. `pad.py`: copies of operands that TMA cannot read. `split_k.py`: which
   CTA has which tile and part of k, and the reduction of partial sums.
 - `*_tiles.py`: tile functions that these kernels share with the gallery, `examples/gemm/` of the repository, which

@@ -1,4 +1,4 @@
-"""The fp32 kernel: warp tiles of 64 x 64, 16 x 8 elements a thread, and a main loop that ptxas keeps in program order.
+"""The fp32 kernel: 16 x 8 elements a thread in a main loop that ptxas keeps in program order, or smaller tiles.
 
 A thread tile of 16 x 8 has twice the FFMAs of 8 x 8, for 6 loads of 16 bytes instead of 4. At its default level ptxas
 reschedules the loop: the order of the FFMAs is lost, and loads move close to their uses. At level 1 it keeps
@@ -9,8 +9,15 @@ The accumulators are stored through shared memory in rotated vectors. A vector s
 the rotation by an odd number of places, these are in the other register bank than the fragment of B, which each FFMA
 reads together with them.
 
-BM x BN by BK is the CTA's tile, with a warp for each 64 x 64 of it. For small products SLICES warps share
-such a tile: each computes its part of every BK, and their sums are added in the order of the slices.
+BM x BN by BK is the CTA's tile, WARP_TILE that of a warp. SLICES warps share each WARP_TILE: each computes its part of
+every BK, and their sums are added in the order of the slices. SCHEDULE names the main loop:
+
+- "written": the one above, for warps of 64 x 64, one slice.
+- "anew": the same operands, through registers into two buffers, in a loop that ptxas reschedules. Any warp tile.
+- "staged": operands by cp.async into STAGES buffers (`ffma_staged.py`). Any warp tile, from 4 rows on.
+
+A, B and C are batches of matrices. With SPLIT, `parts` CTAs share each tile of C, each with a part of k
+(`ffma_parts.py`). `plan_f32` (`ffma_choice.py`) says what to pass for a product.
 """
 
 from __future__ import annotations
@@ -157,6 +164,8 @@ ELEMENTS = Schedule(
 """For operands one of which is read element by element, in program order."""
 ALONG_K = replace(ELEMENTS, fetch_every=2, warps=0)
 """The same where B is contiguous along k and transposed on the way: that needs more addresses, which must not spill."""
+CROSSED = replace(ALONG_K, level=3)
+"""The same where A is not contiguous along k: its addresses would spill at level 1."""
 ANEW = Schedule(
     level=3,
     warps=0,
@@ -259,7 +268,7 @@ def fastest(
             write(c, stage, row + top, column + left, rotation, acc, vec, alpha, beta, bias, EPILOGUE)
     else:
         rounds = how.rounds(stages)
-        x = add_slices(acc, sums_tile(how, rounds, (As, Bs)), along_k, t, how, rounds, across)
+        x = add_slices(acc, sums_tile(how, rounds, along_k, (As, Bs)), along_k, t, how, rounds, across)
         if SPLIT:
             used = how.threads_in_use(rounds)
             x, last = add_parts(x, sums, done, found, number, part, index(parts), index(fold), t, used)
@@ -274,7 +283,9 @@ def written(of_a: Reading, of_b: Reading) -> Schedule:
     """The schedule in program order for operands that are read so."""
     if of_a.vec == of_b.vec == 4:
         return VECTORS
-    return ALONG_K if of_b.along_k else ELEMENTS
+    if not of_b.along_k:
+        return ELEMENTS
+    return ALONG_K if of_a.along_k else CROSSED
 
 
 @tile_function

@@ -44,7 +44,7 @@ __all__ = ["Sharing", "add_slices", "element", "lane_in", "multiply_staged", "op
 QUAD = 4
 """Elements of a vector of 16 bytes; also how many k are multiplied between two loads."""
 PADDING = 8
-"""Words added to a row of sums: lanes in 4 rows x 8 columns then write to 32 banks."""
+"""Words added to a row of sums, about."""
 
 
 @dataclass(frozen=True)
@@ -140,10 +140,16 @@ def operand_tile(along_k: bool, width: int, depth: int) -> SharedTile[f32]:
 
 
 @tile_function
-def sums_tile(how: Sharing, rounds: int, over: tuple[SharedTile[f32], SharedTile[f32]]) -> SharedTile[f32]:
-    """A shared tile for the sums of all slices, one round."""
-    shape = (how.slices, how.bm // rounds, how.bn)
-    return shared(shape, f32, over=over, layout=padded(how.bn + PADDING))
+def sums_tile(
+    how: Sharing, rounds: int, along_k: tuple[bool, bool], over: tuple[SharedTile[f32], SharedTile[f32]]
+) -> SharedTile[f32]:
+    """A shared tile for the sums of all slices, one round.
+
+    Lanes that write at once are in two rows or four, which are neighbours or (A not contiguous along k) four rows
+    apart, and write vectors or (B contiguous along k) single elements. Rows are padded so that they hit other banks.
+    """
+    shape, padding = (how.slices, how.bm // rounds, how.bn), PADDING if along_k[1] else 2 * PADDING
+    return shared(shape, f32, over=over, layout=padded(how.bn + (padding if along_k[0] else QUAD)))
 
 
 @tile_function
