@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from benchmarks.gallery import chosen_consts, gallery_kernels, reference
+from benchmarks.gallery import chosen_consts, gallery_kernels, gallery_module, reference
 from tiledsl.backends import emulator
 from tiledsl.backends.emulator.wavefronts import Ints, WavefrontCount
 from tiledsl.compilation.lowering import lower
@@ -105,9 +105,9 @@ class Product:
     consts: dict[str, Any]
     format: str
 
-    def problem(self, size: tuple[int, int, int]) -> tuple[Any, Any, Any]:
+    def problem(self, size: tuple[int, int, int]) -> tuple[Any, ...]:
         """A, B and C for M, N, K."""
-        return reference().random_problem(*size, format=self.format)
+        return gallery_module().as_given(self.kernel, *reference().random_problem(*size, format=self.format))
 
 
 def gallery_products() -> dict[str, Product]:

@@ -23,18 +23,19 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args(argv)
-    gallery_module()
+    as_given = gallery_module().as_given
     from reference import random_problem, worst_error
 
     rows: list[tuple[str, str, str, str]] = []
     figures: dict[str, list[float]] = {}
     for label, (kernel, consts) in gallery_kernels().items():
         A, B, C = random_problem(args.size, args.size, args.size)
-        kernel(*random_problem(33, 17, 9), device="emulator", **consts)  # imports and compiles
+        given = as_given(kernel, A, B, C)
+        kernel(*as_given(kernel, *random_problem(33, 17, 9)), device="emulator", **consts)  # imports and compiles
         seconds: list[float] = []
         for _ in range(args.repeats):
             start = time.perf_counter()
-            kernel(A, B, C, device="emulator", **consts)
+            kernel(*given, device="emulator", **consts)
             seconds.append(time.perf_counter() - start)
         error, bound = worst_error(C, A, B)
         if not error <= bound:

@@ -30,15 +30,15 @@ Tile = tuple[int, int, int]
 FLAT: tuple[Tile, ...] = tuple((64, columns, 2) for columns in (16, 32, 48, 64, 96, 128, 160, 192, 256))
 WHOLE: tuple[Tile, ...] = (
     *FLAT,
-    *((128, columns, 1) for columns in (16, 64, 96, 128, 192, 256)),
-    *((128, columns, 2) for columns in (96, 128, 160)),
+    *((128, columns, 1) for columns in (16, 64, 96, 112, 128, 144, 192, 224, 256)),
+    *((128, columns, 2) for columns in (96, 128, 160, 176)),
 )
 PARTED: tuple[Tile, ...] = (*FLAT, (128, 64, 1), (128, 96, 1), (128, 128, 1), (128, 192, 1))
 
 ACCUMULATORS = (176, 128, 96)
 """By the number of extra epilogue steps: registers of a thread that leave enough for them."""
-LARGE = 1 << 34
-"""Multiplications."""
+LARGE = 1 << 33
+"""Multiplications. The model knows small products: it makes too much of what tensor cores hide in large ones."""
 MACS = 3700
 """Multiplications of an SM's tensor cores per ns, at 1.755 GHz."""
 STEP = {64: (143, 0.34), 128: (79, 0.51)}
@@ -95,7 +95,7 @@ class Variant(NamedTuple):
 def is_large(batch: int, m: int, n: int, k: int, processors: int) -> bool:
     """Whether the product has enough work and tiles for `choose` alone, without parts of k and exchanged operands."""
     tiles = batch * cdiv(m, 128) * cdiv(n, 256)
-    return batch * m * n * k >= LARGE and tiles >= processors and min(m, n) > 128
+    return batch * m * n * k >= LARGE and 5 * tiles >= 2 * processors and min(m, n) > 128
 
 
 @cache

@@ -24,6 +24,8 @@ __all__ = ["FORMATS", "Plan", "Problem", "plan"]
 
 FORMATS = ("bf16", "f16", "f32")
 """dtypes of A and B."""
+EARLY = 1 << 34
+"""Multiplications, under which a product is small enough to gain from early launches."""
 ALIGNED = 16
 """Bytes of a vector."""
 
@@ -130,7 +132,7 @@ def _for_wgmma(problem: Problem) -> Plan:
     if is_large(batch, m, n, k, processors):
         by_tma = problem.unit_c == 2 and problem.tma_c
         consts = choose(m, n, k, problem.dtype, processors, along_k[1], behind, batch, by_tma)
-        return Plan(hopper_fastest, consts, False, *padded)
+        return Plan(hopper_fastest, consts, False, *padded, early=batch * m * n * k < EARLY)
     chosen = best(batch, m, n, k, along_k, behind, processors, parted=not problem.batch_invariant)
     plan = Plan(hopper_fastest, chosen.consts(), chosen.exchanged, *padded, early=True)
     if not chosen.parts:
