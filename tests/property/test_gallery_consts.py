@@ -96,14 +96,3 @@ def test_consts_that_would_leave_elements_out(name: str, consts: dict[str, Any],
         _kernel(name)(
             *as_given(_kernel(name), A, np.asfortranarray(B) if along_k else B, C), device="emulator", **consts
         )
-
-
-def test_more_parts_than_are_added_up() -> None:
-    """How many parts there are is known at the launch: the kernel that adds them up looks there."""
-    from tiledsl.gemm.split_k import add_up
-
-    parts, C = np.ones((9, 8, 4), np.float32), np.zeros((8, 4), np.float32)
-    add_up(parts, C, device="emulator", WARPS=2, DEEP=5)
-    assert (C == 9).all()
-    with pytest.raises(TileError, match="each of WARPS warps adds up DEEP parts"):
-        add_up(parts, C, device="emulator", WARPS=2, DEEP=4)
