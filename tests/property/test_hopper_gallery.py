@@ -48,7 +48,8 @@ CLOCKS = "clocks are of warps: that all lanes have read before one of them arriv
 class Case:
     """Each block has several tiles, where it stays, and each tile more steps along k than the ring has stages.
 
-    runs: scalars of each run; what any of them finds is found. room: the shapes of its workspace. ring, thread: what is not found at that level."""
+    runs: scalars of each run; what any of them finds is found. room: the shapes of its workspace. ring, thread: what is
+    not found at that level."""
 
     name: str
     consts: dict[str, Any]
